@@ -1,0 +1,3 @@
+"""Ariane: RocketMQ in Python, with its data pipeline on Spark."""
+
+__version__ = "0.1.0"

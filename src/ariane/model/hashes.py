@@ -1,0 +1,15 @@
+"""The one hash that both sides of the protocol must agree on: Java's `String.hashCode`, used for tags and index keys."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+
+@lru_cache(maxsize=65536)
+def java_hash(text: str) -> int:
+    """Signed 32-bit hash over the UTF-16 units of `text` (reference: remoting-protocol 10.6)."""
+    h = 0
+    units = text.encode("utf-16-be", "surrogatepass")
+    for i in range(0, len(units), 2):
+        h = (31 * h + (units[i] << 8 | units[i + 1])) & 0xFFFFFFFF
+    return h - 0x1_0000_0000 if h & 0x8000_0000 else h

@@ -1,0 +1,46 @@
+"""Socket addresses as they lie in a record: 4 or 16 bytes of IP, then the port as a 4-byte integer."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from ipaddress import IPv4Address, IPv6Address, ip_address
+
+from ariane.errors import ProtocolError
+
+PACKED_V4 = 8
+PACKED_V6 = 20
+
+
+@lru_cache(maxsize=4096)
+def pack(ip: str, port: int) -> bytes:
+    """Bytes of `ip` and `port`: 8 for IPv4, 20 for IPv6. A scope id (`%eth0`) is dropped, a mapped IPv4 address unwrapped."""
+    address = ip_address(ip.partition("%")[0])
+    if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
+        address = address.ipv4_mapped
+    return address.packed + port.to_bytes(4, "big")
+
+
+@lru_cache(maxsize=4096)
+def unpack(packed: bytes) -> tuple[str, int]:
+    """The reverse of `pack`."""
+    if len(packed) == PACKED_V4:
+        ip: IPv4Address | IPv6Address = IPv4Address(packed[:4])
+    elif len(packed) == PACKED_V6:
+        ip = IPv6Address(packed[:16])
+    else:
+        raise ProtocolError(f"a packed host has 8 or 20 bytes, not {len(packed)}")
+    return str(ip), int.from_bytes(packed[-4:], "big")
+
+
+def text(packed: bytes) -> str:
+    """`ip:port`, with an IPv6 address in brackets."""
+    ip, port = unpack(packed)
+    return f"[{ip}]:{port}" if ":" in ip else f"{ip}:{port}"
+
+
+def parse(addr: str) -> tuple[str, int]:
+    """Split `host:port` (`[v6]:port` too) as it stands in routes and options."""
+    host, colon, port = addr.strip().rpartition(":")
+    if not colon or not host or not port.isdigit() or not 0 < int(port) < 65536:
+        raise ProtocolError(f"{addr!r} is not host:port")
+    return host.removeprefix("[").removesuffix("]"), int(port)

@@ -1,0 +1,77 @@
+"""Message ids: the broker's offset id and the client's unique id (UNIQ_KEY).
+
+    offset id    store IP (4|16)  port (4)  commit-log offset (8)                                    32 | 56 hex digits
+    unique id    IP (4|16)  pid (2)  process constant (4)  ms since the month began (4)  counter (2) 32 | 56 hex digits
+
+Both have the same length, so only the context tells which one a text is. [MessageDecoder, MessageClientIDSetter]
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import secrets
+from collections.abc import Callable
+from datetime import datetime
+from ipaddress import ip_address
+
+from ariane.errors import ProtocolError
+from ariane.model import host
+
+
+def offset_message_id(store_host: bytes, offset: int) -> str:
+    """Id of the record at commit-log `offset` of the broker whose packed address is `store_host`."""
+    return store_host.hex().upper() + f"{offset:016X}"
+
+
+def parse_offset_message_id(text: str) -> tuple[str, int]:
+    """`(host:port, commit-log offset)` of an offset id; ProtocolError when it cannot be one."""
+    if len(text) not in (32, 56):
+        raise ProtocolError(f"{text!r} is no message id: 32 or 56 hex digits are needed")
+    try:
+        raw = bytes.fromhex(text)
+    except ValueError:
+        raise ProtocolError(f"{text!r} is no message id: it holds characters that are no hex digits") from None
+    return host.text(raw[:-8]), int.from_bytes(raw[-8:], "big")
+
+
+def month_start_ms(now_ms: int) -> int:
+    """First instant of the current month in the local time zone, as Java's unique ids count from it."""
+    now = datetime.fromtimestamp(now_ms / 1000).astimezone()
+    return int(datetime(now.year, now.month, 1).astimezone().timestamp() * 1000)
+
+
+def unique_ids(
+    now_ms: Callable[[], int],
+    *,
+    ip: str,
+    pid: int | None = None,
+    process: bytes | None = None,
+) -> Callable[[], str]:
+    """A maker of unique ids for this process. `ip` is this machine's address; `pid` and `process` (4 bytes) are
+    parameters for tests.
+
+    The counter wraps at 65,536; two ids of one process differ while fewer than that are made per millisecond.
+    """
+    prefix = (
+        (
+            ip_address(ip).packed
+            + ((pid if pid is not None else os.getpid()) & 0xFFFF).to_bytes(2, "big")
+            + (process if process is not None else secrets.token_bytes(4))
+        )
+        .hex()
+        .upper()
+    )
+    counter = itertools.count()
+    start = month_start_ms(now_ms())
+    next_month = start + 32 * 86_400_000
+
+    def make() -> str:
+        nonlocal start, next_month
+        now = now_ms()
+        if now >= next_month or now - start > 28 * 86_400_000:
+            start = month_start_ms(now)
+        elapsed = now - start
+        return f"{prefix}{max(elapsed, 0) & 0xFFFFFFFF:08X}{next(counter) & 0xFFFF:04X}"
+
+    return make

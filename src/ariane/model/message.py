@@ -1,0 +1,131 @@
+"""A message as an application makes it, and as it comes back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+# Property names of the wire (reference: remoting-protocol 10.3).
+KEYS = "KEYS"
+TAGS = "TAGS"
+WAIT = "WAIT"
+DELAY = "DELAY"
+UNIQ_KEY = "UNIQ_KEY"
+CLUSTER = "CLUSTER"
+REAL_TOPIC = "REAL_TOPIC"
+REAL_QID = "REAL_QID"
+RETRY_TOPIC = "RETRY_TOPIC"
+ORIGIN_MESSAGE_ID = "ORIGIN_MESSAGE_ID"
+RECONSUME_TIME = "RECONSUME_TIME"
+MAX_RECONSUME_TIMES = "MAX_RECONSUME_TIMES"
+TRAN_MSG = "TRAN_MSG"
+PGROUP = "PGROUP"
+INSTANCE_ID = "INSTANCE_ID"
+MSG_REGION = "MSG_REGION"
+TRACE_ON = "TRACE_ON"
+
+# What an application must not set by itself: the client or the broker owns these names.
+RESERVED = frozenset(
+    {
+        KEYS,
+        TAGS,
+        WAIT,
+        DELAY,
+        UNIQ_KEY,
+        CLUSTER,
+        REAL_TOPIC,
+        REAL_QID,
+        RETRY_TOPIC,
+        ORIGIN_MESSAGE_ID,
+        RECONSUME_TIME,
+        MAX_RECONSUME_TIMES,
+        TRAN_MSG,
+        PGROUP,
+        INSTANCE_ID,
+        MSG_REGION,
+        TRACE_ON,
+        "CORRELATION_ID",
+        "REPLY_TO_CLIENT",
+        "TTL",
+        "MSG_TYPE",
+        "PUSH_REPLY_TIME",
+        "ARRIVE_TIME",
+        "MIN_OFFSET",
+        "MAX_OFFSET",
+        "CONSUME_START_TIME",
+        "INNER_MULTI_QUEUE_OFFSET",
+        "BUYER_ID",
+        "TRANSFER_FLAG",
+        "CORRECTION_FLAG",
+        "MQ2_FLAG",
+    }
+)
+
+# sysFlag bits (reference: remoting-protocol 10.5).
+COMPRESSED = 0x1
+MULTI_TAGS = 0x2
+TRANSACTION_PREPARED = 0x4
+TRANSACTION_COMMIT = 0x8
+TRANSACTION_ROLLBACK = 0xC
+TRANSACTION_MASK = 0xC
+BORN_HOST_V6 = 0x10
+STORE_HOST_V6 = 0x20
+COMPRESSION_MASK = 0x700
+COMPRESSION_LZ4 = 0x100
+COMPRESSION_ZSTD = 0x200
+COMPRESSION_ZLIB = 0x300
+
+
+class Message(msgspec.Struct, frozen=True, kw_only=True):
+    """What a producer sends.
+
+    `keys` are the business keys it can be found by; `properties` are the application's own and may hold no name of
+    RESERVED; `delay_level` counts from 1 (0: at once); `wait_stored` False asks the broker not to wait for flush or replica.
+    """
+
+    topic: str
+    body: bytes
+    tags: str = ""
+    keys: Sequence[str] = ()
+    properties: Mapping[str, str] = {}
+    flag: int = 0
+    delay_level: int = 0
+    wait_stored: bool = True
+
+
+class MessageQueue(msgspec.Struct, frozen=True, order=True):
+    """One queue of a topic on one broker. Ordered by topic, broker, id, as every member of a group must sort it."""
+
+    topic: str
+    broker: str
+    queue_id: int
+
+
+class ReceivedMessage(msgspec.Struct, frozen=True, kw_only=True):
+    """What a consumer gets: the message and where, when and by whom it was stored. `body` is decompressed."""
+
+    topic: str
+    body: bytes
+    properties: Mapping[str, str]
+    queue: MessageQueue
+    queue_offset: int
+    commit_log_offset: int
+    message_id: str
+    offset_message_id: str
+    born_ms: int
+    born_host: str
+    store_ms: int
+    store_host: str
+    reconsume_times: int
+    flag: int
+    sys_flag: int
+    stored_size: int
+
+    @property
+    def tags(self) -> str:
+        return self.properties.get(TAGS, "")
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        return tuple(self.properties.get(KEYS, "").split())

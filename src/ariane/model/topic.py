@@ -1,0 +1,107 @@
+"""Topics and consumer groups: their names, permissions and settings. [TopicConfig, SubscriptionGroupConfig, MixAll]"""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+
+PERM_PRIORITY = 8
+PERM_READ = 4
+PERM_WRITE = 2
+PERM_INHERIT = 1
+
+TOPIC_MAX = 127
+GROUP_MAX = 255
+
+AUTO_CREATE_TOPIC = "TBW102"
+SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
+HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
+OP_HALF_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
+CHECK_MAX_TIME_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
+SELF_TEST_TOPIC = "SELF_TEST_TOPIC"
+OFFSET_MOVED_TOPIC = "OFFSET_MOVED_EVENT"
+BENCHMARK_TOPIC = "BenchmarkTest"
+TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
+RETRY_PREFIX = "%RETRY%"
+DLQ_PREFIX = "%DLQ%"
+SYSTEM_GROUP_PREFIX = "CID_RMQ_SYS_"
+
+# Nobody but the broker itself writes to these (answer 16).
+SEND_FORBIDDEN = frozenset(
+    {SCHEDULE_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, CHECK_MAX_TIME_TOPIC, SELF_TEST_TOPIC, OFFSET_MOVED_TOPIC}
+)
+SYSTEM_TOPICS = SEND_FORBIDDEN | {AUTO_CREATE_TOPIC, BENCHMARK_TOPIC, TRACE_TOPIC}
+SYSTEM_TOPIC_PREFIX = "rmq_sys_"
+
+_NAME = re.compile(r"[%|a-zA-Z0-9_-]+\Z")
+
+
+def topic_name_fault(name: str) -> str | None:
+    """Why `name` cannot name a topic, or None. Checked wherever a topic enters (CVE-2019-17572: names become paths)."""
+    if not name or name.isspace():
+        return "the topic is blank"
+    if len(name) > TOPIC_MAX:
+        return f"the topic has {len(name)} characters, at most {TOPIC_MAX} are allowed"
+    if not _NAME.match(name):
+        return f"the topic {name!r} holds characters other than letters, digits, and % | _ -"
+    return None
+
+
+def group_name_fault(name: str) -> str | None:
+    """Why `name` cannot name a group, or None."""
+    if not name or name.isspace():
+        return "the group is blank"
+    if len(name) > GROUP_MAX:
+        return f"the group has {len(name)} characters, at most {GROUP_MAX} are allowed"
+    if not _NAME.match(name):
+        return f"the group {name!r} holds characters other than letters, digits, and % | _ -"
+    return None
+
+
+def is_system_topic(name: str) -> bool:
+    return name in SYSTEM_TOPICS or name.startswith(SYSTEM_TOPIC_PREFIX)
+
+
+def retry_topic(group: str) -> str:
+    return group if group.startswith(RETRY_PREFIX) else RETRY_PREFIX + group
+
+
+def dlq_topic(group: str) -> str:
+    return DLQ_PREFIX + group
+
+
+class DataVersion(msgspec.Struct, frozen=True):
+    """Version of a table that is copied between servers: two are the same when both numbers are."""
+
+    counter: int = 0
+    timestamp: int = 0
+
+    def next(self, now_ms: int) -> DataVersion:
+        return DataVersion(counter=self.counter + 1, timestamp=now_ms)
+
+
+class TopicConfig(msgspec.Struct, frozen=True, rename="camel"):
+    """A topic on one broker. Members in the order Java prints them."""
+
+    order: bool = False
+    perm: int = PERM_READ | PERM_WRITE
+    read_queue_nums: int = 16
+    topic_filter_type: str = "SINGLE_TAG"
+    topic_name: str = ""
+    topic_sys_flag: int = 0
+    write_queue_nums: int = 16
+
+
+class SubscriptionGroupConfig(msgspec.Struct, frozen=True, rename="camel"):
+    """A consumer group on one broker. Members in the order Java prints them."""
+
+    broker_id: int = 0
+    consume_broadcast_enable: bool = True
+    consume_enable: bool = True
+    consume_from_min_enable: bool = True
+    group_name: str = ""
+    notify_consumer_ids_changed_enable: bool = True
+    retry_max_times: int = 16
+    retry_queue_nums: int = 1
+    which_broker_when_consume_slowly: int = 1
