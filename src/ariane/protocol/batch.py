@@ -1,0 +1,63 @@
+"""The body of SEND_BATCH_MESSAGE: messages one after another.
+
+    size i32 | magic i32 0 | crc i32 0 | flag i32 | body i32+n | properties i16+n
+
+Size, magic and CRC are written as Java writes them and not believed on reading. [MessageDecoder.encodeMessage]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from struct import Struct
+from typing import NamedTuple
+
+from ariane.errors import ProtocolError
+
+_START = Struct(">iiiii")
+_I16 = Struct(">h")
+OVERHEAD = _START.size + _I16.size
+
+
+class Entry(NamedTuple):
+    flag: int
+    body: bytes
+    properties: str
+
+
+def encode(entries: Iterable[Entry]) -> bytes:
+    parts: list[bytes] = []
+    for flag, body, properties in entries:
+        text = properties.encode()
+        parts += (
+            _START.pack(OVERHEAD + len(body) + len(text), 0, 0, flag, len(body)),
+            body,
+            _I16.pack(len(text)),
+            text,
+        )
+    return b"".join(parts)
+
+
+def decode(data: bytes) -> list[Entry]:
+    """All entries; ProtocolError when one does not fit, and then none of them counts."""
+    entries: list[Entry] = []
+    at, end = 0, len(data)
+    while at < end:
+        if at + _START.size > end:
+            raise ProtocolError(f"batch entry {len(entries)} ends within its header")
+        _, _, _, flag, body_size = _START.unpack_from(data, at)
+        at += _START.size
+        if body_size < 0 or at + body_size + 2 > end:
+            raise ProtocolError(f"batch entry {len(entries)}: body of {body_size} bytes does not fit")
+        body = data[at : at + body_size]
+        at += body_size
+        (size,) = _I16.unpack_from(data, at)
+        at += 2
+        if size < 0 or at + size > end:
+            raise ProtocolError(f"batch entry {len(entries)}: properties of {size} bytes do not fit")
+        try:
+            properties = data[at : at + size].decode()
+        except UnicodeDecodeError:
+            raise ProtocolError(f"batch entry {len(entries)}: properties are not UTF-8") from None
+        entries.append(Entry(flag, body, properties))
+        at += size
+    return entries

@@ -1,0 +1,267 @@
+"""Commands: a header and a body, in both header forms. [RemotingCommand, RocketMQSerializable]
+
+JSON form, as Java prints it:
+    {"code":105,"extFields":{"topic":"T1"},"flag":0,"language":"JAVA","opaque":7,"serializeTypeCurrentRPC":"JSON","version":401}
+ROCKETMQ form:
+    code i16 | language u8 | version i16 | opaque i32 | flag i32 | remark i32+n | extFields i32+n: (key i16+n, value i32+n)*
+
+The extFields of a JSON header stay undecoded bytes until somebody asks for them as the typed request of the code
+(`requests.typed`): that is what makes a fully checked header cheap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from struct import Struct
+from struct import error as StructError
+from typing import Annotated, Any
+
+import msgspec
+
+from ariane.errors import ProtocolError
+from ariane.protocol import fastjson
+from ariane.protocol.codes import VERSION
+from ariane.protocol.frame import BINARY_FORM, JSON_FORM, Frame, prefix
+
+RESPONSE = 1  # flag bit 0
+ONE_WAY = 2  # flag bit 1
+
+LANGUAGES = (
+    "JAVA",
+    "CPP",
+    "DOTNET",
+    "PYTHON",
+    "DELPHI",
+    "ERLANG",
+    "RUBY",
+    "OTHER",
+    "HTTP",
+    "GO",
+    "PHP",
+    "OMS",
+    "RUST",
+)
+OUR_LANGUAGE = "PYTHON"
+
+Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
+
+_BINARY_START = Struct(">hBhiii")
+_I16 = Struct(">h")
+_I32 = Struct(">i")
+
+
+class Header(msgspec.Struct, rename={"fields": "extFields", "form": "serializeTypeCurrentRPC"}):
+    """A JSON header. `fields` are the extFields as raw JSON, empty when there are none."""
+
+    code: Int32 = 0
+    fields: msgspec.Raw = msgspec.Raw()
+    flag: Int32 = 0
+    language: str | None = "JAVA"
+    opaque: Int32 = 0
+    remark: str | None = None
+    form: str | None = None
+    version: Int32 = 0
+
+
+class Command:
+    """One request or response as it was received."""
+
+    __slots__ = ("body", "code", "fields", "flag", "form", "language", "opaque", "remark", "version")
+
+    def __init__(
+        self,
+        code: int,
+        *,
+        opaque: int = 0,
+        flag: int = 0,
+        remark: str | None = None,
+        fields: msgspec.Raw | Mapping[str, str] | None = None,
+        body: bytes = b"",
+        language: str | None = OUR_LANGUAGE,
+        version: int = VERSION,
+        form: int = JSON_FORM,
+    ) -> None:
+        self.code = code
+        self.opaque = opaque
+        self.flag = flag
+        self.remark = remark
+        self.fields = fields
+        self.body = body
+        self.language = language
+        self.version = version
+        self.form = form
+
+    @property
+    def is_response(self) -> bool:
+        return bool(self.flag & RESPONSE)
+
+    @property
+    def is_one_way(self) -> bool:
+        return bool(self.flag & ONE_WAY)
+
+    def field_map(self) -> dict[str, str]:
+        """The extFields as texts; a number, boolean or object that came bare as its text, null dropped."""
+        if self.fields is None:
+            return {}
+        if not isinstance(self.fields, msgspec.Raw):
+            return dict(self.fields)
+        try:
+            return msgspec.json.decode(self.fields, type=dict[str, str] | None) or {}
+        except msgspec.DecodeError:
+            return _texts(fastjson.read(bytes(self.fields)))
+
+    def __repr__(self) -> str:
+        kind = "response" if self.is_response else "one-way" if self.is_one_way else "request"
+        return f"<{kind} code={self.code} opaque={self.opaque} fields={self.field_map()} body={len(self.body)} B>"
+
+
+_decode_json = msgspec.json.Decoder(Header).decode
+_encode_json = msgspec.json.Encoder().encode
+
+
+def decode(frame: Frame) -> Command:
+    """The command of a frame; ProtocolError when its header is none."""
+    if frame.form == BINARY_FORM:
+        return _decode_binary(frame)
+    try:
+        header = _decode_json(frame.header)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        header = _liberal_header(frame.header)
+    return Command(
+        header.code,
+        opaque=header.opaque,
+        flag=header.flag,
+        remark=header.remark,
+        fields=header.fields or None,
+        body=frame.body,
+        language=header.language,
+        version=header.version,
+        form=JSON_FORM,
+    )
+
+
+def encode(
+    code: int,
+    *,
+    opaque: int,
+    flag: int,
+    fields: Mapping[str, str] | None = None,
+    remark: str | None = None,
+    body: bytes | Sequence[bytes] = b"",
+    form: int = JSON_FORM,
+) -> list[bytes]:
+    """A frame as pieces to be written one after another; a body in pieces stays in pieces."""
+    header = (
+        _binary_header(code, opaque, flag, fields, remark)
+        if form == BINARY_FORM
+        else _json_header(code, opaque, flag, fields, remark)
+    )
+    if isinstance(body, bytes):
+        start = prefix(form, len(header), len(body)) + header
+        return [start, body] if body else [start]
+    return [prefix(form, len(header), sum(map(len, body))) + header, *body]
+
+
+def _json_header(code: int, opaque: int, flag: int, fields: Mapping[str, str] | None, remark: str | None) -> bytes:
+    header: dict[str, Any] = {"code": code}
+    if fields is not None:
+        header["extFields"] = fields
+    header["flag"] = flag
+    header["language"] = OUR_LANGUAGE
+    header["opaque"] = opaque
+    if remark is not None:
+        header["remark"] = remark
+    header["serializeTypeCurrentRPC"] = "JSON"
+    header["version"] = VERSION
+    return _encode_json(header)
+
+
+def _binary_header(code: int, opaque: int, flag: int, fields: Mapping[str, str] | None, remark: str | None) -> bytes:
+    text = remark.encode() if remark else b""
+    entries: list[bytes] = []
+    for name, value in (fields or {}).items():
+        key, data = name.encode(), value.encode()
+        entries += (_I16.pack(len(key)), key, _I32.pack(len(data)), data)
+    packed = b"".join(entries)
+    try:
+        start = _BINARY_START.pack(code, LANGUAGES.index(OUR_LANGUAGE), VERSION, opaque, flag, len(text))
+    except StructError:
+        raise ProtocolError(f"code {code} does not fit into the ROCKETMQ header form (at most 32767)") from None
+    return b"".join((start, text, _I32.pack(len(packed)), packed))
+
+
+def _decode_binary(frame: Frame) -> Command:
+    data = frame.header
+    if len(data) < _BINARY_START.size + 4:
+        raise ProtocolError(f"a ROCKETMQ header has at least {_BINARY_START.size + 4} bytes, not {len(data)}")
+    code, language, version, opaque, flag, remark_size = _BINARY_START.unpack_from(data)
+    at = _BINARY_START.size
+    remark = _piece(data, at, remark_size, "remark")
+    at += remark_size
+    if at + 4 > len(data):
+        raise ProtocolError("a ROCKETMQ header ends before its extFields")
+    (fields_size,) = _I32.unpack_from(data, at)
+    at += 4
+    if fields_size < 0 or at + fields_size != len(data):
+        raise ProtocolError(f"extFields of {fields_size} bytes do not end a header of {len(data)} bytes at {at}")
+    fields: dict[str, str] = {}
+    while at < len(data):
+        if at + 2 > len(data):
+            raise ProtocolError("extFields end within a key length")
+        (size,) = _I16.unpack_from(data, at)
+        key = _piece(data, at + 2, size, "extField name")
+        at += 2 + size
+        if at + 4 > len(data):
+            raise ProtocolError("extFields end within a value length")
+        (size,) = _I32.unpack_from(data, at)
+        value = _piece(data, at + 4, size, f"extField {key}")
+        at += 4 + size
+        if key and value:  # of length zero: Java reads null
+            fields[key] = value
+    return Command(
+        code,
+        opaque=opaque,
+        flag=flag,
+        remark=remark or None,
+        fields=fields or None,
+        body=frame.body,
+        language=LANGUAGES[language] if language < len(LANGUAGES) else None,
+        version=version,
+        form=BINARY_FORM,
+    )
+
+
+def _piece(data: bytes, at: int, size: int, what: str) -> str:
+    if size < 0 or at + size > len(data):
+        raise ProtocolError(f"{what} of {size} bytes does not fit into a header of {len(data)} bytes")
+    try:
+        return data[at : at + size].decode()
+    except UnicodeDecodeError:
+        raise ProtocolError(f"{what} is not UTF-8") from None
+
+
+def _liberal_header(data: bytes) -> Header:
+    """A header that is no strict JSON, or not of the strict types, read as fastjson would."""
+    value = fastjson.read(data)
+    if not isinstance(value, dict):
+        raise ProtocolError("the header is no JSON object")
+    fields = value.pop("extFields", None)
+    if not isinstance(value.get("language"), str):
+        value["language"] = None
+    try:
+        header = msgspec.convert(value, Header, strict=False)
+    except msgspec.ValidationError as error:
+        raise ProtocolError(f"the header is wrong: {error}") from None
+    if fields is not None:
+        header.fields = msgspec.Raw(_encode_json(_texts(fields)))
+    return header
+
+
+def _texts(fields: Any) -> dict[str, str]:
+    if not isinstance(fields, dict):
+        raise ProtocolError("extFields is no JSON object")
+    return {
+        name: value if isinstance(value, str) else fastjson.write(value).decode()
+        for name, value in fields.items()
+        if value is not None
+    }

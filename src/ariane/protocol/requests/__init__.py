@@ -1,0 +1,69 @@
+"""Typed requests: one frozen Struct per header class of the protocol, by area.
+
+    messaging    send, pull, offsets, send back          (reference 4)
+    clients      heartbeat, members, locks               (reference 5, 6)
+    routing      what a name server serves               (reference 7)
+    admin        topics and groups of a broker           (reference 8)
+
+`typed` reads the extFields of a command as such a Struct, `fields` writes one; a member is named on the wire as Java
+names it. Numbers arrive as texts and are checked on the way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any, TypeVar
+
+import msgspec
+
+from ariane.errors import HeaderError
+from ariane.protocol.codes import code_name
+from ariane.protocol.command import Command
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+
+@lru_cache(maxsize=256)
+def _decoder(kind: type[T]) -> msgspec.json.Decoder[T]:
+    return msgspec.json.Decoder(kind, strict=False)
+
+
+def typed(command: Command, kind: type[T], names: Mapping[str, str] | None = None) -> T:
+    """The extFields of `command` as a `kind`; `names` translates wire names of an older form first.
+
+    HeaderError names the request and the member that is missing or wrong.
+    """
+    fields = command.fields
+    try:
+        if names is None and isinstance(fields, msgspec.Raw):
+            try:
+                decoder: msgspec.json.Decoder[T] = _decoder(kind)
+                return decoder.decode(fields)
+            except msgspec.DecodeError:
+                pass  # bare numbers for texts, unquoted names: settled by the texts below
+        texts = command.field_map()
+        if names is not None:
+            texts = {names.get(name, name): value for name, value in texts.items()}
+        return msgspec.convert(texts, kind, strict=False)
+    except msgspec.ValidationError as error:
+        raise HeaderError(f"request {code_name(command.code)}: {error}") from None
+
+
+@lru_cache(maxsize=256)
+def _members(kind: type[msgspec.Struct]) -> tuple[tuple[str, str], ...]:
+    return tuple((field.name, field.encode_name) for field in msgspec.structs.fields(kind))
+
+
+def fields(header: msgspec.Struct) -> dict[str, str]:
+    """extFields of `header`: every member that is not None, as Java's text of it."""
+    texts = {}
+    for name, wire_name in _members(type(header)):
+        value: Any = getattr(header, name)
+        if value is not None:
+            texts[wire_name] = value if isinstance(value, str) else _text(value)
+    return texts
+
+
+def _text(value: Any) -> str:
+    return ("true" if value else "false") if isinstance(value, bool) else str(value)

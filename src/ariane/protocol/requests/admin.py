@@ -1,0 +1,78 @@
+"""Topics and consumer groups of a broker: headers and bodies of 17, 43, 200, 201, 203, 204, 207, 215."""
+
+from __future__ import annotations
+
+import msgspec
+
+from ariane.model.topic import DataVersion, SubscriptionGroupConfig
+from ariane.protocol.requests.clients import SubscriptionData
+
+
+class CreateTopic(msgspec.Struct, frozen=True, rename="camel"):
+    """UPDATE_AND_CREATE_TOPIC (17). `order` is carried and ignored, as in 4.9.4."""
+
+    topic: str
+    default_topic: str
+    read_queue_nums: int
+    write_queue_nums: int
+    perm: int
+    topic_filter_type: str = "SINGLE_TAG"
+    topic_sys_flag: int | None = None
+    order: bool = False
+
+
+class TopicRef(msgspec.Struct, frozen=True):
+    """DELETE_TOPIC_IN_BROKER (215), GET_TOPIC_STATS_INFO (202)."""
+
+    topic: str
+
+
+class DeleteGroup(msgspec.Struct, frozen=True, rename="camel"):
+    """DELETE_SUBSCRIPTIONGROUP (207)."""
+
+    group_name: str
+    remove_offset: bool = False
+
+
+class SubscriptionGroupTable(msgspec.Struct, frozen=True, rename="camel"):
+    """Body of the answer to GET_ALL_SUBSCRIPTIONGROUP_CONFIG (201)."""
+
+    data_version: DataVersion = DataVersion()
+    subscription_group_table: dict[str, SubscriptionGroupConfig] = {}
+
+
+class ConsumerOffsetTable(msgspec.Struct, frozen=True, rename="camel"):
+    """Body of the answer to GET_ALL_CONSUMER_OFFSET (43), and consumerOffset.json: `topic@group` → queue id → offset."""
+
+    offset_table: dict[str, dict[int, int]] = {}
+
+
+class ProducerGroupRef(msgspec.Struct, frozen=True, rename="camel"):
+    """GET_PRODUCER_CONNECTION_LIST (204)."""
+
+    producer_group: str
+
+
+class ClientConnection(msgspec.Struct, frozen=True, rename="camel"):
+    """One client in the answers to 203 and 204."""
+
+    client_addr: str
+    client_id: str
+    language: str | None
+    version: int
+
+
+class ConsumerConnection(msgspec.Struct, frozen=True, rename="camel"):
+    """Body of the answer to 203."""
+
+    connection_set: tuple[ClientConnection, ...]
+    consume_from_where: str | int | None
+    consume_type: str | int | None
+    message_model: str | int | None
+    subscription_table: dict[str, SubscriptionData]
+
+
+class ProducerConnection(msgspec.Struct, frozen=True, rename="camel"):
+    """Body of the answer to 204."""
+
+    connection_set: tuple[ClientConnection, ...]

@@ -1,0 +1,100 @@
+"""Heartbeats, members and queue locks: headers and bodies of 34, 35, 38, 40, 41, 42.
+
+Members of the body Structs stand in the order in which Java prints them.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from ariane.model.message import MessageQueue
+
+
+class ProducerData(msgspec.Struct, frozen=True, rename="camel"):
+    group_name: str
+
+
+class SubscriptionData(msgspec.Struct, frozen=True, rename="camel"):
+    """What a group wants of a topic. The broker filters by `code_set` (hashes of the tags), the client by `tags_set`."""
+
+    class_filter_mode: bool = False
+    code_set: frozenset[int] = frozenset()
+    expression_type: str | None = "TAG"
+    sub_string: str | None = "*"
+    sub_version: int = 0
+    tags_set: frozenset[str] = frozenset()
+    topic: str = ""
+
+
+class ConsumerData(msgspec.Struct, frozen=True, rename="camel"):
+    consume_from_where: str | int | None = "CONSUME_FROM_LAST_OFFSET"
+    consume_type: str | int | None = "CONSUME_PASSIVELY"
+    group_name: str = ""
+    message_model: str | int | None = "CLUSTERING"
+    subscription_data_set: tuple[SubscriptionData, ...] = ()
+    unit_mode: bool = False
+
+
+class HeartbeatData(
+    msgspec.Struct,
+    frozen=True,
+    rename={"client_id": "clientID", "consumers": "consumerDataSet", "producers": "producerDataSet"},
+):
+    """Body of HEART_BEAT (34)."""
+
+    client_id: str
+    consumers: tuple[ConsumerData, ...] = ()
+    producers: tuple[ProducerData, ...] = ()
+
+
+class UnregisterClient(
+    msgspec.Struct,
+    frozen=True,
+    rename={"client_id": "clientID", "producer_group": "producerGroup", "consumer_group": "consumerGroup"},
+):
+    """UNREGISTER_CLIENT (35)."""
+
+    client_id: str
+    producer_group: str | None = None
+    consumer_group: str | None = None
+
+
+class GroupRef(msgspec.Struct, frozen=True, rename="camel"):
+    """GET_CONSUMER_LIST_BY_GROUP (38), NOTIFY_CONSUMER_IDS_CHANGED (40), GET_CONSUMER_CONNECTION_LIST (203)."""
+
+    consumer_group: str
+
+
+class ConsumerList(msgspec.Struct, frozen=True, rename="camel"):
+    """Body of the answer to 38."""
+
+    consumer_id_list: tuple[str, ...] = ()
+
+
+class WireQueue(msgspec.Struct, frozen=True, rename="camel"):
+    """A MessageQueue as JSON bodies write it."""
+
+    broker_name: str
+    queue_id: int
+    topic: str
+
+    @classmethod
+    def of(cls, queue: MessageQueue) -> WireQueue:
+        return cls(queue.broker, queue.queue_id, queue.topic)
+
+    def queue(self) -> MessageQueue:
+        return MessageQueue(self.topic, self.broker_name, self.queue_id)
+
+
+class LockBatch(msgspec.Struct, frozen=True, rename="camel"):
+    """Body of LOCK_BATCH_MQ (41) and UNLOCK_BATCH_MQ (42)."""
+
+    client_id: str
+    consumer_group: str
+    mq_set: tuple[WireQueue, ...]
+
+
+class LockBatchAnswer(msgspec.Struct, frozen=True, rename={"locked": "lockOKMQSet"}):
+    """Body of the answer to 41: the queues the caller holds now."""
+
+    locked: tuple[WireQueue, ...] = ()

@@ -1,0 +1,186 @@
+"""Sending, pulling and offsets: headers of the codes 10, 11, 14, 15, 29–33, 36, 310, 320 and their answers."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+
+# What does not fit its field on disk or on the wire is refused where it enters.
+Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
+Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+
+# pull sysFlag bits
+COMMIT_OFFSET = 1
+SUSPEND = 2
+SUBSCRIPTION = 4
+CLASS_FILTER = 8
+LITE_PULL = 16
+
+TAG = "TAG"
+SQL92 = "SQL92"
+
+
+class SendMessage(
+    msgspec.Struct,
+    frozen=True,
+    rename={
+        "producer_group": "a",
+        "topic": "b",
+        "default_topic": "c",
+        "default_topic_queue_nums": "d",
+        "queue_id": "e",
+        "sys_flag": "f",
+        "born_ms": "g",
+        "flag": "h",
+        "properties": "i",
+        "reconsume_times": "j",
+        "unit_mode": "k",
+        "max_reconsume_times": "l",
+        "batch": "m",
+    },
+):
+    """SEND_MESSAGE_V2 (310) and SEND_BATCH_MESSAGE (320); SEND_MESSAGE (10) says the same with LONG_NAMES.
+
+    `batch` alone decides that the body is a batch. A negative `queue_id` lets the broker choose.
+    """
+
+    producer_group: str
+    topic: str
+    default_topic: str
+    default_topic_queue_nums: Int32
+    queue_id: Int32
+    sys_flag: Int32
+    born_ms: Int64
+    flag: Int32
+    properties: str | None = None
+    reconsume_times: Int32 | None = None
+    unit_mode: bool = False
+    max_reconsume_times: Int32 | None = None
+    batch: bool = False
+
+
+LONG_NAMES = {
+    "producerGroup": "a",
+    "topic": "b",
+    "defaultTopic": "c",
+    "defaultTopicQueueNums": "d",
+    "queueId": "e",
+    "sysFlag": "f",
+    "bornTimestamp": "g",
+    "flag": "h",
+    "properties": "i",
+    "reconsumeTimes": "j",
+    "unitMode": "k",
+    "maxReconsumeTimes": "l",
+    "batch": "m",
+}
+
+
+class SendMessageAnswer(
+    msgspec.Struct,
+    frozen=True,
+    rename={
+        "region": "MSG_REGION",
+        "trace_on": "TRACE_ON",
+        "message_id": "msgId",
+        "queue_id": "queueId",
+        "queue_offset": "queueOffset",
+        "transaction_id": "transactionId",
+    },
+):
+    """Answer to a send that was stored. `message_id` is the offset id, comma-joined for a batch."""
+
+    message_id: str
+    queue_id: Int32
+    queue_offset: Int64
+    transaction_id: str | None = None
+    region: str = "DefaultRegion"
+    trace_on: bool = True
+
+
+class PullMessage(msgspec.Struct, frozen=True, rename="camel"):
+    """PULL_MESSAGE (11)."""
+
+    consumer_group: str
+    topic: str
+    queue_id: Int32
+    queue_offset: Int64
+    max_msg_nums: Int32
+    sys_flag: Int32
+    commit_offset: Int64 = 0
+    suspend_timeout_millis: int = 0
+    subscription: str | None = None
+    sub_version: int = 0
+    expression_type: str | None = None
+
+
+class PullMessageAnswer(msgspec.Struct, frozen=True, rename="camel"):
+    """On 0, 19, 20 and 21; Java unboxes all four."""
+
+    suggest_which_broker_id: int
+    next_begin_offset: int
+    min_offset: int
+    max_offset: int
+
+
+class QueueRef(msgspec.Struct, frozen=True, rename="camel"):
+    """GET_MAX_OFFSET (30), GET_MIN_OFFSET (31), GET_EARLIEST_MSG_STORETIME (32)."""
+
+    topic: str
+    queue_id: Int32
+
+
+class SearchOffset(msgspec.Struct, frozen=True, rename="camel"):
+    """SEARCH_OFFSET_BY_TIMESTAMP (29); `timestamp` in ms."""
+
+    topic: str
+    queue_id: Int32
+    timestamp: Int64
+
+
+class OffsetAnswer(msgspec.Struct, frozen=True):
+    """Answer to 14, 29, 30, 31."""
+
+    offset: Int64
+
+
+class TimestampAnswer(msgspec.Struct, frozen=True):
+    """Answer to 32: ms, -1 when the queue holds nothing."""
+
+    timestamp: Int64
+
+
+class QueryConsumerOffset(msgspec.Struct, frozen=True, rename="camel"):
+    """QUERY_CONSUMER_OFFSET (14)."""
+
+    consumer_group: str
+    topic: str
+    queue_id: Int32
+
+
+class UpdateConsumerOffset(msgspec.Struct, frozen=True, rename="camel"):
+    """UPDATE_CONSUMER_OFFSET (15)."""
+
+    consumer_group: str
+    topic: str
+    queue_id: Int32
+    commit_offset: Int64
+
+
+class ViewMessage(msgspec.Struct, frozen=True):
+    """VIEW_MESSAGE_BY_ID (33): a commit-log offset."""
+
+    offset: Int64
+
+
+class ConsumerSendMsgBack(msgspec.Struct, frozen=True, rename="camel"):
+    """CONSUMER_SEND_MSG_BACK (36): `offset` is the record's commit-log offset; `delay_level` < 0 dead-letters at once."""
+
+    offset: Int64
+    group: str
+    delay_level: Int32
+    origin_msg_id: str | None = None
+    origin_topic: str | None = None
+    unit_mode: bool = False
+    max_reconsume_times: Int32 | None = None

@@ -1,0 +1,149 @@
+"""What a name server serves: headers and bodies of 100–106, 205, 206, 216, 219, 224, 304, 311–313, 318, 319, 322, 327.
+
+Members of the body Structs stand in the order in which Java prints them.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from ariane.model.topic import DataVersion, TopicConfig
+
+
+class KvKey(msgspec.Struct, frozen=True):
+    """GET_KV_CONFIG (101), DELETE_KV_CONFIG (102)."""
+
+    namespace: str
+    key: str
+
+
+class PutKv(msgspec.Struct, frozen=True):
+    """PUT_KV_CONFIG (100)."""
+
+    namespace: str
+    key: str
+    value: str
+
+
+class KvNamespace(msgspec.Struct, frozen=True):
+    """GET_KVLIST_BY_NAMESPACE (219)."""
+
+    namespace: str
+
+
+class KvTable(msgspec.Struct, frozen=True):
+    """Body of 219, of 28, and of the answer to REGISTER_BROKER."""
+
+    table: dict[str, str] = {}
+
+
+class RegisterBroker(
+    msgspec.Struct,
+    frozen=True,
+    rename={
+        "broker_name": "brokerName",
+        "broker_addr": "brokerAddr",
+        "cluster_name": "clusterName",
+        "broker_id": "brokerId",
+        "ha_server_addr": "haServerAddr",
+        "body_crc32": "bodyCrc32",
+    },
+):
+    """REGISTER_BROKER (103). `body_crc32` 0 means: not computed."""
+
+    broker_name: str
+    broker_addr: str
+    cluster_name: str
+    ha_server_addr: str
+    broker_id: int
+    compressed: bool = False
+    body_crc32: int = 0
+
+
+class RegisterBrokerAnswer(msgspec.Struct, frozen=True, rename="camel"):
+    ha_server_addr: str | None = None
+    master_addr: str | None = None
+
+
+class BrokerRef(msgspec.Struct, frozen=True, rename="camel"):
+    """UNREGISTER_BROKER (104), QUERY_DATA_VERSION (322)."""
+
+    broker_name: str
+    broker_addr: str
+    cluster_name: str
+    broker_id: int
+
+
+class TopicTable(msgspec.Struct, frozen=True, rename="camel"):
+    """TopicConfigSerializeWrapper: in REGISTER_BROKER and answer to GET_ALL_TOPIC_CONFIG (21)."""
+
+    data_version: DataVersion = DataVersion()
+    topic_config_table: dict[str, TopicConfig] = {}
+
+
+class RegisterBrokerBody(msgspec.Struct, frozen=True, rename="camel"):
+    filter_server_list: tuple[str, ...] = ()
+    topic_config_serialize_wrapper: TopicTable = TopicTable()
+
+
+class RouteRequest(msgspec.Struct, frozen=True, rename="camel"):
+    """GET_ROUTEINFO_BY_TOPIC (105)."""
+
+    topic: str
+    accept_standard_json_only: bool = False
+
+
+class BrokerData(msgspec.Struct, frozen=True, rename="camel"):
+    broker_addrs: dict[int, str]
+    broker_name: str
+    cluster: str = ""
+
+
+class QueueData(msgspec.Struct, frozen=True, rename="camel"):
+    broker_name: str
+    perm: int
+    read_queue_nums: int
+    topic_sys_flag: int
+    write_queue_nums: int
+
+
+class TopicRoute(msgspec.Struct, frozen=True, rename="camel"):
+    """TopicRouteData: body of the answer to 105."""
+
+    broker_datas: tuple[BrokerData, ...] = ()
+    filter_server_table: dict[str, tuple[str, ...]] = {}
+    order_topic_conf: str | None = None
+    queue_datas: tuple[QueueData, ...] = ()
+
+
+class ClusterInfo(msgspec.Struct, frozen=True, rename="camel"):
+    """Body of the answer to GET_BROKER_CLUSTER_INFO (106)."""
+
+    broker_addr_table: dict[str, BrokerData] = {}
+    cluster_addr_table: dict[str, tuple[str, ...]] = {}
+
+
+class BrokerName(msgspec.Struct, frozen=True, rename="camel"):
+    """WIPE_WRITE_PERM_OF_BROKER (205), ADD_WRITE_PERM_OF_BROKER (327)."""
+
+    broker_name: str
+
+
+class TopicList(msgspec.Struct, frozen=True, rename="camel"):
+    """Body of the answers to 206, 224, 304, 311–313."""
+
+    broker_addr: str | None = None
+    topic_list: tuple[str, ...] = ()
+
+
+class DeleteTopicRoute(msgspec.Struct, frozen=True, rename="camel"):
+    """DELETE_TOPIC_IN_NAMESRV (216)."""
+
+    topic: str
+    cluster_name: str | None = None
+
+
+class ClusterRef(msgspec.Struct, frozen=True):
+    """GET_TOPICS_BY_CLUSTER (224)."""
+
+    cluster: str
