@@ -1,0 +1,1 @@
+"""Sockets: the only asyncio shell of the protocol."""

@@ -1,0 +1,113 @@
+"""Connections to others, one per address, made when first needed and again after they broke. [NettyRemotingClient]"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Self
+
+import msgspec
+
+from ariane.errors import ConnectionLost, ReplyError
+from ariane.model import host
+from ariane.net.connection import Connection, Handler
+from ariane.protocol.codes import ResponseCode
+from ariane.protocol.command import Command
+from ariane.protocol.requests import fields as fields_of
+
+CONNECT_TIMEOUT_MS = 3000
+REQUEST_TIMEOUT_MS = 3000
+
+
+class Connections:
+    """`async with Connections(handlers) as peers: await peers.request(addr, code, header)`.
+
+    `handlers` serve what the other side asks on our connections (a broker notifies its consumers).
+    """
+
+    def __init__(self, handlers: Mapping[int, Handler] | None = None) -> None:
+        self._handlers = handlers or {}
+        self._connections: dict[str, Connection] = {}
+        self._connecting: dict[str, asyncio.Task[Connection]] = {}
+        self._numbers = itertools.count(1)
+        self._closed = False
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._closed = True
+        for task in list(self._connecting.values()):
+            task.cancel()
+        for connection in list(self._connections.values()):
+            connection.close()
+
+    async def request(
+        self,
+        addr: str,
+        code: int,
+        header: msgspec.Struct | None = None,
+        body: bytes = b"",
+        *,
+        timeout_ms: float = REQUEST_TIMEOUT_MS,
+    ) -> Command:
+        """The answer of `addr`, whatever its code. RequestTimeout or ConnectionLost when there is none."""
+        connection = await self.to(addr)
+        return await connection.request(code, fields_of(header) if header else None, body, timeout_ms=timeout_ms)
+
+    async def ask(
+        self,
+        addr: str,
+        code: int,
+        header: msgspec.Struct | None = None,
+        body: bytes = b"",
+        *,
+        timeout_ms: float = REQUEST_TIMEOUT_MS,
+    ) -> Command:
+        """As `request`, but any answer other than success raises ReplyError."""
+        answer = await self.request(addr, code, header, body, timeout_ms=timeout_ms)
+        if answer.code != ResponseCode.SUCCESS:
+            raise ReplyError(answer.code, answer.remark, addr)
+        return answer
+
+    async def one_way(self, addr: str, code: int, header: msgspec.Struct | None = None, body: bytes = b"") -> None:
+        """Send a request that gets no answer; it is written, or ConnectionLost is raised."""
+        connection = await self.to(addr)
+        connection.one_way(code, fields_of(header) if header else None, body)
+
+    async def to(self, addr: str) -> Connection:
+        """The open connection to `addr`."""
+        connection = self._connections.get(addr)
+        if connection is not None and connection.is_open:
+            return connection
+        task = self._connecting.get(addr)
+        if task is None:
+            task = asyncio.ensure_future(self._connect(addr))
+            self._connecting[addr] = task
+            task.add_done_callback(lambda done: self._connecting.pop(addr, None))
+        return await asyncio.shield(task)
+
+    async def _connect(self, addr: str) -> Connection:
+        if self._closed:
+            raise ConnectionLost(addr, "is not made: the client is closed")
+        ip, port = host.parse(addr)
+        loop = asyncio.get_running_loop()
+        connection = Connection(next(self._numbers), self._handlers, serving=False, lost=lambda _: self._lost(addr))
+        try:
+            async with asyncio.timeout(CONNECT_TIMEOUT_MS / 1000):
+                await loop.create_connection(lambda: connection, ip, port)
+        except TimeoutError:
+            raise ConnectionLost(addr, f"not made within {CONNECT_TIMEOUT_MS} ms") from None
+        except OSError as error:
+            raise ConnectionLost(addr, error.strerror or str(error)) from error
+        self._connections[addr] = connection
+        return connection
+
+    def _lost(self, addr: str) -> None:
+        connection = self._connections.get(addr)
+        if connection is not None and not connection.is_open:
+            del self._connections[addr]

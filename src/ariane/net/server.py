@@ -1,0 +1,127 @@
+"""A listening socket: connections by number, requests to their handlers, requests to the peers. [NettyRemotingServer]"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import Self
+
+from ariane.errors import ConfigError, ConnectionLost
+from ariane.net.connection import Connection, Handler, Peer
+from ariane.net.tasks import Tasks
+from ariane.protocol.command import Command
+
+log = logging.getLogger("ariane.net")
+
+IDLE_S = 120.0  # nothing read or written for this long: closed, as Java does on both sides
+IDLE_SCAN_S = 10.0
+BACKLOG = 1024
+CONNECTIONS_MAX = 16384
+
+
+class Server:
+    """`async with Server(handlers, host, port): …` listens; leaving it closes every connection.
+
+    `on_lost` is called with the peer of each connection that ends. Port 0 takes a free one (`port` tells which); who has
+    to know it before requests come calls `bind` first and fills `handlers` then.
+    """
+
+    def __init__(
+        self,
+        handlers: Mapping[int, Handler],
+        host: str,
+        port: int,
+        *,
+        on_lost: Callable[[Peer], None] | None = None,
+        idle_s: float = IDLE_S,
+        connections_max: int = CONNECTIONS_MAX,
+    ) -> None:
+        self._handlers = handlers
+        self._host = host
+        self.port = port
+        self._on_lost = on_lost
+        self._idle_s = idle_s
+        self._connections_max = connections_max
+        self._connections: dict[int, Connection] = {}
+        self._numbers = itertools.count(1)
+        self._server: asyncio.Server | None = None
+        self._tasks = Tasks("server")
+
+    async def bind(self) -> None:
+        """Take the port, and let nobody in yet."""
+        loop = asyncio.get_running_loop()
+        try:
+            self._server = await loop.create_server(
+                self._accept, self._host, self.port, backlog=BACKLOG, start_serving=False
+            )
+        except OSError as error:
+            fix = f"cannot listen on {self._host}:{self.port} ({error.strerror}); stop what uses it or choose another port"
+            raise ConfigError("listenPort", self.port, fix) from error
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    async def __aenter__(self) -> Self:
+        if self._server is None:
+            await self.bind()
+        assert self._server is not None
+        await self._server.start_serving()
+        self._tasks.every(min(IDLE_SCAN_S, self._idle_s), self._close_idle, "close idle connections")
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._tasks.close()
+        if self._server is not None:
+            self._server.close()
+        for connection in list(self._connections.values()):
+            connection.close()
+        if self._server is not None:
+            await self._server.wait_closed()
+
+    def connected(self, peer_id: int) -> bool:
+        return peer_id in self._connections
+
+    def one_way(self, peer_id: int, code: int, fields: Mapping[str, str] | None = None, body: bytes = b"") -> None:
+        """Send a request without an answer to a peer that is connected; ConnectionLost when it is not."""
+        self._connection(peer_id).one_way(code, fields, body)
+
+    async def request(
+        self, peer_id: int, code: int, fields: Mapping[str, str] | None = None, body: bytes = b"", *, timeout_ms: float
+    ) -> Command:
+        """Send a request to a peer that is connected, and wait for its answer."""
+        return await self._connection(peer_id).request(code, fields, body, timeout_ms=timeout_ms)
+
+    def close_peer(self, peer_id: int) -> None:
+        connection = self._connections.get(peer_id)
+        if connection is not None:
+            connection.close()
+
+    def _connection(self, peer_id: int) -> Connection:
+        connection = self._connections.get(peer_id)
+        if connection is None:
+            raise ConnectionLost(f"peer {peer_id}", "is closed")
+        return connection
+
+    def _accept(self) -> Connection:
+        return Connection(next(self._numbers), self._handlers, serving=True, made=self._made, lost=self._lost)
+
+    def _made(self, connection: Connection) -> None:
+        if len(self._connections) >= self._connections_max:
+            log.error("refusing %s: %d connections are open", connection.peer.addr, self._connections_max)
+            connection.abort()
+            return
+        self._connections[connection.peer.id] = connection
+
+    def _lost(self, connection: Connection) -> None:
+        if self._connections.pop(connection.peer.id, None) is not None and self._on_lost:
+            self._on_lost(connection.peer)
+
+    async def _close_idle(self) -> None:
+        now = asyncio.get_running_loop().time()
+        for connection in list(self._connections.values()):
+            if now - connection.last_active > self._idle_s:
+                log.info("closing %s: idle for %.0f s", connection.peer.addr, now - connection.last_active)
+                connection.close()
