@@ -14,7 +14,7 @@ import re
 from collections.abc import Mapping, Sequence
 from enum import Enum
 from math import isnan
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args, get_origin
 
 import msgspec
 
@@ -63,17 +63,24 @@ def write(value: Any, *, pretty: bool = False) -> bytes:
 
 
 def _with_names_of(kind: Any, value: Any) -> Any:
-    """`value` with its members renamed to those of the Struct `kind` that they match ignoring case, `_` and `-`."""
-    if not (isinstance(value, dict) and isinstance(kind, type) and issubclass(kind, msgspec.Struct)):
+    """`value` with its members renamed to those of the Structs in `kind` that they match ignoring case, `_` and `-`."""
+    inner = get_args(kind)
+    if isinstance(value, list) and inner:
+        return [_with_names_of(inner[0], item) for item in value]
+    if not isinstance(value, dict):
         return value
-    known = {_folded(field.encode_name): field for field in msgspec.structs.fields(kind)}
-    exact = {field.encode_name for field in msgspec.structs.fields(kind)}
+    if len(inner) == 2 and get_origin(kind) is dict:
+        return {key: _with_names_of(inner[1], item) for key, item in value.items()}
+    kinds = [one for one in (kind, *inner) if isinstance(one, type) and issubclass(one, msgspec.Struct)]
+    if not kinds:
+        return value
+    fields = msgspec.structs.fields(kinds[0])
+    exact = {field.encode_name for field in fields}
+    alike = {_folded(field.encode_name): field for field in fields}
     renamed = {}
     for name, member in value.items():
-        field = known.get(_folded(name))
-        if field is None:
-            continue
-        if name in exact or field.encode_name not in value:
+        field = alike.get(_folded(name))
+        if field is not None and (name in exact or field.encode_name not in value):
             renamed[field.encode_name] = _with_names_of(field.type, member)
     return renamed
 

@@ -1,0 +1,274 @@
+"""The broker, wired: which parts there are, who is given what, what runs when. Nothing else knows them all.
+
+    async with Broker(config) as broker:
+        ... broker.addr serves until the block ends
+
+Start: the store (recovered), the tables of config/*.json, the handlers, the socket, the name servers. Stop: the reverse, so
+that what was acknowledged is on disk before the store closes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import logging
+import os
+from concurrent.futures import ThreadPoolExecutor
+from types import TracebackType
+from typing import Self
+
+from ariane.broker.arrivals import Arrivals
+from ariane.broker.config import BrokerConfig, checked
+from ariane.broker.flush import Flusher
+from ariane.broker.handlers import clients, offsets, pull, send
+from ariane.broker.handlers import topics as topic_handlers
+from ariane.broker.registration import Registration
+from ariane.broker.state import documents
+from ariane.broker.state.groups import Groups
+from ariane.broker.state.locks import QueueLocks
+from ariane.broker.state.members import Members
+from ariane.broker.state.offsets import ConsumerOffsets
+from ariane.broker.state.topics import Topics
+from ariane.clock import SYSTEM_CLOCK, Clock
+from ariane.errors import ConnectionLost, StoreError
+from ariane.model import host
+from ariane.net.client import Connections
+from ariane.net.connection import Handler, Peer
+from ariane.net.interfaces import local_ip
+from ariane.net.server import Server
+from ariane.net.tasks import Tasks
+from ariane.protocol.codes import RequestCode
+from ariane.protocol.requests import fields
+from ariane.protocol.requests.admin import ConsumerOffsetTable, SubscriptionGroupTable
+from ariane.protocol.requests.clients import GroupRef
+from ariane.protocol.requests.routing import TopicTable
+from ariane.store.files import Disk, SystemDisk
+from ariane.store.message_store import StoreConfig, open_store
+
+log = logging.getLogger("ariane.broker")
+
+MEMBER_SCAN_S = 10.0
+LOCK_SCAN_S = 60.0
+DISPATCH_RETRY_S = 1.0
+HA_PORT_AFTER = 1  # the address told to slaves; nothing listens there in this version
+
+
+class Broker:
+    """One broker. `addr` is where it serves, once started."""
+
+    def __init__(self, config: BrokerConfig, *, disk: Disk | None = None, clock: Clock = SYSTEM_CLOCK) -> None:
+        self.config = checked(config)
+        self.addr = ""
+        self._disk = disk or SystemDisk()
+        self._clock = clock
+        self._tasks = Tasks("broker")
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="ariane-disk")
+        self._parts = contextlib.AsyncExitStack()
+        self._dispatch_due = False
+        self._save_due = False
+
+    async def __aenter__(self) -> Self:
+        try:
+            await self._start()
+        except BaseException:
+            await self._parts.aclose()
+            self._thread.shutdown()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            await self._parts.aclose()
+        finally:
+            self._thread.shutdown()
+
+    async def _start(self) -> None:
+        config, parts = self.config, self._parts
+        handlers: dict[int, Handler] = {}
+        self._server = Server(
+            handlers,
+            "0.0.0.0",  # noqa: S104 - a broker serves its network; brokerIP1 is what clients are told
+            config.listen_port,
+            on_lost=self._lost,
+            idle_s=config.server_channel_max_idle_time_seconds,
+        )
+        await self._server.bind()
+        parts.push_async_callback(self._server.__aexit__, None, None, None)
+        ip = config.broker_ip1 or local_ip()
+        self.addr = f"{ip}:{self._server.port}"
+
+        store_host = host.pack(ip, self._server.port)
+        self._store = open_store(_store_config(config), self._disk, now_ms=self._clock.now_ms, store_host=store_host)
+        parts.callback(self._store.close)
+        self._load_tables()
+        parts.push_async_callback(self._save_tables)
+        self._arrivals = Arrivals()
+        self._flusher = Flusher(self._store, self._thread, self._dispatch_soon)
+
+        peers = await parts.enter_async_context(Connections())
+        parts.push_async_callback(self._tasks.close)
+        ha_addr = f"{config.broker_ip2 or ip}:{self._server.port + HA_PORT_AFTER}"
+        self._registration = Registration(
+            config, self.addr, ha_addr, self._topics.table, peers, self._tasks, self._topics.set_order
+        )
+        handlers.update(self._handlers(store_host))
+        await self._server.__aenter__()
+        self._start_tasks()
+        await self._registration.start()
+        parts.push_async_callback(self._registration.leave)
+        log.info("broker %s serves at %s, store %s", config.broker_name, self.addr, config.store_path_root_dir)
+
+    def _handlers(self, store_host: bytes) -> dict[int, Handler]:
+        """Which code is served by whom, and with which parts."""
+        config, now_ms, store = self.config, self._clock.now_ms, self._store
+        timeout_s = config.sync_flush_timeout / 1000
+        durable = functools.partial(self._flusher.durable, timeout_s=timeout_s) if config.sync_flush else None
+        return {
+            **send.handlers(
+                send.SendParts(
+                    config, self._topics, self._groups, store, store_host, durable, self._dispatch_soon, now_ms
+                )
+            ),
+            **pull.handlers(
+                pull.PullParts(
+                    config,
+                    self._topics,
+                    self._groups,
+                    self._members,
+                    self._offsets,
+                    store,
+                    store_host,
+                    self._arrivals,
+                    self._dispatch_soon,
+                    now_ms,
+                )
+            ),
+            **offsets.handlers(self._offsets, store),
+            **clients.handlers(
+                clients.ClientParts(
+                    self._topics, self._groups, self._members, self._locks, self._members_changed, self._monotonic_ms
+                )
+            ),
+            **topic_handlers.handlers(
+                topic_handlers.AdminParts(
+                    config, self._topics, self._groups, self._offsets, store, self._registration.settled
+                )
+            ),
+        }
+
+    def _start_tasks(self) -> None:
+        config, every = self.config, self._tasks.every
+        if config.sync_flush:
+            self._tasks.start(self._flusher.commit_groups(), "flush the commit log for those who wait")
+        else:
+            every(config.flush_interval_commit_log / 1000, self._flusher.flush_once, "flush the commit log")
+        every(config.flush_interval_consume_queue / 1000, self._flusher.flush_derived, "flush the consume queues")
+        every(config.flush_consumer_offset_interval / 1000, self._save_tables, "save the consumer offsets")
+        every(MEMBER_SCAN_S, self._drop_silent_members, "drop silent clients")
+        every(LOCK_SCAN_S, self._forget_expired_locks, "forget expired queue locks")
+        self._topics.changed = self._topics_changed
+        self._groups.changed = self._save_soon
+
+    # --- messages ---
+
+    def _dispatch_soon(self) -> None:
+        """Derive queue entries and wake held pulls, once for all that this turn of the loop stores."""
+        if not self._dispatch_due:
+            self._dispatch_due = True
+            asyncio.get_running_loop().call_soon(self._dispatch)
+
+    def _dispatch(self) -> None:
+        self._dispatch_due = False
+        try:
+            arrivals = self._store.step()
+        except StoreError as error:
+            log.error("messages stay invisible to consumers until their queue entries are written: %s", error)
+            asyncio.get_running_loop().call_later(DISPATCH_RETRY_S, self._dispatch_soon)
+            return
+        self._arrivals.notify(arrivals)
+
+    # --- tables that survive a restart ---
+
+    def _load_tables(self) -> None:
+        config, now_ms = self.config, self._clock.now_ms
+        load = functools.partial(documents.load, self._disk, config.config_dir)
+        self._topics = Topics(load(documents.TOPICS, TopicTable), config, now_ms)
+        groups = load(documents.GROUPS, SubscriptionGroupTable)
+        self._groups = Groups(groups, auto_create=config.auto_create_subscription_group, now_ms=now_ms)
+        self._offsets = ConsumerOffsets(load(documents.OFFSETS, ConsumerOffsetTable))
+        self._members = Members()
+        self._locks = QueueLocks()
+
+    def _topics_changed(self) -> None:
+        self._save_soon()
+        self._registration.soon()
+
+    def _save_soon(self) -> None:
+        """Topics and groups are saved at once, changes of one turn of the loop together."""
+        if not self._save_due:
+            self._save_due = True
+            asyncio.get_running_loop().call_soon(self._start_saving)
+
+    def _start_saving(self) -> None:
+        self._save_due = False
+        self._tasks.start(self._save_tables(), "save topics and groups")
+
+    async def _save_tables(self) -> None:
+        """Write what changed. The texts are made here, in the loop; the disk is waited for in the worker thread."""
+        texts = {
+            documents.TOPICS: documents.text(self._topics.table()),
+            documents.GROUPS: documents.text(self._groups.table()),
+            documents.OFFSETS: documents.text(self._offsets.table()),
+        }
+        save = functools.partial(documents.save, self._disk, self.config.config_dir)
+        for name, text in texts.items():
+            await asyncio.get_running_loop().run_in_executor(self._thread, save, name, text)
+
+    # --- members ---
+
+    def _members_changed(self, group: str) -> None:
+        """Tell the members of a consumer group to share its queues out again."""
+        if not self.config.notify_consumer_ids_changed_enable:
+            return
+        header = fields(GroupRef(group))
+        for peer_id in self._members.peers(group):
+            try:
+                self._server.one_way(peer_id, RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, header)
+            except ConnectionLost as error:
+                log.info("%s of group %s is not told of the change: %s", peer_id, group, error)
+
+    def _lost(self, peer: Peer) -> None:
+        for group in self._members.lost(peer.id):
+            self._members_changed(group)
+
+    async def _drop_silent_members(self) -> None:
+        for peer_id in self._members.silent(self._monotonic_ms()):
+            for group in self._members.lost(peer_id):
+                self._members_changed(group)
+            self._server.close_peer(peer_id)
+
+    async def _forget_expired_locks(self) -> None:
+        self._locks.forget_expired(self._monotonic_ms())
+
+    def _monotonic_ms(self) -> float:
+        return self._clock.monotonic() * 1000
+
+
+def _store_config(config: BrokerConfig) -> StoreConfig:
+    memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return StoreConfig(
+        root=config.store_path_root_dir,
+        commit_log_size=config.mapped_file_size_commit_log,
+        consume_queue_size=config.mapped_file_size_consume_queue,
+        flush="sync" if config.sync_flush else "async",
+        check_crc_on_recover=config.check_crc_on_recover,
+        max_message_size=config.max_message_size,
+        memory_bytes=memory_bytes * config.access_message_in_memory_max_ratio // 100,
+        transfer_bytes_in_memory=config.max_transfer_bytes_on_message_in_memory,
+        transfer_count_in_memory=config.max_transfer_count_on_message_in_memory,
+        transfer_bytes_on_disk=config.max_transfer_bytes_on_message_in_disk,
+        transfer_count_on_disk=config.max_transfer_count_on_message_in_disk,
+    )

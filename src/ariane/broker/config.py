@@ -1,0 +1,210 @@
+"""The broker's settings: broker.conf of RocketMQ, read as it is. [BrokerConfig, MessageStoreConfig, NettyServerConfig]
+
+Every member is the key of the same name in camelCase. Keys that 4.9.4 has and this broker has no use for (thread pools,
+memory mapping) are in WITHOUT_EFFECT; any other key is unknown. Both are reported when a file is read, neither stops it.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+
+import msgspec
+
+from ariane.errors import ConfigError, ProtocolError
+from ariane.model.topic import TRACE_TOPIC, topic_name_fault
+from ariane.protocol import java_properties
+
+RENAMED = {
+    "broker_ip1": "brokerIP1",
+    "broker_ip2": "brokerIP2",
+    "broker_permission": "brokerPermission",
+}
+
+
+def _camel(name: str) -> str:
+    first, *rest = name.split("_")
+    return RENAMED.get(name, first + "".join(part.capitalize() for part in rest))
+
+
+class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=_camel):
+    """Defaults are those of 4.9.4 unless the sentence says otherwise."""
+
+    # identity and network
+    broker_cluster_name: str = "DefaultCluster"
+    """Name of the cluster; also a topic."""
+    broker_name: str = msgspec.field(default_factory=socket.gethostname)
+    """Name shared by a master and its slaves; also a topic."""
+    broker_id: int = 0
+    """0 master."""
+    broker_ip1: str = ""
+    """The address that clients are told; empty: the one this machine uses towards others."""
+    broker_ip2: str = ""
+    """The address that slaves are told; empty: as brokerIP1."""
+    listen_port: int = 10911
+    """Where clients connect; 0 takes a free port."""
+    namesrv_addr: str = msgspec.field(default_factory=lambda: os.environ.get("NAMESRV_ADDR", ""))
+    """Name servers, `host:port` joined by `;`; empty: registers nowhere."""
+    register_name_server_period: int = 30_000
+    """ms between registrations, held within 10,000 and 60,000."""
+    register_broker_timeout_mills: int = 6_000
+    """ms to wait for a name server."""
+    region_id: str = "DefaultRegion"
+    """Told in every answer to a send."""
+    server_channel_max_idle_time_seconds: int = 120
+    """s of silence after which a connection is closed."""
+
+    # topics, groups, permissions
+    auto_create_topic_enable: bool = True
+    """Create a topic at the first send to it, after the model of TBW102."""
+    default_topic_queue_nums: int = 8
+    """Queues of TBW102, and so the most that an auto-created topic gets."""
+    auto_create_subscription_group: bool = True
+    """Create a consumer group at its first use."""
+    cluster_topic_enable: bool = True
+    """Whether the topic named like the cluster may be read and written."""
+    broker_topic_enable: bool = True
+    """Whether the topic named like the broker may be read and written."""
+    broker_permission: int = 6
+    """4 read + 2 write; what is missing here is missing in every route of this broker."""
+    trace_topic_enable: bool = False
+    """Create the trace topic at start."""
+    msg_trace_topic_name: str = TRACE_TOPIC
+    """Its name."""
+    trace_on: bool = True
+    """TRACE_ON of the answers to sends: producers trace only while it is true."""
+    notify_consumer_ids_changed_enable: bool = True
+    """Tell the members of a group when one comes or goes."""
+
+    # pulls and sends
+    long_polling_enable: bool = True
+    """Hold a pull that found nothing until a message comes or the client's patience ends."""
+    short_polling_time_mills: int = 1_000
+    """ms to hold it when long polling is off."""
+    start_accept_send_request_time_stamp: int = 0
+    """Sends before this time (ms) are refused."""
+    flush_consumer_offset_interval: int = 5_000
+    """ms between saves of consumerOffset.json."""
+
+    # store
+    store_path_root_dir: str = msgspec.field(default_factory=lambda: str(Path.home() / "store"))
+    """Directory of everything that is kept."""
+    mapped_file_size_commit_log: int = 1024 * 1024 * 1024
+    """Bytes of a commit-log file."""
+    mapped_file_size_consume_queue: int = 6_000_000
+    """Bytes of a consume-queue file, rounded up to a multiple of 20."""
+    max_message_size: int = 4 * 1024 * 1024
+    """Largest body in bytes."""
+    check_crc_on_recover: bool = msgspec.field(default=True, name="checkCRCOnRecover")
+    """Verify bodies while recovering."""
+    flush_disk_type: str = "ASYNC_FLUSH"
+    """ASYNC_FLUSH answers when the operating system has the message, SYNC_FLUSH when the disk has it."""
+    flush_interval_commit_log: int = 500
+    """ms between asynchronous flushes."""
+    sync_flush_timeout: int = 5_000
+    """ms that a send waits for its flush before it is answered FLUSH_DISK_TIMEOUT."""
+    flush_interval_consume_queue: int = 1_000
+    """ms between flushes of the consume queues."""
+    max_transfer_bytes_on_message_in_memory: int = 262_144
+    """Most bytes of a pull answer, recent messages."""
+    max_transfer_count_on_message_in_memory: int = 32
+    """Most messages of a pull answer, recent messages."""
+    max_transfer_bytes_on_message_in_disk: int = 65_536
+    """Most bytes of a pull answer, old messages."""
+    max_transfer_count_on_message_in_disk: int = 8
+    """Most messages of a pull answer, old messages."""
+    access_message_in_memory_max_ratio: int = 40
+    """Percent of the machine's memory that counts as holding the end of the log."""
+    broker_role: str = "ASYNC_MASTER"
+    """ASYNC_MASTER. SYNC_MASTER and SLAVE need replication, which this version does not have."""
+
+    @property
+    def sync_flush(self) -> bool:
+        return self.flush_disk_type == "SYNC_FLUSH"
+
+    @property
+    def config_dir(self) -> str:
+        return str(Path(self.store_path_root_dir) / "config")
+
+
+# Keys of 4.9.4 that stand in broker.conf files in use and have no effect here, each for its reason.
+WITHOUT_EFFECT = {
+    **dict.fromkeys(
+        (
+            "sendMessageThreadPoolNums", "pullMessageThreadPoolNums", "queryMessageThreadPoolNums",
+            "adminBrokerThreadPoolNums", "clientManageThreadPoolNums", "consumerManageThreadPoolNums",
+            "heartbeatThreadPoolNums", "endTransactionThreadPoolNums", "processReplyMessageThreadPoolNums",
+            "putMessageFutureThreadPoolNums", "sendThreadPoolQueueCapacity", "pullThreadPoolQueueCapacity",
+            "queryThreadPoolQueueCapacity", "putThreadPoolQueueCapacity", "replyThreadPoolQueueCapacity",
+            "clientManagerThreadPoolQueueCapacity", "consumerManagerThreadPoolQueueCapacity",
+            "heartbeatThreadPoolQueueCapacity", "endTransactionPoolQueueCapacity", "serverWorkerThreads",
+            "serverSelectorThreads", "serverCallbackExecutorThreads", "clientWorkerThreads",
+            "useReentrantLockWhenPutMessage", "useEpollNativeSelector", "serverPooledByteBufAllocatorEnable",
+        ),
+        "one event loop serves every request; there are no pools to size",
+    ),
+    **dict.fromkeys(
+        (
+            "transientStorePoolEnable", "transientStorePoolSize", "fastFailIfNoBufferInStorePool", "warmMapedFileEnable",
+            "flushLeastPagesWhenWarmMapedFile", "transferMsgByHeap", "commitIntervalCommitLog",
+            "commitCommitLogLeastPages", "commitCommitLogThoroughInterval", "destroyMapedFileIntervalForcibly",
+            "redeleteHangedFileInterval", "osPageCacheBusyTimeOutMills",
+        ),
+        "files are written and read, not mapped into memory",
+    ),
+    **dict.fromkeys(
+        (
+            "deleteWhen", "fileReservedTime", "diskMaxUsedSpaceRatio", "cleanFileForciblyEnable",
+            "cleanResourceInterval", "deleteCommitLogFilesInterval", "deleteConsumeQueueFilesInterval",
+        ),
+        "this version removes no old files: watch the disk",
+    ),
+    **dict.fromkeys(("rocketmqHome", "haListenPort", "forceRegister"), "4.9.4 needs it, this broker does not"),
+}  # fmt: skip
+
+
+def load(path: Path) -> tuple[BrokerConfig, list[str]]:
+    """The settings of a broker.conf, and a line about each key that changes nothing. ConfigError names a bad value."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError("-c", str(path), f"cannot be read: {error.strerror}") from error
+    try:
+        return parse(java_properties.parse(text))
+    except ProtocolError as error:
+        raise ConfigError("-c", str(path), str(error)) from error
+
+
+def parse(properties: dict[str, str]) -> tuple[BrokerConfig, list[str]]:
+    """Settings from texts, checked."""
+    config, others = java_properties.settings(BrokerConfig, properties)
+    remarks = [
+        f"{key} has no effect: {WITHOUT_EFFECT[key]}" if key in WITHOUT_EFFECT else f"{key} is unknown and ignored"
+        for key in others
+    ]
+    return checked(config), remarks
+
+
+def texts(config: BrokerConfig) -> dict[str, str]:
+    """Key and text of every setting, as broker.conf writes them."""
+    return java_properties.texts(config)
+
+
+def checked(config: BrokerConfig) -> BrokerConfig:
+    """`config`, or ConfigError naming the first setting that cannot be used and what to write instead."""
+    for key, name in (("brokerName", config.broker_name), ("brokerClusterName", config.broker_cluster_name)):
+        if fault := topic_name_fault(name):
+            raise ConfigError(key, name, f"it names a topic too, and {fault}")
+    if not 0 <= config.listen_port < 65536:
+        raise ConfigError("listenPort", config.listen_port, "use 0 (any free port) to 65535")
+    if config.flush_disk_type not in ("ASYNC_FLUSH", "SYNC_FLUSH"):
+        raise ConfigError("flushDiskType", config.flush_disk_type, "use ASYNC_FLUSH or SYNC_FLUSH")
+    if config.broker_role != "ASYNC_MASTER" or config.broker_id != 0:
+        role = f"{config.broker_role}, brokerId {config.broker_id}"
+        raise ConfigError("brokerRole", role, "replication is not served by this version; use ASYNC_MASTER, brokerId 0")
+    if not 0 <= config.broker_permission <= 7:
+        raise ConfigError("brokerPermission", config.broker_permission, "use 6 (read and write), 4, 2 or 0")
+    if config.mapped_file_size_commit_log < 4096:
+        raise ConfigError("mappedFileSizeCommitLog", config.mapped_file_size_commit_log, "use at least 4096 bytes")
+    return config

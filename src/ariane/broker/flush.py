@@ -1,0 +1,93 @@
+"""When messages reach the disk: group commit and the timed flush. [GroupCommitService, FlushRealTimeService]
+
+fsync runs in one worker thread; everything else stays in the loop. Sends that wait are served in groups: whatever was
+stored when an fsync began is settled by it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from concurrent.futures import Executor
+
+from ariane.errors import FlushFailed
+from ariane.store.message_store import Flush, MessageStore
+
+log = logging.getLogger("ariane.broker.flush")
+
+
+class Flusher:
+    """Flushes `store`. `flushed` is called after each flush of the log: more may be readable."""
+
+    def __init__(self, store: MessageStore, executor: Executor, flushed: Callable[[], None]) -> None:
+        self._store = store
+        self._executor = executor
+        self._flushed = flushed
+        self._waiting: dict[asyncio.Future[bool], int] = {}
+        self._wanted = asyncio.Event()
+        self._failure: FlushFailed | None = None
+
+    async def durable(self, offset: int, timeout_s: float) -> bool:
+        """True once the log is on disk up to `offset`, False after `timeout_s`; FlushFailed when it never will be."""
+        if self._store.flushed >= offset:
+            return True
+        if self._failure is not None:
+            raise self._failure
+        loop = asyncio.get_running_loop()
+        waiter: asyncio.Future[bool] = loop.create_future()
+        self._waiting[waiter] = offset
+        self._wanted.set()
+        timer = loop.call_later(timeout_s, _settle, waiter, False)
+        try:
+            return await waiter
+        finally:
+            timer.cancel()
+            self._waiting.pop(waiter, None)
+
+    async def commit_groups(self) -> None:
+        """SYNC_FLUSH: flush whenever somebody waits. Runs until cancelled."""
+        while True:
+            await self._wanted.wait()
+            self._wanted.clear()
+            await self.flush_once()
+
+    async def flush_once(self) -> None:
+        """Flush the log as far as it has been written, and settle who waits for it."""
+        flush = self._store.begin_flush()
+        if flush is None:
+            return
+        await self._run(flush)
+        for waiter, offset in list(self._waiting.items()):
+            if self._failure is not None:
+                _fail(waiter, self._failure)
+            elif offset <= self._store.flushed:
+                _settle(waiter, True)
+        self._flushed()
+
+    async def flush_derived(self) -> None:
+        """Flush consume queues and checkpoint: they spare the next start from reading the log."""
+        flush = self._store.begin_flush_derived()
+        if flush is not None:
+            await self._run(flush)
+
+    async def _run(self, flush: Flush) -> None:
+        error: OSError | None = None
+        try:
+            await asyncio.get_running_loop().run_in_executor(self._executor, flush.run)
+        except OSError as failure:
+            error = failure
+        self._store.end_flush(flush, error)
+        if error is not None:
+            self._failure = FlushFailed(str(error.filename or "the store"), error.strerror or str(error))
+            log.critical("%s", self._failure)
+
+
+def _settle(waiter: asyncio.Future[bool], flushed: bool) -> None:
+    if not waiter.done():
+        waiter.set_result(flushed)
+
+
+def _fail(waiter: asyncio.Future[bool], failure: FlushFailed) -> None:
+    if not waiter.done():
+        waiter.set_exception(failure)

@@ -1,0 +1,177 @@
+"""Clients: heartbeats, leaving, who is there, queue locks (34, 35, 38, 41, 42, 46, 203, 204).
+
+[ClientManageProcessor, ConsumerManageProcessor]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+import msgspec
+
+from ariane.broker.state.groups import Groups
+from ariane.broker.state.locks import QueueLocks
+from ariane.broker.state.members import Member, Members
+from ariane.broker.state.topics import Topics
+from ariane.errors import ReplyError
+from ariane.model.topic import group_name_fault, retry_topic, topic_name_fault
+from ariane.net.connection import Handler, Peer, Reply
+from ariane.protocol import fastjson
+from ariane.protocol.codes import RequestCode, ResponseCode
+from ariane.protocol.command import Command
+from ariane.protocol.requests import typed
+from ariane.protocol.requests.admin import (
+    ClientConnection,
+    ConsumerConnection,
+    ProducerConnection,
+    ProducerGroupRef,
+)
+from ariane.protocol.requests.clients import (
+    ConsumerList,
+    GroupRef,
+    HeartbeatData,
+    LockBatch,
+    LockBatchAnswer,
+    SubscriptionData,
+    UnregisterClient,
+    WireQueue,
+)
+from ariane.protocol.requests.messaging import TAG
+
+GROUPS_OF_A_HEARTBEAT_MAX = 4096
+
+
+class CheckClient(msgspec.Struct, frozen=True, rename="camel"):
+    """Body of CHECK_CLIENT_CONFIG (46)."""
+
+    client_id: str = ""
+    group: str = ""
+    subscription_data: SubscriptionData | None = None
+
+
+class ClientParts(NamedTuple):
+    """What these handlers need. `changed` tells the members of a group that one came or went; `monotonic_ms` is the
+    time that memberships and locks live by."""
+
+    topics: Topics
+    groups: Groups
+    members: Members
+    locks: QueueLocks
+    changed: Callable[[str], None]
+    monotonic_ms: Callable[[], float]
+
+
+def handlers(parts: ClientParts) -> dict[int, Handler]:
+    table: dict[RequestCode, Callable[[ClientParts, Command, Peer], Reply]] = {
+        RequestCode.HEART_BEAT: heartbeat,
+        RequestCode.UNREGISTER_CLIENT: unregister,
+        RequestCode.GET_CONSUMER_LIST_BY_GROUP: consumer_list,
+        RequestCode.LOCK_BATCH_MQ: lock,
+        RequestCode.UNLOCK_BATCH_MQ: unlock,
+        RequestCode.CHECK_CLIENT_CONFIG: check_client,
+        RequestCode.GET_CONSUMER_CONNECTION_LIST: consumer_connections,
+        RequestCode.GET_PRODUCER_CONNECTION_LIST: producer_connections,
+    }
+
+    def bound(serve: Callable[[ClientParts, Command, Peer], Reply]) -> Handler:
+        return lambda command, peer: serve(parts, command, peer)
+
+    return {code: bound(serve) for code, serve in table.items()}
+
+
+def heartbeat(parts: ClientParts, command: Command, peer: Peer) -> Reply:
+    """Keep the groups of a client alive; each consumer group gets its retry topic. The answer's version counts."""
+    data = fastjson.decode(command.body, HeartbeatData)
+    if len(data.consumers) + len(data.producers) > GROUPS_OF_A_HEARTBEAT_MAX:
+        raise ReplyError(ResponseCode.SYSTEM_ERROR, f"a heartbeat names at most {GROUPS_OF_A_HEARTBEAT_MAX} groups")
+    member = Member(data.client_id, peer.id, peer.addr, command.language, command.version, parts.monotonic_ms())
+    for consumer in data.consumers:
+        _refuse_bad_names(consumer.group_name, (one.topic for one in consumer.subscription_data_set))
+        settings = parts.groups.find(consumer.group_name)
+        notify = True
+        if settings is not None:
+            notify = settings.notify_consumer_ids_changed_enable
+            retry = retry_topic(consumer.group_name)
+            if topic_name_fault(retry) is None and parts.topics.get(retry) is None:
+                parts.topics.create_own(retry, settings.retry_queue_nums)
+        if parts.members.heartbeat_consumer(consumer, member) and notify:
+            parts.changed(consumer.group_name)
+    for producer in data.producers:
+        _refuse_bad_names(producer.group_name, ())
+        parts.members.heartbeat_producer(producer.group_name, member)
+    return Reply()
+
+
+def unregister(parts: ClientParts, command: Command, peer: Peer) -> Reply:
+    request = typed(command, UnregisterClient)
+    if request.producer_group:
+        parts.members.leave_producer(request.producer_group, peer.id)
+    if request.consumer_group and parts.members.leave_consumer(request.consumer_group, peer.id):
+        settings = parts.groups.get(request.consumer_group)
+        if settings is None or settings.notify_consumer_ids_changed_enable:
+            parts.changed(request.consumer_group)
+    return Reply(fields={})
+
+
+def consumer_list(parts: ClientParts, command: Command, peer: Peer) -> Reply:
+    group = typed(command, GroupRef).consumer_group
+    ids = parts.members.client_ids(group)
+    if not ids:
+        return Reply(ResponseCode.SYSTEM_ERROR, {}, f"no consumer for this group, {group}")
+    return Reply(fields={}, body=fastjson.write(ConsumerList(tuple(ids))))
+
+
+def lock(parts: ClientParts, command: Command, peer: Peer) -> Reply:
+    request = fastjson.decode(command.body, LockBatch)
+    queues = [queue.queue() for queue in request.mq_set]
+    mine = parts.locks.lock(request.consumer_group, request.client_id, queues, parts.monotonic_ms())
+    return Reply(body=fastjson.write(LockBatchAnswer(tuple(map(WireQueue.of, mine)))))
+
+
+def unlock(parts: ClientParts, command: Command, peer: Peer) -> Reply:
+    request = fastjson.decode(command.body, LockBatch)
+    parts.locks.unlock(request.consumer_group, request.client_id, [queue.queue() for queue in request.mq_set])
+    return Reply()
+
+
+def check_client(parts: ClientParts, command: Command, peer: Peer) -> Reply:
+    """Whether the broker can filter as a consumer wants to."""
+    subscription = fastjson.decode(command.body, CheckClient).subscription_data
+    if subscription is not None and subscription.expression_type not in (None, "", TAG):
+        remark = f"The broker does not support consumer to filter message by {subscription.expression_type}"
+        return Reply(ResponseCode.SYSTEM_ERROR, remark=remark)
+    return Reply()
+
+
+def consumer_connections(parts: ClientParts, command: Command, peer: Peer) -> Reply:
+    name = typed(command, GroupRef).consumer_group
+    group = parts.members.consumers.get(name)
+    if group is None:
+        return Reply(ResponseCode.CONSUMER_NOT_ONLINE, remark=f"the consumer group[{name}] not online")
+    body = ConsumerConnection(
+        connection_set=_connections(group.members.values()),
+        consume_from_where=group.consume_from_where,
+        consume_type=group.consume_type,
+        message_model=group.message_model,
+        subscription_table=group.subscriptions,
+    )
+    return Reply(body=fastjson.write(body))
+
+
+def producer_connections(parts: ClientParts, command: Command, peer: Peer) -> Reply:
+    name = typed(command, ProducerGroupRef).producer_group
+    members = parts.members.producers.get(name)
+    if not members:
+        return Reply(ResponseCode.SYSTEM_ERROR, remark=f"the producer group[{name}] not exist")
+    return Reply(body=fastjson.write(ProducerConnection(_connections(members.values()))))
+
+
+def _connections(members: Iterable[Member]) -> tuple[ClientConnection, ...]:
+    return tuple(ClientConnection(one.addr, one.client_id, one.language, one.version) for one in members)
+
+
+def _refuse_bad_names(group: str, topics: Iterable[str]) -> None:
+    fault = group_name_fault(group) or next(filter(None, map(topic_name_fault, topics)), None)
+    if fault:
+        raise ReplyError(ResponseCode.SYSTEM_ERROR, fault)

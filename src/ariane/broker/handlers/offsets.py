@@ -1,0 +1,96 @@
+"""Offsets: of consumers (14, 15, 43) and of queues (29–32), and a record by its place (33). [ConsumerManageProcessor]"""
+
+from __future__ import annotations
+
+from ariane.broker.state.offsets import ConsumerOffsets
+from ariane.model.topic import topic_name_fault
+from ariane.net.connection import Handler, Peer, Reply
+from ariane.protocol import fastjson
+from ariane.protocol.codes import RequestCode, ResponseCode
+from ariane.protocol.command import Command
+from ariane.protocol.requests import fields, typed
+from ariane.protocol.requests.messaging import (
+    OffsetAnswer,
+    QueryConsumerOffset,
+    QueueRef,
+    SearchOffset,
+    TimestampAnswer,
+    UpdateConsumerOffset,
+    ViewMessage,
+)
+from ariane.store.message_store import GetStatus, MessageStore
+
+
+def handlers(offsets: ConsumerOffsets, store: MessageStore) -> dict[int, Handler]:
+    def query(command: Command, peer: Peer) -> Reply:
+        return query_consumer_offset(offsets, store, typed(command, QueryConsumerOffset))
+
+    def update(command: Command, peer: Peer) -> Reply:
+        return update_consumer_offset(offsets, typed(command, UpdateConsumerOffset))
+
+    def maximum(command: Command, peer: Peer) -> Reply:
+        request = typed(command, QueueRef)
+        return _offset(store.max_offset(request.topic, request.queue_id))
+
+    def minimum(command: Command, peer: Peer) -> Reply:
+        request = typed(command, QueueRef)
+        return _offset(store.min_offset(request.topic, request.queue_id))
+
+    def earliest(command: Command, peer: Peer) -> Reply:
+        request = typed(command, QueueRef)
+        earliest_ms = store.earliest_ms(request.topic, request.queue_id)
+        return Reply(fields=fields(TimestampAnswer(-1 if earliest_ms is None else earliest_ms)))
+
+    def search(command: Command, peer: Peer) -> Reply:
+        request = typed(command, SearchOffset)
+        return _offset(store.offset_by_time(request.topic, request.queue_id, request.timestamp))
+
+    def view(command: Command, peer: Peer) -> Reply:
+        return view_message(store, typed(command, ViewMessage))
+
+    def everything(command: Command, peer: Peer) -> Reply:
+        return Reply(body=fastjson.write(offsets.table()))
+
+    return {
+        RequestCode.QUERY_CONSUMER_OFFSET: query,
+        RequestCode.UPDATE_CONSUMER_OFFSET: update,
+        RequestCode.GET_ALL_CONSUMER_OFFSET: everything,
+        RequestCode.GET_MAX_OFFSET: maximum,
+        RequestCode.GET_MIN_OFFSET: minimum,
+        RequestCode.GET_EARLIEST_MSG_STORETIME: earliest,
+        RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: search,
+        RequestCode.VIEW_MESSAGE_BY_ID: view,
+    }
+
+
+def query_consumer_offset(offsets: ConsumerOffsets, store: MessageStore, request: QueryConsumerOffset) -> Reply:
+    """The committed offset. A group that committed none starts at 0 while the queue's first message is still recent."""
+    group, topic, queue_id = request.consumer_group, request.topic, request.queue_id
+    offset = offsets.get(group, topic, queue_id)
+    if offset is not None:
+        return _offset(offset)
+    if store.min_offset(topic, queue_id) <= 0:
+        first = store.get(topic, queue_id, 0, 1, None)
+        if first.status != GetStatus.FOUND or not first.suggest_slave:
+            return _offset(0)
+    remark = f"Not found, {group} has committed no offset for {topic}@{queue_id}; maybe this group consumes first time"
+    return Reply(ResponseCode.QUERY_NOT_FOUND, {}, remark)
+
+
+def update_consumer_offset(offsets: ConsumerOffsets, request: UpdateConsumerOffset) -> Reply:
+    """Commit an offset. Topics that do not exist yet are taken, as in 4.9.4; what can be no topic is refused."""
+    if fault := topic_name_fault(request.topic):
+        return Reply(ResponseCode.SYSTEM_ERROR, {}, fault)
+    offsets.commit(request.consumer_group, request.topic, request.queue_id, request.commit_offset)
+    return Reply(fields={})
+
+
+def view_message(store: MessageStore, request: ViewMessage) -> Reply:
+    record = store.record_at(request.offset)
+    if record is None:
+        return Reply(ResponseCode.SYSTEM_ERROR, remark=f"can not find message by the offset, {request.offset}")
+    return Reply(body=record)
+
+
+def _offset(offset: int) -> Reply:
+    return Reply(fields=fields(OffsetAnswer(offset)))

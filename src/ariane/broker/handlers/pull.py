@@ -1,0 +1,200 @@
+"""PULL_MESSAGE (11), and LITE_PULL_MESSAGE (361) of 5.x clients. [PullMessageProcessor]
+
+The checks come in the order of reference store-and-broker 3.4. A pull that finds nothing and allows it is held: its reply
+is an awaitable that ends when a message arrives that the subscription wants, or with the client's patience.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import msgspec
+
+from ariane.broker.arrivals import Arrivals, Waiter
+from ariane.broker.config import BrokerConfig
+from ariane.broker.state.groups import Groups
+from ariane.broker.state.members import Members
+from ariane.broker.state.offsets import ConsumerOffsets
+from ariane.broker.state.topics import Topics
+from ariane.errors import ReplyError
+from ariane.filter import tags
+from ariane.model.topic import OFFSET_MOVED_TOPIC, PERM_READ
+from ariane.net.connection import Handled, Handler, Peer, Reply
+from ariane.protocol import fastjson, properties
+from ariane.protocol.codes import RequestCode, ResponseCode
+from ariane.protocol.command import Command
+from ariane.protocol.requests import typed
+from ariane.protocol.requests.clients import WireQueue
+from ariane.protocol.requests.messaging import COMMIT_OFFSET, SUBSCRIPTION, SUSPEND, TAG, PullMessage
+from ariane.store.message_store import Draft, GetStatus, Got, MessageStore
+
+HOLD_MAX_MS = 120_000  # longer than any client waits for its answer
+
+Codes = frozenset[int] | None
+
+# What the store found, as the protocol says it. The two in EMPTY depend on the offset asked for.
+ANSWERS = {
+    GetStatus.FOUND: ResponseCode.SUCCESS,
+    GetStatus.NO_MATCHED_MESSAGE: ResponseCode.PULL_RETRY_IMMEDIATELY,
+    GetStatus.MESSAGE_WAS_REMOVING: ResponseCode.PULL_RETRY_IMMEDIATELY,
+    GetStatus.OFFSET_FOUND_NULL: ResponseCode.PULL_NOT_FOUND,
+    GetStatus.OFFSET_OVERFLOW_ONE: ResponseCode.PULL_NOT_FOUND,
+    GetStatus.OFFSET_OVERFLOW_BADLY: ResponseCode.PULL_OFFSET_MOVED,
+    GetStatus.OFFSET_TOO_SMALL: ResponseCode.PULL_OFFSET_MOVED,
+}
+EMPTY = (GetStatus.NO_MESSAGE_IN_QUEUE, GetStatus.NO_MATCHED_LOGIC_QUEUE)
+
+
+class OffsetMoved(msgspec.Struct, frozen=True, rename="camel"):
+    """Body of the message that tells of an offset the broker corrected (reference remoting-protocol 9.4)."""
+
+    consumer_group: str
+    message_queue: WireQueue
+    offset_new: int
+    offset_request: int
+
+
+class PullParts(NamedTuple):
+    """What a pull needs. `stored` is told after an OFFSET_MOVED_EVENT was put."""
+
+    config: BrokerConfig
+    topics: Topics
+    groups: Groups
+    members: Members
+    offsets: ConsumerOffsets
+    store: MessageStore
+    store_host: bytes
+    arrivals: Arrivals
+    stored: Callable[[], None]
+    now_ms: Callable[[], int]
+
+
+def handlers(parts: PullParts) -> dict[int, Handler]:
+    def handler(command: Command, peer: Peer) -> Handled:
+        return pull(parts, typed(command, PullMessage))
+
+    return {RequestCode.PULL_MESSAGE: handler, RequestCode.LITE_PULL_MESSAGE: handler}
+
+
+def pull(parts: PullParts, request: PullMessage) -> Handled:
+    """Messages from an offset on, or the reason why there are none; held when there are none yet."""
+    try:
+        codes = _wanted(parts, request)
+    except ReplyError as error:
+        return Reply(error.code, {}, error.remark)
+    if request.sys_flag & COMMIT_OFFSET and request.commit_offset >= 0:
+        parts.offsets.commit(request.consumer_group, request.topic, request.queue_id, request.commit_offset)
+    got = _get(parts, request, codes)
+    if _code(got, request) == ResponseCode.PULL_NOT_FOUND and request.sys_flag & SUSPEND:
+        long = parts.config.long_polling_enable
+        hold_ms = request.suspend_timeout_millis if long else parts.config.short_polling_time_mills
+        hold_ms = max(0, min(hold_ms, HOLD_MAX_MS))
+        waiter = parts.arrivals.wait(request.topic, request.queue_id, request.queue_offset, codes, hold_ms)
+        return _held(parts, request, codes, waiter)
+    return _answer(parts, request, got)
+
+
+async def _held(parts: PullParts, request: PullMessage, codes: Codes, waiter: Waiter) -> Reply:
+    await waiter
+    return _answer(parts, request, _get(parts, request, codes))
+
+
+def _wanted(parts: PullParts, request: PullMessage) -> Codes:
+    """The tag hashes that the group wants of the topic (None: all); ReplyError when it may not pull at all."""
+    config, group, topic = parts.config, request.consumer_group, request.topic
+    if not config.broker_permission & PERM_READ:
+        raise ReplyError(ResponseCode.NO_PERMISSION, f"the broker[{config.broker_ip1}] pulling message is forbidden")
+    settings = parts.groups.find(group)
+    if settings is None:
+        remark = f"subscription group [{group}] does not exist; create it, or set autoCreateSubscriptionGroup"
+        raise ReplyError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
+    if not settings.consume_enable:
+        raise ReplyError(
+            ResponseCode.NO_PERMISSION, f"subscription group no permission, {group}: consumeEnable is false"
+        )
+    known = parts.topics.get(topic)
+    if known is None:
+        raise ReplyError(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist on {config.broker_name}; create it")
+    if not known.perm & PERM_READ:
+        raise ReplyError(ResponseCode.NO_PERMISSION, f"the topic[{topic}] pulling message is forbidden")
+    if not 0 <= request.queue_id < known.read_queue_nums:
+        remark = f"queueId[{request.queue_id}] is illegal, topic:[{topic}] readQueueNums:[{known.read_queue_nums}]"
+        raise ReplyError(ResponseCode.SYSTEM_ERROR, remark)
+    if request.sys_flag & SUBSCRIPTION:
+        _only_tags(request.expression_type)
+        return tags.codes(tags.parse(request.subscription))
+    return _subscribed(parts, request, settings.consume_broadcast_enable)
+
+
+def _subscribed(parts: PullParts, request: PullMessage, may_broadcast: bool) -> Codes:
+    """What the group's heartbeats say that it wants of the topic."""
+    group, topic = request.consumer_group, request.topic
+    online = parts.members.consumers.get(group)
+    if online is None:
+        raise ReplyError(
+            ResponseCode.SUBSCRIPTION_NOT_EXIST, f"the consumer's group info not exist: {group} is not online"
+        )
+    if online.is_broadcasting and not may_broadcast:
+        remark = f"the consumer group[{group}] can not consume by broadcast way"
+        raise ReplyError(ResponseCode.NO_PERMISSION, remark)
+    subscription = online.subscriptions.get(topic)
+    if subscription is None:
+        remark = f"the consumer's subscription not exist: {group} does not subscribe to {topic}"
+        raise ReplyError(ResponseCode.SUBSCRIPTION_NOT_EXIST, remark)
+    if subscription.sub_version < request.sub_version:
+        remark = f"the consumer's subscription not latest: {subscription.sub_version} < {request.sub_version}"
+        raise ReplyError(ResponseCode.SUBSCRIPTION_NOT_LATEST, remark)
+    _only_tags(subscription.expression_type)
+    return None if subscription.sub_string in (None, "", tags.ALL) else subscription.code_set
+
+
+def _only_tags(expression_type: str | None) -> None:
+    if expression_type not in (None, "", TAG):
+        remark = f"The broker does not support consumer to filter message by {expression_type}"
+        raise ReplyError(ResponseCode.SYSTEM_ERROR, remark)
+
+
+def _get(parts: PullParts, request: PullMessage, codes: Codes) -> Got:
+    return parts.store.get(request.topic, request.queue_id, request.queue_offset, request.max_msg_nums, codes)
+
+
+def _code(got: Got, request: PullMessage) -> ResponseCode:
+    if got.status in EMPTY:
+        return ResponseCode.PULL_OFFSET_MOVED if request.queue_offset else ResponseCode.PULL_NOT_FOUND
+    return ANSWERS[got.status]
+
+
+def _answer(parts: PullParts, request: PullMessage, got: Got) -> Reply:
+    code = _code(got, request)
+    if code == ResponseCode.PULL_OFFSET_MOVED:
+        _tell_offset_moved(parts, request, got)
+    fields = {
+        "maxOffset": str(got.max_offset),
+        "minOffset": str(got.min_offset),
+        "nextBeginOffset": str(got.next_offset),
+        "suggestWhichBrokerId": "0",
+    }
+    return Reply(code, fields, got.status.name, got.records)
+
+
+def _tell_offset_moved(parts: PullParts, request: PullMessage, got: Got) -> None:
+    """Leave a message in OFFSET_MOVED_EVENT, which monitors read."""
+    group = request.consumer_group
+    queue = WireQueue(parts.config.broker_name, request.queue_id, request.topic)
+    body = fastjson.write(OffsetMoved(group, queue, got.next_offset, request.queue_offset))
+    parts.store.put(
+        Draft(
+            topic=OFFSET_MOVED_TOPIC,
+            queue_id=0,
+            body=body,
+            properties=properties.encode({"KEYS": group, "TAGS": group}),
+            tags=group,
+            flag=0,
+            sys_flag=0,
+            born_ms=parts.now_ms(),
+            born_host=parts.store_host,
+            reconsume_times=0,
+        )
+    )
+    parts.stored()

@@ -1,0 +1,245 @@
+"""SEND_MESSAGE (10), SEND_MESSAGE_V2 (310), SEND_BATCH_MESSAGE (320). [SendMessageProcessor]
+
+Checks come in the order of reference remoting-protocol 4.1; every answer, also a refusal, tells region and trace switch.
+Delay levels, timers and transactions are not served by this version: such a message is refused with the reason, never
+delivered at once.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Awaitable, Callable
+from typing import NamedTuple
+
+from ariane.broker.config import BrokerConfig
+from ariane.broker.state.groups import Groups
+from ariane.broker.state.topics import Topics
+from ariane.errors import FlushFailed, MessageRefused, ProtocolError, ReplyError, StoreError
+from ariane.model import ids
+from ariane.model.message import CLUSTER, DELAY, TAGS, TRAN_MSG, TRANSACTION_MASK, WAIT
+from ariane.model.topic import (
+    AUTO_CREATE_TOPIC,
+    PERM_WRITE,
+    RETRY_PREFIX,
+    SEND_FORBIDDEN,
+    TopicConfig,
+    dlq_topic,
+    topic_name_fault,
+)
+from ariane.net.connection import Handled, Handler, Peer, Reply
+from ariane.protocol import batch, properties
+from ariane.protocol.codes import RequestCode, ResponseCode
+from ariane.protocol.command import Command
+from ariane.protocol.requests import typed
+from ariane.protocol.requests.messaging import LONG_NAMES, SendMessage
+from ariane.store.message_store import Draft, MessageStore, Placed
+
+MULTI_TAGS = 0x2
+TIMER_PROPERTIES = ("__STARTDELIVERTIME", "TIMER_DELIVER_MS", "TIMER_DELAY_MS", "TIMER_DELAY_SEC")
+
+
+class SendParts(NamedTuple):
+    """What a send needs. `durable` waits until the log is flushed up to an offset (False: not in time); None when sends
+    are answered without waiting. `stored` is told after each put, to have it dispatched."""
+
+    config: BrokerConfig
+    topics: Topics
+    groups: Groups
+    store: MessageStore
+    store_host: bytes
+    durable: Callable[[int], Awaitable[bool]] | None
+    stored: Callable[[], None]
+    now_ms: Callable[[], int]
+
+
+def handlers(parts: SendParts) -> dict[int, Handler]:
+    return {
+        RequestCode.SEND_MESSAGE: lambda command, peer: send(
+            parts, typed(command, SendMessage, LONG_NAMES), command, peer
+        ),
+        RequestCode.SEND_MESSAGE_V2: lambda command, peer: send(parts, typed(command, SendMessage), command, peer),
+        RequestCode.SEND_BATCH_MESSAGE: lambda command, peer: send(parts, typed(command, SendMessage), command, peer),
+    }
+
+
+def send(parts: SendParts, request: SendMessage, command: Command, peer: Peer) -> Handled:
+    """Store one message or a batch, and say where."""
+    config = parts.config
+    context = {"MSG_REGION": config.region_id, "TRACE_ON": "true" if config.trace_on else "false"}
+    try:
+        topic = _topic(parts, request)
+        queue_id = _queue_id(request, topic)
+        outer = properties.decode(request.properties) if request.properties else {}
+        wait = outer.pop(WAIT, "true") != "false"
+        if request.batch:
+            placed = parts.store.put_batch(_batch(parts, request, topic, queue_id, outer, command.body, peer))
+        else:
+            placed = [parts.store.put(_single(parts, request, topic, queue_id, outer, command.body, peer))]
+    except ReplyError as error:
+        return Reply(error.code, context, error.remark)
+    except StoreError as error:
+        return Reply(ResponseCode.SERVICE_NOT_AVAILABLE, context, str(error))
+    except (ProtocolError, MessageRefused) as error:
+        return Reply(ResponseCode.MESSAGE_ILLEGAL, context, str(error))
+    parts.stored()
+    host = parts.store_host
+    context["msgId"] = (
+        ids.offset_message_id(host, placed[0].offset)
+        if len(placed) == 1
+        else ",".join([ids.offset_message_id(host, one.offset) for one in placed])
+    )
+    context["queueId"] = str(queue_id)
+    context["queueOffset"] = str(placed[0].queue_offset)
+    if parts.durable is None or not wait:
+        return Reply(0, context)
+    return _when_durable(parts.durable, placed[-1], context)
+
+
+async def _when_durable(durable: Callable[[int], Awaitable[bool]], last: Placed, fields: dict[str, str]) -> Reply:
+    try:
+        flushed = await durable(last.offset + last.size)
+    except FlushFailed as error:
+        fields = {name: fields[name] for name in ("MSG_REGION", "TRACE_ON")}
+        return Reply(ResponseCode.SERVICE_NOT_AVAILABLE, fields, str(error))
+    return Reply(ResponseCode.SUCCESS if flushed else ResponseCode.FLUSH_DISK_TIMEOUT, fields)
+
+
+def _topic(parts: SendParts, request: SendMessage) -> TopicConfig:
+    """The topic to store to, made when it may be; every refusal that does not depend on the message."""
+    config, name = parts.config, request.topic
+    if config.start_accept_send_request_time_stamp > parts.now_ms():
+        since = config.start_accept_send_request_time_stamp
+        raise ReplyError(ResponseCode.SYSTEM_ERROR, f"broker unable to service, until {since}")
+    topic = parts.topics.get(name)
+    if topic is not None and topic.order and not config.broker_permission & PERM_WRITE:
+        raise ReplyError(ResponseCode.NO_PERMISSION, f"the broker {config.broker_name} may not be written to")
+    if name in SEND_FORBIDDEN:
+        raise ReplyError(ResponseCode.NO_PERMISSION, f"sending to topic {name} is forbidden: it is the broker's own")
+    if topic is not None:
+        return topic
+    if fault := topic_name_fault(name):
+        raise ReplyError(ResponseCode.SYSTEM_ERROR, fault)
+    topic = parts.topics.create_like(request.default_topic, name, request.default_topic_queue_nums)
+    if topic is None and name.startswith(RETRY_PREFIX):
+        topic = parts.topics.create_own(name, 1)
+    if topic is None:
+        how = (
+            f"create it, or send with the default topic {AUTO_CREATE_TOPIC}"
+            if config.auto_create_topic_enable
+            else "create it: autoCreateTopicEnable is false"
+        )
+        raise ReplyError(ResponseCode.TOPIC_NOT_EXIST, f"topic[{name}] not exist on {config.broker_name}; {how}")
+    return topic
+
+
+def _queue_id(request: SendMessage, topic: TopicConfig) -> int:
+    queues = max(topic.read_queue_nums, topic.write_queue_nums)
+    if request.queue_id >= queues:
+        remark = f"request queueId[{request.queue_id}] is illegal, {topic.topic_name} has {queues} queues"
+        raise ReplyError(ResponseCode.SYSTEM_ERROR, remark)
+    if request.queue_id >= 0:
+        return request.queue_id
+    return random.randrange(max(1, topic.write_queue_nums))  # noqa: S311 - spreads load, hides nothing
+
+
+def _single(
+    parts: SendParts,
+    request: SendMessage,
+    topic: TopicConfig,
+    queue_id: int,
+    outer: dict[str, str],
+    body: bytes,
+    peer: Peer,
+) -> Draft:
+    name = topic.topic_name
+    reconsume_times = request.reconsume_times or 0
+    if name.startswith(RETRY_PREFIX):
+        name, queue_id = _retry_target(parts, request, reconsume_times, queue_id)
+        if name != topic.topic_name:
+            outer.pop(DELAY, None)  # a dead letter is not delayed once more
+    _refuse_what_is_not_served(outer, request.sys_flag)
+    return _draft(parts, request, name, topic, queue_id, outer, body, request.flag, reconsume_times, peer)
+
+
+def _batch(
+    parts: SendParts,
+    request: SendMessage,
+    topic: TopicConfig,
+    queue_id: int,
+    outer: dict[str, str],
+    body: bytes,
+    peer: Peer,
+) -> list[Draft]:
+    if topic.topic_name.startswith(RETRY_PREFIX):
+        raise ProtocolError("a batch cannot be sent to a retry topic")
+    if len(body) > parts.config.max_message_size:
+        raise ProtocolError(f"a batch of {len(body)} bytes, at most {parts.config.max_message_size} are allowed")
+    _refuse_what_is_not_served(outer, request.sys_flag)
+    drafts = []
+    for entry in batch.decode(body):
+        own = properties.decode(entry.properties)
+        own.pop(WAIT, None)
+        own.update(outer)
+        _refuse_what_is_not_served(own, request.sys_flag)
+        drafts.append(_draft(parts, request, topic.topic_name, topic, queue_id, own, entry.body, entry.flag, 0, peer))
+    if not drafts:
+        raise ProtocolError("the batch holds no message")
+    return drafts
+
+
+def _draft(
+    parts: SendParts,
+    request: SendMessage,
+    name: str,
+    topic: TopicConfig,
+    queue_id: int,
+    own: dict[str, str],
+    body: bytes,
+    flag: int,
+    reconsume_times: int,
+    peer: Peer,
+) -> Draft:
+    if len(body) > parts.config.max_message_size:
+        raise ProtocolError(f"a body of {len(body)} bytes, at most {parts.config.max_message_size} are allowed")
+    own[CLUSTER] = parts.config.broker_cluster_name
+    text = properties.encode(own)
+    if len(text.encode()) > properties.SIZE_MAX:
+        raise ProtocolError(f"properties of {len(text.encode())} bytes, at most {properties.SIZE_MAX} are allowed")
+    return Draft(
+        topic=name,
+        queue_id=queue_id,
+        body=body,
+        properties=text,
+        tags=own.get(TAGS, ""),
+        flag=flag,
+        sys_flag=request.sys_flag | MULTI_TAGS if topic.topic_filter_type == "MULTI_TAG" else request.sys_flag,
+        born_ms=request.born_ms,
+        born_host=peer.packed,
+        reconsume_times=reconsume_times,
+    )
+
+
+def _retry_target(parts: SendParts, request: SendMessage, reconsume_times: int, queue_id: int) -> tuple[str, int]:
+    """A message sent to %RETRY%group directly: it stays there, or goes to %DLQ%group when it was retried enough."""
+    group = request.topic.removeprefix(RETRY_PREFIX)
+    config = parts.groups.find(group)
+    if config is None:
+        remark = f"subscription group not exist, {group}; create it"
+        raise ReplyError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
+    most = config.retry_max_times if request.max_reconsume_times is None else request.max_reconsume_times
+    if reconsume_times < most:
+        return request.topic, queue_id
+    return parts.topics.create_own(dlq_topic(group), 1).topic_name, 0
+
+
+def _refuse_what_is_not_served(own: dict[str, str], sys_flag: int) -> None:
+    if own.get(TRAN_MSG, "").lower() == "true":
+        remark = "transactional messages are not served by this version of the broker"
+        raise ReplyError(ResponseCode.NO_PERMISSION, remark)
+    if sys_flag & TRANSACTION_MASK:
+        raise ProtocolError(f"sysFlag {sys_flag:#x} has transaction bits, and the message no {TRAN_MSG}")
+    if own.get(DELAY, "0") != "0":
+        raise ProtocolError(f"{DELAY}={own[DELAY]}: delay levels are not served by this version of the broker")
+    for name in TIMER_PROPERTIES:
+        if name in own:
+            raise ProtocolError(f"{name}: delivery at a time is not served by this version of the broker")

@@ -1,0 +1,109 @@
+"""Topics and consumer groups, made and removed by tools (17, 21, 200, 201, 207, 215). [AdminBrokerProcessor]"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import NamedTuple
+
+from ariane.broker.config import BrokerConfig
+from ariane.broker.state.groups import Groups
+from ariane.broker.state.offsets import ConsumerOffsets
+from ariane.broker.state.topics import Topics
+from ariane.errors import ReplyError
+from ariane.model.topic import SubscriptionGroupConfig, TopicConfig, group_name_fault, is_system_topic, topic_name_fault
+from ariane.net.connection import Handler, Peer, Reply
+from ariane.protocol import fastjson
+from ariane.protocol.codes import RequestCode, ResponseCode
+from ariane.protocol.command import Command
+from ariane.protocol.requests import typed
+from ariane.protocol.requests.admin import CreateTopic, DeleteGroup, TopicRef
+from ariane.store.message_store import MessageStore
+
+FILTER_TYPES = ("SINGLE_TAG", "MULTI_TAG")
+
+
+class AdminParts(NamedTuple):
+    """What these handlers need. `registered` waits until the name servers know of the change."""
+
+    config: BrokerConfig
+    topics: Topics
+    groups: Groups
+    offsets: ConsumerOffsets
+    store: MessageStore
+    registered: Callable[[], Awaitable[None]]
+
+
+def handlers(parts: AdminParts) -> dict[int, Handler]:
+    async def create(command: Command, peer: Peer) -> Reply:
+        create_topic(parts, typed(command, CreateTopic))
+        await parts.registered()
+        return Reply()
+
+    async def delete(command: Command, peer: Peer) -> Reply:
+        delete_topic(parts, typed(command, TopicRef).topic)
+        await parts.registered()
+        return Reply()
+
+    def all_topics(command: Command, peer: Peer) -> Reply:
+        return Reply(fields={}, body=fastjson.write(parts.topics.table()))
+
+    def all_groups(command: Command, peer: Peer) -> Reply:
+        return Reply(body=fastjson.write(parts.groups.table()))
+
+    def put_group(command: Command, peer: Peer) -> Reply:
+        config = fastjson.decode(command.body, SubscriptionGroupConfig)
+        if fault := group_name_fault(config.group_name):
+            raise ReplyError(ResponseCode.SYSTEM_ERROR, fault)
+        parts.groups.put(config)
+        return Reply()
+
+    def delete_group(command: Command, peer: Peer) -> Reply:
+        request = typed(command, DeleteGroup)
+        parts.groups.delete(request.group_name)
+        if request.remove_offset:
+            parts.offsets.forget_group(request.group_name)
+        return Reply()
+
+    return {
+        RequestCode.UPDATE_AND_CREATE_TOPIC: create,
+        RequestCode.DELETE_TOPIC_IN_BROKER: delete,
+        RequestCode.GET_ALL_TOPIC_CONFIG: all_topics,
+        RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: all_groups,
+        RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: put_group,
+        RequestCode.DELETE_SUBSCRIPTIONGROUP: delete_group,
+    }
+
+
+def create_topic(parts: AdminParts, request: CreateTopic) -> None:
+    """Make a topic, or change its queues and permission. `order` comes from the name server's table, not from here."""
+    _refuse_own_topic(parts, request.topic)
+    if request.topic_filter_type not in FILTER_TYPES:
+        remark = f"topicFilterType {request.topic_filter_type} is unknown, use one of {', '.join(FILTER_TYPES)}"
+        raise ReplyError(ResponseCode.SYSTEM_ERROR, remark)
+    known = parts.topics.get(request.topic)
+    parts.topics.put(
+        TopicConfig(
+            topic_name=request.topic,
+            read_queue_nums=request.read_queue_nums,
+            write_queue_nums=request.write_queue_nums,
+            perm=request.perm,
+            topic_filter_type=request.topic_filter_type,
+            topic_sys_flag=request.topic_sys_flag or 0,
+            order=known.order if known else False,
+        )
+    )
+
+
+def delete_topic(parts: AdminParts, name: str) -> None:
+    """Forget a topic, its queues and its offsets; one that is not there is as good as deleted."""
+    _refuse_own_topic(parts, name)
+    parts.topics.delete(name)
+    parts.offsets.forget_topic(name)
+    parts.store.delete_topic(name)
+
+
+def _refuse_own_topic(parts: AdminParts, name: str) -> None:
+    if fault := topic_name_fault(name):
+        raise ReplyError(ResponseCode.SYSTEM_ERROR, fault)
+    if is_system_topic(name) or name in (parts.config.broker_name, parts.config.broker_cluster_name):
+        raise ReplyError(ResponseCode.SYSTEM_ERROR, f"the topic[{name}] is conflict with system topic")

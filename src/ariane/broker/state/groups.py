@@ -1,0 +1,63 @@
+"""Consumer groups of this broker and their settings. [SubscriptionGroupManager]"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ariane.model.topic import SYSTEM_GROUP_PREFIX, SubscriptionGroupConfig
+from ariane.protocol.requests.admin import SubscriptionGroupTable
+
+# There from the start, as in 4.9.4.
+DEFAULT_GROUPS = (
+    "TOOLS_CONSUMER",
+    "FILTERSRV_CONSUMER",
+    "SELF_TEST_C_GROUP",
+    "CID_ONS-HTTP-PROXY",
+    "CID_ONSAPI_PULL",
+    "CID_ONSAPI_PERMISSION",
+    "CID_ONSAPI_OWNER",
+)
+
+GROUPS_MAX = 100_000
+
+
+class Groups:
+    """`changed` is called after each change, to save it."""
+
+    def __init__(self, table: SubscriptionGroupTable, *, auto_create: bool, now_ms: Callable[[], int]) -> None:
+        self._groups = {name: SubscriptionGroupConfig(group_name=name) for name in DEFAULT_GROUPS}
+        self._groups.update(table.subscription_group_table)
+        self._version = table.data_version
+        self._auto_create = auto_create
+        self._now_ms = now_ms
+        self.changed: Callable[[], None] = lambda: None
+
+    def get(self, name: str) -> SubscriptionGroupConfig | None:
+        return self._groups.get(name)
+
+    def find(self, name: str) -> SubscriptionGroupConfig | None:
+        """The group, created when groups may be created by use."""
+        config = self._groups.get(name)
+        if config is None and (self._auto_create or name.startswith(SYSTEM_GROUP_PREFIX)):
+            config = SubscriptionGroupConfig(group_name=name)
+            self.put(config)
+        return config
+
+    def put(self, config: SubscriptionGroupConfig) -> None:
+        if config.group_name not in self._groups and len(self._groups) >= GROUPS_MAX:
+            raise ValueError(f"this broker has {GROUPS_MAX} consumer groups already; delete some first")
+        self._groups[config.group_name] = config
+        self._touch()
+
+    def delete(self, name: str) -> bool:
+        if self._groups.pop(name, None) is None:
+            return False
+        self._touch()
+        return True
+
+    def table(self) -> SubscriptionGroupTable:
+        return SubscriptionGroupTable(self._version, dict(self._groups))
+
+    def _touch(self) -> None:
+        self._version = self._version.next(self._now_ms())
+        self.changed()

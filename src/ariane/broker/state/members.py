@@ -1,0 +1,112 @@
+"""Who is connected: consumers and producers by group, as their heartbeats say. [ConsumerManager, ProducerManager]
+
+A member is a connection (its number), not a client id: two connections with one id are two members. `now_ms` is the
+broker's monotonic time.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from ariane.protocol.requests.clients import ConsumerData, SubscriptionData
+
+MEMBER_LIVE_MS = 120_000
+
+
+class Member(NamedTuple):
+    """One client of a group, over one connection."""
+
+    client_id: str
+    peer_id: int
+    addr: str
+    language: str | None
+    version: int
+    seen_ms: float
+
+
+class ConsumerGroup:
+    """The live members of a consumer group, and what the last heartbeat of any of them said."""
+
+    def __init__(self) -> None:
+        self.members: dict[int, Member] = {}
+        self.subscriptions: dict[str, SubscriptionData] = {}
+        self.consume_type: str | int | None = None
+        self.message_model: str | int | None = None
+        self.consume_from_where: str | int | None = None
+
+    @property
+    def is_broadcasting(self) -> bool:
+        return self.message_model in ("BROADCASTING", 0)
+
+    def update(self, data: ConsumerData) -> bool:
+        """Take over what a heartbeat says; True when a topic came or went."""
+        self.consume_type = data.consume_type
+        self.message_model = data.message_model
+        self.consume_from_where = data.consume_from_where
+        wanted = {subscription.topic: subscription for subscription in data.subscription_data_set}
+        changed = wanted.keys() != self.subscriptions.keys()
+        for topic, subscription in wanted.items():
+            known = self.subscriptions.get(topic)
+            if known is not None and known.sub_version >= subscription.sub_version:
+                wanted[topic] = known
+        self.subscriptions = wanted
+        return changed
+
+
+class Members:
+    """All groups of both kinds."""
+
+    def __init__(self) -> None:
+        self.consumers: dict[str, ConsumerGroup] = {}
+        self.producers: dict[str, dict[int, Member]] = {}
+
+    def heartbeat_consumer(self, data: ConsumerData, member: Member) -> bool:
+        """True when the others of the group have to be told: a new member, a topic more or less."""
+        group = self.consumers.setdefault(data.group_name, ConsumerGroup())
+        known = group.members.get(member.peer_id)
+        group.members[member.peer_id] = member
+        changed = group.update(data)
+        return changed or known is None or known.client_id != member.client_id
+
+    def heartbeat_producer(self, group: str, member: Member) -> None:
+        self.producers.setdefault(group, {})[member.peer_id] = member
+
+    def leave_consumer(self, group: str, peer_id: int) -> bool:
+        """True when it was a member."""
+        known = self.consumers.get(group)
+        if known is None or known.members.pop(peer_id, None) is None:
+            return False
+        if not known.members:
+            del self.consumers[group]
+        return True
+
+    def leave_producer(self, group: str, peer_id: int) -> None:
+        members = self.producers.get(group, {})
+        members.pop(peer_id, None)
+        if not members:
+            self.producers.pop(group, None)
+
+    def lost(self, peer_id: int) -> list[str]:
+        """A connection ended: the consumer groups it was a member of."""
+        left = [group for group in list(self.consumers) if self.leave_consumer(group, peer_id)]
+        for group in list(self.producers):
+            self.leave_producer(group, peer_id)
+        return left
+
+    def silent(self, now_ms: float, live_ms: int = MEMBER_LIVE_MS) -> set[int]:
+        """Connections whose last heartbeat is too old."""
+        tables = [group.members for group in self.consumers.values()] + list(self.producers.values())
+        return {m.peer_id for members in tables for m in members.values() if now_ms - m.seen_ms > live_ms}
+
+    def client_ids(self, group: str) -> list[str]:
+        known = self.consumers.get(group)
+        return sorted({member.client_id for member in known.members.values()}) if known else []
+
+    def peers(self, group: str) -> list[int]:
+        """Connections of a consumer group."""
+        known = self.consumers.get(group)
+        return list(known.members) if known else []
+
+    def subscription(self, group: str, topic: str) -> SubscriptionData | None:
+        known = self.consumers.get(group)
+        return known.subscriptions.get(topic) if known else None

@@ -1,0 +1,39 @@
+"""Consumer offsets: how far each group has come in each queue. [ConsumerOffsetManager]"""
+
+from __future__ import annotations
+
+from ariane.protocol.requests.admin import ConsumerOffsetTable
+
+
+class ConsumerOffsets:
+    """`topic@group` → queue id → offset of the next message to consume; `changed` since it was last saved."""
+
+    def __init__(self, table: ConsumerOffsetTable | None = None) -> None:
+        self._table: dict[str, dict[int, int]] = dict(table.offset_table) if table else {}
+        self.changed = False
+
+    def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """Takes any offset, backwards too, as 4.9.4 does: tools reset with the same request."""
+        self._table.setdefault(f"{topic}@{group}", {})[queue_id] = offset
+        self.changed = True
+
+    def get(self, group: str, topic: str, queue_id: int) -> int | None:
+        queues = self._table.get(f"{topic}@{group}")
+        return queues.get(queue_id) if queues else None
+
+    def forget_group(self, group: str) -> None:
+        suffix = f"@{group}"
+        self._forget([key for key in self._table if key.endswith(suffix)])
+
+    def forget_topic(self, topic: str) -> None:
+        prefix = f"{topic}@"
+        self._forget([key for key in self._table if key.startswith(prefix)])
+
+    def table(self) -> ConsumerOffsetTable:
+        """What consumerOffset.json and code 43 hold: a copy."""
+        return ConsumerOffsetTable({key: dict(queues) for key, queues in self._table.items()})
+
+    def _forget(self, keys: list[str]) -> None:
+        for key in keys:
+            del self._table[key]
+        self.changed = self.changed or bool(keys)

@@ -1,0 +1,137 @@
+"""Topics of this broker: those that are always there, created ones, and creation by the first send. [TopicConfigManager]"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import msgspec
+
+from ariane.broker.config import BrokerConfig
+from ariane.errors import ReplyError
+from ariane.model.topic import (
+    AUTO_CREATE_TOPIC,
+    BENCHMARK_TOPIC,
+    OFFSET_MOVED_TOPIC,
+    PERM_INHERIT,
+    PERM_READ,
+    PERM_WRITE,
+    SCHEDULE_TOPIC,
+    SELF_TEST_TOPIC,
+    TopicConfig,
+    topic_name_fault,
+)
+from ariane.protocol.codes import ResponseCode
+from ariane.protocol.requests.routing import TopicTable
+
+TOPICS_MAX = 100_000
+QUEUES_MAX = 65_536  # of one topic; more than any cluster uses, less than a mistyped number costs
+DELAY_LEVELS = 18
+
+READ_WRITE = PERM_READ | PERM_WRITE
+
+
+def builtin_topics(config: BrokerConfig) -> dict[str, TopicConfig]:
+    """Topics that every broker has from its start."""
+
+    def topic(name: str, queues: int, perm: int = READ_WRITE) -> TopicConfig:
+        return TopicConfig(topic_name=name, read_queue_nums=queues, write_queue_nums=queues, perm=perm)
+
+    open_perm = PERM_INHERIT | READ_WRITE
+    topics = [
+        topic(SELF_TEST_TOPIC, 1),
+        topic(BENCHMARK_TOPIC, 1024),
+        topic(config.broker_cluster_name, 16, open_perm if config.cluster_topic_enable else PERM_INHERIT),
+        topic(config.broker_name, 1, open_perm if config.broker_topic_enable else PERM_INHERIT),
+        topic(OFFSET_MOVED_TOPIC, 1),
+        topic(SCHEDULE_TOPIC, DELAY_LEVELS),
+        topic(f"{config.broker_cluster_name}_REPLY_TOPIC", 1),
+    ]
+    if config.auto_create_topic_enable:
+        topics.append(topic(AUTO_CREATE_TOPIC, config.default_topic_queue_nums, open_perm))
+    if config.trace_topic_enable:
+        topics.append(topic(config.msg_trace_topic_name, 1))
+    return {config.topic_name: config for config in topics}
+
+
+class Topics:
+    """`changed` is called after each change: the table is saved and the name servers are told."""
+
+    def __init__(self, table: TopicTable, config: BrokerConfig, now_ms: Callable[[], int]) -> None:
+        self._topics = {**table.topic_config_table, **builtin_topics(config)}
+        if not config.auto_create_topic_enable and AUTO_CREATE_TOPIC in self._topics:
+            del self._topics[AUTO_CREATE_TOPIC]
+        self._version = table.data_version
+        self._now_ms = now_ms
+        self.changed: Callable[[], None] = lambda: None
+
+    def get(self, name: str) -> TopicConfig | None:
+        return self._topics.get(name)
+
+    def table(self) -> TopicTable:
+        return TopicTable(self._version, dict(self._topics))
+
+    def put(self, config: TopicConfig) -> None:
+        """Create or change a topic. ReplyError when its name or numbers cannot be."""
+        name = config.topic_name
+        if fault := topic_name_fault(name):
+            raise ReplyError(ResponseCode.SYSTEM_ERROR, fault)
+        for what, queues in (("readQueueNums", config.read_queue_nums), ("writeQueueNums", config.write_queue_nums)):
+            if not 0 <= queues <= QUEUES_MAX:
+                raise ReplyError(
+                    ResponseCode.SYSTEM_ERROR, f"{what} {queues} of {name} is not within 0 and {QUEUES_MAX}"
+                )
+        if name not in self._topics and len(self._topics) >= TOPICS_MAX:
+            raise ReplyError(
+                ResponseCode.SYSTEM_ERROR, f"this broker has {TOPICS_MAX} topics already; delete some first"
+            )
+        self._topics[name] = config
+        self._touch()
+
+    def create_like(self, template_name: str, name: str, queues: int) -> TopicConfig | None:
+        """The topic `name` made after the model of another, with at most its number of queues; None when it is no model.
+
+        Never fewer than one queue: 4.9.4 makes a topic with none when asked for none, and nobody can write to it.
+        """
+        template = self._topics.get(template_name)
+        if template is None or not template.perm & PERM_INHERIT:
+            return None
+        nums = max(1, min(queues, template.write_queue_nums))
+        config = TopicConfig(
+            topic_name=name,
+            read_queue_nums=nums,
+            write_queue_nums=nums,
+            perm=template.perm & ~PERM_INHERIT,
+            topic_filter_type=template.topic_filter_type,
+        )
+        self.put(config)
+        return config
+
+    def create_own(self, name: str, queues: int, perm: int = READ_WRITE) -> TopicConfig:
+        """A topic that the broker needs by itself (%RETRY%group); the one that is there when there is one."""
+        known = self._topics.get(name)
+        if known is not None:
+            return known
+        config = TopicConfig(topic_name=name, read_queue_nums=queues, write_queue_nums=queues, perm=perm)
+        self.put(config)
+        return config
+
+    def delete(self, name: str) -> bool:
+        if self._topics.pop(name, None) is None:
+            return False
+        self._touch()
+        return True
+
+    def set_order(self, ordered: Mapping[str, str]) -> None:
+        """Mark the topics that the name server's ORDER_TOPIC_CONFIG lists as ordered, all others not."""
+        changed = {
+            name: msgspec.structs.replace(config, order=name in ordered)
+            for name, config in self._topics.items()
+            if config.order != (name in ordered)
+        }
+        if changed:
+            self._topics.update(changed)
+            self._touch()
+
+    def _touch(self) -> None:
+        self._version = self._version.next(self._now_ms())
+        self.changed()

@@ -1,0 +1,77 @@
+"""The name server's settings: namesrv.conf of RocketMQ, read as it is. [NamesrvConfig, NettyServerConfig]"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from ariane.errors import ConfigError, ProtocolError
+from ariane.protocol import java_properties
+
+
+class NameServerConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Defaults are those of 4.9.4."""
+
+    listen_port: int = 9876
+    """Where brokers and clients connect; 0 takes a free port."""
+    kv_config_path: str = msgspec.field(default_factory=lambda: str(Path.home() / "namesrv" / "kvConfig.json"))
+    """The file of the KV table."""
+    order_message_enable: bool = False
+    """Put the ORDER_TOPIC_CONFIG of a topic into its route."""
+    server_channel_max_idle_time_seconds: int = 120
+    """s of silence after which a connection is closed, and its broker forgotten."""
+
+
+# What UPDATE_NAMESRV_CONFIG (318) may change while the server runs. Paths and ports are not among them: whoever may send a
+# request could otherwise write a file of his choice (CVE-2023-37582).
+CHANGEABLE = frozenset({"orderMessageEnable"})
+
+WITHOUT_EFFECT = dict.fromkeys(
+    (
+        "rocketmqHome", "configStorePath", "productEnvName", "clusterTest", "serverWorkerThreads",
+        "serverSelectorThreads", "serverCallbackExecutorThreads", "serverOnewaySemaphoreValue",
+        "serverAsyncSemaphoreValue", "serverSocketSndBufSize", "serverSocketRcvBufSize", "serverSocketBacklog",
+        "serverPooledByteBufAllocatorEnable", "useEpollNativeSelector", "writeBufferHighWaterMark",
+        "writeBufferLowWaterMark",
+    ),
+    "4.9.4 needs it, this name server does not",
+)  # fmt: skip
+
+
+def load(path: Path) -> tuple[NameServerConfig, list[str]]:
+    """The settings of a namesrv.conf, and a line about each key that changes nothing. ConfigError names a bad value."""
+    try:
+        return parse(java_properties.parse(path.read_text(encoding="utf-8")))
+    except OSError as error:
+        raise ConfigError("-c", str(path), f"cannot be read: {error.strerror}") from error
+    except ProtocolError as error:
+        raise ConfigError("-c", str(path), str(error)) from error
+
+
+def parse(properties: dict[str, str]) -> tuple[NameServerConfig, list[str]]:
+    config, others = java_properties.settings(NameServerConfig, properties)
+    if not 0 <= config.listen_port < 65536:
+        raise ConfigError("listenPort", config.listen_port, "use 0 (any free port) to 65535")
+    remarks = [
+        f"{key} has no effect: {WITHOUT_EFFECT[key]}" if key in WITHOUT_EFFECT else f"{key} is unknown and ignored"
+        for key in others
+    ]
+    return config, remarks
+
+
+def texts(config: NameServerConfig) -> dict[str, str]:
+    """Key and text of every setting, as namesrv.conf writes them."""
+    return java_properties.texts(config)
+
+
+def changed(config: NameServerConfig, properties: dict[str, str]) -> NameServerConfig:
+    """`config` with what code 318 asks for. ConfigError when it asks for more than may be changed."""
+    known = texts(config)
+    for key, text in properties.items():
+        if key in known and key not in CHANGEABLE and text != known[key]:
+            raise ConfigError(
+                key, text, "it cannot be changed while the name server runs: change namesrv.conf and restart"
+            )
+    wanted = {key: text for key, text in properties.items() if key in CHANGEABLE}
+    return parse({**known, **wanted})[0]

@@ -1,0 +1,188 @@
+"""What a name server serves: every code of reference remoting-protocol 3.3. [DefaultRequestProcessor]"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from ariane.errors import ConfigError, ProtocolError, ReplyError
+from ariane.model import host
+from ariane.model.topic import DataVersion, topic_name_fault
+from ariane.nameserver import config as settings
+from ariane.nameserver import registration
+from ariane.nameserver.config import NameServerConfig
+from ariane.nameserver.kv import ORDER_TOPIC_CONFIG, KvTable
+from ariane.nameserver.routes import UNIT, UNIT_SUB, Routes
+from ariane.net.connection import Handler, Peer, Reply
+from ariane.protocol import fastjson, java_properties
+from ariane.protocol.codes import VERSION, RequestCode, ResponseCode
+from ariane.protocol.command import Command
+from ariane.protocol.requests import fields, typed
+from ariane.protocol.requests.routing import (
+    BrokerName,
+    BrokerRef,
+    ClusterRef,
+    DeleteTopicRoute,
+    KvKey,
+    KvNamespace,
+    PutKv,
+    RegisterBroker,
+    RouteRequest,
+    TopicList,
+    TopicRoute,
+)
+from ariane.protocol.requests.routing import KvTable as KvBody
+
+BROKERS_MAX = 10_000
+
+
+class Handlers:
+    """The handlers share the route table, the KV table and the settings that code 318 may change."""
+
+    def __init__(
+        self, routes: Routes, kv: KvTable, config: NameServerConfig, monotonic_ms: Callable[[], float]
+    ) -> None:
+        self._routes = routes
+        self._kv = kv
+        self._config = config
+        self._monotonic_ms = monotonic_ms
+
+    def table(self) -> dict[int, Handler]:
+        code = RequestCode
+        return {
+            code.PUT_KV_CONFIG: self.put_kv,
+            code.GET_KV_CONFIG: self.get_kv,
+            code.DELETE_KV_CONFIG: self.delete_kv,
+            code.GET_KVLIST_BY_NAMESPACE: self.kv_namespace,
+            code.REGISTER_BROKER: self.register,
+            code.UNREGISTER_BROKER: self.unregister,
+            code.QUERY_DATA_VERSION: self.query_data_version,
+            code.GET_ROUTEINFO_BY_TOPIC: self.route,
+            code.GET_BROKER_CLUSTER_INFO: lambda command, peer: Reply(body=fastjson.write(self._routes.clusters())),
+            code.WIPE_WRITE_PERM_OF_BROKER: self.wipe_write_perm,
+            code.ADD_WRITE_PERM_OF_BROKER: self.add_write_perm,
+            code.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: lambda command, peer: _topics(self._routes.topics()),
+            code.DELETE_TOPIC_IN_NAMESRV: self.delete_topic,
+            code.GET_TOPICS_BY_CLUSTER: self.topics_of_cluster,
+            code.GET_SYSTEM_TOPIC_LIST_FROM_NS: lambda command, peer: _topics(*self._routes.system_topics()),
+            code.GET_UNIT_TOPIC_LIST: lambda command, peer: _topics(self._routes.topics_by_unit(UNIT)),
+            code.GET_HAS_UNIT_SUB_TOPIC_LIST: lambda command, peer: _topics(self._routes.topics_by_unit(UNIT_SUB)),
+            code.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: lambda command, peer: _topics(
+                self._routes.topics_by_unit(UNIT_SUB, UNIT)
+            ),
+            code.UPDATE_NAMESRV_CONFIG: self.update_config,
+            code.GET_NAMESRV_CONFIG: self.get_config,
+        }
+
+    # --- brokers ---
+
+    def register(self, command: Command, peer: Peer) -> Reply:
+        header = typed(command, RegisterBroker)
+        host.parse(header.broker_addr)
+        if fault := topic_name_fault(header.broker_name) or topic_name_fault(header.cluster_name):
+            raise ProtocolError(f"registration refused, broker and cluster name a topic too: {fault}")
+        if self._routes.broker_count() >= BROKERS_MAX and not self._routes.knows(header.broker_name):
+            raise ReplyError(ResponseCode.SYSTEM_ERROR, f"this name server knows {BROKERS_MAX} brokers already")
+        body = registration.decode(header, command.body, command.version)
+        answer = self._routes.register(header, body, peer.id, self._monotonic_ms())
+        ordered = self._kv.namespace(ORDER_TOPIC_CONFIG)
+        return Reply(fields=fields(answer), body=fastjson.write(KvBody(ordered)) if ordered is not None else b"")
+
+    def unregister(self, command: Command, peer: Peer) -> Reply:
+        self._routes.unregister(typed(command, BrokerRef))
+        return Reply()
+
+    def query_data_version(self, command: Command, peer: Peer) -> Reply:
+        """Whether a broker that says its version would bring something new by registering."""
+        version = fastjson.decode(command.body, DataVersion)
+        known = self._routes.seen_version(typed(command, BrokerRef), version, self._monotonic_ms())
+        changed = {"changed": "false" if known == version else "true"}
+        return Reply(fields=changed, body=fastjson.write(known) if known is not None else b"")
+
+    # --- routes ---
+
+    def route(self, command: Command, peer: Peer) -> Reply:
+        """TopicRouteData; its broker ids are quoted for who can read that, bare for older clients."""
+        request = typed(command, RouteRequest)
+        found = self._routes.route(request.topic)
+        if found is None:
+            remark = f"No topic route info in name server for the topic: {request.topic}"
+            return Reply(ResponseCode.TOPIC_NOT_EXIST, remark=remark)
+        if self._config.order_message_enable:
+            conf = self._kv.get(ORDER_TOPIC_CONFIG, request.topic)
+            found = msgspec.structs.replace(found, order_topic_conf=conf)
+        standard = command.version >= VERSION or request.accept_standard_json_only
+        return Reply(body=_standard_json(found) if standard else fastjson.write(found))
+
+    def delete_topic(self, command: Command, peer: Peer) -> Reply:
+        request = typed(command, DeleteTopicRoute)
+        self._routes.delete_topic(request.topic, request.cluster_name)
+        return Reply()
+
+    def topics_of_cluster(self, command: Command, peer: Peer) -> Reply:
+        return _topics(self._routes.topics_of_cluster(typed(command, ClusterRef).cluster))
+
+    def wipe_write_perm(self, command: Command, peer: Peer) -> Reply:
+        count = self._routes.wipe_write_perm(typed(command, BrokerName).broker_name)
+        return Reply(fields={"wipeTopicCount": str(count)})
+
+    def add_write_perm(self, command: Command, peer: Peer) -> Reply:
+        count = self._routes.add_write_perm(typed(command, BrokerName).broker_name)
+        return Reply(fields={"addTopicCount": str(count)})
+
+    # --- KV table ---
+
+    def put_kv(self, command: Command, peer: Peer) -> Reply:
+        request = typed(command, PutKv)
+        if not request.namespace or not request.key:
+            return Reply(ResponseCode.SYSTEM_ERROR, remark="namespace or key is null")
+        self._kv.put(request.namespace, request.key, request.value)
+        return Reply()
+
+    def get_kv(self, command: Command, peer: Peer) -> Reply:
+        request = typed(command, KvKey)
+        value = self._kv.get(request.namespace, request.key)
+        if value is None:
+            remark = f"No config item, Namespace: {request.namespace} Key: {request.key}"
+            return Reply(ResponseCode.QUERY_NOT_FOUND, {}, remark)
+        return Reply(fields={"value": value})
+
+    def delete_kv(self, command: Command, peer: Peer) -> Reply:
+        request = typed(command, KvKey)
+        self._kv.delete(request.namespace, request.key)
+        return Reply()
+
+    def kv_namespace(self, command: Command, peer: Peer) -> Reply:
+        namespace = typed(command, KvNamespace).namespace
+        values = self._kv.namespace(namespace)
+        if values is None:
+            return Reply(ResponseCode.QUERY_NOT_FOUND, remark=f"No config item, Namespace: {namespace}")
+        return Reply(body=fastjson.write(KvBody(values)))
+
+    # --- settings ---
+
+    def update_config(self, command: Command, peer: Peer) -> Reply:
+        try:
+            wanted = java_properties.parse(command.body.decode())
+            self._config = settings.changed(self._config, wanted)
+        except (ConfigError, ProtocolError, UnicodeDecodeError) as error:
+            return Reply(ResponseCode.SYSTEM_ERROR, remark=str(error))
+        return Reply()
+
+    def get_config(self, command: Command, peer: Peer) -> Reply:
+        return Reply(body=java_properties.write(settings.texts(self._config)).encode())
+
+
+def _standard_json(route: TopicRoute) -> bytes:
+    """JSON with quoted map keys; absent members left out, as fastjson does."""
+    members = {
+        field.encode_name: value
+        for field in msgspec.structs.fields(TopicRoute)
+        if (value := getattr(route, field.name)) is not None
+    }
+    return msgspec.json.encode(members)
+
+
+def _topics(names: list[str], broker_addr: str | None = None) -> Reply:
+    return Reply(body=fastjson.write(TopicList(broker_addr, tuple(names))))

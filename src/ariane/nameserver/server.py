@@ -1,0 +1,76 @@
+"""The name server, wired.
+
+async with NameServer(config) as name_server:
+    ... name_server.addr serves until the block ends
+"""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from ariane.clock import SYSTEM_CLOCK, Clock
+from ariane.nameserver.config import NameServerConfig
+from ariane.nameserver.handlers import Handlers
+from ariane.nameserver.kv import KvTable
+from ariane.nameserver.routes import Routes
+from ariane.net.connection import Handler, Peer
+from ariane.net.interfaces import local_ip
+from ariane.net.server import Server
+from ariane.net.tasks import Tasks
+
+log = logging.getLogger("ariane.nameserver")
+
+SCAN_S = 10.0
+SCAN_FIRST_S = 5.0
+
+
+class NameServer:
+    """One name server. `addr` is where it serves, once started."""
+
+    def __init__(self, config: NameServerConfig, *, clock: Clock = SYSTEM_CLOCK) -> None:
+        self.config = config
+        self.addr = ""
+        self._clock = clock
+        self._routes = Routes()
+        self._tasks = Tasks("name server")
+
+    async def __aenter__(self) -> Self:
+        config = self.config
+        kv = KvTable(Path(config.kv_config_path))
+        handlers: dict[int, Handler] = Handlers(self._routes, kv, config, self._monotonic_ms).table()
+        self._server = Server(
+            handlers,
+            "0.0.0.0",  # noqa: S104 - a name server serves its network
+            config.listen_port,
+            on_lost=self._lost,
+            idle_s=config.server_channel_max_idle_time_seconds,
+        )
+        await self._server.__aenter__()
+        self.addr = f"{local_ip()}:{self._server.port}"
+        self._tasks.every(SCAN_S, self._expire, "forget silent brokers", first_s=SCAN_FIRST_S)
+        log.info("name server serves at port %d", self._server.port)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._tasks.close()
+        await self._server.__aexit__(kind, error, trace)
+
+    @property
+    def port(self) -> int:
+        return self._server.port
+
+    def _lost(self, peer: Peer) -> None:
+        for addr in self._routes.lost(peer.id):
+            log.warning("broker %s is forgotten: its connection closed", addr)
+
+    async def _expire(self) -> None:
+        for addr in self._routes.expire(self._monotonic_ms()):
+            log.warning("broker %s is forgotten: it was silent for too long", addr)
+
+    def _monotonic_ms(self) -> float:
+        return self._clock.monotonic() * 1000

@@ -1,0 +1,110 @@
+"""Java properties text: broker.conf, namesrv.conf, and the bodies of the codes 25, 26, 318 and 319. [java.util.Properties]
+
+    key = value      key: value      key value      # comment      ! comment      a line ends with \\ to go on in the next
+
+Backslash escapes (`\\t \\n \\f \\r \\uXXXX`, any other character stands for itself) are read as Java reads them. Written is what
+RocketMQ writes: `key=value` and a line feed, without escapes. Reference: remoting-protocol 8.3.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, TypeVar
+
+import msgspec
+
+from ariane.errors import ConfigError, ProtocolError
+
+Settings = TypeVar("Settings", bound=msgspec.Struct)
+
+_ESCAPED = {"t": "\t", "n": "\n", "f": "\f", "r": "\r"}
+_BLANK = " \t\f"
+_KEY = re.compile(r"((?:\\.|[^\\=: \t\f])*)[ \t\f]*[=:]?[ \t\f]*(.*)", re.DOTALL)
+_HEX = re.compile("[0-9a-fA-F]{4}")
+
+
+def parse(text: str) -> dict[str, str]:
+    """Keys and values; the last of equal keys wins. ProtocolError at a malformed `\\u` escape."""
+    properties = {}
+    for line in _logical_lines(text):
+        match = _KEY.match(line)
+        assert match is not None
+        properties[_unescaped(match[1])] = _unescaped(match[2])
+    return properties
+
+
+def write(properties: Mapping[str, str]) -> str:
+    return "".join(f"{key}={value}\n" for key, value in properties.items())
+
+
+def settings(kind: type[Settings], properties: Mapping[str, str]) -> tuple[Settings, dict[str, str]]:
+    """A `kind` (members bool, int or str, named on the wire by its `rename`) and the properties that it has no member for.
+
+    Booleans as Java reads them: only `true`, in any case, is true. ConfigError for a number that is none.
+    """
+    fields = {field.encode_name: field for field in msgspec.structs.fields(kind)}
+    values = {
+        fields[key].name: _typed(key, text.strip(), fields[key].type)
+        for key, text in properties.items()
+        if key in fields
+    }
+    return kind(**values), {key: text for key, text in properties.items() if key not in fields}
+
+
+def texts(config: msgspec.Struct) -> dict[str, str]:
+    """Key and text of every setting, as a file writes them."""
+    fields = msgspec.structs.fields(type(config))
+    return {field.encode_name: _text(getattr(config, field.name)) for field in fields}
+
+
+def _typed(key: str, text: str, kind: Any) -> Any:
+    if kind is bool:
+        return text.lower() == "true"
+    if kind is int:
+        try:
+            return int(text)
+        except ValueError:
+            raise ConfigError(key, text, "it has to be a whole number") from None
+    return text
+
+
+def _text(value: Any) -> str:
+    return ("true" if value else "false") if isinstance(value, bool) else str(value)
+
+
+def _logical_lines(text: str) -> Iterator[str]:
+    """Lines with their continuations joined; without blank lines and comments."""
+    joined = ""
+    going_on = False
+    for raw in re.split(r"\r\n|\r|\n", text):
+        line = raw.lstrip(_BLANK)
+        if not going_on and (not line or line[0] in "#!"):
+            continue
+        backslashes = len(line) - len(line.rstrip("\\"))
+        going_on = backslashes % 2 == 1
+        joined += line[:-1] if going_on else line
+        if not going_on:
+            yield joined
+            joined = ""
+    if joined:
+        yield joined
+
+
+def _unescaped(text: str) -> str:
+    parts = []
+    at = 0
+    while (slash := text.find("\\", at)) >= 0:
+        parts.append(text[at:slash])
+        escape = text[slash + 1 : slash + 2]
+        at = slash + 2
+        if escape == "u":
+            digits = text[at : at + 4]
+            if not _HEX.fullmatch(digits):
+                raise ProtocolError(f"malformed \\uxxxx escape in a properties text: \\u{digits}")
+            parts.append(chr(int(digits, 16)))
+            at += 4
+        else:
+            parts.append(_ESCAPED.get(escape, escape))
+    parts.append(text[at:])
+    return "".join(parts)

@@ -1,0 +1,1 @@
+"""What tests of programs that use Ariane need: a cluster in this process, a disk that fails, real Java peers."""

@@ -1,0 +1,329 @@
+"""Real Java 4.9.4 peers for interop tests and benches: name server, broker, clients, tools, in processes of their own.
+
+    if reason := java.available(): pytest.skip(reason)
+    with java.name_server(home / "ns") as ns, java.broker(home / "b", ns.addr) as broker:
+        lines = java.run("ariane.peers.Produce", [ns.addr, "T", "P", "10"])      # JSON lines, one a message
+        with java.start("ariane.peers.Consume", [ns.addr, "T", "G", "*", "10", "30"]) as consumer: ...
+        java.run(java.ADMIN, ["clusterList", "-n", ns.addr])
+
+The jars come from Maven Central once, into ARIANE_PEERS_DIR (default ~/.cache/ariane/peers), with our own small programs
+(`peers/`) compiled beside them. All processes end with the `with` block, and with this process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+PEERS = Path(__file__).resolve().parent / "peers"
+ADMIN = "org.apache.rocketmq.tools.command.MQAdminStartup"
+BENCHMARK_PRODUCER = "org.apache.rocketmq.example.benchmark.Producer"
+JAVA_MIN = 17
+READY_S = 60.0
+STOP_S = 30.0
+TEST_HEAP = ("-Xms256m", "-Xmx512m")
+
+# What 4.9.4 reaches into on Java 17.
+_OPENS = (
+    "--add-opens=java.base/java.lang=ALL-UNNAMED",
+    "--add-opens=java.base/java.nio=ALL-UNNAMED",
+    "--add-opens=java.base/sun.nio.ch=ALL-UNNAMED",
+    "--add-opens=java.base/jdk.internal.ref=ALL-UNNAMED",
+    "--add-exports=java.base/jdk.internal.ref=ALL-UNNAMED",
+    "--add-exports=java.base/sun.nio.ch=ALL-UNNAMED",
+)
+
+_LOGBACK = """<configuration>
+  <appender name="file" class="ch.qos.logback.core.FileAppender">
+    <file>{home}/server.log</file><encoder><pattern>%d %p %t %logger - %m%n</pattern></encoder>
+  </appender>
+  <root level="INFO"><appender-ref ref="file"/></root>
+</configuration>
+"""
+
+
+class Server(NamedTuple):
+    """A running Java name server or broker."""
+
+    addr: str
+    process: subprocess.Popen[str]
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+
+class Program:
+    """A running Java program; `lines` gives what it prints."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self.process = process
+        self._lines: list[str] = []
+        self._more = threading.Condition()
+        self._ended = False
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def lines(self, deadline: float) -> Iterator[str]:
+        """Lines as they come, until the program ends or `time.monotonic()` passes `deadline`."""
+        at = 0
+        while True:
+            with self._more:
+                while at == len(self._lines) and not self._ended:
+                    if not self._more.wait(max(0.0, deadline - time.monotonic())):
+                        return
+                if at == len(self._lines):
+                    return
+                line = self._lines[at]
+            at += 1
+            yield line
+
+    def events(self, deadline: float) -> Iterator[Any]:
+        """The lines that are JSON objects, decoded."""
+        for line in self.lines(deadline):
+            if line.startswith("{"):
+                yield json.loads(line)
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            with self._more:
+                self._lines.append(line.rstrip("\n"))
+                self._more.notify_all()
+        with self._more:
+            self._ended = True
+            self._more.notify_all()
+
+
+# --- what is there ---
+
+
+@functools.cache
+def available() -> str | None:
+    """None when the peers can be run here, else the reason why not."""
+    java = shutil.which("java")
+    if java is None:
+        return f"no java on the PATH; Java >= {JAVA_MIN} is needed (apt-get install openjdk-17-jdk-headless)"
+    version = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
+    found = re.search(r'version "(\d+)', version)
+    if found is None or int(found[1]) < JAVA_MIN:
+        return f"Java >= {JAVA_MIN} is needed, found: {version.splitlines()[0] if version else 'none'}"
+    if not _ready(_cache()):
+        for tool, package in (("mvn", "maven"), ("javac", "openjdk-17-jdk-headless")):
+            if shutil.which(tool) is None:
+                return f"no {tool} on the PATH to get the Java peers with (apt-get install {package})"
+        try:
+            _fill(_cache())
+        except subprocess.CalledProcessError as error:
+            text = str(error.output or error).strip()
+            return f"Maven Central did not give the Java peers: {text.splitlines()[0] if text else error}"
+    return None
+
+
+def classpath() -> str:
+    """Jars and our programs, for `java -cp`. Call `available` first."""
+    return f"{_cache()}/lib/*:{_cache()}/classes"
+
+
+def _cache() -> Path:
+    """One directory for each state of `peers/`."""
+    digest = hashlib.sha256()
+    for path in sorted(PEERS.rglob("*.*")):
+        digest.update(path.read_bytes())
+    root = Path(os.environ.get("ARIANE_PEERS_DIR", Path.home() / ".cache" / "ariane" / "peers"))
+    return root / digest.hexdigest()[:16]
+
+
+def _ready(cache: Path) -> bool:
+    return (cache / "classes").is_dir()
+
+
+def _fill(cache: Path) -> None:
+    """Fetch and compile beside `cache`, then move it into place: two processes may do so at once."""
+    cache.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=cache.parent) as place:
+        made = Path(place) / "made"
+        maven = ["mvn", "-q", "-B", "-f", str(PEERS / "pom.xml"), "dependency:copy-dependencies"]
+        _checked([*maven, f"-DoutputDirectory={made / 'lib'}", f"-Dproject.build.directory={place}/target"])
+        sources = sorted(map(str, PEERS.rglob("*.java")))
+        _checked(["javac", "-nowarn", "-cp", f"{made}/lib/*", "-d", str(made / "classes"), *sources])
+        try:
+            made.rename(cache)
+        except OSError:
+            if not _ready(cache):
+                raise
+
+
+def _checked(command: Sequence[str]) -> None:
+    subprocess.run(command, check=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+# --- servers ---
+
+
+def free_port(span: int = 3) -> int:
+    """A port that is free now with its neighbours: a broker takes port − 2, port and port + 1."""
+    while True:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = int(probe.getsockname()[1])
+        if port < 20_000:
+            continue
+        with contextlib.ExitStack() as stack, contextlib.suppress(OSError):
+            for neighbour in range(port - span + 1, port + 2):
+                stack.enter_context(socket.socket()).bind(("127.0.0.1", neighbour))
+            return port
+
+
+@contextlib.contextmanager
+def name_server(
+    home: Path, *, port: int = 0, properties: Mapping[str, str] | None = None, jvm_args: Sequence[str] = TEST_HEAP
+) -> Iterator[Server]:
+    """A Java name server with its files in `home`."""
+    port = port or free_port()
+    settings = {"listenPort": str(port), "kvConfigPath": str(home / "kvConfig.json"), **(properties or {})}
+    main = "org.apache.rocketmq.namesrv.NamesrvStartup"
+    with _server(main, home, settings, port, jvm_args, wait=True) as server:
+        yield server
+
+
+@contextlib.contextmanager
+def broker(
+    home: Path,
+    namesrv: str,
+    *,
+    port: int = 0,
+    properties: Mapping[str, str] | None = None,
+    jvm_args: Sequence[str] = TEST_HEAP,
+    wait: bool = True,
+) -> Iterator[Server]:
+    """A Java broker `broker-a` at 127.0.0.1, its store in home/store. With `wait` it has registered when this returns."""
+    port = port or free_port()
+    settings = {
+        "brokerName": "broker-a",
+        "brokerIP1": "127.0.0.1",
+        "brokerIP2": "127.0.0.1",
+        "listenPort": str(port),
+        "namesrvAddr": namesrv,
+        "storePathRootDir": str(home / "store"),
+        "storePathCommitLog": str(home / "store" / "commitlog"),
+        **(properties or {}),
+    }
+    with _server("org.apache.rocketmq.broker.BrokerStartup", home, settings, port, jvm_args, wait=wait) as server:
+        yield server
+
+
+@contextlib.contextmanager
+def _server(
+    main: str, home: Path, settings: Mapping[str, str], port: int, jvm_args: Sequence[str], *, wait: bool
+) -> Iterator[Server]:
+    path = _configure_logs(home) / "server.conf"
+    path.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
+    output = (home / "output.log").open("a")
+    java = [*jvm_args, f"-Drocketmq.home.dir={home}", f"-Duser.home={home}"]
+    process = _spawn([*java, "-cp", classpath(), main, "-c", str(path)], output)
+    server = Server(f"127.0.0.1:{port}", process)
+    try:
+        if wait:
+            _wait_until_ready(process, port, home / "output.log")
+        yield server
+    finally:
+        _stop(process)
+        output.close()
+
+
+def _configure_logs(home: Path) -> Path:
+    """Have everything that a peer logs go to a file in `home`; its conf directory."""
+    conf = home / "conf"
+    conf.mkdir(parents=True, exist_ok=True)
+    for name in ("namesrv", "broker", "tools"):
+        (conf / f"logback_{name}.xml").write_text(_LOGBACK.format(home=home))
+    return conf
+
+
+def _wait_until_ready(process: subprocess.Popen[str], port: int, output: Path) -> None:
+    """The boot message comes last, after the port is open and (a broker) the first registration went out."""
+    deadline = time.monotonic() + READY_S
+    while "boot success" not in output.read_text():
+        if process.poll() is not None:
+            raise RuntimeError(f"the Java server ended with {process.returncode}:\n{output.read_text()[-4000:]}")
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"the Java server at port {port} is not ready after {READY_S} s")
+        time.sleep(0.05)
+
+
+# --- programs ---
+
+
+@contextlib.contextmanager
+def start(
+    main: str, args: Sequence[str], *, jvm_args: Sequence[str] = TEST_HEAP, home: Path | None = None
+) -> Iterator[Program]:
+    """A Java program that runs until the block ends, or until it ends by itself."""
+    with tempfile.TemporaryDirectory() as own:
+        place = home or Path(own)
+        _configure_logs(place)
+        java = [*jvm_args, f"-Duser.home={place}", f"-Drocketmq.home.dir={place}"]
+        process = _spawn([*java, "-cp", classpath(), main, *args], subprocess.PIPE)
+        try:
+            yield Program(process)
+        finally:
+            _stop(process)
+
+
+def run(
+    main: str, args: Sequence[str], *, timeout_s: float = 120, jvm_args: Sequence[str] = TEST_HEAP, status: int = 0
+) -> list[str]:
+    """The lines that a Java program printed. RuntimeError with its output when it did not end with `status` in time."""
+    with start(main, args, jvm_args=jvm_args) as program:
+        lines = list(program.lines(time.monotonic() + timeout_s))
+        ended = program.process.poll() if program.process.poll() is not None else _wait(program.process, 5)
+        if ended != status:
+            raise RuntimeError(f"{main} {' '.join(args)} ended with {ended}:\n" + "\n".join(lines[-40:]))
+        return lines
+
+
+def events(lines: Sequence[str]) -> list[Any]:
+    """The JSON objects among `lines`."""
+    return [json.loads(line) for line in lines if line.startswith("{")]
+
+
+def _spawn(args: Sequence[str], output: Any) -> subprocess.Popen[str]:
+    command = ["java", *_OPENS, *args]
+    if setpriv := shutil.which("setpriv"):
+        command = [setpriv, "--pdeathsig", "KILL", *command]
+    env = {name: value for name, value in os.environ.items() if name != "NAMESRV_ADDR"}
+    return subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, text=True, env=env
+    )
+
+
+def _stop(process: subprocess.Popen[str]) -> None:
+    if process.poll() is None:
+        process.send_signal(signal.SIGTERM)
+        if _wait(process, STOP_S) is None:
+            process.kill()
+            process.wait()
+    if process.stdout is not None:
+        process.stdout.close()
+
+
+def _wait(process: subprocess.Popen[str], seconds: float) -> int | None:
+    try:
+        return process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        return None

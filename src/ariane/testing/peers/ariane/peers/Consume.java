@@ -1,0 +1,48 @@
+package ariane.peers;
+
+import java.util.Map;
+import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.TimeUnit;
+import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
+import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
+import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyStatus;
+import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
+import org.apache.rocketmq.client.consumer.listener.MessageListenerOrderly;
+import org.apache.rocketmq.client.consumer.rebalance.AllocateMessageQueueAveragely;
+import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
+import org.apache.rocketmq.common.message.MessageExt;
+
+/** Prints messages until `count` came (0: until it is stopped) or time is over (status 3): namesrv topic group expression count seconds [name=value ...]. */
+public final class Consume {
+    public static void main(String[] args) throws Exception {
+        Map<String, String> options = Produce.options(args, 6);
+        int count = Integer.parseInt(args[4]);
+        CountDownLatch left = new CountDownLatch(count == 0 ? Integer.MAX_VALUE : count);
+        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(
+            args[2], null, new AllocateMessageQueueAveragely(), options.containsKey("trace"), null);
+        consumer.setNamesrvAddr(args[0]);
+        consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
+        consumer.subscribe(args[1], args[3]);
+        if (options.containsKey("orderly")) {
+            consumer.registerMessageListener((MessageListenerOrderly) (messages, context) -> {
+                messages.forEach(message -> print(message, left));
+                return ConsumeOrderlyStatus.SUCCESS;
+            });
+        } else {
+            consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
+                messages.forEach(message -> print(message, left));
+                return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
+            });
+        }
+        consumer.start();
+        boolean all = left.await(Long.parseLong(args[5]), TimeUnit.SECONDS);
+        Thread.sleep(options.containsKey("trace") ? 1500 : 0);
+        consumer.shutdown();
+        System.exit(all ? 0 : 3);
+    }
+
+    static synchronized void print(MessageExt message, CountDownLatch left) {
+        System.out.println(Json.of(message));
+        left.countDown();
+    }
+}

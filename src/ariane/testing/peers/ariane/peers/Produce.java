@@ -1,0 +1,74 @@
+package ariane.peers;
+
+import java.nio.charset.StandardCharsets;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Map;
+import org.apache.rocketmq.client.producer.DefaultMQProducer;
+import org.apache.rocketmq.client.producer.SendResult;
+import org.apache.rocketmq.common.message.Message;
+
+/** Sends `count` messages and prints one JSON line for each: namesrv topic group count [name=value ...]. */
+public final class Produce {
+    public static void main(String[] args) throws Exception {
+        String topic = args[1];
+        int count = Integer.parseInt(args[3]);
+        Map<String, String> options = options(args, 4);
+        DefaultMQProducer producer = new DefaultMQProducer(args[2], options.containsKey("trace"));
+        producer.setNamesrvAddr(args[0]);
+        producer.setSendMsgTimeout(10_000);
+        producer.start();
+        String[] tags = options.getOrDefault("tags", "").split(",");
+        int size = Integer.parseInt(options.getOrDefault("size", "0"));
+        int batch = Integer.parseInt(options.getOrDefault("batch", "1"));
+        int orders = Integer.parseInt(options.getOrDefault("orders", "0"));
+        for (int at = 0; at < count; at += batch) {
+            List<Message> messages = new ArrayList<>();
+            for (int number = at; number < Math.min(count, at + batch); number++) {
+                String key = options.getOrDefault("keys", "K") + "-" + (orders > 0 ? number % orders : number);
+                messages.add(new Message(topic, tags[number % tags.length], key, body(number, size)));
+            }
+            final int order = orders > 0 ? at % orders : -1;
+            SendResult result;
+            if (batch > 1) {
+                result = producer.send(messages);
+            } else if (order >= 0) {
+                result = producer.send(messages.get(0), (queues, message, arg) -> queues.get(order % queues.size()), null);
+            } else {
+                result = producer.send(messages.get(0));
+            }
+            String[] ids = result.getMsgId().split(",");
+            String[] offsetIds = result.getOffsetMsgId().split(",");
+            for (int i = 0; i < messages.size(); i++) {
+                System.out.println(new Json().put("msgId", ids[i]).put("offsetMsgId", offsetIds[i])
+                    .put("queueId", result.getMessageQueue().getQueueId()).put("queueOffset", result.getQueueOffset() + i)
+                    .put("key", messages.get(i).getKeys()).put("status", result.getSendStatus().name()));
+            }
+        }
+        if (options.containsKey("trace")) {
+            Thread.sleep(1500); // the 4.9.4 dispatcher drops what is younger than 500 ms at shutdown
+        }
+        producer.shutdown();
+    }
+
+    static byte[] body(int number, int size) {
+        byte[] text = ("message " + number).getBytes(StandardCharsets.UTF_8);
+        if (size <= text.length) {
+            return text;
+        }
+        byte[] body = Arrays.copyOf(text, size);
+        Arrays.fill(body, text.length, size, (byte) 'x');
+        return body;
+    }
+
+    static Map<String, String> options(String[] args, int from) {
+        Map<String, String> options = new HashMap<>();
+        for (int i = from; i < args.length; i++) {
+            String[] pair = args[i].split("=", 2);
+            options.put(pair[0], pair.length > 1 ? pair[1] : "");
+        }
+        return options;
+    }
+}

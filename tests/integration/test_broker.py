@@ -1,0 +1,391 @@
+"""The broker over its socket: what clients rely on, answer by answer."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from ariane.broker.broker import Broker
+from ariane.broker.config import BrokerConfig
+from ariane.model import ids
+from ariane.net.client import Connections
+from ariane.net.connection import Peer, Reply
+from ariane.protocol import batch, fastjson, properties, record
+from ariane.protocol.codes import RequestCode, ResponseCode
+from ariane.protocol.command import Command
+from ariane.protocol.requests import typed
+from ariane.protocol.requests.admin import CreateTopic, TopicRef
+from ariane.protocol.requests.clients import (
+    ConsumerData,
+    ConsumerList,
+    GroupRef,
+    HeartbeatData,
+    LockBatch,
+    LockBatchAnswer,
+    SubscriptionData,
+    UnregisterClient,
+    WireQueue,
+)
+from ariane.protocol.requests.messaging import (
+    COMMIT_OFFSET,
+    SUBSCRIPTION,
+    SUSPEND,
+    OffsetAnswer,
+    PullMessage,
+    PullMessageAnswer,
+    QueryConsumerOffset,
+    QueueRef,
+    SearchOffset,
+    SendMessage,
+    SendMessageAnswer,
+    UpdateConsumerOffset,
+    ViewMessage,
+)
+
+SMALL = {"mapped_file_size_commit_log": 1 << 20, "mapped_file_size_consume_queue": 20_000}
+
+
+def config(path: Path, **settings: object) -> BrokerConfig:
+    values = {**SMALL, "broker_name": "broker-a", "broker_ip1": "127.0.0.1", "listen_port": 0, **settings}
+    return BrokerConfig(store_path_root_dir=str(path), namesrv_addr="", **values)  # type: ignore[arg-type]
+
+
+class Client:
+    """A peer that speaks to one broker, request by request."""
+
+    def __init__(self, peers: Connections, addr: str) -> None:
+        self.addr = addr
+        self._peers = peers
+
+    async def call(self, code: int, header: object = None, body: bytes = b"", timeout_ms: float = 3000) -> Command:
+        return await self._peers.request(self.addr, code, header, body, timeout_ms=timeout_ms)  # type: ignore[arg-type]
+
+    async def send(self, topic: str = "T", body: bytes = b"hello", queue_id: int = 0, **own: str) -> Command:
+        header = SendMessage("P", topic, "TBW102", 4, queue_id, 0, 1234, 7, properties.encode(own) if own else None)
+        return await self.call(RequestCode.SEND_MESSAGE_V2, header, body)
+
+    async def pull(
+        self,
+        offset: int = 0,
+        *,
+        topic: str = "T",
+        queue_id: int = 0,
+        flag: int = SUBSCRIPTION,
+        expression: str | None = "*",
+        hold_ms: int = 0,
+        commit: int = 0,
+        most: int = 32,
+    ) -> Command:
+        header = PullMessage("G", topic, queue_id, offset, most, flag, commit, hold_ms, expression, 0, None)
+        return await self.call(RequestCode.PULL_MESSAGE, header, timeout_ms=hold_ms + 3000)
+
+    async def heartbeat(self, client_id: str, *topics: SubscriptionData) -> Command:
+        data = HeartbeatData(client_id, (ConsumerData(group_name="G", subscription_data_set=topics),))
+        return await self.call(RequestCode.HEART_BEAT, body=fastjson.write(data))
+
+
+def against_broker(
+    settings: BrokerConfig,
+    work: Callable[[Client], Awaitable[None]],
+    handlers: dict[int, Callable[[Command, Peer], Reply | None]] | None = None,
+) -> None:
+    async def run() -> None:
+        async with Broker(settings) as broker, Connections(handlers or {}) as peers:
+            await work(Client(peers, broker.addr))
+
+    asyncio.run(asyncio.wait_for(run(), 60))
+
+
+def bodies(answer: Command) -> list[bytes]:
+    return [one.body for one in record.decode_all(answer.body)]
+
+
+def test_a_message_is_stored_and_pulled_as_it_was_sent(tmp_path: Path) -> None:
+    async def work(client: Client) -> None:
+        sent = await client.send(KEYS="k1", TAGS="a", UNIQ_KEY="U", WAIT="true")
+        assert sent.code == 0
+        placed = typed(sent, SendMessageAnswer)
+        assert (placed.queue_id, placed.queue_offset, placed.region, placed.trace_on) == (0, 0, "DefaultRegion", True)
+        assert ids.parse_offset_message_id(placed.message_id) == (client.addr, 0)
+        answer = await client.pull()
+        assert typed(answer, PullMessageAnswer) == PullMessageAnswer(0, 1, 0, 1)
+        assert (answer.code, answer.remark) == (0, "FOUND")
+        (one,) = record.decode_all(answer.body)
+        assert (one.body, one.topic, one.flag, one.born_ms) == (b"hello", "T", 7, 1234)
+        assert one.property_map() == {"KEYS": "k1", "TAGS": "a", "UNIQ_KEY": "U", "CLUSTER": "DefaultCluster"}
+
+    against_broker(config(tmp_path), work)
+
+
+def test_the_long_names_of_code_10_say_the_same(tmp_path: Path) -> None:
+    async def work(client: Client) -> None:
+        connection = await client._peers.to(client.addr)
+        header = {
+            "producerGroup": "P", "topic": "T", "defaultTopic": "TBW102", "defaultTopicQueueNums": "4", "queueId": "3",
+            "sysFlag": "0", "bornTimestamp": "5", "flag": "0", "properties": "TAGS\x01x",
+        }  # fmt: skip
+        sent = await connection.request(RequestCode.SEND_MESSAGE, header, b"long", timeout_ms=3000)
+        assert (sent.code, typed(sent, SendMessageAnswer).queue_id) == (0, 3)
+        assert bodies(await client.pull(queue_id=3)) == [b"long"]
+
+    against_broker(config(tmp_path), work)
+
+
+def test_a_batch_is_stored_side_by_side(tmp_path: Path) -> None:
+    async def work(client: Client) -> None:
+        entries = [batch.Entry(number, b"m%d" % number, f"UNIQ_KEY\x01U{number}") for number in range(3)]
+        header = SendMessage("P", "T", "TBW102", 4, 1, 0, 9, 0, "WAIT\x01true", batch=True)
+        sent = await client.call(RequestCode.SEND_BATCH_MESSAGE, header, batch.encode(entries))
+        answer = typed(sent, SendMessageAnswer)
+        assert (sent.code, answer.queue_offset, len(answer.message_id.split(","))) == (0, 0, 3)
+        records = list(record.decode_all((await client.pull(queue_id=1)).body))
+        assert [(one.body, one.flag, one.queue_offset) for one in records] == [
+            (b"m0", 0, 0),
+            (b"m1", 1, 1),
+            (b"m2", 2, 2),
+        ]
+        assert records[2].property_map() == {"UNIQ_KEY": "U2", "CLUSTER": "DefaultCluster"}
+
+    against_broker(config(tmp_path), work)
+
+
+@pytest.mark.parametrize(
+    ("topic", "body", "queue_id", "own", "code"),
+    [
+        ("a/b", b"x", 0, {}, ResponseCode.SYSTEM_ERROR),
+        ("", b"x", 0, {}, ResponseCode.SYSTEM_ERROR),
+        ("T", b"x", 99, {}, ResponseCode.SYSTEM_ERROR),
+        ("SCHEDULE_TOPIC_XXXX", b"x", 0, {}, ResponseCode.NO_PERMISSION),
+        ("T", b"x" * (4 * 1024 * 1024 + 1), 0, {}, ResponseCode.MESSAGE_ILLEGAL),
+        ("T", b"x", 0, {"k": "v" * 32767}, ResponseCode.MESSAGE_ILLEGAL),
+        ("T", b"x", 0, {"DELAY": "3"}, ResponseCode.MESSAGE_ILLEGAL),
+        ("T", b"x", 0, {"TRAN_MSG": "true"}, ResponseCode.NO_PERMISSION),
+        ("T", b"x", 0, {"__STARTDELIVERTIME": "1"}, ResponseCode.MESSAGE_ILLEGAL),
+    ],
+)
+def test_what_cannot_be_stored_is_refused_with_a_reason(
+    tmp_path: Path, topic: str, body: bytes, queue_id: int, own: dict[str, str], code: int
+) -> None:
+    async def work(client: Client) -> None:
+        answer = await client.send(topic, body, queue_id, **own)
+        assert answer.code == code
+        assert answer.remark
+        assert answer.field_map()["TRACE_ON"] == "true"
+
+    against_broker(config(tmp_path, mapped_file_size_commit_log=1 << 24), work)
+
+
+def test_an_unknown_topic_is_named_when_topics_are_not_made_by_use(tmp_path: Path) -> None:
+    async def work(client: Client) -> None:
+        answer = await client.send("New")
+        assert (answer.code, "New" in (answer.remark or "")) == (ResponseCode.TOPIC_NOT_EXIST, True)
+        assert (await client.pull(topic="New")).code == ResponseCode.TOPIC_NOT_EXIST
+
+    against_broker(config(tmp_path, auto_create_topic_enable=False), work)
+
+
+def test_a_header_without_a_field_is_answered_with_its_name(tmp_path: Path) -> None:
+    async def work(client: Client) -> None:
+        answer = await client.call(RequestCode.GET_MAX_OFFSET, TopicRef("T"))
+        assert answer.code == ResponseCode.SYSTEM_ERROR
+        assert "queueId" in (answer.remark or "")
+
+    against_broker(config(tmp_path), work)
+
+
+def test_a_pull_is_held_until_a_message_that_it_wants_arrives(tmp_path: Path) -> None:
+    async def work(client: Client) -> None:
+        await client.send(TAGS="other")
+        held = asyncio.ensure_future(client.pull(1, flag=SUBSCRIPTION | SUSPEND, expression="a || b", hold_ms=20_000))
+        await client.send(TAGS="other", body=b"no")
+        await asyncio.sleep(0.05)
+        assert not held.done()
+        await client.send(TAGS="b", body=b"yes")
+        answer = await asyncio.wait_for(held, 5)
+        assert (answer.code, bodies(answer)) == (0, [b"yes"])
+        assert typed(answer, PullMessageAnswer).next_begin_offset == 3
+
+    against_broker(config(tmp_path), work)
+
+
+def test_a_held_pull_is_answered_when_its_time_is_over(tmp_path: Path) -> None:
+    async def work(client: Client) -> None:
+        await client.send()
+        answer = await client.pull(1, flag=SUBSCRIPTION | SUSPEND, hold_ms=50)
+        assert (answer.code, answer.remark) == (ResponseCode.PULL_NOT_FOUND, "OFFSET_OVERFLOW_ONE")
+
+    against_broker(config(tmp_path), work)
+
+
+@pytest.mark.parametrize(
+    ("offset", "code", "next_offset"),
+    [(1, ResponseCode.PULL_NOT_FOUND, 1), (9, ResponseCode.PULL_OFFSET_MOVED, 1)],
+)
+def test_an_offset_beyond_the_end_is_corrected(tmp_path: Path, offset: int, code: int, next_offset: int) -> None:
+    async def work(client: Client) -> None:
+        await client.send()
+        answer = await client.pull(offset)
+        assert (answer.code, typed(answer, PullMessageAnswer).next_begin_offset) == (code, next_offset)
+        moved = bodies(await client.pull(0, topic="OFFSET_MOVED_EVENT"))
+        told = [json.loads(body) for body in moved]
+        assert [one["offsetRequest"] for one in told] == ([9] if offset == 9 else [])
+
+    against_broker(config(tmp_path), work)
+
+
+def test_nothing_of_the_wanted_tags_asks_for_the_next_pull_at_once(tmp_path: Path) -> None:
+    async def work(client: Client) -> None:
+        await client.send(TAGS="a")
+        answer = await client.pull(expression="b")
+        assert (answer.code, answer.remark) == (ResponseCode.PULL_RETRY_IMMEDIATELY, "NO_MATCHED_MESSAGE")
+        assert typed(answer, PullMessageAnswer).next_begin_offset == 1
+
+    against_broker(config(tmp_path), work)
+
+
+def test_an_answer_holds_at_most_what_was_asked_for_and_at_least_one(tmp_path: Path) -> None:
+    async def work(client: Client) -> None:
+        for number in range(40):
+            await client.send(body=b"%d" % number)
+        await client.send(body=b"x" * 300_000)
+        assert len(bodies(await client.pull(most=5))) == 5
+        assert len(bodies(await client.pull(most=100))) == 32
+        assert bodies(await client.pull(40)) == [b"x" * 300_000]
+
+    against_broker(config(tmp_path), work)
+
+
+def test_a_pull_without_a_subscription_needs_the_group_online(tmp_path: Path) -> None:
+    async def work(client: Client) -> None:
+        await client.send()
+        assert (await client.pull(flag=0)).code == ResponseCode.SUBSCRIPTION_NOT_EXIST
+        await client.heartbeat("c1", SubscriptionData(topic="U", sub_version=1))
+        assert (await client.pull(flag=0)).code == ResponseCode.SUBSCRIPTION_NOT_EXIST
+        await client.heartbeat("c1", SubscriptionData(topic="T", sub_version=1))
+        assert bodies(await client.pull(flag=0)) == [b"hello"]
+        newer = PullMessage("G", "T", 0, 0, 32, 0, sub_version=2)
+        assert (await client.call(RequestCode.PULL_MESSAGE, newer)).code == ResponseCode.SUBSCRIPTION_NOT_LATEST
+
+    against_broker(config(tmp_path), work)
+
+
+def test_offsets_are_kept_over_a_restart(tmp_path: Path) -> None:
+    ask = QueryConsumerOffset("G", "T", 0)
+
+    async def commit(client: Client) -> None:
+        for _ in range(3):
+            await client.send()
+        assert typed(await client.call(RequestCode.QUERY_CONSUMER_OFFSET, ask), OffsetAnswer).offset == 0
+        await client.call(RequestCode.UPDATE_CONSUMER_OFFSET, UpdateConsumerOffset("G", "T", 0, 1))
+        await client.pull(2, flag=SUBSCRIPTION | COMMIT_OFFSET, commit=2)
+
+    async def look(client: Client) -> None:
+        assert typed(await client.call(RequestCode.QUERY_CONSUMER_OFFSET, ask), OffsetAnswer).offset == 2
+        assert len(bodies(await client.pull())) == 3
+
+    against_broker(config(tmp_path), commit)
+    assert json.loads((tmp_path / "config" / "topics.json").read_text())["topicConfigTable"]["T"]["writeQueueNums"] == 4
+    against_broker(config(tmp_path), look)
+
+
+def test_queue_ends_and_times(tmp_path: Path) -> None:
+    async def work(client: Client) -> None:
+        for _ in range(3):
+            await client.send()
+        queue = QueueRef("T", 0)
+        assert typed(await client.call(RequestCode.GET_MAX_OFFSET, queue), OffsetAnswer).offset == 3
+        assert typed(await client.call(RequestCode.GET_MIN_OFFSET, queue), OffsetAnswer).offset == 0
+        assert typed(await client.call(RequestCode.GET_MAX_OFFSET, QueueRef("none", 0)), OffsetAnswer).offset == 0
+        late = SearchOffset("T", 0, 2**50)
+        assert typed(await client.call(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, late), OffsetAnswer).offset == 2
+        earliest = await client.call(RequestCode.GET_EARLIEST_MSG_STORETIME, queue)
+        assert int(earliest.field_map()["timestamp"]) > 0
+        none = await client.call(RequestCode.GET_EARLIEST_MSG_STORETIME, QueueRef("T", 3))
+        assert none.field_map() == {"timestamp": "-1"}
+
+    against_broker(config(tmp_path), work)
+
+
+def test_a_message_is_found_by_its_id_and_only_where_one_begins(tmp_path: Path) -> None:
+    async def work(client: Client) -> None:
+        await client.send()
+        sent = typed(await client.send(body=b"second"), SendMessageAnswer)
+        _, offset = ids.parse_offset_message_id(sent.message_id)
+        found = await client.call(RequestCode.VIEW_MESSAGE_BY_ID, ViewMessage(offset))
+        assert record.decode(found.body).body == b"second"
+        for wrong in (offset + 1, -1, 2**40):
+            answer = await client.call(RequestCode.VIEW_MESSAGE_BY_ID, ViewMessage(wrong))
+            assert answer.code == ResponseCode.SYSTEM_ERROR
+
+    against_broker(config(tmp_path), work)
+
+
+def test_members_are_told_when_one_comes_or_goes(tmp_path: Path) -> None:
+    told: list[str] = []
+
+    def notified(command: Command, peer: Peer) -> None:
+        told.append(typed(command, GroupRef).consumer_group)
+
+    async def work(client: Client) -> None:
+        subscription = SubscriptionData(topic="T", sub_version=1)
+        await client.heartbeat("c1", subscription)
+        async with Connections() as others:
+            second = Client(others, client.addr)
+            await second.heartbeat("c2", subscription)
+            answer = await client.call(RequestCode.GET_CONSUMER_LIST_BY_GROUP, GroupRef("G"))
+            assert fastjson.decode(answer.body, ConsumerList).consumer_id_list == ("c1", "c2")
+        while len(told) < 3:
+            await asyncio.sleep(0.01)
+        answer = await client.call(RequestCode.GET_CONSUMER_LIST_BY_GROUP, GroupRef("G"))
+        assert fastjson.decode(answer.body, ConsumerList).consumer_id_list == ("c1",)
+        await client.call(RequestCode.UNREGISTER_CLIENT, UnregisterClient("c1", None, "G"))
+        answer = await client.call(RequestCode.GET_CONSUMER_LIST_BY_GROUP, GroupRef("G"))
+        assert answer.code == ResponseCode.SYSTEM_ERROR
+
+    against_broker(config(tmp_path), work, {RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: notified})
+    assert set(told) == {"G"}
+
+
+def test_a_queue_is_locked_by_one_client(tmp_path: Path) -> None:
+    async def work(client: Client) -> None:
+        queue = WireQueue("broker-a", 0, "T")
+        mine = await client.call(RequestCode.LOCK_BATCH_MQ, body=fastjson.write(LockBatch("c1", "G", (queue,))))
+        assert fastjson.decode(mine.body, LockBatchAnswer).locked == (queue,)
+        other = fastjson.write(LockBatch("c2", "G", (queue,)))
+        assert (
+            fastjson.decode((await client.call(RequestCode.LOCK_BATCH_MQ, body=other)).body, LockBatchAnswer).locked
+            == ()
+        )
+        await client.call(RequestCode.UNLOCK_BATCH_MQ, body=fastjson.write(LockBatch("c1", "G", (queue,))))
+        again = await client.call(RequestCode.LOCK_BATCH_MQ, body=other)
+        assert fastjson.decode(again.body, LockBatchAnswer).locked == (queue,)
+
+    against_broker(config(tmp_path), work)
+
+
+def test_a_topic_is_made_and_removed_by_tools(tmp_path: Path) -> None:
+    async def work(client: Client) -> None:
+        made = CreateTopic("Made", "TBW102", 2, 2, 6)
+        assert (await client.call(RequestCode.UPDATE_AND_CREATE_TOPIC, made)).code == 0
+        assert (await client.send("Made", queue_id=1)).code == 0
+        assert (await client.send("Made", queue_id=2)).code == ResponseCode.SYSTEM_ERROR
+        assert (await client.call(RequestCode.DELETE_TOPIC_IN_BROKER, TopicRef("Made"))).code == 0
+        assert (await client.pull(topic="Made", queue_id=1)).code == ResponseCode.TOPIC_NOT_EXIST
+        for own in ("TBW102", "broker-a", "../x"):
+            answer = await client.call(RequestCode.DELETE_TOPIC_IN_BROKER, TopicRef(own))
+            assert answer.code == ResponseCode.SYSTEM_ERROR
+
+    against_broker(config(tmp_path), work)
+
+
+def test_with_sync_flush_many_sends_share_a_flush_and_are_readable_when_answered(tmp_path: Path) -> None:
+    async def work(client: Client) -> None:
+        answers = await asyncio.gather(*(client.send(body=b"%d" % number) for number in range(64)))
+        assert {answer.code for answer in answers} == {0}
+        assert len(bodies(await client.pull(most=64))) == 32
+
+    against_broker(config(tmp_path, flush_disk_type="SYNC_FLUSH"), work)

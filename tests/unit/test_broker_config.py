@@ -1,0 +1,60 @@
+"""broker.conf as RocketMQ writes it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ariane.broker import config as configs
+from ariane.errors import ConfigError
+
+SAMPLE = """\
+# the sample that 4.9.4 ships
+brokerClusterName = DefaultCluster
+brokerName = broker-a
+brokerId = 0
+deleteWhen = 04
+brokerRole = ASYNC_MASTER
+flushDiskType = SYNC_FLUSH
+brokerIP1=10.1.2.3
+sendMessageThreadPoolNums=4
+checkCRCOnRecover=false
+"""
+
+
+def test_a_file_is_read_as_it_is_and_what_changes_nothing_is_reported(tmp_path: Path) -> None:
+    path = tmp_path / "broker.conf"
+    path.write_text(SAMPLE)
+    config, remarks = configs.load(path)
+    assert (config.broker_name, config.broker_ip1, config.sync_flush) == ("broker-a", "10.1.2.3", True)
+    assert config.check_crc_on_recover is False
+    assert [remark.split()[0] for remark in remarks] == ["deleteWhen", "sendMessageThreadPoolNums"]
+
+
+def test_texts_read_back_to_the_same_settings() -> None:
+    config, _ = configs.parse({"brokerName": "b", "listenPort": "0", "brokerIP2": "10.0.0.1", "traceOn": "FALSE"})
+    again, remarks = configs.parse(configs.texts(config))
+    assert (again, remarks) == (config, [])
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("listenPort", "many"),
+        ("listenPort", "70000"),
+        ("flushDiskType", "SOMETIMES"),
+        ("brokerRole", "SLAVE"),
+        ("brokerName", "a/b"),
+        ("brokerPermission", "9"),
+    ],
+)
+def test_a_value_that_cannot_be_used_is_named(key: str, value: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        configs.parse({"brokerName": "b", key: value})
+    assert key in str(caught.value)
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"none\.conf"):
+        configs.load(tmp_path / "none.conf")

@@ -1,0 +1,184 @@
+"""What the broker knows besides messages: topics, groups, offsets, members, locks. No time, no socket."""
+
+from __future__ import annotations
+
+import pytest
+
+from ariane.broker.config import BrokerConfig
+from ariane.broker.state.groups import Groups
+from ariane.broker.state.locks import LOCK_LIVE_MS, QueueLocks
+from ariane.broker.state.members import Member, Members
+from ariane.broker.state.offsets import ConsumerOffsets
+from ariane.broker.state.topics import QUEUES_MAX, Topics
+from ariane.errors import ReplyError
+from ariane.model.message import MessageQueue
+from ariane.model.topic import TopicConfig
+from ariane.protocol import fastjson
+from ariane.protocol.requests.admin import ConsumerOffsetTable, SubscriptionGroupTable
+from ariane.protocol.requests.clients import ConsumerData, SubscriptionData
+from ariane.protocol.requests.routing import TopicTable
+
+CONFIG = BrokerConfig(broker_name="broker-a")
+QUEUE = MessageQueue("T", "broker-a", 0)
+OTHER = MessageQueue("T", "broker-a", 1)
+
+
+def topics(config: BrokerConfig = CONFIG) -> Topics:
+    return Topics(TopicTable(), config, now_ms=lambda: 1000)
+
+
+def member(peer_id: int, client_id: str = "c1", seen_ms: float = 0) -> Member:
+    return Member(client_id, peer_id, f"127.0.0.1:{peer_id}", "JAVA", 401, seen_ms)
+
+
+def consumer(group: str, *subscriptions: SubscriptionData) -> ConsumerData:
+    return ConsumerData(group_name=group, subscription_data_set=subscriptions)
+
+
+def test_auto_created_topic_takes_the_smaller_number_of_queues_and_loses_the_inherit_bit() -> None:
+    table = topics()
+    four = table.create_like("TBW102", "T", 4)
+    many = table.create_like("TBW102", "U", 100)
+    assert four is not None and many is not None
+    assert (four.read_queue_nums, four.write_queue_nums, four.perm) == (4, 4, 6)
+    assert many.write_queue_nums == 8
+    assert table.get("T") == four
+
+
+def test_auto_created_topic_has_a_queue_even_when_asked_for_none() -> None:
+    made = topics().create_like("TBW102", "T", 0)
+    assert made is not None and made.write_queue_nums == 1
+
+
+@pytest.mark.parametrize("template", ["OFFSET_MOVED_EVENT", "unknown"])
+def test_only_a_topic_with_the_inherit_bit_is_a_model(template: str) -> None:
+    assert topics().create_like(template, "T", 4) is None
+
+
+def test_without_auto_creation_there_is_no_model() -> None:
+    stored = TopicTable(topic_config_table={"TBW102": TopicConfig(topic_name="TBW102", perm=7)})
+    config = BrokerConfig(broker_name="broker-a", auto_create_topic_enable=False)
+    assert Topics(stored, config, now_ms=lambda: 0).create_like("TBW102", "T", 4) is None
+
+
+def test_each_change_counts_and_is_told() -> None:
+    table = topics()
+    told = []
+    table.changed = lambda: told.append(table.table().data_version.counter)
+    table.put(TopicConfig(topic_name="T"))
+    table.delete("T")
+    table.delete("T")
+    assert told == [1, 2]
+
+
+@pytest.mark.parametrize("name", ["", "a b", "../x", "x" * 128, "a/b"])
+def test_a_topic_that_could_not_be_a_path_is_refused(name: str) -> None:
+    with pytest.raises(ReplyError):
+        topics().put(TopicConfig(topic_name=name))
+
+
+def test_a_mistyped_number_of_queues_is_refused() -> None:
+    with pytest.raises(ReplyError, match="readQueueNums"):
+        topics().put(TopicConfig(topic_name="T", read_queue_nums=QUEUES_MAX + 1))
+
+
+def test_order_follows_the_name_server() -> None:
+    table = topics()
+    table.put(TopicConfig(topic_name="T"))
+    table.set_order({"T": "broker-a:4"})
+    assert table.get("T") == TopicConfig(topic_name="T", order=True)
+    version = table.table().data_version
+    table.set_order({"T": "broker-a:4"})
+    assert table.table().data_version == version
+    table.set_order({})
+    assert table.get("T") == TopicConfig(topic_name="T")
+
+
+def test_groups_are_made_by_use_only_when_that_is_allowed() -> None:
+    closed = Groups(SubscriptionGroupTable(), auto_create=False, now_ms=lambda: 0)
+    assert closed.find("G") is None
+    assert closed.find("CID_RMQ_SYS_TRANS") is not None
+    assert closed.find("TOOLS_CONSUMER") is not None
+    opened = Groups(SubscriptionGroupTable(), auto_create=True, now_ms=lambda: 0)
+    made = opened.find("G")
+    assert made is not None and made.retry_max_times == 16
+
+
+def test_offsets_survive_their_file_and_forget_by_topic_and_group() -> None:
+    offsets = ConsumerOffsets()
+    offsets.commit("G", "T", 0, 12)
+    offsets.commit("G", "T", 1, 9)
+    offsets.commit("H", "T", 0, 3)
+    offsets.commit("G", "TG", 0, 5)
+    text = fastjson.write(offsets.table(), pretty=True)
+    again = ConsumerOffsets(fastjson.decode(text, ConsumerOffsetTable))
+    assert again.get("G", "T", 1) == 9
+    assert again.get("G", "T", 7) is None
+    again.forget_group("G")
+    assert again.get("G", "T", 0) is None
+    assert again.get("G", "TG", 0) is None
+    assert again.get("H", "T", 0) == 3
+    again.forget_topic("T")
+    assert again.table() == ConsumerOffsetTable({})
+
+
+def test_offsets_file_is_javas_dialect() -> None:
+    offsets = ConsumerOffsets()
+    offsets.commit("G", "T", 0, 12)
+    assert fastjson.write(offsets.table()) == b'{"offsetTable":{"T@G":{0:12}}}'
+
+
+def test_a_lock_has_one_owner_until_it_expires() -> None:
+    locks = QueueLocks()
+    assert locks.lock("G", "c1", [QUEUE, OTHER], 0) == [QUEUE, OTHER]
+    assert locks.lock("G", "c2", [QUEUE], LOCK_LIVE_MS) == []
+    assert locks.lock("H", "c2", [QUEUE], 0) == [QUEUE]
+    assert locks.lock("G", "c2", [QUEUE], LOCK_LIVE_MS + 1) == [QUEUE]
+    assert locks.lock("G", "c1", [QUEUE, OTHER], LOCK_LIVE_MS + 1) == [OTHER]
+
+
+def test_only_the_owner_unlocks() -> None:
+    locks = QueueLocks()
+    locks.lock("G", "c1", [QUEUE], 0)
+    locks.unlock("G", "c2", [QUEUE])
+    assert locks.lock("G", "c2", [QUEUE], 1) == []
+    locks.unlock("G", "c1", [QUEUE])
+    assert locks.lock("G", "c2", [QUEUE], 1) == [QUEUE]
+
+
+def test_a_new_member_and_a_new_topic_are_changes_a_new_version_is_none() -> None:
+    members = Members()
+    first = consumer("G", SubscriptionData(topic="T", sub_version=1))
+    assert members.heartbeat_consumer(first, member(1))
+    assert not members.heartbeat_consumer(first, member(1))
+    assert not members.heartbeat_consumer(consumer("G", SubscriptionData(topic="T", sub_version=2)), member(1))
+    two = consumer("G", SubscriptionData(topic="T", sub_version=2), SubscriptionData(topic="U", sub_version=1))
+    assert members.heartbeat_consumer(two, member(1))
+    assert members.heartbeat_consumer(first, member(2, "c2"))
+
+
+def test_an_older_subscription_does_not_replace_a_newer_one() -> None:
+    members = Members()
+    members.heartbeat_consumer(consumer("G", SubscriptionData(topic="T", sub_version=5, sub_string="a")), member(1))
+    members.heartbeat_consumer(consumer("G", SubscriptionData(topic="T", sub_version=4, sub_string="b")), member(1))
+    subscription = members.subscription("G", "T")
+    assert subscription is not None and subscription.sub_string == "a"
+
+
+def test_a_lost_connection_leaves_its_groups_and_the_last_member_ends_one() -> None:
+    members = Members()
+    members.heartbeat_consumer(consumer("G"), member(1))
+    members.heartbeat_consumer(consumer("G"), member(2, "c2"))
+    members.heartbeat_consumer(consumer("H"), member(1))
+    members.heartbeat_producer("P", member(1))
+    assert sorted(members.lost(1)) == ["G", "H"]
+    assert members.client_ids("G") == ["c2"]
+    assert members.client_ids("H") == []
+    assert members.producers == {}
+
+
+def test_silent_members_are_named_by_their_connection() -> None:
+    members = Members()
+    members.heartbeat_consumer(consumer("G"), member(1, seen_ms=0))
+    members.heartbeat_consumer(consumer("G"), member(2, seen_ms=100_000))
+    assert members.silent(120_001) == {1}
