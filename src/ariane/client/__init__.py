@@ -1,0 +1,33 @@
+"""Asyncio clients: `Producer` sends, `PushConsumer` gives what arrives to a listener.
+
+    async with Producer("shop", "127.0.0.1:9876") as producer:
+        await producer.send(Message(topic="orders", body=b"created", keys=["ORDER-17"]))
+
+    async with PushConsumer("stock", "127.0.0.1:9876", {"orders": "*"}, listener, start="first"):
+        await stopped.wait()
+
+Way of a message in: fetch (one pull loop per queue) → window (what is not yet consumed) → the listener → offsets.
+Way of a message out: sending (message → request, pure) → sender (attempts within one deadline).
+Both tell hooks what happened, and trace makes records of it; every client has an Instance (connections, routes,
+heartbeats), its own or one that it shares.
+"""
+
+from ariane.client.config import ClientSettings, ConsumerSettings, ProducerSettings, TraceSettings
+from ariane.client.instance import Instance
+from ariane.client.listening import ReconsumeLater
+from ariane.client.producer import Producer
+from ariane.client.push_consumer import PushConsumer
+from ariane.client.sending import SendResult, SendStatus
+
+__all__ = [
+    "ClientSettings",
+    "ConsumerSettings",
+    "Instance",
+    "Producer",
+    "ProducerSettings",
+    "PushConsumer",
+    "ReconsumeLater",
+    "SendResult",
+    "SendStatus",
+    "TraceSettings",
+]

@@ -1,0 +1,249 @@
+"""The queues that a member reads: allocated, begun, given up. [RebalancePushImpl]
+
+    every `rebalance_ms`, and at once when told of a change:
+    for each topic: queues of the route, members from a broker ─ strategy ─→ mine
+        given up   fetching stops, the offset is stored, the lock given back
+        begun      (orderly: when locked) start offset ─→ ProcessQueue ─→ a fetch task
+
+A member that its broker does not list has been forgotten by it (a restart): it tells the broker and keeps what it has.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable
+from typing import NamedTuple, Protocol
+
+from ariane.client.fetch import Fetching, fetch
+from ariane.client.locks import LOCK_EVERY_S, Locks
+from ariane.client.offsets import Offsets, Start
+from ariane.client.process_queue import ProcessQueue
+from ariane.client.rebalance import Strategy, changes, share
+from ariane.client.routes import Peers, Routes
+from ariane.errors import ArianeError, RouteNotFound
+from ariane.model.message import MessageQueue, ReceivedMessage
+from ariane.model.topic import RETRY_PREFIX
+from ariane.net.tasks import Tasks
+from ariane.protocol import fastjson
+from ariane.protocol.codes import RequestCode, ResponseCode
+from ariane.protocol.requests.clients import ConsumerList, GroupRef
+
+log = logging.getLogger("ariane.client")
+
+LEAVE_WAIT_S = 5.0  # for queues that are being given up while the consumer closes; each is one or two requests
+SOON_S = 1.0  # when something is still missing: a topic's route, a lock that its former owner is about to give back
+
+
+class Listeners(Protocol):
+    """Concurrent or orderly consumption."""
+
+    def begin(self, process_queue: ProcessQueue) -> None: ...
+
+    def arrived(self, process_queue: ProcessQueue, messages: list[ReceivedMessage]) -> None: ...
+
+    async def end(self, process_queue: ProcessQueue) -> None: ...
+
+
+class Allocating(NamedTuple):
+    """What allocation works with. `topics` are the subscribed ones, the retry topic among them; `heartbeat_to` tells a
+    broker that this member is here."""
+
+    peers: Peers
+    routes: Routes
+    offsets: Offsets
+    locks: Locks | None
+    listeners: Listeners
+    group: str
+    client_id: str
+    strategy: Strategy
+    start: Start
+    topics: Callable[[], Iterable[str]]
+    fetching: Callable[[Callable[[ProcessQueue, int], None]], Fetching]
+    timeout_ms: int
+    period_s: float
+    monotonic: Callable[[], float]
+    heartbeat_to: Callable[[str], Awaitable[None]]
+
+
+class Allocation:
+    """Owns the fetch tasks. `wake` makes it look at once."""
+
+    def __init__(self, parts: Allocating) -> None:
+        self._parts = parts
+        self._fetching = parts.fetching(self._moved)
+        self._owned: dict[MessageQueue, ProcessQueue] = {}
+        self._leaving: set[MessageQueue] = set()
+        self._fetches: dict[MessageQueue, asyncio.Task[None]] = {}
+        self._woken = asyncio.Event()
+        self._tasks = Tasks("allocation")
+        self._endings = Tasks("allocation")
+        self._ending: set[asyncio.Task[None]] = set()
+        self._is_quiet: set[str] = set()
+
+    @property
+    def queues(self) -> list[MessageQueue]:
+        """The queues that are read now."""
+        return sorted(self._owned)
+
+    def start(self) -> None:
+        self._tasks.start(self._run(), "rebalance")
+        if self._parts.locks is not None:
+            self._tasks.every(LOCK_EVERY_S, self._renew_locks, "renew locks")
+
+    def wake(self) -> None:
+        self._woken.set()
+
+    async def stop(self) -> None:
+        """No rebalance and no pull any more; what is under way at the listeners goes on."""
+        await self._tasks.close()
+        self._fetches.clear()
+
+    async def leave(self) -> None:
+        """Store all offsets and give the locks back, after the listeners have ended."""
+        if self._ending:
+            await asyncio.wait(self._ending, timeout=LEAVE_WAIT_S)
+        await self._endings.close()
+        queues = list(self._owned)
+        for process_queue in self._owned.values():
+            process_queue.drop()
+        await self._parts.offsets.commit(queues)
+        if self._parts.locks is not None and queues:
+            await self._parts.locks.unlock(queues)
+        self._owned.clear()
+
+    async def _run(self) -> None:
+        while True:
+            self._woken.clear()
+            is_complete = True
+            for topic in list(self._parts.topics()):
+                try:
+                    is_complete &= await self._rebalance(topic)
+                except ArianeError as error:
+                    self._say_once(topic, error)
+                    is_complete &= topic.startswith(RETRY_PREFIX) and isinstance(error, RouteNotFound)
+                except Exception:
+                    log.exception("group %s: allocating %s failed", self._parts.group, topic)
+            await self._give_up_topics()
+            try:
+                async with asyncio.timeout(self._parts.period_s if is_complete else SOON_S):
+                    await self._woken.wait()
+            except TimeoutError:
+                continue
+
+    async def _rebalance(self, topic: str) -> bool:
+        """Allocate one topic; False when something is missing that may be there soon."""
+        parts = self._parts
+        queues = await parts.routes.queues_to_read(topic)
+        self._is_quiet.discard(topic)
+        members = await self._members(topic)
+        if members is None:
+            return False
+        wanted = share(parts.client_id, members, queues, parts.strategy)
+        owned = [queue for queue in self._owned if queue.topic == topic]
+        change = changes(owned, wanted)
+        for queue in change.end:
+            self._give_up(queue)
+        begin = [queue for queue in change.begin if queue not in self._leaving]
+        is_complete = len(begin) == len(change.begin)
+        if begin and parts.locks is not None:
+            locked, _ = await parts.locks.lock(begin)
+            is_complete &= len(locked) == len(begin)
+            begin = [queue for queue in begin if queue in locked]
+        begun = await asyncio.gather(*map(self._begin, begin))
+        if change.begin or change.end:
+            log.info("group %s reads %d of %d queues of %s", parts.group, len(wanted), len(queues), topic)
+        return is_complete and all(begun)
+
+    async def _members(self, topic: str) -> list[str] | None:
+        """Client ids of the group; None when the broker does not (yet) count us among them."""
+        parts = self._parts
+        addr = parts.routes.any_broker(topic)
+        if addr is None:
+            return None
+        answer = await parts.peers.request(
+            addr, RequestCode.GET_CONSUMER_LIST_BY_GROUP, GroupRef(parts.group), timeout_ms=parts.timeout_ms
+        )
+        if answer.code == ResponseCode.SUCCESS:
+            members = list(fastjson.decode(answer.body, ConsumerList).consumer_id_list)
+            if parts.client_id in members:
+                return members
+        log.info("group %s: broker %s does not know this member yet", parts.group, addr)
+        await parts.heartbeat_to(addr)
+        return None
+
+    async def _begin(self, queue: MessageQueue) -> bool:
+        parts = self._parts
+        parts.offsets.forget(queue)
+        try:
+            offset = await parts.offsets.start(queue, parts.start)
+        except ArianeError as error:
+            log.warning("group %s: %s is not begun yet, its start is unknown: %s", parts.group, queue, error)
+            return False
+        process_queue = ProcessQueue(queue, offset)
+        if parts.locks is not None:
+            process_queue.locked(parts.monotonic())
+        self._owned[queue] = process_queue
+        parts.listeners.begin(process_queue)
+        self._fetches[queue] = self._tasks.start(fetch(process_queue, self._fetching), f"fetch {queue}")
+        return True
+
+    def _give_up(self, queue: MessageQueue) -> None:
+        process_queue = self._owned.pop(queue)
+        task = self._fetches.pop(queue, None)
+        if task is not None:
+            task.cancel()
+        self._leaving.add(queue)
+        self._start_end(process_queue, None)
+
+    def _start_end(self, process_queue: ProcessQueue, moved_to: int | None) -> None:
+        task = self._endings.start(self._end(process_queue, moved_to), f"give up {process_queue.queue}")
+        self._ending.add(task)
+        task.add_done_callback(self._ending.discard)
+
+    async def _end(self, process_queue: ProcessQueue, moved_to: int | None) -> None:
+        queue = process_queue.queue
+        try:
+            await self._parts.listeners.end(process_queue)
+            if moved_to is not None:
+                self._parts.offsets.move(queue, moved_to)
+            await self._parts.offsets.commit([queue])
+            if self._parts.locks is not None:
+                await self._parts.locks.unlock([queue])
+        finally:
+            self._parts.offsets.forget(queue)
+            self._leaving.discard(queue)
+            self._woken.set()
+
+    def _moved(self, process_queue: ProcessQueue, offset: int) -> None:
+        """The broker has nothing at our offset: store the one it names, and begin with the queue again."""
+        queue = process_queue.queue
+        if self._owned.get(queue) is process_queue:
+            del self._owned[queue]
+            self._fetches.pop(queue, None)
+            self._leaving.add(queue)
+            self._start_end(process_queue, offset)
+
+    async def _give_up_topics(self) -> None:
+        topics = set(self._parts.topics())
+        for queue in [queue for queue in self._owned if queue.topic not in topics]:
+            self._give_up(queue)
+
+    async def _renew_locks(self) -> None:
+        """A queue whose lock was lost may have been read by another member meanwhile: it begins anew."""
+        assert self._parts.locks is not None
+        queues = dict(self._owned)
+        locked, unknown = await self._parts.locks.lock(queues)
+        now = self._parts.monotonic()
+        for queue, process_queue in queues.items():
+            if queue in locked and process_queue.is_locked(now):
+                process_queue.locked(now)
+            elif queue not in unknown and self._owned.get(queue) is process_queue:
+                log.warning("group %s lost the lock of %s; it begins with it anew", self._parts.group, queue)
+                self._give_up(queue)
+
+    def _say_once(self, topic: str, error: ArianeError) -> None:
+        """A topic that is not there yet is looked for each second, but spoken of once."""
+        if topic not in self._is_quiet:
+            self._is_quiet.add(topic)
+            log.warning("group %s cannot read %s yet: %s", self._parts.group, topic, error)

@@ -1,0 +1,204 @@
+"""Settings of the clients: frozen values, checked when they are made. [ClientConfig, DefaultMQProducer, DefaultMQPushConsumer]
+
+Defaults are those of the Java 4.9.4 clients unless the sentence under a field says otherwise.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from ariane.errors import ConfigError, ProtocolError
+from ariane.model import host
+from ariane.model.topic import AUTO_CREATE_TOPIC, TRACE_TOPIC, group_name_fault, topic_name_fault
+from ariane.protocol.compression import COMPRESS_FROM
+
+MIB = 1024 * 1024
+
+# Names that the Java clients refuse because forgetting to choose one would mix programs into one group.
+REFUSED_GROUPS = frozenset({"DEFAULT_PRODUCER", "DEFAULT_CONSUMER"})
+
+
+class ClientSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What every client has."""
+
+    route_refresh_ms: int = 30_000
+    """How often the routes of all topics in use are asked for again."""
+    heartbeat_ms: int = 30_000
+    """How often brokers are told that this client lives; they forget it after 120 s."""
+    request_timeout_ms: int = 3_000
+    """How long an answer to a control request (route, heartbeat, lock, offset) is waited for."""
+    client_ip: str = ""
+    """This machine's address in client and message ids; empty: the one it would use towards others."""
+    instance_name: str = ""
+    """Second part of the client id; empty: `<pid>#<a number of its own>`, so that no two clients share an id."""
+
+    def __post_init__(self) -> None:
+        _within(self, "route_refresh_ms", 10, 3_600_000)
+        _within(self, "heartbeat_ms", 10, 60_000)
+        _within(self, "request_timeout_ms", 10, 600_000)
+
+
+class ProducerSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What a producer may be told."""
+
+    create_topic_key: str = AUTO_CREATE_TOPIC
+    """Topic whose route and permissions a topic that does not exist yet is made from."""
+    default_topic_queue_nums: int = 4
+    """Queues of a topic that the first send creates."""
+    send_timeout_ms: int = 3_000
+    """Budget of one send over all its attempts, from the moment it is among the `in_flight_max`."""
+    compress_from: int = COMPRESS_FROM
+    """Bodies of this many bytes and more are compressed (zlib); batches are not."""
+    retries: int = 2
+    """Further attempts, at another broker where there is one, after a send that failed."""
+    retry_not_stored: bool = False
+    """Whether a stored message whose flush or replica was late is sent once more elsewhere (it may arrive twice)."""
+    message_max: int = 4 * MIB
+    """Largest body in bytes, before compression; brokers refuse more than their own maxMessageSize."""
+    in_flight_max: int = 4_096
+    """Sends under way at once; the next ones wait for their turn. Java has no such bound."""
+
+    def __post_init__(self) -> None:
+        _within(self, "default_topic_queue_nums", 1, 65_535)
+        _within(self, "send_timeout_ms", 1, 3_600_000)
+        _within(self, "compress_from", 1, 2**31 - 1)
+        _within(self, "retries", 0, 100)
+        _within(self, "message_max", 1, 15 * MIB)
+        _within(self, "in_flight_max", 1, 65_535)
+        fault = topic_name_fault(self.create_topic_key)
+        if fault:
+            raise ConfigError("create_topic_key", self.create_topic_key, fault)
+
+
+class ConsumerSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What a push consumer may be told."""
+
+    message_model: Literal["clustering"] = "clustering"
+    """The members of the group share the queues (each message to one of them)."""
+    consume_batch_max: int = 1
+    """Messages given to one call of the listener."""
+    concurrency: int = 20
+    """Calls of the listener under way at once."""
+    pull_batch: int = 32
+    """Messages asked for at once; brokers give at most 32 from memory and 8 from cold data by default."""
+    pull_interval_ms: int = 0
+    """Pause between two pulls of a queue that brought messages."""
+    cached_max: int = 1_000
+    """Messages of one queue that may wait for the listener; then the queue is not pulled."""
+    cached_bytes_max: int = 100 * MIB
+    """The same in bytes of stored records."""
+    span_max: int = 2_000
+    """Distance between the first and the last waiting offset of a queue (concurrent listeners): how much is consumed
+    again after a crash when one message does not get done."""
+    suspend_ms: int = 15_000
+    """How long a broker may hold a pull that finds nothing."""
+    pull_timeout_ms: int = 30_000
+    """How long the answer to a pull is waited for; brokers answer up to 5 s after `suspend_ms`."""
+    max_reconsume_times: int = -1
+    """Deliveries again before a message goes to the dead-letter topic; -1: 16, and for orderly listeners no end."""
+    suspend_queue_ms: int = 1_000
+    """Pause of an orderly queue after its listener failed."""
+    local_retry_ms: int = 5_000
+    """When a message that could be sent back to no broker is given to the listener again."""
+    consume_timeout_ms: int = 15 * 60_000
+    """A call of the listener that takes longer is cancelled and counts as failed (a thread cannot be cancelled)."""
+    commit_ms: int = 5_000
+    """How often consumed offsets are stored at the brokers."""
+    rebalance_ms: int = 20_000
+    """How often the allocation of queues is computed, besides each time that a broker tells of a change."""
+    close_wait_ms: int = 10_000
+    """How long closing waits for calls of the listener that are under way. Java's default is not to wait."""
+
+    def __post_init__(self) -> None:
+        if self.message_model != "clustering":
+            fix = "only clustering is there; a consumer that wants every message takes a group of its own"
+            raise ConfigError("message_model", self.message_model, fix)
+        _within(self, "consume_batch_max", 1, 1_024)
+        _within(self, "concurrency", 1, 1_000)
+        _within(self, "pull_batch", 1, 1_024)
+        _within(self, "pull_interval_ms", 0, 65_535)
+        _within(self, "cached_max", 1, 65_535)
+        _within(self, "cached_bytes_max", MIB, 1_024 * MIB)
+        _within(self, "span_max", 1, 65_535)
+        _within(self, "suspend_ms", 100, 600_000)
+        _within(self, "pull_timeout_ms", self.suspend_ms + 5_000, 3_600_000)
+        _within(self, "max_reconsume_times", -1, 2**31 - 1)
+        _within(self, "suspend_queue_ms", 10, 30_000)
+        _within(self, "local_retry_ms", 10, 3_600_000)
+        _within(self, "consume_timeout_ms", 1, 24 * 3_600_000)
+        _within(self, "commit_ms", 10, 600_000)
+        _within(self, "rebalance_ms", 10, 600_000)
+        _within(self, "close_wait_ms", 0, 3_600_000)
+
+
+class TraceSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """How traces are collected and sent."""
+
+    topic: str = TRACE_TOPIC
+    """Topic that the records go to."""
+    queue_max: int = 16_384
+    """Records that may wait to be sent."""
+    when_full: Literal["drop", "block"] = "drop"
+    """What happens when so many wait: the record is dropped and counted, or the send or the listener's call waits."""
+    body_max: int = 118_000
+    """Bytes of records in one trace message; Java clients send as much."""
+    keys_max: int = 30_000
+    """Bytes of KEYS of one trace message; with the other properties they must stay under 32,767."""
+    flush_ms: int = 500
+    """The oldest record waits at most this long before its batch leaves."""
+    retries: int = 3
+    """Further tries of a batch that could not be sent, each a whole send; then its records are counted as failed."""
+    retry_ms: int = 500
+    """Pause before each of these."""
+    send_timeout_ms: int = 5_000
+    """Budget of one try."""
+    close_wait_ms: int = 5_000
+    """How long closing waits until everything is sent; what is left then is counted as failed."""
+
+    def __post_init__(self) -> None:
+        _within(self, "queue_max", 1, 10_000_000)
+        if self.when_full not in ("drop", "block"):
+            raise ConfigError("when_full", self.when_full, "choose 'drop' or 'block'")
+        _within(self, "body_max", 1_024, 4 * MIB)
+        _within(self, "keys_max", 256, 32_000)
+        _within(self, "flush_ms", 1, 500)
+        _within(self, "retries", 0, 100)
+        _within(self, "retry_ms", 0, 60_000)
+        _within(self, "send_timeout_ms", 1, 600_000)
+        _within(self, "close_wait_ms", 0, 600_000)
+        fault = topic_name_fault(self.topic)
+        if fault:
+            raise ConfigError("topic", self.topic, fault)
+
+
+def name_servers(text: str) -> tuple[str, ...]:
+    """The addresses of `host:port;host:port`."""
+    addresses = tuple(part.strip() for part in text.split(";") if part.strip())
+    if not addresses:
+        raise ConfigError("namesrv", text, "give at least one host:port; several are joined by ';'")
+    for address in addresses:
+        if "," in address or " " in address:
+            raise ConfigError("namesrv", text, "join several addresses by ';'")
+        try:
+            host.parse(address)
+        except ProtocolError as error:
+            raise ConfigError("namesrv", text, f"{error}; several are joined by ';'") from None
+    return addresses
+
+
+def checked_group(group: str) -> str:
+    """`group`, or ConfigError when no client may use it."""
+    fault = group_name_fault(group)
+    if fault is None and group in REFUSED_GROUPS:
+        fault = f"{group} is nobody's group: choose a name of your own"
+    if fault:
+        raise ConfigError("group", group, fault)
+    return group
+
+
+def _within(settings: msgspec.Struct, key: str, low: int, high: int) -> None:
+    value = getattr(settings, key)
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        raise ConfigError(key, value, f"choose a whole number from {low} to {high}")

@@ -1,0 +1,178 @@
+"""What the clients of one process share: connections, routes, heartbeats, one client id. [MQClientInstance]
+
+A producer or consumer makes one of its own unless it is given one:
+
+    async with Instance("127.0.0.1:9876") as instance:
+        async with Producer("a", instance=instance) as producer, PushConsumer("b", instance=instance, …): …
+
+Each group joins as a Part: what to say about it in heartbeats, and whom to wake when its members changed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import os
+import time
+from collections.abc import Callable, Iterable
+from random import Random
+from types import TracebackType
+from typing import NamedTuple, Self
+
+from ariane.client.config import ClientSettings, name_servers
+from ariane.client.routes import Routes
+from ariane.clock import SYSTEM_CLOCK, Clock
+from ariane.errors import ArianeError, ClientClosed, ConfigError
+from ariane.model.ids import unique_ids
+from ariane.net.client import Connections
+from ariane.net.connection import Peer, Reply
+from ariane.net.interfaces import local_ip
+from ariane.net.tasks import Tasks
+from ariane.protocol import fastjson
+from ariane.protocol.codes import RequestCode
+from ariane.protocol.command import Command
+from ariane.protocol.requests import typed
+from ariane.protocol.requests.clients import ConsumerData, GroupRef, HeartbeatData, ProducerData, UnregisterClient
+
+log = logging.getLogger("ariane.client")
+
+_numbers = itertools.count(1)
+
+
+class Part(NamedTuple):
+    """One consumer group at this client: its part of a heartbeat, and what to call when members or routes changed."""
+
+    describe: Callable[[], ConsumerData]
+    topics: Callable[[], Iterable[str]]
+    members_changed: Callable[[], None]
+    routes_changed: Callable[[list[str]], None]
+
+
+class Instance:
+    """`async with Instance(namesrv)`: leaving it closes the connections; close producers and consumers before."""
+
+    def __init__(
+        self,
+        namesrv: str,
+        settings: ClientSettings | None = None,
+        *,
+        clock: Clock = SYSTEM_CLOCK,
+        chance: Random | None = None,
+    ) -> None:
+        self.settings = settings or ClientSettings()
+        self.clock = clock
+        self.chance = chance or Random()  # noqa: S311 - spreads load, guards nothing
+        ip = self.settings.client_ip or local_ip()
+        name = self.settings.instance_name or f"{os.getpid()}#{time.time_ns()}{next(_numbers)}"
+        self.client_id = f"{ip}@{name}"
+        self.make_id = unique_ids(clock.now_ms, ip=ip)
+        self._name_servers = name_servers(namesrv)
+        self._producers: set[str] = set()
+        self._consumers: dict[str, Part] = {}
+        self._tasks = Tasks("client")
+        self._known: set[str] = set()
+        self._peers: Connections | None = None
+        self._routes: Routes | None = None
+
+    async def __aenter__(self) -> Self:
+        self._peers = Connections({RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: self._members_changed})
+        self._routes = Routes(
+            self._peers, self._name_servers, timeout_ms=self.settings.request_timeout_ms, chance=self.chance
+        )
+        self._tasks.every(self.settings.route_refresh_ms / 1000, self.refresh_routes, "refresh routes")
+        self._tasks.every(self.settings.heartbeat_ms / 1000, self.heartbeat, "heartbeat")
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._tasks.close()
+        peers, self._peers, self._routes = self._peers, None, None
+        if peers is not None:
+            await peers.__aexit__(kind, error, trace)
+
+    @property
+    def peers(self) -> Connections:
+        if self._peers is None:
+            raise ClientClosed("the client instance is not open: use it within `async with`")
+        return self._peers
+
+    @property
+    def routes(self) -> Routes:
+        if self._routes is None:
+            raise ClientClosed("the client instance is not open: use it within `async with`")
+        return self._routes
+
+    # --- groups ---
+
+    def join_producer(self, group: str) -> None:
+        if group in self._producers:
+            raise ConfigError("group", group, "this instance has a producer of the group already: share that one")
+        self._producers.add(group)
+
+    def join_consumer(self, group: str, part: Part) -> None:
+        if group in self._consumers:
+            raise ConfigError("group", group, "this instance has a consumer of the group already: use another instance")
+        self._consumers[group] = part
+
+    async def leave(self, *, producer_group: str | None = None, consumer_group: str | None = None) -> None:
+        """A group is no longer here: tell the brokers, so that they need not wait for a heartbeat that does not come."""
+        if producer_group is not None:
+            self._producers.discard(producer_group)
+        if consumer_group is not None:
+            self._consumers.pop(consumer_group, None)
+        request = UnregisterClient(self.client_id, producer_group, consumer_group)
+        await self._tell_all(sorted(self._known), RequestCode.UNREGISTER_CLIENT, request)
+
+    # --- heartbeats and routes ---
+
+    async def heartbeat(self) -> None:
+        """Tell every broker what groups are here; masters only while there is no consumer."""
+        targets = self.routes.every_address(masters_only=not self._consumers)
+        if targets and (self._producers or self._consumers):
+            await self._tell_all(targets, RequestCode.HEART_BEAT, body=self._heartbeat_body())
+            self._known.update(targets)
+
+    async def heartbeat_to(self, addr: str) -> None:
+        """Tell one broker, which does not seem to know."""
+        await self._tell_all([addr], RequestCode.HEART_BEAT, body=self._heartbeat_body())
+        self._known.add(addr)
+
+    async def refresh_routes(self) -> None:
+        topics = {topic for part in self._consumers.values() for topic in part.topics()}
+        changed = await self.routes.refresh(topics)
+        if changed:
+            for part in list(self._consumers.values()):
+                part.routes_changed(changed)
+        self.meet_new_brokers()
+
+    def meet_new_brokers(self) -> None:
+        """Tell the brokers that a route brought to light what groups are here; nobody waits for their answers."""
+        found = set(self.routes.every_address(masters_only=not self._consumers)) - self._known
+        if found and (self._producers or self._consumers):
+            self._known |= found
+            body = self._heartbeat_body()
+            self._tasks.start(self._tell_all(sorted(found), RequestCode.HEART_BEAT, body=body), "meet new brokers")
+
+    def _heartbeat_body(self) -> bytes:
+        consumers = tuple(part.describe() for part in self._consumers.values())
+        producers = tuple(ProducerData(group) for group in sorted(self._producers))
+        return fastjson.write(HeartbeatData(self.client_id, consumers, producers))
+
+    async def _tell_all(
+        self, targets: Iterable[str], code: RequestCode, header: UnregisterClient | None = None, body: bytes = b""
+    ) -> None:
+        async def tell(addr: str) -> None:
+            try:
+                await self.peers.ask(addr, code, header, body, timeout_ms=self.settings.request_timeout_ms)
+            except ArianeError as error:
+                log.warning("%s: %s", code.name, error)
+
+        await asyncio.gather(*map(tell, targets))
+
+    def _members_changed(self, command: Command, peer: Peer) -> Reply | None:
+        part = self._consumers.get(typed(command, GroupRef).consumer_group)
+        if part is not None:
+            part.members_changed()
+        return None

@@ -1,0 +1,139 @@
+"""Calling the application's listener, and what its return, its error, or its silence means. [ConsumeMessageContext]
+
+    returns                  SUCCESS    consumed
+    raises ReconsumeLater    FAILED     delivered again (at the level it names)
+    raises anything else     EXCEPTION  delivered again, and logged
+    takes too long           TIME_OUT   cancelled, delivered again
+
+All messages of one call share its fate.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
+
+from ariane.client import hooks as hook_events
+from ariane.client.hooks import Consumed, ConsumeHook, ConsumeReturn, Consuming
+from ariane.clock import Clock
+from ariane.errors import ArianeError
+from ariane.model.message import MessageQueue, ReceivedMessage
+
+log = logging.getLogger("ariane.client")
+
+Listener = Callable[[Sequence[ReceivedMessage]], Awaitable[None] | None]
+
+
+class ReconsumeLater(ArianeError):
+    """Raised by a listener: deliver these messages again, after the delay of `delay_level` (0: the broker chooses, rising
+    with each attempt; -1: never, to the dead-letter topic at once)."""
+
+    def __init__(self, why: str = "", delay_level: int = 0) -> None:
+        super().__init__(why or "the listener wants the messages again later")
+        self.delay_level = delay_level
+
+
+class Outcome(NamedTuple):
+    """How a call ended."""
+
+    kind: ConsumeReturn
+    delay_level: int = 0
+
+    @property
+    def is_success(self) -> bool:
+        return self.kind is ConsumeReturn.SUCCESS
+
+
+class Listening:
+    """Calls one listener; a coroutine function in the loop, any other in a pool of `threads` threads."""
+
+    def __init__(
+        self,
+        group: str,
+        listener: Listener,
+        hooks: Sequence[ConsumeHook],
+        *,
+        clock: Clock,
+        make_id: Callable[[], str],
+        timeout_ms: int,
+        threads: int,
+    ) -> None:
+        self._group = group
+        self._hooks = hooks
+        self._clock = clock
+        self._make_id = make_id
+        self._timeout_s = timeout_ms / 1000
+        self._listener = listener
+        called = listener if inspect.isroutine(listener) else getattr(listener, "__call__", listener)  # noqa: B004
+        self._is_async = inspect.iscoroutinefunction(called)
+        self._pool = None if self._is_async else ThreadPoolExecutor(threads, thread_name_prefix=f"listener-{group}")
+
+    async def call(self, queue: MessageQueue, messages: Sequence[ReceivedMessage]) -> Outcome:
+        if not self._hooks:
+            return await self._outcome(queue, messages)
+        consuming = Consuming(
+            group=self._group,
+            queue=queue,
+            messages=messages,
+            request_id=self._make_id(),
+            started_ms=self._clock.now_ms(),
+        )
+        await hook_events.tell(self._hooks, consuming)
+        started = self._clock.monotonic()
+        outcome = await self._outcome(queue, messages)
+        cost_ms = round((self._clock.monotonic() - started) * 1000)
+        consumed = Consumed(consuming=consuming, outcome=outcome.kind, ended_ms=self._clock.now_ms(), cost_ms=cost_ms)
+        await hook_events.tell(self._hooks, consumed)
+        return outcome
+
+    def close(self) -> None:
+        if self._pool is not None:
+            self._pool.shutdown(wait=False, cancel_futures=True)
+
+    async def _outcome(self, queue: MessageQueue, messages: Sequence[ReceivedMessage]) -> Outcome:
+        limit = asyncio.timeout(self._timeout_s)
+        try:
+            async with limit:
+                await self._called(messages)
+        except ReconsumeLater as later:
+            log.info("group %s: %s: %s", self._group, _which(queue, messages), later)
+            return Outcome(ConsumeReturn.FAILED, later.delay_level)
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            log.exception(
+                "group %s: something that the listener awaits was cancelled, on %s",
+                self._group,
+                _which(queue, messages),
+            )
+            return Outcome(ConsumeReturn.EXCEPTION)
+        except Exception as error:
+            if limit.expired() and isinstance(error, TimeoutError):
+                log.warning(
+                    "group %s: the listener took longer than %.0f s on %s",
+                    self._group,
+                    self._timeout_s,
+                    _which(queue, messages),
+                )
+                return Outcome(ConsumeReturn.TIME_OUT)
+            log.exception("group %s: the listener failed on %s", self._group, _which(queue, messages))
+            return Outcome(ConsumeReturn.EXCEPTION)
+        return Outcome(ConsumeReturn.SUCCESS)
+
+    async def _called(self, messages: Sequence[ReceivedMessage]) -> None:
+        if self._pool is None:
+            waiting = self._listener(messages)
+        else:
+            waiting = await asyncio.get_running_loop().run_in_executor(self._pool, self._listener, messages)
+        if waiting is not None:
+            await waiting
+
+
+def _which(queue: MessageQueue, messages: Sequence[ReceivedMessage]) -> str:
+    first, last = messages[0].queue_offset, messages[-1].queue_offset
+    return f"{queue.topic} at {queue.broker}:{queue.queue_id}, offsets {first} to {last}"

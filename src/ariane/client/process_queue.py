@@ -1,0 +1,47 @@
+"""A queue that this member reads now: its window, and what its fetch loop and its listeners tell each other."""
+
+from __future__ import annotations
+
+import asyncio
+
+from ariane.client.window import Window
+from ariane.model.message import MessageQueue
+
+LOCK_VALID_S = 30.0  # a lock not renewed for so long is not relied on; the broker keeps it for 60 s
+
+
+class ProcessQueue:
+    """Owned, then ending (nothing new is begun, what is under way still counts), then dropped (nothing counts any more).
+    `changed` is set when messages came, were consumed, or one of these steps was taken."""
+
+    def __init__(self, queue: MessageQueue, next_offset: int) -> None:
+        self.queue = queue
+        self.window = Window(next_offset)
+        self.is_ending = False
+        self.is_dropped = False
+        self.changed = asyncio.Event()
+        self.broker_id = 0  # which of the broker's servers it told us to read from
+        self.locked_until = 0.0
+
+    def is_locked(self, now: float) -> bool:
+        return now < self.locked_until
+
+    def locked(self, now: float) -> None:
+        self.locked_until = now + LOCK_VALID_S
+
+    def end(self) -> None:
+        self.is_ending = True
+        self.changed.set()
+
+    def drop(self) -> None:
+        self.is_ending = self.is_dropped = True
+        self.changed.set()
+
+    async def wait_change(self, timeout_s: float) -> None:
+        """Return when something changed, after `timeout_s` at the latest."""
+        self.changed.clear()
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self.changed.wait()
+        except TimeoutError:
+            return

@@ -1,0 +1,152 @@
+"""Sending messages. [DefaultMQProducer]
+
+    async with Producer("shop", "127.0.0.1:9876", trace=True) as producer:
+        result = await producer.send(Message(topic="orders", body=b"created", keys=["ORDER-17"]), order_key="ORDER-17")
+
+Many sends may be under way at once (`asyncio.gather`, a task each): their requests leave together on one connection.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
+from types import TracebackType
+from typing import Self
+
+from ariane.client import sending
+from ariane.client.config import ClientSettings, ProducerSettings, TraceSettings, checked_group
+from ariane.client.hooks import SendHook
+from ariane.client.instance import Instance
+from ariane.client.sender import Sender
+from ariane.client.sending import SendResult
+from ariane.client.trace import Tracer, trace_settings
+from ariane.errors import ArianeError, ClientClosed, ConfigError, MessageRefused
+from ariane.model.message import Message, MessageQueue
+
+log = logging.getLogger("ariane.client")
+
+Selector = Callable[[Sequence[MessageQueue], Message], MessageQueue]
+
+
+class Producer:
+    """A member of a producer group. Give either `namesrv` or an open `instance` that is to be shared."""
+
+    def __init__(
+        self,
+        group: str,
+        namesrv: str | None = None,
+        *,
+        settings: ProducerSettings | None = None,
+        client: ClientSettings | None = None,
+        trace: TraceSettings | bool = False,
+        hooks: Sequence[SendHook] = (),
+        instance: Instance | None = None,
+    ) -> None:
+        if (namesrv is None) == (instance is None):
+            raise ConfigError("namesrv", namesrv, "give either the name servers' addresses or an instance to share")
+        self.group = checked_group(group)
+        self._settings = settings or ProducerSettings()
+        self._instance = instance or Instance(namesrv or "", client)
+        self._owns_instance = instance is None
+        self._trace_settings = trace_settings(trace)
+        self._hooks = tuple(hooks)
+        self._sender: Sender | None = None
+        self._open = AsyncExitStack()
+        self.trace: Tracer | None = None
+        """The trace queue and its counters (`sent`, `dropped`, `failed`), when tracing is on."""
+
+    async def __aenter__(self) -> Self:
+        async with AsyncExitStack() as opening:
+            if self._owns_instance:
+                await opening.enter_async_context(self._instance)
+            self._instance.join_producer(self.group)
+            opening.push_async_callback(self._instance.leave, producer_group=self.group)
+            hooks = self._hooks
+            if self._trace_settings is not None:
+                tracer = Tracer.of_client(self._instance, self.group, "PRODUCE", self._trace_settings)
+                self.trace = await opening.enter_async_context(tracer)
+                hooks = (*hooks, self.trace.sent_message)
+            self._sender = Sender(self._instance, self.group, self._settings, hooks)
+            opening.callback(self._closed)
+            await self._meet_brokers()
+            self._open = opening.pop_all()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._open.aclose()
+
+    async def send(
+        self,
+        message: Message,
+        *,
+        queue: MessageQueue | None = None,
+        order_key: str | None = None,
+        selector: Selector | None = None,
+    ) -> SendResult:
+        """Send and wait until the broker has stored it.
+
+        Messages of the same `order_key` go to the same queue, and are consumed in the order in which they were sent when
+        each is awaited before the next. `selector` chooses among the topic's queues, `queue` names one. With any of the
+        three there is one attempt, otherwise 1 + `retries`.
+        """
+        sender = self._running()
+        out = sending.outgoing(message, self._instance.make_id(), self._settings)
+        if queue is None and (order_key is not None or selector is not None):
+            queue = self._chosen(await sender.queues(message.topic), message, order_key, selector)
+        return await sender.send(out, queue)
+
+    async def send_batch(
+        self, messages: Sequence[Message], *, queue: MessageQueue | None = None, order_key: str | None = None
+    ) -> SendResult:
+        """Send messages of one topic in one request; they are stored next to each other in one queue, or not at all."""
+        sender = self._running()
+        out = sending.outgoing_batch(messages, self._instance.make_id, self._settings)
+        if queue is None and order_key is not None:
+            queue = sending.queue_of_key(await sender.queues(out.topic), order_key)
+        return await sender.send(out, queue)
+
+    async def send_one_way(self, message: Message, *, queue: MessageQueue | None = None) -> None:
+        """Send and do not wait for an answer: what goes wrong at the broker is not known here."""
+        sender = self._running()
+        await sender.send_one_way(sending.outgoing(message, self._instance.make_id(), self._settings), queue)
+
+    async def queues(self, topic: str) -> tuple[MessageQueue, ...]:
+        """Queues that `topic` may be sent to."""
+        return await self._running().queues(topic)
+
+    def _running(self) -> Sender:
+        if self._sender is None:
+            raise ClientClosed(f"producer {self.group} is not open: use it within `async with`")
+        return self._sender
+
+    def _closed(self) -> None:
+        self._sender = None
+
+    async def _meet_brokers(self) -> None:
+        """Learn the brokers from the default topic, so that they know this group before its first send."""
+        try:
+            await self._instance.routes.find_queues_to_send(
+                self._settings.create_topic_key,
+                self._settings.create_topic_key,
+                self._settings.default_topic_queue_nums,
+            )
+        except ArianeError as error:  # a cluster may have auto-creation off, or be still starting
+            log.info("producer %s meets its brokers with its first send: %s", self.group, error)
+        await self._instance.heartbeat()
+
+    @staticmethod
+    def _chosen(
+        queues: Sequence[MessageQueue], message: Message, order_key: str | None, selector: Selector | None
+    ) -> MessageQueue:
+        if selector is None:
+            assert order_key is not None
+            return sending.queue_of_key(queues, order_key)
+        if order_key is not None:
+            raise MessageRefused("give an order_key or a selector, not both")
+        chosen = selector(queues, message)
+        if not isinstance(chosen, MessageQueue):
+            raise MessageRefused(f"the selector gave {chosen!r}: it must return one of the queues it was given")
+        return chosen

@@ -1,0 +1,258 @@
+"""Consuming: what arrives is given to a listener. [DefaultMQPushConsumer]
+
+    async def listener(messages):
+        for message in messages: …            # returning means consumed; raising means deliver again later
+
+    async with PushConsumer("stock", "127.0.0.1:9876", {"orders": "paid || shipped"}, listener, start="first"):
+        await stopped.wait()
+
+The members of a group share the queues. With `orderly=True` each queue is consumed in order, one call at a time.
+A message may come twice (after a crash, at a rebalance), never not at all: offsets follow only what is consumed.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
+from types import TracebackType
+from typing import Self
+
+from ariane.client.allocation import Allocating, Allocation
+from ariane.client.concurrent import ConcurrentListeners
+from ariane.client.config import ClientSettings, ConsumerSettings, ProducerSettings, TraceSettings, checked_group
+from ariane.client.fetch import Fetching
+from ariane.client.hooks import ConsumeHook
+from ariane.client.instance import Instance, Part
+from ariane.client.listening import Listener, Listening
+from ariane.client.locks import Locks
+from ariane.client.offsets import Offsets, Start
+from ariane.client.orderly import OrderlyListeners
+from ariane.client.process_queue import ProcessQueue
+from ariane.client.rebalance import Strategy, average
+from ariane.client.send_back import SendBack
+from ariane.client.sender import Sender
+from ariane.client.trace import Tracer, trace_settings
+from ariane.errors import ClientClosed, ConfigError
+from ariane.filter import tags
+from ariane.model.message import MessageQueue
+from ariane.model.topic import retry_topic, topic_name_fault
+from ariane.net.tasks import Tasks
+from ariane.protocol.requests.clients import ConsumerData, SubscriptionData
+
+log = logging.getLogger("ariane.client")
+
+INNER_PRODUCER = "CLIENT_INNER_PRODUCER"  # the group that every client sends its retries as
+RECONSUME_MAX = 16  # concurrent listeners, when nothing else is set
+UNLIMITED = 2**31 - 1
+
+
+class PushConsumer:
+    """A member of a consumer group. Give either `namesrv` or an open `instance` that is to be shared.
+
+    `subscriptions` maps topics to tag expressions (`*`, or tags joined by `||`). `start` counts only for queues of which
+    the group has no stored offset: "first", "last", or a time in milliseconds since the epoch.
+    """
+
+    def __init__(
+        self,
+        group: str,
+        namesrv: str | None = None,
+        subscriptions: Mapping[str, str] | None = None,
+        listener: Listener | None = None,
+        *,
+        start: Start = "last",
+        orderly: bool = False,
+        strategy: Strategy = average,
+        settings: ConsumerSettings | None = None,
+        client: ClientSettings | None = None,
+        trace: TraceSettings | bool = False,
+        hooks: Sequence[ConsumeHook] = (),
+        instance: Instance | None = None,
+    ) -> None:
+        if (namesrv is None) == (instance is None):
+            raise ConfigError("namesrv", namesrv, "give either the name servers' addresses or an instance to share")
+        if not callable(listener):
+            raise ConfigError("listener", listener, "give a function that takes a list of messages")
+        if isinstance(start, str) and start not in ("first", "last"):
+            raise ConfigError("start", start, 'choose "first", "last", or milliseconds since the epoch')
+        self.group = checked_group(group)
+        self.settings = settings or ConsumerSettings()
+        self._instance = instance or Instance(namesrv or "", client)
+        self._owns_instance = instance is None
+        self._listener = listener
+        self._start = start
+        self._is_orderly = orderly
+        self._strategy = strategy
+        self._trace_settings = trace_settings(trace)
+        self._hooks = tuple(hooks)
+        self._subscriptions = {
+            topic: self._subscription(topic, expression) for topic, expression in (subscriptions or {}).items()
+        }
+        retry = retry_topic(self.group)
+        self._subscriptions[retry] = self._subscription(retry, tags.ALL)
+        self._allocation: Allocation | None = None
+        self._open = AsyncExitStack()
+        self.trace: Tracer | None = None
+        """The trace queue and its counters (`sent`, `dropped`, `failed`), when tracing is on."""
+
+    async def __aenter__(self) -> Self:
+        async with AsyncExitStack() as opening:
+            if self._owns_instance:
+                await opening.enter_async_context(self._instance)
+            part = Part(self._describe, lambda: list(self._subscriptions), self._wake, lambda changed: self._wake())
+            self._instance.join_consumer(self.group, part)
+            opening.push_async_callback(self._instance.leave, consumer_group=self.group)
+            hooks = self._hooks
+            if self._trace_settings is not None:
+                tracer = Tracer.of_client(self._instance, self.group, "CONSUME", self._trace_settings)
+                self.trace = await opening.enter_async_context(tracer)
+                hooks = (*hooks, self.trace.consumed_messages)
+            await self._begin(hooks, opening)
+            self._open = opening.pop_all()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._open.aclose()
+
+    @property
+    def queues(self) -> list[MessageQueue]:
+        """The queues that this member reads now."""
+        return self._running().queues
+
+    async def subscribe(self, topic: str, expression: str = tags.ALL) -> None:
+        """Read `topic` as well, or with another expression. All members of a group must subscribe to the same."""
+        self._running()
+        self._subscriptions[topic] = self._subscription(topic, expression)
+        await self._subscriptions_changed()
+
+    async def unsubscribe(self, topic: str) -> None:
+        """Read `topic` no longer."""
+        self._running()
+        self._subscriptions.pop(topic, None)
+        await self._subscriptions_changed()
+
+    # --- wiring ---
+
+    async def _begin(self, hooks: Sequence[ConsumeHook], opening: AsyncExitStack) -> None:
+        instance, settings = self._instance, self.settings
+        timeout_ms = instance.settings.request_timeout_ms
+        offsets = Offsets(instance.peers, instance.routes, self.group, timeout_ms=timeout_ms)
+        listeners = self._listeners(hooks, offsets)
+        locks = Locks(instance.peers, instance.routes, self.group, instance.client_id) if self._is_orderly else None
+
+        def fetching(moved: Callable[[ProcessQueue, int], None]) -> Fetching:
+            return Fetching(
+                peers=instance.peers,
+                routes=instance.routes,
+                offsets=offsets,
+                group=self.group,
+                settings=settings,
+                is_orderly=self._is_orderly,
+                subscription=self._subscriptions.get,
+                arrived=listeners.arrived,
+                moved=moved,
+                heartbeat_to=instance.heartbeat_to,
+                monotonic=instance.clock.monotonic,
+                sleep=instance.clock.sleep,
+            )
+
+        allocation = Allocation(
+            Allocating(
+                peers=instance.peers,
+                routes=instance.routes,
+                offsets=offsets,
+                locks=locks,
+                listeners=listeners,
+                group=self.group,
+                client_id=instance.client_id,
+                strategy=self._strategy,
+                start=self._start,
+                topics=lambda: self._subscriptions,
+                fetching=fetching,
+                timeout_ms=timeout_ms,
+                period_s=settings.rebalance_ms / 1000,
+                monotonic=instance.clock.monotonic,
+                heartbeat_to=instance.heartbeat_to,
+            )
+        )
+        await instance.routes.refresh(self._subscriptions)
+        await instance.heartbeat()
+        commits = Tasks("offsets")
+
+        async def close() -> None:
+            self._allocation = None
+            await allocation.stop()
+            await listeners.close(settings.close_wait_ms / 1000)
+            await commits.close()
+            await allocation.leave()
+
+        opening.push_async_callback(close)
+        self._allocation = allocation
+        listeners.start()
+        allocation.start()
+        commits.every(settings.commit_ms / 1000, lambda: offsets.commit(allocation.queues), "commit")
+
+    def _listeners(self, hooks: Sequence[ConsumeHook], offsets: Offsets) -> ConcurrentListeners | OrderlyListeners:
+        instance, settings = self._instance, self.settings
+        listening = Listening(
+            self.group,
+            self._listener,
+            hooks,
+            clock=instance.clock,
+            make_id=instance.make_id,
+            timeout_ms=settings.consume_timeout_ms,
+            threads=settings.concurrency,
+        )
+        times_max = settings.max_reconsume_times
+        if times_max < 0:
+            times_max = UNLIMITED if self._is_orderly else RECONSUME_MAX
+        sender = Sender(instance, INNER_PRODUCER, ProducerSettings())
+        send_back = SendBack(instance.peers, instance.routes, sender, self.group, times_max)
+        kind = OrderlyListeners if self._is_orderly else ConcurrentListeners
+        return kind(listening, offsets, send_back, settings, instance.clock)
+
+    # --- what the instance asks ---
+
+    def _describe(self) -> ConsumerData:
+        where = {"first": "CONSUME_FROM_FIRST_OFFSET", "last": "CONSUME_FROM_LAST_OFFSET"}
+        return ConsumerData(
+            consume_from_where=where.get(str(self._start), "CONSUME_FROM_TIMESTAMP"),
+            consume_type="CONSUME_PASSIVELY",
+            group_name=self.group,
+            message_model="CLUSTERING",
+            subscription_data_set=tuple(self._subscriptions.values()),
+        )
+
+    def _wake(self) -> None:
+        if self._allocation is not None:
+            self._allocation.wake()
+
+    # --- subscriptions ---
+
+    def _subscription(self, topic: str, expression: str) -> SubscriptionData:
+        fault = topic_name_fault(topic)
+        if fault:
+            raise ConfigError("subscriptions", topic, fault)
+        wanted = tags.parse(expression)
+        if wanted is not None and not wanted:
+            raise ConfigError("subscriptions", expression, "name at least one tag, or * for every message")
+        return SubscriptionData(
+            code_set=tags.codes(wanted) or frozenset(),
+            sub_string=expression,
+            sub_version=self._instance.clock.now_ms(),
+            tags_set=wanted or frozenset(),
+            topic=topic,
+        )
+
+    async def _subscriptions_changed(self) -> None:
+        await self._instance.refresh_routes()
+        await self._instance.heartbeat()
+        self._wake()
+
+    def _running(self) -> Allocation:
+        if self._allocation is None:
+            raise ClientClosed(f"consumer {self.group} is not open: use it within `async with`")
+        return self._allocation

@@ -1,0 +1,98 @@
+"""What the listener failed on goes back to the broker, to be delivered again later. [CONSUMER_SEND_MSG_BACK, 12.2]
+
+    36 to the message's broker ─ refused, lost ─→ the message itself to %RETRY%<group>, delayed ─ failed ─→ kept here
+                               └ code 3: this broker has no retry topics yet ─────────────────────────────→ kept here
+
+"Kept here" means: it stays in the window, so no offset passes it, and the listener is called again after a pause.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from ariane.client.config import ProducerSettings
+from ariane.client.fetch import is_unreadable
+from ariane.client.routes import Peers, Routes
+from ariane.client.sender import Sender
+from ariane.client.sending import Outgoing
+from ariane.errors import ArianeError, ConnectionLost, ReplyError
+from ariane.model import message as names
+from ariane.model.message import ReceivedMessage
+from ariane.model.topic import retry_topic
+from ariane.protocol import compression, properties
+from ariane.protocol.codes import RequestCode, ResponseCode
+from ariane.protocol.requests.messaging import ConsumerSendMsgBack
+
+log = logging.getLogger("ariane.client")
+
+TIMEOUT_MS = 5_000
+FIRST_DELAY_LEVEL = 3  # levels 1 and 2 (1 s, 5 s) are too short for a retry, says the broker as well
+DEAD_LETTER = -1
+
+
+class SendBack:
+    """Sends messages of one group back."""
+
+    def __init__(self, peers: Peers, routes: Routes, sender: Sender, group: str, max_reconsume_times: int) -> None:
+        self._peers = peers
+        self._routes = routes
+        self._sender = sender
+        self._group = group
+        self._max = max_reconsume_times
+
+    async def send_back(self, message: ReceivedMessage, delay_level: int) -> bool:
+        """Whether the broker has it now; False: it has to be kept."""
+        request = ConsumerSendMsgBack(
+            offset=message.commit_log_offset,
+            group=self._group,
+            delay_level=delay_level,
+            origin_msg_id=message.message_id,
+            origin_topic=message.topic,
+            max_reconsume_times=self._max,
+        )
+        try:
+            addr = self._routes.master(message.queue.broker)
+            if addr is None:
+                raise ConnectionLost(message.queue.broker, "has no master in the routes that are known")
+            await self._peers.ask(addr, RequestCode.CONSUMER_SEND_MSG_BACK, request, timeout_ms=TIMEOUT_MS)
+        except ArianeError as error:
+            log.warning("group %s: %s is not sent back: %s", self._group, message.message_id, error)
+            if isinstance(error, ReplyError) and error.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+                return False
+            return await self.send_copy(message)
+        return True
+
+    async def send_copy(self, message: ReceivedMessage) -> bool:
+        """Send the message itself to the group's retry topic; with the last attempt behind it, it ends as a dead letter."""
+        try:
+            await self._sender.send(copy_to_retry(message, self._group, self._max, self._sender.settings))
+        except ArianeError as error:
+            log.warning("group %s: %s is not sent to the retry topic: %s", self._group, message.message_id, error)
+            return False
+        return True
+
+
+def copy_to_retry(message: ReceivedMessage, group: str, max_times: int, settings: ProducerSettings) -> Outgoing:
+    """The message as a new one for the group's retry topic."""
+    table = dict(message.properties)
+    table.pop(names.TRAN_MSG, None)
+    table.setdefault(names.ORIGIN_MESSAGE_ID, message.message_id)
+    table[names.RETRY_TOPIC] = message.topic
+    table[names.DELAY] = str(FIRST_DELAY_LEVEL + message.reconsume_times)
+    body, sys_flag = message.body, 0
+    if is_unreadable(message):
+        sys_flag = message.sys_flag & (names.COMPRESSED | names.COMPRESSION_MASK)
+    elif len(body) >= settings.compress_from:
+        body, sys_flag = compression.compress(body), compression.ZLIB_FLAGS
+    return Outgoing(
+        topic=retry_topic(group),
+        body=body,
+        properties=properties.encode(table),
+        sys_flag=sys_flag,
+        flag=message.flag,
+        is_batch=False,
+        messages=(),
+        ids=(message.message_id,),
+        reconsume_times=message.reconsume_times + 1,
+        max_reconsume_times=max_times,
+    )

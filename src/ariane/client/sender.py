@@ -1,0 +1,147 @@
+"""Sending within one deadline: attempts, each to another broker where there is one. [DefaultMQProducerImpl.sendDefaultImpl]
+
+    outcome of an attempt                               next
+    stored                                              the result
+    stored, but flush or replica late                   the result (another attempt with retry_not_stored)
+    no connection, no answer, codes 1 14 16 17 204 205  another attempt while attempts and time are left
+    any other answer                                    ReplyError
+
+A send to a queue that the caller chose has one attempt.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+
+from ariane.client import hooks as hook_events
+from ariane.client import sending
+from ariane.client.config import ProducerSettings
+from ariane.client.hooks import SendHook, Sent
+from ariane.client.instance import Instance
+from ariane.client.sending import Outgoing, SendResult, SendStatus
+from ariane.errors import ConnectionLost, ReplyError, RequestTimeout
+from ariane.model.message import MessageQueue
+from ariane.protocol.command import Command
+from ariane.protocol.requests import fields
+from ariane.protocol.requests.messaging import SendMessage
+
+log = logging.getLogger("ariane.client")
+
+
+class Sender:
+    """Sends what is ready to go, for one group."""
+
+    def __init__(
+        self, instance: Instance, group: str, settings: ProducerSettings, hooks: Sequence[SendHook] = ()
+    ) -> None:
+        self._instance = instance
+        self._group = group
+        self.settings = settings
+        self._hooks = hooks
+        self._room = asyncio.Semaphore(settings.in_flight_max)
+        self._turn = instance.chance.randrange(65536)
+
+    async def queues(self, topic: str) -> tuple[MessageQueue, ...]:
+        """Queues that `topic` may be sent to."""
+        known = self._instance.routes.queues_to_send(topic)
+        if known is not None:
+            return known
+        found = await self._instance.routes.find_queues_to_send(
+            topic, self.settings.create_topic_key, self.settings.default_topic_queue_nums
+        )
+        self._instance.meet_new_brokers()
+        return found
+
+    async def send(self, out: Outgoing, queue: MessageQueue | None = None) -> SendResult:
+        """Send to `queue`, or to the queue whose turn it is. The last attempt's error when none succeeded."""
+        async with self._room:
+            deadline = self._instance.clock.monotonic() + self.settings.send_timeout_ms / 1000
+            if queue is not None:
+                return await self._attempt(out, queue, self.settings.send_timeout_ms)
+            return await self._attempts(out, deadline)
+
+    async def send_one_way(self, out: Outgoing, queue: MessageQueue | None = None) -> None:
+        """Send without an answer; ConnectionLost when there is no connection to write to."""
+        if queue is None:
+            queue = sending.next_queue(await self.queues(out.topic), self._next_turn(), None)
+        header = sending.header(out, self._group, queue.queue_id, self._instance.clock.now_ms(), self.settings)
+        await self._instance.peers.one_way(self._address(queue), sending.code(out), header, out.body)
+
+    async def _attempts(self, out: Outgoing, deadline: float) -> SendResult:
+        queues = await self.queues(out.topic)
+        avoid: str | None = None
+        failed: Exception | None = None
+        late: SendResult | None = None
+        for _ in range(1 + self.settings.retries):
+            left_ms = (deadline - self._instance.clock.monotonic()) * 1000
+            if left_ms <= 0:
+                break
+            queue = sending.next_queue(queues, self._next_turn(), avoid)
+            avoid = queue.broker
+            try:
+                stored = await self._attempt(out, queue, left_ms)
+            except (ConnectionLost, RequestTimeout, ReplyError) as error:
+                if not sending.may_go_elsewhere(error):
+                    if late is not None:
+                        return late
+                    raise
+                failed = error
+                continue
+            if stored.status is SendStatus.SEND_OK or not self.settings.retry_not_stored:
+                return stored
+            late = stored
+        if late is not None:
+            return late
+        raise failed or RequestTimeout(f"a broker of {out.topic}", self.settings.send_timeout_ms)
+
+    async def _attempt(self, out: Outgoing, queue: MessageQueue, timeout_ms: float) -> SendResult:
+        addr = self._address(queue)
+        clock = self._instance.clock
+        started_ms = clock.now_ms()
+        header = sending.header(out, self._group, queue.queue_id, started_ms, self.settings)
+        if not self._hooks:
+            return sending.result(out, await self._ask(addr, out, header, timeout_ms), queue, addr)
+        started = clock.monotonic()
+        refusal = stored = None
+        answer = await self._ask(addr, out, header, timeout_ms)
+        cost_ms = round((clock.monotonic() - started) * 1000)
+        try:
+            stored = sending.result(out, answer, queue, addr)
+        except ReplyError as error:
+            refusal = error
+        event = Sent(
+            group=self._group,
+            outgoing=out,
+            queue=queue,
+            broker_addr=addr,
+            started_ms=started_ms,
+            cost_ms=cost_ms,
+            result=stored,
+            refusal=refusal,
+        )
+        await hook_events.tell(self._hooks, event)
+        if stored is None:
+            assert refusal is not None
+            raise refusal
+        return stored
+
+    async def _ask(self, addr: str, out: Outgoing, header: SendMessage, timeout_ms: float) -> Command:
+        """The answer of `addr`; making a connection and waiting for room to write count as well."""
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                connection = await self._instance.peers.to(addr)
+                return await connection.request(sending.code(out), fields(header), out.body, timeout_ms=timeout_ms)
+        except TimeoutError:
+            raise RequestTimeout(addr, timeout_ms) from None
+
+    def _address(self, queue: MessageQueue) -> str:
+        addr = self._instance.routes.master(queue.broker)
+        if addr is None:
+            raise ConnectionLost(queue.broker, "has no master in the routes that are known")
+        return addr
+
+    def _next_turn(self) -> int:
+        self._turn += 1
+        return self._turn

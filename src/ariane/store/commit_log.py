@@ -1,0 +1,150 @@
+"""The commit log: every record of the broker, one after another, in files of equal size.
+
+    | record | record | ... | filler: room left i32, 0xCBD43194, rest as it was |   | record | ...
+    ^ start of file                       a record and 8 spare bytes must fit       ^ next file
+
+Appending is one pwrite; once it has returned, the record survives the death of the process. It survives the loss of power from
+the moment a flush that covers it has ended. After a failed fsync nobody knows what the disk holds: the log takes nothing more.
+[CommitLog]
+"""
+
+from __future__ import annotations
+
+from ariane.errors import FlushFailed, MessageRefused, StoreError
+from ariane.protocol.record import FILLER_SIZE, filler
+from ariane.store.files import Disk, OpenFiles, write_error
+from ariane.store.flush import Flush
+from ariane.store.segments import Segments
+
+
+class CommitLog:
+    """Append, read, flush. `end` is where the next record goes, `flushed` what is known to be on the disk."""
+
+    def __init__(self, files: OpenFiles, segments: Segments, end: int, last_ms: int) -> None:
+        """Open at `end`, a record boundary below which everything is flushed; the file there exists or can be made."""
+        self._disk: Disk = files.disk
+        self.segments = segments
+        self.size = segments.size
+        self.end = end
+        self.flushed = end
+        self.last_ms = last_ms  # store time of the last record: the next may not be earlier
+        self.flushed_ms = last_ms
+        self.failure: StoreError | None = None
+        self._flushing: Flush | None = None
+        self._filled: list[tuple[str, int]] = []  # files that are full and not flushed, with their handles
+        self._directory_changed = False
+        if not segments.has(end):
+            segments.add(end)
+            self._directory_changed = True
+        self._base = end - end % self.size
+        self._path = segments.path(self._base)
+        self._handle = self._disk.open(self._path)
+        self.room = self._base + self.size - FILLER_SIZE - end  # the largest record that still goes into this file
+
+    @property
+    def start(self) -> int:
+        """Offset of the oldest byte kept."""
+        return self.segments.start
+
+    def read(self, offset: int, length: int) -> bytes:
+        """Up to `length` bytes, not beyond the end of the file that holds `offset`."""
+        return self.segments.read(offset, length)
+
+    def append(self, data: bytes, store_ms: int) -> None:
+        """Write `data`, which was encoded for `end` and is not longer than `room`."""
+        within = self.end - self._base
+        try:
+            self._disk.pwrite(self._handle, data, within)
+        except OSError as error:
+            self._wipe(within)
+            raise write_error(error, self._path) from error
+        size = len(data)
+        self.end += size
+        self.room -= size
+        self.last_ms = store_ms
+
+    def roll(self, size: int) -> int:
+        """Close the current file and begin the next, because `size` bytes do not fit; the new `end`."""
+        if size > self.size - FILLER_SIZE:
+            raise MessageRefused(
+                f"{size} bytes do not fit into a commit log file of {self.size} (mappedFileSizeCommitLog): send less at once"
+            )
+        base = self._base + self.size
+        within = self.end - self._base
+        try:
+            # First the file, then the filler that points to it: a crash between leaves an empty file, which a start removes.
+            if not self.segments.has(base):
+                self.segments.add(base)
+            self._directory_changed = True
+            handle = self._disk.open(self.segments.path(base))
+        except OSError as error:
+            raise write_error(error, self.segments.path(base)) from error
+        try:
+            self._disk.pwrite(self._handle, filler(self.size - within), within)
+        except OSError as error:
+            self._disk.close(handle)
+            self._wipe(within)
+            raise write_error(error, self._path) from error
+        self._filled.append((self._path, self._handle))
+        self._base, self._path, self._handle = base, self.segments.path(base), handle
+        self.end = base
+        self.room = self.size - FILLER_SIZE
+        return base
+
+    def _wipe(self, within: int) -> None:
+        """Zero what a failed write left behind, so that it never passes for a record."""
+        try:
+            self._disk.truncate(self._handle, within)
+            self._disk.truncate(self._handle, self.size)
+        except OSError as error:
+            self.failure = StoreError(
+                f"cannot clean {self._path} after a failed write: {error}; no more writes until the store is restarted"
+            )
+
+    def begin_flush(self) -> Flush | None:
+        """The work to make everything appended so far durable; None when there is none, or a flush is under way."""
+        if self._flushing is not None or self.failure is not None:
+            return None
+        if self.flushed == self.end and not self._directory_changed:
+            return None
+        self._flushing = self.flush_now()
+        return self._flushing
+
+    def flush_now(self) -> Flush:
+        """The same, whatever is under way."""
+        return Flush(
+            self._disk,
+            self.end,
+            self.last_ms,
+            handles=(*self._filled, (self._path, self._handle)),
+            directories=(self.segments.directory,) if self._directory_changed else (),
+        )
+
+    def end_flush(self, flush: Flush, error: OSError | None) -> None:
+        """Take the outcome of `flush.run()`."""
+        if flush is self._flushing:
+            self._flushing = None
+        if error is not None:
+            self.fail(error)
+        if self.failure is not None:
+            return
+        if flush.up_to > self.flushed:
+            self.flushed, self.flushed_ms = flush.up_to, flush.store_ms
+        done = set(flush.handles)
+        if self._flushing is None:  # else the flush under way may still use them
+            for one in [one for one in self._filled if one in done]:
+                self._filled.remove(one)
+                self._disk.close(one[1])
+        if flush.directories and (self._path, self._handle) in done:
+            self._directory_changed = False
+
+    def fail(self, error: OSError) -> None:
+        """Refuse all later writes: after a failed fsync the kernel may have dropped the pages and calls them clean."""
+        if self.failure is None:
+            self.failure = FlushFailed(str(error.filename or self.segments.directory), error.strerror or str(error))
+
+    def close(self) -> None:
+        for _, handle in self._filled:
+            self._disk.close(handle)
+        self._filled.clear()
+        self._disk.close(self._handle)

@@ -1,0 +1,195 @@
+"""A consume queue: the records of one topic and queue id in order, as entries of 20 bytes in files of equal size.
+
+    commit log offset i64 | record size i32 | tags code i64          entry n lies at byte 20 * n of the queue
+
+Blank entries (0, 2147483647, 0) fill the first file up to its first real entry when that one has not number 0: the older
+records are gone. The newest entries also stay in memory, so that a consumer at the tail costs no read. All of it is derived
+from the commit log and can be made again. [ConsumeQueue]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from struct import Struct
+from typing import NamedTuple
+
+from ariane.store.files import OpenFiles
+from ariane.store.scan import NotARecord, look
+from ariane.store.segments import Segments
+
+ENTRY = Struct(">qiq")
+ENTRY_SIZE = 20
+BLANK_SIZE = 2147483647
+BLANK = ENTRY.pack(0, BLANK_SIZE, 0)
+TAIL_ENTRIES = 256  # kept in memory per queue after trimming; grows to twice that before it is trimmed
+LMQ_PREFIX = "%LMQ%"  # Java's light queues hold entries of records of other topics
+
+Read = Callable[[int, int], bytes]  # reads the commit log: (offset, length)
+
+
+class Changed(NamedTuple):
+    """Paths that need an fsync."""
+
+    files: set[str]
+    directories: set[str]
+
+
+class ConsumeQueue:
+    """One queue. `open` before anything else; `max` is the number of its next entry, `next_offset` that of the next put."""
+
+    __slots__ = (
+        "_disk",
+        "_files",
+        "_min",
+        "_min_for",
+        "changed",
+        "last_end",
+        "max",
+        "next_offset",
+        "opened",
+        "queue_id",
+        "segments",
+        "tail",
+        "tail_at",
+        "topic",
+        "topic_bytes",
+    )
+
+    def __init__(self, files: OpenFiles, topic: str, queue_id: int, segments: Segments, changed: Changed) -> None:
+        """`changed` collects what the next flush has to fsync."""
+        self._files = files
+        self._disk = files.disk
+        self.topic = topic
+        self.topic_bytes = topic.encode()
+        self.queue_id = queue_id
+        self.segments = segments
+        self.changed = changed
+        self.opened = False
+        self.max = 0
+        self.next_offset = 0
+        self.last_end = 0  # commit log offset behind the record of the last entry
+        self.tail = bytearray()
+        self.tail_at = 0
+        self._min = 0
+        self._min_for = -1
+
+    def open(self, limit: int, read: Read) -> None:
+        """Find the end: entries of records that end at or below `limit` stay, all behind is zeroed.
+
+        The last entry must agree with its record; what does not is stale (Java cuts a queue without clearing it).
+        """
+        segments = self.segments
+        low, high = segments.start // ENTRY_SIZE, segments.stop // ENTRY_SIZE
+        while low < high:
+            middle = (low + high) // 2
+            offset, size, _ = self._entry(middle)
+            if size > 0 and (size == BLANK_SIZE or offset + size <= limit):
+                low = middle + 1
+            else:
+                high = middle
+        while low * ENTRY_SIZE > segments.start and not self._agrees(low - 1, read):
+            low -= 1
+        if segments.bases:
+            rest = segments.read(low * ENTRY_SIZE, ENTRY_SIZE)
+            if segments.bases[-1] > low * ENTRY_SIZE or rest.strip(b"\0"):
+                segments.cut(low * ENTRY_SIZE)
+                self.changed.directories.add(segments.directory)
+                if segments.has(low * ENTRY_SIZE):
+                    self.changed.files.add(segments.path(low * ENTRY_SIZE // segments.size * segments.size))
+        self.max = self.next_offset = self.tail_at = low
+        offset, size, _ = self._entry(low - 1) if low * ENTRY_SIZE > segments.start else (0, 0, 0)
+        self.last_end = 0 if size == BLANK_SIZE else offset + size
+        self.opened = True
+
+    def _entry(self, number: int) -> tuple[int, int, int]:
+        data = self.segments.read(number * ENTRY_SIZE, ENTRY_SIZE)
+        return ENTRY.unpack(data) if len(data) == ENTRY_SIZE else (0, 0, 0)
+
+    def _agrees(self, number: int, read: Read) -> bool:
+        offset, size, _ = self._entry(number)
+        if size == BLANK_SIZE:
+            return True
+        data = read(offset, size)
+        if not data:
+            return True  # the record is older than the log's first file
+        try:
+            found = look(data, 0, offset, size + 8, check_crc=False)
+        except NotARecord:
+            return False
+        same = (found.topic, found.queue_id, found.queue_offset) == (self.topic_bytes, self.queue_id, number)
+        return found.size == size and (same or self.topic.startswith(LMQ_PREFIX))
+
+    def entries(self, number: int, count: int) -> bytes:
+        """Up to `count` entries from `number` on, not beyond `max` or the end of a file."""
+        count = min(count, self.max - number)
+        if number >= self.tail_at:
+            at = (number - self.tail_at) * ENTRY_SIZE
+            return bytes(self.tail[at : at + count * ENTRY_SIZE])
+        return self.segments.read(number * ENTRY_SIZE, count * ENTRY_SIZE)
+
+    def min_offset(self, log_start: int) -> int:
+        """Number of the first entry whose record is still in a log that starts at `log_start`."""
+        if self._min_for != log_start:
+            low, high = self.segments.start // ENTRY_SIZE, self.max
+            while low < high:
+                middle = (low + high) // 2
+                offset, size, _ = ENTRY.unpack(self.entries(middle, 1))
+                if size == BLANK_SIZE or offset < log_start:
+                    low = middle + 1
+                else:
+                    high = middle
+            self._min, self._min_for = low, log_start
+        return self._min
+
+    def write(self, data: bytes) -> None:
+        """Write entries behind `max` without counting them yet; after an OSError it can simply be done again."""
+        if not self.segments.bases:
+            self._begin()
+        segments = self.segments
+        for offset, piece in segments.pieces(self.max * ENTRY_SIZE, data):
+            if not segments.has(offset):
+                segments.add(offset)
+                self.changed.directories.add(segments.directory)
+            segments.write(offset, piece)
+            self.changed.files.add(segments.path(offset - offset % segments.size))
+
+    def advance(self, data: bytes, last_end: int) -> None:
+        """Count the entries that were written; the last one's record ends at `last_end`."""
+        self.max += len(data) // ENTRY_SIZE
+        self.last_end = last_end
+        self.tail += data
+        if len(self.tail) > 2 * TAIL_ENTRIES * ENTRY_SIZE:
+            del self.tail[: len(self.tail) - TAIL_ENTRIES * ENTRY_SIZE]
+            self.tail_at = self.max - TAIL_ENTRIES
+
+    def fill(self, number: int) -> None:
+        """Blank entries up to `number`."""
+        data = BLANK * (number - self.max)
+        self.write(data)
+        self.max = self.next_offset = number
+        self.forget_tail()
+
+    def restart(self, number: int) -> None:
+        """Drop everything and let the first entry be `number`: the topic was deleted and made again at this place."""
+        for base in list(self.segments.bases):
+            self.segments.remove_file(base)
+        self.changed.directories.add(self.segments.directory)
+        self.max = self.next_offset = number
+        self._min_for = -1
+        self.forget_tail()
+
+    def forget_tail(self) -> None:
+        self.tail.clear()
+        self.tail_at = self.max
+
+    def _begin(self) -> None:
+        """Make the directory and the first file, blank up to `max`."""
+        segments = self.segments
+        self.changed.directories.update(self._disk.make_dirs(segments.directory))
+        offset = self.max * ENTRY_SIZE
+        base = offset - offset % segments.size
+        segments.add(base)
+        self.changed.directories.add(segments.directory)
+        self.changed.files.add(segments.path(base))
+        if offset > base:
+            segments.write(base, BLANK * ((offset - base) // ENTRY_SIZE))

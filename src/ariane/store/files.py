@@ -1,0 +1,238 @@
+"""The one door to the disk. Everything of the store goes through a `Disk`, so that tests can fail it at any point.
+
+`SystemDisk` is the machine's (POSIX: pread, pwrite, fcntl locks). `ariane.testing.disk.FakeDisk` keeps all in memory and can
+lose power, fail an fsync or run full. Files are written with pwrite and never mapped: a full disk is then an OSError at the
+write that met it, not a SIGBUS anywhere later. [MappedFile, MappedFileQueue, MixAll.string2File]
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+from typing import ClassVar, NamedTuple, Protocol
+
+from ariane.errors import StoreError, StoreFull
+
+OPEN_FILES_MAX = 512  # descriptors the store keeps for reading; a usual process limit is 1024
+NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+
+
+class Usage(NamedTuple):
+    total: int
+    free: int
+
+
+class Disk(Protocol):
+    """What the store asks of a disk. Every failure is an OSError; a handle is an int."""
+
+    def open(self, path: str) -> int: ...
+    def create(self, path: str, size: int) -> int:
+        """A new file of `size` zero bytes (sparse). FileExistsError when there is one."""
+        ...
+
+    def close(self, handle: int) -> None: ...
+    def pread(self, handle: int, size: int, offset: int) -> bytes:
+        """Up to `size` bytes; fewer only at the end of the file."""
+        ...
+
+    def pwrite(self, handle: int, data: bytes, offset: int) -> None:
+        """All of `data`, or an OSError and an unknown part of it."""
+        ...
+
+    def truncate(self, handle: int, size: int) -> None: ...
+    def fsync(self, handle: int) -> None: ...
+    def fsync_dir(self, path: str) -> None: ...
+    def size(self, path: str) -> int | None:
+        """Length of a file; None when it is not there."""
+        ...
+
+    def listdir(self, path: str) -> list[str]:
+        """Names in a directory, sorted. NotADirectoryError for a file."""
+        ...
+
+    def make_dirs(self, path: str) -> list[str]:
+        """Create `path` and what is missing above it; the directories in which an entry was made."""
+        ...
+
+    def rename(self, source: str, target: str) -> None: ...
+    def remove(self, path: str) -> None: ...
+    def remove_dir(self, path: str) -> None: ...
+    def lock(self, path: str, content: bytes) -> int:
+        """Lock the first byte of a file that is made with `content`. BlockingIOError when another holder lives."""
+        ...
+
+    def unlock(self, handle: int) -> None: ...
+    def usage(self, path: str) -> Usage: ...
+
+
+class SystemDisk:
+    """The machine's disk."""
+
+    # fcntl locks are per process, and closing any descriptor of the file drops them: two stores of one process are told
+    # apart here.
+    _locked: ClassVar[dict[int, tuple[int, int]]] = {}
+
+    open_flags = os.O_RDWR | os.O_CLOEXEC
+
+    def open(self, path: str) -> int:
+        return os.open(path, self.open_flags)
+
+    def create(self, path: str, size: int) -> int:
+        handle = os.open(path, self.open_flags | os.O_CREAT | os.O_EXCL, 0o644)
+        try:
+            os.ftruncate(handle, size)
+        except OSError:
+            os.close(handle)
+            os.unlink(path)  # noqa: PTH108 (paths of the store are str throughout)
+            raise
+        return handle
+
+    def close(self, handle: int) -> None:
+        os.close(handle)
+
+    def pread(self, handle: int, size: int, offset: int) -> bytes:
+        data = os.pread(handle, size, offset)
+        while 0 < len(data) < size:
+            more = os.pread(handle, size - len(data), offset + len(data))
+            if not more:
+                break
+            data += more
+        return data
+
+    def pwrite(self, handle: int, data: bytes, offset: int) -> None:
+        written = os.pwrite(handle, data, offset)
+        while written < len(data):
+            written += os.pwrite(handle, data[written:], offset + written)
+
+    def truncate(self, handle: int, size: int) -> None:
+        os.ftruncate(handle, size)
+
+    def fsync(self, handle: int) -> None:
+        os.fsync(handle)
+
+    def fsync_dir(self, path: str) -> None:
+        handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+    def size(self, path: str) -> int | None:
+        try:
+            return os.stat(path).st_size
+        except FileNotFoundError:
+            return None
+
+    def listdir(self, path: str) -> list[str]:
+        return sorted(os.listdir(path))  # noqa: PTH208
+
+    def make_dirs(self, path: str) -> list[str]:
+        missing = []
+        while not os.path.isdir(path):  # noqa: PTH112
+            missing.append(path)
+            path = os.path.dirname(path)  # noqa: PTH120
+        for one in reversed(missing):
+            os.mkdir(one)  # noqa: PTH102
+        return [os.path.dirname(one) for one in missing]  # noqa: PTH120
+
+    def rename(self, source: str, target: str) -> None:
+        os.replace(source, target)  # noqa: PTH105
+
+    def remove(self, path: str) -> None:
+        os.unlink(path)  # noqa: PTH108
+
+    def remove_dir(self, path: str) -> None:
+        os.rmdir(path)  # noqa: PTH106
+
+    def lock(self, path: str, content: bytes) -> int:
+        # Looked up before the file is opened: closing it again would drop the lock that the other store of this process holds.
+        if self._identity(path) in self._locked.values():
+            raise BlockingIOError(errno.EAGAIN, "held by another store of this process", path)
+        handle = os.open(path, self.open_flags | os.O_CREAT, 0o644)
+        try:
+            fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
+            os.pwrite(handle, content, 0)
+        except OSError:
+            os.close(handle)
+            raise
+        self._locked[handle] = self._identity(path)
+        return handle
+
+    @staticmethod
+    def _identity(path: str) -> tuple[int, int]:
+        try:
+            state = os.stat(path)
+        except FileNotFoundError:
+            return (-1, -1)
+        return (state.st_dev, state.st_ino)
+
+    def unlock(self, handle: int) -> None:
+        del self._locked[handle]
+        os.close(handle)
+
+    def usage(self, path: str) -> Usage:
+        state = os.statvfs(path)
+        return Usage(state.f_blocks * state.f_frsize, state.f_bavail * state.f_frsize)
+
+
+class OpenFiles:
+    """Handles by path, the least recently used closed first. One thread only."""
+
+    def __init__(self, disk: Disk, files_max: int = OPEN_FILES_MAX) -> None:
+        self.disk = disk
+        self._files_max = files_max
+        self._handles: dict[str, int] = {}
+
+    def get(self, path: str) -> int:
+        handle = self._handles.pop(path, None)
+        if handle is None:
+            handle = self.disk.open(path)
+            if len(self._handles) >= self._files_max:
+                self.disk.close(self._handles.pop(next(iter(self._handles))))
+        self._handles[path] = handle
+        return handle
+
+    def drop(self, path: str) -> None:
+        """Close `path`, which is about to be removed."""
+        handle = self._handles.pop(path, None)
+        if handle is not None:
+            self.disk.close(handle)
+
+    def close(self) -> None:
+        while self._handles:
+            self.disk.close(self._handles.popitem()[1])
+
+
+def write_error(error: OSError, path: str) -> StoreError:
+    """What a failed write of `path` is to the caller of the store."""
+    if error.errno in NO_ROOM:
+        return StoreFull(f"no room to write {path}: {error.strerror}; free space on that disk, reads go on meanwhile")
+    return StoreError(f"cannot write {path}: {error}")
+
+
+def read_whole(disk: Disk, path: str) -> bytes | None:
+    """Content of a small file; None when it is not there."""
+    size = disk.size(path)
+    if size is None:
+        return None
+    handle = disk.open(path)
+    try:
+        return disk.pread(handle, size, 0)
+    finally:
+        disk.close(handle)
+
+
+def write_atomic(disk: Disk, path: str, data: bytes) -> None:
+    """Replace `path` by `data`: after a crash at any point it holds the old content or the new one."""
+    beside = path + ".tmp"
+    if disk.size(beside) is not None:
+        disk.remove(beside)
+    handle = disk.create(beside, 0)
+    try:
+        disk.pwrite(handle, data, 0)
+        disk.fsync(handle)
+    finally:
+        disk.close(handle)
+    disk.rename(beside, path)
+    disk.fsync_dir(path.rpartition("/")[0] or "/")

@@ -1,0 +1,438 @@
+"""The store of a broker: one commit log, the queues derived from it, and their life from start to stop.
+
+    root/commitlog/<20 digits>                 every record, in the order of their arrival
+    root/consumequeue/<topic>/<id>/<20 digits> their places, queue by queue
+    root/checkpoint  abort  lock               how far the disk has it; there while running; one process at a time
+
+Synchronous and used by one thread, save `Flush.run`, which a worker thread may run between `begin_...` and `end_flush`. The rhythm:
+put, put, put ... `step()` for what consumers may see now; `begin_flush` when there is something to wait for. [DefaultMessageStore]
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+
+from ariane.errors import MessageRefused, StoreError, StoreFull, StoreLocked
+from ariane.model.hashes import java_hash
+from ariane.model.message import TRANSACTION_MASK
+from ariane.model.topic import SCHEDULE_TOPIC, TOPIC_MAX
+from ariane.protocol import properties as properties_text
+from ariane.protocol.record import encode
+from ariane.store import checkpoint as checkpoints
+from ariane.store import dispatch, reading, recovery
+from ariane.store import segments as segment_files
+from ariane.store.checkpoint import Checkpoint
+from ariane.store.commit_log import CommitLog
+from ariane.store.consume_queue import ENTRY, ConsumeQueue
+from ariane.store.dispatch import Arrival, Note
+from ariane.store.files import Disk, OpenFiles, SystemDisk, read_whole, write_error
+from ariane.store.flush import Flush
+from ariane.store.queues import ConsumeQueues
+from ariane.store.recovery import Recovered
+from ariane.store.scan import NotARecord, due_ms, record_at
+from ariane.store.values import Draft, GetStatus, Got, Placed, StoreConfig
+
+__all__ = [
+    "Arrival",
+    "Disk",
+    "Draft",
+    "Flush",
+    "GetStatus",
+    "Got",
+    "MessageStore",
+    "Placed",
+    "Recovered",
+    "StoreConfig",
+    "SystemDisk",
+    "open_store",
+]
+
+NOTES_MAX = (
+    1_000_000  # records that wait for their queue entries; beyond, the queues' disk is failing and puts are refused
+)
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def open_store(
+    config: StoreConfig, disk: Disk | None = None, now_ms: Callable[[], int] = _now_ms, *, store_host: bytes
+) -> MessageStore:
+    """Lock the directory, bring it into order, and open it. `store_host` is this broker's packed address.
+
+    StoreLocked when another process has it, StoreCorrupt or ConfigError naming the path when it cannot be used as it is.
+    """
+    config.check()
+    disk = disk or SystemDisk()
+    root = config.root
+    for directory in (root, f"{root}/commitlog", f"{root}/consumequeue"):
+        for parent in disk.make_dirs(directory):
+            disk.fsync_dir(parent)
+    try:
+        lock = disk.lock(f"{root}/lock", b"lock")
+    except (BlockingIOError, PermissionError) as error:
+        raise StoreLocked(
+            f"{root} is in use by another process ({error}): stop that one, or give this one another directory"
+        ) from error
+    files = OpenFiles(disk)
+    try:
+        return MessageStore(config, files, now_ms, store_host, lock)
+    except BaseException as error:
+        files.close()
+        disk.unlock(lock)
+        if isinstance(error, OSError):
+            raise StoreError(f"cannot open the store in {root}: {error}") from error
+        raise
+
+
+class MessageStore:
+    """Made by `open_store`. `recovered` tells what the start found."""
+
+    def __init__(
+        self, config: StoreConfig, files: OpenFiles, now_ms: Callable[[], int], store_host: bytes, lock: int
+    ) -> None:
+        self.config = config
+        self._files = files
+        self._disk = disk = files.disk
+        self._now_ms = now_ms
+        self._store_host = store_host
+        self._lock = lock
+        self._sync = config.flush == "sync"
+        root = config.root
+        self._abort, self._checkpoint_path = f"{root}/abort", f"{root}/checkpoint"
+        clean = disk.size(self._abort) is None
+        segments, gap = segment_files.load(
+            files, f"{root}/commitlog", config.commit_log_size, "mappedFileSizeCommitLog", mend=not clean
+        )
+        self._queues = ConsumeQueues(files, f"{root}/consumequeue", config.consume_queue_size, mend=not clean)
+        self._checkpoint = checkpoints.decode(read_whole(disk, self._checkpoint_path) or b"")
+        self._mark_running()
+        self.recovered = recovery.recover_log(
+            files, segments, gap, self._queues, self._checkpoint, clean=clean, check_crc=config.check_crc_on_recover
+        )
+        again = recovery.records_again(segments, self.recovered)
+        refused = dispatch.derive(again, self._queues, config.delays_ms)
+        self.recovered = self.recovered._replace(notes=(*self.recovered.notes, *refused))
+        self._log = CommitLog(files, segments, self.recovered.end, self.recovered.last_ms)
+        self._notes: deque[Note] = deque()
+        self._held: list[Arrival] = []  # arrivals of a step that was not the caller's, for the next one
+        self._derived, self._derived_ms = self._log.end, self._log.last_ms
+        self._flushing_derived: Flush | None = None
+        self._closed = False
+
+    def _mark_running(self) -> None:
+        if self._disk.size(self._abort) is None:
+            self._disk.close(self._disk.create(self._abort, 0))
+        size = self._disk.size(self._checkpoint_path)
+        if size is None:
+            self._disk.close(self._disk.create(self._checkpoint_path, checkpoints.SIZE))
+        elif size < checkpoints.SIZE:
+            self._disk.truncate(self._files.get(self._checkpoint_path), checkpoints.SIZE)
+        self._disk.fsync_dir(self.config.root)
+
+    # ------------------------------------------------------------------------------------------------------------ writing
+
+    def put(self, draft: Draft) -> Placed:
+        """Append one message. Once this has returned, the record survives the death of the process."""
+        log = self._log
+        if log.failure is not None or len(self._notes) >= NOTES_MAX:
+            self._refuse()
+        queue = self._queues.get((draft.topic, draft.queue_id))
+        if queue is None or not queue.opened:
+            queue = self._queues.needed(draft.topic, draft.queue_id)
+        topic, properties, tx = self._checked(draft, queue)
+        now = self._now_ms()
+        store_ms = now if now > log.last_ms else log.last_ms
+        listed = dispatch.has_entry(tx)
+        queue_offset = queue.next_offset if listed else 0
+        data = self._encode(draft, topic, properties, queue_offset, log.end, store_ms)
+        if len(data) > log.room:
+            data = self._encode(draft, topic, properties, queue_offset, log.roll(len(data)), store_ms)
+        offset = log.end
+        log.append(data, store_ms)
+        size = len(data)
+        if listed:
+            queue.next_offset += 1
+        self._note(draft, queue, listed, offset, size, queue_offset, store_ms)
+        return Placed(offset, size, queue_offset, store_ms)
+
+    def put_batch(self, drafts: list[Draft]) -> list[Placed]:
+        """Append messages side by side in one file with one write: all of them or none."""
+        log = self._log
+        if log.failure is not None or len(self._notes) >= NOTES_MAX:
+            self._refuse()
+        now = self._now_ms()
+        store_ms = now if now > log.last_ms else log.last_ms
+        next_offsets: dict[ConsumeQueue, int] = {}
+        parts: list[tuple[Draft, ConsumeQueue, bool, bytes, bytes, int]] = []
+        for draft in drafts:
+            queue = self._queues.needed(draft.topic, draft.queue_id)
+            topic, properties, tx = self._checked(draft, queue)
+            listed = dispatch.has_entry(tx)
+            queue_offset = next_offsets.get(queue, queue.next_offset) if listed else 0
+            if listed:
+                next_offsets[queue] = queue_offset + 1
+            parts.append((draft, queue, listed, topic, properties, queue_offset))
+        records = self._encode_all(parts, log.end, store_ms)
+        total = sum(map(len, records))
+        if total > log.room:
+            records = self._encode_all(parts, log.roll(total), store_ms)
+        if not records:
+            return []
+        offset = log.end
+        log.append(b"".join(records), store_ms)
+        placed = []
+        for (draft, queue, listed, _, _, queue_offset), data in zip(parts, records, strict=True):
+            self._note(draft, queue, listed, offset, len(data), queue_offset, store_ms)
+            placed.append(Placed(offset, len(data), queue_offset, store_ms))
+            offset += len(data)
+        for queue, number in next_offsets.items():
+            queue.next_offset = number
+        return placed
+
+    def _refuse(self) -> None:
+        if self._log.failure is not None:
+            raise self._log.failure.with_traceback(None)
+        raise StoreFull(f"{NOTES_MAX} records wait for their queue entries: the disk of {self.config.root} takes none")
+
+    def _checked(self, draft: Draft, queue: ConsumeQueue) -> tuple[bytes, bytes, int]:
+        """Topic and properties as bytes, and the transaction bits. Only what the format cannot hold is refused here."""
+        topic, properties = queue.topic_bytes, draft.properties.encode()
+        if len(topic) > TOPIC_MAX:
+            raise MessageRefused(f"the topic has {len(topic)} bytes, at most {TOPIC_MAX} can be stored")
+        if len(properties) > properties_text.SIZE_MAX:
+            raise MessageRefused(
+                f"the properties have {len(properties)} bytes, at most {properties_text.SIZE_MAX} can be stored"
+            )
+        if len(draft.body) > self.config.max_message_size:
+            raise MessageRefused(
+                f"the body has {len(draft.body)} bytes, at most {self.config.max_message_size} can be stored"
+            )
+        return topic, properties, draft.sys_flag & TRANSACTION_MASK
+
+    def _encode(
+        self, draft: Draft, topic: bytes, properties: bytes, queue_offset: int, offset: int, store_ms: int
+    ) -> bytes:
+        return encode(
+            topic,
+            draft.body,
+            properties,
+            queue_id=draft.queue_id,
+            queue_offset=queue_offset,
+            offset=offset,
+            born_ms=draft.born_ms,
+            born_host=draft.born_host,
+            store_ms=store_ms,
+            store_host=self._store_host,
+            flag=draft.flag,
+            sys_flag=draft.sys_flag,
+            reconsume_times=draft.reconsume_times,
+            prepared_offset=draft.prepared_offset,
+        )
+
+    def _encode_all(
+        self, parts: list[tuple[Draft, ConsumeQueue, bool, bytes, bytes, int]], offset: int, store_ms: int
+    ) -> list[bytes]:
+        records = []
+        for draft, _, _, topic, properties, queue_offset in parts:
+            data = self._encode(draft, topic, properties, queue_offset, offset, store_ms)
+            records.append(data)
+            offset += len(data)
+        return records
+
+    def _note(
+        self, draft: Draft, queue: ConsumeQueue, listed: bool, offset: int, size: int, queue_offset: int, store_ms: int
+    ) -> None:
+        if not listed:
+            self._notes.append(Note(None, b"", 0, 0, store_ms, offset + size))
+            return
+        code = draft.tags_code
+        if code is None:
+            code = java_hash(draft.tags) if draft.tags else 0
+            if queue.topic == SCHEDULE_TOPIC:
+                due = due_ms(draft.properties, store_ms, self.config.delays_ms)
+                code = code if due is None else due
+        self._notes.append(Note(queue, ENTRY.pack(offset, size, code), queue_offset, code, store_ms, offset + size))
+
+    # -------------------------------------------------------------------------------------------------- what consumers see
+
+    def step(self) -> list[Arrival]:
+        """Derive the queue entries of what was appended since the last step (in sync mode: of what is flushed).
+
+        StoreFull or StoreError when the entries cannot be written; nothing is lost, the next step tries again.
+        """
+        held, self._held = self._held, []
+        if not self._notes:
+            return held
+        try:
+            arrivals, last = dispatch.step(
+                self._notes, self._log.flushed if self._sync else self._log.end, self._queues
+            )
+        except StoreError:
+            self._held = held
+            raise
+        if last is not None:
+            self._derived, self._derived_ms = last.end, last.store_ms
+        return held + arrivals if held else arrivals
+
+    def get(
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        max_count: int,
+        codes: frozenset[int] | None = None,
+        max_bytes: int | None = None,
+    ) -> Got:
+        """Records of a queue from entry `offset` on, at most one answer full; `codes` None takes all tags."""
+        queue = self._queues.existing(topic, queue_id)
+        if queue is None:
+            return Got(GetStatus.NO_MESSAGE_IN_QUEUE, [], 0, 0, 0, 0, False)
+        return reading.get(queue, self._log, self.config, offset, max_count, codes, max_bytes)
+
+    def record_at(self, offset: int) -> bytes | None:
+        """The record at a commit log offset, as an id names it; None when none begins there."""
+        if not self._log.start <= offset < (self._log.flushed if self._sync else self._log.end):
+            return None
+        try:
+            return record_at(self._log.segments, offset)[1]
+        except NotARecord:
+            return None
+
+    def min_offset(self, topic: str, queue_id: int) -> int:
+        queue = self._queues.existing(topic, queue_id)
+        return 0 if queue is None else queue.min_offset(self._log.start)
+
+    def max_offset(self, topic: str, queue_id: int) -> int:
+        """Number the next entry will have; 0 for an unknown queue."""
+        queue = self._queues.existing(topic, queue_id)
+        return 0 if queue is None else queue.max
+
+    def offset_by_time(self, topic: str, queue_id: int, ms: int) -> int:
+        """The entry stored nearest to `ms`; the last one for a later time, 0 for an unknown queue."""
+        queue = self._queues.existing(topic, queue_id)
+        return 0 if queue is None else reading.offset_by_time(queue, self._log, ms)
+
+    def store_time(self, topic: str, queue_id: int, offset: int) -> int | None:
+        queue = self._queues.existing(topic, queue_id)
+        return None if queue is None else reading.store_ms(queue, self._log, offset)
+
+    def earliest_ms(self, topic: str, queue_id: int) -> int | None:
+        """Store time of the oldest message of a queue; None when it has none."""
+        return self.store_time(topic, queue_id, self.min_offset(topic, queue_id))
+
+    def topics(self) -> dict[str, list[int]]:
+        """Topics with the ids of their queues that hold, or held, messages."""
+        return self._queues.topics()
+
+    @property
+    def commit_log_min(self) -> int:
+        return self._log.start
+
+    @property
+    def commit_log_max(self) -> int:
+        return self._log.end
+
+    @property
+    def flushed(self) -> int:
+        """All records that end at or below this offset are on the disk."""
+        return self._log.flushed
+
+    # ----------------------------------------------------------------------------------------------------------- flushing
+
+    def begin_flush(self) -> Flush | None:
+        """The work that makes all puts so far durable; None when there is none, or one is under way."""
+        return self._log.begin_flush()
+
+    def begin_flush_derived(self) -> Flush | None:
+        """The same for queue files and checkpoint, which only spare a start from reading the log."""
+        if self._flushing_derived is not None or self._log.failure is not None:
+            return None
+        checkpoint = self._checkpoint_now()
+        if checkpoint == self._checkpoint and not any(self._queues.changed):
+            return None
+        files, directories = self._queues.take_changed()
+        self._checkpoint = checkpoint
+        flush = Flush(
+            self._disk,
+            0,
+            0,
+            paths=tuple(files),
+            directories=tuple(directories),
+            checkpoint=(self._checkpoint_path, checkpoints.encode(checkpoint)),
+        )
+        self._flushing_derived = flush
+        return flush
+
+    def _checkpoint_now(self) -> Checkpoint:
+        safe = min(self._log.flushed, self._derived)
+        return Checkpoint(self._log.flushed_ms, self._derived_ms, self._checkpoint.index_ms, safe, self._queues.count())
+
+    def end_flush(self, flush: Flush, error: OSError | None) -> None:
+        """Take the outcome of `flush.run()`. After an error all later writes are refused with FlushFailed."""
+        if flush is self._flushing_derived:
+            self._flushing_derived = None
+            if error is not None:
+                self._log.fail(error)
+        else:
+            self._log.end_flush(flush, error)
+
+    def flush(self) -> None:
+        """Make all puts so far durable, here and now."""
+        self._run(self._log.flush_now())
+
+    def flush_derived(self) -> None:
+        """Make queue files and checkpoint durable, here and now."""
+        flush = self.begin_flush_derived()
+        if flush is not None:
+            self._run(flush)
+
+    def _run(self, flush: Flush) -> None:
+        try:
+            flush.run()
+        except OSError as error:
+            self.end_flush(flush, error)
+            self._refuse()
+        self.end_flush(flush, None)
+
+    # ---------------------------------------------------------------------------------------------------------- life cycle
+
+    def delete_topic(self, topic: str) -> None:
+        """Remove the queues of a topic. All is flushed first, so that no later start derives them again (this blocks)."""
+        queues = [queue for queue in self._queues.all() if queue.topic == topic]
+        if not queues:
+            return
+        if self._log.failure is not None:
+            self._refuse()
+        self.flush()
+        self._held = self.step()
+        try:
+            self._queues.remove(queues)
+        except OSError as error:
+            raise write_error(error, f"{self.config.root}/consumequeue/{topic}") from error
+        self.flush_derived()
+
+    def close(self) -> None:
+        """Stop in order: flush everything, write the checkpoint, remove `abort`, release the lock. No flush may be under way.
+
+        After a failed flush only the lock is released, and the next start recovers.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            if self._log.failure is None:
+                self.flush()
+                self.step()
+                self.flush_derived()
+                self._disk.remove(self._abort)
+                self._disk.fsync_dir(self.config.root)
+        finally:
+            if self._log.failure is None:
+                self._log.failure = StoreError(f"the store in {self.config.root} is closed")
+            self._log.close()
+            self._files.close()
+            self._disk.unlock(self._lock)

@@ -1,0 +1,140 @@
+"""All consume queues of a store: which there are is read at start, what is in one only when it is first used.
+
+    consumequeue/<topic>/<queue id>/<20 digits>
+
+[DefaultMessageStore.consumeQueueTable]
+"""
+
+from __future__ import annotations
+
+from ariane.errors import MessageRefused, StoreCorrupt
+from ariane.model.topic import topic_name_fault
+from ariane.store import segments as segment_files
+from ariane.store.consume_queue import ENTRY_SIZE, Changed, ConsumeQueue, Read
+from ariane.store.files import OpenFiles
+from ariane.store.scan import Found
+from ariane.store.segments import Segments
+
+SETTING = "mappedFileSizeConsumeQueue"
+TAILS_MAX = 2048  # queues with entries in memory: 2048 × 10 KB = 20 MB at most
+
+
+class ConsumeQueues:
+    """The table of queues. `limit` and `read` must be set before a queue is opened: see `use`."""
+
+    def __init__(self, files: OpenFiles, root: str, size: int, *, mend: bool) -> None:
+        self._files = files
+        self._disk = files.disk
+        self._root = root
+        self._size = (size + ENTRY_SIZE - 1) // ENTRY_SIZE * ENTRY_SIZE
+        self._table: dict[tuple[str, int], ConsumeQueue] = {}
+        self._tails: dict[ConsumeQueue, None] = {}
+        self._limit = 0
+        self._read: Read = _not_yet
+        self.changed = Changed(set(), set())
+        self.broken: list[str] = []  # queues that lacked a file between others and were dropped
+        self.get = self._table.get
+        self._load(mend=mend)
+
+    def _load(self, *, mend: bool) -> None:
+        for topic in self._disk.listdir(self._root):
+            path = f"{self._root}/{topic}"
+            for name in self._names(path):
+                if not name.isdecimal() or not name.isascii() or (len(name) > 1 and name[0] == "0"):
+                    raise StoreCorrupt(f"{path}/{name}", 0, "not a queue id: move it out of the store directory")
+                self._names(f"{path}/{name}")
+                found, gap = segment_files.load(self._files, f"{path}/{name}", self._size, SETTING, mend=mend)
+                if gap is not None:
+                    self.broken.append(f"{found.directory} lacks its file at {gap}")
+                    for base in list(found.bases):
+                        found.remove_file(base)
+                    self.changed.directories.add(found.directory)
+                self._table[topic, int(name)] = ConsumeQueue(self._files, topic, int(name), found, self.changed)
+
+    def _names(self, path: str) -> list[str]:
+        try:
+            return self._disk.listdir(path)
+        except NotADirectoryError:
+            raise StoreCorrupt(
+                path, 0, "a file where a directory should be: move it out of the store directory"
+            ) from None
+
+    def use(self, limit: int, read: Read) -> None:
+        """From now on queues may be opened: entries of records behind `limit` are cut, `read` reads the log."""
+        self._limit = limit
+        self._read = read
+
+    def existing(self, topic: str, queue_id: int) -> ConsumeQueue | None:
+        """The queue, opened; None when nothing was ever put into it."""
+        queue = self._table.get((topic, queue_id))
+        if queue is not None and not queue.opened:
+            queue.open(self._limit, self._read)
+        return queue
+
+    def needed(self, topic: str, queue_id: int) -> ConsumeQueue:
+        """The queue, opened, and made if there is none (its files come with its first entry)."""
+        queue = self.existing(topic, queue_id)
+        if queue is None:
+            fault = topic_name_fault(topic)
+            if fault or not 0 <= queue_id < 1 << 31:
+                raise MessageRefused(fault or f"queue id {queue_id} is out of range")
+            segments = Segments(self._files, f"{self._root}/{topic}/{queue_id}", self._size, [])
+            queue = ConsumeQueue(self._files, topic, queue_id, segments, self.changed)
+            queue.opened = True
+            self._table[topic, queue_id] = queue
+        return queue
+
+    def of_record(self, found: Found) -> tuple[str, ConsumeQueue | None]:
+        """The queue a record belongs to, or why it cannot have one."""
+        try:
+            return "", self.needed(found.topic.decode("utf-8", "replace"), found.queue_id)
+        except MessageRefused as fault:
+            return str(fault), None
+
+    def all(self) -> list[ConsumeQueue]:
+        return list(self._table.values())
+
+    def count(self) -> int:
+        """Queues that have files."""
+        return sum(1 for queue in self._table.values() if queue.segments.bases)
+
+    def topics(self) -> dict[str, list[int]]:
+        found: dict[str, list[int]] = {}
+        for (topic, queue_id), queue in self._table.items():
+            if queue.segments.bases:
+                found.setdefault(topic, []).append(queue_id)
+        return {topic: sorted(ids) for topic, ids in found.items()}
+
+    def remember_tail(self, queue: ConsumeQueue) -> None:
+        """Bound how many queues keep entries in memory; the one that began first forgets."""
+        if queue not in self._tails:
+            self._tails[queue] = None
+            if len(self._tails) > TAILS_MAX:
+                oldest = next(iter(self._tails))
+                del self._tails[oldest]
+                oldest.forget_tail()
+
+    def take_changed(self) -> tuple[list[str], list[str]]:
+        """Files, and directories (inner ones first), that the flush which begins now has to fsync."""
+        taken = sorted(self.changed.files), sorted(self.changed.directories, reverse=True)
+        self.changed.files.clear()
+        self.changed.directories.clear()
+        return taken
+
+    def remove(self, queues: list[ConsumeQueue]) -> None:
+        """Delete these queues with their files."""
+        topics = set()
+        for queue in queues:
+            self._table.pop((queue.topic, queue.queue_id), None)
+            self._tails.pop(queue, None)
+            if self._disk.size(queue.segments.directory) is not None:
+                queue.segments.remove()
+                topics.add(queue.topic)
+        for topic in sorted(topics):
+            if not self._disk.listdir(f"{self._root}/{topic}"):
+                self._disk.remove_dir(f"{self._root}/{topic}")
+        self._disk.fsync_dir(self._root)
+
+
+def _not_yet(offset: int, length: int) -> bytes:
+    raise AssertionError(f"a queue was opened before the log was recovered ({offset}, {length})")

@@ -1,0 +1,164 @@
+"""Reading a queue: which records a consumer gets, and where it reads on.
+
+Entries are read first (from memory at the tail), filtered by tags code, and counted against the limits of one answer; the records
+of those taken are then read in spans, one pread for neighbours. Positions and statuses are those of Java.
+[DefaultMessageStore.getMessage, ConsumeQueue.getOffsetInQueueByTime]
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+
+from ariane.errors import StoreCorrupt
+from ariane.model.message import BORN_HOST_V6
+from ariane.protocol.record import MAGIC, SYS_FLAG_AT
+from ariane.store.commit_log import CommitLog
+from ariane.store.consume_queue import BLANK_SIZE, ENTRY, ENTRY_SIZE, ConsumeQueue
+from ariane.store.values import GetStatus, Got, StoreConfig
+
+SCAN_BYTES = (
+    16_000  # of entries looked at in one read when few are asked for: a rare tag must not need a pull per entry
+)
+SPAN_GAP = 4096  # unwanted bytes between two records that are still cheaper to read than to skip
+SPAN_MAX = 1 << 20
+_HEAD = Struct(">ii20xq")  # size, magic, own offset
+_I32 = Struct(">i")
+_I64 = Struct(">q")
+_BORN_HOST_AT = 48
+
+
+def get(
+    queue: ConsumeQueue,
+    log: CommitLog,
+    config: StoreConfig,
+    offset: int,
+    max_count: int,
+    codes: frozenset[int] | None,
+    max_bytes: int | None,
+) -> Got:
+    """Records of `queue` from entry `offset` on. The first match is always taken, whatever its size."""
+    low, high = queue.min_offset(log.start), queue.max
+    if high == 0:
+        return _nothing(GetStatus.NO_MESSAGE_IN_QUEUE, 0, low, high)
+    if offset < low:
+        return _nothing(GetStatus.OFFSET_TOO_SMALL, low, low, high)
+    if offset >= high:
+        status = GetStatus.OFFSET_OVERFLOW_ONE if offset == high else GetStatus.OFFSET_OVERFLOW_BADLY
+        return _nothing(status, high, low, high)
+    wanted = max_count if codes is None else max(SCAN_BYTES // ENTRY_SIZE, max_count)
+    entries = queue.entries(offset, max(wanted, 1))
+    if not entries:
+        per_file = queue.segments.size // ENTRY_SIZE
+        return _nothing(GetStatus.OFFSET_FOUND_NULL, offset - offset % per_file + per_file, low, high)
+
+    log_start, recent_from = log.start, log.end - config.memory_bytes
+    bytes_max, count_max = config.transfer_bytes_in_memory, min(max_count, config.transfer_count_in_memory)
+    if max_bytes is not None:
+        bytes_max = min(bytes_max, max_bytes)
+    taken: list[tuple[int, int]] = []
+    total = scanned = last = 0
+    status = GetStatus.NO_MATCHED_MESSAGE
+    for at, size, code in ENTRY.iter_unpack(entries):
+        if at < log_start or size == BLANK_SIZE:
+            status = GetStatus.MESSAGE_WAS_REMOVING
+            scanned += 1
+            continue
+        if taken:
+            if len(taken) >= count_max or total + size > bytes_max:
+                break
+            if at < recent_from and (
+                len(taken) >= config.transfer_count_on_disk or total + size > config.transfer_bytes_on_disk
+            ):
+                break
+        last = at
+        scanned += 1
+        if codes is not None and code not in codes and _low_32(code) not in codes:
+            status = GetStatus.NO_MATCHED_MESSAGE
+            continue
+        taken.append((at, size))
+        total += size
+    records = _records(log, taken)
+    if records:
+        status = GetStatus.FOUND
+    suggest_slave = log.end - last > config.memory_bytes
+    return Got(status, records, offset + scanned, low, high, len(records), suggest_slave)
+
+
+def _nothing(status: GetStatus, next_offset: int, low: int, high: int) -> Got:
+    return Got(status, [], next_offset, low, high, 0, False)
+
+
+def _low_32(code: int) -> int:
+    return ((code + 0x8000_0000) & 0xFFFF_FFFF) - 0x8000_0000
+
+
+def _records(log: CommitLog, taken: list[tuple[int, int]]) -> list[bytes]:
+    """The records at these places, read in as few spans as pays off."""
+    records: list[bytes] = []
+    first, count, file_size = 0, len(taken), log.size
+    while first < count:
+        start, size = taken[first]
+        stop = start + size
+        bound = min(start - start % file_size + file_size, start + SPAN_MAX)
+        after = first + 1
+        while after < count:
+            at, size = taken[after]
+            if not 0 <= at - stop <= SPAN_GAP or at + size > bound:
+                break
+            stop = at + size
+            after += 1
+        data = log.read(start, stop - start)
+        for at, size in taken[first:after]:
+            within = at - start
+            if within + size > len(data) or _HEAD.unpack_from(data, within) != (size, MAGIC, at):
+                raise StoreCorrupt(
+                    log.segments.path(at - at % file_size),
+                    at % file_size,
+                    f"no record of {size} bytes where a queue points to one",
+                )
+            records.append(data[within : within + size])
+        first = after
+    return records
+
+
+def store_ms_of(log: CommitLog, offset: int) -> int | None:
+    """Store time of the record at `offset`; None when no record lies there."""
+    data = log.read(offset, _BORN_HOST_AT + 28)
+    if len(data) < _BORN_HOST_AT + 28 or _HEAD.unpack_from(data)[1:] != (MAGIC, offset):
+        return None
+    (sys_flag,) = _I32.unpack_from(data, SYS_FLAG_AT)
+    value: int = _I64.unpack_from(data, _BORN_HOST_AT + (20 if sys_flag & BORN_HOST_V6 else 8))[0]
+    return value
+
+
+def store_ms(queue: ConsumeQueue, log: CommitLog, number: int) -> int | None:
+    """Store time of entry `number`; None when there is no such entry, or its record is gone."""
+    if not queue.min_offset(log.start) <= number < queue.max:
+        return None
+    offset, size, _ = ENTRY.unpack(queue.entries(number, 1))
+    return None if size == BLANK_SIZE else store_ms_of(log, offset)
+
+
+def offset_by_time(queue: ConsumeQueue, log: CommitLog, ms: int) -> int:
+    """Number of the entry whose store time is nearest to `ms`, the earlier of two; of equals the first. Never `max`."""
+    low, high = queue.min_offset(log.start), queue.max
+    if low >= high:
+        return low
+    first = low
+    while low < high:
+        middle = (low + high) // 2
+        stored = store_ms(queue, log, middle)
+        if stored is None or stored < ms:
+            low = middle + 1
+        else:
+            high = middle
+    if low == queue.max:
+        return low - 1
+    if low == first:
+        return low
+    before, behind = store_ms(queue, log, low - 1), store_ms(queue, log, low)
+    if before is None or behind is None:
+        return low
+    if behind == ms or behind - ms < ms - before:
+        return low
+    return low - 1

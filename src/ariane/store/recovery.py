@@ -1,0 +1,151 @@
+"""Bring a store directory from whatever the last process left to a state that can be written again.
+
+    where the reading starts                                                         from there on
+    ------------------------                                                         -------------
+    checkpoint is ours           its safe offset                                     every record is checked (magic, own
+    Java wrote last, clean       the end of the last record any queue points to      offset, lengths, CRC); the first bad one
+    Java wrote last, unclean     the newest file whose first record is not newer     ends the log, what follows is zeroed;
+                                 than the checkpoint                                 missing queue entries are made again
+
+Below the start everything is on the disk in both forms, so nothing there needs to be read. Queue entries that point at or behind
+the start are cut (lazily, when the queue is opened) and derived again. When queues were lost, all are derived again from the
+beginning of the log. [CommitLog.recoverNormally, recoverAbnormally, DefaultMessageStore.recover]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from ariane.errors import StoreCorrupt
+from ariane.store.checkpoint import Checkpoint
+from ariane.store.consume_queue import ConsumeQueue
+from ariane.store.files import OpenFiles
+from ariane.store.queues import ConsumeQueues
+from ariane.store.scan import CHUNK, Found, NotARecord, Walk, record_at
+from ariane.store.segments import Segments
+
+EVERYTHING = (1 << 63) - 1
+
+
+class Recovered(NamedTuple):
+    """What a start found and did, for the log of the program and for tests."""
+
+    clean: bool  # the last process ended in order
+    read_from: int  # the log was checked from here
+    derive_from: int  # queue entries were derived again from here
+    end: int
+    last_ms: int  # store time of the last record
+    stopped_by: str  # why the record at `end` is none
+    cut_bytes: int  # written bytes behind `end` that were thrown away
+    notes: tuple[str, ...] = ()  # anything else worth a line
+
+
+def recover_log(
+    files: OpenFiles,
+    log: Segments,
+    gap: int | None,
+    queues: ConsumeQueues,
+    checkpoint: Checkpoint,
+    *,
+    clean: bool,
+    check_crc: bool,
+) -> Recovered:
+    """Find the end of the log, make it the end on the disk too, and let the queues be opened."""
+    notes = [f"{one}: its queue is derived again" for one in queues.broken]
+    if gap is not None:
+        notes.append(_drop_after_gap(log, gap, checkpoint, clean=clean))
+    if not log.bases:
+        removed = queues.all()
+        if removed:
+            queues.remove(removed)
+            notes.append(f"the commit log is empty: {len(removed)} consume queues were removed")
+        queues.use(0, log.read)
+        return Recovered(clean, 0, 0, 0, 0, "the log is empty", 0, tuple(notes))
+    read_from = _start(log, queues, checkpoint, clean=clean)
+    lost = queues.broken or (checkpoint.safe_offset is not None and queues.count() < checkpoint.queues)
+    derive_from = log.start if lost or not queues.count() else read_from
+    if derive_from < read_from:
+        notes.append("consume queues are missing: all entries are derived again from the commit log")
+    walk = Walk(log, read_from, EVERYTHING, check_crc=check_crc)
+    last_ms = checkpoint.physic_ms
+    for found in walk:
+        last_ms = max(last_ms, found.store_ms)
+    cut_bytes = _cut(files, log, read_from, walk.end)
+    # Lost queues: those that are there keep what they have, up to the start of the checked part.
+    queues.use(read_from, log.read)
+    return Recovered(clean, read_from, derive_from, walk.end, last_ms, walk.why, cut_bytes, tuple(notes))
+
+
+def records_again(log: Segments, recovered: Recovered) -> Iterator[Found]:
+    """The records whose queue entries have to be derived. Old ones are no longer checked in full: over one that cannot be
+    read, it goes on with the next file (nothing else tells where the next record begins)."""
+    at = recovered.derive_from
+    while at < recovered.end:
+        bound = recovered.read_from if at < recovered.read_from else recovered.end
+        walk = Walk(log, at, bound, check_crc=False)
+        yield from walk
+        at = walk.end
+        if at < bound:
+            at = min(at - at % log.size + log.size, bound)
+
+
+def _start(log: Segments, queues: ConsumeQueues, checkpoint: Checkpoint, *, clean: bool) -> int:
+    safe_offset = checkpoint.safe_offset
+    if safe_offset is not None and log.start <= safe_offset <= log.stop:
+        return safe_offset
+    if clean and queues.count():
+        return _end_of_queues(log, queues)
+    return _file_before(log, checkpoint.min_ms())
+
+
+def _end_of_queues(log: Segments, queues: ConsumeQueues) -> int:
+    """The end of the last record that a queue points to. Whoever stopped in order had derived all there was."""
+    queues.use(EVERYTHING, log.read)
+    return max(log.start, *(_opened(queues, queue).last_end for queue in queues.all()))
+
+
+def _opened(queues: ConsumeQueues, queue: ConsumeQueue) -> ConsumeQueue:
+    return queues.existing(queue.topic, queue.queue_id) or queue
+
+
+def _file_before(log: Segments, min_ms: int) -> int:
+    """The start of the newest file whose first record was stored at or before `min_ms`; else the first file."""
+    for base in reversed(log.bases):
+        try:
+            first = record_at(log, base)[0]
+        except NotARecord:
+            continue
+        if 0 < first.store_ms <= min_ms:
+            return base
+    return log.start
+
+
+def _drop_after_gap(log: Segments, gap: int, checkpoint: Checkpoint, *, clean: bool) -> str:
+    """A file is missing between others. A crash can do that to files nobody was told of; anything else is a loss."""
+    if clean or checkpoint.safe_offset is None or gap < checkpoint.safe_offset:
+        raise StoreCorrupt(
+            log.path(gap), 0, "this commit log file is missing between others: put it back, or move the later ones away"
+        )
+    dropped = [base for base in log.bases if base > gap]
+    for base in reversed(dropped):
+        log.remove_file(base)
+    return f"{len(dropped)} commit log files behind {gap} were removed: the one before them never reached the disk"
+
+
+def _cut(files: OpenFiles, log: Segments, read_from: int, end: int) -> int:
+    """Zero what lies behind `end` and make log and directory durable as they are now; how many bytes were not zero."""
+    rest = 0
+    at = end
+    while at < log.stop and log.has(at):
+        data = log.read(at, CHUNK)
+        if not data.strip(b"\0"):
+            break  # sparse from here on; reading gigabytes of zeros would only count, the cut clears all anyway
+        rest += len(data.rstrip(b"\0"))
+        at += len(data)
+    log.cut(end)
+    for base in log.bases:
+        if base + log.size > read_from:
+            files.disk.fsync(files.get(log.path(base)))
+    files.disk.fsync_dir(log.directory)
+    return rest

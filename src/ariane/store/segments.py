@@ -1,0 +1,139 @@
+"""A directory of equally sized files, named by the offset of their first byte, that together form one offset space.
+
+    00000000000000000000   00000000000000000100   00000000000000000200      with a size of 100
+    |------ 0..99 ------|  |----- 100..199 ----|  |----- 200..299 ----|
+
+Files have their full size from the start (sparse); what was never written reads as zeros. Java insists on exact lengths, so a
+file is never left shorter, save by a crash between two system calls, which `load` mends. [MappedFileQueue]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ariane.errors import ConfigError, StoreCorrupt
+from ariane.store.files import OpenFiles
+
+NAME_DIGITS = 20
+
+
+def load(files: OpenFiles, directory: str, size: int, setting: str, *, mend: bool) -> tuple[Segments, int | None]:
+    """The segments in `directory`, and the offset of the first missing file when one is missing between others.
+
+    `setting` names the configured size in errors. `mend` (after a crash) brings files that a crash left shorter to
+    their full size; without it they are an error.
+    """
+    disk = files.disk
+    bases, sizes = [], []
+    for name in disk.listdir(directory):
+        path = f"{directory}/{name}"
+        if len(name) != NAME_DIGITS or not name.isdigit():
+            raise StoreCorrupt(path, 0, "this file does not belong here: move it out of the store directory")
+        length = disk.size(path)
+        if length is None:
+            raise StoreCorrupt(path, 0, "this file cannot be read: a broken link? move it out of the store directory")
+        bases.append(int(name))
+        sizes.append(length)
+    segments = Segments(files, directory, size, bases)
+    all_alike = len(sizes) > 1 and len(set(sizes)) == 1
+    gap = None
+    for index, (base, length) in enumerate(zip(bases, sizes, strict=True)):
+        path = segments.path(base)
+        if length > size or (length < size and (all_alike or not (mend or length == 0))):
+            raise ConfigError(
+                setting, size, f"{path} has {length} bytes: set {setting} to the size its files were made with"
+            )
+        if base % size:
+            raise ConfigError(
+                setting, size, f"{path} does not begin at a multiple of it: set the size its files were made with"
+            )
+        if length < size:
+            disk.truncate(files.get(path), size)
+        if index and base != bases[index - 1] + size and gap is None:
+            gap = bases[index - 1] + size
+    return segments, gap
+
+
+class Segments:
+    """The files of one directory. Reads and writes stay within one file: the caller splits at `size`."""
+
+    __slots__ = ("_disk", "_files", "_paths", "bases", "directory", "size")
+
+    def __init__(self, files: OpenFiles, directory: str, size: int, bases: list[int]) -> None:
+        self._files = files
+        self._disk = files.disk
+        self.directory = directory
+        self.size = size
+        self.bases = bases
+        self._paths = {base: self._name(base) for base in bases}
+
+    def _name(self, base: int) -> str:
+        return f"{self.directory}/{base:0{NAME_DIGITS}d}"
+
+    def path(self, base: int) -> str:
+        return self._paths.get(base) or self._name(base)
+
+    @property
+    def start(self) -> int:
+        """Offset of the first byte there is."""
+        return self.bases[0] if self.bases else 0
+
+    @property
+    def stop(self) -> int:
+        """Offset behind the last file."""
+        return self.bases[-1] + self.size if self.bases else 0
+
+    def read(self, offset: int, length: int) -> bytes:
+        """Up to `length` bytes at `offset`, not beyond the end of its file; b"" where no file is."""
+        within = offset % self.size
+        path = self._paths.get(offset - within)
+        if path is None:
+            return b""
+        return self._disk.pread(self._files.get(path), min(length, self.size - within), within)
+
+    def write(self, offset: int, data: bytes) -> None:
+        """Write `data` into the one file that holds `offset`, which must exist."""
+        within = offset % self.size
+        self._disk.pwrite(self._files.get(self._paths[offset - within]), data, within)
+
+    def pieces(self, offset: int, data: bytes) -> Iterator[tuple[int, bytes]]:
+        """`data` cut at the ends of files."""
+        at = 0
+        while at < len(data):
+            room = self.size - (offset + at) % self.size
+            yield offset + at, data[at : at + room]
+            at += room
+
+    def has(self, offset: int) -> bool:
+        return offset - offset % self.size in self._paths
+
+    def add(self, base: int) -> None:
+        """Create the file at `base`; it must follow the last one. The directory is the caller's to fsync."""
+        path = self._name(base)
+        self._disk.close(self._disk.create(path, self.size))
+        self.bases.append(base)
+        self._paths[base] = path
+
+    def cut(self, end: int) -> None:
+        """Zero everything from `end` on and remove the files behind it; the caller fsyncs what it needs.
+
+        Zeroing matters: an old record that stayed behind the end would come back to life once newer ones reach it.
+        """
+        while self.bases and self.bases[-1] > end:
+            self.remove_file(self.bases[-1])
+        if self.has(end):
+            handle = self._files.get(self._paths[end - end % self.size])
+            self._disk.truncate(handle, end % self.size)
+            self._disk.truncate(handle, self.size)
+
+    def remove_file(self, base: int) -> None:
+        path = self._paths.pop(base)
+        self.bases.remove(base)
+        self._files.drop(path)
+        self._disk.remove(path)
+
+    def remove(self) -> None:
+        """Remove all files and the directory."""
+        for base in reversed(list(self.bases)):
+            self.remove_file(base)
+        self._disk.remove_dir(self.directory)

@@ -1,0 +1,126 @@
+"""What goes into the store and what comes out of it; frozen values, no behaviour. Re-exported by `message_store`."""
+
+from __future__ import annotations
+
+import enum
+import os
+from typing import Literal, NamedTuple
+
+import msgspec
+
+from ariane.errors import ConfigError
+from ariane.protocol.record import FILLER_SIZE, FIXED_SIZE
+
+_MINUTE = 60_000
+# messageDelayLevel of 4.9.4: 1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h
+DELAYS_MS = (
+    1_000,
+    5_000,
+    10_000,
+    30_000,
+    *(n * _MINUTE for n in range(1, 11)),
+    20 * _MINUTE,
+    30 * _MINUTE,
+    60 * _MINUTE,
+    120 * _MINUTE,
+)
+
+
+def _cached_share() -> int:
+    """40 % of the machine's memory, accessMessageInMemoryMaxRatio: that much of the log's end is taken as cached."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * 40 // 100
+
+
+class StoreConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """Settings of a store."""
+
+    root: str
+    """Directory of all store files (storePathRootDir)."""
+    commit_log_size: int = 1 << 30
+    """Bytes of a commit log file (mappedFileSizeCommitLog). Cannot be changed once there are files."""
+    consume_queue_size: int = 6_000_000
+    """Bytes of a consume queue file, rounded up to a multiple of 20 (mappedFileSizeConsumeQueue)."""
+    flush: Literal["async", "sync"] = "async"
+    """sync: consumers see only what is flushed (flushDiskType)."""
+    check_crc_on_recover: bool = True
+    """Verify bodies while the log is read at start (checkCRCOnRecover)."""
+    max_message_size: int = 4 << 20
+    """Longest body (maxMessageSize)."""
+    delays_ms: tuple[int, ...] = DELAYS_MS
+    """Delay of each level (messageDelayLevel)."""
+    transfer_bytes_in_memory: int = 262_144
+    """Most bytes of one answer with recent records (maxTransferBytesOnMessageInMemory)."""
+    transfer_count_in_memory: int = 32
+    """Most records of such an answer (maxTransferCountOnMessageInMemory)."""
+    transfer_bytes_on_disk: int = 65_536
+    """Most bytes of one answer with old records (maxTransferBytesOnMessageInDisk)."""
+    transfer_count_on_disk: int = 8
+    """Most records of such an answer (maxTransferCountOnMessageInDisk)."""
+    memory_bytes: int = msgspec.field(default_factory=_cached_share)
+    """Records nearer than this to the end of the log are recent."""
+
+    def check(self) -> None:
+        """ConfigError for the first setting that cannot work."""
+        if not self.root:
+            raise ConfigError("storePathRootDir", self.root, "name the directory of the store")
+        if not FIXED_SIZE + FILLER_SIZE < self.commit_log_size < 1 << 31:
+            raise ConfigError("mappedFileSizeCommitLog", self.commit_log_size, "set it to at least 100 and below 2 GiB")
+        if not 0 < self.consume_queue_size < (1 << 31) - 20:
+            raise ConfigError(
+                "mappedFileSizeConsumeQueue", self.consume_queue_size, "set it to a multiple of 20 below 2 GiB"
+            )
+        if self.max_message_size < 1:
+            raise ConfigError("maxMessageSize", self.max_message_size, "set it to at least 1")
+
+
+class Draft(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A message to be stored. Its sizes and its right to be stored were checked by who made it, save for what would break the
+    format. `properties` is the stored text and must hold `tags` as its TAGS; `tags_code` overrides what is derived from them."""
+
+    topic: str
+    queue_id: int
+    body: bytes
+    born_ms: int
+    born_host: bytes
+    properties: str = ""
+    tags: str = ""
+    flag: int = 0
+    sys_flag: int = 0
+    reconsume_times: int = 0
+    prepared_offset: int = 0
+    tags_code: int | None = None
+
+
+class Placed(NamedTuple):
+    """Where a draft came to lie."""
+
+    offset: int
+    size: int
+    queue_offset: int
+    store_ms: int
+
+
+class GetStatus(enum.Enum):
+    """Outcome of a read, named as in Java: the name is the remark of a pull answer."""
+
+    FOUND = enum.auto()
+    NO_MATCHED_MESSAGE = enum.auto()
+    MESSAGE_WAS_REMOVING = enum.auto()
+    OFFSET_FOUND_NULL = enum.auto()
+    OFFSET_OVERFLOW_BADLY = enum.auto()
+    OFFSET_OVERFLOW_ONE = enum.auto()
+    OFFSET_TOO_SMALL = enum.auto()
+    NO_MATCHED_LOGIC_QUEUE = enum.auto()  # never given: as in Java, an unknown queue has NO_MESSAGE_IN_QUEUE
+    NO_MESSAGE_IN_QUEUE = enum.auto()
+
+
+class Got(NamedTuple):
+    """What a read found: `records` as they lie on the disk, and where to read on."""
+
+    status: GetStatus
+    records: list[bytes]
+    next_offset: int
+    min_offset: int
+    max_offset: int
+    count: int
+    suggest_slave: bool

@@ -1,0 +1,375 @@
+"""Our Producer and PushConsumer against a Java 4.9.4 name server and broker, and beside Java clients."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import itertools
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import pytest
+
+from ariane.client import ConsumerSettings, Producer, PushConsumer, ReconsumeLater, SendStatus
+from ariane.errors import ReplyError
+from ariane.model.message import Message, ReceivedMessage
+from ariane.testing import java
+
+pytestmark = pytest.mark.interop
+
+PATIENCE_S = 60.0
+FAST = ConsumerSettings(commit_ms=200)
+
+
+class Peers(NamedTuple):
+    """The Java servers of this module."""
+
+    name_server: str
+    broker: str
+
+
+@pytest.fixture(scope="module")
+def peers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Peers]:
+    home = tmp_path_factory.mktemp("java")
+    with java.name_server(home / "ns") as ns, java.broker(home / "b", ns.addr) as broker:
+        yield Peers(ns.addr, broker.addr)
+
+
+_numbers = itertools.count(1)
+
+
+@pytest.fixture
+def topic() -> str:
+    return f"Topic{next(_numbers)}"
+
+
+@pytest.fixture
+def group() -> str:
+    return f"group{next(_numbers)}"
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while not condition():
+            await asyncio.sleep(0.02)
+
+
+class Inbox:
+    """A listener that keeps what it gets."""
+
+    def __init__(self) -> None:
+        self.messages: list[ReceivedMessage] = []
+
+    async def __call__(self, messages: list[ReceivedMessage]) -> None:
+        self.messages.extend(messages)
+
+    @property
+    def bodies(self) -> list[bytes]:
+        return [message.body for message in self.messages]
+
+
+def consume_with_java(peers: Peers, topic: str, group: str, expression: str, count: int) -> list[dict[str, object]]:
+    found = java.events(
+        java.run("ariane.peers.Consume", [peers.name_server, topic, group, expression, str(count), "60"])
+    )
+    for message in found:
+        message["body"] = base64.b64decode(message["body"])
+    return found
+
+
+def test_500_messages_of_ours_are_read_by_us_and_by_java(peers, topic, group):
+    bodies = [b"message %d" % number * (500 if number % 10 == 0 else 1) for number in range(500)]
+
+    async def play():
+        inbox = Inbox()
+        async with Producer("producers", peers.name_server) as producer:
+            first = await producer.send(Message(topic=topic, body=b"first", tags="first"))
+            results = await asyncio.gather(
+                *(
+                    producer.send(
+                        Message(
+                            topic=topic, body=body, tags="AB"[number % 2], keys=[f"key-{number}", "all"],
+                            properties={"mine": str(number)}, flag=number,
+                        )
+                    )
+                    for number, body in enumerate(bodies)
+                )
+            )  # fmt: skip
+            assert {one.status for one in [first, *results]} == {SendStatus.SEND_OK}
+            assert len({one.queue for one in results}) == 4
+            subscriptions = {topic: "A || B"}
+            async with PushConsumer(group, peers.name_server, subscriptions, inbox, start="first", settings=FAST):
+                await until(lambda: len(inbox.messages) >= 500)
+        return results, inbox
+
+    results, inbox = asyncio.run(play())
+    assert sorted(inbox.bodies) == sorted(bodies)
+    by_id = {message.message_id: message for message in inbox.messages}
+    for number, sent in enumerate(results):
+        got = by_id[sent.message_id]
+        assert (got.body, got.tags, got.keys, got.flag) == (
+            bodies[number], "AB"[number % 2], (f"key-{number}", "all"), number,
+        )  # fmt: skip
+        assert got.properties["mine"] == str(number)
+        assert (got.offset_message_id, got.queue, got.queue_offset) == (
+            sent.offset_message_id, sent.queue, sent.queue_offset,
+        )  # fmt: skip
+    theirs = consume_with_java(peers, topic, group + "-java", "A", 250)
+    expected = {(one.message_id, bodies[number]) for number, one in enumerate(results) if number % 2 == 0}
+    assert {(one["msgId"], one["body"]) for one in theirs} == expected
+    assert {one["key"] for one in theirs} == {f"key-{number} all" for number in range(0, 500, 2)}
+
+
+def test_messages_of_java_are_read_by_us(peers, topic, group):
+    plain = java.events(java.run("ariane.peers.Produce", [peers.name_server, topic, "P", "40", "tags=A,B,C"]))
+    large = java.events(java.run("ariane.peers.Produce", [peers.name_server, topic, "P", "6", "tags=A", "size=20000"]))
+    batch = java.events(java.run("ariane.peers.Produce", [peers.name_server, topic, "P", "30", "tags=B", "batch=10"]))
+
+    async def play():
+        inbox = Inbox()
+        async with PushConsumer(group, peers.name_server, {topic: "A||B"}, inbox, start="first", settings=FAST):
+            await until(lambda: len(inbox.messages) >= 27 + 6 + 30)
+            await asyncio.sleep(0.5)
+        return inbox
+
+    inbox = asyncio.run(play())
+    sent = {one["msgId"]: one for number, one in enumerate(plain) if number % 3 != 2}
+    sent |= {one["msgId"]: one for one in large + batch}
+    assert Counter(message.message_id for message in inbox.messages) == Counter(sent.keys())
+    for message in inbox.messages:
+        assert message.offset_message_id == sent[message.message_id]["offsetMsgId"]
+        assert " ".join(message.keys) == sent[message.message_id]["key"]
+    assert sorted(len(body) for body in inbox.bodies if len(body) > 1000) == [20_000] * 6
+
+
+def test_batches_and_one_way_sends_arrive(peers, topic, group):
+    async def play():
+        inbox = Inbox()
+        async with Producer("producers", peers.name_server) as producer:
+            batch = [Message(topic=topic, body=b"%d" % number, keys=[f"b{number}"]) for number in range(20)]
+            result = await producer.send_batch(batch)
+            assert len(result.message_id.split(",")) == len(result.offset_message_id.split(",")) == 20
+            await producer.send_one_way(Message(topic=topic, body=b"one way"))
+            async with PushConsumer(group, peers.name_server, {topic: "*"}, inbox, start="first", settings=FAST):
+                await until(lambda: len(inbox.messages) >= 21)
+        return result, inbox
+
+    result, inbox = asyncio.run(play())
+    assert sorted(inbox.bodies) == sorted([*(b"%d" % number for number in range(20)), b"one way"])
+    batch = [message for message in inbox.messages if message.body != b"one way"]
+    assert {message.queue for message in batch} == {result.queue}
+    assert [message.message_id for message in sorted(batch, key=lambda one: one.queue_offset)] == (
+        result.message_id.split(",")
+    )
+
+
+def test_steps_of_an_order_come_in_order_while_members_come_and_go(peers, topic, group):
+    steps: dict[str, list[int]] = defaultdict(list)
+
+    async def listener(messages):
+        for message in messages:
+            steps[message.keys[0]].append(int(message.body))
+
+    def member():
+        return PushConsumer(
+            group, peers.name_server, {topic: "*"}, listener, start="first", orderly=True, settings=FAST
+        )
+
+    async def play():
+        async with Producer("producers", peers.name_server) as producer:
+
+            async def order(name: str, first: int, count: int) -> None:
+                for step in range(first, first + count):
+                    await producer.send(Message(topic=topic, body=b"%d" % step, keys=[name]), order_key=name)
+
+            async def orders(first: int, count: int) -> None:
+                await asyncio.gather(*(order(f"o{number}", first, count) for number in range(50)))
+
+            await orders(0, 2)
+            async with member() as one:
+                await until(lambda: sum(map(len, steps.values())) >= 100)
+                async with member() as two:
+                    await until(lambda: len(one.queues) + len(two.queues) == 5 and len(two.queues) >= 2)
+                    await orders(2, 3)
+                    await until(lambda: sum(map(len, steps.values())) >= 250)
+                await until(lambda: len(one.queues) == 5)
+                await orders(5, 1)
+                await until(lambda: sum(map(len, steps.values())) >= 300)
+
+    asyncio.run(play())
+    assert steps == {f"o{number}": [0, 1, 2, 3, 4, 5] for number in range(50)}
+
+
+def test_two_members_share_the_queues_and_each_message_comes_to_one(peers, topic, group):
+    async def play():
+        first, second = Inbox(), Inbox()
+        async with (
+            Producer("producers", peers.name_server) as producer,
+            PushConsumer(group, peers.name_server, {topic: "*"}, first, start="first", settings=FAST) as one,
+            PushConsumer(group, peers.name_server, {topic: "*"}, second, start="first", settings=FAST) as two,
+        ):
+            await producer.send(Message(topic=topic, body=b"creates the topic"))
+            mine = [one, two]
+            await until(lambda: all(len([q for q in c.queues if q.topic == topic]) == 2 for c in mine))
+            await until(lambda: len(first.messages) + len(second.messages) >= 1)
+            await asyncio.gather(*(producer.send(Message(topic=topic, body=b"%d" % n)) for n in range(200)))
+            await until(lambda: len(first.messages) + len(second.messages) >= 201)
+        return first, second
+
+    first, second = asyncio.run(play())
+    assert Counter(first.bodies + second.bodies) == Counter([b"creates the topic", *(b"%d" % n for n in range(200))])
+    assert min(len(first.messages), len(second.messages)) >= 100  # two queues of four each
+
+
+def test_a_java_member_and_ours_share_one_group(peers, topic, group):
+    java.run("ariane.peers.Produce", [peers.name_server, topic, "P", "4"])
+
+    async def play():
+        inbox = Inbox()
+        async with PushConsumer(group, peers.name_server, {topic: "*"}, inbox, start="first", settings=FAST) as ours:
+            await until(lambda: len([q for q in ours.queues if q.topic == topic]) == 4)
+            with java.start("ariane.peers.Consume", [peers.name_server, topic, group, "*", "0", "60"]) as theirs:
+                await until(lambda: len([q for q in ours.queues if q.topic == topic]) == 2)
+                await asyncio.to_thread(time.sleep, 1)  # Java begins its queues
+                inbox.messages.clear()
+                async with Producer("producers", peers.name_server) as producer:
+                    sent = [await producer.send(Message(topic=topic, body=b"%d" % n)) for n in range(40)]
+                await until(lambda: len(inbox.messages) >= 20)
+                ids = {message.message_id for message in inbox.messages}
+                deadline = time.monotonic() + PATIENCE_S
+                wanted = {one.message_id for one in sent} - ids
+                for event in theirs.events(deadline):
+                    wanted.discard(event["msgId"])
+                    if not wanted:
+                        break
+            await until(lambda: len([q for q in ours.queues if q.topic == topic]) == 4)
+        return wanted
+
+    assert asyncio.run(play()) == set()
+
+
+def test_offsets_survive_a_restart_of_the_consumer(peers, topic, group):
+    async def play():
+        before, after = Inbox(), Inbox()
+        async with Producer("producers", peers.name_server) as producer:
+            await asyncio.gather(*(producer.send(Message(topic=topic, body=b"a%d" % n)) for n in range(60)))
+            async with PushConsumer(group, peers.name_server, {topic: "*"}, before, start="first"):
+                await until(lambda: len(before.messages) >= 60)
+            await asyncio.gather(*(producer.send(Message(topic=topic, body=b"b%d" % n)) for n in range(60)))
+            async with PushConsumer(group, peers.name_server, {topic: "*"}, after, start="first"):
+                await until(lambda: len(after.messages) >= 60)
+                await asyncio.sleep(0.5)
+        return before, after
+
+    before, after = asyncio.run(play())
+    assert sorted(before.bodies) == sorted(b"a%d" % n for n in range(60))
+    assert sorted(after.bodies) == sorted(b"b%d" % n for n in range(60))
+
+
+def test_what_a_listener_fails_on_comes_again_with_its_own_topic(peers, topic, group):
+    seen: dict[bytes, list[tuple[str, int]]] = defaultdict(list)
+
+    async def listener(messages):
+        for message in messages:
+            seen[message.body].append((message.topic, message.reconsume_times))
+            if message.reconsume_times == 0 and message.body != b"good":
+                raise ReconsumeLater("the first time never works", delay_level=1)
+
+    async def play():
+        async with (
+            Producer("producers", peers.name_server) as producer,
+            PushConsumer(group, peers.name_server, {topic: "*"}, listener, start="first", settings=FAST),
+        ):
+            for body in (b"good", b"bad", b"worse"):
+                await producer.send(Message(topic=topic, body=body))
+            await until(lambda: len(seen[b"bad"]) == len(seen[b"worse"]) == 2)
+
+    asyncio.run(play())
+    assert seen == {
+        b"good": [(topic, 0)],
+        b"bad": [(topic, 0), (topic, 1)],
+        b"worse": [(topic, 0), (topic, 1)],
+    }
+
+
+def test_what_has_no_attempt_left_ends_as_a_dead_letter(peers, topic, group):
+    async def listener(messages):
+        raise ReconsumeLater("never", delay_level=-1)
+
+    async def play():
+        dead = Inbox()
+        async with (
+            Producer("producers", peers.name_server) as producer,
+            PushConsumer(group, peers.name_server, {topic: "*"}, listener, start="first", settings=FAST),
+            PushConsumer(f"{group}-dead", peers.name_server, {f"%DLQ%{group}": "*"}, dead, start="first"),
+        ):
+            sent = await producer.send(Message(topic=topic, body=b"hopeless", keys=["k"]))
+            await until(lambda: len(dead.messages) == 1)
+        return sent, dead.messages[0]
+
+    sent, dead = asyncio.run(play())
+    assert (dead.message_id, dead.body, dead.keys) == (sent.message_id, b"hopeless", ("k",))
+    assert dead.topic == topic  # where it came from; the queue says where it lies
+    assert dead.queue.topic == f"%DLQ%{group}"
+
+
+def test_a_refusal_comes_out_with_the_brokers_words(peers):
+    async def play():
+        async with Producer("producers", peers.name_server) as producer:
+            queue = (await producer.queues("TBW102"))[0]
+            beyond = type(queue)(topic="TBW102", broker=queue.broker, queue_id=99)
+            with pytest.raises(ReplyError) as caught:
+                await producer.send(Message(topic="TBW102", body=b"x"), queue=beyond)
+            assert caught.value.code == 1
+            assert "queueId" in (caught.value.remark or "")
+
+    asyncio.run(play())
+
+
+def test_clients_outlive_their_broker(tmp_path, topic, group):
+    port, store = java.free_port(), tmp_path / "store"
+    files = {"storePathRootDir": str(store), "storePathCommitLog": str(store / "commitlog")}
+
+    async def play(ns: str):
+        inbox = Inbox()
+        async with (
+            Producer("producers", ns) as producer,
+            PushConsumer(group, ns, {topic: "*"}, inbox, start="first", settings=FAST),
+        ):
+            with java.broker(tmp_path / "first", ns, port=port, properties=files):
+                await producer.send(Message(topic=topic, body=b"before"))
+                await until(lambda: b"before" in inbox.bodies)
+                await asyncio.sleep(1)  # the offset is committed within 200 ms; Java writes it down when it stops
+            with java.broker(tmp_path / "second", ns, port=port, properties=files):
+                await producer.send(Message(topic=topic, body=b"after"))
+                await until(lambda: b"after" in inbox.bodies)
+        return inbox
+
+    with java.name_server(tmp_path / "ns") as ns:
+        inbox = asyncio.run(play(ns.addr))
+    assert inbox.bodies == [b"before", b"after"]
+
+
+def test_traces_are_read_by_javas_own_tool(peers, topic, group):
+    async def play():
+        inbox = Inbox()
+        async with (
+            Producer("traced-producers", peers.name_server, trace=True) as producer,
+            PushConsumer(
+                group, peers.name_server, {topic: "*"}, inbox, start="first", settings=FAST, trace=True
+            ) as consumer,
+        ):
+            single = await producer.send(Message(topic=topic, body=b"single", tags="A", keys=["ORDER-17"]))
+            batch = await producer.send_batch([Message(topic=topic, body=b"%d" % n) for n in range(3)])
+            await until(lambda: len(inbox.messages) >= 4)
+        assert (producer.trace.sent, producer.trace.failed, producer.trace.dropped) == (4, 0, 0)
+        assert (consumer.trace.sent, consumer.trace.failed, consumer.trace.dropped) == (8, 0, 0)
+        return [single.message_id, *batch.message_id.split(",")]
+
+    for message_id in asyncio.run(play()):
+        printed = "\n".join(java.run(java.ADMIN, ["queryMsgTraceById", "-n", peers.name_server, "-i", message_id]))
+        assert "traced-producers" in printed, printed
+        assert group in printed, printed
+        assert printed.count("success") == 2, printed

@@ -1,0 +1,93 @@
+"""Unmodified Java 4.9.4 clients and tools against our name server and broker."""
+
+from __future__ import annotations
+
+import base64
+import time
+from collections import defaultdict
+from pathlib import Path
+
+from interop_servers import ariane_servers, consume, produce, pull_all
+
+from ariane.protocol import trace
+from ariane.testing import java
+
+
+def test_what_a_java_producer_sends_java_consumers_get(tmp_path: Path) -> None:
+    with ariane_servers(tmp_path) as (namesrv, _):
+        plain = produce(namesrv, 40, "tags=A,B")
+        batched = produce(namesrv, 20, "batch=5", "keys=batch")
+        compressed = produce(namesrv, 3, "size=20000", "keys=large")
+        sent = {one["msgId"]: one for one in plain + batched + compressed}
+
+        got = consume(namesrv, "G", "*", len(sent))
+        assert {one["msgId"] for one in got} == sent.keys()
+        for one in got:
+            assert (one["offsetMsgId"], one["key"]) == (sent[one["msgId"]]["offsetMsgId"], sent[one["msgId"]]["key"])
+        large = [base64.b64decode(str(one["body"])) for one in got if str(one["key"]).startswith("large")]
+        assert [len(body) for body in large] == [20_000] * 3
+
+        only_a = consume(namesrv, "OnlyA", "A || none", 20)
+        assert {one["tags"] for one in only_a} == {"A"}
+
+
+def test_order_by_queue_is_kept(tmp_path: Path) -> None:
+    with ariane_servers(tmp_path) as (namesrv, _):
+        produce(namesrv, 60, "orders=5")
+        by_order = defaultdict(list)
+        for one in consume(namesrv, "G", "*", 60, "orderly"):
+            by_order[one["key"]].append(base64.b64decode(str(one["body"])))
+        numbers = {key: [int(body.split()[1]) for body in bodies] for key, bodies in by_order.items()}
+        assert len(numbers) == 5
+        assert all(order == sorted(order) for order in numbers.values())
+
+
+def test_a_consumer_goes_on_where_its_group_stopped(tmp_path: Path) -> None:
+    with ariane_servers(tmp_path) as (namesrv, _):
+        first = produce(namesrv, 20)
+        assert len(consume(namesrv, "G", "*", 20)) == 20
+    with ariane_servers(tmp_path) as (namesrv, _):
+        second = produce(namesrv, 20, "keys=later")
+        got = {one["msgId"] for one in consume(namesrv, "G", "*", 20)}
+    assert got == {one["msgId"] for one in second}
+    assert not got & {one["msgId"] for one in first}
+
+
+def test_java_traces_reach_the_trace_topic(tmp_path: Path) -> None:
+    with ariane_servers(tmp_path) as (namesrv, _):
+        sent = produce(namesrv, 10, "trace")
+        consume(namesrv, "G", "*", 10, "trace")
+        kinds = defaultdict(set)
+        for message in pull_all(namesrv, "RMQ_SYS_TRACE_TOPIC"):
+            events, rejects = trace.decode(base64.b64decode(str(message["body"])))
+            assert not rejects
+            for event in events:
+                kinds[type(event).__name__].add(event.message_id)
+    ids = {one["msgId"] for one in sent}
+    assert kinds == {"Pub": ids, "SubBefore": ids, "SubAfter": ids}
+
+
+def test_mqadmin_makes_shows_and_removes_a_topic(tmp_path: Path) -> None:
+    def admin(*args: str) -> str:
+        return "\n".join(java.run(java.ADMIN, [*args, "-n", namesrv]))
+
+    with ariane_servers(tmp_path) as (namesrv, addr):
+        assert "success" in admin("updateTopic", "-b", addr, "-t", "Made", "-r", "3", "-w", "2")
+        route = admin("topicRoute", "-t", "Made")
+        assert '"readQueueNums":3' in route
+        assert '"writeQueueNums":2' in route
+        produce(namesrv, 2, topic="Made")
+        assert "success" in admin("deleteTopic", "-c", "DefaultCluster", "-t", "Made")
+        assert "Made" not in admin("topicList")
+        assert "success" in admin("updateSubGroup", "-b", addr, "-g", "Slow", "-s", "false")
+        assert "%RETRY%" not in admin("topicList")
+
+
+def test_mqadmin_sees_who_is_connected(tmp_path: Path) -> None:
+    with ariane_servers(tmp_path) as (namesrv, _):
+        produce(namesrv, 1)
+        with java.start("ariane.peers.Consume", [namesrv, "T", "G", "*", "0", "60"]) as consumer:
+            next(consumer.events(time.monotonic() + 60))
+            shown = "\n".join(java.run(java.ADMIN, ["consumerConnection", "-g", "G", "-n", namesrv]))
+        assert "V4_9_4" in shown
+        assert "CONSUME_PASSIVELY" in shown

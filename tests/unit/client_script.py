@@ -1,0 +1,147 @@
+"""Peers that answer by a script, and a clock that stands still: clients under test see no socket and no time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from random import Random
+from typing import NamedTuple
+
+import msgspec
+
+from ariane.client.instance import Instance
+from ariane.client.routes import Routes
+from ariane.errors import ReplyError
+from ariane.model.message import MessageQueue, ReceivedMessage
+from ariane.protocol import fastjson
+from ariane.protocol.codes import RequestCode, ResponseCode
+from ariane.protocol.command import Command
+from ariane.protocol.requests import fields
+from ariane.protocol.requests.routing import BrokerData, QueueData, TopicRoute
+
+
+class Asked(NamedTuple):
+    addr: str
+    code: int
+    fields: Mapping[str, str]
+    body: bytes
+    timeout_ms: float
+
+
+Answer = Callable[[Asked], Command]
+
+
+class Script:
+    """`answers` by request code; a code that is missing fails the test. What was asked stands in `asked`."""
+
+    def __init__(self, answers: dict[int, Answer]) -> None:
+        self.answers = answers
+        self.asked: list[Asked] = []
+
+    def of(self, code: int) -> list[Asked]:
+        return [one for one in self.asked if one.code == code]
+
+    def _answer(self, asked: Asked) -> Command:
+        self.asked.append(asked)
+        return self.answers[asked.code](asked)
+
+    async def request(self, addr, code, header=None, body=b"", *, timeout_ms=3000.0) -> Command:
+        return self._answer(Asked(addr, code, _texts(header), body, timeout_ms))
+
+    async def ask(self, addr, code, header=None, body=b"", *, timeout_ms=3000.0) -> Command:
+        answer = await self.request(addr, code, header, body, timeout_ms=timeout_ms)
+        if answer.code != ResponseCode.SUCCESS:
+            raise ReplyError(answer.code, answer.remark, addr)
+        return answer
+
+    async def one_way(self, addr, code, header=None, body=b"") -> None:
+        self._answer(Asked(addr, code, _texts(header), body, 0))
+
+    async def to(self, addr):
+        script = self
+
+        class To:
+            async def request(self, code, fields=None, body=b"", *, timeout_ms):
+                return await script.request(addr, code, fields, body, timeout_ms=timeout_ms)
+
+        return To()
+
+
+def _texts(header) -> Mapping[str, str]:
+    return fields(header) if isinstance(header, msgspec.Struct) else header or {}
+
+
+class StillClock:
+    """Time that only tests and sleepers move."""
+
+    def __init__(self) -> None:
+        self.now = 1_700_000_000_000.0
+
+    def now_ms(self) -> int:
+        return int(self.now)
+
+    def monotonic(self) -> float:
+        return self.now / 1000
+
+    async def sleep(self, seconds: float) -> None:
+        self.now += seconds * 1000
+        await asyncio.sleep(0)
+
+
+def raising(error: Exception) -> Answer:
+    def answer(asked: Asked) -> Command:
+        raise error
+
+    return answer
+
+
+def route(*brokers: str, queues: int = 2, perm: int = 6) -> TopicRoute:
+    """A route over masters named `brokers`, at the address `<name>:1`."""
+    return TopicRoute(
+        broker_datas=tuple(BrokerData({0: f"{name}:1"}, name, "c") for name in brokers),
+        queue_datas=tuple(QueueData(name, perm, queues, 0, queues) for name in brokers),
+    )
+
+
+def name_server(topics: dict[str, TopicRoute]) -> Answer:
+    def answer(asked: Asked) -> Command:
+        found = topics.get(asked.fields["topic"])
+        if found is None:
+            return Command(ResponseCode.TOPIC_NOT_EXIST, remark="no topic")
+        return Command(ResponseCode.SUCCESS, body=fastjson.write(found))
+
+    return answer
+
+
+def instance(script: Script, clock: StillClock | None = None) -> Instance:
+    """An instance that is open, without a connection."""
+    made = Instance("ns:1;ns2:1", clock=clock or StillClock(), chance=Random(1))
+    made._peers = script  # the only door to the network
+    made._routes = Routes(script, ("ns:1", "ns2:1"), timeout_ms=3000, chance=Random(1))
+    script.answers.setdefault(RequestCode.HEART_BEAT, lambda asked: Command(0))
+    return made
+
+
+QUEUE = MessageQueue("T", "a", 0)
+
+
+def message(offset: int, *, queue: MessageQueue = QUEUE, size: int = 100, **more) -> ReceivedMessage:
+    values = {
+        "topic": queue.topic,
+        "body": b"%d" % offset,
+        "properties": {},
+        "queue": queue,
+        "queue_offset": offset,
+        "commit_log_offset": offset * 1000,
+        "message_id": f"ID{offset}",
+        "offset_message_id": f"OFF{offset}",
+        "born_ms": 1,
+        "born_host": "127.0.0.1:1",
+        "store_ms": 2,
+        "store_host": "127.0.0.1:2",
+        "reconsume_times": 0,
+        "flag": 0,
+        "sys_flag": 0,
+        "stored_size": size,
+    }
+    return ReceivedMessage(**(values | more))

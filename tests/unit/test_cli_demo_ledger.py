@@ -1,0 +1,89 @@
+"""The demo's verdict: duplicates are allowed, a lost or turned-around step is not."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from ariane.cli.demo_ledger import STEPS, Ledger, Report, faults, percentile, report, turned_around
+
+GROUPS = ("billing", "shipping")
+
+
+def played(orders: int) -> Ledger:
+    ledger = Ledger(GROUPS)
+    for order in range(orders):
+        for step in STEPS:
+            ledger.sending(order, step, 1.0)
+            ledger.sent(order, step)
+            for group in GROUPS:
+                ledger.consumed(group, order, step, 1.005)
+    return ledger
+
+
+def test_every_step_once_in_both_groups_is_a_success():
+    made = report(played(10), journeys=60)
+    assert made == Report(30, 60, 60, 0, 0, {"p50": 5.0, "p99": 5.0})
+    assert faults(made, orders=10, groups=2) == []
+
+
+def test_a_send_stored_twice_and_a_delivery_repeated_count_once():
+    ledger = played(1)
+    ledger.sending(0, "paid", 9.0)
+    ledger.sent(0, "paid")
+    ledger.consumed("billing", 0, "paid", 10.0)
+    assert (ledger.sent_count, ledger.consumed_count, ledger.repeated) == (3, 6, 1)
+    assert ledger.out_of_order == 0, "a repeated early step after a late one is a repetition, not disorder"
+    assert ledger.produce_to_consume_ms() == {"p50": 5.0, "p99": 5.0}
+
+
+def test_an_acknowledged_step_that_one_group_never_saw_is_lost_once():
+    ledger = played(1)
+    ledger.sending(1, "created", 2.0)
+    ledger.sent(1, "created")
+    ledger.consumed("billing", 1, "created", 2.1)
+    assert ledger.lost == 1
+
+
+def test_a_step_that_was_never_acknowledged_is_missing_but_not_lost():
+    ledger = played(1)
+    ledger.sending(1, "created", 2.0)
+    made = report(ledger, journeys=6)
+    assert (made.lost, made.sent) == (0, 3)
+    assert faults(made, orders=2, groups=2) == [
+        "steps sent: 3, expected 6",
+        "steps consumed: 6, expected 12",
+        "journeys: 6, expected 12",
+    ]
+
+
+def test_steps_of_an_earlier_demo_in_the_same_home_do_not_count():
+    ledger = Ledger(GROUPS)
+    ledger.consumed("billing", 5, "paid", 3.0)
+    assert ledger.consumed_count == 0
+
+
+@pytest.mark.parametrize(
+    ("arrivals", "count"),
+    [
+        ([(1, "created"), (2, "created"), (1, "paid"), (2, "paid")], 0),
+        ([(1, "paid"), (1, "created"), (1, "shipped")], 1),
+        ([(1, "shipped"), (1, "paid"), (1, "created")], 2),
+        ([(1, "created"), (2, "shipped"), (1, "paid"), (2, "created")], 1),
+    ],
+)
+def test_turned_around_counts_within_an_order_only(arrivals, count):
+    assert turned_around(arrivals) == count
+
+
+def test_percentile_is_the_nearest_rank_and_unknown_without_values():
+    assert percentile([], 50) is None
+    assert percentile([1.0], 99) == 1.0
+    assert percentile([float(n) for n in range(1, 201)], 99) == 198.0
+    assert percentile([float(n) for n in range(1, 201)], 50) == 100.0
+
+
+def test_unknown_journeys_are_told_as_unknown_and_fail():
+    made = dataclasses.replace(report(played(1), journeys=None))
+    assert faults(made, orders=1, groups=2) == ["journeys: unknown, expected 6"]

@@ -1,0 +1,255 @@
+"""Which queues are begun and given up, and what the brokers are told: against brokers that are a script."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+from client_script import Script, StillClock, instance, name_server, route
+
+from ariane.client.config import ConsumerSettings
+from ariane.client.push_consumer import PushConsumer
+from ariane.errors import ConfigError
+from ariane.model.message import MessageQueue
+from ariane.protocol.codes import RequestCode
+from ariane.protocol.command import Command
+
+ME = "me"
+
+
+class Cluster:
+    """One broker `a` with topic T of four queues, and a group with `members`."""
+
+    def __init__(self) -> None:
+        self.topics = {"T": route("a", queues=4), "%RETRY%g": route("a", queues=1)}
+        self.members: list[str] = []
+        self.stored: dict[str, int] = {}
+        self.held_by_others: set[int] = set()
+        self.peers = Script(
+            {
+                RequestCode.GET_ROUTEINFO_BY_TOPIC: name_server(self.topics),
+                RequestCode.HEART_BEAT: self.heartbeat,
+                RequestCode.UNREGISTER_CLIENT: lambda asked: Command(0),
+                RequestCode.GET_CONSUMER_LIST_BY_GROUP: self.list_members,
+                RequestCode.QUERY_CONSUMER_OFFSET: self.query,
+                RequestCode.UPDATE_CONSUMER_OFFSET: self.update,
+                RequestCode.LOCK_BATCH_MQ: self.lock,
+                RequestCode.UNLOCK_BATCH_MQ: lambda asked: Command(0),
+                RequestCode.PULL_MESSAGE: self.pull,
+            }
+        )
+        self.instance = instance(self.peers, StillClock())
+        self.instance.client_id = ME
+
+    def heartbeat(self, asked) -> Command:
+        if ME not in self.members:
+            self.members.append(ME)
+        return Command(0)
+
+    def list_members(self, asked) -> Command:
+        if not self.members:
+            return Command(1, remark="no consumer")
+        return Command(0, body=json.dumps({"consumerIdList": self.members}).encode())
+
+    def query(self, asked) -> Command:
+        offset = self.stored.get(asked.fields["queueId"])
+        return Command(22) if offset is None else Command(0, fields={"offset": str(offset)})
+
+    def update(self, asked) -> Command:
+        self.stored[asked.fields["queueId"]] = int(asked.fields["commitOffset"])
+        return Command(0)
+
+    def lock(self, asked) -> Command:
+        wanted = json.loads(asked.body)["mqSet"]
+        got = [queue for queue in wanted if queue["queueId"] not in self.held_by_others]
+        return Command(0, body=json.dumps({"lockOKMQSet": got}).encode())
+
+    def pull(self, asked) -> Command:
+        numbers = {"suggestWhichBrokerId": 0, "nextBeginOffset": int(asked.fields["queueOffset"]), "minOffset": 0}
+        # 19 at the same offset; the fetch loop gives way to others between two pulls through the script's own await
+        return Command(19, fields={name: str(value) for name, value in (numbers | {"maxOffset": 0}).items()})
+
+    def play(self, act, **more):
+        request = self.peers.request
+
+        async def yielding(*args, **kwargs):
+            await asyncio.sleep(0)
+            return await request(*args, **kwargs)
+
+        self.peers.request = yielding
+
+        async def run():
+            consumer = PushConsumer("g", None, {"T": "*"}, print, instance=self.instance, start="first", **more)
+            async with asyncio.timeout(5), consumer:
+                await act(consumer)
+
+        asyncio.run(run())
+
+
+async def until(condition) -> None:
+    while not condition():
+        await asyncio.sleep(0)
+
+
+def ids(consumer, topic="T") -> list[int]:
+    return [queue.queue_id for queue in consumer.queues if queue.topic == topic]
+
+
+def test_alone_it_reads_all_queues_and_the_retry_topic():
+    cluster = Cluster()
+
+    async def act(consumer):
+        await until(lambda: len(consumer.queues) == 5)
+        assert ids(consumer) == [0, 1, 2, 3]
+        assert MessageQueue("%RETRY%g", "a", 0) in consumer.queues
+
+    cluster.play(act)
+    (left,) = cluster.peers.of(RequestCode.UNREGISTER_CLIENT)
+    assert left.fields == {"clientID": ME, "consumerGroup": "g"}
+
+
+def test_heartbeats_say_what_brokers_filter_by():
+    cluster = Cluster()
+
+    async def act(consumer):
+        await consumer.subscribe("T", "Aa || B")
+        data = json.loads(cluster.peers.of(RequestCode.HEART_BEAT)[-1].body)
+        (group,) = data["consumerDataSet"]
+        assert data["clientID"] == ME
+        assert group["consumeFromWhere"] == "CONSUME_FROM_FIRST_OFFSET"
+        by_topic = {one["topic"]: one for one in group["subscriptionDataSet"]}
+        assert sorted(by_topic["T"]["codeSet"]) == [66, 2112]
+        assert sorted(by_topic["T"]["tagsSet"]) == ["Aa", "B"]
+        assert by_topic["%RETRY%g"]["subString"] == "*"
+
+    cluster.play(act)
+
+
+def test_a_second_member_takes_half_and_what_it_gave_up_is_stored():
+    cluster = Cluster()
+    cluster.stored = dict.fromkeys("0123", 7)
+
+    async def act(consumer):
+        await until(lambda: len(consumer.queues) == 5)
+        cluster.members.append("you")
+        consumer._wake()
+        await until(lambda: ids(consumer) == [0, 1])
+        cluster.members.remove("you")
+        consumer._wake()
+        await until(lambda: ids(consumer) == [0, 1, 2, 3])
+
+    cluster.play(act)
+
+
+def test_a_broker_that_forgot_this_member_is_told_and_nothing_is_given_up():
+    cluster = Cluster()
+
+    async def act(consumer):
+        await until(lambda: len(consumer.queues) == 5)
+        cluster.members[:] = ["you"]
+        beats = len(cluster.peers.of(RequestCode.HEART_BEAT))
+        cluster.peers.answers[RequestCode.HEART_BEAT] = lambda asked: Command(0)  # it does not learn
+        consumer._wake()
+        await until(lambda: len(cluster.peers.of(RequestCode.HEART_BEAT)) > beats)
+        assert len(consumer.queues) == 5
+
+    cluster.play(act)
+
+
+def test_a_queue_whose_start_is_unknown_is_not_begun():
+    cluster = Cluster()
+    cluster.peers.answers[RequestCode.QUERY_CONSUMER_OFFSET] = lambda asked: (
+        Command(1, remark="trouble") if asked.fields["queueId"] == "2" else cluster.query(asked)
+    )
+
+    async def act(consumer):
+        await until(lambda: ids(consumer) == [0, 1, 3])
+
+    cluster.play(act)
+
+
+def test_an_orderly_member_begins_only_with_queues_that_it_locked():
+    cluster = Cluster()
+    cluster.held_by_others = {1, 3}
+
+    async def act(consumer):
+        await until(lambda: ids(consumer) == [0, 2])
+        cluster.held_by_others.clear()
+        consumer._wake()
+        await until(lambda: ids(consumer) == [0, 1, 2, 3])
+
+    cluster.play(act, orderly=True)
+    unlocked = [one["queueId"] for one in json.loads(cluster.peers.of(RequestCode.UNLOCK_BATCH_MQ)[-1].body)["mqSet"]]
+    assert sorted(unlocked) == [0, 0, 1, 2, 3]  # with the retry topic's
+
+
+def test_a_queue_whose_lock_was_lost_begins_anew():
+    cluster = Cluster()
+
+    async def act(consumer):
+        await until(lambda: len(consumer.queues) == 5)
+        cluster.held_by_others = {0}
+        await consumer._allocation._renew_locks()
+        await until(lambda: ids(consumer) == [1, 2, 3])
+
+    cluster.play(act, orderly=True)
+
+
+def test_offsets_are_stored_at_the_end():
+    cluster = Cluster()
+
+    async def act(consumer):
+        await until(lambda: len(consumer.queues) == 5)
+
+    def pull(asked):
+        answer = cluster.pull(asked)
+        if asked.fields["topic"] == "T":
+            answer.fields["nextBeginOffset"] = "12"
+        return answer
+
+    cluster.peers.answers[RequestCode.PULL_MESSAGE] = pull
+
+    async def act_and_pull(consumer):
+        await act(consumer)
+        await until(lambda: len({one.fields["queueId"] for one in cluster.peers.of(RequestCode.PULL_MESSAGE)
+                                 if one.fields["queueOffset"] == "12"}) == 4)  # fmt: skip
+
+    cluster.play(act_and_pull)
+    assert {number: cluster.stored[number] for number in "123"} == {"1": 12, "2": 12, "3": 12}
+
+
+def test_an_unsubscribed_topic_is_given_up():
+    cluster = Cluster()
+
+    async def act(consumer):
+        await until(lambda: len(consumer.queues) == 5)
+        await consumer.unsubscribe("T")
+        await until(lambda: ids(consumer) == [])
+        assert len(consumer.queues) == 1
+
+    cluster.play(act)
+
+
+def test_a_topic_that_appears_later_is_found():
+    cluster = Cluster()
+    found = cluster.topics.pop("T")
+
+    async def act(consumer):
+        await until(lambda: len(consumer.queues) == 1)
+        cluster.topics["T"] = found
+        consumer._wake()
+        await until(lambda: len(consumer.queues) == 5)
+
+    cluster.play(act)
+
+
+def test_two_consumers_of_one_group_need_two_instances():
+    cluster = Cluster()
+
+    async def act(consumer):
+        with pytest.raises(ConfigError, match="already"):
+            async with PushConsumer("g", None, {"T": "*"}, print, instance=cluster.instance):
+                pass
+
+    cluster.play(act, settings=ConsumerSettings())

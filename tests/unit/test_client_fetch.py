@@ -1,0 +1,258 @@
+"""One queue's pull loop, against a broker that is a script."""
+
+from __future__ import annotations
+
+import asyncio
+import zlib
+
+import pytest
+from client_script import QUEUE, Script, StillClock, instance, message, name_server, route
+
+from ariane.client import fetch as fetching
+from ariane.client.config import ConsumerSettings
+from ariane.client.fetch import Fetching, fetch
+from ariane.client.offsets import Offsets
+from ariane.client.process_queue import ProcessQueue
+from ariane.errors import ConnectionLost, ProtocolError, RequestTimeout
+from ariane.model import host
+from ariane.protocol import properties, record
+from ariane.protocol.codes import RequestCode
+from ariane.protocol.command import Command
+from ariane.protocol.requests.clients import SubscriptionData
+
+PULL = RequestCode.PULL_MESSAGE
+HOST = host.pack("127.0.0.1", 10911)
+
+
+def stored(offset: int, *, body: bytes = b"x", sys_flag: int = 0, topic: bytes = b"T", **table: str) -> bytes:
+    return record.encode(
+        topic, body, properties.encode(table).encode(), queue_id=0, queue_offset=offset, offset=offset * 100, born_ms=1,
+        born_host=HOST, store_ms=2, store_host=HOST, sys_flag=sys_flag,
+    )  # fmt: skip
+
+
+def answer(code: int, next_offset: int, *records: bytes, broker_id: int = 0) -> Command:
+    numbers = {"suggestWhichBrokerId": broker_id, "nextBeginOffset": next_offset, "minOffset": 0, "maxOffset": 9}
+    return Command(code, fields={name: str(value) for name, value in numbers.items()}, body=b"".join(records))
+
+
+class Play:
+    """A fetch loop over scripted answers; it ends when they are used up."""
+
+    def __init__(
+        self, *answers, tags=frozenset(), orderly=False, settings=None, consumed=None, subscribed=True
+    ) -> None:
+        self.rest = list(answers)
+        self.arrived: list[int] = []
+        self.moved: list[int] = []
+        self.heartbeats: list[str] = []
+        self.clock = StillClock()
+        self.peers = Script({RequestCode.GET_ROUTEINFO_BY_TOPIC: name_server({"T": route("a")}), PULL: self._answer})
+        self.queue = ProcessQueue(QUEUE, 5)
+        self.settings = settings or ConsumerSettings()
+        self.subscription = SubscriptionData(topic="T", tags_set=tags, sub_version=77) if subscribed else None
+        self.orderly = orderly
+        self.offsets: Offsets
+        self.consumed = consumed
+        asyncio.run(self._run())
+
+    def _answer(self, asked):
+        one = self.rest.pop(0)
+        if not self.rest:
+            self.queue.end()
+        if isinstance(one, Exception):
+            raise one
+        return one
+
+    async def _run(self) -> None:
+        made = instance(self.peers, self.clock)
+        await made.routes.queues_to_read("T")
+        self.offsets = Offsets(self.peers, made.routes, "g", timeout_ms=3000)
+        if self.consumed is not None:
+            self.offsets.update(QUEUE, self.consumed)
+
+        async def heartbeat_to(addr):
+            self.heartbeats.append(addr)
+
+        parts = Fetching(
+            peers=self.peers,
+            routes=made.routes,
+            offsets=self.offsets,
+            group="g",
+            settings=self.settings,
+            is_orderly=self.orderly,
+            subscription=lambda topic: self.subscription,
+            arrived=lambda queue, messages: self.arrived.extend(one.queue_offset for one in messages),
+            moved=lambda queue, offset: self.moved.append(offset),
+            heartbeat_to=heartbeat_to,
+            monotonic=self.clock.monotonic,
+            sleep=self.clock.sleep,
+        )
+        async with asyncio.timeout(5):
+            await fetch(self.queue, parts)
+
+    @property
+    def asked(self) -> list[int]:
+        return [int(one.fields["queueOffset"]) for one in self.peers.of(PULL)]
+
+
+END = answer(19, 99)
+
+
+def test_messages_arrive_and_the_next_pull_begins_behind_them():
+    play = Play(answer(0, 7, stored(5), stored(6)), END)
+    assert play.arrived == [5, 6]
+    assert play.asked == [5, 7]
+
+
+def test_the_request_says_what_the_broker_needs():
+    play = Play(END)
+    sent = play.peers.of(PULL)[0]
+    assert sent.fields == {
+        "consumerGroup": "g",
+        "topic": "T",
+        "queueId": "0",
+        "queueOffset": "5",
+        "maxMsgNums": "32",
+        "sysFlag": "2",
+        "commitOffset": "0",
+        "suspendTimeoutMillis": "15000",
+        "subVersion": "77",
+        "expressionType": "TAG",
+    }
+    assert sent.timeout_ms == 30_000
+
+
+def test_a_consumed_offset_rides_on_the_pull():
+    sent = Play(END, consumed=4).peers.of(PULL)[0]
+    assert (sent.fields["sysFlag"], sent.fields["commitOffset"]) == ("3", "4")
+
+
+def test_tags_are_compared_again_because_their_hashes_collide():
+    # "Aa" and "BB" have the same Java hash
+    play = Play(answer(0, 7, stored(5, TAGS="Aa"), stored(6, TAGS="BB")), END, tags=frozenset({"Aa"}))
+    assert play.arrived == [5]
+
+
+def test_what_no_tag_matches_counts_as_consumed():
+    play = Play(answer(20, 8), answer(0, 10, stored(8, TAGS="x")), answer(19, 12), END, tags=frozenset({"A"}))
+    assert play.asked == [5, 8, 10, 12]
+    assert play.arrived == []
+    assert play.offsets.consumed(QUEUE) == 12
+
+
+def test_nothing_new_does_not_pass_messages_that_wait():
+    play = Play(answer(0, 6, stored(5)), answer(19, 9), END)
+    assert play.offsets.consumed(QUEUE) is None
+
+
+def test_an_offset_that_does_not_exist_moves_the_queue():
+    play = Play(answer(21, 3), END)
+    assert play.moved == [3]
+    assert play.asked == [5]
+
+
+@pytest.mark.parametrize("failure", [RequestTimeout("a:1", 30_000), ConnectionLost("a:1", "reset"), Command(1)])
+def test_an_error_is_tried_again_a_second_later(failure):
+    play = Play(failure, END)
+    assert play.asked == [5, 5]
+    assert play.clock.now - StillClock().now == 1000
+
+
+@pytest.mark.parametrize("code", [24, 25, 26])
+def test_a_broker_that_forgot_the_group_is_told(code):
+    play = Play(Command(code, remark="who?"), END)
+    assert play.heartbeats == ["a:1"]
+
+
+def test_a_slave_that_is_behind_is_not_asked_in_a_busy_loop():
+    play = Play(answer(20, 5), answer(20, 5), END)
+    assert play.clock.now - StillClock().now == 2000
+
+
+def test_bytes_that_are_no_record_are_an_error_and_not_skipped():
+    play = Play(answer(0, 7, stored(5), b"garbage"), END)
+    assert play.arrived == []
+    assert play.asked == [5, 5]
+
+
+def test_an_orderly_queue_is_pulled_only_under_its_lock():
+    clock_start = StillClock().now
+    play = Play.__new__(Play)
+    play.__dict__.update(
+        rest=[END], arrived=[], moved=[], heartbeats=[], clock=StillClock(), orderly=True, consumed=None
+    )
+    play.peers = Script({RequestCode.GET_ROUTEINFO_BY_TOPIC: name_server({"T": route("a")}), PULL: play._answer})
+    play.queue, play.settings = ProcessQueue(QUEUE, 5), ConsumerSettings()
+    play.subscription = SubscriptionData(topic="T")
+    slept = []
+
+    async def sleep(seconds):
+        slept.append(seconds)
+        play.queue.locked(play.clock.monotonic())
+
+    play.clock.sleep = sleep
+    asyncio.run(play._run())
+    assert slept == [1.0]
+    assert play.asked == [5]
+    assert play.clock.now == clock_start
+
+
+def test_compressed_bodies_are_expanded():
+    pulled = fetching.read(answer(0, 1, stored(0, body=zlib.compress(b"hello"), sys_flag=0x301)), QUEUE, frozenset())
+    assert pulled.messages[0].body == b"hello"
+    assert not fetching.is_unreadable(pulled.messages[0])
+
+
+@pytest.mark.parametrize(("body", "sys_flag"), [(b"broken", 0x301), (b"lz4", 0x101), (b"zstd", 0x201)])
+def test_a_body_that_cannot_be_expanded_is_kept_as_it_is_and_says_so(body, sys_flag):
+    pulled = fetching.read(answer(0, 1, stored(0, body=body, sys_flag=sys_flag)), QUEUE, frozenset())
+    assert pulled.messages[0].body == body
+    assert fetching.is_unreadable(pulled.messages[0])
+
+
+def test_a_retried_message_shows_its_first_topic_and_its_first_id():
+    pulled = fetching.read(
+        answer(0, 1, stored(0, topic=b"%RETRY%g", RETRY_TOPIC="orders", UNIQ_KEY="ID")), QUEUE, frozenset()
+    )
+    got = pulled.messages[0]
+    assert (got.topic, got.message_id, got.queue) == ("orders", "ID", QUEUE)
+    assert got.offset_message_id == "7F00000100002A9F0000000000000000"
+    assert (got.born_host, got.store_ms) == ("127.0.0.1:10911", 2)
+
+
+def test_an_answer_without_its_numbers_is_a_protocol_error():
+    with pytest.raises(ProtocolError, match="suggestWhichBrokerId"):
+        fetching.read(Command(0, fields={}), QUEUE, frozenset())
+
+
+def test_a_full_window_is_not_pulled_until_there_is_room():
+    async def play():
+        queue = ProcessQueue(QUEUE, 0)
+        queue.window.put([message(0), message(1)], 2)
+        asked = 0
+
+        class Peers:
+            async def request(self, *args, **more):
+                nonlocal asked
+                asked += 1
+                queue.end()
+                return END
+
+        made = instance(Script({RequestCode.GET_ROUTEINFO_BY_TOPIC: name_server({"T": route("a")})}))
+        await made.routes.queues_to_read("T")
+        parts = Fetching(
+            Peers(), made.routes, Offsets(Peers(), made.routes, "g", timeout_ms=1), "g", ConsumerSettings(cached_max=1),
+            False, lambda topic: SubscriptionData(topic="T"), lambda *_: None, lambda *_: None, None, None, None,
+        )  # fmt: skip
+        task = asyncio.ensure_future(fetch(queue, parts))
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert asked == 0
+        queue.window.done([message(0)])
+        queue.changed.set()
+        async with asyncio.timeout(5):
+            await task
+        assert asked == 1
+
+    asyncio.run(play())

@@ -1,0 +1,353 @@
+"""What a listener's end means, and what becomes of the messages: concurrent and orderly."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+from client_script import QUEUE, Script, StillClock, instance, message, name_server, route
+
+from ariane.client.concurrent import ConcurrentListeners
+from ariane.client.config import ConsumerSettings, ProducerSettings
+from ariane.client.hooks import Consumed, ConsumeReturn, Consuming
+from ariane.client.listening import Listening, ReconsumeLater
+from ariane.client.offsets import Offsets
+from ariane.client.orderly import OrderlyListeners
+from ariane.client.process_queue import ProcessQueue
+from ariane.client.send_back import SendBack
+from ariane.client.sender import Sender
+from ariane.errors import ConnectionLost
+from ariane.protocol import properties
+from ariane.protocol.codes import RequestCode
+from ariane.protocol.command import Command
+
+BACK, SEND = RequestCode.CONSUMER_SEND_MSG_BACK, RequestCode.SEND_MESSAGE_V2
+
+
+def outcome_of(listener, *, hooks=(), timeout_ms=60_000):
+    async def play():
+        listening = Listening(
+            "g", listener, hooks, clock=StillClock(), make_id=lambda: "R", timeout_ms=timeout_ms, threads=2
+        )
+        try:
+            return await listening.call(QUEUE, [message(0), message(1)])
+        finally:
+            listening.close()
+
+    return asyncio.run(play())
+
+
+async def good(messages) -> None:
+    pass
+
+
+async def bad(messages) -> None:
+    raise ValueError("no")
+
+
+async def later(messages) -> None:
+    raise ReconsumeLater("busy", delay_level=4)
+
+
+async def endless(messages) -> None:
+    await asyncio.Event().wait()
+
+
+async def cancelled_inside(messages) -> None:
+    raise asyncio.CancelledError
+
+
+async def own_timeout(messages) -> None:
+    raise TimeoutError("a database's, not ours")
+
+
+@pytest.mark.parametrize(
+    ("listener", "kind", "level"),
+    [
+        (good, ConsumeReturn.SUCCESS, 0),
+        (bad, ConsumeReturn.EXCEPTION, 0),
+        (later, ConsumeReturn.FAILED, 4),
+        (cancelled_inside, ConsumeReturn.EXCEPTION, 0),
+        (own_timeout, ConsumeReturn.EXCEPTION, 0),
+    ],
+)
+def test_what_the_end_of_a_call_means(listener, kind, level):
+    assert outcome_of(listener) == (kind, level)
+
+
+def test_a_call_that_takes_too_long_is_cancelled():
+    assert outcome_of(endless, timeout_ms=1).kind is ConsumeReturn.TIME_OUT
+
+
+def test_a_plain_function_runs_in_a_thread():
+    seen = []
+    assert outcome_of(lambda messages: seen.append(threading.current_thread())).is_success
+    assert seen[0] is not threading.main_thread()
+
+
+def test_an_object_with_an_async_call_runs_in_the_loop():
+    class Listener:
+        async def __call__(self, messages) -> None:
+            assert threading.current_thread() is threading.main_thread()
+
+    assert outcome_of(Listener()).is_success
+
+
+def test_hooks_see_before_and_after_with_one_request_id():
+    told = []
+    outcome_of(bad, hooks=(told.append,))
+    before, after = told
+    assert isinstance(before, Consuming)
+    assert isinstance(after, Consumed)
+    assert after.consuming is before
+    assert after.outcome is ConsumeReturn.EXCEPTION
+    assert [one.queue_offset for one in before.messages] == [0, 1]
+
+
+class Stage:
+    """Listeners over one queue with messages 0 … 4, and a broker that is a script."""
+
+    def __init__(self, kind, listener, *, back=0, copy=0, times_max=16, **settings) -> None:
+        self.clock = StillClock()
+        answers = {
+            RequestCode.GET_ROUTEINFO_BY_TOPIC: name_server({"T": route("a"), "%RETRY%g": route("a", queues=1)}),
+            BACK: self._answer(back, {}),
+            SEND: self._answer(copy, {"msgId": "O", "queueId": "0", "queueOffset": "0"}),
+        }
+        self.peers = Script(answers)
+        self.settings = ConsumerSettings(max_reconsume_times=times_max, **settings)
+        self.kind, self.listener = kind, listener
+        self.queue = ProcessQueue(QUEUE, 0)
+
+    @staticmethod
+    def _answer(code, table):
+        def answer(asked):
+            if isinstance(code, Exception):
+                raise code
+            return Command(code, fields=table)
+
+        return answer
+
+    def play(self, until, messages=None) -> Stage:
+        async def run():
+            made = instance(self.peers, self.clock)
+            await made.routes.queues_to_read("T")
+            self.offsets = Offsets(self.peers, made.routes, "g", timeout_ms=1)
+            listening = Listening(
+                "g", self.listener, (), clock=self.clock, make_id=lambda: "R", timeout_ms=60_000, threads=1
+            )
+            sender = Sender(made, "CLIENT_INNER_PRODUCER", ProducerSettings())
+            back = SendBack(self.peers, made.routes, sender, "g", max(self.settings.max_reconsume_times, 0))
+            listeners = self.kind(listening, self.offsets, back, self.settings, self.clock)
+            listeners.start()
+            self.queue.locked(self.clock.monotonic() + 1e9)
+            listeners.begin(self.queue)
+            pulled = messages or [message(offset) for offset in range(5)]
+            self.queue.window.put(pulled, pulled[-1].queue_offset + 1)
+            listeners.arrived(self.queue, pulled)
+            self.listeners = listeners
+            try:
+                async with asyncio.timeout(5):
+                    while not until(self):
+                        await asyncio.sleep(0)
+            finally:
+                await listeners.close(0)
+
+        asyncio.run(run())
+        return self
+
+    @property
+    def offset(self):
+        return self.offsets.consumed(QUEUE)
+
+
+def all_done(stage: Stage) -> bool:
+    return len(stage.queue.window) == 0
+
+
+KINDS = [ConcurrentListeners, OrderlyListeners]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("size", [1, 2, 10])
+def test_every_message_reaches_the_listener_and_the_offset_follows(kind, size):
+    calls = []
+
+    async def listener(messages):
+        calls.append([one.queue_offset for one in messages])
+
+    stage = Stage(kind, listener, consume_batch_max=size).play(all_done)
+    assert stage.offset == 5
+    assert [offset for call in calls for offset in call] == [0, 1, 2, 3, 4]
+    assert max(map(len, calls)) == min(size, 5)
+
+
+def failing_on(*offsets, times=1):
+    """A listener that fails `times` times on each of `offsets`, and what it saw."""
+    left = dict.fromkeys(offsets, times)
+    seen = []
+
+    async def listener(messages):
+        for one in messages:
+            seen.append((one.queue_offset, one.reconsume_times))
+            if left.get(one.queue_offset):
+                left[one.queue_offset] -= 1
+                raise ReconsumeLater("not now", delay_level=2)
+
+    return listener, seen
+
+
+def test_concurrent_failures_go_back_to_the_broker_and_are_done_here():
+    listener, _ = failing_on(2)
+    stage = Stage(ConcurrentListeners, listener).play(all_done)
+    (asked,) = stage.peers.of(BACK)
+    assert asked.addr == "a:1"
+    assert asked.fields == {
+        "offset": "2000",
+        "group": "g",
+        "delayLevel": "2",
+        "originMsgId": "ID2",
+        "originTopic": "T",
+        "unitMode": "false",
+        "maxReconsumeTimes": "16",
+    }
+    assert stage.offset == 5
+
+
+def test_when_the_broker_cannot_take_it_back_a_copy_goes_to_the_retry_topic():
+    listener, _ = failing_on(2)
+    stage = Stage(ConcurrentListeners, listener, back=ConnectionLost("a:1", "reset")).play(all_done)
+    (copy,) = stage.peers.of(SEND)
+    assert (copy.fields["b"], copy.fields["j"], copy.fields["l"]) == ("%RETRY%g", "1", "16")
+    table = properties.decode(copy.fields["i"])
+    assert table == {"ORIGIN_MESSAGE_ID": "ID2", "RETRY_TOPIC": "T", "DELAY": "3"}
+    assert copy.body == b"2"
+
+
+@pytest.mark.parametrize("back", [Command(3).code, ConnectionLost("a:1", "reset")])
+def test_what_nobody_takes_stays_here_and_is_tried_again(back):
+    listener, seen = failing_on(2)
+    stage = Stage(ConcurrentListeners, listener, back=back, copy=13).play(all_done)
+    assert (2, 0) in seen
+    assert (2, 1) in seen
+    assert stage.offset == 5
+    assert stage.clock.now - StillClock().now == 5000  # local_retry_ms
+    assert bool(stage.peers.of(SEND)) == (back != 3)  # code 3: no broker feature, so no copy either
+
+
+def test_while_a_message_stays_here_no_offset_passes_it():
+    listener, _ = failing_on(2, times=10**6)
+    stage = Stage(ConcurrentListeners, listener, back=3).play(lambda stage: len(stage.peers.of(BACK)) >= 5)
+    assert stage.offset == 2
+
+
+def test_what_ends_after_the_queue_was_given_up_counts_no_more():
+    async def play():
+        release = asyncio.Event()
+        called = asyncio.Event()
+
+        async def listener(messages):
+            called.set()
+            await release.wait()
+            raise ValueError("no")
+
+        stage = Stage(ConcurrentListeners, listener)
+        offsets = Offsets(stage.peers, None, "g", timeout_ms=1)
+        listening = Listening("g", listener, (), clock=stage.clock, make_id=lambda: "R", timeout_ms=60_000, threads=1)
+        listeners = ConcurrentListeners(listening, offsets, None, ConsumerSettings(), stage.clock)
+        listeners.start()
+        stage.queue.window.put([message(0)], 1)
+        listeners.arrived(stage.queue, [message(0)])
+        await called.wait()
+        await listeners.end(stage.queue)
+        release.set()
+        await listeners.close(5)
+        assert offsets.consumed(QUEUE) is None
+
+    asyncio.run(play())
+
+
+def test_closing_waits_for_calls_under_way_and_begins_none():
+    async def play():
+        release, called, ended = asyncio.Event(), asyncio.Event(), []
+
+        async def listener(messages):
+            called.set()
+            await release.wait()
+            ended.append(messages[0].queue_offset)
+
+        stage = Stage(ConcurrentListeners, listener)
+        offsets = Offsets(stage.peers, None, "g", timeout_ms=1)
+        listening = Listening("g", listener, (), clock=stage.clock, make_id=lambda: "R", timeout_ms=60_000, threads=1)
+        listeners = ConcurrentListeners(listening, offsets, None, ConsumerSettings(concurrency=1), stage.clock)
+        listeners.start()
+        stage.queue.window.put([message(0), message(1)], 2)
+        listeners.arrived(stage.queue, [message(0), message(1)])
+        await called.wait()
+        closing = asyncio.ensure_future(listeners.close(5))
+        await asyncio.sleep(0)
+        release.set()
+        await closing
+        assert ended == [0]
+        assert offsets.consumed(QUEUE) == 1
+
+    asyncio.run(play())
+
+
+def test_an_orderly_queue_waits_on_the_message_that_fails():
+    listener, seen = failing_on(2, times=2)
+    stage = Stage(OrderlyListeners, listener, times_max=-1).play(all_done)
+    assert seen == [(0, 0), (1, 0), (2, 0), (2, 1), (2, 2), (3, 0), (4, 0)]
+    assert stage.offset == 5
+    assert stage.clock.now - StillClock().now == 2000  # suspend_queue_ms, twice
+
+
+def test_an_orderly_message_with_no_attempt_left_goes_to_the_retry_topic_with_all_used_up():
+    listener, seen = failing_on(2, times=10**6)
+    stage = Stage(OrderlyListeners, listener, times_max=1).play(all_done)
+    assert [one for one in seen if one[0] == 2] == [(2, 0), (2, 1)]
+    (copy,) = stage.peers.of(SEND)
+    assert (copy.fields["b"], copy.fields["j"], copy.fields["l"]) == ("%RETRY%g", "2", "1")
+    assert stage.offset == 5
+
+
+def test_an_orderly_queue_without_its_lock_calls_nobody():
+    async def play():
+        called = []
+
+        async def listener(messages):
+            called.append(messages)
+
+        clock = StillClock()
+        queue = ProcessQueue(QUEUE, 0)
+        queue.window.put([message(0)], 1)
+        listening = Listening("g", listener, (), clock=clock, make_id=lambda: "R", timeout_ms=1000, threads=1)
+        offsets = Offsets(Script({}), None, "g", timeout_ms=1)
+        listeners = OrderlyListeners(listening, offsets, None, ConsumerSettings(), clock)
+        listeners.begin(queue)
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert called == []
+        queue.locked(clock.monotonic())
+        async with asyncio.timeout(5):
+            while not called:
+                await asyncio.sleep(0)
+        await listeners.close(1)
+
+    asyncio.run(play())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_body_that_cannot_be_read_becomes_a_dead_letter_and_stops_nothing(kind):
+    seen = []
+
+    async def listener(messages):
+        seen.extend(one.queue_offset for one in messages)
+
+    pulled = [message(0), message(1, sys_flag=0x101), message(2)]
+    stage = Stage(kind, listener, consume_batch_max=3).play(all_done, pulled)
+    (asked,) = stage.peers.of(BACK)
+    assert (asked.fields["delayLevel"], asked.fields["originMsgId"]) == ("-1", "ID1")
+    assert seen == [0, 2]
+    assert stage.offset == 3

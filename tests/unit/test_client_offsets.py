@@ -1,0 +1,108 @@
+"""Where consumption starts, and what is stored at the broker."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from client_script import QUEUE, Script, instance, name_server, raising, route
+
+from ariane.client.offsets import Offsets
+from ariane.errors import ConnectionLost, ReplyError
+from ariane.model.message import MessageQueue
+from ariane.protocol.codes import RequestCode
+from ariane.protocol.command import Command
+
+RETRY = MessageQueue("%RETRY%g", "a", 0)
+
+
+def offset(number: int):
+    return lambda asked: Command(0, fields={"offset": str(number)})
+
+
+def script(**answers) -> Script:
+    table = {RequestCode.GET_ROUTEINFO_BY_TOPIC: name_server({"T": route("a")})}
+    return Script(table | {RequestCode[name]: answer for name, answer in answers.items()})
+
+
+def play(peers: Script, act):
+    async def run():
+        made = instance(peers)
+        await made.routes.queues_to_read("T")
+        return await act(Offsets(peers, made.routes, "g", timeout_ms=3000))
+
+    return asyncio.run(run())
+
+
+def start(queue, position, **answers):
+    return play(script(**answers), lambda offsets: offsets.start(queue, position))
+
+
+NOTHING = {"QUERY_CONSUMER_OFFSET": lambda asked: Command(22, remark="not found")}
+
+
+def test_a_stored_offset_always_counts():
+    assert start(QUEUE, "last", QUERY_CONSUMER_OFFSET=offset(17)) == 17
+    assert start(QUEUE, "first", QUERY_CONSUMER_OFFSET=offset(0)) == 0
+
+
+@pytest.mark.parametrize(
+    ("queue", "position", "answers", "expected"),
+    [
+        (QUEUE, "first", {}, 0),
+        (RETRY, "first", {}, 0),
+        (RETRY, "last", {}, 0),
+        (QUEUE, "last", {"GET_MAX_OFFSET": offset(9)}, 9),
+        (QUEUE, 1_700_000_000_000, {"SEARCH_OFFSET_BY_TIMESTAMP": offset(4)}, 4),
+        (RETRY, 1_700_000_000_000, {"GET_MAX_OFFSET": offset(3)}, 3),
+    ],
+)
+def test_without_one_the_start_position_counts(queue, position, answers, expected):
+    assert start(queue, position, **NOTHING, **answers) == expected
+
+
+def test_an_error_is_not_taken_for_no_offset():
+    with pytest.raises(ReplyError):
+        start(QUEUE, "first", QUERY_CONSUMER_OFFSET=lambda asked: Command(1, remark="trouble"))
+    with pytest.raises(ConnectionLost):
+        start(QUEUE, "first", QUERY_CONSUMER_OFFSET=raising(ConnectionLost("a:1", "reset")))
+
+
+def test_offsets_only_rise_but_for_what_the_broker_said():
+    async def act(offsets):
+        offsets.update(QUEUE, 5)
+        offsets.update(QUEUE, 3)
+        assert offsets.consumed(QUEUE) == 5
+        offsets.move(QUEUE, 3)
+        assert offsets.consumed(QUEUE) == 3
+
+    play(script(), act)
+
+
+def test_commit_stores_what_changed_and_keeps_due_what_failed():
+    peers = script(UPDATE_CONSUMER_OFFSET=lambda asked: Command(0))
+    update = RequestCode.UPDATE_CONSUMER_OFFSET
+
+    async def act(offsets):
+        offsets.update(QUEUE, 5)
+        await offsets.commit([QUEUE, RETRY])
+        await offsets.commit([QUEUE])
+        assert [one.fields["commitOffset"] for one in peers.of(update)] == ["5"]
+        offsets.update(QUEUE, 6)
+        peers.answers[update] = raising(ConnectionLost("a:1", "reset"))
+        await offsets.commit([QUEUE])
+        peers.answers[update] = lambda asked: Command(0)
+        await offsets.commit([QUEUE])
+        assert [one.fields["commitOffset"] for one in peers.of(update)] == ["5", "6", "6"]
+
+    play(peers, act)
+
+
+def test_a_queue_that_is_anothers_is_forgotten():
+    async def act(offsets):
+        offsets.update(QUEUE, 5)
+        offsets.forget(QUEUE)
+        assert offsets.consumed(QUEUE) is None
+        await offsets.commit([QUEUE])  # the script has no answer: a request would fail the test
+
+    play(script(), act)

@@ -1,0 +1,175 @@
+"""From routes to queues and addresses, and what is asked of which name server when."""
+
+from __future__ import annotations
+
+import asyncio
+from random import Random
+
+import pytest
+from client_script import Script, instance, name_server, raising, route
+from msgspec.structs import replace
+
+from ariane.client import routes
+from ariane.client.routes import Routes
+from ariane.errors import ConnectionLost, RouteNotFound
+from ariane.model.message import MessageQueue
+from ariane.protocol.codes import RequestCode
+from ariane.protocol.command import Command
+from ariane.protocol.requests.routing import BrokerData, QueueData, TopicRoute
+
+ROUTE = RequestCode.GET_ROUTEINFO_BY_TOPIC
+
+
+def test_publish_queues_are_sorted_by_broker_and_need_a_master_and_permission():
+    found = TopicRoute(
+        broker_datas=(
+            BrokerData({0: "b:1"}, "b"),
+            BrokerData({0: "a:1"}, "a"),
+            BrokerData({1: "s:1"}, "slave-only"),
+            BrokerData({0: "r:1"}, "read-only"),
+        ),
+        queue_datas=(
+            QueueData("b", 6, 8, 0, 1),
+            QueueData("slave-only", 6, 1, 0, 1),
+            QueueData("read-only", 4, 1, 0, 1),
+            QueueData("a", 2, 1, 0, 2),
+        ),
+    )
+    assert routes.publish_queues("T", found) == (
+        MessageQueue("T", "a", 0),
+        MessageQueue("T", "a", 1),
+        MessageQueue("T", "b", 0),
+    )
+
+
+def test_order_configuration_names_exactly_the_queues():
+    found = replace(route("a", "b", queues=4), order_topic_conf="b:2;a:1")
+    assert routes.publish_queues("T", found) == (
+        MessageQueue("T", "b", 0),
+        MessageQueue("T", "b", 1),
+        MessageQueue("T", "a", 0),
+    )
+
+
+def test_an_order_configuration_that_cannot_be_read_is_an_error():
+    with pytest.raises(RouteNotFound, match="broker:queues"):
+        routes.publish_queues("T", replace(route("a"), order_topic_conf="b:x"))
+
+
+def test_subscribe_queues_need_no_master():
+    found = TopicRoute(broker_datas=(BrokerData({1: "s:1"}, "a"),), queue_datas=(QueueData("a", 4, 2, 0, 9),))
+    assert routes.subscribe_queues("T", found) == (MessageQueue("T", "a", 0), MessageQueue("T", "a", 1))
+
+
+def test_the_default_topic_lends_at_most_so_many_queues():
+    assert [data.write_queue_nums for data in routes.capped(route("a", queues=8), 4).queue_datas] == [4]
+    assert [data.write_queue_nums for data in routes.capped(route("a", queues=3), 4).queue_datas] == [3]
+
+
+@pytest.mark.parametrize(
+    ("ids", "wanted", "expected"),
+    [
+        ({0: "m", 1: "s"}, 0, ("m", False)),
+        ({0: "m", 1: "s"}, 1, ("s", True)),
+        ({0: "m", 2: "s"}, 1, ("s", True)),
+        ({0: "m"}, 1, ("m", False)),
+        ({3: "s"}, 0, ("s", True)),
+        ({}, 0, None),
+    ],
+)
+def test_where_to_read_from(ids, wanted, expected):
+    assert routes.read_address({"a": ids}, "a", wanted) == expected
+
+
+def test_an_unknown_topic_gets_the_queues_of_the_default_topic_until_it_exists():
+    topics = {"TBW102": route("a", queues=8)}
+    script = Script({ROUTE: name_server(topics)})
+
+    async def play():
+        made = instance(script).routes
+        queues = await made.find_queues_to_send("T", "TBW102", 4)
+        assert len(queues) == 4
+        assert {queue.topic for queue in queues} == {"T"}
+        with pytest.raises(RouteNotFound):
+            await made.queues_to_read("T")
+        topics["T"] = route("a", "b", queues=3)
+        assert await made.refresh([]) == ["T"]
+        assert len(made.queues_to_send("T")) == 6
+        assert len(await made.queues_to_read("T")) == 6
+        assert made.master("b") == "b:1"
+
+    asyncio.run(play())
+
+
+def test_no_route_at_all_names_the_topic_that_was_asked_for():
+    async def play():
+        with pytest.raises(RouteNotFound, match="topic T:"):
+            await instance(Script({ROUTE: name_server({})})).routes.find_queues_to_send("T", "TBW102", 4)
+
+    asyncio.run(play())
+
+
+def test_many_who_ask_at_once_cost_one_request():
+    script = Script({ROUTE: name_server({"T": route("a")})})
+
+    async def play():
+        made = instance(script).routes
+        await asyncio.gather(*(made.find_queues_to_send("T", "TBW102", 4) for _ in range(50)))
+
+    asyncio.run(play())
+    assert len(script.asked) == 1
+
+
+def test_a_silent_name_server_is_left_for_the_next():
+    good = name_server({"T": route("a")})
+    down = {"one:1"}
+
+    def answer(asked):
+        if asked.addr in down:
+            raise ConnectionLost(asked.addr, "refused")
+        return good(asked)
+
+    script = Script({ROUTE: answer})
+
+    async def play():
+        made = Routes(script, ("one:1", "two:1"), timeout_ms=1, chance=Random(2))
+        for _ in range(4):
+            await made.fetch("T")
+        down.add("two:1")
+        with pytest.raises(ConnectionLost):
+            await made.fetch("T")
+
+    asyncio.run(play())
+    answered = [one.addr for one in script.asked]
+    assert answered.count("two:1") == 5  # four answers, then one failure
+    assert answered.count("one:1") <= 2  # once at the start at most, once at the end
+
+
+def test_a_route_that_cannot_be_asked_stays_known():
+    script = Script({ROUTE: name_server({"T": route("a")})})
+
+    async def play():
+        made = instance(script).routes
+        await made.queues_to_read("T")
+        script.answers[ROUTE] = raising(ConnectionLost("ns:1", "refused"))
+        assert await made.refresh(["T"]) == []
+        assert made.master("a") == "a:1"
+        script.answers[ROUTE] = lambda asked: Command(1, remark="broken")
+        assert await made.refresh(["T"]) == []
+        assert len(await made.queues_to_read("T")) == 2
+
+    asyncio.run(play())
+
+
+def test_brokers_that_left_all_routes_are_forgotten():
+    topics = {"T": route("a", "b")}
+    script = Script({ROUTE: name_server(topics)})
+
+    async def play():
+        made = instance(script).routes
+        await made.queues_to_read("T")
+        topics["T"] = route("b")
+        await made.refresh(["T"])
+        assert made.every_address(masters_only=True) == ["b:1"]
+
+    asyncio.run(play())

@@ -1,0 +1,236 @@
+"""Attempts: who is asked how often, with how much time, and which error comes out."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from client_script import Script, StillClock, instance, name_server, raising, route
+
+from ariane.client import sending
+from ariane.client.config import ProducerSettings
+from ariane.client.producer import Producer
+from ariane.client.sender import Sender
+from ariane.errors import ConfigError, ConnectionLost, MessageRefused, ReplyError, RequestTimeout, RouteNotFound
+from ariane.model.message import Message, MessageQueue
+from ariane.protocol.codes import RequestCode
+from ariane.protocol.command import Command
+
+SEND = RequestCode.SEND_MESSAGE_V2
+STORED = Command(0, fields={"msgId": "OFF", "queueId": "0", "queueOffset": "1"})
+LATE = Command(10, fields={"msgId": "OFF", "queueId": "0", "queueOffset": "1"})
+
+
+def script(*answers, brokers=("a", "b")) -> Script:
+    """Gives `answers` to sends in turn; an exception among them is raised."""
+    rest = list(answers)
+
+    def answer(asked):
+        one = rest.pop(0)
+        if isinstance(one, Exception):
+            raise one
+        return one
+
+    return Script({RequestCode.GET_ROUTEINFO_BY_TOPIC: name_server({"T": route(*brokers)}), SEND: answer})
+
+
+def send(peers: Script, *, queue=None, clock=None, hooks=(), **settings):
+    made = ProducerSettings(**settings)
+
+    async def play():
+        sender = Sender(instance(peers, clock), "g", made, hooks)
+        return await sender.send(sending.outgoing(Message(topic="T", body=b"x"), "ID", made), queue)
+
+    return asyncio.run(play())
+
+
+def brokers_asked(peers: Script) -> list[str]:
+    return [one.addr for one in peers.of(SEND)]
+
+
+def test_stored_at_once_is_one_request():
+    peers = script(STORED)
+    assert send(peers).queue_offset == 1
+    assert len(brokers_asked(peers)) == 1
+
+
+def test_a_failed_attempt_goes_to_another_broker():
+    peers = script(ConnectionLost("x", "refused"), STORED)
+    send(peers)
+    assert sorted(brokers_asked(peers)) == ["a:1", "b:1"]
+
+
+def test_the_last_error_comes_out_after_all_attempts():
+    peers = script(ConnectionLost("x", "1"), Command(14, remark="2"), Command(1, remark="third"))
+    with pytest.raises(ReplyError, match="third"):
+        send(peers)
+    assert len(brokers_asked(peers)) == 3
+
+
+def test_an_answer_that_no_broker_betters_ends_it():
+    peers = script(Command(13, remark="too large"))
+    with pytest.raises(ReplyError, match="too large"):
+        send(peers)
+
+
+def test_a_chosen_queue_has_one_attempt():
+    peers = script(ConnectionLost("x", "refused"))
+    with pytest.raises(ConnectionLost):
+        # the route is not asked for by a send to a chosen queue: it came from a route
+        send(peers, queue=MessageQueue("T", "a", 0))
+
+
+def test_all_attempts_share_one_deadline():
+    clock = StillClock()
+    peers = script()
+
+    def slow(asked):
+        clock.now += 2000
+        raise RequestTimeout(asked.addr, asked.timeout_ms)
+
+    peers.answers[SEND] = slow
+    with pytest.raises(RequestTimeout):
+        send(peers, clock=clock)
+    assert [round(one.timeout_ms) for one in peers.of(SEND)] == [3000, 1000]
+
+
+def test_late_flush_is_a_result():
+    peers = script(LATE)
+    assert send(peers).status is sending.SendStatus.FLUSH_DISK_TIMEOUT
+
+
+def test_late_flush_is_retried_when_asked_for_and_is_still_the_result_when_nothing_better_comes():
+    peers = script(LATE, ReplyError(13, "no"))
+    assert send(peers, retry_not_stored=True).status is sending.SendStatus.FLUSH_DISK_TIMEOUT
+    peers = script(LATE, STORED)
+    assert send(peers, retry_not_stored=True).status is sending.SendStatus.SEND_OK
+
+
+def test_no_route_is_an_error_at_once():
+    peers = script()
+    peers.answers[RequestCode.GET_ROUTEINFO_BY_TOPIC] = name_server({})
+    with pytest.raises(RouteNotFound):
+        send(peers)
+
+
+def test_in_flight_sends_are_bounded():
+    under_way = most = 0
+
+    async def play():
+        nonlocal under_way, most
+        settings = ProducerSettings(in_flight_max=3)
+        peers = script()
+        made = instance(peers)
+        await made.routes.find_queues_to_send("T", "TBW102", 4)
+
+        class Slow:
+            async def request(self, *args, **more):
+                nonlocal under_way, most
+                under_way += 1
+                most = max(most, under_way)
+                await asyncio.sleep(0)
+                under_way -= 1
+                return STORED
+
+        async def to(addr):
+            return Slow()
+
+        peers.to = to
+        sender = Sender(made, "g", settings)
+        out = sending.outgoing(Message(topic="T", body=b"x"), "ID", settings)
+        results = await asyncio.gather(*(sender.send(out) for _ in range(20)))
+        assert len(results) == 20
+
+    asyncio.run(play())
+    assert most == 3
+
+
+def test_hooks_are_told_of_answers_and_cannot_break_a_send():
+    told = []
+
+    def broken(event):
+        told.append(event)
+        raise RuntimeError("a hook's own fault")
+
+    send(script(Command(14, remark="busy"), STORED), hooks=(broken, told.append))
+    first, second, third, fourth = told
+    assert first is second
+    assert third is fourth
+    assert first.refusal.code == 14
+    assert first.result is None
+    assert third.result.queue_offset == 1
+    assert third.refusal is None
+
+
+def test_no_answer_tells_no_hook():
+    told = []
+    send(script(ConnectionLost("x", "refused"), STORED), hooks=(told.append,))
+    assert len(told) == 1
+
+
+def producer_play(peers: Script, play):
+    async def run():
+        made = instance(peers)
+        peers.answers.setdefault(RequestCode.UNREGISTER_CLIENT, lambda asked: Command(0))
+        async with Producer("g", instance=made) as producer:
+            return await play(producer)
+
+    return asyncio.run(run())
+
+
+def test_messages_of_one_key_go_to_one_queue():
+    peers = script(*[STORED] * 6)
+
+    async def play(producer):
+        for _ in range(6):
+            await producer.send(Message(topic="T", body=b"x"), order_key="ORDER-17")
+
+    producer_play(peers, play)
+    assert len({(one.addr, one.fields["e"]) for one in peers.of(SEND)}) == 1
+
+
+def test_a_selector_chooses_and_must_return_a_queue():
+    peers = script(STORED)
+
+    async def play(producer):
+        await producer.send(Message(topic="T", body=b"x"), selector=lambda queues, message: queues[3])
+        with pytest.raises(MessageRefused, match="selector"):
+            await producer.send(Message(topic="T", body=b"x"), selector=lambda queues, message: None)
+        with pytest.raises(MessageRefused, match="not both"):
+            await producer.send(
+                Message(topic="T", body=b"x"), selector=lambda queues, message: queues[0], order_key="k"
+            )
+
+    producer_play(peers, play)
+    assert [(one.addr, one.fields["e"]) for one in peers.of(SEND)] == [("b:1", "1")]
+
+
+def test_one_way_sends_ask_for_nothing():
+    peers = script()
+    peers.answers[SEND] = lambda asked: Command(0)
+
+    async def play(producer):
+        assert await producer.send_one_way(Message(topic="T", body=b"x")) is None
+
+    producer_play(peers, play)
+    assert len(peers.of(SEND)) == 1
+
+
+def test_a_group_joins_an_instance_once_and_leaves_it():
+    peers = script()
+
+    async def play(producer):
+        with pytest.raises(ConfigError, match="already"):
+            async with Producer("g", instance=producer._instance):
+                pass
+
+    producer_play(peers, play)
+    # the second producer found the group taken and must not have taken it away from the first
+    assert [one.fields["producerGroup"] for one in peers.of(RequestCode.UNREGISTER_CLIENT)] in ([], ["g"])
+
+
+def test_a_dead_broker_has_no_address():
+    peers = script()
+    peers.answers[SEND] = raising(AssertionError("nobody is asked"))
+    with pytest.raises(ConnectionLost, match="no master"):
+        send(peers, queue=MessageQueue("T", "gone", 0))

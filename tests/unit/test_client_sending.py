@@ -1,0 +1,174 @@
+"""From messages to requests and from answers to results."""
+
+from __future__ import annotations
+
+import itertools
+import zlib
+
+import pytest
+
+from ariane.client import sending
+from ariane.client.config import ProducerSettings
+from ariane.errors import ConnectionLost, MessageRefused, ReplyError, RequestTimeout
+from ariane.model.message import Message, MessageQueue
+from ariane.protocol import batch, properties
+from ariane.protocol.codes import RequestCode, ResponseCode
+from ariane.protocol.command import Command
+from ariane.protocol.requests import fields
+
+SETTINGS = ProducerSettings()
+QUEUES = tuple(MessageQueue("T", broker, number) for broker in "ab" for number in range(2))
+
+
+def plain(**more) -> Message:
+    return Message(**({"topic": "T", "body": b"x"} | more))
+
+
+def test_properties_of_a_message():
+    out = sending.outgoing(
+        plain(tags="A", keys=["k1", "k2"], delay_level=3, properties={"mine": "1"}, wait_stored=False), "ID", SETTINGS
+    )
+    assert properties.decode(out.properties) == {
+        "UNIQ_KEY": "ID",
+        "WAIT": "false",
+        "TAGS": "A",
+        "KEYS": "k1 k2",
+        "DELAY": "3",
+        "mine": "1",
+    }
+
+
+def test_a_large_body_is_compressed_and_says_so():
+    body = b"z" * 4096
+    out = sending.outgoing(plain(body=body), "ID", SETTINGS)
+    assert out.sys_flag == 0x301
+    assert zlib.decompress(out.body) == body
+    assert sending.outgoing(plain(body=body[1:]), "ID", SETTINGS).sys_flag == 0
+
+
+@pytest.mark.parametrize(
+    ("message", "says"),
+    [
+        (plain(body=b""), "empty"),
+        (plain(body="text"), "encode"),
+        (plain(body=bytes(4 * 1024 * 1024 + 1)), "at most 4194304"),
+        (plain(topic=""), "blank"),
+        (plain(topic="a/b"), "characters"),
+        (plain(topic="x" * 128), "127"),
+        (plain(topic="SCHEDULE_TOPIC_XXXX"), "belongs to the broker"),
+        (plain(keys="abc"), "list"),
+        (plain(keys=["a b"]), "white space"),
+        (plain(keys=[""]), "white space"),
+        (plain(properties={"UNIQ_KEY": "1"}), "reserved"),
+        (plain(properties={"mine": ""}), "empty"),
+        (plain(properties={"mine": "a\x01b"}), "U\\+0001"),
+        (plain(tags="a\x02b"), "U\\+0001"),
+        (plain(properties={"mine": "ä" * 17_000}), "32767"),
+    ],
+)
+def test_what_brokers_would_refuse_or_cripple_is_refused_here(message, says):
+    with pytest.raises(MessageRefused, match=says):
+        sending.outgoing(message, "ID", SETTINGS)
+
+
+def test_a_batch_holds_each_message_with_an_id_of_its_own():
+    numbers = itertools.count()
+    out = sending.outgoing_batch(
+        [plain(body=b"1", keys=["k"]), plain(body=b"2", tags="B", flag=7)], lambda: f"ID{next(numbers)}", SETTINGS
+    )
+    entries = batch.decode(out.body)
+    assert [(one.flag, one.body) for one in entries] == [(0, b"1"), (7, b"2")]
+    assert [properties.decode(one.properties)["UNIQ_KEY"] for one in entries] == ["ID0", "ID1"]
+    assert properties.decode(out.properties) == {"WAIT": "true"}
+    assert sending.code(out) == RequestCode.SEND_BATCH_MESSAGE
+    assert fields(sending.header(out, "g", 3, 5, SETTINGS))["m"] == "true"
+
+
+@pytest.mark.parametrize(
+    ("messages", "says"),
+    [
+        ([], "at least one"),
+        ([plain(), plain(topic="U")], "one topic"),
+        ([plain(), plain(wait_stored=False)], "two batches"),
+        ([plain(delay_level=1)], "delayed"),
+        ([plain(topic="%RETRY%g")], "retry"),
+        ([plain(body=bytes(3_000_000)), plain(body=bytes(3_000_000))], "split"),
+        ([plain(), plain(body=b"")], "empty"),
+    ],
+)
+def test_batches_that_cannot_be(messages, says):
+    with pytest.raises(MessageRefused, match=says):
+        sending.outgoing_batch(messages, lambda: "ID", SETTINGS)
+
+
+def test_header_of_a_message():
+    out = sending.outgoing(plain(), "ID", SETTINGS)
+    sent = fields(sending.header(out, "g", 3, 5, SETTINGS))
+    assert sent == {
+        "a": "g",
+        "b": "T",
+        "c": "TBW102",
+        "d": "4",
+        "e": "3",
+        "f": "0",
+        "g": "5",
+        "h": "0",
+        "i": out.properties,
+        "j": "0",
+        "k": "false",
+        "m": "false",
+    }
+    assert sending.code(out) == RequestCode.SEND_MESSAGE_V2
+
+
+@pytest.mark.parametrize(("code", "name"), [(0, "SEND_OK"), (10, "FLUSH_DISK_TIMEOUT"), (11, "SLAVE_NOT_AVAILABLE"),
+                                            (12, "FLUSH_SLAVE_TIMEOUT")])  # fmt: skip
+def test_result_of_an_answer(code, name):
+    out = sending.outgoing(plain(), "ID", SETTINGS)
+    answer = Command(code, fields={"msgId": "OFF", "queueId": "1", "queueOffset": "9", "TRACE_ON": "false"})
+    result = sending.result(out, answer, QUEUES[0], "a:1")
+    assert result.status.name == name
+    assert (result.message_id, result.offset_message_id, result.queue_offset) == ("ID", "OFF", 9)
+    assert result.queue == QUEUES[1]  # the broker's word counts
+    assert (result.region, result.trace_on) == ("DefaultRegion", False)
+
+
+def test_any_other_answer_is_an_error_with_code_remark_and_address():
+    out = sending.outgoing(plain(), "ID", SETTINGS)
+    with pytest.raises(ReplyError) as caught:
+        sending.result(out, Command(13, remark="too large"), QUEUES[0], "a:1")
+    assert (caught.value.code, caught.value.remark, caught.value.addr) == (13, "too large", "a:1")
+
+
+@pytest.mark.parametrize("code", [1, 14, 16, 17, 204, 205])
+def test_answers_that_another_broker_may_better(code):
+    assert sending.may_go_elsewhere(ReplyError(code, None))
+
+
+@pytest.mark.parametrize("code", [2, 13, 26, 3])
+def test_answers_that_no_broker_betters(code):
+    assert not sending.may_go_elsewhere(ReplyError(code, None))
+
+
+def test_lost_connections_and_silence_may_go_elsewhere():
+    assert sending.may_go_elsewhere(ConnectionLost("a:1", "refused"))
+    assert sending.may_go_elsewhere(RequestTimeout("a:1", 3000))
+    assert not sending.may_go_elsewhere(ValueError())
+
+
+def test_queues_take_turns_and_a_failed_broker_is_avoided():
+    assert [sending.next_queue(QUEUES, turn, None) for turn in range(5)] == [*QUEUES, QUEUES[0]]
+    assert sending.next_queue(QUEUES, 0, "a") == QUEUES[2]
+    assert sending.next_queue(QUEUES[:2], 1, "a") == QUEUES[1]  # there is no other
+
+
+@pytest.mark.parametrize(("key", "queue_id"), [("ORDER-17", 1), ("", 0), ("polygenelubricants", 0)])
+def test_an_ordering_key_chooses_as_java_does(key, queue_id):
+    # Java: Math.abs("ORDER-17".hashCode()) % 2 = 2050450513 % 2; "polygenelubricants" hashes to the smallest int
+    assert sending.queue_of_key(QUEUES[:2], key).queue_id == queue_id
+
+
+def test_codes_that_mean_stored_are_those_of_the_protocol():
+    from ariane.protocol.codes import STORED_CODES
+
+    assert {ResponseCode(status.value) for status in sending.SendStatus} == STORED_CODES

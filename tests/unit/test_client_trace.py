@@ -1,0 +1,275 @@
+"""Traces: which records arise, how they are batched within their bounds, and that none is lost in silence."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import pytest
+from client_script import QUEUE, StillClock, message
+
+from ariane.client import sending
+from ariane.client import trace as client_trace
+from ariane.client.config import ProducerSettings, TraceSettings
+from ariane.client.hooks import Consumed, ConsumeReturn, Consuming, Sent
+from ariane.client.trace import Tracer, next_batch, records_of_consume, records_of_send
+from ariane.errors import ConnectionLost, ReplyError
+from ariane.model.message import Message
+from ariane.protocol.command import Command
+
+TOPIC = "RMQ_SYS_TRACE_TOPIC"
+SETTINGS = ProducerSettings()
+
+
+def sent(out, *, code: int = 0, offset_ids: str = "OFF", topic_trace_on: str = "true") -> Sent:
+    answer = Command(
+        code,
+        remark="no",
+        fields={"msgId": offset_ids, "queueId": "0", "queueOffset": "0", "TRACE_ON": topic_trace_on, "MSG_REGION": "R"},
+    )
+    result = refusal = None
+    try:
+        result = sending.result(out, answer, QUEUE, "a:1")
+    except ReplyError as error:
+        refusal = error
+    return Sent(
+        group="g", outgoing=out, queue=QUEUE, broker_addr="a:1", started_ms=5, cost_ms=7, result=result, refusal=refusal
+    )
+
+
+def one(topic: str = "T", **more) -> sending.Outgoing:
+    return sending.outgoing(Message(topic=topic, body=b"xyz", tags="A", keys=["k1", "k2"], **more), "ID", SETTINGS)
+
+
+def test_pub_of_a_stored_message():
+    (record,) = records_of_send(sent(one()), TOPIC)
+    assert client_trace.trace_text.encode(record) == (
+        "\x01".join(["Pub", "5", "R", "g", "T", "ID", "A", "k1 k2", "a:1", "3", "7", "0", "OFF", "true"]) + "\x02"
+    )
+
+
+def test_pub_of_a_refused_message_says_so():
+    (record,) = records_of_send(sent(one(), code=13), TOPIC)
+    fields = client_trace.trace_text.encode(record).rstrip("\x02").split("\x01")
+    assert (fields[5], fields[13]) == ("ID", "false")
+
+
+def test_a_late_flush_is_no_success():
+    (record,) = records_of_send(sent(one(), code=10), TOPIC)
+    assert record.success is False
+
+
+def test_a_delayed_message_is_marked():
+    (record,) = records_of_send(sent(one(delay_level=2)), TOPIC)
+    assert client_trace.trace_text.encode(record).split("\x01")[11] == "3"
+
+
+def test_each_message_of_a_batch_has_a_record_of_its_own():
+    ids = iter(["ID0", "ID1"])
+    out = sending.outgoing_batch(
+        [Message(topic="T", body=b"a", keys=["k0"]), Message(topic="T", body=b"bc")], lambda: next(ids), SETTINGS
+    )
+    records = records_of_send(sent(out, offset_ids="OFF0,OFF1"), TOPIC)
+    assert [(r.message_id, r.offset_message_id, r.body_length, r.keys) for r in records] == [
+        ("ID0", "OFF0", 1, "k0"),
+        ("ID1", "OFF1", 2, ""),
+    ]
+
+
+def test_no_record_of_trace_messages_nor_when_the_broker_says_so():
+    assert records_of_send(sent(one(topic=TOPIC)), TOPIC) == []
+    assert records_of_send(sent(one(), topic_trace_on="false"), TOPIC) == []
+
+
+def consuming(*messages) -> Consuming:
+    return Consuming(group="g", queue=QUEUE, messages=messages, request_id="REQ", started_ms=5)
+
+
+def test_records_of_a_call_of_the_listener():
+    messages = [message(0, properties={"KEYS": "k1 k2"}, reconsume_times=2), message(1, properties={"MSG_REGION": "R"})]
+    before = consuming(*messages)
+    texts = [client_trace.trace_text.encode(record) for record in records_of_consume(before)]
+    assert texts[0] == "\x01".join(["SubBefore", "5", "R", "g", "REQ", "ID0", "2", "k1 k2"]) + "\x02"
+    assert texts[1] == "\x01".join(["SubBefore", "5", "R", "g", "REQ", "ID1", "0", "null"]) + "\x02"
+    after = Consumed(consuming=before, outcome=ConsumeReturn.EXCEPTION, ended_ms=9, cost_ms=8)
+    texts = [client_trace.trace_text.encode(record) for record in records_of_consume(after)]
+    assert texts[0] == "\x01".join(["SubAfter", "REQ", "ID0", "4", "false", "k1 k2", "2", "9", "g"]) + "\x02"
+
+
+def test_a_message_with_its_own_switch_off_leaves_no_record():
+    before = consuming(message(0, properties={"TRACE_ON": "false"}), message(1))
+    assert [record.message_id for record in records_of_consume(before)] == ["ID1"]
+
+
+def entries(count: int, *, text: int = 10, key: str = "k{}") -> list[client_trace.Entry]:
+    found = []
+    for number in range(count):
+        name = key.format(number)
+        found.append(client_trace.Entry(b"t" * text, (name,), len(name) + 1, 0.0))
+    return found
+
+
+def test_a_batch_is_bounded_by_its_body():
+    assert next_batch(entries(10), 35, 1000).records == 3
+    assert next_batch(entries(10), 5, 1000).records == 1  # at least one, however large
+
+
+def test_a_batch_is_bounded_by_its_keys_which_count_once():
+    assert next_batch(entries(10), 1000, 9).records == 3
+    same = next_batch(entries(10, key="same"), 1000, 9)
+    assert (same.records, same.keys) == (10, ("same",))
+
+
+def test_keys_of_one_message_that_do_not_fit_are_left_out_and_counted():
+    many = client_trace.Entry(b"t", ("id", "key-1", "key-2"), 20, 0.0)
+    batch = next_batch([many], 1000, 9)
+    assert (batch.records, batch.keys, batch.keys_left_out) == (1, ("id", "key-1"), 1)
+
+
+class Play:
+    """A tracer whose `send` is a script: exceptions in `answers` are raised, then all is well."""
+
+    def __init__(self, *answers: Exception, **settings) -> None:
+        self.rest = list(answers)
+        self.messages: list[Message] = []
+        self.clock = StillClock()
+        self.settings = TraceSettings(**({"flush_ms": 500} | settings))
+
+    async def send(self, sent_message: Message) -> None:
+        await asyncio.sleep(0)
+        if self.rest:
+            raise self.rest.pop(0)
+        self.messages.append(sent_message)
+
+    def run(self, act) -> Tracer:
+        async def play():
+            tracer = Tracer(self.send, self.settings, self.clock)
+            async with asyncio.timeout(5), tracer:
+                await act(tracer)
+            return tracer
+
+        return asyncio.run(play())
+
+    @property
+    def records(self) -> int:
+        return sum(one.body.count(b"\x02") for one in self.messages)
+
+
+def records(count: int) -> list:
+    return [record for number in range(count) for record in records_of_consume(consuming(message(number)))]
+
+
+def test_closing_sends_what_waits():
+    play = Play()
+
+    async def act(tracer):
+        assert tracer.record(records(7)) is None
+
+    tracer = play.run(act)
+    assert (tracer.sent, tracer.failed, tracer.dropped) == (7, 0, 0)
+    assert play.records == 7
+    assert set(play.messages[0].keys) == {f"ID{number}" for number in range(7)}
+    assert play.messages[0].topic == TOPIC
+
+
+def test_many_records_become_messages_within_the_bounds():
+    play = Play(body_max=1024, keys_max=256)
+
+    async def act(tracer):
+        tracer.record(records(100))
+
+    assert play.run(act).sent == 100
+    assert play.records == 100
+    assert all(len(one.body) <= 1024 for one in play.messages)
+    assert all(len(" ".join(one.keys)) <= 256 for one in play.messages)
+
+
+def test_a_whole_batch_leaves_before_its_time():
+    play = Play(body_max=1024)
+
+    async def act(tracer):
+        tracer.record(records(100))
+        while tracer.sent < 80:
+            await asyncio.sleep(0)
+
+    play.run(act)
+
+
+def test_a_full_queue_drops_and_counts_and_says_so_once_a_minute(caplog):
+    play = Play(queue_max=10)
+
+    async def act(tracer):
+        for number in range(20):
+            assert tracer.record(records(1)) is None
+            if number == 15:
+                play.clock.now += 61_000
+
+    with caplog.at_level(logging.WARNING):
+        tracer = play.run(act)
+    assert (tracer.sent, tracer.dropped) == (10, 10)
+    assert [one.message for one in caplog.records] == [
+        "1 trace records dropped so far: more arise than are sent",
+        "7 trace records dropped so far: more arise than are sent",
+    ]
+
+
+def test_a_full_queue_blocks_when_asked_to():
+    play = Play(queue_max=10, when_full="block", body_max=1024)
+
+    async def act(tracer):
+        for _ in range(10):
+            waiting = tracer.record(records(5))
+            if waiting is not None:
+                await waiting
+
+    tracer = play.run(act)
+    assert (tracer.sent, tracer.dropped, play.records) == (50, 0, 50)
+
+
+def test_a_failed_batch_is_sent_again():
+    play = Play(ConnectionLost("a:1", "reset"), ReplyError(1, "busy"))
+
+    async def act(tracer):
+        tracer.record(records(3))
+
+    tracer = play.run(act)
+    assert (tracer.sent, tracer.failed, play.records) == (3, 0, 3)
+    assert play.clock.now - StillClock().now == 1000  # retry_ms, twice
+
+
+def test_a_batch_that_cannot_be_sent_is_counted_and_the_next_one_goes_on():
+    play = Play(*[ConnectionLost("a:1", "reset")] * 4)
+
+    async def act(tracer):
+        tracer.record(records(3))
+        tracer._is_closing = True  # due at once
+        tracer._due.set()
+        while tracer.failed < 3:
+            await asyncio.sleep(0)
+        tracer.record(records(2))
+
+    tracer = play.run(act)
+    assert (tracer.sent, tracer.failed) == (2, 3)
+
+
+def test_what_closing_has_no_time_for_is_counted(caplog):
+    play = Play(close_wait_ms=1)
+
+    async def never(sent_message):
+        await asyncio.Event().wait()
+
+    play.send = never
+
+    async def act(tracer):
+        tracer.record(records(3))
+
+    tracer = play.run(act)
+    assert (tracer.sent, tracer.failed) == (0, 3)
+    assert "3 trace records are lost" in caplog.text
+
+
+@pytest.mark.parametrize(("given", "expected"), [(False, None), (True, TraceSettings())])
+def test_what_the_trace_argument_means(given, expected):
+    assert client_trace.trace_settings(given) == expected
+    own = TraceSettings(topic="mine")
+    assert client_trace.trace_settings(own) is own

@@ -1,0 +1,93 @@
+"""The text of traces, as every client from 4.4 to 5.3 writes and reads it."""
+
+from __future__ import annotations
+
+import pytest
+
+from ariane.model.trace import EndTransaction, MessageType, Pub, SubAfter, SubBefore
+from ariane.protocol import trace
+
+PUB = Pub(
+    timestamp_ms=1700000000000,
+    region="DefaultRegion",
+    group="P",
+    topic="T",
+    message_id="ID1",
+    tags="a",
+    keys="k1 k2",
+    store_host="10.0.0.1:10911",
+    body_length=5,
+    cost_ms=3,
+    message_type=MessageType.NORMAL,
+    offset_message_id="OFF1",
+    success=True,
+)
+BEFORE = SubBefore(timestamp_ms=1, region="", group="G", request_id="R", message_id="ID1", retry_times=0, keys="")
+AFTER = SubAfter(
+    request_id="R", message_id="ID1", cost_ms=7, success=False, keys="k", context_code=4, timestamp_ms=9, group="G"
+)
+END = EndTransaction(
+    timestamp_ms=1, region="r", group="P", topic="T", message_id="ID1", tags="", keys="k", store_host="h:1",
+    message_type=MessageType.COMMIT, transaction_id="TX", state="ROLLBACK_MESSAGE", from_check=True,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("event", "fields"), [(PUB, 14), (BEFORE, 8), (AFTER, 9), (END, 13)])
+def test_each_layout_has_its_number_of_fields_and_reads_back(event: object, fields: int) -> None:
+    text = trace.encode(event)  # type: ignore[arg-type]
+    assert text.endswith("\x02")
+    assert len(text[:-1].split("\x01")) == fields
+    assert trace.decode(text.encode()) == ([event], [])
+
+
+def test_the_text_is_javas_to_the_letter() -> None:
+    pub = "Pub\x011700000000000\x01DefaultRegion\x01P\x01T\x01ID1\x01a\x01k1 k2\x0110.0.0.1:10911\x015\x013\x010\x01OFF1\x01true\x02"
+    assert trace.encode(PUB) == pub
+    assert trace.encode(BEFORE) == "SubBefore\x011\x01null\x01G\x01R\x01ID1\x010\x01null\x02"
+    assert trace.encode(AFTER) == "SubAfter\x01R\x01ID1\x017\x01false\x01k\x014\x019\x01G\x02"
+
+
+def test_keys_are_the_id_and_each_business_key() -> None:
+    assert trace.keys(PUB) == ("ID1", "k1", "k2")
+    assert trace.keys(BEFORE) == ("ID1",)
+
+
+def test_a_separator_in_a_value_does_not_make_fields_of_it() -> None:
+    event = SubBefore(
+        timestamp_ms=1, region="", group="G", request_id="R", message_id="I", retry_times=0, keys="a\x01b\x02c"
+    )
+    ((back,), rejects) = trace.decode(trace.encode(event).encode())
+    assert (back.keys, rejects) == ("a b c", [])
+
+
+@pytest.mark.parametrize(
+    ("text", "success", "offset_id", "host"),
+    [
+        ("Pub|1|r|g|t|i|a|k|h|5|3|0", True, "", ""),
+        ("Pub|1|r|g|t|i|a|k|h|5|3|0|false", False, "", ""),
+        ("Pub|1|r|g|t|i|a|k|h|5|3|0|OFF|false", False, "OFF", ""),
+        ("Pub|1|r|g|t|i|a|k|h|5|3|4|OFF|true|1.2.3.4@5", True, "OFF", "1.2.3.4@5"),
+    ],
+)
+def test_pubs_of_older_and_newer_clients(text: str, success: bool, offset_id: str, host: str) -> None:
+    ((event,), rejects) = trace.decode(text.replace("|", "\x01").encode() + b"\x02")
+    assert isinstance(event, Pub)
+    assert (event.success, event.offset_message_id, event.client_host, rejects) == (success, offset_id, host, [])
+
+
+@pytest.mark.parametrize(("text", "code", "time"), [("R|i|5|true|k", 0, None), ("R|i|5|true|k|4", 4, None)])
+def test_consumes_without_time_and_group(text: str, code: int, time: int | None) -> None:
+    ((event,), _) = trace.decode(f"SubAfter|{text}".replace("|", "\x01").encode())
+    assert isinstance(event, SubAfter)
+    assert (event.context_code, event.timestamp_ms, event.group) == (code, time, "")
+
+
+def test_a_broken_record_is_kept_with_its_reason_and_hides_no_other() -> None:
+    broken = "Pub\x01soon\x01" + "x\x01" * 12 + "\x02Recall\x011\x02SubBefore\x011\x02"
+    events, rejects = trace.decode((trace.encode(PUB) + broken + trace.encode(AFTER)).encode())
+    assert events == [PUB, AFTER]
+    assert [reject.why for reject in rejects] == [
+        "Pub: invalid literal for int() with base 10: 'soon'",
+        "unknown record type 'Recall'",
+        "SubBefore with 2 fields is too short",
+    ]
