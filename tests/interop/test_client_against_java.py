@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import pytest
 
-from ariane.client import ConsumerSettings, Producer, PushConsumer, ReconsumeLater, SendStatus
+from ariane.client import ConsumerSettings, Instance, Producer, PushConsumer, ReconsumeLater, SendStatus
 from ariane.errors import ReplyError
 from ariane.model.message import Message, ReceivedMessage
 from ariane.testing import java
@@ -144,15 +144,16 @@ def test_messages_of_java_are_read_by_us(peers, topic, group):
     assert sorted(len(body) for body in inbox.bodies if len(body) > 1000) == [20_000] * 6
 
 
-def test_batches_and_one_way_sends_arrive(peers, topic, group):
+def test_batches_and_one_way_sends_arrive_with_one_name_server_dead(peers, topic, group):
     async def play():
         inbox = Inbox()
-        async with Producer("producers", peers.name_server) as producer:
+        name_servers = f"127.0.0.1:1;{peers.name_server};127.0.0.1:2"
+        async with Producer("producers", name_servers) as producer:
             batch = [Message(topic=topic, body=b"%d" % number, keys=[f"b{number}"]) for number in range(20)]
             result = await producer.send_batch(batch)
             assert len(result.message_id.split(",")) == len(result.offset_message_id.split(",")) == 20
             await producer.send_one_way(Message(topic=topic, body=b"one way"))
-            async with PushConsumer(group, peers.name_server, {topic: "*"}, inbox, start="first", settings=FAST):
+            async with PushConsumer(group, name_servers, {topic: "*"}, inbox, start="first", settings=FAST):
                 await until(lambda: len(inbox.messages) >= 21)
         return result, inbox
 
@@ -279,8 +280,9 @@ def test_what_a_listener_fails_on_comes_again_with_its_own_topic(peers, topic, g
 
     async def play():
         async with (
-            Producer("producers", peers.name_server) as producer,
-            PushConsumer(group, peers.name_server, {topic: "*"}, listener, start="first", settings=FAST),
+            Instance(peers.name_server) as shared,
+            Producer("producers", instance=shared) as producer,
+            PushConsumer(group, None, {topic: "*"}, listener, start="first", settings=FAST, instance=shared),
         ):
             for body in (b"good", b"bad", b"worse"):
                 await producer.send(Message(topic=topic, body=body))

@@ -61,8 +61,13 @@ class Script:
         script = self
 
         class To:
-            async def request(self, code, fields=None, body=b"", *, timeout_ms):
+            is_open = True
+
+            async def ask(self, code, fields=None, body=b"", *, timeout_ms):
                 return await script.request(addr, code, fields, body, timeout_ms=timeout_ms)
+
+            def one_way(self, code, fields=None, body=b""):
+                script._answer(Asked(addr, code, fields or {}, body, 0))
 
         return To()
 

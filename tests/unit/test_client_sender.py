@@ -124,7 +124,9 @@ def test_in_flight_sends_are_bounded():
         await made.routes.find_queues_to_send("T", "TBW102", 4)
 
         class Slow:
-            async def request(self, *args, **more):
+            is_open = True
+
+            async def ask(self, *args, **more):
                 nonlocal under_way, most
                 under_way += 1
                 most = max(most, under_way)

@@ -14,7 +14,8 @@ from ariane.model.message import Message, MessageQueue
 from ariane.protocol import batch, properties
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.command import Command
-from ariane.protocol.requests import fields
+from ariane.protocol.requests import fields, typed
+from ariane.protocol.requests.messaging import SendMessage
 
 SETTINGS = ProducerSettings()
 QUEUES = tuple(MessageQueue("T", broker, number) for broker in "ab" for number in range(2))
@@ -81,7 +82,7 @@ def test_a_batch_holds_each_message_with_an_id_of_its_own():
     assert [properties.decode(one.properties)["UNIQ_KEY"] for one in entries] == ["ID0", "ID1"]
     assert properties.decode(out.properties) == {"WAIT": "true"}
     assert sending.code(out) == RequestCode.SEND_BATCH_MESSAGE
-    assert fields(sending.header(out, "g", 3, 5, SETTINGS))["m"] == "true"
+    assert sending.header(out, "g", 3, 5, SETTINGS)["m"] == "true"
 
 
 @pytest.mark.parametrize(
@@ -103,7 +104,7 @@ def test_batches_that_cannot_be(messages, says):
 
 def test_header_of_a_message():
     out = sending.outgoing(plain(), "ID", SETTINGS)
-    sent = fields(sending.header(out, "g", 3, 5, SETTINGS))
+    sent = sending.header(out, "g", 3, 5, SETTINGS)
     assert sent == {
         "a": "g",
         "b": "T",
@@ -118,6 +119,7 @@ def test_header_of_a_message():
         "k": "false",
         "m": "false",
     }
+    assert fields(typed(Command(310, fields=sent), SendMessage)) == sent
     assert sending.code(out) == RequestCode.SEND_MESSAGE_V2
 
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
 
 import msgspec
 
@@ -27,7 +26,7 @@ from ariane.net.tasks import Tasks
 
 log = logging.getLogger("ariane.client")
 
-Chunk = tuple[ProcessQueue, Sequence[ReceivedMessage]]
+Chunk = tuple[ProcessQueue, list[ReceivedMessage]]
 
 
 class ConcurrentListeners:
@@ -92,7 +91,7 @@ class ConcurrentListeners:
                 if not self._running:
                     self._idle.set()
 
-    async def _consume(self, process_queue: ProcessQueue, messages: Sequence[ReceivedMessage]) -> None:
+    async def _consume(self, process_queue: ProcessQueue, messages: list[ReceivedMessage]) -> None:
         readable = [message for message in messages if not is_unreadable(message)]
         failed = [(message, DEAD_LETTER) for message in messages if is_unreadable(message)]
         if readable:
@@ -112,7 +111,7 @@ class ConcurrentListeners:
             self._offsets.update(process_queue.queue, offset)
         process_queue.changed.set()
 
-    def _again_later(self, process_queue: ProcessQueue, messages: Sequence[ReceivedMessage]) -> None:
+    def _again_later(self, process_queue: ProcessQueue, messages: list[ReceivedMessage]) -> None:
         async def wait() -> None:
             await self._clock.sleep(self._settings.local_retry_ms / 1000)
             self._chunks.put_nowait((process_queue, messages))

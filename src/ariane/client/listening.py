@@ -25,7 +25,7 @@ from ariane.model.message import MessageQueue, ReceivedMessage
 
 log = logging.getLogger("ariane.client")
 
-Listener = Callable[[Sequence[ReceivedMessage]], Awaitable[None] | None]
+Listener = Callable[[list[ReceivedMessage]], Awaitable[None] | None]
 
 
 class ReconsumeLater(ArianeError):
@@ -68,11 +68,11 @@ class Listening:
         self._make_id = make_id
         self._timeout_s = timeout_ms / 1000
         self._listener = listener
-        called = listener if inspect.isroutine(listener) else getattr(listener, "__call__", listener)  # noqa: B004
-        self._is_async = inspect.iscoroutinefunction(called)
+        call = getattr(listener, "__call__", None)  # noqa: B004 - an object may have an async __call__
+        self._is_async = inspect.iscoroutinefunction(listener) or inspect.iscoroutinefunction(call)
         self._pool = None if self._is_async else ThreadPoolExecutor(threads, thread_name_prefix=f"listener-{group}")
 
-    async def call(self, queue: MessageQueue, messages: Sequence[ReceivedMessage]) -> Outcome:
+    async def call(self, queue: MessageQueue, messages: list[ReceivedMessage]) -> Outcome:
         if not self._hooks:
             return await self._outcome(queue, messages)
         consuming = Consuming(
@@ -94,7 +94,7 @@ class Listening:
         if self._pool is not None:
             self._pool.shutdown(wait=False, cancel_futures=True)
 
-    async def _outcome(self, queue: MessageQueue, messages: Sequence[ReceivedMessage]) -> Outcome:
+    async def _outcome(self, queue: MessageQueue, messages: list[ReceivedMessage]) -> Outcome:
         limit = asyncio.timeout(self._timeout_s)
         try:
             async with limit:
@@ -125,7 +125,7 @@ class Listening:
             return Outcome(ConsumeReturn.EXCEPTION)
         return Outcome(ConsumeReturn.SUCCESS)
 
-    async def _called(self, messages: Sequence[ReceivedMessage]) -> None:
+    async def _called(self, messages: list[ReceivedMessage]) -> None:
         if self._pool is None:
             waiting = self._listener(messages)
         else:
@@ -134,6 +134,6 @@ class Listening:
             await waiting
 
 
-def _which(queue: MessageQueue, messages: Sequence[ReceivedMessage]) -> str:
+def _which(queue: MessageQueue, messages: list[ReceivedMessage]) -> str:
     first, last = messages[0].queue_offset, messages[-1].queue_offset
     return f"{queue.topic} at {queue.broker}:{queue.queue_id}, offsets {first} to {last}"

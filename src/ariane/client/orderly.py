@@ -88,7 +88,7 @@ class OrderlyListeners:
                 if not is_done and not process_queue.is_ending:
                     await self._clock.sleep(self._settings.suspend_queue_ms / 1000)
 
-    async def _consume(self, process_queue: ProcessQueue, messages: Sequence[ReceivedMessage]) -> bool:
+    async def _consume(self, process_queue: ProcessQueue, messages: list[ReceivedMessage]) -> bool:
         """Whether the messages are done with, one way or the other."""
         try:
             unreadable = next((message for message in messages if is_unreadable(message)), None)
@@ -106,7 +106,7 @@ class OrderlyListeners:
             process_queue.changed.set()
         return is_done
 
-    async def _given_up(self, process_queue: ProcessQueue, messages: Sequence[ReceivedMessage]) -> bool:
+    async def _given_up(self, process_queue: ProcessQueue, messages: list[ReceivedMessage]) -> bool:
         """Count the attempt; True when the messages had their last one and went to the retry topic, all of them."""
         times_max = self._settings.max_reconsume_times
         again = [msgspec.structs.replace(one, reconsume_times=one.reconsume_times + 1) for one in messages]

@@ -23,9 +23,8 @@ from ariane.client.instance import Instance
 from ariane.client.sending import Outgoing, SendResult, SendStatus
 from ariane.errors import ConnectionLost, ReplyError, RequestTimeout
 from ariane.model.message import MessageQueue
+from ariane.net.connection import Connection
 from ariane.protocol.command import Command
-from ariane.protocol.requests import fields
-from ariane.protocol.requests.messaging import SendMessage
 
 log = logging.getLogger("ariane.client")
 
@@ -41,6 +40,7 @@ class Sender:
         self.settings = settings
         self._hooks = hooks
         self._room = asyncio.Semaphore(settings.in_flight_max)
+        self._connections: dict[str, Connection] = {}
         self._turn = instance.chance.randrange(65536)
 
     async def queues(self, topic: str) -> tuple[MessageQueue, ...]:
@@ -67,7 +67,8 @@ class Sender:
         if queue is None:
             queue = sending.next_queue(await self.queues(out.topic), self._next_turn(), None)
         header = sending.header(out, self._group, queue.queue_id, self._instance.clock.now_ms(), self.settings)
-        await self._instance.peers.one_way(self._address(queue), sending.code(out), header, out.body)
+        connection = await self._instance.peers.to(self._address(queue))
+        connection.one_way(sending.code(out), header, out.body)
 
     async def _attempts(self, out: Outgoing, deadline: float) -> SendResult:
         queues = await self.queues(out.topic)
@@ -127,14 +128,17 @@ class Sender:
             raise refusal
         return stored
 
-    async def _ask(self, addr: str, out: Outgoing, header: SendMessage, timeout_ms: float) -> Command:
-        """The answer of `addr`; making a connection and waiting for room to write count as well."""
-        try:
-            async with asyncio.timeout(timeout_ms / 1000):
-                connection = await self._instance.peers.to(addr)
-                return await connection.request(sending.code(out), fields(header), out.body, timeout_ms=timeout_ms)
-        except TimeoutError:
-            raise RequestTimeout(addr, timeout_ms) from None
+    async def _ask(self, addr: str, out: Outgoing, header: dict[str, str], timeout_ms: float) -> Command:
+        """The answer of `addr`. What waits to be written is bounded by `in_flight_max`, not by the connection's buffer: a
+        broker that does not read is noticed at the deadline."""
+        connection = self._connections.get(addr)
+        if connection is None or not connection.is_open:
+            try:
+                async with asyncio.timeout(timeout_ms / 1000):
+                    connection = self._connections[addr] = await self._instance.peers.to(addr)
+            except TimeoutError:
+                raise RequestTimeout(addr, timeout_ms) from None
+        return await connection.ask(sending.code(out), header, out.body, timeout_ms=timeout_ms)
 
     def _address(self, queue: MessageQueue) -> str:
         addr = self._instance.routes.master(queue.broker)

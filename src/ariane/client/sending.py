@@ -25,7 +25,7 @@ from ariane.protocol import batch, compression, properties
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.command import Command
 from ariane.protocol.requests import typed
-from ariane.protocol.requests.messaging import SendMessage, SendMessageAnswer
+from ariane.protocol.requests.messaging import SendMessageAnswer
 
 
 class SendStatus(Enum):
@@ -125,21 +125,25 @@ def code(out: Outgoing) -> RequestCode:
     return RequestCode.SEND_BATCH_MESSAGE if out.is_batch else RequestCode.SEND_MESSAGE_V2
 
 
-def header(out: Outgoing, group: str, queue_id: int, born_ms: int, settings: ProducerSettings) -> SendMessage:
-    return SendMessage(
-        producer_group=group,
-        topic=out.topic,
-        default_topic=settings.create_topic_key,
-        default_topic_queue_nums=settings.default_topic_queue_nums,
-        queue_id=queue_id,
-        sys_flag=out.sys_flag,
-        born_ms=born_ms,
-        flag=out.flag,
-        properties=out.properties,
-        reconsume_times=out.reconsume_times,
-        max_reconsume_times=out.max_reconsume_times,
-        batch=out.is_batch,
-    )
+def header(out: Outgoing, group: str, queue_id: int, born_ms: int, settings: ProducerSettings) -> dict[str, str]:
+    """extFields of the request: those of `requests.messaging.SendMessage`, written at once because every message pays."""
+    names_and_values = {
+        "a": group,
+        "b": out.topic,
+        "c": settings.create_topic_key,
+        "d": str(settings.default_topic_queue_nums),
+        "e": str(queue_id),
+        "f": str(out.sys_flag),
+        "g": str(born_ms),
+        "h": str(out.flag),
+        "i": out.properties,
+        "j": str(out.reconsume_times),
+        "k": "false",
+        "m": "true" if out.is_batch else "false",
+    }
+    if out.max_reconsume_times is not None:
+        names_and_values["l"] = str(out.max_reconsume_times)
+    return names_and_values
 
 
 def result(out: Outgoing, answer: Command, queue: MessageQueue, addr: str) -> SendResult:

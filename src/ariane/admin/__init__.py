@@ -1,0 +1,1 @@
+"""Use cases of operators, as functions that return values; the command line and the console only show them."""

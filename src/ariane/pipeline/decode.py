@@ -1,0 +1,127 @@
+"""Trace messages → trace_events and trace_rejects, in Spark's own functions: no row goes through Python.
+
+The layouts are those of `protocol.trace`; older clients write fewer fields, so every field is read with `get`, every number
+with `try_cast`: a record that lacks what its type needs is a reject with a reason, and hides no other record.
+"""
+
+from __future__ import annotations
+
+from functools import reduce
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from ariane.tables import TRACE_EVENTS, TRACE_REJECTS
+
+FIELD_END = "\x01"
+RECORD_END = "\x02"
+
+# Least number of fields, the type's name included.
+FIELDS_MIN = {"Pub": 12, "SubBefore": 7, "SubAfter": 5, "EndTransaction": 13}
+
+
+def records(messages: DataFrame) -> DataFrame:
+    """One row per record of each trace message: `f` its fields, and `type`, `n` (how many fields), `reason` (null: it can
+    be read). `messages` has the columns of the source that are named below."""
+    split = messages.select(
+        F.posexplode(F.split(F.decode("body", "UTF-8"), RECORD_END)).alias("record_index", "record"),
+        F.col("broker").alias("trace_broker"),
+        F.col("queue_id").alias("trace_queue_id"),
+        F.col("queue_offset").alias("trace_queue_offset"),
+        F.col("store_timestamp").alias("trace_stored_at"),
+        "born_host",
+    ).where("record != ''")
+    fields = split.withColumn("f", F.split("record", FIELD_END))
+    typed = fields.select("*", F.get("f", F.lit(0)).alias("type"), F.size("f").alias("n"))
+    return typed.withColumn("reason", _reason())
+
+
+def trace_events(rows: DataFrame) -> DataFrame:
+    """The records that can be read, with the columns of TRACE_EVENTS."""
+    columns = _columns()
+    good = rows.where("reason IS NULL")
+    return good.select(*(columns[column.name].cast(column.type).alias(column.name) for column in TRACE_EVENTS.columns))
+
+
+def trace_rejects(rows: DataFrame) -> DataFrame:
+    """The records that cannot, with the columns of TRACE_REJECTS."""
+    return rows.where("reason IS NOT NULL").select(*TRACE_REJECTS.names)
+
+
+def _field(number: int) -> Column:
+    """A field's text; null when absent, empty, or the four letters that Java prints for null."""
+    text = F.get("f", F.lit(number))
+    return F.when((text != "") & (text != "null"), text)
+
+
+def _number(number: int) -> Column:
+    return _field(number).try_cast("bigint")
+
+
+def _is(*types: str) -> Column:
+    return F.col("type").isin(*types)
+
+
+def _by_type(**values: Column) -> Column:
+    """A value that depends on the record's type; null for the types that are not named."""
+    cases = [F.when(_is(name), value) for name, value in values.items()]
+    return F.coalesce(*cases) if len(cases) > 1 else cases[0]
+
+
+def _reason() -> Column:
+    """Why a record cannot be read; null when it can."""
+    numbers = {"Pub": (1, 9, 10, 11), "SubBefore": (1, 6), "SubAfter": (3,), "EndTransaction": (1, 9)}
+    short = reduce(lambda a, b: a | b, [_is(name) & (F.col("n") < least) for name, least in FIELDS_MIN.items()])
+    bad_number = reduce(
+        lambda a, b: a | b,
+        [_is(name) & _number(at).isNull() for name, places in numbers.items() for at in places],
+    )
+    too_short = F.concat(F.col("type"), F.lit(" with "), F.col("n"), F.lit(" fields is too short"))
+    return (
+        F.when(~_is(*FIELDS_MIN), F.concat(F.lit("unknown record type "), F.col("type")))
+        .when(short, too_short)
+        .when(bad_number, F.concat(F.col("type"), F.lit(" with a number that is none")))
+        .when(_by_type(Pub=_field(5), SubBefore=_field(5), SubAfter=_field(2), EndTransaction=_field(5)).isNull(),
+              F.concat(F.col("type"), F.lit(" without a message id")))
+    )  # fmt: skip
+
+
+def _columns() -> dict[str, Column]:
+    """Every column of TRACE_EVENTS, from the fields of its record."""
+    many = F.col("n") >= 14  # a Pub with an offset id before its success flag
+    late = F.col("n") >= 9  # a SubAfter with time and group
+    ms = _by_type(Pub=_number(1), SubBefore=_number(1), SubAfter=F.when(late, _number(7)), EndTransaction=_number(1))
+    pub_success = F.when(many, _field(13) == "true").when(F.col("n") >= 13, _field(12) == "true").otherwise(F.lit(True))
+    pub_host = F.when(F.col("n") >= 15, _field(14))
+    before_host = F.when(late, _field(8))
+    return {
+        "type": F.col("type"),
+        "event_time": F.timestamp_millis(ms),
+        "region": _by_type(Pub=_field(2), SubBefore=_field(2), EndTransaction=_field(2)),
+        "client_group": _by_type(
+            Pub=_field(3), SubBefore=_field(3), SubAfter=F.when(late, _field(8)), EndTransaction=_field(3)
+        ),
+        "topic": _by_type(Pub=_field(4), EndTransaction=_field(4)),
+        "message_id": _by_type(Pub=_field(5), SubBefore=_field(5), SubAfter=_field(2), EndTransaction=_field(5)),
+        "tags": _by_type(Pub=_field(6), EndTransaction=_field(6)),
+        "keys": _by_type(Pub=_field(7), SubBefore=_field(7), SubAfter=_field(5), EndTransaction=_field(7)),
+        "store_host": _by_type(Pub=_field(8), EndTransaction=_field(8)),
+        "body_length": _by_type(Pub=_number(9)),
+        "cost_ms": _by_type(Pub=_number(10), SubAfter=_number(3)),
+        "message_type": _by_type(Pub=_number(11), EndTransaction=_number(9)),
+        "offset_message_id": _by_type(Pub=F.when(many, _field(12))),
+        "success": F.when(_is("Pub"), pub_success).when(_is("SubAfter"), _field(4) == "true"),
+        "request_id": _by_type(SubBefore=_field(4), SubAfter=_field(1)),
+        "retry_times": _by_type(SubBefore=_number(6)),
+        "context_code": _by_type(SubAfter=F.when(F.col("n") >= 7, _number(6))),
+        "transaction_id": _by_type(EndTransaction=_field(10)),
+        "transaction_state": _by_type(EndTransaction=_field(11)),
+        "from_check": _by_type(EndTransaction=_field(12) == "true"),
+        "client_host": F.coalesce(_by_type(Pub=pub_host, SubBefore=before_host), F.col("born_host")),
+        "trace_broker": F.col("trace_broker"),
+        "trace_queue_id": F.col("trace_queue_id"),
+        "trace_queue_offset": F.col("trace_queue_offset"),
+        "record_index": F.col("record_index"),
+        "trace_stored_at": F.col("trace_stored_at"),
+        "trace_date": F.to_date("trace_stored_at"),
+    }

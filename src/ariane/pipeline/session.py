@@ -1,0 +1,93 @@
+"""A Spark session as the jobs want it, local or on a cluster, and a clear word when there can be none."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import ariane
+from ariane.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+JAVA_MIN = 17
+
+SETTINGS = {
+    # Python workers over Unix sockets: loopback TCP has been seen to stall with both ends blocked.
+    "spark.python.unix.domain.socket.enabled": "true",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.shuffle.partitions": "4",
+    # Spark's default, INT96, has no time zone for other readers of Parquet.
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    "spark.sql.streaming.checkpointFileManagerClass": (
+        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+    ),
+}
+LOCAL_SETTINGS = {
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+}
+
+
+def java_fault() -> str | None:
+    """Why Spark cannot run on this machine's Java, with the fix; None when it can."""
+    home = os.environ.get("JAVA_HOME")
+    java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
+    fix = f"install Java {JAVA_MIN} or newer (Debian: apt-get install openjdk-17-jre-headless), or set JAVA_HOME"
+    if java is None or not Path(java).exists():
+        return f"Spark needs Java, and there is none; {fix}"
+    said = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr  # noqa: S603
+    version = re.search(r'version "(?:1\.)?(\d+)', said)
+    if version is None or int(version[1]) < JAVA_MIN:
+        return f"Spark needs Java {JAVA_MIN} or newer, {java} is {said.splitlines()[0] if said else 'silent'}; {fix}"
+    return None
+
+
+def session(name: str, master: str) -> SparkSession:
+    """The session of this process. `master` is Spark's: local[2], spark://host:port, …
+
+    Away from local masters the package is sent to the executors as a zip; they need pyarrow and numpy of their own.
+    """
+    if fault := java_fault():
+        raise ConfigError("java", os.environ.get("JAVA_HOME", ""), fault)
+    try:
+        from pyspark.sql import SparkSession
+    except ImportError as error:
+        raise ConfigError("pyspark", "", f"is not installed ({error}): pip install 'ariane[spark]'") from error
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    package = str(Path(ariane.__file__).parents[1])
+    path = os.environ.get("PYTHONPATH", "")
+    if package not in path.split(os.pathsep):
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (package, path)))
+    builder = SparkSession.builder.appName(name).master(master)
+    settings = dict(SETTINGS)
+    if master.startswith("local"):
+        settings |= LOCAL_SETTINGS
+    else:
+        settings["spark.submit.pyFiles"] = str(package_zip())
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    return spark
+
+
+def package_zip() -> Path:
+    """This package as a zip that executors can import. (Spark does not put wheels on their path.)"""
+    root = Path(ariane.__file__).parent
+    path = Path(tempfile.mkdtemp(prefix="ariane-")) / "ariane.zip"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for file in sorted(root.rglob("*.py")):
+            archive.write(file, file.relative_to(root.parent))
+    return path

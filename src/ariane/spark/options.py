@@ -1,0 +1,104 @@
+"""Options of the source, as texts and as values. Names are Kafka's and rocketmq-spark's where they say the same."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import msgspec
+
+from ariane.errors import ConfigError, ProtocolError
+from ariane.model import host
+from ariane.model.topic import group_name_fault, topic_name_fault
+from ariane.spark.offsets import Positions, positions_from_json
+
+Start = Literal["earliest", "latest"] | Positions
+
+ALIASES = {"nameserver": "namesrv", "subexpression": "tags", "group": "groupid"}
+
+
+class SourceOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What a read was asked for."""
+
+    namesrv: tuple[str, ...]
+    """Name servers, `host:port` joined by `;`."""
+    topic: str
+    """One topic."""
+    starting_offsets: Start = "earliest"
+    """earliest, latest, or JSON {topic: {broker: {queue id: offset}}}; a query that has a checkpoint goes on from there."""
+    ending_offsets: Start = "latest"
+    """Batch only: latest, or JSON as above (exclusive)."""
+    max_offsets_per_trigger: int | None = None
+    """Streaming: most queue entries of one micro-batch, shared by the queues after what each has waiting."""
+    tags: str = "*"
+    """Tag expression, `a || b`; brokers filter by hash, so a rare other tag may come along."""
+    fail_on_data_loss: bool = True
+    """Whether offsets that are gone (retention, a lost disk) end the query, or are skipped with a warning."""
+    group_id: str = "ariane-spark"
+    """Group that the brokers see in pulls; no offsets are committed to it."""
+    pull_batch_size: int = 32
+    """Messages asked for at once; brokers answer with 32 at most unless told otherwise."""
+    pull_timeout_ms: int = 10_000
+    """ms to wait for an answer."""
+    retries: int = 30
+    """How often a request is tried again, a second apart, while a broker is away."""
+
+
+def parse(options: Mapping[str, str]) -> SourceOptions:
+    """ConfigError names the option and what to write instead. Unknown options are refused: they are mistyped ones."""
+    texts = {ALIASES.get(name.lower(), name.lower()): text.strip() for name, text in options.items()}
+    known = {name.replace("_", ""): name for name in SourceOptions.__struct_fields__}
+    for name in texts:
+        if name not in known:
+            raise ConfigError(
+                name, texts[name], f"is no option of the rocketmq source; it has {', '.join(sorted(known))}"
+            )
+    for needed in ("namesrv", "topic"):
+        if not texts.get(needed):
+            raise ConfigError(needed, "", f'is needed: .option("{needed}", …)')
+    values: dict[str, Any] = {known[name]: _value(name, text) for name, text in texts.items()}
+    return _checked(SourceOptions(**values))
+
+
+def _value(name: str, text: str) -> object:
+    if name == "namesrv":
+        return tuple(one.strip() for one in text.split(";") if one.strip())
+    if name in ("startingoffsets", "endingoffsets"):
+        return _offsets(name, text)
+    if name == "failondataloss":
+        if text.lower() not in ("true", "false"):
+            raise ConfigError(name, text, "use true or false")
+        return text.lower() == "true"
+    if name in ("maxoffsetspertrigger", "pullbatchsize", "pulltimeoutms", "retries"):
+        if not text.isdigit() or (int(text) == 0 and name != "retries"):
+            raise ConfigError(name, text, "it has to be a whole number above 0")
+        return int(text)
+    return text
+
+
+def _offsets(name: str, text: str) -> object:
+    if text in ("earliest", "latest"):
+        return text
+    try:
+        return positions_from_json(json.loads(text))
+    except (ValueError, TypeError, AttributeError):
+        fix = 'use earliest, latest, or JSON such as {"T": {"broker-a": {"0": 12}}}'
+        raise ConfigError(name, text, fix) from None
+
+
+def _checked(options: SourceOptions) -> SourceOptions:
+    for addr in options.namesrv:
+        try:
+            host.parse(addr)
+        except ProtocolError as error:
+            raise ConfigError("namesrv", addr, str(error)) from None
+    if fault := topic_name_fault(options.topic):
+        raise ConfigError("topic", options.topic, fault)
+    if fault := group_name_fault(options.group_id):
+        raise ConfigError("groupId", options.group_id, fault)
+    if options.ending_offsets == "earliest":
+        raise ConfigError(
+            "endingOffsets", "earliest", "use latest or JSON: a batch that ends at the beginning is empty"
+        )
+    return options

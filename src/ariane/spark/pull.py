@@ -1,0 +1,217 @@
+"""A blocking client for executors and planners: routes, ends of queues, pulls. One request at a time per connection.
+
+Connections are kept by the process and used again by its later tasks. A request that fails is tried again, a second
+apart, on a new connection and with a new route: a broker that restarts is waited for, one that stays away is an error.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import time
+from collections.abc import Callable
+from typing import NamedTuple, ParamSpec, TypeVar
+
+import msgspec
+
+from ariane.errors import ArianeError, ConnectionLost, ReplyError, RequestTimeout, RouteNotFound
+from ariane.model import host
+from ariane.model.message import MessageQueue
+from ariane.model.topic import PERM_READ
+from ariane.protocol import command as commands
+from ariane.protocol import fastjson
+from ariane.protocol.codes import RequestCode, ResponseCode
+from ariane.protocol.command import Command
+from ariane.protocol.frame import FrameReader
+from ariane.protocol.requests import fields, typed
+from ariane.protocol.requests.messaging import (
+    SUBSCRIPTION,
+    TAG,
+    OffsetAnswer,
+    PullMessage,
+    PullMessageAnswer,
+    QueueRef,
+)
+from ariane.protocol.requests.routing import RouteRequest, TopicRoute
+from ariane.spark.options import SourceOptions
+
+log = logging.getLogger("ariane.spark")
+
+T = TypeVar("T")
+P = ParamSpec("P")
+
+CONNECT_TIMEOUT_S = 3.0
+READ_SIZE = 262_144
+RETRY_S = 1.0
+PULLED = (
+    ResponseCode.SUCCESS,
+    ResponseCode.PULL_NOT_FOUND,
+    ResponseCode.PULL_RETRY_IMMEDIATELY,
+    ResponseCode.PULL_OFFSET_MOVED,
+)
+
+
+class Pulled(NamedTuple):
+    """An answer to a pull: `body` holds records when `code` is 0."""
+
+    code: int
+    body: bytes
+    next_offset: int
+    min_offset: int
+    max_offset: int
+
+
+class Wire:
+    """One connection."""
+
+    def __init__(self, addr: str, timeout_ms: int) -> None:
+        self._addr = addr
+        self._timeout_ms = timeout_ms
+        self._opaque = 0
+        self._reader = FrameReader()
+        try:
+            self._socket = socket.create_connection(host.parse(addr), CONNECT_TIMEOUT_S)
+            self._socket.settimeout(timeout_ms / 1000)
+            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        except OSError as error:
+            raise ConnectionLost(addr, error.strerror or str(error)) from error
+
+    def call(self, code: int, header: msgspec.Struct) -> Command:
+        self._opaque += 1
+        try:
+            self._socket.sendall(b"".join(commands.encode(code, opaque=self._opaque, flag=0, fields=fields(header))))
+            while True:
+                data = self._socket.recv(READ_SIZE)
+                if not data:
+                    raise ConnectionLost(self._addr, "was closed by the other side")
+                for frame in self._reader.feed(data):
+                    answer = commands.decode(frame)
+                    if answer.is_response and answer.opaque == self._opaque:
+                        return answer
+        except TimeoutError:
+            raise RequestTimeout(self._addr, self._timeout_ms) from None
+        except OSError as error:
+            raise ConnectionLost(self._addr, error.strerror or str(error)) from error
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+class Cluster:
+    """Name servers and the brokers that they know, for one set of options."""
+
+    def __init__(self, options: SourceOptions, sleep: Callable[[float], None] = time.sleep) -> None:
+        self._options = options
+        self._sleep = sleep
+        self._wires: dict[str, Wire] = {}
+        self._route: TopicRoute | None = None
+
+    def queues(self) -> list[MessageQueue]:
+        """Readable queues of the topic now; empty when no name server knows it."""
+        route = self._fetch_route()
+        if route is None:
+            return []
+        return sorted(
+            MessageQueue(self._options.topic, data.broker_name, queue_id)
+            for data in route.queue_datas
+            if data.perm & PERM_READ
+            for queue_id in range(data.read_queue_nums)
+        )
+
+    def min_offset(self, queue: MessageQueue) -> int:
+        header = QueueRef(queue.topic, queue.queue_id)
+        return typed(self._ask(queue, RequestCode.GET_MIN_OFFSET, header), OffsetAnswer).offset
+
+    def max_offset(self, queue: MessageQueue) -> int:
+        header = QueueRef(queue.topic, queue.queue_id)
+        return typed(self._ask(queue, RequestCode.GET_MAX_OFFSET, header), OffsetAnswer).offset
+
+    def pull(self, queue: MessageQueue, offset: int) -> Pulled:
+        """Messages of a queue from `offset` on."""
+        options = self._options
+        header = PullMessage(
+            options.group_id, queue.topic, queue.queue_id, offset, options.pull_batch_size, SUBSCRIPTION,
+            subscription=options.tags, expression_type=TAG,
+        )  # fmt: skip
+        answer = self._ask(queue, RequestCode.PULL_MESSAGE, header, PULLED)
+        at = typed(answer, PullMessageAnswer)
+        return Pulled(answer.code, answer.body, at.next_begin_offset, at.min_offset, at.max_offset)
+
+    def retry(self, what: str, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """What `work` returns for the arguments; tried again while servers are away. The last error, with `what`, when they stay away."""
+        for left in range(self._options.retries, -1, -1):
+            try:
+                return work(*args, **kwargs)
+            except (ConnectionLost, RequestTimeout, RouteNotFound) as error:
+                if left == 0:
+                    raise ArianeError(f"{what}: {error} (tried {self._options.retries + 1} times)") from error
+                log.warning("%s: %s; trying again", what, error)
+                self._route = None
+                self._sleep(RETRY_S)
+        raise AssertionError("unreachable")
+
+    def close(self) -> None:
+        for wire in self._wires.values():
+            wire.close()
+        self._wires.clear()
+
+    def _ask(self, queue: MessageQueue, code: int, header: msgspec.Struct, accepted: tuple[int, ...] = (0,)) -> Command:
+        addr = self._address(queue)
+        answer = self._call(addr, code, header)
+        if answer.code not in accepted:
+            raise ReplyError(answer.code, answer.remark, addr)
+        return answer
+
+    def _address(self, queue: MessageQueue) -> str:
+        """The master of the queue's broker, else the slave with the lowest id."""
+        route = self._route or self._fetch_route()
+        for data in route.broker_datas if route else ():
+            if data.broker_name == queue.broker and data.broker_addrs:
+                return data.broker_addrs[min(data.broker_addrs)]
+        raise RouteNotFound(queue.topic, f"no address of broker {queue.broker} is known")
+
+    def _fetch_route(self) -> TopicRoute | None:
+        """The route from the first name server that answers; None when it knows no such topic."""
+        failed: ArianeError | None = None
+        for addr in self._options.namesrv:
+            try:
+                answer = self._call(addr, RequestCode.GET_ROUTEINFO_BY_TOPIC, RouteRequest(self._options.topic, True))
+            except (ConnectionLost, RequestTimeout) as error:
+                failed = error
+                continue
+            if answer.code == ResponseCode.TOPIC_NOT_EXIST:
+                self._route = None
+                return None
+            if answer.code != ResponseCode.SUCCESS:
+                raise ReplyError(answer.code, answer.remark, addr)
+            self._route = fastjson.decode(answer.body, TopicRoute)
+            return self._route
+        raise failed or ConnectionLost(";".join(self._options.namesrv), "no name server is given")
+
+    def _call(self, addr: str, code: int, header: msgspec.Struct) -> Command:
+        wire = self._wires.get(addr)
+        try:
+            if wire is None:
+                wire = self._wires[addr] = Wire(addr, self._options.pull_timeout_ms)
+            return wire.call(code, header)
+        except ArianeError:
+            broken = self._wires.pop(addr, None)
+            if broken is not None:
+                broken.close()
+            raise
+
+
+_clusters: dict[tuple[object, ...], Cluster] = {}
+
+
+def cluster(options: SourceOptions) -> Cluster:
+    """The cluster of `options`, kept while this process lives."""
+    key = (
+        options.namesrv,
+        options.topic,
+        options.group_id,
+        options.tags,
+        options.pull_batch_size,
+        options.pull_timeout_ms,
+    )
+    return _clusters.setdefault(key, Cluster(options))
