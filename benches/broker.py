@@ -77,7 +77,10 @@ def main() -> None:
         raise SystemExit(f"this bench needs the Java peers: {reason}")
     loads = [load for load in LOADS if args.only is None or load.name in args.only]
     measured: dict[str, dict[str, list[float]]] = {server: {} for server in SERVERS}
-    with tempfile.TemporaryDirectory(prefix="ariane-bench-") as home, java.name_server(Path(home) / "namesrv") as name_server:
+    with (
+        tempfile.TemporaryDirectory(prefix="ariane-bench-") as home,
+        java.name_server(Path(home) / "namesrv") as name_server,
+    ):
         for number in range(args.rounds):
             for server in SERVERS if number % 2 == 0 else SERVERS[::-1]:
                 for name, value in measure(server, name_server.addr, Path(home), loads, args.seconds).items():

@@ -7,14 +7,15 @@ import time
 from collections import defaultdict
 from pathlib import Path
 
-from interop_servers import ariane_servers, consume, produce, pull_all
+from interop_servers import consume, produce, pull_all
 
 from ariane.protocol import trace
 from ariane.testing import java
+from ariane.testing.cluster import cluster_in_thread
 
 
 def test_what_a_java_producer_sends_java_consumers_get(tmp_path: Path) -> None:
-    with ariane_servers(tmp_path) as (namesrv, _):
+    with cluster_in_thread(tmp_path) as (namesrv, _):
         plain = produce(namesrv, 40, "tags=A,B")
         batched = produce(namesrv, 20, "batch=5", "keys=batch")
         compressed = produce(namesrv, 3, "size=20000", "keys=large")
@@ -32,7 +33,7 @@ def test_what_a_java_producer_sends_java_consumers_get(tmp_path: Path) -> None:
 
 
 def test_order_by_queue_is_kept(tmp_path: Path) -> None:
-    with ariane_servers(tmp_path) as (namesrv, _):
+    with cluster_in_thread(tmp_path) as (namesrv, _):
         produce(namesrv, 60, "orders=5")
         by_order = defaultdict(list)
         for one in consume(namesrv, "G", "*", 60, "orderly"):
@@ -43,10 +44,10 @@ def test_order_by_queue_is_kept(tmp_path: Path) -> None:
 
 
 def test_a_consumer_goes_on_where_its_group_stopped(tmp_path: Path) -> None:
-    with ariane_servers(tmp_path) as (namesrv, _):
+    with cluster_in_thread(tmp_path) as (namesrv, _):
         first = produce(namesrv, 20)
         assert len(consume(namesrv, "G", "*", 20)) == 20
-    with ariane_servers(tmp_path) as (namesrv, _):
+    with cluster_in_thread(tmp_path) as (namesrv, _):
         second = produce(namesrv, 20, "keys=later")
         got = {one["msgId"] for one in consume(namesrv, "G", "*", 20)}
     assert got == {one["msgId"] for one in second}
@@ -54,7 +55,7 @@ def test_a_consumer_goes_on_where_its_group_stopped(tmp_path: Path) -> None:
 
 
 def test_java_traces_reach_the_trace_topic(tmp_path: Path) -> None:
-    with ariane_servers(tmp_path) as (namesrv, _):
+    with cluster_in_thread(tmp_path) as (namesrv, _):
         sent = produce(namesrv, 10, "trace")
         consume(namesrv, "G", "*", 10, "trace")
         kinds = defaultdict(set)
@@ -71,7 +72,7 @@ def test_mqadmin_makes_shows_and_removes_a_topic(tmp_path: Path) -> None:
     def admin(*args: str) -> str:
         return "\n".join(java.run(java.ADMIN, [*args, "-n", namesrv]))
 
-    with ariane_servers(tmp_path) as (namesrv, addr):
+    with cluster_in_thread(tmp_path) as (namesrv, addr):
         assert "success" in admin("updateTopic", "-b", addr, "-t", "Made", "-r", "3", "-w", "2")
         route = admin("topicRoute", "-t", "Made")
         assert '"readQueueNums":3' in route
@@ -84,7 +85,7 @@ def test_mqadmin_makes_shows_and_removes_a_topic(tmp_path: Path) -> None:
 
 
 def test_mqadmin_sees_who_is_connected(tmp_path: Path) -> None:
-    with ariane_servers(tmp_path) as (namesrv, _):
+    with cluster_in_thread(tmp_path) as (namesrv, _):
         produce(namesrv, 1)
         with java.start("ariane.peers.Consume", [namesrv, "T", "G", "*", "0", "60"]) as consumer:
             next(consumer.events(time.monotonic() + 60))

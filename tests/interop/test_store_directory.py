@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from interop_servers import ariane_servers, produce, pull_all
+from interop_servers import produce, pull_all
 
 from ariane.testing import java
+from ariane.testing.cluster import cluster_in_thread
 
 # Small files, so that the log and the queues have several.
 SMALL = {"mapped_file_size_commit_log": 1 << 20, "mapped_file_size_consume_queue": 2000}
@@ -22,7 +23,7 @@ def identities(messages: list[dict[str, object]]) -> set[tuple[object, ...]]:
 
 def by_us(home: Path, count: int) -> tuple[set[tuple[object, ...]], set[tuple[object, ...]]]:
     """Our broker on home/store sends `count` more: what it read before, and after."""
-    with ariane_servers(home, **SMALL) as (namesrv, _):
+    with cluster_in_thread(home, **SMALL) as (namesrv, _):
         before = identities(pull_all(namesrv, "T")) if (home / "known").exists() else set()
         sent = produce(namesrv, count, "size=3000", f"keys=ours{count}")
         (home / "known").touch()

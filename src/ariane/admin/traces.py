@@ -68,7 +68,10 @@ def timeline(rows: Iterable[Mapping[str, Any]]) -> list[Moment]:
     for row in rows:
         for moment in (*_send(row), *_deliveries(row)):
             moments[moment] = None
-    return sorted(moments, key=lambda moment: (moment.at, STAGES.index(moment.what.split(":")[0]), moment.message_id, moment.group or ""))
+    return sorted(
+        moments,
+        key=lambda moment: (moment.at, STAGES.index(moment.what.split(":")[0]), moment.message_id, moment.group or ""),
+    )
 
 
 def _send(row: Mapping[str, Any]) -> Iterable[Moment]:

@@ -90,7 +90,7 @@ class Broker:
         handlers: dict[int, Handler] = {}
         self._server = Server(
             handlers,
-            "0.0.0.0",  # noqa: S104 - a broker serves its network; brokerIP1 is what clients are told
+            config.bind_address,
             config.listen_port,
             on_lost=self._lost,
             idle_s=config.server_channel_max_idle_time_seconds,

@@ -42,6 +42,8 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=_camel):
     """The address that clients are told; empty: the one this machine uses towards others."""
     broker_ip2: str = ""
     """The address that slaves are told; empty: as brokerIP1."""
+    bind_address: str = "0.0.0.0"  # noqa: S104 - servers of a cluster serve their network
+    """Where to listen; a key of 5.x."""
     listen_port: int = 10911
     """Where clients connect; 0 takes a free port."""
     namesrv_addr: str = msgspec.field(default_factory=lambda: os.environ.get("NAMESRV_ADDR", ""))

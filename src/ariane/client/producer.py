@@ -93,7 +93,7 @@ class Producer:
         three there is one attempt, otherwise 1 + `retries`.
         """
         sender = self._running()
-        out = sending.outgoing(message, self._instance.make_id(), self._settings)
+        out = sending.outgoing(message, message.message_id or self._instance.make_id(), self._settings)
         if queue is None and (order_key is not None or selector is not None):
             queue = self._chosen(await sender.queues(message.topic), message, order_key, selector)
         return await sender.send(out, queue)
@@ -111,7 +111,9 @@ class Producer:
     async def send_one_way(self, message: Message, *, queue: MessageQueue | None = None) -> None:
         """Send and do not wait for an answer: what goes wrong at the broker is not known here."""
         sender = self._running()
-        await sender.send_one_way(sending.outgoing(message, self._instance.make_id(), self._settings), queue)
+        await sender.send_one_way(
+            sending.outgoing(message, message.message_id or self._instance.make_id(), self._settings), queue
+        )
 
     async def queues(self, topic: str) -> tuple[MessageQueue, ...]:
         """Queues that `topic` may be sent to."""

@@ -101,7 +101,7 @@ def outgoing_batch(messages: Sequence[Message], make_id: Callable[[], str], sett
     _check_topic(first.topic)
     if first.topic.startswith(RETRY_PREFIX):
         raise MessageRefused(f"{first.topic}: retry topics take no batches")
-    ids = [make_id() for _ in messages]
+    ids = [message.message_id or make_id() for message in messages]
     entries = []
     for message, message_id in zip(messages, ids, strict=True):
         if message.topic != first.topic:

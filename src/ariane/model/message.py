@@ -82,6 +82,8 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
 
     `keys` are the business keys it can be found by; `properties` are the application's own and may hold no name of
     RESERVED; `delay_level` counts from 1 (0: at once); `wait_stored` False asks the broker not to wait for flush or replica.
+    `message_id` is its unique id, empty: a new one with each send. Who sends a message again because no answer came gives it
+    the same id again: it may be stored twice, and consumers and traces can still tell that it is one message.
     """
 
     topic: str
@@ -92,6 +94,7 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
     flag: int = 0
     delay_level: int = 0
     wait_stored: bool = True
+    message_id: str = ""
 
 
 class MessageQueue(msgspec.Struct, frozen=True, order=True):

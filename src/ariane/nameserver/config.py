@@ -13,6 +13,8 @@ from ariane.protocol import java_properties
 class NameServerConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """Defaults are those of 4.9.4."""
 
+    bind_address: str = "0.0.0.0"  # noqa: S104 - servers of a cluster serve their network
+    """Where to listen; a key of 5.x."""
     listen_port: int = 9876
     """Where brokers and clients connect; 0 takes a free port."""
     kv_config_path: str = msgspec.field(default_factory=lambda: str(Path.home() / "namesrv" / "kvConfig.json"))

@@ -25,6 +25,7 @@ log = logging.getLogger("ariane.nameserver")
 
 SCAN_S = 10.0
 SCAN_FIRST_S = 5.0
+ANY_ADDRESS = "0.0.0.0"  # noqa: S104 - compared with, not listened on
 
 
 class NameServer:
@@ -43,13 +44,14 @@ class NameServer:
         handlers: dict[int, Handler] = Handlers(self._routes, kv, config, self._monotonic_ms).table()
         self._server = Server(
             handlers,
-            "0.0.0.0",  # noqa: S104 - a name server serves its network
+            config.bind_address,
             config.listen_port,
             on_lost=self._lost,
             idle_s=config.server_channel_max_idle_time_seconds,
         )
         await self._server.__aenter__()
-        self.addr = f"{local_ip()}:{self._server.port}"
+        ip = local_ip() if config.bind_address == ANY_ADDRESS else config.bind_address
+        self.addr = f"{ip}:{self._server.port}"
         self._tasks.every(SCAN_S, self._expire, "forget silent brokers", first_s=SCAN_FIRST_S)
         log.info("name server serves at port %d", self._server.port)
         return self

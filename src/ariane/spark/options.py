@@ -49,11 +49,9 @@ def parse(options: Mapping[str, str]) -> SourceOptions:
     """ConfigError names the option and what to write instead. Unknown options are refused: they are mistyped ones."""
     texts = {ALIASES.get(name.lower(), name.lower()): text.strip() for name, text in options.items()}
     known = {name.replace("_", ""): name for name in SourceOptions.__struct_fields__}
-    for name in texts:
+    for name, text in texts.items():
         if name not in known:
-            raise ConfigError(
-                name, texts[name], f"is no option of the rocketmq source; it has {', '.join(sorted(known))}"
-            )
+            raise ConfigError(name, text, f"is no option of the rocketmq source; it has {', '.join(sorted(known))}")
     for needed in ("namesrv", "topic"):
         if not texts.get(needed):
             raise ConfigError(needed, "", f'is needed: .option("{needed}", …)')

@@ -138,7 +138,7 @@ class Cluster:
         return Pulled(answer.code, answer.body, at.next_begin_offset, at.min_offset, at.max_offset)
 
     def retry(self, what: str, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """What `work` returns for the arguments; tried again while servers are away. The last error, with `what`, when they stay away."""
+        """What `work` returns; tried again while servers are away. The last error, with `what`, when they stay away."""
         for left in range(self._options.retries, -1, -1):
             try:
                 return work(*args, **kwargs)

@@ -120,7 +120,7 @@ class SystemDisk:
 
     def size(self, path: str) -> int | None:
         try:
-            return os.stat(path).st_size
+            return os.stat(path).st_size  # noqa: PTH116
         except FileNotFoundError:
             return None
 

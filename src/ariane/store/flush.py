@@ -62,7 +62,7 @@ class Flush(NamedTuple):
             return  # as above
 
 
-class _naming:  # noqa: N801 (reads as a keyword)
+class _naming:
     """Put the path into an OSError that has none."""
 
     def __init__(self, path: str) -> None:

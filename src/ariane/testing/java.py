@@ -233,7 +233,7 @@ def _server(
 ) -> Iterator[Server]:
     path = _configure_logs(home) / "server.conf"
     path.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
-    output = (home / "output.log").open("a")
+    output = (home / "output.log").open("w")
     java = [*jvm_args, f"-Drocketmq.home.dir={home}", f"-Duser.home={home}"]
     process = _spawn([*java, "-cp", classpath(), main, "-c", str(path)], output)
     server = Server(f"127.0.0.1:{port}", process)

@@ -15,6 +15,7 @@ import org.apache.rocketmq.common.message.MessageExt;
 /** Prints messages until `count` came (0: until it is stopped) or time is over (status 3): namesrv topic group expression count seconds [name=value ...]. */
 public final class Consume {
     public static void main(String[] args) throws Exception {
+        Json.endAtFirstError();
         Map<String, String> options = Produce.options(args, 6);
         int count = Integer.parseInt(args[4]);
         CountDownLatch left = new CountDownLatch(count == 0 ? Integer.MAX_VALUE : count);

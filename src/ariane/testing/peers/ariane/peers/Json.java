@@ -11,6 +11,14 @@ import org.apache.rocketmq.common.message.MessageExt;
 final class Json {
     private final Map<String, Object> members = new LinkedHashMap<>();
 
+    /** A client's threads would keep a program alive whose main thread has failed. */
+    static void endAtFirstError() {
+        Thread.setDefaultUncaughtExceptionHandler((thread, error) -> {
+            error.printStackTrace();
+            Runtime.getRuntime().halt(2);
+        });
+    }
+
     Json put(String name, Object value) {
         members.put(name, value);
         return this;

@@ -13,6 +13,7 @@ import org.apache.rocketmq.common.message.Message;
 /** Sends `count` messages and prints one JSON line for each: namesrv topic group count [name=value ...]. */
 public final class Produce {
     public static void main(String[] args) throws Exception {
+        Json.endAtFirstError();
         String topic = args[1];
         int count = Integer.parseInt(args[3]);
         Map<String, String> options = options(args, 4);

@@ -9,6 +9,7 @@ import org.apache.rocketmq.common.message.MessageQueue;
 /** Prints every message of all queues of a topic: namesrv topic. */
 public final class PullAll {
     public static void main(String[] args) throws Exception {
+        Json.endAtFirstError();
         DefaultMQPullConsumer consumer = new DefaultMQPullConsumer("PullAll");
         consumer.setNamesrvAddr(args[0]);
         consumer.start();

@@ -1,0 +1,37 @@
+"""`ariane broker`: one broker in the foreground. [mqbroker]"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def broker(
+    config_file: Annotated[Path | None, typer.Option("-c", "--configFile", help="A broker.conf of RocketMQ.")] = None,
+    namesrv: Annotated[
+        str | None, typer.Option("-n", "--namesrvAddr", help="Name servers, host:port joined by ';'.")
+    ] = None,
+    port: Annotated[int | None, typer.Option("--port", help="Listen here in place of listenPort; 0: any.")] = None,
+    print_config: Annotated[bool, typer.Option("-p", "--printConfigItem", help="Print the settings and end.")] = False,
+    log_file: Annotated[Path | None, typer.Option("--log", help="Log to this file, not to standard error.")] = None,
+    until_stdin_closes: Annotated[bool, typer.Option(hidden=True)] = False,
+) -> None:
+    """Run a broker until SIGINT or SIGTERM. Keys of the file that have no effect are told on standard error."""
+    import msgspec
+
+    from ariane.broker import config as settings
+    from ariane.broker.broker import Broker
+    from ariane.cli import serve
+
+    config, remarks = settings.load(config_file) if config_file else (settings.BrokerConfig(), [])
+    serve.report(remarks, config_file)
+    if namesrv is not None:
+        config = msgspec.structs.replace(config, namesrv_addr=namesrv)
+    if port is not None:
+        config = msgspec.structs.replace(config, listen_port=port)
+    if print_config:
+        serve.print_settings(settings.texts(config))
+        return
+    serve.serve(lambda: Broker(config), log_file=log_file, until_stdin_closes=until_stdin_closes)

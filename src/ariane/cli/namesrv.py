@@ -1,0 +1,32 @@
+"""`ariane namesrv`: one name server in the foreground. [mqnamesrv]"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def namesrv(
+    config_file: Annotated[Path | None, typer.Option("-c", "--configFile", help="A namesrv.conf of RocketMQ.")] = None,
+    port: Annotated[int | None, typer.Option("--port", help="Listen here in place of listenPort; 0: any.")] = None,
+    print_config: Annotated[bool, typer.Option("-p", "--printConfigItem", help="Print the settings and end.")] = False,
+    log_file: Annotated[Path | None, typer.Option("--log", help="Log to this file, not to standard error.")] = None,
+    until_stdin_closes: Annotated[bool, typer.Option(hidden=True)] = False,
+) -> None:
+    """Run a name server until SIGINT or SIGTERM. Keys of the file that have no effect are told on standard error."""
+    import msgspec
+
+    from ariane.cli import serve
+    from ariane.nameserver import config as settings
+    from ariane.nameserver.server import NameServer
+
+    config, remarks = settings.load(config_file) if config_file else (settings.NameServerConfig(), [])
+    serve.report(remarks, config_file)
+    if port is not None:
+        config = msgspec.structs.replace(config, listen_port=port)
+    if print_config:
+        serve.print_settings(settings.texts(config))
+        return
+    serve.serve(lambda: NameServer(config), log_file=log_file, until_stdin_closes=until_stdin_closes)

@@ -1,0 +1,99 @@
+"""PUBLIC: a name server and a broker in this process, on free ports of 127.0.0.1, for the tests of applications.
+
+    async with cluster(tmp_path) as servers:                      # in the running loop
+        async with Producer("g", servers.namesrv) as producer: ...
+
+    with cluster_in_thread(tmp_path) as servers:                  # for tests without a loop: it gets a thread of its own
+        ...
+
+The store lies in the directory that is given, or in a temporary one that is removed. The pytest fixture `ariane_cluster`
+(ariane.testing.plugin) is `cluster_in_thread` in the test's tmp_path.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import tempfile
+import threading
+from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ariane.broker.broker import Broker
+from ariane.broker.config import BrokerConfig
+from ariane.nameserver.config import NameServerConfig
+from ariane.nameserver.server import NameServer
+
+LOOPBACK = "127.0.0.1"
+START_S = 30.0
+SMALL_FILES = {"mapped_file_size_commit_log": 16 * 1024 * 1024, "mapped_file_size_consume_queue": 60_000}
+
+
+class Servers(NamedTuple):
+    """Addresses of what runs, and where the broker keeps its store."""
+
+    namesrv: str
+    broker: str
+    store: Path
+
+
+@contextlib.asynccontextmanager
+async def cluster(home: Path | None = None, **settings: Any) -> AsyncIterator[Servers]:
+    """A name server and a broker until the block ends. `settings` are fields of BrokerConfig."""
+    with contextlib.ExitStack() as directories:
+        if home is None:
+            home = Path(directories.enter_context(tempfile.TemporaryDirectory(prefix="ariane-cluster-")))
+        names = NameServerConfig(bind_address=LOOPBACK, listen_port=0, kv_config_path=str(home / "kvConfig.json"))
+        async with NameServer(names) as name_server:
+            namesrv = f"{LOOPBACK}:{name_server.addr.rpartition(':')[2]}"
+            values = {
+                **SMALL_FILES,
+                "broker_name": "broker-a",
+                "bind_address": LOOPBACK,
+                "broker_ip1": LOOPBACK,
+                "listen_port": 0,
+                "store_path_root_dir": str(home / "store"),
+                "namesrv_addr": namesrv,
+                **settings,
+            }
+            async with Broker(BrokerConfig(**values)) as broker:
+                yield Servers(namesrv, broker.addr, home / "store")
+
+
+@contextlib.contextmanager
+def cluster_in_thread(home: Path | None = None, **settings: Any) -> Iterator[Servers]:
+    """As `cluster`, with an event loop in a thread of its own. What fails while starting or stopping is raised here."""
+    started: Future[Servers] = Future()
+    stop: Future[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = Future()
+    faults: list[BaseException] = []
+
+    async def run() -> None:
+        told = asyncio.Event()
+        stop.set_result((asyncio.get_running_loop(), told))
+        async with cluster(home, **settings) as servers:
+            started.set_result(servers)
+            await told.wait()
+
+    def main() -> None:
+        try:
+            asyncio.run(run())
+        except BaseException as error:  # noqa: BLE001 - raised again in the thread that waits
+            if started.done():
+                faults.append(error)
+            else:
+                started.set_exception(error)
+
+    thread = threading.Thread(target=main, name="ariane-cluster", daemon=True)
+    thread.start()
+    try:
+        yield started.result(START_S)
+    finally:
+        loop, told = stop.result(START_S)
+        if thread.is_alive():
+            with contextlib.suppress(RuntimeError):  # the loop may end by itself between the two lines
+                loop.call_soon_threadsafe(told.set)
+        thread.join(START_S)
+    if faults:
+        raise faults[0]

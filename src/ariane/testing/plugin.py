@@ -1,0 +1,25 @@
+"""PUBLIC: pytest fixtures, there for every project that has Ariane installed.
+
+def test_orders(ariane_cluster):
+    run_my_application(namesrv=ariane_cluster.namesrv)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from ariane.testing.cluster import Servers
+
+
+@pytest.fixture
+def ariane_cluster(tmp_path: Path) -> Iterator[Servers]:
+    """A name server and a broker of this test's own: .namesrv, .broker, .store. They run in a thread beside the test."""
+    from ariane.testing.cluster import cluster_in_thread  # servers are loaded by tests that use them
+
+    with cluster_in_thread(tmp_path) as servers:
+        yield servers

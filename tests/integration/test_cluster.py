@@ -1,0 +1,64 @@
+"""The public test cluster: an application's test sends and receives through it, with and without a loop of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from ariane.client.producer import Producer
+from ariane.client.push_consumer import PushConsumer
+from ariane.errors import ConfigError
+from ariane.model.message import Message, ReceivedMessage
+from ariane.testing.cluster import cluster, cluster_in_thread
+from ariane.testing.plugin import ariane_cluster
+
+__all__ = ["ariane_cluster"]  # the fixture, whether or not the package is installed with its entry points
+
+
+async def there_and_back(namesrv: str, bodies: list[bytes]) -> list[bytes]:
+    got: list[bytes] = []
+    everything = asyncio.Event()
+
+    async def listener(messages: Sequence[ReceivedMessage]) -> None:
+        got.extend(message.body for message in messages)
+        if len(got) >= len(bodies):
+            everything.set()
+
+    async with Producer("p", namesrv) as producer:
+        for body in bodies:
+            await producer.send(Message(topic="t", body=body), order_key="one queue")
+        async with PushConsumer("g", namesrv, {"t": "*"}, listener, start="first", orderly=True), asyncio.timeout(30):
+            await everything.wait()
+    return got
+
+
+def test_in_the_running_loop(tmp_path: Path):
+    async def main() -> list[bytes]:
+        async with cluster(tmp_path) as servers:
+            return await there_and_back(servers.namesrv, [b"1", b"2", b"3"])
+
+    assert asyncio.run(main()) == [b"1", b"2", b"3"]
+
+
+def test_the_fixture_gives_a_cluster_in_a_thread(ariane_cluster, tmp_path: Path):
+    assert asyncio.run(there_and_back(ariane_cluster.namesrv, [b"1", b"2"])) == [b"1", b"2"]
+    assert ariane_cluster.store.is_relative_to(tmp_path)
+    assert list((ariane_cluster.store / "commitlog").iterdir())
+
+
+def test_the_thread_and_the_ports_are_free_afterwards(tmp_path: Path):
+    with cluster_in_thread(tmp_path) as servers:
+        host, _, port = servers.broker.rpartition(":")
+    assert not [thread for thread in threading.enumerate() if thread.name == "ariane-cluster"]
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection((host, int(port)), timeout=5)
+
+
+def test_a_setting_that_cannot_be_used_is_raised_where_the_block_begins(tmp_path: Path):
+    with pytest.raises(ConfigError, match="flushDiskType"), cluster_in_thread(tmp_path, flush_disk_type="SOMETIMES"):
+        pass

@@ -1,0 +1,41 @@
+"""The arrows between packages, checked by import-linter with the contracts of .importlinter, and that they can fail."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+pytest.importorskip("importlinter")
+
+
+def lint(directory: Path, source: Path) -> subprocess.CompletedProcess[str]:
+    run = f"lint_imports(config_filename={str(ROOT / '.importlinter')!r}, no_cache=True)"
+    program = f"import sys; sys.path.insert(0, {str(source)!r}); from importlinter.cli import lint_imports; sys.exit({run})"
+    return subprocess.run(
+        [sys.executable, "-c", program], cwd=directory, capture_output=True, text=True, check=False, timeout=120
+    )
+
+
+def test_every_contract_is_kept():
+    done = lint(ROOT, ROOT / "src")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "0 broken" in done.stdout
+
+
+def test_an_arrow_back_is_found(tmp_path: Path):
+    """The contracts on a copy of the packages in which the store imports the broker."""
+    copy = tmp_path / "ariane"
+    for path in (ROOT / "src" / "ariane").rglob("*.py"):
+        target = copy / path.relative_to(ROOT / "src" / "ariane")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(path.read_text(encoding="utf-8"), encoding="utf-8")
+    with (copy / "store" / "segments.py").open("a", encoding="utf-8") as source:
+        source.write("\nimport ariane.broker.broker\n")
+    done = lint(tmp_path, tmp_path)
+    assert done.returncode != 0
+    assert "ariane.store.segments -> ariane.broker.broker" in done.stdout, done.stdout + done.stderr

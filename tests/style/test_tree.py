@@ -1,0 +1,130 @@
+"""The rules of the house that no linter knows: names of packages, a docstring at each head, lengths, what no file may say."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = ROOT / "src" / "ariane"
+MODULES = sorted(PACKAGE.rglob("*.py"))
+BYTES_MAX = 1_000_000  # larger things are made, not kept
+LINES_MAX = 500  # mostly under 400; a file that needs more is two files
+
+# Names that say nothing about what lies inside.
+EMPTY_NAMES = {"utils", "util", "common", "helpers", "helper", "base", "misc", "shared", "core", "lib"}
+EMPTY_SUFFIXES = ("Impl", "Manager", "Helper", "Wrapper", "Util", "Utils", "Factory", "Processor")
+
+# Paths and hosts of one machine, and lines about who wrote a line. Written in parts, so that this file passes.
+FORBIDDEN = re.compile(
+    "|".join(
+        (
+            r"/" + r"work/",
+            r"/" + r"home/[a-z]",
+            r"/" + r"Users/",
+            r"/" + r"opt/wheels",
+            r"(?i:co-authored" + r"-by)",
+            r"files\.python" + r"hosted\.org",
+            r"--(?:extra-)?index" + r"-url",
+        )
+    )
+)
+
+
+def kept_files() -> list[Path]:
+    """Files that git keeps or would keep; of a tree without git, all but what tools leave behind."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT,
+        capture_output=True,
+        check=False,
+    )
+    if listed.returncode == 0:
+        files = [ROOT / name.decode() for name in listed.stdout.split(b"\0") if name]
+    else:
+        files = [p for p in ROOT.rglob("*") if not any(part.startswith(".") for part in p.relative_to(ROOT).parts[:-1])]
+    return sorted(p for p in files if p.is_file())
+
+
+def texts() -> list[tuple[Path, str]]:
+    found = []
+    for path in kept_files():
+        try:
+            found.append((path, path.read_text(encoding="utf-8")))
+        except UnicodeDecodeError:
+            continue  # captured bytes
+    return found
+
+
+def shown(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def test_no_file_names_a_machine_or_an_author():
+    seen = texts()
+    assert len(seen) > 100, "the list of files is not the repository's"
+    faults = [
+        f"{shown(path)}:{number}: {match.group()}"
+        for path, text in seen
+        for number, line in enumerate(text.splitlines(), 1)
+        if (match := FORBIDDEN.search(line))
+    ]
+    assert faults == []
+
+
+def test_the_rule_finds_what_it_forbids():
+    assert FORBIDDEN.search("see /" + "work/main/x")
+    assert FORBIDDEN.search("Co-Authored" + "-By: someone")
+    assert not FORBIDDEN.search("a workload at home/work")
+
+
+def test_no_package_or_module_has_an_empty_name():
+    assert [shown(path) for path in PACKAGE.rglob("*") if path.stem in EMPTY_NAMES] == []
+
+
+def test_no_class_has_an_empty_suffix():
+    faults = [
+        f"{shown(path)}: {node.name}"
+        for path in MODULES
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ClassDef) and node.name.endswith(EMPTY_SUFFIXES)
+    ]
+    assert faults == []
+
+
+@pytest.mark.parametrize("path", MODULES, ids=shown)
+def test_every_module_says_what_it_is_and_stays_readable(path: Path):
+    text = path.read_text(encoding="utf-8")
+    assert ast.get_docstring(ast.parse(text)), "a docstring at its head says what it is"
+    assert len(text.splitlines()) <= LINES_MAX
+
+
+def test_every_package_has_an_init():
+    packages = {path.parent for path in MODULES}
+    assert [shown(package) for package in packages if not (package / "__init__.py").exists()] == []
+
+
+def test_nothing_large_is_kept():
+    assert [shown(path) for path in kept_files() if path.stat().st_size > BYTES_MAX] == []
+
+
+def test_servers_run_nothing_and_unpickle_nothing():
+    """CVE-2023-33246 and its kind: a server that cannot start a program cannot be made to."""
+    servers = ("broker", "nameserver", "net", "store", "protocol", "client", "filter", "model")
+    forbidden = {"subprocess", "pickle", "marshal", "shelve", "multiprocessing"}
+    faults = []
+    for path in (p for p in MODULES if p.relative_to(PACKAGE).parts[0] in servers):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            names: list[str] = []
+            if isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom) and node.module:
+                names = [node.module]
+            elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("eval", "exec"):
+                names = [node.func.id]
+            faults += [f"{shown(path)}: {n}" for n in names if n.split(".")[0] in forbidden or n in ("eval", "exec")]
+    assert faults == []

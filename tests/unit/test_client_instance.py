@@ -1,0 +1,133 @@
+"""What clients of one instance share: heartbeats to whom, notifications to whom."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+from client_script import Script, instance, name_server, raising, route
+
+from ariane.client.instance import Instance, Part
+from ariane.errors import ClientClosed, ConnectionLost, HeaderError
+from ariane.net.connection import Peer
+from ariane.protocol.codes import RequestCode
+from ariane.protocol.command import Command
+from ariane.protocol.requests.clients import ConsumerData
+from ariane.protocol.requests.routing import BrokerData, QueueData, TopicRoute
+
+BEAT = RequestCode.HEART_BEAT
+WITH_SLAVE = TopicRoute(
+    broker_datas=(BrokerData({0: "m:1", 1: "s:1"}, "a"),), queue_datas=(QueueData("a", 6, 4, 0, 4),)
+)
+
+
+def script(**topics: TopicRoute) -> Script:
+    return Script({RequestCode.GET_ROUTEINFO_BY_TOPIC: name_server(topics), RequestCode.UNREGISTER_CLIENT: beat})
+
+
+def beat(asked) -> Command:
+    return Command(0)
+
+
+async def beats() -> None:
+    """Let what was started in the background get its turns."""
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+def part(group: str, woken: list[str]) -> Part:
+    return Part(
+        describe=lambda: ConsumerData(group_name=group),
+        topics=lambda: ["T"],
+        members_changed=lambda: woken.append(group),
+        routes_changed=woken.extend,
+    )
+
+
+def test_producers_beat_to_masters_and_consumers_to_all():
+    peers = script(T=WITH_SLAVE)
+
+    async def play():
+        made = instance(peers)
+        await made.routes.queues_to_read("T")
+        await made.heartbeat()
+        assert peers.of(BEAT) == []  # nobody is here
+        made.join_producer("p")
+        await made.heartbeat()
+        assert [one.addr for one in peers.of(BEAT)] == ["m:1"]
+        made.join_consumer("c", part("c", []))
+        await made.heartbeat()
+        assert sorted(one.addr for one in peers.of(BEAT)[1:]) == ["m:1", "s:1"]
+        data = json.loads(peers.of(BEAT)[-1].body)
+        assert data["clientID"] == made.client_id
+        assert [one["groupName"] for one in data["producerDataSet"]] == ["p"]
+        assert [one["groupName"] for one in data["consumerDataSet"]] == ["c"]
+        await made.leave(consumer_group="c")
+        assert sorted(one.addr for one in peers.of(RequestCode.UNREGISTER_CLIENT)) == ["m:1", "s:1"]
+        await made.heartbeat()
+        assert peers.of(BEAT)[-1].addr == "m:1"
+
+    asyncio.run(play())
+
+
+def test_a_dead_broker_does_not_keep_the_others_from_their_heartbeat():
+    peers = script(T=route("a", "b"))
+
+    async def play():
+        made = instance(peers)
+        await made.routes.queues_to_read("T")
+        made.join_producer("p")
+        peers.answers[BEAT] = raising(ConnectionLost("x", "refused"))
+        await made.heartbeat()
+        assert sorted(one.addr for one in peers.of(BEAT)) == ["a:1", "b:1"]
+
+    asyncio.run(play())
+
+
+def test_a_refresh_tells_of_changes_and_meets_new_brokers_once():
+    topics = {"T": route("a")}
+    peers = script()
+    peers.answers[RequestCode.GET_ROUTEINFO_BY_TOPIC] = name_server(topics)
+    woken: list[str] = []
+
+    async def play():
+        made = instance(peers)
+        made.join_consumer("c", part("c", woken))
+        for _ in range(3):
+            await made.refresh_routes()
+            await beats()
+        assert woken == ["T"]
+        assert [one.addr for one in peers.of(BEAT)] == ["a:1"]
+        topics["T"] = route("a", "b")
+        await made.refresh_routes()
+        await beats()
+        assert woken == ["T", "T"]
+        assert [one.addr for one in peers.of(BEAT)] == ["a:1", "b:1"]
+
+    asyncio.run(play())
+
+
+def test_a_notification_wakes_its_group_and_no_other():
+    woken: list[str] = []
+    made = instance(script())
+    made.join_consumer("one", part("one", woken))
+    made.join_consumer("two", part("two", woken))
+    peer = Peer(1, "127.0.0.1", 1)
+    for group in ("two", "unknown"):
+        command = Command(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, fields={"consumerGroup": group})
+        assert made._members_changed(command, peer) is None
+    assert woken == ["two"]
+    with pytest.raises(HeaderError):
+        made._members_changed(Command(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, fields={}), peer)
+
+
+def test_two_instances_of_one_process_have_two_ids():
+    first, second = Instance("a:1"), Instance("a:1")
+    assert first.client_id != second.client_id
+    assert first.make_id() != second.make_id()
+
+
+def test_an_instance_that_is_not_open_says_so():
+    with pytest.raises(ClientClosed):
+        _ = Instance("a:1").peers
