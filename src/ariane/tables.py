@@ -85,7 +85,11 @@ JOURNEYS = Table(
     "One row per message and consumer group; one with a null group for a message that nobody is known to have consumed.",
     (
         Column("message_id", "STRING", "unique id of the message"),
-        Column("consumer_group", "STRING", "null: no consumption is known"),
+        Column(
+            "consumer_group",
+            "STRING",
+            "null: no consumption is known, or (attempts not null) the client's version does not trace its group",
+        ),
         Column("topic", "STRING", "null when the send left no trace"),
         Column("keys", "STRING", "business keys, joined by blanks"),
         Column("tags", "STRING", ""),
@@ -98,7 +102,11 @@ JOURNEYS = Table(
         Column("stored_at", "TIMESTAMP", "when that answer came: stored no later than this, by the producer's clock"),
         Column("sends", "BIGINT", "how many sends of this id left a trace"),
         Column("sent_ok", "BOOLEAN", "whether one of them succeeded; null when none left a trace"),
-        Column("delivered_at", "TIMESTAMP", "consumer's clock, first call of the listener"),
+        Column(
+            "delivered_at",
+            "TIMESTAMP",
+            "consumer's clock, first call of the listener: its own record, else its end less its cost",
+        ),
         Column(
             "queueing_ms",
             "BIGINT",

@@ -15,7 +15,9 @@ pytest.importorskip("importlinter")
 
 def lint(directory: Path, source: Path) -> subprocess.CompletedProcess[str]:
     run = f"lint_imports(config_filename={str(ROOT / '.importlinter')!r}, no_cache=True)"
-    program = f"import sys; sys.path.insert(0, {str(source)!r}); from importlinter.cli import lint_imports; sys.exit({run})"
+    program = (
+        f"import sys; sys.path.insert(0, {str(source)!r}); from importlinter.cli import lint_imports; sys.exit({run})"
+    )
     return subprocess.run(
         [sys.executable, "-c", program], cwd=directory, capture_output=True, text=True, check=False, timeout=120
     )

@@ -41,8 +41,8 @@ def test_each_layout_has_its_number_of_fields_and_reads_back(event: object, fiel
 
 
 def test_the_text_is_javas_to_the_letter() -> None:
-    pub = "Pub\x011700000000000\x01DefaultRegion\x01P\x01T\x01ID1\x01a\x01k1 k2\x0110.0.0.1:10911\x015\x013\x010\x01OFF1\x01true\x02"
-    assert trace.encode(PUB) == pub
+    pub = "Pub|1700000000000|DefaultRegion|P|T|ID1|a|k1 k2|10.0.0.1:10911|5|3|0|OFF1|true"
+    assert trace.encode(PUB) == pub.replace("|", "\x01") + "\x02"
     assert trace.encode(BEFORE) == "SubBefore\x011\x01null\x01G\x01R\x01ID1\x010\x01null\x02"
     assert trace.encode(AFTER) == "SubAfter\x01R\x01ID1\x017\x01false\x01k\x014\x019\x01G\x02"
 

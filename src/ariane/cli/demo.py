@@ -16,7 +16,7 @@ from pathlib import Path
 
 import typer
 
-from ariane.admin import published
+from ariane.admin import published, topics
 from ariane.cli.demo_ledger import STEPS, Ledger, faults, report
 from ariane.client.config import TraceSettings
 from ariane.client.producer import Producer
@@ -25,13 +25,16 @@ from ariane.clock import SYSTEM_CLOCK
 from ariane.errors import ArianeError
 from ariane.model import ids
 from ariane.model.message import Message, ReceivedMessage
+from ariane.net.client import Connections
 from ariane.tables import JOURNEYS
 
 TOPIC = "orders"
+QUEUES = 4
 GROUPS = ("stock", "billing")
 ORDERS = 1_000
 AT_ONCE = 32  # orders on their way at the same time
-SAY_EVERY_S = 3.0
+STEP_S = 0.05  # between the steps of an order: long enough to watch, and to kill the broker meanwhile
+SAY_EVERY_S = 2.0
 RETRY_S = 0.2
 SEND_S = 120.0  # a broker that was killed is back long before
 CONSUME_S = 120.0
@@ -45,9 +48,7 @@ async def judged(namesrv: str, tables: Path | None, say: Say) -> None:
     """The whole demo. Prints the report as the last line; exit status 1 when something is not as it has to be."""
     ledger = Ledger(GROUPS)
     async with AsyncExitStack() as clients:
-        producer = await clients.enter_async_context(Producer("shop", namesrv, trace=TRACED))
-        for group in GROUPS:
-            await clients.enter_async_context(_consumer(group, namesrv, ledger))
+        producer = await _open_clients(clients, namesrv, ledger)
         say(f"sending   {ORDERS:,} orders of {len(STEPS)} steps")
         await _while_saying(_send_orders(producer, ledger, range(ORDERS)), ledger, say)
         complete = await _until(lambda: ledger.lost == 0, CONSUME_S)
@@ -73,9 +74,7 @@ async def endless(namesrv: str, tables: Path | None, say: Say, stop: asyncio.Eve
     """Orders for ever, a few a second."""
     ledger = Ledger(GROUPS)
     async with AsyncExitStack() as clients:
-        producer = await clients.enter_async_context(Producer("shop", namesrv, trace=TRACED))
-        for group in GROUPS:
-            await clients.enter_async_context(_consumer(group, namesrv, ledger))
+        producer = await _open_clients(clients, namesrv, ledger)
         say("demo      sending orders; Ctrl-C stops everything; `ariane trace --key ORDER-17` shows a timeline")
         sending = asyncio.ensure_future(_send_for_ever(producer, ledger))
         while not stop.is_set() and not sending.done():
@@ -85,6 +84,16 @@ async def endless(namesrv: str, tables: Path | None, say: Say, stop: asyncio.Eve
         sending.cancel()
         await asyncio.wait([sending])
     say("stopping")
+
+
+async def _open_clients(clients: AsyncExitStack, namesrv: str, ledger: Ledger) -> Producer:
+    """A producer and a consumer of each group. The topic is made first, so that nobody waits for a route to it."""
+    async with Connections() as peers:
+        await topics.create_everywhere(peers, namesrv, TOPIC, QUEUES)
+    producer = await clients.enter_async_context(Producer("shop", namesrv, trace=TRACED))
+    for group in GROUPS:
+        await clients.enter_async_context(_consumer(group, namesrv, ledger))
+    return producer
 
 
 def _consumer(group: str, namesrv: str, ledger: Ledger) -> PushConsumer:
@@ -134,6 +143,7 @@ async def _send_order(producer: Producer, ledger: Ledger, order: int) -> None:
                 except ArianeError:
                     await asyncio.sleep(RETRY_S)
         ledger.sent(order, step)
+        await asyncio.sleep(STEP_S)
 
 
 async def _while_saying(work: Awaitable[None], ledger: Ledger, say: Say) -> None:

@@ -4,7 +4,7 @@ HOME/                     ~/.ariane, $ARIANE_HOME, or --home; the demo makes one
   conf/  namesrv.conf broker.conf     written once, then yours
   store/                              the broker's, in RocketMQ's formats
   tables/  checkpoints/               the pipeline's
-  logs/                               namesrv.log broker.log pipeline.log and what they said before they could log
+  logs/                               up.log namesrv.log broker.log pipeline.err and what they said before they could log
   up.pid namesrv.pid broker.pid pipeline.pid
 """
 

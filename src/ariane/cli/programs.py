@@ -152,17 +152,28 @@ class Programs:
                 if self._stopping:
                     return
                 now = time.monotonic()
-                running.ends = [t for t in running.ends if now - t < RESTARTS_WITHIN_S] + [now]
-                ending = f"{name} (pid {running.process.pid}) ended: {_ending(running.process)}"
-                if len(running.ends) > RESTARTS_MAX:
-                    raise ProgramFailed(name, f"ended {len(running.ends)} times in a minute", self._tail(name))
-                self._say(f"{ending}; starting it again")
-                await asyncio.sleep(RESTART_PAUSE_S)
-                running.process, addr = await self._spawn(running.program)
+                self._say(f"{name} (pid {running.process.pid}) ended: {_ending(running.process)}; starting it again")
+                addr = await self._again(running)
                 self._say(f"{name} is back: pid {running.process.pid}  {addr}, {time.monotonic() - now:.2f} s later")
         except (ArianeError, OSError) as error:
             if not self.failed.done():
                 self.failed.set_exception(error)
+
+    async def _again(self, running: _Running) -> str:
+        """Start a program that ended, as often as it takes and RESTARTS_MAX allows."""
+        name = running.program.name
+        while True:
+            now = time.monotonic()
+            running.ends = [t for t in running.ends if now - t < RESTARTS_WITHIN_S] + [now]
+            if len(running.ends) > RESTARTS_MAX:
+                raise ProgramFailed(name, f"ended {len(running.ends)} times in a minute", self._tail(name))
+            await asyncio.sleep(RESTART_PAUSE_S)
+            try:
+                running.process, addr = await self._spawn(running.program)
+            except ProgramFailed as error:
+                self._say(f"{error}; starting it again")
+                continue
+            return addr
 
     async def _stop(self, running: _Running) -> None:
         if running.watcher is not None:

@@ -37,7 +37,7 @@ def serve(
     make: Callable[[], AbstractAsyncContextManager[Serving]], *, log_file: Path | None, until_stdin_closes: bool
 ) -> None:
     """Run the server that `make` makes. Returns once it has stopped in order."""
-    _log_to(log_file)
+    log_to(log_file)
     run_loop(_serve(make, until_stdin_closes))
 
 
@@ -87,7 +87,8 @@ def _stop_at_end_of_stdin(loop: asyncio.AbstractEventLoop, stop: Callable[[], No
         stop()
 
 
-def _log_to(file: Path | None) -> None:
+def log_to(file: Path | None) -> None:
+    """Have this process log to `file`, or to standard error."""
     handler: logging.Handler = logging.StreamHandler(sys.stderr)
     if file is not None:
         file.parent.mkdir(parents=True, exist_ok=True)

@@ -49,7 +49,10 @@ def trace(
             f"no message with {'key ' + key if key else f'id {message_id}'} in the traces until {known_until}"
         )
         raise typer.Exit(1)
-    console.print(_drawn(traces.timeline(found.rows)))
+    moments = traces.timeline(found.rows)
+    console.print(_drawn(moments))
+    for one, number in _numbers(moments).items():
+        console.print(f"#{number} {one}")
     messages = len({row["message_id"] for row in found.rows})
     groups = len({row["consumer_group"] for row in found.rows if row["consumer_group"]})
     console.print(f"{messages} messages, {groups} consumer groups; traces until {known_until}, times in UTC")
@@ -65,33 +68,39 @@ def _newest_tables() -> Path:
     return max(tables, key=lambda path: path.stat().st_mtime)
 
 
-def _drawn(moments: Iterable[Moment]) -> Table:
+def _drawn(moments: list[Moment]) -> Table:
+    """One line per moment, within 80 columns; messages are numbered, their ids stand below."""
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("time", "after", "message", "tag", "what", "group", "took", "where", ""):
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 1, 0, 0))
+    for name in ("time", "after", "#", "what", "group", "took", "where", "tag", ""):
         table.add_column(name, justify="right" if name in ("after", "took") else "left", no_wrap=name != "")
-    first = None
+    numbers = _numbers(moments)
     for moment in moments:
-        first = first or moment.at
         bad = moment.what not in ("sent", "stored", "delivered", "consumed")
         table.add_row(
             f"{moment.at:%H:%M:%S.%f}"[:-3],
-            _ms(moment.at - first),
-            f"…{moment.message_id[-8:]}",
-            moment.tags or "",
+            _ms(moment.at - moments[0].at),
+            str(numbers[moment.message_id]),
             Text(moment.what, style="bold red" if bad else ""),
             moment.group or "",
             "" if moment.cost is None else _ms(moment.cost),
             moment.where or "",
-            moment.note,
+            moment.tags or "",
+            "" if moment.what == "stored" else moment.note,
         )
     return table
 
 
+def _numbers(moments: Iterable[Moment]) -> dict[str, int]:
+    """Messages by number, in the order of their first moments."""
+    ids = dict.fromkeys(moment.message_id for moment in moments)
+    return {message_id: number for number, message_id in enumerate(ids, 1)}
+
+
 def _ms(span: timedelta) -> str:
-    return f"{span / timedelta(milliseconds=1):,.0f} ms"
+    return f"{span / timedelta(milliseconds=1):,.0f}ms"
 
 
 def _json_value(value: object) -> str:

@@ -40,6 +40,7 @@ def up(
         raise ConfigError("--exit", "", "goes with --demo")
     place = homes.held(home or homes.default_home()) if home or not demo else homes.temporary()
     with place as kept:
+        serve.log_to(kept / "logs" / "up.log")  # what the demo's clients tell
         serve.run_loop(_up(kept, demo, exit_after, _free(namesrv_port, demo), _free(broker_port, demo)))
 
 

@@ -1,11 +1,14 @@
 """Trace messages → trace_events and trace_rejects, in Spark's own functions: no row goes through Python.
 
 The layouts are those of `protocol.trace`; older clients write fewer fields, so every field is read with `get`, every number
-with `try_cast`: a record that lacks what its type needs is a reject with a reason, and hides no other record.
+with `try_cast`: a record that lacks what its type needs is a reject with a reason, and hides no other record. Nothing that
+a client can write may end the query, for it would end it again after every restart: bytes that are no UTF-8 (clients write
+in their platform's charset) are replaced, numbers and times that no column can hold are rejects.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import reduce
 
 from pyspark.sql import Column, DataFrame
@@ -19,12 +22,21 @@ RECORD_END = "\x02"
 # Least number of fields, the type's name included.
 FIELDS_MIN = {"Pub": 12, "SubBefore": 7, "SubAfter": 5, "EndTransaction": 13}
 
+# Fields that have to be numbers, in records that are long enough to have them. Java's times are long, the others int.
+TIMES = {"Pub": (1,), "SubBefore": (1,), "SubAfter": (7,), "EndTransaction": (1,)}
+NUMBERS = {"Pub": (9, 10, 11), "SubBefore": (6,), "SubAfter": (3, 6), "EndTransaction": (9,)}
+SUB_AFTER_TIMED = 9  # with fewer fields a SubAfter has neither time nor group
+TIME_MAX_MS = 253_402_300_799_999  # the last ms of the year 9999: later ones overflow readers' dates
+
+REASON_TYPE_MAX = 40  # of an unknown type's name in the reason; the record stands beside it in full
+
 
 def records(messages: DataFrame) -> DataFrame:
     """One row per record of each trace message: `f` its fields, and `type`, `n` (how many fields), `reason` (null: it can
     be read). `messages` has the columns of the source that are named below."""
+    text = F.make_valid_utf8(F.col("body").cast("string"))
     split = messages.select(
-        F.posexplode(F.split(F.decode("body", "UTF-8"), RECORD_END)).alias("record_index", "record"),
+        F.posexplode(F.split(text, RECORD_END)).alias("record_index", "record"),
         F.col("broker").alias("trace_broker"),
         F.col("queue_id").alias("trace_queue_id"),
         F.col("queue_offset").alias("trace_queue_offset"),
@@ -55,7 +67,12 @@ def _field(number: int) -> Column:
 
 
 def _number(number: int) -> Column:
-    return _field(number).try_cast("bigint")
+    return _field(number).try_cast("int")
+
+
+def _time_ms(number: int) -> Column:
+    ms = _field(number).try_cast("bigint")
+    return F.when(ms.between(0, TIME_MAX_MS), ms)
 
 
 def _is(*types: str) -> Column:
@@ -70,30 +87,42 @@ def _by_type(**values: Column) -> Column:
 
 def _reason() -> Column:
     """Why a record cannot be read; null when it can."""
-    numbers = {"Pub": (1, 9, 10, 11), "SubBefore": (1, 6), "SubAfter": (3,), "EndTransaction": (1, 9)}
-    short = reduce(lambda a, b: a | b, [_is(name) & (F.col("n") < least) for name, least in FIELDS_MIN.items()])
-    bad_number = reduce(
-        lambda a, b: a | b,
-        [_is(name) & _number(at).isNull() for name, places in numbers.items() for at in places],
+    short = _any(_is(name) & (F.col("n") < least) for name, least in FIELDS_MIN.items())
+    bad_number = _any(
+        _is(name) & (F.col("n") > at) & _number(at).isNull() for name, places in NUMBERS.items() for at in places
     )
+    timed = ~_is("SubAfter") | (F.col("n") >= SUB_AFTER_TIMED)
+    bad_time = _any(_is(name) & timed & _time_ms(at).isNull() for name, places in TIMES.items() for at in places)
+    message_id = _by_type(Pub=_field(5), SubBefore=_field(5), SubAfter=_field(2), EndTransaction=_field(5))
+    unknown = F.concat(F.lit("unknown record type "), F.substring("type", 1, REASON_TYPE_MAX))
     too_short = F.concat(F.col("type"), F.lit(" with "), F.col("n"), F.lit(" fields is too short"))
     return (
-        F.when(~_is(*FIELDS_MIN), F.concat(F.lit("unknown record type "), F.col("type")))
+        F.when(~_is(*FIELDS_MIN), unknown)
         .when(short, too_short)
-        .when(bad_number, F.concat(F.col("type"), F.lit(" with a number that is none")))
-        .when(_by_type(Pub=_field(5), SubBefore=_field(5), SubAfter=_field(2), EndTransaction=_field(5)).isNull(),
-              F.concat(F.col("type"), F.lit(" without a message id")))
-    )  # fmt: skip
+        .when(bad_number, F.concat(F.col("type"), F.lit(" with a number that is none, or out of range")))
+        .when(bad_time, F.concat(F.col("type"), F.lit(" with a time that is none, or out of range")))
+        .when(message_id.isNull(), F.concat(F.col("type"), F.lit(" without a message id")))
+    )
+
+
+def _any(conditions: Iterable[Column]) -> Column:
+    return reduce(lambda one, other: one | other, conditions)
+
+
+def _is_true(number: int) -> Column:
+    return F.coalesce(_field(number) == "true", F.lit(False))
 
 
 def _columns() -> dict[str, Column]:
     """Every column of TRACE_EVENTS, from the fields of its record."""
     many = F.col("n") >= 14  # a Pub with an offset id before its success flag
-    late = F.col("n") >= 9  # a SubAfter with time and group
-    ms = _by_type(Pub=_number(1), SubBefore=_number(1), SubAfter=F.when(late, _number(7)), EndTransaction=_number(1))
-    pub_success = F.when(many, _field(13) == "true").when(F.col("n") >= 13, _field(12) == "true").otherwise(F.lit(True))
+    late = F.col("n") >= SUB_AFTER_TIMED  # a SubAfter with time and group
+    ms = _by_type(
+        Pub=_time_ms(1), SubBefore=_time_ms(1), SubAfter=F.when(late, _time_ms(7)), EndTransaction=_time_ms(1)
+    )
+    pub_success = F.when(many, _is_true(13)).when(F.col("n") >= 13, _is_true(12)).otherwise(F.lit(True))
     pub_host = F.when(F.col("n") >= 15, _field(14))
-    before_host = F.when(late, _field(8))
+    before_host = F.when(F.col("n") >= 9, _field(8))
     return {
         "type": F.col("type"),
         "event_time": F.timestamp_millis(ms),
@@ -110,13 +139,13 @@ def _columns() -> dict[str, Column]:
         "cost_ms": _by_type(Pub=_number(10), SubAfter=_number(3)),
         "message_type": _by_type(Pub=_number(11), EndTransaction=_number(9)),
         "offset_message_id": _by_type(Pub=F.when(many, _field(12))),
-        "success": F.when(_is("Pub"), pub_success).when(_is("SubAfter"), _field(4) == "true"),
+        "success": F.when(_is("Pub"), pub_success).when(_is("SubAfter"), _is_true(4)),
         "request_id": _by_type(SubBefore=_field(4), SubAfter=_field(1)),
         "retry_times": _by_type(SubBefore=_number(6)),
         "context_code": _by_type(SubAfter=F.when(F.col("n") >= 7, _number(6))),
         "transaction_id": _by_type(EndTransaction=_field(10)),
         "transaction_state": _by_type(EndTransaction=_field(11)),
-        "from_check": _by_type(EndTransaction=_field(12) == "true"),
+        "from_check": _by_type(EndTransaction=_is_true(12)),
         "client_host": F.coalesce(_by_type(Pub=pub_host, SubBefore=before_host), F.col("born_host")),
         "trace_broker": F.col("trace_broker"),
         "trace_queue_id": F.col("trace_queue_id"),

@@ -21,7 +21,7 @@ RESULTS = {0: "success", 1: "timeout", 2: "exception", 3: "null", 4: "failed"}
 def journeys(events: DataFrame) -> DataFrame:
     """Rows with the columns of JOURNEYS."""
     joined = _sends(events).join(_consumptions(events), "message_id", "full_outer")
-    stored_at = F.timestamp_millis(F.unix_millis("sent_at") + F.col("send_cost_ms"))
+    stored_at = _plus_ms("sent_at", F.col("send_cost_ms"))
     waited = F.unix_millis("delivered_at") - F.unix_millis("stored_at")
     return (
         joined.withColumn("keys", F.coalesce("sent_keys", "consumed_keys"))
@@ -35,14 +35,15 @@ def journeys(events: DataFrame) -> DataFrame:
 def _sends(events: DataFrame) -> DataFrame:
     """One row per message id: the first send that succeeded, else the first that did not."""
     pubs = events.where("type = 'Pub'").withColumn("message_id", F.explode(F.split("message_id", ",")))
-    # Equal records are one send that was read twice; a retry has another time or another offset id.
-    distinct = pubs.dropDuplicates(["message_id", "event_time", "offset_message_id", "success"])
-    best = F.struct(~F.col("success"), F.col("event_time"), F.col("trace_queue_offset"), F.col("record_index"))
+    # Equal records are one send that was traced or read twice; a retry has another time or another offset id.
+    send = F.struct("event_time", "offset_message_id", "success")
+    place = ("trace_broker", "trace_queue_id", "trace_queue_offset", "record_index")
+    best = F.struct(~F.col("success"), "event_time", *place)
 
     def of_best(name: str) -> Column:
         return F.min_by(name, best)
 
-    return distinct.groupBy("message_id").agg(
+    return pubs.groupBy("message_id").agg(
         of_best("topic").alias("topic"),
         of_best("keys").alias("sent_keys"),
         of_best("tags").alias("tags"),
@@ -52,7 +53,7 @@ def _sends(events: DataFrame) -> DataFrame:
         of_best("offset_message_id").alias("offset_message_id"),
         of_best("event_time").alias("sent_at"),
         of_best("cost_ms").alias("send_cost_ms"),
-        F.count("*").alias("sends"),
+        F.count_distinct(send).alias("sends"),
         F.bool_or("success").alias("sent_ok"),
     )
 
@@ -71,8 +72,8 @@ def _consumptions(events: DataFrame) -> DataFrame:
             F.max(F.when(F.col("type") == "SubAfter", F.col("cost_ms"))).alias("cost_ms"),
             F.max(F.when(F.col("type") == "SubAfter", _code())).alias("code"),
         )
-        .withColumn("ended_at", F.coalesce("ended_at", _plus_ms("began_at", "cost_ms")))
-        .withColumn("at", F.coalesce("began_at", "ended_at"))
+        .withColumn("ended_at", F.coalesce("ended_at", _plus_ms("began_at", F.col("cost_ms"))))
+        .withColumn("at", F.coalesce("began_at", _plus_ms("ended_at", -F.col("cost_ms"))))
     )
     order = F.struct(F.col("at"), F.col("request_id"))
     return attempts.groupBy("message_id", "consumer_group").agg(
@@ -101,5 +102,5 @@ def _result(code: Column) -> Column:
     return F.coalesce(F.try_element_at(names, code), F.lit("unknown"))
 
 
-def _plus_ms(time: str, cost: str) -> Column:
-    return F.timestamp_millis(F.unix_millis(time) + F.col(cost))
+def _plus_ms(time: str, cost_ms: Column) -> Column:
+    return F.timestamp_millis(F.unix_millis(time) + cost_ms)

@@ -9,6 +9,8 @@ import subprocess
 import sys
 import tempfile
 import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,17 +28,23 @@ SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.session.timeZone": "UTC",
-    "spark.sql.shuffle.partitions": "4",
     # Spark's default, INT96, has no time zone for other readers of Parquet.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.sql.streaming.checkpointFileManagerClass": (
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
     ),
 }
+QUIET = f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties').as_uri()}"
 LOCAL_SETTINGS = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
-    "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+    # Starts in half the time; long jobs would want the other compiler, and those run on a cluster.
+    "spark.driver.extraJavaOptions": f"-XX:+UseSerialGC -XX:TieredStopAtLevel=1 {QUIET}",
+    # As many as a laptop has cores, or nearly; the default of 200 is 200 tasks for a handful of rows.
+    "spark.sql.shuffle.partitions": "4",
+}
+CLUSTER_SETTINGS = {
+    "spark.driver.extraJavaOptions": QUIET,
 }
 
 
@@ -55,7 +63,7 @@ def java_fault() -> str | None:
 
 
 def session(name: str, master: str) -> SparkSession:
-    """The session of this process. `master` is Spark's: local[2], spark://host:port, …
+    """The session of this process: the one that runs, else a new one. `master` is Spark's: local[2], spark://host:port, …
 
     Away from local masters the package is sent to the executors as a zip; they need pyarrow and numpy of their own.
     """
@@ -75,12 +83,29 @@ def session(name: str, master: str) -> SparkSession:
     if master.startswith("local"):
         settings |= LOCAL_SETTINGS
     else:
-        settings["spark.submit.pyFiles"] = str(package_zip())
+        settings |= CLUSTER_SETTINGS | {"spark.submit.pyFiles": str(package_zip())}
     for key, value in settings.items():
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     return spark
+
+
+@contextmanager
+def running(name: str, master: str) -> Iterator[SparkSession]:
+    """The session; in the end it is stopped, if it was not running before."""
+    try:
+        from pyspark.sql import SparkSession
+
+        is_there = SparkSession.getActiveSession() is not None
+    except ImportError:
+        is_there = False  # `session` says it
+    spark = session(name, master)
+    try:
+        yield spark
+    finally:
+        if not is_there:
+            spark.stop()
 
 
 def package_zip() -> Path:

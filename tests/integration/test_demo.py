@@ -1,0 +1,76 @@
+"""The demo from end to end, its broker killed in the middle, and the timeline afterwards. Needs Java for Spark."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from ariane.pipeline.session import java_fault
+
+DEMO_S = 240
+
+
+def free_port() -> str:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return str(probe.getsockname()[1])
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(DEMO_S + 60)
+def test_a_killed_broker_loses_nothing_and_turns_nothing_around(tmp_path: Path):
+    if find_spec("pyspark") is None:
+        pytest.skip("needs pyspark: pip install 'ariane[spark]'")
+    if fault := java_fault():
+        pytest.skip(fault)
+    environment = {**os.environ, "TMPDIR": str(tmp_path), "ARIANE_HOME": str(tmp_path / "none")}
+    ports = ["--namesrv-port", free_port(), "--broker-port", free_port()]
+    ariane = [sys.executable, "-m", "ariane.cli"]
+    out, errors = tmp_path / "demo.out", tmp_path / "demo.err"
+    with out.open("w") as said, errors.open("w") as told:
+        demo = subprocess.Popen([*ariane, "up", "--demo", "--exit", *ports], stdout=said, stderr=told, env=environment)
+    try:
+        killed = kill_the_broker(demo, out)
+        status = demo.wait(DEMO_S)
+    finally:
+        if demo.poll() is None:
+            demo.terminate()
+            demo.wait(60)
+    assert status == 0, out.read_text() + errors.read_text()
+    assert f"broker (pid {killed}) ended: SIGKILL" in out.read_text()
+    last = json.loads(out.read_text().splitlines()[-1])
+    times = last.pop("produce_to_consume_ms")
+    assert last == {"sent": 3000, "consumed": 6000, "journeys": 6000, "lost": 0, "out_of_order": 0}
+    assert 0 < times["p50"] <= times["p99"]
+
+    trace = subprocess.run(
+        [*ariane, "trace", "--key", "ORDER-17", "--json"], capture_output=True, text=True, env=environment, check=True
+    )
+    journeys = [json.loads(line) for line in trace.stdout.splitlines()]
+    seen = {(journey["tags"], journey["consumer_group"]) for journey in journeys}
+    assert seen == {(step, group) for step in ("created", "paid", "shipped") for group in ("stock", "billing")}
+    assert len(journeys) == 6
+
+
+def kill_the_broker(demo: subprocess.Popen[bytes], out: Path) -> int:
+    """SIGKILL to the broker once orders are on their way. Returns its pid."""
+    deadline = time.monotonic() + 60
+    while "sending" not in out.read_text():
+        assert demo.poll() is None, out.read_text()
+        assert time.monotonic() < deadline, out.read_text()
+        time.sleep(0.02)
+    time.sleep(0.5)
+    started = re.search(r"broker +pid (\d+)", out.read_text())
+    assert started, out.read_text()
+    os.kill(int(started[1]), signal.SIGKILL)
+    return int(started[1])

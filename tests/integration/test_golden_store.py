@@ -1,0 +1,90 @@
+"""A store directory that a Java 4.9.4 broker left behind is opened, and every message in it is served."""
+
+from __future__ import annotations
+
+import base64
+import json
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from ariane.broker.state import documents
+from ariane.model import host, ids
+from ariane.protocol import compression, record
+from ariane.protocol.requests.admin import ConsumerOffsetTable, SubscriptionGroupTable
+from ariane.protocol.requests.routing import TopicTable
+from ariane.store.files import SystemDisk
+from ariane.store.message_store import Draft, MessageStore, StoreConfig, open_store
+
+DATA = Path(__file__).parents[1] / "data"
+HOST = host.pack("127.0.0.1", 10911)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    with tarfile.open(DATA / "store.tar.gz") as archive:
+        archive.extractall(tmp_path, filter="data")
+    return tmp_path / "store"
+
+
+def opened(root: Path) -> MessageStore:
+    return open_store(StoreConfig(root=str(root), commit_log_size=65536, consume_queue_size=1000), store_host=HOST)
+
+
+def messages(store: MessageStore) -> dict[str, record.Record]:
+    """Records of topic T by offset message id, read queue by queue as consumers do."""
+    found = {}
+    for queue_id in store.topics()["T"]:
+        at = store.min_offset("T", queue_id)
+        while at < store.max_offset("T", queue_id):
+            got = store.get("T", queue_id, at, 32)
+            for data in got.records:
+                one = record.decode(data)
+                found[ids.offset_message_id(one.store_host, one.offset)] = one
+            at = got.next_offset
+    return found
+
+
+@pytest.mark.parametrize("is_clean", [True, False])
+def test_every_message_is_there(root: Path, is_clean: bool) -> None:
+    expected = {one["offsetMsgId"]: one for one in map(json.loads, (DATA / "store.json").read_text().splitlines())}
+    if not is_clean:
+        (root / "abort").touch()
+    store = opened(root)
+    found = messages(store)
+    assert found.keys() == expected.keys()
+    for offset_id, one in found.items():
+        java = expected[offset_id]
+        assert one.crc_is_right()
+        assert (one.queue_id, one.queue_offset, one.store_ms) == (
+            java["queueId"],
+            java["queueOffset"],
+            java["storeTimestamp"],
+        )
+        assert compression.expand(one.body, one.sys_flag) == base64.b64decode(java["body"])
+        assert one.property_map()["UNIQ_KEY"] == java["msgId"]
+    store.close()
+
+
+def test_it_goes_on_where_java_stopped(root: Path) -> None:
+    store = opened(root)
+    before = store.max_offset("T", 0)
+    placed = store.put(Draft(topic="T", queue_id=0, body=b"ours", born_ms=1, born_host=HOST))
+    assert placed.queue_offset == before
+    store.step()
+    count = len(messages(store))
+    store.close()
+    again = opened(root)
+    assert len(messages(again)) == count
+    assert record.decode(again.get("T", 0, before, 1).records[0]).body == b"ours"
+    again.close()
+
+
+def test_javas_tables_are_read(root: Path) -> None:
+    disk, config = SystemDisk(), str(root / "config")
+    assert documents.load(disk, config, documents.TOPICS, TopicTable).topic_config_table["T"].write_queue_nums == 4
+    groups = documents.load(disk, config, documents.GROUPS, SubscriptionGroupTable).subscription_group_table
+    assert groups["G"].retry_max_times == 16
+    offsets = documents.load(disk, config, documents.OFFSETS, ConsumerOffsetTable).offset_table["T@G"]
+    assert sum(offsets.values()) == 193

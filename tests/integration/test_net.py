@@ -1,0 +1,242 @@
+"""Sockets: what bad input gets, and that one peer's fault is never another's."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from ariane.errors import ConfigError, ConnectionLost, ProtocolError, ReplyError, RequestTimeout
+from ariane.net.client import Connections
+from ariane.net.connection import Handler, Peer, Reply
+from ariane.net.server import Server
+from ariane.protocol import command
+from ariane.protocol.command import Command
+from ariane.protocol.frame import FRAME_MAX
+
+ECHO, REFUSE, BREAK, CRASH, NEVER, LATER, BACK = range(1, 8)
+
+
+def handlers(server: Callable[[], Server]) -> dict[int, Handler]:
+    def refuse(request: Command, peer: Peer) -> Reply:
+        raise ReplyError(17, "no such topic")
+
+    def broken(request: Command, peer: Peer) -> Reply:
+        raise ProtocolError("not what was agreed")
+
+    def crash(request: Command, peer: Peer) -> Reply:
+        raise RuntimeError("a bug")
+
+    async def never(request: Command, peer: Peer) -> Reply:
+        await asyncio.sleep(3600)
+        return Reply()
+
+    async def later(request: Command, peer: Peer) -> Reply:
+        await asyncio.sleep(0.02)
+        return Reply(body=request.body)
+
+    async def back(request: Command, peer: Peer) -> Reply:
+        answer = await server().request(peer.id, ECHO, {"from": "server"}, timeout_ms=1000)
+        return Reply(fields=answer.field_map())
+
+    return {
+        ECHO: lambda request, peer: Reply(fields=request.field_map(), body=request.body),
+        REFUSE: refuse, BREAK: broken, CRASH: crash, NEVER: never, LATER: later, BACK: back,
+    }  # fmt: skip
+
+
+def with_server(work: Callable[[Server], Awaitable[None]]) -> None:
+    async def run() -> None:
+        box: list[Server] = []
+        async with Server(handlers(lambda: box[0]), "127.0.0.1", 0) as server:
+            box.append(server)
+            await work(server)
+
+    asyncio.run(asyncio.wait_for(run(), 30))
+
+
+async def answers_after(server: Server, sent: bytes) -> bytes:
+    """What a raw connection gets until it is closed, or has been silent for a moment."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    writer.write(sent)
+    got = b""
+    try:
+        async with asyncio.timeout(0.3):
+            while data := await reader.read(65536):
+                got += data
+    except TimeoutError:
+        got += b"<open>"
+    writer.close()
+    return got
+
+
+def frame(header: bytes, form: int = 0) -> bytes:
+    return (4 + len(header)).to_bytes(4, "big") + (form << 24 | len(header)).to_bytes(4, "big") + header
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"\xff\xff\xff\xff\0\0\0\0",
+        b"\0\0\0\3\0\0\0\0",
+        (FRAME_MAX + 1).to_bytes(4, "big") + b"\0\0\0\0",
+        b"\0\0\0\x0a\0\0\0\x7f" + b"x" * 20,
+        b"GET / HTTP/1.1\r\n\r\n",
+        frame(b""),
+        frame(b"no json"),
+        frame(b'{"code":1}x'),
+        frame(b'{"opaque":4294967295}'),
+        frame(b'{"code":1}', form=1),
+        frame(b"{}", form=2),
+    ],
+)
+def test_what_cannot_be_followed_is_closed_without_an_answer(sent: bytes) -> None:
+    async def work(server: Server) -> None:
+        assert await answers_after(server, sent) == b""
+
+    with_server(work)
+
+
+def test_a_closed_connection_is_nobody_elses(caplog: pytest.LogCaptureFixture) -> None:
+    async def work(server: Server) -> None:
+        async with Connections() as peers:
+            addr = f"127.0.0.1:{server.port}"
+            assert (await peers.request(addr, ECHO, None, b"1")).body == b"1"
+            await answers_after(server, frame(b"no json"))
+            assert (await peers.request(addr, ECHO, None, b"2")).body == b"2"
+
+    with_server(work)
+    assert any("closing the connection of 127.0.0.1" in line.getMessage() for line in caplog.records)
+
+
+@pytest.mark.parametrize(
+    ("code", "answered", "remark"),
+    [
+        (REFUSE, 17, "no such topic"),
+        (BREAK, 1, "not what was agreed"),
+        (CRASH, 1, "RuntimeError: a bug"),
+        (99, 3, " request type 99 not supported"),
+    ],
+)
+def test_what_fails_is_answered_with_its_reason(code: int, answered: int, remark: str) -> None:
+    async def work(server: Server) -> None:
+        async with Connections() as peers:
+            answer = await peers.request(f"127.0.0.1:{server.port}", code)
+            assert (answer.code, answer.remark) == (answered, remark)
+            assert (await peers.request(f"127.0.0.1:{server.port}", ECHO, None, b"on")).body == b"on"
+
+    with_server(work)
+
+
+@pytest.mark.parametrize("code", [ECHO, REFUSE, CRASH, LATER, 99])
+def test_a_one_way_request_gets_no_answer(code: int) -> None:
+    async def work(server: Server) -> None:
+        assert await answers_after(server, b"".join(command.encode(code, opaque=1, flag=2))) == b"<open>"
+
+    with_server(work)
+
+
+def test_an_answer_for_nobody_is_ignored() -> None:
+    async def work(server: Server) -> None:
+        assert await answers_after(server, b"".join(command.encode(0, opaque=77, flag=1))) == b"<open>"
+
+    with_server(work)
+
+
+def test_answers_come_in_the_form_of_the_request() -> None:
+    async def work(server: Server) -> None:
+        got = await answers_after(server, b"".join(command.encode(ECHO, opaque=1, flag=0, form=1)))
+        assert got[4] == 1
+
+    with_server(work)
+
+
+def test_many_requests_overtake_each_other_on_one_connection() -> None:
+    async def work(server: Server) -> None:
+        async with Connections() as peers:
+            connection = await peers.to(f"127.0.0.1:{server.port}")
+            late = asyncio.ensure_future(connection.request(LATER, None, b"late", timeout_ms=1000))
+            early = await connection.request(ECHO, None, b"early", timeout_ms=1000)
+            assert (early.body, late.done()) == (b"early", False)
+            assert (await late).body == b"late"
+            many = await asyncio.gather(
+                *(connection.request(ECHO, None, b"%d" % n, timeout_ms=1000) for n in range(500))
+            )
+            assert [answer.body for answer in many] == [b"%d" % n for n in range(500)]
+
+    with_server(work)
+
+
+def test_a_server_asks_its_client_on_the_same_connection() -> None:
+    async def work(server: Server) -> None:
+        async with Connections({ECHO: lambda request, peer: Reply(fields=request.field_map())}) as peers:
+            answer = await peers.request(f"127.0.0.1:{server.port}", BACK)
+            assert answer.field_map() == {"from": "server"}
+
+    with_server(work)
+
+
+def test_silence_is_a_timeout_and_the_connection_goes_on() -> None:
+    async def work(server: Server) -> None:
+        async with Connections() as peers:
+            addr = f"127.0.0.1:{server.port}"
+            with pytest.raises(RequestTimeout, match=addr):
+                await peers.request(addr, NEVER, timeout_ms=30)
+            assert (await peers.request(addr, ECHO, None, b"on")).body == b"on"
+
+    with_server(work)
+
+
+def test_a_lost_connection_ends_what_waits_and_is_made_anew() -> None:
+    async def work(server: Server) -> None:
+        async with Connections() as peers:
+            addr = f"127.0.0.1:{server.port}"
+            waiting = asyncio.ensure_future(peers.request(addr, NEVER, timeout_ms=10_000))
+            await peers.request(addr, ECHO)
+            server.close_peer(1)
+            with pytest.raises(ConnectionLost):
+                await waiting
+            assert (await peers.request(addr, ECHO, None, b"on")).body == b"on"
+
+    with_server(work)
+
+
+def test_nobody_there_is_said_with_the_address() -> None:
+    async def run() -> None:
+        async with Server({}, "127.0.0.1", 0) as server:
+            addr = f"127.0.0.1:{server.port}"
+            with pytest.raises(ConfigError, match="listenPort"):
+                await Server({}, "127.0.0.1", server.port).bind()
+        async with Connections() as peers:
+            with pytest.raises(ConnectionLost, match=addr):
+                await peers.request(addr, ECHO)
+
+    asyncio.run(run())
+
+
+def test_a_silent_connection_is_closed() -> None:
+    async def run() -> None:
+        async with Server({}, "127.0.0.1", 0, idle_s=0.05) as server:
+            reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+            assert await asyncio.wait_for(reader.read(), 5) == b""
+            writer.close()
+
+    asyncio.run(run())
+
+
+def test_a_peer_that_does_not_read_its_answers_is_not_read_from() -> None:
+    async def work(server: Server) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port, limit=1024)
+        request = b"".join(command.encode(ECHO, opaque=1, flag=0, body=bytes(1024 * 1024)))
+        for _ in range(200):
+            writer.write(request)
+        try:
+            async with asyncio.timeout(0.5):
+                await writer.drain()
+        except TimeoutError:
+            pass
+        assert writer.transport.get_write_buffer_size() > 50 * 1024 * 1024  # the server took no more than it may hold
+        writer.transport.abort()
+
+    with_server(work)

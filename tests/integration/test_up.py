@@ -1,0 +1,109 @@
+"""`ariane up` as a user meets it: servers that come back after kill -9, and that never outlive their parent."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+
+def free_ports(count: int) -> list[int]:
+    probes = [socket.socket() for _ in range(count)]
+    for probe in probes:
+        probe.bind(("127.0.0.1", 0))
+    ports = [probe.getsockname()[1] for probe in probes]
+    for probe in probes:
+        probe.close()
+    return ports
+
+
+@contextmanager
+def up(home: Path, ports: list[int]) -> Iterator[subprocess.Popen[str]]:
+    arguments = ["--home", str(home), "--namesrv-port", str(ports[0]), "--broker-port", str(ports[1])]
+    with (home.parent / "up.out").open("w") as out:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "ariane.cli", "up", *arguments], stdout=out, stderr=out, text=True
+        )
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            process.terminate()
+            process.wait(30)
+
+
+def until(reached: Callable[[], bool], seconds: float = 30) -> None:
+    deadline = time.monotonic() + seconds
+    while not reached():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.05)
+
+
+def said(home: Path) -> str:
+    return (home.parent / "up.out").read_text()
+
+
+def pid(home: Path, name: str) -> int:
+    return int((home / f"{name}.pid").read_text())
+
+
+def alive(number: int) -> bool:
+    try:
+        os.kill(number, 0)
+    except ProcessLookupError:
+        return False
+    state = Path(f"/proc/{number}/stat")
+    return not (state.exists() and state.read_text().rpartition(")")[2].split()[0] == "Z")
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    return tmp_path / "home"
+
+
+def test_a_killed_broker_is_back_at_the_same_port_and_term_stops_everything(home: Path):
+    ports = free_ports(2)
+    with up(home, ports) as process:
+        until(lambda: "ready     namesrv" in said(home))
+        first = pid(home, "broker")
+        os.kill(first, signal.SIGKILL)
+        until(lambda: "broker is back" in said(home))
+        second = pid(home, "broker")
+        assert second != first
+        assert f"broker (pid {first}) ended: SIGKILL; starting it again" in said(home)
+        socket.create_connection(("127.0.0.1", ports[1]), timeout=5).close()
+        name_server = pid(home, "namesrv")
+        process.terminate()
+        assert process.wait(30) == 0
+    assert not alive(second)
+    assert not alive(name_server)
+    assert sorted(path.name for path in home.glob("*.pid")) == ["up.pid"]
+
+
+def test_no_server_outlives_a_parent_that_was_killed(home: Path):
+    with up(home, free_ports(2)) as process:
+        until(lambda: "ready     namesrv" in said(home))
+        servers = [pid(home, "broker"), pid(home, "namesrv")]
+        process.kill()
+        process.wait(30)
+        until(lambda: not any(map(alive, servers)))
+    assert not (home / "store" / "abort").exists(), "the broker stopped in order"
+
+
+def test_a_taken_port_is_named(home: Path):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with up(home, [port, free_ports(1)[0]]) as process:
+            assert process.wait(30) == 1
+    assert str(port) in said(home)
+    assert "--namesrv-port" in said(home)

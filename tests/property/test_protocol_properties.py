@@ -1,0 +1,143 @@
+"""Whatever is written is read back the same; whatever is read never crashes."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ariane.errors import ProtocolError
+from ariane.protocol import batch, command, fastjson, java_properties, properties, record
+from ariane.protocol.frame import Frame, FrameReader
+
+INT32 = st.integers(-(2**31), 2**31 - 1)
+INT64 = st.integers(-(2**63), 2**63 - 1)
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
+WORDS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x01\x02"), min_size=1, max_size=20)
+HOSTS = st.binary(min_size=8, max_size=8) | st.binary(min_size=20, max_size=20)
+
+
+@given(
+    st.integers(0, 32767),
+    INT32,
+    st.integers(0, 3),
+    st.dictionaries(WORDS, WORDS, max_size=8),
+    TEXT,
+    st.binary(max_size=200),
+    st.sampled_from([0, 1]),
+)
+def test_commands(
+    code: int, opaque: int, flag: int, fields: dict[str, str], remark: str, body: bytes, form: int
+) -> None:
+    data = b"".join(command.encode(code, opaque=opaque, flag=flag, fields=fields, remark=remark, body=body, form=form))
+    (frame,) = FrameReader().feed(data)
+    got = command.decode(frame)
+    assert (got.code, got.opaque, got.flag, got.body, got.remark or "") == (code, opaque, flag, body, remark)
+    assert got.field_map() == fields
+
+
+@given(st.binary(max_size=300), st.sampled_from([0, 1]))
+def test_any_header_is_read_or_refused(data: bytes, form: int) -> None:
+    try:
+        command.decode(Frame(form, data, b"")).field_map()
+    except ProtocolError as error:
+        assert str(error)
+
+
+@given(st.lists(st.binary(max_size=60), max_size=20))
+def test_any_stream_is_cut_into_frames_or_refused(pieces: list[bytes]) -> None:
+    reader = FrameReader(frame_max=1024)
+    try:
+        for piece in pieces:
+            for frame in reader.feed(piece):
+                assert len(frame.header) + len(frame.body) <= 1024
+            assert reader.waiting <= 1024 + 60
+    except ProtocolError as error:
+        assert str(error)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | INT64 | TEXT,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(TEXT, inner, max_size=4),
+    max_leaves=12,
+)
+
+
+def without_null_members(value: object) -> object:
+    """What is left of a value: fastjson prints no null members."""
+    if isinstance(value, dict):
+        return {key: without_null_members(one) for key, one in value.items() if one is not None}
+    return [without_null_members(one) for one in value] if isinstance(value, list) else value
+
+
+@given(JSON)
+def test_fastjson_reads_what_it_writes(value: object) -> None:
+    assert fastjson.read(fastjson.write(value)) == without_null_members(value)
+    assert fastjson.read(fastjson.write(value, pretty=True)) == without_null_members(value)
+
+
+@given(st.text(max_size=60))
+def test_fastjson_reads_or_refuses_anything(text: str) -> None:
+    try:
+        fastjson.read(text.encode("utf-8", "surrogatepass"))
+    except ProtocolError as error:
+        assert str(error)
+
+
+@given(st.dictionaries(WORDS, WORDS, max_size=8))
+def test_properties(values: dict[str, str]) -> None:
+    assert properties.decode(properties.encode(values)) == values
+
+
+PLAIN = st.text(st.characters(codec="ascii", categories=["L", "N"]), min_size=1, max_size=10)
+
+
+@given(st.dictionaries(PLAIN, PLAIN, max_size=8))
+def test_properties_files(values: dict[str, str]) -> None:
+    assert java_properties.parse(java_properties.write(values)) == values
+
+
+@given(st.text(max_size=60))
+def test_any_properties_file_is_read_or_refused(text: str) -> None:
+    try:
+        java_properties.parse(text)
+    except ProtocolError as error:
+        assert str(error)
+
+
+@given(st.lists(st.tuples(INT32, st.binary(max_size=50), TEXT), max_size=6))
+def test_batches(entries: list[tuple[int, bytes, str]]) -> None:
+    made = [batch.Entry(*entry) for entry in entries]
+    assert batch.decode(batch.encode(made)) == made
+
+
+@given(
+    st.binary(max_size=100),
+    TEXT.filter(lambda t: len(t.encode()) <= 127),
+    TEXT,
+    HOSTS,
+    HOSTS,
+    INT32,
+    INT64,
+    INT64,
+    st.integers(0, 15),
+)
+def test_records(
+    body: bytes, topic: str, text: str, born: bytes, store: bytes, number: int, offset: int, time: int, flags: int
+) -> None:
+    data = record.encode(
+        topic.encode(), body, text.encode(), queue_id=number, queue_offset=offset, offset=offset, born_ms=time,
+        born_host=born, store_ms=time, store_host=store, flag=number, sys_flag=flags, reconsume_times=number,
+        prepared_offset=offset,
+    )  # fmt: skip
+    got = record.decode(data)
+    assert (got.size, got.body, got.topic, got.properties, got.crc_is_right()) == (len(data), body, topic, text, True)
+    assert (got.born_host, got.store_host, got.queue_id, got.offset, got.born_ms) == (born, store, number, offset, time)
+    assert got.sys_flag & 15 == flags
+
+
+@given(st.binary(max_size=300))
+def test_any_bytes_are_a_record_or_refused(data: bytes) -> None:
+    try:
+        record.decode(data)
+    except ProtocolError as error:
+        assert str(error)

@@ -1,0 +1,23 @@
+"""One Spark session for the run: starting one takes longer than the tests. Skipped where there is no Java or no pyspark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    pytest.importorskip("pyspark", reason="needs pyspark: pip install 'ariane[spark]'")
+    from ariane.pipeline.session import java_fault, session
+
+    if fault := java_fault():
+        pytest.skip(fault)
+    started = session("ariane tests", "local[2]")
+    yield started
+    started.stop()

@@ -1,0 +1,164 @@
+"""Trace messages to trace_events: the same as the plain decoder says, and nothing that a client writes ends the query."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+pytest.importorskip("pyspark", reason="needs pyspark: pip install 'ariane[spark]'")
+
+import trace_frames as frames
+
+from ariane.model.trace import EndTransaction, MessageType, Pub, SubAfter, SubBefore, TraceEvent
+from ariane.pipeline import decode
+from ariane.protocol import trace
+from ariane.tables import TRACE_EVENTS, TRACE_REJECTS
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+
+END = EndTransaction(
+    timestamp_ms=frames.T0_MS, region="r", group="P", topic="T", message_id="M", tags="a", keys="k", store_host="h:1",
+    message_type=MessageType.COMMIT, transaction_id="X", state="ROLLBACK_MESSAGE", from_check=True,
+)  # fmt: skip
+
+
+def decoded(spark: SparkSession, *bodies: bytes) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Events and rejects of these trace messages, in their order."""
+    messages = [frames.message(body, offset) for offset, body in enumerate(bodies)]
+    records = decode.records(frames.messages(spark, messages)).cache()
+    order = ("trace_queue_offset", "record_index")
+    events = frames.rows(decode.trace_events(records).orderBy(*order))
+    rejects = frames.rows(decode.trace_rejects(records).orderBy(*order))
+    records.unpersist()
+    return events, rejects
+
+
+def of_row(row: dict[str, Any]) -> TraceEvent:
+    """The event that a row tells of, in the words of the plain decoder."""
+    ms = None if row["event_time"] is None else round(row["event_time"].timestamp() * 1000)
+    text = {name: value or "" for name, value in row.items() if isinstance(value, str) or value is None}
+    about = {"message_id": text["message_id"], "keys": text.get("keys", ""), "group": text.get("client_group", "")}
+    place = {
+        "timestamp_ms": ms, "region": text.get("region", ""), "topic": text.get("topic", ""), "tags": text.get("tags", ""),
+        "store_host": text.get("store_host", ""), "message_type": row["message_type"],
+    }  # fmt: skip
+    if row["type"] == "Pub":
+        return Pub(
+            **about, **place, body_length=row["body_length"], cost_ms=row["cost_ms"], success=row["success"],
+            offset_message_id=text.get("offset_message_id", ""),
+        )  # fmt: skip
+    if row["type"] == "SubBefore":
+        return SubBefore(
+            **about, timestamp_ms=ms, region=place["region"], request_id=text.get("request_id", ""),
+            retry_times=row["retry_times"],
+        )  # fmt: skip
+    if row["type"] == "SubAfter":
+        code = row["context_code"] if row["context_code"] is not None else (0 if row["success"] else 4)
+        return SubAfter(
+            **about, request_id=text.get("request_id", ""), cost_ms=row["cost_ms"], success=row["success"],
+            context_code=code, timestamp_ms=ms,
+        )  # fmt: skip
+    return EndTransaction(
+        **about, **place, transaction_id=text.get("transaction_id", ""), state=text.get("transaction_state", ""),
+        from_check=row["from_check"],
+    )  # fmt: skip
+
+
+def test_the_columns_are_those_of_the_tables(spark: SparkSession) -> None:
+    records = decode.records(frames.messages(spark, [frames.message(b"", 0)]))
+    for frame, table in ((decode.trace_events(records), TRACE_EVENTS), (decode.trace_rejects(records), TRACE_REJECTS)):
+        assert [(field.name, field.dataType.simpleString()) for field in frame.schema] == [
+            (column.name, column.type.lower()) for column in table.columns
+        ]
+
+
+def test_spark_reads_what_the_plain_decoder_reads(spark: SparkSession) -> None:
+    """Whole, cut short and spoiled records: both decoders give the same events, and reject the same records."""
+    chance = random.Random(20231114)
+    whole: list[TraceEvent] = [frames.pub("M"), frames.before("M", "R", 5), frames.after("M", "R", 9, code=4), END]
+    bodies = []
+    for _ in range(300):
+        texts = []
+        for event in chance.choices(whole, k=chance.randint(1, 4)):
+            fields = trace.encode(event)[:-1].split("\x01")
+            if chance.random() < 0.4:
+                fields = fields[: chance.randint(1, len(fields))]
+            if chance.random() < 0.3:  # not the message id: the plain decoder takes a record without one
+                at = chance.randrange(len(fields))
+                if fields[at] != "M":
+                    fields[at] = chance.choice(["", "null", "x", "-1.5", "true", "12", "Grüße"])
+            if chance.random() < 0.2:
+                fields += ["10.1.1.1@7", "later"][: chance.randint(1, 2)]
+            texts.append("\x01".join(fields))
+        bodies.append(("\x02".join(texts) + chance.choice(["\x02", ""])).encode())
+
+    events, rejects = decoded(spark, *bodies)
+
+    plain = [trace.decode(one) for one in bodies]
+    said = [event for found, _ in plain for event in found]
+    assert [row["record"] for row in rejects] == [reject.text for _, found in plain for reject in found]
+    assert [(row["type"], row["message_id"]) for row in events] == [(type(one).__name__, "M") for one in said]
+    hosts = [getattr(one, "client_host", "") or "10.0.0.9:5000" for one in said]
+    assert [row["client_host"] for row in events] == hosts
+    bare = [one if isinstance(one, SubAfter | EndTransaction) else _without_host(one) for one in said]
+    assert [of_row(row) for row in events] == bare
+    assert len(events) > 300
+    assert len(rejects) > 50
+
+
+def _without_host(event: Pub | SubBefore) -> TraceEvent:
+    return type(event)(**{name: getattr(event, name) for name in event.__struct_fields__ if name != "client_host"})
+
+
+def test_a_row_says_where_its_record_lies(spark: SparkSession) -> None:
+    (_, row), _ = decoded(spark, frames.body([frames.pub("A"), frames.pub("B", 5)]))
+    assert (row["message_id"], row["event_time"], row["trace_stored_at"]) == ("B", frames.at(5), frames.STORED)
+    assert (row["trace_broker"], row["trace_queue_id"], row["trace_queue_offset"], row["record_index"]) == (
+        "broker-a",
+        0,
+        0,
+        1,
+    )
+    assert row["trace_date"] == frames.STORED.date()
+
+
+@pytest.mark.parametrize(
+    ("record", "reason"),
+    [
+        ("Recall\x011\x01r", "unknown record type Recall"),
+        ("Pub\x011\x01r", "Pub with 3 fields is too short"),
+        ("SubBefore\x01soon\x01r\x01G\x01R\x01M\x010\x01k", "SubBefore with a time that is none, or out of range"),
+        (
+            "SubBefore\x0199999999999999999\x01r\x01G\x01R\x01M\x010\x01k",
+            "SubBefore with a time that is none, or out of range",
+        ),
+        (
+            "SubBefore\x011\x01r\x01G\x01R\x01M\x0199999999999\x01k",
+            "SubBefore with a number that is none, or out of range",
+        ),
+        ("SubBefore\x011\x01r\x01G\x01R\x01null\x010\x01k", "SubBefore without a message id"),
+        ("{}", "unknown record type {}"),
+    ],
+)
+def test_a_broken_record_is_kept_with_a_reason_and_hides_no_other(
+    spark: SparkSession, record: str, reason: str
+) -> None:
+    good = trace.encode(frames.pub("A"))
+    events, rejects = decoded(spark, (good + record + "\x02" + good).encode())
+    assert [row["record_index"] for row in events] == [0, 2]
+    (reject,) = rejects
+    assert (reject["record"], reject["reason"], reject["record_index"]) == (record, reason, 1)
+    assert (reject["trace_broker"], reject["trace_queue_offset"]) == ("broker-a", 0)
+
+
+def test_bytes_that_are_no_utf8_do_not_end_the_query(spark: SparkSession) -> None:
+    """A Java client with another platform charset."""
+    latin = trace.encode(frames.pub("A", keys="Grüße")).encode("latin-1")
+    events, rejects = decoded(spark, latin, b"\xff\xfe\x00", b"")
+    assert [row["keys"] for row in events] == ["Gr\ufffd\ufffde"]
+    assert [row["record"] for row in rejects] == ["\ufffd\ufffd\x00"]

@@ -1,0 +1,139 @@
+"""trace_events to journeys: one row per message and group, whatever order, whatever is missing, however often."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+pytest.importorskip("pyspark", reason="needs pyspark: pip install 'ariane[spark]'")
+
+import trace_frames as frames
+from trace_frames import after, at, before, pub
+
+from ariane.model.trace import TraceEvent
+from ariane.pipeline import journeys
+from ariane.tables import JOURNEYS
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+
+
+def folded(spark: SparkSession, *bodies: list[TraceEvent]) -> list[dict[str, Any]]:
+    rows = frames.rows(journeys.journeys(frames.events(spark, *bodies)))
+    return sorted(rows, key=lambda row: (row["message_id"], row["consumer_group"] or ""))
+
+
+def test_the_columns_are_those_of_the_table(spark: SparkSession) -> None:
+    frame = journeys.journeys(frames.events(spark, [pub("M")]))
+    assert [(field.name, field.dataType.simpleString()) for field in frame.schema] == [
+        (column.name, column.type.lower()) for column in JOURNEYS.columns
+    ]
+
+
+def test_a_message_in_two_groups_is_two_rows_one_of_them_with_a_retry(spark: SparkSession) -> None:
+    audit, billing = folded(
+        spark,
+        [pub("M", 0, cost_ms=3)],
+        [before("M", "R1", 10, "billing"), after("M", "R1", 14, 4, 2, "billing")],
+        [before("M", "R2", 1010, "billing", 1), after("M", "R2", 1015, 5, 0, "billing")],
+        [before("M", "R3", 20, "audit"), after("M", "R3", 28, 8, 0, "audit")],
+    )
+    assert billing == {
+        "message_id": "M", "consumer_group": "billing", "topic": "T", "keys": "key-M", "tags": "a", "producer_group": "P",
+        "producer_host": "10.0.0.9:5000", "store_host": "10.0.0.1:10911", "offset_message_id": "OFF-M", "sent_at": at(0),
+        "send_cost_ms": 3, "stored_at": at(3), "sends": 1, "sent_ok": True, "delivered_at": at(10), "queueing_ms": 7,
+        "consume_cost_ms": 5, "consumed_at": at(1015), "attempts": 2, "result": "success",
+        "consumer_host": "10.0.0.9:5000", "clock_skew": False,
+    }  # fmt: skip
+    assert (audit["consumer_group"], audit["attempts"], audit["queueing_ms"]) == ("audit", 1, 17)
+
+
+def test_nobody_consumed_it(spark: SparkSession) -> None:
+    (row,) = folded(spark, [pub("M")])
+    known = {name for name, value in row.items() if value is not None}
+    assert known == {
+        "message_id", "topic", "keys", "tags", "producer_group", "producer_host", "store_host", "offset_message_id",
+        "sent_at", "send_cost_ms", "stored_at", "sends", "sent_ok",
+    }  # fmt: skip
+
+
+def test_the_send_left_no_trace(spark: SparkSession) -> None:
+    (row,) = folded(spark, [before("M", "R", 10), after("M", "R", 17)])
+    known = {name for name, value in row.items() if value is not None}
+    assert known == {
+        "message_id", "consumer_group", "keys", "delivered_at", "consume_cost_ms", "consumed_at", "attempts", "result",
+        "consumer_host",
+    }  # fmt: skip
+
+
+def test_the_listener_has_not_returned(spark: SparkSession) -> None:
+    (row,) = folded(spark, [pub("M")], [before("M", "R", 10)])
+    assert (row["delivered_at"], row["consumed_at"], row["consume_cost_ms"]) == (at(10), None, None)
+    assert (row["result"], row["attempts"]) == ("unknown", 1)
+
+
+def test_a_late_end_corrects_the_journey(spark: SparkSession) -> None:
+    begun = [[pub("M")], [before("M", "R", 10)]]
+    (early,) = folded(spark, *begun)
+    (late,) = folded(spark, *begun, [after("M", "R", 17)])
+    changed = {"result": "success", "consumed_at": at(17), "consume_cost_ms": 7}
+    assert late == early | changed
+
+
+def test_the_beginning_was_lost(spark: SparkSession) -> None:
+    (row,) = folded(spark, [pub("M")], [after("M", "R", 17, cost_ms=7)])
+    assert (row["delivered_at"], row["consumed_at"], row["attempts"]) == (at(10), at(17), 1)
+
+
+@pytest.mark.parametrize(
+    ("code", "result"), [(0, "success"), (1, "timeout"), (2, "exception"), (3, "null"), (4, "failed"), (9, "unknown")]
+)
+def test_results(spark: SparkSession, code: int, result: str) -> None:
+    (row,) = folded(spark, [before("M", "R", 10), after("M", "R", 17, code=code)])
+    assert row["result"] == result
+
+
+def test_events_twice_and_in_any_order_are_the_same_journeys(spark: SparkSession) -> None:
+    bodies: list[list[TraceEvent]] = [
+        [pub("M", 0, success=False, offset_message_id=""), pub("M", 50)],
+        [before("M", "R1", 60), before("N", "R1", 60)],
+        [after("M", "R1", 65, code=1), after("N", "R1", 66)],
+        [before("M", "R2", 1060), after("M", "R2", 1063, 3)],
+        [pub("N", 20)],
+    ]
+    once = folded(spark, *bodies)
+    assert [(row["message_id"], row["attempts"], row["sends"]) for row in once] == [("M", 2, 2), ("N", 1, 1)]
+    assert folded(spark, *bodies, *bodies) == once
+    assert folded(spark, *reversed(bodies)) == once
+
+
+def test_the_send_that_succeeded_is_the_one_shown(spark: SparkSession) -> None:
+    (row,) = folded(spark, [pub("M", 0, success=False, store_host="a:1"), pub("M", 50, store_host="b:1")])
+    assert (row["sent_at"], row["store_host"], row["sends"], row["sent_ok"]) == (at(50), "b:1", 2, True)
+
+
+def test_a_send_that_failed_was_not_stored(spark: SparkSession) -> None:
+    (row,) = folded(spark, [pub("M", success=False)])
+    assert (row["sent_at"], row["stored_at"], row["sent_ok"]) == (at(0), None, False)
+
+
+def test_the_ids_of_a_java_batch_are_taken_apart(spark: SparkSession) -> None:
+    rows = folded(spark, [pub("M,N", keys="k")], [before("N", "R", 10), after("N", "R", 12)])
+    assert [(row["message_id"], row["sent_at"], row["consumer_group"]) for row in rows] == [
+        ("M", at(0), None),
+        ("N", at(0), "G"),
+    ]
+
+
+def test_a_delivery_before_the_send_is_skew_and_no_negative_time(spark: SparkSession) -> None:
+    (row,) = folded(spark, [pub("M", 100)], [before("M", "R", 40), after("M", "R", 47)])
+    assert (row["clock_skew"], row["queueing_ms"]) == (True, None)
+
+
+def test_a_delivery_may_overtake_the_answer_to_the_send(spark: SparkSession) -> None:
+    """Long polls are answered at once: no skew, and it did not wait."""
+    (row,) = folded(spark, [pub("M", 100, cost_ms=30)], [before("M", "R", 110), after("M", "R", 117)])
+    assert (row["clock_skew"], row["queueing_ms"]) == (False, 0)

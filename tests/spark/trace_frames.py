@@ -1,0 +1,71 @@
+"""Trace messages and events as small frames, for the tests of the pipeline."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+from ariane.model.trace import MessageType, Pub, SubAfter, SubBefore, TraceEvent
+from ariane.pipeline import decode, run
+from ariane.protocol import trace
+
+T0_MS = 1_700_000_000_000
+T0 = datetime.fromtimestamp(T0_MS / 1000, UTC)
+STORED = T0 + timedelta(minutes=1)
+
+
+def at(ms: int) -> datetime:
+    """The time `ms` after the tests' epoch."""
+    return T0 + timedelta(milliseconds=ms)
+
+
+def pub(message_id: str, ms: int = 0, **other: Any) -> Pub:
+    values: dict[str, Any] = {
+        "region": "r", "group": "P", "topic": "T", "tags": "a", "keys": f"key-{message_id}", "store_host": "10.0.0.1:10911",
+        "body_length": 5, "cost_ms": 3, "message_type": MessageType.NORMAL, "offset_message_id": f"OFF-{message_id}",
+        "success": True,
+    }  # fmt: skip
+    return Pub(timestamp_ms=T0_MS + ms, message_id=message_id, **(values | other))
+
+
+def before(message_id: str, request_id: str, ms: int, group: str = "G", retry_times: int = 0) -> SubBefore:
+    return SubBefore(
+        timestamp_ms=T0_MS + ms, region="", group=group, request_id=request_id, message_id=message_id,
+        retry_times=retry_times, keys=f"key-{message_id}",
+    )  # fmt: skip
+
+
+def after(message_id: str, request_id: str, ms: int, cost_ms: int = 7, code: int = 0, group: str = "G") -> SubAfter:
+    return SubAfter(
+        request_id=request_id, message_id=message_id, cost_ms=cost_ms, success=code == 0, keys=f"key-{message_id}",
+        context_code=code, timestamp_ms=T0_MS + ms, group=group,
+    )  # fmt: skip
+
+
+def body(events: Iterable[TraceEvent]) -> bytes:
+    return "".join(map(trace.encode, events)).encode()
+
+
+def message(body: bytes, offset: int, born_host: str = "10.0.0.9:5000") -> dict[str, Any]:
+    """A trace message as the source gives it."""
+    return {
+        "body": body, "broker": "broker-a", "queue_id": 0, "queue_offset": offset, "store_timestamp": STORED,
+        "born_host": born_host,
+    }  # fmt: skip
+
+
+def messages(spark: SparkSession, rows: list[dict[str, Any]]) -> DataFrame:
+    return spark.createDataFrame(rows, run.NEEDED)
+
+
+def events(spark: SparkSession, *bodies: Iterable[TraceEvent]) -> DataFrame:
+    """trace_events of trace messages with these events, one message each."""
+    rows = [message(body(one), offset) for offset, one in enumerate(bodies)]
+    return decode.trace_events(decode.records(messages(spark, rows)))
+
+
+def rows(frame: DataFrame) -> list[dict[str, Any]]:
+    return frame.toArrow().to_pylist()  # type: ignore[no-any-return]

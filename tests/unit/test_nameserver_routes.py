@@ -1,0 +1,185 @@
+"""The route table by its rules. Time is a number."""
+
+from __future__ import annotations
+
+import zlib
+
+import pytest
+
+from ariane.errors import ConfigError, ProtocolError
+from ariane.model.topic import DataVersion, TopicConfig
+from ariane.nameserver import config as settings
+from ariane.nameserver import registration
+from ariane.nameserver.config import NameServerConfig
+from ariane.nameserver.routes import LIVE_MS, Routes
+from ariane.protocol import fastjson
+from ariane.protocol.requests.routing import BrokerRef, RegisterBroker, RegisterBrokerBody, TopicTable
+
+
+def header(name: str = "a", addr: str = "h:1", broker_id: int = 0, cluster: str = "C") -> RegisterBroker:
+    return RegisterBroker(name, addr, cluster, f"{addr}2", broker_id)
+
+
+def body(*topics: str, counter: int = 1, perm: int = 6, flag: int = 0) -> RegisterBrokerBody:
+    table = {
+        name: TopicConfig(topic_name=name, read_queue_nums=4, write_queue_nums=4, perm=perm, topic_sys_flag=flag)
+        for name in topics
+    }
+    return RegisterBrokerBody(topic_config_serialize_wrapper=TopicTable(DataVersion(counter, 1), table))
+
+
+def test_a_route_names_queues_and_addresses() -> None:
+    routes = Routes()
+    routes.register(header("a", "h:1"), body("T"), 1, 0)
+    routes.register(header("b", "h:2"), body("T", "U"), 2, 0)
+    found = routes.route("T")
+    assert found is not None
+    assert [(one.broker_name, one.broker_addrs) for one in found.broker_datas] == [("a", {0: "h:1"}), ("b", {0: "h:2"})]
+    assert [one.write_queue_nums for one in found.queue_datas] == [4, 4]
+    assert routes.route("none") is None
+    assert routes.topics() == ["T", "U"]
+
+
+def test_topics_are_taken_over_only_with_another_version_and_never_removed() -> None:
+    routes = Routes()
+    routes.register(header(), body("T"), 1, 0)
+    routes.register(header(), body("U"), 1, 0)
+    assert routes.topics() == ["T"]
+    routes.register(header(), body("U", counter=2), 1, 0)
+    assert routes.topics() == ["T", "U"]
+
+
+def test_a_slave_brings_no_topics_and_learns_its_master() -> None:
+    routes = Routes()
+    assert routes.register(header(addr="h:9", broker_id=1), body("T"), 2, 0).master_addr is None
+    assert routes.route("T") is None
+    routes.register(header(), body("T"), 1, 0)
+    answer = routes.register(header(addr="h:9", broker_id=1), body("T"), 2, 0)
+    assert (answer.master_addr, answer.ha_server_addr) == ("h:1", "h:12")
+    found = routes.route("T")
+    assert found is not None and found.broker_datas[0].broker_addrs == {0: "h:1", 1: "h:9"}
+
+
+def test_an_address_under_a_new_id_leaves_the_old_one() -> None:
+    routes = Routes()
+    routes.register(header(broker_id=1), body("T"), 1, 0)
+    routes.register(header(broker_id=0), body("T"), 1, 0)
+    found = routes.route("T")
+    assert found is not None and found.broker_datas[0].broker_addrs == {0: "h:1"}
+
+
+def test_silence_for_two_minutes_ends_a_broker_and_its_topics() -> None:
+    routes = Routes()
+    routes.register(header("a", "h:1"), body("T"), 1, 0)
+    routes.register(header("b", "h:2"), body("T", "U"), 2, 1000)
+    assert routes.expire(LIVE_MS) == []
+    assert routes.expire(LIVE_MS + 1) == ["h:1"]
+    found = routes.route("T")
+    assert found is not None and [one.broker_name for one in found.queue_datas] == ["b"]
+    assert routes.lost(2) == ["h:2"]
+    assert routes.topics() == []
+
+
+def test_a_broker_that_came_back_over_a_new_connection_survives_the_end_of_the_old_one() -> None:
+    routes = Routes()
+    routes.register(header(), body("T"), 1, 0)
+    routes.register(header(), body("T"), 2, 10)
+    assert routes.lost(1) == []
+    assert routes.route("T") is not None
+
+
+def test_the_last_address_takes_the_name_along_a_slave_keeps_it() -> None:
+    routes = Routes()
+    routes.register(header(), body("T"), 1, 0)
+    routes.register(header(addr="h:9", broker_id=1), body(), 2, 0)
+    routes.unregister(BrokerRef("a", "h:1", "C", 0))
+    found = routes.route("T")
+    assert found is not None and found.broker_datas[0].broker_addrs == {1: "h:9"}
+    routes.unregister(BrokerRef("a", "h:9", "C", 1))
+    assert routes.route("T") is None
+    assert routes.clusters().cluster_addr_table == {}
+
+
+def test_write_permission_is_wiped_until_something_new_is_registered() -> None:
+    routes = Routes()
+    routes.register(header(), body("T", "U"), 1, 0)
+    assert routes.wipe_write_perm("a") == 2
+    assert routes.wipe_write_perm("none") == 0
+    routes.register(header(), body("T", "U"), 1, 0)
+    found = routes.route("T")
+    assert found is not None and found.queue_datas[0].perm == 4
+    assert routes.add_write_perm("a") == 2
+    routes.wipe_write_perm("a")
+    routes.register(header(), body("T", counter=2), 1, 0)
+    found = routes.route("T")
+    assert found is not None and found.queue_datas[0].perm == 6
+
+
+def test_a_version_that_is_known_counts_as_a_sign_of_life() -> None:
+    routes = Routes()
+    reference = BrokerRef("a", "h:1", "C", 0)
+    assert routes.seen_version(reference, DataVersion(1, 1), 0) is None
+    routes.register(header(), body("T"), 1, 0)
+    assert routes.seen_version(reference, DataVersion(2, 1), LIVE_MS) == DataVersion(1, 1)
+    assert routes.seen_version(reference, DataVersion(1, 1), LIVE_MS) == DataVersion(1, 1)
+    assert routes.expire(LIVE_MS + 1) == []
+
+
+def test_topics_by_cluster_unit_and_name() -> None:
+    routes = Routes()
+    routes.register(header("a", "h:1", cluster="C"), body("T", flag=1), 1, 0)
+    routes.register(header("b", "h:2", cluster="D"), body("T", "U", flag=2), 2, 0)
+    assert routes.topics_of_cluster("C") == ["T"]
+    assert routes.topics_of_cluster("D") == ["T", "U"]
+    assert routes.topics_by_unit(1) == ["T"]
+    assert routes.topics_by_unit(2, 1) == ["U"]
+    assert routes.system_topics()[0] == ["C", "D", "a", "b"]
+    routes.delete_topic("T", "C")
+    assert routes.topics_of_cluster("C") == []
+    routes.delete_topic("T")
+    assert routes.topics() == ["U"]
+
+
+def registered(data: bytes, version: int = 401, *, compressed: bool = False, crc: int = 0) -> TopicTable:
+    request = RegisterBroker("a", "h:1", "C", "h:2", 0, compressed, crc)
+    return registration.decode(request, data, version).topic_config_serialize_wrapper
+
+
+def test_a_registration_is_read_in_all_three_forms() -> None:
+    plain = fastjson.write(body("T"))
+    assert registered(plain, crc=zlib.crc32(plain) & 0x7FFFFFFF) == body("T").topic_config_serialize_wrapper
+    old = fastjson.write(body("T").topic_config_serialize_wrapper)
+    assert registered(old, version=36) == body("T").topic_config_serialize_wrapper
+
+    def piece(data: bytes) -> bytes:
+        return len(data).to_bytes(4, "big") + data
+
+    packed = (
+        piece(b'{"counter":1,"timestamp":1}') + (1).to_bytes(4, "big") + piece(b"T 4 4 6 SINGLE_TAG") + piece(b"[]")
+    )
+    assert registered(zlib.compress(packed, 9), compressed=True) == body("T").topic_config_serialize_wrapper
+    assert registered(b"") == TopicTable()
+
+
+@pytest.mark.parametrize(
+    ("data", "compressed", "crc"),
+    [
+        (fastjson.write(body("T")), False, 1),
+        (fastjson.write(body("../T")), False, 0),
+        (b"no json", False, 0),
+        (b"no zlib", True, 0),
+        (zlib.compress(b"\0\0\0\x09short"), True, 0),
+        (zlib.compress(b"\xff\xff\xff\xff"), True, 0),
+    ],
+)
+def test_a_registration_that_cannot_be_is_refused(data: bytes, compressed: bool, crc: int) -> None:
+    with pytest.raises(ProtocolError):
+        registered(data, compressed=compressed, crc=crc)
+
+
+def test_only_harmless_settings_change_at_run_time() -> None:
+    config = NameServerConfig()
+    assert settings.changed(config, {"orderMessageEnable": "true", "unknown": "x"}).order_message_enable
+    assert settings.changed(config, {"listenPort": str(config.listen_port)}) == config
+    with pytest.raises(ConfigError, match="kvConfigPath"):
+        settings.changed(config, {"kvConfigPath": "/etc/passwd"})

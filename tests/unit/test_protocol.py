@@ -1,0 +1,345 @@
+"""Frames, commands, sessions, records and the small formats around them: known bytes, and what bad bytes get."""
+
+from __future__ import annotations
+
+import pytest
+
+from ariane.errors import HeaderError, ProtocolError
+from ariane.model import host, ids
+from ariane.model.hashes import java_hash
+from ariane.protocol import batch, command, compression, fastjson, java_properties, properties, record
+from ariane.protocol.command import Command
+from ariane.protocol.frame import FRAME_MAX, Frame, FrameReader
+from ariane.protocol.requests import fields, typed
+from ariane.protocol.requests.clients import HeartbeatData
+from ariane.protocol.requests.messaging import LONG_NAMES, QueueRef, SendMessage
+from ariane.protocol.session import Session, TooManyRequests
+
+JAVA_HEADER = (
+    b'{"code":105,"extFields":{"topic":"T1"},"flag":0,"language":"JAVA","opaque":7,'
+    b'"serializeTypeCurrentRPC":"JSON","version":401}'
+)
+# code 0, version 401, opaque 9, flag 1, offset=3 (reference remoting-protocol 1.4)
+JAVA_BINARY = bytes.fromhex("0000000191000000090000000100000000" + "0000000d00066f66667365740000000133")
+
+
+def framed(header: bytes, body: bytes = b"", form: int = 0) -> bytes:
+    length = 4 + len(header) + len(body)
+    return length.to_bytes(4, "big") + (form << 24 | len(header)).to_bytes(4, "big") + header + body
+
+
+def read(data: bytes) -> Command:
+    (frame,) = FrameReader().feed(data)
+    return command.decode(frame)
+
+
+def test_a_frame_is_whole_whatever_pieces_it_comes_in() -> None:
+    stream = framed(JAVA_HEADER, b"body") + framed(JAVA_HEADER) + framed(JAVA_HEADER, b"x" * 1000)
+    expected = list(FrameReader().feed(stream))
+    assert [frame.body for frame in expected] == [b"body", b"", b"x" * 1000]
+    for size in (1, 3, 7, 8, 9, 150, 1024):
+        reader = FrameReader()
+        pieces = [stream[at : at + size] for at in range(0, len(stream), size)]
+        assert [frame for piece in pieces for frame in reader.feed(piece)] == expected
+        assert reader.waiting == 0
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        b"\xff\xff\xff\xff\x00\x00\x00\x00",
+        (3).to_bytes(4, "big") + b"\0\0\0\0",
+        (FRAME_MAX - 3).to_bytes(4, "big") + b"\0\0\0\0",
+        (10).to_bytes(4, "big") + (7).to_bytes(4, "big"),
+        (10).to_bytes(4, "big") + b"\x02\0\0\1",
+    ],
+)
+def test_a_length_that_lies_is_refused_before_anything_is_kept(start: bytes) -> None:
+    reader = FrameReader()
+    with pytest.raises(ProtocolError):
+        list(reader.feed(start + b"x" * 100))
+    assert reader.waiting <= 108
+
+
+def test_the_largest_frame_is_taken_and_one_more_byte_is_not_sent() -> None:
+    body = bytes(FRAME_MAX - 8 - len(JAVA_HEADER))
+    assert read(framed(JAVA_HEADER, body)).body == body
+    with pytest.raises(ProtocolError, match="larger"):
+        command.encode(1, opaque=1, flag=0, body=bytes(FRAME_MAX))
+
+
+def test_javas_json_header_is_read_and_written_to_the_letter() -> None:
+    got = read(framed(JAVA_HEADER))
+    assert (got.code, got.opaque, got.flag, got.language, got.version) == (105, 7, 0, "JAVA", 401)
+    assert got.field_map() == {"topic": "T1"}
+    written = b"".join(command.encode(105, opaque=7, flag=0, fields={"topic": "T1"}))
+    assert written[8:] == JAVA_HEADER.replace(b"JAVA", b"PYTHON")
+
+
+def test_javas_binary_header_is_read() -> None:
+    got = read(framed(JAVA_BINARY, b"B", form=1))
+    assert (got.code, got.version, got.opaque, got.is_response, got.field_map(), got.body) == (
+        0,
+        401,
+        9,
+        True,
+        {"offset": "3"},
+        b"B",
+    )
+
+
+@pytest.mark.parametrize("form", [0, 1])
+def test_both_forms_carry_the_same(form: int) -> None:
+    pieces = command.encode(
+        11, opaque=-5, flag=2, fields={"a": "ä\x01b", "n": "5"}, remark="why “so”", body=b"x", form=form
+    )
+    got = read(b"".join(pieces))
+    assert (got.code, got.opaque, got.is_one_way, got.remark, got.body) == (11, -5, True, "why “so”", b"x")
+    assert got.field_map() == {"a": "ä\x01b", "n": "5"}
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"nonsense",
+        JAVA_HEADER + b"x",
+        b'{"opaque":4294967295}',
+        b'{"code":"x"}',
+        b"\xff\xfe",
+    ],
+)
+def test_a_json_header_that_is_none_is_refused(header: bytes) -> None:
+    with pytest.raises(ProtocolError):
+        command.decode(Frame(0, header, b""))
+
+
+@pytest.mark.parametrize("cut", range(len(JAVA_BINARY)))
+def test_a_binary_header_that_ends_anywhere_early_is_refused(cut: int) -> None:
+    with pytest.raises(ProtocolError):
+        command.decode(Frame(1, JAVA_BINARY[:cut], b""))
+
+
+def test_a_binary_header_with_bytes_behind_it_is_refused() -> None:
+    with pytest.raises(ProtocolError):
+        command.decode(Frame(1, JAVA_BINARY + b"x", b""))
+
+
+def test_headers_as_fastjson_takes_them() -> None:
+    got = command.decode(
+        Frame(0, b"{code:34,'opaque':\"8\",language:'KLINGON',extFields:{n:5,b:true,o:{x:1},z:null}}", b"")
+    )
+    assert (got.code, got.opaque, got.language) == (34, 8, "KLINGON")
+    assert got.field_map() == {"n": "5", "b": "true", "o": '{"x":1}'}
+
+
+def test_a_typed_request_takes_texts_for_numbers_and_names_what_is_wrong() -> None:
+    assert typed(Command(30, fields={"topic": "T", "queueId": "3"}), QueueRef) == QueueRef("T", 3)
+    assert fields(QueueRef("T", 3)) == {"topic": "T", "queueId": "3"}
+    with pytest.raises(HeaderError, match="GET_MAX_OFFSET.*queueId"):
+        typed(Command(30, fields={"topic": "T"}), QueueRef)
+    with pytest.raises(HeaderError, match="queueId"):
+        typed(Command(30, fields={"topic": "T", "queueId": "many"}), QueueRef)
+    with pytest.raises(HeaderError, match="queueId"):
+        typed(Command(30, fields={"topic": "T", "queueId": str(2**31)}), QueueRef)
+
+
+def test_ext_fields_that_are_no_object_are_refused_when_they_are_looked_at() -> None:
+    got = command.decode(Frame(0, b'{"code":30,"extFields":5}', b""))
+    with pytest.raises(ProtocolError):
+        typed(got, QueueRef)
+    assert command.decode(Frame(0, b'{"code":30,"extFields":null}', b"")).field_map() == {}
+
+
+def test_long_and_short_names_of_a_send_are_one_request() -> None:
+    request = SendMessage("P", "T", "TBW102", 4, 1, 0, 5, 0, "a\x01b", 0, False, None, True)
+    short = fields(request)
+    assert short["m"] == "true"
+    long = {name: short[letter] for name, letter in LONG_NAMES.items() if letter in short}
+    assert typed(Command(10, fields=long), SendMessage, LONG_NAMES) == request
+    assert typed(Command(310, fields=short), SendMessage) == request
+
+
+# --- fastjson ---
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        (b'{0:"a",-1:2}', {"0": "a", "-1": 2}),
+        (b'{{"brokerName":"b","queueId":1}:5}', {'{"brokerName":"b","queueId":1}': 5}),
+        (b"{a:'x',\"b\" : [1 , 2.5,true,null,]}", {"a": "x", "b": [1, 2.5, True, None]}),
+        (b'"\\u00e4\\ud83d\\ude00\\/\\n"', "ä😀/\n"),
+        (b"1.5E-7", 1.5e-7),
+    ],
+)
+def test_the_dialect_is_read(text: bytes, value: object) -> None:
+    assert fastjson.read(text) == value
+
+
+@pytest.mark.parametrize(
+    "text", [b"", b"{", b"{a}", b'{"a":}', b'"x', b'"\\u12"', b"[1 2]", b"{} x", b"[" * 100 + b"]" * 100, b"\xff"]
+)
+def test_what_is_no_json_is_an_error_and_never_a_crash(text: bytes) -> None:
+    with pytest.raises(ProtocolError):
+        fastjson.read(text)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ({0: "a"}, b'{0:"a"}'),
+        ({"b": None, "a": [1, True]}, b'{"a":[1,true]}'),
+        ("\x01\x7f\u2028é/", b'"\\u0001\\u007F\\u2028\xc3\xa9/"'),
+        ([0.0, 0.25, 1e10, 1.5e-7, 12345678.0, float("nan")], b"[0.0,0.25,1.0E10,1.5E-7,1.2345678E7,null]"),
+    ],
+)
+def test_the_dialect_is_written(value: object, text: bytes) -> None:
+    assert fastjson.write(value) == text
+
+
+def test_bodies_are_matched_as_liberally_as_java_does() -> None:
+    body = b"{clientId:'c1','consumer_data_set':[{groupname:\"G\",subscriptionDataSet:[{topic:'T',subVersion:\"5\"}]}],more:1}"
+    data = fastjson.decode(body, HeartbeatData)
+    assert (data.client_id, data.consumers[0].subscription_data_set[0].sub_version) == ("c1", 5)
+    with pytest.raises(ProtocolError, match="HeartbeatData"):
+        fastjson.decode(b'{"clientID":"c","consumerDataSet":null}', HeartbeatData)
+
+
+# --- records and what is in them ---
+
+HOST4, HOST6 = host.pack("127.0.0.1", 10911), host.pack("2001:db8::1", 10911)
+
+
+def encoded(**more: object) -> bytes:
+    values = {
+        "queue_id": 1, "queue_offset": 2, "offset": 3, "born_ms": 4, "born_host": HOST4, "store_ms": 5, "store_host": HOST4,
+        **more,
+    }  # fmt: skip
+    return record.encode(b"T", b"body", b"TAGS\x01a", **values)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("born", "store"), [(HOST4, HOST4), (HOST6, HOST4), (HOST4, HOST6), (HOST6, HOST6)])
+def test_a_record_comes_back_with_hosts_of_either_kind(born: bytes, store: bytes) -> None:
+    data = encoded(born_host=born, store_host=store, sys_flag=1, reconsume_times=7, prepared_offset=9, flag=-1)
+    got = record.decode(b"before" + data + b"after", 6)
+    assert got.size == len(data) == record.FIXED_SIZE + 4 + 1 + 6 + len(born) + len(store) - 16
+    assert (got.born_host, got.store_host, got.flag, got.reconsume_times, got.prepared_offset) == (
+        born,
+        store,
+        -1,
+        7,
+        9,
+    )
+    assert (got.topic, got.body, got.property_map(), got.crc_is_right()) == ("T", b"body", {"TAGS": "a"}, True)
+
+
+def test_a_record_that_ends_anywhere_early_is_refused() -> None:
+    data = encoded()
+    for cut in range(len(data)):
+        with pytest.raises(ProtocolError):
+            record.decode(data[:cut])
+
+
+def test_a_changed_byte_is_refused_or_changes_a_value_but_never_crashes() -> None:
+    data = bytearray(encoded())
+    for at in range(len(data)):
+        data[at] ^= 0x80
+        try:
+            record.decode(bytes(data))
+        except ProtocolError as error:
+            assert str(error)
+        data[at] ^= 0x80
+
+
+def test_records_of_an_answer_stop_at_the_first_that_is_none() -> None:
+    data = encoded() * 2
+    assert len(list(record.decode_all(data))) == 2
+    with pytest.raises(ProtocolError):
+        list(record.decode_all(data + b"rest"))
+
+
+def test_properties_are_javas_text() -> None:
+    text = properties.encode({"a": "1", "b": "2"})
+    assert text == "a\x011\x02b\x012"
+    assert properties.decode(text + "\x02") == {"a": "1", "b": "2"}
+    assert properties.decode("\x01x\x02a\x01\x02b\x02c\x01d\x01e") == {"c": "d\x01e"}
+    with pytest.raises(ProtocolError):
+        properties.encode({"a": "x\x02b\x01y"})
+
+
+def test_a_batch_comes_back_and_a_broken_one_not_at_all() -> None:
+    entries = [batch.Entry(5, b"one", "k\x01v"), batch.Entry(0, b"", "")]
+    data = batch.encode(entries)
+    assert batch.decode(data) == entries
+    for cut in range(1, len(data)):
+        if cut != len(batch.encode(entries[:1])):
+            with pytest.raises(ProtocolError):
+                batch.decode(data[:cut])
+
+
+def test_compressed_bodies_are_expanded_within_a_bound() -> None:
+    body = b"x" * 100_000
+    packed = compression.compress(body)
+    assert compression.expand(packed, compression.ZLIB_FLAGS) == body
+    assert compression.expand(packed, 1) == body  # older clients name no algorithm
+    assert compression.expand(packed, 0) == packed
+    for broken, flags, bound in (
+        (packed[:-5], 1, 10**6), (b"none", 1, 10**6), (packed, 1, 1000), (packed, 0x101, 10**6), (packed, 0x501, 10**6),
+    ):  # fmt: skip
+        with pytest.raises(ProtocolError):
+            compression.expand(broken, flags, bound)
+
+
+def test_ids_are_javas() -> None:
+    assert ids.offset_message_id(host.pack("127.0.0.1", 10911), 0) == "7F00000100002A9F0000000000000000"
+    assert ids.parse_offset_message_id("7F00000100002A9F0000000000000010") == ("127.0.0.1:10911", 16)
+    with pytest.raises(ProtocolError):
+        ids.parse_offset_message_id("short")
+    start = ids.month_start_ms(1_700_000_000_000)
+    make = ids.unique_ids(lambda: start + 5, ip="10.0.0.1", pid=0x12345, process=b"\1\2\3\4")
+    assert (make(), make()) == ("0A00000123450102030400000005" + "0000", "0A00000123450102030400000005" + "0001")
+
+
+def test_unique_ids_begin_anew_with_the_month() -> None:
+    now = ids.month_start_ms(1_700_000_000_000) + 5
+    make = ids.unique_ids(lambda: now, ip="10.0.0.1", pid=1, process=b"\1\2\3\4")
+    make()
+    now = ids.month_start_ms(now + 32 * 86_400_000) + 7
+    assert make()[20:28] == "00000007"
+
+
+def test_tag_hashes_are_javas() -> None:
+    assert (java_hash("TagA"), java_hash("TagB"), java_hash("")) == (2598919, 2598920, 0)
+    assert java_hash("polygenelubricants") == -(2**31)
+    assert java_hash("😀") == 55357 * 31 + 56832
+
+
+def test_properties_files_are_read_as_java_reads_them() -> None:
+    text = "# c\n! c\n a = 1\nb:2\nc 3\nlong = x\\\n   y\nesc=\\u00e4\\t\\=\nempty\nk\\ e\\:y=v\n"
+    read_back = {"a": "1", "b": "2", "c": "3", "long": "xy", "esc": "ä\t=", "empty": "", "k e:y": "v"}
+    assert java_properties.parse(text) == read_back
+    assert java_properties.parse(java_properties.write({"x": "1", "y": "a b"})) == {"x": "1", "y": "a b"}
+    with pytest.raises(ProtocolError):
+        java_properties.parse("a=\\u12")
+
+
+# --- sessions ---
+
+
+def test_a_session_knows_who_waits_and_until_when() -> None:
+    session: Session[str] = Session(pending_max=2)
+    first, second = session.ask("a", 10.0), session.ask("b", 5.0)
+    assert first != second
+    with pytest.raises(TooManyRequests):
+        session.ask("c", 1.0)
+    assert session.next_deadline() == 5.0
+    assert session.expired(5.0) == ["b"]
+    assert session.answered(second) is None
+    assert session.answered(first) == "a"
+    assert session.answered(first) is None
+    session.ask("d", 1.0)
+    assert session.end() == ["d"]
+    assert len(session) == 0

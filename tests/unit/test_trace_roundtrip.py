@@ -1,0 +1,69 @@
+"""Any event survives its text, alone and among others; any bytes at all are read without an error."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ariane.model.trace import EndTransaction, Pub, SubAfter, SubBefore, TraceEvent
+from ariane.protocol import trace
+
+TEXT = st.text(st.characters(exclude_characters="\x01\x02", exclude_categories=("Cs",))).filter(
+    lambda text: text != "null"
+)
+TIME = st.integers(0, 2**63 - 1)
+INT = st.integers(-(2**31), 2**31 - 1)
+
+PUBS = st.builds(
+    Pub, timestamp_ms=TIME, region=TEXT, group=TEXT, topic=TEXT, message_id=TEXT, tags=TEXT, keys=TEXT, store_host=TEXT,
+    body_length=INT, cost_ms=INT, message_type=INT, offset_message_id=TEXT, success=st.booleans(), client_host=st.just(""),
+)  # fmt: skip
+BEFORES = st.builds(
+    SubBefore, timestamp_ms=TIME, region=TEXT, group=TEXT, request_id=TEXT, message_id=TEXT, retry_times=INT, keys=TEXT,
+    client_host=st.just(""),
+)  # fmt: skip
+AFTERS = st.builds(
+    SubAfter, request_id=TEXT, message_id=TEXT, cost_ms=INT, success=st.booleans(), keys=TEXT, context_code=INT,
+    timestamp_ms=TIME, group=TEXT,
+)  # fmt: skip
+ENDS = st.builds(
+    EndTransaction, timestamp_ms=TIME, region=TEXT, group=TEXT, topic=TEXT, message_id=TEXT, tags=TEXT, keys=TEXT,
+    store_host=TEXT, message_type=INT, transaction_id=TEXT, state=TEXT, from_check=st.booleans(),
+)  # fmt: skip
+EVENTS = PUBS | BEFORES | AFTERS | ENDS
+
+
+@given(st.lists(EVENTS, max_size=5), st.booleans())
+def test_events_come_back_with_and_without_the_last_end(events: list[TraceEvent], is_ended: bool) -> None:
+    text = "".join(map(trace.encode, events))
+    body = (text if is_ended else text[:-1]).encode()
+    assert trace.decode(body) == (events, [])
+
+
+@given(EVENTS)
+def test_a_record_has_its_fields_and_none_is_empty(event: TraceEvent) -> None:
+    fields = trace.encode(event)[:-1].split("\x01")
+    assert len(fields) == {Pub: 14, SubBefore: 8, SubAfter: 9, EndTransaction: 13}[type(event)]
+    assert all(fields)
+
+
+@given(
+    st.lists(EVENTS, max_size=3),
+    st.binary(max_size=80).filter(lambda data: b"\x02" not in data),
+    st.lists(EVENTS, max_size=3),
+)
+def test_whatever_stands_between_records_hides_none(
+    before: list[TraceEvent], junk: bytes, after: list[TraceEvent]
+) -> None:
+    body = "".join(map(trace.encode, before)).encode() + junk + b"\x02" + "".join(map(trace.encode, after)).encode()
+    events, rejects = trace.decode(body)
+    assert events[: len(before)] == before
+    assert events[len(events) - len(after) :] == after
+    assert len(events) + len(rejects) == len(before) + len(after) + (1 if junk else 0)
+
+
+@given(EVENTS)
+def test_keys_hold_no_blank_but_the_ids(event: TraceEvent) -> None:
+    first, *business = trace.keys(event)
+    assert first == event.message_id
+    assert business == event.keys.split()
