@@ -42,6 +42,8 @@ def trace(
         threading.Thread(target=_stop_at_end_of_stdin, args=(stop,), daemon=True).start()
 
     def say(progress: Progress) -> None:
+        if progress.away is not None:
+            typer.echo(f"{time.strftime('%H:%M:%S')} waiting: {progress.away}")
         if progress.journeys is not None or once:
             rows = "unchanged" if progress.journeys is None else f"{progress.journeys.rows:,}"
             at = time.strftime("%H:%M:%S")

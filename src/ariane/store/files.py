@@ -162,7 +162,7 @@ class SystemDisk:
     @staticmethod
     def _identity(path: str) -> tuple[int, int]:
         try:
-            state = os.stat(path)
+            state = os.stat(path)  # noqa: PTH116
         except FileNotFoundError:
             return (-1, -1)
         return (state.st_dev, state.st_ino)

@@ -290,7 +290,7 @@ class MessageStore:
         """Records of a queue from entry `offset` on, at most one answer full; `codes` None takes all tags."""
         queue = self._queues.existing(topic, queue_id)
         if queue is None:
-            return Got(GetStatus.NO_MESSAGE_IN_QUEUE, [], 0, 0, 0, 0, False)
+            return Got(GetStatus.NO_MESSAGE_IN_QUEUE, [], 0, 0, 0, False)
         return reading.get(queue, self._log, self.config, offset, max_count, codes, max_bytes)
 
     def record_at(self, offset: int) -> bytes | None:
@@ -369,7 +369,7 @@ class MessageStore:
 
     def _checkpoint_now(self) -> Checkpoint:
         safe = min(self._log.flushed, self._derived)
-        return Checkpoint(self._log.flushed_ms, self._derived_ms, self._checkpoint.index_ms, safe, self._queues.count())
+        return Checkpoint(self._log.flushed_ms, self._derived_ms, self._checkpoint.index_ms, safe, self._queues.files())
 
     def end_flush(self, flush: Flush, error: OSError | None) -> None:
         """Take the outcome of `flush.run()`. After an error all later writes are refused with FlushFailed."""

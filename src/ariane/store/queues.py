@@ -94,9 +94,9 @@ class ConsumeQueues:
     def all(self) -> list[ConsumeQueue]:
         return list(self._table.values())
 
-    def count(self) -> int:
-        """Queues that have files."""
-        return sum(1 for queue in self._table.values() if queue.segments.bases)
+    def files(self) -> int:
+        """How many files all queues have together."""
+        return sum(len(queue.segments.bases) for queue in self._table.values())
 
     def topics(self) -> dict[str, list[int]]:
         found: dict[str, list[int]] = {}

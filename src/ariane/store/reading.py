@@ -81,11 +81,11 @@ def get(
     if records:
         status = GetStatus.FOUND
     suggest_slave = log.end - last > config.memory_bytes
-    return Got(status, records, offset + scanned, low, high, len(records), suggest_slave)
+    return Got(status, records, offset + scanned, low, high, suggest_slave)
 
 
 def _nothing(status: GetStatus, next_offset: int, low: int, high: int) -> Got:
-    return Got(status, [], next_offset, low, high, 0, False)
+    return Got(status, [], next_offset, low, high, False)
 
 
 def _low_32(code: int) -> int:

@@ -8,8 +8,8 @@
                                  than the checkpoint                                 missing queue entries are made again
 
 Below the start everything is on the disk in both forms, so nothing there needs to be read. Queue entries that point at or behind
-the start are cut (lazily, when the queue is opened) and derived again. When queues were lost, all are derived again from the
-beginning of the log. [CommitLog.recoverNormally, recoverAbnormally, DefaultMessageStore.recover]
+the start are cut (lazily, when the queue is opened) and derived again. When files of queues were lost, all queues are made
+anew from the beginning of the log. [CommitLog.recoverNormally, recoverAbnormally, DefaultMessageStore.recover]
 """
 
 from __future__ import annotations
@@ -63,16 +63,17 @@ def recover_log(
         queues.use(0, log.read)
         return Recovered(clean, 0, 0, 0, 0, "the log is empty", 0, tuple(notes))
     read_from = _start(log, queues, checkpoint, clean=clean)
-    lost = queues.broken or (checkpoint.safe_offset is not None and queues.count() < checkpoint.queues)
-    derive_from = log.start if lost or not queues.count() else read_from
-    if derive_from < read_from:
-        notes.append("consume queues are missing: all entries are derived again from the commit log")
+    if checkpoint.safe_offset is not None and queues.files() < checkpoint.queue_files:
+        notes.append(
+            f"{checkpoint.queue_files - queues.files()} consume queue files are missing: all are made anew from the commit log"
+        )
+        queues.remove(queues.all())
+    derive_from = log.start if queues.broken or not queues.files() else read_from
     walk = Walk(log, read_from, EVERYTHING, check_crc=check_crc)
     last_ms = checkpoint.physic_ms
     for found in walk:
         last_ms = max(last_ms, found.store_ms)
     cut_bytes = _cut(files, log, read_from, walk.end)
-    # Lost queues: those that are there keep what they have, up to the start of the checked part.
     queues.use(read_from, log.read)
     return Recovered(clean, read_from, derive_from, walk.end, last_ms, walk.why, cut_bytes, tuple(notes))
 
@@ -94,7 +95,7 @@ def _start(log: Segments, queues: ConsumeQueues, checkpoint: Checkpoint, *, clea
     safe_offset = checkpoint.safe_offset
     if safe_offset is not None and log.start <= safe_offset <= log.stop:
         return safe_offset
-    if clean and queues.count():
+    if clean and queues.files():
         return _end_of_queues(log, queues)
     return _file_before(log, checkpoint.min_ms())
 

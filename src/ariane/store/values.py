@@ -122,5 +122,4 @@ class Got(NamedTuple):
     next_offset: int
     min_offset: int
     max_offset: int
-    count: int
     suggest_slave: bool

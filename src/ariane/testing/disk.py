@@ -1,0 +1,259 @@
+"""A disk in memory that can fail: any write or fsync, a full disk, and the loss of power.
+
+    disk = FakeDisk()
+    disk.power_off_at = 17                  # PowerLost at the 17th change, which happens only in part or not at all
+    ...
+    disk = disk.after_power_loss(Kept.SOME, random.Random(1))   # what a machine finds when it starts again
+
+A write is durable when its file was fsynced after it, a name (creation, removal, renaming) when its directory was. What was not
+is lost, kept, or kept in part and in any order: a disk promises nothing else. (Rules: fsync(2), and what file systems do.)
+"""
+
+from __future__ import annotations
+
+import enum
+import errno
+import itertools
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from ariane.store.files import Usage
+
+Change = tuple[int, bytes] | int  # a write at an offset, or a truncation to a size
+
+
+class PowerLost(BaseException):
+    """The machine is off: no code of the program runs on, so nothing that handles errors may catch this."""
+
+
+class Kept(enum.Enum):
+    """What becomes of changes that were not flushed."""
+
+    NONE = "none"
+    ALL = "all"
+    SOME = "some"
+
+
+@dataclass(eq=False)
+class _File:
+    data: bytearray
+    durable: bytes = b""
+    pending: list[Change] = field(default_factory=list)
+
+    def change(self, change: Change) -> None:
+        _apply(self.data, change)
+        self.pending.append(change)
+
+
+def _apply(data: bytearray, change: Change) -> None:
+    if isinstance(change, int):
+        del data[change:]
+        data.extend(bytes(change - len(data)))
+        return
+    offset, written = change
+    if len(data) < offset + len(written):
+        data.extend(bytes(offset + len(written) - len(data)))
+    data[offset : offset + len(written)] = written
+
+
+class FakeDisk:
+    """A `Disk`. `changes` counts what was done to it; `fail` is asked before each with its kind and path, and may raise."""
+
+    def __init__(self, room: int | None = None) -> None:
+        self.changes = 0
+        self.power_off_at: int | None = None
+        self.torn_at: int | None = None
+        """How many bytes of the write at `power_off_at` reach the file; None: none."""
+        self.fail: Callable[[str, str], None] = lambda kind, path: None
+        self.room = room
+        """Bytes that written data may take in all; None: no limit."""
+        self._files: dict[str, _File] = {}
+        self._durable_names: dict[str, _File] = {}
+        self._names_pending: list[tuple[str, _File | None]] = []
+        self._directories = {"", "/"}
+        self._handles: dict[int, tuple[str, _File]] = {}
+        self._numbers = itertools.count(3)
+        self._locked: set[str] = set()
+
+    # --- what a store asks ---
+
+    def open(self, path: str) -> int:
+        if path not in self._files:
+            raise FileNotFoundError(errno.ENOENT, "no such file", path)
+        return self._handle(path)
+
+    def create(self, path: str, size: int) -> int:
+        if path in self._files:
+            raise FileExistsError(errno.EEXIST, "file exists", path)
+        self._changing("create", path)
+        file = _File(bytearray(size), bytes(size))
+        self._link(path, file)
+        return self._handle(path)
+
+    def close(self, handle: int) -> None:
+        del self._handles[handle]
+
+    def pread(self, handle: int, size: int, offset: int) -> bytes:
+        return bytes(self._handles[handle][1].data[offset : offset + size])
+
+    def pwrite(self, handle: int, data: bytes, offset: int) -> None:
+        path, file = self._handles[handle]
+        if self.room is not None and self.room < len(data):
+            raise OSError(errno.ENOSPC, "no space left on device", path)
+        try:
+            self._changing("write", path)
+        except PowerLost:
+            if self.torn_at:
+                file.change((offset, bytes(data[: self.torn_at])))
+            raise
+        if self.room is not None:
+            self.room -= len(data)
+        file.change((offset, bytes(data)))
+
+    def truncate(self, handle: int, size: int) -> None:
+        path, file = self._handles[handle]
+        self._changing("truncate", path)
+        file.change(size)
+
+    def fsync(self, handle: int) -> None:
+        path, file = self._handles[handle]
+        self._changing("fsync", path)
+        file.durable = bytes(file.data)
+        file.pending.clear()
+
+    def fsync_dir(self, path: str) -> None:
+        self._changing("fsync_dir", path)
+        for name, file in self._names_pending:
+            if _parent(name) == path:
+                _relink(self._durable_names, name, file)
+        self._names_pending = [one for one in self._names_pending if _parent(one[0]) != path]
+
+    def size(self, path: str) -> int | None:
+        if path in self._directories:
+            return 0
+        file = self._files.get(path)
+        return None if file is None else len(file.data)
+
+    def listdir(self, path: str) -> list[str]:
+        if path in self._files:
+            raise NotADirectoryError(errno.ENOTDIR, "not a directory", path)
+        if path not in self._directories:
+            raise FileNotFoundError(errno.ENOENT, "no such directory", path)
+        names = {
+            one[len(path) + 1 :].split("/")[0]
+            for one in (*self._files, *self._directories)
+            if one.startswith(path + "/")
+        }
+        return sorted(names)
+
+    def make_dirs(self, path: str) -> list[str]:
+        """Directories are durable at once: losing one is losing the names in it, which `Kept` covers."""
+        made = []
+        while path not in self._directories:
+            self._directories.add(path)
+            made.append(_parent(path))
+            path = _parent(path)
+        return made
+
+    def rename(self, source: str, target: str) -> None:
+        if source not in self._files:
+            raise FileNotFoundError(errno.ENOENT, "no such file", source)
+        self._changing("rename", target)
+        file = self._files[source]
+        self._link(target, file)
+        self._unlink(source)
+
+    def remove(self, path: str) -> None:
+        if path not in self._files:
+            raise FileNotFoundError(errno.ENOENT, "no such file", path)
+        self._changing("remove", path)
+        self._unlink(path)
+
+    def remove_dir(self, path: str) -> None:
+        self._changing("remove_dir", path)
+        self._directories.discard(path)
+
+    def lock(self, path: str, content: bytes) -> int:
+        if path in self._locked:
+            raise BlockingIOError(errno.EAGAIN, "locked", path)
+        if path not in self._files:
+            self._link(path, _File(bytearray(content), content))
+        self._locked.add(path)
+        return self._handle(path)
+
+    def unlock(self, handle: int) -> None:
+        path, _ = self._handles.pop(handle)
+        self._locked.discard(path)
+
+    def usage(self, path: str) -> Usage:
+        free = 1 << 40 if self.room is None else self.room
+        return Usage(1 << 40, free)
+
+    # --- what a test does ---
+
+    def after_power_loss(self, kept: Kept, chance: random.Random) -> FakeDisk:
+        """The disk as the next start finds it. With Kept.SOME `chance` decides of each change that was not flushed."""
+        survivor = FakeDisk()
+        survivor._directories = set(self._directories)
+
+        def stays() -> bool:
+            return kept is Kept.ALL or (kept is Kept.SOME and chance.random() < 0.5)
+
+        names = dict(self._durable_names)
+        for name, file in self._names_pending:
+            if stays():
+                _relink(names, name, file)
+        for name, file in names.items():
+            data = bytearray(file.durable)
+            for change in file.pending:
+                if stays():
+                    _apply(data, change)
+            survivor._files[name] = _File(data, bytes(data))
+        survivor._durable_names = dict(survivor._files)
+        return survivor
+
+    def after_kill(self) -> FakeDisk:
+        """The disk as it is when only the process died: nothing is lost."""
+        survivor = self.after_power_loss(Kept.ALL, random.Random(0))  # noqa: S311
+        survivor.room = self.room
+        return survivor
+
+    def contents(self, path: str) -> bytearray:
+        """The bytes of a file, to be changed in place: what a broken disk or a wrong hand does."""
+        return self._files[path].data
+
+    def paths(self) -> list[str]:
+        return sorted(self._files)
+
+    # --- details ---
+
+    def _changing(self, kind: str, path: str) -> None:
+        self.changes += 1
+        if self.power_off_at is not None and self.changes >= self.power_off_at:
+            raise PowerLost(f"at change {self.changes}, {kind} of {path}")
+        self.fail(kind, path)
+
+    def _handle(self, path: str) -> int:
+        number = next(self._numbers)
+        self._handles[number] = (path, self._files[path])
+        return number
+
+    def _link(self, path: str, file: _File) -> None:
+        self._files[path] = file
+        self._names_pending.append((path, file))
+
+    def _unlink(self, path: str) -> None:
+        del self._files[path]
+        self._names_pending.append((path, None))
+
+
+def _parent(path: str) -> str:
+    return path.rpartition("/")[0]
+
+
+def _relink(names: dict[str, _File], name: str, file: _File | None) -> None:
+    if file is None:
+        names.pop(name, None)
+    else:
+        names[name] = file
