@@ -47,8 +47,7 @@ def test_in_the_running_loop(tmp_path: Path):
 
 def test_the_fixture_gives_a_cluster_in_a_thread(ariane_cluster, tmp_path: Path):
     assert asyncio.run(there_and_back(ariane_cluster.namesrv, [b"1", b"2"])) == [b"1", b"2"]
-    assert ariane_cluster.store.is_relative_to(tmp_path)
-    assert list((ariane_cluster.store / "commitlog").iterdir())
+    assert list((tmp_path / "store" / "commitlog").iterdir())
 
 
 def test_the_thread_and_the_ports_are_free_afterwards(tmp_path: Path):

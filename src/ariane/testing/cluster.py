@@ -6,7 +6,7 @@
     with cluster_in_thread(tmp_path) as servers:                  # for tests without a loop: it gets a thread of its own
         ...
 
-The store lies in the directory that is given, or in a temporary one that is removed. The pytest fixture `ariane_cluster`
+The broker keeps its store in `store` of the directory that is given, or in a temporary one that is removed. The pytest fixture `ariane_cluster`
 (ariane.testing.plugin) is `cluster_in_thread` in the test's tmp_path.
 """
 
@@ -32,11 +32,10 @@ SMALL_FILES = {"mapped_file_size_commit_log": 16 * 1024 * 1024, "mapped_file_siz
 
 
 class Servers(NamedTuple):
-    """Addresses of what runs, and where the broker keeps its store."""
+    """Addresses of what runs."""
 
     namesrv: str
     broker: str
-    store: Path
 
 
 @contextlib.asynccontextmanager
@@ -59,7 +58,7 @@ async def cluster(home: Path | None = None, **settings: Any) -> AsyncIterator[Se
                 **settings,
             }
             async with Broker(BrokerConfig(**values)) as broker:
-                yield Servers(namesrv, broker.addr, home / "store")
+                yield Servers(namesrv, broker.addr)
 
 
 @contextlib.contextmanager

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def ariane_cluster(tmp_path: Path) -> Iterator[Servers]:
-    """A name server and a broker of this test's own: .namesrv, .broker, .store. They run in a thread beside the test."""
+    """A name server and a broker of this test's own: .namesrv, .broker. They run in a thread, with their store in tmp_path."""
     from ariane.testing.cluster import cluster_in_thread  # servers are loaded by tests that use them
 
     with cluster_in_thread(tmp_path) as servers:
