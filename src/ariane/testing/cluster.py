@@ -6,8 +6,8 @@
     with cluster_in_thread(tmp_path) as servers:                  # for tests without a loop: it gets a thread of its own
         ...
 
-The broker keeps its store in `store` of the directory that is given, or in a temporary one that is removed. The pytest fixture `ariane_cluster`
-(ariane.testing.plugin) is `cluster_in_thread` in the test's tmp_path.
+The broker keeps its store in `store` of the directory that is given, or in a temporary one that is removed. The pytest
+fixture `ariane_cluster` (ariane.testing.plugin) is `cluster_in_thread` in the test's tmp_path.
 """
 
 from __future__ import annotations
