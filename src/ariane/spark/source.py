@@ -80,8 +80,7 @@ class BatchReader(DataSourceReader):
         return [QueuePartition(part) for part in offsets.ranges(begin, end)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, QueuePartition)
-        return read_range(pull.cluster(self._options), partition.part, self._options, self._columns)
+        return read_partition(partition, self._options, self._columns)
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -116,8 +115,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [QueuePartition(part) for part in offsets.planned(end)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, QueuePartition)
-        return read_range(pull.cluster(self._options), partition.part, self._options, self._columns)
+        return read_partition(partition, self._options, self._columns)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Nothing: offsets live in the checkpoint."""
@@ -144,6 +142,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     continue
             first[queue], last[queue] = low, high
         return first, last
+
+
+def read_partition(partition: InputPartition, options: SourceOptions, columns: list[str]) -> Iterator[pa.RecordBatch]:
+    """The rows of a task. Spark makes one task of its own when there is nothing to read: it has none."""
+    if isinstance(partition, QueuePartition):
+        yield from read_range(pull.cluster(options), partition.part, options, columns)
 
 
 def read_range(

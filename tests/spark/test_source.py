@@ -1,0 +1,168 @@
+"""The source against a broker: what was sent is what is read, once."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from ariane.admin import topics
+from ariane.client import Producer
+from ariane.model.message import Message
+from ariane.net.client import Connections
+from ariane.testing.cluster import Servers, cluster_in_thread
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture
+def servers(tmp_path: Path) -> Iterator[Servers]:
+    with cluster_in_thread(tmp_path / "cluster") as running:
+        yield running
+
+
+@pytest.fixture(autouse=True)
+def _registered(spark: SparkSession) -> None:
+    from ariane.spark.source import RocketMQSource
+
+    spark.dataSource.register(RocketMQSource)
+
+
+def send(servers: Servers, first: int, count: int, topic: str = "T") -> None:
+    """Messages whose bodies are numbers, and whose keys say the same."""
+
+    async def work() -> None:
+        async with Producer("P", servers.namesrv) as producer:
+            for number in range(first, first + count):
+                tag = "even" if number % 2 == 0 else "odd"
+                await producer.send(Message(topic=topic, body=b"%d" % number, keys=[f"K{number}"], tags=tag))
+
+    asyncio.run(work())
+
+
+def make_topic(servers: Servers, queues: int, topic: str = "T") -> None:
+    async def work() -> None:
+        async with Connections() as peers:
+            await topics.create_everywhere(peers, servers.namesrv, topic, queues)
+
+    asyncio.run(work())
+
+
+def read(spark: SparkSession, servers: Servers, **options: Any) -> DataFrame:
+    return spark.read.format("rocketmq").options(namesrv=servers.namesrv, topic="T", **options).load()
+
+
+def numbers(frame: DataFrame) -> list[int]:
+    return sorted(int(row.body) for row in frame.select("body").collect())
+
+
+class Stream:
+    """A streaming query to Parquet, run until there is nothing more, as often as wanted."""
+
+    def __init__(self, spark: SparkSession, servers: Servers, home: Path, **options: Any) -> None:
+        self._spark, self._servers, self._home, self._options = spark, servers, home, options
+
+    def run(self) -> int:
+        """Number of micro-batches that had rows."""
+        source = self._spark.readStream.format("rocketmq").schema("body BINARY, queue_id INT, queue_offset BIGINT")
+        frame = source.options(namesrv=self._servers.namesrv, topic="T", **self._options).load()
+        query = (
+            frame.writeStream.format("parquet")
+            .option("path", str(self._home / "rows"))
+            .option("checkpointLocation", str(self._home / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination(120)
+        return sum(1 for progress in query.recentProgress if progress["numInputRows"])
+
+    def rows(self) -> list[int]:
+        return numbers(self._spark.read.parquet(str(self._home / "rows")))
+
+
+def test_a_batch_reads_everything_with_all_columns(spark: SparkSession, servers: Servers) -> None:
+    send(servers, 0, 100)
+    rows = read(spark, servers).collect()
+    assert sorted(int(row.body) for row in rows) == list(range(100))
+    row = next(row for row in rows if row.keys == "K7")
+    assert (row.topic, row.broker, row.tags, row.reconsume_times) == ("T", "broker-a", "odd", 0)
+    assert row.properties["KEYS"] == "K7"
+    assert row.store_host == servers.broker
+    assert row.message_id == row.properties["UNIQ_KEY"]
+    assert abs((row.store_timestamp - row.born_timestamp).total_seconds()) < 60
+
+
+def test_a_batch_between_offsets_and_by_tag(spark: SparkSession, servers: Servers) -> None:
+    make_topic(servers, 1)
+    send(servers, 0, 50)
+    some = read(
+        spark, servers,
+        startingOffsets=json.dumps({"T": {"broker-a": {"0": 10}}}), endingOffsets=json.dumps({"T": {"broker-a": {"0": 15}}}),
+    )  # fmt: skip
+    assert numbers(some) == [10, 11, 12, 13, 14]
+    assert numbers(read(spark, servers, tags="even")) == list(range(0, 50, 2))
+    assert numbers(read(spark, servers, startingOffsets="latest")) == []
+
+
+def test_a_stream_goes_on_from_its_checkpoint_and_finds_new_queues(
+    spark: SparkSession, servers: Servers, tmp_path: Path
+) -> None:
+    make_topic(servers, 2)
+    send(servers, 0, 40)
+    stream = Stream(spark, servers, tmp_path)
+    stream.run()
+    assert stream.rows() == list(range(40))
+    stream.run()
+    assert stream.rows() == list(range(40))
+    make_topic(servers, 5)
+    send(servers, 40, 40)
+    stream.run()
+    assert stream.rows() == list(range(80))
+
+
+def test_a_limit_makes_several_batches(spark: SparkSession, servers: Servers, tmp_path: Path) -> None:
+    send(servers, 0, 60)
+    stream = Stream(spark, servers, tmp_path, maxOffsetsPerTrigger=20)
+    assert stream.run() >= 3
+    assert stream.rows() == list(range(60))
+
+
+def test_a_batch_that_was_not_committed_is_read_again_as_it_was(
+    spark: SparkSession, servers: Servers, tmp_path: Path
+) -> None:
+    send(servers, 0, 30)
+    stream = Stream(spark, servers, tmp_path)
+    stream.run()
+    # As after a crash between the batch's plan and its end: the plan is there, the sink and the commit are not.
+    (tmp_path / "checkpoint" / "commits" / "0").unlink()
+    for path in [*(tmp_path / "rows").rglob("*")]:
+        if path.is_file():
+            path.unlink()
+    send(servers, 30, 30)
+    stream.run()
+    assert stream.rows() == list(range(60))
+
+
+def test_offsets_that_are_gone_end_the_query_or_are_skipped(spark: SparkSession, servers: Servers) -> None:
+    make_topic(servers, 1)
+    send(servers, 0, 10)
+    beyond = json.dumps({"T": {"broker-a": {"0": 25}}})
+    with pytest.raises(Exception, match="10 to 24 are gone.*failOnDataLoss"):
+        read(spark, servers, endingOffsets=beyond).collect()
+    assert numbers(read(spark, servers, endingOffsets=beyond, failOnDataLoss="false")) == list(range(10))
+
+
+def test_an_unknown_topic_and_a_wrong_option_are_named(spark: SparkSession, servers: Servers) -> None:
+    with pytest.raises(Exception, match="no route for topic T"):
+        read(spark, servers).collect()
+    with pytest.raises(Exception, match="startingoffset = 'latest'"):
+        read(spark, servers, startingOffset="latest").collect()
+    with pytest.raises(Exception, match="nothing"):
+        spark.read.format("rocketmq").schema("nothing INT").options(namesrv=servers.namesrv, topic="T").load().collect()

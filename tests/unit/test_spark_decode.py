@@ -1,0 +1,89 @@
+"""Records to Arrow: the fast way gives what the plain way gives."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("pyarrow", reason="the extra spark is not installed")
+
+import pyarrow as pa
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ariane.errors import ProtocolError
+from ariane.model import host
+from ariane.protocol import compression, properties, record
+from ariane.spark import decode
+
+WORDS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x01\x02"), min_size=1, max_size=8)
+V4, V6 = host.pack("10.0.0.1", 10911), host.pack("2001:db8::1", 10911)
+
+ROWS = st.builds(
+    dict,
+    body=st.binary(max_size=60),
+    topic=st.sampled_from(["T", "a_long-topic%name"]),
+    own=st.dictionaries(st.sampled_from(["KEYS", "TAGS", "UNIQ_KEY", "x"]), WORDS, max_size=4),
+    number=st.integers(0, 2**31 - 1),
+    offset=st.integers(0, 2**62),
+    ms=st.integers(0, 4_000_000_000_000),
+    born=st.sampled_from([V4, host.pack("10.0.0.2", 80)]),
+)
+
+
+def encoded(row: dict, *, born: bytes | None = None, sys_flag: int = 0, body: bytes | None = None) -> bytes:  # type: ignore[type-arg]
+    return record.encode(
+        row["topic"].encode(), row["body"] if body is None else body, properties.encode(row["own"]).encode(),
+        queue_id=row["number"], queue_offset=row["offset"], offset=row["offset"], born_ms=row["ms"],
+        born_host=born or row["born"], store_ms=row["ms"], store_host=V4, flag=-row["number"],
+        reconsume_times=row["number"], sys_flag=sys_flag,
+    )  # fmt: skip
+
+
+@given(st.lists(ROWS, max_size=12))
+def test_both_ways_give_the_same_table(rows: list[dict]) -> None:  # type: ignore[type-arg]
+    data = b"".join(map(encoded, rows))
+    columns = list(decode.COLUMNS)
+    fast = decode.batch(data, "broker-a", columns)
+    slow = decode._slow(list(record.decode_all(data)), "broker-a", columns)
+    fast.validate(full=True)
+    assert fast.to_pylist() == slow.to_pylist()
+    assert fast.schema == slow.schema
+
+
+def one(**more: object) -> dict:  # type: ignore[type-arg]
+    return {"body": b"body", "topic": "T", "own": {}, "number": 1, "offset": 7, "ms": 5, "born": V4, **more}
+
+
+def test_odd_records_go_the_plain_way_and_stay_in_order() -> None:
+    packed = encoded(one(offset=8), sys_flag=compression.ZLIB_FLAGS, body=compression.compress(b"large" * 1000))
+    data = encoded(one(offset=7)) + packed + encoded(one(offset=9), born=V6)
+    rows = decode.batch(data, "b", ["queue_offset", "body", "born_host"]).to_pylist()
+    assert [row["queue_offset"] for row in rows] == [7, 8, 9]
+    assert rows[1]["body"] == b"large" * 1000
+    assert rows[2]["born_host"] == "[2001:db8::1]:10911"
+
+
+def test_ids_keys_and_what_is_absent() -> None:
+    data = encoded(one(own={"UNIQ_KEY": "U", "KEYS": "a b"})) + encoded(one(offset=8))
+    rows = decode.batch(data, "b", ["message_id", "offset_message_id", "keys", "tags", "properties"]).to_pylist()
+    assert rows[0]["message_id"] == "U"
+    assert (rows[0]["keys"], rows[0]["tags"]) == ("a b", None)
+    assert rows[1]["message_id"] == rows[1]["offset_message_id"] == V4.hex().upper() + f"{8:016X}"
+    assert rows[1]["properties"] == []
+
+
+def test_what_lies_behind_the_end_is_left_out() -> None:
+    data = b"".join(encoded(one(offset=n)) for n in range(5))
+    assert decode.batch(data, "b", ["queue_offset"], end=3)["queue_offset"].to_pylist() == [0, 1, 2]
+    assert decode.batch(data, "b", ["queue_offset"], end=0).num_rows == 0
+    assert decode.batch(b"", "b", ["queue_offset"]).schema == pa.schema([("queue_offset", pa.int64())])
+
+
+def test_broken_bytes_are_an_error_and_never_fewer_rows() -> None:
+    data = encoded(one())
+    for broken in (data[:-1], data + b"x", b"\0" * 100, data[:84] + b"\x7f" + data[85:]):
+        with pytest.raises(ProtocolError):
+            decode.batch(broken, "b", list(decode.COLUMNS))
+    compressed = encoded(one(), sys_flag=compression.ZLIB_FLAGS)
+    with pytest.raises(ProtocolError, match="offset 7"):
+        decode.batch(compressed, "b", ["body"])

@@ -1,0 +1,89 @@
+"""Positions of the source: what a batch reads, and that nothing is read twice or left out. Pure."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ariane.errors import ConfigError
+from ariane.model.message import MessageQueue
+from ariane.spark import offsets
+from ariane.spark.options import parse
+
+A, B, NEW = MessageQueue("T", "a", 0), MessageQueue("T", "b", 1), MessageQueue("T", "c", 0)
+MINIMAL = {"namesrv": "h:9876", "topic": "T"}
+
+
+def test_a_batch_carries_its_start_and_is_planned_from_its_end_alone() -> None:
+    start = offsets.initial({A: 5, B: 0})
+    end = offsets.advance(start, {A: 0, B: 0}, {A: 9, B: 0}, None)
+    assert offsets.planned(end) == [offsets.Range(A, 5, 9)]
+    assert offsets.reached(end) == {A: 9, B: 0}
+    assert offsets.planned(start) == []
+
+
+def test_nothing_new_is_the_very_same_offset() -> None:
+    start = offsets.initial({A: 5})
+    assert offsets.advance(start, {A: 0}, {A: 5}, None) is start
+    assert offsets.advance(start, {A: 0}, {A: 3}, None) is start
+    assert offsets.advance(start, {}, {}, None) is start
+
+
+def test_a_new_queue_is_read_from_its_beginning_and_an_absent_one_keeps_its_place() -> None:
+    start = offsets.initial({A: 5, B: 7})
+    end = offsets.advance(start, {A: 0, NEW: 2}, {A: 6, NEW: 4}, None)
+    assert offsets.planned(end) == [offsets.Range(A, 5, 6), offsets.Range(NEW, 2, 4)]
+    assert offsets.reached(end)[B] == 7
+
+
+def test_the_text_of_an_offset_does_not_depend_on_the_order_of_queues() -> None:
+    one = offsets.advance(offsets.initial({A: 0, B: 0}), {}, {A: 1, B: 1}, None)
+    other = offsets.advance(offsets.initial({B: 0, A: 0}), {}, {B: 1, A: 1}, None)
+    assert json.dumps(one) == json.dumps(other)
+
+
+QUEUES = st.builds(MessageQueue, st.just("T"), st.sampled_from("abc"), st.integers(0, 3))
+
+
+@given(st.dictionaries(QUEUES, st.integers(0, 1000), min_size=1), st.integers(1, 50))
+def test_limited_batches_add_up_to_everything_once(ends: dict[MessageQueue, int], most: int) -> None:
+    offset = offsets.initial(dict.fromkeys(ends, 0))
+    read: dict[MessageQueue, int] = dict.fromkeys(ends, 0)
+    while (after := offsets.advance(offset, {}, ends, most)) is not offset:
+        parts = offsets.planned(json.loads(json.dumps(after)))
+        assert 0 < sum(part.end - part.start for part in parts) <= most + len(ends)  # at least one of each queue
+        for part in parts:
+            assert part.start == read[part.queue]
+            read[part.queue] = part.end
+        offset = after
+    assert read == ends
+
+
+def test_options_are_values() -> None:
+    options = parse(
+        {**MINIMAL, "startingOffsets": '{"T":{"a":{"0":12}}}', "maxOffsetsPerTrigger": "5", "subExpression": "x"}
+    )
+    assert options.starting_offsets == {A: 12}
+    assert (options.max_offsets_per_trigger, options.tags, options.namesrv) == (5, "x", ("h:9876",))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"namesrv": ""},
+        {"namesrv": "nowhere"},
+        {"topic": "a/b"},
+        {"startingOffsets": "first"},
+        {"endingOffsets": "earliest"},
+        {"failOnDataLoss": "maybe"},
+        {"maxOffsetsPerTrigger": "0"},
+        {"startingOffset": "latest"},
+    ],
+)
+def test_a_wrong_option_is_named(wrong: dict[str, str]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse({**MINIMAL, **wrong})
+    assert next(iter(wrong)).lower() in str(caught.value).lower()
