@@ -7,11 +7,14 @@ import json
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from ariane.broker.broker import Broker
 from ariane.broker.config import BrokerConfig
 from ariane.model import ids
+from ariane.nameserver.config import NameServerConfig
+from ariane.nameserver.server import NameServer
 from ariane.net.client import Connections
 from ariane.net.connection import Peer, Reply
 from ariane.protocol import batch, fastjson, properties, record
@@ -45,6 +48,7 @@ from ariane.protocol.requests.messaging import (
     UpdateConsumerOffset,
     ViewMessage,
 )
+from ariane.protocol.requests.routing import RouteRequest
 
 SMALL = {"mapped_file_size_commit_log": 1 << 20, "mapped_file_size_consume_queue": 20_000}
 
@@ -389,3 +393,25 @@ def test_with_sync_flush_many_sends_share_a_flush_and_are_readable_when_answered
         assert len(bodies(await client.pull(most=64))) == 32
 
     against_broker(config(tmp_path, flush_disk_type="SYNC_FLUSH"), work)
+
+
+def test_it_registers_with_every_name_server_that_lives(tmp_path: Path) -> None:
+    def name_server(name: str) -> NameServer:
+        settings = NameServerConfig(listen_port=0, bind_address="127.0.0.1", kv_config_path=str(tmp_path / name))
+        return NameServer(settings)
+
+    async def run() -> None:
+        async with name_server("a") as first, name_server("b") as second, Connections() as peers:
+            addrs = ["127.0.0.1:1", first.addr, second.addr]
+            settings = msgspec.structs.replace(config(tmp_path / "store"), namesrv_addr=";".join(addrs))
+            async with Broker(settings) as broker:
+                await Client(peers, broker.addr).send("New")
+                for addr in addrs[1:]:
+                    route = RouteRequest("New")
+                    while (await peers.request(addr, RequestCode.GET_ROUTEINFO_BY_TOPIC, route)).code:
+                        await asyncio.sleep(0.01)
+            for addr in addrs[1:]:
+                gone = await peers.request(addr, RequestCode.GET_ROUTEINFO_BY_TOPIC, RouteRequest("New"))
+                assert gone.code == ResponseCode.TOPIC_NOT_EXIST
+
+    asyncio.run(asyncio.wait_for(run(), 30))

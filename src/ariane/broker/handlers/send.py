@@ -2,7 +2,7 @@
 
 Checks come in the order of reference remoting-protocol 4.1; every answer, also a refusal, tells region and trace switch.
 Delay levels, timers and transactions are not served by this version: such a message is refused with the reason, never
-delivered at once.
+delivered at once. Sizes are the store's to check.
 """
 
 from __future__ import annotations
@@ -199,17 +199,12 @@ def _draft(
     reconsume_times: int,
     peer: Peer,
 ) -> Draft:
-    if len(body) > parts.config.max_message_size:
-        raise ProtocolError(f"a body of {len(body)} bytes, at most {parts.config.max_message_size} are allowed")
     own[CLUSTER] = parts.config.broker_cluster_name
-    text = properties.encode(own)
-    if len(text.encode()) > properties.SIZE_MAX:
-        raise ProtocolError(f"properties of {len(text.encode())} bytes, at most {properties.SIZE_MAX} are allowed")
     return Draft(
         topic=name,
         queue_id=queue_id,
         body=body,
-        properties=text,
+        properties=properties.encode(own),
         tags=own.get(TAGS, ""),
         flag=flag,
         sys_flag=request.sys_flag | MULTI_TAGS if topic.topic_filter_type == "MULTI_TAG" else request.sys_flag,
