@@ -66,7 +66,7 @@ class Broker:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="ariane-disk")
         self._parts = contextlib.AsyncExitStack()
         self._dispatch_due = False
-        self._save_due = False
+        self._unsaved: set[str] = set()
 
     async def __aenter__(self) -> Self:
         try:
@@ -170,7 +170,7 @@ class Broker:
         every(MEMBER_SCAN_S, self._drop_silent_members, "drop silent clients")
         every(LOCK_SCAN_S, self._forget_expired_locks, "forget expired queue locks")
         self._topics.changed = self._topics_changed
-        self._groups.changed = self._save_soon
+        self._groups.changed = functools.partial(self._save_soon, documents.GROUPS)
 
     # --- messages ---
 
@@ -203,29 +203,37 @@ class Broker:
         self._locks = QueueLocks()
 
     def _topics_changed(self) -> None:
-        self._save_soon()
+        self._save_soon(documents.TOPICS)
         self._registration.soon()
 
-    def _save_soon(self) -> None:
+    def _save_soon(self, name: str) -> None:
         """Topics and groups are saved at once, changes of one turn of the loop together."""
-        if not self._save_due:
-            self._save_due = True
+        if not self._unsaved:
             asyncio.get_running_loop().call_soon(self._start_saving)
+        self._unsaved.add(name)
 
     def _start_saving(self) -> None:
-        self._save_due = False
         self._tasks.start(self._save_tables(), "save topics and groups")
 
     async def _save_tables(self) -> None:
         """Write what changed. The texts are made here, in the loop; the disk is waited for in the worker thread."""
-        texts = {
-            documents.TOPICS: documents.text(self._topics.table()),
-            documents.GROUPS: documents.text(self._groups.table()),
-            documents.OFFSETS: documents.text(self._offsets.table()),
+        tables = {
+            documents.TOPICS: self._topics.table,
+            documents.GROUPS: self._groups.table,
+            documents.OFFSETS: self._offsets.table,
         }
+        if self._offsets.changed:
+            self._offsets.changed = False
+            self._unsaved.add(documents.OFFSETS)
         save = functools.partial(documents.save, self._disk, self.config.config_dir)
-        for name, text in texts.items():
-            await asyncio.get_running_loop().run_in_executor(self._thread, save, name, text)
+        for name in sorted(self._unsaved):
+            text = documents.text(tables[name]())
+            self._unsaved.discard(name)
+            try:
+                await asyncio.get_running_loop().run_in_executor(self._thread, save, name, text)
+            except BaseException:  # cancelled, too: who saves last has to save it
+                self._unsaved.add(name)
+                raise
 
     # --- members ---
 

@@ -19,7 +19,6 @@ from ariane.protocol import java_properties
 RENAMED = {
     "broker_ip1": "brokerIP1",
     "broker_ip2": "brokerIP2",
-    "broker_permission": "brokerPermission",
 }
 
 

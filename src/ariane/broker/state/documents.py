@@ -51,8 +51,6 @@ def save(disk: Disk, directory: str, name: str, data: bytes) -> None:
     disk.make_dirs(directory)
     path = str(PurePath(directory) / name)
     former = read_whole(disk, path)
-    if former == data:
-        return
     if former:
         write_atomic(disk, f"{path}.bak", former)
     write_atomic(disk, path, data)

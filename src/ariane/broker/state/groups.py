@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from ariane.errors import ReplyError
 from ariane.model.topic import SYSTEM_GROUP_PREFIX, SubscriptionGroupConfig
+from ariane.protocol.codes import ResponseCode
 from ariane.protocol.requests.admin import SubscriptionGroupTable
 
 # There from the start, as in 4.9.4.
@@ -45,7 +47,8 @@ class Groups:
 
     def put(self, config: SubscriptionGroupConfig) -> None:
         if config.group_name not in self._groups and len(self._groups) >= GROUPS_MAX:
-            raise ValueError(f"this broker has {GROUPS_MAX} consumer groups already; delete some first")
+            remark = f"this broker has {GROUPS_MAX} consumer groups already; delete some first"
+            raise ReplyError(ResponseCode.SYSTEM_ERROR, remark)
         self._groups[config.group_name] = config
         self._touch()
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from ariane.errors import ReplyError
+from ariane.protocol.codes import ResponseCode
 from ariane.protocol.requests.admin import ConsumerOffsetTable
+
+PAIRS_MAX = 1_000_000  # of a topic and a group
 
 
 class ConsumerOffsets:
@@ -14,7 +18,14 @@ class ConsumerOffsets:
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """Takes any offset, backwards too, as 4.9.4 does: tools reset with the same request."""
-        self._table.setdefault(f"{topic}@{group}", {})[queue_id] = offset
+        key = f"{topic}@{group}"
+        queues = self._table.get(key)
+        if queues is None:
+            if len(self._table) >= PAIRS_MAX:
+                remark = f"offsets of {PAIRS_MAX} topics and groups are kept already; delete groups first"
+                raise ReplyError(ResponseCode.SYSTEM_ERROR, remark)
+            queues = self._table[key] = {}
+        queues[queue_id] = offset
         self.changed = True
 
     def get(self, group: str, topic: str, queue_id: int) -> int | None:
