@@ -240,3 +240,30 @@ def test_a_peer_that_does_not_read_its_answers_is_not_read_from() -> None:
         writer.transport.abort()
 
     with_server(work)
+
+
+def test_a_request_to_a_peer_that_reads_nothing_ends_in_time() -> None:
+    async def deaf(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await asyncio.sleep(3600)
+
+    async def run() -> None:
+        server = await asyncio.start_server(deaf, "127.0.0.1", 0, limit=1024)
+        addr = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        async with Connections() as peers:
+            sends = [peers.request(addr, ECHO, None, bytes(8 * 1024 * 1024), timeout_ms=200) for _ in range(8)]
+            ends = await asyncio.wait_for(asyncio.gather(*sends, return_exceptions=True), 5)
+            assert {type(one) for one in ends} == {RequestTimeout}
+        server.close()
+
+    asyncio.run(asyncio.wait_for(run(), 20))
+
+
+def test_a_server_stops_although_a_peer_does_not_read() -> None:
+    async def run() -> None:
+        async with Server(handlers(lambda: None), "127.0.0.1", 0) as server:  # type: ignore[arg-type, return-value]
+            _, writer = await asyncio.open_connection("127.0.0.1", server.port, limit=1024)
+            writer.write(b"".join(command.encode(ECHO, opaque=1, flag=0, body=bytes(12 * 1024 * 1024))) * 3)
+            await asyncio.sleep(0.3)
+        writer.transport.abort()
+
+    asyncio.run(asyncio.wait_for(run(), 10))

@@ -109,7 +109,11 @@ class Connection(asyncio.Protocol):
     ) -> Command:
         """The answer to a request, whatever its code. RequestTimeout or ConnectionLost when none comes."""
         if not self._may_write.is_set():
-            await self._may_write.wait()
+            try:
+                async with asyncio.timeout(timeout_ms / 1000):
+                    await self._may_write.wait()
+            except TimeoutError:
+                raise RequestTimeout(self.peer.addr, timeout_ms) from None
         return await self.ask(code, fields, body, timeout_ms=timeout_ms)
 
     def ask(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import logging
 from collections.abc import Callable, Mapping
@@ -20,6 +21,7 @@ IDLE_S = 120.0  # nothing read or written for this long: closed, as Java does on
 IDLE_SCAN_S = 10.0
 BACKLOG = 1024
 CONNECTIONS_MAX = 16384
+CLOSE_S = 1.0
 
 
 class Server:
@@ -49,6 +51,7 @@ class Server:
         self._numbers = itertools.count(1)
         self._server: asyncio.Server | None = None
         self._tasks = Tasks("server")
+        self._all_gone = asyncio.Event()
 
     async def bind(self) -> None:
         """Take the port, and let nobody in yet."""
@@ -78,6 +81,7 @@ class Server:
             self._server.close()
         for connection in list(self._connections.values()):
             connection.close()
+        await self._until_closed()
         if self._server is not None:
             await self._server.wait_closed()
 
@@ -99,6 +103,16 @@ class Server:
         if connection is not None:
             connection.close()
 
+    async def _until_closed(self) -> None:
+        """Until all connections have written what was due, but no longer than CLOSE_S: some peers never read it."""
+        if self._connections:
+            self._all_gone.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(CLOSE_S):
+                    await self._all_gone.wait()
+        for connection in list(self._connections.values()):
+            connection.abort()
+
     def _connection(self, peer_id: int) -> Connection:
         connection = self._connections.get(peer_id)
         if connection is None:
@@ -118,6 +132,8 @@ class Server:
     def _lost(self, connection: Connection) -> None:
         if self._connections.pop(connection.peer.id, None) is not None and self._on_lost:
             self._on_lost(connection.peer)
+        if not self._connections:
+            self._all_gone.set()
 
     async def _close_idle(self) -> None:
         now = asyncio.get_running_loop().time()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import re
 import shutil
@@ -111,7 +112,9 @@ def running(name: str, master: str) -> Iterator[SparkSession]:
 def package_zip() -> Path:
     """This package as a zip that executors can import. (Spark does not put wheels on their path.)"""
     root = Path(ariane.__file__).parent
-    path = Path(tempfile.mkdtemp(prefix="ariane-")) / "ariane.zip"
+    directory = tempfile.mkdtemp(prefix="ariane-")
+    atexit.register(shutil.rmtree, directory, ignore_errors=True)
+    path = Path(directory) / "ariane.zip"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         for file in sorted(root.rglob("*.py")):
             archive.write(file, file.relative_to(root.parent))
