@@ -415,3 +415,13 @@ def test_it_registers_with_every_name_server_that_lives(tmp_path: Path) -> None:
                 assert gone.code == ResponseCode.TOPIC_NOT_EXIST
 
     asyncio.run(asyncio.wait_for(run(), 30))
+
+
+def test_properties_are_stored_as_they_came_even_with_a_separator_in_a_value(tmp_path: Path) -> None:
+    async def work(client: Client) -> None:
+        header = SendMessage("P", "T", "TBW102", 4, 0, 0, 1, 0, "odd\x01a\x01b\x02k\x01v\x02")
+        assert (await client.call(RequestCode.SEND_MESSAGE_V2, header, b"x")).code == 0
+        (one,) = record.decode_all((await client.pull()).body)
+        assert one.property_map() == {"odd": "a\x01b", "k": "v", "CLUSTER": "DefaultCluster"}
+
+    against_broker(config(tmp_path), work)

@@ -267,3 +267,44 @@ def test_a_server_stops_although_a_peer_does_not_read() -> None:
         writer.transport.abort()
 
     asyncio.run(asyncio.wait_for(run(), 10))
+
+
+def test_one_connection_that_asks_much_does_not_hold_up_another() -> None:
+    served: list[int] = []
+
+    def note(request: Command, peer: Peer) -> Reply:
+        served.append(peer.id)
+        return Reply()
+
+    async def run() -> None:
+        async with Server({ECHO: note}, "127.0.0.1", 0) as server, Connections() as one, Connections() as other:
+            addr = f"127.0.0.1:{server.port}"
+            await other.request(addr, ECHO)
+            connection = await one.to(addr)
+            asks = [connection.ask(ECHO, timeout_ms=5000) for _ in range(1000)]
+            await asyncio.sleep(0)
+            await other.request(addr, ECHO)
+            await asyncio.gather(*asks)
+
+    asyncio.run(asyncio.wait_for(run(), 20))
+    assert len(served) == 1002
+    assert served.index(served[0], 1) < 700
+
+
+def test_one_way_requests_are_served_although_their_connection_is_closed_at_once() -> None:
+    served: list[bytes] = []
+
+    def note(request: Command, peer: Peer) -> Reply:
+        served.append(request.body)
+        return Reply()
+
+    async def run() -> None:
+        async with Server({ECHO: note}, "127.0.0.1", 0) as server:
+            async with Connections() as peers:
+                for number in range(200):
+                    await peers.one_way(f"127.0.0.1:{server.port}", ECHO, None, b"%d" % number)
+            while len(served) < 200:
+                await asyncio.sleep(0.01)
+
+    asyncio.run(asyncio.wait_for(run(), 20))
+    assert served == [b"%d" % number for number in range(200)]

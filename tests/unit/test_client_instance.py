@@ -113,7 +113,7 @@ def test_a_notification_wakes_its_group_and_no_other():
     made = instance(script())
     made.join_consumer("one", part("one", woken))
     made.join_consumer("two", part("two", woken))
-    peer = Peer(1, "127.0.0.1", 1)
+    peer = Peer(1, "127.0.0.1", 1, b"\x7f\0\0\1\0\0\0\1")
     for group in ("two", "unknown"):
         command = Command(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, fields={"consumerGroup": group})
         assert made._members_changed(command, peer) is None

@@ -13,6 +13,7 @@ import os
 import secrets
 from collections.abc import Callable
 from datetime import datetime
+from functools import lru_cache
 from ipaddress import ip_address
 
 from ariane.errors import ProtocolError
@@ -21,7 +22,12 @@ from ariane.model import host
 
 def offset_message_id(store_host: bytes, offset: int) -> str:
     """Id of the record at commit-log `offset` of the broker whose packed address is `store_host`."""
-    return store_host.hex().upper() + f"{offset:016X}"
+    return f"{_hex(store_host)}{offset:016X}"
+
+
+@lru_cache(maxsize=1024)
+def _hex(store_host: bytes) -> str:
+    return store_host.hex().upper()
 
 
 def parse_offset_message_id(text: str) -> tuple[str, int]:

@@ -4,8 +4,8 @@
                                                  └ response → who waits       ├→ one write per batch of frames
     request() / one_way() ────────────────────────────────────────────────────┘
 
-All replies that one read produced leave in one write, and so do all requests made in one turn of the loop: system calls
-and wake-ups cost more than Python does.
+All replies of one turn of the loop leave in one write, and so do all requests made in it: system calls and wake-ups cost
+more than Python does. A turn serves at most TURN_FRAMES requests of a connection.
 
 Bounds: an unfinished frame (16 MiB), IN_FLIGHT_MAX requests that a peer may have under way here, PENDING_MAX that we may
 have under way there, and the socket's write buffer: a server stops reading from a peer that does not read its answers.
@@ -14,9 +14,10 @@ have under way there, and the socket's write buffer: a server stops reading from
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import NamedTuple, cast
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, cast
 
 import msgspec
 
@@ -25,25 +26,25 @@ from ariane.model import host
 from ariane.protocol import command as commands
 from ariane.protocol.codes import ResponseCode, code_name
 from ariane.protocol.command import ONE_WAY, RESPONSE, Command
-from ariane.protocol.frame import FrameReader
+from ariane.protocol.frame import Frame, FrameReader
 from ariane.protocol.session import Session
 
 log = logging.getLogger("ariane.net")
 
 IN_FLIGHT_MAX = 16384  # requests of one connection being served (held pulls included); beyond: answer 2
+# Requests of one connection served in one turn of the loop: others get their turn, and the peer has its first answers while
+# the last of what it sent is still being served.
+TURN_FRAMES = 32
 WRITE_HIGH_WATER = 4 * 1024 * 1024
 
 
 class Peer(NamedTuple):
-    """Who sent a request: a number that lives as long as the connection, and its address."""
+    """Who sent a request: a number that lives as long as the connection, and its address (`packed` as in a record)."""
 
     id: int
     ip: str
     port: int
-
-    @property
-    def packed(self) -> bytes:
-        return host.pack(self.ip, self.port)
+    packed: bytes
 
     @property
     def addr(self) -> str:
@@ -80,7 +81,7 @@ class Connection(asyncio.Protocol):
         made: Callable[[Connection], None] | None = None,
         lost: Callable[[Connection], None] | None = None,
     ) -> None:
-        self.peer = Peer(number, "0.0.0.0", 0)  # noqa: S104 - not an address to listen on: unknown until connected
+        self.peer = _peer(number, ("0.0.0.0", 0))  # noqa: S104 - not an address to listen on: unknown until connected
         self.last_active = 0.0
         self._handlers = handlers
         self._serving = serving
@@ -96,6 +97,8 @@ class Connection(asyncio.Protocol):
         self._may_write.set()
         self._under_way: set[asyncio.Future[Reply | None]] = set()
         self._timer: asyncio.TimerHandle | None = None
+        self._turn_frames = TURN_FRAMES if serving else None
+        self._frames: Iterator[Frame] | None = None  # left over from this turn
 
     # --- asking ---
 
@@ -156,15 +159,27 @@ class Connection(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
         self._transport.set_write_buffer_limits(high=WRITE_HIGH_WATER)
         name = transport.get_extra_info("peername") or ("0.0.0.0", 0)  # noqa: S104 - the peer left already
-        self.peer = Peer(self.peer.id, name[0], name[1])
+        self.peer = _peer(self.peer.id, name)
         self.last_active = self._loop.time()
         if self._made:
             self._made(self)
 
     def data_received(self, data: bytes) -> None:
         self.last_active = self._loop.time()
+        frames = self._reader.feed(data)
+        if self._frames is None:
+            self._take_turn(frames)
+        else:
+            self._frames = itertools.chain(self._frames, frames)
+
+    def _take_turn(self, frames: Iterator[Frame]) -> None:
+        """Serve the next frames and write what they were answered; what is left over waits for the next turn of the loop,
+        and nothing is read until then."""
+        self._write_due = True  # what is answered here leaves together, below
+        count = 0
         try:
-            for frame in self._reader.feed(data):
+            for frame in itertools.islice(frames, self._turn_frames):
+                count += 1
                 command = commands.decode(frame)
                 if command.flag & RESPONSE:
                     self._answered(command)
@@ -172,20 +187,38 @@ class Connection(asyncio.Protocol):
                     self._serve(command)
         except ProtocolError as error:
             log.warning("closing the connection of %s: %s", self.peer.addr, error)
+            self._frames = None
             self.close()
             return
-        if self._out:
-            self._write_out()
+        self._write_out()
+        if count == self._turn_frames:
+            self._frames = frames
+            self._read_when_ready()
+            self._loop.call_soon(self._next_turn)
+        elif self._frames is not None:
+            self._frames = None
+            self._read_when_ready()
+
+    def _next_turn(self) -> None:
+        if self._frames is not None:
+            self._take_turn(self._frames)
+
+    def _read_when_ready(self) -> None:
+        """Read on, unless frames wait for their turn or (a server) answers wait to be read."""
+        if self._transport is None:
+            return
+        if self._frames is not None or (self._serving and not self._may_write.is_set()):
+            self._transport.pause_reading()
+        else:
+            self._transport.resume_reading()
 
     def pause_writing(self) -> None:
         self._may_write.clear()
-        if self._serving and self._transport is not None:
-            self._transport.pause_reading()
+        self._read_when_ready()
 
     def resume_writing(self) -> None:
         self._may_write.set()
-        if self._serving and self._transport is not None:
-            self._transport.resume_reading()
+        self._read_when_ready()
 
     def connection_lost(self, error: Exception | None) -> None:
         self._transport = None
@@ -292,8 +325,13 @@ class Connection(asyncio.Protocol):
         self._write_due = False
         if self._out and self._transport is not None:
             self.last_active = self._loop.time()
-            self._transport.writelines(self._out)
+            # One copy costs less than handing over many small pieces.
+            self._transport.write(b"".join(self._out))
             self._out = []
+
+
+def _peer(number: int, name: Sequence[Any]) -> Peer:
+    return Peer(number, name[0], name[1], host.pack(name[0], name[1]))
 
 
 def _not_supported(code: int) -> Reply:

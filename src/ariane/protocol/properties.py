@@ -17,10 +17,15 @@ SIZE_MAX = 32767  # the length field of a record is a signed short
 
 def encode(properties: Mapping[str, str]) -> str:
     """Text of `properties`. A name or value that holds a separator would become other properties: ProtocolError."""
-    text = PAIR_END.join([f"{name}{NAME_END}{value}" for name, value in properties.items()])
+    text = join(properties)
     if text.count(NAME_END) != len(properties) or (properties and text.count(PAIR_END) != len(properties) - 1):
         raise ProtocolError("a property name or value holds U+0001 or U+0002, which separate properties on the wire")
     return text
+
+
+def join(properties: Mapping[str, str]) -> str:
+    """Text of properties that `decode` gave, or that were checked: nothing of them is looked at."""
+    return PAIR_END.join([f"{name}{NAME_END}{value}" for name, value in properties.items()])
 
 
 def decode(text: str) -> dict[str, str]:

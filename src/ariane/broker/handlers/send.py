@@ -35,7 +35,8 @@ from ariane.protocol.requests.messaging import LONG_NAMES, SendMessage
 from ariane.store.message_store import Draft, MessageStore, Placed
 
 MULTI_TAGS = 0x2
-TIMER_PROPERTIES = ("__STARTDELIVERTIME", "TIMER_DELIVER_MS", "TIMER_DELAY_MS", "TIMER_DELAY_SEC")
+TIMER_PROPERTIES = frozenset({"__STARTDELIVERTIME", "TIMER_DELIVER_MS", "TIMER_DELAY_MS", "TIMER_DELAY_SEC"})
+NOT_SERVED = TIMER_PROPERTIES | {TRAN_MSG, DELAY}
 
 
 class SendParts(NamedTuple):
@@ -107,8 +108,8 @@ async def _when_durable(durable: Callable[[int], Awaitable[bool]], last: Placed,
 def _topic(parts: SendParts, request: SendMessage) -> TopicConfig:
     """The topic to store to, made when it may be; every refusal that does not depend on the message."""
     config, name = parts.config, request.topic
-    if config.start_accept_send_request_time_stamp > parts.now_ms():
-        since = config.start_accept_send_request_time_stamp
+    since = config.start_accept_send_request_time_stamp
+    if since and since > parts.now_ms():
         raise ReplyError(ResponseCode.SYSTEM_ERROR, f"broker unable to service, until {since}")
     topic = parts.topics.get(name)
     if topic is not None and topic.order and not config.broker_permission & PERM_WRITE:
@@ -204,7 +205,7 @@ def _draft(
         topic=name,
         queue_id=queue_id,
         body=body,
-        properties=properties.encode(own),
+        properties=properties.join(own),
         tags=own.get(TAGS, ""),
         flag=flag,
         sys_flag=request.sys_flag | MULTI_TAGS if topic.topic_filter_type == "MULTI_TAG" else request.sys_flag,
@@ -228,13 +229,14 @@ def _retry_target(parts: SendParts, request: SendMessage, reconsume_times: int, 
 
 
 def _refuse_what_is_not_served(own: dict[str, str], sys_flag: int) -> None:
+    if sys_flag & TRANSACTION_MASK and own.get(TRAN_MSG, "").lower() != "true":
+        raise ProtocolError(f"sysFlag {sys_flag:#x} has transaction bits, and the message no {TRAN_MSG}")
+    if NOT_SERVED.isdisjoint(own):
+        return
     if own.get(TRAN_MSG, "").lower() == "true":
         remark = "transactional messages are not served by this version of the broker"
         raise ReplyError(ResponseCode.NO_PERMISSION, remark)
-    if sys_flag & TRANSACTION_MASK:
-        raise ProtocolError(f"sysFlag {sys_flag:#x} has transaction bits, and the message no {TRAN_MSG}")
     if own.get(DELAY, "0") != "0":
         raise ProtocolError(f"{DELAY}={own[DELAY]}: delay levels are not served by this version of the broker")
-    for name in TIMER_PROPERTIES:
-        if name in own:
-            raise ProtocolError(f"{name}: delivery at a time is not served by this version of the broker")
+    for name in TIMER_PROPERTIES & own.keys():
+        raise ProtocolError(f"{name}: delivery at a time is not served by this version of the broker")
