@@ -28,6 +28,7 @@ from ariane.testing import java
 
 HERE = Path(__file__).resolve().parent
 BINARY = "-Drocketmq.serialize.type=ROCKETMQ"
+PATHS = b"commitLogDiskRatio_"  # runtime information names directories of the machine that it was captured on
 LONG_NAMES = "-Dorg.apache.rocketmq.client.sendSmartMsg=false"
 
 Streams = list[tuple[str, bytearray, bytearray]]  # what it is between; bytes of the client, bytes of the server
@@ -145,7 +146,7 @@ def keep_frames(streams: Streams, form: str, label: str, index: list[dict[str, o
                         frame.body,
                     )
                 )
-                if name in known or len(raw) > 20_000:
+                if name in known or len(raw) > 20_000 or PATHS in frame.body:
                     continue
                 known.add(name)
                 (HERE / "frames" / name).write_bytes(raw)
