@@ -166,3 +166,79 @@ def test_an_unknown_topic_and_a_wrong_option_are_named(spark: SparkSession, serv
         read(spark, servers, startingOffset="latest").collect()
     with pytest.raises(Exception, match="nothing"):
         spark.read.format("rocketmq").schema("nothing INT").options(namesrv=servers.namesrv, topic="T").load().collect()
+
+
+def test_a_stream_waits_for_a_topic_that_does_not_exist_yet(
+    spark: SparkSession, servers: Servers, tmp_path: Path
+) -> None:
+    stream = Stream(spark, servers, tmp_path, startingOffsets="latest")
+    assert stream.run() == 0
+    send(servers, 0, 20)
+    stream.run()
+    assert stream.rows() == list(range(20))  # all of them came after the start
+
+
+def test_a_stream_from_the_end_reads_what_comes(spark: SparkSession, servers: Servers, tmp_path: Path) -> None:
+    send(servers, 0, 20)
+    stream = Stream(spark, servers, tmp_path, startingOffsets="latest")
+    stream.run()
+    send(servers, 20, 20)
+    stream.run()
+    assert stream.rows() == list(range(20, 40))
+
+
+def test_a_stream_beyond_the_end_of_a_queue_fails_or_goes_on(
+    spark: SparkSession, servers: Servers, tmp_path: Path
+) -> None:
+    make_topic(servers, 1)
+    send(servers, 0, 10)
+    beyond = json.dumps({"T": {"broker-a": {"0": 25}}})
+    strict = Stream(spark, servers, tmp_path / "strict", startingOffsets=beyond)
+    with pytest.raises(Exception, match="T queue 0 of broker-a: offsets 10 to 24.*failOnDataLoss"):
+        strict.run()
+    lenient = Stream(spark, servers, tmp_path / "lenient", startingOffsets=beyond, failOnDataLoss="false")
+    lenient.run()
+    send(servers, 10, 5)
+    lenient.run()
+    assert lenient.rows() == [10, 11, 12, 13, 14]
+
+
+def test_json_offsets_may_say_earliest_and_latest_and_name_queues_that_exist(
+    spark: SparkSession, servers: Servers
+) -> None:
+    make_topic(servers, 1)
+    send(servers, 0, 10)
+
+    def queue_0(offset: int) -> str:
+        return json.dumps({"T": {"broker-a": {"0": offset}}})
+
+    assert numbers(read(spark, servers, startingOffsets=queue_0(-2), endingOffsets=queue_0(4))) == [0, 1, 2, 3]
+    assert numbers(read(spark, servers, startingOffsets=queue_0(8), endingOffsets=queue_0(-1))) == [8, 9]
+    assert numbers(read(spark, servers, startingOffsets=queue_0(-1))) == []
+    assert numbers(read(spark, servers, endingOffsets=queue_0(-2))) == []
+    with pytest.raises(Exception, match="endingOffsets.*queue 5 of broker-a.*no such queue"):
+        read(spark, servers, endingOffsets=json.dumps({"T": {"broker-a": {"5": 1}}})).collect()
+
+
+def test_tags_are_compared_themselves(spark: SparkSession, servers: Servers) -> None:
+    async def work() -> None:
+        async with Producer("P", servers.namesrv) as producer:
+            for number, tag in enumerate(["Aa", "BB", "Aa", "BB"]):  # the broker holds equal hashes
+                await producer.send(Message(topic="T", body=b"%d" % number, tags=tag))
+
+    asyncio.run(work())
+    assert numbers(read(spark, servers, tags="Aa")) == [0, 2]
+    rows = read(spark, servers, tags="BB").select("tags", "queue_id").collect()
+    assert [row.tags for row in rows] == ["BB", "BB"]
+
+
+def test_large_bodies_come_as_they_were_sent(spark: SparkSession, servers: Servers) -> None:
+    body = b"large and repeated " * 1000
+
+    async def work() -> None:
+        async with Producer("P", servers.namesrv) as producer:
+            await producer.send(Message(topic="T", body=body))
+
+    asyncio.run(work())
+    (row,) = read(spark, servers).collect()
+    assert (bytes(row.body), row.sys_flag & 1) == (body, 1)

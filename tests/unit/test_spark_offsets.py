@@ -28,7 +28,6 @@ def test_a_batch_carries_its_start_and_is_planned_from_its_end_alone() -> None:
 def test_nothing_new_is_the_very_same_offset() -> None:
     start = offsets.initial({A: 5})
     assert offsets.advance(start, {A: 0}, {A: 5}, None) is start
-    assert offsets.advance(start, {A: 0}, {A: 3}, None) is start
     assert offsets.advance(start, {}, {}, None) is start
 
 
@@ -40,9 +39,37 @@ def test_a_new_queue_is_read_from_its_beginning_and_an_absent_one_keeps_its_plac
 
 
 def test_the_text_of_an_offset_does_not_depend_on_the_order_of_queues() -> None:
-    one = offsets.advance(offsets.initial({A: 0, B: 0}), {}, {A: 1, B: 1}, None)
-    other = offsets.advance(offsets.initial({B: 0, A: 0}), {}, {B: 1, A: 1}, None)
+    one = offsets.advance(offsets.initial({A: 0, B: 0}), {A: 0, B: 0}, {A: 1, B: 1}, None)
+    other = offsets.advance(offsets.initial({B: 0, A: 0}), {B: 0, A: 0}, {B: 1, A: 1}, None)
     assert json.dumps(one) == json.dumps(other)
+
+
+def test_positions_that_their_queue_no_longer_has_are_told_of_and_put_right() -> None:
+    start = offsets.initial({A: 5, B: 40, NEW: 3})
+    first, ends = {A: 8, B: 0, NEW: 0}, {A: 8, B: 30, NEW: 4}
+    below, beyond = offsets.losses(start, first, ends)
+    assert (below.queue, below.position, below.resume) == (A, 5, 8)
+    assert (beyond.queue, beyond.position, beyond.resume) == (B, 40, 30)
+    assert "T queue 0 of a: offsets 5 to 7 are gone (the queue holds nothing)" in str(below)
+    assert "T queue 1 of b: offsets 30 to 39" in str(beyond)
+    after = offsets.advance(start, first, ends, None)
+    assert offsets.planned(after) == [offsets.Range(NEW, 3, 4)]
+    assert offsets.reached(after) == {A: 8, B: 30, NEW: 4}
+    assert offsets.losses(after, first, ends) == []
+    assert offsets.advance(after, first, ends, None) is after
+
+
+def test_a_queue_that_nothing_is_known_of_is_no_loss() -> None:
+    assert offsets.losses(offsets.initial({A: 5}), {}, {}) == []
+
+
+def test_what_the_options_ask_for() -> None:
+    first, last = {A: 2, B: 3}, {A: 20, B: 30}
+    assert offsets.asked("earliest", first, last) == first
+    assert offsets.asked("latest", first, last) == last
+    assert offsets.asked({A: 7}, first, last) == {A: 7, B: 3}
+    assert offsets.asked({A: offsets.LATEST, B: offsets.EARLIEST}, first, last) == {A: 20, B: 3}
+    assert offsets.asked({A: 7, B: offsets.LATEST}, {}, {}) == {A: 7}
 
 
 QUEUES = st.builds(MessageQueue, st.just("T"), st.sampled_from("abc"), st.integers(0, 3))
@@ -50,9 +77,10 @@ QUEUES = st.builds(MessageQueue, st.just("T"), st.sampled_from("abc"), st.intege
 
 @given(st.dictionaries(QUEUES, st.integers(0, 1000), min_size=1), st.integers(1, 50))
 def test_limited_batches_add_up_to_everything_once(ends: dict[MessageQueue, int], most: int) -> None:
-    offset = offsets.initial(dict.fromkeys(ends, 0))
+    first = dict.fromkeys(ends, 0)
+    offset = offsets.initial(first)
     read: dict[MessageQueue, int] = dict.fromkeys(ends, 0)
-    while (after := offsets.advance(offset, {}, ends, most)) is not offset:
+    while (after := offsets.advance(offset, first, ends, most)) is not offset:
         parts = offsets.planned(json.loads(json.dumps(after)))
         assert 0 < sum(part.end - part.start for part in parts) <= most + len(ends)  # at least one of each queue
         for part in parts:
@@ -70,6 +98,11 @@ def test_options_are_values() -> None:
     assert (options.max_offsets_per_trigger, options.tags, options.namesrv) == (5, "x", ("h:9876",))
 
 
+def test_queues_in_json_may_say_earliest_and_latest() -> None:
+    options = parse({**MINIMAL, "startingOffsets": '{"T":{"a":{"0":-2},"b":{"1":-1}}}'})
+    assert options.starting_offsets == {A: offsets.EARLIEST, B: offsets.LATEST}
+
+
 @pytest.mark.parametrize(
     "wrong",
     [
@@ -81,6 +114,14 @@ def test_options_are_values() -> None:
         {"failOnDataLoss": "maybe"},
         {"maxOffsetsPerTrigger": "0"},
         {"startingOffset": "latest"},
+        {"startingOffsets": '{"Other":{"a":{"0":1}}}'},
+        {"startingOffsets": '{"T":{"a":{"0":-3}}}'},
+        {"startingOffsets": '{"T":{"a":{"0":1.5}}}'},
+        {"startingOffsets": '{"T":{"a":{"zero":1}}}'},
+        {"startingOffsets": '{"T":[]}'},
+        {"pullTimeoutMs": "²"},
+        {"pullBatchSize": "4294967296"},
+        {"nameServer": "h:1"},
     ],
 )
 def test_a_wrong_option_is_named(wrong: dict[str, str]) -> None:

@@ -1,15 +1,15 @@
 """Records to Arrow: the columns of the source, decoded for many records at once.
 
-Records with IPv4 hosts and plain bodies (nearly all) are read with numpy: one strided view over all positions of the buffer,
-one gather for all fixed fields, and the variable parts as slices of the buffer itself. A chunk that holds anything else goes
-through `protocol.record`, one record after another; both give the same table.
+Records with IPv4 hosts (nearly all) are read with numpy: one strided view over all positions of the buffer, one gather for
+all fixed fields, and the variable parts as slices of the buffer itself; compressed bodies are then expanded one by one. A
+chunk that holds an IPv6 host goes through `protocol.record`, one record after another; both give the same table.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from struct import unpack_from
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -54,7 +54,27 @@ _FIXED = np.dtype(
         ("store_ms", ">i8"), ("store_host", "V8"), ("reconsume_times", ">i4"), ("prepared", ">i8"), ("body_size", ">i4"),
     ]
 )  # fmt: skip
-_ODD = COMPRESSED | BORN_HOST_V6 | STORE_HOST_V6
+_ODD = BORN_HOST_V6 | STORE_HOST_V6
+
+# A producer may claim any i64 as its time; what µs cannot say becomes NULL instead of another time.
+_MS_MAX = (2**63 - 1) // 1000
+
+
+class Scan(NamedTuple):
+    """Records back to back: where they begin, and their queue offsets."""
+
+    data: bytes
+    starts: Any
+    queue_offsets: Any
+
+
+def scan(data: bytes) -> Scan:
+    """The records of `data`, found but not yet decoded. ProtocolError when it holds anything else."""
+    starts = positions(data)
+    if not len(starts):
+        return Scan(data, starts, starts)
+    offsets = np.ndarray((len(data) - 7,), ">i8", data, 0, (1,))[starts + record.QUEUE_OFFSET_AT]
+    return Scan(data, starts, offsets.astype(np.int64))
 
 
 def batch(data: bytes, broker: str, columns: Sequence[str], end: int | None = None) -> pa.RecordBatch:
@@ -62,16 +82,19 @@ def batch(data: bytes, broker: str, columns: Sequence[str], end: int | None = No
 
     ProtocolError when the bytes are no records, or a compressed body is broken: nothing is skipped.
     """
-    starts = positions(data)
+    return columns_of(scan(data), broker, columns, end)
+
+
+def columns_of(found: Scan, broker: str, columns: Sequence[str], end: int | None = None) -> pa.RecordBatch:
+    """As `batch`, of records that were found."""
+    data, starts, _ = found
+    if end is not None:
+        starts = starts[found.queue_offsets < end]
     if len(starts):
         header = _gather(data, starts)
-        if end is not None:
-            keep = header["queue_offset"] < end
-            starts, header = starts[keep], header[keep]
-        if len(starts) and not (header["sys_flag"] & _ODD).any():
+        if not (header["sys_flag"] & _ODD).any():
             return _fast(data, starts, header, broker, columns)
-    records = [record.decode(data, int(at)) for at in starts]
-    return _slow(records, broker, columns)
+    return _slow([record.decode(data, int(at)) for at in starts], broker, columns)
 
 
 def positions(data: bytes) -> np.ndarray[Any, np.dtype[np.int64]]:
@@ -96,7 +119,7 @@ def _gather(data: bytes, starts: Any) -> Any:
 
 
 def _fast(data: bytes, starts: Any, header: Any, broker: str, columns: Sequence[str]) -> pa.RecordBatch:
-    """All records have IPv4 hosts and plain bodies."""
+    """All records have IPv4 hosts."""
     octets = np.frombuffer(data, np.uint8)
     body_start = starts + _FIXED.itemsize
     body_end = body_start + header["body_size"].astype(np.int64)
@@ -108,7 +131,8 @@ def _fast(data: bytes, starts: Any, header: Any, broker: str, columns: Sequence[
     if (topic_end + 2 > starts + sizes).any():
         raise ProtocolError("a topic does not fit into its record")
     text_start = topic_end + 2
-    text_end = text_start + (octets[topic_end].astype(np.int64) << 8 | octets[topic_end + 1])
+    # The length is signed: from 128 on, the first octet says a negative one, which ends no record.
+    text_end = text_start + (octets[topic_end].astype(np.int8).astype(np.int64) << 8 | octets[topic_end + 1])
     if (text_end != starts + sizes).any():
         raise ProtocolError("properties do not end their record")
     # Every boundary in ascending order: all parts are slices of one buffer, and what lies between them is skipped by `take`.
@@ -117,8 +141,8 @@ def _fast(data: bytes, starts: Any, header: Any, broker: str, columns: Sequence[
     every = np.arange(len(starts)) * 6
 
     made: dict[str, Callable[[], Any]] = {
-        "topic": lambda: parts.take(pa.array(every + 2)).cast(pa.string()),
-        "body": lambda: parts.take(pa.array(every)),
+        "topic": lambda: _texts(parts.take(pa.array(every + 2)), header),
+        "body": lambda: _bodies(parts.take(pa.array(every)), header),
         "queue_id": lambda: _integers(header["queue_id"], np.int32),
         "queue_offset": lambda: _integers(header["queue_offset"], np.int64),
         "commit_log_offset": lambda: _integers(header["offset"], np.int64),
@@ -131,20 +155,19 @@ def _fast(data: bytes, starts: Any, header: Any, broker: str, columns: Sequence[
         "store_host": lambda: _hosts(header["store_host"]),
         "broker": lambda: pa.array([broker] * len(starts), pa.string()),
     }
-    wanted_texts = {"message_id", "offset_message_id", "keys", "tags", "properties"} & set(columns)
-    if wanted_texts:
-        texts = parts.take(pa.array(every + 4)).cast(pa.string())
-        maps = [properties.decode(text.as_py()) for text in texts]
-        offset_ids = [
-            ids.offset_message_id(host_bytes.tobytes(), int(offset))
-            for host_bytes, offset in zip(header["store_host"], header["offset"], strict=True)
-        ]
-        made |= _from_properties(maps, offset_ids)
+    maps: list[dict[str, str]] = []
+    if _FROM_PROPERTIES & set(columns):
+        maps = [properties.decode(text) for text in _texts(parts.take(pa.array(every + 4)), header).to_pylist()]
+    offset_ids: list[str] = []
+    if _WITH_OFFSET_ID & set(columns):
+        hosts, at = header["store_host"].tobytes(), header["offset"].tolist()
+        offset_ids = [ids.offset_message_id(hosts[8 * n : 8 * n + 8], at[n]) for n in range(len(at))]
+    made |= _from_properties(maps, offset_ids)
     return pa.record_batch([made[name]() for name in columns], schema=_schema(columns))
 
 
 def _slow(records: list[Record], broker: str, columns: Sequence[str]) -> pa.RecordBatch:
-    maps = [one.property_map() for one in records]
+    maps = [one.property_map() for one in records] if _FROM_PROPERTIES & set(columns) else []
     offset_ids = [ids.offset_message_id(one.store_host, one.offset) for one in records]
     made: dict[str, Callable[[], Any]] = {
         "topic": lambda: [one.topic for one in records],
@@ -169,6 +192,10 @@ def _slow(records: list[Record], broker: str, columns: Sequence[str]) -> pa.Reco
     return pa.record_batch(arrays, schema=_schema(columns))
 
 
+_FROM_PROPERTIES = {"message_id", "keys", "tags", "properties"}
+_WITH_OFFSET_ID = {"message_id", "offset_message_id"}
+
+
 def _from_properties(maps: list[dict[str, str]], offset_ids: list[str]) -> dict[str, Callable[[], Any]]:
     """Columns that come from the properties' text."""
     string = pa.string()
@@ -184,10 +211,39 @@ def _from_properties(maps: list[dict[str, str]], offset_ids: list[str]) -> dict[
 
 
 def _body(one: Record) -> bytes:
+    return _expanded(one.body, one.sys_flag, one.queue_id, one.queue_offset)
+
+
+def _expanded(body: bytes, sys_flag: int, queue_id: int, queue_offset: int) -> bytes:
     try:
-        return compression.expand(one.body, one.sys_flag)
+        return compression.expand(body, sys_flag)
     except ProtocolError as error:
-        raise ProtocolError(f"{one.topic} queue {one.queue_id} offset {one.queue_offset}: {error}") from None
+        raise ProtocolError(f"queue {queue_id} offset {queue_offset}: {error}") from None
+
+
+def _bodies(stored: pa.Array, header: Any) -> pa.Array:
+    """Bodies as producers gave them."""
+    if not (header["sys_flag"] & COMPRESSED).any():
+        return stored
+    rows = zip(
+        stored.to_pylist(), header["sys_flag"].tolist(), header["queue_id"].tolist(), header["queue_offset"].tolist(),
+        strict=True,
+    )  # fmt: skip
+    return pa.array([_expanded(*row) for row in rows], pa.binary())
+
+
+def _texts(packed: pa.Array, header: Any) -> pa.Array:
+    """UTF-8 as strings; ProtocolError names the record whose text is none."""
+    try:
+        return packed.cast(pa.string())
+    except pa.ArrowInvalid:
+        for text, queue_id, offset in zip(packed.to_pylist(), header["queue_id"], header["queue_offset"], strict=True):
+            try:
+                text.decode()
+            except UnicodeDecodeError as error:
+                fault = f"queue {queue_id} offset {offset}: topic or properties are not UTF-8: {error}"
+                raise ProtocolError(fault) from None
+        raise
 
 
 def _integers(values: Any, kind: type) -> pa.Array:
@@ -195,7 +251,8 @@ def _integers(values: Any, kind: type) -> pa.Array:
 
 
 def _times(ms: Any) -> pa.Array:
-    return pa.array(ms * 1000, pa.int64()).cast(_TIME)
+    unsayable = np.abs(ms.astype(np.float64)) >= _MS_MAX
+    return pa.array(np.where(unsayable, 0, ms) * 1000, pa.int64(), mask=unsayable).cast(_TIME)
 
 
 def _hosts(packed: Any) -> pa.Array:

@@ -17,6 +17,9 @@ from ariane.model.message import MessageQueue
 
 Positions = dict[MessageQueue, int]
 
+EARLIEST = -2  # in place of an offset given by the user, as in rocketmq-spark and Kafka
+LATEST = -1
+
 
 class Range(NamedTuple):
     """Entries of a queue to read: from `start` up to but not including `end`."""
@@ -24,6 +27,33 @@ class Range(NamedTuple):
     queue: MessageQueue
     start: int
     end: int
+
+
+class Loss(NamedTuple):
+    """A position that its queue no longer allows: reading goes on at `resume`, if it may."""
+
+    queue: MessageQueue
+    position: int
+    resume: int
+    first: int
+    end: int
+
+    def __str__(self) -> str:
+        gone = (
+            f"{self.position} to {self.resume - 1} are gone"
+            if self.resume > self.position
+            else f"{self.end} to {self.position - 1}, which were there or were asked for, are gone"
+        )
+        return f"{named(self.queue)}: offsets {gone} (the queue holds {held(self.first, self.end)})"
+
+
+def named(queue: MessageQueue) -> str:
+    """A queue in messages for people."""
+    return f"{queue.topic} queue {queue.queue_id} of {queue.broker}"
+
+
+def held(first: int, end: int) -> str:
+    return f"{first} to {end - 1}" if end > first else "nothing"
 
 
 def positions_to_json(positions: Positions) -> dict[str, Any]:
@@ -52,15 +82,45 @@ def reached(offset: Mapping[str, Any]) -> Positions:
     return positions_from_json(offset["to"] if "to" in offset else offset["initial"])
 
 
+def asked(wanted: str | Positions, first: Positions, last: Positions) -> Positions:
+    """Positions that an option means, for every queue there is; `wanted` is earliest, latest, or positions of some queues.
+
+    A queue that `wanted` names and that is not there (yet) keeps its offset, but for EARLIEST and LATEST: a queue that
+    comes later is read from its beginning anyway.
+    """
+    if not isinstance(wanted, dict):
+        return dict(last if wanted == "latest" else first)
+    named_ends = {EARLIEST: first, LATEST: last}
+    found = {
+        queue: named_ends[offset].get(queue) if offset in named_ends else offset for queue, offset in wanted.items()
+    }
+    return {**first, **{queue: offset for queue, offset in found.items() if offset is not None}}
+
+
+def losses(offset: Mapping[str, Any], first: Positions, ends: Positions) -> list[Loss]:
+    """Positions before the beginning of their queue (retention), and beyond its end (a broker lost its last entries).
+
+    The first go on at the beginning; the others at the end, since what is before it was read.
+    """
+    found = []
+    for queue, position in sorted(reached(offset).items()):
+        if queue in ends and not first[queue] <= position <= ends[queue]:
+            resume = first[queue] if position < first[queue] else ends[queue]
+            found.append(Loss(queue, position, resume, first[queue], ends[queue]))
+    return found
+
+
 def advance(offset: dict[str, Any], first: Positions, ends: Positions, most: int | None) -> dict[str, Any]:
     """The end of the next batch after `offset`, or `offset` itself when there is nothing new.
 
-    `first` is where queues begin that were not known so far; `ends` what is there now. A queue that is missing in `ends`
-    (its broker is away) keeps its position.
+    `first` is where queues begin, those too that were not known so far; `ends` what is there now. A queue that is missing
+    in `ends` (its broker is away) keeps its position. What `losses` tells of is left out: a batch, if need be one without
+    rows, puts the positions right.
     """
-    begin = {**{queue: first[queue] for queue in ends if queue in first}, **reached(offset)}
-    waiting = {queue: end - begin[queue] for queue, end in ends.items() if queue in begin and end > begin[queue]}
-    if not waiting:
+    right = {loss.queue: loss.resume for loss in losses(offset, first, ends)}
+    begin = {**{queue: first[queue] for queue in ends}, **reached(offset), **right}
+    waiting = {queue: end - begin[queue] for queue, end in ends.items() if end > begin[queue]}
+    if not waiting and not right:
         return offset
     end = {**begin, **{queue: begin[queue] + take for queue, take in _shares(waiting, most).items()}}
     return {"from": positions_to_json(begin), "to": positions_to_json(end)}

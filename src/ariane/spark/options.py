@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
 from ariane.errors import ConfigError, ProtocolError
 from ariane.model import host
 from ariane.model.topic import group_name_fault, topic_name_fault
-from ariane.spark.offsets import Positions, positions_from_json
+from ariane.spark.offsets import EARLIEST, Positions, positions_from_json
 
 Start = Literal["earliest", "latest"] | Positions
+Offset = Annotated[int, msgspec.Meta(ge=EARLIEST, le=2**63 - 1)]
+
+INT_MAX = 2**31 - 1  # what the header of a pull can say
 
 ALIASES = {"nameserver": "namesrv", "subexpression": "tags", "group": "groupid"}
 
@@ -26,13 +28,14 @@ class SourceOptions(msgspec.Struct, frozen=True, kw_only=True):
     topic: str
     """One topic."""
     starting_offsets: Start = "earliest"
-    """earliest, latest, or JSON {topic: {broker: {queue id: offset}}}; a query that has a checkpoint goes on from there."""
+    """earliest, latest, or JSON {topic: {broker: {queue id: offset}}} with -2 for earliest and -1 for latest; queues that it
+    does not name begin at the earliest. A query that has a checkpoint goes on from there."""
     ending_offsets: Start = "latest"
-    """Batch only: latest, or JSON as above (exclusive)."""
+    """Batch only: latest, or JSON as above (exclusive); queues that it does not name end at the latest."""
     max_offsets_per_trigger: int | None = None
     """Streaming: most queue entries of one micro-batch, shared by the queues after what each has waiting."""
     tags: str = "*"
-    """Tag expression, `a || b`; brokers filter by hash, so a rare other tag may come along."""
+    """Tag expression, `a || b`."""
     fail_on_data_loss: bool = True
     """Whether offsets that are gone (retention, a lost disk) end the query, or are skipped with a warning."""
     group_id: str = "ariane-spark"
@@ -47,16 +50,29 @@ class SourceOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 def parse(options: Mapping[str, str]) -> SourceOptions:
     """ConfigError names the option and what to write instead. Unknown options are refused: they are mistyped ones."""
-    texts = {ALIASES.get(name.lower(), name.lower()): text.strip() for name, text in options.items()}
-    known = {name.replace("_", ""): name for name in SourceOptions.__struct_fields__}
-    for name, text in texts.items():
-        if name not in known:
-            raise ConfigError(name, text, f"is no option of the rocketmq source; it has {', '.join(sorted(known))}")
+    texts: dict[str, str] = {}
+    for given, text in options.items():
+        name = ALIASES.get(given.lower(), given.lower())
+        if name not in KNOWN:
+            options_there = ", ".join(_camel(member) for member in KNOWN.values())
+            raise ConfigError(name, text, f"is no option of the rocketmq source; it has {options_there}")
+        if name in texts:
+            raise ConfigError(given, text, f"is another name of {_camel(KNOWN[name])}, which is given too: keep one")
+        texts[name] = text.strip()
     for needed in ("namesrv", "topic"):
         if not texts.get(needed):
             raise ConfigError(needed, "", f'is needed: .option("{needed}", …)')
-    values: dict[str, Any] = {known[name]: _value(name, text) for name, text in texts.items()}
+    values: dict[str, Any] = {KNOWN[name]: _value(name, text) for name, text in texts.items()}
     return _checked(SourceOptions(**values))
+
+
+# option in lower case, as Spark gives it → member
+KNOWN = {name.replace("_", ""): name for name in SourceOptions.__struct_fields__}
+
+
+def _camel(member: str) -> str:
+    first, *others = member.split("_")
+    return first + "".join(part.capitalize() for part in others)
 
 
 def _value(name: str, text: str) -> object:
@@ -69,8 +85,9 @@ def _value(name: str, text: str) -> object:
             raise ConfigError(name, text, "use true or false")
         return text.lower() == "true"
     if name in ("maxoffsetspertrigger", "pullbatchsize", "pulltimeoutms", "retries"):
-        if not text.isdigit() or (int(text) == 0 and name != "retries"):
-            raise ConfigError(name, text, "it has to be a whole number above 0")
+        least = 0 if name == "retries" else 1
+        if not (text.isascii() and text.isdigit()) or not least <= int(text) <= INT_MAX:
+            raise ConfigError(_camel(KNOWN[name]), text, f"it has to be a whole number from {least} to {INT_MAX}")
         return int(text)
     return text
 
@@ -79,10 +96,11 @@ def _offsets(name: str, text: str) -> object:
     if text in ("earliest", "latest"):
         return text
     try:
-        return positions_from_json(json.loads(text))
-    except (ValueError, TypeError, AttributeError):
-        fix = 'use earliest, latest, or JSON such as {"T": {"broker-a": {"0": 12}}}'
-        raise ConfigError(name, text, fix) from None
+        tree = msgspec.json.decode(text, type=dict[str, dict[str, dict[str, Offset]]])
+        return positions_from_json(tree)
+    except (msgspec.DecodeError, ValueError):
+        fix = 'use earliest, latest, or JSON such as {"T": {"broker-a": {"0": 12}}} (-2 earliest, -1 latest)'
+        raise ConfigError(_camel(KNOWN[name]), text, fix) from None
 
 
 def _checked(options: SourceOptions) -> SourceOptions:
@@ -95,6 +113,9 @@ def _checked(options: SourceOptions) -> SourceOptions:
         raise ConfigError("topic", options.topic, fault)
     if fault := group_name_fault(options.group_id):
         raise ConfigError("groupId", options.group_id, fault)
+    for name, wanted in (("startingOffsets", options.starting_offsets), ("endingOffsets", options.ending_offsets)):
+        for other in {queue.topic for queue in (wanted if isinstance(wanted, dict) else ())} - {options.topic}:
+            raise ConfigError(name, other, f"the source reads the topic {options.topic} only: leave others out")
     if options.ending_offsets == "earliest":
         raise ConfigError(
             "endingOffsets", "earliest", "use latest or JSON: a batch that ends at the beginning is empty"

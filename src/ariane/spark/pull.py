@@ -1,7 +1,8 @@
 """A blocking client for executors and planners: routes, ends of queues, pulls. One request at a time per connection.
 
-Connections are kept by the process and used again by its later tasks. A request that fails is tried again, a second
-apart, on a new connection and with a new route: a broker that restarts is waited for, one that stays away is an error.
+Connections are kept by the process and used again by its later tasks; servers close those that were idle for two minutes, so
+a kept one that turns out to be closed is replaced at once. A request that fails is tried again, a second apart, on a new
+connection and with a new route: a broker that restarts is waited for, one that stays away is an error.
 """
 
 from __future__ import annotations
@@ -43,12 +44,36 @@ P = ParamSpec("P")
 CONNECT_TIMEOUT_S = 3.0
 READ_SIZE = 262_144
 RETRY_S = 1.0
+MASTER_ID = 0
 PULLED = (
     ResponseCode.SUCCESS,
     ResponseCode.PULL_NOT_FOUND,
     ResponseCode.PULL_RETRY_IMMEDIATELY,
     ResponseCode.PULL_OFFSET_MOVED,
 )
+# What a broker answers while it starts, stops or is overloaded, or when the route is older than a move of the topic.
+PASSING = frozenset(
+    {
+        ResponseCode.SYSTEM_ERROR,
+        ResponseCode.SYSTEM_BUSY,
+        ResponseCode.SERVICE_NOT_AVAILABLE,
+        ResponseCode.TOPIC_NOT_EXIST,
+    }
+)
+REMOVING = "MESSAGE_WAS_REMOVING"  # the store's status, which brokers put into the remark
+
+
+class NotYetThere(ArianeError):
+    """A broker, mostly a slave, has not the entries that the master told of: to be asked again."""
+
+
+AWAY = (ConnectionLost, RequestTimeout, RouteNotFound, NotYetThere, ReplyError)  # what `retry` tries again
+
+
+def raise_unless_passing(error: ArianeError) -> None:
+    """A refusal that asking again does not change is raised."""
+    if isinstance(error, ReplyError) and error.code not in PASSING:
+        raise error
 
 
 class Pulled(NamedTuple):
@@ -59,6 +84,9 @@ class Pulled(NamedTuple):
     next_offset: int
     min_offset: int
     max_offset: int
+    from_master: bool = True
+    removed: bool = False
+    """Whether the entries up to `next_offset` were passed because their records are gone, not because of a filter."""
 
 
 class Wire:
@@ -71,16 +99,21 @@ class Wire:
         self._reader = FrameReader()
         try:
             self._socket = socket.create_connection(host.parse(addr), CONNECT_TIMEOUT_S)
-            self._socket.settimeout(timeout_ms / 1000)
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         except OSError as error:
             raise ConnectionLost(addr, error.strerror or str(error)) from error
 
     def call(self, code: int, header: msgspec.Struct) -> Command:
         self._opaque += 1
+        ends_s = time.monotonic() + self._timeout_ms / 1000
         try:
+            self._socket.settimeout(self._timeout_ms / 1000)
             self._socket.sendall(b"".join(commands.encode(code, opaque=self._opaque, flag=0, fields=fields(header))))
             while True:
+                left_s = ends_s - time.monotonic()
+                if left_s <= 0:
+                    raise TimeoutError
+                self._socket.settimeout(left_s)
                 data = self._socket.recv(READ_SIZE)
                 if not data:
                     raise ConnectionLost(self._addr, "was closed by the other side")
@@ -135,14 +168,23 @@ class Cluster:
         )  # fmt: skip
         answer = self._ask(queue, RequestCode.PULL_MESSAGE, header, PULLED)
         at = typed(answer, PullMessageAnswer)
-        return Pulled(answer.code, answer.body, at.next_begin_offset, at.min_offset, at.max_offset)
+        return Pulled(
+            answer.code, answer.body, at.next_begin_offset, at.min_offset, at.max_offset,
+            self.from_master(queue), answer.remark == REMOVING,
+        )  # fmt: skip
+
+    def from_master(self, queue: MessageQueue) -> bool:
+        """Whether the master answers for this queue by the route of now: a slave may lag behind it."""
+        return self._server(queue)[0] == MASTER_ID
 
     def retry(self, what: str, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """What `work` returns; tried again while servers are away. The last error, with `what`, when they stay away."""
         for left in range(self._options.retries, -1, -1):
             try:
                 return work(*args, **kwargs)
-            except (ConnectionLost, RequestTimeout, RouteNotFound) as error:
+            except AWAY as error:
+                if isinstance(error, ReplyError) and error.code not in PASSING:
+                    raise ArianeError(f"{what}: {error}") from error
                 if left == 0:
                     raise ArianeError(f"{what}: {error} (tried {self._options.retries + 1} times)") from error
                 log.warning("%s: %s; trying again", what, error)
@@ -156,48 +198,59 @@ class Cluster:
         self._wires.clear()
 
     def _ask(self, queue: MessageQueue, code: int, header: msgspec.Struct, accepted: tuple[int, ...] = (0,)) -> Command:
-        addr = self._address(queue)
+        _, addr = self._server(queue)
         answer = self._call(addr, code, header)
         if answer.code not in accepted:
             raise ReplyError(answer.code, answer.remark, addr)
         return answer
 
-    def _address(self, queue: MessageQueue) -> str:
-        """The master of the queue's broker, else the slave with the lowest id."""
+    def _server(self, queue: MessageQueue) -> tuple[int, str]:
+        """Id and address of the broker's master, else of the slave with the lowest id."""
         route = self._route or self._fetch_route()
         for data in route.broker_datas if route else ():
             if data.broker_name == queue.broker and data.broker_addrs:
-                return data.broker_addrs[min(data.broker_addrs)]
+                return min(data.broker_addrs.items())
         raise RouteNotFound(queue.topic, f"no address of broker {queue.broker} is known")
 
     def _fetch_route(self) -> TopicRoute | None:
-        """The route from the first name server that answers; None when it knows no such topic."""
+        """The route from the first name server that has one; None when those that answer know no such topic."""
         failed: ArianeError | None = None
+        unknown = False
         for addr in self._options.namesrv:
             try:
                 answer = self._call(addr, RequestCode.GET_ROUTEINFO_BY_TOPIC, RouteRequest(self._options.topic, True))
             except (ConnectionLost, RequestTimeout) as error:
                 failed = error
                 continue
+            if answer.code == ResponseCode.SUCCESS:
+                self._route = fastjson.decode(answer.body, TopicRoute)
+                return self._route
             if answer.code == ResponseCode.TOPIC_NOT_EXIST:
-                self._route = None
-                return None
-            if answer.code != ResponseCode.SUCCESS:
-                raise ReplyError(answer.code, answer.remark, addr)
-            self._route = fastjson.decode(answer.body, TopicRoute)
-            return self._route
+                unknown = True
+            else:
+                failed = ReplyError(answer.code, answer.remark, addr)
+        self._route = None
+        if unknown:
+            return None
         raise failed or ConnectionLost(";".join(self._options.namesrv), "no name server is given")
 
     def _call(self, addr: str, code: int, header: msgspec.Struct) -> Command:
         wire = self._wires.get(addr)
+        if wire is not None:
+            try:
+                return self._on(wire, addr, code, header)
+            except ConnectionLost:
+                log.debug("the connection to %s was closed while idle; connecting again", addr)
+        wire = self._wires[addr] = Wire(addr, self._options.pull_timeout_ms)
+        return self._on(wire, addr, code, header)
+
+    def _on(self, wire: Wire, addr: str, code: int, header: msgspec.Struct) -> Command:
+        """The answer on `wire`, which is closed and forgotten when there is none."""
         try:
-            if wire is None:
-                wire = self._wires[addr] = Wire(addr, self._options.pull_timeout_ms)
             return wire.call(code, header)
         except ArianeError:
-            broken = self._wires.pop(addr, None)
-            if broken is not None:
-                broken.close()
+            self._wires.pop(addr, None)
+            wire.close()
             raise
 
 
@@ -213,5 +266,6 @@ def cluster(options: SourceOptions) -> Cluster:
         options.tags,
         options.pull_batch_size,
         options.pull_timeout_ms,
+        options.retries,
     )
     return _clusters.setdefault(key, Cluster(options))

@@ -11,28 +11,28 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from ariane.errors import ArianeError, ConfigError, ConnectionLost, RequestTimeout, RouteNotFound
-from ariane.protocol.codes import ResponseCode
-from ariane.spark import decode, offsets, pull
+from ariane.errors import ConfigError, RouteNotFound
+from ariane.model.message import MessageQueue
+from ariane.spark import decode, offsets, pull, reading
 from ariane.spark.offsets import Positions, Range
 from ariane.spark.options import SourceOptions, parse
 
 log = logging.getLogger("ariane.spark")
 
-# A batch of Arrow rows: enough to share its cost, little enough to stay in the processor's cache.
-BATCH_ROWS = 8192
-BATCH_BYTES = 8 * 1024 * 1024
 
+class Ends(NamedTuple):
+    """First and last offsets of the queues that could be asked, and those of them for which a slave answered."""
 
-class DataLoss(ArianeError):
-    """Entries that were to be read are gone. Set failOnDataLoss to false to go on without them."""
+    first: Positions
+    last: Positions
+    by_slave: frozenset[MessageQueue] = frozenset()
 
 
 class QueuePartition(InputPartition):
@@ -73,10 +73,14 @@ class BatchReader(DataSourceReader):
         queues = cluster.retry(f"route of {options.topic}", cluster.queues)
         if not queues:
             raise RouteNotFound(options.topic, f"none of {', '.join(options.namesrv)} knows it")
-        first = {queue: cluster.retry(f"start of {queue}", cluster.min_offset, queue) for queue in queues}
-        last = {queue: cluster.retry(f"end of {queue}", cluster.max_offset, queue) for queue in queues}
-        begin = _start(options.starting_offsets, first, last)
-        end = last if not isinstance(options.ending_offsets, dict) else {**last, **options.ending_offsets}
+        first = {
+            queue: cluster.retry(f"start of {offsets.named(queue)}", cluster.min_offset, queue) for queue in queues
+        }
+        last = {queue: cluster.retry(f"end of {offsets.named(queue)}", cluster.max_offset, queue) for queue in queues}
+        begin = _asked("startingOffsets", options.starting_offsets, first, last)
+        until = _asked("endingOffsets", options.ending_offsets, first, last)
+        named = options.ending_offsets if isinstance(options.ending_offsets, dict) else {}
+        end = {**last, **{queue: until[queue] for queue in named}}
         return [QueuePartition(part) for part in offsets.ranges(begin, end)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -90,17 +94,24 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = options
         self._columns = columns
         self._initial: dict[str, Any] | None = None
-        self._at_stop: tuple[Positions, Positions] | None = None  # AvailableNow: first and last offsets when it began
+        self._at_stop: Ends | None = None  # AvailableNow: the ends when it began
 
     def initialOffset(self) -> dict[str, Any]:
         # Spark asks again in the first batch: the answer has to be the same.
         if self._initial is None:
-            first, last = self._ends(wait=True)
-            self._initial = offsets.initial(_start(self._options.starting_offsets, first, last))
+            first, last, _ = self._ends(wait=True)
+            self._initial = offsets.initial(_asked("startingOffsets", self._options.starting_offsets, first, last))
         return self._initial
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        first, last = self._at_stop or self._ends(wait=False)
+        first, last, by_slave = self._at_stop or self._ends(wait=False)
+        # A slave lags: an end behind what was read is no loss when a slave told it.
+        behind = {queue: at for queue, at in offsets.reached(start).items() if queue in by_slave and last[queue] < at}
+        last = {**last, **behind}
+        for loss in offsets.losses(start, first, last):
+            if self._options.fail_on_data_loss:
+                raise reading.DataLoss(f"{loss}; set failOnDataLoss to false to go on at {loss.resume}")
+            log.warning("%s; going on at %d", loss, loss.resume)
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         return offsets.advance(start, first, last, most)
 
@@ -120,75 +131,48 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def commit(self, end: dict[str, Any]) -> None:
         """Nothing: offsets live in the checkpoint."""
 
-    def _ends(self, *, wait: bool) -> tuple[Positions, Positions]:
-        """First and last offsets of all queues that can be asked now; with `wait`, an absent server is waited for."""
+    def _ends(self, *, wait: bool) -> Ends:
+        """The ends of all queues that can be asked now; with `wait`, an absent server is waited for."""
         cluster = pull.cluster(self._options)
         topic = self._options.topic
         try:
             queues = cluster.retry(f"route of {topic}", cluster.queues) if wait else cluster.queues()
-        except (ConnectionLost, RequestTimeout) as error:
+        except pull.AWAY as error:
+            pull.raise_unless_passing(error)
             log.warning("no name server answers, the next micro-batch asks again: %s", error)
-            return {}, {}
-        first, last = {}, {}
+            return Ends({}, {})
+        first, last, by_slave = {}, {}, set()
         for queue in queues:
             try:
-                low, high = cluster.min_offset(queue), cluster.max_offset(queue)
-            except (ConnectionLost, RequestTimeout, RouteNotFound) as error:
                 if wait:
-                    low = cluster.retry(f"start of {queue}", cluster.min_offset, queue)
-                    high = cluster.retry(f"end of {queue}", cluster.max_offset, queue)
+                    low = cluster.retry(f"start of {offsets.named(queue)}", cluster.min_offset, queue)
+                    high = cluster.retry(f"end of {offsets.named(queue)}", cluster.max_offset, queue)
                 else:
-                    log.warning("%s is away, its queues keep their positions: %s", queue.broker, error)
-                    continue
+                    low, high = cluster.min_offset(queue), cluster.max_offset(queue)
+                told_by_slave = not cluster.from_master(queue)
+            except pull.AWAY as error:
+                pull.raise_unless_passing(error)
+                log.warning("%s is away, its queues keep their positions: %s", queue.broker, error)
+                continue
             first[queue], last[queue] = low, high
-        return first, last
+            if told_by_slave:
+                by_slave.add(queue)
+        return Ends(first, last, frozenset(by_slave))
 
 
 def read_partition(partition: InputPartition, options: SourceOptions, columns: list[str]) -> Iterator[pa.RecordBatch]:
     """The rows of a task. Spark makes one task of its own when there is nothing to read: it has none."""
     if isinstance(partition, QueuePartition):
-        yield from read_range(pull.cluster(options), partition.part, options, columns)
+        yield from reading.read_range(pull.cluster(options), partition.part, options, columns)
 
 
-def read_range(
-    cluster: pull.Cluster, part: Range, options: SourceOptions, columns: list[str]
-) -> Iterator[pa.RecordBatch]:
-    """The rows of a range, in order. DataLoss when some are gone and failOnDataLoss is true."""
-    offset, bodies, rows, size = part.start, [], 0, 0
-    what = (
-        f"{part.queue.topic} queue {part.queue.queue_id} of {part.queue.broker}, offsets {part.start} to {part.end - 1}"
-    )
-    while offset < part.end:
-        pulled = cluster.retry(what, cluster.pull, part.queue, offset)
-        if pulled.code == ResponseCode.SUCCESS:
-            bodies.append(pulled.body)
-            rows += pulled.next_offset - offset
-            size += len(pulled.body)
-        elif pulled.code != ResponseCode.PULL_RETRY_IMMEDIATELY:
-            resume = _after_loss(pulled, offset, part.end)
-            lost = f"{what}: {offset} to {resume - 1} are gone (the queue holds {pulled.min_offset} to {pulled.max_offset - 1})"
-            if options.fail_on_data_loss:
-                raise DataLoss(f"{lost}; set failOnDataLoss to false to go on without them")
-            log.warning("%s; going on at %d", lost, resume)
-            offset = resume
-            continue
-        offset = max(pulled.next_offset, offset + 1)
-        if rows >= BATCH_ROWS or size >= BATCH_BYTES:
-            yield decode.batch(b"".join(bodies), part.queue.broker, columns, part.end)
-            bodies, rows, size = [], 0, 0
-    if bodies:
-        yield decode.batch(b"".join(bodies), part.queue.broker, columns, part.end)
-
-
-def _after_loss(pulled: pull.Pulled, offset: int, end: int) -> int:
-    """Where to go on when nothing is at `offset`: the queue's start when it lies ahead, else the end of the range."""
-    return pulled.min_offset if offset < pulled.min_offset < end else end
-
-
-def _start(wanted: object, first: Positions, last: Positions) -> Positions:
-    if isinstance(wanted, dict):
-        return {**first, **wanted}
-    return dict(last) if wanted == "latest" else dict(first)
+def _asked(option: str, wanted: str | Positions, first: Positions, last: Positions) -> Positions:
+    """Positions that an option means; ConfigError when it names a queue that an existing topic does not have."""
+    strange = sorted(set(wanted) - set(first)) if isinstance(wanted, dict) and first else []
+    if strange:
+        there = ", ".join(f"{queue.broker} {queue.queue_id}" for queue in sorted(first))
+        raise ConfigError(option, offsets.named(strange[0]), f"no such queue; the topic has {there}")
+    return offsets.asked(wanted, first, last)
 
 
 def _columns(schema: StructType) -> list[str]:

@@ -1,0 +1,130 @@
+"""A range of a queue to rows: what a task does. Every entry of the range comes out, or DataLoss tells which are gone.
+
+    pulls until the end of the range → chunks of whole answers, without a gap → Arrow batches (`decode`)
+
+A broker says 21 or 19 when nothing is at an offset, 20 when it passed over entries (other tags, or records just deleted),
+and passes over deleted records in the middle of an answer without a word: so a chunk is also checked for gaps.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ariane.errors import ArianeError, ProtocolError
+from ariane.filter import tags
+from ariane.model.message import MessageQueue
+from ariane.protocol.codes import ResponseCode
+from ariane.spark import decode, offsets, pull
+from ariane.spark.offsets import Range
+from ariane.spark.options import SourceOptions
+
+log = logging.getLogger("ariane.spark")
+
+# A batch of Arrow rows: enough to share its cost, little enough to stay in the processor's cache.
+BATCH_ROWS = 8192
+BATCH_BYTES = 8 * 1024 * 1024
+
+
+class DataLoss(ArianeError):
+    """Entries that were to be read are gone. Set failOnDataLoss to false to go on without them."""
+
+
+def read_range(
+    cluster: pull.Cluster, part: Range, options: SourceOptions, columns: list[str]
+) -> Iterator[pa.RecordBatch]:
+    """The rows of a range, in order. DataLoss when some are gone and failOnDataLoss is true."""
+    what = f"{offsets.named(part.queue)}, offsets {part.start} to {part.end - 1}"
+    wanted = tags.parse(options.tags)
+    begin = offset = part.start  # of the chunk that is gathered, and of the next pull
+    bodies: list[bytes] = []
+    size = 0
+    while offset < part.end:
+        pulled = cluster.retry(what, _pull, cluster, part.queue, offset)
+        if pulled.code == ResponseCode.SUCCESS:
+            bodies.append(pulled.body)
+            size += len(pulled.body)
+            offset = pulled.next_offset
+        elif wanted is not None and _only_filtered(pulled, offset):
+            offset = pulled.next_offset
+        else:
+            resume = _after_loss(pulled, offset, part.end)
+            _lose(f"{what}: {offset} to {resume - 1} are gone (the queue holds {_held(pulled)})", resume, options)
+            yield from _rows(bodies, begin, offset, part, what, options, columns)
+            begin = offset = resume
+            bodies, size = [], 0
+        if offset - begin >= BATCH_ROWS or size >= BATCH_BYTES:
+            yield from _rows(bodies, begin, offset, part, what, options, columns)
+            begin, bodies, size = offset, [], 0
+    yield from _rows(bodies, begin, offset, part, what, options, columns)
+
+
+def _pull(cluster: pull.Cluster, queue: MessageQueue, offset: int) -> pull.Pulled:
+    """A pull that got further, or that says why it cannot; NotYetThere when neither is so."""
+    pulled = cluster.pull(queue, offset)
+    if pulled.code == ResponseCode.SUCCESS:
+        stuck = pulled.next_offset <= offset
+    elif offset < pulled.min_offset:
+        stuck = False  # deleted: that stays so
+    elif pulled.code == ResponseCode.PULL_RETRY_IMMEDIATELY:
+        stuck = pulled.next_offset <= offset
+    else:
+        stuck = not pulled.from_master  # a master knows its own queue, a slave may be behind
+    if stuck:
+        raise pull.NotYetThere(f"{queue.broker} has nothing at {offset} yet (it holds {_held(pulled)})")
+    return pulled
+
+
+def _only_filtered(pulled: pull.Pulled, offset: int) -> bool:
+    """Whether the broker went on because of other tags alone."""
+    return pulled.code == ResponseCode.PULL_RETRY_IMMEDIATELY and not pulled.removed and pulled.next_offset > offset
+
+
+def _rows(
+    bodies: list[bytes], begin: int, end: int, part: Range, what: str, options: SourceOptions, columns: list[str]
+) -> Iterator[pa.RecordBatch]:
+    """The rows of pulled `bodies`, which cover the entries from `begin` to `end`."""
+    if not bodies:
+        return
+    wanted = tags.parse(options.tags)
+    try:
+        found = decode.scan(b"".join(bodies))
+        if wanted is None:
+            # Without a filter every entry has a record: a broker that passes over deleted ones does not say so.
+            for low, high in _gaps(found.queue_offsets, begin, min(end, part.end)):
+                _lose(f"{what}: {low} to {high - 1} are gone", high, options)
+            yield decode.columns_of(found, part.queue.broker, columns, part.end)
+            return
+        rows = decode.columns_of(found, part.queue.broker, [*columns, "tags"], part.end)
+    except ProtocolError as error:
+        raise ProtocolError(f"{what}: {error}") from error
+    # Brokers compare hashes, which may collide.
+    right = rows.filter(pc.is_in(rows.column(len(columns)), pa.array(sorted(wanted), pa.string())))
+    yield pa.record_batch(right.columns[:-1], names=columns)
+
+
+def _gaps(there: Any, begin: int, end: int) -> list[tuple[int, int]]:
+    """What of `begin` to `end` is not among the ascending offsets `there`."""
+    edges = np.concatenate(([begin - 1], there[there < end], [end]))
+    return [(int(edges[at]) + 1, int(edges[at + 1])) for at in np.flatnonzero(np.diff(edges) > 1)]
+
+
+def _lose(lost: str, resume: int, options: SourceOptions) -> None:
+    if options.fail_on_data_loss:
+        raise DataLoss(f"{lost}; set failOnDataLoss to false to go on without them")
+    log.warning("%s; going on at %d", lost, resume)
+
+
+def _held(pulled: pull.Pulled) -> str:
+    return offsets.held(pulled.min_offset, pulled.max_offset)
+
+
+def _after_loss(pulled: pull.Pulled, offset: int, end: int) -> int:
+    """Where to go on when nothing is at `offset`: at the queue's beginning or where the broker says, when that lies ahead."""
+    ahead = [at for at in (pulled.min_offset, pulled.next_offset) if offset < at]
+    return min(*ahead, end) if ahead else end

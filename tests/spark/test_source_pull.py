@@ -1,0 +1,194 @@
+"""The blocking client against servers that listen: fail-over, lost connections, slaves. Needs no Spark."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Future
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyarrow", reason="the extra spark is not installed")
+
+from ariane.errors import ArianeError, ConnectionLost, ReplyError, RequestTimeout
+from ariane.model.message import MessageQueue
+from ariane.net.connection import Handled, Peer, Reply
+from ariane.net.server import Server
+from ariane.protocol import fastjson
+from ariane.protocol.codes import RequestCode, ResponseCode
+from ariane.protocol.command import Command
+from ariane.protocol.requests.messaging import PullMessage
+from ariane.protocol.requests.routing import BrokerData, QueueData, TopicRoute
+from ariane.spark.options import parse
+from ariane.spark.pull import Cluster
+
+QUEUE = MessageQueue("T", "broker-a", 0)
+EMPTY = {"suggestWhichBrokerId": "0", "nextBeginOffset": "0", "minOffset": "0", "maxOffset": "0"}
+
+
+class Fake:
+    """A name server and a broker at one address, with what it was asked. `answers` replaces replies by code."""
+
+    def __init__(self) -> None:
+        self.port = 0
+        self.asked: list[tuple[int, dict[str, str]]] = []
+        self.connections: set[int] = set()
+        self.answers: dict[int, Handled] = {}
+        self.broker_id = 0
+
+    @property
+    def addr(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    def handler(self, command: Command, peer: Peer) -> Handled:
+        self.asked.append((command.code, command.field_map()))
+        self.connections.add(peer.id)
+        if command.code in self.answers:
+            return self.answers[command.code]
+        if command.code == RequestCode.GET_ROUTEINFO_BY_TOPIC:
+            route = TopicRoute(
+                broker_datas=(BrokerData({self.broker_id: self.addr}, "broker-a"),),
+                queue_datas=(QueueData("broker-a", 6, 2, 0, 2), QueueData("broker-w", 2, 4, 0, 4)),
+            )
+            return Reply(ResponseCode.SUCCESS, {}, None, fastjson.write(route))
+        if command.code == RequestCode.PULL_MESSAGE:
+            return Reply(ResponseCode.PULL_RETRY_IMMEDIATELY, EMPTY, "MESSAGE_WAS_REMOVING")
+        return Reply(ResponseCode.SUCCESS, {"offset": str(command.code)})
+
+
+@contextlib.contextmanager
+def serving(fake: Fake, idle_s: float = 120.0) -> Iterator[Fake]:
+    """`fake` on a free port (the one it had, when it served before), in a loop and thread of its own."""
+    started: Future[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = Future()
+
+    async def run() -> None:
+        told = asyncio.Event()
+        codes = (
+            RequestCode.GET_ROUTEINFO_BY_TOPIC, RequestCode.PULL_MESSAGE, RequestCode.GET_MIN_OFFSET,
+            RequestCode.GET_MAX_OFFSET,
+        )  # fmt: skip
+        async with Server(dict.fromkeys(codes, fake.handler), "127.0.0.1", fake.port, idle_s=idle_s) as server:
+            fake.port = server.port
+            started.set_result((asyncio.get_running_loop(), told))
+            await told.wait()
+
+    def main() -> None:
+        try:
+            asyncio.run(run())
+        except BaseException as error:
+            if started.done():
+                raise
+            started.set_exception(error)
+
+    thread = threading.Thread(target=main, daemon=True)
+    thread.start()
+    loop, told = started.result(10)
+    try:
+        yield fake
+    finally:
+        loop.call_soon_threadsafe(told.set)
+        thread.join(10)
+
+
+@pytest.fixture
+def fake() -> Iterator[Fake]:
+    with serving(Fake()) as running:
+        yield running
+
+
+def cluster_at(*addrs: str, waits: list[float] | None = None, **options: str) -> Cluster:
+    slept = waits if waits is not None else []
+    return Cluster(parse({"namesrv": ";".join(addrs), "topic": "T", **options}), sleep=slept.append)
+
+
+def refused() -> str:
+    """An address where nobody listens."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{taken.getsockname()[1]}"
+
+
+def test_readable_queues_ends_and_a_pull_over_one_connection(fake: Fake) -> None:
+    with contextlib.closing(cluster_at(fake.addr, tags="a || b", groupId="g", pullBatchSize="16")) as cluster:
+        assert cluster.queues() == [QUEUE, MessageQueue("T", "broker-a", 1)]
+        assert (cluster.min_offset(QUEUE), cluster.max_offset(QUEUE)) == (31, 30)
+        assert cluster.pull(QUEUE, 7).removed
+    code, fields = fake.asked[-1]
+    request: Any = PullMessage("g", "T", 0, 7, 16, 4)
+    assert code == RequestCode.PULL_MESSAGE
+    assert (fields["consumerGroup"], fields["queueId"], fields["queueOffset"]) == ("g", "0", "7")
+    assert (fields["maxMsgNums"], fields["sysFlag"]) == ("16", str(request.sys_flag))  # no suspend, no commit
+    assert (fields["subscription"], fields["expressionType"]) == ("a || b", "TAG")
+    assert len(fake.connections) == 1
+
+
+def test_the_next_name_server_is_asked_when_one_is_away_in_trouble_or_knows_no_such_topic(fake: Fake) -> None:
+    with contextlib.closing(cluster_at(refused(), fake.addr)) as cluster:
+        assert len(cluster.queues()) == 2
+    for code in (ResponseCode.TOPIC_NOT_EXIST, ResponseCode.SYSTEM_BUSY):
+        with serving(Fake()) as other:
+            other.answers[RequestCode.GET_ROUTEINFO_BY_TOPIC] = Reply(code, {}, "not here")
+            with contextlib.closing(cluster_at(other.addr, fake.addr)) as cluster:
+                assert len(cluster.queues()) == 2
+
+
+def test_a_topic_that_no_name_server_knows_has_no_queues_and_silence_is_no_such_answer(fake: Fake) -> None:
+    fake.answers[RequestCode.GET_ROUTEINFO_BY_TOPIC] = Reply(ResponseCode.TOPIC_NOT_EXIST, {}, "no")
+    with contextlib.closing(cluster_at(refused(), fake.addr)) as cluster:
+        assert cluster.queues() == []
+    with contextlib.closing(cluster_at(refused())) as cluster, pytest.raises(ConnectionLost):
+        cluster.queues()
+    fake.answers[RequestCode.GET_ROUTEINFO_BY_TOPIC] = Reply(ResponseCode.SYSTEM_BUSY, {}, "busy")
+    with contextlib.closing(cluster_at(fake.addr)) as cluster, pytest.raises(ReplyError, match="busy"):
+        cluster.queues()
+
+
+def test_a_connection_that_the_server_closed_while_idle_is_replaced_at_once() -> None:
+    with serving(Fake(), idle_s=0.05) as fake:
+        waits: list[float] = []
+        with contextlib.closing(cluster_at(fake.addr, waits=waits)) as cluster:
+            cluster.max_offset(QUEUE)
+            closed = cluster._wires[fake.addr]._socket
+            closed.settimeout(10)
+            assert closed.recv(1, socket.MSG_PEEK) == b""  # the server has hung up
+            assert cluster.max_offset(QUEUE) == 30
+        assert waits == []
+        assert len(fake.connections) == 2
+
+
+def test_a_server_that_comes_back_is_found_again_and_one_that_stays_away_is_named() -> None:
+    fake = Fake()
+    with serving(fake):
+        cluster = cluster_at(fake.addr, retries="2")
+        assert cluster.max_offset(QUEUE) == 30
+    with pytest.raises(ArianeError, match=rf"end of Q: connection to {fake.addr}: .*tried 3 times"):
+        cluster.retry("end of Q", cluster.max_offset, QUEUE)
+    with serving(fake):
+        assert cluster.retry("end of Q", cluster.max_offset, QUEUE) == 30
+        cluster.close()
+
+
+def test_an_answer_that_does_not_come_ends_with_the_timeout(fake: Fake) -> None:
+    async def never() -> Reply:
+        await asyncio.sleep(60)
+        raise AssertionError
+
+    fake.answers[RequestCode.GET_MAX_OFFSET] = never()
+    with contextlib.closing(cluster_at(fake.addr, pullTimeoutMs="100")) as cluster:
+        with pytest.raises(RequestTimeout, match="100 ms"):
+            cluster.max_offset(QUEUE)
+        assert cluster.min_offset(QUEUE) == 31  # on a new connection: a late answer to the first meets nobody
+
+
+def test_who_answers_for_a_queue_is_known(fake: Fake) -> None:
+    fake.broker_id = 1
+    with contextlib.closing(cluster_at(fake.addr)) as cluster:
+        assert not cluster.from_master(QUEUE)
+        assert not cluster.pull(QUEUE, 0).from_master
+        fake.broker_id = 0
+        cluster.queues()
+        assert cluster.from_master(QUEUE)

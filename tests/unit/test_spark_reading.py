@@ -1,0 +1,168 @@
+"""A range of a queue to rows, against answers that brokers give: nothing is passed over without a word. No socket."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyarrow", reason="the extra spark is not installed")
+
+from ariane.errors import ArianeError, ProtocolError, ReplyError
+from ariane.model import host
+from ariane.model.message import COMPRESSED, MessageQueue
+from ariane.protocol import properties, record
+from ariane.protocol.codes import ResponseCode
+from ariane.spark import reading
+from ariane.spark.offsets import Range
+from ariane.spark.options import parse
+from ariane.spark.pull import Cluster, Pulled
+from ariane.spark.reading import DataLoss
+
+QUEUE = MessageQueue("T", "broker-a", 3)
+HOST = host.pack("10.0.0.1", 10911)
+FOUND, NOTHING = ResponseCode.SUCCESS, ResponseCode.PULL_NOT_FOUND
+PASSED, MOVED = ResponseCode.PULL_RETRY_IMMEDIATELY, ResponseCode.PULL_OFFSET_MOVED
+
+
+def records(*numbers: int, tag: Callable[[int], str] = lambda _: "a", sys_flag: int = 0) -> bytes:
+    return b"".join(
+        record.encode(
+            b"T", b"%d" % number, properties.encode({"TAGS": tag(number)}).encode(), queue_id=3, queue_offset=number,
+            offset=number, born_ms=1, born_host=HOST, store_ms=1, store_host=HOST, sys_flag=sys_flag,
+        )
+        for number in numbers
+    )  # fmt: skip
+
+
+class Script(Cluster):
+    """Answers `pull` by offset, the last of a list for ever; it never waits, and counts how often it would have."""
+
+    def __init__(self, options: Any, answers: dict[int, Any]) -> None:
+        self.waits = 0
+        super().__init__(options, sleep=self._waited)
+        self._answers = {at: list(one) if isinstance(one, list) else [one] for at, one in answers.items()}
+
+    def pull(self, queue: MessageQueue, offset: int) -> Pulled:
+        left = self._answers[offset]
+        answer = left.pop(0) if len(left) > 1 else left[0]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer  # type: ignore[no-any-return]
+
+    def _waited(self, _: float) -> None:
+        self.waits += 1
+
+
+def read(start: int, end: int, answers: dict[int, Any], **options: str) -> list[int]:
+    return reading_of(start, end, answers, **options)[0]
+
+
+def reading_of(start: int, end: int, answers: dict[int, Any], **options: str) -> tuple[list[int], Script]:
+    parsed = parse({"namesrv": "h:1", "topic": "T", "retries": "2", **options})
+    cluster = Script(parsed, answers)
+    batches = reading.read_range(cluster, Range(QUEUE, start, end), parsed, ["queue_offset"])
+    return [offset for batch in batches for offset in batch["queue_offset"].to_pylist()], cluster
+
+
+def test_answers_are_joined_and_cut_at_the_end() -> None:
+    answers = {5: Pulled(FOUND, records(5, 6), 7, 0, 12), 7: Pulled(FOUND, records(7, 8, 9, 10), 11, 0, 12)}
+    assert read(5, 9, answers) == [5, 6, 7, 8]
+
+
+def test_a_range_larger_than_a_batch_gives_several(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "BATCH_ROWS", 2)
+    answers = {at: Pulled(FOUND, records(at), at + 1, 0, 5) for at in range(5)}
+    assert read(0, 5, answers) == [0, 1, 2, 3, 4]
+
+
+GONE = {
+    "deleted before": ({0: Pulled(MOVED, b"", 4, 4, 6), 4: Pulled(FOUND, records(4, 5), 6, 4, 6)}, "0 to 3", [4, 5]),
+    "no end any more": (
+        {0: Pulled(FOUND, records(0, 1), 2, 0, 2), 2: Pulled(NOTHING, b"", 2, 0, 2)}, "2 to 5", [0, 1],
+    ),
+    "beyond the end": ({0: Pulled(MOVED, b"", 0, 0, 0)}, "0 to 5", []),
+    "all deleted": ({0: Pulled(MOVED, b"", 9, 9, 12)}, "0 to 5", []),
+    "passed over while being deleted": (
+        {0: Pulled(PASSED, b"", 3, 0, 6, removed=True), 3: Pulled(FOUND, records(3, 4, 5), 6, 0, 6)}, "0 to 2", [3, 4, 5],
+    ),
+    "passed over without a filter": (
+        {0: Pulled(PASSED, b"", 3, 0, 6), 3: Pulled(FOUND, records(3, 4, 5), 6, 0, 6)}, "0 to 2", [3, 4, 5],
+    ),
+    "a hole in the queue's files": (
+        {0: Pulled(NOTHING, b"", 4, 0, 6), 4: Pulled(FOUND, records(4, 5), 6, 0, 6)}, "0 to 3", [4, 5],
+    ),
+    "a gap in an answer": ({0: Pulled(FOUND, records(0, 1, 4, 5), 6, 0, 6)}, "2 to 3", [0, 1, 4, 5]),
+    "an answer that begins late": ({0: Pulled(FOUND, records(2, 3, 4, 5), 6, 0, 6)}, "0 to 1", [2, 3, 4, 5]),
+    "an answer that ends early": ({0: Pulled(FOUND, records(0, 1), 6, 0, 6)}, "2 to 5", [0, 1]),
+    "on a slave, deleted": (
+        {0: Pulled(PASSED, b"", 0, 4, 6, False), 4: Pulled(FOUND, records(4, 5), 6, 4, 6, False)}, "0 to 3", [4, 5],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", GONE)
+def test_what_is_gone_is_told_or_left_out(case: str, caplog: pytest.LogCaptureFixture) -> None:
+    answers, gone, rest = GONE[case]
+    with pytest.raises(DataLoss, match=f"T queue 3 of broker-a, offsets 0 to 5: {gone} are gone.*failOnDataLoss"):
+        read(0, 6, answers)
+    with caplog.at_level(logging.WARNING, "ariane.spark"):
+        assert read(0, 6, answers, failOnDataLoss="false") == rest
+    assert f"{gone} are gone" in caplog.text
+
+
+def test_a_gap_beyond_the_range_is_no_loss() -> None:
+    assert read(0, 2, {0: Pulled(FOUND, records(0, 1, 5), 6, 0, 6)}) == [0, 1]
+
+
+def test_other_tags_are_passed_over_and_equal_hashes_are_no_equal_tags() -> None:
+    answers = {
+        0: Pulled(PASSED, b"", 800, 0, 1000),
+        # "Aa" and "BB" have the same hash: a broker that was asked for one sends both
+        800: Pulled(FOUND, records(801, 803, tag=lambda n: "Aa" if n == 801 else "BB"), 1000, 0, 1000),
+    }
+    assert read(0, 1000, answers, tags="Aa") == [801]
+    assert read(0, 1000, answers, tags="BB || Aa") == [801, 803]
+
+
+def test_with_tags_what_is_being_deleted_is_still_a_loss() -> None:
+    with pytest.raises(DataLoss, match="0 to 3 are gone"):
+        read(0, 6, {0: Pulled(PASSED, b"", 4, 0, 6, removed=True)}, tags="a")
+
+
+@pytest.mark.parametrize("tags", ["*", "a"])
+@pytest.mark.parametrize("behind", [Pulled(PASSED, b"", 2, 0, 2, False), Pulled(NOTHING, b"", 2, 0, 2, False)])
+def test_a_slave_that_is_behind_is_waited_for(tags: str, behind: Pulled) -> None:
+    rest = Pulled(FOUND, records(2, 3), 4, 0, 4, False)
+    offsets, cluster = reading_of(2, 4, {2: [behind, behind, rest]}, tags=tags)
+    assert offsets == [2, 3]
+    assert cluster.waits == 2
+
+
+@pytest.mark.parametrize("code", [FOUND, PASSED])
+def test_an_answer_that_gets_no_further_is_no_end_and_no_endless_loop(code: int) -> None:
+    body = records(1) if code == FOUND else b""
+    with pytest.raises(ArianeError, match=r"offsets 1 to 2: broker-a has nothing at 1 yet.*tried 3 times"):
+        read(1, 3, {1: Pulled(code, body, 1, 0, 3)}, tags="a")
+
+
+def test_a_broker_in_trouble_is_asked_again_and_a_refusal_is_not() -> None:
+    busy = ReplyError(ResponseCode.SYSTEM_BUSY, "busy", "h:2")
+    offsets, cluster = reading_of(0, 1, {0: [busy, Pulled(FOUND, records(0), 1, 0, 1)]})
+    assert (offsets, cluster.waits) == ([0], 1)
+    with pytest.raises(
+        ArianeError, match=r"T queue 3 of broker-a, offsets 0 to 0: h:2 answered code 2: busy \(tried 3"
+    ):
+        read(0, 1, {0: busy})
+    with pytest.raises(ArianeError, match="offsets 0 to 0: h:2 answered code 16") as caught:
+        read(0, 1, {0: ReplyError(ResponseCode.NO_PERMISSION, "no", "h:2")})
+    assert "tried" not in str(caught.value)
+
+
+def test_a_broken_body_names_the_broker_the_queue_and_the_offset() -> None:
+    parsed = parse({"namesrv": "h:1", "topic": "T"})
+    cluster = Script(parsed, {4: Pulled(FOUND, records(4, sys_flag=COMPRESSED), 5, 0, 5)})
+    with pytest.raises(ProtocolError, match="T queue 3 of broker-a, .*offset 4: the compressed body"):
+        list(reading.read_range(cluster, Range(QUEUE, 4, 5), parsed, ["body"]))
