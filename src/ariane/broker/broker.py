@@ -14,6 +14,7 @@ import contextlib
 import functools
 import logging
 import os
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import Self
@@ -21,10 +22,14 @@ from typing import Self
 from ariane.broker.arrivals import Arrivals
 from ariane.broker.config import BrokerConfig, checked
 from ariane.broker.flush import Flusher
-from ariane.broker.handlers import clients, offsets, pull, send
+from ariane.broker.handlers import admin, clients, offsets, pull, send
+from ariane.broker.handlers import settings as setting_handlers
 from ariane.broker.handlers import topics as topic_handlers
+from ariane.broker.protection import SENDS, Protection
 from ariane.broker.registration import Registration
+from ariane.broker.settings import Settings, write_file
 from ariane.broker.state import documents
+from ariane.broker.state.filter_servers import FilterServers
 from ariane.broker.state.groups import Groups
 from ariane.broker.state.locks import QueueLocks
 from ariane.broker.state.members import Members
@@ -36,11 +41,13 @@ from ariane.model import host
 from ariane.net.client import Connections
 from ariane.net.connection import Handler, Peer
 from ariane.net.interfaces import local_ip
+from ariane.net.limits import Limits
 from ariane.net.server import Server
 from ariane.net.tasks import Tasks
 from ariane.protocol.codes import RequestCode
 from ariane.protocol.requests import fields
 from ariane.protocol.requests.admin import ConsumerOffsetTable, SubscriptionGroupTable
+from ariane.protocol.requests.brokers import DelayOffsetTable
 from ariane.protocol.requests.clients import GroupRef
 from ariane.protocol.requests.routing import TopicTable
 from ariane.store.files import Disk, SystemDisk
@@ -51,14 +58,39 @@ log = logging.getLogger("ariane.broker")
 MEMBER_SCAN_S = 10.0
 LOCK_SCAN_S = 60.0
 DISPATCH_RETRY_S = 1.0
+PROTECTION_LOOK_S = 0.1
 HA_PORT_AFTER = 1  # the address told to slaves; nothing listens there in this version
+
+# Answered at once, and so also while as many requests are under way as are allowed: clients keep their membership and
+# offsets, and an operator gets in.
+NEVER_HELD = frozenset(
+    {
+        RequestCode.HEART_BEAT,
+        RequestCode.UNREGISTER_CLIENT,
+        RequestCode.GET_CONSUMER_LIST_BY_GROUP,
+        RequestCode.QUERY_CONSUMER_OFFSET,
+        RequestCode.UPDATE_CONSUMER_OFFSET,
+        RequestCode.UPDATE_BROKER_CONFIG,
+        RequestCode.GET_BROKER_CONFIG,
+        RequestCode.GET_BROKER_RUNTIME_INFO,
+    }
+)
 
 
 class Broker:
     """One broker. `addr` is where it serves, once started."""
 
-    def __init__(self, config: BrokerConfig, *, disk: Disk | None = None, clock: Clock = SYSTEM_CLOCK) -> None:
-        self.config = checked(config)
+    def __init__(
+        self,
+        config: BrokerConfig,
+        *,
+        config_file: str | None = None,
+        disk: Disk | None = None,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        """`config_file` is where `config` came from: settings that tools change are kept there."""
+        self._settings = Settings(checked(config), clock.now_ms())
+        self._config_file = config_file
         self.addr = ""
         self._disk = disk or SystemDisk()
         self._clock = clock
@@ -67,6 +99,11 @@ class Broker:
         self._parts = contextlib.AsyncExitStack()
         self._dispatch_due = False
         self._unsaved: set[str] = set()
+
+    @property
+    def config(self) -> BrokerConfig:
+        """The settings that are in force now."""
+        return self._settings.now
 
     async def __aenter__(self) -> Self:
         try:
@@ -94,7 +131,9 @@ class Broker:
             config.listen_port,
             on_lost=self._lost,
             idle_s=config.server_channel_max_idle_time_seconds,
+            limits=Limits(exempt=NEVER_HELD),
         )
+        self._set_limits()
         await self._server.bind()
         parts.push_async_callback(self._server.__aexit__, None, None, None)
         ip = config.broker_ip1 or local_ip()
@@ -106,15 +145,25 @@ class Broker:
         self._load_tables()
         parts.push_async_callback(self._save_tables)
         self._arrivals = Arrivals()
+        self._protection = Protection(
+            self._settings, lambda: self._store.commit_log_max - self._store.flushed, self._clock.monotonic
+        )
         self._flusher = Flusher(self._store, self._thread, self._dispatch_soon)
 
         peers = await parts.enter_async_context(Connections())
         parts.push_async_callback(self._tasks.close)
         ha_addr = f"{config.broker_ip2 or ip}:{self._server.port + HA_PORT_AFTER}"
         self._registration = Registration(
-            config, self.addr, ha_addr, self._topics.table, peers, self._tasks, self._topics.set_order
+            self._settings,
+            self.addr,
+            ha_addr,
+            self._topics.table,
+            peers,
+            self._tasks,
+            self._topics.set_order,
+            lambda: self._filter_servers.addresses(self._monotonic_ms()),
         )
-        handlers.update(self._handlers(store_host))
+        handlers.update(self._protection.guarded(self._handlers(store_host)))
         await self._server.__aenter__()
         self._start_tasks()
         await self._registration.start()
@@ -129,12 +178,12 @@ class Broker:
         return {
             **send.handlers(
                 send.SendParts(
-                    config, self._topics, self._groups, store, store_host, durable, self._dispatch_soon, now_ms
+                    self._settings, self._topics, self._groups, store, store_host, durable, self._dispatch_soon, now_ms
                 )
             ),
             **pull.handlers(
                 pull.PullParts(
-                    config,
+                    self._settings,
                     self._topics,
                     self._groups,
                     self._members,
@@ -157,6 +206,27 @@ class Broker:
                     config, self._topics, self._groups, self._offsets, store, self._registration.settled
                 )
             ),
+            **admin.handlers(
+                admin.WholeParts(
+                    self._settings,
+                    self._topics,
+                    self._members,
+                    self._offsets,
+                    store,
+                    self._filter_servers,
+                    self._delay_offsets,
+                    now_ms,
+                    self._monotonic_ms,
+                )
+            ),
+            **setting_handlers.handlers(
+                setting_handlers.SettingsParts(
+                    self._settings,
+                    self._write_settings if self._config_file else None,
+                    self._take_settings,
+                    self._registration.settled,
+                )
+            ),
         }
 
     def _start_tasks(self) -> None:
@@ -167,6 +237,7 @@ class Broker:
             every(config.flush_interval_commit_log / 1000, self._flusher.flush_once, "flush the commit log")
         every(config.flush_interval_consume_queue / 1000, self._flusher.flush_derived, "flush the consume queues")
         every(config.flush_consumer_offset_interval / 1000, self._save_tables, "save the consumer offsets")
+        every(PROTECTION_LOOK_S, self._protection.look, "see how much of the log waits for the disk")
         every(MEMBER_SCAN_S, self._drop_silent_members, "drop silent clients")
         every(LOCK_SCAN_S, self._forget_expired_locks, "forget expired queue locks")
         self._topics.changed = self._topics_changed
@@ -201,6 +272,10 @@ class Broker:
         self._offsets = ConsumerOffsets(load(documents.OFFSETS, ConsumerOffsetTable))
         self._members = Members()
         self._locks = QueueLocks()
+        self._filter_servers = FilterServers()
+
+    def _delay_offsets(self) -> DelayOffsetTable:
+        return documents.load(self._disk, self.config.config_dir, documents.DELAY_OFFSETS, DelayOffsetTable)
 
     def _topics_changed(self) -> None:
         self._save_soon(documents.TOPICS)
@@ -235,6 +310,39 @@ class Broker:
                 self._unsaved.add(name)
                 raise
 
+    # --- settings that change while it runs ---
+
+    async def _write_settings(self, changes: Mapping[str, str]) -> None:
+        assert self._config_file is not None
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(self._thread, write_file, self._disk, self._config_file, changes)
+
+    def _take_settings(self, after: BrokerConfig) -> None:
+        """Put settings in force: most parts read them at each use, the others are told here."""
+        before = self._settings.now
+        self._settings.take(after, self._clock.now_ms())
+        self._store.config = _store_config(after)
+        self._groups.auto_create = after.auto_create_subscription_group
+        self._set_limits()
+        self._topics.set_auto_create(after)
+        if before.broker_permission != after.broker_permission:
+            self._registration.soon()
+
+    def _set_limits(self) -> None:
+        config, limits = self.config, self._server.limits
+        limits.connections_max = config.server_connections_max
+        limits.requests_max = config.server_requests_max
+        limits.connection_requests_max = config.connection_requests_max
+        send_s = config.wait_time_mills_in_send_queue / 1000
+        pull_s = config.wait_time_mills_in_pull_queue / 1000
+        waits_s: dict[int, float] = {
+            **dict.fromkeys(SENDS, send_s),
+            **dict.fromkeys((RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE), pull_s),
+            RequestCode.HEART_BEAT: config.wait_time_mills_in_heartbeat_queue / 1000,
+            RequestCode.END_TRANSACTION: config.wait_time_mills_in_transaction_queue / 1000,
+        }
+        limits.waits_s = waits_s if config.broker_fast_failure_enable else {}
+
     # --- members ---
 
     def _members_changed(self, group: str) -> None:
@@ -249,6 +357,7 @@ class Broker:
                 log.info("%s of group %s is not told of the change: %s", peer_id, group, error)
 
     def _lost(self, peer: Peer) -> None:
+        self._filter_servers.lost(peer.id)
         for group in self._members.lost(peer.id):
             self._members_changed(group)
 

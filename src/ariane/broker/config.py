@@ -88,6 +88,28 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=_camel):
     flush_consumer_offset_interval: int = 5_000
     """ms between saves of consumerOffset.json."""
 
+    # limits and flow control
+    server_connections_max: int = 16_384
+    """Connections at once; the next ones are closed as they come. A key of this broker."""
+    server_requests_max: int = 100_000
+    """Requests under way at once, held pulls included; beyond, answer 2 [OVERLOAD]. A key of this broker."""
+    connection_requests_max: int = 16_384
+    """The same for one connection. A key of this broker."""
+    broker_fast_failure_enable: bool = True
+    """Answer 2 [TIMEOUT_CLEAN_QUEUE] to a request that has waited too long for its turn."""
+    wait_time_mills_in_send_queue: int = 200
+    """ms that a send may wait for its turn."""
+    wait_time_mills_in_pull_queue: int = 5_000
+    """The same for a pull."""
+    wait_time_mills_in_heartbeat_queue: int = 31_000
+    """The same for a heartbeat."""
+    wait_time_mills_in_transaction_queue: int = 3_000
+    """The same for the end of a transaction."""
+    os_page_cache_busy_time_out_mills: int = 1_000
+    """ms that storing one send may take; after a longer one sends are answered 2 [REJECTREQUEST] for as long as it took."""
+    flush_behind_max: int = 2 * 1024 * 1024 * 1024
+    """Bytes of the log that may wait to be flushed; beyond, sends are answered 2 [REJECTREQUEST]. A key of this broker."""
+
     # store
     store_path_root_dir: str = msgspec.field(default_factory=lambda: str(Path.home() / "store"))
     """Directory of everything that is kept."""
@@ -150,7 +172,7 @@ WITHOUT_EFFECT = {
             "transientStorePoolEnable", "transientStorePoolSize", "fastFailIfNoBufferInStorePool", "warmMapedFileEnable",
             "flushLeastPagesWhenWarmMapedFile", "transferMsgByHeap", "commitIntervalCommitLog",
             "commitCommitLogLeastPages", "commitCommitLogThoroughInterval", "destroyMapedFileIntervalForcibly",
-            "redeleteHangedFileInterval", "osPageCacheBusyTimeOutMills",
+            "redeleteHangedFileInterval",
         ),
         "files are written and read, not mapped into memory",
     ),
@@ -206,6 +228,11 @@ def checked(config: BrokerConfig) -> BrokerConfig:
         raise ConfigError("brokerRole", role, "replication is not served by this version; use ASYNC_MASTER, brokerId 0")
     if not 0 <= config.broker_permission <= 7:
         raise ConfigError("brokerPermission", config.broker_permission, "use 6 (read and write), 4, 2 or 0")
+    for key in ("server_connections_max", "server_requests_max", "connection_requests_max", "flush_behind_max"):
+        if getattr(config, key) < 1:
+            raise ConfigError(_camel(key), getattr(config, key), "use at least 1")
+    if fault := topic_name_fault(config.msg_trace_topic_name):
+        raise ConfigError("msgTraceTopicName", config.msg_trace_topic_name, fault)
     if config.mapped_file_size_commit_log < 4096:
         raise ConfigError("mappedFileSizeCommitLog", config.mapped_file_size_commit_log, "use at least 4096 bytes")
     return config

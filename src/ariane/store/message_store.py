@@ -25,7 +25,7 @@ from ariane.store import dispatch, reading, recovery
 from ariane.store import segments as segment_files
 from ariane.store.checkpoint import Checkpoint
 from ariane.store.commit_log import CommitLog
-from ariane.store.consume_queue import ENTRY, ConsumeQueue
+from ariane.store.consume_queue import ENTRY, LMQ_PREFIX, ConsumeQueue
 from ariane.store.dispatch import Arrival, Note
 from ariane.store.files import Disk, OpenFiles, SystemDisk, read_whole, write_error
 from ariane.store.flush import Flush
@@ -328,6 +328,19 @@ class MessageStore:
         """Topics with the ids of their queues that hold, or held, messages."""
         return self._queues.topics()
 
+    def entries(self, topic: str, queue_id: int, offset: int, count: int) -> list[tuple[int, int, int]]:
+        """Entries of a queue from `offset` on: commit log offset, record size, tags code. Fewer at the queue's end."""
+        queue = self._queues.existing(topic, queue_id)
+        found: list[tuple[int, int, int]] = []
+        while queue is not None and len(found) < count and offset + len(found) < queue.max:
+            found += ENTRY.iter_unpack(queue.entries(offset + len(found), count - len(found)))
+        return found
+
+    @staticmethod
+    def is_light(topic: str) -> bool:
+        """Whether a queue directory belongs to no topic but to records of others (Java's light queues)."""
+        return topic.startswith(LMQ_PREFIX)
+
     @property
     def commit_log_min(self) -> int:
         return self._log.start
@@ -402,7 +415,23 @@ class MessageStore:
 
     def delete_topic(self, topic: str) -> None:
         """Remove the queues of a topic. All is flushed first, so that no later start derives them again (this blocks)."""
-        queues = [queue for queue in self._queues.all() if queue.topic == topic]
+        self._remove([queue for queue in self._queues.all() if queue.topic == topic], topic)
+
+    def delete_expired_queues(self, topic: str) -> list[int]:
+        """Remove the queues of a topic whose records are all older than the log; their ids. Delay levels stay: what is
+        numbered there is kept elsewhere too."""
+        if topic == SCHEDULE_TOPIC or self.is_light(topic):
+            return []
+        queues = [self._queues.existing(topic, queue_id) for queue_id in self.topics().get(topic, [])]
+        expired = [
+            queue
+            for queue in queues
+            if queue is not None and 0 < queue.last_end <= self._log.start and queue.next_offset == queue.max
+        ]
+        self._remove(expired, topic)
+        return [queue.queue_id for queue in expired]
+
+    def _remove(self, queues: list[ConsumeQueue], topic: str) -> None:
         if not queues:
             return
         if self._log.failure is not None:

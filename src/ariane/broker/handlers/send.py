@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
 from ariane.broker.config import BrokerConfig
+from ariane.broker.settings import Settings
 from ariane.broker.state.groups import Groups
 from ariane.broker.state.topics import Topics
 from ariane.errors import FlushFailed, MessageRefused, ProtocolError, ReplyError, StoreError
@@ -43,7 +44,7 @@ class SendParts(NamedTuple):
     """What a send needs. `durable` waits until the log is flushed up to an offset (False: not in time); None when sends
     are answered without waiting. `stored` is told after each put, to have it dispatched."""
 
-    config: BrokerConfig
+    settings: Settings
     topics: Topics
     groups: Groups
     store: MessageStore
@@ -51,6 +52,11 @@ class SendParts(NamedTuple):
     durable: Callable[[int], Awaitable[bool]] | None
     stored: Callable[[], None]
     now_ms: Callable[[], int]
+
+    @property
+    def config(self) -> BrokerConfig:
+        """What is in force now."""
+        return self.settings.now
 
 
 def handlers(parts: SendParts) -> dict[int, Handler]:

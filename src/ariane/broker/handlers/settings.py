@@ -1,0 +1,70 @@
+"""The settings of this broker, read and changed by tools (25, 26). [AdminBrokerProcessor]"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from typing import NamedTuple
+
+from ariane.broker.config import BrokerConfig, texts
+from ariane.broker.settings import Settings, changed
+from ariane.errors import ConfigError, ProtocolError, ReplyError
+from ariane.net.connection import Handler, Peer, Reply
+from ariane.protocol import fastjson, java_properties
+from ariane.protocol.codes import RequestCode, ResponseCode
+from ariane.protocol.command import Command
+from ariane.protocol.requests import fields
+from ariane.protocol.requests.brokers import ConfigVersion
+
+log = logging.getLogger("ariane.broker.settings")
+
+
+class SettingsParts(NamedTuple):
+    """What these handlers need. `write` puts changed texts into the configuration file, None when the broker has none;
+    `take` puts a value in force; `registered` waits until the name servers know of the change."""
+
+    settings: Settings
+    write: Callable[[Mapping[str, str]], Awaitable[None]] | None
+    take: Callable[[BrokerConfig], None]
+    registered: Callable[[], Awaitable[None]]
+
+
+def handlers(parts: SettingsParts) -> dict[int, Handler]:
+    one_at_a_time = asyncio.Lock()
+
+    async def update(command: Command, peer: Peer) -> Reply:
+        async with one_at_a_time:
+            return await update_config(parts, command.body, peer)
+
+    def get(command: Command, peer: Peer) -> Reply:
+        version = fastjson.write(parts.settings.version).decode()
+        return Reply(
+            fields=fields(ConfigVersion(version)), body=java_properties.write(texts(parts.settings.now)).encode()
+        )
+
+    return {RequestCode.UPDATE_BROKER_CONFIG: update, RequestCode.GET_BROKER_CONFIG: get}
+
+
+async def update_config(parts: SettingsParts, body: bytes, peer: Peer) -> Reply:
+    """Take all that is wanted, or nothing: the file is written first, and only what it holds comes into force."""
+    try:
+        wanted = java_properties.parse(body.decode())
+        after, changes = changed(parts.settings.now, wanted)
+    except (ConfigError, ProtocolError, UnicodeDecodeError) as error:
+        raise ReplyError(ResponseCode.SYSTEM_ERROR, str(error)) from None
+    if not changes:
+        return Reply(remark="nothing differs from what is in force")
+    remark = None
+    if parts.write is None:
+        remark = "in force until the broker stops: it was started without a configuration file (-c) to keep it in"
+    else:
+        try:
+            await parts.write(changes)
+        except (OSError, UnicodeDecodeError) as error:
+            remark = f"nothing was changed: the configuration file cannot be rewritten: {error}"
+            raise ReplyError(ResponseCode.SYSTEM_ERROR, remark) from error
+    log.warning("%s changed the settings: %s", peer.addr, " ".join(f"{key}={text}" for key, text in changes.items()))
+    parts.take(after)
+    await parts.registered()
+    return Reply(remark=remark)
