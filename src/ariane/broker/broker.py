@@ -326,7 +326,7 @@ class Broker:
         self._set_limits()
         self._topics.set_auto_create(after)
         if before.broker_permission != after.broker_permission:
-            self._registration.soon()
+            self._topics.touch()
 
     def _set_limits(self) -> None:
         config, limits = self.config, self._server.limits

@@ -130,6 +130,10 @@ class Topics:
         self._touch()
         return True
 
+    def touch(self) -> None:
+        """The table means something else than before: name servers take a permission over with a new version only."""
+        self._touch()
+
     def set_auto_create(self, config: BrokerConfig) -> None:
         """Have the model for topics that are made by their first send, or have it no longer."""
         model = builtin_topics(config).get(AUTO_CREATE_TOPIC)
