@@ -16,13 +16,15 @@ import logging
 import os
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from ariane.broker.access import POLL_S, AccessControl
 from ariane.broker.arrivals import Arrivals
 from ariane.broker.config import BrokerConfig, checked
 from ariane.broker.flush import Flusher
-from ariane.broker.handlers import admin, clients, offsets, pull, send
+from ariane.broker.handlers import acl, admin, clients, offsets, pull, send
 from ariane.broker.handlers import settings as setting_handlers
 from ariane.broker.handlers import topics as topic_handlers
 from ariane.broker.protection import SENDS, Protection
@@ -97,6 +99,7 @@ class Broker:
         self._tasks = Tasks("broker")
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="ariane-disk")
         self._parts = contextlib.AsyncExitStack()
+        self._access: AccessControl | None = None
         self._dispatch_due = False
         self._unsaved: set[str] = set()
 
@@ -145,6 +148,8 @@ class Broker:
         self._load_tables()
         parts.push_async_callback(self._save_tables)
         self._arrivals = Arrivals()
+        if config.acl_enable:
+            self._access = AccessControl(Path(config.rocketmq_home), self._thread, self._clock.now_ms)
         self._protection = Protection(
             self._settings, lambda: self._store.commit_log_max - self._store.flushed, self._clock.monotonic
         )
@@ -163,7 +168,8 @@ class Broker:
             self._topics.set_order,
             lambda: self._filter_servers.addresses(self._monotonic_ms()),
         )
-        handlers.update(self._protection.guarded(self._handlers(store_host)))
+        served = self._protection.guarded(self._handlers(store_host))
+        handlers.update(self._access.guarded(served) if self._access else served)
         await self._server.__aenter__()
         self._start_tasks()
         await self._registration.start()
@@ -219,6 +225,7 @@ class Broker:
                     self._monotonic_ms,
                 )
             ),
+            **acl.handlers(acl.AclParts(config, self.addr, self._access)),
             **setting_handlers.handlers(
                 setting_handlers.SettingsParts(
                     self._settings,
@@ -237,6 +244,8 @@ class Broker:
             every(config.flush_interval_commit_log / 1000, self._flusher.flush_once, "flush the commit log")
         every(config.flush_interval_consume_queue / 1000, self._flusher.flush_derived, "flush the consume queues")
         every(config.flush_consumer_offset_interval / 1000, self._save_tables, "save the consumer offsets")
+        if self._access:
+            every(POLL_S, self._access.poll, "read changed access control files")
         every(PROTECTION_LOOK_S, self._protection.look, "see how much of the log waits for the disk")
         every(MEMBER_SCAN_S, self._drop_silent_members, "drop silent clients")
         every(LOCK_SCAN_S, self._forget_expired_locks, "forget expired queue locks")

@@ -69,6 +69,10 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=_camel):
     """Whether the topic named like the broker may be read and written."""
     broker_permission: int = 6
     """4 read + 2 write; what is missing here is missing in every route of this broker."""
+    acl_enable: bool = False
+    """Serve only requests that an account of rocketmqHome/conf/plain_acl.yml signed and may make."""
+    rocketmq_home: str = msgspec.field(default_factory=lambda: os.environ.get("ROCKETMQ_HOME", ""))
+    """Directory of conf/plain_acl.yml; needed with aclEnable only."""
     trace_topic_enable: bool = False
     """Create the trace topic at start."""
     msg_trace_topic_name: str = TRACE_TOPIC
@@ -183,7 +187,7 @@ WITHOUT_EFFECT = {
         ),
         "this version removes no old files: watch the disk",
     ),
-    **dict.fromkeys(("rocketmqHome", "haListenPort", "forceRegister"), "4.9.4 needs it, this broker does not"),
+    **dict.fromkeys(("haListenPort", "forceRegister"), "4.9.4 needs it, this broker does not"),
 }  # fmt: skip
 
 
@@ -221,6 +225,9 @@ def checked(config: BrokerConfig) -> BrokerConfig:
             raise ConfigError(key, name, f"it names a topic too, and {fault}")
     if not 0 <= config.listen_port < 65536:
         raise ConfigError("listenPort", config.listen_port, "use 0 (any free port) to 65535")
+    if config.acl_enable and not config.rocketmq_home:
+        fix = "aclEnable needs it: the accounts are in its conf/plain_acl.yml; ROCKETMQ_HOME sets it too"
+        raise ConfigError("rocketmqHome", config.rocketmq_home, fix)
     if config.flush_disk_type not in ("ASYNC_FLUSH", "SYNC_FLUSH"):
         raise ConfigError("flushDiskType", config.flush_disk_type, "use ASYNC_FLUSH or SYNC_FLUSH")
     if config.broker_role != "ASYNC_MASTER" or config.broker_id != 0:

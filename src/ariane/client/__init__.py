@@ -18,10 +18,12 @@ from ariane.client.listening import ReconsumeLater
 from ariane.client.producer import Producer
 from ariane.client.push_consumer import PushConsumer
 from ariane.client.sending import SendResult, SendStatus
+from ariane.protocol.signing import Credentials
 
 __all__ = [
     "ClientSettings",
     "ConsumerSettings",
+    "Credentials",
     "Instance",
     "Producer",
     "ProducerSettings",

@@ -11,6 +11,7 @@ Each group joins as a Part: what to say about it in heartbeats, and whom to wake
 from __future__ import annotations
 
 import asyncio
+import functools
 import itertools
 import logging
 import os
@@ -29,7 +30,7 @@ from ariane.net.client import Connections
 from ariane.net.connection import Peer, Reply
 from ariane.net.interfaces import local_ip
 from ariane.net.tasks import Tasks
-from ariane.protocol import fastjson
+from ariane.protocol import fastjson, signing
 from ariane.protocol.codes import RequestCode
 from ariane.protocol.command import Command
 from ariane.protocol.requests import typed
@@ -76,7 +77,11 @@ class Instance:
         self._routes: Routes | None = None
 
     async def __aenter__(self) -> Self:
-        self._peers = Connections({RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: self._members_changed})
+        credentials = self.settings.credentials
+        self._peers = Connections(
+            {RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: self._members_changed},
+            sign=functools.partial(signing.signed, credentials) if credentials else None,
+        )
         self._routes = Routes(
             self._peers, self._name_servers, timeout_ms=self.settings.request_timeout_ms, chance=self.chance
         )

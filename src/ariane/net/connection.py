@@ -60,6 +60,9 @@ class Reply(msgspec.Struct, frozen=True):
     body: bytes | Sequence[bytes] = b""
 
 
+# Given the extFields and the body of a request, the extFields that go out: how requests are signed.
+Sign = Callable[[Mapping[str, str] | None, bytes], Mapping[str, str]]
+
 Handled = Reply | None | Awaitable[Reply | None]
 Handler = Callable[[Command, Peer], Handled]
 
@@ -79,6 +82,7 @@ class Connection(asyncio.Protocol):
         *,
         serving: bool,
         limits: Limits | None = None,
+        sign: Sign | None = None,
         made: Callable[[Connection], None] | None = None,
         lost: Callable[[Connection], None] | None = None,
     ) -> None:
@@ -87,6 +91,7 @@ class Connection(asyncio.Protocol):
         self._handlers = handlers
         self._serving = serving
         self._limits = limits or Limits()
+        self._sign = sign
         self._made = made
         self._lost = lost
         self._loop = asyncio.get_running_loop()
@@ -130,6 +135,8 @@ class Connection(asyncio.Protocol):
         """As `request`, without waiting for room in the write buffer: the caller keeps its own bound."""
         if self._transport is None:
             raise ConnectionLost(self.peer.addr, "is closed")
+        if self._sign is not None:
+            fields = self._sign(fields, body)
         answer: asyncio.Future[Command] = self._loop.create_future()
         deadline = self._loop.time() + timeout_ms / 1000
         opaque = self._session.ask(_Waiting(answer, timeout_ms), deadline)
@@ -142,6 +149,8 @@ class Connection(asyncio.Protocol):
         """A request that gets no answer. ConnectionLost when the connection is already closed."""
         if self._transport is None:
             raise ConnectionLost(self.peer.addr, "is closed")
+        if self._sign is not None:
+            fields = self._sign(fields, body)
         self._write(commands.encode(code, opaque=self._session.next_opaque(), flag=ONE_WAY, fields=fields, body=body))
 
     @property

@@ -100,10 +100,10 @@ class ProducerInfo(msgspec.Struct, frozen=True, rename={
     """One producer in the answer to 328; `remote_ip` is `/ip:port`."""
 
     client_id: str
-    language: str | None
-    last_update_ms: int
-    remote_ip: str
-    version: int
+    language: str | None = None
+    last_update_ms: int = 0
+    remote_ip: str = ""
+    version: int = 0
 
 
 class ProducerTable(msgspec.Struct, frozen=True):
