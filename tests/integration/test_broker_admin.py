@@ -11,6 +11,7 @@ import pytest
 
 from ariane.broker.broker import Broker
 from ariane.broker.config import BrokerConfig
+from ariane.errors import ConnectionLost
 from ariane.nameserver.config import NameServerConfig
 from ariane.nameserver.server import NameServer
 from ariane.net.client import Connections
@@ -133,6 +134,23 @@ def test_a_change_that_is_refused_changes_nothing(tmp_path: Path) -> None:
     against_broker(config(tmp_path / "store"), work, file)
 
 
+def test_a_change_is_whole_even_when_the_one_who_asked_is_gone(tmp_path: Path) -> None:
+    file = tmp_path / "broker.conf"
+    file.write_text("brokerName=broker-a\n")
+
+    async def work(client: Client) -> None:
+        async with Connections() as others:
+            connection = await others.to(client.addr)
+            asked = connection.ask(RequestCode.UPDATE_BROKER_CONFIG, body=b"traceOn=false", timeout_ms=1000)
+            connection.close()
+            with pytest.raises(ConnectionLost):
+                await asked
+        while "traceOn=false" not in file.read_text() or (await client.settings())[0]["traceOn"] == "true":
+            await asyncio.sleep(0.01)
+
+    against_broker(config(tmp_path / "store"), work, file)
+
+
 def test_without_a_file_a_change_says_how_long_it_lasts(tmp_path: Path) -> None:
     async def work(client: Client) -> None:
         answer = await client.update("traceOn=false\n")
@@ -171,7 +189,7 @@ def test_limits_change_while_the_broker_runs(tmp_path: Path) -> None:
     async def work(client: Client) -> None:
         assert (await client.update("serverConnectionsMax=1\n")).code == 0
         async with Connections() as others:
-            with pytest.raises(Exception, match="connection to"):
+            with pytest.raises(ConnectionLost):
                 await Client(others, client.addr).send()
 
     against_broker(config(tmp_path), work)

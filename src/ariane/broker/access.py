@@ -82,9 +82,10 @@ class AccessControl:
         """Change the file that `choose` names, as it is on the disk now, and take it in force. Nothing is written unless all
         files together can be used afterwards: else ConfigError."""
         async with self._one_at_a_time:
-            self._state, self._seen = await self._aside(self._edit, choose, change)
+            await self._aside(self._edit, choose, change)
 
-    def _edit(self, choose: Callable[[dict[str, AclFile]], str], change: Edit) -> tuple[State, dict[str, object]]:
+    def _edit(self, choose: Callable[[dict[str, AclFile]], str], change: Edit) -> None:
+        """In the worker thread from end to end, one at a time: whoever asked may be gone before it is done."""
         path = choose(self._read().files)
         document = _document(path)
         version = read(path, document).version.next(self._now_ms())
@@ -95,7 +96,7 @@ class AccessControl:
             raise ConfigError("aclEnable", path, f"it would have more than {FILE_BYTES_MAX} bytes")
         state = self._read({path: read(path, document)})
         _replace(path, text.encode())
-        return state, self._stamps()
+        self._state, self._seen = state, self._stamps()
 
     def _aside(self, work: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:
         return asyncio.get_running_loop().run_in_executor(self._executor, work, *args)

@@ -232,6 +232,7 @@ class Broker:
                     self._write_settings if self._config_file else None,
                     self._take_settings,
                     self._registration.settled,
+                    lambda work: self._tasks.start(work, "change the settings"),
                 )
             ),
         }

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
-from typing import NamedTuple
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from typing import Any, NamedTuple
 
 from ariane.broker.config import BrokerConfig, texts
 from ariane.broker.settings import Settings, changed
-from ariane.errors import ConfigError, ProtocolError, ReplyError
-from ariane.net.connection import Handler, Peer, Reply
+from ariane.errors import ConfigError, ProtocolError
+from ariane.net.connection import Handled, Handler, Peer, Reply
 from ariane.protocol import fastjson, java_properties
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.command import Command
@@ -22,26 +22,31 @@ log = logging.getLogger("ariane.broker.settings")
 
 class SettingsParts(NamedTuple):
     """What these handlers need. `write` puts changed texts into the configuration file, None when the broker has none;
-    `take` puts a value in force; `registered` waits until the name servers know of the change."""
+    `take` puts a value in force; `registered` waits until the name servers know of the change; `start` gives work to the
+    broker, which does it even when the connection that asked for it is lost."""
 
     settings: Settings
     write: Callable[[Mapping[str, str]], Awaitable[None]] | None
     take: Callable[[BrokerConfig], None]
     registered: Callable[[], Awaitable[None]]
+    start: Callable[[Coroutine[Any, Any, Reply]], asyncio.Task[Reply]]
 
 
 def handlers(parts: SettingsParts) -> dict[int, Handler]:
     one_at_a_time = asyncio.Lock()
 
-    async def update(command: Command, peer: Peer) -> Reply:
+    async def change(body: bytes, peer: Peer) -> Reply:
         async with one_at_a_time:
-            return await update_config(parts, command.body, peer)
+            return await update_config(parts, body, peer)
+
+    def update(command: Command, peer: Peer) -> Handled:
+        # Half a change, kept in the file and not in force, is what must not come of a lost connection.
+        return asyncio.shield(parts.start(change(command.body, peer)))
 
     def get(command: Command, peer: Peer) -> Reply:
         version = fastjson.write(parts.settings.version).decode()
-        return Reply(
-            fields=fields(ConfigVersion(version)), body=java_properties.write(texts(parts.settings.now)).encode()
-        )
+        text = java_properties.write(texts(parts.settings.now))
+        return Reply(fields=fields(ConfigVersion(version)), body=text.encode())
 
     return {RequestCode.UPDATE_BROKER_CONFIG: update, RequestCode.GET_BROKER_CONFIG: get}
 
@@ -52,7 +57,7 @@ async def update_config(parts: SettingsParts, body: bytes, peer: Peer) -> Reply:
         wanted = java_properties.parse(body.decode())
         after, changes = changed(parts.settings.now, wanted)
     except (ConfigError, ProtocolError, UnicodeDecodeError) as error:
-        raise ReplyError(ResponseCode.SYSTEM_ERROR, str(error)) from None
+        return Reply(ResponseCode.SYSTEM_ERROR, remark=str(error))
     if not changes:
         return Reply(remark="nothing differs from what is in force")
     remark = None
@@ -63,7 +68,7 @@ async def update_config(parts: SettingsParts, body: bytes, peer: Peer) -> Reply:
             await parts.write(changes)
         except (OSError, UnicodeDecodeError) as error:
             remark = f"nothing was changed: the configuration file cannot be rewritten: {error}"
-            raise ReplyError(ResponseCode.SYSTEM_ERROR, remark) from error
+            return Reply(ResponseCode.SYSTEM_ERROR, remark=remark)
     log.warning("%s changed the settings: %s", peer.addr, " ".join(f"{key}={text}" for key, text in changes.items()))
     parts.take(after)
     await parts.registered()
