@@ -232,7 +232,7 @@ def test_entries_of_a_queue_as_they_stand(tmp_path: Path) -> None:
         query = RequestCode.QUERY_CONSUME_QUEUE
         body = fastjson.decode((await client.ok(query, QueryQueue("T", 0, 1, 10))).body, QueueEntries)
         assert (body.min_queue_index, body.max_queue_index) == (0, 3)
-        assert [(one.tags_code, one.eval) for one in body.queue_data] == [(98, True), (97, True)]
+        assert [(one.tags_code, one.eval) for one in body.queue_data] == [(98, False), (97, False)]
         assert body.queue_data[0].physic_offset + body.queue_data[0].physic_size == body.queue_data[1].physic_offset
         body = fastjson.decode((await client.ok(query, QueryQueue("T", 0, 0, 2, "G"))).body, QueueEntries)
         assert [one.eval for one in body.queue_data] == [True, False]

@@ -131,7 +131,7 @@ def correction(parts: WholeParts, request: QueryCorrection) -> Reply:
 
 
 def query_queue(parts: WholeParts, request: QueryQueue) -> Reply:
-    """Entries of a consume queue as they stand there, and what the filter of a group makes of them."""
+    """Entries of a consume queue as they stand there, and what the filter of a group makes of them (no group: false)."""
     topic, queue_id = request.topic, request.queue_id
     if not 0 <= request.count <= ENTRIES_MAX:
         raise ReplyError(
@@ -140,32 +140,26 @@ def query_queue(parts: WholeParts, request: QueryQueue) -> Reply:
     if queue_id not in parts.store.topics().get(topic, ()):
         raise ReplyError(ResponseCode.SYSTEM_ERROR, f"{queue_id}@{topic} is not exist: the queue holds no message")
     low, high = parts.store.min_offset(topic, queue_id), parts.store.max_offset(topic, queue_id)
-    wanted = _subscription(parts, request)
-    body = QueueEntries("null" if wanted else None, high, low, (), wanted)
+    group = request.consumer_group
+    wanted = parts.members.subscription(group, topic) if group else None
+    filter_data = None
+    if group:
+        filter_data = "null" if wanted else f"{group}@{topic} is not online!"
+    body = QueueEntries(filter_data, high, low, (), wanted)
     if not low <= request.index < high:
         return Reply(body=fastjson.write(body), remark=f"Index {request.index} is out of range, {low} to {high - 1}")
     entries = parts.store.entries(topic, queue_id, request.index, request.count)
     codes = _codes(wanted)
     data = tuple(
         QueueEntry(
-            eval=codes is None or code in codes,
+            eval=wanted is not None and (codes is None or code in codes),
             physic_offset=offset,
             physic_size=size,
             tags_code=code,
         )
         for offset, size, code in entries
     )
-    return Reply(body=fastjson.write(QueueEntries(body.filter_data, high, low, data, wanted)))
-
-
-def _subscription(parts: WholeParts, request: QueryQueue) -> SubscriptionData | None:
-    if not request.consumer_group:
-        return None
-    wanted = parts.members.subscription(request.consumer_group, request.topic)
-    if wanted is None:
-        remark = f"{request.consumer_group}@{request.topic} is not online: its filter is not known"
-        raise ReplyError(ResponseCode.SYSTEM_ERROR, remark)
-    return wanted
+    return Reply(body=fastjson.write(QueueEntries(filter_data, high, low, data, wanted)))
 
 
 def _codes(wanted: SubscriptionData | None) -> frozenset[int] | None:

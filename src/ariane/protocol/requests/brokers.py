@@ -73,10 +73,10 @@ class QueryQueue(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class QueueEntry(msgspec.Struct, frozen=True, rename="camel"):
-    """One entry of a consume queue; `eval` says whether the group's filter would let it pass."""
+    """One entry of a consume queue; `eval` says whether the group that is asked for would get it."""
 
     bit_map: str | None = None
-    eval: bool = True
+    eval: bool = False
     extend_data_json: str | None = None
     msg: str | None = None
     physic_offset: int = 0
