@@ -165,6 +165,12 @@ def signing_topic() -> str:
     return "RMQ_SYS_TRACE_TOPIC"
 
 
+def test_what_a_peer_sends_does_not_break_a_log_line() -> None:
+    text = str(denial(Credentials("x\ny" + "z" * 5_000, SECRET), 30))
+    assert "\n" not in text
+    assert len(text) < 400
+
+
 @pytest.mark.parametrize(
     ("code", "fields", "refused"),
     [

@@ -27,6 +27,7 @@ from ariane.protocol.signing import ACCESS_KEY, verified
 
 KEY_CHARACTERS_MIN = 7
 ACCOUNTS_MAX = 10_000
+SHOWN_MAX = 300  # longer than any name that is one
 
 
 class Permission(enum.Flag):
@@ -199,7 +200,7 @@ class Acl:
             return "No accessKey is configured"
         known = self._accounts.get(access_key)
         if known is None:
-            return f"No acl config for {access_key}"
+            return f"No acl config for {_shown(access_key)}"
         if white_addresses.holds(known.white, ip):
             return None
         if not verified(known.entry.secret_key, fields, body):
@@ -216,7 +217,12 @@ def _not_permitted(known: Account, code: int, fields: Mapping[str, str], body: b
     if known.entry.admin and not known.resources:
         return None
     refused = next((need for need in needed if not known.may(need)), None)
-    return None if refused is None else f"No default permission for {refused}"
+    return None if refused is None else f"No default permission for {_shown(str(refused))}"
+
+
+def _shown(text: str) -> str:
+    """What a peer sent, fit for one line of a log."""
+    return text if len(text) <= SHOWN_MAX and text.isprintable() else repr(text[:SHOWN_MAX])
 
 
 def needs(code: int, fields: Mapping[str, str], body: bytes) -> Iterable[Need]:
