@@ -18,8 +18,10 @@ from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import Self
 
+from ariane.broker import delay
 from ariane.broker.arrivals import Arrivals
 from ariane.broker.config import BrokerConfig, checked
+from ariane.broker.delay import Deliveries
 from ariane.broker.flush import Flusher
 from ariane.broker.handlers import clients, offsets, pull, send
 from ariane.broker.handlers import topics as topic_handlers
@@ -40,11 +42,11 @@ from ariane.net.server import Server
 from ariane.net.tasks import Tasks
 from ariane.protocol.codes import RequestCode
 from ariane.protocol.requests import fields
-from ariane.protocol.requests.admin import ConsumerOffsetTable, SubscriptionGroupTable
+from ariane.protocol.requests.admin import ConsumerOffsetTable, DelayOffsetTable, SubscriptionGroupTable
 from ariane.protocol.requests.clients import GroupRef
 from ariane.protocol.requests.routing import TopicTable
 from ariane.store.files import Disk, SystemDisk
-from ariane.store.message_store import StoreConfig, open_store
+from ariane.store.message_store import Draft, StoreConfig, open_store
 
 log = logging.getLogger("ariane.broker")
 
@@ -67,6 +69,7 @@ class Broker:
         self._parts = contextlib.AsyncExitStack()
         self._dispatch_due = False
         self._unsaved: set[str] = set()
+        self._saved_delays = DelayOffsetTable()
 
     async def __aenter__(self) -> Self:
         try:
@@ -101,12 +104,20 @@ class Broker:
         self.addr = f"{ip}:{self._server.port}"
 
         store_host = host.pack(ip, self._server.port)
-        self._store = open_store(_store_config(config), self._disk, now_ms=self._clock.now_ms, store_host=store_host)
+        positions = documents.load(self._disk, config.config_dir, documents.DELAYS, DelayOffsetTable).offset_table
+        self._store = open_store(
+            _store_config(config),
+            self._disk,
+            now_ms=self._clock.now_ms,
+            store_host=store_host,
+            delay_positions=positions,
+        )
         parts.callback(self._store.close)
         self._load_tables()
         parts.push_async_callback(self._save_tables)
         self._arrivals = Arrivals()
         self._flusher = Flusher(self._store, self._thread, self._dispatch_soon)
+        self._deliveries = Deliveries(self._store, self._dispatch_soon, self._clock.now_ms)
 
         peers = await parts.enter_async_context(Connections())
         parts.push_async_callback(self._tasks.close)
@@ -129,7 +140,15 @@ class Broker:
         return {
             **send.handlers(
                 send.SendParts(
-                    config, self._topics, self._groups, store, store_host, durable, self._dispatch_soon, now_ms
+                    config,
+                    self._topics,
+                    self._groups,
+                    store,
+                    store_host,
+                    durable,
+                    self._dispatch_soon,
+                    now_ms,
+                    self._kept,
                 )
             ),
             **pull.handlers(
@@ -167,6 +186,8 @@ class Broker:
             every(config.flush_interval_commit_log / 1000, self._flusher.flush_once, "flush the commit log")
         every(config.flush_interval_consume_queue / 1000, self._flusher.flush_derived, "flush the consume queues")
         every(config.flush_consumer_offset_interval / 1000, self._save_tables, "save the consumer offsets")
+        every(config.flush_delay_offset_interval / 1000, self._save_delay_offsets, "save the positions of delay levels")
+        self._tasks.start(self._deliveries.run(), "deliver what is due")
         every(MEMBER_SCAN_S, self._drop_silent_members, "drop silent clients")
         every(LOCK_SCAN_S, self._forget_expired_locks, "forget expired queue locks")
         self._topics.changed = self._topics_changed
@@ -176,6 +197,8 @@ class Broker:
 
     def _dispatch_soon(self) -> None:
         """Derive queue entries and wake held pulls, once for all that this turn of the loop stores."""
+        if self.config.sync_flush:
+            self._flusher.wake()  # nothing is derived before it is flushed, and not everybody waits for that
         if not self._dispatch_due:
             self._dispatch_due = True
             asyncio.get_running_loop().call_soon(self._dispatch)
@@ -189,6 +212,18 @@ class Broker:
             asyncio.get_running_loop().call_later(DISPATCH_RETRY_S, self._dispatch_soon)
             return
         self._arrivals.notify(arrivals)
+        if self._store.delayed.arrived:
+            self._store.delayed.arrived = False
+            self._deliveries.wake()
+
+    def _kept(self, draft: Draft, own: dict[str, str]) -> Draft:
+        """A message with these properties where it waits for its time, or as it is."""
+        if delay.ASKS.isdisjoint(own):
+            return draft
+        config, store = self.config, self._store
+        floor_ms = max(store.last_ms, store.delayed.floor_ms)
+        limits = delay.Limits(len(config.delays_ms), floor_ms, config.timer_max_delay_sec * 1000)
+        return delay.kept(draft, own, self._clock.now_ms(), limits)
 
     # --- tables that survive a restart ---
 
@@ -214,6 +249,13 @@ class Broker:
 
     def _start_saving(self) -> None:
         self._tasks.start(self._save_tables(), "save topics and groups")
+
+    async def _save_delay_offsets(self) -> None:
+        table = DelayOffsetTable(self._store.delayed.saved_level_positions())
+        if table != self._saved_delays:
+            save = functools.partial(documents.save, self._disk, self.config.config_dir, documents.DELAYS)
+            await asyncio.get_running_loop().run_in_executor(self._thread, save, documents.text(table))
+            self._saved_delays = table
 
     async def _save_tables(self) -> None:
         """Write what changed. The texts are made here, in the loop; the disk is waited for in the worker thread."""
@@ -274,6 +316,7 @@ def _store_config(config: BrokerConfig) -> StoreConfig:
         flush="sync" if config.sync_flush else "async",
         check_crc_on_recover=config.check_crc_on_recover,
         max_message_size=config.max_message_size,
+        delays_ms=config.delays_ms,
         memory_bytes=memory_bytes * config.access_message_in_memory_max_ratio // 100,
         transfer_bytes_in_memory=config.max_transfer_bytes_on_message_in_memory,
         transfer_count_in_memory=config.max_transfer_count_on_message_in_memory,

@@ -16,6 +16,8 @@ from ariane.errors import ConfigError, ProtocolError
 from ariane.model.topic import TRACE_TOPIC, topic_name_fault
 from ariane.protocol import java_properties
 
+DELAY_LEVELS_MAX = 64  # each level is a queue that is looked at before each delivery
+
 RENAMED = {
     "broker_ip1": "brokerIP1",
     "broker_ip2": "brokerIP2",
@@ -88,6 +90,14 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=_camel):
     flush_consumer_offset_interval: int = 5_000
     """ms between saves of consumerOffset.json."""
 
+    # delays
+    message_delay_level: str = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
+    """Delay of each level, the first is level 1; units s m h d."""
+    flush_delay_offset_interval: int = 10_000
+    """ms between saves of delayOffset.json."""
+    timer_max_delay_sec: int = 365 * 86_400
+    """s that a message may be delivered ahead at most; a key of 5.x, where it is 3 days."""
+
     # store
     store_path_root_dir: str = msgspec.field(default_factory=lambda: str(Path.home() / "store"))
     """Directory of everything that is kept."""
@@ -125,8 +135,26 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=_camel):
         return self.flush_disk_type == "SYNC_FLUSH"
 
     @property
+    def delays_ms(self) -> tuple[int, ...]:
+        return delays_ms(self.message_delay_level)
+
+    @property
     def config_dir(self) -> str:
         return str(Path(self.store_path_root_dir) / "config")
+
+
+def delays_ms(text: str) -> tuple[int, ...]:
+    """messageDelayLevel, `1s 5s … 2h`, in ms. ProtocolError names what is no delay."""
+    units = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+    found = []
+    for word in text.split():
+        number, unit = word[:-1], word[-1]
+        if unit not in units or not number.isdecimal() or not int(number):
+            raise ProtocolError(f"{word!r} is no delay: write a number above 0 and one of s, m, h, d")
+        found.append(int(number) * units[unit])
+    if not 1 <= len(found) <= DELAY_LEVELS_MAX:
+        raise ProtocolError(f"{len(found)} delay levels, 1 to {DELAY_LEVELS_MAX} are allowed")
+    return tuple(found)
 
 
 # Keys of 4.9.4 that stand in broker.conf files in use and have no effect here, each for its reason.
@@ -199,6 +227,12 @@ def checked(config: BrokerConfig) -> BrokerConfig:
             raise ConfigError(key, name, f"it names a topic too, and {fault}")
     if not 0 <= config.listen_port < 65536:
         raise ConfigError("listenPort", config.listen_port, "use 0 (any free port) to 65535")
+    try:
+        delays_ms(config.message_delay_level)
+    except ProtocolError as error:
+        raise ConfigError("messageDelayLevel", config.message_delay_level, str(error)) from error
+    if config.timer_max_delay_sec < 1:
+        raise ConfigError("timerMaxDelaySec", config.timer_max_delay_sec, "use at least 1 s")
     if config.flush_disk_type not in ("ASYNC_FLUSH", "SYNC_FLUSH"):
         raise ConfigError("flushDiskType", config.flush_disk_type, "use ASYNC_FLUSH or SYNC_FLUSH")
     if config.broker_role != "ASYNC_MASTER" or config.broker_id != 0:
