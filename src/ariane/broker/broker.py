@@ -222,7 +222,7 @@ class Broker:
             return draft
         config, store = self.config, self._store
         floor_ms = max(store.last_ms, store.delayed.floor_ms)
-        limits = delay.Limits(len(config.delays_ms), floor_ms, config.timer_max_delay_sec * 1000)
+        limits = delay.Limits(len(store.config.delays_ms), floor_ms, config.timer_max_delay_sec * 1000)
         return delay.kept(draft, own, self._clock.now_ms(), limits)
 
     # --- tables that survive a restart ---
