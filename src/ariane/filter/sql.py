@@ -10,7 +10,6 @@ from functools import lru_cache
 from ariane.filter.evaluate import Evaluate, Properties, Truth, value_of
 from ariane.filter.parser import parse
 
-SQL92 = "SQL92"
 COMPILED_MAX = 256  # expressions that are kept compiled: pull clients send theirs with every request
 
 
