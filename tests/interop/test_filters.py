@@ -36,20 +36,25 @@ a IS NULL|a IS NOT NULL|missing IS NULL|missing IS NOT NULL|NULL IS NULL|5 IS NU
 a IS NULL IS NULL|a IS NOT NULL AND b IS NOT NULL|NOT a IS NULL
 a = NULL|NULL = a|a <> NULL|a > NULL|a = TRUE|a = FALSE|TRUE = a|FALSE = a|TRUE = TRUE|TRUE <> FALSE|TRUE = 1|1 = TRUE|a > TRUE
 TRUE|FALSE|NULL|true|False|5|'x'|5.5|-5|NOT TRUE|NOT NULL|NOT 5|NOT 'x'|TRUE AND NULL|FALSE AND NULL|TRUE OR NULL|FALSE OR NULL
-1 = 1|1 = 2|1 = 1.0|1 > 2|2 > 1.5|1.5 < 2|'a' = 'a'|'a' = 'b'|'1' = 1|1 = '1'|'x' = 1|1 < 'x'|'a' > 'b'
+1 = 1|1 = 2|1 = 1.0|1 > 2|2 > 1.5|1.5 < 2|'a' = 'a'|'a' = 'b'|'1' = 1|1 = '1'|'x' = 1
+1 < 'x'|'a' > 'b'
 a = -5|a = - 5|a = +5|a = --5|a > -5|-a > 5|- 'x' = a|a = -b|a = -missing|missing = -missing|-5 < a|+a = 5|a = - - 5|-TRUE = a
-a = 2147483647|a = 2147483648|a > 2147483648|a < -2147483648|a = 9223372036854775807|a = 9223372036854775808|a = 5L|a = 5l|a > 3000000000L
-a = 0|a > 0|a = 0.0|a > 0.5|a > .5|a > 5.|a > 5E0|a > 5e-1|a > 5.5E+1|a = 1e999|a > 1e-400|a > 0x5|a = 4.9E-324|a = 1.7976931348623157E308
+a = 2147483647|a = 2147483648|a > 2147483648|a < -2147483648|a = 9223372036854775807
+a = 9223372036854775808|a = 5L|a = 5l|a > 3000000000L
+a = 0|a > 0|a = 0.0|a > 0.5|a > .5|a > 5.|a > 5E0|a > 5e-1|a > 5.5E+1|a = 1e999|a > 1e-400
+a = 4.9E-324|a = 1.7976931348623157E308
 a > b|a = b|a <> b|b > a|a < b|a = missing|missing = a|missing = missing|a > missing|missing <> a|a <> missing|a = a|a > a|a >= a
-(a = 5) = TRUE|(a = 5) = (b = 'x')|(a = 5) = b|b = (a = 5)|(a = 5) > 1|1 = (a = 5)|(a = 5) = 1|(a = 5) <> FALSE|a = 5 = TRUE|a = b = b
+(a = 5) = TRUE|(a = 5) = (b = 'x')|(a = 5) = b|b = (a = 5)|(a = 5) > 1|1 = (a = 5)|(a = 5) = 1|(a = 5) <> FALSE
+a = 5 = TRUE|a = b = b
 a > 1 > 2|a = 5 > 1|(a > 1) AND (b = 'x' OR a < 3)|a > 1 AND b = 'x' OR a < 3|a > 1 OR b = 'x' AND a < 3|NOT a > 1 OR b = 'x'
-b = 'it''s'|b = ''|b = 'x|b = "x"|b = 'ä€𝄞'|b <> 'it''s'|_a$1 = 'q'|$ = 'd'|ä = 1|1a = 5|a.b = 5|a-b = 5
+b = 'it''s'|b = ''|b = 'x|b = "x"|b = 'ä€𝄞'|b <> 'it''s'|_a$1 = 'q'|$ = 'd'|ä = 1|1a = 5|a.b = 5
 A = 5|aNd = 5|a = 5 and b = 'x' oR a = 6|a between 1 and 9|b in ('x')|a is not null|not (a = 5)
 a == 5|a != 5|a =|= 5|a = 5 AND|AND a = 5|(a = 5|a = 5 OR OR b = 'x'|()|NOT|a NOT 5|a BETWEEN 1|a BETWEEN 1 OR 2|, |a @ 5|a = 5 ? 1
-a /* c */ = 5|a = 5 /* it's | ** */|a /* = 5|/**/a = 5|a /***/ = 5|a = 5 AND /* x */ b = 'x'|a=5|a=5AND b='x'|a>5OR(b='x')
+a /* c */ = 5|a = 5 /* it's | ** */|a /* = 5|/**/a = 5|a /***/ = 5|a = 5 -- c|a = 5 AND /* x */ b = 'x'
+a = 5;b|a=5|a=5AND b='x'|a>5OR(b='x')
 TRUE OR a = TRUE|a = 5 OR TRUE = b|TRUE = b OR a = 5|a > 'x'|b > 5 OR a = 5|a = 5 OR b > 5|b > 5 AND a = 5|a = 6 AND b > 5|NOT b > 5
 TRUE = b AND a = 6|a = 6 AND TRUE = b|NOT (missing = 5)|missing > 5 OR TRUE|missing > 5 AND FALSE|missing > 5 OR a = 5
-a > 007|KEYS = 'k'|TAGS = 't' AND a > 1
+KEYS = 'k'|TAGS = 't' AND a > 1
 """
 PROPERTIES: list[dict[str, str]] = [
     {},
@@ -80,10 +85,12 @@ DROPPED_BY_JAVA = [
     "a LIKE 'x%'",
     "a CONTAINS 'x'",
     "a = 007",
+    "a > 007",
+    "a > 0x5",
+    "a-b = 5",
     "a = 0L",
     "a = 5 'x'",
     "a = 5 NULL",
-    "a = 5;b",
     "a = 5 (b = 'x')",
 ]
 
@@ -187,7 +194,9 @@ def test_a_java_consumer_reads_from_our_broker_what_its_expression_asks_for(tmp_
             assert next(events)["key"] == "L-7"
 
 
-@pytest.mark.parametrize(("allowed", "expression", "told"), [(True, "price > AND", "CODE: 23"), (False, "a = 1", "CODE: 1 ")])
+@pytest.mark.parametrize(
+    ("allowed", "expression", "told"), [(True, "price > AND", "CODE: 23"), (False, "a = 1", "CODE: 1 ")]
+)
 def test_a_java_consumer_is_told_at_its_start_what_our_broker_does_not_do(tmp_path, allowed, expression, told):
     with cluster_in_thread(tmp_path, enable_property_filter=allowed) as servers:
         produce(servers.namesrv, 1)

@@ -148,9 +148,11 @@ class _Parser:
         high = self._unary()
         above, below = (LESS, GREATER) if negated else (GREATER_EQUAL, LESS_EQUAL)
         parts = (self._ordered(above, value, at, low, low_at), self._ordered(below, value, at, high, high_at))
+        if negated:
+            return Some(parts, self._depth(*parts))
         if isinstance(low, Constant) and isinstance(high, Constant) and _number(low) > _number(high):
             raise self._error(low_at, f"BETWEEN names the smaller value first: {low.value} > {high.value}")
-        return Some(parts, self._depth(*parts)) if negated else All(parts, self._depth(*parts))
+        return All(parts, self._depth(*parts))
 
     def _in(self, left: Node, at: int, negated: bool) -> Node:
         if not isinstance(left, Property):
