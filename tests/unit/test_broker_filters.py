@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+from types import SimpleNamespace
 
 import pytest
 
 from ariane.broker.config import BrokerConfig, checked, parse
+from ariane.broker.handlers import pull
 from ariane.broker.state import documents
 from ariane.broker.state import filters as filters_module
 from ariane.broker.state.filters import ConsumerFilters, FilterTable
-from ariane.errors import ConfigError, ReplyError
+from ariane.errors import ConfigError, ProtocolError, ReplyError
 from ariane.filter.bloom import Bloom, murmur3
-from ariane.protocol import fastjson
+from ariane.protocol import fastjson, properties, record
+from ariane.protocol.codes import ResponseCode
 from ariane.protocol.requests.clients import SubscriptionData
+from ariane.protocol.requests.messaging import PullMessage
 
 DAY_MS = 86_400_000
 BLOOM = Bloom.sized(20, 32)
@@ -219,3 +224,31 @@ def test_keys_of_broker_conf():
         "enableCalcFilterBitMap has no effect",
         "enableConsumeQueueExt has no effect",
     ]
+
+
+@pytest.mark.parametrize(("version", "code"), [(2, None), (3, ResponseCode.FILTER_DATA_NOT_LATEST)])
+def test_a_pull_needs_a_filter_as_new_as_its_subscription(version, code):
+    filters = made()
+    filters.register("G", [sql("a > 5", 2)])
+    parts = SimpleNamespace(filters=filters, config=BrokerConfig(broker_name="b", enable_property_filter=True))
+    request = PullMessage("G", "T", 0, 0, 32, 0, 0, 0, None, version, "SQL92")
+    if code is None:
+        assert pull._registered(parts, request, "SQL92").expression == "a > 5"
+    else:
+        with pytest.raises(ReplyError, match="2 < 3") as refused:
+            pull._registered(parts, request, "SQL92")
+        assert refused.value.code == code
+
+
+def test_properties_of_a_record_without_the_rest():
+    table = {"a": "5", "ü": "x" * 300}
+    text = properties.encode(table).encode()
+    for born, store in itertools.product((8, 20), repeat=2):
+        data = record.encode(
+            b"T", b"body", text, queue_id=0, queue_offset=0, offset=0, born_ms=1, born_host=b"\1" * born, store_ms=2,
+            store_host=b"\1" * store,
+        )  # fmt: skip
+        assert record.property_map(data) == record.decode(data).property_map() == table
+        for size in range(len(data)):
+            with pytest.raises(ProtocolError):
+                record.property_map(data[:size])

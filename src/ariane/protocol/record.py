@@ -190,10 +190,10 @@ def decode(data: bytes | memoryview, at: int = 0) -> Record:
 
 def property_map(data: bytes) -> dict[str, str]:
     """Properties of a whole record, the rest not looked at. ProtocolError when they do not lie where its lengths say."""
-    (sys_flag,) = _I32.unpack_from(data, SYS_FLAG_AT)
-    hosts = (20 if sys_flag & BORN_HOST_V6 else 8) + (20 if sys_flag & STORE_HOST_V6 else 8)
-    at = _START.size + hosts + _TIME.size + _END.size
     try:
+        (sys_flag,) = _I32.unpack_from(data, SYS_FLAG_AT)
+        hosts = (20 if sys_flag & BORN_HOST_V6 else 8) + (20 if sys_flag & STORE_HOST_V6 else 8)
+        at = _START.size + hosts + _TIME.size + _END.size
         (body_size,) = _I32.unpack_from(data, at - 4)
         at += body_size
         at += 1 + data[at]
