@@ -27,6 +27,7 @@ from ariane.broker.handlers import clients, offsets, pull, send
 from ariane.broker.handlers import topics as topic_handlers
 from ariane.broker.registration import Registration
 from ariane.broker.state import documents
+from ariane.broker.state.filters import ConsumerFilters, FilterTable
 from ariane.broker.state.groups import Groups
 from ariane.broker.state.locks import QueueLocks
 from ariane.broker.state.members import Members
@@ -34,6 +35,7 @@ from ariane.broker.state.offsets import ConsumerOffsets
 from ariane.broker.state.topics import Topics
 from ariane.clock import SYSTEM_CLOCK, Clock
 from ariane.errors import ConnectionLost, StoreError
+from ariane.filter.bloom import Bloom
 from ariane.model import host
 from ariane.net.client import Connections
 from ariane.net.connection import Handler, Peer
@@ -52,6 +54,7 @@ log = logging.getLogger("ariane.broker")
 
 MEMBER_SCAN_S = 10.0
 LOCK_SCAN_S = 60.0
+FILTER_SAVE_S = 10.0
 DISPATCH_RETRY_S = 1.0
 HA_PORT_AFTER = 1  # the address told to slaves; nothing listens there in this version
 
@@ -163,12 +166,20 @@ class Broker:
                     self._arrivals,
                     self._dispatch_soon,
                     now_ms,
+                    self._filters,
                 )
             ),
             **offsets.handlers(self._offsets, store),
             **clients.handlers(
                 clients.ClientParts(
-                    self._topics, self._groups, self._members, self._locks, self._members_changed, self._monotonic_ms
+                    self._topics,
+                    self._groups,
+                    self._members,
+                    self._locks,
+                    self._members_changed,
+                    self._monotonic_ms,
+                    self._filters,
+                    config.enable_property_filter,
                 )
             ),
             **topic_handlers.handlers(
@@ -188,6 +199,7 @@ class Broker:
         every(config.flush_consumer_offset_interval / 1000, self._save_tables, "save the consumer offsets")
         every(config.flush_delay_offset_interval / 1000, self._save_delay_offsets, "save the positions of delay levels")
         self._tasks.start(self._deliveries.run(), "deliver what is due")
+        every(FILTER_SAVE_S, self._save_filters, "forget dead filters and save the others")
         every(MEMBER_SCAN_S, self._drop_silent_members, "drop silent clients")
         every(LOCK_SCAN_S, self._forget_expired_locks, "forget expired queue locks")
         self._topics.changed = self._topics_changed
@@ -235,6 +247,10 @@ class Broker:
         self._groups = Groups(groups, auto_create=config.auto_create_subscription_group, now_ms=now_ms)
         self._offsets = ConsumerOffsets(load(documents.OFFSETS, ConsumerOffsetTable))
         self._members = Members()
+        bloom = Bloom.sized(config.max_error_rate_of_bloom_filter, config.expect_consumer_num_use_filter)
+        keep_ms = config.filter_data_clean_time_span
+        self._filters = ConsumerFilters(load(documents.FILTERS, FilterTable), bloom, keep_ms=keep_ms, now_ms=now_ms)
+        self._members.gone = self._filters.group_gone
         self._locks = QueueLocks()
 
     def _topics_changed(self) -> None:
@@ -263,7 +279,11 @@ class Broker:
             documents.TOPICS: self._topics.table,
             documents.GROUPS: self._groups.table,
             documents.OFFSETS: self._offsets.table,
+            documents.FILTERS: self._filters.table,
         }
+        if self._filters.changed:
+            self._filters.changed = False
+            self._unsaved.add(documents.FILTERS)
         if self._offsets.changed:
             self._offsets.changed = False
             self._unsaved.add(documents.OFFSETS)
@@ -276,6 +296,10 @@ class Broker:
             except BaseException:  # cancelled, too: who saves last has to save it
                 self._unsaved.add(name)
                 raise
+
+    async def _save_filters(self) -> None:
+        self._filters.forget_dead()
+        await self._save_tables()
 
     # --- members ---
 

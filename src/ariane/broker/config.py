@@ -17,6 +17,7 @@ from ariane.model.topic import TRACE_TOPIC, topic_name_fault
 from ariane.protocol import java_properties
 
 DELAY_LEVELS_MAX = 64  # each level is a queue that is looked at before each delivery
+FILTER_GROUPS_MAX = 10_000  # 4.9.4 keeps a bit map of about 4.5 bits a group for each message
 
 RENAMED = {
     "broker_ip1": "brokerIP1",
@@ -97,6 +98,18 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=_camel):
     """ms between saves of delayOffset.json."""
     timer_max_delay_sec: int = 365 * 86_400
     """s that a message may be delivered ahead at most; a key of 5.x, where it is 3 days."""
+
+    # filters
+    enable_property_filter: bool = False
+    """Serve SQL92 subscriptions."""
+    filter_support_retry: bool = False
+    """Apply a group's SQL92 expressions to its retried messages, too."""
+    filter_data_clean_time_span: int = 86_400_000
+    """ms that the filter of a group that went away is kept."""
+    expect_consumer_num_use_filter: int = 32
+    """Groups of a topic that the bloom filter in consumerFilter.json is sized for; Java brokers use it."""
+    max_error_rate_of_bloom_filter: int = 20
+    """Percent of false hits that it is sized for."""
 
     # store
     store_path_root_dir: str = msgspec.field(default_factory=lambda: str(Path.home() / "store"))
@@ -189,6 +202,10 @@ WITHOUT_EFFECT = {
         ),
         "this version removes no old files: watch the disk",
     ),
+    **dict.fromkeys(
+        ("enableCalcFilterBitMap", "enableConsumeQueueExt", "mappedFileSizeConsumeQueueExt", "bitMapLengthConsumeQueueExt"),
+        "expressions are evaluated when messages are pulled; the extended consume queue would only save some of that",
+    ),
     **dict.fromkeys(("rocketmqHome", "haListenPort", "forceRegister"), "4.9.4 needs it, this broker does not"),
 }  # fmt: skip
 
@@ -242,4 +259,11 @@ def checked(config: BrokerConfig) -> BrokerConfig:
         raise ConfigError("brokerPermission", config.broker_permission, "use 6 (read and write), 4, 2 or 0")
     if config.mapped_file_size_commit_log < 4096:
         raise ConfigError("mappedFileSizeCommitLog", config.mapped_file_size_commit_log, "use at least 4096 bytes")
+    if not 1 <= config.max_error_rate_of_bloom_filter < 100:
+        raise ConfigError("maxErrorRateOfBloomFilter", config.max_error_rate_of_bloom_filter, "use 1 to 99 (percent)")
+    if not 1 <= config.expect_consumer_num_use_filter <= FILTER_GROUPS_MAX:
+        fix = f"use 1 to {FILTER_GROUPS_MAX} groups"
+        raise ConfigError("expectConsumerNumUseFilter", config.expect_consumer_num_use_filter, fix)
+    if config.filter_data_clean_time_span < 0:
+        raise ConfigError("filterDataCleanTimeSpan", config.filter_data_clean_time_span, "use 0 or more milliseconds")
     return config

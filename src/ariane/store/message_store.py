@@ -310,12 +310,14 @@ class MessageStore:
         max_count: int,
         codes: frozenset[int] | None = None,
         max_bytes: int | None = None,
+        accept: Callable[[bytes], bool] | None = None,
     ) -> Got:
-        """Records of a queue from entry `offset` on, at most one answer full; `codes` None takes all tags."""
+        """Records of a queue from entry `offset` on, at most one answer full; `codes` None takes all tags, `accept` sees
+        each record that has one of them."""
         queue = self._queues.existing(topic, queue_id)
         if queue is None:
             return Got(GetStatus.NO_MESSAGE_IN_QUEUE, [], 0, 0, 0, False)
-        return reading.get(queue, self._log, self.config, offset, max_count, codes, max_bytes)
+        return reading.get(queue, self._log, self.config, offset, max_count, codes, max_bytes, accept)
 
     def record_at(self, offset: int) -> bytes | None:
         """The record at a commit log offset, as an id names it; None when none begins there."""
