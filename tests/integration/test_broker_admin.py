@@ -18,11 +18,10 @@ from ariane.net.client import Connections
 from ariane.protocol import fastjson, java_properties, properties
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.command import Command
-from ariane.protocol.requests.admin import TopicRef
+from ariane.protocol.requests.admin import DelayOffsetTable, TopicRef
 from ariane.protocol.requests.brokers import (
     CloneOffsets,
     Corrections,
-    DelayOffsetTable,
     FilterServer,
     GroupList,
     ProducerTable,
@@ -293,14 +292,16 @@ def test_a_correction_reads_and_deletes_nothing(tmp_path: Path) -> None:
     against_broker(config(tmp_path), work)
 
 
-def test_delay_offsets_are_those_on_disk(tmp_path: Path) -> None:
+def test_delay_offsets_are_those_of_the_levels(tmp_path: Path) -> None:
     async def work(client: Client) -> None:
-        code = RequestCode.GET_ALL_DELAY_OFFSET
-        assert (await client.ok(code)).body == b'{"offsetTable":{}}'
-        (tmp_path / "config").mkdir(exist_ok=True)
-        (tmp_path / "config" / "delayOffset.json").write_text('{\n\t"offsetTable":{1:3,3:7}\n}')
-        answer = await client.ok(code)
-        assert fastjson.decode(answer.body, DelayOffsetTable).offset_table == {1: 3, 3: 7}
+        async def table() -> dict[int, int]:
+            answer = await client.ok(RequestCode.GET_ALL_DELAY_OFFSET)
+            return fastjson.decode(answer.body, DelayOffsetTable).offset_table
+
+        assert await table() == {}
+        assert (await client.send(DELAY="1")).code == 0
+        while await table() != {1: 1}:
+            await asyncio.sleep(0.05)
 
     against_broker(config(tmp_path), work)
 

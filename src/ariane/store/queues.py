@@ -121,6 +121,11 @@ class ConsumeQueues:
         self.changed.directories.clear()
         return taken
 
+    def expired(self, queues: list[ConsumeQueue], log_start: int) -> list[ConsumeQueue]:
+        """Those whose records all lie before the log's start, and that no put has been promised a place in."""
+        opened = [self.existing(queue.topic, queue.queue_id) for queue in queues]
+        return [q for q in opened if q is not None and 0 < q.last_end <= log_start and q.next_offset == q.max]
+
     def remove(self, queues: list[ConsumeQueue]) -> None:
         """Delete these queues with their files."""
         topics = set()

@@ -15,17 +15,16 @@ from ariane.broker.state.topics import Topics, own_topics
 from ariane.errors import ReplyError
 from ariane.filter import tags
 from ariane.model import host
-from ariane.model.topic import group_name_fault, is_system_topic
+from ariane.model.topic import SCHEDULE_TOPIC, TIMER_TOPIC, group_name_fault, is_system_topic
 from ariane.net.connection import Handler, Peer, Reply
 from ariane.protocol import fastjson
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.command import Command
 from ariane.protocol.requests import fields, typed
-from ariane.protocol.requests.admin import TopicRef
+from ariane.protocol.requests.admin import DelayOffsetTable, TopicRef
 from ariane.protocol.requests.brokers import (
     CloneOffsets,
     Corrections,
-    DelayOffsetTable,
     FilterServer,
     FilterServerAnswer,
     GroupList,
@@ -39,10 +38,12 @@ from ariane.protocol.requests.brokers import (
 from ariane.protocol.requests.clients import SubscriptionData
 from ariane.protocol.requests.messaging import TAG
 from ariane.protocol.requests.routing import TopicList
+from ariane.store.consume_queue import LMQ_PREFIX
 from ariane.store.message_store import MessageStore
 
 log = logging.getLogger("ariane.broker")
 
+NUMBERED_ELSEWHERE = (SCHEDULE_TOPIC, TIMER_TOPIC)  # what is due is found by numbers that are kept beside the queues
 ENTRIES_MAX = 4_096  # of one answer to 321: under 1 MiB of JSON
 BEHIND = 2**63 - 1  # what 308 says of a queue in which the compared group is behind the others
 
@@ -186,7 +187,7 @@ def producers(parts: WholeParts) -> Reply:
 async def clean_unused_topics(parts: WholeParts) -> Reply:
     """Remove the consume queues of topics that this broker no longer has."""
     for topic in parts.store.topics():
-        if parts.topics.get(topic) is None and not is_system_topic(topic) and not parts.store.is_light(topic):
+        if parts.topics.get(topic) is None and not is_system_topic(topic) and not topic.startswith(LMQ_PREFIX):
             log.warning("topic %s is not known here any more: its consume queues are removed", topic)
             parts.store.delete_topic(topic)
         await asyncio.sleep(0)  # each removal waits for the disk: others get their turn between two
@@ -196,7 +197,9 @@ async def clean_unused_topics(parts: WholeParts) -> Reply:
 async def clean_expired_queues(parts: WholeParts) -> Reply:
     """Remove consume queues whose messages are all gone from the commit log."""
     for topic in parts.store.topics():
-        for queue_id in parts.store.delete_expired_queues(topic):
+        if topic in NUMBERED_ELSEWHERE or topic.startswith(LMQ_PREFIX):
+            continue
+        for queue_id in parts.store.delete_topic(topic, expired_only=True):
             log.warning("queue %d of topic %s has no message left in the log: removed", queue_id, topic)
         await asyncio.sleep(0)
     return Reply()

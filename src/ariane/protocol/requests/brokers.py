@@ -16,12 +16,6 @@ class ConfigVersion(msgspec.Struct, frozen=True):
     version: str
 
 
-class DelayOffsetTable(msgspec.Struct, frozen=True, rename="camel"):
-    """Body of the answer to GET_ALL_DELAY_OFFSET (45), and delayOffset.json: delay level → next offset of its queue."""
-
-    offset_table: dict[int, int] = {}
-
-
 class GroupList(msgspec.Struct, frozen=True, rename="camel"):
     """Body of the answer to QUERY_TOPIC_CONSUME_BY_WHO (300)."""
 
