@@ -21,7 +21,8 @@ from typing import Self
 from ariane.broker.arrivals import Arrivals
 from ariane.broker.config import BrokerConfig, checked
 from ariane.broker.flush import Flusher
-from ariane.broker.handlers import clients, offsets, pull, send
+from ariane.broker.handlers import clients, offsets, pull, runtime, send
+from ariane.broker.handlers import stats as stats_handlers
 from ariane.broker.handlers import topics as topic_handlers
 from ariane.broker.registration import Registration
 from ariane.broker.state import documents
@@ -30,6 +31,9 @@ from ariane.broker.state.locks import QueueLocks
 from ariane.broker.state.members import Members
 from ariane.broker.state.offsets import ConsumerOffsets
 from ariane.broker.state.topics import Topics
+from ariane.broker.stats.counters import BrokerStats
+from ariane.broker.stats.journal import Journal
+from ariane.broker.stats.recorder import Protection, Recorder
 from ariane.clock import SYSTEM_CLOCK, Clock
 from ariane.errors import ConnectionLost, StoreError
 from ariane.model import host
@@ -105,6 +109,7 @@ class Broker:
         parts.callback(self._store.close)
         self._load_tables()
         parts.push_async_callback(self._save_tables)
+        self._count()
         self._arrivals = Arrivals()
         self._flusher = Flusher(self._store, self._thread, self._dispatch_soon)
 
@@ -129,7 +134,15 @@ class Broker:
         return {
             **send.handlers(
                 send.SendParts(
-                    config, self._topics, self._groups, store, store_host, durable, self._dispatch_soon, now_ms
+                    config,
+                    self._topics,
+                    self._groups,
+                    store,
+                    store_host,
+                    durable,
+                    self._dispatch_soon,
+                    now_ms,
+                    self._stats,
                 )
             ),
             **pull.handlers(
@@ -144,6 +157,7 @@ class Broker:
                     self._arrivals,
                     self._dispatch_soon,
                     now_ms,
+                    self._stats,
                 )
             ),
             **offsets.handlers(self._offsets, store),
@@ -154,7 +168,32 @@ class Broker:
             ),
             **topic_handlers.handlers(
                 topic_handlers.AdminParts(
-                    config, self._topics, self._groups, self._offsets, store, self._registration.settled
+                    config, self._topics, self._groups, self._offsets, store, self._registration.settled, self._stats
+                )
+            ),
+            **stats_handlers.handlers(
+                stats_handlers.StatsParts(
+                    config,
+                    self.addr,
+                    self._topics,
+                    self._groups,
+                    self._members,
+                    self._offsets,
+                    store,
+                    self._stats,
+                    now_ms,
+                )
+            ),
+            **runtime.handlers(
+                runtime.RuntimeParts(
+                    config,
+                    store,
+                    self._disk,
+                    self._stats,
+                    lambda: self._recorder.late_ms,
+                    now_ms,
+                    self._boot_ms,
+                    dict,
                 )
             ),
         }
@@ -169,6 +208,7 @@ class Broker:
         every(config.flush_consumer_offset_interval / 1000, self._save_tables, "save the consumer offsets")
         every(MEMBER_SCAN_S, self._drop_silent_members, "drop silent clients")
         every(LOCK_SCAN_S, self._forget_expired_locks, "forget expired queue locks")
+        self._tasks.start(self._recorder.run(), "count")
         self._topics.changed = self._topics_changed
         self._groups.changed = functools.partial(self._save_soon, documents.GROUPS)
 
@@ -234,6 +274,24 @@ class Broker:
             except BaseException:  # cancelled, too: who saves last has to save it
                 self._unsaved.add(name)
                 raise
+
+    # --- statistics ---
+
+    def _count(self) -> None:
+        config, store = self.config, self._store
+        self._boot_ms = self._clock.now_ms()
+        self._stats = BrokerStats(
+            config.broker_cluster_name,
+            detail=config.enable_detail_stat,
+            fall_recorded=config.disk_fall_recorded,
+            drop_unused=config.auto_delete_unused_stats,
+            now_ms=self._monotonic_ms,
+        )
+        protection = None
+        if config.disable_consume_if_consumer_read_slowly:
+            protection = Protection(config.consumer_fallbehind_threshold, self._groups.stop_consuming)
+        journal = Journal(config.stats_dir)
+        self._recorder = Recorder(self._stats, lambda: store.puts, journal, self._clock, protection)
 
     # --- members ---
 

@@ -17,11 +17,12 @@ from ariane.broker.state.groups import Groups
 from ariane.broker.state.members import Members
 from ariane.broker.state.offsets import ConsumerOffsets
 from ariane.broker.state.topics import Topics
+from ariane.broker.stats.counters import BrokerStats
 from ariane.errors import ReplyError
 from ariane.filter import tags
 from ariane.model.topic import OFFSET_MOVED_TOPIC, PERM_READ
 from ariane.net.connection import Handled, Handler, Peer, Reply
-from ariane.protocol import fastjson, properties
+from ariane.protocol import fastjson, properties, record
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.command import Command
 from ariane.protocol.requests import typed
@@ -68,6 +69,7 @@ class PullParts(NamedTuple):
     arrivals: Arrivals
     stored: Callable[[], None]
     now_ms: Callable[[], int]
+    stats: BrokerStats
 
 
 def handlers(parts: PullParts) -> dict[int, Handler]:
@@ -85,7 +87,7 @@ def pull(parts: PullParts, request: PullMessage) -> Handled:
         return Reply(error.code, {}, error.remark)
     if request.sys_flag & COMMIT_OFFSET and request.commit_offset >= 0:
         parts.offsets.commit(request.consumer_group, request.topic, request.queue_id, request.commit_offset)
-    got = _get(parts, request, codes)
+    got = _counted_get(parts, request, codes)
     if _code(got, request) == ResponseCode.PULL_NOT_FOUND and request.sys_flag & SUSPEND:
         long = parts.config.long_polling_enable
         hold_ms = request.suspend_timeout_millis if long else parts.config.short_polling_time_mills
@@ -97,7 +99,7 @@ def pull(parts: PullParts, request: PullMessage) -> Handled:
 
 async def _held(parts: PullParts, request: PullMessage, codes: Codes, waiter: Waiter) -> Reply:
     await waiter
-    return _answer(parts, request, _get(parts, request, codes))
+    return _answer(parts, request, _counted_get(parts, request, codes))
 
 
 def _wanted(parts: PullParts, request: PullMessage) -> Codes:
@@ -157,6 +159,30 @@ def _only_tags(expression_type: str | None) -> None:
 
 def _get(parts: PullParts, request: PullMessage, codes: Codes) -> Got:
     return parts.store.get(request.topic, request.queue_id, request.queue_offset, request.max_msg_nums, codes)
+
+
+def _counted_get(parts: PullParts, request: PullMessage, codes: Codes) -> Got:
+    """The same, and what the statistics have to know of it."""
+    stats, topic, group, queue_id = parts.stats, request.topic, request.consumer_group, request.queue_id
+    began = stats.timer()
+    got = _get(parts, request, codes)
+    records = got.records
+    if got.status is GetStatus.FOUND:
+        stats.pulled(
+            topic,
+            group,
+            queue_id,
+            count=len(records),
+            size=sum(map(len, records)),
+            seconds=stats.timer() - began,
+            behind=got.behind or 0,
+            late_ms=max(0, parts.now_ms() - record.store_ms(records[-1])),
+        )
+    else:
+        stats.missed(group)
+        if got.behind is not None:
+            stats.scanned(topic, group, queue_id, got.behind)
+    return got
 
 
 def _code(got: Got, request: PullMessage) -> ResponseCode:

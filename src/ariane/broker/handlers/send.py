@@ -14,6 +14,7 @@ from typing import NamedTuple
 from ariane.broker.config import BrokerConfig
 from ariane.broker.state.groups import Groups
 from ariane.broker.state.topics import Topics
+from ariane.broker.stats.counters import BrokerStats
 from ariane.errors import FlushFailed, MessageRefused, ProtocolError, ReplyError, StoreError
 from ariane.model import ids
 from ariane.model.message import CLUSTER, DELAY, TAGS, TRAN_MSG, TRANSACTION_MASK, WAIT
@@ -51,6 +52,7 @@ class SendParts(NamedTuple):
     durable: Callable[[int], Awaitable[bool]] | None
     stored: Callable[[], None]
     now_ms: Callable[[], int]
+    stats: BrokerStats
 
 
 def handlers(parts: SendParts) -> dict[int, Handler]:
@@ -72,13 +74,17 @@ def send(parts: SendParts, request: SendMessage, command: Command, peer: Peer) -
         queue_id = _queue_id(request, topic)
         outer = properties.decode(request.properties) if request.properties else {}
         wait = outer.pop(WAIT, "true") != "false"
+        name, began = topic.topic_name, parts.stats.timer()
         if request.batch:
             placed = parts.store.put_batch(_batch(parts, request, topic, queue_id, outer, command.body, peer))
         else:
-            placed = [parts.store.put(_single(parts, request, topic, queue_id, outer, command.body, peer))]
+            draft = _single(parts, request, topic, queue_id, outer, command.body, peer)
+            name, began = draft.topic, parts.stats.timer()
+            placed = [parts.store.put(draft)]
     except ReplyError as error:
         return Reply(error.code, context, error.remark)
     except StoreError as error:
+        parts.stats.put_failed()
         return Reply(ResponseCode.SERVICE_NOT_AVAILABLE, context, str(error))
     except (ProtocolError, MessageRefused) as error:
         return Reply(ResponseCode.MESSAGE_ILLEGAL, context, str(error))
@@ -91,15 +97,22 @@ def send(parts: SendParts, request: SendMessage, command: Command, peer: Peer) -
     )
     context["queueId"] = str(queue_id)
     context["queueOffset"] = str(placed[0].queue_offset)
+    last = placed[-1]
+    parts.stats.sent(name, len(placed), last.offset + last.size - placed[0].offset)
     if parts.durable is None or not wait:
+        parts.stats.put_took(parts.stats.timer() - began)
         return Reply(0, context)
-    return _when_durable(parts.durable, placed[-1], context)
+    return _when_durable(parts.durable, parts.stats, began, last, context)
 
 
-async def _when_durable(durable: Callable[[int], Awaitable[bool]], last: Placed, fields: dict[str, str]) -> Reply:
+async def _when_durable(
+    durable: Callable[[int], Awaitable[bool]], stats: BrokerStats, began: float, last: Placed, fields: dict[str, str]
+) -> Reply:
     try:
         flushed = await durable(last.offset + last.size)
+        stats.put_took(stats.timer() - began)
     except FlushFailed as error:
+        stats.put_failed()
         fields = {name: fields[name] for name in ("MSG_REGION", "TRACE_ON")}
         return Reply(ResponseCode.SERVICE_NOT_AVAILABLE, fields, str(error))
     return Reply(ResponseCode.SUCCESS if flushed else ResponseCode.FLUSH_DISK_TIMEOUT, fields)
