@@ -14,7 +14,7 @@ from ariane.broker.stats import lines
 from ariane.broker.stats.counters import BrokerStats
 from ariane.broker.stats.items import DAY, HOUR, MINUTE, Window
 from ariane.broker.stats.journal import Journal
-from ariane.broker.stats.schedule import EVERY_MS, Job, Schedule
+from ariane.broker.stats.schedule import Job, Schedule
 from ariane.clock import Clock
 
 log = logging.getLogger("ariane.broker.stats")
@@ -58,6 +58,7 @@ class Recorder:
         self._clock = clock
         self._protection = protection
         self._uncounted = 0
+        self._looked_ms = float("-inf")
         self._jobs: dict[Job, Callable[[], Awaitable[None]]] = {
             Job.ROLL_PUT_TIMES: self._roll,
             Job.STOP_SLOW_CONSUMERS: self._stop_slow,
@@ -134,7 +135,7 @@ class Recorder:
         """Stop the groups that were read too far behind since this was last done; who reads no more is left alone."""
         if self._protection is None:
             return
-        since_ms = self._monotonic_ms() - EVERY_MS[Job.STOP_SLOW_CONSUMERS]
+        since_ms, self._looked_ms = self._looked_ms, self._monotonic_ms()
         slow: dict[str, int] = {}
         for key, behind in self._stats.fall_size.values(since_ms).items():
             if behind > self._protection.bytes_max:
