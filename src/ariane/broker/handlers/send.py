@@ -74,9 +74,10 @@ def send(parts: SendParts, request: SendMessage, command: Command, peer: Peer) -
         queue_id = _queue_id(request, topic)
         outer = properties.decode(request.properties) if request.properties else {}
         wait = outer.pop(WAIT, "true") != "false"
-        name, began = topic.topic_name, parts.stats.timer()
         if request.batch:
-            placed = parts.store.put_batch(_batch(parts, request, topic, queue_id, outer, command.body, peer))
+            drafts = _batch(parts, request, topic, queue_id, outer, command.body, peer)
+            name, began = topic.topic_name, parts.stats.timer()
+            placed = parts.store.put_batch(drafts)
         else:
             draft = _single(parts, request, topic, queue_id, outer, command.body, peer)
             name, began = draft.topic, parts.stats.timer()
