@@ -131,10 +131,10 @@ def _log(parts: RuntimeParts) -> dict[str, str]:
 
 
 def _space(parts: RuntimeParts) -> dict[str, str]:
-    """How full the disk is, a share of 1."""
+    """How full the disk is: a share of 1 in whole percent, rounded up."""
     root = parts.config.store_path_root_dir
     usage = parts.disk.usage(root)
-    ratio = lines.double((usage.total - usage.free) / usage.total if usage.total else -1.0)
+    ratio = lines.double(-((usage.free - usage.total) * 100 // usage.total) / 100 if usage.total else -1.0)
     return {
         "commitLogDirCapacity": f"Total : {_size(usage.total)}, Free : {_size(usage.free)}.",
         "commitLogDiskRatio": ratio,

@@ -91,7 +91,7 @@ async def consume_stats(parts: StatsParts, command: Command, peer: Peer) -> Repl
     request = typed(command, GetConsumeStats)
     group = request.consumer_group
     tps, offsets = 0.0, {}
-    for topic in _consumed(parts, group, [request.topic] if request.topic else parts.offsets.topics(group)):
+    for topic in _consumed(parts, group, [request.topic] if request.topic else sorted(parts.offsets.topics_of(group))):
         offsets.update(_offsets(parts, group, topic.topic_name, topic.read_queue_nums))
         tps += _tps(parts, group, topic.topic_name)
         await asyncio.sleep(0)  # others are served between two topics

@@ -32,13 +32,13 @@ class ConsumerOffsets:
         queues = self._table.get(f"{topic}@{group}")
         return queues.get(queue_id) if queues else None
 
-    def topics(self, group: str) -> list[str]:
-        """Topics that a group has committed offsets of."""
+    def topics_of(self, group: str) -> set[str]:
+        """Topics of which a group has committed offsets."""
         suffix = f"@{group}"
-        return [key.removesuffix(suffix) for key in self._table if key.endswith(suffix)]
+        return {key[: -len(suffix)] for key in self._table if key.endswith(suffix)}
 
     def topics_by_group(self) -> dict[str, list[str]]:
-        """The same for all groups, in one pass."""
+        """Topics of which each group has committed offsets, in one pass."""
         found: dict[str, list[str]] = {}
         for key in self._table:
             topic, _, group = key.partition("@")
