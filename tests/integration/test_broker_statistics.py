@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import functools
 import time
 from collections.abc import Awaitable, Callable
@@ -41,6 +42,7 @@ from ariane.protocol.requests.stats import (
     ViewBrokerStats,
     by_queue,
 )
+from ariane.store.message_store import Disk, SystemDisk
 
 CLUSTER = "DefaultCluster"
 # Every key that a 4.9.4 broker tells of itself (it adds scheduleMessageOffset_N and remainHowManyDataToCommit at times).
@@ -128,7 +130,9 @@ class Client:
         return fastjson.decode((await self.ask(RequestCode.GET_BROKER_RUNTIME_INFO)).body, KvTable).table
 
 
-def against_broker(path: Path, work: Callable[[Client], Awaitable[None]], **settings: object) -> None:
+def against_broker(
+    path: Path, work: Callable[[Client], Awaitable[None]], disk: Disk | None = None, **settings: object
+) -> None:
     values = {"mapped_file_size_commit_log": 1 << 20, "mapped_file_size_consume_queue": 20_000, **settings}
     config = BrokerConfig(
         broker_name="broker-a", broker_ip1="127.0.0.1", bind_address="127.0.0.1", listen_port=0,
@@ -137,7 +141,7 @@ def against_broker(path: Path, work: Callable[[Client], Awaitable[None]], **sett
 
     async def run() -> None:
         clock = JumpingClock()
-        async with Broker(config, clock=clock) as broker, Connections() as peers:
+        async with Broker(config, disk=disk, clock=clock) as broker, Connections() as peers:
             await work(Client(peers, broker.addr, clock))
 
     asyncio.run(asyncio.wait_for(run(), 60))
@@ -335,6 +339,40 @@ def test_a_broker_tells_of_itself(tmp_path: Path) -> None:
         assert known.earliest_ms is not None
 
     against_broker(tmp_path, work)
+
+
+@pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
+def test_the_time_of_each_put_is_counted_the_wait_for_the_disk_included(tmp_path: Path, flush: str) -> None:
+    async def work(client: Client) -> None:
+        await client.topic()
+        for _ in range(5):
+            await client.send()
+        await client.clock.jump(61)
+        told = await lag.broker_runtime(client.peers, client.addr)
+        assert told.put_times is not None and sum(told.put_times.values()) == 5
+        assert await client.minute("TOPIC_PUT_NUMS", "T") == (5, 1.0)
+
+    against_broker(tmp_path, work, flush_disk_type=flush)
+
+
+def test_a_put_that_fails_is_counted_as_failed_only(tmp_path: Path) -> None:
+    class FullDisk(SystemDisk):
+        def pwrite(self, handle: int, data: bytes, offset: int) -> None:
+            if b"does not fit" in data:
+                raise OSError(errno.ENOSPC, "no room")
+            super().pwrite(handle, data, offset)
+
+    async def work(client: Client) -> None:
+        await client.topic()
+        with pytest.raises(ReplyError) as refused:
+            await client.send(b"does not fit")
+        assert refused.value.code == ResponseCode.SERVICE_NOT_AVAILABLE
+        told = await client.runtime()
+        assert (told["putMessageFailedTimes"], told["putMessageTimesTotal"]) == ("1", "0")
+        with pytest.raises(ReplyError, match="not exist"):
+            await client.view("TOPIC_PUT_NUMS", "T")
+
+    against_broker(tmp_path, work, disk=FullDisk())
 
 
 def test_a_days_end_moves_the_totals_and_the_log_is_written(tmp_path: Path) -> None:

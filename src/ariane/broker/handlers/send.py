@@ -98,24 +98,33 @@ def send(parts: SendParts, request: SendMessage, command: Command, peer: Peer) -
     )
     context["queueId"] = str(queue_id)
     context["queueOffset"] = str(placed[0].queue_offset)
-    last = placed[-1]
-    parts.stats.sent(name, len(placed), last.offset + last.size - placed[0].offset)
     if parts.durable is None or not wait:
-        parts.stats.put_took(parts.stats.timer() - began)
+        _count(parts.stats, name, placed, began)
         return Reply(0, context)
-    return _when_durable(parts.durable, parts.stats, began, last, context)
+    return _when_durable(parts.durable, parts.stats, name, placed, began, context)
+
+
+def _count(stats: BrokerStats, topic: str, placed: list[Placed], began: float) -> None:
+    last = placed[-1]
+    stats.sent(topic, len(placed), last.offset + last.size - placed[0].offset)
+    stats.put_took(stats.timer() - began)
 
 
 async def _when_durable(
-    durable: Callable[[int], Awaitable[bool]], stats: BrokerStats, began: float, last: Placed, fields: dict[str, str]
+    durable: Callable[[int], Awaitable[bool]],
+    stats: BrokerStats,
+    topic: str,
+    placed: list[Placed],
+    began: float,
+    fields: dict[str, str],
 ) -> Reply:
     try:
-        flushed = await durable(last.offset + last.size)
-        stats.put_took(stats.timer() - began)
+        flushed = await durable(placed[-1].offset + placed[-1].size)
     except FlushFailed as error:
         stats.put_failed()
         fields = {name: fields[name] for name in ("MSG_REGION", "TRACE_ON")}
         return Reply(ResponseCode.SERVICE_NOT_AVAILABLE, fields, str(error))
+    _count(stats, topic, placed, began)
     return Reply(ResponseCode.SUCCESS if flushed else ResponseCode.FLUSH_DISK_TIMEOUT, fields)
 
 
