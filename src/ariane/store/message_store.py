@@ -139,6 +139,8 @@ class MessageStore:
         self._held: list[Arrival] = []  # arrivals of a step that was not the caller's, for the next one
         self._derived, self._derived_ms = self._log.end, self._log.last_ms
         self._flushing_derived: Flush | None = None
+        self.puts = 0  # messages taken since the start
+        self.put_bytes = 0
         self._closed = False
 
     def _mark_running(self) -> None:
@@ -264,6 +266,8 @@ class MessageStore:
     def _note(
         self, draft: Draft, queue: ConsumeQueue, listed: bool, offset: int, size: int, queue_offset: int, store_ms: int
     ) -> None:
+        self.puts += 1
+        self.put_bytes += size
         if not listed:
             self._notes.append(Note(None, b"", 0, 0, store_ms, offset + size))
             return
@@ -377,6 +381,11 @@ class MessageStore:
     @property
     def commit_log_max(self) -> int:
         return self._log.end
+
+    @property
+    def derived(self) -> int:
+        """All records that end at or below this offset have their queue entries."""
+        return self._derived if self._notes else self._log.end
 
     @property
     def flushed(self) -> int:
