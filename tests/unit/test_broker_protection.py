@@ -7,7 +7,7 @@ import asyncio
 import msgspec
 
 from ariane.broker.config import BrokerConfig
-from ariane.broker.protection import REFUSE_MAX_S, Protection
+from ariane.broker.protection import REFUSE_MAX_S, WriteProtection
 from ariane.broker.settings import Settings
 from ariane.net.connection import Handled, Peer, Reply
 from ariane.net.limits import Limits
@@ -25,7 +25,7 @@ class Scene:
         self.takes_s = 0.0
         self.unflushed = 0
         self.settings = Settings(BrokerConfig(broker_name="b", flush_behind_max=1_000), 0)
-        self.protection = Protection(self.settings, lambda: self.unflushed, lambda: self.now)
+        self.protection = WriteProtection(self.settings, lambda: self.unflushed, lambda: self.now)
         codes = (RequestCode.SEND_MESSAGE_V2, RequestCode.PULL_MESSAGE)
         self.handlers = self.protection.guarded(dict.fromkeys(codes, self._serve))
 

@@ -14,7 +14,6 @@ import contextlib
 import functools
 import logging
 import os
-from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
@@ -26,10 +25,11 @@ from ariane.broker.arrivals import Arrivals
 from ariane.broker.config import BrokerConfig, checked
 from ariane.broker.delay import Deliveries
 from ariane.broker.flush import Flusher
-from ariane.broker.handlers import acl, admin, clients, offsets, pull, send
+from ariane.broker.handlers import acl, admin, clients, offsets, pull, runtime, send
 from ariane.broker.handlers import settings as setting_handlers
+from ariane.broker.handlers import stats as stats_handlers
 from ariane.broker.handlers import topics as topic_handlers
-from ariane.broker.protection import SENDS, Protection
+from ariane.broker.protection import NEVER_HELD, WriteProtection, set_limits
 from ariane.broker.registration import Registration
 from ariane.broker.settings import Settings, write_file
 from ariane.broker.state import documents
@@ -40,10 +40,14 @@ from ariane.broker.state.locks import QueueLocks
 from ariane.broker.state.members import Members
 from ariane.broker.state.offsets import ConsumerOffsets
 from ariane.broker.state.topics import Topics
+from ariane.broker.stats.counters import BrokerStats
+from ariane.broker.stats.journal import Journal
+from ariane.broker.stats.recorder import Protection, Recorder
 from ariane.clock import SYSTEM_CLOCK, Clock
 from ariane.errors import ConnectionLost, StoreError
 from ariane.filter.bloom import Bloom
 from ariane.model import host
+from ariane.model.topic import SCHEDULE_TOPIC
 from ariane.net.client import Connections
 from ariane.net.connection import Handler, Peer
 from ariane.net.interfaces import local_ip
@@ -55,6 +59,7 @@ from ariane.protocol.requests import fields
 from ariane.protocol.requests.admin import ConsumerOffsetTable, DelayOffsetTable, SubscriptionGroupTable
 from ariane.protocol.requests.clients import GroupRef
 from ariane.protocol.requests.routing import TopicTable
+from ariane.store.delayed import Due
 from ariane.store.files import Disk, SystemDisk
 from ariane.store.message_store import Draft, StoreConfig, open_store
 
@@ -66,21 +71,6 @@ FILTER_SAVE_S = 10.0
 DISPATCH_RETRY_S = 1.0
 PROTECTION_LOOK_S = 0.1
 HA_PORT_AFTER = 1  # the address told to slaves; nothing listens there in this version
-
-# Answered at once, and so also while as many requests are under way as are allowed: clients keep their membership and
-# offsets, and an operator gets in.
-NEVER_HELD = frozenset(
-    {
-        RequestCode.HEART_BEAT,
-        RequestCode.UNREGISTER_CLIENT,
-        RequestCode.GET_CONSUMER_LIST_BY_GROUP,
-        RequestCode.QUERY_CONSUMER_OFFSET,
-        RequestCode.UPDATE_CONSUMER_OFFSET,
-        RequestCode.UPDATE_BROKER_CONFIG,
-        RequestCode.GET_BROKER_CONFIG,
-        RequestCode.GET_BROKER_RUNTIME_INFO,
-    }
-)
 
 
 class Broker:
@@ -141,7 +131,7 @@ class Broker:
             idle_s=config.server_channel_max_idle_time_seconds,
             limits=Limits(exempt=NEVER_HELD),
         )
-        self._set_limits()
+        set_limits(self._server.limits, self.config)
         await self._server.bind()
         parts.push_async_callback(self._server.__aexit__, None, None, None)
         ip = config.broker_ip1 or local_ip()
@@ -159,14 +149,15 @@ class Broker:
         parts.callback(self._store.close)
         self._load_tables()
         parts.push_async_callback(self._save_tables)
+        self._count()
         self._arrivals = Arrivals()
         if config.acl_enable:
             self._access = AccessControl(Path(config.rocketmq_home), self._thread, self._clock.now_ms)
-        self._protection = Protection(
+        self._protection = WriteProtection(
             self._settings, lambda: self._store.commit_log_max - self._store.flushed, self._clock.monotonic
         )
         self._flusher = Flusher(self._store, self._thread, self._dispatch_soon)
-        self._deliveries = Deliveries(self._store, self._dispatch_soon, self._clock.now_ms)
+        self._deliveries = Deliveries(self._store, self._dispatch_soon, self._clock.now_ms, self._count_delivered)
 
         peers = await parts.enter_async_context(Connections())
         parts.push_async_callback(self._tasks.close)
@@ -193,6 +184,7 @@ class Broker:
         """Which code is served by whom, and with which parts."""
         config, now_ms, store = self.config, self._clock.now_ms, self._store
         timeout_s = config.sync_flush_timeout / 1000
+        aside = functools.partial(asyncio.get_running_loop().run_in_executor, self._thread)
         durable = functools.partial(self._flusher.durable, timeout_s=timeout_s) if config.sync_flush else None
         return {
             **send.handlers(
@@ -206,6 +198,7 @@ class Broker:
                     self._dispatch_soon,
                     now_ms,
                     self._kept,
+                    self._stats,
                 )
             ),
             **pull.handlers(
@@ -221,6 +214,7 @@ class Broker:
                     self._dispatch_soon,
                     now_ms,
                     self._filters,
+                    self._stats,
                 )
             ),
             **offsets.handlers(self._offsets, store),
@@ -238,7 +232,32 @@ class Broker:
             ),
             **topic_handlers.handlers(
                 topic_handlers.AdminParts(
-                    config, self._topics, self._groups, self._offsets, store, self._registration.settled
+                    config, self._topics, self._groups, self._offsets, store, self._registration.settled, self._stats
+                )
+            ),
+            **stats_handlers.handlers(
+                stats_handlers.StatsParts(
+                    config,
+                    self.addr,
+                    self._topics,
+                    self._groups,
+                    self._members,
+                    self._offsets,
+                    store,
+                    self._stats,
+                    now_ms,
+                )
+            ),
+            **runtime.handlers(
+                runtime.RuntimeParts(
+                    config,
+                    store,
+                    self._disk,
+                    self._stats,
+                    lambda: self._recorder.late_ms,
+                    now_ms,
+                    self._boot_ms,
+                    self._delay_levels,
                 )
             ),
             **admin.handlers(
@@ -249,7 +268,7 @@ class Broker:
                     self._offsets,
                     store,
                     self._filter_servers,
-                    self._delay_offsets,
+                    lambda: DelayOffsetTable(store.delayed.level_positions()),
                     now_ms,
                     self._monotonic_ms,
                 )
@@ -258,7 +277,7 @@ class Broker:
             **setting_handlers.handlers(
                 setting_handlers.SettingsParts(
                     self._settings,
-                    self._write_settings if self._config_file else None,
+                    functools.partial(aside, write_file, self._disk, self._config_file) if self._config_file else None,
                     self._take_settings,
                     self._registration.settled,
                     lambda work: self._tasks.start(work, "change the settings"),
@@ -282,6 +301,7 @@ class Broker:
         every(FILTER_SAVE_S, self._save_filters, "forget dead filters and save the others")
         every(MEMBER_SCAN_S, self._drop_silent_members, "drop silent clients")
         every(LOCK_SCAN_S, self._forget_expired_locks, "forget expired queue locks")
+        self._tasks.start(self._recorder.run(), "count")
         self._topics.changed = self._topics_changed
         self._groups.changed = functools.partial(self._save_soon, documents.GROUPS)
 
@@ -317,6 +337,19 @@ class Broker:
         limits = delay.Limits(len(store.config.delays_ms), floor_ms, config.timer_max_delay_sec * 1000)
         return delay.kept(draft, own, self._clock.now_ms(), limits)
 
+    def _count_delivered(self, due: Due, draft: Draft, size: int) -> None:
+        if due.topic == SCHEDULE_TOPIC:
+            self._stats.delivered_delayed(draft.topic, due.queue_id, 1, size)
+        else:
+            self._stats.sent(draft.topic, 1, size)
+
+    def _delay_levels(self) -> dict[int, tuple[int, int]]:
+        """Delay level: number of its next entry, and behind its last."""
+        positions = self._store.delayed.level_positions()
+        return {
+            level: (number, self._store.max_offset(SCHEDULE_TOPIC, level - 1)) for level, number in positions.items()
+        }
+
     # --- tables that survive a restart ---
 
     def _load_tables(self) -> None:
@@ -333,9 +366,6 @@ class Broker:
         self._members.gone = self._filters.group_gone
         self._locks = QueueLocks()
         self._filter_servers = FilterServers()
-
-    def _delay_offsets(self) -> DelayOffsetTable:
-        return DelayOffsetTable(self._store.delayed.level_positions())
 
     def _topics_changed(self) -> None:
         self._save_soon(documents.TOPICS)
@@ -385,12 +415,25 @@ class Broker:
         self._filters.forget_dead()
         await self._save_tables()
 
-    # --- settings that change while it runs ---
+    # --- statistics ---
 
-    async def _write_settings(self, changes: Mapping[str, str]) -> None:
-        assert self._config_file is not None
-        loop = asyncio.get_running_loop()
-        await loop.run_in_executor(self._thread, write_file, self._disk, self._config_file, changes)
+    def _count(self) -> None:
+        config, store = self.config, self._store
+        self._boot_ms = self._clock.now_ms()
+        self._stats = BrokerStats(
+            config.broker_cluster_name,
+            detail=config.enable_detail_stat,
+            fall_recorded=config.disk_fall_recorded,
+            drop_unused=config.auto_delete_unused_stats,
+            now_ms=self._monotonic_ms,
+        )
+        protection = None
+        if config.disable_consume_if_consumer_read_slowly:
+            protection = Protection(config.consumer_fallbehind_threshold, self._groups.stop_consuming)
+        journal = Journal(config.stats_dir)
+        self._recorder = Recorder(self._stats, lambda: store.puts, journal, self._clock, protection)
+
+    # --- settings that change while it runs ---
 
     def _take_settings(self, after: BrokerConfig) -> None:
         """Put settings in force: most parts read them at each use, the others are told here."""
@@ -398,25 +441,10 @@ class Broker:
         self._settings.take(after, self._clock.now_ms())
         self._store.config = _store_config(after)
         self._groups.auto_create = after.auto_create_subscription_group
-        self._set_limits()
+        set_limits(self._server.limits, self.config)
         self._topics.set_auto_create(after)
         if before.broker_permission != after.broker_permission:
             self._topics.touch()
-
-    def _set_limits(self) -> None:
-        config, limits = self.config, self._server.limits
-        limits.connections_max = config.server_connections_max
-        limits.requests_max = config.server_requests_max
-        limits.connection_requests_max = config.connection_requests_max
-        send_s = config.wait_time_mills_in_send_queue / 1000
-        pull_s = config.wait_time_mills_in_pull_queue / 1000
-        waits_s: dict[int, float] = {
-            **dict.fromkeys(SENDS, send_s),
-            **dict.fromkeys((RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE), pull_s),
-            RequestCode.HEART_BEAT: config.wait_time_mills_in_heartbeat_queue / 1000,
-            RequestCode.END_TRANSACTION: config.wait_time_mills_in_transaction_queue / 1000,
-        }
-        limits.waits_s = waits_s if config.broker_fast_failure_enable else {}
 
     # --- members ---
 

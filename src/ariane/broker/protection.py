@@ -14,8 +14,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from ariane.broker.config import BrokerConfig
 from ariane.broker.settings import Settings
 from ariane.net.connection import Handled, Handler, Peer, Reply
+from ariane.net.limits import Limits
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.command import Command
 
@@ -29,10 +31,25 @@ SENDS = frozenset(
     }
 )
 
+# Answered at once, and so also while as many requests are under way as are allowed: clients keep their membership and
+# offsets, and an operator gets in.
+NEVER_HELD = frozenset(
+    {
+        RequestCode.HEART_BEAT,
+        RequestCode.UNREGISTER_CLIENT,
+        RequestCode.GET_CONSUMER_LIST_BY_GROUP,
+        RequestCode.QUERY_CONSUMER_OFFSET,
+        RequestCode.UPDATE_CONSUMER_OFFSET,
+        RequestCode.UPDATE_BROKER_CONFIG,
+        RequestCode.GET_BROKER_CONFIG,
+        RequestCode.GET_BROKER_RUNTIME_INFO,
+    }
+)
+
 REFUSE_MAX_S = 10.0  # a disk that hung for minutes is tried again after so long
 
 
-class Protection:
+class WriteProtection:
     """Watches how long sends take. `unflushed` are the bytes of the log that wait for the disk; `monotonic` is in seconds."""
 
     def __init__(self, settings: Settings, unflushed: Callable[[], int], monotonic: Callable[[], float]) -> None:
@@ -87,3 +104,19 @@ class Protection:
             return handled
 
         return guarded
+
+
+def set_limits(limits: Limits, config: BrokerConfig) -> None:
+    """Bound what a server takes on, as the settings say."""
+    limits.connections_max = config.server_connections_max
+    limits.requests_max = config.server_requests_max
+    limits.connection_requests_max = config.connection_requests_max
+    waits_ms = {
+        **dict.fromkeys(SENDS, config.wait_time_mills_in_send_queue),
+        RequestCode.PULL_MESSAGE: config.wait_time_mills_in_pull_queue,
+        RequestCode.LITE_PULL_MESSAGE: config.wait_time_mills_in_pull_queue,
+        RequestCode.HEART_BEAT: config.wait_time_mills_in_heartbeat_queue,
+        RequestCode.END_TRANSACTION: config.wait_time_mills_in_transaction_queue,
+    }
+    waits_s = {int(code): ms / 1000 for code, ms in waits_ms.items()}
+    limits.waits_s = waits_s if config.broker_fast_failure_enable else {}

@@ -51,9 +51,8 @@ __all__ = [
     "open_store",
 ]
 
-NOTES_MAX = (
-    1_000_000  # records that wait for their queue entries; beyond, the queues' disk is failing and puts are refused
-)
+# Records that wait for their queue entries; beyond, the queues' disk is failing and puts are refused.
+NOTES_MAX = 1_000_000
 
 
 def _now_ms() -> int:
@@ -122,6 +121,7 @@ class MessageStore:
             files, f"{root}/commitlog", config.commit_log_size, "mappedFileSizeCommitLog", mend=not clean
         )
         self._queues = ConsumeQueues(files, f"{root}/consumequeue", config.consume_queue_size, mend=not clean)
+        self.entries = self._queues.entries  # of a queue, as they stand there
         self._checkpoint = checkpoints.decode(read_whole(disk, self._checkpoint_path) or b"")
         self._mark_running()
         self.recovered = recovery.recover_log(
@@ -139,6 +139,8 @@ class MessageStore:
         self._held: list[Arrival] = []  # arrivals of a step that was not the caller's, for the next one
         self._derived, self._derived_ms = self._log.end, self._log.last_ms
         self._flushing_derived: Flush | None = None
+        self.puts = 0  # messages taken since the start
+        self.put_bytes = 0
         self._closed = False
 
     def _mark_running(self) -> None:
@@ -264,6 +266,8 @@ class MessageStore:
     def _note(
         self, draft: Draft, queue: ConsumeQueue, listed: bool, offset: int, size: int, queue_offset: int, store_ms: int
     ) -> None:
+        self.puts += 1
+        self.put_bytes += size
         if not listed:
             self._notes.append(Note(None, b"", 0, 0, store_ms, offset + size))
             return
@@ -370,11 +374,6 @@ class MessageStore:
         """Topics with the ids of their queues that hold, or held, messages."""
         return self._queues.topics()
 
-    def entries(self, topic: str, queue_id: int, offset: int, count: int) -> list[tuple[int, int, int]]:
-        """Entries of a queue from `offset` on: commit log offset, record size, tags code. Fewer at the queue's end."""
-        queue = self._queues.existing(topic, queue_id)
-        return [] if queue is None else reading.entries(queue, offset, count)
-
     @property
     def commit_log_min(self) -> int:
         return self._log.start
@@ -382,6 +381,11 @@ class MessageStore:
     @property
     def commit_log_max(self) -> int:
         return self._log.end
+
+    @property
+    def derived(self) -> int:
+        """All records that end at or below this offset have their queue entries."""
+        return self._derived if self._notes else self._log.end
 
     @property
     def flushed(self) -> int:
@@ -456,8 +460,7 @@ class MessageStore:
     # ---------------------------------------------------------------------------------------------------------- life cycle
 
     def delete_topic(self, topic: str, *, expired_only: bool = False) -> list[int]:
-        """Remove the queues of a topic, or those without a record left; their ids. All is flushed first, so that no later start
-        derives them again (this blocks)."""
+        """Remove the queues of a topic, or those without a record; their ids. All is flushed first, lest they are derived anew."""
         all_of_it = [queue for queue in self._queues.all() if queue.topic == topic]
         queues = self._queues.expired(all_of_it, self._log.start) if expired_only else all_of_it
         if not queues:

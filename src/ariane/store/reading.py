@@ -95,7 +95,8 @@ def get(
     if records:
         status = GetStatus.FOUND
     suggest_slave = log.end - last > config.memory_bytes
-    return Got(status, records, offset + scanned, low, high, suggest_slave)
+    behind = log.end - last if last or taken else None
+    return Got(status, records, offset + scanned, low, high, suggest_slave, behind)
 
 
 def _nothing(status: GetStatus, next_offset: int, low: int, high: int) -> Got:
@@ -207,11 +208,3 @@ def offset_by_time(queue: ConsumeQueue, log: CommitLog, ms: int) -> int:
     if behind == ms or behind - ms < ms - before:
         return low
     return low - 1
-
-
-def entries(queue: ConsumeQueue, offset: int, count: int) -> list[tuple[int, int, int]]:
-    """Entries as they stand there, from `offset` on: commit log offset, record size, tags code."""
-    found: list[tuple[int, int, int]] = []
-    while len(found) < count and offset + len(found) < queue.max:
-        found += ENTRY.iter_unpack(queue.entries(offset + len(found), count - len(found)))
-    return found

@@ -55,6 +55,14 @@ class ConsumerOffsets:
             self.commit(target, topic, queue_id, offset)
         return bool(offsets)
 
+    def topics_by_group(self) -> dict[str, list[str]]:
+        """Topics of which each group has committed offsets, in one pass."""
+        found: dict[str, list[str]] = {}
+        for key in self._table:
+            topic, _, group = key.partition("@")
+            found.setdefault(group, []).append(topic)
+        return found
+
     def forget_group(self, group: str) -> None:
         suffix = f"@{group}"
         self._forget([key for key in self._table if key.endswith(suffix)])
