@@ -250,7 +250,7 @@ class Broker:
             ),
             **runtime.handlers(
                 runtime.RuntimeParts(
-                    config,
+                    self._settings,
                     store,
                     self._disk,
                     self._stats,
