@@ -21,7 +21,7 @@ from typing import Self
 from ariane.broker.arrivals import Arrivals
 from ariane.broker.config import BrokerConfig, checked
 from ariane.broker.flush import Flusher
-from ariane.broker.handlers import clients, offsets, pull, send
+from ariane.broker.handlers import clients, offsets, pull, relay, reply, send, send_back
 from ariane.broker.handlers import topics as topic_handlers
 from ariane.broker.registration import Registration
 from ariane.broker.state import documents
@@ -126,10 +126,26 @@ class Broker:
         config, now_ms, store = self.config, self._clock.now_ms, self._store
         timeout_s = config.sync_flush_timeout / 1000
         durable = functools.partial(self._flusher.durable, timeout_s=timeout_s) if config.sync_flush else None
+        sending = send.SendParts(
+            config, self._topics, self._groups, store, store_host, durable, self._dispatch_soon, now_ms
+        )
         return {
-            **send.handlers(
-                send.SendParts(
-                    config, self._topics, self._groups, store, store_host, durable, self._dispatch_soon, now_ms
+            **send.handlers(sending),
+            **send_back.handlers(
+                send_back.SendBackParts(
+                    config, self._topics, self._groups, store, store.put, durable, self._dispatch_soon
+                )
+            ),
+            **reply.handlers(reply.ReplyParts(sending, self._members, self._server.request)),
+            **relay.handlers(
+                relay.RelayParts(
+                    config.broker_name,
+                    self._topics,
+                    self._members,
+                    self._offsets,
+                    store,
+                    self._server.request,
+                    self._server.one_way,
                 )
             ),
             **pull.handlers(

@@ -24,6 +24,12 @@ PGROUP = "PGROUP"
 INSTANCE_ID = "INSTANCE_ID"
 MSG_REGION = "MSG_REGION"
 TRACE_ON = "TRACE_ON"
+CORRELATION_ID = "CORRELATION_ID"
+REPLY_TO_CLIENT = "REPLY_TO_CLIENT"
+TTL = "TTL"
+MSG_TYPE = "MSG_TYPE"
+PUSH_REPLY_TIME = "PUSH_REPLY_TIME"
+ARRIVE_TIME = "ARRIVE_TIME"
 
 # What an application must not set by itself: the client or the broker owns these names.
 RESERVED = frozenset(
@@ -45,12 +51,12 @@ RESERVED = frozenset(
         INSTANCE_ID,
         MSG_REGION,
         TRACE_ON,
-        "CORRELATION_ID",
-        "REPLY_TO_CLIENT",
-        "TTL",
-        "MSG_TYPE",
-        "PUSH_REPLY_TIME",
-        "ARRIVE_TIME",
+        CORRELATION_ID,
+        REPLY_TO_CLIENT,
+        TTL,
+        MSG_TYPE,
+        PUSH_REPLY_TIME,
+        ARRIVE_TIME,
         "MIN_OFFSET",
         "MAX_OFFSET",
         "CONSUME_START_TIME",

@@ -96,6 +96,12 @@ def send(parts: SendParts, request: SendMessage, command: Command, peer: Peer) -
     return _when_durable(parts.durable, placed[-1], context)
 
 
+def target(parts: SendParts, request: SendMessage) -> tuple[TopicConfig, int]:
+    """The topic and the queue that a send goes to, for replies too; ReplyError for every refusal."""
+    topic = _topic(parts, request)
+    return topic, _queue_id(request, topic)
+
+
 async def _when_durable(durable: Callable[[int], Awaitable[bool]], last: Placed, fields: dict[str, str]) -> Reply:
     try:
         flushed = await durable(last.offset + last.size)
