@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import NamedTuple, Protocol
 
 from ariane.client.fetch import Fetching, fetch
@@ -85,6 +85,22 @@ class Allocation:
     def queues(self) -> list[MessageQueue]:
         """The queues that are read now."""
         return sorted(self._owned)
+
+    @property
+    def process_queues(self) -> list[ProcessQueue]:
+        """The same, with what is cached of them."""
+        return [self._owned[queue] for queue in self.queues]
+
+    def reset(self, offsets: Mapping[MessageQueue, int]) -> int:
+        """Begin anew at `offsets` with those of these queues that are read here; how many there are. What was cached of
+        them counts no more."""
+        mine = [(process_queue, offsets[queue]) for queue, process_queue in self._owned.items() if queue in offsets]
+        for process_queue, offset in mine:
+            task = self._fetches.get(process_queue.queue)
+            self._moved(process_queue, offset)
+            if task is not None:
+                task.cancel()
+        return len(mine)
 
     def start(self) -> None:
         self._tasks.start(self._run(), "rebalance")
@@ -180,7 +196,7 @@ class Allocation:
         except ArianeError as error:
             log.warning("group %s: %s is not begun yet, its start is unknown: %s", parts.group, queue, error)
             return False
-        process_queue = ProcessQueue(queue, offset)
+        process_queue = ProcessQueue(queue, offset, parts.monotonic())
         if parts.locks is not None:
             process_queue.locked(parts.monotonic())
         self._owned[queue] = process_queue

@@ -95,6 +95,7 @@ class ConcurrentListeners:
         readable = [message for message in messages if not is_unreadable(message)]
         failed = [(message, DEAD_LETTER) for message in messages if is_unreadable(message)]
         if readable:
+            process_queue.consumed_at = self._clock.monotonic()
             outcome = await self._listening.call(process_queue.queue, readable)
             if not outcome.is_success:
                 failed += [(message, outcome.delay_level) for message in readable]

@@ -19,6 +19,7 @@ from typing import NamedTuple
 from ariane.client.config import ConsumerSettings
 from ariane.client.offsets import Offsets
 from ariane.client.process_queue import ProcessQueue
+from ariane.client.rates import Rates
 from ariane.client.routes import Peers, Routes
 from ariane.errors import ArianeError, ConnectionLost, ProtocolError, ReplyError
 from ariane.model import host
@@ -71,6 +72,7 @@ class Fetching(NamedTuple):
     heartbeat_to: Callable[[str], Awaitable[None]]
     monotonic: Callable[[], float]
     sleep: Callable[[float], Awaitable[None]]
+    rates: Rates | None = None
 
 
 class Pulled(NamedTuple):
@@ -93,6 +95,7 @@ async def fetch(process_queue: ProcessQueue, parts: Fetching) -> None:
         if parts.is_orderly and not process_queue.is_locked(parts.monotonic()):
             await parts.sleep(ERROR_PAUSE_S)
             continue
+        asked_at = process_queue.pulled_at = parts.monotonic()
         try:
             pulled = await pull(process_queue, parts)
         except ArianeError as error:
@@ -117,6 +120,8 @@ async def fetch(process_queue: ProcessQueue, parts: Fetching) -> None:
         is_stuck = pulled.next_offset == window.next_offset and pulled.code == ResponseCode.PULL_RETRY_IMMEDIATELY
         window.put(pulled.messages, pulled.next_offset)
         if pulled.messages:
+            if parts.rates is not None:
+                parts.rates.pulled(process_queue.queue.topic, len(pulled.messages), parts.monotonic() - asked_at)
             parts.arrived(process_queue, pulled.messages)
             await parts.sleep(settings.pull_interval_ms / 1000)
         elif not len(window):

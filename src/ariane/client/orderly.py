@@ -93,6 +93,7 @@ class OrderlyListeners:
         try:
             unreadable = next((message for message in messages if is_unreadable(message)), None)
             if unreadable is None:
+                process_queue.consumed_at = self._clock.monotonic()
                 outcome = await self._listening.call(process_queue.queue, messages)
                 is_done = outcome.is_success or await self._given_up(process_queue, messages)
             else:

@@ -18,6 +18,7 @@ from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import Self
 
+from ariane.client import asked
 from ariane.client.allocation import Allocating, Allocation
 from ariane.client.concurrent import ConcurrentListeners
 from ariane.client.config import ClientSettings, ConsumerSettings, ProducerSettings, TraceSettings, checked_group
@@ -29,6 +30,7 @@ from ariane.client.locks import Locks
 from ariane.client.offsets import Offsets, Start
 from ariane.client.orderly import OrderlyListeners
 from ariane.client.process_queue import ProcessQueue
+from ariane.client.rates import Rates
 from ariane.client.rebalance import Strategy, average
 from ariane.client.send_back import SendBack
 from ariane.client.sender import Sender
@@ -92,6 +94,7 @@ class PushConsumer:
         retry = retry_topic(self.group)
         self._subscriptions[retry] = self._subscription(retry, tags.ALL)
         self._allocation: Allocation | None = None
+        self._answers: dict[int, asked.Answer] = {}
         self._open = AsyncExitStack()
         self.trace: Tracer | None = None
         """The trace queue and its counters (`sent`, `dropped`, `failed`), when tracing is on."""
@@ -100,7 +103,13 @@ class PushConsumer:
         async with AsyncExitStack() as opening:
             if self._owns_instance:
                 await opening.enter_async_context(self._instance)
-            part = Part(self._describe, lambda: list(self._subscriptions), self._wake, lambda changed: self._wake())
+            part = Part(
+                self._describe,
+                lambda: list(self._subscriptions),
+                self._wake,
+                lambda changed: self._wake(),
+                self._answers,
+            )
             self._instance.join_consumer(self.group, part)
             opening.push_async_callback(self._instance.leave, consumer_group=self.group)
             hooks = self._hooks
@@ -140,7 +149,9 @@ class PushConsumer:
         instance, settings = self._instance, self.settings
         timeout_ms = instance.settings.request_timeout_ms
         offsets = Offsets(instance.peers, instance.routes, self.group, timeout_ms=timeout_ms)
-        listeners = self._listeners(hooks, offsets)
+        rates = Rates(instance.clock.monotonic)
+        listening = self._listening(hooks, rates)
+        listeners = self._listeners(listening, offsets)
         locks = Locks(instance.peers, instance.routes, self.group, instance.client_id) if self._is_orderly else None
 
         def fetching(moved: Callable[[ProcessQueue, int], None]) -> Fetching:
@@ -157,6 +168,7 @@ class PushConsumer:
                 heartbeat_to=instance.heartbeat_to,
                 monotonic=instance.clock.monotonic,
                 sleep=instance.clock.sleep,
+                rates=rates,
             )
 
         allocation = Allocation(
@@ -182,8 +194,11 @@ class PushConsumer:
         await instance.heartbeat()
         commits = Tasks("offsets")
 
+        started_ms = instance.clock.now_ms()
+
         async def close() -> None:
             self._allocation = None
+            self._answers.clear()
             await allocation.stop()
             await listeners.close(settings.close_wait_ms / 1000)
             await commits.close()
@@ -191,21 +206,39 @@ class PushConsumer:
 
         opening.push_async_callback(close)
         self._allocation = allocation
+        self._answers.update(
+            asked.answers(
+                asked.Asked(
+                    group=self.group,
+                    settings=lambda: self._texts(started_ms),
+                    subscriptions=self._subscriptions.values,
+                    is_orderly=self._is_orderly,
+                    allocation=allocation,
+                    offsets=offsets,
+                    listening=listening,
+                    rates=rates,
+                    clock=instance.clock,
+                )
+            )
+        )
         listeners.start()
         allocation.start()
         commits.every(settings.commit_ms / 1000, lambda: offsets.commit(allocation.queues), "commit")
 
-    def _listeners(self, hooks: Sequence[ConsumeHook], offsets: Offsets) -> ConcurrentListeners | OrderlyListeners:
-        instance, settings = self._instance, self.settings
-        listening = Listening(
+    def _listening(self, hooks: Sequence[ConsumeHook], rates: Rates) -> Listening:
+        return Listening(
             self.group,
             self._listener,
             hooks,
-            clock=instance.clock,
-            make_id=instance.make_id,
-            timeout_ms=settings.consume_timeout_ms,
-            threads=settings.concurrency,
+            clock=self._instance.clock,
+            make_id=self._instance.make_id,
+            timeout_ms=self.settings.consume_timeout_ms,
+            threads=self.settings.concurrency,
+            rates=rates,
         )
+
+    def _listeners(self, listening: Listening, offsets: Offsets) -> ConcurrentListeners | OrderlyListeners:
+        instance, settings = self._instance, self.settings
         times_max = settings.max_reconsume_times
         if times_max < 0:
             times_max = UNLIMITED if self._is_orderly else RECONSUME_MAX
@@ -215,6 +248,23 @@ class PushConsumer:
         return kind(listening, offsets, send_back, settings, instance.clock)
 
     # --- what the instance asks ---
+
+    def _texts(self, started_ms: int) -> dict[str, str]:
+        """What running info says of this consumer, by the names that tools know."""
+        described = self._describe()
+        return {
+            **asked.settings_texts(self.settings),
+            "consumerGroup": self.group,
+            "messageModel": str(described.message_model),
+            "consumeFromWhere": str(described.consume_from_where),
+            "clientId": self._instance.client_id,
+            "PROP_CLIENT_VERSION": asked.PROTOCOL_VERSION,
+            "PROP_CONSUMEORDERLY": str(self._is_orderly).lower(),
+            "PROP_CONSUMER_START_TIMESTAMP": str(started_ms),
+            "PROP_CONSUME_TYPE": str(described.consume_type),
+            "PROP_NAMESERVER_ADDR": "".join(f"{addr};" for addr in self._instance.name_servers),
+            "PROP_THREADPOOL_CORE_SIZE": str(self.settings.concurrency),
+        }
 
     def _describe(self) -> ConsumerData:
         where = {"first": "CONSUME_FROM_FIRST_OFFSET", "last": "CONSUME_FROM_LAST_OFFSET"}
