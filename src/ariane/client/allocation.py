@@ -47,7 +47,7 @@ class Listeners(Protocol):
 
 class Allocating(NamedTuple):
     """What allocation works with. `topics` are the subscribed ones, the retry topic among them; `heartbeat_to` tells a
-    broker that this member is here."""
+    broker that this member is here. A broadcasting member reads every queue."""
 
     peers: Peers
     routes: Routes
@@ -64,6 +64,7 @@ class Allocating(NamedTuple):
     period_s: float
     monotonic: Callable[[], float]
     heartbeat_to: Callable[[str], Awaitable[None]]
+    is_broadcasting: bool = False
 
 
 class Allocation:
@@ -152,10 +153,13 @@ class Allocation:
         parts = self._parts
         queues = await parts.routes.queues_to_read(topic)
         self._is_quiet.discard(topic)
-        members = await self._members(topic)
-        if members is None:
-            return False
-        wanted = share(parts.client_id, members, queues, parts.strategy)
+        if parts.is_broadcasting:
+            wanted = list(queues)
+        else:
+            members = await self._members(topic)
+            if members is None:
+                return False
+            wanted = share(parts.client_id, members, queues, parts.strategy)
         owned = [queue for queue in self._owned if queue.topic == topic]
         change = changes(owned, wanted)
         for queue in change.end:

@@ -92,7 +92,7 @@ async def fetch(process_queue: ProcessQueue, parts: Fetching) -> None:
         if window.is_full(count_max=settings.cached_max, bytes_max=settings.cached_bytes_max, span_max=span_max):
             await process_queue.wait_change(FULL_PAUSE_S)
             continue
-        if parts.is_orderly and not process_queue.is_locked(parts.monotonic()):
+        if parts.is_orderly and not parts.offsets.is_local and not process_queue.is_locked(parts.monotonic()):
             await parts.sleep(ERROR_PAUSE_S)
             continue
         asked_at = process_queue.pulled_at = parts.monotonic()
@@ -139,7 +139,7 @@ async def pull(process_queue: ProcessQueue, parts: Fetching) -> Pulled:
     address = parts.routes.to_read(queue.broker, process_queue.broker_id)
     if address is None:
         raise ConnectionLost(queue.broker, "is not in the routes that are known")
-    committed = None if address.is_slave else parts.offsets.consumed(queue)
+    committed = None if address.is_slave or parts.offsets.is_local else parts.offsets.consumed(queue)
     request = PullMessage(
         consumer_group=parts.group,
         topic=queue.topic,

@@ -37,6 +37,8 @@ Start = Literal["first", "last"] | int  # int: milliseconds since the epoch
 class Offsets:
     """Offsets of the queues that one member of a group reads."""
 
+    is_local = False  # whether brokers are not to be told
+
     def __init__(self, peers: Peers, routes: Routes, group: str, *, timeout_ms: int) -> None:
         self._peers = peers
         self._routes = routes
