@@ -110,10 +110,10 @@ class Listening:
 
     async def outcome(self, queue: MessageQueue, messages: list[ReceivedMessage]) -> Outcome:
         """Call the listener once; neither hooks nor rates know of it."""
-        limit = asyncio.timeout(self._timeout_s)
+        limit = asyncio.timeout(self._timeout_s if self._pool is None else None)
         try:
             async with limit:
-                await self._called(messages)
+                await self._called(messages, limit)
         except ReconsumeLater as later:
             log.info("group %s: %s: %s", self._group, _which(queue, messages), later)
             return Outcome(ConsumeReturn.FAILED, later.delay_level, str(later))
@@ -140,13 +140,34 @@ class Listening:
             return Outcome(ConsumeReturn.EXCEPTION, why=f"{type(error).__name__}: {error}")
         return Outcome(ConsumeReturn.SUCCESS)
 
-    async def _called(self, messages: list[ReceivedMessage]) -> None:
+    async def _called(self, messages: list[ReceivedMessage], limit: asyncio.Timeout) -> None:
         if self._pool is None:
             waiting = self._listener(messages)
         else:
-            waiting = await asyncio.get_running_loop().run_in_executor(self._pool, self._listener, messages)
+            waiting = await self._in_thread(self._pool, messages, limit)
         if waiting is not None:
             await waiting
+
+    async def _in_thread(
+        self, pool: ThreadPoolExecutor, messages: list[ReceivedMessage], limit: asyncio.Timeout
+    ) -> Awaitable[None] | None:
+        """The time runs from when a thread takes the call: one that waits because earlier calls hold all threads has not
+        failed, and must not be sent back without ever having been consumed."""
+        loop = asyncio.get_running_loop()
+        is_waited_for = True
+
+        def begun() -> None:
+            if is_waited_for:
+                limit.reschedule(loop.time() + self._timeout_s)
+
+        def call() -> Awaitable[None] | None:
+            loop.call_soon_threadsafe(begun)
+            return self._listener(messages)
+
+        try:
+            return await loop.run_in_executor(pool, call)
+        finally:
+            is_waited_for = False
 
 
 def _which(queue: MessageQueue, messages: list[ReceivedMessage]) -> str:
