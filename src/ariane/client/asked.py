@@ -18,6 +18,7 @@ import msgspec
 from ariane.client.allocation import Allocation
 from ariane.client.fetch import is_unreadable, received
 from ariane.client.hooks import ConsumeReturn
+from ariane.client.instance import Instance
 from ariane.client.listening import Listening
 from ariane.client.offsets import Offsets
 from ariane.client.process_queue import LOCK_VALID_S, ProcessQueue
@@ -41,7 +42,7 @@ from ariane.protocol.requests.callbacks import (
     reset_table,
     status_body,
 )
-from ariane.protocol.requests.clients import SubscriptionData, WireQueue
+from ariane.protocol.requests.clients import ConsumerData, SubscriptionData, WireQueue
 
 log = logging.getLogger("ariane.client")
 
@@ -61,7 +62,8 @@ RESULTS = {
 
 
 class Asked(NamedTuple):
-    """What the answers are made of. `settings` are the consumer's as texts, by the names that Java gives them."""
+    """What the answers are made of. `settings` are the consumer's as texts, by the names that Java gives them; without a
+    listener (`listening` None) nothing can be consumed for a tool."""
 
     group: str
     settings: Callable[[], Mapping[str, str]]
@@ -69,7 +71,7 @@ class Asked(NamedTuple):
     is_orderly: bool
     allocation: Allocation
     offsets: Offsets
-    listening: Listening
+    listening: Listening | None
     rates: Rates
     clock: Clock
 
@@ -91,7 +93,11 @@ def answers(parts: Asked) -> dict[int, Answer]:
         return Reply(body=fastjson.write(running_info(parts, task_stacks() if stacks else None)))
 
     def consume(command: Command) -> Handled:
-        return consume_directly(parts, typed(command, ConsumeDirectly), command.body)
+        if parts.listening is None:
+            raise ReplyError(
+                ResponseCode.SYSTEM_ERROR, f"the members of {parts.group} poll: they have no listener to call"
+            )
+        return consume_directly(parts, parts.listening, typed(command, ConsumeDirectly), command.body)
 
     return {
         RequestCode.RESET_CONSUMER_CLIENT_OFFSET: reset,
@@ -109,7 +115,7 @@ def reset_offsets(parts: Asked, request: ResetOffset, body: bytes) -> Reply:
     return Reply()
 
 
-async def consume_directly(parts: Asked, request: ConsumeDirectly, body: bytes) -> Reply:
+async def consume_directly(parts: Asked, listening: Listening, request: ConsumeDirectly, body: bytes) -> Reply:
     """Call the listener once with the record in `body`, whatever was consumed before."""
     stored = record.decode(body)
     queue = MessageQueue(stored.topic, request.broker_name or "", stored.queue_id)
@@ -117,7 +123,7 @@ async def consume_directly(parts: Asked, request: ConsumeDirectly, body: bytes) 
     if is_unreadable(message):
         raise ReplyError(ResponseCode.SYSTEM_ERROR, f"the body of {message.message_id} cannot be expanded here")
     started = parts.clock.monotonic()
-    outcome = await parts.listening.outcome(queue, [message])
+    outcome = await listening.outcome(queue, [message])
     result = DirectResult(
         consume_result=RESULTS[outcome.kind],
         order=parts.is_orderly,
@@ -177,6 +183,24 @@ def settings_texts(settings: msgspec.Struct) -> dict[str, str]:
             str(value).lower() if isinstance(value, bool) else str(value)
         )
     return texts
+
+
+def identity_texts(
+    instance: Instance, described: ConsumerData, started_ms: int, *, is_orderly: bool, threads: int = 1
+) -> dict[str, str]:
+    """What tools need to know of a consumer, by the names that they know."""
+    return {
+        "consumerGroup": described.group_name,
+        "messageModel": str(described.message_model),
+        "consumeFromWhere": str(described.consume_from_where),
+        "clientId": instance.client_id,
+        "PROP_CLIENT_VERSION": PROTOCOL_VERSION,
+        "PROP_CONSUMEORDERLY": str(is_orderly).lower(),
+        "PROP_CONSUMER_START_TIMESTAMP": str(started_ms),
+        "PROP_CONSUME_TYPE": str(described.consume_type),
+        "PROP_NAMESERVER_ADDR": "".join(f"{addr};" for addr in instance.name_servers),
+        "PROP_THREADPOOL_CORE_SIZE": str(threads),
+    }
 
 
 def task_stacks() -> str:

@@ -32,7 +32,7 @@ from ariane.protocol.command import Command
 from ariane.protocol.record import Record
 from ariane.protocol.requests import typed
 from ariane.protocol.requests.clients import SubscriptionData
-from ariane.protocol.requests.messaging import COMMIT_OFFSET, SUSPEND, TAG, PullMessage, PullMessageAnswer
+from ariane.protocol.requests.messaging import COMMIT_OFFSET, SUBSCRIPTION, SUSPEND, TAG, PullMessage, PullMessageAnswer
 
 log = logging.getLogger("ariane.client")
 
@@ -58,7 +58,8 @@ UNKNOWN_TO_BROKER = frozenset(
 
 class Fetching(NamedTuple):
     """What a fetch loop works with. `subscription` gives the topic's current one, None when there is none any more;
-    `arrived` hands messages to the listeners; `moved` is told when the queue has to start again elsewhere."""
+    `arrived` hands messages to the listeners; `moved` is told when the queue has to start again elsewhere. `sys_flags` are
+    further ones of the request; with SUBSCRIPTION it carries the expression, whatever the group's heartbeats say."""
 
     peers: Peers
     routes: Routes
@@ -73,6 +74,7 @@ class Fetching(NamedTuple):
     monotonic: Callable[[], float]
     sleep: Callable[[float], Awaitable[None]]
     rates: Rates | None = None
+    sys_flags: int = 0
 
 
 class Pulled(NamedTuple):
@@ -146,10 +148,11 @@ async def pull(process_queue: ProcessQueue, parts: Fetching) -> Pulled:
         queue_id=queue.queue_id,
         queue_offset=process_queue.window.next_offset,
         max_msg_nums=parts.settings.pull_batch,
-        sys_flag=SUSPEND | (COMMIT_OFFSET if committed else 0),
+        sys_flag=SUSPEND | (COMMIT_OFFSET if committed else 0) | parts.sys_flags,
         commit_offset=committed or 0,
         suspend_timeout_millis=parts.settings.suspend_ms,
         sub_version=subscription.sub_version,
+        subscription=subscription.sub_string if parts.sys_flags & SUBSCRIPTION else None,
         expression_type=TAG,
     )
     answer = await parts.peers.request(

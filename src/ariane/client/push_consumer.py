@@ -195,7 +195,7 @@ class PushConsumer:
                 period_s=settings.rebalance_ms / 1000,
                 monotonic=instance.clock.monotonic,
                 heartbeat_to=instance.heartbeat_to,
-                is_broadcasting=self._is_broadcasting,
+                own_share=list if self._is_broadcasting else None,
             )
         )
         await instance.routes.refresh(self._subscriptions)
@@ -283,20 +283,11 @@ class PushConsumer:
     # --- what the instance asks ---
 
     def _texts(self, started_ms: int) -> dict[str, str]:
-        """What running info says of this consumer, by the names that tools know."""
-        described = self._describe()
+        """What running info says of this consumer."""
+        threads, orderly = self.settings.concurrency, self._is_orderly
         return {
             **asked.settings_texts(self.settings),
-            "consumerGroup": self.group,
-            "messageModel": str(described.message_model),
-            "consumeFromWhere": str(described.consume_from_where),
-            "clientId": self._instance.client_id,
-            "PROP_CLIENT_VERSION": asked.PROTOCOL_VERSION,
-            "PROP_CONSUMEORDERLY": str(self._is_orderly).lower(),
-            "PROP_CONSUMER_START_TIMESTAMP": str(started_ms),
-            "PROP_CONSUME_TYPE": str(described.consume_type),
-            "PROP_NAMESERVER_ADDR": "".join(f"{addr};" for addr in self._instance.name_servers),
-            "PROP_THREADPOOL_CORE_SIZE": str(self.settings.concurrency),
+            **asked.identity_texts(self._instance, self._describe(), started_ms, is_orderly=orderly, threads=threads),
         }
 
     def _describe(self) -> ConsumerData:
