@@ -11,7 +11,7 @@ from pathlib import Path
 
 from interop_servers import consume, produce, pull_all
 
-from ariane.client import ConsumerSettings, Producer, PushConsumer
+from ariane.client import ClientSettings, ConsumerSettings, LitePullConsumer, Producer, PushConsumer
 from ariane.model.message import Message, ReceivedMessage
 from ariane.testing import java
 from ariane.testing.cluster import cluster, cluster_in_thread
@@ -107,6 +107,13 @@ def test_we_ask_and_a_java_consumer_replies(tmp_path: Path) -> None:
     run(work)
 
 
+def test_mqadmin_consumes_messages(tmp_path: Path) -> None:
+    with cluster_in_thread(tmp_path) as (namesrv, _):
+        produce(namesrv, 4)
+        shown = admin(namesrv, "consumeMessage", "-t", "T", "-g", "Tool")
+        assert sorted(re.findall(r"message \d", shown)) == [f"message {number}" for number in range(4)], shown
+
+
 def test_mqadmin_reaches_a_java_consumer(tmp_path: Path) -> None:
     with cluster_in_thread(tmp_path) as (namesrv, _):
         (sent, *_) = produce(namesrv, 8)
@@ -176,3 +183,91 @@ def test_mqadmin_reaches_our_consumer(tmp_path: Path) -> None:
                 assert sorted(int(one.body) for one in got[9:]) == list(range(8))
 
     run(work)
+
+
+def test_a_java_member_and_ours_go_on_by_the_same_offsets_file(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+
+    def by_java(namesrv: str, count: int) -> list[bytes]:
+        args = [namesrv, "T", "G", "*", str(count), "60", "broadcast"]
+        with java.start("ariane.peers.Consume", args, home=home) as program:
+            return [body(one) for one in program.events(time.monotonic() + START_S)]
+
+    async def work() -> None:
+        got: list[bytes] = []
+
+        async def listener(messages: list[ReceivedMessage]) -> None:
+            got.extend(message.body for message in messages)
+
+        async with cluster(tmp_path) as servers, Producer("ours", servers.namesrv) as producer:
+            for number in range(8):
+                await producer.send(Message(topic="T", body=b"%d" % number))
+            assert len(await asyncio.to_thread(by_java, servers.namesrv, 8)) == 8
+            (file,) = (home / ".rocketmq_offsets").rglob("offsets.json")
+            ip, _, name = file.parent.parent.name.partition("@")
+            for number in range(8, 12):
+                await producer.send(Message(topic="T", body=b"%d" % number))
+            settings = ConsumerSettings(message_model="broadcasting", offsets_dir=str(home / ".rocketmq_offsets"))
+            client = ClientSettings(client_ip=ip, instance_name=name)
+            async with PushConsumer(
+                "G", servers.namesrv, {"T": "*"}, listener, start="first", settings=settings, client=client
+            ):
+                while len(got) < 4:
+                    await asyncio.sleep(0.05)
+            assert sorted(map(int, got)) == [8, 9, 10, 11]
+            await producer.send(Message(topic="T", body=b"12"))
+            assert await asyncio.to_thread(by_java, servers.namesrv, 1) == [b"12"]
+
+    run(work)
+
+
+# --- a Java broker between them ---
+
+
+def test_our_clients_are_reached_through_a_java_broker(tmp_path: Path) -> None:
+    async def work(namesrv: str) -> None:
+        got: list[ReceivedMessage] = []
+
+        async def listener(messages: list[ReceivedMessage]) -> None:
+            got.extend(messages)
+            for message in messages:
+                if "CORRELATION_ID" in message.properties and len(got) == 9:
+                    await producer.reply(message, message.body.upper())
+
+        async def until(count: int) -> None:
+            while len(got) < count:
+                await asyncio.sleep(0.05)
+
+        settings = ConsumerSettings(commit_ms=100, rebalance_ms=1000)
+        async with Producer("ours", namesrv) as producer:
+            sent = [await producer.send(Message(topic="T", body=b"%d" % number)) for number in range(8)]
+            async with PushConsumer("G", namesrv, {"T": "*"}, listener, start="first", settings=settings) as consumer:
+                await until(8)
+                reply = await producer.request(Message(topic="T", body=b"ask"), timeout_s=30)
+                assert reply.body == b"ASK"
+                client_id = consumer._instance.client_id
+                await asyncio.sleep(0.5)  # until the offsets of all queues are stored
+                info = await admin_soon(namesrv, "consumerStatus", "-g", "G", "-i", client_id)
+                assert "PROP_CONSUME_TYPE" in info
+                direct = await admin_soon(
+                    namesrv, "queryMsgById", "-i", sent[3].offset_message_id, "-g", "G", "-d", client_id
+                )
+                assert "CR_SUCCESS" in direct, direct
+                assert got[-1].body == b"3"
+                reset = await admin_soon(namesrv, "resetOffsetByTime", "-g", "G", "-t", "T", "-s", "0")
+                assert "broker-a" in reset, reset
+                await until(19)
+                assert sorted(one.body for one in got[10:]) == sorted([*(b"%d" % n for n in range(8)), b"ask"])
+
+            async with LitePullConsumer("L", namesrv, {"T": "*"}, start="first", settings=settings) as lite:
+                polled: list[ReceivedMessage] = []
+                while len(polled) < 9:
+                    polled += await lite.poll()
+                await lite.commit()
+                queue = polled[0].queue
+                assert await lite.committed(queue) == sum(one.queue == queue for one in polled)
+                await lite.seek_to_begin(queue)
+                assert (await lite.poll(max_messages=1))[0].queue_offset == 0
+
+    with java.name_server(tmp_path / "ns") as ns, java.broker(tmp_path / "b", ns.addr):
+        run(lambda: work(ns.addr))
