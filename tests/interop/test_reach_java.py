@@ -8,6 +8,7 @@ import re
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 from interop_servers import consume, produce, pull_all
 
@@ -21,6 +22,10 @@ START_S = 60.0
 
 def admin(namesrv: str, *args: str) -> str:
     return "\n".join(java.run(java.ADMIN, [*args, "-n", namesrv]))
+
+
+def status(namesrv: str, *client_id: str) -> list[dict[str, Any]]:
+    return java.events(java.run("ariane.peers.Status", [namesrv, "T", "G", *client_id]))
 
 
 async def admin_soon(namesrv: str, *args: str) -> str:
@@ -126,6 +131,8 @@ def test_mqadmin_reaches_a_java_consumer(tmp_path: Path) -> None:
             info = admin(namesrv, "consumerStatus", "-g", "G", "-i", client_id.group())
             assert "PROP_CONSUME_TYPE" in info
             assert "#Consumer Subscription#" in info
+            known = status(namesrv)
+            assert ({one["clientId"] for one in known}, sum(one["offset"] for one in known)) == ({client_id.group()}, 8)
             direct = admin(namesrv, "queryMsgById", "-i", str(sent["offsetMsgId"]), "-g", "G", "-d", client_id.group())
             assert "CR_SUCCESS" in direct, direct
             assert next(events)["offsetMsgId"] == sent["offsetMsgId"]  # Java shows no unique id of what comes this way
@@ -163,6 +170,8 @@ def test_mqadmin_reaches_our_consumer(tmp_path: Path) -> None:
                 client_id = consumer._instance.client_id
                 shown = await admin_soon(namesrv, "consumerStatus", "-g", "G", "-s")
                 assert client_id in shown
+                known = await asyncio.to_thread(status, namesrv, client_id)
+                assert ({one["clientId"] for one in known}, sum(one["offset"] for one in known)) == ({client_id}, 8)
                 info = await admin_soon(namesrv, "consumerStatus", "-g", "G", "-i", client_id, "-s")
                 for wanted in (
                     "PROP_CONSUME_TYPE",

@@ -129,7 +129,7 @@ def _draft(request: SendMessage, body: bytes, peer: Peer, topic: str, queue_id: 
         properties=properties.join(own),
         tags=own.get(names.TAGS, ""),
         flag=request.flag,
-        sys_flag=request.sys_flag,
+        sys_flag=request.sys_flag & ~names.TRANSACTION_MASK,  # a reply is no half message, whatever it says
         born_ms=request.born_ms,
         born_host=peer.packed,
         reconsume_times=request.reconsume_times or 0,
