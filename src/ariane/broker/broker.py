@@ -23,7 +23,7 @@ from ariane.broker.arrivals import Arrivals
 from ariane.broker.config import BrokerConfig, checked
 from ariane.broker.delay import Deliveries
 from ariane.broker.flush import Flusher
-from ariane.broker.handlers import clients, offsets, pull, runtime, send
+from ariane.broker.handlers import clients, offsets, pull, relay, reply, runtime, send, send_back
 from ariane.broker.handlers import stats as stats_handlers
 from ariane.broker.handlers import topics as topic_handlers
 from ariane.broker.registration import Registration
@@ -41,12 +41,14 @@ from ariane.clock import SYSTEM_CLOCK, Clock
 from ariane.errors import ConnectionLost, StoreError
 from ariane.filter.bloom import Bloom
 from ariane.model import host
-from ariane.model.topic import SCHEDULE_TOPIC
+from ariane.model.message import DELAY, RETRY_TOPIC
+from ariane.model.topic import DLQ_PREFIX, RETRY_PREFIX, SCHEDULE_TOPIC
 from ariane.net.client import Connections
 from ariane.net.connection import Handler, Peer
 from ariane.net.interfaces import local_ip
 from ariane.net.server import Server
 from ariane.net.tasks import Tasks
+from ariane.protocol import properties
 from ariane.protocol.codes import RequestCode
 from ariane.protocol.requests import fields
 from ariane.protocol.requests.admin import ConsumerOffsetTable, DelayOffsetTable, SubscriptionGroupTable
@@ -54,7 +56,7 @@ from ariane.protocol.requests.clients import GroupRef
 from ariane.protocol.requests.routing import TopicTable
 from ariane.store.delayed import Due
 from ariane.store.files import Disk, SystemDisk
-from ariane.store.message_store import Draft, StoreConfig, open_store
+from ariane.store.message_store import Draft, Placed, StoreConfig, open_store
 
 log = logging.getLogger("ariane.broker")
 
@@ -147,19 +149,35 @@ class Broker:
         config, now_ms, store = self.config, self._clock.now_ms, self._store
         timeout_s = config.sync_flush_timeout / 1000
         durable = functools.partial(self._flusher.durable, timeout_s=timeout_s) if config.sync_flush else None
+        sending = send.SendParts(
+            config,
+            self._topics,
+            self._groups,
+            store,
+            store_host,
+            durable,
+            self._dispatch_soon,
+            now_ms,
+            self._kept,
+            self._stats,
+        )
         return {
-            **send.handlers(
-                send.SendParts(
-                    config,
+            **send.handlers(sending),
+            **send_back.handlers(
+                send_back.SendBackParts(
+                    config, self._topics, self._groups, store, self._put_retry, durable, self._dispatch_soon
+                )
+            ),
+            **reply.handlers(reply.ReplyParts(sending, self._members, self._server.request)),
+            **relay.handlers(
+                relay.RelayParts(
+                    config.broker_name,
                     self._topics,
-                    self._groups,
+                    self._members,
+                    self._offsets,
                     store,
-                    store_host,
-                    durable,
-                    self._dispatch_soon,
-                    now_ms,
-                    self._kept,
-                    self._stats,
+                    self._server.request,
+                    self._server.one_way,
                 )
             ),
             **pull.handlers(
@@ -271,6 +289,18 @@ class Broker:
         floor_ms = max(store.last_ms, store.delayed.floor_ms)
         limits = delay.Limits(len(store.config.delays_ms), floor_ms, config.timer_max_delay_sec * 1000)
         return delay.kept(draft, own, self._clock.now_ms(), limits)
+
+    def _put_retry(self, draft: Draft) -> Placed:
+        """Store a message that a consumer gave back: after the delay of its level, or at once (a dead letter)."""
+        own = properties.decode(draft.properties)
+        if own.get(DELAY) == "0":
+            delay.forget(own)
+        kept = self._kept(draft, own)
+        placed = self._store.put(kept)
+        delay_queue = kept.queue_id if kept.topic == SCHEDULE_TOPIC else None
+        group = draft.topic.removeprefix(RETRY_PREFIX).removeprefix(DLQ_PREFIX)
+        self._stats.sent_back(own.get(RETRY_TOPIC, draft.topic), group, delay_queue=delay_queue, size=placed.size)
+        return placed
 
     def _count_delivered(self, due: Due, draft: Draft, size: int) -> None:
         if due.topic == SCHEDULE_TOPIC:
