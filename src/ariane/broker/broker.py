@@ -13,7 +13,6 @@ import asyncio
 import contextlib
 import functools
 import logging
-import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
@@ -22,10 +21,10 @@ from typing import Self
 from ariane.broker import delay
 from ariane.broker.access import POLL_S, AccessControl
 from ariane.broker.arrivals import Arrivals
-from ariane.broker.config import BrokerConfig, checked
+from ariane.broker.config import BrokerConfig, checked, store_config
 from ariane.broker.delay import Deliveries
 from ariane.broker.flush import Flusher
-from ariane.broker.handlers import acl, admin, clients, offsets, pull, runtime, send
+from ariane.broker.handlers import acl, admin, clients, offsets, pull, relay, reply, runtime, send, send_back
 from ariane.broker.handlers import settings as setting_handlers
 from ariane.broker.handlers import stats as stats_handlers
 from ariane.broker.handlers import topics as topic_handlers
@@ -47,13 +46,15 @@ from ariane.clock import SYSTEM_CLOCK, Clock
 from ariane.errors import ConnectionLost, StoreError
 from ariane.filter.bloom import Bloom
 from ariane.model import host
-from ariane.model.topic import SCHEDULE_TOPIC
+from ariane.model.message import DELAY, RETRY_TOPIC
+from ariane.model.topic import DLQ_PREFIX, RETRY_PREFIX, SCHEDULE_TOPIC
 from ariane.net.client import Connections
 from ariane.net.connection import Handler, Peer
 from ariane.net.interfaces import local_ip
 from ariane.net.limits import Limits
 from ariane.net.server import Server
 from ariane.net.tasks import Tasks
+from ariane.protocol import properties
 from ariane.protocol.codes import RequestCode
 from ariane.protocol.requests import fields
 from ariane.protocol.requests.admin import ConsumerOffsetTable, DelayOffsetTable, SubscriptionGroupTable
@@ -61,7 +62,7 @@ from ariane.protocol.requests.clients import GroupRef
 from ariane.protocol.requests.routing import TopicTable
 from ariane.store.delayed import Due
 from ariane.store.files import Disk, SystemDisk
-from ariane.store.message_store import Draft, StoreConfig, open_store
+from ariane.store.message_store import Draft, Placed, open_store
 
 log = logging.getLogger("ariane.broker")
 
@@ -140,7 +141,7 @@ class Broker:
         store_host = host.pack(ip, self._server.port)
         positions = documents.load(self._disk, config.config_dir, documents.DELAYS, DelayOffsetTable).offset_table
         self._store = open_store(
-            _store_config(config),
+            store_config(config),
             self._disk,
             now_ms=self._clock.now_ms,
             store_host=store_host,
@@ -186,19 +187,35 @@ class Broker:
         timeout_s = config.sync_flush_timeout / 1000
         aside = functools.partial(asyncio.get_running_loop().run_in_executor, self._thread)
         durable = functools.partial(self._flusher.durable, timeout_s=timeout_s) if config.sync_flush else None
+        sending = send.SendParts(
+            self._settings,
+            self._topics,
+            self._groups,
+            store,
+            store_host,
+            durable,
+            self._dispatch_soon,
+            now_ms,
+            self._kept,
+            self._stats,
+        )
         return {
-            **send.handlers(
-                send.SendParts(
-                    self._settings,
+            **send.handlers(sending),
+            **send_back.handlers(
+                send_back.SendBackParts(
+                    config, self._topics, self._groups, store, self._put_retry, durable, self._dispatch_soon
+                )
+            ),
+            **reply.handlers(reply.ReplyParts(sending, self._members, self._server.request)),
+            **relay.handlers(
+                relay.RelayParts(
+                    config.broker_name,
                     self._topics,
-                    self._groups,
+                    self._members,
+                    self._offsets,
                     store,
-                    store_host,
-                    durable,
-                    self._dispatch_soon,
-                    now_ms,
-                    self._kept,
-                    self._stats,
+                    self._server.request,
+                    self._server.one_way,
                 )
             ),
             **pull.handlers(
@@ -277,8 +294,12 @@ class Broker:
             **setting_handlers.handlers(
                 setting_handlers.SettingsParts(
                     self._settings,
+                    self._topics,
+                    self._groups,
+                    store,
+                    self._server.limits,
+                    now_ms,
                     functools.partial(aside, write_file, self._disk, self._config_file) if self._config_file else None,
-                    self._take_settings,
                     self._registration.settled,
                     lambda work: self._tasks.start(work, "change the settings"),
                 )
@@ -336,6 +357,18 @@ class Broker:
         floor_ms = max(store.last_ms, store.delayed.floor_ms)
         limits = delay.Limits(len(store.config.delays_ms), floor_ms, config.timer_max_delay_sec * 1000)
         return delay.kept(draft, own, self._clock.now_ms(), limits)
+
+    def _put_retry(self, draft: Draft) -> Placed:
+        """Store a message that a consumer gave back: after the delay of its level, or at once (a dead letter)."""
+        own = properties.decode(draft.properties)
+        if own.get(DELAY) == "0":
+            delay.forget(own)
+        kept = self._kept(draft, own)
+        placed = self._store.put(kept)
+        delay_queue = kept.queue_id if kept.topic == SCHEDULE_TOPIC else None
+        group = draft.topic.removeprefix(RETRY_PREFIX).removeprefix(DLQ_PREFIX)
+        self._stats.sent_back(own.get(RETRY_TOPIC, draft.topic), group, delay_queue=delay_queue, size=placed.size)
+        return placed
 
     def _count_delivered(self, due: Due, draft: Draft, size: int) -> None:
         if due.topic == SCHEDULE_TOPIC:
@@ -433,19 +466,6 @@ class Broker:
         journal = Journal(config.stats_dir)
         self._recorder = Recorder(self._stats, lambda: store.puts, journal, self._clock, protection)
 
-    # --- settings that change while it runs ---
-
-    def _take_settings(self, after: BrokerConfig) -> None:
-        """Put settings in force: most parts read them at each use, the others are told here."""
-        before = self._settings.now
-        self._settings.take(after, self._clock.now_ms())
-        self._store.config = _store_config(after)
-        self._groups.auto_create = after.auto_create_subscription_group
-        set_limits(self._server.limits, self.config)
-        self._topics.set_auto_create(after)
-        if before.broker_permission != after.broker_permission:
-            self._topics.touch()
-
     # --- members ---
 
     def _members_changed(self, group: str) -> None:
@@ -475,21 +495,3 @@ class Broker:
 
     def _monotonic_ms(self) -> float:
         return self._clock.monotonic() * 1000
-
-
-def _store_config(config: BrokerConfig) -> StoreConfig:
-    memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return StoreConfig(
-        root=config.store_path_root_dir,
-        commit_log_size=config.mapped_file_size_commit_log,
-        consume_queue_size=config.mapped_file_size_consume_queue,
-        flush="sync" if config.sync_flush else "async",
-        check_crc_on_recover=config.check_crc_on_recover,
-        max_message_size=config.max_message_size,
-        delays_ms=config.delays_ms,
-        memory_bytes=memory_bytes * config.access_message_in_memory_max_ratio // 100,
-        transfer_bytes_in_memory=config.max_transfer_bytes_on_message_in_memory,
-        transfer_count_in_memory=config.max_transfer_count_on_message_in_memory,
-        transfer_bytes_on_disk=config.max_transfer_bytes_on_message_in_disk,
-        transfer_count_on_disk=config.max_transfer_count_on_message_in_disk,
-    )

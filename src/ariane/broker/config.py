@@ -15,6 +15,7 @@ import msgspec
 from ariane.errors import ConfigError, ProtocolError
 from ariane.model.topic import TRACE_TOPIC, topic_name_fault
 from ariane.protocol import java_properties
+from ariane.store.message_store import StoreConfig
 
 DELAY_LEVELS_MAX = 64  # each level is a queue that is looked at before each delivery
 FILTER_GROUPS_MAX = 10_000  # 4.9.4 keeps a bit map of about 4.5 bits a group for each message
@@ -90,6 +91,8 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=_camel):
     """Hold a pull that found nothing until a message comes or the client's patience ends."""
     short_polling_time_mills: int = 1_000
     """ms to hold it when long polling is off."""
+    store_reply_message_enable: bool = True
+    """Store the replies of request-reply besides pushing them."""
     start_accept_send_request_time_stamp: int = 0
     """Sends before this time (ms) are refused."""
     flush_consumer_offset_interval: int = 5_000
@@ -312,6 +315,25 @@ def checked(config: BrokerConfig) -> BrokerConfig:
     if config.filter_data_clean_time_span < 0:
         raise ConfigError("filterDataCleanTimeSpan", config.filter_data_clean_time_span, "use 0 or more milliseconds")
     return config
+
+
+def store_config(config: BrokerConfig) -> StoreConfig:
+    """What the store is told of these settings."""
+    memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return StoreConfig(
+        root=config.store_path_root_dir,
+        commit_log_size=config.mapped_file_size_commit_log,
+        consume_queue_size=config.mapped_file_size_consume_queue,
+        flush="sync" if config.sync_flush else "async",
+        check_crc_on_recover=config.check_crc_on_recover,
+        max_message_size=config.max_message_size,
+        delays_ms=config.delays_ms,
+        memory_bytes=memory_bytes * config.access_message_in_memory_max_ratio // 100,
+        transfer_bytes_in_memory=config.max_transfer_bytes_on_message_in_memory,
+        transfer_count_in_memory=config.max_transfer_count_on_message_in_memory,
+        transfer_bytes_on_disk=config.max_transfer_bytes_on_message_in_disk,
+        transfer_count_on_disk=config.max_transfer_count_on_message_in_disk,
+    )
 
 
 def _check_access(config: BrokerConfig) -> None:

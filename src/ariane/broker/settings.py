@@ -27,7 +27,7 @@ _ANSWER_MAX = 15 * 1024 * 1024  # a frame holds 16 MiB
 _COUNT_MAX = 1_000_000
 
 # What may change while the broker runs, each with its smallest and largest value. Every reader takes it from Settings.now,
-# or is told in Broker._settings_changed.
+# or is told in handlers.settings.take.
 CHANGEABLE: dict[str, Bounds] = {
     "brokerPermission": (0, 7),
     "autoCreateTopicEnable": SWITCH,

@@ -7,27 +7,36 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any, NamedTuple
 
-from ariane.broker.config import BrokerConfig, texts
+from ariane.broker.config import BrokerConfig, store_config, texts
+from ariane.broker.protection import set_limits
 from ariane.broker.settings import Settings, changed
+from ariane.broker.state.groups import Groups
+from ariane.broker.state.topics import Topics
 from ariane.errors import ConfigError, ProtocolError
 from ariane.net.connection import Handled, Handler, Peer, Reply
+from ariane.net.limits import Limits
 from ariane.protocol import fastjson, java_properties
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.command import Command
 from ariane.protocol.requests import fields
 from ariane.protocol.requests.brokers import ConfigVersion
+from ariane.store.message_store import MessageStore
 
 log = logging.getLogger("ariane.broker.settings")
 
 
 class SettingsParts(NamedTuple):
     """What these handlers need. `write` puts changed texts into the configuration file, None when the broker has none;
-    `take` puts a value in force; `registered` waits until the name servers know of the change; `start` gives work to the
-    broker, which does it even when the connection that asked for it is lost."""
+    `registered` waits until the name servers know of the change; `start` gives work to the broker, which does it even when
+    the connection that asked for it is lost."""
 
     settings: Settings
+    topics: Topics
+    groups: Groups
+    store: MessageStore
+    limits: Limits
+    now_ms: Callable[[], int]
     write: Callable[[Mapping[str, str]], Awaitable[None]] | None
-    take: Callable[[BrokerConfig], None]
     registered: Callable[[], Awaitable[None]]
     start: Callable[[Coroutine[Any, Any, Reply]], asyncio.Task[Reply]]
 
@@ -70,6 +79,18 @@ async def update_config(parts: SettingsParts, body: bytes, peer: Peer) -> Reply:
             remark = f"nothing was changed: the configuration file cannot be rewritten: {error}"
             return Reply(ResponseCode.SYSTEM_ERROR, remark=remark)
     log.warning("%s changed the settings: %s", peer.addr, " ".join(f"{key}={text}" for key, text in changes.items()))
-    parts.take(after)
+    take(parts, after)
     await parts.registered()
     return Reply(remark=remark)
+
+
+def take(parts: SettingsParts, after: BrokerConfig) -> None:
+    """Put settings in force: most parts read them at each use, the others are told here."""
+    before = parts.settings.now
+    parts.settings.take(after, parts.now_ms())
+    parts.store.config = store_config(after)
+    parts.groups.auto_create = after.auto_create_subscription_group
+    set_limits(parts.limits, after)
+    parts.topics.set_auto_create(after)
+    if before.broker_permission != after.broker_permission:
+        parts.topics.touch()
