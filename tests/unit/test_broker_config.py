@@ -47,12 +47,21 @@ def test_texts_read_back_to_the_same_settings() -> None:
         ("brokerRole", "SLAVE"),
         ("brokerName", "a/b"),
         ("brokerPermission", "9"),
+        ("serverConnectionsMax", "0"),
+        ("flushBehindMax", "0"),
+        ("msgTraceTopicName", "a/b"),
     ],
 )
 def test_a_value_that_cannot_be_used_is_named(key: str, value: str) -> None:
     with pytest.raises(ConfigError) as caught:
         configs.parse({"brokerName": "b", key: value})
     assert key in str(caught.value)
+
+
+def test_access_control_needs_to_know_where_its_accounts_are() -> None:
+    with pytest.raises(ConfigError, match="rocketmqHome"):
+        configs.parse({"brokerName": "b", "aclEnable": "true", "rocketmqHome": ""})
+    assert configs.parse({"brokerName": "b", "aclEnable": "true", "rocketmqHome": "/rocketmq"})[0].acl_enable
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:

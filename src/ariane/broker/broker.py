@@ -13,21 +13,26 @@ import asyncio
 import contextlib
 import functools
 import logging
-import os
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from ariane.broker import delay
+from ariane.broker.access import POLL_S, AccessControl
 from ariane.broker.arrivals import Arrivals
-from ariane.broker.config import BrokerConfig, checked
+from ariane.broker.config import BrokerConfig, checked, store_config
 from ariane.broker.delay import Deliveries
 from ariane.broker.flush import Flusher
-from ariane.broker.handlers import clients, offsets, pull, relay, reply, runtime, send, send_back
+from ariane.broker.handlers import acl, admin, clients, offsets, pull, relay, reply, runtime, send, send_back
+from ariane.broker.handlers import settings as setting_handlers
 from ariane.broker.handlers import stats as stats_handlers
 from ariane.broker.handlers import topics as topic_handlers
+from ariane.broker.protection import NEVER_HELD, WriteProtection, set_limits
 from ariane.broker.registration import Registration
+from ariane.broker.settings import Settings, write_file
 from ariane.broker.state import documents
+from ariane.broker.state.filter_servers import FilterServers
 from ariane.broker.state.filters import ConsumerFilters, FilterTable
 from ariane.broker.state.groups import Groups
 from ariane.broker.state.locks import QueueLocks
@@ -46,6 +51,7 @@ from ariane.model.topic import DLQ_PREFIX, RETRY_PREFIX, SCHEDULE_TOPIC
 from ariane.net.client import Connections
 from ariane.net.connection import Handler, Peer
 from ariane.net.interfaces import local_ip
+from ariane.net.limits import Limits
 from ariane.net.server import Server
 from ariane.net.tasks import Tasks
 from ariane.protocol import properties
@@ -56,7 +62,7 @@ from ariane.protocol.requests.clients import GroupRef
 from ariane.protocol.requests.routing import TopicTable
 from ariane.store.delayed import Due
 from ariane.store.files import Disk, SystemDisk
-from ariane.store.message_store import Draft, Placed, StoreConfig, open_store
+from ariane.store.message_store import Draft, Placed, open_store
 
 log = logging.getLogger("ariane.broker")
 
@@ -64,23 +70,39 @@ MEMBER_SCAN_S = 10.0
 LOCK_SCAN_S = 60.0
 FILTER_SAVE_S = 10.0
 DISPATCH_RETRY_S = 1.0
+PROTECTION_LOOK_S = 0.1
 HA_PORT_AFTER = 1  # the address told to slaves; nothing listens there in this version
 
 
 class Broker:
     """One broker. `addr` is where it serves, once started."""
 
-    def __init__(self, config: BrokerConfig, *, disk: Disk | None = None, clock: Clock = SYSTEM_CLOCK) -> None:
-        self.config = checked(config)
+    def __init__(
+        self,
+        config: BrokerConfig,
+        *,
+        config_file: str | None = None,
+        disk: Disk | None = None,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        """`config_file` is where `config` came from: settings that tools change are kept there."""
+        self._settings = Settings(checked(config), clock.now_ms())
+        self._config_file = config_file
         self.addr = ""
         self._disk = disk or SystemDisk()
         self._clock = clock
         self._tasks = Tasks("broker")
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="ariane-disk")
         self._parts = contextlib.AsyncExitStack()
+        self._access: AccessControl | None = None
         self._dispatch_due = False
         self._unsaved: set[str] = set()
         self._saved_delays = DelayOffsetTable()
+
+    @property
+    def config(self) -> BrokerConfig:
+        """The settings that are in force now."""
+        return self._settings.now
 
     async def __aenter__(self) -> Self:
         try:
@@ -108,7 +130,9 @@ class Broker:
             config.listen_port,
             on_lost=self._lost,
             idle_s=config.server_channel_max_idle_time_seconds,
+            limits=Limits(exempt=NEVER_HELD),
         )
+        set_limits(self._server.limits, self.config)
         await self._server.bind()
         parts.push_async_callback(self._server.__aexit__, None, None, None)
         ip = config.broker_ip1 or local_ip()
@@ -117,7 +141,7 @@ class Broker:
         store_host = host.pack(ip, self._server.port)
         positions = documents.load(self._disk, config.config_dir, documents.DELAYS, DelayOffsetTable).offset_table
         self._store = open_store(
-            _store_config(config),
+            store_config(config),
             self._disk,
             now_ms=self._clock.now_ms,
             store_host=store_host,
@@ -128,6 +152,11 @@ class Broker:
         parts.push_async_callback(self._save_tables)
         self._count()
         self._arrivals = Arrivals()
+        if config.acl_enable:
+            self._access = AccessControl(Path(config.rocketmq_home), self._thread, self._clock.now_ms)
+        self._protection = WriteProtection(
+            self._settings, lambda: self._store.commit_log_max - self._store.flushed, self._clock.monotonic
+        )
         self._flusher = Flusher(self._store, self._thread, self._dispatch_soon)
         self._deliveries = Deliveries(self._store, self._dispatch_soon, self._clock.now_ms, self._count_delivered)
 
@@ -135,9 +164,17 @@ class Broker:
         parts.push_async_callback(self._tasks.close)
         ha_addr = f"{config.broker_ip2 or ip}:{self._server.port + HA_PORT_AFTER}"
         self._registration = Registration(
-            config, self.addr, ha_addr, self._topics.table, peers, self._tasks, self._topics.set_order
+            self._settings,
+            self.addr,
+            ha_addr,
+            self._topics.table,
+            peers,
+            self._tasks,
+            self._topics.set_order,
+            lambda: self._filter_servers.addresses(self._monotonic_ms()),
         )
-        handlers.update(self._handlers(store_host))
+        served = self._protection.guarded(self._handlers(store_host))
+        handlers.update(self._access.guarded(served) if self._access else served)
         await self._server.__aenter__()
         self._start_tasks()
         await self._registration.start()
@@ -148,9 +185,10 @@ class Broker:
         """Which code is served by whom, and with which parts."""
         config, now_ms, store = self.config, self._clock.now_ms, self._store
         timeout_s = config.sync_flush_timeout / 1000
+        aside = functools.partial(asyncio.get_running_loop().run_in_executor, self._thread)
         durable = functools.partial(self._flusher.durable, timeout_s=timeout_s) if config.sync_flush else None
         sending = send.SendParts(
-            config,
+            self._settings,
             self._topics,
             self._groups,
             store,
@@ -182,7 +220,7 @@ class Broker:
             ),
             **pull.handlers(
                 pull.PullParts(
-                    config,
+                    self._settings,
                     self._topics,
                     self._groups,
                     self._members,
@@ -229,7 +267,7 @@ class Broker:
             ),
             **runtime.handlers(
                 runtime.RuntimeParts(
-                    config,
+                    self._settings,
                     store,
                     self._disk,
                     self._stats,
@@ -237,6 +275,33 @@ class Broker:
                     now_ms,
                     self._boot_ms,
                     self._delay_levels,
+                )
+            ),
+            **admin.handlers(
+                admin.WholeParts(
+                    self._settings,
+                    self._topics,
+                    self._members,
+                    self._offsets,
+                    store,
+                    self._filter_servers,
+                    lambda: DelayOffsetTable(store.delayed.level_positions()),
+                    now_ms,
+                    self._monotonic_ms,
+                )
+            ),
+            **acl.handlers(acl.AclParts(config, self.addr, self._access)),
+            **setting_handlers.handlers(
+                setting_handlers.SettingsParts(
+                    self._settings,
+                    self._topics,
+                    self._groups,
+                    store,
+                    self._server.limits,
+                    now_ms,
+                    functools.partial(aside, write_file, self._disk, self._config_file) if self._config_file else None,
+                    self._registration.settled,
+                    lambda work: self._tasks.start(work, "change the settings"),
                 )
             ),
         }
@@ -249,6 +314,9 @@ class Broker:
             every(config.flush_interval_commit_log / 1000, self._flusher.flush_once, "flush the commit log")
         every(config.flush_interval_consume_queue / 1000, self._flusher.flush_derived, "flush the consume queues")
         every(config.flush_consumer_offset_interval / 1000, self._save_tables, "save the consumer offsets")
+        if self._access:
+            every(POLL_S, self._access.poll, "read changed access control files")
+        every(PROTECTION_LOOK_S, self._protection.look, "see how much of the log waits for the disk")
         every(config.flush_delay_offset_interval / 1000, self._save_delay_offsets, "save the positions of delay levels")
         self._tasks.start(self._deliveries.run(), "deliver what is due")
         every(FILTER_SAVE_S, self._save_filters, "forget dead filters and save the others")
@@ -330,6 +398,7 @@ class Broker:
         self._filters = ConsumerFilters(load(documents.FILTERS, FilterTable), bloom, keep_ms=keep_ms, now_ms=now_ms)
         self._members.gone = self._filters.group_gone
         self._locks = QueueLocks()
+        self._filter_servers = FilterServers()
 
     def _topics_changed(self) -> None:
         self._save_soon(documents.TOPICS)
@@ -411,6 +480,7 @@ class Broker:
                 log.info("%s of group %s is not told of the change: %s", peer_id, group, error)
 
     def _lost(self, peer: Peer) -> None:
+        self._filter_servers.lost(peer.id)
         for group in self._members.lost(peer.id):
             self._members_changed(group)
 
@@ -425,21 +495,3 @@ class Broker:
 
     def _monotonic_ms(self) -> float:
         return self._clock.monotonic() * 1000
-
-
-def _store_config(config: BrokerConfig) -> StoreConfig:
-    memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return StoreConfig(
-        root=config.store_path_root_dir,
-        commit_log_size=config.mapped_file_size_commit_log,
-        consume_queue_size=config.mapped_file_size_consume_queue,
-        flush="sync" if config.sync_flush else "async",
-        check_crc_on_recover=config.check_crc_on_recover,
-        max_message_size=config.max_message_size,
-        delays_ms=config.delays_ms,
-        memory_bytes=memory_bytes * config.access_message_in_memory_max_ratio // 100,
-        transfer_bytes_in_memory=config.max_transfer_bytes_on_message_in_memory,
-        transfer_count_in_memory=config.max_transfer_count_on_message_in_memory,
-        transfer_bytes_on_disk=config.max_transfer_bytes_on_message_in_disk,
-        transfer_count_on_disk=config.max_transfer_count_on_message_in_disk,
-    )

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from ariane.broker import delay
 from ariane.broker.config import BrokerConfig
+from ariane.broker.settings import Settings
 from ariane.broker.state.groups import Groups
 from ariane.broker.state.topics import Topics
 from ariane.broker.stats.counters import BrokerStats
@@ -45,7 +46,7 @@ class SendParts(NamedTuple):
     are answered without waiting. `stored` is told after each put, to have it dispatched. `kept` gives a draft with these
     properties the place where it waits for its time, if it has to."""
 
-    config: BrokerConfig
+    settings: Settings
     topics: Topics
     groups: Groups
     store: MessageStore
@@ -55,6 +56,11 @@ class SendParts(NamedTuple):
     now_ms: Callable[[], int]
     kept: Callable[[Draft, dict[str, str]], Draft]
     stats: BrokerStats
+
+    @property
+    def config(self) -> BrokerConfig:
+        """What is in force now."""
+        return self.settings.now
 
 
 def handlers(parts: SendParts) -> dict[int, Handler]:
