@@ -14,6 +14,7 @@ import contextlib
 import functools
 import logging
 import os
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import Self
@@ -23,6 +24,8 @@ from ariane.broker.config import BrokerConfig, checked
 from ariane.broker.flush import Flusher
 from ariane.broker.handlers import clients, offsets, pull, send
 from ariane.broker.handlers import topics as topic_handlers
+from ariane.broker.handlers import transactions as transaction_handlers
+from ariane.broker.producers import Producers
 from ariane.broker.registration import Registration
 from ariane.broker.state import documents
 from ariane.broker.state.groups import Groups
@@ -30,6 +33,8 @@ from ariane.broker.state.locks import QueueLocks
 from ariane.broker.state.members import Members
 from ariane.broker.state.offsets import ConsumerOffsets
 from ariane.broker.state.topics import Topics
+from ariane.broker.transactions import Parts as TransactionParts
+from ariane.broker.transactions import Transactions
 from ariane.clock import SYSTEM_CLOCK, Clock
 from ariane.errors import ConnectionLost, StoreError
 from ariane.model import host
@@ -107,6 +112,8 @@ class Broker:
         parts.push_async_callback(self._save_tables)
         self._arrivals = Arrivals()
         self._flusher = Flusher(self._store, self._thread, self._dispatch_soon)
+        self._transactions = Transactions(self._transaction_parts(store_host))
+        parts.callback(self._transactions.close)
 
         peers = await parts.enter_async_context(Connections())
         parts.push_async_callback(self._tasks.close)
@@ -124,12 +131,19 @@ class Broker:
     def _handlers(self, store_host: bytes) -> dict[int, Handler]:
         """Which code is served by whom, and with which parts."""
         config, now_ms, store = self.config, self._clock.now_ms, self._store
-        timeout_s = config.sync_flush_timeout / 1000
-        durable = functools.partial(self._flusher.durable, timeout_s=timeout_s) if config.sync_flush else None
+        durable = self._durable()
         return {
             **send.handlers(
                 send.SendParts(
-                    config, self._topics, self._groups, store, store_host, durable, self._dispatch_soon, now_ms
+                    config,
+                    self._topics,
+                    self._groups,
+                    store,
+                    store_host,
+                    durable,
+                    self._dispatch_soon,
+                    now_ms,
+                    self._transactions,
                 )
             ),
             **pull.handlers(
@@ -147,6 +161,7 @@ class Broker:
                 )
             ),
             **offsets.handlers(self._offsets, store),
+            **transaction_handlers.handlers(self._transactions, durable),
             **clients.handlers(
                 clients.ClientParts(
                     self._topics, self._groups, self._members, self._locks, self._members_changed, self._monotonic_ms
@@ -159,6 +174,25 @@ class Broker:
             ),
         }
 
+    def _transaction_parts(self, store_host: bytes) -> TransactionParts:
+        return TransactionParts(
+            self.config,
+            self._topics,
+            self._offsets,
+            Producers(self._members, self._server),
+            self._store,
+            store_host,
+            self._durable(),
+            self._flusher.flush_once,
+            self._dispatch_soon,
+            self._clock.now_ms,
+        )
+
+    def _durable(self) -> Callable[[int], Awaitable[bool]] | None:
+        """Waits until the log is flushed up to an offset; None when nobody has to wait for that."""
+        timeout_s = self.config.sync_flush_timeout / 1000
+        return functools.partial(self._flusher.durable, timeout_s=timeout_s) if self.config.sync_flush else None
+
     def _start_tasks(self) -> None:
         config, every = self.config, self._tasks.every
         if config.sync_flush:
@@ -167,6 +201,8 @@ class Broker:
             every(config.flush_interval_commit_log / 1000, self._flusher.flush_once, "flush the commit log")
         every(config.flush_interval_consume_queue / 1000, self._flusher.flush_derived, "flush the consume queues")
         every(config.flush_consumer_offset_interval / 1000, self._save_tables, "save the consumer offsets")
+        self._tasks.start(self._transactions.rebuild(), "learn which transactions are open")
+        every(config.transaction_check_interval / 1000, self._transactions.check_round, "check open transactions")
         every(MEMBER_SCAN_S, self._drop_silent_members, "drop silent clients")
         every(LOCK_SCAN_S, self._forget_expired_locks, "forget expired queue locks")
         self._topics.changed = self._topics_changed

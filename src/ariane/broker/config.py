@@ -88,6 +88,16 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=_camel):
     flush_consumer_offset_interval: int = 5_000
     """ms between saves of consumerOffset.json."""
 
+    # transactions
+    reject_transaction_message: bool = False
+    """Refuse transactional messages."""
+    transaction_time_out: int = 6_000
+    """ms that a half message is left alone before its producer is asked, unless it names a time of its own."""
+    transaction_check_max: int = 15
+    """Times that a producer is asked about a half message before it is put aside in TRANS_CHECK_MAX_TIME_TOPIC."""
+    transaction_check_interval: int = 60_000
+    """ms between two rounds of asking."""
+
     # store
     store_path_root_dir: str = msgspec.field(default_factory=lambda: str(Path.home() / "store"))
     """Directory of everything that is kept."""
@@ -206,6 +216,13 @@ def checked(config: BrokerConfig) -> BrokerConfig:
         raise ConfigError("brokerRole", role, "replication is not served by this version; use ASYNC_MASTER, brokerId 0")
     if not 0 <= config.broker_permission <= 7:
         raise ConfigError("brokerPermission", config.broker_permission, "use 6 (read and write), 4, 2 or 0")
+    for key, number in (
+        ("transactionTimeOut", config.transaction_time_out),
+        ("transactionCheckMax", config.transaction_check_max),
+        ("transactionCheckInterval", config.transaction_check_interval),
+    ):
+        if number < 1:
+            raise ConfigError(key, number, "use at least 1")
     if config.mapped_file_size_commit_log < 4096:
         raise ConfigError("mappedFileSizeCommitLog", config.mapped_file_size_commit_log, "use at least 4096 bytes")
     return config

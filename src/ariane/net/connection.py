@@ -143,6 +143,11 @@ class Connection(asyncio.Protocol):
     def is_open(self) -> bool:
         return self._transport is not None and not self._transport.is_closing()
 
+    @property
+    def has_room(self) -> bool:
+        """Open, and the other side reads what it is sent."""
+        return self.is_open and self._may_write.is_set()
+
     def close(self) -> None:
         """Write what is due, then close."""
         if self._transport is not None:

@@ -21,6 +21,7 @@ class RequestCode(IntEnum):
     END_TRANSACTION = 37
     SEND_MESSAGE_V2 = 310
     SEND_BATCH_MESSAGE = 320
+    RESUME_CHECK_HALF_MESSAGE = 323
     SEND_REPLY_MESSAGE = 324
     SEND_REPLY_MESSAGE_V2 = 325
     LITE_PULL_MESSAGE = 361  # 5.x lite pull consumers; the same header and answer as PULL_MESSAGE

@@ -1,7 +1,8 @@
 """SEND_MESSAGE (10), SEND_MESSAGE_V2 (310), SEND_BATCH_MESSAGE (320). [SendMessageProcessor]
 
 Checks come in the order of reference remoting-protocol 4.1; every answer, also a refusal, tells region and trace switch.
-Delay levels, timers and transactions are not served by this version: such a message is refused with the reason, never
+A transactional message becomes a half message (broker.transactions).
+Delay levels and timers are not served by this version: such a message is refused with the reason, never
 delivered at once. Sizes are the store's to check.
 """
 
@@ -14,11 +15,13 @@ from typing import NamedTuple
 from ariane.broker.config import BrokerConfig
 from ariane.broker.state.groups import Groups
 from ariane.broker.state.topics import Topics
+from ariane.broker.transactions import Transactions
 from ariane.errors import FlushFailed, MessageRefused, ProtocolError, ReplyError, StoreError
 from ariane.model import ids
-from ariane.model.message import CLUSTER, DELAY, TAGS, TRAN_MSG, TRANSACTION_MASK, WAIT
+from ariane.model.message import CLUSTER, DELAY, PGROUP, TAGS, TRAN_MSG, TRANSACTION_MASK, WAIT
 from ariane.model.topic import (
     AUTO_CREATE_TOPIC,
+    HALF_TOPIC,
     PERM_WRITE,
     RETRY_PREFIX,
     SEND_FORBIDDEN,
@@ -51,6 +54,7 @@ class SendParts(NamedTuple):
     durable: Callable[[int], Awaitable[bool]] | None
     stored: Callable[[], None]
     now_ms: Callable[[], int]
+    transactions: Transactions
 
 
 def handlers(parts: SendParts) -> dict[int, Handler]:
@@ -75,7 +79,10 @@ def send(parts: SendParts, request: SendMessage, command: Command, peer: Peer) -
         if request.batch:
             placed = parts.store.put_batch(_batch(parts, request, topic, queue_id, outer, command.body, peer))
         else:
-            placed = [parts.store.put(_single(parts, request, topic, queue_id, outer, command.body, peer))]
+            draft = _single(parts, request, topic, queue_id, outer, command.body, peer)
+            placed = [parts.store.put(draft)]
+            if draft.topic == HALF_TOPIC:
+                parts.transactions.half_stored(placed[0].queue_offset)
     except ReplyError as error:
         return Reply(error.code, context, error.remark)
     except StoreError as error:
@@ -158,8 +165,40 @@ def _single(
         name, queue_id = _retry_target(parts, request, reconsume_times, queue_id)
         if name != topic.topic_name:
             outer.pop(DELAY, None)  # a dead letter is not delayed once more
+    if _is_half(outer, reconsume_times):
+        return _half(parts, request, topic, queue_id, outer, body, peer)
     _refuse_what_is_not_served(outer, request.sys_flag)
     return _draft(parts, request, name, topic, queue_id, outer, body, request.flag, reconsume_times, peer)
+
+
+def _is_half(own: dict[str, str], reconsume_times: int) -> bool:
+    """Clients before 4.6.1 leave TRAN_MSG on what they send to be retried; that is a message like others."""
+    return own.get(TRAN_MSG, "").lower() == "true" and not (reconsume_times > 0 and own.get(DELAY, "0") != "0")
+
+
+def _half(
+    parts: SendParts,
+    request: SendMessage,
+    topic: TopicConfig,
+    queue_id: int,
+    own: dict[str, str],
+    body: bytes,
+    peer: Peer,
+) -> Draft:
+    """The half message of a transaction; it goes to the broker's own topic."""
+    config = parts.config
+    if config.reject_transaction_message:
+        remark = f"the broker[{config.broker_ip1}] sending transaction message is forbidden: rejectTransactionMessage"
+        raise ReplyError(ResponseCode.NO_PERMISSION, remark)
+    if delays := (TIMER_PROPERTIES | {DELAY}) & own.keys():
+        raise ProtocolError(f"{', '.join(sorted(delays))}: a transactional message cannot be delayed")
+    own.setdefault(PGROUP, request.producer_group)
+    wait = properties.decode(request.properties or "").get(WAIT)
+    if wait is not None:
+        own[WAIT] = wait  # 4.9.4 keeps it in half messages only
+    reconsume_times = request.reconsume_times or 0
+    draft = _draft(parts, request, topic.topic_name, topic, queue_id, own, body, request.flag, reconsume_times, peer)
+    return parts.transactions.half(draft, own)
 
 
 def _batch(
@@ -234,8 +273,7 @@ def _refuse_what_is_not_served(own: dict[str, str], sys_flag: int) -> None:
     if NOT_SERVED.isdisjoint(own):
         return
     if own.get(TRAN_MSG, "").lower() == "true":
-        remark = "transactional messages are not served by this version of the broker"
-        raise ReplyError(ResponseCode.NO_PERMISSION, remark)
+        raise ProtocolError(f"{TRAN_MSG}: a batch cannot be transactional, send its messages one by one")
     if own.get(DELAY, "0") != "0":
         raise ProtocolError(f"{DELAY}={own[DELAY]}: delay levels are not served by this version of the broker")
     for name in TIMER_PROPERTIES & own.keys():
