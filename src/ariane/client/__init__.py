@@ -1,4 +1,4 @@
-"""Asyncio clients: `Producer` sends, `PushConsumer` gives what arrives to a listener.
+"""Asyncio clients: `Producer` sends, `TransactionProducer` in transactions, `PushConsumer` gives what arrives to a listener.
 
     async with Producer("shop", "127.0.0.1:9876") as producer:
         await producer.send(Message(topic="orders", body=b"created", keys=["ORDER-17"]))
@@ -13,16 +13,19 @@ heartbeats), its own or one that it shares.
 """
 
 from ariane.client.config import ClientSettings, ConsumerSettings, ProducerSettings, TraceSettings
+from ariane.client.hooks import LocalState
 from ariane.client.instance import Instance
 from ariane.client.listening import ReconsumeLater
 from ariane.client.producer import Producer
 from ariane.client.push_consumer import PushConsumer
 from ariane.client.sending import SendResult, SendStatus
+from ariane.client.transactions import TransactionProducer, TransactionResult
 
 __all__ = [
     "ClientSettings",
     "ConsumerSettings",
     "Instance",
+    "LocalState",
     "Producer",
     "ProducerSettings",
     "PushConsumer",
@@ -30,4 +33,6 @@ __all__ = [
     "SendResult",
     "SendStatus",
     "TraceSettings",
+    "TransactionProducer",
+    "TransactionResult",
 ]

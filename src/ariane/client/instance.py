@@ -25,17 +25,20 @@ from ariane.client.routes import Routes
 from ariane.clock import SYSTEM_CLOCK, Clock
 from ariane.errors import ArianeError, ClientClosed, ConfigError
 from ariane.model.ids import unique_ids
+from ariane.model.message import PGROUP
 from ariane.net.client import Connections
 from ariane.net.connection import Peer, Reply
 from ariane.net.interfaces import local_ip
 from ariane.net.tasks import Tasks
-from ariane.protocol import fastjson
+from ariane.protocol import fastjson, record
 from ariane.protocol.codes import RequestCode
 from ariane.protocol.command import Command
 from ariane.protocol.requests import typed
 from ariane.protocol.requests.clients import ConsumerData, GroupRef, HeartbeatData, ProducerData, UnregisterClient
 
 log = logging.getLogger("ariane.client")
+
+AnswerCheck = Callable[[Command, Peer], None]
 
 _numbers = itertools.count(1)
 
@@ -70,13 +73,19 @@ class Instance:
         self._name_servers = name_servers(namesrv)
         self._producers: set[str] = set()
         self._consumers: dict[str, Part] = {}
+        self._checks: dict[str, AnswerCheck] = {}
         self._tasks = Tasks("client")
         self._known: set[str] = set()
         self._peers: Connections | None = None
         self._routes: Routes | None = None
 
     async def __aenter__(self) -> Self:
-        self._peers = Connections({RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: self._members_changed})
+        self._peers = Connections(
+            {
+                RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: self._members_changed,
+                RequestCode.CHECK_TRANSACTION_STATE: self._check_transaction,
+            }
+        )
         self._routes = Routes(
             self._peers, self._name_servers, timeout_ms=self.settings.request_timeout_ms, chance=self.chance
         )
@@ -110,6 +119,13 @@ class Instance:
         if group in self._producers:
             raise ConfigError("group", group, "this instance has a producer of the group already: share that one")
         self._producers.add(group)
+
+    def answer_checks(self, group: str, answer: AnswerCheck | None) -> None:
+        """Give `answer` what brokers ask about transactions of `group`; None: nobody answers any longer."""
+        if answer is not None:
+            self._checks[group] = answer
+        else:
+            self._checks.pop(group, None)
 
     def join_consumer(self, group: str, part: Part) -> None:
         if group in self._consumers:
@@ -170,6 +186,16 @@ class Instance:
                 log.warning("%s: %s", code.name, error)
 
         await asyncio.gather(*map(tell, targets))
+
+    def _check_transaction(self, command: Command, peer: Peer) -> Reply | None:
+        """CHECK_TRANSACTION_STATE: the half message in the body names the group; nothing is answered here."""
+        group = record.decode(command.body).property_map().get(PGROUP, "")
+        answer = self._checks.get(group)
+        if answer is None:
+            log.info("%s asks about a transaction of group %s, which is not here", peer.addr, group)
+        else:
+            answer(command, peer)
+        return None
 
     def _members_changed(self, command: Command, peer: Peer) -> Reply | None:
         part = self._consumers.get(typed(command, GroupRef).consumer_group)

@@ -133,11 +133,14 @@ class Connection(asyncio.Protocol):
             self._arm(deadline)
         return answer
 
-    def one_way(self, code: int, fields: Mapping[str, str] | None = None, body: bytes = b"") -> None:
+    def one_way(
+        self, code: int, fields: Mapping[str, str] | None = None, body: bytes = b"", *, remark: str | None = None
+    ) -> None:
         """A request that gets no answer. ConnectionLost when the connection is already closed."""
         if self._transport is None:
             raise ConnectionLost(self.peer.addr, "is closed")
-        self._write(commands.encode(code, opaque=self._session.next_opaque(), flag=ONE_WAY, fields=fields, body=body))
+        opaque = self._session.next_opaque()
+        self._write(commands.encode(code, opaque=opaque, flag=ONE_WAY, fields=fields, remark=remark, body=body))
 
     @property
     def is_open(self) -> bool:
