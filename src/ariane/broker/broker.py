@@ -20,6 +20,7 @@ from types import TracebackType
 from typing import Self
 
 from ariane.broker.arrivals import Arrivals
+from ariane.broker.check_back import CheckBack
 from ariane.broker.config import BrokerConfig, checked
 from ariane.broker.flush import Flusher
 from ariane.broker.handlers import clients, offsets, pull, send
@@ -33,7 +34,6 @@ from ariane.broker.state.locks import QueueLocks
 from ariane.broker.state.members import Members
 from ariane.broker.state.offsets import ConsumerOffsets
 from ariane.broker.state.topics import Topics
-from ariane.broker.transactions import Parts as TransactionParts
 from ariane.broker.transactions import Transactions
 from ariane.clock import SYSTEM_CLOCK, Clock
 from ariane.errors import ConnectionLost, StoreError
@@ -112,7 +112,15 @@ class Broker:
         parts.push_async_callback(self._save_tables)
         self._arrivals = Arrivals()
         self._flusher = Flusher(self._store, self._thread, self._dispatch_soon)
-        self._transactions = Transactions(self._transaction_parts(store_host))
+        self._transactions = Transactions(
+            self._store,
+            self._topics,
+            self._offsets,
+            store_host,
+            flush=self._flusher.flush_once,
+            stored=self._dispatch_soon,
+            now_ms=self._clock.now_ms,
+        )
         parts.callback(self._transactions.close)
 
         peers = await parts.enter_async_context(Connections())
@@ -174,24 +182,23 @@ class Broker:
             ),
         }
 
-    def _transaction_parts(self, store_host: bytes) -> TransactionParts:
-        return TransactionParts(
-            self.config,
-            self._topics,
-            self._offsets,
-            Producers(self._members, self._server),
-            self._store,
-            store_host,
-            self._durable(),
-            self._flusher.flush_once,
-            self._dispatch_soon,
-            self._clock.now_ms,
-        )
-
     def _durable(self) -> Callable[[int], Awaitable[bool]] | None:
         """Waits until the log is flushed up to an offset; None when nobody has to wait for that."""
         timeout_s = self.config.sync_flush_timeout / 1000
         return functools.partial(self._flusher.durable, timeout_s=timeout_s) if self.config.sync_flush else None
+
+    def _start_transactions(self) -> None:
+        config = self.config
+        check_back = CheckBack(
+            self._transactions,
+            Producers(self._members, self._server),
+            time_out_ms=config.transaction_time_out,
+            checks_max=config.transaction_check_max,
+            durable=self._durable(),
+            now_ms=self._clock.now_ms,
+        )
+        self._tasks.start(self._transactions.rebuild(), "learn which transactions are open")
+        self._tasks.every(config.transaction_check_interval / 1000, check_back.round, "check open transactions")
 
     def _start_tasks(self) -> None:
         config, every = self.config, self._tasks.every
@@ -201,8 +208,7 @@ class Broker:
             every(config.flush_interval_commit_log / 1000, self._flusher.flush_once, "flush the commit log")
         every(config.flush_interval_consume_queue / 1000, self._flusher.flush_derived, "flush the consume queues")
         every(config.flush_consumer_offset_interval / 1000, self._save_tables, "save the consumer offsets")
-        self._tasks.start(self._transactions.rebuild(), "learn which transactions are open")
-        every(config.transaction_check_interval / 1000, self._transactions.check_round, "check open transactions")
+        self._start_transactions()
         every(MEMBER_SCAN_S, self._drop_silent_members, "drop silent clients")
         every(LOCK_SCAN_S, self._forget_expired_locks, "forget expired queue locks")
         self._topics.changed = self._topics_changed
