@@ -213,8 +213,10 @@ class Transactions:
                 continue
             committed = self._record(found.offset)
             half = self._record(committed.prepared_offset) if committed is not None else None
-            if half is None or half.topic != HALF_TOPIC:
+            if committed is None or half is None or half.topic != HALF_TOPIC:
                 continue
+            if committed.property_map() != half.property_map():
+                continue  # torn within its properties, which no checksum covers: it has to be committed once more
             root = half_messages.root_of(half.property_map(), half.queue_offset)
             newest = self.halves.newest(root)
             if newest is not None:
