@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from ariane.admin import transactions as admin
 from ariane.broker.broker import Broker
 from ariane.broker.config import BrokerConfig
 from ariane.client import (
@@ -22,7 +23,7 @@ from ariane.client import (
     TransactionProducer,
 )
 from ariane.client.hooks import Ending
-from ariane.errors import MessageRefused, ReplyError
+from ariane.errors import MessageRefused, ReplyError, RouteNotFound
 from ariane.model import ids
 from ariane.model.message import Message, ReceivedMessage
 from ariane.model.topic import CHECK_MAX_TIME_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, TRANSACTION_GROUP
@@ -462,5 +463,75 @@ def test_messages_that_cannot_be_sent_in_a_transaction_are_refused_by_the_client
             with pytest.raises(ReplyError, match="is forbidden"):
                 await producer.send_in_transaction(text(b"x"), always(LocalState.COMMIT))
             assert (await producer.send(text(b"plain"))).status is SendStatus.SEND_OK
+
+    run(work())
+
+
+# --- what operators see ---
+
+
+def test_operators_see_open_halves_and_those_put_aside(tmp_path: Path) -> None:
+    async def work() -> None:
+        settings = {"transaction_time_out": 100, "transaction_check_interval": 100, "transaction_check_max": 2}
+        states: dict[str, LocalState] = {}
+        async with (
+            cluster(tmp_path, **settings) as servers,
+            TransactionProducer(
+                "P", servers.namesrv, check=lambda message: states.get(message.message_id, LocalState.UNKNOWN)
+            ) as producer,
+            Connections() as peers,
+        ):
+            unknown = always(LocalState.UNKNOWN)
+            waits = await producer.send_in_transaction(text(b"waits"), unknown, immunity_s=3600)
+            lost = await producer.send_in_transaction(text(b"lost"), unknown)
+            await producer.send_in_transaction(text(b"done"), always(LocalState.COMMIT))
+            aside: list[admin.HalfMessage] = []
+            async with asyncio.timeout(PATIENCE_S):
+                while not aside:
+                    await asyncio.sleep(0.05)
+                    (broker,) = await admin.put_aside(peers, servers.namesrv)
+                    aside = broker.halves
+            (broker,) = await admin.open_halves(peers, servers.namesrv)
+            assert (broker.broker, broker.addr, broker.total) == ("broker-a", servers.broker, 1)
+            (half,) = broker.halves
+            assert (half.topic, half.group, half.unique_key, half.keys) == ("T", "P", waits.sent.message_id, "waits")
+            assert (half.checks, half.immunity_s, half.body_size) == (0, "3600", 5)
+            assert half.first_stored_ms == half.stored_ms
+            assert half.offset_message_id == waits.sent.offset_message_id
+            assert [(one.unique_key, one.checks) for one in aside] == [(lost.sent.message_id, 2)]
+
+            states[lost.sent.message_id] = LocalState.COMMIT
+            await admin.resume(peers, servers.broker, aside[0].offset_message_id)
+            inbox = Inbox()
+            async with PushConsumer("C", servers.namesrv, {"T": "*"}, inbox, start="first", settings=FAST):
+                await until(lambda: len(inbox.messages) >= 2)
+            assert inbox.bodies == [b"done", b"lost"]
+
+            for number in range(5):
+                await producer.send_in_transaction(text(b"%d" % number), unknown, immunity_s=3600)
+            (broker,) = await admin.open_halves(peers, servers.namesrv, cluster="DefaultCluster", most=3)
+            assert (broker.total, [half.keys for half in broker.halves]) == (6, ["waits", "0", "1"])
+            with pytest.raises(RouteNotFound):
+                await admin.open_halves(peers, servers.namesrv, cluster="Other")
+
+    run(work())
+
+
+def test_the_age_of_a_half_that_was_asked_about_is_that_of_its_first_copy(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with (
+            cluster(tmp_path, **EAGER, transaction_check_max=1000) as servers,
+            TransactionProducer("P", servers.namesrv, check=always(LocalState.UNKNOWN)) as producer,
+            Connections() as peers,
+        ):
+            await producer.send_in_transaction(text(b"x"), always(LocalState.UNKNOWN))
+            (broker,) = await admin.open_halves(peers, servers.namesrv)
+            first_ms = broker.halves[0].stored_ms
+            async with asyncio.timeout(PATIENCE_S):
+                while broker.halves[0].checks < 3:
+                    await asyncio.sleep(0.05)
+                    (broker,) = await admin.open_halves(peers, servers.namesrv)
+            (half,) = broker.halves
+            assert (half.first_stored_ms, half.stored_ms > first_ms, broker.total) == (first_ms, True, 1)
 
     run(work())

@@ -139,6 +139,11 @@ def ended_by(data: bytes | None) -> list[int]:
     except ProtocolError as error:
         log.error("an op message cannot be read: %s", error)
         return []
+    return ended_by_record(found)
+
+
+def ended_by_record(found: Record) -> list[int]:
+    """The same of a decoded one."""
     if found.property_map().get(TAGS) != END_TAG:
         log.error("the op message %d has no tag %s and ends nothing", found.queue_offset, END_TAG)
         return []

@@ -215,6 +215,16 @@ class CheckTransactionState(msgspec.Struct, frozen=True, rename="camel"):
     offset_msg_id: str | None = None
 
 
+class QueryConsumeQueue(msgspec.Struct, frozen=True, rename="camel"):
+    """QUERY_CONSUME_QUEUE (321): entries of a queue from `index` on."""
+
+    topic: str
+    queue_id: Int32
+    index: Int64
+    count: Int32
+    consumer_group: str | None = None
+
+
 class ResumeCheckHalfMessage(msgspec.Struct, frozen=True, rename="camel"):
     """RESUME_CHECK_HALF_MESSAGE (323): an offset id."""
 
