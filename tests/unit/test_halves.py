@@ -119,10 +119,12 @@ def test_halves_that_rest_are_not_gone_over_before_their_time() -> None:
     halves = Halves()
     for offset in range(2 * PIECE):
         halves.stored(offset)
-    halves.rest(0, 100)
+    halves.rest(0, 100, 2 * PIECE)
     assert [piece[0] for piece in halves.pieces(2 * PIECE, 99)] == [PIECE]
     assert [piece[0] for piece in halves.pieces(2 * PIECE, 100)] == [0, PIECE]
-    halves.rest(PIECE, 100)
+    halves.rest(PIECE, 100, 2 * PIECE - 1)
+    assert [piece[0] for piece in halves.pieces(2 * PIECE, 100)] == [0, PIECE]
+    halves.rest(PIECE, 100, 2 * PIECE)
     halves.stored(2 * PIECE - 1)
     assert [piece[0] for piece in halves.pieces(2 * PIECE, 0)] == [0, PIECE]
 

@@ -23,7 +23,15 @@ from ariane.broker.state.halves import HalfState, Verdict, due_ms, verdict
 from ariane.broker.transactions import READ_AT_ONCE, Transactions
 from ariane.errors import MessageRefused, ProtocolError, ReplyError, StoreError
 from ariane.model import ids
-from ariane.model.message import CHECK_IMMUNITY_TIME, CHECK_TIMES, PGROUP, PREPARED_QUEUE_OFFSET, UNIQ_KEY
+from ariane.model.message import (
+    CHECK_IMMUNITY_TIME,
+    CHECK_TIMES,
+    PGROUP,
+    PREPARED_QUEUE_OFFSET,
+    REAL_QID,
+    REAL_TOPIC,
+    UNIQ_KEY,
+)
 from ariane.model.topic import CHECK_MAX_TIME_TOPIC, HALF_TOPIC
 from ariane.protocol import record
 from ariane.protocol.record import Record
@@ -77,12 +85,13 @@ class CheckBack:
         await self._transactions.ready()
         now_ms = self._now_ms()
         self._done.clear()
-        for offsets in self._halves.pieces(self._store.max_offset(HALF_TOPIC, 0), now_ms):
+        stop = self._store.max_offset(HALF_TOPIC, 0)
+        for offsets in self._halves.pieces(stop, now_ms):
             due: list[int] = []
             for at in range(0, len(offsets), READ_AT_ONCE):
                 due += await self._few(offsets[at : at + READ_AT_ONCE], now_ms)
             if len(due) == len(offsets):
-                self._halves.rest(offsets[0], min(due))
+                self._halves.rest(offsets[0], min(due), stop)
         for remembered in (self._unreadable, self._asked_in_place):
             for offset in [one for one in remembered if not self._halves.is_open(one)]:
                 del remembered[offset]
@@ -124,11 +133,11 @@ class CheckBack:
         """Put one half aside, or count and ask; when it is due, if it is too young."""
         try:
             half = record.decode(data or b"")
-            half_messages.question_body(half)  # all of it can be read
+            table = half.property_map()
+            _ = table[REAL_TOPIC], int(table[REAL_QID])
         except (ProtocolError, KeyError, ValueError) as error:
             self._could_not_read(offset, error)
             return None
-        table = half.property_map()
         root = half_messages.root_of(table, offset)
         checks = max(half_messages.number(table.get(CHECK_TIMES)), self._asked_in_place.get(offset, 0))
         first_ms = half.store_ms if root == offset or checks else self._stored_ms(root)
@@ -159,7 +168,7 @@ class CheckBack:
             self._done["nobody online"] += 1
         else:
             self._done["asked"] += 1
-            questions.append(_question(peer_id, half))
+            questions.append(_question(peer_id, half, table.get(UNIQ_KEY)))
         return None
 
     def _put_aside(self, half: Record, table: dict[str, str], root: int) -> None:
@@ -194,8 +203,7 @@ class CheckBack:
         return 0 if stored_ms is None else stored_ms  # gone: older than anything that is immune
 
 
-def _question(peer_id: int, half: Record) -> _Question:
-    unique = half.property_map().get(UNIQ_KEY)
+def _question(peer_id: int, half: Record, unique: str | None) -> _Question:
     offset_id = ids.offset_message_id(half.store_host, half.offset)
     header = CheckTransactionState(half.queue_offset, half.offset, unique, unique, offset_id)
     return _Question(peer_id, header, half_messages.question_body(half))

@@ -199,7 +199,7 @@ class Transactions:
             rebuild.half(offset, half_messages.root_of_record(data, offset))
             await _breathe(number)
         for offset in rebuild.unmarked:
-            self.end_with(offset, offset, [])
+            self._end_again(offset, offset)
         await self._end_what_was_committed()
 
     async def _end_what_was_committed(self) -> None:
@@ -221,7 +221,15 @@ class Transactions:
             newest = self.halves.newest(root)
             if newest is not None:
                 log.warning("half message %d was committed before the crash (log offset %d)", root, found.offset)
-                self.end_with(root, newest, [])
+                self._end_again(root, newest)
+
+    def _end_again(self, root: int, newest: int) -> None:
+        """Write the op message that a half lacks. Without room for it the half is ended for this process only."""
+        try:
+            self.end_with(root, newest, [])
+        except StoreError as error:
+            self.halves.ended(root)
+            log.error("the op message of half message %d is not written: %s", root, error)
 
     async def save_progress(self) -> None:
         """Let the consumer offsets say from where on the queues matter, once all that this rests on is flushed."""

@@ -122,10 +122,12 @@ class Instance:
 
     def answer_checks(self, group: str, answer: AnswerCheck | None) -> None:
         """Give `answer` what brokers ask about transactions of `group`; None: nobody answers any longer."""
-        if answer is not None:
-            self._checks[group] = answer
-        else:
+        if answer is None:
             self._checks.pop(group, None)
+            return
+        if group in self._checks:
+            raise ConfigError("group", group, "this instance has a producer of the group already: share that one")
+        self._checks[group] = answer
 
     def join_consumer(self, group: str, part: Part) -> None:
         if group in self._consumers:

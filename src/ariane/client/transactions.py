@@ -129,6 +129,11 @@ class TransactionProducer(Producer):
 
     async def _end_first(self, message: Message, sent: SendResult, state: LocalState, error: Exception | None) -> None:
         addr = self._instance.routes.master(sent.queue.broker)
+        if addr is None:
+            log.warning(
+                "the end of transaction %s is not told: %s has no master now", sent.message_id, sent.queue.broker
+            )
+            return
         end = EndTransaction(
             producer_group=self.group,
             tran_state_table_offset=sent.queue_offset,
@@ -138,7 +143,7 @@ class TransactionProducer(Producer):
             transaction_id=sent.transaction_id,
         )
         about = (message.topic, message.tags, " ".join(message.keys), sent.region)
-        await self._end(addr or sent.queue.broker, end, about, state, error)
+        await self._end(addr, end, about, state, error)
 
     async def _end(
         self,

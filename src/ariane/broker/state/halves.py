@@ -134,9 +134,11 @@ class Halves:
                     yield offsets
             number += 1
 
-    def rest(self, offset: int, until_ms: int) -> None:
-        """Nothing of the piece around `offset` is due before `until_ms`."""
-        self._rests[offset // PIECE] = until_ms
+    def rest(self, offset: int, until_ms: int, stop: int) -> None:
+        """Nothing below `stop` of the piece around `offset` is due before `until_ms`. What lies behind that was not looked
+        at, so such a piece does not rest."""
+        if (offset // PIECE + 1) * PIECE <= stop:
+            self._rests[offset // PIECE] = until_ms
 
 
 class Rebuild:

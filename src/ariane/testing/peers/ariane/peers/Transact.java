@@ -33,7 +33,7 @@ public final class Transact {
             @Override
             public LocalTransactionState checkLocalTransaction(MessageExt message) {
                 LocalTransactionState state = state(check, Integer.parseInt(message.getKeys().split("-")[1]));
-                System.out.println(Json.of(message).put("event", "check").put("state", state.name())
+                System.out.println(Json.of(message).put("msgId", message.getTransactionId()).put("event", "check").put("state", state.name())
                     .put("checks", message.getProperty("TRANSACTION_CHECK_TIMES")));
                 return state;
             }

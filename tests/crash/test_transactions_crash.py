@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ariane.broker import check_back
 from ariane.broker.check_back import CheckBack
 from ariane.broker.config import BrokerConfig
 from ariane.broker.producers import BUSY
@@ -72,6 +73,7 @@ class Broker:
 
     def __init__(self, disk: FakeDisk, saved: ConsumerOffsetTable | None = None, config: StoreConfig = CONFIG) -> None:
         self.disk, self.clock, self.producers = disk, Clock(), Asked()
+        self.meanwhile: Callable[[], object] = lambda: None
         self.store: MessageStore = open_store(config, disk, now_ms=self.clock, store_host=HOST)
         self.offsets = ConsumerOffsets(saved)
         topics = Topics(TopicTable(), BrokerConfig(broker_name="a"), self.clock)
@@ -89,6 +91,7 @@ class Broker:
         )
 
     async def _sleep(self, seconds: float) -> None:
+        self.meanwhile()
         await asyncio.sleep(0)
 
     async def _flush(self) -> None:
@@ -355,6 +358,39 @@ def test_a_half_with_no_room_for_its_count_is_asked_about_in_its_place() -> None
         assert await broker.round() == []
         assert sorted(broker.names(CHECK_MAX_TIME_TOPIC)) == ["U1", "U2"]
         assert broker.end(half, COMMIT) is None
+
+    play(work)
+
+
+def test_a_half_that_comes_during_a_round_does_not_rest_with_its_neighbours() -> None:
+    async def work() -> None:
+        broker = await Broker(FakeDisk()).ready()
+        broker.half("immune", CHECK_IMMUNITY_TIME_IN_SECONDS="100000")
+        broker.meanwhile = lambda: broker.names(HALF_TOPIC) == ["immune"] and broker.half("new")
+        assert await broker.round() == []
+        assert await broker.round() == ["new"]
+
+    play(work)
+
+
+def test_an_immune_half_far_behind_is_copied_to_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work() -> None:
+        monkeypatch.setattr(check_back, "HELD_BACK_MAX", 3)
+        broker = await Broker(FakeDisk()).ready()
+        half = broker.half("immune", CHECK_IMMUNITY_TIME_IN_SECONDS="20")
+        for number in range(4):
+            broker.end(broker.half(f"U{number}"), ROLLBACK)
+        assert await broker.round() == []
+        assert broker.names(HALF_TOPIC)[5:] == ["immune"]
+        assert broker.transactions.halves.progress() == (5, 4)
+        assert await broker.round(17_000) == []  # its age is still that of its first copy
+        saved, now_ms = broker.stop(), broker.clock.now_ms
+        broker = Broker(broker.disk, saved)
+        broker.clock.now_ms = now_ms
+        await broker.ready()
+        assert await broker.round(2000) == ["immune"]
+        assert broker.end(half, COMMIT) is not None
+        assert broker.names("T") == ["immune"]
 
     play(work)
 
