@@ -395,6 +395,37 @@ def test_an_immune_half_far_behind_is_copied_to_the_end(monkeypatch: pytest.Monk
     play(work)
 
 
+def test_a_half_that_rests_is_copied_to_the_end_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work() -> None:
+        monkeypatch.setattr(check_back, "HELD_BACK_MAX", 600)
+        broker = await Broker(FakeDisk()).ready()
+        broker.half("immune", CHECK_IMMUNITY_TIME_IN_SECONDS="100000")
+        for stored in (550, 100):
+            for number in range(stored):
+                broker.end(broker.half(f"U{number}"), ROLLBACK)
+            assert await broker.round() == []
+        assert broker.store.max_offset(HALF_TOPIC, 0) == 652
+        assert broker.transactions.halves.progress() == (651, 650)
+
+    play(work)
+
+
+def test_a_half_that_is_ended_while_its_copy_is_flushed_is_not_asked_about() -> None:
+    async def work() -> None:
+        broker = await Broker(FakeDisk()).ready()
+        half = broker.half("U1")
+
+        async def durable(offset: int) -> bool:
+            assert broker.end(half, COMMIT) is not None
+            return True
+
+        broker.checks._durable = durable
+        assert await broker.round() == []
+        assert broker.names("T") == ["U1"]
+
+    play(work)
+
+
 def test_a_producer_that_does_not_read_is_not_asked_and_nothing_is_counted() -> None:
     async def work() -> None:
         broker = await Broker(FakeDisk()).ready()

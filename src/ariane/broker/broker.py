@@ -169,7 +169,7 @@ class Broker:
                 )
             ),
             **offsets.handlers(self._offsets, store),
-            **transaction_handlers.handlers(self._transactions, durable),
+            **transaction_handlers.handlers(self._transactions, durable, is_slave=config.broker_role == "SLAVE"),
             **clients.handlers(
                 clients.ClientParts(
                     self._topics, self._groups, self._members, self._locks, self._members_changed, self._monotonic_ms
@@ -189,6 +189,8 @@ class Broker:
 
     def _start_transactions(self) -> None:
         config = self.config
+        if config.broker_role == "SLAVE":
+            return
         check_back = CheckBack(
             self._transactions,
             Producers(self._members, self._server),

@@ -86,10 +86,10 @@ class CheckBack:
         now_ms = self._now_ms()
         self._done.clear()
         stop = self._store.max_offset(HALF_TOPIC, 0)
-        for offsets in self._halves.pieces(stop, now_ms):
+        for offsets in self._halves.pieces(stop, now_ms, stop - HELD_BACK_MAX):
             due: list[int] = []
             for at in range(0, len(offsets), READ_AT_ONCE):
-                due += await self._few(offsets[at : at + READ_AT_ONCE], now_ms)
+                due += await self._few(offsets[at : at + READ_AT_ONCE], now_ms, stop)
             if len(due) == len(offsets):
                 self._halves.rest(offsets[0], min(due), stop)
         for remembered in (self._unreadable, self._asked_in_place):
@@ -99,7 +99,7 @@ class CheckBack:
             log.info("%d half messages are open; of this round: %s", self._halves.count, dict(self._done))
         await self._transactions.save_progress()
 
-    async def _few(self, offsets: list[int], now_ms: int) -> list[int]:
+    async def _few(self, offsets: list[int], now_ms: int, stop: int) -> list[int]:
         """Check these; when those are due that are too young."""
         due: list[int] = []
         for _ in range(3):
@@ -109,8 +109,8 @@ class CheckBack:
                 if not self._halves.is_open(offset):
                     continue
                 try:
-                    until_ms = self._one(offset, data, now_ms, questions, busy)
-                except (StoreError, ReplyError) as error:  # of this one; the next may fare better
+                    until_ms = self._one(offset, data, now_ms, stop, questions, busy)
+                except (StoreError, MessageRefused, ReplyError) as error:  # of this one; the next may fare better
                     self._done["failed"] += 1
                     if self._done["failed"] <= SAID_MAX:
                         log.error("half message %d stays as it is until the next round: %s", offset, error)
@@ -120,7 +120,8 @@ class CheckBack:
             if questions and self._durable is not None:
                 await self._durable(self._store.commit_log_max)
             for question in questions:
-                self._producers.ask(*question)
+                if self._halves.is_open(question.header.tran_state_table_offset):  # it may have been ended meanwhile
+                    self._producers.ask(*question)
             await self._sleep(PATIENCE_S if busy else 0)
             if not busy:
                 break
@@ -128,7 +129,7 @@ class CheckBack:
         return due
 
     def _one(
-        self, offset: int, data: bytes | None, now_ms: int, questions: list[_Question], busy: list[int]
+        self, offset: int, data: bytes | None, now_ms: int, stop: int, questions: list[_Question], busy: list[int]
     ) -> int | None:
         """Put one half aside, or count and ask; when it is due, if it is too young."""
         try:
@@ -144,7 +145,7 @@ class CheckBack:
         state = HalfState(first_ms, checks, table.get(CHECK_IMMUNITY_TIME))
         what = verdict(state, now_ms, self._time_out_ms, self._checks_max)
         if what is Verdict.WAIT:
-            if offset < self._store.max_offset(HALF_TOPIC, 0) - HELD_BACK_MAX:
+            if offset < stop - HELD_BACK_MAX:
                 self._transactions.put_copy(half, {**table, PREPARED_QUEUE_OFFSET: str(root)}, root)
             return due_ms(state, self._time_out_ms)
         if what is Verdict.PUT_ASIDE:

@@ -19,13 +19,18 @@ log = logging.getLogger("ariane.broker.transactions")
 Durable = Callable[[int], Awaitable[bool]]
 
 
-def handlers(transactions: Transactions, durable: Durable | None) -> dict[int, Handler]:
+def handlers(transactions: Transactions, durable: Durable | None, *, is_slave: bool) -> dict[int, Handler]:
     """`durable` waits until the log is flushed up to an offset; None when answers do not wait for that."""
 
+    no = Reply(ResponseCode.SLAVE_NOT_AVAILABLE, remark="transactions are the master's, and this broker is a slave")
+
     def end(command: Command, peer: Peer) -> Handled:
-        return end_transaction(transactions, durable, typed(command, EndTransaction), command, peer)
+        request = typed(command, EndTransaction)
+        return no if is_slave else end_transaction(transactions, durable, request, command, peer)
 
     def resume(command: Command, peer: Peer) -> Handled:
+        if is_slave:
+            return no
         return _resume(transactions, typed(command, ResumeCheckHalfMessage))
 
     return {RequestCode.END_TRANSACTION: end, RequestCode.RESUME_CHECK_HALF_MESSAGE: resume}

@@ -121,12 +121,12 @@ class Halves:
 
     # --- going over them ---
 
-    def pieces(self, stop: int, now_ms: int) -> Iterator[list[int]]:
-        """The open halves below `stop` in order, some hundred at a time, without those that rest. Halves may be stored and
-        ended meanwhile."""
+    def pieces(self, stop: int, now_ms: int, wake_below: int = 0) -> Iterator[list[int]]:
+        """The open halves below `stop` in order, some hundred at a time, without those that rest (but for what lies below
+        `wake_below`). Halves may be stored and ended meanwhile."""
         number = self._low // PIECE
         while number * PIECE < stop:
-            if self._rests.get(number, now_ms) <= now_ms:
+            if self._rests.get(number, now_ms) <= now_ms or number * PIECE < wake_below:
                 self._rests.pop(number, None)
                 begin = number * PIECE
                 offsets = list(self._open.offsets(begin, min(begin + PIECE, stop)))
