@@ -33,7 +33,7 @@ from ariane.store.message_store import Draft
 log = logging.getLogger("ariane.broker.transactions")
 
 END_TAG = "d"
-OP_PROPERTIES = properties.encode({TAGS: END_TAG, WAIT: "true"})
+OP_PROPERTIES = properties.encode({WAIT: "true", TAGS: END_TAG})  # the order of 4.9.4
 _PREPARED = PREPARED_QUEUE_OFFSET.encode()
 
 

@@ -166,7 +166,7 @@ def _single(
         if name != topic.topic_name:
             outer.pop(DELAY, None)  # a dead letter is not delayed once more
     if _is_half(outer, reconsume_times):
-        return _half(parts, request, topic, queue_id, outer, body, peer)
+        return _half(parts, request, name, topic, queue_id, outer, body, peer)
     _refuse_what_is_not_served(outer, request.sys_flag)
     return _draft(parts, request, name, topic, queue_id, outer, body, request.flag, reconsume_times, peer)
 
@@ -179,6 +179,7 @@ def _is_half(own: dict[str, str], reconsume_times: int) -> bool:
 def _half(
     parts: SendParts,
     request: SendMessage,
+    name: str,
     topic: TopicConfig,
     queue_id: int,
     own: dict[str, str],
@@ -190,14 +191,15 @@ def _half(
     if config.reject_transaction_message:
         remark = f"the broker[{config.broker_ip1}] sending transaction message is forbidden: rejectTransactionMessage"
         raise ReplyError(ResponseCode.NO_PERMISSION, remark)
-    if delays := (TIMER_PROPERTIES | {DELAY}) & own.keys():
+    delays = TIMER_PROPERTIES & own.keys() | ({DELAY} if own.get(DELAY, "0") != "0" else set())
+    if delays:
         raise ProtocolError(f"{', '.join(sorted(delays))}: a transactional message cannot be delayed")
     own.setdefault(PGROUP, request.producer_group)
     wait = properties.decode(request.properties or "").get(WAIT)
     if wait is not None:
         own[WAIT] = wait  # 4.9.4 keeps it in half messages only
     reconsume_times = request.reconsume_times or 0
-    draft = _draft(parts, request, topic.topic_name, topic, queue_id, own, body, request.flag, reconsume_times, peer)
+    draft = _draft(parts, request, name, topic, queue_id, own, body, request.flag, reconsume_times, peer)
     return parts.transactions.half(draft, own)
 
 
