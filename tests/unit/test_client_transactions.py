@@ -43,7 +43,7 @@ def test_a_half_message_says_so_in_properties_and_flags() -> None:
     [
         (message(delay_level=2), None, "cannot be delayed"),
         (message(), -1, "immunity_s"),
-        (message(properties={"p": "x" * 32_710}), None, "properties"),
+        (message(properties={"p": "x" * 32_725}), None, "properties"),
         (message(properties={"TRAN_MSG": "false"}), None, "reserved"),
     ],
 )
