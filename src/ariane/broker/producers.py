@@ -15,6 +15,7 @@ from ariane.protocol.requests.messaging import CheckTransactionState
 log = logging.getLogger("ariane.broker.transactions")
 
 BUSY: Final = -1
+GROUPS_MAX = 10_000  # whose turns are remembered; forgetting them costs nothing but some fairness
 
 
 class Producers:
@@ -23,16 +24,18 @@ class Producers:
     def __init__(self, members: Members, server: Server) -> None:
         self._members = members
         self._server = server
-        self._turn = 0
+        self._turns: dict[str, int] = {}
 
     def pick(self, group: str) -> int | None:
         """A connection of the group whose turn it is; None when nobody is online, BUSY when nobody reads what is sent."""
         online = [peer_id for peer_id in self._members.producers.get(group, ()) if self._server.connected(peer_id)]
         if not online:
             return None
-        self._turn += 1
+        if len(self._turns) >= GROUPS_MAX:
+            self._turns.clear()
+        turn = self._turns[group] = self._turns.get(group, -1) + 1
         for step in range(len(online)):
-            peer_id = online[(self._turn + step) % len(online)]
+            peer_id = online[(turn + step) % len(online)]
             if self._server.is_reading(peer_id):
                 return peer_id
         return BUSY

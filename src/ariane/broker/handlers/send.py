@@ -173,7 +173,10 @@ def _single(
 
 def _is_half(own: dict[str, str], reconsume_times: int) -> bool:
     """Clients before 4.6.1 leave TRAN_MSG on what they send to be retried; that is a message like others."""
-    return own.get(TRAN_MSG, "").lower() == "true" and not (reconsume_times > 0 and own.get(DELAY, "0") != "0")
+    mark = own.get(TRAN_MSG)
+    if mark is None or mark.lower() != "true":
+        return False
+    return not (reconsume_times > 0 and own.get(DELAY, "0") != "0")
 
 
 def _half(
