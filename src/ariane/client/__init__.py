@@ -1,4 +1,5 @@
-"""Asyncio clients: `Producer` sends, `TransactionProducer` in transactions, `PushConsumer` gives what arrives to a listener.
+"""Asyncio clients: `Producer` sends, `TransactionProducer` in transactions, `PushConsumer` gives what arrives to a
+listener, `LitePullConsumer` is polled.
 
     async with Producer("shop", "127.0.0.1:9876") as producer:
         await producer.send(Message(topic="orders", body=b"created", keys=["ORDER-17"]))
@@ -16,8 +17,9 @@ from ariane.client.config import ClientSettings, ConsumerSettings, ProducerSetti
 from ariane.client.hooks import LocalState
 from ariane.client.instance import Instance
 from ariane.client.listening import ReconsumeLater
+from ariane.client.lite_pull_consumer import LitePullConsumer
 from ariane.client.producer import Producer
-from ariane.client.push_consumer import PushConsumer
+from ariane.client.push_consumer import PushConsumer, Sql
 from ariane.client.sending import SendResult, SendStatus
 from ariane.client.transactions import TransactionProducer, TransactionResult
 
@@ -25,6 +27,7 @@ __all__ = [
     "ClientSettings",
     "ConsumerSettings",
     "Instance",
+    "LitePullConsumer",
     "LocalState",
     "Producer",
     "ProducerSettings",
@@ -32,6 +35,7 @@ __all__ = [
     "ReconsumeLater",
     "SendResult",
     "SendStatus",
+    "Sql",
     "TraceSettings",
     "TransactionProducer",
     "TransactionResult",

@@ -15,32 +15,50 @@ import itertools
 import logging
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from random import Random
 from types import TracebackType
 from typing import NamedTuple, Self
 
 from ariane.client.config import ClientSettings, name_servers
+from ariane.client.replies import Replies
 from ariane.client.routes import Routes
 from ariane.clock import SYSTEM_CLOCK, Clock
-from ariane.errors import ArianeError, ClientClosed, ConfigError
+from ariane.errors import ArianeError, ClientClosed, ConfigError, ConnectionLost, ReplyError, RequestTimeout
 from ariane.model.ids import unique_ids
 from ariane.model.message import PGROUP
 from ariane.net.client import Connections
-from ariane.net.connection import Peer, Reply
+from ariane.net.connection import Handled, Handler, Peer, Reply
 from ariane.net.interfaces import local_ip
 from ariane.net.tasks import Tasks
 from ariane.protocol import fastjson, record
-from ariane.protocol.codes import RequestCode
+from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.command import Command
 from ariane.protocol.requests import typed
-from ariane.protocol.requests.clients import ConsumerData, GroupRef, HeartbeatData, ProducerData, UnregisterClient
+from ariane.protocol.requests.callbacks import OfGroup
+from ariane.protocol.requests.clients import (
+    CheckClient,
+    ConsumerData,
+    GroupRef,
+    HeartbeatData,
+    ProducerData,
+    SubscriptionData,
+    UnregisterClient,
+)
 
 log = logging.getLogger("ariane.client")
 
 AnswerCheck = Callable[[Command, Peer], None]
 
 _numbers = itertools.count(1)
+
+# What brokers ask a consumer group.
+GROUP_REQUESTS = (
+    RequestCode.RESET_CONSUMER_CLIENT_OFFSET,
+    RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT,
+    RequestCode.GET_CONSUMER_RUNNING_INFO,
+    RequestCode.CONSUME_MESSAGE_DIRECTLY,
+)
 
 
 class Part(NamedTuple):
@@ -50,6 +68,8 @@ class Part(NamedTuple):
     topics: Callable[[], Iterable[str]]
     members_changed: Callable[[], None]
     routes_changed: Callable[[list[str]], None]
+    answers: Mapping[int, Callable[[Command], Handled]] = {}
+    """What brokers may ask this group, by code (GROUP_REQUESTS)."""
 
 
 class Instance:
@@ -70,24 +90,28 @@ class Instance:
         name = self.settings.instance_name or f"{os.getpid()}#{time.time_ns()}{next(_numbers)}"
         self.client_id = f"{ip}@{name}"
         self.make_id = unique_ids(clock.now_ms, ip=ip)
-        self._name_servers = name_servers(namesrv)
+        self.name_servers = name_servers(namesrv)
         self._producers: set[str] = set()
         self._consumers: dict[str, Part] = {}
         self._checks: dict[str, AnswerCheck] = {}
         self._tasks = Tasks("client")
         self._known: set[str] = set()
+        self._versions: dict[str, int] = {}
+        self._met: dict[str, int] = {}
+        self.replies = Replies(clock)
         self._peers: Connections | None = None
         self._routes: Routes | None = None
 
     async def __aenter__(self) -> Self:
-        self._peers = Connections(
-            {
-                RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: self._members_changed,
-                RequestCode.CHECK_TRANSACTION_STATE: self._check_transaction,
-            }
-        )
+        handlers: dict[int, Handler] = {
+            RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: self._members_changed,
+            RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT: self.replies.arrived,
+            RequestCode.CHECK_TRANSACTION_STATE: self._check_transaction,
+            **dict.fromkeys(GROUP_REQUESTS, self._ask_group),
+        }
+        self._peers = Connections(handlers)
         self._routes = Routes(
-            self._peers, self._name_servers, timeout_ms=self.settings.request_timeout_ms, chance=self.chance
+            self._peers, self.name_servers, timeout_ms=self.settings.request_timeout_ms, chance=self.chance
         )
         self._tasks.every(self.settings.route_refresh_ms / 1000, self.refresh_routes, "refresh routes")
         self._tasks.every(self.settings.heartbeat_ms / 1000, self.heartbeat, "heartbeat")
@@ -119,6 +143,7 @@ class Instance:
         if group in self._producers:
             raise ConfigError("group", group, "this instance has a producer of the group already: share that one")
         self._producers.add(group)
+        self._met.clear()
 
     def answer_checks(self, group: str, answer: AnswerCheck | None) -> None:
         """Give `answer` what brokers ask about transactions of `group`; None: nobody answers any longer."""
@@ -142,6 +167,26 @@ class Instance:
             self._consumers.pop(consumer_group, None)
         request = UnregisterClient(self.client_id, producer_group, consumer_group)
         await self._tell_all(sorted(self._known), RequestCode.UNREGISTER_CLIENT, request)
+
+    async def check(self, group: str, subscription: SubscriptionData) -> None:
+        """Ask one broker of the topic whether it can filter so: ReplyError when it cannot, as Java clients do.
+
+        A broker that does not answer does not keep the consumer from starting.
+        """
+        addr = self.routes.any_broker(subscription.topic)
+        if addr is None:
+            return
+        body = fastjson.write(CheckClient(self.client_id, group, subscription))
+        try:
+            await self.peers.ask(
+                addr, RequestCode.CHECK_CLIENT_CONFIG, body=body, timeout_ms=self.settings.request_timeout_ms
+            )
+        except (ConnectionLost, RequestTimeout) as error:
+            log.warning("whether %s is filtered as group %s wants is not known: %s", subscription.topic, group, error)
+
+    def broker_version(self, addr: str) -> int | None:
+        """The version that the broker's answers to heartbeats carry; None before the first."""
+        return self._versions.get(addr)
 
     # --- heartbeats and routes ---
 
@@ -173,6 +218,15 @@ class Instance:
             body = self._heartbeat_body()
             self._tasks.start(self._tell_all(sorted(found), RequestCode.HEART_BEAT, body=body), "meet new brokers")
 
+    async def meet(self, addr: str) -> None:
+        """Be sure that a broker knows this client on the connection that is open now; ArianeError when it cannot be told."""
+        connection = await self.peers.to(addr)
+        if self._met.get(addr) != connection.peer.id:
+            timeout_ms = self.settings.request_timeout_ms
+            await self.peers.ask(addr, RequestCode.HEART_BEAT, body=self._heartbeat_body(), timeout_ms=timeout_ms)
+            self._met[addr] = connection.peer.id
+            self._known.add(addr)
+
     def _heartbeat_body(self) -> bytes:
         consumers = tuple(part.describe() for part in self._consumers.values())
         producers = tuple(ProducerData(group) for group in sorted(self._producers))
@@ -183,7 +237,8 @@ class Instance:
     ) -> None:
         async def tell(addr: str) -> None:
             try:
-                await self.peers.ask(addr, code, header, body, timeout_ms=self.settings.request_timeout_ms)
+                answer = await self.peers.ask(addr, code, header, body, timeout_ms=self.settings.request_timeout_ms)
+                self._versions[addr] = answer.version
             except ArianeError as error:
                 log.warning("%s: %s", code.name, error)
 
@@ -204,3 +259,12 @@ class Instance:
         if part is not None:
             part.members_changed()
         return None
+
+    def _ask_group(self, command: Command, peer: Peer) -> Handled:
+        about = typed(command, OfGroup)
+        group = about.consumer_group or about.group or ""
+        part = self._consumers.get(group)
+        answer = part.answers.get(command.code) if part is not None else None
+        if answer is None:
+            raise ReplyError(ResponseCode.SYSTEM_ERROR, f"The Consumer Group <{group}> not exist in this consumer")
+        return answer(command)

@@ -8,7 +8,7 @@ A message that brokers would refuse, or silently cripple (a property with an emp
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from functools import lru_cache
 from typing import NamedTuple
@@ -67,6 +67,7 @@ class Outgoing(NamedTuple):
     ids: Sequence[str]
     reconsume_times: int = 0
     max_reconsume_times: int | None = None
+    is_reply: bool = False
 
 
 # Answers after which another broker may do better (reference: client-behaviour 5.5).
@@ -108,8 +109,8 @@ def outgoing_batch(messages: Sequence[Message], make_id: Callable[[], str], sett
             raise MessageRefused(f"a batch goes to one topic, and this one names {first.topic} and {message.topic}")
         if message.wait_stored != first.wait_stored:
             raise MessageRefused("wait_stored differs within the batch: send those messages in two batches")
-        if message.delay_level:
-            raise MessageRefused("a batch cannot be delayed: send messages with a delay_level one by one")
+        if message.delay_level or message.deliver_at_ms:
+            raise MessageRefused("a batch cannot be delayed: send messages with a delay one by one")
         body = _checked_body(message, settings)
         entries.append(batch.Entry(message.flag, body, _property_text(message, message_id)))
     body = batch.encode(entries)
@@ -121,7 +122,19 @@ def outgoing_batch(messages: Sequence[Message], make_id: Callable[[], str], sett
     return Outgoing(first.topic, body, outer, 0, 0, True, tuple(messages), ids)
 
 
+def with_properties(out: Outgoing, own: Mapping[str, str]) -> Outgoing:
+    """`out` with properties that only the client itself sets."""
+    text = f"{out.properties}{properties.PAIR_END}{properties.encode(own)}"
+    if len(text.encode()) > properties.SIZE_MAX:
+        raise MessageRefused(
+            f"the properties have {len(text.encode())} bytes, at most {properties.SIZE_MAX} are allowed"
+        )
+    return out._replace(properties=text)
+
+
 def code(out: Outgoing) -> RequestCode:
+    if out.is_reply:
+        return RequestCode.SEND_REPLY_MESSAGE_V2
     return RequestCode.SEND_BATCH_MESSAGE if out.is_batch else RequestCode.SEND_MESSAGE_V2
 
 
@@ -222,6 +235,11 @@ def _property_text(message: Message, message_id: str) -> str:
         table[names.KEYS] = _joined_keys(message.keys)
     if message.delay_level:
         table[names.DELAY] = str(message.delay_level)
+    if message.deliver_at_ms:
+        if message.delay_level:
+            raise MessageRefused("a message has either a delay_level or deliver_at_ms, not both")
+        # What Alibaba Cloud's brokers and Ariane read, and what 5.x reads.
+        table[names.START_DELIVER_TIME] = table[names.TIMER_DELIVER_MS] = str(message.deliver_at_ms)
     if message.properties:
         _check_properties(message)
         table.update(message.properties)

@@ -88,7 +88,7 @@ def records_of_send(event: Sent, trace_topic: str) -> list[TraceEvent]:
 def _type(out: Outgoing, message: Message) -> MessageType:
     if out.sys_flag & names.TRANSACTION_MASK == names.TRANSACTION_PREPARED:
         return MessageType.HALF
-    return MessageType.DELAY if message.delay_level else MessageType.NORMAL
+    return MessageType.DELAY if message.delay_level or message.deliver_at_ms else MessageType.NORMAL
 
 
 def record_of_end(event: Ending, trace_topic: str) -> list[TraceEvent]:

@@ -218,8 +218,8 @@ def half(
     message: Message, message_id: str, group: str, settings: ProducerSettings, immunity_s: int | None = None
 ) -> Outgoing:
     """`message` as the half message of a transaction of `group`."""
-    if message.delay_level:
-        raise MessageRefused("a transactional message cannot be delayed: leave delay_level 0")
+    if message.delay_level or message.deliver_at_ms:
+        raise MessageRefused("a transactional message cannot be delayed: leave delay_level and deliver_at_ms 0")
     own = {names.TRAN_MSG: "true", names.PGROUP: group}
     if immunity_s is not None:
         if immunity_s < 0:
