@@ -120,6 +120,16 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=_camel):
     flush_behind_max: int = 2 * 1024 * 1024 * 1024
     """Bytes of the log that may wait to be flushed; beyond, sends are answered 2 [REJECTREQUEST]. A key of this broker."""
 
+    # transactions
+    reject_transaction_message: bool = False
+    """Refuse transactional messages."""
+    transaction_time_out: int = 6_000
+    """ms that a half message is left alone before its producer is asked, unless it names a time of its own."""
+    transaction_check_max: int = 15
+    """Times that a producer is asked about a half message before it is put aside in TRANS_CHECK_MAX_TIME_TOPIC."""
+    transaction_check_interval: int = 60_000
+    """ms between two rounds of asking."""
+
     # delays
     message_delay_level: str = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
     """Delay of each level, the first is level 1; units s m h d."""
@@ -305,6 +315,13 @@ def checked(config: BrokerConfig) -> BrokerConfig:
     if not 0 <= config.broker_permission <= 7:
         raise ConfigError("brokerPermission", config.broker_permission, "use 6 (read and write), 4, 2 or 0")
     _check_access(config)
+    for key, number in (
+        ("transactionTimeOut", config.transaction_time_out),
+        ("transactionCheckMax", config.transaction_check_max),
+        ("transactionCheckInterval", config.transaction_check_interval),
+    ):
+        if number < 1:
+            raise ConfigError(key, number, "use at least 1")
     if config.mapped_file_size_commit_log < 4096:
         raise ConfigError("mappedFileSizeCommitLog", config.mapped_file_size_commit_log, "use at least 4096 bytes")
     if not 1 <= config.max_error_rate_of_bloom_filter < 100:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from ariane.errors import MessageRefused, StoreError, StoreFull, StoreLocked
 from ariane.model.hashes import java_hash
@@ -32,7 +32,7 @@ from ariane.store.files import Disk, OpenFiles, SystemDisk, read_whole, write_er
 from ariane.store.flush import Flush, Postponed
 from ariane.store.queues import ConsumeQueues
 from ariane.store.recovery import Recovered
-from ariane.store.scan import NotARecord, due_ms, record_at
+from ariane.store.scan import Found, NotARecord, Walk, due_ms, record_at
 from ariane.store.values import Draft, GetStatus, Got, Placed, StoreConfig
 
 __all__ = [
@@ -51,8 +51,8 @@ __all__ = [
     "open_store",
 ]
 
-# Records that wait for their queue entries; beyond, the queues' disk is failing and puts are refused.
 NOTES_MAX = 1_000_000
+"""Records that wait for their queue entries; beyond, the queues' disk is failing and puts are refused."""
 
 
 def _now_ms() -> int:
@@ -331,6 +331,10 @@ class MessageStore:
             return record_at(self._log.segments, offset)[1]
         except NotARecord:
             return None
+
+    def records_between(self, start: int, stop: int) -> Iterator[Found]:
+        """What lies in the log from `start`, where a record begins, up to `stop`; it ends early at what cannot be read."""
+        return iter(Walk(self._log.segments, max(start, self._log.start), stop, check_crc=False))
 
     def record_of(self, topic: str, queue_id: int, number: int) -> bytes | None:
         """The record of one queue entry; None when there is no such entry, or its record is gone or damaged."""

@@ -1,4 +1,4 @@
-"""Sending, pulling and offsets: headers of the codes 10, 11, 14, 15, 29–33, 36, 310, 320 and their answers."""
+"""Sending, pulling and offsets: headers of the codes 10, 11, 14, 15, 29–33, 36, 37, 39, 310, 320, 323 and their answers."""
 
 from __future__ import annotations
 
@@ -184,3 +184,48 @@ class ConsumerSendMsgBack(msgspec.Struct, frozen=True, rename="camel"):
     origin_topic: str | None = None
     unit_mode: bool = False
     max_reconsume_times: Int32 | None = None
+
+
+# commitOrRollback of END_TRANSACTION: the transaction bits of sysFlag
+UNKNOWN = 0
+COMMIT = 8
+ROLLBACK = 12
+
+
+class EndTransaction(msgspec.Struct, frozen=True, rename="camel"):
+    """END_TRANSACTION (37), mostly one-way. The two offsets name a copy of the half message: its place in the half queue and
+    in the commit log."""
+
+    producer_group: str
+    tran_state_table_offset: Int64
+    commit_log_offset: Int64
+    commit_or_rollback: Int32
+    from_transaction_check: bool = False
+    msg_id: str | None = None
+    transaction_id: str | None = None
+
+
+class CheckTransactionState(msgspec.Struct, frozen=True, rename="camel"):
+    """CHECK_TRANSACTION_STATE (39), broker to producer, one-way; the body is the half message as a record."""
+
+    tran_state_table_offset: Int64
+    commit_log_offset: Int64
+    msg_id: str | None = None
+    transaction_id: str | None = None
+    offset_msg_id: str | None = None
+
+
+class QueryConsumeQueue(msgspec.Struct, frozen=True, rename="camel"):
+    """QUERY_CONSUME_QUEUE (321): entries of a queue from `index` on."""
+
+    topic: str
+    queue_id: Int32
+    index: Int64
+    count: Int32
+    consumer_group: str | None = None
+
+
+class ResumeCheckHalfMessage(msgspec.Struct, frozen=True, rename="camel"):
+    """RESUME_CHECK_HALF_MESSAGE (323): an offset id."""
+
+    msg_id: str | None = None
