@@ -2,6 +2,7 @@
 
     root/commitlog/<20 digits>                 every record, in the order of their arrival
     root/consumequeue/<topic>/<id>/<20 digits> their places, queue by queue
+    root/index/<17 digits>                     which records have a key (`StoreConfig.index`)
     root/checkpoint  abort  lock               how far the disk has it; there while running; one process at a time
 
 Synchronous and used by one thread, save `Flush.run`, which a worker thread may run between `begin_...` and `end_flush`. The rhythm:
@@ -21,7 +22,7 @@ from ariane.model.topic import SCHEDULE_TOPIC, TOPIC_MAX
 from ariane.protocol import properties as properties_text
 from ariane.protocol.record import encode
 from ariane.store import checkpoint as checkpoints
-from ariane.store import dispatch, reading, recovery
+from ariane.store import dispatch, indexing, reading, recovery
 from ariane.store import segments as segment_files
 from ariane.store.checkpoint import Checkpoint
 from ariane.store.commit_log import CommitLog
@@ -29,6 +30,8 @@ from ariane.store.consume_queue import ENTRY, ConsumeQueue
 from ariane.store.dispatch import Arrival, Note
 from ariane.store.files import Disk, OpenFiles, SystemDisk, read_whole, write_error
 from ariane.store.flush import Flush
+from ariane.store.keys import is_indexed
+from ariane.store.query import Position, Queried, Wanted
 from ariane.store.queues import ConsumeQueues
 from ariane.store.recovery import Recovered
 from ariane.store.scan import NotARecord, due_ms, record_at
@@ -43,9 +46,12 @@ __all__ = [
     "Got",
     "MessageStore",
     "Placed",
+    "Position",
+    "Queried",
     "Recovered",
     "StoreConfig",
     "SystemDisk",
+    "Wanted",
     "open_store",
 ]
 
@@ -68,7 +74,7 @@ def open_store(
     config.check()
     disk = disk or SystemDisk()
     root = config.root
-    for directory in (root, f"{root}/commitlog", f"{root}/consumequeue"):
+    for directory in (root, f"{root}/commitlog", f"{root}/consumequeue", *([f"{root}/index"] if config.index else ())):
         for parent in disk.make_dirs(directory):
             disk.fsync_dir(parent)
     try:
@@ -117,6 +123,8 @@ class MessageStore:
         refused = dispatch.derive(again, self._queues, config.delays_ms)
         self.recovered = self.recovered._replace(notes=(*self.recovered.notes, *refused))
         self._log = CommitLog(files, segments, self.recovered.end, self.recovered.last_ms)
+        self._indexing = indexing.opened(config, files, self._log, now_ms, self._checkpoint, clean=clean)
+        self.recovered = self.recovered._replace(notes=(*self.recovered.notes, *self._indexing.notes))
         self._notes: deque[Note] = deque()
         self._held: list[Arrival] = []  # arrivals of a step that was not the caller's, for the next one
         self._derived, self._derived_ms = self._log.end, self._log.last_ms
@@ -246,6 +254,8 @@ class MessageStore:
     def _note(
         self, draft: Draft, queue: ConsumeQueue, listed: bool, offset: int, size: int, queue_offset: int, store_ms: int
     ) -> None:
+        if listed or is_indexed(draft.sys_flag):
+            self._indexing.note((queue.topic, draft.properties, offset, store_ms))
         if not listed:
             self._notes.append(Note(None, b"", 0, 0, store_ms, offset + size))
             return
@@ -276,6 +286,7 @@ class MessageStore:
             raise
         if last is not None:
             self._derived, self._derived_ms = last.end, last.store_ms
+            self._indexing.step(self._derived)
         return held + arrivals if held else arrivals
 
     def get(
@@ -301,6 +312,10 @@ class MessageStore:
             return record_at(self._log.segments, offset)[1]
         except NotARecord:
             return None
+
+    def query(self, wanted: Wanted) -> Queried:
+        """Records by key, among all that consumers can see. StoreError when there is no index, or it cannot be brought up."""
+        return self._indexing.query(wanted, self._derived)
 
     def min_offset(self, topic: str, queue_id: int) -> int:
         queue = self._queues.existing(topic, queue_id)
@@ -351,8 +366,9 @@ class MessageStore:
         """The same for queue files and checkpoint, which only spare a start from reading the log."""
         if self._flushing_derived is not None or self._log.failure is not None:
             return None
+        index_files, index_directories = self._indexing.take_changed(self._derived)
         checkpoint = self._checkpoint_now()
-        if checkpoint == self._checkpoint and not any(self._queues.changed):
+        if checkpoint == self._checkpoint and not any(self._queues.changed) and not index_files + index_directories:
             return None
         files, directories = self._queues.take_changed()
         self._checkpoint = checkpoint
@@ -360,8 +376,8 @@ class MessageStore:
             self._disk,
             0,
             0,
-            paths=tuple(files),
-            directories=tuple(directories),
+            paths=(*files, *index_files),
+            directories=(*directories, *index_directories),
             checkpoint=(self._checkpoint_path, checkpoints.encode(checkpoint)),
         )
         self._flushing_derived = flush
@@ -369,7 +385,10 @@ class MessageStore:
 
     def _checkpoint_now(self) -> Checkpoint:
         safe = min(self._log.flushed, self._derived)
-        return Checkpoint(self._log.flushed_ms, self._derived_ms, self._checkpoint.index_ms, safe, self._queues.files())
+        return self._indexing.in_checkpoint(
+            Checkpoint(self._log.flushed_ms, self._derived_ms, self._checkpoint.index_ms, safe, self._queues.files()),
+            self._log.flushed,
+        )
 
     def end_flush(self, flush: Flush, error: OSError | None) -> None:
         """Take the outcome of `flush.run()`. After an error all later writes are refused with FlushFailed."""
@@ -400,6 +419,18 @@ class MessageStore:
 
     # ---------------------------------------------------------------------------------------------------------- life cycle
 
+    def drop_index_before(self, min_offset: int) -> int:
+        """Remove the index files that know only records below `min_offset`, which the log lost; how many. This blocks for an
+        fsync; while a flush of the derived files is under way nothing is removed, the next call does it."""
+        count = self._indexing.below(min_offset)
+        if not count or self._flushing_derived is not None or self._log.failure is not None:
+            return 0
+        # The checkpoint is told first: a start that misses files makes all of them anew.
+        self._checkpoint = self._checkpoint._replace(index_files=max(0, self._checkpoint.index_files - count))
+        content = checkpoints.encode(self._checkpoint)
+        self._run(Flush(self._disk, 0, 0, checkpoint=(self._checkpoint_path, content)))
+        return self._indexing.drop_before(min_offset)
+
     def delete_topic(self, topic: str) -> None:
         """Remove the queues of a topic. All is flushed first, so that no later start derives them again (this blocks)."""
         queues = [queue for queue in self._queues.all() if queue.topic == topic]
@@ -427,6 +458,7 @@ class MessageStore:
             if self._log.failure is None:
                 self.flush()
                 self.step()
+                self._indexing.complete(self._derived)
                 self.flush_derived()
                 self._disk.remove(self._abort)
                 self._disk.fsync_dir(self.config.root)
