@@ -108,9 +108,11 @@ class IndexFile:
                 seconds = min(max((store_ms - begin_ms) // 1000, 0), SECONDS_MAX)
             slot = value % slot_count
             older = slots[slot]
-            if not 0 < older < count:
-                older = 0
+            if not older:
                 used += 1
+            elif not 0 < older < count:
+                self._slots = None
+                raise Damaged(self.path, f"slot {slot} names entry {older} of {count}")
             entries.append(pack(value, offset, seconds, older))
             slots[slot] = count
             count += 1
@@ -205,16 +207,19 @@ class IndexFile:
         """Number of the newest entry in the chain of a hash, 0 for none."""
         slot = value % self.sizes.slots
         if self._slots is not None or not self.slots_on_disk:
-            return int(self.slots()[slot])
-        data = self._disk.pread(self._files.get(self.path), SLOT_SIZE, HEADER_SIZE + SLOT_SIZE * slot)
-        if len(data) < SLOT_SIZE:
-            raise Damaged(self.path, f"it ends before slot {slot}")
-        number: int = SLOT.unpack(data)[0]
-        return number if 0 < number < self.header.next_entry else 0
+            number = int(self.slots()[slot])
+        else:
+            data = self._disk.pread(self._files.get(self.path), SLOT_SIZE, HEADER_SIZE + SLOT_SIZE * slot)
+            if len(data) < SLOT_SIZE:
+                raise Damaged(self.path, f"it ends before slot {slot}")
+            number = SLOT.unpack(data)[0]
+        if not 0 <= number < self.header.next_entry:
+            raise Damaged(self.path, f"slot {slot} names entry {number} of {self.header.next_entry}")
+        return number
 
     def chain(self, value: int, number: int) -> Iterator[Entry]:
         """The chain of a hash from entry `number` on, newest first, with the entries of other hashes that share it."""
-        begin_ms, _, begin_offset, end_offset, _, count = self.header
+        begin_ms, _, begin_offset, end_offset, _, _ = self.header
         slot = value % self.sizes.slots
         while number:
             found, offset, seconds, older = self.entry(number)
@@ -222,9 +227,7 @@ class IndexFile:
                 raise Damaged(self.path, f"entry {number} does not belong to slot {slot}")
             # Java counts the first entry's seconds from the end of the file before: it was stored when this one begins.
             yield Entry(number, found, offset, begin_ms + (1000 * seconds if number > 1 else 0))
-            if not 0 < older < count:
-                return
-            if older >= number:
+            if not 0 <= older < number:
                 raise Damaged(self.path, f"entry {number} says that {older} is older")
             number = older
 
