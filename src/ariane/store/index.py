@@ -76,7 +76,8 @@ class KeyIndex:
         elif crashed:
             self._remove_from(self._first(lambda file: file.first_offset() >= limit))
         elif not known.clean:
-            self._remove_from(self._first(lambda file: file.last_ms() > known.full_ms))
+            # Java flushes a file when it is full, and says so; it may have crashed with others half on the disk.
+            self._remove_from(self._first(lambda file: file.last_ms() > known.full_ms or file.room > 0))
         why = self._check(limit, recover=crashed) or why
         if known.position is not None and not why:
             self.position = max(log_start, min(log_end, known.position))
