@@ -21,7 +21,7 @@ from typing import Self
 from ariane.broker.arrivals import Arrivals
 from ariane.broker.config import BrokerConfig, checked
 from ariane.broker.flush import Flusher
-from ariane.broker.handlers import clients, offsets, pull, send
+from ariane.broker.handlers import clients, offsets, pull, query, send
 from ariane.broker.handlers import topics as topic_handlers
 from ariane.broker.registration import Registration
 from ariane.broker.state import documents
@@ -147,6 +147,7 @@ class Broker:
                 )
             ),
             **offsets.handlers(self._offsets, store),
+            **query.handlers(config, store),
             **clients.handlers(
                 clients.ClientParts(
                     self._topics, self._groups, self._members, self._locks, self._members_changed, self._monotonic_ms
@@ -274,6 +275,9 @@ def _store_config(config: BrokerConfig) -> StoreConfig:
         flush="sync" if config.sync_flush else "async",
         check_crc_on_recover=config.check_crc_on_recover,
         max_message_size=config.max_message_size,
+        index=config.message_index_enable,
+        index_slots=config.max_hash_slot_num,
+        index_entries=config.max_index_num,
         memory_bytes=memory_bytes * config.access_message_in_memory_max_ratio // 100,
         transfer_bytes_in_memory=config.max_transfer_bytes_on_message_in_memory,
         transfer_count_in_memory=config.max_transfer_count_on_message_in_memory,

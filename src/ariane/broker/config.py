@@ -115,6 +115,16 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=_camel):
     """Most bytes of a pull answer, old messages."""
     max_transfer_count_on_message_in_disk: int = 8
     """Most messages of a pull answer, old messages."""
+    message_index_enable: bool = True
+    """Keep an index of unique ids and keys; without it nothing is found by key."""
+    max_hash_slot_num: int = 5_000_000
+    """Slots of an index file; 4 bytes of memory each. Files made with other sizes are made anew at the start."""
+    max_index_num: int = 20_000_000
+    """Keys of an index file, plus one; 20 bytes of the disk each."""
+    max_msgs_num_batch: int = 64
+    """Most messages of an answer to a query by key; the answer says when there are more."""
+    default_query_max_num: int = 32
+    """Most messages of an answer to a query by unique id."""
     access_message_in_memory_max_ratio: int = 40
     """Percent of the machine's memory that counts as holding the end of the log."""
     broker_role: str = "ASYNC_MASTER"
@@ -161,6 +171,7 @@ WITHOUT_EFFECT = {
         ),
         "this version removes no old files: watch the disk",
     ),
+    "messageIndexSafe": "whatever a crash took from the index is always made again",
     **dict.fromkeys(("rocketmqHome", "haListenPort", "forceRegister"), "4.9.4 needs it, this broker does not"),
 }  # fmt: skip
 
@@ -206,6 +217,12 @@ def checked(config: BrokerConfig) -> BrokerConfig:
         raise ConfigError("brokerRole", role, "replication is not served by this version; use ASYNC_MASTER, brokerId 0")
     if not 0 <= config.broker_permission <= 7:
         raise ConfigError("brokerPermission", config.broker_permission, "use 6 (read and write), 4, 2 or 0")
+    for key, most in (
+        ("maxMsgsNumBatch", config.max_msgs_num_batch),
+        ("defaultQueryMaxNum", config.default_query_max_num),
+    ):
+        if not 0 < most <= 10_000:
+            raise ConfigError(key, most, "use 1 to 10000")
     if config.mapped_file_size_commit_log < 4096:
         raise ConfigError("mappedFileSizeCommitLog", config.mapped_file_size_commit_log, "use at least 4096 bytes")
     return config

@@ -1,0 +1,135 @@
+"""Queries by key with unmodified Java 4.9.4 tools, and index files that Java and we read of each other."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from interop_servers import produce
+
+from ariane.admin import messages
+from ariane.net.client import Connections
+from ariane.protocol import properties, record
+from ariane.protocol.codes import RequestCode
+from ariane.protocol.requests.messaging import QueryMessage, SendMessage
+from ariane.testing import java
+from ariane.testing.cluster import cluster_in_thread
+
+# Small files, so that there are several of the index.
+INDEX = {"max_hash_slot_num": 64, "max_index_num": 128}
+JAVA_INDEX = {"maxHashSlotNum": "64", "maxIndexNum": "128"}
+
+
+def by_key(namesrv: str, key: str, topic: str = "T") -> list[str]:
+    """Unique ids that mqadmin queryMsgByKey prints."""
+    lines = java.run(java.ADMIN, ["queryMsgByKey", "-t", topic, "-k", key, "-n", namesrv])
+    return [line.split()[0] for line in lines if len(line.split()) == 3 and not line.startswith("#")]
+
+
+def by_unique_key(namesrv: str, message_id: str) -> str:
+    """What mqadmin queryMsgByUniqueKey prints."""
+    command = ["queryMsgByUniqueKey", "-t", "T", "-i", message_id, "-n", namesrv]
+    return "\n".join(java.run(java.ADMIN, command))
+
+
+def check(namesrv: str, sent: Sequence[dict[str, object]]) -> None:
+    """First, middle and last of what was sent, by key and by id: the JVM takes its time for each."""
+    for one in (sent[0], sent[len(sent) // 2], sent[-1]):
+        assert by_key(namesrv, str(one["key"])) == [one["msgId"]]
+    assert f"OffsetID:            {sent[0]['offsetMsgId']}" in by_unique_key(namesrv, str(sent[0]["msgId"]))
+
+
+def index_files(home: Path) -> list[str]:
+    return sorted(path.name for path in (home / "store" / "index").iterdir())
+
+
+def every_id(namesrv: str, sent: Sequence[dict[str, object]]) -> None:
+    """Every message by its unique id and by its key, asked by our use cases of whichever broker serves."""
+
+    async def run() -> None:
+        async with Connections() as peers:
+            for one in sent:
+                found = await messages.by_unique_key(peers, namesrv, "T", str(one["msgId"]))
+                assert found.message is not None
+                assert found.message.offset_message_id == one["offsetMsgId"]
+                same = await messages.by_key(peers, namesrv, "T", str(one["key"]))
+                assert [other.message_id for other in same.messages] == [one["msgId"]]
+                assert same.missing == {}
+            by_place = await messages.by_offset_id(peers, str(sent[0]["offsetMsgId"]))
+            assert by_place.message_id == sent[0]["msgId"]
+
+    asyncio.run(run())
+
+
+def test_mqadmin_finds_what_java_sent(tmp_path: Path) -> None:
+    with cluster_in_thread(tmp_path, **INDEX) as (namesrv, _):
+        sent = produce(namesrv, 100) + produce(namesrv, 20, "batch=5", "keys=batch")
+        check(namesrv, sent)
+        assert by_key(namesrv, "none") == []
+
+
+def test_an_id_of_a_client_whose_clock_is_ahead_is_found(tmp_path: Path) -> None:
+    """1.2 s, and a day: Java's client asks from the id's time less a second on, so a 4.9.4 broker finds nothing."""
+    with cluster_in_thread(tmp_path) as (namesrv, addr):
+        (one,) = produce(namesrv, 1)
+        message_id = str(one["msgId"])
+        for ahead_ms in (1200, 5 * 60_000):
+            moment = int(message_id[20:28], 16) + ahead_ms
+            ahead = f"{message_id[:20]}{moment:08X}{message_id[28:]}"
+
+            async def send(unique: str = ahead) -> None:
+                async with Connections() as peers:
+                    own = properties.encode({"UNIQ_KEY": unique})
+                    header = SendMessage("P", "T", "TBW102", 4, 0, 0, 1234, 0, own)
+                    await peers.ask(addr, RequestCode.SEND_MESSAGE_V2, header, b"b")
+
+            asyncio.run(send())
+            assert ahead in by_unique_key(namesrv, ahead)
+
+
+def test_java_reads_our_index_and_goes_on_with_it(tmp_path: Path) -> None:
+    with cluster_in_thread(tmp_path, **INDEX) as (namesrv, _):
+        ours = produce(namesrv, 150, "keys=ours")
+    files = index_files(tmp_path)
+    assert len(files) > 2
+    with java.name_server(tmp_path / "ns") as ns, java.broker(tmp_path, ns.addr, properties=JAVA_INDEX):
+        every_id(ns.addr, ours)
+        check(ns.addr, ours)
+        javas = produce(ns.addr, 100, "keys=javas")
+        every_id(ns.addr, javas[:1])
+    after = index_files(tmp_path)
+    assert set(after) > set(files), "Java took our files and added its own"
+    with cluster_in_thread(tmp_path, **INDEX) as (namesrv, _):
+        every_id(namesrv, ours + javas)
+        check(namesrv, javas)
+    assert set(index_files(tmp_path)) >= set(after), "nothing had to be made anew"
+
+
+def test_after_java_was_killed_its_index_is_completed(tmp_path: Path) -> None:
+    with java.name_server(tmp_path / "ns") as ns, java.broker(tmp_path, ns.addr, properties=JAVA_INDEX) as broker:
+        sent = produce(ns.addr, 150)
+        every_id(ns.addr, sent[-1:])  # it is dispatched
+        broker.process.kill()
+        broker.process.wait()
+    assert (tmp_path / "store" / "abort").exists()
+    with cluster_in_thread(tmp_path, **INDEX) as (namesrv, _):
+        every_id(namesrv, sent)
+    shutil.rmtree(tmp_path / "store" / "index")
+    with cluster_in_thread(tmp_path, **INDEX) as (namesrv, _):
+        every_id(namesrv, sent)
+
+
+def test_a_java_broker_that_cuts_in_silence_is_found_out(tmp_path: Path) -> None:
+    async def run(namesrv: str, addr: str) -> messages.Found:
+        async with Connections() as peers:
+            answer = await peers.ask(addr, RequestCode.QUERY_MESSAGE, QueryMessage("T", "K-0", 1000, 0, 1 << 62))
+            assert len(list(record.decode_all(answer.body))) == 64
+            return await messages.by_key(peers, namesrv, "T", "K-0")
+
+    with java.name_server(tmp_path / "ns") as ns, java.broker(tmp_path, ns.addr) as broker:
+        produce(ns.addr, 160, "orders=2")
+        found = asyncio.run(run(ns.addr, broker.addr))
+    assert len(found.messages) >= 64
+    assert len(found.messages) == 80 or "no more of those" in found.missing["broker-a"]
