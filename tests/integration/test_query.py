@@ -72,7 +72,7 @@ def test_by_key_and_by_unique_id(tmp_path: Path) -> None:
         assert nothing.body == b""
 
     against_broker(tmp_path, work)
-    against_broker(tmp_path, lambda peers, addr: found_again(peers, addr))
+    against_broker(tmp_path, found_again)
 
 
 async def found_again(peers: Connections, addr: str) -> None:

@@ -38,7 +38,7 @@ def check(namesrv: str, sent: Sequence[dict[str, object]]) -> None:
     """First, middle and last of what was sent, by key and by id: the JVM takes its time for each."""
     for one in (sent[0], sent[len(sent) // 2], sent[-1]):
         assert by_key(namesrv, str(one["key"])) == [one["msgId"]]
-    assert f"OffsetID:            {sent[0]['offsetMsgId']}" in by_unique_key(namesrv, str(sent[0]["msgId"]))
+    assert f"UNIQ_KEY={sent[0]['msgId']}" in by_unique_key(namesrv, str(sent[0]["msgId"]))
 
 
 def index_files(home: Path) -> list[str]:
@@ -86,7 +86,7 @@ def test_an_id_of_a_client_whose_clock_is_ahead_is_found(tmp_path: Path) -> None
                     await peers.ask(addr, RequestCode.SEND_MESSAGE_V2, header, b"b")
 
             asyncio.run(send())
-            assert ahead in by_unique_key(namesrv, ahead)
+            assert f"UNIQ_KEY={ahead}" in by_unique_key(namesrv, ahead)
 
 
 def test_java_reads_our_index_and_goes_on_with_it(tmp_path: Path) -> None:

@@ -118,10 +118,8 @@ async def _of_broker(
             return ""
         else:  # a Java broker does not say whether there is more: it is asked for what was stored before
             oldest_ms = min(one.store_ms for one in page)
-            if len(found) == before or oldest_ms >= query.end_timestamp:
-                return (
-                    f"it gives {PAGE} at once, and all of them were stored at {oldest_ms}, or have only the same hash"
-                )
+            if oldest_ms >= query.end_timestamp:
+                return f"it gives {PAGE} messages and no more of those stored up to {oldest_ms}"
             query = _on(query, end_timestamp=oldest_ms)
 
 
