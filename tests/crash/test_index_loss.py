@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import random
+import struct
 
 import pytest
 from msgspec.structs import replace
@@ -90,8 +91,8 @@ def check_index(store: MessageStore) -> None:
     assert by_key(store, "IDFFFF") == []
 
 
-def check(disk: FakeDisk, acknowledged: Messages) -> None:
-    store = opened(disk)
+def check(disk: FakeDisk, acknowledged: Messages, config: StoreConfig = CONFIG) -> None:
+    store = opened(disk, config)
     assert in_log(store).items() >= acknowledged.items()
     check_index(store)
     store.put(draft("ID0400", "all"))
@@ -99,29 +100,31 @@ def check(disk: FakeDisk, acknowledged: Messages) -> None:
     store.step()
     check_index(store)
     store.close()
-    again = opened(disk)
+    again = opened(disk, config)
     assert again.recovered.notes == ()
     check_index(again)
     again.close()
 
 
-def run(disk: FakeDisk, acknowledged: Messages) -> None:
-    store = opened(disk)
+def run(disk: FakeDisk, acknowledged: Messages, config: StoreConfig = CONFIG) -> None:
+    store = opened(disk, config)
     workload(store, {}, acknowledged)
     store.close()
 
 
+@pytest.mark.parametrize("flush", ["sync", "async"])
 @pytest.mark.parametrize(("kept", "seed"), FATES)
-def test_power_lost_at_every_change(kept: Kept, seed: int) -> None:
+def test_power_lost_at_every_change(kept: Kept, seed: int, flush: str) -> None:
+    config = replace(CONFIG, flush=flush)
     probe = FakeDisk()
-    run(probe, {})
+    run(probe, {}, config)
     assert len([path for path in probe.paths() if "/index/" in path]) > 4
     for cut in range(1, probe.changes + 1):
         disk, acknowledged = FakeDisk(), Messages()
         disk.power_off_at = cut
         with contextlib.suppress(PowerLost):
-            run(disk, acknowledged)
-        check(disk.after_power_loss(kept, random.Random(seed * 1000 + cut)), acknowledged)
+            run(disk, acknowledged, config)
+        check(disk.after_power_loss(kept, random.Random(seed * 1000 + cut)), acknowledged, config)
 
 
 @pytest.mark.parametrize(("kept", "seed"), FATES)
@@ -270,6 +273,55 @@ def test_an_index_that_stays_damaged_is_an_error_of_queries_alone() -> None:
     store.step()
     disk.pread = real  # type: ignore[method-assign]
     assert by_key(store, "ID0406") == [placed.offset]
+    check_index(store)
+
+
+def test_what_a_crash_cut_from_the_log_leaves_no_trace_in_the_index() -> None:
+    """Slots that were on the disk, and entries behind the end, would come back to life as the file grows."""
+    config = replace(CONFIG, flush="async", index_slots=3000, index_entries=50, commit_log_size=65536)
+    disk = FakeDisk()
+    store = opened(disk, config)
+    store.put(draft("ID0002"))
+    store.close()
+    store = opened(disk, config)
+    for number in range(4, 44):
+        store.put(draft(f"ID{number:04X}"))
+    store.step()
+    store.query(Wanted("T", "none", 1))
+    store._indexing.complete(store.commit_log_max)  # the slots, too, as if it was about to stop
+    (path,) = [one for one in disk.paths() if "/index/" in one]
+    handle = disk.open(path)
+    disk.fsync(handle)  # and the system writes them by itself
+    left = disk.after_power_loss(Kept.NONE, random.Random(1))
+    store = opened(left, config)
+    assert list(in_log(store).values()) == ["ID0002"]
+    content = left.contents(path)
+    assert not content[40 + 4 * 3000 + 20 * 2 :].strip(b"\0")
+    store.close()
+    slots = content[40 : 40 + 4 * 3000]
+    assert [number for (number,) in struct.iter_unpack(">i", slots) if number] == [1]
+    check_index(opened(left, config))
+
+
+def test_the_index_never_claims_more_than_the_log_has_flushed() -> None:
+    """Two losses of power: the first takes messages from the log, the second the index entries of those that took their
+    places."""
+    config = replace(CONFIG, flush="async", commit_log_size=65536)
+    disk = FakeDisk()
+    store = opened(disk, config)
+    for number in range(10):
+        store.put(draft(f"ID{number:04X}", "all" if number % 4 == 0 else "Aa" if number % 4 == 1 else ""))
+    store.step()
+    store.flush_derived()
+    disk = disk.after_power_loss(Kept.NONE, random.Random(1))
+    store = opened(disk, config)
+    assert in_log(store) == {}
+    for number in range(20, 30):
+        store.put(draft(f"ID{number:04X}", "all" if number % 4 == 0 else "Aa" if number % 4 == 1 else ""))
+    store.step()
+    store.flush()
+    store = opened(disk.after_power_loss(Kept.NONE, random.Random(1)), config)
+    assert len(in_log(store)) == 10
     check_index(store)
 
 

@@ -15,17 +15,22 @@ from ariane.protocol import properties, record
 from ariane.protocol.codes import RequestCode
 from ariane.protocol.requests.messaging import QueryMessage, SendMessage
 from ariane.testing import java
-from ariane.testing.cluster import cluster_in_thread
+from ariane.testing.cluster import SMALL_FILES, cluster_in_thread
 
 # Small files, so that there are several of the index.
 INDEX = {"max_hash_slot_num": 64, "max_index_num": 128}
-JAVA_INDEX = {"maxHashSlotNum": "64", "maxIndexNum": "128"}
+JAVA_INDEX = {
+    "maxHashSlotNum": "64",
+    "maxIndexNum": "128",
+    "mappedFileSizeCommitLog": str(SMALL_FILES["mapped_file_size_commit_log"]),
+    "mappedFileSizeConsumeQueue": str(SMALL_FILES["mapped_file_size_consume_queue"]),
+}
 
 
 def by_key(namesrv: str, key: str, topic: str = "T") -> list[str]:
     """Unique ids that mqadmin queryMsgByKey prints."""
     lines = java.run(java.ADMIN, ["queryMsgByKey", "-t", topic, "-k", key, "-n", namesrv])
-    return [line.split()[0] for line in lines if len(line.split()) == 3 and not line.startswith("#")]
+    return [line.split()[0] for line in lines if line[:1] not in "#\t " and len(line.split()) == 3]
 
 
 def by_unique_key(namesrv: str, message_id: str) -> str:
