@@ -212,13 +212,13 @@ def test_stray_files_are_left_alone() -> None:
 
 
 def test_an_overwritten_page_is_noticed_and_the_file_made_again() -> None:
-    """Entries, or slots, or the header: zeros, ones or noise over any twenty bytes."""
+    """Entries, or slots, or the header: ones or noise over any twenty bytes."""
     disk, acknowledged = FakeDisk(), Messages()
     run(disk, acknowledged)
     chance = random.Random(5)
     noticed = 0
     for path in [path for path in disk.paths() if "/index/" in path]:
-        for at in range(0, len(disk.contents(path)), 10):
+        for at in range(0, len(disk.contents(path)), 20):
             for content in (b"\xff" * 20, chance.randbytes(20)):
                 left = disk.after_kill()
                 left.contents(path)[at : at + 20] = content[: len(left.contents(path)) - at]
@@ -231,14 +231,14 @@ def test_an_overwritten_page_is_noticed_and_the_file_made_again() -> None:
                 for one in [one for one in left.paths() if "/index/" in one]:
                     left.remove(one)
                 check(left, acknowledged)
-    assert noticed > 100
+    assert noticed > 50
 
 
 def test_bit_flips_are_never_fatal() -> None:
     disk = FakeDisk()
     run(disk, {})
     for path in [path for path in disk.paths() if "/index/" in path][:3]:
-        for at in range(len(disk.contents(path))):
+        for at in range(0, len(disk.contents(path)), 3):
             left = disk.after_kill()
             left.contents(path)[at] ^= 1 << at % 8
             store = opened(left)
@@ -284,8 +284,8 @@ def test_what_a_crash_cut_from_the_log_leaves_no_trace_in_the_index() -> None:
     store.put(draft("ID0002"))
     store.close()
     store = opened(disk, config)
-    for number in range(4, 44):
-        store.put(draft(f"ID{number:04X}"))
+    for number in range(4, 24):
+        store.put(draft(f"ID{number:04X}", f"{number * 7919:x}zz"))  # its slot is far from the others
     store.step()
     store.query(Wanted("T", "none", 1))
     store._indexing.complete(store.commit_log_max)  # the slots, too, as if it was about to stop
