@@ -13,7 +13,8 @@ from ariane.errors import StoreError
 from ariane.model import host
 from ariane.protocol import record
 from ariane.store import indexing
-from ariane.store.message_store import Draft, MessageStore, StoreConfig, Wanted, open_store
+from ariane.store.message_store import Draft, MessageStore, StoreConfig, open_store
+from ariane.store.query import Wanted
 from ariane.testing.disk import FakeDisk, Kept, PowerLost
 
 HOST = host.pack("127.0.0.1", 10911)
@@ -76,7 +77,7 @@ def in_log(store: MessageStore) -> Messages:
 
 
 def by_key(store: MessageStore, key: str) -> list[int]:
-    return [record.decode(data).offset for data in store.query(Wanted("T", key, 1000)).records]
+    return [record.decode(data).offset for data in store.index.query(Wanted("T", key, 1000)).records]
 
 
 def check_index(store: MessageStore) -> None:
@@ -226,7 +227,7 @@ def test_an_overwritten_page_is_noticed_and_the_file_made_again() -> None:
                 messages = in_log(store)
                 for offset, unique in messages.items():
                     assert by_key(store, unique) in ([offset], []), "never another message"
-                noticed += bool(store._indexing.notes)
+                noticed += bool(store.index.notes)
                 store.close()
                 for one in [one for one in left.paths() if "/index/" in one]:
                     left.remove(one)
@@ -267,7 +268,7 @@ def test_an_index_that_stays_damaged_is_an_error_of_queries_alone() -> None:
 
     disk.pread = noise  # type: ignore[method-assign]
     with pytest.raises(StoreError, match="damaged again and again"):
-        store.query(Wanted("T", "all", 10))
+        store.index.query(Wanted("T", "all", 10))
     placed = store.put(draft("ID0406"))
     store.flush()
     store.step()
@@ -287,8 +288,8 @@ def test_what_a_crash_cut_from_the_log_leaves_no_trace_in_the_index() -> None:
     for number in range(4, 24):
         store.put(draft(f"ID{number:04X}", f"{number * 7919:x}zz"))  # its slot is far from the others
     store.step()
-    store.query(Wanted("T", "none", 1))
-    store._indexing.complete(store.commit_log_max)  # the slots, too, as if it was about to stop
+    store.index.query(Wanted("T", "none", 1))
+    store.index.complete(store.commit_log_max)  # the slots, too, as if it was about to stop
     (path,) = [one for one in disk.paths() if "/index/" in one]
     handle = disk.open(path)
     disk.fsync(handle)  # and the system writes them by itself

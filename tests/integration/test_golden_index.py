@@ -12,7 +12,8 @@ import pytest
 
 from ariane.model import host
 from ariane.protocol import record
-from ariane.store.message_store import Draft, MessageStore, StoreConfig, Wanted, open_store
+from ariane.store.message_store import Draft, MessageStore, StoreConfig, open_store
+from ariane.store.query import Wanted
 
 DATA = Path(__file__).parents[1] / "data"
 HOST = host.pack("127.0.0.1", 10911)
@@ -46,10 +47,10 @@ def check(store: MessageStore) -> None:
     by_key: dict[str, set[str]] = {}
     for one in expected():
         by_key.setdefault(one["key"], set()).add(one["msgId"])
-        (data,) = store.query(Wanted("T", one["msgId"], 32)).records
+        (data,) = store.index.query(Wanted("T", one["msgId"], 32)).records
         assert record.decode(data).offset == int(one["offsetMsgId"][16:], 16)
     for key, ids in by_key.items():
-        found = store.query(Wanted("T", key, 1000)).records
+        found = store.index.query(Wanted("T", key, 1000)).records
         assert {record.decode(data).property_map()["UNIQ_KEY"] for data in found} == ids
 
 
@@ -66,7 +67,7 @@ def test_a_clean_index_of_java_is_taken_over(root: Path) -> None:
     store.close()
     again = opened(root)
     check(again)
-    (data,) = again.query(Wanted("T", "OURS", 1)).records
+    (data,) = again.index.query(Wanted("T", "OURS", 1)).records
     assert record.decode(data).offset == placed.offset
     again.close()
 
@@ -86,9 +87,9 @@ def test_windows_reach_the_first_key_of_a_file_of_java(root: Path) -> None:
     store = opened(root)
     for one in expected():
         stored = int(one["storeTimestamp"])
-        assert len(store.query(Wanted("T", one["msgId"], 1, stored, stored)).records) == 1
-        assert store.query(Wanted("T", one["msgId"], 1, stored + 1)).records == []
-        assert store.query(Wanted("T", one["msgId"], 1, 0, stored - 1)).records == []
+        assert len(store.index.query(Wanted("T", one["msgId"], 1, stored, stored)).records) == 1
+        assert store.index.query(Wanted("T", one["msgId"], 1, stored + 1)).records == []
+        assert store.index.query(Wanted("T", one["msgId"], 1, 0, stored - 1)).records == []
     store.close()
 
 

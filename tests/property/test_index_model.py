@@ -13,7 +13,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from ariane.model import host
 from ariane.protocol import record
 from ariane.store import indexing
-from ariane.store.message_store import Draft, MessageStore, StoreConfig, Wanted, open_store
+from ariane.store.message_store import Draft, MessageStore, StoreConfig, open_store
+from ariane.store.query import Wanted
 from ariane.testing.disk import FakeDisk, Kept
 
 HOST = host.pack("127.0.0.1", 10911)
@@ -115,7 +116,7 @@ class IndexMachine(RuleBasedStateMachine):
         wanted = Wanted(topic, key, max_count, begin_ms, end_ms)
         collected: list[int] = []
         while True:
-            got = self.store.query(wanted)
+            got = self.store.index.query(wanted)
             page = [record.decode(data).offset for data in got.records]
             assert 0 < len(page) <= max_count or got.position is None
             collected = page + collected
@@ -134,7 +135,7 @@ class IndexMachine(RuleBasedStateMachine):
     @invariant()
     def nothing_is_found_that_is_not_there(self) -> None:
         if hasattr(self, "store"):
-            assert self.store.query(Wanted("T", "none", 1)).records == []
+            assert self.store.index.query(Wanted("T", "none", 1)).records == []
 
 
 @pytest.fixture(autouse=True)

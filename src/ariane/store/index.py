@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import NamedTuple
 
+from ariane.store.consume_queue import Changed
 from ariane.store.files import OpenFiles
 from ariane.store.index_file import Damaged, IndexFile, Sizes
 from ariane.store.keys import Hashed
@@ -51,6 +52,8 @@ class KeyIndex:
         self.notes: list[str] = []
         self._changed: set[str] = set()
         self._names_changed = False
+        self._given_up: list[IndexFile] = []  # to be removed after the next flush
+        self._to_remove: list[IndexFile] = []
 
     def __len__(self) -> int:
         return len(self._files)
@@ -187,11 +190,13 @@ class KeyIndex:
             self._files[-1].write_slots()
             self._changed.add(self._files[-1].path)
 
-    def take_changed(self) -> tuple[list[str], list[str]]:
+    def take_changed(self) -> Changed:
         """Files, and directories, that the flush which begins now has to fsync."""
-        taken = sorted(self._changed), [self.root] if self._names_changed else []
-        self._changed.clear()
-        self._names_changed = False
+        for file in self._to_remove:
+            self._remove(file)
+        self._to_remove, self._given_up = self._given_up, []
+        taken = Changed(self._changed, {self.root} if self._names_changed else set())
+        self._changed, self._names_changed = set(), False
         return taken
 
     # ------------------------------------------------------------------------------------------------------------ reading
@@ -200,17 +205,14 @@ class KeyIndex:
         """All files, newest first."""
         return self._files[::-1]
 
-    def below(self, min_offset: int) -> int:
-        """How many of the oldest files know no record at or above `min_offset`; the last one always stays."""
+    def drop_before(self, min_offset: int) -> int:
+        """Give up the files whose records are all below `min_offset`, save the last one; how many.
+
+        A start that misses files makes all of them anew, so these are removed one flush later, when the checkpoint knows.
+        """
         count = 0
         while count < len(self._files) - 1 and self._files[count].header.end_offset < min_offset:
             count += 1
-        return count
-
-    def drop_before(self, min_offset: int) -> int:
-        """Remove the files whose records are all below `min_offset`; how many."""
-        count = self.below(min_offset)
-        for file in self._files[:count]:
-            self._remove(file)
+        self._given_up += self._files[:count]
         del self._files[:count]
         return count

@@ -17,6 +17,7 @@ from ariane.errors import StoreCorrupt, StoreError
 from ariane.store import query
 from ariane.store.checkpoint import Checkpoint
 from ariane.store.commit_log import CommitLog
+from ariane.store.consume_queue import Changed
 from ariane.store.files import OpenFiles, write_error
 from ariane.store.index import KeyIndex, Known
 from ariane.store.index_file import Damaged, Sizes
@@ -69,6 +70,7 @@ class Indexing:
         self._hashes = KeyHashes()
         self._waiting: deque[Keyed] = deque()
         self._reading = False  # the index is behind what was noted: the log is read
+        self._derived = 0  # what has its queue entries, and may be indexed
         self.note: Callable[[Keyed], None] = self._waiting.append if index is not None else _pass_over
 
     @property
@@ -78,35 +80,34 @@ class Indexing:
 
     def read_up_to(self, derived: int) -> None:
         """Index the log from where the index ends."""
-        self._reading = True
-        self.catch_up(derived)
+        self._reading, self._derived = True, derived
+        self._undamaged(lambda index: None)
 
     def step(self, derived: int) -> None:
-        """Index what was noted below `derived` if it is much. A failure is kept for the next `catch_up`."""
+        """Everything below `derived` may be indexed now; it is if it is much. A failure is left to the next query."""
+        self._derived = derived
         if len(self._waiting) >= AT_ONCE:
-            self._try_catch_up(derived)
+            self._try_catch_up()
 
-    def _try_catch_up(self, derived: int) -> None:
-        """`catch_up`, unless the disk does not let it: puts and consumers do not need the index."""
+    def _try_catch_up(self) -> None:
+        """Index what may be, unless the disk does not let it: puts and consumers do not need the index."""
         try:
-            self.catch_up(derived)
+            self._undamaged(lambda index: None)
         except StoreError:
             self._reading = True
 
-    def catch_up(self, derived: int) -> None:
-        """Index everything below `derived`. StoreFull or StoreError when it cannot be written; the next call tries again."""
-        self._undamaged(lambda index: None, derived)
-
-    def query(self, wanted: Wanted, derived: int) -> Queried:
-        """Bring the index up, and ask it."""
-        return self._undamaged(lambda index: query.find(index, self._log, wanted), derived)
+    def query(self, wanted: Wanted) -> Queried:
+        """Records by key, among all that consumers can see. StoreError when there is no index, or it cannot be brought up to
+        that; the next call tries again."""
+        return self._undamaged(lambda index: query.find(index, self._log, wanted))
 
     def complete(self, derived: int) -> None:
         """Index the rest and complete the files; they are the caller's to flush."""
+        self._derived = derived
         if self._index is not None:
-            self._undamaged(KeyIndex.write_slots, derived)
+            self._undamaged(KeyIndex.write_slots)
 
-    def _undamaged(self, work: Callable[[KeyIndex], T], derived: int) -> T:
+    def _undamaged(self, work: Callable[[KeyIndex], T]) -> T:
         """Bring the index up and do `work` with it; a file that is found damaged is made anew first."""
         index = self._index
         if index is None:
@@ -114,7 +115,7 @@ class Indexing:
         fault: Damaged | None = None
         for _ in range(DAMAGE_MAX):
             try:
-                self._catch_up(index, derived)
+                self._catch_up(index, self._derived)
                 return work(index)
             except Damaged as damage:
                 fault = damage
@@ -148,11 +149,12 @@ class Indexing:
 
     # --- for the flush ---
 
-    def take_changed(self, derived: int) -> tuple[list[str], list[str]]:
+    def take_changed(self, derived: int) -> Changed:
         """Index what waits; files, and directories, that the flush which begins now has to fsync."""
         if self._index is None:
-            return [], []
-        self._try_catch_up(derived)
+            return Changed(set(), set())
+        self._derived = derived
+        self._try_catch_up()
         return self._index.take_changed()
 
     def in_checkpoint(self, checkpoint: Checkpoint, flushed: int) -> Checkpoint:
@@ -165,18 +167,12 @@ class Indexing:
 
     # --- for retention ---
 
-    def below(self, min_offset: int) -> int:
-        """How many files know only records below `min_offset`; the newest always stays."""
-        return 0 if self._index is None else self._index.below(min_offset)
-
     def drop_before(self, min_offset: int) -> int:
-        """Remove them; how many."""
-        if self._index is None:
-            return 0
-        try:
-            return self._index.drop_before(min_offset)
-        except OSError as error:
-            raise write_error(error, self._index.root) from error
+        """Give up the index files that know only records below `min_offset`, which the log lost; how many. The newest stays.
+
+        They are removed once the checkpoint says that there are fewer, that is, after the next flush of the derived files.
+        """
+        return 0 if self._index is None else self._index.drop_before(min_offset)
 
 
 def _pass_over(_: Keyed) -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from ariane.errors import MessageRefused, StoreError, StoreFull, StoreLocked
 from ariane.model.hashes import java_hash
@@ -27,11 +27,11 @@ from ariane.store import segments as segment_files
 from ariane.store.checkpoint import Checkpoint
 from ariane.store.commit_log import CommitLog
 from ariane.store.consume_queue import ENTRY, ConsumeQueue
+from ariane.store.delayed import Delayed, watched
 from ariane.store.dispatch import Arrival, Note
 from ariane.store.files import Disk, OpenFiles, SystemDisk, read_whole, write_error
-from ariane.store.flush import Flush
+from ariane.store.flush import Flush, Postponed
 from ariane.store.keys import is_indexed
-from ariane.store.query import Position, Queried, Wanted
 from ariane.store.queues import ConsumeQueues
 from ariane.store.recovery import Recovered
 from ariane.store.scan import NotARecord, due_ms, record_at
@@ -46,12 +46,10 @@ __all__ = [
     "Got",
     "MessageStore",
     "Placed",
-    "Position",
-    "Queried",
+    "Postponed",
     "Recovered",
     "StoreConfig",
     "SystemDisk",
-    "Wanted",
     "open_store",
 ]
 
@@ -65,9 +63,15 @@ def _now_ms() -> int:
 
 
 def open_store(
-    config: StoreConfig, disk: Disk | None = None, now_ms: Callable[[], int] = _now_ms, *, store_host: bytes
+    config: StoreConfig,
+    disk: Disk | None = None,
+    now_ms: Callable[[], int] = _now_ms,
+    *,
+    store_host: bytes,
+    delay_positions: Mapping[int, int] | None = None,
 ) -> MessageStore:
-    """Lock the directory, bring it into order, and open it. `store_host` is this broker's packed address.
+    """Lock the directory, bring it into order, and open it. `store_host` is this broker's packed address,
+    `delay_positions` what Java's delayOffset.json says of each delay level.
 
     StoreLocked when another process has it, StoreCorrupt or ConfigError naming the path when it cannot be used as it is.
     """
@@ -85,7 +89,7 @@ def open_store(
         ) from error
     files = OpenFiles(disk)
     try:
-        return MessageStore(config, files, now_ms, store_host, lock)
+        return MessageStore(config, files, now_ms, store_host, lock, delay_positions or {})
     except BaseException as error:
         files.close()
         disk.unlock(lock)
@@ -95,10 +99,16 @@ def open_store(
 
 
 class MessageStore:
-    """Made by `open_store`. `recovered` tells what the start found."""
+    """Made by `open_store`. `recovered` tells what the start found; `index` is asked by key."""
 
     def __init__(
-        self, config: StoreConfig, files: OpenFiles, now_ms: Callable[[], int], store_host: bytes, lock: int
+        self,
+        config: StoreConfig,
+        files: OpenFiles,
+        now_ms: Callable[[], int],
+        store_host: bytes,
+        lock: int,
+        delay_positions: Mapping[int, int],
     ) -> None:
         self.config = config
         self._files = files
@@ -119,12 +129,16 @@ class MessageStore:
         self.recovered = recovery.recover_log(
             files, segments, gap, self._queues, self._checkpoint, clean=clean, check_crc=config.check_crc_on_recover
         )
-        again = recovery.records_again(segments, self.recovered)
+        delivered: list[int] = []
+        again = watched(recovery.records_again(segments, self.recovered), delivered)
         refused = dispatch.derive(again, self._queues, config.delays_ms)
-        self.recovered = self.recovered._replace(notes=(*self.recovered.notes, *refused))
         self._log = CommitLog(files, segments, self.recovered.end, self.recovered.last_ms)
-        self._indexing = indexing.opened(config, files, self._log, now_ms, self._checkpoint, clean=clean)
-        self.recovered = self.recovered._replace(notes=(*self.recovered.notes, *self._indexing.notes))
+        self.delayed = Delayed(files, root, self._queues, segments, config.delays_ms)
+        mended = self.delayed.load(delivered, self._log.end, delay_positions)
+        self.index = indexing.opened(config, files, self._log, now_ms, self._checkpoint, clean=clean)
+        notes = (*self.recovered.notes, *refused, *mended, *self.index.notes)
+        self.recovered = self.recovered._replace(notes=notes)
+        self._delays_put = False  # since all was derived
         self._notes: deque[Note] = deque()
         self._held: list[Arrival] = []  # arrivals of a step that was not the caller's, for the next one
         self._derived, self._derived_ms = self._log.end, self._log.last_ms
@@ -255,7 +269,7 @@ class MessageStore:
         self, draft: Draft, queue: ConsumeQueue, listed: bool, offset: int, size: int, queue_offset: int, store_ms: int
     ) -> None:
         if listed or is_indexed(draft.sys_flag):
-            self._indexing.note((queue.topic, draft.properties, offset, store_ms))
+            self.index.note((queue.topic, draft.properties, offset, store_ms))
         if not listed:
             self._notes.append(Note(None, b"", 0, 0, store_ms, offset + size))
             return
@@ -265,6 +279,9 @@ class MessageStore:
             if queue.topic == SCHEDULE_TOPIC:
                 due = due_ms(draft.properties, store_ms, self.config.delays_ms)
                 code = code if due is None else due
+                self._delays_put = True
+        else:
+            self._delays_put = True
         self._notes.append(Note(queue, ENTRY.pack(offset, size, code), queue_offset, code, store_ms, offset + size))
 
     # -------------------------------------------------------------------------------------------------- what consumers see
@@ -286,7 +303,10 @@ class MessageStore:
             raise
         if last is not None:
             self._derived, self._derived_ms = last.end, last.store_ms
-            self._indexing.step(self._derived)
+            self.index.step(self._derived)
+            if self._delays_put:
+                self._delays_put = bool(self._notes)
+                self.delayed.catch_up(self._log.end)
         return held + arrivals if held else arrivals
 
     def get(
@@ -297,12 +317,14 @@ class MessageStore:
         max_count: int,
         codes: frozenset[int] | None = None,
         max_bytes: int | None = None,
+        accept: Callable[[bytes], bool] | None = None,
     ) -> Got:
-        """Records of a queue from entry `offset` on, at most one answer full; `codes` None takes all tags."""
+        """Records of a queue from entry `offset` on, at most one answer full; `codes` None takes all tags, `accept` sees
+        each record that has one of them."""
         queue = self._queues.existing(topic, queue_id)
         if queue is None:
             return Got(GetStatus.NO_MESSAGE_IN_QUEUE, [], 0, 0, 0, False)
-        return reading.get(queue, self._log, self.config, offset, max_count, codes, max_bytes)
+        return reading.get(queue, self._log, self.config, offset, max_count, codes, max_bytes, accept)
 
     def record_at(self, offset: int) -> bytes | None:
         """The record at a commit log offset, as an id names it; None when none begins there."""
@@ -313,9 +335,21 @@ class MessageStore:
         except NotARecord:
             return None
 
-    def query(self, wanted: Wanted) -> Queried:
-        """Records by key, among all that consumers can see. StoreError when there is no index, or it cannot be brought up."""
-        return self._indexing.query(wanted, self._derived)
+    def record_of(self, topic: str, queue_id: int, number: int) -> bytes | None:
+        """The record of one queue entry; None when there is no such entry, or its record is gone or damaged."""
+        queue = self._queues.existing(topic, queue_id)
+        if queue is None or not queue.min_offset(self._log.start) <= number < queue.max:
+            return None
+        offset = ENTRY.unpack(queue.entries(number, 1))[0]
+        try:
+            return record_at(self._log.segments, offset)[1]
+        except NotARecord:
+            return None
+
+    @property
+    def last_ms(self) -> int:
+        """Store time of the last record; no later one is stored before it."""
+        return self._log.last_ms
 
     def min_offset(self, topic: str, queue_id: int) -> int:
         queue = self._queues.existing(topic, queue_id)
@@ -366,9 +400,10 @@ class MessageStore:
         """The same for queue files and checkpoint, which only spare a start from reading the log."""
         if self._flushing_derived is not None or self._log.failure is not None:
             return None
-        index_files, index_directories = self._indexing.take_changed(self._derived)
+        keys = self.index.take_changed(self._derived)
         checkpoint = self._checkpoint_now()
-        if checkpoint == self._checkpoint and not any(self._queues.changed) and not index_files + index_directories:
+        delays = self.delayed.begin_save(self._log.flushed)
+        if checkpoint == self._checkpoint and not any((*self._queues.changed, delays, *keys)):
             return None
         files, directories = self._queues.take_changed()
         self._checkpoint = checkpoint
@@ -376,8 +411,9 @@ class MessageStore:
             self._disk,
             0,
             0,
-            paths=(*files, *index_files),
-            directories=(*directories, *index_directories),
+            paths=(*files, *keys.files),
+            directories=(*directories, *keys.directories),
+            replaced=tuple(delays),
             checkpoint=(self._checkpoint_path, checkpoints.encode(checkpoint)),
         )
         self._flushing_derived = flush
@@ -385,18 +421,21 @@ class MessageStore:
 
     def _checkpoint_now(self) -> Checkpoint:
         safe = min(self._log.flushed, self._derived)
-        return self._indexing.in_checkpoint(
-            Checkpoint(self._log.flushed_ms, self._derived_ms, self._checkpoint.index_ms, safe, self._queues.files()),
-            self._log.flushed,
+        found = Checkpoint(
+            self._log.flushed_ms, self._derived_ms, self._checkpoint.index_ms, safe, self._queues.files()
         )
+        return self.index.in_checkpoint(found, self._log.flushed)
 
-    def end_flush(self, flush: Flush, error: OSError | None) -> None:
-        """Take the outcome of `flush.run()`. After an error all later writes are refused with FlushFailed."""
+    def end_flush(self, flush: Flush, error: OSError | Postponed | None) -> None:
+        """Take the outcome of `flush.run()`. After an OSError all later writes are refused with FlushFailed."""
         if flush is self._flushing_derived:
             self._flushing_derived = None
-            if error is not None:
+            self.delayed.end_save(written=error is None)
+            if isinstance(error, OSError):
                 self._log.fail(error)
-        else:
+            elif error is not None:
+                self._checkpoint = self._checkpoint._replace(safe_offset=None)  # not what is on disk: written next time
+        elif not isinstance(error, Postponed):
             self._log.end_flush(flush, error)
 
     def flush(self) -> None:
@@ -412,24 +451,15 @@ class MessageStore:
     def _run(self, flush: Flush) -> None:
         try:
             flush.run()
+        except Postponed as reason:
+            self.end_flush(flush, reason)
+            raise StoreFull(str(reason)) from reason
         except OSError as error:
             self.end_flush(flush, error)
             self._refuse()
         self.end_flush(flush, None)
 
     # ---------------------------------------------------------------------------------------------------------- life cycle
-
-    def drop_index_before(self, min_offset: int) -> int:
-        """Remove the index files that know only records below `min_offset`, which the log lost; how many. This blocks for an
-        fsync; while a flush of the derived files is under way nothing is removed, the next call does it."""
-        count = self._indexing.below(min_offset)
-        if not count or self._flushing_derived is not None or self._log.failure is not None:
-            return 0
-        # The checkpoint is told first: a start that misses files makes all of them anew.
-        self._checkpoint = self._checkpoint._replace(index_files=max(0, self._checkpoint.index_files - count))
-        content = checkpoints.encode(self._checkpoint)
-        self._run(Flush(self._disk, 0, 0, checkpoint=(self._checkpoint_path, content)))
-        return self._indexing.drop_before(min_offset)
 
     def delete_topic(self, topic: str) -> None:
         """Remove the queues of a topic. All is flushed first, so that no later start derives them again (this blocks)."""
@@ -458,7 +488,7 @@ class MessageStore:
             if self._log.failure is None:
                 self.flush()
                 self.step()
-                self._indexing.complete(self._derived)
+                self.index.complete(self._derived)
                 self.flush_derived()
                 self._disk.remove(self._abort)
                 self._disk.fsync_dir(self.config.root)

@@ -14,7 +14,8 @@ from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.command import Command
 from ariane.protocol.requests import fields, typed
 from ariane.protocol.requests.messaging import QueryMessage, QueryMessageAnswer, ViewMessage
-from ariane.store.message_store import MessageStore, Position, Wanted
+from ariane.store.message_store import MessageStore
+from ariane.store.query import Position, Wanted
 
 UNIQUE_ID = re.compile(r"[0-9A-F]{32}(?:[0-9A-F]{24})?")  # as Java clients make them, over IPv4 or IPv6
 
@@ -37,7 +38,7 @@ def query_message(config: BrokerConfig, store: MessageStore, request: QueryMessa
     wanted = Wanted(request.topic, request.key, most, position=position)
     if not is_unique and not UNIQUE_ID.fullmatch(request.key):
         wanted = wanted._replace(begin_ms=request.begin_timestamp, end_ms=request.end_timestamp)
-    found = store.query(wanted)
+    found = store.index.query(wanted)
     rest = found.position
     header = fields(
         QueryMessageAnswer(found.last_ms, found.last_offset, rest is not None, None if rest is None else rest.text())
