@@ -9,7 +9,7 @@ their last characters for as long as its clock shows the same millisecond, so th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from ariane.model.hashes import string_hash
 from ariane.model.message import KEYS, TRANSACTION_MASK, TRANSACTION_ROLLBACK, UNIQ_KEY
@@ -23,6 +23,7 @@ HEADS_MAX = 4096  # beginnings of ids whose hash is kept, for each topic, and to
 _UNIQUE = f"{UNIQ_KEY}{properties_text.NAME_END}"
 _UNIQUE_SIZE = len(_UNIQUE)
 _KEYS = f"{KEYS}{properties_text.NAME_END}"
+_KEYS_SIZE = len(_KEYS)
 _PAIR_END = properties_text.PAIR_END
 _TAIL = 4  # characters of an id that are looked up in two halves
 _31_2, _31_4 = 31**2, 31**4
@@ -79,12 +80,14 @@ class KeyHashes:
             except KeyError:  # no unique id as clients make them
                 hashed += [(key_hash(topic, key), offset, store_ms) for key in keys_of(properties)]
                 continue
-            if (at and properties[at - 1] != _PAIR_END) or _KEYS in properties:
+            if at and properties[at - 1] != _PAIR_END:  # the end of another name
                 hashed += [(key_hash(topic, key), offset, store_ms) for key in keys_of(properties)]
                 continue
             if value >= 0x8000_0000:
                 value = 0x1_0000_0000 - value if value > 0x8000_0000 else 0
             hashed.append((value, offset, store_ms))
+            if _KEYS in properties:
+                hashed += [(key_hash(topic, word), offset, store_ms) for word in _words(properties) if word != key]
         return hashed
 
     @staticmethod
@@ -95,3 +98,13 @@ class KeyHashes:
         start = key[:-_TAIL]
         value = heads[start] = (string_hash(f"{topic}#{start}") & 0xFFFFFFFF) * _31_4
         return value
+
+
+def _words(properties: str) -> Iterable[str]:
+    """The words of KEYS, each once."""
+    at = properties.rfind(_KEYS)
+    end = properties.find(_PAIR_END, at)
+    text = properties[at + _KEYS_SIZE :] if end < 0 else properties[at + _KEYS_SIZE : end]
+    if not text or (at and properties[at - 1] != _PAIR_END):  # empty, or the end of another name
+        text = properties_text.decode(properties).get(KEYS, "")
+    return filter(None, dict.fromkeys(text.split(KEY_SEPARATOR)))
