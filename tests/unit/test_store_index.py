@@ -451,6 +451,11 @@ def test_a_full_disk_refuses_queries_not_messages(monkeypatch: pytest.MonkeyPatc
         with pytest.raises(StoreFull):
             store.index.query(Wanted("T", "ID0", 1))
     survivor = disk.after_kill()
+    survivor.fail = lambda kind, path: fail(kind, path) if kind == "create" else None
+    started = opened(survivor)
+    with pytest.raises(StoreFull):
+        started.index.query(Wanted("T", "ID0", 1))
+    survivor = survivor.after_kill()
     disk.fail = lambda kind, path: None
     assert [found(store, f"ID{number}") for number in range(12)] == [[offset] for offset in offsets]
     store.close()

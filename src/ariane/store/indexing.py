@@ -79,9 +79,10 @@ class Indexing:
         return [] if self._index is None else self._index.notes
 
     def read_up_to(self, derived: int) -> None:
-        """Index the log from where the index ends."""
+        """Index the log from where the index ends. A disk that does not let it keeps no broker from its start: only queries
+        are refused until it does."""
         self._reading, self._derived = True, derived
-        self._undamaged(lambda index: None)
+        self._try_catch_up()
 
     def step(self, derived: int) -> None:
         """Everything below `derived` may be indexed now; it is if it is much. A failure is left to the next query."""
