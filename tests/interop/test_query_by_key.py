@@ -14,7 +14,7 @@ from ariane.admin import messages
 from ariane.model import ids
 from ariane.net.client import Connections
 from ariane.protocol import properties, record
-from ariane.protocol.codes import RequestCode
+from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.requests.messaging import QueryMessage, SendMessage
 from ariane.testing import java
 from ariane.testing.cluster import SMALL_FILES, cluster_in_thread
@@ -78,35 +78,35 @@ def test_mqadmin_finds_what_java_sent(tmp_path: Path) -> None:
 AHEAD_MS = 1200
 
 
-async def send_ahead(addr: str) -> str:
-    """Send a message with a unique id as a client makes it whose clock is ahead; the id."""
+async def asked_ahead(namesrv: str, addr: str) -> tuple[str, int, messages.FoundUnique]:
+    """Send a message with a unique id as a client makes it whose clock is ahead, and ask for it as Java's client does: from
+    the id's time less a second on, 200 ms after it was stored. The id, the code of the answer, and what our tools find."""
     now_ms = time.time_ns() // 1_000_000
     ahead = f"7F0000011A2B18B4AAC2{now_ms + AHEAD_MS - ids.month_start_ms(now_ms):08X}0007"
     async with Connections() as peers:
         header = SendMessage("P", "T", "TBW102", 4, 0, 0, now_ms + AHEAD_MS, 0, properties.encode({"UNIQ_KEY": ahead}))
         await peers.ask(addr, RequestCode.SEND_MESSAGE_V2, header, b"b")
-    await asyncio.sleep(AHEAD_MS / 1000 + 0.3)  # a Java program takes an id from the future for one of last month
-    return ahead
+        await asyncio.sleep(0.3)  # Java's broker indexes a moment later
+        found = await messages.by_unique_key(peers, namesrv, "T", ahead)
+        assert found.message is not None
+        begin_ms = found.message.store_ms + AHEAD_MS - 1000
+        request = QueryMessage("T", ahead, 32, begin_ms, (1 << 63) - 1, "true")
+        return ahead, (await peers.request(addr, RequestCode.QUERY_MESSAGE, request)).code, found
 
 
 def test_an_id_of_a_client_whose_clock_is_ahead_is_found(tmp_path: Path) -> None:
-    """Java's client asks from the id's time less a second on: from 200 ms after the message was stored."""
     with cluster_in_thread(tmp_path) as (namesrv, addr):
         produce(namesrv, 1)
-        ahead = asyncio.run(send_ahead(addr))
+        ahead, code, _ = asyncio.run(asked_ahead(namesrv, addr))
+        assert code == ResponseCode.SUCCESS
         assert f"UNIQ_KEY={ahead}" in by_unique_key(namesrv, ahead)
 
 
 def test_on_a_java_broker_our_tools_find_such_an_id(tmp_path: Path) -> None:
-    async def ours(namesrv: str, message_id: str) -> messages.FoundUnique:
-        async with Connections() as peers:
-            return await messages.by_unique_key(peers, namesrv, "T", message_id)
-
     with java.name_server(tmp_path / "ns") as ns, java.broker(tmp_path, ns.addr) as broker:
         produce(ns.addr, 1)
-        ahead = asyncio.run(send_ahead(broker.addr))
-        assert f"UNIQ_KEY={ahead}" not in by_unique_key(ns.addr, ahead), "4.9.4 does not find it"
-        found = asyncio.run(ours(ns.addr, ahead))
+        ahead, code, found = asyncio.run(asked_ahead(ns.addr, broker.addr))
+    assert code == ResponseCode.QUERY_NOT_FOUND, "4.9.4 does not find it"
     assert found.message is not None
     assert found.message.message_id == ahead
     assert found.missing == {}
