@@ -23,7 +23,8 @@ from ariane.broker.arrivals import Arrivals
 from ariane.broker.config import BrokerConfig, checked
 from ariane.broker.delay import Deliveries
 from ariane.broker.flush import Flusher
-from ariane.broker.handlers import clients, offsets, pull, query, send
+from ariane.broker.handlers import clients, offsets, pull, query, relay, reply, runtime, send, send_back
+from ariane.broker.handlers import stats as stats_handlers
 from ariane.broker.handlers import topics as topic_handlers
 from ariane.broker.registration import Registration
 from ariane.broker.state import documents
@@ -33,22 +34,29 @@ from ariane.broker.state.locks import QueueLocks
 from ariane.broker.state.members import Members
 from ariane.broker.state.offsets import ConsumerOffsets
 from ariane.broker.state.topics import Topics
+from ariane.broker.stats.counters import BrokerStats
+from ariane.broker.stats.journal import Journal
+from ariane.broker.stats.recorder import Protection, Recorder
 from ariane.clock import SYSTEM_CLOCK, Clock
 from ariane.errors import ConnectionLost, StoreError
 from ariane.filter.bloom import Bloom
 from ariane.model import host
+from ariane.model.message import DELAY, RETRY_TOPIC
+from ariane.model.topic import DLQ_PREFIX, RETRY_PREFIX, SCHEDULE_TOPIC
 from ariane.net.client import Connections
 from ariane.net.connection import Handler, Peer
 from ariane.net.interfaces import local_ip
 from ariane.net.server import Server
 from ariane.net.tasks import Tasks
+from ariane.protocol import properties
 from ariane.protocol.codes import RequestCode
 from ariane.protocol.requests import fields
 from ariane.protocol.requests.admin import ConsumerOffsetTable, DelayOffsetTable, SubscriptionGroupTable
 from ariane.protocol.requests.clients import GroupRef
 from ariane.protocol.requests.routing import TopicTable
+from ariane.store.delayed import Due
 from ariane.store.files import Disk, SystemDisk
-from ariane.store.message_store import Draft, StoreConfig, open_store
+from ariane.store.message_store import Draft, Placed, StoreConfig, open_store
 
 log = logging.getLogger("ariane.broker")
 
@@ -118,9 +126,10 @@ class Broker:
         parts.callback(self._store.close)
         self._load_tables()
         parts.push_async_callback(self._save_tables)
+        self._count()
         self._arrivals = Arrivals()
         self._flusher = Flusher(self._store, self._thread, self._dispatch_soon)
-        self._deliveries = Deliveries(self._store, self._dispatch_soon, self._clock.now_ms)
+        self._deliveries = Deliveries(self._store, self._dispatch_soon, self._clock.now_ms, self._count_delivered)
 
         peers = await parts.enter_async_context(Connections())
         parts.push_async_callback(self._tasks.close)
@@ -140,18 +149,35 @@ class Broker:
         config, now_ms, store = self.config, self._clock.now_ms, self._store
         timeout_s = config.sync_flush_timeout / 1000
         durable = functools.partial(self._flusher.durable, timeout_s=timeout_s) if config.sync_flush else None
+        sending = send.SendParts(
+            config,
+            self._topics,
+            self._groups,
+            store,
+            store_host,
+            durable,
+            self._dispatch_soon,
+            now_ms,
+            self._kept,
+            self._stats,
+        )
         return {
-            **send.handlers(
-                send.SendParts(
-                    config,
+            **send.handlers(sending),
+            **send_back.handlers(
+                send_back.SendBackParts(
+                    config, self._topics, self._groups, store, self._put_retry, durable, self._dispatch_soon
+                )
+            ),
+            **reply.handlers(reply.ReplyParts(sending, self._members, self._server.request)),
+            **relay.handlers(
+                relay.RelayParts(
+                    config.broker_name,
                     self._topics,
-                    self._groups,
+                    self._members,
+                    self._offsets,
                     store,
-                    store_host,
-                    durable,
-                    self._dispatch_soon,
-                    now_ms,
-                    self._kept,
+                    self._server.request,
+                    self._server.one_way,
                 )
             ),
             **pull.handlers(
@@ -167,6 +193,7 @@ class Broker:
                     self._dispatch_soon,
                     now_ms,
                     self._filters,
+                    self._stats,
                 )
             ),
             **offsets.handlers(self._offsets, store),
@@ -185,7 +212,32 @@ class Broker:
             ),
             **topic_handlers.handlers(
                 topic_handlers.AdminParts(
-                    config, self._topics, self._groups, self._offsets, store, self._registration.settled
+                    config, self._topics, self._groups, self._offsets, store, self._registration.settled, self._stats
+                )
+            ),
+            **stats_handlers.handlers(
+                stats_handlers.StatsParts(
+                    config,
+                    self.addr,
+                    self._topics,
+                    self._groups,
+                    self._members,
+                    self._offsets,
+                    store,
+                    self._stats,
+                    now_ms,
+                )
+            ),
+            **runtime.handlers(
+                runtime.RuntimeParts(
+                    config,
+                    store,
+                    self._disk,
+                    self._stats,
+                    lambda: self._recorder.late_ms,
+                    now_ms,
+                    self._boot_ms,
+                    self._delay_levels,
                 )
             ),
         }
@@ -203,6 +255,7 @@ class Broker:
         every(FILTER_SAVE_S, self._save_filters, "forget dead filters and save the others")
         every(MEMBER_SCAN_S, self._drop_silent_members, "drop silent clients")
         every(LOCK_SCAN_S, self._forget_expired_locks, "forget expired queue locks")
+        self._tasks.start(self._recorder.run(), "count")
         self._topics.changed = self._topics_changed
         self._groups.changed = functools.partial(self._save_soon, documents.GROUPS)
 
@@ -237,6 +290,31 @@ class Broker:
         floor_ms = max(store.last_ms, store.delayed.floor_ms)
         limits = delay.Limits(len(store.config.delays_ms), floor_ms, config.timer_max_delay_sec * 1000)
         return delay.kept(draft, own, self._clock.now_ms(), limits)
+
+    def _put_retry(self, draft: Draft) -> Placed:
+        """Store a message that a consumer gave back: after the delay of its level, or at once (a dead letter)."""
+        own = properties.decode(draft.properties)
+        if own.get(DELAY) == "0":
+            delay.forget(own)
+        kept = self._kept(draft, own)
+        placed = self._store.put(kept)
+        delay_queue = kept.queue_id if kept.topic == SCHEDULE_TOPIC else None
+        group = draft.topic.removeprefix(RETRY_PREFIX).removeprefix(DLQ_PREFIX)
+        self._stats.sent_back(own.get(RETRY_TOPIC, draft.topic), group, delay_queue=delay_queue, size=placed.size)
+        return placed
+
+    def _count_delivered(self, due: Due, draft: Draft, size: int) -> None:
+        if due.topic == SCHEDULE_TOPIC:
+            self._stats.delivered_delayed(draft.topic, due.queue_id, 1, size)
+        else:
+            self._stats.sent(draft.topic, 1, size)
+
+    def _delay_levels(self) -> dict[int, tuple[int, int]]:
+        """Delay level: number of its next entry, and behind its last."""
+        positions = self._store.delayed.level_positions()
+        return {
+            level: (number, self._store.max_offset(SCHEDULE_TOPIC, level - 1)) for level, number in positions.items()
+        }
 
     # --- tables that survive a restart ---
 
@@ -301,6 +379,24 @@ class Broker:
     async def _save_filters(self) -> None:
         self._filters.forget_dead()
         await self._save_tables()
+
+    # --- statistics ---
+
+    def _count(self) -> None:
+        config, store = self.config, self._store
+        self._boot_ms = self._clock.now_ms()
+        self._stats = BrokerStats(
+            config.broker_cluster_name,
+            detail=config.enable_detail_stat,
+            fall_recorded=config.disk_fall_recorded,
+            drop_unused=config.auto_delete_unused_stats,
+            now_ms=self._monotonic_ms,
+        )
+        protection = None
+        if config.disable_consume_if_consumer_read_slowly:
+            protection = Protection(config.consumer_fallbehind_threshold, self._groups.stop_consuming)
+        journal = Journal(config.stats_dir)
+        self._recorder = Recorder(self._stats, lambda: store.puts, journal, self._clock, protection)
 
     # --- members ---
 

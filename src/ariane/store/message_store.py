@@ -53,9 +53,7 @@ __all__ = [
     "open_store",
 ]
 
-NOTES_MAX = (
-    1_000_000  # records that wait for their queue entries; beyond, the queues' disk is failing and puts are refused
-)
+NOTES_MAX = 1_000_000  # records that wait for their queue entries; beyond, that disk is failing and puts are refused
 
 
 def _now_ms() -> int:
@@ -136,13 +134,14 @@ class MessageStore:
         self.delayed = Delayed(files, root, self._queues, segments, config.delays_ms)
         mended = self.delayed.load(delivered, self._log.end, delay_positions)
         self.index = indexing.opened(config, files, self._log, now_ms, self._checkpoint, clean=clean)
-        notes = (*self.recovered.notes, *refused, *mended, *self.index.notes)
-        self.recovered = self.recovered._replace(notes=notes)
+        self.recovered = self.recovered._replace(notes=(*self.recovered.notes, *refused, *mended, *self.index.notes))
         self._delays_put = False  # since all was derived
         self._notes: deque[Note] = deque()
         self._held: list[Arrival] = []  # arrivals of a step that was not the caller's, for the next one
         self._derived, self._derived_ms = self._log.end, self._log.last_ms
         self._flushing_derived: Flush | None = None
+        self.puts = 0  # messages taken since the start
+        self.put_bytes = 0
         self._closed = False
 
     def _mark_running(self) -> None:
@@ -270,6 +269,8 @@ class MessageStore:
     ) -> None:
         if listed or is_indexed(draft.sys_flag):
             self.index.note((queue.topic, draft.properties, offset, store_ms))
+        self.puts += 1
+        self.put_bytes += size
         if not listed:
             self._notes.append(Note(None, b"", 0, 0, store_ms, offset + size))
             return
@@ -386,6 +387,11 @@ class MessageStore:
         return self._log.end
 
     @property
+    def derived(self) -> int:
+        """All records that end at or below this offset have their queue entries."""
+        return self._derived if self._notes else self._log.end
+
+    @property
     def flushed(self) -> int:
         """All records that end at or below this offset are on the disk."""
         return self._log.flushed
@@ -407,15 +413,9 @@ class MessageStore:
             return None
         files, directories = self._queues.take_changed()
         self._checkpoint = checkpoint
-        flush = Flush(
-            self._disk,
-            0,
-            0,
-            paths=(*files, *keys.files),
-            directories=(*directories, *keys.directories),
-            replaced=tuple(delays),
-            checkpoint=(self._checkpoint_path, checkpoints.encode(checkpoint)),
-        )
+        paths, directories = [*files, *keys.files], [*directories, *keys.directories]
+        written = (self._checkpoint_path, checkpoints.encode(checkpoint))
+        flush = Flush(self._disk, 0, 0, (), tuple(paths), tuple(directories), tuple(delays), written)
         self._flushing_derived = flush
         return flush
 

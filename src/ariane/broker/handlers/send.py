@@ -15,6 +15,7 @@ from ariane.broker import delay
 from ariane.broker.config import BrokerConfig
 from ariane.broker.state.groups import Groups
 from ariane.broker.state.topics import Topics
+from ariane.broker.stats.counters import BrokerStats
 from ariane.errors import FlushFailed, MessageRefused, ProtocolError, ReplyError, StoreError
 from ariane.model import ids
 from ariane.model.message import CLUSTER, TAGS, TRAN_MSG, TRANSACTION_MASK, WAIT
@@ -22,6 +23,7 @@ from ariane.model.topic import (
     AUTO_CREATE_TOPIC,
     PERM_WRITE,
     RETRY_PREFIX,
+    SCHEDULE_TOPIC,
     SEND_FORBIDDEN,
     TopicConfig,
     dlq_topic,
@@ -52,6 +54,7 @@ class SendParts(NamedTuple):
     stored: Callable[[], None]
     now_ms: Callable[[], int]
     kept: Callable[[Draft, dict[str, str]], Draft]
+    stats: BrokerStats
 
 
 def handlers(parts: SendParts) -> dict[int, Handler]:
@@ -74,12 +77,17 @@ def send(parts: SendParts, request: SendMessage, command: Command, peer: Peer) -
         outer = properties.decode(request.properties) if request.properties else {}
         wait = outer.pop(WAIT, "true") != "false"
         if request.batch:
-            placed = parts.store.put_batch(_batch(parts, request, topic, queue_id, outer, command.body, peer))
+            drafts = _batch(parts, request, topic, queue_id, outer, command.body, peer)
+            draft, began = drafts[0], parts.stats.timer()
+            placed = parts.store.put_batch(drafts)
         else:
-            placed = [parts.store.put(_single(parts, request, topic, queue_id, outer, command.body, peer))]
+            draft = _single(parts, request, topic, queue_id, outer, command.body, peer)
+            began = parts.stats.timer()
+            placed = [parts.store.put(draft)]
     except ReplyError as error:
         return Reply(error.code, context, error.remark)
     except StoreError as error:
+        parts.stats.put_failed()
         return Reply(ResponseCode.SERVICE_NOT_AVAILABLE, context, str(error))
     except (ProtocolError, MessageRefused) as error:
         return Reply(ResponseCode.MESSAGE_ILLEGAL, context, str(error))
@@ -93,16 +101,41 @@ def send(parts: SendParts, request: SendMessage, command: Command, peer: Peer) -
     context["queueId"] = str(queue_id)
     context["queueOffset"] = str(placed[0].queue_offset)
     if parts.durable is None or not wait:
+        _count(parts.stats, draft, placed, began)
         return Reply(0, context)
-    return _when_durable(parts.durable, placed[-1], context)
+    return _when_durable(parts.durable, parts.stats, draft, placed, began, context)
 
 
-async def _when_durable(durable: Callable[[int], Awaitable[bool]], last: Placed, fields: dict[str, str]) -> Reply:
+def target(parts: SendParts, request: SendMessage) -> tuple[TopicConfig, int]:
+    """The topic and the queue that a send goes to, for replies too; ReplyError for every refusal."""
+    topic = _topic(parts, request)
+    return topic, _queue_id(request, topic)
+
+
+def _count(stats: BrokerStats, first: Draft, placed: list[Placed], began: float) -> None:
+    size = placed[-1].offset + placed[-1].size - placed[0].offset
+    if first.topic == SCHEDULE_TOPIC:
+        stats.sent_delayed(first.queue_id, len(placed), size)
+    else:
+        stats.sent(first.topic, len(placed), size)
+    stats.put_took(stats.timer() - began)
+
+
+async def _when_durable(
+    durable: Callable[[int], Awaitable[bool]],
+    stats: BrokerStats,
+    first: Draft,
+    placed: list[Placed],
+    began: float,
+    fields: dict[str, str],
+) -> Reply:
     try:
-        flushed = await durable(last.offset + last.size)
+        flushed = await durable(placed[-1].offset + placed[-1].size)
     except FlushFailed as error:
+        stats.put_failed()
         fields = {name: fields[name] for name in ("MSG_REGION", "TRACE_ON")}
         return Reply(ResponseCode.SERVICE_NOT_AVAILABLE, fields, str(error))
+    _count(stats, first, placed, began)
     return Reply(ResponseCode.SUCCESS if flushed else ResponseCode.FLUSH_DISK_TIMEOUT, fields)
 
 
