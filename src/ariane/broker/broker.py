@@ -26,7 +26,7 @@ from ariane.broker.check_back import CheckBack
 from ariane.broker.config import BrokerConfig, checked, store_config
 from ariane.broker.delay import Deliveries
 from ariane.broker.flush import Flusher
-from ariane.broker.handlers import acl, admin, clients, offsets, pull, relay, reply, runtime, send, send_back
+from ariane.broker.handlers import acl, admin, clients, offsets, pull, query, relay, reply, runtime, send, send_back
 from ariane.broker.handlers import settings as setting_handlers
 from ariane.broker.handlers import stats as stats_handlers
 from ariane.broker.handlers import topics as topic_handlers
@@ -251,6 +251,7 @@ class Broker:
             ),
             **offsets.handlers(self._offsets, store),
             **transaction_handlers.handlers(self._transactions, durable, is_slave=config.broker_role == "SLAVE"),
+            **query.handlers(config, store),
             **clients.handlers(
                 clients.ClientParts(
                     self._topics,

@@ -2,6 +2,7 @@
 
     root/commitlog/<20 digits>                 every record, in the order of their arrival
     root/consumequeue/<topic>/<id>/<20 digits> their places, queue by queue
+    root/index/<17 digits>                     which records have a key (`StoreConfig.index`)
     root/checkpoint  abort  lock               how far the disk has it; there while running; one process at a time
 
 Synchronous and used by one thread, save `Flush.run`, which a worker thread may run between `begin_...` and `end_flush`. The rhythm:
@@ -21,7 +22,7 @@ from ariane.model.topic import SCHEDULE_TOPIC, TOPIC_MAX
 from ariane.protocol import properties as properties_text
 from ariane.protocol.record import encode
 from ariane.store import checkpoint as checkpoints
-from ariane.store import dispatch, reading, recovery
+from ariane.store import dispatch, indexing, reading, recovery
 from ariane.store import segments as segment_files
 from ariane.store.checkpoint import Checkpoint
 from ariane.store.commit_log import CommitLog
@@ -30,6 +31,7 @@ from ariane.store.delayed import Delayed, watched
 from ariane.store.dispatch import Arrival, Note
 from ariane.store.files import Disk, OpenFiles, SystemDisk, read_whole, write_error
 from ariane.store.flush import Flush, Postponed
+from ariane.store.keys import is_indexed
 from ariane.store.queues import ConsumeQueues
 from ariane.store.recovery import Recovered
 from ariane.store.scan import Found, NotARecord, Walk, due_ms, record_at
@@ -75,7 +77,7 @@ def open_store(
     config.check()
     disk = disk or SystemDisk()
     root = config.root
-    for directory in (root, f"{root}/commitlog", f"{root}/consumequeue"):
+    for directory in (root, f"{root}/commitlog", f"{root}/consumequeue", *([f"{root}/index"] if config.index else ())):
         for parent in disk.make_dirs(directory):
             disk.fsync_dir(parent)
     try:
@@ -96,7 +98,7 @@ def open_store(
 
 
 class MessageStore:
-    """Made by `open_store`. `recovered` tells what the start found."""
+    """Made by `open_store`. `recovered` tells what the start found; `index` is asked by key."""
 
     def __init__(
         self,
@@ -133,7 +135,8 @@ class MessageStore:
         self._log = CommitLog(files, segments, self.recovered.end, self.recovered.last_ms)
         self.delayed = Delayed(files, root, self._queues, segments, config.delays_ms)
         mended = self.delayed.load(delivered, self._log.end, delay_positions)
-        self.recovered = self.recovered._replace(notes=(*self.recovered.notes, *refused, *mended))
+        self.index = indexing.opened(config, files, self._log, now_ms, self._checkpoint, clean=clean)
+        self.recovered = self.recovered._replace(notes=(*self.recovered.notes, *refused, *mended, *self.index.notes))
         self._delays_put = False  # since all was derived
         self._notes: deque[Note] = deque()
         self._held: list[Arrival] = []  # arrivals of a step that was not the caller's, for the next one
@@ -266,6 +269,8 @@ class MessageStore:
     def _note(
         self, draft: Draft, queue: ConsumeQueue, listed: bool, offset: int, size: int, queue_offset: int, store_ms: int
     ) -> None:
+        if listed or is_indexed(draft.sys_flag):
+            self.index.note((queue.topic, draft.properties, offset, store_ms))
         self.puts += 1
         self.put_bytes += size
         if not listed:
@@ -301,6 +306,7 @@ class MessageStore:
             raise
         if last is not None:
             self._derived, self._derived_ms = last.end, last.store_ms
+            self.index.step(self._derived)
             if self._delays_put:
                 self._delays_put = bool(self._notes)
                 self.delayed.catch_up(self._log.end)
@@ -406,27 +412,25 @@ class MessageStore:
         """The same for queue files and checkpoint, which only spare a start from reading the log."""
         if self._flushing_derived is not None or self._log.failure is not None:
             return None
+        keys = self.index.take_changed(self._derived)
         checkpoint = self._checkpoint_now()
         delays = self.delayed.begin_save(self._log.flushed)
-        if checkpoint == self._checkpoint and not any(self._queues.changed) and not delays:
+        if checkpoint == self._checkpoint and not any((*self._queues.changed, delays, *keys)):
             return None
         files, directories = self._queues.take_changed()
         self._checkpoint = checkpoint
-        flush = Flush(
-            self._disk,
-            0,
-            0,
-            paths=tuple(files),
-            directories=tuple(directories),
-            replaced=tuple(delays),
-            checkpoint=(self._checkpoint_path, checkpoints.encode(checkpoint)),
-        )
+        paths, directories = [*files, *keys.files], [*directories, *keys.directories]
+        written = (self._checkpoint_path, checkpoints.encode(checkpoint))
+        flush = Flush(self._disk, 0, 0, (), tuple(paths), tuple(directories), tuple(delays), written)
         self._flushing_derived = flush
         return flush
 
     def _checkpoint_now(self) -> Checkpoint:
         safe = min(self._log.flushed, self._derived)
-        return Checkpoint(self._log.flushed_ms, self._derived_ms, self._checkpoint.index_ms, safe, self._queues.files())
+        found = Checkpoint(
+            self._log.flushed_ms, self._derived_ms, self._checkpoint.index_ms, safe, self._queues.files()
+        )
+        return self.index.in_checkpoint(found, self._log.flushed)
 
     def end_flush(self, flush: Flush, error: OSError | Postponed | None) -> None:
         """Take the outcome of `flush.run()`. After an OSError all later writes are refused with FlushFailed."""
@@ -492,6 +496,7 @@ class MessageStore:
             if self._log.failure is None:
                 self.flush()
                 self.step()
+                self.index.complete(self._derived)
                 self.flush_derived()
                 self._disk.remove(self._abort)
                 self._disk.fsync_dir(self.config.root)

@@ -139,6 +139,18 @@ class Walk:
         return len(data) - at >= FILLER_SIZE and _FILLER.unpack_from(data, at) == (room, FILLER_MAGIC)
 
 
+def readable(segments: Segments, start: int, stop: int) -> Iterator[Found]:
+    """The records between two record boundaries, the bodies unchecked. Over one that cannot be read, it goes on with the next
+    file (nothing else tells where the next record begins)."""
+    at = start
+    while at < stop:
+        walk = Walk(segments, at, stop, check_crc=False)
+        yield from walk
+        at = walk.end
+        if at < stop:
+            at = min(at - at % segments.size + segments.size, stop)
+
+
 def _record_size(data: bytes, at: int) -> int:
     """TOTALSIZE if a record may begin at `at`, else 0: garbage must not make us read a gigabyte."""
     if len(data) - at < FILLER_SIZE:

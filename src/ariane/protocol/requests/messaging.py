@@ -1,4 +1,4 @@
-"""Sending, pulling and offsets: headers of the codes 10, 11, 14, 15, 29–33, 36, 37, 39, 310, 320, 323 and their answers."""
+"""Sending, pulling and offsets: headers of the codes 10, 11, 12, 14, 15, 29–33, 36, 37, 39, 310, 320, 323 and their answers."""
 
 from __future__ import annotations
 
@@ -166,6 +166,38 @@ class UpdateConsumerOffset(msgspec.Struct, frozen=True, rename="camel"):
     topic: str
     queue_id: Int32
     commit_offset: Int64
+
+
+class QueryMessage(
+    msgspec.Struct,
+    frozen=True,
+    rename={
+        "max_num": "maxNum",
+        "begin_timestamp": "beginTimestamp",
+        "end_timestamp": "endTimestamp",
+        "unique_key_query": "_UNIQUE_KEY_QUERY",
+        "query_position": "queryPosition",
+    },
+):
+    """QUERY_MESSAGE (12). Times are store times in ms. `query_position` is Ariane's: the `next_position` of an answer."""
+
+    topic: str
+    key: str
+    max_num: Int32
+    begin_timestamp: Int64
+    end_timestamp: Int64
+    unique_key_query: str | None = None
+    query_position: str | None = None
+
+
+class QueryMessageAnswer(msgspec.Struct, frozen=True, rename="camel"):
+    """Answer to 12, also when nothing was found. `truncated` and `next_position` are Ariane's: more matches than the answer
+    holds, and where the query goes on; a Java broker says neither."""
+
+    index_last_update_timestamp: Int64
+    index_last_update_phyoffset: Int64
+    truncated: bool | None = None
+    next_position: str | None = None
 
 
 class ViewMessage(msgspec.Struct, frozen=True):
