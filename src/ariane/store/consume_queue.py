@@ -73,21 +73,15 @@ class ConsumeQueue:
         self._min = 0
         self._min_for = -1
 
-    def open(self, limit: int, read: Read) -> None:
+    def open(self, limit: int, read: Read, *, trusted: bool = False) -> None:
         """Find the end: entries of records that end at or below `limit` stay, all behind is zeroed.
 
-        The last entry must agree with its record; what does not is stale (Java cuts a queue without clearing it).
+        The last entry must agree with its record; one that names another record is stale (Java cuts a queue without clearing
+        it). Where no record can be read, too, unless the queue is `trusted`: then the record is what is damaged.
         """
         segments = self.segments
-        low, high = segments.start // ENTRY_SIZE, segments.stop // ENTRY_SIZE
-        while low < high:
-            middle = (low + high) // 2
-            offset, size, _ = self._entry(middle)
-            if size > 0 and (size == BLANK_SIZE or offset + size <= limit):
-                low = middle + 1
-            else:
-                high = middle
-        while low * ENTRY_SIZE > segments.start and not self._agrees(low - 1, read):
+        low = self._first(segments.stop // ENTRY_SIZE, lambda offset, size: size <= 0 or offset + size > limit)
+        while low * ENTRY_SIZE > segments.start and not self._agrees(low - 1, read, trusted=trusted):
             low -= 1
         if segments.bases:
             rest = segments.read(low * ENTRY_SIZE, ENTRY_SIZE)
@@ -97,15 +91,45 @@ class ConsumeQueue:
                 if segments.has(low * ENTRY_SIZE):
                     self.changed.files.add(segments.path(low * ENTRY_SIZE // segments.size * segments.size))
         self.max = self.next_offset = self.tail_at = low
-        offset, size, _ = self._entry(low - 1) if low * ENTRY_SIZE > segments.start else (0, 0, 0)
-        self.last_end = 0 if size == BLANK_SIZE else offset + size
+        last = self._last_not_blank(segments.start // ENTRY_SIZE, low)
+        offset, size, _ = (0, 0, 0) if last is None else self._entry(last)
+        self.last_end = offset + size
         self.opened = True
+
+    def _first(self, high: int, is_behind: Callable[[int, int], bool]) -> int:
+        """Number of the first entry below `high` whose (offset, size) is `is_behind`, which holds for all after it.
+
+        Blank entries name no place: one counts as the entry before it does.
+        """
+        low = self.segments.start // ENTRY_SIZE
+        while low < high:
+            middle = (low + high) // 2
+            known = self._last_not_blank(low, middle + 1)
+            if known is None or not is_behind(*self._entry(known)[:2]):
+                low = middle + 1
+            else:
+                high = known
+        return low
+
+    def _last_not_blank(self, low: int, high: int) -> int | None:
+        """Number of the last entry in [low, high) that is not blank."""
+        step = 1
+        while high > low:
+            per_file = self.segments.size // ENTRY_SIZE
+            start = max(low, high - step, (high - 1) // per_file * per_file)
+            data = self.segments.read(start * ENTRY_SIZE, (high - start) * ENTRY_SIZE)
+            for at in range(len(data) - ENTRY_SIZE, -1, -ENTRY_SIZE):
+                if data[at : at + ENTRY_SIZE] != BLANK:
+                    return start + at // ENTRY_SIZE
+            high = start
+            step = min(step * 8, 4096)
+        return None
 
     def _entry(self, number: int) -> tuple[int, int, int]:
         data = self.segments.read(number * ENTRY_SIZE, ENTRY_SIZE)
         return ENTRY.unpack(data) if len(data) == ENTRY_SIZE else (0, 0, 0)
 
-    def _agrees(self, number: int, read: Read) -> bool:
+    def _agrees(self, number: int, read: Read, *, trusted: bool) -> bool:
         offset, size, _ = self._entry(number)
         if size == BLANK_SIZE:
             return True
@@ -115,7 +139,7 @@ class ConsumeQueue:
         try:
             found = look(data, 0, offset, size + 8, check_crc=False)
         except NotARecord:
-            return False
+            return trusted
         same = (found.topic, found.queue_id, found.queue_offset) == (self.topic_bytes, self.queue_id, number)
         return found.size == size and (same or self.topic.startswith(LMQ_PREFIX))
 
@@ -130,15 +154,8 @@ class ConsumeQueue:
     def min_offset(self, log_start: int) -> int:
         """Number of the first entry whose record is still in a log that starts at `log_start`."""
         if self._min_for != log_start:
-            low, high = self.segments.start // ENTRY_SIZE, self.max
-            while low < high:
-                middle = (low + high) // 2
-                offset, size, _ = ENTRY.unpack(self.entries(middle, 1))
-                if size == BLANK_SIZE or offset < log_start:
-                    low = middle + 1
-                else:
-                    high = middle
-            self._min, self._min_for = low, log_start
+            self._min = self._first(self.max, lambda offset, size: offset >= log_start)
+            self._min_for = log_start
         return self._min
 
     def write(self, data: bytes) -> None:

@@ -36,6 +36,10 @@ class Disk(Protocol):
         """Up to `size` bytes; fewer only at the end of the file."""
         ...
 
+    def next_data(self, handle: int, offset: int) -> int | None:
+        """Where at or behind `offset` the file holds data; None when only zeros that were never written follow."""
+        ...
+
     def pwrite(self, handle: int, data: bytes, offset: int) -> None:
         """All of `data`, or an OSError and an unknown part of it."""
         ...
@@ -99,6 +103,14 @@ class SystemDisk:
                 break
             data += more
         return data
+
+    def next_data(self, handle: int, offset: int) -> int | None:
+        try:
+            return os.lseek(handle, offset, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno == errno.ENXIO:
+                return None
+            raise
 
     def pwrite(self, handle: int, data: bytes, offset: int) -> None:
         written = os.pwrite(handle, data, offset)

@@ -10,6 +10,7 @@ put, put, put ... `step()` for what consumers may see now; `begin_flush` when th
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import deque
 from collections.abc import Callable
@@ -31,7 +32,7 @@ from ariane.store.files import Disk, OpenFiles, SystemDisk, read_whole, write_er
 from ariane.store.flush import Flush
 from ariane.store.queues import ConsumeQueues
 from ariane.store.recovery import Recovered
-from ariane.store.scan import NotARecord, due_ms, record_at
+from ariane.store.scan import Hole, NotARecord, due_ms, record_at
 from ariane.store.values import Draft, GetStatus, Got, Placed, StoreConfig
 
 __all__ = [
@@ -48,6 +49,8 @@ __all__ = [
     "SystemDisk",
     "open_store",
 ]
+
+log = logging.getLogger("ariane.store")
 
 NOTES_MAX = (
     1_000_000  # records that wait for their queue entries; beyond, the queues' disk is failing and puts are refused
@@ -113,9 +116,15 @@ class MessageStore:
         self.recovered = recovery.recover_log(
             files, segments, gap, self._queues, self._checkpoint, clean=clean, check_crc=config.check_crc_on_recover
         )
-        again = recovery.records_again(segments, self.recovered)
-        refused = dispatch.derive(again, self._queues, config.delays_ms)
-        self.recovered = self.recovered._replace(notes=(*self.recovered.notes, *refused))
+        holes: list[Hole] = []
+        again = recovery.records_again(segments, self.recovered, holes)
+        refused = dispatch.derive(again, self._queues, config.delays_ms, holes, restarts=self.recovered.restarts)
+        older = [f"{hole}: passed over" for hole in holes if hole not in self.recovered.holes]
+        self.recovered = self.recovered._replace(
+            notes=(*self.recovered.notes, *older, *refused), holes=tuple(sorted({*holes, *self.recovered.holes}))
+        )
+        for note in self.recovered.notes:
+            log.warning("%s: %s", root, note)
         self._log = CommitLog(files, segments, self.recovered.end, self.recovered.last_ms)
         self._notes: deque[Note] = deque()
         self._held: list[Arrival] = []  # arrivals of a step that was not the caller's, for the next one

@@ -97,6 +97,11 @@ class FakeDisk:
     def pread(self, handle: int, size: int, offset: int) -> bytes:
         return bytes(self._handles[handle][1].data[offset : offset + size])
 
+    def next_data(self, handle: int, offset: int) -> int | None:
+        rest = self._handles[handle][1].data[offset:]
+        zeros = len(rest) - len(rest.lstrip(b"\0"))
+        return None if zeros == len(rest) else offset + zeros
+
     def pwrite(self, handle: int, data: bytes, offset: int) -> None:
         path, file = self._handles[handle]
         if self.room is not None and self.room < len(data):
