@@ -13,12 +13,14 @@ from collections.abc import Callable
 from struct import Struct
 from typing import NamedTuple
 
+from ariane.protocol.record import FILLER_MAGIC, FILLER_SIZE, MAGIC
 from ariane.store.files import OpenFiles
 from ariane.store.scan import NotARecord, look
 from ariane.store.segments import Segments
 
 ENTRY = Struct(">qiq")
 ENTRY_SIZE = 20
+HEAD = Struct(">ii")  # of a record or a filler: size, magic
 BLANK_SIZE = 2147483647
 BLANK = ENTRY.pack(0, BLANK_SIZE, 0)
 TAIL_ENTRIES = 256  # kept in memory per queue after trimming; grows to twice that before it is trimmed
@@ -77,12 +79,18 @@ class ConsumeQueue:
         """Find the end: entries of records that end at or below `limit` stay, all behind is zeroed.
 
         The last entry must agree with its record; one that names another record is stale (Java cuts a queue without clearing
-        it). Where no record can be read, too, unless the queue is `trusted`: then the record is what is damaged.
+        it), and one where no record can be read, too. Unless the queue is `trusted`: then that record may be what is damaged.
         """
         segments = self.segments
         low = self._first(segments.stop // ENTRY_SIZE, lambda offset, size: size <= 0 or offset + size > limit)
-        while low * ENTRY_SIZE > segments.start and not self._agrees(low - 1, read, trusted=trusted):
-            low -= 1
+        # What was not flushed may be lost or torn entry by entry: the search can end behind such entries, never before good ones.
+        first = segments.start // ENTRY_SIZE
+        while True:
+            last = self.last_not_blank(first, low)
+            low = first if last is None else last + 1
+            if last is None or self._stands(last, limit, read, trusted=trusted):
+                break
+            low = last
         if segments.bases:
             rest = segments.read(low * ENTRY_SIZE, ENTRY_SIZE)
             if segments.bases[-1] > low * ENTRY_SIZE or rest.strip(b"\0"):
@@ -91,7 +99,6 @@ class ConsumeQueue:
                 if segments.has(low * ENTRY_SIZE):
                     self.changed.files.add(segments.path(low * ENTRY_SIZE // segments.size * segments.size))
         self.max = self.next_offset = self.tail_at = low
-        last = self._last_not_blank(segments.start // ENTRY_SIZE, low)
         offset, size, _ = (0, 0, 0) if last is None else self._entry(last)
         self.last_end = offset + size
         self.opened = True
@@ -104,14 +111,14 @@ class ConsumeQueue:
         low = self.segments.start // ENTRY_SIZE
         while low < high:
             middle = (low + high) // 2
-            known = self._last_not_blank(low, middle + 1)
+            known = self.last_not_blank(low, middle + 1)
             if known is None or not is_behind(*self._entry(known)[:2]):
                 low = middle + 1
             else:
                 high = known
         return low
 
-    def _last_not_blank(self, low: int, high: int) -> int | None:
+    def last_not_blank(self, low: int, high: int) -> int | None:
         """Number of the last entry in [low, high) that is not blank."""
         step = 1
         while high > low:
@@ -129,19 +136,40 @@ class ConsumeQueue:
         data = self.segments.read(number * ENTRY_SIZE, ENTRY_SIZE)
         return ENTRY.unpack(data) if len(data) == ENTRY_SIZE else (0, 0, 0)
 
-    def _agrees(self, number: int, read: Read, *, trusted: bool) -> bool:
+    def _stands(self, number: int, limit: int, read: Read, *, trusted: bool) -> bool:
+        """Whether entry `number` points to its record, below `limit`."""
         offset, size, _ = self._entry(number)
-        if size == BLANK_SIZE:
-            return True
+        if size <= 0 or offset < 0 or offset + size > limit:
+            return False
         data = read(offset, size)
         if not data:
             return True  # the record is older than the log's first file
         try:
-            found = look(data, 0, offset, size + 8, check_crc=False)
+            found = look(data, 0, offset, size + FILLER_SIZE, check_crc=False)
         except NotARecord:
-            return trusted
+            return trusted and self._pointed_to_a_record(number, offset + size, limit, read)
         same = (found.topic, found.queue_id, found.queue_offset) == (self.topic_bytes, self.queue_id, number)
         return found.size == size and (same or self.topic.startswith(LMQ_PREFIX))
+
+    def _pointed_to_a_record(self, number: int, end: int, limit: int, read: Read) -> bool:
+        """Whether the record that cannot be read was one: it begins behind the one before, and the next begins where it ends."""
+        offset = self._entry(number)[0]
+        before = self.last_not_blank(self.segments.start // ENTRY_SIZE, number)
+        if before is not None and sum(self._entry(before)[:2]) > offset:
+            return False
+        if end == limit:
+            return True
+        data = read(end, FILLER_SIZE)
+        if len(data) < FILLER_SIZE:
+            return False
+        size, magic = HEAD.unpack(data)
+        if magic != MAGIC or size <= 0:
+            return bool(magic == FILLER_MAGIC)
+        try:
+            look(read(end, size), 0, end, size + FILLER_SIZE, check_crc=False)
+        except NotARecord:
+            return False
+        return True
 
     def entries(self, number: int, count: int) -> bytes:
         """Up to `count` entries from `number` on, not beyond `max` or the end of a file."""

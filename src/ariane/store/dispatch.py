@@ -113,7 +113,6 @@ def derive(
 
 
 class _Deriving:
-
     def __init__(self, queues: ConsumeQueues, delays_ms: Sequence[int], *, restarts: bool) -> None:
         self._queues = queues
         self._delays_ms = delays_ms

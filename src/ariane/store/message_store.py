@@ -52,6 +52,7 @@ __all__ = [
 
 log = logging.getLogger("ariane.store")
 
+AHEAD_MAX_MS = 86_400_000  # a clock is hardly ever put back by more than a day; a flipped bit makes years
 NOTES_MAX = (
     1_000_000  # records that wait for their queue entries; beyond, the queues' disk is failing and puts are refused
 )
@@ -125,12 +126,22 @@ class MessageStore:
         )
         for note in self.recovered.notes:
             log.warning("%s: %s", root, note)
-        self._log = CommitLog(files, segments, self.recovered.end, self.recovered.last_ms)
+        self._log = CommitLog(files, segments, self.recovered.end, self._believed(self.recovered.last_ms))
         self._notes: deque[Note] = deque()
         self._held: list[Arrival] = []  # arrivals of a step that was not the caller's, for the next one
         self._derived, self._derived_ms = self._log.end, self._log.last_ms
         self._flushing_derived: Flush | None = None
         self._closed = False
+
+    def _believed(self, last_ms: int) -> int:
+        """The store time that new records may not go behind, unless it is so far ahead that it must be damaged."""
+        now = self._now_ms()
+        if last_ms <= now + AHEAD_MAX_MS:
+            return last_ms
+        log.warning(
+            "%s: the last store time is %d ms ahead of the clock: it is not believed", self.config.root, last_ms - now
+        )
+        return now
 
     def _mark_running(self) -> None:
         if self._disk.size(self._abort) is None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from struct import Struct
 
-from ariane.errors import StoreCorrupt
 from ariane.model.message import BORN_HOST_V6
 from ariane.protocol.record import MAGIC, SYS_FLAG_AT
 from ariane.store.commit_log import CommitLog
@@ -80,6 +79,8 @@ def get(
     records = _records(log, taken)
     if records:
         status = GetStatus.FOUND
+    elif taken:
+        status = GetStatus.MESSAGE_WAS_REMOVING  # all were damaged: the consumer goes on behind them
     suggest_slave = log.end - last > config.memory_bytes
     return Got(status, records, offset + scanned, low, high, suggest_slave)
 
@@ -93,7 +94,7 @@ def _low_32(code: int) -> int:
 
 
 def _records(log: CommitLog, taken: list[tuple[int, int]]) -> list[bytes]:
-    """The records at these places, read in as few spans as pays off."""
+    """The records at these places, read in as few spans as pays off; what is no record there is passed over and reported."""
     records: list[bytes] = []
     first, count, file_size = 0, len(taken), log.size
     while first < count:
@@ -111,12 +112,9 @@ def _records(log: CommitLog, taken: list[tuple[int, int]]) -> list[bytes]:
         for at, size in taken[first:after]:
             within = at - start
             if within + size > len(data) or _HEAD.unpack_from(data, within) != (size, MAGIC, at):
-                raise StoreCorrupt(
-                    log.segments.path(at - at % file_size),
-                    at % file_size,
-                    f"no record of {size} bytes where a queue points to one",
-                )
-            records.append(data[within : within + size])
+                log.found_damaged(at, size)
+            else:
+                records.append(data[within : within + size])
         first = after
     return records
 
@@ -147,11 +145,11 @@ def offset_by_time(queue: ConsumeQueue, log: CommitLog, ms: int) -> int:
     first = low
     while low < high:
         middle = (low + high) // 2
-        stored = store_ms(queue, log, middle)
-        if stored is None or stored < ms:
+        known, stored = _known_ms(queue, log, low, middle)
+        if stored < ms:
             low = middle + 1
         else:
-            high = middle
+            high = known
     if low == queue.max:
         return low - 1
     if low == first:
@@ -162,3 +160,16 @@ def offset_by_time(queue: ConsumeQueue, log: CommitLog, ms: int) -> int:
     if behind == ms or behind - ms < ms - before:
         return low
     return low - 1
+
+
+def _known_ms(queue: ConsumeQueue, log: CommitLog, low: int, number: int) -> tuple[int, int]:
+    """The last entry in [low, number] that has a record, and its store time; (number, -1) when none has."""
+    at: int | None = number
+    while at is not None and at >= low:
+        at = queue.last_not_blank(low, at + 1)
+        if at is not None:
+            stored = store_ms_of(log, ENTRY.unpack(queue.entries(at, 1))[0])
+            if stored is not None:
+                return at, stored
+            at -= 1
+    return number, -1

@@ -78,17 +78,19 @@ def recover_log(
     ours = checkpoint.safe_offset is not None
     floor_ms = _floor_ms(log, read_from, checkpoint)
     walk = Walk(log, read_from, EVERYTHING, check_crc=check_crc, floor_ms=floor_ms)
-    last_ms = max(checkpoint.physic_ms, floor_ms)
     holes: list[str] = []
+    found = None
     for found in walk:
         if len(walk.holes) > len(holes):
-            holes += [close_hole(files, log, one, max(last_ms, 1)) for one in walk.holes[len(holes) :]]
-        last_ms = max(last_ms, found.store_ms)
+            holes += [close_hole(files, log, one, max(walk.floor_ms, 1)) for one in walk.holes[len(holes) :]]
+    last_ms = max(checkpoint.physic_ms, walk.floor_ms, found.store_ms if found else 0)
     cut_bytes = _cut(files, log, read_from, walk.end)
     if cut_bytes:
         notes.append(f"{cut_bytes} bytes at {walk.end} were thrown away: no good record follows there ({walk.why})")
     queues.use(read_from, log.read, trusted=ours)
-    if not ours:  # entries that Java left behind the end of a queue are cleared before a checkpoint of ours vouches for them
+    if (
+        not ours
+    ):  # entries that Java left behind the end of a queue are cleared before a checkpoint of ours vouches for them
         for queue in queues.all():
             _opened(queues, queue)
     return Recovered(

@@ -133,10 +133,16 @@ class Walk:
         self._floor_ms = floor_ms
         self._sure = sure
 
+    @property
+    def floor_ms(self) -> int:
+        """A time before which no record behind the last but one was stored."""
+        return self._floor_ms or 0
+
     def __iter__(self) -> Iterator[Found]:
         segments, size = self._segments, self._segments.size
         data, at = b"", 0
         place = self.end
+        before_ms = 0
         passed: list[Hole] = []  # counts once a record follows
         while place < self._stop:
             room = size - place % size
@@ -174,8 +180,10 @@ class Walk:
                 continue
             at += found.size
             place += found.size
-            if self._floor_ms is not None and found.store_ms > self._floor_ms:
-                self._floor_ms = found.store_ms
+            if self._floor_ms is not None:
+                # The lesser of two neighbours: nothing protects a store time, and a damaged one must not make the rest look old.
+                self._floor_ms = max(self._floor_ms, min(before_ms, found.store_ms))
+                before_ms = found.store_ms
             if passed:
                 self.holes += passed
                 passed.clear()
