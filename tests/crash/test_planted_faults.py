@@ -304,7 +304,7 @@ def what_none_follows_is_refused(patch: pytest.MonkeyPatch) -> None:
 def entries_count_before_they_are_written(patch: pytest.MonkeyPatch) -> None:
     def step(notes: Any, up_to: int, queues: Any) -> Any:
         taken = [note for note in notes if note.end <= up_to]
-        for note in taken:
+        for _ in taken:
             notes.popleft()
         for note in taken:
             if note.queue is not None:

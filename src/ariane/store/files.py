@@ -188,6 +188,12 @@ class SystemDisk:
         return Usage(state.f_blocks * state.f_frsize, state.f_bavail * state.f_frsize)
 
 
+class ReadOnlyDisk(SystemDisk):
+    """The machine's disk for those who only look: what they open cannot be written to."""
+
+    open_flags = os.O_RDONLY | os.O_CLOEXEC
+
+
 class OpenFiles:
     """Handles by path, the least recently used closed first. One thread only."""
 

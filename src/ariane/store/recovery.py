@@ -79,11 +79,12 @@ def recover_log(
     floor_ms = _floor_ms(log, read_from, checkpoint)
     walk = Walk(log, read_from, EVERYTHING, check_crc=check_crc, floor_ms=floor_ms)
     holes: list[str] = []
-    found = None
+    newest_ms = 0
     for found in walk:
+        newest_ms = found.store_ms
         if len(walk.holes) > len(holes):
             holes += [close_hole(files, log, one, max(walk.floor_ms, 1)) for one in walk.holes[len(holes) :]]
-    last_ms = max(checkpoint.physic_ms, walk.floor_ms, found.store_ms if found else 0)
+    last_ms = max(checkpoint.physic_ms, walk.floor_ms, newest_ms)
     cut_bytes = _cut(files, log, read_from, walk.end)
     if cut_bytes:
         notes.append(f"{cut_bytes} bytes at {walk.end} were thrown away: no good record follows there ({walk.why})")
