@@ -170,6 +170,44 @@ def power_lost_again_while_recovering(kept: Kept, seed: int) -> None:
             judge(disk.after_power_loss(kept, random.Random(cut)), sent)
 
 
+def killed_then_power_lost() -> None:
+    """The process dies at each change, the store is opened again: what is read from then on survives a loss of power."""
+    cut = 0
+    while True:
+        cut += 1
+        disk, sent = FakeDisk(), Sent()
+        disk.power_off_at = cut
+        try:
+            workload(opened(disk), sent)
+        except PowerLost:
+            left = disk.after_kill()
+            found = stored(opened(left))
+            require(found.items() >= sent.acknowledged.items(), "a kill loses nothing")
+            sent.acknowledged = found
+            for kept, seed in FATES[:4]:
+                judge(left.after_power_loss(kept, random.Random(seed)), sent)
+            continue
+        return
+
+
+def record_within_a_body() -> None:
+    """A message that holds a stored record is damaged: what it held must not be taken for a record of the log."""
+    disk, sent = FakeDisk(), Sent()
+    store = opened(disk)
+    inner = store.put(draft(b"stored elsewhere"))
+    store.flush()
+    store.step()
+    within = store.get("T", 0, 0, 1).records[0]
+    outer = store.put(draft(within + b" and more"))
+    last = store.put(draft(b"last"))
+    store.flush()
+    sent.put.update((b"stored elsewhere", b"last"))
+    sent.acknowledged = {inner.offset: b"stored elsewhere", last.offset: b"last"}
+    left = disk.after_kill()
+    damage(left, CONFIG, outer.offset, b"\xff" * 8)
+    judge(left, sent)
+
+
 def stored_log(store: MessageStore) -> dict[int, bytes]:
     """All that is flushed: what consumers may see after a step."""
     store.step()
@@ -415,6 +453,7 @@ class Flips:
             self.sizes[placed.offset] = placed.size
             number += 1
         store.flush()
+        self.disk = self.disk.after_power_loss(Kept.ALL, chance)
         self.file = f"/store/commitlog/{0:020d}"
         self.starts = sorted(self.sizes)
 

@@ -30,6 +30,14 @@ def test_power_lost_again_while_recovering(kept: Kept, seed: int) -> None:
     promises.power_lost_again_while_recovering(kept, seed)
 
 
+def test_what_is_read_after_a_kill_survives_a_loss_of_power() -> None:
+    promises.killed_then_power_lost()
+
+
+def test_a_record_within_a_body_is_none_of_the_log() -> None:
+    promises.record_within_a_body()
+
+
 def test_a_write_torn_at_every_byte() -> None:
     promises.last_write_torn_at_every_byte()
 

@@ -1,4 +1,4 @@
-"""`ariane store`: what lies in a store directory. Reads only; a broker may be running on it. [mqadmin dumpCompactionLog, exportPop…]"""
+"""`ariane store`: what lies in a store directory. Reads only; a broker may be running on it."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from struct import Struct
 
 from ariane.model.message import BORN_HOST_V6
-from ariane.protocol.record import MAGIC, SYS_FLAG_AT
+from ariane.protocol.record import FIXED_SIZE, MAGIC, SYS_FLAG_AT
 from ariane.store.commit_log import CommitLog
 from ariane.store.consume_queue import BLANK_SIZE, ENTRY, ENTRY_SIZE, ConsumeQueue
 from ariane.store.values import GetStatus, Got, StoreConfig
@@ -99,12 +99,16 @@ def _records(log: CommitLog, taken: list[tuple[int, int]]) -> list[bytes]:
     first, count, file_size = 0, len(taken), log.size
     while first < count:
         start, size = taken[first]
+        if not FIXED_SIZE <= size <= SPAN_MAX and not _is_there(log, start, size):
+            log.found_damaged(start, size)  # a damaged entry must not make us read a gigabyte
+            first += 1
+            continue
         stop = start + size
         bound = min(start - start % file_size + file_size, start + SPAN_MAX)
         after = first + 1
         while after < count:
             at, size = taken[after]
-            if not 0 <= at - stop <= SPAN_GAP or at + size > bound:
+            if size < FIXED_SIZE or not 0 <= at - stop <= SPAN_GAP or at + size > bound:
                 break
             stop = at + size
             after += 1
@@ -117,6 +121,11 @@ def _records(log: CommitLog, taken: list[tuple[int, int]]) -> list[bytes]:
                 records.append(data[within : within + size])
         first = after
     return records
+
+
+def _is_there(log: CommitLog, offset: int, size: int) -> bool:
+    data = log.read(offset, _HEAD.size)
+    return len(data) == _HEAD.size and size >= FIXED_SIZE and _HEAD.unpack(data) == (size, MAGIC, offset)
 
 
 def store_ms_of(log: CommitLog, offset: int) -> int | None:

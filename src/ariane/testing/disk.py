@@ -236,9 +236,21 @@ class FakeDisk:
         return survivor
 
     def after_kill(self) -> FakeDisk:
-        """The disk as it is when only the process died: nothing is lost."""
-        survivor = self.after_power_loss(Kept.ALL, random.Random(0))  # noqa: S311
-        survivor.room = self.room
+        """The disk as it is when only the process died: nothing is lost, and what was not flushed still is not."""
+        survivor = FakeDisk(self.room)
+        survivor._directories = set(self._directories)
+        copies = {
+            id(one): _File(bytearray(one.data), one.durable, list(one.pending))
+            for one in (
+                *self._files.values(),
+                *self._durable_names.values(),
+                *(file for _, file in self._names_pending),
+            )
+            if one is not None
+        }
+        survivor._files = {name: copies[id(one)] for name, one in self._files.items()}
+        survivor._durable_names = {name: copies[id(one)] for name, one in self._durable_names.items()}
+        survivor._names_pending = [(name, copies[id(one)] if one else None) for name, one in self._names_pending]
         return survivor
 
     def contents(self, path: str) -> bytearray:
