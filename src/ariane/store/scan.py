@@ -148,7 +148,8 @@ class Walk:
             room = size - place % size
             if len(data) - at < FIXED_SIZE:
                 data, at = segments.read(place, CHUNK), 0
-            if self._is_filler(data, at, room):
+            wanted, magic = _FILLER.unpack_from(data, at) if len(data) - at >= FILLER_SIZE else (0, 0)
+            if magic == FILLER_MAGIC and wanted == room:
                 place += room
                 data, at = b"", 0
                 if not passed:
@@ -157,8 +158,7 @@ class Walk:
                     self.why = self.why or "the last file is full"
                     return
                 continue
-            wanted = _record_size(data, at)
-            if FIXED_SIZE <= wanted <= room and wanted > len(data) - at:
+            if wanted > len(data) - at and magic == MAGIC and wanted <= room:
                 data, at = segments.read(place, max(wanted, CHUNK)), 0
             try:
                 found = look(data, at, place, room, check_crc=self._check_crc or bool(passed))
@@ -202,10 +202,6 @@ class Walk:
         if self._sure and bound == self._stop:
             return bound
         return following if following < self._stop and segments.has(following) else None
-
-    @staticmethod
-    def _is_filler(data: bytes, at: int, room: int) -> bool:
-        return len(data) - at >= FILLER_SIZE and _FILLER.unpack_from(data, at) == (room, FILLER_MAGIC)
 
 
 def first_good(segments: Segments, start: int, stop: int, floor_ms: int) -> int | None:
