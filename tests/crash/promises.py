@@ -124,8 +124,8 @@ def judge(disk: FakeDisk, sent: Sent, config: StoreConfig = CONFIG, *, is_damage
 
 
 def _is_allowed(one: check.Finding) -> bool:
-    """What a store may keep of a crash: closed holes, and blank entries of queues that lost a record in them."""
-    return one.severity == check.NOTE or "passed over by a start" in one.what or "are blank" in one.what
+    """What a store may keep of a crash: closed holes, and empty entries of queues that lost a record in them."""
+    return one.severity == check.NOTE or "passed over by a start" in one.what or "are empty" in one.what
 
 
 def power_lost_at_every_change(kept: Kept, seed: int) -> int:

@@ -308,7 +308,7 @@ def numbers_are_believed(patch: pytest.MonkeyPatch) -> None:
 
 def lost_numbers_are_closed_up(patch: pytest.MonkeyPatch) -> None:
     """A record behind a lost one gets the lost one's number."""
-    patch.setattr(consume_queue.ConsumeQueue, "fill", lambda self, number: None)
+    patch.setattr(consume_queue.ConsumeQueue, "fill", lambda self, *entry: None)
 
 
 def what_none_follows_is_refused(patch: pytest.MonkeyPatch) -> None:

@@ -22,8 +22,9 @@ CONFIG = StoreConfig(root="/store", commit_log_size=1024, consume_queue_size=200
 LOG = f"/store/commitlog/{0:020d}"
 QUEUE = f"/store/consumequeue/T/0/{0:020d}"
 BODY_AT = 88
-SIZE = 91 + len(b"body 0" + b"T" + b"TAGS\x01a")  # of the first records
-LAST = f"/store/commitlog/{3072:020d}"
+PROPERTIES = "TAGS\x01a\x02KEYS\x01order-17-of-somebody-else"
+SIZE = 91 + len(b"body 0" + b"T" + PROPERTIES.encode())  # of the first records
+LAST = f"/store/commitlog/{4096:020d}"
 SECOND = f"/store/commitlog/{1024:020d}"
 
 
@@ -31,7 +32,7 @@ def filled(disk: FakeDisk | None = None, root: str = "/store", count: int = 12) 
     store = open_store(StoreConfig(root=root, commit_log_size=1024, consume_queue_size=200), disk, store_host=HOST)
     for number in range(count):
         draft = Draft(
-            topic="T", queue_id=0, body=b"body %d" % number, born_ms=1, born_host=HOST, tags="a", properties="TAGS\x01a"
+            topic="T", queue_id=0, body=b"body %d" % number, born_ms=1, born_host=HOST, tags="a", properties=PROPERTIES
         )
         store.put(draft)
     store.flush()
@@ -104,7 +105,7 @@ def made(path: str, data: bytes) -> Callable[[FakeDisk], None]:
         (made("/store/consumequeue/T/x/0", b""), ERROR, "/store/consumequeue/T/x", 0, "is not a queue id"),
         (made("/store/config/topics.json", b"{"), ERROR, "/store/config/topics.json", 0, "cannot be parsed"),
         (made("/store/index/20261121055052982", b"\x7f" * 60), WARNING, "/store/index/20261121055052982", 0, "header"),
-        (overwritten(LAST, 1000, b"x"), WARNING, LAST, 0, "behind the last record"),
+        (overwritten(LAST, 1015, b"x"), WARNING, LAST, 0, "behind the last record"),
     ],
 )
 def test_one_thing_wrong(
@@ -132,7 +133,7 @@ def test_a_closed_hole_stays_known(disk: FakeDisk) -> None:
     found = faults(disk)
     assert [one.severity for one in found] == [WARNING, WARNING]
     assert f"{SIZE} bytes at {SIZE} were no record and were passed over by a start: magic" in found[0].what
-    assert "1 entries, the first of them 1, are blank" in found[1].what
+    assert "1 entries, the first of them 1, are empty" in found[1].what
     kept = bytes(disk.contents(f"/store/damaged/{SIZE:020d}"))
     assert kept[BODY_AT : BODY_AT + 6] == b"body 1"
 

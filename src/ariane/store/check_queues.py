@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ariane.model.topic import SCHEDULE_TOPIC
-from ariane.store.consume_queue import BLANK_SIZE, ENTRY, ENTRY_SIZE, LMQ_PREFIX
+from ariane.store.consume_queue import BLANK_SIZE, ENTRY, ENTRY_SIZE, LMQ_PREFIX, LOST_CODE
 from ariane.store.dispatch import has_entry
 from ariane.store.files import OpenFiles
 from ariane.store.findings import ERROR, NOTE, WARNING, Finding, files_of
@@ -167,7 +167,11 @@ class QueueChecks:
         elif entry is None:
             yield from self._tell(queue, number, ERROR, f"lacks entry {number}, of the record at {record.offset}")
         elif entry[:2] != (record.offset, record.size):
-            there = "is blank" if entry[1] == BLANK_SIZE else f"points to {entry[1]} bytes at {entry[0]}"
+            there = (
+                "is empty"
+                if entry[1] == BLANK_SIZE or entry[2] == LOST_CODE
+                else f"points to {entry[1]} bytes at {entry[0]}"
+            )
             what = f"entry {number} {there}, not to the record of {record.size} bytes at {record.offset}"
             yield from self._tell(queue, number, ERROR if must_have else NOTE, what)
         else:
@@ -212,9 +216,9 @@ class QueueChecks:
                 yield Finding(ERROR, queue.segments.directory, 0, what, "as above")
 
     def _rest(self, queue: _Queue) -> Iterator[Finding]:
-        """Blank and stale entries, and those whose record is not there."""
-        blank = old = here = stale = 0
-        blanks_from = -1
+        """Empty and stale entries, and those whose record is not there."""
+        lost: list[int] = []  # number of the first, how many
+        here = stale = 0
         before = -1
         ended = False
         for number in range(queue.segments.start // ENTRY_SIZE, queue.end):
@@ -225,22 +229,25 @@ class QueueChecks:
                 ended = True
                 continue
             stale += ended
-            offset, size, _ = entry
+            offset, size, code = entry
+            after = queue.entry(number + 1)
+            if (
+                code == LOST_CODE
+                or (number > queue.first >= 0 and size == BLANK_SIZE)
+                or (after and after[0] == offset != 0)
+            ):
+                lost = [lost[0], lost[1] + 1] if lost else [number, 1]
+                continue
             if size == BLANK_SIZE:
-                blanks_from = number if blank == 0 and queue.first >= 0 and number > queue.first else blanks_from
-                blank += number > queue.first >= 0
                 continue
             self.entries += 1
-            if offset < (self._log_start or 0):
-                old += 1
-            else:
-                here += 1
+            here += offset >= (self._log_start or 0)
             if offset <= before:
                 yield from self._tell(queue, number, ERROR, f"entry {number} points back, to {offset} behind {before}")
             before = max(before, offset)
-        if blank:
-            what = f"{blank} entries, the first of them {blanks_from}, are blank: their records were lost in a hole of the log"
-            file, at = queue.place(blanks_from)
+        if lost:
+            what = f"{lost[1]} entries, the first of them {lost[0]}, are empty: their records were lost in a hole of the log"
+            file, at = queue.place(lost[0])
             yield Finding(WARNING, file, at, f"{queue.name}: {what}", "consumers are led past them; nothing to do")
         if stale:
             file, at = queue.place(queue.newest + 1)

@@ -2,6 +2,10 @@
 
     commit log offset i64 | record size i32 | tags code i64          entry n lies at byte 20 * n of the queue
 
+An entry whose record was lost in a hole of the log points to the record of the entry after it, with the tags code LOST_CODE: it
+is passed over here, and Java hands that record out once more (a blank one would make it pass over all that follow in the same
+read). In the schedule topic, where the code is a time, it has that of the entry after it, and that message comes twice.
+
 Blank entries (0, 2147483647, 0) fill the first file up to its first real entry when that one has not number 0: the older
 records are gone. The newest entries also stay in memory, so that a consumer at the tail costs no read. All of it is derived
 from the commit log and can be made again. [ConsumeQueue]
@@ -13,6 +17,7 @@ from collections.abc import Callable
 from struct import Struct
 from typing import NamedTuple
 
+from ariane.model.topic import SCHEDULE_TOPIC
 from ariane.protocol.record import FILLER_MAGIC, FILLER_SIZE, MAGIC
 from ariane.store.files import OpenFiles
 from ariane.store.scan import NotARecord, look
@@ -23,6 +28,7 @@ ENTRY_SIZE = 20
 HEAD = Struct(">ii")  # of a record or a filler: size, magic
 BLANK_SIZE = 2147483647
 BLANK = ENTRY.pack(0, BLANK_SIZE, 0)
+LOST_CODE = int.from_bytes(b"LOST", "big") << 32  # no tag's hash, no extended address; its low half is no tag's, either
 TAIL_ENTRIES = 256  # kept in memory per queue after trimming; grows to twice that before it is trimmed
 LMQ_PREFIX = "%LMQ%"  # Java's light queues hold entries of records of other topics
 
@@ -207,9 +213,9 @@ class ConsumeQueue:
             del self.tail[: len(self.tail) - TAIL_ENTRIES * ENTRY_SIZE]
             self.tail_at = self.max - TAIL_ENTRIES
 
-    def fill(self, number: int) -> None:
-        """Blank entries up to `number`."""
-        data = BLANK * (number - self.max)
+    def fill(self, number: int, offset: int, size: int, code: int) -> None:
+        """Entries up to `number` whose records are lost; that of `number` has `size` bytes at `offset`."""
+        data = ENTRY.pack(offset, size, code if self.topic == SCHEDULE_TOPIC else LOST_CODE) * (number - self.max)
         self.write(data)
         self.max = self.next_offset = number
         self.forget_tail()

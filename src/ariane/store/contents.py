@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from ariane.errors import ProtocolError, StoreError
 from ariane.protocol.record import Record, decode
 from ariane.store import holes
-from ariane.store.consume_queue import BLANK_SIZE, ENTRY, ENTRY_SIZE
+from ariane.store.consume_queue import BLANK_SIZE, ENTRY, ENTRY_SIZE, LOST_CODE
 from ariane.store.files import Disk, OpenFiles, ReadOnlyDisk
 from ariane.store.findings import files_of
 from ariane.store.scan import NotARecord, Walk, record_at
@@ -55,10 +55,10 @@ def of_queue(root: str, topic: str, queue_id: int, start: int = 0, disk: Disk | 
         queue, _ = files_of(files, directory, "mappedFileSizeConsumeQueue")
         for at in range(max(start * ENTRY_SIZE, queue.start), queue.stop, ENTRY_SIZE):
             data = queue.read(at, ENTRY_SIZE)
-            offset, size, _ = ENTRY.unpack(data) if len(data) == ENTRY_SIZE else (0, 0, 0)
+            offset, size, code = ENTRY.unpack(data) if len(data) == ENTRY_SIZE else (0, 0, 0)
             if size == 0:
                 break
-            if size == BLANK_SIZE or offset < log.start:
+            if size == BLANK_SIZE or code == LOST_CODE or offset < log.start:
                 continue
             try:
                 yield _decoded(record_at(log, offset)[1], offset)

@@ -109,7 +109,7 @@ def derive(
     deriving = _Deriving(queues, delays_ms, restarts=restarts)
     deriving.take(records)
     deriving.end(sum(hole.size for hole in lost))
-    return [*deriving.refused, *deriving.blank]
+    return [*deriving.refused, *deriving.lost]
 
 
 class _Deriving:
@@ -121,7 +121,7 @@ class _Deriving:
         self._held: dict[ConsumeQueue, Found] = {}
         self._count = 0
         self.refused: list[str] = []
-        self.blank: list[str] = []
+        self.lost: list[str] = []
 
     def take(self, records: Iterable[Found]) -> None:
         """All of `records`, one after another."""
@@ -177,13 +177,14 @@ class _Deriving:
         if found.queue_offset != queue.next_offset:
             self._write(queue)
             due = queue.next_offset
-            fault = _make_room(queue, found.queue_offset)
+            fault = _make_room(queue, found, tags_code(found, self._delays_ms))
             if fault:
                 self._refuse(found, fault)
                 return
             if due < found.queue_offset and queue.segments.bases:
-                self.blank.append(
-                    f"{queue.topic}-{queue.queue_id}: entries {due} to {found.queue_offset - 1} have no record; they stay blank"
+                numbers = f"{due} to {found.queue_offset - 1}"
+                self.lost.append(
+                    f"{queue.topic}-{queue.queue_id}: entries {numbers} have no record, readers are led past"
                 )
         self._append(queue, found)
 
@@ -211,8 +212,9 @@ class _Deriving:
             queue.forget_tail()
 
 
-def _make_room(queue: ConsumeQueue, number: int) -> str:
-    """Let `number` be the next entry of a queue that ends elsewhere; why it cannot be, or ""."""
+def _make_room(queue: ConsumeQueue, found: Found, code: int) -> str:
+    """Let `found` have the next entry of a queue that ends elsewhere; why it cannot, or ""."""
+    number = found.queue_offset
     if not queue.segments.bases:
         queue.restart(number)
     elif number < queue.max:
@@ -223,5 +225,8 @@ def _make_room(queue: ConsumeQueue, number: int) -> str:
             f"queue offset {number} of {queue.topic}-{queue.queue_id}, which ends at {queue.max}, is out of all order"
         )
     else:
-        queue.fill(number)
+        try:
+            queue.fill(number, found.offset, found.size, code)
+        except OSError as error:
+            raise write_error(error, queue.segments.directory) from error
     return ""

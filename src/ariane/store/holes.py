@@ -60,8 +60,8 @@ def _record(there: bytes, offset: int, why: str, store_ms: int) -> bytes:
     """A record of just this size; the bytes that are not its head, topic or properties are its body."""
     room = len(there) - FIXED_SIZE
     topic = TOPIC[:room]
-    properties = f"DAMAGED\x01{why}".encode()[:WHY_MAX]
-    if len(topic) + len(properties) > room:
+    properties = f"DAMAGED\x01{why}".encode()[: min(WHY_MAX, room - len(topic))]
+    if len(properties) < len(b"DAMAGED\x01magic"):
         properties = b""
     body_at = FIXED_SIZE - 3  # all that stands before the body, its length included
     body_size = room - len(topic) - len(properties)

@@ -1,20 +1,20 @@
 """Which records of a queue to believe when they are read again from the log and their numbers do not follow one another.
 
-    5 6 7 9 10      7 was followed by 9: 8 was lost in a hole; it becomes a blank entry, 9 keeps its number
-    5 6 900 8 9     900 stands where 7 should be: its number is damaged (nothing in a record protects it); 7 becomes blank
+    5 6 7 9 10      7 was followed by 9: 8 was lost in a hole; it gets an entry that is passed over, 9 keeps its number
+    5 6 900 8 9     900 stands where 7 should be: its number is damaged (nothing in a record protects it); 7 counts as lost
     5 6 3 7 8       3 does not belong here (a damaged queue id or topic): it gets no entry
     5 6 0 1 2       the topic was deleted and made again: the queue begins anew
 
 A record out of order is held until the next one of its queue tells which of these it is, or none follows. One damaged number
-must neither empty a queue nor fill it with blanks; and a lost one must not shift those behind it. [no counterpart in Java, which
-appends what is ahead wherever it says and drops what is behind]
+must neither empty a queue nor fill it with empty entries; and a lost one must not shift those behind it.
+[no counterpart in Java, which appends what is ahead wherever it says and drops what is behind]
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-SMALL_GAP = 16  # missing records that need no explanation: so few blank entries harm nobody, a record left out would
+SMALL_GAP = 16  # missing records that need no explanation: so few empty entries harm nobody, a record left out would
 
 
 class Verdict(NamedTuple):

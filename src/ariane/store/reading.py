@@ -12,7 +12,7 @@ from struct import Struct
 from ariane.model.message import BORN_HOST_V6
 from ariane.protocol.record import FIXED_SIZE, MAGIC, SYS_FLAG_AT
 from ariane.store.commit_log import CommitLog
-from ariane.store.consume_queue import BLANK_SIZE, ENTRY, ENTRY_SIZE, ConsumeQueue
+from ariane.store.consume_queue import BLANK_SIZE, ENTRY, ENTRY_SIZE, LOST_CODE, ConsumeQueue
 from ariane.store.values import GetStatus, Got, StoreConfig
 
 SCAN_BYTES = (
@@ -58,7 +58,7 @@ def get(
     total = scanned = last = 0
     status = GetStatus.NO_MATCHED_MESSAGE
     for at, size, code in ENTRY.iter_unpack(entries):
-        if at < log_start or size == BLANK_SIZE:
+        if at < log_start or size == BLANK_SIZE or code == LOST_CODE:
             status = GetStatus.MESSAGE_WAS_REMOVING
             scanned += 1
             continue
