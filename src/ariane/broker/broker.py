@@ -18,21 +18,30 @@ from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import Self
 
+from ariane.broker import delay
 from ariane.broker.arrivals import Arrivals
 from ariane.broker.config import BrokerConfig, checked
+from ariane.broker.delay import Deliveries
 from ariane.broker.flush import Flusher
-from ariane.broker.handlers import clients, offsets, pull, send
+from ariane.broker.handlers import clients, offsets, pull, runtime, send
+from ariane.broker.handlers import stats as stats_handlers
 from ariane.broker.handlers import topics as topic_handlers
 from ariane.broker.registration import Registration
 from ariane.broker.state import documents
+from ariane.broker.state.filters import ConsumerFilters, FilterTable
 from ariane.broker.state.groups import Groups
 from ariane.broker.state.locks import QueueLocks
 from ariane.broker.state.members import Members
 from ariane.broker.state.offsets import ConsumerOffsets
 from ariane.broker.state.topics import Topics
+from ariane.broker.stats.counters import BrokerStats
+from ariane.broker.stats.journal import Journal
+from ariane.broker.stats.recorder import Protection, Recorder
 from ariane.clock import SYSTEM_CLOCK, Clock
 from ariane.errors import ConnectionLost, StoreError
+from ariane.filter.bloom import Bloom
 from ariane.model import host
+from ariane.model.topic import SCHEDULE_TOPIC
 from ariane.net.client import Connections
 from ariane.net.connection import Handler, Peer
 from ariane.net.interfaces import local_ip
@@ -40,16 +49,18 @@ from ariane.net.server import Server
 from ariane.net.tasks import Tasks
 from ariane.protocol.codes import RequestCode
 from ariane.protocol.requests import fields
-from ariane.protocol.requests.admin import ConsumerOffsetTable, SubscriptionGroupTable
+from ariane.protocol.requests.admin import ConsumerOffsetTable, DelayOffsetTable, SubscriptionGroupTable
 from ariane.protocol.requests.clients import GroupRef
 from ariane.protocol.requests.routing import TopicTable
+from ariane.store.delayed import Due
 from ariane.store.files import Disk, SystemDisk
-from ariane.store.message_store import StoreConfig, open_store
+from ariane.store.message_store import Draft, StoreConfig, open_store
 
 log = logging.getLogger("ariane.broker")
 
 MEMBER_SCAN_S = 10.0
 LOCK_SCAN_S = 60.0
+FILTER_SAVE_S = 10.0
 DISPATCH_RETRY_S = 1.0
 HA_PORT_AFTER = 1  # the address told to slaves; nothing listens there in this version
 
@@ -67,6 +78,7 @@ class Broker:
         self._parts = contextlib.AsyncExitStack()
         self._dispatch_due = False
         self._unsaved: set[str] = set()
+        self._saved_delays = DelayOffsetTable()
 
     async def __aenter__(self) -> Self:
         try:
@@ -101,12 +113,21 @@ class Broker:
         self.addr = f"{ip}:{self._server.port}"
 
         store_host = host.pack(ip, self._server.port)
-        self._store = open_store(_store_config(config), self._disk, now_ms=self._clock.now_ms, store_host=store_host)
+        positions = documents.load(self._disk, config.config_dir, documents.DELAYS, DelayOffsetTable).offset_table
+        self._store = open_store(
+            _store_config(config),
+            self._disk,
+            now_ms=self._clock.now_ms,
+            store_host=store_host,
+            delay_positions=positions,
+        )
         parts.callback(self._store.close)
         self._load_tables()
         parts.push_async_callback(self._save_tables)
+        self._count()
         self._arrivals = Arrivals()
         self._flusher = Flusher(self._store, self._thread, self._dispatch_soon)
+        self._deliveries = Deliveries(self._store, self._dispatch_soon, self._clock.now_ms, self._count_delivered)
 
         peers = await parts.enter_async_context(Connections())
         parts.push_async_callback(self._tasks.close)
@@ -129,7 +150,16 @@ class Broker:
         return {
             **send.handlers(
                 send.SendParts(
-                    config, self._topics, self._groups, store, store_host, durable, self._dispatch_soon, now_ms
+                    config,
+                    self._topics,
+                    self._groups,
+                    store,
+                    store_host,
+                    durable,
+                    self._dispatch_soon,
+                    now_ms,
+                    self._kept,
+                    self._stats,
                 )
             ),
             **pull.handlers(
@@ -144,17 +174,51 @@ class Broker:
                     self._arrivals,
                     self._dispatch_soon,
                     now_ms,
+                    self._filters,
+                    self._stats,
                 )
             ),
             **offsets.handlers(self._offsets, store),
             **clients.handlers(
                 clients.ClientParts(
-                    self._topics, self._groups, self._members, self._locks, self._members_changed, self._monotonic_ms
+                    self._topics,
+                    self._groups,
+                    self._members,
+                    self._locks,
+                    self._members_changed,
+                    self._monotonic_ms,
+                    self._filters,
+                    config.enable_property_filter,
                 )
             ),
             **topic_handlers.handlers(
                 topic_handlers.AdminParts(
-                    config, self._topics, self._groups, self._offsets, store, self._registration.settled
+                    config, self._topics, self._groups, self._offsets, store, self._registration.settled, self._stats
+                )
+            ),
+            **stats_handlers.handlers(
+                stats_handlers.StatsParts(
+                    config,
+                    self.addr,
+                    self._topics,
+                    self._groups,
+                    self._members,
+                    self._offsets,
+                    store,
+                    self._stats,
+                    now_ms,
+                )
+            ),
+            **runtime.handlers(
+                runtime.RuntimeParts(
+                    config,
+                    store,
+                    self._disk,
+                    self._stats,
+                    lambda: self._recorder.late_ms,
+                    now_ms,
+                    self._boot_ms,
+                    self._delay_levels,
                 )
             ),
         }
@@ -167,8 +231,12 @@ class Broker:
             every(config.flush_interval_commit_log / 1000, self._flusher.flush_once, "flush the commit log")
         every(config.flush_interval_consume_queue / 1000, self._flusher.flush_derived, "flush the consume queues")
         every(config.flush_consumer_offset_interval / 1000, self._save_tables, "save the consumer offsets")
+        every(config.flush_delay_offset_interval / 1000, self._save_delay_offsets, "save the positions of delay levels")
+        self._tasks.start(self._deliveries.run(), "deliver what is due")
+        every(FILTER_SAVE_S, self._save_filters, "forget dead filters and save the others")
         every(MEMBER_SCAN_S, self._drop_silent_members, "drop silent clients")
         every(LOCK_SCAN_S, self._forget_expired_locks, "forget expired queue locks")
+        self._tasks.start(self._recorder.run(), "count")
         self._topics.changed = self._topics_changed
         self._groups.changed = functools.partial(self._save_soon, documents.GROUPS)
 
@@ -176,6 +244,8 @@ class Broker:
 
     def _dispatch_soon(self) -> None:
         """Derive queue entries and wake held pulls, once for all that this turn of the loop stores."""
+        if self.config.sync_flush:
+            self._flusher.wake()  # nothing is derived before it is flushed, and not everybody waits for that
         if not self._dispatch_due:
             self._dispatch_due = True
             asyncio.get_running_loop().call_soon(self._dispatch)
@@ -189,6 +259,31 @@ class Broker:
             asyncio.get_running_loop().call_later(DISPATCH_RETRY_S, self._dispatch_soon)
             return
         self._arrivals.notify(arrivals)
+        if self._store.delayed.arrived:
+            self._store.delayed.arrived = False
+            self._deliveries.wake()
+
+    def _kept(self, draft: Draft, own: dict[str, str]) -> Draft:
+        """A message with these properties where it waits for its time, or as it is."""
+        if delay.ASKS.isdisjoint(own):
+            return draft
+        config, store = self.config, self._store
+        floor_ms = max(store.last_ms, store.delayed.floor_ms)
+        limits = delay.Limits(len(store.config.delays_ms), floor_ms, config.timer_max_delay_sec * 1000)
+        return delay.kept(draft, own, self._clock.now_ms(), limits)
+
+    def _count_delivered(self, due: Due, draft: Draft, size: int) -> None:
+        if due.topic == SCHEDULE_TOPIC:
+            self._stats.delivered_delayed(draft.topic, due.queue_id, 1, size)
+        else:
+            self._stats.sent(draft.topic, 1, size)
+
+    def _delay_levels(self) -> dict[int, tuple[int, int]]:
+        """Delay level: number of its next entry, and behind its last."""
+        positions = self._store.delayed.level_positions()
+        return {
+            level: (number, self._store.max_offset(SCHEDULE_TOPIC, level - 1)) for level, number in positions.items()
+        }
 
     # --- tables that survive a restart ---
 
@@ -200,6 +295,10 @@ class Broker:
         self._groups = Groups(groups, auto_create=config.auto_create_subscription_group, now_ms=now_ms)
         self._offsets = ConsumerOffsets(load(documents.OFFSETS, ConsumerOffsetTable))
         self._members = Members()
+        bloom = Bloom.sized(config.max_error_rate_of_bloom_filter, config.expect_consumer_num_use_filter)
+        keep_ms = config.filter_data_clean_time_span
+        self._filters = ConsumerFilters(load(documents.FILTERS, FilterTable), bloom, keep_ms=keep_ms, now_ms=now_ms)
+        self._members.gone = self._filters.group_gone
         self._locks = QueueLocks()
 
     def _topics_changed(self) -> None:
@@ -215,13 +314,24 @@ class Broker:
     def _start_saving(self) -> None:
         self._tasks.start(self._save_tables(), "save topics and groups")
 
+    async def _save_delay_offsets(self) -> None:
+        table = DelayOffsetTable(self._store.delayed.saved_level_positions())
+        if table != self._saved_delays:
+            save = functools.partial(documents.save, self._disk, self.config.config_dir, documents.DELAYS)
+            await asyncio.get_running_loop().run_in_executor(self._thread, save, documents.text(table))
+            self._saved_delays = table
+
     async def _save_tables(self) -> None:
         """Write what changed. The texts are made here, in the loop; the disk is waited for in the worker thread."""
         tables = {
             documents.TOPICS: self._topics.table,
             documents.GROUPS: self._groups.table,
             documents.OFFSETS: self._offsets.table,
+            documents.FILTERS: self._filters.table,
         }
+        if self._filters.changed:
+            self._filters.changed = False
+            self._unsaved.add(documents.FILTERS)
         if self._offsets.changed:
             self._offsets.changed = False
             self._unsaved.add(documents.OFFSETS)
@@ -234,6 +344,28 @@ class Broker:
             except BaseException:  # cancelled, too: who saves last has to save it
                 self._unsaved.add(name)
                 raise
+
+    async def _save_filters(self) -> None:
+        self._filters.forget_dead()
+        await self._save_tables()
+
+    # --- statistics ---
+
+    def _count(self) -> None:
+        config, store = self.config, self._store
+        self._boot_ms = self._clock.now_ms()
+        self._stats = BrokerStats(
+            config.broker_cluster_name,
+            detail=config.enable_detail_stat,
+            fall_recorded=config.disk_fall_recorded,
+            drop_unused=config.auto_delete_unused_stats,
+            now_ms=self._monotonic_ms,
+        )
+        protection = None
+        if config.disable_consume_if_consumer_read_slowly:
+            protection = Protection(config.consumer_fallbehind_threshold, self._groups.stop_consuming)
+        journal = Journal(config.stats_dir)
+        self._recorder = Recorder(self._stats, lambda: store.puts, journal, self._clock, protection)
 
     # --- members ---
 
@@ -274,6 +406,7 @@ def _store_config(config: BrokerConfig) -> StoreConfig:
         flush="sync" if config.sync_flush else "async",
         check_crc_on_recover=config.check_crc_on_recover,
         max_message_size=config.max_message_size,
+        delays_ms=config.delays_ms,
         memory_bytes=memory_bytes * config.access_message_in_memory_max_ratio // 100,
         transfer_bytes_in_memory=config.max_transfer_bytes_on_message_in_memory,
         transfer_count_in_memory=config.max_transfer_count_on_message_in_memory,

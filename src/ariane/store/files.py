@@ -19,6 +19,8 @@ NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 class Usage(NamedTuple):
+    """Bytes of a disk, as `df` counts them: `total` is what is used and what may still be used by this process (`free`)."""
+
     total: int
     free: int
 
@@ -185,7 +187,8 @@ class SystemDisk:
 
     def usage(self, path: str) -> Usage:
         state = os.statvfs(path)
-        return Usage(state.f_blocks * state.f_frsize, state.f_bavail * state.f_frsize)
+        used = state.f_blocks - state.f_bfree  # what is kept for root is neither used nor free
+        return Usage((used + state.f_bavail) * state.f_frsize, state.f_bavail * state.f_frsize)
 
 
 class ReadOnlyDisk(SystemDisk):

@@ -10,10 +10,9 @@ put, put, put ... `step()` for what consumers may see now; `begin_flush` when th
 
 from __future__ import annotations
 
-import logging
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from ariane.errors import MessageRefused, StoreError, StoreFull, StoreLocked
 from ariane.model.hashes import java_hash
@@ -27,12 +26,13 @@ from ariane.store import segments as segment_files
 from ariane.store.checkpoint import Checkpoint
 from ariane.store.commit_log import CommitLog
 from ariane.store.consume_queue import ENTRY, ConsumeQueue
+from ariane.store.delayed import Delayed, watched
 from ariane.store.dispatch import Arrival, Note
 from ariane.store.files import Disk, OpenFiles, SystemDisk, read_whole, write_error
-from ariane.store.flush import Flush
+from ariane.store.flush import Flush, Postponed
 from ariane.store.queues import ConsumeQueues
 from ariane.store.recovery import Recovered
-from ariane.store.scan import Hole, NotARecord, due_ms, record_at
+from ariane.store.scan import NotARecord, due_ms, record_at
 from ariane.store.values import Draft, GetStatus, Got, Placed, StoreConfig
 
 __all__ = [
@@ -44,15 +44,13 @@ __all__ = [
     "Got",
     "MessageStore",
     "Placed",
+    "Postponed",
     "Recovered",
     "StoreConfig",
     "SystemDisk",
     "open_store",
 ]
 
-log = logging.getLogger("ariane.store")
-
-AHEAD_MAX_MS = 86_400_000  # a clock is hardly ever put back by more than a day; a flipped bit makes years
 NOTES_MAX = (
     1_000_000  # records that wait for their queue entries; beyond, the queues' disk is failing and puts are refused
 )
@@ -63,9 +61,15 @@ def _now_ms() -> int:
 
 
 def open_store(
-    config: StoreConfig, disk: Disk | None = None, now_ms: Callable[[], int] = _now_ms, *, store_host: bytes
+    config: StoreConfig,
+    disk: Disk | None = None,
+    now_ms: Callable[[], int] = _now_ms,
+    *,
+    store_host: bytes,
+    delay_positions: Mapping[int, int] | None = None,
 ) -> MessageStore:
-    """Lock the directory, bring it into order, and open it. `store_host` is this broker's packed address.
+    """Lock the directory, bring it into order, and open it. `store_host` is this broker's packed address,
+    `delay_positions` what Java's delayOffset.json says of each delay level.
 
     StoreLocked when another process has it, StoreCorrupt or ConfigError naming the path when it cannot be used as it is.
     """
@@ -83,7 +87,7 @@ def open_store(
         ) from error
     files = OpenFiles(disk)
     try:
-        return MessageStore(config, files, now_ms, store_host, lock)
+        return MessageStore(config, files, now_ms, store_host, lock, delay_positions or {})
     except BaseException as error:
         files.close()
         disk.unlock(lock)
@@ -96,7 +100,13 @@ class MessageStore:
     """Made by `open_store`. `recovered` tells what the start found."""
 
     def __init__(
-        self, config: StoreConfig, files: OpenFiles, now_ms: Callable[[], int], store_host: bytes, lock: int
+        self,
+        config: StoreConfig,
+        files: OpenFiles,
+        now_ms: Callable[[], int],
+        store_host: bytes,
+        lock: int,
+        delay_positions: Mapping[int, int],
     ) -> None:
         self.config = config
         self._files = files
@@ -117,31 +127,24 @@ class MessageStore:
         self.recovered = recovery.recover_log(
             files, segments, gap, self._queues, self._checkpoint, clean=clean, check_crc=config.check_crc_on_recover
         )
-        holes: list[Hole] = []
-        again = recovery.records_again(segments, self.recovered, holes)
+        delivered: list[int] = []
+        holes = list(self.recovered.holes)
+        again = watched(recovery.records_again(segments, self.recovered, holes), delivered)
         refused = dispatch.derive(again, self._queues, config.delays_ms, holes, restarts=self.recovered.restarts)
-        older = [f"{hole}: passed over" for hole in holes if hole not in self.recovered.holes]
-        self.recovered = self.recovered._replace(
-            notes=(*self.recovered.notes, *older, *refused), holes=tuple(sorted({*holes, *self.recovered.holes}))
+        self._log = CommitLog(
+            files, segments, self.recovered.end, recovery.believed_ms(self.recovered.last_ms, now_ms())
         )
-        for note in self.recovered.notes:
-            log.warning("%s: %s", root, note)
-        self._log = CommitLog(files, segments, self.recovered.end, self._believed(self.recovered.last_ms))
+        self.delayed = Delayed(files, root, self._queues, segments, config.delays_ms)
+        mended = self.delayed.load(delivered, self._log.end, delay_positions)
+        self.recovered = recovery.reported(self.recovered, holes, [*refused, *mended])
+        self._delays_put = False  # since all was derived
         self._notes: deque[Note] = deque()
         self._held: list[Arrival] = []  # arrivals of a step that was not the caller's, for the next one
         self._derived, self._derived_ms = self._log.end, self._log.last_ms
         self._flushing_derived: Flush | None = None
+        self.puts = 0  # messages taken since the start
+        self.put_bytes = 0
         self._closed = False
-
-    def _believed(self, last_ms: int) -> int:
-        """The store time that new records may not go behind, unless it is so far ahead that it must be damaged."""
-        now = self._now_ms()
-        if last_ms <= now + AHEAD_MAX_MS:
-            return last_ms
-        log.warning(
-            "%s: the last store time is %d ms ahead of the clock: it is not believed", self.config.root, last_ms - now
-        )
-        return now
 
     def _mark_running(self) -> None:
         if self._disk.size(self._abort) is None:
@@ -266,6 +269,8 @@ class MessageStore:
     def _note(
         self, draft: Draft, queue: ConsumeQueue, listed: bool, offset: int, size: int, queue_offset: int, store_ms: int
     ) -> None:
+        self.puts += 1
+        self.put_bytes += size
         if not listed:
             self._notes.append(Note(None, b"", 0, 0, store_ms, offset + size))
             return
@@ -275,6 +280,9 @@ class MessageStore:
             if queue.topic == SCHEDULE_TOPIC:
                 due = due_ms(draft.properties, store_ms, self.config.delays_ms)
                 code = code if due is None else due
+                self._delays_put = True
+        else:
+            self._delays_put = True
         self._notes.append(Note(queue, ENTRY.pack(offset, size, code), queue_offset, code, store_ms, offset + size))
 
     # -------------------------------------------------------------------------------------------------- what consumers see
@@ -296,6 +304,9 @@ class MessageStore:
             raise
         if last is not None:
             self._derived, self._derived_ms = last.end, last.store_ms
+            if self._delays_put:
+                self._delays_put = bool(self._notes)
+                self.delayed.catch_up(self._log.end)
         return held + arrivals if held else arrivals
 
     def get(
@@ -306,12 +317,14 @@ class MessageStore:
         max_count: int,
         codes: frozenset[int] | None = None,
         max_bytes: int | None = None,
+        accept: Callable[[bytes], bool] | None = None,
     ) -> Got:
-        """Records of a queue from entry `offset` on, at most one answer full; `codes` None takes all tags."""
+        """Records of a queue from entry `offset` on, at most one answer full; `codes` None takes all tags, `accept` sees
+        each record that has one of them."""
         queue = self._queues.existing(topic, queue_id)
         if queue is None:
             return Got(GetStatus.NO_MESSAGE_IN_QUEUE, [], 0, 0, 0, False)
-        return reading.get(queue, self._log, self.config, offset, max_count, codes, max_bytes)
+        return reading.get(queue, self._log, self.config, offset, max_count, codes, max_bytes, accept)
 
     def record_at(self, offset: int) -> bytes | None:
         """The record at a commit log offset, as an id names it; None when none begins there."""
@@ -321,6 +334,22 @@ class MessageStore:
             return record_at(self._log.segments, offset)[1]
         except NotARecord:
             return None
+
+    def record_of(self, topic: str, queue_id: int, number: int) -> bytes | None:
+        """The record of one queue entry; None when there is no such entry, or its record is gone, lost or damaged."""
+        queue = self._queues.existing(topic, queue_id)
+        if queue is None or not queue.min_offset(self._log.start) <= number < queue.max:
+            return None
+        try:
+            found, data = record_at(self._log.segments, ENTRY.unpack(queue.entries(number, 1))[0])
+        except NotARecord:
+            return None
+        return data if found.queue_offset == number else None  # else that of the next entry: its own was lost
+
+    @property
+    def last_ms(self) -> int:
+        """Store time of the last record; no later one is stored before it."""
+        return self._log.last_ms
 
     def min_offset(self, topic: str, queue_id: int) -> int:
         queue = self._queues.existing(topic, queue_id)
@@ -357,6 +386,11 @@ class MessageStore:
         return self._log.end
 
     @property
+    def derived(self) -> int:
+        """All records that end at or below this offset have their queue entries."""
+        return self._derived if self._notes else self._log.end
+
+    @property
     def flushed(self) -> int:
         """All records that end at or below this offset are on the disk."""
         return self._log.flushed
@@ -372,7 +406,8 @@ class MessageStore:
         if self._flushing_derived is not None or self._log.failure is not None:
             return None
         checkpoint = self._checkpoint_now()
-        if checkpoint == self._checkpoint and not any(self._queues.changed):
+        delays = self.delayed.begin_save(self._log.flushed)
+        if checkpoint == self._checkpoint and not any(self._queues.changed) and not delays:
             return None
         files, directories = self._queues.take_changed()
         self._checkpoint = checkpoint
@@ -382,6 +417,7 @@ class MessageStore:
             0,
             paths=tuple(files),
             directories=tuple(directories),
+            replaced=tuple(delays),
             checkpoint=(self._checkpoint_path, checkpoints.encode(checkpoint)),
         )
         self._flushing_derived = flush
@@ -391,13 +427,16 @@ class MessageStore:
         safe = min(self._log.flushed, self._derived)
         return Checkpoint(self._log.flushed_ms, self._derived_ms, self._checkpoint.index_ms, safe, self._queues.files())
 
-    def end_flush(self, flush: Flush, error: OSError | None) -> None:
-        """Take the outcome of `flush.run()`. After an error all later writes are refused with FlushFailed."""
+    def end_flush(self, flush: Flush, error: OSError | Postponed | None) -> None:
+        """Take the outcome of `flush.run()`. After an OSError all later writes are refused with FlushFailed."""
         if flush is self._flushing_derived:
             self._flushing_derived = None
-            if error is not None:
+            self.delayed.end_save(written=error is None)
+            if isinstance(error, OSError):
                 self._log.fail(error)
-        else:
+            elif error is not None:
+                self._checkpoint = self._checkpoint._replace(safe_offset=None)  # not what is on disk: written next time
+        elif not isinstance(error, Postponed):
             self._log.end_flush(flush, error)
 
     def flush(self) -> None:
@@ -413,6 +452,9 @@ class MessageStore:
     def _run(self, flush: Flush) -> None:
         try:
             flush.run()
+        except Postponed as reason:
+            self.end_flush(flush, reason)
+            raise StoreFull(str(reason)) from reason
         except OSError as error:
             self.end_flush(flush, error)
             self._refuse()

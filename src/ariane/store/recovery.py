@@ -16,6 +16,7 @@ anew from the beginning of the log. [CommitLog.recoverNormally, recoverAbnormall
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -28,7 +29,10 @@ from ariane.store.queues import ConsumeQueues
 from ariane.store.scan import CHUNK, Found, Hole, NotARecord, Walk, record_at
 from ariane.store.segments import Segments
 
+logger = logging.getLogger("ariane.store")
+
 EVERYTHING = (1 << 63) - 1
+AHEAD_MAX_MS = 86_400_000  # a clock is hardly ever put back by more than a day; a flipped bit makes years
 
 
 class Recovered(NamedTuple):
@@ -109,16 +113,31 @@ def recover_log(
 
 
 def records_again(log: Segments, recovered: Recovered, holes: list[Hole]) -> Iterator[Found]:
-    """The records whose queue entries have to be derived; what was passed over between them is put into `holes`.
+    """The records whose queue entries have to be derived; what is passed over below what was recovered is put into `holes`.
 
     Everything below the end is known to have been written, and what the recovery walked over was checked in full."""
     if recovered.derive_from < recovered.read_from:
         walk = Walk(log, recovered.derive_from, recovered.read_from, check_crc=False, floor_ms=0, sure=True)
         yield from walk
         holes += walk.holes
-    walk = Walk(log, recovered.read_from, recovered.end, check_crc=False, floor_ms=0, sure=True)
-    yield from walk
-    holes += recovered.holes
+    yield from Walk(log, recovered.read_from, recovered.end, check_crc=False, floor_ms=0, sure=True)
+
+
+def reported(recovered: Recovered, holes: list[Hole], notes: list[str]) -> Recovered:
+    """With all that was met after the log itself was recovered; everything worth a line is logged."""
+    older = [f"{hole}: passed over" for hole in holes if hole not in recovered.holes]
+    made = recovered._replace(notes=(*recovered.notes, *older, *notes), holes=tuple(sorted({*holes, *recovered.holes})))
+    for note in made.notes:
+        logger.warning("%s", note)
+    return made
+
+
+def believed_ms(last_ms: int, now_ms: int) -> int:
+    """The store time that new records may not go behind, unless it is so far ahead that it must be damaged."""
+    if last_ms <= now_ms + AHEAD_MAX_MS:
+        return last_ms
+    logger.warning("the last store time is %d ms ahead of the clock: it is not believed", last_ms - now_ms)
+    return now_ms
 
 
 def _floor_ms(log: Segments, read_from: int, checkpoint: Checkpoint) -> int:

@@ -1,8 +1,8 @@
 """SEND_MESSAGE (10), SEND_MESSAGE_V2 (310), SEND_BATCH_MESSAGE (320). [SendMessageProcessor]
 
 Checks come in the order of reference remoting-protocol 4.1; every answer, also a refusal, tells region and trace switch.
-Delay levels, timers and transactions are not served by this version: such a message is refused with the reason, never
-delivered at once. Sizes are the store's to check.
+A message that asks for a delay is kept until it is due (`delay`). Transactions are not served by this version: such a message
+is refused with the reason. Sizes are the store's to check.
 """
 
 from __future__ import annotations
@@ -11,16 +11,19 @@ import random
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
+from ariane.broker import delay
 from ariane.broker.config import BrokerConfig
 from ariane.broker.state.groups import Groups
 from ariane.broker.state.topics import Topics
+from ariane.broker.stats.counters import BrokerStats
 from ariane.errors import FlushFailed, MessageRefused, ProtocolError, ReplyError, StoreError
 from ariane.model import ids
-from ariane.model.message import CLUSTER, DELAY, TAGS, TRAN_MSG, TRANSACTION_MASK, WAIT
+from ariane.model.message import CLUSTER, TAGS, TRAN_MSG, TRANSACTION_MASK, WAIT
 from ariane.model.topic import (
     AUTO_CREATE_TOPIC,
     PERM_WRITE,
     RETRY_PREFIX,
+    SCHEDULE_TOPIC,
     SEND_FORBIDDEN,
     TopicConfig,
     dlq_topic,
@@ -35,13 +38,12 @@ from ariane.protocol.requests.messaging import LONG_NAMES, SendMessage
 from ariane.store.message_store import Draft, MessageStore, Placed
 
 MULTI_TAGS = 0x2
-TIMER_PROPERTIES = frozenset({"__STARTDELIVERTIME", "TIMER_DELIVER_MS", "TIMER_DELAY_MS", "TIMER_DELAY_SEC"})
-NOT_SERVED = TIMER_PROPERTIES | {TRAN_MSG, DELAY}
 
 
 class SendParts(NamedTuple):
     """What a send needs. `durable` waits until the log is flushed up to an offset (False: not in time); None when sends
-    are answered without waiting. `stored` is told after each put, to have it dispatched."""
+    are answered without waiting. `stored` is told after each put, to have it dispatched. `kept` gives a draft with these
+    properties the place where it waits for its time, if it has to."""
 
     config: BrokerConfig
     topics: Topics
@@ -51,6 +53,8 @@ class SendParts(NamedTuple):
     durable: Callable[[int], Awaitable[bool]] | None
     stored: Callable[[], None]
     now_ms: Callable[[], int]
+    kept: Callable[[Draft, dict[str, str]], Draft]
+    stats: BrokerStats
 
 
 def handlers(parts: SendParts) -> dict[int, Handler]:
@@ -73,12 +77,17 @@ def send(parts: SendParts, request: SendMessage, command: Command, peer: Peer) -
         outer = properties.decode(request.properties) if request.properties else {}
         wait = outer.pop(WAIT, "true") != "false"
         if request.batch:
-            placed = parts.store.put_batch(_batch(parts, request, topic, queue_id, outer, command.body, peer))
+            drafts = _batch(parts, request, topic, queue_id, outer, command.body, peer)
+            draft, began = drafts[0], parts.stats.timer()
+            placed = parts.store.put_batch(drafts)
         else:
-            placed = [parts.store.put(_single(parts, request, topic, queue_id, outer, command.body, peer))]
+            draft = _single(parts, request, topic, queue_id, outer, command.body, peer)
+            began = parts.stats.timer()
+            placed = [parts.store.put(draft)]
     except ReplyError as error:
         return Reply(error.code, context, error.remark)
     except StoreError as error:
+        parts.stats.put_failed()
         return Reply(ResponseCode.SERVICE_NOT_AVAILABLE, context, str(error))
     except (ProtocolError, MessageRefused) as error:
         return Reply(ResponseCode.MESSAGE_ILLEGAL, context, str(error))
@@ -92,16 +101,35 @@ def send(parts: SendParts, request: SendMessage, command: Command, peer: Peer) -
     context["queueId"] = str(queue_id)
     context["queueOffset"] = str(placed[0].queue_offset)
     if parts.durable is None or not wait:
+        _count(parts.stats, draft, placed, began)
         return Reply(0, context)
-    return _when_durable(parts.durable, placed[-1], context)
+    return _when_durable(parts.durable, parts.stats, draft, placed, began, context)
 
 
-async def _when_durable(durable: Callable[[int], Awaitable[bool]], last: Placed, fields: dict[str, str]) -> Reply:
+def _count(stats: BrokerStats, first: Draft, placed: list[Placed], began: float) -> None:
+    size = placed[-1].offset + placed[-1].size - placed[0].offset
+    if first.topic == SCHEDULE_TOPIC:
+        stats.sent_delayed(first.queue_id, len(placed), size)
+    else:
+        stats.sent(first.topic, len(placed), size)
+    stats.put_took(stats.timer() - began)
+
+
+async def _when_durable(
+    durable: Callable[[int], Awaitable[bool]],
+    stats: BrokerStats,
+    first: Draft,
+    placed: list[Placed],
+    began: float,
+    fields: dict[str, str],
+) -> Reply:
     try:
-        flushed = await durable(last.offset + last.size)
+        flushed = await durable(placed[-1].offset + placed[-1].size)
     except FlushFailed as error:
+        stats.put_failed()
         fields = {name: fields[name] for name in ("MSG_REGION", "TRACE_ON")}
         return Reply(ResponseCode.SERVICE_NOT_AVAILABLE, fields, str(error))
+    _count(stats, first, placed, began)
     return Reply(ResponseCode.SUCCESS if flushed else ResponseCode.FLUSH_DISK_TIMEOUT, fields)
 
 
@@ -157,9 +185,10 @@ def _single(
     if name.startswith(RETRY_PREFIX):
         name, queue_id = _retry_target(parts, request, reconsume_times, queue_id)
         if name != topic.topic_name:
-            outer.pop(DELAY, None)  # a dead letter is not delayed once more
+            delay.forget(outer)  # a dead letter is not delayed once more
     _refuse_what_is_not_served(outer, request.sys_flag)
-    return _draft(parts, request, name, topic, queue_id, outer, body, request.flag, reconsume_times, peer)
+    draft = _draft(parts, request, name, topic, queue_id, outer, body, request.flag, reconsume_times, peer)
+    return parts.kept(draft, outer)
 
 
 def _batch(
@@ -182,6 +211,9 @@ def _batch(
         own.pop(WAIT, None)
         own.update(outer)
         _refuse_what_is_not_served(own, request.sys_flag)
+        if not delay.ASKS.isdisjoint(own):
+            asked = ", ".join(sorted(delay.ASKS & own.keys()))
+            raise ProtocolError(f"{asked}: the messages of a batch cannot be delayed; send them one by one")
         drafts.append(_draft(parts, request, topic.topic_name, topic, queue_id, own, entry.body, entry.flag, 0, peer))
     if not drafts:
         raise ProtocolError("the batch holds no message")
@@ -231,12 +263,6 @@ def _retry_target(parts: SendParts, request: SendMessage, reconsume_times: int, 
 def _refuse_what_is_not_served(own: dict[str, str], sys_flag: int) -> None:
     if sys_flag & TRANSACTION_MASK and own.get(TRAN_MSG, "").lower() != "true":
         raise ProtocolError(f"sysFlag {sys_flag:#x} has transaction bits, and the message no {TRAN_MSG}")
-    if NOT_SERVED.isdisjoint(own):
-        return
     if own.get(TRAN_MSG, "").lower() == "true":
         remark = "transactional messages are not served by this version of the broker"
         raise ReplyError(ResponseCode.NO_PERMISSION, remark)
-    if own.get(DELAY, "0") != "0":
-        raise ProtocolError(f"{DELAY}={own[DELAY]}: delay levels are not served by this version of the broker")
-    for name in TIMER_PROPERTIES & own.keys():
-        raise ProtocolError(f"{name}: delivery at a time is not served by this version of the broker")

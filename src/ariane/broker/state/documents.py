@@ -23,6 +23,8 @@ T = TypeVar("T", bound=msgspec.Struct)
 TOPICS = "topics.json"
 GROUPS = "subscriptionGroup.json"
 OFFSETS = "consumerOffset.json"
+DELAYS = "delayOffset.json"
+FILTERS = "consumerFilter.json"
 
 
 def load(disk: Disk, directory: str, name: str, kind: type[T]) -> T:
