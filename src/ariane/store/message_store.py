@@ -130,13 +130,16 @@ class MessageStore:
             files, segments, gap, self._queues, self._checkpoint, clean=clean, check_crc=config.check_crc_on_recover
         )
         delivered: list[int] = []
-        again = watched(recovery.records_again(segments, self.recovered), delivered)
-        refused = dispatch.derive(again, self._queues, config.delays_ms)
-        self._log = CommitLog(files, segments, self.recovered.end, self.recovered.last_ms)
+        holes = list(self.recovered.holes)
+        again = watched(recovery.records_again(segments, self.recovered, holes), delivered)
+        refused = dispatch.derive(again, self._queues, config.delays_ms, holes, restarts=self.recovered.restarts)
+        self._log = CommitLog(
+            files, segments, self.recovered.end, recovery.believed_ms(self.recovered.last_ms, now_ms())
+        )
         self.delayed = Delayed(files, root, self._queues, segments, config.delays_ms)
         mended = self.delayed.load(delivered, self._log.end, delay_positions)
         self.index = indexing.opened(config, files, self._log, now_ms, self._checkpoint, clean=clean)
-        self.recovered = self.recovered._replace(notes=(*self.recovered.notes, *refused, *mended, *self.index.notes))
+        self.recovered = recovery.reported(self.recovered, holes, [*refused, *mended, *self.index.notes])
         self._delays_put = False  # since all was derived
         self._notes: deque[Note] = deque()
         self._held: list[Arrival] = []  # arrivals of a step that was not the caller's, for the next one
@@ -340,18 +343,18 @@ class MessageStore:
 
     def records_between(self, start: int, stop: int) -> Iterator[Found]:
         """What lies in the log from `start`, where a record begins, up to `stop`; it ends early at what cannot be read."""
-        return iter(Walk(self._log.segments, max(start, self._log.start), stop, check_crc=False))
+        return iter(Walk(self._log.segments, max(start, self._log.start), stop, check_crc=False, floor_ms=0, sure=True))
 
     def record_of(self, topic: str, queue_id: int, number: int) -> bytes | None:
-        """The record of one queue entry; None when there is no such entry, or its record is gone or damaged."""
+        """The record of one queue entry; None when there is no such entry, or its record is gone, lost or damaged."""
         queue = self._queues.existing(topic, queue_id)
         if queue is None or not queue.min_offset(self._log.start) <= number < queue.max:
             return None
-        offset = ENTRY.unpack(queue.entries(number, 1))[0]
         try:
-            return record_at(self._log.segments, offset)[1]
+            found, data = record_at(self._log.segments, ENTRY.unpack(queue.entries(number, 1))[0])
         except NotARecord:
             return None
+        return data if found.queue_offset == number else None  # else that of the next entry: its own was lost
 
     @property
     def last_ms(self) -> int:
