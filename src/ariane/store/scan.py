@@ -80,6 +80,9 @@ def look(data: bytes, at: int, offset: int, room: int, *, check_crc: bool) -> Fo
         raise NotARecord(f"properties of {properties_size} bytes do not end the record")
     if check_crc and body_size and crc != zlib.crc32(data[at + body_at + 4 : at + topic_at]) & 0x7FFFFFFF:
         raise NotARecord("the body's CRC is wrong")
+    if check_crc and properties_size and not data[at + size - 1]:
+        # No checksum covers them, and no text ends so: the write was torn in them, the file held zeros before.
+        raise NotARecord("its properties end in zeros")
     topic = data[at + topic_at + 1 : at + properties_at]
     properties = data[at + properties_at + 2 : at + size]
     (prepared_offset,) = _I64.unpack_from(data, at + body_at - 8)
