@@ -29,7 +29,8 @@ def test_a_file_is_read_as_it_is_and_what_changes_nothing_is_reported(tmp_path: 
     config, remarks = configs.load(path)
     assert (config.broker_name, config.broker_ip1, config.sync_flush) == ("broker-a", "10.1.2.3", True)
     assert config.check_crc_on_recover is False
-    assert [remark.split()[0] for remark in remarks] == ["deleteWhen", "sendMessageThreadPoolNums"]
+    assert [remark.split()[0] for remark in remarks] == ["sendMessageThreadPoolNums"]
+    assert config.delete_hours == {4}
 
 
 def test_texts_read_back_to_the_same_settings() -> None:
@@ -47,6 +48,11 @@ def test_texts_read_back_to_the_same_settings() -> None:
         ("brokerRole", "SLAVE"),
         ("brokerName", "a/b"),
         ("brokerPermission", "9"),
+        ("deleteWhen", "4am"),
+        ("deleteWhen", "04;24"),
+        ("fileReservedTime", "-1"),
+        ("cleanResourceInterval", "0"),
+        ("diskSpaceWarningLevelRatio", "0"),
     ],
 )
 def test_a_value_that_cannot_be_used_is_named(key: str, value: str) -> None:

@@ -19,9 +19,10 @@ from types import TracebackType
 from typing import Self
 
 from ariane.broker.arrivals import Arrivals
+from ariane.broker.cleaning import CHECK_S, FIRST_CHECK_S, FIRST_RUN_S, Cleaner
 from ariane.broker.config import BrokerConfig, checked
 from ariane.broker.flush import Flusher
-from ariane.broker.handlers import clients, offsets, pull, send
+from ariane.broker.handlers import cleaning, clients, offsets, pull, send
 from ariane.broker.handlers import topics as topic_handlers
 from ariane.broker.registration import Registration
 from ariane.broker.state import documents
@@ -107,6 +108,9 @@ class Broker:
         parts.push_async_callback(self._save_tables)
         self._arrivals = Arrivals()
         self._flusher = Flusher(self._store, self._thread, self._dispatch_soon)
+        self._cleaner = Cleaner(
+            config, self._store, self._disk, self._flusher, self._thread, self._clock.now_ms, refuses=True
+        )
 
         peers = await parts.enter_async_context(Connections())
         parts.push_async_callback(self._tasks.close)
@@ -147,6 +151,7 @@ class Broker:
                 )
             ),
             **offsets.handlers(self._offsets, store),
+            **cleaning.handlers(self._cleaner.clean_soon),
             **clients.handlers(
                 clients.ClientParts(
                     self._topics, self._groups, self._members, self._locks, self._members_changed, self._monotonic_ms
@@ -167,6 +172,9 @@ class Broker:
             every(config.flush_interval_commit_log / 1000, self._flusher.flush_once, "flush the commit log")
         every(config.flush_interval_consume_queue / 1000, self._flusher.flush_derived, "flush the consume queues")
         every(config.flush_consumer_offset_interval / 1000, self._save_tables, "save the consumer offsets")
+        clean_s = config.clean_resource_interval / 1000
+        every(clean_s, self._cleaner.run, "remove old files", first_s=FIRST_RUN_S)
+        every(CHECK_S, self._cleaner.check_room, "watch the disk", first_s=FIRST_CHECK_S)
         every(MEMBER_SCAN_S, self._drop_silent_members, "drop silent clients")
         every(LOCK_SCAN_S, self._forget_expired_locks, "forget expired queue locks")
         self._topics.changed = self._topics_changed

@@ -117,12 +117,34 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=_camel):
     """Most messages of a pull answer, old messages."""
     access_message_in_memory_max_ratio: int = 40
     """Percent of the machine's memory that counts as holding the end of the log."""
+    file_reserved_time: int = 72
+    """Hours that a commit-log file is kept after its last write."""
+    delete_when: str = "04"
+    """Local hours in which expired files are removed, joined by `;`."""
+    disk_max_used_space_ratio: int = 75
+    """Percent of the disk in use above which expired files go at any hour; held within 10 and 95."""
+    clean_file_forcibly_enable: bool = True
+    """Above diskSpaceCleanForciblyRatio, remove the oldest files although they have not expired."""
+    disk_space_clean_forcibly_ratio: int = 85
+    """Percent in use above which that is done; a key of 5.x, in 4.9.4 a property of the JVM."""
+    disk_space_warning_level_ratio: int = 90
+    """Percent in use above which messages are refused; a key of 5.x, in 4.9.4 a property of the JVM."""
+    clean_resource_interval: int = 10_000
+    """ms between looks for files to remove."""
+    delete_commit_log_files_interval: int = 100
+    """ms between two removed commit-log files."""
+    delete_consume_queue_files_interval: int = 100
+    """ms between rounds of removed consume-queue files."""
     broker_role: str = "ASYNC_MASTER"
     """ASYNC_MASTER. SYNC_MASTER and SLAVE need replication, which this version does not have."""
 
     @property
     def sync_flush(self) -> bool:
         return self.flush_disk_type == "SYNC_FLUSH"
+
+    @property
+    def delete_hours(self) -> frozenset[int]:
+        return frozenset(int(one) for one in self.delete_when.split(";") if one.strip())
 
     @property
     def config_dir(self) -> str:
@@ -153,13 +175,6 @@ WITHOUT_EFFECT = {
             "redeleteHangedFileInterval", "osPageCacheBusyTimeOutMills",
         ),
         "files are written and read, not mapped into memory",
-    ),
-    **dict.fromkeys(
-        (
-            "deleteWhen", "fileReservedTime", "diskMaxUsedSpaceRatio", "cleanFileForciblyEnable",
-            "cleanResourceInterval", "deleteCommitLogFilesInterval", "deleteConsumeQueueFilesInterval",
-        ),
-        "this version removes no old files: watch the disk",
     ),
     **dict.fromkeys(("rocketmqHome", "haListenPort", "forceRegister"), "4.9.4 needs it, this broker does not"),
 }  # fmt: skip
@@ -208,4 +223,26 @@ def checked(config: BrokerConfig) -> BrokerConfig:
         raise ConfigError("brokerPermission", config.broker_permission, "use 6 (read and write), 4, 2 or 0")
     if config.mapped_file_size_commit_log < 4096:
         raise ConfigError("mappedFileSizeCommitLog", config.mapped_file_size_commit_log, "use at least 4096 bytes")
+    _check_retention(config)
     return config
+
+
+def _check_retention(config: BrokerConfig) -> None:
+    hours = [one.strip() for one in config.delete_when.split(";") if one.strip()]
+    if not all(one.isascii() and one.isdecimal() and int(one) < 24 for one in hours):
+        raise ConfigError("deleteWhen", config.delete_when, "use hours from 00 to 23, several joined by ;")
+    for key, value in (
+        ("fileReservedTime", config.file_reserved_time),
+        ("deleteCommitLogFilesInterval", config.delete_commit_log_files_interval),
+        ("deleteConsumeQueueFilesInterval", config.delete_consume_queue_files_interval),
+    ):
+        if value < 0:
+            raise ConfigError(key, value, "use 0 or more")
+    if config.clean_resource_interval < 100:
+        raise ConfigError("cleanResourceInterval", config.clean_resource_interval, "use at least 100 ms")
+    for key, value in (
+        ("diskSpaceCleanForciblyRatio", config.disk_space_clean_forcibly_ratio),
+        ("diskSpaceWarningLevelRatio", config.disk_space_warning_level_ratio),
+    ):
+        if not 1 <= value <= 100:
+            raise ConfigError(key, value, "use a percentage from 1 to 100")

@@ -74,6 +74,7 @@ class RequestCode(IntEnum):
     DELETE_SUBSCRIPTIONGROUP = 207
     GET_CONSUME_STATS = 208
     DELETE_TOPIC_IN_BROKER = 215
+    DELETE_EXPIRED_COMMITLOG = 329
 
 
 class ResponseCode(IntEnum):

@@ -19,6 +19,8 @@ NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 class Usage(NamedTuple):
+    """Bytes of a disk, as `df` counts them: `total` is what is used and what may still be used by this process (`free`)."""
+
     total: int
     free: int
 
@@ -45,6 +47,10 @@ class Disk(Protocol):
     def fsync_dir(self, path: str) -> None: ...
     def size(self, path: str) -> int | None:
         """Length of a file; None when it is not there."""
+        ...
+
+    def modified_ms(self, path: str) -> int | None:
+        """When a file was last written; None when it is not there."""
         ...
 
     def listdir(self, path: str) -> list[str]:
@@ -124,6 +130,12 @@ class SystemDisk:
         except FileNotFoundError:
             return None
 
+    def modified_ms(self, path: str) -> int | None:
+        try:
+            return os.stat(path).st_mtime_ns // 1_000_000  # noqa: PTH116
+        except FileNotFoundError:
+            return None
+
     def listdir(self, path: str) -> list[str]:
         return sorted(os.listdir(path))  # noqa: PTH208
 
@@ -173,7 +185,8 @@ class SystemDisk:
 
     def usage(self, path: str) -> Usage:
         state = os.statvfs(path)
-        return Usage(state.f_blocks * state.f_frsize, state.f_bavail * state.f_frsize)
+        used = state.f_blocks - state.f_bfree  # what is kept for root is neither used nor free
+        return Usage((used + state.f_bavail) * state.f_frsize, state.f_bavail * state.f_frsize)
 
 
 class OpenFiles:

@@ -31,6 +31,7 @@ from ariane.store.files import Disk, OpenFiles, SystemDisk, read_whole, write_er
 from ariane.store.flush import Flush
 from ariane.store.queues import ConsumeQueues
 from ariane.store.recovery import Recovered
+from ariane.store.retention import Retention
 from ariane.store.scan import NotARecord, due_ms, record_at
 from ariane.store.values import Draft, GetStatus, Got, Placed, StoreConfig
 
@@ -109,6 +110,7 @@ class MessageStore:
         )
         self._queues = ConsumeQueues(files, f"{root}/consumequeue", config.consume_queue_size, mend=not clean)
         self._checkpoint = checkpoints.decode(read_whole(disk, self._checkpoint_path) or b"")
+        self._checkpoint_on_disk = self._checkpoint
         self._mark_running()
         self.recovered = recovery.recover_log(
             files, segments, gap, self._queues, self._checkpoint, clean=clean, check_crc=config.check_crc_on_recover
@@ -121,6 +123,9 @@ class MessageStore:
         self._held: list[Arrival] = []  # arrivals of a step that was not the caller's, for the next one
         self._derived, self._derived_ms = self._log.end, self._log.last_ms
         self._flushing_derived: Flush | None = None
+        self.refusal: StoreError | None = None
+        """Why no message may be put although the log could take it: a disk that is nearly full, the role of a slave."""
+        self.retention = Retention(disk, self._log, self._queues, lambda: self._checkpoint_on_disk)
         self._closed = False
 
     def _mark_running(self) -> None:
@@ -138,7 +143,7 @@ class MessageStore:
     def put(self, draft: Draft) -> Placed:
         """Append one message. Once this has returned, the record survives the death of the process."""
         log = self._log
-        if log.failure is not None or len(self._notes) >= NOTES_MAX:
+        if log.failure is not None or self.refusal is not None or len(self._notes) >= NOTES_MAX:
             self._refuse()
         queue = self._queues.get((draft.topic, draft.queue_id))
         if queue is None or not queue.opened:
@@ -162,7 +167,7 @@ class MessageStore:
     def put_batch(self, drafts: list[Draft]) -> list[Placed]:
         """Append messages side by side in one file with one write: all of them or none."""
         log = self._log
-        if log.failure is not None or len(self._notes) >= NOTES_MAX:
+        if log.failure is not None or self.refusal is not None or len(self._notes) >= NOTES_MAX:
             self._refuse()
         now = self._now_ms()
         store_ms = now if now > log.last_ms else log.last_ms
@@ -194,8 +199,9 @@ class MessageStore:
         return placed
 
     def _refuse(self) -> None:
-        if self._log.failure is not None:
-            raise self._log.failure.with_traceback(None)
+        for reason in (self._log.failure, self.refusal):
+            if reason is not None:
+                raise reason.with_traceback(None)
         raise StoreFull(f"{NOTES_MAX} records wait for their queue entries: the disk of {self.config.root} takes none")
 
     def _checked(self, draft: Draft, queue: ConsumeQueue) -> tuple[bytes, bytes, int]:
@@ -369,7 +375,8 @@ class MessageStore:
 
     def _checkpoint_now(self) -> Checkpoint:
         safe = min(self._log.flushed, self._derived)
-        return Checkpoint(self._log.flushed_ms, self._derived_ms, self._checkpoint.index_ms, safe, self._queues.files())
+        files = self._queues.files() - self.retention.leaving
+        return Checkpoint(self._log.flushed_ms, self._derived_ms, self._checkpoint.index_ms, safe, files)
 
     def end_flush(self, flush: Flush, error: OSError | None) -> None:
         """Take the outcome of `flush.run()`. After an error all later writes are refused with FlushFailed."""
@@ -377,6 +384,8 @@ class MessageStore:
             self._flushing_derived = None
             if error is not None:
                 self._log.fail(error)
+            else:
+                self._checkpoint_on_disk = self._checkpoint
         else:
             self._log.end_flush(flush, error)
 

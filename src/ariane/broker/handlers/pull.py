@@ -6,6 +6,7 @@ is an awaitable that ends when a message arrives that the subscription wants, or
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -17,7 +18,7 @@ from ariane.broker.state.groups import Groups
 from ariane.broker.state.members import Members
 from ariane.broker.state.offsets import ConsumerOffsets
 from ariane.broker.state.topics import Topics
-from ariane.errors import ReplyError
+from ariane.errors import ReplyError, StoreError
 from ariane.filter import tags
 from ariane.model.topic import OFFSET_MOVED_TOPIC, PERM_READ
 from ariane.net.connection import Handled, Handler, Peer, Reply
@@ -28,6 +29,8 @@ from ariane.protocol.requests import typed
 from ariane.protocol.requests.clients import WireQueue
 from ariane.protocol.requests.messaging import COMMIT_OFFSET, SUBSCRIPTION, SUSPEND, TAG, PullMessage
 from ariane.store.message_store import Draft, GetStatus, Got, MessageStore
+
+log = logging.getLogger("ariane.broker.pull")
 
 HOLD_MAX_MS = 120_000  # longer than any client waits for its answer
 
@@ -183,18 +186,21 @@ def _tell_offset_moved(parts: PullParts, request: PullMessage, got: Got) -> None
     group = request.consumer_group
     queue = WireQueue(parts.config.broker_name, request.queue_id, request.topic)
     body = fastjson.write(OffsetMoved(group, queue, got.next_offset, request.queue_offset))
-    parts.store.put(
-        Draft(
-            topic=OFFSET_MOVED_TOPIC,
-            queue_id=0,
-            body=body,
-            properties=properties.encode({"KEYS": group, "TAGS": group}),
-            tags=group,
-            flag=0,
-            sys_flag=0,
-            born_ms=parts.now_ms(),
-            born_host=parts.store_host,
-            reconsume_times=0,
-        )
+    draft = Draft(
+        topic=OFFSET_MOVED_TOPIC,
+        queue_id=0,
+        body=body,
+        properties=properties.encode({"KEYS": group, "TAGS": group}),
+        tags=group,
+        flag=0,
+        sys_flag=0,
+        born_ms=parts.now_ms(),
+        born_host=parts.store_host,
+        reconsume_times=0,
     )
+    try:
+        parts.store.put(draft)
+    except StoreError as error:  # a full disk still serves reads
+        log.warning("%s is not told that %s moved to %d: %s", OFFSET_MOVED_TOPIC, group, got.next_offset, error)
+        return
     parts.stored()
