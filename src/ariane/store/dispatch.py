@@ -107,7 +107,7 @@ def derive(records: Iterable[Found], queues: ConsumeQueues, delays_ms: Sequence[
             continue
         if found.queue_offset != queue.next_offset:
             _write_gathered(gathered, queue)
-            fault = _make_room(queue, found.queue_offset)
+            fault = make_room(queue, found.queue_offset)
             if fault:
                 refused.append(f"record at {found.offset}: {fault}")
                 continue
@@ -131,7 +131,7 @@ def _write_gathered(gathered: dict[ConsumeQueue, list[bytes]], queue: ConsumeQue
         queue.forget_tail()
 
 
-def _make_room(queue: ConsumeQueue, number: int) -> str:
+def make_room(queue: ConsumeQueue, number: int) -> str:
     """Let `number` be the next entry of a queue that ends elsewhere; why it cannot be, or ""."""
     if not queue.segments.bases:
         queue.restart(number)

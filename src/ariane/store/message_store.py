@@ -31,6 +31,7 @@ from ariane.store.files import Disk, OpenFiles, SystemDisk, read_whole, write_er
 from ariane.store.flush import Flush
 from ariane.store.queues import ConsumeQueues
 from ariane.store.recovery import Recovered
+from ariane.store.replica import Replica
 from ariane.store.retention import Retention
 from ariane.store.scan import NotARecord, due_ms, record_at
 from ariane.store.values import Draft, GetStatus, Got, Placed, StoreConfig
@@ -125,6 +126,8 @@ class MessageStore:
         self._flushing_derived: Flush | None = None
         self.refusal: StoreError | None = None
         """Why no message may be put although the log could take it: a disk that is nearly full, the role of a slave."""
+        self.replica: Replica | None = None
+        """Set by `follow`: this store takes a master's log instead of messages."""
         self.retention = Retention(disk, self._log, self._queues, lambda: self._checkpoint_on_disk)
         self._closed = False
 
@@ -271,12 +274,14 @@ class MessageStore:
         StoreFull or StoreError when the entries cannot be written; nothing is lost, the next step tries again.
         """
         held, self._held = self._held, []
-        if not self._notes:
+        if not self._notes and self.replica is None:
             return held
         try:
-            arrivals, last = dispatch.step(
-                self._notes, self._log.flushed if self._sync else self._log.end, self._queues
-            )
+            up_to = self._log.flushed if self._sync else self._log.end
+            if self.replica is not None:
+                arrivals, last = self.replica.step(up_to)
+            else:
+                arrivals, last = dispatch.step(self._notes, up_to, self._queues)
         except StoreError:
             self._held = held
             raise
@@ -333,6 +338,25 @@ class MessageStore:
     def topics(self) -> dict[str, list[int]]:
         """Topics with the ids of their queues that hold, or held, messages."""
         return self._queues.topics()
+
+    # --------------------------------------------------------------------------------------------------------- replication
+
+    def follow(self) -> Replica:
+        """From now on take no messages, but the log of a master."""
+        self.refusal = StoreError(f"{self.config.root} belongs to a slave: messages are put at its master")
+        self.replica = Replica(self._log, self._queues, self._notes, self.config.delays_ms)
+        return self.replica
+
+    def log_bytes(self, offset: int, size: int) -> bytes:
+        """Up to `size` bytes of the log for a slave, not beyond the end of a file; in sync mode only what is flushed, so that
+        no loss of power leaves a slave ahead of its master."""
+        size = min(size, self.replicable - offset)
+        return self._log.read(offset, size) if size > 0 else b""
+
+    @property
+    def replicable(self) -> int:
+        """The end of what slaves may have."""
+        return self._log.flushed if self._sync else self._log.end
 
     @property
     def commit_log_min(self) -> int:

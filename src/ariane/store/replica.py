@@ -1,0 +1,141 @@
+"""A log that follows another: bytes as the master has them, queues derived from the records among them.
+
+    master   | record | record | record | filler ...|
+    here     | record | record | rec
+                               ^ log.end            a record boundary: what is flushed, derived and read ends here
+                                   ^ received       where the next bytes go, and what the master is told
+
+A record whose end has not come yet does not exist: a start cuts it off like a torn write, and the master sends it again from
+there. [HAService.HAClient, DefaultMessageStore.appendToCommitLog]
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from ariane.errors import ConfigError, StoreCorrupt, StoreError
+from ariane.store import dispatch
+from ariane.store.commit_log import CommitLog
+from ariane.store.consume_queue import ENTRY, ConsumeQueue
+from ariane.store.dispatch import Arrival, Note
+from ariane.store.files import write_error
+from ariane.store.queues import ConsumeQueues
+from ariane.store.scan import Found, Walk, tags_code
+
+NOTES_AT_ONCE = 20_000  # records taken between two writes of queue entries
+
+
+class Replica:
+    """The follower's side of one store. `append` and `step` instead of the puts and the step of a master."""
+
+    def __init__(self, log: CommitLog, queues: ConsumeQueues, notes: deque[Note], delays_ms: tuple[int, ...]) -> None:
+        self._log = log
+        self._queues = queues
+        self._notes = notes
+        self._delays_ms = delays_ms
+        self.received = log.end
+        self._noted = log.end  # records that end at or below are noted or derived
+        self._behind: Found | None = None  # a record that does not follow the last one of its queue
+
+    def append(self, offset: int, data: bytes) -> None:
+        """Take the bytes that the master has at `offset`. An empty log begins wherever the first ones come from."""
+        log = self._log
+        if log.failure is not None:
+            raise log.failure.with_traceback(None)
+        if self.received == 0 and offset:
+            if offset % log.size:
+                raise StoreError(
+                    f"the master begins at {offset}, which is not where a commit log file of {log.size} bytes begins:"
+                    f" set mappedFileSizeCommitLog as the master has it"
+                )
+            self._begin(offset)
+        if offset != self.received:
+            raise StoreError(f"the master sends from {offset}, this log ends at {self.received}")
+        if offset % log.size + len(data) > log.size:
+            raise ConfigError(
+                "mappedFileSizeCommitLog",
+                log.size,
+                "a slave needs the size that its master has; remove its store to change it",
+            )
+        log.append_raw(data, offset)
+        self.received += len(data)
+        self._advance()
+
+    def _begin(self, offset: int) -> None:
+        try:
+            self._log.begin_at(offset)
+        except OSError as error:
+            raise write_error(error, self._log.segments.path(offset)) from error
+        self.received = self._noted = offset
+
+    def _advance(self) -> None:
+        """Let the log end behind the last record that is complete."""
+        log = self._log
+        walk = Walk(log.segments, log.end, self.received, check_crc=False)
+        end, last_ms = log.end, log.last_ms
+        for found in walk:
+            if found.end > self.received:
+                break
+            end, last_ms = found.end, found.store_ms
+        else:
+            if walk.end <= self.received:
+                end = walk.end  # a filler, too, once its file is whole
+        log.advance(end, last_ms)
+        if self.received - end > log.size:
+            raise StoreCorrupt(log.segments.path(end - end % log.size), end % log.size, f"no record here: {walk.why}")
+
+    def step(self, up_to: int) -> tuple[list[Arrival], Note | None]:
+        """Derive the entries of what has come, as far as `up_to`; as `dispatch.step`."""
+        arrivals: list[Arrival] = []
+        last: Note | None = None
+        while True:
+            self._take(up_to)
+            some, note = dispatch.step(self._notes, up_to, self._queues)
+            arrivals += some
+            last = note or last
+            if self._behind is not None and not self._notes:
+                self._make_room(self._behind)
+            elif note is None:
+                return arrivals, last
+
+    def _take(self, up_to: int) -> None:
+        """Leave notes of the records from the last noted one on, as a put does."""
+        if self._behind is not None or self._noted >= up_to or len(self._notes) >= NOTES_AT_ONCE:
+            return
+        walk = Walk(self._log.segments, self._noted, up_to, check_crc=False)
+        for found in walk:
+            queue = None
+            if found.end > up_to:
+                return
+            if dispatch.has_entry(found.sys_flag):
+                fault, queue = self._queues.of_record(found)
+                if queue is None:
+                    raise StoreError(f"the master's record at {found.offset} has no queue: {fault}")
+                if found.queue_offset != queue.next_offset:
+                    self._behind = found
+                    return
+            self._note(found, queue)
+            if len(self._notes) >= NOTES_AT_ONCE:
+                return
+        self._noted = max(self._noted, min(walk.end, up_to))
+
+    def _note(self, found: Found, queue: ConsumeQueue | None) -> None:
+        if queue is None:
+            self._notes.append(Note(None, b"", 0, 0, found.store_ms, found.end))
+        else:
+            code = tags_code(found, self._delays_ms)
+            entry = ENTRY.pack(found.offset, found.size, code)
+            self._notes.append(Note(queue, entry, found.queue_offset, code, found.store_ms, found.end))
+            queue.next_offset += 1
+        self._noted = found.end
+
+    def _make_room(self, found: Found) -> None:
+        """The master deleted the topic of `found` and made it anew, or removed what came before."""
+        fault, queue = self._queues.of_record(found)
+        try:
+            fault = dispatch.make_room(queue, found.queue_offset) if queue is not None else fault
+        except OSError as error:
+            raise write_error(error, f"the queue of {found.topic!r}") from error
+        if fault:
+            raise StoreError(f"the master's record at {found.offset}: {fault}")
+        self._behind = None
