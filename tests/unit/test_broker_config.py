@@ -45,7 +45,7 @@ def test_texts_read_back_to_the_same_settings() -> None:
         ("listenPort", "many"),
         ("listenPort", "70000"),
         ("flushDiskType", "SOMETIMES"),
-        ("brokerRole", "SLAVE"),
+        ("brokerRole", "MASTER"),
         ("brokerName", "a/b"),
         ("brokerPermission", "9"),
         ("deleteWhen", "4am"),
@@ -59,6 +59,17 @@ def test_a_value_that_cannot_be_used_is_named(key: str, value: str) -> None:
     with pytest.raises(ConfigError) as caught:
         configs.parse({"brokerName": "b", key: value})
     assert key in str(caught.value)
+
+
+def test_roles_and_ids_go_together() -> None:
+    with pytest.raises(ConfigError, match="brokerId"):
+        configs.parse({"brokerName": "b", "brokerRole": "SLAVE"})
+    slave, _ = configs.parse({"brokerName": "b", "brokerRole": "SLAVE", "brokerId": "1"})
+    assert slave.is_slave and slave.broker_id == 1
+    master, _ = configs.parse({"brokerName": "b", "brokerRole": "SYNC_MASTER", "brokerId": "3"})
+    assert master.broker_id == 0
+    with pytest.raises(ConfigError, match="haMasterAddress"):
+        configs.parse({"brokerName": "b", "haMasterAddress": "somewhere"})
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import Self
 
+from ariane.broker import slave
 from ariane.broker.arrivals import Arrivals
 from ariane.broker.cleaning import CHECK_S, FIRST_CHECK_S, FIRST_RUN_S, Cleaner
 from ariane.broker.config import BrokerConfig, checked
@@ -25,6 +26,7 @@ from ariane.broker.flush import Flusher
 from ariane.broker.handlers import cleaning, clients, offsets, pull, send
 from ariane.broker.handlers import topics as topic_handlers
 from ariane.broker.registration import Registration
+from ariane.broker.replication import Feed, follow
 from ariane.broker.state import documents
 from ariane.broker.state.groups import Groups
 from ariane.broker.state.locks import QueueLocks
@@ -32,12 +34,13 @@ from ariane.broker.state.members import Members
 from ariane.broker.state.offsets import ConsumerOffsets
 from ariane.broker.state.topics import Topics
 from ariane.clock import SYSTEM_CLOCK, Clock
-from ariane.errors import ConnectionLost, StoreError
+from ariane.errors import ConfigError, ConnectionLost, StoreError
 from ariane.model import host
 from ariane.net.client import Connections
 from ariane.net.connection import Handler, Peer
 from ariane.net.interfaces import local_ip
 from ariane.net.server import Server
+from ariane.net.streams import Stream, StreamServer
 from ariane.net.tasks import Tasks
 from ariane.protocol.codes import RequestCode
 from ariane.protocol.requests import fields
@@ -46,13 +49,16 @@ from ariane.protocol.requests.clients import GroupRef
 from ariane.protocol.requests.routing import TopicTable
 from ariane.store.files import Disk, SystemDisk
 from ariane.store.message_store import StoreConfig, open_store
+from ariane.store.replica import Replica
 
 log = logging.getLogger("ariane.broker")
 
 MEMBER_SCAN_S = 10.0
 LOCK_SCAN_S = 60.0
 DISPATCH_RETRY_S = 1.0
-HA_PORT_AFTER = 1  # the address told to slaves; nothing listens there in this version
+HA_PORT_AFTER = 1  # where slaves get the log: listenPort and this
+PORT_TRIES = 50  # when any port will do, until three are free that lie together
+NOT_FAST = (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)  # the second port serves everything else
 
 
 class Broker:
@@ -89,51 +95,96 @@ class Broker:
     async def _start(self) -> None:
         config, parts = self.config, self._parts
         handlers: dict[int, Handler] = {}
-        self._server = Server(
-            handlers,
-            config.bind_address,
-            config.listen_port,
-            on_lost=self._lost,
-            idle_s=config.server_channel_max_idle_time_seconds,
-        )
-        await self._server.bind()
+        fast_handlers: dict[int, Handler] = {}
+        await self._take_ports(handlers, fast_handlers)
         parts.push_async_callback(self._server.__aexit__, None, None, None)
+        parts.push_async_callback(self._ha_server.__aexit__, None, None, None)
         ip = config.broker_ip1 or local_ip()
         self.addr = f"{ip}:{self._server.port}"
 
         store_host = host.pack(ip, self._server.port)
         self._store = open_store(_store_config(config), self._disk, now_ms=self._clock.now_ms, store_host=store_host)
         parts.callback(self._store.close)
+        self._feed = Feed(config, self._store)
+        self._replica = self._store.follow() if config.is_slave else None
         self._load_tables()
         parts.push_async_callback(self._save_tables)
         self._arrivals = Arrivals()
         self._flusher = Flusher(self._store, self._thread, self._dispatch_soon)
         self._cleaner = Cleaner(
-            config, self._store, self._disk, self._flusher, self._thread, self._clock.now_ms, refuses=True
+            config,
+            self._store,
+            self._disk,
+            self._flusher,
+            self._thread,
+            self._clock.now_ms,
+            refuses=not config.is_slave,
         )
 
         peers = await parts.enter_async_context(Connections())
         parts.push_async_callback(self._tasks.close)
-        ha_addr = f"{config.broker_ip2 or ip}:{self._server.port + HA_PORT_AFTER}"
+        ha_addr = f"{config.broker_ip2 or ip}:{self._ha_server.port}"
         self._registration = Registration(
             config, self.addr, ha_addr, self._topics.table, peers, self._tasks, self._topics.set_order
         )
         handlers.update(self._handlers(store_host))
+        if config.is_slave:
+            handlers.update(slave.refusals())
+        fast_handlers.update({code: one for code, one in handlers.items() if code not in NOT_FAST})
         await self._server.__aenter__()
+        await self._ha_server.__aenter__()
         self._start_tasks()
         await self._registration.start()
         parts.push_async_callback(self._registration.leave)
+        if self._replica is not None:
+            self._follow(self._replica, peers)
         log.info("broker %s serves at %s, store %s", config.broker_name, self.addr, config.store_path_root_dir)
+
+    async def _take_ports(self, handlers: dict[int, Handler], fast_handlers: dict[int, Handler]) -> None:
+        """The port of clients and the two that lie beside it. When any port will do, until all three are free."""
+        config = self.config
+        for tries_left in reversed(range(PORT_TRIES)):
+            self._server = Server(
+                handlers,
+                config.bind_address,
+                config.listen_port,
+                on_lost=self._lost,
+                idle_s=config.server_channel_max_idle_time_seconds,
+            )
+            try:
+                await self._server.bind()
+                await self._server.bind_beside(self._server.port - slave.FAST_PORT_BEFORE, fast_handlers)
+                self._ha_server = StreamServer(
+                    config.bind_address,
+                    self._server.port + HA_PORT_AFTER,
+                    self._serve_slave,
+                    "listenPort",
+                )
+                await self._ha_server.bind()
+                return
+            except ConfigError:
+                await self._server.__aexit__(None, None, None)
+                if config.listen_port or not tries_left:
+                    raise
 
     def _handlers(self, store_host: bytes) -> dict[int, Handler]:
         """Which code is served by whom, and with which parts."""
         config, now_ms, store = self.config, self._clock.now_ms, self._store
         timeout_s = config.sync_flush_timeout / 1000
         durable = functools.partial(self._flusher.durable, timeout_s=timeout_s) if config.sync_flush else None
+        replicated = self._feed.replicated if config.broker_role == "SYNC_MASTER" else None
         return {
             **send.handlers(
                 send.SendParts(
-                    config, self._topics, self._groups, store, store_host, durable, self._dispatch_soon, now_ms
+                    config,
+                    self._topics,
+                    self._groups,
+                    store,
+                    store_host,
+                    durable,
+                    self._dispatch_soon,
+                    now_ms,
+                    replicated,
                 )
             ),
             **pull.handlers(
@@ -180,6 +231,30 @@ class Broker:
         self._topics.changed = self._topics_changed
         self._groups.changed = functools.partial(self._save_soon, documents.GROUPS)
 
+    # --- replication ---
+
+    async def _serve_slave(self, stream: Stream) -> None:
+        await self._feed.serve(stream)  # made after the port was taken
+
+    def _follow(self, replica: Replica, peers: Connections) -> None:
+        """A slave's work: take the master's log, and copy its tables."""
+        config = self.config
+        save = functools.partial(documents.save, self._disk, config.config_dir, documents.DELAYS)
+
+        async def save_delays(text: bytes) -> None:
+            await asyncio.get_running_loop().run_in_executor(self._thread, save, text)
+
+        async def copy() -> None:
+            if master := self._registration.master.master_addr:
+                await slave.copy_tables(peers, master, tables)
+
+        def ha_master() -> str:
+            return config.ha_master_address or self._registration.master.ha_server_addr or ""
+
+        tables = slave.Copied(self._topics, self._groups, self._offsets, save_delays)
+        self._tasks.start(follow(config, replica, ha_master, self._dispatch_soon), "follow the master")
+        self._tasks.every(slave.COPY_EVERY_S, copy, "copy the master's tables", first_s=slave.COPY_FIRST_S)
+
     # --- messages ---
 
     def _dispatch_soon(self) -> None:
@@ -190,6 +265,7 @@ class Broker:
 
     def _dispatch(self) -> None:
         self._dispatch_due = False
+        self._feed.appended()
         try:
             arrivals = self._store.step()
         except StoreError as error:

@@ -13,9 +13,11 @@ from pathlib import Path
 import msgspec
 
 from ariane.errors import ConfigError, ProtocolError
+from ariane.model import host
 from ariane.model.topic import TRACE_TOPIC, topic_name_fault
 from ariane.protocol import java_properties
 
+ROLES = ("ASYNC_MASTER", "SYNC_MASTER", "SLAVE")
 RENAMED = {
     "broker_ip1": "brokerIP1",
     "broker_ip2": "brokerIP2",
@@ -36,7 +38,7 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=_camel):
     broker_name: str = msgspec.field(default_factory=socket.gethostname)
     """Name shared by a master and its slaves; also a topic."""
     broker_id: int = 0
-    """0 master."""
+    """0 for a master, which takes it whatever is written; a slave needs one above 0."""
     broker_ip1: str = ""
     """The address that clients are told; empty: the one this machine uses towards others."""
     broker_ip2: str = ""
@@ -136,7 +138,27 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=_camel):
     delete_consume_queue_files_interval: int = 100
     """ms between rounds of removed consume-queue files."""
     broker_role: str = "ASYNC_MASTER"
-    """ASYNC_MASTER. SYNC_MASTER and SLAVE need replication, which this version does not have."""
+    """ASYNC_MASTER; SYNC_MASTER answers a send when a slave has it, too; SLAVE follows the master of its brokerName."""
+    ha_master_address: str = ""
+    """Where a slave gets the log, `host:port`; empty: where the name server says its master is."""
+    ha_send_heartbeat_interval: int = 5_000
+    """ms of silence after which either side of a replication says that it lives."""
+    ha_housekeeping_interval: int = 20_000
+    """ms of silence after which either side closes it."""
+    ha_transfer_batch_size: int = 32_768
+    """Most bytes of the log in one frame."""
+    ha_slave_fallbehind_max: int = 268_435_456
+    """Bytes that the best slave may lag and a SYNC_MASTER still wait for it."""
+    slave_timeout: int = 3_000
+    """ms that a send waits for a slave before it is answered FLUSH_SLAVE_TIMEOUT."""
+    slave_read_enable: bool = False
+    """Send consumers that read old messages to a slave."""
+    offset_check_in_slave: bool = False
+    """Let a slave correct bad pull offsets, too."""
+
+    @property
+    def is_slave(self) -> bool:
+        return self.broker_role == "SLAVE"
 
     @property
     def sync_flush(self) -> bool:
@@ -216,15 +238,36 @@ def checked(config: BrokerConfig) -> BrokerConfig:
         raise ConfigError("listenPort", config.listen_port, "use 0 (any free port) to 65535")
     if config.flush_disk_type not in ("ASYNC_FLUSH", "SYNC_FLUSH"):
         raise ConfigError("flushDiskType", config.flush_disk_type, "use ASYNC_FLUSH or SYNC_FLUSH")
-    if config.broker_role != "ASYNC_MASTER" or config.broker_id != 0:
-        role = f"{config.broker_role}, brokerId {config.broker_id}"
-        raise ConfigError("brokerRole", role, "replication is not served by this version; use ASYNC_MASTER, brokerId 0")
+    if config.broker_role not in ROLES:
+        raise ConfigError("brokerRole", config.broker_role, f"use one of {', '.join(ROLES)}")
+    if config.is_slave and config.broker_id <= 0:
+        raise ConfigError("brokerId", config.broker_id, "a slave needs one above 0, and another than the other slaves")
+    if not config.is_slave and config.broker_id != 0:
+        config = msgspec.structs.replace(config, broker_id=0)  # as Java: the role says what it is
     if not 0 <= config.broker_permission <= 7:
         raise ConfigError("brokerPermission", config.broker_permission, "use 6 (read and write), 4, 2 or 0")
     if config.mapped_file_size_commit_log < 4096:
         raise ConfigError("mappedFileSizeCommitLog", config.mapped_file_size_commit_log, "use at least 4096 bytes")
     _check_retention(config)
+    _check_replication(config)
     return config
+
+
+def _check_replication(config: BrokerConfig) -> None:
+    for key, value, low, high in (
+        ("haSendHeartbeatInterval", config.ha_send_heartbeat_interval, 10, 3_600_000),
+        ("haHousekeepingInterval", config.ha_housekeeping_interval, 10, 3_600_000),
+        ("haTransferBatchSize", config.ha_transfer_batch_size, 1, 4_000_000),  # a Java slave's buffer has 4 MiB
+        ("haSlaveFallbehindMax", config.ha_slave_fallbehind_max, 1, 1 << 62),
+        ("slaveTimeout", config.slave_timeout, 0, 3_600_000),
+    ):
+        if not low <= value <= high:
+            raise ConfigError(key, value, f"use {low} to {high}")
+    if config.ha_master_address:
+        try:
+            host.parse(config.ha_master_address)
+        except ProtocolError as error:
+            raise ConfigError("haMasterAddress", config.ha_master_address, f"use host:port; {error}") from error
 
 
 def _check_retention(config: BrokerConfig) -> None:

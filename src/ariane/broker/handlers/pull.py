@@ -46,6 +46,8 @@ ANSWERS = {
     GetStatus.OFFSET_OVERFLOW_BADLY: ResponseCode.PULL_OFFSET_MOVED,
     GetStatus.OFFSET_TOO_SMALL: ResponseCode.PULL_OFFSET_MOVED,
 }
+# These were found by reading entries; in the others the next offset is a correction.
+SCANNED = (GetStatus.FOUND, GetStatus.NO_MATCHED_MESSAGE, GetStatus.MESSAGE_WAS_REMOVING)
 EMPTY = (GetStatus.NO_MESSAGE_IN_QUEUE, GetStatus.NO_MATCHED_LOGIC_QUEUE)
 
 
@@ -86,7 +88,7 @@ def pull(parts: PullParts, request: PullMessage) -> Handled:
         codes = _wanted(parts, request)
     except ReplyError as error:
         return Reply(error.code, {}, error.remark)
-    if request.sys_flag & COMMIT_OFFSET and request.commit_offset >= 0:
+    if request.sys_flag & COMMIT_OFFSET and request.commit_offset >= 0 and not parts.config.is_slave:
         parts.offsets.commit(request.consumer_group, request.topic, request.queue_id, request.commit_offset)
     got = _get(parts, request, codes)
     if _code(got, request) == ResponseCode.PULL_NOT_FOUND and request.sys_flag & SUSPEND:
@@ -170,15 +172,30 @@ def _code(got: Got, request: PullMessage) -> ResponseCode:
 
 def _answer(parts: PullParts, request: PullMessage, got: Got) -> Reply:
     code = _code(got, request)
-    if code == ResponseCode.PULL_OFFSET_MOVED:
+    next_offset = got.next_offset
+    if parts.config.is_slave and not parts.config.offset_check_in_slave:
+        # A slave may be behind: only its master knows that an offset is wrong.
+        if got.status not in SCANNED:
+            next_offset = request.queue_offset
+        if code == ResponseCode.PULL_OFFSET_MOVED:
+            code = ResponseCode.PULL_RETRY_IMMEDIATELY
+    elif code == ResponseCode.PULL_OFFSET_MOVED:
         _tell_offset_moved(parts, request, got)
     fields = {
         "maxOffset": str(got.max_offset),
         "minOffset": str(got.min_offset),
-        "nextBeginOffset": str(got.next_offset),
-        "suggestWhichBrokerId": "0",
+        "nextBeginOffset": str(next_offset),
+        "suggestWhichBrokerId": _next_broker(parts, request, got),
     }
     return Reply(code, fields, got.status.name, got.records)
+
+
+def _next_broker(parts: PullParts, request: PullMessage, got: Got) -> str:
+    """From which of the brokers of this name the group should read on."""
+    group = parts.groups.get(request.consumer_group)
+    if not parts.config.slave_read_enable or group is None:
+        return "0"
+    return str(group.which_broker_when_consume_slowly if got.suggest_slave else group.broker_id)
 
 
 def _tell_offset_moved(parts: PullParts, request: PullMessage, got: Got) -> None:

@@ -23,6 +23,7 @@ T = TypeVar("T", bound=msgspec.Struct)
 TOPICS = "topics.json"
 GROUPS = "subscriptionGroup.json"
 OFFSETS = "consumerOffset.json"
+DELAYS = "delayOffset.json"
 
 
 def load(disk: Disk, directory: str, name: str, kind: type[T]) -> T:
