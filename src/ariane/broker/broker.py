@@ -251,8 +251,12 @@ class Broker:
         def ha_master() -> str:
             return config.ha_master_address or self._registration.master.ha_server_addr or ""
 
+        async def ask_again() -> None:
+            if not config.ha_master_address:
+                await self._registration.now()
+
         tables = slave.Copied(self._topics, self._groups, self._offsets, save_delays)
-        self._tasks.start(follow(config, replica, ha_master, self._dispatch_soon), "follow the master")
+        self._tasks.start(follow(config, replica, ha_master, ask_again, self._dispatch_soon), "follow the master")
         self._tasks.every(slave.COPY_EVERY_S, copy, "copy the master's tables", first_s=slave.COPY_FIRST_S)
 
     # --- messages ---
@@ -266,6 +270,8 @@ class Broker:
     def _dispatch(self) -> None:
         self._dispatch_due = False
         self._feed.appended()
+        if self.config.sync_flush:
+            self._flusher.soon()
         try:
             arrivals = self._store.step()
         except StoreError as error:

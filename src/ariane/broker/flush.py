@@ -45,6 +45,10 @@ class Flusher:
             timer.cancel()
             self._waiting.pop(waiter, None)
 
+    def soon(self) -> None:
+        """SYNC_FLUSH: flush what was stored although nobody waits for it: WAIT=false, the broker's own, a master's log."""
+        self._wanted.set()
+
     async def commit_groups(self) -> None:
         """SYNC_FLUSH: flush whenever somebody waits. Runs until cancelled."""
         while True:

@@ -14,7 +14,7 @@ import asyncio
 import heapq
 import itertools
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
 from ariane.broker.config import BrokerConfig
@@ -140,9 +140,15 @@ def _settle(answer: asyncio.Future[ResponseCode], code: ResponseCode) -> None:
         answer.set_result(code)
 
 
-async def follow(config: BrokerConfig, replica: Replica, master: Callable[[], str], stored: Callable[[], None]) -> None:
-    """The slave's side, until cancelled. `master` is the address for replication, "" while unknown; `stored` is told of
-    new bytes."""
+async def follow(
+    config: BrokerConfig,
+    replica: Replica,
+    master: Callable[[], str],
+    ask_again: Callable[[], Awaitable[None]],
+    stored: Callable[[], None],
+) -> None:
+    """The slave's side, until cancelled. `master` is the address for replication, "" while unknown; `ask_again` has the name
+    servers asked whether it is another now; `stored` is told of new bytes."""
     said = ""
     while True:
         addr = master()
@@ -160,6 +166,7 @@ async def follow(config: BrokerConfig, replica: Replica, master: Callable[[], st
                 said = str(error)
                 log.error("replication: %s; trying every %g s", error, RETRY_S)
         await asyncio.sleep(RETRY_S)
+        await ask_again()
 
 
 async def _follow_once(config: BrokerConfig, replica: Replica, stream: Stream, stored: Callable[[], None]) -> None:
