@@ -14,14 +14,14 @@ import asyncio
 import heapq
 import itertools
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple
 
 from ariane.broker.config import BrokerConfig
 from ariane.errors import ArianeError, ConnectionLost, ProtocolError
 from ariane.net.streams import Stream, connected
 from ariane.protocol.codes import ResponseCode
-from ariane.protocol.replication import Chunks, Reports, frame_head, report
+from ariane.protocol.replication import Chunk, Chunks, Reports, frame_head, report
 from ariane.store.message_store import MessageStore
 from ariane.store.replica import Replica
 
@@ -175,7 +175,8 @@ async def _follow_once(config: BrokerConfig, replica: Replica, stream: Stream, s
     try:
         await stream.write(report(replica.received))
         while True:
-            for offset, data in chunks.feed(await stream.read(config.ha_housekeeping_interval / 1000)):
+            came = chunks.feed(await stream.read(config.ha_housekeeping_interval / 1000))
+            for offset, data in _joined(came, replica.file_size):
                 if offset != replica.received and replica.received:
                     raise ProtocolError(
                         f"the master {stream.addr} sends from {offset}, this log ends at {replica.received}"
@@ -187,6 +188,21 @@ async def _follow_once(config: BrokerConfig, replica: Replica, stream: Stream, s
     finally:
         reporting.cancel()
         await asyncio.gather(reporting, return_exceptions=True)
+
+
+def _joined(chunks: Sequence[Chunk], file_size: int) -> list[Chunk]:
+    """Chunks that came together and follow each other as one, for one write each; not across the end of a file."""
+    joined: list[Chunk] = []
+    runs: list[list[bytes]] = []
+    end = -1
+    for chunk in chunks:
+        if chunk.offset == end and end % file_size and chunk.data:
+            runs[-1].append(chunk.data)
+        else:
+            joined.append(chunk)
+            runs.append([chunk.data])
+        end = chunk.offset + len(chunk.data)
+    return [Chunk(first.offset, b"".join(run)) for first, run in zip(joined, runs, strict=True)]
 
 
 async def _report_regularly(config: BrokerConfig, replica: Replica, stream: Stream) -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from ariane.errors import ConfigError, StoreCorrupt, StoreError
+from ariane.errors import ConfigError, StoreCorrupt, StoreError, StoreFull
 from ariane.store import dispatch
 from ariane.store.commit_log import CommitLog
 from ariane.store.consume_queue import ENTRY, ConsumeQueue
@@ -23,6 +23,7 @@ from ariane.store.queues import ConsumeQueues
 from ariane.store.scan import Found, Walk, tags_code
 
 NOTES_AT_ONCE = 20_000  # records taken between two writes of queue entries
+FOUND_MAX = 200_000  # records that wait for that; beyond, the log waits, too
 
 
 class Replica:
@@ -34,14 +35,19 @@ class Replica:
         self._notes = notes
         self._delays_ms = delays_ms
         self.received = log.end
-        self._noted = log.end  # records that end at or below are noted or derived
-        self._behind: Found | None = None  # a record that does not follow the last one of its queue
+        self.file_size = log.size
+        self._found: deque[Found] = deque()  # whole records that are not noted yet
+        self._arrivals: list[Arrival] = []  # of a step that failed half-way, too
+        self._last: Note | None = None
+        self._behind: Found | None = None  # the first of them, when it does not follow the last one of its queue
 
     def append(self, offset: int, data: bytes) -> None:
         """Take the bytes that the master has at `offset`. An empty log begins wherever the first ones come from."""
         log = self._log
         if log.failure is not None:
             raise log.failure.with_traceback(None)
+        if len(self._found) >= FOUND_MAX:
+            raise StoreFull(f"{FOUND_MAX} records wait for their queue entries: the disk of the queues takes none")
         if self.received == 0 and offset:
             if offset % log.size:
                 raise StoreError(
@@ -66,7 +72,7 @@ class Replica:
             self._log.begin_at(offset)
         except OSError as error:
             raise write_error(error, self._log.segments.path(offset)) from error
-        self.received = self._noted = offset
+        self.received = offset
 
     def _advance(self) -> None:
         """Let the log end behind the last record that is complete."""
@@ -77,6 +83,7 @@ class Replica:
             if found.end > self.received:
                 break
             end, last_ms = found.end, found.store_ms
+            self._found.append(found)
         else:
             if walk.end <= self.received:
                 end = walk.end  # a filler, too, once its file is whole
@@ -86,27 +93,23 @@ class Replica:
 
     def step(self, up_to: int) -> tuple[list[Arrival], Note | None]:
         """Derive the entries of what has come, as far as `up_to`; as `dispatch.step`."""
-        arrivals: list[Arrival] = []
-        last: Note | None = None
         while True:
             self._take(up_to)
             some, note = dispatch.step(self._notes, up_to, self._queues)
-            arrivals += some
-            last = note or last
+            self._arrivals += some
+            self._last = note or self._last
             if self._behind is not None and not self._notes:
                 self._make_room(self._behind)
             elif note is None:
-                return arrivals, last
+                arrivals, self._arrivals = self._arrivals, []
+                return arrivals, self._last
 
     def _take(self, up_to: int) -> None:
-        """Leave notes of the records from the last noted one on, as a put does."""
-        if self._behind is not None or self._noted >= up_to or len(self._notes) >= NOTES_AT_ONCE:
-            return
-        walk = Walk(self._log.segments, self._noted, up_to, check_crc=False)
-        for found in walk:
+        """Leave notes of the records that have come, as a put does."""
+        waiting = self._found
+        while waiting and waiting[0].end <= up_to and len(self._notes) < NOTES_AT_ONCE:
+            found = waiting[0]
             queue = None
-            if found.end > up_to:
-                return
             if dispatch.has_entry(found.sys_flag):
                 fault, queue = self._queues.of_record(found)
                 if queue is None:
@@ -114,10 +117,8 @@ class Replica:
                 if found.queue_offset != queue.next_offset:
                     self._behind = found
                     return
+            waiting.popleft()
             self._note(found, queue)
-            if len(self._notes) >= NOTES_AT_ONCE:
-                return
-        self._noted = max(self._noted, min(walk.end, up_to))
 
     def _note(self, found: Found, queue: ConsumeQueue | None) -> None:
         if queue is None:
@@ -127,7 +128,6 @@ class Replica:
             entry = ENTRY.pack(found.offset, found.size, code)
             self._notes.append(Note(queue, entry, found.queue_offset, code, found.store_ms, found.end))
             queue.next_offset += 1
-        self._noted = found.end
 
     def _make_room(self, found: Found) -> None:
         """The master deleted the topic of `found` and made it anew, or removed what came before."""
