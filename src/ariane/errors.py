@@ -13,6 +13,7 @@ ArianeError
 ├── ConnectionLost       the connection was refused or closed before the answer (addr)
 ├── RouteNotFound        no name server knows the topic, or none of its brokers is alive (topic)
 ├── MessageRefused       a message this client must not send: empty body, bad topic, too large
+├── FilterError          an SQL92 expression that is none (expression, position, why)
 ├── ConfigError          a setting that cannot be used (key, value, fix)
 └── ClientClosed         the producer or consumer was used before its start or after its end
 """
@@ -101,6 +102,23 @@ class RouteNotFound(ArianeError):
 
 class MessageRefused(ArianeError):
     """A message that must not be sent as it is; the text says what to change."""
+
+
+class FilterError(ArianeError):
+    """An SQL92 expression that cannot be understood; the text shows the place. `position` counts characters from 0."""
+
+    AROUND = 48  # characters shown before and behind the place: an expression may be as long as a page
+
+    def __init__(self, expression: str, position: int, why: str) -> None:
+        first = max(0, position - self.AROUND)
+        shown = expression[first : position + self.AROUND]
+        shown = "".join(char if char.isprintable() else " " for char in shown)
+        before, behind = "…" if first else "", "…" if position + self.AROUND < len(expression) else ""
+        caret = " " * (len(before) + position - first) + "^"
+        super().__init__(f"column {position + 1}: {why}\n{before}{shown}{behind}\n{caret}")
+        self.expression = expression
+        self.position = position
+        self.why = why
 
 
 class ConfigError(ArianeError):

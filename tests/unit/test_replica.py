@@ -66,7 +66,7 @@ def master(count: int = 50) -> MessageStore:
 def pieces(store: MessageStore, at: int, size: int) -> list[Chunk]:
     """The master's log from `at` on as it is sent: cut at the ends of files."""
     found = []
-    while data := store.log_bytes(at, size):
+    while data := store.source.read(at, size):
         found.append(Chunk(at, data))
         at += len(data)
     return found
@@ -96,7 +96,7 @@ def test_a_follower_has_the_same_records_however_they_are_cut(size: int) -> None
     assert follower.commit_log_max == first.commit_log_max
     assert stored(follower) == stored(first)
     assert seen == 50
-    assert follower.log_bytes(0, 1024) == first.log_bytes(0, 1024)
+    assert follower.source.read(0, 1024) == first.source.read(0, 1024)
     with pytest.raises(StoreError, match="slave"):
         follower.put(draft(b"x"))
 
@@ -110,7 +110,7 @@ def test_a_record_is_not_read_before_its_end_has_come() -> None:
     for at in range(placed.size):
         assert follower.step() == []
         assert follower.get("T", 0, 0, 32).status is GetStatus.NO_MESSAGE_IN_QUEUE
-        replica.append(at, store.log_bytes(at, 1))
+        replica.append(at, store.source.read(at, 1))
     assert len(follower.step()) == 1
     assert stored(follower) == stored(store)
 

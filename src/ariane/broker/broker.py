@@ -18,16 +18,18 @@ from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import Self
 
-from ariane.broker import slave
+from ariane.broker import delay, slave
 from ariane.broker.arrivals import Arrivals
 from ariane.broker.cleaning import CHECK_S, FIRST_CHECK_S, FIRST_RUN_S, Cleaner
 from ariane.broker.config import BrokerConfig, checked
+from ariane.broker.delay import Deliveries
 from ariane.broker.flush import Flusher
 from ariane.broker.handlers import cleaning, clients, offsets, pull, send
 from ariane.broker.handlers import topics as topic_handlers
 from ariane.broker.registration import Registration
 from ariane.broker.replication import Feed, follow
 from ariane.broker.state import documents
+from ariane.broker.state.filters import ConsumerFilters, FilterTable
 from ariane.broker.state.groups import Groups
 from ariane.broker.state.locks import QueueLocks
 from ariane.broker.state.members import Members
@@ -35,6 +37,7 @@ from ariane.broker.state.offsets import ConsumerOffsets
 from ariane.broker.state.topics import Topics
 from ariane.clock import SYSTEM_CLOCK, Clock
 from ariane.errors import ConfigError, ConnectionLost, StoreError
+from ariane.filter.bloom import Bloom
 from ariane.model import host
 from ariane.net.client import Connections
 from ariane.net.connection import Handler, Peer
@@ -44,17 +47,18 @@ from ariane.net.streams import Stream, StreamServer
 from ariane.net.tasks import Tasks
 from ariane.protocol.codes import RequestCode
 from ariane.protocol.requests import fields
-from ariane.protocol.requests.admin import ConsumerOffsetTable, SubscriptionGroupTable
+from ariane.protocol.requests.admin import ConsumerOffsetTable, DelayOffsetTable, SubscriptionGroupTable
 from ariane.protocol.requests.clients import GroupRef
 from ariane.protocol.requests.routing import TopicTable
 from ariane.store.files import Disk, SystemDisk
-from ariane.store.message_store import StoreConfig, open_store
+from ariane.store.message_store import Draft, StoreConfig, open_store
 from ariane.store.replica import Replica
 
 log = logging.getLogger("ariane.broker")
 
 MEMBER_SCAN_S = 10.0
 LOCK_SCAN_S = 60.0
+FILTER_SAVE_S = 10.0
 DISPATCH_RETRY_S = 1.0
 HA_PORT_AFTER = 1  # where slaves get the log: listenPort and this
 PORT_TRIES = 50  # when any port will do, until three are free that lie together
@@ -74,6 +78,7 @@ class Broker:
         self._parts = contextlib.AsyncExitStack()
         self._dispatch_due = False
         self._unsaved: set[str] = set()
+        self._saved_delays = DelayOffsetTable()
 
     async def __aenter__(self) -> Self:
         try:
@@ -103,7 +108,14 @@ class Broker:
         self.addr = f"{ip}:{self._server.port}"
 
         store_host = host.pack(ip, self._server.port)
-        self._store = open_store(_store_config(config), self._disk, now_ms=self._clock.now_ms, store_host=store_host)
+        positions = documents.load(self._disk, config.config_dir, documents.DELAYS, DelayOffsetTable).offset_table
+        self._store = open_store(
+            _store_config(config),
+            self._disk,
+            now_ms=self._clock.now_ms,
+            store_host=store_host,
+            delay_positions=positions,
+        )
         parts.callback(self._store.close)
         self._feed = Feed(config, self._store)
         self._replica = self._store.follow() if config.is_slave else None
@@ -120,6 +132,7 @@ class Broker:
             self._clock.now_ms,
             refuses=not config.is_slave,
         )
+        self._deliveries = Deliveries(self._store, self._dispatch_soon, self._clock.now_ms)
 
         peers = await parts.enter_async_context(Connections())
         parts.push_async_callback(self._tasks.close)
@@ -184,6 +197,7 @@ class Broker:
                     durable,
                     self._dispatch_soon,
                     now_ms,
+                    self._kept,
                     replicated,
                 )
             ),
@@ -199,13 +213,22 @@ class Broker:
                     self._arrivals,
                     self._dispatch_soon,
                     now_ms,
+                    self._filters,
                 )
             ),
             **offsets.handlers(self._offsets, store),
             **cleaning.handlers(self._cleaner.clean_soon),
+            **offsets.delay_handlers(store, self._disk, config),
             **clients.handlers(
                 clients.ClientParts(
-                    self._topics, self._groups, self._members, self._locks, self._members_changed, self._monotonic_ms
+                    self._topics,
+                    self._groups,
+                    self._members,
+                    self._locks,
+                    self._members_changed,
+                    self._monotonic_ms,
+                    self._filters,
+                    config.enable_property_filter,
                 )
             ),
             **topic_handlers.handlers(
@@ -226,6 +249,14 @@ class Broker:
         clean_s = config.clean_resource_interval / 1000
         every(clean_s, self._cleaner.run, "remove old files", first_s=FIRST_RUN_S)
         every(CHECK_S, self._cleaner.check_room, "watch the disk", first_s=FIRST_CHECK_S)
+        if not config.is_slave:  # its master delivers, and tells the positions
+            every(
+                config.flush_delay_offset_interval / 1000,
+                self._save_delay_offsets,
+                "save the positions of delay levels",
+            )
+            self._tasks.start(self._deliveries.run(), "deliver what is due")
+        every(FILTER_SAVE_S, self._save_filters, "forget dead filters and save the others")
         every(MEMBER_SCAN_S, self._drop_silent_members, "drop silent clients")
         every(LOCK_SCAN_S, self._forget_expired_locks, "forget expired queue locks")
         self._topics.changed = self._topics_changed
@@ -263,6 +294,8 @@ class Broker:
 
     def _dispatch_soon(self) -> None:
         """Derive queue entries and wake held pulls, once for all that this turn of the loop stores."""
+        if self.config.sync_flush:
+            self._flusher.wake()  # nothing is derived before it is flushed, and not everybody waits for that
         if not self._dispatch_due:
             self._dispatch_due = True
             asyncio.get_running_loop().call_soon(self._dispatch)
@@ -270,8 +303,6 @@ class Broker:
     def _dispatch(self) -> None:
         self._dispatch_due = False
         self._feed.appended()
-        if self.config.sync_flush:
-            self._flusher.soon()
         try:
             arrivals = self._store.step()
         except StoreError as error:
@@ -279,6 +310,18 @@ class Broker:
             asyncio.get_running_loop().call_later(DISPATCH_RETRY_S, self._dispatch_soon)
             return
         self._arrivals.notify(arrivals)
+        if self._store.delayed.arrived:
+            self._store.delayed.arrived = False
+            self._deliveries.wake()
+
+    def _kept(self, draft: Draft, own: dict[str, str]) -> Draft:
+        """A message with these properties where it waits for its time, or as it is."""
+        if delay.ASKS.isdisjoint(own):
+            return draft
+        config, store = self.config, self._store
+        floor_ms = max(store.last_ms, store.delayed.floor_ms)
+        limits = delay.Limits(len(store.config.delays_ms), floor_ms, config.timer_max_delay_sec * 1000)
+        return delay.kept(draft, own, self._clock.now_ms(), limits)
 
     # --- tables that survive a restart ---
 
@@ -290,6 +333,10 @@ class Broker:
         self._groups = Groups(groups, auto_create=config.auto_create_subscription_group, now_ms=now_ms)
         self._offsets = ConsumerOffsets(load(documents.OFFSETS, ConsumerOffsetTable))
         self._members = Members()
+        bloom = Bloom.sized(config.max_error_rate_of_bloom_filter, config.expect_consumer_num_use_filter)
+        keep_ms = config.filter_data_clean_time_span
+        self._filters = ConsumerFilters(load(documents.FILTERS, FilterTable), bloom, keep_ms=keep_ms, now_ms=now_ms)
+        self._members.gone = self._filters.group_gone
         self._locks = QueueLocks()
 
     def _topics_changed(self) -> None:
@@ -305,13 +352,24 @@ class Broker:
     def _start_saving(self) -> None:
         self._tasks.start(self._save_tables(), "save topics and groups")
 
+    async def _save_delay_offsets(self) -> None:
+        table = DelayOffsetTable(self._store.delayed.saved_level_positions())
+        if table != self._saved_delays:
+            save = functools.partial(documents.save, self._disk, self.config.config_dir, documents.DELAYS)
+            await asyncio.get_running_loop().run_in_executor(self._thread, save, documents.text(table))
+            self._saved_delays = table
+
     async def _save_tables(self) -> None:
         """Write what changed. The texts are made here, in the loop; the disk is waited for in the worker thread."""
         tables = {
             documents.TOPICS: self._topics.table,
             documents.GROUPS: self._groups.table,
             documents.OFFSETS: self._offsets.table,
+            documents.FILTERS: self._filters.table,
         }
+        if self._filters.changed:
+            self._filters.changed = False
+            self._unsaved.add(documents.FILTERS)
         if self._offsets.changed:
             self._offsets.changed = False
             self._unsaved.add(documents.OFFSETS)
@@ -324,6 +382,10 @@ class Broker:
             except BaseException:  # cancelled, too: who saves last has to save it
                 self._unsaved.add(name)
                 raise
+
+    async def _save_filters(self) -> None:
+        self._filters.forget_dead()
+        await self._save_tables()
 
     # --- members ---
 
@@ -364,6 +426,7 @@ def _store_config(config: BrokerConfig) -> StoreConfig:
         flush="sync" if config.sync_flush else "async",
         check_crc_on_recover=config.check_crc_on_recover,
         max_message_size=config.max_message_size,
+        delays_ms=config.delays_ms,
         memory_bytes=memory_bytes * config.access_message_in_memory_max_ratio // 100,
         transfer_bytes_in_memory=config.max_transfer_bytes_on_message_in_memory,
         transfer_count_in_memory=config.max_transfer_count_on_message_in_memory,

@@ -17,6 +17,9 @@ from ariane.model import host
 from ariane.model.topic import TRACE_TOPIC, topic_name_fault
 from ariane.protocol import java_properties
 
+DELAY_LEVELS_MAX = 64  # each level is a queue that is looked at before each delivery
+FILTER_GROUPS_MAX = 10_000  # 4.9.4 keeps a bit map of about 4.5 bits a group for each message
+
 ROLES = ("ASYNC_MASTER", "SYNC_MASTER", "SLAVE")
 RENAMED = {
     "broker_ip1": "brokerIP1",
@@ -89,6 +92,26 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=_camel):
     """Sends before this time (ms) are refused."""
     flush_consumer_offset_interval: int = 5_000
     """ms between saves of consumerOffset.json."""
+
+    # delays
+    message_delay_level: str = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
+    """Delay of each level, the first is level 1; units s m h d."""
+    flush_delay_offset_interval: int = 10_000
+    """ms between saves of delayOffset.json."""
+    timer_max_delay_sec: int = 365 * 86_400
+    """s that a message may be delivered ahead at most; a key of 5.x, where it is 3 days."""
+
+    # filters
+    enable_property_filter: bool = False
+    """Serve SQL92 subscriptions."""
+    filter_support_retry: bool = False
+    """Apply a group's SQL92 expressions to its retried messages, too."""
+    filter_data_clean_time_span: int = 86_400_000
+    """ms that the filter of a group that went away is kept."""
+    expect_consumer_num_use_filter: int = 32
+    """Groups of a topic that the bloom filter in consumerFilter.json is sized for; Java brokers use it."""
+    max_error_rate_of_bloom_filter: int = 20
+    """Percent of false hits that it is sized for."""
 
     # store
     store_path_root_dir: str = msgspec.field(default_factory=lambda: str(Path.home() / "store"))
@@ -169,8 +192,26 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=_camel):
         return frozenset(int(one) for one in self.delete_when.split(";") if one.strip())
 
     @property
+    def delays_ms(self) -> tuple[int, ...]:
+        return delays_ms(self.message_delay_level)
+
+    @property
     def config_dir(self) -> str:
         return str(Path(self.store_path_root_dir) / "config")
+
+
+def delays_ms(text: str) -> tuple[int, ...]:
+    """messageDelayLevel, `1s 5s … 2h`, in ms. ProtocolError names what is no delay."""
+    units = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+    found = []
+    for word in text.split():
+        number, unit = word[:-1], word[-1]
+        if unit not in units or not number.isdecimal() or not int(number):
+            raise ProtocolError(f"{word!r} is no delay: write a number above 0 and one of s, m, h, d")
+        found.append(int(number) * units[unit])
+    if not 1 <= len(found) <= DELAY_LEVELS_MAX:
+        raise ProtocolError(f"{len(found)} delay levels, 1 to {DELAY_LEVELS_MAX} are allowed")
+    return tuple(found)
 
 
 # Keys of 4.9.4 that stand in broker.conf files in use and have no effect here, each for its reason.
@@ -197,6 +238,10 @@ WITHOUT_EFFECT = {
             "redeleteHangedFileInterval", "osPageCacheBusyTimeOutMills",
         ),
         "files are written and read, not mapped into memory",
+    ),
+    **dict.fromkeys(
+        ("enableCalcFilterBitMap", "enableConsumeQueueExt", "mappedFileSizeConsumeQueueExt", "bitMapLengthConsumeQueueExt"),
+        "expressions are evaluated when messages are pulled; the extended consume queue would only save some of that",
     ),
     **dict.fromkeys(("rocketmqHome", "haListenPort", "forceRegister"), "4.9.4 needs it, this broker does not"),
 }  # fmt: skip
@@ -236,6 +281,12 @@ def checked(config: BrokerConfig) -> BrokerConfig:
             raise ConfigError(key, name, f"it names a topic too, and {fault}")
     if not 0 <= config.listen_port < 65536:
         raise ConfigError("listenPort", config.listen_port, "use 0 (any free port) to 65535")
+    try:
+        delays_ms(config.message_delay_level)
+    except ProtocolError as error:
+        raise ConfigError("messageDelayLevel", config.message_delay_level, str(error)) from error
+    if config.timer_max_delay_sec < 1:
+        raise ConfigError("timerMaxDelaySec", config.timer_max_delay_sec, "use at least 1 s")
     if config.flush_disk_type not in ("ASYNC_FLUSH", "SYNC_FLUSH"):
         raise ConfigError("flushDiskType", config.flush_disk_type, "use ASYNC_FLUSH or SYNC_FLUSH")
     if config.broker_role not in ROLES:
@@ -248,6 +299,13 @@ def checked(config: BrokerConfig) -> BrokerConfig:
         raise ConfigError("brokerPermission", config.broker_permission, "use 6 (read and write), 4, 2 or 0")
     if config.mapped_file_size_commit_log < 4096:
         raise ConfigError("mappedFileSizeCommitLog", config.mapped_file_size_commit_log, "use at least 4096 bytes")
+    if not 1 <= config.max_error_rate_of_bloom_filter < 100:
+        raise ConfigError("maxErrorRateOfBloomFilter", config.max_error_rate_of_bloom_filter, "use 1 to 99 (percent)")
+    if not 1 <= config.expect_consumer_num_use_filter <= FILTER_GROUPS_MAX:
+        fix = f"use 1 to {FILTER_GROUPS_MAX} groups"
+        raise ConfigError("expectConsumerNumUseFilter", config.expect_consumer_num_use_filter, fix)
+    if config.filter_data_clean_time_span < 0:
+        raise ConfigError("filterDataCleanTimeSpan", config.filter_data_clean_time_span, "use 0 or more milliseconds")
     _check_retention(config)
     _check_replication(config)
     return config

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 
 from ariane.errors import FlushFailed
-from ariane.store.message_store import Flush, MessageStore
+from ariane.store.message_store import Flush, MessageStore, Postponed
 
 log = logging.getLogger("ariane.broker.flush")
 
@@ -45,8 +45,8 @@ class Flusher:
             timer.cancel()
             self._waiting.pop(waiter, None)
 
-    def soon(self) -> None:
-        """SYNC_FLUSH: flush what was stored although nobody waits for it: WAIT=false, the broker's own, a master's log."""
+    def wake(self) -> None:
+        """Something was stored that nobody waits for."""
         self._wanted.set()
 
     async def commit_groups(self) -> None:
@@ -76,13 +76,15 @@ class Flusher:
             await self._run(flush)
 
     async def _run(self, flush: Flush) -> None:
-        error: OSError | None = None
+        error: OSError | Postponed | None = None
         try:
             await asyncio.get_running_loop().run_in_executor(self._executor, flush.run)
-        except OSError as failure:
+        except (OSError, Postponed) as failure:
             error = failure
         self._store.end_flush(flush, error)
-        if error is not None:
+        if isinstance(error, Postponed):
+            log.warning("%s; the next start has more to read", error)
+        elif error is not None:
             self._failure = FlushFailed(str(error.filename or "the store"), error.strerror or str(error))
             log.critical("%s", self._failure)
 

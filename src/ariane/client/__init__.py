@@ -16,7 +16,7 @@ from ariane.client.config import ClientSettings, ConsumerSettings, ProducerSetti
 from ariane.client.instance import Instance
 from ariane.client.listening import ReconsumeLater
 from ariane.client.producer import Producer
-from ariane.client.push_consumer import PushConsumer
+from ariane.client.push_consumer import PushConsumer, Sql
 from ariane.client.sending import SendResult, SendStatus
 
 __all__ = [
@@ -29,5 +29,6 @@ __all__ = [
     "ReconsumeLater",
     "SendResult",
     "SendStatus",
+    "Sql",
     "TraceSettings",
 ]

@@ -26,7 +26,7 @@ from ariane.model import message as names
 from ariane.model.ids import offset_message_id
 from ariane.model.message import MessageQueue, ReceivedMessage
 from ariane.protocol import compression, record
-from ariane.protocol.codes import RequestCode, ResponseCode
+from ariane.protocol.codes import VERSION, RequestCode, ResponseCode
 from ariane.protocol.command import Command
 from ariane.protocol.record import Record
 from ariane.protocol.requests import typed
@@ -36,6 +36,7 @@ from ariane.protocol.requests.messaging import COMMIT_OFFSET, SUSPEND, TAG, Pull
 log = logging.getLogger("ariane.client")
 
 ERROR_PAUSE_S = 1.0
+SQL_VERSION_MIN = 232  # 4.1.0-SNAPSHOT: older brokers take an expression for tags
 FULL_PAUSE_S = 0.05  # a full window is looked at this often, besides each time something was consumed
 WITHIN_ANSWER = frozenset(
     {
@@ -51,13 +52,16 @@ UNKNOWN_TO_BROKER = frozenset(
         ResponseCode.SUBSCRIPTION_NOT_EXIST,
         ResponseCode.SUBSCRIPTION_NOT_LATEST,
         ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+        ResponseCode.FILTER_DATA_NOT_EXIST,
+        ResponseCode.FILTER_DATA_NOT_LATEST,
     }
 )
 
 
 class Fetching(NamedTuple):
     """What a fetch loop works with. `subscription` gives the topic's current one, None when there is none any more;
-    `arrived` hands messages to the listeners; `moved` is told when the queue has to start again elsewhere."""
+    `arrived` hands messages to the listeners; `moved` is told when the queue has to start again elsewhere;
+    `broker_version` is what the broker at an address answered a heartbeat with, None before it did."""
 
     peers: Peers
     routes: Routes
@@ -71,6 +75,7 @@ class Fetching(NamedTuple):
     heartbeat_to: Callable[[str], Awaitable[None]]
     monotonic: Callable[[], float]
     sleep: Callable[[float], Awaitable[None]]
+    broker_version: Callable[[str], int | None] = lambda addr: VERSION
 
 
 class Pulled(NamedTuple):
@@ -134,6 +139,8 @@ async def pull(process_queue: ProcessQueue, parts: Fetching) -> Pulled:
     address = parts.routes.to_read(queue.broker, process_queue.broker_id)
     if address is None:
         raise ConnectionLost(queue.broker, "is not in the routes that are known")
+    if subscription.expression_type != TAG:
+        await _check_version(address.addr, parts)
     committed = None if address.is_slave else parts.offsets.consumed(queue)
     request = PullMessage(
         consumer_group=parts.group,
@@ -145,7 +152,7 @@ async def pull(process_queue: ProcessQueue, parts: Fetching) -> Pulled:
         commit_offset=committed or 0,
         suspend_timeout_millis=parts.settings.suspend_ms,
         sub_version=subscription.sub_version,
-        expression_type=TAG,
+        expression_type=subscription.expression_type,
     )
     answer = await parts.peers.request(
         address.addr, RequestCode.PULL_MESSAGE, request, timeout_ms=parts.settings.pull_timeout_ms
@@ -153,6 +160,19 @@ async def pull(process_queue: ProcessQueue, parts: Fetching) -> Pulled:
     if answer.code not in WITHIN_ANSWER:
         raise ReplyError(answer.code, answer.remark, address.addr)
     return read(answer, queue, subscription.tags_set)
+
+
+async def _check_version(addr: str, parts: Fetching) -> None:
+    """Brokers that do not know SQL92 are not asked for it: they would answer by tags."""
+    if parts.broker_version(addr) is None:
+        await parts.heartbeat_to(addr)
+    version = parts.broker_version(addr)
+    if version is None:
+        raise ConnectionLost(addr, "has not answered a heartbeat yet, and only that tells whether it knows SQL92")
+    if version < SQL_VERSION_MIN:
+        raise ConnectionLost(
+            addr, f"is not asked: its version {version} does not know SQL92; subscribe by tags, or upgrade"
+        )
 
 
 def read(answer: Command, queue: MessageQueue, tags: frozenset[str]) -> Pulled:

@@ -23,7 +23,7 @@ from typing import NamedTuple, Self
 from ariane.client.config import ClientSettings, name_servers
 from ariane.client.routes import Routes
 from ariane.clock import SYSTEM_CLOCK, Clock
-from ariane.errors import ArianeError, ClientClosed, ConfigError
+from ariane.errors import ArianeError, ClientClosed, ConfigError, ConnectionLost, RequestTimeout
 from ariane.model.ids import unique_ids
 from ariane.net.client import Connections
 from ariane.net.connection import Peer, Reply
@@ -33,7 +33,15 @@ from ariane.protocol import fastjson
 from ariane.protocol.codes import RequestCode
 from ariane.protocol.command import Command
 from ariane.protocol.requests import typed
-from ariane.protocol.requests.clients import ConsumerData, GroupRef, HeartbeatData, ProducerData, UnregisterClient
+from ariane.protocol.requests.clients import (
+    CheckClient,
+    ConsumerData,
+    GroupRef,
+    HeartbeatData,
+    ProducerData,
+    SubscriptionData,
+    UnregisterClient,
+)
 
 log = logging.getLogger("ariane.client")
 
@@ -72,6 +80,7 @@ class Instance:
         self._consumers: dict[str, Part] = {}
         self._tasks = Tasks("client")
         self._known: set[str] = set()
+        self._versions: dict[str, int] = {}
         self._peers: Connections | None = None
         self._routes: Routes | None = None
 
@@ -125,6 +134,26 @@ class Instance:
         request = UnregisterClient(self.client_id, producer_group, consumer_group)
         await self._tell_all(sorted(self._known), RequestCode.UNREGISTER_CLIENT, request)
 
+    async def check(self, group: str, subscription: SubscriptionData) -> None:
+        """Ask one broker of the topic whether it can filter so: ReplyError when it cannot, as Java clients do.
+
+        A broker that does not answer does not keep the consumer from starting.
+        """
+        addr = self.routes.any_broker(subscription.topic)
+        if addr is None:
+            return
+        body = fastjson.write(CheckClient(self.client_id, group, subscription))
+        try:
+            await self.peers.ask(
+                addr, RequestCode.CHECK_CLIENT_CONFIG, body=body, timeout_ms=self.settings.request_timeout_ms
+            )
+        except (ConnectionLost, RequestTimeout) as error:
+            log.warning("whether %s is filtered as group %s wants is not known: %s", subscription.topic, group, error)
+
+    def broker_version(self, addr: str) -> int | None:
+        """The version that the broker's answers to heartbeats carry; None before the first."""
+        return self._versions.get(addr)
+
     # --- heartbeats and routes ---
 
     async def heartbeat(self) -> None:
@@ -165,7 +194,8 @@ class Instance:
     ) -> None:
         async def tell(addr: str) -> None:
             try:
-                await self.peers.ask(addr, code, header, body, timeout_ms=self.settings.request_timeout_ms)
+                answer = await self.peers.ask(addr, code, header, body, timeout_ms=self.settings.request_timeout_ms)
+                self._versions[addr] = answer.version
             except ArianeError as error:
                 log.warning("%s: %s", code.name, error)
 

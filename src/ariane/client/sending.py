@@ -108,8 +108,8 @@ def outgoing_batch(messages: Sequence[Message], make_id: Callable[[], str], sett
             raise MessageRefused(f"a batch goes to one topic, and this one names {first.topic} and {message.topic}")
         if message.wait_stored != first.wait_stored:
             raise MessageRefused("wait_stored differs within the batch: send those messages in two batches")
-        if message.delay_level:
-            raise MessageRefused("a batch cannot be delayed: send messages with a delay_level one by one")
+        if message.delay_level or message.deliver_at_ms:
+            raise MessageRefused("a batch cannot be delayed: send messages with a delay one by one")
         body = _checked_body(message, settings)
         entries.append(batch.Entry(message.flag, body, _property_text(message, message_id)))
     body = batch.encode(entries)
@@ -222,6 +222,11 @@ def _property_text(message: Message, message_id: str) -> str:
         table[names.KEYS] = _joined_keys(message.keys)
     if message.delay_level:
         table[names.DELAY] = str(message.delay_level)
+    if message.deliver_at_ms:
+        if message.delay_level:
+            raise MessageRefused("a message has either a delay_level or deliver_at_ms, not both")
+        # What Alibaba Cloud's brokers and Ariane read, and what 5.x reads.
+        table[names.START_DELIVER_TIME] = table[names.TIMER_DELIVER_MS] = str(message.deliver_at_ms)
     if message.properties:
         _check_properties(message)
         table.update(message.properties)

@@ -71,7 +71,7 @@ def records_of_send(event: Sent, trace_topic: str) -> list[TraceEvent]:
             store_host=event.broker_addr,
             body_length=len(message.body) if out.is_batch else len(out.body),
             cost_ms=event.cost_ms,
-            message_type=MessageType.DELAY if message.delay_level else MessageType.NORMAL,
+            message_type=MessageType.DELAY if message.delay_level or message.deliver_at_ms else MessageType.NORMAL,
             offset_message_id=offset_id,
             success=is_stored,
         )

@@ -22,6 +22,13 @@ MAX_RECONSUME_TIMES = "MAX_RECONSUME_TIMES"
 TRAN_MSG = "TRAN_MSG"
 PGROUP = "PGROUP"
 INSTANCE_ID = "INSTANCE_ID"
+START_DELIVER_TIME = "__STARTDELIVERTIME"  # Alibaba Cloud's clients: deliver at (ms)
+TIMER_DELIVER_MS = "TIMER_DELIVER_MS"  # 5.x: deliver at (ms)
+TIMER_DELAY_MS = "TIMER_DELAY_MS"  # 5.x: deliver after (ms)
+TIMER_DELAY_SEC = "TIMER_DELAY_SEC"  # 5.x: deliver after (s)
+TIMER_DEL_UNIQKEY = "TIMER_DEL_UNIQKEY"  # 5.x: this message deletes the timer with that unique key
+TIMER_OUT_MS = "TIMER_OUT_MS"  # in the timer topic: when it is due (ms)
+TIMER_CANCELS = "TIMER_CANCELS"  # in the timer topic: number of the timer that is cancelled
 MSG_REGION = "MSG_REGION"
 TRACE_ON = "TRACE_ON"
 
@@ -81,9 +88,11 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
     """What a producer sends.
 
     `keys` are the business keys it can be found by; `properties` are the application's own and may hold no name of
-    RESERVED; `delay_level` counts from 1 (0: at once); `wait_stored` False asks the broker not to wait for flush or replica.
-    `message_id` is its unique id, empty: a new one with each send. Who sends a message again because no answer came gives it
-    the same id again: it may be stored twice, and consumers and traces can still tell that it is one message.
+    RESERVED. `delay_level` counts from 1 (0: at once); `deliver_at_ms` is a time (ms since the epoch, 0: at once) for brokers
+    that know one: Ariane, Alibaba Cloud, Apache 5.x (a 4.x broker of Apache delivers at once). `wait_stored` False asks the
+    broker not to wait for flush or replica. `message_id` is its unique id, empty: a new one with each send. Who sends a
+    message again because no answer came gives it the same id again: it may be stored twice, and consumers and traces can
+    still tell that it is one message.
     """
 
     topic: str
@@ -93,6 +102,7 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
     properties: Mapping[str, str] = {}
     flag: int = 0
     delay_level: int = 0
+    deliver_at_ms: int = 0
     wait_stored: bool = True
     message_id: str = ""
 

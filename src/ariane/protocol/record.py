@@ -13,6 +13,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterator
 from struct import Struct
+from struct import error as StructError
 
 import msgspec
 
@@ -185,6 +186,23 @@ def decode(data: bytes | memoryview, at: int = 0) -> Record:
         topic=topic_text,
         properties=properties,
     )
+
+
+def property_map(data: bytes) -> dict[str, str]:
+    """Properties of a whole record, the rest not looked at. ProtocolError when they do not lie where its lengths say."""
+    try:
+        (sys_flag,) = _I32.unpack_from(data, SYS_FLAG_AT)
+        hosts = (20 if sys_flag & BORN_HOST_V6 else 8) + (20 if sys_flag & STORE_HOST_V6 else 8)
+        at = _START.size + hosts + _TIME.size + _END.size
+        (body_size,) = _I32.unpack_from(data, at - 4)
+        at += body_size
+        at += 1 + data[at]
+        (size,) = _I16.unpack_from(data, at)
+        if body_size < 0 or at + 2 + size != len(data):
+            raise ProtocolError(f"properties of {size} bytes do not end a record of {len(data)} bytes")
+        return properties_text.decode(data[at + 2 :].decode())
+    except (IndexError, StructError, UnicodeDecodeError) as error:
+        raise ProtocolError(f"no properties in a record of {len(data)} bytes: {error}") from None
 
 
 def decode_all(data: bytes | memoryview) -> Iterator[Record]:

@@ -9,7 +9,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ariane.store.files import Disk
+from ariane.store.files import NO_ROOM, Disk, write_atomic
+
+
+class Postponed(Exception):
+    """The disk had no room for a derived file; all that was there before is as it was, and a later flush may try again."""
 
 
 class Flush(NamedTuple):
@@ -21,10 +25,14 @@ class Flush(NamedTuple):
     handles: tuple[tuple[str, int], ...] = ()  # open files of the commit log, kept open until the flush has ended
     paths: tuple[str, ...] = ()  # derived files, opened here; one that was deleted meanwhile needs no flush
     directories: tuple[str, ...] = ()
+    replaced: tuple[tuple[str, bytes], ...] = ()  # small derived files, written whole
     checkpoint: tuple[str, bytes] | None = None
 
     def run(self) -> None:
-        """Do it. An OSError carries the path as `filename`; then nothing above the last good flush counts as stored."""
+        """Do it. An OSError carries the path as `filename`; then nothing above the last good flush counts as stored.
+
+        Postponed is no such failure: the log is not touched by it.
+        """
         for path, handle in self.handles:
             with _naming(path):
                 self.disk.fsync(handle)
@@ -34,6 +42,9 @@ class Flush(NamedTuple):
         for path in self.directories:
             with _naming(path):
                 self._fsync_dir(path)
+        for path, content in self.replaced:
+            with _naming(path):
+                self._write_whole(path, content)
         if self.checkpoint is not None:
             path, content = self.checkpoint
             with _naming(path):
@@ -43,6 +54,16 @@ class Flush(NamedTuple):
                     self.disk.fsync(handle)
                 finally:
                     self.disk.close(handle)
+
+    def _write_whole(self, path: str, content: bytes) -> None:
+        try:
+            for directory in self.disk.make_dirs(path.rpartition("/")[0]):
+                self.disk.fsync_dir(directory)
+            write_atomic(self.disk, path, content)
+        except OSError as error:
+            if error.errno in NO_ROOM:
+                raise Postponed(f"no room to write {path}: free space on that disk") from error
+            raise
 
     def _fsync_path(self, path: str) -> None:
         # A new descriptor reports a write-back error nobody has seen yet, so nothing is lost by not keeping the writer's.

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from ariane.errors import MessageRefused, StoreError, StoreFull, StoreLocked
 from ariane.model.hashes import java_hash
@@ -26,12 +26,13 @@ from ariane.store import segments as segment_files
 from ariane.store.checkpoint import Checkpoint
 from ariane.store.commit_log import CommitLog
 from ariane.store.consume_queue import ENTRY, ConsumeQueue
+from ariane.store.delayed import Delayed, watched
 from ariane.store.dispatch import Arrival, Note
 from ariane.store.files import Disk, OpenFiles, SystemDisk, read_whole, write_error
-from ariane.store.flush import Flush
+from ariane.store.flush import Flush, Postponed
 from ariane.store.queues import ConsumeQueues
 from ariane.store.recovery import Recovered
-from ariane.store.replica import Replica
+from ariane.store.replica import Replica, Source
 from ariane.store.retention import Retention
 from ariane.store.scan import NotARecord, due_ms, record_at
 from ariane.store.values import Draft, GetStatus, Got, Placed, StoreConfig
@@ -45,15 +46,15 @@ __all__ = [
     "Got",
     "MessageStore",
     "Placed",
+    "Postponed",
     "Recovered",
     "StoreConfig",
     "SystemDisk",
     "open_store",
 ]
 
-NOTES_MAX = (
-    1_000_000  # records that wait for their queue entries; beyond, the queues' disk is failing and puts are refused
-)
+# Records that wait for their queue entries; beyond, the queues' disk is failing and puts are refused.
+NOTES_MAX = 1_000_000
 
 
 def _now_ms() -> int:
@@ -61,9 +62,15 @@ def _now_ms() -> int:
 
 
 def open_store(
-    config: StoreConfig, disk: Disk | None = None, now_ms: Callable[[], int] = _now_ms, *, store_host: bytes
+    config: StoreConfig,
+    disk: Disk | None = None,
+    now_ms: Callable[[], int] = _now_ms,
+    *,
+    store_host: bytes,
+    delay_positions: Mapping[int, int] | None = None,
 ) -> MessageStore:
-    """Lock the directory, bring it into order, and open it. `store_host` is this broker's packed address.
+    """Lock the directory, bring it into order, and open it. `store_host` is this broker's packed address,
+    `delay_positions` what Java's delayOffset.json says of each delay level.
 
     StoreLocked when another process has it, StoreCorrupt or ConfigError naming the path when it cannot be used as it is.
     """
@@ -81,7 +88,7 @@ def open_store(
         ) from error
     files = OpenFiles(disk)
     try:
-        return MessageStore(config, files, now_ms, store_host, lock)
+        return MessageStore(config, files, now_ms, store_host, lock, delay_positions or {})
     except BaseException as error:
         files.close()
         disk.unlock(lock)
@@ -94,7 +101,13 @@ class MessageStore:
     """Made by `open_store`. `recovered` tells what the start found."""
 
     def __init__(
-        self, config: StoreConfig, files: OpenFiles, now_ms: Callable[[], int], store_host: bytes, lock: int
+        self,
+        config: StoreConfig,
+        files: OpenFiles,
+        now_ms: Callable[[], int],
+        store_host: bytes,
+        lock: int,
+        delay_positions: Mapping[int, int],
     ) -> None:
         self.config = config
         self._files = files
@@ -116,18 +129,21 @@ class MessageStore:
         self.recovered = recovery.recover_log(
             files, segments, gap, self._queues, self._checkpoint, clean=clean, check_crc=config.check_crc_on_recover
         )
-        again = recovery.records_again(segments, self.recovered)
+        delivered: list[int] = []
+        again = watched(recovery.records_again(segments, self.recovered), delivered)
         refused = dispatch.derive(again, self._queues, config.delays_ms)
-        self.recovered = self.recovered._replace(notes=(*self.recovered.notes, *refused))
         self._log = CommitLog(files, segments, self.recovered.end, self.recovered.last_ms)
+        self.delayed = Delayed(files, root, self._queues, segments, config.delays_ms)
+        mended = self.delayed.load(delivered, self._log.end, delay_positions)
+        self.recovered = self.recovered._replace(notes=(*self.recovered.notes, *refused, *mended))
+        self._delays_put = False  # since all was derived
         self._notes: deque[Note] = deque()
         self._held: list[Arrival] = []  # arrivals of a step that was not the caller's, for the next one
         self._derived, self._derived_ms = self._log.end, self._log.last_ms
         self._flushing_derived: Flush | None = None
-        self.refusal: StoreError | None = None
-        """Why no message may be put although the log could take it: a disk that is nearly full, the role of a slave."""
-        self.replica: Replica | None = None
-        """Set by `follow`: this store takes a master's log instead of messages."""
+        self.refusal: StoreError | None = None  # why no message may be put: a nearly full disk, the role of a slave
+        self.replica: Replica | None = None  # set by `follow`
+        self.source = Source(self._log, sync=self._sync)
         self.retention = Retention(disk, self._log, self._queues, lambda: self._checkpoint_on_disk)
         self._closed = False
 
@@ -202,9 +218,9 @@ class MessageStore:
         return placed
 
     def _refuse(self) -> None:
-        for reason in (self._log.failure, self.refusal):
-            if reason is not None:
-                raise reason.with_traceback(None)
+        reason = self._log.failure or self.refusal
+        if reason is not None:
+            raise reason.with_traceback(None)
         raise StoreFull(f"{NOTES_MAX} records wait for their queue entries: the disk of {self.config.root} takes none")
 
     def _checked(self, draft: Draft, queue: ConsumeQueue) -> tuple[bytes, bytes, int]:
@@ -264,6 +280,9 @@ class MessageStore:
             if queue.topic == SCHEDULE_TOPIC:
                 due = due_ms(draft.properties, store_ms, self.config.delays_ms)
                 code = code if due is None else due
+                self._delays_put = True
+        else:
+            self._delays_put = True
         self._notes.append(Note(queue, ENTRY.pack(offset, size, code), queue_offset, code, store_ms, offset + size))
 
     # -------------------------------------------------------------------------------------------------- what consumers see
@@ -277,16 +296,19 @@ class MessageStore:
         if not self._notes and self.replica is None:
             return held
         try:
-            up_to = self._log.flushed if self._sync else self._log.end
-            if self.replica is not None:
-                arrivals, last = self.replica.step(up_to)
-            else:
-                arrivals, last = dispatch.step(self._notes, up_to, self._queues)
+            up_to, follow = self.source.end, self.replica
+            arrivals, last = follow.step(up_to) if follow else dispatch.step(self._notes, up_to, self._queues)
         except StoreError:
             self._held = held
             raise
         if last is not None:
             self._derived, self._derived_ms = last.end, last.store_ms
+            if self.replica is not None:
+                self.delayed.follow(self.replica.delivered, self._log.end)
+                self.replica.delivered.clear()
+            elif self._delays_put:
+                self._delays_put = bool(self._notes)
+                self.delayed.catch_up(self._log.end)
         return held + arrivals if held else arrivals
 
     def get(
@@ -297,21 +319,39 @@ class MessageStore:
         max_count: int,
         codes: frozenset[int] | None = None,
         max_bytes: int | None = None,
+        accept: Callable[[bytes], bool] | None = None,
     ) -> Got:
-        """Records of a queue from entry `offset` on, at most one answer full; `codes` None takes all tags."""
+        """Records of a queue from entry `offset` on, at most one answer full; `codes` None takes all tags, `accept` sees
+        each record that has one of them."""
         queue = self._queues.existing(topic, queue_id)
         if queue is None:
             return Got(GetStatus.NO_MESSAGE_IN_QUEUE, [], 0, 0, 0, False)
-        return reading.get(queue, self._log, self.config, offset, max_count, codes, max_bytes)
+        return reading.get(queue, self._log, self.config, offset, max_count, codes, max_bytes, accept)
 
     def record_at(self, offset: int) -> bytes | None:
         """The record at a commit log offset, as an id names it; None when none begins there."""
-        if not self._log.start <= offset < (self._log.flushed if self._sync else self._log.end):
+        if not self._log.start <= offset < self.source.end:
             return None
         try:
             return record_at(self._log.segments, offset)[1]
         except NotARecord:
             return None
+
+    def record_of(self, topic: str, queue_id: int, number: int) -> bytes | None:
+        """The record of one queue entry; None when there is no such entry, or its record is gone or damaged."""
+        queue = self._queues.existing(topic, queue_id)
+        if queue is None or not queue.min_offset(self._log.start) <= number < queue.max:
+            return None
+        offset = ENTRY.unpack(queue.entries(number, 1))[0]
+        try:
+            return record_at(self._log.segments, offset)[1]
+        except NotARecord:
+            return None
+
+    @property
+    def last_ms(self) -> int:
+        """Store time of the last record; no later one is stored before it."""
+        return self._log.last_ms
 
     def min_offset(self, topic: str, queue_id: int) -> int:
         queue = self._queues.existing(topic, queue_id)
@@ -339,24 +379,11 @@ class MessageStore:
         """Topics with the ids of their queues that hold, or held, messages."""
         return self._queues.topics()
 
-    # --------------------------------------------------------------------------------------------------------- replication
-
     def follow(self) -> Replica:
         """From now on take no messages, but the log of a master."""
         self.refusal = StoreError(f"{self.config.root} belongs to a slave: messages are put at its master")
         self.replica = Replica(self._log, self._queues, self._notes, self.config.delays_ms)
         return self.replica
-
-    def log_bytes(self, offset: int, size: int) -> bytes:
-        """Up to `size` bytes of the log for a slave, not beyond the end of a file; in sync mode only what is flushed, so that
-        no loss of power leaves a slave ahead of its master."""
-        size = min(size, self.replicable - offset)
-        return self._log.read(offset, size) if size > 0 else b""
-
-    @property
-    def replicable(self) -> int:
-        """The end of what slaves may have."""
-        return self._log.flushed if self._sync else self._log.end
 
     @property
     def commit_log_min(self) -> int:
@@ -382,7 +409,8 @@ class MessageStore:
         if self._flushing_derived is not None or self._log.failure is not None:
             return None
         checkpoint = self._checkpoint_now()
-        if checkpoint == self._checkpoint and not any(self._queues.changed):
+        delays = self.delayed.begin_save(self._log.flushed)
+        if checkpoint == self._checkpoint and not any(self._queues.changed) and not delays:
             return None
         files, directories = self._queues.take_changed()
         self._checkpoint = checkpoint
@@ -392,6 +420,7 @@ class MessageStore:
             0,
             paths=tuple(files),
             directories=tuple(directories),
+            replaced=tuple(delays),
             checkpoint=(self._checkpoint_path, checkpoints.encode(checkpoint)),
         )
         self._flushing_derived = flush
@@ -402,15 +431,18 @@ class MessageStore:
         files = self._queues.files() - self.retention.leaving
         return Checkpoint(self._log.flushed_ms, self._derived_ms, self._checkpoint.index_ms, safe, files)
 
-    def end_flush(self, flush: Flush, error: OSError | None) -> None:
-        """Take the outcome of `flush.run()`. After an error all later writes are refused with FlushFailed."""
+    def end_flush(self, flush: Flush, error: OSError | Postponed | None) -> None:
+        """Take the outcome of `flush.run()`. After an OSError all later writes are refused with FlushFailed."""
         if flush is self._flushing_derived:
             self._flushing_derived = None
-            if error is not None:
+            self.delayed.end_save(written=error is None)
+            if isinstance(error, OSError):
                 self._log.fail(error)
+            elif error is not None:
+                self._checkpoint = self._checkpoint._replace(safe_offset=None)  # not what is on disk: written next time
             else:
                 self._checkpoint_on_disk = self._checkpoint
-        else:
+        elif not isinstance(error, Postponed):
             self._log.end_flush(flush, error)
 
     def flush(self) -> None:
@@ -426,6 +458,9 @@ class MessageStore:
     def _run(self, flush: Flush) -> None:
         try:
             flush.run()
+        except Postponed as reason:
+            self.end_flush(flush, reason)
+            raise StoreFull(str(reason)) from reason
         except OSError as error:
             self.end_flush(flush, error)
             self._refuse()

@@ -2,11 +2,15 @@
 
 Entries are read first (from memory at the tail), filtered by tags code, and counted against the limits of one answer; the records
 of those taken are then read in spans, one pread for neighbours. Positions and statuses are those of Java.
+
+A filter that has to see the record (SQL92) is given each one before it counts; records are read ahead for it in spans, and one read
+looks at a bounded number of bytes.
 [DefaultMessageStore.getMessage, ConsumeQueue.getOffsetInQueueByTime]
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from struct import Struct
 
 from ariane.errors import StoreCorrupt
@@ -21,9 +25,14 @@ SCAN_BYTES = (
 )
 SPAN_GAP = 4096  # unwanted bytes between two records that are still cheaper to read than to skip
 SPAN_MAX = 1 << 20
+SCAN_RECORD_BYTES = 4 << 20  # of records that a filter looks at in one read: the event loop waits meanwhile
+AHEAD_COUNT, AHEAD_BYTES = 32, 256 * 1024  # records read at once for a filter
+EXT_ADDRESS_MAX = -(2**31) - 1  # a tags code up to here is an address in a file of Java's: the tag is not known
 _HEAD = Struct(">ii20xq")  # size, magic, own offset
 _I32 = Struct(">i")
 _I64 = Struct(">q")
+_TAKEN, _REFUSED = 1, 0
+_ACCEPTED = frozenset((_TAKEN,))
 _BORN_HOST_AT = 48
 
 
@@ -35,8 +44,10 @@ def get(
     max_count: int,
     codes: frozenset[int] | None,
     max_bytes: int | None,
+    accept: Callable[[bytes], bool] | None = None,
 ) -> Got:
-    """Records of `queue` from entry `offset` on. The first match is always taken, whatever its size."""
+    """Records of `queue` from entry `offset` on. The first match is always taken, whatever its size. `accept` is asked about
+    each record that `codes` lets pass."""
     low, high = queue.min_offset(log.start), queue.max
     if high == 0:
         return _nothing(GetStatus.NO_MESSAGE_IN_QUEUE, 0, low, high)
@@ -45,7 +56,7 @@ def get(
     if offset >= high:
         status = GetStatus.OFFSET_OVERFLOW_ONE if offset == high else GetStatus.OFFSET_OVERFLOW_BADLY
         return _nothing(status, high, low, high)
-    wanted = max_count if codes is None else max(SCAN_BYTES // ENTRY_SIZE, max_count)
+    wanted = max_count if codes is None and accept is None else max(SCAN_BYTES // ENTRY_SIZE, max_count)
     entries = queue.entries(offset, max(wanted, 1))
     if not entries:
         per_file = queue.segments.size // ENTRY_SIZE
@@ -58,7 +69,10 @@ def get(
     taken: list[tuple[int, int]] = []
     total = scanned = last = 0
     status = GetStatus.NO_MATCHED_MESSAGE
-    for at, size, code in ENTRY.iter_unpack(entries):
+    candidates = ENTRY.iter_unpack(entries)
+    if accept is not None:
+        candidates, codes = _judged(log, entries, codes, accept), _ACCEPTED
+    for at, size, code in candidates:
         if at < log_start or size == BLANK_SIZE:
             status = GetStatus.MESSAGE_WAS_REMOVING
             scanned += 1
@@ -72,7 +86,7 @@ def get(
                 break
         last = at
         scanned += 1
-        if codes is not None and code not in codes and _low_32(code) not in codes:
+        if codes is not None and code not in codes and code > EXT_ADDRESS_MAX and _low_32(code) not in codes:
             status = GetStatus.NO_MATCHED_MESSAGE
             continue
         taken.append((at, size))
@@ -90,6 +104,37 @@ def _nothing(status: GetStatus, next_offset: int, low: int, high: int) -> Got:
 
 def _low_32(code: int) -> int:
     return ((code + 0x8000_0000) & 0xFFFF_FFFF) - 0x8000_0000
+
+
+def _judged(
+    log: CommitLog, entries: bytes, codes: frozenset[int] | None, accept: Callable[[bytes], bool]
+) -> Iterator[tuple[int, int, int]]:
+    """`entries` with a verdict in the place of the tags code; records are read some at a time, up to SCAN_RECORD_BYTES in all
+    (the entry that passes it is the last)."""
+    log_start, looked_at = log.start, 0
+    every = list(ENTRY.iter_unpack(entries))
+    first = 0
+    while first < len(every) and looked_at < SCAN_RECORD_BYTES:
+        chunk: list[tuple[int, int]] = []
+        total, after = 0, first
+        while after < len(every) and len(chunk) < AHEAD_COUNT:
+            at, size, _ = every[after]
+            if at >= log_start and size != BLANK_SIZE:
+                if chunk and total + size > AHEAD_BYTES:
+                    break
+                chunk.append((at, size))
+                total += size
+            after += 1
+        records = iter(_records(log, chunk))
+        for at, size, code in every[first:after]:
+            verdict = _REFUSED
+            if at >= log_start and size != BLANK_SIZE:
+                record = next(records)
+                looked_at += size
+                tag_fits = codes is None or code <= EXT_ADDRESS_MAX or _low_32(code) in codes
+                verdict = _TAKEN if tag_fits and accept(record) else _REFUSED
+            yield at, size, verdict
+        first = after
 
 
 def _records(log: CommitLog, taken: list[tuple[int, int]]) -> list[bytes]:

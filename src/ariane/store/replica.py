@@ -1,4 +1,4 @@
-"""A log that follows another: bytes as the master has them, queues derived from the records among them.
+"""A log from a log: what a store gives to slaves, and one that takes the bytes of its master and derives queues from them.
 
     master   | record | record | record | filler ...|
     here     | record | record | rec
@@ -17,6 +17,7 @@ from ariane.errors import ConfigError, StoreCorrupt, StoreError, StoreFull
 from ariane.store import dispatch
 from ariane.store.commit_log import CommitLog
 from ariane.store.consume_queue import ENTRY, ConsumeQueue
+from ariane.store.delayed import delivers
 from ariane.store.dispatch import Arrival, Note
 from ariane.store.files import write_error
 from ariane.store.queues import ConsumeQueues
@@ -24,6 +25,24 @@ from ariane.store.scan import Found, Walk, tags_code
 
 NOTES_AT_ONCE = 20_000  # records taken between two writes of queue entries
 FOUND_MAX = 200_000  # records that wait for that; beyond, the log waits, too
+
+
+class Source:
+    """What consumers and slaves of one store may read of its log."""
+
+    def __init__(self, log: CommitLog, *, sync: bool) -> None:
+        self._log = log
+        self._sync = sync
+
+    @property
+    def end(self) -> int:
+        """In sync mode only what is flushed, so that no loss of power leaves a slave ahead of its master."""
+        return self._log.flushed if self._sync else self._log.end
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Up to `size` bytes, not beyond the end of a file."""
+        size = min(size, self.end - offset)
+        return self._log.read(offset, size) if size > 0 else b""
 
 
 class Replica:
@@ -37,6 +56,9 @@ class Replica:
         self.received = log.end
         self.file_size = log.size
         self._found: deque[Found] = deque()  # whole records that are not noted yet
+        self.delivered: list[
+            int
+        ] = []  # where the delayed records lie that the master has delivered; emptied by the store
         self._arrivals: list[Arrival] = []  # of a step that failed half-way, too
         self._last: Note | None = None
         self._behind: Found | None = None  # the first of them, when it does not follow the last one of its queue
@@ -118,6 +140,8 @@ class Replica:
                     self._behind = found
                     return
             waiting.popleft()
+            if delivers(found):
+                self.delivered.append(~found.prepared_offset)
             self._note(found, queue)
 
     def _note(self, found: Found, queue: ConsumeQueue | None) -> None:

@@ -12,8 +12,8 @@ from struct import Struct
 from typing import NamedTuple
 
 from ariane.model.hashes import java_hash
-from ariane.model.message import BORN_HOST_V6, DELAY, STORE_HOST_V6, TAGS
-from ariane.model.topic import SCHEDULE_TOPIC
+from ariane.model.message import BORN_HOST_V6, DELAY, STORE_HOST_V6, TAGS, TIMER_CANCELS, TIMER_OUT_MS
+from ariane.model.topic import SCHEDULE_TOPIC, TIMER_TOPIC
 from ariane.protocol import properties as properties_text
 from ariane.protocol.record import FILLER_MAGIC, FILLER_SIZE, FIXED_SIZE, MAGIC
 from ariane.store.segments import Segments
@@ -26,6 +26,7 @@ _I64 = Struct(">q")
 _I32 = Struct(">i")
 _I16 = Struct(">h")
 _SCHEDULE = SCHEDULE_TOPIC.encode()
+_TIMER = TIMER_TOPIC.encode()
 _TAGS = f"{TAGS}{properties_text.NAME_END}".encode()
 
 
@@ -40,6 +41,7 @@ class Found(NamedTuple):
     sys_flag: int
     store_ms: int
     properties: bytes
+    prepared_offset: int = 0
 
     @property
     def end(self) -> int:
@@ -78,7 +80,8 @@ def look(data: bytes, at: int, offset: int, room: int, *, check_crc: bool) -> Fo
         raise NotARecord("the body's CRC is wrong")
     topic = data[at + topic_at + 1 : at + properties_at]
     properties = data[at + properties_at + 2 : at + size]
-    return Found(offset, size, topic, queue_id, queue_offset, sys_flag, store_ms, properties)
+    (prepared_offset,) = _I64.unpack_from(data, at + body_at - 8)
+    return Found(offset, size, topic, queue_id, queue_offset, sys_flag, store_ms, properties, prepared_offset)
 
 
 def record_at(segments: Segments, offset: int) -> tuple[Found, bytes]:
@@ -150,10 +153,19 @@ def tags_code(found: Found, delays_ms: Sequence[int]) -> int:
         due = due_ms(found.properties.decode("utf-8", "replace"), found.store_ms, delays_ms)
         if due is not None:
             return due
+    if found.topic == _TIMER:
+        return timer_code(found.properties.decode("utf-8", "replace"))
     if _TAGS not in found.properties:
         return 0
     tags = properties_text.decode(found.properties.decode("utf-8", "replace")).get(TAGS, "")
     return java_hash(tags) if tags else 0
+
+
+def timer_code(properties: str) -> int:
+    """The tags code of a record in the timer topic: when it is due, or which timer it cancels; 0 when it says neither."""
+    own = properties_text.decode(properties)
+    text = own.get(TIMER_OUT_MS) or own.get(TIMER_CANCELS, "")
+    return int(text) if text.isdecimal() else 0
 
 
 def due_ms(properties: str, store_ms: int, delays_ms: Sequence[int]) -> int | None:

@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-import msgspec
-
+from ariane.broker.state.filters import ConsumerFilters, unsupported
 from ariane.broker.state.groups import Groups
 from ariane.broker.state.locks import QueueLocks
 from ariane.broker.state.members import Member, Members
 from ariane.broker.state.topics import Topics
-from ariane.errors import ReplyError
+from ariane.errors import FilterError, ReplyError
+from ariane.filter.sql import compile_sql
 from ariane.model.topic import group_name_fault, retry_topic, topic_name_fault
 from ariane.net.connection import Handler, Peer, Reply
 from ariane.protocol import fastjson
@@ -28,31 +28,23 @@ from ariane.protocol.requests.admin import (
     ProducerGroupRef,
 )
 from ariane.protocol.requests.clients import (
+    CheckClient,
     ConsumerList,
     GroupRef,
     HeartbeatData,
     LockBatch,
     LockBatchAnswer,
-    SubscriptionData,
     UnregisterClient,
     WireQueue,
 )
-from ariane.protocol.requests.messaging import TAG
+from ariane.protocol.requests.messaging import SQL92, TAG
 
 GROUPS_OF_A_HEARTBEAT_MAX = 4096
 
 
-class CheckClient(msgspec.Struct, frozen=True, rename="camel"):
-    """Body of CHECK_CLIENT_CONFIG (46)."""
-
-    client_id: str = ""
-    group: str = ""
-    subscription_data: SubscriptionData | None = None
-
-
 class ClientParts(NamedTuple):
     """What these handlers need. `changed` tells the members of a group that one came or went; `monotonic_ms` is the
-    time that memberships and locks live by."""
+    time that memberships and locks live by; `sql` says whether SQL92 is served."""
 
     topics: Topics
     groups: Groups
@@ -60,6 +52,8 @@ class ClientParts(NamedTuple):
     locks: QueueLocks
     changed: Callable[[str], None]
     monotonic_ms: Callable[[], float]
+    filters: ConsumerFilters
+    sql: bool
 
 
 def handlers(parts: ClientParts) -> dict[int, Handler]:
@@ -97,6 +91,7 @@ def heartbeat(parts: ClientParts, command: Command, peer: Peer) -> Reply:
                 parts.topics.create_own(retry, settings.retry_queue_nums)
         if parts.members.heartbeat_consumer(consumer, member) and notify:
             parts.changed(consumer.group_name)
+        parts.filters.register(consumer.group_name, consumer.subscription_data_set)
     for producer in data.producers:
         _refuse_bad_names(producer.group_name, ())
         parts.members.heartbeat_producer(producer.group_name, member)
@@ -138,9 +133,14 @@ def unlock(parts: ClientParts, command: Command, peer: Peer) -> Reply:
 def check_client(parts: ClientParts, command: Command, peer: Peer) -> Reply:
     """Whether the broker can filter as a consumer wants to."""
     subscription = fastjson.decode(command.body, CheckClient).subscription_data
-    if subscription is not None and subscription.expression_type not in (None, "", TAG):
-        remark = f"The broker does not support consumer to filter message by {subscription.expression_type}"
-        return Reply(ResponseCode.SYSTEM_ERROR, remark=remark)
+    if subscription is None or subscription.expression_type in (None, "", TAG):
+        return Reply()
+    if not parts.sql or subscription.expression_type != SQL92:
+        return Reply(ResponseCode.SYSTEM_ERROR, remark=unsupported(subscription.expression_type, parts.sql))
+    try:
+        compile_sql(subscription.sub_string or "")
+    except FilterError as error:
+        return Reply(ResponseCode.SUBSCRIPTION_PARSE_FAILED, remark=str(error))
     return Reply()
 
 

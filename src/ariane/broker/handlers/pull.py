@@ -2,10 +2,14 @@
 
 The checks come in the order of reference store-and-broker 3.4. A pull that finds nothing and allows it is held: its reply
 is an awaitable that ends when a message arrives that the subscription wants, or with the client's patience.
+
+A subscription becomes a Wanted: tag hashes, compared with queue entries, and for SQL92 (or retried messages of a group that
+has an expression) a function that is asked about each record.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
 from typing import NamedTuple
@@ -14,27 +18,36 @@ import msgspec
 
 from ariane.broker.arrivals import Arrivals, Waiter
 from ariane.broker.config import BrokerConfig
+from ariane.broker.state.filters import ConsumerFilters, unsupported
 from ariane.broker.state.groups import Groups
 from ariane.broker.state.members import Members
 from ariane.broker.state.offsets import ConsumerOffsets
 from ariane.broker.state.topics import Topics
-from ariane.errors import ReplyError, StoreError
+from ariane.errors import FilterError, ProtocolError, ReplyError, StoreError
 from ariane.filter import tags
-from ariane.model.topic import OFFSET_MOVED_TOPIC, PERM_READ
+from ariane.filter.sql import SqlFilter, compile_sql
+from ariane.model.message import RETRY_TOPIC
+from ariane.model.topic import OFFSET_MOVED_TOPIC, PERM_READ, RETRY_PREFIX
 from ariane.net.connection import Handled, Handler, Peer, Reply
-from ariane.protocol import fastjson, properties
+from ariane.protocol import fastjson, properties, record
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.command import Command
 from ariane.protocol.requests import typed
 from ariane.protocol.requests.clients import WireQueue
-from ariane.protocol.requests.messaging import COMMIT_OFFSET, SUBSCRIPTION, SUSPEND, TAG, PullMessage
+from ariane.protocol.requests.messaging import COMMIT_OFFSET, SQL92, SUBSCRIPTION, SUSPEND, TAG, PullMessage
 from ariane.store.message_store import Draft, GetStatus, Got, MessageStore
 
-log = logging.getLogger("ariane.broker.pull")
+log = logging.getLogger("ariane.broker")
 
 HOLD_MAX_MS = 120_000  # longer than any client waits for its answer
 
-Codes = frozenset[int] | None
+
+class Wanted(NamedTuple):
+    """What a pull takes: records with a tag hash of `codes` (None: any) that `accept` (None: no question) says yes to."""
+
+    codes: frozenset[int] | None = None
+    accept: Callable[[bytes], bool] | None = None
+
 
 # What the store found, as the protocol says it. The two in EMPTY depend on the offset asked for.
 ANSWERS = {
@@ -73,6 +86,7 @@ class PullParts(NamedTuple):
     arrivals: Arrivals
     stored: Callable[[], None]
     now_ms: Callable[[], int]
+    filters: ConsumerFilters
 
 
 def handlers(parts: PullParts) -> dict[int, Handler]:
@@ -85,28 +99,49 @@ def handlers(parts: PullParts) -> dict[int, Handler]:
 def pull(parts: PullParts, request: PullMessage) -> Handled:
     """Messages from an offset on, or the reason why there are none; held when there are none yet."""
     try:
-        codes = _wanted(parts, request)
+        wanted = _wanted(parts, request)
     except ReplyError as error:
         return Reply(error.code, {}, error.remark)
     if request.sys_flag & COMMIT_OFFSET and request.commit_offset >= 0 and not parts.config.is_slave:
         parts.offsets.commit(request.consumer_group, request.topic, request.queue_id, request.commit_offset)
-    got = _get(parts, request, codes)
+    got = _get(parts, request, wanted, request.queue_offset)
     if _code(got, request) == ResponseCode.PULL_NOT_FOUND and request.sys_flag & SUSPEND:
         long = parts.config.long_polling_enable
         hold_ms = request.suspend_timeout_millis if long else parts.config.short_polling_time_mills
         hold_ms = max(0, min(hold_ms, HOLD_MAX_MS))
-        waiter = parts.arrivals.wait(request.topic, request.queue_id, request.queue_offset, codes, hold_ms)
-        return _held(parts, request, codes, waiter)
+        waiter = parts.arrivals.wait(request.topic, request.queue_id, request.queue_offset, wanted.codes, hold_ms)
+        if wanted.accept is not None:
+            return _held_for_match(parts, request, wanted, waiter, hold_ms)
+        return _held(parts, request, wanted, waiter)
     return _answer(parts, request, got)
 
 
-async def _held(parts: PullParts, request: PullMessage, codes: Codes, waiter: Waiter) -> Reply:
+async def _held(parts: PullParts, request: PullMessage, wanted: Wanted, waiter: Waiter) -> Reply:
     await waiter
-    return _answer(parts, request, _get(parts, request, codes))
+    return _answer(parts, request, _get(parts, request, wanted, request.queue_offset))
 
 
-def _wanted(parts: PullParts, request: PullMessage) -> Codes:
-    """The tag hashes that the group wants of the topic (None: all); ReplyError when it may not pull at all."""
+async def _held_for_match(
+    parts: PullParts, request: PullMessage, wanted: Wanted, waiter: Waiter, hold_ms: float
+) -> Reply:
+    """Looks at what arrives, each record once, and answers with the first match; when the time is over, the answer moves
+    the reader behind what did not match."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + hold_ms / 1000
+    offset = request.queue_offset
+    while True:
+        await waiter
+        got = _get(parts, request, wanted, offset)
+        is_at_end = got.status is GetStatus.NO_MATCHED_MESSAGE and got.next_offset >= got.max_offset
+        if not is_at_end or loop.time() >= deadline:
+            return _answer(parts, request, got)
+        offset = got.next_offset
+        left_ms = max(0.0, (deadline - loop.time()) * 1000)
+        waiter = parts.arrivals.wait(request.topic, request.queue_id, offset, wanted.codes, left_ms)
+
+
+def _wanted(parts: PullParts, request: PullMessage) -> Wanted:
+    """What the group wants of the topic; ReplyError when it may not pull at all."""
     config, group, topic = parts.config, request.consumer_group, request.topic
     if not config.broker_permission & PERM_READ:
         raise ReplyError(ResponseCode.NO_PERMISSION, f"the broker[{config.broker_ip1}] pulling message is forbidden")
@@ -127,12 +162,31 @@ def _wanted(parts: PullParts, request: PullMessage) -> Codes:
         remark = f"queueId[{request.queue_id}] is illegal, topic:[{topic}] readQueueNums:[{known.read_queue_nums}]"
         raise ReplyError(ResponseCode.SYSTEM_ERROR, remark)
     if request.sys_flag & SUBSCRIPTION:
-        _only_tags(request.expression_type)
-        return tags.codes(tags.parse(request.subscription))
-    return _subscribed(parts, request, settings.consume_broadcast_enable)
+        wanted = _asked(parts, request)
+    else:
+        wanted = _subscribed(parts, request, settings.consume_broadcast_enable)
+    if config.filter_support_retry and topic.startswith(RETRY_PREFIX):
+        return wanted._replace(accept=_retried(parts.filters, topic.removeprefix(RETRY_PREFIX)))
+    return wanted
 
 
-def _subscribed(parts: PullParts, request: PullMessage, may_broadcast: bool) -> Codes:
+def _asked(parts: PullParts, request: PullMessage) -> Wanted:
+    """What the request itself says."""
+    if request.expression_type in (None, "", TAG):
+        return Wanted(tags.codes(tags.parse(request.subscription)))
+    if request.expression_type == SQL92:
+        try:
+            sql = compile_sql(request.subscription or "")
+        except FilterError as error:
+            remark = f"parse the consumer's subscription failed: {error}"
+            raise ReplyError(ResponseCode.SUBSCRIPTION_PARSE_FAILED, remark) from error
+        if parts.config.enable_property_filter:
+            return Wanted(accept=_matching(sql))
+    remark = unsupported(request.expression_type, parts.config.enable_property_filter)
+    raise ReplyError(ResponseCode.SYSTEM_ERROR, remark)
+
+
+def _subscribed(parts: PullParts, request: PullMessage, may_broadcast: bool) -> Wanted:
     """What the group's heartbeats say that it wants of the topic."""
     group, topic = request.consumer_group, request.topic
     online = parts.members.consumers.get(group)
@@ -150,18 +204,53 @@ def _subscribed(parts: PullParts, request: PullMessage, may_broadcast: bool) -> 
     if subscription.sub_version < request.sub_version:
         remark = f"the consumer's subscription not latest: {subscription.sub_version} < {request.sub_version}"
         raise ReplyError(ResponseCode.SUBSCRIPTION_NOT_LATEST, remark)
-    _only_tags(subscription.expression_type)
-    return None if subscription.sub_string in (None, "", tags.ALL) else subscription.code_set
+    if subscription.expression_type not in (None, "", TAG):
+        return Wanted(accept=_matching(_registered(parts, request, subscription.expression_type)))
+    return Wanted(None if subscription.sub_string in (None, "", tags.ALL) else subscription.code_set)
 
 
-def _only_tags(expression_type: str | None) -> None:
-    if expression_type not in (None, "", TAG):
-        remark = f"The broker does not support consumer to filter message by {expression_type}"
-        raise ReplyError(ResponseCode.SYSTEM_ERROR, remark)
+def _registered(parts: PullParts, request: PullMessage, expression_type: str | None) -> SqlFilter:
+    """The filter that a heartbeat left."""
+    known = parts.filters.get(request.consumer_group, request.topic)
+    if known is None:
+        remark = (
+            f"{request.consumer_group} has no filter on {request.topic} here: its expression may be wrong (46 tells)"
+        )
+        raise ReplyError(ResponseCode.FILTER_DATA_NOT_EXIST, remark)
+    if known.data.client_version < request.sub_version:
+        remark = f"the consumer filter data is not latest: {known.data.client_version} < {request.sub_version}"
+        raise ReplyError(ResponseCode.FILTER_DATA_NOT_LATEST, remark)
+    if not parts.config.enable_property_filter:
+        raise ReplyError(ResponseCode.SYSTEM_ERROR, unsupported(expression_type, False))
+    return known.sql
 
 
-def _get(parts: PullParts, request: PullMessage, codes: Codes) -> Got:
-    return parts.store.get(request.topic, request.queue_id, request.queue_offset, request.max_msg_nums, codes)
+def _matching(sql: SqlFilter) -> Callable[[bytes], bool]:
+    return lambda data: sql.matches(_properties(data))
+
+
+def _retried(filters: ConsumerFilters, group: str) -> Callable[[bytes], bool]:
+    """Retried messages by the expression, if there is one, that the group has for the topic they came from."""
+
+    def accept(data: bytes) -> bool:
+        table = _properties(data)
+        known = filters.get(group, table.get(RETRY_TOPIC, ""))
+        return known is None or known.sql.matches(table)
+
+    return accept
+
+
+def _properties(data: bytes) -> dict[str, str]:
+    try:
+        return record.property_map(data)
+    except ProtocolError as error:
+        log.error("a record is filtered as if it had no properties: %s", error)
+        return {}
+
+
+def _get(parts: PullParts, request: PullMessage, wanted: Wanted, offset: int) -> Got:
+    codes, accept = wanted
+    return parts.store.get(request.topic, request.queue_id, offset, request.max_msg_nums, codes, accept=accept)
 
 
 def _code(got: Got, request: PullMessage) -> ResponseCode:

@@ -1,8 +1,8 @@
 """SEND_MESSAGE (10), SEND_MESSAGE_V2 (310), SEND_BATCH_MESSAGE (320). [SendMessageProcessor]
 
 Checks come in the order of reference remoting-protocol 4.1; every answer, also a refusal, tells region and trace switch.
-Delay levels, timers and transactions are not served by this version: such a message is refused with the reason, never
-delivered at once. Sizes are the store's to check.
+A message that asks for a delay is kept until it is due (`delay`). Transactions are not served by this version: such a message
+is refused with the reason. Sizes are the store's to check.
 """
 
 from __future__ import annotations
@@ -12,12 +12,13 @@ import random
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
+from ariane.broker import delay
 from ariane.broker.config import BrokerConfig
 from ariane.broker.state.groups import Groups
 from ariane.broker.state.topics import Topics
 from ariane.errors import FlushFailed, MessageRefused, ProtocolError, ReplyError, StoreError
 from ariane.model import ids
-from ariane.model.message import CLUSTER, DELAY, TAGS, TRAN_MSG, TRANSACTION_MASK, WAIT
+from ariane.model.message import CLUSTER, TAGS, TRAN_MSG, TRANSACTION_MASK, WAIT
 from ariane.model.topic import (
     AUTO_CREATE_TOPIC,
     PERM_WRITE,
@@ -36,13 +37,12 @@ from ariane.protocol.requests.messaging import LONG_NAMES, SendMessage
 from ariane.store.message_store import Draft, MessageStore, Placed
 
 MULTI_TAGS = 0x2
-TIMER_PROPERTIES = frozenset({"__STARTDELIVERTIME", "TIMER_DELIVER_MS", "TIMER_DELAY_MS", "TIMER_DELAY_SEC"})
-NOT_SERVED = TIMER_PROPERTIES | {TRAN_MSG, DELAY}
 
 
 class SendParts(NamedTuple):
     """What a send needs. `durable` waits until the log is flushed up to an offset (False: not in time); None when sends
-    are answered without waiting. `stored` is told after each put, to have it dispatched."""
+    are answered without waiting. `stored` is told after each put, to have it dispatched. `kept` gives a draft with these
+    properties the place where it waits for its time, if it has to."""
 
     config: BrokerConfig
     topics: Topics
@@ -52,6 +52,7 @@ class SendParts(NamedTuple):
     durable: Callable[[int], Awaitable[bool]] | None
     stored: Callable[[], None]
     now_ms: Callable[[], int]
+    kept: Callable[[Draft, dict[str, str]], Draft]
     replicated: Callable[[int], Awaitable[ResponseCode]] | None = None
     """Waits for a slave (SYNC_MASTER); None when nobody does."""
 
@@ -181,9 +182,10 @@ def _single(
     if name.startswith(RETRY_PREFIX):
         name, queue_id = _retry_target(parts, request, reconsume_times, queue_id)
         if name != topic.topic_name:
-            outer.pop(DELAY, None)  # a dead letter is not delayed once more
+            delay.forget(outer)  # a dead letter is not delayed once more
     _refuse_what_is_not_served(outer, request.sys_flag)
-    return _draft(parts, request, name, topic, queue_id, outer, body, request.flag, reconsume_times, peer)
+    draft = _draft(parts, request, name, topic, queue_id, outer, body, request.flag, reconsume_times, peer)
+    return parts.kept(draft, outer)
 
 
 def _batch(
@@ -206,6 +208,9 @@ def _batch(
         own.pop(WAIT, None)
         own.update(outer)
         _refuse_what_is_not_served(own, request.sys_flag)
+        if not delay.ASKS.isdisjoint(own):
+            asked = ", ".join(sorted(delay.ASKS & own.keys()))
+            raise ProtocolError(f"{asked}: the messages of a batch cannot be delayed; send them one by one")
         drafts.append(_draft(parts, request, topic.topic_name, topic, queue_id, own, entry.body, entry.flag, 0, peer))
     if not drafts:
         raise ProtocolError("the batch holds no message")
@@ -255,12 +260,6 @@ def _retry_target(parts: SendParts, request: SendMessage, reconsume_times: int, 
 def _refuse_what_is_not_served(own: dict[str, str], sys_flag: int) -> None:
     if sys_flag & TRANSACTION_MASK and own.get(TRAN_MSG, "").lower() != "true":
         raise ProtocolError(f"sysFlag {sys_flag:#x} has transaction bits, and the message no {TRAN_MSG}")
-    if NOT_SERVED.isdisjoint(own):
-        return
     if own.get(TRAN_MSG, "").lower() == "true":
         remark = "transactional messages are not served by this version of the broker"
         raise ReplyError(ResponseCode.NO_PERMISSION, remark)
-    if own.get(DELAY, "0") != "0":
-        raise ProtocolError(f"{DELAY}={own[DELAY]}: delay levels are not served by this version of the broker")
-    for name in TIMER_PROPERTIES & own.keys():
-        raise ProtocolError(f"{name}: delivery at a time is not served by this version of the broker")

@@ -24,6 +24,7 @@ TOPICS = "topics.json"
 GROUPS = "subscriptionGroup.json"
 OFFSETS = "consumerOffset.json"
 DELAYS = "delayOffset.json"
+FILTERS = "consumerFilter.json"
 
 
 def load(disk: Disk, directory: str, name: str, kind: type[T]) -> T:

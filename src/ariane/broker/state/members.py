@@ -6,6 +6,7 @@ broker's monotonic time.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 from ariane.protocol.requests.clients import ConsumerData, SubscriptionData
@@ -59,6 +60,7 @@ class Members:
     def __init__(self) -> None:
         self.consumers: dict[str, ConsumerGroup] = {}
         self.producers: dict[str, dict[int, Member]] = {}
+        self.gone: Callable[[str], None] = lambda group: None  # told when the last member of a consumer group left
 
     def heartbeat_consumer(self, data: ConsumerData, member: Member) -> bool:
         """True when the others of the group have to be told: a new member, a topic more or less."""
@@ -78,6 +80,7 @@ class Members:
             return False
         if not known.members:
             del self.consumers[group]
+            self.gone(group)
         return True
 
     def leave_producer(self, group: str, peer_id: int) -> None:

@@ -17,6 +17,7 @@ from ariane.model.topic import (
     PERM_WRITE,
     SCHEDULE_TOPIC,
     SELF_TEST_TOPIC,
+    TIMER_TOPIC,
     TopicConfig,
     topic_name_fault,
 )
@@ -25,7 +26,6 @@ from ariane.protocol.requests.routing import TopicTable
 
 TOPICS_MAX = 100_000
 QUEUES_MAX = 65_536  # of one topic; more than any cluster uses, less than a mistyped number costs
-DELAY_LEVELS = 18
 
 READ_WRITE = PERM_READ | PERM_WRITE
 
@@ -43,7 +43,8 @@ def builtin_topics(config: BrokerConfig) -> dict[str, TopicConfig]:
         topic(config.broker_cluster_name, 16, open_perm if config.cluster_topic_enable else PERM_INHERIT),
         topic(config.broker_name, 1, open_perm if config.broker_topic_enable else PERM_INHERIT),
         topic(OFFSET_MOVED_TOPIC, 1),
-        topic(SCHEDULE_TOPIC, DELAY_LEVELS),
+        topic(SCHEDULE_TOPIC, len(config.delays_ms)),
+        topic(TIMER_TOPIC, 2),  # timers, and their cancellations
         topic(f"{config.broker_cluster_name}_REPLY_TOPIC", 1),
     ]
     if config.auto_create_topic_enable:

@@ -47,6 +47,12 @@ class ConsumerOffsetTable(msgspec.Struct, frozen=True, rename="camel"):
     offset_table: dict[str, dict[int, int]] = {}
 
 
+class DelayOffsetTable(msgspec.Struct, frozen=True, rename="camel"):
+    """Body of the answer to GET_ALL_DELAY_OFFSET (45), and delayOffset.json: delay level → offset of its next entry."""
+
+    offset_table: dict[int, int] = {}
+
+
 class ProducerGroupRef(msgspec.Struct, frozen=True, rename="camel"):
     """GET_PRODUCER_CONNECTION_LIST (204)."""
 

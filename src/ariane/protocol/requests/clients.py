@@ -1,4 +1,4 @@
-"""Heartbeats, members and queue locks: headers and bodies of 34, 35, 38, 40, 41, 42.
+"""Heartbeats, members and queue locks: headers and bodies of 34, 35, 38, 40, 41, 42, 46.
 
 Members of the body Structs stand in the order in which Java prints them.
 """
@@ -24,6 +24,14 @@ class SubscriptionData(msgspec.Struct, frozen=True, rename="camel"):
     sub_version: int = 0
     tags_set: frozenset[str] = frozenset()
     topic: str = ""
+
+
+class CheckClient(msgspec.Struct, frozen=True, rename="camel"):
+    """Body of CHECK_CLIENT_CONFIG (46)."""
+
+    client_id: str = ""
+    group: str = ""
+    subscription_data: SubscriptionData | None = None
 
 
 class ConsumerData(msgspec.Struct, frozen=True, rename="camel"):

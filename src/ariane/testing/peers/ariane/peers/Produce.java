@@ -29,7 +29,11 @@ public final class Produce {
             List<Message> messages = new ArrayList<>();
             for (int number = at; number < Math.min(count, at + batch); number++) {
                 String key = options.getOrDefault("keys", "K") + "-" + (orders > 0 ? number % orders : number);
-                messages.add(new Message(topic, tags[number % tags.length], key, body(number, size)));
+                Message message = new Message(topic, tags[number % tags.length], key, body(number, size));
+                if (options.containsKey("number")) {
+                    message.putUserProperty(options.get("number"), String.valueOf(number));
+                }
+                messages.add(message);
             }
             final int order = orders > 0 ? at % orders : -1;
             SendResult result;

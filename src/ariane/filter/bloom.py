@@ -1,0 +1,76 @@
+"""The bloom filter by which 4.9.4 marks which groups want a message: positions of `group#topic` in a bit map.
+
+murmur3-128 x64 (seed 0) over UTF-8, its first half:  low 32 bits h1 | high 32 bits h2
+position i (1..hashes) = h1 + i·h2 in signed 32-bit arithmetic, inverted when negative, modulo bits   [BloomFilter]
+"""
+
+from __future__ import annotations
+
+from math import ceil, e, log
+from struct import Struct
+from typing import NamedTuple
+
+_MASK = 0xFFFF_FFFF_FFFF_FFFF
+_C1, _C2 = 0x87C37B91114253D5, 0x4CF5AD432745937F
+_BLOCK = Struct("<QQ")
+
+
+class Bloom(NamedTuple):
+    """Its size; `sized` gives the one for a number of groups and a rate of false hits."""
+
+    hashes: int
+    bits: int
+
+    @classmethod
+    def sized(cls, error_percent: int, groups: int) -> Bloom:
+        """[BloomFilter.createByFn] `error_percent` 1 to 99, `groups` at least 1."""
+        rate = error_percent / 100
+        hashes = ceil(log(rate) / log(0.5))
+        bits = ceil(groups * (log(1 / rate) / log(2)) * (log(e) / log(2)))
+        return cls(hashes, 8 * ceil(bits / 8))
+
+    def positions(self, text: str) -> tuple[int, ...]:
+        half = murmur3(text.encode())
+        first, second = half & 0xFFFF_FFFF, half >> 32
+        found = []
+        for i in range(1, self.hashes + 1):
+            place = (first + i * second) & 0xFFFF_FFFF
+            if place & 0x8000_0000:
+                place ^= 0xFFFF_FFFF
+            found.append(place % self.bits)
+        return tuple(found)
+
+
+def murmur3(data: bytes) -> int:
+    """The first 64 bits of murmur3-128 x64 with seed 0, unsigned."""
+    h1 = h2 = 0
+    whole = len(data) - len(data) % 16
+    for k1, k2 in _BLOCK.iter_unpack(data[:whole]):
+        h1 = (_rotl((h1 ^ _mixed1(k1)), 27) + h2) & _MASK
+        h1 = (h1 * 5 + 0x52DCE729) & _MASK
+        h2 = (_rotl((h2 ^ _mixed2(k2)), 31) + h1) & _MASK
+        h2 = (h2 * 5 + 0x38495AB5) & _MASK
+    tail1, tail2 = _BLOCK.unpack(data[whole:].ljust(16, b"\0"))
+    h1 ^= _mixed1(tail1) ^ len(data)
+    h2 ^= _mixed2(tail2) ^ len(data)
+    h1 = (h1 + h2) & _MASK
+    h2 = (h2 + h1) & _MASK
+    return (_finished(h1) + _finished(h2)) & _MASK
+
+
+def _mixed1(k: int) -> int:
+    return _rotl(k * _C1 & _MASK, 31) * _C2 & _MASK
+
+
+def _mixed2(k: int) -> int:
+    return _rotl(k * _C2 & _MASK, 33) * _C1 & _MASK
+
+
+def _finished(h: int) -> int:
+    h = (h ^ h >> 33) * 0xFF51AFD7ED558CCD & _MASK
+    h = (h ^ h >> 33) * 0xC4CEB9FE1A85EC53 & _MASK
+    return h ^ h >> 33
+
+
+def _rotl(value: int, bits: int) -> int:
+    return (value << bits | value >> 64 - bits) & _MASK

@@ -1,0 +1,254 @@
+"""A tree into a function of a message's properties that answers True, False or None (unknown). [Expression.evaluate]
+
+Truth has three values: a comparison with a missing property is unknown, NOT unknown is unknown, FALSE AND unknown is false,
+TRUE OR unknown is true. Equality looks at its left side first: missing = x is unknown, x = missing is false.
+
+Properties are texts; a comparison converts them to the kind of the other side (`numbers`), two properties in > or < to
+doubles. A text that does not convert has no answer: ValueError, which 4.9.4 throws as well, and which ends the evaluation.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping
+from functools import singledispatch
+from typing import Any
+
+from ariane.filter import numbers
+from ariane.filter.tree import (
+    EQUAL,
+    GREATER,
+    GREATER_EQUAL,
+    LESS,
+    LESS_EQUAL,
+    NUMBERS,
+    All,
+    Cast,
+    Compare,
+    Constant,
+    In,
+    Kind,
+    Negate,
+    Node,
+    Not,
+    Property,
+    Some,
+    kind_of,
+)
+
+Properties = Mapping[str, str]
+Truth = bool | None
+Evaluate = Callable[[Properties], Truth]
+Value = Callable[[Properties], Any]  # a str, int, float or bool as the node's kind says, or None
+
+_TESTS: dict[str, Callable[[Any, Any], bool]] = {
+    EQUAL: operator.eq,
+    GREATER: operator.gt,
+    GREATER_EQUAL: operator.ge,
+    LESS: operator.lt,
+    LESS_EQUAL: operator.le,
+}
+_WHOLE = {Kind.INT: numbers.int32, Kind.LONG: numbers.int64}
+_READ: dict[Kind, Callable[[str], Any]] = {
+    **_WHOLE,
+    Kind.DOUBLE: numbers.double,
+    Kind.BOOLEAN: lambda text: text.lower() == "true",
+}
+
+
+@singledispatch
+def value_of(node: Node) -> Value:
+    """The function that gives a node's value."""
+    raise TypeError(f"{node!r} is no node")
+
+
+@value_of.register
+def _(node: Property) -> Value:
+    name = node.name
+    return lambda properties: properties.get(name)
+
+
+@value_of.register
+def _(node: Constant) -> Value:
+    value = node.value
+    return lambda _: value
+
+
+@value_of.register
+def _(node: Negate) -> Value:
+    if kind_of(node) is Kind.NOTHING:
+        inner = value_of(node.operand)
+
+        def nothing(properties: Properties) -> None:
+            inner(properties)  # which may have no answer
+
+        return nothing
+    value = _number(node)
+    return lambda _: value
+
+
+@value_of.register
+def _(node: Not) -> Value:
+    inner = value_of(node.operand)
+
+    def negated(properties: Properties) -> Truth:
+        value = inner(properties)
+        return None if value is None else not value
+
+    return negated
+
+
+@value_of.register
+def _(node: Cast) -> Value:
+    name = node.operand.name
+    return lambda properties: False if name in properties else None
+
+
+@value_of.register
+def _(node: In) -> Value:
+    name, values, is_negated = node.operand.name, node.values, node.is_negated
+
+    def is_in(properties: Properties) -> Truth:
+        value = properties.get(name)
+        return None if value is None else (value in values) is not is_negated
+
+    return is_in
+
+
+@value_of.register
+def _(node: All) -> Value:
+    parts = tuple(map(value_of, node.parts))
+
+    def all_of(properties: Properties) -> Truth:
+        truth: Truth = True
+        for part in parts:
+            value = part(properties)
+            if value is None:
+                truth = None
+            elif not value:
+                return False
+        return truth
+
+    return all_of
+
+
+@value_of.register
+def _(node: Some) -> Value:
+    parts = tuple(map(value_of, node.parts))
+
+    def some_of(properties: Properties) -> Truth:
+        truth: Truth = False
+        for part in parts:
+            value = part(properties)
+            if value is None:
+                truth = None
+            elif value:
+                return True
+        return truth
+
+    return some_of
+
+
+@value_of.register
+def _(node: Compare) -> Value:
+    if isinstance(node.left, Property):
+        quick = _with_constant(node, node.left.name)
+        if quick is not None:
+            return quick
+    left, right = value_of(node.left), value_of(node.right)
+    compare = _comparison(node.operator, kind_of(node.left), kind_of(node.right))
+    if node.operator == EQUAL:
+
+        def equal(properties: Properties) -> Truth:
+            one, other = left(properties), right(properties)
+            if one is None:
+                return True if other is None else None
+            return False if other is None else compare(one, other)
+
+        return equal
+
+    def ordered(properties: Properties) -> Truth:
+        one = left(properties)
+        if one is None:
+            return None
+        other = right(properties)
+        return None if other is None else compare(one, other)
+
+    return ordered
+
+
+def _with_constant(node: Compare, name: str) -> Value | None:
+    """The usual comparison, of a property with a text or a number, without the detour; None when it is another."""
+    kind = kind_of(node.right)
+    if node.operator == EQUAL and kind is Kind.TEXT and isinstance(node.right, Constant):
+        text = node.right.value
+
+        def same(properties: Properties) -> Truth:
+            value = properties.get(name)
+            return None if value is None else value == text
+
+        return same
+    if kind not in NUMBERS:
+        return None
+    number, compare = _number(node.right), _comparison(node.operator, Kind.TEXT, kind)
+
+    def compared(properties: Properties) -> Truth:
+        value = properties.get(name)
+        return None if value is None else compare(value, number)
+
+    return compared
+
+
+def _comparison(symbol: str, left: Kind, right: Kind) -> Callable[[Any, Any], bool]:
+    """How two values that are there compare."""
+    test = _TESTS[symbol]
+    if Kind.NOTHING in (left, right):
+        return lambda one, other: False  # never reached: one of them is never there
+    if left is Kind.TEXT is right:
+        if symbol == EQUAL:
+            return operator.eq
+        return lambda one, other: test(numbers.order(numbers.double(one), numbers.double(other)), 0)
+    if left is Kind.TEXT:
+        return _reading(test, _READ[right], right is Kind.DOUBLE)
+    if right is Kind.TEXT:
+        if left is Kind.BOOLEAN:
+            return _unreadable
+        swapped = _reading(_SWAPPED[symbol], _READ[left], left is Kind.DOUBLE)
+        return lambda one, other: swapped(other, one)
+    if (left is Kind.BOOLEAN) is not (right is Kind.BOOLEAN):
+        return lambda one, other: test(-1, 0)
+    if Kind.DOUBLE in (left, right):
+        return lambda one, other: test(numbers.order(float(one), float(other)), 0)
+    return test
+
+
+_SWAPPED: dict[str, Callable[[Any, Any], bool]] = {
+    EQUAL: operator.eq,
+    GREATER: operator.lt,
+    GREATER_EQUAL: operator.le,
+    LESS: operator.gt,
+    LESS_EQUAL: operator.ge,
+}
+
+
+def _reading(
+    test: Callable[[Any, Any], bool], read: Callable[[str], Any], is_double: bool
+) -> Callable[[Any, Any], bool]:
+    """A comparison of a text, read as the other side is, with that."""
+    if is_double:
+        order, double = numbers.order, numbers.double
+        return lambda text, value: test(order(double(text), value), 0)
+    return lambda text, value: test(read(text), value)
+
+
+def _unreadable(one: Any, other: Any) -> bool:
+    raise ValueError("4.9.4 converts a text on the left of a truth value, never one on its right")
+
+
+def _number(node: Node) -> int | float:
+    """The value of a number that is known beforehand."""
+    if isinstance(node, Negate):
+        return -_number(node.operand)
+    if isinstance(node, Constant) and isinstance(node.value, int | float):
+        return node.value
+    raise TypeError(f"{node!r} is no number")

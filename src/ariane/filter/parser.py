@@ -1,0 +1,291 @@
+"""SQL92 tokens into a tree; what can never be answered is refused with its place. [SelectorParser]
+
+    some        all { OR all }                                              binds least
+    all         equality { AND equality }
+    equality    comparison { = comparison | <> comparison | IS [NOT] NULL }
+    comparison  unary { > unary | >= unary | < unary | <= unary | [NOT] BETWEEN unary AND unary | [NOT] IN ( text { , text } ) }
+    unary       + unary | - unary | NOT unary | primary                     binds most: NOT a = 1 is (NOT a) = 1
+    primary     literal | property | ( some )
+
+4.9.4 stops where the grammar ends and drops the rest in silence (`a > 5 ADN b = 1` is `a > 5`, `a LIKE 'x'` matches nothing);
+here the rest is an error. Everything else that it accepts or refuses is accepted or refused here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import inf
+
+from ariane.errors import FilterError
+from ariane.filter import lexer
+from ariane.filter.lexer import Token
+from ariane.filter.tree import (
+    EQUAL,
+    GREATER,
+    GREATER_EQUAL,
+    LESS,
+    LESS_EQUAL,
+    NUMBERS,
+    All,
+    Cast,
+    Compare,
+    Constant,
+    In,
+    Kind,
+    Negate,
+    Node,
+    Not,
+    Property,
+    Some,
+    is_boolean,
+)
+
+DEPTH_MAX = 64  # of nesting: no expression in use comes near, and neither parser nor evaluation can run out of stack
+INT_MAX = 2**31 - 1
+LONG_MAX = 2**63 - 1
+
+ORDERED = (GREATER, GREATER_EQUAL, LESS, LESS_EQUAL)
+NULL = Constant(Kind.NOTHING, None)
+LITERALS = {"TRUE": Constant(Kind.BOOLEAN, True), "FALSE": Constant(Kind.BOOLEAN, False), "NULL": NULL}
+LATER_WORDS = ("LIKE", "CONTAINS", "STARTSWITH", "ENDSWITH")  # of SQL, or of 5.x
+
+
+def parse(expression: str) -> Node:
+    """The tree of `expression`: something that is true, false or unknown. FilterError shows the first place that is wrong."""
+    return _Parser(expression).parse()
+
+
+class _Parser:
+    def __init__(self, expression: str) -> None:
+        self._expression = expression
+        self._tokens = lexer.tokens(expression)
+        self._at = 0
+        self._nesting = 0
+
+    def parse(self) -> Node:
+        first = self._token.at
+        root = self._boolean(self._some(), first)
+        token = self._token
+        if token.kind != lexer.END and not self._expression.startswith("--", token.at):
+            raise self._error(token.at, self._why_no_end(token))
+        return root
+
+    def _why_no_end(self, token: Token) -> str:
+        if token.text.upper() in LATER_WORDS:
+            return f"{token.text.upper()} is not part of 4.9.4's SQL92"
+        return f"the expression could end here, but {_shown(token)} follows: AND or OR is missing, or it is too much"
+
+    # --- grammar, from what binds least to what binds most ---
+
+    def _some(self) -> Node:
+        return self._joined("OR", self._all, Some)
+
+    def _all(self) -> Node:
+        return self._joined("AND", self._equality, All)
+
+    def _joined(self, word: str, part: Callable[[], Node], join: Callable[[tuple[Node, ...], int], Node]) -> Node:
+        at = self._token.at
+        first = part()
+        if not self._is(word):
+            return first
+        parts = [self._boolean(first, at)]
+        while self._take(word):
+            at = self._token.at
+            parts.append(self._boolean(part(), at))
+        return join(tuple(parts), self._depth(*parts))
+
+    def _equality(self) -> Node:
+        at = self._token.at
+        left = self._comparison()
+        while True:
+            if self._take("="):
+                left = self._equal(left, at, EQUAL)
+            elif self._take("<>"):
+                left = self._not(self._equal(left, at, "<>"))
+            elif self._take("IS"):
+                negated = self._take("NOT")
+                self._expect("NULL")
+                left = self._compare(EQUAL, left, NULL)
+                left = self._not(left) if negated else left
+            else:
+                return left
+
+    def _equal(self, left: Node, left_at: int, written: str) -> Node:
+        right_at = self._token.at
+        right = self._comparison()
+        for node, at in ((left, left_at), (right, right_at)):
+            if node == NULL:
+                raise self._error(at, f"{written} NULL is never true or false: write IS NULL or IS NOT NULL")
+        if isinstance(left, Constant) and isinstance(right, Constant) and left.kind is Kind.BOOLEAN is not right.kind:
+            raise self._error(right_at, f"a truth value is not compared with a {right.kind.value}")
+        return self._compare(EQUAL, left, right)
+
+    def _comparison(self) -> Node:
+        at = self._token.at
+        left = self._unary()
+        while True:
+            token = self._token
+            if token.kind == lexer.SYMBOL and token.text in ORDERED:
+                self._at += 1
+                right_at = self._token.at
+                left = self._ordered(token.text, left, at, self._unary(), right_at)
+                continue
+            negated = self._take("NOT")
+            if self._take("BETWEEN"):
+                left = self._between(left, at, negated)
+            elif self._take("IN"):
+                left = self._in(left, at, negated)
+            elif negated:
+                raise self._error(self._token.at, f"BETWEEN or IN is expected behind NOT, not {_shown(self._token)}")
+            else:
+                return left
+
+    def _between(self, value: Node, at: int, negated: bool) -> Node:
+        low_at = self._token.at
+        low = self._unary()
+        self._expect("AND")
+        high_at = self._token.at
+        high = self._unary()
+        above, below = (LESS, GREATER) if negated else (GREATER_EQUAL, LESS_EQUAL)
+        parts = (self._ordered(above, value, at, low, low_at), self._ordered(below, value, at, high, high_at))
+        if negated:
+            return Some(parts, self._depth(*parts))
+        if isinstance(low, Constant) and isinstance(high, Constant) and _number(low) > _number(high):
+            raise self._error(low_at, f"BETWEEN names the smaller value first: {low.value} > {high.value}")
+        return All(parts, self._depth(*parts))
+
+    def _in(self, left: Node, at: int, negated: bool) -> Node:
+        if not isinstance(left, Property):
+            raise self._error(at, "IN asks for a property on its left")
+        self._expect("(")
+        values = {self._text()}
+        while self._take(","):
+            values.add(self._text())
+        self._expect(")")
+        return In(left, frozenset(values), negated, self._depth(left))
+
+    def _unary(self) -> Node:
+        if self._take("+"):
+            return self._nested(self._unary)
+        if self._take("-"):
+            operand = self._nested(self._unary)
+            return Negate(operand, self._depth(operand))
+        if self._take("NOT"):
+            at = self._token.at
+            return self._not(self._boolean(self._nested(self._unary), at))
+        return self._primary()
+
+    def _primary(self) -> Node:
+        token = self._token
+        if self._take("("):
+            inner = self._nested(self._some)
+            self._expect(")")
+            return inner
+        if token.kind == lexer.KEYWORD and token.text in LITERALS:
+            self._at += 1
+            return LITERALS[token.text]
+        if token.kind == lexer.TEXT:
+            return Constant(Kind.TEXT, self._text())
+        if token.kind == lexer.WORD:
+            self._at += 1
+            return Property(token.text)
+        if token.kind in (lexer.INTEGER, lexer.DECIMAL):
+            self._at += 1
+            return self._integer(token) if token.kind == lexer.INTEGER else self._decimal(token)
+        raise self._error(token.at, f"a property, a literal or ( is expected, not {_shown(token)}")
+
+    # --- literals ---
+
+    def _integer(self, token: Token) -> Constant:
+        digits = token.text.rstrip("lL")
+        if len(digits) > len(str(LONG_MAX)) or int(digits) > LONG_MAX:
+            raise self._error(token.at, f"{digits} is larger than {LONG_MAX}")
+        value = int(digits)
+        return Constant(Kind.INT if value <= INT_MAX else Kind.LONG, value)
+
+    def _decimal(self, token: Token) -> Constant:
+        value = float(token.text)
+        if value == inf:
+            raise self._error(token.at, f"{token.text} is larger than any double")
+        if value == 0:
+            raise self._error(token.at, f"{token.text} is 0 as a double, which 4.9.4 takes for too small: write 0")
+        return Constant(Kind.DOUBLE, value)
+
+    def _text(self) -> str:
+        token = self._token
+        if token.kind != lexer.TEXT:
+            raise self._error(token.at, f"a text like 'abc' is expected, not {_shown(token)}")
+        self._at += 1
+        return token.text[1:-1].replace("''", "'")
+
+    # --- what may be joined with what ---
+
+    def _boolean(self, node: Node, at: int) -> Node:
+        if isinstance(node, Property):
+            return Cast(node, self._depth(node))
+        if not is_boolean(node):
+            raise self._error(at, "something that is true or false is expected here: compare it with something")
+        return node
+
+    def _ordered(self, operator: str, left: Node, left_at: int, right: Node, right_at: int) -> Node:
+        for node, at in ((left, left_at), (right, right_at)):
+            if is_boolean(node) or (isinstance(node, Constant) and node.kind not in NUMBERS):
+                raise self._error(at, f"{operator} compares numbers and properties only")
+        return self._compare(operator, left, right)
+
+    def _compare(self, operator: str, left: Node, right: Node) -> Node:
+        return Compare(operator, left, right, self._depth(left, right))
+
+    def _not(self, node: Node) -> Node:
+        return Not(node, self._depth(node))
+
+    def _depth(self, *parts: Node) -> int:
+        depth = 1 + max(part.depth for part in parts)
+        if depth > DEPTH_MAX:
+            raise self._too_deep()
+        return depth
+
+    def _nested(self, inner: Callable[[], Node]) -> Node:
+        self._nesting += 1
+        if self._nesting > DEPTH_MAX:
+            raise self._too_deep()
+        node = inner()
+        self._nesting -= 1
+        return node
+
+    def _too_deep(self) -> FilterError:
+        return self._error(self._token.at, f"an expression is nested at most {DEPTH_MAX} deep")
+
+    # --- tokens ---
+
+    @property
+    def _token(self) -> Token:
+        return self._tokens[self._at]
+
+    def _is(self, text: str) -> bool:
+        token = self._token
+        return token.text == text and token.kind in (lexer.KEYWORD, lexer.SYMBOL)
+
+    def _take(self, text: str) -> bool:
+        taken = self._is(text)
+        self._at += taken
+        return taken
+
+    def _expect(self, text: str) -> None:
+        if not self._take(text):
+            raise self._error(self._token.at, f"{text} is expected, not {_shown(self._token)}")
+
+    def _error(self, at: int, why: str) -> FilterError:
+        return FilterError(self._expression, at, why)
+
+
+def _number(constant: Constant) -> int | float:
+    if isinstance(constant.value, int | float):
+        return constant.value
+    raise TypeError("bounds of BETWEEN were checked to be numbers")
+
+
+def _shown(token: Token) -> str:
+    if token.kind == lexer.END:
+        return "the end"
+    return token.text if len(token.text) <= 40 else f"{token.text[:40]}…"

@@ -1,0 +1,40 @@
+"""SQL92 expressions, compiled once and asked for each message: `compile_sql("a > 5 AND b = 'x'").matches(properties)`.
+
+[SqlFilter, ExpressionMessageFilter.isMatchedByCommitLog]
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from ariane.filter.evaluate import Evaluate, Properties, Truth, value_of
+from ariane.filter.parser import parse
+
+COMPILED_MAX = 256  # expressions that are kept compiled: pull clients send theirs with every request
+
+
+class SqlFilter:
+    """A compiled expression."""
+
+    __slots__ = ("_evaluate", "expression")
+
+    def __init__(self, expression: str, evaluate: Evaluate) -> None:
+        self.expression = expression
+        self._evaluate = evaluate
+
+    def matches(self, properties: Properties) -> bool:
+        """Whether it is true of these properties: neither false, nor unknown, nor without an answer."""
+        try:
+            return self._evaluate(properties) is True
+        except ValueError:
+            return False
+
+    def truth(self, properties: Properties) -> Truth:
+        """True, False, or None for unknown; ValueError when a text would have to be a number and is none."""
+        return self._evaluate(properties)
+
+
+@lru_cache(maxsize=COMPILED_MAX)
+def compile_sql(expression: str) -> SqlFilter:
+    """The filter that `expression` describes. FilterError shows the place where it is wrong."""
+    return SqlFilter(expression, value_of(parse(expression)))

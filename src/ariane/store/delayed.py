@@ -1,0 +1,426 @@
+"""What is delayed, and what of it is due: the levels of 4.9.4 and any-time timers, both derived from queues of the log.
+
+    SCHEDULE_TOPIC_XXXX, queue = level - 1    due times ascend by themselves: a position per level says what is delivered
+    rmq_sys_wheel_timer, queue 0              due in any order: entries go through `pending`
+    rmq_sys_wheel_timer, queue 1              cancellations: the tags code is the number of the entry in queue 0
+
+The tags code of an entry is its due time. A delivered record carries the complement (~) of the delayed one's commit log offset
+as its prepared offset, so what was delivered since `timers/state` was written is found when the log is read at start:
+
+    timers/state   JSON: runs, next run, position in queue 0 up to which the runs reach; and a mark: the entries below `seen`
+                   and at or before `done` are delivered, as are those of each level below its position
+
+A mark counts only once the log is flushed beyond it: nothing is called delivered that a loss of power could take back. When
+the state is lost, all of it is found again from the log. [ScheduleMessageService, TimerMessageStore of 5.x]
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from ariane.model.topic import SCHEDULE_TOPIC, TIMER_TOPIC
+from ariane.store.consume_queue import BLANK_SIZE, ENTRY, ConsumeQueue
+from ariane.store.files import OpenFiles, read_whole
+from ariane.store.pending import BEFORE_ALL, DamagedRun, Key, Pending
+from ariane.store.queues import ConsumeQueues
+from ariane.store.scan import Found, NotARecord, Walk, record_at, tags_code
+from ariane.store.segments import Segments
+
+log = logging.getLogger("ariane.store")
+
+TIMERS, CANCELS = 0, 1  # queues of the timer topic
+AT_ONCE = 1000  # entries read in one go
+DUE_MIN_MS = 10**12  # a tags code below is no time of this century: Java made the entry, and hashed the tags
+
+
+class Due(NamedTuple):
+    """An entry that is due: its queue and number there, and since when."""
+
+    topic: str
+    queue_id: int
+    number: int
+    due_ms: int
+
+
+class Mark(NamedTuple):
+    """What was delivered when the log ended at `log_end`."""
+
+    log_end: int
+    done: Key
+    seen: int
+    levels: tuple[int, ...]
+
+
+class State(msgspec.Struct, frozen=True, rename="camel"):
+    """timers/state."""
+
+    runs: list[int] = []
+    next_run: int = 0
+    position: int = 0
+    done: Key = BEFORE_ALL
+    seen: int = 0
+    cancels: int = 0
+    delivered: list[int] = []
+    levels: list[int] = []
+
+
+class Delayed:
+    """`due`, then `done`, one after the other. One thread, as the store."""
+
+    def __init__(self, files: OpenFiles, root: str, queues: ConsumeQueues, segments: Segments, delays: Sequence[int]):
+        self.directory = f"{root}/timers"
+        self.arrived = False  # something was delayed since this was last set to False
+        self.cancelled = 0
+        self._disk = files.disk
+        self._queues = queues
+        self._segments = segments
+        self._delays = delays
+        self._pending = Pending(files, self.directory)
+        self._levels = [0] * len(delays)
+        self._heads: list[Due | None] = [None] * len(delays)  # next entry of each level, as far as it was looked up
+        self._first_seen: dict[int, tuple[int, int]] = {}  # level: its head, and when it was met too far ahead
+        self._position = 0  # entries of the timer queue below it are pending or done
+        self._written = 0  # those below it are in runs
+        self._cancel_position = 0
+        self._cancels: dict[int, int] = {}  # cancelled timer: its number in the cancel queue
+        self._spent: dict[int, Key] = {}  # cancellations that were obeyed, until a mark behind them is written
+        self._late: set[int] = set()  # came with a due time that others had passed already
+        self._delivered: set[int] = set()  # found in the log, not yet met in order
+        self._marks: deque[Mark] = deque()
+        self._saved = State()
+        self._saving: State | None = None
+
+    # --- at start ---
+
+    def load(self, delivered: Iterable[int], log_end: int, java_levels: Mapping[int, int]) -> list[str]:
+        """Take up where the last process was. `delivered`: commit log offsets of what the log says was delivered since;
+        `java_levels`: positions by level that Java's delayOffset.json knows. What had to be mended, in words."""
+        state, notes = self._state()
+        timers = self._queue(TIMER_TOPIC, TIMERS)
+        low, high = (0, 0) if timers is None else (timers.min_offset(self._segments.start), timers.max)
+        if state is not None and max(state.position, state.seen) > high:
+            notes.append(f"{self.directory} knows of timers that the log lost")
+            state = None
+        if state is not None:
+            try:
+                self._pending.load(state.runs, state.next_run, state.done)
+            except DamagedRun as fault:
+                notes.append(str(fault))
+                state = state if state.seen == 0 else None
+                self._pending.clear()
+        if state is None and (high > low or (self._levels_used() and not java_levels)):
+            notes.append("what is delayed, and what of it was delivered, is derived again from the whole commit log")
+            delivered = self._all_delivered(log_end)
+        state = state or State(position=low, seen=low)
+        self._saved = state
+        self._levels = [
+            max(state.levels[at] if at < len(state.levels) else 0, java_levels.get(at + 1, 0))
+            for at in range(len(self._delays))
+        ]
+        self._delivered.update(state.delivered)
+        self._take_delivered(delivered)
+        self._clamp_levels()
+        self._position = self._written = max(low, state.position)
+        self._cancel_position = state.cancels
+        self._read_cancels()
+        self._read_timers(done=state.done, seen=state.seen)
+        self._mark(log_end)
+        return notes
+
+    def _state(self) -> tuple[State | None, list[str]]:
+        path = f"{self.directory}/state"
+        data = read_whole(self._disk, path)
+        if not data:
+            return None, []
+        try:
+            return msgspec.json.decode(data, type=State), []
+        except msgspec.DecodeError as error:
+            return None, [f"{path} cannot be read ({error})"]
+
+    def _all_delivered(self, log_end: int) -> list[int]:
+        at, found = self._segments.start, []
+        while at < log_end:
+            walk = Walk(self._segments, at, log_end, check_crc=False)
+            found += [~one.prepared_offset for one in walk if delivers(one)]
+            at = walk.end
+            if at < log_end:
+                at += self._segments.size - at % self._segments.size
+        return found
+
+    def _take_delivered(self, offsets: Iterable[int]) -> None:
+        for offset in offsets:
+            try:
+                found = record_at(self._segments, offset)[0]
+            except NotARecord:
+                continue
+            topic = found.topic.decode("utf-8", "replace")
+            if topic == TIMER_TOPIC:
+                self._delivered.add(found.queue_offset)
+            elif topic == SCHEDULE_TOPIC and found.queue_id < len(self._levels):
+                self._levels[found.queue_id] = max(self._levels[found.queue_id], found.queue_offset + 1)
+
+    def _levels_used(self) -> bool:
+        return any(self._queue(SCHEDULE_TOPIC, level) is not None for level in range(len(self._delays)))
+
+    def _clamp_levels(self) -> None:
+        for level in range(len(self._levels)):
+            queue = self._queue(SCHEDULE_TOPIC, level)
+            high = 0 if queue is None else queue.max
+            self._levels[level] = min(self._levels[level], high)
+
+    # --- what arrives ---
+
+    def catch_up(self, log_end: int) -> None:
+        """Take in the entries that were derived since the last time."""
+        self._read_cancels()
+        timers = self._queues.get((TIMER_TOPIC, TIMERS))
+        if timers is not None and timers.max > self._position:
+            self._read_timers(done=self._pending.last, seen=0)
+        self._mark(log_end)
+        self.arrived = True
+
+    def follow(self, delivered: Iterable[int], log_end: int) -> None:
+        """As `catch_up`, on a slave: its master delivered what lies at these commit log offsets."""
+        self.catch_up(log_end)
+        self._take_delivered(delivered)
+        self._heads = [None] * len(self._levels)
+        self._timer()  # puts aside what was delivered, up to the first that was not
+        self._mark(log_end)
+
+    def _read_timers(self, *, done: Key, seen: int) -> None:
+        """Push what is pending of the timer queue from the position on. Entries below `seen` are done if at or before `done`."""
+        queue = self._queue(TIMER_TOPIC, TIMERS)
+        if queue is None:
+            return
+        last = self._pending.last
+        for number, key in self._entries(queue, self._position):
+            if number in self._delivered:
+                self._delivered.discard(number)
+            elif number >= seen or key > done:
+                self._pending.push(key)
+                if key <= last:
+                    self._late.add(number)
+        self._position = queue.max
+
+    def _read_cancels(self) -> None:
+        queue = self._queue(TIMER_TOPIC, CANCELS)
+        if queue is None or queue.max <= self._cancel_position:
+            return
+        at = max(self._cancel_position, queue.min_offset(self._segments.start))
+        while at < queue.max:
+            for offset, size, code in ENTRY.iter_unpack(queue.entries(at, AT_ONCE)):
+                if size != BLANK_SIZE and offset >= self._segments.start and at not in self._spent:
+                    self._cancels[code] = at
+                at += 1
+        self._cancel_position = queue.max
+
+    def _entries(self, queue: ConsumeQueue, at: int) -> Iterator[tuple[int, Key]]:
+        while at < queue.max:
+            for offset, size, code in ENTRY.iter_unpack(queue.entries(at, AT_ONCE)):
+                if size != BLANK_SIZE and offset >= self._segments.start:
+                    yield at, (code if code >= DUE_MIN_MS else self._due_of(offset, size), at)
+                at += 1
+
+    def _due_of(self, offset: int, size: int) -> int:
+        """Due time of a record whose entry does not tell it."""
+        try:
+            return tags_code(record_at(self._segments, offset)[0], self._delays)
+        except NotARecord:
+            log.error("the timer at %d cannot be read (%d bytes): it is due at once, and reported then", offset, size)
+            return 0
+
+    def cancel(self, number: int, note: int, log_end: int) -> None:
+        """Entry `note` of the cancel queue, which ends at or below `log_end`, says that timer `number` is not to be delivered.
+
+        It counts at once, though the note may not be derived before it is flushed.
+        """
+        self._cancels[number] = note
+        self._mark(log_end)
+
+    # --- what is due ---
+
+    def next_ms(self) -> int | None:
+        """When something is due next; None when nothing is delayed."""
+        timer = self._timer()
+        times = [head.due_ms for level in range(len(self._levels)) if (head := self._head(level)) is not None]
+        if timer is not None:
+            times.append(timer[0])
+        return min(times, default=None)
+
+    def due(self, now_ms: int) -> Due | None:
+        """The entry that is due for the longest time; it stays there until it is `done`."""
+        timer = self._timer()
+        first = Due(TIMER_TOPIC, TIMERS, timer[1], timer[0]) if timer is not None and timer[0] <= now_ms else None
+        for level in range(len(self._levels)):
+            head = self._head(level)
+            if head is None:
+                continue
+            due_ms = self._level_due_ms(level, head, now_ms)
+            if due_ms <= now_ms and (first is None or due_ms < first.due_ms):
+                first = head
+        return first
+
+    def done(self, due: Due, log_end: int) -> None:
+        """`due` was delivered, by a record that ends at or below `log_end`."""
+        if due.topic == TIMER_TOPIC:
+            self._late.discard(due.number)
+            self._pending.use((due.due_ms, due.number))
+        else:
+            self._levels[due.queue_id] = due.number + 1
+            self._heads[due.queue_id] = None
+        self._mark(log_end)
+
+    def _timer(self) -> Key | None:
+        """The timer that is due first, cancelled ones put aside."""
+        while True:
+            key = self._pending.head()
+            if key is None:
+                return None
+            number = key[1]
+            if number in self._cancels:
+                self._spent[self._cancels.pop(number)] = key
+                self.cancelled += 1
+            elif number in self._delivered:
+                self._delivered.discard(number)
+            else:
+                return key
+            self._late.discard(number)
+            self._pending.use(key)
+            self._mark(self._marks[-1].log_end)
+
+    def _head(self, level: int) -> Due | None:
+        head = self._heads[level]
+        if head is not None:
+            return head
+        queue = self._queue(SCHEDULE_TOPIC, level)
+        if queue is None or queue.max <= self._levels[level]:
+            return None
+        low = queue.min_offset(self._segments.start)
+        if self._levels[level] < low:
+            log.error("delay level %d: entries %d to %d were removed undelivered", level + 1, self._levels[level], low)
+            self._levels[level] = low
+        number = self._levels[level]
+        offset, size, code = ENTRY.unpack(queue.entries(number, 1))
+        due_ms = code if code >= DUE_MIN_MS else self._due_of(offset, size)
+        self._heads[level] = Due(SCHEDULE_TOPIC, level, number, due_ms)
+        return self._heads[level]
+
+    def _level_due_ms(self, level: int, head: Due, now_ms: int) -> int:
+        """A clock that was set back must not hold a level back: no entry waits longer than its delay once it is met."""
+        latest = now_ms + self._delays[level]
+        if head.due_ms <= latest:
+            return head.due_ms
+        number, capped_ms = self._first_seen.get(level, (-1, 0))
+        if number != head.number or capped_ms > latest:
+            capped_ms = latest
+            self._first_seen[level] = (head.number, capped_ms)
+        return capped_ms
+
+    # --- for operators, and for who makes timers ---
+
+    @property
+    def floor_ms(self) -> int:
+        """A new timer must be due after this time."""
+        return self._pending.last[0]
+
+    @property
+    def timers(self) -> int:
+        """Pending timers, cancelled ones counted until their time comes."""
+        return len(self._pending)
+
+    def is_pending(self, number: int, due_ms: int) -> bool:
+        """Whether the timer with this number and due time is still to be delivered."""
+        if number in self._cancels or number in self._delivered or number >= self._position:
+            return False
+        return (due_ms, number) > self._pending.last or number in self._late
+
+    def level_positions(self) -> dict[int, int]:
+        """Level: number of its next entry; levels that were never used are left out."""
+        return {level + 1: number for level, number in enumerate(self._levels) if number}
+
+    def saved_level_positions(self) -> dict[int, int]:
+        """The same as far as a loss of power cannot take it back: for delayOffset.json."""
+        return {level + 1: number for level, number in enumerate(self._saved.levels) if number}
+
+    def timers_below(self, number: int) -> list[Key]:
+        """Pending timers with a lower number, not cancelled, in the order of their numbers."""
+        found = {key for key in self._pending if key[1] < number and self.is_pending(key[1], key[0])}
+        return sorted(found, key=lambda key: key[1])
+
+    # --- the state on disk ---
+
+    def begin_save(self, flushed: int) -> list[tuple[str, bytes]]:
+        """Files to be written, in this order, before a checkpoint; empty when nothing changed."""
+        if self._saving is not None:
+            return []
+        mark = self._flushed_mark(flushed)
+        self._pending.drop_used_up()
+        run = self._pending.begin_write(mark.seen)
+        runs = set(self._pending.runs)
+        if run is not None:
+            runs = runs - set(run.absorbed) | {run.number}
+            self._written = run.up_to
+        self._spent = {at: key for at, key in self._spent.items() if key > mark.done}
+        cancels = min([*self._cancels.values(), *self._spent], default=self._cancel_position)
+        state = State(
+            runs=sorted(runs),
+            next_run=self._pending.next_run,
+            position=self._written,
+            done=mark.done,
+            seen=mark.seen,
+            cancels=cancels,
+            delivered=sorted(self._delivered),
+            levels=list(mark.levels),
+        )
+        if state == self._saved:
+            return []
+        self._saving = state
+        files = [] if run is None else [(run.path, run.content)]
+        return [*files, (f"{self.directory}/state", msgspec.json.encode(state))]
+
+    def end_save(self, *, written: bool) -> None:
+        """What `begin_save` gave is on disk, or is not."""
+        if self._saving is None:
+            return
+        if written:
+            self._saved = self._saving
+        else:
+            self._written = self._saved.position
+        self._saving = None
+        self._pending.end_write(written=written)
+        if written:
+            self._pending.keep_only(self._saved.runs)
+
+    def _mark(self, log_end: int) -> None:
+        marks = self._marks
+        if marks and marks[-1].log_end == log_end:
+            marks.pop()
+        marks.append(Mark(log_end, self._pending.last, min(self._late, default=self._position), tuple(self._levels)))
+
+    def _flushed_mark(self, flushed: int) -> Mark:
+        """The last mark that the flushed part of the log covers. The first one, made at start, always is."""
+        marks = self._marks
+        while len(marks) > 1 and marks[1].log_end <= flushed:
+            marks.popleft()
+        return marks[0]
+
+    def _queue(self, topic: str, queue_id: int) -> ConsumeQueue | None:
+        return self._queues.existing(topic, queue_id)
+
+
+def delivers(found: Found) -> bool:
+    """Whether a record is the delivered form of a delayed one."""
+    return found.prepared_offset < 0
+
+
+def watched(records: Iterable[Found], delivered: list[int]) -> Iterator[Found]:
+    """The same records; where the delayed ones lie that some of them deliver is collected on the way."""
+    for found in records:
+        if delivers(found):
+            delivered.append(~found.prepared_offset)
+        yield found

@@ -1,0 +1,280 @@
+"""Deliveries that are pending, in the order they are due: the newest in memory, the others in sorted runs on the disk.
+
+    timers/<20 digits>   a run, written once, removed when it is used up:
+
+    0   8 B  b"ariane01"
+    8   u32  entries
+    12  u32  CRC-32 of the entries
+    16  i64  smallest number among them
+    24  entries of 16 bytes, ascending:  due ms i64 | number i64
+
+`number` is the entry's place in the timer queue; record and properties are found through it. A run is read in blocks as its
+entries come due, so a million pending deliveries cost a few hundred KB of memory. An entry may stand in two runs after a crash:
+equal entries meet at the head and count once. [TimerWheel, TimerLog of 5.x]
+"""
+
+from __future__ import annotations
+
+import zlib
+from array import array
+from collections.abc import Iterator
+from heapq import heapify, heappop, heappush
+from struct import Struct
+from sys import byteorder
+from typing import NamedTuple
+
+from ariane.store.files import OpenFiles, read_whole
+
+Key = tuple[int, int]  # due ms, number
+
+RUN_MIN = 16_384  # young entries that make a run: few enough to be sorted in a few ms
+RUN_MAX = 65_536  # in one run; more wait for the next flush
+BLOCK = 256  # entries read from a run at once
+LONE_RUNS = 64  # from here on, runs that are nearly used up are taken into a new one
+LONE_ENTRIES = RUN_MIN // 4
+
+_MARK = b"ariane01"
+_HEAD = Struct(">8sIIq")
+_ENTRY_SIZE = 16
+BEFORE_ALL: Key = (-(1 << 62), -1)
+
+
+class DamagedRun(Exception):
+    """A run cannot be read as one; says why. Never leaves the store: the timer queue tells the same."""
+
+
+class Run:
+    """A file of entries and how far it was read."""
+
+    def __init__(self, files: OpenFiles, path: str, count: int, lowest: int) -> None:
+        self.path = path
+        self.count = count
+        self.lowest = lowest
+        self._files = files
+        self._at = 0  # entries before it are used
+        self._block: list[Key] = []
+        self._block_at = 0
+
+    @property
+    def left(self) -> int:
+        return self.count - self._at
+
+    def head(self) -> Key | None:
+        at = self._at - self._block_at
+        if at < len(self._block):
+            return self._block[at]
+        if self._at >= self.count:
+            return None
+        self._block, self._block_at = self._read(self._at, BLOCK), self._at
+        return self._block[0]
+
+    def use(self) -> None:
+        self._at += 1
+
+    def skip_to(self, done: Key) -> None:
+        """Use up everything at or before `done`."""
+        low, high = 0, self.count
+        while low < high:
+            middle = (low + high) // 2
+            if self._read(middle, 1)[0] <= done:
+                low = middle + 1
+            else:
+                high = middle
+        self._at, self._block, self._block_at = low, [], 0
+
+    def rest(self) -> Iterator[Key]:
+        at = self._at
+        while at < self.count:
+            block = self._read(at, RUN_MIN)
+            yield from block
+            at += len(block)
+
+    def _read(self, at: int, count: int) -> list[Key]:
+        count = min(count, self.count - at)
+        handle = self._files.get(self.path)
+        data = self._files.disk.pread(handle, count * _ENTRY_SIZE, _HEAD.size + at * _ENTRY_SIZE)
+        if len(data) < count * _ENTRY_SIZE:
+            raise OSError(5, "a run of timers became shorter", self.path)
+        return _entries(data)
+
+
+class Written(NamedTuple):
+    """A run on its way to the disk."""
+
+    number: int
+    path: str
+    content: bytes
+    keys: list[Key]
+    absorbed: list[int]  # runs whose rest is in it
+    up_to: int  # young entries below this number are in it
+
+
+class Pending:
+    """All pending entries. `head` and `use` go through them in order; `begin_write`/`end_write` move them to the disk."""
+
+    def __init__(self, files: OpenFiles, directory: str) -> None:
+        self.directory = directory
+        self.runs: dict[int, Run] = {}
+        self.next_run = 0
+        self._files = files
+        self._disk = files.disk
+        self._young: list[Key] = []
+        self._heads: list[tuple[Key, int]] = []
+        self._last = BEFORE_ALL
+        self._writing: Written | None = None
+
+    def __len__(self) -> int:
+        """How many, entries that stand in two runs counted twice."""
+        return len(self._young) + sum(run.left for run in self.runs.values())
+
+    @property
+    def young(self) -> int:
+        return len(self._young)
+
+    # --- in order ---
+
+    def push(self, key: Key) -> None:
+        heappush(self._young, key)
+
+    def head(self) -> Key | None:
+        """The entry that is due first."""
+        while True:
+            young = self._young[0] if self._young else None
+            old = self._heads[0][0] if self._heads else None
+            key = young if old is None or (young is not None and young <= old) else old
+            if key is None or key != self._last:
+                return key
+            self._drop(key)
+
+    def use(self, key: Key) -> None:
+        """Take `key`, which is the head, away."""
+        self._drop(key)
+        self._last = max(self._last, key)
+
+    @property
+    def last(self) -> Key:
+        """The greatest entry that was used."""
+        return self._last
+
+    def _drop(self, key: Key) -> None:
+        if self._young and self._young[0] == key:
+            heappop(self._young)
+            return
+        _, number = heappop(self._heads)
+        run = self.runs[number]
+        run.use()
+        head = run.head()
+        if head is not None:
+            heappush(self._heads, (head, number))
+
+    def __iter__(self) -> Iterator[Key]:
+        """All entries, in no order."""
+        yield from list(self._young)
+        for run in list(self.runs.values()):
+            yield from run.rest()
+
+    # --- to the disk and back ---
+
+    def load(self, numbers: list[int], next_run: int, done: Key) -> None:
+        """Open these runs; what is at or before `done` in them is used. DamagedRun when one is not as it was written."""
+        for number in numbers:
+            run = self._opened(number)
+            run.skip_to(done)
+            head = run.head()
+            if head is not None:
+                self.runs[number] = run
+                heappush(self._heads, (head, number))
+        self.next_run = next_run
+        self._last = done
+
+    def clear(self) -> None:
+        self.runs, self._young, self._heads, self._last = {}, [], [], BEFORE_ALL
+
+    def begin_write(self, up_to: int) -> Written | None:
+        """The next run, of young entries below `up_to`; None while there are too few of them."""
+        if self._writing is not None or len(self._young) < RUN_MIN:
+            return None
+        keys = sorted(key for key in self._young if key[1] < up_to)
+        if len(keys) < RUN_MIN:
+            return None
+        if len(keys) > RUN_MAX:
+            up_to = sorted(number for _, number in keys)[RUN_MAX]
+            keys = [key for key in keys if key[1] < up_to]
+        absorbed = self._lone() if len(self.runs) >= LONE_RUNS else []
+        if absorbed:
+            keys = sorted([*keys, *(key for number in absorbed for key in self.runs[number].rest())])
+        number = self.next_run
+        self.next_run += 1
+        self._writing = Written(number, self.path(number), _content(keys), keys, absorbed, up_to)
+        return self._writing
+
+    def _lone(self) -> list[int]:
+        """Runs with few entries left, the emptiest first, as many as make one fuller run together."""
+        taken: list[int] = []
+        total = 0
+        for number, run in sorted(self.runs.items(), key=lambda item: item[1].left):
+            total += run.left
+            if run.left > LONE_ENTRIES or total > RUN_MIN:
+                break
+            taken.append(number)
+        return taken
+
+    def end_write(self, *, written: bool) -> None:
+        """The run is durable, and so is the state that lists it: use it. Or it was not written."""
+        writing, self._writing = self._writing, None
+        if writing is not None and written:
+            number, path, _, keys, absorbed, up_to = writing
+            self._young = [key for key in self._young if key[1] >= up_to]
+            heapify(self._young)
+            for one in absorbed:
+                self.runs.pop(one, None)
+            run = Run(self._files, path, len(keys), min(key[1] for key in keys))
+            run.skip_to(self._last)
+            if run.head() is not None:
+                self.runs[number] = run
+            self._heads = [(head, number) for number, run in self.runs.items() if (head := run.head()) is not None]
+            heapify(self._heads)
+
+    def drop_used_up(self) -> None:
+        """Forget the runs of which nothing is left."""
+        for number in [number for number, run in self.runs.items() if run.head() is None]:
+            del self.runs[number]
+
+    def keep_only(self, numbers: list[int]) -> None:
+        """Remove the files of all other runs."""
+        for name in self._disk.listdir(self.directory):
+            if name.isdecimal() and len(name) == 20 and int(name) not in numbers:
+                path = f"{self.directory}/{name}"
+                self._files.drop(path)
+                self._disk.remove(path)
+
+    def path(self, number: int) -> str:
+        return f"{self.directory}/{number:020d}"
+
+    def _opened(self, number: int) -> Run:
+        path = self.path(number)
+        data = read_whole(self._disk, path)
+        if data is None:
+            raise DamagedRun(f"{path} is missing")
+        if len(data) < _HEAD.size:
+            raise DamagedRun(f"{path} has {len(data)} bytes")
+        mark, count, crc, lowest = _HEAD.unpack_from(data)
+        entries = data[_HEAD.size :]
+        if mark != _MARK or len(entries) != count * _ENTRY_SIZE or crc != zlib.crc32(entries):
+            raise DamagedRun(f"{path} is damaged")
+        return Run(self._files, path, count, lowest)
+
+
+def _content(keys: list[Key]) -> bytes:
+    flat = array("q", [value for key in keys for value in key])
+    if byteorder == "little":
+        flat.byteswap()
+    entries = flat.tobytes()
+    return _HEAD.pack(_MARK, len(keys), zlib.crc32(entries), min(number for _, number in keys)) + entries
+
+
+def _entries(data: bytes) -> list[Key]:
+    flat = array("q", data)
+    if byteorder == "little":
+        flat.byteswap()
+    return list(zip(flat[::2], flat[1::2], strict=True))

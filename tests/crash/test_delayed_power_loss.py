@@ -1,0 +1,155 @@
+"""Power is lost at every single change of a workload of delayed messages, while they are sent, cancelled and delivered.
+
+Whatever is left of what was not flushed: every acknowledged message is delivered, none before its time, none twice unless its
+delivery was lost, and none that was cancelled for sure.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+
+from ariane.broker.delay import Deliveries, Limits, kept
+from ariane.errors import ReplyError
+from ariane.model import host
+from ariane.protocol import record
+from ariane.store import pending
+from ariane.store.message_store import Draft, MessageStore, StoreConfig, open_store
+from ariane.testing.disk import FakeDisk, Kept, PowerLost
+
+HOST = host.pack("127.0.0.1", 10911)
+START_MS = 1_700_000_000_000
+FATES = [(Kept.NONE, 0), (Kept.ALL, 0), (Kept.SOME, 1), (Kept.SOME, 2)]
+DELAYS_MS = (3, 20)
+
+
+@pytest.fixture(autouse=True)
+def small_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("RUN_MIN", 3), ("RUN_MAX", 4), ("BLOCK", 2), ("LONE_RUNS", 2), ("LONE_ENTRIES", 2)):
+        monkeypatch.setattr(pending, name, value)
+
+
+class World:
+    """What a producer knows, and the time."""
+
+    def __init__(self, flush: str) -> None:
+        self.now_ms = START_MS
+        self.config = StoreConfig(
+            root="/store", commit_log_size=2048, consume_queue_size=200, flush=flush, delays_ms=DELAYS_MS
+        )  # type: ignore[arg-type]
+        self.due_ms: dict[bytes, int] = {}
+        self.acknowledged: set[bytes] = set()
+        self.cancelled: set[bytes] = set()
+        self.asked_to_cancel: set[bytes] = set()
+
+    def open(self, disk: FakeDisk) -> tuple[MessageStore, Deliveries]:
+        store = open_store(self.config, disk, now_ms=lambda: self.now_ms, store_host=HOST)
+        store.step()
+        return store, Deliveries(store, lambda: None, lambda: self.now_ms)
+
+
+def workload(world: World, store: MessageStore, deliveries: Deliveries, seed: int) -> None:
+    chance = random.Random(seed)
+    waiting: set[bytes] = set()
+    cancels: set[bytes] = set()
+    numbers: list[tuple[int, int, bytes]] = []
+    for step in range(26):
+        world.now_ms += chance.randrange(3)
+        body = b"%d.%d" % (seed, step)
+        level = step % 5 == 4
+        delay_ms = DELAYS_MS[step % 2] if level else chance.randrange(1, 30)
+        own = {"DELAY": str(step % 2 + 1)} if level else {"TIMER_DELAY_MS": str(delay_ms)}
+        floor_ms = max(store.last_ms, store.delayed.floor_ms)
+        draft = Draft(topic="T", queue_id=0, body=body, born_ms=1, born_host=HOST)
+        draft = kept(draft, own, world.now_ms, Limits(2, floor_ms, 10**9))
+        world.due_ms[body] = world.now_ms + delay_ms
+        placed = store.put(draft)
+        waiting.add(body)
+        if not level:
+            numbers.append((placed.queue_offset, int(own["TIMER_OUT_MS"]), body))
+        if step % 7 == 3:
+            number, due_ms, victim = chance.choice(numbers)
+            try:
+                deliveries.cancel(number, due_ms, HOST)
+                world.asked_to_cancel.add(victim)
+                cancels.add(victim)
+            except ReplyError:
+                assert world.now_ms >= world.due_ms[victim] or victim in world.asked_to_cancel or victim in waiting
+        store.step()
+        deliveries.deliver(5)
+        if step % 2:
+            flush = store.begin_flush()
+            if flush is not None:
+                flush.run()
+                store.end_flush(flush, None)
+            world.acknowledged |= waiting
+            world.cancelled |= cancels
+            waiting, cancels = set(), set()
+            store.step()
+        if step % 3 == 2:
+            store.flush_derived()
+
+
+def bodies(store: MessageStore) -> Iterator[record.Record]:
+    store.step()
+    for at in range(store.max_offset("T", 0)):
+        data = store.record_of("T", 0, at)
+        assert data is not None
+        yield record.decode(data)
+
+
+def check(world: World, disk: FakeDisk) -> None:
+    """Start again twice (once before, once after the rest is due), deliver everything, and compare."""
+    store, deliveries = world.open(disk)
+    deliveries.deliver(100)
+    store.close()
+    store, deliveries = world.open(disk)
+    world.now_ms += 1000
+    store.flush()
+    store.step()
+    while deliveries.deliver(10):
+        pass
+    store.flush()
+    found = Counter(one.body for one in bodies(store))
+    early = [one.body for one in bodies(store) if one.store_ms < world.due_ms[one.body]]
+    assert not early
+    assert not {body: count for body, count in found.items() if count > 1}
+    assert set(found) <= set(world.due_ms)
+    assert world.acknowledged - world.asked_to_cancel <= set(found)
+    assert store.delayed.next_ms() is None
+    assert not world.cancelled & set(found)
+
+
+@pytest.mark.parametrize("flush", ["async", "sync"])
+@pytest.mark.parametrize(("fate", "chance_seed"), FATES)
+def test_power_lost_at_every_change(flush: str, fate: Kept, chance_seed: int) -> None:
+    cases = 0
+    for at in range(1, 10_000):
+        world = World(flush)
+        disk = FakeDisk()
+        disk.power_off_at = at
+        try:
+            store, deliveries = world.open(disk)
+            workload(world, store, deliveries, seed=1)
+            store.close()
+            break
+        except PowerLost:
+            cases += 1
+            check(world, disk.after_power_loss(fate, random.Random(chance_seed)))
+    assert cases > 100
+
+
+@pytest.mark.parametrize("flush", ["async", "sync"])
+@pytest.mark.parametrize("seed", range(12))
+def test_killed_after_a_workload(flush: str, seed: int) -> None:
+    world = World(flush)
+    disk = FakeDisk()
+    for part in range(3):
+        store, deliveries = world.open(disk)
+        workload(world, store, deliveries, seed=seed * 10 + part)
+        store.flush()
+        disk = disk.after_kill()
+    check(world, disk)

@@ -1,0 +1,178 @@
+"""SQL92 subscriptions at the client: what is asked before the first heartbeat, what a pull says, which brokers are not asked."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+from client_script import QUEUE, Script, StillClock, instance, name_server, raising, route
+from test_client_fetch import END, PULL, Play, answer, stored
+
+from ariane.client import PushConsumer, Sql
+from ariane.client import fetch as fetching
+from ariane.client.config import ConsumerSettings
+from ariane.client.fetch import SQL_VERSION_MIN
+from ariane.client.offsets import Offsets
+from ariane.client.process_queue import ProcessQueue
+from ariane.errors import ConfigError, ConnectionLost, ReplyError, RequestTimeout
+from ariane.protocol.codes import RequestCode
+from ariane.protocol.command import Command
+from ariane.protocol.requests.clients import SubscriptionData
+
+CHECK, BEAT = RequestCode.CHECK_CLIENT_CONFIG, RequestCode.HEART_BEAT
+SUBSCRIPTION = SubscriptionData(topic="T", expression_type="SQL92", sub_string="a > 5", sub_version=77)
+
+
+class SqlPlay(Play):
+    """A pull loop with an expression."""
+
+    async def _run(self) -> None:
+        self.subscription = SUBSCRIPTION
+        await super()._run()
+
+
+def test_a_pull_names_the_kind_of_expression_and_does_not_filter_by_tags():
+    play = SqlPlay(answer(0, 7, stored(5, TAGS="a"), stored(6)), END)
+    assert play.arrived == [5, 6]
+    assert play.peers.of(PULL)[0].fields["expressionType"] == "SQL92"
+    assert "subscription" not in play.peers.of(PULL)[0].fields
+
+
+@pytest.mark.parametrize("code", [27, 28])
+def test_a_broker_without_the_filter_is_told(code):
+    assert SqlPlay(Command(code, remark="which?"), END).heartbeats == ["a:1"]
+
+
+def script(**answers) -> Script:
+    found = {
+        RequestCode.GET_ROUTEINFO_BY_TOPIC: name_server({"T": route("a"), "U": route("a")}),
+        RequestCode.UNREGISTER_CLIENT: lambda asked: Command(0),
+        RequestCode.GET_CONSUMER_LIST_BY_GROUP: lambda asked: Command(1, remark="none"),
+        CHECK: lambda asked: Command(0),
+        BEAT: lambda asked: Command(0),
+    }
+    return Script(found | {RequestCode[name]: one for name, one in answers.items()})
+
+
+def started(peers: Script, subscriptions, act=None) -> None:
+    async def play() -> None:
+        made = instance(peers, StillClock())
+        async with asyncio.timeout(5), PushConsumer("g", None, subscriptions, print, instance=made) as consumer:
+            if act is not None:
+                await act(consumer)
+
+    asyncio.run(play())
+
+
+def test_an_expression_is_checked_before_the_first_heartbeat_and_tags_are_not():
+    peers = script()
+    started(peers, {"T": Sql("a > 5"), "U": "TagA"})
+    codes = [one.code for one in peers.asked]
+    (check,) = peers.of(CHECK)
+    assert codes.index(CHECK) < codes.index(BEAT)
+    body = json.loads(check.body)
+    assert (body["group"], body["subscriptionData"]["subString"]) == ("g", "a > 5")
+    assert (body["subscriptionData"]["expressionType"], body["subscriptionData"]["topic"]) == ("SQL92", "T")
+    (group,) = json.loads(peers.of(BEAT)[0].body)["consumerDataSet"]
+    told = {one["topic"]: one for one in group["subscriptionDataSet"]}
+    assert (told["T"]["expressionType"], told["T"]["codeSet"], told["T"]["tagsSet"]) == ("SQL92", [], [])
+    assert told["U"]["expressionType"] == told["%RETRY%g"]["expressionType"] == "TAG"
+
+
+def test_a_refusal_is_raised_and_no_heartbeat_is_sent():
+    peers = script(CHECK_CLIENT_CONFIG=lambda asked: Command(23, remark="column 3"))
+    with pytest.raises(ReplyError, match="column 3"):
+        started(peers, {"T": Sql("a >")})
+    assert peers.of(BEAT) == []
+
+
+@pytest.mark.parametrize("error", [ConnectionLost("a:1", "refused"), RequestTimeout("a:1", 3000)])
+def test_a_broker_that_is_away_does_not_keep_the_consumer_from_starting(error):
+    peers = script(CHECK_CLIENT_CONFIG=raising(error))
+    started(peers, {"T": Sql("a > 5")})
+    assert len(peers.of(BEAT)) == 1
+
+
+def test_a_later_subscription_that_is_refused_changes_nothing():
+    peers = script()
+
+    async def act(consumer):
+        peers.answers[CHECK] = lambda asked: Command(1, remark="not here")
+        with pytest.raises(ReplyError):
+            await consumer.subscribe("U", Sql("a > 5"))
+        await consumer.subscribe("T", "TagB")
+        (group,) = json.loads(peers.of(BEAT)[-1].body)["consumerDataSet"]
+        assert {one["topic"] for one in group["subscriptionDataSet"]} == {"T", "%RETRY%g"}
+
+    started(peers, {"T": "*"}, act)
+
+
+def test_an_expression_says_something():
+    with pytest.raises(ConfigError):
+        PushConsumer("g", "a:1", {"T": Sql("  ")}, print)
+
+
+def test_a_broker_too_old_for_sql92_is_not_asked():
+    play = _versioned([SQL_VERSION_MIN - 1])
+    assert play.of(PULL) == []
+    assert "does not know SQL92" in play.said
+
+
+def test_a_broker_whose_version_is_not_known_is_told_first():
+    play = _versioned([None, SQL_VERSION_MIN])
+    assert [one.code for one in play.asked if one.code in (BEAT, PULL)][:2] == [BEAT, PULL]
+
+
+def test_a_broker_that_answers_no_heartbeat_is_not_asked():
+    play = _versioned([None, None])
+    assert play.of(PULL) == []
+    assert "has not answered a heartbeat" in play.said
+
+
+def _versioned(versions: list[int | None]) -> Script:
+    """One pull of a broker whose version is the next of `versions` each time one looks."""
+    peers = script(PULL_MESSAGE=lambda asked: END)
+    peers.said = ""
+
+    async def play() -> None:
+        made = instance(peers, StillClock())
+        await made.routes.queues_to_read("T")
+
+        async def heartbeat_to(addr):
+            await peers.request(addr, BEAT)
+
+        parts = fetching.Fetching(
+            peers=peers,
+            routes=made.routes,
+            offsets=Offsets(peers, made.routes, "g", timeout_ms=3000),
+            group="g",
+            settings=ConsumerSettings(),
+            is_orderly=False,
+            subscription=lambda topic: SUBSCRIPTION,
+            arrived=lambda queue, messages: None,
+            moved=lambda queue, offset: None,
+            heartbeat_to=heartbeat_to,
+            monotonic=made.clock.monotonic,
+            sleep=made.clock.sleep,
+            broker_version=lambda addr: versions[0] if len(versions) == 1 else versions.pop(0),
+        )
+        try:
+            await fetching.pull(ProcessQueue(QUEUE, 5), parts)
+        except ConnectionLost as error:
+            peers.said = str(error)
+
+    asyncio.run(play())
+    return peers
+
+
+def test_the_version_is_what_answers_to_heartbeats_carry():
+    peers = script(HEART_BEAT=lambda asked: Command(0, version=239))
+
+    async def play() -> None:
+        made = instance(peers, StillClock())
+        assert made.broker_version("a:1") is None
+        await made.heartbeat_to("a:1")
+        assert made.broker_version("a:1") == 239
+
+    asyncio.run(play())

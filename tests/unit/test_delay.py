@@ -1,0 +1,304 @@
+"""Delays: which messages have one, where they wait, and that they leave in time. Time is a number, the disk is in memory."""
+
+from __future__ import annotations
+
+import pytest
+
+from ariane.broker.config import BrokerConfig, checked
+from ariane.broker.delay import Deliveries, Limits, delayed, forget, kept, timer
+from ariane.errors import ConfigError, ProtocolError, ReplyError
+from ariane.model import host
+from ariane.protocol import properties, record
+from ariane.store import pending
+from ariane.store.message_store import Draft, MessageStore, Placed, StoreConfig, open_store
+from ariane.testing.disk import FakeDisk
+
+HOST = host.pack("127.0.0.1", 10911)
+NOW_MS = 1_700_000_000_000
+YEAR_MS = 365 * 86_400_000
+LIMITS = Limits(levels=18, floor_ms=NOW_MS, longest_ms=YEAR_MS)
+
+
+class Rig:
+    """A store on a disk in memory, a clock that is set, and the deliveries of a broker."""
+
+    def __init__(self, disk: FakeDisk | None = None, **settings: object) -> None:
+        self.disk = disk or FakeDisk()
+        self.now_ms = NOW_MS
+        self.config = StoreConfig(root="/store", commit_log_size=1 << 20, consume_queue_size=2000, **settings)  # type: ignore[arg-type]
+        self.open()
+
+    def open(self) -> None:
+        self.store: MessageStore = open_store(self.config, self.disk, now_ms=lambda: self.now_ms, store_host=HOST)
+        self.deliveries = Deliveries(self.store, lambda: None, lambda: self.now_ms)
+        self.store.step()
+
+    def send(self, body: str, **own: str) -> Placed:
+        draft = Draft(topic="T", queue_id=1, body=body.encode(), born_ms=1, born_host=HOST)
+        floor_ms = max(self.store.last_ms, self.store.delayed.floor_ms)
+        placed = self.store.put(kept(draft, own, self.now_ms, LIMITS._replace(floor_ms=floor_ms)))
+        self.store.step()
+        return placed
+
+    def deliver(self) -> list[str]:
+        """Deliver what is due; bodies in the order of their arrival since the last call."""
+        before = self.store.max_offset("T", 1)
+        while self.deliveries.deliver(3):
+            pass
+        self.store.step()
+        return [one.body.decode() for one in self.records()[before:]]
+
+    def records(self) -> list[record.Record]:
+        found = [self.store.record_of("T", 1, at) for at in range(self.store.max_offset("T", 1))]
+        return [record.decode(data) for data in found if data is not None]
+
+
+# --- which messages are delayed ---
+
+
+@pytest.mark.parametrize(
+    ("own", "due_ms"),
+    [
+        ({"__STARTDELIVERTIME": str(NOW_MS + 5)}, NOW_MS + 5),
+        ({"TIMER_DELIVER_MS": str(NOW_MS + 5)}, NOW_MS + 5),
+        ({"TIMER_DELAY_MS": "1500"}, NOW_MS + 1500),
+        ({"TIMER_DELAY_SEC": "3"}, NOW_MS + 3000),
+        ({"TIMER_DELAY_SEC": "3", "TIMER_DELAY_MS": "7", "TIMER_DELIVER_MS": "9"}, NOW_MS + 3000),
+        ({"__STARTDELIVERTIME": str(NOW_MS + YEAR_MS)}, NOW_MS + YEAR_MS),
+    ],
+)
+def test_a_time_sends_a_message_to_the_timer_topic(own: dict[str, str], due_ms: int) -> None:
+    where = delayed(own, "T", 2, NOW_MS, LIMITS)
+    assert where == ("rmq_sys_wheel_timer", 0, due_ms)
+    assert (own["REAL_TOPIC"], own["REAL_QID"], own["TIMER_OUT_MS"]) == ("T", "2", str(due_ms))
+
+
+def test_a_relative_delay_is_kept_as_a_time_so_that_the_message_can_be_sent_again() -> None:
+    own = {"TIMER_DELAY_SEC": "3", "a": "b"}
+    delayed(own, "T", 2, NOW_MS, LIMITS)
+    assert "TIMER_DELAY_SEC" not in own
+    assert own["TIMER_DELIVER_MS"] == str(NOW_MS + 3000)
+    assert own["a"] == "b"
+
+
+def test_a_time_that_has_come_is_no_delay() -> None:
+    for own in (
+        {"__STARTDELIVERTIME": str(NOW_MS)},
+        {"TIMER_DELIVER_MS": "1"},
+        {"TIMER_DELAY_MS": "0"},
+        {"DELAY": "0"},
+    ):
+        assert delayed(own, "T", 0, NOW_MS, LIMITS) is None
+        assert "REAL_TOPIC" not in own
+
+
+def test_a_level_wins_over_a_time_and_is_capped() -> None:
+    own = {"DELAY": "99", "__STARTDELIVERTIME": str(NOW_MS + 5)}
+    assert delayed(own, "T", 0, NOW_MS, LIMITS) == ("SCHEDULE_TOPIC_XXXX", 17, None)
+    assert own == {"DELAY": "18", "REAL_TOPIC": "T", "REAL_QID": "0"}
+
+
+@pytest.mark.parametrize(
+    ("own", "named"),
+    [
+        ({"__STARTDELIVERTIME": "tomorrow"}, "__STARTDELIVERTIME='tomorrow'"),
+        ({"TIMER_DELAY_MS": "-1"}, "TIMER_DELAY_MS='-1'"),
+        ({"TIMER_DELAY_SEC": "1.5"}, "TIMER_DELAY_SEC='1.5'"),
+        ({"DELAY": "x"}, "DELAY='x'"),
+        ({"TIMER_DELIVER_MS": "9" * 30}, "TIMER_DELIVER_MS"),
+        ({"TIMER_DELIVER_MS": str(NOW_MS + YEAR_MS + 1)}, "timerMaxDelaySec"),
+    ],
+)
+def test_what_is_no_time_is_refused_by_name(own: dict[str, str], named: str) -> None:
+    with pytest.raises(ProtocolError, match=named):
+        delayed(own, "T", 0, NOW_MS, LIMITS)
+
+
+def test_a_dead_letter_forgets_its_delay() -> None:
+    own = {"DELAY": "3", "TIMER_DELAY_SEC": "9", "a": "b"}
+    forget(own)
+    assert own == {"a": "b"}
+
+
+def test_bad_levels_are_refused_by_name() -> None:
+    assert BrokerConfig(message_delay_level="1s 2m 3h 4d").delays_ms == (1000, 120_000, 10_800_000, 345_600_000)
+    for text in ("1s x", "", "0s", "1.5s", "5"):
+        with pytest.raises(ConfigError, match="messageDelayLevel"):
+            checked(BrokerConfig(broker_name="b", message_delay_level=text))
+
+
+# --- delivery ---
+
+
+def test_timers_are_delivered_in_the_order_they_are_due_and_never_early() -> None:
+    rig = Rig()
+    for body, after_ms in (("c", 300), ("a", 100), ("b", 200)):
+        rig.send(body, TIMER_DELAY_MS=str(after_ms))
+    assert rig.store.delayed.next_ms() == NOW_MS + 100
+    rig.now_ms = NOW_MS + 99
+    assert rig.deliver() == []
+    rig.now_ms = NOW_MS + 100
+    assert rig.deliver() == ["a"]
+    rig.now_ms = NOW_MS + 300
+    assert rig.deliver() == ["b", "c"]
+    assert rig.store.delayed.next_ms() is None
+
+
+def test_a_delivered_message_has_its_own_topic_queue_and_properties() -> None:
+    rig = Rig()
+    placed = rig.send("x", __STARTDELIVERTIME=str(NOW_MS + 5), TAGS="a", k="v")
+    rig.now_ms += 10
+    rig.deliver()
+    (one,) = rig.records()
+    assert (one.topic, one.queue_id, one.body, ~one.prepared_offset) == ("T", 1, b"x", placed.offset)
+    assert one.property_map() == {"__STARTDELIVERTIME": str(NOW_MS + 5), "TAGS": "a", "k": "v"}
+    assert rig.store.get("T", 1, 0, 1, frozenset({97})).records  # found by its tag
+
+
+def test_levels_keep_the_properties_of_4_9_4() -> None:
+    rig = Rig()
+    rig.send("x", DELAY="2", k="v")
+    rig.now_ms += 4999
+    assert rig.deliver() == []
+    rig.now_ms += 1
+    assert rig.deliver() == ["x"]
+    assert rig.records()[0].property_map() == {"DELAY": "2", "k": "v", "REAL_TOPIC": "T", "REAL_QID": "1"}
+
+
+def test_what_is_due_longest_goes_first_whatever_its_kind() -> None:
+    rig = Rig()
+    rig.send("level", DELAY="1")
+    rig.send("early", TIMER_DELAY_MS="500")
+    rig.send("late", TIMER_DELAY_MS="1500")
+    rig.now_ms += 5000
+    assert rig.deliver() == ["early", "level", "late"]
+
+
+def test_a_message_that_cannot_be_delivered_blocks_no_other() -> None:
+    rig = Rig()
+    bad = {"REAL_TOPIC": "../x", "REAL_QID": "0", "TIMER_OUT_MS": str(NOW_MS + 1)}
+    rig.store.put(
+        Draft(
+            topic="rmq_sys_wheel_timer", queue_id=0, body=b"", born_ms=1, born_host=HOST,
+            properties=properties.join(bad), tags_code=NOW_MS + 1,
+        )
+    )  # fmt: skip
+    rig.store.step()
+    rig.send("good", TIMER_DELAY_MS="2")
+    rig.now_ms += 10
+    assert rig.deliver() == ["good"]
+    assert (rig.deliveries.counts.failed, rig.deliveries.counts.delivered) == (1, 1)
+
+
+def test_late_deliveries_are_counted() -> None:
+    rig = Rig()
+    rig.send("x", TIMER_DELAY_MS="10")
+    rig.send("y", TIMER_DELAY_MS="1500")
+    rig.now_ms += 1500
+    rig.deliver()
+    assert (rig.deliveries.counts.late, rig.deliveries.counts.worst_late_ms) == (1, 1490)
+
+
+def test_a_cancelled_timer_is_never_delivered_also_after_a_restart() -> None:
+    rig = Rig()
+    placed = rig.send("no", TIMER_DELAY_MS="10")
+    rig.send("yes", TIMER_DELAY_MS="11")
+    found = timer(rig.store.record_at(placed.offset))
+    assert found is not None
+    rig.deliveries.cancel(found.number, found.due_ms, HOST)
+    rig.store.step()
+    with pytest.raises(ReplyError, match="cancelled"):
+        rig.deliveries.cancel(found.number, found.due_ms, HOST)
+    rig.store.close()
+    rig.open()
+    rig.now_ms += 100
+    assert rig.deliver() == ["yes"]
+    with pytest.raises(ReplyError, match="delivered"):
+        rig.deliveries.cancel(1, NOW_MS + 11, HOST)
+
+
+def test_a_clock_that_is_set_back_makes_no_timer_early_and_loses_none() -> None:
+    rig = Rig()
+    rig.send("a", TIMER_DELAY_MS="10")
+    rig.now_ms += 3_600_000
+    assert rig.deliver() == ["a"]
+    rig.now_ms -= 3_600_000
+    due_ms = rig.now_ms + 50
+    rig.send("b", TIMER_DELIVER_MS=str(due_ms))
+    rig.store.close()
+    rig.open()
+    rig.now_ms += 10
+    assert rig.deliver() == []
+    rig.now_ms += 3_600_000
+    assert rig.deliver() == ["b"]
+
+
+def test_a_clock_that_is_set_back_holds_no_level_back() -> None:
+    rig = Rig()
+    rig.send("a", DELAY="1")
+    rig.now_ms -= 3_600_000
+    assert rig.deliver() == []
+    rig.now_ms += 1000
+    assert rig.deliver() == ["a"]
+
+
+# --- many ---
+
+
+@pytest.fixture
+def small_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("RUN_MIN", 4), ("RUN_MAX", 6), ("BLOCK", 2), ("LONE_RUNS", 3), ("LONE_ENTRIES", 2)):
+        monkeypatch.setattr(pending, name, value)
+
+
+@pytest.mark.usefixtures("small_runs")
+@pytest.mark.parametrize("restart", ["none", "clean", "killed", "state lost", "run lost"])
+def test_many_timers_through_runs_and_restarts(restart: str) -> None:
+    rig = Rig()
+    wanted: list[str] = []
+    for number in range(120):
+        after_ms = (number * 37) % 101 + 1
+        wanted.append(f"{after_ms:03d}.{number:03d}")
+        rig.send(wanted[-1], TIMER_DELAY_MS=str(after_ms))
+        if number % 5 == 4:
+            rig.store.flush()
+            rig.store.flush_derived()
+    got = []
+    for step in range(0, 121, 20):
+        rig.now_ms = NOW_MS + step
+        got += rig.deliver()
+        if restart == "none":
+            continue
+        if restart == "killed":
+            rig.store.flush()
+            rig.disk = rig.disk.after_kill()
+        else:
+            rig.store.close()
+        files = [name for name in rig.disk.listdir("/store/timers") if name != "state"]
+        if restart == "state lost":
+            rig.disk.remove("/store/timers/state")
+        if restart == "run lost" and files:
+            rig.disk.remove(f"/store/timers/{files[0]}")
+        rig.open()
+    assert got == sorted(wanted, key=lambda text: (text[:3], text[4:]))
+
+
+@pytest.mark.usefixtures("small_runs")
+def test_used_up_runs_are_removed_and_lone_ones_joined() -> None:
+    rig = Rig()
+    for number in range(100):
+        rig.send("far" if number % 10 == 0 else "near", TIMER_DELAY_MS="100000" if number % 10 == 0 else "5")
+        rig.store.flush()
+        rig.store.flush_derived()
+    rig.now_ms += 10
+    assert len(rig.deliver()) == 90
+    for _ in range(40):
+        rig.send("far", TIMER_DELAY_MS="100000")
+        rig.store.flush()
+        rig.store.flush_derived()
+    assert len(rig.disk.listdir("/store/timers")) < 16
+    rig.now_ms += 200_000
+    assert len(rig.deliver()) == 50
+    rig.store.flush()
+    rig.store.flush_derived()
+    assert rig.disk.listdir("/store/timers") == ["state"]
