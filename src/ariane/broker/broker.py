@@ -24,10 +24,11 @@ from ariane.broker.cleaning import CHECK_S, FIRST_CHECK_S, FIRST_RUN_S, Cleaner
 from ariane.broker.config import BrokerConfig, checked
 from ariane.broker.delay import Deliveries
 from ariane.broker.flush import Flusher
-from ariane.broker.handlers import cleaning, clients, offsets, pull, send
+from ariane.broker.handlers import cleaning, clients, offsets, pull, runtime, send
+from ariane.broker.handlers import stats as stats_handlers
 from ariane.broker.handlers import topics as topic_handlers
 from ariane.broker.registration import Registration
-from ariane.broker.replication import Feed, follow
+from ariane.broker.replication import Feed
 from ariane.broker.state import documents
 from ariane.broker.state.filters import ConsumerFilters, FilterTable
 from ariane.broker.state.groups import Groups
@@ -35,10 +36,14 @@ from ariane.broker.state.locks import QueueLocks
 from ariane.broker.state.members import Members
 from ariane.broker.state.offsets import ConsumerOffsets
 from ariane.broker.state.topics import Topics
+from ariane.broker.stats.counters import BrokerStats
+from ariane.broker.stats.journal import Journal
+from ariane.broker.stats.recorder import Protection, Recorder
 from ariane.clock import SYSTEM_CLOCK, Clock
 from ariane.errors import ConfigError, ConnectionLost, StoreError
 from ariane.filter.bloom import Bloom
 from ariane.model import host
+from ariane.model.topic import SCHEDULE_TOPIC
 from ariane.net.client import Connections
 from ariane.net.connection import Handler, Peer
 from ariane.net.interfaces import local_ip
@@ -50,6 +55,7 @@ from ariane.protocol.requests import fields
 from ariane.protocol.requests.admin import ConsumerOffsetTable, DelayOffsetTable, SubscriptionGroupTable
 from ariane.protocol.requests.clients import GroupRef
 from ariane.protocol.requests.routing import TopicTable
+from ariane.store.delayed import Due
 from ariane.store.files import Disk, SystemDisk
 from ariane.store.message_store import Draft, StoreConfig, open_store
 from ariane.store.replica import Replica
@@ -121,6 +127,7 @@ class Broker:
         self._replica = self._store.follow() if config.is_slave else None
         self._load_tables()
         parts.push_async_callback(self._save_tables)
+        self._count()
         self._arrivals = Arrivals()
         self._flusher = Flusher(self._store, self._thread, self._dispatch_soon)
         self._cleaner = Cleaner(
@@ -132,7 +139,7 @@ class Broker:
             self._clock.now_ms,
             refuses=not config.is_slave,
         )
-        self._deliveries = Deliveries(self._store, self._dispatch_soon, self._clock.now_ms)
+        self._deliveries = Deliveries(self._store, self._dispatch_soon, self._clock.now_ms, self._count_delivered)
 
         peers = await parts.enter_async_context(Connections())
         parts.push_async_callback(self._tasks.close)
@@ -198,6 +205,7 @@ class Broker:
                     self._dispatch_soon,
                     now_ms,
                     self._kept,
+                    self._stats,
                     replicated,
                 )
             ),
@@ -214,6 +222,7 @@ class Broker:
                     self._dispatch_soon,
                     now_ms,
                     self._filters,
+                    self._stats,
                 )
             ),
             **offsets.handlers(self._offsets, store),
@@ -233,7 +242,32 @@ class Broker:
             ),
             **topic_handlers.handlers(
                 topic_handlers.AdminParts(
-                    config, self._topics, self._groups, self._offsets, store, self._registration.settled
+                    config, self._topics, self._groups, self._offsets, store, self._registration.settled, self._stats
+                )
+            ),
+            **stats_handlers.handlers(
+                stats_handlers.StatsParts(
+                    config,
+                    self.addr,
+                    self._topics,
+                    self._groups,
+                    self._members,
+                    self._offsets,
+                    store,
+                    self._stats,
+                    now_ms,
+                )
+            ),
+            **runtime.handlers(
+                runtime.RuntimeParts(
+                    config,
+                    store,
+                    self._disk,
+                    self._stats,
+                    lambda: self._recorder.late_ms,
+                    now_ms,
+                    self._boot_ms,
+                    self._delay_levels,
                 )
             ),
         }
@@ -259,6 +293,7 @@ class Broker:
         every(FILTER_SAVE_S, self._save_filters, "forget dead filters and save the others")
         every(MEMBER_SCAN_S, self._drop_silent_members, "drop silent clients")
         every(LOCK_SCAN_S, self._forget_expired_locks, "forget expired queue locks")
+        self._tasks.start(self._recorder.run(), "count")
         self._topics.changed = self._topics_changed
         self._groups.changed = functools.partial(self._save_soon, documents.GROUPS)
 
@@ -269,26 +304,13 @@ class Broker:
 
     def _follow(self, replica: Replica, peers: Connections) -> None:
         """A slave's work: take the master's log, and copy its tables."""
-        config = self.config
-        save = functools.partial(documents.save, self._disk, config.config_dir, documents.DELAYS)
+        save = functools.partial(documents.save, self._disk, self.config.config_dir, documents.DELAYS)
 
         async def save_delays(text: bytes) -> None:
             await asyncio.get_running_loop().run_in_executor(self._thread, save, text)
 
-        async def copy() -> None:
-            if master := self._registration.master.master_addr:
-                await slave.copy_tables(peers, master, tables)
-
-        def ha_master() -> str:
-            return config.ha_master_address or self._registration.master.ha_server_addr or ""
-
-        async def ask_again() -> None:
-            if not config.ha_master_address:
-                await self._registration.now()
-
         tables = slave.Copied(self._topics, self._groups, self._offsets, save_delays)
-        self._tasks.start(follow(config, replica, ha_master, ask_again, self._dispatch_soon), "follow the master")
-        self._tasks.every(slave.COPY_EVERY_S, copy, "copy the master's tables", first_s=slave.COPY_FIRST_S)
+        slave.start(self.config, self._registration, peers, self._tasks, tables, replica, self._dispatch_soon)
 
     # --- messages ---
 
@@ -322,6 +344,19 @@ class Broker:
         floor_ms = max(store.last_ms, store.delayed.floor_ms)
         limits = delay.Limits(len(store.config.delays_ms), floor_ms, config.timer_max_delay_sec * 1000)
         return delay.kept(draft, own, self._clock.now_ms(), limits)
+
+    def _count_delivered(self, due: Due, draft: Draft, size: int) -> None:
+        if due.topic == SCHEDULE_TOPIC:
+            self._stats.delivered_delayed(draft.topic, due.queue_id, 1, size)
+        else:
+            self._stats.sent(draft.topic, 1, size)
+
+    def _delay_levels(self) -> dict[int, tuple[int, int]]:
+        """Delay level: number of its next entry, and behind its last."""
+        positions = self._store.delayed.level_positions()
+        return {
+            level: (number, self._store.max_offset(SCHEDULE_TOPIC, level - 1)) for level, number in positions.items()
+        }
 
     # --- tables that survive a restart ---
 
@@ -386,6 +421,24 @@ class Broker:
     async def _save_filters(self) -> None:
         self._filters.forget_dead()
         await self._save_tables()
+
+    # --- statistics ---
+
+    def _count(self) -> None:
+        config, store = self.config, self._store
+        self._boot_ms = self._clock.now_ms()
+        self._stats = BrokerStats(
+            config.broker_cluster_name,
+            detail=config.enable_detail_stat,
+            fall_recorded=config.disk_fall_recorded,
+            drop_unused=config.auto_delete_unused_stats,
+            now_ms=self._monotonic_ms,
+        )
+        protection = None
+        if config.disable_consume_if_consumer_read_slowly:
+            protection = Protection(config.consumer_fallbehind_threshold, self._groups.stop_consuming)
+        journal = Journal(config.stats_dir)
+        self._recorder = Recorder(self._stats, lambda: store.puts, journal, self._clock, protection)
 
     # --- members ---
 

@@ -113,6 +113,20 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=_camel):
     max_error_rate_of_bloom_filter: int = 20
     """Percent of false hits that it is sized for."""
 
+    # statistics
+    enable_detail_stat: bool = True
+    """Count by queue too, not by topic and group only."""
+    auto_delete_unused_stats: bool = False
+    """Forget the statistics of topics and groups that are deleted; those of silent ones go after a day in any case."""
+    disk_fall_recorded: bool = True
+    """Remember how many bytes of log each group is behind in each queue."""
+    disable_consume_if_consumer_read_slowly: bool = False
+    """Every 3 min, let groups that read more than consumerFallbehindThreshold behind consume no more."""
+    consumer_fallbehind_threshold: int = 16 * 1024 * 1024 * 1024
+    """Bytes of log."""
+    stats_log_dir: str = ""
+    """Directory of stats.log, a key of ours; empty: `logs` in storePathRootDir."""
+
     # store
     store_path_root_dir: str = msgspec.field(default_factory=lambda: str(Path.home() / "store"))
     """Directory of everything that is kept."""
@@ -194,6 +208,10 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=_camel):
     @property
     def delays_ms(self) -> tuple[int, ...]:
         return delays_ms(self.message_delay_level)
+
+    @property
+    def stats_dir(self) -> Path:
+        return Path(self.stats_log_dir) if self.stats_log_dir else Path(self.store_path_root_dir) / "logs"
 
     @property
     def config_dir(self) -> str:

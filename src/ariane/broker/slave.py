@@ -6,6 +6,9 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
+from ariane.broker.config import BrokerConfig
+from ariane.broker.registration import Registration
+from ariane.broker.replication import follow
 from ariane.broker.state.groups import Groups
 from ariane.broker.state.offsets import ConsumerOffsets
 from ariane.broker.state.topics import Topics
@@ -13,11 +16,13 @@ from ariane.errors import ArianeError
 from ariane.model import host
 from ariane.net.client import Connections
 from ariane.net.connection import Handler, Peer, Reply
+from ariane.net.tasks import Tasks
 from ariane.protocol import fastjson
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.command import Command
 from ariane.protocol.requests.admin import ConsumerOffsetTable, SubscriptionGroupTable
 from ariane.protocol.requests.routing import TopicTable
+from ariane.store.replica import Replica
 
 log = logging.getLogger("ariane.broker.slave")
 
@@ -66,6 +71,32 @@ class Copied(NamedTuple):
     groups: Groups
     offsets: ConsumerOffsets
     save_delays: Callable[[bytes], Awaitable[None]]
+
+
+def start(
+    config: BrokerConfig,
+    registration: Registration,
+    peers: Connections,
+    tasks: Tasks,
+    tables: Copied,
+    replica: Replica,
+    stored: Callable[[], None],
+) -> None:
+    """Follow the master's log and copy its tables from now on. Where it is, the name servers say."""
+
+    def ha_master() -> str:
+        return config.ha_master_address or registration.master.ha_server_addr or ""
+
+    async def ask_again() -> None:
+        if not config.ha_master_address:
+            await registration.now()
+
+    async def copy() -> None:
+        if master := registration.master.master_addr:
+            await copy_tables(peers, master, tables)
+
+    tasks.start(follow(config, replica, ha_master, ask_again, stored), "follow the master")
+    tasks.every(COPY_EVERY_S, copy, "copy the master's tables", first_s=COPY_FIRST_S)
 
 
 async def copy_tables(peers: Connections, master: str, tables: Copied) -> None:

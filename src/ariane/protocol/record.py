@@ -205,6 +205,13 @@ def property_map(data: bytes) -> dict[str, str]:
         raise ProtocolError(f"no properties in a record of {len(data)} bytes: {error}") from None
 
 
+def store_ms(data: bytes) -> int:
+    """Store time of a whole record, without decoding the rest."""
+    (sys_flag,) = _I32.unpack_from(data, SYS_FLAG_AT)
+    value: int = _TIME.unpack_from(data, SYS_FLAG_AT + 12 + (20 if sys_flag & BORN_HOST_V6 else 8))[0]
+    return value
+
+
 def decode_all(data: bytes | memoryview) -> Iterator[Record]:
     """The records of a pull answer, one after another; ProtocolError at the first that is none (nothing is skipped)."""
     at = 0

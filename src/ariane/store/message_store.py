@@ -14,12 +14,9 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 
-from ariane.errors import MessageRefused, StoreError, StoreFull, StoreLocked
+from ariane.errors import StoreError, StoreFull, StoreLocked
 from ariane.model.hashes import java_hash
-from ariane.model.message import TRANSACTION_MASK
-from ariane.model.topic import SCHEDULE_TOPIC, TOPIC_MAX
-from ariane.protocol import properties as properties_text
-from ariane.protocol.record import encode
+from ariane.model.topic import SCHEDULE_TOPIC
 from ariane.store import checkpoint as checkpoints
 from ariane.store import dispatch, reading, recovery
 from ariane.store import segments as segment_files
@@ -28,6 +25,7 @@ from ariane.store.commit_log import CommitLog
 from ariane.store.consume_queue import ENTRY, ConsumeQueue
 from ariane.store.delayed import Delayed, watched
 from ariane.store.dispatch import Arrival, Note
+from ariane.store.drafts import checked, encoded
 from ariane.store.files import Disk, OpenFiles, SystemDisk, read_whole, write_error
 from ariane.store.flush import Flush, Postponed
 from ariane.store.queues import ConsumeQueues
@@ -145,6 +143,8 @@ class MessageStore:
         self.replica: Replica | None = None  # set by `follow`
         self.source = Source(self._log, sync=self._sync)
         self.retention = Retention(disk, self._log, self._queues, lambda: self._checkpoint_on_disk)
+        self.puts = 0  # messages taken since the start
+        self.put_bytes = 0
         self._closed = False
 
     def _mark_running(self) -> None:
@@ -224,39 +224,10 @@ class MessageStore:
         raise StoreFull(f"{NOTES_MAX} records wait for their queue entries: the disk of {self.config.root} takes none")
 
     def _checked(self, draft: Draft, queue: ConsumeQueue) -> tuple[bytes, bytes, int]:
-        """Topic and properties as bytes, and the transaction bits. Only what the format cannot hold is refused here."""
-        topic, properties = queue.topic_bytes, draft.properties.encode()
-        if len(topic) > TOPIC_MAX:
-            raise MessageRefused(f"the topic has {len(topic)} bytes, at most {TOPIC_MAX} can be stored")
-        if len(properties) > properties_text.SIZE_MAX:
-            raise MessageRefused(
-                f"the properties have {len(properties)} bytes, at most {properties_text.SIZE_MAX} can be stored"
-            )
-        if len(draft.body) > self.config.max_message_size:
-            raise MessageRefused(
-                f"the body has {len(draft.body)} bytes, at most {self.config.max_message_size} can be stored"
-            )
-        return topic, properties, draft.sys_flag & TRANSACTION_MASK
+        return queue.topic_bytes, *checked(draft, queue.topic_bytes, self.config.max_message_size)
 
-    def _encode(
-        self, draft: Draft, topic: bytes, properties: bytes, queue_offset: int, offset: int, store_ms: int
-    ) -> bytes:
-        return encode(
-            topic,
-            draft.body,
-            properties,
-            queue_id=draft.queue_id,
-            queue_offset=queue_offset,
-            offset=offset,
-            born_ms=draft.born_ms,
-            born_host=draft.born_host,
-            store_ms=store_ms,
-            store_host=self._store_host,
-            flag=draft.flag,
-            sys_flag=draft.sys_flag,
-            reconsume_times=draft.reconsume_times,
-            prepared_offset=draft.prepared_offset,
-        )
+    def _encode(self, draft: Draft, topic: bytes, properties: bytes, number: int, offset: int, store_ms: int) -> bytes:
+        return encoded(draft, topic, properties, number, offset, store_ms, self._store_host)
 
     def _encode_all(
         self, parts: list[tuple[Draft, ConsumeQueue, bool, bytes, bytes, int]], offset: int, store_ms: int
@@ -271,6 +242,8 @@ class MessageStore:
     def _note(
         self, draft: Draft, queue: ConsumeQueue, listed: bool, offset: int, size: int, queue_offset: int, store_ms: int
     ) -> None:
+        self.puts += 1
+        self.put_bytes += size
         if not listed:
             self._notes.append(Note(None, b"", 0, 0, store_ms, offset + size))
             return
@@ -392,6 +365,11 @@ class MessageStore:
     @property
     def commit_log_max(self) -> int:
         return self._log.end
+
+    @property
+    def derived(self) -> int:
+        """All records that end at or below this offset have their queue entries."""
+        return self._derived if self._notes else self._log.end
 
     @property
     def flushed(self) -> int:

@@ -95,7 +95,8 @@ def get(
     if records:
         status = GetStatus.FOUND
     suggest_slave = log.end - last > config.memory_bytes
-    return Got(status, records, offset + scanned, low, high, suggest_slave)
+    behind = log.end - last if last or taken else None
+    return Got(status, records, offset + scanned, low, high, suggest_slave, behind)
 
 
 def _nothing(status: GetStatus, next_offset: int, low: int, high: int) -> Got:

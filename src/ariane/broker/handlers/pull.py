@@ -23,6 +23,7 @@ from ariane.broker.state.groups import Groups
 from ariane.broker.state.members import Members
 from ariane.broker.state.offsets import ConsumerOffsets
 from ariane.broker.state.topics import Topics
+from ariane.broker.stats.counters import BrokerStats
 from ariane.errors import FilterError, ProtocolError, ReplyError, StoreError
 from ariane.filter import tags
 from ariane.filter.sql import SqlFilter, compile_sql
@@ -87,6 +88,7 @@ class PullParts(NamedTuple):
     stored: Callable[[], None]
     now_ms: Callable[[], int]
     filters: ConsumerFilters
+    stats: BrokerStats
 
 
 def handlers(parts: PullParts) -> dict[int, Handler]:
@@ -104,7 +106,7 @@ def pull(parts: PullParts, request: PullMessage) -> Handled:
         return Reply(error.code, {}, error.remark)
     if request.sys_flag & COMMIT_OFFSET and request.commit_offset >= 0 and not parts.config.is_slave:
         parts.offsets.commit(request.consumer_group, request.topic, request.queue_id, request.commit_offset)
-    got = _get(parts, request, wanted, request.queue_offset)
+    got = _counted_get(parts, request, wanted, request.queue_offset)
     if _code(got, request) == ResponseCode.PULL_NOT_FOUND and request.sys_flag & SUSPEND:
         long = parts.config.long_polling_enable
         hold_ms = request.suspend_timeout_millis if long else parts.config.short_polling_time_mills
@@ -118,7 +120,7 @@ def pull(parts: PullParts, request: PullMessage) -> Handled:
 
 async def _held(parts: PullParts, request: PullMessage, wanted: Wanted, waiter: Waiter) -> Reply:
     await waiter
-    return _answer(parts, request, _get(parts, request, wanted, request.queue_offset))
+    return _answer(parts, request, _counted_get(parts, request, wanted, request.queue_offset))
 
 
 async def _held_for_match(
@@ -131,7 +133,7 @@ async def _held_for_match(
     offset = request.queue_offset
     while True:
         await waiter
-        got = _get(parts, request, wanted, offset)
+        got = _counted_get(parts, request, wanted, offset)
         is_at_end = got.status is GetStatus.NO_MATCHED_MESSAGE and got.next_offset >= got.max_offset
         if not is_at_end or loop.time() >= deadline:
             return _answer(parts, request, got)
@@ -251,6 +253,30 @@ def _properties(data: bytes) -> dict[str, str]:
 def _get(parts: PullParts, request: PullMessage, wanted: Wanted, offset: int) -> Got:
     codes, accept = wanted
     return parts.store.get(request.topic, request.queue_id, offset, request.max_msg_nums, codes, accept=accept)
+
+
+def _counted_get(parts: PullParts, request: PullMessage, wanted: Wanted, offset: int) -> Got:
+    """The same, and what the statistics have to know of it."""
+    stats, topic, group, queue_id = parts.stats, request.topic, request.consumer_group, request.queue_id
+    began = stats.timer()
+    got = _get(parts, request, wanted, offset)
+    records = got.records
+    if got.status is GetStatus.FOUND:
+        stats.pulled(
+            topic,
+            group,
+            queue_id,
+            count=len(records),
+            size=sum(map(len, records)),
+            seconds=stats.timer() - began,
+            behind=got.behind or 0,
+            late_ms=max(0, parts.now_ms() - record.store_ms(records[-1])),
+        )
+    else:
+        stats.missed(group)
+        if got.behind is not None:
+            stats.scanned(topic, group, queue_id, got.behind)
+    return got
 
 
 def _code(got: Got, request: PullMessage) -> ResponseCode:

@@ -16,6 +16,7 @@ from ariane.broker import delay
 from ariane.broker.config import BrokerConfig
 from ariane.broker.state.groups import Groups
 from ariane.broker.state.topics import Topics
+from ariane.broker.stats.counters import BrokerStats
 from ariane.errors import FlushFailed, MessageRefused, ProtocolError, ReplyError, StoreError
 from ariane.model import ids
 from ariane.model.message import CLUSTER, TAGS, TRAN_MSG, TRANSACTION_MASK, WAIT
@@ -23,6 +24,7 @@ from ariane.model.topic import (
     AUTO_CREATE_TOPIC,
     PERM_WRITE,
     RETRY_PREFIX,
+    SCHEDULE_TOPIC,
     SEND_FORBIDDEN,
     TopicConfig,
     dlq_topic,
@@ -53,6 +55,7 @@ class SendParts(NamedTuple):
     stored: Callable[[], None]
     now_ms: Callable[[], int]
     kept: Callable[[Draft, dict[str, str]], Draft]
+    stats: BrokerStats
     replicated: Callable[[int], Awaitable[ResponseCode]] | None = None
     """Waits for a slave (SYNC_MASTER); None when nobody does."""
 
@@ -77,12 +80,17 @@ def send(parts: SendParts, request: SendMessage, command: Command, peer: Peer) -
         outer = properties.decode(request.properties) if request.properties else {}
         wait = outer.pop(WAIT, "true") != "false"
         if request.batch:
-            placed = parts.store.put_batch(_batch(parts, request, topic, queue_id, outer, command.body, peer))
+            drafts = _batch(parts, request, topic, queue_id, outer, command.body, peer)
+            draft, began = drafts[0], parts.stats.timer()
+            placed = parts.store.put_batch(drafts)
         else:
-            placed = [parts.store.put(_single(parts, request, topic, queue_id, outer, command.body, peer))]
+            draft = _single(parts, request, topic, queue_id, outer, command.body, peer)
+            began = parts.stats.timer()
+            placed = [parts.store.put(draft)]
     except ReplyError as error:
         return Reply(error.code, context, error.remark)
     except StoreError as error:
+        parts.stats.put_failed()
         return Reply(ResponseCode.SERVICE_NOT_AVAILABLE, context, str(error))
     except (ProtocolError, MessageRefused) as error:
         return Reply(ResponseCode.MESSAGE_ILLEGAL, context, str(error))
@@ -95,39 +103,56 @@ def send(parts: SendParts, request: SendMessage, command: Command, peer: Peer) -
     )
     context["queueId"] = str(queue_id)
     context["queueOffset"] = str(placed[0].queue_offset)
-    if not wait or (parts.durable is None and parts.replicated is None):
-        return Reply(0, context)
-    if parts.replicated is not None:
-        return _when_replicated(parts.durable, parts.replicated, placed[-1], context)
-    assert parts.durable is not None
-    return _when_durable(parts.durable, placed[-1], context)
+    if parts.durable is None or not wait:
+        _count(parts.stats, draft, placed, began)
+        answered: Reply | Awaitable[Reply] = Reply(0, context)
+    else:
+        answered = _when_durable(parts.durable, parts.stats, draft, placed, began, context)
+    if parts.replicated is None or not wait:
+        return answered
+    return _when_replicated(parts.replicated(placed[-1].offset + placed[-1].size), answered, context)
 
 
-async def _when_durable(durable: Callable[[int], Awaitable[bool]], last: Placed, fields: dict[str, str]) -> Reply:
+def _count(stats: BrokerStats, first: Draft, placed: list[Placed], began: float) -> None:
+    size = placed[-1].offset + placed[-1].size - placed[0].offset
+    if first.topic == SCHEDULE_TOPIC:
+        stats.sent_delayed(first.queue_id, len(placed), size)
+    else:
+        stats.sent(first.topic, len(placed), size)
+    stats.put_took(stats.timer() - began)
+
+
+async def _when_durable(
+    durable: Callable[[int], Awaitable[bool]],
+    stats: BrokerStats,
+    first: Draft,
+    placed: list[Placed],
+    began: float,
+    fields: dict[str, str],
+) -> Reply:
     try:
-        flushed = await durable(last.offset + last.size)
+        flushed = await durable(placed[-1].offset + placed[-1].size)
     except FlushFailed as error:
+        stats.put_failed()
         fields = {name: fields[name] for name in ("MSG_REGION", "TRACE_ON")}
         return Reply(ResponseCode.SERVICE_NOT_AVAILABLE, fields, str(error))
+    _count(stats, first, placed, began)
     return Reply(ResponseCode.SUCCESS if flushed else ResponseCode.FLUSH_DISK_TIMEOUT, fields)
 
 
 async def _when_replicated(
-    durable: Callable[[int], Awaitable[bool]] | None,
-    replicated: Callable[[int], Awaitable[ResponseCode]],
-    last: Placed,
-    fields: dict[str, str],
+    replicated: Awaitable[ResponseCode], answered: Reply | Awaitable[Reply], fields: dict[str, str]
 ) -> Reply:
     """Disk and slave are waited for side by side; what is wrong with the slave is told before a slow disk, as in Java."""
-    copied = asyncio.ensure_future(replicated(last.offset + last.size))
+    copied = asyncio.ensure_future(replicated)
     try:
-        flushed = Reply(0, fields) if durable is None else await _when_durable(durable, last, fields)
-        if flushed.code == ResponseCode.SERVICE_NOT_AVAILABLE:
-            return flushed
+        answer = answered if isinstance(answered, Reply) else await answered
+        if answer.code == ResponseCode.SERVICE_NOT_AVAILABLE:
+            return answer
         code = await copied
     finally:
         copied.cancel()
-    return flushed if code == ResponseCode.SUCCESS else Reply(code, fields)
+    return answer if code == ResponseCode.SUCCESS else Reply(code, fields)
 
 
 def _topic(parts: SendParts, request: SendMessage) -> TopicConfig:

@@ -9,6 +9,7 @@ from ariane.broker.config import BrokerConfig
 from ariane.broker.state.groups import Groups
 from ariane.broker.state.offsets import ConsumerOffsets
 from ariane.broker.state.topics import Topics
+from ariane.broker.stats.counters import BrokerStats
 from ariane.errors import ReplyError
 from ariane.model.topic import SubscriptionGroupConfig, TopicConfig, group_name_fault, is_system_topic, topic_name_fault
 from ariane.net.connection import Handler, Peer, Reply
@@ -31,6 +32,7 @@ class AdminParts(NamedTuple):
     offsets: ConsumerOffsets
     store: MessageStore
     registered: Callable[[], Awaitable[None]]
+    stats: BrokerStats
 
 
 def handlers(parts: AdminParts) -> dict[int, Handler]:
@@ -60,6 +62,7 @@ def handlers(parts: AdminParts) -> dict[int, Handler]:
     def delete_group(command: Command, peer: Peer) -> Reply:
         request = typed(command, DeleteGroup)
         parts.groups.delete(request.group_name)
+        parts.stats.drop_group(request.group_name)
         if request.remove_offset:
             parts.offsets.forget_group(request.group_name)
         return Reply()
@@ -98,6 +101,7 @@ def delete_topic(parts: AdminParts, name: str) -> None:
     """Forget a topic, its queues and its offsets; one that is not there is as good as deleted."""
     _refuse_own_topic(parts, name)
     parts.topics.delete(name)
+    parts.stats.drop_topic(name)
     parts.offsets.forget_topic(name)
     parts.store.delete_topic(name)
 

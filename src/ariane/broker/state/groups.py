@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import msgspec
+
 from ariane.errors import ReplyError
 from ariane.model.topic import SYSTEM_GROUP_PREFIX, SubscriptionGroupConfig
 from ariane.protocol.codes import ResponseCode
@@ -58,6 +60,13 @@ class Groups:
             raise ReplyError(ResponseCode.SYSTEM_ERROR, remark)
         self._groups[config.group_name] = config
         self._touch()
+
+    def stop_consuming(self, name: str) -> None:
+        """Let a group consume no more until somebody allows it again. In memory only, as in 4.9.4: a restart forgets it."""
+        config = self._groups.get(name)
+        if config is not None and config.consume_enable:
+            self._groups[name] = msgspec.structs.replace(config, consume_enable=False)
+            self._version = self._version.next(self._now_ms())
 
     def delete(self, name: str) -> bool:
         if self._groups.pop(name, None) is None:

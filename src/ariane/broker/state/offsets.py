@@ -32,6 +32,19 @@ class ConsumerOffsets:
         queues = self._table.get(f"{topic}@{group}")
         return queues.get(queue_id) if queues else None
 
+    def topics_of(self, group: str) -> set[str]:
+        """Topics of which a group has committed offsets."""
+        suffix = f"@{group}"
+        return {key[: -len(suffix)] for key in self._table if key.endswith(suffix)}
+
+    def topics_by_group(self) -> dict[str, list[str]]:
+        """Topics of which each group has committed offsets, in one pass."""
+        found: dict[str, list[str]] = {}
+        for key in self._table:
+            topic, _, group = key.partition("@")
+            found.setdefault(group, []).append(topic)
+        return found
+
     def forget_group(self, group: str) -> None:
         suffix = f"@{group}"
         self._forget([key for key in self._table if key.endswith(suffix)])

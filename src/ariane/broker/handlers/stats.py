@@ -1,0 +1,194 @@
+"""Statistics asked for: lag of groups, offsets of topics, rates (202, 208, 303, 315, 317). [AdminBrokerProcessor]
+
+28, what the broker says of itself as a whole, is in `runtime`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from datetime import datetime
+from typing import NamedTuple
+
+from ariane.broker.config import BrokerConfig
+from ariane.broker.state.groups import Groups
+from ariane.broker.state.members import Members
+from ariane.broker.state.offsets import ConsumerOffsets
+from ariane.broker.state.topics import Topics
+from ariane.broker.stats.counters import BrokerStats
+from ariane.broker.stats.items import DAY, HOUR, MINUTE, Snapshot
+from ariane.errors import ReplyError
+from ariane.model.topic import TopicConfig
+from ariane.net.connection import Handled, Handler, Peer, Reply
+from ariane.protocol import fastjson
+from ariane.protocol.codes import RequestCode, ResponseCode
+from ariane.protocol.command import Command
+from ariane.protocol.requests import typed
+from ariane.protocol.requests.admin import TopicRef
+from ariane.protocol.requests.clients import WireQueue
+from ariane.protocol.requests.stats import (
+    BrokerStatsData,
+    BrokerStatsItem,
+    ConsumeStats,
+    ConsumeStatsList,
+    ConsumeTimeSpans,
+    GetBrokerConsumeStats,
+    GetConsumeStats,
+    GroupOffset,
+    QueryConsumeTimeSpan,
+    QueueTimeSpan,
+    TopicOffset,
+    TopicStats,
+    ViewBrokerStats,
+)
+from ariane.store.message_store import MessageStore
+
+UNKNOWN_MS = -1
+
+
+class StatsParts(NamedTuple):
+    """What these handlers need. `addr` is where this broker serves."""
+
+    config: BrokerConfig
+    addr: str
+    topics: Topics
+    groups: Groups
+    members: Members
+    offsets: ConsumerOffsets
+    store: MessageStore
+    stats: BrokerStats
+    now_ms: Callable[[], int]
+
+
+def handlers(parts: StatsParts) -> dict[int, Handler]:
+    table: dict[RequestCode, Callable[[StatsParts, Command, Peer], Handled]] = {
+        RequestCode.GET_TOPIC_STATS_INFO: topic_stats,
+        RequestCode.GET_CONSUME_STATS: consume_stats,
+        RequestCode.GET_BROKER_CONSUME_STATS: all_consume_stats,
+        RequestCode.VIEW_BROKER_STATS_DATA: view,
+        RequestCode.QUERY_CONSUME_TIME_SPAN: time_spans,
+    }
+
+    def bound(serve: Callable[[StatsParts, Command, Peer], Handled]) -> Handler:
+        return lambda command, peer: serve(parts, command, peer)
+
+    return {code: bound(serve) for code, serve in table.items()}
+
+
+def topic_stats(parts: StatsParts, command: Command, peer: Peer) -> Reply:
+    """The ends of every queue that can be written to."""
+    name, store = typed(command, TopicRef).topic, parts.store
+    offsets = {}
+    for queue_id in range(_topic(parts, name).write_queue_nums):
+        last = store.max_offset(name, queue_id)
+        time_ms = (store.store_time(name, queue_id, last - 1) or 0) if last else 0
+        offsets[_queue(parts, name, queue_id)] = TopicOffset(time_ms, last, store.min_offset(name, queue_id))
+    return Reply(body=fastjson.write(TopicStats(offsets)))
+
+
+async def consume_stats(parts: StatsParts, command: Command, peer: Peer) -> Reply:
+    """How far a group has come, in one topic or in all that it has offsets of."""
+    request = typed(command, GetConsumeStats)
+    group = request.consumer_group
+    tps, offsets = 0.0, {}
+    for topic in _consumed(parts, group, [request.topic] if request.topic else sorted(parts.offsets.topics_of(group))):
+        offsets.update(_offsets(parts, group, topic.topic_name, topic.read_queue_nums))
+        tps += _tps(parts, group, topic.topic_name)
+        await asyncio.sleep(0)  # others are served between two topics
+    return Reply(body=fastjson.write(ConsumeStats(tps, offsets)))
+
+
+async def all_consume_stats(parts: StatsParts, command: Command, peer: Peer) -> Reply:
+    """The same for every group of this broker, topic by topic."""
+    ordered = typed(command, GetBrokerConsumeStats).is_order
+    topics = parts.offsets.topics_by_group()
+    found, total = [], 0
+    for group in parts.groups.table().subscription_group_table:
+        stats = []
+        for topic in _consumed(parts, group, topics.get(group, ())):
+            if topic.order or not ordered:
+                offsets = _offsets(parts, group, topic.topic_name, topic.write_queue_nums)
+                total += sum(one.broker_offset - one.consumer_offset for one in offsets.values())
+                stats.append(ConsumeStats(_tps(parts, group, topic.topic_name), offsets))
+                await asyncio.sleep(0)
+        found.append({group: stats})
+    return Reply(body=fastjson.write(ConsumeStatsList(parts.addr, tuple(found), total)))
+
+
+def view(parts: StatsParts, command: Command, peer: Peer) -> Reply:
+    """One statistic: the last minute, hour and day."""
+    request = typed(command, ViewBrokerStats)
+    name, key = request.stats_name, request.stats_key
+    minute, hour, day = (parts.stats.snapshot(name, key, window) for window in (MINUTE, HOUR, DAY))
+    if minute is None or hour is None or day is None:
+        return Reply(ResponseCode.SYSTEM_ERROR, remark=f"The stats <{name}> <{key}> not exist")
+    return Reply(body=fastjson.write(BrokerStatsData(_item(day), _item(hour), _item(minute))))
+
+
+def time_spans(parts: StatsParts, command: Command, peer: Peer) -> Reply:
+    """Store times of each queue: first message, last one, last one consumed; and for how long the next one has waited."""
+    request = typed(command, QueryConsumeTimeSpan)
+    queues = range(_topic(parts, request.topic).write_queue_nums)
+    spans = tuple(_time_span(parts, request, queue_id) for queue_id in queues)
+    return Reply(body=fastjson.write(ConsumeTimeSpans(spans)))
+
+
+def _time_span(parts: StatsParts, request: QueryConsumeTimeSpan, queue_id: int) -> QueueTimeSpan:
+    topic = request.topic
+
+    def stored(number: int) -> int:
+        ms = parts.store.store_time(topic, queue_id, number)
+        return UNKNOWN_MS if ms is None else ms
+
+    low, high = parts.store.min_offset(topic, queue_id), parts.store.max_offset(topic, queue_id)
+    offset = parts.offsets.get(request.group, topic, queue_id) or 0
+    first, last = stored(low), stored(high - 1)
+    consumed = stored(offset - 1) if offset > 0 else first
+    delay = 0
+    if offset < high:
+        waiting = stored(max(offset, low))
+        delay = UNKNOWN_MS if waiting == UNKNOWN_MS else max(0, parts.now_ms() - waiting)
+    queue = _queue(parts, topic, queue_id)
+    return QueueTimeSpan(consumed, _text(consumed), delay, last, _text(last), queue, first, _text(first))
+
+
+def _text(ms: int) -> str:
+    local = datetime.fromtimestamp(ms / 1000)
+    return f"{local:%Y-%m-%d#%H:%M:%S}:{ms % 1000:03d}"
+
+
+def _topic(parts: StatsParts, name: str) -> TopicConfig:
+    topic = parts.topics.get(name)
+    if topic is None:
+        raise ReplyError(ResponseCode.TOPIC_NOT_EXIST, f"topic[{name}] not exist on {parts.config.broker_name}")
+    return topic
+
+
+def _consumed(parts: StatsParts, group: str, names: Iterable[str]) -> list[TopicConfig]:
+    """Those topics that are there and, when the group is online, that it subscribes to."""
+    online = parts.members.consumers.get(group)
+    wanted = online.subscriptions if online and online.subscriptions else None
+    topics = (parts.topics.get(name) for name in names if wanted is None or name in wanted)
+    return [topic for topic in topics if topic is not None]
+
+
+def _offsets(parts: StatsParts, group: str, topic: str, queues: int) -> dict[WireQueue, GroupOffset]:
+    store, offsets = parts.store, {}
+    for queue_id in range(queues):
+        consumed = max(0, parts.offsets.get(group, topic, queue_id) or 0)
+        time_ms = (store.store_time(topic, queue_id, consumed - 1) or 0) if consumed else 0
+        offsets[_queue(parts, topic, queue_id)] = GroupOffset(store.max_offset(topic, queue_id), consumed, time_ms)
+    return offsets
+
+
+def _tps(parts: StatsParts, group: str, topic: str) -> float:
+    held = parts.stats.snapshot("GROUP_GET_NUMS", f"{topic}@{group}", MINUTE)
+    return held.tps if held else 0.0
+
+
+def _queue(parts: StatsParts, topic: str, queue_id: int) -> WireQueue:
+    return WireQueue(parts.config.broker_name, queue_id, topic)
+
+
+def _item(held: Snapshot) -> BrokerStatsItem:
+    return BrokerStatsItem(held.avgpt, held.sum, held.tps)

@@ -1,0 +1,120 @@
+"""Statistics of a broker: headers and bodies of 28, 202, 208, 303, 315, 317. [ConsumeStats, TopicStatsTable, BrokerStatsData]
+
+Members of the bodies stand in the order in which Java prints them. Tables by queue have the queue's JSON object as key,
+written bare (`{{"brokerName":…}:{…}}`); read, a key is its text, and `by_queue` gives the queues.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+import msgspec
+
+from ariane.model.message import MessageQueue
+from ariane.protocol import fastjson
+from ariane.protocol.requests.clients import WireQueue
+
+T = TypeVar("T")
+
+
+class GetConsumeStats(msgspec.Struct, frozen=True, rename="camel"):
+    """GET_CONSUME_STATS (208); without `topic` all that the group has offsets of."""
+
+    consumer_group: str
+    topic: str | None = None
+
+
+class GetBrokerConsumeStats(msgspec.Struct, frozen=True, rename="camel"):
+    """GET_BROKER_CONSUME_STATS (317); `is_order` keeps ordered topics only."""
+
+    is_order: bool
+
+
+class ViewBrokerStats(msgspec.Struct, frozen=True, rename="camel"):
+    """VIEW_BROKER_STATS_DATA (315)."""
+
+    stats_name: str
+    stats_key: str
+
+
+class QueryConsumeTimeSpan(msgspec.Struct, frozen=True):
+    """QUERY_CONSUME_TIME_SPAN (303)."""
+
+    topic: str
+    group: str
+
+
+class GroupOffset(msgspec.Struct, frozen=True, rename="camel"):
+    """A queue as a group sees it. `last_timestamp`: store time of the last message consumed, or 0. [OffsetWrapper]"""
+
+    broker_offset: int = 0
+    consumer_offset: int = 0
+    last_timestamp: int = 0
+
+
+class ConsumeStats(msgspec.Struct, frozen=True, rename="camel"):
+    """Body of the answer to 208."""
+
+    consume_tps: float = 0.0
+    offset_table: dict[Any, GroupOffset] = {}
+
+
+class ConsumeStatsList(msgspec.Struct, frozen=True, rename="camel"):
+    """Body of the answer to 317: one map of one group each, its topics one by one."""
+
+    broker_addr: str = ""
+    consume_stats_list: tuple[dict[str, list[ConsumeStats]], ...] = ()
+    total_diff: int = 0
+
+
+class TopicOffset(msgspec.Struct, frozen=True, rename="camel"):
+    """A queue as the broker sees it. `last_update_timestamp`: store time of its last message, 0 when it is empty."""
+
+    last_update_timestamp: int = 0
+    max_offset: int = 0
+    min_offset: int = 0
+
+
+class TopicStats(msgspec.Struct, frozen=True, rename="camel"):
+    """Body of the answer to 202."""
+
+    offset_table: dict[Any, TopicOffset] = {}
+
+
+class BrokerStatsItem(msgspec.Struct, frozen=True):
+    avgpt: float = 0.0
+    sum: int = 0
+    tps: float = 0.0
+
+
+class BrokerStatsData(msgspec.Struct, frozen=True, rename="camel"):
+    """Body of the answer to 315."""
+
+    stats_day: BrokerStatsItem
+    stats_hour: BrokerStatsItem
+    stats_minute: BrokerStatsItem
+
+
+class QueueTimeSpan(msgspec.Struct, frozen=True, rename="camel"):
+    """Store times of a queue's first and last message and of the last one consumed, ms; -1 where there is no record."""
+
+    consume_time_stamp: int
+    consume_time_stamp_str: str
+    delay_time: int
+    max_time_stamp: int
+    max_time_stamp_str: str
+    message_queue: WireQueue
+    min_time_stamp: int
+    min_time_stamp_str: str
+
+
+class ConsumeTimeSpans(msgspec.Struct, frozen=True, rename="camel"):
+    """Body of the answer to 303."""
+
+    consume_time_span_set: tuple[QueueTimeSpan, ...] = ()
+
+
+def by_queue(table: Mapping[Any, T]) -> dict[MessageQueue, T]:
+    """A table read from an answer, by its queues."""
+    return {fastjson.decode(str(key).encode(), WireQueue).queue(): value for key, value in table.items()}

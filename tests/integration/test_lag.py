@@ -1,0 +1,143 @@
+"""Lag as the tools show it, against a broker whose answers the test writes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from ariane.admin import lag
+from ariane.errors import ProtocolError, RouteNotFound
+from ariane.net.client import Connections
+from ariane.net.connection import Handler, Peer, Reply
+from ariane.net.server import Server
+from ariane.protocol import fastjson
+from ariane.protocol.codes import RequestCode, ResponseCode
+from ariane.protocol.command import Command
+from ariane.protocol.requests import fields, typed
+from ariane.protocol.requests.clients import WireQueue
+from ariane.protocol.requests.messaging import OffsetAnswer, QueryConsumerOffset
+from ariane.protocol.requests.routing import BrokerData, ClusterInfo, KvTable
+from ariane.protocol.requests.stats import ConsumeStats, GroupOffset, TopicStats
+
+COMMITTED, NEVER, EMPTY, FROM_START = range(4)
+RUNTIME = {
+    "brokerVersionDesc": "V5_3_3",
+    "bootTimestamp": "5",
+    "msgPutTotalTodayNow": "30",
+    "msgPutTotalTodayMorning": "10",
+    "msgGetTotalTodayNow": "8",
+    "msgGetTotalTodayMorning": "8",
+    "putTps": "1.5 2.0E-4 ",
+    "getTransferedTps": " ",
+    "commitLogDiskRatio": "-1.0",
+}
+
+
+def against(handlers: dict[int, Handler], work: Callable[[Connections, str], Awaitable[None]]) -> None:
+    """`handlers` are those of the name server and of its only broker at once."""
+
+    async def run() -> None:
+        async with Server(handlers, "127.0.0.1", 0) as server, Connections() as peers:
+            addr = f"127.0.0.1:{server.port}"
+            brokers = {"a": BrokerData({0: addr}, "a", "C")} if handlers else {}
+
+            def cluster(command: Command, peer: Peer) -> Reply:
+                return Reply(body=fastjson.write(ClusterInfo(brokers, {})))
+
+            handlers[RequestCode.GET_BROKER_CLUSTER_INFO] = cluster
+            await work(peers, addr)
+
+    asyncio.run(asyncio.wait_for(run(), 30))
+
+
+def test_a_group_that_committed_nothing_has_no_known_lag() -> None:
+    told = {
+        WireQueue("a", COMMITTED, "T"): GroupOffset(9, 4, 77),
+        WireQueue("a", NEVER, "T"): GroupOffset(5, 0, 0),
+        WireQueue("a", EMPTY, "T"): GroupOffset(0, 0, 0),
+        WireQueue("a", FROM_START, "T"): GroupOffset(3, 0, 0),
+    }
+    asked: list[int] = []
+
+    def offset(command: Command, peer: Peer) -> Reply:
+        queue_id = typed(command, QueryConsumerOffset).queue_id
+        asked.append(queue_id)
+        if queue_id == NEVER:
+            return Reply(ResponseCode.QUERY_NOT_FOUND, {}, "none")
+        return Reply(fields=fields(OffsetAnswer(0)))
+
+    async def work(peers: Connections, addr: str) -> None:
+        found = await lag.group_lag(peers, addr, "G")
+        assert [(one.queue_id, one.lag, one.consumed_ms) for one in found.queues] == [
+            (COMMITTED, 5, 77),
+            (NEVER, None, None),
+            (EMPTY, 0, None),
+            (FROM_START, 3, None),
+        ]
+        assert (found.total, found.consume_tps) == (None, 2.5)
+        assert sorted(asked) == [NEVER, FROM_START]
+
+    stats = fastjson.write(ConsumeStats(2.5, told))
+    against(
+        {
+            RequestCode.GET_CONSUME_STATS: lambda command, peer: Reply(body=stats),
+            RequestCode.QUERY_CONSUMER_OFFSET: offset,
+        },
+        work,
+    )
+
+
+def test_a_broker_that_refuses_is_named() -> None:
+    async def work(peers: Connections, addr: str) -> None:
+        found = await lag.group_lag(peers, addr, "G")
+        assert (found.total, found.consume_tps) == (None, None)
+        assert found.unknown == (lag.Silent("a", addr, f"{addr} answered code 1: not now"),)
+        ends = await lag.topic_ends(peers, addr, "T")
+        assert (ends.messages, [one.broker for one in ends.unknown]) == (None, ["a"])
+
+    def refuse(command: Command, peer: Peer) -> Reply:
+        return Reply(ResponseCode.SYSTEM_ERROR, remark="not now")
+
+    against({RequestCode.GET_CONSUME_STATS: refuse, RequestCode.GET_TOPIC_STATS_INFO: refuse}, work)
+
+
+def test_without_a_broker_there_is_no_answer() -> None:
+    async def work(peers: Connections, addr: str) -> None:
+        with pytest.raises(RouteNotFound, match="no broker is registered"):
+            await lag.group_lag(peers, addr, "G")
+
+    against({}, work)
+
+
+def test_what_a_broker_does_not_tell_of_itself_is_unknown() -> None:
+    async def work(peers: Connections, addr: str) -> None:
+        told = await lag.broker_runtime(peers, addr)
+        assert (told.put_today, told.got_today, told.boot_ms) == (20, 0, 5)
+        assert told.put_tps == lag.Rates(1.5, 2.0e-4, None)
+        assert told.get_tps == lag.Rates(None, None, None)
+        assert (told.put_latency_99_ms, told.put_times, told.disk_ratio, told.earliest_ms) == (None,) * 4
+
+    table = fastjson.write(KvTable(RUNTIME))
+    against({RequestCode.GET_BROKER_RUNTIME_INFO: lambda command, peer: Reply(body=table)}, work)
+
+
+def test_an_answer_that_is_no_runtime_is_refused_with_what_it_lacks() -> None:
+    async def work(peers: Connections, addr: str) -> None:
+        with pytest.raises(ProtocolError, match="bootTimestamp"):
+            await lag.broker_runtime(peers, addr)
+
+    against({RequestCode.GET_BROKER_RUNTIME_INFO: lambda command, peer: Reply(body=b'{"table":{}}')}, work)
+
+
+def test_tables_by_queue_are_read_in_both_forms() -> None:
+    bare = b'{"offsetTable":{{"brokerName":"a","queueId":1,"topic":"T"}:{"maxOffset":5}}}'
+    quoted = rb'{"offsetTable":{"{\"brokerName\":\"a\",\"queueId\":1,\"topic\":\"T\"}":{"maxOffset":5}}}'
+
+    async def work(peers: Connections, addr: str) -> None:
+        assert (await lag.topic_ends(peers, addr, "T")).queues == (lag.QueueEnds("a", 1, 0, 5, None),)
+
+    for body in (bare, quoted):
+        assert fastjson.decode(body, TopicStats).offset_table
+        against({RequestCode.GET_TOPIC_STATS_INFO: lambda command, peer, body=body: Reply(body=body)}, work)

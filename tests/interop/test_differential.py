@@ -1,0 +1,311 @@
+"""The same requests to a Java broker and to ours, and their answers compared field by field.
+
+Both brokers have the same name, an empty store and a name server of their own; one client talks to each. What must differ (ports,
+times, sizes of a machine) is made the same before it is compared; what differs on purpose stands in DIFFERENT with its reason,
+and in docs/compatibility.md. A difference that is not there, and one that is there and no longer is one, both fail.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from ariane.errors import ArianeError, RequestTimeout
+from ariane.net.client import Connections
+from ariane.protocol import batch, fastjson, record
+from ariane.testing import java
+from ariane.testing.cluster import cluster_in_thread
+
+
+class Step(NamedTuple):
+    """One request. `records`: the body of the answer holds records; `volatile`: members that no two runs have in common."""
+
+    name: str
+    code: int
+    fields: Mapping[str, str] = {}
+    body: bytes = b""
+    records: bool = False
+    volatile: tuple[str, ...] = ()
+
+
+TIMES = ("timestamp", "bornTimestamp", "storeTimestamp", "lastUpdateTimestamp", "lastTimestamp")
+
+
+def send(name: str, topic: str, body: bytes = b"hello", *, queue: int = 0, code: int = 310, **properties: str) -> Step:
+    text = "\x02".join(f"{key}\x01{value}" for key, value in properties.items())
+    fields = {
+        "a": "P", "b": topic, "c": "TBW102", "d": "4", "e": str(queue), "f": "0", "g": "1700000000000", "h": "3",
+        "i": text, "j": "0", "k": "false", "m": "false",
+    }  # fmt: skip
+    return Step(name, code, fields, body)
+
+
+def pull(name: str, topic: str, offset: int, *, queue: int = 0, flag: int = 4, **more: str) -> Step:
+    fields = {
+        "consumerGroup": "G", "topic": topic, "queueId": str(queue), "queueOffset": str(offset), "maxMsgNums": "32",
+        "sysFlag": str(flag), "commitOffset": "0", "suspendTimeoutMillis": "100", "subscription": "*", "subVersion": "0",
+        **more,
+    }  # fmt: skip
+    return Step(name, 11, fields, records=True)
+
+
+def ask(name: str, code: int, volatile: tuple[str, ...] = (), **fields: str) -> Step:
+    return Step(name, code, fields, volatile=volatile)
+
+
+def tell(name: str, code: int, body: Any, **fields: str) -> Step:
+    return Step(name, code, fields, json.dumps(body).encode())
+
+
+BATCH = Step(
+    "send a batch", 320,
+    {"a": "P", "b": "T", "c": "TBW102", "d": "4", "e": "1", "f": "0", "g": "1700000000000", "h": "0", "i": "WAIT\x01true",
+     "j": "0", "k": "false", "m": "true"},
+    batch.encode([batch.Entry(0, b"m%d" % n, f"UNIQ_KEY\x01B{n}\x02KEYS\x01kb") for n in range(3)]),
+)  # fmt: skip
+QUEUE = {"topic": "T", "brokerName": "broker-a", "queueId": 0}
+HEARTBEAT = {
+    "clientID": "c1@1",
+    "producerDataSet": [{"groupName": "P"}],
+    "consumerDataSet": [
+        {
+            "groupName": "G", "consumeType": "CONSUME_PASSIVELY", "messageModel": "CLUSTERING",
+            "consumeFromWhere": "CONSUME_FROM_LAST_OFFSET", "unitMode": False,
+            "subscriptionDataSet": [
+                {"topic": "T", "subString": "*", "subVersion": 5, "expressionType": "TAG", "tagsSet": [], "codeSet": []}
+            ],
+        }
+    ],
+}  # fmt: skip
+
+STEPS = [
+    # sends
+    send("send", "T", KEYS="k1", TAGS="a", UNIQ_KEY="AC110001000000000000000000000001"),
+    send("send to a queue", "T", queue=2, TAGS="b"),
+    send("send an empty body", "T", b""),
+    send("send to a queue that is none", "T", queue=9),
+    send("send to no topic", ""),
+    send("send to a topic with bad characters", "a/b"),
+    send("send to a topic that is too long", "x" * 128),
+    send("send to a system topic", "SCHEDULE_TOPIC_XXXX"),
+    send("send properties that are too long", "T", k="v" * 32_760),
+    send("send a body that is too long", "T", b"x" * (4 * 1024 * 1024 + 1)),
+    send("send to the retry topic of a group", "%RETRY%G", DELAY="1"),
+    BATCH,
+    # pulls
+    pull("pull", "T", 0),
+    pull("pull the batch", "T", 0, queue=1),
+    pull("pull by tag", "T", 0, queue=2, subscription="a"),
+    pull("pull at the end", "T", 2),
+    pull("pull behind the end", "T", 9),
+    pull("pull from a queue that is none", "T", 0, queue=9),
+    pull("pull from a queue without messages", "T", 0, queue=3),
+    pull("pull from an unknown topic", "Nowhere", 0),
+    pull("pull with the subscription of a group that is away", "T", 0, flag=0),
+    pull("pull by SQL", "T", 0, expressionType="SQL92", subscription="a > 1"),
+    # clients
+    tell("heartbeat", 34, HEARTBEAT),
+    pull("pull with the subscription of the group", "T", 0, flag=0, subVersion="5"),
+    pull("pull with a newer subscription", "T", 0, flag=0, subVersion="6"),
+    pull("pull a topic that the group has not", "TBW102", 0, flag=0),
+    ask("members", 38, consumerGroup="G"),
+    ask("members of an unknown group", 38, consumerGroup="Nobody"),
+    ask("connections of a group", 203, ("clientAddr", "version", "subVersion"), consumerGroup="G"),
+    ask("connections of an unknown group", 203, consumerGroup="Nobody"),
+    ask("connections of producers", 204, ("clientAddr", "version"), producerGroup="P"),
+    ask("connections of unknown producers", 204, producerGroup="Nobody"),
+    ask("all producers", 328, ("remoteIP", "lastUpdateTimestamp", "version")),
+    tell("lock", 41, {"consumerGroup": "G", "clientId": "c1@1", "mqSet": [QUEUE]}),
+    tell("lock what another has", 41, {"consumerGroup": "G", "clientId": "c2@1", "mqSet": [QUEUE]}),
+    tell("unlock", 42, {"consumerGroup": "G", "clientId": "c1@1", "mqSet": [QUEUE]}),
+    tell("check a tag subscription", 46, {"clientId": "c1@1", "group": "G", "subscriptionData": {"topic": "T", "subString": "a", "expressionType": "TAG"}}),
+    tell("check an SQL subscription", 46, {"clientId": "c1@1", "group": "G", "subscriptionData": {"topic": "T", "subString": "a > 1", "expressionType": "SQL92"}}),
+    # offsets
+    ask("offset of a group that has none", 14, consumerGroup="G", topic="T", queueId="0"),
+    ask("commit an offset", 15, consumerGroup="G", topic="T", queueId="0", commitOffset="1"),
+    ask("offset", 14, consumerGroup="G", topic="T", queueId="0"),
+    ask("max offset", 30, topic="T", queueId="0"),
+    ask("max offset of an unknown topic", 30, topic="Nowhere", queueId="0"),
+    ask("min offset", 31, topic="T", queueId="0"),
+    ask("offset before all times", 29, topic="T", queueId="0", timestamp="1"),
+    ask("offset after all times", 29, topic="T", queueId="0", timestamp="9999999999999"),
+    ask("earliest time of a queue without messages", 32, topic="T", queueId="3"),
+    ask("all offsets", 43),
+    ask("delay offsets", 45),
+    # by id and key
+    Step("record by its place", 33, {"offset": "0"}, records=True),
+    ask("record at a place that is none", 33, offset="5"),
+    Step("query by key", 12, {"topic": "T", "key": "k1", "maxNum": "32", "beginTimestamp": "0", "endTimestamp": "9223372036854775807", "_UNIQUE_KEY_QUERY": "false"}, records=True, volatile=("indexLastUpdateTimestamp",)),
+    Step("query by unique key", 12, {"topic": "T", "key": "AC110001000000000000000000000001", "maxNum": "32", "beginTimestamp": "0", "endTimestamp": "9223372036854775807", "_UNIQUE_KEY_QUERY": "true"}, records=True, volatile=("indexLastUpdateTimestamp",)),
+    ask("query a key that is not there", 12, topic="T", key="none", maxNum="32", beginTimestamp="0", endTimestamp="9223372036854775807", _UNIQUE_KEY_QUERY="false"),
+    # topics and groups
+    ask("create a topic", 17, topic="New", defaultTopic="TBW102", readQueueNums="3", writeQueueNums="2", perm="6", topicFilterType="SINGLE_TAG", topicSysFlag="0", order="false"),
+    ask("create a system topic", 17, topic="TBW102", defaultTopic="TBW102", readQueueNums="3", writeQueueNums="2", perm="6", topicFilterType="SINGLE_TAG"),
+    ask("create a topic with bad characters", 17, topic="a/b", defaultTopic="TBW102", readQueueNums="3", writeQueueNums="2", perm="6", topicFilterType="SINGLE_TAG"),
+    tell("create a group", 200, {"groupName": "G2", "retryMaxTimes": 3, "consumeEnable": True}),
+    ask("all topics", 21, ("counter", "timestamp")),
+    ask("all groups", 201, ("counter", "timestamp")),
+    ask("topic statistics", 202, ("lastUpdateTimestamp",), topic="T"),
+    ask("topic statistics of an unknown topic", 202, topic="Nowhere"),
+    ask("consume statistics", 208, ("lastTimestamp", "consumeTps"), consumerGroup="G"),
+    ask("consume statistics of an unknown group", 208, consumerGroup="Nobody"),
+    ask("consume statistics of all groups", 317, ("lastTimestamp", "consumeTps", "totalDiff", "brokerAddr"), isOrder="false"),
+    ask("time span", 303, ("minTimeStamp", "maxTimeStamp", "consumeTimeStamp", "delayTime"), topic="T", group="G"),
+    ask("who consumes a topic", 300, topic="T"),
+    ask("system topics", 305),
+    ask("statistics that are none", 315, statsName="TOPIC_PUT_NUMS", statsKey="Nowhere"),
+    ask("consume queue", 321, topic="T", queueId="0", index="0", count="10", consumerGroup="G"),
+    ask("consume queue behind its end", 321, topic="T", queueId="0", index="99", count="10"),
+    ask("correction of offsets", 308, topic="T", compareGroup="G"),
+    ask("clone offsets", 314, srcGroup="G", destGroup="G3", topic="T", offline="false"),
+    ask("offset of the clone", 14, consumerGroup="G3", topic="T", queueId="0"),
+    ask("clean expired queues", 306),
+    ask("clean unused topics", 316),
+    ask("delete expired log files", 329),
+    ask("register a filter server", 301, filterServerAddr="127.0.0.1:1"),
+    # through the broker to a client
+    ask("running info of a client that is away", 307, consumerGroup="G", clientId="nobody@1", jstackEnable="false"),
+    ask("consume directly at a client that is away", 309, consumerGroup="G", clientId="nobody@1", msgId="7F00000100002A9F0000000000000000", brokerName="broker-a"),
+    ask("reset offsets of a group that is away", 222, topic="T", group="Nobody", timestamp="1", isForce="true"),
+    ask("status of a group that is away", 223, topic="T", group="Nobody"),
+    # retries, transactions
+    ask("send back", 36, offset="0", group="G", delayLevel="1", originMsgId="x", originTopic="T", unitMode="false", maxReconsumeTimes="16"),
+    ask("send back what is not there", 36, offset="5", group="G", delayLevel="1"),
+    send("half message", "T", TRAN_MSG="true", PGROUP="P", UNIQ_KEY="H1"),
+    ask("end a transaction of another group", 37, producerGroup="Other", tranStateTableOffset="0", commitLogOffset="0", commitOrRollback="8", fromTransactionCheck="false", msgId="H1"),
+    ask("resume the check of what is no half message", 323, msgId="7F00000100002A9F0000000000000000"),
+    # settings, ACL
+    ask("update an ACL account without ACL", 50, accessKey="a", secretKey="12345678", admin="false"),
+    ask("delete an ACL account without ACL", 51, accessKey="a"),
+    ask("white addresses without ACL", 53, globalWhiteAddrs="127.0.0.1"),
+    # leaving
+    ask("leave", 35, clientID="c1@1", producerGroup="P", consumerGroup="G"),
+    ask("members after leaving", 38, consumerGroup="G"),
+    ask("delete a group", 207, groupName="G2", removeOffset="true"),
+    ask("delete a topic", 215, topic="New"),
+    *(ask(f"code {code}, which nobody serves", code) for code in (13, 22, 23, 27, 209, 210, 211, 212, 213, 214, 9999)),
+]  # fmt: skip
+
+# Steps whose answers differ on purpose: what differs, and why.
+DIFFERENT: dict[str, tuple[str, str]] = {}
+
+
+class Answer(NamedTuple):
+    """What came back, in a form that two servers can share."""
+
+    code: int | str
+    fields: dict[str, str] | None
+    body: Any
+
+
+@contextlib.contextmanager
+def java_broker(home: Path) -> Iterator[str]:
+    with java.name_server(home / "namesrv") as names, java.broker(home / "broker", names.addr) as broker:
+        yield broker.addr
+
+
+@contextlib.contextmanager
+def our_broker(home: Path) -> Iterator[str]:
+    with cluster_in_thread(home) as servers:
+        yield servers.broker
+
+
+async def answers(addr: str) -> dict[str, Answer]:
+    found = {}
+    async with Connections() as peers:
+        for step in STEPS:
+            found[step.name] = await answer(peers, addr, step)
+    return found
+
+
+async def answer(peers: Connections, addr: str, step: Step) -> Answer:
+    connection = await peers.to(addr)
+    try:
+        got = await connection.request(step.code, dict(step.fields), step.body, timeout_ms=5000)
+    except RequestTimeout:
+        return Answer("no answer", None, None)
+    except ArianeError as error:
+        return Answer(type(error).__name__, None, None)
+    port = addr.rpartition(":")[2]
+    fields = got.field_map()
+    kept = {name: _same(value, port) for name, value in fields.items() if name not in step.volatile}
+    return Answer(got.code, kept, _body(got.body, step, port) if got.body else None)
+
+
+def _body(data: bytes, step: Step, port: str) -> Any:
+    if step.records:
+        with contextlib.suppress(ArianeError):
+            return [_record(one) for one in record.decode_all(data)]
+    try:
+        return _plain(fastjson.read(data), step.volatile, port)
+    except ArianeError:
+        return sorted(_same(data.decode(), port).splitlines())
+
+
+def _record(one: record.Record) -> dict[str, Any]:
+    return {
+        "topic": one.topic, "queue": one.queue_id, "number": one.queue_offset, "at": one.offset, "size": one.size,
+        "flag": one.flag, "sys flag": one.sys_flag, "born": one.born_ms, "body": one.body, "crc": one.body_crc,
+        "reconsumed": one.reconsume_times, "prepared": one.prepared_offset, "properties": one.property_map(),
+    }  # fmt: skip
+
+
+def _plain(value: Any, volatile: tuple[str, ...], port: str) -> Any:
+    if isinstance(value, dict):
+        return {_same(str(key), port): _plain(one, volatile, port) for key, one in value.items() if key not in volatile}
+    if isinstance(value, list):
+        return sorted((_plain(one, volatile, port) for one in value), key=repr)
+    return _same(value, port) if isinstance(value, str) else value
+
+
+def _same(text: str, port: str) -> str:
+    """Ports, and message ids that hold them, made equal."""
+    text = text.replace(f":{port}", ":PORT")
+    return re.sub(rf"7F000001{int(port):08X}", "7F000001PORT", text)
+
+
+@pytest.fixture(scope="module")
+def both(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Answer], dict[str, Answer]]:
+    home = tmp_path_factory.mktemp("differential")
+    with java_broker(home / "java") as theirs:
+        expected = asyncio.run(answers(theirs))
+    with our_broker(home / "ours") as ours:
+        got = asyncio.run(answers(ours))
+    return expected, got
+
+
+def difference(expected: Answer, got: Answer) -> str:
+    """What differs, in words; empty when nothing does."""
+    found = []
+    if expected.code != got.code:
+        found.append(f"code {expected.code} → {got.code}")
+    for name in sorted({*(expected.fields or {}), *(got.fields or {})}):
+        pair = (expected.fields or {}).get(name), (got.fields or {}).get(name)
+        if pair[0] != pair[1]:
+            found.append(f"{name} {pair[0]!r} → {pair[1]!r}")
+    if expected.body != got.body:
+        found.append(f"body {expected.body!r} → {got.body!r}")
+    return "; ".join(found)
+
+
+@pytest.mark.parametrize("name", [step.name for step in STEPS])
+def test_answers_are_the_same(name: str, both: tuple[dict[str, Answer], dict[str, Answer]]) -> None:
+    found = difference(both[0][name], both[1][name])
+    if name in DIFFERENT:
+        assert found, f"no longer different: take {name!r} out of DIFFERENT and of docs/compatibility.md"
+        assert re.search(DIFFERENT[name][0], found), found
+    else:
+        assert not found, found
+
+
+def test_every_difference_is_documented() -> None:
+    text = (Path(__file__).parents[2] / "docs/compatibility.md").read_text()
+    for name, (_, reason) in DIFFERENT.items():
+        assert f"| {name} |" in text, f"{name}: {reason}"

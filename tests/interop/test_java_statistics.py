@@ -1,0 +1,188 @@
+"""Statistics between the two sides: Java's mqadmin against our broker, and the answers of both brokers side by side."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from interop_servers import consume, produce
+
+from ariane.net.client import Connections
+from ariane.protocol import fastjson
+from ariane.protocol.codes import RequestCode, ResponseCode
+from ariane.protocol.requests.admin import CreateTopic, TopicRef
+from ariane.protocol.requests.messaging import SUBSCRIPTION, PullMessage, SendMessage, UpdateConsumerOffset
+from ariane.protocol.requests.stats import (
+    GetBrokerConsumeStats,
+    GetConsumeStats,
+    QueryConsumeTimeSpan,
+    ViewBrokerStats,
+    by_queue,
+)
+from ariane.testing import java
+from ariane.testing.cluster import cluster_in_thread
+
+SAMPLED_S = 11.0  # both brokers sample their minute every 10 s
+SENT = 12
+WHO_CONSUMES = 300  # QUERY_TOPIC_CONSUME_BY_WHO
+
+
+def admin(namesrv: str, *args: str) -> str:
+    return "\n".join(java.run(java.ADMIN, [*args, "-n", namesrv]))
+
+
+def test_mqadmin_reads_our_statistics(tmp_path: Path) -> None:
+    with cluster_in_thread(tmp_path) as (namesrv, addr):
+        produce(namesrv, SENT)
+        assert len(consume(namesrv, "G", "*", SENT)) == SENT
+        time.sleep(SAMPLED_S)
+
+        status = dict(re.findall(r"^(\w+)\s+: (.*)$", admin(namesrv, "brokerStatus", "-b", addr), re.MULTILINE))
+        assert status["msgPutTotalTodayNow"] == status["msgGetTotalTodayNow"] == str(SENT)
+        assert status["brokerVersionDesc"] == "V4_9_4"
+
+        rows = [line.split() for line in admin(namesrv, "topicStatus", "-t", "T").splitlines() if "broker-a" in line]
+        assert sum(int(row[3]) - int(row[2]) for row in rows) == SENT
+
+        progress = admin(namesrv, "consumerProgress", "-g", "G")
+        assert "Diff Total: 0" in progress
+        rows = [line.split() for line in progress.splitlines() if line.startswith("T ")]
+        assert sum(int(row[4]) for row in rows) == SENT
+        assert "G " in admin(namesrv, "consumerProgress")
+
+        assert "broker-a" in admin(namesrv, "brokerConsumeStats", "-b", addr)
+        clusters = admin(namesrv, "clusterList")
+        assert "broker-a" in clusters
+
+
+def test_mqadmin_sees_what_an_online_consumer_does(tmp_path: Path) -> None:
+    with cluster_in_thread(tmp_path) as (namesrv, _):
+        produce(namesrv, 1)
+        with java.start("ariane.peers.Consume", [namesrv, "T", "G", "*", "0", "60"]) as consumer:
+            next(consumer.events(time.monotonic() + 60))
+            (row,) = [line.split() for line in admin(namesrv, "consumerProgress").splitlines() if line.startswith("G ")]
+            assert row[1:5] == ["1", "V4_9_4", "PUSH", "CLUSTERING"]
+
+
+def test_mqadmin_puts_rates_and_lag_together(tmp_path: Path) -> None:
+    with cluster_in_thread(tmp_path) as (namesrv, addr):
+        if asyncio.run(code_of(addr, WHO_CONSUMES, TopicRef("T"))) == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+            pytest.skip(f"statsAll asks for {WHO_CONSUMES} first, which this broker does not serve yet")
+        produce(namesrv, SENT)
+        assert len(consume(namesrv, "G", "*", SENT)) == SENT
+        time.sleep(SAMPLED_S)
+        (row,) = [line.split() for line in admin(namesrv, "statsAll", "-t", "T").splitlines() if line.startswith("T ")]
+        assert row[1:3] == ["G", "0"]
+        assert 0 < float(row[3]) < SENT and 0 < float(row[4]) < SENT
+
+
+async def code_of(addr: str, code: int, header: msgspec.Struct) -> int:
+    async with Connections() as peers:
+        return (await peers.request(addr, code, header)).code
+
+
+def test_both_brokers_answer_in_the_same_form(tmp_path: Path) -> None:
+    """The same messages and reads on both, then each answer's members compared, and every value that must be the same."""
+    with (
+        java.name_server(tmp_path / "ns") as names,
+        java.broker(tmp_path / "java", names.addr) as theirs,
+        cluster_in_thread(tmp_path / "ours") as (_, addr),
+    ):
+        told = [asyncio.run(used_and_asked(one)) for one in (theirs.addr, addr)]
+
+    java_says, we_say = told
+    for name in java_says:
+        assert shape(java_says[name]) == shape(we_say[name]), name
+    numbers = [sums(one) for one in told]
+    assert numbers[0] == numbers[1]
+    assert numbers[1]["ends"] == dict.fromkeys(range(4), (0, 3))
+    assert numbers[1]["group"] == {0: (3, 2), 1: (3, 0), 2: (3, 0), 3: (3, 0)}
+    assert numbers[1]["stats"]["315 GROUP_GET_NUMS T@G"] == (12, 3.0)
+    assert float(we_say["28"]["body"]["table"]["commitLogDiskRatio"]) == pytest.approx(
+        float(java_says["28"]["body"]["table"]["commitLogDiskRatio"]), abs=0.011
+    )
+
+
+async def used_and_asked(addr: str) -> dict[str, Any]:
+    """Twelve messages to four queues, all read, two of one queue consumed; what the broker tells after its next sample."""
+    async with Connections() as peers:
+        await peers.ask(addr, RequestCode.UPDATE_AND_CREATE_TOPIC, CreateTopic("T", "TBW102", 4, 4, 6))
+        for number in range(SENT):
+            header = SendMessage("P", "T", "TBW102", 4, number % 4, 0, 1234, 0)
+            await peers.ask(addr, RequestCode.SEND_MESSAGE_V2, header, b"hello")
+        await asyncio.sleep(0.5)  # Java makes queue entries in a thread of its own
+        for queue in range(4):
+            header = PullMessage("G", "T", queue, 0, 32, SUBSCRIPTION, 0, 0, "*", 0, None)
+            await peers.ask(addr, RequestCode.PULL_MESSAGE, header)
+        await peers.ask(addr, RequestCode.UPDATE_CONSUMER_OFFSET, UpdateConsumerOffset("G", "T", 0, 2))
+        await asyncio.sleep(SAMPLED_S)
+    return await answers(addr)
+
+
+async def answers(addr: str) -> dict[str, Any]:
+    questions: dict[str, tuple[RequestCode, msgspec.Struct | None]] = {
+        "28": (RequestCode.GET_BROKER_RUNTIME_INFO, None),
+        "202": (RequestCode.GET_TOPIC_STATS_INFO, TopicRef("T")),
+        "208": (RequestCode.GET_CONSUME_STATS, GetConsumeStats("G", "T")),
+        "208 empty": (RequestCode.GET_CONSUME_STATS, GetConsumeStats("Nobody")),
+        "303": (RequestCode.QUERY_CONSUME_TIME_SPAN, QueryConsumeTimeSpan("T", "G")),
+        "317": (RequestCode.GET_BROKER_CONSUME_STATS, GetBrokerConsumeStats(False)),
+    }
+    keys = (
+        "TOPIC_PUT_NUMS T",
+        "TOPIC_PUT_SIZE T",
+        "GROUP_GET_NUMS T@G",
+        "GROUP_GET_SIZE T@G",
+        "BROKER_PUT_NUMS DefaultCluster",
+    )
+    for key in (*keys, "BROKER_GET_NUMS DefaultCluster", "GROUP_GET_LATENCY 0@T@G", "GROUP_GET_FALL_SIZE 0@T@G", "X y"):
+        questions[f"315 {key}"] = (RequestCode.VIEW_BROKER_STATS_DATA, ViewBrokerStats(*key.split()))
+    told: dict[str, Any] = {}
+    async with Connections() as peers:
+        for name, (code, header) in questions.items():
+            answer = await peers.request(addr, code, header)
+            told[name] = {"code": answer.code, "body": fastjson.read(answer.body) if answer.body else None}
+        told["202 unknown"] = {
+            "code": (await peers.request(addr, RequestCode.GET_TOPIC_STATS_INFO, TopicRef("Z"))).code
+        }
+    return told
+
+
+def shape(value: Any) -> Any:
+    """Members and kinds of values. Paths and groups of one broker are made alike."""
+    if isinstance(value, dict):
+        return {
+            re.sub(r"commitLogDiskRatio_.*", "commitLogDiskRatio_PATH", key): shape(one) for key, one in value.items()
+        }
+    if isinstance(value, list):
+        return sorted(
+            {json.dumps(shape(one), sort_keys=True) for one in value if one != {} and not is_silent_group(one)}
+        )
+    return type(value).__name__
+
+
+def is_silent_group(value: Any) -> bool:
+    return isinstance(value, dict) and list(value.values()) == [[]]
+
+
+def sums(told: dict[str, Any]) -> dict[str, Any]:
+    """What must be equal on both sides."""
+    ends = by_queue(told["202"]["body"]["offsetTable"])
+    group = by_queue(told["208"]["body"]["offsetTable"])
+    return {
+        "codes": {name: one["code"] for name, one in told.items()},
+        "ends": {queue.queue_id: (one["minOffset"], one["maxOffset"]) for queue, one in sorted(ends.items())},
+        "group": {queue.queue_id: (one["brokerOffset"], one["consumerOffset"]) for queue, one in sorted(group.items())},
+        "behind": told["317"]["body"]["totalDiff"],
+        "stats": {
+            name: (one["body"]["statsMinute"]["sum"], one["body"]["statsMinute"]["avgpt"])
+            for name, one in told.items()
+            if name.startswith("315") and one["body"] and "LATENCY" not in name
+        },
+    }

@@ -1,0 +1,425 @@
+"""Statistics of the broker: windows, lines, the schedule, put times, the log file. No socket, no sleep."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+from datetime import UTC, datetime, timedelta, timezone
+from pathlib import Path
+from zoneinfo import ZoneInfo
+
+import msgspec
+import pytest
+
+from ariane.broker.stats import lines
+from ariane.broker.stats.counters import BrokerStats, is_tool
+from ariane.broker.stats.items import DAY, HOUR, MINUTE, NOTHING, SIZE, Item, Items, Moments, Snapshot
+from ariane.broker.stats.journal import Journal
+from ariane.broker.stats.puts import FINE_BOUNDS_MS, LABELS, Morning, Puts
+from ariane.broker.stats.recorder import Protection, Recorder
+from ariane.broker.stats.schedule import Job, Schedule, next_hour_ms, next_midnight_ms, next_minute_ms
+from ariane.spark.options import SourceOptions
+
+PULL = {"count": 32, "size": 6400, "seconds": 0.002, "behind": 177, "late_ms": 5}
+
+
+def at(text: str, zone: timezone | ZoneInfo = UTC) -> int:  # type: ignore[valid-type]
+    return round(datetime.fromisoformat(text).replace(tzinfo=zone).timestamp() * 1000)
+
+
+class StoodClock:
+    """Time that a test moves."""
+
+    def __init__(self, now_ms: int = 0) -> None:
+        self.ms = now_ms
+        self.slept = 0
+
+    def now_ms(self) -> int:
+        return self.ms
+
+    def monotonic(self) -> float:
+        return self.ms / 1000
+
+    async def sleep(self, seconds: float) -> None:
+        self.ms += round(seconds * 1000)
+        self.slept += 1
+        await asyncio.sleep(0)
+
+
+# --- items ---
+
+
+def test_the_first_sample_follows_a_zero_one_period_earlier() -> None:
+    item = Item()
+    assert item.snapshot(MINUTE) == NOTHING
+    item.times, item.count, item.size = 2, 6, 600
+    item.sample(MINUTE, 50_000)
+    assert item.snapshot(MINUTE) == Snapshot(6, 0.6, 2, 3.0)
+    assert item.snapshot(MINUTE, SIZE) == Snapshot(600, 60.0, 2, 300.0)
+    assert item.snapshot(HOUR) == NOTHING
+    item.sample(HOUR, 50_000)
+    assert item.snapshot(HOUR) == Snapshot(6, 6 * 1000 / 600_000, 2, 3.0)
+
+
+@pytest.mark.parametrize(("window", "kept"), [(MINUTE, 7), (HOUR, 7), (DAY, 25)])
+def test_a_window_slides(window: object, kept: int) -> None:
+    item = Item()
+    every = window.every_ms  # type: ignore[attr-defined]
+    for number in range(1, 100):
+        item.times += 1
+        item.count += number
+        item.sample(window, number * every)  # type: ignore[arg-type]
+    spans = kept - 1
+    held = item.snapshot(window)  # type: ignore[arg-type]
+    assert held.times == spans
+    assert held.sum == sum(range(100 - spans, 100))
+    assert held.tps == pytest.approx(held.sum * 1000 / (spans * every))
+
+
+def test_an_average_of_nothing_is_nothing() -> None:
+    item = Item()
+    item.count = 5  # a BROKER_ item: its times are never raised
+    item.sample(MINUTE, 10_000)
+    assert item.snapshot(MINUTE) == Snapshot(5, 0.5, 0, 0.0)
+    item.sample(MINUTE, 0)  # and a clock that stands still is no division by zero
+    assert item.snapshot(MINUTE).tps == 0.0
+
+
+def test_items_have_a_bound_and_say_what_found_no_place() -> None:
+    items = Items("topic", items_max=2)
+    for topic in ("A", "B", "C", "C", "A"):
+        items.add(topic, 1, 10)
+    assert [key for key, _ in items] == ["A", "B"]
+    assert items.uncounted == 2
+    moments = Moments("queue", "topic", "group", items_max=1)
+    moments.set("0@A@G", 1, 0)
+    moments.set("0@B@G", 1, 0)
+    moments.set("0@A@G", 7, 1)
+    assert (moments.values(), moments.uncounted) == ({"0@A@G": 7}, 1)
+
+
+def test_an_item_that_was_silent_for_a_day_is_forgotten() -> None:
+    items = Items("topic")
+    items.add("silent", 1)
+    items.add("alive", 1)
+    for hour in range(26):
+        for key, item in items:
+            if key == "alive" and hour == 20:
+                item.times += 1
+            item.sample(DAY, hour * DAY.every_ms)
+        items.drop_idle()
+        assert len(items) == (2 if hour < 24 else 1), hour
+    assert items.get("alive") is not None
+
+
+# --- counters ---
+
+
+def test_every_raise_stands_under_its_names_and_keys() -> None:
+    stats = BrokerStats("C")
+    stats.sent("T", 5, 500)
+    stats.sent_delayed(2, 1, 90)
+    stats.sent_back("T", "G", delay_queue=3, size=80)
+    stats.sent_back("T", "G")
+    stats.delivered_delayed("T", 2, 1, 70)
+    stats.pulled("T", "G", 1, **PULL)  # type: ignore[arg-type]
+    stats.transaction_read("H", 4, 400)
+    for item in stats.items():
+        item.sample(MINUTE, 10_000)
+    held = {f"{name} {key}": (one.sum, one.times) for name, key, one in stats.snapshots(MINUTE)}
+    assert held == {
+        "TOPIC_PUT_NUMS T": (6, 2),
+        "TOPIC_PUT_SIZE T": (570, 2),
+        "TOPIC_PUT_NUMS SCHEDULE_TOPIC_XXXX": (2, 2),
+        "TOPIC_PUT_SIZE SCHEDULE_TOPIC_XXXX": (170, 2),
+        "QUEUE_PUT_NUMS SCHEDULE_TOPIC_XXXX@2": (1, 1),
+        "QUEUE_PUT_SIZE SCHEDULE_TOPIC_XXXX@2": (90, 1),
+        "QUEUE_PUT_NUMS SCHEDULE_TOPIC_XXXX@3": (1, 1),
+        "QUEUE_PUT_SIZE SCHEDULE_TOPIC_XXXX@3": (80, 1),
+        "GROUP_GET_NUMS T@G": (32, 1),
+        "GROUP_GET_SIZE T@G": (6400, 1),
+        "GROUP_GET_NUMS SCHEDULE_TOPIC_XXXX@SCHEDULE_CONSUMER": (1, 1),
+        "GROUP_GET_SIZE SCHEDULE_TOPIC_XXXX@SCHEDULE_CONSUMER": (70, 1),
+        "GROUP_GET_NUMS H@CID_RMQ_SYS_TRANS": (4, 1),
+        "GROUP_GET_SIZE H@CID_RMQ_SYS_TRANS": (400, 1),
+        "QUEUE_GET_NUMS SCHEDULE_TOPIC_XXXX@2@SCHEDULE_CONSUMER": (1, 1),
+        "QUEUE_GET_SIZE SCHEDULE_TOPIC_XXXX@2@SCHEDULE_CONSUMER": (70, 1),
+        "GROUP_GET_LATENCY 1@T@G": (2, 1),
+        "SNDBCK_PUT_NUMS T@G": (2, 2),
+        "BROKER_PUT_NUMS C": (7, 0),
+        "BROKER_GET_NUMS C": (36, 0),
+    }
+    assert {name: one.values() for name, one in stats.moments.items()} == {
+        "GROUP_GET_FALL_SIZE": {"1@T@G": 177},
+        "GROUP_GET_FALL_TIME": {"1@T@G": 5},
+    }
+
+
+def test_without_details_there_are_no_queues() -> None:
+    stats = BrokerStats("C", detail=False, fall_recorded=False)
+    stats.sent_delayed(2, 1, 90)
+    stats.delivered_delayed("T", 2, 1, 70)
+    stats.pulled("T", "G", 1, **PULL)  # type: ignore[arg-type]
+    keys = {name: key for name, key, _ in stats.snapshots(MINUTE)}
+    assert not {name for name in keys if name.startswith("QUEUE_")}
+    assert keys["GROUP_GET_LATENCY"] == "T@G"
+    assert stats.fall_size.values() == {}
+
+
+@pytest.mark.parametrize("group", ["TOOLS_CONSUMER", "__MONITOR_CONSUMER", "CID_RMQ_SYS_X", "ariane-spark"])
+def test_what_a_tool_reads_is_no_consumption(group: str) -> None:
+    stats = BrokerStats("C")
+    assert is_tool(group) and not is_tool("G")
+    stats.pulled("T", group, 1, **PULL)  # type: ignore[arg-type]
+    stats.missed(group)
+    stats.scanned("T", group, 1, 10**9)
+    assert [name for name, _, _ in stats.snapshots(MINUTE)] == ["BROKER_PUT_NUMS", "BROKER_GET_NUMS"]
+    assert (stats.puts.found, stats.puts.transferred, stats.puts.missed, len(stats.fall_size)) == (0, 0, 0, 0)
+
+
+def test_our_spark_source_reads_under_a_tools_group_unless_told_otherwise() -> None:
+    defaults = {field.name: field.default for field in msgspec.structs.fields(SourceOptions)}
+    assert is_tool(str(defaults["group_id"]))
+
+
+@pytest.mark.parametrize("drop_unused", [True, False])
+def test_deleted_topics_and_groups_are_forgotten_when_that_is_wanted(drop_unused: bool) -> None:
+    stats = BrokerStats("C", drop_unused=drop_unused)
+    for topic in ("T", "T2"):
+        stats.sent(topic, 1, 1)
+        for group in ("G", "G2"):
+            stats.pulled(topic, group, 0, **PULL)  # type: ignore[arg-type]
+            stats.sent_back(topic, group)
+    stats.drop_topic("T")
+    stats.drop_group("G2")
+    kept = {key for name, key, _ in stats.snapshots(MINUTE) if not name.startswith("BROKER_")}
+    kept |= stats.fall_size.values().keys() | stats.fall_time.values().keys()
+    if drop_unused:
+        assert kept == {"T2", "T2@G", "0@T2@G"}
+    else:
+        assert {"T", "T@G", "T2@G2", "0@T@G"} <= kept
+
+
+def test_an_unknown_name_or_key_has_no_snapshot() -> None:
+    stats = BrokerStats("C")
+    assert stats.snapshot("TOPIC_PUT_NUMS", "T", MINUTE) is None
+    assert stats.snapshot("NO_SUCH", "T", MINUTE) is None
+    assert stats.snapshot("BROKER_PUT_NUMS", "C", MINUTE) == NOTHING
+
+
+# --- lines ---
+
+
+def test_lines_are_those_of_4_9_4() -> None:
+    line = lines.item("TOPIC_PUT_NUMS", "T1", MINUTE, Snapshot(6, 0.1, 6, 1.0))
+    assert lines.stamped(at("2026-11-21T01:50:00"), line) == (
+        "2026-11-21 09:50:00 INFO - [TOPIC_PUT_NUMS] [T1] Stats In One Minute, SUM: 6 TPS: 0.10 AVGPT: 1.00\n"
+    )
+    latency = Snapshot(1, 0.5, 4, 0.25)
+    assert lines.item("GROUP_GET_LATENCY", "0@T@G", HOUR, latency) == (
+        "[GROUP_GET_LATENCY] [0@T@G] Stats In One Hour, TIMES: 4 AVGRT: 0.25"
+    )
+    assert lines.item("X", "k", DAY, NOTHING) == "[X] [k] Stats In One Day, SUM: 0 TPS: 0.00 AVGPT: 0.00"
+    assert lines.moment("GROUP_GET_FALL_SIZE", "0@T@G", 177) == (
+        "[GROUP_GET_FALL_SIZE] [0@T@G] Stats Every 5 Minutes, Value: 177"
+    )
+
+
+@pytest.mark.parametrize(("value", "text"), [(0.125, "0.13"), (0.135, "0.14"), (2.5, "2.50"), (1e7, "10000000.00")])
+def test_halves_are_rounded_up(value: float, text: str) -> None:
+    assert lines.fixed(value) == text
+
+
+def test_the_stores_lines() -> None:
+    puts = Puts()
+    assert lines.store_rates(puts) == "[STORETPS] put_tps  get_found_tps  get_miss_tps  get_transfered_tps "
+    for second in range(61):
+        puts.sample(second * 1000, second * 5)
+    puts.fast += 3
+    assert lines.store_rates(puts) == (
+        "[STORETPS] put_tps 5.0 get_found_tps 0.0 get_miss_tps 0.0 get_transfered_tps 0.0"
+    )
+    assert lines.put_times(puts.roll()).startswith(
+        "[PAGECACHERT] TotalPut 3, PutMessageDistributeTime [<=0ms]:3 [0~10ms]:0 "
+    )
+
+
+# --- puts ---
+
+
+def test_rates_need_their_whole_window() -> None:
+    puts = Puts()
+    for second in range(11):
+        assert puts.rate(10, "put") is None
+        puts.found += 1
+        puts.transferred += 32
+        puts.sample(second * 1000, second * 100)
+    assert puts.rate(10, "put") == 100.0
+    assert puts.rate(10, "found", "missed") == 1.0
+    assert puts.rate(10, "transferred") == 32.0
+    assert puts.rate(60, "put") is None
+    for second in range(11, 2000):
+        puts.sample(second * 1000, 1000)
+    assert [puts.rate(seconds, "put") for seconds in (10, 60, 600)] == [0.0, 0.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("ms", "label"),
+    [
+        (1, "[0~10ms]"), (9.9, "[0~10ms]"), (10, "[10~50ms]"), (50, "[50~100ms]"), (150, "[100~200ms]"),
+        (200, "[200~500ms]"), (999, "[500ms~1s]"), (1000, "[1~2s]"), (4500, "[4~5s]"), (9999, "[5~10s]"),
+        (10_000, "[10s~]"),
+    ],
+)  # fmt: skip
+def test_a_put_falls_into_its_bucket(ms: float, label: str) -> None:
+    puts = Puts()
+    puts.slow(ms)
+    minute = puts.roll()
+    assert dict(zip(LABELS, minute.coarse, strict=True)) == {one: int(one == label) for one in LABELS}
+    assert f"{label}:1 " in minute.text()
+    assert puts.roll().total == 0
+
+
+def test_percentiles_are_taken_straight_inside_a_bucket() -> None:
+    puts = Puts()
+    puts.fast = 900
+    for _ in range(100):
+        puts.slow(105)  # the bucket from 100 to 110
+    minute = puts.roll()
+    assert minute.percentile_ms(0.45) == 0.5
+    assert minute.percentile_ms(0.99) == pytest.approx(109)
+    assert minute.percentile_ms(0.999) == pytest.approx(109.9)
+    assert Puts().roll().percentile_ms(0.99) == 0.0
+    puts.slow(60_000)
+    assert puts.roll().percentile_ms(1.0) == FINE_BOUNDS_MS[-1] == 10_000
+    assert puts.put_max_ms == 60_000
+
+
+def test_fine_bounds_grow_as_in_4_9_4() -> None:
+    assert len(FINE_BOUNDS_MS) == 20 + 15 + 10 + 10 + 6 + 5 + 9
+    assert list(FINE_BOUNDS_MS) == sorted(set(FINE_BOUNDS_MS))
+
+
+def test_morning_totals_move_on_at_midnight() -> None:
+    puts = Puts()
+    puts.transferred = 30
+    puts.midnight(100)
+    puts.transferred = 50
+    puts.midnight(170)
+    assert puts.morning == Morning(put_yesterday=100, put_today=170, got_yesterday=30, got_today=50)
+
+
+# --- schedule ---
+
+
+def test_next_whole_times() -> None:
+    india = timezone(timedelta(hours=5, minutes=30))
+    now = at("2026-11-21T09:50:07.250")
+    assert next_minute_ms(now) == at("2026-11-21T09:51:00")
+    assert next_minute_ms(at("2026-11-21T09:51:00")) == at("2026-11-21T09:52:00")
+    assert next_hour_ms(now, UTC) == at("2026-11-21T10:00:00")
+    assert next_hour_ms(now, india) == at("2026-11-21T10:30:00")
+    assert next_midnight_ms(now, UTC) == at("2026-11-22T00:00:00")
+    assert next_midnight_ms(now, india) == at("2026-11-22T00:00:00", india)
+
+
+def test_a_day_of_23_hours_ends_at_midnight_too() -> None:
+    berlin = ZoneInfo("Europe/Berlin")
+    assert next_midnight_ms(at("2026-03-29T01:00:00", berlin), berlin) == at("2026-03-30T00:00:00", berlin)
+
+
+def test_what_is_due_when() -> None:
+    start = at("2026-11-21T23:58:57")
+    schedule = Schedule(start, 0, UTC)
+    seen: dict[Job, list[int]] = {job: [] for job in Job}
+    for second in range(0, 700):
+        for job in schedule.due(start + second * 1000, second * 1000):
+            seen[job].append(second)
+    assert seen[Job.SAMPLE_MINUTE] == list(range(0, 700, 10))
+    assert seen[Job.SAMPLE_HOUR] == [0, 600]
+    assert seen[Job.SAMPLE_DAY] == [0]
+    assert seen[Job.ROLL_PUT_TIMES] == list(range(60, 700, 60))
+    assert seen[Job.STOP_SLOW_CONSUMERS] == [180, 360, 540]
+    assert seen[Job.PRINT_MINUTE] == list(range(3, 700, 60))
+    assert seen[Job.PRINT_MOMENTS] == [3, 303, 603]
+    assert seen[Job.PRINT_HOUR] == seen[Job.PRINT_DAY] == seen[Job.MORNING] == [63]
+
+
+def test_a_span_slept_through_is_made_up_for_once_and_a_clock_set_back_is_followed() -> None:
+    start = at("2026-11-21T10:00:30")
+    schedule = Schedule(start, 0, UTC)
+    schedule.due(start, 0)
+    later = 3 * 3_600_000
+    due = schedule.due(start + later, later)
+    assert due == sorted(due)
+    assert {Job.SAMPLE_MINUTE, Job.PRINT_MINUTE, Job.PRINT_HOUR} <= set(due)
+    assert schedule.due(start + later + 1000, later + 1000) == []
+    back = start - 3_600_000
+    assert schedule.due(back, later + 2000) == []
+    assert Job.PRINT_MINUTE in schedule.due(back + 30_000, later + 3000)
+
+
+# --- the log, and who writes it ---
+
+
+def test_the_log_begins_anew_at_its_size_and_keeps_generations(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "logs", size_max=100, generations=2)
+    for number in range(5):
+        journal.write([f"{number}" * 59 + "\n"])
+    assert journal.path.read_text() == "4" * 59 + "\n"
+    older = {path.name: gzip.decompress(path.read_bytes()).decode()[0] for path in journal.path.parent.glob("*.gz")}
+    assert older == {"stats.1.log.gz": "3", "stats.2.log.gz": "2"}
+    assert len(list(journal.path.parent.iterdir())) == 3
+
+
+def run_for(recorder: Recorder, clock: StoodClock, seconds: int) -> None:
+    async def run() -> None:
+        task = asyncio.create_task(recorder.run())
+        while clock.slept < seconds and not task.done():
+            await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    asyncio.run(asyncio.wait_for(run(), 30))
+
+
+def test_the_recorder_samples_and_prints(tmp_path: Path) -> None:
+    clock = StoodClock(at("2026-11-21T01:49:15"))
+    stats = BrokerStats("C", now_ms=lambda: clock.ms)
+    stats.sent("T1", 6, 600)
+    stats.pulled("T1", "G", 0, **PULL)  # type: ignore[arg-type]
+    journal = Journal(tmp_path)
+    run_for(Recorder(stats, lambda: 6, journal, clock), clock, 50)
+    written = journal.path.read_text().splitlines()
+    assert (
+        "2026-11-21 09:50:00 INFO - [TOPIC_PUT_NUMS] [T1] Stats In One Minute, SUM: 6 TPS: 0.12 AVGPT: 6.00" in written
+    )
+    assert "2026-11-21 09:50:00 INFO - [GROUP_GET_FALL_SIZE] [0@T1@G] Stats Every 5 Minutes, Value: 177" in written
+    assert stats.puts.rate(10, "put") == 0.0
+
+
+def test_groups_that_read_too_far_behind_are_stopped_and_silent_ones_left_alone(tmp_path: Path) -> None:
+    clock = StoodClock()
+    stats = BrokerStats("C", now_ms=lambda: clock.ms)
+    stopped: list[str] = []
+    recorder = Recorder(stats, lambda: 0, Journal(tmp_path), clock, Protection(1000, stopped.append))
+    stats.pulled("T", "near", 0, **PULL)  # type: ignore[arg-type]
+    stats.pulled("T", "far", 0, **{**PULL, "behind": 1001})  # type: ignore[arg-type]
+    stats.scanned("T", "far", 1, 2000)
+    stats.pulled("T", "caught-up", 0, **{**PULL, "behind": 5000})  # type: ignore[arg-type]
+    clock.ms = 1
+    stats.scanned("T", "caught-up", 0, 5)
+    run_for(recorder, clock, 700)
+    assert stopped == ["far"]
+
+
+def test_a_log_that_cannot_be_written_is_told_and_stops_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").write_text("")
+    clock = StoodClock(at("2026-11-21T01:49:50"))
+    stats = BrokerStats("C", now_ms=lambda: clock.ms)
+    stats.sent("T", 1, 1)
+    run_for(Recorder(stats, lambda: 1, Journal(tmp_path / "file"), clock), clock, 30)
+    assert "cannot be written" in caplog.text
+    assert clock.slept >= 30
