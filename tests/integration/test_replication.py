@@ -273,3 +273,27 @@ def test_the_test_cluster_has_slaves(tmp_path: Path) -> None:
                             await asyncio.sleep(0.05)
 
     asyncio.run(run())
+
+
+def test_a_slave_that_becomes_the_master_delivers_what_is_left_and_nothing_twice(tmp_path: Path) -> None:
+    """What was delayed is known to the slave as delivered or pending from the log alone."""
+
+    async def work(servers: Pair) -> None:
+        async with servers.broker("master") as master, servers.slave() as slave:
+            for number in range(20):
+                assert await servers.send(master.addr, b"%d" % number, TIMER_DELAY_MS="100") == 0
+                assert await servers.send(master.addr, b"%d" % number, DELAY="1") == 0
+            for number in range(5):
+                assert await servers.send(master.addr, b"late %d" % number, TIMER_DELAY_MS="6000") == 0
+            await until(lambda: master._store.max_offset("T", 0) == 40)
+            await until(lambda: slave._store.max_offset("T", 0) == 40)
+            assert slave._store.delayed.timers == 5
+        async with servers.broker("slave") as promoted:
+            assert promoted._store.max_offset("T", 0) == 40
+            await until(lambda: promoted._store.max_offset("T", 0) >= 45)
+            await asyncio.sleep(0.5)
+            assert promoted._store.max_offset("T", 0) == 45
+            late = [record.decode(data).body for data in promoted._store.get("T", 0, 40, 32).records]
+            assert late == [b"late %d" % number for number in range(5)]
+
+    with_pair(tmp_path, work)
