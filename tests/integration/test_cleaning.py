@@ -10,7 +10,7 @@ from ariane.broker.broker import Broker
 from ariane.broker.config import BrokerConfig
 from ariane.errors import ReplyError
 from ariane.net.client import Connections
-from ariane.protocol import properties
+from ariane.protocol import properties, record
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.requests import typed
 from ariane.protocol.requests.messaging import (
@@ -90,6 +90,37 @@ def test_expired_files_go_on_request_and_offsets_move(tmp_path: Path) -> None:
             code, answer = await pull(peers, broker.addr, 0)
             assert (code, answer.next_begin_offset, answer.min_offset) == (21, first, first)
             assert (await pull(peers, broker.addr, first))[0] == ResponseCode.SUCCESS
+
+    asyncio.run(asyncio.wait_for(run(), 60))
+
+
+def test_timers_outlive_the_files_they_were_stored_in(tmp_path: Path) -> None:
+    async def run() -> None:
+        disk = FillingDisk()
+        async with Broker(config(tmp_path), disk=disk) as broker, Connections() as peers:
+            store = broker._store
+            for number in range(6):
+                own = properties.encode({"TIMER_DELAY_MS": "4000", "KEYS": "k"})
+                header = SendMessage("P", "T", "TBW102", 1, 0, 0, 1, 0, own)
+                assert (await peers.request(broker.addr, RequestCode.SEND_MESSAGE_V2, header, b"%d" % number)).code == 0
+            for _ in range(60):
+                assert await send(peers, broker.addr) == 0
+            await asyncio.sleep(0.2)
+            disk.used = 88
+            await broker._cleaner.run()
+            assert store.commit_log_min > 4096
+            assert store.record_of("rmq_sys_wheel_timer", 0, 0) is None
+            assert store.max_offset("rmq_sys_wheel_timer", 0) == 12
+        # A start knows that the first six are delivered by the others, and only those.
+        async with Broker(config(tmp_path), disk=disk) as broker:
+            store = broker._store
+            async with asyncio.timeout(20):
+                while store.max_offset("T", 0) < 66:
+                    await asyncio.sleep(0.05)
+            await asyncio.sleep(0.3)
+            late = [record.decode(data).body for data in store.get("T", 0, 60, 32).records]
+            assert late == [b"%d" % number for number in range(6)]
+            assert store.delayed.timers == 0
 
     asyncio.run(asyncio.wait_for(run(), 60))
 

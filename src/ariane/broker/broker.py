@@ -136,6 +136,7 @@ class Broker:
             self._disk,
             self._flusher,
             self._thread,
+            self._dispatch_soon,
             self._clock.now_ms,
             refuses=not config.is_slave,
         )

@@ -13,8 +13,9 @@ from concurrent.futures import Executor
 from datetime import datetime
 
 from ariane.broker.config import BrokerConfig
+from ariane.broker.delay import move_timers
 from ariane.broker.flush import Flusher
-from ariane.errors import StoreFull
+from ariane.errors import StoreError, StoreFull
 from ariane.store.files import Disk
 from ariane.store.message_store import MessageStore
 from ariane.store.retention import Removal, Rule, due, trigger, used_percent
@@ -25,6 +26,7 @@ FIRST_RUN_S = 60.0
 FIRST_CHECK_S = 1.0
 CHECK_S = 10.0  # how soon writes are refused on a disk that fills up, and taken again
 MANUAL_RUNS = 20  # runs that one request for cleaning lasts, as in Java
+MOVED_TIMEOUT_S = 30.0
 ROUNDS_MAX = 100  # of removed queue files in one run
 HOUR_MS = 3_600_000
 USED_MAX_LIMITS = (10, 95)  # diskMaxUsedSpaceRatio is held within these, as in Java
@@ -40,6 +42,7 @@ class Cleaner:
         disk: Disk,
         flusher: Flusher,
         executor: Executor,
+        stored: Callable[[], None],
         now_ms: Callable[[], int],
         *,
         refuses: bool,
@@ -49,6 +52,7 @@ class Cleaner:
         self._disk = disk
         self._flusher = flusher
         self._executor = executor
+        self._stored = stored
         self._now_ms = now_ms
         self._refuses = refuses
         self._rule = rule(config)
@@ -69,11 +73,30 @@ class Cleaner:
         if why is not None:
             files = self._store.retention.log_files()
             for file in files[: due(files, self._rule, percent, now_ms)]:
+                if not await self._kept_timers(file.base + self._store.config.commit_log_size):
+                    break
                 await self._remove(self._store.retention.begin_log_removal(file))
                 log.info("removed the commit log file at %d because of %s; %d %% used", file.base, why.value, percent)
                 await asyncio.sleep(self._config.delete_commit_log_files_interval / 1000)
         await self._remove(self._store.retention.begin_log_removal(None))
         await self._trim()
+
+    async def _kept_timers(self, end: int) -> bool:
+        """Whether no timer is lost when the log below `end` goes: a master stores those once more, a slave waits for that."""
+        if not self._refuses:
+            return not self._store.delayed.below(end)
+        refusal, self._store.refusal = self._store.refusal, None  # what frees a gigabyte may take a little
+        try:
+            moved = move_timers(self._store, end)
+        except StoreError as error:
+            log.error("no file is removed, for timers in it cannot be stored once more: %s", error)
+            return False
+        finally:
+            self._store.refusal = refusal
+        if not moved:
+            return True
+        self._stored()
+        return await self._flusher.durable(moved, MOVED_TIMEOUT_S)
 
     async def check_room(self) -> None:
         """Refuse messages while the disk is nearly full."""

@@ -91,6 +91,7 @@ class Delayed:
         self._spent: dict[int, Key] = {}  # cancellations that were obeyed, until a mark behind them is written
         self._late: set[int] = set()  # came with a due time that others had passed already
         self._delivered: set[int] = set()  # found in the log, not yet met in order
+        self._moved: dict[int, int] = {}  # of those: moved by a record that ends there, perhaps not flushed yet
         self._marks: deque[Mark] = deque()
         self._saved = State()
         self._saving: State | None = None
@@ -242,6 +243,20 @@ class Delayed:
         self._cancels[number] = note
         self._mark(log_end)
 
+    def below(self, log_offset: int) -> list[Key]:
+        """Pending timers whose records end before `log_offset`, where the log is about to begin."""
+        queue = self._queue(TIMER_TOPIC, TIMERS)
+        if queue is None:
+            return []
+        low, high = queue.min_offset(self._segments.start), queue.min_offset(log_offset)
+        return self.timers_below(high) if high > low else []
+
+    def moved(self, number: int, log_end: int) -> None:
+        """Timer `number` was stored once more, by a record that ends at `log_end`: that one is delivered in its place."""
+        self._delivered.add(number)
+        self._moved[number] = log_end
+        self._mark(log_end)
+
     # --- what is due ---
 
     def next_ms(self) -> int | None:
@@ -366,6 +381,7 @@ class Delayed:
             runs = runs - set(run.absorbed) | {run.number}
             self._written = run.up_to
         self._spent = {at: key for at, key in self._spent.items() if key > mark.done}
+        self._moved = {number: end for number, end in self._moved.items() if end > flushed}
         cancels = min([*self._cancels.values(), *self._spent], default=self._cancel_position)
         state = State(
             runs=sorted(runs),
@@ -374,7 +390,7 @@ class Delayed:
             done=mark.done,
             seen=mark.seen,
             cancels=cancels,
-            delivered=sorted(self._delivered),
+            delivered=sorted(number for number in self._delivered if number not in self._moved),
             levels=list(mark.levels),
         )
         if state == self._saved:

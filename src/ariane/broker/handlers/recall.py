@@ -110,4 +110,3 @@ def handle(topic: str, broker_name: str, due_ms: int, key: str) -> str:
     """What a send of a timer is answered, for 5.x clients."""
     text = f"{HANDLE_VERSION} {topic} {broker_name} {due_ms} {key}"
     return base64.urlsafe_b64encode(text.encode()).decode()
-
