@@ -109,3 +109,17 @@ def test_our_master_and_a_java_slave(tmp_path: Path) -> None:
         raise AssertionError(f"the slave answers {answer.code}: {answer.remark}")
 
     asyncio.run(asyncio.wait_for(run(), 200))
+
+
+def test_java_tools_start_the_cleaning_of_our_broker(tmp_path: Path) -> None:
+    async def run() -> None:
+        settings = {**SMALL, "mapped_file_size_commit_log": 4096, "delete_when": "", "file_reserved_time": 0}
+        async with cluster(tmp_path, **settings) as servers, Connections() as peers:
+            header = SendMessage("P", "T", "TBW102", 1, 0, 0, 1, 0, None)
+            for _ in range(40):
+                assert (await peers.request(servers.broker, RequestCode.SEND_MESSAGE_V2, header, bytes(500))).code == 0
+            arguments = ["deleteExpiredCommitLog", "-n", servers.namesrv, "-b", servers.broker]
+            said = await asyncio.to_thread(java.run, java.ADMIN, arguments)
+            assert any("success" in line for line in said), said
+
+    asyncio.run(asyncio.wait_for(run(), 100))
