@@ -197,7 +197,7 @@ def test_power_lost_at_every_change_of_a_follower(kept: Kept, seed: int, flush: 
         replica = store.follow()
         for number, chunk in enumerate(chunks):
             replica.append(*chunk)
-            if number % 3 == 2:
+            if number % 5 == 2:
                 store.flush()
                 flushed[0] = store.flushed
             store.step()
@@ -334,3 +334,11 @@ def test_a_slave_ahead_of_its_master_is_let_go(reports: list[int]) -> None:
         assert feed.acknowledged == 0
 
     with_feed(work)
+
+
+def test_in_sync_mode_slaves_get_only_what_is_flushed() -> None:
+    store = opened(FakeDisk(), StoreConfig(root="/store", commit_log_size=1024, consume_queue_size=100, flush="sync"))
+    placed = store.put(draft(b"x"))
+    assert store.source.read(0, 100) == b""
+    store.flush()
+    assert len(store.source.read(0, 1000)) == placed.size

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import errno
+import random
 from collections.abc import Callable
 
 import pytest
+from msgspec.structs import replace
 
+from ariane.broker.delay import move_timers
 from ariane.errors import StoreError, StoreFull
 from ariane.model import host
+from ariane.model.message import REAL_QID, REAL_TOPIC, TIMER_OUT_MS
+from ariane.model.topic import TIMER_TOPIC
+from ariane.protocol import properties
 from ariane.store.files import Usage
 from ariane.store.message_store import Draft, GetStatus, MessageStore, StoreConfig, open_store
 from ariane.store.retention import FILES_MAX, LogFile, Rule, Trigger, due, trigger, used_percent
-from ariane.testing.disk import FakeDisk
+from ariane.testing.disk import FakeDisk, Kept
 
 HOST = host.pack("127.0.0.1", 10911)
 RULE = Rule(reserved_ms=1000, hours=frozenset({4}), used_max=75, at_once=85)
@@ -228,3 +234,59 @@ def test_a_store_that_refuses_serves_reads() -> None:
     assert readable(store, 0) == list(range(30))
     store.refusal = None
     assert store.put(draft(b"x")).queue_offset == 30
+
+
+DUE_MS = 1_900_000_000_000
+
+
+def with_timers(count: int) -> tuple[FakeDisk, MessageStore]:
+    """Timers in the first file, then enough for some files more; all flushed."""
+    disk, store = filled(0)
+    for number in range(count):
+        own = {REAL_TOPIC: "T", REAL_QID: "0", TIMER_OUT_MS: str(DUE_MS + number)}
+        kept = draft(b"%d" % number, 0, TIMER_TOPIC)
+        store.put(replace(kept, properties=properties.encode(own), tags_code=DUE_MS + number))
+    for number in range(40):
+        store.put(draft(b"%d" % number))
+    store.flush()
+    store.step()
+    store.flush_derived()
+    return disk, store
+
+
+def due_numbers(store: MessageStore) -> list[int]:
+    """Timers in the order in which they are due, all marked as delivered."""
+    found = []
+    while (due := store.delayed.due(DUE_MS + 1000)) is not None:
+        found.append(due.number)
+        store.delayed.done(due, store.commit_log_max)
+    return found
+
+
+def test_timers_in_a_file_that_goes_are_stored_once_more_and_due_once() -> None:
+    disk, store = with_timers(5)
+    end = 3 * 1024
+    assert len(store.delayed.below(end)) == 5
+    moved = move_timers(store, end)
+    assert moved == store.commit_log_max
+    assert store.delayed.below(end) == []
+    assert move_timers(store, end) == 0
+    store.flush()
+    store.step()
+    store.flush_derived()
+    assert store.commit_log_max > end
+    clean(store, 3)
+    assert store.commit_log_min == end
+    left = disk.after_power_loss(Kept.NONE, random.Random(0))
+    left.now_ms = disk.now_ms
+    assert due_numbers(store) == [5, 6, 7, 8, 9]
+    assert due_numbers(opened(left)) == [5, 6, 7, 8, 9]
+
+
+def test_a_timer_counts_as_moved_only_once_its_new_record_is_on_the_disk() -> None:
+    disk, store = with_timers(5)
+    move_timers(store, 1024 * 3)
+    store.flush_derived()
+    left = disk.after_power_loss(Kept.NONE, random.Random(0))
+    left.now_ms = disk.now_ms
+    assert due_numbers(opened(left)) == [0, 1, 2, 3, 4]
