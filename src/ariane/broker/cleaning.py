@@ -128,6 +128,7 @@ class Cleaner:
         start = self._store.commit_log_min
         if start == self._trimmed_for:
             return
+        # Index files below `start` go here, once the store has an index: its drop_before(start).
         for _ in range(ROUNDS_MAX):
             if not self._store.retention.plan_queue_files():
                 self._trimmed_for = start

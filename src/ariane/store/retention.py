@@ -3,7 +3,7 @@
     commit log   |===old===|===old===|=======|==last==|        oldest first; the last one never
                            ^ start moves here
     queue        |--all below start--|-------|--last--|        files whose last entry points below the log's start
-    index        files that end below the log's start
+    index        files that end below the log's start, see broker.cleaning
 
 What to remove is decided by pure functions (`trigger`, `due`) from times, disk use and `now`. A log file goes when no later start
 will need it: everything in it is flushed and below the checkpoint's safe offset. It leaves the table of files first, so that no
