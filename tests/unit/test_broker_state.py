@@ -182,3 +182,32 @@ def test_silent_members_are_named_by_their_connection() -> None:
     members.heartbeat_consumer(consumer("G"), member(1, seen_ms=0))
     members.heartbeat_consumer(consumer("G"), member(2, seen_ms=100_000))
     assert members.silent(120_001) == {1}
+
+
+def test_a_client_is_found_among_consumers_and_producers() -> None:
+    members = Members()
+    assert members.consumer("G", "c1") is None and members.producer("c1") is None
+    members.heartbeat_consumer(consumer("G"), member(1, seen_ms=5))
+    members.heartbeat_consumer(consumer("G"), member(2, seen_ms=9))  # the same client, connected once more
+    members.heartbeat_consumer(consumer("G"), member(3, "c2"))
+    found = members.consumer("G", "c1")
+    assert found is not None and found.peer_id == 2
+    assert sorted(one.peer_id for one in members.of_consumer("G")) == [2, 3]
+
+
+def test_a_producer_is_found_as_long_as_one_of_its_groups_is_here() -> None:
+    members = Members()
+    for group in ("A", "B"):
+        members.heartbeat_producer(group, member(1))
+    members.leave_producer("B", 1)
+    found = members.producer("c1")
+    assert found is not None and found.peer_id == 1
+    members.heartbeat_producer("A", member(2))
+    members.lost(2)
+    found = members.producer("c1")
+    assert found is not None and found.peer_id == 1
+    members.heartbeat_producer("A", member(1, "renamed"))
+    assert members.producer("c1") is None
+    members.lost(1)
+    assert members.producer("renamed") is None
+    assert members._producer_of == {}

@@ -19,7 +19,7 @@ from ariane.model.message import Message
         (config.ProducerSettings, "send_timeout_ms", True),
         (config.ProducerSettings, "create_topic_key", "a b"),
         (config.ConsumerSettings, "pull_batch", 1025),
-        (config.ConsumerSettings, "message_model", "broadcasting"),
+        (config.ConsumerSettings, "message_model", "both"),
         (config.ConsumerSettings, "pull_timeout_ms", 15_000),
         (config.TraceSettings, "when_full", "wait"),
         (config.TraceSettings, "flush_ms", 501),

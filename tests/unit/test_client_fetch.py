@@ -243,7 +243,7 @@ def test_a_full_window_is_not_pulled_until_there_is_room():
         await made.routes.queues_to_read("T")
         parts = Fetching(
             Peers(), made.routes, Offsets(Peers(), made.routes, "g", timeout_ms=1), "g", ConsumerSettings(cached_max=1),
-            False, lambda topic: SubscriptionData(topic="T"), lambda *_: None, lambda *_: None, None, None, None,
+            False, lambda topic: SubscriptionData(topic="T"), lambda *_: None, lambda *_: None, None, lambda: 0.0, None,
         )  # fmt: skip
         task = asyncio.ensure_future(fetch(queue, parts))
         for _ in range(5):

@@ -9,8 +9,8 @@ import pytest
 from client_script import Script, instance, name_server, raising, route
 
 from ariane.client.instance import Instance, Part
-from ariane.errors import ClientClosed, ConnectionLost, HeaderError
-from ariane.net.connection import Peer
+from ariane.errors import ClientClosed, ConnectionLost, HeaderError, ReplyError
+from ariane.net.connection import Peer, Reply
 from ariane.protocol.codes import RequestCode
 from ariane.protocol.command import Command
 from ariane.protocol.requests.clients import ConsumerData
@@ -131,3 +131,27 @@ def test_two_instances_of_one_process_have_two_ids():
 def test_an_instance_that_is_not_open_says_so():
     with pytest.raises(ClientClosed):
         _ = Instance("a:1").peers
+
+
+def test_what_a_broker_asks_goes_to_the_group_it_names():
+    async def play():
+        made = instance(script())
+        asked = []
+
+        def answer(command):
+            asked.append(command.code)
+            return Reply(7)
+
+        codes = (RequestCode.GET_CONSUMER_RUNNING_INFO, RequestCode.RESET_CONSUMER_CLIENT_OFFSET)
+        made.join_consumer("c", part("c", [])._replace(answers=dict.fromkeys(codes, answer)))
+        peer = Peer(1, "127.0.0.1", 1, b"")
+        assert made._ask_group(Command(codes[0], fields={"consumerGroup": "c"}), peer) == Reply(7)
+        assert made._ask_group(Command(codes[1], fields={"group": "c"}), peer) == Reply(7)
+        assert asked == list(codes)
+        for fields in ({"consumerGroup": "other"}, {}, {"group": ""}):
+            with pytest.raises(ReplyError, match="not exist"):
+                made._ask_group(Command(codes[0], fields=fields), peer)
+        with pytest.raises(ReplyError, match="not exist"):
+            made._ask_group(Command(RequestCode.CONSUME_MESSAGE_DIRECTLY, fields={"group": "c"}), peer)
+
+    asyncio.run(play())

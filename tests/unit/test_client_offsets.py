@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+from pathlib import Path
 
 import pytest
 from client_script import QUEUE, Script, instance, name_server, raising, route
 
+from ariane.client import local_offsets
 from ariane.client.offsets import Offsets
 from ariane.errors import ConnectionLost, ReplyError
 from ariane.model.message import MessageQueue
@@ -106,3 +109,33 @@ def test_a_queue_that_is_anothers_is_forgotten():
         await offsets.commit([QUEUE])  # the script has no answer: a request would fail the test
 
     play(script(), act)
+
+
+def test_a_cancelled_write_of_local_offsets_is_waited_for_by_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    under_way, most, release = [], [], threading.Event()
+
+    def slow(path: Path, table: object) -> None:
+        under_way.append(path)
+        most.append(len(under_way))
+        release.wait(5)
+        under_way.pop()
+
+    async def run() -> None:
+        monkeypatch.setattr(local_offsets, "write", slow)
+        offsets = local_offsets.LocalOffsets(None, None, "g", timeout_ms=1, path=tmp_path / "o")  # type: ignore[arg-type]
+        queue = MessageQueue("T", "b", 0)
+        monkeypatch.setattr(offsets, "consumed", lambda _: 1)
+        first = asyncio.create_task(offsets.commit([queue]))
+        while not under_way:
+            await asyncio.sleep(0)
+        first.cancel()
+        second = asyncio.create_task(offsets.commit([queue]))
+        await asyncio.sleep(0)
+        asyncio.get_running_loop().call_later(0.01, release.set)
+        await second
+        assert max(most) == 1
+        assert len(most) == 2
+
+    asyncio.run(run())

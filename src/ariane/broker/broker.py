@@ -24,9 +24,10 @@ from ariane.broker.cleaning import CHECK_S, FIRST_CHECK_S, FIRST_RUN_S, Cleaner
 from ariane.broker.config import BrokerConfig, checked
 from ariane.broker.delay import Deliveries
 from ariane.broker.flush import Flusher
-from ariane.broker.handlers import cleaning, clients, offsets, pull, runtime, send
+from ariane.broker.handlers import cleaning, clients, offsets, pull, relay, reply, runtime, send, send_back
 from ariane.broker.handlers import stats as stats_handlers
 from ariane.broker.handlers import topics as topic_handlers
+from ariane.broker.ports import NOT_FAST, take_ports
 from ariane.broker.registration import Registration
 from ariane.broker.replication import Feed
 from ariane.broker.state import documents
@@ -40,16 +41,17 @@ from ariane.broker.stats.counters import BrokerStats
 from ariane.broker.stats.journal import Journal
 from ariane.broker.stats.recorder import Protection, Recorder
 from ariane.clock import SYSTEM_CLOCK, Clock
-from ariane.errors import ConfigError, ConnectionLost, StoreError
+from ariane.errors import ConnectionLost, StoreError
 from ariane.filter.bloom import Bloom
 from ariane.model import host
-from ariane.model.topic import SCHEDULE_TOPIC
+from ariane.model.message import DELAY, RETRY_TOPIC
+from ariane.model.topic import DLQ_PREFIX, RETRY_PREFIX, SCHEDULE_TOPIC
 from ariane.net.client import Connections
 from ariane.net.connection import Handler, Peer
 from ariane.net.interfaces import local_ip
-from ariane.net.server import Server
-from ariane.net.streams import Stream, StreamServer
+from ariane.net.streams import Stream
 from ariane.net.tasks import Tasks
+from ariane.protocol import properties
 from ariane.protocol.codes import RequestCode
 from ariane.protocol.requests import fields
 from ariane.protocol.requests.admin import ConsumerOffsetTable, DelayOffsetTable, SubscriptionGroupTable
@@ -57,7 +59,7 @@ from ariane.protocol.requests.clients import GroupRef
 from ariane.protocol.requests.routing import TopicTable
 from ariane.store.delayed import Due
 from ariane.store.files import Disk, SystemDisk
-from ariane.store.message_store import Draft, StoreConfig, open_store
+from ariane.store.message_store import Draft, Placed, StoreConfig, open_store
 from ariane.store.replica import Replica
 
 log = logging.getLogger("ariane.broker")
@@ -66,9 +68,6 @@ MEMBER_SCAN_S = 10.0
 LOCK_SCAN_S = 60.0
 FILTER_SAVE_S = 10.0
 DISPATCH_RETRY_S = 1.0
-HA_PORT_AFTER = 1  # where slaves get the log: listenPort and this
-PORT_TRIES = 50  # when any port will do, until three are free that lie together
-NOT_FAST = (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)  # the second port serves everything else
 
 
 class Broker:
@@ -107,7 +106,7 @@ class Broker:
         config, parts = self.config, self._parts
         handlers: dict[int, Handler] = {}
         fast_handlers: dict[int, Handler] = {}
-        await self._take_ports(handlers, fast_handlers)
+        self._server, self._ha_server = await take_ports(config, handlers, fast_handlers, self._lost, self._serve_slave)
         parts.push_async_callback(self._server.__aexit__, None, None, None)
         parts.push_async_callback(self._ha_server.__aexit__, None, None, None)
         ip = config.broker_ip1 or local_ip()
@@ -161,53 +160,42 @@ class Broker:
             self._follow(self._replica, peers)
         log.info("broker %s serves at %s, store %s", config.broker_name, self.addr, config.store_path_root_dir)
 
-    async def _take_ports(self, handlers: dict[int, Handler], fast_handlers: dict[int, Handler]) -> None:
-        """The port of clients and the two that lie beside it. When any port will do, until all three are free."""
-        config = self.config
-        for tries_left in reversed(range(PORT_TRIES)):
-            self._server = Server(
-                handlers,
-                config.bind_address,
-                config.listen_port,
-                on_lost=self._lost,
-                idle_s=config.server_channel_max_idle_time_seconds,
-            )
-            try:
-                await self._server.bind()
-                await self._server.bind_beside(self._server.port - slave.FAST_PORT_BEFORE, fast_handlers)
-                self._ha_server = StreamServer(
-                    config.bind_address,
-                    self._server.port + HA_PORT_AFTER,
-                    self._serve_slave,
-                    "listenPort",
-                )
-                await self._ha_server.bind()
-                return
-            except ConfigError:
-                await self._server.__aexit__(None, None, None)
-                if config.listen_port or not tries_left:
-                    raise
-
     def _handlers(self, store_host: bytes) -> dict[int, Handler]:
         """Which code is served by whom, and with which parts."""
         config, now_ms, store = self.config, self._clock.now_ms, self._store
         timeout_s = config.sync_flush_timeout / 1000
         durable = functools.partial(self._flusher.durable, timeout_s=timeout_s) if config.sync_flush else None
         replicated = self._feed.replicated if config.broker_role == "SYNC_MASTER" else None
+        sending = send.SendParts(
+            config,
+            self._topics,
+            self._groups,
+            store,
+            store_host,
+            durable,
+            self._dispatch_soon,
+            now_ms,
+            self._kept,
+            self._stats,
+            replicated,
+        )
         return {
-            **send.handlers(
-                send.SendParts(
-                    config,
+            **send.handlers(sending),
+            **send_back.handlers(
+                send_back.SendBackParts(
+                    config, self._topics, self._groups, store, self._put_retry, durable, self._dispatch_soon
+                )
+            ),
+            **reply.handlers(reply.ReplyParts(sending, self._members, self._server.request)),
+            **relay.handlers(
+                relay.RelayParts(
+                    config.broker_name,
                     self._topics,
-                    self._groups,
+                    self._members,
+                    self._offsets,
                     store,
-                    store_host,
-                    durable,
-                    self._dispatch_soon,
-                    now_ms,
-                    self._kept,
-                    self._stats,
-                    replicated,
+                    self._server.request,
+                    self._server.one_way,
                 )
             ),
             **pull.handlers(
@@ -345,6 +333,18 @@ class Broker:
         floor_ms = max(store.last_ms, store.delayed.floor_ms)
         limits = delay.Limits(len(store.config.delays_ms), floor_ms, config.timer_max_delay_sec * 1000)
         return delay.kept(draft, own, self._clock.now_ms(), limits)
+
+    def _put_retry(self, draft: Draft) -> Placed:
+        """Store a message that a consumer gave back: after the delay of its level, or at once (a dead letter)."""
+        own = properties.decode(draft.properties)
+        if own.get(DELAY) == "0":
+            delay.forget(own)
+        kept = self._kept(draft, own)
+        placed = self._store.put(kept)
+        delay_queue = kept.queue_id if kept.topic == SCHEDULE_TOPIC else None
+        group = draft.topic.removeprefix(RETRY_PREFIX).removeprefix(DLQ_PREFIX)
+        self._stats.sent_back(own.get(RETRY_TOPIC, draft.topic), group, delay_queue=delay_queue, size=placed.size)
+        return placed
 
     def _count_delivered(self, due: Due, draft: Draft, size: int) -> None:
         if due.topic == SCHEDULE_TOPIC:

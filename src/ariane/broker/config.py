@@ -88,6 +88,8 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=_camel):
     """Hold a pull that found nothing until a message comes or the client's patience ends."""
     short_polling_time_mills: int = 1_000
     """ms to hold it when long polling is off."""
+    store_reply_message_enable: bool = True
+    """Store the replies of request-reply besides pushing them."""
     start_accept_send_request_time_stamp: int = 0
     """Sends before this time (ms) are refused."""
     flush_consumer_offset_interval: int = 5_000

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
 from ariane.broker.config import BrokerConfig
+from ariane.broker.ports import FAST_PORT_BEFORE
 from ariane.broker.registration import Registration
 from ariane.broker.replication import follow
 from ariane.broker.state.groups import Groups
@@ -28,7 +29,6 @@ log = logging.getLogger("ariane.broker.slave")
 
 COPY_EVERY_S = 10.0
 COPY_FIRST_S = 3.0
-FAST_PORT_BEFORE = 2  # the second port of a broker: listenPort less this; it serves everything but pulls
 
 # Requests that change what comes from the master, with the answer of a slave.
 REFUSED = {

@@ -1,4 +1,4 @@
-"""Asyncio clients: `Producer` sends, `PushConsumer` gives what arrives to a listener.
+"""Asyncio clients: `Producer` sends, `PushConsumer` gives what arrives to a listener, `LitePullConsumer` is polled.
 
     async with Producer("shop", "127.0.0.1:9876") as producer:
         await producer.send(Message(topic="orders", body=b"created", keys=["ORDER-17"]))
@@ -15,6 +15,7 @@ heartbeats), its own or one that it shares.
 from ariane.client.config import ClientSettings, ConsumerSettings, ProducerSettings, TraceSettings
 from ariane.client.instance import Instance
 from ariane.client.listening import ReconsumeLater
+from ariane.client.lite_pull_consumer import LitePullConsumer
 from ariane.client.producer import Producer
 from ariane.client.push_consumer import PushConsumer, Sql
 from ariane.client.sending import SendResult, SendStatus
@@ -23,6 +24,7 @@ __all__ = [
     "ClientSettings",
     "ConsumerSettings",
     "Instance",
+    "LitePullConsumer",
     "Producer",
     "ProducerSettings",
     "PushConsumer",

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from ariane.client.fetch import Fetching, fetch
@@ -47,7 +47,8 @@ class Listeners(Protocol):
 
 class Allocating(NamedTuple):
     """What allocation works with. `topics` are the subscribed ones, the retry topic among them; `heartbeat_to` tells a
-    broker that this member is here."""
+    broker that this member is here. `own_share` gives what is read of a topic's queues where nobody shares them
+    (broadcasting, queues assigned by hand); None: the members of the group share them."""
 
     peers: Peers
     routes: Routes
@@ -64,6 +65,7 @@ class Allocating(NamedTuple):
     period_s: float
     monotonic: Callable[[], float]
     heartbeat_to: Callable[[str], Awaitable[None]]
+    own_share: Callable[[Sequence[MessageQueue]], list[MessageQueue]] | None = None
 
 
 class Allocation:
@@ -85,6 +87,33 @@ class Allocation:
     def queues(self) -> list[MessageQueue]:
         """The queues that are read now."""
         return sorted(self._owned)
+
+    @property
+    def process_queues(self) -> list[ProcessQueue]:
+        """The same, with what is cached of them."""
+        return [self._owned[queue] for queue in self.queues]
+
+    def reset(self, offsets: Mapping[MessageQueue, int]) -> int:
+        """Begin anew at `offsets` with those of these queues that are read here; how many there are. What was cached of
+        them counts no more."""
+        mine = [(process_queue, offsets[queue]) for queue, process_queue in self._owned.items() if queue in offsets]
+        for process_queue, offset in mine:
+            task = self._fetches.get(process_queue.queue)
+            self._moved(process_queue, offset)
+            if task is not None:
+                task.cancel()
+        return len(mine)
+
+    def seek(self, queue: MessageQueue, offset: int) -> bool:
+        """Read a queue from another offset on, at once and without the broker; False when it is not read here."""
+        process_queue = self._owned.get(queue)
+        if process_queue is None:
+            return False
+        process_queue.drop()
+        self._fetches[queue].cancel()
+        self._parts.offsets.move(queue, offset)
+        self._own(ProcessQueue(queue, offset, self._parts.monotonic()))
+        return True
 
     def start(self) -> None:
         self._tasks.start(self._run(), "rebalance")
@@ -136,10 +165,13 @@ class Allocation:
         parts = self._parts
         queues = await parts.routes.queues_to_read(topic)
         self._is_quiet.discard(topic)
-        members = await self._members(topic)
-        if members is None:
-            return False
-        wanted = share(parts.client_id, members, queues, parts.strategy)
+        if parts.own_share is not None:
+            wanted = parts.own_share(queues)
+        else:
+            members = await self._members(topic)
+            if members is None:
+                return False
+            wanted = share(parts.client_id, members, queues, parts.strategy)
         owned = [queue for queue in self._owned if queue.topic == topic]
         change = changes(owned, wanted)
         for queue in change.end:
@@ -180,13 +212,17 @@ class Allocation:
         except ArianeError as error:
             log.warning("group %s: %s is not begun yet, its start is unknown: %s", parts.group, queue, error)
             return False
-        process_queue = ProcessQueue(queue, offset)
+        process_queue = ProcessQueue(queue, offset, parts.monotonic())
         if parts.locks is not None:
             process_queue.locked(parts.monotonic())
-        self._owned[queue] = process_queue
-        parts.listeners.begin(process_queue)
-        self._fetches[queue] = self._tasks.start(fetch(process_queue, self._fetching), f"fetch {queue}")
+        self._own(process_queue)
         return True
+
+    def _own(self, process_queue: ProcessQueue) -> None:
+        queue = process_queue.queue
+        self._owned[queue] = process_queue
+        self._parts.listeners.begin(process_queue)
+        self._fetches[queue] = self._tasks.start(fetch(process_queue, self._fetching), f"fetch {queue}")
 
     def _give_up(self, queue: MessageQueue) -> None:
         process_queue = self._owned.pop(queue)

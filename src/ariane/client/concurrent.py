@@ -19,7 +19,7 @@ from ariane.client.fetch import is_unreadable
 from ariane.client.listening import Listening
 from ariane.client.offsets import Offsets
 from ariane.client.process_queue import ProcessQueue
-from ariane.client.send_back import DEAD_LETTER, SendBack
+from ariane.client.send_back import DEAD_LETTER, Returning
 from ariane.clock import Clock
 from ariane.model.message import ReceivedMessage
 from ariane.net.tasks import Tasks
@@ -33,7 +33,7 @@ class ConcurrentListeners:
     """The workers. What waits for them is bounded by the windows of the queues."""
 
     def __init__(
-        self, listening: Listening, offsets: Offsets, send_back: SendBack, settings: ConsumerSettings, clock: Clock
+        self, listening: Listening, offsets: Offsets, send_back: Returning, settings: ConsumerSettings, clock: Clock
     ) -> None:
         self._listening = listening
         self._offsets = offsets
@@ -95,6 +95,7 @@ class ConcurrentListeners:
         readable = [message for message in messages if not is_unreadable(message)]
         failed = [(message, DEAD_LETTER) for message in messages if is_unreadable(message)]
         if readable:
+            process_queue.consumed_at = self._clock.monotonic()
             outcome = await self._listening.call(process_queue.queue, readable)
             if not outcome.is_success:
                 failed += [(message, outcome.delay_level) for message in readable]

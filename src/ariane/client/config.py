@@ -75,8 +75,12 @@ class ProducerSettings(msgspec.Struct, frozen=True, kw_only=True):
 class ConsumerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What a push consumer may be told."""
 
-    message_model: Literal["clustering"] = "clustering"
-    """The members of the group share the queues (each message to one of them)."""
+    message_model: Literal["clustering", "broadcasting"] = "clustering"
+    """clustering: the members of the group share the queues (each message to one of them). broadcasting: each member gets
+    every message, keeps its offsets in a file of its own (`offsets_dir`), and what its listener fails on is given up."""
+    offsets_dir: str = ""
+    """Where a broadcasting consumer keeps its offsets; empty: ~/.rocketmq_offsets, as Java. The file is found again by
+    `ClientSettings.instance_name`, which broadcasting needs."""
     consume_batch_max: int = 1
     """Messages given to one call of the listener."""
     concurrency: int = 20
@@ -112,9 +116,8 @@ class ConsumerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """How long closing waits for calls of the listener that are under way. Java's default is not to wait."""
 
     def __post_init__(self) -> None:
-        if self.message_model != "clustering":
-            fix = "only clustering is there; a consumer that wants every message takes a group of its own"
-            raise ConfigError("message_model", self.message_model, fix)
+        if self.message_model not in ("clustering", "broadcasting"):
+            raise ConfigError("message_model", self.message_model, "choose 'clustering' or 'broadcasting'")
         _within(self, "consume_batch_max", 1, 1_024)
         _within(self, "concurrency", 1, 1_000)
         _within(self, "pull_batch", 1, 1_024)

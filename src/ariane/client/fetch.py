@@ -19,6 +19,7 @@ from typing import NamedTuple
 from ariane.client.config import ConsumerSettings
 from ariane.client.offsets import Offsets
 from ariane.client.process_queue import ProcessQueue
+from ariane.client.rates import Rates
 from ariane.client.routes import Peers, Routes
 from ariane.errors import ArianeError, ConnectionLost, ProtocolError, ReplyError
 from ariane.model import host
@@ -31,7 +32,7 @@ from ariane.protocol.command import Command
 from ariane.protocol.record import Record
 from ariane.protocol.requests import typed
 from ariane.protocol.requests.clients import SubscriptionData
-from ariane.protocol.requests.messaging import COMMIT_OFFSET, SUSPEND, TAG, PullMessage, PullMessageAnswer
+from ariane.protocol.requests.messaging import COMMIT_OFFSET, SUBSCRIPTION, SUSPEND, TAG, PullMessage, PullMessageAnswer
 
 log = logging.getLogger("ariane.client")
 
@@ -61,7 +62,8 @@ UNKNOWN_TO_BROKER = frozenset(
 class Fetching(NamedTuple):
     """What a fetch loop works with. `subscription` gives the topic's current one, None when there is none any more;
     `arrived` hands messages to the listeners; `moved` is told when the queue has to start again elsewhere;
-    `broker_version` is what the broker at an address answered a heartbeat with, None before it did."""
+    `broker_version` is what the broker at an address answered a heartbeat with, None before it did; `sys_flags` are further
+    ones of the request: with SUBSCRIPTION it carries the expression, whatever the group's heartbeats say."""
 
     peers: Peers
     routes: Routes
@@ -76,6 +78,8 @@ class Fetching(NamedTuple):
     monotonic: Callable[[], float]
     sleep: Callable[[float], Awaitable[None]]
     broker_version: Callable[[str], int | None] = lambda addr: VERSION
+    rates: Rates | None = None
+    sys_flags: int = 0
 
 
 class Pulled(NamedTuple):
@@ -95,9 +99,10 @@ async def fetch(process_queue: ProcessQueue, parts: Fetching) -> None:
         if window.is_full(count_max=settings.cached_max, bytes_max=settings.cached_bytes_max, span_max=span_max):
             await process_queue.wait_change(FULL_PAUSE_S)
             continue
-        if parts.is_orderly and not process_queue.is_locked(parts.monotonic()):
+        if parts.is_orderly and not parts.offsets.is_local and not process_queue.is_locked(parts.monotonic()):
             await parts.sleep(ERROR_PAUSE_S)
             continue
+        asked_at = process_queue.pulled_at = parts.monotonic()
         try:
             pulled = await pull(process_queue, parts)
         except ArianeError as error:
@@ -122,6 +127,8 @@ async def fetch(process_queue: ProcessQueue, parts: Fetching) -> None:
         is_stuck = pulled.next_offset == window.next_offset and pulled.code == ResponseCode.PULL_RETRY_IMMEDIATELY
         window.put(pulled.messages, pulled.next_offset)
         if pulled.messages:
+            if parts.rates is not None:
+                parts.rates.pulled(process_queue.queue.topic, len(pulled.messages), parts.monotonic() - asked_at)
             parts.arrived(process_queue, pulled.messages)
             await parts.sleep(settings.pull_interval_ms / 1000)
         elif not len(window):
@@ -141,17 +148,18 @@ async def pull(process_queue: ProcessQueue, parts: Fetching) -> Pulled:
         raise ConnectionLost(queue.broker, "is not in the routes that are known")
     if subscription.expression_type != TAG:
         await _check_version(address.addr, parts)
-    committed = None if address.is_slave else parts.offsets.consumed(queue)
+    committed = None if address.is_slave or parts.offsets.is_local else parts.offsets.consumed(queue)
     request = PullMessage(
         consumer_group=parts.group,
         topic=queue.topic,
         queue_id=queue.queue_id,
         queue_offset=process_queue.window.next_offset,
         max_msg_nums=parts.settings.pull_batch,
-        sys_flag=SUSPEND | (COMMIT_OFFSET if committed else 0),
+        sys_flag=SUSPEND | (COMMIT_OFFSET if committed else 0) | parts.sys_flags,
         commit_offset=committed or 0,
         suspend_timeout_millis=parts.settings.suspend_ms,
         sub_version=subscription.sub_version,
+        subscription=subscription.sub_string if parts.sys_flags & SUBSCRIPTION else None,
         expression_type=subscription.expression_type,
     )
     answer = await parts.peers.request(

@@ -15,24 +15,26 @@ import itertools
 import logging
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from random import Random
 from types import TracebackType
 from typing import NamedTuple, Self
 
 from ariane.client.config import ClientSettings, name_servers
+from ariane.client.replies import Replies
 from ariane.client.routes import Routes
 from ariane.clock import SYSTEM_CLOCK, Clock
-from ariane.errors import ArianeError, ClientClosed, ConfigError, ConnectionLost, RequestTimeout
+from ariane.errors import ArianeError, ClientClosed, ConfigError, ConnectionLost, ReplyError, RequestTimeout
 from ariane.model.ids import unique_ids
 from ariane.net.client import Connections
-from ariane.net.connection import Peer, Reply
+from ariane.net.connection import Handled, Handler, Peer, Reply
 from ariane.net.interfaces import local_ip
 from ariane.net.tasks import Tasks
 from ariane.protocol import fastjson
-from ariane.protocol.codes import RequestCode
+from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.command import Command
 from ariane.protocol.requests import typed
+from ariane.protocol.requests.callbacks import OfGroup
 from ariane.protocol.requests.clients import (
     CheckClient,
     ConsumerData,
@@ -47,6 +49,14 @@ log = logging.getLogger("ariane.client")
 
 _numbers = itertools.count(1)
 
+# What brokers ask a consumer group.
+GROUP_REQUESTS = (
+    RequestCode.RESET_CONSUMER_CLIENT_OFFSET,
+    RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT,
+    RequestCode.GET_CONSUMER_RUNNING_INFO,
+    RequestCode.CONSUME_MESSAGE_DIRECTLY,
+)
+
 
 class Part(NamedTuple):
     """One consumer group at this client: its part of a heartbeat, and what to call when members or routes changed."""
@@ -55,6 +65,8 @@ class Part(NamedTuple):
     topics: Callable[[], Iterable[str]]
     members_changed: Callable[[], None]
     routes_changed: Callable[[list[str]], None]
+    answers: Mapping[int, Callable[[Command], Handled]] = {}
+    """What brokers may ask this group, by code (GROUP_REQUESTS)."""
 
 
 class Instance:
@@ -75,19 +87,26 @@ class Instance:
         name = self.settings.instance_name or f"{os.getpid()}#{time.time_ns()}{next(_numbers)}"
         self.client_id = f"{ip}@{name}"
         self.make_id = unique_ids(clock.now_ms, ip=ip)
-        self._name_servers = name_servers(namesrv)
+        self.name_servers = name_servers(namesrv)
         self._producers: set[str] = set()
         self._consumers: dict[str, Part] = {}
         self._tasks = Tasks("client")
         self._known: set[str] = set()
         self._versions: dict[str, int] = {}
+        self._met: dict[str, int] = {}
+        self.replies = Replies(clock)
         self._peers: Connections | None = None
         self._routes: Routes | None = None
 
     async def __aenter__(self) -> Self:
-        self._peers = Connections({RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: self._members_changed})
+        handlers: dict[int, Handler] = {
+            RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: self._members_changed,
+            RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT: self.replies.arrived,
+            **dict.fromkeys(GROUP_REQUESTS, self._ask_group),
+        }
+        self._peers = Connections(handlers)
         self._routes = Routes(
-            self._peers, self._name_servers, timeout_ms=self.settings.request_timeout_ms, chance=self.chance
+            self._peers, self.name_servers, timeout_ms=self.settings.request_timeout_ms, chance=self.chance
         )
         self._tasks.every(self.settings.route_refresh_ms / 1000, self.refresh_routes, "refresh routes")
         self._tasks.every(self.settings.heartbeat_ms / 1000, self.heartbeat, "heartbeat")
@@ -119,6 +138,7 @@ class Instance:
         if group in self._producers:
             raise ConfigError("group", group, "this instance has a producer of the group already: share that one")
         self._producers.add(group)
+        self._met.clear()
 
     def join_consumer(self, group: str, part: Part) -> None:
         if group in self._consumers:
@@ -184,6 +204,15 @@ class Instance:
             body = self._heartbeat_body()
             self._tasks.start(self._tell_all(sorted(found), RequestCode.HEART_BEAT, body=body), "meet new brokers")
 
+    async def meet(self, addr: str) -> None:
+        """Be sure that a broker knows this client on the connection that is open now; ArianeError when it cannot be told."""
+        connection = await self.peers.to(addr)
+        if self._met.get(addr) != connection.peer.id:
+            timeout_ms = self.settings.request_timeout_ms
+            await self.peers.ask(addr, RequestCode.HEART_BEAT, body=self._heartbeat_body(), timeout_ms=timeout_ms)
+            self._met[addr] = connection.peer.id
+            self._known.add(addr)
+
     def _heartbeat_body(self) -> bytes:
         consumers = tuple(part.describe() for part in self._consumers.values())
         producers = tuple(ProducerData(group) for group in sorted(self._producers))
@@ -206,3 +235,12 @@ class Instance:
         if part is not None:
             part.members_changed()
         return None
+
+    def _ask_group(self, command: Command, peer: Peer) -> Handled:
+        about = typed(command, OfGroup)
+        group = about.consumer_group or about.group or ""
+        part = self._consumers.get(group)
+        answer = part.answers.get(command.code) if part is not None else None
+        if answer is None:
+            raise ReplyError(ResponseCode.SYSTEM_ERROR, f"The Consumer Group <{group}> not exist in this consumer")
+        return answer(command)

@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 from ariane.client import hooks as hook_events
 from ariane.client.hooks import Consumed, ConsumeHook, ConsumeReturn, Consuming
+from ariane.client.rates import Rates
 from ariane.clock import Clock
 from ariane.errors import ArianeError
 from ariane.model.message import MessageQueue, ReceivedMessage
@@ -42,6 +43,7 @@ class Outcome(NamedTuple):
 
     kind: ConsumeReturn
     delay_level: int = 0
+    why: str = ""
 
     @property
     def is_success(self) -> bool:
@@ -61,8 +63,10 @@ class Listening:
         make_id: Callable[[], str],
         timeout_ms: int,
         threads: int,
+        rates: Rates | None = None,
     ) -> None:
         self._group = group
+        self._rates = rates
         self._hooks = hooks
         self._clock = clock
         self._make_id = make_id
@@ -74,7 +78,7 @@ class Listening:
 
     async def call(self, queue: MessageQueue, messages: list[ReceivedMessage]) -> Outcome:
         if not self._hooks:
-            return await self._outcome(queue, messages)
+            return await self._measured(queue, messages)
         consuming = Consuming(
             group=self._group,
             queue=queue,
@@ -84,7 +88,7 @@ class Listening:
         )
         await hook_events.tell(self._hooks, consuming)
         started = self._clock.monotonic()
-        outcome = await self._outcome(queue, messages)
+        outcome = await self._measured(queue, messages)
         cost_ms = round((self._clock.monotonic() - started) * 1000)
         consumed = Consumed(consuming=consuming, outcome=outcome.kind, ended_ms=self._clock.now_ms(), cost_ms=cost_ms)
         await hook_events.tell(self._hooks, consumed)
@@ -94,14 +98,25 @@ class Listening:
         if self._pool is not None:
             self._pool.shutdown(wait=False, cancel_futures=True)
 
-    async def _outcome(self, queue: MessageQueue, messages: list[ReceivedMessage]) -> Outcome:
-        limit = asyncio.timeout(self._timeout_s)
+    async def _measured(self, queue: MessageQueue, messages: list[ReceivedMessage]) -> Outcome:
+        if self._rates is None:
+            return await self.outcome(queue, messages)
+        started = self._clock.monotonic()
+        outcome = await self.outcome(queue, messages)
+        self._rates.consumed(
+            queue.topic, len(messages), self._clock.monotonic() - started, ok=outcome.kind is ConsumeReturn.SUCCESS
+        )
+        return outcome
+
+    async def outcome(self, queue: MessageQueue, messages: list[ReceivedMessage]) -> Outcome:
+        """Call the listener once; neither hooks nor rates know of it."""
+        limit = asyncio.timeout(self._timeout_s if self._pool is None else None)
         try:
             async with limit:
-                await self._called(messages)
+                await self._called(messages, limit)
         except ReconsumeLater as later:
             log.info("group %s: %s: %s", self._group, _which(queue, messages), later)
-            return Outcome(ConsumeReturn.FAILED, later.delay_level)
+            return Outcome(ConsumeReturn.FAILED, later.delay_level, str(later))
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if task is None or task.cancelling():
@@ -111,7 +126,7 @@ class Listening:
                 self._group,
                 _which(queue, messages),
             )
-            return Outcome(ConsumeReturn.EXCEPTION)
+            return Outcome(ConsumeReturn.EXCEPTION, why="something that the listener awaits was cancelled")
         except Exception as error:
             if limit.expired() and isinstance(error, TimeoutError):
                 log.warning(
@@ -120,18 +135,39 @@ class Listening:
                     self._timeout_s,
                     _which(queue, messages),
                 )
-                return Outcome(ConsumeReturn.TIME_OUT)
+                return Outcome(ConsumeReturn.TIME_OUT, why=f"the listener took longer than {self._timeout_s:g} s")
             log.exception("group %s: the listener failed on %s", self._group, _which(queue, messages))
-            return Outcome(ConsumeReturn.EXCEPTION)
+            return Outcome(ConsumeReturn.EXCEPTION, why=f"{type(error).__name__}: {error}")
         return Outcome(ConsumeReturn.SUCCESS)
 
-    async def _called(self, messages: list[ReceivedMessage]) -> None:
+    async def _called(self, messages: list[ReceivedMessage], limit: asyncio.Timeout) -> None:
         if self._pool is None:
             waiting = self._listener(messages)
         else:
-            waiting = await asyncio.get_running_loop().run_in_executor(self._pool, self._listener, messages)
+            waiting = await self._in_thread(self._pool, messages, limit)
         if waiting is not None:
             await waiting
+
+    async def _in_thread(
+        self, pool: ThreadPoolExecutor, messages: list[ReceivedMessage], limit: asyncio.Timeout
+    ) -> Awaitable[None] | None:
+        """The time runs from when a thread takes the call: one that waits because earlier calls hold all threads has not
+        failed, and must not be sent back without ever having been consumed."""
+        loop = asyncio.get_running_loop()
+        is_waited_for = True
+
+        def begun() -> None:
+            if is_waited_for:
+                limit.reschedule(loop.time() + self._timeout_s)
+
+        def call() -> Awaitable[None] | None:
+            loop.call_soon_threadsafe(begun)
+            return self._listener(messages)
+
+        try:
+            return await loop.run_in_executor(pool, call)
+        finally:
+            is_waited_for = False
 
 
 def _which(queue: MessageQueue, messages: list[ReceivedMessage]) -> str:

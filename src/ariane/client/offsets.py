@@ -37,6 +37,8 @@ Start = Literal["first", "last"] | int  # int: milliseconds since the epoch
 class Offsets:
     """Offsets of the queues that one member of a group reads."""
 
+    is_local = False  # whether brokers are not to be told
+
     def __init__(self, peers: Peers, routes: Routes, group: str, *, timeout_ms: int) -> None:
         self._peers = peers
         self._routes = routes
@@ -71,6 +73,21 @@ class Offsets:
         stored = await self._stored(queue)
         return stored if stored is not None else await self._first(queue, position)
 
+    async def stored(self, queue: MessageQueue) -> int | None:
+        """The stored offset; None when there is none."""
+        return await self._stored(queue)
+
+    async def bounds(self, queue: MessageQueue) -> tuple[int, int]:
+        """The first offset that exists, and the one that the next message gets."""
+        where = QueueRef(queue.topic, queue.queue_id)
+        first = await self._offset(queue, RequestCode.GET_MIN_OFFSET, where)
+        return first, await self._offset(queue, RequestCode.GET_MAX_OFFSET, where)
+
+    async def at_time(self, queue: MessageQueue, ms: int) -> int:
+        """The offset of the message stored nearest to `ms`."""
+        request = SearchOffset(queue.topic, queue.queue_id, ms)
+        return await self._offset(queue, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, request)
+
     async def _commit(self, queue: MessageQueue) -> None:
         offset = self._consumed.get(queue)
         if offset is None or offset == self._committed.get(queue):
@@ -100,8 +117,7 @@ class Offsets:
             return 0
         if position == "last" or is_retry:
             return await self._offset(queue, RequestCode.GET_MAX_OFFSET, QueueRef(queue.topic, queue.queue_id))
-        request = SearchOffset(queue.topic, queue.queue_id, position)
-        return await self._offset(queue, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, request)
+        return await self.at_time(queue, position)
 
     async def _offset(
         self, queue: MessageQueue, code: RequestCode, header: QueryConsumerOffset | QueueRef | SearchOffset

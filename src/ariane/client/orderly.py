@@ -18,7 +18,7 @@ from ariane.client.fetch import is_unreadable
 from ariane.client.listening import Listening
 from ariane.client.offsets import Offsets
 from ariane.client.process_queue import LOCK_VALID_S, ProcessQueue
-from ariane.client.send_back import DEAD_LETTER, SendBack
+from ariane.client.send_back import DEAD_LETTER, Returning
 from ariane.clock import Clock
 from ariane.model.message import ReceivedMessage
 from ariane.net.tasks import Tasks
@@ -33,8 +33,14 @@ class OrderlyListeners:
     """One task per queue; `concurrency` of them call the listener at once."""
 
     def __init__(
-        self, listening: Listening, offsets: Offsets, send_back: SendBack, settings: ConsumerSettings, clock: Clock
+        self,
+        listening: Listening,
+        offsets: Offsets,
+        send_back: Returning,
+        settings: ConsumerSettings,
+        clock: Clock,
     ) -> None:
+        self._needs_lock = settings.message_model == "clustering"
         self._listening = listening
         self._offsets = offsets
         self._send_back = send_back
@@ -78,21 +84,26 @@ class OrderlyListeners:
             messages = process_queue.window.first(self._settings.consume_batch_max)
             if not messages:
                 await process_queue.wait_change(IDLE_S)
-            elif not process_queue.is_locked(self._clock.monotonic()):
+            elif not self._may_consume(process_queue):
                 await self._clock.sleep(NO_LOCK_PAUSE_S)
             else:
                 async with self._room:
-                    if process_queue.is_ending or not process_queue.is_locked(self._clock.monotonic()):
+                    if process_queue.is_ending or not self._may_consume(process_queue):
                         continue
                     is_done = await self._consume(process_queue, messages)
                 if not is_done and not process_queue.is_ending:
                     await self._clock.sleep(self._settings.suspend_queue_ms / 1000)
+
+    def _may_consume(self, process_queue: ProcessQueue) -> bool:
+        """Whether the queue is ours alone; a broadcasting member shares none."""
+        return not self._needs_lock or process_queue.is_locked(self._clock.monotonic())
 
     async def _consume(self, process_queue: ProcessQueue, messages: list[ReceivedMessage]) -> bool:
         """Whether the messages are done with, one way or the other."""
         try:
             unreadable = next((message for message in messages if is_unreadable(message)), None)
             if unreadable is None:
+                process_queue.consumed_at = self._clock.monotonic()
                 outcome = await self._listening.call(process_queue.queue, messages)
                 is_done = outcome.is_success or await self._given_up(process_queue, messages)
             else:

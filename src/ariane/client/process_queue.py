@@ -14,7 +14,7 @@ class ProcessQueue:
     """Owned, then ending (nothing new is begun, what is under way still counts), then dropped (nothing counts any more).
     `changed` is set when messages came, were consumed, or one of these steps was taken."""
 
-    def __init__(self, queue: MessageQueue, next_offset: int) -> None:
+    def __init__(self, queue: MessageQueue, next_offset: int, now: float = 0.0) -> None:
         self.queue = queue
         self.window = Window(next_offset)
         self.is_ending = False
@@ -22,6 +22,7 @@ class ProcessQueue:
         self.changed = asyncio.Event()
         self.broker_id = 0  # which of the broker's servers it told us to read from
         self.locked_until = 0.0
+        self.pulled_at = self.consumed_at = now  # when it was last asked for, and its listener last called
 
     def is_locked(self, now: float) -> bool:
         return now < self.locked_until

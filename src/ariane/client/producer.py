@@ -8,23 +8,27 @@ Many sends may be under way at once (`asyncio.gather`, a task each): their reque
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Callable, Sequence
+import uuid
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import Self
 
-from ariane.client import sending
+from ariane.client import replies, sending
 from ariane.client.config import ClientSettings, ProducerSettings, TraceSettings, checked_group
 from ariane.client.hooks import SendHook
 from ariane.client.instance import Instance
 from ariane.client.sender import Sender
 from ariane.client.sending import SendResult
 from ariane.client.trace import Tracer, trace_settings
-from ariane.errors import ArianeError, ClientClosed, ConfigError, MessageRefused
-from ariane.model.message import Message, MessageQueue
+from ariane.errors import ArianeError, ClientClosed, ConfigError, MessageRefused, RequestTimeout
+from ariane.model.message import Message, MessageQueue, ReceivedMessage
 
 log = logging.getLogger("ariane.client")
+
+REPLY_TIMEOUT_S = 3.0
 
 Selector = Callable[[Sequence[MessageQueue], Message], MessageQueue]
 
@@ -115,6 +119,57 @@ class Producer:
             sending.outgoing(message, message.message_id or self._instance.make_id(), self._settings), queue
         )
 
+    async def request(
+        self,
+        message: Message,
+        *,
+        timeout_s: float = REPLY_TIMEOUT_S,
+        queue: MessageQueue | None = None,
+        order_key: str | None = None,
+        selector: Selector | None = None,
+    ) -> ReceivedMessage:
+        """Send, and wait for the message that a consumer replies with (`reply`). RequestTimeout when none comes in time."""
+        sender, instance = self._running(), self._instance
+        out = sending.outgoing(message, message.message_id or instance.make_id(), self._settings)
+        correlation_id = str(uuid.uuid4())
+        out = replies.request(out, correlation_id, instance.client_id, round(timeout_s * 1000))
+        answer = instance.replies.expect(correlation_id)
+        try:
+            async with asyncio.timeout(timeout_s):
+                queues = await sender.queues(message.topic)
+                if queue is None and (order_key is not None or selector is not None):
+                    queue = self._chosen(queues, message, order_key, selector)
+                await self._be_known(sender.addresses([queue] if queue else queues))
+                try:
+                    await sender.send(out, queue)
+                except ArianeError:
+                    if not answer.done():  # the reply overtook a send that nobody answered
+                        raise
+                return await answer
+        except TimeoutError:
+            raise RequestTimeout(f"a consumer of {message.topic}", timeout_s * 1000) from None
+        finally:
+            instance.replies.forget(correlation_id)
+
+    async def reply(
+        self,
+        asked: ReceivedMessage,
+        body: bytes,
+        *,
+        tags: str = "",
+        keys: Sequence[str] = (),
+        properties: Mapping[str, str] | None = None,
+    ) -> SendResult:
+        """Answer a message that was sent by `request`, here or by a Java client; ReplyError when nobody waits any more.
+
+        It goes through the broker that the request came by: who asked is connected to that one for sure.
+        """
+        sender = self._running()
+        answer = replies.answer_to(asked, body, tags=tags, keys=keys, properties=properties or {})
+        out = replies.reply(asked, answer, self._instance.make_id(), self._settings)
+        queues = await sender.queues(out.topic)
+        return await sender.send(out, next((one for one in queues if one.broker == asked.queue.broker), None))
+
     async def queues(self, topic: str) -> tuple[MessageQueue, ...]:
         """Queues that `topic` may be sent to."""
         return await self._running().queues(topic)
@@ -123,6 +178,15 @@ class Producer:
         if self._sender is None:
             raise ClientClosed(f"producer {self.group} is not open: use it within `async with`")
         return self._sender
+
+    async def _be_known(self, addresses: Sequence[str]) -> None:
+        """Have these brokers know where to push a reply to."""
+        met = await asyncio.gather(*map(self._instance.meet, addresses), return_exceptions=True)
+        for addr, error in zip(addresses, met, strict=True):
+            if isinstance(error, ArianeError):
+                log.warning("producer %s: broker %s cannot push replies yet: %s", self.group, addr, error)
+            elif error is not None:
+                raise error
 
     def _closed(self) -> None:
         self._sender = None

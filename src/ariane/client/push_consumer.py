@@ -6,7 +6,8 @@
     async with PushConsumer("stock", "127.0.0.1:9876", {"orders": "paid || shipped"}, listener, start="first"):
         await stopped.wait()
 
-The members of a group share the queues. With `orderly=True` each queue is consumed in order, one call at a time.
+The members of a group share the queues, or each of them reads all (`message_model="broadcasting"`). With `orderly=True`
+each queue is consumed in order, one call at a time.
 A message may come twice (after a crash, at a rebalance), never not at all: offsets follow only what is consumed.
 """
 
@@ -18,6 +19,7 @@ from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import NamedTuple, Self
 
+from ariane.client import asked
 from ariane.client.allocation import Allocating, Allocation
 from ariane.client.concurrent import ConcurrentListeners
 from ariane.client.config import ClientSettings, ConsumerSettings, ProducerSettings, TraceSettings, checked_group
@@ -25,12 +27,14 @@ from ariane.client.fetch import Fetching
 from ariane.client.hooks import ConsumeHook
 from ariane.client.instance import Instance, Part
 from ariane.client.listening import Listener, Listening
+from ariane.client.local_offsets import Dropping, LocalOffsets, offsets_path
 from ariane.client.locks import Locks
 from ariane.client.offsets import Offsets, Start
 from ariane.client.orderly import OrderlyListeners
 from ariane.client.process_queue import ProcessQueue
+from ariane.client.rates import Rates
 from ariane.client.rebalance import Strategy, average
-from ariane.client.send_back import SendBack
+from ariane.client.send_back import Returning, SendBack
 from ariane.client.sender import Sender
 from ariane.client.trace import Tracer, trace_settings
 from ariane.errors import ClientClosed, ConfigError
@@ -100,9 +104,13 @@ class PushConsumer:
         self._subscriptions = {
             topic: self._subscription(topic, expression) for topic, expression in (subscriptions or {}).items()
         }
-        retry = retry_topic(self.group)
-        self._subscriptions[retry] = self._subscription(retry, tags.ALL)
+        if self._is_broadcasting:
+            self._check_name()
+        else:
+            retry = retry_topic(self.group)
+            self._subscriptions[retry] = self._subscription(retry, tags.ALL)
         self._allocation: Allocation | None = None
+        self._answers: dict[int, asked.Answer] = {}
         self._open = AsyncExitStack()
         self.trace: Tracer | None = None
         """The trace queue and its counters (`sent`, `dropped`, `failed`), when tracing is on."""
@@ -111,7 +119,13 @@ class PushConsumer:
         async with AsyncExitStack() as opening:
             if self._owns_instance:
                 await opening.enter_async_context(self._instance)
-            part = Part(self._describe, lambda: list(self._subscriptions), self._wake, lambda changed: self._wake())
+            part = Part(
+                self._describe,
+                lambda: list(self._subscriptions),
+                self._wake,
+                lambda changed: self._wake(),
+                self._answers,
+            )
             self._instance.join_consumer(self.group, part)
             opening.push_async_callback(self._instance.leave, consumer_group=self.group)
             hooks = self._hooks
@@ -154,9 +168,13 @@ class PushConsumer:
     async def _begin(self, hooks: Sequence[ConsumeHook], opening: AsyncExitStack) -> None:
         instance, settings = self._instance, self.settings
         timeout_ms = instance.settings.request_timeout_ms
-        offsets = Offsets(instance.peers, instance.routes, self.group, timeout_ms=timeout_ms)
-        listeners = self._listeners(hooks, offsets)
-        locks = Locks(instance.peers, instance.routes, self.group, instance.client_id) if self._is_orderly else None
+        offsets = await self._offsets(timeout_ms)
+        rates = Rates(instance.clock.monotonic)
+        listening = self._listening(hooks, rates)
+        listeners = self._listeners(listening, offsets)
+        locks = None
+        if self._is_orderly and not self._is_broadcasting:
+            locks = Locks(instance.peers, instance.routes, self.group, instance.client_id)
 
         def fetching(moved: Callable[[ProcessQueue, int], None]) -> Fetching:
             return Fetching(
@@ -173,6 +191,7 @@ class PushConsumer:
                 monotonic=instance.clock.monotonic,
                 sleep=instance.clock.sleep,
                 broker_version=instance.broker_version,
+                rates=rates,
             )
 
         allocation = Allocation(
@@ -192,6 +211,7 @@ class PushConsumer:
                 period_s=settings.rebalance_ms / 1000,
                 monotonic=instance.clock.monotonic,
                 heartbeat_to=instance.heartbeat_to,
+                own_share=list if self._is_broadcasting else None,
             )
         )
         await instance.routes.refresh(self._subscriptions)
@@ -201,8 +221,11 @@ class PushConsumer:
         await instance.heartbeat()
         commits = Tasks("offsets")
 
+        started_ms = instance.clock.now_ms()
+
         async def close() -> None:
             self._allocation = None
+            self._answers.clear()
             await allocation.stop()
             await listeners.close(settings.close_wait_ms / 1000)
             await commits.close()
@@ -210,30 +233,81 @@ class PushConsumer:
 
         opening.push_async_callback(close)
         self._allocation = allocation
+        self._answers.update(
+            asked.answers(
+                asked.Asked(
+                    group=self.group,
+                    settings=lambda: self._texts(started_ms),
+                    subscriptions=self._subscriptions.values,
+                    is_orderly=self._is_orderly,
+                    allocation=allocation,
+                    offsets=offsets,
+                    listening=listening,
+                    rates=rates,
+                    clock=instance.clock,
+                )
+            )
+        )
         listeners.start()
         allocation.start()
         commits.every(settings.commit_ms / 1000, lambda: offsets.commit(allocation.queues), "commit")
 
-    def _listeners(self, hooks: Sequence[ConsumeHook], offsets: Offsets) -> ConcurrentListeners | OrderlyListeners:
-        instance, settings = self._instance, self.settings
-        listening = Listening(
+    @property
+    def _is_broadcasting(self) -> bool:
+        return self.settings.message_model == "broadcasting"
+
+    def _check_name(self) -> None:
+        name = self._instance.settings.instance_name
+        if not name or "/" in name or name in (".", ".."):
+            fix = (
+                "a broadcasting consumer finds its offsets by this name: give one that stays the same after a restart, "
+                "that no other process of this machine has, and that can name a directory"
+            )
+            raise ConfigError("instance_name", name, fix)
+
+    async def _offsets(self, timeout_ms: int) -> Offsets:
+        instance = self._instance
+        if not self._is_broadcasting:
+            return Offsets(instance.peers, instance.routes, self.group, timeout_ms=timeout_ms)
+        path = offsets_path(self.settings.offsets_dir, instance.client_id, self.group)
+        local = LocalOffsets(instance.peers, instance.routes, self.group, timeout_ms=timeout_ms, path=path)
+        await local.load()
+        return local
+
+    def _listening(self, hooks: Sequence[ConsumeHook], rates: Rates) -> Listening:
+        return Listening(
             self.group,
             self._listener,
             hooks,
-            clock=instance.clock,
-            make_id=instance.make_id,
-            timeout_ms=settings.consume_timeout_ms,
-            threads=settings.concurrency,
+            clock=self._instance.clock,
+            make_id=self._instance.make_id,
+            timeout_ms=self.settings.consume_timeout_ms,
+            threads=self.settings.concurrency,
+            rates=rates,
         )
+
+    def _listeners(self, listening: Listening, offsets: Offsets) -> ConcurrentListeners | OrderlyListeners:
+        instance, settings = self._instance, self.settings
         times_max = settings.max_reconsume_times
         if times_max < 0:
             times_max = UNLIMITED if self._is_orderly else RECONSUME_MAX
-        sender = Sender(instance, INNER_PRODUCER, ProducerSettings())
-        send_back = SendBack(instance.peers, instance.routes, sender, self.group, times_max)
+        if self._is_broadcasting:
+            send_back: Returning = Dropping(self.group)
+        else:
+            sender = Sender(instance, INNER_PRODUCER, ProducerSettings())
+            send_back = SendBack(instance.peers, instance.routes, sender, self.group, times_max)
         kind = OrderlyListeners if self._is_orderly else ConcurrentListeners
         return kind(listening, offsets, send_back, settings, instance.clock)
 
     # --- what the instance asks ---
+
+    def _texts(self, started_ms: int) -> dict[str, str]:
+        """What running info says of this consumer."""
+        threads, orderly = self.settings.concurrency, self._is_orderly
+        return {
+            **asked.settings_texts(self.settings),
+            **asked.identity_texts(self._instance, self._describe(), started_ms, is_orderly=orderly, threads=threads),
+        }
 
     def _describe(self) -> ConsumerData:
         where = {"first": "CONSUME_FROM_FIRST_OFFSET", "last": "CONSUME_FROM_LAST_OFFSET"}
@@ -241,7 +315,7 @@ class PushConsumer:
             consume_from_where=where.get(str(self._start), "CONSUME_FROM_TIMESTAMP"),
             consume_type="CONSUME_PASSIVELY",
             group_name=self.group,
-            message_model="CLUSTERING",
+            message_model=self.settings.message_model.upper(),
             subscription_data_set=tuple(self._subscriptions.values()),
         )
 

@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import logging
+from typing import Protocol
 
 from ariane.client.config import ProducerSettings
 from ariane.client.fetch import is_unreadable
@@ -28,6 +29,14 @@ log = logging.getLogger("ariane.client")
 TIMEOUT_MS = 5_000
 FIRST_DELAY_LEVEL = 3  # levels 1 and 2 (1 s, 5 s) are too short for a retry, says the broker as well
 DEAD_LETTER = -1
+
+
+class Returning(Protocol):
+    """Where messages go that the listener failed on: back to the broker, or (broadcasting) nowhere."""
+
+    async def send_back(self, message: ReceivedMessage, delay_level: int) -> bool: ...
+
+    async def send_copy(self, message: ReceivedMessage) -> bool: ...
 
 
 class SendBack:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from ariane.client import hooks as hook_events
 from ariane.client import sending
@@ -53,6 +53,11 @@ class Sender:
         )
         self._instance.meet_new_brokers()
         return found
+
+    def addresses(self, queues: Iterable[MessageQueue]) -> list[str]:
+        """Where the brokers of `queues` are."""
+        found = {self._instance.routes.master(queue.broker) for queue in queues}
+        return sorted(addr for addr in found if addr is not None)
 
     async def send(self, out: Outgoing, queue: MessageQueue | None = None) -> SendResult:
         """Send to `queue`, or to the queue whose turn it is. The last attempt's error when none succeeded."""

@@ -8,7 +8,7 @@ A message that brokers would refuse, or silently cripple (a property with an emp
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from functools import lru_cache
 from typing import NamedTuple
@@ -67,6 +67,7 @@ class Outgoing(NamedTuple):
     ids: Sequence[str]
     reconsume_times: int = 0
     max_reconsume_times: int | None = None
+    is_reply: bool = False
 
 
 # Answers after which another broker may do better (reference: client-behaviour 5.5).
@@ -121,7 +122,19 @@ def outgoing_batch(messages: Sequence[Message], make_id: Callable[[], str], sett
     return Outgoing(first.topic, body, outer, 0, 0, True, tuple(messages), ids)
 
 
+def with_properties(out: Outgoing, own: Mapping[str, str]) -> Outgoing:
+    """`out` with properties that only the client itself sets."""
+    text = f"{out.properties}{properties.PAIR_END}{properties.encode(own)}"
+    if len(text.encode()) > properties.SIZE_MAX:
+        raise MessageRefused(
+            f"the properties have {len(text.encode())} bytes, at most {properties.SIZE_MAX} are allowed"
+        )
+    return out._replace(properties=text)
+
+
 def code(out: Outgoing) -> RequestCode:
+    if out.is_reply:
+        return RequestCode.SEND_REPLY_MESSAGE_V2
     return RequestCode.SEND_BATCH_MESSAGE if out.is_batch else RequestCode.SEND_MESSAGE_V2
 
 

@@ -33,6 +33,11 @@ class Window:
         return self._order[-1] - self._order[0] if self._cached else 0
 
     @property
+    def bounds(self) -> tuple[int, int]:
+        """The first and the last waiting offset; 0, 0 when none waits, as Java tells it."""
+        return (self._order[0], self._order[-1]) if self._cached else (0, 0)
+
+    @property
     def commit_offset(self) -> int:
         """The smallest waiting offset; where the next pull begins when none waits."""
         return self._order[0] if self._order else self.next_offset

@@ -31,6 +31,12 @@ TIMER_OUT_MS = "TIMER_OUT_MS"  # in the timer topic: when it is due (ms)
 TIMER_CANCELS = "TIMER_CANCELS"  # in the timer topic: number of the timer that is cancelled
 MSG_REGION = "MSG_REGION"
 TRACE_ON = "TRACE_ON"
+CORRELATION_ID = "CORRELATION_ID"
+REPLY_TO_CLIENT = "REPLY_TO_CLIENT"
+TTL = "TTL"
+MSG_TYPE = "MSG_TYPE"
+PUSH_REPLY_TIME = "PUSH_REPLY_TIME"
+ARRIVE_TIME = "ARRIVE_TIME"
 
 # What an application must not set by itself: the client or the broker owns these names.
 RESERVED = frozenset(
@@ -52,12 +58,12 @@ RESERVED = frozenset(
         INSTANCE_ID,
         MSG_REGION,
         TRACE_ON,
-        "CORRELATION_ID",
-        "REPLY_TO_CLIENT",
-        "TTL",
-        "MSG_TYPE",
-        "PUSH_REPLY_TIME",
-        "ARRIVE_TIME",
+        CORRELATION_ID,
+        REPLY_TO_CLIENT,
+        TTL,
+        MSG_TYPE,
+        PUSH_REPLY_TIME,
+        ARRIVE_TIME,
         "MIN_OFFSET",
         "MAX_OFFSET",
         "CONSUME_START_TIME",

@@ -72,6 +72,10 @@ def dlq_topic(group: str) -> str:
     return DLQ_PREFIX + group
 
 
+def reply_topic(cluster: str) -> str:
+    return f"{cluster}_REPLY_TOPIC"
+
+
 class DataVersion(msgspec.Struct, frozen=True):
     """Version of a table that is copied between servers: two are the same when both numbers are."""
 

@@ -23,6 +23,7 @@ class RequestCode(IntEnum):
     SEND_BATCH_MESSAGE = 320
     SEND_REPLY_MESSAGE = 324
     SEND_REPLY_MESSAGE_V2 = 325
+    RECALL_MESSAGE = 370  # of 5.x
     LITE_PULL_MESSAGE = 361  # 5.x lite pull consumers; the same header and answer as PULL_MESSAGE
     # clients
     HEART_BEAT = 34
@@ -79,6 +80,8 @@ class RequestCode(IntEnum):
     GET_BROKER_CONSUME_STATS = 317
     DELETE_TOPIC_IN_BROKER = 215
     DELETE_EXPIRED_COMMITLOG = 329
+    INVOKE_BROKER_TO_RESET_OFFSET = 222
+    INVOKE_BROKER_TO_GET_CONSUMER_STATUS = 223
 
 
 class ResponseCode(IntEnum):

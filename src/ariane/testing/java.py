@@ -145,7 +145,7 @@ def _cache() -> Path:
     for path in sorted(PEERS.rglob("*.*")):
         digest.update(path.read_bytes())
     root = Path(os.environ.get("ARIANE_PEERS_DIR", Path.home() / ".cache" / "ariane" / "peers"))
-    return root / digest.hexdigest()[:16]
+    return root.resolve() / digest.hexdigest()[:16]
 
 
 def _ready(cache: Path) -> bool:
@@ -278,7 +278,7 @@ def start(
         place = home or Path(own)
         _configure_logs(place)
         java = [*jvm_args, f"-Duser.home={place}", f"-Drocketmq.home.dir={place}"]
-        process = _spawn([*java, "-cp", classpath(), main, *args], subprocess.PIPE)
+        process = _spawn([*java, "-cp", classpath(), main, *args], subprocess.PIPE, place)  # tools leave files behind
         try:
             yield Program(process)
         finally:
@@ -302,13 +302,13 @@ def events(lines: Sequence[str]) -> list[Any]:
     return [json.loads(line) for line in lines if line.startswith("{")]
 
 
-def _spawn(args: Sequence[str], output: Any) -> subprocess.Popen[str]:
+def _spawn(args: Sequence[str], output: Any, cwd: Path | None = None) -> subprocess.Popen[str]:
     command = ["java", *_OPENS, *args]
     if setpriv := shutil.which("setpriv"):
         command = [setpriv, "--pdeathsig", "KILL", *command]
     env = {name: value for name, value in os.environ.items() if name != "NAMESRV_ADDR"}
     return subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, text=True, env=env
+        command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, text=True, env=env, cwd=cwd
     )
 
 

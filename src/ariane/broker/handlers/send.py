@@ -113,6 +113,12 @@ def send(parts: SendParts, request: SendMessage, command: Command, peer: Peer) -
     return _when_replicated(parts.replicated(placed[-1].offset + placed[-1].size), answered, context)
 
 
+def target(parts: SendParts, request: SendMessage) -> tuple[TopicConfig, int]:
+    """The topic and the queue that a send goes to, for replies too; ReplyError for every refusal."""
+    topic = _topic(parts, request)
+    return topic, _queue_id(request, topic)
+
+
 def _count(stats: BrokerStats, first: Draft, placed: list[Placed], began: float) -> None:
     size = placed[-1].offset + placed[-1].size - placed[0].offset
     if first.topic == SCHEDULE_TOPIC:

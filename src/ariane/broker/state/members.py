@@ -61,6 +61,7 @@ class Members:
         self.consumers: dict[str, ConsumerGroup] = {}
         self.producers: dict[str, dict[int, Member]] = {}
         self.gone: Callable[[str], None] = lambda group: None  # told when the last member of a consumer group left
+        self._producer_of: dict[str, dict[tuple[str, int], None]] = {}  # client id → its groups and connections
 
     def heartbeat_consumer(self, data: ConsumerData, member: Member) -> bool:
         """True when the others of the group have to be told: a new member, a topic more or less."""
@@ -71,7 +72,11 @@ class Members:
         return changed or known is None or known.client_id != member.client_id
 
     def heartbeat_producer(self, group: str, member: Member) -> None:
+        known = self.producers.get(group, {}).get(member.peer_id)
+        if known is not None and known.client_id != member.client_id:
+            self.leave_producer(group, member.peer_id)
         self.producers.setdefault(group, {})[member.peer_id] = member
+        self._producer_of.setdefault(member.client_id, {})[group, member.peer_id] = None
 
     def leave_consumer(self, group: str, peer_id: int) -> bool:
         """True when it was a member."""
@@ -85,9 +90,14 @@ class Members:
 
     def leave_producer(self, group: str, peer_id: int) -> None:
         members = self.producers.get(group, {})
-        members.pop(peer_id, None)
+        left = members.pop(peer_id, None)
         if not members:
             self.producers.pop(group, None)
+        if left is not None:
+            known = self._producer_of.get(left.client_id, {})
+            known.pop((group, peer_id), None)
+            if not known:
+                self._producer_of.pop(left.client_id, None)
 
     def lost(self, peer_id: int) -> list[str]:
         """A connection ended: the consumer groups it was a member of."""
@@ -109,6 +119,30 @@ class Members:
         """Connections of a consumer group."""
         known = self.consumers.get(group)
         return list(known.members) if known else []
+
+    def of_consumer(self, group: str) -> list[Member]:
+        """Members of a consumer group; of two connections with one client id, the one heard last."""
+        known = self.consumers.get(group)
+        if known is None:
+            return []
+        by_id: dict[str, Member] = {}
+        for member in known.members.values():
+            other = by_id.get(member.client_id)
+            if other is None or member.seen_ms >= other.seen_ms:
+                by_id[member.client_id] = member
+        return list(by_id.values())
+
+    def consumer(self, group: str, client_id: str) -> Member | None:
+        """The member of a consumer group with this client id."""
+        return next((member for member in self.of_consumer(group) if member.client_id == client_id), None)
+
+    def producer(self, client_id: str) -> Member | None:
+        """The newest connection on which the client is a producer, of any group."""
+        known = self._producer_of.get(client_id)
+        if not known:
+            return None
+        group, peer_id = next(reversed(known))
+        return self.producers[group][peer_id]
 
     def subscription(self, group: str, topic: str) -> SubscriptionData | None:
         known = self.consumers.get(group)

@@ -12,8 +12,10 @@ import org.apache.rocketmq.client.consumer.listener.MessageListenerOrderly;
 import org.apache.rocketmq.client.consumer.rebalance.AllocateMessageQueueAveragely;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.MessageExt;
+import org.apache.rocketmq.common.protocol.heartbeat.MessageModel;
 
-/** Prints messages until `count` came (0: until it is stopped) or time is over (status 3): namesrv topic group expression count seconds [name=value ...]. */
+/** Prints messages until `count` came (0: until it is stopped) or time is over (status 3): namesrv topic group expression count seconds [name=value ...].
+ * `fail` fails on each message it prints, `level` asks for that delay, `most` bounds the attempts, `broadcast` reads all queues. */
 public final class Consume {
     public static void main(String[] args) throws Exception {
         Json.endAtFirstError();
@@ -29,19 +31,26 @@ public final class Consume {
         } else {
             consumer.subscribe(args[1], args[3]);
         }
+        boolean fail = options.containsKey("fail");
+        consumer.setMaxReconsumeTimes(Integer.parseInt(options.getOrDefault("most", "-1")));
+        if (options.containsKey("broadcast")) {
+            consumer.setMessageModel(MessageModel.BROADCASTING);
+        }
         if (options.containsKey("orderly")) {
             consumer.registerMessageListener((MessageListenerOrderly) (messages, context) -> {
                 messages.forEach(message -> print(message, left));
-                return ConsumeOrderlyStatus.SUCCESS;
+                return fail ? ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT : ConsumeOrderlyStatus.SUCCESS;
             });
         } else {
             consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
                 messages.forEach(message -> print(message, left));
-                return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
+                context.setDelayLevelWhenNextConsume(Integer.parseInt(options.getOrDefault("level", "0")));
+                return fail ? ConsumeConcurrentlyStatus.RECONSUME_LATER : ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
             });
         }
         consumer.start();
         boolean all = left.await(Long.parseLong(args[5]), TimeUnit.SECONDS);
+        Thread.sleep(fail ? 2000 : 0); // what the last call failed on is still to be sent back
         Thread.sleep(options.containsKey("trace") ? 1500 : 0);
         consumer.shutdown();
         System.exit(all ? 0 : 3);

@@ -31,7 +31,7 @@ final class Json {
             .put("key", message.getKeys()).put("tags", message.getTags()).put("queueId", message.getQueueId())
             .put("queueOffset", message.getQueueOffset()).put("body", Base64.getEncoder().encodeToString(body))
             .put("reconsumeTimes", message.getReconsumeTimes()).put("bornTimestamp", message.getBornTimestamp())
-            .put("storeTimestamp", message.getStoreTimestamp());
+            .put("storeTimestamp", message.getStoreTimestamp()).put("properties", message.getProperties());
     }
 
     @Override

@@ -1,0 +1,378 @@
+"""Consuming by asking: the application polls when it is ready for more. [DefaultLitePullConsumer]
+
+    async with LitePullConsumer("stock", "127.0.0.1:9876", {"orders": "*"}, start="first") as consumer:
+        while True:
+            for message in await consumer.poll():
+                …
+            await consumer.commit()                  # or leave it to the next poll (`auto_commit`)
+
+With `subscriptions` the members of the group share the queues; without, `assign` names the queues to read. What was polled
+counts as consumed with the next poll (`auto_commit`) or with `commit`; a consumer that ends before gets it again.
+There is no retry topic here: what the application fails on is its own to deal with.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import AsyncExitStack
+from types import TracebackType
+from typing import Self
+
+from ariane.client import asked
+from ariane.client.allocation import Allocating, Allocation
+from ariane.client.config import ClientSettings, ConsumerSettings, checked_group
+from ariane.client.fetch import Fetching
+from ariane.client.instance import Instance, Part
+from ariane.client.offsets import Offsets, Start
+from ariane.client.process_queue import ProcessQueue
+from ariane.client.rates import Rates
+from ariane.client.rebalance import Strategy, average
+from ariane.errors import ClientClosed, ConfigError
+from ariane.filter import tags
+from ariane.model.message import MessageQueue, ReceivedMessage
+from ariane.model.topic import topic_name_fault
+from ariane.net.tasks import Tasks
+from ariane.protocol.requests.clients import ConsumerData, SubscriptionData
+from ariane.protocol.requests.messaging import LITE_PULL, SUBSCRIPTION
+
+POLL_S = 5.0
+
+
+class LitePullConsumer:
+    """A member of a consumer group that polls. Give either `namesrv` or an open `instance` that is to be shared."""
+
+    def __init__(
+        self,
+        group: str,
+        namesrv: str | None = None,
+        subscriptions: Mapping[str, str] | None = None,
+        *,
+        start: Start = "last",
+        auto_commit: bool = True,
+        strategy: Strategy = average,
+        settings: ConsumerSettings | None = None,
+        client: ClientSettings | None = None,
+        instance: Instance | None = None,
+    ) -> None:
+        if (namesrv is None) == (instance is None):
+            raise ConfigError("namesrv", namesrv, "give either the name servers' addresses or an instance to share")
+        if isinstance(start, str) and start not in ("first", "last"):
+            raise ConfigError("start", start, 'choose "first", "last", or milliseconds since the epoch')
+        self.group = checked_group(group)
+        self.settings = settings or ConsumerSettings()
+        if self.settings.message_model != "clustering":
+            raise ConfigError("message_model", self.settings.message_model, "to read everything, assign all queues")
+        self._instance = instance or Instance(namesrv or "", client)
+        self._owns_instance = instance is None
+        self._start = start
+        self._auto_commit = auto_commit
+        self._strategy = strategy
+        self._is_assigned = not subscriptions
+        self._assigned: frozenset[MessageQueue] = frozenset()
+        self._subscriptions = {
+            topic: self._subscription(topic, expression) for topic, expression in (subscriptions or {}).items()
+        }
+        self._paused: set[MessageQueue] = set()
+        self._polled = Polled()
+        self._offsets: Offsets | None = None
+        self._allocation: Allocation | None = None
+        self._answers: dict[int, asked.Answer] = {}
+        self._open = AsyncExitStack()
+
+    async def __aenter__(self) -> Self:
+        async with AsyncExitStack() as opening:
+            if self._owns_instance:
+                await opening.enter_async_context(self._instance)
+            part = Part(
+                self._describe,
+                lambda: list(self._subscriptions),
+                self._wake,
+                lambda changed: self._wake(),
+                self._answers,
+            )
+            self._instance.join_consumer(self.group, part)
+            opening.push_async_callback(self._instance.leave, consumer_group=self.group)
+            await self._begin(opening)
+            self._open = opening.pop_all()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._open.aclose()
+
+    # --- reading ---
+
+    async def poll(self, *, max_messages: int | None = None, timeout_s: float = POLL_S) -> list[ReceivedMessage]:
+        """Messages of one queue, at most `max_messages` (`pull_batch` unless given); none when none came in time. A body
+        that this version cannot expand comes as it is stored, as its `sys_flag` says."""
+        self._running()
+        if max_messages is not None and max_messages < 1:
+            raise ConfigError("max_messages", max_messages, "ask for at least one")
+        if self._auto_commit:
+            self._acknowledge()
+        deadline = asyncio.get_running_loop().time() + timeout_s
+        while not (messages := self._polled.take(max_messages or self.settings.pull_batch, self._paused)):
+            self._polled.came.clear()
+            try:
+                async with asyncio.timeout_at(deadline):
+                    await self._polled.came.wait()
+            except TimeoutError:
+                return []
+            self._running()
+        return messages
+
+    async def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
+        """Store at the brokers that everything polled so far is consumed; or that everything below `offsets` is, up or down.
+        What a broker does not take is logged and stays due."""
+        allocation, known = self._running(), self._known_offsets()
+        if offsets is None:
+            self._acknowledge()
+        else:
+            for queue, offset in offsets.items():
+                known.move(queue, offset)
+        await known.commit(allocation.queues if offsets is None else offsets)
+
+    async def committed(self, queue: MessageQueue) -> int | None:
+        """The stored offset of the group; None when there is none."""
+        return await self._known_offsets().stored(queue)
+
+    # --- where to read ---
+
+    @property
+    def queues(self) -> list[MessageQueue]:
+        """The queues that are read now."""
+        return self._running().queues
+
+    async def queues_of(self, topic: str) -> list[MessageQueue]:
+        """All queues of a topic that can be read."""
+        self._running()
+        return sorted(await self._instance.routes.queues_to_read(topic))
+
+    async def assign(self, queues: Iterable[MessageQueue]) -> None:
+        """Read these queues and no others, from their stored offsets on (else the start position)."""
+        allocation = self._running()
+        if not self._is_assigned:
+            raise ConfigError(
+                "assign", self.group, "this consumer subscribes; leave `subscriptions` out to assign queues"
+            )
+        self._assigned = frozenset(queues)
+        topics = {queue.topic for queue in self._assigned}
+        for topic in self._subscriptions.keys() - topics:
+            del self._subscriptions[topic]
+        for topic in sorted(topics - self._subscriptions.keys()):
+            self._subscriptions[topic] = self._subscription(topic, tags.ALL)
+        await self._instance.refresh_routes()
+        await self._instance.heartbeat()
+        allocation.wake()
+
+    async def seek(self, queue: MessageQueue, offset: int) -> None:
+        """Go on at `offset` of a queue that is read now; what was polled or fetched of it before no longer counts."""
+        first, end = await self._known_offsets().bounds(queue)
+        if not first <= offset <= end:
+            raise ConfigError("offset", offset, f"{queue} holds {first} to {end}; choose one of these")
+        self._seek(queue, offset)
+
+    async def seek_to_begin(self, queue: MessageQueue) -> None:
+        self._seek(queue, (await self._known_offsets().bounds(queue))[0])
+
+    async def seek_to_end(self, queue: MessageQueue) -> None:
+        self._seek(queue, (await self._known_offsets().bounds(queue))[1])
+
+    async def offset_for_time(self, queue: MessageQueue, ms: int) -> int:
+        """The offset of the message stored nearest to `ms` since the epoch."""
+        return await self._known_offsets().at_time(queue, ms)
+
+    def pause(self, queues: Collection[MessageQueue]) -> None:
+        """Give nothing of these queues until `resume`; they are fetched until their windows are full."""
+        self._paused |= set(queues)
+
+    def resume(self, queues: Collection[MessageQueue]) -> None:
+        self._paused -= set(queues)
+        self._polled.came.set()
+
+    # --- wiring ---
+
+    async def _begin(self, opening: AsyncExitStack) -> None:
+        instance, settings = self._instance, self.settings
+        timeout_ms = instance.settings.request_timeout_ms
+        offsets = Offsets(instance.peers, instance.routes, self.group, timeout_ms=timeout_ms)
+        rates = Rates(instance.clock.monotonic)
+
+        def fetching(moved: Callable[[ProcessQueue, int], None]) -> Fetching:
+            return Fetching(
+                peers=instance.peers,
+                routes=instance.routes,
+                offsets=offsets,
+                group=self.group,
+                settings=settings,
+                is_orderly=False,
+                subscription=self._subscriptions.get,
+                arrived=self._polled.arrived,
+                moved=moved,
+                heartbeat_to=instance.heartbeat_to,
+                monotonic=instance.clock.monotonic,
+                sleep=instance.clock.sleep,
+                rates=rates,
+                sys_flags=SUBSCRIPTION | LITE_PULL,
+            )
+
+        allocation = Allocation(
+            Allocating(
+                peers=instance.peers,
+                routes=instance.routes,
+                offsets=offsets,
+                locks=None,
+                listeners=self._polled,
+                group=self.group,
+                client_id=instance.client_id,
+                strategy=self._strategy,
+                start=self._start,
+                topics=lambda: self._subscriptions,
+                fetching=fetching,
+                timeout_ms=timeout_ms,
+                period_s=settings.rebalance_ms / 1000,
+                monotonic=instance.clock.monotonic,
+                heartbeat_to=instance.heartbeat_to,
+                own_share=self._share if self._is_assigned else None,
+            )
+        )
+        await instance.routes.refresh(self._subscriptions)
+        await instance.heartbeat()
+        commits = Tasks("offsets")
+        started_ms = instance.clock.now_ms()
+
+        async def close() -> None:
+            self._allocation = None
+            self._answers.clear()
+            self._polled.came.set()
+            await allocation.stop()
+            await commits.close()
+            await allocation.leave()
+
+        opening.push_async_callback(close)
+        self._allocation, self._offsets = allocation, offsets
+        self._answers.update(
+            asked.answers(
+                asked.Asked(
+                    group=self.group,
+                    settings=lambda: self._texts(started_ms),
+                    subscriptions=self._subscriptions.values,
+                    is_orderly=False,
+                    allocation=allocation,
+                    offsets=offsets,
+                    listening=None,
+                    rates=rates,
+                    clock=instance.clock,
+                )
+            )
+        )
+        allocation.start()
+        commits.every(settings.commit_ms / 1000, lambda: offsets.commit(allocation.queues), "commit")
+
+    def _share(self, queues: Iterable[MessageQueue]) -> list[MessageQueue]:
+        return [queue for queue in queues if queue in self._assigned]
+
+    def _acknowledge(self) -> None:
+        offsets = self._known_offsets()
+        for queue, offset in self._polled.acknowledge().items():
+            offsets.update(queue, offset)
+
+    def _seek(self, queue: MessageQueue, offset: int) -> None:
+        if not self._running().seek(queue, offset):
+            raise ConfigError("queue", queue, f"{self.group} does not read it now: see `queues`")
+        self._polled.forget_dropped()
+
+    def _texts(self, started_ms: int) -> dict[str, str]:
+        return {
+            **asked.settings_texts(self.settings),
+            **asked.identity_texts(self._instance, self._describe(), started_ms, is_orderly=False),
+        }
+
+    def _describe(self) -> ConsumerData:
+        return ConsumerData(
+            consume_from_where="CONSUME_FROM_LAST_OFFSET",
+            consume_type="CONSUME_ACTIVELY",
+            group_name=self.group,
+            message_model="CLUSTERING",
+            subscription_data_set=tuple(self._subscriptions.values()),
+        )
+
+    def _subscription(self, topic: str, expression: str) -> SubscriptionData:
+        if fault := topic_name_fault(topic):
+            raise ConfigError("subscriptions", topic, fault)
+        wanted = tags.parse(expression)
+        if wanted is not None and not wanted:
+            raise ConfigError("subscriptions", expression, "name at least one tag, or * for every message")
+        return SubscriptionData(
+            code_set=tags.codes(wanted) or frozenset(),
+            sub_string=expression,
+            sub_version=self._instance.clock.now_ms(),
+            tags_set=wanted or frozenset(),
+            topic=topic,
+        )
+
+    def _wake(self) -> None:
+        if self._allocation is not None:
+            self._allocation.wake()
+
+    def _running(self) -> Allocation:
+        if self._allocation is None:
+            raise ClientClosed(f"consumer {self.group} is not open: use it within `async with`")
+        return self._allocation
+
+    def _known_offsets(self) -> Offsets:
+        self._running()
+        assert self._offsets is not None
+        return self._offsets
+
+
+class Polled:
+    """What was fetched and not yet polled, and what was polled and not yet acknowledged. Both stay in the windows of their
+    queues, so that no offset passes them and the windows bound them."""
+
+    def __init__(self) -> None:
+        self.came = asyncio.Event()
+        self._waiting: dict[ProcessQueue, deque[ReceivedMessage]] = {}
+        self._given: dict[ProcessQueue, list[ReceivedMessage]] = {}
+
+    def begin(self, process_queue: ProcessQueue) -> None:
+        """A queue was allocated; its messages come by `arrived`."""
+
+    def arrived(self, process_queue: ProcessQueue, messages: list[ReceivedMessage]) -> None:
+        self._waiting.setdefault(process_queue, deque()).extend(messages)
+        self.came.set()
+
+    async def end(self, process_queue: ProcessQueue) -> None:
+        process_queue.drop()
+        self.forget_dropped()
+
+    def forget_dropped(self) -> None:
+        """What came of queues that are given up, or are read from elsewhere now, is no longer given."""
+        self._waiting = {one: messages for one, messages in self._waiting.items() if not one.is_dropped}
+        self._given = {one: messages for one, messages in self._given.items() if not one.is_dropped}
+
+    def take(self, count: int, paused: Collection[MessageQueue]) -> list[ReceivedMessage]:
+        """Messages of the queue whose turn it is."""
+        for process_queue in list(self._waiting):
+            if process_queue.is_dropped or process_queue.queue in paused:
+                continue
+            waiting = self._waiting.pop(process_queue)
+            messages = [waiting.popleft() for _ in range(min(count, len(waiting)))]
+            if waiting:
+                self._waiting[process_queue] = waiting  # behind the others
+            self._given.setdefault(process_queue, []).extend(messages)
+            return messages
+        return []
+
+    def acknowledge(self) -> dict[MessageQueue, int]:
+        """All that was given is consumed: the offsets that may be stored."""
+        offsets = {}
+        for process_queue, messages in self._given.items():
+            if not process_queue.is_dropped:
+                offsets[process_queue.queue] = process_queue.window.done(messages)
+                process_queue.changed.set()
+        self._given.clear()
+        return offsets

@@ -1,0 +1,77 @@
+"""How fast a consumer pulls and consumes, by topic: what running info tells of the last minute and hour. [ConsumerStatsManager]
+
+Counters of ten seconds each; the newest ones make the minute, all of them the hour. Time is the caller's monotonic clock.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+from ariane.protocol.requests.callbacks import ConsumeStatus
+
+SPAN_S = 10.0
+MINUTE_S = 60.0
+SPANS_MAX = 360  # an hour
+
+
+class _Span:
+    """Ten seconds of one topic."""
+
+    __slots__ = ("call_ms", "calls", "consumed", "failed", "pull_ms", "pulled", "pulls", "since")
+
+    def __init__(self, since: float) -> None:
+        self.since = since
+        self.pulls = self.pulled = self.calls = self.consumed = self.failed = 0
+        self.pull_ms = self.call_ms = 0.0
+
+
+class Rates:
+    """Counts of one consumer. Its topics are those it subscribes to, so there are few."""
+
+    def __init__(self, monotonic: Callable[[], float]) -> None:
+        self._monotonic = monotonic
+        self._begun = monotonic()
+        self._spans: dict[str, deque[_Span]] = {}
+
+    def pulled(self, topic: str, messages: int, took_s: float) -> None:
+        """A pull brought messages."""
+        span = self._now(topic)
+        span.pulls += 1
+        span.pulled += messages
+        span.pull_ms += took_s * 1000
+
+    def consumed(self, topic: str, messages: int, took_s: float, *, ok: bool) -> None:
+        """A call of the listener ended."""
+        span = self._now(topic)
+        span.calls += 1
+        span.call_ms += took_s * 1000
+        if ok:
+            span.consumed += messages
+        else:
+            span.failed += messages
+
+    def status(self, topic: str) -> ConsumeStatus:
+        """The last minute (what there is of it), and the failures of the last hour."""
+        now = self._monotonic()
+        spans = self._spans.get(topic, ())
+        minute = [span for span in spans if now - span.since <= MINUTE_S]
+        seconds = max(1.0, min(MINUTE_S, now - self._begun))
+        pulls, calls = sum(span.pulls for span in minute), sum(span.calls for span in minute)
+        return ConsumeStatus(
+            consume_failed_msgs=sum(span.failed for span in spans if now - span.since <= SPAN_S * SPANS_MAX),
+            consume_failed_tps=sum(span.failed for span in minute) / seconds,
+            consume_ok_tps=sum(span.consumed for span in minute) / seconds,
+            consume_rt=sum(span.call_ms for span in minute) / calls if calls else 0.0,
+            pull_rt=sum(span.pull_ms for span in minute) / pulls if pulls else 0.0,
+            pull_tps=sum(span.pulled for span in minute) / seconds,
+        )
+
+    def _now(self, topic: str) -> _Span:
+        spans = self._spans.get(topic)
+        if spans is None:
+            spans = self._spans[topic] = deque(maxlen=SPANS_MAX)
+        now = self._monotonic()
+        if not spans or now - spans[-1].since >= SPAN_S:
+            spans.append(_Span(now))
+        return spans[-1]

@@ -1,0 +1,207 @@
+"""What brokers ask of their clients, by themselves or for a tool: headers and bodies of 220–223, 307, 309, 326.
+
+    tool ─ 222, 223, 307, 309 ─→ broker ─ 220, 221, 307, 309 ─→ members of a group
+    replier ─────── 324, 325 ─→ broker ─────────────── 326 ─→ who sent the request
+
+Members of the body Structs stand in the order in which Java prints them. Tables with queues as keys are fastjson's:
+`{{"brokerName":"b","queueId":1,"topic":"T"}:5}`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+import msgspec
+
+from ariane.errors import ProtocolError
+from ariane.model.message import MessageQueue
+from ariane.protocol import fastjson
+from ariane.protocol.requests.clients import SubscriptionData, WireQueue
+from ariane.protocol.requests.messaging import Int32, Int64
+
+QueueTable = dict[MessageQueue, int]
+
+
+class ResetOffset(msgspec.Struct, frozen=True, rename="camel"):
+    """INVOKE_BROKER_TO_RESET_OFFSET (222) and RESET_CONSUMER_CLIENT_OFFSET (220); `timestamp` in ms, -1: to the end."""
+
+    topic: str
+    group: str
+    timestamp: Int64
+    is_force: bool = False
+
+
+class ConsumerStatus(msgspec.Struct, frozen=True, rename="camel"):
+    """INVOKE_BROKER_TO_GET_CONSUMER_STATUS (223) and GET_CONSUMER_STATUS_FROM_CLIENT (221); `client_addr` is a client id."""
+
+    topic: str
+    group: str
+    client_addr: str | None = None
+
+
+class RunningInfoRequest(msgspec.Struct, frozen=True, rename="camel"):
+    """GET_CONSUMER_RUNNING_INFO (307)."""
+
+    consumer_group: str
+    client_id: str
+    jstack_enable: bool = False
+
+
+class ConsumeDirectly(msgspec.Struct, frozen=True, rename="camel"):
+    """CONSUME_MESSAGE_DIRECTLY (309). `msg_id` is an offset id; the broker puts the record into the body, and its name here."""
+
+    consumer_group: str
+    client_id: str | None = None
+    msg_id: str | None = None
+    broker_name: str | None = None
+
+
+class OfGroup(msgspec.Struct, frozen=True, rename="camel"):
+    """The consumer group that 220, 221, 307 or 309 is about: one of the two names."""
+
+    consumer_group: str | None = None
+    group: str | None = None
+
+
+class PushReply(msgspec.Struct, frozen=True, rename={
+    "producer_group": "producerGroup", "default_topic": "defaultTopic", "default_topic_queue_nums": "defaultTopicQueueNums",
+    "queue_id": "queueId", "sys_flag": "sysFlag", "born_ms": "bornTimestamp", "reconsume_times": "reconsumeTimes",
+    "unit_mode": "unitMode", "born_host": "bornHost", "store_host": "storeHost", "store_ms": "storeTimestamp",
+}):  # fmt: skip
+    """PUSH_REPLY_MESSAGE_TO_CLIENT (326); hosts are `ip:port`."""
+
+    producer_group: str
+    topic: str
+    default_topic: str
+    default_topic_queue_nums: Int32
+    queue_id: Int32
+    sys_flag: Int32
+    born_ms: Int64
+    flag: Int32
+    born_host: str
+    store_host: str
+    store_ms: Int64
+    properties: str | None = None
+    reconsume_times: Int32 | None = None
+    unit_mode: bool = False
+
+
+class QueueOffset(msgspec.Struct, frozen=True, rename="camel"):
+    """One entry of the list that C++ clients take in place of a table."""
+
+    broker_name: str
+    offset: int
+    queue_id: int
+    topic: str
+
+
+class ProcessQueueInfo(msgspec.Struct, frozen=True, rename="camel"):
+    """A queue of a running consumer; times in ms, `droped` as Java spells it."""
+
+    cached_msg_count: int = 0
+    cached_msg_max_offset: int = 0
+    cached_msg_min_offset: int = 0
+    cached_msg_size_in_mi_b: int = 0
+    commit_offset: int = 0
+    droped: bool = False
+    last_consume_timestamp: int = 0
+    last_lock_timestamp: int = 0
+    last_pull_timestamp: int = 0
+    locked: bool = False
+    transaction_msg_count: int = 0
+    transaction_msg_max_offset: int = 0
+    transaction_msg_min_offset: int = 0
+    try_unlock_times: int = 0
+
+
+class ConsumeStatus(msgspec.Struct, frozen=True, rename={
+    "consume_failed_msgs": "consumeFailedMsgs", "consume_failed_tps": "consumeFailedTPS", "consume_ok_tps": "consumeOKTPS",
+    "consume_rt": "consumeRT", "pull_rt": "pullRT", "pull_tps": "pullTPS",
+}):  # fmt: skip
+    """What a consumer did with one topic: messages a second and ms a call over the last minute, failures of the last hour."""
+
+    consume_failed_msgs: int = 0
+    consume_failed_tps: float = 0.0
+    consume_ok_tps: float = 0.0
+    consume_rt: float = 0.0
+    pull_rt: float = 0.0
+    pull_tps: float = 0.0
+
+
+class RunningInfo(msgspec.Struct, frozen=True, rename="camel"):
+    """Body of the answer to 307. [ConsumerRunningInfo]"""
+
+    jstack: str | None = None
+    mq_table: dict[WireQueue, ProcessQueueInfo] = {}
+    properties: dict[str, str] = {}
+    status_table: dict[str, ConsumeStatus] = {}
+    subscription_set: tuple[SubscriptionData, ...] = ()
+
+
+class DirectResult(msgspec.Struct, frozen=True, rename="camel"):
+    """Body of the answer to 309. [ConsumeMessageDirectlyResult]"""
+
+    auto_commit: bool = True
+    consume_result: str = "CR_SUCCESS"
+    order: bool = False
+    remark: str | None = None
+    spent_time_mills: int = 0
+
+
+def reset_body(offsets: Mapping[MessageQueue, int], *, as_list: bool = False) -> bytes:
+    """ResetOffsetBody of 220 and 222; `as_list` as C++ clients read it."""
+    if as_list:
+        entries = [QueueOffset(queue.broker, offset, queue.queue_id, queue.topic) for queue, offset in offsets.items()]
+        return fastjson.write({"offsetTable": entries})
+    return fastjson.write({"offsetTable": _keyed(offsets)})
+
+
+def reset_table(body: bytes) -> QueueTable:
+    """The offsets of a ResetOffsetBody, in either form."""
+    table = _member(body, "offsetTable")
+    if isinstance(table, list):
+        entries = _converted(table, list[QueueOffset])
+        return {MessageQueue(one.topic, one.broker_name, one.queue_id): one.offset for one in entries}
+    return _queue_table(table)
+
+
+def status_body(offsets: Mapping[MessageQueue, int]) -> bytes:
+    """A client's answer to 221."""
+    return fastjson.write({"consumerTable": {}, "messageQueueTable": _keyed(offsets)})
+
+
+def status_table(body: bytes) -> QueueTable:
+    """The offsets in a client's answer to 221."""
+    return _queue_table(_member(body, "messageQueueTable"))
+
+
+def statuses_body(offsets_of: Mapping[str, Mapping[MessageQueue, int]]) -> bytes:
+    """A broker's answer to 223, by client id."""
+    table = {client_id: _keyed(offsets) for client_id, offsets in offsets_of.items()}
+    return fastjson.write({"consumerTable": table, "messageQueueTable": {}})
+
+
+def _keyed(offsets: Mapping[MessageQueue, int]) -> dict[WireQueue, int]:
+    return {WireQueue.of(queue): offset for queue, offset in offsets.items()}
+
+
+def _member(body: bytes, name: str) -> Any:
+    value = fastjson.read(body)
+    if not isinstance(value, dict) or name not in value:
+        raise ProtocolError(f"the body has no member {name}")
+    return value[name]
+
+
+def _queue_table(table: Any) -> QueueTable:
+    if not isinstance(table, dict):
+        raise ProtocolError(f"a table of queues and offsets is needed, not a {type(table).__name__}")
+    offsets = _converted(table, dict[str, int])
+    return {fastjson.decode(queue.encode(), WireQueue).queue(): offset for queue, offset in offsets.items()}
+
+
+def _converted(value: Any, kind: Any) -> Any:
+    try:
+        return cast(Any, msgspec.convert(value, kind, strict=False))
+    except msgspec.ValidationError as error:
+        raise ProtocolError(f"the body is no table of offsets: {error}") from None

@@ -1,0 +1,98 @@
+"""Broadcasting over real sockets: each member gets everything, and goes on where it stopped by its own file."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from test_client_reach import QUICK, Inbox, run, stored
+
+from ariane.client import ClientSettings, ConsumerSettings, Producer, PushConsumer, ReconsumeLater
+from ariane.errors import ConfigError
+from ariane.model.message import Message, ReceivedMessage
+from ariane.net.client import Connections
+from ariane.protocol.codes import RequestCode
+from ariane.protocol.requests.callbacks import ResetOffset, reset_table
+from ariane.protocol.requests.messaging import UpdateConsumerOffset
+from ariane.testing.cluster import Servers, cluster
+
+
+def member(servers: Servers, home: Path, name: str, inbox: Inbox, *, orderly: bool = False) -> PushConsumer:
+    settings = ConsumerSettings(**QUICK, message_model="broadcasting", offsets_dir=str(home / "offsets"))
+    client = ClientSettings(instance_name=name, client_ip="127.0.0.1")
+    return PushConsumer(
+        "g", servers.namesrv, {"t": "*"}, inbox, start="first", orderly=orderly, settings=settings, client=client
+    )
+
+
+@pytest.mark.parametrize("orderly", [False, True])
+def test_each_member_gets_everything_and_goes_on_by_its_own_file(tmp_path: Path, orderly: bool) -> None:
+    async def work() -> None:
+        async with cluster(tmp_path) as servers, Producer("p", servers.namesrv) as producer:
+            one, two = Inbox(), Inbox()
+            async with member(servers, tmp_path, "one", one, orderly=orderly) as first:
+                async with member(servers, tmp_path, "two", two, orderly=orderly):
+                    for number in range(8):
+                        await producer.send(Message(topic="t", body=b"%d" % number))
+                    for inbox in (one, two):
+                        got = await inbox.count(8)
+                        assert sorted(int(message.body) for message in got) == list(range(8))
+                    assert {queue.topic for queue in first.queues} == {"t"}
+                await producer.send(Message(topic="t", body=b"8"))
+                await one.count(9)
+            file = tmp_path / "offsets" / "127.0.0.1@one" / "g" / "offsets.json"
+            assert sum(reset_table(file.read_bytes()).values()) == 9
+
+            again = Inbox()
+            async with member(servers, tmp_path, "two", again, orderly=orderly):
+                await again.count(1)
+            assert [message.body for message in again.got] == [b"8"]
+            assert (len(one.got), len(two.got)) == (9, 8)
+
+    run(work())
+
+
+def test_what_fails_is_given_up(tmp_path: Path) -> None:
+    def fail(message: ReceivedMessage) -> None:
+        raise ReconsumeLater("no")
+
+    async def work() -> None:
+        async with cluster(tmp_path) as servers, Producer("p", servers.namesrv) as producer:
+            inbox = Inbox(fail)
+            async with member(servers, tmp_path, "one", inbox):
+                for number in range(4):
+                    await producer.send(Message(topic="t", body=b"%d" % number))
+                await inbox.count(4)
+                await asyncio.sleep(0.3)
+            assert len(inbox.got) == 4
+            assert await stored(servers, "%RETRY%g") == []
+
+    run(work())
+
+
+def test_a_reset_moves_the_file(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with cluster(tmp_path) as servers, Producer("p", servers.namesrv) as producer, Connections() as peers:
+            for number in range(4):
+                await producer.send(Message(topic="t", body=b"%d" % number))
+            inbox = Inbox()
+            async with member(servers, tmp_path, "one", inbox):
+                await inbox.count(4)
+                for queue_id in range(
+                    4
+                ):  # the broker knows no offsets of a broadcasting group unless a tool stored some
+                    header = UpdateConsumerOffset("g", "t", queue_id, 1)
+                    await peers.request(servers.broker, RequestCode.UPDATE_CONSUMER_OFFSET, header)
+                code = RequestCode.INVOKE_BROKER_TO_RESET_OFFSET
+                answer = await peers.request(servers.broker, code, ResetOffset("t", "g", 0, True))
+                assert answer.code == 0, answer.remark
+                await inbox.count(8)
+
+    run(work())
+
+
+@pytest.mark.parametrize("name", ["", "..", "a/b"])
+def test_a_broadcasting_consumer_needs_a_name(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ConfigError, match="instance_name"):
+        member(Servers("127.0.0.1:1", "127.0.0.1:2"), tmp_path, name, Inbox())

@@ -1,0 +1,163 @@
+"""The consumer that is polled, over real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from test_client_reach import QUICK, run
+
+from ariane.client import ConsumerSettings, LitePullConsumer, Producer
+from ariane.errors import ClientClosed, ConfigError
+from ariane.model.message import Message, MessageQueue, ReceivedMessage
+from ariane.net.client import Connections
+from ariane.protocol import fastjson
+from ariane.protocol.codes import RequestCode, ResponseCode
+from ariane.protocol.requests.callbacks import ConsumeDirectly, RunningInfoRequest
+from ariane.testing.cluster import Servers, cluster
+
+SETTINGS = ConsumerSettings(**QUICK)
+
+
+def member(servers: Servers, topics: dict[str, str] | None = None, **more: object) -> LitePullConsumer:
+    return LitePullConsumer("g", servers.namesrv, topics, start="first", settings=SETTINGS, **more)  # type: ignore[arg-type]
+
+
+async def polled(consumer: LitePullConsumer, count: int) -> list[ReceivedMessage]:
+    got: list[ReceivedMessage] = []
+    while len(got) < count:
+        got += await consumer.poll(timeout_s=10)
+    return got
+
+
+async def fill(producer: Producer, count: int, **more: str) -> list[MessageQueue]:
+    return [(await producer.send(Message(topic="t", body=b"%d" % number, **more))).queue for number in range(count)]  # type: ignore[arg-type]
+
+
+def numbers(messages: list[ReceivedMessage]) -> list[int]:
+    return sorted(int(message.body) for message in messages)
+
+
+def test_members_share_the_queues_and_go_on_where_the_group_stopped(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with cluster(tmp_path) as servers, Producer("p", servers.namesrv) as producer:
+            await fill(producer, 8)
+            async with member(servers, {"t": "*"}) as one, member(servers, {"t": "*"}) as two:
+                while len(one.queues) != 2 or len(two.queues) != 2:
+                    await asyncio.sleep(0.05)
+                assert not set(one.queues) & set(two.queues)
+                got: set[int] = set()
+                while len(got) < 8:  # what one had polled before the other came may come to that one again
+                    got |= set(numbers(await one.poll(timeout_s=0.2))) | set(numbers(await two.poll(timeout_s=0.2)))
+                await one.commit()
+                await two.commit()
+            async with member(servers, {"t": "*"}) as again:
+                await producer.send(Message(topic="t", body=b"8"))
+                assert numbers(await polled(again, 1)) == [8]
+
+    run(work())
+
+
+def test_what_was_polled_counts_with_the_next_poll_or_the_commit(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with cluster(tmp_path) as servers, Producer("p", servers.namesrv) as producer:
+            await producer.send(Message(topic="t", body=b"0"))
+            for auto_commit in (True, False):
+                async with member(servers, {"t": "*"}, auto_commit=auto_commit) as consumer:
+                    assert numbers(await polled(consumer, 1)) == [0]  # and it ends before it says that it is done
+            async with member(servers, {"t": "*"}, auto_commit=False) as consumer:
+                (message,) = await polled(consumer, 1)
+                assert await consumer.poll(timeout_s=0.3) == []
+                assert await consumer.committed(message.queue) in (None, 0)
+                await consumer.commit()
+                assert await consumer.committed(message.queue) == 1
+            async with member(servers, {"t": "*"}) as consumer:
+                assert await consumer.poll(timeout_s=0.5) == []
+                await consumer.commit({message.queue: 0})
+                assert await consumer.committed(message.queue) == 0
+            async with member(servers, {"t": "*"}) as consumer:
+                assert numbers(await polled(consumer, 1)) == [0]
+                assert await consumer.poll(timeout_s=0.3) == []  # counts now
+            async with member(servers, {"t": "*"}) as consumer:
+                assert await consumer.poll(timeout_s=0.5) == []
+
+    run(work())
+
+
+def test_assigned_queues_seek_and_pause(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with cluster(tmp_path) as servers, Producer("p", servers.namesrv) as producer:
+            queues = await fill(producer, 12)
+            async with member(servers) as consumer:
+                assert await consumer.queues_of("t") == sorted(set(queues))
+                wanted, other = sorted(set(queues))[:2]
+                mine = [number for number, queue in enumerate(queues) if queue == wanted]
+                await consumer.assign([wanted])
+                assert numbers(await polled(consumer, 3)) == mine
+                assert consumer.queues == [wanted]
+
+                await consumer.seek(wanted, 1)
+                assert numbers(await polled(consumer, 2)) == mine[1:]
+                await consumer.seek_to_end(wanted)
+                assert await consumer.poll(timeout_s=0.3) == []
+                await consumer.seek_to_begin(wanted)
+                assert numbers(await consumer.poll(max_messages=2)) == mine[:2]
+                assert numbers(await consumer.poll(max_messages=2)) == mine[2:]
+                assert await consumer.offset_for_time(wanted, 0) == 0
+                with pytest.raises(ConfigError, match="holds 0 to 3"):
+                    await consumer.seek(wanted, 4)
+                with pytest.raises(ConfigError, match="does not read"):
+                    await consumer.seek(other, 0)
+
+                consumer.pause([wanted])
+                await producer.send(Message(topic="t", body=b"12"), queue=wanted)
+                assert await consumer.poll(timeout_s=0.5) == []
+                consumer.resume([wanted])
+                assert numbers(await polled(consumer, 1)) == [12]
+
+                await consumer.assign([other])
+                assert numbers(await polled(consumer, 3)) == [n for n, queue in enumerate(queues) if queue == other]
+                await consumer.assign([])
+                while consumer.queues:
+                    await asyncio.sleep(0.02)
+
+    run(work())
+
+
+def test_tags_and_what_tools_see(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with cluster(tmp_path) as servers, Producer("p", servers.namesrv) as producer, Connections() as peers:
+            await fill(producer, 4, tags="a")
+            queues = await fill(producer, 4, tags="b")
+            async with member(servers, {"t": "b || c"}) as consumer:
+                got = await polled(consumer, 4)
+                assert {message.tags for message in got} == {"b"}
+                client_id = consumer._instance.client_id
+                request = RunningInfoRequest("g", client_id)
+                answer = await peers.request(servers.broker, RequestCode.GET_CONSUMER_RUNNING_INFO, request)
+                info = fastjson.read(answer.body)
+                assert (info["properties"]["PROP_CONSUME_TYPE"], len(info["mqTable"])) == ("CONSUME_ACTIVELY", 4)
+                direct = ConsumeDirectly("g", client_id, got[0].offset_message_id)
+                answer = await peers.request(servers.broker, RequestCode.CONSUME_MESSAGE_DIRECTLY, direct)
+                assert (answer.code, "no listener" in (answer.remark or "")) == (ResponseCode.SYSTEM_ERROR, True)
+                with pytest.raises(ConfigError, match="subscribes"):
+                    await consumer.assign(queues)
+                with pytest.raises(ConfigError, match="at least one"):
+                    await consumer.poll(max_messages=0)
+                waiting = asyncio.ensure_future(consumer.poll(timeout_s=30))
+                await asyncio.sleep(0)
+            with pytest.raises(ClientClosed):
+                await waiting
+            with pytest.raises(ClientClosed):
+                await consumer.poll()
+
+    run(work())
+
+
+@pytest.mark.parametrize(
+    "more", [{"start": "middle"}, {"settings": ConsumerSettings(message_model="broadcasting")}, {"namesrv": None}]
+)
+def test_what_cannot_be_asked_for(more: dict[str, object]) -> None:
+    with pytest.raises(ConfigError):
+        LitePullConsumer("g", **{"namesrv": "127.0.0.1:1", **more})  # type: ignore[arg-type]

@@ -1,0 +1,265 @@
+"""Our clients and our broker over real sockets: retries and dead letters, request-reply, and what tools ask of consumers."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from ariane.client import ConsumerSettings, Producer, PushConsumer, ReconsumeLater
+from ariane.errors import MessageRefused, ReplyError, RequestTimeout
+from ariane.model.message import Message, ReceivedMessage
+from ariane.net.client import Connections
+from ariane.protocol import fastjson, record
+from ariane.protocol.codes import RequestCode, ResponseCode
+from ariane.protocol.requests.callbacks import ConsumeDirectly, ConsumerStatus, ResetOffset, RunningInfoRequest
+from ariane.protocol.requests.messaging import SUBSCRIPTION, PullMessage
+from ariane.testing.cluster import Servers, cluster
+
+QUICK = {"commit_ms": 50, "rebalance_ms": 200, "suspend_ms": 200, "close_wait_ms": 1000}
+
+
+def run(work: Awaitable[None]) -> None:
+    async def bounded() -> None:
+        async with asyncio.timeout(60):
+            await work
+
+    asyncio.run(bounded())
+
+
+class Inbox:
+    """A listener that keeps what it is given, and then does what the test says."""
+
+    def __init__(self, then: Callable[[ReceivedMessage], None] = lambda message: None) -> None:
+        self.got: list[ReceivedMessage] = []
+        self._then = then
+        self._more = asyncio.Condition()
+
+    async def __call__(self, messages: list[ReceivedMessage]) -> None:
+        async with self._more:
+            self.got += messages
+            self._more.notify_all()
+        for message in messages:
+            self._then(message)
+
+    async def count(self, count: int) -> list[ReceivedMessage]:
+        async with self._more:
+            await self._more.wait_for(lambda: len(self.got) >= count)
+            return list(self.got)
+
+
+async def stored(servers: Servers, topic: str) -> list[record.Record]:
+    """What lies in queue 0 of a topic."""
+    async with Connections() as peers:
+        header = PullMessage("reader", topic, 0, 0, 32, SUBSCRIPTION, subscription="*")
+        answer = await peers.request(servers.broker, RequestCode.PULL_MESSAGE, header)
+        return list(record.decode_all(answer.body)) if answer.code == 0 else []
+
+
+@contextlib.asynccontextmanager
+async def consumer(servers: Servers, listener: Inbox, **settings: object) -> AsyncIterator[PushConsumer]:
+    known = {name: settings.pop(name) for name in list(settings) if name in ("orderly", "client")}
+    values = ConsumerSettings(**{**QUICK, **settings})  # type: ignore[arg-type]
+    async with PushConsumer(
+        "g",
+        servers.namesrv,
+        {"t": "*"},
+        listener,
+        start="first",
+        settings=values,
+        **known,  # type: ignore[arg-type]
+    ) as member:
+        yield member
+
+
+# --- retries ---
+
+
+def test_what_a_listener_fails_on_comes_again_and_ends_as_a_dead_letter(tmp_path: Path) -> None:
+    def fail(message: ReceivedMessage) -> None:
+        raise ReconsumeLater("not today", delay_level=1)
+
+    async def work() -> None:
+        async with cluster(tmp_path) as servers, Producer("p", servers.namesrv) as producer:
+            sent = await producer.send(Message(topic="t", body=b"bad", tags="a", properties={"mine": "1"}))
+            inbox = Inbox(fail)
+            async with consumer(servers, inbox, max_reconsume_times=2):
+                got = await inbox.count(3)
+                while not (dead := await stored(servers, "%DLQ%g")):
+                    await asyncio.sleep(0.05)
+            assert [one.reconsume_times for one in got] == [0, 1, 2]
+            assert {one.topic for one in got} == {"t"}
+            assert {one.message_id for one in got} == {sent.message_id}
+            (letter,) = dead
+            own = letter.property_map()
+            assert (letter.body, letter.reconsume_times, own["TAGS"], own["mine"]) == (b"bad", 3, "a", "1")
+            assert (own["RETRY_TOPIC"], own["ORIGIN_MESSAGE_ID"]) == ("t", sent.offset_message_id)
+            assert len(inbox.got) == 3
+
+    run(work())
+
+
+@pytest.mark.parametrize("orderly", [False, True])
+def test_a_listener_that_takes_too_long_counts_as_failed(tmp_path: Path, orderly: bool) -> None:
+    calls = []
+
+    class Slow(Inbox):
+        async def __call__(self, messages: list[ReceivedMessage]) -> None:
+            calls.append(messages)
+            await asyncio.Event().wait()
+
+    async def work() -> None:
+        async with cluster(tmp_path) as servers, Producer("p", servers.namesrv) as producer:
+            await producer.send(Message(topic="t", body=b"slow"))
+            async with consumer(
+                servers, Slow(), orderly=orderly, consume_timeout_ms=50, max_reconsume_times=0, suspend_queue_ms=10
+            ):
+                while not (dead := await stored(servers, "%DLQ%g")):
+                    await asyncio.sleep(0.05)
+            assert [one.body for one in dead] == [b"slow"]
+            assert len(calls) == 1
+
+    run(work())
+
+
+# --- request and reply ---
+
+
+def test_a_request_is_answered_by_a_consumer(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with cluster(tmp_path) as servers, Producer("p", servers.namesrv) as asker:
+            async with Producer("q", servers.namesrv) as replier:
+                replied = []
+
+                async def listener(messages: list[ReceivedMessage]) -> None:
+                    for message in messages:
+                        body = message.body.upper() if len(message.body) < 100 else message.body
+                        replied.append(await replier.reply(message, body, properties={"mine": "1"}))
+
+                settings = ConsumerSettings(**QUICK)
+                async with PushConsumer("g", servers.namesrv, {"t": "*"}, listener, start="first", settings=settings):
+                    bodies = [b"%d a" % number for number in range(20)]
+                    answers = await asyncio.gather(
+                        *(asker.request(Message(topic="t", body=body), timeout_s=20) for body in bodies)
+                    )
+                    assert [one.body for one in answers] == [body.upper() for body in bodies]
+                    assert {one.properties["mine"] for one in answers} == {"1"}
+                    large = bytes(range(256)) * 40
+                    assert (await asker.request(Message(topic="t", body=large), timeout_s=20)).body == large
+                    assert all(one.offset_message_id != "0" for one in replied)
+                    assert len(asker._instance.replies) == 0
+            kept = await stored(servers, "DefaultCluster_REPLY_TOPIC")
+            assert {one.property_map()["MSG_TYPE"] for one in kept} == {"reply"}
+
+    run(work())
+
+
+def test_a_request_that_nobody_answers_ends_and_a_late_reply_is_refused(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with cluster(tmp_path) as servers, Producer("p", servers.namesrv) as producer:
+            with pytest.raises(RequestTimeout):
+                await producer.request(Message(topic="t", body=b"anybody?"), timeout_s=0.3)
+            await producer.send(Message(topic="t", body=b"no request"))
+            inbox = Inbox()
+            async with consumer(servers, inbox):
+                got = {one.body: one for one in await inbox.count(2)}
+            with pytest.raises(ReplyError, match="nobody waits"):
+                await producer.reply(got[b"anybody?"], b"late")
+            with pytest.raises(MessageRefused, match="no request"):
+                await producer.reply(got[b"no request"], b"why")
+
+    run(work())
+
+
+# --- what tools ask ---
+
+
+@pytest.mark.parametrize("orderly", [False, True])
+def test_offsets_are_reset_while_consuming(tmp_path: Path, orderly: bool) -> None:
+    async def work() -> None:
+        async with cluster(tmp_path) as servers, Producer("p", servers.namesrv) as producer, Connections() as peers:
+            for number in range(12):
+                await producer.send(Message(topic="t", body=b"%d" % number))
+            inbox = Inbox()
+            async with consumer(servers, inbox, orderly=orderly) as member:
+                await inbox.count(12)
+                await asyncio.sleep(0.3)  # until the offsets of all queues are stored, empty ones too
+                code = RequestCode.INVOKE_BROKER_TO_RESET_OFFSET
+                answer = await peers.request(servers.broker, code, ResetOffset("t", "g", 0, True))
+                assert (answer.code, answer.remark) == (0, None)
+                got = await inbox.count(24)
+                assert sorted(int(one.body) for one in got) == sorted([*range(12), *range(12)])
+                await producer.send(Message(topic="t", body=b"12"))
+                assert (await inbox.count(25))[-1].body == b"12"
+                assert len(member.queues) == 5  # four of the topic and one of the retry topic
+            assert len(inbox.got) == 25
+
+    run(work())
+
+
+def test_running_info_and_status(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with cluster(tmp_path) as servers, Producer("p", servers.namesrv) as producer, Connections() as peers:
+            for number in range(8):
+                await producer.send(Message(topic="t", body=b"%d" % number))
+            inbox = Inbox()
+            async with consumer(servers, inbox) as member:
+                await inbox.count(8)
+                await asyncio.sleep(0.1)
+                client_id = member._instance.client_id
+                code = RequestCode.GET_CONSUMER_RUNNING_INFO
+                answer = await peers.request(servers.broker, code, RunningInfoRequest("g", client_id, True))
+                assert answer.code == 0, answer.remark
+                info = fastjson.read(answer.body)
+                assert info["properties"]["PROP_CONSUME_TYPE"] == "CONSUME_PASSIVELY"
+                assert info["properties"]["PROP_NAMESERVER_ADDR"] == f"{servers.namesrv};"
+                assert info["properties"]["PROP_CONSUMER_START_TIMESTAMP"].isdigit()
+                assert {one["topic"] for one in info["subscriptionSet"]} == {"t", "%RETRY%g"}
+                assert sum(one["commitOffset"] for one in info["mqTable"].values()) == 8
+                assert info["statusTable"]["t"]["consumeOKTPS"] > 0
+                assert info["statusTable"]["t"]["consumeFailedMsgs"] == 0
+                assert "rebalance" in info["jstack"]
+                plain = await peers.request(servers.broker, code, RunningInfoRequest("g", client_id))
+                assert "jstack" not in fastjson.read(plain.body)
+
+                code = RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS
+                answer = await peers.request(servers.broker, code, ConsumerStatus("t", "g"))
+                assert sum(fastjson.read(answer.body)["consumerTable"][client_id].values()) == 8
+
+    run(work())
+
+
+@pytest.mark.parametrize(
+    ("error", "result"),
+    [(None, "CR_SUCCESS"), (ReconsumeLater("busy"), "CR_LATER"), (ValueError("no"), "CR_THROW_EXCEPTION")],
+)
+def test_one_message_is_consumed_directly(tmp_path: Path, error: Exception | None, result: str) -> None:
+    def then(message: ReceivedMessage) -> None:
+        if len(inbox.got) > 1 and error is not None:
+            raise error
+
+    inbox: Inbox
+
+    async def work() -> None:
+        nonlocal inbox
+        inbox = Inbox(then)
+        async with cluster(tmp_path) as servers, Producer("p", servers.namesrv) as producer, Connections() as peers:
+            sent = await producer.send(Message(topic="t", body=b"again", tags="a"))
+            async with consumer(servers, inbox) as member:
+                await inbox.count(1)
+                request = ConsumeDirectly("g", member._instance.client_id, sent.offset_message_id)
+                answer = await peers.request(servers.broker, RequestCode.CONSUME_MESSAGE_DIRECTLY, request)
+                body = fastjson.read(answer.body)
+                assert (answer.code, body["consumeResult"], body["order"]) == (0, result, False)
+                assert ("remark" in body) is (error is not None)
+                first, again = inbox.got
+                assert (again.body, again.tags, again.queue) == (first.body, first.tags, first.queue)
+                other = ConsumeDirectly("other", member._instance.client_id, sent.offset_message_id)
+                answer = await peers.request(servers.broker, RequestCode.CONSUME_MESSAGE_DIRECTLY, other)
+                assert answer.code == ResponseCode.SYSTEM_ERROR
+            assert await stored(servers, "%RETRY%g") == []
+
+    run(work())

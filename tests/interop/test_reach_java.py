@@ -1,0 +1,282 @@
+"""Retries, dead letters, request-reply, and tools that reach consumers: unmodified Java 4.9.4 peers with ours, both ways."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import re
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+from interop_servers import consume, produce, pull_all
+
+from ariane.client import ClientSettings, ConsumerSettings, LitePullConsumer, Producer, PushConsumer
+from ariane.model.message import Message, ReceivedMessage
+from ariane.testing import java
+from ariane.testing.cluster import cluster, cluster_in_thread
+
+START_S = 60.0
+
+
+def admin(namesrv: str, *args: str) -> str:
+    return "\n".join(java.run(java.ADMIN, [*args, "-n", namesrv]))
+
+
+def status(namesrv: str, *client_id: str) -> list[dict[str, Any]]:
+    return java.events(java.run("ariane.peers.Status", [namesrv, "T", "G", *client_id]))
+
+
+async def admin_soon(namesrv: str, *args: str) -> str:
+    return await asyncio.to_thread(admin, namesrv, *args)
+
+
+def run(work: Callable[[], Awaitable[None]]) -> None:
+    async def bounded() -> None:
+        async with asyncio.timeout(200):
+            await work()
+
+    asyncio.run(bounded())
+
+
+def body(one: dict[str, object]) -> bytes:
+    return base64.b64decode(str(one["body"]))
+
+
+def test_what_a_java_consumer_fails_on_becomes_a_dead_letter(tmp_path: Path) -> None:
+    with cluster_in_thread(tmp_path) as (namesrv, _):
+        sent = {one["msgId"]: one for one in produce(namesrv, 3, "tags=A")}
+        consume(namesrv, "G", "*", 3, "fail", "level=-1")
+        dead = pull_all(namesrv, "%DLQ%G")
+        assert {one["msgId"] for one in dead} == sent.keys()
+        for one in dead:
+            own = one["properties"]
+            assert (one["reconsumeTimes"], one["tags"], own["RETRY_TOPIC"]) == (1, "A", "T")
+            assert own["ORIGIN_MESSAGE_ID"] == sent[one["msgId"]]["offsetMsgId"]
+
+
+def test_a_java_consumer_gets_its_retries_and_gives_up(tmp_path: Path) -> None:
+    with cluster_in_thread(tmp_path) as (namesrv, _):
+        (sent,) = produce(namesrv, 1)
+        got = consume(namesrv, "G", "*", 3, "fail", "level=1", "most=2")
+        assert [one["reconsumeTimes"] for one in got] == [0, 1, 2]
+        assert {(one["topic"], one["msgId"]) for one in got} == {("T", sent["msgId"])}
+        (dead,) = pull_all(namesrv, "%DLQ%G")
+        assert (dead["reconsumeTimes"], dead["properties"]["ORIGIN_MESSAGE_ID"]) == (3, sent["offsetMsgId"])
+
+
+def test_an_orderly_java_consumer_gives_up_by_a_send_to_the_retry_topic(tmp_path: Path) -> None:
+    with cluster_in_thread(tmp_path) as (namesrv, _):
+        (sent,) = produce(namesrv, 1)
+        consume(namesrv, "G", "*", 2, "orderly", "fail", "most=1")
+        (dead,) = pull_all(namesrv, "%DLQ%G")
+        assert dead["properties"]["ORIGIN_MESSAGE_ID"] == sent["msgId"]
+        assert dead["properties"]["RETRY_TOPIC"] == "T"
+
+
+def test_java_asks_and_java_replies_through_our_broker(tmp_path: Path) -> None:
+    with cluster_in_thread(tmp_path) as (namesrv, _):
+        produce(namesrv, 1)  # makes the topic
+        with java.start("ariane.peers.Reply", [namesrv, "T", "G"]) as replier:
+            next(replier.events(time.monotonic() + START_S))
+            replies = java.events(java.run("ariane.peers.Request", [namesrv, "T", "P", "3"]))
+        assert [body(one) for one in replies] == [b"REQUEST 0", b"REQUEST 1", b"REQUEST 2"]
+        assert len({one["correlationId"] for one in replies}) == 3
+
+
+def test_java_asks_and_our_consumer_replies(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with cluster(tmp_path) as servers, Producer("ours", servers.namesrv) as producer:
+
+            async def listener(messages: list[ReceivedMessage]) -> None:
+                for message in messages:
+                    await producer.reply(message, message.body.upper())
+
+            async with PushConsumer("G", servers.namesrv, {"T": "*"}, listener, start="first"):
+                lines = await asyncio.to_thread(java.run, "ariane.peers.Request", [servers.namesrv, "T", "P", "2"])
+        assert [body(one) for one in java.events(lines)] == [b"REQUEST 0", b"REQUEST 1"]
+
+    run(work)
+
+
+def test_we_ask_and_a_java_consumer_replies(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with cluster(tmp_path) as servers, Producer("ours", servers.namesrv) as producer:
+            await asyncio.to_thread(produce, servers.namesrv, 1)
+            with java.start("ariane.peers.Reply", [servers.namesrv, "T", "G"]) as replier:
+                await asyncio.to_thread(next, replier.events(time.monotonic() + START_S))
+                got = await producer.request(Message(topic="T", body=b"ask"), timeout_s=60)
+        assert (got.body, got.properties["MSG_TYPE"]) == (b"ASK", "reply")
+
+    run(work)
+
+
+def test_mqadmin_consumes_messages(tmp_path: Path) -> None:
+    with cluster_in_thread(tmp_path) as (namesrv, _):
+        produce(namesrv, 4)
+        shown = admin(namesrv, "consumeMessage", "-t", "T", "-g", "Tool")
+        assert sorted(re.findall(r"message \d", shown)) == [f"message {number}" for number in range(4)], shown
+
+
+def test_mqadmin_reaches_a_java_consumer(tmp_path: Path) -> None:
+    with cluster_in_thread(tmp_path) as (namesrv, _):
+        (sent, *_) = produce(namesrv, 8)
+        with java.start("ariane.peers.Consume", [namesrv, "T", "G", "*", "0", "120"]) as consumer:
+            events = consumer.events(time.monotonic() + 100)
+            first = [next(events) for _ in range(8)]
+            shown = admin(namesrv, "consumerStatus", "-g", "G", "-s")
+            client_id = re.search(r"\S+@\S+", shown)
+            assert client_id is not None, shown
+            info = admin(namesrv, "consumerStatus", "-g", "G", "-i", client_id.group())
+            assert "PROP_CONSUME_TYPE" in info
+            assert "#Consumer Subscription#" in info
+            known = status(namesrv)
+            assert ({one["clientId"] for one in known}, sum(one["offset"] for one in known)) == ({client_id.group()}, 8)
+            direct = admin(namesrv, "queryMsgById", "-i", str(sent["offsetMsgId"]), "-g", "G", "-d", client_id.group())
+            assert "CR_SUCCESS" in direct, direct
+            assert next(events)["offsetMsgId"] == sent["offsetMsgId"]  # Java shows no unique id of what comes this way
+            time.sleep(6)  # a Java consumer stores its offsets every 5 s
+            reset = admin(namesrv, "resetOffsetByTime", "-g", "G", "-t", "T", "-s", "0")
+            assert "broker-a" in reset, reset
+            again = [next(events) for _ in range(8)]
+            assert {one["msgId"] for one in again} == {one["msgId"] for one in first}
+
+
+def test_a_java_broadcasting_consumer_gets_everything(tmp_path: Path) -> None:
+    with cluster_in_thread(tmp_path) as (namesrv, _):
+        sent = {one["msgId"] for one in produce(namesrv, 8)}
+        for _ in range(2):
+            assert {one["msgId"] for one in consume(namesrv, "G", "*", 8, "broadcast")} == sent
+
+
+def test_mqadmin_reaches_our_consumer(tmp_path: Path) -> None:
+    async def work() -> None:
+        got: list[ReceivedMessage] = []
+
+        async def listener(messages: list[ReceivedMessage]) -> None:
+            got.extend(messages)
+
+        async def until(count: int) -> None:
+            while len(got) < count:
+                await asyncio.sleep(0.05)
+
+        settings = ConsumerSettings(commit_ms=100)
+        async with cluster(tmp_path) as servers, Producer("ours", servers.namesrv) as producer:
+            namesrv = servers.namesrv
+            sent = [await producer.send(Message(topic="T", body=b"%d" % number)) for number in range(8)]
+            async with PushConsumer("G", namesrv, {"T": "*"}, listener, start="first", settings=settings) as consumer:
+                await until(8)
+                client_id = consumer._instance.client_id
+                shown = await admin_soon(namesrv, "consumerStatus", "-g", "G", "-s")
+                assert client_id in shown
+                known = await asyncio.to_thread(status, namesrv, client_id)
+                assert ({one["clientId"] for one in known}, sum(one["offset"] for one in known)) == ({client_id}, 8)
+                info = await admin_soon(namesrv, "consumerStatus", "-g", "G", "-i", client_id, "-s")
+                for wanted in (
+                    "PROP_CONSUME_TYPE",
+                    "#Consumer MQ Detail#",
+                    "#Consumer RT&TPS#",
+                    "rebalance",
+                    "%RETRY%G",
+                ):
+                    assert wanted in info
+                direct = await admin_soon(
+                    namesrv, "queryMsgById", "-i", sent[3].offset_message_id, "-g", "G", "-d", client_id
+                )
+                assert "CR_SUCCESS" in direct, direct
+                assert got[-1].body == b"3"
+                reset = await admin_soon(namesrv, "resetOffsetByTime", "-g", "G", "-t", "T", "-s", "0")
+                assert "broker-a" in reset, reset
+                await until(17)
+                assert sorted(int(one.body) for one in got[9:]) == list(range(8))
+
+    run(work)
+
+
+def test_a_java_member_and_ours_go_on_by_the_same_offsets_file(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+
+    def by_java(namesrv: str, count: int) -> list[bytes]:
+        args = [namesrv, "T", "G", "*", str(count), "60", "broadcast"]
+        with java.start("ariane.peers.Consume", args, home=home) as program:
+            return [body(one) for one in program.events(time.monotonic() + START_S)]
+
+    async def work() -> None:
+        got: list[bytes] = []
+
+        async def listener(messages: list[ReceivedMessage]) -> None:
+            got.extend(message.body for message in messages)
+
+        async with cluster(tmp_path) as servers, Producer("ours", servers.namesrv) as producer:
+            for number in range(8):
+                await producer.send(Message(topic="T", body=b"%d" % number))
+            assert len(await asyncio.to_thread(by_java, servers.namesrv, 8)) == 8
+            (file,) = (home / ".rocketmq_offsets").rglob("offsets.json")
+            ip, _, name = file.parent.parent.name.partition("@")
+            for number in range(8, 12):
+                await producer.send(Message(topic="T", body=b"%d" % number))
+            settings = ConsumerSettings(message_model="broadcasting", offsets_dir=str(home / ".rocketmq_offsets"))
+            client = ClientSettings(client_ip=ip, instance_name=name)
+            async with PushConsumer(
+                "G", servers.namesrv, {"T": "*"}, listener, start="first", settings=settings, client=client
+            ):
+                while len(got) < 4:
+                    await asyncio.sleep(0.05)
+            assert sorted(map(int, got)) == [8, 9, 10, 11]
+            await producer.send(Message(topic="T", body=b"12"))
+            assert await asyncio.to_thread(by_java, servers.namesrv, 1) == [b"12"]
+
+    run(work)
+
+
+# --- a Java broker between them ---
+
+
+def test_our_clients_are_reached_through_a_java_broker(tmp_path: Path) -> None:
+    async def work(namesrv: str) -> None:
+        got: list[ReceivedMessage] = []
+
+        async def listener(messages: list[ReceivedMessage]) -> None:
+            got.extend(messages)
+            for message in messages:
+                if "CORRELATION_ID" in message.properties and len(got) == 9:
+                    await producer.reply(message, message.body.upper())
+
+        async def until(count: int) -> None:
+            while len(got) < count:
+                await asyncio.sleep(0.05)
+
+        settings = ConsumerSettings(commit_ms=100, rebalance_ms=1000)
+        async with Producer("ours", namesrv) as producer:
+            sent = [await producer.send(Message(topic="T", body=b"%d" % number)) for number in range(8)]
+            async with PushConsumer("G", namesrv, {"T": "*"}, listener, start="first", settings=settings) as consumer:
+                await until(8)
+                reply = await producer.request(Message(topic="T", body=b"ask"), timeout_s=30)
+                assert reply.body == b"ASK"
+                client_id = consumer._instance.client_id
+                await asyncio.sleep(0.5)  # until the offsets of all queues are stored
+                info = await admin_soon(namesrv, "consumerStatus", "-g", "G", "-i", client_id)
+                assert "PROP_CONSUME_TYPE" in info
+                direct = await admin_soon(
+                    namesrv, "queryMsgById", "-i", sent[3].offset_message_id, "-g", "G", "-d", client_id
+                )
+                assert "CR_SUCCESS" in direct, direct
+                assert got[-1].body == b"3"
+                reset = await admin_soon(namesrv, "resetOffsetByTime", "-g", "G", "-t", "T", "-s", "0")
+                assert "broker-a" in reset, reset
+                await until(19)
+                assert sorted(one.body for one in got[10:]) == sorted([*(b"%d" % n for n in range(8)), b"ask"])
+
+            async with LitePullConsumer("L", namesrv, {"T": "*"}, start="first", settings=settings) as lite:
+                polled: list[ReceivedMessage] = []
+                while len(polled) < 9:
+                    polled += await lite.poll()
+                await lite.commit()
+                queue = polled[0].queue
+                assert await lite.committed(queue) == sum(one.queue == queue for one in polled)
+                await lite.seek_to_begin(queue)
+                assert (await lite.poll(max_messages=1))[0].queue_offset == 0
+
+    with java.name_server(tmp_path / "ns") as ns, java.broker(tmp_path / "b", ns.addr):
+        run(lambda: work(ns.addr))

@@ -1,0 +1,95 @@
+"""What a send-back makes of a stored message: the next attempt, its delay, and what it remembers. No socket, no disk."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from ariane.broker.config import BrokerConfig
+from ariane.broker.handlers.send_back import SendBackParts, send_back
+from ariane.broker.state.groups import Groups
+from ariane.broker.state.topics import Topics
+from ariane.errors import ReplyError
+from ariane.model import host, ids
+from ariane.model.topic import TopicConfig
+from ariane.net.connection import Reply
+from ariane.protocol import properties, record
+from ariane.protocol.codes import VERSION, ResponseCode
+from ariane.protocol.requests.admin import SubscriptionGroupTable
+from ariane.protocol.requests.messaging import ConsumerSendMsgBack
+from ariane.protocol.requests.routing import TopicTable
+from ariane.store.message_store import Draft, Placed
+
+CONFIG = BrokerConfig(broker_name="broker-a")
+HERE = host.pack("127.0.0.1", 10911)
+BORN = host.pack("10.0.0.1", 5)
+
+
+class Stage:
+    """A broker's tables, one stored message, and a list of what was put."""
+
+    def __init__(self, *, times: int = 0, **own: str) -> None:
+        self.topics = Topics(TopicTable(), CONFIG, now_ms=lambda: 1)
+        self.drafts: list[Draft] = []
+        stored = record.encode(
+            b"T", b"body", properties.encode(own).encode(), queue_id=2, queue_offset=9, offset=77, born_ms=12,
+            born_host=BORN, store_ms=34, store_host=HERE, flag=7, sys_flag=1, reconsume_times=times,
+        )  # fmt: skip
+        groups = Groups(SubscriptionGroupTable(), auto_create=True, now_ms=lambda: 1)
+        store = SimpleNamespace(record_at=lambda offset: stored if offset == 77 else None)
+        self.parts = SendBackParts(CONFIG, self.topics, groups, store, self.put, None, lambda: None)  # type: ignore[arg-type]
+
+    def put(self, draft: Draft) -> Placed:
+        self.drafts.append(draft)
+        return Placed(0, 1, 0, 0)
+
+    def back(self, level: int = 0, most: int | None = 16, version: int = VERSION) -> tuple[Draft, dict[str, str]]:
+        assert send_back(self.parts, ConsumerSendMsgBack(77, "G", level, None, None, False, most), version) == Reply()
+        (draft,) = self.drafts
+        return draft, properties.decode(draft.properties)
+
+
+def test_the_next_attempt_is_the_same_message_and_remembers_its_first() -> None:
+    draft, own = Stage(KEYS="k", TAGS="a", UNIQ_KEY="U", mine="1").back()
+    assert (draft.topic, draft.queue_id, draft.reconsume_times, draft.tags) == ("%RETRY%G", 0, 1, "a")
+    assert (draft.body, draft.flag, draft.sys_flag, draft.born_ms, draft.born_host) == (b"body", 7, 1, 12, BORN)
+    first = ids.offset_message_id(HERE, 77)
+    assert own == {
+        "KEYS": "k", "TAGS": "a", "UNIQ_KEY": "U", "mine": "1", "WAIT": "false", "DELAY": "3", "RETRY_TOPIC": "T",
+        "ORIGIN_MESSAGE_ID": first,
+    }  # fmt: skip
+
+
+def test_a_later_attempt_keeps_where_the_first_came_from() -> None:
+    _, own = Stage(times=4, RETRY_TOPIC="First", ORIGIN_MESSAGE_ID="ID", DELAY="6").back()
+    assert (own["RETRY_TOPIC"], own["ORIGIN_MESSAGE_ID"], own["DELAY"]) == ("First", "ID", "7")
+
+
+def test_the_listener_may_choose_the_level() -> None:
+    assert Stage(times=4).back(level=2)[1]["DELAY"] == "2"
+
+
+@pytest.mark.parametrize(
+    ("times", "level", "most", "version", "topic"),
+    [
+        (15, 0, 16, VERSION, "%RETRY%G"),
+        (16, 0, 16, VERSION, "%DLQ%G"),
+        (0, -1, 16, VERSION, "%DLQ%G"),
+        (2, 0, 2, VERSION, "%DLQ%G"),
+        (2, 0, 2, 120, "%RETRY%G"),  # so old a client has no say: the group's 16 counts
+        (16, 0, None, VERSION, "%DLQ%G"),
+    ],
+)
+def test_when_it_is_a_dead_letter(times: int, level: int, most: int | None, version: int, topic: str) -> None:
+    draft, own = Stage(times=times).back(level, most, version)
+    assert draft.topic == topic
+    assert (own["DELAY"] == "0") is (topic == "%DLQ%G")
+
+
+def test_a_retry_topic_that_may_not_be_written_refuses() -> None:
+    stage = Stage()
+    stage.topics.put(TopicConfig(topic_name="%RETRY%G", perm=4))
+    with pytest.raises(ReplyError) as refused:
+        stage.back()
+    assert refused.value.code == ResponseCode.NO_PERMISSION

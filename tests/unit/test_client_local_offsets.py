@@ -1,0 +1,100 @@
+"""The offsets file of a broadcasting consumer: Java's form, its predecessor, and what cannot be read."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from client_script import QUEUE, Script, instance
+
+from ariane.client.local_offsets import LocalOffsets, offsets_path, read, write
+from ariane.errors import ConfigError
+from ariane.model.message import MessageQueue
+
+OTHER = MessageQueue("T", "a", 1)
+JAVAS = b"""{
+\t"offsetTable":{{
+\t\t\t"brokerName":"a",
+\t\t\t"queueId":0,
+\t\t\t"topic":"T"
+\t\t}:5,{
+\t\t\t"brokerName":"a",
+\t\t\t"queueId":1,
+\t\t\t"topic":"T"
+\t\t}:7
+\t}
+}"""
+
+
+def test_where_java_looks() -> None:
+    assert (
+        offsets_path("", "10.0.0.1@x", "g") == Path.home() / ".rocketmq_offsets" / "10.0.0.1@x" / "g" / "offsets.json"
+    )
+    assert offsets_path("d", "c", "g") == Path("d/c/g/offsets.json")
+
+
+def test_javas_file_is_read_and_ours_is_read_again(tmp_path: Path) -> None:
+    path = tmp_path / "c" / "offsets.json"
+    assert read(path) == {}
+    write(path, {QUEUE: 1})
+    path.write_bytes(JAVAS)
+    assert read(path) == {QUEUE: 5, OTHER: 7}
+    write(path, {QUEUE: 6})
+    assert read(path) == {QUEUE: 6}
+    assert read(path.with_name("offsets.json.bak")) == {QUEUE: 5, OTHER: 7}
+
+
+@pytest.mark.parametrize("text", [None, b"", b'{"offsetTable":{{"brok', b"[]", b'{"offsetTable":{"x":1}}'])
+def test_the_former_file_counts_when_the_newest_is_missing_or_broken(tmp_path: Path, text: bytes | None) -> None:
+    path = tmp_path / "offsets.json"
+    write(path, {QUEUE: 1})
+    write(path, {QUEUE: 2})
+    path.unlink()
+    if text is not None:
+        path.write_bytes(text)
+    assert read(path) == {QUEUE: 1}
+
+
+def test_a_file_that_cannot_be_read_is_not_taken_for_none(tmp_path: Path) -> None:
+    path = tmp_path / "offsets.json"
+    path.write_bytes(b"{")
+    with pytest.raises(ConfigError, match="begin at the start position"):
+        read(path)
+
+
+def test_offsets_of_queues_that_are_not_read_now_stay(tmp_path: Path) -> None:
+    path = tmp_path / "offsets.json"
+    write(path, {OTHER: 7})
+
+    async def play() -> None:
+        peers = Script({})
+        offsets = LocalOffsets(peers, instance(peers).routes, "g", timeout_ms=1, path=path)
+        await offsets.load()
+        assert await offsets.start(OTHER, "last") == 7
+        offsets.update(QUEUE, 3)
+        await offsets.commit([QUEUE])
+        assert read(path) == {QUEUE: 3, OTHER: 7}
+        changed = path.stat().st_mtime_ns
+        await offsets.commit([QUEUE])
+        assert path.stat().st_mtime_ns == changed
+        assert peers.asked == []
+
+    asyncio.run(play())
+
+
+def test_a_disk_that_refuses_leaves_the_offset_due(tmp_path: Path) -> None:
+    blocked = tmp_path / "file"
+    blocked.write_text("no directory")
+
+    async def play() -> None:
+        peers = Script({})
+        offsets = LocalOffsets(peers, instance(peers).routes, "g", timeout_ms=1, path=blocked / "offsets.json")
+        offsets.update(QUEUE, 3)
+        await offsets.commit([QUEUE])
+        assert await offsets._stored(QUEUE) is None
+        blocked.unlink()
+        await offsets.commit([QUEUE])
+        assert read(blocked / "offsets.json") == {QUEUE: 3}
+
+    asyncio.run(play())

@@ -1,0 +1,97 @@
+"""Request-reply without a socket: the two messages, and who waits."""
+
+from __future__ import annotations
+
+import asyncio
+import zlib
+
+import pytest
+from client_script import StillClock, message
+
+from ariane.client import replies, sending
+from ariane.client.config import ProducerSettings
+from ariane.errors import MessageRefused
+from ariane.model.message import COMPRESSED, Message
+from ariane.net.connection import Peer
+from ariane.protocol import properties
+from ariane.protocol.codes import RequestCode, ResponseCode
+from ariane.protocol.command import Command
+from ariane.protocol.requests import fields
+from ariane.protocol.requests.callbacks import PushReply
+
+SETTINGS = ProducerSettings()
+PEER = Peer(1, "127.0.0.1", 5, b"")
+ASKED = {"CORRELATION_ID": "x", "REPLY_TO_CLIENT": "me", "TTL": "3000", "CLUSTER": "C", "UNIQ_KEY": "U"}
+
+
+def push(body: bytes = b"yes", sys_flag: int = 0, **own: str) -> Command:
+    header = PushReply(
+        producer_group="p", topic="C_REPLY_TOPIC", default_topic="TBW102", default_topic_queue_nums=4, queue_id=0,
+        sys_flag=sys_flag, born_ms=1, flag=7, born_host="127.0.0.1:9", store_host="127.0.0.1:8", store_ms=2,
+        properties=properties.encode(own),
+    )  # fmt: skip
+    return Command(RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, fields=fields(header), body=body)
+
+
+def test_a_request_is_a_message_that_says_who_waits() -> None:
+    out = sending.outgoing(Message(topic="T", body=b"b", properties={"mine": "1"}), "ID", SETTINGS)
+    asked = replies.request(out, "x", "me", 3000)
+    own = properties.decode(asked.properties)
+    assert own == {
+        "UNIQ_KEY": "ID", "WAIT": "true", "mine": "1", "CORRELATION_ID": "x", "REPLY_TO_CLIENT": "me", "TTL": "3000",
+    }  # fmt: skip
+    assert sending.code(asked) == RequestCode.SEND_MESSAGE_V2
+
+
+def test_a_reply_goes_to_the_clusters_topic_with_what_the_request_said() -> None:
+    asked = message(0, properties=ASKED)
+    answer = replies.answer_to(asked, b"yes", tags="a", keys=["k"], properties={"mine": "1"})
+    out = replies.reply(asked, answer, "ID", SETTINGS)
+    own = properties.decode(out.properties)
+    assert (out.topic, out.body, sending.code(out)) == ("C_REPLY_TOPIC", b"yes", RequestCode.SEND_REPLY_MESSAGE_V2)
+    assert {name: own[name] for name in ("MSG_TYPE", "CORRELATION_ID", "REPLY_TO_CLIENT", "TTL", "TAGS", "mine")} == {
+        "MSG_TYPE": "reply", "CORRELATION_ID": "x", "REPLY_TO_CLIENT": "me", "TTL": "3000", "TAGS": "a", "mine": "1",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("missing", ["CLUSTER", "CORRELATION_ID", "REPLY_TO_CLIENT"])
+def test_what_is_no_request_has_no_reply(missing: str) -> None:
+    asked = message(0, properties={name: value for name, value in ASKED.items() if name != missing})
+    with pytest.raises(MessageRefused, match=missing):
+        replies.answer_to(asked, b"yes", tags="", keys=(), properties={})
+
+
+def test_properties_that_are_too_long_are_refused() -> None:
+    out = sending.outgoing(Message(topic="T", body=b"b", properties={"mine": "x" * 32_600}), "ID", SETTINGS)
+    with pytest.raises(MessageRefused, match="32767"):
+        replies.request(out, "x" * 100, "me", 3000)
+
+
+def test_a_pushed_reply_ends_the_waiting_once() -> None:
+    async def play() -> None:
+        waiting = replies.Replies(StillClock())
+        answer = waiting.expect("x")
+        body = zlib.compress(b"yes")
+        assert waiting.arrived(push(body, COMPRESSED, CORRELATION_ID="x", UNIQ_KEY="U"), PEER).code == 0
+        got = await answer
+        assert (got.body, got.message_id, got.flag, got.queue_offset) == (b"yes", "U", 7, -1)
+        assert got.properties["ARRIVE_TIME"] == str(StillClock().now_ms())
+        assert waiting.arrived(push(CORRELATION_ID="x"), PEER).code == ResponseCode.SYSTEM_ERROR
+        assert waiting.arrived(push(mine="1"), PEER).code == ResponseCode.SYSTEM_ERROR
+
+    asyncio.run(play())
+
+
+def test_who_no_longer_waits_is_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replies, "WAITING_MAX", 1)
+
+    async def play() -> None:
+        waiting = replies.Replies(StillClock())
+        waiting.expect("x")
+        with pytest.raises(MessageRefused, match="wait for their replies"):
+            waiting.expect("y")
+        waiting.forget("x")
+        assert len(waiting) == 0
+        assert waiting.arrived(push(CORRELATION_ID="x"), PEER).code == ResponseCode.SYSTEM_ERROR
+
+    asyncio.run(play())
