@@ -29,7 +29,7 @@ from ariane.protocol.requests.messaging import (
     UpdateConsumerOffset,
 )
 from ariane.protocol.requests.routing import TopicTable
-from ariane.testing.cluster import broker_config, cluster
+from ariane.testing.cluster import broker_config, replicated_cluster
 
 QUICK = {"ha_send_heartbeat_interval": 100, "ha_housekeeping_interval": 2000}
 
@@ -262,7 +262,7 @@ def test_a_consumer_reads_on_from_the_slave_when_the_master_is_gone(tmp_path: Pa
 
 def test_the_test_cluster_has_slaves(tmp_path: Path) -> None:
     async def run() -> None:
-        async with cluster(tmp_path, slaves=2) as servers:
+        async with replicated_cluster(tmp_path, slaves=2) as servers:
             assert len(servers.slaves) == 2
             async with Connections() as peers:
                 pair = Pair(tmp_path, servers.namesrv, peers)

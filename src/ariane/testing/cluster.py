@@ -36,12 +36,28 @@ class Servers(NamedTuple):
 
     namesrv: str
     broker: str
-    slaves: tuple[str, ...] = ()
+
+
+class ReplicatedServers(NamedTuple):
+    """The same with slaves; `broker` is their master."""
+
+    namesrv: str
+    broker: str
+    slaves: tuple[str, ...]
 
 
 @contextlib.asynccontextmanager
-async def cluster(home: Path | None = None, *, slaves: int = 0, **settings: Any) -> AsyncIterator[Servers]:
-    """A name server and a broker until the block ends, with as many slaves. `settings` are fields of BrokerConfig."""
+async def cluster(home: Path | None = None, **settings: Any) -> AsyncIterator[Servers]:
+    """A name server and a broker until the block ends. `settings` are fields of BrokerConfig."""
+    async with replicated_cluster(home, slaves=0, **settings) as servers:
+        yield Servers(servers.namesrv, servers.broker)
+
+
+@contextlib.asynccontextmanager
+async def replicated_cluster(
+    home: Path | None = None, *, slaves: int = 1, **settings: Any
+) -> AsyncIterator[ReplicatedServers]:
+    """The same, and as many slaves, which have the settings of their master."""
     with contextlib.ExitStack() as directories:
         if home is None:
             home = Path(directories.enter_context(tempfile.TemporaryDirectory(prefix="ariane-cluster-")))
@@ -55,7 +71,7 @@ async def cluster(home: Path | None = None, *, slaves: int = 0, **settings: Any)
                     own = {**settings, "broker_role": "SLAVE", "broker_id": number}
                     config = broker_config(home / f"slave{number}", namesrv, **own)
                     followers.append(await brokers.enter_async_context(Broker(config)))
-                yield Servers(namesrv, master.addr, tuple(one.addr for one in followers))
+                yield ReplicatedServers(namesrv, master.addr, tuple(one.addr for one in followers))
 
 
 def broker_config(store: Path, namesrv: str, **settings: Any) -> BrokerConfig:
