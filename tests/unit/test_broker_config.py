@@ -53,6 +53,9 @@ def test_texts_read_back_to_the_same_settings() -> None:
         ("fileReservedTime", "-1"),
         ("cleanResourceInterval", "0"),
         ("diskSpaceWarningLevelRatio", "0"),
+        ("serverConnectionsMax", "0"),
+        ("flushBehindMax", "0"),
+        ("msgTraceTopicName", "a/b"),
     ],
 )
 def test_a_value_that_cannot_be_used_is_named(key: str, value: str) -> None:
@@ -70,6 +73,12 @@ def test_roles_and_ids_go_together() -> None:
     assert master.broker_id == 0
     with pytest.raises(ConfigError, match="haMasterAddress"):
         configs.parse({"brokerName": "b", "haMasterAddress": "somewhere"})
+
+
+def test_access_control_needs_to_know_where_its_accounts_are() -> None:
+    with pytest.raises(ConfigError, match="rocketmqHome"):
+        configs.parse({"brokerName": "b", "aclEnable": "true", "rocketmqHome": ""})
+    assert configs.parse({"brokerName": "b", "aclEnable": "true", "rocketmqHome": "/rocketmq"})[0].acl_enable
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:

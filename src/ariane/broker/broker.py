@@ -13,24 +13,29 @@ import asyncio
 import contextlib
 import functools
 import logging
-import os
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from ariane.broker import delay, slave
+from ariane.broker.access import POLL_S, AccessControl
 from ariane.broker.arrivals import Arrivals
 from ariane.broker.cleaning import CHECK_S, FIRST_CHECK_S, FIRST_RUN_S, Cleaner
-from ariane.broker.config import BrokerConfig, checked
+from ariane.broker.config import BrokerConfig, checked, store_config
 from ariane.broker.delay import Deliveries
 from ariane.broker.flush import Flusher
-from ariane.broker.handlers import cleaning, clients, offsets, pull, relay, reply, runtime, send, send_back
+from ariane.broker.handlers import acl, admin, cleaning, clients, offsets, pull, relay, reply, runtime, send, send_back
+from ariane.broker.handlers import settings as setting_handlers
 from ariane.broker.handlers import stats as stats_handlers
 from ariane.broker.handlers import topics as topic_handlers
 from ariane.broker.ports import NOT_FAST, take_ports
+from ariane.broker.protection import NEVER_HELD, WriteProtection, set_limits
 from ariane.broker.registration import Registration
 from ariane.broker.replication import Feed
+from ariane.broker.settings import Settings, write_file
 from ariane.broker.state import documents
+from ariane.broker.state.filter_servers import FilterServers
 from ariane.broker.state.filters import ConsumerFilters, FilterTable
 from ariane.broker.state.groups import Groups
 from ariane.broker.state.locks import QueueLocks
@@ -49,6 +54,7 @@ from ariane.model.topic import DLQ_PREFIX, RETRY_PREFIX, SCHEDULE_TOPIC
 from ariane.net.client import Connections
 from ariane.net.connection import Handler, Peer
 from ariane.net.interfaces import local_ip
+from ariane.net.limits import Limits
 from ariane.net.streams import Stream
 from ariane.net.tasks import Tasks
 from ariane.protocol import properties
@@ -59,7 +65,7 @@ from ariane.protocol.requests.clients import GroupRef
 from ariane.protocol.requests.routing import TopicTable
 from ariane.store.delayed import Due
 from ariane.store.files import Disk, SystemDisk
-from ariane.store.message_store import Draft, Placed, StoreConfig, open_store
+from ariane.store.message_store import Draft, Placed, open_store
 from ariane.store.replica import Replica
 
 log = logging.getLogger("ariane.broker")
@@ -68,22 +74,38 @@ MEMBER_SCAN_S = 10.0
 LOCK_SCAN_S = 60.0
 FILTER_SAVE_S = 10.0
 DISPATCH_RETRY_S = 1.0
+PROTECTION_LOOK_S = 0.1
 
 
 class Broker:
     """One broker. `addr` is where it serves, once started."""
 
-    def __init__(self, config: BrokerConfig, *, disk: Disk | None = None, clock: Clock = SYSTEM_CLOCK) -> None:
-        self.config = checked(config)
+    def __init__(
+        self,
+        config: BrokerConfig,
+        *,
+        config_file: str | None = None,
+        disk: Disk | None = None,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        """`config_file` is where `config` came from: settings that tools change are kept there."""
+        self._settings = Settings(checked(config), clock.now_ms())
+        self._config_file = config_file
         self.addr = ""
         self._disk = disk or SystemDisk()
         self._clock = clock
         self._tasks = Tasks("broker")
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="ariane-disk")
         self._parts = contextlib.AsyncExitStack()
+        self._access: AccessControl | None = None
         self._dispatch_due = False
         self._unsaved: set[str] = set()
         self._saved_delays = DelayOffsetTable()
+
+    @property
+    def config(self) -> BrokerConfig:
+        """The settings that are in force now."""
+        return self._settings.now
 
     async def __aenter__(self) -> Self:
         try:
@@ -106,7 +128,11 @@ class Broker:
         config, parts = self.config, self._parts
         handlers: dict[int, Handler] = {}
         fast_handlers: dict[int, Handler] = {}
-        self._server, self._ha_server = await take_ports(config, handlers, fast_handlers, self._lost, self._serve_slave)
+        limits = Limits(exempt=NEVER_HELD)
+        self._server, self._ha_server = await take_ports(
+            config, handlers, fast_handlers, self._lost, self._serve_slave, limits
+        )
+        set_limits(self._server.limits, self.config)
         parts.push_async_callback(self._server.__aexit__, None, None, None)
         parts.push_async_callback(self._ha_server.__aexit__, None, None, None)
         ip = config.broker_ip1 or local_ip()
@@ -115,7 +141,7 @@ class Broker:
         store_host = host.pack(ip, self._server.port)
         positions = documents.load(self._disk, config.config_dir, documents.DELAYS, DelayOffsetTable).offset_table
         self._store = open_store(
-            _store_config(config),
+            store_config(config),
             self._disk,
             now_ms=self._clock.now_ms,
             store_host=store_host,
@@ -128,6 +154,11 @@ class Broker:
         parts.push_async_callback(self._save_tables)
         self._count()
         self._arrivals = Arrivals()
+        if config.acl_enable:
+            self._access = AccessControl(Path(config.rocketmq_home), self._thread, self._clock.now_ms)
+        self._protection = WriteProtection(
+            self._settings, lambda: self._store.commit_log_max - self._store.flushed, self._clock.monotonic
+        )
         self._flusher = Flusher(self._store, self._thread, self._dispatch_soon)
         self._cleaner = Cleaner(
             config,
@@ -145,11 +176,19 @@ class Broker:
         parts.push_async_callback(self._tasks.close)
         ha_addr = f"{config.broker_ip2 or ip}:{self._ha_server.port}"
         self._registration = Registration(
-            config, self.addr, ha_addr, self._topics.table, peers, self._tasks, self._topics.set_order
+            self._settings,
+            self.addr,
+            ha_addr,
+            self._topics.table,
+            peers,
+            self._tasks,
+            self._topics.set_order,
+            lambda: self._filter_servers.addresses(self._monotonic_ms()),
         )
-        handlers.update(self._handlers(store_host))
+        served = self._protection.guarded(self._handlers(store_host))
         if config.is_slave:
-            handlers.update(slave.refusals())
+            served.update(slave.refusals())
+        handlers.update(self._access.guarded(served) if self._access else served)
         fast_handlers.update({code: one for code, one in handlers.items() if code not in NOT_FAST})
         await self._server.__aenter__()
         await self._ha_server.__aenter__()
@@ -164,10 +203,11 @@ class Broker:
         """Which code is served by whom, and with which parts."""
         config, now_ms, store = self.config, self._clock.now_ms, self._store
         timeout_s = config.sync_flush_timeout / 1000
+        aside = functools.partial(asyncio.get_running_loop().run_in_executor, self._thread)
         durable = functools.partial(self._flusher.durable, timeout_s=timeout_s) if config.sync_flush else None
         replicated = self._feed.replicated if config.broker_role == "SYNC_MASTER" else None
         sending = send.SendParts(
-            config,
+            self._settings,
             self._topics,
             self._groups,
             store,
@@ -200,7 +240,7 @@ class Broker:
             ),
             **pull.handlers(
                 pull.PullParts(
-                    config,
+                    self._settings,
                     self._topics,
                     self._groups,
                     self._members,
@@ -216,7 +256,6 @@ class Broker:
             ),
             **offsets.handlers(self._offsets, store),
             **cleaning.handlers(self._cleaner.clean_soon),
-            **offsets.delay_handlers(store, self._disk, config),
             **clients.handlers(
                 clients.ClientParts(
                     self._topics,
@@ -249,7 +288,7 @@ class Broker:
             ),
             **runtime.handlers(
                 runtime.RuntimeParts(
-                    config,
+                    self._settings,
                     store,
                     self._disk,
                     self._stats,
@@ -257,6 +296,33 @@ class Broker:
                     now_ms,
                     self._boot_ms,
                     self._delay_levels,
+                )
+            ),
+            **admin.handlers(
+                admin.WholeParts(
+                    self._settings,
+                    self._topics,
+                    self._members,
+                    self._offsets,
+                    store,
+                    self._filter_servers,
+                    lambda: DelayOffsetTable(store.delayed.level_positions()),
+                    now_ms,
+                    self._monotonic_ms,
+                )
+            ),
+            **acl.handlers(acl.AclParts(config, self.addr, self._access)),
+            **setting_handlers.handlers(
+                setting_handlers.SettingsParts(
+                    self._settings,
+                    self._topics,
+                    self._groups,
+                    store,
+                    self._server.limits,
+                    now_ms,
+                    functools.partial(aside, write_file, self._disk, self._config_file) if self._config_file else None,
+                    self._registration.settled,
+                    lambda work: self._tasks.start(work, "change the settings"),
                 )
             ),
         }
@@ -269,6 +335,9 @@ class Broker:
             every(config.flush_interval_commit_log / 1000, self._flusher.flush_once, "flush the commit log")
         every(config.flush_interval_consume_queue / 1000, self._flusher.flush_derived, "flush the consume queues")
         every(config.flush_consumer_offset_interval / 1000, self._save_tables, "save the consumer offsets")
+        if self._access:
+            every(POLL_S, self._access.poll, "read changed access control files")
+        every(PROTECTION_LOOK_S, self._protection.look, "see how much of the log waits for the disk")
         clean_s = config.clean_resource_interval / 1000
         every(clean_s, self._cleaner.run, "remove old files", first_s=FIRST_RUN_S)
         every(CHECK_S, self._cleaner.check_room, "watch the disk", first_s=FIRST_CHECK_S)
@@ -374,6 +443,7 @@ class Broker:
         self._filters = ConsumerFilters(load(documents.FILTERS, FilterTable), bloom, keep_ms=keep_ms, now_ms=now_ms)
         self._members.gone = self._filters.group_gone
         self._locks = QueueLocks()
+        self._filter_servers = FilterServers()
 
     def _topics_changed(self) -> None:
         self._save_soon(documents.TOPICS)
@@ -455,6 +525,7 @@ class Broker:
                 log.info("%s of group %s is not told of the change: %s", peer_id, group, error)
 
     def _lost(self, peer: Peer) -> None:
+        self._filter_servers.lost(peer.id)
         for group in self._members.lost(peer.id):
             self._members_changed(group)
 
@@ -469,21 +540,3 @@ class Broker:
 
     def _monotonic_ms(self) -> float:
         return self._clock.monotonic() * 1000
-
-
-def _store_config(config: BrokerConfig) -> StoreConfig:
-    memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return StoreConfig(
-        root=config.store_path_root_dir,
-        commit_log_size=config.mapped_file_size_commit_log,
-        consume_queue_size=config.mapped_file_size_consume_queue,
-        flush="sync" if config.sync_flush else "async",
-        check_crc_on_recover=config.check_crc_on_recover,
-        max_message_size=config.max_message_size,
-        delays_ms=config.delays_ms,
-        memory_bytes=memory_bytes * config.access_message_in_memory_max_ratio // 100,
-        transfer_bytes_in_memory=config.max_transfer_bytes_on_message_in_memory,
-        transfer_count_in_memory=config.max_transfer_count_on_message_in_memory,
-        transfer_bytes_on_disk=config.max_transfer_bytes_on_message_in_disk,
-        transfer_count_on_disk=config.max_transfer_count_on_message_in_disk,
-    )

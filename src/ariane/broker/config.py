@@ -16,6 +16,7 @@ from ariane.errors import ConfigError, ProtocolError
 from ariane.model import host
 from ariane.model.topic import TRACE_TOPIC, topic_name_fault
 from ariane.protocol import java_properties
+from ariane.store.message_store import StoreConfig
 
 DELAY_LEVELS_MAX = 64  # each level is a queue that is looked at before each delivery
 FILTER_GROUPS_MAX = 10_000  # 4.9.4 keeps a bit map of about 4.5 bits a group for each message
@@ -74,6 +75,10 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=_camel):
     """Whether the topic named like the broker may be read and written."""
     broker_permission: int = 6
     """4 read + 2 write; what is missing here is missing in every route of this broker."""
+    acl_enable: bool = False
+    """Serve only requests that an account of rocketmqHome/conf/plain_acl.yml signed and may make."""
+    rocketmq_home: str = msgspec.field(default_factory=lambda: os.environ.get("ROCKETMQ_HOME", ""))
+    """Directory of conf/plain_acl.yml; needed with aclEnable only."""
     trace_topic_enable: bool = False
     """Create the trace topic at start."""
     msg_trace_topic_name: str = TRACE_TOPIC
@@ -94,6 +99,28 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=_camel):
     """Sends before this time (ms) are refused."""
     flush_consumer_offset_interval: int = 5_000
     """ms between saves of consumerOffset.json."""
+
+    # limits and flow control
+    server_connections_max: int = 16_384
+    """Connections at once; the next ones are closed as they come. A key of this broker."""
+    server_requests_max: int = 100_000
+    """Requests under way at once, held pulls included; beyond, answer 2 [OVERLOAD]. A key of this broker."""
+    connection_requests_max: int = 16_384
+    """The same for one connection. A key of this broker."""
+    broker_fast_failure_enable: bool = True
+    """Answer 2 [TIMEOUT_CLEAN_QUEUE] to a request that has waited too long for its turn."""
+    wait_time_mills_in_send_queue: int = 200
+    """ms that a send may wait for its turn."""
+    wait_time_mills_in_pull_queue: int = 5_000
+    """The same for a pull."""
+    wait_time_mills_in_heartbeat_queue: int = 31_000
+    """The same for a heartbeat."""
+    wait_time_mills_in_transaction_queue: int = 3_000
+    """The same for the end of a transaction."""
+    os_page_cache_busy_time_out_mills: int = 1_000
+    """ms that storing one send may take; after a longer one sends are answered 2 [REJECTREQUEST] for as long as it took."""
+    flush_behind_max: int = 2 * 1024 * 1024 * 1024
+    """Bytes of the log that may wait to be flushed; beyond, sends are answered 2 [REJECTREQUEST]. A key of this broker."""
 
     # delays
     message_delay_level: str = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
@@ -255,7 +282,7 @@ WITHOUT_EFFECT = {
             "transientStorePoolEnable", "transientStorePoolSize", "fastFailIfNoBufferInStorePool", "warmMapedFileEnable",
             "flushLeastPagesWhenWarmMapedFile", "transferMsgByHeap", "commitIntervalCommitLog",
             "commitCommitLogLeastPages", "commitCommitLogThoroughInterval", "destroyMapedFileIntervalForcibly",
-            "redeleteHangedFileInterval", "osPageCacheBusyTimeOutMills",
+            "redeleteHangedFileInterval",
         ),
         "files are written and read, not mapped into memory",
     ),
@@ -263,7 +290,7 @@ WITHOUT_EFFECT = {
         ("enableCalcFilterBitMap", "enableConsumeQueueExt", "mappedFileSizeConsumeQueueExt", "bitMapLengthConsumeQueueExt"),
         "expressions are evaluated when messages are pulled; the extended consume queue would only save some of that",
     ),
-    **dict.fromkeys(("rocketmqHome", "haListenPort", "forceRegister"), "4.9.4 needs it, this broker does not"),
+    **dict.fromkeys(("haListenPort", "forceRegister"), "4.9.4 needs it, this broker does not"),
 }  # fmt: skip
 
 
@@ -317,6 +344,7 @@ def checked(config: BrokerConfig) -> BrokerConfig:
         config = msgspec.structs.replace(config, broker_id=0)  # as Java: the role says what it is
     if not 0 <= config.broker_permission <= 7:
         raise ConfigError("brokerPermission", config.broker_permission, "use 6 (read and write), 4, 2 or 0")
+    _check_access(config)
     if config.mapped_file_size_commit_log < 4096:
         raise ConfigError("mappedFileSizeCommitLog", config.mapped_file_size_commit_log, "use at least 4096 bytes")
     if not 1 <= config.max_error_rate_of_bloom_filter < 100:
@@ -367,3 +395,34 @@ def _check_retention(config: BrokerConfig) -> None:
     ):
         if not 1 <= value <= 100:
             raise ConfigError(key, value, "use a percentage from 1 to 100")
+
+
+def store_config(config: BrokerConfig) -> StoreConfig:
+    """What the store is told of these settings."""
+    memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return StoreConfig(
+        root=config.store_path_root_dir,
+        commit_log_size=config.mapped_file_size_commit_log,
+        consume_queue_size=config.mapped_file_size_consume_queue,
+        flush="sync" if config.sync_flush else "async",
+        check_crc_on_recover=config.check_crc_on_recover,
+        max_message_size=config.max_message_size,
+        delays_ms=config.delays_ms,
+        memory_bytes=memory_bytes * config.access_message_in_memory_max_ratio // 100,
+        transfer_bytes_in_memory=config.max_transfer_bytes_on_message_in_memory,
+        transfer_count_in_memory=config.max_transfer_count_on_message_in_memory,
+        transfer_bytes_on_disk=config.max_transfer_bytes_on_message_in_disk,
+        transfer_count_on_disk=config.max_transfer_count_on_message_in_disk,
+    )
+
+
+def _check_access(config: BrokerConfig) -> None:
+    """What says who may come, and how many."""
+    if config.acl_enable and not config.rocketmq_home:
+        fix = "aclEnable needs it: the accounts are in its conf/plain_acl.yml; ROCKETMQ_HOME sets it too"
+        raise ConfigError("rocketmqHome", config.rocketmq_home, fix)
+    for key in ("server_connections_max", "server_requests_max", "connection_requests_max", "flush_behind_max"):
+        if getattr(config, key) < 1:
+            raise ConfigError(_camel(key), getattr(config, key), "use at least 1")
+    if fault := topic_name_fault(config.msg_trace_topic_name):
+        raise ConfigError("msgTraceTopicName", config.msg_trace_topic_name, fault)

@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from ariane.broker.config import BrokerConfig
 from ariane.errors import ConfigError
 from ariane.net.connection import Handler, Peer
+from ariane.net.limits import Limits
 from ariane.net.server import Server
 from ariane.net.streams import Stream, StreamServer
 from ariane.protocol.codes import RequestCode
@@ -30,11 +31,14 @@ async def take_ports(
     fast_handlers: Mapping[int, Handler],
     on_lost: Callable[[Peer], None],
     serve_slave: Callable[[Stream], Awaitable[None]],
+    limits: Limits,
 ) -> tuple[Server, StreamServer]:
     """Bind all three, and let nobody in yet. ConfigError names one that is taken; with listenPort 0 others are tried."""
     for tries_left in reversed(range(PORT_TRIES)):
         idle_s = config.server_channel_max_idle_time_seconds
-        server = Server(handlers, config.bind_address, config.listen_port, on_lost=on_lost, idle_s=idle_s)
+        server = Server(
+            handlers, config.bind_address, config.listen_port, on_lost=on_lost, idle_s=idle_s, limits=limits
+        )
         try:
             await server.bind()
             await server.bind_beside(server.port - FAST_PORT_BEFORE, fast_handlers)

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 import msgspec
 
 from ariane.broker.config import BrokerConfig
+from ariane.broker.settings import Settings
 from ariane.errors import ArianeError
 from ariane.model.topic import PERM_READ, PERM_WRITE
 from ariane.net.client import Connections
@@ -37,30 +38,36 @@ PERIOD_MAX_MS = 60_000
 
 
 class Registration:
-    """Registers `addr` with the name servers of `config`. `ordered` is given the ORDER_TOPIC_CONFIG of the first answer."""
+    """Registers `addr` with the name servers of the settings. `ordered` is given the ORDER_TOPIC_CONFIG of the first answer."""
 
     def __init__(
         self,
-        config: BrokerConfig,
+        settings: Settings,
         addr: str,
         ha_addr: str,
         topics: Callable[[], TopicTable],
         peers: Connections,
         tasks: Tasks,
         ordered: Callable[[Mapping[str, str]], None],
+        filter_servers: Callable[[], tuple[str, ...]] = tuple,
     ) -> None:
-        self._config = config
+        self._settings = settings
         self._addr = addr
         self._ha_addr = ha_addr
         self._topics = topics
         self._peers = peers
         self._tasks = tasks
         self._ordered = ordered
+        self._filter_servers = filter_servers
         self._under_way: asyncio.Task[None] | None = None
         self._again = False
         self.master = RegisterBrokerAnswer()
         """What a slave was told last: the addresses of its master, for requests and for replication."""
-        self.name_servers = [one.strip() for one in config.namesrv_addr.split(";") if one.strip()]
+        self.name_servers = [one.strip() for one in settings.now.namesrv_addr.split(";") if one.strip()]
+
+    @property
+    def _config(self) -> BrokerConfig:
+        return self._settings.now
 
     async def start(self) -> None:
         """Register now, and from now on every period."""
@@ -110,7 +117,7 @@ class Registration:
     def _request(self) -> tuple[RegisterBroker, bytes]:
         config = self._config
         table = _with_permission(self._topics(), config.broker_permission)
-        body = fastjson.write(RegisterBrokerBody(topic_config_serialize_wrapper=table))
+        body = fastjson.write(RegisterBrokerBody(self._filter_servers(), table))
         header = RegisterBroker(
             broker_name=config.broker_name,
             broker_addr=self._addr,

@@ -34,4 +34,5 @@ def broker(
     if print_config:
         serve.print_settings(settings.texts(config))
         return
-    serve.serve(lambda: Broker(config), log_file=log_file, until_stdin_closes=until_stdin_closes)
+    path = str(config_file.resolve()) if config_file else None
+    serve.serve(lambda: Broker(config, config_file=path), log_file=log_file, until_stdin_closes=until_stdin_closes)

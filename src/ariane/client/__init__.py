@@ -19,10 +19,12 @@ from ariane.client.lite_pull_consumer import LitePullConsumer
 from ariane.client.producer import Producer
 from ariane.client.push_consumer import PushConsumer, Sql
 from ariane.client.sending import SendResult, SendStatus
+from ariane.protocol.signing import Credentials
 
 __all__ = [
     "ClientSettings",
     "ConsumerSettings",
+    "Credentials",
     "Instance",
     "LitePullConsumer",
     "Producer",

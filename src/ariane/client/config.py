@@ -13,6 +13,7 @@ from ariane.errors import ConfigError, ProtocolError
 from ariane.model import host
 from ariane.model.topic import AUTO_CREATE_TOPIC, TRACE_TOPIC, group_name_fault, topic_name_fault
 from ariane.protocol.compression import COMPRESS_FROM
+from ariane.protocol.signing import Credentials
 
 MIB = 1024 * 1024
 
@@ -33,8 +34,12 @@ class ClientSettings(msgspec.Struct, frozen=True, kw_only=True):
     """This machine's address in client and message ids; empty: the one it would use towards others."""
     instance_name: str = ""
     """Second part of the client id; empty: `<pid>#<a number of its own>`, so that no two clients share an id."""
+    credentials: Credentials | None = None
+    """The account that signs every request, for brokers with aclEnable; None: requests are not signed."""
 
     def __post_init__(self) -> None:
+        if self.credentials is not None and not (self.credentials.access_key and self.credentials.secret_key):
+            raise ConfigError("credentials", self.credentials, "give an access key and a secret key")
         _within(self, "route_refresh_ms", 10, 3_600_000)
         _within(self, "heartbeat_ms", 10, 60_000)
         _within(self, "request_timeout_ms", 10, 600_000)

@@ -11,6 +11,7 @@ Each group joins as a Part: what to say about it in heartbeats, and whom to wake
 from __future__ import annotations
 
 import asyncio
+import functools
 import itertools
 import logging
 import os
@@ -30,7 +31,7 @@ from ariane.net.client import Connections
 from ariane.net.connection import Handled, Handler, Peer, Reply
 from ariane.net.interfaces import local_ip
 from ariane.net.tasks import Tasks
-from ariane.protocol import fastjson
+from ariane.protocol import fastjson, signing
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.command import Command
 from ariane.protocol.requests import typed
@@ -99,12 +100,15 @@ class Instance:
         self._routes: Routes | None = None
 
     async def __aenter__(self) -> Self:
+        credentials = self.settings.credentials
         handlers: dict[int, Handler] = {
             RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: self._members_changed,
             RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT: self.replies.arrived,
             **dict.fromkeys(GROUP_REQUESTS, self._ask_group),
         }
-        self._peers = Connections(handlers)
+        self._peers = Connections(
+            handlers, sign=functools.partial(signing.signed, credentials) if credentials else None
+        )
         self._routes = Routes(
             self._peers, self.name_servers, timeout_ms=self.settings.request_timeout_ms, chance=self.chance
         )

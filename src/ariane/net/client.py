@@ -12,7 +12,7 @@ import msgspec
 
 from ariane.errors import ConnectionLost, ReplyError
 from ariane.model import host
-from ariane.net.connection import Connection, Handler
+from ariane.net.connection import Connection, Handler, Sign
 from ariane.protocol.codes import ResponseCode
 from ariane.protocol.command import Command
 from ariane.protocol.requests import fields as fields_of
@@ -24,10 +24,11 @@ REQUEST_TIMEOUT_MS = 3000
 class Connections:
     """`async with Connections(handlers) as peers: await peers.request(addr, code, header)`.
 
-    `handlers` serve what the other side asks on our connections (a broker notifies its consumers).
+    `handlers` serve what the other side asks on our connections (a broker notifies its consumers); `sign` signs what we ask.
     """
 
-    def __init__(self, handlers: Mapping[int, Handler] | None = None) -> None:
+    def __init__(self, handlers: Mapping[int, Handler] | None = None, *, sign: Sign | None = None) -> None:
+        self._sign = sign
         self._handlers = handlers or {}
         self._connections: dict[str, Connection] = {}
         self._connecting: dict[str, asyncio.Task[Connection]] = {}
@@ -96,7 +97,9 @@ class Connections:
             raise ConnectionLost(addr, "is not made: the client is closed")
         ip, port = host.parse(addr)
         loop = asyncio.get_running_loop()
-        connection = Connection(next(self._numbers), self._handlers, serving=False, lost=lambda _: self._lost(addr))
+        connection = Connection(
+            next(self._numbers), self._handlers, serving=False, sign=self._sign, lost=lambda _: self._lost(addr)
+        )
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_MS / 1000):
                 await loop.create_connection(lambda: connection, ip, port)

@@ -7,8 +7,8 @@
 All replies of one turn of the loop leave in one write, and so do all requests made in it: system calls and wake-ups cost
 more than Python does. A turn serves at most TURN_FRAMES requests of a connection.
 
-Bounds: an unfinished frame (16 MiB), IN_FLIGHT_MAX requests that a peer may have under way here, PENDING_MAX that we may
-have under way there, and the socket's write buffer: a server stops reading from a peer that does not read its answers.
+Bounds: an unfinished frame (16 MiB), the Limits of requests that may be under way here, PENDING_MAX that we may have under
+way there, and the socket's write buffer: a server stops reading from a peer that does not read its answers.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ import msgspec
 
 from ariane.errors import ArianeError, ConnectionLost, ProtocolError, ReplyError, RequestTimeout
 from ariane.model import host
+from ariane.net.limits import Limits
 from ariane.protocol import command as commands
 from ariane.protocol.codes import ResponseCode, code_name
 from ariane.protocol.command import ONE_WAY, RESPONSE, Command
@@ -31,7 +32,6 @@ from ariane.protocol.session import Session
 
 log = logging.getLogger("ariane.net")
 
-IN_FLIGHT_MAX = 16384  # requests of one connection being served (held pulls included); beyond: answer 2
 # Requests of one connection served in one turn of the loop: others get their turn, and the peer has its first answers while
 # the last of what it sent is still being served.
 TURN_FRAMES = 32
@@ -60,6 +60,9 @@ class Reply(msgspec.Struct, frozen=True):
     body: bytes | Sequence[bytes] = b""
 
 
+# Given the extFields and the body of a request, the extFields that go out: how requests are signed.
+Sign = Callable[[Mapping[str, str] | None, bytes], Mapping[str, str]]
+
 Handled = Reply | None | Awaitable[Reply | None]
 Handler = Callable[[Command, Peer], Handled]
 
@@ -78,6 +81,8 @@ class Connection(asyncio.Protocol):
         handlers: Mapping[int, Handler],
         *,
         serving: bool,
+        limits: Limits | None = None,
+        sign: Sign | None = None,
         made: Callable[[Connection], None] | None = None,
         lost: Callable[[Connection], None] | None = None,
     ) -> None:
@@ -85,6 +90,8 @@ class Connection(asyncio.Protocol):
         self.last_active = 0.0
         self._handlers = handlers
         self._serving = serving
+        self._limits = limits or Limits()
+        self._sign = sign
         self._made = made
         self._lost = lost
         self._loop = asyncio.get_running_loop()
@@ -99,6 +106,9 @@ class Connection(asyncio.Protocol):
         self._timer: asyncio.TimerHandle | None = None
         self._turn_frames = TURN_FRAMES if serving else None
         self._frames: Iterator[Frame] | None = None  # left over from this turn
+        self._read_at = 0.0  # when they were read
+        self._waited_s = 0.0  # how long the requests of this turn have waited since
+        self._overload: str | None = None  # why nothing more is taken on in this turn
 
     # --- asking ---
 
@@ -125,6 +135,8 @@ class Connection(asyncio.Protocol):
         """As `request`, without waiting for room in the write buffer: the caller keeps its own bound."""
         if self._transport is None:
             raise ConnectionLost(self.peer.addr, "is closed")
+        if self._sign is not None:
+            fields = self._sign(fields, body)
         answer: asyncio.Future[Command] = self._loop.create_future()
         deadline = self._loop.time() + timeout_ms / 1000
         opaque = self._session.ask(_Waiting(answer, timeout_ms), deadline)
@@ -137,6 +149,8 @@ class Connection(asyncio.Protocol):
         """A request that gets no answer. ConnectionLost when the connection is already closed."""
         if self._transport is None:
             raise ConnectionLost(self.peer.addr, "is closed")
+        if self._sign is not None:
+            fields = self._sign(fields, body)
         self._write(commands.encode(code, opaque=self._session.next_opaque(), flag=ONE_WAY, fields=fields, body=body))
 
     @property
@@ -168,14 +182,17 @@ class Connection(asyncio.Protocol):
         self.last_active = self._loop.time()
         frames = self._reader.feed(data)
         if self._frames is None:
+            self._read_at = self.last_active
             self._take_turn(frames)
         else:
             self._frames = itertools.chain(self._frames, frames)
 
-    def _take_turn(self, frames: Iterator[Frame]) -> None:
+    def _take_turn(self, frames: Iterator[Frame], waited_s: float = 0.0) -> None:
         """Serve the next frames and write what they were answered; what is left over waits for the next turn of the loop,
         and nothing is read until then."""
         self._write_due = True  # what is answered here leaves together, below
+        self._waited_s = waited_s
+        self._overload = self._limits.overload(len(self._under_way))
         count = 0
         try:
             for frame in itertools.islice(frames, self._turn_frames):
@@ -201,7 +218,7 @@ class Connection(asyncio.Protocol):
 
     def _next_turn(self) -> None:
         if self._frames is not None:
-            self._take_turn(self._frames)
+            self._take_turn(self._frames, self._loop.time() - self._read_at)
 
     def _read_when_ready(self) -> None:
         """Read on, unless frames wait for their turn or (a server) answers wait to be read."""
@@ -243,8 +260,7 @@ class Connection(asyncio.Protocol):
             log.warning("%s asked for %s, which is not served here", self.peer.addr, code_name(command.code))
             self._reply(command, _not_supported(command.code))
             return
-        if len(self._under_way) >= IN_FLIGHT_MAX:
-            remark = f"[OVERLOAD] {IN_FLIGHT_MAX} requests of this connection are under way"
+        if (self._overload is not None or self._waited_s) and (remark := self._busy(command.code)) is not None:
             self._reply(command, Reply(ResponseCode.SYSTEM_BUSY, remark=remark))
             return
         try:
@@ -256,9 +272,17 @@ class Connection(asyncio.Protocol):
             return
         future = asyncio.ensure_future(handled)
         self._under_way.add(future)
+        self._limits.under_way += 1
         future.add_done_callback(lambda done: self._finished(command, done))
 
+    def _busy(self, code: int) -> str | None:
+        """Why a request of this turn is not served; None: it is."""
+        if self._overload is not None and code not in self._limits.exempt:
+            return self._overload
+        return self._limits.waited_too_long(code, self._waited_s)
+
     def _finished(self, command: Command, done: asyncio.Future[Reply | None]) -> None:
+        self._limits.under_way -= 1
         self._under_way.discard(done)
         if done.cancelled():
             return

@@ -12,6 +12,7 @@ from typing import Self
 
 from ariane.errors import ConfigError, ConnectionLost
 from ariane.net.connection import Connection, Handler, Peer
+from ariane.net.limits import Limits
 from ariane.net.tasks import Tasks
 from ariane.protocol.command import Command
 
@@ -20,7 +21,6 @@ log = logging.getLogger("ariane.net")
 IDLE_S = 120.0  # nothing read or written for this long: closed, as Java does on both sides
 IDLE_SCAN_S = 10.0
 BACKLOG = 1024
-CONNECTIONS_MAX = 16384
 CLOSE_S = 1.0
 
 
@@ -39,14 +39,14 @@ class Server:
         *,
         on_lost: Callable[[Peer], None] | None = None,
         idle_s: float = IDLE_S,
-        connections_max: int = CONNECTIONS_MAX,
+        limits: Limits | None = None,
     ) -> None:
         self._handlers = handlers
         self._host = host
         self.port = port
         self._on_lost = on_lost
         self._idle_s = idle_s
-        self._connections_max = connections_max
+        self.limits = limits or Limits()
         self._connections: dict[int, Connection] = {}
         self._numbers = itertools.count(1)
         self._server: asyncio.Server | None = None
@@ -129,11 +129,13 @@ class Server:
         return connection
 
     def _accept(self, handlers: Mapping[int, Handler]) -> Connection:
-        return Connection(next(self._numbers), handlers, serving=True, made=self._made, lost=self._lost)
+        return Connection(
+            next(self._numbers), handlers, serving=True, limits=self.limits, made=self._made, lost=self._lost
+        )
 
     def _made(self, connection: Connection) -> None:
-        if len(self._connections) >= self._connections_max:
-            log.error("refusing %s: %d connections are open", connection.peer.addr, self._connections_max)
+        if len(self._connections) >= self.limits.connections_max:
+            log.error("refusing %s: %d connections are open", connection.peer.addr, len(self._connections))
             connection.abort()
             return
         self._connections[connection.peer.id] = connection

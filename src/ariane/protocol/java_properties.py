@@ -21,6 +21,7 @@ Settings = TypeVar("Settings", bound=msgspec.Struct)
 _ESCAPED = {"t": "\t", "n": "\n", "f": "\f", "r": "\r"}
 _BLANK = " \t\f"
 _KEY = re.compile(r"((?:\\.|[^\\=: \t\f])*)[ \t\f]*[=:]?[ \t\f]*(.*)", re.DOTALL)
+_PHYSICAL = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")
 _HEX = re.compile("[0-9a-fA-F]{4}")
 
 
@@ -36,6 +37,23 @@ def parse(text: str) -> dict[str, str]:
 
 def write(properties: Mapping[str, str]) -> str:
     return "".join(f"{key}={value}\n" for key, value in properties.items())
+
+
+def edited(text: str, changes: Mapping[str, str]) -> str:
+    """`text` with other values for some keys: every other line, comments too, stays as it is and where it is. A key that is
+    not there yet comes at the end; of equal keys the last one, which counts, is changed."""
+    pieces = list(_lines(text))
+    places = {_key(line): number for number, (_, line) in enumerate(pieces) if line is not None}
+    raws = [raw for raw, _ in pieces]
+    if raws and not raws[-1].endswith(("\r", "\n")):
+        raws[-1] += "\n"
+    for key, value in changes.items():
+        entry = f"{key}={_escaped(value)}\n"
+        if key in places:
+            raws[places[key]] = entry
+        else:
+            raws.append(entry)
+    return "".join(raws)
 
 
 def settings(kind: type[Settings], properties: Mapping[str, str]) -> tuple[Settings, dict[str, str]]:
@@ -75,20 +93,41 @@ def _text(value: Any) -> str:
 
 def _logical_lines(text: str) -> Iterator[str]:
     """Lines with their continuations joined; without blank lines and comments."""
-    joined = ""
+    return (line for _, line in _lines(text) if line is not None)
+
+
+def _lines(text: str) -> Iterator[tuple[str, str | None]]:
+    """Each piece of the text as it stands there, and the logical line that it makes; None for blank lines and comments."""
+    raw, joined = "", ""
     going_on = False
-    for raw in re.split(r"\r\n|\r|\n", text):
-        line = raw.lstrip(_BLANK)
+    for piece in _PHYSICAL.findall(text):
+        line = piece.rstrip("\r\n").lstrip(_BLANK)
         if not going_on and (not line or line[0] in "#!"):
+            yield piece, None
             continue
         backslashes = len(line) - len(line.rstrip("\\"))
         going_on = backslashes % 2 == 1
+        raw += piece
         joined += line[:-1] if going_on else line
         if not going_on:
-            yield joined
-            joined = ""
-    if joined:
-        yield joined
+            yield raw, joined
+            raw, joined = "", ""
+    if raw:
+        yield raw, joined or None
+
+
+def _key(line: str) -> str:
+    match = _KEY.match(line)
+    assert match is not None
+    return _unescaped(match[1])
+
+
+def _escaped(value: str) -> str:
+    """`value` so that it is read back as it is: no line end in it begins another key."""
+    text = (
+        value.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r").replace("\t", "\\t").replace("\f", "\\f")
+    )
+    return "\\" + text if text.startswith(" ") else text
 
 
 def _unescaped(text: str) -> str:

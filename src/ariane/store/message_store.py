@@ -121,6 +121,7 @@ class MessageStore:
             files, f"{root}/commitlog", config.commit_log_size, "mappedFileSizeCommitLog", mend=not clean
         )
         self._queues = ConsumeQueues(files, f"{root}/consumequeue", config.consume_queue_size, mend=not clean)
+        self.entries = self._queues.entries  # of a queue, as they stand there
         self._checkpoint = checkpoints.decode(read_whole(disk, self._checkpoint_path) or b"")
         self._checkpoint_on_disk = self._checkpoint
         self._mark_running()
@@ -446,11 +447,12 @@ class MessageStore:
 
     # ---------------------------------------------------------------------------------------------------------- life cycle
 
-    def delete_topic(self, topic: str) -> None:
-        """Remove the queues of a topic. All is flushed first, so that no later start derives them again (this blocks)."""
-        queues = [queue for queue in self._queues.all() if queue.topic == topic]
+    def delete_topic(self, topic: str, *, expired_only: bool = False) -> list[int]:
+        """Remove the queues of a topic, or those without a record; their ids. All is flushed first, lest they are derived anew."""
+        all_of_it = [queue for queue in self._queues.all() if queue.topic == topic]
+        queues = self._queues.expired(all_of_it, self._log.start) if expired_only else all_of_it
         if not queues:
-            return
+            return []
         if self._log.failure is not None:
             self._refuse()
         self.flush()
@@ -460,6 +462,7 @@ class MessageStore:
         except OSError as error:
             raise write_error(error, f"{self.config.root}/consumequeue/{topic}") from error
         self.flush_derived()
+        return sorted(queue.queue_id for queue in queues)
 
     def close(self) -> None:
         """Stop in order: flush everything, write the checkpoint, remove `abort`, release the lock. No flush may be under way.

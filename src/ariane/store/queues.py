@@ -10,7 +10,7 @@ from __future__ import annotations
 from ariane.errors import MessageRefused, StoreCorrupt
 from ariane.model.topic import topic_name_fault
 from ariane.store import segments as segment_files
-from ariane.store.consume_queue import ENTRY_SIZE, Changed, ConsumeQueue, Read
+from ariane.store.consume_queue import ENTRY, ENTRY_SIZE, Changed, ConsumeQueue, Read
 from ariane.store.files import OpenFiles
 from ariane.store.scan import Found
 from ariane.store.segments import Segments
@@ -120,6 +120,19 @@ class ConsumeQueues:
         self.changed.files.clear()
         self.changed.directories.clear()
         return taken
+
+    def entries(self, topic: str, queue_id: int, offset: int, count: int) -> list[tuple[int, int, int]]:
+        """Entries of a queue from `offset` on: commit log offset, record size, tags code. Fewer at the queue's end."""
+        queue = self.existing(topic, queue_id)
+        found: list[tuple[int, int, int]] = []
+        while queue is not None and len(found) < count and offset + len(found) < queue.max:
+            found += ENTRY.iter_unpack(queue.entries(offset + len(found), count - len(found)))
+        return found
+
+    def expired(self, queues: list[ConsumeQueue], log_start: int) -> list[ConsumeQueue]:
+        """Those whose records all lie before the log's start, and that no put has been promised a place in."""
+        opened = [self.existing(queue.topic, queue.queue_id) for queue in queues]
+        return [q for q in opened if q is not None and 0 < q.last_end <= log_start and q.next_offset == q.max]
 
     def remove(self, queues: list[ConsumeQueue]) -> None:
         """Delete these queues with their files."""

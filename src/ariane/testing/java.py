@@ -286,10 +286,17 @@ def start(
 
 
 def run(
-    main: str, args: Sequence[str], *, timeout_s: float = 120, jvm_args: Sequence[str] = TEST_HEAP, status: int = 0
+    main: str,
+    args: Sequence[str],
+    *,
+    timeout_s: float = 120,
+    jvm_args: Sequence[str] = TEST_HEAP,
+    status: int = 0,
+    home: Path | None = None,
 ) -> list[str]:
-    """The lines that a Java program printed. RuntimeError with its output when it did not end with `status` in time."""
-    with start(main, args, jvm_args=jvm_args) as program:
+    """The lines that a Java program printed. RuntimeError with its output when it did not end with `status` in time.
+    `home` is its rocketmq.home.dir: tools read their account from conf/tools.yml there."""
+    with start(main, args, jvm_args=jvm_args, home=home) as program:
         lines = list(program.lines(time.monotonic() + timeout_s))
         ended = program.process.poll() if program.process.poll() is not None else _wait(program.process, 5)
         if ended != status:

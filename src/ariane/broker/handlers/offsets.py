@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from ariane.broker.config import BrokerConfig
-from ariane.broker.state import documents
 from ariane.broker.state.offsets import ConsumerOffsets
 from ariane.model.topic import topic_name_fault
 from ariane.net.connection import Handler, Peer, Reply
@@ -11,7 +9,6 @@ from ariane.protocol import fastjson
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.command import Command
 from ariane.protocol.requests import fields, typed
-from ariane.protocol.requests.admin import DelayOffsetTable
 from ariane.protocol.requests.messaging import (
     OffsetAnswer,
     QueryConsumerOffset,
@@ -21,7 +18,6 @@ from ariane.protocol.requests.messaging import (
     UpdateConsumerOffset,
     ViewMessage,
 )
-from ariane.store.files import Disk
 from ariane.store.message_store import GetStatus, MessageStore
 
 
@@ -65,19 +61,6 @@ def handlers(offsets: ConsumerOffsets, store: MessageStore) -> dict[int, Handler
         RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: search,
         RequestCode.VIEW_MESSAGE_BY_ID: view,
     }
-
-
-def delay_handlers(store: MessageStore, disk: Disk, config: BrokerConfig) -> dict[int, Handler]:
-    """GET_ALL_DELAY_OFFSET (45), which a slave asks for: a slave in its turn knows what it was told."""
-
-    def everything(command: Command, peer: Peer) -> Reply:
-        if config.is_slave:
-            return Reply(
-                body=fastjson.write(documents.load(disk, config.config_dir, documents.DELAYS, DelayOffsetTable))
-            )
-        return Reply(body=fastjson.write(DelayOffsetTable(store.delayed.saved_level_positions())))
-
-    return {RequestCode.GET_ALL_DELAY_OFFSET: everything}
 
 
 def query_consumer_offset(offsets: ConsumerOffsets, store: MessageStore, request: QueryConsumerOffset) -> Reply:

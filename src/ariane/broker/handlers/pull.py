@@ -18,6 +18,7 @@ import msgspec
 
 from ariane.broker.arrivals import Arrivals, Waiter
 from ariane.broker.config import BrokerConfig
+from ariane.broker.settings import Settings
 from ariane.broker.state.filters import ConsumerFilters, unsupported
 from ariane.broker.state.groups import Groups
 from ariane.broker.state.members import Members
@@ -77,7 +78,7 @@ class OffsetMoved(msgspec.Struct, frozen=True, rename="camel"):
 class PullParts(NamedTuple):
     """What a pull needs. `stored` is told after an OFFSET_MOVED_EVENT was put."""
 
-    config: BrokerConfig
+    settings: Settings
     topics: Topics
     groups: Groups
     members: Members
@@ -89,6 +90,11 @@ class PullParts(NamedTuple):
     now_ms: Callable[[], int]
     filters: ConsumerFilters
     stats: BrokerStats
+
+    @property
+    def config(self) -> BrokerConfig:
+        """What is in force now."""
+        return self.settings.now
 
 
 def handlers(parts: PullParts) -> dict[int, Handler]:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from ariane.broker.config import BrokerConfig
+from ariane.broker.settings import Settings
 from ariane.broker.stats import lines
 from ariane.broker.stats.counters import BrokerStats
 from ariane.broker.stats.puts import RATE_S
@@ -40,7 +41,7 @@ class RuntimeParts(NamedTuple):
     """What this handler needs. `late_ms`: how late the loop is. `delays`: level -> (offset delivered, last offset), of the
     levels that have a stored offset."""
 
-    config: BrokerConfig
+    settings: Settings
     store: MessageStore
     disk: Disk
     stats: BrokerStats
@@ -48,6 +49,11 @@ class RuntimeParts(NamedTuple):
     now_ms: Callable[[], int]
     boot_ms: int
     delays: Callable[[], Mapping[int, tuple[int, int]]]
+
+    @property
+    def config(self) -> BrokerConfig:
+        """What is in force now."""
+        return self.settings.now
 
 
 def handlers(parts: RuntimeParts) -> dict[int, Handler]:

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from ariane.broker import delay
 from ariane.broker.config import BrokerConfig
+from ariane.broker.settings import Settings
 from ariane.broker.state.groups import Groups
 from ariane.broker.state.topics import Topics
 from ariane.broker.stats.counters import BrokerStats
@@ -46,7 +47,7 @@ class SendParts(NamedTuple):
     are answered without waiting. `stored` is told after each put, to have it dispatched. `kept` gives a draft with these
     properties the place where it waits for its time, if it has to."""
 
-    config: BrokerConfig
+    settings: Settings
     topics: Topics
     groups: Groups
     store: MessageStore
@@ -58,6 +59,11 @@ class SendParts(NamedTuple):
     stats: BrokerStats
     replicated: Callable[[int], Awaitable[ResponseCode]] | None = None
     """Waits for a slave (SYNC_MASTER); None when nobody does."""
+
+    @property
+    def config(self) -> BrokerConfig:
+        """What is in force now."""
+        return self.settings.now
 
 
 def handlers(parts: SendParts) -> dict[int, Handler]:

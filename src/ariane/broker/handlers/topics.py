@@ -8,7 +8,7 @@ from typing import NamedTuple
 from ariane.broker.config import BrokerConfig
 from ariane.broker.state.groups import Groups
 from ariane.broker.state.offsets import ConsumerOffsets
-from ariane.broker.state.topics import Topics
+from ariane.broker.state.topics import Topics, own_topics
 from ariane.broker.stats.counters import BrokerStats
 from ariane.errors import ReplyError
 from ariane.model.topic import SubscriptionGroupConfig, TopicConfig, group_name_fault, is_system_topic, topic_name_fault
@@ -109,5 +109,5 @@ def delete_topic(parts: AdminParts, name: str) -> None:
 def _refuse_own_topic(parts: AdminParts, name: str) -> None:
     if fault := topic_name_fault(name):
         raise ReplyError(ResponseCode.SYSTEM_ERROR, fault)
-    if is_system_topic(name) or name in (parts.config.broker_name, parts.config.broker_cluster_name):
+    if is_system_topic(name) or name in own_topics(parts.config):
         raise ReplyError(ResponseCode.SYSTEM_ERROR, f"the topic[{name}] is conflict with system topic")

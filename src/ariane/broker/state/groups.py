@@ -32,7 +32,7 @@ class Groups:
         self._groups = {name: SubscriptionGroupConfig(group_name=name) for name in DEFAULT_GROUPS}
         self._groups.update(table.subscription_group_table)
         self._version = table.data_version
-        self._auto_create = auto_create
+        self.auto_create = auto_create
         self._now_ms = now_ms
         self.changed: Callable[[], None] = lambda: None
 
@@ -42,7 +42,7 @@ class Groups:
     def find(self, name: str) -> SubscriptionGroupConfig | None:
         """The group, created when groups may be created by use."""
         config = self._groups.get(name)
-        if config is None and (self._auto_create or name.startswith(SYSTEM_GROUP_PREFIX)):
+        if config is None and (self.auto_create or name.startswith(SYSTEM_GROUP_PREFIX)):
             config = SubscriptionGroupConfig(group_name=name)
             self.put(config)
         return config

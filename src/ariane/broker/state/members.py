@@ -147,3 +147,7 @@ class Members:
     def subscription(self, group: str, topic: str) -> SubscriptionData | None:
         known = self.consumers.get(group)
         return known.subscriptions.get(topic) if known else None
+
+    def groups_of(self, topic: str) -> set[str]:
+        """Consumer groups that are online and subscribe to a topic."""
+        return {name for name, group in self.consumers.items() if topic in group.subscriptions}

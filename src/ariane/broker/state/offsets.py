@@ -32,10 +32,28 @@ class ConsumerOffsets:
         queues = self._table.get(f"{topic}@{group}")
         return queues.get(queue_id) if queues else None
 
+    def of(self, group: str, topic: str) -> dict[int, int]:
+        """Offsets of a group in all queues of a topic: a copy."""
+        return dict(self._table.get(f"{topic}@{group}", {}))
+
+    def groups_of(self, topic: str) -> set[str]:
+        """Groups that have committed offsets of a topic."""
+        prefix = f"{topic}@"
+        return {key[len(prefix) :] for key in self._table if key.startswith(prefix)}
+
     def topics_of(self, group: str) -> set[str]:
         """Topics of which a group has committed offsets."""
         suffix = f"@{group}"
         return {key[: -len(suffix)] for key in self._table if key.endswith(suffix)}
+
+    def clone(self, source: str, target: str, topic: str) -> bool:
+        """Let `target` stand where `source` does; False when that has no offsets of the topic."""
+        offsets = self.of(source, topic)
+        if offsets:
+            self._table.pop(f"{topic}@{target}", None)
+        for queue_id, offset in offsets.items():
+            self.commit(target, topic, queue_id, offset)
+        return bool(offsets)
 
     def topics_by_group(self) -> dict[str, list[str]]:
         """Topics of which each group has committed offsets, in one pass."""

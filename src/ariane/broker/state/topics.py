@@ -17,6 +17,7 @@ from ariane.model.topic import (
     PERM_WRITE,
     SCHEDULE_TOPIC,
     SELF_TEST_TOPIC,
+    SYSTEM_TOPICS,
     TIMER_TOPIC,
     TopicConfig,
     topic_name_fault,
@@ -52,6 +53,14 @@ def builtin_topics(config: BrokerConfig) -> dict[str, TopicConfig]:
     if config.trace_topic_enable:
         topics.append(topic(config.msg_trace_topic_name, 1))
     return {config.topic_name: config for config in topics}
+
+
+def own_topics(config: BrokerConfig) -> frozenset[str]:
+    """Names that tools may neither make nor remove here."""
+    own = {config.broker_cluster_name, config.broker_name, f"{config.broker_cluster_name}_REPLY_TOPIC"}
+    if config.trace_topic_enable:
+        own.add(config.msg_trace_topic_name)
+    return SYSTEM_TOPICS | own
 
 
 class Topics:
@@ -128,6 +137,18 @@ class Topics:
             return False
         self._touch()
         return True
+
+    def touch(self) -> None:
+        """The table means something else than before: name servers take a permission over with a new version only."""
+        self._touch()
+
+    def set_auto_create(self, config: BrokerConfig) -> None:
+        """Have the model for topics that are made by their first send, or have it no longer."""
+        model = builtin_topics(config).get(AUTO_CREATE_TOPIC)
+        if model is None:
+            self.delete(AUTO_CREATE_TOPIC)
+        elif self._topics.get(AUTO_CREATE_TOPIC) != model:
+            self.put(model)
 
     def set_order(self, ordered: Mapping[str, str]) -> None:
         """Mark the topics that the name server's ORDER_TOPIC_CONFIG lists as ordered, all others not."""

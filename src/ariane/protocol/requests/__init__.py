@@ -5,6 +5,7 @@
     routing      what a name server serves               (reference 7)
     admin        topics and groups of a broker           (reference 8)
     callbacks    what brokers ask of clients             (reference 6)
+    brokers      a broker as a whole                     (reference 8)
 
 `typed` reads the extFields of a command as such a Struct, `fields` writes one; a member is named on the wire as Java
 names it. Numbers arrive as texts and are checked on the way.

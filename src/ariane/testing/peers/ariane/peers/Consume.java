@@ -23,7 +23,7 @@ public final class Consume {
         int count = Integer.parseInt(args[4]);
         CountDownLatch left = new CountDownLatch(count == 0 ? Integer.MAX_VALUE : count);
         DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(
-            args[2], null, new AllocateMessageQueueAveragely(), options.containsKey("trace"), null);
+            args[2], Produce.account(options), new AllocateMessageQueueAveragely(), options.containsKey("trace"), null);
         consumer.setNamesrvAddr(args[0]);
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         if (options.containsKey("sql")) {

@@ -6,9 +6,12 @@ import java.util.Arrays;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
+import org.apache.rocketmq.acl.common.AclClientRPCHook;
+import org.apache.rocketmq.acl.common.SessionCredentials;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.SendResult;
 import org.apache.rocketmq.common.message.Message;
+import org.apache.rocketmq.remoting.RPCHook;
 
 /** Sends `count` messages and prints one JSON line for each: namesrv topic group count [name=value ...]. */
 public final class Produce {
@@ -17,7 +20,8 @@ public final class Produce {
         String topic = args[1];
         int count = Integer.parseInt(args[3]);
         Map<String, String> options = options(args, 4);
-        DefaultMQProducer producer = new DefaultMQProducer(args[2], options.containsKey("trace"));
+        DefaultMQProducer producer = new DefaultMQProducer(
+            args[2], account(options), options.containsKey("trace"), null);
         producer.setNamesrvAddr(args[0]);
         producer.setSendMsgTimeout(10_000);
         producer.start();
@@ -66,6 +70,12 @@ public final class Produce {
         byte[] body = Arrays.copyOf(text, size);
         Arrays.fill(body, text.length, size, (byte) 'x');
         return body;
+    }
+
+    /** Signs requests when `account=accessKey:secretKey` is given. */
+    static RPCHook account(Map<String, String> options) {
+        String[] keys = options.getOrDefault("account", "").split(":");
+        return keys.length == 2 ? new AclClientRPCHook(new SessionCredentials(keys[0], keys[1])) : null;
     }
 
     static Map<String, String> options(String[] args, int from) {

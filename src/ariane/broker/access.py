@@ -1,0 +1,193 @@
+"""Access control of a running broker: its files, read and watched, and every handler behind them. [AclFileWatchService]
+
+    rocketmqHome/conf/plain_acl.yml            the default file, made empty when there is none
+    rocketmqHome/conf/acl/**/*.yml, *.yaml     further ones; tools.yml, which tools read, is left out
+
+A file that cannot be used stops the start; while the broker runs what was read before stays in force, and the fault is
+logged. Files that hold secrets keep their mode; new ones are for their owner only. No text made here shows a secret.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable, Mapping
+from concurrent.futures import Executor
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
+
+from ariane.broker.acl import Acl, AclFile, read
+from ariane.errors import ConfigError
+from ariane.net.connection import Handled, Handler, Peer, Reply
+from ariane.protocol.codes import ResponseCode, code_name
+from ariane.protocol.command import Command
+
+log = logging.getLogger("ariane.broker.acl")
+
+POLL_S = 5.0
+FILE_BYTES_MAX = 4 * 1024 * 1024
+FILES_MAX = 1_000
+PRIVATE = 0o600
+DENIED = "org.apache.rocketmq.acl.common.AclException: "  # what clients of 4.9.4 look for
+
+Edit = Callable[[dict[str, Any]], None]
+
+
+class State(NamedTuple):
+    """What one reading of the files brought."""
+
+    acl: Acl
+    files: dict[str, AclFile]
+
+
+class AccessControl:
+    """Guards handlers by the files below `home`. `executor` waits for the disk, `now_ms` dates versions."""
+
+    def __init__(self, home: Path, executor: Executor, now_ms: Callable[[], int]) -> None:
+        self.default = home / "conf" / "plain_acl.yml"
+        self._more = home / "conf" / "acl"
+        self._executor = executor
+        self._now_ms = now_ms
+        self._one_at_a_time = asyncio.Lock()
+        self._make_default()
+        self._seen = self._stamps()
+        self._state = self._read()
+
+    @property
+    def state(self) -> State:
+        return self._state
+
+    def guarded(self, handlers: Mapping[int, Handler]) -> dict[int, Handler]:
+        """The same handlers, reached only by requests that are permitted."""
+        return {code: self._guard(serve) for code, serve in handlers.items()}
+
+    async def poll(self) -> None:
+        """Read the files again when one of them changed."""
+        async with self._one_at_a_time:
+            stamps = await self._aside(self._stamps)
+            if stamps == self._seen:
+                return
+            self._seen = stamps
+            try:
+                self._state = await self._aside(self._read)
+            except (ConfigError, OSError) as error:
+                log.error("the access control files changed and cannot be used, what was read before stays: %s", error)
+                return
+            log.info("access control was read again: %s", ", ".join(self._state.files))
+
+    async def edit(self, choose: Callable[[dict[str, AclFile]], str], change: Edit) -> None:
+        """Change the file that `choose` names, as it is on the disk now, and take it in force. Nothing is written unless all
+        files together can be used afterwards: else ConfigError."""
+        async with self._one_at_a_time:
+            await self._aside(self._edit, choose, change)
+
+    def _edit(self, choose: Callable[[dict[str, AclFile]], str], change: Edit) -> None:
+        """In the worker thread from end to end, one at a time: whoever asked may be gone before it is done."""
+        path = choose(self._read().files)
+        document = _document(path)
+        version = read(path, document).version.next(self._now_ms())
+        change(document)
+        document["dataVersion"] = [{"counter": version.counter, "timestamp": version.timestamp}]
+        text = yaml.safe_dump(document, sort_keys=False, allow_unicode=True, default_flow_style=False)
+        if len(text.encode()) > FILE_BYTES_MAX:
+            raise ConfigError("aclEnable", path, f"it would have more than {FILE_BYTES_MAX} bytes")
+        state = self._read({path: read(path, document)})
+        _replace(path, text.encode())
+        self._state, self._seen = state, self._stamps()
+
+    def _aside(self, work: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:
+        return asyncio.get_running_loop().run_in_executor(self._executor, work, *args)
+
+    def _guard(self, serve: Handler) -> Handler:
+        def guarded(command: Command, peer: Peer) -> Handled:
+            denial = self._state.acl.denial(command.code, command.field_map(), command.body, peer.ip)
+            if denial is None:
+                return serve(command, peer)
+            log.warning("%s of %s is denied: %s", code_name(command.code), peer.addr, denial)
+            return Reply(ResponseCode.SYSTEM_ERROR, remark=DENIED + denial)
+
+        return guarded
+
+    # --- files ---
+
+    def _make_default(self) -> None:
+        if self.default.exists():
+            return
+        try:
+            self.default.parent.mkdir(parents=True, exist_ok=True)
+            _replace(str(self.default), b"globalWhiteRemoteAddresses: []\naccounts: []\n")
+        except OSError as error:
+            raise ConfigError("rocketmqHome", str(self.default), f"cannot be written: {error.strerror}") from error
+        log.warning("%s was made, and is empty: nobody is permitted anything until accounts are in it", self.default)
+
+    def _paths(self) -> list[str]:
+        more = [path for path in self._more.rglob("*") if path.suffix in (".yml", ".yaml")]
+        paths = [self.default, *sorted(path for path in more if path.name != "tools.yml")]
+        if len(paths) > FILES_MAX:
+            raise ConfigError("aclEnable", str(self._more), f"{len(paths)} files, use at most {FILES_MAX}")
+        return [str(path) for path in paths]
+
+    def _stamps(self) -> dict[str, object]:
+        """What changes when a file does."""
+        stamps: dict[str, object] = {}
+        for path in self._paths():
+            try:
+                state = Path(path).stat()
+            except FileNotFoundError:
+                stamps[path] = None
+            else:
+                stamps[path] = (state.st_mtime_ns, state.st_size, state.st_ino)
+        return stamps
+
+    def _read(self, instead: Mapping[str, AclFile] | None = None) -> State:
+        files = {
+            path: instead[path] if instead and path in instead else read(path, _document(path))
+            for path in self._paths()
+        }
+        return State(Acl(list(files.items())), files)
+
+
+def _document(path: str) -> dict[str, Any]:
+    try:
+        if Path(path).stat().st_size > FILE_BYTES_MAX:
+            raise ConfigError("aclEnable", path, f"it has more than {FILE_BYTES_MAX} bytes")
+        document = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError("aclEnable", path, f"cannot be read: {error.strerror}") from error
+    except (yaml.YAMLError, UnicodeDecodeError, ValueError, RecursionError) as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f"line {mark.line + 1}" if mark is not None else "somewhere"
+        # The error's own text quotes what it met, which may be a secret.
+        raise ConfigError("aclEnable", path, f"it is no YAML: {type(error).__name__} at {where}") from None
+    if document is not None and not isinstance(document, dict):
+        raise ConfigError("aclEnable", path, "it has to hold globalWhiteRemoteAddresses and accounts")
+    return document or {}
+
+
+def _replace(path: str, data: bytes) -> None:
+    """Replace a file atomically; it keeps its mode, and nobody else can read it on the way."""
+    beside = f"{path}.tmp"
+    try:
+        mode = Path(path).stat().st_mode & 0o777
+    except FileNotFoundError:
+        mode = PRIVATE
+    Path(beside).unlink(missing_ok=True)
+    handle = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, PRIVATE)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fchmod(file.fileno(), mode)
+            os.fsync(file.fileno())
+        Path(beside).replace(path)
+    except BaseException:
+        Path(beside).unlink(missing_ok=True)
+        raise
+    directory = os.open(Path(path).parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)

@@ -1,0 +1,58 @@
+"""What a server takes on at once, shared by all its connections. [RemotingServer's thread pools, BrokerFastFailure]
+
+A connection looks at its limits once a turn, not once a request: a turn of 32 frames may so go 31 requests beyond.
+Requests that are not read yet wait in the sockets; what is here bounds those that were read and are not answered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+CONNECTIONS_MAX = 16_384
+REQUESTS_MAX = 100_000
+CONNECTION_REQUESTS_MAX = 16_384
+
+
+class Limits:
+    """Bounds that may be changed while the server runs, and the count that they bound.
+
+    `waits_s` is how long a request of a code may wait for its turn after it was read; `exempt` codes are served even when
+    too much is under way: their handlers answer at once, and without them clients would be lost that are only slow.
+    """
+
+    def __init__(
+        self,
+        *,
+        connections_max: int = CONNECTIONS_MAX,
+        requests_max: int = REQUESTS_MAX,
+        connection_requests_max: int = CONNECTION_REQUESTS_MAX,
+        waits_s: Mapping[int, float] | None = None,
+        exempt: frozenset[int] = frozenset(),
+    ) -> None:
+        self.connections_max = connections_max
+        self.requests_max = requests_max
+        self.connection_requests_max = connection_requests_max
+        self.waits_s: Mapping[int, float] = waits_s or {}
+        self.exempt = exempt
+        self.under_way = 0  # requests of all connections that a handler has not answered yet
+
+    def overload(self, of_connection: int) -> str | None:
+        """Why no further request is taken on by a connection that has `of_connection` under way; None: it is."""
+        if self.under_way >= self.requests_max:
+            return f"[OVERLOAD]system busy, {self.under_way} requests are under way, {self.requests_max} are allowed"
+        if of_connection >= self.connection_requests_max:
+            most = self.connection_requests_max
+            return (
+                f"[OVERLOAD]system busy, {of_connection} requests of this connection are under way, {most} are allowed"
+            )
+        return None
+
+    def waited_too_long(self, code: int, waited_s: float) -> str | None:
+        """Why a request that waited so long for its turn is not served any more; None: it is."""
+        limit_s = self.waits_s.get(code)
+        if limit_s is None or waited_s <= limit_s:
+            return None
+        return (
+            f"[TIMEOUT_CLEAN_QUEUE]broker busy, period in queue: {waited_s * 1000:.0f}ms "
+            f"({limit_s * 1000:.0f}ms are allowed), size of queue: {self.under_way}"
+        )

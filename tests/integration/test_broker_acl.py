@@ -1,0 +1,150 @@
+"""Access control over the broker's socket, with our own clients."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+import yaml
+
+from ariane.client import ClientSettings, Credentials, Instance, Producer, PushConsumer
+from ariane.errors import ArianeError
+from ariane.model.message import Message, ReceivedMessage
+from ariane.net.client import Connections
+from ariane.protocol import fastjson, signing
+from ariane.protocol.codes import RequestCode
+from ariane.protocol.command import Command
+from ariane.protocol.requests.acl import AclConfig, DeleteAccount, UpdateAccount, UpdateWhiteAddresses
+from ariane.testing.cluster import Servers, cluster
+
+ADMIN = Credentials("administrator", "an-admin-secret")
+USER = Credentials("user-of-orders", "a-user-secret")
+FILE = """
+accounts:
+- {accessKey: administrator, secretKey: an-admin-secret, admin: true}
+- accessKey: user-of-orders
+  secretKey: a-user-secret
+  topicPerms: [orders=PUB|SUB]
+  groupPerms: [stock=SUB]
+"""
+
+
+class Tool:
+    """Asks the broker in the name of an account."""
+
+    def __init__(self, addr: str, who: Credentials | None) -> None:
+        self._addr = addr
+        self._sign = (lambda fields, body: signing.signed(who, fields, body)) if who else None
+
+    async def call(self, code: int, header: object = None, body: bytes = b"") -> Command:
+        async with Connections(sign=self._sign) as peers:
+            return await peers.request(self._addr, code, header, body)  # type: ignore[arg-type]
+
+
+def with_cluster(home: Path, work: Callable[[Servers], Awaitable[None]], *, acl: bool = True, file: str = FILE) -> None:
+    async def run() -> None:
+        (home / "conf").mkdir()
+        (home / "conf" / "plain_acl.yml").write_text(file)
+        async with cluster(home, acl_enable=acl, rocketmq_home=str(home)) as servers:
+            await work(servers)
+
+    asyncio.run(asyncio.wait_for(run(), 60))
+
+
+def test_our_clients_sign_and_others_are_refused(tmp_path: Path) -> None:
+    async def work(servers: Servers) -> None:
+        got: asyncio.Queue[bytes] = asyncio.Queue()
+
+        async def listen(messages: list[ReceivedMessage]) -> None:
+            for message in messages:
+                await got.put(message.body)
+
+        async with Instance(servers.namesrv, ClientSettings(credentials=USER)) as instance:
+            async with Producer("shop", instance=instance) as producer:
+                await producer.send(Message(topic="orders", body=b"one"))
+                await producer.send_batch(
+                    [Message(topic="orders", body=b"two"), Message(topic="orders", body=b"three")]
+                )
+                with pytest.raises(ArianeError, match="No default permission for topic:bills"):
+                    await producer.send(Message(topic="bills", body=b"x"))
+            async with PushConsumer(
+                "stock", subscriptions={"orders": "*"}, listener=listen, start="first", instance=instance
+            ):
+                assert {await asyncio.wait_for(got.get(), 20) for _ in range(3)} == {b"one", b"two", b"three"}
+        async with Producer("shop", servers.namesrv) as unsigned:
+            with pytest.raises(ArianeError, match="No accessKey is configured"):
+                await unsigned.send(Message(topic="orders", body=b"x"))
+
+    with_cluster(tmp_path, work)
+
+
+def test_accounts_are_made_changed_and_deleted(tmp_path: Path) -> None:
+    async def work(servers: Servers) -> None:
+        admin, user = Tool(servers.broker, ADMIN), Tool(servers.broker, USER)
+        new = Tool(servers.broker, Credentials("new-account", "new-secret"))
+        code = RequestCode.UPDATE_AND_CREATE_ACL_CONFIG
+        made = UpdateAccount("new-account", "new-secret", "", False, "DENY", "SUB", "orders=PUB,bills=SUB", "stock=SUB")
+        assert "Need admin" in str((await user.call(code, made)).remark)
+        assert "No acl config" in str((await new.call(RequestCode.GET_ALL_TOPIC_CONFIG)).remark)
+        assert (await admin.call(code, made)).code == 0
+        assert (await new.call(RequestCode.GET_ALL_TOPIC_CONFIG)).code == 0
+        assert (await admin.call(code, UpdateAccount("new-account", topic_perms="orders=SUB"))).code == 0
+        shown = await admin.call(RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG)
+        accounts = {one.access_key: one for one in fastjson.decode(shown.body, AclConfig).plain_access_configs}
+        assert accounts["new-account"].topic_perms == ("orders=SUB",)
+        assert accounts["new-account"].group_perms == ("stock=SUB",)
+        assert (await user.call(RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG)).code == 1
+        for wrong in (
+            UpdateAccount("newer-account"),
+            UpdateAccount("newer-account", "short"),
+            UpdateAccount("newer-account", "long-enough", topic_perms="orders"),
+            UpdateAccount("newer-account", "long-enough", default_topic_perm="ALL"),
+        ):
+            assert (await admin.call(code, wrong)).code == 209
+        assert (await admin.call(RequestCode.DELETE_ACL_CONFIG, DeleteAccount("new-account"))).code == 0
+        assert (await admin.call(RequestCode.DELETE_ACL_CONFIG, DeleteAccount("new-account"))).code == 210
+        assert "No acl config" in str((await new.call(RequestCode.GET_ALL_TOPIC_CONFIG)).remark)
+        version = await user.call(RequestCode.GET_BROKER_CLUSTER_ACL_INFO)
+        path = str(tmp_path / "conf" / "plain_acl.yml")
+        fields = version.field_map()
+        assert json.loads(fields["version"])["counter"] == 3
+        assert json.loads(fields["allAclFileVersion"])[path]["counter"] == 3
+        assert (fields["brokerName"], fields["clusterName"]) == ("broker-a", "DefaultCluster")
+
+    with_cluster(tmp_path, work)
+
+
+def test_white_addresses_need_no_account(tmp_path: Path) -> None:
+    async def work(servers: Servers) -> None:
+        admin, nobody = Tool(servers.broker, ADMIN), Tool(servers.broker, None)
+        code = RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG
+        assert (await nobody.call(RequestCode.GET_ALL_TOPIC_CONFIG)).code == 1
+        assert (await admin.call(code, UpdateWhiteAddresses("127.0.0.1", "/etc/passwd"))).code == 211
+        assert (await admin.call(code, UpdateWhiteAddresses("not-an-address"))).code == 211
+        assert (await admin.call(code, UpdateWhiteAddresses("10.0.0.{1,2},127.0.0.1"))).code == 0
+        assert (await nobody.call(RequestCode.GET_ALL_TOPIC_CONFIG)).code == 0
+        document = yaml.safe_load((tmp_path / "conf" / "plain_acl.yml").read_text())
+        assert document["globalWhiteRemoteAddresses"] == ["10.0.0.{1,2}", "127.0.0.1"]
+
+    with_cluster(tmp_path, work)
+
+
+def test_without_access_control_every_code_says_so(tmp_path: Path) -> None:
+    async def work(servers: Servers) -> None:
+        tool = Tool(servers.broker, None)
+        answers = [await tool.call(code, UpdateAccount("some-account", "some-secret")) for code in range(50, 55)]
+        assert [answer.code for answer in answers] == [209, 210, 1, 211, 1]
+        assert all("aclEnable=true" in str(answer.remark) for answer in answers)
+
+    with_cluster(tmp_path, work, acl=False)
+
+
+def test_a_file_that_cannot_be_used_stops_the_start(tmp_path: Path) -> None:
+    async def work(servers: Servers) -> None:
+        raise AssertionError("it started")
+
+    with pytest.raises(ArianeError, match="secretKey has 5 characters"):
+        with_cluster(tmp_path, work, file="accounts: [{accessKey: some-account, secretKey: short}]")

@@ -1,0 +1,93 @@
+"""A broker whose disk does not keep up: sends are refused with code 2 until it does, pulls go on."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+from ariane.broker.broker import Broker
+from ariane.broker.config import BrokerConfig
+from ariane.net.client import Connections
+from ariane.protocol.codes import RequestCode
+from ariane.protocol.command import Command
+from ariane.protocol.requests.messaging import SUBSCRIPTION, PullMessage, SendMessage
+from ariane.store.files import SystemDisk
+
+
+class SlowDisk(SystemDisk):
+    """Takes its time for the next write when told so, and holds every fsync while `may_flush` is not set."""
+
+    def __init__(self) -> None:
+        self.next_write_s = 0.0
+        self.may_flush = threading.Event()
+        self.may_flush.set()
+
+    def pwrite(self, handle: int, data: bytes, offset: int) -> None:
+        wait_s, self.next_write_s = self.next_write_s, 0.0
+        time.sleep(wait_s)
+        super().pwrite(handle, data, offset)
+
+    def fsync(self, handle: int) -> None:
+        self.may_flush.wait(20)
+        super().fsync(handle)
+
+
+def on_disk(
+    path: Path, work: Callable[[SlowDisk, Callable[[bool], Awaitable[Command]]], Awaitable[None]], **settings: object
+) -> None:
+    async def run() -> None:
+        disk = SlowDisk()
+        values = {"mapped_file_size_commit_log": 1 << 20, "mapped_file_size_consume_queue": 20_000, **settings}
+        config = BrokerConfig(
+            broker_name="broker-a", broker_ip1="127.0.0.1", bind_address="127.0.0.1", listen_port=0, namesrv_addr="",
+            store_path_root_dir=str(path), **values,  # type: ignore[arg-type]
+        )  # fmt: skip
+        async with Broker(config, disk=disk) as broker, Connections() as peers:
+
+            async def call(send: bool) -> Command:
+                if send:
+                    header = SendMessage("P", "T", "TBW102", 4, 0, 0, 1, 0, None)
+                    return await peers.request(broker.addr, RequestCode.SEND_MESSAGE_V2, header, b"x" * 500)
+                pull = PullMessage("G", "T", 0, 0, 32, SUBSCRIPTION, 0, 0, "*", 0, None)
+                return await peers.request(broker.addr, RequestCode.PULL_MESSAGE, pull)
+
+            try:
+                await work(disk, call)
+            finally:
+                disk.may_flush.set()
+
+    asyncio.run(asyncio.wait_for(run(), 60))
+
+
+def test_after_a_slow_write_sends_wait_outside(tmp_path: Path) -> None:
+    async def work(disk: SlowDisk, call: Callable[[bool], Awaitable[Command]]) -> None:
+        assert (await call(True)).code == 0
+        disk.next_write_s = 0.5
+        assert (await call(True)).code == 0
+        refused = await call(True)
+        assert (refused.code, str(refused.remark)[:15]) == (2, "[REJECTREQUEST]")
+        assert (await call(False)).code == 0
+        await asyncio.sleep(0.6)
+        assert (await call(True)).code == 0
+
+    on_disk(tmp_path, work, os_page_cache_busy_time_out_mills=200)
+
+
+def test_a_flush_that_is_stuck_refuses_sends_until_it_ends(tmp_path: Path) -> None:
+    async def work(disk: SlowDisk, call: Callable[[bool], Awaitable[Command]]) -> None:
+        disk.may_flush.clear()
+        for _ in range(1_000):
+            answer = await call(True)
+            if answer.code:
+                break
+            await asyncio.sleep(0.005)
+        assert (answer.code, "wait for the disk" in str(answer.remark)) == (2, True)
+        assert (await call(False)).code == 0
+        disk.may_flush.set()
+        while (await call(True)).code:
+            await asyncio.sleep(0.01)
+
+    on_disk(tmp_path, work, flush_behind_max=2_000, flush_interval_commit_log=20)

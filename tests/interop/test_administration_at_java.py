@@ -1,0 +1,109 @@
+"""The same questions to a Java 4.9.4 broker and to ours: the same answers."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ariane.net.client import Connections
+from ariane.net.connection import Connection
+from ariane.protocol import fastjson
+from ariane.protocol.codes import RequestCode
+from ariane.protocol.command import Command
+from ariane.protocol.requests import fields
+from ariane.protocol.requests.clients import ConsumerData, HeartbeatData, ProducerData, SubscriptionData
+from ariane.protocol.requests.messaging import SendMessage, UpdateConsumerOffset
+from ariane.testing import java
+from ariane.testing.cluster import cluster
+
+
+def table(body: bytes) -> Any:
+    return fastjson.read(body)
+
+
+def entries(body: bytes) -> Any:
+    """A Java broker says what the filter makes of an entry only where it keeps extended queue files."""
+    found = fastjson.read(body)
+    passing = [one.pop("eval") for one in found["queueData"]]
+    assert not any(passing) or "subscriptionData" in found
+    return found
+
+
+def producers(body: bytes) -> Any:
+    found = fastjson.read(body)
+    for one in found["data"]["P"]:
+        assert one.pop("remoteIP").startswith("/127.0.0.1:")
+        assert one.pop("lastUpdateTimestamp") > 1_600_000_000_000
+    return found
+
+
+Shape = Callable[[bytes], Any]
+
+# Code, extFields, what of the body has to be the same.
+QUESTIONS: list[tuple[RequestCode, dict[str, str], Shape]] = [
+    (RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, {"topic": "T"}, lambda body: sorted(table(body)["groupList"])),
+    (RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, {"topic": "None"}, table),
+    (RequestCode.GET_ALL_DELAY_OFFSET, {}, table),
+    (RequestCode.GET_ALL_PRODUCER_INFO, {}, producers),
+    (RequestCode.QUERY_CORRECTION_OFFSET, {"topic": "T", "compareGroup": "Slow"}, table),
+    (RequestCode.QUERY_CORRECTION_OFFSET, {"topic": "T", "compareGroup": "G"}, table),
+    (RequestCode.QUERY_CONSUME_QUEUE, {"topic": "T", "queueId": "0", "index": "1", "count": "2"}, entries),
+    (RequestCode.QUERY_CONSUME_QUEUE,
+     {"topic": "T", "queueId": "0", "index": "0", "count": "9", "consumerGroup": "G"}, entries),
+    (RequestCode.QUERY_CONSUME_QUEUE,
+     {"topic": "T", "queueId": "0", "index": "0", "count": "1", "consumerGroup": "Away"}, entries),
+    (RequestCode.QUERY_CONSUME_QUEUE, {"topic": "T", "queueId": "9", "index": "0", "count": "1"}, lambda body: body),
+    (RequestCode.CLONE_GROUP_OFFSET,
+     {"srcGroup": "G", "destGroup": "H", "topic": "T", "offline": "true"}, lambda body: body),
+    (RequestCode.GET_ALL_CONSUMER_OFFSET, {}, table),
+    (RequestCode.REGISTER_FILTER_SERVER, {"filterServerAddr": "127.0.0.1:1"}, lambda body: body),
+    (RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE, {}, lambda body: body),
+    (RequestCode.CLEAN_UNUSED_TOPIC, {}, lambda body: body),
+]  # fmt: skip
+
+
+async def asked(connection: Connection, code: int, header: dict[str, str], body: bytes = b"") -> Command:
+    return await connection.request(code, header, body, timeout_ms=5000)
+
+
+async def prepare(connection: Connection) -> None:
+    """Messages with tags, a group that is online, offsets of two groups."""
+    for tag in ("a", "b", "a"):
+        header = SendMessage("P", "T", "TBW102", 4, 0, 0, 1, 0, f"TAGS\x01{tag}\x02WAIT\x01true")
+        sent = await asked(connection, RequestCode.SEND_MESSAGE_V2, fields(header), b"body")
+        assert sent.code == 0, sent.remark
+    wanted = SubscriptionData(
+        topic="T", sub_string="a", code_set=frozenset({97}), tags_set=frozenset({"a"}), sub_version=7
+    )
+    consumer = ConsumerData(group_name="G", subscription_data_set=(wanted,))
+    beat = HeartbeatData("client-1", (consumer,), (ProducerData("P"),))
+    await asked(connection, RequestCode.HEART_BEAT, {}, fastjson.write(beat))
+    for group, offset in (("G", 2), ("Slow", 1), ("Other", 3)):
+        await asked(connection, RequestCode.UPDATE_CONSUMER_OFFSET, fields(UpdateConsumerOffset(group, "T", 0, offset)))
+    await asyncio.sleep(0.5)  # a Java broker lists a message in its queue a moment after it has answered
+
+
+def test_administration_answers_as_java(tmp_path: Path) -> None:
+    async def work(addr: str) -> None:
+        async with cluster(tmp_path / "ours") as servers, Connections() as peers:
+            theirs, ours = await peers.to(addr), await peers.to(servers.broker)
+            await prepare(theirs)
+            await prepare(ours)
+            for code, header, shape in QUESTIONS:
+                expected, answer = await asked(theirs, code, header), await asked(ours, code, header)
+                told = (code.name, header)
+                assert (told, answer.code, answer.field_map()) == (told, expected.code, expected.field_map())
+                assert (told, bool(answer.body)) == (told, bool(expected.body))
+                assert (told, shape(answer.body)) == (told, shape(expected.body))
+            known, told = (
+                await asked(theirs, RequestCode.GET_BROKER_CONFIG, {}),
+                await asked(ours, RequestCode.GET_BROKER_CONFIG, {}),
+            )
+            versions = [json.loads(one.field_map()["version"]).keys() for one in (known, told)]
+            assert versions[0] == versions[1]
+
+    with java.name_server(tmp_path / "ns") as ns, java.broker(tmp_path / "java", ns.addr) as broker:
+        asyncio.run(asyncio.wait_for(work(broker.addr), 120))

@@ -1,0 +1,355 @@
+"""Access control: signatures, addresses, accounts and the decision about one request."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import hmac
+import json
+import logging
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import yaml
+
+from ariane.broker import white_addresses
+from ariane.broker.access import AccessControl
+from ariane.broker.acl import ADMIN_CODES, Acl, read
+from ariane.client import ClientSettings, Credentials
+from ariane.errors import ConfigError
+from ariane.model.topic import DataVersion
+from ariane.net.connection import Peer, Reply
+from ariane.protocol import fastjson, signing
+from ariane.protocol.codes import RequestCode
+from ariane.protocol.command import Command
+from ariane.protocol.requests.clients import ConsumerData, HeartbeatData, SubscriptionData
+
+SECRET = "a-very-secret-key"
+FILE = """
+globalWhiteRemoteAddresses: ["10.1.*.*"]
+accounts:
+- accessKey: RocketMQ
+  secretKey: 12345678
+  whiteRemoteAddress:
+  admin: false
+  defaultTopicPerm: DENY
+  defaultGroupPerm: SUB
+  topicPerms: ["topicA=DENY", "topicB=PUB|SUB", "topicC=SUB"]
+  groupPerms: ["groupA=DENY", "groupC=SUB"]
+- accessKey: trusted-host
+  secretKey: a-very-secret-key
+  whiteRemoteAddress: 192.168.0.{7,8}
+- accessKey: administrator
+  secretKey: a-very-secret-key
+  admin: true
+- accessKey: limited-admin
+  secretKey: a-very-secret-key
+  admin: true
+  topicPerms: ["topicB=PUB"]
+"""
+USER = Credentials("RocketMQ", "12345678")
+ADMIN = Credentials("administrator", SECRET)
+LIMITED = Credentials("limited-admin", SECRET)
+FAR = "8.8.8.8"
+
+
+def acl() -> Acl:
+    return Acl([("plain_acl.yml", read("plain_acl.yml", yaml.safe_load(FILE)))])
+
+
+def denial(who: Credentials | None, code: int, body: bytes = b"", ip: str = FAR, **fields: str) -> str | None:
+    return acl().denial(code, signing.signed(who, fields, body) if who else fields, body, ip)
+
+
+# --- signatures ---
+
+
+def test_the_signature_is_over_sorted_values_and_the_body() -> None:
+    fields = {"b": "2", "B": "1", "a": "ä", "SecurityToken": "t", "AccessKey": "AK"}
+    content = "AK1tä2".encode() + b"body"  # AccessKey B SecurityToken a b
+    expected = base64.b64encode(hmac.new(b"SK", content, hashlib.sha1).digest()).decode()
+    assert signing.signature("SK", fields, b"body") == expected
+    signed = signing.signed(Credentials("AK", "SK", "t"), {"b": "2", "B": "1", "a": "ä"}, b"body")
+    assert signed == {**fields, "Signature": expected}
+    assert signing.verified("SK", signed, b"body")
+
+
+@pytest.mark.parametrize(
+    "change", [{"a": "y"}, {"new": "1"}, {"Signature": ""}, {"Signature": "é"}, {"AccessKey": "C"}]
+)
+def test_a_changed_request_is_not_verified(change: dict[str, str]) -> None:
+    signed = {**signing.signed(Credentials("AK", "SK"), {"a": "x"}, b"body"), **change}
+    assert not signing.verified("SK", signed, b"body")
+
+
+def test_a_query_by_unique_key_is_verified_with_the_mark_signed_or_not() -> None:
+    mark = {signing.UNIQUE_KEY_QUERY: "true"}
+    ours = signing.signed(Credentials("AK", "SK"), {"key": "k", **mark}, b"")
+    assert ours["Signature"] == signing.signed(Credentials("AK", "SK"), {"key": "k"}, b"")["Signature"]
+    assert signing.verified("SK", ours, b"")
+    javas = {"AccessKey": "AK", "key": "k", **mark}
+    text = base64.b64encode(hmac.new(b"SK", b"AKtruek", hashlib.sha1).digest()).decode()
+    assert signing.verified("SK", {**javas, "Signature": text}, b"")
+    assert not signing.verified("SK", {**javas, "Signature": text[::-1]}, b"")
+
+
+def test_keys_do_not_show() -> None:
+    settings = ClientSettings(credentials=Credentials("AK", SECRET))
+    entry = (read("f", yaml.safe_load(FILE)).accounts or ())[1]
+    assert SECRET not in f"{settings!r} {settings.credentials} {entry!r}"
+    with pytest.raises(ConfigError) as caught:
+        ClientSettings(credentials=Credentials("", SECRET))
+    assert SECRET not in str(caught.value)
+
+
+# --- addresses ---
+
+
+@pytest.mark.parametrize(
+    ("pattern", "inside", "outside"),
+    [
+        ("*", "1.2.3.4 fe80::1", ""),
+        ("*.*.*.*", "1.2.3.4 ::1", ""),
+        ("*:*:*:*:*:*:*:*", "1.2.3.4 ::1", ""),
+        ("", "", "1.2.3.4 ::1"),
+        ("1.2.3.4", "1.2.3.4 ::ffff:1.2.3.4", "1.2.3.5 ::1"),
+        ("1.2.3.4, 1.2.3.5", "1.2.3.4 1.2.3.5", "1.2.3.6"),
+        ("1.2.3.{4,5,6}", "1.2.3.4 1.2.3.6", "1.2.3.7 1.2.4.4"),
+        ("1.2.3.{4,5},9.9.9.9", "1.2.3.5 9.9.9.9", "1.2.3.9"),
+        ("1.2.3.*", "1.2.3.0 1.2.3.255", "1.2.4.0"),
+        ("1.*.*.*", "1.255.0.9", "2.0.0.0"),
+        ("1.2.3.1-20", "1.2.3.1 1.2.3.20", "1.2.3.0 1.2.3.21"),
+        ("1.2.1-5.*", "1.2.1.0 1.2.5.255", "1.2.6.0"),
+        ("FE80::AbC", "fe80::abc fe80:0:0:0:0:0:0:0abc", "fe80::abd 1.2.3.4"),
+        ("fe80::{1,ff}", "fe80::1 fe80::ff%eth0", "fe80::2"),
+        ("fe80:1:2:3:4:5:6:1-200", "fe80:1:2:3:4:5:6:1ff", "fe80:1:2:3:4:5:6:201"),
+        ("fe80:1:2:3:4:5:*:*", "fe80:1:2:3:4:5:9:9", "fe80:1:2:3:4:6:9:9"),
+    ],
+)
+def test_addresses(pattern: str, inside: str, outside: str) -> None:
+    patterns = white_addresses.parse(pattern)
+    assert [ip for ip in inside.split() if not white_addresses.holds(patterns, ip)] == []
+    assert [ip for ip in outside.split() if white_addresses.holds(patterns, ip)] == []
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    ["1.2.3", "1.2.3.256", "1.2.3.a", "1.*.3.4", "1.2.*.1-2", "1.2.3.20-1", "1.2.{3,4}.5", "1.2.3.{4,*", "host", "::1::",
+     "12345::", "1.2.3.4/24", "1.2.3.-5", "1.2.3.1-", "1.2.3.²"],
+)  # fmt: skip
+def test_what_is_no_address_is_named(pattern: str) -> None:
+    with pytest.raises(ConfigError, match="whiteRemoteAddress"):
+        white_addresses.parse(pattern)
+
+
+# --- the decision ---
+
+
+def test_the_order_of_the_decision() -> None:
+    code = RequestCode.GET_MAX_OFFSET
+    assert denial(None, code, ip="10.1.2.3") is None
+    assert denial(None, code) == "No accessKey is configured"
+    assert denial(Credentials("nobody", SECRET), code) == "No acl config for nobody"
+    assert denial(Credentials("trusted-host", "wrong"), code, ip="192.168.0.8") is None
+    assert denial(Credentials("trusted-host", "wrong"), code) == "Check signature failed for accessKey=trusted-host"
+    assert denial(USER, code) is None
+    assert denial(USER, RequestCode.SEND_MESSAGE_V2, b=signing_topic()) is None
+
+
+def signing_topic() -> str:
+    return "RMQ_SYS_TRACE_TOPIC"
+
+
+def test_what_a_peer_sends_does_not_break_a_log_line() -> None:
+    text = str(denial(Credentials("x\ny" + "z" * 5_000, SECRET), 30))
+    assert "\n" not in text
+    assert len(text) < 400
+
+
+@pytest.mark.parametrize(
+    ("code", "fields", "refused"),
+    [
+        (10, {"topic": "topicB"}, ""),
+        (10, {"topic": "topicC"}, "topic:topicC"),
+        (310, {"b": "topicB"}, ""),
+        (310, {"b": "topicA"}, "topic:topicA"),
+        (310, {"b": "other"}, "topic:other"),
+        (320, {"b": "topicA"}, "topic:topicA"),
+        (310, {"a": "groupC", "b": "%RETRY%groupA"}, "group:groupA"),
+        (310, {"a": "groupA", "b": "%RETRY%other"}, ""),
+        (11, {"topic": "topicC", "consumerGroup": "groupC"}, ""),
+        (11, {"topic": "topicC", "consumerGroup": "groupA"}, "group:groupA"),
+        (11, {"topic": "other", "consumerGroup": "groupC"}, "topic:other"),
+        (12, {"topic": "topicA"}, "topic:topicA"),
+        (15, {"topic": "topicC", "consumerGroup": "groupA"}, "group:groupA"),
+        (35, {"clientID": "c", "consumerGroup": "groupA"}, "group:groupA"),
+        (35, {"clientID": "c", "producerGroup": "groupA"}, ""),
+        (36, {"group": "groupA"}, "group:groupA"),
+        (38, {"consumerGroup": "free"}, ""),
+        (30, {"topic": "topicA"}, ""),
+    ],
+)
+def test_permissions(code: int, fields: dict[str, str], refused: str) -> None:
+    assert denial(USER, code, **fields) == (f"No default permission for {refused}" if refused else None)
+    assert denial(ADMIN, code, **fields) is None
+
+
+def test_a_heartbeat_needs_every_group_and_topic() -> None:
+    def beat(group: str, *topics: str) -> bytes:
+        subscriptions = tuple(SubscriptionData(topic=topic) for topic in topics)
+        return fastjson.write(
+            HeartbeatData("c", (ConsumerData(group_name=group, subscription_data_set=subscriptions),))
+        )
+
+    code = RequestCode.HEART_BEAT
+    assert denial(USER, code, beat("groupC", "topicC", "%RETRY%groupC")) is None
+    assert denial(USER, code, beat("groupA", "topicC")) == "No default permission for group:groupA"
+    assert denial(USER, code, beat("groupC", "topicC", "topicA")) == "No default permission for topic:topicA"
+
+
+def test_only_admins_administer_and_their_own_permissions_bind_them() -> None:
+    for code in ADMIN_CODES:
+        assert denial(ADMIN, code) is None
+        assert "Need admin permission" in str(denial(USER, code))
+    assert denial(LIMITED, 310, b="topicB") is None
+    assert denial(LIMITED, 310, b="other") == "No default permission for topic:other"
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"secretKey": "short"}, "secretKey has 5 characters"),
+        ({"accessKey": "short"}, "accessKey has 5 characters"),
+        ({"secretKey": 1.5}, "in quotes"),
+        ({"topicPerms": ["topicA"]}, "is no permission"),
+        ({"groupPerms": ["groupA=ALL"]}, "is no permission"),
+        ({"whiteRemoteAddress": "1.2"}, "address"),
+        ({"admin": "yes"}, "bool"),
+    ],
+)
+def test_an_account_that_cannot_be_used_is_named(change: dict[str, Any], why: str) -> None:
+    document = {"accounts": [{"accessKey": "account-1", "secretKey": SECRET, **change}]}
+    with pytest.raises(ConfigError, match=why) as caught:
+        read("plain_acl.yml", document)
+    assert SECRET not in str(caught.value)
+
+
+def test_of_two_accounts_with_one_key_the_first_counts() -> None:
+    def file(secret: str) -> Any:
+        return read("f", {"accounts": [{"accessKey": "account-1", "secretKey": secret}]})
+
+    both = Acl([("a", file("first-secret")), ("b", file("second-secret"))])
+    for secret, reason in (("first-secret", None), ("second-secret", "Check signature failed for accessKey=account-1")):
+        assert both.denial(30, signing.signed(Credentials("account-1", secret), {}, b""), b"", FAR) == reason
+
+
+# --- files ---
+
+
+def with_access(home: Path, work: Callable[[AccessControl], Awaitable[None]]) -> None:
+    async def run() -> None:
+        with ThreadPoolExecutor(1) as executor:
+            await work(AccessControl(home, executor, lambda: 77))
+
+    asyncio.run(run())
+
+
+def written(home: Path, text: str, name: str = "plain_acl.yml") -> Path:
+    path = home / "conf" / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return path
+
+
+def test_the_default_file_is_made_and_only_its_owner_reads_it(tmp_path: Path) -> None:
+    async def work(access: AccessControl) -> None:
+        assert access.default.stat().st_mode & 0o777 == 0o600
+        assert access.state.acl.denial(30, signing.signed(USER, {}, b""), b"", FAR) == "No acl config for RocketMQ"
+
+    with_access(tmp_path, work)
+
+
+def test_all_files_count_and_a_change_is_seen(tmp_path: Path) -> None:
+    written(tmp_path, FILE)
+    more = written(tmp_path, 'accounts: [{accessKey: "account-2", secretKey: "1234567"}]', "acl/team/more.yaml")
+    written(tmp_path, "accessKey: tool\nsecretKey: x", "acl/tools.yml")
+    second = signing.signed(Credentials("account-2", "1234567"), {}, b"")
+
+    async def work(access: AccessControl) -> None:
+        assert access.state.acl.denial(30, second, b"", FAR) is None
+        assert list(access.state.files) == [str(access.default), str(more)]
+        more.write_text("accounts: []")
+        await access.poll()
+        assert access.state.acl.denial(30, second, b"", FAR) == "No acl config for account-2"
+
+    with_access(tmp_path, work)
+
+
+def test_a_file_that_was_broken_changes_nothing_and_shows_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = written(tmp_path, FILE)
+
+    async def work(access: AccessControl) -> None:
+        path.write_text(f"accounts:\n- secretKey: *{SECRET}\n")
+        await access.poll()
+        assert "line 2" in caplog.text
+        assert SECRET not in caplog.text
+        assert access.state.acl.denial(30, signing.signed(USER, {}, b""), b"", FAR) is None
+
+    with caplog.at_level(logging.DEBUG):
+        with_access(tmp_path, work)
+    with pytest.raises(ConfigError, match="line 2"):
+        with_access(tmp_path, work)
+
+
+def test_an_edit_keeps_what_it_does_not_know_and_counts(tmp_path: Path) -> None:
+    path = written(tmp_path, FILE + "\nfuture: 1\ndataVersion: [{counter: 4, timestamp: 5}]\n")
+    path.chmod(0o640)
+
+    async def work(access: AccessControl) -> None:
+        def grant(document: dict[str, Any]) -> None:
+            document["accounts"][0]["topicPerms"] = ["topicA=PUB"]
+
+        await access.edit(lambda files: str(path), grant)
+        assert access.state.files[str(path)].version == DataVersion(5, 77)
+        kept = yaml.safe_load(path.read_text())
+        assert (kept["future"], kept["accounts"][0]["secretKey"]) == (1, 12345678)
+        assert path.stat().st_mode & 0o777 == 0o640
+        assert [one.name for one in path.parent.iterdir()] == ["plain_acl.yml"]
+        before = path.read_text()
+
+        def spoil(document: dict[str, Any]) -> None:
+            document["accounts"][0]["secretKey"] = "x"
+
+        with pytest.raises(ConfigError):
+            await access.edit(lambda files: str(path), spoil)
+        assert path.read_text() == before
+
+    with_access(tmp_path, work)
+
+
+def test_a_guarded_handler_serves_only_what_is_permitted(tmp_path: Path) -> None:
+    written(tmp_path, FILE)
+
+    async def work(access: AccessControl) -> None:
+        handler = access.guarded({30: lambda command, peer: Reply(body=b"served")})[30]
+
+        def ask(fields: dict[str, str]) -> Reply:
+            raw = msgspec.Raw(json.dumps(fields).encode())
+            reply = handler(Command(30, fields=raw), Peer(1, FAR, 1, b""))
+            assert isinstance(reply, Reply)
+            return reply
+
+        assert ask(signing.signed(USER, {"topic": "T"}, b"")).body == b"served"
+        refused = ask({"topic": "T"})
+        assert (refused.code, refused.remark) == (
+            1, "org.apache.rocketmq.acl.common.AclException: No accessKey is configured",
+        )  # fmt: skip
+
+    with_access(tmp_path, work)

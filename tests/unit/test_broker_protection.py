@@ -1,0 +1,89 @@
+"""When sends are refused because the disk does not keep up, and the limits of a server."""
+
+from __future__ import annotations
+
+import asyncio
+
+import msgspec
+
+from ariane.broker.config import BrokerConfig
+from ariane.broker.protection import REFUSE_MAX_S, WriteProtection
+from ariane.broker.settings import Settings
+from ariane.net.connection import Handled, Peer, Reply
+from ariane.net.limits import Limits
+from ariane.protocol.codes import RequestCode
+from ariane.protocol.command import Command
+
+PEER = Peer(1, "127.0.0.1", 1, b"")
+
+
+class Scene:
+    """A broker's disk: how long the next send takes, and what waits to be flushed."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+        self.takes_s = 0.0
+        self.unflushed = 0
+        self.settings = Settings(BrokerConfig(broker_name="b", flush_behind_max=1_000), 0)
+        self.protection = WriteProtection(self.settings, lambda: self.unflushed, lambda: self.now)
+        codes = (RequestCode.SEND_MESSAGE_V2, RequestCode.PULL_MESSAGE)
+        self.handlers = self.protection.guarded(dict.fromkeys(codes, self._serve))
+
+    def _serve(self, command: Command, peer: Peer) -> Handled:
+        self.now += self.takes_s
+        return Reply(body=b"served")
+
+    def ask(self, code: int = RequestCode.SEND_MESSAGE_V2) -> Reply:
+        reply = self.handlers[code](Command(code), PEER)
+        assert isinstance(reply, Reply)
+        return reply
+
+
+def test_after_a_slow_write_sends_are_refused_for_as_long_as_it_took() -> None:
+    scene = Scene()
+    scene.takes_s = 1.5
+    assert scene.ask().body == b"served"
+    scene.takes_s = 0.0
+    refused = scene.ask()
+    assert refused.code == 2
+    assert str(refused.remark).startswith("[REJECTREQUEST]")
+    assert "1500 ms" in str(refused.remark)
+    assert scene.ask(RequestCode.PULL_MESSAGE).body == b"served"
+    scene.now += 1.5
+    assert scene.ask().body == b"served"
+    assert scene.ask().body == b"served"
+
+
+def test_a_write_within_the_limit_refuses_nothing_and_a_hung_disk_is_tried_again() -> None:
+    scene = Scene()
+    scene.takes_s = 0.9
+    assert [scene.ask().code for _ in range(3)] == [0, 0, 0]
+    scene.settings.take(msgspec.structs.replace(scene.settings.now, os_page_cache_busy_time_out_mills=500), 0)
+    assert [scene.ask().code for _ in range(2)] == [0, 2]
+    scene.now += 0.9
+    scene.takes_s = 600.0
+    assert scene.ask().code == 0
+    scene.now += REFUSE_MAX_S
+    assert scene.ask().code == 0
+
+
+def test_too_much_that_waits_for_the_disk_refuses_sends_until_it_is_flushed() -> None:
+    scene = Scene()
+    scene.unflushed = 1_001
+    asyncio.run(scene.protection.look())
+    assert "1001 bytes" in str(scene.ask().remark)
+    scene.unflushed = 10
+    asyncio.run(scene.protection.look())
+    assert scene.ask().code == 0
+
+
+def test_limits_say_what_is_too_much() -> None:
+    limits = Limits(requests_max=3, connection_requests_max=2, waits_s={10: 0.2})
+    limits.under_way = 2
+    assert limits.overload(1) is None
+    assert str(limits.overload(2)).startswith("[OVERLOAD]")
+    limits.under_way = 3
+    assert "3 are allowed" in str(limits.overload(0))
+    assert limits.waited_too_long(10, 0.2) is None
+    assert str(limits.waited_too_long(10, 0.25)).startswith("[TIMEOUT_CLEAN_QUEUE]")
+    assert limits.waited_too_long(11, 9.0) is None
