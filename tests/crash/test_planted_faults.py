@@ -26,6 +26,7 @@ from ariane.store import (
     numbering,
     queues,
     recovery,
+    replica,
     scan,
     segments,
 )
@@ -339,16 +340,7 @@ def unflushed_records_are_shown(patch: pytest.MonkeyPatch) -> None:
 
 
 def unflushed_records_are_found_by_offset(patch: pytest.MonkeyPatch) -> None:
-    plain = message_store.MessageStore.record_at
-
-    def at(self: message_store.MessageStore, offset: int) -> bytes | None:
-        sync, self._sync = self._sync, False
-        try:
-            return plain(self, offset)
-        finally:
-            self._sync = sync
-
-    patch.setattr(message_store.MessageStore, "record_at", at)
+    patch.setattr(replica.Source, "end", property(lambda self: self._log.end))
 
 
 def failed_write_is_not_wiped_and_counts(patch: pytest.MonkeyPatch) -> None:

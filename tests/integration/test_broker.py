@@ -394,6 +394,14 @@ def test_with_sync_flush_many_sends_share_a_flush_and_are_readable_when_answered
     against_broker(config(tmp_path, flush_disk_type="SYNC_FLUSH"), work)
 
 
+def test_with_sync_flush_a_message_that_nobody_waits_for_is_flushed_and_read_all_the_same(tmp_path: Path) -> None:
+    async def work(client: Client) -> None:
+        assert (await client.send(WAIT="false")).code == 0
+        assert bodies(await client.pull(flag=SUBSCRIPTION | SUSPEND, hold_ms=2000)) == [b"hello"]
+
+    against_broker(config(tmp_path, flush_disk_type="SYNC_FLUSH"), work)
+
+
 def test_it_registers_with_every_name_server_that_lives(tmp_path: Path) -> None:
     def name_server(name: str) -> NameServer:
         settings = NameServerConfig(listen_port=0, bind_address="127.0.0.1", kv_config_path=str(tmp_path / name))

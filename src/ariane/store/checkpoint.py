@@ -23,6 +23,8 @@ import zlib
 from struct import Struct
 from typing import NamedTuple
 
+from ariane.store.files import OpenFiles
+
 SIZE = 4096
 MARGIN_MS = 3000  # Java's: entries with close store times may have been flushed in another order
 _MARK = b"ariane01"
@@ -82,3 +84,12 @@ def _with_index(found: Checkpoint, data: bytes) -> Checkpoint:
         if mark == _INDEX_MARK and crc == zlib.crc32(data[:end]) and indexed_offset >= 0 and index_files >= 0:
             return found._replace(indexed_offset=indexed_offset, index_files=index_files)
     return found
+
+
+def make_room(files: OpenFiles, path: str) -> None:
+    """Let the file be there in its full size, so that a full disk keeps no checkpoint from being written."""
+    size = files.disk.size(path)
+    if size is None:
+        files.disk.close(files.disk.create(path, SIZE))
+    elif size < SIZE:
+        files.disk.truncate(files.get(path), SIZE)

@@ -109,6 +109,42 @@ class CommitLog:
         self.room = self.size - FILLER_SIZE
         return base
 
+    def append_raw(self, data: bytes, offset: int) -> None:
+        """Write bytes of another log at `offset`, which is `end` or behind it, and in one file. `advance` makes them count."""
+        base = offset - offset % self.size
+        try:
+            if base != self._base:
+                if not self.segments.has(base):
+                    self.segments.add(base)
+                self._directory_changed = True
+                handle = self._disk.open(self.segments.path(base))
+                self._filled.append((self._path, self._handle))
+                self._base, self._path, self._handle = base, self.segments.path(base), handle
+        except OSError as error:
+            raise write_error(error, self.segments.path(base)) from error
+        try:
+            self._disk.pwrite(self._handle, data, offset - base)
+        except OSError as error:
+            self._wipe(offset - base)
+            raise write_error(error, self._path) from error
+
+    def advance(self, end: int, last_ms: int) -> None:
+        """Count what was written by `append_raw` up to the record boundary `end`."""
+        self.end = end
+        self.last_ms = max(self.last_ms, last_ms)
+
+    def begin_at(self, base: int) -> None:
+        """Let an empty log begin at another file. One file at a time is there, so that a crash leaves no hole."""
+        self._disk.close(self._handle)
+        for one in list(self.segments.bases):
+            self.segments.remove_file(one)
+        self._disk.fsync_dir(self.segments.directory)
+        self.segments.add(base)
+        self._base, self._path = base, self.segments.path(base)
+        self._handle = self._disk.open(self._path)
+        self._directory_changed = True
+        self.end = self.flushed = base
+
     def _wipe(self, within: int) -> None:
         """Zero what a failed write left behind, so that it never passes for a record."""
         try:

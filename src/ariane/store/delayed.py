@@ -95,6 +95,7 @@ class Delayed:
         self._ahead: set[tuple[int, int]] = (
             set()
         )  # level and number of what was delivered, at or behind the level's mark
+        self._moved: dict[int, int] = {}  # of those: moved by a record that ends there, perhaps not flushed yet
         self._marks: deque[Mark] = deque()
         self._saved = State()
         self._saving: State | None = None
@@ -189,6 +190,14 @@ class Delayed:
         self._mark(log_end)
         self.arrived = True
 
+    def follow(self, delivered: Iterable[int], log_end: int) -> None:
+        """As `catch_up`, on a slave: its master delivered what lies at these commit log offsets."""
+        self.catch_up(log_end)
+        self._take_delivered(delivered)
+        self._heads = [None] * len(self._levels)
+        self._timer()  # puts aside what was delivered, up to the first that was not
+        self._mark(log_end)
+
     def _read_timers(self, *, done: Key, seen: int) -> None:
         """Push what is pending of the timer queue from the position on. Entries below `seen` are done if at or before `done`."""
         queue = self._queue(TIMER_TOPIC, TIMERS)
@@ -244,6 +253,20 @@ class Delayed:
         It counts at once, though the note may not be derived before it is flushed.
         """
         self._cancels[number] = note
+        self._mark(log_end)
+
+    def below(self, log_offset: int) -> list[Key]:
+        """Pending timers whose records end before `log_offset`, where the log is about to begin."""
+        queue = self._queue(TIMER_TOPIC, TIMERS)
+        if queue is None:
+            return []
+        low, high = queue.min_offset(self._segments.start), queue.min_offset(log_offset)
+        return self.timers_below(high) if high > low else []
+
+    def moved(self, number: int, log_end: int) -> None:
+        """Timer `number` was stored once more, by a record that ends at `log_end`: that one is delivered in its place."""
+        self._delivered.add(number)
+        self._moved[number] = log_end
         self._mark(log_end)
 
     # --- what is due ---
@@ -374,6 +397,7 @@ class Delayed:
             self._written = run.up_to
         self._spent = {at: key for at, key in self._spent.items() if key > mark.done}
         self._ahead = {(level, number) for level, number in self._ahead if number >= mark.levels[level]}
+        self._moved = {number: end for number, end in self._moved.items() if end > flushed}
         cancels = min([*self._cancels.values(), *self._spent], default=self._cancel_position)
         state = State(
             runs=sorted(runs),
@@ -382,7 +406,7 @@ class Delayed:
             done=mark.done,
             seen=mark.seen,
             cancels=cancels,
-            delivered=sorted(self._delivered),
+            delivered=sorted(number for number in self._delivered if number not in self._moved),
             levels=list(mark.levels),
             ahead=sorted(self._ahead),
         )

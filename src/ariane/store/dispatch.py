@@ -177,7 +177,7 @@ class _Deriving:
         if found.queue_offset != queue.next_offset:
             self._write(queue)
             due = queue.next_offset
-            fault = _make_room(queue, found, tags_code(found, self._delays_ms))
+            fault = make_room(queue, found, tags_code(found, self._delays_ms))
             if fault:
                 self._refuse(found, fault)
                 return
@@ -212,7 +212,7 @@ class _Deriving:
             queue.forget_tail()
 
 
-def _make_room(queue: ConsumeQueue, found: Found, code: int) -> str:
+def make_room(queue: ConsumeQueue, found: Found, code: int) -> str:
     """Let `found` have the next entry of a queue that ends elsewhere; why it cannot, or ""."""
     number = found.queue_offset
     if not queue.segments.bases:

@@ -53,6 +53,10 @@ class Disk(Protocol):
         """Length of a file; None when it is not there."""
         ...
 
+    def modified_ms(self, path: str) -> int | None:
+        """When a file was last written; None when it is not there."""
+        ...
+
     def listdir(self, path: str) -> list[str]:
         """Names in a directory, sorted. NotADirectoryError for a file."""
         ...
@@ -135,6 +139,12 @@ class SystemDisk:
     def size(self, path: str) -> int | None:
         try:
             return os.stat(path).st_size  # noqa: PTH116
+        except FileNotFoundError:
+            return None
+
+    def modified_ms(self, path: str) -> int | None:
+        try:
+            return os.stat(path).st_mtime_ns // 1_000_000  # noqa: PTH116
         except FileNotFoundError:
             return None
 

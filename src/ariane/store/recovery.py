@@ -59,8 +59,10 @@ def recover_log(
     *,
     clean: bool,
     check_crc: bool,
+    pass_over: bool,
 ) -> Recovered:
-    """Find the end of the log, make it the end on the disk too, and let the queues be opened."""
+    """Find the end of the log, make it the end on the disk too, and let the queues be opened. `pass_over` damage below good
+    records; else the log ends there (a slave's: its bytes are the master's, who sends them again)."""
     notes = [f"{one}: its queue is derived again" for one in queues.broken]
     if gap is not None:
         notes.append(_drop_after_gap(log, gap, checkpoint, clean=clean))
@@ -80,7 +82,7 @@ def recover_log(
     all_again = bool(queues.broken) or not queues.files()
     derive_from = log.start if all_again else read_from
     ours = checkpoint.safe_offset is not None
-    floor_ms = _floor_ms(log, read_from, checkpoint)
+    floor_ms = _floor_ms(log, read_from, checkpoint) if pass_over else None
     walk = Walk(log, read_from, EVERYTHING, check_crc=check_crc, floor_ms=floor_ms)
     holes: list[str] = []
     newest_ms = 0

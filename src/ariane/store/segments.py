@@ -134,10 +134,14 @@ class Segments:
             self._disk.truncate(handle, self.size)
 
     def remove_file(self, base: int) -> None:
+        self._disk.remove(self.forget(base))
+
+    def forget(self, base: int) -> str:
+        """Take a file out of the table, so that nothing here reads or writes it any more; its path, for who removes it."""
         path = self._paths.pop(base)
         self.bases.remove(base)
         self._files.drop(path)
-        self._disk.remove(path)
+        return path
 
     def remove(self) -> None:
         """Remove all files and the directory."""

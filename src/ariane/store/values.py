@@ -42,6 +42,8 @@ class StoreConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes of a consume queue file, rounded up to a multiple of 20 (mappedFileSizeConsumeQueue)."""
     flush: Literal["async", "sync"] = "async"
     """sync: consumers see only what is flushed (flushDiskType)."""
+    follower: bool = False
+    """The store of a slave: what a start finds broken is cut with all behind it, since the master has it."""
     check_crc_on_recover: bool = True
     """Verify bodies while the log is read at start (checkCRCOnRecover)."""
     max_message_size: int = 4 << 20

@@ -44,8 +44,10 @@ class _File:
     data: bytearray
     durable: bytes = b""
     pending: list[Change] = field(default_factory=list)
+    modified_ms: int = 0
 
-    def change(self, change: Change) -> None:
+    def change(self, change: Change, now_ms: int) -> None:
+        self.modified_ms = now_ms
         _apply(self.data, change)
         self.pending.append(change)
 
@@ -83,6 +85,10 @@ class FakeDisk:
         self.fail: Callable[[str, str], None] = lambda kind, path: None
         self.room = room
         """Bytes that written data may take in all; None: no limit."""
+        self.now_ms: Callable[[], int] = lambda: 0
+        """The clock that files take the time of their last write from."""
+        self.used: Usage | None = None
+        """What `usage` answers; None: what `room` says."""
         self._files: dict[str, _File] = {}
         self._durable_names: dict[str, _File] = {}
         self._names_pending: list[tuple[str, _File | None]] = []
@@ -102,7 +108,7 @@ class FakeDisk:
         if path in self._files:
             raise FileExistsError(errno.EEXIST, "file exists", path)
         self._changing("create", path)
-        file = _File(bytearray(size), bytes(size))
+        file = _File(bytearray(size), bytes(size), modified_ms=self.now_ms())
         self._link(path, file)
         return self._handle(path)
 
@@ -120,22 +126,22 @@ class FakeDisk:
     def pwrite(self, handle: int, data: bytes, offset: int) -> None:
         path, file = self._handles[handle]
         if self.room is not None and self.room < len(data):
-            file.change((offset, bytes(data[: self.room])))  # as much as fits is written
+            file.change((offset, bytes(data[: self.room])), self.now_ms())  # as much as fits is written
             raise OSError(errno.ENOSPC, "no space left on device", path)
         try:
             self._changing("write", path)
         except PowerLost:
             if self.torn_at:
-                file.change((offset, bytes(data[: self.torn_at])))
+                file.change((offset, bytes(data[: self.torn_at])), self.now_ms())
             raise
         if self.room is not None:
             self.room -= len(data)
-        file.change((offset, bytes(data)))
+        file.change((offset, bytes(data)), self.now_ms())
 
     def truncate(self, handle: int, size: int) -> None:
         path, file = self._handles[handle]
         self._changing("truncate", path)
-        file.change(size)
+        file.change(size, self.now_ms())
 
     def fsync(self, handle: int) -> None:
         path, file = self._handles[handle]
@@ -155,6 +161,10 @@ class FakeDisk:
             return 0
         file = self._files.get(path)
         return None if file is None else len(file.data)
+
+    def modified_ms(self, path: str) -> int | None:
+        file = self._files.get(path)
+        return None if file is None else file.modified_ms
 
     def listdir(self, path: str) -> list[str]:
         if path in self._files:
@@ -208,6 +218,8 @@ class FakeDisk:
         self._locked.discard(path)
 
     def usage(self, path: str) -> Usage:
+        if self.used is not None:
+            return self.used
         free = 1 << 40 if self.room is None else self.room
         return Usage(1 << 40, free)
 
@@ -216,6 +228,7 @@ class FakeDisk:
     def after_power_loss(self, kept: Kept, chance: random.Random) -> FakeDisk:
         """The disk as the next start finds it. With Kept.SOME `chance` decides of each change that was not flushed."""
         survivor = FakeDisk()
+        survivor.now_ms = self.now_ms
         survivor._directories = set(self._directories)
 
         def stays() -> bool:
@@ -231,7 +244,7 @@ class FakeDisk:
                 for part in _parts(change, chance) if kept is Kept.TORN else (change,):
                     if stays():
                         _apply(data, part)
-            survivor._files[name] = _File(data, bytes(data))
+            survivor._files[name] = _File(data, bytes(data), modified_ms=file.modified_ms)
         survivor._durable_names = dict(survivor._files)
         return survivor
 
