@@ -328,7 +328,7 @@ def _tell_offset_moved(parts: PullParts, request: PullMessage, got: Got) -> None
         topic=OFFSET_MOVED_TOPIC,
         queue_id=0,
         body=body,
-        properties=properties.encode({"KEYS": group, "TAGS": group}),
+        properties=properties.encode({"KEYS": group, "DELAY": "0", "TAGS": group}),
         tags=group,
         flag=0,
         sys_flag=0,

@@ -87,7 +87,9 @@ def send(parts: SendParts, request: SendMessage, command: Command, peer: Peer) -
         topic = _topic(parts, request)
         queue_id = _queue_id(request, topic)
         outer = properties.decode(request.properties) if request.properties else {}
-        wait = outer.pop(WAIT, "true") != "false"
+        wait = outer.get(WAIT, "true") != "false"
+        if not request.batch:  # 4.9.4 keeps it in the records of a batch
+            outer.pop(WAIT, None)
         if request.batch:
             drafts = _batch(parts, request, topic, queue_id, outer, command.body, peer)
             draft, began = drafts[0], parts.stats.timer()
@@ -284,7 +286,6 @@ def _batch(
     drafts = []
     for entry in batch.decode(body):
         own = properties.decode(entry.properties)
-        own.pop(WAIT, None)
         own.update(outer)
         _refuse_what_is_not_served(own, request.sys_flag)
         if not delay.ASKS.isdisjoint(own):
