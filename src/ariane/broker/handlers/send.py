@@ -21,7 +21,17 @@ from ariane.broker.stats.counters import BrokerStats
 from ariane.broker.transactions import Transactions
 from ariane.errors import FlushFailed, MessageRefused, ProtocolError, ReplyError, StoreError
 from ariane.model import ids
-from ariane.model.message import CLUSTER, DELAY, PGROUP, TAGS, TRAN_MSG, TRANSACTION_MASK, WAIT
+from ariane.model.message import (
+    CLUSTER,
+    DELAY,
+    PGROUP,
+    TAGS,
+    TIMER_DEL_UNIQKEY,
+    TRAN_MSG,
+    TRANSACTION_MASK,
+    UNIQ_KEY,
+    WAIT,
+)
 from ariane.model.topic import (
     AUTO_CREATE_TOPIC,
     HALF_TOPIC,
@@ -29,6 +39,7 @@ from ariane.model.topic import (
     RETRY_PREFIX,
     SCHEDULE_TOPIC,
     SEND_FORBIDDEN,
+    TIMER_TOPIC,
     TopicConfig,
     dlq_topic,
     topic_name_fault,
@@ -60,6 +71,8 @@ class SendParts(NamedTuple):
     kept: Callable[[Draft, dict[str, str]], Draft]
     stats: BrokerStats
     transactions: Transactions
+    recalled: Callable[[str, Peer], Placed]
+    """Takes back the message of this name that waits for its time, and tells where that was noted."""
     replicated: Callable[[int], Awaitable[ResponseCode]] | None = None
     """Waits for a slave (SYNC_MASTER); None when nobody does."""
 
@@ -97,9 +110,7 @@ def send(parts: SendParts, request: SendMessage, command: Command, peer: Peer) -
         else:
             draft = _single(parts, request, topic, queue_id, outer, command.body, peer)
             began = parts.stats.timer()
-            placed = [parts.store.put(draft)]
-            if draft.topic == HALF_TOPIC:
-                parts.transactions.half_stored(placed[0].queue_offset)
+            placed = [_put(parts, draft, outer, request, peer, context)]
     except ReplyError as error:
         return Reply(error.code, context, error.remark)
     except StoreError as error:
@@ -124,6 +135,21 @@ def send(parts: SendParts, request: SendMessage, command: Command, peer: Peer) -
     if parts.replicated is None or not wait:
         return answered
     return _when_replicated(parts.replicated(placed[-1].offset + placed[-1].size), answered, context)
+
+
+def _put(
+    parts: SendParts, draft: Draft, own: dict[str, str], request: SendMessage, peer: Peer, context: dict[str, str]
+) -> Placed:
+    """Store one message, and do what its kind asks for."""
+    if TIMER_DEL_UNIQKEY in own:  # not a message, but the end of one
+        return parts.recalled(own[TIMER_DEL_UNIQKEY], peer)
+    placed = parts.store.put(draft)
+    if draft.topic == HALF_TOPIC:
+        parts.transactions.half_stored(placed.queue_offset)
+    elif draft.topic == TIMER_TOPIC and UNIQ_KEY in own:
+        broker, due_ms = parts.config.broker_name, draft.tags_code or 0
+        context["recallHandle"] = ids.recall_handle(request.topic, broker, due_ms, own[UNIQ_KEY])
+    return placed
 
 
 def target(parts: SendParts, request: SendMessage) -> tuple[TopicConfig, int]:
