@@ -84,3 +84,7 @@ def test_access_control_needs_to_know_where_its_accounts_are() -> None:
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"none\.conf"):
         configs.load(tmp_path / "none.conf")
+
+
+def test_no_key_that_is_served_is_said_to_be_without_effect() -> None:
+    assert not set(configs.texts(configs.BrokerConfig())) & set(configs.WITHOUT_EFFECT)

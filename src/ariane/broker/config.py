@@ -307,13 +307,6 @@ WITHOUT_EFFECT = {
         ),
         "files are written and read, not mapped into memory",
     ),
-    **dict.fromkeys(
-        (
-            "deleteWhen", "fileReservedTime", "diskMaxUsedSpaceRatio", "cleanFileForciblyEnable",
-            "cleanResourceInterval", "deleteCommitLogFilesInterval", "deleteConsumeQueueFilesInterval",
-        ),
-        "this version removes no old files: watch the disk",
-    ),
     "messageIndexSafe": "whatever a crash took from the index is always made again",
     **dict.fromkeys(
         ("enableCalcFilterBitMap", "enableConsumeQueueExt", "mappedFileSizeConsumeQueueExt", "bitMapLengthConsumeQueueExt"),
