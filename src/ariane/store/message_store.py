@@ -138,7 +138,7 @@ class MessageStore:
         )
         self.delayed = Delayed(files, root, self._queues, segments, config.delays_ms)
         mended = self.delayed.load(delivered, self._log.end, delay_positions)
-        self.index = indexing.opened(config, files, self._log, now_ms, self._checkpoint, clean=clean)
+        self.index = indexing.opened(config, files, self._log, now_ms, self._checkpoint, clean=clean, lower=self._lower)
         self.recovered = recovery.reported(self.recovered, holes, [*refused, *mended, *self.index.notes])
         self._delays_put = False  # since all was derived
         self._notes: deque[Note] = deque()
@@ -158,6 +158,13 @@ class MessageStore:
         elif size < checkpoints.SIZE:
             self._disk.truncate(self._files.get(self._checkpoint_path), checkpoints.SIZE)
         self._disk.fsync_dir(self.config.root)
+
+    def _lower(self, checkpoint: Checkpoint) -> None:
+        """Make a checkpoint durable that says less than the one there, before what it no longer speaks of is changed."""
+        handle = self._files.get(self._checkpoint_path)
+        self._disk.pwrite(handle, checkpoints.encode(checkpoint), 0)
+        self._disk.fsync(handle)
+        self._checkpoint = checkpoint
 
     # ------------------------------------------------------------------------------------------------------------ writing
 
