@@ -152,7 +152,7 @@ class IndexFile:
         for at in range(0, len(data), PAGE):
             page = bytes(data[at : at + PAGE])
             if page.strip(b"\0") or self._has_slots(handle, at, len(page)):
-                self._disk.pwrite(handle, _other_order(page), HEADER_SIZE + at)
+                self._disk.pwrite(handle, other_order(page), HEADER_SIZE + at)
         self.slots_on_disk, self._slots_are_stale = True, False
 
     def _has_slots(self, handle: int, at: int, size: int) -> bool:
@@ -181,7 +181,7 @@ class IndexFile:
         while at < size:
             data = self._disk.pread(handle, min(_READ_AT_ONCE, size - at), HEADER_SIZE + at)
             if data.strip(b"\0"):
-                target[at : at + len(data)] = _other_order(data)
+                target[at : at + len(data)] = other_order(data)
             at += max(len(data), 1)
 
     def _fill_from_entries(self, slots: memoryview) -> None:
@@ -378,7 +378,7 @@ def _claims(data: bytes, limit: int) -> bool:
     return any(one[1] < limit and any(one) for one in ENTRY.iter_unpack(data))
 
 
-def _other_order(data: bytes) -> bytes:
+def other_order(data: bytes) -> bytes:
     """Slots from the order of the machine to that of the file, or back."""
     numbers = array("i")
     numbers.frombytes(data)

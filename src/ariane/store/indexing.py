@@ -201,6 +201,11 @@ def _hashes_at(log: Segments, offset: int) -> list[int]:
         found, _ = record_at(log, offset)
     except NotARecord:
         return []
+    return hashes_of(found)
+
+
+def hashes_of(found: Found) -> list[int]:
+    """Hashes of the keys of a record, in the order of their entries."""
     return [value for value, _, _ in KeyHashes().of([keyed(found)])]
 
 
