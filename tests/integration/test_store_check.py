@@ -160,12 +160,8 @@ def test_a_sound_key_index_has_no_finding() -> None:
 @pytest.mark.parametrize(
     ("at", "data", "offset", "what"),
     [
-        (
-            ENTRIES_AT + 20 * 3 + 4,
-            pack(">q", 5),
-            ENTRIES_AT + 60,
-            "entry 3 is for a record at 5, the one before it for",
-        ),
+        (ENTRIES_AT + 20 * 3 + 4, pack(">q", 5), ENTRIES_AT + 60, "entry 3 is for a record at 5, where none is"),
+        (ENTRIES_AT + 20 * 5 + 4, pack(">q", 5), ENTRIES_AT + 100, "entry 5 is for a record at 5, the one before it"),
         (ENTRIES_AT + 20 * 3 + 4, pack(">q", 1 << 40), ENTRIES_AT + 60, "entry 3 is for a record at 1099511627776"),
         (ENTRIES_AT + 20 * 3 + 16, pack(">i", 77), ENTRIES_AT + 60, "entry 3 says that 77 is the next older one"),
         (ENTRIES_AT + 20 * 3, pack(">i", -1), ENTRIES_AT + 60, "entry 3 says"),
