@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ariane.errors import MessageRefused
+from ariane.model.hashes import java_hash
 from ariane.model.message import TRANSACTION_MASK
 from ariane.model.topic import TOPIC_MAX
 from ariane.protocol import properties as properties_text
 from ariane.protocol.record import encode
+from ariane.store.scan import due_ms
 from ariane.store.values import Draft
 
 
@@ -22,6 +26,14 @@ def checked(draft: Draft, topic: bytes, body_max: int) -> tuple[bytes, int]:
     if len(draft.body) > body_max:
         raise MessageRefused(f"the body has {len(draft.body)} bytes, at most {body_max} can be stored")
     return properties, draft.sys_flag & TRANSACTION_MASK
+
+
+def due_code(draft: Draft, store_ms: int, delays_ms: Sequence[int]) -> int:
+    """The tags code of a queue entry in a topic where it is a time: that of the draft, or when its delay level is over."""
+    if draft.tags_code is not None:
+        return draft.tags_code
+    due = due_ms(draft.properties, store_ms, delays_ms)
+    return java_hash(draft.tags) if due is None else due
 
 
 def encoded(

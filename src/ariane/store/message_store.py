@@ -11,10 +11,10 @@ put, put, put ... `step()` for what consumers may see now; `begin_flush` when th
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 
+from ariane.clock import SYSTEM_CLOCK
 from ariane.errors import StoreError, StoreFull, StoreLocked
 from ariane.model.hashes import java_hash
 from ariane.model.topic import SCHEDULE_TOPIC
@@ -26,7 +26,7 @@ from ariane.store.commit_log import CommitLog
 from ariane.store.consume_queue import ENTRY, ConsumeQueue
 from ariane.store.delayed import Delayed, watched
 from ariane.store.dispatch import Arrival, Note
-from ariane.store.drafts import checked, encoded
+from ariane.store.drafts import checked, due_code, encoded
 from ariane.store.files import Disk, OpenFiles, SystemDisk, read_whole, write_error
 from ariane.store.flush import Flush, Postponed
 from ariane.store.keys import is_indexed
@@ -34,7 +34,7 @@ from ariane.store.queues import ConsumeQueues
 from ariane.store.recovery import Recovered
 from ariane.store.replica import Replica, Source
 from ariane.store.retention import Retention
-from ariane.store.scan import Found, NotARecord, Walk, due_ms, record_at
+from ariane.store.scan import Found, NotARecord, Walk, record_at
 from ariane.store.values import Draft, GetStatus, Got, Placed, StoreConfig
 
 __all__ = [
@@ -56,14 +56,10 @@ __all__ = [
 NOTES_MAX = 1_000_000  # records that wait for their queue entries; beyond, that disk is failing and puts are refused
 
 
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
-
-
 def open_store(
     config: StoreConfig,
     disk: Disk | None = None,
-    now_ms: Callable[[], int] = _now_ms,
+    now_ms: Callable[[], int] = SYSTEM_CLOCK.now_ms,
     *,
     store_host: bytes,
     delay_positions: Mapping[int, int] | None = None,
@@ -145,7 +141,7 @@ class MessageStore:
         )
         self.delayed = Delayed(files, root, self._queues, segments, config.delays_ms)
         mended = self.delayed.load(delivered, self._log.end, delay_positions)
-        self.index = indexing.opened(config, files, self._log, now_ms, self._checkpoint, clean=clean)
+        self.index = indexing.opened(config, files, self._log, now_ms, self._checkpoint, clean=clean, lower=self._lower)
         self.recovered = recovery.reported(self.recovered, holes, [*refused, *mended, *self.index.notes])
         self._delays_put = False  # since all was derived
         self._notes: deque[Note] = deque()
@@ -165,6 +161,11 @@ class MessageStore:
             self._disk.close(self._disk.create(self._abort, 0))
         checkpoints.make_room(self._files, self._checkpoint_path)
         self._disk.fsync_dir(self.config.root)
+
+    def _lower(self, checkpoint: Checkpoint) -> None:
+        """Make a checkpoint durable that says less than the one there, before what it no longer speaks of is changed."""
+        checkpoints.replace(self._files, self._checkpoint_path, checkpoint)
+        self._checkpoint = checkpoint
 
     # ------------------------------------------------------------------------------------------------------------ writing
 
@@ -258,14 +259,10 @@ class MessageStore:
         if not listed:
             self._notes.append(Note(None, b"", 0, 0, store_ms, offset + size))
             return
-        code = draft.tags_code
-        if code is None:
+        if draft.tags_code is None and queue.topic != SCHEDULE_TOPIC:
             code = java_hash(draft.tags) if draft.tags else 0
-            if queue.topic == SCHEDULE_TOPIC:
-                due = due_ms(draft.properties, store_ms, self.config.delays_ms)
-                code = code if due is None else due
-                self._delays_put = True
         else:
+            code = due_code(draft, store_ms, self.config.delays_ms)
             self._delays_put = True
         self._notes.append(Note(queue, ENTRY.pack(offset, size, code), queue_offset, code, store_ms, offset + size))
 
