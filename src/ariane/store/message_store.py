@@ -109,6 +109,7 @@ class MessageStore:
         self._disk = disk = files.disk
         self._now_ms = now_ms
         self._store_host = store_host
+        self._body_max = config.max_message_size
         self._lock = lock
         self._sync = config.flush == "sync"
         root = config.root
@@ -177,14 +178,14 @@ class MessageStore:
         queue = self._queues.get((draft.topic, draft.queue_id))
         if queue is None or not queue.opened:
             queue = self._queues.needed(draft.topic, draft.queue_id)
-        topic, properties, tx = self._checked(draft, queue)
+        topic, properties = queue.topic_bytes, checked(draft, self._body_max)
         now = self._now_ms()
         store_ms = now if now > log.last_ms else log.last_ms
-        listed = dispatch.has_entry(tx)
+        listed = dispatch.has_entry(draft.sys_flag)
         queue_offset = queue.next_offset if listed else 0
-        data = self._encode(draft, topic, properties, queue_offset, log.end, store_ms)
+        data = encoded(draft, topic, properties, queue_offset, log.end, store_ms, self._store_host)
         if len(data) > log.room:
-            data = self._encode(draft, topic, properties, queue_offset, log.roll(len(data)), store_ms)
+            data = encoded(draft, topic, properties, queue_offset, log.roll(len(data)), store_ms, self._store_host)
         offset = log.end
         log.append(data, store_ms)
         size = len(data)
@@ -204,8 +205,8 @@ class MessageStore:
         parts: list[tuple[Draft, ConsumeQueue, bool, bytes, bytes, int]] = []
         for draft in drafts:
             queue = self._queues.needed(draft.topic, draft.queue_id)
-            topic, properties, tx = self._checked(draft, queue)
-            listed = dispatch.has_entry(tx)
+            topic, properties = queue.topic_bytes, checked(draft, self._body_max)
+            listed = dispatch.has_entry(draft.sys_flag)
             queue_offset = next_offsets.get(queue, queue.next_offset) if listed else 0
             if listed:
                 next_offsets[queue] = queue_offset + 1
@@ -233,18 +234,12 @@ class MessageStore:
             raise reason.with_traceback(None)
         raise StoreFull(f"{NOTES_MAX} records wait for their queue entries: the disk of {self.config.root} takes none")
 
-    def _checked(self, draft: Draft, queue: ConsumeQueue) -> tuple[bytes, bytes, int]:
-        return queue.topic_bytes, *checked(draft, queue.topic_bytes, self.config.max_message_size)
-
-    def _encode(self, draft: Draft, topic: bytes, properties: bytes, number: int, offset: int, store_ms: int) -> bytes:
-        return encoded(draft, topic, properties, number, offset, store_ms, self._store_host)
-
     def _encode_all(
         self, parts: list[tuple[Draft, ConsumeQueue, bool, bytes, bytes, int]], offset: int, store_ms: int
     ) -> list[bytes]:
         records = []
         for draft, _, _, topic, properties, queue_offset in parts:
-            data = self._encode(draft, topic, properties, queue_offset, offset, store_ms)
+            data = encoded(draft, topic, properties, queue_offset, offset, store_ms, self._store_host)
             records.append(data)
             offset += len(data)
         return records

@@ -97,7 +97,7 @@ def send(parts: SendParts, request: SendMessage, command: Command, peer: Peer) -
     config = parts.config
     context = {"MSG_REGION": config.region_id, "TRACE_ON": "true" if config.trace_on else "false"}
     try:
-        topic = _topic(parts, request)
+        topic = _topic(parts, config, request)
         queue_id = _queue_id(request, topic)
         outer = properties.decode(request.properties) if request.properties else {}
         wait = outer.get(WAIT, "true") != "false"
@@ -154,7 +154,7 @@ def _put(
 
 def target(parts: SendParts, request: SendMessage) -> tuple[TopicConfig, int]:
     """The topic and the queue that a send goes to, for replies too; ReplyError for every refusal."""
-    topic = _topic(parts, request)
+    topic = _topic(parts, parts.config, request)
     return topic, _queue_id(request, topic)
 
 
@@ -200,9 +200,9 @@ async def _when_replicated(
     return answer if code == ResponseCode.SUCCESS else Reply(code, fields)
 
 
-def _topic(parts: SendParts, request: SendMessage) -> TopicConfig:
+def _topic(parts: SendParts, config: BrokerConfig, request: SendMessage) -> TopicConfig:
     """The topic to store to, made when it may be; every refusal that does not depend on the message."""
-    config, name = parts.config, request.topic
+    name = request.topic
     since = config.start_accept_send_request_time_stamp
     if since and since > parts.now_ms():
         raise ReplyError(ResponseCode.SYSTEM_ERROR, f"broker unable to service, until {since}")
