@@ -28,6 +28,9 @@ from ariane.testing import java
 
 HERE = Path(__file__).resolve().parent
 JAVA_HEAP = ("-Xms4g", "-Xmx4g")  # as in the runbroker.sh that ships for small machines
+# Neither broker answers "busy" here: a loader ends at the first refusal, and a machine with other work stalls for a second now
+# and then.
+PATIENT = {"brokerFastFailureEnable": "false", "osPageCacheBusyTimeOutMills": "60000"}
 START_S = 60
 TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 
@@ -44,6 +47,7 @@ class Running(NamedTuple):
 def started(server: str, namesrv: str, place: Path, properties: Mapping[str, str] | None = None) -> Iterator[Running]:
     """A broker with a fresh store, from its spawn to its first accepted message. Without `namesrv` ours registers nowhere."""
     port = java.free_port()
+    properties = {**PATIENT, **(properties or {})}
     began = time.perf_counter()
     if server == "java":
         with java.broker(place, namesrv, port=port, properties=properties, jvm_args=JAVA_HEAP, wait=False) as broker:
@@ -55,7 +59,7 @@ def started(server: str, namesrv: str, place: Path, properties: Mapping[str, str
         "listenPort": str(port),
         "namesrvAddr": namesrv,
         "storePathRootDir": str(place / "store"),
-        **(properties or {}),
+        **properties,
     }
     conf = place / "broker.conf"
     conf.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))

@@ -1,0 +1,165 @@
+"""What a message costs inside the broker: the send and the pull path on a real broker's handlers, no socket anywhere.
+
+    python benches/in_process.py [--path send|pull|both] [--size 1024] [--queues 4] [--count 100000] [--depth 128] [--profile] [--json]
+
+The frames of benches/pipelined.py (or pulling.py) are fed to a Connection of ariane.net.connection as a socket would, `depth` in
+each read, with a transport that throws away what is written; the loop runs between reads, so that queue entries are derived and
+flushes happen. CPU time per message of the whole process is printed; with --profile also where it goes (cProfile makes small
+functions look dearer than they are).
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import cProfile
+import io
+import json
+import pstats
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pipelined
+import pulling
+import uvloop
+from answers import OPAQUE
+
+from ariane.broker.broker import Broker
+from ariane.broker.config import BrokerConfig
+from ariane.net.connection import Connection
+
+READ_MAX = 65536  # a socket gives no more at once
+PATH_SHOWN = 45
+
+
+class Nowhere(asyncio.Transport):
+    """A transport that takes everything."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written = 0
+        self.reading = True
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return ("127.0.0.1", 50000) if name == "peername" else default
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        pass
+
+    def write(self, data: bytes) -> None:
+        self.written += len(data)
+
+    def pause_reading(self) -> None:
+        self.reading = False
+
+    def resume_reading(self) -> None:
+        self.reading = True
+
+    def is_closing(self) -> bool:
+        return False
+
+    def close(self) -> None:
+        raise SystemExit("the broker closed the connection")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--path", choices=("send", "pull", "both"), default="both")
+    parser.add_argument("--size", type=int, default=1024, help="bytes of a body")
+    parser.add_argument("--queues", type=int, default=4)
+    parser.add_argument("--count", type=int, default=100_000)
+    parser.add_argument("--depth", type=int, default=128, help="sends that arrive together")
+    parser.add_argument("--profile", action="store_true")
+    parser.add_argument("--json", action="store_true", help="print the result as the last line")
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="ariane-bench-") as place:
+        result = uvloop.run(measure(Path(place), args))
+    for name, value in result.items():
+        print(f"{name:34} {value:12,.2f}")
+    if args.json:
+        print(json.dumps(result))
+
+
+async def measure(place: Path, args: argparse.Namespace) -> dict[str, float]:
+    settings = BrokerConfig(
+        broker_name="broker-a",
+        broker_ip1="127.0.0.1",
+        bind_address="127.0.0.1",
+        listen_port=0,
+        namesrv_addr="",
+        store_path_root_dir=str(place / "store"),
+        broker_fast_failure_enable=False,
+        default_topic_queue_nums=max(8, args.queues),
+    )
+    async with Broker(settings) as broker:
+        connection, transport = connected(broker)
+        await feed(connection, transport, sends(2_000, args))
+        result: dict[str, float] = {}
+        if args.path != "pull":
+            used = await timed(connection, transport, list(sends(args.count, args)), args)
+            result[f"send {args.size} B: cpu us/message"] = used / args.count * 1e6
+        else:
+            await feed(connection, transport, sends(args.count, args))
+        if args.path != "send":
+            reads = list(pulls(args.count, args))
+            await feed(connection, transport, reads[:100])
+            used = await timed(connection, transport, reads, args)
+            result[f"pull {args.size} B: cpu us/message"] = used / args.count * 1e6
+        return result
+
+
+def connected(broker: Broker) -> tuple[Connection, Nowhere]:
+    """A connection of the broker's server that no socket belongs to."""
+    connection = Connection(1 << 40, broker._server._handlers, serving=True, limits=broker._server.limits)
+    transport = Nowhere()
+    connection.connection_made(transport)
+    return connection, transport
+
+
+async def timed(connection: Connection, transport: Nowhere, reads: list[bytes], args: argparse.Namespace) -> float:
+    """CPU seconds of serving `reads`."""
+    profile = cProfile.Profile() if args.profile else None
+    began = time.process_time()
+    if profile:
+        profile.enable()
+    await feed(connection, transport, reads)
+    if profile:
+        profile.disable()
+    used = time.process_time() - began
+    if profile:
+        text = io.StringIO()
+        pstats.Stats(profile, stream=text).sort_stats("tottime").print_stats(PATH_SHOWN)
+        print(text.getvalue())
+    return used
+
+
+async def feed(connection: Connection, transport: Nowhere, reads: Iterator[bytes] | list[bytes]) -> None:
+    for data in reads:
+        for at in range(0, len(data), READ_MAX):
+            connection.data_received(data[at : at + READ_MAX])
+            await asyncio.sleep(0)
+            while not transport.reading:
+                await asyncio.sleep(0)
+
+
+def sends(count: int, args: argparse.Namespace) -> Iterator[bytes]:
+    frames = [pipelined.template("InProcess", queue, args.queues, args.size) for queue in range(args.queues)]
+    for first in range(0, count, args.depth):
+        numbers = range(first, min(count, first + args.depth))
+        yield b"".join(b"%b%d%b" % (frames[n % len(frames)][0], OPAQUE + n, frames[n % len(frames)][1]) for n in numbers)
+
+
+def pulls(count: int, args: argparse.Namespace) -> Iterator[bytes]:
+    frames = [pulling.template("InProcess", "in-process", queue) for queue in range(args.queues)]
+    for offset in range(0, count // args.queues, pulling.AT_ONCE):
+        yield b"".join(
+            b"%b%018d%b%d%b" % (before, offset, middle, OPAQUE + queue, after)
+            for queue, (before, middle, after) in enumerate(frames)
+        )
+
+
+if __name__ == "__main__":
+    main()
