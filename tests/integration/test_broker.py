@@ -167,7 +167,6 @@ def test_a_batch_is_stored_side_by_side(tmp_path: Path) -> None:
         ("T", b"x" * (4 * 1024 * 1024 + 1), 0, {}, ResponseCode.MESSAGE_ILLEGAL),
         ("T", b"x", 0, {"k": "v" * 32767}, ResponseCode.MESSAGE_ILLEGAL),
         ("T", b"x", 0, {"DELAY": "x"}, ResponseCode.MESSAGE_ILLEGAL),
-        ("T", b"x", 0, {"TRAN_MSG": "true"}, ResponseCode.NO_PERMISSION),
         ("T", b"x", 0, {"__STARTDELIVERTIME": "9999999999999"}, ResponseCode.MESSAGE_ILLEGAL),
     ],
 )

@@ -13,6 +13,7 @@ import asyncio
 import contextlib
 import functools
 import logging
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
@@ -21,13 +22,16 @@ from typing import Self
 from ariane.broker import delay
 from ariane.broker.access import POLL_S, AccessControl
 from ariane.broker.arrivals import Arrivals
+from ariane.broker.check_back import CheckBack
 from ariane.broker.config import BrokerConfig, checked, store_config
 from ariane.broker.delay import Deliveries
 from ariane.broker.flush import Flusher
-from ariane.broker.handlers import acl, admin, clients, offsets, pull, relay, reply, runtime, send, send_back
+from ariane.broker.handlers import acl, admin, clients, offsets, pull, query, relay, reply, runtime, send, send_back
 from ariane.broker.handlers import settings as setting_handlers
 from ariane.broker.handlers import stats as stats_handlers
 from ariane.broker.handlers import topics as topic_handlers
+from ariane.broker.handlers import transactions as transaction_handlers
+from ariane.broker.producers import Producers
 from ariane.broker.protection import NEVER_HELD, WriteProtection, set_limits
 from ariane.broker.registration import Registration
 from ariane.broker.settings import Settings, write_file
@@ -42,6 +46,7 @@ from ariane.broker.state.topics import Topics
 from ariane.broker.stats.counters import BrokerStats
 from ariane.broker.stats.journal import Journal
 from ariane.broker.stats.recorder import Protection, Recorder
+from ariane.broker.transactions import Transactions
 from ariane.clock import SYSTEM_CLOCK, Clock
 from ariane.errors import ConnectionLost, StoreError
 from ariane.filter.bloom import Bloom
@@ -158,6 +163,16 @@ class Broker:
             self._settings, lambda: self._store.commit_log_max - self._store.flushed, self._clock.monotonic
         )
         self._flusher = Flusher(self._store, self._thread, self._dispatch_soon)
+        self._transactions = Transactions(
+            self._store,
+            self._topics,
+            self._offsets,
+            store_host,
+            flush=self._flusher.flush_once,
+            stored=self._dispatch_soon,
+            now_ms=self._clock.now_ms,
+        )
+        parts.callback(self._transactions.close)
         self._deliveries = Deliveries(self._store, self._dispatch_soon, self._clock.now_ms, self._count_delivered)
 
         peers = await parts.enter_async_context(Connections())
@@ -184,9 +199,8 @@ class Broker:
     def _handlers(self, store_host: bytes) -> dict[int, Handler]:
         """Which code is served by whom, and with which parts."""
         config, now_ms, store = self.config, self._clock.now_ms, self._store
-        timeout_s = config.sync_flush_timeout / 1000
         aside = functools.partial(asyncio.get_running_loop().run_in_executor, self._thread)
-        durable = functools.partial(self._flusher.durable, timeout_s=timeout_s) if config.sync_flush else None
+        durable = self._durable()
         sending = send.SendParts(
             self._settings,
             self._topics,
@@ -198,6 +212,7 @@ class Broker:
             now_ms,
             self._kept,
             self._stats,
+            self._transactions,
         )
         return {
             **send.handlers(sending),
@@ -235,6 +250,8 @@ class Broker:
                 )
             ),
             **offsets.handlers(self._offsets, store),
+            **transaction_handlers.handlers(self._transactions, durable, is_slave=config.broker_role == "SLAVE"),
+            **query.handlers(config, store),
             **clients.handlers(
                 clients.ClientParts(
                     self._topics,
@@ -306,6 +323,26 @@ class Broker:
             ),
         }
 
+    def _durable(self) -> Callable[[int], Awaitable[bool]] | None:
+        """Waits until the log is flushed up to an offset; None when nobody has to wait for that."""
+        timeout_s = self.config.sync_flush_timeout / 1000
+        return functools.partial(self._flusher.durable, timeout_s=timeout_s) if self.config.sync_flush else None
+
+    def _start_transactions(self) -> None:
+        config = self.config
+        if config.broker_role == "SLAVE":
+            return
+        check_back = CheckBack(
+            self._transactions,
+            Producers(self._members, self._server),
+            time_out_ms=config.transaction_time_out,
+            checks_max=config.transaction_check_max,
+            durable=self._durable(),
+            now_ms=self._clock.now_ms,
+        )
+        self._tasks.start(self._transactions.rebuild(), "learn which transactions are open")
+        self._tasks.every(config.transaction_check_interval / 1000, check_back.round, "check open transactions")
+
     def _start_tasks(self) -> None:
         config, every = self.config, self._tasks.every
         if config.sync_flush:
@@ -317,6 +354,7 @@ class Broker:
         if self._access:
             every(POLL_S, self._access.poll, "read changed access control files")
         every(PROTECTION_LOOK_S, self._protection.look, "see how much of the log waits for the disk")
+        self._start_transactions()
         every(config.flush_delay_offset_interval / 1000, self._save_delay_offsets, "save the positions of delay levels")
         self._tasks.start(self._deliveries.run(), "deliver what is due")
         every(FILTER_SAVE_S, self._save_filters, "forget dead filters and save the others")

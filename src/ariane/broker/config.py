@@ -120,6 +120,16 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=_camel):
     flush_behind_max: int = 2 * 1024 * 1024 * 1024
     """Bytes of the log that may wait to be flushed; beyond, sends are answered 2 [REJECTREQUEST]. A key of this broker."""
 
+    # transactions
+    reject_transaction_message: bool = False
+    """Refuse transactional messages."""
+    transaction_time_out: int = 6_000
+    """ms that a half message is left alone before its producer is asked, unless it names a time of its own."""
+    transaction_check_max: int = 15
+    """Times that a producer is asked about a half message before it is put aside in TRANS_CHECK_MAX_TIME_TOPIC."""
+    transaction_check_interval: int = 60_000
+    """ms between two rounds of asking."""
+
     # delays
     message_delay_level: str = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
     """Delay of each level, the first is level 1; units s m h d."""
@@ -181,6 +191,16 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=_camel):
     """Most bytes of a pull answer, old messages."""
     max_transfer_count_on_message_in_disk: int = 8
     """Most messages of a pull answer, old messages."""
+    message_index_enable: bool = True
+    """Keep an index of unique ids and keys; without it nothing is found by key."""
+    max_hash_slot_num: int = 5_000_000
+    """Slots of an index file; 4 bytes of memory each. Files made with other sizes are made anew at the start."""
+    max_index_num: int = 20_000_000
+    """Keys of an index file, plus one; 20 bytes of the disk each."""
+    max_msgs_num_batch: int = 64
+    """Most messages of an answer to a query by key; the answer says when there are more."""
+    default_query_max_num: int = 32
+    """Most messages of an answer to a query by unique id."""
     access_message_in_memory_max_ratio: int = 40
     """Percent of the machine's memory that counts as holding the end of the log."""
     broker_role: str = "ASYNC_MASTER"
@@ -249,6 +269,7 @@ WITHOUT_EFFECT = {
         ),
         "this version removes no old files: watch the disk",
     ),
+    "messageIndexSafe": "whatever a crash took from the index is always made again",
     **dict.fromkeys(
         ("enableCalcFilterBitMap", "enableConsumeQueueExt", "mappedFileSizeConsumeQueueExt", "bitMapLengthConsumeQueueExt"),
         "expressions are evaluated when messages are pulled; the extended consume queue would only save some of that",
@@ -305,6 +326,19 @@ def checked(config: BrokerConfig) -> BrokerConfig:
     if not 0 <= config.broker_permission <= 7:
         raise ConfigError("brokerPermission", config.broker_permission, "use 6 (read and write), 4, 2 or 0")
     _check_access(config)
+    for key, number in (
+        ("transactionTimeOut", config.transaction_time_out),
+        ("transactionCheckMax", config.transaction_check_max),
+        ("transactionCheckInterval", config.transaction_check_interval),
+    ):
+        if number < 1:
+            raise ConfigError(key, number, "use at least 1")
+    for key, most in (
+        ("maxMsgsNumBatch", config.max_msgs_num_batch),
+        ("defaultQueryMaxNum", config.default_query_max_num),
+    ):
+        if not 0 < most <= 10_000:
+            raise ConfigError(key, most, "use 1 to 10000")
     if config.mapped_file_size_commit_log < 4096:
         raise ConfigError("mappedFileSizeCommitLog", config.mapped_file_size_commit_log, "use at least 4096 bytes")
     if not 1 <= config.max_error_rate_of_bloom_filter < 100:
@@ -328,6 +362,9 @@ def store_config(config: BrokerConfig) -> StoreConfig:
         check_crc_on_recover=config.check_crc_on_recover,
         max_message_size=config.max_message_size,
         delays_ms=config.delays_ms,
+        index=config.message_index_enable,
+        index_slots=config.max_hash_slot_num,
+        index_entries=config.max_index_num,
         memory_bytes=memory_bytes * config.access_message_in_memory_max_ratio // 100,
         transfer_bytes_in_memory=config.max_transfer_bytes_on_message_in_memory,
         transfer_count_in_memory=config.max_transfer_count_on_message_in_memory,

@@ -98,6 +98,11 @@ class Server:
         """Send a request to a peer that is connected, and wait for its answer."""
         return await self._connection(peer_id).request(code, fields, body, timeout_ms=timeout_ms)
 
+    def is_reading(self, peer_id: int) -> bool:
+        """Whether a peer is connected and reads what it is sent: nothing more than usual waits to be written to it."""
+        connection = self._connections.get(peer_id)
+        return connection is not None and connection.has_room
+
     def close_peer(self, peer_id: int) -> None:
         connection = self._connections.get(peer_id)
         if connection is not None:

@@ -10,11 +10,17 @@ the moment a flush that covers it has ended. After a failed fsync nobody knows w
 
 from __future__ import annotations
 
+import logging
+
 from ariane.errors import FlushFailed, MessageRefused, StoreError
 from ariane.protocol.record import FILLER_SIZE, filler
 from ariane.store.files import Disk, OpenFiles, write_error
 from ariane.store.flush import Flush
 from ariane.store.segments import Segments
+
+log = logging.getLogger("ariane.store")
+
+DAMAGED_MAX = 10_000  # damaged records that are remembered, so that each is told only once
 
 
 class CommitLog:
@@ -30,6 +36,7 @@ class CommitLog:
         self.last_ms = last_ms  # store time of the last record: the next may not be earlier
         self.flushed_ms = last_ms
         self.failure: StoreError | None = None
+        self.damaged: dict[int, int] = {}  # offset and size of records that a queue points to and nobody can read
         self._flushing: Flush | None = None
         self._filled: list[tuple[str, int]] = []  # files that are full and not flushed, with their handles
         self._directory_changed = False
@@ -49,6 +56,17 @@ class CommitLog:
     def read(self, offset: int, length: int) -> bytes:
         """Up to `length` bytes, not beyond the end of the file that holds `offset`."""
         return self.segments.read(offset, length)
+
+    def found_damaged(self, offset: int, size: int) -> None:
+        """A queue points to a record of `size` bytes at `offset`, and none is there: told once."""
+        if offset not in self.damaged and len(self.damaged) < DAMAGED_MAX:
+            self.damaged[offset] = size
+            log.error(
+                "%s: the record of %d bytes at %d is damaged; consumers are led past it (see `ariane store check`)",
+                self.segments.path(offset - offset % self.size),
+                size,
+                offset,
+            )
 
     def append(self, data: bytes, store_ms: int) -> None:
         """Write `data`, which was encoded for `end` and is not longer than `room`."""

@@ -38,6 +38,10 @@ class Disk(Protocol):
         """Up to `size` bytes; fewer only at the end of the file."""
         ...
 
+    def next_data(self, handle: int, offset: int) -> int | None:
+        """Where at or behind `offset` the file holds data; None when only zeros that were never written follow."""
+        ...
+
     def pwrite(self, handle: int, data: bytes, offset: int) -> None:
         """All of `data`, or an OSError and an unknown part of it."""
         ...
@@ -101,6 +105,14 @@ class SystemDisk:
                 break
             data += more
         return data
+
+    def next_data(self, handle: int, offset: int) -> int | None:
+        try:
+            return os.lseek(handle, offset, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno == errno.ENXIO:
+                return None
+            raise
 
     def pwrite(self, handle: int, data: bytes, offset: int) -> None:
         written = os.pwrite(handle, data, offset)
@@ -177,6 +189,12 @@ class SystemDisk:
         state = os.statvfs(path)
         used = state.f_blocks - state.f_bfree  # what is kept for root is neither used nor free
         return Usage((used + state.f_bavail) * state.f_frsize, state.f_bavail * state.f_frsize)
+
+
+class ReadOnlyDisk(SystemDisk):
+    """The machine's disk for those who only look: what they open cannot be written to."""
+
+    open_flags = os.O_RDONLY | os.O_CLOEXEC
 
 
 class OpenFiles:

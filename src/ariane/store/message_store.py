@@ -2,6 +2,7 @@
 
     root/commitlog/<20 digits>                 every record, in the order of their arrival
     root/consumequeue/<topic>/<id>/<20 digits> their places, queue by queue
+    root/index/<17 digits>                     which records have a key (`StoreConfig.index`)
     root/checkpoint  abort  lock               how far the disk has it; there while running; one process at a time
 
 Synchronous and used by one thread, save `Flush.run`, which a worker thread may run between `begin_...` and `end_flush`. The rhythm:
@@ -12,7 +13,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from ariane.errors import MessageRefused, StoreError, StoreFull, StoreLocked
 from ariane.model.hashes import java_hash
@@ -21,7 +22,7 @@ from ariane.model.topic import SCHEDULE_TOPIC, TOPIC_MAX
 from ariane.protocol import properties as properties_text
 from ariane.protocol.record import encode
 from ariane.store import checkpoint as checkpoints
-from ariane.store import dispatch, reading, recovery
+from ariane.store import dispatch, indexing, reading, recovery
 from ariane.store import segments as segment_files
 from ariane.store.checkpoint import Checkpoint
 from ariane.store.commit_log import CommitLog
@@ -30,9 +31,10 @@ from ariane.store.delayed import Delayed, watched
 from ariane.store.dispatch import Arrival, Note
 from ariane.store.files import Disk, OpenFiles, SystemDisk, read_whole, write_error
 from ariane.store.flush import Flush, Postponed
+from ariane.store.keys import is_indexed
 from ariane.store.queues import ConsumeQueues
 from ariane.store.recovery import Recovered
-from ariane.store.scan import NotARecord, due_ms, record_at
+from ariane.store.scan import Found, NotARecord, Walk, due_ms, record_at
 from ariane.store.values import Draft, GetStatus, Got, Placed, StoreConfig
 
 __all__ = [
@@ -51,8 +53,8 @@ __all__ = [
     "open_store",
 ]
 
-# Records that wait for their queue entries; beyond, the queues' disk is failing and puts are refused.
 NOTES_MAX = 1_000_000
+"""Records that wait for their queue entries; beyond, the queues' disk is failing and puts are refused."""
 
 
 def _now_ms() -> int:
@@ -75,7 +77,7 @@ def open_store(
     config.check()
     disk = disk or SystemDisk()
     root = config.root
-    for directory in (root, f"{root}/commitlog", f"{root}/consumequeue"):
+    for directory in (root, f"{root}/commitlog", f"{root}/consumequeue", *([f"{root}/index"] if config.index else ())):
         for parent in disk.make_dirs(directory):
             disk.fsync_dir(parent)
     try:
@@ -96,7 +98,7 @@ def open_store(
 
 
 class MessageStore:
-    """Made by `open_store`. `recovered` tells what the start found."""
+    """Made by `open_store`. `recovered` tells what the start found; `index` is asked by key."""
 
     def __init__(
         self,
@@ -128,12 +130,16 @@ class MessageStore:
             files, segments, gap, self._queues, self._checkpoint, clean=clean, check_crc=config.check_crc_on_recover
         )
         delivered: list[int] = []
-        again = watched(recovery.records_again(segments, self.recovered), delivered)
-        refused = dispatch.derive(again, self._queues, config.delays_ms)
-        self._log = CommitLog(files, segments, self.recovered.end, self.recovered.last_ms)
+        holes = list(self.recovered.holes)
+        again = watched(recovery.records_again(segments, self.recovered, holes), delivered)
+        refused = dispatch.derive(again, self._queues, config.delays_ms, holes, restarts=self.recovered.restarts)
+        self._log = CommitLog(
+            files, segments, self.recovered.end, recovery.believed_ms(self.recovered.last_ms, now_ms())
+        )
         self.delayed = Delayed(files, root, self._queues, segments, config.delays_ms)
         mended = self.delayed.load(delivered, self._log.end, delay_positions)
-        self.recovered = self.recovered._replace(notes=(*self.recovered.notes, *refused, *mended))
+        self.index = indexing.opened(config, files, self._log, now_ms, self._checkpoint, clean=clean)
+        self.recovered = recovery.reported(self.recovered, holes, [*refused, *mended, *self.index.notes])
         self._delays_put = False  # since all was derived
         self._notes: deque[Note] = deque()
         self._held: list[Arrival] = []  # arrivals of a step that was not the caller's, for the next one
@@ -266,6 +272,8 @@ class MessageStore:
     def _note(
         self, draft: Draft, queue: ConsumeQueue, listed: bool, offset: int, size: int, queue_offset: int, store_ms: int
     ) -> None:
+        if listed or is_indexed(draft.sys_flag):
+            self.index.note((queue.topic, draft.properties, offset, store_ms))
         self.puts += 1
         self.put_bytes += size
         if not listed:
@@ -301,6 +309,7 @@ class MessageStore:
             raise
         if last is not None:
             self._derived, self._derived_ms = last.end, last.store_ms
+            self.index.step(self._derived)
             if self._delays_put:
                 self._delays_put = bool(self._notes)
                 self.delayed.catch_up(self._log.end)
@@ -332,16 +341,20 @@ class MessageStore:
         except NotARecord:
             return None
 
+    def records_between(self, start: int, stop: int) -> Iterator[Found]:
+        """What lies in the log from `start`, where a record begins, up to `stop`; it ends early at what cannot be read."""
+        return iter(Walk(self._log.segments, max(start, self._log.start), stop, check_crc=False, floor_ms=0, sure=True))
+
     def record_of(self, topic: str, queue_id: int, number: int) -> bytes | None:
-        """The record of one queue entry; None when there is no such entry, or its record is gone or damaged."""
+        """The record of one queue entry; None when there is no such entry, or its record is gone, lost or damaged."""
         queue = self._queues.existing(topic, queue_id)
         if queue is None or not queue.min_offset(self._log.start) <= number < queue.max:
             return None
-        offset = ENTRY.unpack(queue.entries(number, 1))[0]
         try:
-            return record_at(self._log.segments, offset)[1]
+            found, data = record_at(self._log.segments, ENTRY.unpack(queue.entries(number, 1))[0])
         except NotARecord:
             return None
+        return data if found.queue_offset == number else None  # else that of the next entry: its own was lost
 
     @property
     def last_ms(self) -> int:
@@ -402,27 +415,25 @@ class MessageStore:
         """The same for queue files and checkpoint, which only spare a start from reading the log."""
         if self._flushing_derived is not None or self._log.failure is not None:
             return None
+        keys = self.index.take_changed(self._derived)
         checkpoint = self._checkpoint_now()
         delays = self.delayed.begin_save(self._log.flushed)
-        if checkpoint == self._checkpoint and not any(self._queues.changed) and not delays:
+        if checkpoint == self._checkpoint and not any((*self._queues.changed, delays, *keys)):
             return None
         files, directories = self._queues.take_changed()
         self._checkpoint = checkpoint
-        flush = Flush(
-            self._disk,
-            0,
-            0,
-            paths=tuple(files),
-            directories=tuple(directories),
-            replaced=tuple(delays),
-            checkpoint=(self._checkpoint_path, checkpoints.encode(checkpoint)),
-        )
+        paths, directories = [*files, *keys.files], [*directories, *keys.directories]
+        written = (self._checkpoint_path, checkpoints.encode(checkpoint))
+        flush = Flush(self._disk, 0, 0, (), tuple(paths), tuple(directories), tuple(delays), written)
         self._flushing_derived = flush
         return flush
 
     def _checkpoint_now(self) -> Checkpoint:
         safe = min(self._log.flushed, self._derived)
-        return Checkpoint(self._log.flushed_ms, self._derived_ms, self._checkpoint.index_ms, safe, self._queues.files())
+        found = Checkpoint(
+            self._log.flushed_ms, self._derived_ms, self._checkpoint.index_ms, safe, self._queues.files()
+        )
+        return self.index.in_checkpoint(found, self._log.flushed)
 
     def end_flush(self, flush: Flush, error: OSError | Postponed | None) -> None:
         """Take the outcome of `flush.run()`. After an OSError all later writes are refused with FlushFailed."""
@@ -488,6 +499,7 @@ class MessageStore:
             if self._log.failure is None:
                 self.flush()
                 self.step()
+                self.index.complete(self._derived)
                 self.flush_derived()
                 self._disk.remove(self._abort)
                 self._disk.fsync_dir(self.config.root)

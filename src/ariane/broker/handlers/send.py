@@ -1,8 +1,8 @@
 """SEND_MESSAGE (10), SEND_MESSAGE_V2 (310), SEND_BATCH_MESSAGE (320). [SendMessageProcessor]
 
 Checks come in the order of reference remoting-protocol 4.1; every answer, also a refusal, tells region and trace switch.
-A message that asks for a delay is kept until it is due (`delay`). Transactions are not served by this version: such a message
-is refused with the reason. Sizes are the store's to check.
+A message that asks for a delay is kept until it is due (`delay`), a transactional one becomes a half message (`transactions`).
+Sizes are the store's to check.
 """
 
 from __future__ import annotations
@@ -17,11 +17,13 @@ from ariane.broker.settings import Settings
 from ariane.broker.state.groups import Groups
 from ariane.broker.state.topics import Topics
 from ariane.broker.stats.counters import BrokerStats
+from ariane.broker.transactions import Transactions
 from ariane.errors import FlushFailed, MessageRefused, ProtocolError, ReplyError, StoreError
 from ariane.model import ids
-from ariane.model.message import CLUSTER, TAGS, TRAN_MSG, TRANSACTION_MASK, WAIT
+from ariane.model.message import CLUSTER, DELAY, PGROUP, TAGS, TRAN_MSG, TRANSACTION_MASK, WAIT
 from ariane.model.topic import (
     AUTO_CREATE_TOPIC,
+    HALF_TOPIC,
     PERM_WRITE,
     RETRY_PREFIX,
     SCHEDULE_TOPIC,
@@ -56,6 +58,7 @@ class SendParts(NamedTuple):
     now_ms: Callable[[], int]
     kept: Callable[[Draft, dict[str, str]], Draft]
     stats: BrokerStats
+    transactions: Transactions
 
     @property
     def config(self) -> BrokerConfig:
@@ -90,6 +93,8 @@ def send(parts: SendParts, request: SendMessage, command: Command, peer: Peer) -
             draft = _single(parts, request, topic, queue_id, outer, command.body, peer)
             began = parts.stats.timer()
             placed = [parts.store.put(draft)]
+            if draft.topic == HALF_TOPIC:
+                parts.transactions.half_stored(placed[0].queue_offset)
     except ReplyError as error:
         return Reply(error.code, context, error.remark)
     except StoreError as error:
@@ -198,9 +203,46 @@ def _single(
         name, queue_id = _retry_target(parts, request, reconsume_times, queue_id)
         if name != topic.topic_name:
             delay.forget(outer)  # a dead letter is not delayed once more
+    if _is_half(outer, reconsume_times):
+        return _half(parts, request, name, topic, queue_id, outer, body, peer)
     _refuse_what_is_not_served(outer, request.sys_flag)
     draft = _draft(parts, request, name, topic, queue_id, outer, body, request.flag, reconsume_times, peer)
     return parts.kept(draft, outer)
+
+
+def _is_half(own: dict[str, str], reconsume_times: int) -> bool:
+    """Clients before 4.6.1 leave TRAN_MSG on what they send to be retried; that is a message like others."""
+    mark = own.get(TRAN_MSG)
+    if mark is None or mark.lower() != "true":
+        return False
+    return not (reconsume_times > 0 and own.get(DELAY, "0") != "0")
+
+
+def _half(
+    parts: SendParts,
+    request: SendMessage,
+    name: str,
+    topic: TopicConfig,
+    queue_id: int,
+    own: dict[str, str],
+    body: bytes,
+    peer: Peer,
+) -> Draft:
+    """The half message of a transaction; it goes to the broker's own topic."""
+    config = parts.config
+    if config.reject_transaction_message:
+        remark = f"the broker[{config.broker_ip1}] sending transaction message is forbidden: rejectTransactionMessage"
+        raise ReplyError(ResponseCode.NO_PERMISSION, remark)
+    delays = delay.TIMES.keys() & own.keys() | ({DELAY} if own.get(DELAY, "0") != "0" else set())
+    if delays:
+        raise ProtocolError(f"{', '.join(sorted(delays))}: a transactional message cannot be delayed")
+    own.setdefault(PGROUP, request.producer_group)
+    wait = properties.decode(request.properties or "").get(WAIT)
+    if wait is not None:
+        own[WAIT] = wait  # 4.9.4 keeps it in half messages only
+    reconsume_times = request.reconsume_times or 0
+    draft = _draft(parts, request, name, topic, queue_id, own, body, request.flag, reconsume_times, peer)
+    return parts.transactions.half(draft, own)
 
 
 def _batch(
@@ -276,5 +318,4 @@ def _refuse_what_is_not_served(own: dict[str, str], sys_flag: int) -> None:
     if sys_flag & TRANSACTION_MASK and own.get(TRAN_MSG, "").lower() != "true":
         raise ProtocolError(f"sysFlag {sys_flag:#x} has transaction bits, and the message no {TRAN_MSG}")
     if own.get(TRAN_MSG, "").lower() == "true":
-        remark = "transactional messages are not served by this version of the broker"
-        raise ReplyError(ResponseCode.NO_PERMISSION, remark)
+        raise ProtocolError(f"{TRAN_MSG}: a batch cannot be transactional, send its messages one by one")
