@@ -1,6 +1,6 @@
 """What a message costs inside the broker: the send and the pull path on a real broker's handlers, no socket anywhere.
 
-    python benches/in_process.py [--path send|pull|both] [--size 1024] [--queues 4] [--count 100000] [--depth 128] [--profile] [--json]
+    python benches/in_process.py [--path send|pull|both] [--size 1024] [--queues 4] [--count 100000] [--profile] [--json]
 
 The frames of benches/pipelined.py (or pulling.py) are fed to a Connection of ariane.net.connection as a socket would, `depth` in
 each read, with a transport that throws away what is written; the loop runs between reads, so that queue entries are derived and
@@ -22,11 +22,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import uvloop
+
 import pipelined
 import pulling
-import uvloop
 from answers import OPAQUE
-
 from ariane.broker.broker import Broker
 from ariane.broker.config import BrokerConfig
 from ariane.net.connection import Connection
@@ -36,11 +36,10 @@ PATH_SHOWN = 45
 
 
 class Nowhere(asyncio.Transport):
-    """A transport that takes everything."""
+    """A transport that throws away what is written, once it has seen that it says SUCCESS."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.written = 0
         self.reading = True
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
@@ -50,7 +49,8 @@ class Nowhere(asyncio.Transport):
         pass
 
     def write(self, data: bytes) -> None:
-        self.written += len(data)
+        if not data.count(b'"code":0,') == data.count(b'"language":"PYTHON"'):
+            raise SystemExit(f"refused: {data[:2000]!r}")
 
     def pause_reading(self) -> None:
         self.reading = False
@@ -149,16 +149,15 @@ def sends(count: int, args: argparse.Namespace) -> Iterator[bytes]:
     frames = [pipelined.template("InProcess", queue, args.queues, args.size) for queue in range(args.queues)]
     for first in range(0, count, args.depth):
         numbers = range(first, min(count, first + args.depth))
-        yield b"".join(b"%b%d%b" % (frames[n % len(frames)][0], OPAQUE + n, frames[n % len(frames)][1]) for n in numbers)
+        yield b"".join(
+            b"%b%d%b" % (frames[n % len(frames)][0], OPAQUE + n, frames[n % len(frames)][1]) for n in numbers
+        )
 
 
 def pulls(count: int, args: argparse.Namespace) -> Iterator[bytes]:
-    frames = [pulling.template("InProcess", "in-process", queue) for queue in range(args.queues)]
+    headers = [pulling.template("InProcess", "in-process", queue) for queue in range(args.queues)]
     for offset in range(0, count // args.queues, pulling.AT_ONCE):
-        yield b"".join(
-            b"%b%018d%b%d%b" % (before, offset, middle, OPAQUE + queue, after)
-            for queue, (before, middle, after) in enumerate(frames)
-        )
+        yield b"".join(pulling.pull(header, offset, OPAQUE + queue) for queue, header in enumerate(headers))
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import time
+from struct import Struct
 
 from answers import OPAQUE, Answers, connected, number, percentile
 from ariane.protocol import command
@@ -21,8 +22,9 @@ from ariane.protocol.requests import fields
 from ariane.protocol.requests.messaging import SUBSCRIPTION, PullMessage
 from servers import cpu_s
 
-OFFSET = 100_000_000_000_000_000  # eighteen digits; replaced by the true one with zeros before it
+OFFSET = 100_000_000_000_000_000  # stands for the true one, which has as many digits as it has
 AT_ONCE = 32
+PREFIX = Struct(">iI")  # length, form 0 and header size
 NEXT = b'"nextBeginOffset":"'
 
 
@@ -56,18 +58,23 @@ def main() -> None:
     print(json.dumps(result))
 
 
-def template(topic: str, group: str, queue: int) -> tuple[bytes, bytes, bytes]:
-    """A pull frame, cut where its offset and its opaque stand."""
-    header = PullMessage(group, topic, queue, OFFSET, AT_ONCE, SUBSCRIPTION, 0, 0, "*", 0, None)
-    frame = b"".join(command.encode(RequestCode.PULL_MESSAGE, opaque=OPAQUE, flag=0, fields=fields(header)))
-    before, _, rest = frame.partition(b"%d" % OFFSET)
-    middle, _, after = rest.partition(b"%d" % OPAQUE)
-    return before, middle, after
+def template(topic: str, group: str, queue: int) -> bytes:
+    """The header of a pull, a format of its offset and its opaque."""
+    asked = PullMessage(group, topic, queue, OFFSET, AT_ONCE, SUBSCRIPTION, 0, 0, "*", 0, None)
+    frame = b"".join(command.encode(RequestCode.PULL_MESSAGE, opaque=OPAQUE, flag=0, fields=fields(asked)))
+    header = frame[PREFIX.size :].replace(b"%", b"%%")
+    return header.replace(b"%d" % OFFSET, b"%d").replace(b"%d" % OPAQUE, b"%d")
+
+
+def pull(header: bytes, offset: int, opaque: int) -> bytes:
+    """The frame of a pull at an offset."""
+    text = header % (offset, opaque)
+    return PREFIX.pack(4 + len(text), len(text)) + text
 
 
 def drive(addr: str, topic: str, group: str, queues: int, until: float) -> tuple[int, int, list[float]]:
     """Messages and bytes read, and how long each pull took in seconds."""
-    frames = [template(topic, group, queue) for queue in range(queues)]
+    headers = [template(topic, group, queue) for queue in range(queues)]
     offsets = [0] * queues
     asked_at = [0.0] * queues
     due = list(range(queues))
@@ -80,8 +87,7 @@ def drive(addr: str, topic: str, group: str, queues: int, until: float) -> tuple
                 now = time.perf_counter()
                 batch = []
                 for queue in due:
-                    before, middle, after = frames[queue]
-                    batch.append(b"%b%018d%b%d%b" % (before, offsets[queue], middle, OPAQUE + queue, after))
+                    batch.append(pull(headers[queue], offsets[queue], OPAQUE + queue))
                     asked_at[queue] = now
                 connection.sendall(b"".join(batch))
                 under_way += len(due)
