@@ -1,11 +1,11 @@
 """Load over one connection: a pull under way on every queue of a topic, answers counted and thrown away.
 
-    python benches/pulling.py 127.0.0.1:10911 --topic T --queues 16 [--again SECONDS] [--pid PID]
+    python benches/pulling.py 127.0.0.1:10911 --topic T --queues 16 [--count N] [--again SECONDS] [--pid PID]
 
-Every queue is read from 0 to its end, each pull where the one before it ended, 32 messages at most. Of an answer only length,
-code, opaque and nextBeginOffset are looked at. `--again` starts over at each end until so many seconds are over: an old backlog
-that is read while something else is measured. The last line is JSON: messages, bytes, seconds, per_second, p50_ms and p99_ms of
-a pull, and with the broker's PID its CPU time per message in µs.
+Every queue is read from 0 to its end (or until N messages came), each pull where the one before it ended, 32 messages at most.
+Of an answer only length, code, opaque and nextBeginOffset are looked at. `--again` starts over at each end until so many
+seconds are over: an old backlog that is read while something else is measured. The last line is JSON: messages, bytes,
+seconds, per_second, p50_ms and p99_ms of a pull, and with the broker's PID its CPU time per message in µs.
 """
 
 from __future__ import annotations
@@ -34,12 +34,13 @@ def main() -> None:
     parser.add_argument("--topic", required=True)
     parser.add_argument("--group", default="pulling")
     parser.add_argument("--queues", type=int, required=True)
+    parser.add_argument("--count", type=int, help="stop after so many messages")
     parser.add_argument("--again", type=float, default=0.0, metavar="SECONDS", help="read again and again for so long")
     parser.add_argument("--pid", type=int, help="the broker's")
     args = parser.parse_args()
     used = cpu_s(args.pid) if args.pid else 0.0
     began = time.perf_counter()
-    messages, size, took = drive(args.addr, args.topic, args.group, args.queues, began + args.again)
+    messages, size, took = drive(args.addr, args.topic, args.group, args.queues, began + args.again, args.count)
     seconds = time.perf_counter() - began
     used = cpu_s(args.pid) - used if args.pid else 0.0
     if not messages:
@@ -72,7 +73,9 @@ def pull(header: bytes, offset: int, opaque: int) -> bytes:
     return PREFIX.pack(4 + len(text), len(text)) + text
 
 
-def drive(addr: str, topic: str, group: str, queues: int, until: float) -> tuple[int, int, list[float]]:
+def drive(
+    addr: str, topic: str, group: str, queues: int, until: float, most: int | None
+) -> tuple[int, int, list[float]]:
     """Messages and bytes read, and how long each pull took in seconds."""
     headers = [template(topic, group, queue) for queue in range(queues)]
     offsets = [0] * queues
@@ -102,7 +105,8 @@ def drive(addr: str, topic: str, group: str, queues: int, until: float) -> tuple
                     messages += after_it - offsets[queue]
                     size += len(body)
                     offsets[queue] = after_it
-                    due.append(queue)
+                    if most is None or messages < most:
+                        due.append(queue)
                 elif b'"code":19,' in header:  # PULL_NOT_FOUND: the end of the queue
                     if offsets[queue] and now < until:
                         offsets[queue] = 0
