@@ -29,7 +29,12 @@ import pulling
 from answers import OPAQUE
 from ariane.broker.broker import Broker
 from ariane.broker.config import BrokerConfig
+from ariane.model.topic import AUTO_CREATE_TOPIC, PERM_READ, PERM_WRITE
 from ariane.net.connection import Connection
+from ariane.protocol import command
+from ariane.protocol.codes import RequestCode
+from ariane.protocol.requests import fields
+from ariane.protocol.requests.admin import CreateTopic
 
 READ_MAX = 65536  # a socket gives no more at once
 PATH_SHOWN = 45
@@ -50,7 +55,7 @@ class Nowhere(asyncio.Transport):
 
     def write(self, data: bytes) -> None:
         if not data.count(b'"code":0,') == data.count(b'"language":"PYTHON"'):
-            raise SystemExit(f"refused: {data[:2000]!r}")
+            raise SystemExit(f"refused: {data[:500]!r}")
 
     def pause_reading(self) -> None:
         self.reading = False
@@ -95,11 +100,12 @@ async def measure(place: Path, args: argparse.Namespace) -> dict[str, float]:
         namesrv_addr="",
         store_path_root_dir=str(place / "store"),
         broker_fast_failure_enable=False,
-        default_topic_queue_nums=max(8, args.queues),
     )
     async with Broker(settings) as broker:
         connection, transport = connected(broker)
-        await feed(connection, transport, sends(2_000, args))
+        await feed(connection, transport, [topic(args.queues)])
+        await asyncio.sleep(0.1)  # it is answered once the name servers, of which there are none, have been told
+        await feed(connection, transport, sends(max(2_000, 2 * args.queues), args))
         result: dict[str, float] = {}
         rounds = [await timed(connection, transport, list(sends(args.count, args)), args) for _ in range(args.rounds)]
         if args.path != "pull":
@@ -153,6 +159,11 @@ async def feed(connection: Connection, transport: Nowhere, reads: Iterator[bytes
             await asyncio.sleep(0)
             while not transport.reading:
                 await asyncio.sleep(0)
+
+
+def topic(queues: int) -> bytes:
+    header = CreateTopic("InProcess", AUTO_CREATE_TOPIC, queues, queues, PERM_READ | PERM_WRITE)
+    return b"".join(command.encode(RequestCode.UPDATE_AND_CREATE_TOPIC, opaque=1, flag=0, fields=fields(header)))
 
 
 def sends(count: int, args: argparse.Namespace) -> Iterator[bytes]:
