@@ -227,10 +227,10 @@ def main() -> None:
         java.name_server(Path(home) / "namesrv") as name_server,
     ):
         for turn in range(args.rounds):
+            print(f"round {turn + 1} of {args.rounds}", file=sys.stderr)
             for server in SERVERS if turn % 2 == 0 else SERVERS[::-1]:
                 for name, value in measure(server, name_server.addr, Path(home), loads, sizes, args.seconds).items():
                     measured[server].setdefault(name, []).append(value)
-                    print(f"round {turn + 1} {server:6} {name:26} {value:12,.2f}", file=sys.stderr)
     result = summary(measured, args.rounds, sizes)
     print(table(result))
     if args.out:
@@ -276,7 +276,10 @@ def measure(server: str, namesrv: str, home: Path, loads: list[Load], sizes: Siz
             if not sync:
                 figures["start_s"] = running.start_s
             for load in wanted:
-                figures |= load.measure(Bench(running, sizes, seconds), load.name)
+                found = load.measure(Bench(running, sizes, seconds), load.name)
+                for name, value in found.items():
+                    print(f"{server:6} {name:32} {value:12,.2f}", file=sys.stderr)
+                figures |= found
             memory = memory_mib(running.pid)
             kind = ", sync flush" if sync else ""
             figures[f"peak RSS{kind} MiB"] = memory["VmHWM"]
@@ -295,10 +298,15 @@ def summary(measured: dict[str, dict[str, list[float]]], rounds: int, sizes: Siz
     figures = {}
     for name in measured["ariane"]:
         ours, theirs = measured["ariane"][name], measured["java"][name]
-        ratio = statistics.median(ours) / statistics.median(theirs)
+        java_median = statistics.median(theirs)
+        if not java_median:
+            raise SystemExit(
+                f"{name}: nothing was measured of the Java broker, whose CPU time comes in ticks: take larger sizes"
+            )
+        ratio = statistics.median(ours) / java_median
         figures[name] = {
             "ariane": statistics.median(ours),
-            "java": statistics.median(theirs),
+            "java": java_median,
             "ratio": round(ratio, 3),
             **expectation(name, ratio, statistics.median(ours)),
             "ariane_rounds": ours,
