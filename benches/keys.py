@@ -94,10 +94,14 @@ def drive(connection: socket.socket, topic: str, wanted: list[int], depth: int) 
     took: list[float] = []
     asked = 0
     while len(took) < len(wanted):
+        batch = []
+        now = time.perf_counter()
         while asked < len(wanted) and len(asked_at) < depth:
-            asked_at[asked] = time.perf_counter()
-            connection.sendall(query(topic, wanted[asked], asked))
+            asked_at[asked] = now
+            batch.append(query(topic, wanted[asked], asked))
             asked += 1
+        if batch:
+            connection.sendall(b"".join(batch))
         for header, body in answers.read():
             turn = number(header, b'"opaque":') - OPAQUE
             if b'"code":0,' not in header or b"k%d" % wanted[turn] not in body:
