@@ -16,7 +16,7 @@ import json
 import socket
 import time
 
-from answers import OPAQUE, Answers, accepted, connected, percentile
+from answers import OPAQUE, Answers, accepted, connected, max_offset, percentile
 from ariane.protocol import command
 from ariane.protocol.codes import RequestCode
 from ariane.protocol.requests import fields
