@@ -258,10 +258,13 @@ def arguments() -> argparse.Namespace:
 def chosen(names: list[str] | None) -> list[Load]:
     if names is None:
         return list(LOADS)
+    found: list[Load] = []
     for name in names:
-        if not any(load.name.startswith(name) for load in LOADS):
+        of_it = [load for load in LOADS if load.name == name] or [load for load in LOADS if load.name.startswith(name)]
+        if not of_it:
             raise SystemExit(f"no load is called {name}; there are {', '.join(load.name for load in LOADS)}")
-    return [load for load in LOADS if load.name.startswith(tuple(names))]
+        found += of_it
+    return [load for load in LOADS if load in found]
 
 
 def measure(server: str, namesrv: str, home: Path, loads: list[Load], sizes: Sizes, seconds: int) -> Figures:
