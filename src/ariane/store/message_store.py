@@ -81,7 +81,7 @@ def open_store(
         raise StoreLocked(
             f"{root} is in use by another process ({error}): stop that one, or give this one another directory"
         ) from error
-    files = OpenFiles(disk)
+    files = OpenFiles(disk, config.open_files_max)
     try:
         return MessageStore(config, files, now_ms, store_host, lock, delay_positions or {})
     except BaseException as error:
