@@ -17,7 +17,6 @@ from __future__ import annotations
 import asyncio
 import heapq
 import itertools
-import warnings
 import weakref
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator
@@ -128,13 +127,15 @@ class Process:
             self._held.append(handle)
         return self.is_alive and not self.is_paused
 
+    def owns(self, task: asyncio.Task[Any]) -> None:
+        if self.is_alive:
+            self._tasks.add(task)
+        else:  # begun by a `finally` of what is thrown away
+            _throw_away(task)
+
     def _throw_away(self) -> None:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", RuntimeWarning)  # of what a `finally` began and nobody will await
-            for task in list(self._tasks):
-                if not task.done():
-                    task._log_destroy_pending = False  # type: ignore[attr-defined]
-                    _throw_away(cast("Coroutine[Any, Any, Any]", task.get_coro()))
+        for task in list(self._tasks):
+            _throw_away(task)
         self._tasks.clear()
 
 
@@ -200,7 +201,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         task = super().create_task(coro, name=name, context=context)
         owner = _owner(context)
         if owner is not None:
-            owner._tasks.add(task)
+            owner.owns(task)
         return task
 
     def run_in_executor(self, executor: Any, func: Callable[[*Ts], T], *args: *Ts) -> asyncio.Future[T]:
@@ -269,11 +270,18 @@ class VirtualLoop(asyncio.BaseEventLoop):
         """Nobody sleeps who would have to be woken."""
 
 
-def _throw_away(coroutine: Coroutine[Any, Any, Any]) -> None:
-    """As `close`, but whatever its `finally` blocks await is thrown away as well."""
+class _Gone(BaseException):
+    """Thrown into what a killed process was doing, until it is over: a GeneratorExit would leave what a `finally` awaits."""
+
+
+def _throw_away(task: asyncio.Task[Any]) -> None:
+    if task.done():
+        return
+    task._log_destroy_pending = False  # type: ignore[attr-defined]
+    coroutine = cast("Coroutine[Any, Any, Any]", task.get_coro())
     for _ in range(CLOSE_TRIES):
         try:
-            coroutine.throw(GeneratorExit)
+            coroutine.throw(_Gone())
         except BaseException:  # noqa: BLE001 - it is over, and nobody is there to be told how
             return
 
