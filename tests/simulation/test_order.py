@@ -1,0 +1,328 @@
+"""Order under faults: orderly consumers of one group that are killed, stopped, started and paused, over brokers that are killed
+and started again, and a network that is slow and loses notifications. Real name server, broker and clients, in virtual time.
+
+Per queue, whatever happens:
+
+    never two inside    two calls of the listener overlap only when the earlier one took more than 30 s and its process was paused
+                        meanwhile: a call that began with a lock of less than 30 s, which the broker keeps for 60 s
+    nothing overtakes   a call for offset n begins when all below n were consumed, by whomever
+    at least once       in the end everything was consumed
+
+`ORDER_SEEDS=20 ORDER_FAULTS=1000` in the environment make it longer; `ORDER_SEED=7` runs one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
+
+import pytest
+
+from ariane.client.config import ConsumerSettings, ProducerSettings
+from ariane.client.listening import ReconsumeLater
+from ariane.client.producer import Producer
+from ariane.client.push_consumer import PushConsumer
+from ariane.errors import ArianeError
+from ariane.model.message import Message, MessageQueue, ReceivedMessage
+from ariane.protocol.codes import RequestCode
+from ariane.testing.virtual_cluster import World, virtual_cluster
+from ariane.testing.virtual_time import Process
+
+SEEDS = int(os.environ.get("ORDER_SEEDS", "8"))
+FAULTS = int(os.environ.get("ORDER_FAULTS", "150"))
+CHOSEN = [int(os.environ["ORDER_SEED"])] if "ORDER_SEED" in os.environ else list(range(SEEDS))
+
+TOPIC, GROUP = "Orders", "sellers"
+QUEUES = 6
+KEYS = 12
+CONSUMERS_MAX = 5
+SAFE_CALL_S = 30.0
+FAULT_PAUSE_S = ((0.0, 2.0), (2.0, 10.0), (10.0, 40.0))
+SETTLE_S = 1_500.0
+
+
+@dataclass(eq=False)
+class Call:
+    """The listener at work."""
+
+    member: Member
+    queue: MessageQueue
+    began: float
+    was_paused: bool = False
+
+
+@dataclass
+class Ledger:
+    """What was consumed, and what was wrong with it."""
+
+    inside: dict[MessageQueue, list[Call]] = field(default_factory=lambda: defaultdict(list))
+    next_offset: dict[MessageQueue, int] = field(default_factory=lambda: defaultdict(int))
+    first: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
+    last_owner: dict[MessageQueue, str] = field(default_factory=dict)
+    faults: list[str] = field(default_factory=list)
+    counts: Counter[str] = field(default_factory=Counter)
+
+    def enter(self, member: Member, messages: list[ReceivedMessage], now: float) -> Call:
+        queue, offset = messages[0].queue, messages[0].queue_offset
+        for other in self.inside[queue]:
+            if other.was_paused and now - other.began > SAFE_CALL_S:
+                self.counts["overlaps of a paused call"] += 1
+            else:
+                self.faults.append(
+                    f"{now:.3f} {member.process.name} at {queue.queue_id}:{offset} while {other.member.process.name} "
+                    f"is inside since {other.began:.3f}"
+                )
+        if offset > self.next_offset[queue]:
+            self.faults.append(
+                f"{now:.3f} {member.process.name} at {queue.queue_id}:{offset}: {self.next_offset[queue]} was not consumed"
+            )
+        for one in messages:
+            key, _, number = one.body.decode().partition(":")
+            if one.queue_offset < self.next_offset[queue]:
+                self.counts["repeated"] += 1
+            elif int(number) not in self.first[key][-40:]:
+                self.first[key].append(int(number))
+        if self.last_owner.get(queue) != member.process.name:
+            self.last_owner[queue] = member.process.name
+            self.counts["queues that changed hands"] += 1
+        call = Call(member, queue, now, member.process.is_paused)
+        self.inside[queue].append(call)
+        return call
+
+    def leave(self, call: Call, messages: list[ReceivedMessage], *, is_done: bool) -> None:
+        self.inside[call.queue].remove(call)
+        if is_done:
+            self.counts["consumed"] += len(messages)
+            behind = messages[-1].queue_offset + 1
+            self.next_offset[call.queue] = max(self.next_offset[call.queue], behind)
+
+    def forget(self, process: Process) -> None:
+        for calls in self.inside.values():
+            calls[:] = [call for call in calls if call.member.process is not process]
+
+    def paused(self, process: Process) -> None:
+        for calls in self.inside.values():
+            for call in calls:
+                call.was_paused |= call.member.process is process
+
+
+class Member:
+    """A consumer in a process of its own."""
+
+    def __init__(self, world: World, ledger: Ledger, number: int) -> None:
+        self.process = world.process(f"consumer-{number}")
+        self._world = world
+        self._ledger = ledger
+        self._told = asyncio.Event()
+        self.process.killed.append(lambda: ledger.forget(self.process))
+        self.ended = self.process.start(self._consume())
+
+    async def _consume(self) -> None:
+        world = self._world
+        settings = ConsumerSettings(consume_batch_max=world.chance.choice((1, 1, 4)))
+        async with world.instance(self.process) as instance:
+            while not self._told.is_set():
+                try:
+                    async with PushConsumer(
+                        GROUP,
+                        subscriptions={TOPIC: "*"},
+                        listener=self._listen,
+                        start="first",
+                        orderly=True,
+                        settings=settings,
+                        instance=instance,
+                    ):
+                        await self._told.wait()
+                except ArianeError:  # no broker to be seen: a program would be started again
+                    await asyncio.sleep(1)
+
+    async def _listen(self, messages: list[ReceivedMessage]) -> None:
+        loop, chance = asyncio.get_running_loop(), self._world.chance
+        call = self._ledger.enter(self, messages, loop.time())
+        lot = chance.random()
+        try:
+            await asyncio.sleep(chance.uniform(31, 100) if lot < 0.002 else chance.uniform(0.01, 0.5))
+        except asyncio.CancelledError:
+            self._ledger.leave(call, messages, is_done=False)
+            raise
+        is_done = chance.random() > 0.02
+        self._ledger.leave(call, messages, is_done=is_done)
+        if not is_done:
+            raise ReconsumeLater("not now")
+
+    def stop(self) -> None:
+        self._told.set()
+
+
+class Scenario:
+    """What befalls a group; each method of FAULTS is one fault."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.chance = world.chance
+        self.ledger = Ledger()
+        self.members: list[Member] = []
+        self._number = 0
+        self._is_over = False
+        self._later: set[asyncio.Future[None]] = set()
+        self.story: list[str] = []
+        self.lose_notifications = False
+        world.network.is_lost = self._is_lost
+
+    def _is_lost(self, frame: bytes) -> bool:
+        return self.lose_notifications and b'"code":%d,' % RequestCode.NOTIFY_CONSUMER_IDS_CHANGED in frame
+
+    # --- faults ---
+
+    def begin(self) -> None:
+        if len(self.members) < CONSUMERS_MAX:
+            self._number += 1
+            self.members.append(Member(self.world, self.ledger, self._number))
+
+    def kill(self) -> None:
+        if self.members:
+            self.chance.choice(self.members).process.kill()
+            self._forget_dead()
+
+    def vanish(self) -> None:
+        if self.members:
+            self.world.network.vanish(self.chance.choice(self.members).process)
+            self._forget_dead()
+
+    def stop(self) -> None:
+        if self.members:
+            member = self.members.pop(self.chance.randrange(len(self.members)))
+            member.stop()
+            if not member.process.is_paused:
+                self._keep(member.ended)
+
+    def pause(self) -> None:
+        if self.members:
+            process = self.chance.choice(self.members).process
+            self.told(process.name)
+            for_s = self.chance.choice((5.0, 25.0, 35.0, 58.0, 62.0, 95.0)) + self.chance.uniform(0, 5)
+            process.pause()
+            self.ledger.paused(process)
+            self.world.loop.call_later(for_s, process.resume)
+
+    async def restart(self) -> None:
+        await self.world.broker.stop()
+        await asyncio.sleep(self.chance.uniform(0, 20))
+        await self.world.broker.start()
+
+    async def kill_broker(self) -> None:
+        self.world.broker.kill()
+        await asyncio.sleep(self.chance.uniform(0, 20))
+        await self.world.broker.start()
+
+    def slow(self) -> None:
+        chance, network = self.chance, self.world.network
+        before = network.delay_s
+        network.delay_s = lambda a, b: chance.uniform(0, 1.5) if chance.random() < 0.2 else chance.uniform(0, 0.1)
+
+        def normal() -> None:
+            network.delay_s = before
+
+        if not self._slow_until > self.world.loop.time():
+            self._slow_until = self.world.loop.time() + 20
+            self.world.loop.call_at(self._slow_until, normal)
+
+    _slow_until = 0.0
+
+    def told(self, what: str) -> None:
+        self.story.append(f"{self.world.loop.time():.3f} {what}")
+
+    def notifications(self) -> None:
+        self.lose_notifications = not self.lose_notifications
+
+    FAULTS = {
+        begin: 8,
+        kill: 3,
+        vanish: 1,
+        stop: 3,
+        pause: 3,
+        kill_broker: 1,
+        restart: 1,
+        slow: 1,
+        notifications: 1,
+    }
+
+    # --- the run ---
+
+    async def run(self) -> None:
+        await self.world.start()
+        shop = self.world.process("shop")
+        sent = shop.start(self._send(shop))
+        await asyncio.sleep(1)
+        kinds, weights = list(self.FAULTS), list(self.FAULTS.values())
+        for _ in range(FAULTS):
+            kind = self.chance.choices(kinds, weights)[0]
+            self.ledger.counts[kind.__name__] += 1
+            self.told(kind.__name__)
+            done = kind(self)
+            if done is not None:
+                await done
+            await asyncio.sleep(self.chance.uniform(*self.chance.choice(FAULT_PAUSE_S)))
+            assert self.ledger.faults == [], "\n".join(self.story[-20:])
+        self._is_over = True
+        self.lose_notifications = False
+        last = await sent
+        self.begin()
+        for _ in range(int(SETTLE_S)):
+            await asyncio.sleep(1)
+            if all(self.ledger.next_offset[queue] > offset for queue, offset in last.items()):
+                break
+        assert self.ledger.faults == [], "\n".join(self.story[-20:])
+        missing = [(queue.queue_id, offset) for queue, offset in last.items() if self.ledger.next_offset[queue] <= offset]
+        assert missing == [], "the last offsets of some queues were not consumed"
+
+    async def _send(self, shop: Process) -> dict[MessageQueue, int]:
+        """A message of some key now and then; the last offset by queue."""
+        last: dict[MessageQueue, int] = {}
+        numbers: Counter[str] = Counter()
+        settings = ProducerSettings(default_topic_queue_nums=QUEUES)
+        async with self.world.instance(shop) as instance, Producer("shop", settings=settings, instance=instance) as producer:
+            while not self._is_over:
+                key = f"k{self.chance.randrange(KEYS)}"
+                try:
+                    result = await producer.send(Message(topic=TOPIC, body=f"{key}:{numbers[key]}".encode()), order_key=key)
+                except ArianeError:  # the same again: nothing of the key may overtake it
+                    await asyncio.sleep(1)
+                    continue
+                numbers[key] += 1
+                last[result.queue] = max(last.get(result.queue, 0), result.queue_offset)
+                await asyncio.sleep(self.chance.uniform(0.1, 3))
+        return last
+
+    def _forget_dead(self) -> None:
+        self.members = [member for member in self.members if member.process.is_alive]
+
+    def _keep(self, ended: asyncio.Future[None]) -> None:
+        self._later.add(ended)
+        ended.add_done_callback(self._later.discard)
+
+
+@pytest.fixture(autouse=True)
+def quiet():
+    """Clients and servers speak of every fault; here are thousands."""
+    logger = logging.getLogger("ariane")
+    level = logger.level
+    logger.setLevel(os.environ.get("ORDER_LOG", "CRITICAL"))
+    yield
+    logger.setLevel(level)
+
+
+@pytest.mark.parametrize("seed", CHOSEN)
+def test_no_order_is_broken(seed: int):
+    with virtual_cluster(seed, default_topic_queue_nums=QUEUES) as world:
+        scenario = Scenario(world)
+        world.run(scenario.run())
+        counts = scenario.ledger.counts
+        for key, numbers in scenario.ledger.first.items():
+            assert numbers == sorted(numbers), f"{key} went back"
+        print(f"seed {seed}: {world.loop.time():.0f} s, {world.loop.callbacks} callbacks, {dict(counts)}")
+        if FAULTS >= 100:
+            assert counts["queues that changed hands"] > QUEUES
