@@ -18,6 +18,7 @@ import logging
 import os
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import pytest
 
@@ -158,7 +159,7 @@ class Member:
 
 
 class Scenario:
-    """What befalls a group; each method of FAULTS is one fault."""
+    """What befalls a group; each of KINDS is one fault."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -238,7 +239,7 @@ class Scenario:
     def notifications(self) -> None:
         self.lose_notifications = not self.lose_notifications
 
-    FAULTS = {
+    KINDS: ClassVar = {
         begin: 8,
         kill: 3,
         vanish: 1,
@@ -257,7 +258,7 @@ class Scenario:
         shop = self.world.process("shop")
         sent = shop.start(self._send(shop))
         await asyncio.sleep(1)
-        kinds, weights = list(self.FAULTS), list(self.FAULTS.values())
+        kinds, weights = list(self.KINDS), list(self.KINDS.values())
         for _ in range(FAULTS):
             kind = self.chance.choices(kinds, weights)[0]
             self.ledger.counts[kind.__name__] += 1
@@ -276,7 +277,9 @@ class Scenario:
             if all(self.ledger.next_offset[queue] > offset for queue, offset in last.items()):
                 break
         assert self.ledger.faults == [], "\n".join(self.story[-20:])
-        missing = [(queue.queue_id, offset) for queue, offset in last.items() if self.ledger.next_offset[queue] <= offset]
+        missing = [
+            (queue.queue_id, offset) for queue, offset in last.items() if self.ledger.next_offset[queue] <= offset
+        ]
         assert missing == [], "the last offsets of some queues were not consumed"
 
     async def _send(self, shop: Process) -> dict[MessageQueue, int]:
@@ -284,11 +287,16 @@ class Scenario:
         last: dict[MessageQueue, int] = {}
         numbers: Counter[str] = Counter()
         settings = ProducerSettings(default_topic_queue_nums=QUEUES)
-        async with self.world.instance(shop) as instance, Producer("shop", settings=settings, instance=instance) as producer:
+        async with (
+            self.world.instance(shop) as instance,
+            Producer("shop", settings=settings, instance=instance) as producer,
+        ):
             while not self._is_over:
                 key = f"k{self.chance.randrange(KEYS)}"
                 try:
-                    result = await producer.send(Message(topic=TOPIC, body=f"{key}:{numbers[key]}".encode()), order_key=key)
+                    result = await producer.send(
+                        Message(topic=TOPIC, body=f"{key}:{numbers[key]}".encode()), order_key=key
+                    )
                 except ArianeError:  # the same again: nothing of the key may overtake it
                     await asyncio.sleep(1)
                     continue

@@ -35,7 +35,7 @@ from ariane.broker.state import documents
 from ariane.broker.state.filter_servers import FilterServers
 from ariane.broker.state.filters import ConsumerFilters, FilterTable
 from ariane.broker.state.groups import Groups
-from ariane.broker.state.locks import QueueLocks
+from ariane.broker.state.locks import LockTable, QueueLocks
 from ariane.broker.state.members import Members
 from ariane.broker.state.offsets import ConsumerOffsets
 from ariane.broker.state.topics import Topics
@@ -245,6 +245,7 @@ class Broker:
                     self._monotonic_ms,
                     self._filters,
                     config.enable_property_filter,
+                    self._save_tables,
                 )
             ),
             **topic_handlers.handlers(
@@ -397,7 +398,7 @@ class Broker:
         keep_ms = config.filter_data_clean_time_span
         self._filters = ConsumerFilters(load(documents.FILTERS, FilterTable), bloom, keep_ms=keep_ms, now_ms=now_ms)
         self._members.gone = self._filters.group_gone
-        self._locks = QueueLocks()
+        self._locks = QueueLocks(load(documents.LOCKS, LockTable), self._monotonic_ms())
         self._filter_servers = FilterServers()
 
     def _topics_changed(self) -> None:
@@ -427,13 +428,13 @@ class Broker:
             documents.GROUPS: self._groups.table,
             documents.OFFSETS: self._offsets.table,
             documents.FILTERS: self._filters.table,
+            documents.LOCKS: self._locks.table,
         }
-        if self._filters.changed:
-            self._filters.changed = False
-            self._unsaved.add(documents.FILTERS)
-        if self._offsets.changed:
-            self._offsets.changed = False
-            self._unsaved.add(documents.OFFSETS)
+        pairs = (documents.LOCKS, self._locks), (documents.FILTERS, self._filters), (documents.OFFSETS, self._offsets)
+        for name, state in pairs:
+            if state.changed:
+                state.changed = False
+                self._unsaved.add(name)
         save = functools.partial(documents.save, self._disk, self.config.config_dir)
         for name in sorted(self._unsaved):
             text = documents.text(tables[name]())
