@@ -22,10 +22,16 @@ from typing import ClassVar
 
 import pytest
 
+from ariane.broker.state.locks import LockTable, QueueLocks
+from ariane.client import process_queue
 from ariane.client.config import ConsumerSettings, ProducerSettings
 from ariane.client.listening import ReconsumeLater
+from ariane.client.offsets import Offsets
+from ariane.client.orderly import OrderlyListeners
+from ariane.client.process_queue import ProcessQueue
 from ariane.client.producer import Producer
 from ariane.client.push_consumer import PushConsumer
+from ariane.client.window import Window
 from ariane.errors import ArianeError
 from ariane.model.message import Message, MessageQueue, ReceivedMessage
 from ariane.protocol.codes import RequestCode
@@ -36,13 +42,17 @@ SEEDS = int(os.environ.get("ORDER_SEEDS", "8"))
 FAULTS = int(os.environ.get("ORDER_FAULTS", "150"))
 CHOSEN = [int(os.environ["ORDER_SEED"])] if "ORDER_SEED" in os.environ else list(range(SEEDS))
 
+PLANTED_SEEDS = 12  # within which each planted fault is found
+
 TOPIC, GROUP = "Orders", "sellers"
 QUEUES = 6
 KEYS = 12
 CONSUMERS_MAX = 5
 SAFE_CALL_S = 30.0
 FAULT_PAUSE_S = ((0.0, 2.0), (2.0, 10.0), (10.0, 40.0))
+PAUSES_S = (5.0, 25.0, 35.0, 58.0, 62.0, 75.0, 95.0)
 SETTLE_S = 1_500.0
+CALLS = ((0.004, (31.0, 130.0)), (0.012, (20.0, 29.5)), (0.04, (2.0, 8.0)), (1.0, (0.01, 0.5)))  # up to this chance: s
 
 
 @dataclass(eq=False)
@@ -145,7 +155,7 @@ class Member:
         call = self._ledger.enter(self, messages, loop.time())
         lot = chance.random()
         try:
-            await asyncio.sleep(chance.uniform(31, 100) if lot < 0.002 else chance.uniform(0.01, 0.5))
+            await asyncio.sleep(chance.uniform(*next(took for below, took in CALLS if lot < below)))
         except asyncio.CancelledError:
             self._ledger.leave(call, messages, is_done=False)
             raise
@@ -202,9 +212,12 @@ class Scenario:
 
     def pause(self) -> None:
         if self.members:
-            process = self.chance.choice(self.members).process
+            busy = [
+                call.member for calls in self.ledger.inside.values() for call in calls if call.member in self.members
+            ]
+            process = self.chance.choice(busy if busy and self.chance.random() < 0.6 else self.members).process
             self.told(process.name)
-            for_s = self.chance.choice((5.0, 25.0, 35.0, 58.0, 62.0, 95.0)) + self.chance.uniform(0, 5)
+            for_s = self.chance.choice(PAUSES_S) + self.chance.uniform(0, 5)
             process.pause()
             self.ledger.paused(process)
             self.world.loop.call_later(for_s, process.resume)
@@ -244,7 +257,7 @@ class Scenario:
         kill: 3,
         vanish: 1,
         stop: 3,
-        pause: 3,
+        pause: 5,
         kill_broker: 1,
         restart: 1,
         slow: 1,
@@ -253,13 +266,13 @@ class Scenario:
 
     # --- the run ---
 
-    async def run(self) -> None:
+    async def run(self, faults: int) -> None:
         await self.world.start()
         shop = self.world.process("shop")
         sent = shop.start(self._send(shop))
         await asyncio.sleep(1)
         kinds, weights = list(self.KINDS), list(self.KINDS.values())
-        for _ in range(FAULTS):
+        for _ in range(faults):
             kind = self.chance.choices(kinds, weights)[0]
             self.ledger.counts[kind.__name__] += 1
             self.told(kind.__name__)
@@ -323,14 +336,73 @@ def quiet():
     logger.setLevel(level)
 
 
-@pytest.mark.parametrize("seed", CHOSEN)
-def test_no_order_is_broken(seed: int):
+def play(seed: int, faults: int = FAULTS) -> Ledger:
     with virtual_cluster(seed, default_topic_queue_nums=QUEUES) as world:
         scenario = Scenario(world)
-        world.run(scenario.run())
+        world.run(scenario.run(faults))
         counts = scenario.ledger.counts
-        for key, numbers in scenario.ledger.first.items():
-            assert numbers == sorted(numbers), f"{key} went back"
         print(f"seed {seed}: {world.loop.time():.0f} s, {world.loop.callbacks} callbacks, {dict(counts)}")
-        if FAULTS >= 100:
-            assert counts["queues that changed hands"] > QUEUES
+    for key, numbers in scenario.ledger.first.items():
+        assert numbers == sorted(numbers), f"{key} went back"
+    return scenario.ledger
+
+
+@pytest.mark.parametrize("seed", CHOSEN)
+def test_no_order_is_broken(seed: int):
+    counts = play(seed).counts
+    if FAULTS >= 100:
+        assert counts["queues that changed hands"] > QUEUES
+
+
+# What each rule is there for: without it the simulation finds a fault.
+
+
+def granted_to_all(self, group, client_id, queues, now_ms):
+    return list(queues)
+
+
+def counted_from_the_answer(monkeypatch):
+    plain = ProcessQueue.locked
+    monkeypatch.setattr(ProcessQueue, "locked", lambda self, asked_at: plain(self, asyncio.get_running_loop().time()))
+
+
+async def not_waited_for(self, process_queue):
+    process_queue.end()
+    self._of_queue.pop(process_queue, None)
+    process_queue.drop()
+
+
+def skipped_when_failed(self, messages):
+    self.done(messages)
+
+
+def committed_too_far(monkeypatch):
+    plain = Offsets.update
+    monkeypatch.setattr(Offsets, "update", lambda self, queue, offset: plain(self, queue, offset + 1))
+
+
+PLANTED = {
+    "the broker grants every lock": lambda patch: patch.setattr(QueueLocks, "lock", granted_to_all),
+    "the broker forgets locks when it restarts": lambda patch: patch.setattr(
+        QueueLocks, "table", lambda self: LockTable()
+    ),
+    "the broker's locks live too short": lambda patch: patch.setattr(
+        QueueLocks.__init__, "__defaults__", (None, 0.0, 25_000)
+    ),
+    "a lock is relied on for too long": lambda patch: patch.setattr(process_queue, "LOCK_VALID_S", 90.0),
+    "a lock counts from the answer on": counted_from_the_answer,
+    "the lock is not looked at": lambda patch: patch.setattr(OrderlyListeners, "_may_consume", lambda self, one: True),
+    "a queue is given up while the listener works": lambda patch: patch.setattr(
+        OrderlyListeners, "end", not_waited_for
+    ),
+    "a failed message is passed over": lambda patch: patch.setattr(Window, "replace", skipped_when_failed),
+    "one too many is committed": committed_too_far,
+}
+
+
+@pytest.mark.parametrize("planted", PLANTED)
+def test_a_planted_fault_is_found(planted: str, monkeypatch):
+    PLANTED[planted](monkeypatch)
+    with pytest.raises(AssertionError):
+        for seed in range(PLANTED_SEEDS):
+            play(seed, 150)
