@@ -17,6 +17,7 @@ import asyncio
 import logging
 import os
 from collections import Counter, defaultdict
+from contextvars import Context
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -28,7 +29,6 @@ from ariane.client.config import ConsumerSettings, ProducerSettings
 from ariane.client.listening import ReconsumeLater
 from ariane.client.offsets import Offsets
 from ariane.client.orderly import OrderlyListeners
-from ariane.client.process_queue import ProcessQueue
 from ariane.client.producer import Producer
 from ariane.client.push_consumer import PushConsumer
 from ariane.client.window import Window
@@ -36,7 +36,7 @@ from ariane.errors import ArianeError
 from ariane.model.message import Message, MessageQueue, ReceivedMessage
 from ariane.protocol.codes import RequestCode
 from ariane.testing.virtual_cluster import World, virtual_cluster
-from ariane.testing.virtual_time import Process
+from ariane.testing.virtual_time import Process, VirtualLoop
 
 SEEDS = int(os.environ.get("ORDER_SEEDS", "8"))
 FAULTS = int(os.environ.get("ORDER_FAULTS", "150"))
@@ -181,10 +181,19 @@ class Scenario:
         self._later: set[asyncio.Future[None]] = set()
         self.story: list[str] = []
         self.lose_notifications = False
+        self._pause_asker = False
         world.network.is_lost = self._is_lost
 
     def _is_lost(self, frame: bytes) -> bool:
-        return self.lose_notifications and b'"code":%d,' % RequestCode.NOTIFY_CONSUMER_IDS_CHANGED in frame
+        if self._pause_asker and _asks(frame, RequestCode.LOCK_BATCH_MQ):
+            self._pause_asker = False
+            asker = VirtualLoop.current_process()
+            if asker is not None and not asker.is_paused:
+                self._pause(asker)
+        if self.lose_notifications and _asks(frame, RequestCode.NOTIFY_CONSUMER_IDS_CHANGED):
+            self.ledger.counts["notifications lost"] += 1
+            return True
+        return False
 
     # --- faults ---
 
@@ -216,11 +225,18 @@ class Scenario:
                 call.member for calls in self.ledger.inside.values() for call in calls if call.member in self.members
             ]
             process = self.chance.choice(busy if busy and self.chance.random() < 0.6 else self.members).process
-            self.told(process.name)
-            for_s = self.chance.choice(PAUSES_S) + self.chance.uniform(0, 5)
-            process.pause()
-            self.ledger.paused(process)
-            self.world.loop.call_later(for_s, process.resume)
+            self._pause(process)
+
+    def pause_asker(self) -> None:
+        """Whoever asks for locks next is paused between its request and the answer."""
+        self._pause_asker = True
+
+    def _pause(self, process: Process) -> None:
+        self.told(process.name)
+        process.pause()
+        self.ledger.paused(process)
+        resume_at = self.world.loop.time() + self.chance.choice(PAUSES_S) + self.chance.uniform(0, 5)
+        self.world.loop.call_at(resume_at, process.resume, context=Context())
 
     async def restart(self) -> None:
         await self.world.broker.stop()
@@ -258,6 +274,7 @@ class Scenario:
         vanish: 1,
         stop: 3,
         pause: 5,
+        pause_asker: 2,
         kill_broker: 1,
         restart: 1,
         slow: 1,
@@ -282,7 +299,7 @@ class Scenario:
             await asyncio.sleep(self.chance.uniform(*self.chance.choice(FAULT_PAUSE_S)))
             assert self.ledger.faults == [], "\n".join(self.story[-20:])
         self._is_over = True
-        self.lose_notifications = False
+        self.lose_notifications = self._pause_asker = False
         last = await sent
         self.begin()
         for _ in range(int(SETTLE_S)):
@@ -336,6 +353,10 @@ def quiet():
     logger.setLevel(level)
 
 
+def _asks(frame: bytes, code: RequestCode) -> bool:
+    return b'"code":%d,' % code in frame[:64]
+
+
 def play(seed: int, faults: int = FAULTS) -> Ledger:
     with virtual_cluster(seed, default_topic_queue_nums=QUEUES) as world:
         scenario = Scenario(world)
@@ -359,11 +380,6 @@ def test_no_order_is_broken(seed: int):
 
 def granted_to_all(self, group, client_id, queues, now_ms):
     return list(queues)
-
-
-def counted_from_the_answer(monkeypatch):
-    plain = ProcessQueue.locked
-    monkeypatch.setattr(ProcessQueue, "locked", lambda self, asked_at: plain(self, asyncio.get_running_loop().time()))
 
 
 async def not_waited_for(self, process_queue):
@@ -390,7 +406,6 @@ PLANTED = {
         QueueLocks.__init__, "__defaults__", (None, 0.0, 25_000)
     ),
     "a lock is relied on for too long": lambda patch: patch.setattr(process_queue, "LOCK_VALID_S", 90.0),
-    "a lock counts from the answer on": counted_from_the_answer,
     "the lock is not looked at": lambda patch: patch.setattr(OrderlyListeners, "_may_consume", lambda self, one: True),
     "a queue is given up while the listener works": lambda patch: patch.setattr(
         OrderlyListeners, "end", not_waited_for
