@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import random
 import tempfile
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
@@ -73,7 +74,7 @@ class World:
         """The broker's, which outlives it."""
         self.namesrv = "10.0.0.1:9876"
         self._home = home
-        self._processes: list[Process] = []
+        self._numbers = itertools.count()
         names = NameServerConfig(bind_address="10.0.0.1", listen_port=9876, kv_config_path=str(home / "kvConfig.json"))
         self.name_server = Program(
             self, "name server", "10.0.0.1", lambda: NameServer(names, clock=VirtualClock(self.loop))
@@ -96,10 +97,8 @@ class World:
 
     def process(self, name: str) -> Process:
         """A new process on a machine of its own."""
-        number = len(self._processes)
-        process = self.loop.process(name, f"10.1.{number // 250 % 250}.{number % 250 + 1}")
-        self._processes.append(process)
-        return process
+        number = next(self._numbers)
+        return self.loop.process(name, f"10.{number // 62_500 + 1}.{number // 250 % 250}.{number % 250 + 1}")
 
     def instance(self, process: Process, name: str = "", settings: ClientSettings | None = None) -> Instance:
         """What the clients of `process` share; to be opened in it. `name` tells several of one machine apart."""
@@ -108,11 +107,6 @@ class World:
 
     def close(self) -> None:
         """Kill what still runs."""
-        for process in (*self._processes, self.name_server.process, self.broker.process):
-            if process is not None:
-                process.kill()
-        for task in asyncio.all_tasks(self.loop):
-            task.cancel()
         self.loop.close()
 
     def _broker(self, settings: dict[str, Any]) -> Broker:

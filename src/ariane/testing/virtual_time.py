@@ -150,11 +150,26 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._later: list[tuple[float, int, Process | None, asyncio.TimerHandle]] = []
         self._numbers = itertools.count()
         self._at_this_instant = 0
+        self._processes: list[Process] = []
         self.callbacks = 0
         """How many callbacks ran: two runs with the same seed have the same."""
 
     def process(self, name: str, ip: str = "10.0.0.1") -> Process:
-        return Process(self, name, ip)
+        process = Process(self, name, ip)
+        self._processes.append(process)
+        return process
+
+    def close(self) -> None:
+        """Kill every process, and throw away what else is under way."""
+        if not self.is_closed():
+            self.run_until_complete(self._end())
+        super().close()
+
+    async def _end(self) -> None:
+        for process in self._processes:
+            process.kill()
+        for task in asyncio.all_tasks(self) - {asyncio.current_task(self)}:
+            _throw_away(task)
 
     @staticmethod
     def current_process() -> Process | None:
