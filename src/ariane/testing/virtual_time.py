@@ -114,6 +114,7 @@ class Process:
         self._held.clear()
         for cut in self.killed:
             cut()
+        self.killed.clear()
         self._context.copy().run(self._throw_away)
         for outcome in list(self._awaited):
             if not outcome.done():
@@ -162,6 +163,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def close(self) -> None:
         """Kill every process, and throw away what else is under way."""
         if not self.is_closed():
+            self._at_this_instant = 0
             self.run_until_complete(self._end())
         super().close()
 
