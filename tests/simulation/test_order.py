@@ -1,14 +1,15 @@
-"""Order under faults: orderly consumers of one group that are killed, stopped, started and paused, over brokers that are killed
-and started again, and a network that is slow and loses notifications. Real name server, broker and clients, in virtual time.
+"""Order under faults: orderly consumers of one group that are killed, stopped, started, paused and cut off, over brokers that
+are killed and started again, and a network that is slow and loses notifications. Real name server, broker and clients, in
+virtual time.
 
 Per queue, whatever happens:
 
-    never two inside    two calls of the listener overlap only when the earlier one took more than 30 s and its process was paused
-                        meanwhile: a call that began with a lock of less than 30 s, which the broker keeps for 60 s
+    never two inside    two calls of the listener overlap only when the earlier one took more than 30 s and its process was
+                        paused or cut off meanwhile: it began with a lock of less than 30 s, and the broker kept that for 60 s
     nothing overtakes   a call for offset n begins when all below n were consumed, by whomever
     at least once       in the end everything was consumed
 
-`ORDER_SEEDS=20 ORDER_FAULTS=1000` in the environment make it longer; `ORDER_SEED=7` runs one.
+`ORDER_SEEDS=20 ORDER_FAULTS=1000` in the environment make it longer; `ORDER_SEED=7` runs one, `ORDER_LOG=INFO` speaks.
 """
 
 from __future__ import annotations
@@ -99,7 +100,7 @@ class Ledger:
         if self.last_owner.get(queue) != member.process.name:
             self.last_owner[queue] = member.process.name
             self.counts["queues that changed hands"] += 1
-        call = Call(member, queue, now, member.process.is_paused)
+        call = Call(member, queue, now, member.process.is_paused or now < member.isolated_until)
         self.inside[queue].append(call)
         return call
 
@@ -127,6 +128,7 @@ class Member:
         self.process = world.process(f"consumer-{number}")
         self._world = world
         self._ledger = ledger
+        self.isolated_until = 0.0
         self._told = asyncio.Event()
         self.process.killed.append(lambda: ledger.forget(self.process))
         self.ended = self.process.start(self._consume())
@@ -182,6 +184,9 @@ class Scenario:
         self.story: list[str] = []
         self.lose_notifications = False
         self._pause_asker = False
+        self._slow_until = 0.0
+        self._isolated: dict[str, float] = {}
+        world.network.delay_s = self._delay_s
         world.network.is_lost = self._is_lost
 
     def _is_lost(self, frame: bytes) -> bool:
@@ -249,18 +254,24 @@ class Scenario:
         await self.world.broker.start()
 
     def slow(self) -> None:
-        chance, network = self.chance, self.world.network
-        before = network.delay_s
-        network.delay_s = lambda a, b: chance.uniform(0, 1.5) if chance.random() < 0.2 else chance.uniform(0, 0.1)
+        self._slow_until = self.world.loop.time() + 20
 
-        def normal() -> None:
-            network.delay_s = before
+    def isolate(self) -> None:
+        """A member reaches nobody for a while; what was sent meanwhile arrives later, as TCP does."""
+        if self.members:
+            member = self.chance.choice(self.members)
+            member.isolated_until = self.world.loop.time() + self.chance.choice(PAUSES_S)
+            self.ledger.paused(member.process)
+            self._isolated[member.process.ip] = member.isolated_until
 
-        if not self._slow_until > self.world.loop.time():
-            self._slow_until = self.world.loop.time() + 20
-            self.world.loop.call_at(self._slow_until, normal)
-
-    _slow_until = 0.0
+    def _delay_s(self, from_ip: str, to_ip: str) -> float:
+        now = self.world.loop.time()
+        cut_off_s = max(self._isolated.get(from_ip, 0.0), self._isolated.get(to_ip, 0.0)) - now
+        if now >= self._slow_until:
+            delay_s = self.chance.uniform(0.0001, 0.002)
+        else:
+            delay_s = self.chance.uniform(0, 1.5 if self.chance.random() < 0.2 else 0.1)
+        return max(cut_off_s, 0.0) + delay_s
 
     def told(self, what: str) -> None:
         self.story.append(f"{self.world.loop.time():.3f} {what}")
@@ -278,6 +289,7 @@ class Scenario:
         kill_broker: 1,
         restart: 1,
         slow: 1,
+        isolate: 3,
         notifications: 1,
     }
 

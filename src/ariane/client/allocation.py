@@ -123,7 +123,7 @@ class Allocation:
     def start(self) -> None:
         self._tasks.start(self._run(), "rebalance")
         if self._parts.locks is not None:
-            self._endings.every(LOCK_EVERY_S, self._renew_locks, "renew locks")
+            self._endings.every(LOCK_EVERY_S, self._keep_locks, "renew locks")
 
     def wake(self) -> None:
         self._woken.set()
@@ -272,9 +272,14 @@ class Allocation:
         for queue in [queue for queue in self._owned if queue.topic not in topics]:
             self._give_up(queue)
 
-    async def _renew_locks(self) -> None:
+    async def _keep_locks(self) -> None:
+        """A broker that did not answer is asked again soon: one lost answer must not cost its locks."""
+        while await self._renew_locks():  # noqa: ASYNC110 - nobody tells when a broker is back
+            await asyncio.sleep(SOON_S)
+
+    async def _renew_locks(self) -> bool:
         """A queue whose lock was lost may have been read by another member meanwhile: it begins anew. One that is being
-        given up is kept from others while the listener is at work on it."""
+        given up is kept from others while the listener is at work on it. True when a broker did not answer."""
         assert self._parts.locks is not None
         at_work = {queue: leaving for queue, leaving in self._leaving.items() if not leaving.is_dropped}
         queues = {**self._owned, **at_work}
@@ -286,6 +291,7 @@ class Allocation:
             elif queue not in unknown and self._owned.get(queue) is process_queue:
                 log.warning("group %s lost the lock of %s; it begins with it anew", self._parts.group, queue)
                 self._give_up(queue)
+        return bool(unknown)
 
     def _is_ours(self, process_queue: ProcessQueue) -> bool:
         return self._parts.locks is None or process_queue.is_locked(self._parts.monotonic())

@@ -2,8 +2,9 @@
 the queue is ours. [ConsumeMessageOrderlyService]
 
 No call begins more than 30 s after its lock was last asked for, and the broker keeps that for 60 s: a call of less than 30 s
-is never overlapped by another member's, even if its process stands still meanwhile; a longer one is while its process lives,
-for the lock is renewed until it ends. What was consumed without the lock is not committed: its new owner is further.
+is never overlapped by another member's, whatever stands still meanwhile; a longer one only when its process was paused, or
+could not reach the broker, until the lock ran out, for it is renewed until the call ends. What was consumed without the lock
+is not committed: the new owner is further.
 
     failure ─ attempts left ─→ the queue waits `suspend_queue_ms`, then the same messages again
             └ none left ─────→ to the retry topic with all attempts used up, where the broker makes dead letters of them
@@ -110,7 +111,9 @@ class OrderlyListeners:
             if unreadable is None:
                 process_queue.consumed_at = self._clock.monotonic()
                 outcome = await self._call(process_queue, messages)
-                is_done = outcome.is_success or await self._given_up(process_queue, messages)
+                is_done = outcome.is_success or (
+                    self._may_consume(process_queue) and await self._given_up(process_queue, messages)
+                )
             else:
                 messages = [unreadable]
                 is_done = await self._send_back.send_back(unreadable, DEAD_LETTER)
