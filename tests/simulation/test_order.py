@@ -39,11 +39,11 @@ from ariane.protocol.codes import RequestCode
 from ariane.testing.virtual_cluster import World, virtual_cluster
 from ariane.testing.virtual_time import Process, VirtualLoop
 
-SEEDS = int(os.environ.get("ORDER_SEEDS", "8"))
+SEEDS = int(os.environ.get("ORDER_SEEDS", "7"))
 FAULTS = int(os.environ.get("ORDER_FAULTS", "150"))
 CHOSEN = [int(os.environ["ORDER_SEED"])] if "ORDER_SEED" in os.environ else list(range(SEEDS))
 
-PLANTED_SEEDS = 12  # within which each planted fault is found
+PLANTED_SEEDS = 8  # within which each planted fault is found; most are in the first
 
 TOPIC, GROUP = "Orders", "sellers"
 QUEUES = 6
