@@ -1,20 +1,23 @@
 """PUBLIC: a whole cluster in virtual time: the real name server, broker and clients, a network and a disk in memory.
 
     async def scenario(world: World) -> None:
-        await world.start()
+        await world.start()                                      # name server and broker
         shop = world.process("shop")
 
         async def sell() -> None:
-            async with Producer("shop", instance=...) ...
+            async with world.instance(shop) as instance, Producer("shop", instance=instance) as producer:
+                await producer.send(Message(topic="Orders", body=b"one"))
 
-        await shop.start(sell())
+        await shop.start(sell())                                 # its result; ProcessKilled when it was killed
+        world.broker.kill()                                      # or stop(), lose_power(); then start() on what is on its disk
+        await asyncio.sleep(3600)                                # takes no time
 
     with virtual_cluster(seed=1) as world:
         world.run(scenario(world))
 
-No socket, no thread, no real sleep: hours pass in seconds, and a seed gives the same run again (in one interpreter; another
-one may put sets in another order unless PYTHONHASHSEED is set). Each program lives in a `Process` that can be paused and killed;
-`world.broker` is killed, stopped and started again on the disk that it left. Chance is `world.chance`.
+No socket, no thread, no real sleep, and the same seed is the same run. Each program lives in a `Process` that can be paused,
+resumed and killed; what touches the network has to run in one. `world.network` delays and loses, `world.disk` fails
+(`FakeDisk.fail`), `world.chance` draws. Listeners are coroutine functions, which may sleep; a plain function runs at once.
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ import contextlib
 import itertools
 import random
 import tempfile
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from random import Random
@@ -174,14 +177,3 @@ class Program:
         if self.process is not None:
             self._world.disk = self._world.disk.after_power_loss(kept, self._world.chance)
             self._world.network.vanish(self.process)
-
-
-@contextlib.asynccontextmanager
-async def started(world: World) -> AsyncIterator[World]:
-    """`async with started(world)`: name server and broker until the block ends, then stopped in order."""
-    await world.start()
-    try:
-        yield world
-    finally:
-        await world.broker.stop()
-        await world.name_server.stop()
