@@ -81,7 +81,7 @@ class Ledger:
         queue, offset = messages[0].queue, messages[0].queue_offset
         for other in self.inside[queue]:
             if other.was_paused and now - other.began > SAFE_CALL_S:
-                self.counts["overlaps of a paused call"] += 1
+                self.counts["overlaps of a call cut off for long"] += 1
             else:
                 self.faults.append(
                     f"{now:.3f} {member.process.name} at {queue.queue_id}:{offset} while {other.member.process.name} "

@@ -8,11 +8,10 @@ from random import Random
 import pytest
 
 from ariane.client.config import ConsumerSettings
-from ariane.client.locks import Locks
 from ariane.client.producer import Producer
 from ariane.client.push_consumer import PushConsumer
 from ariane.errors import ConnectionLost
-from ariane.model.message import Message, MessageQueue
+from ariane.model.message import Message
 from ariane.net.client import Connections
 from ariane.net.connection import Reply
 from ariane.net.server import Server
@@ -302,31 +301,3 @@ def test_a_broker_starts_again_on_its_disk(how):
             world.run(consumed_over_a_broker_restart(world, how))
             runs.append(world.loop.callbacks)
     assert runs[0] == runs[1], "the same seed gave another run"
-
-
-@pytest.mark.parametrize("how", [stopped, killed, lost_power])
-def test_a_restarted_broker_still_knows_who_holds_which_lock(how):
-    queue = MessageQueue("T", "broker-a", 0)
-
-    async def scenario(world):
-        await world.start()
-        process = world.process("clients")
-
-        async def held(name):
-            async with world.instance(process, name) as instance, Producer(name, instance=instance) as producer:
-                await producer.queues("TBW102")
-                locks = Locks(instance.peers, instance.routes, "g", name)
-                return (await locks.lock([queue])).held
-
-        assert await process.start(held("one")) == {queue}
-        await how(world.broker)
-        await asyncio.sleep(1)
-        await world.broker.start()
-        await asyncio.sleep(40)
-        assert await process.start(held("two")) == set()
-        assert await process.start(held("one")) == {queue}
-        await asyncio.sleep(61)
-        assert await process.start(held("two")) == {queue}
-
-    with virtual_cluster() as world:
-        world.run(scenario(world))
