@@ -53,7 +53,7 @@ SAFE_CALL_S = 30.0
 FAULT_PAUSE_S = ((0.0, 2.0), (2.0, 10.0), (10.0, 40.0))
 PAUSES_S = (5.0, 25.0, 35.0, 58.0, 62.0, 75.0, 95.0)
 SETTLE_S = 1_500.0
-CALLS = ((0.004, (31.0, 130.0)), (0.012, (20.0, 29.5)), (0.04, (2.0, 8.0)), (1.0, (0.01, 0.5)))  # up to this chance: s
+CALLS = ((0.01, (31.0, 180.0)), (0.02, (20.0, 29.5)), (0.04, (2.0, 8.0)), (1.0, (0.01, 0.5)))  # up to this chance: s
 
 
 @dataclass(eq=False)
@@ -325,9 +325,10 @@ class Scenario:
         assert missing == [], "the last offsets of some queues were not consumed"
 
     async def _send(self, shop: Process) -> dict[MessageQueue, int]:
-        """A message of some key now and then; the last offset by queue."""
+        """A message of some key now and then, or forty at once; the last offset by queue."""
         last: dict[MessageQueue, int] = {}
         numbers: Counter[str] = Counter()
+        burst = 0
         settings = ProducerSettings(default_topic_queue_nums=QUEUES)
         async with (
             self.world.instance(shop) as instance,
@@ -344,7 +345,8 @@ class Scenario:
                     continue
                 numbers[key] += 1
                 last[result.queue] = max(last.get(result.queue, 0), result.queue_offset)
-                await asyncio.sleep(self.chance.uniform(0.1, 3))
+                burst = burst - 1 if burst else self.chance.choice((0,) * 9 + (40,))
+                await asyncio.sleep(0.01 if burst else self.chance.uniform(0.1, 5))
         return last
 
     def _forget_dead(self) -> None:
