@@ -39,7 +39,7 @@ from ariane.protocol.codes import RequestCode
 from ariane.testing.virtual_cluster import World, virtual_cluster
 from ariane.testing.virtual_time import Process, VirtualLoop
 
-SEEDS = int(os.environ.get("ORDER_SEEDS", "7"))
+SEEDS = int(os.environ.get("ORDER_SEEDS", "8"))
 FAULTS = int(os.environ.get("ORDER_FAULTS", "150"))
 CHOSEN = [int(os.environ["ORDER_SEED"])] if "ORDER_SEED" in os.environ else list(range(SEEDS))
 
