@@ -97,8 +97,8 @@ def bodies(store: MessageStore) -> Iterator[record.Record]:
     store.step()
     for at in range(store.max_offset("T", 0)):
         data = store.record_of("T", 0, at)
-        assert data is not None
-        yield record.decode(data)
+        if data is not None:  # else it was never flushed, and lost before one that was kept
+            yield record.decode(data)
 
 
 def check(world: World, disk: FakeDisk) -> None:

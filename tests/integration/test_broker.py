@@ -167,7 +167,6 @@ def test_a_batch_is_stored_side_by_side(tmp_path: Path) -> None:
         ("T", b"x" * (4 * 1024 * 1024 + 1), 0, {}, ResponseCode.MESSAGE_ILLEGAL),
         ("T", b"x", 0, {"k": "v" * 32767}, ResponseCode.MESSAGE_ILLEGAL),
         ("T", b"x", 0, {"DELAY": "x"}, ResponseCode.MESSAGE_ILLEGAL),
-        ("T", b"x", 0, {"TRAN_MSG": "true"}, ResponseCode.NO_PERMISSION),
         ("T", b"x", 0, {"__STARTDELIVERTIME": "9999999999999"}, ResponseCode.MESSAGE_ILLEGAL),
     ],
 )
@@ -391,6 +390,14 @@ def test_with_sync_flush_many_sends_share_a_flush_and_are_readable_when_answered
         answers = await asyncio.gather(*(client.send(body=b"%d" % number) for number in range(64)))
         assert {answer.code for answer in answers} == {0}
         assert len(bodies(await client.pull(most=64))) == 32
+
+    against_broker(config(tmp_path, flush_disk_type="SYNC_FLUSH"), work)
+
+
+def test_with_sync_flush_a_message_that_nobody_waits_for_is_flushed_and_read_all_the_same(tmp_path: Path) -> None:
+    async def work(client: Client) -> None:
+        assert (await client.send(WAIT="false")).code == 0
+        assert bodies(await client.pull(flag=SUBSCRIPTION | SUSPEND, hold_ms=2000)) == [b"hello"]
 
     against_broker(config(tmp_path, flush_disk_type="SYNC_FLUSH"), work)
 

@@ -29,7 +29,8 @@ def test_a_file_is_read_as_it_is_and_what_changes_nothing_is_reported(tmp_path: 
     config, remarks = configs.load(path)
     assert (config.broker_name, config.broker_ip1, config.sync_flush) == ("broker-a", "10.1.2.3", True)
     assert config.check_crc_on_recover is False
-    assert [remark.split()[0] for remark in remarks] == ["deleteWhen", "sendMessageThreadPoolNums"]
+    assert [remark.split()[0] for remark in remarks] == ["sendMessageThreadPoolNums"]
+    assert config.delete_hours == {4}
 
 
 def test_texts_read_back_to_the_same_settings() -> None:
@@ -44,9 +45,14 @@ def test_texts_read_back_to_the_same_settings() -> None:
         ("listenPort", "many"),
         ("listenPort", "70000"),
         ("flushDiskType", "SOMETIMES"),
-        ("brokerRole", "SLAVE"),
+        ("brokerRole", "MASTER"),
         ("brokerName", "a/b"),
         ("brokerPermission", "9"),
+        ("deleteWhen", "4am"),
+        ("deleteWhen", "04;24"),
+        ("fileReservedTime", "-1"),
+        ("cleanResourceInterval", "0"),
+        ("diskSpaceWarningLevelRatio", "0"),
         ("serverConnectionsMax", "0"),
         ("flushBehindMax", "0"),
         ("msgTraceTopicName", "a/b"),
@@ -58,6 +64,17 @@ def test_a_value_that_cannot_be_used_is_named(key: str, value: str) -> None:
     assert key in str(caught.value)
 
 
+def test_roles_and_ids_go_together() -> None:
+    with pytest.raises(ConfigError, match="brokerId"):
+        configs.parse({"brokerName": "b", "brokerRole": "SLAVE"})
+    slave, _ = configs.parse({"brokerName": "b", "brokerRole": "SLAVE", "brokerId": "1"})
+    assert slave.is_slave and slave.broker_id == 1
+    master, _ = configs.parse({"brokerName": "b", "brokerRole": "SYNC_MASTER", "brokerId": "3"})
+    assert master.broker_id == 0
+    with pytest.raises(ConfigError, match="haMasterAddress"):
+        configs.parse({"brokerName": "b", "haMasterAddress": "somewhere"})
+
+
 def test_access_control_needs_to_know_where_its_accounts_are() -> None:
     with pytest.raises(ConfigError, match="rocketmqHome"):
         configs.parse({"brokerName": "b", "aclEnable": "true", "rocketmqHome": ""})
@@ -67,3 +84,7 @@ def test_access_control_needs_to_know_where_its_accounts_are() -> None:
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"none\.conf"):
         configs.load(tmp_path / "none.conf")
+
+
+def test_no_key_that_is_served_is_said_to_be_without_effect() -> None:
+    assert not set(configs.texts(configs.BrokerConfig())) & set(configs.WITHOUT_EFFECT)

@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 
 from ariane.errors import ConfigError, ProtocolError
+from ariane.model import host
 from ariane.model.topic import TRACE_TOPIC, topic_name_fault
 from ariane.protocol import java_properties
 from ariane.store.message_store import StoreConfig
@@ -20,6 +21,8 @@ from ariane.store.message_store import StoreConfig
 DELAY_LEVELS_MAX = 64  # each level is a queue that is looked at before each delivery
 FILTER_GROUPS_MAX = 10_000  # 4.9.4 keeps a bit map of about 4.5 bits a group for each message
 
+FLUSH_TYPES = ("ASYNC_FLUSH", "SYNC_FLUSH")
+ROLES = ("ASYNC_MASTER", "SYNC_MASTER", "SLAVE")
 RENAMED = {
     "broker_ip1": "brokerIP1",
     "broker_ip2": "brokerIP2",
@@ -40,7 +43,7 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=_camel):
     broker_name: str = msgspec.field(default_factory=socket.gethostname)
     """Name shared by a master and its slaves; also a topic."""
     broker_id: int = 0
-    """0 master."""
+    """0 for a master, which takes it whatever is written; a slave needs one above 0."""
     broker_ip1: str = ""
     """The address that clients are told; empty: the one this machine uses towards others."""
     broker_ip2: str = ""
@@ -120,6 +123,16 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=_camel):
     flush_behind_max: int = 2 * 1024 * 1024 * 1024
     """Bytes of the log that may wait to be flushed; beyond, sends are answered 2 [REJECTREQUEST]. A key of this broker."""
 
+    # transactions
+    reject_transaction_message: bool = False
+    """Refuse transactional messages."""
+    transaction_time_out: int = 6_000
+    """ms that a half message is left alone before its producer is asked, unless it names a time of its own."""
+    transaction_check_max: int = 15
+    """Times that a producer is asked about a half message before it is put aside in TRANS_CHECK_MAX_TIME_TOPIC."""
+    transaction_check_interval: int = 60_000
+    """ms between two rounds of asking."""
+
     # delays
     message_delay_level: str = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
     """Delay of each level, the first is level 1; units s m h d."""
@@ -181,14 +194,66 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=_camel):
     """Most bytes of a pull answer, old messages."""
     max_transfer_count_on_message_in_disk: int = 8
     """Most messages of a pull answer, old messages."""
+    message_index_enable: bool = True
+    """Keep an index of unique ids and keys; without it nothing is found by key."""
+    max_hash_slot_num: int = 5_000_000
+    """Slots of an index file; 4 bytes of memory each. Files made with other sizes are made anew at the start."""
+    max_index_num: int = 20_000_000
+    """Keys of an index file, plus one; 20 bytes of the disk each."""
+    max_msgs_num_batch: int = 64
+    """Most messages of an answer to a query by key; the answer says when there are more."""
+    default_query_max_num: int = 32
+    """Most messages of an answer to a query by unique id."""
     access_message_in_memory_max_ratio: int = 40
     """Percent of the machine's memory that counts as holding the end of the log."""
+    file_reserved_time: int = 72
+    """Hours that a commit-log file is kept after its last write."""
+    delete_when: str = "04"
+    """Local hours in which expired files are removed, joined by `;`."""
+    disk_max_used_space_ratio: int = 75
+    """Percent of the disk in use above which expired files go at any hour; held within 10 and 95."""
+    clean_file_forcibly_enable: bool = True
+    """Above diskSpaceCleanForciblyRatio, remove the oldest files although they have not expired."""
+    disk_space_clean_forcibly_ratio: int = 85
+    """Percent in use above which that is done; a key of 5.x, in 4.9.4 a property of the JVM."""
+    disk_space_warning_level_ratio: int = 90
+    """Percent in use above which messages are refused; a key of 5.x, in 4.9.4 a property of the JVM."""
+    clean_resource_interval: int = 10_000
+    """ms between looks for files to remove."""
+    delete_commit_log_files_interval: int = 100
+    """ms between two removed commit-log files."""
+    delete_consume_queue_files_interval: int = 100
+    """ms between rounds of removed consume-queue files."""
     broker_role: str = "ASYNC_MASTER"
-    """ASYNC_MASTER. SYNC_MASTER and SLAVE need replication, which this version does not have."""
+    """ASYNC_MASTER; SYNC_MASTER answers a send when a slave has it, too; SLAVE follows the master of its brokerName."""
+    ha_master_address: str = ""
+    """Where a slave gets the log, `host:port`; empty: where the name server says its master is."""
+    ha_send_heartbeat_interval: int = 5_000
+    """ms of silence after which either side of a replication says that it lives."""
+    ha_housekeeping_interval: int = 20_000
+    """ms of silence after which either side closes it."""
+    ha_transfer_batch_size: int = 32_768
+    """Most bytes of the log in one frame."""
+    ha_slave_fallbehind_max: int = 268_435_456
+    """Bytes that the best slave may lag and a SYNC_MASTER still wait for it."""
+    slave_timeout: int = 3_000
+    """ms that a send waits for a slave before it is answered FLUSH_SLAVE_TIMEOUT."""
+    slave_read_enable: bool = False
+    """Send consumers that read old messages to a slave."""
+    offset_check_in_slave: bool = False
+    """Let a slave correct bad pull offsets, too."""
+
+    @property
+    def is_slave(self) -> bool:
+        return self.broker_role == "SLAVE"
 
     @property
     def sync_flush(self) -> bool:
         return self.flush_disk_type == "SYNC_FLUSH"
+
+    @property
+    def delete_hours(self) -> frozenset[int]:
+        return frozenset(int(one) for one in self.delete_when.split(";") if one.strip())
 
     @property
     def delays_ms(self) -> tuple[int, ...]:
@@ -242,13 +307,7 @@ WITHOUT_EFFECT = {
         ),
         "files are written and read, not mapped into memory",
     ),
-    **dict.fromkeys(
-        (
-            "deleteWhen", "fileReservedTime", "diskMaxUsedSpaceRatio", "cleanFileForciblyEnable",
-            "cleanResourceInterval", "deleteCommitLogFilesInterval", "deleteConsumeQueueFilesInterval",
-        ),
-        "this version removes no old files: watch the disk",
-    ),
+    "messageIndexSafe": "whatever a crash took from the index is always made again",
     **dict.fromkeys(
         ("enableCalcFilterBitMap", "enableConsumeQueueExt", "mappedFileSizeConsumeQueueExt", "bitMapLengthConsumeQueueExt"),
         "expressions are evaluated when messages are pulled; the extended consume queue would only save some of that",
@@ -284,36 +343,76 @@ def texts(config: BrokerConfig) -> dict[str, str]:
     return java_properties.texts(config)
 
 
+# Settings that are numbers, and what each may be.
+RANGES = {
+    "listen_port": (0, 65_535),  # 0: any free port
+    "broker_permission": (0, 7),
+    "timer_max_delay_sec": (1, 100 * 365 * 86_400),
+    "transaction_time_out": (1, 1 << 40),
+    "transaction_check_max": (1, 1 << 30),
+    "transaction_check_interval": (1, 1 << 40),
+    "max_msgs_num_batch": (1, 10_000),
+    "default_query_max_num": (1, 10_000),
+    "mapped_file_size_commit_log": (4096, (1 << 31) - 1),
+    "max_error_rate_of_bloom_filter": (1, 99),
+    "expect_consumer_num_use_filter": (1, FILTER_GROUPS_MAX),
+    "filter_data_clean_time_span": (0, 1 << 62),
+    "file_reserved_time": (0, 1 << 30),
+    "delete_commit_log_files_interval": (0, 1 << 30),
+    "delete_consume_queue_files_interval": (0, 1 << 30),
+    "clean_resource_interval": (100, 1 << 30),
+    "disk_space_clean_forcibly_ratio": (1, 100),
+    "disk_space_warning_level_ratio": (1, 100),
+    "ha_send_heartbeat_interval": (10, 3_600_000),
+    "ha_housekeeping_interval": (10, 3_600_000),
+    "ha_transfer_batch_size": (1, 4_000_000),  # a Java slave's buffer has 4 MiB
+    "ha_slave_fallbehind_max": (1, 1 << 62),
+    "slave_timeout": (0, 3_600_000),
+}
+
+
 def checked(config: BrokerConfig) -> BrokerConfig:
     """`config`, or ConfigError naming the first setting that cannot be used and what to write instead."""
-    for key, name in (("brokerName", config.broker_name), ("brokerClusterName", config.broker_cluster_name)):
-        if fault := topic_name_fault(name):
-            raise ConfigError(key, name, f"it names a topic too, and {fault}")
-    if not 0 <= config.listen_port < 65536:
-        raise ConfigError("listenPort", config.listen_port, "use 0 (any free port) to 65535")
+    for name, (low, high) in RANGES.items():
+        value = getattr(config, name)
+        if not low <= value <= high:
+            raise ConfigError(_camel(name), value, f"use {low} to {high}")
+    for key, topic in (("brokerName", config.broker_name), ("brokerClusterName", config.broker_cluster_name)):
+        if fault := topic_name_fault(topic):
+            raise ConfigError(key, topic, f"it names a topic too, and {fault}")
+    if config.flush_disk_type not in FLUSH_TYPES:
+        raise ConfigError("flushDiskType", config.flush_disk_type, f"use {' or '.join(FLUSH_TYPES)}")
+    _check_delays(config)
+    _check_hours(config)
+    _check_access(config)
+    return _check_role(config)
+
+
+def _check_delays(config: BrokerConfig) -> None:
     try:
         delays_ms(config.message_delay_level)
     except ProtocolError as error:
         raise ConfigError("messageDelayLevel", config.message_delay_level, str(error)) from error
-    if config.timer_max_delay_sec < 1:
-        raise ConfigError("timerMaxDelaySec", config.timer_max_delay_sec, "use at least 1 s")
-    if config.flush_disk_type not in ("ASYNC_FLUSH", "SYNC_FLUSH"):
-        raise ConfigError("flushDiskType", config.flush_disk_type, "use ASYNC_FLUSH or SYNC_FLUSH")
-    if config.broker_role != "ASYNC_MASTER" or config.broker_id != 0:
-        role = f"{config.broker_role}, brokerId {config.broker_id}"
-        raise ConfigError("brokerRole", role, "replication is not served by this version; use ASYNC_MASTER, brokerId 0")
-    if not 0 <= config.broker_permission <= 7:
-        raise ConfigError("brokerPermission", config.broker_permission, "use 6 (read and write), 4, 2 or 0")
-    _check_access(config)
-    if config.mapped_file_size_commit_log < 4096:
-        raise ConfigError("mappedFileSizeCommitLog", config.mapped_file_size_commit_log, "use at least 4096 bytes")
-    if not 1 <= config.max_error_rate_of_bloom_filter < 100:
-        raise ConfigError("maxErrorRateOfBloomFilter", config.max_error_rate_of_bloom_filter, "use 1 to 99 (percent)")
-    if not 1 <= config.expect_consumer_num_use_filter <= FILTER_GROUPS_MAX:
-        fix = f"use 1 to {FILTER_GROUPS_MAX} groups"
-        raise ConfigError("expectConsumerNumUseFilter", config.expect_consumer_num_use_filter, fix)
-    if config.filter_data_clean_time_span < 0:
-        raise ConfigError("filterDataCleanTimeSpan", config.filter_data_clean_time_span, "use 0 or more milliseconds")
+
+
+def _check_hours(config: BrokerConfig) -> None:
+    hours = [one.strip() for one in config.delete_when.split(";") if one.strip()]
+    if not all(one.isascii() and one.isdecimal() and int(one) < 24 for one in hours):
+        raise ConfigError("deleteWhen", config.delete_when, "use hours from 00 to 23, several joined by ;")
+
+
+def _check_role(config: BrokerConfig) -> BrokerConfig:
+    if config.broker_role not in ROLES:
+        raise ConfigError("brokerRole", config.broker_role, f"use one of {', '.join(ROLES)}")
+    if config.ha_master_address:
+        try:
+            host.parse(config.ha_master_address)
+        except ProtocolError as error:
+            raise ConfigError("haMasterAddress", config.ha_master_address, f"use host:port; {error}") from error
+    if not config.is_slave:
+        return msgspec.structs.replace(config, broker_id=0)  # as Java: the role says what it is
+    if config.broker_id <= 0:
+        raise ConfigError("brokerId", config.broker_id, "a slave needs one above 0, and another than the other slaves")
     return config
 
 
@@ -325,9 +424,13 @@ def store_config(config: BrokerConfig) -> StoreConfig:
         commit_log_size=config.mapped_file_size_commit_log,
         consume_queue_size=config.mapped_file_size_consume_queue,
         flush="sync" if config.sync_flush else "async",
+        follower=config.is_slave,
         check_crc_on_recover=config.check_crc_on_recover,
         max_message_size=config.max_message_size,
         delays_ms=config.delays_ms,
+        index=config.message_index_enable,
+        index_slots=config.max_hash_slot_num,
+        index_entries=config.max_index_num,
         memory_bytes=memory_bytes * config.access_message_in_memory_max_ratio // 100,
         transfer_bytes_in_memory=config.max_transfer_bytes_on_message_in_memory,
         transfer_count_in_memory=config.max_transfer_count_on_message_in_memory,

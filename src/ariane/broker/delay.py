@@ -34,7 +34,7 @@ from ariane.model.topic import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC, topic_na
 from ariane.protocol import properties, record
 from ariane.protocol.codes import ResponseCode
 from ariane.store.delayed import CANCELS, TIMERS, Due
-from ariane.store.message_store import Draft, MessageStore
+from ariane.store.message_store import Draft, MessageStore, Placed
 
 log = logging.getLogger("ariane.broker.delay")
 
@@ -218,8 +218,8 @@ class Deliveries:
         counts.worst_late_ms = max(counts.worst_late_ms, late_ms)
         self._delivered(due, draft, placed.size)
 
-    def cancel(self, number: int, due_ms: int, born_host: bytes) -> int:
-        """Write down that a pending timer is not to be delivered; the commit log offset of that note.
+    def cancel(self, number: int, due_ms: int, born_host: bytes) -> Placed:
+        """Write down that a pending timer is not to be delivered; where that note lies.
 
         ReplyError when it is no longer pending.
         """
@@ -240,7 +240,38 @@ class Deliveries:
         self._store.delayed.cancel(number, placed.queue_offset, self._store.commit_log_max)
         self.counts.cancelled += 1
         self._stored()
-        return placed.offset
+        return placed
+
+
+def move_timers(store: MessageStore, log_offset: int) -> int:
+    """Store the pending timers below `log_offset` once more, before the log begins there; where the last one ends.
+
+    Each names the record that it stands for, as a delivery does: whatever happens, it is delivered once.
+    """
+    end = 0
+    for due_ms, number in store.delayed.below(log_offset):
+        data = store.record_of(TIMER_TOPIC, TIMERS, number)
+        if data is None:
+            log.error("timer %d, due at %d, cannot be read: it is lost with the file that is removed", number, due_ms)
+            continue
+        kept = record.decode(data)
+        draft = Draft(
+            topic=TIMER_TOPIC,
+            queue_id=TIMERS,
+            body=kept.body,
+            properties=kept.properties,
+            flag=kept.flag,
+            sys_flag=kept.sys_flag,
+            born_ms=kept.born_ms,
+            born_host=kept.born_host,
+            reconsume_times=kept.reconsume_times,
+            prepared_offset=~kept.offset,
+            tags_code=due_ms,
+        )
+        placed = store.put(draft)
+        end = placed.offset + placed.size
+        store.delayed.moved(number, end)
+    return end
 
 
 def real(data: bytes, due: Due) -> Draft:

@@ -7,10 +7,12 @@ stored when an fsync began is settled by it.
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
 
+from ariane.broker.config import BrokerConfig
 from ariane.errors import FlushFailed
 from ariane.store.message_store import Flush, MessageStore, Postponed
 
@@ -27,6 +29,12 @@ class Flusher:
         self._waiting: dict[asyncio.Future[bool], int] = {}
         self._wanted = asyncio.Event()
         self._failure: FlushFailed | None = None
+
+    def waiting(self, config: BrokerConfig) -> Callable[[int], Awaitable[bool]] | None:
+        """`durable` with the time-out of the settings; None when nobody has to wait for the disk."""
+        if not config.sync_flush:
+            return None
+        return functools.partial(self.durable, timeout_s=config.sync_flush_timeout / 1000)
 
     async def durable(self, offset: int, timeout_s: float) -> bool:
         """True once the log is on disk up to `offset`, False after `timeout_s`; FlushFailed when it never will be."""

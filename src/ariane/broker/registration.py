@@ -21,7 +21,15 @@ from ariane.net.client import Connections
 from ariane.net.tasks import Tasks
 from ariane.protocol import fastjson
 from ariane.protocol.codes import RequestCode
-from ariane.protocol.requests.routing import BrokerRef, KvTable, RegisterBroker, RegisterBrokerBody, TopicTable
+from ariane.protocol.requests import typed
+from ariane.protocol.requests.routing import (
+    BrokerRef,
+    KvTable,
+    RegisterBroker,
+    RegisterBrokerAnswer,
+    RegisterBrokerBody,
+    TopicTable,
+)
 
 log = logging.getLogger("ariane.broker.registration")
 
@@ -53,6 +61,8 @@ class Registration:
         self._filter_servers = filter_servers
         self._under_way: asyncio.Task[None] | None = None
         self._again = False
+        self.master = RegisterBrokerAnswer()
+        """What a slave was told last: the addresses of its master, for requests and for replication."""
         self.name_servers = [one.strip() for one in settings.now.namesrv_addr.split(";") if one.strip()]
 
     @property
@@ -124,6 +134,9 @@ class Registration:
             answer = await self._peers.ask(
                 name_server, RequestCode.REGISTER_BROKER, header, body, timeout_ms=timeout_ms
             )
+            told = typed(answer, RegisterBrokerAnswer)
+            if told.master_addr:
+                self.master = told
             return fastjson.decode(answer.body, KvTable) if answer.body else None
         except ArianeError as error:
             log.warning("cannot register with name server %s: %s", name_server, error)

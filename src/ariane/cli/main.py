@@ -9,7 +9,7 @@ import sys
 
 import typer
 
-from ariane.cli import broker, namesrv, pipeline, trace, up
+from ariane.cli import broker, namesrv, pipeline, store, trace, up
 from ariane.errors import ArianeError
 
 app = typer.Typer(
@@ -24,6 +24,7 @@ app.command("namesrv")(namesrv.namesrv)
 app.command("broker")(broker.broker)
 app.command("trace")(trace.trace)
 app.add_typer(pipeline.app, name="pipeline")
+app.add_typer(store.app, name="store")
 
 
 def run() -> None:

@@ -1,4 +1,5 @@
-"""Asyncio clients: `Producer` sends, `PushConsumer` gives what arrives to a listener, `LitePullConsumer` is polled.
+"""Asyncio clients: `Producer` sends, `TransactionProducer` in transactions, `PushConsumer` gives what arrives to a
+listener, `LitePullConsumer` is polled.
 
     async with Producer("shop", "127.0.0.1:9876") as producer:
         await producer.send(Message(topic="orders", body=b"created", keys=["ORDER-17"]))
@@ -13,12 +14,14 @@ heartbeats), its own or one that it shares.
 """
 
 from ariane.client.config import ClientSettings, ConsumerSettings, ProducerSettings, TraceSettings
+from ariane.client.hooks import LocalState
 from ariane.client.instance import Instance
 from ariane.client.listening import ReconsumeLater
 from ariane.client.lite_pull_consumer import LitePullConsumer
 from ariane.client.producer import Producer
 from ariane.client.push_consumer import PushConsumer, Sql
 from ariane.client.sending import SendResult, SendStatus
+from ariane.client.transactions import TransactionProducer, TransactionResult
 from ariane.protocol.signing import Credentials
 
 __all__ = [
@@ -27,6 +30,7 @@ __all__ = [
     "Credentials",
     "Instance",
     "LitePullConsumer",
+    "LocalState",
     "Producer",
     "ProducerSettings",
     "PushConsumer",
@@ -35,4 +39,6 @@ __all__ = [
     "SendStatus",
     "Sql",
     "TraceSettings",
+    "TransactionProducer",
+    "TransactionResult",
 ]

@@ -3,6 +3,7 @@
     Sent       after an attempt to send that was answered, with a result or with a refusal
     Consuming  before the listener is called
     Consumed   after it returned, raised, or was cancelled
+    Ending     before the end of a transaction is told to the broker
 
 A hook that has to make the client wait (a full trace queue, `block`) returns an awaitable; the client waits for it. What a
 hook raises is logged and changes nothing.
@@ -66,8 +67,33 @@ class Consumed(msgspec.Struct, frozen=True, kw_only=True):
     cost_ms: int
 
 
+class LocalState(IntEnum):
+    """What became of a transaction; the numbers are those of END_TRANSACTION. [LocalTransactionState]"""
+
+    UNKNOWN = 0
+    COMMIT = 8
+    ROLLBACK = 12
+
+
+class Ending(msgspec.Struct, frozen=True, kw_only=True):
+    """The broker is about to be told the state of a transaction: `from_check` because it asked."""
+
+    group: str
+    topic: str
+    tags: str
+    keys: str
+    region: str
+    message_id: str
+    transaction_id: str
+    state: LocalState
+    from_check: bool
+    broker_addr: str
+    at_ms: int
+
+
 Event = TypeVar("Event")
 SendHook = Callable[[Sent], Awaitable[None] | None]
+EndHook = Callable[[Ending], Awaitable[None] | None]
 ConsumeHook = Callable[[Consuming | Consumed], Awaitable[None] | None]
 
 

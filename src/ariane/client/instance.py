@@ -27,11 +27,12 @@ from ariane.client.routes import Routes
 from ariane.clock import SYSTEM_CLOCK, Clock
 from ariane.errors import ArianeError, ClientClosed, ConfigError, ConnectionLost, ReplyError, RequestTimeout
 from ariane.model.ids import unique_ids
+from ariane.model.message import PGROUP
 from ariane.net.client import Connections
 from ariane.net.connection import Handled, Handler, Peer, Reply
 from ariane.net.interfaces import local_ip
 from ariane.net.tasks import Tasks
-from ariane.protocol import fastjson, signing
+from ariane.protocol import fastjson, record, signing
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.command import Command
 from ariane.protocol.requests import typed
@@ -47,6 +48,8 @@ from ariane.protocol.requests.clients import (
 )
 
 log = logging.getLogger("ariane.client")
+
+AnswerCheck = Callable[[Command, Peer], None]
 
 _numbers = itertools.count(1)
 
@@ -91,6 +94,7 @@ class Instance:
         self.name_servers = name_servers(namesrv)
         self._producers: set[str] = set()
         self._consumers: dict[str, Part] = {}
+        self._checks: dict[str, AnswerCheck] = {}
         self._tasks = Tasks("client")
         self._known: set[str] = set()
         self._versions: dict[str, int] = {}
@@ -104,6 +108,7 @@ class Instance:
         handlers: dict[int, Handler] = {
             RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: self._members_changed,
             RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT: self.replies.arrived,
+            RequestCode.CHECK_TRANSACTION_STATE: self._check_transaction,
             **dict.fromkeys(GROUP_REQUESTS, self._ask_group),
         }
         self._peers = Connections(
@@ -143,6 +148,15 @@ class Instance:
             raise ConfigError("group", group, "this instance has a producer of the group already: share that one")
         self._producers.add(group)
         self._met.clear()
+
+    def answer_checks(self, group: str, answer: AnswerCheck | None) -> None:
+        """Give `answer` what brokers ask about transactions of `group`; None: nobody answers any longer."""
+        if answer is None:
+            self._checks.pop(group, None)
+            return
+        if group in self._checks:
+            raise ConfigError("group", group, "this instance has a producer of the group already: share that one")
+        self._checks[group] = answer
 
     def join_consumer(self, group: str, part: Part) -> None:
         if group in self._consumers:
@@ -233,6 +247,16 @@ class Instance:
                 log.warning("%s: %s", code.name, error)
 
         await asyncio.gather(*map(tell, targets))
+
+    def _check_transaction(self, command: Command, peer: Peer) -> Reply | None:
+        """CHECK_TRANSACTION_STATE: the half message in the body names the group; nothing is answered here."""
+        group = record.decode(command.body).property_map().get(PGROUP, "")
+        answer = self._checks.get(group)
+        if answer is None:
+            log.info("%s asks about a transaction of group %s, which is not here", peer.addr, group)
+        else:
+            answer(command, peer)
+        return None
 
     def _members_changed(self, command: Command, peer: Peer) -> Reply | None:
         part = self._consumers.get(typed(command, GroupRef).consumer_group)

@@ -1,6 +1,6 @@
 """Traces: what a client did with each message, as records on a trace topic. [AsyncTraceDispatcher, *TraceHookImpl]
 
-    Sent, Consuming, Consumed ─ records ─→ text and keys ─ queue (`queue_max`) ─→ batch ─→ one message to the trace topic
+    Sent, Consuming, Consumed, Ending ─ records ─→ text and keys ─ queue (`queue_max`) ─→ batch ─→ one message to the trace topic
                                              full: drop and count, or wait        bounded by body bytes, by key bytes,
                                                                                   and by the age of its oldest record
 
@@ -21,14 +21,15 @@ from typing import NamedTuple, Self
 
 from ariane.client import sending
 from ariane.client.config import ProducerSettings, TraceSettings
-from ariane.client.hooks import Consumed, ConsumeReturn, Consuming, Sent
+from ariane.client.hooks import Consumed, ConsumeReturn, Consuming, Ending, LocalState, Sent
 from ariane.client.instance import Instance
 from ariane.client.sender import Sender
+from ariane.client.sending import Outgoing
 from ariane.clock import Clock
 from ariane.errors import ArianeError, MessageRefused
 from ariane.model import message as names
 from ariane.model.message import Message, ReceivedMessage
-from ariane.model.trace import MessageType, Pub, SubAfter, SubBefore, TraceEvent
+from ariane.model.trace import EndTransaction, MessageType, Pub, SubAfter, SubBefore, TraceEvent
 from ariane.net.tasks import Tasks
 from ariane.protocol import trace as trace_text
 
@@ -36,6 +37,11 @@ log = logging.getLogger("ariane.client.trace")
 
 SAY_EVERY_S = 60.0
 DEFAULT_REGION = "DefaultRegion"
+STATES = {
+    LocalState.COMMIT: "COMMIT_MESSAGE",
+    LocalState.ROLLBACK: "ROLLBACK_MESSAGE",
+    LocalState.UNKNOWN: "UNKNOW",  # so spelled in 4.9.4
+}
 
 _counter = itertools.count()
 
@@ -71,11 +77,39 @@ def records_of_send(event: Sent, trace_topic: str) -> list[TraceEvent]:
             store_host=event.broker_addr,
             body_length=len(message.body) if out.is_batch else len(out.body),
             cost_ms=event.cost_ms,
-            message_type=MessageType.DELAY if message.delay_level or message.deliver_at_ms else MessageType.NORMAL,
+            message_type=_type(out, message),
             offset_message_id=offset_id,
             success=is_stored,
         )
         for message, message_id, offset_id in zip(out.messages, out.ids, offset_ids, strict=True)
+    ]
+
+
+def _type(out: Outgoing, message: Message) -> MessageType:
+    if out.sys_flag & names.TRANSACTION_MASK == names.TRANSACTION_PREPARED:
+        return MessageType.HALF
+    return MessageType.DELAY if message.delay_level or message.deliver_at_ms else MessageType.NORMAL
+
+
+def record_of_end(event: Ending, trace_topic: str) -> list[TraceEvent]:
+    """One EndTransaction; nothing for trace messages. Its type is COMMIT whatever the state, as in 4.9.4."""
+    if event.topic.startswith(trace_topic):
+        return []
+    return [
+        EndTransaction(
+            timestamp_ms=event.at_ms,
+            region=event.region,
+            group=event.group,
+            topic=event.topic,
+            message_id=event.message_id,
+            tags=event.tags,
+            keys=event.keys,
+            store_host=event.broker_addr,
+            message_type=MessageType.COMMIT,
+            transaction_id=event.transaction_id,
+            state=STATES[event.state],
+            from_check=event.from_check,
+        )
     ]
 
 
@@ -228,6 +262,9 @@ class Tracer:
 
     def sent_message(self, event: Sent) -> Awaitable[None] | None:
         return self.record(records_of_send(event, self._settings.topic))
+
+    def ended_transaction(self, event: Ending) -> Awaitable[None] | None:
+        return self.record(record_of_end(event, self._settings.topic))
 
     def consumed_messages(self, event: Consuming | Consumed) -> Awaitable[None] | None:
         return self.record(records_of_consume(event))

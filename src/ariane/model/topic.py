@@ -27,6 +27,7 @@ TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
 RETRY_PREFIX = "%RETRY%"
 DLQ_PREFIX = "%DLQ%"
 SYSTEM_GROUP_PREFIX = "CID_RMQ_SYS_"
+TRANSACTION_GROUP = "CID_RMQ_SYS_TRANS"
 
 # Nobody but the broker itself writes to these (answer 16).
 SEND_FORBIDDEN = frozenset(

@@ -145,17 +145,25 @@ class Connection(asyncio.Protocol):
             self._arm(deadline)
         return answer
 
-    def one_way(self, code: int, fields: Mapping[str, str] | None = None, body: bytes = b"") -> None:
+    def one_way(
+        self, code: int, fields: Mapping[str, str] | None = None, body: bytes = b"", *, remark: str | None = None
+    ) -> None:
         """A request that gets no answer. ConnectionLost when the connection is already closed."""
         if self._transport is None:
             raise ConnectionLost(self.peer.addr, "is closed")
         if self._sign is not None:
             fields = self._sign(fields, body)
-        self._write(commands.encode(code, opaque=self._session.next_opaque(), flag=ONE_WAY, fields=fields, body=body))
+        opaque = self._session.next_opaque()
+        self._write(commands.encode(code, opaque=opaque, flag=ONE_WAY, fields=fields, remark=remark, body=body))
 
     @property
     def is_open(self) -> bool:
         return self._transport is not None and not self._transport.is_closing()
+
+    @property
+    def has_room(self) -> bool:
+        """Open, and the other side reads what it is sent."""
+        return self.is_open and self._may_write.is_set()
 
     def close(self) -> None:
         """Write what is due, then close."""

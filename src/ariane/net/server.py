@@ -50,26 +50,34 @@ class Server:
         self._connections: dict[int, Connection] = {}
         self._numbers = itertools.count(1)
         self._server: asyncio.Server | None = None
+        self._beside: list[asyncio.Server] = []
         self._tasks = Tasks("server")
         self._all_gone = asyncio.Event()
 
     async def bind(self) -> None:
         """Take the port, and let nobody in yet."""
-        loop = asyncio.get_running_loop()
+        self._server = await self._listen(self.port, self._handlers)
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    async def bind_beside(self, port: int, handlers: Mapping[int, Handler]) -> None:
+        """Listen at another port, too, with handlers of its own; peers are numbered together."""
+        self._beside.append(await self._listen(port, handlers))
+
+    async def _listen(self, port: int, handlers: Mapping[int, Handler]) -> asyncio.Server:
         try:
-            self._server = await loop.create_server(
-                self._accept, self._host, self.port, backlog=BACKLOG, start_serving=False
+            return await asyncio.get_running_loop().create_server(
+                lambda: self._accept(handlers), self._host, port, backlog=BACKLOG, start_serving=False
             )
         except OSError as error:
-            fix = f"cannot listen on {self._host}:{self.port} ({error.strerror}); stop what uses it or choose another port"
-            raise ConfigError("listenPort", self.port, fix) from error
-        self.port = self._server.sockets[0].getsockname()[1]
+            fix = f"cannot listen on {self._host}:{port} ({error.strerror}); stop what uses it or choose another port"
+            raise ConfigError("listenPort", port, fix) from error
 
     async def __aenter__(self) -> Self:
         if self._server is None:
             await self.bind()
         assert self._server is not None
-        await self._server.start_serving()
+        for one in (self._server, *self._beside):
+            await one.start_serving()
         self._tasks.every(min(IDLE_SCAN_S, self._idle_s), self._close_idle, "close idle connections")
         return self
 
@@ -77,13 +85,14 @@ class Server:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self._tasks.close()
-        if self._server is not None:
-            self._server.close()
+        listening = [self._server, *self._beside] if self._server is not None else []
+        for one in listening:
+            one.close()
         for connection in list(self._connections.values()):
             connection.close()
         await self._until_closed()
-        if self._server is not None:
-            await self._server.wait_closed()
+        for one in listening:
+            await one.wait_closed()
 
     def connected(self, peer_id: int) -> bool:
         return peer_id in self._connections
@@ -97,6 +106,11 @@ class Server:
     ) -> Command:
         """Send a request to a peer that is connected, and wait for its answer."""
         return await self._connection(peer_id).request(code, fields, body, timeout_ms=timeout_ms)
+
+    def is_reading(self, peer_id: int) -> bool:
+        """Whether a peer is connected and reads what it is sent: nothing more than usual waits to be written to it."""
+        connection = self._connections.get(peer_id)
+        return connection is not None and connection.has_room
 
     def close_peer(self, peer_id: int) -> None:
         connection = self._connections.get(peer_id)
@@ -119,9 +133,9 @@ class Server:
             raise ConnectionLost(f"peer {peer_id}", "is closed")
         return connection
 
-    def _accept(self) -> Connection:
+    def _accept(self, handlers: Mapping[int, Handler]) -> Connection:
         return Connection(
-            next(self._numbers), self._handlers, serving=True, limits=self.limits, made=self._made, lost=self._lost
+            next(self._numbers), handlers, serving=True, limits=self.limits, made=self._made, lost=self._lost
         )
 
     def _made(self, connection: Connection) -> None:

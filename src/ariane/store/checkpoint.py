@@ -2,12 +2,16 @@
 
     0   i64  physic msg timestamp    store time of the last flushed record
     8   i64  logics msg timestamp    store time of the last record whose consume queue entry is flushed
-    16  i64  index msg timestamp     kept as it was found: this store builds no index files
+    16  i64  index msg timestamp     store time of the last record in the newest full index file that is flushed
     24  8 B  b"ariane01"             from here on our own; Java reads 24 bytes and leaves the rest alone
     32  i64  safe offset             a record boundary; all below is flushed, in the log and in the queues
     40  i64  queue files             how many files all consume queues had together: with fewer, some were lost
     48  u32  CRC-32 of bytes 0..47   covers Java's part too: when Java has moved a timestamp on, ours no longer counts
-    52..4095 zeros
+    52  4 B  b"aix1"                 with a key index only:
+    56  i64  indexed offset          a record boundary; the keys of all below are flushed
+    64  i64  index files             how many there were: with fewer, some were lost
+    72  u32  CRC-32 of bytes 0..71
+    76..4095 zeros
 
 With the safe offset a start reads the log from there on, and not from the beginning of a file. Without it (a directory that
 Java wrote last, a torn write) Java's own rules for the start position apply, see `recovery`. [StoreCheckpoint]
@@ -19,12 +23,17 @@ import zlib
 from struct import Struct
 from typing import NamedTuple
 
+from ariane.store.files import OpenFiles
+
 SIZE = 4096
 MARGIN_MS = 3000  # Java's: entries with close store times may have been flushed in another order
 _MARK = b"ariane01"
 _TIMES = Struct(">qqq")
 _LAYOUT = Struct(">qqq8sqq")
 _CRC = Struct(">I")
+_INDEX_MARK = b"aix1"
+_INDEX = Struct(">4sqq")
+_INDEX_AT = _LAYOUT.size + _CRC.size
 
 
 class Checkpoint(NamedTuple):
@@ -33,6 +42,8 @@ class Checkpoint(NamedTuple):
     index_ms: int = 0
     safe_offset: int | None = None  # None: not written by this store, or torn
     queue_files: int = 0
+    indexed_offset: int | None = None  # None: no key index was kept
+    index_files: int = 0
 
     def min_ms(self) -> int:
         """Records stored up to here were flushed in both forms, by Java's rule."""
@@ -44,7 +55,11 @@ def encode(checkpoint: Checkpoint) -> bytes:
     if safe_offset is None:
         return _TIMES.pack(*checkpoint[:3]).ljust(SIZE, b"\0")
     data = _LAYOUT.pack(*checkpoint[:3], _MARK, safe_offset, checkpoint.queue_files)
-    return (data + _CRC.pack(zlib.crc32(data))).ljust(SIZE, b"\0")
+    data += _CRC.pack(zlib.crc32(data))
+    if checkpoint.indexed_offset is not None:
+        data += _INDEX.pack(_INDEX_MARK, checkpoint.indexed_offset, checkpoint.index_files)
+        data += _CRC.pack(zlib.crc32(data))
+    return data.ljust(SIZE, b"\0")
 
 
 def decode(data: bytes) -> Checkpoint:
@@ -56,5 +71,32 @@ def decode(data: bytes) -> Checkpoint:
         *_, mark, safe_offset, queue_files = _LAYOUT.unpack_from(data)
         (crc,) = _CRC.unpack_from(data, _LAYOUT.size)
         if mark == _MARK and crc == zlib.crc32(data[: _LAYOUT.size]) and safe_offset >= 0 and queue_files >= 0:
-            return Checkpoint(physic_ms, logics_ms, index_ms, safe_offset, queue_files)
+            found = Checkpoint(physic_ms, logics_ms, index_ms, safe_offset, queue_files)
+            return _with_index(found, data)
     return Checkpoint(physic_ms, logics_ms, index_ms)
+
+
+def _with_index(found: Checkpoint, data: bytes) -> Checkpoint:
+    end = _INDEX_AT + _INDEX.size
+    if len(data) >= end + _CRC.size:
+        mark, indexed_offset, index_files = _INDEX.unpack_from(data, _INDEX_AT)
+        (crc,) = _CRC.unpack_from(data, end)
+        if mark == _INDEX_MARK and crc == zlib.crc32(data[:end]) and indexed_offset >= 0 and index_files >= 0:
+            return found._replace(indexed_offset=indexed_offset, index_files=index_files)
+    return found
+
+
+def make_room(files: OpenFiles, path: str) -> None:
+    """Let the file be there in its full size, so that a full disk keeps no checkpoint from being written."""
+    size = files.disk.size(path)
+    if size is None:
+        files.disk.close(files.disk.create(path, SIZE))
+    elif size < SIZE:
+        files.disk.truncate(files.get(path), SIZE)
+
+
+def replace(files: OpenFiles, path: str, checkpoint: Checkpoint) -> None:
+    """Write a checkpoint and make it durable, here and now."""
+    handle = files.get(path)
+    files.disk.pwrite(handle, encode(checkpoint), 0)
+    files.disk.fsync(handle)

@@ -10,11 +10,17 @@ the moment a flush that covers it has ended. After a failed fsync nobody knows w
 
 from __future__ import annotations
 
+import logging
+
 from ariane.errors import FlushFailed, MessageRefused, StoreError
 from ariane.protocol.record import FILLER_SIZE, filler
 from ariane.store.files import Disk, OpenFiles, write_error
 from ariane.store.flush import Flush
 from ariane.store.segments import Segments
+
+log = logging.getLogger("ariane.store")
+
+DAMAGED_MAX = 10_000  # damaged records that are remembered, so that each is told only once
 
 
 class CommitLog:
@@ -30,6 +36,7 @@ class CommitLog:
         self.last_ms = last_ms  # store time of the last record: the next may not be earlier
         self.flushed_ms = last_ms
         self.failure: StoreError | None = None
+        self.damaged: dict[int, int] = {}  # offset and size of records that a queue points to and nobody can read
         self._flushing: Flush | None = None
         self._filled: list[tuple[str, int]] = []  # files that are full and not flushed, with their handles
         self._directory_changed = False
@@ -49,6 +56,17 @@ class CommitLog:
     def read(self, offset: int, length: int) -> bytes:
         """Up to `length` bytes, not beyond the end of the file that holds `offset`."""
         return self.segments.read(offset, length)
+
+    def found_damaged(self, offset: int, size: int) -> None:
+        """A queue points to a record of `size` bytes at `offset`, and none is there: told once."""
+        if offset not in self.damaged and len(self.damaged) < DAMAGED_MAX:
+            self.damaged[offset] = size
+            log.error(
+                "%s: the record of %d bytes at %d is damaged; consumers are led past it (see `ariane store check`)",
+                self.segments.path(offset - offset % self.size),
+                size,
+                offset,
+            )
 
     def append(self, data: bytes, store_ms: int) -> None:
         """Write `data`, which was encoded for `end` and is not longer than `room`."""
@@ -90,6 +108,42 @@ class CommitLog:
         self.end = base
         self.room = self.size - FILLER_SIZE
         return base
+
+    def append_raw(self, data: bytes, offset: int) -> None:
+        """Write bytes of another log at `offset`, which is `end` or behind it, and in one file. `advance` makes them count."""
+        base = offset - offset % self.size
+        try:
+            if base != self._base:
+                if not self.segments.has(base):
+                    self.segments.add(base)
+                self._directory_changed = True
+                handle = self._disk.open(self.segments.path(base))
+                self._filled.append((self._path, self._handle))
+                self._base, self._path, self._handle = base, self.segments.path(base), handle
+        except OSError as error:
+            raise write_error(error, self.segments.path(base)) from error
+        try:
+            self._disk.pwrite(self._handle, data, offset - base)
+        except OSError as error:
+            self._wipe(offset - base)
+            raise write_error(error, self._path) from error
+
+    def advance(self, end: int, last_ms: int) -> None:
+        """Count what was written by `append_raw` up to the record boundary `end`."""
+        self.end = end
+        self.last_ms = max(self.last_ms, last_ms)
+
+    def begin_at(self, base: int) -> None:
+        """Let an empty log begin at another file. One file at a time is there, so that a crash leaves no hole."""
+        self._disk.close(self._handle)
+        for one in list(self.segments.bases):
+            self.segments.remove_file(one)
+        self._disk.fsync_dir(self.segments.directory)
+        self.segments.add(base)
+        self._base, self._path = base, self.segments.path(base)
+        self._handle = self._disk.open(self._path)
+        self._directory_changed = True
+        self.end = self.flushed = base
 
     def _wipe(self, within: int) -> None:
         """Zero what a failed write left behind, so that it never passes for a record."""

@@ -2,6 +2,10 @@
 
     commit log offset i64 | record size i32 | tags code i64          entry n lies at byte 20 * n of the queue
 
+An entry whose record was lost in a hole of the log points to the record of the entry after it, with the tags code LOST_CODE: it
+is passed over here, and Java hands that record out once more (a blank one would make it pass over all that follow in the same
+read). In the schedule topic, where the code is a time, it has that of the entry after it, and that message comes twice.
+
 Blank entries (0, 2147483647, 0) fill the first file up to its first real entry when that one has not number 0: the older
 records are gone. The newest entries also stay in memory, so that a consumer at the tail costs no read. All of it is derived
 from the commit log and can be made again. [ConsumeQueue]
@@ -13,14 +17,18 @@ from collections.abc import Callable
 from struct import Struct
 from typing import NamedTuple
 
+from ariane.model.topic import SCHEDULE_TOPIC
+from ariane.protocol.record import FILLER_MAGIC, FILLER_SIZE, MAGIC
 from ariane.store.files import OpenFiles
 from ariane.store.scan import NotARecord, look
 from ariane.store.segments import Segments
 
 ENTRY = Struct(">qiq")
 ENTRY_SIZE = 20
+HEAD = Struct(">ii")  # of a record or a filler: size, magic
 BLANK_SIZE = 2147483647
 BLANK = ENTRY.pack(0, BLANK_SIZE, 0)
+LOST_CODE = int.from_bytes(b"LOST", "big") << 32  # no tag's hash, no extended address; its low half is no tag's, either
 TAIL_ENTRIES = 256  # kept in memory per queue after trimming; grows to twice that before it is trimmed
 LMQ_PREFIX = "%LMQ%"  # Java's light queues hold entries of records of other topics
 
@@ -73,22 +81,22 @@ class ConsumeQueue:
         self._min = 0
         self._min_for = -1
 
-    def open(self, limit: int, read: Read) -> None:
+    def open(self, limit: int, read: Read, *, trusted: bool = False) -> None:
         """Find the end: entries of records that end at or below `limit` stay, all behind is zeroed.
 
-        The last entry must agree with its record; what does not is stale (Java cuts a queue without clearing it).
+        The last entry must agree with its record; one that names another record is stale (Java cuts a queue without clearing
+        it), and one where no record can be read, too. Unless the queue is `trusted`: then that record may be what is damaged.
         """
         segments = self.segments
-        low, high = segments.start // ENTRY_SIZE, segments.stop // ENTRY_SIZE
-        while low < high:
-            middle = (low + high) // 2
-            offset, size, _ = self._entry(middle)
-            if size > 0 and (size == BLANK_SIZE or offset + size <= limit):
-                low = middle + 1
-            else:
-                high = middle
-        while low * ENTRY_SIZE > segments.start and not self._agrees(low - 1, read):
-            low -= 1
+        low = self._first(segments.stop // ENTRY_SIZE, lambda offset, size: size <= 0 or offset + size > limit)
+        # What was not flushed may be lost or torn entry by entry: the search can end behind such entries, never before good ones.
+        first = segments.start // ENTRY_SIZE
+        while True:
+            last = self.last_not_blank(first, low)
+            low = first if last is None else last + 1
+            if last is None or self._stands(last, limit, read, trusted=trusted):
+                break
+            low = last
         if segments.bases:
             rest = segments.read(low * ENTRY_SIZE, ENTRY_SIZE)
             if segments.bases[-1] > low * ENTRY_SIZE or rest.strip(b"\0"):
@@ -97,27 +105,77 @@ class ConsumeQueue:
                 if segments.has(low * ENTRY_SIZE):
                     self.changed.files.add(segments.path(low * ENTRY_SIZE // segments.size * segments.size))
         self.max = self.next_offset = self.tail_at = low
-        offset, size, _ = self._entry(low - 1) if low * ENTRY_SIZE > segments.start else (0, 0, 0)
-        self.last_end = 0 if size == BLANK_SIZE else offset + size
+        offset, size, _ = (0, 0, 0) if last is None else self._entry(last)
+        self.last_end = offset + size
         self.opened = True
+
+    def _first(self, high: int, is_behind: Callable[[int, int], bool]) -> int:
+        """Number of the first entry below `high` whose (offset, size) is `is_behind`, which holds for all after it.
+
+        Blank entries name no place: one counts as the entry before it does.
+        """
+        low = self.segments.start // ENTRY_SIZE
+        while low < high:
+            middle = (low + high) // 2
+            known = self.last_not_blank(low, middle + 1)
+            if known is None or not is_behind(*self._entry(known)[:2]):
+                low = middle + 1
+            else:
+                high = known
+        return low
+
+    def last_not_blank(self, low: int, high: int) -> int | None:
+        """Number of the last entry in [low, high) that is not blank."""
+        step = 1
+        while high > low:
+            per_file = self.segments.size // ENTRY_SIZE
+            start = max(low, high - step, (high - 1) // per_file * per_file)
+            data = self.segments.read(start * ENTRY_SIZE, (high - start) * ENTRY_SIZE)
+            for at in range(len(data) - ENTRY_SIZE, -1, -ENTRY_SIZE):
+                if data[at : at + ENTRY_SIZE] != BLANK:
+                    return start + at // ENTRY_SIZE
+            high = start
+            step = min(step * 8, 4096)
+        return None
 
     def _entry(self, number: int) -> tuple[int, int, int]:
         data = self.segments.read(number * ENTRY_SIZE, ENTRY_SIZE)
         return ENTRY.unpack(data) if len(data) == ENTRY_SIZE else (0, 0, 0)
 
-    def _agrees(self, number: int, read: Read) -> bool:
+    def _stands(self, number: int, limit: int, read: Read, *, trusted: bool) -> bool:
+        """Whether entry `number` points to its record, below `limit`."""
         offset, size, _ = self._entry(number)
-        if size == BLANK_SIZE:
-            return True
+        if size <= 0 or offset < 0 or offset + size > limit:
+            return False
         data = read(offset, size)
         if not data:
             return True  # the record is older than the log's first file
         try:
-            found = look(data, 0, offset, size + 8, check_crc=False)
+            found = look(data, 0, offset, size + FILLER_SIZE, check_crc=False)
         except NotARecord:
-            return False
+            return trusted and self._pointed_to_a_record(number, offset + size, limit, read)
         same = (found.topic, found.queue_id, found.queue_offset) == (self.topic_bytes, self.queue_id, number)
         return found.size == size and (same or self.topic.startswith(LMQ_PREFIX))
+
+    def _pointed_to_a_record(self, number: int, end: int, limit: int, read: Read) -> bool:
+        """Whether the record that cannot be read was one: it begins behind the one before, and the next begins where it ends."""
+        offset = self._entry(number)[0]
+        before = self.last_not_blank(self.segments.start // ENTRY_SIZE, number)
+        if before is not None and sum(self._entry(before)[:2]) > offset:
+            return False
+        if end == limit:
+            return True
+        data = read(end, FILLER_SIZE)
+        if len(data) < FILLER_SIZE:
+            return False
+        size, magic = HEAD.unpack(data)
+        if magic != MAGIC or size <= 0:
+            return bool(magic == FILLER_MAGIC)
+        try:
+            look(read(end, size), 0, end, size + FILLER_SIZE, check_crc=False)
+        except NotARecord:
+            return False
+        return True
 
     def entries(self, number: int, count: int) -> bytes:
         """Up to `count` entries from `number` on, not beyond `max` or the end of a file."""
@@ -130,15 +188,8 @@ class ConsumeQueue:
     def min_offset(self, log_start: int) -> int:
         """Number of the first entry whose record is still in a log that starts at `log_start`."""
         if self._min_for != log_start:
-            low, high = self.segments.start // ENTRY_SIZE, self.max
-            while low < high:
-                middle = (low + high) // 2
-                offset, size, _ = ENTRY.unpack(self.entries(middle, 1))
-                if size == BLANK_SIZE or offset < log_start:
-                    low = middle + 1
-                else:
-                    high = middle
-            self._min, self._min_for = low, log_start
+            self._min = self._first(self.max, lambda offset, size: offset >= log_start)
+            self._min_for = log_start
         return self._min
 
     def write(self, data: bytes) -> None:
@@ -162,9 +213,9 @@ class ConsumeQueue:
             del self.tail[: len(self.tail) - TAIL_ENTRIES * ENTRY_SIZE]
             self.tail_at = self.max - TAIL_ENTRIES
 
-    def fill(self, number: int) -> None:
-        """Blank entries up to `number`."""
-        data = BLANK * (number - self.max)
+    def fill(self, number: int, offset: int, size: int, code: int) -> None:
+        """Entries up to `number` whose records are lost; that of `number` has `size` bytes at `offset`."""
+        data = ENTRY.pack(offset, size, code if self.topic == SCHEDULE_TOPIC else LOST_CODE) * (number - self.max)
         self.write(data)
         self.max = self.next_offset = number
         self.forget_tail()

@@ -24,7 +24,7 @@ from typing import NamedTuple
 import msgspec
 
 from ariane.model.topic import SCHEDULE_TOPIC, TIMER_TOPIC
-from ariane.store.consume_queue import BLANK_SIZE, ENTRY, ConsumeQueue
+from ariane.store.consume_queue import BLANK_SIZE, ENTRY, LOST_CODE, ConsumeQueue
 from ariane.store.files import OpenFiles, read_whole
 from ariane.store.pending import BEFORE_ALL, DamagedRun, Key, Pending
 from ariane.store.queues import ConsumeQueues
@@ -67,6 +67,7 @@ class State(msgspec.Struct, frozen=True, rename="camel"):
     cancels: int = 0
     delivered: list[int] = []
     levels: list[int] = []
+    ahead: list[tuple[int, int]] = []
 
 
 class Delayed:
@@ -91,6 +92,10 @@ class Delayed:
         self._spent: dict[int, Key] = {}  # cancellations that were obeyed, until a mark behind them is written
         self._late: set[int] = set()  # came with a due time that others had passed already
         self._delivered: set[int] = set()  # found in the log, not yet met in order
+        self._ahead: set[tuple[int, int]] = (
+            set()
+        )  # level and number of what was delivered, at or behind the level's mark
+        self._moved: dict[int, int] = {}  # of those: moved by a record that ends there, perhaps not flushed yet
         self._marks: deque[Mark] = deque()
         self._saved = State()
         self._saving: State | None = None
@@ -123,6 +128,7 @@ class Delayed:
             for at in range(len(self._delays))
         ]
         self._delivered.update(state.delivered)
+        self._ahead.update(state.ahead)
         self._take_delivered(delivered)
         self._clamp_levels()
         self._position = self._written = max(low, state.position)
@@ -145,7 +151,7 @@ class Delayed:
     def _all_delivered(self, log_end: int) -> list[int]:
         at, found = self._segments.start, []
         while at < log_end:
-            walk = Walk(self._segments, at, log_end, check_crc=False)
+            walk = Walk(self._segments, at, log_end, check_crc=False, floor_ms=0, sure=True)
             found += [~one.prepared_offset for one in walk if delivers(one)]
             at = walk.end
             if at < log_end:
@@ -162,7 +168,7 @@ class Delayed:
             if topic == TIMER_TOPIC:
                 self._delivered.add(found.queue_offset)
             elif topic == SCHEDULE_TOPIC and found.queue_id < len(self._levels):
-                self._levels[found.queue_id] = max(self._levels[found.queue_id], found.queue_offset + 1)
+                self._ahead.add((found.queue_id, found.queue_offset))
 
     def _levels_used(self) -> bool:
         return any(self._queue(SCHEDULE_TOPIC, level) is not None for level in range(len(self._delays)))
@@ -184,6 +190,14 @@ class Delayed:
         self._mark(log_end)
         self.arrived = True
 
+    def follow(self, delivered: Iterable[int], log_end: int) -> None:
+        """As `catch_up`, on a slave: its master delivered what lies at these commit log offsets."""
+        self.catch_up(log_end)
+        self._take_delivered(delivered)
+        self._heads = [None] * len(self._levels)
+        self._timer()  # puts aside what was delivered, up to the first that was not
+        self._mark(log_end)
+
     def _read_timers(self, *, done: Key, seen: int) -> None:
         """Push what is pending of the timer queue from the position on. Entries below `seen` are done if at or before `done`."""
         queue = self._queue(TIMER_TOPIC, TIMERS)
@@ -191,12 +205,14 @@ class Delayed:
             return
         last = self._pending.last
         for number, key in self._entries(queue, self._position):
-            if number in self._delivered:
-                self._delivered.discard(number)
-            elif number >= seen or key > done:
+            # One that was delivered, too, when others before it were not (their delivery may be lost in a hole of the log): it is
+            # known as delivered until it is met in its order.
+            if number >= seen or key > done:
                 self._pending.push(key)
                 if key <= last:
                     self._late.add(number)
+            else:
+                self._delivered.discard(number)
         self._position = queue.max
 
     def _read_cancels(self) -> None:
@@ -206,7 +222,12 @@ class Delayed:
         at = max(self._cancel_position, queue.min_offset(self._segments.start))
         while at < queue.max:
             for offset, size, code in ENTRY.iter_unpack(queue.entries(at, AT_ONCE)):
-                if size != BLANK_SIZE and offset >= self._segments.start and at not in self._spent:
+                if (
+                    size != BLANK_SIZE
+                    and code != LOST_CODE
+                    and offset >= self._segments.start
+                    and at not in self._spent
+                ):
                     self._cancels[code] = at
                 at += 1
         self._cancel_position = queue.max
@@ -214,7 +235,7 @@ class Delayed:
     def _entries(self, queue: ConsumeQueue, at: int) -> Iterator[tuple[int, Key]]:
         while at < queue.max:
             for offset, size, code in ENTRY.iter_unpack(queue.entries(at, AT_ONCE)):
-                if size != BLANK_SIZE and offset >= self._segments.start:
+                if size != BLANK_SIZE and code != LOST_CODE and offset >= self._segments.start:
                     yield at, (code if code >= DUE_MIN_MS else self._due_of(offset, size), at)
                 at += 1
 
@@ -232,6 +253,20 @@ class Delayed:
         It counts at once, though the note may not be derived before it is flushed.
         """
         self._cancels[number] = note
+        self._mark(log_end)
+
+    def below(self, log_offset: int) -> list[Key]:
+        """Pending timers whose records end before `log_offset`, where the log is about to begin."""
+        queue = self._queue(TIMER_TOPIC, TIMERS)
+        if queue is None:
+            return []
+        low, high = queue.min_offset(self._segments.start), queue.min_offset(log_offset)
+        return self.timers_below(high) if high > low else []
+
+    def moved(self, number: int, log_end: int) -> None:
+        """Timer `number` was stored once more, by a record that ends at `log_end`: that one is delivered in its place."""
+        self._delivered.add(number)
+        self._moved[number] = log_end
         self._mark(log_end)
 
     # --- what is due ---
@@ -289,6 +324,8 @@ class Delayed:
         head = self._heads[level]
         if head is not None:
             return head
+        while (level, self._levels[level]) in self._ahead:
+            self._levels[level] += 1
         queue = self._queue(SCHEDULE_TOPIC, level)
         if queue is None or queue.max <= self._levels[level]:
             return None
@@ -296,6 +333,7 @@ class Delayed:
         if self._levels[level] < low:
             log.error("delay level %d: entries %d to %d were removed undelivered", level + 1, self._levels[level], low)
             self._levels[level] = low
+            return self._head(level)
         number = self._levels[level]
         offset, size, code = ENTRY.unpack(queue.entries(number, 1))
         due_ms = code if code >= DUE_MIN_MS else self._due_of(offset, size)
@@ -358,6 +396,8 @@ class Delayed:
             runs = runs - set(run.absorbed) | {run.number}
             self._written = run.up_to
         self._spent = {at: key for at, key in self._spent.items() if key > mark.done}
+        self._ahead = {(level, number) for level, number in self._ahead if number >= mark.levels[level]}
+        self._moved = {number: end for number, end in self._moved.items() if end > flushed}
         cancels = min([*self._cancels.values(), *self._spent], default=self._cancel_position)
         state = State(
             runs=sorted(runs),
@@ -366,8 +406,9 @@ class Delayed:
             done=mark.done,
             seen=mark.seen,
             cancels=cancels,
-            delivered=sorted(self._delivered),
+            delivered=sorted(number for number in self._delivered if number not in self._moved),
             levels=list(mark.levels),
+            ahead=sorted(self._ahead),
         )
         if state == self._saved:
             return []

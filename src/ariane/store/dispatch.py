@@ -12,10 +12,12 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from ariane.model.message import TRANSACTION_COMMIT, TRANSACTION_MASK
+from ariane.protocol.record import FIXED_SIZE
+from ariane.store import numbering
 from ariane.store.consume_queue import ENTRY, ConsumeQueue
 from ariane.store.files import write_error
 from ariane.store.queues import ConsumeQueues
-from ariane.store.scan import Found, tags_code
+from ariane.store.scan import Found, Hole, tags_code
 
 DERIVE_AT_ONCE = 20_000  # records whose entries are gathered before they are written, when the log is read again
 
@@ -91,48 +93,128 @@ def _write(queue: ConsumeQueue, data: bytes) -> None:
         raise write_error(error, queue.segments.directory) from error
 
 
-def derive(records: Iterable[Found], queues: ConsumeQueues, delays_ms: Sequence[int]) -> list[str]:
-    """Make the entries of `records` that their queues lack; what could not be made, in words."""
-    refused: list[str] = []
-    gathered: dict[ConsumeQueue, list[bytes]] = {}
-    count = 0
-    for found in records:
-        if not has_entry(found.sys_flag):
-            continue
-        fault, queue = queues.of_record(found)
-        if queue is None:
-            refused.append(f"record at {found.offset}: {fault}")
-            continue
-        if found.offset < queue.last_end:
-            continue
-        if found.queue_offset != queue.next_offset:
-            _write_gathered(gathered, queue)
-            fault = _make_room(queue, found.queue_offset)
-            if fault:
-                refused.append(f"record at {found.offset}: {fault}")
+def derive(
+    records: Iterable[Found],
+    queues: ConsumeQueues,
+    delays_ms: Sequence[int],
+    lost: Sequence[Hole] = (),
+    *,
+    restarts: bool = True,
+) -> list[str]:
+    """Make the entries of `records`, in the order of the log, that their queues lack; what could not be made, in words.
+
+    `lost` are the holes of what is read, complete once all records were taken. `restarts` says whether a topic may have been
+    deleted and made again within them. Numbers out of order: see `numbering`.
+    """
+    deriving = _Deriving(queues, delays_ms, restarts=restarts)
+    deriving.take(records)
+    deriving.end(sum(hole.size for hole in lost))
+    return [*deriving.refused, *deriving.lost]
+
+
+class _Deriving:
+    def __init__(self, queues: ConsumeQueues, delays_ms: Sequence[int], *, restarts: bool) -> None:
+        self._queues = queues
+        self._delays_ms = delays_ms
+        self._restarts = restarts
+        self._gathered: dict[ConsumeQueue, list[bytes]] = {}
+        self._held: dict[ConsumeQueue, Found] = {}
+        self._count = 0
+        self.refused: list[str] = []
+        self.lost: list[str] = []
+
+    def take(self, records: Iterable[Found]) -> None:
+        """All of `records`, one after another."""
+        queues = self._queues
+        for found in records:
+            if not has_entry(found.sys_flag):
                 continue
-        gathered.setdefault(queue, []).append(ENTRY.pack(found.offset, found.size, tags_code(found, delays_ms)))
+            fault, queue = queues.of_record(found)
+            if queue is None:
+                self._refuse(found, fault)
+                continue
+            if found.offset < queue.last_end:
+                continue
+            if found.queue_offset == queue.next_offset and not (self._held and queue in self._held):
+                self._append(queue, found)
+            else:
+                self._out_of_order(queue, found)
+
+    def end(self, lost_bytes: int) -> None:
+        """Decide about what is still held, and write all."""
+        missing_max = lost_bytes // FIXED_SIZE + len(self.refused)
+        for queue, held in self._held.items():
+            empty = not queue.segments.bases and not queue.max
+            stays = numbering.last_stays(
+                queue.next_offset, held.queue_offset, missing_max, restarts=self._restarts, empty=empty
+            )
+            if stays:
+                self._place(queue, held)
+            else:
+                self._refuse(held, f"its number {held.queue_offset} is out of order, {queue.next_offset} was due")
+        self._held.clear()
+        self._write_all()
+
+    def _out_of_order(self, queue: ConsumeQueue, found: Found) -> None:
+        held = self._held.pop(queue, None)
+        if held is not None:
+            due = queue.next_offset
+            verdict = numbering.judge(due, held.queue_offset, found.queue_offset, restarts=self._restarts)
+            if verdict.held:
+                self._place(queue, held)
+            else:
+                self._refuse(held, f"its number {held.queue_offset} is out of order, {due} was due")
+            if verdict.follows:
+                self._place(queue, found)
+                return
+        if found.queue_offset == queue.next_offset:
+            self._append(queue, found)
+        else:
+            self._held[queue] = found
+
+    def _place(self, queue: ConsumeQueue, found: Found) -> None:
+        """Let `found` be the next entry of its queue, at the number it names."""
+        if found.queue_offset != queue.next_offset:
+            self._write(queue)
+            due = queue.next_offset
+            fault = make_room(queue, found, tags_code(found, self._delays_ms))
+            if fault:
+                self._refuse(found, fault)
+                return
+            if due < found.queue_offset and queue.segments.bases:
+                numbers = f"{due} to {found.queue_offset - 1}"
+                self.lost.append(
+                    f"{queue.topic}-{queue.queue_id}: entries {numbers} have no record, readers are led past"
+                )
+        self._append(queue, found)
+
+    def _append(self, queue: ConsumeQueue, found: Found) -> None:
+        entry = ENTRY.pack(found.offset, found.size, tags_code(found, self._delays_ms))
+        self._gathered.setdefault(queue, []).append(entry)
         queue.next_offset += 1
         queue.last_end = found.end
-        count += 1
-        if count % DERIVE_AT_ONCE == 0:
-            for one in list(gathered):
-                _write_gathered(gathered, one)
-    for one in list(gathered):
-        _write_gathered(gathered, one)
-    return refused
+        self._count += 1
+        if self._count % DERIVE_AT_ONCE == 0:
+            self._write_all()
+
+    def _refuse(self, found: Found, why: str) -> None:
+        self.refused.append(f"record at {found.offset} ({found.topic.decode('utf-8', 'replace')}): {why}")
+
+    def _write_all(self) -> None:
+        for queue in list(self._gathered):
+            self._write(queue)
+
+    def _write(self, queue: ConsumeQueue) -> None:
+        data = b"".join(self._gathered.pop(queue, ()))
+        if data:
+            _write(queue, data)
+            queue.advance(data, queue.last_end)
+            queue.forget_tail()
 
 
-def _write_gathered(gathered: dict[ConsumeQueue, list[bytes]], queue: ConsumeQueue) -> None:
-    data = b"".join(gathered.pop(queue, ()))
-    if data:
-        _write(queue, data)
-        queue.advance(data, queue.last_end)
-        queue.forget_tail()
-
-
-def _make_room(queue: ConsumeQueue, number: int) -> str:
-    """Let `number` be the next entry of a queue that ends elsewhere; why it cannot be, or ""."""
+def make_room(queue: ConsumeQueue, found: Found, code: int) -> str:
+    """Let `found` have the next entry of a queue that ends elsewhere; why it cannot, or ""."""
+    number = found.queue_offset
     if not queue.segments.bases:
         queue.restart(number)
     elif number < queue.max:
@@ -143,5 +225,8 @@ def _make_room(queue: ConsumeQueue, number: int) -> str:
             f"queue offset {number} of {queue.topic}-{queue.queue_id}, which ends at {queue.max}, is out of all order"
         )
     else:
-        queue.fill(number)
+        try:
+            queue.fill(number, found.offset, found.size, code)
+        except OSError as error:
+            raise write_error(error, queue.segments.directory) from error
     return ""

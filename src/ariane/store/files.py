@@ -38,6 +38,10 @@ class Disk(Protocol):
         """Up to `size` bytes; fewer only at the end of the file."""
         ...
 
+    def next_data(self, handle: int, offset: int) -> int | None:
+        """Where at or behind `offset` the file holds data; None when only zeros that were never written follow."""
+        ...
+
     def pwrite(self, handle: int, data: bytes, offset: int) -> None:
         """All of `data`, or an OSError and an unknown part of it."""
         ...
@@ -47,6 +51,10 @@ class Disk(Protocol):
     def fsync_dir(self, path: str) -> None: ...
     def size(self, path: str) -> int | None:
         """Length of a file; None when it is not there."""
+        ...
+
+    def modified_ms(self, path: str) -> int | None:
+        """When a file was last written; None when it is not there."""
         ...
 
     def listdir(self, path: str) -> list[str]:
@@ -102,6 +110,14 @@ class SystemDisk:
             data += more
         return data
 
+    def next_data(self, handle: int, offset: int) -> int | None:
+        try:
+            return os.lseek(handle, offset, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno == errno.ENXIO:
+                return None
+            raise
+
     def pwrite(self, handle: int, data: bytes, offset: int) -> None:
         written = os.pwrite(handle, data, offset)
         while written < len(data):
@@ -123,6 +139,12 @@ class SystemDisk:
     def size(self, path: str) -> int | None:
         try:
             return os.stat(path).st_size  # noqa: PTH116
+        except FileNotFoundError:
+            return None
+
+    def modified_ms(self, path: str) -> int | None:
+        try:
+            return os.stat(path).st_mtime_ns // 1_000_000  # noqa: PTH116
         except FileNotFoundError:
             return None
 
@@ -177,6 +199,12 @@ class SystemDisk:
         state = os.statvfs(path)
         used = state.f_blocks - state.f_bfree  # what is kept for root is neither used nor free
         return Usage((used + state.f_bavail) * state.f_frsize, state.f_bavail * state.f_frsize)
+
+
+class ReadOnlyDisk(SystemDisk):
+    """The machine's disk for those who only look: what they open cannot be written to."""
+
+    open_flags = os.O_RDONLY | os.O_CLOEXEC
 
 
 class OpenFiles:

@@ -2,6 +2,7 @@
 
     root/commitlog/<20 digits>                 every record, in the order of their arrival
     root/consumequeue/<topic>/<id>/<20 digits> their places, queue by queue
+    root/index/<17 digits>                     which records have a key (`StoreConfig.index`)
     root/checkpoint  abort  lock               how far the disk has it; there while running; one process at a time
 
 Synchronous and used by one thread, save `Flush.run`, which a worker thread may run between `begin_...` and `end_flush`. The rhythm:
@@ -10,29 +11,30 @@ put, put, put ... `step()` for what consumers may see now; `begin_flush` when th
 
 from __future__ import annotations
 
-import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
-from ariane.errors import MessageRefused, StoreError, StoreFull, StoreLocked
+from ariane.clock import SYSTEM_CLOCK
+from ariane.errors import StoreError, StoreFull, StoreLocked
 from ariane.model.hashes import java_hash
-from ariane.model.message import TRANSACTION_MASK
-from ariane.model.topic import SCHEDULE_TOPIC, TOPIC_MAX
-from ariane.protocol import properties as properties_text
-from ariane.protocol.record import encode
+from ariane.model.topic import SCHEDULE_TOPIC
 from ariane.store import checkpoint as checkpoints
-from ariane.store import dispatch, reading, recovery
+from ariane.store import dispatch, indexing, reading, recovery
 from ariane.store import segments as segment_files
 from ariane.store.checkpoint import Checkpoint
 from ariane.store.commit_log import CommitLog
 from ariane.store.consume_queue import ENTRY, ConsumeQueue
 from ariane.store.delayed import Delayed, watched
 from ariane.store.dispatch import Arrival, Note
+from ariane.store.drafts import checked, due_code, encoded
 from ariane.store.files import Disk, OpenFiles, SystemDisk, read_whole, write_error
 from ariane.store.flush import Flush, Postponed
+from ariane.store.keys import is_indexed
 from ariane.store.queues import ConsumeQueues
 from ariane.store.recovery import Recovered
-from ariane.store.scan import NotARecord, due_ms, record_at
+from ariane.store.replica import Replica, Source
+from ariane.store.retention import Retention
+from ariane.store.scan import Found, NotARecord, Walk, record_at
 from ariane.store.values import Draft, GetStatus, Got, Placed, StoreConfig
 
 __all__ = [
@@ -51,18 +53,13 @@ __all__ = [
     "open_store",
 ]
 
-# Records that wait for their queue entries; beyond, the queues' disk is failing and puts are refused.
-NOTES_MAX = 1_000_000
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
+NOTES_MAX = 1_000_000  # records that wait for their queue entries; beyond, that disk is failing and puts are refused
 
 
 def open_store(
     config: StoreConfig,
     disk: Disk | None = None,
-    now_ms: Callable[[], int] = _now_ms,
+    now_ms: Callable[[], int] = SYSTEM_CLOCK.now_ms,
     *,
     store_host: bytes,
     delay_positions: Mapping[int, int] | None = None,
@@ -75,7 +72,7 @@ def open_store(
     config.check()
     disk = disk or SystemDisk()
     root = config.root
-    for directory in (root, f"{root}/commitlog", f"{root}/consumequeue"):
+    for directory in (root, f"{root}/commitlog", f"{root}/consumequeue", *([f"{root}/index"] if config.index else ())):
         for parent in disk.make_dirs(directory):
             disk.fsync_dir(parent)
     try:
@@ -96,7 +93,7 @@ def open_store(
 
 
 class MessageStore:
-    """Made by `open_store`. `recovered` tells what the start found."""
+    """Made by `open_store`. `recovered` tells what the start found; `index` is asked by key."""
 
     def __init__(
         self,
@@ -123,22 +120,38 @@ class MessageStore:
         self._queues = ConsumeQueues(files, f"{root}/consumequeue", config.consume_queue_size, mend=not clean)
         self.entries = self._queues.entries  # of a queue, as they stand there
         self._checkpoint = checkpoints.decode(read_whole(disk, self._checkpoint_path) or b"")
+        self._checkpoint_on_disk = self._checkpoint
         self._mark_running()
         self.recovered = recovery.recover_log(
-            files, segments, gap, self._queues, self._checkpoint, clean=clean, check_crc=config.check_crc_on_recover
+            files,
+            segments,
+            gap,
+            self._queues,
+            self._checkpoint,
+            clean=clean,
+            check_crc=config.check_crc_on_recover,
+            pass_over=not config.follower,
         )
         delivered: list[int] = []
-        again = watched(recovery.records_again(segments, self.recovered), delivered)
-        refused = dispatch.derive(again, self._queues, config.delays_ms)
-        self._log = CommitLog(files, segments, self.recovered.end, self.recovered.last_ms)
+        holes = list(self.recovered.holes)
+        again = watched(recovery.records_again(segments, self.recovered, holes), delivered)
+        refused = dispatch.derive(again, self._queues, config.delays_ms, holes, restarts=self.recovered.restarts)
+        self._log = CommitLog(
+            files, segments, self.recovered.end, recovery.believed_ms(self.recovered.last_ms, now_ms())
+        )
         self.delayed = Delayed(files, root, self._queues, segments, config.delays_ms)
         mended = self.delayed.load(delivered, self._log.end, delay_positions)
-        self.recovered = self.recovered._replace(notes=(*self.recovered.notes, *refused, *mended))
+        self.index = indexing.opened(config, files, self._log, now_ms, self._checkpoint, clean=clean, lower=self._lower)
+        self.recovered = recovery.reported(self.recovered, holes, [*refused, *mended, *self.index.notes])
         self._delays_put = False  # since all was derived
         self._notes: deque[Note] = deque()
         self._held: list[Arrival] = []  # arrivals of a step that was not the caller's, for the next one
         self._derived, self._derived_ms = self._log.end, self._log.last_ms
         self._flushing_derived: Flush | None = None
+        self.refusal: StoreError | None = None  # why no message may be put: a nearly full disk, the role of a slave
+        self.replica: Replica | None = None  # set by `follow`
+        self.source = Source(self._log, sync=self._sync)
+        self.retention = Retention(disk, self._log, self._queues, lambda: self._checkpoint_on_disk)
         self.puts = 0  # messages taken since the start
         self.put_bytes = 0
         self._closed = False
@@ -146,19 +159,20 @@ class MessageStore:
     def _mark_running(self) -> None:
         if self._disk.size(self._abort) is None:
             self._disk.close(self._disk.create(self._abort, 0))
-        size = self._disk.size(self._checkpoint_path)
-        if size is None:
-            self._disk.close(self._disk.create(self._checkpoint_path, checkpoints.SIZE))
-        elif size < checkpoints.SIZE:
-            self._disk.truncate(self._files.get(self._checkpoint_path), checkpoints.SIZE)
+        checkpoints.make_room(self._files, self._checkpoint_path)
         self._disk.fsync_dir(self.config.root)
+
+    def _lower(self, checkpoint: Checkpoint) -> None:
+        """Make a checkpoint durable that says less than the one there, before what it no longer speaks of is changed."""
+        checkpoints.replace(self._files, self._checkpoint_path, checkpoint)
+        self._checkpoint = checkpoint
 
     # ------------------------------------------------------------------------------------------------------------ writing
 
     def put(self, draft: Draft) -> Placed:
         """Append one message. Once this has returned, the record survives the death of the process."""
         log = self._log
-        if log.failure is not None or len(self._notes) >= NOTES_MAX:
+        if log.failure is not None or self.refusal is not None or len(self._notes) >= NOTES_MAX:
             self._refuse()
         queue = self._queues.get((draft.topic, draft.queue_id))
         if queue is None or not queue.opened:
@@ -182,7 +196,7 @@ class MessageStore:
     def put_batch(self, drafts: list[Draft]) -> list[Placed]:
         """Append messages side by side in one file with one write: all of them or none."""
         log = self._log
-        if log.failure is not None or len(self._notes) >= NOTES_MAX:
+        if log.failure is not None or self.refusal is not None or len(self._notes) >= NOTES_MAX:
             self._refuse()
         now = self._now_ms()
         store_ms = now if now > log.last_ms else log.last_ms
@@ -214,44 +228,16 @@ class MessageStore:
         return placed
 
     def _refuse(self) -> None:
-        if self._log.failure is not None:
-            raise self._log.failure.with_traceback(None)
+        reason = self._log.failure or self.refusal
+        if reason is not None:
+            raise reason.with_traceback(None)
         raise StoreFull(f"{NOTES_MAX} records wait for their queue entries: the disk of {self.config.root} takes none")
 
     def _checked(self, draft: Draft, queue: ConsumeQueue) -> tuple[bytes, bytes, int]:
-        """Topic and properties as bytes, and the transaction bits. Only what the format cannot hold is refused here."""
-        topic, properties = queue.topic_bytes, draft.properties.encode()
-        if len(topic) > TOPIC_MAX:
-            raise MessageRefused(f"the topic has {len(topic)} bytes, at most {TOPIC_MAX} can be stored")
-        if len(properties) > properties_text.SIZE_MAX:
-            raise MessageRefused(
-                f"the properties have {len(properties)} bytes, at most {properties_text.SIZE_MAX} can be stored"
-            )
-        if len(draft.body) > self.config.max_message_size:
-            raise MessageRefused(
-                f"the body has {len(draft.body)} bytes, at most {self.config.max_message_size} can be stored"
-            )
-        return topic, properties, draft.sys_flag & TRANSACTION_MASK
+        return queue.topic_bytes, *checked(draft, queue.topic_bytes, self.config.max_message_size)
 
-    def _encode(
-        self, draft: Draft, topic: bytes, properties: bytes, queue_offset: int, offset: int, store_ms: int
-    ) -> bytes:
-        return encode(
-            topic,
-            draft.body,
-            properties,
-            queue_id=draft.queue_id,
-            queue_offset=queue_offset,
-            offset=offset,
-            born_ms=draft.born_ms,
-            born_host=draft.born_host,
-            store_ms=store_ms,
-            store_host=self._store_host,
-            flag=draft.flag,
-            sys_flag=draft.sys_flag,
-            reconsume_times=draft.reconsume_times,
-            prepared_offset=draft.prepared_offset,
-        )
+    def _encode(self, draft: Draft, topic: bytes, properties: bytes, number: int, offset: int, store_ms: int) -> bytes:
+        return encoded(draft, topic, properties, number, offset, store_ms, self._store_host)
 
     def _encode_all(
         self, parts: list[tuple[Draft, ConsumeQueue, bool, bytes, bytes, int]], offset: int, store_ms: int
@@ -266,19 +252,17 @@ class MessageStore:
     def _note(
         self, draft: Draft, queue: ConsumeQueue, listed: bool, offset: int, size: int, queue_offset: int, store_ms: int
     ) -> None:
+        if listed or is_indexed(draft.sys_flag):
+            self.index.note((queue.topic, draft.properties, offset, store_ms))
         self.puts += 1
         self.put_bytes += size
         if not listed:
             self._notes.append(Note(None, b"", 0, 0, store_ms, offset + size))
             return
-        code = draft.tags_code
-        if code is None:
+        if draft.tags_code is None and queue.topic != SCHEDULE_TOPIC:
             code = java_hash(draft.tags) if draft.tags else 0
-            if queue.topic == SCHEDULE_TOPIC:
-                due = due_ms(draft.properties, store_ms, self.config.delays_ms)
-                code = code if due is None else due
-                self._delays_put = True
         else:
+            code = due_code(draft, store_ms, self.config.delays_ms)
             self._delays_put = True
         self._notes.append(Note(queue, ENTRY.pack(offset, size, code), queue_offset, code, store_ms, offset + size))
 
@@ -290,18 +274,21 @@ class MessageStore:
         StoreFull or StoreError when the entries cannot be written; nothing is lost, the next step tries again.
         """
         held, self._held = self._held, []
-        if not self._notes:
+        if not self._notes and self.replica is None:
             return held
         try:
-            arrivals, last = dispatch.step(
-                self._notes, self._log.flushed if self._sync else self._log.end, self._queues
-            )
+            up_to, follow = self.source.end, self.replica
+            arrivals, last = follow.step(up_to) if follow else dispatch.step(self._notes, up_to, self._queues)
         except StoreError:
             self._held = held
             raise
         if last is not None:
             self._derived, self._derived_ms = last.end, last.store_ms
-            if self._delays_put:
+            self.index.step(self._derived)
+            if self.replica is not None:
+                self.delayed.follow(self.replica.delivered, self._log.end)
+                self.replica.delivered.clear()
+            elif self._delays_put:
                 self._delays_put = bool(self._notes)
                 self.delayed.catch_up(self._log.end)
         return held + arrivals if held else arrivals
@@ -325,23 +312,27 @@ class MessageStore:
 
     def record_at(self, offset: int) -> bytes | None:
         """The record at a commit log offset, as an id names it; None when none begins there."""
-        if not self._log.start <= offset < (self._log.flushed if self._sync else self._log.end):
+        if not self._log.start <= offset < self.source.end:
             return None
         try:
             return record_at(self._log.segments, offset)[1]
         except NotARecord:
             return None
 
+    def records_between(self, start: int, stop: int) -> Iterator[Found]:
+        """What lies in the log from `start`, where a record begins, up to `stop`; what cannot be read is passed over."""
+        return iter(Walk(self._log.segments, max(start, self._log.start), stop, check_crc=False, floor_ms=0, sure=True))
+
     def record_of(self, topic: str, queue_id: int, number: int) -> bytes | None:
-        """The record of one queue entry; None when there is no such entry, or its record is gone or damaged."""
+        """The record of one queue entry; None when there is no such entry, or its record is gone, lost or damaged."""
         queue = self._queues.existing(topic, queue_id)
         if queue is None or not queue.min_offset(self._log.start) <= number < queue.max:
             return None
-        offset = ENTRY.unpack(queue.entries(number, 1))[0]
         try:
-            return record_at(self._log.segments, offset)[1]
+            found, data = record_at(self._log.segments, ENTRY.unpack(queue.entries(number, 1))[0])
         except NotARecord:
             return None
+        return data if found.queue_offset == number else None  # else that of the next entry: its own was lost
 
     @property
     def last_ms(self) -> int:
@@ -374,6 +365,13 @@ class MessageStore:
         """Topics with the ids of their queues that hold, or held, messages."""
         return self._queues.topics()
 
+    def follow(self) -> Replica:
+        """From now on take no messages, but the log of a master."""
+        assert self.config.follower
+        self.refusal = StoreError(f"{self.config.root} belongs to a slave: messages are put at its master")
+        self.replica = Replica(self._log, self._queues, self._notes, self.config.delays_ms, self.index.note)
+        return self.replica
+
     @property
     def commit_log_min(self) -> int:
         return self._log.start
@@ -402,27 +400,24 @@ class MessageStore:
         """The same for queue files and checkpoint, which only spare a start from reading the log."""
         if self._flushing_derived is not None or self._log.failure is not None:
             return None
+        keys = self.index.take_changed(self._derived)
         checkpoint = self._checkpoint_now()
         delays = self.delayed.begin_save(self._log.flushed)
-        if checkpoint == self._checkpoint and not any(self._queues.changed) and not delays:
+        if checkpoint == self._checkpoint and not any((*self._queues.changed, delays, *keys)):
             return None
         files, directories = self._queues.take_changed()
         self._checkpoint = checkpoint
-        flush = Flush(
-            self._disk,
-            0,
-            0,
-            paths=tuple(files),
-            directories=tuple(directories),
-            replaced=tuple(delays),
-            checkpoint=(self._checkpoint_path, checkpoints.encode(checkpoint)),
-        )
+        paths, directories = [*files, *keys.files], [*directories, *keys.directories]
+        written = (self._checkpoint_path, checkpoints.encode(checkpoint))
+        flush = Flush(self._disk, 0, 0, (), tuple(paths), tuple(directories), tuple(delays), written)
         self._flushing_derived = flush
         return flush
 
     def _checkpoint_now(self) -> Checkpoint:
         safe = min(self._log.flushed, self._derived)
-        return Checkpoint(self._log.flushed_ms, self._derived_ms, self._checkpoint.index_ms, safe, self._queues.files())
+        files = self._queues.files() - self.retention.leaving
+        found = Checkpoint(self._log.flushed_ms, self._derived_ms, self._checkpoint.index_ms, safe, files)
+        return self.index.in_checkpoint(found, self._log.flushed)
 
     def end_flush(self, flush: Flush, error: OSError | Postponed | None) -> None:
         """Take the outcome of `flush.run()`. After an OSError all later writes are refused with FlushFailed."""
@@ -433,6 +428,8 @@ class MessageStore:
                 self._log.fail(error)
             elif error is not None:
                 self._checkpoint = self._checkpoint._replace(safe_offset=None)  # not what is on disk: written next time
+            else:
+                self._checkpoint_on_disk = self._checkpoint
         elif not isinstance(error, Postponed):
             self._log.end_flush(flush, error)
 
@@ -488,6 +485,7 @@ class MessageStore:
             if self._log.failure is None:
                 self.flush()
                 self.step()
+                self.index.complete(self._derived)
                 self.flush_derived()
                 self._disk.remove(self._abort)
                 self._disk.fsync_dir(self.config.root)

@@ -30,6 +30,7 @@ class ConsumeQueues:
         self._table: dict[tuple[str, int], ConsumeQueue] = {}
         self._tails: dict[ConsumeQueue, None] = {}
         self._limit = 0
+        self._trusted = False
         self._read: Read = _not_yet
         self.changed = Changed(set(), set())
         self.broken: list[str] = []  # queues that lacked a file between others and were dropped
@@ -59,16 +60,20 @@ class ConsumeQueues:
                 path, 0, "a file where a directory should be: move it out of the store directory"
             ) from None
 
-    def use(self, limit: int, read: Read) -> None:
-        """From now on queues may be opened: entries of records behind `limit` are cut, `read` reads the log."""
+    def use(self, limit: int, read: Read, *, trusted: bool = False) -> None:
+        """From now on queues may be opened: entries of records behind `limit` are cut, `read` reads the log.
+
+        `trusted`: no stale entry can lie below `limit`, for this store wrote them and has always cleared what it cut.
+        """
         self._limit = limit
+        self._trusted = trusted
         self._read = read
 
     def existing(self, topic: str, queue_id: int) -> ConsumeQueue | None:
         """The queue, opened; None when nothing was ever put into it."""
         queue = self._table.get((topic, queue_id))
         if queue is not None and not queue.opened:
-            queue.open(self._limit, self._read)
+            queue.open(self._limit, self._read, trusted=self._trusted)
         return queue
 
     def needed(self, topic: str, queue_id: int) -> ConsumeQueue:

@@ -13,11 +13,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from struct import Struct
 
-from ariane.errors import StoreCorrupt
 from ariane.model.message import BORN_HOST_V6
-from ariane.protocol.record import MAGIC, SYS_FLAG_AT
+from ariane.protocol.record import FIXED_SIZE, MAGIC, SYS_FLAG_AT
 from ariane.store.commit_log import CommitLog
-from ariane.store.consume_queue import BLANK_SIZE, ENTRY, ENTRY_SIZE, ConsumeQueue
+from ariane.store.consume_queue import BLANK_SIZE, ENTRY, ENTRY_SIZE, LOST_CODE, ConsumeQueue
 from ariane.store.values import GetStatus, Got, StoreConfig
 
 SCAN_BYTES = (
@@ -73,7 +72,7 @@ def get(
     if accept is not None:
         candidates, codes = _judged(log, entries, codes, accept), _ACCEPTED
     for at, size, code in candidates:
-        if at < log_start or size == BLANK_SIZE:
+        if at < log_start or size == BLANK_SIZE or code == LOST_CODE:
             status = GetStatus.MESSAGE_WAS_REMOVING
             scanned += 1
             continue
@@ -94,6 +93,8 @@ def get(
     records = _records(log, taken)
     if records:
         status = GetStatus.FOUND
+    elif taken:
+        status = GetStatus.MESSAGE_WAS_REMOVING  # all were damaged: the consumer goes on behind them
     suggest_slave = log.end - last > config.memory_bytes
     behind = log.end - last if last or taken else None
     return Got(status, records, offset + scanned, low, high, suggest_slave, behind)
@@ -119,37 +120,47 @@ def _judged(
         chunk: list[tuple[int, int]] = []
         total, after = 0, first
         while after < len(every) and len(chunk) < AHEAD_COUNT:
-            at, size, _ = every[after]
-            if at >= log_start and size != BLANK_SIZE:
+            at, size, code = every[after]
+            if at >= log_start and size != BLANK_SIZE and code != LOST_CODE:
                 if chunk and total + size > AHEAD_BYTES:
                     break
                 chunk.append((at, size))
                 total += size
             after += 1
-        records = iter(_records(log, chunk))
+        records = iter(_read(log, chunk))
         for at, size, code in every[first:after]:
             verdict = _REFUSED
-            if at >= log_start and size != BLANK_SIZE:
+            if at >= log_start and size != BLANK_SIZE and code != LOST_CODE:
                 record = next(records)
                 looked_at += size
                 tag_fits = codes is None or code <= EXT_ADDRESS_MAX or _low_32(code) in codes
-                verdict = _TAKEN if tag_fits and accept(record) else _REFUSED
+                verdict = _TAKEN if tag_fits and record is not None and accept(record) else _REFUSED
             yield at, size, verdict
         first = after
 
 
 def _records(log: CommitLog, taken: list[tuple[int, int]]) -> list[bytes]:
-    """The records at these places, read in as few spans as pays off."""
-    records: list[bytes] = []
+    """The records at these places; what is no record there is passed over and reported."""
+    return [record for record in _read(log, taken) if record is not None]
+
+
+def _read(log: CommitLog, taken: list[tuple[int, int]]) -> list[bytes | None]:
+    """The records at these places, read in as few spans as pays off; None, and a report, for what is no record there."""
+    records: list[bytes | None] = []
     first, count, file_size = 0, len(taken), log.size
     while first < count:
         start, size = taken[first]
+        if not FIXED_SIZE <= size <= SPAN_MAX and not _is_there(log, start, size):
+            log.found_damaged(start, size)  # a damaged entry must not make us read a gigabyte
+            records.append(None)
+            first += 1
+            continue
         stop = start + size
         bound = min(start - start % file_size + file_size, start + SPAN_MAX)
         after = first + 1
         while after < count:
             at, size = taken[after]
-            if not 0 <= at - stop <= SPAN_GAP or at + size > bound:
+            if size < FIXED_SIZE or not 0 <= at - stop <= SPAN_GAP or at + size > bound:
                 break
             stop = at + size
             after += 1
@@ -157,14 +168,17 @@ def _records(log: CommitLog, taken: list[tuple[int, int]]) -> list[bytes]:
         for at, size in taken[first:after]:
             within = at - start
             if within + size > len(data) or _HEAD.unpack_from(data, within) != (size, MAGIC, at):
-                raise StoreCorrupt(
-                    log.segments.path(at - at % file_size),
-                    at % file_size,
-                    f"no record of {size} bytes where a queue points to one",
-                )
-            records.append(data[within : within + size])
+                log.found_damaged(at, size)
+                records.append(None)
+            else:
+                records.append(data[within : within + size])
         first = after
     return records
+
+
+def _is_there(log: CommitLog, offset: int, size: int) -> bool:
+    data = log.read(offset, _HEAD.size)
+    return len(data) == _HEAD.size and size >= FIXED_SIZE and _HEAD.unpack(data) == (size, MAGIC, offset)
 
 
 def store_ms_of(log: CommitLog, offset: int) -> int | None:
@@ -193,11 +207,11 @@ def offset_by_time(queue: ConsumeQueue, log: CommitLog, ms: int) -> int:
     first = low
     while low < high:
         middle = (low + high) // 2
-        stored = store_ms(queue, log, middle)
-        if stored is None or stored < ms:
+        known, stored = _known_ms(queue, log, low, middle)
+        if stored < ms:
             low = middle + 1
         else:
-            high = middle
+            high = known
     if low == queue.max:
         return low - 1
     if low == first:
@@ -208,3 +222,16 @@ def offset_by_time(queue: ConsumeQueue, log: CommitLog, ms: int) -> int:
     if behind == ms or behind - ms < ms - before:
         return low
     return low - 1
+
+
+def _known_ms(queue: ConsumeQueue, log: CommitLog, low: int, number: int) -> tuple[int, int]:
+    """The last entry in [low, number] that has a record, and its store time; (number, -1) when none has."""
+    at: int | None = number
+    while at is not None and at >= low:
+        at = queue.last_not_blank(low, at + 1)
+        if at is not None:
+            stored = store_ms_of(log, ENTRY.unpack(queue.entries(at, 1))[0])
+            if stored is not None:
+                return at, stored
+            at -= 1
+    return number, -1

@@ -3,9 +3,11 @@
     where the reading starts                                                         from there on
     ------------------------                                                         -------------
     checkpoint is ours           its safe offset                                     every record is checked (magic, own
-    Java wrote last, clean       the end of the last record any queue points to      offset, lengths, CRC); the first bad one
-    Java wrote last, unclean     the newest file whose first record is not newer     ends the log, what follows is zeroed;
-                                 than the checkpoint                                 missing queue entries are made again
+    Java wrote last, clean       the end of the last record any queue points to      offset, lengths, CRC); a bad one ends the log
+    Java wrote last, unclean     the newest file whose first record is not newer     when no good one follows, and what lies there
+                                 than the checkpoint                                 is zeroed; else it is a hole: told, passed
+                                                                                     over and closed (`holes`);
+                                                                                     missing queue entries are made again
 
 Below the start everything is on the disk in both forms, so nothing there needs to be read. Queue entries that point at or behind
 the start are cut (lazily, when the queue is opened) and derived again. When files of queues were lost, all queues are made
@@ -14,6 +16,7 @@ anew from the beginning of the log. [CommitLog.recoverNormally, recoverAbnormall
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -21,11 +24,15 @@ from ariane.errors import StoreCorrupt
 from ariane.store.checkpoint import Checkpoint
 from ariane.store.consume_queue import ConsumeQueue
 from ariane.store.files import OpenFiles
+from ariane.store.holes import close as close_hole
 from ariane.store.queues import ConsumeQueues
-from ariane.store.scan import CHUNK, Found, NotARecord, Walk, record_at
+from ariane.store.scan import CHUNK, Found, Hole, NotARecord, Walk, record_at
 from ariane.store.segments import Segments
 
+logger = logging.getLogger("ariane.store")
+
 EVERYTHING = (1 << 63) - 1
+AHEAD_MAX_MS = 86_400_000  # a clock is hardly ever put back by more than a day; a flipped bit makes years
 
 
 class Recovered(NamedTuple):
@@ -39,6 +46,8 @@ class Recovered(NamedTuple):
     stopped_by: str  # why the record at `end` is none
     cut_bytes: int  # written bytes behind `end` that were thrown away
     notes: tuple[str, ...] = ()  # anything else worth a line
+    holes: tuple[Hole, ...] = ()  # what was passed over
+    restarts: bool = True  # within what is derived again, topics may have been deleted and made again
 
 
 def recover_log(
@@ -50,8 +59,10 @@ def recover_log(
     *,
     clean: bool,
     check_crc: bool,
+    pass_over: bool,
 ) -> Recovered:
-    """Find the end of the log, make it the end on the disk too, and let the queues be opened."""
+    """Find the end of the log, make it the end on the disk too, and let the queues be opened. `pass_over` damage below good
+    records; else the log ends there (a slave's: its bytes are the master's, who sends them again)."""
     notes = [f"{one}: its queue is derived again" for one in queues.broken]
     if gap is not None:
         notes.append(_drop_after_gap(log, gap, checkpoint, clean=clean))
@@ -68,27 +79,72 @@ def recover_log(
             f"{checkpoint.queue_files - queues.files()} consume queue files are missing: all are made anew from the commit log"
         )
         queues.remove(queues.all())
-    derive_from = log.start if queues.broken or not queues.files() else read_from
-    walk = Walk(log, read_from, EVERYTHING, check_crc=check_crc)
-    last_ms = checkpoint.physic_ms
+    all_again = bool(queues.broken) or not queues.files()
+    derive_from = log.start if all_again else read_from
+    ours = checkpoint.safe_offset is not None
+    floor_ms = _floor_ms(log, read_from, checkpoint) if pass_over else None
+    walk = Walk(log, read_from, EVERYTHING, check_crc=check_crc, floor_ms=floor_ms)
+    holes: list[str] = []
+    newest_ms = 0
     for found in walk:
-        last_ms = max(last_ms, found.store_ms)
+        newest_ms = found.store_ms
+        if len(walk.holes) > len(holes):
+            holes += [close_hole(files, log, one, max(walk.floor_ms, 1)) for one in walk.holes[len(holes) :]]
+    last_ms = max(checkpoint.physic_ms, walk.floor_ms, newest_ms)
     cut_bytes = _cut(files, log, read_from, walk.end)
-    queues.use(read_from, log.read)
-    return Recovered(clean, read_from, derive_from, walk.end, last_ms, walk.why, cut_bytes, tuple(notes))
+    if cut_bytes:
+        notes.append(f"{cut_bytes} bytes at {walk.end} were thrown away: no good record follows there ({walk.why})")
+    queues.use(read_from, log.read, trusted=ours)
+    if (
+        not ours
+    ):  # entries that Java left behind the end of a queue are cleared before a checkpoint of ours vouches for them
+        for queue in queues.all():
+            _opened(queues, queue)
+    return Recovered(
+        clean,
+        read_from,
+        derive_from,
+        walk.end,
+        last_ms,
+        walk.why,
+        cut_bytes,
+        (*notes, *holes),
+        tuple(walk.holes),
+        all_again or not ours,
+    )
 
 
-def records_again(log: Segments, recovered: Recovered) -> Iterator[Found]:
-    """The records whose queue entries have to be derived. Old ones are no longer checked in full: over one that cannot be
-    read, it goes on with the next file (nothing else tells where the next record begins)."""
-    at = recovered.derive_from
-    while at < recovered.end:
-        bound = recovered.read_from if at < recovered.read_from else recovered.end
-        walk = Walk(log, at, bound, check_crc=False)
+def records_again(log: Segments, recovered: Recovered, holes: list[Hole]) -> Iterator[Found]:
+    """The records whose queue entries have to be derived; what is passed over below what was recovered is put into `holes`.
+
+    Everything below the end is known to have been written, and what the recovery walked over was checked in full."""
+    if recovered.derive_from < recovered.read_from:
+        walk = Walk(log, recovered.derive_from, recovered.read_from, check_crc=False, floor_ms=0, sure=True)
         yield from walk
-        at = walk.end
-        if at < bound:
-            at = min(at - at % log.size + log.size, bound)
+        holes += walk.holes
+    yield from Walk(log, recovered.read_from, recovered.end, check_crc=False, floor_ms=0, sure=True)
+
+
+def reported(recovered: Recovered, holes: list[Hole], notes: list[str]) -> Recovered:
+    """With all that was met after the log itself was recovered; everything worth a line is logged."""
+    older = [f"{hole}: passed over" for hole in holes if hole not in recovered.holes]
+    made = recovered._replace(notes=(*recovered.notes, *older, *notes), holes=tuple(sorted({*holes, *recovered.holes})))
+    for note in made.notes:
+        logger.warning("%s", note)
+    return made
+
+
+def believed_ms(last_ms: int, now_ms: int) -> int:
+    """The store time that new records may not go behind, unless it is so far ahead that it must be damaged."""
+    if last_ms <= now_ms + AHEAD_MAX_MS:
+        return last_ms
+    logger.warning("the last store time is %d ms ahead of the clock: it is not believed", last_ms - now_ms)
+    return now_ms
+
+
+def _floor_ms(log: Segments, read_from: int, checkpoint: Checkpoint) -> int:
+    """The store time of the record before `read_from`, as far as it is known: no record behind can be older."""
+    return min(checkpoint.physic_ms, checkpoint.logics_ms) if checkpoint.safe_offset == read_from > log.start else 0
 
 
 def _start(log: Segments, queues: ConsumeQueues, checkpoint: Checkpoint, *, clean: bool) -> int:
@@ -137,12 +193,15 @@ def _drop_after_gap(log: Segments, gap: int, checkpoint: Checkpoint, *, clean: b
 def _cut(files: OpenFiles, log: Segments, read_from: int, end: int) -> int:
     """Zero what lies behind `end` and make log and directory durable as they are now; how many bytes were not zero."""
     rest = 0
-    at = end
-    while at < log.stop and log.has(at):
+    at: int | None = end
+    while at is not None and log.has(at):
+        following = at - at % log.size + log.size
+        at = log.next_data(at)
+        if at is None:
+            at = following
+            continue
         data = log.read(at, CHUNK)
-        if not data.strip(b"\0"):
-            break  # sparse from here on; reading gigabytes of zeros would only count, the cut clears all anyway
-        rest += len(data.rstrip(b"\0"))
+        rest += len(data.rstrip(b"\0")) - (len(data) - len(data.lstrip(b"\0")) if data.strip(b"\0") else 0)
         at += len(data)
     log.cut(end)
     for base in log.bases:

@@ -1,4 +1,4 @@
-"""Records as they lie in the commit log: one looked at, and a walk over many that stops at the first that is none.
+"""Records as they lie in the commit log: one looked at, and a walk over many that ends at, or passes over, what is none.
 
 Used where the log itself is the source: recovery, and deriving queue entries again. Unlike `protocol.record.decode` it judges
 bytes by the place they lie at (own offset, room left in the file) and keeps no body. [CommitLog.checkMessageAndReturnSize]
@@ -6,6 +6,7 @@ bytes by the place they lie at (own offset, room left in the file) and keeps no 
 
 from __future__ import annotations
 
+import re
 import zlib
 from collections.abc import Iterator, Sequence
 from struct import Struct
@@ -25,6 +26,7 @@ _FILLER = Struct(">ii")
 _I64 = Struct(">q")
 _I32 = Struct(">i")
 _I16 = Struct(">h")
+_ANY_MAGIC = re.compile(b"|".join(re.escape(Struct(">i").pack(magic)) for magic in (MAGIC, FILLER_MAGIC)))
 _SCHEDULE = SCHEDULE_TOPIC.encode()
 _TIMER = TIMER_TOPIC.encode()
 _TAGS = f"{TAGS}{properties_text.NAME_END}".encode()
@@ -78,6 +80,9 @@ def look(data: bytes, at: int, offset: int, room: int, *, check_crc: bool) -> Fo
         raise NotARecord(f"properties of {properties_size} bytes do not end the record")
     if check_crc and body_size and crc != zlib.crc32(data[at + body_at + 4 : at + topic_at]) & 0x7FFFFFFF:
         raise NotARecord("the body's CRC is wrong")
+    if check_crc and properties_size and not data[at + size - 1]:
+        # No checksum covers them, and no text ends so: the write was torn in them, the file held zeros before.
+        raise NotARecord("its properties end in zeros")
     topic = data[at + topic_at + 1 : at + properties_at]
     properties = data[at + properties_at + 2 : at + size]
     (prepared_offset,) = _I64.unpack_from(data, at + body_at - 8)
@@ -95,48 +100,173 @@ def record_at(segments: Segments, offset: int) -> tuple[Found, bytes]:
     return found, data[: found.size]
 
 
-class Walk:
-    """Iterate over the records from `start` on. Afterwards `end` is where it stopped, `why` says what stopped it.
+class Hole(NamedTuple):
+    """Bytes between good records that are no record: damaged, or never written because power was lost."""
 
-    `stop` bounds it: no record that ends behind it is looked at. `check_crc` reads every body.
+    offset: int
+    size: int
+    why: str
+
+    def __str__(self) -> str:
+        return f"{self.size} bytes at {self.offset} are no record ({self.why})"
+
+
+class Walk:
+    """Iterate over the records from `start` on. Afterwards `end` is behind the last one, `why` says what ended it.
+
+    `stop` bounds it: no record that ends behind it is looked at. `check_crc` reads every body. With `floor_ms` a place that holds
+    no record does not end the walk when good records follow, none of them stored before `floor_ms` or before the last one seen:
+    it is passed over and put into `holes`. (An older one is a leftover of a log that Java cut without clearing it.) With `sure`
+    everything below `stop` is known to have been written: what is no record there is a hole up to `stop`, whatever follows.
     """
 
-    def __init__(self, segments: Segments, start: int, stop: int, *, check_crc: bool) -> None:
+    def __init__(
+        self,
+        segments: Segments,
+        start: int,
+        stop: int,
+        *,
+        check_crc: bool,
+        floor_ms: int | None = None,
+        sure: bool = False,
+    ) -> None:
         self.end = start
         self.why = ""
+        self.holes: list[Hole] = []
         self._segments = segments
         self._stop = stop
         self._check_crc = check_crc
+        self._floor_ms = floor_ms
+        self._sure = sure
+
+    @property
+    def floor_ms(self) -> int:
+        """A time before which no record behind the last but one was stored."""
+        return self._floor_ms or 0
 
     def __iter__(self) -> Iterator[Found]:
         segments, size = self._segments, self._segments.size
         data, at = b"", 0
-        while self.end < self._stop:
-            room = size - self.end % size
+        place = self.end
+        before_ms = 0
+        passed: list[Hole] = []  # counts once a record follows
+        while place < self._stop:
+            room = size - place % size
             if len(data) - at < FIXED_SIZE:
-                data, at = segments.read(self.end, CHUNK), 0
-            if self._is_filler(data, at, room):
-                self.end += room
+                data, at = segments.read(place, CHUNK), 0
+            wanted, magic = _FILLER.unpack_from(data, at) if len(data) - at >= FILLER_SIZE else (0, 0)
+            if magic == FILLER_MAGIC and wanted == room:
+                place += room
                 data, at = b"", 0
-                if not segments.has(self.end):
-                    self.why = "the last file is full"
+                if not passed:
+                    self.end = place
+                if not segments.has(place):
+                    self.why = self.why or "the last file is full"
                     return
                 continue
-            wanted = _record_size(data, at)
-            if FIXED_SIZE <= wanted <= room and wanted > len(data) - at:
-                data, at = segments.read(self.end, max(wanted, CHUNK)), 0
+            if wanted > len(data) - at and magic == MAGIC and wanted <= room:
+                data, at = segments.read(place, max(wanted, CHUNK)), 0
             try:
-                found = look(data, at, self.end, room, check_crc=self._check_crc)
+                found = look(data, at, place, room, check_crc=self._check_crc or bool(passed))
+                if passed and found.store_ms < (self._floor_ms or 0):
+                    raise NotARecord("it is older than the records before it")
             except NotARecord as fault:
-                self.why = str(fault)
-                return
+                self.why = passed[0].why if passed else str(fault)
+                if self._floor_ms is None:
+                    return
+                following = self._next(place)
+                if following is None:
+                    return
+                passed.append(Hole(place, following - place, str(fault)))
+                place = following
+                data, at = b"", 0
+                if place == self._stop:
+                    self.holes += passed
+                    self.end = place
+                continue
             at += found.size
-            self.end += found.size
+            place += found.size
+            if self._floor_ms is not None:
+                # The lesser of two neighbours: nothing protects a store time, and a damaged one must not make the rest look old.
+                self._floor_ms = max(self._floor_ms, min(before_ms, found.store_ms))
+                before_ms = found.store_ms
+            if passed:
+                self.holes += passed
+                passed.clear()
+                self.why = ""
+            self.end = place
             yield found
 
-    @staticmethod
-    def _is_filler(data: bytes, at: int, room: int) -> bool:
-        return len(data) - at >= FILLER_SIZE and _FILLER.unpack_from(data, at) == (room, FILLER_MAGIC)
+    def _next(self, place: int) -> int | None:
+        """Where the walk can go on behind the bad `place`: at a record, at a filler, at the next file, at a sure `stop`."""
+        segments, size = self._segments, self._segments.size
+        following = place - place % size + size
+        bound = min(following, self._stop)
+        found = first_good(segments, place + 1, bound, self._floor_ms or 0)
+        if found is not None:
+            return found
+        if self._sure and bound == self._stop:
+            return bound
+        return following if following < self._stop and segments.has(following) else None
+
+
+def first_good(segments: Segments, start: int, stop: int, floor_ms: int) -> int | None:
+    """The first place in [start, stop), all of one file, with a record that is right in all its parts, or the file's filler.
+
+    Found by its magic, which must stand at the place the record itself names; a body is checked by its CRC. What was never
+    written is not read.
+    """
+    at = start
+    while at < stop:
+        reached = segments.next_data(at)
+        if reached is None or reached >= stop:
+            return None
+        # The magic stands 4 bytes behind the beginning of a record: what was skipped as unwritten cannot hold one before.
+        at = max(at, reached - 4)
+        data = segments.read(at, CHUNK)
+        for place in _magics(data):
+            if at + place >= stop:
+                return None
+            if _is_good(segments, at + place, floor_ms):
+                return at + place
+        if len(data) < CHUNK:
+            return None
+        at += len(data) - 7  # a magic may lie across the border
+    return None
+
+
+def _magics(data: bytes) -> Iterator[int]:
+    """Places in `data` whose bytes 4..7 are the magic of a record or of a filler."""
+    for hit in _ANY_MAGIC.finditer(data, 4):
+        yield hit.start() - 4
+
+
+def _is_good(segments: Segments, offset: int, floor_ms: int) -> bool:
+    room = segments.size - offset % segments.size
+    size, magic = _FILLER.unpack(segments.read(offset, FILLER_SIZE))
+    if magic == FILLER_MAGIC:
+        return bool(size == room)
+    if not FIXED_SIZE <= size <= room:
+        return False
+    data = segments.read(offset, FIXED_SIZE)
+    if len(data) < FIXED_SIZE or _HEAD.unpack_from(data)[6] != offset:
+        return False
+    try:
+        return look(segments.read(offset, size), 0, offset, room, check_crc=True).store_ms >= floor_ms
+    except NotARecord:
+        return False
+
+
+def readable(segments: Segments, start: int, stop: int) -> Iterator[Found]:
+    """The records between two record boundaries, the bodies unchecked. Over one that cannot be read, it goes on with the next
+    file (nothing else tells where the next record begins)."""
+    at = start
+    while at < stop:
+        walk = Walk(segments, at, stop, check_crc=False)
+        yield from walk
+        at = walk.end
+        if at < stop:
+            at = min(at - at % segments.size + segments.size, stop)
 
 
 def _record_size(data: bytes, at: int) -> int:

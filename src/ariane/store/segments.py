@@ -91,6 +91,13 @@ class Segments:
             return b""
         return self._disk.pread(self._files.get(path), min(length, self.size - within), within)
 
+    def next_data(self, offset: int) -> int | None:
+        """Where at or behind `offset` the file of `offset` was ever written; None when nowhere."""
+        within = offset % self.size
+        path = self._paths.get(offset - within)
+        found = None if path is None else self._disk.next_data(self._files.get(path), within)
+        return None if found is None or found >= self.size else offset - within + found
+
     def write(self, offset: int, data: bytes) -> None:
         """Write `data` into the one file that holds `offset`, which must exist."""
         within = offset % self.size
@@ -127,10 +134,14 @@ class Segments:
             self._disk.truncate(handle, self.size)
 
     def remove_file(self, base: int) -> None:
+        self._disk.remove(self.forget(base))
+
+    def forget(self, base: int) -> str:
+        """Take a file out of the table, so that nothing here reads or writes it any more; its path, for who removes it."""
         path = self._paths.pop(base)
         self.bases.remove(base)
         self._files.drop(path)
-        self._disk.remove(path)
+        return path
 
     def remove(self) -> None:
         """Remove all files and the directory."""

@@ -42,10 +42,18 @@ class StoreConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes of a consume queue file, rounded up to a multiple of 20 (mappedFileSizeConsumeQueue)."""
     flush: Literal["async", "sync"] = "async"
     """sync: consumers see only what is flushed (flushDiskType)."""
+    follower: bool = False
+    """The store of a slave: what a start finds broken is cut with all behind it, since the master has it."""
     check_crc_on_recover: bool = True
     """Verify bodies while the log is read at start (checkCRCOnRecover)."""
     max_message_size: int = 4 << 20
     """Longest body (maxMessageSize)."""
+    index: bool = False
+    """Keep an index of keys, for `query` (messageIndexEnable; a broker's default is true)."""
+    index_slots: int = 5_000_000
+    """Slots of an index file (maxHashSlotNum): the larger, the fewer keys share one; 4 bytes of memory each."""
+    index_entries: int = 20_000_000
+    """Keys of an index file, plus one (maxIndexNum)."""
     delays_ms: tuple[int, ...] = DELAYS_MS
     """Delay of each level (messageDelayLevel)."""
     transfer_bytes_in_memory: int = 262_144
@@ -69,6 +77,10 @@ class StoreConfig(msgspec.Struct, frozen=True, kw_only=True):
             raise ConfigError(
                 "mappedFileSizeConsumeQueue", self.consume_queue_size, "set it to a multiple of 20 below 2 GiB"
             )
+        if not 0 < self.index_slots <= 1 << 28:
+            raise ConfigError("maxHashSlotNum", self.index_slots, "set it to 1 to 268435456")
+        if not 1 < self.index_entries < 1 << 31:
+            raise ConfigError("maxIndexNum", self.index_entries, "set it to 2 to 2147483647")
         if self.max_message_size < 1:
             raise ConfigError("maxMessageSize", self.max_message_size, "set it to at least 1")
 

@@ -38,27 +38,55 @@ class Servers(NamedTuple):
     broker: str
 
 
+class ReplicatedServers(NamedTuple):
+    """The same with slaves; `broker` is their master."""
+
+    namesrv: str
+    broker: str
+    slaves: tuple[str, ...]
+
+
 @contextlib.asynccontextmanager
 async def cluster(home: Path | None = None, **settings: Any) -> AsyncIterator[Servers]:
     """A name server and a broker until the block ends. `settings` are fields of BrokerConfig."""
+    async with replicated_cluster(home, slaves=0, **settings) as servers:
+        yield Servers(servers.namesrv, servers.broker)
+
+
+@contextlib.asynccontextmanager
+async def replicated_cluster(
+    home: Path | None = None, *, slaves: int = 1, **settings: Any
+) -> AsyncIterator[ReplicatedServers]:
+    """The same, and as many slaves, which have the settings of their master."""
     with contextlib.ExitStack() as directories:
         if home is None:
             home = Path(directories.enter_context(tempfile.TemporaryDirectory(prefix="ariane-cluster-")))
         names = NameServerConfig(bind_address=LOOPBACK, listen_port=0, kv_config_path=str(home / "kvConfig.json"))
         async with NameServer(names) as name_server:
             namesrv = f"{LOOPBACK}:{name_server.addr.rpartition(':')[2]}"
-            values = {
-                **SMALL_FILES,
-                "broker_name": "broker-a",
-                "bind_address": LOOPBACK,
-                "broker_ip1": LOOPBACK,
-                "listen_port": 0,
-                "store_path_root_dir": str(home / "store"),
-                "namesrv_addr": namesrv,
-                **settings,
-            }
-            async with Broker(BrokerConfig(**values)) as broker:
-                yield Servers(namesrv, broker.addr)
+            async with contextlib.AsyncExitStack() as brokers:
+                master = await brokers.enter_async_context(Broker(broker_config(home / "store", namesrv, **settings)))
+                followers = []
+                for number in range(1, slaves + 1):
+                    own = {**settings, "broker_role": "SLAVE", "broker_id": number}
+                    config = broker_config(home / f"slave{number}", namesrv, **own)
+                    followers.append(await brokers.enter_async_context(Broker(config)))
+                yield ReplicatedServers(namesrv, master.addr, tuple(one.addr for one in followers))
+
+
+def broker_config(store: Path, namesrv: str, **settings: Any) -> BrokerConfig:
+    """Settings of a broker of a test: small files, any free port of this machine; `settings` are fields of BrokerConfig."""
+    values = {
+        **SMALL_FILES,
+        "broker_name": "broker-a",
+        "bind_address": LOOPBACK,
+        "broker_ip1": LOOPBACK,
+        "listen_port": 0,
+        "store_path_root_dir": str(store),
+        "namesrv_addr": namesrv,
+        **settings,
+    }
+    return BrokerConfig(**values)
 
 
 @contextlib.contextmanager

@@ -6,7 +6,8 @@
     disk = disk.after_power_loss(Kept.SOME, random.Random(1))   # what a machine finds when it starts again
 
 A write is durable when its file was fsynced after it, a name (creation, removal, renaming) when its directory was. What was not
-is lost, kept, or kept in part and in any order: a disk promises nothing else. (Rules: fsync(2), and what file systems do.)
+is lost, kept, or kept in part and in any order (any subset of the writes, chosen by a seed): a disk promises nothing else.
+(Rules: fsync(2), and what file systems do.)
 """
 
 from __future__ import annotations
@@ -33,6 +34,9 @@ class Kept(enum.Enum):
     NONE = "none"
     ALL = "all"
     SOME = "some"
+    """Each change by itself: any subset, so that later ones may survive earlier ones."""
+    TORN = "torn"
+    """As SOME, and of a write perhaps only some of its parts, cut anywhere."""
 
 
 @dataclass(eq=False)
@@ -40,8 +44,10 @@ class _File:
     data: bytearray
     durable: bytes = b""
     pending: list[Change] = field(default_factory=list)
+    modified_ms: int = 0
 
-    def change(self, change: Change) -> None:
+    def change(self, change: Change, now_ms: int) -> None:
+        self.modified_ms = now_ms
         _apply(self.data, change)
         self.pending.append(change)
 
@@ -57,6 +63,17 @@ def _apply(data: bytearray, change: Change) -> None:
     data[offset : offset + len(written)] = written
 
 
+def _parts(change: Change, chance: random.Random) -> list[Change]:
+    """One time in three a write in up to four parts, in any order; else as it is."""
+    if isinstance(change, int) or chance.random() < 2 / 3:
+        return [change]
+    offset, written = change
+    cuts = sorted({0, len(written), *(chance.randrange(len(written) + 1) for _ in range(3))})
+    parts: list[Change] = [(offset + start, written[start:stop]) for start, stop in itertools.pairwise(cuts)]
+    chance.shuffle(parts)
+    return parts
+
+
 class FakeDisk:
     """A `Disk`. `changes` counts what was done to it; `fail` is asked before each with its kind and path, and may raise."""
 
@@ -68,6 +85,10 @@ class FakeDisk:
         self.fail: Callable[[str, str], None] = lambda kind, path: None
         self.room = room
         """Bytes that written data may take in all; None: no limit."""
+        self.now_ms: Callable[[], int] = lambda: 0
+        """The clock that files take the time of their last write from."""
+        self.used: Usage | None = None
+        """What `usage` answers; None: what `room` says."""
         self._files: dict[str, _File] = {}
         self._durable_names: dict[str, _File] = {}
         self._names_pending: list[tuple[str, _File | None]] = []
@@ -87,7 +108,7 @@ class FakeDisk:
         if path in self._files:
             raise FileExistsError(errno.EEXIST, "file exists", path)
         self._changing("create", path)
-        file = _File(bytearray(size), bytes(size))
+        file = _File(bytearray(size), bytes(size), modified_ms=self.now_ms())
         self._link(path, file)
         return self._handle(path)
 
@@ -97,24 +118,30 @@ class FakeDisk:
     def pread(self, handle: int, size: int, offset: int) -> bytes:
         return bytes(self._handles[handle][1].data[offset : offset + size])
 
+    def next_data(self, handle: int, offset: int) -> int | None:
+        rest = self._handles[handle][1].data[offset:]
+        zeros = len(rest) - len(rest.lstrip(b"\0"))
+        return None if zeros == len(rest) else offset + zeros
+
     def pwrite(self, handle: int, data: bytes, offset: int) -> None:
         path, file = self._handles[handle]
         if self.room is not None and self.room < len(data):
+            file.change((offset, bytes(data[: self.room])), self.now_ms())  # as much as fits is written
             raise OSError(errno.ENOSPC, "no space left on device", path)
         try:
             self._changing("write", path)
         except PowerLost:
             if self.torn_at:
-                file.change((offset, bytes(data[: self.torn_at])))
+                file.change((offset, bytes(data[: self.torn_at])), self.now_ms())
             raise
         if self.room is not None:
             self.room -= len(data)
-        file.change((offset, bytes(data)))
+        file.change((offset, bytes(data)), self.now_ms())
 
     def truncate(self, handle: int, size: int) -> None:
         path, file = self._handles[handle]
         self._changing("truncate", path)
-        file.change(size)
+        file.change(size, self.now_ms())
 
     def fsync(self, handle: int) -> None:
         path, file = self._handles[handle]
@@ -134,6 +161,10 @@ class FakeDisk:
             return 0
         file = self._files.get(path)
         return None if file is None else len(file.data)
+
+    def modified_ms(self, path: str) -> int | None:
+        file = self._files.get(path)
+        return None if file is None else file.modified_ms
 
     def listdir(self, path: str) -> list[str]:
         if path in self._files:
@@ -187,6 +218,8 @@ class FakeDisk:
         self._locked.discard(path)
 
     def usage(self, path: str) -> Usage:
+        if self.used is not None:
+            return self.used
         free = 1 << 40 if self.room is None else self.room
         return Usage(1 << 40, free)
 
@@ -195,32 +228,47 @@ class FakeDisk:
     def after_power_loss(self, kept: Kept, chance: random.Random) -> FakeDisk:
         """The disk as the next start finds it. With Kept.SOME `chance` decides of each change that was not flushed."""
         survivor = FakeDisk()
+        survivor.now_ms = self.now_ms
         survivor._directories = set(self._directories)
 
         def stays() -> bool:
-            return kept is Kept.ALL or (kept is Kept.SOME and chance.random() < 0.5)
+            return kept is Kept.ALL or (kept is not Kept.NONE and chance.random() < 0.5)
 
         names = dict(self._durable_names)
         for name, file in self._names_pending:
             if stays():
                 _relink(names, name, file)
         for name, file in names.items():
-            data = bytearray(file.durable)
-            for change in file.pending:
-                if stays():
-                    _apply(data, change)
-            survivor._files[name] = _File(data, bytes(data))
+            data = bytearray(file.data if kept is Kept.ALL else file.durable)
+            for change in () if kept is Kept.ALL else file.pending:
+                for part in _parts(change, chance) if kept is Kept.TORN else (change,):
+                    if stays():
+                        _apply(data, part)
+            survivor._files[name] = _File(data, bytes(data), modified_ms=file.modified_ms)
+            survivor.make_dirs(_parent(name))  # a directory is not lost with a name left in it
         survivor._durable_names = dict(survivor._files)
         return survivor
 
     def after_kill(self) -> FakeDisk:
-        """The disk as it is when only the process died: nothing is lost."""
-        survivor = self.after_power_loss(Kept.ALL, random.Random(0))  # noqa: S311
-        survivor.room = self.room
+        """The disk as it is when only the process died: nothing is lost, and what was not flushed still is not."""
+        survivor = FakeDisk(self.room)
+        survivor._directories = set(self._directories)
+        copies = {
+            id(one): _File(bytearray(one.data), one.durable, list(one.pending))
+            for one in (
+                *self._files.values(),
+                *self._durable_names.values(),
+                *(file for _, file in self._names_pending),
+            )
+            if one is not None
+        }
+        survivor._files = {name: copies[id(one)] for name, one in self._files.items()}
+        survivor._durable_names = {name: copies[id(one)] for name, one in self._durable_names.items()}
+        survivor._names_pending = [(name, copies[id(one)] if one else None) for name, one in self._names_pending]
         return survivor
 
     def contents(self, path: str) -> bytearray:
-        """The bytes of a file, to be changed in place: what a broken disk or a wrong hand does."""
+        """The bytes of a file, to be changed in place: what a broken disk or a wrong hand does (a loss of power may undo it)."""
         return self._files[path].data
 
     def paths(self) -> list[str]:

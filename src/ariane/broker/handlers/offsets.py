@@ -1,4 +1,4 @@
-"""Offsets: of consumers (14, 15, 43) and of queues (29–32), and a record by its place (33). [ConsumerManageProcessor]"""
+"""Offsets: of consumers (14, 15, 43) and of queues (29–32). [ConsumerManageProcessor]"""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from ariane.protocol.requests.messaging import (
     SearchOffset,
     TimestampAnswer,
     UpdateConsumerOffset,
-    ViewMessage,
 )
 from ariane.store.message_store import GetStatus, MessageStore
 
@@ -45,9 +44,6 @@ def handlers(offsets: ConsumerOffsets, store: MessageStore) -> dict[int, Handler
         request = typed(command, SearchOffset)
         return _offset(store.offset_by_time(request.topic, request.queue_id, request.timestamp))
 
-    def view(command: Command, peer: Peer) -> Reply:
-        return view_message(store, typed(command, ViewMessage))
-
     def everything(command: Command, peer: Peer) -> Reply:
         return Reply(body=fastjson.write(offsets.table()))
 
@@ -59,7 +55,6 @@ def handlers(offsets: ConsumerOffsets, store: MessageStore) -> dict[int, Handler
         RequestCode.GET_MIN_OFFSET: minimum,
         RequestCode.GET_EARLIEST_MSG_STORETIME: earliest,
         RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: search,
-        RequestCode.VIEW_MESSAGE_BY_ID: view,
     }
 
 
@@ -83,13 +78,6 @@ def update_consumer_offset(offsets: ConsumerOffsets, request: UpdateConsumerOffs
         return Reply(ResponseCode.SYSTEM_ERROR, {}, fault)
     offsets.commit(request.consumer_group, request.topic, request.queue_id, request.commit_offset)
     return Reply(fields={})
-
-
-def view_message(store: MessageStore, request: ViewMessage) -> Reply:
-    record = store.record_at(request.offset)
-    if record is None:
-        return Reply(ResponseCode.SYSTEM_ERROR, remark=f"can not find message by the offset, {request.offset}")
-    return Reply(body=record)
 
 
 def _offset(offset: int) -> Reply:

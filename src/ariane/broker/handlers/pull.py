@@ -25,7 +25,7 @@ from ariane.broker.state.members import Members
 from ariane.broker.state.offsets import ConsumerOffsets
 from ariane.broker.state.topics import Topics
 from ariane.broker.stats.counters import BrokerStats
-from ariane.errors import FilterError, ProtocolError, ReplyError
+from ariane.errors import FilterError, ProtocolError, ReplyError, StoreError
 from ariane.filter import tags
 from ariane.filter.sql import SqlFilter, compile_sql
 from ariane.model.message import RETRY_TOPIC
@@ -61,6 +61,8 @@ ANSWERS = {
     GetStatus.OFFSET_OVERFLOW_BADLY: ResponseCode.PULL_OFFSET_MOVED,
     GetStatus.OFFSET_TOO_SMALL: ResponseCode.PULL_OFFSET_MOVED,
 }
+# These were found by reading entries; in the others the next offset is a correction.
+SCANNED = (GetStatus.FOUND, GetStatus.NO_MATCHED_MESSAGE, GetStatus.MESSAGE_WAS_REMOVING)
 EMPTY = (GetStatus.NO_MESSAGE_IN_QUEUE, GetStatus.NO_MATCHED_LOGIC_QUEUE)
 
 
@@ -108,7 +110,7 @@ def pull(parts: PullParts, request: PullMessage) -> Handled:
         wanted = _wanted(parts, request)
     except ReplyError as error:
         return Reply(error.code, {}, error.remark)
-    if request.sys_flag & COMMIT_OFFSET and request.commit_offset >= 0:
+    if request.sys_flag & COMMIT_OFFSET and request.commit_offset >= 0 and not parts.config.is_slave:
         parts.offsets.commit(request.consumer_group, request.topic, request.queue_id, request.commit_offset)
     got = _counted_get(parts, request, wanted, request.queue_offset)
     if _code(got, request) == ResponseCode.PULL_NOT_FOUND and request.sys_flag & SUSPEND:
@@ -291,15 +293,30 @@ def _code(got: Got, request: PullMessage) -> ResponseCode:
 
 def _answer(parts: PullParts, request: PullMessage, got: Got) -> Reply:
     code = _code(got, request)
-    if code == ResponseCode.PULL_OFFSET_MOVED:
+    next_offset = got.next_offset
+    if parts.config.is_slave and not parts.config.offset_check_in_slave:
+        # A slave may be behind: only its master knows that an offset is wrong.
+        if got.status not in SCANNED:
+            next_offset = request.queue_offset
+        if code == ResponseCode.PULL_OFFSET_MOVED:
+            code = ResponseCode.PULL_RETRY_IMMEDIATELY
+    elif code == ResponseCode.PULL_OFFSET_MOVED:
         _tell_offset_moved(parts, request, got)
     fields = {
         "maxOffset": str(got.max_offset),
         "minOffset": str(got.min_offset),
-        "nextBeginOffset": str(got.next_offset),
-        "suggestWhichBrokerId": "0",
+        "nextBeginOffset": str(next_offset),
+        "suggestWhichBrokerId": _next_broker(parts, request, got),
     }
     return Reply(code, fields, got.status.name, got.records)
+
+
+def _next_broker(parts: PullParts, request: PullMessage, got: Got) -> str:
+    """From which of the brokers of this name the group should read on."""
+    group = parts.groups.get(request.consumer_group)
+    if not parts.config.slave_read_enable or group is None:
+        return "0"
+    return str(group.which_broker_when_consume_slowly if got.suggest_slave else group.broker_id)
 
 
 def _tell_offset_moved(parts: PullParts, request: PullMessage, got: Got) -> None:
@@ -307,18 +324,21 @@ def _tell_offset_moved(parts: PullParts, request: PullMessage, got: Got) -> None
     group = request.consumer_group
     queue = WireQueue(parts.config.broker_name, request.queue_id, request.topic)
     body = fastjson.write(OffsetMoved(group, queue, got.next_offset, request.queue_offset))
-    parts.store.put(
-        Draft(
-            topic=OFFSET_MOVED_TOPIC,
-            queue_id=0,
-            body=body,
-            properties=properties.encode({"KEYS": group, "TAGS": group}),
-            tags=group,
-            flag=0,
-            sys_flag=0,
-            born_ms=parts.now_ms(),
-            born_host=parts.store_host,
-            reconsume_times=0,
-        )
+    draft = Draft(
+        topic=OFFSET_MOVED_TOPIC,
+        queue_id=0,
+        body=body,
+        properties=properties.encode({"KEYS": group, "DELAY": "0", "TAGS": group}),
+        tags=group,
+        flag=0,
+        sys_flag=0,
+        born_ms=parts.now_ms(),
+        born_host=parts.store_host,
+        reconsume_times=0,
     )
+    try:
+        parts.store.put(draft)
+    except StoreError as error:  # a full disk still serves reads
+        log.warning("%s is not told that %s moved to %d: %s", OFFSET_MOVED_TOPIC, group, got.next_offset, error)
+        return
     parts.stored()

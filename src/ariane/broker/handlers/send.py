@@ -1,12 +1,13 @@
 """SEND_MESSAGE (10), SEND_MESSAGE_V2 (310), SEND_BATCH_MESSAGE (320). [SendMessageProcessor]
 
 Checks come in the order of reference remoting-protocol 4.1; every answer, also a refusal, tells region and trace switch.
-A message that asks for a delay is kept until it is due (`delay`). Transactions are not served by this version: such a message
-is refused with the reason. Sizes are the store's to check.
+A message that asks for a delay is kept until it is due (`delay`), a transactional one becomes a half message (`transactions`).
+Sizes are the store's to check.
 """
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple
@@ -17,15 +18,28 @@ from ariane.broker.settings import Settings
 from ariane.broker.state.groups import Groups
 from ariane.broker.state.topics import Topics
 from ariane.broker.stats.counters import BrokerStats
+from ariane.broker.transactions import Transactions
 from ariane.errors import FlushFailed, MessageRefused, ProtocolError, ReplyError, StoreError
 from ariane.model import ids
-from ariane.model.message import CLUSTER, TAGS, TRAN_MSG, TRANSACTION_MASK, WAIT
+from ariane.model.message import (
+    CLUSTER,
+    DELAY,
+    PGROUP,
+    TAGS,
+    TIMER_DEL_UNIQKEY,
+    TRAN_MSG,
+    TRANSACTION_MASK,
+    UNIQ_KEY,
+    WAIT,
+)
 from ariane.model.topic import (
     AUTO_CREATE_TOPIC,
+    HALF_TOPIC,
     PERM_WRITE,
     RETRY_PREFIX,
     SCHEDULE_TOPIC,
     SEND_FORBIDDEN,
+    TIMER_TOPIC,
     TopicConfig,
     dlq_topic,
     topic_name_fault,
@@ -56,6 +70,11 @@ class SendParts(NamedTuple):
     now_ms: Callable[[], int]
     kept: Callable[[Draft, dict[str, str]], Draft]
     stats: BrokerStats
+    transactions: Transactions
+    recalled: Callable[[str, Peer], Placed]
+    """Takes back the message of this name that waits for its time, and tells where that was noted."""
+    replicated: Callable[[int], Awaitable[ResponseCode]] | None = None
+    """Waits for a slave (SYNC_MASTER); None when nobody does."""
 
     @property
     def config(self) -> BrokerConfig:
@@ -81,7 +100,9 @@ def send(parts: SendParts, request: SendMessage, command: Command, peer: Peer) -
         topic = _topic(parts, request)
         queue_id = _queue_id(request, topic)
         outer = properties.decode(request.properties) if request.properties else {}
-        wait = outer.pop(WAIT, "true") != "false"
+        wait = outer.get(WAIT, "true") != "false"
+        if not request.batch:  # 4.9.4 keeps it in the records of a batch
+            outer.pop(WAIT, None)
         if request.batch:
             drafts = _batch(parts, request, topic, queue_id, outer, command.body, peer)
             draft, began = drafts[0], parts.stats.timer()
@@ -89,7 +110,7 @@ def send(parts: SendParts, request: SendMessage, command: Command, peer: Peer) -
         else:
             draft = _single(parts, request, topic, queue_id, outer, command.body, peer)
             began = parts.stats.timer()
-            placed = [parts.store.put(draft)]
+            placed = [_put(parts, draft, outer, request, peer, context)]
     except ReplyError as error:
         return Reply(error.code, context, error.remark)
     except StoreError as error:
@@ -108,8 +129,27 @@ def send(parts: SendParts, request: SendMessage, command: Command, peer: Peer) -
     context["queueOffset"] = str(placed[0].queue_offset)
     if parts.durable is None or not wait:
         _count(parts.stats, draft, placed, began)
-        return Reply(0, context)
-    return _when_durable(parts.durable, parts.stats, draft, placed, began, context)
+        answered: Reply | Awaitable[Reply] = Reply(0, context)
+    else:
+        answered = _when_durable(parts.durable, parts.stats, draft, placed, began, context)
+    if parts.replicated is None or not wait:
+        return answered
+    return _when_replicated(parts.replicated(placed[-1].offset + placed[-1].size), answered, context)
+
+
+def _put(
+    parts: SendParts, draft: Draft, own: dict[str, str], request: SendMessage, peer: Peer, context: dict[str, str]
+) -> Placed:
+    """Store one message, and do what its kind asks for."""
+    if TIMER_DEL_UNIQKEY in own:  # not a message, but the end of one
+        return parts.recalled(own[TIMER_DEL_UNIQKEY], peer)
+    placed = parts.store.put(draft)
+    if draft.topic == HALF_TOPIC:
+        parts.transactions.half_stored(placed.queue_offset)
+    elif draft.topic == TIMER_TOPIC and UNIQ_KEY in own:
+        broker, due_ms = parts.config.broker_name, draft.tags_code or 0
+        context["recallHandle"] = ids.recall_handle(request.topic, broker, due_ms, own[UNIQ_KEY])
+    return placed
 
 
 def target(parts: SendParts, request: SendMessage) -> tuple[TopicConfig, int]:
@@ -143,6 +183,21 @@ async def _when_durable(
         return Reply(ResponseCode.SERVICE_NOT_AVAILABLE, fields, str(error))
     _count(stats, first, placed, began)
     return Reply(ResponseCode.SUCCESS if flushed else ResponseCode.FLUSH_DISK_TIMEOUT, fields)
+
+
+async def _when_replicated(
+    replicated: Awaitable[ResponseCode], answered: Reply | Awaitable[Reply], fields: dict[str, str]
+) -> Reply:
+    """Disk and slave are waited for side by side; what is wrong with the slave is told before a slow disk, as in Java."""
+    copied = asyncio.ensure_future(replicated)
+    try:
+        answer = answered if isinstance(answered, Reply) else await answered
+        if answer.code == ResponseCode.SERVICE_NOT_AVAILABLE:
+            return answer
+        code = await copied
+    finally:
+        copied.cancel()
+    return answer if code == ResponseCode.SUCCESS else Reply(code, fields)
 
 
 def _topic(parts: SendParts, request: SendMessage) -> TopicConfig:
@@ -198,9 +253,46 @@ def _single(
         name, queue_id = _retry_target(parts, request, reconsume_times, queue_id)
         if name != topic.topic_name:
             delay.forget(outer)  # a dead letter is not delayed once more
+    if _is_half(outer, reconsume_times):
+        return _half(parts, request, name, topic, queue_id, outer, body, peer)
     _refuse_what_is_not_served(outer, request.sys_flag)
     draft = _draft(parts, request, name, topic, queue_id, outer, body, request.flag, reconsume_times, peer)
     return parts.kept(draft, outer)
+
+
+def _is_half(own: dict[str, str], reconsume_times: int) -> bool:
+    """Clients before 4.6.1 leave TRAN_MSG on what they send to be retried; that is a message like others."""
+    mark = own.get(TRAN_MSG)
+    if mark is None or mark.lower() != "true":
+        return False
+    return not (reconsume_times > 0 and own.get(DELAY, "0") != "0")
+
+
+def _half(
+    parts: SendParts,
+    request: SendMessage,
+    name: str,
+    topic: TopicConfig,
+    queue_id: int,
+    own: dict[str, str],
+    body: bytes,
+    peer: Peer,
+) -> Draft:
+    """The half message of a transaction; it goes to the broker's own topic."""
+    config = parts.config
+    if config.reject_transaction_message:
+        remark = f"the broker[{config.broker_ip1}] sending transaction message is forbidden: rejectTransactionMessage"
+        raise ReplyError(ResponseCode.NO_PERMISSION, remark)
+    delays = delay.TIMES.keys() & own.keys() | ({DELAY} if own.get(DELAY, "0") != "0" else set())
+    if delays:
+        raise ProtocolError(f"{', '.join(sorted(delays))}: a transactional message cannot be delayed")
+    own.setdefault(PGROUP, request.producer_group)
+    wait = properties.decode(request.properties or "").get(WAIT)
+    if wait is not None:
+        own[WAIT] = wait  # 4.9.4 keeps it in half messages only
+    reconsume_times = request.reconsume_times or 0
+    draft = _draft(parts, request, name, topic, queue_id, own, body, request.flag, reconsume_times, peer)
+    return parts.transactions.half(draft, own)
 
 
 def _batch(
@@ -220,7 +312,6 @@ def _batch(
     drafts = []
     for entry in batch.decode(body):
         own = properties.decode(entry.properties)
-        own.pop(WAIT, None)
         own.update(outer)
         _refuse_what_is_not_served(own, request.sys_flag)
         if not delay.ASKS.isdisjoint(own):
@@ -276,5 +367,4 @@ def _refuse_what_is_not_served(own: dict[str, str], sys_flag: int) -> None:
     if sys_flag & TRANSACTION_MASK and own.get(TRAN_MSG, "").lower() != "true":
         raise ProtocolError(f"sysFlag {sys_flag:#x} has transaction bits, and the message no {TRAN_MSG}")
     if own.get(TRAN_MSG, "").lower() == "true":
-        remark = "transactional messages are not served by this version of the broker"
-        raise ReplyError(ResponseCode.NO_PERMISSION, remark)
+        raise ProtocolError(f"{TRAN_MSG}: a batch cannot be transactional, send its messages one by one")

@@ -47,6 +47,13 @@ class Groups:
             self.put(config)
         return config
 
+    def replace(self, table: SubscriptionGroupTable) -> None:
+        """Take over a master's table, when it is another one (a slave)."""
+        if table.data_version != self._version:
+            self._groups = dict(table.subscription_group_table)
+            self._version = table.data_version
+            self.changed()
+
     def put(self, config: SubscriptionGroupConfig) -> None:
         if config.group_name not in self._groups and len(self._groups) >= GROUPS_MAX:
             remark = f"this broker has {GROUPS_MAX} consumer groups already; delete some first"

@@ -71,6 +71,20 @@ class ConsumerOffsets:
         prefix = f"{topic}@"
         self._forget([key for key in self._table if key.startswith(prefix)])
 
+    def merge(self, table: ConsumerOffsetTable) -> None:
+        """Take over a master's offsets; what only this broker knows stays (a slave)."""
+        for key, queues in table.offset_table.items():
+            known = self._table.get(key)
+            if known is None:
+                if len(self._table) >= PAIRS_MAX:
+                    raise ReplyError(
+                        ResponseCode.SYSTEM_ERROR, f"the master has offsets of more than {PAIRS_MAX} pairs"
+                    )
+                known = self._table[key] = {}
+            if any(known.get(queue_id) != offset for queue_id, offset in queues.items()):
+                known.update(queues)
+                self.changed = True
+
     def table(self) -> ConsumerOffsetTable:
         """What consumerOffset.json and code 43 hold: a copy."""
         return ConsumerOffsetTable({key: dict(queues) for key, queues in self._table.items()})

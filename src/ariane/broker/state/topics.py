@@ -80,6 +80,13 @@ class Topics:
     def table(self) -> TopicTable:
         return TopicTable(self._version, dict(self._topics))
 
+    def replace(self, table: TopicTable) -> None:
+        """Take over a master's table, when it is another one (a slave)."""
+        if table.data_version != self._version:
+            self._topics = dict(table.topic_config_table)
+            self._version = table.data_version
+            self.changed()
+
     def put(self, config: TopicConfig) -> None:
         """Create or change a topic. ReplyError when its name or numbers cannot be."""
         name = config.topic_name

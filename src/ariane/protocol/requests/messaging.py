@@ -1,4 +1,4 @@
-"""Sending, pulling and offsets: headers of the codes 10, 11, 14, 15, 29–33, 36, 310, 320 and their answers."""
+"""Sending, pulling and offsets: headers of 10, 11, 12, 14, 15, 29–33, 36, 37, 39, 310, 320, 323, 370 and their answers."""
 
 from __future__ import annotations
 
@@ -87,9 +87,11 @@ class SendMessageAnswer(
         "queue_id": "queueId",
         "queue_offset": "queueOffset",
         "transaction_id": "transactionId",
+        "recall_handle": "recallHandle",
     },
 ):
-    """Answer to a send that was stored. `message_id` is the offset id, comma-joined for a batch."""
+    """Answer to a send that was stored. `message_id` is the offset id, comma-joined for a batch; `recall_handle` (5.x) takes a
+    message back that waits for its time."""
 
     message_id: str
     queue_id: Int32
@@ -97,6 +99,7 @@ class SendMessageAnswer(
     transaction_id: str | None = None
     region: str = "DefaultRegion"
     trace_on: bool = True
+    recall_handle: str | None = None
 
 
 class PullMessage(msgspec.Struct, frozen=True, rename="camel"):
@@ -168,6 +171,38 @@ class UpdateConsumerOffset(msgspec.Struct, frozen=True, rename="camel"):
     commit_offset: Int64
 
 
+class QueryMessage(
+    msgspec.Struct,
+    frozen=True,
+    rename={
+        "max_num": "maxNum",
+        "begin_timestamp": "beginTimestamp",
+        "end_timestamp": "endTimestamp",
+        "unique_key_query": "_UNIQUE_KEY_QUERY",
+        "query_position": "queryPosition",
+    },
+):
+    """QUERY_MESSAGE (12). Times are store times in ms. `query_position` is Ariane's: the `next_position` of an answer."""
+
+    topic: str
+    key: str
+    max_num: Int32
+    begin_timestamp: Int64
+    end_timestamp: Int64
+    unique_key_query: str | None = None
+    query_position: str | None = None
+
+
+class QueryMessageAnswer(msgspec.Struct, frozen=True, rename="camel"):
+    """Answer to 12, also when nothing was found. `truncated` and `next_position` are Ariane's: more matches than the answer
+    holds, and where the query goes on; a Java broker says neither."""
+
+    index_last_update_timestamp: Int64
+    index_last_update_phyoffset: Int64
+    truncated: bool | None = None
+    next_position: str | None = None
+
+
 class ViewMessage(msgspec.Struct, frozen=True):
     """VIEW_MESSAGE_BY_ID (33): a commit-log offset."""
 
@@ -184,3 +219,63 @@ class ConsumerSendMsgBack(msgspec.Struct, frozen=True, rename="camel"):
     origin_topic: str | None = None
     unit_mode: bool = False
     max_reconsume_times: Int32 | None = None
+
+
+# commitOrRollback of END_TRANSACTION: the transaction bits of sysFlag
+UNKNOWN = 0
+COMMIT = 8
+ROLLBACK = 12
+
+
+class EndTransaction(msgspec.Struct, frozen=True, rename="camel"):
+    """END_TRANSACTION (37), mostly one-way. The two offsets name a copy of the half message: its place in the half queue and
+    in the commit log."""
+
+    producer_group: str
+    tran_state_table_offset: Int64
+    commit_log_offset: Int64
+    commit_or_rollback: Int32
+    from_transaction_check: bool = False
+    msg_id: str | None = None
+    transaction_id: str | None = None
+
+
+class CheckTransactionState(msgspec.Struct, frozen=True, rename="camel"):
+    """CHECK_TRANSACTION_STATE (39), broker to producer, one-way; the body is the half message as a record."""
+
+    tran_state_table_offset: Int64
+    commit_log_offset: Int64
+    msg_id: str | None = None
+    transaction_id: str | None = None
+    offset_msg_id: str | None = None
+
+
+class QueryConsumeQueue(msgspec.Struct, frozen=True, rename="camel"):
+    """QUERY_CONSUME_QUEUE (321): entries of a queue from `index` on."""
+
+    topic: str
+    queue_id: Int32
+    index: Int64
+    count: Int32
+    consumer_group: str | None = None
+
+
+class ResumeCheckHalfMessage(msgspec.Struct, frozen=True, rename="camel"):
+    """RESUME_CHECK_HALF_MESSAGE (323): an offset id."""
+
+    msg_id: str | None = None
+
+
+class RecallMessage(msgspec.Struct, frozen=True, rename="camel"):
+    """RECALL_MESSAGE (370) of 5.x: take back a message that waits for its time. A handle is named by `ids.recall_handle`;
+    Ariane also takes the message id and the unique key."""
+
+    recall_handle: str
+    topic: str = ""
+    producer_group: str = ""
+
+
+class RecallMessageAnswer(msgspec.Struct, frozen=True, rename="camel"):
+    """Its answer: the unique key of the message that will not be delivered."""
+
+    msg_id: str

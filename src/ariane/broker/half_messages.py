@@ -1,0 +1,154 @@
+"""The records of transactions, as 4.9.4 writes them: from one to the next. Pure.
+
+    half message   RMQ_SYS_TRANS_HALF_TOPIC/0      the message with REAL_TOPIC and REAL_QID, its transaction bits cleared
+    its copies     the same                        with TRANSACTION_CHECK_TIMES, and TRAN_PREPARED_QUEUE_OFFSET: its root
+    op message     RMQ_SYS_TRANS_OP_HALF_TOPIC/0   tag d; body: queue offset of the copy that is ended, as decimal text
+    committed      REAL_TOPIC/REAL_QID             the properties unchanged, sysFlag 8, the half's log offset as prepared offset
+
+The root of a half message is the queue offset of its first copy. [TransactionalMessageBridge, TransactionalMessageUtil]
+"""
+
+from __future__ import annotations
+
+import logging
+
+import msgspec
+
+from ariane.errors import ProtocolError
+from ariane.model.message import (
+    CHECK_TIMES,
+    PREPARED_QUEUE_OFFSET,
+    REAL_QID,
+    REAL_TOPIC,
+    TAGS,
+    TRANSACTION_COMMIT,
+    TRANSACTION_MASK,
+    WAIT,
+)
+from ariane.model.topic import HALF_TOPIC, OP_HALF_TOPIC
+from ariane.protocol import properties, record
+from ariane.protocol.record import Record
+from ariane.store.message_store import Draft
+
+log = logging.getLogger("ariane.broker.transactions")
+
+END_TAG = "d"
+OP_PROPERTIES = properties.encode({WAIT: "true", TAGS: END_TAG})  # the order of 4.9.4
+_PREPARED = PREPARED_QUEUE_OFFSET.encode()
+
+
+def first(draft: Draft, table: dict[str, str]) -> Draft:
+    """The half message to store in place of a message that has the properties `table`."""
+    table = {**table, REAL_TOPIC: draft.topic, REAL_QID: str(draft.queue_id)}
+    for name in (PREPARED_QUEUE_OFFSET, CHECK_TIMES):
+        table.pop(name, None)  # the broker's own words: a client must not make a message another one's copy
+    return msgspec.structs.replace(
+        draft,
+        topic=HALF_TOPIC,
+        queue_id=0,
+        properties=properties.join(table),
+        sys_flag=draft.sys_flag & ~TRANSACTION_MASK,
+    )
+
+
+def copy(half: Record, table: dict[str, str], topic: str = HALF_TOPIC) -> Draft:
+    """A half message once more, with other properties."""
+    return Draft(
+        topic=topic,
+        queue_id=0,
+        body=half.body,
+        born_ms=half.born_ms,
+        born_host=half.born_host,
+        properties=properties.join(table),
+        tags=table.get(TAGS, ""),
+        flag=half.flag,
+        sys_flag=half.sys_flag,
+        reconsume_times=half.reconsume_times,
+    )
+
+
+def committed(half: Record) -> Draft:
+    """The message that consumers get."""
+    table = half.property_map()
+    return msgspec.structs.replace(
+        copy(half, table),
+        topic=table.get(REAL_TOPIC, ""),
+        queue_id=number(table.get(REAL_QID), -1),
+        properties=half.properties,
+        sys_flag=half.sys_flag & ~TRANSACTION_MASK | TRANSACTION_COMMIT,
+        prepared_offset=half.offset,
+    )
+
+
+def op(offset: int, now_ms: int, store_host: bytes) -> Draft:
+    """The op message that ends the copy at a queue offset."""
+    return Draft(
+        topic=OP_HALF_TOPIC,
+        queue_id=0,
+        body=str(offset).encode(),
+        born_ms=now_ms,
+        born_host=store_host,
+        properties=OP_PROPERTIES,
+        tags=END_TAG,
+    )
+
+
+def question_body(half: Record) -> bytes:
+    """The body of CHECK_TRANSACTION_STATE: the copy as a record of the topic that the message is for.
+
+    KeyError or ValueError when the properties do not say which one that is.
+    """
+    table = half.property_map()
+    return record.encode(
+        table[REAL_TOPIC].encode(),
+        half.body,
+        half.properties.encode(),
+        queue_id=int(table[REAL_QID]),
+        queue_offset=half.queue_offset,
+        offset=half.offset,
+        born_ms=half.born_ms,
+        born_host=half.born_host,
+        store_ms=half.store_ms,
+        store_host=half.store_host,
+        flag=half.flag,
+        sys_flag=half.sys_flag,
+        reconsume_times=half.reconsume_times,
+    )
+
+
+def root_of(table: dict[str, str], offset: int) -> int:
+    """The root of the copy at a queue offset."""
+    root = number(table.get(PREPARED_QUEUE_OFFSET), offset)
+    return root if root < offset else offset
+
+
+def root_of_record(data: bytes | None, offset: int) -> int:
+    """The same of a record, which is only decoded when it may be a copy: a start reads many. None: cannot be read."""
+    if data is None or _PREPARED not in data:
+        return offset
+    try:
+        return root_of(record.decode(data).property_map(), offset)
+    except ProtocolError:
+        return offset
+
+
+def ended_by(data: bytes | None) -> list[int]:
+    """The queue offsets that an op message ends: one in 4.9.4, several joined by commas in 5.x."""
+    try:
+        found = record.decode(data or b"")
+    except ProtocolError as error:
+        log.error("an op message cannot be read: %s", error)
+        return []
+    return ended_by_record(found)
+
+
+def ended_by_record(found: Record) -> list[int]:
+    """The same of a decoded one."""
+    if found.property_map().get(TAGS) != END_TAG:
+        log.error("the op message %d has no tag %s and ends nothing", found.queue_offset, END_TAG)
+        return []
+    return [number(text, -1) for text in found.body.decode("ascii", "replace").split(",")]
+
+
+def number(text: str | None, otherwise: int = 0) -> int:
+    return int(text) if text is not None and text.isascii() and text.isdecimal() and len(text) <= 18 else otherwise

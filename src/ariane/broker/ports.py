@@ -1,0 +1,53 @@
+"""The three ports of a broker: `listenPort`, and two that lie beside it.
+
+    listenPort - 2    everything but pulls: what may not wait behind them. A slave copies its master's topics there
+    listenPort        all requests
+    listenPort + 1    replication
+
+[BrokerController.fastRemotingServer, haListenPort]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+
+from ariane.broker.config import BrokerConfig
+from ariane.errors import ConfigError
+from ariane.net.connection import Handler, Peer
+from ariane.net.limits import Limits
+from ariane.net.server import Server
+from ariane.net.streams import Stream, StreamServer
+from ariane.protocol.codes import RequestCode
+
+FAST_PORT_BEFORE = 2
+HA_PORT_AFTER = 1
+PORT_TRIES = 50  # when any port will do, until three are free that lie together
+NOT_FAST = (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)  # what the fast port does not serve
+
+
+async def take_ports(
+    config: BrokerConfig,
+    handlers: Mapping[int, Handler],
+    fast_handlers: Mapping[int, Handler],
+    on_lost: Callable[[Peer], None],
+    serve_slave: Callable[[Stream], Awaitable[None]],
+    limits: Limits,
+) -> tuple[Server, StreamServer]:
+    """Bind all three, and let nobody in yet. ConfigError names one that is taken; with listenPort 0 others are tried."""
+    for tries_left in reversed(range(PORT_TRIES)):
+        idle_s = config.server_channel_max_idle_time_seconds
+        server = Server(
+            handlers, config.bind_address, config.listen_port, on_lost=on_lost, idle_s=idle_s, limits=limits
+        )
+        try:
+            await server.bind()
+            await server.bind_beside(server.port - FAST_PORT_BEFORE, fast_handlers)
+            ha_server = StreamServer(config.bind_address, server.port + HA_PORT_AFTER, serve_slave, "listenPort")
+            await ha_server.bind()
+        except ConfigError:
+            await server.__aexit__(None, None, None)
+            if config.listen_port or not tries_left:
+                raise
+        else:
+            return server, ha_server
+    raise AssertionError("the last try returns or raises")

@@ -1,0 +1,209 @@
+"""Which half messages are open, by their place in the half queue: pure, it reads no record, no clock and no disk.
+
+A half message is known by its root, the queue offset of its first copy. Each check-back appends a copy (Java does, and counts
+on the copy), and the newest copy stands for it; an end that names any copy ends the root, once. So:
+
+    open    queue offset of a newest copy → 1
+    moved   root → queue offset of its newest copy, once it has one      (neither: ended, put aside, or never there)
+    ops     what each op message from `op_low` on ended: it may be forgotten once that lies below every open half
+
+Kept in pieces of 512 offsets, each dropped when nothing in it is open: an open half costs 1 to 9 bytes where they are dense,
+and what was ended costs nothing. That an ended half is in no table is what makes every later end of it do nothing, for ever.
+[TransactionalMessageServiceImpl, the removal map and the done list]
+"""
+
+from __future__ import annotations
+
+import enum
+from array import array
+from collections.abc import Iterator
+from typing import NamedTuple
+
+PIECE = 512
+
+
+class Verdict(enum.Enum):
+    """What a round of checks does with an open half."""
+
+    WAIT = enum.auto()
+    ASK = enum.auto()
+    PUT_ASIDE = enum.auto()
+
+
+class HalfState(NamedTuple):
+    """What decides about an open half. `first_ms`: the broker's time when its first copy was stored; `immunity_s`: the
+    message's own wish, None or not a number when it has none."""
+
+    first_ms: int
+    checks: int
+    immunity_s: str | None
+
+
+def verdict(half: HalfState, now_ms: int, time_out_ms: int, checks_max: int) -> Verdict:
+    """A half that was asked about once is past its immunity, whatever the clock says."""
+    if half.checks >= checks_max:
+        return Verdict.PUT_ASIDE
+    return Verdict.WAIT if half.checks == 0 and now_ms < due_ms(half, time_out_ms) else Verdict.ASK
+
+
+def due_ms(half: HalfState, time_out_ms: int) -> int:
+    """When the first question about a half is due."""
+    seconds = half.immunity_s
+    is_number = seconds is not None and seconds.isascii() and seconds.isdecimal() and len(seconds) <= 12
+    return half.first_ms + (int(seconds) * 1000 if is_number and seconds is not None else time_out_ms)
+
+
+class Halves:
+    """`low`: no half below it is open. `op_low`: the op message that `ops` begins with."""
+
+    def __init__(self, low: int = 0, op_low: int = 0) -> None:
+        self.count = 0
+        """Open halves."""
+        self._low = self._next = low
+        self._op_low = op_low
+        self._open = _Pieces("B")
+        self._moved = _Pieces("q")
+        self._ops = array("q")
+        self._rests: dict[int, int] = {}
+
+    # --- what happens ---
+
+    def stored(self, offset: int, root: int | None = None) -> None:
+        """A first copy lies at `offset`, or a newer one of `root`."""
+        root = offset if root is None else root
+        before = self.newest(root)
+        if before is None:
+            self.count += 1
+        else:
+            self._open.clear(before)
+        self._open.set(offset, 1)
+        if root != offset:
+            self._moved.set(root, offset)
+        self._next = max(self._next, offset + 1)
+        self._rests.pop(offset // PIECE, None)
+
+    def ended(self, root: int) -> None:
+        """The half is committed, rolled back or put aside."""
+        newest = self.newest(root)
+        if newest is not None:
+            self._open.clear(newest)
+            self.count -= 1
+        self._moved.clear(root)
+
+    def op_stored(self, op_offset: int, half_offset: int) -> None:
+        """An op message at `op_offset` ends the copy at `half_offset` (-1: it ends nothing)."""
+        gap = op_offset - self._op_low - len(self._ops)
+        self._ops.extend([-1] * gap)
+        self._ops.append(half_offset)
+
+    # --- what is so ---
+
+    def newest(self, root: int) -> int | None:
+        """The newest copy of an open half; None when it is not open."""
+        offset = self._moved.get(root) or root
+        return offset if self._open.get(offset) else None
+
+    def is_open(self, offset: int) -> bool:
+        """Whether the copy at `offset` is the newest one of an open half."""
+        return bool(self._open.get(offset))
+
+    def progress(self) -> tuple[int, int]:
+        """From where on half and op queue have to be read to know all this again. Forgets the ops before."""
+        self._low = next(self._open.offsets(self._low, self._next), self._next)
+        past = 0
+        while past < len(self._ops) and self._ops[past] < self._low:
+            past += 1
+        del self._ops[:past]
+        self._op_low += past
+        for number in [one for one in self._rests if one < self._low // PIECE]:
+            del self._rests[number]
+        return self._low, self._op_low
+
+    # --- going over them ---
+
+    def pieces(self, stop: int, now_ms: int, wake_below: int = 0) -> Iterator[list[int]]:
+        """The open halves below `stop` in order, some hundred at a time, without those that rest (but for what lies below
+        `wake_below`). Halves may be stored and ended meanwhile."""
+        number = self._low // PIECE
+        while number * PIECE < stop:
+            if self._rests.get(number, now_ms) <= now_ms or number * PIECE < wake_below:
+                self._rests.pop(number, None)
+                begin = number * PIECE
+                offsets = list(self._open.offsets(begin, min(begin + PIECE, stop)))
+                if offsets:
+                    yield offsets
+            number += 1
+
+    def rest(self, offset: int, until_ms: int, stop: int) -> None:
+        """Nothing below `stop` of the piece around `offset` is due before `until_ms`. What lies behind that was not looked
+        at, so such a piece does not rest."""
+        if (offset // PIECE + 1) * PIECE <= stop:
+            self._rests[offset // PIECE] = until_ms
+
+
+class Rebuild:
+    """Tells `halves` what the queues hold: first every op message from `op_low` on, then every half from `low` on."""
+
+    def __init__(self, halves: Halves) -> None:
+        self._halves = halves
+        self._ended = _Pieces("B")
+        self.unmarked: list[int] = []
+        """Copies that are ended by the op message of another copy: they need one of their own before that is forgotten."""
+
+    def op(self, op_offset: int, ended: list[int]) -> None:
+        self._halves.op_stored(op_offset, max(ended, default=-1))
+        for offset in ended:
+            if offset >= 0:
+                self._ended.set(offset, 1)
+
+    def half(self, offset: int, root: int) -> None:
+        if self._ended.get(offset):
+            self._halves.ended(root)
+            self._ended.set(root, 1)
+        elif self._ended.get(root):
+            self.unmarked.append(offset)
+        else:
+            self._halves.stored(offset, root)
+
+
+class _Pieces:
+    """A sparse table of numbers by offset; 0 is nothing."""
+
+    def __init__(self, kind: str) -> None:
+        self._kind = kind
+        self._pieces: dict[int, array[int]] = {}
+        self._used: dict[int, int] = {}
+
+    def get(self, offset: int) -> int:
+        piece = self._pieces.get(offset // PIECE)
+        return piece[offset % PIECE] if piece is not None else 0
+
+    def set(self, offset: int, value: int) -> None:
+        number = offset // PIECE
+        piece = self._pieces.get(number)
+        if piece is None:
+            piece = self._pieces[number] = array(self._kind, bytes(PIECE * array(self._kind).itemsize))
+            self._used[number] = 0
+        if not piece[offset % PIECE]:
+            self._used[number] += 1
+        piece[offset % PIECE] = value
+
+    def clear(self, offset: int) -> None:
+        number = offset // PIECE
+        piece = self._pieces.get(number)
+        if piece is not None and piece[offset % PIECE]:
+            piece[offset % PIECE] = 0
+            self._used[number] -= 1
+            if not self._used[number]:
+                del self._pieces[number], self._used[number]
+
+    def offsets(self, start: int, stop: int) -> Iterator[int]:
+        """Where something is, from `start` up to `stop`."""
+        while start < stop:
+            number, at = divmod(start, PIECE)
+            piece = self._pieces.get(number)
+            if piece is not None:
+                for within in range(at, min(PIECE, at + stop - start)):
+                    if piece[within]:
+                        yield number * PIECE + within
+            start = (number + 1) * PIECE

@@ -1,0 +1,197 @@
+"""Every invariant of a store directory, looked at without changing anything: findings for people and machines.
+
+    check(root) ->  files       names, lengths, what does not belong there
+                    commitlog   each record in full (CRC too), holes, what lies behind the end
+                    queues      each record has its entry (offset, size, tags code) at its number; each entry has its record
+                    index       names, headers, chains and slots of the files; of a sample of entries, the keys of their records
+                    checkpoint, abort, config/*.json
+
+It may be run on a directory that a broker (ours or Java's) is writing to: what is newer than the checkpoint is not expected to be
+complete then. The log is read once, in order; of a queue a window of entries is in memory, so that only the number of queues
+counts, not that of messages; of an index file its slots. [no counterpart in Java]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from ariane.errors import ProtocolError, StoreError
+from ariane.protocol import fastjson
+from ariane.store import checkpoint as checkpoints
+from ariane.store import holes
+from ariane.store.check_index import check_index, index_files_of
+from ariane.store.check_queues import QueueChecks
+from ariane.store.checkpoint import Checkpoint
+from ariane.store.files import Disk, OpenFiles, ReadOnlyDisk, read_whole
+from ariane.store.findings import ERROR, NOTE, WARNING, Finding, files_of
+from ariane.store.index_file import Sizes
+from ariane.store.scan import CHUNK, Found, Walk
+from ariane.store.segments import Segments
+from ariane.store.values import StoreConfig
+
+__all__ = ["ERROR", "NOTE", "WARNING", "Finding", "Summary", "check"]
+
+NOTHING = (1 << 63) - 1
+_DEFAULTS = StoreConfig(root="")
+DEFAULT_SIZES = Sizes(_DEFAULTS.index_slots, _DEFAULTS.index_entries)
+
+
+class Summary(msgspec.Struct):
+    """What was looked at; complete once `check` has ended."""
+
+    files: int = 0
+    records: int = 0
+    bytes: int = 0
+    queues: int = 0
+    entries: int = 0
+
+
+def check(
+    root: str, disk: Disk | None = None, summary: Summary | None = None, index_sizes: Sizes = DEFAULT_SIZES
+) -> Iterator[Finding]:
+    """Findings, as they are met. StoreError when `root` is no store that can be read. `index_sizes` is how the files of the
+    key index are laid out; those of another length are looked at in part."""
+    disk = disk or ReadOnlyDisk()
+    summary = summary or Summary()
+    files = OpenFiles(disk)
+    try:
+        if disk.size(root) is None or "commitlog" not in disk.listdir(root):
+            raise StoreError(f"{root} is no store directory: it has no commitlog")
+        is_running = disk.size(f"{root}/abort") is not None
+        if is_running:
+            yield Finding(NOTE, f"{root}/abort", 0, "a broker is running, or the last one did not stop in order", "")
+        checkpoint, found = _checkpoint(disk, root)
+        yield from found
+        log, found = files_of(files, f"{root}/commitlog", "mappedFileSizeCommitLog")
+        yield from found
+        queues = QueueChecks(files, f"{root}/consumequeue")
+        yield from queues.load()
+        yield from _log(log, queues, checkpoint, summary, is_running=is_running)
+        yield from queues.end()
+        log_end = log.start + summary.bytes
+        yield from check_index(files, root, log, log_end, index_sizes, is_running=is_running)
+        yield from _config(disk, root)
+        summary.files += len(log.bases) + queues.files + index_files_of(disk, root)
+        summary.queues, summary.entries = queues.count, queues.entries
+    except OSError as error:
+        raise StoreError(f"cannot read {error.filename or root}: {error.strerror or error}") from error
+    finally:
+        files.close()
+
+
+def _checkpoint(disk: Disk, root: str) -> tuple[Checkpoint, list[Finding]]:
+    path = f"{root}/checkpoint"
+    data = read_whole(disk, path)
+    if data is None:
+        return Checkpoint(), [
+            Finding(WARNING, path, 0, "is missing", "start a broker: it reads all and makes it again")
+        ]
+    found = []
+    if len(data) != checkpoints.SIZE:
+        found.append(
+            Finding(
+                WARNING, path, 0, f"has {len(data)} bytes, not {checkpoints.SIZE}", "start a broker: it is made again"
+            )
+        )
+    made = checkpoints.decode(data)
+    if made.safe_offset is None and any(data):
+        found.append(
+            Finding(NOTE, path, 0, "Java wrote it last, or a write of it was torn: no safe offset is known", "")
+        )
+    return made, found
+
+
+def _log(
+    log: Segments, queues: QueueChecks, checkpoint: Checkpoint, summary: Summary, *, is_running: bool
+) -> Iterator[Finding]:
+    """Walk over all records, from file to file, and over files that are missing."""
+    safe = checkpoint.safe_offset
+    complete_to = (safe or 0) if is_running else NOTHING
+    end = log.start
+    last_ms = 0
+    times_back = 0
+    while True:
+        is_sure = safe is not None and end < safe <= log.stop
+        stop = safe if is_sure and safe is not None else NOTHING
+        walk = Walk(log, end, stop, check_crc=True, floor_ms=0, sure=is_sure)
+        told = 0
+        for record in walk:
+            for hole in walk.holes[told:]:
+                yield _hole(log, hole.offset, hole.size, hole.why)
+            told = len(walk.holes)
+            summary.records += 1
+            times_back += record.store_ms < last_ms
+            last_ms = record.store_ms
+            if holes.is_hole(record):
+                yield _closed(log, record)
+            else:
+                yield from queues.take(record, must_have=record.end <= complete_to)
+        for hole in walk.holes[told:]:
+            yield _hole(log, hole.offset, hole.size, hole.why)
+        end = walk.end
+        later = [base for base in log.bases if base >= end]
+        if is_sure and end == safe:
+            continue
+        if log.has(end) or not later:
+            break
+        yield Finding(
+            ERROR, log.path(end), 0, "this file is missing between others", "put it back, or move the later ones away"
+        )
+        end = later[0]
+    summary.bytes = end - log.start
+    if times_back:
+        yield Finding(NOTE, log.directory, 0, f"{times_back} records are older than the one before them", "")
+    if safe is not None and end < safe:
+        what = f"the log ends at {end}, but everything below {safe} was on the disk"
+        yield Finding(ERROR, log.path(end - end % log.size), end % log.size, what, "take the files from a copy")
+    yield from _behind(log, end, walk.why, is_running=is_running)
+
+
+def _hole(log: Segments, offset: int, size: int, why: str) -> Finding:
+    what = f"{size} bytes at {offset} are no record: {why}"
+    fix = "good records follow and are served; a start that reads over it closes it (Java would cut the log here)"
+    return Finding(ERROR, log.path(offset - offset % log.size), offset % log.size, what, fix)
+
+
+def _closed(log: Segments, record: Found) -> Finding:
+    why = record.properties.decode("utf-8", "replace").partition("\x01")[2] or "unknown"
+    what = f"{record.size} bytes at {record.offset} were no record and were passed over by a start: {why}"
+    fix = f"what was there, if anything, is kept below {holes.directory_of(log)}"
+    return Finding(WARNING, log.path(record.offset - record.offset % log.size), record.offset % log.size, what, fix)
+
+
+def _behind(log: Segments, end: int, why: str, *, is_running: bool) -> Iterator[Finding]:
+    """What was written behind the last record: of a crash, or of a broker that is just writing."""
+    at: int | None = end
+    rest = 0
+    while at is not None and log.has(at):
+        following = at - at % log.size + log.size
+        at = log.next_data(at)
+        if at is None:
+            at = following
+            continue
+        data = log.read(at, CHUNK)
+        rest += len(data) - data.count(0)
+        at += len(data)
+    if rest:
+        what = f"{rest} bytes that are not zero lie behind the last record at {end}: {why}"
+        fix = "a start cuts them off"
+        yield Finding(NOTE if is_running else WARNING, log.path(end - end % log.size), end % log.size, what, fix)
+
+
+def _config(disk: Disk, root: str) -> Iterator[Finding]:
+    directory = f"{root}/config"
+    if disk.size(directory) is None:
+        return
+    for name in disk.listdir(directory):
+        path = f"{directory}/{name}"
+        if not name.endswith((".json", ".json.bak")):
+            continue
+        try:
+            fastjson.read(read_whole(disk, path) or b"")
+        except ProtocolError as error:
+            spare = name.endswith(".bak") or disk.size(f"{path}.bak") is None
+            fix = "mend it, or remove it to go on without" if spare else f"a broker goes on with {name}.bak"
+            yield Finding(ERROR, path, 0, f"cannot be parsed: {error}", fix)

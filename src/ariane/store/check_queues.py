@@ -1,0 +1,272 @@
+"""The queues' part of `check`: each record has its entry, each entry its record.
+
+Records are given one after another as the log is walked; the entry each of them must have is compared, read through a window that
+moves with the numbers. In the end the entries of each queue that no record has claimed are looked at one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ariane.model.topic import SCHEDULE_TOPIC
+from ariane.store.consume_queue import BLANK_SIZE, ENTRY, ENTRY_SIZE, LMQ_PREFIX, LOST_CODE
+from ariane.store.dispatch import has_entry
+from ariane.store.files import OpenFiles
+from ariane.store.findings import ERROR, NOTE, WARNING, Finding, files_of
+from ariane.store.scan import Found, tags_code
+from ariane.store.segments import Segments
+
+WINDOW = 256  # entries of a queue in memory
+WINDOWS_MAX = 4096  # queues with a window: 20 MB
+TOLD_MAX = 20  # findings of one queue that are told one by one; how many more there are is told, too
+EXT_ADDRESS_MAX = -2147483649  # a tags code up to here is the address of an extended entry of Java's
+_SCHEDULE = SCHEDULE_TOPIC.encode()
+
+
+class _Queue:
+    """One queue as the check sees it."""
+
+    __slots__ = (
+        "at",
+        "claimed",
+        "end",
+        "first",
+        "first_offset",
+        "newest",
+        "queue_id",
+        "segments",
+        "told",
+        "topic",
+        "window",
+    )
+
+    def __init__(self, topic: str, queue_id: int, segments: Segments) -> None:
+        self.topic = topic
+        self.queue_id = queue_id
+        self.segments = segments
+        self.window = b""
+        self.at = 0  # number of the window's first entry
+        self.claimed = 0  # entries that belong to a record
+        self.told = 0
+        self.first, self.first_offset = _first(segments)
+        self.newest = -1  # highest number a record had
+        self.end = segments.stop // ENTRY_SIZE
+
+    @property
+    def name(self) -> str:
+        return f"{self.topic}-{self.queue_id}"
+
+    def entry(self, number: int) -> tuple[int, int, int] | None:
+        """Offset, size, tags code; None when there is none, (0, BLANK_SIZE, 0) when it is blank."""
+        within = number - self.at
+        if not 0 <= within < len(self.window) // ENTRY_SIZE:
+            if not self.segments.start // ENTRY_SIZE <= number < self.end:
+                return None
+            self.window, self.at = self.segments.read(number * ENTRY_SIZE, WINDOW * ENTRY_SIZE), number
+            within = 0
+            if len(self.window) < ENTRY_SIZE:
+                return None
+        offset, size, code = ENTRY.unpack_from(self.window, within * ENTRY_SIZE)
+        return (offset, size, code) if size else None
+
+    def place(self, number: int) -> tuple[str, int]:
+        """File and byte of an entry."""
+        at = number * ENTRY_SIZE
+        return self.segments.path(at - at % self.segments.size), at % self.segments.size
+
+
+def _first(segments: Segments) -> tuple[int, int]:
+    """Number and commit log offset of the first entry that is not blank; -1 when there is none."""
+    for base in segments.bases:
+        for at in range(base, base + segments.size, WINDOW * ENTRY_SIZE):
+            data = segments.read(at, WINDOW * ENTRY_SIZE)
+            for number, (offset, size, _) in enumerate(ENTRY.iter_unpack(data[: len(data) // ENTRY_SIZE * ENTRY_SIZE])):
+                if size == 0:
+                    return -1, 0
+                if size != BLANK_SIZE:
+                    return at // ENTRY_SIZE + number, offset
+    return -1, 0
+
+
+class QueueChecks:
+    """All queues of a store. `load`, then `take` each record, then `end`."""
+
+    def __init__(self, files: OpenFiles, root: str) -> None:
+        self._files = files
+        self._root = root
+        self._table: dict[tuple[str, int], _Queue] = {}
+        self._windows: dict[_Queue, None] = {}
+        self._without: dict[str, int] = {}  # records by topic that has no queues
+        self._former = 0
+        self._log_start: int | None = None
+        self._pending = 0
+        self.files = 0
+        self.entries = 0
+
+    @property
+    def count(self) -> int:
+        return len(self._table)
+
+    def load(self) -> Iterator[Finding]:
+        disk = self._files.disk
+        if disk.size(self._root) is None:
+            yield Finding(WARNING, self._root, 0, "is missing", "start a broker: queues are made again from the log")
+            return
+        for topic in disk.listdir(self._root):
+            try:
+                names = disk.listdir(f"{self._root}/{topic}")
+            except NotADirectoryError:
+                fix = "move it out of the store directory: no broker starts with it"
+                yield Finding(ERROR, f"{self._root}/{topic}", 0, "a file where a directory should be", fix)
+                continue
+            for name in names:
+                yield from self._load(topic, name)
+
+    def _load(self, topic: str, name: str) -> Iterator[Finding]:
+        directory = f"{self._root}/{topic}/{name}"
+        if not name.isdecimal() or not name.isascii():
+            yield Finding(ERROR, directory, 0, "is not a queue id", "move it out of the store directory")
+            return
+        segments, found = files_of(self._files, directory, "mappedFileSizeConsumeQueue")
+        yield from found
+        if segments.size % ENTRY_SIZE and segments.bases:
+            what = f"files of {segments.size} bytes do not hold whole entries"
+            yield Finding(ERROR, directory, 0, what, "remove the queue's directory: it is made again from the log")
+            return
+        for before, base in zip(segments.bases, segments.bases[1:], strict=False):
+            if base != before + segments.size:
+                fix = "remove the queue's directory: it is made again from the log"
+                what = "this file is missing between others"
+                yield Finding(ERROR, segments.path(before + segments.size), 0, what, fix)
+        self.files += len(segments.bases)
+        self._table[topic, int(name)] = _Queue(topic, int(name), segments)
+
+    def take(self, record: Found, *, must_have: bool) -> Iterator[Finding]:
+        """Look for the entry of `record`. Without `must_have` it may still come."""
+        if self._log_start is None:
+            self._log_start = record.offset
+        if not has_entry(record.sys_flag):
+            return
+        topic = record.topic.decode("utf-8", "replace")
+        queue = self._table.get((topic, record.queue_id))
+        if queue is None or queue.first < 0:
+            if must_have:
+                self._without[topic] = self._without.get(topic, 0) + 1
+            else:
+                self._pending += 1
+            return
+        number = record.queue_offset
+        if record.offset < queue.first_offset and number >= queue.first:
+            self._former += 1  # the topic was deleted after it, and made again
+            return
+        queue.newest = max(queue.newest, number)
+        self._remember(queue)
+        entry = queue.entry(number)
+        if entry is None and not must_have:
+            self._pending += 1
+        elif entry is None:
+            yield from self._tell(queue, number, ERROR, f"lacks entry {number}, of the record at {record.offset}")
+        elif entry[:2] != (record.offset, record.size):
+            there = (
+                "is empty"
+                if entry[1] == BLANK_SIZE or entry[2] == LOST_CODE
+                else f"points to {entry[1]} bytes at {entry[0]}"
+            )
+            what = f"entry {number} {there}, not to the record of {record.size} bytes at {record.offset}"
+            yield from self._tell(queue, number, ERROR if must_have else NOTE, what)
+        else:
+            queue.claimed += 1
+            code = tags_code(record, ())
+            if entry[2] not in (code,) and entry[2] > EXT_ADDRESS_MAX and record.topic != _SCHEDULE:
+                what = f"entry {number} has the tags code {entry[2]}, its record's is {code}"
+                yield from self._tell(queue, number, WARNING, what)
+
+    def _remember(self, queue: _Queue) -> None:
+        if queue not in self._windows:
+            self._windows[queue] = None
+            if len(self._windows) > WINDOWS_MAX:
+                oldest = next(iter(self._windows))
+                del self._windows[oldest]
+                oldest.window = b""
+
+    def _tell(self, queue: _Queue, number: int, severity: str, what: str) -> Iterator[Finding]:
+        queue.told += 1
+        if queue.told <= TOLD_MAX:
+            file, at = queue.place(number)
+            fix = "remove the queue's directory while no broker runs: it is made again from the log"
+            yield Finding(severity, file, at, f"{queue.name} {what}", fix)
+
+    def end(self) -> Iterator[Finding]:
+        """What the records did not claim."""
+        for topic, count in sorted(self._without.items()):
+            what = f"{count} records of {topic} have no queue: the topic was deleted, or its queues are lost"
+            fix = (
+                "if it was not deleted: remove the checkpoint and all of consumequeue, they are made again from the log"
+            )
+            yield Finding(NOTE, f"{self._root}/{topic}", 0, what, fix)
+        if self._former:
+            what = f"{self._former} records are of topics that were deleted and made again"
+            yield Finding(NOTE, self._root, 0, what, "")
+        if self._pending:
+            yield Finding(NOTE, self._root, 0, f"{self._pending} new records have no entry yet", "")
+        for queue in self._table.values():
+            yield from self._rest(queue)
+            if queue.told > TOLD_MAX:
+                what = f"{queue.name} has {queue.told - TOLD_MAX} more findings of this kind"
+                yield Finding(ERROR, queue.segments.directory, 0, what, "as above")
+
+    def _rest(self, queue: _Queue) -> Iterator[Finding]:
+        """Empty and stale entries, and those whose record is not there."""
+        lost: list[int] = []  # number of the first, how many
+        here = stale = 0
+        before = -1
+        ended = False
+        for number in range(queue.segments.start // ENTRY_SIZE, queue.end):
+            entry = queue.entry(number)
+            if entry is None:
+                if not ended and self._only_zeros(queue, number):
+                    break
+                ended = True
+                continue
+            stale += ended
+            offset, size, code = entry
+            after = queue.entry(number + 1)
+            if (
+                code == LOST_CODE
+                or (number > queue.first >= 0 and size == BLANK_SIZE)
+                or (after and after[0] == offset != 0)
+            ):
+                lost = [lost[0], lost[1] + 1] if lost else [number, 1]
+                continue
+            if size == BLANK_SIZE:
+                continue
+            self.entries += 1
+            here += offset >= (self._log_start or 0)
+            if offset <= before:
+                yield from self._tell(queue, number, ERROR, f"entry {number} points back, to {offset} behind {before}")
+            before = max(before, offset)
+        if lost:
+            what = f"{lost[1]} entries, the first of them {lost[0]}, are empty: their records were lost in a hole of the log"
+            file, at = queue.place(lost[0])
+            yield Finding(WARNING, file, at, f"{queue.name}: {what}", "consumers are led past them; nothing to do")
+        if stale:
+            file, at = queue.place(queue.newest + 1)
+            what = f"{queue.name}: {stale} entries lie behind unwritten ones"
+            yield Finding(WARNING, file, at, what, "left by a crash or by Java; a start clears them")
+        if here > queue.claimed and not queue.topic.startswith(LMQ_PREFIX):
+            file, at = queue.place(queue.newest)
+            what = f"{queue.name}: {here - queue.claimed} of {here} entries point to no good record of this queue"
+            fix = "consumers are led past what cannot be read; a start clears entries behind the end of the log"
+            yield Finding(ERROR, file, at, what, fix)
+
+    @staticmethod
+    def _only_zeros(queue: _Queue, number: int) -> bool:
+        """Whether nothing is written in the queue from `number` on."""
+        at = number * ENTRY_SIZE
+        while queue.segments.has(at):
+            within_file = at - at % queue.segments.size + queue.segments.size
+            reached = queue.segments.next_data(at)
+            if reached is not None and queue.segments.read(reached, within_file - reached).strip(b"\0"):
+                return False
+            at = within_file
+        return True

@@ -1,0 +1,238 @@
+"""The key index: which records of a topic have a key. Made from the commit log, after the queue entries and in batches.
+
+    root/index/20261121055052982    files named by the local time of their creation, the newest last
+
+Every key of a message lies in one file, and files follow each other in the order of the log, so a file that is lost or damaged
+is made again from where the one before it ends; whatever comes after it is made again with it. `position` is how far the log
+has been indexed. [IndexService]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import NamedTuple
+
+from ariane.store.consume_queue import Changed
+from ariane.store.files import OpenFiles
+from ariane.store.index_file import Damaged, IndexFile, LogView, Sizes
+from ariane.store.keys import Hashed
+
+NAME_DIGITS = 17
+
+
+class Known(NamedTuple):
+    """What the last process said about the index when it was last flushed."""
+
+    clean: bool  # it stopped in order
+    position: (
+        int | None
+    )  # everything below is indexed and flushed; None: a Java broker wrote last, or no index was kept
+    files: int  # how many files there were
+    full_ms: int  # the end of the newest full file, as Java keeps it
+
+
+class KeyIndex:
+    """All index files of a store. `open` first; what it had to do is in `notes`."""
+
+    def __init__(self, files: OpenFiles, root: str, sizes: Sizes, *, now_ms: Callable[[], int], log: LogView) -> None:
+        self._open_files = files
+        self._disk = files.disk
+        self.root = root
+        self._sizes = sizes
+        self._now_ms = now_ms
+        self._log = log
+        self._files: list[IndexFile] = []  # oldest first
+        self.position = 0
+        self.full_ms = 0
+        self.notes: list[str] = []
+        self._is_recovered = False  # the last file was, after a crash
+        self._is_broken = False  # and not everything that seemed to be flushed could be kept
+        self._changed: set[str] = set()
+        self._names_changed = False
+        self._given_up: list[IndexFile] = []  # to be removed after the next flush
+        self._to_remove: list[IndexFile] = []
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    @property
+    def last_update(self) -> tuple[int, int]:
+        """Store time and offset of the last record that was indexed; zeros when none was."""
+        return (self._files[-1].header.end_ms, self._files[-1].header.end_offset) if self._files else (0, 0)
+
+    # ------------------------------------------------------------------------------------------------------------ opening
+
+    def open(self, known: Known, log_end: int) -> None:
+        """Take over the files that can be trusted, remove the others; `position` is where to go on from. If that is less than
+        what was known, the checkpoint has to say so before `settle`, which has to follow."""
+        log_start = self._log.start
+        self.full_ms = known.full_ms
+        crashed = known.position is not None and not known.clean
+        limit = min(log_end, known.position) if crashed and known.position is not None else log_end
+        names = [one for one in self._disk.listdir(self.root) if len(one) == NAME_DIGITS and one.isdecimal()]
+        self._files = [IndexFile(self._open_files, f"{self.root}/{name}", self._sizes) for name in names]
+        why = ""
+        if known.position is not None and len(self._files) < known.files:
+            why = f"{known.files - len(self._files)} key index files are missing"
+            self._remove_from(0)
+        elif crashed:
+            why = self._remove_not_begun(limit)
+        elif not known.clean:
+            # Java flushes a file when it is full, and says so; it may have crashed with others half on the disk.
+            self._remove_from(self._first(lambda file: file.last_ms() > known.full_ms or file.room > 0))
+        why = self._check(limit, recover=crashed) or why
+        if known.position is not None and not why and not self._is_broken:
+            self.position = max(log_start, min(log_end, known.position))
+        else:
+            # The last record there may have had more keys than its file took (Java splits them): it comes again.
+            self.position = max(log_start, self._files[-1].header.end_offset) if self._files else log_start
+            self.full_ms = min(self.full_ms, self._files[-2].header.end_ms if len(self._files) > 1 else 0)
+        if why:
+            self.notes.append(f"{why}: the key index is made anew from {self.position} of the log")
+
+    def settle(self) -> None:
+        """Bring to the disk how much of the last file counts after a crash."""
+        if self._is_recovered and self._files:
+            self._files[-1].settle()
+            self._changed.add(self._files[-1].path)
+
+    def _remove_not_begun(self, limit: int) -> str:
+        """After a crash: remove the files from the first on in which nothing was flushed; why, if that should not be."""
+        for number, file in enumerate(self._files):
+            try:
+                if file.is_begun(limit, self._log):
+                    continue
+                why = ""
+            except Damaged as damage:
+                why = str(damage)
+            self._remove_from(number)
+            return why
+        return ""
+
+    def _first(self, ends: Callable[[IndexFile], bool]) -> int:
+        """Number of the first file for which `ends`; damaged ones are left to `_check`."""
+        for number, file in enumerate(self._files):
+            try:
+                if ends(file):
+                    return number
+            except Damaged:
+                continue
+        return len(self._files)
+
+    def _check(self, limit: int, *, recover: bool) -> str:
+        """Have every file looked at, and the last one recovered; what was removed for what reason, or ""."""
+        why = ""
+        self._is_recovered = recover
+        while self._files:
+            try:
+                for file in self._files[:-1]:
+                    file.open(self._log.store_ms)
+                if recover:
+                    self._is_broken |= self._files[-1].recover(limit, self._log)
+                else:
+                    self._files[-1].open(self._log.store_ms)
+                if self._files[-1].header.next_entry > 1:
+                    self._check_order(limit)
+                    break
+                self._remove_from(len(self._files) - 1)
+            except Damaged as damage:
+                why = str(damage)
+                self._remove_from([file.path for file in self._files].index(damage.path))
+        return why
+
+    def _check_order(self, limit: int) -> None:
+        end = -1
+        for file in self._files:
+            if file.header.next_entry > 1 and file.header.begin_offset < end:
+                raise Damaged(file.path, f"it begins at {file.header.begin_offset} before the one before it ends")
+            end = max(end, file.header.end_offset)
+            if file.header.next_entry > 1 and end >= limit:
+                raise Damaged(file.path, f"it knows a record at {end}, where the log has none")
+
+    def remove_damaged(self, path: str) -> None:
+        """Remove the file at `path`, in which damage was found, and those behind it; `position` goes back with them."""
+        self._remove_from([file.path for file in self._files].index(path))
+        self.position = min(self.position, self._files[-1].header.end_offset) if self._files else 0
+
+    def _remove_from(self, number: int) -> None:
+        for file in reversed(self._files[number:]):
+            self._remove(file)
+        del self._files[number:]
+
+    def _remove(self, file: IndexFile) -> None:
+        self._open_files.drop(file.path)
+        self._disk.remove(file.path)
+        self._changed.discard(file.path)
+        self._names_changed = True
+
+    # ------------------------------------------------------------------------------------------------------------ writing
+
+    def add(self, hashed: Sequence[Hashed], position: int) -> None:
+        """Index these keys; then everything below `position` is indexed. After an OSError it can be done again (what was
+        written of it then comes twice, which no query shows)."""
+        at = 0
+        while at < len(hashed):
+            file = self._files[-1] if self._files else self._begin()
+            stop = min(len(hashed), at + file.room)
+            if stop < len(hashed):
+                while stop > at and hashed[stop][1] == hashed[stop - 1][1]:
+                    stop -= 1
+                if stop == at:
+                    if file.header.next_entry > 1:
+                        self._begin()
+                        continue
+                    stop = at + file.room  # one message has more keys than a file: the only one that is split
+            file.append(hashed[at:stop])
+            self._changed.add(file.path)
+            at = stop
+        self.position = position
+
+    def _begin(self) -> IndexFile:
+        """Close the last file and make the next."""
+        name = datetime.fromtimestamp(self._now_ms() / 1000).strftime("%Y%m%d%H%M%S%f")[:NAME_DIGITS]
+        if self._files:
+            full = self._files[-1]
+            full.write_slots()
+            full.forget_slots()
+            self._changed.add(full.path)
+            self.full_ms = full.header.end_ms
+            name = max(name, f"{int(full.name) + 1:0{NAME_DIGITS}d}")
+        file = IndexFile(self._open_files, f"{self.root}/{name}", self._sizes)
+        self._disk.close(self._disk.create(file.path, self._sizes.file_size))
+        self._files.append(file)
+        self._names_changed = True
+        return file
+
+    def write_slots(self) -> None:
+        """Complete the last file, as one has to be that another process opens."""
+        if self._files and not self._files[-1].slots_on_disk:
+            self._files[-1].write_slots()
+            self._changed.add(self._files[-1].path)
+
+    def take_changed(self) -> Changed:
+        """Files, and directories, that the flush which begins now has to fsync."""
+        for file in self._to_remove:
+            self._remove(file)
+        self._to_remove, self._given_up = self._given_up, []
+        taken = Changed(self._changed, {self.root} if self._names_changed else set())
+        self._changed, self._names_changed = set(), False
+        return taken
+
+    # ------------------------------------------------------------------------------------------------------------ reading
+
+    def files(self) -> list[IndexFile]:
+        """All files, newest first."""
+        return self._files[::-1]
+
+    def drop_before(self, min_offset: int) -> int:
+        """Give up the files whose records are all below `min_offset`, save the last one; how many.
+
+        A start that misses files makes all of them anew, so these are removed one flush later, when the checkpoint knows.
+        """
+        count = 0
+        while count < len(self._files) - 1 and self._files[count].header.end_offset < min_offset:
+            count += 1
+        self._given_up += self._files[:count]
+        del self._files[:count]
+        return count

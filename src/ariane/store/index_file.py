@@ -1,0 +1,387 @@
+"""One file of the key index: a hash table whose chains run from the newest entry of a slot to the oldest.
+
+    header 40 B   begin time i64 | end time i64 | begin offset i64 | end offset i64 | slots in use i32 | next entry i32
+    slots         i32 each: number of the newest entry whose hash belongs to the slot, 0 for none
+    entries       hash i32 | commit log offset i64 | seconds since begin time i32 | number of the next older entry i32
+
+Entry 0 is never used, so a file without entries has 1 as its next. Times are store times in ms, offsets those of records.
+
+Entries and header are written as they come. The slots say nothing that the entries do not: they are kept in memory while a
+file grows, and written when it is full or the store is closed; after a crash they are made again from the entries. [IndexFile]
+"""
+
+from __future__ import annotations
+
+import sys
+from array import array
+from collections.abc import Callable, Iterator, Sequence
+from struct import Struct
+from typing import NamedTuple
+
+from ariane.store.files import OpenFiles
+from ariane.store.keys import Hashed
+
+HEADER = Struct(">qqqqii")
+SLOT = Struct(">i")
+ENTRY = Struct(">iqii")
+HEADER_SIZE, SLOT_SIZE, ENTRY_SIZE = 40, 4, 20
+PAGE = 4096  # slots are written by pages, and pages of zeros are not
+_READ_AT_ONCE = 1 << 20
+CHUNK_ENTRIES = 50_000  # entries read at once when slots are made again
+SECONDS_MAX = 2147483647
+
+
+class Sizes(NamedTuple):
+    """How the files of an index are laid out; the files themselves do not say."""
+
+    slots: int  # maxHashSlotNum
+    entries: int  # maxIndexNum, with the unused entry 0
+
+    @property
+    def entries_at(self) -> int:
+        return HEADER_SIZE + SLOT_SIZE * self.slots
+
+    @property
+    def file_size(self) -> int:
+        return self.entries_at + ENTRY_SIZE * self.entries
+
+
+class Header(NamedTuple):
+    begin_ms: int
+    end_ms: int
+    begin_offset: int
+    end_offset: int
+    slots_used: int
+    next_entry: int
+
+
+class Entry(NamedTuple):
+    """An entry of a chain: where the record lies, and when it was stored, without the part of a second."""
+
+    number: int
+    hashed: int
+    offset: int
+    ms: int
+
+
+class LogView(NamedTuple):
+    """What a file asks the log for."""
+
+    start: int
+    store_ms: Callable[[int], int | None]  # store time of the record at an offset; None when it is not there
+    hashes: Callable[[int], list[int]]  # of all keys of the record at an offset; none when it is not there
+
+    def is_confirmed(self, offset: int, hashes: list[int], *, all_of_them: bool = False) -> bool:
+        """Whether the record at `offset` has keys of these hashes; of what the log has lost, nobody will ask."""
+        if offset < self.start:
+            return True
+        found = self.hashes(offset)
+        return found == hashes if all_of_them else set(hashes) <= set(found)
+
+
+class Damaged(Exception):
+    """An index file holds what no rule allows; says what. Never leaves the store."""
+
+    def __init__(self, path: str, why: str) -> None:
+        super().__init__(f"{path}: {why}")
+        self.path = path
+
+
+class IndexFile:
+    """One file. It exists on the disk; `header` says what of it counts."""
+
+    def __init__(self, files: OpenFiles, path: str, sizes: Sizes) -> None:
+        self._files = files
+        self._disk = files.disk
+        self.path = path
+        self.name = path.rpartition("/")[2]
+        self.sizes = sizes
+        self.header = Header(0, 0, 0, 0, 0, 1)
+        self._slots: memoryview | None = None  # native i32; None: on the disk, or to be made from the entries
+        self.slots_on_disk = True
+        self._slots_are_stale = False
+
+    @property
+    def room(self) -> int:
+        return self.sizes.entries - self.header.next_entry
+
+    # ------------------------------------------------------------------------------------------------------------ writing
+
+    def append(self, hashed: Sequence[Hashed]) -> None:
+        """Add entries, at most `room`. After an OSError none counts, and it can be done again."""
+        begin_ms, end_ms, begin_offset, _, used, count = self.header
+        if count <= 1:
+            _, begin_offset, begin_ms = hashed[0]
+        slots = self.slots()
+        slot_count = self.sizes.slots
+        pack = ENTRY.pack
+        first, seconds, seconds_for = count, 0, -1
+        entries: list[bytes] = []
+        for value, offset, store_ms in hashed:
+            if store_ms != seconds_for:
+                seconds_for = store_ms
+                seconds = min(max((store_ms - begin_ms) // 1000, 0), SECONDS_MAX)
+            slot = value % slot_count
+            older = slots[slot]
+            if not older:
+                used += 1
+            elif not 0 < older < count:
+                self._slots = None
+                raise Damaged(self.path, f"slot {slot} names entry {older} of {count}")
+            entries.append(pack(value, offset, seconds, older))
+            slots[slot] = count
+            count += 1
+        _, end_offset, last_ms = hashed[-1]
+        header = Header(begin_ms, max(end_ms, last_ms), begin_offset, end_offset, used, count)
+        self.slots_on_disk = False
+        try:
+            handle = self._files.get(self.path)
+            self._disk.pwrite(handle, b"".join(entries), self.sizes.entries_at + ENTRY_SIZE * first)
+            self._disk.pwrite(handle, HEADER.pack(*header), 0)
+        except OSError:
+            self._slots = None  # they name entries that do not count
+            raise
+        self.header = header
+
+    def write_slots(self) -> None:
+        """Bring the slots to the disk, if they are not there."""
+        if self.slots_on_disk:
+            return
+        data = self.slots().cast("B")
+        handle = self._files.get(self.path)
+        for at in range(0, len(data), PAGE):
+            page = bytes(data[at : at + PAGE])
+            if page.strip(b"\0") or self._has_slots(handle, at, len(page)):
+                self._disk.pwrite(handle, other_order(page), HEADER_SIZE + at)
+        self.slots_on_disk, self._slots_are_stale = True, False
+
+    def _has_slots(self, handle: int, at: int, size: int) -> bool:
+        """Whether the disk holds slots of before a crash where there are none now."""
+        return self._slots_are_stale and bool(self._disk.pread(handle, size, HEADER_SIZE + at).strip(b"\0"))
+
+    def forget_slots(self) -> None:
+        """Give their memory back; they must be on the disk."""
+        self._slots = None
+
+    def slots(self) -> memoryview:
+        """The slots in memory: read from the disk, or made from the entries when the disk does not have them."""
+        if self._slots is None:
+            # Taken from the system as zeros, so that what is never touched takes no memory.
+            slots = memoryview(bytearray(SLOT_SIZE * self.sizes.slots)).cast("i")
+            if not self.slots_on_disk:
+                self._fill_from_entries(slots)
+            elif self.header.next_entry > 1:
+                self._fill_from_disk(slots)
+            self._slots = slots
+        return self._slots
+
+    def _fill_from_disk(self, slots: memoryview) -> None:
+        size, target, at = SLOT_SIZE * self.sizes.slots, slots.cast("B"), 0
+        handle = self._files.get(self.path)
+        while at < size:
+            data = self._disk.pread(handle, min(_READ_AT_ONCE, size - at), HEADER_SIZE + at)
+            if data.strip(b"\0"):
+                target[at : at + len(data)] = other_order(data)
+            at += max(len(data), 1)
+
+    def _fill_from_entries(self, slots: memoryview) -> None:
+        used = 0
+        number, slot_count = 1, self.sizes.slots
+        handle = self._files.get(self.path)
+        while number < self.header.next_entry:
+            wanted = min(CHUNK_ENTRIES, self.header.next_entry - number)
+            data = self._disk.pread(handle, ENTRY_SIZE * wanted, self.sizes.entries_at + ENTRY_SIZE * number)
+            if len(data) < ENTRY_SIZE * wanted:
+                raise Damaged(self.path, f"it ends before entry {number + wanted}")
+            for value, _, _, older in ENTRY.iter_unpack(data):
+                if value < 0 or slots[value % slot_count] != older:
+                    raise Damaged(self.path, f"entry {number} is not the newest of its slot when it comes")
+                slots[value % slot_count] = number
+                number += 1
+                if not older:
+                    used += 1
+        self.header = self.header._replace(slots_used=used)
+
+    # ------------------------------------------------------------------------------------------------------------ reading
+
+    def entry(self, number: int) -> tuple[int, int, int, int]:
+        """Hash, offset, seconds, number of the next older one."""
+        data = self._disk.pread(self._files.get(self.path), ENTRY_SIZE, self.sizes.entries_at + ENTRY_SIZE * number)
+        if len(data) < ENTRY_SIZE:
+            raise Damaged(self.path, f"it ends before entry {number}")
+        return ENTRY.unpack(data)
+
+    def holds(self, value: int, number: int, offset: int) -> bool:
+        """Whether entry `number` belongs to the chain of a hash and is for the record at `offset`."""
+        if not 0 < number < self.header.next_entry:
+            return False
+        found, at, _, _ = self.entry(number)
+        return at == offset and found % self.sizes.slots == value % self.sizes.slots
+
+    def newest(self, value: int) -> int:
+        """Number of the newest entry in the chain of a hash, 0 for none."""
+        slot = value % self.sizes.slots
+        if self._slots is not None or not self.slots_on_disk:
+            number = int(self.slots()[slot])
+        else:
+            data = self._disk.pread(self._files.get(self.path), SLOT_SIZE, HEADER_SIZE + SLOT_SIZE * slot)
+            if len(data) < SLOT_SIZE:
+                raise Damaged(self.path, f"it ends before slot {slot}")
+            number = SLOT.unpack(data)[0]
+        if not 0 <= number < self.header.next_entry:
+            raise Damaged(self.path, f"slot {slot} names entry {number} of {self.header.next_entry}")
+        return number
+
+    def chain(self, value: int, number: int) -> Iterator[Entry]:
+        """The chain of a hash from entry `number` on, newest first, with the entries of other hashes that share it."""
+        begin_ms, _, begin_offset, end_offset, _, _ = self.header
+        slot = value % self.sizes.slots
+        while number:
+            found, offset, seconds, older = self.entry(number)
+            if found % self.sizes.slots != slot or found < 0 or not begin_offset <= offset <= end_offset:
+                raise Damaged(self.path, f"entry {number} does not belong to slot {slot}")
+            # Java counts the first entry's seconds from the end of the file before: it was stored when this one begins.
+            yield Entry(number, found, offset, begin_ms + (1000 * seconds if number > 1 else 0))
+            if not 0 <= older < number:
+                raise Damaged(self.path, f"entry {number} says that {older} is older")
+            number = older
+
+    # ------------------------------------------------------------------------------------------------------------ opening
+
+    def open(self, store_ms: Callable[[int], int | None]) -> None:
+        """Read the header of a file whose writer stopped in order; Damaged when it does not agree with the entries.
+
+        `store_ms` gives the store time of a record, None when the log does not have it any more.
+        """
+        self._read_header()
+        _, _, begin_offset, end_offset, used, count = self.header
+        if not 1 <= count <= self.sizes.entries or not 0 <= used <= min(count, self.sizes.slots):
+            raise Damaged(self.path, f"{count} entries in {used} slots")
+        if begin_offset > end_offset:
+            raise Damaged(self.path, "it ends before it begins")
+        if count > 1:
+            self._check_begin(store_ms)
+            if self.entry(count - 1)[1] != end_offset:
+                raise Damaged(self.path, f"its last entry is not for the record at {end_offset}")
+
+    def recover(self, limit: int, log: LogView) -> bool:
+        """After a crash: let the entries of records below `limit` count, which were flushed, and nothing else; whether among
+        them, or behind, is what no write has left whole. Nothing is written before `settle`.
+
+        A write that was torn leaves any mix of old and new bytes, so that an entry may name a place below `limit` that is not
+        its own. Only the beginning of the header is taken from the disk.
+        """
+        self._read_header()
+        self._slots = memoryview(bytearray(SLOT_SIZE * self.sizes.slots)).cast("i")
+        low, is_broken = self._whole_entries(self._slots, limit, log)
+        whole = low
+        while low > 1:
+            start = self._first_of_record(low)
+            hashes = [self.entry(number)[0] for number in range(start, low)]
+            if log.is_confirmed(self.entry(start)[1], hashes, all_of_them=True):
+                break
+            low, is_broken = start, True
+        self.header = self.header._replace(next_entry=low)
+        self.slots_on_disk, self._slots_are_stale = False, True
+        if low < whole:
+            self._slots = None
+        if low > 1:
+            self._check_begin(log.store_ms)
+            _, end_offset, seconds, _ = self.entry(low - 1)
+            end_ms = log.store_ms(end_offset) or self.header.begin_ms + 1000 * seconds + 999
+            self.header = self.header._replace(end_offset=end_offset, end_ms=end_ms)
+            self.slots()
+        return is_broken
+
+    def settle(self) -> None:
+        """Bring what `recover` found to the disk. What lies behind would pass for entries at the next recovery."""
+        handle = self._files.get(self.path)
+        self._disk.truncate(handle, self.sizes.entries_at + ENTRY_SIZE * self.header.next_entry)
+        self._disk.truncate(handle, self.sizes.file_size)
+        self._disk.pwrite(handle, HEADER.pack(*self.header), 0)
+        self._disk.fsync(handle)
+
+    def _whole_entries(self, slots: memoryview, limit: int, log: LogView) -> tuple[int, bool]:
+        """Number of the first entry that cannot be one of a record below `limit`, and whether it, or one behind it that is
+        read with it, claims to be. `slots` are filled on the way, and counted."""
+        slot_count, number, last, used = self.sizes.slots, 1, 0, 0
+        handle = self._files.get(self.path)
+        while number < self.sizes.entries:
+            wanted = min(CHUNK_ENTRIES, self.sizes.entries - number)
+            data = self._disk.pread(handle, ENTRY_SIZE * wanted, self.sizes.entries_at + ENTRY_SIZE * number)
+            if len(data) < ENTRY_SIZE * wanted:
+                raise Damaged(self.path, f"it ends before entry {number + wanted}")
+            for at, (value, offset, seconds, older) in enumerate(ENTRY.iter_unpack(data)):
+                slot = value % slot_count
+                is_blank = not (value or offset or seconds or older) and not log.is_confirmed(0, [0])
+                if value < 0 or not last <= offset < limit or slots[slot] != older or is_blank:
+                    self.header = self.header._replace(slots_used=used)
+                    return number, _claims(data[ENTRY_SIZE * at :], limit)
+                slots[slot] = number
+                last = offset
+                used += not older
+                number += 1
+        self.header = self.header._replace(slots_used=used)
+        return number, False
+
+    def _first_of_record(self, stop: int) -> int:
+        """Number of the first of the entries that are for the same record as the one before `stop`."""
+        start, offset = stop - 1, self.entry(stop - 1)[1]
+        while start > 1 and self.entry(start - 1)[1] == offset:
+            start -= 1
+        return start
+
+    def is_begun(self, limit: int, log: LogView) -> bool:
+        """After a crash: whether this file has entries of records below `limit`, so that it and all before it were flushed.
+        Damaged when it only seems so."""
+        self._check_size()
+        value, offset, seconds, older = self.entry(1)
+        if offset >= limit or (not (value or offset or seconds or older) and not log.is_confirmed(0, [0])):
+            return False
+        if offset < 0 or not log.is_confirmed(offset, [value]):
+            raise Damaged(
+                self.path, f"its first entry is for a record at {offset} that is not there, or has not its key"
+            )
+        return True
+
+    def last_ms(self) -> int:
+        """Store time of the newest record, by the header."""
+        self._read_header()
+        return self.header.end_ms
+
+    def _check_size(self) -> None:
+        size = self._disk.size(self.path)
+        if size != self.sizes.file_size:
+            raise Damaged(
+                self.path,
+                f"it has {size} bytes, a file with {self.sizes.slots} slots (maxHashSlotNum) and {self.sizes.entries}"
+                f" entries (maxIndexNum) has {self.sizes.file_size}",
+            )
+
+    def _read_header(self) -> None:
+        self._check_size()
+        self.header = Header(*HEADER.unpack(self._disk.pread(self._files.get(self.path), HEADER_SIZE, 0)))
+
+    def _check_begin(self, store_ms: Callable[[int], int | None]) -> None:
+        begin_ms, _, begin_offset, *_ = self.header
+        if self.entry(1)[1] != begin_offset:
+            raise Damaged(self.path, f"its first entry is not for the record at {begin_offset}")
+        stored = store_ms(begin_offset)
+        if stored is not None and stored != begin_ms:
+            raise Damaged(self.path, f"it begins at {begin_ms}, the record at {begin_offset} was stored at {stored}")
+
+
+def _claims(data: bytes, limit: int) -> bool:
+    """Whether among these entries, from the first that is not whole on, is one that says it was flushed."""
+    if not data.strip(b"\0"):
+        return False
+    return any(one[1] < limit and any(one) for one in ENTRY.iter_unpack(data))
+
+
+def other_order(data: bytes) -> bytes:
+    """Slots from the order of the machine to that of the file, or back."""
+    numbers = array("i")
+    numbers.frombytes(data)
+    if sys.byteorder == "little":
+        numbers.byteswap()
+    return numbers.tobytes()

@@ -1,0 +1,110 @@
+"""The keys a record is found by, and their hashes as the index holds them.
+
+    properties  ->  UNIQ_KEY, then each word of KEYS  ->  |hash of "<topic>#<key>"|
+
+A broker hashes one unique id for each message, so this is the way that must cost nearly nothing: ids of one client differ in
+their last characters for as long as its clock shows the same millisecond, so the hash of what stands before is kept.
+[IndexService.buildIndex, IndexFile.indexKeyHashMethod]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from ariane.model.hashes import string_hash
+from ariane.model.message import KEYS, TRANSACTION_MASK, TRANSACTION_ROLLBACK, UNIQ_KEY
+from ariane.protocol import properties as properties_text
+
+Keyed = tuple[str, str, int, int]  # topic, properties, commit log offset, store time: of a record that may have keys
+Hashed = tuple[int, int, int]  # hash of a key, commit log offset, store time
+
+KEY_SEPARATOR = " "
+HEADS_MAX = 4096  # beginnings of ids whose hash is kept, for each topic, and topics with such
+_UNIQUE = f"{UNIQ_KEY}{properties_text.NAME_END}"
+_UNIQUE_SIZE = len(_UNIQUE)
+_KEYS = f"{KEYS}{properties_text.NAME_END}"
+_KEYS_SIZE = len(_KEYS)
+_PAIR_END = properties_text.PAIR_END
+_TAIL = 4  # characters of an id that are looked up in two halves
+_31_2, _31_4 = 31**2, 31**4
+_LOW = {a + b: ord(a) * 31 + ord(b) for a in "0123456789ABCDEF" for b in "0123456789ABCDEF"}
+_HIGH = {pair: value * _31_2 for pair, value in _LOW.items()}
+
+
+def is_indexed(sys_flag: int) -> bool:
+    """Whether a record with these flags can be found by its keys: all can but what was rolled back."""
+    return sys_flag & TRANSACTION_MASK != TRANSACTION_ROLLBACK
+
+
+def keys_of(properties: str) -> list[str]:
+    """The keys in a stored properties text, each once: the unique id first."""
+    found = properties_text.decode(properties)
+    unique, words = found.get(UNIQ_KEY, ""), found.get(KEYS, "").split(KEY_SEPARATOR)
+    return [key for key in dict.fromkeys((unique, *words)) if key]
+
+
+def key_hash(topic: str, key: str) -> int:
+    """Hash of a key, without its sign; of the one number that has no positive counterpart, 0."""
+    value = abs(string_hash(f"{topic}#{key}"))
+    return 0 if value > 0x7FFF_FFFF else value
+
+
+class KeyHashes:
+    """Hashes of the keys of many records at once."""
+
+    def __init__(self) -> None:
+        self._topics: dict[str, dict[str, int]] = {}
+
+    def of(self, records: Sequence[Keyed]) -> list[Hashed]:
+        """What `key_hash` gives for all `keys_of` all records, in their order."""
+        topics = self._topics
+        if len(topics) > HEADS_MAX:
+            topics.clear()
+        hashed: list[Hashed] = []
+        for topic, properties, offset, store_ms in records:
+            at = properties.rfind(_UNIQUE)
+            if at < 0:
+                if _KEYS in properties:
+                    hashed += [(key_hash(topic, key), offset, store_ms) for key in keys_of(properties)]
+                continue
+            end = properties.find(_PAIR_END, at)
+            key = properties[at + _UNIQUE_SIZE : end] if end > 0 else properties[at + _UNIQUE_SIZE :]
+            heads = topics.get(topic)
+            if heads is None:
+                heads = topics[topic] = {}
+            head = heads.get(key[:-_TAIL])
+            if head is None:
+                head = self._head(heads, topic, key)
+            try:
+                value = head + _HIGH[key[-4:-2]] + _LOW[key[-2:]] & 0xFFFFFFFF
+            except KeyError:  # no unique id as clients make them
+                hashed += [(key_hash(topic, key), offset, store_ms) for key in keys_of(properties)]
+                continue
+            if at and properties[at - 1] != _PAIR_END:  # the end of another name
+                hashed += [(key_hash(topic, key), offset, store_ms) for key in keys_of(properties)]
+                continue
+            if value >= 0x8000_0000:
+                value = 0x1_0000_0000 - value if value > 0x8000_0000 else 0
+            hashed.append((value, offset, store_ms))
+            if _KEYS in properties:
+                hashed += [(key_hash(topic, word), offset, store_ms) for word in _words(properties) if word != key]
+        return hashed
+
+    @staticmethod
+    def _head(heads: dict[str, int], topic: str, key: str) -> int:
+        """Hash of topic and all of `key` but its tail, as it counts for the whole."""
+        if len(heads) >= HEADS_MAX:
+            heads.clear()
+        start = key[:-_TAIL]
+        value = heads[start] = (string_hash(f"{topic}#{start}") & 0xFFFFFFFF) * _31_4
+        return value
+
+
+def _words(properties: str) -> Iterable[str]:
+    """The words of KEYS, each once."""
+    at = properties.rfind(_KEYS)
+    end = properties.find(_PAIR_END, at)
+    text = properties[at + _KEYS_SIZE :] if end < 0 else properties[at + _KEYS_SIZE : end]
+    if not text or (at and properties[at - 1] != _PAIR_END):  # empty, or the end of another name
+        text = properties_text.decode(properties).get(KEYS, "")
+    return filter(None, dict.fromkeys(text.split(KEY_SEPARATOR)))

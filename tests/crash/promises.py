@@ -1,0 +1,512 @@
+"""The promises of the store after a crash, as functions: the tests run them on the store as it is, `test_planted_faults` on a store
+that was broken on purpose. Each raises when a promise is not kept.
+
+A workload is sent to a store on a fake disk; something happens to the disk; the store is opened on what is left and judged:
+it opens, has everything acknowledged, nothing that nobody sent, goes on, and is the same when it is opened again.
+"""
+
+from __future__ import annotations
+
+import errno
+import random
+
+from ariane.errors import FlushFailed, ProtocolError, StoreError, StoreFull
+from ariane.model import host
+from ariane.protocol import record
+from ariane.store import check
+from ariane.store.message_store import Draft, GetStatus, MessageStore, StoreConfig, open_store
+from ariane.testing.disk import FakeDisk, Kept, PowerLost
+
+HOST = host.pack("127.0.0.1", 10911)
+CONFIG = StoreConfig(root="/store", commit_log_size=1024, consume_queue_size=200, flush="sync")
+FATES = [
+    (Kept.NONE, 0),
+    (Kept.ALL, 0),
+    *((Kept.SOME, seed) for seed in range(4)),
+    *((Kept.TORN, seed) for seed in range(4)),
+]
+BODY_AT = 88  # of a record: its body begins here
+START_MS = 1_700_000_000_000
+
+
+class Broken(AssertionError):
+    """A promise is not kept."""
+
+
+def require(holds: object, what: str) -> None:
+    if not holds:
+        raise Broken(what)
+
+
+def opened(disk: FakeDisk, config: StoreConfig = CONFIG) -> MessageStore:
+    clock = iter(range(START_MS, START_MS + 100_000_000))
+    return open_store(config, disk, now_ms=lambda: next(clock), store_host=HOST)
+
+
+def draft(body: bytes, queue_id: int = 0, topic: str = "T") -> Draft:
+    return Draft(topic=topic, queue_id=queue_id, body=body, born_ms=1, born_host=HOST, tags="a", properties="TAGS\x01a")
+
+
+class Sent:
+    """What a producer knows: bodies that were put, and where those lie that were acknowledged."""
+
+    def __init__(self) -> None:
+        self.put: set[bytes] = set()
+        self.acknowledged: dict[int, bytes] = {}
+
+
+def workload(store: MessageStore, sent: Sent, count: int = 20) -> None:
+    """Single messages and batches to three queues, flushed as a broker does; queue files and checkpoint now and then."""
+    waiting: dict[int, bytes] = {}
+    for number in range(count):
+        bodies = [b"%d.%d" % (number, part) * (1 + number % 3) for part in range(1 + number % 3)]
+        sent.put.update(bodies)
+        drafts = [draft(body, number % 2, "T" if number % 4 else "U") for body in bodies]
+        placed = [store.put(drafts[0])] if len(drafts) == 1 else store.put_batch(drafts)
+        waiting.update(zip((one.offset for one in placed), bodies, strict=True))
+        if number % 4 == 3:
+            flush = store.begin_flush()
+            require(flush is not None, "there is something to flush")
+            if flush is not None:
+                flush.run()
+                store.end_flush(flush, None)
+            sent.acknowledged.update(waiting)
+            waiting.clear()
+        store.step()
+        if number % 9 == 8:
+            store.flush_derived()
+
+
+def stored(store: MessageStore) -> dict[int, bytes]:
+    """Everything that consumers can read, by commit-log offset. Each record must have the number it is read at."""
+    found = {}
+    for topic, queue_ids in store.topics().items():
+        for queue_id in queue_ids:
+            at = store.min_offset(topic, queue_id)
+            while at < store.max_offset(topic, queue_id):
+                got = store.get(topic, queue_id, at, 32)
+                require(got.status in (GetStatus.FOUND, GetStatus.MESSAGE_WAS_REMOVING), f"{topic} {at}: {got.status}")
+                require(got.next_offset > at, f"reading {topic} goes on behind {at}")
+                for data in got.records:
+                    one = record.decode(data)
+                    require((one.topic, one.queue_id) == (topic, queue_id), f"{one} was read from {topic}-{queue_id}")
+                    require(at <= one.queue_offset < got.next_offset, f"{one} was read at {at}")
+                    require(one.crc_is_right(), f"the CRC of {one}")
+                    at = one.queue_offset + 1
+                    found[one.offset] = one.body
+                at = got.next_offset
+    return found
+
+
+def judge(disk: FakeDisk, sent: Sent, config: StoreConfig = CONFIG, *, is_damaged: bool = False) -> None:
+    """The promises, on what is left of a disk. `is_damaged`: where no start reads, and only a check finds it."""
+    store = opened(disk, config)
+    found = stored(store)
+    lost = sent.acknowledged.items() - found.items()
+    require(not lost, f"acknowledged and not there: {lost}")
+    require(set(found.values()) <= sent.put, f"nobody sent {set(found.values()) - sent.put}")
+    for offset, body in sent.acknowledged.items():
+        data = store.record_at(offset)
+        require(data is not None and record.decode(data).body == body, f"the record at {offset}")
+    more = store.put(draft(b"after"))
+    require(not any(offset >= more.offset for offset in found), "new records stand behind all others")
+    store.flush()
+    store.step()
+    after = stored(store)
+    require(after == {**found, more.offset: b"after"}, f"{after} is {found} and one more")
+    store.close()
+    again = opened(disk, config)
+    require(again.recovered.clean, "the store was closed in order")
+    require(stored(again) == after, "opened again it holds the same")
+    again.close()
+    unsound = [one for one in check.check(config.root, disk) if not _is_allowed(one)]
+    require(is_damaged or not unsound, f"a store that was brought into order has findings: {unsound}")
+
+
+def _is_allowed(one: check.Finding) -> bool:
+    """What a store may keep of a crash: closed holes, and empty entries of queues that lost a record in them."""
+    return one.severity == check.NOTE or "passed over by a start" in one.what or "are empty" in one.what
+
+
+def power_lost_at_every_change(kept: Kept, seed: int) -> int:
+    """How many places there were."""
+    cut = 0
+    while True:
+        cut += 1
+        disk, sent = FakeDisk(), Sent()
+        disk.power_off_at = cut
+        try:
+            store = opened(disk)
+            workload(store, sent)
+            store.close()
+        except PowerLost:
+            judge(disk.after_power_loss(kept, random.Random(seed * 1000 + cut)), sent)
+            continue
+        judge(disk.after_power_loss(kept, random.Random(seed)), sent)
+        return cut - 1
+
+
+def power_lost_again_while_recovering(kept: Kept, seed: int) -> None:
+    """Also with a damaged record below good ones, so that the recovery has something to write."""
+    first, sent = FakeDisk(), Sent()
+    store = opened(first)
+    workload(store, sent)
+    store.flush()
+    sent.acknowledged.update(stored_log(store))
+    left = first.after_power_loss(kept, random.Random(seed))
+    if seed % 2:
+        left.remove("/store/checkpoint")
+        victim = sorted(sent.acknowledged)[3]
+        damage(left, CONFIG, victim + 4, b"\xff")
+        del sent.acknowledged[victim]
+    probe = left.after_kill()
+    opened(probe)
+    for cut in range(1, probe.changes + 1):
+        disk = left.after_kill()
+        disk.power_off_at = cut
+        try:
+            opened(disk)
+        except PowerLost:
+            judge(disk.after_power_loss(kept, random.Random(cut)), sent)
+
+
+def killed_then_power_lost() -> None:
+    """The process dies at each change, the store is opened again: what is read from then on survives a loss of power."""
+    cut = 0
+    while True:
+        cut += 1
+        disk, sent = FakeDisk(), Sent()
+        disk.power_off_at = cut
+        try:
+            workload(opened(disk), sent)
+        except PowerLost:
+            left = disk.after_kill()
+            found = stored(opened(left))
+            require(found.items() >= sent.acknowledged.items(), "a kill loses nothing")
+            sent.acknowledged = found
+            for kept, seed in FATES[:4]:
+                judge(left.after_power_loss(kept, random.Random(seed)), sent)
+            continue
+        return
+
+
+def record_within_a_body() -> None:
+    """A message that holds a stored record is damaged: what it held must not be taken for a record of the log."""
+    disk, sent = FakeDisk(), Sent()
+    store = opened(disk)
+    inner = store.put(draft(b"stored elsewhere"))
+    store.flush()
+    store.step()
+    within = store.get("T", 0, 0, 1).records[0]
+    outer = store.put(draft(within + b" and more"))
+    last = store.put(draft(b"last"))
+    store.flush()
+    sent.put.update((b"stored elsewhere", b"last"))
+    sent.acknowledged = {inner.offset: b"stored elsewhere", last.offset: b"last"}
+    left = disk.after_kill()
+    damage(left, CONFIG, outer.offset, b"\xff" * 8)
+    judge(left, sent)
+
+
+def stored_log(store: MessageStore) -> dict[int, bytes]:
+    """All that is flushed: what consumers may see after a step."""
+    store.step()
+    return stored(store)
+
+
+def damage(disk: FakeDisk, config: StoreConfig, offset: int, data: bytes) -> None:
+    """Overwrite bytes of the commit log."""
+    within = offset % config.commit_log_size
+    disk.contents(f"{config.root}/commitlog/{offset - within:020d}")[within : within + len(data)] = data
+
+
+def last_write_torn_at_every_byte() -> None:
+    last = draft(b"the last message, which is torn", 1)
+    disk, sent = FakeDisk(), Sent()
+    store = opened(disk)
+    workload(store, sent)
+    size = store.put(last).size
+    for torn_at in range(size):
+        disk, sent = FakeDisk(), Sent()
+        store = opened(disk)
+        workload(store, sent)
+        sent.put.update((b"the last message, which is torn",))
+        disk.power_off_at, disk.torn_at = disk.changes + 1, torn_at
+        try:
+            store.put(last)
+        except PowerLost:
+            judge(disk.after_kill(), sent)
+
+
+def derived_write_torn_at_every_byte() -> int:
+    """Each write of a queue file or of the checkpoint, torn at each of its bytes; how many cases there were."""
+    cases = 0
+    for number, size in derived_writes():
+        for torn_at in range(min(size, 64)):  # the rest of a checkpoint is zeros
+            disk, sent = FakeDisk(), Sent()
+            disk.power_off_at, disk.torn_at = number, torn_at
+            try:
+                workload(opened(disk), sent)
+            except PowerLost:
+                judge(disk.after_kill(), sent)
+                judge(disk.after_power_loss(Kept.SOME, random.Random(number)), sent)
+                cases += 1
+    return cases
+
+
+def derived_writes() -> list[tuple[int, int]]:
+    """Numbers and lengths of the changes that write a queue file or the checkpoint."""
+    writes: list[tuple[int, int]] = []
+    disk = FakeDisk()
+    plain = disk.pwrite
+
+    def pwrite(handle: int, data: bytes, offset: int) -> None:
+        plain(handle, data, offset)
+        path = disk._handles[handle][0]
+        if "/consumequeue/" in path or path.endswith("/checkpoint"):
+            writes.append((disk.changes, len(data)))
+
+    disk.pwrite = pwrite  # type: ignore[method-assign]
+    workload(opened(disk), Sent())
+    return writes
+
+
+def derived_files_lost() -> None:
+    """The checkpoint, all files of a queue, or any file of it but the first (retention removes those in order)."""
+    disk, sent = FakeDisk(), Sent()
+    store = opened(disk)
+    workload(store, sent, 60)
+    store.close()
+    everything = stored(opened(disk.after_kill()))
+    queues: dict[str, list[str]] = {}
+    for path in disk.paths():
+        if "/consumequeue/" in path:
+            queues.setdefault(path.rpartition("/")[0], []).append(path)
+    losses = [["/store/checkpoint"], *queues.values(), *([one] for files in queues.values() for one in files[1:])]
+    require(len(losses) > 6, "there is something to lose")
+    for lost in losses:
+        left = disk.after_kill()
+        for path in lost:
+            left.remove(path)
+        store = opened(left)
+        require(stored(store) == everything, f"made again: {lost}")
+        store.close()
+
+
+def changes_failed_in_turn(kind: str, code: int = errno.EIO) -> int:
+    """Each fsync, write, creation ... of a workload fails once; how many there were. What a producer was not told stays undone."""
+    number = 0
+    while True:
+        number += 1
+        disk, sent = FakeDisk(), Sent()
+        store = opened(disk)
+        left = number
+
+        def fail(what: str, path: str) -> None:
+            nonlocal left
+            if what == kind:
+                left -= 1
+                if left == 0:
+                    raise OSError(code, "injected", path)
+
+        disk.fail = fail
+        error: BaseException | None = None
+        try:
+            workload(store, sent)
+        except (OSError, StoreError) as met:
+            error = met
+        if left > 0:
+            return number - 1
+        require(error is not None, f"{kind} number {number} failed, and nobody was told")
+        disk.fail = lambda what, path: None
+        if kind in ("fsync", "fsync_dir"):
+            _stopped(store, sent, error)
+        else:
+            require(isinstance(error, StoreError), f"a failed {kind} is told as {error!r}")
+            require(stored(store).items() >= seen(sent, store).items(), "reads go on")
+        store.close()
+        judge(disk.after_kill(), sent)
+
+
+def seen(sent: Sent, store: MessageStore) -> dict[int, bytes]:
+    """What consumers must be able to read: acknowledged before the last step that worked (the last one may have failed)."""
+    behind = min(store.flushed, store._derived)
+    return {offset: body for offset, body in sent.acknowledged.items() if offset < behind}
+
+
+def _stopped(store: MessageStore, sent: Sent, error: BaseException | None) -> None:
+    """After a failed fsync: no more writes, reads go on, and never above what was flushed."""
+    flush = store._log._flushing
+    if flush is not None and isinstance(error, OSError):
+        store.end_flush(flush, error)
+    for _ in range(2):
+        try:
+            store.put(draft(b"never"))
+        except FlushFailed:
+            continue
+        raise Broken("a put was taken after a failed fsync")
+    require(stored(store).items() <= sent.acknowledged.items(), "nothing is read that is not flushed")
+
+
+def full_disk() -> None:
+    """At each amount of room left: writes are refused, reads go on, and so do writes when there is room again."""
+    for room in range(0, 400, 7):
+        disk, sent = FakeDisk(), Sent()
+        store = opened(disk)
+        workload(store, sent)
+        store.flush()
+        sent.acknowledged.update(stored_log(store))
+        disk.room = room
+        refused = 0
+        for number in range(6):
+            body = b"maybe room %d" % number
+            sent.put.add(body)
+            try:
+                placed = store.put(draft(body))
+                store.flush()
+                sent.acknowledged[placed.offset] = body
+                store.step()
+            except StoreFull:
+                refused += 1
+        require(refused, f"{room} bytes took six messages")
+        require(stored(store).items() >= seen(sent, store).items(), "reads go on")
+        disk.room = None
+        placed = store.put(draft(b"room again"))
+        store.flush()
+        store.step()
+        sent.put.add(b"room again")
+        sent.acknowledged[placed.offset] = b"room again"
+        require(stored(store).items() >= sent.acknowledged.items(), "writes go on")
+        judge(disk.after_power_loss(Kept.NONE, random.Random(room)), sent)
+
+
+def unflushed_is_unread() -> None:
+    """In sync mode nobody reads what is not flushed, by queue or by offset."""
+    store = opened(FakeDisk())
+    placed = store.put(draft(b"soon"))
+    require(store.step() == [], "nothing arrives before the flush")
+    require(store.get("T", 0, 0, 32).status is GetStatus.NO_MESSAGE_IN_QUEUE, "nothing is in the queue")
+    require(store.record_at(placed.offset) is None, "nothing is at the offset")
+    flush = store.begin_flush()
+    require(flush is not None and store.step() == [], "a flush that has only begun counts for nothing")
+    if flush is not None:
+        flush.run()
+        require(store.step() == [], "a flush whose end was not told counts for nothing")
+        store.end_flush(flush, None)
+    require([arrival.max_offset for arrival in store.step()] == [1], "it arrives")
+    require(store.record_at(placed.offset) is not None, "it is at its offset")
+    store.close()
+
+
+def damaged_in_the_middle() -> None:
+    """One record after another is damaged, with the checkpoint behind it, before it, and away: all others stay.
+
+    Below the checkpoint nothing is read at a start, and a read verifies a record's head, not its body's CRC.
+    """
+    disk, sent = FakeDisk(), Sent()
+    store = opened(disk)
+    workload(store, sent, 24)
+    store.flush()
+    sent.acknowledged.update(stored_log(store))
+    places = sorted(sent.acknowledged)
+    for is_known in (True, False):
+        for number, place in enumerate(places[:-1]):
+            left = disk.after_kill()
+            if not is_known:
+                left.remove("/store/checkpoint")
+            damage(left, CONFIG, place + (4 if is_known or number % 2 else BODY_AT), b"\xff\xff")
+            remain = Sent()
+            remain.put = sent.put
+            remain.acknowledged = {at: body for at, body in sent.acknowledged.items() if at != place}
+            judge_told(left, remain, place)
+            judge(left, remain, is_damaged=is_known)
+
+
+def judge_told(disk: FakeDisk, sent: Sent, place: int) -> None:
+    """A start that reads over damage names it."""
+    store = opened(disk.after_kill())
+    if store.recovered.derive_from <= place:
+        require(any(hole.offset == place for hole in store.recovered.holes), f"the hole at {place} is told")
+        require(any(str(place) in note for note in store.recovered.notes), f"{store.recovered.notes} name {place}")
+    store.close()
+
+
+FLIP_CONFIG = StoreConfig(root="/store", commit_log_size=65536, consume_queue_size=4000, flush="sync")
+QUEUE_ID_AT, QUEUE_OFFSET_AT = 12, 20
+
+
+class Flips:
+    """A full segment of 64 KB, a few records behind it, and no checkpoint that would spare a start from reading it all."""
+
+    def __init__(self) -> None:
+        chance = random.Random(7)
+        self.disk = FakeDisk()
+        self.sent = Sent()
+        self.sizes: dict[int, int] = {}
+        store = opened(self.disk, FLIP_CONFIG)
+        number = 0
+        while store.commit_log_max < FLIP_CONFIG.commit_log_size + 1000:
+            body = b"%d:" % number + chance.randbytes(chance.randrange(20, 900))
+            placed = store.put(draft(body, number % 3, "TU"[number % 2]))
+            self.sent.put.add(body)
+            self.sent.acknowledged[placed.offset] = body
+            self.sizes[placed.offset] = placed.size
+            number += 1
+        store.flush()
+        self.disk = self.disk.after_power_loss(Kept.ALL, chance)
+        self.file = f"/store/commitlog/{0:020d}"
+        self.starts = sorted(self.sizes)
+
+    def victim(self, byte: int) -> int | None:
+        """Offset of the record that holds `byte`; None behind the last one of the file."""
+        at = max(start for start in self.starts if start <= byte)
+        return at if byte < at + self.sizes[at] else None
+
+    def judge(self, bit: int) -> None:
+        """With this bit flipped everything but the record it lies in is there, and nobody is given what nobody sent."""
+        byte = bit // 8
+        disk = self.disk.after_kill()
+        disk.contents(self.file)[byte] ^= 1 << bit % 8
+        store = opened(disk, FLIP_CONFIG)
+        victim = self.victim(byte)
+        found = bodies(store)
+        lost = {at for at in self.sent.acknowledged if at != victim and found.get(at) != self.sent.acknowledged[at]}
+        require(len(lost) <= self._may_lose(victim, byte), f"bit {bit} of record {victim}: lost {sorted(lost)}")
+        require(set(found.values()) <= self.sent.put, f"bit {bit}: something is read that nobody sent")
+        for at, body in self.sent.acknowledged.items():
+            if at != victim:
+                data = store.record_at(at)
+                require(data is not None and record.decode(data).body == body, f"bit {bit}: the record at {at}")
+        end = max(self.starts)
+        require(store.commit_log_max == end + self.sizes[end], f"bit {bit}: the log ends at {store.commit_log_max}")
+        placed = store.put(draft(b"after"))
+        require(abs(placed.store_ms - START_MS) < 10_000_000_000, f"bit {bit}: stored at {placed.store_ms}")
+        store.close()
+
+    def _may_lose(self, victim: int | None, byte: int) -> int:
+        """Nothing in a record protects its queue id and topic. Flipped to those of another queue that awaits just this number,
+        they take the place of one record there, which stays readable by its offset only."""
+        if victim is None:
+            return 0
+        topic_at = BODY_AT + len(self.sent.acknowledged[victim])
+        within = byte - victim
+        return 1 if QUEUE_ID_AT <= within < QUEUE_ID_AT + 4 or topic_at <= within <= topic_at + 1 else 0
+
+
+def bodies(store: MessageStore) -> dict[int, bytes]:
+    """All that consumers are given, by offset; a record whose topic or properties cannot be decoded does not count."""
+    found = {}
+    for topic, queue_ids in store.topics().items():
+        for queue_id in queue_ids:
+            at = store.min_offset(topic, queue_id)
+            while at < store.max_offset(topic, queue_id):
+                got = store.get(topic, queue_id, at, 32)
+                require(got.next_offset > at, f"reading {topic} goes on behind {at}")
+                for data in got.records:
+                    try:
+                        one = record.decode(data)
+                    except ProtocolError:
+                        continue
+                    found[one.offset] = one.body
+                at = got.next_offset
+    return found

@@ -1,0 +1,427 @@
+"""The key index after power losses, torn writes, lost and damaged files: never fatal, never wrong, nothing lost for good."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import struct
+
+import pytest
+from msgspec.structs import replace
+
+from ariane.errors import StoreError
+from ariane.model import host
+from ariane.protocol import record
+from ariane.store import indexing
+from ariane.store.message_store import Draft, MessageStore, StoreConfig, open_store
+from ariane.store.query import Wanted
+from ariane.testing.disk import FakeDisk, Kept, PowerLost
+
+HOST = host.pack("127.0.0.1", 10911)
+CONFIG = StoreConfig(
+    root="/store",
+    commit_log_size=1024,
+    consume_queue_size=200,
+    flush="sync",
+    index=True,
+    index_slots=3,
+    index_entries=8,
+)
+FATES = [(Kept.NONE, 0), (Kept.ALL, 0), *((kept, seed) for kept in (Kept.SOME, Kept.TORN) for seed in range(3))]
+
+
+@pytest.fixture(autouse=True)
+def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Index files are written while messages come, not at their end."""
+    monkeypatch.setattr(indexing, "AT_ONCE", 2)
+
+
+def opened(disk: FakeDisk, config: StoreConfig = CONFIG) -> MessageStore:
+    clock = iter(range(1_700_000_000_000, 1_800_000_000_000, 700))
+    return open_store(config, disk, now_ms=lambda: next(clock), store_host=HOST)
+
+
+def draft(unique: str, words: str = "") -> Draft:
+    properties = f"UNIQ_KEY\x01{unique}" + (f"\x02KEYS\x01{words}" if words else "")
+    return Draft(topic="T", queue_id=0, body=b"", born_ms=1, born_host=HOST, properties=properties)
+
+
+Messages = dict[int, str]  # unique ids by offset
+
+
+def workload(store: MessageStore, sent: Messages, acknowledged: Messages, count: int = 24) -> None:
+    waiting: Messages = {}
+    for number in range(count):
+        unique = f"ID{number:04X}"
+        placed = store.put(draft(unique, "all even" if number % 4 == 0 else "Aa" if number % 4 == 1 else ""))
+        waiting[placed.offset] = sent[placed.offset] = unique
+        if number % 3 == 2:
+            store.flush()
+            acknowledged.update(waiting)
+            waiting.clear()
+            store.step()
+        if number % 7 == 6:
+            store.flush_derived()
+
+
+def in_log(store: MessageStore) -> Messages:
+    """Everything consumers can read, and the unique ids of it."""
+    at, found = store.min_offset("T", 0), {}
+    while at < store.max_offset("T", 0):
+        got = store.get("T", 0, at, 32)
+        for data in got.records:
+            one = record.decode(data)
+            found[one.offset] = one.property_map()["UNIQ_KEY"]
+        at = got.next_offset
+    return found
+
+
+def by_key(store: MessageStore, key: str) -> list[int]:
+    return [record.decode(data).offset for data in store.index.query(Wanted("T", key, 1000)).records]
+
+
+def check_index(store: MessageStore) -> None:
+    """The index knows what the log has: each message by its id and its words, and nothing else."""
+    messages = in_log(store)
+    for offset, unique in messages.items():
+        assert by_key(store, unique) == [offset]
+    numbers = {offset: int(unique[2:], 16) for offset, unique in messages.items()}
+    assert by_key(store, "all") == sorted(offset for offset, number in numbers.items() if number % 4 == 0)
+    assert by_key(store, "Aa") == sorted(offset for offset, number in numbers.items() if number % 4 == 1)
+    assert by_key(store, "BB") == []
+    assert by_key(store, "IDFFFF") == []
+
+
+def check(disk: FakeDisk, acknowledged: Messages, config: StoreConfig = CONFIG) -> None:
+    store = opened(disk, config)
+    assert in_log(store).items() >= acknowledged.items()
+    check_index(store)
+    store.put(draft("ID0400", "all"))
+    store.flush()
+    store.step()
+    check_index(store)
+    store.close()
+    again = opened(disk, config)
+    assert again.recovered.notes == ()
+    check_index(again)
+    again.close()
+
+
+def run(disk: FakeDisk, acknowledged: Messages, config: StoreConfig = CONFIG) -> None:
+    store = opened(disk, config)
+    workload(store, {}, acknowledged)
+    store.close()
+
+
+@pytest.mark.parametrize("flush", ["sync", "async"])
+@pytest.mark.parametrize(("kept", "seed"), FATES)
+def test_power_lost_at_every_change(kept: Kept, seed: int, flush: str) -> None:
+    config = replace(CONFIG, flush=flush)
+    probe = FakeDisk()
+    run(probe, {}, config)
+    assert len([path for path in probe.paths() if "/index/" in path]) > 4
+    for cut in range(1, probe.changes + 1):
+        disk, acknowledged = FakeDisk(), Messages()
+        disk.power_off_at = cut
+        with contextlib.suppress(PowerLost):
+            run(disk, acknowledged, config)
+        check(disk.after_power_loss(kept, random.Random(seed * 1000 + cut)), acknowledged, config)
+
+
+@pytest.mark.parametrize(("kept", "seed"), FATES)
+def test_power_lost_again_while_recovering(kept: Kept, seed: int) -> None:
+    first, acknowledged = FakeDisk(), Messages()
+    store = opened(first)
+    workload(store, {}, acknowledged)
+    left = first.after_power_loss(kept, random.Random(seed))
+    probe = left.after_kill()
+    opened(probe)
+    for cut in range(1, probe.changes + 1):
+        disk = left.after_kill()
+        disk.power_off_at = cut
+        with pytest.raises(PowerLost):
+            opened(disk)
+        check(disk.after_power_loss(kept, random.Random(cut)), acknowledged)
+
+
+def test_every_write_of_the_index_torn_at_every_byte() -> None:
+    """The last write before the power goes is one to an index file: header, entries or slots."""
+    probe = FakeDisk()
+    writes: dict[int, int] = {}
+    original = probe.pwrite
+
+    def pwrite(handle: int, data: bytes, offset: int) -> None:
+        if "/index/" in probe._handles[handle][0]:
+            writes[probe.changes + 1] = len(data)
+        original(handle, data, offset)
+
+    probe.pwrite = pwrite  # type: ignore[method-assign]
+    run(probe, {})
+    assert len(writes) > 20
+    for change, size in writes.items():
+        for torn_at in range(0, size, 1 if change % 5 == 0 else 7):
+            disk, acknowledged = FakeDisk(), Messages()
+            disk.power_off_at, disk.torn_at = change, torn_at
+            with pytest.raises(PowerLost):
+                run(disk, acknowledged)
+            check(disk.after_kill(), acknowledged)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_entries_torn_behind_the_flushed_ones(seed: int) -> None:
+    """A torn entry names a place below what was flushed, be it one of a record or not; its file may be a new one."""
+    config = replace(CONFIG, index_slots=3000, index_entries=6 + seed % 20, commit_log_size=65536)
+    disk, acknowledged = FakeDisk(), Messages()
+    store = opened(disk, config)
+    sent: Messages = {}
+    for number in range(30):
+        if number == 3 + seed % 7:
+            store.flush_derived()
+        placed = store.put(draft(f"ID{number:04X}", "all even" if number % 4 == 0 else "Aa" if number % 4 == 1 else ""))
+        sent[placed.offset] = f"ID{number:04X}"
+        store.flush()
+        store.step()
+    acknowledged.update(sent)
+    check(disk.after_power_loss(Kept.TORN, random.Random(seed)), acknowledged, config)
+
+
+@pytest.mark.parametrize("place", ["no record", "the record before", "one before the first"])
+def test_an_entry_torn_to_name_another_place(place: str) -> None:
+    """It fits into its chain, and the place is below what was flushed, in the last file that was and in one that was not."""
+    config = replace(CONFIG, flush="async", index_slots=3000, index_entries=50, commit_log_size=65536)
+    disk, acknowledged = FakeDisk(), Messages()
+    store = opened(disk, config)
+    store.put(Draft(topic="U", queue_id=0, body=b"", born_ms=1, born_host=HOST, properties=""))
+    for number in range(20, 24):
+        unique = f"ID{number:04X}"
+        acknowledged[store.put(draft(unique)).offset] = unique
+    store.flush()
+    store.step()
+    store.flush_derived()
+    left = disk.after_power_loss(Kept.NONE, random.Random(1))
+    (path,) = [one for one in left.paths() if "/index/" in one]
+    content = left.contents(path)
+    *_, before, last = acknowledged
+    offset = {"no record": last + 1, "the record before": before, "one before the first": 0}[place]
+    entry = struct.pack(">iqii", 7, offset, 0, 0)
+    entries_at = 40 + 4 * 3000
+    assert content[entries_at + 5 * 20 :].strip(b"\0") == b""
+    content[entries_at + 5 * 20 : entries_at + 6 * 20] = entry
+    torn_new = bytearray(len(content))
+    torn_new[entries_at + 20 : entries_at + 40] = entry
+    struct.pack_into(">qqqqii", torn_new, 0, 1_700_000_000_000, 1_700_000_000_000, offset, offset, 1, 2)
+    new = path[:-17] + f"{int(path[-17:]) + 1:017d}"
+    for with_new in (False, True):
+        disk = left.after_kill()
+        if with_new:
+            disk.close(disk.create(new, len(torn_new)))
+            disk.contents(new)[:] = torn_new
+        opened(disk, config).close()
+        again = opened(disk, config)
+        assert again.recovered.notes == ()
+        for at, unique in acknowledged.items():
+            assert by_key(again, unique) == [at]
+        again.close()
+        for one in [one for one in disk.paths() if "/index/" in one]:
+            kept = disk.contents(one)
+            *_, end, _, count = struct.unpack_from(">qqqqii", kept)
+            named = [struct.unpack_from(">iq", kept, entries_at + 20 * number)[1] for number in range(1, count)]
+            assert set(named) <= set(acknowledged)
+            assert named == sorted(named)
+            assert named[-1] == end
+
+
+@pytest.mark.parametrize("is_clean", [True, False])
+@pytest.mark.parametrize(("kept", "seed"), FATES)
+def test_power_lost_while_a_damaged_file_is_made_again(kept: Kept, seed: int, is_clean: bool) -> None:
+    """Of a file that is made again nothing is flushed, whatever the checkpoint said of the one it replaces."""
+    first, acknowledged = FakeDisk(), Messages()
+    store = opened(first)
+    workload(store, {}, acknowledged)
+    if is_clean:
+        store.close()
+    else:
+        store.flush_derived()
+    files = [path for path in first.paths() if "/index/" in path]
+    for damaged in files[::2]:
+        left = first.after_kill()
+        left.contents(damaged)[40 + 4 * 3 + 20 + 8 :] = bytes(len(left.contents(damaged)) - (40 + 4 * 3 + 20 + 8))
+        left = left.after_power_loss(Kept.ALL, random.Random(0))
+        probe = left.after_kill()
+        opened(probe)
+        for cut in range(1, probe.changes + 1):
+            disk = left.after_kill()
+            disk.power_off_at = cut
+            with pytest.raises(PowerLost):
+                opened(disk)
+            check(disk.after_power_loss(kept, random.Random(seed * 1000 + cut)), acknowledged)
+        check(probe.after_power_loss(kept, random.Random(seed)), acknowledged)
+
+
+@pytest.mark.parametrize("is_clean", [True, False])
+def test_any_lost_file_is_made_again(is_clean: bool) -> None:
+    disk, acknowledged = FakeDisk(), Messages()
+    store = opened(disk)
+    workload(store, {}, acknowledged)
+    if is_clean:
+        store.close()
+    else:
+        store.flush_derived()
+    files = [path for path in disk.paths() if "/index/" in path]
+    for lost in [*([path] for path in files), files[:2], files[1:], files]:
+        left = disk.after_kill()
+        for path in lost:
+            left.remove(path)
+        store = opened(left)
+        assert "made anew" in "".join(store.recovered.notes)
+        check_index(store)
+        store.close()
+        check(left, acknowledged)
+
+
+@pytest.mark.parametrize("is_clean", [True, False])
+@pytest.mark.parametrize("size", [0, 1, 40, 60, 1000])
+def test_a_file_of_a_wrong_length_is_made_again(is_clean: bool, size: int) -> None:
+    disk, acknowledged = FakeDisk(), Messages()
+    store = opened(disk)
+    workload(store, {}, acknowledged)
+    if is_clean:
+        store.close()
+    for path in [path for path in disk.paths() if "/index/" in path]:
+        left = disk.after_kill()
+        content = left.contents(path)
+        content[:] = content[:size].ljust(size, b"\0")
+        check(left, acknowledged)
+
+
+def test_stray_files_are_left_alone() -> None:
+    disk = FakeDisk()
+    run(disk, {})
+    disk.close(disk.create("/store/index/README", 7))
+    disk.close(disk.create("/store/index/123", 7))
+    check(disk, {})
+    assert disk.size("/store/index/README") == 7
+
+
+def test_an_overwritten_page_is_noticed_and_the_file_made_again() -> None:
+    """Entries, or slots, or the header: ones or noise over any twenty bytes."""
+    disk, acknowledged = FakeDisk(), Messages()
+    run(disk, acknowledged)
+    chance = random.Random(5)
+    noticed = 0
+    for path in [path for path in disk.paths() if "/index/" in path]:
+        for at in range(0, len(disk.contents(path)), 20):
+            for content in (b"\xff" * 20, chance.randbytes(20)):
+                left = disk.after_kill()
+                left.contents(path)[at : at + 20] = content[: len(left.contents(path)) - at]
+                store = opened(left)
+                messages = in_log(store)
+                for offset, unique in messages.items():
+                    assert by_key(store, unique) in ([offset], []), "never another message"
+                noticed += bool(store.index.notes)
+                store.close()
+                for one in [one for one in left.paths() if "/index/" in one]:
+                    left.remove(one)
+                check(left, acknowledged)
+    assert noticed > 50
+
+
+def test_bit_flips_are_never_fatal() -> None:
+    disk = FakeDisk()
+    run(disk, {})
+    for path in [path for path in disk.paths() if "/index/" in path][:3]:
+        for at in range(0, len(disk.contents(path)), 3):
+            left = disk.after_kill()
+            left.contents(path)[at] ^= 1 << at % 8
+            store = opened(left)
+            messages = in_log(store)
+            for offset, unique in messages.items():
+                assert by_key(store, unique) in ([offset], [])
+            for number in range(10):
+                store.put(draft(f"ID1{number:03X}"))
+            store.flush()
+            store.step()
+            for number in range(10):
+                assert len(by_key(store, f"ID1{number:03X}")) == 1
+            store.close()
+
+
+def test_an_index_that_stays_damaged_is_an_error_of_queries_alone() -> None:
+    disk = FakeDisk()
+    store = opened(disk)
+    workload(store, {}, {})
+    check_index(store)
+    real = disk.pread
+
+    def noise(handle: int, size: int, offset: int) -> bytes:
+        data = real(handle, size, offset)
+        return b"\x7f" * len(data) if "/index/" in disk._handles[handle][0] else data
+
+    disk.pread = noise  # type: ignore[method-assign]
+    with pytest.raises(StoreError, match="damaged again and again"):
+        store.index.query(Wanted("T", "all", 10))
+    placed = store.put(draft("ID0406"))
+    store.flush()
+    store.step()
+    disk.pread = real  # type: ignore[method-assign]
+    assert by_key(store, "ID0406") == [placed.offset]
+    check_index(store)
+
+
+def test_what_a_crash_cut_from_the_log_leaves_no_trace_in_the_index() -> None:
+    """Slots that were on the disk, and entries behind the end, would come back to life as the file grows."""
+    config = replace(CONFIG, flush="async", index_slots=3000, index_entries=50, commit_log_size=65536)
+    disk = FakeDisk()
+    store = opened(disk, config)
+    store.put(draft("ID0002"))
+    store.close()
+    store = opened(disk, config)
+    for number in range(4, 24):
+        store.put(draft(f"ID{number:04X}", f"{number * 7919:x}zz"))  # its slot is far from the others
+    store.step()
+    store.index.query(Wanted("T", "none", 1))
+    store.index.complete(store.commit_log_max)  # the slots, too, as if it was about to stop
+    (path,) = [one for one in disk.paths() if "/index/" in one]
+    handle = disk.open(path)
+    disk.fsync(handle)  # and the system writes them by itself
+    left = disk.after_power_loss(Kept.NONE, random.Random(1))
+    store = opened(left, config)
+    assert list(in_log(store).values()) == ["ID0002"]
+    content = left.contents(path)
+    assert not content[40 + 4 * 3000 + 20 * 2 :].strip(b"\0")
+    store.close()
+    slots = content[40 : 40 + 4 * 3000]
+    assert [number for (number,) in struct.iter_unpack(">i", slots) if number] == [1]
+    check_index(opened(left, config))
+
+
+def test_the_index_never_claims_more_than_the_log_has_flushed() -> None:
+    """Two losses of power: the first takes messages from the log, the second the index entries of those that took their
+    places."""
+    config = replace(CONFIG, flush="async", commit_log_size=65536)
+    disk = FakeDisk()
+    store = opened(disk, config)
+    for number in range(10):
+        store.put(draft(f"ID{number:04X}", "all" if number % 4 == 0 else "Aa" if number % 4 == 1 else ""))
+    store.step()
+    store.flush_derived()
+    disk = disk.after_power_loss(Kept.NONE, random.Random(1))
+    store = opened(disk, config)
+    assert in_log(store) == {}
+    for number in range(20, 30):
+        store.put(draft(f"ID{number:04X}", "all" if number % 4 == 0 else "Aa" if number % 4 == 1 else ""))
+    store.step()
+    store.flush()
+    store = opened(disk.after_power_loss(Kept.NONE, random.Random(1)), config)
+    assert len(in_log(store)) == 10
+    check_index(store)
+
+
+def test_another_size_after_a_crash() -> None:
+    disk, acknowledged = FakeDisk(), Messages()
+    workload(opened(disk), {}, acknowledged)
+    left = disk.after_power_loss(Kept.NONE, random.Random(1))
+    store = opened(left, replace(CONFIG, index_slots=7, index_entries=30))
+    assert in_log(store).items() >= acknowledged.items()
+    check_index(store)
+    store.close()

@@ -1,0 +1,425 @@
+"""Are the crash tests worth anything? Faults are planted into the store, one at a time; for each, a check of `promises` must fail.
+
+A fault is a patch of one function; beside it stands the check that has to notice. That the checks hold without a fault is shown by
+`test_power_loss`, and here once more for exactly those that are used.
+"""
+
+from __future__ import annotations
+
+import random
+import zlib
+from collections.abc import Callable
+from typing import Any
+
+import promises
+import pytest
+
+from ariane.errors import ArianeError
+from ariane.store import (
+    checkpoint,
+    commit_log,
+    consume_queue,
+    dispatch,
+    flush,
+    holes,
+    message_store,
+    numbering,
+    queues,
+    recovery,
+    replica,
+    scan,
+    segments,
+)
+from ariane.testing.disk import FakeDisk
+
+Plant = Callable[[pytest.MonkeyPatch], None]
+Check = Callable[[], object]
+
+
+# ---------------------------------------------------------------------------------------------------------- what must notice
+
+
+def power_lost() -> None:
+    for kept, seed in promises.FATES:
+        promises.power_lost_at_every_change(kept, seed)
+
+
+def fsync_failed() -> None:
+    promises.changes_failed_in_turn("fsync")
+
+
+def fsync_dir_failed() -> None:
+    promises.changes_failed_in_turn("fsync_dir")
+
+
+def write_failed() -> None:
+    promises.changes_failed_in_turn("write")
+
+
+def flips() -> None:
+    """Bits of three fields of some records: own offset, body, number in the queue."""
+    case = promises.Flips()
+    for start in case.starts[5:100:9]:
+        for within in (4, 20 + 7, 28 + 7, 90, 100):
+            case.judge((start + within) * 8 + random.Random(start).randrange(8))
+
+
+# --------------------------------------------------------------------------------------------------------------- the faults
+
+
+def no_fsync_of_the_log(patch: pytest.MonkeyPatch) -> None:
+    plain = commit_log.CommitLog.flush_now
+    patch.setattr(commit_log.CommitLog, "flush_now", lambda self: plain(self)._replace(handles=()))
+
+
+def no_fsync_of_full_files(patch: pytest.MonkeyPatch) -> None:
+    plain = commit_log.CommitLog.flush_now
+    patch.setattr(
+        commit_log.CommitLog, "flush_now", lambda self: plain(self)._replace(handles=plain(self).handles[-1:])
+    )
+
+
+def no_fsync_of_queues(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(flush.Flush, "_fsync_path", lambda self, path: None)
+
+
+def no_fsync_of_directories(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(flush.Flush, "_fsync_dir", lambda self, path: None)
+
+
+def no_fsync_of_any_directory(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(FakeDisk, "fsync_dir", lambda self, path: None)
+
+
+def no_directory_in_a_flush_of_the_log(patch: pytest.MonkeyPatch) -> None:
+    plain = commit_log.CommitLog.flush_now
+    patch.setattr(commit_log.CommitLog, "flush_now", lambda self: plain(self)._replace(directories=()))
+
+
+def flushed_before_the_fsync(patch: pytest.MonkeyPatch) -> None:
+    plain = commit_log.CommitLog.begin_flush
+
+    def begin_flush(self: commit_log.CommitLog) -> flush.Flush | None:
+        made = plain(self)
+        self.flushed, self.flushed_ms = self.end, self.last_ms
+        return made
+
+    patch.setattr(commit_log.CommitLog, "begin_flush", begin_flush)
+
+
+def flushed_up_to_the_end_not_to_where_it_began(patch: pytest.MonkeyPatch) -> None:
+    plain = commit_log.CommitLog.append
+
+    def append(self: commit_log.CommitLog, data: bytes, store_ms: int) -> None:
+        plain(self, data, store_ms)
+        self.flushed = self.end
+
+    patch.setattr(commit_log.CommitLog, "append", append)
+
+
+def checkpoint_before_the_data(patch: pytest.MonkeyPatch) -> None:
+    plain = flush.Flush.run
+
+    def run(self: flush.Flush) -> None:
+        plain(self._replace(handles=(), paths=(), directories=()))
+        plain(self._replace(checkpoint=None))
+
+    patch.setattr(flush.Flush, "run", run)
+
+
+def checkpoint_speaks_of_what_is_not_flushed(patch: pytest.MonkeyPatch) -> None:
+    plain = message_store.MessageStore._checkpoint_now
+    patch.setattr(
+        message_store.MessageStore, "_checkpoint_now", lambda self: plain(self)._replace(safe_offset=self._log.end)
+    )
+
+
+def checkpoint_without_crc(patch: pytest.MonkeyPatch) -> None:
+    def decode(data: bytes) -> checkpoint.Checkpoint:
+        if len(data) < checkpoint._LAYOUT.size:
+            return checkpoint.Checkpoint()
+        physic_ms, logics_ms, index_ms, _, safe_offset, queue_files = checkpoint._LAYOUT.unpack_from(data)
+        return checkpoint.Checkpoint(physic_ms, logics_ms, index_ms, safe_offset or None, queue_files)
+
+    patch.setattr(checkpoint, "decode", decode)
+
+
+def checkpoint_does_not_count_queue_files(patch: pytest.MonkeyPatch) -> None:
+    plain = message_store.MessageStore._checkpoint_now
+    patch.setattr(message_store.MessageStore, "_checkpoint_now", lambda self: plain(self)._replace(queue_files=0))
+
+
+def no_abort_file(patch: pytest.MonkeyPatch) -> None:
+    plain = FakeDisk.create
+
+    def create(self: FakeDisk, path: str, size: int) -> int:
+        handle = plain(self, path, size)
+        if path.endswith("/abort"):
+            del self._files[path]
+            self._names_pending = [one for one in self._names_pending if one[0] != path]
+        return handle
+
+    patch.setattr(FakeDisk, "create", create)
+    patch.setattr(FakeDisk, "remove", _remove_if_there(FakeDisk.remove))
+
+
+def _remove_if_there(plain: Callable[[FakeDisk, str], None]) -> Callable[[FakeDisk, str], None]:
+    def remove(self: FakeDisk, path: str) -> None:
+        if path in self._files:
+            plain(self, path)
+
+    return remove
+
+
+def failure_of_an_fsync_forgotten(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(commit_log.CommitLog, "fail", lambda self, error: None)
+
+
+def failed_fsync_swallowed(patch: pytest.MonkeyPatch) -> None:
+    plain = flush.Flush.run
+
+    def run(self: flush.Flush) -> None:
+        try:
+            plain(self)
+        except OSError:
+            return
+
+    patch.setattr(flush.Flush, "run", run)
+
+
+def failed_directory_fsync_swallowed(patch: pytest.MonkeyPatch) -> None:
+    plain = flush.Flush._fsync_dir
+
+    def fsync_dir(self: flush.Flush, path: str) -> None:
+        try:
+            plain(self, path)
+        except OSError:
+            return
+
+    patch.setattr(flush.Flush, "_fsync_dir", fsync_dir)
+
+
+def failed_write_swallowed(patch: pytest.MonkeyPatch) -> None:
+    plain = FakeDisk.pwrite
+
+    def pwrite(self: FakeDisk, handle: int, data: bytes, offset: int) -> None:
+        try:
+            plain(self, handle, data, offset)
+        except OSError:
+            return
+
+    patch.setattr(FakeDisk, "pwrite", pwrite)
+
+
+def body_crc_skipped(patch: pytest.MonkeyPatch) -> None:
+    plain = scan.look
+
+    def look(data: bytes, at: int, offset: int, room: int, *, check_crc: bool) -> scan.Found:
+        return plain(data, at, offset, room, check_crc=False)
+
+    patch.setattr(scan, "look", look)
+
+
+def own_offset_skipped(patch: pytest.MonkeyPatch) -> None:
+    """Whatever looks like a record is one, wherever it says that it lies."""
+
+    def good(log: segments.Segments, offset: int, floor_ms: int) -> bool:
+        data = log.read(offset, scan.CHUNK)
+        try:
+            scan.look(data, 0, int.from_bytes(data[28:36], "big"), log.size, check_crc=True)
+        except scan.NotARecord:
+            return False
+        return True
+
+    plain = scan.look
+
+    def look(data: bytes, at: int, offset: int, room: int, *, check_crc: bool) -> scan.Found:
+        own = int.from_bytes(data[at + 28 : at + 36], "big")
+        return plain(data, at, own, room, check_crc=check_crc)._replace(offset=offset)
+
+    patch.setattr(scan, "_is_good", good)
+    patch.setattr(scan, "look", look)
+
+
+def cut_does_not_clear(patch: pytest.MonkeyPatch) -> None:
+    def cut(self: segments.Segments, end: int) -> None:
+        while self.bases and self.bases[-1] > end:
+            self.remove_file(self.bases[-1])
+
+    patch.setattr(segments.Segments, "cut", cut)
+
+
+def log_is_not_cut(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(recovery, "_cut", lambda files, log, read_from, end: 0)
+
+
+def log_is_not_flushed_by_a_start(patch: pytest.MonkeyPatch) -> None:
+    plain = recovery._cut
+
+    def cut(files: Any, log: segments.Segments, read_from: int, end: int) -> int:
+        with pytest.MonkeyPatch.context() as inner:
+            inner.setattr(FakeDisk, "fsync", lambda self, handle: None)
+            return plain(files, log, read_from, end)
+
+    patch.setattr(recovery, "_cut", cut)
+
+
+def queues_are_not_cut(patch: pytest.MonkeyPatch) -> None:
+    plain = queues.ConsumeQueues.use
+
+    def use(self: queues.ConsumeQueues, limit: int, read: consume_queue.Read, *, trusted: bool = False) -> None:
+        plain(self, recovery.EVERYTHING, read, trusted=trusted)
+
+    patch.setattr(queues.ConsumeQueues, "use", use)
+
+
+def last_entry_is_not_verified(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(consume_queue.ConsumeQueue, "_stands", lambda self, number, limit, read, *, trusted: True)
+
+
+def damage_ends_the_log(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(scan.Walk, "_next", lambda self, place: None)
+
+
+def holes_are_not_told(patch: pytest.MonkeyPatch) -> None:
+    plain = recovery.Recovered._replace
+    patch.setattr(
+        recovery.Recovered, "_replace", lambda self, **changed: plain(self, **{**changed, "holes": (), "notes": ()})
+    )
+
+
+def hole_closed_by_a_record_that_is_served(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(holes, "TRANSACTION_ROLLBACK", 0)
+    patch.setattr(holes, "TOPIC", b"T")
+
+
+def hole_closed_beyond_its_end(patch: pytest.MonkeyPatch) -> None:
+    plain = recovery.close_hole
+    patch.setattr(
+        recovery,
+        "close_hole",
+        lambda files, log, hole, store_ms: plain(files, log, hole._replace(size=hole.size + 8), store_ms),
+    )
+
+
+def numbers_are_believed(patch: pytest.MonkeyPatch) -> None:
+    """What the numbers of records say is done at once, as in Java, without waiting for the next one."""
+    patch.setattr(dispatch._Deriving, "_out_of_order", dispatch._Deriving._place)
+
+
+def lost_numbers_are_closed_up(patch: pytest.MonkeyPatch) -> None:
+    """A record behind a lost one gets the lost one's number."""
+    patch.setattr(consume_queue.ConsumeQueue, "fill", lambda self, *entry: None)
+
+
+def what_none_follows_is_refused(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(numbering, "last_stays", lambda *args, **settings: False)
+
+
+def entries_count_before_they_are_written(patch: pytest.MonkeyPatch) -> None:
+    def step(notes: Any, up_to: int, queues: Any) -> Any:
+        taken = [note for note in notes if note.end <= up_to]
+        for _ in taken:
+            notes.popleft()
+        for note in taken:
+            if note.queue is not None:
+                note.queue.advance(note.entry, note.end)
+        for note in taken:
+            if note.queue is not None:
+                note.queue.max -= 1
+                dispatch._write(note.queue, note.entry)
+                note.queue.max += 1
+        return [], taken[-1] if taken else None
+
+    patch.setattr(dispatch, "step", step)
+
+
+def unflushed_records_are_shown(patch: pytest.MonkeyPatch) -> None:
+    plain = dispatch.step
+    patch.setattr(dispatch, "step", lambda notes, up_to, queues: plain(notes, 1 << 62, queues))
+
+
+def unflushed_records_are_found_by_offset(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(replica.Source, "end", property(lambda self: self._log.end))
+
+
+def failed_write_is_not_wiped_and_counts(patch: pytest.MonkeyPatch) -> None:
+    plain = commit_log.CommitLog.append
+
+    def append(self: commit_log.CommitLog, data: bytes, store_ms: int) -> None:
+        try:
+            plain(self, data, store_ms)
+        finally:
+            self.end = self.end if self.last_ms == store_ms else self.end + len(data)
+
+    patch.setattr(commit_log.CommitLog, "append", append)
+
+
+def filler_is_missing(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(commit_log, "filler", lambda room: b"")
+    patch.setattr(scan.Walk, "_next", lambda self, place: None)
+
+
+def crc_of_another_kind(patch: pytest.MonkeyPatch) -> None:
+    """A recovery that computes the CRC wrongly throws good records away."""
+
+    class Other:
+        @staticmethod
+        def crc32(data: bytes) -> int:
+            return zlib.crc32(data, 1)
+
+    patch.setattr(scan, "zlib", Other)
+
+
+FAULTS: list[tuple[Plant, Check]] = [
+    (no_fsync_of_the_log, power_lost),
+    (no_fsync_of_full_files, power_lost),
+    (no_fsync_of_queues, power_lost),
+    (no_fsync_of_directories, power_lost),
+    (no_fsync_of_any_directory, power_lost),
+    (no_directory_in_a_flush_of_the_log, power_lost),
+    (flushed_before_the_fsync, promises.unflushed_is_unread),
+    (flushed_up_to_the_end_not_to_where_it_began, promises.unflushed_is_unread),
+    (checkpoint_before_the_data, power_lost),
+    (checkpoint_speaks_of_what_is_not_flushed, power_lost),
+    (checkpoint_without_crc, promises.derived_write_torn_at_every_byte),
+    (checkpoint_does_not_count_queue_files, promises.derived_files_lost),
+    (no_abort_file, power_lost),
+    (failure_of_an_fsync_forgotten, fsync_failed),
+    (failed_fsync_swallowed, fsync_failed),
+    (failed_directory_fsync_swallowed, fsync_dir_failed),
+    (failed_write_swallowed, write_failed),
+    (body_crc_skipped, flips),
+    (own_offset_skipped, promises.record_within_a_body),
+    (cut_does_not_clear, power_lost),
+    (log_is_not_cut, power_lost),
+    (log_is_not_flushed_by_a_start, promises.killed_then_power_lost),
+    (queues_are_not_cut, power_lost),
+    (last_entry_is_not_verified, power_lost),
+    (damage_ends_the_log, promises.damaged_in_the_middle),
+    (holes_are_not_told, promises.damaged_in_the_middle),
+    (hole_closed_by_a_record_that_is_served, promises.damaged_in_the_middle),
+    (hole_closed_beyond_its_end, promises.damaged_in_the_middle),
+    (numbers_are_believed, flips),
+    (lost_numbers_are_closed_up, promises.damaged_in_the_middle),
+    (what_none_follows_is_refused, promises.damaged_in_the_middle),
+    (entries_count_before_they_are_written, write_failed),
+    (unflushed_records_are_shown, promises.unflushed_is_unread),
+    (unflushed_records_are_found_by_offset, promises.unflushed_is_unread),
+    (failed_write_is_not_wiped_and_counts, promises.full_disk),
+    (filler_is_missing, power_lost),
+    (crc_of_another_kind, power_lost),
+]
+
+
+@pytest.mark.parametrize("check", dict.fromkeys(check for _, check in FAULTS), ids=lambda check: check.__name__)
+def test_without_a_fault_the_check_holds(check: Check) -> None:
+    check()
+
+
+@pytest.mark.parametrize(("plant", "check"), FAULTS, ids=[plant.__name__ for plant, _ in FAULTS])
+def test_a_planted_fault_is_caught(plant: Plant, check: Check, monkeypatch: pytest.MonkeyPatch) -> None:
+    plant(monkeypatch)
+    # A promise that is not kept, or an error of the store where there has to be none; not some slip of the fault itself.
+    with pytest.raises((AssertionError, ArianeError)):
+        check()

@@ -1,0 +1,109 @@
+"""Index files that a Java 4.9.4 broker wrote (64 slots, 256 entries) are read, gone on with, and made again."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tarfile
+from pathlib import Path
+from struct import unpack_from
+
+import pytest
+
+from ariane.model import host
+from ariane.protocol import record
+from ariane.store.message_store import Draft, MessageStore, StoreConfig, open_store
+from ariane.store.query import Wanted
+
+DATA = Path(__file__).parents[1] / "data"
+HOST = host.pack("127.0.0.1", 10911)
+ENTRIES_AT = 40 + 64 * 4
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    with tarfile.open(DATA / "store.tar.gz") as archive:
+        archive.extractall(tmp_path, filter="data")
+    return tmp_path / "store"
+
+
+def opened(root: Path) -> MessageStore:
+    config = StoreConfig(
+        root=str(root), commit_log_size=65536, consume_queue_size=1000, index=True, index_slots=64, index_entries=256
+    )
+    return open_store(config, store_host=HOST)
+
+
+def expected() -> list[dict[str, str]]:
+    return [json.loads(line) for line in (DATA / "store.json").read_text().splitlines()]
+
+
+def names(root: Path) -> list[str]:
+    return sorted(path.name for path in (root / "index").iterdir())
+
+
+def check(store: MessageStore) -> None:
+    """Every message by its unique id, and by its key."""
+    by_key: dict[str, set[str]] = {}
+    for one in expected():
+        by_key.setdefault(one["key"], set()).add(one["msgId"])
+        (data,) = store.index.query(Wanted("T", one["msgId"], 32)).records
+        assert record.decode(data).offset == int(one["offsetMsgId"][16:], 16)
+    for key, ids in by_key.items():
+        found = store.index.query(Wanted("T", key, 1000)).records
+        assert {record.decode(data).property_map()["UNIQ_KEY"] for data in found} == ids
+
+
+def test_a_clean_index_of_java_is_taken_over(root: Path) -> None:
+    java = names(root)
+    store = opened(root)
+    assert store.recovered.notes == ()
+    assert set(names(root)) >= set(java)
+    check(store)
+    placed = store.put(
+        Draft(topic="T", queue_id=0, body=b"b", born_ms=1, born_host=HOST, properties="UNIQ_KEY\x01OURS\x02KEYS\x01K")
+    )
+    store.step()
+    store.close()
+    again = opened(root)
+    check(again)
+    (data,) = again.index.query(Wanted("T", "OURS", 1)).records
+    assert record.decode(data).offset == placed.offset
+    again.close()
+
+
+def test_after_a_crash_of_java_its_last_file_is_made_again_for_all_messages(root: Path) -> None:
+    """Java itself would index only what lies in the log's last file again."""
+    (root / "abort").touch()
+    java = names(root)
+    store = opened(root)
+    assert java[-1] not in names(root)
+    check(store)
+    store.close()
+
+
+def test_windows_reach_the_first_key_of_a_file_of_java(root: Path) -> None:
+    """Java counts that key's time from the end of the file before, and does not find it again."""
+    store = opened(root)
+    for one in expected():
+        stored = int(one["storeTimestamp"])
+        assert len(store.index.query(Wanted("T", one["msgId"], 1, stored, stored)).records) == 1
+        assert store.index.query(Wanted("T", one["msgId"], 1, stored + 1)).records == []
+        assert store.index.query(Wanted("T", one["msgId"], 1, 0, stored - 1)).records == []
+    store.close()
+
+
+def test_the_same_log_gives_the_same_bytes(root: Path) -> None:
+    """Until Java splits the keys of the message that its first file has no room for."""
+    java = (root / "index" / names(root)[0]).read_bytes()
+    shutil.rmtree(root / "index")
+    store = opened(root)
+    check(store)
+    store.close()
+    ours = (root / "index" / names(root)[0]).read_bytes()
+    assert len(ours) == len(java)
+    end = ENTRIES_AT + 20 * unpack_from(">i", ours, 36)[0]
+    assert end > ENTRIES_AT + 20 * 200
+    assert ours[ENTRIES_AT:end] == java[ENTRIES_AT:end]
+    assert ours[:8] == java[:8]
+    assert ours[16:24] == java[16:24]

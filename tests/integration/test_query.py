@@ -1,0 +1,228 @@
+"""Messages by key over the socket of a broker, and the use cases made of it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from ariane.admin import messages
+from ariane.broker.broker import Broker
+from ariane.broker.config import BrokerConfig, parse
+from ariane.errors import ConfigError, ConnectionLost, ReplyError
+from ariane.net.client import Connections
+from ariane.protocol import batch, properties, record
+from ariane.protocol.codes import RequestCode, ResponseCode
+from ariane.protocol.command import Command
+from ariane.protocol.requests import typed
+from ariane.protocol.requests.messaging import (
+    QueryMessage,
+    QueryMessageAnswer,
+    SendMessage,
+    SendMessageAnswer,
+    ViewMessage,
+)
+from ariane.testing.cluster import cluster
+
+EVER = (1 << 63) - 1
+ID = "7F0000011A2B18B4AAC2000000050007"
+
+
+def against_broker(path: Path, work: Callable[[Connections, str], Awaitable[None]], **settings: object) -> None:
+    values = {"broker_name": "broker-a", "broker_ip1": "127.0.0.1", "listen_port": 0, "namesrv_addr": "", **settings}
+
+    async def run() -> None:
+        config = BrokerConfig(store_path_root_dir=str(path), **values)  # type: ignore[arg-type]
+        async with Broker(config) as broker, Connections() as peers:
+            await work(peers, broker.addr)
+
+    asyncio.run(asyncio.wait_for(run(), 60))
+
+
+async def send(peers: Connections, addr: str, body: bytes = b"b", topic: str = "T", **own: str) -> SendMessageAnswer:
+    header = SendMessage("P", topic, "TBW102", 4, 0, 0, 1234, 0, properties.encode(own))
+    return typed(await peers.ask(addr, RequestCode.SEND_MESSAGE_V2, header, body), SendMessageAnswer)
+
+
+async def query(peers: Connections, addr: str, key: str, most: int = 64, **more: object) -> Command:
+    header = QueryMessage("T", key, most, *more.pop("window", (0, EVER)), **more)  # type: ignore[misc, arg-type]
+    return await peers.request(addr, RequestCode.QUERY_MESSAGE, header)
+
+
+def ids_of(answer: Command) -> list[str]:
+    return [one.property_map()["UNIQ_KEY"] for one in record.decode_all(answer.body)]
+
+
+def test_by_key_and_by_unique_id(tmp_path: Path) -> None:
+    async def work(peers: Connections, addr: str) -> None:
+        await send(peers, addr, UNIQ_KEY=ID, KEYS="order-1 customer-2")
+        await send(peers, addr, UNIQ_KEY=ID[:-1] + "8", KEYS="order-3 customer-2")
+        for key, expected in (("order-1", 1), ("customer-2", 2), (ID, 1)):
+            answer = await query(peers, addr, key)
+            assert answer.code == ResponseCode.SUCCESS
+            assert len(ids_of(answer)) == expected
+            header = typed(answer, QueryMessageAnswer)
+            last = list(record.decode_all((await query(peers, addr, "order-3")).body))[-1]
+            assert header == QueryMessageAnswer(last.store_ms, last.offset, False)
+        nothing = await query(peers, addr, "order")
+        assert nothing.code == ResponseCode.QUERY_NOT_FOUND
+        assert "order" in (nothing.remark or "")
+        assert nothing.body == b""
+
+    against_broker(tmp_path, work)
+    against_broker(tmp_path, found_again)
+
+
+async def found_again(peers: Connections, addr: str) -> None:
+    """After a restart."""
+    assert ids_of(await query(peers, addr, "order-1")) == [ID]
+
+
+def test_the_records_of_a_batch_are_found(tmp_path: Path) -> None:
+    async def work(peers: Connections, addr: str) -> None:
+        entries = [
+            batch.Entry(0, b"body", properties.encode({"UNIQ_KEY": f"{ID[:-2]}{number:02X}", "KEYS": "k"}))
+            for number in range(3)
+        ]
+        header = SendMessage("P", "T", "TBW102", 4, 0, 0, 1234, 0, "WAIT\x01true", batch=True)
+        await peers.ask(addr, RequestCode.SEND_BATCH_MESSAGE, header, batch.encode(entries))
+        assert len(ids_of(await query(peers, addr, "k"))) == 3
+
+    against_broker(tmp_path, work)
+
+
+def test_the_window_counts_for_keys_and_not_for_unique_ids(tmp_path: Path) -> None:
+    """The client's clock is 1.2 s ahead: what it asks for begins 200 ms after the message was stored."""
+
+    async def work(peers: Connections, addr: str) -> None:
+        await send(peers, addr, UNIQ_KEY=ID, KEYS="k")
+        (one,) = record.decode_all((await query(peers, addr, "k")).body)
+        ahead = (one.store_ms + 1200 - 1000, EVER)
+        assert (await query(peers, addr, "k", window=ahead)).code == ResponseCode.QUERY_NOT_FOUND
+        assert ids_of(await query(peers, addr, ID, 32, window=ahead, unique_key_query="true")) == [ID]
+        assert ids_of(await query(peers, addr, ID, 32, window=ahead, unique_key_query="false")) == [ID]
+        assert ids_of(await query(peers, addr, ID, 32, window=ahead)) == [ID]
+        assert ids_of(await query(peers, addr, "k", window=(one.store_ms, one.store_ms))) == [ID]
+
+    against_broker(tmp_path, work)
+
+
+def test_an_answer_that_is_cut_says_so_and_goes_on(tmp_path: Path) -> None:
+    async def work(peers: Connections, addr: str) -> None:
+        sent = [f"{ID[:-4]}{number:04X}" for number in range(150)]
+        for one in sent:
+            await send(peers, addr, UNIQ_KEY=one, KEYS="k")
+        got: list[str] = []
+        position = None
+        sizes = []
+        while True:
+            answer = await query(peers, addr, "k", 1000, query_position=position)
+            page = ids_of(answer)
+            sizes.append(len(page))
+            got = page + got
+            header = typed(answer, QueryMessageAnswer)
+            assert header.truncated is (header.next_position is not None)
+            if header.next_position is None:
+                break
+            assert "nextPosition" in (answer.remark or "")
+            position = header.next_position
+        assert got == sent
+        assert sizes == [64, 64, 22]
+        assert len(ids_of(await query(peers, addr, "k", 1000, unique_key_query="true"))) == 32
+        assert len(ids_of(await query(peers, addr, "k", 5))) == 5
+        wrong = await query(peers, addr, "k", query_position="here")
+        assert wrong.code == ResponseCode.SYSTEM_ERROR
+        assert "position" in (wrong.remark or "")
+
+    against_broker(tmp_path, work)
+
+
+def test_limits_are_settings(tmp_path: Path) -> None:
+    async def work(peers: Connections, addr: str) -> None:
+        for number in range(9):
+            await send(peers, addr, UNIQ_KEY=f"{ID[:-1]}{number}", KEYS="k")
+        assert len(ids_of(await query(peers, addr, "k"))) == 7
+        assert len(ids_of(await query(peers, addr, "k", unique_key_query="true"))) == 3
+
+    against_broker(tmp_path, work, max_msgs_num_batch=7, default_query_max_num=3)
+    for key in ("maxMsgsNumBatch", "defaultQueryMaxNum"):
+        with pytest.raises(ConfigError, match=key):
+            parse({key: "0"})
+    assert "always made again" in parse({"messageIndexSafe": "true"})[1][0]
+
+
+def test_without_an_index_the_answer_says_why(tmp_path: Path) -> None:
+    async def work(peers: Connections, addr: str) -> None:
+        answer = await query(peers, addr, "k")
+        assert answer.code == ResponseCode.SYSTEM_ERROR
+        assert "messageIndexEnable" in (answer.remark or "")
+        placed = await send(peers, addr, UNIQ_KEY=ID)
+        view = ViewMessage(int(placed.message_id[16:], 16))
+        assert (await peers.request(addr, RequestCode.VIEW_MESSAGE_BY_ID, view)).code == ResponseCode.SUCCESS
+
+    against_broker(tmp_path, work, message_index_enable=False)
+    assert not (tmp_path / "index").exists()
+
+
+# --- use cases ---
+
+
+def test_messages_of_a_cluster(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with cluster(tmp_path) as (namesrv, addr), Connections() as peers:
+            placed = [
+                await send(
+                    peers, addr, UNIQ_KEY=f"{ID[:-4]}{number:04X}", KEYS=f"k Aa{number % 2}", body=b"%d" % number
+                )
+                for number in range(130)
+            ]
+            again = await send(peers, addr, UNIQ_KEY=ID[:-4] + "0005", KEYS="k", body=b"again")
+            found = await messages.by_key(peers, namesrv, "T", "k")
+            assert found.missing == {}
+            assert [one.body for one in found.messages] == [*(b"%d" % number for number in range(130)), b"again"]
+            assert found.messages[0].queue.broker == "broker-a"
+            few = await messages.by_key(peers, namesrv, "T", "k", messages_max=70)
+            assert few.missing == {"broker-a": "only the newest 70 were asked for"}
+            assert few.messages == found.messages[-70:]
+            half = await messages.by_key(peers, namesrv, "T", "Aa1", end_ms=found.messages[-1].store_ms)
+            assert len(half.messages) == 65
+            late = await messages.by_key(peers, namesrv, "T", "k", begin_ms=found.messages[-1].store_ms + 1)
+            assert late == ([], {})
+
+            unique = await messages.by_unique_key(peers, namesrv, "T", ID[:-4] + "0005")
+            assert unique.message is not None
+            assert unique.message.body == b"5"
+            assert [one.offset_message_id for one in unique.copies] == [placed[5].message_id, again.message_id]
+            assert await messages.by_unique_key(peers, namesrv, "T", ID[:-4] + "FFFF") == (None, [], {})
+
+            one = await messages.by_offset_id(peers, placed[7].message_id)
+            assert (one.body, one.message_id) == (b"7", f"{ID[:-4]}0007")
+            with pytest.raises(ReplyError, match="can not find message"):
+                await messages.by_offset_id(peers, placed[7].message_id[:-1] + "1")
+            with pytest.raises(ReplyError, match="No topic route"):
+                await messages.by_key(peers, namesrv, "Nowhere", "k")
+
+    asyncio.run(asyncio.wait_for(run(), 60))
+
+
+def test_a_broker_that_is_not_there_is_missed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> None:
+        async with cluster(tmp_path) as (namesrv, addr), Connections() as peers:
+            await send(peers, addr, UNIQ_KEY=ID)
+            await messages.by_unique_key(peers, namesrv, "T", ID)
+            ask = peers.request
+
+            async def request(to: str, code: int, *rest: object, **more: object) -> Command:
+                if code == RequestCode.QUERY_MESSAGE:
+                    raise ConnectionLost(to, "refused")
+                return await ask(to, code, *rest, **more)  # type: ignore[arg-type]
+
+            monkeypatch.setattr(peers, "request", request)
+            found = await messages.by_unique_key(peers, namesrv, "T", ID)
+            assert found.message is None
+            assert list(found.missing) == ["broker-a"]
+            assert "refused" in found.missing["broker-a"]
+
+    asyncio.run(asyncio.wait_for(run(), 60))

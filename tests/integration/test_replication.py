@@ -1,0 +1,299 @@
+"""Master and slave over sockets: the log and the tables are copied, each answers what its role allows."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from ariane.broker.broker import Broker
+from ariane.client.push_consumer import PushConsumer
+from ariane.model.message import ReceivedMessage
+from ariane.nameserver.config import NameServerConfig
+from ariane.nameserver.server import NameServer
+from ariane.net.client import Connections
+from ariane.protocol import fastjson, properties, record
+from ariane.protocol.codes import RequestCode, ResponseCode
+from ariane.protocol.command import Command
+from ariane.protocol.requests import typed
+from ariane.protocol.requests.admin import ConsumerOffsetTable, CreateTopic
+from ariane.protocol.requests.messaging import (
+    COMMIT_OFFSET,
+    SUBSCRIPTION,
+    PullMessage,
+    PullMessageAnswer,
+    SendMessage,
+    UpdateConsumerOffset,
+)
+from ariane.protocol.requests.routing import TopicTable
+from ariane.testing.cluster import broker_config, replicated_cluster
+
+QUICK = {"ha_send_heartbeat_interval": 100, "ha_housekeeping_interval": 2000}
+
+
+class Pair:
+    """A name server, and brokers that a test starts and stops."""
+
+    def __init__(self, home: Path, namesrv: str, peers: Connections) -> None:
+        self.home = home
+        self.namesrv = namesrv
+        self.peers = peers
+
+    def broker(self, name: str, **settings: Any) -> Broker:
+        values = {"mapped_file_size_commit_log": 1 << 20, **QUICK, **settings}
+        return Broker(broker_config(self.home / name, self.namesrv, **values))
+
+    def slave(self, name: str = "slave", **settings: Any) -> Broker:
+        return self.broker(name, broker_role="SLAVE", broker_id=1, **settings)
+
+    async def send(self, addr: str, body: bytes = b"hello", **own: str) -> int:
+        header = SendMessage("P", "T", "TBW102", 1, 0, 0, 1, 0, properties.encode({"KEYS": "k", **own}))
+        return (await self.peers.request(addr, RequestCode.SEND_MESSAGE_V2, header, body, timeout_ms=6000)).code
+
+    async def pull(self, addr: str, offset: int = 0, flag: int = SUBSCRIPTION, commit: int = 0) -> Command:
+        header = PullMessage("G", "T", 0, offset, 32, flag, commit, 0, "*", 0, None)
+        return await self.peers.request(addr, RequestCode.PULL_MESSAGE, header)
+
+
+def with_pair(home: Path, work: Callable[[Pair], Awaitable[None]]) -> None:
+    @contextlib.asynccontextmanager
+    async def pair() -> AsyncIterator[Pair]:
+        names = NameServerConfig(bind_address="127.0.0.1", listen_port=0, kv_config_path=str(home / "kv.json"))
+        async with NameServer(names) as name_server, Connections() as peers:
+            yield Pair(home, f"127.0.0.1:{name_server.addr.rpartition(':')[2]}", peers)
+
+    async def run() -> None:
+        async with pair() as servers:
+            await work(servers)
+
+    asyncio.run(asyncio.wait_for(run(), 120))
+
+
+async def until(what: Callable[[], bool]) -> None:
+    async with asyncio.timeout(30):
+        while not what():
+            await asyncio.sleep(0.01)
+
+
+def log_of(home: Path, name: str) -> bytes:
+    return b"".join(path.read_bytes() for path in sorted((home / name / "commitlog").iterdir()))
+
+
+def test_a_slave_has_the_same_log_also_after_it_was_away(tmp_path: Path) -> None:
+    async def work(servers: Pair) -> None:
+        async with servers.broker("master") as master:
+            for number in range(500):
+                assert await servers.send(master.addr, b"%d" % number * 1000) == 0
+            async with servers.slave() as slave:
+                await until(lambda: slave._store.commit_log_max == master._store.commit_log_max)
+                await until(lambda: slave._store.max_offset("T", 0) == 500)
+                assert slave._store.commit_log_min == 0
+            for number in range(500):
+                assert await servers.send(master.addr, b"%d" % number * 1000) == 0
+            async with servers.slave() as slave:
+                await until(lambda: slave._store.max_offset("T", 0) == 1000)
+                for offset in (0, 499, 500, 999):
+                    mine = slave._store.get("T", 0, offset, 32)
+                    assert mine.records == master._store.get("T", 0, offset, 32).records != []
+                assert await servers.send(master.addr, b"now") == 0
+                await until(lambda: slave._store.max_offset("T", 0) == 1001)
+
+    with_pair(tmp_path, work)
+    assert log_of(tmp_path, "slave") == log_of(tmp_path, "master")
+
+
+def test_a_slave_that_was_killed_comes_back(tmp_path: Path) -> None:
+    """Its store is left as it is in the middle of the work, with `abort` and perhaps half a record."""
+
+    async def work(servers: Pair) -> None:
+        async with servers.broker("master") as master:
+            async with servers.slave() as slave:
+                for number in range(300):
+                    assert await servers.send(master.addr, b"%d" % number * 500) == 0
+                await until(lambda: slave._store.max_offset("T", 0) > 100)
+                copy = tmp_path / "killed"
+                for path in (tmp_path / "slave").rglob("*"):
+                    target = copy / path.relative_to(tmp_path / "slave")
+                    if path.is_file():
+                        target.parent.mkdir(parents=True, exist_ok=True)
+                        target.write_bytes(path.read_bytes())
+            assert (copy / "abort").exists()
+            async with servers.slave("killed") as slave:
+                assert not slave._store.recovered.clean
+                await until(lambda: slave._store.max_offset("T", 0) == 300)
+
+    with_pair(tmp_path, work)
+    assert log_of(tmp_path, "killed") == log_of(tmp_path, "master")
+
+
+def test_a_sync_master_says_whether_a_slave_has_it(tmp_path: Path) -> None:
+    async def work(servers: Pair) -> None:
+        async with servers.broker("master", broker_role="SYNC_MASTER", slave_timeout=300) as master:
+            assert await servers.send(master.addr) == ResponseCode.SLAVE_NOT_AVAILABLE
+            assert await servers.send(master.addr, WAIT="false") == 0
+            async with servers.slave() as slave:
+                await until(lambda: slave._store.max_offset("T", 0) == 2)
+                answers = await asyncio.gather(*(servers.send(master.addr) for _ in range(100)))
+                assert set(answers) == {0}
+                assert slave._store.commit_log_max == master._store.commit_log_max
+                # A slave that takes nothing more, and is still there.
+                assert slave._replica is not None
+                slave._replica.append = _silent  # type: ignore[method-assign]
+                assert await servers.send(master.addr) == ResponseCode.FLUSH_SLAVE_TIMEOUT
+            await until(lambda: master._feed.acknowledged == 0)
+            assert await servers.send(master.addr) == ResponseCode.SLAVE_NOT_AVAILABLE
+
+    def _silent(offset: int, data: bytes) -> None:
+        pass
+
+    with_pair(tmp_path, work)
+
+
+def test_with_sync_flush_too_both_are_waited_for(tmp_path: Path) -> None:
+    async def work(servers: Pair) -> None:
+        both = {"broker_role": "SYNC_MASTER", "flush_disk_type": "SYNC_FLUSH"}
+        async with servers.broker("master", **both) as master, servers.slave(flush_disk_type="SYNC_FLUSH") as slave:
+            await until(lambda: bool(master._feed._slaves))
+            answers = await asyncio.gather(*(servers.send(master.addr, b"%d" % n) for n in range(50)))
+            assert set(answers) == {0}
+            assert master._store.flushed == master._store.commit_log_max
+            await until(lambda: slave._store.max_offset("T", 0) == 50)
+
+    with_pair(tmp_path, work)
+
+
+def test_a_slave_says_no_to_what_is_its_masters(tmp_path: Path) -> None:
+    async def work(servers: Pair) -> None:
+        async with servers.broker("master") as master, servers.slave() as slave:
+            await servers.send(master.addr)
+            topics = slave._tables.topics.table()
+            assert await servers.send(slave.addr) == ResponseCode.SERVICE_NOT_AVAILABLE
+            ask = servers.peers.request
+            assert (await ask(slave.addr, RequestCode.END_TRANSACTION)).code == ResponseCode.SLAVE_NOT_AVAILABLE
+            made = await ask(slave.addr, RequestCode.UPDATE_AND_CREATE_TOPIC, CreateTopic("New", "TBW102", 1, 1, 6))
+            assert made.code == ResponseCode.SYSTEM_ERROR
+            assert slave._tables.topics.table() == topics
+            # An offset that is wrong is not corrected by a slave, and told to nobody.
+            await slave_copies(slave, servers)
+            await until(lambda: slave._store.max_offset("T", 0) == 1)
+            answer = await servers.pull(slave.addr, 99)
+            assert (answer.code, typed(answer, PullMessageAnswer).next_begin_offset) == (20, 99)
+            answer = await servers.pull(master.addr, 99)
+            assert (answer.code, typed(answer, PullMessageAnswer).next_begin_offset) == (21, 1)
+            await servers.pull(slave.addr, 0, SUBSCRIPTION | COMMIT_OFFSET, 1)
+            assert slave._tables.offsets.get("G", "T", 0) is None
+
+    with_pair(tmp_path, work)
+
+
+async def slave_copies(slave: Broker, servers: Pair) -> None:
+    """Until the slave has copied its master's tables once; its topics tell."""
+    await until(lambda: slave._tables.topics.get("T") is not None)
+
+
+def test_a_slave_copies_topics_groups_and_offsets(tmp_path: Path) -> None:
+    async def work(servers: Pair) -> None:
+        async with servers.broker("master") as master, servers.slave() as slave:
+            await servers.send(master.addr)
+            await servers.peers.ask(
+                master.addr, RequestCode.UPDATE_CONSUMER_OFFSET, UpdateConsumerOffset("G", "T", 0, 1)
+            )
+            await servers.pull(master.addr)
+            await until(lambda: slave._tables.topics.get("T") is not None)
+            await until(lambda: slave._tables.groups.get("G") is not None)
+            assert slave._tables.topics.table() == master._tables.topics.table()
+            assert slave._tables.groups.table() == master._tables.groups.table()
+            answer = await servers.peers.ask(slave.addr, RequestCode.GET_ALL_CONSUMER_OFFSET)
+            assert fastjson.decode(answer.body, ConsumerOffsetTable).offset_table == {"T@G": {0: 1}}
+
+    with_pair(tmp_path, work)
+    kept = json.loads((tmp_path / "slave" / "config" / "topics.json").read_text())
+    assert "T" in kept["topicConfigTable"]
+
+
+def test_the_fast_port_serves_everything_but_pulls(tmp_path: Path) -> None:
+    async def work(servers: Pair) -> None:
+        async with servers.broker("master") as master:
+            ip, _, port = master.addr.rpartition(":")
+            fast = f"{ip}:{int(port) - 2}"
+            assert await servers.send(fast) == 0
+            table = await servers.peers.ask(fast, RequestCode.GET_ALL_TOPIC_CONFIG)
+            assert "T" in fastjson.decode(table.body, TopicTable).topic_config_table
+            assert (await servers.pull(fast)).code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+            assert [one.body for one in record.decode_all((await servers.pull(master.addr)).body)] == [b"hello"]
+
+    with_pair(tmp_path, work)
+
+
+def test_slow_consumers_are_sent_to_a_slave_where_that_is_allowed(tmp_path: Path) -> None:
+    async def work(servers: Pair) -> None:
+        async with servers.broker("master", slave_read_enable=True, access_message_in_memory_max_ratio=0) as master:
+            await servers.send(master.addr)
+            assert typed(await servers.pull(master.addr), PullMessageAnswer).suggest_which_broker_id == 1
+        async with servers.broker("other", access_message_in_memory_max_ratio=0) as other:
+            await servers.send(other.addr)
+            assert typed(await servers.pull(other.addr), PullMessageAnswer).suggest_which_broker_id == 0
+
+    with_pair(tmp_path, work)
+
+
+def test_a_consumer_reads_on_from_the_slave_when_the_master_is_gone(tmp_path: Path) -> None:
+    async def work(servers: Pair) -> None:
+        async with servers.slave() as slave:
+            async with servers.broker("master") as master:
+                for number in range(20):
+                    assert await servers.send(master.addr, b"%d" % number) == 0
+                await until(lambda: slave._store.max_offset("T", 0) == 20)
+                await slave_copies(slave, servers)
+            got: list[bytes] = []
+
+            async def listener(messages: Sequence[ReceivedMessage]) -> None:
+                got.extend(message.body for message in messages)
+
+            async with PushConsumer("G2", servers.namesrv, {"T": "*"}, listener, start="first"):
+                await until(lambda: len(got) >= 20)
+            assert sorted(got, key=int) == [b"%d" % number for number in range(20)]
+
+    with_pair(tmp_path, work)
+
+
+def test_the_test_cluster_has_slaves(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with replicated_cluster(tmp_path, slaves=2) as servers:
+            assert len(servers.slaves) == 2
+            async with Connections() as peers:
+                pair = Pair(tmp_path, servers.namesrv, peers)
+                assert await pair.send(servers.broker) == 0
+                for addr in servers.slaves:
+                    async with asyncio.timeout(20):
+                        while not (await pair.pull(addr)).body:
+                            await asyncio.sleep(0.05)
+
+    asyncio.run(run())
+
+
+def test_a_slave_that_becomes_the_master_delivers_what_is_left_and_nothing_twice(tmp_path: Path) -> None:
+    """What was delayed is known to the slave as delivered or pending from the log alone."""
+
+    async def work(servers: Pair) -> None:
+        async with servers.broker("master") as master, servers.slave() as slave:
+            for number in range(20):
+                assert await servers.send(master.addr, b"%d" % number, TIMER_DELAY_MS="100") == 0
+                assert await servers.send(master.addr, b"%d" % number, DELAY="1") == 0
+            for number in range(5):
+                assert await servers.send(master.addr, b"late %d" % number, TIMER_DELAY_MS="6000") == 0
+            await until(lambda: master._store.max_offset("T", 0) == 40)
+            await until(lambda: slave._store.max_offset("T", 0) == 40)
+            assert slave._store.delayed.timers == 5
+        async with servers.broker("slave") as promoted:
+            assert promoted._store.max_offset("T", 0) == 40
+            await until(lambda: promoted._store.max_offset("T", 0) >= 45)
+            await asyncio.sleep(0.5)
+            assert promoted._store.max_offset("T", 0) == 45
+            late = [record.decode(data).body for data in promoted._store.get("T", 0, 40, 32).records]
+            assert late == [b"late %d" % number for number in range(5)]
+
+    with_pair(tmp_path, work)

@@ -1,0 +1,253 @@
+"""`ariane store check` and `cat`: on sound stores of ours and of Java, and with one thing wrong at a time."""
+
+from __future__ import annotations
+
+import json
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+from struct import pack, unpack_from
+
+import pytest
+from msgspec.structs import replace
+from typer.testing import CliRunner
+
+from ariane.cli.main import app
+from ariane.model import host
+from ariane.store.check import ERROR, NOTE, WARNING, Finding, Summary, check
+from ariane.store.index_file import Sizes
+from ariane.store.message_store import Draft, MessageStore, StoreConfig, open_store
+from ariane.testing.disk import FakeDisk
+
+DATA = Path(__file__).parents[1] / "data"
+HOST = host.pack("127.0.0.1", 10911)
+CONFIG = StoreConfig(root="/store", commit_log_size=1024, consume_queue_size=200)
+LOG = f"/store/commitlog/{0:020d}"
+QUEUE = f"/store/consumequeue/T/0/{0:020d}"
+BODY_AT = 88
+PROPERTIES = "TAGS\x01a\x02KEYS\x01order-17-of-somebody-else"
+SIZE = 91 + len(b"body 0" + b"T" + PROPERTIES.encode())  # of the first records
+LAST = f"/store/commitlog/{4096:020d}"
+SECOND = f"/store/commitlog/{1024:020d}"
+
+
+def filled(disk: FakeDisk | None = None, root: str = "/store", count: int = 12) -> MessageStore:
+    store = open_store(StoreConfig(root=root, commit_log_size=1024, consume_queue_size=200), disk, store_host=HOST)
+    for number in range(count):
+        draft = Draft(
+            topic="T", queue_id=0, body=b"body %d" % number, born_ms=1, born_host=HOST, tags="a", properties=PROPERTIES
+        )
+        store.put(draft)
+    store.flush()
+    store.step()
+    return store
+
+
+@pytest.fixture
+def disk() -> FakeDisk:
+    made = FakeDisk()
+    filled(made, count=30).close()
+    return made
+
+
+def faults(disk: FakeDisk) -> list[Finding]:
+    return [one for one in check("/store", disk) if one.severity != NOTE]
+
+
+def test_a_sound_store_has_no_finding_and_is_not_written_to(disk: FakeDisk) -> None:
+    before, summary = disk.changes, Summary()
+    assert list(check("/store", disk, summary)) == []
+    assert (summary.records, summary.entries, summary.queues) == (30, 30, 1)
+    assert disk.changes == before
+
+
+def test_a_running_store_is_sound_while_entries_are_not_yet_there() -> None:
+    disk = FakeDisk()
+    store = filled(disk)
+    for _ in range(3):
+        store.put(Draft(topic="T", queue_id=0, body=b"new", born_ms=1, born_host=HOST))
+    found = list(check("/store", disk))
+    assert {one.severity for one in found} == {NOTE}
+    assert any("3 new records have no entry yet" in one.what for one in found)
+    store.close()
+
+
+def overwritten(path: str, at: int, data: bytes) -> Callable[[FakeDisk], None]:
+    def change(disk: FakeDisk) -> None:
+        disk.contents(path)[at : at + len(data)] = data
+
+    return change
+
+
+def removed(path: str) -> Callable[[FakeDisk], None]:
+    return lambda disk: disk.remove(path)
+
+
+def made(path: str, data: bytes) -> Callable[[FakeDisk], None]:
+    def change(disk: FakeDisk) -> None:
+        handle = disk.create(path, len(data))
+        disk.pwrite(handle, data, 0)
+        disk.close(handle)
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "severity", "file", "offset", "what"),
+    [
+        (overwritten(LOG, SIZE + 4, b"\0"), ERROR, LOG, SIZE, f"{SIZE} bytes at {SIZE} are no record: magic"),
+        (overwritten(LOG, BODY_AT, b"x"), ERROR, LOG, 0, "CRC"),
+        (overwritten(QUEUE, 3 * 20, b"\1"), ERROR, QUEUE, 60, "T-0 entry 3 points to"),
+        (overwritten(QUEUE, 3 * 20 + 11, b"\1"), ERROR, QUEUE, 60, "T-0 entry 3 points to"),
+        (overwritten(QUEUE, 3 * 20 + 19, b"\1"), WARNING, QUEUE, 60, "tags code"),
+        (overwritten(QUEUE, 3 * 20, bytes(20)), ERROR, QUEUE, 60, "lacks entry 3"),
+        (removed(QUEUE), ERROR, QUEUE, 0, "lacks entry 0"),
+        (removed(SECOND), ERROR, SECOND, 0, "missing between others"),
+        (removed("/store/checkpoint"), WARNING, "/store/checkpoint", 0, "is missing"),
+        (made("/store/commitlog/notes.txt", b""), ERROR, "/store/commitlog/notes.txt", 0, "does not belong here"),
+        (made("/store/consumequeue/T/x/0", b""), ERROR, "/store/consumequeue/T/x", 0, "is not a queue id"),
+        (made("/store/config/topics.json", b"{"), ERROR, "/store/config/topics.json", 0, "cannot be parsed"),
+        (made("/store/index/20261121055052982", b"\x7f" * 60), WARNING, "/store/index/20261121055052982", 0, "header"),
+        (overwritten(LAST, 1015, b"x"), WARNING, LAST, 0, "behind the last record"),
+    ],
+)
+def test_one_thing_wrong(
+    disk: FakeDisk, change: Callable[[FakeDisk], None], severity: str, file: str, offset: int, what: str
+) -> None:
+    disk.make_dirs("/store/config")
+    disk.make_dirs("/store/index")
+    disk.make_dirs("/store/consumequeue/T/x")
+    change(disk)
+    found = [one for one in faults(disk) if one.severity == severity and one.file == file and what in one.what]
+    assert found, faults(disk)
+    if offset:
+        assert found[0].offset == offset
+    assert all(one.fix for one in faults(disk))
+
+
+INDEX_SIZES = Sizes(5, 12)
+INDEXED = replace(CONFIG, index=True, index_slots=5, index_entries=12)
+ENTRIES_AT = 40 + 4 * 5
+
+
+def indexed(disk: FakeDisk) -> MessageStore:
+    store = open_store(INDEXED, disk, now_ms=lambda: 1_700_000_000_000, store_host=HOST)
+    for number in range(20):
+        draft = Draft(topic="T", queue_id=0, body=b"", born_ms=1, born_host=HOST, properties=f"KEYS\x01k{number} all")
+        store.put(draft)
+    store.flush()
+    store.step()
+    return store
+
+
+def index_faults(disk: FakeDisk) -> list[Finding]:
+    return list(check("/store", disk, index_sizes=INDEX_SIZES))
+
+
+def test_a_sound_key_index_has_no_finding() -> None:
+    disk, summary = FakeDisk(), Summary()
+    store = indexed(disk)
+    store.flush_derived()
+    assert [one for one in index_faults(disk) if one.severity != NOTE] == []
+    store.close()
+    assert list(check("/store", disk, summary, index_sizes=INDEX_SIZES)) == []
+    assert len([path for path in disk.paths() if "/index/" in path]) == 4
+    found = list(check("/store", disk))
+    assert [one.severity for one in found] == [NOTE] * 4
+    assert "its entries were not looked at" in found[0].what
+
+
+@pytest.mark.parametrize(
+    ("at", "data", "offset", "what"),
+    [
+        (ENTRIES_AT + 20 * 3 + 4, pack(">q", 5), ENTRIES_AT + 60, "entry 3 is for a record at 5, where none is"),
+        (ENTRIES_AT + 20 * 5 + 4, pack(">q", 5), ENTRIES_AT + 100, "entry 5 is for a record at 5, the one before it"),
+        (ENTRIES_AT + 20 * 3 + 4, pack(">q", 1 << 40), ENTRIES_AT + 60, "entry 3 is for a record at 1099511627776"),
+        (ENTRIES_AT + 20 * 3 + 16, pack(">i", 77), ENTRIES_AT + 60, "entry 3 says that 77 is the next older one"),
+        (ENTRIES_AT + 20 * 3, pack(">i", -1), ENTRIES_AT + 60, "entry 3 says"),
+        (24, pack(">q", 1000), 0, "its header ends at offset 1000, its last entry is for"),
+        (36, pack(">i", 13), 0, "its header counts 12 entries, it has room for 11"),
+    ],
+)
+def test_one_thing_wrong_in_the_key_index(at: int, data: bytes, offset: int, what: str) -> None:
+    disk = FakeDisk()
+    indexed(disk).close()
+    path = next(path for path in disk.paths() if "/index/" in path)
+    overwritten(path, at, data)(disk)
+    (found,) = index_faults(disk)
+    assert (found.severity, found.file, found.offset) == (WARNING, path, offset)
+    assert what in found.what
+    assert found.fix
+
+
+def test_a_slot_that_names_an_older_entry_is_found() -> None:
+    disk = FakeDisk()
+    indexed(disk).close()
+    for path in [path for path in disk.paths() if "/index/" in path]:
+        for slot in range(5):
+            left = disk.after_kill()
+            content = left.contents(path)
+            content[40 + 4 * slot : 44 + 4 * slot] = pack(">i", unpack_from(">i", content, 40 + 4 * slot)[0] ^ 1)
+            (found,) = index_faults(left)
+            assert (found.severity, found.file, found.offset) == (WARNING, path, 40 + 4 * slot)
+            assert f"slot {slot} names entry" in found.what
+
+
+def test_an_entry_for_a_key_that_its_record_has_not_is_found() -> None:
+    """The hash is another one of the same slot: only the record tells."""
+    disk = FakeDisk()
+    indexed(disk).close()
+    path = next(path for path in disk.paths() if "/index/" in path)
+    at = ENTRIES_AT + 20 * 4
+    content = disk.contents(path)
+    content[at : at + 4] = pack(">i", unpack_from(">i", content, at)[0] % 5)
+    (found,) = index_faults(disk)
+    assert (found.severity, found.file, found.offset) == (WARNING, path, at)
+    assert "has none such" in found.what
+
+
+def test_a_closed_hole_stays_known(disk: FakeDisk) -> None:
+    """After the start that passed over it: no error, but what was lost and where its bytes are."""
+    disk.remove("/store/checkpoint")
+    made("/store/abort", b"")(disk)
+    overwritten(LOG, SIZE + 4, b"\0")(disk)
+    store = open_store(CONFIG, disk, store_host=HOST)
+    assert [(hole.offset, hole.size) for hole in store.recovered.holes] == [(SIZE, SIZE)]
+    store.close()
+    found = faults(disk)
+    assert [one.severity for one in found] == [WARNING, WARNING]
+    assert f"{SIZE} bytes at {SIZE} were no record and were passed over by a start: magic" in found[0].what
+    assert "1 entries, the first of them 1, are empty" in found[1].what
+    kept = bytes(disk.contents(f"/store/damaged/{SIZE:020d}"))
+    assert kept[BODY_AT : BODY_AT + 6] == b"body 1"
+
+
+def test_cli_on_a_sound_and_on_a_damaged_store(tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    filled(root=str(root)).close()
+    runner = CliRunner()
+    before = {path: path.read_bytes() for path in root.rglob("*") if path.is_file()}
+    assert runner.invoke(app, ["store", "check", str(root)]).exit_code == 0
+    shown = runner.invoke(app, ["store", "cat", str(root), "--topic", "T", "--queue", "0", "--from", "10", "--json"])
+    assert [json.loads(line)["body"] for line in shown.stdout.splitlines()] == ["body 10", "body 11"]
+    shown = runner.invoke(app, ["store", "cat", str(root), "--count", "2", "--body", "hex"])
+    assert [line.split()[-1] for line in shown.stdout.splitlines()] == [b"body 0".hex(), b"body 1".hex()]
+    assert {path: path.read_bytes() for path in root.rglob("*") if path.is_file()} == before
+    log = root / "commitlog" / f"{0:020d}"
+    log.write_bytes(log.read_bytes()[:4] + b"\0" + log.read_bytes()[5:])
+    result = runner.invoke(app, ["store", "check", str(root), "--json"])
+    assert result.exit_code == 1
+    *rows, last = map(json.loads, result.stdout.splitlines())
+    assert {"severity", "file", "offset", "what", "fix"} == set(rows[0])
+    assert last["errors"] == len([row for row in rows if row["severity"] == ERROR])
+    assert runner.invoke(app, ["store", "check", str(tmp_path / "nothing")]).exit_code == 2
+    assert runner.invoke(app, ["store", "cat", str(tmp_path)]).exit_code == 2
+
+
+def test_a_store_of_java_is_sound(tmp_path: Path) -> None:
+    with tarfile.open(DATA / "store.tar.gz") as archive:
+        archive.extractall(tmp_path, filter="data")
+    summary = Summary()
+    found = list(check(str(tmp_path / "store"), summary=summary))
+    assert [one for one in found if one.severity != NOTE] == []
+    assert summary.records > 20 and summary.entries > 20

@@ -1,0 +1,537 @@
+"""Transactions over sockets: our broker, our producers, and requests as they come from others."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ariane.admin import transactions as admin
+from ariane.broker.broker import Broker
+from ariane.broker.config import BrokerConfig
+from ariane.client import (
+    ConsumerSettings,
+    LocalState,
+    PushConsumer,
+    SendResult,
+    SendStatus,
+    TraceSettings,
+    TransactionProducer,
+)
+from ariane.client.hooks import Ending
+from ariane.errors import MessageRefused, ReplyError, RouteNotFound
+from ariane.model import ids
+from ariane.model.message import Message, ReceivedMessage
+from ariane.model.topic import CHECK_MAX_TIME_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, TRANSACTION_GROUP
+from ariane.net.client import Connections
+from ariane.net.connection import Peer
+from ariane.protocol import fastjson, properties, record
+from ariane.protocol.codes import RequestCode, ResponseCode
+from ariane.protocol.command import Command
+from ariane.protocol.record import Record
+from ariane.protocol.requests import typed
+from ariane.protocol.requests.clients import HeartbeatData, ProducerData
+from ariane.protocol.requests.messaging import (
+    COMMIT,
+    ROLLBACK,
+    SUBSCRIPTION,
+    CheckTransactionState,
+    EndTransaction,
+    OffsetAnswer,
+    PullMessage,
+    QueryConsumerOffset,
+    ResumeCheckHalfMessage,
+    SendMessage,
+    SendMessageAnswer,
+)
+from ariane.testing.cluster import cluster
+
+FAST = ConsumerSettings(commit_ms=200)
+EAGER = {"transaction_time_out": 100, "transaction_check_interval": 150}
+PATIENCE_S = 20.0
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+def run(work: Awaitable[None]) -> None:
+    async def bounded() -> None:
+        await asyncio.wait_for(work, 60)
+
+    asyncio.run(bounded())
+
+
+class Inbox:
+    """A listener that keeps what it gets."""
+
+    def __init__(self) -> None:
+        self.messages: list[ReceivedMessage] = []
+
+    async def __call__(self, messages: list[ReceivedMessage]) -> None:
+        self.messages.extend(messages)
+
+    @property
+    def bodies(self) -> list[bytes]:
+        return sorted(message.body for message in self.messages)
+
+
+def always(state: LocalState) -> Callable[[object], LocalState]:
+    return lambda about: state
+
+
+def text(body: bytes, **more: Any) -> Message:
+    return Message(topic="T", body=body, tags="a", keys=[body.decode()], **more)
+
+
+# --- our producer ---
+
+
+def test_a_commit_is_delivered_once_and_a_rollback_never(tmp_path: Path) -> None:
+    async def work() -> None:
+        inbox, told, seen = Inbox(), [], []
+
+        def execute(sent: SendResult) -> LocalState:
+            seen.append(sent)
+            return LocalState.ROLLBACK if len(seen) % 2 else LocalState.COMMIT
+
+        async with (
+            cluster(tmp_path) as servers,
+            TransactionProducer("P", servers.namesrv, check=always(LocalState.UNKNOWN), end_hooks=[told.append]) as one,
+            PushConsumer("C", servers.namesrv, {"T": "*"}, inbox, start="first", settings=FAST),
+        ):
+            results = [await one.send_in_transaction(text(b"%d" % number), execute) for number in range(10)]
+            await until(lambda: len(inbox.messages) >= 5)
+            await asyncio.sleep(0.2)
+            assert [result.state for result in results] == [LocalState.ROLLBACK, LocalState.COMMIT] * 5
+            assert [result.sent for result in results] == seen
+            assert inbox.bodies == [b"1", b"3", b"5", b"7", b"9"]
+            committed = {result.sent.message_id: result for result in results[1::2]}
+            for message in inbox.messages:
+                assert message.message_id in committed
+                assert (message.tags, message.keys, message.sys_flag) == ("a", (message.body.decode(),), 8)
+            assert all(isinstance(event, Ending) and not event.from_check for event in told)
+            assert [event.message_id for event in told] == [result.sent.message_id for result in results]
+
+    run(work())
+
+
+def test_what_nobody_knew_is_asked_for_until_somebody_does(tmp_path: Path) -> None:
+    asked: Counter[bytes] = Counter()
+
+    async def check(message: ReceivedMessage) -> LocalState:
+        asked[message.body] += 1
+        assert message.topic == "T"
+        if message.body == b"raises":
+            raise RuntimeError("no database")
+        if asked[message.body] < 3:
+            return LocalState.UNKNOWN
+        return LocalState.COMMIT if message.body == b"commit" else LocalState.ROLLBACK
+
+    async def fails(sent: SendResult) -> LocalState:
+        raise RuntimeError("the database is gone")
+
+    async def work() -> None:
+        inbox = Inbox()
+        async with (
+            cluster(tmp_path, **EAGER) as servers,
+            TransactionProducer("P", servers.namesrv, check=check) as producer,
+            PushConsumer("C", servers.namesrv, {"T": "*"}, inbox, start="first", settings=FAST),
+        ):
+            for body in (b"commit", b"rollback"):
+                await producer.send_in_transaction(text(body), always(LocalState.UNKNOWN))
+            failed = await producer.send_in_transaction(text(b"raises"), fails)
+            assert (failed.state, type(failed.error)) == (LocalState.UNKNOWN, RuntimeError)
+            await until(lambda: asked[b"raises"] >= 6 and len(inbox.messages) >= 1)
+            await asyncio.sleep(0.2)
+            assert inbox.bodies == [b"commit"]
+            assert (asked[b"commit"], asked[b"rollback"]) == (3, 3)
+
+    run(work())
+
+
+def test_a_late_answer_to_an_earlier_question_commits_once(tmp_path: Path) -> None:
+    """Every copy that a check made is answered, one after another: 4.9.4 delivers such a message more than once."""
+
+    async def work() -> None:
+        async with Asking(tmp_path, transaction_time_out=1, transaction_check_interval=60) as peer:
+            first = await peer.half("U1")
+            await until(lambda: len(peer.questions) >= 4)
+            ends = [(first.queue_offset, ids.parse_offset_message_id(first.message_id)[1])]
+            ends += [(one.tran_state_table_offset, one.commit_log_offset) for one, _ in peer.questions[:4]]
+            for half, offset in ends:
+                assert (await peer.end(half, offset, COMMIT)).code == 0
+            for half, offset in reversed(ends):
+                assert (await peer.end(half, offset, ROLLBACK)).code == 0
+            count = len(peer.questions)
+            await asyncio.sleep(0.3)
+            assert len(peer.questions) == count
+            assert [one.body for one in await peer.pull("T")] == [b"body"]
+            assert len(await peer.pull(OP_HALF_TOPIC)) == 1
+
+    run(work())
+
+
+def test_halves_are_put_aside_after_the_most_checks_and_can_be_resumed(tmp_path: Path) -> None:
+    async def work() -> None:
+        settings = {"transaction_time_out": 1, "transaction_check_interval": 30, "transaction_check_max": 3}
+        async with Asking(tmp_path, **settings) as peer:
+            await peer.half("U1")
+            aside: list[Record] = []
+            while not aside:
+                await asyncio.sleep(0.02)
+                aside = await peer.pull(CHECK_MAX_TIME_TOPIC)
+            await asyncio.sleep(0.1)
+            assert len(peer.questions) == 3
+            (one,) = await peer.pull(CHECK_MAX_TIME_TOPIC)
+            table = one.property_map()
+            assert (one.body, table["TRANSACTION_CHECK_TIMES"], table["REAL_TOPIC"]) == (b"body", "3", "T")
+            assert "TRAN_PREPARED_QUEUE_OFFSET" not in table
+            resumed = await peer.resume(one.offset)
+            assert resumed.code == 0
+            await until(lambda: len(peer.questions) >= 4)
+            question, asked = peer.questions[3]
+            assert asked.property_map()["TRANSACTION_CHECK_TIMES"] == "1"
+            assert (await peer.end(question.tran_state_table_offset, question.commit_log_offset, COMMIT)).code == 0
+            assert [one.body for one in await peer.pull("T")] == [b"body"]
+            refused = await peer.resume(question.commit_log_offset)
+            assert (refused.code, "is not open" in str(refused.remark)) == (1, True)
+            (committed,) = await peer.pull("T")
+            assert (await peer.resume(committed.offset)).code == 1
+
+    run(work())
+
+
+def test_an_immune_half_holds_up_no_other(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with Asking(tmp_path, transaction_time_out=1, transaction_check_interval=40) as peer:
+            await peer.half("immune", CHECK_IMMUNITY_TIME_IN_SECONDS="3600")
+            await peer.half("soon", CHECK_IMMUNITY_TIME_IN_SECONDS="1")
+            await peer.half("plain")
+            await until(lambda: len(peer.asked("plain")) >= 2)
+            assert not peer.asked("soon")
+            await until(lambda: len(peer.asked("soon")) >= 2)
+            assert not peer.asked("immune")
+
+    run(work())
+
+
+def test_a_restart_asks_about_what_is_open_and_nothing_else(tmp_path: Path) -> None:
+    async def work() -> None:
+        store = {"transaction_time_out": 1, "transaction_check_interval": 50, "transaction_check_max": 1000}
+        async with Asking(tmp_path, **store, group="nobody") as peer:
+            for number in range(40):
+                sent = await peer.half(f"U{number}", group="P")
+                offset = ids.parse_offset_message_id(sent.message_id)[1]
+                if number % 4:
+                    decision = COMMIT if number % 4 == 1 else ROLLBACK
+                    assert (await peer.end(sent.queue_offset, offset, decision)).code == 0
+            await asyncio.sleep(0.2)  # some rounds, which nobody answers
+        async with Asking(tmp_path, **store) as peer:
+            await until(lambda: all(peer.asked(f"U{number}") for number in range(0, 40, 4)))
+            assert {table["UNIQ_KEY"] for table in peer.tables()} == {f"U{number}" for number in range(0, 40, 4)}
+            for number in range(0, 40, 4):
+                question, asked = peer.asked(f"U{number}")[-1]
+                assert int(asked.property_map()["TRANSACTION_CHECK_TIMES"]) >= 3  # those before the restart count
+                await peer.end(question.tran_state_table_offset, question.commit_log_offset, COMMIT)
+        async with Asking(tmp_path, **store) as peer:
+            await asyncio.sleep(0.3)
+            assert not peer.questions
+            bodies = Counter(one.property_map()["UNIQ_KEY"] for one in await peer.pull("T"))
+            assert bodies == Counter([f"U{number}" for number in range(40) if number % 4 in (0, 1)])
+            halves = await peer.pull(HALF_TOPIC, most=10_000)
+            header = QueryConsumerOffset(TRANSACTION_GROUP, HALF_TOPIC, 0)
+            low = typed(await peer.call(RequestCode.QUERY_CONSUMER_OFFSET, header), OffsetAnswer).offset
+            assert low == len(halves)
+
+    run(work())
+
+
+# --- requests as they come from others ---
+
+
+class Asking:
+    """A broker, and a producer of group P that speaks the protocol by hand and only notes what it is asked."""
+
+    def __init__(self, home: Path, *, group: str = "P", **settings: object) -> None:
+        values: dict[str, Any] = {
+            "mapped_file_size_commit_log": 1 << 20,
+            "mapped_file_size_consume_queue": 20_000,
+            "broker_name": "broker-a",
+            "broker_ip1": "127.0.0.1",
+            "bind_address": "127.0.0.1",
+            "listen_port": 0,
+            "namesrv_addr": "",
+            **settings,
+        }
+        self._broker = Broker(BrokerConfig(store_path_root_dir=str(home), **values))
+        self._peers = Connections({RequestCode.CHECK_TRANSACTION_STATE: self._asked})
+        self._group = group
+        self.questions: list[tuple[CheckTransactionState, Record]] = []
+
+    def _asked(self, command: Command, peer: Peer) -> None:
+        self.questions.append((typed(command, CheckTransactionState), record.decode(command.body)))
+
+    async def __aenter__(self) -> Asking:
+        await self._broker.__aenter__()
+        await self._peers.__aenter__()
+        body = fastjson.write(HeartbeatData("me", (), (ProducerData(self._group),)))
+        assert (await self.call(RequestCode.HEART_BEAT, None, body)).code == 0
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self._peers.__aexit__(None, None, None)
+        await self._broker.__aexit__(None, None, None)
+
+    async def call(self, code: int, header: Any, body: bytes = b"") -> Command:
+        return await self._peers.request(self._broker.addr, code, header, body)
+
+    async def half(self, unique: str, *, group: str = "P", **own: str) -> SendMessageAnswer:
+        table = {"UNIQ_KEY": unique, "TRAN_MSG": "true", "PGROUP": group, "WAIT": "true", "TAGS": "a", **own}
+        header = SendMessage(group, "T", "TBW102", 1, 0, 4, 1, 7, properties.encode(table))
+        answer = await self.call(RequestCode.SEND_MESSAGE_V2, header, b"body")
+        assert answer.code == 0, answer.remark
+        return typed(answer, SendMessageAnswer)
+
+    async def end(self, half: int, offset: int, decision: int, group: str = "P") -> Command:
+        return await self.call(RequestCode.END_TRANSACTION, EndTransaction(group, half, offset, decision, msg_id="U"))
+
+    async def resume(self, offset: int) -> Command:
+        message_id = ids.offset_message_id(b"\x7f\0\0\1\0\0\0\1", offset)
+        return await self.call(RequestCode.RESUME_CHECK_HALF_MESSAGE, ResumeCheckHalfMessage(message_id))
+
+    async def pull(self, topic: str, most: int = 100) -> list[Record]:
+        """The messages of queue 0, up to `most` or some more; none when the topic does not exist."""
+        found: list[Record] = []
+        while len(found) < most:
+            header = PullMessage("G", topic, 0, len(found), 32, SUBSCRIPTION, 0, 0, "*", 0, None)
+            answer = await self.call(RequestCode.PULL_MESSAGE, header)
+            if answer.code != 0:
+                break
+            found += record.decode_all(answer.body)
+        return found
+
+    def asked(self, unique: str) -> list[tuple[CheckTransactionState, Record]]:
+        return [one for one in self.questions if one[1].property_map()["UNIQ_KEY"] == unique]
+
+    def tables(self) -> list[dict[str, str]]:
+        return [asked.property_map() for _, asked in self.questions]
+
+
+def test_the_records_are_those_of_rocketmq(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with Asking(tmp_path, transaction_check_interval=60_000) as peer:
+            sent = await peer.half("U1", MINE="x", TRAN_PREPARED_QUEUE_OFFSET="7", TRANSACTION_CHECK_TIMES="9")
+            (half,) = await peer.pull(HALF_TOPIC)
+            offset = ids.parse_offset_message_id(sent.message_id)[1]
+            assert (half.offset, half.queue_offset, half.queue_id) == (offset, sent.queue_offset, 0)
+            assert (half.sys_flag, half.flag, half.born_ms, half.prepared_offset) == (0, 7, 1, 0)
+            table = {
+                "UNIQ_KEY": "U1", "TRAN_MSG": "true", "PGROUP": "P", "WAIT": "true", "TAGS": "a", "MINE": "x",
+                "CLUSTER": "DefaultCluster", "REAL_TOPIC": "T", "REAL_QID": "0",
+            }  # fmt: skip
+            assert half.property_map() == table
+            assert not await peer.pull("T")
+            assert (await peer.end(0, offset, COMMIT)).code == 0
+            (op,) = await peer.pull(OP_HALF_TOPIC)
+            assert (op.body, op.property_map(), op.sys_flag) == (b"0", {"TAGS": "d", "WAIT": "true"}, 0)
+            (one,) = await peer.pull("T")
+            assert (one.body, one.sys_flag, one.flag, one.born_ms) == (b"body", 8, 7, 1)
+            assert (one.prepared_offset, one.property_map()) == (offset, table)
+            assert op.offset == one.offset + one.size
+
+    run(work())
+
+
+def test_an_end_that_names_no_half_of_the_group_is_refused_with_the_remarks_of_rocketmq(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with Asking(tmp_path) as peer:
+            sent = await peer.half("U1")
+            offset = ids.parse_offset_message_id(sent.message_id)[1]
+            answers = [
+                await peer.end(0, offset, COMMIT, group="Other"),
+                await peer.end(1, offset, COMMIT),
+                await peer.end(0, offset + 1, COMMIT),
+                await peer.end(0, 1 << 40, ROLLBACK),
+                await peer.end(0, -5, ROLLBACK),
+            ]
+            assert [(answer.code, answer.remark) for answer in answers] == [
+                (1, "The producer group wrong"),
+                (1, "The transaction state table offset wrong"),
+                (1, "Find prepared transaction message failed"),
+                (1, "Find prepared transaction message failed"),
+                (1, "Find prepared transaction message failed"),
+            ]
+            assert not await peer.pull(OP_HALF_TOPIC)
+            assert (await peer.end(0, offset, COMMIT)).code == 0
+            (one,) = await peer.pull("T")
+            answer = await peer.end(0, one.offset, COMMIT)
+            assert (answer.code, answer.remark) == (1, "Find prepared transaction message failed")
+
+    run(work())
+
+
+def test_what_cannot_be_transactional_is_refused(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with Asking(tmp_path / "a") as peer:
+            header = SendMessage("P", "T", "TBW102", 1, 0, 4, 1, 0, "TRAN_MSG\x01true\x02DELAY\x013")
+            answer = await peer.call(RequestCode.SEND_MESSAGE_V2, header, b"x")
+            assert (answer.code, "cannot be delayed" in str(answer.remark)) == (ResponseCode.MESSAGE_ILLEGAL, True)
+        async with Asking(tmp_path / "b", reject_transaction_message=True) as peer:
+            header = SendMessage("P", "T", "TBW102", 1, 0, 4, 1, 0, "TRAN_MSG\x01true")
+            answer = await peer.call(RequestCode.SEND_MESSAGE_V2, header, b"x")
+            assert (answer.code, "is forbidden" in str(answer.remark)) == (ResponseCode.NO_PERMISSION, True)
+
+    run(work())
+
+
+def test_with_synchronous_flush_an_end_is_answered_when_it_is_on_disk(tmp_path: Path) -> None:
+    async def work() -> None:
+        settings = {"flush_disk_type": "SYNC_FLUSH", "transaction_time_out": 1, "transaction_check_interval": 50}
+        async with Asking(tmp_path, **settings) as peer:
+            await peer.half("U1")
+            await until(lambda: len(peer.questions) >= 2)
+            question, _ = peer.questions[-1]
+            assert (await peer.end(question.tran_state_table_offset, question.commit_log_offset, COMMIT)).code == 0
+            assert [one.body for one in await peer.pull("T")] == [b"body"]
+
+    run(work())
+
+
+def test_a_producer_of_the_group_is_asked_in_turn(tmp_path: Path) -> None:
+    async def work() -> None:
+        asked: list[Counter[str]] = [Counter(), Counter()]
+
+        def checker(number: int) -> Callable[[ReceivedMessage], LocalState]:
+            def check(message: ReceivedMessage) -> LocalState:
+                asked[number][message.message_id] += 1
+                return LocalState.UNKNOWN
+
+            return check
+
+        async with (
+            cluster(tmp_path, **EAGER) as servers,
+            TransactionProducer("P", servers.namesrv, check=checker(0)) as one,
+            TransactionProducer("P", servers.namesrv, check=checker(1)),
+        ):
+            await one.send_in_transaction(text(b"x"), always(LocalState.UNKNOWN))
+            await until(lambda: all(sum(counter.values()) >= 2 for counter in asked))
+
+    run(work())
+
+
+def test_traces_tell_of_half_and_end(tmp_path: Path) -> None:
+    async def work() -> None:
+        traces, inbox = TraceSettings(flush_ms=50), Inbox()
+        async with cluster(tmp_path, trace_topic_enable=True, **EAGER) as servers:
+            async with TransactionProducer(
+                "P", servers.namesrv, check=always(LocalState.COMMIT), trace=traces
+            ) as producer:
+                done = await producer.send_in_transaction(text(b"x"), always(LocalState.UNKNOWN))
+                await until(lambda: producer.trace is not None and producer.trace.sent >= 3)
+            async with PushConsumer(
+                "C", servers.namesrv, {"RMQ_SYS_TRACE_TOPIC": "*"}, inbox, start="first", settings=FAST
+            ):
+                await until(lambda: sum(body.count(b"\x02") for body in inbox.bodies) >= 3)
+        records = [one.split("\x01") for one in b"".join(inbox.bodies).decode().split("\x02") if one]
+        (pub,) = [one for one in records if one[0] == "Pub"]
+        ends = sorted((one for one in records if one[0] == "EndTransaction"), key=lambda one: one[12])
+        assert (pub[5], pub[11]) == (done.sent.message_id, "1")
+        assert [(one[5], one[9], one[11], one[12]) for one in ends] == [
+            (done.sent.message_id, "2", "UNKNOW", "false"),
+            (done.sent.message_id, "2", "COMMIT_MESSAGE", "true"),
+        ]
+
+    run(work())
+
+
+def test_messages_that_cannot_be_sent_in_a_transaction_are_refused_by_the_client(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with (
+            cluster(tmp_path, reject_transaction_message=True) as servers,
+            TransactionProducer("P", servers.namesrv, check=always(LocalState.COMMIT)) as producer,
+        ):
+            for message, immunity_s in ((text(b"x", delay_level=1), None), (text(b"x"), -1), (text(b""), None)):
+                with pytest.raises(MessageRefused):
+                    await producer.send_in_transaction(message, always(LocalState.COMMIT), immunity_s=immunity_s)
+            with pytest.raises(ReplyError, match="is forbidden"):
+                await producer.send_in_transaction(text(b"x"), always(LocalState.COMMIT))
+            assert (await producer.send(text(b"plain"))).status is SendStatus.SEND_OK
+
+    run(work())
+
+
+# --- what operators see ---
+
+
+def test_operators_see_open_halves_and_those_put_aside(tmp_path: Path) -> None:
+    async def work() -> None:
+        settings = {"transaction_time_out": 100, "transaction_check_interval": 100, "transaction_check_max": 2}
+        states: dict[str, LocalState] = {}
+        async with (
+            cluster(tmp_path, **settings) as servers,
+            TransactionProducer(
+                "P", servers.namesrv, check=lambda message: states.get(message.message_id, LocalState.UNKNOWN)
+            ) as producer,
+            Connections() as peers,
+        ):
+            unknown = always(LocalState.UNKNOWN)
+            waits = await producer.send_in_transaction(text(b"waits"), unknown, immunity_s=3600)
+            lost = await producer.send_in_transaction(text(b"lost"), unknown)
+            await producer.send_in_transaction(text(b"done"), always(LocalState.COMMIT))
+            aside: list[admin.HalfMessage] = []
+            async with asyncio.timeout(PATIENCE_S):
+                while not aside:
+                    await asyncio.sleep(0.05)
+                    (broker,) = await admin.put_aside(peers, servers.namesrv)
+                    aside = broker.halves
+            (broker,) = await admin.open_halves(peers, servers.namesrv)
+            assert (broker.broker, broker.addr, broker.total) == ("broker-a", servers.broker, 1)
+            (half,) = broker.halves
+            assert (half.topic, half.group, half.unique_key, half.keys) == ("T", "P", waits.sent.message_id, "waits")
+            assert (half.checks, half.immunity_s, half.body_size) == (0, "3600", 5)
+            assert half.first_stored_ms == half.stored_ms
+            assert half.offset_message_id == waits.sent.offset_message_id
+            assert [(one.unique_key, one.checks) for one in aside] == [(lost.sent.message_id, 2)]
+
+            states[lost.sent.message_id] = LocalState.COMMIT
+            await admin.resume(peers, servers.broker, aside[0].offset_message_id)
+            inbox = Inbox()
+            async with PushConsumer("C", servers.namesrv, {"T": "*"}, inbox, start="first", settings=FAST):
+                await until(lambda: len(inbox.messages) >= 2)
+            assert inbox.bodies == [b"done", b"lost"]
+
+            for number in range(5):
+                await producer.send_in_transaction(text(b"%d" % number), unknown, immunity_s=3600)
+            (broker,) = await admin.open_halves(peers, servers.namesrv, cluster="DefaultCluster", most=3)
+            assert (broker.total, [half.keys for half in broker.halves]) == (6, ["waits", "0", "1"])
+            with pytest.raises(RouteNotFound):
+                await admin.open_halves(peers, servers.namesrv, cluster="Other")
+
+    run(work())
+
+
+def test_the_age_of_a_half_that_was_asked_about_is_that_of_its_first_copy(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with (
+            cluster(tmp_path, **EAGER, transaction_check_max=1000) as servers,
+            TransactionProducer("P", servers.namesrv, check=always(LocalState.UNKNOWN)) as producer,
+            Connections() as peers,
+        ):
+            await producer.send_in_transaction(text(b"x"), always(LocalState.UNKNOWN))
+            (broker,) = await admin.open_halves(peers, servers.namesrv)
+            first_ms = broker.halves[0].stored_ms
+            async with asyncio.timeout(PATIENCE_S):
+                while broker.halves[0].checks < 3:
+                    await asyncio.sleep(0.05)
+                    (broker,) = await admin.open_halves(peers, servers.namesrv)
+            (half,) = broker.halves
+            assert (half.first_stored_ms, half.stored_ms > first_ms, broker.total) == (first_ms, True, 1)
+
+    run(work())

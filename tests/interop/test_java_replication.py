@@ -1,0 +1,125 @@
+"""Replication between a Java 4.9.4 broker and ours, either as the master: the same log, byte for byte, and readers find it there.
+
+Both masters are SYNC_MASTER: a SEND_OK then says that the other side acknowledged the record.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from pathlib import Path
+
+from interop_servers import consume, produce
+
+from ariane.broker.broker import Broker
+from ariane.net.client import Connections
+from ariane.protocol import properties
+from ariane.protocol.codes import RequestCode
+from ariane.protocol.requests.messaging import SUBSCRIPTION, PullMessage, SendMessage
+from ariane.testing import java
+from ariane.testing.cluster import broker_config, cluster
+
+SIZE = 1 << 20  # of a commit log file: the messages of a test fill several
+SMALL = {"mapped_file_size_commit_log": SIZE, "mapped_file_size_consume_queue": 20_000}
+JAVA_SMALL = {"mappedFileSizeCommitLog": str(SIZE), "mappedFileSizeConsumeQueue": "20000"}
+COUNT = 700
+
+
+async def until(what: Callable[[], bool]) -> None:
+    async with asyncio.timeout(60):
+        while not what():
+            await asyncio.sleep(0.05)
+
+
+async def until_replicated(peers: Connections, master: str) -> int:
+    """Send until the answer is 0 and not 11: a slave is there; how many messages that took."""
+    header = SendMessage("P", "T", "TBW102", 4, 0, 0, 1, 0, properties.encode({"KEYS": "first"}))
+    for count in range(1, 200):
+        if (await peers.request(master, RequestCode.SEND_MESSAGE_V2, header, b"x", timeout_ms=10_000)).code == 0:
+            return count
+        await asyncio.sleep(0.2)
+    raise AssertionError("no slave came")
+
+
+def files(store: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted((store / "commitlog").iterdir())}
+
+
+def same_log(master: Path, slave: Path) -> int:
+    """How many bytes of the logs are the same; files that only a Java broker made ahead hold nothing."""
+    one, other = files(master), files(slave)
+    common = sorted(set(one) & set(other))
+    assert all(one[name] == other[name] for name in common)
+    assert not any(data.strip(b"\0") for name, data in [*one.items(), *other.items()] if name not in common)
+    return sum(len(one[name]) for name in common)
+
+
+def test_a_java_master_and_our_slave(tmp_path: Path) -> None:
+    async def run(namesrv: str, stop_master: Callable[[], None], master: str) -> None:
+        settings = broker_config(tmp_path / "slave", namesrv, **SMALL, broker_role="SLAVE", broker_id=1)
+        async with Broker(settings) as slave, Connections() as peers:
+            store = slave._store
+            first = await until_replicated(peers, master)
+            sent = await asyncio.to_thread(produce, namesrv, COUNT, "size=3000")
+            await asyncio.to_thread(consume, namesrv, "G", "*", COUNT)
+            await until(lambda: sum(store.max_offset("T", queue) for queue in range(4)) == first + COUNT)
+            # Its topics, groups and offsets follow within two rounds.
+            await until(lambda: slave._topics.get("T") is not None and slave._groups.get("G") is not None)
+            assert same_log(tmp_path / "master" / "store", tmp_path / "slave") >= 3 * SIZE
+            await asyncio.to_thread(stop_master)
+            got = await asyncio.to_thread(consume, namesrv, "G2", "*", COUNT)
+            assert {one["msgId"] for one in sent} <= {one["msgId"] for one in got}
+
+    properties = {**JAVA_SMALL, "brokerRole": "SYNC_MASTER"}
+    with java.name_server(tmp_path / "ns") as name_server, contextlib.ExitStack() as master:
+        broker = master.enter_context(java.broker(tmp_path / "master", name_server.addr, properties=properties))
+        asyncio.run(asyncio.wait_for(run(name_server.addr, master.close, broker.addr), 200))
+
+
+def test_our_master_and_a_java_slave(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with cluster(tmp_path, **SMALL, broker_role="SYNC_MASTER") as servers, Connections() as peers:
+            # Before the slave comes: with an empty log it gets these, too.
+            await asyncio.to_thread(not_replicated, servers.namesrv)
+            slave_is = {**JAVA_SMALL, "brokerRole": "SLAVE", "brokerId": "1"}
+            with contextlib.ExitStack() as stack:
+                place = java.broker(tmp_path / "slave", servers.namesrv, properties=slave_is)
+                slave = await asyncio.to_thread(stack.enter_context, place)
+                await until_replicated(peers, servers.broker)
+                sent = await asyncio.to_thread(produce, servers.namesrv, COUNT, "size=3000")
+                assert same_log(tmp_path / "store", tmp_path / "slave" / "store") >= 3 * SIZE
+                keys = await until_served(peers, slave.addr)
+                assert keys > 0
+                assert len({one["msgId"] for one in sent}) == COUNT
+                await asyncio.to_thread(stack.close)
+
+    def not_replicated(namesrv: str) -> None:
+        lines = java.run("ariane.peers.Produce", [namesrv, "T", "P", "400", "size=3000"])
+        assert {one["status"] for one in java.events(lines)} == {"SLAVE_NOT_AVAILABLE"}
+
+    async def until_served(peers: Connections, slave: str) -> int:
+        """The Java slave has copied the topic and answers pulls with the first messages; their bytes."""
+        header = PullMessage("G", "T", 0, 0, 32, SUBSCRIPTION, 0, 0, "*", 0, None)
+        for _ in range(100):
+            answer = await peers.request(slave, RequestCode.PULL_MESSAGE, header)
+            if answer.code == 0:
+                return len(answer.body)
+            await asyncio.sleep(0.3)
+        raise AssertionError(f"the slave answers {answer.code}: {answer.remark}")
+
+    asyncio.run(asyncio.wait_for(run(), 200))
+
+
+def test_java_tools_start_the_cleaning_of_our_broker(tmp_path: Path) -> None:
+    async def run() -> None:
+        settings = {**SMALL, "mapped_file_size_commit_log": 4096, "delete_when": "", "file_reserved_time": 0}
+        async with cluster(tmp_path, **settings) as servers, Connections() as peers:
+            header = SendMessage("P", "T", "TBW102", 1, 0, 0, 1, 0, None)
+            for _ in range(40):
+                assert (await peers.request(servers.broker, RequestCode.SEND_MESSAGE_V2, header, bytes(500))).code == 0
+            arguments = ["deleteExpiredCommitLog", "-n", servers.namesrv, "-b", servers.broker]
+            said = await asyncio.to_thread(java.run, java.ADMIN, arguments)
+            assert any("success" in line for line in said), said
+
+    asyncio.run(asyncio.wait_for(run(), 100))

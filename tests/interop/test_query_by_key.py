@@ -1,0 +1,160 @@
+"""Queries by key with unmodified Java 4.9.4 tools, and index files that Java and we read of each other."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from interop_servers import produce
+
+from ariane.admin import messages
+from ariane.model import ids
+from ariane.net.client import Connections
+from ariane.protocol import properties, record
+from ariane.protocol.codes import RequestCode, ResponseCode
+from ariane.protocol.requests.messaging import QueryMessage, SendMessage
+from ariane.testing import java
+from ariane.testing.cluster import SMALL_FILES, cluster_in_thread
+
+# Small files, so that there are several of the index.
+INDEX = {"max_hash_slot_num": 64, "max_index_num": 128}
+JAVA_INDEX = {
+    "maxHashSlotNum": "64",
+    "maxIndexNum": "128",
+    "mappedFileSizeCommitLog": str(SMALL_FILES["mapped_file_size_commit_log"]),
+    "mappedFileSizeConsumeQueue": str(SMALL_FILES["mapped_file_size_consume_queue"]),
+}
+
+
+def by_key(namesrv: str, key: str, topic: str = "T") -> list[str]:
+    """Unique ids that mqadmin queryMsgByKey prints."""
+    lines = java.run(java.ADMIN, ["queryMsgByKey", "-t", topic, "-k", key, "-n", namesrv])
+    return [line.split()[0] for line in lines if line[:1] not in "#\t " and len(line.split()) == 3]
+
+
+def by_unique_key(namesrv: str, message_id: str) -> str:
+    """What mqadmin queryMsgByUniqueKey prints."""
+    command = ["queryMsgByUniqueKey", "-t", "T", "-i", message_id, "-n", namesrv]
+    return "\n".join(java.run(java.ADMIN, command))
+
+
+def check(namesrv: str, sent: Sequence[dict[str, object]]) -> None:
+    """First, middle and last of what was sent, by key and by id: the JVM takes its time for each."""
+    for one in (sent[0], sent[len(sent) // 2], sent[-1]):
+        assert by_key(namesrv, str(one["key"])) == [one["msgId"]]
+    assert f"UNIQ_KEY={sent[0]['msgId']}" in by_unique_key(namesrv, str(sent[0]["msgId"]))
+
+
+def index_files(home: Path) -> list[str]:
+    return sorted(path.name for path in (home / "store" / "index").iterdir())
+
+
+def every_id(namesrv: str, sent: Sequence[dict[str, object]]) -> None:
+    """Every message by its unique id and by its key, asked by our use cases of whichever broker serves."""
+
+    async def run() -> None:
+        async with Connections() as peers:
+            for one in sent:
+                found = await messages.by_unique_key(peers, namesrv, "T", str(one["msgId"]))
+                assert found.message is not None
+                assert found.message.offset_message_id == one["offsetMsgId"]
+                same = await messages.by_key(peers, namesrv, "T", str(one["key"]))
+                assert [other.message_id for other in same.messages] == [one["msgId"]]
+                assert same.missing == {}
+
+    asyncio.run(run())
+
+
+def test_mqadmin_finds_what_java_sent(tmp_path: Path) -> None:
+    with cluster_in_thread(tmp_path, **INDEX) as (namesrv, _):
+        sent = produce(namesrv, 100) + produce(namesrv, 20, "batch=5", "keys=batch")
+        check(namesrv, sent)
+        assert by_key(namesrv, "none") == []
+
+
+AHEAD_MS = 1200
+
+
+async def asked_ahead(namesrv: str, addr: str) -> tuple[str, int, messages.FoundUnique]:
+    """Send a message with a unique id as a client makes it whose clock is ahead, and ask for it as Java's client does: from
+    the id's time less a second on, 200 ms after it was stored. The id, the code of the answer, and what our tools find."""
+    now_ms = time.time_ns() // 1_000_000
+    ahead = f"7F0000011A2B18B4AAC2{now_ms + AHEAD_MS - ids.month_start_ms(now_ms):08X}0007"
+    async with Connections() as peers:
+        header = SendMessage("P", "T", "TBW102", 4, 0, 0, now_ms + AHEAD_MS, 0, properties.encode({"UNIQ_KEY": ahead}))
+        await peers.ask(addr, RequestCode.SEND_MESSAGE_V2, header, b"b")
+        await asyncio.sleep(0.3)  # Java's broker indexes a moment later
+        found = await messages.by_unique_key(peers, namesrv, "T", ahead)
+        assert found.message is not None
+        begin_ms = found.message.store_ms + AHEAD_MS - 1000
+        request = QueryMessage("T", ahead, 32, begin_ms, (1 << 63) - 1, "true")
+        return ahead, (await peers.request(addr, RequestCode.QUERY_MESSAGE, request)).code, found
+
+
+def test_an_id_of_a_client_whose_clock_is_ahead_is_found(tmp_path: Path) -> None:
+    with cluster_in_thread(tmp_path) as (namesrv, addr):
+        produce(namesrv, 1)
+        ahead, code, _ = asyncio.run(asked_ahead(namesrv, addr))
+        assert code == ResponseCode.SUCCESS
+        assert f"UNIQ_KEY={ahead}" in by_unique_key(namesrv, ahead)
+
+
+def test_on_a_java_broker_our_tools_find_such_an_id(tmp_path: Path) -> None:
+    with java.name_server(tmp_path / "ns") as ns, java.broker(tmp_path, ns.addr) as broker:
+        produce(ns.addr, 1)
+        ahead, code, found = asyncio.run(asked_ahead(ns.addr, broker.addr))
+    assert code == ResponseCode.QUERY_NOT_FOUND, "4.9.4 does not find it"
+    assert found.message is not None
+    assert found.message.message_id == ahead
+    assert found.missing == {}
+
+
+def test_java_reads_our_index_and_goes_on_with_it(tmp_path: Path) -> None:
+    with cluster_in_thread(tmp_path, **INDEX) as (namesrv, _):
+        ours = produce(namesrv, 150, "keys=ours")
+    files = index_files(tmp_path)
+    assert len(files) > 2
+    with java.name_server(tmp_path / "ns") as ns, java.broker(tmp_path, ns.addr, properties=JAVA_INDEX):
+        every_id(ns.addr, ours)
+        check(ns.addr, ours)
+        javas = produce(ns.addr, 100, "keys=javas")
+        every_id(ns.addr, javas[:1])
+    after = index_files(tmp_path)
+    assert set(after) > set(files), "Java took our files and added its own"
+    with cluster_in_thread(tmp_path, **INDEX) as (namesrv, _):
+        every_id(namesrv, ours + javas)
+        check(namesrv, javas)
+    assert set(index_files(tmp_path)) >= set(after), "nothing had to be made anew"
+
+
+def test_after_java_was_killed_its_index_is_completed(tmp_path: Path) -> None:
+    with java.name_server(tmp_path / "ns") as ns, java.broker(tmp_path, ns.addr, properties=JAVA_INDEX) as broker:
+        sent = produce(ns.addr, 150)
+        every_id(ns.addr, sent[-1:])  # it is dispatched
+        broker.process.kill()
+        broker.process.wait()
+    assert (tmp_path / "store" / "abort").exists()
+    with cluster_in_thread(tmp_path, **INDEX) as (namesrv, _):
+        every_id(namesrv, sent)
+    shutil.rmtree(tmp_path / "store" / "index")
+    with cluster_in_thread(tmp_path, **INDEX) as (namesrv, _):
+        every_id(namesrv, sent)
+
+
+def test_a_java_broker_that_cuts_in_silence_is_found_out(tmp_path: Path) -> None:
+    async def run(namesrv: str, addr: str, offset_id: str) -> messages.Found:
+        async with Connections() as peers:
+            answer = await peers.ask(addr, RequestCode.QUERY_MESSAGE, QueryMessage("T", "K-0", 1000, 0, 1 << 62))
+            assert len(list(record.decode_all(answer.body))) == 64
+            one = await messages.by_offset_id(peers, offset_id)
+            assert (one.offset_message_id, one.keys) == (offset_id, ("K-0",))
+            return await messages.by_key(peers, namesrv, "T", "K-0")
+
+    with java.name_server(tmp_path / "ns") as ns, java.broker(tmp_path, ns.addr) as broker:
+        sent = produce(ns.addr, 160, "orders=2")
+        found = asyncio.run(run(ns.addr, broker.addr, str(sent[0]["offsetMsgId"])))
+    assert len(found.messages) >= 64
+    assert len(found.messages) == 80 or "no more of those" in found.missing["broker-a"]

@@ -1,0 +1,193 @@
+"""Transactions between Java 4.9.4 and us: producers, brokers, and one store directory."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from interop_servers import pull_all
+
+from ariane.admin import transactions as admin
+from ariane.broker import half_messages
+from ariane.client import LocalState, SendResult, TransactionProducer
+from ariane.model import host
+from ariane.model.message import Message, ReceivedMessage
+from ariane.model.topic import CHECK_MAX_TIME_TOPIC, HALF_TOPIC, OP_HALF_TOPIC
+from ariane.net.client import Connections
+from ariane.protocol import record
+from ariane.protocol.record import Record
+from ariane.store.message_store import StoreConfig, open_store
+from ariane.testing import java
+from ariane.testing.cluster import cluster_in_thread
+
+pytestmark = pytest.mark.interop
+
+PATIENCE_S = 60.0
+OURS = {"transaction_time_out": 500, "transaction_check_interval": 500}
+JAVA = {"transactionTimeOut": "500", "transactionCheckInterval": "500"}
+THREE = "first=commit,rollback,unknown"
+
+
+def transact(namesrv: str, count: int, seconds: int, *options: str) -> list[dict[str, Any]]:
+    args = [namesrv, "T", "P", str(count), str(seconds), *options]
+    return java.events(java.run("ariane.peers.Transact", args))
+
+
+def keys(messages: list[dict[str, Any]]) -> Counter[str]:
+    return Counter(str(one["key"]) for one in messages)
+
+
+def numbered(*numbers: int, name: str = "K") -> Counter[str]:
+    return Counter(f"{name}-{number}" for number in numbers)
+
+
+def of(events: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
+    return [one for one in events if one["event"] == kind]
+
+
+@contextmanager
+def java_servers(home: Path, **settings: str) -> Iterator[str]:
+    properties = {"mappedFileSizeCommitLog": str(1 << 20), "mappedFileSizeConsumeQueue": "2000", **JAVA, **settings}
+    with java.name_server(home / "ns") as names, java.broker(home, names.addr, properties=properties):
+        yield names.addr
+
+
+def test_a_java_producer_with_our_broker(tmp_path: Path) -> None:
+    with cluster_in_thread(tmp_path, **OURS, transaction_check_max=3) as (namesrv, _):
+        # 2, 5, 8 and 11 are unknown at first; then 2 and 8 are committed, 5 rolled back, 11 never decided
+        check = "check=,,commit,,,rollback,,,commit,,,unknown"
+        events = transact(namesrv, 12, 5, THREE, check)
+        sent, checks = of(events, "sent"), of(events, "check")
+        assert [one["status"] for one in sent] == ["SEND_OK"] * 12
+        assert [one["queueOffset"] for one in sent[:3]] == [0, 1, 2]
+        assert keys(pull_all(namesrv, "T")) == numbered(0, 3, 6, 9, 2, 8)
+        assert keys(checks).keys() == numbered(2, 5, 8, 11).keys()
+        counts = sorted(int(one["checks"]) for one in checks if one["key"] == "K-11")
+        assert counts in ([1, 2, 3], [2, 3])  # a round before the producer's first heartbeat counts, too
+        assert {one["topic"] for one in checks} == {"T"}
+        ids = {one["key"]: one["msgId"] for one in sent}
+        assert all(one["msgId"] == ids[one["key"]] for one in [*checks, *pull_all(namesrv, "T")])
+        aside = pull_all(namesrv, CHECK_MAX_TIME_TOPIC)
+        assert keys(aside) == numbered(11)
+
+
+def test_our_producer_with_a_java_broker(tmp_path: Path) -> None:
+    asked: Counter[str] = Counter()
+
+    def check(message: ReceivedMessage) -> LocalState:
+        asked[message.keys[0]] += 1
+        return LocalState.COMMIT if message.keys[0] == "K-2" else LocalState.ROLLBACK
+
+    def execute(number: int) -> Callable[[SendResult], LocalState]:
+        return lambda sent: (LocalState.COMMIT, LocalState.ROLLBACK, LocalState.UNKNOWN)[number % 3]
+
+    async def play(namesrv: str) -> list[SendResult]:
+        sent = []
+        async with TransactionProducer("P", namesrv, check=check) as producer:
+            for number in range(6):
+                message = Message(topic="T", body=b"%d" % number, keys=[f"K-{number}"])
+                sent.append((await producer.send_in_transaction(message, execute(number))).sent)
+            async with asyncio.timeout(PATIENCE_S):
+                while asked.keys() != {"K-2", "K-5"}:
+                    await asyncio.sleep(0.05)
+            await asyncio.sleep(3)  # rounds in which nothing may be asked any more
+        return sent
+
+    with java_servers(tmp_path) as namesrv:
+        sent = asyncio.run(play(namesrv))
+        found = pull_all(namesrv, "T")
+    assert keys(found) == numbered(0, 3, 2)
+    assert {one["msgId"] for one in found} == {sent[number].message_id for number in (0, 3, 2)}
+    assert asked.keys() == {"K-2", "K-5"}
+    halves, ops, committed = (records(tmp_path, topic) for topic in (HALF_TOPIC, OP_HALF_TOPIC, "T"))
+    first = next(one for one in halves if one.body == b"0")
+    assert (first.sys_flag, first.property_map()["REAL_TOPIC"], first.property_map()["WAIT"]) == (0, "T", "true")
+    assert {one.properties for one in ops} == {half_messages.OP_PROPERTIES}
+    assert [one.body for one in ops[:2]] == [b"0", b"1"]
+    one = next(one for one in committed if one.body == b"0")
+    ours = half_messages.committed(first)
+    assert (one.topic, one.queue_id, one.sys_flag) == (ours.topic, ours.queue_id, ours.sys_flag)
+    assert (one.prepared_offset, one.properties) == (ours.prepared_offset, ours.properties)
+
+
+def records(home: Path, topic: str) -> list[Record]:
+    """What a stopped broker left in queue 0, or all queues, of a topic."""
+    config = StoreConfig(root=str(home / "store"), commit_log_size=1 << 20, consume_queue_size=2000)
+    store = open_store(config, store_host=host.pack("127.0.0.1", 10911))
+    found: list[Record] = []
+    for queue_id in store.topics().get(topic, []):
+        at = store.min_offset(topic, queue_id)
+        while got := store.get(topic, queue_id, at, 32).records:
+            found += [record.decode(data) for data in got]
+            at += len(got)
+    store.close()
+    return found
+
+
+def test_one_directory_with_open_halves_ours_then_java_then_ours(tmp_path: Path) -> None:
+    """Halves that one broker leaves open are asked about by the next, those that it ended are not."""
+    quiet = {"transaction_time_out": 1, "transaction_check_interval": 700, "transaction_check_max": 1000}
+    small = {"mapped_file_size_commit_log": 1 << 20, "mapped_file_size_consume_queue": 2000}
+    with cluster_in_thread(tmp_path, **quiet, **small) as (namesrv, _):
+        events = transact(namesrv, 9, 3, THREE, "check=unknown", "keys=ours")
+        assert keys(of(events, "check")).keys() == numbered(2, 5, 8, name="ours").keys()
+        assert keys(pull_all(namesrv, "T")) == numbered(0, 3, 6, name="ours")
+    # Java copies what is older than its time-out; a half whose end is still on its way then stays open in the copy
+    with java_servers(tmp_path, transactionTimeOut="1500", transactionCheckMax="1000") as namesrv:
+        asked = transact(namesrv, 0, 6, "check=,,commit,,,rollback,,,unknown")
+        assert keys(of(asked, "check")).keys() == numbered(2, 5, 8, name="ours").keys()
+        assert min(int(one["checks"]) for one in asked) >= 2  # the count goes on
+        events = transact(namesrv, 6, 5, THREE, "check=unknown", "keys=java")
+        assert keys(of(events, "check")).keys() >= numbered(2, 5, name="java").keys()
+        committed = numbered(0, 3, 6, 2, name="ours") + numbered(0, 3, name="java")
+        assert keys(pull_all(namesrv, "T")) == committed
+    with cluster_in_thread(tmp_path, **quiet, **small) as (namesrv, _):
+        asked = transact(namesrv, 0, 5, "check=,,commit,,,rollback,,,rollback")
+        expected = numbered(8, name="ours") + numbered(2, 5, name="java")
+        assert keys(of(asked, "check")).keys() == expected.keys()
+        assert keys(pull_all(namesrv, "T")) == committed + numbered(2, name="java")
+        before = len(pull_all(namesrv, HALF_TOPIC))
+        time.sleep(2)
+        assert len(pull_all(namesrv, HALF_TOPIC)) == before  # nothing is open, so nothing is copied
+
+
+def test_a_java_operator_resumes_a_half_that_our_broker_put_aside(tmp_path: Path) -> None:
+    with cluster_in_thread(tmp_path, **OURS, transaction_check_max=1) as (namesrv, _):
+        events = transact(namesrv, 1, 3, "first=unknown", "check=unknown")
+        assert keys(of(events, "check")) == numbered(0)
+        (aside,) = pull_all(namesrv, CHECK_MAX_TIME_TOPIC)
+        with java.start("ariane.peers.Transact", [namesrv, "T", "P", "0", "30", "check=commit"]) as program:
+            java.run("ariane.peers.Resume", [namesrv, str(aside["offsetMsgId"])])
+            event = next(program.events(time.monotonic() + PATIENCE_S))
+            deadline = time.monotonic() + PATIENCE_S
+            while not (found := pull_all(namesrv, "T")):
+                assert time.monotonic() < deadline
+        assert (event["key"], event["checks"]) == ("K-0", "1")
+        assert keys(found) == numbered(0)
+
+
+def test_open_halves_of_a_java_broker_are_listed(tmp_path: Path) -> None:
+    async def listed(namesrv: str) -> admin.BrokerHalves:
+        async with Connections() as peers:
+            (broker,) = await admin.open_halves(peers, namesrv)
+            return broker
+
+    with java_servers(tmp_path, transactionCheckMax="1000", transactionCheckInterval="2000") as namesrv:
+        sent = of(transact(namesrv, 9, 0, THREE, "check=unknown"), "sent")
+        deadline = time.monotonic() + PATIENCE_S
+        broker = asyncio.run(listed(namesrv))
+        assert (broker.total, [half.keys for half in broker.halves]) == (3, ["K-2", "K-5", "K-8"])
+        while min(half.checks for half in broker.halves) < 2:
+            assert time.monotonic() < deadline
+            time.sleep(0.5)
+            broker = asyncio.run(listed(namesrv))
+        assert sorted(half.keys for half in broker.halves) == ["K-2", "K-5", "K-8"]
+        ids = {one["key"]: one["msgId"] for one in sent}
+        assert all((half.topic, half.group, half.unique_key) == ("T", "P", ids[half.keys]) for half in broker.halves)
+        assert all(half.first_stored_ms is None for half in broker.halves)  # Java's copies do not name their first

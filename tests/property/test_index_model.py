@@ -1,0 +1,165 @@
+"""The key index against a list: whatever is put, however the store is stopped, each query gives what the list gives."""
+
+from __future__ import annotations
+
+import random
+from struct import Struct
+from typing import Any, NamedTuple
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from ariane.model import host
+from ariane.model.message import TRANSACTION_MASK, TRANSACTION_ROLLBACK
+from ariane.protocol import properties as properties_text
+from ariane.store import indexing
+from ariane.store.message_store import Draft, MessageStore, StoreConfig, open_store
+from ariane.store.query import Wanted
+from ariane.store.scan import look
+from ariane.testing.disk import FakeDisk, Kept
+
+HOST = host.pack("127.0.0.1", 10911)
+T0 = 1_700_000_000_000
+CONFIG = StoreConfig(
+    root="/store", commit_log_size=2048, consume_queue_size=200, index=True, index_slots=3, index_entries=7
+)
+# "Aa" and "BB", and so "AaBB" and "BBAa", have the same hash.
+WORDS = ["Aa", "BB", "AaBB", "BBAa", "x", "é"]
+TOPICS = ["T", "U"]
+OWN_OFFSET = Struct(">q")  # of a record, at byte 28: one whose properties were torn may be no text
+
+
+class Stored(NamedTuple):
+    topic: str
+    keys: set[str]
+    ms: int
+
+
+class IndexMachine(RuleBasedStateMachine):
+    """`model` is what was put, by offset; what was flushed survives the loss of power, of the rest what the log still has."""
+
+    disk: FakeDisk
+    store: MessageStore
+
+    @initialize()
+    def start(self) -> None:
+        self.ms = T0
+        self.disk = FakeDisk()
+        self.model: dict[int, Stored] = {}
+        self.seen: set[int] = set()
+        self.open()
+
+    def open(self) -> None:
+        self.store = open_store(CONFIG, self.disk, now_ms=lambda: self.ms, store_host=HOST)
+
+    @rule(
+        topic=st.sampled_from(TOPICS),
+        unique=st.sampled_from(["", "ID01", "ID02", "0123456789ABCDEF0123456789ABCDEF"]),
+        words=st.lists(st.sampled_from(WORDS), max_size=9),
+        later_ms=st.sampled_from([0, 0, 1, 400, 999, 1000, 60_000]),
+    )
+    def put(self, topic: str, unique: str, words: list[str], later_ms: int) -> None:
+        self.ms += later_ms
+        pairs = {"UNIQ_KEY": unique, "KEYS": " ".join(words)}
+        properties = "\x02".join(f"{name}\x01{value}" for name, value in pairs.items() if value)
+        draft = Draft(topic=topic, queue_id=0, body=b"", born_ms=1, born_host=HOST, properties=properties)
+        placed = self.store.put(draft)
+        self.model[placed.offset] = Stored(topic, {unique, *words} - {""}, self.ms)
+
+    @rule()
+    def step(self) -> None:
+        self.store.step()
+        self.seen = set(self.model)
+
+    @rule()
+    def flush_derived(self) -> None:
+        self.store.flush_derived()
+
+    @rule()
+    def flush(self) -> None:
+        self.store.flush()
+
+    @rule()
+    def restart(self) -> None:
+        self.store.close()
+        self.open()
+        self.seen = set(self.model)
+        assert self.store.recovered.notes == ()
+
+    @rule(kill=st.booleans(), kept=st.sampled_from(Kept), seed=st.integers(0, 99))
+    def crash(self, kill: bool, kept: Kept, seed: int) -> None:
+        sure = self.store.commit_log_max if kill else self.store.flushed
+        self.disk = self.disk.after_kill() if kill else self.disk.after_power_loss(kept, random.Random(seed))
+        self.open()
+        left = {offset: stored for offset in self.model if (stored := self.stored_at(offset)) is not None}
+        for offset, stored in self.model.items():
+            assert offset >= sure or left[offset] == stored
+        self.model = left
+        self.seen = set(self.model)
+        self.ms = max([self.ms, *(stored.ms for stored in self.model.values())])
+
+    def stored_at(self, offset: int) -> Stored | None:
+        """What the log has there: a write that was torn in its properties can leave some of the keys, or others."""
+        data = self.store.record_at(offset)
+        found = None if data is None else look(data, 0, offset, CONFIG.commit_log_size, check_crc=False)
+        if found is None or found.sys_flag & TRANSACTION_MASK == TRANSACTION_ROLLBACK:
+            return None  # nothing, or what closes a hole
+        pairs = properties_text.decode(found.properties.decode("utf-8", "replace"))
+        keys = {pairs.get("UNIQ_KEY", ""), *pairs.get("KEYS", "").split(" ")} - {""}
+        return Stored(found.topic.decode("utf-8", "replace"), keys, found.store_ms)
+
+    @precondition(lambda self: self.seen)
+    @rule(data=st.data())
+    def lose_index_files(self, data: Any) -> None:
+        self.store.close()
+        files = [path for path in self.disk.paths() if "/index/" in path]
+        for path in data.draw(st.sets(st.sampled_from(files)) if files else st.just(set())):
+            self.disk.remove(path)
+        self.open()
+        self.seen = set(self.model)
+
+    @rule(
+        topic=st.sampled_from(TOPICS),
+        key=st.sampled_from([*WORDS, "ID01", "none"]),
+        max_count=st.integers(1, 5),
+        window=st.tuples(st.integers(-1, 200_000), st.integers(-1, 200_000)) | st.none(),
+    )
+    def query(self, topic: str, key: str, max_count: int, window: tuple[int, int] | None) -> None:
+        begin_ms, end_ms = (T0 + window[0], T0 + window[1]) if window else (0, 1 << 62)
+        expected = self.expected(topic, key, begin_ms, end_ms)
+        wanted = Wanted(topic, key, max_count, begin_ms, end_ms)
+        collected: list[int] = []
+        while True:
+            got = self.store.index.query(wanted)
+            page = [offset for data in got.records for (offset,) in [OWN_OFFSET.unpack_from(data, 28)]]
+            assert 0 < len(page) <= max_count or got.position is None
+            collected = page + collected
+            if got.position is None:
+                break
+            wanted = wanted._replace(position=got.position)
+        assert collected == expected
+
+    def expected(self, topic: str, key: str, begin_ms: int, end_ms: int) -> list[int]:
+        return sorted(
+            offset
+            for offset in self.seen
+            if (stored := self.model[offset]).topic == topic and key in stored.keys and begin_ms <= stored.ms <= end_ms
+        )
+
+    @invariant()
+    def nothing_is_found_that_is_not_there(self) -> None:
+        if hasattr(self, "store"):
+            assert self.store.index.query(Wanted("T", "none", 1)).records == []
+
+
+@pytest.fixture(autouse=True)
+def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(indexing, "AT_ONCE", 3)
+
+
+class TestIndex(IndexMachine.TestCase):  # type: ignore[name-defined, misc]
+    settings = settings(
+        max_examples=150, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
+    )

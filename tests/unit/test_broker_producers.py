@@ -1,0 +1,56 @@
+"""Who is asked about a transaction: producers of the group that are connected and read, in turn."""
+
+from __future__ import annotations
+
+from ariane.broker.producers import BUSY, Producers
+from ariane.broker.state.members import Member, Members
+from ariane.errors import ConnectionLost
+from ariane.protocol.requests.messaging import CheckTransactionState
+
+
+class Server:
+    """Connections by number: which are there, which read, and what was sent."""
+
+    def __init__(self, connected: set[int]) -> None:
+        self.peers = connected
+        self.reading = set(connected)
+        self.sent: list[tuple[int, int]] = []
+
+    def connected(self, peer_id: int) -> bool:
+        return peer_id in self.peers
+
+    def is_reading(self, peer_id: int) -> bool:
+        return peer_id in self.reading
+
+    def one_way(self, peer_id: int, code: int, fields: object, body: bytes) -> None:
+        if peer_id not in self.peers:
+            raise ConnectionLost(str(peer_id), "is closed")
+        self.sent.append((peer_id, code))
+
+
+def group(*peer_ids: int, name: str = "P", members: Members | None = None) -> Members:
+    members = members or Members()
+    for peer_id in peer_ids:
+        members.heartbeat_producer(name, Member(f"c{peer_id}", peer_id, "a", "JAVA", 401, 0))
+    return members
+
+
+def test_each_group_has_its_own_turn() -> None:
+    members = group(3, 4, name="Q", members=group(1, 2))
+    producers = Producers(members, Server({1, 2, 3, 4}))  # type: ignore[arg-type]
+    assert [producers.pick("PQ"[number % 2]) for number in range(8)] == [1, 3, 2, 4, 1, 3, 2, 4]
+
+
+def test_who_does_not_read_or_left_is_passed_over() -> None:
+    server = Server({1, 2, 3})
+    producers = Producers(group(1, 2, 3, 4), server)  # type: ignore[arg-type]
+    server.reading = {2}
+    assert {producers.pick("P") for _ in range(5)} == {2}
+    server.reading = set()
+    assert producers.pick("P") == BUSY
+    server.peers = set()
+    assert (producers.pick("P"), producers.pick("unknown")) == (None, None)
+    producers.ask(1, CheckTransactionState(0, 0), b"")
+    server.peers = {1}
+    producers.ask(1, CheckTransactionState(0, 0), b"")
+    assert server.sent == [(1, 39)]

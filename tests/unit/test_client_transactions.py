@@ -1,0 +1,104 @@
+"""The producer's side of transactions: half messages, answers to brokers, and what is told of them."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from ariane.client import transactions as client
+from ariane.client.config import ProducerSettings
+from ariane.client.hooks import Ending, LocalState
+from ariane.client.instance import Instance
+from ariane.client.trace import record_of_end
+from ariane.client.transactions import TransactionProducer, half
+from ariane.errors import ConfigError, MessageRefused
+from ariane.model.message import Message
+from ariane.net.connection import Peer
+from ariane.protocol import properties
+from ariane.protocol import trace as trace_text
+from ariane.protocol.command import Command
+
+SETTINGS = ProducerSettings()
+PEER = Peer(1, "127.0.0.1", 10911, b"\x7f\0\0\1\0\0\x2a\x9f")
+
+
+def message(**more) -> Message:
+    return Message(topic="T", body=b"x", tags="a", **more)
+
+
+def test_a_half_message_says_so_in_properties_and_flags() -> None:
+    out = half(message(properties={"mine": "1"}), "ID", "P", SETTINGS, 7)
+    assert properties.decode(out.properties) == {
+        "UNIQ_KEY": "ID", "WAIT": "true", "TAGS": "a", "mine": "1",
+        "TRAN_MSG": "true", "PGROUP": "P", "CHECK_IMMUNITY_TIME_IN_SECONDS": "7",
+    }  # fmt: skip
+    assert (out.sys_flag, out.topic, out.body) == (4, "T", b"x")
+    large = half(Message(topic="T", body=b"x" * 10_000), "ID", "P", SETTINGS)
+    assert (large.sys_flag & 0xC, large.sys_flag & 1, len(large.body) < 10_000) == (4, 1, True)
+
+
+@pytest.mark.parametrize(
+    ("refused", "immunity_s", "why"),
+    [
+        (message(delay_level=2), None, "cannot be delayed"),
+        (message(), -1, "immunity_s"),
+        (message(properties={"p": "x" * 32_725}), None, "properties"),
+        (message(properties={"TRAN_MSG": "false"}), None, "reserved"),
+    ],
+)
+def test_what_cannot_be_a_half_message_is_refused(refused: Message, immunity_s: int | None, why: str) -> None:
+    with pytest.raises(MessageRefused, match=why):
+        half(refused, "ID", "P", SETTINGS, immunity_s)
+
+
+def test_an_instance_answers_for_one_producer_of_a_group() -> None:
+    instance = Instance("127.0.0.1:1")
+    instance.answer_checks("P", lambda command, peer: None)
+    with pytest.raises(ConfigError, match="already"):
+        instance.answer_checks("P", lambda command, peer: None)
+    instance.answer_checks("P", None)
+    instance.answer_checks("P", lambda command, peer: None)
+
+
+def test_questions_beyond_the_most_are_dropped_and_said_so(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client, "QUESTIONS_MAX", 2)
+    producer = TransactionProducer("P", "127.0.0.1:1", check=lambda message: LocalState.COMMIT)
+    for _ in range(3):
+        producer._asked(Command(39), PEER)
+    assert "one of 127.0.0.1:10911 is dropped" in caplog.text
+    with pytest.raises(ConfigError, match="checks_at_once"):
+        TransactionProducer("P", "127.0.0.1:1", check=lambda message: LocalState.COMMIT, checks_at_once=0)
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected", "raises"),
+    [
+        (lambda about: LocalState.COMMIT, LocalState.COMMIT, False),
+        (lambda about: None, LocalState.UNKNOWN, False),
+        (lambda about: 8, LocalState.UNKNOWN, False),
+        (lambda about: 1 / 0, LocalState.UNKNOWN, True),
+    ],
+)
+def test_only_a_state_is_a_state(answer, expected: LocalState, raises: bool) -> None:
+    async def later(about: object) -> object:
+        return answer(about)
+
+    for ask in (answer, later):
+        state, error = asyncio.run(client._state(ask, None, "it"))
+        assert (state, error is not None) == (expected, raises)
+
+
+def test_an_end_is_traced_as_4_9_4_does_but_not_that_of_a_trace_message() -> None:
+    ending = Ending(
+        group="P", topic="T", tags="a", keys="k1 k2", region="R", message_id="ID", transaction_id="TX",
+        state=LocalState.UNKNOWN, from_check=True, broker_addr="a:1", at_ms=5,
+    )  # fmt: skip
+    (record,) = record_of_end(ending, "RMQ_SYS_TRACE_TOPIC")
+    assert trace_text.encode(record) == (
+        "\x01".join(["EndTransaction", "5", "R", "P", "T", "ID", "a", "k1 k2", "a:1", "2", "TX", "UNKNOW", "true"])
+        + "\x02"
+    )
+    assert record_of_end(ending, "T") == []

@@ -1,0 +1,162 @@
+"""Which half messages are open, against a model that keeps everything; and when one is asked about."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ariane.broker.state.halves import PIECE, HalfState, Halves, Rebuild, Verdict, due_ms, verdict
+
+STOP = 1 << 40
+
+
+class Queues:
+    """The two queues as a disk keeps them, what is open by the rules, and a `Halves` that is told the same."""
+
+    def __init__(self, spread: int) -> None:
+        self.spread = spread  # empty places between two halves, so that few of them fill many pieces
+        self.halves = Halves()
+        self.roots: dict[int, int] = {}
+        self.ops: list[int] = []
+        self.open: dict[int, int] = {}
+        self.saved = (0, 0)
+        self.next = 0
+
+    def store(self, root: int | None = None) -> None:
+        offset = self.next
+        self.next += 1 + self.spread
+        self.roots[offset] = offset if root is None else root
+        self.open[self.roots[offset]] = offset
+        self.halves.stored(offset, root)
+
+    def end(self, root: int) -> None:
+        newest = self.open.pop(root)
+        self.halves.op_stored(len(self.ops), newest)
+        self.ops.append(newest)
+        self.halves.ended(root)
+
+    def restart(self) -> None:
+        low, op_low = self.saved
+        self.halves = Halves(low, op_low)
+        rebuild = Rebuild(self.halves)
+        for number in range(op_low, len(self.ops)):
+            rebuild.op(number, [self.ops[number]])
+        for offset, root in sorted(self.roots.items()):
+            if offset >= low:
+                rebuild.half(offset, root)
+        assert rebuild.unmarked == []
+
+    def check(self) -> None:
+        assert self.halves.count == len(self.open)
+        for offset, root in self.roots.items():
+            assert self.halves.newest(root) == self.open.get(root)
+            assert self.halves.is_open(offset) == (self.open.get(root) == offset)
+        pieces = list(self.halves.pieces(STOP if self.next > 1 << 30 else self.next + 1, 0))
+        assert [one for piece in pieces for one in piece] == sorted(self.open.values())
+        assert all(len(piece) <= PIECE for piece in pieces)
+
+
+@settings(deadline=None)
+@given(
+    spread=st.sampled_from([0, 1, 300, 700]),
+    steps=st.lists(st.tuples(st.sampled_from(["store", "copy", "end", "save", "restart"]), st.integers(0, 1000))),
+)
+def test_what_is_open_is_known_whatever_happens_and_after_every_restart(
+    spread: int, steps: list[tuple[str, int]]
+) -> None:
+    queues = Queues(spread)
+    for what, which in steps:
+        roots = sorted(queues.open)
+        if what == "store":
+            queues.store()
+        elif what == "save":
+            queues.saved = queues.halves.progress()
+            assert queues.saved[0] == min(queues.open.values(), default=queues.saved[0])
+        elif what == "restart":
+            queues.restart()
+        elif roots:
+            root = roots[which % len(roots)]
+            queues.store(root) if what == "copy" else queues.end(root)
+        queues.check()
+
+
+def test_progress_passes_what_is_ended_and_no_op_that_is_still_needed() -> None:
+    queues = Queues(0)
+    for _ in range(4):
+        queues.store()
+    for root in (3, 0, 1):
+        queues.end(root)
+    assert queues.halves.progress() == (2, 0)  # the op of 3 comes first, and 3 lies behind 2, which is open
+    queues.store(2)
+    assert queues.halves.progress() == (4, 3)
+    queues.end(2)
+    assert queues.halves.progress() == (5, 4)
+
+
+def test_an_op_of_another_copy_ends_a_half_and_is_told() -> None:
+    """Java writes such when a half was copied because it was immune."""
+    halves = Halves(5, 0)
+    rebuild = Rebuild(halves)
+    rebuild.op(0, [2])
+    rebuild.half(5, 2)
+    rebuild.half(6, 6)
+    assert (halves.newest(2), halves.newest(6), rebuild.unmarked) == (None, 6, [5])
+
+
+def test_several_offsets_in_one_op_end_all_of_them() -> None:
+    halves = Halves()
+    rebuild = Rebuild(halves)
+    rebuild.op(0, [0, 2])
+    rebuild.op(1, [-1])
+    for offset in range(4):
+        rebuild.half(offset, offset)
+    assert [offset for offset in range(4) if halves.is_open(offset)] == [1, 3]
+    assert halves.progress() == (1, 0)
+
+
+def test_halves_that_rest_are_not_gone_over_before_their_time() -> None:
+    halves = Halves()
+    for offset in range(2 * PIECE):
+        halves.stored(offset)
+    halves.rest(0, 100, 2 * PIECE)
+    assert [piece[0] for piece in halves.pieces(2 * PIECE, 99)] == [PIECE]
+    assert [piece[0] for piece in halves.pieces(2 * PIECE, 100)] == [0, PIECE]
+    halves.rest(PIECE, 100, 2 * PIECE - 1)
+    assert [piece[0] for piece in halves.pieces(2 * PIECE, 100)] == [0, PIECE]
+    halves.rest(PIECE, 100, 2 * PIECE)
+    halves.stored(2 * PIECE - 1)
+    assert [piece[0] for piece in halves.pieces(2 * PIECE, 0)] == [0, PIECE]
+
+
+def test_memory_of_what_is_ended_is_given_back() -> None:
+    halves = Halves()
+    for offset in range(10 * PIECE):
+        halves.stored(offset)
+        halves.stored(10 * PIECE + offset, offset)
+        halves.op_stored(offset, 10 * PIECE + offset)
+        halves.ended(offset)
+    assert halves.progress() == (20 * PIECE, 10 * PIECE)
+    assert not halves._open._pieces and not halves._moved._pieces and not halves._ops
+
+
+@pytest.mark.parametrize(
+    ("half", "now_ms", "expected"),
+    [
+        (HalfState(1000, 0, None), 6999, Verdict.WAIT),
+        (HalfState(1000, 0, None), 7000, Verdict.ASK),
+        (HalfState(1000, 0, "2"), 2999, Verdict.WAIT),
+        (HalfState(1000, 0, "2"), 3000, Verdict.ASK),
+        (HalfState(1000, 0, "60"), 7000, Verdict.WAIT),
+        (HalfState(1000, 0, "soon"), 6999, Verdict.WAIT),
+        (HalfState(1000, 0, "-1"), 7000, Verdict.ASK),
+        (HalfState(1000, 0, "9" * 5000), 7000, Verdict.ASK),
+        (HalfState(1000, 1, "60"), 0, Verdict.ASK),
+        (HalfState(1000, 14, None), 9000, Verdict.ASK),
+        (HalfState(1000, 15, None), 9000, Verdict.PUT_ASIDE),
+        (HalfState(1000, 99, "60"), 0, Verdict.PUT_ASIDE),
+    ],
+)
+def test_when_a_half_is_asked_about(half: HalfState, now_ms: int, expected: Verdict) -> None:
+    assert verdict(half, now_ms, 6000, 15) is expected
+    assert (due_ms(half, 6000) <= now_ms or half.checks > 0) == (expected is not Verdict.WAIT)

@@ -1,0 +1,345 @@
+"""Replication without sockets: framing, a store that follows another's bytes, and how far a slave is known to be."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import Awaitable, Callable
+from typing import cast
+
+import pytest
+
+from ariane.broker.config import BrokerConfig
+from ariane.broker.replication import Feed
+from ariane.errors import ArianeError, ConfigError, ConnectionLost, ProtocolError, StoreError, StoreFull
+from ariane.model import host
+from ariane.net.streams import Stream
+from ariane.protocol.codes import ResponseCode
+from ariane.protocol.replication import Chunk, Chunks, Reports, frame_head, report
+from ariane.store.message_store import Draft, GetStatus, MessageStore, StoreConfig, open_store
+from ariane.testing.disk import FakeDisk, Kept, PowerLost
+
+HOST = host.pack("127.0.0.1", 10911)
+CONFIG = StoreConfig(root="/store", commit_log_size=1024, consume_queue_size=100)
+FOLLOWER = StoreConfig(root="/store", commit_log_size=1024, consume_queue_size=100, follower=True)
+
+
+def test_only_the_last_whole_report_counts() -> None:
+    reports = Reports()
+    assert reports.feed(report(1)[:5]) is None
+    assert reports.feed(report(1)[5:] + report(2) + report(3)[:7]) == 2
+    assert reports.feed(report(3)[7:]) == 3
+    with pytest.raises(ProtocolError):
+        reports.feed(report(-1))
+
+
+def test_chunks_come_out_as_they_went_in_however_they_are_cut() -> None:
+    sent = [Chunk(0, b"abc"), Chunk(3, b""), Chunk(3, bytes(1000))]
+    stream = b"".join(frame_head(offset, len(data)) + data for offset, data in sent)
+    for step in (1, 7, 13, len(stream)):
+        chunks, got = Chunks(), []
+        for at in range(0, len(stream), step):
+            got += chunks.feed(stream[at : at + step])
+        assert got == sent
+    for bad in (frame_head(-1, 0), frame_head(0, -1), frame_head(0, 5 << 20)):
+        with pytest.raises(ProtocolError):
+            Chunks().feed(bad)
+
+
+def opened(disk: FakeDisk, config: StoreConfig = CONFIG) -> MessageStore:
+    clock = iter(range(1_700_000_000_000, 1_800_000_000_000))
+    return open_store(config, disk, now_ms=lambda: next(clock), store_host=HOST)
+
+
+def draft(body: bytes, queue_id: int = 0, topic: str = "T") -> Draft:
+    return Draft(topic=topic, queue_id=queue_id, body=body, born_ms=1, born_host=HOST, tags="a", properties="TAGS\x01a")
+
+
+def master(count: int = 50) -> MessageStore:
+    store = opened(FakeDisk())
+    for number in range(count):
+        store.put(draft(b"%d" % number * (1 + number % 30), number % 3))
+    store.step()
+    return store
+
+
+def pieces(store: MessageStore, at: int, size: int) -> list[Chunk]:
+    """The master's log from `at` on as it is sent: cut at the ends of files."""
+    found = []
+    while data := store.source.read(at, size):
+        found.append(Chunk(at, data))
+        at += len(data)
+    return found
+
+
+def stored(store: MessageStore) -> dict[tuple[str, int, int], bytes]:
+    found = {}
+    for topic, ids in store.topics().items():
+        for queue_id in ids:
+            at = store.min_offset(topic, queue_id)
+            while (got := store.get(topic, queue_id, at, 32)).status is GetStatus.FOUND:
+                found.update({(topic, queue_id, at + n): data for n, data in enumerate(got.records)})
+                at = got.next_offset
+    return found
+
+
+@pytest.mark.parametrize("size", [1, 7, 100, 1024, 32768])
+def test_a_follower_has_the_same_records_however_they_are_cut(size: int) -> None:
+    first = master()
+    follower = opened(FakeDisk(), FOLLOWER)
+    replica = follower.follow()
+    seen = 0
+    for chunk in pieces(first, 0, size):
+        replica.append(*chunk)
+        seen += len(follower.step())
+    assert replica.received == first.commit_log_max
+    assert follower.commit_log_max == first.commit_log_max
+    assert stored(follower) == stored(first)
+    assert seen == 50
+    assert follower.source.read(0, 1024) == first.source.read(0, 1024)
+    with pytest.raises(StoreError, match="slave"):
+        follower.put(draft(b"x"))
+
+
+def test_a_record_is_not_read_before_its_end_has_come() -> None:
+    store = opened(FakeDisk())
+    placed = store.put(draft(b"x" * 50))
+    store.step()
+    follower = opened(FakeDisk(), FOLLOWER)
+    replica = follower.follow()
+    for at in range(placed.size):
+        assert follower.step() == []
+        assert follower.get("T", 0, 0, 32).status is GetStatus.NO_MESSAGE_IN_QUEUE
+        replica.append(at, store.source.read(at, 1))
+    assert len(follower.step()) == 1
+    assert stored(follower) == stored(store)
+
+
+def test_an_empty_follower_begins_where_the_master_does_and_nowhere_else() -> None:
+    first = master()
+    base = 1024 * 3
+    disk = FakeDisk()
+    follower = opened(disk, FOLLOWER)
+    replica = follower.follow()
+    with pytest.raises(StoreError, match="mappedFileSizeCommitLog"):
+        replica.append(100, b"x")
+    for chunk in pieces(first, base, 300):
+        replica.append(*chunk)
+        follower.step()
+    assert follower.commit_log_min == base
+    everything = stored(first)
+    kept = stored(follower)
+    assert kept and kept.items() <= everything.items()
+    assert follower.min_offset("T", 0) > 0 and follower.max_offset("T", 0) == first.max_offset("T", 0)
+    with pytest.raises(StoreError, match="ends at"):
+        replica.append(0, b"x")
+    follower.close()
+    again = opened(disk.after_kill())
+    assert stored(again) == kept
+
+
+def test_another_file_size_is_told() -> None:
+    follower = opened(FakeDisk(), FOLLOWER)
+    with pytest.raises(ConfigError, match="mappedFileSizeCommitLog"):
+        follower.follow().append(0, bytes(2000))
+
+
+def test_a_topic_deleted_and_made_anew_at_the_master_begins_anew_here() -> None:
+    first = master(9)
+    first.flush()
+    first.delete_topic("T")
+    for number in range(4):
+        first.put(draft(b"new %d" % number))
+    first.step()
+    follower = opened(FakeDisk(), FOLLOWER)
+    replica = follower.follow()
+    for chunk in pieces(first, 0, 100):
+        replica.append(*chunk)
+    follower.step()
+    assert follower.max_offset("T", 0) == 4
+    assert {key: data for key, data in stored(follower).items() if key[1] == 0} == stored(first)
+
+
+def test_a_follower_whose_disk_is_full_goes_on_with_room() -> None:
+    first = master()
+    disk = FakeDisk()
+    follower = opened(disk, FOLLOWER)
+    replica = follower.follow()
+    chunks = pieces(first, 0, 200)
+    for chunk in chunks[:5]:
+        replica.append(*chunk)
+    follower.step()
+    disk.room = 10
+    for _ in range(2):
+        with pytest.raises(StoreFull):
+            replica.append(*chunks[5])
+    disk.room = None
+    for chunk in chunks[5:]:
+        replica.append(*chunk)
+    disk.room = 10
+    with pytest.raises(StoreFull):
+        follower.step()
+    disk.room = None
+    follower.step()
+    assert stored(follower) == stored(first)
+
+
+@pytest.mark.parametrize(("kept", "seed"), [(Kept.NONE, 0), (Kept.ALL, 0), (Kept.SOME, 1), (Kept.SOME, 2)])
+@pytest.mark.parametrize("flush", ["async", "sync"])
+def test_power_lost_at_every_change_of_a_follower(kept: Kept, seed: int, flush: str) -> None:
+    """It opens, holds nothing but the master's records, all it had flushed, and takes the rest from where it is."""
+    first = master(40)
+    config = StoreConfig(root="/store", commit_log_size=1024, consume_queue_size=100, flush=flush, follower=True)  # type: ignore[arg-type]
+    chunks = pieces(first, 0, 90)
+
+    def follow(disk: FakeDisk, flushed: list[int]) -> None:
+        store = opened(disk, config)
+        replica = store.follow()
+        for number, chunk in enumerate(chunks):
+            replica.append(*chunk)
+            if number % 5 == 2:
+                store.flush()
+                flushed[0] = store.flushed
+            store.step()
+            if number % 7 == 6:
+                store.flush_derived()
+        store.close()
+
+    whole = FakeDisk()
+    follow(whole, [0])
+    assert stored(opened(whole, config)) == stored(first)
+    for cut in range(1, whole.changes + 1):
+        disk, flushed = FakeDisk(), [0]
+        disk.power_off_at = cut
+        with contextlib.suppress(PowerLost):
+            follow(disk, flushed)
+        left = disk.after_power_loss(kept, random.Random(seed * 1000 + cut))
+        store = opened(left, config)
+        assert store.commit_log_max >= flushed[0]
+        assert stored(store).items() <= stored(first).items()
+        replica = store.follow()
+        for chunk in pieces(first, replica.received, 333):
+            replica.append(*chunk)
+        store.flush()
+        store.step()
+        assert stored(store) == stored(first)
+        store.close()
+
+
+# --- the master's side ---
+
+
+class Script:
+    """A stream whose other side is a list of what it says; None: it waits."""
+
+    addr = "slave"
+
+    def __init__(self) -> None:
+        self.said: asyncio.Queue[bytes | None] = asyncio.Queue()
+        self.heard = Chunks()
+        self.got: list[Chunk] = []
+
+    async def read(self, silence_s: float) -> bytes:
+        data = await self.said.get()
+        if data is None:
+            raise ConnectionLost("slave", "was closed by the other side")
+        return data
+
+    async def write(self, *data: bytes) -> None:
+        self.got += self.heard.feed(b"".join(data))
+
+
+async def turns() -> None:
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+def with_feed(
+    work: Callable[[Feed, MessageStore, Script, asyncio.Task[None]], Awaitable[None]], **settings: int
+) -> None:
+    async def run() -> None:
+        store = master(20)
+        feed = Feed(BrokerConfig(broker_name="b", **settings), store)  # type: ignore[arg-type]
+        script = Script()
+        serving = asyncio.ensure_future(feed.serve(cast(Stream, script)))
+        try:
+            await work(feed, store, script, serving)
+        finally:
+            serving.cancel()
+            await asyncio.gather(serving, return_exceptions=True)
+
+    asyncio.run(asyncio.wait_for(run(), 20))
+
+
+def test_nothing_is_sent_before_the_first_report_and_an_empty_slave_gets_everything() -> None:
+    async def work(feed: Feed, store: MessageStore, script: Script, serving: asyncio.Task[None]) -> None:
+        await turns()
+        assert script.got == []
+        script.said.put_nowait(report(0))
+        await turns()
+        assert script.got[0].offset == 0
+        assert sum(len(data) for _, data in script.got) == store.commit_log_max
+        assert all(offset // 1024 == (offset + len(data) - 1) // 1024 for offset, data in script.got)
+        store.put(draft(b"more"))
+        feed.appended()
+        await turns()
+        assert script.got[-1].offset + len(script.got[-1].data) == store.commit_log_max
+
+    with_feed(work)
+
+
+def test_a_send_waits_until_a_slave_has_it() -> None:
+    async def work(feed: Feed, store: MessageStore, script: Script, serving: asyncio.Task[None]) -> None:
+        end = store.commit_log_max
+        assert await feed.replicated(end) == ResponseCode.SLAVE_NOT_AVAILABLE
+        script.said.put_nowait(report(10))
+        await turns()
+        late = asyncio.ensure_future(feed.replicated(end))
+        early = asyncio.ensure_future(feed.replicated(500))
+        await turns()
+        assert not early.done()
+        script.said.put_nowait(report(500))
+        await turns()
+        assert early.done() and not late.done()
+        assert early.result() == ResponseCode.SUCCESS
+        script.said.put_nowait(report(end))
+        assert await late == ResponseCode.SUCCESS
+        assert feed.acknowledged == end
+        script.said.put_nowait(None)
+        with pytest.raises(ConnectionLost):
+            await serving
+        assert await feed.replicated(end + 1) == ResponseCode.SLAVE_NOT_AVAILABLE
+
+    with_feed(work)
+
+
+def test_a_slave_that_does_not_answer_or_is_too_far_behind() -> None:
+    async def work(feed: Feed, store: MessageStore, script: Script, serving: asyncio.Task[None]) -> None:
+        script.said.put_nowait(report(10))
+        await turns()
+        assert await feed.replicated(1009) == ResponseCode.FLUSH_SLAVE_TIMEOUT
+        assert await feed.replicated(1010) == ResponseCode.SLAVE_NOT_AVAILABLE
+
+    with_feed(work, slave_timeout=0, ha_slave_fallbehind_max=1000)
+
+
+@pytest.mark.parametrize("reports", [[1 << 40], [10, 1 << 40]])
+def test_a_slave_ahead_of_its_master_is_let_go(reports: list[int]) -> None:
+    async def work(feed: Feed, store: MessageStore, script: Script, serving: asyncio.Task[None]) -> None:
+        for offset in reports:
+            script.said.put_nowait(report(offset))
+            await turns()
+        with pytest.raises(ArianeError):
+            await serving
+        assert feed.acknowledged == 0
+
+    with_feed(work)
+
+
+def test_in_sync_mode_slaves_get_only_what_is_flushed() -> None:
+    store = opened(FakeDisk(), StoreConfig(root="/store", commit_log_size=1024, consume_queue_size=100, flush="sync"))
+    placed = store.put(draft(b"x"))
+    assert store.source.read(0, 100) == b""
+    store.flush()
+    assert len(store.source.read(0, 1000)) == placed.size

@@ -1,0 +1,292 @@
+"""Which old files go, and what is left to read when they are gone."""
+
+from __future__ import annotations
+
+import errno
+import random
+from collections.abc import Callable
+
+import pytest
+from msgspec.structs import replace
+
+from ariane.broker.delay import move_timers
+from ariane.errors import StoreError, StoreFull
+from ariane.model import host
+from ariane.model.message import REAL_QID, REAL_TOPIC, TIMER_OUT_MS
+from ariane.model.topic import TIMER_TOPIC
+from ariane.protocol import properties
+from ariane.store.files import Usage
+from ariane.store.message_store import Draft, GetStatus, MessageStore, StoreConfig, open_store
+from ariane.store.retention import FILES_MAX, LogFile, Rule, Trigger, due, trigger, used_percent
+from ariane.testing.disk import FakeDisk, Kept
+
+HOST = host.pack("127.0.0.1", 10911)
+RULE = Rule(reserved_ms=1000, hours=frozenset({4}), used_max=75, at_once=85)
+CONFIG = StoreConfig(root="/store", commit_log_size=1024, consume_queue_size=100)
+
+
+@pytest.mark.parametrize(
+    ("usage", "percent"),
+    [
+        (Usage(100, 25), 75),
+        (Usage(1000, 249), 76),
+        (Usage(10, 10), 0),
+        (Usage(10, 0), 100),
+        (None, -1),
+        (Usage(0, 0), -1),
+    ],
+)
+def test_use_is_rounded_up_and_unknown_is_not_zero(usage: Usage | None, percent: int) -> None:
+    assert used_percent(usage) == percent
+
+
+@pytest.mark.parametrize(
+    ("percent", "hour", "manual", "why"),
+    [
+        (10, 4, False, Trigger.HOUR),
+        (75, 5, False, None),
+        (76, 5, False, Trigger.SPACE),
+        (-1, 5, False, Trigger.SPACE),
+        (10, 5, True, Trigger.MANUAL),
+    ],
+)
+def test_what_starts_a_removal(percent: int, hour: int, manual: bool, why: Trigger | None) -> None:
+    assert trigger(RULE, percent, hour, manual=manual) is why
+
+
+def test_files_go_oldest_first_until_one_has_not_expired() -> None:
+    files = [LogFile(0, 100), LogFile(1, 200), LogFile(2, 900), LogFile(3, 150)]
+    assert due(files, RULE, 10, 1099) == 0
+    assert due(files, RULE, 10, 1200) == 2
+    assert due(files, RULE, 85, 1200) == 2
+    assert due(files, RULE, 86, 0) == 4
+    assert due(files, RULE._replace(at_once=None), 99, 1200) == 2
+    assert due([LogFile(n, 0) for n in range(99)], RULE, 99, 0) == FILES_MAX
+
+
+def opened(disk: FakeDisk, config: StoreConfig = CONFIG) -> MessageStore:
+    return open_store(config, disk, now_ms=disk.now_ms, store_host=HOST)
+
+
+def draft(body: bytes, queue_id: int = 0, topic: str = "T") -> Draft:
+    return Draft(topic=topic, queue_id=queue_id, body=body, born_ms=1, born_host=HOST)
+
+
+def filled(count: int = 60) -> tuple[FakeDisk, MessageStore]:
+    """A store with one message per ms, half of them in each of two queues, all flushed."""
+    disk = FakeDisk()
+    clock = iter(range(1_000_000, 2_000_000))
+    disk.now_ms = lambda: next(clock)
+    store = opened(disk)
+    for number in range(count):
+        store.put(draft(b"%03d" % number, number % 2))
+    store.flush()
+    store.step()
+    store.flush_derived()
+    return disk, store
+
+
+def clean(store: MessageStore, count: int, *, before_each: Callable[[], None] = lambda: None) -> int:
+    """Remove the `count` oldest log files and what pointed into them, as the broker does; how many queue files went."""
+    for file in store.retention.log_files()[:count]:
+        before_each()
+        removal = store.retention.begin_log_removal(file)
+        assert removal is not None
+        removal.run()
+        store.retention.end_log_removal(removal)
+    removed = 0
+    while store.retention.plan_queue_files():
+        store.flush_derived()
+        removed += store.retention.remove_queue_files()
+    return removed
+
+
+def names(disk: FakeDisk, part: str) -> list[int]:
+    return [int(path.rpartition("/")[2]) for path in disk.paths() if part in path]
+
+
+def readable(store: MessageStore, queue_id: int) -> list[int]:
+    """Queue offsets that a consumer gets who begins at the queue's minimum."""
+    found, at = [], store.min_offset("T", queue_id)
+    while True:
+        got = store.get("T", queue_id, at, 32)
+        if got.status is not GetStatus.FOUND:
+            return found
+        found += range(got.next_offset - len(got.records), got.next_offset)
+        at = got.next_offset
+
+
+def test_log_queues_and_minima_move_together() -> None:
+    disk, store = filled()
+    logs, queue_files = names(disk, "commitlog"), names(disk, "/T/0/")
+    assert len(logs) > 4 and len(queue_files) > 3
+    per_file = 1024 // 93
+    assert clean(store, 3) > 0
+    assert names(disk, "commitlog") == logs[3:]
+    assert store.commit_log_min == 3 * 1024
+    assert names(disk, "/T/0/")[0] > queue_files[0]
+    first = store.min_offset("T", 0)
+    assert 0 < first <= 3 * per_file
+    assert readable(store, 0) == list(range(first, 30))
+    got = store.get("T", 0, first - 1, 32)
+    assert (got.status, got.next_offset, got.min_offset) == (GetStatus.OFFSET_TOO_SMALL, first, first)
+    assert store.record_at(0) is None
+    earliest = store.earliest_ms("T", 0)
+    assert earliest == store.store_time("T", 0, first) and earliest is not None
+    store.close()
+    again = opened(disk.after_kill())
+    assert (again.min_offset("T", 0), again.max_offset("T", 0)) == (first, 30)
+    assert again.recovered.notes == ()
+    assert readable(again, 0) == list(range(first, 30))
+
+
+def test_the_last_file_of_log_and_queue_stay() -> None:
+    disk, store = filled()
+    clean(store, 99)
+    assert len(names(disk, "commitlog")) == 1
+    assert len(names(disk, "/T/0/")) == 1
+    assert store.retention.log_files() == []
+    assert store.max_offset("T", 0) == 30
+    placed = store.put(draft(b"next"))
+    store.step()
+    assert placed.queue_offset == 30
+    assert readable(store, 0)[-1] == 30
+
+
+def test_a_queue_without_messages_left_keeps_its_end() -> None:
+    disk, store = filled(10)
+    for number in range(60):
+        store.put(draft(b"%d" % number, 1))
+    store.flush()
+    store.step()
+    store.flush_derived()
+    clean(store, 99)
+    assert store.min_offset("T", 0) == store.max_offset("T", 0) == 5
+    assert store.get("T", 0, 0, 32).status is GetStatus.OFFSET_TOO_SMALL
+    assert store.get("T", 0, 5, 32).status is GetStatus.OFFSET_OVERFLOW_ONE
+    store.close()
+    again = opened(disk.after_kill())
+    assert again.put(draft(b"goes on")).queue_offset == 5
+
+
+def test_what_a_start_would_need_stays() -> None:
+    """Nothing above the checkpoint on the disk goes, whatever its age."""
+    disk, store = filled(0)
+    for number in range(60):
+        store.put(draft(b"%d" % number))
+    assert len(names(disk, "commitlog")) > 4
+    assert store.retention.log_files() == []
+    store.flush()
+    store.step()
+    assert store.retention.log_files() == []
+    store.flush_derived()
+    assert [file.base for file in store.retention.log_files()] == names(disk, "commitlog")[:-1]
+    ages = [file.modified_ms for file in store.retention.log_files()]
+    assert ages == sorted(ages) and ages[0] > 1_000_000
+
+
+def test_a_removal_that_failed_is_done_by_the_next_run() -> None:
+    disk, store = filled()
+    oldest = names(disk, "commitlog")[0]
+
+    def fail(kind: str, path: str) -> None:
+        if kind == "remove":
+            raise OSError(errno.EIO, "input/output error", path)
+
+    disk.fail = fail
+    removal = store.retention.begin_log_removal(store.retention.log_files()[0])
+    assert removal is not None
+    with pytest.raises(OSError, match="input/output"):
+        removal.run()
+    assert store.commit_log_min == 1024 and names(disk, "commitlog")[0] == oldest
+    assert readable(store, 0)[-1] == 29
+    disk.fail = lambda kind, path: None
+    assert clean(store, 1) >= 0
+    assert names(disk, "commitlog")[0] == 2 * 1024
+    assert store.retention.begin_log_removal(None) is None
+
+
+def test_a_topic_deleted_between_plan_and_removal_is_left_alone() -> None:
+    disk, store = filled()
+    removal = store.retention.begin_log_removal(store.retention.log_files()[0])
+    assert removal is not None
+    removal.run()
+    store.retention.end_log_removal(removal)
+    assert store.retention.plan_queue_files() == 2
+    store.flush_derived()
+    store.delete_topic("T")
+    store.put(draft(b"a new topic of the same name"))
+    store.flush()
+    store.step()
+    assert store.retention.remove_queue_files() == 0
+    assert readable(store, 0) == [0]
+    store.close()
+    assert opened(disk.after_kill()).max_offset("T", 0) == 1
+
+
+def test_a_store_that_refuses_serves_reads() -> None:
+    _, store = filled()
+    store.refusal = StoreFull("nearly full")
+    with pytest.raises(StoreError, match="nearly full"):
+        store.put(draft(b"x"))
+    with pytest.raises(StoreFull):
+        store.put_batch([draft(b"x")])
+    assert readable(store, 0) == list(range(30))
+    store.refusal = None
+    assert store.put(draft(b"x")).queue_offset == 30
+
+
+DUE_MS = 1_900_000_000_000
+
+
+def with_timers(count: int) -> tuple[FakeDisk, MessageStore]:
+    """Timers in the first file, then enough for some files more; all flushed."""
+    disk, store = filled(0)
+    for number in range(count):
+        own = {REAL_TOPIC: "T", REAL_QID: "0", TIMER_OUT_MS: str(DUE_MS + number)}
+        kept = draft(b"%d" % number, 0, TIMER_TOPIC)
+        store.put(replace(kept, properties=properties.encode(own), tags_code=DUE_MS + number))
+    for number in range(40):
+        store.put(draft(b"%d" % number))
+    store.flush()
+    store.step()
+    store.flush_derived()
+    return disk, store
+
+
+def due_numbers(store: MessageStore) -> list[int]:
+    """Timers in the order in which they are due, all marked as delivered."""
+    found = []
+    while (due := store.delayed.due(DUE_MS + 1000)) is not None:
+        found.append(due.number)
+        store.delayed.done(due, store.commit_log_max)
+    return found
+
+
+def test_timers_in_a_file_that_goes_are_stored_once_more_and_due_once() -> None:
+    disk, store = with_timers(5)
+    end = 3 * 1024
+    assert len(store.delayed.below(end)) == 5
+    moved = move_timers(store, end)
+    assert moved == store.commit_log_max
+    assert store.delayed.below(end) == []
+    assert move_timers(store, end) == 0
+    store.flush()
+    store.step()
+    store.flush_derived()
+    assert store.commit_log_max > end
+    clean(store, 3)
+    assert store.commit_log_min == end
+    left = disk.after_power_loss(Kept.NONE, random.Random(0))
+    left.now_ms = disk.now_ms
+    assert due_numbers(store) == [5, 6, 7, 8, 9]
+    assert due_numbers(opened(left)) == [5, 6, 7, 8, 9]
+
+
+def test_a_timer_counts_as_moved_only_once_its_new_record_is_on_the_disk() -> None:
+    disk, store = with_timers(5)
+    move_timers(store, 1024 * 3)
+    store.flush_derived()
+    left = disk.after_power_loss(Kept.NONE, random.Random(0))
+    left.now_ms = disk.now_ms
+    assert due_numbers(opened(left)) == [0, 1, 2, 3, 4]
