@@ -46,7 +46,12 @@ from ariane.testing.virtual_time import Process, VirtualClock, VirtualLoop
 T = TypeVar("T")
 
 LIMIT_S = 7 * 24 * 3600.0  # virtual; a scenario that takes longer waits for something that does not come
-SMALL_FILES = {"mapped_file_size_commit_log": 1024 * 1024, "mapped_file_size_consume_queue": 60_000}
+SMALL_FILES = {  # a FakeDisk keeps whole files in memory and copies them when a broker is killed
+    "mapped_file_size_commit_log": 1024 * 1024,
+    "mapped_file_size_consume_queue": 60_000,
+    "max_hash_slot_num": 1_000,
+    "max_index_num": 4_000,
+}
 STORE = "/store"
 
 
