@@ -143,11 +143,12 @@ def handlers(parts: Parts) -> dict[int, Handler]:
                 tables.topics,
                 tables.groups,
                 presence.members,
-                presence.locks,
+                tables.locks,
                 presence.changed,
                 parts.monotonic_ms,
                 tables.filters,
                 config.enable_property_filter,
+                tables.save,
             )
         ),
         **_administration(parts),
