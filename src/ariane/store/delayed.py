@@ -94,7 +94,7 @@ class Delayed:
         self._delivered: set[int] = set()  # found in the log, not yet met in order
         self._ahead: set[tuple[int, int]] = (
             set()
-        )  # level and number of what was delivered, at or behind the level's mark
+        )  # level and number of what was delivered at or behind the level's mark
         self._moved: dict[int, int] = {}  # of those: moved by a record that ends there, perhaps not flushed yet
         self._marks: deque[Mark] = deque()
         self._saved = State()
@@ -116,7 +116,7 @@ class Delayed:
                 self._pending.load(state.runs, state.next_run, state.done)
             except DamagedRun as fault:
                 notes.append(str(fault))
-                state = state if state.seen == 0 else None
+                state = None
                 self._pending.clear()
         if state is None and (high > low or (self._levels_used() and not java_levels)):
             notes.append("what is delayed, and what of it was delivered, is derived again from the whole commit log")
@@ -204,7 +204,8 @@ class Delayed:
         if queue is None:
             return
         last = self._pending.last
-        for number, key in self._entries(queue, self._position):
+        for number, offset, size, code in self._entries(queue, self._position):
+            key = (code if code >= DUE_MIN_MS else self._due_of(offset, size), number)
             # One that was delivered, too, when others before it were not (their delivery may be lost in a hole of the log): it is
             # known as delivered until it is met in its order.
             if number >= seen or key > done:
@@ -219,24 +220,23 @@ class Delayed:
         queue = self._queue(TIMER_TOPIC, CANCELS)
         if queue is None or queue.max <= self._cancel_position:
             return
-        at = max(self._cancel_position, queue.min_offset(self._segments.start))
-        while at < queue.max:
-            for offset, size, code in ENTRY.iter_unpack(queue.entries(at, AT_ONCE)):
-                if (
-                    size != BLANK_SIZE
-                    and code != LOST_CODE
-                    and offset >= self._segments.start
-                    and at not in self._spent
-                ):
-                    self._cancels[code] = at
-                at += 1
+        for at, _, _, code in self._entries(queue, self._cancel_position):
+            if at not in self._spent:
+                self._cancels[code] = at
         self._cancel_position = queue.max
 
-    def _entries(self, queue: ConsumeQueue, at: int) -> Iterator[tuple[int, Key]]:
+    def _entries(self, queue: ConsumeQueue, start: int) -> Iterator[tuple[int, int, int, int]]:
+        """Number, commit log offset, size and tags code of each entry from `start` on whose record is still there."""
+        log_start = self._segments.start
+        at = max(start, queue.min_offset(log_start))
         while at < queue.max:
-            for offset, size, code in ENTRY.iter_unpack(queue.entries(at, AT_ONCE)):
-                if size != BLANK_SIZE and code != LOST_CODE and offset >= self._segments.start:
-                    yield at, (code if code >= DUE_MIN_MS else self._due_of(offset, size), at)
+            entries = queue.entries(at, AT_ONCE)
+            if not entries:
+                log.error("%s-%d: entries from %d on cannot be read", queue.topic, queue.queue_id, at)
+                return
+            for offset, size, code in ENTRY.iter_unpack(entries):
+                if size != BLANK_SIZE and code != LOST_CODE and offset >= log_start:
+                    yield at, offset, size, code
                 at += 1
 
     def _due_of(self, offset: int, size: int) -> int:
