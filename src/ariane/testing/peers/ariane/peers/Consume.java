@@ -57,7 +57,7 @@ public final class Consume {
     }
 
     static synchronized void print(MessageExt message, CountDownLatch left) {
-        System.out.println(Json.of(message));
+        System.out.println(Json.of(message).put("receivedAt", System.currentTimeMillis()));
         left.countDown();
     }
 }
