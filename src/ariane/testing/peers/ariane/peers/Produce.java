@@ -14,7 +14,8 @@ import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.remoting.RPCHook;
 
 /** Sends `count` messages and prints one JSON line for each: namesrv topic group count [name=value ...].
- * `delay` is a delay level, `property` a list NAME:VALUE,... of user properties; a VALUE `+MS` is so many ms from now on. */
+ * `delay` is a delay level, `property` a list NAME:VALUE,... of user properties; a VALUE `+MS` is so many ms from now on.
+ * Both may be lists with | between them: the n-th message takes the n-th, again from the start behind their end. */
 public final class Produce {
     public static void main(String[] args) throws Exception {
         Json.endAtFirstError();
@@ -38,8 +39,8 @@ public final class Produce {
                 if (options.containsKey("number")) {
                     message.putUserProperty(options.get("number"), String.valueOf(number));
                 }
-                message.setDelayTimeLevel(Integer.parseInt(options.getOrDefault("delay", "0")));
-                properties(options).forEach(message::putUserProperty);
+                message.setDelayTimeLevel(Integer.parseInt(turn(options.getOrDefault("delay", "0"), number)));
+                properties(turn(options.getOrDefault("property", ""), number)).forEach(message::putUserProperty);
                 messages.add(message);
             }
             final int order = orders > 0 ? at % orders : -1;
@@ -76,9 +77,14 @@ public final class Produce {
         return body;
     }
 
-    static Map<String, String> properties(Map<String, String> options) {
+    private static String turn(String list, int number) {
+        String[] all = list.split("\\|");
+        return all[number % all.length];
+    }
+
+    private static Map<String, String> properties(String list) {
         Map<String, String> properties = new HashMap<>();
-        for (String pair : options.getOrDefault("property", "").split(",")) {
+        for (String pair : list.split(",")) {
             String[] own = pair.split(":", 2);
             if (own.length == 2) {
                 long now = own[1].startsWith("+") ? System.currentTimeMillis() : -1;
