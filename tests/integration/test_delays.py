@@ -84,3 +84,18 @@ def test_what_waits_survives_a_restart(tmp_path: Path) -> None:
 
     asyncio.run(asyncio.wait_for(first(), 60))
     asyncio.run(asyncio.wait_for(second(), 60))
+
+
+def test_a_stop_in_order_saves_how_far_each_level_is(tmp_path: Path) -> None:
+    """A Java broker that opens the store next delivers again whatever lies behind that position."""
+
+    async def play() -> None:
+        async with Broker(config(tmp_path)) as broker, Connections() as peers:
+            for body in (b"1", b"2"):
+                assert (await send(peers, broker.addr, body, DELAY="2")).code == 0
+            await pulled(peers, broker.addr, 2)
+            assert (await send(peers, broker.addr, b"waits", DELAY="1")).code == 0
+
+    asyncio.run(asyncio.wait_for(play(), 60))
+    saved = (tmp_path / "config/delayOffset.json").read_text().replace("2:", '"2":')
+    assert json.loads(saved) == {"offsetTable": {"2": 2}}

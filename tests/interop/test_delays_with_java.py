@@ -13,7 +13,7 @@ from interop_servers import consume, produce, pull_all
 from ariane.client import ConsumerSettings, LitePullConsumer, Producer, PushConsumer
 from ariane.model.message import Message, ReceivedMessage
 from ariane.testing import java
-from ariane.testing.cluster import cluster_in_thread
+from ariane.testing.cluster import SMALL_FILES, cluster_in_thread
 
 LATE_MS = 2000
 LATE_S = LATE_MS / 1000
@@ -109,6 +109,11 @@ def test_levels_rise_from_retry_to_retry_until_the_dead_letter(tmp_path: Path) -
 
 
 LEVELS = "1s 12s 35s"
+JAVA_LEVELS = {
+    "messageDelayLevel": LEVELS,
+    "mappedFileSizeCommitLog": str(SMALL_FILES["mapped_file_size_commit_log"]),
+    "mappedFileSizeConsumeQueue": str(SMALL_FILES["mapped_file_size_consume_queue"]),
+}
 
 
 def test_one_store_for_both_brokers_delivers_each_message_once(tmp_path: Path) -> None:
@@ -120,8 +125,7 @@ def test_one_store_for_both_brokers_delivers_each_message_once(tmp_path: Path) -
         asyncio.run(send(namesrv, "ours by us", 4, delay_level=3))
         asyncio.run(send(namesrv, "timer by us", 2, deliver_at_ms=time.time_ns() // 1_000_000 + 5000))
 
-    levels = {"messageDelayLevel": LEVELS}
-    with java.name_server(tmp_path / "ns") as ns, java.broker(tmp_path, ns.addr, properties=levels):
+    with java.name_server(tmp_path / "ns") as ns, java.broker(tmp_path, ns.addr, properties=JAVA_LEVELS):
         asyncio.run(send(ns.addr, "Java by Java", 3, delay_level=1))
         by_java = asyncio.run(there(ns.addr, 10))
         assert by_java == {"by us": 3, "ours by Java": 4, "Java by Java": 3}
