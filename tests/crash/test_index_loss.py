@@ -27,7 +27,7 @@ CONFIG = StoreConfig(
     index_slots=3,
     index_entries=8,
 )
-FATES = [(Kept.NONE, 0), (Kept.ALL, 0), *((Kept.SOME, seed) for seed in range(3))]
+FATES = [(Kept.NONE, 0), (Kept.ALL, 0), *((kept, seed) for kept in (Kept.SOME, Kept.TORN) for seed in range(3))]
 
 
 @pytest.fixture(autouse=True)
@@ -165,6 +165,97 @@ def test_every_write_of_the_index_torn_at_every_byte() -> None:
             with pytest.raises(PowerLost):
                 run(disk, acknowledged)
             check(disk.after_kill(), acknowledged)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_entries_torn_behind_the_flushed_ones(seed: int) -> None:
+    """A torn entry names a place below what was flushed, be it one of a record or not; its file may be a new one."""
+    config = replace(CONFIG, index_slots=3000, index_entries=6 + seed % 20, commit_log_size=65536)
+    disk, acknowledged = FakeDisk(), Messages()
+    store = opened(disk, config)
+    sent: Messages = {}
+    for number in range(30):
+        if number == 3 + seed % 7:
+            store.flush_derived()
+        placed = store.put(draft(f"ID{number:04X}", "all even" if number % 4 == 0 else "Aa" if number % 4 == 1 else ""))
+        sent[placed.offset] = f"ID{number:04X}"
+        store.flush()
+        store.step()
+    acknowledged.update(sent)
+    check(disk.after_power_loss(Kept.TORN, random.Random(seed)), acknowledged, config)
+
+
+@pytest.mark.parametrize("place", ["no record", "the record before", "one before the first"])
+def test_an_entry_torn_to_name_another_place(place: str) -> None:
+    """It fits into its chain, and the place is below what was flushed, in the last file that was and in one that was not."""
+    config = replace(CONFIG, flush="async", index_slots=3000, index_entries=50, commit_log_size=65536)
+    disk, acknowledged = FakeDisk(), Messages()
+    store = opened(disk, config)
+    store.put(Draft(topic="U", queue_id=0, body=b"", born_ms=1, born_host=HOST, properties=""))
+    for number in range(20, 24):
+        unique = f"ID{number:04X}"
+        acknowledged[store.put(draft(unique)).offset] = unique
+    store.flush()
+    store.step()
+    store.flush_derived()
+    left = disk.after_power_loss(Kept.NONE, random.Random(1))
+    (path,) = [one for one in left.paths() if "/index/" in one]
+    content = left.contents(path)
+    *_, before, last = acknowledged
+    offset = {"no record": last + 1, "the record before": before, "one before the first": 0}[place]
+    entry = struct.pack(">iqii", 7, offset, 0, 0)
+    entries_at = 40 + 4 * 3000
+    assert content[entries_at + 5 * 20 :].strip(b"\0") == b""
+    content[entries_at + 5 * 20 : entries_at + 6 * 20] = entry
+    torn_new = bytearray(len(content))
+    torn_new[entries_at + 20 : entries_at + 40] = entry
+    struct.pack_into(">qqqqii", torn_new, 0, 1_700_000_000_000, 1_700_000_000_000, offset, offset, 1, 2)
+    new = path[:-17] + f"{int(path[-17:]) + 1:017d}"
+    for with_new in (False, True):
+        disk = left.after_kill()
+        if with_new:
+            disk.close(disk.create(new, len(torn_new)))
+            disk.contents(new)[:] = torn_new
+        opened(disk, config).close()
+        again = opened(disk, config)
+        assert again.recovered.notes == ()
+        for at, unique in acknowledged.items():
+            assert by_key(again, unique) == [at]
+        again.close()
+        for one in [one for one in disk.paths() if "/index/" in one]:
+            kept = disk.contents(one)
+            *_, end, _, count = struct.unpack_from(">qqqqii", kept)
+            named = [struct.unpack_from(">iq", kept, entries_at + 20 * number)[1] for number in range(1, count)]
+            assert set(named) <= set(acknowledged)
+            assert named == sorted(named)
+            assert named[-1] == end
+
+
+@pytest.mark.parametrize("is_clean", [True, False])
+@pytest.mark.parametrize(("kept", "seed"), FATES)
+def test_power_lost_while_a_damaged_file_is_made_again(kept: Kept, seed: int, is_clean: bool) -> None:
+    """Of a file that is made again nothing is flushed, whatever the checkpoint said of the one it replaces."""
+    first, acknowledged = FakeDisk(), Messages()
+    store = opened(first)
+    workload(store, {}, acknowledged)
+    if is_clean:
+        store.close()
+    else:
+        store.flush_derived()
+    files = [path for path in first.paths() if "/index/" in path]
+    for damaged in files[::2]:
+        left = first.after_kill()
+        left.contents(damaged)[40 + 4 * 3 + 20 + 8 :] = bytes(len(left.contents(damaged)) - (40 + 4 * 3 + 20 + 8))
+        left = left.after_power_loss(Kept.ALL, random.Random(0))
+        probe = left.after_kill()
+        opened(probe)
+        for cut in range(1, probe.changes + 1):
+            disk = left.after_kill()
+            disk.power_off_at = cut
+            with pytest.raises(PowerLost):
+                opened(disk)
+            check(disk.after_power_loss(kept, random.Random(seed * 1000 + cut)), acknowledged)
+        check(probe.after_power_loss(kept, random.Random(seed)), acknowledged)
 
 
 @pytest.mark.parametrize("is_clean", [True, False])

@@ -152,7 +152,7 @@ def test_a_batch_is_stored_side_by_side(tmp_path: Path) -> None:
             (b"m1", 1, 1),
             (b"m2", 2, 2),
         ]
-        assert records[2].property_map() == {"UNIQ_KEY": "U2", "CLUSTER": "DefaultCluster"}
+        assert records[2].property_map() == {"UNIQ_KEY": "U2", "CLUSTER": "DefaultCluster", "WAIT": "true"}
 
     against_broker(config(tmp_path), work)
 

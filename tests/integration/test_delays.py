@@ -7,13 +7,29 @@ import json
 import time
 from pathlib import Path
 
+import pytest
+
 from ariane.broker.broker import Broker
 from ariane.broker.config import BrokerConfig
+from ariane.client import Producer
+from ariane.errors import ReplyError
+from ariane.model import ids
+from ariane.model.message import Message
 from ariane.net.client import Connections
 from ariane.protocol import properties, record
 from ariane.protocol.codes import RequestCode
 from ariane.protocol.command import Command
-from ariane.protocol.requests.messaging import SUBSCRIPTION, SUSPEND, PullMessage, SendMessage
+from ariane.protocol.requests import typed
+from ariane.protocol.requests.messaging import (
+    SUBSCRIPTION,
+    SUSPEND,
+    PullMessage,
+    RecallMessage,
+    RecallMessageAnswer,
+    SendMessage,
+    SendMessageAnswer,
+)
+from ariane.testing.cluster import cluster
 
 
 def config(path: Path, **settings: object) -> BrokerConfig:
@@ -99,3 +115,56 @@ def test_a_stop_in_order_saves_how_far_each_level_is(tmp_path: Path) -> None:
     asyncio.run(asyncio.wait_for(play(), 60))
     saved = (tmp_path / "config/delayOffset.json").read_text().replace("2:", '"2":')
     assert json.loads(saved) == {"offsetTable": {"2": 2}}
+
+
+def test_a_message_that_waits_is_taken_back_by_any_of_its_names(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with Broker(config(tmp_path)) as broker, Connections() as peers:
+
+            async def recall(name: str) -> Command:
+                return await peers.request(
+                    broker.addr, RequestCode.RECALL_MESSAGE, RecallMessage(name), timeout_ms=3000
+                )
+
+            sent = [
+                await send(peers, broker.addr, b"%d" % number, TIMER_DELAY_MS="700", UNIQ_KEY=f"KEY{number}")
+                for number in range(4)
+            ]
+            names = [typed(one, SendMessageAnswer) for one in sent]
+            handle = names[1].recall_handle or ""
+            assert ids.recalled_key(handle) == "KEY1"
+            assert typed(await recall(names[0].message_id), RecallMessageAnswer).msg_id == "KEY0"
+            assert typed(await recall(handle), RecallMessageAnswer).msg_id == "KEY1"
+            by_message = await send(peers, broker.addr, b"", TIMER_DEL_UNIQKEY="T+KEY2")
+            assert by_message.code == 0
+            again = await recall(names[0].message_id)
+            assert (again.code, "before" in (again.remark or "")) == (1, True)
+            unknown = await recall("nothing")
+            assert (unknown.code, "nothing" in (unknown.remark or "")) == (1, True)
+            assert [one.body for one in await pulled(peers, broker.addr, 1)] == [b"3"]
+            too_late = await recall("KEY3")
+            assert (too_late.code, "delivered" in (too_late.remark or "")) == (1, True)
+
+    asyncio.run(asyncio.wait_for(run(), 60))
+
+
+def test_a_producer_takes_a_message_back(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with cluster(tmp_path) as servers, Producer("p", servers.namesrv) as producer:
+            soon_ms = time.time_ns() // 1_000_000 + 600
+            first = await producer.send(Message(topic="T", body=b"no", deliver_at_ms=soon_ms))
+            second = await producer.send(Message(topic="T", body=b"yes", deliver_at_ms=soon_ms), queue=first.queue)
+            await producer.recall(first)
+            with pytest.raises(ReplyError, match="before"):
+                await producer.recall(first)
+            assert second.recall_handle
+            async with Connections() as peers:
+                found: list[record.Record] = []
+                while not found:
+                    header = PullMessage("G", "T", first.queue.queue_id, 0, 32, SUBSCRIPTION, 0, 0, "*", 0, None)
+                    answer = await peers.request(servers.broker, RequestCode.PULL_MESSAGE, header, timeout_ms=3000)
+                    found = list(record.decode_all(answer.body)) if answer.code == 0 else []
+                    await asyncio.sleep(0.05)
+                assert [(one.body, one.store_ms >= soon_ms) for one in found] == [(b"yes", True)]
+
+    asyncio.run(asyncio.wait_for(run(), 60))

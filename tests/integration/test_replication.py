@@ -154,7 +154,7 @@ def test_a_sync_master_says_whether_a_slave_has_it(tmp_path: Path) -> None:
 
 def test_with_sync_flush_too_both_are_waited_for(tmp_path: Path) -> None:
     async def work(servers: Pair) -> None:
-        both = {"broker_role": "SYNC_MASTER", "flush_disk_type": "SYNC_FLUSH"}
+        both = {"broker_role": "SYNC_MASTER", "flush_disk_type": "SYNC_FLUSH", "broker_fast_failure_enable": False}
         async with servers.broker("master", **both) as master, servers.slave(flush_disk_type="SYNC_FLUSH") as slave:
             await until(lambda: bool(master._feed._slaves))
             answers = await asyncio.gather(*(servers.send(master.addr, b"%d" % n) for n in range(50)))

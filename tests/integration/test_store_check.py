@@ -6,13 +6,16 @@ import json
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
+from struct import pack, unpack_from
 
 import pytest
+from msgspec.structs import replace
 from typer.testing import CliRunner
 
 from ariane.cli.main import app
 from ariane.model import host
 from ariane.store.check import ERROR, NOTE, WARNING, Finding, Summary, check
+from ariane.store.index_file import Sizes
 from ariane.store.message_store import Draft, MessageStore, StoreConfig, open_store
 from ariane.testing.disk import FakeDisk
 
@@ -120,6 +123,87 @@ def test_one_thing_wrong(
     if offset:
         assert found[0].offset == offset
     assert all(one.fix for one in faults(disk))
+
+
+INDEX_SIZES = Sizes(5, 12)
+INDEXED = replace(CONFIG, index=True, index_slots=5, index_entries=12)
+ENTRIES_AT = 40 + 4 * 5
+
+
+def indexed(disk: FakeDisk) -> MessageStore:
+    store = open_store(INDEXED, disk, now_ms=lambda: 1_700_000_000_000, store_host=HOST)
+    for number in range(20):
+        draft = Draft(topic="T", queue_id=0, body=b"", born_ms=1, born_host=HOST, properties=f"KEYS\x01k{number} all")
+        store.put(draft)
+    store.flush()
+    store.step()
+    return store
+
+
+def index_faults(disk: FakeDisk) -> list[Finding]:
+    return list(check("/store", disk, index_sizes=INDEX_SIZES))
+
+
+def test_a_sound_key_index_has_no_finding() -> None:
+    disk, summary = FakeDisk(), Summary()
+    store = indexed(disk)
+    store.flush_derived()
+    assert [one for one in index_faults(disk) if one.severity != NOTE] == []
+    store.close()
+    assert list(check("/store", disk, summary, index_sizes=INDEX_SIZES)) == []
+    assert len([path for path in disk.paths() if "/index/" in path]) == 4
+    found = list(check("/store", disk))
+    assert [one.severity for one in found] == [NOTE] * 4
+    assert "its entries were not looked at" in found[0].what
+
+
+@pytest.mark.parametrize(
+    ("at", "data", "offset", "what"),
+    [
+        (ENTRIES_AT + 20 * 3 + 4, pack(">q", 5), ENTRIES_AT + 60, "entry 3 is for a record at 5, where none is"),
+        (ENTRIES_AT + 20 * 5 + 4, pack(">q", 5), ENTRIES_AT + 100, "entry 5 is for a record at 5, the one before it"),
+        (ENTRIES_AT + 20 * 3 + 4, pack(">q", 1 << 40), ENTRIES_AT + 60, "entry 3 is for a record at 1099511627776"),
+        (ENTRIES_AT + 20 * 3 + 16, pack(">i", 77), ENTRIES_AT + 60, "entry 3 says that 77 is the next older one"),
+        (ENTRIES_AT + 20 * 3, pack(">i", -1), ENTRIES_AT + 60, "entry 3 says"),
+        (24, pack(">q", 1000), 0, "its header ends at offset 1000, its last entry is for"),
+        (36, pack(">i", 13), 0, "its header counts 12 entries, it has room for 11"),
+    ],
+)
+def test_one_thing_wrong_in_the_key_index(at: int, data: bytes, offset: int, what: str) -> None:
+    disk = FakeDisk()
+    indexed(disk).close()
+    path = next(path for path in disk.paths() if "/index/" in path)
+    overwritten(path, at, data)(disk)
+    (found,) = index_faults(disk)
+    assert (found.severity, found.file, found.offset) == (WARNING, path, offset)
+    assert what in found.what
+    assert found.fix
+
+
+def test_a_slot_that_names_an_older_entry_is_found() -> None:
+    disk = FakeDisk()
+    indexed(disk).close()
+    for path in [path for path in disk.paths() if "/index/" in path]:
+        for slot in range(5):
+            left = disk.after_kill()
+            content = left.contents(path)
+            content[40 + 4 * slot : 44 + 4 * slot] = pack(">i", unpack_from(">i", content, 40 + 4 * slot)[0] ^ 1)
+            (found,) = index_faults(left)
+            assert (found.severity, found.file, found.offset) == (WARNING, path, 40 + 4 * slot)
+            assert f"slot {slot} names entry" in found.what
+
+
+def test_an_entry_for_a_key_that_its_record_has_not_is_found() -> None:
+    """The hash is another one of the same slot: only the record tells."""
+    disk = FakeDisk()
+    indexed(disk).close()
+    path = next(path for path in disk.paths() if "/index/" in path)
+    at = ENTRIES_AT + 20 * 4
+    content = disk.contents(path)
+    content[at : at + 4] = pack(">i", unpack_from(">i", content, at)[0] % 5)
+    (found,) = index_faults(disk)
+    assert (found.severity, found.file, found.offset) == (WARNING, path, at)
+    assert "has none such" in found.what
 
 
 def test_a_closed_hole_stays_known(disk: FakeDisk) -> None:

@@ -382,10 +382,11 @@ def _body(data: bytes, step: Step, port: str) -> Any:
 
 
 def _record(one: record.Record, port: str) -> dict[str, Any]:
+    properties = {name: _same(value, port) for name, value in one.property_map().items()}
     return {
         "topic": one.topic, "queue": one.queue_id, "number": one.queue_offset, "at": one.offset, "size": one.size,
         "flag": one.flag, "sys flag": one.sys_flag, "born": one.born_ms, "body": one.body, "crc": one.body_crc,
-        "reconsumed": one.reconsume_times, "prepared": one.prepared_offset, "properties": {name: _same(value, port) for name, value in one.property_map().items()},
+        "reconsumed": one.reconsume_times, "prepared": one.prepared_offset, "properties": properties,
     }  # fmt: skip
 
 

@@ -65,7 +65,7 @@ def test_a_java_master_and_our_slave(tmp_path: Path) -> None:
             await asyncio.to_thread(consume, namesrv, "G", "*", COUNT)
             await until(lambda: sum(store.max_offset("T", queue) for queue in range(4)) == first + COUNT)
             # Its topics, groups and offsets follow within two rounds.
-            await until(lambda: slave._topics.get("T") is not None and slave._groups.get("G") is not None)
+            await until(lambda: slave._tables.topics.get("T") is not None and slave._tables.groups.get("G") is not None)
             assert same_log(tmp_path / "master" / "store", tmp_path / "slave") >= 3 * SIZE
             await asyncio.to_thread(stop_master)
             got = await asyncio.to_thread(consume, namesrv, "G2", "*", COUNT)

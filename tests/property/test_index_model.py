@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from typing import Any
+from struct import Struct
+from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -11,10 +12,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from ariane.model import host
-from ariane.protocol import record
+from ariane.model.message import TRANSACTION_MASK, TRANSACTION_ROLLBACK
+from ariane.protocol import properties as properties_text
 from ariane.store import indexing
 from ariane.store.message_store import Draft, MessageStore, StoreConfig, open_store
 from ariane.store.query import Wanted
+from ariane.store.scan import look
 from ariane.testing.disk import FakeDisk, Kept
 
 HOST = host.pack("127.0.0.1", 10911)
@@ -25,15 +28,17 @@ CONFIG = StoreConfig(
 # "Aa" and "BB", and so "AaBB" and "BBAa", have the same hash.
 WORDS = ["Aa", "BB", "AaBB", "BBAa", "x", "é"]
 TOPICS = ["T", "U"]
+OWN_OFFSET = Struct(">q")  # of a record, at byte 28: one whose properties were torn may be no text
 
 
-class Stored:
-    def __init__(self, topic: str, keys: set[str], ms: int) -> None:
-        self.topic, self.keys, self.ms = topic, keys, ms
+class Stored(NamedTuple):
+    topic: str
+    keys: set[str]
+    ms: int
 
 
 class IndexMachine(RuleBasedStateMachine):
-    """`flushed` of `model`, by offset, survive the loss of power; the others may not."""
+    """`model` is what was put, by offset; what was flushed survives the loss of power, of the rest what the log still has."""
 
     disk: FakeDisk
     store: MessageStore
@@ -85,14 +90,25 @@ class IndexMachine(RuleBasedStateMachine):
 
     @rule(kill=st.booleans(), kept=st.sampled_from(Kept), seed=st.integers(0, 99))
     def crash(self, kill: bool, kept: Kept, seed: int) -> None:
+        sure = self.store.commit_log_max if kill else self.store.flushed
         self.disk = self.disk.after_kill() if kill else self.disk.after_power_loss(kept, random.Random(seed))
         self.open()
-        end = self.store.commit_log_max
-        if kill:
-            assert all(offset < end for offset in self.model)
-        self.model = {offset: stored for offset, stored in self.model.items() if offset < end}
+        left = {offset: stored for offset in self.model if (stored := self.stored_at(offset)) is not None}
+        for offset, stored in self.model.items():
+            assert offset >= sure or left[offset] == stored
+        self.model = left
         self.seen = set(self.model)
         self.ms = max([self.ms, *(stored.ms for stored in self.model.values())])
+
+    def stored_at(self, offset: int) -> Stored | None:
+        """What the log has there: a write that was torn in its properties can leave some of the keys, or others."""
+        data = self.store.record_at(offset)
+        found = None if data is None else look(data, 0, offset, CONFIG.commit_log_size, check_crc=False)
+        if found is None or found.sys_flag & TRANSACTION_MASK == TRANSACTION_ROLLBACK:
+            return None  # nothing, or what closes a hole
+        pairs = properties_text.decode(found.properties.decode("utf-8", "replace"))
+        keys = {pairs.get("UNIQ_KEY", ""), *pairs.get("KEYS", "").split(" ")} - {""}
+        return Stored(found.topic.decode("utf-8", "replace"), keys, found.store_ms)
 
     @precondition(lambda self: self.seen)
     @rule(data=st.data())
@@ -117,7 +133,7 @@ class IndexMachine(RuleBasedStateMachine):
         collected: list[int] = []
         while True:
             got = self.store.index.query(wanted)
-            page = [record.decode(data).offset for data in got.records]
+            page = [offset for data in got.records for (offset,) in [OWN_OFFSET.unpack_from(data, 28)]]
             assert 0 < len(page) <= max_count or got.position is None
             collected = page + collected
             if got.position is None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import resource
 from pathlib import Path
 
 import pytest
 
 from ariane.broker import config as configs
 from ariane.errors import ConfigError
+from ariane.store.message_store import Draft, StoreConfig, open_store
+from ariane.testing.disk import FakeDisk
 
 SAMPLE = """\
 # the sample that 4.9.4 ships
@@ -84,3 +87,38 @@ def test_access_control_needs_to_know_where_its_accounts_are() -> None:
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"none\.conf"):
         configs.load(tmp_path / "none.conf")
+
+
+def test_no_key_that_is_served_is_said_to_be_without_effect() -> None:
+    assert not set(configs.texts(configs.BrokerConfig())) & set(configs.WITHOUT_EFFECT)
+
+
+def test_store_keeps_half_of_what_the_process_may_open(monkeypatch):
+    for soft, expected in (
+        (1024, 512),
+        (20_000, 10_000),
+        (10**9, configs.STORE_FILES_MAX),
+        (resource.RLIM_INFINITY, configs.STORE_FILES_MAX),
+    ):
+        monkeypatch.setattr(resource, "getrlimit", lambda which, soft=soft: (soft, soft))
+        assert configs.store_config(configs.BrokerConfig(store_path_root_dir="/s")).open_files_max == expected
+
+
+def test_queues_written_in_turn_keep_their_files_open():
+    def opened(files_max: int) -> int:
+        disk = FakeDisk()
+        disk_open = disk.open
+        opens: list[str] = []
+        store = open_store(
+            StoreConfig(root="/s", open_files_max=files_max), disk, now_ms=lambda: 1, store_host=bytes(8)
+        )
+        for turn in range(3):
+            if turn == 1:
+                disk.open = lambda path: opens.append(path) or disk_open(path)
+            for queue in range(8):
+                store.put(Draft(topic="T", queue_id=queue, body=b"x", born_ms=1, born_host=bytes(8)))
+                store.step()
+        store.close()
+        return sum("consumequeue" in path for path in opens)
+
+    assert opened(64) < opened(4)

@@ -6,7 +6,7 @@ import pytest
 
 from ariane.broker.config import BrokerConfig
 from ariane.broker.state.groups import Groups
-from ariane.broker.state.locks import LOCK_LIVE_MS, QueueLocks
+from ariane.broker.state.locks import LOCK_LIVE_MS, LockTable, QueueLocks
 from ariane.broker.state.members import Member, Members
 from ariane.broker.state.offsets import ConsumerOffsets
 from ariane.broker.state.topics import QUEUES_MAX, Topics
@@ -144,6 +144,37 @@ def test_only_the_owner_unlocks() -> None:
     assert locks.lock("G", "c2", [QUEUE], 1) == []
     locks.unlock("G", "c1", [QUEUE])
     assert locks.lock("G", "c2", [QUEUE], 1) == [QUEUE]
+
+
+def test_a_restart_forgets_no_lock() -> None:
+    locks = QueueLocks()
+    locks.lock("G", "c1", [QUEUE, OTHER], 0)
+    locks.lock("H", "c2", [QUEUE], 0)
+    locks.unlock("G", "c1", [OTHER])
+    saved = fastjson.decode(fastjson.write(locks.table()), LockTable)
+    locks = QueueLocks(saved, now_ms=1_000)
+    assert locks.lock("G", "c2", [QUEUE, OTHER], 1_000 + LOCK_LIVE_MS) == [OTHER]
+    assert locks.lock("H", "c2", [QUEUE], 1_000) == [QUEUE]
+    assert locks.lock("G", "c2", [QUEUE], 1_001 + LOCK_LIVE_MS) == [QUEUE]
+
+
+def test_locks_are_to_be_saved_when_an_owner_came_or_went() -> None:
+    locks = QueueLocks()
+    took = []
+    for act in (
+        lambda: locks.lock("G", "c1", [QUEUE], 0),
+        lambda: locks.lock("G", "c1", [QUEUE], 1),  # renewed
+        lambda: locks.lock("G", "c2", [QUEUE], 2),  # refused
+        lambda: locks.unlock("G", "c2", [QUEUE]),
+        lambda: locks.unlock("G", "c1", [QUEUE]),
+        lambda: locks.lock("G", "c2", [QUEUE], 3),
+        lambda: locks.lock("G", "c1", [QUEUE], 4 + LOCK_LIVE_MS),  # expired
+        lambda: locks.forget_expired(6 + 2 * LOCK_LIVE_MS),
+    ):
+        locks.changed = False
+        act()
+        took.append(locks.changed)
+    assert took == [True, False, False, False, True, True, True, True]
 
 
 def test_a_new_member_and_a_new_topic_are_changes_a_new_version_is_none() -> None:

@@ -9,6 +9,7 @@ import pytest
 from client_script import Script, StillClock, instance, name_server, route
 
 from ariane.client.config import ConsumerSettings
+from ariane.client.orderly import OrderlyListeners
 from ariane.client.push_consumer import PushConsumer
 from ariane.errors import ConfigError
 from ariane.model.message import MessageQueue
@@ -253,3 +254,87 @@ def test_two_consumers_of_one_group_need_two_instances():
                 pass
 
     cluster.play(act, settings=ConsumerSettings())
+
+
+def test_a_lock_counts_from_when_it_was_asked_for_not_from_the_answer():
+    cluster = Cluster()
+    granted = cluster.lock
+
+    def answered_late(asked) -> Command:
+        cluster.instance.clock.now += 40_000  # the process stood still: the broker's 60 s are nearly over
+        return granted(asked)
+
+    cluster.peers.answers[RequestCode.LOCK_BATCH_MQ] = answered_late
+
+    async def act(consumer):
+        await until(lambda: len(consumer.queues) == 5)
+        now = cluster.instance.clock.monotonic()
+        assert not any(process_queue.is_locked(now) for process_queue in consumer._allocation.process_queues)
+
+    cluster.play(act, orderly=True)
+
+
+def locked_now(cluster) -> list[int]:
+    """Which queues of T the last renewal asked for."""
+    wanted = json.loads(cluster.peers.of(RequestCode.LOCK_BATCH_MQ)[-1].body)["mqSet"]
+    return sorted(one["queueId"] for one in wanted if one["topic"] == "T")
+
+
+def test_the_lock_of_a_queue_that_is_given_up_is_kept_while_the_listener_works(monkeypatch):
+    cluster = Cluster()
+    at_work = asyncio.Event()
+
+    async def end(self, process_queue):
+        process_queue.end()
+        await at_work.wait()
+        process_queue.drop()
+
+    monkeypatch.setattr(OrderlyListeners, "end", end)
+
+    async def act(consumer):
+        await until(lambda: len(consumer.queues) == 5)
+        cluster.members.append("you")
+        consumer._wake()
+        await until(lambda: ids(consumer) == [0, 1])
+        await consumer._allocation._renew_locks()
+        assert locked_now(cluster) == [0, 1, 2, 3]
+        at_work.set()
+        await until(lambda: len(cluster.peers.of(RequestCode.UNLOCK_BATCH_MQ)) == 2)
+        await consumer._allocation._renew_locks()
+        assert locked_now(cluster) == [0, 1]
+
+    cluster.play(act, orderly=True)
+
+
+def test_no_offset_is_stored_without_the_lock():
+    cluster = Cluster()
+
+    async def act(consumer):
+        await until(lambda: len(consumer.queues) == 5)
+        allocation = consumer._allocation
+        queue = MessageQueue("T", "a", 0)
+        assert queue in allocation.committable
+        allocation._parts.offsets.update(queue, 7)
+        cluster.instance.clock.now += 31_000
+        assert allocation.committable == []
+        cluster.members.append("you")
+        cluster.members.sort(reverse=True)
+        await allocation._renew_locks()  # which finds out, and begins anew
+        await until(lambda: not allocation._leaving)
+
+    cluster.play(act, orderly=True)
+    assert "7" not in map(str, cluster.stored.values())
+
+
+def test_a_queue_that_a_thread_still_works_on_is_not_unlocked():
+    cluster = Cluster()
+
+    async def act(consumer):
+        await until(lambda: len(consumer.queues) == 5)
+        first = consumer._allocation.process_queues[1]
+        assert first.queue.topic == "T"
+        first.is_abandoned = True
+
+    cluster.play(act, orderly=True)
+    unlocked = json.loads(cluster.peers.of(RequestCode.UNLOCK_BATCH_MQ)[-1].body)["mqSet"]
+    assert sorted(one["queueId"] for one in unlocked if one["topic"] == "T") == [1, 2, 3]

@@ -21,6 +21,7 @@ from ariane.errors import ConnectionLost
 from ariane.protocol import properties
 from ariane.protocol.codes import RequestCode
 from ariane.protocol.command import Command
+from ariane.testing.virtual_time import VirtualClock, VirtualLoop
 
 BACK, SEND = RequestCode.CONSUMER_SEND_MSG_BACK, RequestCode.SEND_MESSAGE_V2
 
@@ -378,3 +379,124 @@ def test_a_body_that_cannot_be_read_becomes_a_dead_letter_and_stops_nothing(kind
     assert (asked.fields["delayLevel"], asked.fields["originMsgId"]) == ("-1", "ID1")
     assert seen == [0, 2]
     assert stage.offset == 3
+
+
+class Orderly:
+    """An orderly queue with one message, in virtual time; locked for 30 s."""
+
+    def __init__(self, listener, hooks=(), **settings) -> None:
+        self.loop = VirtualLoop()
+        clock = VirtualClock(self.loop)
+        self.queue = ProcessQueue(QUEUE, 0)
+        self.queue.window.put([message(0)], 1)
+        self.queue.locked(0.0)
+        self.offsets = Offsets(Script({}), None, "g", timeout_ms=1)
+        self.listening = Listening(
+            "g", listener, hooks, clock=clock, make_id=lambda: "R", timeout_ms=3_600_000, threads=1, **settings
+        )
+        self.listeners = OrderlyListeners(self.listening, self.offsets, None, ConsumerSettings(), clock)
+
+    def play(self, act) -> Orderly:
+        async def run():
+            self.listeners.begin(self.queue)
+            await act()
+            await self.listeners.close(0)
+
+        self.loop.run_until_complete(run())
+        self.loop.close()
+        return self
+
+
+def test_an_orderly_queue_is_given_up_when_its_listener_has_ended_however_long_it_takes():
+    ended = []
+
+    async def listener(messages):
+        await asyncio.sleep(100)
+        ended.append(messages[0].queue_offset)
+
+    async def act():
+        await asyncio.sleep(1)
+        await orderly.listeners.end(orderly.queue)
+        assert ended == [0]
+
+    orderly = Orderly(listener)
+    orderly.play(act)
+
+
+def test_what_was_consumed_after_the_lock_ran_out_is_not_committed():
+    async def listener(messages):
+        await asyncio.sleep(31)
+
+    orderly = Orderly(listener).play(lambda: asyncio.sleep(40))
+    assert orderly.offsets.consumed(QUEUE) is None
+    assert Orderly(good).play(lambda: asyncio.sleep(40)).offsets.consumed(QUEUE) == 1
+
+
+def test_a_hook_that_takes_longer_than_the_lock_keeps_the_listener_from_being_called():
+    called, told = [], []
+
+    async def listener(messages):
+        called.append(messages)
+
+    async def slow(event):
+        told.append(event)
+        await asyncio.sleep(31)
+
+    Orderly(listener, hooks=[slow]).play(lambda: asyncio.sleep(90))
+    assert called == []
+    assert [one.outcome for one in told if isinstance(one, Consumed)] == [ConsumeReturn.FAILED]
+
+
+def test_an_orderly_listener_in_a_thread_is_waited_for():
+    held = threading.Event()
+
+    async def play():
+        listening = Listening(
+            "g",
+            lambda messages: held.wait(30),
+            (),
+            clock=StillClock(),
+            make_id=lambda: "R",
+            timeout_ms=1,
+            threads=1,
+            waits_for_threads=True,
+        )
+        call = asyncio.ensure_future(listening.outcome(QUEUE, [message(0)]))
+        try:
+            done, _ = await asyncio.wait([call], timeout=0.05)
+            assert not done
+        finally:
+            held.set()
+            await asyncio.wait([call])
+            listening.close()
+
+    asyncio.run(play())
+
+
+def test_a_thread_that_closing_does_not_wait_for_keeps_its_queue():
+    held = threading.Event()
+
+    async def play():
+        queue = ProcessQueue(QUEUE, 0)
+        queue.window.put([message(0)], 1)
+        queue.locked(0.0)
+        begun = threading.Event()
+
+        def listener(messages):
+            begun.set()
+            held.wait(30)
+
+        listening = Listening("g", listener, (), clock=StillClock(), make_id=lambda: "R", timeout_ms=60_000, threads=1)
+        offsets = Offsets(Script({}), None, "g", timeout_ms=1)
+        queue.locked(StillClock().monotonic())
+        listeners = OrderlyListeners(listening, offsets, None, ConsumerSettings(), StillClock())
+        listeners.begin(queue)
+        await asyncio.to_thread(begun.wait, 30)
+        try:
+            await listeners.close(0)
+            assert queue.is_abandoned
+            assert offsets.consumed(QUEUE) is None
+        finally:
+            held.set()
+
+    asyncio.run(play())

@@ -155,7 +155,7 @@ class Broker:
         )
         self._open.callback(self._store.close)
         self._replica = self._store.follow() if config.is_slave else None
-        self._tables = Tables(config, self._disk, self._thread, now_ms)
+        self._tables = Tables(config, self._disk, self._thread, now_ms, self._monotonic_ms)
         self._open.push_async_callback(self._tables.save)
         self._presence.members.gone = self._tables.filters.group_gone
 
@@ -258,7 +258,7 @@ class Broker:
         if self._access:
             every(POLL_S, self._access.poll, "read changed access control files")
         every(MEMBER_SCAN_S, self._presence.drop_silent, "drop silent clients")
-        every(LOCK_SCAN_S, self._presence.forget_expired_locks, "forget expired queue locks")
+        every(LOCK_SCAN_S, tables.forget_expired_locks, "forget expired queue locks")
         self._tasks.start(self._recorder.run(), "count")
         tables.start(self._tasks, self._registration.soon)
 

@@ -7,6 +7,7 @@ memory mapping) are in WITHOUT_EFFECT; any other key is unknown. Both are report
 from __future__ import annotations
 
 import os
+import resource
 import socket
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from ariane.model.topic import TRACE_TOPIC, topic_name_fault
 from ariane.protocol import java_properties
 from ariane.store.message_store import StoreConfig
 
+STORE_FILES_MAX = 65_536  # a queue that is written to has one open; Java keeps all of all queues open
 DELAY_LEVELS_MAX = 64  # each level is a queue that is looked at before each delivery
 FILTER_GROUPS_MAX = 10_000  # 4.9.4 keeps a bit map of about 4.5 bits a group for each message
 
@@ -307,13 +309,6 @@ WITHOUT_EFFECT = {
         ),
         "files are written and read, not mapped into memory",
     ),
-    **dict.fromkeys(
-        (
-            "deleteWhen", "fileReservedTime", "diskMaxUsedSpaceRatio", "cleanFileForciblyEnable",
-            "cleanResourceInterval", "deleteCommitLogFilesInterval", "deleteConsumeQueueFilesInterval",
-        ),
-        "this version removes no old files: watch the disk",
-    ),
     "messageIndexSafe": "whatever a crash took from the index is always made again",
     **dict.fromkeys(
         ("enableCalcFilterBitMap", "enableConsumeQueueExt", "mappedFileSizeConsumeQueueExt", "bitMapLengthConsumeQueueExt"),
@@ -443,7 +438,14 @@ def store_config(config: BrokerConfig) -> StoreConfig:
         transfer_count_in_memory=config.max_transfer_count_on_message_in_memory,
         transfer_bytes_on_disk=config.max_transfer_bytes_on_message_in_disk,
         transfer_count_on_disk=config.max_transfer_count_on_message_in_disk,
+        open_files_max=_open_files_max(),
     )
+
+
+def _open_files_max() -> int:
+    """Half of what this process may open (ulimit -n): the other half is for connections."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return STORE_FILES_MAX if soft == resource.RLIM_INFINITY else max(1, min(soft // 2, STORE_FILES_MAX))
 
 
 def _check_access(config: BrokerConfig) -> None:

@@ -34,7 +34,7 @@ from ariane.model.topic import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC, topic_na
 from ariane.protocol import properties, record
 from ariane.protocol.codes import ResponseCode
 from ariane.store.delayed import CANCELS, TIMERS, Due
-from ariane.store.message_store import Draft, MessageStore
+from ariane.store.message_store import Draft, MessageStore, Placed
 
 log = logging.getLogger("ariane.broker.delay")
 
@@ -218,8 +218,8 @@ class Deliveries:
         counts.worst_late_ms = max(counts.worst_late_ms, late_ms)
         self._delivered(due, draft, placed.size)
 
-    def cancel(self, number: int, due_ms: int, born_host: bytes) -> int:
-        """Write down that a pending timer is not to be delivered; where that note ends in the commit log.
+    def cancel(self, number: int, due_ms: int, born_host: bytes) -> Placed:
+        """Write down that a pending timer is not to be delivered; where that note lies.
 
         ReplyError when it is no longer pending.
         """
@@ -240,7 +240,7 @@ class Deliveries:
         self._store.delayed.cancel(number, placed.queue_offset, self._store.commit_log_max)
         self.counts.cancelled += 1
         self._stored()
-        return placed.offset + placed.size
+        return placed
 
 
 def move_timers(store: MessageStore, log_offset: int) -> int:

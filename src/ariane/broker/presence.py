@@ -10,7 +10,6 @@ from collections.abc import Callable
 
 from ariane.broker.settings import Settings
 from ariane.broker.state.filter_servers import FilterServers
-from ariane.broker.state.locks import QueueLocks
 from ariane.broker.state.members import Members
 from ariane.errors import ConnectionLost
 from ariane.net.connection import Peer
@@ -23,11 +22,10 @@ log = logging.getLogger("ariane.broker")
 
 
 class Presence:
-    """The members of all groups, their queue locks, and the filter servers. `server` reaches their connections."""
+    """The members of all groups, and the filter servers. `server` reaches their connections."""
 
     def __init__(self, settings: Settings, monotonic_ms: Callable[[], float]) -> None:
         self.members = Members()
-        self.locks = QueueLocks()
         self.filter_servers = FilterServers()
         self.server: Server | None = None
         self._settings = settings
@@ -56,6 +54,3 @@ class Presence:
                 self.changed(group)
             if self.server is not None:
                 self.server.close_peer(peer_id)
-
-    async def forget_expired_locks(self) -> None:
-        self.locks.forget_expired(self._monotonic_ms())

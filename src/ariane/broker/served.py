@@ -83,6 +83,7 @@ def handlers(parts: Parts) -> dict[int, Handler]:
     config, store, now_ms = parts.settings.now, parts.store, parts.now_ms
     tables, presence, messages = parts.tables, parts.presence, parts.messages
     durable = parts.flusher.waiting(config)
+    recalling = recall.RecallParts(store, messages.deliveries, lambda key: _timers_of(store, key), durable)
     sending = send.SendParts(
         parts.settings,
         tables.topics,
@@ -95,6 +96,7 @@ def handlers(parts: Parts) -> dict[int, Handler]:
         messages.kept,
         parts.stats,
         parts.transactions,
+        lambda name, peer: recall.cancel(recalling, name, peer.packed)[1],
         parts.feed.replicated if config.broker_role == "SYNC_MASTER" else None,
     )
     return {
@@ -104,7 +106,7 @@ def handlers(parts: Parts) -> dict[int, Handler]:
                 config, tables.topics, tables.groups, store, messages.put_returned, durable, messages.stored
             )
         ),
-        **recall.handlers(recall.RecallParts(store, messages.deliveries, lambda key: _timers_of(store, key), durable)),
+        **recall.handlers(recalling),
         **reply.handlers(reply.ReplyParts(sending, presence.members, parts.server.request)),
         **transactions.handlers(parts.transactions, durable, is_slave=config.is_slave),
         **relay.handlers(
@@ -141,11 +143,12 @@ def handlers(parts: Parts) -> dict[int, Handler]:
                 tables.topics,
                 tables.groups,
                 presence.members,
-                presence.locks,
+                tables.locks,
                 presence.changed,
                 parts.monotonic_ms,
                 tables.filters,
                 config.enable_property_filter,
+                tables.save,
             )
         ),
         **_administration(parts),

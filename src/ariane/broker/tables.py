@@ -1,7 +1,9 @@
-"""What a broker keeps over a restart: topics, groups, offsets, filters, positions of delays; read once, saved as it changes.
+"""What a broker keeps over a restart: topics, groups, offsets, filters, queue locks, positions of delays; read once, saved as
+it changes.
 
     changed ─┬─ topics, groups    at once, changes of one turn of the loop together
              ├─ offsets           every flushConsumerOffsetInterval
+             ├─ queue locks       before their new owner is told; those given back with the offsets
              └─ filters, delays   every 10 s
 
 Texts are made in the loop, the disk is waited for in the worker thread. [ConfigManager and its heirs]
@@ -20,6 +22,7 @@ from ariane.broker.config import BrokerConfig
 from ariane.broker.state import documents
 from ariane.broker.state.filters import ConsumerFilters, FilterTable
 from ariane.broker.state.groups import Groups
+from ariane.broker.state.locks import LockTable, QueueLocks
 from ariane.broker.state.offsets import ConsumerOffsets
 from ariane.broker.state.topics import Topics
 from ariane.filter.bloom import Bloom
@@ -37,7 +40,14 @@ def delay_positions(disk: Disk, config: BrokerConfig) -> dict[int, int]:
 class Tables:
     """The tables, loaded. `save` writes what changed, `start` does so from now on."""
 
-    def __init__(self, config: BrokerConfig, disk: Disk, thread: Executor, now_ms: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        config: BrokerConfig,
+        disk: Disk,
+        thread: Executor,
+        now_ms: Callable[[], int],
+        monotonic_ms: Callable[[], float],
+    ) -> None:
         load = functools.partial(documents.load, disk, config.config_dir)
         self.topics = Topics(load(documents.TOPICS, TopicTable), config, now_ms)
         groups = load(documents.GROUPS, SubscriptionGroupTable)
@@ -46,6 +56,8 @@ class Tables:
         bloom = Bloom.sized(config.max_error_rate_of_bloom_filter, config.expect_consumer_num_use_filter)
         keep_ms = config.filter_data_clean_time_span
         self.filters = ConsumerFilters(load(documents.FILTERS, FilterTable), bloom, keep_ms=keep_ms, now_ms=now_ms)
+        self.locks = QueueLocks(load(documents.LOCKS, LockTable), monotonic_ms())
+        self._monotonic_ms = monotonic_ms
         self._write = functools.partial(documents.save, disk, config.config_dir)
         self._thread = thread
         self._unsaved: set[str] = set()
@@ -78,13 +90,13 @@ class Tables:
             documents.GROUPS: self.groups.table,
             documents.OFFSETS: self.offsets.table,
             documents.FILTERS: self.filters.table,
+            documents.LOCKS: self.locks.table,
         }
-        if self.filters.changed:
-            self.filters.changed = False
-            self._unsaved.add(documents.FILTERS)
-        if self.offsets.changed:
-            self.offsets.changed = False
-            self._unsaved.add(documents.OFFSETS)
+        pairs = (documents.LOCKS, self.locks), (documents.FILTERS, self.filters), (documents.OFFSETS, self.offsets)
+        for name, state in pairs:
+            if state.changed:
+                state.changed = False
+                self._unsaved.add(name)
         for name in sorted(self._unsaved):
             text = documents.text(tables[name]())
             self._unsaved.discard(name)
@@ -98,6 +110,9 @@ class Tables:
         """Drop the filters that died long ago, and save the others."""
         self.filters.forget_dead()
         await self.save()
+
+    async def forget_expired_locks(self) -> None:
+        self.locks.forget_expired(self._monotonic_ms())
 
     async def save_delay_positions(self, positions: dict[int, int]) -> None:
         table = DelayOffsetTable(positions)

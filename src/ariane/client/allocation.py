@@ -75,7 +75,7 @@ class Allocation:
         self._parts = parts
         self._fetching = parts.fetching(self._moved)
         self._owned: dict[MessageQueue, ProcessQueue] = {}
-        self._leaving: set[MessageQueue] = set()
+        self._leaving: dict[MessageQueue, ProcessQueue] = {}
         self._fetches: dict[MessageQueue, asyncio.Task[None]] = {}
         self._woken = asyncio.Event()
         self._tasks = Tasks("allocation")
@@ -87,6 +87,11 @@ class Allocation:
     def queues(self) -> list[MessageQueue]:
         """The queues that are read now."""
         return sorted(self._owned)
+
+    @property
+    def committable(self) -> list[MessageQueue]:
+        """Those whose offsets may be stored: without its lock a queue may be another member's, who is further already."""
+        return [queue for queue, process_queue in self._owned.items() if self._is_ours(process_queue)]
 
     @property
     def process_queues(self) -> list[ProcessQueue]:
@@ -118,27 +123,28 @@ class Allocation:
     def start(self) -> None:
         self._tasks.start(self._run(), "rebalance")
         if self._parts.locks is not None:
-            self._tasks.every(LOCK_EVERY_S, self._renew_locks, "renew locks")
+            self._endings.every(LOCK_EVERY_S, self._keep_locks, "renew locks")
 
     def wake(self) -> None:
         self._woken.set()
 
     async def stop(self) -> None:
-        """No rebalance and no pull any more; what is under way at the listeners goes on."""
+        """No rebalance and no pull any more; what is under way at the listeners goes on, and the locks are kept for it."""
         await self._tasks.close()
         self._fetches.clear()
 
     async def leave(self) -> None:
-        """Store all offsets and give the locks back, after the listeners have ended."""
+        """Store all offsets and give the locks back, after the listeners have ended. The lock of a queue that a thread
+        still works on is left to expire."""
         if self._ending:
             await asyncio.wait(self._ending, timeout=LEAVE_WAIT_S)
         await self._endings.close()
-        queues = list(self._owned)
         for process_queue in self._owned.values():
             process_queue.drop()
-        await self._parts.offsets.commit(queues)
-        if self._parts.locks is not None and queues:
-            await self._parts.locks.unlock(queues)
+        await self._parts.offsets.commit(self.committable)
+        unlocked = [queue for queue, process_queue in self._owned.items() if not process_queue.is_abandoned]
+        if self._parts.locks is not None and unlocked:
+            await self._parts.locks.unlock(unlocked)
         self._owned.clear()
 
     async def _run(self) -> None:
@@ -178,11 +184,12 @@ class Allocation:
             self._give_up(queue)
         begin = [queue for queue in change.begin if queue not in self._leaving]
         is_complete = len(begin) == len(change.begin)
+        asked_at = parts.monotonic()
         if begin and parts.locks is not None:
             locked, _ = await parts.locks.lock(begin)
             is_complete &= len(locked) == len(begin)
             begin = [queue for queue in begin if queue in locked]
-        begun = await asyncio.gather(*map(self._begin, begin))
+        begun = await asyncio.gather(*(self._begin(queue, asked_at) for queue in begin))
         if change.begin or change.end:
             log.info("group %s reads %d of %d queues of %s", parts.group, len(wanted), len(queues), topic)
         return is_complete and all(begun)
@@ -204,7 +211,7 @@ class Allocation:
         await parts.heartbeat_to(addr)
         return None
 
-    async def _begin(self, queue: MessageQueue) -> bool:
+    async def _begin(self, queue: MessageQueue, locked_at: float) -> bool:
         parts = self._parts
         parts.offsets.forget(queue)
         try:
@@ -214,7 +221,7 @@ class Allocation:
             return False
         process_queue = ProcessQueue(queue, offset, parts.monotonic())
         if parts.locks is not None:
-            process_queue.locked(parts.monotonic())
+            process_queue.locked(locked_at)
         self._own(process_queue)
         return True
 
@@ -229,10 +236,10 @@ class Allocation:
         task = self._fetches.pop(queue, None)
         if task is not None:
             task.cancel()
-        self._leaving.add(queue)
         self._start_end(process_queue, None)
 
     def _start_end(self, process_queue: ProcessQueue, moved_to: int | None) -> None:
+        self._leaving[process_queue.queue] = process_queue
         task = self._endings.start(self._end(process_queue, moved_to), f"give up {process_queue.queue}")
         self._ending.add(task)
         task.add_done_callback(self._ending.discard)
@@ -243,12 +250,13 @@ class Allocation:
             await self._parts.listeners.end(process_queue)
             if moved_to is not None:
                 self._parts.offsets.move(queue, moved_to)
-            await self._parts.offsets.commit([queue])
-            if self._parts.locks is not None:
+            if self._is_ours(process_queue):
+                await self._parts.offsets.commit([queue])
+            if self._parts.locks is not None and not process_queue.is_abandoned:
                 await self._parts.locks.unlock([queue])
         finally:
             self._parts.offsets.forget(queue)
-            self._leaving.discard(queue)
+            self._leaving.pop(queue, None)
             self._woken.set()
 
     def _moved(self, process_queue: ProcessQueue, offset: int) -> None:
@@ -257,7 +265,6 @@ class Allocation:
         if self._owned.get(queue) is process_queue:
             del self._owned[queue]
             self._fetches.pop(queue, None)
-            self._leaving.add(queue)
             self._start_end(process_queue, offset)
 
     async def _give_up_topics(self) -> None:
@@ -265,18 +272,29 @@ class Allocation:
         for queue in [queue for queue in self._owned if queue.topic not in topics]:
             self._give_up(queue)
 
-    async def _renew_locks(self) -> None:
-        """A queue whose lock was lost may have been read by another member meanwhile: it begins anew."""
+    async def _keep_locks(self) -> None:
+        """A broker that did not answer is asked again soon: one lost answer must not cost its locks."""
+        while await self._renew_locks():  # noqa: ASYNC110 - nobody tells when a broker is back
+            await asyncio.sleep(SOON_S)
+
+    async def _renew_locks(self) -> bool:
+        """A queue whose lock was lost may have been read by another member meanwhile: it begins anew. One that is being
+        given up is kept from others while the listener is at work on it. True when a broker did not answer."""
         assert self._parts.locks is not None
-        queues = dict(self._owned)
+        at_work = {queue: leaving for queue, leaving in self._leaving.items() if not leaving.is_dropped}
+        queues = {**self._owned, **at_work}
+        asked_at = self._parts.monotonic()
         locked, unknown = await self._parts.locks.lock(queues)
-        now = self._parts.monotonic()
         for queue, process_queue in queues.items():
-            if queue in locked and process_queue.is_locked(now):
-                process_queue.locked(now)
+            if queue in locked and process_queue.is_locked(self._parts.monotonic()):
+                process_queue.locked(asked_at)
             elif queue not in unknown and self._owned.get(queue) is process_queue:
                 log.warning("group %s lost the lock of %s; it begins with it anew", self._parts.group, queue)
                 self._give_up(queue)
+        return bool(unknown)
+
+    def _is_ours(self, process_queue: ProcessQueue) -> bool:
+        return self._parts.locks is None or process_queue.is_locked(self._parts.monotonic())
 
     def _say_once(self, topic: str, error: ArianeError) -> None:
         """A topic that is not there yet is looked for each second, but spoken of once."""

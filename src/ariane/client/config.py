@@ -112,7 +112,8 @@ class ConsumerSettings(msgspec.Struct, frozen=True, kw_only=True):
     local_retry_ms: int = 5_000
     """When a message that could be sent back to no broker is given to the listener again."""
     consume_timeout_ms: int = 15 * 60_000
-    """A call of the listener that takes longer is cancelled and counts as failed (a thread cannot be cancelled)."""
+    """A call of the listener that takes longer is cancelled and counts as failed. A thread cannot be cancelled: concurrent
+    listeners let it go on, orderly ones wait for it."""
     commit_ms: int = 5_000
     """How often consumed offsets are stored at the brokers."""
     rebalance_ms: int = 20_000

@@ -64,19 +64,29 @@ class Listening:
         timeout_ms: int,
         threads: int,
         rates: Rates | None = None,
+        waits_for_threads: bool = False,
     ) -> None:
+        """`waits_for_threads`: a thread, which cannot be cancelled, may take as long as it does (one call at a time)."""
         self._group = group
         self._rates = rates
         self._hooks = hooks
         self._clock = clock
         self._make_id = make_id
         self._timeout_s = timeout_ms / 1000
+        self._waits_for_threads = waits_for_threads
         self._listener = listener
         call = getattr(listener, "__call__", None)  # noqa: B004 - an object may have an async __call__
         self._is_async = inspect.iscoroutinefunction(listener) or inspect.iscoroutinefunction(call)
         self._pool = None if self._is_async else ThreadPoolExecutor(threads, thread_name_prefix=f"listener-{group}")
 
-    async def call(self, queue: MessageQueue, messages: list[ReceivedMessage]) -> Outcome:
+    @property
+    def uses_threads(self) -> bool:
+        return self._pool is not None
+
+    async def call(
+        self, queue: MessageQueue, messages: list[ReceivedMessage], *, may_begin: Callable[[], bool] = lambda: True
+    ) -> Outcome:
+        """Hooks, the listener, hooks. Hooks may take their time: `may_begin` is asked again behind them."""
         if not self._hooks:
             return await self._measured(queue, messages)
         consuming = Consuming(
@@ -88,7 +98,10 @@ class Listening:
         )
         await hook_events.tell(self._hooks, consuming)
         started = self._clock.monotonic()
-        outcome = await self._measured(queue, messages)
+        if may_begin():
+            outcome = await self._measured(queue, messages)
+        else:
+            outcome = Outcome(ConsumeReturn.FAILED, why="the queue is no longer this member's")
         cost_ms = round((self._clock.monotonic() - started) * 1000)
         consumed = Consumed(consuming=consuming, outcome=outcome.kind, ended_ms=self._clock.now_ms(), cost_ms=cost_ms)
         await hook_events.tell(self._hooks, consumed)
@@ -157,7 +170,7 @@ class Listening:
         is_waited_for = True
 
         def begun() -> None:
-            if is_waited_for:
+            if is_waited_for and not self._waits_for_threads:
                 limit.reschedule(loop.time() + self._timeout_s)
 
         def call() -> Awaitable[None] | None:

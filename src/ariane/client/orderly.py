@@ -1,6 +1,11 @@
 """Orderly consumption: one call of the listener per queue at a time, in the order of offsets, while the broker's lock of
 the queue is ours. [ConsumeMessageOrderlyService]
 
+No call begins more than 30 s after its lock was last asked for, and the broker keeps that for 60 s: a call of less than 30 s
+is never overlapped by another member's, whatever stands still meanwhile; a longer one only when its process was paused, or
+could not reach the broker, until the lock ran out, for it is renewed until the call ends. What was consumed without the lock
+is not committed: the new owner is further.
+
     failure ─ attempts left ─→ the queue waits `suspend_queue_ms`, then the same messages again
             └ none left ─────→ to the retry topic with all attempts used up, where the broker makes dead letters of them
 """
@@ -15,9 +20,9 @@ import msgspec
 
 from ariane.client.config import ConsumerSettings
 from ariane.client.fetch import is_unreadable
-from ariane.client.listening import Listening
+from ariane.client.listening import Listening, Outcome
 from ariane.client.offsets import Offsets
-from ariane.client.process_queue import LOCK_VALID_S, ProcessQueue
+from ariane.client.process_queue import ProcessQueue
 from ariane.client.send_back import DEAD_LETTER, Returning
 from ariane.clock import Clock
 from ariane.model.message import ReceivedMessage
@@ -26,6 +31,7 @@ from ariane.net.tasks import Tasks
 log = logging.getLogger("ariane.client")
 
 NO_LOCK_PAUSE_S = 0.1
+STILL_AT_WORK_S = 30.0  # between two warnings
 IDLE_S = 1.0  # an empty queue is looked at this often, besides each time messages came
 
 
@@ -64,10 +70,10 @@ class OrderlyListeners:
     async def end(self, process_queue: ProcessQueue) -> None:
         """Wait until the call under way is over: nobody else may begin with the queue before."""
         process_queue.end()
-        task = self._of_queue.pop(process_queue, None)
-        if task is not None and not await _ended([task], LOCK_VALID_S):
-            log.warning("the listener still works on %s, which is given up; it is cancelled", process_queue.queue)
-            task.cancel()
+        task = self._of_queue.get(process_queue)
+        while task is not None and not await _ended([task], STILL_AT_WORK_S):
+            log.warning("the listener still works on %s, which others wait for", process_queue.queue)
+        self._of_queue.pop(process_queue, None)
         process_queue.drop()
 
     async def close(self, wait_s: float) -> None:
@@ -104,18 +110,29 @@ class OrderlyListeners:
             unreadable = next((message for message in messages if is_unreadable(message)), None)
             if unreadable is None:
                 process_queue.consumed_at = self._clock.monotonic()
-                outcome = await self._listening.call(process_queue.queue, messages)
-                is_done = outcome.is_success or await self._given_up(process_queue, messages)
+                outcome = await self._call(process_queue, messages)
+                is_done = outcome.is_success or (
+                    self._may_consume(process_queue) and await self._given_up(process_queue, messages)
+                )
             else:
                 messages = [unreadable]
                 is_done = await self._send_back.send_back(unreadable, DEAD_LETTER)
         except Exception:
             log.exception("consuming of %s failed; its messages are tried again", process_queue.queue)
             return False
-        if is_done and not process_queue.is_dropped:
+        if is_done and not process_queue.is_dropped and self._may_consume(process_queue):
             self._offsets.update(process_queue.queue, process_queue.window.done(messages))
             process_queue.changed.set()
         return is_done
+
+    async def _call(self, process_queue: ProcessQueue, messages: list[ReceivedMessage]) -> Outcome:
+        try:
+            return await self._listening.call(
+                process_queue.queue, messages, may_begin=lambda: self._may_consume(process_queue)
+            )
+        except asyncio.CancelledError:
+            process_queue.is_abandoned = self._listening.uses_threads
+            raise
 
     async def _given_up(self, process_queue: ProcessQueue, messages: list[ReceivedMessage]) -> bool:
         """Count the attempt; True when the messages had their last one and went to the retry topic, all of them."""

@@ -7,7 +7,7 @@ import asyncio
 from ariane.client.window import Window
 from ariane.model.message import MessageQueue
 
-LOCK_VALID_S = 30.0  # a lock not renewed for so long is not relied on; the broker keeps it for 60 s
+LOCK_VALID_S = 30.0  # a lock last asked for so long ago is not relied on; the broker keeps it for 60 s
 
 
 class ProcessQueue:
@@ -22,13 +22,15 @@ class ProcessQueue:
         self.changed = asyncio.Event()
         self.broker_id = 0  # which of the broker's servers it told us to read from
         self.locked_until = 0.0
+        self.is_abandoned = False  # a thread still works on it that nobody waits for
         self.pulled_at = self.consumed_at = now  # when it was last asked for, and its listener last called
 
     def is_locked(self, now: float) -> bool:
         return now < self.locked_until
 
-    def locked(self, now: float) -> None:
-        self.locked_until = now + LOCK_VALID_S
+    def locked(self, asked_at: float) -> None:
+        """The lock was granted to a request of that time: the answer may have come much later."""
+        self.locked_until = asked_at + LOCK_VALID_S
 
     def end(self) -> None:
         self.is_ending = True

@@ -23,8 +23,10 @@ from ariane.client.instance import Instance
 from ariane.client.sender import Sender
 from ariane.client.sending import SendResult
 from ariane.client.trace import Tracer, trace_settings
-from ariane.errors import ArianeError, ClientClosed, ConfigError, MessageRefused, RequestTimeout
+from ariane.errors import ArianeError, ClientClosed, ConfigError, MessageRefused, RequestTimeout, RouteNotFound
 from ariane.model.message import Message, MessageQueue, ReceivedMessage
+from ariane.protocol.codes import RequestCode
+from ariane.protocol.requests.messaging import RecallMessage
 
 log = logging.getLogger("ariane.client")
 
@@ -118,6 +120,18 @@ class Producer:
         await sender.send_one_way(
             sending.outgoing(message, message.message_id or self._instance.make_id(), self._settings), queue
         )
+
+    async def recall(self, sent: SendResult) -> None:
+        """Take back a message that was sent with `deliver_at_ms` and is not delivered yet. ReplyError when it is, or was taken
+        back before; brokers that do not know timers (Apache 4.x) answer 3."""
+        sender = self._running()
+        await sender.queues(sent.queue.topic)  # so that the route is known
+        for addr in sender.addresses([sent.queue]):
+            header = RecallMessage(sent.recall_handle or sent.offset_message_id, sent.queue.topic, self.group)
+            timeout_ms = self._settings.send_timeout_ms
+            await self._instance.peers.ask(addr, RequestCode.RECALL_MESSAGE, header, timeout_ms=timeout_ms)
+            return
+        raise RouteNotFound(sent.queue.topic, f"no address of {sent.queue.broker} is known, which has the message")
 
     async def request(
         self,

@@ -250,7 +250,7 @@ class PushConsumer:
         )
         listeners.start()
         allocation.start()
-        commits.every(settings.commit_ms / 1000, lambda: offsets.commit(allocation.queues), "commit")
+        commits.every(settings.commit_ms / 1000, lambda: offsets.commit(allocation.committable), "commit")
 
     @property
     def _is_broadcasting(self) -> bool:
@@ -284,6 +284,7 @@ class PushConsumer:
             timeout_ms=self.settings.consume_timeout_ms,
             threads=self.settings.concurrency,
             rates=rates,
+            waits_for_threads=self._is_orderly,
         )
 
     def _listeners(self, listening: Listening, offsets: Offsets) -> ConcurrentListeners | OrderlyListeners:

@@ -52,6 +52,7 @@ class SendResult(msgspec.Struct, frozen=True, kw_only=True):
     transaction_id: str | None
     region: str
     trace_on: bool
+    recall_handle: str | None = None  # takes back a message that waits for its time
 
 
 class Outgoing(NamedTuple):
@@ -176,6 +177,7 @@ def result(out: Outgoing, answer: Command, queue: MessageQueue, addr: str) -> Se
         transaction_id=stored.transaction_id,
         region=stored.region,
         trace_on=stored.trace_on,
+        recall_handle=stored.recall_handle,
     )
 
 

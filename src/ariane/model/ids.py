@@ -2,12 +2,16 @@
 
     offset id    store IP (4|16)  port (4)  commit-log offset (8)                                    32 | 56 hex digits
     unique id    IP (4|16)  pid (2)  process constant (4)  ms since the month began (4)  counter (2) 32 | 56 hex digits
+    recall handle of 5.x   base64url of `v1 topic brokerName deliveryTime uniqueKey`
 
-Both have the same length, so only the context tells which one a text is. [MessageDecoder, MessageClientIDSetter]
+The first two have the same length, so only the context tells which one a text is.
+[MessageDecoder, MessageClientIDSetter, RecallMessageHandle]
 """
 
 from __future__ import annotations
 
+import base64
+import binascii
 import itertools
 import os
 import secrets
@@ -81,3 +85,22 @@ def unique_ids(
         return f"{prefix}{max(elapsed, 0) & 0xFFFFFFFF:08X}{next(counter) & 0xFFFF:04X}"
 
     return make
+
+
+RECALL_VERSION = "v1"
+
+
+def recall_handle(topic: str, broker: str, due_ms: int, unique_key: str) -> str:
+    """What takes a message back that waits for its time, as clients of 5.x are told with the answer to their send."""
+    text = f"{RECALL_VERSION} {topic} {broker} {due_ms} {unique_key}"
+    return base64.urlsafe_b64encode(text.encode()).decode()
+
+
+def recalled_key(name: str) -> str:
+    """The unique key in a recall handle, or `name` itself when it is none."""
+    try:
+        text = base64.urlsafe_b64decode(name + "=" * (-len(name) % 4)).decode()
+    except (binascii.Error, ValueError):
+        return name
+    version, *rest = text.split(" ")
+    return rest[3] if version == RECALL_VERSION and len(rest) == 4 else name

@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from enum import Enum
+from functools import cache
 from math import isnan
 from typing import Any, TypeVar, get_args, get_origin
 
@@ -212,10 +213,7 @@ def _text(value: Any, newline: str) -> str:
     if isinstance(value, bytes):
         return _quoted(value.decode())
     if isinstance(value, msgspec.Struct):
-        members = [
-            (_quoted(field.encode_name), getattr(value, field.name)) for field in msgspec.structs.fields(type(value))
-        ]
-        return _braced(sorted(members, key=lambda member: member[0]), newline)
+        return _braced([(name, getattr(value, field)) for name, field in _members(type(value))], newline)
     if isinstance(value, Mapping):
         return _braced([(_key(key), member) for key, member in value.items()], newline)
     if isinstance(value, Sequence | set | frozenset):
@@ -223,6 +221,12 @@ def _text(value: Any, newline: str) -> str:
         items = ",".join(f"{inner}{_text(item, inner)}" for item in value)
         return f"[{items}{newline}]" if items else "[]"
     raise TypeError(f"{type(value).__name__} has no JSON form")
+
+
+@cache
+def _members(kind: type[msgspec.Struct]) -> list[tuple[str, str]]:
+    """Quoted names and fields of a struct, in the order in which they are written; asking for them evaluates annotations."""
+    return sorted((_quoted(field.encode_name), field.name) for field in msgspec.structs.fields(kind))
 
 
 def _key(key: Any) -> str:

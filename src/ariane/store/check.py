@@ -3,18 +3,17 @@
     check(root) ->  files       names, lengths, what does not belong there
                     commitlog   each record in full (CRC too), holes, what lies behind the end
                     queues      each record has its entry (offset, size, tags code) at its number; each entry has its record
-                    index       names and headers of the files
+                    index       names, headers, chains and slots of the files; of a sample of entries, the keys of their records
                     checkpoint, abort, config/*.json
 
 It may be run on a directory that a broker (ours or Java's) is writing to: what is newer than the checkpoint is not expected to be
 complete then. The log is read once, in order; of a queue a window of entries is in memory, so that only the number of queues
-counts, not that of messages. [no counterpart in Java]
+counts, not that of messages; of an index file its slots. [no counterpart in Java]
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from struct import Struct
 
 import msgspec
 
@@ -22,19 +21,21 @@ from ariane.errors import ProtocolError, StoreError
 from ariane.protocol import fastjson
 from ariane.store import checkpoint as checkpoints
 from ariane.store import holes
+from ariane.store.check_index import check_index, index_files_of
 from ariane.store.check_queues import QueueChecks
 from ariane.store.checkpoint import Checkpoint
 from ariane.store.files import Disk, OpenFiles, ReadOnlyDisk, read_whole
 from ariane.store.findings import ERROR, NOTE, WARNING, Finding, files_of
+from ariane.store.index_file import Sizes
 from ariane.store.scan import CHUNK, Found, Walk
 from ariane.store.segments import Segments
+from ariane.store.values import StoreConfig
 
 __all__ = ["ERROR", "NOTE", "WARNING", "Finding", "Summary", "check"]
 
 NOTHING = (1 << 63) - 1
-INDEX_NAME_DIGITS = 17
-_INDEX_HEADER = Struct(">qqqqii")  # begin ms, end ms, begin offset, end offset, slots in use, entries + 1
-_INDEX_ENTRY_SIZE = 20
+_DEFAULTS = StoreConfig(root="")
+DEFAULT_SIZES = Sizes(_DEFAULTS.index_slots, _DEFAULTS.index_entries)
 
 
 class Summary(msgspec.Struct):
@@ -47,8 +48,11 @@ class Summary(msgspec.Struct):
     entries: int = 0
 
 
-def check(root: str, disk: Disk | None = None, summary: Summary | None = None) -> Iterator[Finding]:
-    """Findings, as they are met. StoreError when `root` is no store that can be read."""
+def check(
+    root: str, disk: Disk | None = None, summary: Summary | None = None, index_sizes: Sizes = DEFAULT_SIZES
+) -> Iterator[Finding]:
+    """Findings, as they are met. StoreError when `root` is no store that can be read. `index_sizes` is how the files of the
+    key index are laid out; those of another length are looked at in part."""
     disk = disk or ReadOnlyDisk()
     summary = summary or Summary()
     files = OpenFiles(disk)
@@ -66,9 +70,10 @@ def check(root: str, disk: Disk | None = None, summary: Summary | None = None) -
         yield from queues.load()
         yield from _log(log, queues, checkpoint, summary, is_running=is_running)
         yield from queues.end()
-        yield from _index(disk, root, summary)
+        log_end = log.start + summary.bytes
+        yield from check_index(files, root, log, log_end, index_sizes, is_running=is_running)
         yield from _config(disk, root)
-        summary.files += len(log.bases) + queues.files
+        summary.files += len(log.bases) + queues.files + index_files_of(disk, root)
         summary.queues, summary.entries = queues.count, queues.entries
     except OSError as error:
         raise StoreError(f"cannot read {error.filename or root}: {error.strerror or error}") from error
@@ -174,47 +179,6 @@ def _behind(log: Segments, end: int, why: str, *, is_running: bool) -> Iterator[
         what = f"{rest} bytes that are not zero lie behind the last record at {end}: {why}"
         fix = "a start cuts them off"
         yield Finding(NOTE if is_running else WARNING, log.path(end - end % log.size), end % log.size, what, fix)
-
-
-def _index(disk: Disk, root: str, summary: Summary) -> Iterator[Finding]:
-    """Names and headers; the chains are read by nobody but a query, and a start makes again what is damaged."""
-    directory = f"{root}/index"
-    if disk.size(directory) is None:
-        return
-    behind = 0
-    for name in disk.listdir(directory):
-        path = f"{directory}/{name}"
-        if len(name) != INDEX_NAME_DIGITS or not name.isdigit():
-            yield Finding(WARNING, path, 0, "is no index file", "move it out of the store directory")
-            continue
-        summary.files += 1
-        handle = disk.open(path)
-        try:
-            header = disk.pread(handle, _INDEX_HEADER.size, 0)
-        finally:
-            disk.close(handle)
-        fault = _index_fault(header, disk.size(path) or 0, behind)
-        if fault:
-            yield Finding(
-                WARNING, path, 0, fault, "remove the file while no broker runs: it is made again from the log"
-            )
-        elif len(header) == _INDEX_HEADER.size:
-            behind = max(behind, _INDEX_HEADER.unpack(header)[2])
-
-
-def _index_fault(header: bytes, size: int, behind: int) -> str:
-    if len(header) < _INDEX_HEADER.size:
-        return f"has {len(header)} bytes, less than a header"
-    begin_ms, end_ms, begin, end, slots, count = _INDEX_HEADER.unpack(header)
-    if not any(header):
-        return ""  # just made
-    if begin_ms > end_ms or begin > end:
-        return f"its header ends ({end_ms} ms, offset {end}) before it begins ({begin_ms} ms, offset {begin})"
-    if count < 1 or slots < 0 or slots >= max(count, 1) or (count - 1) * _INDEX_ENTRY_SIZE > size:
-        return f"its header counts {count - 1} entries in {slots} slots, in a file of {size} bytes"
-    if begin < behind:
-        return f"it begins at offset {begin}, before the one made before it ({behind})"
-    return ""
 
 
 def _config(disk: Disk, root: str) -> Iterator[Finding]:

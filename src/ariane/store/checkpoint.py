@@ -93,3 +93,10 @@ def make_room(files: OpenFiles, path: str) -> None:
         files.disk.close(files.disk.create(path, SIZE))
     elif size < SIZE:
         files.disk.truncate(files.get(path), SIZE)
+
+
+def replace(files: OpenFiles, path: str, checkpoint: Checkpoint) -> None:
+    """Write a checkpoint and make it durable, here and now."""
+    handle = files.get(path)
+    files.disk.pwrite(handle, encode(checkpoint), 0)
+    files.disk.fsync(handle)

@@ -194,9 +194,12 @@ class ConsumeQueue:
 
     def write(self, data: bytes) -> None:
         """Write entries behind `max` without counting them yet; after an OSError it can simply be done again."""
-        if not self.segments.bases:
-            self._begin()
         segments = self.segments
+        if path := segments.write_whole(self.max * ENTRY_SIZE, data):
+            self.changed.files.add(path)
+            return
+        if not segments.bases:
+            self._begin()
         for offset, piece in segments.pieces(self.max * ENTRY_SIZE, data):
             if not segments.has(offset):
                 segments.add(offset)

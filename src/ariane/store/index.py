@@ -15,12 +15,10 @@ from typing import NamedTuple
 
 from ariane.store.consume_queue import Changed
 from ariane.store.files import OpenFiles
-from ariane.store.index_file import Damaged, IndexFile, Sizes
+from ariane.store.index_file import Damaged, IndexFile, LogView, Sizes
 from ariane.store.keys import Hashed
 
 NAME_DIGITS = 17
-
-StoreMs = Callable[[int], int | None]  # store time of the record at an offset; None when it is not there
 
 
 class Known(NamedTuple):
@@ -37,19 +35,19 @@ class Known(NamedTuple):
 class KeyIndex:
     """All index files of a store. `open` first; what it had to do is in `notes`."""
 
-    def __init__(
-        self, files: OpenFiles, root: str, sizes: Sizes, *, now_ms: Callable[[], int], store_ms: StoreMs
-    ) -> None:
+    def __init__(self, files: OpenFiles, root: str, sizes: Sizes, *, now_ms: Callable[[], int], log: LogView) -> None:
         self._open_files = files
         self._disk = files.disk
         self.root = root
         self._sizes = sizes
         self._now_ms = now_ms
-        self._store_ms = store_ms
+        self._log = log
         self._files: list[IndexFile] = []  # oldest first
         self.position = 0
         self.full_ms = 0
         self.notes: list[str] = []
+        self._is_recovered = False  # the last file was, after a crash
+        self._is_broken = False  # and not everything that seemed to be flushed could be kept
         self._changed: set[str] = set()
         self._names_changed = False
         self._given_up: list[IndexFile] = []  # to be removed after the next flush
@@ -65,8 +63,10 @@ class KeyIndex:
 
     # ------------------------------------------------------------------------------------------------------------ opening
 
-    def open(self, known: Known, log_start: int, log_end: int) -> None:
-        """Take over the files that can be trusted, remove the others; `position` is where to go on from."""
+    def open(self, known: Known, log_end: int) -> None:
+        """Take over the files that can be trusted, remove the others; `position` is where to go on from. If that is less than
+        what was known, the checkpoint has to say so before `settle`, which has to follow."""
+        log_start = self._log.start
         self.full_ms = known.full_ms
         crashed = known.position is not None and not known.clean
         limit = min(log_end, known.position) if crashed and known.position is not None else log_end
@@ -77,18 +77,38 @@ class KeyIndex:
             why = f"{known.files - len(self._files)} key index files are missing"
             self._remove_from(0)
         elif crashed:
-            self._remove_from(self._first(lambda file: file.first_offset() >= limit))
+            why = self._remove_not_begun(limit)
         elif not known.clean:
             # Java flushes a file when it is full, and says so; it may have crashed with others half on the disk.
             self._remove_from(self._first(lambda file: file.last_ms() > known.full_ms or file.room > 0))
         why = self._check(limit, recover=crashed) or why
-        if known.position is not None and not why:
+        if known.position is not None and not why and not self._is_broken:
             self.position = max(log_start, min(log_end, known.position))
         else:
             # The last record there may have had more keys than its file took (Java splits them): it comes again.
             self.position = max(log_start, self._files[-1].header.end_offset) if self._files else log_start
+            self.full_ms = min(self.full_ms, self._files[-2].header.end_ms if len(self._files) > 1 else 0)
         if why:
             self.notes.append(f"{why}: the key index is made anew from {self.position} of the log")
+
+    def settle(self) -> None:
+        """Bring to the disk how much of the last file counts after a crash."""
+        if self._is_recovered and self._files:
+            self._files[-1].settle()
+            self._changed.add(self._files[-1].path)
+
+    def _remove_not_begun(self, limit: int) -> str:
+        """After a crash: remove the files from the first on in which nothing was flushed; why, if that should not be."""
+        for number, file in enumerate(self._files):
+            try:
+                if file.is_begun(limit, self._log):
+                    continue
+                why = ""
+            except Damaged as damage:
+                why = str(damage)
+            self._remove_from(number)
+            return why
+        return ""
 
     def _first(self, ends: Callable[[IndexFile], bool]) -> int:
         """Number of the first file for which `ends`; damaged ones are left to `_check`."""
@@ -103,15 +123,15 @@ class KeyIndex:
     def _check(self, limit: int, *, recover: bool) -> str:
         """Have every file looked at, and the last one recovered; what was removed for what reason, or ""."""
         why = ""
+        self._is_recovered = recover
         while self._files:
             try:
                 for file in self._files[:-1]:
-                    file.open(self._store_ms)
+                    file.open(self._log.store_ms)
                 if recover:
-                    self._files[-1].recover(limit, self._store_ms)
-                    self._changed.add(self._files[-1].path)
+                    self._is_broken |= self._files[-1].recover(limit, self._log)
                 else:
-                    self._files[-1].open(self._store_ms)
+                    self._files[-1].open(self._log.store_ms)
                 if self._files[-1].header.next_entry > 1:
                     self._check_order(limit)
                     break

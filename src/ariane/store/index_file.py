@@ -64,6 +64,21 @@ class Entry(NamedTuple):
     ms: int
 
 
+class LogView(NamedTuple):
+    """What a file asks the log for."""
+
+    start: int
+    store_ms: Callable[[int], int | None]  # store time of the record at an offset; None when it is not there
+    hashes: Callable[[int], list[int]]  # of all keys of the record at an offset; none when it is not there
+
+    def is_confirmed(self, offset: int, hashes: list[int], *, all_of_them: bool = False) -> bool:
+        """Whether the record at `offset` has keys of these hashes; of what the log has lost, nobody will ask."""
+        if offset < self.start:
+            return True
+        found = self.hashes(offset)
+        return found == hashes if all_of_them else set(hashes) <= set(found)
+
+
 class Damaged(Exception):
     """An index file holds what no rule allows; says what. Never leaves the store."""
 
@@ -137,7 +152,7 @@ class IndexFile:
         for at in range(0, len(data), PAGE):
             page = bytes(data[at : at + PAGE])
             if page.strip(b"\0") or self._has_slots(handle, at, len(page)):
-                self._disk.pwrite(handle, _other_order(page), HEADER_SIZE + at)
+                self._disk.pwrite(handle, other_order(page), HEADER_SIZE + at)
         self.slots_on_disk, self._slots_are_stale = True, False
 
     def _has_slots(self, handle: int, at: int, size: int) -> bool:
@@ -166,7 +181,7 @@ class IndexFile:
         while at < size:
             data = self._disk.pread(handle, min(_READ_AT_ONCE, size - at), HEADER_SIZE + at)
             if data.strip(b"\0"):
-                target[at : at + len(data)] = _other_order(data)
+                target[at : at + len(data)] = other_order(data)
             at += max(len(data), 1)
 
     def _fill_from_entries(self, slots: memoryview) -> None:
@@ -249,36 +264,85 @@ class IndexFile:
             if self.entry(count - 1)[1] != end_offset:
                 raise Damaged(self.path, f"its last entry is not for the record at {end_offset}")
 
-    def recover(self, limit: int, store_ms: Callable[[int], int | None]) -> None:
-        """After a crash: keep the entries of records below `limit`, which were flushed, and nothing else."""
+    def recover(self, limit: int, log: LogView) -> bool:
+        """After a crash: let the entries of records below `limit` count, which were flushed, and nothing else; whether among
+        them, or behind, is what no write has left whole. Nothing is written before `settle`.
+
+        A write that was torn leaves any mix of old and new bytes, so that an entry may name a place below `limit` that is not
+        its own. Only the beginning of the header is taken from the disk.
+        """
         self._read_header()
-        low, high = 1, self.sizes.entries
-        while low < high:
-            middle = (low + high) // 2
-            _, offset, _, _ = entry = self.entry(middle)
-            if offset < limit and (offset > 0 or any(entry)):
-                low = middle + 1
-            else:
-                high = middle
+        self._slots = memoryview(bytearray(SLOT_SIZE * self.sizes.slots)).cast("i")
+        low, is_broken = self._whole_entries(self._slots, limit, log)
+        whole = low
+        while low > 1:
+            start = self._first_of_record(low)
+            hashes = [self.entry(number)[0] for number in range(start, low)]
+            if log.is_confirmed(self.entry(start)[1], hashes, all_of_them=True):
+                break
+            low, is_broken = start, True
         self.header = self.header._replace(next_entry=low)
+        self.slots_on_disk, self._slots_are_stale = False, True
+        if low < whole:
+            self._slots = None
         if low > 1:
-            self._check_begin(store_ms)
+            self._check_begin(log.store_ms)
             _, end_offset, seconds, _ = self.entry(low - 1)
-            end_ms = store_ms(end_offset) or self.header.begin_ms + 1000 * seconds + 999
+            end_ms = log.store_ms(end_offset) or self.header.begin_ms + 1000 * seconds + 999
             self.header = self.header._replace(end_offset=end_offset, end_ms=end_ms)
-            self._slots, self.slots_on_disk, self._slots_are_stale = None, False, True
             self.slots()
-        # What lies behind would pass for entries at the next recovery.
+        return is_broken
+
+    def settle(self) -> None:
+        """Bring what `recover` found to the disk. What lies behind would pass for entries at the next recovery."""
         handle = self._files.get(self.path)
-        self._disk.truncate(handle, self.sizes.entries_at + ENTRY_SIZE * low)
+        self._disk.truncate(handle, self.sizes.entries_at + ENTRY_SIZE * self.header.next_entry)
         self._disk.truncate(handle, self.sizes.file_size)
         self._disk.pwrite(handle, HEADER.pack(*self.header), 0)
         self._disk.fsync(handle)
 
-    def first_offset(self) -> int:
-        """Offset of the record of the first entry; 0 when there is none."""
+    def _whole_entries(self, slots: memoryview, limit: int, log: LogView) -> tuple[int, bool]:
+        """Number of the first entry that cannot be one of a record below `limit`, and whether it, or one behind it that is
+        read with it, claims to be. `slots` are filled on the way, and counted."""
+        slot_count, number, last, used = self.sizes.slots, 1, 0, 0
+        handle = self._files.get(self.path)
+        while number < self.sizes.entries:
+            wanted = min(CHUNK_ENTRIES, self.sizes.entries - number)
+            data = self._disk.pread(handle, ENTRY_SIZE * wanted, self.sizes.entries_at + ENTRY_SIZE * number)
+            if len(data) < ENTRY_SIZE * wanted:
+                raise Damaged(self.path, f"it ends before entry {number + wanted}")
+            for at, (value, offset, seconds, older) in enumerate(ENTRY.iter_unpack(data)):
+                slot = value % slot_count
+                is_blank = not (value or offset or seconds or older) and not log.is_confirmed(0, [0])
+                if value < 0 or not last <= offset < limit or slots[slot] != older or is_blank:
+                    self.header = self.header._replace(slots_used=used)
+                    return number, _claims(data[ENTRY_SIZE * at :], limit)
+                slots[slot] = number
+                last = offset
+                used += not older
+                number += 1
+        self.header = self.header._replace(slots_used=used)
+        return number, False
+
+    def _first_of_record(self, stop: int) -> int:
+        """Number of the first of the entries that are for the same record as the one before `stop`."""
+        start, offset = stop - 1, self.entry(stop - 1)[1]
+        while start > 1 and self.entry(start - 1)[1] == offset:
+            start -= 1
+        return start
+
+    def is_begun(self, limit: int, log: LogView) -> bool:
+        """After a crash: whether this file has entries of records below `limit`, so that it and all before it were flushed.
+        Damaged when it only seems so."""
         self._check_size()
-        return self.entry(1)[1]
+        value, offset, seconds, older = self.entry(1)
+        if offset >= limit or (not (value or offset or seconds or older) and not log.is_confirmed(0, [0])):
+            return False
+        if offset < 0 or not log.is_confirmed(offset, [value]):
+            raise Damaged(
+                self.path, f"its first entry is for a record at {offset} that is not there, or has not its key"
+            )
+        return True
 
     def last_ms(self) -> int:
         """Store time of the newest record, by the header."""
@@ -307,7 +371,14 @@ class IndexFile:
             raise Damaged(self.path, f"it begins at {begin_ms}, the record at {begin_offset} was stored at {stored}")
 
 
-def _other_order(data: bytes) -> bytes:
+def _claims(data: bytes, limit: int) -> bool:
+    """Whether among these entries, from the first that is not whole on, is one that says it was flushed."""
+    if not data.strip(b"\0"):
+        return False
+    return any(one[1] < limit and any(one) for one in ENTRY.iter_unpack(data))
+
+
+def other_order(data: bytes) -> bytes:
     """Slots from the order of the machine to that of the file, or back."""
     numbers = array("i")
     numbers.frombytes(data)

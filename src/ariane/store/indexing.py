@@ -20,11 +20,11 @@ from ariane.store.commit_log import CommitLog
 from ariane.store.consume_queue import Changed
 from ariane.store.files import OpenFiles, write_error
 from ariane.store.index import KeyIndex, Known
-from ariane.store.index_file import Damaged, Sizes
+from ariane.store.index_file import Damaged, LogView, Sizes
 from ariane.store.keys import Keyed, KeyHashes, is_indexed
 from ariane.store.query import Queried, Wanted
 from ariane.store.reading import store_ms_of
-from ariane.store.scan import Found, readable
+from ariane.store.scan import Found, NotARecord, readable, record_at
 from ariane.store.segments import Segments
 from ariane.store.values import StoreConfig
 
@@ -42,8 +42,12 @@ def opened(
     checkpoint: Checkpoint,
     *,
     clean: bool,
+    lower: Callable[[Checkpoint], None],
 ) -> Indexing:
-    """The index of a store whose log is in order: what the directory holds is taken over, the rest of the log indexed."""
+    """The index of a store whose log is in order: what the directory holds is taken over, the rest of the log indexed.
+
+    `lower` is to make a checkpoint durable that vouches for less: what is made anew is no more flushed than what is new.
+    """
     if not config.index:
         return Indexing(None, log.segments)
     index = KeyIndex(
@@ -51,11 +55,16 @@ def opened(
         f"{config.root}/index",
         Sizes(config.index_slots, config.index_entries),
         now_ms=now_ms,
-        store_ms=lambda offset: store_ms_of(log, offset),
+        log=LogView(
+            log.start, lambda offset: store_ms_of(log, offset), lambda offset: _hashes_at(log.segments, offset)
+        ),
     )
     known = Known(clean, checkpoint.indexed_offset, checkpoint.index_files, checkpoint.index_ms)
-    index.open(known, log.start, log.end)
+    index.open(known, log.end)
     indexing = Indexing(index, log.segments)
+    if known.position is not None and (index.position < known.position or len(index) < known.files):
+        lower(indexing.in_checkpoint(checkpoint, log.end))
+    index.settle()
     indexing.read_up_to(log.end)
     return indexing
 
@@ -184,6 +193,20 @@ def keyed(found: Found) -> Keyed:
     """What a put would have noted of a record; one that is not indexed has no properties."""
     properties = found.properties.decode("utf-8", "replace") if is_indexed(found.sys_flag) else ""
     return found.topic.decode("utf-8", "replace"), properties, found.offset, found.store_ms
+
+
+def _hashes_at(log: Segments, offset: int) -> list[int]:
+    """Hashes of the keys of the record at `offset`, in the order of their entries; none when no record lies there."""
+    try:
+        found, _ = record_at(log, offset)
+    except NotARecord:
+        return []
+    return hashes_of(found)
+
+
+def hashes_of(found: Found) -> list[int]:
+    """Hashes of the keys of a record, in the order of their entries."""
+    return [value for value, _, _ in KeyHashes().of([keyed(found)])]
 
 
 def _batches(records: Iterable[Found]) -> Iterable[list[Found]]:

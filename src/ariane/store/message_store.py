@@ -11,10 +11,10 @@ put, put, put ... `step()` for what consumers may see now; `begin_flush` when th
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 
+from ariane.clock import SYSTEM_CLOCK
 from ariane.errors import StoreError, StoreFull, StoreLocked
 from ariane.model.hashes import java_hash
 from ariane.model.topic import SCHEDULE_TOPIC
@@ -26,7 +26,7 @@ from ariane.store.commit_log import CommitLog
 from ariane.store.consume_queue import ENTRY, ConsumeQueue
 from ariane.store.delayed import Delayed, watched
 from ariane.store.dispatch import Arrival, Note
-from ariane.store.drafts import checked, encoded
+from ariane.store.drafts import checked, due_code, encoded
 from ariane.store.files import Disk, OpenFiles, SystemDisk, read_whole, write_error
 from ariane.store.flush import Flush, Postponed
 from ariane.store.keys import is_indexed
@@ -34,7 +34,7 @@ from ariane.store.queues import ConsumeQueues
 from ariane.store.recovery import Recovered
 from ariane.store.replica import Replica, Source
 from ariane.store.retention import Retention
-from ariane.store.scan import Found, NotARecord, Walk, due_ms, record_at
+from ariane.store.scan import Found, NotARecord, Walk, record_at
 from ariane.store.values import Draft, GetStatus, Got, Placed, StoreConfig
 
 __all__ = [
@@ -56,14 +56,10 @@ __all__ = [
 NOTES_MAX = 1_000_000  # records that wait for their queue entries; beyond, that disk is failing and puts are refused
 
 
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
-
-
 def open_store(
     config: StoreConfig,
     disk: Disk | None = None,
-    now_ms: Callable[[], int] = _now_ms,
+    now_ms: Callable[[], int] = SYSTEM_CLOCK.now_ms,
     *,
     store_host: bytes,
     delay_positions: Mapping[int, int] | None = None,
@@ -85,7 +81,7 @@ def open_store(
         raise StoreLocked(
             f"{root} is in use by another process ({error}): stop that one, or give this one another directory"
         ) from error
-    files = OpenFiles(disk)
+    files = OpenFiles(disk, config.open_files_max)
     try:
         return MessageStore(config, files, now_ms, store_host, lock, delay_positions or {})
     except BaseException as error:
@@ -113,6 +109,7 @@ class MessageStore:
         self._disk = disk = files.disk
         self._now_ms = now_ms
         self._store_host = store_host
+        self._body_max = config.max_message_size
         self._lock = lock
         self._sync = config.flush == "sync"
         root = config.root
@@ -145,7 +142,7 @@ class MessageStore:
         )
         self.delayed = Delayed(files, root, self._queues, segments, config.delays_ms)
         mended = self.delayed.load(delivered, self._log.end, delay_positions)
-        self.index = indexing.opened(config, files, self._log, now_ms, self._checkpoint, clean=clean)
+        self.index = indexing.opened(config, files, self._log, now_ms, self._checkpoint, clean=clean, lower=self._lower)
         self.recovered = recovery.reported(self.recovered, holes, [*refused, *mended, *self.index.notes])
         self._delays_put = False  # since all was derived
         self._notes: deque[Note] = deque()
@@ -166,6 +163,11 @@ class MessageStore:
         checkpoints.make_room(self._files, self._checkpoint_path)
         self._disk.fsync_dir(self.config.root)
 
+    def _lower(self, checkpoint: Checkpoint) -> None:
+        """Make a checkpoint durable that says less than the one there, before what it no longer speaks of is changed."""
+        checkpoints.replace(self._files, self._checkpoint_path, checkpoint)
+        self._checkpoint = checkpoint
+
     # ------------------------------------------------------------------------------------------------------------ writing
 
     def put(self, draft: Draft) -> Placed:
@@ -176,14 +178,14 @@ class MessageStore:
         queue = self._queues.get((draft.topic, draft.queue_id))
         if queue is None or not queue.opened:
             queue = self._queues.needed(draft.topic, draft.queue_id)
-        topic, properties, tx = self._checked(draft, queue)
+        topic, properties = queue.topic_bytes, checked(draft, self._body_max)
         now = self._now_ms()
         store_ms = now if now > log.last_ms else log.last_ms
-        listed = dispatch.has_entry(tx)
+        listed = dispatch.has_entry(draft.sys_flag)
         queue_offset = queue.next_offset if listed else 0
-        data = self._encode(draft, topic, properties, queue_offset, log.end, store_ms)
+        data = encoded(draft, topic, properties, queue_offset, log.end, store_ms, self._store_host)
         if len(data) > log.room:
-            data = self._encode(draft, topic, properties, queue_offset, log.roll(len(data)), store_ms)
+            data = encoded(draft, topic, properties, queue_offset, log.roll(len(data)), store_ms, self._store_host)
         offset = log.end
         log.append(data, store_ms)
         size = len(data)
@@ -203,8 +205,8 @@ class MessageStore:
         parts: list[tuple[Draft, ConsumeQueue, bool, bytes, bytes, int]] = []
         for draft in drafts:
             queue = self._queues.needed(draft.topic, draft.queue_id)
-            topic, properties, tx = self._checked(draft, queue)
-            listed = dispatch.has_entry(tx)
+            topic, properties = queue.topic_bytes, checked(draft, self._body_max)
+            listed = dispatch.has_entry(draft.sys_flag)
             queue_offset = next_offsets.get(queue, queue.next_offset) if listed else 0
             if listed:
                 next_offsets[queue] = queue_offset + 1
@@ -232,18 +234,12 @@ class MessageStore:
             raise reason.with_traceback(None)
         raise StoreFull(f"{NOTES_MAX} records wait for their queue entries: the disk of {self.config.root} takes none")
 
-    def _checked(self, draft: Draft, queue: ConsumeQueue) -> tuple[bytes, bytes, int]:
-        return queue.topic_bytes, *checked(draft, queue.topic_bytes, self.config.max_message_size)
-
-    def _encode(self, draft: Draft, topic: bytes, properties: bytes, number: int, offset: int, store_ms: int) -> bytes:
-        return encoded(draft, topic, properties, number, offset, store_ms, self._store_host)
-
     def _encode_all(
         self, parts: list[tuple[Draft, ConsumeQueue, bool, bytes, bytes, int]], offset: int, store_ms: int
     ) -> list[bytes]:
         records = []
         for draft, _, _, topic, properties, queue_offset in parts:
-            data = self._encode(draft, topic, properties, queue_offset, offset, store_ms)
+            data = encoded(draft, topic, properties, queue_offset, offset, store_ms, self._store_host)
             records.append(data)
             offset += len(data)
         return records
@@ -258,14 +254,10 @@ class MessageStore:
         if not listed:
             self._notes.append(Note(None, b"", 0, 0, store_ms, offset + size))
             return
-        code = draft.tags_code
-        if code is None:
+        if draft.tags_code is None and queue.topic != SCHEDULE_TOPIC:
             code = java_hash(draft.tags) if draft.tags else 0
-            if queue.topic == SCHEDULE_TOPIC:
-                due = due_ms(draft.properties, store_ms, self.config.delays_ms)
-                code = code if due is None else due
-                self._delays_put = True
         else:
+            code = due_code(draft, store_ms, self.config.delays_ms)
             self._delays_put = True
         self._notes.append(Note(queue, ENTRY.pack(offset, size, code), queue_offset, code, store_ms, offset + size))
 

@@ -103,6 +103,15 @@ class Segments:
         within = offset % self.size
         self._disk.pwrite(self._files.get(self._paths[offset - within]), data, within)
 
+    def write_whole(self, offset: int, data: bytes) -> str | None:
+        """Write `data` if it lies within one file that is there; the path of that file."""
+        within = offset % self.size
+        path = self._paths.get(offset - within)
+        if path is None or within + len(data) > self.size:
+            return None
+        self._disk.pwrite(self._files.get(path), data, within)
+        return path
+
     def pieces(self, offset: int, data: bytes) -> Iterator[tuple[int, bytes]]:
         """`data` cut at the ends of files."""
         at = 0

@@ -10,6 +10,7 @@ import msgspec
 
 from ariane.errors import ConfigError
 from ariane.protocol.record import FILLER_SIZE, FIXED_SIZE
+from ariane.store.files import OPEN_FILES_MAX
 
 _MINUTE = 60_000
 # messageDelayLevel of 4.9.4: 1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h
@@ -66,6 +67,8 @@ class StoreConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Most records of such an answer (maxTransferCountOnMessageInDisk)."""
     memory_bytes: int = msgspec.field(default_factory=_cached_share)
     """Records nearer than this to the end of the log are recent."""
+    open_files_max: int = OPEN_FILES_MAX
+    """Files kept open. With more queues written to in turn than this, each entry opens and closes a file."""
 
     def check(self) -> None:
         """ConfigError for the first setting that cannot work."""
@@ -81,6 +84,8 @@ class StoreConfig(msgspec.Struct, frozen=True, kw_only=True):
             raise ConfigError("maxHashSlotNum", self.index_slots, "set it to 1 to 268435456")
         if not 1 < self.index_entries < 1 << 31:
             raise ConfigError("maxIndexNum", self.index_entries, "set it to 2 to 2147483647")
+        if self.open_files_max < 1:
+            raise ConfigError("open files", self.open_files_max, "let the process open at least 2 (ulimit -n)")
         if self.max_message_size < 1:
             raise ConfigError("maxMessageSize", self.max_message_size, "set it to at least 1")
 

@@ -245,6 +245,7 @@ class FakeDisk:
                     if stays():
                         _apply(data, part)
             survivor._files[name] = _File(data, bytes(data), modified_ms=file.modified_ms)
+            survivor.make_dirs(_parent(name))  # a directory is not lost with a name left in it
         survivor._durable_names = dict(survivor._files)
         return survivor
 

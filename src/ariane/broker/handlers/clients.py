@@ -5,7 +5,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import logging
+from collections.abc import Awaitable, Callable, Iterable
 from typing import NamedTuple
 
 from ariane.broker.state.filters import ConsumerFilters, unsupported
@@ -13,10 +14,10 @@ from ariane.broker.state.groups import Groups
 from ariane.broker.state.locks import QueueLocks
 from ariane.broker.state.members import Member, Members
 from ariane.broker.state.topics import Topics
-from ariane.errors import FilterError, ReplyError
+from ariane.errors import ArianeError, FilterError, ReplyError
 from ariane.filter.sql import compile_sql
 from ariane.model.topic import group_name_fault, retry_topic, topic_name_fault
-from ariane.net.connection import Handler, Peer, Reply
+from ariane.net.connection import Handled, Handler, Peer, Reply
 from ariane.protocol import fastjson
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.command import Command
@@ -39,12 +40,15 @@ from ariane.protocol.requests.clients import (
 )
 from ariane.protocol.requests.messaging import SQL92, TAG
 
+log = logging.getLogger("ariane.broker")
+
 GROUPS_OF_A_HEARTBEAT_MAX = 4096
 
 
 class ClientParts(NamedTuple):
     """What these handlers need. `changed` tells the members of a group that one came or went; `monotonic_ms` is the
-    time that memberships and locks live by; `sql` says whether SQL92 is served."""
+    time that memberships and locks live by; `sql` says whether SQL92 is served; `save` returns when it is on disk who
+    holds which lock."""
 
     topics: Topics
     groups: Groups
@@ -54,10 +58,11 @@ class ClientParts(NamedTuple):
     monotonic_ms: Callable[[], float]
     filters: ConsumerFilters
     sql: bool
+    save: Callable[[], Awaitable[None]]
 
 
 def handlers(parts: ClientParts) -> dict[int, Handler]:
-    table: dict[RequestCode, Callable[[ClientParts, Command, Peer], Reply]] = {
+    table: dict[RequestCode, Callable[[ClientParts, Command, Peer], Handled]] = {
         RequestCode.HEART_BEAT: heartbeat,
         RequestCode.UNREGISTER_CLIENT: unregister,
         RequestCode.GET_CONSUMER_LIST_BY_GROUP: consumer_list,
@@ -68,7 +73,7 @@ def handlers(parts: ClientParts) -> dict[int, Handler]:
         RequestCode.GET_PRODUCER_CONNECTION_LIST: producer_connections,
     }
 
-    def bound(serve: Callable[[ClientParts, Command, Peer], Reply]) -> Handler:
+    def bound(serve: Callable[[ClientParts, Command, Peer], Handled]) -> Handler:
         return lambda command, peer: serve(parts, command, peer)
 
     return {code: bound(serve) for code, serve in table.items()}
@@ -117,11 +122,21 @@ def consumer_list(parts: ClientParts, command: Command, peer: Peer) -> Reply:
     return Reply(fields={}, body=fastjson.write(ConsumerList(tuple(ids))))
 
 
-def lock(parts: ClientParts, command: Command, peer: Peer) -> Reply:
+def lock(parts: ClientParts, command: Command, peer: Peer) -> Handled:
+    """The queues that are the client's from now on. A new owner is not told before the next start would know it, too."""
     request = fastjson.decode(command.body, LockBatch)
     queues = [queue.queue() for queue in request.mq_set]
     mine = parts.locks.lock(request.consumer_group, request.client_id, queues, parts.monotonic_ms())
-    return Reply(body=fastjson.write(LockBatchAnswer(tuple(map(WireQueue.of, mine)))))
+    answer = Reply(body=fastjson.write(LockBatchAnswer(tuple(map(WireQueue.of, mine)))))
+    return _when_saved(parts, answer) if parts.locks.changed else answer
+
+
+async def _when_saved(parts: ClientParts, answer: Reply) -> Reply:
+    try:
+        await parts.save()
+    except (OSError, ArianeError) as error:  # a full disk keeps nobody from reading
+        log.error("queue locks are not saved, a restart of this broker would forget them: %s", error)
+    return answer
 
 
 def unlock(parts: ClientParts, command: Command, peer: Peer) -> Reply:

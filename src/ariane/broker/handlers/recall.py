@@ -1,21 +1,14 @@
-"""RECALL_MESSAGE (370) of 5.x: take back a message that waits for its time.
+"""RECALL_MESSAGE (370) of 5.x: take back a message that waits for its time. [RecallMessageProcessor of 5.x]
 
-A message is named by what its send was answered: the message id, or the handle that 5.x clients get (`recallHandle`). The unique
-key works too, and is what names a message that waits so long that it was moved to a newer part of the log.
-
-    handle: base64url of `v1 topic brokerName deliveryTime uniqueKey`, as 5.x makes it
-
-[RecallMessageProcessor, RecallMessageHandle of 5.x]
+A message is named by what its send was answered: the message id, or the handle that 5.x clients get. Its unique key works too,
+and is what names a message that waits so long that it was moved to a newer part of the log. Clients that do not know the code
+send any message to the same topic with the name in its property TIMER_DEL_UNIQKEY (see `send`).
 """
 
 from __future__ import annotations
 
-import base64
-import binascii
 from collections.abc import Awaitable, Callable, Iterable
 from typing import NamedTuple
-
-import msgspec
 
 from ariane.broker import delay
 from ariane.errors import FlushFailed, ProtocolError, ReplyError, StoreError
@@ -24,23 +17,8 @@ from ariane.net.connection import Handled, Handler, Peer, Reply
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.command import Command
 from ariane.protocol.requests import fields, typed
-from ariane.store.message_store import MessageStore
-
-HANDLE_VERSION = "v1"
-
-
-class RecallMessage(msgspec.Struct, frozen=True, rename="camel"):
-    """RECALL_MESSAGE (370)."""
-
-    recall_handle: str
-    topic: str = ""
-    producer_group: str = ""
-
-
-class RecallMessageAnswer(msgspec.Struct, frozen=True, rename="camel"):
-    """Its answer: the unique key of the message that will not be delivered, its message id where it has none."""
-
-    msg_id: str
+from ariane.protocol.requests.messaging import RecallMessage, RecallMessageAnswer
+from ariane.store.message_store import MessageStore, Placed
 
 
 class RecallParts(NamedTuple):
@@ -57,31 +35,35 @@ def handlers(parts: RecallParts) -> dict[int, Handler]:
 
 
 def recall(parts: RecallParts, command: Command, peer: Peer) -> Handled:
-    """Cancel a timer. Nothing that can be found and waits: 1 with the reason."""
+    """Cancel a timer. What cannot be found, or waits no more, is answered with 1 and the reason."""
     request = typed(command, RecallMessage)
-    timer = _timer(parts, request.recall_handle)
     try:
-        end = parts.deliveries.cancel(timer.number, timer.due_ms, peer.packed)
+        timer, placed = cancel(parts, request.recall_handle, peer.packed)
     except StoreError as error:
         return Reply(ResponseCode.SERVICE_NOT_AVAILABLE, remark=str(error))
     reply = Reply(fields=fields(RecallMessageAnswer(timer.unique_key or request.recall_handle)))
-    return reply if parts.durable is None else _when_durable(parts.durable, end, reply)
+    return reply if parts.durable is None else _when_durable(parts.durable, placed, reply)
 
 
-async def _when_durable(durable: Callable[[int], Awaitable[bool]], end: int, reply: Reply) -> Reply:
+def cancel(parts: RecallParts, name: str, born_host: bytes) -> tuple[delay.Timer, Placed]:
+    """Cancel the timer that `name` means; it, and the note of that. ReplyError when none waits under that name."""
+    timer = _timer(parts, name)
+    return timer, parts.deliveries.cancel(timer.number, timer.due_ms, born_host)
+
+
+async def _when_durable(durable: Callable[[int], Awaitable[bool]], placed: Placed, reply: Reply) -> Reply:
     try:
-        flushed = await durable(end)
+        flushed = await durable(placed.offset + placed.size)
     except FlushFailed as error:
         return Reply(ResponseCode.SERVICE_NOT_AVAILABLE, remark=str(error))
     return reply if flushed else Reply(ResponseCode.FLUSH_DISK_TIMEOUT, reply.fields)
 
 
 def _timer(parts: RecallParts, name: str) -> delay.Timer:
-    """The timer that `name` means."""
     try:
         offset = ids.parse_offset_message_id(name)[1]
     except ProtocolError:
-        key = unique_key(name)
+        key = ids.recalled_key(name).rpartition("+")[2]  # in TIMER_DEL_UNIQKEY, 5.x puts the topic before it
     else:
         timer = delay.timer(parts.store.record_at(offset))
         if timer is not None:
@@ -94,19 +76,3 @@ def _timer(parts: RecallParts, name: str) -> delay.Timer:
             f"no message that waits for its time is named {name}: give its message id, unique key or recall handle",
         )
     return max(found)  # moved ones have the higher number
-
-
-def unique_key(name: str) -> str:
-    """The unique key in a handle, or `name` itself when it is no handle."""
-    try:
-        text = base64.urlsafe_b64decode(name + "=" * (-len(name) % 4)).decode()
-    except (binascii.Error, ValueError):
-        return name
-    version, *rest = text.split(" ")
-    return rest[3] if version == HANDLE_VERSION and len(rest) == 4 else name
-
-
-def handle(topic: str, broker_name: str, due_ms: int, key: str) -> str:
-    """What a send of a timer is answered, for 5.x clients."""
-    text = f"{HANDLE_VERSION} {topic} {broker_name} {due_ms} {key}"
-    return base64.urlsafe_b64encode(text.encode()).decode()

@@ -21,7 +21,17 @@ from ariane.broker.stats.counters import BrokerStats
 from ariane.broker.transactions import Transactions
 from ariane.errors import FlushFailed, MessageRefused, ProtocolError, ReplyError, StoreError
 from ariane.model import ids
-from ariane.model.message import CLUSTER, DELAY, PGROUP, TAGS, TRAN_MSG, TRANSACTION_MASK, WAIT
+from ariane.model.message import (
+    CLUSTER,
+    DELAY,
+    PGROUP,
+    TAGS,
+    TIMER_DEL_UNIQKEY,
+    TRAN_MSG,
+    TRANSACTION_MASK,
+    UNIQ_KEY,
+    WAIT,
+)
 from ariane.model.topic import (
     AUTO_CREATE_TOPIC,
     HALF_TOPIC,
@@ -29,6 +39,7 @@ from ariane.model.topic import (
     RETRY_PREFIX,
     SCHEDULE_TOPIC,
     SEND_FORBIDDEN,
+    TIMER_TOPIC,
     TopicConfig,
     dlq_topic,
     topic_name_fault,
@@ -60,6 +71,8 @@ class SendParts(NamedTuple):
     kept: Callable[[Draft, dict[str, str]], Draft]
     stats: BrokerStats
     transactions: Transactions
+    recalled: Callable[[str, Peer], Placed]
+    """Takes back the message of this name that waits for its time, and tells where that was noted."""
     replicated: Callable[[int], Awaitable[ResponseCode]] | None = None
     """Waits for a slave (SYNC_MASTER); None when nobody does."""
 
@@ -84,7 +97,7 @@ def send(parts: SendParts, request: SendMessage, command: Command, peer: Peer) -
     config = parts.config
     context = {"MSG_REGION": config.region_id, "TRACE_ON": "true" if config.trace_on else "false"}
     try:
-        topic = _topic(parts, request)
+        topic = _topic(parts, config, request)
         queue_id = _queue_id(request, topic)
         outer = properties.decode(request.properties) if request.properties else {}
         wait = outer.get(WAIT, "true") != "false"
@@ -97,9 +110,7 @@ def send(parts: SendParts, request: SendMessage, command: Command, peer: Peer) -
         else:
             draft = _single(parts, request, topic, queue_id, outer, command.body, peer)
             began = parts.stats.timer()
-            placed = [parts.store.put(draft)]
-            if draft.topic == HALF_TOPIC:
-                parts.transactions.half_stored(placed[0].queue_offset)
+            placed = [_put(parts, draft, outer, request, peer, context)]
     except ReplyError as error:
         return Reply(error.code, context, error.remark)
     except StoreError as error:
@@ -126,9 +137,24 @@ def send(parts: SendParts, request: SendMessage, command: Command, peer: Peer) -
     return _when_replicated(parts.replicated(placed[-1].offset + placed[-1].size), answered, context)
 
 
+def _put(
+    parts: SendParts, draft: Draft, own: dict[str, str], request: SendMessage, peer: Peer, context: dict[str, str]
+) -> Placed:
+    """Store one message, and do what its kind asks for."""
+    if TIMER_DEL_UNIQKEY in own:  # not a message, but the end of one
+        return parts.recalled(own[TIMER_DEL_UNIQKEY], peer)
+    placed = parts.store.put(draft)
+    if draft.topic == HALF_TOPIC:
+        parts.transactions.half_stored(placed.queue_offset)
+    elif draft.topic == TIMER_TOPIC and UNIQ_KEY in own:
+        broker, due_ms = parts.config.broker_name, draft.tags_code or 0
+        context["recallHandle"] = ids.recall_handle(request.topic, broker, due_ms, own[UNIQ_KEY])
+    return placed
+
+
 def target(parts: SendParts, request: SendMessage) -> tuple[TopicConfig, int]:
     """The topic and the queue that a send goes to, for replies too; ReplyError for every refusal."""
-    topic = _topic(parts, request)
+    topic = _topic(parts, parts.config, request)
     return topic, _queue_id(request, topic)
 
 
@@ -174,9 +200,9 @@ async def _when_replicated(
     return answer if code == ResponseCode.SUCCESS else Reply(code, fields)
 
 
-def _topic(parts: SendParts, request: SendMessage) -> TopicConfig:
+def _topic(parts: SendParts, config: BrokerConfig, request: SendMessage) -> TopicConfig:
     """The topic to store to, made when it may be; every refusal that does not depend on the message."""
-    config, name = parts.config, request.topic
+    name = request.topic
     since = config.start_accept_send_request_time_stamp
     if since and since > parts.now_ms():
         raise ReplyError(ResponseCode.SYSTEM_ERROR, f"broker unable to service, until {since}")

@@ -25,6 +25,7 @@ GROUPS = "subscriptionGroup.json"
 OFFSETS = "consumerOffset.json"
 DELAYS = "delayOffset.json"
 FILTERS = "consumerFilter.json"
+LOCKS = "queueLocks.json"
 
 
 def load(disk: Disk, directory: str, name: str, kind: type[T]) -> T:

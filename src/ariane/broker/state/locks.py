@@ -1,6 +1,10 @@
 """Queue locks: one client of a group owns a queue while it consumes in order. [RebalanceLockManager]
 
 A lock lives LOCK_LIVE_MS from its last renewal and is known to this broker only; `now_ms` is the broker's monotonic time.
+Who holds what is kept in queueLocks.json (no file of 4.9.4, which forgets it): after a restart a member would otherwise get
+a queue in which another one is still at work. A lock that was loaded counts as renewed just then.
+
+    {"lockTable": {group: {clientId: [queue, …]}}}
 """
 
 from __future__ import annotations
@@ -8,9 +12,18 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
+import msgspec
+
 from ariane.model.message import MessageQueue
+from ariane.protocol.requests.clients import WireQueue
 
 LOCK_LIVE_MS = 60_000
+
+
+class LockTable(msgspec.Struct, frozen=True, rename="camel"):
+    """queueLocks.json: group → client id → queues."""
+
+    lock_table: dict[str, dict[str, tuple[WireQueue, ...]]] = {}
 
 
 class _Lock(NamedTuple):
@@ -21,9 +34,24 @@ class _Lock(NamedTuple):
 class QueueLocks:
     """group → queue → owner."""
 
-    def __init__(self, live_ms: int = LOCK_LIVE_MS) -> None:
+    def __init__(self, saved: LockTable | None = None, now_ms: float = 0.0, live_ms: int = LOCK_LIVE_MS) -> None:
+        self.changed = False
+        """Whether an owner came or went since this was last set back."""
         self._live_ms = live_ms
-        self._groups: dict[str, dict[MessageQueue, _Lock]] = {}
+        self._groups: dict[str, dict[MessageQueue, _Lock]] = {
+            group: {queue.queue(): _Lock(client_id, now_ms) for client_id, queues in owners.items() for queue in queues}
+            for group, owners in (saved or LockTable()).lock_table.items()
+        }
+
+    def table(self) -> LockTable:
+        """Who holds what, to be saved."""
+        owners: dict[str, dict[str, list[WireQueue]]] = {}
+        for group, held in self._groups.items():
+            for queue, lock in held.items():
+                owners.setdefault(group, {}).setdefault(lock.client_id, []).append(WireQueue.of(queue))
+        return LockTable(
+            {group: {one: tuple(queues) for one, queues in held.items()} for group, held in owners.items()}
+        )
 
     def lock(self, group: str, client_id: str, queues: Iterable[MessageQueue], now_ms: float) -> list[MessageQueue]:
         """Those of `queues` that the client owns from now on: free, expired, or already its own."""
@@ -32,6 +60,7 @@ class QueueLocks:
         for queue in queues:
             lock = held.get(queue)
             if lock is None or lock.client_id == client_id or now_ms - lock.renewed_ms > self._live_ms:
+                self.changed |= lock is None or lock.client_id != client_id
                 held[queue] = _Lock(client_id, now_ms)
                 mine.append(queue)
         return mine
@@ -43,6 +72,7 @@ class QueueLocks:
             lock = held.get(queue)
             if lock is not None and lock.client_id == client_id:
                 del held[queue]
+                self.changed = True
 
     def forget_expired(self, now_ms: float) -> None:
         """Drop what nobody renewed, so that groups that went away do not stay for ever."""
@@ -50,5 +80,6 @@ class QueueLocks:
             for queue, lock in list(held.items()):
                 if now_ms - lock.renewed_ms > self._live_ms:
                     del held[queue]
+                    self.changed = True
             if not held:
                 del self._groups[group]

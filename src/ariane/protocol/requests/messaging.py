@@ -1,4 +1,4 @@
-"""Sending, pulling and offsets: headers of the codes 10, 11, 12, 14, 15, 29–33, 36, 37, 39, 310, 320, 323 and their answers."""
+"""Sending, pulling and offsets: headers of 10, 11, 12, 14, 15, 29–33, 36, 37, 39, 310, 320, 323, 370 and their answers."""
 
 from __future__ import annotations
 
@@ -87,9 +87,11 @@ class SendMessageAnswer(
         "queue_id": "queueId",
         "queue_offset": "queueOffset",
         "transaction_id": "transactionId",
+        "recall_handle": "recallHandle",
     },
 ):
-    """Answer to a send that was stored. `message_id` is the offset id, comma-joined for a batch."""
+    """Answer to a send that was stored. `message_id` is the offset id, comma-joined for a batch; `recall_handle` (5.x) takes a
+    message back that waits for its time."""
 
     message_id: str
     queue_id: Int32
@@ -97,6 +99,7 @@ class SendMessageAnswer(
     transaction_id: str | None = None
     region: str = "DefaultRegion"
     trace_on: bool = True
+    recall_handle: str | None = None
 
 
 class PullMessage(msgspec.Struct, frozen=True, rename="camel"):
@@ -261,3 +264,18 @@ class ResumeCheckHalfMessage(msgspec.Struct, frozen=True, rename="camel"):
     """RESUME_CHECK_HALF_MESSAGE (323): an offset id."""
 
     msg_id: str | None = None
+
+
+class RecallMessage(msgspec.Struct, frozen=True, rename="camel"):
+    """RECALL_MESSAGE (370) of 5.x: take back a message that waits for its time. A handle is named by `ids.recall_handle`;
+    Ariane also takes the message id and the unique key."""
+
+    recall_handle: str
+    topic: str = ""
+    producer_group: str = ""
+
+
+class RecallMessageAnswer(msgspec.Struct, frozen=True, rename="camel"):
+    """Its answer: the unique key of the message that will not be delivered."""
+
+    msg_id: str

@@ -1,0 +1,111 @@
+"""A broker to be measured, Java's or ours: started on a fresh store, and what its process has used of the machine.
+
+CPU time is utime + stime of the whole process (every thread of it, the Java collector's and compiler's too). On a machine that
+does other work besides it says more than rates do, and it says nothing of a second core that stood idle.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from ariane.errors import ArianeError
+from ariane.model.topic import AUTO_CREATE_TOPIC, PERM_READ, PERM_WRITE
+from ariane.net.client import Connections
+from ariane.protocol.codes import RequestCode
+from ariane.protocol.requests.admin import CreateTopic
+from ariane.protocol.requests.messaging import SendMessage
+from ariane.testing import java
+
+HERE = Path(__file__).resolve().parent
+JAVA_HEAP = ("-Xms4g", "-Xmx4g")  # as in the runbroker.sh that ships for small machines
+# Neither broker answers "busy" here: a loader ends at the first refusal, and a machine with other work stalls for a second now
+# and then.
+PATIENT = {"brokerFastFailureEnable": "false", "osPageCacheBusyTimeOutMills": "60000"}
+START_S = 60
+TICK_S = 1 / os.sysconf("SC_CLK_TCK")
+
+
+class Running(NamedTuple):
+    server: str  # java or ariane
+    addr: str
+    pid: int
+    start_s: float
+    namesrv: str
+
+
+@contextlib.contextmanager
+def started(server: str, namesrv: str, place: Path, properties: Mapping[str, str] | None = None) -> Iterator[Running]:
+    """A broker with a fresh store, from its spawn to its first accepted message. Without `namesrv` ours registers nowhere."""
+    port = java.free_port()
+    properties = {**PATIENT, **(properties or {})}
+    began = time.perf_counter()
+    if server == "java":
+        with java.broker(place, namesrv, port=port, properties=properties, jvm_args=JAVA_HEAP, wait=False) as broker:
+            yield Running(server, broker.addr, broker.pid, first_message(broker.addr, began), namesrv)
+        return
+    settings = {
+        "brokerName": "broker-a",
+        "brokerIP1": "127.0.0.1",
+        "listenPort": str(port),
+        "namesrvAddr": namesrv,
+        "storePathRootDir": str(place / "store"),
+        **properties,
+    }
+    conf = place / "broker.conf"
+    conf.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
+    process = subprocess.Popen([sys.executable, "-m", "ariane.cli", "broker", "-c", str(conf)])
+    try:
+        addr = f"127.0.0.1:{port}"
+        yield Running(server, addr, process.pid, first_message(addr, began), namesrv)
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(60)
+
+
+def first_message(addr: str, began: float) -> float:
+    """Seconds from `began` until the broker has accepted a message."""
+    header = SendMessage("bench", "FirstMessage", "TBW102", 1, 0, 0, int(time.time() * 1000), 0)
+
+    async def attempt() -> None:
+        async with Connections() as peers:
+            await peers.ask(addr, RequestCode.SEND_MESSAGE_V2, header, b"first", timeout_ms=1000)
+
+    while time.perf_counter() - began < START_S:
+        try:
+            asyncio.run(attempt())
+            return time.perf_counter() - began
+        except ArianeError:
+            time.sleep(0.02)
+    raise SystemExit(f"the broker at {addr} accepted nothing within {START_S} s")
+
+
+def make_topic(addr: str, topic: str, queues: int) -> None:
+    header = CreateTopic(topic, AUTO_CREATE_TOPIC, queues, queues, PERM_READ | PERM_WRITE)
+
+    async def make() -> None:
+        async with Connections() as peers:
+            await peers.ask(addr, RequestCode.UPDATE_AND_CREATE_TOPIC, header, timeout_ms=30_000)
+
+    asyncio.run(make())
+
+
+def cpu_s(pid: int) -> float:
+    """CPU time that a process has used so far; ticks of 10 ms."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) * TICK_S  # utime and stime, the 14th and 15th of the line
+
+
+def memory_mib(pid: int) -> dict[str, float]:
+    """VmHWM: peak resident; VmRSS: resident now; RssAnon: now, without mapped files."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return {name: int(value) / 1024 for name, value in re.findall(r"^(VmHWM|VmRSS|RssAnon):\s+(\d+) kB", status, re.M)}

@@ -1,0 +1,166 @@
+"""The key index's part of `check`: names, headers, chains, and whether the records have the keys the entries say.
+
+All entries of a file are read in order, so that the chain of each slot can be followed as it grew: memory is that of the slots of
+one file. Records are looked up for a sample of the entries only. [no counterpart in Java]
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator
+
+from ariane.store.files import Disk, OpenFiles
+from ariane.store.findings import NOTE, WARNING, Finding
+from ariane.store.holes import is_hole
+from ariane.store.index import NAME_DIGITS
+from ariane.store.index_file import (
+    CHUNK_ENTRIES,
+    ENTRY,
+    ENTRY_SIZE,
+    HEADER,
+    HEADER_SIZE,
+    SLOT_SIZE,
+    Header,
+    Sizes,
+    other_order,
+)
+from ariane.store.indexing import hashes_of
+from ariane.store.scan import NotARecord, record_at
+from ariane.store.segments import Segments
+
+SAMPLE = 1000  # entries of a file whose records are looked up
+SLOTS_AT_ONCE = 1 << 18
+_FIX = "remove the file while no broker runs: it is made again from the log"
+
+
+def check_index(
+    files: OpenFiles, root: str, log: Segments, log_end: int, sizes: Sizes, *, is_running: bool
+) -> Iterator[Finding]:
+    """Findings about the files in `root`/index; of each file the first only, since the others mostly follow from it."""
+    directory, disk = f"{root}/index", files.disk
+    if disk.size(directory) is None:
+        return
+    names = disk.listdir(directory)
+    behind = 0
+    for name in names:
+        path = f"{directory}/{name}"
+        if len(name) != NAME_DIGITS or not name.isdigit():
+            yield Finding(WARNING, path, 0, "is no index file", "move it out of the store directory")
+            continue
+        data, size = disk.pread(files.get(path), HEADER_SIZE, 0), disk.size(path) or 0
+        fault = _header_fault(data, size, behind)
+        if fault:
+            yield Finding(WARNING, path, 0, fault, _FIX)
+            continue
+        header = Header(*HEADER.unpack(data))
+        behind = max(behind, header.begin_offset)
+        if header.next_entry <= 1:
+            continue
+        if size != sizes.file_size:
+            what = (
+                f"has {size} bytes, not the {sizes.file_size} of {sizes.slots} slots and {sizes.entries} entries:"
+                " its entries were not looked at"
+            )
+            yield Finding(NOTE, path, 0, what, "")
+            continue
+        # The slots of the file that is being written are in the memory of the broker.
+        one = _FileCheck(files, path, header, sizes, log, log_end, is_running=is_running)
+        found = one.fault(with_slots=not (is_running and name == names[-1]))
+        if found is not None:
+            yield Finding(WARNING, path, found[0], found[1], _FIX)
+
+
+def index_files_of(disk: Disk, root: str) -> int:
+    """How many index files there are."""
+    directory = f"{root}/index"
+    names = [] if disk.size(directory) is None else disk.listdir(directory)
+    return sum(len(name) == NAME_DIGITS and name.isdigit() for name in names)
+
+
+def _header_fault(data: bytes, size: int, behind: int) -> str:
+    if len(data) < HEADER_SIZE:
+        return f"has {len(data)} bytes, less than a header"
+    begin_ms, end_ms, begin, end, slots, count = HEADER.unpack(data)
+    if not any(data):
+        return ""  # just made
+    if begin_ms > end_ms or begin > end:
+        return f"its header ends ({end_ms} ms, offset {end}) before it begins ({begin_ms} ms, offset {begin})"
+    if count < 1 or slots < 0 or slots >= max(count, 1) or (count - 1) * ENTRY_SIZE > size:
+        return f"its header counts {count - 1} entries in {slots} slots, in a file of {size} bytes"
+    if begin < behind:
+        return f"it begins at offset {begin}, before the one made before it ({behind})"
+    return ""
+
+
+class _FileCheck:
+    """The entries and slots of one file."""
+
+    def __init__(
+        self,
+        files: OpenFiles,
+        path: str,
+        header: Header,
+        sizes: Sizes,
+        log: Segments,
+        log_end: int,
+        *,
+        is_running: bool,
+    ) -> None:
+        self._disk, self._handle = files.disk, files.get(path)
+        self._header, self._sizes = header, sizes
+        self._log, self._log_end, self._is_running = log, log_end, is_running
+        self._slots = array("i", bytes(SLOT_SIZE * sizes.slots))
+
+    def fault(self, *, with_slots: bool) -> tuple[int, str] | None:
+        """The first thing that is wrong, and at which byte."""
+        if self._header.next_entry > self._sizes.entries:
+            return (
+                0,
+                f"its header counts {self._header.next_entry - 1} entries, it has room for {self._sizes.entries - 1}",
+            )
+        return self._entry_fault() or (self._slot_fault() if with_slots else None)
+
+    def _entry_fault(self) -> tuple[int, str] | None:
+        _, _, begin, end, _, count = self._header
+        slots, slot_count = self._slots, self._sizes.slots
+        last, every = begin, max(count // SAMPLE, 1)
+        for first in range(1, count, CHUNK_ENTRIES):
+            at = self._sizes.entries_at + ENTRY_SIZE * first
+            data = self._disk.pread(self._handle, ENTRY_SIZE * min(CHUNK_ENTRIES, count - first), at)
+            for number, (value, offset, _, older) in enumerate(ENTRY.iter_unpack(data), first):
+                slot = value % slot_count
+                what = ""
+                if not last <= offset <= end:
+                    what = f"is for a record at {offset}, the one before it for {last}, the last one for {end}"
+                elif value < 0 or older != slots[slot]:
+                    what = f"says that {older} is the next older one of slot {slot}, that is {slots[slot]}"
+                elif number % every == 0 or number == count - 1:
+                    what = self._record_fault(value, offset)
+                if what:
+                    return self._sizes.entries_at + ENTRY_SIZE * number, f"entry {number} {what}"
+                slots[slot], last = number, offset
+        return None if last == end else (0, f"its header ends at offset {end}, its last entry is for {last}")
+
+    def _record_fault(self, value: int, offset: int) -> str:
+        if offset < self._log.start:
+            return ""  # the log has lost it
+        if offset >= self._log_end:  # of a log that grows, more is there by now
+            return "" if self._is_running else f"is for a record at {offset}, the log ends at {self._log_end}"
+        try:
+            found, _ = record_at(self._log, offset)
+        except NotARecord as fault:
+            return f"is for a record at {offset}, where none is: {fault}"
+        if value in hashes_of(found) or is_hole(found):
+            return ""
+        return f"is for a key with the hash {value}, the record at {offset} has none such"
+
+    def _slot_fault(self) -> tuple[int, str] | None:
+        for first in range(0, self._sizes.slots, SLOTS_AT_ONCE):
+            expected = self._slots[first : first + SLOTS_AT_ONCE]
+            at = HEADER_SIZE + SLOT_SIZE * first
+            there = array("i", other_order(self._disk.pread(self._handle, SLOT_SIZE * len(expected), at)))
+            if there != expected:
+                number = next(number for number, one in enumerate(expected) if there[number] != one)
+                what = f"slot {first + number} names entry {there[number]}, its newest is {expected[number]}"
+                return at + SLOT_SIZE * number, what
+        return None

@@ -1,0 +1,283 @@
+"""PUBLIC: a network in memory for a VirtualLoop: TCP as programs see it, with delays, losses and machines that vanish.
+
+    create_connection ─→ listener at (ip, port)      connection refused when nobody listens there
+    write ─ delay ─→ data_received of the other end   in order, each end in the process that opened it
+    a process is killed ─→ the other ends see a reset; when its machine vanished they see nothing, and time out
+
+What is written in one go arrives in one go. An end that does not read (its process is paused) makes the writer stop at its
+high-water mark. `delay_s` and `is_lost` are asked for every connection and every frame, so a test may change its mind.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import itertools
+from collections.abc import Callable
+from contextvars import Context, copy_context
+from random import Random
+from typing import Any
+
+from ariane.testing.virtual_time import Process, VirtualLoop
+
+DELAY_MS = (0.1, 2.0)  # one way, within a data centre
+HIGH_WATER = 64 * 1024  # asyncio's own, until a protocol asks for another
+PORT_FIRST = 32_768  # of those that are handed out
+
+
+class Network:
+    """Give it to a loop: `loop.network = Network(loop, chance)`.
+
+    `delay_s(from_ip, to_ip)` is the way of one write; `is_lost(frame)` may drop frames (length-prefixed, as RocketMQ's).
+    """
+
+    def __init__(self, loop: VirtualLoop, chance: Random) -> None:
+        self.delay_s: Callable[[str, str], float] = lambda from_ip, to_ip: chance.uniform(*DELAY_MS) / 1000
+        self.is_lost: Callable[[bytes], bool] | None = None
+        self._loop = loop
+        self._listeners: dict[tuple[str, int], Listener] = {}
+        self._ends: dict[Process, dict[End, None]] = {}
+        self._vanished: set[str] = set()
+        self._ports = itertools.count(PORT_FIRST)
+
+    def vanish(self, process: Process) -> None:
+        """Kill `process` with its machine: nobody is told, connections to it stay open and silent. Ends of it in the same
+        machine do not exist; its address comes back with the next process that listens there."""
+        self._vanished.add(process.ip)
+        process.kill()
+
+    # --- what a loop asks ---
+
+    async def create_server(
+        self,
+        protocol_factory: Callable[[], asyncio.Protocol],
+        host: str,
+        port: int,
+        *,
+        backlog: int = 100,
+        start_serving: bool = True,
+    ) -> Listener:
+        process = self._current()
+        ip = process.ip
+        port = port or next(self._ports)
+        if (ip, port) in self._listeners:
+            raise OSError(errno.EADDRINUSE, "address already in use")
+        listener = Listener(self, ip, port, protocol_factory)
+        self._listeners[ip, port] = listener
+        self._vanished.discard(ip)
+        process.killed.append(listener.close)
+        if start_serving:
+            await listener.start_serving()
+        return listener
+
+    async def create_connection(
+        self, protocol_factory: Callable[[], asyncio.Protocol], host: str, port: int
+    ) -> tuple[End, asyncio.Protocol]:
+        process = self._current()
+        await asyncio.sleep(self.delay_s(process.ip, host))
+        if host in self._vanished:
+            await self._loop.create_future()  # no answer, not even a refusal
+        listener = self._listeners.get((host, port))
+        if listener is None or not listener.is_serving():
+            raise ConnectionRefusedError(errno.ECONNREFUSED, "connection refused")
+        local, remote = (process.ip, next(self._ports)), (host, port)
+        protocol = protocol_factory()
+        here = End(self, process, local, remote, copy_context())
+        there = End(self, listener.process, remote, local, listener.context)
+        here.other, there.other = there, here
+        for end in (here, there):
+            self._own(end)
+        here.protocol = protocol
+        self._loop.call_soon(there.accept, listener.protocol_factory, context=there.context)
+        protocol.connection_made(here)
+        return here, protocol
+
+    # --- details ---
+
+    def _current(self) -> Process:
+        process = self._loop.current_process()
+        if process is None:
+            raise RuntimeError("sockets belong to processes: run this by loop.process(name).start(…)")
+        return process
+
+    def _own(self, end: End) -> None:
+        if end.process not in self._ends:
+            self._ends[end.process] = {}
+            end.process.killed.append(lambda: self._cut(end.process))
+        self._ends[end.process][end] = None
+
+    def _cut(self, process: Process) -> None:
+        """The process is gone: its system closes its connections, if there is still a system."""
+        for end in list(self._ends.pop(process, {})):
+            end.is_over = True
+            if process.ip not in self._vanished:
+                end.tell_end(ConnectionResetError(errno.ECONNRESET, "connection reset by peer"))
+
+    def forget(self, end: End) -> None:
+        self._ends.get(end.process, {}).pop(end, None)
+
+    def stop_listening(self, listener: Listener) -> None:
+        if self._listeners.get((listener.ip, listener.port)) is listener:
+            del self._listeners[listener.ip, listener.port]
+
+    def arriving(self, data: bytes) -> bytes:
+        """What is left of `data` when frames were lost."""
+        if self.is_lost is None:
+            return data
+        kept, at = [], 0
+        while at < len(data):
+            end = at + 4 + int.from_bytes(data[at : at + 4], "big")
+            frame = data[at:end]
+            if not self.is_lost(frame):
+                kept.append(frame)
+            at = end
+        return b"".join(kept)
+
+
+class _Address:
+    """What of a listening socket is asked for."""
+
+    def __init__(self, ip: str, port: int) -> None:
+        self._name = (ip, port)
+
+    def getsockname(self) -> tuple[str, int]:
+        return self._name
+
+
+class Listener:
+    """A listening socket; what `loop.create_server` gives."""
+
+    def __init__(self, network: Network, ip: str, port: int, protocol_factory: Callable[[], asyncio.Protocol]) -> None:
+        self.ip = ip
+        self.port = port
+        self.process = network._current()
+        self.protocol_factory = protocol_factory
+        self.context = copy_context()
+        self.sockets = [_Address(ip, port)]
+        self._network = network
+        self._is_serving = False
+
+    def is_serving(self) -> bool:
+        return self._is_serving
+
+    async def start_serving(self) -> None:
+        self._is_serving = True
+
+    def close(self) -> None:
+        self._is_serving = False
+        self._network.stop_listening(self)
+
+    async def wait_closed(self) -> None:
+        """Nothing is under way."""
+
+
+class End(asyncio.Transport):
+    """One end of a connection."""
+
+    other: End
+
+    def __init__(
+        self, network: Network, process: Process, local: tuple[str, int], remote: tuple[str, int], context: Context
+    ) -> None:
+        super().__init__({"sockname": local, "peername": remote})
+        self.process = process
+        self.context = context
+        self.protocol: asyncio.Protocol | None = None  # None: not yet accepted
+        self.is_over = False
+        self._network = network
+        self._loop = network._loop
+        self._from, self._to = local[0], remote[0]
+        self._arrives_at = 0.0  # the last that was written; what follows may not overtake it
+        self._unread = 0  # bytes written here that the other end has not read
+        self._high = HIGH_WATER
+        self._is_full = False
+        self._is_reading = True
+        self._waiting: list[bytes] = []
+
+    def accept(self, protocol_factory: Callable[[], asyncio.Protocol]) -> None:
+        self.protocol = protocol_factory()
+        self.protocol.connection_made(self)
+
+    # --- asyncio.Transport ---
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        if self.is_over:
+            return
+        sent = self._network.arriving(bytes(data))
+        self._unread += len(sent)
+        self._deliver(self.other._arrive, sent)
+        if self._unread > self._high and not self._is_full and self.protocol is not None:
+            self._is_full = True
+            self.protocol.pause_writing()
+
+    def close(self) -> None:
+        self._end(None)
+
+    def abort(self) -> None:
+        self._end(ConnectionResetError(errno.ECONNRESET, "connection reset by peer"))
+
+    def is_closing(self) -> bool:
+        return self.is_over
+
+    def pause_reading(self) -> None:
+        self._is_reading = False
+
+    def resume_reading(self) -> None:
+        self._is_reading = True
+        if self._waiting:
+            self._loop.call_soon(self._read, context=self.context)
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        self._high = HIGH_WATER if high is None else high
+
+    def get_write_buffer_size(self) -> int:
+        return self._unread
+
+    # --- the way to the other end ---
+
+    def tell_end(self, error: Exception | None) -> None:
+        """The other end learns that this one is closed, behind all that was written."""
+        self._deliver(self.other._ended, error)
+
+    def _deliver(self, call: Callable[[Any], None], what: Any) -> None:
+        if not self.other.process.is_alive:
+            return
+        self._arrives_at = max(self._arrives_at, self._loop.time() + self._network.delay_s(self._from, self._to))
+        self._loop.call_at(self._arrives_at, call, what, context=self.other.context)
+
+    def _end(self, error: Exception | None) -> None:
+        if not self.is_over:
+            self.is_over = True
+            self.tell_end(error)
+            self._loop.call_soon(self._lost, None, context=self.context)
+
+    # --- what comes from it ---
+
+    def _arrive(self, data: bytes) -> None:
+        if not self.is_over and data:
+            self._waiting.append(data)
+            self._read()
+
+    def _read(self) -> None:
+        while self._waiting and self._is_reading and not self.is_over and self.protocol is not None:
+            data = self._waiting.pop(0)
+            self.protocol.data_received(data)
+            if self.other.process.is_alive:
+                self._loop.call_soon(self.other._was_read, len(data), context=self.other.context)
+
+    def _was_read(self, size: int) -> None:
+        self._unread -= size
+        if self._is_full and self._unread <= self._high // 4 and self.protocol is not None and not self.is_over:
+            self._is_full = False
+            self.protocol.resume_writing()
+
+    def _ended(self, error: Exception | None) -> None:
+        if not self.is_over:
+            self.is_over = True
+            self._lost(error)
+
+    def _lost(self, error: Exception | None) -> None:
+        self._network.forget(self)
+        self._waiting.clear()
+        if self.protocol is not None:
+            self.protocol.connection_lost(error)
