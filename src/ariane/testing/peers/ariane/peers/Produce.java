@@ -39,7 +39,9 @@ public final class Produce {
                 if (options.containsKey("number")) {
                     message.putUserProperty(options.get("number"), String.valueOf(number));
                 }
-                message.setDelayTimeLevel(Integer.parseInt(turn(options.getOrDefault("delay", "0"), number)));
+                if (options.containsKey("delay")) {
+                    message.setDelayTimeLevel(Integer.parseInt(turn(options.get("delay"), number)));
+                }
                 properties(turn(options.getOrDefault("property", ""), number)).forEach(message::putUserProperty);
                 messages.add(message);
             }
