@@ -16,7 +16,7 @@ from ariane.errors import ReplyError
 from ariane.model import ids
 from ariane.model.message import Message
 from ariane.net.client import Connections
-from ariane.protocol import properties, record
+from ariane.protocol import batch, properties, record
 from ariane.protocol.codes import RequestCode
 from ariane.protocol.command import Command
 from ariane.protocol.requests import typed
@@ -102,6 +102,21 @@ def test_what_waits_survives_a_restart(tmp_path: Path) -> None:
     asyncio.run(asyncio.wait_for(second(), 60))
 
 
+def test_a_stop_in_order_saves_how_far_each_level_is(tmp_path: Path) -> None:
+    """A Java broker that opens the store next delivers again whatever lies behind that position."""
+
+    async def play() -> None:
+        async with Broker(config(tmp_path)) as broker, Connections() as peers:
+            for body in (b"1", b"2"):
+                assert (await send(peers, broker.addr, body, DELAY="2")).code == 0
+            await pulled(peers, broker.addr, 2)
+            assert (await send(peers, broker.addr, b"waits", DELAY="1")).code == 0
+
+    asyncio.run(asyncio.wait_for(play(), 60))
+    saved = (tmp_path / "config/delayOffset.json").read_text().replace("2:", '"2":')
+    assert json.loads(saved) == {"offsetTable": {"2": 2}}
+
+
 def test_a_message_that_waits_is_taken_back_by_any_of_its_names(tmp_path: Path) -> None:
     async def run() -> None:
         async with Broker(config(tmp_path)) as broker, Connections() as peers:
@@ -151,5 +166,24 @@ def test_a_producer_takes_a_message_back(tmp_path: Path) -> None:
                     found = list(record.decode_all(answer.body)) if answer.code == 0 else []
                     await asyncio.sleep(0.05)
                 assert [(one.body, one.store_ms >= soon_ms) for one in found] == [(b"yes", True)]
+
+    asyncio.run(asyncio.wait_for(run(), 60))
+
+
+def test_a_batch_may_have_level_0_and_no_other(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with Broker(config(tmp_path)) as broker, Connections() as peers:
+
+            async def send_batch(level: str) -> Command:
+                entries = [batch.Entry(0, b"%d" % number, properties.encode({"DELAY": level})) for number in range(2)]
+                header = SendMessage("P", "T", "TBW102", 1, 0, 0, 1234, 0, "", batch=True)
+                return await peers.request(
+                    broker.addr, RequestCode.SEND_BATCH_MESSAGE, header, batch.encode(entries), timeout_ms=3000
+                )
+
+            assert (await send_batch("0")).code == 0
+            refused = await send_batch("1")
+            assert (refused.code, "cannot be delayed" in (refused.remark or "")) == (13, True)
+            assert [one.body for one in await pulled(peers, broker.addr, 2)] == [b"0", b"1"]
 
     asyncio.run(asyncio.wait_for(run(), 60))

@@ -18,3 +18,16 @@ def consume(namesrv: str, group: str, expression: str, count: int, *options: str
 
 def pull_all(namesrv: str, topic: str) -> list[dict[str, object]]:
     return java.events(java.run("ariane.peers.PullAll", [namesrv, topic]))
+
+
+def mqadmin(namesrv: str, *lines: str) -> list[str]:
+    """What Java's mqadmin prints for each of these command lines, all run by one JVM."""
+    outputs, current = [], []
+    for line in java.run("ariane.peers.Admin", [namesrv, *lines]):
+        if line == f"#### {len(outputs) + 1}":
+            outputs.append("\n".join(current).strip())
+            current = []
+        else:
+            current.append(line)
+    assert len(outputs) == len(lines), current  # a command line that mqadmin does not understand ends the JVM
+    return outputs

@@ -191,6 +191,8 @@ class Broker:
             now_ms,
             refuses=not config.is_slave,
         )
+        if not config.is_slave:
+            self._open.push_async_callback(self._save_delays_at_last)
 
     def _make_statistics(self) -> None:
         config, store = self.config, self._store
@@ -264,10 +266,7 @@ class Broker:
         """What a slave leaves to its master: deliveries, and asking about transactions."""
         config, every = self.config, self._tasks.every
 
-        async def save_delays() -> None:
-            await self._tables.save_delay_positions(self._store.delayed.saved_level_positions())
-
-        every(config.flush_delay_offset_interval / 1000, save_delays, "save the positions of delay levels")
+        every(config.flush_delay_offset_interval / 1000, self._save_delays, "save the positions of delay levels")
         self._tasks.start(self._messages.deliveries.run(), "deliver what is due")
         check_back = CheckBack(
             self._transactions,
@@ -279,6 +278,15 @@ class Broker:
         )
         self._tasks.start(self._transactions.rebuild(), "learn which transactions are open")
         every(config.transaction_check_interval / 1000, check_back.round, "check open transactions")
+
+    async def _save_delays(self) -> None:
+        await self._tables.save_delay_positions(self._store.delayed.saved_level_positions())
+
+    async def _save_delays_at_last(self) -> None:
+        """Nothing is delivered any more. A Java broker that opens this store next knows of deliveries from that file alone."""
+        await self._flusher.flush_once()
+        await self._flusher.flush_derived()
+        await self._save_delays()
 
     async def _serve_slave(self, stream: Stream) -> None:
         await self._feed.serve(stream)  # made after the port was taken

@@ -111,6 +111,11 @@ def kept(draft: Draft, own: dict[str, str], now_ms: int, limits: Limits) -> Draf
     )
 
 
+def asked(own: dict[str, str]) -> set[str]:
+    """Which properties ask for a delay. Level 0, which Java clients write down when they are told it, asks for none."""
+    return TIMES.keys() & own.keys() | ({DELAY} if own.get(DELAY, "0") != "0" else set())
+
+
 def forget(own: dict[str, str]) -> None:
     """Let a message go at once, whatever it was asked for (dead letters)."""
     for name in ASKS:

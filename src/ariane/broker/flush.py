@@ -84,9 +84,18 @@ class Flusher:
             await self._run(flush)
 
     async def _run(self, flush: Flush) -> None:
+        """Do it, and take its outcome even when cancelled meanwhile: the store has one flush at a time, and none goes on
+        while it is closed."""
+        running = asyncio.get_running_loop().run_in_executor(self._executor, flush.run)
+        cancelled: asyncio.CancelledError | None = None
+        while not running.done():
+            try:
+                await asyncio.wait([running])
+            except asyncio.CancelledError as reason:
+                cancelled = reason
         error: OSError | Postponed | None = None
         try:
-            await asyncio.get_running_loop().run_in_executor(self._executor, flush.run)
+            running.result()
         except (OSError, Postponed) as failure:
             error = failure
         self._store.end_flush(flush, error)
@@ -95,6 +104,8 @@ class Flusher:
         elif error is not None:
             self._failure = FlushFailed(str(error.filename or "the store"), error.strerror or str(error))
             log.critical("%s", self._failure)
+        if cancelled is not None:
+            raise cancelled
 
 
 def _settle(waiter: asyncio.Future[bool], flushed: bool) -> None:

@@ -283,7 +283,7 @@ def _half(
     if config.reject_transaction_message:
         remark = f"the broker[{config.broker_ip1}] sending transaction message is forbidden: rejectTransactionMessage"
         raise ReplyError(ResponseCode.NO_PERMISSION, remark)
-    delays = delay.TIMES.keys() & own.keys() | ({DELAY} if own.get(DELAY, "0") != "0" else set())
+    delays = delay.asked(own)
     if delays:
         raise ProtocolError(f"{', '.join(sorted(delays))}: a transactional message cannot be delayed")
     own.setdefault(PGROUP, request.producer_group)
@@ -314,9 +314,10 @@ def _batch(
         own = properties.decode(entry.properties)
         own.update(outer)
         _refuse_what_is_not_served(own, request.sys_flag)
-        if not delay.ASKS.isdisjoint(own):
-            asked = ", ".join(sorted(delay.ASKS & own.keys()))
-            raise ProtocolError(f"{asked}: the messages of a batch cannot be delayed; send them one by one")
+        if delays := delay.asked(own):
+            raise ProtocolError(
+                f"{', '.join(sorted(delays))}: the messages of a batch cannot be delayed; send them one by one"
+            )
         drafts.append(_draft(parts, request, topic.topic_name, topic, queue_id, own, entry.body, entry.flag, 0, peer))
     if not drafts:
         raise ProtocolError("the batch holds no message")

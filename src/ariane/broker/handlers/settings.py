@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any, NamedTuple
 
@@ -23,6 +24,13 @@ from ariane.protocol.requests.brokers import ConfigVersion
 from ariane.store.message_store import MessageStore
 
 log = logging.getLogger("ariane.broker.settings")
+
+# Keys that are no settings here and that `mqadmin exportConfigs` and `exportMetrics` of 4.9.4 fail without, or tell as cpuNum.
+TOLD_TO_TOOLS = {
+    "filterServerNums": "0",
+    "useTLS": "false",
+    "clientCallbackExecutorThreads": str(os.cpu_count() or 1),
+}
 
 
 class SettingsParts(NamedTuple):
@@ -54,7 +62,7 @@ def handlers(parts: SettingsParts) -> dict[int, Handler]:
 
     def get(command: Command, peer: Peer) -> Reply:
         version = fastjson.write(parts.settings.version).decode()
-        text = java_properties.write(texts(parts.settings.now))
+        text = java_properties.write({**texts(parts.settings.now), **TOLD_TO_TOOLS})
         return Reply(fields=fields(ConfigVersion(version)), body=text.encode())
 
     return {RequestCode.UPDATE_BROKER_CONFIG: update, RequestCode.GET_BROKER_CONFIG: get}

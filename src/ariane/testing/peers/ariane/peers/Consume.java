@@ -2,7 +2,9 @@ package ariane.peers;
 
 import java.util.Map;
 import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.ThreadLocalRandom;
 import java.util.concurrent.TimeUnit;
+import java.util.concurrent.locks.LockSupport;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.MessageSelector;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
@@ -15,7 +17,8 @@ import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.protocol.heartbeat.MessageModel;
 
 /** Prints messages until `count` came (0: until it is stopped) or time is over (status 3): namesrv topic group expression count seconds [name=value ...].
- * `fail` fails on each message it prints, `level` asks for that delay, `most` bounds the attempts, `broadcast` reads all queues. */
+ * `fail` fails on each message it prints, `level` asks for that delay, `most` bounds the attempts, `broadcast` reads all queues,
+ * `pause` takes up to so many ms for each message before it is printed. */
 public final class Consume {
     public static void main(String[] args) throws Exception {
         Json.endAtFirstError();
@@ -31,6 +34,7 @@ public final class Consume {
         } else {
             consumer.subscribe(args[1], args[3]);
         }
+        int pause = Integer.parseInt(options.getOrDefault("pause", "0"));
         boolean fail = options.containsKey("fail");
         consumer.setMaxReconsumeTimes(Integer.parseInt(options.getOrDefault("most", "-1")));
         if (options.containsKey("broadcast")) {
@@ -38,12 +42,12 @@ public final class Consume {
         }
         if (options.containsKey("orderly")) {
             consumer.registerMessageListener((MessageListenerOrderly) (messages, context) -> {
-                messages.forEach(message -> print(message, left));
+                messages.forEach(message -> print(message, left, pause));
                 return fail ? ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT : ConsumeOrderlyStatus.SUCCESS;
             });
         } else {
             consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
-                messages.forEach(message -> print(message, left));
+                messages.forEach(message -> print(message, left, pause));
                 context.setDelayLevelWhenNextConsume(Integer.parseInt(options.getOrDefault("level", "0")));
                 return fail ? ConsumeConcurrentlyStatus.RECONSUME_LATER : ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
             });
@@ -56,8 +60,12 @@ public final class Consume {
         System.exit(all ? 0 : 3);
     }
 
-    static synchronized void print(MessageExt message, CountDownLatch left) {
-        System.out.println(Json.of(message));
+    static void print(MessageExt message, CountDownLatch left, int pause) {
+        LockSupport.parkNanos(pause == 0 ? 0 : ThreadLocalRandom.current().nextLong(pause * 1_000_000L));
+        String line = Json.of(message).put("receivedAt", System.currentTimeMillis()).toString();
+        synchronized (Consume.class) {
+            System.out.println(line);
+        }
         left.countDown();
     }
 }

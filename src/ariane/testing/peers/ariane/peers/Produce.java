@@ -13,7 +13,9 @@ import org.apache.rocketmq.client.producer.SendResult;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.remoting.RPCHook;
 
-/** Sends `count` messages and prints one JSON line for each: namesrv topic group count [name=value ...]. */
+/** Sends `count` messages and prints one JSON line for each: namesrv topic group count [name=value ...].
+ * `delay` is a delay level, `property` a list NAME:VALUE,... of user properties; a VALUE `+MS` is so many ms from now on.
+ * Both may be lists with | between them: the n-th message takes the n-th, again from the start behind their end. */
 public final class Produce {
     public static void main(String[] args) throws Exception {
         Json.endAtFirstError();
@@ -37,6 +39,10 @@ public final class Produce {
                 if (options.containsKey("number")) {
                     message.putUserProperty(options.get("number"), String.valueOf(number));
                 }
+                if (options.containsKey("delay")) {
+                    message.setDelayTimeLevel(Integer.parseInt(turn(options.get("delay"), number)));
+                }
+                properties(turn(options.getOrDefault("property", ""), number)).forEach(message::putUserProperty);
                 messages.add(message);
             }
             final int order = orders > 0 ? at % orders : -1;
@@ -53,7 +59,8 @@ public final class Produce {
             for (int i = 0; i < messages.size(); i++) {
                 System.out.println(new Json().put("msgId", ids[i]).put("offsetMsgId", offsetIds[i])
                     .put("queueId", result.getMessageQueue().getQueueId()).put("queueOffset", result.getQueueOffset() + i)
-                    .put("key", messages.get(i).getKeys()).put("status", result.getSendStatus().name()));
+                    .put("key", messages.get(i).getKeys()).put("status", result.getSendStatus().name())
+                    .put("properties", messages.get(i).getProperties()).put("sentAt", System.currentTimeMillis()));
             }
         }
         if (options.containsKey("trace")) {
@@ -70,6 +77,23 @@ public final class Produce {
         byte[] body = Arrays.copyOf(text, size);
         Arrays.fill(body, text.length, size, (byte) 'x');
         return body;
+    }
+
+    private static String turn(String list, int number) {
+        String[] all = list.split("\\|");
+        return all[number % all.length];
+    }
+
+    private static Map<String, String> properties(String list) {
+        Map<String, String> properties = new HashMap<>();
+        for (String pair : list.split(",")) {
+            String[] own = pair.split(":", 2);
+            if (own.length == 2) {
+                long now = own[1].startsWith("+") ? System.currentTimeMillis() : -1;
+                properties.put(own[0], now < 0 ? own[1] : String.valueOf(now + Long.parseLong(own[1].substring(1))));
+            }
+        }
+        return properties;
     }
 
     /** Signs requests when `account=accessKey:secretKey` is given. */

@@ -1,0 +1,158 @@
+"""Delays between the two sides: Java 4.9.4 clients at our broker, ours at a Java broker, and one store for both brokers."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from interop_servers import consume, produce, pull_all
+
+from ariane.client import ConsumerSettings, LitePullConsumer, Producer, PushConsumer
+from ariane.model.message import Message, ReceivedMessage
+from ariane.testing import java
+from ariane.testing.cluster import SMALL_FILES, cluster_in_thread
+
+LATE_MS = 2000
+LATE_S = LATE_MS / 1000
+PATIENCE_S = 60.0
+# One message each; `+` is a time, counted from now on.
+ASKED = {"__STARTDELIVERTIME": "+2500", "TIMER_DELIVER_MS": "+1500", "TIMER_DELAY_MS": "1700", "TIMER_DELAY_SEC": "2"}
+TIMES = {*ASKED, "TIMER_OUT_MS"}
+
+
+def test_java_clients_and_our_delays(tmp_path: Path) -> None:
+    with cluster_in_thread(tmp_path, message_delay_level="1s 2s 3s") as (namesrv, _):
+        produce(namesrv, 1, "keys=first")
+        with java.start("ariane.peers.Consume", [namesrv, "T", "G", "*", "0", "120"]) as consumer:
+            events = consumer.events(time.monotonic() + PATIENCE_S)
+            assert next(events)["key"] == "first-0"
+            levels = produce(namesrv, 6, "delay=2|9")
+            times = produce(
+                namesrv, 4, "property=" + "|".join(f"{name}:{value},own:kept" for name, value in ASKED.items())
+            )
+            (past,) = produce(namesrv, 1, "property=TIMER_DELIVER_MS:+-5000")
+            got = {one["msgId"]: one for one in (next(events) for _ in range(11))}
+    assert got.keys() == {one["msgId"] for one in [*levels, *times, past]}
+
+    for number, one in enumerate(levels):
+        came, (level, after_ms) = got[one["msgId"]], ((2, 2000), (3, 3000))[number % 2]
+        assert_in_time(came, came["bornTimestamp"] + after_ms, int(str(one["sentAt"])) + after_ms)
+        own = came["properties"]
+        assert (own["DELAY"], own["REAL_TOPIC"], own["REAL_QID"]) == (str(level), "T", str(came["queueId"]))
+    for one, name in zip(times, ASKED, strict=True):
+        came, asked = got[one["msgId"]], int(one["properties"][name])
+        unit = {"TIMER_DELAY_MS": 1, "TIMER_DELAY_SEC": 1000}.get(name)
+        if unit is None:
+            assert_in_time(came, asked, asked)
+        else:
+            assert_in_time(came, came["bornTimestamp"] + asked * unit, int(one["sentAt"]) + asked * unit)
+        own = came["properties"]
+        (kept,) = TIMES & own.keys()  # what it was asked for, as a time
+        assert kept == ("__STARTDELIVERTIME" if name == "__STARTDELIVERTIME" else "TIMER_DELIVER_MS")
+        assert came["storeTimestamp"] - LATE_MS <= int(own[kept]) <= came["storeTimestamp"]
+        assert (own["own"], came["topic"]) == ("kept", "T")
+        assert not {"REAL_TOPIC", "REAL_QID"} & own.keys()
+    came = got[past["msgId"]]
+    assert_in_time(came, came["bornTimestamp"], int(str(past["sentAt"])))
+
+
+def assert_in_time(came: dict[str, Any], first_ms: int, last_ms: int) -> None:
+    """It came not before `first_ms`, and within the delay that is allowed after `last_ms`."""
+    assert first_ms <= came["storeTimestamp"] <= came["receivedAt"] <= last_ms + LATE_MS, came
+
+
+def test_our_levels_at_a_java_broker(tmp_path: Path) -> None:
+    got: list[tuple[float, ReceivedMessage]] = []
+
+    async def listener(messages: list[ReceivedMessage]) -> None:
+        got.extend((time.time(), message) for message in messages)
+
+    async def play(namesrv: str) -> None:
+        async with (
+            Producer("P", namesrv) as producer,
+            PushConsumer("G", namesrv, {"T": "*"}, listener, start="first", settings=ConsumerSettings(commit_ms=200)),
+            asyncio.timeout(PATIENCE_S),
+        ):
+            await producer.send(Message(topic="T", body=b"0"))
+            while not got:
+                await asyncio.sleep(0.05)
+            for level in (3, 1, 2, 7):
+                await producer.send(Message(topic="T", body=b"%d" % min(level, 3), delay_level=level))
+            while len(got) < 5:
+                await asyncio.sleep(0.05)
+
+    levels = {"messageDelayLevel": "1s 2s 4s"}
+    with java.name_server(tmp_path / "ns") as ns, java.broker(tmp_path / "b", ns.addr, properties=levels):
+        asyncio.run(play(ns.addr))
+    assert [message.body for _, message in got] == [b"0", b"1", b"2", b"3", b"3"]
+    for at, message in got[1:]:
+        after_s = {b"1": 1, b"2": 2, b"3": 4}[message.body]
+        assert after_s <= at - message.born_ms / 1000 <= after_s + LATE_S
+        assert message.properties["DELAY"] == message.body.decode()
+
+
+def test_levels_rise_from_retry_to_retry_until_the_dead_letter(tmp_path: Path) -> None:
+    with cluster_in_thread(tmp_path, message_delay_level="9s 9s 1s 2s 3s 4s") as (namesrv, _):
+        (sent,) = produce(namesrv, 1)
+        got: list[dict[str, Any]] = consume(namesrv, "G", "*", 5, "fail", "most=4")
+        assert [one["reconsumeTimes"] for one in got] == [0, 1, 2, 3, 4]
+        assert {(one["topic"], one["msgId"]) for one in got} == {("T", sent["msgId"])}
+        # By when the broker delivered: Java may look for queues of the new retry topic in 20 s only.
+        for after_s, before, now in zip((1, 2, 3, 4), got[:-1], got[1:], strict=True):
+            assert after_s * 1000 <= now["storeTimestamp"] - before["receivedAt"] <= after_s * 1000 + LATE_MS
+        assert [one["properties"]["DELAY"] for one in got[1:]] == ["3", "4", "5", "6"]
+        (dead,) = pull_all(namesrv, "%DLQ%G")
+        assert (dead["body"], dead["reconsumeTimes"]) == (got[0]["body"], 5)
+
+
+LEVELS = "1s 12s 35s"
+JAVA_LEVELS = {
+    "messageDelayLevel": LEVELS,
+    "mappedFileSizeCommitLog": str(SMALL_FILES["mapped_file_size_commit_log"]),
+    "mappedFileSizeConsumeQueue": str(SMALL_FILES["mapped_file_size_consume_queue"]),
+}
+
+
+def test_one_store_for_both_brokers_delivers_each_message_once(tmp_path: Path) -> None:
+    """Ours, Java, ours: what one of them keeps, the other delivers. Java forgets up to 10 s of what it did when it is killed."""
+    with cluster_in_thread(tmp_path, message_delay_level=LEVELS) as (namesrv, _):
+        asyncio.run(send(namesrv, "by us", 3, delay_level=1))
+        assert asyncio.run(there(namesrv, 3)) == {"by us": 3}
+        asyncio.run(send(namesrv, "ours by Java", 4, delay_level=2))
+        asyncio.run(send(namesrv, "ours by us", 4, delay_level=3))
+        asyncio.run(send(namesrv, "timer by us", 2, deliver_at_ms=time.time_ns() // 1_000_000 + 5000))
+
+    with java.name_server(tmp_path / "ns") as ns, java.broker(tmp_path, ns.addr, properties=JAVA_LEVELS):
+        asyncio.run(send(ns.addr, "Java by Java", 3, delay_level=1))
+        by_java = asyncio.run(there(ns.addr, 10))
+        assert by_java == {"by us": 3, "ours by Java": 4, "Java by Java": 3}
+        asyncio.run(send(ns.addr, "Java by us", 4, delay_level=2))
+
+    with cluster_in_thread(tmp_path, message_delay_level=LEVELS) as (namesrv, _):
+        asyncio.run(there(namesrv, 20))
+        time.sleep(LATE_S)  # for what would come twice
+        everything = asyncio.run(there(namesrv, 20))
+        messages = pull_all(namesrv, "T")  # Java sees the same
+    assert everything == {**by_java, "ours by us": 4, "timer by us": 2, "Java by us": 4}
+    assert len({one["msgId"] for one in messages}) == len(messages) == 20
+
+
+async def send(namesrv: str, body: str, count: int, **delay: int) -> None:
+    async with Producer("P", namesrv) as producer:
+        for _ in range(count):
+            await producer.send(Message(topic="T", body=body.encode(), **delay))  # type: ignore[arg-type]
+
+
+async def there(namesrv: str, count: int) -> dict[str, int]:
+    """How many messages of each body T holds, as soon as they are `count`, and what comes with them."""
+    found: Counter[str] = Counter()
+    group = f"G{time.time_ns()}"
+    async with asyncio.timeout(PATIENCE_S), LitePullConsumer(group, namesrv, {"T": "*"}, start="first") as consumer:
+        while True:
+            more = await consumer.poll(timeout_s=0.5)
+            found.update(message.body.decode() for message in more)
+            if not more and found.total() >= count:
+                return dict(found)

@@ -1,0 +1,152 @@
+"""Orders whose consumers are a Java 4.9.4 orderly consumer and ours, in one group on our broker, until one of them is killed.
+
+Two groups read the same orders: in one the Java member is killed, in the other ours. The survivor gets the queues of the dead
+member when their locks have run out, which takes up to 60 s; what the dead one did not commit comes once more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import itertools
+import json
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from ariane.client import Producer
+from ariane.model.message import Message
+from ariane.testing import java
+from ariane.testing.cluster import cluster_in_thread
+
+ORDERS = [f"order-{number}" for number in range(12)]
+BETWEEN_STEPS_S = 0.1
+JOIN_S = 90.0
+LOCKS_RUN_OUT_S = 150.0  # 60 s, and a round of Java's allocation, on a busy machine
+
+OUR_MEMBER = """
+import asyncio, json, random, sys, time
+from ariane.client import ConsumerSettings, PushConsumer
+
+async def listener(messages):
+    for one in messages:
+        await asyncio.sleep(random.uniform(0, 0.02))  # without order, one would overtake another
+        at = time.time_ns() / 1e6
+        print(json.dumps({"key": one.keys[0], "step": int(one.body), "receivedAt": at}), flush=True)
+
+async def run(namesrv, group):
+    settings = ConsumerSettings(commit_ms=1000, rebalance_ms=1000)
+    async with PushConsumer(group, namesrv, {"T": "*"}, listener, start="first", orderly=True, settings=settings):
+        await asyncio.Event().wait()
+
+asyncio.run(run(*sys.argv[1:]))
+"""
+
+
+class Got(NamedTuple):
+    """A step as a member got it."""
+
+    at_ms: float
+    order: str
+    step: int
+    member: str
+
+
+@contextlib.contextmanager
+def ours(namesrv: str, group: str) -> Iterator[java.Program]:
+    with subprocess.Popen(
+        [sys.executable, "-c", OUR_MEMBER, namesrv, group], stdout=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            yield java.Program(process)
+        finally:
+            process.kill()
+
+
+def theirs(namesrv: str, group: str) -> contextlib.AbstractContextManager[java.Program]:
+    return java.start("ariane.peers.Consume", [namesrv, "T", group, "*", "0", "600", "orderly", "pause=20"])
+
+
+def got(member: str, program: java.Program) -> list[Got]:
+    """What it got so far."""
+    found = []
+    for line in program.lines(time.monotonic()):
+        if line.startswith("{") and line.endswith("}"):  # the last line of a dead member may be cut
+            one = json.loads(line)
+            step = one["step"] if "step" in one else int(base64.b64decode(one["body"]))
+            found.append(Got(one["receivedAt"], one["key"], step, member))
+    return found
+
+
+def test_no_order_is_inverted_while_a_member_of_either_kind_is_killed(tmp_path: Path) -> None:
+    with cluster_in_thread(tmp_path) as (namesrv, _):
+        groups, last = asyncio.run(play(namesrv))
+    for group in groups:
+        assert_in_order(group, last)
+
+
+async def play(namesrv: str) -> tuple[list[list[Got]], int]:
+    """What the members of each group got, and the last step that all had to get."""
+    async with Producer("P", namesrv) as producer, contextlib.AsyncExitStack() as stack:
+        steps = itertools.count()
+
+        async def step() -> int:
+            number = next(steps)
+            for order in ORDERS:
+                await producer.send(Message(topic="T", body=b"%d" % number, keys=[order]), order_key=order)
+            return number
+
+        async def until(condition: Callable[[], bool], deadline_s: float) -> None:
+            deadline = time.monotonic() + deadline_s
+            while not condition():
+                assert time.monotonic() < deadline, [got(*member)[-3:] for pair in pairs for member in pair]
+                await asyncio.sleep(BETWEEN_STEPS_S)
+                await step()
+
+        await step()
+        # In each pair the second one is killed.
+        pairs = (
+            (("ours", stack.enter_context(ours(namesrv, "A"))), ("Java", stack.enter_context(theirs(namesrv, "A")))),
+            (("Java", stack.enter_context(theirs(namesrv, "B"))), ("ours", stack.enter_context(ours(namesrv, "B")))),
+        )
+
+        def all_at_work() -> bool:
+            return all(sum(one.step > 5 for one in got(*member)) > 20 for pair in pairs for member in pair)
+
+        await until(all_at_work, JOIN_S)
+        for _, (_, victim) in pairs:
+            victim.process.kill()
+        for _ in range(20):
+            last = await step()
+
+        def all_done() -> bool:
+            return all({one.order for one in got(*survivor) if one.step >= last} == {*ORDERS} for survivor, _ in pairs)
+
+        await until(all_done, LOCKS_RUN_OUT_S)
+        return [got(*survivor) + got(*victim) for survivor, victim in pairs], last
+
+
+def assert_in_order(group: list[Got], last: int) -> None:
+    by_order: dict[str, list[Got]] = defaultdict(list)
+    for one in sorted(group):
+        by_order[one.order].append(one)
+    assert by_order.keys() == {*ORDERS}
+    members = {one.member for one in group}
+    assert members == {"ours", "Java"}
+    assert any({one.member for one in all_of_it} == members for all_of_it in by_order.values())  # there was a handover
+    for order, all_of_it in by_order.items():
+        firsts = list(dict.fromkeys(one.step for one in all_of_it))
+        assert firsts == list(range(len(firsts))) and len(firsts) > last, (
+            order
+        )  # none is missing, none came before its turn
+        for member in members:
+            own = [one.step for one in all_of_it if one.member == member]
+            assert own == sorted(set(own)), (order, member)
+        # Steps come again behind the kill only, never where one member left queues to the other.
+        again = [two for two in itertools.pairwise(all_of_it) if two[1].step <= two[0].step]
+        assert len(again) <= 1, (order, again)

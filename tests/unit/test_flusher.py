@@ -1,0 +1,59 @@
+"""A flush that is cancelled while it runs: a broker that stops must not leave one under way behind it."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, cast
+
+import pytest
+
+from ariane.broker.flush import Flusher
+from ariane.store.message_store import MessageStore
+
+
+class Slow:
+    """A flush that goes on until it is released."""
+
+    def __init__(self) -> None:
+        self.began, self.released = threading.Event(), threading.Event()
+
+    def run(self) -> None:
+        self.began.set()
+        assert self.released.wait(30)
+
+
+class Store:
+    """Has one flush, and keeps how it ended."""
+
+    def __init__(self) -> None:
+        self.flush = Slow()
+        self.ended: list[tuple[Slow, Any]] = []
+
+    def begin_flush_derived(self) -> Slow:
+        return self.flush
+
+    def end_flush(self, flush: Slow, error: Any) -> None:
+        self.ended.append((flush, error))
+
+
+def test_a_cancelled_flush_ends_before_its_task_does() -> None:
+    store = Store()
+
+    async def play(executor: ThreadPoolExecutor) -> None:
+        flusher = Flusher(cast(MessageStore, store), executor, lambda: None)
+        task = asyncio.create_task(flusher.flush_derived())
+        assert await asyncio.to_thread(store.flush.began.wait, 30)
+        for _ in range(2):
+            task.cancel()
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            assert not task.done() and not store.ended
+        store.flush.released.set()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    with ThreadPoolExecutor(1) as executor:
+        asyncio.run(play(executor))
+    assert store.ended == [(store.flush, None)]
