@@ -28,6 +28,7 @@ public final class Consume {
         DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(
             args[2], Produce.account(options), new AllocateMessageQueueAveragely(), options.containsKey("trace"), null);
         consumer.setNamesrvAddr(args[0]);
+        consumer.setNamespace(options.get("namespace"));
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         if (options.containsKey("sql")) {
             consumer.subscribe(args[1], MessageSelector.bySql(args[3]));

@@ -14,7 +14,7 @@ import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.remoting.RPCHook;
 
 /** Sends `count` messages and prints one JSON line for each: namesrv topic group count [name=value ...].
- * `delay` is a delay level, `property` a list NAME:VALUE,... of user properties; a VALUE `+MS` is so many ms from now on.
+ * `namespace` goes before topics and groups, `delay` is a delay level, `property` a list NAME:VALUE,... of user properties; a VALUE `+MS` is so many ms from now on.
  * Both may be lists with | between them: the n-th message takes the n-th, again from the start behind their end. */
 public final class Produce {
     public static void main(String[] args) throws Exception {
@@ -25,6 +25,7 @@ public final class Produce {
         DefaultMQProducer producer = new DefaultMQProducer(
             args[2], account(options), options.containsKey("trace"), null);
         producer.setNamesrvAddr(args[0]);
+        producer.setNamespace(options.get("namespace"));
         producer.setSendMsgTimeout(10_000);
         producer.start();
         String[] tags = options.getOrDefault("tags", "").split(",");
