@@ -35,6 +35,9 @@ log = logging.getLogger("ariane.net")
 # Requests of one connection served in one turn of the loop: others get their turn, and the peer has its first answers while
 # the last of what it sent is still being served.
 TURN_FRAMES = 32
+# Pieces of answers that end a turn: a pull is answered in one piece for each message, so its reader's turns end sooner, and
+# those who send do not wait for thousands of messages that somebody reads.
+TURN_PIECES = 2 * TURN_FRAMES
 WRITE_HIGH_WATER = 4 * 1024 * 1024
 
 
@@ -201,7 +204,7 @@ class Connection(asyncio.Protocol):
         self._write_due = True  # what is answered here leaves together, below
         self._waited_s = waited_s
         self._overload = self._limits.overload(len(self._under_way))
-        count = 0
+        count, is_over = 0, False
         try:
             for frame in itertools.islice(frames, self._turn_frames):
                 count += 1
@@ -210,13 +213,16 @@ class Connection(asyncio.Protocol):
                     self._answered(command)
                 else:
                     self._serve(command)
+                    if len(self._out) >= TURN_PIECES:
+                        is_over = True
+                        break
         except ProtocolError as error:
             log.warning("closing the connection of %s: %s", self.peer.addr, error)
             self._frames = None
             self.close()
             return
         self._write_out()
-        if count == self._turn_frames:
+        if is_over or count == self._turn_frames:
             self._frames = frames
             self._read_when_ready()
             self._loop.call_soon(self._next_turn)

@@ -71,7 +71,6 @@ class Command:
     def __init__(
         self,
         code: int,
-        *,
         opaque: int = 0,
         flag: int = 0,
         remark: str | None = None,
@@ -127,17 +126,10 @@ def decode(frame: Frame) -> Command:
         header = _decode_json(frame.header)
     except (msgspec.DecodeError, UnicodeDecodeError):
         header = _liberal_header(frame.header)
-    return Command(
-        header.code,
-        opaque=header.opaque,
-        flag=header.flag,
-        remark=header.remark,
-        fields=header.fields or None,
-        body=frame.body,
-        language=header.language,
-        version=header.version,
-        form=JSON_FORM,
-    )
+    return Command(  # by position: this is done once for every frame
+        header.code, header.opaque, header.flag, header.remark, header.fields or None, frame.body, header.language,
+        header.version, JSON_FORM,
+    )  # fmt: skip
 
 
 def encode(

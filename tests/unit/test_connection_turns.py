@@ -1,0 +1,50 @@
+"""How much of what a peer asked is served in one turn of the loop. No socket: the transport only collects."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from ariane.net.connection import TURN_FRAMES, Connection, Reply
+from ariane.protocol import command as commands
+
+
+class Collected:
+    """What a connection needs of a transport."""
+
+    def __init__(self) -> None:
+        self.written: list[bytes] = []
+
+    def get_extra_info(self, name: str) -> tuple[str, int]:
+        return ("127.0.0.1", 1)
+
+    def set_write_buffer_limits(self, high: int) -> None: ...
+    def pause_reading(self) -> None: ...
+    def resume_reading(self) -> None: ...
+    def write(self, data: bytes) -> None:
+        self.written.append(data)
+
+
+@pytest.mark.parametrize(("pieces", "in_first_turn"), [(1, TURN_FRAMES), (32, 2), (100, 1)])
+def test_large_answers_end_a_turn_sooner_and_all_are_served_in_the_end(pieces: int, in_first_turn: int) -> None:
+    async def run() -> None:
+        served = []
+
+        def handler(command: Any, peer: Any) -> Reply:
+            served.append(command.opaque)
+            return Reply(body=[b"x"] * pieces)
+
+        connection = Connection(1, {7: handler}, serving=True)
+        transport = Collected()
+        connection.connection_made(transport)  # type: ignore[arg-type]
+        asked = list(range(3 * TURN_FRAMES))
+        connection.data_received(b"".join(b"".join(commands.encode(7, opaque=one, flag=0)) for one in asked))
+        assert len(served) == in_first_turn
+        assert len(transport.written) == 1
+        for _ in range(len(asked) + 2):
+            await asyncio.sleep(0)
+        assert served == asked
+
+    asyncio.run(run())
