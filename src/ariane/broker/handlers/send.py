@@ -255,7 +255,7 @@ def _single(
             delay.forget(outer)  # a dead letter is not delayed once more
     if _is_half(outer, reconsume_times):
         return _half(parts, request, name, topic, queue_id, outer, body, peer)
-    _refuse_what_is_not_served(outer, request.sys_flag)
+    _refuse_bad_transactions(outer, request.sys_flag)
     draft = _draft(parts, request, name, topic, queue_id, outer, body, request.flag, reconsume_times, peer)
     return parts.kept(draft, outer)
 
@@ -308,12 +308,12 @@ def _batch(
         raise ProtocolError("a batch cannot be sent to a retry topic")
     if len(body) > parts.config.max_message_size:
         raise ProtocolError(f"a batch of {len(body)} bytes, at most {parts.config.max_message_size} are allowed")
-    _refuse_what_is_not_served(outer, request.sys_flag)
+    _refuse_bad_transactions(outer, request.sys_flag)
     drafts = []
     for entry in batch.decode(body):
         own = properties.decode(entry.properties)
         own.update(outer)
-        _refuse_what_is_not_served(own, request.sys_flag)
+        _refuse_bad_transactions(own, request.sys_flag)
         if delays := delay.asked(own):
             raise ProtocolError(
                 f"{', '.join(sorted(delays))}: the messages of a batch cannot be delayed; send them one by one"
@@ -364,7 +364,7 @@ def _retry_target(parts: SendParts, request: SendMessage, reconsume_times: int, 
     return parts.topics.create_own(dlq_topic(group), 1).topic_name, 0
 
 
-def _refuse_what_is_not_served(own: dict[str, str], sys_flag: int) -> None:
+def _refuse_bad_transactions(own: dict[str, str], sys_flag: int) -> None:
     if sys_flag & TRANSACTION_MASK and own.get(TRAN_MSG, "").lower() != "true":
         raise ProtocolError(f"sysFlag {sys_flag:#x} has transaction bits, and the message no {TRAN_MSG}")
     if own.get(TRAN_MSG, "").lower() == "true":
