@@ -109,7 +109,6 @@ class MessageStore:
         self._disk = disk = files.disk
         self._now_ms = now_ms
         self._store_host = store_host
-        self._body_max = config.max_message_size
         self._lock = lock
         self._sync = config.flush == "sync"
         root = config.root
@@ -178,7 +177,7 @@ class MessageStore:
         queue = self._queues.get((draft.topic, draft.queue_id))
         if queue is None or not queue.opened:
             queue = self._queues.needed(draft.topic, draft.queue_id)
-        topic, properties = queue.topic_bytes, checked(draft, self._body_max)
+        topic, properties = queue.topic_bytes, checked(draft, self.config.max_message_size)
         now = self._now_ms()
         store_ms = now if now > log.last_ms else log.last_ms
         listed = dispatch.has_entry(draft.sys_flag)
@@ -205,7 +204,7 @@ class MessageStore:
         parts: list[tuple[Draft, ConsumeQueue, bool, bytes, bytes, int]] = []
         for draft in drafts:
             queue = self._queues.needed(draft.topic, draft.queue_id)
-            topic, properties = queue.topic_bytes, checked(draft, self._body_max)
+            topic, properties = queue.topic_bytes, checked(draft, self.config.max_message_size)
             listed = dispatch.has_entry(draft.sys_flag)
             queue_offset = next_offsets.get(queue, queue.next_offset) if listed else 0
             if listed:
