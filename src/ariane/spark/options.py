@@ -20,6 +20,13 @@ INT_MAX = 2**31 - 1  # what the header of a pull can say
 ALIASES = {"nameserver": "namesrv", "subexpression": "tags", "group": "groupid"}
 
 
+class Secret(str):
+    """A text that shows itself to nobody who prints it."""
+
+    def __repr__(self) -> str:
+        return "..." if self else "''"
+
+
 class SourceOptions(msgspec.Struct, frozen=True, kw_only=True):
     """What a read was asked for."""
 
@@ -44,6 +51,12 @@ class SourceOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Messages asked for at once; brokers answer with 32 at most unless told otherwise."""
     pull_timeout_ms: int = 10_000
     """ms to wait for an answer."""
+    access_key: str = ""
+    """Account that signs requests, for brokers with aclEnable; empty: they are not signed."""
+    secret_key: Secret = Secret()
+    """Its key. It is in no text made of the options."""
+    security_token: Secret = Secret()
+    """Its token, if it is a temporary account."""
     retries: int = 30
     """How often a request is tried again, a second apart, while a broker is away."""
 
@@ -78,6 +91,8 @@ def _camel(member: str) -> str:
 def _value(name: str, text: str) -> object:
     if name == "namesrv":
         return tuple(one.strip() for one in text.split(";") if one.strip())
+    if name in ("secretkey", "securitytoken"):
+        return Secret(text)
     if name in ("startingoffsets", "endingoffsets"):
         return _offsets(name, text)
     if name == "failondataloss":
@@ -116,6 +131,9 @@ def _checked(options: SourceOptions) -> SourceOptions:
     for name, wanted in (("startingOffsets", options.starting_offsets), ("endingOffsets", options.ending_offsets)):
         for other in {queue.topic for queue in (wanted if isinstance(wanted, dict) else ())} - {options.topic}:
             raise ConfigError(name, other, f"the source reads the topic {options.topic} only: leave others out")
+    if bool(options.access_key) != bool(options.secret_key):
+        missing = "secretKey" if options.access_key else "accessKey"
+        raise ConfigError(missing, "", "accessKey and secretKey are given together or not at all")
     if options.ending_offsets == "earliest":
         raise ConfigError(
             "endingOffsets", "earliest", "use latest or JSON: a batch that ends at the beginning is empty"

@@ -34,6 +34,7 @@ from ariane.protocol.requests.messaging import (
     QueueRef,
 )
 from ariane.protocol.requests.routing import RouteRequest, TopicRoute
+from ariane.protocol.signing import Credentials, signed
 from ariane.spark.options import SourceOptions
 
 log = logging.getLogger("ariane.spark")
@@ -60,6 +61,7 @@ PASSING = frozenset(
         ResponseCode.TOPIC_NOT_EXIST,
     }
 )
+ACCESS_DENIED = "AclException"  # in the remark of SYSTEM_ERROR: asking again does not help
 REMOVING = "MESSAGE_WAS_REMOVING"  # the store's status, which brokers put into the remark
 
 
@@ -72,8 +74,12 @@ AWAY = (ConnectionLost, RequestTimeout, RouteNotFound, NotYetThere, ReplyError) 
 
 def raise_unless_passing(error: ArianeError) -> None:
     """A refusal that asking again does not change is raised."""
-    if isinstance(error, ReplyError) and error.code not in PASSING:
+    if isinstance(error, ReplyError) and not _passes(error):
         raise error
+
+
+def _passes(error: ReplyError) -> bool:
+    return error.code in PASSING and ACCESS_DENIED not in (error.remark or "")
 
 
 class Pulled(NamedTuple):
@@ -92,8 +98,9 @@ class Pulled(NamedTuple):
 class Wire:
     """One connection."""
 
-    def __init__(self, addr: str, timeout_ms: int) -> None:
+    def __init__(self, addr: str, timeout_ms: int, credentials: Credentials | None = None) -> None:
         self._addr = addr
+        self._credentials = credentials
         self._timeout_ms = timeout_ms
         self._opaque = 0
         self._reader = FrameReader()
@@ -108,7 +115,10 @@ class Wire:
         ends_s = time.monotonic() + self._timeout_ms / 1000
         try:
             self._socket.settimeout(self._timeout_ms / 1000)
-            self._socket.sendall(b"".join(commands.encode(code, opaque=self._opaque, flag=0, fields=fields(header))))
+            texts = fields(header)
+            if self._credentials is not None:
+                texts = signed(self._credentials, texts, b"")
+            self._socket.sendall(b"".join(commands.encode(code, opaque=self._opaque, flag=0, fields=texts)))
             while True:
                 left_s = ends_s - time.monotonic()
                 if left_s <= 0:
@@ -136,6 +146,9 @@ class Cluster:
     def __init__(self, options: SourceOptions, sleep: Callable[[float], None] = time.sleep) -> None:
         self._options = options
         self._sleep = sleep
+        self._credentials = (
+            Credentials(options.access_key, options.secret_key, options.security_token) if options.access_key else None
+        )
         self._wires: dict[str, Wire] = {}
         self._route: TopicRoute | None = None
 
@@ -183,7 +196,7 @@ class Cluster:
             try:
                 return work(*args, **kwargs)
             except AWAY as error:
-                if isinstance(error, ReplyError) and error.code not in PASSING:
+                if isinstance(error, ReplyError) and not _passes(error):
                     raise ArianeError(f"{what}: {error}") from error
                 if left == 0:
                     raise ArianeError(f"{what}: {error} (tried {self._options.retries + 1} times)") from error
@@ -241,7 +254,7 @@ class Cluster:
                 return self._on(wire, addr, code, header)
             except ConnectionLost:
                 log.debug("the connection to %s was closed while idle; connecting again", addr)
-        wire = self._wires[addr] = Wire(addr, self._options.pull_timeout_ms)
+        wire = self._wires[addr] = Wire(addr, self._options.pull_timeout_ms, self._credentials)
         return self._on(wire, addr, code, header)
 
     def _on(self, wire: Wire, addr: str, code: int, header: msgspec.Struct) -> Command:
@@ -267,5 +280,8 @@ def cluster(options: SourceOptions) -> Cluster:
         options.pull_batch_size,
         options.pull_timeout_ms,
         options.retries,
+        options.access_key,
+        options.secret_key,
+        options.security_token,
     )
     return _clusters.setdefault(key, Cluster(options))

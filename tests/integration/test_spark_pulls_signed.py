@@ -1,0 +1,67 @@
+"""The connector's pulls at a broker with access control. No Spark: what its tasks ask with is tried directly."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from ariane.client import ClientSettings, Credentials, Instance, Producer
+from ariane.errors import ArianeError, ConfigError
+from ariane.model.message import Message
+from ariane.protocol import record
+from ariane.spark import options, pull
+from ariane.testing.cluster import cluster
+
+FILE = """
+accounts:
+- {accessKey: writer-account, secretKey: a-writer-secret, defaultTopicPerm: PUB, defaultGroupPerm: SUB}
+- {accessKey: reader-account, secretKey: a-reader-secret, topicPerms: [orders=SUB], groupPerms: [ariane-spark=SUB]}
+"""
+
+
+def parsed(namesrv: str, **more: str) -> options.SourceOptions:
+    return options.parse({"namesrv": namesrv, "topic": "orders", "retries": "5", **more})
+
+
+def test_signed_pulls_are_answered_and_others_are_refused_at_once(tmp_path: Path) -> None:
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "conf" / "plain_acl.yml").write_text(FILE)
+
+    async def run() -> None:
+        async with cluster(tmp_path, acl_enable=True, rocketmq_home=str(tmp_path)) as servers:
+            settings = ClientSettings(credentials=Credentials("writer-account", "a-writer-secret"))
+            async with (
+                Instance(servers.namesrv, settings) as instance,
+                Producer("shop", instance=instance) as producer,
+            ):
+                sent = await producer.send(Message(topic="orders", body=b"one"))
+
+            def read(**account: str) -> list[bytes]:
+                reader = pull.Cluster(parsed(servers.namesrv, **account), sleep=lambda seconds: pytest.fail("waited"))
+                try:
+                    pulled = reader.retry("pull", reader.pull, sent.queue, 0)
+                    return [one.body for one in record.decode_all(pulled.body)]
+                finally:
+                    reader.close()
+
+            right = {"accesskey": "reader-account", "secretkey": "a-reader-secret"}
+            assert await asyncio.to_thread(lambda: read(**right)) == [b"one"]
+            for account in ({}, {**right, "secretkey": "a-wrong-secret"}):
+                with pytest.raises(ArianeError, match="pull") as refused:
+                    await asyncio.to_thread(lambda account=account: read(**account))
+                assert "secret" not in str(refused.value)
+
+    asyncio.run(asyncio.wait_for(run(), 60))
+
+
+def test_secrets_are_in_no_text() -> None:
+    made = parsed("127.0.0.1:1", accessKey="reader-account", secretKey="a-secret", securityToken="a-token")
+    assert made.secret_key == "a-secret"
+    assert "a-secret" not in repr(made)
+    assert "a-token" not in repr(made)
+    with pytest.raises(ConfigError, match="secretKey"):
+        parsed("127.0.0.1:1", accesskey="reader-account")
+    with pytest.raises(ConfigError, match="accessKey"):
+        parsed("127.0.0.1:1", secretkey="a-secret")
