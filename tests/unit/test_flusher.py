@@ -57,3 +57,25 @@ def test_a_cancelled_flush_ends_before_its_task_does() -> None:
     with ThreadPoolExecutor(1) as executor:
         asyncio.run(play(executor))
     assert store.ended == [(store.flush, None)]
+
+
+class Log:
+    """A store whose log is flushed as far as the test says."""
+
+    def __init__(self) -> None:
+        self.flushed = 0
+
+
+def test_who_waits_is_answered_by_its_own_deadline_or_by_the_flush() -> None:
+    async def play() -> None:
+        log = Log()
+        flusher = Flusher(cast(MessageStore, log), cast(ThreadPoolExecutor, None), lambda: None)
+        assert await flusher.durable(0, 60) is True
+        short, long = flusher.durable(10, 0.01), flusher.durable(20, 60)
+        later = flusher.durable(30, 0.02)
+        assert await short is False
+        assert not long.done()
+        assert await later is False
+        assert not long.done()
+
+    asyncio.run(play())

@@ -26,7 +26,8 @@ class Flusher:
         self._store = store
         self._executor = executor
         self._flushed = flushed
-        self._waiting: dict[asyncio.Future[bool], int] = {}
+        self._waiting: dict[asyncio.Future[bool], tuple[int, float]] = {}  # offset, and until when
+        self._timer: asyncio.TimerHandle | None = None
         self._wanted = asyncio.Event()
         self._failure: FlushFailed | None = None
 
@@ -36,22 +37,30 @@ class Flusher:
             return None
         return functools.partial(self.durable, timeout_s=config.sync_flush_timeout / 1000)
 
-    async def durable(self, offset: int, timeout_s: float) -> bool:
+    def durable(self, offset: int, timeout_s: float) -> asyncio.Future[bool]:
         """True once the log is on disk up to `offset`, False after `timeout_s`; FlushFailed when it never will be."""
-        if self._store.flushed >= offset:
-            return True
-        if self._failure is not None:
-            raise self._failure
         loop = asyncio.get_running_loop()
         waiter: asyncio.Future[bool] = loop.create_future()
-        self._waiting[waiter] = offset
-        self._wanted.set()
-        timer = loop.call_later(timeout_s, _settle, waiter, False)
-        try:
-            return await waiter
-        finally:
-            timer.cancel()
-            self._waiting.pop(waiter, None)
+        if self._store.flushed >= offset:
+            waiter.set_result(True)
+        elif self._failure is not None:
+            waiter.set_exception(self._failure)
+        else:
+            self._waiting[waiter] = (offset, loop.time() + timeout_s)
+            self._wanted.set()
+            if self._timer is None:  # one for all that wait: a flush takes milliseconds, and they are many
+                self._timer = loop.call_later(timeout_s, self._expire)
+        return waiter
+
+    def _expire(self) -> None:
+        """Answer those for whom the disk took too long."""
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        for waiter in [waiter for waiter, (_, deadline) in self._waiting.items() if deadline <= now]:
+            del self._waiting[waiter]
+            _settle(waiter, False)
+        deadlines = [deadline for _, deadline in self._waiting.values()]
+        self._timer = loop.call_at(min(deadlines), self._expire) if deadlines else None
 
     def wake(self) -> None:
         """Something was stored that nobody waits for."""
@@ -70,10 +79,12 @@ class Flusher:
         if flush is None:
             return
         await self._run(flush)
-        for waiter, offset in list(self._waiting.items()):
-            if self._failure is not None:
-                _fail(waiter, self._failure)
-            elif offset <= self._store.flushed:
+        flushed, failure = self._store.flushed, self._failure
+        for waiter in [one for one, (offset, _) in self._waiting.items() if failure is not None or offset <= flushed]:
+            del self._waiting[waiter]
+            if failure is not None:
+                _fail(waiter, failure)
+            else:
                 _settle(waiter, True)
         self._flushed()
 
