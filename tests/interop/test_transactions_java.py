@@ -158,8 +158,10 @@ def test_one_directory_with_open_halves_ours_then_java_then_ours(tmp_path: Path)
 
 
 def test_a_java_operator_resumes_a_half_that_our_broker_put_aside(tmp_path: Path) -> None:
-    with cluster_in_thread(tmp_path, **OURS, transaction_check_max=1) as (namesrv, _):
-        events = transact(namesrv, 1, 3, "first=unknown", "check=unknown")
+    # A Java client tells the broker of its group a second after its start: asked before, the one question would be lost.
+    slow = {**OURS, "transaction_time_out": 3000}
+    with cluster_in_thread(tmp_path, **slow, transaction_check_max=1) as (namesrv, _):
+        events = transact(namesrv, 1, 8, "first=unknown", "check=unknown")
         assert keys(of(events, "check")) == numbered(0)
         (aside,) = pull_all(namesrv, CHECK_MAX_TIME_TOPIC)
         with java.start("ariane.peers.Transact", [namesrv, "T", "P", "0", "30", "check=commit"]) as program:
