@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
+import msgspec
 import pytest
 
 from ariane.broker.config import BrokerConfig
 from ariane.broker.handlers.send_back import SendBackParts, send_back
+from ariane.broker.settings import Settings
 from ariane.broker.state.groups import Groups
 from ariane.broker.state.topics import Topics
 from ariane.errors import ReplyError
@@ -38,7 +40,8 @@ class Stage:
         )  # fmt: skip
         groups = Groups(SubscriptionGroupTable(), auto_create=True, now_ms=lambda: 1)
         store = SimpleNamespace(record_at=lambda offset: stored if offset == 77 else None)
-        self.parts = SendBackParts(CONFIG, self.topics, groups, store, self.put, None, lambda: None)  # type: ignore[arg-type]
+        self.settings = Settings(CONFIG, 0)
+        self.parts = SendBackParts(self.settings, self.topics, groups, store, self.put, None, lambda: None)  # type: ignore[arg-type]
 
     def put(self, draft: Draft) -> Placed:
         self.drafts.append(draft)
@@ -90,6 +93,14 @@ def test_when_it_is_a_dead_letter(times: int, level: int, most: int | None, vers
 def test_a_retry_topic_that_may_not_be_written_refuses() -> None:
     stage = Stage()
     stage.topics.put(TopicConfig(topic_name="%RETRY%G", perm=4))
+    with pytest.raises(ReplyError) as refused:
+        stage.back()
+    assert refused.value.code == ResponseCode.NO_PERMISSION
+
+
+def test_a_permission_that_is_taken_while_the_broker_runs_counts() -> None:
+    stage = Stage()
+    stage.settings.take(msgspec.structs.replace(CONFIG, broker_permission=4), 1)
     with pytest.raises(ReplyError) as refused:
         stage.back()
     assert refused.value.code == ResponseCode.NO_PERMISSION

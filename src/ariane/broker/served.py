@@ -103,7 +103,7 @@ def handlers(parts: Parts) -> dict[int, Handler]:
         **send.handlers(sending),
         **send_back.handlers(
             send_back.SendBackParts(
-                config, tables.topics, tables.groups, store, messages.put_returned, durable, messages.stored
+                parts.settings, tables.topics, tables.groups, store, messages.put_returned, durable, messages.stored
             )
         ),
         **recall.handlers(recalling),

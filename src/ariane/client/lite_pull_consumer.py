@@ -29,10 +29,10 @@ from ariane.client.offsets import Offsets, Start
 from ariane.client.process_queue import ProcessQueue
 from ariane.client.rates import Rates
 from ariane.client.rebalance import Strategy, average
+from ariane.client.subscriptions import by_tags
 from ariane.errors import ClientClosed, ConfigError
 from ariane.filter import tags
 from ariane.model.message import MessageQueue, ReceivedMessage
-from ariane.model.topic import topic_name_fault
 from ariane.net.tasks import Tasks
 from ariane.protocol.requests.clients import ConsumerData, SubscriptionData
 from ariane.protocol.requests.messaging import LITE_PULL, SUBSCRIPTION
@@ -301,18 +301,7 @@ class LitePullConsumer:
         )
 
     def _subscription(self, topic: str, expression: str) -> SubscriptionData:
-        if fault := topic_name_fault(topic):
-            raise ConfigError("subscriptions", topic, fault)
-        wanted = tags.parse(expression)
-        if wanted is not None and not wanted:
-            raise ConfigError("subscriptions", expression, "name at least one tag, or * for every message")
-        return SubscriptionData(
-            code_set=tags.codes(wanted) or frozenset(),
-            sub_string=expression,
-            sub_version=self._instance.clock.now_ms(),
-            tags_set=wanted or frozenset(),
-            topic=topic,
-        )
+        return by_tags(topic, expression, self._instance.clock.now_ms())
 
     def _wake(self) -> None:
         if self._allocation is not None:

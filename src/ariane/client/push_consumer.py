@@ -36,11 +36,12 @@ from ariane.client.rates import Rates
 from ariane.client.rebalance import Strategy, average
 from ariane.client.send_back import Returning, SendBack
 from ariane.client.sender import Sender
+from ariane.client.subscriptions import by_tags, checked_topic
 from ariane.client.trace import Tracer, trace_settings
 from ariane.errors import ClientClosed, ConfigError
 from ariane.filter import tags
 from ariane.model.message import MessageQueue
-from ariane.model.topic import retry_topic, topic_name_fault
+from ariane.model.topic import retry_topic
 from ariane.net.tasks import Tasks
 from ariane.protocol.requests.clients import ConsumerData, SubscriptionData
 from ariane.protocol.requests.messaging import SQL92
@@ -327,10 +328,8 @@ class PushConsumer:
     # --- subscriptions ---
 
     def _subscription(self, topic: str, expression: str | Sql) -> SubscriptionData:
-        fault = topic_name_fault(topic)
-        if fault:
-            raise ConfigError("subscriptions", topic, fault)
         if isinstance(expression, Sql):
+            checked_topic(topic)
             if not expression.expression.strip():
                 raise ConfigError("subscriptions", topic, 'an SQL92 expression says something, like Sql("a > 5")')
             return SubscriptionData(
@@ -339,16 +338,7 @@ class PushConsumer:
                 sub_version=self._instance.clock.now_ms(),
                 topic=topic,
             )
-        wanted = tags.parse(expression)
-        if wanted is not None and not wanted:
-            raise ConfigError("subscriptions", expression, "name at least one tag, or * for every message")
-        return SubscriptionData(
-            code_set=tags.codes(wanted) or frozenset(),
-            sub_string=expression,
-            sub_version=self._instance.clock.now_ms(),
-            tags_set=wanted or frozenset(),
-            topic=topic,
-        )
+        return by_tags(topic, expression, self._instance.clock.now_ms())
 
     async def _subscriptions_changed(self) -> None:
         await self._instance.refresh_routes()

@@ -76,7 +76,6 @@ class Delayed:
     def __init__(self, files: OpenFiles, root: str, queues: ConsumeQueues, segments: Segments, delays: Sequence[int]):
         self.directory = f"{root}/timers"
         self.arrived = False  # something was delayed since this was last set to False
-        self.cancelled = 0
         self._disk = files.disk
         self._queues = queues
         self._segments = segments
@@ -261,7 +260,10 @@ class Delayed:
         if queue is None:
             return []
         low, high = queue.min_offset(self._segments.start), queue.min_offset(log_offset)
-        return self.timers_below(high) if high > low else []
+        if high <= low:
+            return []
+        found = {key for key in self._pending.below(high) if self.is_pending(key[1], key[0])}
+        return sorted(found, key=lambda key: key[1])
 
     def moved(self, number: int, log_end: int) -> None:
         """Timer `number` was stored once more, by a record that ends at `log_end`: that one is delivered in its place."""
@@ -311,7 +313,6 @@ class Delayed:
             number = key[1]
             if number in self._cancels:
                 self._spent[self._cancels.pop(number)] = key
-                self.cancelled += 1
             elif number in self._delivered:
                 self._delivered.discard(number)
             else:
@@ -376,11 +377,6 @@ class Delayed:
     def saved_level_positions(self) -> dict[int, int]:
         """The same as far as a loss of power cannot take it back: for delayOffset.json."""
         return {level + 1: number for level, number in enumerate(self._saved.levels) if number}
-
-    def timers_below(self, number: int) -> list[Key]:
-        """Pending timers with a lower number, not cancelled, in the order of their numbers."""
-        found = {key for key in self._pending if key[1] < number and self.is_pending(key[1], key[0])}
-        return sorted(found, key=lambda key: key[1])
 
     # --- the state on disk ---
 

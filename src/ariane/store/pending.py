@@ -127,10 +127,6 @@ class Pending:
         """How many, entries that stand in two runs counted twice."""
         return len(self._young) + sum(run.left for run in self.runs.values())
 
-    @property
-    def young(self) -> int:
-        return len(self._young)
-
     # --- in order ---
 
     def push(self, key: Key) -> None:
@@ -167,11 +163,12 @@ class Pending:
         if head is not None:
             heappush(self._heads, (head, number))
 
-    def __iter__(self) -> Iterator[Key]:
-        """All entries, in no order."""
-        yield from list(self._young)
+    def below(self, number: int) -> Iterator[Key]:
+        """Entries with a lower number, in no order; runs that have none are not read."""
+        yield from [key for key in self._young if key[1] < number]
         for run in list(self.runs.values()):
-            yield from run.rest()
+            if run.lowest < number:
+                yield from (key for key in run.rest() if key[1] < number)
 
     # --- to the disk and back ---
 

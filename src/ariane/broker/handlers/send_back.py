@@ -14,7 +14,7 @@ import random
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
-from ariane.broker.config import BrokerConfig
+from ariane.broker.settings import Settings
 from ariane.broker.state.groups import Groups
 from ariane.broker.state.topics import Topics
 from ariane.errors import FlushFailed, ReplyError
@@ -45,7 +45,7 @@ class SendBackParts(NamedTuple):
     """What a send-back needs. `put` stores a draft, and delays it when its DELAY says so; `durable` waits until the log is
     flushed up to an offset, None when nobody has to wait; `stored` is told after each put."""
 
-    config: BrokerConfig
+    settings: Settings
     topics: Topics
     groups: Groups
     store: MessageStore
@@ -64,8 +64,9 @@ def handlers(parts: SendBackParts) -> dict[int, Handler]:
 def send_back(parts: SendBackParts, request: ConsumerSendMsgBack, version: int) -> Handled:
     """Store the record at `request.offset` once more. The answer comes when that is as safe as any send."""
     group = _group(parts, request.group)
-    if not parts.config.broker_permission & PERM_WRITE:
-        raise ReplyError(ResponseCode.NO_PERMISSION, f"the broker[{parts.config.broker_name}] may not be written to")
+    config = parts.settings.now
+    if not config.broker_permission & PERM_WRITE:
+        raise ReplyError(ResponseCode.NO_PERMISSION, f"the broker[{config.broker_name}] may not be written to")
     if group.retry_queue_nums <= 0:
         return Reply()  # the group was told to have no retries: what it fails on is given up
     data = parts.store.record_at(request.offset)
