@@ -24,7 +24,7 @@ from ariane.admin import published, traces
 from ariane.client.producer import Producer
 from ariane.errors import ConfigError, ConnectionLost, StoreError
 from ariane.model.message import Message
-from ariane.pipeline import publish, run
+from ariane.pipeline import jobs, publish, run
 from ariane.tables import JOURNEYS, TRACE_EVENTS
 from ariane.testing.cluster import cluster_in_thread
 
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.spark
+TRACE = jobs.JOBS["trace"]
 
 
 class Fed:
@@ -51,11 +52,16 @@ class Fed:
         self._sent += len(bodies)
 
     def messages(self) -> DataFrame:
-        return self.spark.readStream.schema(run.NEEDED).option("maxFilesPerTrigger", 1).parquet(str(self._inbox))
+        return (
+            self.spark.readStream.schema(jobs.TRACES.schema).option("maxFilesPerTrigger", 1).parquet(str(self._inbox))
+        )
 
     def run_once(self) -> run.Progress:
         said: list[run.Progress] = []
-        run.appending(self.spark, self.messages(), self.home, None, said.append, threading.Event())
+        run.keeping(
+            self.spark, TRACE, {"traces": self.messages()}, self.home,
+            interval_s=None, on_progress=said.append, stop=threading.Event(),
+        )  # fmt: skip
         (progress,) = said
         return progress
 
@@ -225,7 +231,7 @@ def test_a_server_that_is_away_is_said_and_waited_for(
             return "flaky"
 
         def schema(self) -> str:
-            return run.NEEDED
+            return jobs.TRACES.schema
 
         def simpleStreamReader(self, schema: StructType) -> SimpleDataSourceStreamReader:
             return Reader()
@@ -250,7 +256,7 @@ def test_any_other_fault_ends_the_job(spark: SparkSession, tmp_path: Path) -> No
     inbox = tmp_path / "inbox"
     inbox.mkdir()
     (inbox / "part-0.parquet").write_bytes(b"this is no parquet file")
-    messages = spark.readStream.schema(run.NEEDED).parquet(str(inbox))
+    messages = spark.readStream.schema(jobs.TRACES.schema).parquet(str(inbox))
     with pytest.raises(Exception, match=r"part-0\.parquet"):
         for _ in watching(lambda tell, stop: run.appending(spark, messages, tmp_path / "tables", 0.2, tell, stop)):
             continue
