@@ -73,7 +73,7 @@ def run(
     home = home.resolve()
     if keep_days < 1:
         raise ConfigError("keep-days", keep_days, "rows have to be kept for one day at least")
-    with publish.claimed(home, job.tables), running(f"ariane {job.name}", master) as spark:
+    with publish.claimed(home, job.tables), running(f"ariane {job.name}", master, lasting=not once) as spark:
         streams = {source.name: stream(spark, source, options) for source in job.sources}
         keeping(
             spark,
