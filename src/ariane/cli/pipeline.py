@@ -116,6 +116,19 @@ def status(
     raise typer.Exit(0 if all(fresh.is_complete for *_, fresh in lines) else 1)
 
 
+@app.command("tables")
+def show_tables(
+    name: Annotated[str | None, typer.Argument(help="One of them; default: all.")] = None,
+) -> None:
+    """What is in the tables: every column, its type and what it means, as Markdown."""
+    from ariane import tables
+
+    chosen = [table for table in tables.ALL if name in (None, table.name)]
+    if not chosen:
+        raise ConfigError("NAME", name, f"no such table; there are {', '.join(table.name for table in tables.ALL)}")
+    typer.echo("\n".join(map(tables.page, chosen)), nl=False)
+
+
 def _age(ms: int) -> str:
     """A span in the unit that fits it."""
     for unit, span_ms in (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000)):
