@@ -23,7 +23,7 @@ from trace_frames import after, before, pub
 from ariane.admin import asking, published, status, traces
 from ariane.client.producer import Producer
 from ariane.clock import SYSTEM_CLOCK
-from ariane.errors import ConfigError, ConnectionLost
+from ariane.errors import ArianeError, ConfigError, ConnectionLost
 from ariane.model.message import Message
 from ariane.pipeline import folds, jobs, publish, run
 from ariane.pipeline import slots as pipeline_slots
@@ -341,6 +341,22 @@ def test_a_server_that_is_away_is_said_and_waited_for(
     fault.unlink()
     assert folded(next(one for one in progress if one.folded)) == [("journeys", 1, 1)]
     progress.close()  # type: ignore[attr-defined]
+
+
+def test_a_source_that_fails_does_not_keep_the_others_from_what_there_is(spark: SparkSession, tmp_path: Path) -> None:
+    """With `once`: no name server answers to one source, the other one's messages are read and folded."""
+    fed = Fed(spark, tmp_path)
+    fed.send(frames.body([pub("A")]))
+    lost = jobs.Source("lost", {"topic": "T"}, "body BINARY", lambda batch: batch, ())
+    both = TRACE._replace(sources=(lost, *TRACE.sources))
+    options = {"namesrv": "127.0.0.1:1", "retries": "0"}
+    streams = {"traces": fed.messages(), "lost": run.stream(spark, lost, options)}
+    with pytest.raises(ArianeError, match=r"^lost: .*127\.0\.0\.1:1"):
+        run.keeping(
+            spark, both, streams, fed.home,
+            interval_s=None, keep_days=FOREVER, on_progress=lambda _: None, stop=threading.Event(),
+        )  # fmt: skip
+    assert fed.journeys() == [("A", None)]
 
 
 def test_any_other_fault_ends_the_job(spark: SparkSession, tmp_path: Path) -> None:
