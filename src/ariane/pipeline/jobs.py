@@ -5,13 +5,24 @@ topics ─ Source ─ Appended ─→ base tables ─ Fold ─→ tables that fo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from ariane.model.topic import TRACE_TOPIC
-from ariane.pipeline import decode, journeys
+from ariane.pipeline import decode, delays, journeys, messages, transactions
 from ariane.pipeline.folds import Fold
-from ariane.tables import JOURNEYS, TRACE_EVENTS, TRACE_REJECTS, Table
+from ariane.tables import (
+    DELAYS,
+    JOURNEYS,
+    MARKS,
+    MESSAGES,
+    PLACES,
+    TRACE_EVENTS,
+    TRACE_REJECTS,
+    TRANSACTIONS,
+    Table,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -62,6 +73,15 @@ TRACES = Source(
     (Appended(TRACE_EVENTS, decode.trace_events), Appended(TRACE_REJECTS, decode.trace_rejects)),
 )
 
+RECORDS = Source(
+    "messages",
+    messages.OPTIONS,
+    messages.SCHEMA,
+    messages.records,
+    (Appended(MESSAGES, messages.headers), Appended(PLACES, messages.places)),
+)
+MARKED = Fold(MARKS, (PLACES,), messages.marks, routed=True)
+
 JOBS = {
     job.name: job
     for job in (
@@ -70,6 +90,21 @@ JOBS = {
             "message traces → journeys of messages",
             (TRACES,),
             (Fold(JOURNEYS, (TRACE_EVENTS,), journeys.journeys),),
+        ),
+        Job(
+            "delay",
+            "delayed messages → asked against real delivery times",
+            (RECORDS,),
+            (MARKED, Fold(DELAYS, (MESSAGES, MARKS), delays.delays, timed_by=(MESSAGES,))),
+        ),
+        Job(
+            "transactions",
+            "half messages, their checks and ends → transactions",
+            (RECORDS,),
+            (
+                MARKED,
+                Fold(TRANSACTIONS, (MESSAGES, MARKS, TRACE_EVENTS), transactions.transactions, timed_by=(MESSAGES,)),
+            ),
         ),
     )
 }
@@ -89,3 +124,12 @@ def with_trace_topic(job: Job, topic: str) -> Job:
         source._replace(options={"topic": topic}) if source.name == TRACES.name else source for source in job.sources
     )
     return job._replace(sources=tuple(sources))
+
+
+def with_delay_levels(job: Job, levels_ms: Sequence[int]) -> Job:
+    """The job for brokers with another messageDelayLevel."""
+    folds = (
+        fold._replace(work=partial(delays.delays, levels_ms=levels_ms)) if fold.table == DELAYS else fold
+        for fold in job.folds
+    )
+    return job._replace(folds=tuple(folds))
