@@ -19,7 +19,7 @@ MINIMAL = {"namesrv": "h:9876", "topic": "T"}
 
 def test_a_batch_carries_its_start_and_is_planned_from_its_end_alone() -> None:
     start = offsets.initial({A: 5, B: 0})
-    end = offsets.advance(start, {A: 0, B: 0}, {A: 9, B: 0}, None)
+    end = offsets.advance(start, {A: 0, B: 0}, {A: 9, B: 0})
     assert offsets.planned(end) == [offsets.Range(A, 5, 9)]
     assert offsets.reached(end) == {A: 9, B: 0}
     assert offsets.planned(start) == []
@@ -27,20 +27,20 @@ def test_a_batch_carries_its_start_and_is_planned_from_its_end_alone() -> None:
 
 def test_nothing_new_is_the_very_same_offset() -> None:
     start = offsets.initial({A: 5})
-    assert offsets.advance(start, {A: 0}, {A: 5}, None) is start
-    assert offsets.advance(start, {}, {}, None) is start
+    assert offsets.advance(start, {A: 0}, {A: 5}) is start
+    assert offsets.advance(start, {}, {}) is start
 
 
 def test_a_new_queue_is_read_from_its_beginning_and_an_absent_one_keeps_its_place() -> None:
     start = offsets.initial({A: 5, B: 7})
-    end = offsets.advance(start, {A: 0, NEW: 2}, {A: 6, NEW: 4}, None)
+    end = offsets.advance(start, {A: 0, NEW: 2}, {A: 6, NEW: 4})
     assert offsets.planned(end) == [offsets.Range(A, 5, 6), offsets.Range(NEW, 2, 4)]
     assert offsets.reached(end)[B] == 7
 
 
 def test_the_text_of_an_offset_does_not_depend_on_the_order_of_queues() -> None:
-    one = offsets.advance(offsets.initial({A: 0, B: 0}), {A: 0, B: 0}, {A: 1, B: 1}, None)
-    other = offsets.advance(offsets.initial({B: 0, A: 0}), {B: 0, A: 0}, {B: 1, A: 1}, None)
+    one = offsets.advance(offsets.initial({A: 0, B: 0}), {A: 0, B: 0}, {A: 1, B: 1})
+    other = offsets.advance(offsets.initial({B: 0, A: 0}), {B: 0, A: 0}, {B: 1, A: 1})
     assert json.dumps(one) == json.dumps(other)
 
 
@@ -52,11 +52,11 @@ def test_positions_that_their_queue_no_longer_has_are_told_of_and_put_right() ->
     assert (beyond.queue, beyond.position, beyond.resume) == (B, 40, 30)
     assert "T queue 0 of a: offsets 5 to 7 are gone (the queue holds nothing)" in str(below)
     assert "T queue 1 of b: offsets 30 to 39" in str(beyond)
-    after = offsets.advance(start, first, ends, None)
+    after = offsets.advance(start, first, ends)
     assert offsets.planned(after) == [offsets.Range(NEW, 3, 4)]
     assert offsets.reached(after) == {A: 8, B: 30, NEW: 4}
     assert offsets.losses(after, first, ends) == []
-    assert offsets.advance(after, first, ends, None) is after
+    assert offsets.advance(after, first, ends) is after
 
 
 def test_a_queue_that_nothing_is_known_of_is_no_loss() -> None:
@@ -80,7 +80,7 @@ def test_limited_batches_add_up_to_everything_once(ends: dict[MessageQueue, int]
     first = dict.fromkeys(ends, 0)
     offset = offsets.initial(first)
     read: dict[MessageQueue, int] = dict.fromkeys(ends, 0)
-    while (after := offsets.advance(offset, first, ends, most)) is not offset:
+    while (after := offsets.advance(offset, first, ends, offsets.Limits(most))) is not offset:
         parts = offsets.planned(json.loads(json.dumps(after)))
         assert 0 < sum(part.end - part.start for part in parts) <= most + len(ends)  # at least one of each queue
         for part in parts:
