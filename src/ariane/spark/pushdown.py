@@ -60,7 +60,7 @@ def wanted(filters: Iterable[Filter]) -> Wanted:
     """What all `filters` leave together."""
     left = Wanted()
     for one in filters:
-        attribute = getattr(one, "attribute", ())
+        attribute: tuple[str, ...] = getattr(one, "attribute", ())
         if len(attribute) == 1:
             left = _with(left, attribute[0], one)
     return left
