@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from ariane.errors import ConfigError
 from ariane.model.message import MessageQueue
 from ariane.spark import offsets
-from ariane.spark.options import parse
+from ariane.spark.options import access, listed_topics, parse, time_of
 
 A, B, NEW = MessageQueue("T", "a", 0), MessageQueue("T", "b", 1), MessageQueue("T", "c", 0)
 MINIMAL = {"namesrv": "h:9876", "topic": "T"}
@@ -128,3 +128,59 @@ def test_a_wrong_option_is_named(wrong: dict[str, str]) -> None:
     with pytest.raises(ConfigError) as caught:
         parse({**MINIMAL, **wrong})
     assert next(iter(wrong)).lower() in str(caught.value).lower()
+
+
+def test_topics_by_list_and_times() -> None:
+    options = parse({"namesrv": "h:1", "topics": "b, a,b", "startingTimestamp": "1700000000000", "keys": "k1, k2"})
+    assert (listed_topics(options), options.keys) == (("a", "b"), ("k1", "k2"))
+    assert time_of(options.starting_timestamp, A) == 1_700_000_000_000
+    times = parse({**MINIMAL, "startingTimestamp": '{"T":{"a":{"0":"2023-11-14T22:13:20+00:00"}}}'}).starting_timestamp
+    assert (time_of(times, A), time_of(times, B)) == (1_700_000_000_000, None)
+    assert parse({**MINIMAL, "endingTimestamp": "2023-11-14T22:13:20.0001"}).ending_timestamp == 1_700_000_000_001
+
+
+def test_sizes_and_durations_have_units() -> None:
+    options = parse({**MINIMAL, "maxBytesPerTrigger": "64m", "maxTriggerDelay": "30s"})
+    assert (options.max_bytes_per_trigger, options.max_trigger_delay) == (64 * 1024 * 1024, 30_000)
+
+
+def test_sources_that_differ_in_what_they_read_share_connections() -> None:
+    one, other = parse(MINIMAL), parse({"namesrv": "h:9876", "topics": "a,b", "tags": "x", "minPartitions": "9"})
+    assert access(one) == access(other)
+    assert hash(access(one)) == hash(access(other))
+    for more in ({"groupId": "g"}, {"useTls": "true"}, {"pullBatchSize": "8"}, {"accessKey": "a", "secretKey": "s"}):
+        assert access(parse({**MINIMAL, **more})) != access(one)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"topics": "a/b"},
+        {"topics": ","},
+        {"topicsPattern": "("},
+        {"startingTimestamp": "yesterday"},
+        {"startingTimestamp": "1960-01-01"},
+        {"startingTimestamp": '{"Other":{"a":{"0":1}}}'},
+        {"endingTimestamp": "-1"},
+        {"maxBytesPerTrigger": "0"},
+        {"maxTriggerDelay": "soon"},
+        {"minPartitions": "0"},
+        {"commitOffsets": "true"},
+        {"tlsCaFile": "ca.pem"},
+        {"tlsVerify": "maybe"},
+        {"tlsKeyFile": "key.pem"},
+    ],
+)
+def test_a_wrong_option_of_the_newer_ones_is_named(wrong: dict[str, str]) -> None:
+    name = next(iter(wrong))
+    one_topic = {} if name.startswith("topics") else {"topic": "T"}
+    with pytest.raises(ConfigError) as caught:
+        parse({"namesrv": "h:9876", **one_topic, **wrong})
+    assert name.lower() in str(caught.value).lower()
+
+
+def test_topics_are_chosen_in_one_way_and_an_end_too() -> None:
+    with pytest.raises(ConfigError, match="exactly one of topic, topics, topicsPattern"):
+        parse({**MINIMAL, "topics": "a,b"})
+    with pytest.raises(ConfigError, match="startingOffsets is given too"):
+        parse({**MINIMAL, "startingOffsets": "latest", "startingTimestamp": "1"})

@@ -121,13 +121,15 @@ class Lag(_Listener):
 class CommitOffsets(_Listener):
     """Commits the end of each finished micro-batch to a group, so that tools show how far the query is.
 
-    `options` are those of the source that reach servers: namesrv, groupId, and accounts and TLS where they are needed. One
-    listener for each query that has a group of its own: name the query.
+    `options` are those of the source that reach servers: namesrv, groupId, and accounts and TLS where they are needed (a source's
+    own options will do). One listener for each query that has a group of its own: name the query.
     """
 
     def __init__(self, options: Mapping[str, str], query: str | None = None) -> None:
         super().__init__(query)
-        parsed = parse({**options, "topicsPattern": ".*"})
+        names = {name.lower() for name in options}
+        every_topic = {} if names & {"topic", "topics", "topicspattern"} else {"topicsPattern": ".*"}
+        parsed = parse({**options, **every_topic})
         if parsed.group_id == GROUP:
             raise ConfigError("groupId", parsed.group_id, "says which group, one of this query's own")
         self._cluster = pull.Cluster(access(parsed))
