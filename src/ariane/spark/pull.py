@@ -136,9 +136,9 @@ class Cluster:
         self._access = access
         self._sleep = sleep
         self._monotonic = monotonic
-        self._credentials = (
-            Credentials(access.access_key, access.secret_key, access.security_token) if access.access_key else None
-        )
+        # As plain texts: what encodes headers knows no others.
+        account = (access.access_key, str(access.secret_key), str(access.security_token))
+        self._credentials = Credentials(*account) if access.access_key else None
         self._tls = tls_context(access)
         self._wires: dict[str, Wire] = {}
         self._routes: dict[str, TopicRoute] = {}
