@@ -21,9 +21,7 @@ def main(namesrv: str, home: Path, master: str, until: str) -> None:
     to_files = to_files.option("checkpointLocation", str(home / "checkpoint"))
     if until == "rest":
         to_files = to_files.trigger(availableNow=True)
-    query = to_files.start()
-    print("started", flush=True)
-    query.awaitTermination()
+    to_files.start().awaitTermination()
 
 
 if __name__ == "__main__":

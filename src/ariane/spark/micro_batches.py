@@ -32,6 +32,7 @@ from ariane.model.message import MessageQueue
 from ariane.spark import ends as queue_ends
 from ariane.spark import offsets, pull, reading
 from ariane.spark.ends import Ends
+from ariane.spark.group_offsets import GroupOffsets
 from ariane.spark.offsets import Limits, Positions, Range
 from ariane.spark.options import SourceOptions, Times, time_of
 
@@ -62,7 +63,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._initial: dict[str, Any] | None = None
         self._at_stop: Ends | None = None  # AvailableNow: the ends when it began
         self._seen: Positions = {}  # the ends that were told last
-        self._committed: Positions = {}
+        self._group = GroupOffsets(options.group_id)
         self._planned_s = monotonic()  # when a batch was planned last
 
     def initialOffset(self) -> dict[str, Any]:
@@ -156,11 +157,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _commit(self, reached: Positions) -> None:
         """Tell the brokers how far the query is. What fails is tried with the next batch, and fails no query."""
-        new = {queue: at for queue, at in reached.items() if self._committed.get(queue) != at}
-        failed = pull.cluster(self._options).commit(new)
-        for queue, error in failed.items():
-            log.warning("%s: offset %d is not committed: %s", offsets.named(queue), new[queue], error)
-        self._committed |= {queue: at for queue, at in new.items() if queue not in failed}
+        for queue, error in self._group.commit(pull.cluster(self._options), reached).items():
+            log.warning("%s: offset %d is not committed: %s", offsets.named(queue), reached[queue], error)
 
 
 def read_partition(partition: InputPartition, options: SourceOptions, columns: list[str]) -> Iterator[pa.RecordBatch]:

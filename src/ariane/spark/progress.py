@@ -27,6 +27,7 @@ from pyspark.sql.streaming.listener import (
 from ariane.errors import ArianeError, ConfigError
 from ariane.model.message import MessageQueue
 from ariane.spark import offsets, pull
+from ariane.spark.group_offsets import GroupOffsets
 from ariane.spark.offsets import Positions
 from ariane.spark.options import GROUP, access, parse
 
@@ -133,12 +134,10 @@ class CommitOffsets(_Listener):
         if parsed.group_id == GROUP:
             raise ConfigError("groupId", parsed.group_id, "says which group, one of this query's own")
         self._cluster = pull.Cluster(access(parsed))
-        self._committed: Positions = {}
+        self._group = GroupOffsets(parsed.group_id)
 
     def progressed(self, progress: Mapping[str, Any]) -> None:
-        new = {queue: at for queue, at in reached(progress).items() if self._committed.get(queue) != at}
-        failed = self._cluster.commit(new)
-        self._committed |= {queue: at for queue, at in new.items() if queue not in failed}
+        failed = self._group.commit(self._cluster, reached(progress))
         if failed:
             queue, error = next(iter(failed.items()))
             raise ArianeError(f"{_named(queue, len(failed))} not committed: {error}")

@@ -1,7 +1,7 @@
-"""A blocking client for executors and planners: topics, routes, ends of queues, pulls, commits.
+"""A blocking client for executors and planners: topics, routes, ends of queues, pulls.
 
-    topics() ─→ routes(topics) ─→ queues ─→ ends(queues), pulls({queue: offset}), commit(positions)    many at once (`wire`)
-                                       └──→ pull(queue, offset)                                         what a task does
+    topics() ─→ routes(topics) ─→ queues ─→ ends(queues), pulls({queue: offset})    many at once (`wire`)
+                                       └──→ pull(queue, offset)                                    what a task does
 
 Connections are kept by the process and used again by its later tasks; servers close those that were idle for two minutes, so
 a kept one that turns out to be closed is replaced at once. A request that fails is tried again, a second apart, on a new
@@ -33,7 +33,6 @@ from ariane.protocol.requests.messaging import (
     PullMessageAnswer,
     QueueRef,
     SearchOffset,
-    UpdateConsumerOffset,
 )
 from ariane.protocol.requests.routing import (
     BrokerData,
@@ -171,8 +170,8 @@ class Cluster:
     def ends(self, queues: Sequence[MessageQueue]) -> dict[MessageQueue, End | ArianeError]:
         """First offset of each queue, and the one that its next message will have."""
         codes = (RequestCode.GET_MIN_OFFSET, RequestCode.GET_MAX_OFFSET)
-        asked = [(queue, code, QueueRef(queue.topic, queue.queue_id)) for queue in queues for code in codes]
-        answers = self._ask_all(asked)
+        asked = [(queue, Question(code, QueueRef(queue.topic, queue.queue_id))) for queue in queues for code in codes]
+        answers = self.ask_all(asked)
         found: dict[MessageQueue, End | ArianeError] = {}
         for queue, low, high in zip(queues, answers[::2], answers[1::2], strict=True):
             if isinstance(low, ArianeError) or isinstance(high, ArianeError):
@@ -185,38 +184,30 @@ class Cluster:
     def offsets_at(self, times: Mapping[MessageQueue, int]) -> dict[MessageQueue, int | ArianeError]:
         """About the entry that was stored at a time (ms), as the broker says: of the nearest ones, before or after."""
         code = RequestCode.SEARCH_OFFSET_BY_TIMESTAMP
-        asked = [(queue, code, SearchOffset(queue.topic, queue.queue_id, ms)) for queue, ms in times.items()]
+        asked = [(queue, Question(code, SearchOffset(queue.topic, queue.queue_id, ms))) for queue, ms in times.items()]
         return {
             queue: one if isinstance(one, ArianeError) else typed(one.command, OffsetAnswer).offset
-            for queue, one in zip(times, self._ask_all(asked), strict=True)
+            for queue, one in zip(times, self.ask_all(asked), strict=True)
         }
 
     def pulls(self, offsets: Mapping[MessageQueue, int], most: int) -> dict[MessageQueue, Pulled | ArianeError]:
         """Up to `most` messages of each queue, whatever their tags."""
         code = RequestCode.PULL_MESSAGE
-        asked = [(queue, code, self._pull_header(queue, offset, most, "*")) for queue, offset in offsets.items()]
-        answers = self._ask_all(asked, PULLED)
+        asked = [
+            (queue, Question(code, self._pull_header(queue, offset, most, "*"))) for queue, offset in offsets.items()
+        ]
+        answers = self.ask_all(asked, PULLED)
         return {
             queue: one if isinstance(one, ArianeError) else _pulled(one)
             for queue, one in zip(offsets, answers, strict=True)
         }
-
-    def commit(self, positions: Mapping[MessageQueue, int]) -> dict[MessageQueue, ArianeError]:
-        """Commit the positions to the group; what failed."""
-        code, group = RequestCode.UPDATE_CONSUMER_OFFSET, self._access.group_id
-        asked = [
-            (queue, code, UpdateConsumerOffset(group, queue.topic, queue.queue_id, offset))
-            for queue, offset in positions.items()
-        ]
-        answers = zip(positions, self._ask_all(asked), strict=True)
-        return {queue: one for queue, one in answers if isinstance(one, ArianeError)}
 
     # --- one queue ---
 
     def pull(self, queue: MessageQueue, offset: int, tags: str = "*") -> Pulled:
         """Messages of a queue from `offset` on."""
         header = self._pull_header(queue, offset, self._access.pull_batch_size, tags)
-        (answer,) = self._ask_all([(queue, RequestCode.PULL_MESSAGE, header)], PULLED)
+        (answer,) = self.ask_all([(queue, Question(RequestCode.PULL_MESSAGE, header))], PULLED)
         if isinstance(answer, ArianeError):
             raise answer
         return _pulled(answer)
@@ -249,20 +240,20 @@ class Cluster:
             subscription=tags, expression_type=TAG,
         )  # fmt: skip
 
-    def _ask_all(
-        self, asked: Sequence[tuple[MessageQueue, int, msgspec.Struct]], accepted: tuple[int, ...] = (0,)
+    def ask_all(
+        self, asked: Sequence[tuple[MessageQueue, Question]], accepted: tuple[int, ...] = (0,)
     ) -> list[Answer | ArianeError]:
         """An answer or an error for each question, in their order; those to one server go over its connection together."""
         answers: list[Answer | ArianeError | None] = [None] * len(asked)
         by_server: dict[tuple[int, str], list[int]] = {}
-        for number, (queue, _, _) in enumerate(asked):
+        for number, (queue, _) in enumerate(asked):
             try:
                 by_server.setdefault(self._server(queue), []).append(number)
             except AWAY as error:
                 answers[number] = error
         for (broker_id, addr), numbers in by_server.items():
             try:
-                commands = self._calls(addr, [asked[number][1:] for number in numbers])
+                commands = self._calls(addr, [asked[number][1] for number in numbers])
             except (ConnectionLost, RequestTimeout) as error:
                 for number in numbers:
                     answers[number] = error
@@ -304,7 +295,7 @@ class Cluster:
         raise failed or ConnectionLost(";".join(self._access.namesrv), "no name server is given")
 
     def _good(self, addr: str, code: int) -> Command:
-        (answer,) = self._calls(addr, [(code, Nothing())])
+        (answer,) = self._calls(addr, [Question(code, Nothing())])
         if answer.code != ResponseCode.SUCCESS:
             raise ReplyError(answer.code, answer.remark, addr)
         return answer
@@ -321,7 +312,7 @@ class Cluster:
                 break
             code = RequestCode.GET_ROUTEINFO_BY_TOPIC
             try:
-                answers = self._calls(addr, [(code, RouteRequest(topic, True)) for topic in left])
+                answers = self._calls(addr, [Question(code, RouteRequest(topic, True)) for topic in left])
             except (ConnectionLost, RequestTimeout) as error:
                 failed |= dict.fromkeys(left, error)
                 continue

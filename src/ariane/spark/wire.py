@@ -1,6 +1,6 @@
 """One blocking connection to a server, plain or TLS: a request and its answer, or many requests under way at once.
 
-    call(code, header) → answer            calls([(code, header), …]) → answers in the same order
+    calls([question, …]) → answers in the same order
 
 Planning asks two questions about each queue. One after another they cost a round trip each; `calls` keeps some hundred of
 them under way, so that 20,000 cost little more than their bytes.
@@ -13,7 +13,7 @@ import socket
 import ssl
 import time
 from collections.abc import Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import msgspec
 
@@ -30,7 +30,13 @@ READ_SIZE = 262_144
 UNDER_WAY_MAX = 256  # of some 250 bytes each: they fit into the buffers of both kernels, so neither side waits to write
 REFILL = 128  # requests are written in lots of this size
 
-Question = tuple[int, msgspec.Struct]
+
+class Question(NamedTuple):
+    """A request."""
+
+    code: int
+    header: msgspec.Struct
+    body: bytes = b""
 
 
 class TlsOptions(Protocol):
@@ -98,9 +104,6 @@ class Wire:
         except OSError as error:
             raise ConnectionLost(addr, error.strerror or str(error)) from error
 
-    def call(self, code: int, header: msgspec.Struct) -> Command:
-        return self.calls([(code, header)])[0]
-
     def calls(self, questions: Sequence[Question]) -> list[Command]:
         """The answers in the order of the questions. RequestTimeout when for its time none of them comes."""
         answers: dict[int, Command] = {}
@@ -111,7 +114,7 @@ class Wire:
                 if asked < len(questions) and asked - len(answers) <= UNDER_WAY_MAX - REFILL:
                     lot = questions[asked : asked + REFILL]
                     self._socket.settimeout(self._timeout_ms / 1000)
-                    self._socket.sendall(b"".join(self._encoded(*one) for one in lot))
+                    self._socket.sendall(b"".join(self._encoded(one) for one in lot))
                     asked += len(lot)
                 self._receive(first, first + asked, answers)
         except TimeoutError:
@@ -123,12 +126,13 @@ class Wire:
     def close(self) -> None:
         self._socket.close()
 
-    def _encoded(self, code: int, header: msgspec.Struct) -> bytes:
+    def _encoded(self, question: Question) -> bytes:
         self._opaque += 1
-        texts = fields(header)
+        texts = fields(question.header)
         if self._credentials is not None:
-            texts = signed(self._credentials, texts, b"")
-        return b"".join(commands.encode(code, opaque=self._opaque, flag=0, fields=texts))
+            texts = signed(self._credentials, texts, question.body)
+        pieces = commands.encode(question.code, opaque=self._opaque, flag=0, fields=texts, body=question.body)
+        return b"".join(pieces)
 
     def _receive(self, first: int, beyond: int, answers: dict[int, Command]) -> None:
         """At least one more answer to a request that is under way."""
