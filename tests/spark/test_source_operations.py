@@ -150,7 +150,7 @@ def test_secrets_are_in_no_plan_progress_or_error(
         kept = "".join(
             path.read_text(errors="replace") for path in (tmp_path / "checkpoint").rglob("*") if path.is_file()
         )
-        with pytest.raises(Exception, match="startingOfset") as refused:
+        with pytest.raises(Exception, match="startingofset") as refused:
             source.option("startingOfset", "x").load().collect()
         with pytest.raises(Exception, match="16|AclException|denied|Signature") as denied:
             source.option("secretKey", "another-hidden-secret").option("retries", "0").load().collect()
