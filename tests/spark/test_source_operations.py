@@ -150,10 +150,10 @@ def test_secrets_are_in_no_plan_progress_or_error(
         kept = "".join(
             path.read_text(errors="replace") for path in (tmp_path / "checkpoint").rglob("*") if path.is_file()
         )
+        with pytest.raises(Exception, match="AclException") as denied:
+            source.option("secretKey", "another-hidden-secret").option("retries", "0").load().collect()
         with pytest.raises(Exception, match="startingofset") as refused:
             source.option("startingOfset", "x").load().collect()
-        with pytest.raises(Exception, match="16|AclException|denied|Signature") as denied:
-            source.option("secretKey", "another-hidden-secret").option("retries", "0").load().collect()
     out, err = capfd.readouterr()
     assert "Scan" in out or "Relation" in out
     for text in (out, err, told, kept, str(refused.value), str(denied.value)):
