@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import time
 from collections.abc import Iterator
@@ -13,14 +14,21 @@ from interop_servers import mqadmin, produce
 
 pytest.importorskip("pyspark", reason="the extra spark is not installed")
 
+from ariane.client.hooks import LocalState
+from ariane.client.transactions import TransactionProducer
 from ariane.errors import ConfigError, ConnectionLost
-from ariane.model.message import MessageQueue
+from ariane.model.message import Message, MessageQueue
+from ariane.model.topic import HALF_TOPIC
 from ariane.protocol import record
 from ariane.spark import ends, pull, reading
 from ariane.spark.group_offsets import GroupOffsets
 from ariane.spark.offsets import Range
 from ariane.spark.options import parse
 from ariane.testing import java
+
+
+# A Java broker has no settings of the topic of half messages, and so no pulls of it, before it looks at it first.
+CHECKED = {"transactionCheckInterval": "1000"}
 
 
 class Peers(NamedTuple):
@@ -45,7 +53,7 @@ def stored(namesrv: str) -> dict[MessageQueue, list[int]]:
 @pytest.fixture(scope="module")
 def peers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Peers]:
     home = tmp_path_factory.mktemp("java")
-    with java.name_server(home / "ns") as names, java.broker(home / "b", names.addr):
+    with java.name_server(home / "ns") as names, java.broker(home / "b", names.addr, properties=CHECKED):
         produce(names.addr, 60)
         time.sleep(0.1)
         produce(names.addr, 60)
@@ -97,6 +105,22 @@ def test_topics_that_the_broker_keeps_for_itself(peers: Peers) -> None:
     (batch,) = reading.read_range(asked, part, options, ["properties"])
     assert [dict(one)["REAL_TOPIC"] for one in batch["properties"].to_pylist()] == ["T"] * 3
     assert ends.matching(".*", False, asked.topics(), asked.brokers()) == ["T"]
+
+
+def test_half_messages_of_open_transactions(peers: Peers) -> None:
+    async def work() -> None:
+        async with TransactionProducer("shop", peers.namesrv, check=lambda _: LocalState.UNKNOWN) as producer:
+            await producer.send_in_transaction(Message(topic="T", body=b"half"), lambda _: LocalState.UNKNOWN)
+
+    asyncio.run(asyncio.wait_for(work(), 60))
+    asked = cluster(peers.namesrv)
+    ends_s = time.monotonic() + 30
+    while not (queues := asked.queues(HALF_TOPIC)):
+        assert time.monotonic() < ends_s
+        time.sleep(0.2)
+    options = parse({"namesrv": peers.namesrv, "topic": HALF_TOPIC})
+    (batch,) = reading.read_range(asked, Range(queues[0], 0, 1), options, ["body"])
+    assert batch["body"].to_pylist() == [b"half"]
 
 
 def test_the_first_entry_at_a_time_is_exact(peers: Peers) -> None:

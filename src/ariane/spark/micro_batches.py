@@ -62,7 +62,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._monotonic = monotonic
         self._initial: dict[str, Any] | None = None
         self._at_stop: Ends | None = None  # AvailableNow: the ends when it began
-        self._seen: Positions = {}  # the ends that were told last
+        self._seen: Positions = {}  # the ends that were told last, of the queues that were told
+        self._unknown: frozenset[str] = frozenset()  # topics that had queues, and that no name server knows now
         self._group = GroupOffsets(options.group_id)
         self._planned_s = monotonic()  # when a batch was planned last
 
@@ -77,15 +78,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         if self._options.commit_offsets and "to" in start:
             self._commit(offsets.reached(start))
-        first, last, by_slave = self._at_stop or self._ends()
         reached = offsets.reached(start)
+        first, last, by_slave = self._at_stop or self._ends(reached)
         # A slave lags: an end behind what was read is no loss when a slave told it.
         last = {**last, **{queue: at for queue, at in reached.items() if queue in by_slave and last[queue] < at}}
         for loss in offsets.losses(start, first, last):
             if self._options.fail_on_data_loss:
                 raise reading.DataLoss(f"{loss}; set failOnDataLoss to false to go on at {loss.resume}")
             log.warning("%s; going on at %d", loss, loss.resume)
-        self._seen = {**self._seen, **last}
+        self._seen = last
         if self._is_too_little(offsets.waiting(start, first, last), limit):
             return start
         self._planned_s = self._monotonic()
@@ -125,7 +126,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         chosen = cluster.retry("topics", queue_ends.topics, cluster, self._options)
         return cluster, cluster.retry("routes", cluster.queues, *chosen)
 
-    def _ends(self) -> Ends:
+    def _ends(self, reached: Positions) -> Ends:
         """The ends of all queues that can be asked now."""
         cluster = pull.cluster(self._options)
         try:
@@ -134,6 +135,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             pull.raise_unless_passing(error)
             log.warning("no name server answers, the next micro-batch asks again: %s", error)
             return Ends({}, {})
+        unknown = frozenset(queue.topic for queue in reached) - {queue.topic for queue in queues}
+        for topic in sorted(unknown - self._unknown):
+            log.warning("no name server knows the topic %s any more: its queues keep their positions", topic)
+        self._unknown = unknown
         return queue_ends.measured_now(cluster, queues)
 
     def _is_too_little(self, waiting: Positions, limit: ReadLimit) -> bool:

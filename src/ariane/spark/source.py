@@ -10,6 +10,7 @@ columns undecoded.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator, Mapping
 
 import pyarrow as pa
@@ -24,6 +25,8 @@ from ariane.spark.ends import Ends
 from ariane.spark.micro_batches import QueuePartition, StreamReader, begin_of, pieces, read_partition, refuse_unknown
 from ariane.spark.offsets import Positions
 from ariane.spark.options import SourceOptions, listed_topics, parse, time_of
+
+log = logging.getLogger("ariane.spark")
 
 
 class RocketMQSource(DataSource):
@@ -63,6 +66,8 @@ class BatchReader(DataSourceReader):
         if missing:
             raise RouteNotFound(missing[0], f"none of {', '.join(options.namesrv)} knows it")
         ends = queue_ends.measured(cluster, [queue for queue in queues if self._wanted.has(queue)])
+        if ends.by_slave:
+            log.warning("slaves answered for %d queues: what they have not copied yet is not read", len(ends.by_slave))
         begin = begin_of(cluster, options, queues, ends)
         parts = offsets.ranges(begin, self._end_of(cluster, queues, ends))
         parts = [part for part in self._cut(cluster, parts) if part.start < part.end]
