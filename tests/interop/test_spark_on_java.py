@@ -26,7 +26,6 @@ from ariane.spark.offsets import Range
 from ariane.spark.options import parse
 from ariane.testing import java
 
-
 # A Java broker has no settings of the topic of half messages, and so no pulls of it, before it looks at it first.
 CHECKED = {"transactionCheckInterval": "1000"}
 
