@@ -42,7 +42,8 @@ def report(
         inside = f"coalesce(half_at, decided_at) BETWEEN to_timestamp({since_ms} / 1000.0) AND to_timestamp({until_ms} / 1000.0)"
         sql.execute(f"CREATE TEMP TABLE chosen AS SELECT * FROM transactions WHERE {inside}{narrowed}", values)
         sql.execute(
-            f"""CREATE TEMP TABLE waiting AS SELECT *, if(half_at IS NULL, NULL, greatest({now_ms} - epoch_ms(half_at), 0)) AS age_ms
+            f"""CREATE TEMP TABLE waiting AS
+            SELECT *, if(half_at IS NULL, NULL, greatest({now_ms} - epoch_ms(half_at), 0)) AS age_ms
             FROM transactions WHERE decision = 'open'{narrowed}""",
             values,
         )
