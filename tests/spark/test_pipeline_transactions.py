@@ -21,13 +21,15 @@ pytestmark = pytest.mark.spark
 A, B, C, D, E = (unique_id(number) for number in range(1, 6))
 
 
-def ended(message_id: str, ms: int, state: str, *, from_check: bool = False) -> dict[str, Any]:
+def ended(
+    message_id: str, ms: int, state: str, *, from_check: bool = False, stored: int | None = None
+) -> dict[str, Any]:
     """A row of trace_events."""
     row: dict[str, Any] = dict.fromkeys((*TRACE_EVENTS.names, "slot"))
     return row | {
         "type": "EndTransaction", "event_time": at(ms), "message_id": message_id, "transaction_state": state,
         "from_check": from_check, "trace_broker": "broker-a", "trace_queue_id": 0, "trace_queue_offset": ms,
-        "record_index": 0, "slot": "2023-11-14T2210",
+        "record_index": 0, "slot": "2023-11-14T2210", "trace_stored_at": at(ms if stored is None else stored),
     }  # fmt: skip
 
 
@@ -63,7 +65,8 @@ def test_a_commit_a_rollback_and_an_open_one(spark: SparkSession) -> None:
     assert commit == {
         "message_id": A, "broker": "broker-a", "topic": "T", "producer_group": "P", "keys": "K", "half_at": at(0),
         "halves": 1, "checks": 0, "checked_at": [], "decision": "commit", "decided_at": at(130), "decision_ms": 130,
-        "commits": 1, "from_check": None, "answer": None, "offset_message_id": "OFF-1000", "slot": "2023-11-14T2210",
+        "commits": 1, "from_check": None, "answer": None, "offset_message_id": "OFF-1000", "newest_at": at(0),
+        "slot": "2023-11-14T2210",
     }  # fmt: skip
     assert (brief(rollback), rollback["decided_at"], rollback["commits"]) == (("rollback", 240, 0), at(250), 0)
     assert (brief(waits), waits["decided_at"]) == (("open", None, 0), None)
@@ -169,6 +172,17 @@ def test_what_traces_add(spark: SparkSession) -> None:
         ("commit", True, "COMMIT_MESSAGE"), ("rollback", False, "ROLLBACK_MESSAGE"),
         ("unknown", False, "COMMIT_MESSAGE"), ("open", None, "UNKNOW"),
     ]  # fmt: skip
+
+
+def test_a_rollback_that_only_a_trace_tells_of(spark: SparkSession) -> None:
+    """A Java broker does not show its op messages; what it asks about after that it has not heard."""
+    log = Log()
+    log.half(A, 0)
+    log.copy(log.half(B, 0), 60_000, 1, by_java=True)
+    events = [ended(A, 90, "ROLLBACK_MESSAGE", stored=600), ended(B, 90, "ROLLBACK_MESSAGE", stored=600)]
+    told, unheard = folded(spark, log.rows, events=events)
+    assert (brief(told), told["decided_at"], told["from_check"]) == (("rollback", None, 0), None, False)
+    assert brief(unheard) == ("open", None, 1)
 
 
 def test_two_brokers_count_their_queues_each_for_itself(spark: SparkSession) -> None:

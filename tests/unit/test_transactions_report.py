@@ -25,6 +25,7 @@ def row(number: int, decision: str, ms: int | None = None, *, age_s: float = 60,
     return {
         "message_id": f"M{number}", "broker": "broker-a", "topic": "T", "producer_group": "P", "half_at": half_at,
         "halves": 1, "checks": 0, "decision": decision, "decision_ms": ms, "commits": 1 if decision == "commit" else 0,
+        "newest_at": half_at,
         "decided_at": None if ms is None else half_at + timedelta(milliseconds=ms), "offset_message_id": f"OFF-{number}",
         **more,
     }  # fmt: skip
@@ -85,7 +86,7 @@ def test_what_is_open_by_age_whenever_it_was_sent(tmp_path: Path) -> None:
     put(tmp_path, TRANSACTIONS, ROWS, as_of_ms=T0_MS)
     report = asked(tmp_path)
     assert part(report, "Open by age").rows == (
-        ("to 10 s", 1, 0, 0, 0), ("to 1 min", 1, 1, 2, 1), ("older", 1, 1, 3, 0), ("unknown", 1, 0, 0, 0),
+        ("to 10 s", 1, 0, 0, 0, 0), ("to 1 min", 1, 0, 1, 2, 1), ("older", 1, 1, 1, 3, 0), ("unknown", 1, 0, 0, 0, 0),
     )  # fmt: skip
     oldest = dicts(part(report, "Oldest open"))
     assert [(line["message id"], line["age"]) for line in oldest] == [

@@ -8,7 +8,8 @@ A fold: records in any order, late or twice, give the same rows.
     put aside                     TRANS_CHECK_MAX_TIME_TOPIC      given up; our broker also marks it ended, Java's does not
     EndTransaction                a trace of the producer         what it answered, and whether to a check
 
-A rollback is an end without a commit: nothing but its op message tells of it. What was put aside and resumed begins anew: then
+A rollback is an end without a commit: nothing but its op message tells of it. A Java broker does not let those be pulled; there
+the producer's trace has to do, while no copy is made after it. What was put aside and resumed begins anew: then
 only its later copies count as open or ended.
 """
 
@@ -39,12 +40,15 @@ def transactions(messages: DataFrame, marks: DataFrame, events: DataFrame) -> Da
     # Ends of copies that came before it was put aside are part of that.
     counts = F.filter("ends", lambda end: F.col("given_up_at").isNull() | (end.record_stored_at > F.col("given_up_at")))
     ended_at = F.array_min(F.transform(counts, lambda end: end.marked_at))
+    # A copy that came later was made because the broker had not heard of it.
+    is_told = (F.col("answer") == ROLLED_BACK) & (F.col("told_at") >= F.col("newest_at"))
     is_aside = F.col("given_up_at").isNotNull() & ~F.coalesce(F.col("newest_at") > F.col("given_up_at"), F.lit(False))
     decision = (
         F.when(F.col("committed_at").isNotNull(), COMMIT)
         .when(F.col("ended_at").isNotNull() & F.coalesce(F.col("answer") == COMMITTED, F.lit(False)), UNKNOWN)
         .when(F.col("ended_at").isNotNull(), ROLLBACK)
         .when(is_aside, GIVEN_UP)
+        .when(F.coalesce(is_told, F.lit(False)), ROLLBACK)
         .otherwise(OPEN)
     )
     is_decided = F.col("decision").isin(COMMIT, ROLLBACK, UNKNOWN)
@@ -137,6 +141,7 @@ def _answers(events: DataFrame) -> DataFrame:
         .groupBy("slot", "message_id")
         .agg(
             F.max_by("transaction_state", order).alias("answer"),
+            F.max_by("trace_stored_at", order).alias("told_at"),
             first(COMMITTED).alias("commit_from_check"),
             first(ROLLED_BACK).alias("rollback_from_check"),
         )

@@ -29,10 +29,16 @@ TRANSACTIONS = Table(
         Column(
             "decision",
             "STRING",
-            "commit; rollback: ended, and no commit is known; unknown: the same, but its producer's trace says commit; "
-            "given_up: asked about too often and put aside; open",
+            "commit; rollback: ended, and no commit is known, or its producer's trace says so and it was not asked about since; "
+            "unknown: ended, and no commit is known, though its producer's trace says commit; given_up: asked about too often "
+            "and put aside; open: none of these. Java brokers do not let op messages be pulled: without traces, what is rolled "
+            "back there looks open (newest_at tells when it was asked about last)",
         ),
-        Column("decided_at", "TIMESTAMP", "when the commit, the op message, or the copy put aside was stored"),
+        Column(
+            "decided_at",
+            "TIMESTAMP",
+            "when the commit, the op message, or the copy put aside was stored; null where only a trace tells of the decision",
+        ),
         Column("decision_ms", "BIGINT", "from half_at to decided_at"),
         Column("commits", "BIGINT", "committed records: more than one was delivered more than once"),
         Column(
@@ -42,6 +48,9 @@ TRANSACTIONS = Table(
             "answer",
             "STRING",
             "last the producer said: COMMIT_MESSAGE, ROLLBACK_MESSAGE, UNKNOW; by its trace, null without one",
+        ),
+        Column(
+            "newest_at", "TIMESTAMP", "when its newest copy was stored: a broker makes one with each round of checks"
         ),
         Column("offset_message_id", "STRING", "broker's id of its newest copy, by which it can be resumed"),
     ),

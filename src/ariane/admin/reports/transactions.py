@@ -18,7 +18,10 @@ from ariane.tables.transactions import COMMIT, GIVEN_UP, OPEN, ROLLBACK, UNKNOWN
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
+SOURCE = "messages"
 DECISIONS = (COMMIT, ROLLBACK, UNKNOWN, GIVEN_UP, OPEN)
+# Brokers ask every minute, unless told otherwise: what was left alone for so long is ended, or too young by its own immunity.
+SILENT_MS = 600_000
 ROWS_MAX = 50  # topics and groups, the busiest
 IDS_MAX = 20  # of the open ones, the oldest
 # Name, and up to which age (ms); the last has no bound.
@@ -41,9 +44,11 @@ def report(
         values = [wanted for wanted in (topic, group) if wanted is not None]
         inside = f"coalesce(half_at, decided_at) BETWEEN to_timestamp({since_ms} / 1000.0) AND to_timestamp({until_ms} / 1000.0)"
         sql.execute(f"CREATE TEMP TABLE chosen AS SELECT * FROM transactions WHERE {inside}{narrowed}", values)
+        judged_ms = steps.judged_ms(home, SOURCE, fresh)
+        is_silent = "false" if judged_ms is None else f"epoch_ms(newest_at) < {judged_ms - SILENT_MS}"
         sql.execute(
-            f"""CREATE TEMP TABLE waiting AS
-            SELECT *, if(half_at IS NULL, NULL, greatest({now_ms} - epoch_ms(half_at), 0)) AS age_ms
+            f"""CREATE TEMP TABLE waiting AS SELECT *, {is_silent} AS is_silent,
+            if(half_at IS NULL, NULL, greatest({now_ms} - epoch_ms(half_at), 0)) AS age_ms
             FROM transactions WHERE decision = 'open'{narrowed}""",
             values,
         )
@@ -133,36 +138,33 @@ def _ages(sql: DuckDBPyConnection) -> Sheet:
     found = rows(
         sql,
         f"""SELECT CASE WHEN age_ms IS NULL THEN {len(AGES)} {cases} ELSE {len(AGES) - 1} END AS age, count(*) AS count,
-        count(*) FILTER (WHERE checks > 0) AS checked, max(checks) AS most_checks,
+        count(*) FILTER (WHERE is_silent) AS silent, count(*) FILTER (WHERE checks > 0) AS checked, max(checks) AS most_checks,
         count(*) FILTER (WHERE answer = 'UNKNOW') AS unknown FROM waiting GROUP BY ALL ORDER BY age""",
     )
     ages = [*(name for name, _ in AGES), "unknown"]
-    listed = tuple(
-        (ages[row["age"]], row["count"], row["checked"], row["most_checks"], row["unknown"]) for row in found
-    )
+    names = ("count", "silent", "checked", "most_checks", "unknown")
+    listed = tuple((ages[row["age"]], *(row[name] for name in names)) for row in found)
     fields = (
-        Field("age"), Field("open"), Field("asked about"), Field("most checks"), Field("last answer: unknown"),
+        Field("age"), Field("open"), Field(f"not asked about for {SILENT_MS // 60_000} min"), Field("asked about"),
+        Field("most checks"), Field("last answer: unknown"),
     )  # fmt: skip
-    return Sheet("Open by age", fields, listed, "All that are open, whenever they were sent; their age is as of now.")
+    note = (
+        "All of which no end is known, whenever they were sent; their age is as of now. What brokers do not ask about any more is "
+        "ended, or immune for that long: Java brokers do not show rollbacks, only traces of their producers tell of them."
+    )
+    return Sheet("Open by age", fields, listed, note)
 
 
 def _oldest(sql: DuckDBPyConnection) -> Sheet:
     ((count,),) = sql.execute("SELECT count(*) FROM waiting").fetchall()
     names = (
-        "message_id",
-        "topic",
-        "producer_group",
-        "broker",
-        "half_at",
-        "age_ms",
-        "checks",
-        "answer",
+        "message_id", "topic", "producer_group", "broker", "half_at", "age_ms", "checks", "newest_at", "answer",
         "offset_message_id",
-    )
+    )  # fmt: skip
     found = rows(sql, f"SELECT * FROM waiting ORDER BY half_at NULLS FIRST, message_id, broker LIMIT {IDS_MAX}")
     fields = (
         Field("message id"), Field("topic"), Field("group"), Field("broker"), Field("stored"), Field("age", "ms"), Field("checks"),
-        Field("last answer"), Field("broker's id"),
+        Field("newest copy"), Field("last answer"), Field("broker's id"),
     )  # fmt: skip
     note = "Look at whether producers of the group are connected, and what they know of it."
     listed = tuple(tuple(row[name] for name in names) for row in found)
