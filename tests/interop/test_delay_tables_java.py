@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,8 @@ import pytest
 from interop_servers import produce
 
 from ariane.admin import asking
+from ariane.client import LocalState, TransactionProducer
+from ariane.model.message import Message
 from ariane.pipeline.session import java_fault
 from ariane.tables import DELAYS, TRANSACTIONS, Table
 from ariane.testing import java
@@ -32,6 +35,11 @@ def pipeline(namesrv: str, home: Path, *names: str) -> None:
     where = ["--namesrv", namesrv, "--home", str(home), "--once"]
     done = subprocess.run([*command, *where], capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
+
+
+async def send_half(namesrv: str) -> None:
+    async with TransactionProducer("Q", namesrv, check=lambda _: LocalState.UNKNOWN) as producer:
+        await producer.send_in_transaction(Message(topic="T", body=b"", keys=["ours"]), lambda _: LocalState.COMMIT)
 
 
 def rows_of(home: Path, table: Table) -> list[dict[str, Any]]:
@@ -74,11 +82,13 @@ def test_levels_retries_and_transactions_of_java(tmp_path: Path) -> None:
     # A Java broker does not let its op messages be pulled: when it heard of a rollback is not known.
     assert [ended[key]["decided_at"] for key in ("K-1", "K-4", "K-5")] == [None] * 3
 
-    # Ours shows them, of the same log. No traces are read this time.
+    # Ours shows them, of the same log, once it has taken a half message itself. No traces are read this time.
     again = tmp_path / "again"
     with cluster_in_thread(tmp_path, message_delay_level=LEVELS) as servers:
+        asyncio.run(send_half(servers.namesrv))
         pipeline(servers.namesrv, again, "delay", "transactions")
     found = {row["keys"]: row for row in rows_of(again, TRANSACTIONS)}
+    assert found.pop("ours")["decision"] == "commit"
     assert {key: row["decision"] for key, row in found.items()} == {key: row["decision"] for key, row in ended.items()}
     assert all(row["decided_at"] and row["decision_ms"] >= 0 and row["from_check"] is None for row in found.values())
     for key in ("K-0", "K-2", "K-3"):
