@@ -39,7 +39,7 @@ def pipeline(namesrv: str, home: Path, *names: str) -> None:
 
 async def send_half(namesrv: str) -> None:
     async with TransactionProducer("Q", namesrv, check=lambda _: LocalState.UNKNOWN) as producer:
-        await producer.send_in_transaction(Message(topic="T", body=b"", keys=["ours"]), lambda _: LocalState.COMMIT)
+        await producer.send_in_transaction(Message(topic="T", body=b"half", keys=["ours"]), lambda _: LocalState.COMMIT)
 
 
 def rows_of(home: Path, table: Table) -> list[dict[str, Any]]:
