@@ -12,7 +12,6 @@ What is not known is null. A sample of many topics comes as several messages, ea
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import zip_longest
 from typing import TypeVar
 
 import msgspec
@@ -106,13 +105,22 @@ def bodies(sample: Sample) -> list[bytes]:
     topics = _cut(sample.topics, lambda one: len(one.queues))
     groups = _cut(sample.groups, lambda one: len(one.queues))
     counters = _cut(sample.counters, lambda one: 1)
-    parts = list(zip_longest(topics, groups, counters, fillvalue=())) or [((), (), ())]
     return [
         msgspec.json.encode(
-            msgspec.structs.replace(sample, part=number, topics=tuple(one), groups=tuple(other), counters=tuple(counted))
+            msgspec.structs.replace(
+                sample,
+                part=part,
+                topics=_at(topics, part),
+                groups=_at(groups, part),
+                counters=_at(counters, part),
+            )
         )
-        for number, (one, other, counted) in enumerate(parts)
+        for part in range(max(1, len(topics), len(groups), len(counters)))
     ]
+
+
+def _at(pieces: list[tuple[T, ...]], number: int) -> tuple[T, ...]:
+    return pieces[number] if number < len(pieces) else ()
 
 
 def _cut(entries: tuple[T, ...], queues: Callable[[T], int]) -> list[tuple[T, ...]]:

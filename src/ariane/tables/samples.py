@@ -53,7 +53,9 @@ SAMPLES_QUEUES = Table(
     "row may be there twice after a fault.",
     (
         *_WHO,
-        Column("ends_at", "TIMESTAMP", "when the ends came; the committed offset, which was asked before, came at `at`"),
+        Column(
+            "ends_at", "TIMESTAMP", "when the ends came; the committed offset, which was asked before, came at `at`"
+        ),
         Column("topic", "STRING", ""),
         Column("consumer_group", "STRING", "null: the queue itself"),
         Column("queue_id", "INT", ""),
@@ -110,13 +112,25 @@ CONSUMPTION = Table(
         Column("seconds", "DOUBLE", "how long the samples that the rates come from lie apart"),
         Column("produced_tps", "DOUBLE", "messages a second that were stored, by the queues' ends"),
         Column("consumed_tps", "DOUBLE", "messages a second that the group confirmed, by its committed offsets"),
-        Column("delivered_master_tps", "DOUBLE", "messages a second that the master says it handed to the group: a console's TPS"),
+        Column(
+            "delivered_master_tps",
+            "DOUBLE",
+            "messages a second that the master says it handed to the group: a console's TPS",
+        ),
         Column("delivered_slaves_tps", "DOUBLE", "the same of all slaves together; 0 when there is none"),
         Column("lag", "BIGINT", "messages that the group has not confirmed, at the minute's last sample"),
         Column("lag_change", "BIGINT", "how much that is more than at its first sample"),
-        Column("oldest_age_ms", "BIGINT", "how long the oldest of them has been stored; null with a lag of 0: there is none"),
+        Column(
+            "oldest_age_ms",
+            "BIGINT",
+            "how long the oldest of them has been stored; null with a lag of 0: there is none",
+        ),
         Column("removed", "BIGINT", "messages of that lag that the broker has removed already"),
-        Column("drain_s", "DOUBLE", "after how long it is all consumed if rates stay as they are; null: it is not, or not known"),
+        Column(
+            "drain_s",
+            "DOUBLE",
+            "after how long it is all consumed if rates stay as they are; null: it is not, or not known",
+        ),
         Column("flags", "ARRAY<STRING>", "why a value is null or in doubt"),
     ),
     time="window_at",
