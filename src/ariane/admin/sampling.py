@@ -48,7 +48,7 @@ T = TypeVar("T")
 MASTER = 0
 AT_ONCE = 16  # questions to one broker under way at once: it serves clients beside
 TOPICS_EVERY = 12  # rounds after which the topics of a master are asked for again; earlier when a group has a new one
-FORGET_MS = 3_600_000  # a broker that no name server names any more is told as away for so long
+FORGET_MS = 600_000  # a broker that no name server names any more is asked for so long
 FAULTS_MAX = 20  # in one sample, each of them FAULT_MAX characters
 FAULT_MAX = 300
 AGE_MAX_MS = 20 * 365 * 86_400_000  # more is Java's answer for a message that is not there: now - (-1)
@@ -183,15 +183,11 @@ class Sampler:
         for broker in self._masters.keys() - {broker for broker, _ in self._places}:
             del self._masters[broker]
         places = [place for place, _ in self._places.values()]
-        gone = [] if why else [place for place in places if place not in named]
-        there = [place for place in places if place not in gone]
-        masters = [place for place in there if place.broker_id == MASTER]
-        slaves = [place for place in there if place.broker_id != MASTER]
+        masters = [place for place in places if place.broker_id == MASTER]
+        slaves = [place for place in places if place.broker_id != MASTER]
         # Slaves are asked for the groups that their master has just told.
         samples = await asyncio.gather(*(self._sample(place, now_ms) for place in masters))
-        samples += await asyncio.gather(*(self._sample(place, now_ms) for place in slaves))
-        left = [self._away(place, now_ms, 0, 0, "no name server names it any more") for place in gone]
-        return [*samples, *left]
+        return samples + await asyncio.gather(*(self._sample(place, now_ms) for place in slaves))
 
     async def _named(self) -> tuple[list[Place], str | None]:
         """The brokers that the first name server that answers names; else those named before, and why."""
