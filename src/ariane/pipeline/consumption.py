@@ -29,11 +29,10 @@ def consumption(brokers: DataFrame, queues: DataFrame, counters: DataFrame) -> D
     """Rows with the columns of CONSUMPTION and `slot`."""
     known = queues.where("broker_id = 0")
     rows = _of_groups(_of_queues(_pairs(known))).unionByName(_unanswered(brokers, known), allowMissingColumns=True)
-    joined = rows
-    for one in (_delivered(counters), _answers(brokers)):
-        on = [name for name in GROUP if name in one.columns]
-        same = [joined[name].eqNullSafe(one[name]) for name in on]
-        joined = joined.join(one, same, "left").drop(*(one[name] for name in on))
+    # A topic's own rows, whose group is null, find no counters.
+    joined = rows.join(_delivered(counters), list(GROUP), "left").join(
+        _answers(brokers), ["window_at", "broker"], "left"
+    )
     told = _judged(joined)
     columns = [F.col(one.name).cast(one.type).alias(one.name) for one in CONSUMPTION.columns]
     return told.select(*columns, slots.of_time(F.col("window_at")).alias("slot"))
