@@ -154,7 +154,8 @@ def test_rows_that_are_left_out_are_counted(tmp_path: Path) -> None:
 
 def test_brokers_their_rates_and_what_a_slave_has_to_copy(tmp_path: Path) -> None:
     samples = [
-        broker(180), broker(185), broker(185), broker(180, 1, log_max=300), broker(185, 1, log_max=400, booted_at=at(184), put_total=3),
+        broker(180), broker(185), broker(185, stored_at=at(187)), broker(180, 1, log_max=300),
+        broker(185, 1, log_max=400, booted_at=at(184), put_total=3),
     ]  # fmt: skip
     master, slave = sheet(reported(tmp_path, [minute(1)], samples), "Brokers")
     assert (master["role"], master["stored"], master["handed out"], master["to copy"]) == ("master", 10.0, 20.0, None)

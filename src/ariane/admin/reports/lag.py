@@ -198,20 +198,22 @@ def _brokers(sql: DuckDBPyConnection, until_ms: int) -> tuple[Sheet, list[str]]:
     found = rows(
         sql,
         f"""
-        WITH paired AS (
-            SELECT DISTINCT ON (collector, broker, broker_id, at) *,
-                   lag(at) OVER pair AS at_0, lag(put_total) OVER pair AS put_0, lag(get_total) OVER pair AS get_0,
+        WITH once AS (
+            SELECT DISTINCT ON (collector, broker, broker_id, "at") * FROM samples_brokers
+            WHERE "at" <= make_timestamptz({until_ms * 1000})
+        ), paired AS (
+            SELECT *, lag("at") OVER pair AS at_0, lag(put_total) OVER pair AS put_0, lag(get_total) OVER pair AS get_0,
                    lag(booted_at) OVER pair AS booted_0
-            FROM (SELECT DISTINCT * FROM samples_brokers WHERE at <= make_timestamptz({until_ms * 1000}))
-            WINDOW pair AS (PARTITION BY collector, broker, broker_id ORDER BY at)
+            FROM once WINDOW pair AS (PARTITION BY collector, broker, broker_id ORDER BY "at")
         ), last AS (
-            SELECT broker, broker_id, arg_max(paired, at) AS p, bool_or(left_groups > 0) AS full FROM paired GROUP BY ALL
+            SELECT broker, broker_id, arg_max(paired, "at") AS p, bool_or(left_groups > 0) AS full_rounds
+            FROM paired GROUP BY broker, broker_id
         )
-        SELECT broker, broker_id, p.addr, p.at, p.away, p.interval_ms, p.lost, p.log_max, p.left_groups, full,
+        SELECT broker, broker_id, p.addr, p."at" AS "at", p.away, p.interval_ms, p.lost, p.log_max, full_rounds AS "full",
                CASE WHEN p.booted_at = p.booted_0 AND p.put_total >= p.put_0
-                    THEN (p.put_total - p.put_0) / (epoch(p.at) - epoch(p.at_0)) END AS put_tps,
+                    THEN (p.put_total - p.put_0) / (epoch(p."at") - epoch(p.at_0)) END AS put_tps,
                CASE WHEN p.booted_at = p.booted_0 AND p.get_total >= p.get_0
-                    THEN (p.get_total - p.get_0) / (epoch(p.at) - epoch(p.at_0)) END AS get_tps
+                    THEN (p.get_total - p.get_0) / (epoch(p."at") - epoch(p.at_0)) END AS get_tps
         FROM last ORDER BY broker, broker_id
         """,
     )
@@ -286,9 +288,9 @@ def _points(sql: DuckDBPyConnection, one: GroupNow, step_ms: int) -> list[Point]
                    CASE WHEN consuming = n THEN consumed END AS consumed
             FROM summed, LATERAL (SELECT count(*) AS n FROM places WHERE first_at <= window_at)
         )
-        SELECT time_bucket(INTERVAL {step_ms} MILLISECONDS, window_at) AS at,
+        SELECT time_bucket(INTERVAL {step_ms} MILLISECONDS, window_at) AS "at",
                max(lag)::DOUBLE AS lag, avg(produced) AS produced, avg(consumed) AS consumed
-        FROM each GROUP BY at ORDER BY at
+        FROM each GROUP BY 1 ORDER BY 1
         """,
         [one.group, one.topic],
     )
