@@ -35,7 +35,7 @@ def test_a_sample_becomes_rows_of_three_tables(spark: SparkSession) -> None:
         for row in rows
     ]
     assert facts == [(None, 0, 100, None, None), ("G", 0, 100, 70, 4100)]
-    assert {(row["at"], row["ends_at"], row["queue_id"], row["slot"]) for row in rows} == {
+    assert {(row["sampled_at"], row["ends_at"], row["queue_id"], row["slot"]) for row in rows} == {
         (at(5), at(5), 0, of_time(frames.T0_MS))
     }
     brokers = samples.brokers(read)

@@ -59,7 +59,7 @@ def broker(second: int, broker_id: int = 0, **other: Any) -> dict[str, Any]:
         "interval_ms": 5000, "booted_at": at(-9), "put_total": 10 * second, "get_total": 20 * second, "log_max": 1000,
         "left_groups": 0, "lost": 0, "faults": [],
     }  # fmt: skip
-    return dict.fromkeys(SAMPLES_BROKERS.names) | {"at": at(second), "broker_id": broker_id} | usual | other
+    return dict.fromkeys(SAMPLES_BROKERS.names) | {"sampled_at": at(second), "broker_id": broker_id} | usual | other
 
 
 def reported(

@@ -49,20 +49,20 @@ def _seconds(one: Column, other: Column) -> Column:
 
 def _pairs(queues: DataFrame) -> DataFrame:
     """Samples of queues, once each, and what came between each and the one before."""
-    once = queues.groupBy("collector", "at", *QUEUE).agg(
+    once = queues.groupBy("collector", "sampled_at", *QUEUE).agg(
         *(
             F.max(name).alias(name)
             for name in ("ends_at", "min_offset", "max_offset", "committed_offset", "oldest_age_ms")
         )
     )
-    order = Window.partitionBy("collector", *QUEUE).orderBy("at")
+    order = Window.partitionBy("collector", *QUEUE).orderBy("sampled_at")
 
     def before(name: str) -> Column:
         return F.lag(name).over(order)
 
     paired = once.select(
         "*",
-        _seconds(F.col("at"), before("at")).alias("at_s"),
+        _seconds(F.col("sampled_at"), before("sampled_at")).alias("at_s"),
         _seconds(F.col("ends_at"), before("ends_at")).alias("ends_s"),
         (F.col("committed_offset") - before("committed_offset")).alias("consumed"),
         (F.col("max_offset") - before("max_offset")).alias("produced"),
@@ -71,7 +71,7 @@ def _pairs(queues: DataFrame) -> DataFrame:
     produced_ok = (F.col("produced") >= 0) & F.col("ends_s").between(0.001, PAIR_MAX_S)
     return paired.select(
         "*",
-        _window("at").alias("window_at"),
+        _window("sampled_at").alias("window_at"),
         F.when(consumed_ok, F.col("consumed")).alias("consumed_ok"),
         F.when(consumed_ok, F.col("at_s")).alias("consumed_s"),
         F.when(produced_ok, F.col("produced")).alias("produced_ok"),
@@ -85,7 +85,7 @@ def _pairs(queues: DataFrame) -> DataFrame:
 
 def _of_queues(pairs: DataFrame) -> DataFrame:
     """One row per minute and queue."""
-    last = F.struct("at", "collector")
+    last = F.struct("sampled_at", "collector")
     age_at = F.when(F.col("oldest_age_ms").isNotNull(), last)
     return pairs.groupBy("window_at", *QUEUE).agg(
         (F.sum("consumed_ok") / F.sum("consumed_s")).alias("consumed_tps"),
@@ -133,22 +133,22 @@ def _unanswered(brokers: DataFrame, queues: DataFrame) -> DataFrame:
     """The minutes in which a master answered nothing: a row for each group that it is known to have."""
     minutes = (
         brokers.where("broker_id = 0")
-        .groupBy(_window("at").alias("window_at"), "broker")
+        .groupBy(_window("sampled_at").alias("window_at"), "broker")
         .agg(F.min(F.col("away").isNotNull()).alias("all_away"))
         .where("all_away")
     )
-    told = queues.select(_window("at").alias("told_at"), "broker", "topic", "consumer_group").distinct()
+    told = queues.select(_window("sampled_at").alias("told_at"), "broker", "topic", "consumer_group").distinct()
     silent = minutes.join(told, "broker").where("told_at < window_at").select(*GROUP).distinct()
-    here = queues.select(_window("at").alias("window_at"), "broker").distinct()
+    here = queues.select(_window("sampled_at").alias("window_at"), "broker").distinct()
     return silent.join(here, ["window_at", "broker"], "left_anti")
 
 
 def _delivered(counters: DataFrame) -> DataFrame:
     """What each role handed to a group, as it last said in the minute: it speaks of its own last minute."""
-    last = F.struct("at", "collector", "tps")
+    last = F.struct("sampled_at", "collector", "tps")
     by_broker = (
         counters.where("statistic = 'GROUP_GET_NUMS'")
-        .groupBy(_window("at").alias("window_at"), "broker", "topic", "consumer_group", "broker_id")
+        .groupBy(_window("sampled_at").alias("window_at"), "broker", "topic", "consumer_group", "broker_id")
         .agg(F.max_by("tps", last).alias("tps"))
     )
     is_slave = F.col("broker_id") > 0
@@ -162,7 +162,7 @@ def _delivered(counters: DataFrame) -> DataFrame:
 def _answers(brokers: DataFrame) -> DataFrame:
     """Per minute and broker name: how many slaves there are, and who was away for a part of it or all of it."""
     name = F.concat(F.when(F.col("broker_id") == 0, F.lit("master")).otherwise(F.concat(F.lit("slave "), "broker_id")))
-    return brokers.groupBy(_window("at").alias("window_at"), "broker").agg(
+    return brokers.groupBy(_window("sampled_at").alias("window_at"), "broker").agg(
         F.count_distinct(F.when(F.col("broker_id") > 0, F.col("broker_id"))).alias("slaves"),
         F.array_sort(F.collect_set(F.when(F.col("away").isNotNull(), F.concat(name, F.lit(" away"))))).alias("away"),
     )

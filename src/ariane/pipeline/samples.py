@@ -55,7 +55,7 @@ def brokers(rows: DataFrame) -> DataFrame:
     at = F.timestamp_millis("s.at_ms")
     first = _good(rows).where("coalesce(s.part, 0) = 0")
     columns = {
-        "at": at,
+        "sampled_at": at,
         "booted_at": F.timestamp_millis("s.runtime.boot_ms"),
         **{
             name: F.col(f"s.runtime.{name}")
@@ -80,7 +80,7 @@ def queues(rows: DataFrame) -> DataFrame:
         return F.get("q", F.lit(number))
 
     at = {
-        "at": F.timestamp_millis("e.at_ms"),
+        "sampled_at": F.timestamp_millis("e.at_ms"),
         "topic": F.col("e.topic"),
         "consumer_group": F.col("g"),
         "queue_id": part(0),
@@ -90,7 +90,7 @@ def queues(rows: DataFrame) -> DataFrame:
         own,
         SAMPLES_QUEUES,
         at
-        | {"ends_at": at["at"], "min_offset": part(1), "max_offset": part(2)}
+        | {"ends_at": at["sampled_at"], "min_offset": part(1), "max_offset": part(2)}
         | {"committed_offset": nothing, "oldest_age_ms": nothing},
     )
     progress = _shaped(
@@ -107,7 +107,7 @@ def counters(rows: DataFrame) -> DataFrame:
     """The columns of SAMPLES_COUNTERS and `slot`."""
     counted = _good(rows).select("s", "stored_at", F.explode("s.counters").alias("c"))
     columns = {
-        "at": F.timestamp_millis("c.at_ms"),
+        "sampled_at": F.timestamp_millis("c.at_ms"),
         "statistic": F.col("c.name"),
         "topic": F.col("c.topic"),
         "consumer_group": F.col("c.group"),
@@ -134,7 +134,7 @@ def _shaped(rows: DataFrame, table: Table, columns: dict[str, Column]) -> DataFr
     time, by which it comes into a minute."""
     known = columns | {"stored_at": F.col("stored_at")}
     chosen = [known.get(one.name, F.col(f"s.{one.name}")).cast(one.type).alias(one.name) for one in table.columns]
-    return rows.select(*chosen, slots.of_time(columns["at"]).alias("slot"))
+    return rows.select(*chosen, slots.of_time(columns["sampled_at"]).alias("slot"))
 
 
 def _reason() -> Column:

@@ -1,7 +1,7 @@
 """What the collector saw of all brokers (`ariane.admin.sampling`), and the consumption that follows from it.
 
-`at` is the collector's clock when the answer came: rates are differences of two answers by this one clock. Ages of messages are
-differences of the broker's own clock.
+`sampled_at` is the collector's clock when the answer came: rates are differences of two answers by this one clock. Ages of
+messages are differences of the broker's own clock.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ WINDOW_MS = 60_000  # Java clients commit every 5 s: in shorter windows a rate o
 
 _WHO = (
     Column("collector", "STRING", "which collector: its host's name, or what it was called"),
-    Column("at", "TIMESTAMP", "when the answer came: the collector's clock"),
+    Column("sampled_at", "TIMESTAMP", "when the answer came: the collector's clock"),
     Column("stored_at", "TIMESTAMP", "when the sample was stored: the clock of the broker that keeps it"),
     Column("broker", "STRING", "the broker's name, which its master and slaves share"),
     Column("broker_id", "BIGINT", "0 master, else a slave"),
@@ -44,7 +44,7 @@ SAMPLES_BROKERS = Table(
         Column("faults", "ARRAY<STRING>", "questions that the broker refused"),
     ),
     time="stored_at",
-    order=("broker", "broker_id", "at"),
+    order=("broker", "broker_id", "sampled_at"),
 )
 
 SAMPLES_QUEUES = Table(
@@ -54,7 +54,9 @@ SAMPLES_QUEUES = Table(
     (
         *_WHO,
         Column(
-            "ends_at", "TIMESTAMP", "when the ends came; the committed offset, which was asked before, came at `at`"
+            "ends_at",
+            "TIMESTAMP",
+            "when the ends came; the committed offset, which was asked before, came at `sampled_at`",
         ),
         Column("topic", "STRING", ""),
         Column("consumer_group", "STRING", "null: the queue itself"),
@@ -65,7 +67,7 @@ SAMPLES_QUEUES = Table(
         Column("oldest_age_ms", "BIGINT", "how long that message has been stored: the broker's clock; null: not known"),
     ),
     time="stored_at",
-    order=("topic", "consumer_group", "broker", "queue_id", "at"),
+    order=("topic", "consumer_group", "broker", "queue_id", "sampled_at"),
 )
 
 SAMPLES_COUNTERS = Table(
@@ -81,7 +83,7 @@ SAMPLES_COUNTERS = Table(
         Column("tps", "DOUBLE", "the same a second; 0 also when the broker has counted none since it was started"),
     ),
     time="stored_at",
-    order=("topic", "consumer_group", "broker", "broker_id", "at"),
+    order=("topic", "consumer_group", "broker", "broker_id", "sampled_at"),
 )
 
 SAMPLES_REJECTS = Table(

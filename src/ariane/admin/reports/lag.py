@@ -199,21 +199,21 @@ def _brokers(sql: DuckDBPyConnection, until_ms: int) -> tuple[Sheet, list[str]]:
         sql,
         f"""
         WITH once AS (
-            SELECT DISTINCT ON (collector, broker, broker_id, "at") * FROM samples_brokers
-            WHERE "at" <= make_timestamptz({until_ms * 1000})
+            SELECT DISTINCT ON (collector, broker, broker_id, sampled_at) * FROM samples_brokers
+            WHERE sampled_at <= make_timestamptz({until_ms * 1000})
         ), paired AS (
-            SELECT *, lag("at") OVER pair AS at_0, lag(put_total) OVER pair AS put_0, lag(get_total) OVER pair AS get_0,
+            SELECT *, lag(sampled_at) OVER pair AS at_0, lag(put_total) OVER pair AS put_0, lag(get_total) OVER pair AS get_0,
                    lag(booted_at) OVER pair AS booted_0
-            FROM once WINDOW pair AS (PARTITION BY collector, broker, broker_id ORDER BY "at")
+            FROM once WINDOW pair AS (PARTITION BY collector, broker, broker_id ORDER BY sampled_at)
         ), last AS (
-            SELECT broker, broker_id, arg_max(paired, "at") AS p, bool_or(left_groups > 0) AS full_rounds
+            SELECT broker, broker_id, arg_max(paired, sampled_at) AS p, bool_or(left_groups > 0) AS full_rounds
             FROM paired GROUP BY broker, broker_id
         )
-        SELECT broker, broker_id, p.addr, p."at" AS "at", p.away, p.interval_ms, p.lost, p.log_max, full_rounds AS "full",
+        SELECT broker, broker_id, p.addr, p.sampled_at, p.away, p.interval_ms, p.lost, p.log_max, full_rounds AS "full",
                CASE WHEN p.booted_at = p.booted_0 AND p.put_total >= p.put_0
-                    THEN (p.put_total - p.put_0) / (epoch(p."at") - epoch(p.at_0)) END AS put_tps,
+                    THEN (p.put_total - p.put_0) / (epoch(p.sampled_at) - epoch(p.at_0)) END AS put_tps,
                CASE WHEN p.booted_at = p.booted_0 AND p.get_total >= p.get_0
-                    THEN (p.get_total - p.get_0) / (epoch(p."at") - epoch(p.at_0)) END AS get_tps
+                    THEN (p.get_total - p.get_0) / (epoch(p.sampled_at) - epoch(p.at_0)) END AS get_tps
         FROM last ORDER BY broker, broker_id
         """,
     )
@@ -225,7 +225,9 @@ def _brokers(sql: DuckDBPyConnection, until_ms: int) -> tuple[Sheet, list[str]]:
         to_copy = max(0, end - own) if is_slave and end is not None and own is not None else None
         role = f"slave {row['broker_id']}" if is_slave else "master"
         state = row["away"] or "answers"
-        told.append((row["broker"], role, row["addr"], row["at"], state, row["put_tps"], row["get_tps"], to_copy))
+        told.append(
+            (row["broker"], role, row["addr"], row["sampled_at"], state, row["put_tps"], row["get_tps"], to_copy)
+        )
     fields = (
         Field("broker"), Field("role"), Field("address"), Field("sampled"), Field("state"), Field("stored", "/s"),
         Field("handed out", "/s"), Field("to copy", "B"),
@@ -241,7 +243,7 @@ def _missing(brokers: Sequence[dict[str, Any]], until_ms: int) -> list[str]:
     if not brokers:
         return [f"no samples of the last {RECENT_MS // 60_000} minutes: is `ariane collect` running?"]
     gaps = []
-    newest = max(row["at"] for row in brokers)
+    newest = max(row["sampled_at"] for row in brokers)
     silent_ms = until_ms - round(newest.timestamp() * 1000)
     if silent_ms > max(SILENT_MS, *(3 * (row["interval_ms"] or 0) for row in brokers)):
         gaps.append(f"no samples since {newest:%H:%M:%S} UTC: is `ariane collect` running?")
@@ -288,7 +290,7 @@ def _points(sql: DuckDBPyConnection, one: GroupNow, step_ms: int) -> list[Point]
                    CASE WHEN consuming = n THEN consumed END AS consumed
             FROM summed, LATERAL (SELECT count(*) AS n FROM places WHERE first_at <= window_at)
         )
-        SELECT time_bucket(INTERVAL {step_ms} MILLISECONDS, window_at) AS "at",
+        SELECT time_bucket(INTERVAL {step_ms} MILLISECONDS, window_at) AS bucket_at,
                max(lag)::DOUBLE AS lag, avg(produced) AS produced, avg(consumed) AS consumed
         FROM each GROUP BY 1 ORDER BY 1
         """,
@@ -296,7 +298,7 @@ def _points(sql: DuckDBPyConnection, one: GroupNow, step_ms: int) -> list[Point]
     )
     points: list[Point] = []
     for row in found:
-        while points and row["at"] - points[-1][0] > timedelta(milliseconds=step_ms):
+        while points and row["bucket_at"] - points[-1][0] > timedelta(milliseconds=step_ms):
             points.append((points[-1][0] + timedelta(milliseconds=step_ms), None, None, None))
-        points.append((row["at"], row["lag"], row["produced"], row["consumed"]))
+        points.append((row["bucket_at"], row["lag"], row["produced"], row["consumed"]))
     return points
