@@ -9,13 +9,14 @@ from pathlib import Path
 import msgspec
 
 from ariane.admin import collecting
-from ariane.admin.samples import SAMPLES_TOPIC, Counter, Progress, Sample
+from ariane.admin.samples import Counter, Progress, Sample
 from ariane.client.config import ConsumerSettings
 from ariane.client.lite_pull_consumer import LitePullConsumer
 from ariane.client.producer import Producer
 from ariane.client.push_consumer import PushConsumer
 from ariane.clock import SYSTEM_CLOCK
 from ariane.model.message import Message, ReceivedMessage
+from ariane.model.topic import SAMPLES_TOPIC
 from ariane.testing import java
 
 COUNT = 4000

@@ -16,13 +16,14 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from ariane.admin import topics
-from ariane.admin.samples import SAMPLES_TOPIC, Sample, bodies
+from ariane.admin.samples import Sample, bodies
 from ariane.admin.sampling import USUAL, Limits, Sampler
 from ariane.client.config import ClientSettings, name_servers
 from ariane.client.producer import Producer
 from ariane.clock import SYSTEM_CLOCK, Clock
 from ariane.errors import ArianeError, ConfigError, ReplyError
 from ariane.model.message import Message
+from ariane.model.topic import SAMPLES_TOPIC
 from ariane.net.client import Connections
 from ariane.protocol import signing
 from ariane.protocol.codes import RequestCode, ResponseCode

@@ -18,7 +18,6 @@ import msgspec
 
 T = TypeVar("T")
 
-SAMPLES_TOPIC = "ARIANE_SAMPLES"
 SCHEMA = 1
 ENTRIES_MAX = 500  # of each list in one message: some 100 KB with 8 queues each, far from any broker's limit of 4 MB
 QUEUES_MAX = 20_000  # of all entries of a message together, for topics of many queues

@@ -10,17 +10,20 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ariane.model.topic import SAMPLES_TOPIC
+
 if TYPE_CHECKING:
     from ariane.admin.collecting import Round
 
 SAY_EVERY_S = 60.0
-TOPIC = "ARIANE_SAMPLES"  # ariane.admin.samples.SAMPLES_TOPIC, which is not loaded for a page of help
 
 
 def collect(
     namesrv: Annotated[str, typer.Option("-n", "--namesrv", help="Name servers, host:port joined by ';'.")],
     interval: Annotated[float, typer.Option(help="Seconds between rounds.")] = 5.0,
-    topic: Annotated[str, typer.Option(help="Topic that samples go to; it is made when it is not there.")] = TOPIC,
+    topic: Annotated[
+        str, typer.Option(help="Topic that samples go to; it is made when it is not there.")
+    ] = SAMPLES_TOPIC,
     name: Annotated[str, typer.Option(help="Name of this collector in the samples; default: this host's.")] = "",
     once: Annotated[bool, typer.Option("--once", help="One round, then end.")] = False,
     topics_max: Annotated[int, typer.Option(help="Topics of a broker in one round; others take turns.")] = 500,

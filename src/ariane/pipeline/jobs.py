@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
-from ariane.admin.samples import SAMPLES_TOPIC
-from ariane.model.topic import TRACE_TOPIC
+from ariane.model.topic import SAMPLES_TOPIC, TRACE_TOPIC
 from ariane.pipeline import consumption, decode, journeys, samples
 from ariane.pipeline.folds import Fold
 from ariane.tables import (
@@ -121,5 +120,13 @@ def with_trace_topic(job: Job, topic: str) -> Job:
     """The job over another topic of traces."""
     sources = (
         source._replace(options={"topic": topic}) if source.name == TRACES.name else source for source in job.sources
+    )
+    return job._replace(sources=tuple(sources))
+
+
+def with_samples_topic(job: Job, topic: str) -> Job:
+    """The job over another topic of samples."""
+    sources = (
+        source._replace(options={"topic": topic}) if source.name == SAMPLES.name else source for source in job.sources
     )
     return job._replace(sources=tuple(sources))
