@@ -96,13 +96,13 @@ def messages(batch: pa.RecordBatch, called: Names, first: int, options: SinkOpti
     count = batch.num_rows
 
     def refuse(bad: Any, why: str) -> None:
-        rows = np.flatnonzero(_bools(bad))
+        rows = np.flatnonzero(bools(bad))
         if len(rows):
             more = f" (and {len(rows) - 1} more rows)" if len(rows) > 1 else ""
             raise MessageRefused(f"row {called.of(first + int(rows[0]))}{more}: {why}")
 
     bodies = columns["body"].cast(pa.binary())
-    body_sizes = _ints(pc.binary_length(bodies), 0)
+    body_sizes = ints(pc.binary_length(bodies), 0)
     refuse(body_sizes == 0, "the body is null or empty, which brokers refuse")
     refuse(
         body_sizes > options.max_message_size,
@@ -115,11 +115,11 @@ def messages(batch: pa.RecordBatch, called: Names, first: int, options: SinkOpti
         f"\x02{names.WAIT}\x01true\x02{dedup.DEDUP}\x01{called.prefix}".encode(), _decimals(first + np.arange(count)),
         *_named(names.TAGS, columns.get("tags"), refuse), *_named(names.KEYS, columns.get("keys"), refuse), *pieces, *own,
     )  # fmt: skip
-    text_sizes = _ints(pc.binary_length(texts), 0)
+    text_sizes = ints(pc.binary_length(texts), 0)
     refuse(text_sizes > SIZE_MAX, f"the properties have more than {SIZE_MAX} bytes")
     sizes = body_sizes + text_sizes + batch_form.OVERHEAD
     alone = delayed | (body_sizes >= options.compress_over)
-    flags = _ints(columns["flag"], 0) if "flag" in columns else np.zeros(count, np.int64)
+    flags = ints(columns["flag"], 0) if "flag" in columns else np.zeros(count, np.int64)
     return Messages(bodies, texts, flags, sizes, alone, first)
 
 
@@ -129,8 +129,8 @@ def entries(rows: Messages, order: Ints) -> pa.BinaryArray:
     starts = np.zeros(len(order), ENTRY_START)
     starts["size"] = rows.sizes[order]
     starts["flag"] = rows.flags[order]
-    starts["body"] = _ints(pc.binary_length(bodies), 0)
-    text_sizes = _ints(pc.binary_length(texts), 0).astype(">i2")
+    starts["body"] = ints(pc.binary_length(bodies), 0)
+    text_sizes = ints(pc.binary_length(texts), 0).astype(">i2")
     return _join(_fixed(starts, ENTRY_START.itemsize), bodies, _fixed(text_sizes, 2), texts)
 
 
@@ -159,14 +159,14 @@ def _delays(columns: dict[str, pa.Array], count: int, refuse: Refuse) -> tuple[l
     pieces: list[pa.Array] = []
     levels, due_ms = np.zeros(count, np.int64), np.zeros(count, np.int64)
     if "delay_level" in columns:
-        levels = _ints(columns["delay_level"], 0)
+        levels = ints(columns["delay_level"], 0)
         refuse(levels < 0, "delay_level is negative: 0 or null is at once, 1 the broker's first level")
         text = _join(f"\x02{names.DELAY}\x01".encode(), _decimals(levels))
         pieces.append(_where(pa.array(levels > 0), text))
     if "deliver_at" in columns:
         column = columns["deliver_at"].cast(pa.timestamp("us", "UTC")).cast(pa.int64())
-        due_ms = _ints(column, 0) // 1000
-        refuse(_bools(pc.fill_null(pc.less(column, 1000), False)), "deliver_at lies before 1970")
+        due_ms = ints(column, 0) // 1000
+        refuse(bools(pc.fill_null(pc.less(column, 1000), False)), "deliver_at lies before 1970")
         refuse((levels > 0) & (due_ms > 0), "has a delay_level and deliver_at: keep one of them")
         at = _decimals(due_ms)
         first, second = f"\x02{names.START_DELIVER_TIME}\x01", f"\x02{names.TIMER_DELIVER_MS}\x01"
@@ -182,8 +182,8 @@ def _own(column: pa.MapArray | None, count: int, refuse: Refuse, options: SinkOp
     start, size = int(offsets[0]), int(offsets[-1] - offsets[0])
     keys, values = column.keys.slice(start, size), column.items.slice(start, size)
     row = np.repeat(np.arange(count), np.diff(offsets))
-    keep = _bools(column.is_valid())[row] & _bools(values.is_valid())
-    reserved = _bools(pc.is_in(keys, value_set=pa.array(sorted(OWNED), keys.type)))
+    keep = bools(column.is_valid())[row] & bools(values.is_valid())
+    reserved = bools(pc.is_in(keys, value_set=pa.array(sorted(OWNED), keys.type)))
     if options.drop_reserved:
         keep &= ~reserved
     elif (reserved & keep).any():
@@ -192,7 +192,7 @@ def _own(column: pa.MapArray | None, count: int, refuse: Refuse, options: SinkOp
         refuse(_marks(count, row[bad]), f"the property {keys[bad].as_py()}: {fix}")
     keys, values, row = keys.filter(pa.array(keep)), values.filter(pa.array(keep)), row[keep]
     for what, texts in (("name", keys), ("value", values)):
-        empty = _bools(pc.equal(pc.binary_length(texts), 0))
+        empty = bools(pc.equal(pc.binary_length(texts), 0))
         refuse(_marks(count, row[empty]), f"a property has an empty {what}, which does not arrive: leave it out")
         refuse(_marks(count, row[_separators(texts)]), f"the {what} of a property {SEPARATED}")
     pairs = _join(b"\x02", keys.cast(pa.binary()), b"\x01", values.cast(pa.binary()))
@@ -208,7 +208,7 @@ def _refuse_separators(column: pa.Array, name: str, refuse: Refuse) -> None:
 
 
 def _separators(texts: pa.Array) -> Bools:
-    return _bools(pc.fill_null(pc.match_substring_regex(texts, "[\x01\x02]"), False))
+    return bools(pc.fill_null(pc.match_substring_regex(texts, "[\x01\x02]"), False))
 
 
 def _marks(count: int, rows: Ints) -> Bools:
@@ -238,11 +238,11 @@ def _fixed(data: npt.NDArray[Any], size: int) -> pa.BinaryArray:
     return pa.Array.from_buffers(pa.binary(), count, [None, pa.py_buffer(ends), pa.py_buffer(data)])
 
 
-def _ints(column: pa.Array, missing: int) -> Ints:
+def ints(column: pa.Array, missing: int) -> Ints:
     numbers: Ints = pc.fill_null(column.cast(pa.int64()), missing).to_numpy(zero_copy_only=False)
     return numbers
 
 
-def _bools(column: Any) -> Bools:
+def bools(column: Any) -> Bools:
     flags: Bools = column if isinstance(column, np.ndarray) else column.to_numpy(zero_copy_only=False).astype(np.bool_)
     return flags
