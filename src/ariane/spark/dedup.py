@@ -10,7 +10,7 @@ written. Messages without it (other producers') all stay, except that the same s
 from __future__ import annotations
 
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+from pyspark.sql import functions as F
 
 from ariane.errors import ConfigError
 from ariane.model.dedup import DEDUP
