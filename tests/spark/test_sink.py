@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections import Counter
 from collections.abc import Iterator
@@ -10,8 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from test_source import make_topic, numbers, send
 
+from ariane.admin import topics
+from ariane.client import Producer
+from ariane.model.message import Message
+from ariane.net.client import Connections
 from ariane.testing.cluster import Servers, cluster_in_thread
 
 if TYPE_CHECKING:
@@ -31,6 +35,30 @@ def _registered(spark: SparkSession) -> None:
     from ariane.spark.source import RocketMQSource
 
     spark.dataSource.register(RocketMQSource)
+
+
+def make_topic(servers: Servers, queues: int, topic: str) -> None:
+    async def work() -> None:
+        async with Connections() as peers:
+            await topics.create_everywhere(peers, servers.namesrv, topic, queues)
+
+    asyncio.run(work())
+
+
+def send(servers: Servers, first: int, count: int, topic: str) -> None:
+    """Messages whose bodies are numbers, and whose keys say the same."""
+
+    async def work() -> None:
+        async with Producer("P", servers.namesrv) as producer:
+            for number in range(first, first + count):
+                tag = "even" if number % 2 == 0 else "odd"
+                await producer.send(Message(topic=topic, body=b"%d" % number, keys=[f"K{number}"], tags=tag))
+
+    asyncio.run(work())
+
+
+def numbers(frame: DataFrame) -> list[int]:
+    return sorted(int(row.body) for row in frame.select("body").collect())
 
 
 def write(frame: DataFrame, servers: Servers, **options: Any) -> None:
