@@ -14,7 +14,7 @@ import pytest
 pytest.importorskip("pyspark", reason="the extra spark is not installed")
 
 import pyarrow as pa
-from interop_servers import pull_all
+from interop_servers import mqadmin, pull_all
 
 from ariane.admin import topics
 from ariane.client import PushConsumer
@@ -61,7 +61,9 @@ def test_a_java_broker_takes_the_rows_and_a_java_client_reads_them(tmp_path: Pat
         make_topic(name_server.addr, "Late")
         sent = write(name_server.addr, "Rows", frame(200), batchSize="9")
         assert (sent.messages, sent.retried) == (200, 0)
-        _same(pull_all(name_server.addr, "Rows"))
+        found = pull_all(name_server.addr, "Rows")
+        _same(found)
+        _java_finds_by_unique_id(name_server.addr, found[3])
         _copies_are_left_out(name_server.addr)
         _a_time_is_not_known_to_4_9_4(name_server.addr)
 
@@ -81,6 +83,13 @@ def _same(found: list[dict[str, Any]]) -> None:
         assert one["msgId"] == own["UNIQ_KEY"]
         queues.setdefault(f"k{number % 5}", set()).add(one["queueId"])
     assert all(len(some) == 1 for some in queues.values())
+
+
+def _java_finds_by_unique_id(namesrv: str, one: dict[str, Any]) -> None:
+    """mqadmin looks from the time on that it reads in the id."""
+    (shown,) = mqadmin(namesrv, f"queryMsgByUniqueKey -t Rows -i {one['msgId']}")
+    assert f"ARIANE_DEDUP={one['properties']['ARIANE_DEDUP']}" in shown
+    assert f"[{one['key']}]" in shown
 
 
 def _copies_are_left_out(namesrv: str) -> None:

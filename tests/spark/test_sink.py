@@ -202,6 +202,8 @@ def test_a_stream_that_is_killed_and_goes_on_writes_duplicates_which_are_known(
     stream = spark.readStream.format("rocketmq").options(namesrv=servers.namesrv, topic="Out").load()
     with pytest.raises(Exception, match="cannot remember for ever"):
         drop_duplicates(stream)
+    with pytest.raises(Exception, match="topic, broker, queue_id, queue_offset, properties.*are needed"):
+        drop_duplicates(rows.select("body"))
     target = tmp_path / "rows"
     query = (
         drop_duplicates(stream, "1 hour")
