@@ -217,6 +217,40 @@ def test_a_stream_that_is_killed_and_goes_on_writes_duplicates_which_are_known(
     assert numbers(spark.read.parquet(str(target))) == [*range(100), *range(1000, 1005)]
 
 
+def test_a_stream_drops_copies_and_never_a_row_that_comes_late(spark: SparkSession, tmp_path: Path) -> None:
+    from ariane.spark.dedup import drop_duplicates
+
+    ddl = "topic STRING, broker STRING, queue_id INT, queue_offset BIGINT, properties MAP<STRING, STRING>, store_timestamp TIMESTAMP"
+
+    def put(first: int, sequences: list[int], stored: datetime) -> None:
+        rows = [
+            ("T", "b", 0, first + at, {"ARIANE_DEDUP": f"q/0/0/{one}"} if one >= 0 else {}, stored)
+            for at, one in enumerate(sequences)
+        ]
+        spark.createDataFrame(rows, ddl).coalesce(1).write.mode("append").parquet(str(tmp_path / "in"))
+
+    def run() -> list[str]:
+        frame = drop_duplicates(spark.readStream.schema(ddl).parquet(str(tmp_path / "in")), "1 second")
+        query = (
+            frame.writeStream.format("parquet")
+            .options(path=str(tmp_path / "out"), checkpointLocation=str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination(120)
+        assert frame.columns == [field.split()[0] for field in ddl.split(", ") if not field.startswith("STRING")]
+        names = [
+            row["properties"].get("ARIANE_DEDUP", "none") for row in spark.read.parquet(str(tmp_path / "out")).collect()
+        ]
+        return sorted(names)
+
+    now = datetime.now(UTC)
+    put(0, [0, 1, 1, -1, -1], now)
+    assert run() == ["none", "none", "q/0/0/0", "q/0/0/1"]
+    put(100, [2, 3, 3, -1], now - timedelta(days=2))  # a queue that lags two days behind
+    assert run() == ["none", "none", "none", "q/0/0/0", "q/0/0/1", "q/0/0/2", "q/0/0/3"]
+
+
 def test_what_was_read_can_be_written_back(spark: SparkSession, servers: Servers) -> None:
     make_topic(servers, 1, "From")
     make_topic(servers, 1, "To")

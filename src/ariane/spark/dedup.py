@@ -1,7 +1,7 @@
 """The reader's side of at-least-once writing: one row of those that the sink wrote twice. DataFrame → DataFrame.
 
     drop_duplicates(spark.read.format("rocketmq")…load())                       the whole frame
-    drop_duplicates(spark.readStream.format("rocketmq")…load(), "1 hour")       copies stored within an hour of each other
+    drop_duplicates(spark.readStream.format("rocketmq")…load(), "1 hour")       copies read within an hour of each other
 
 Two rows are copies when their property ARIANE_DEDUP is the same: run, batch, partition and sequence of the row that was
 written. Messages without it (other producers') all stay, except that the same stored message, read twice, is one.
@@ -16,15 +16,17 @@ from ariane.errors import ConfigError
 from ariane.model.dedup import DEDUP
 
 NEEDED = ("topic", "broker", "queue_id", "queue_offset", "properties")
-AT = "store_timestamp"
-NAME = "_ariane_row"  # of the column that lives only within
+NAME, AT = "_ariane_row", "_ariane_read_at"  # columns that live only within
 
 
 def drop_duplicates(frame: DataFrame, within: str = "") -> DataFrame:
-    """`frame` with one of all copies of a row. `within`, for streams, is how far apart in store time copies may lie: Spark
-    remembers as much, and lets copies through that lie further apart."""
-    needed = (*NEEDED, AT) if frame.isStreaming else NEEDED
-    if missing := [name for name in needed if name not in frame.columns]:
+    """`frame` with one of all copies of a row. `within`, for streams, is how long a row is remembered after it was read: copies
+    that are read later come through.
+
+    The time is that of the reading. By the time of storing, rows of a queue that lags behind another would be late for Spark,
+    and it drops late rows whether they are copies or not.
+    """
+    if missing := [name for name in NEEDED if name not in frame.columns]:
         fix = f"are needed to tell messages apart; the frame has {', '.join(frame.columns)}"
         raise ConfigError("columns", ", ".join(missing), fix)
     if frame.isStreaming and not within:
@@ -33,5 +35,6 @@ def drop_duplicates(frame: DataFrame, within: str = "") -> DataFrame:
     row = F.coalesce(F.concat(F.lit(f"{DEDUP} "), F.col("properties")[DEDUP]), stored)
     named = frame.withColumn(NAME, row)
     if frame.isStreaming:
-        return named.withWatermark(AT, within).dropDuplicatesWithinWatermark([NAME]).drop(NAME)
+        timed = named.withColumn(AT, F.current_timestamp()).withWatermark(AT, within)
+        return timed.dropDuplicatesWithinWatermark([NAME]).drop(NAME, AT)
     return named.dropDuplicates([NAME]).drop(NAME)
