@@ -114,6 +114,21 @@ def test_a_connection_that_ends_fails_its_requests_and_the_next_has_a_new_one(pe
     wires.close()
 
 
+def test_a_connection_that_was_closed_while_idle_is_noticed_before_it_is_used(peer: Any) -> None:
+    wires = Wires(5000)
+    addr = peer(1, lambda connection, found: answer(connection, found[0]))  # and closes
+    wires.ask(addr, 310, {})
+    gather(wires, 1)
+    ends = time.monotonic() + 20
+    while wires._wires:
+        assert wires.answers(0.05) == []
+        assert time.monotonic() < ends
+    wires.ask(addr, 310, {})
+    (found,) = gather(wires, 1)
+    assert found.error is None
+    wires.close()
+
+
 def test_a_silent_peer_is_given_up(peer: Any) -> None:
     wires = Wires(200)
     done = threading.Event()

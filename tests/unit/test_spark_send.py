@@ -6,6 +6,7 @@ import pytest
 
 pytest.importorskip("pyspark", reason="the extra spark is not installed")
 
+import logging
 import random
 from collections.abc import Callable
 from typing import Any
@@ -19,7 +20,7 @@ from ariane.protocol import batch, compression, fastjson, properties
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.command import Command
 from ariane.protocol.requests.routing import BrokerData, QueueData, TopicRoute
-from ariane.spark import encode, send
+from ariane.spark import encode, send, sink
 from ariane.spark.sink_options import SinkOptions, parse
 from ariane.spark.spread import Chunk, Spread
 from ariane.spark.wires import Answer
@@ -286,3 +287,19 @@ def test_an_unknown_topic_or_queue_is_named_with_what_to_do() -> None:
     for columns, said in cases:
         with pytest.raises(MessageRefused, match=said):
             write(Cluster(), {"body": [b"x"], **columns})
+
+
+def test_a_job_tells_its_counts_and_a_failed_one_that_nothing_is_taken_back(caplog: pytest.LogCaptureFixture) -> None:
+    done = [sink.Written(10, 2, 500, 1, 3, partition=0), None, sink.Written(5, 1, 100, partition=2)]
+    counts = "15 messages, 600 bytes in 3 requests by 2 of 3 tasks"
+    assert sink.told(done).startswith(counts)
+    assert "1 requests sent again (their messages may be there twice), 3 messages stored before" in sink.told(done)
+    with caplog.at_level(logging.INFO, "ariane.spark"):
+        sink.BatchWriter(options(), "run-1").abort(done)
+        sink.StreamWriter(options()).commit(done[2:], 7)
+    failed, fine = (record.getMessage() for record in caplog.records)
+    assert failed.startswith(f"run run-1 failed: {counts}")
+    assert failed.endswith(
+        "what was sent stays in its topics: no message is taken back, and a run again sends it again"
+    )
+    assert fine == "batch 7: 5 messages, 100 bytes in 1 requests by 1 of 1 tasks"

@@ -193,6 +193,8 @@ class Sender:
 
     def put(self, chunk: Chunk) -> None:
         """Take a chunk; waits while PENDING_BYTES are under way. ArianeError when one that was taken before cannot be sent."""
+        if not self._asked:  # a connection that was closed while it was idle is noticed before it is used
+            self._wires.answers(0.0)
         work = _Work(chunk, chunk.lane.queue)
         self._pending_bytes += len(chunk.body)
         if not chunk.lane.is_ordered:
