@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from ariane.tables.messages import MESSAGES
 from ariane.tables.samples import CONSUMPTION, SAMPLES_BROKERS, SAMPLES_COUNTERS, SAMPLES_QUEUES, SAMPLES_REJECTS
-from ariane.tables.table import Column, Table
+from ariane.tables.table import Column, Table, page
 from ariane.tables.trace import JOURNEYS, TRACE_EVENTS, TRACE_REJECTS
 
 SAMPLES = (SAMPLES_BROKERS, SAMPLES_QUEUES, SAMPLES_COUNTERS, SAMPLES_REJECTS)
@@ -30,4 +30,5 @@ __all__ = [
     "TRACE_REJECTS",
     "Column",
     "Table",
+    "page",
 ]
