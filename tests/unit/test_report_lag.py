@@ -6,39 +6,24 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
-pa = pytest.importorskip("pyarrow", reason="needs pyarrow: pip install 'ariane[spark]'")
-import pyarrow.parquet as pq  # noqa: E402
+pytest.importorskip("pyarrow", reason="needs pyarrow: pip install 'ariane[spark]'")
 
-from ariane.admin import status  # noqa: E402
-from ariane.admin.published import CURRENT, File, Published  # noqa: E402
-from ariane.admin.report import Plot, Report, Sheet, Value  # noqa: E402
-from ariane.admin.reports import lag  # noqa: E402
-from ariane.tables import CONSUMPTION, SAMPLES_BROKERS, SAMPLES_COUNTERS, SAMPLES_QUEUES, Table  # noqa: E402
+from tables_on_disk import put
+
+from ariane.admin import status
+from ariane.admin.report import Plot, Report, Sheet, Value
+from ariane.admin.reports import lag
+from ariane.tables import CONSUMPTION, SAMPLES_BROKERS, SAMPLES_COUNTERS, SAMPLES_QUEUES
 
 T0 = datetime(2026, 11, 21, 10, 0, tzinfo=UTC)
 T0_MS = round(T0.timestamp() * 1000)
-TYPES = {
-    "STRING": pa.string(), "BIGINT": pa.int64(), "INT": pa.int32(), "DOUBLE": pa.float64(),
-    "TIMESTAMP": pa.timestamp("us", tz="UTC"), "ARRAY<STRING>": pa.list_(pa.string()),
-}  # fmt: skip
+AS_OF_MS = T0_MS + 185_000
 
 
 def at(seconds: float) -> datetime:
     return T0 + timedelta(seconds=seconds)
-
-
-def put(home: Path, table: Table, rows: list[dict[str, Any]], done: dict[str, int] | None = None) -> None:
-    """A table as the pipeline publishes it."""
-    directory = home / table.name
-    (directory / "v=00000001").mkdir(parents=True)
-    schema = pa.schema([(column.name, TYPES[column.type]) for column in table.columns])
-    pq.write_table(pa.Table.from_pylist(rows, schema), directory / "v=00000001" / "part-0.parquet")
-    file = File("v=00000001/part-0.parquet", "2026-11-21T1000", len(rows), 1, 1, T0_MS, T0_MS + 600_000)
-    now = Published(1, table.schema, len(rows), T0_MS + 185_000, (file,), done or {})
-    (directory / CURRENT).write_bytes(msgspec.json.encode(now))
 
 
 def minute(number: int, broker: str = "a", **other: Any) -> dict[str, Any]:
@@ -59,17 +44,17 @@ def broker(second: int, broker_id: int = 0, **other: Any) -> dict[str, Any]:
         "interval_ms": 5000, "booted_at": at(-9), "put_total": 10 * second, "get_total": 20 * second, "log_max": 1000,
         "left_groups": 0, "lost": 0, "faults": [],
     }  # fmt: skip
-    return dict.fromkeys(SAMPLES_BROKERS.names) | {"sampled_at": at(second), "broker_id": broker_id} | usual | other
+    return {"sampled_at": at(second), "broker_id": broker_id} | usual | other
 
 
 def reported(
     home: Path, minutes: list[dict[str, Any]], brokers: list[dict[str, Any]] | None = None, **filters: str
 ) -> Report:
-    put(home, SAMPLES_BROKERS, [broker(180), broker(185)] if brokers is None else brokers, {"samples x": 1})
-    put(home, SAMPLES_QUEUES, [], {"samples x": 1})
-    put(home, SAMPLES_COUNTERS, [], {"samples x": 1})
-    inputs = {table.name: 1 for table in (SAMPLES_BROKERS, SAMPLES_QUEUES, SAMPLES_COUNTERS)}
-    put(home, CONSUMPTION, minutes, inputs)
+    told = [broker(180), broker(185)] if brokers is None else brokers
+    inputs = (SAMPLES_BROKERS, SAMPLES_QUEUES, SAMPLES_COUNTERS)
+    for table in inputs:
+        put(home, table, told if table is SAMPLES_BROKERS else [], as_of_ms=AS_OF_MS, done={"samples x": 1})
+    put(home, CONSUMPTION, minutes, as_of_ms=AS_OF_MS, done={table.name: 1 for table in inputs})
     status.write(home, status.Status("samples", T0_MS + 185_000, 1, 10, 0, None))
     return lag.report(home, since_ms=T0_MS, until_ms=T0_MS + 190_000, now_ms=T0_MS + 190_000, **filters)
 

@@ -27,7 +27,7 @@ import msgspec
 from ariane.admin.samples import Counter, Ends, LeftOut, Progress, Runtime, Sample
 from ariane.clock import SYSTEM_CLOCK, Clock
 from ariane.errors import ArianeError, ConfigError, ProtocolError, ReplyError
-from ariane.model.topic import AUTO_CREATE_TOPIC, RETRY_PREFIX, SYSTEM_GROUP_PREFIX, is_system_topic
+from ariane.model.topic import AUTO_CREATE_TOPIC, RETRY_PREFIX, SYSTEM_GROUP_PREFIX, is_system_topic, reply_topic
 from ariane.net.client import Connections
 from ariane.protocol import fastjson
 from ariane.protocol.codes import RequestCode, ResponseCode
@@ -373,7 +373,12 @@ async def _all(answers: Iterable[Awaitable[T | None]]) -> list[T]:
 
 def _is_told(topic: str, place: Place) -> bool:
     """Whether a topic that no group has offsets of is worth a question: not those that are there for the servers' sake."""
-    return not is_system_topic(topic) and topic not in (AUTO_CREATE_TOPIC, place.broker, place.cluster)
+    return not is_system_topic(topic) and topic not in (
+        AUTO_CREATE_TOPIC,
+        place.broker,
+        place.cluster,
+        reply_topic(place.cluster),
+    )
 
 
 def _pairs(table: Mapping[str, dict[int, int]]) -> dict[Pair, dict[int, int]]:
