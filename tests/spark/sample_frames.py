@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import random
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import msgspec
 from pyspark.sql import DataFrame, SparkSession
 
 from ariane.admin.samples import Counter, Ends, Progress, Runtime, Sample, bodies
 from ariane.pipeline import consumption, samples
+
+Row = dict[str, Any]
 
 T0_MS = 1_700_000_400_000  # the begin of a slot
 assert T0_MS % 600_000 == 0
@@ -69,12 +73,23 @@ def records(spark: SparkSession, told: Iterable[Sample]) -> DataFrame:
     return samples.records(messages(spark, [body for one in told for body in bodies(one)]))
 
 
-def folded(spark: SparkSession, told: Iterable[Sample], group: str | None = "G") -> list[dict[str, Any]]:
-    """The minutes of a group that follow from samples, in order; values rounded."""
+def folded(spark: SparkSession, cases: Mapping[str, Iterable[Sample]], seed: int | None = None) -> dict[str, list[Row]]:
+    """The minutes that follow from samples, by case, in order; values rounded. Each case is a broker of its own, so that all
+    are one question to Spark. With a `seed` samples come in another order, and some of them twice."""
+    told = [msgspec.structs.replace(one, broker=case) for case, members in cases.items() for one in members]
+    if seed is not None:
+        chance = random.Random(seed)
+        told += chance.sample(told, len(told) // 3)
+        chance.shuffle(told)
     read = records(spark, told).persist()
     frame = consumption.consumption(samples.brokers(read), samples.queues(read), samples.counters(read))
-    rows = [row for row in frame.toArrow().to_pylist() if row["consumer_group"] == group]
+    found: dict[str, list[Row]] = {case: [] for case in cases}
+    for row in frame.toArrow().to_pylist():
+        found[row["broker"]].append(
+            {name: round(one, 3) if isinstance(one, float) else one for name, one in row.items()}
+        )
     read.unpersist()
-    for row in rows:
-        row.update({name: round(value, 3) for name, value in row.items() if isinstance(value, float)})
-    return sorted(rows, key=lambda row: row["window_at"])
+    return {
+        case: sorted(rows, key=lambda row: (row["consumer_group"] or "", row["window_at"]))
+        for case, rows in found.items()
+    }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,9 +10,9 @@ import pytest
 pytest.importorskip("pyspark", reason="needs pyspark: pip install 'ariane[spark]'")
 
 import sample_frames as frames
-from sample_frames import at, away, folded, sample, state
+from sample_frames import Row, at, away, folded, sample, state
 
-from ariane.admin.samples import Ends, bodies
+from ariane.admin.samples import Ends, Sample, bodies
 from ariane.pipeline import samples
 from ariane.tables import CONSUMPTION, SAMPLES_BROKERS, SAMPLES_COUNTERS, SAMPLES_QUEUES, SAMPLES_REJECTS
 from ariane.tables.slots import of_time
@@ -95,13 +94,49 @@ def test_what_is_no_sample_is_a_reject_with_its_reason(spark: SparkSession) -> N
     read.unpersist()
 
 
-def test_the_case_of_the_article(spark: SparkSession) -> None:
-    """The slave serves a backlog: the master counts nothing, the offsets move, and it will be done in a minute or so."""
-    told = [
+def two_queues(second: float, first: int, end: int | None) -> Sample:
+    queues = ((0, first, 0, 100, 5), (1, 10, 0, end, None))
+    return sample(second, groups=(frames.group(second, *queues),), counters=(frames.got(second, 1.0),))
+
+
+def only_ends(second: float, end: int) -> Sample:
+    return sample(second, topics=(frames.ends(second, (0, 0, end)),))
+
+
+RESET = [*state(5, 50, 100, age=1), *state(15, 70, 100, age=1), *state(25, 0, 100, age=1)]
+CASES = {
+    "article": [
         one for step in range(12)
         for one in state(5 + 10 * step, 100 * step, 3000 + 50 * step, age=60_000, master=0.0, slave=10.0)
-    ]  # fmt: skip
-    first, second = folded(spark, told)
+    ],
+    "first": state(5, 70, 100),
+    "nothing waits": state(5, 100, 100),
+    "reset": RESET,
+    "reset only": RESET[1:],
+    "lost": [*state(5, 50, 100), *state(15, 50, 40)],
+    "gap": [*state(5, 50, 100, age=1), *state(305, 80, 100, age=1)],
+    "master away": [*state(5, 50, 100, slave=1.0), away(65), sample(65, 1, counters=(frames.got(65, 4.0),))],
+    "slave away": [*state(5, 50, 100, age=1), *state(15, 60, 100, age=1), away(5, 1), away(15, 1)],
+    "no ends": [two_queues(5, 10, 20), two_queues(15, 40, None)],
+    "removed": [sample(5, groups=(frames.group(5, (0, 10, 40, 100, None)),))],
+    "no group": [only_ends(5, 100), only_ends(25, 300)],
+    "slot's edge": [*state(-5, 50, 100, age=1), *state(5, 70, 100, age=1)],
+    "growing": [*state(5, 50, 100, age=1), *state(15, 60, 200, age=1)],
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def minutes(spark: SparkSession) -> dict[str, list[Row]]:
+    """What follows for the group G in each case."""
+    found = folded(spark, CASES)
+    return {case: [row for row in rows if row["consumer_group"] == "G"] for case, rows in found.items()} | {
+        "no group": found["no group"]
+    }
+
+
+def test_the_case_of_the_article(minutes: dict[str, list[Row]]) -> None:
+    """The slave serves a backlog: the master counts nothing, the offsets move, and it will be done in a minute or so."""
+    first, second = minutes["article"]
     assert set(first) == {*CONSUMPTION.names, "slot"}
     assert (first["window_at"], second["window_at"]) == (at(0), at(60))
     assert (second["consumed_tps"], second["produced_tps"]) == (10.0, 5.0)
@@ -113,77 +148,74 @@ def test_the_case_of_the_article(spark: SparkSession) -> None:
 
 
 def test_the_same_whatever_the_order_of_samples_and_when_they_come_twice(spark: SparkSession) -> None:
-    told = [one for step in range(12) for one in state(5 + 10 * step, 100 * step, 3000, age=step, slave=10.0)]
-    mixed = told + told[3:9]
-    random.Random(7).shuffle(mixed)
-    assert folded(spark, mixed) == folded(spark, told)
+    assert folded(spark, CASES, seed=7) == folded(spark, CASES)
+    assert folded(spark, {}) == {}
 
 
-def test_the_first_sample_tells_a_lag_and_no_rate(spark: SparkSession) -> None:
-    (row,) = folded(spark, state(5, 70, 100))
+def test_the_first_sample_tells_a_lag_and_no_rate(minutes: dict[str, list[Row]]) -> None:
+    (row,) = minutes["first"]
     assert (row["lag"], row["consumed_tps"], row["produced_tps"], row["drain_s"]) == (30, None, None, None)
     assert row["flags"] == ["one sample only", "age not known of every queue"]
-    (row,) = folded(spark, state(5, 100, 100))
+    (row,) = minutes["nothing waits"]
     assert (row["lag"], row["drain_s"], row["oldest_age_ms"]) == (0, 0.0, None)
 
 
-def test_a_reset_is_no_negative_rate(spark: SparkSession) -> None:
-    told = [*state(5, 50, 100, age=1), *state(15, 70, 100, age=1), *state(25, 0, 100, age=1)]
-    (row,) = folded(spark, told)
+def test_what_does_not_drain_has_no_forecast(minutes: dict[str, list[Row]]) -> None:
+    (row,) = minutes["growing"]
+    assert (row["consumed_tps"], row["produced_tps"], row["lag_change"], row["drain_s"]) == (1.0, 10.0, 90, None)
+
+
+def test_a_minute_at_a_slots_edge_has_the_sample_before(minutes: dict[str, list[Row]]) -> None:
+    before, after = minutes["slot's edge"]
+    assert (before["slot"], before["consumed_tps"]) == (of_time(frames.T0_MS - 600_000), None)
+    assert (after["slot"], after["consumed_tps"], after["flags"]) == (of_time(frames.T0_MS), 2.0, [])
+
+
+def test_a_reset_is_no_negative_rate(minutes: dict[str, list[Row]]) -> None:
+    (row,) = minutes["reset"]
     assert (row["consumed_tps"], row["lag"], row["flags"]) == (2.0, 100, ["offset was set back"])
-    (row,) = folded(spark, told[1:])
+    (row,) = minutes["reset only"]
     assert (row["consumed_tps"], row["drain_s"], row["flags"]) == (None, None, ["offset was set back"])
 
 
-def test_a_broker_that_lost_messages_tells_no_rate(spark: SparkSession) -> None:
-    (row,) = folded(spark, [*state(5, 50, 100), *state(15, 50, 40)])
+def test_a_broker_that_lost_messages_tells_no_rate(minutes: dict[str, list[Row]]) -> None:
+    (row,) = minutes["lost"]
     assert (row["produced_tps"], row["lag"], row["drain_s"]) == (None, None, None)
     assert row["flags"] == ["end of a queue went back", "offset is beyond the end"]
 
 
-def test_samples_far_apart_tell_no_rate(spark: SparkSession) -> None:
-    rows = folded(spark, [*state(5, 50, 100, age=1), *state(305, 80, 100, age=1)])
+def test_samples_far_apart_tell_no_rate(minutes: dict[str, list[Row]]) -> None:
+    rows = minutes["gap"]
     assert [row["window_at"] for row in rows] == [at(0), at(300)]
     assert (rows[1]["consumed_tps"], rows[1]["lag"], rows[1]["flags"]) == (None, 20, ["samples are missing"])
 
 
-def test_a_minute_in_which_the_master_was_away_is_a_row_of_nulls(spark: SparkSession) -> None:
-    told = [*state(5, 50, 100, slave=1.0), away(65), *[sample(65, 1, counters=(frames.got(65, 4.0),))]]
-    _, row = folded(spark, told)
+def test_a_minute_in_which_the_master_was_away_is_a_row_of_nulls(minutes: dict[str, list[Row]]) -> None:
+    _, row = minutes["master away"]
     known = {name for name, value in row.items() if value is not None}
     assert known == {"window_at", "broker", "topic", "consumer_group", "delivered_slaves_tps", "flags", "slot"}
     assert row["delivered_slaves_tps"] == 4.0
     assert row["flags"] == ["counters of the master unknown", "master away"]
 
 
-def test_a_slave_that_is_away_makes_what_slaves_handed_out_unknown(spark: SparkSession) -> None:
-    (row,) = folded(spark, [*state(5, 50, 100, age=1), *state(15, 60, 100, age=1), away(5, 1), away(15, 1)])
+def test_a_slave_that_is_away_makes_what_slaves_handed_out_unknown(minutes: dict[str, list[Row]]) -> None:
+    (row,) = minutes["slave away"]
     assert (row["consumed_tps"], row["delivered_slaves_tps"]) == (1.0, None)
     assert row["flags"] == ["counters of a slave unknown", "slave 1 away"]
 
 
-def test_one_queue_that_is_unknown_makes_the_sum_unknown(spark: SparkSession) -> None:
-    def two(second: float, first: int, other: int | None) -> list[frames.Sample]:
-        queues = ((0, first, 0, 100, 5), (1, 10, 0, other, None))
-        return [sample(second, groups=(frames.group(second, *queues),), counters=(frames.got(second, 1.0),))]
-
-    (row,) = folded(spark, [*two(5, 10, 20), *two(15, 40, None)])
-    assert (row["queues"], row["consumed_tps"], row["lag"], row["produced_tps"]) == (2, 3.0, None, None)
-    assert row["flags"] == ["ends of queues unknown"]
+def test_one_queue_that_is_unknown_makes_the_sum_unknown(minutes: dict[str, list[Row]]) -> None:
+    (row,) = minutes["no ends"]
+    assert (row["queues"], row["consumed_tps"], row["lag"], row["drain_s"]) == (2, 3.0, None, None)
+    assert "ends of queues unknown" in row["flags"]
 
 
-def test_messages_that_were_removed_unconsumed_are_told(spark: SparkSession) -> None:
-    queue = (0, 10, 40, 100, None)
-    (row,) = folded(spark, [sample(5, groups=(frames.group(5, queue),))])
+def test_messages_that_were_removed_unconsumed_are_told(minutes: dict[str, list[Row]]) -> None:
+    (row,) = minutes["removed"]
     assert (row["removed"], row["lag"]) == (30, 90)
     assert "messages were removed unconsumed" in row["flags"]
 
 
-def test_a_topic_without_groups_has_what_came_in(spark: SparkSession) -> None:
-    told = [sample(second, topics=(frames.ends(second, (0, 0, end)),)) for second, end in ((5, 100), (25, 300))]
-    (row,) = folded(spark, told, None)
+def test_a_topic_without_groups_has_what_came_in(minutes: dict[str, list[Row]]) -> None:
+    (row,) = minutes["no group"]
     assert (row["produced_tps"], row["consumed_tps"], row["lag"], row["flags"]) == (10.0, None, None, [])
-
-
-def test_without_any_sample_there_is_no_row(spark: SparkSession) -> None:
-    assert folded(spark, []) == []
