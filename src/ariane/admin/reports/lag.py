@@ -114,25 +114,37 @@ def _summed(group: str, topic: str, members: Sequence[dict[str, Any]]) -> GroupN
 
 def _latest(sql: DuckDBPyConnection, topic: str | None, group: str | None) -> list[dict[str, Any]]:
     """Rows of each group's last whole minute, of every broker on which it was seen: nulls where it was not seen then."""
+    sql.execute(
+        """
+        CREATE TEMP TABLE places AS
+        WITH newest AS (SELECT max(window_at) AS newest_at FROM minutes)
+        SELECT consumer_group, topic, broker, max(window_at) AS last_at,
+               max(window_at) FILTER (WHERE window_at < newest_at) AS whole_at
+        FROM minutes, newest WHERE (? IS NULL OR topic = ?) AND (? IS NULL OR consumer_group = ?)
+        GROUP BY consumer_group, topic, broker
+        """,
+        [topic, topic, group, group],
+    )
+    sql.execute(
+        """
+        CREATE TEMP TABLE chosen AS
+        SELECT consumer_group, topic, coalesce(max(whole_at), max(last_at)) AS window_at
+        FROM places GROUP BY consumer_group, topic
+        """
+    )
+    first = sql.execute("SELECT min(window_at) FROM chosen").fetchone()
     return rows(
         sql,
         """
-        WITH wanted AS (
-            SELECT * FROM minutes WHERE (? IS NULL OR topic = ?) AND (? IS NULL OR consumer_group = ?)
-        ), newest AS (SELECT max(window_at) AS newest_at FROM minutes
-        ), chosen AS (
-            SELECT consumer_group, topic,
-                   coalesce(max(window_at) FILTER (WHERE window_at < newest_at), max(window_at)) AS window_at
-            FROM wanted, newest GROUP BY consumer_group, topic
-        ), places AS (SELECT DISTINCT consumer_group, topic, broker FROM wanted)
         SELECT consumer_group, topic, broker, window_at, queues, lag, lag_change, produced_tps, consumed_tps,
                delivered_master_tps, delivered_slaves_tps, oldest_age_ms, drain_s,
                CASE WHEN queues IS NULL AND flags IS NULL THEN ['not seen in this minute'] ELSE flags END AS flags
         FROM places JOIN chosen USING (consumer_group, topic)
-             LEFT JOIN wanted USING (consumer_group, topic, broker, window_at)
+             LEFT JOIN (SELECT * FROM minutes WHERE window_at >= ?) AS late
+             USING (consumer_group, topic, broker, window_at)
         ORDER BY consumer_group, topic, broker
         """,
-        [topic, topic, group, group],
+        [first[0] if first else None],
     )
 
 
@@ -259,6 +271,14 @@ def _plots(
 ) -> tuple[Plot, ...]:
     """Lag and rates of some groups over time; a minute without samples is a hole."""
     step = max(1, -((since_ms - until_ms) // WINDOW_MS // POINTS_MAX)) * WINDOW_MS
+    # Read once, for a day of minutes is much.
+    sql.execute("CREATE TEMP TABLE plotted AS SELECT * FROM minutes WHERE false")
+    if groups:
+        pairs = ", ".join("(?, ?)" for _ in groups)
+        sql.execute(
+            f"INSERT INTO plotted SELECT * FROM minutes WHERE (consumer_group, topic) IN ({pairs})",
+            [name for one in groups for name in (one.group, one.topic)],
+        )
     lags, tps = [], []
     for one in groups:
         points = _points(sql, one, step)
@@ -279,7 +299,7 @@ def _points(sql: DuckDBPyConnection, one: GroupNow, step_ms: int) -> list[Point]
     found = rows(
         sql,
         f"""
-        WITH wanted AS (SELECT * FROM minutes WHERE consumer_group = $1 AND topic = $2
+        WITH wanted AS (SELECT * FROM plotted WHERE consumer_group = $1 AND topic = $2
         ), places AS (SELECT broker, min(window_at) AS first_at FROM wanted GROUP BY broker
         ), summed AS (
             SELECT window_at, count(lag) AS lags, sum(lag) AS lag, count(produced_tps) AS producing,
