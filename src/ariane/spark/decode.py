@@ -126,9 +126,14 @@ def columns_of(found: Scan, broker: str | None, columns: Sequence[str], end: int
     if end is not None:
         starts = starts[found.queue_offsets < end]
     if len(starts):
-        header = _gather(data, starts)
-        if not (header["sys_flag"] & _ODD).any():
-            return _fast(data, starts, header, broker, columns)
+        header = gather(data, starts)
+        bounds, fits = edges(data, starts, header)
+        if not fits.all():
+            at = int(starts[np.argmin(fits)])
+            record.decode(data, at)  # says what is wrong
+            raise ProtocolError(f"the lengths of the record at {at} do not fit")
+        if not is_odd(header):
+            return laid_out(data, header, bounds, broker, columns)
     return _slow([record.decode(data, int(at)) for at in starts], broker, columns)
 
 
@@ -166,42 +171,60 @@ def _positions_one_by_one(data: bytes) -> np.ndarray[Any, np.dtype[np.int64]]:
     return np.array(starts, dtype=np.int64)
 
 
-def _gather(data: bytes, starts: Any) -> Any:
-    """The fixed parts of all records: a view that begins anew at every byte, and one gather from it."""
-    count = len(data) - _FIXED.itemsize + 1
-    return np.ndarray((count,), _FIXED, data, 0, (1,))[starts]
+def gather(data: bytes, starts: Any) -> Any:
+    """The fixed parts of all records: a view that begins anew at every byte, and one gather from it. With an IPv6 host, what
+    stands behind it lies elsewhere."""
+    return np.ndarray((len(data) - _FIXED.itemsize + 1,), _FIXED, data, 0, (1,))[starts]
+
+
+def is_odd(header: Any) -> bool:
+    """Whether a record among them has an IPv6 host."""
+    return bool((header["sys_flag"] & _ODD).any())
+
+
+def edges(data: bytes, starts: Any, header: Any) -> tuple[Any, Any]:
+    """Where body, topic and properties begin and end in `data`: six columns; and which records these lengths fit.
+
+    Each record has to lie within `data` by its size. IPv6 hosts are reckoned with.
+    """
+    octets = np.frombuffer(data, np.uint8)
+    stops = starts + header["size"].astype(np.int64)
+    if is_odd(header):
+        flags = header["sys_flag"]
+        body_start = starts + _FIXED.itemsize + 12 * (flags & BORN_HOST_V6 != 0) + 12 * (flags & STORE_HOST_V6 != 0)
+        fits = body_start + 3 <= stops
+        body_start = np.where(fits, body_start, stops - 3)
+        body_size = np.ndarray((len(data) - 3,), ">i4", data, 0, (1,))[body_start - 4].astype(np.int64)
+    else:
+        body_start = starts + _FIXED.itemsize
+        fits = np.ones(len(starts), bool)
+        body_size = header["body_size"].astype(np.int64)
+    body_end = body_start + body_size
+    fits &= (body_size >= 0) & (body_end + 3 <= stops)
+    body_end = np.where(fits, body_end, body_start)
+    topic_end = body_end + 1 + octets[body_end]
+    fits &= topic_end + 2 <= stops
+    text_at = np.where(fits, topic_end, body_start)
+    # The length is signed: from 128 on, the first octet says a negative one, which ends no record.
+    text_size = octets[text_at].astype(np.int8).astype(np.int64) << 8 | octets[text_at + 1]
+    fits &= text_at + 2 + text_size == stops
+    found = np.empty((len(starts), 6), np.int32)
+    for column, edge in enumerate((body_start, body_end, body_end + 1, topic_end, topic_end + 2, stops)):
+        found[:, column] = edge
+    return found, fits
 
 
 class Records:
-    """Records that all have IPv4 hosts: their fixed parts, and where their variable parts lie, as far as they are asked for."""
+    """Records that all have IPv4 hosts: their fixed parts, and their variable parts as far as they are asked for."""
 
-    def __init__(self, data: bytes, starts: Any, header: Any, broker: str | None, *, tolerant: bool) -> None:
+    def __init__(self, data: bytes, header: Any, bounds: Any, broker: str | None, *, tolerant: bool) -> None:
         self.header = header
         self.broker = broker
         self.tolerant = tolerant
-        octets = np.frombuffer(data, np.uint8)
-        body_start = starts + _FIXED.itemsize
-        body_end = body_start + header["body_size"].astype(np.int64)
-        stops = starts + header["size"].astype(np.int64)
-        if (header["body_size"] < 0).any() or (body_end + 3 > stops).any():
-            raise ProtocolError("a body does not fit into its record")
-        topic_start = body_end + 1
-        topic_end = topic_start + octets[body_end]
-        if (topic_end + 2 > stops).any():
-            raise ProtocolError("a topic does not fit into its record")
-        text_start = topic_end + 2
-        # The length is signed: from 128 on, the first octet says a negative one, which ends no record.
-        text_end = text_start + (octets[topic_end].astype(np.int8).astype(np.int64) << 8 | octets[topic_end + 1])
-        if (text_end != stops).any():
-            raise ProtocolError("properties do not end their record")
         # Every boundary in ascending order: all parts are slices of one buffer, and what lies between them is skipped by `take`.
-        bounds = np.empty((len(starts), 6), np.int32)
-        for column, edge in enumerate((body_start, body_end, topic_start, topic_end, text_start, text_end)):
-            bounds[:, column] = edge
-        self._parts = pa.Array.from_buffers(
-            pa.binary(), bounds.size - 1, [None, pa.py_buffer(bounds.ravel()), pa.py_buffer(data)]
-        )
-        self._every = np.arange(0, 6 * len(starts), 6)
+        packed = pa.py_buffer(np.ascontiguousarray(bounds).ravel())
+        self._parts = pa.Array.from_buffers(pa.binary(), max(bounds.size - 1, 0), [None, packed, pa.py_buffer(data)])
+        self._every = np.arange(0, bounds.size, 6)
 
     def __len__(self) -> int:
         return len(self._every)
@@ -223,8 +246,9 @@ class Records:
         return self.properties.values(UNIQ_KEY)
 
 
-def _fast(data: bytes, starts: Any, header: Any, broker: str | None, columns: Sequence[str]) -> pa.RecordBatch:
-    records = Records(data, starts, header, broker, tolerant=bodies.ERROR_COLUMN in columns)
+def laid_out(data: bytes, header: Any, bounds: Any, broker: str | None, columns: Sequence[str]) -> pa.RecordBatch:
+    """As `columns_of`, of records with IPv4 hosts whose `edges` are known."""
+    records = Records(data, header, bounds, broker, tolerant=bodies.ERROR_COLUMN in columns)
     return pa.record_batch([MADE[name](records) for name in columns], schema=_schema(columns))
 
 
