@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import base64
 import itertools
+import json
 import random
 import shutil
+import tarfile
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -340,3 +344,56 @@ def test_options_are_checked() -> None:
     ):  # fmt: skip
         with pytest.raises(ConfigError):
             store_options.parse(wrong)
+
+
+def test_a_store_of_java_gives_what_a_java_consumer_got(tmp_path: Path) -> None:
+    data = Path(__file__).parents[1] / "data"
+    with tarfile.open(data / "store.tar.gz") as archive:
+        archive.extractall(tmp_path, filter="data")
+    expected = [json.loads(line) for line in (data / "store.json").read_text().splitlines()]
+    columns = ["message_id", "offset_message_id", "body", "queue_id", "queue_offset", "keys", "tags", "born_timestamp"]
+    for split in (1 << 40, 10_000):
+        found = rows(tmp_path / "store", split, columns, topic=("T",))
+        there = {row["offset_message_id"]: row for row in found}
+        assert len(there) == len(found) == len(expected) == 193
+        for one in expected:
+            row = there[one["offsetMsgId"]]
+            assert row["body"] == base64.b64decode(one["body"])
+            assert (row["message_id"], row["queue_id"], row["queue_offset"]) == (
+                one["msgId"],
+                one["queueId"],
+                one["queueOffset"],
+            )
+            assert (row["keys"], row["tags"]) == (one.get("key"), one.get("tags"))
+            assert row["born_timestamp"].timestamp() * 1000 == pytest.approx(one["bornTimestamp"])
+        assert all(row["valid"] for row in rows(tmp_path / "store", split))
+
+
+def test_a_log_that_is_written_while_it_is_read_shows_whole_records_only(tmp_path: Path) -> None:
+    store, done = opened(tmp_path), threading.Event()
+
+    def write() -> None:
+        chance = random.Random(3)
+        for n in range(3000):
+            body = chance.randbytes(chance.randrange(2000))
+            store.put(Draft(topic="T", queue_id=0, body=body, born_ms=5, born_host=HOST, properties="KEYS\x01k"))
+            if n % 100 == 0:
+                store.step()
+        done.set()
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    options = store_options.StoreOptions(path=str(tmp_path))
+    known, at, seen, is_last = None, 0, [], False
+    while not is_last:
+        is_last = done.is_set()
+        known = store_log.find(str(tmp_path), known)
+        for part in store_reading.plan(known, at, known.end, 1 << 40):
+            for batch in store_reading.rows(part, options, ["position", "valid"], known.size):
+                seen += batch.to_pylist()
+        at = known.end
+    writer.join()
+    store.close()
+    assert all(row["valid"] for row in seen)
+    assert [row["position"] for row in seen] == [one.offset for one in told(tmp_path)]
+    assert len(seen) == 3000

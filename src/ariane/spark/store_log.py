@@ -86,11 +86,10 @@ def find(path: str, known: Log | None = None, chunk: int = CHUNK) -> Log:
     files = OpenFiles(ReadOnlyDisk())
     try:
         segments, strange = files_of(files, directory, "mappedFileSizeCommitLog")
-        numbered = [name for name in files.disk.listdir(directory) if len(name) == NAME_DIGITS and name.isdigit()]
-        if len(segments.bases) != len(numbered):
-            raise StoreError(
-                f"{directory}: {next(one.what for one in strange if 'multiple' in one.what)}; copy it anew"
-            )
+        for name in files.disk.listdir(directory):
+            if len(name) == NAME_DIGITS and name.isdigit() and int(name) % segments.size:
+                fault = f"{name} does not begin at a multiple of {segments.size}, the length of most files"
+                raise StoreError(f"{directory}: {fault}: copy the files anew, in full length")
         for one in strange:
             log.warning("%s %s", one.file, one.what)
         if not segments.bases:
@@ -129,7 +128,7 @@ def pieces(
         if following is None:
             following = limit
         if place >= begin:
-            yield Damage(place, following - place, _why(data[: following - place], place, segments.size))
+            yield Damage(place, following - place, _why(data, following - place, place, segments.size))
         place, wanted = following, chunk
 
 
@@ -192,10 +191,11 @@ def _claim(data: bytes, place: int, file_size: int) -> tuple[int, bool]:
     return size if magic == record.MAGIC else 0, magic == record.FILLER_MAGIC and size == file_size - place % file_size
 
 
-def _why(data: bytes, place: int, file_size: int) -> str:
+def _why(data: bytes, size: int, place: int, file_size: int) -> str:
+    """Why the first `size` bytes at `place`, of which `data` are those that were read, hold no record."""
     if not data:
         return _CUT_OFF
-    if not data.strip(b"\0"):
+    if not data[:size].strip(b"\0"):
         return "nothing was written here"
     try:
         look(data, 0, place, file_size - place % file_size, check_crc=False)
