@@ -6,13 +6,12 @@ Bits 8 to 10 of the sysFlag, valid with bit 0, name the algorithm (`protocol.com
 
 from __future__ import annotations
 
-from typing import Any
-
 import pyarrow as pa
 
 from ariane.errors import ProtocolError
 from ariane.model.message import COMPRESSED, COMPRESSION_LZ4, COMPRESSION_MASK, COMPRESSION_ZSTD
 from ariane.protocol import compression
+from ariane.spark.layout import Header
 
 _BY_ARROW = {COMPRESSION_LZ4: "lz4", COMPRESSION_ZSTD: "zstd"}
 ERROR_COLUMN = "body_error"
@@ -37,11 +36,8 @@ def expanded(body: bytes, sys_flag: int, expanded_max: int = compression.EXPANDE
     return data
 
 
-def bodies(stored: pa.Array, header: Any, *, tolerant: bool) -> tuple[pa.Array, pa.Array]:
-    """All bodies, and why one is null: only so with `tolerant`; else the first that cannot be expanded is a ProtocolError.
-
-    `header` has the columns sys_flag, queue_id and queue_offset.
-    """
+def bodies(stored: pa.Array, header: Header, *, tolerant: bool) -> tuple[pa.Array, pa.Array]:
+    """All bodies, and why one is null: only so with `tolerant`; else the first that cannot be expanded is a ProtocolError."""
     if not (header["sys_flag"] & COMPRESSED).any():
         return stored, pa.nulls(len(stored), pa.string())
     made: list[bytes | None] = stored.to_pylist()

@@ -1,9 +1,9 @@
 """Records to Arrow: the columns of the sources, decoded for many records at once.
 
-Records with IPv4 hosts (nearly all) are read with numpy: one strided view over all positions of the buffer, one gather for
-all fixed fields, and the variable parts as slices of the buffer itself; compressed bodies are then expanded one by one. A
-chunk that holds an IPv6 host goes one record after another (`plain`); both give the same table. A column costs only when it is
-asked for: `MADE` says how each is made, and the text of the properties is searched once for all that come from it.
+Records with IPv4 hosts (nearly all) are read with numpy (`layout`): a gather for each fixed field, and the variable parts as
+slices of the buffer itself; compressed bodies are then expanded one by one. A chunk that holds an IPv6 host goes one record
+after another (`plain`); both give the same table. A column costs only when it is asked for: `MADE` says how each is made, and
+the text of the properties is searched once for all that come from it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ import pyarrow.compute as pc
 from ariane.errors import ProtocolError
 from ariane.model import host
 from ariane.model.message import (
-    BORN_HOST_V6,
     CHECK_TIMES,
     DELAY,
     KEYS,
@@ -29,7 +28,6 @@ from ariane.model.message import (
     REAL_QID,
     REAL_TOPIC,
     RETRY_TOPIC,
-    STORE_HOST_V6,
     TAGS,
     TRAN_MSG,
     UNIQ_KEY,
@@ -37,7 +35,8 @@ from ariane.model.message import (
 from ariane.model.topic import HALF_TOPIC
 from ariane.protocol import record
 from ariane.protocol.record import Record
-from ariane.spark import bodies, plain
+from ariane.spark import bodies, layout, plain
+from ariane.spark.layout import Header
 from ariane.spark.property_texts import PropertyTexts
 
 _TIME = pa.timestamp("us", tz="UTC")
@@ -81,16 +80,6 @@ COLUMNS: dict[str, tuple[pa.DataType, str]] = {
 # A body that cannot be expanded is an error unless a schema asks for the reason: nobody gets a null who does not look for it.
 DDL = ", ".join(f"{name} {ddl}" for name, (_, ddl) in COLUMNS.items() if name != bodies.ERROR_COLUMN)
 
-# The fixed part of a record with two IPv4 hosts, up to and including the body's length.
-_FIXED = np.dtype(
-    [
-        ("size", ">i4"), ("magic", ">i4"), ("crc", ">i4"), ("queue_id", ">i4"), ("flag", ">i4"),
-        ("queue_offset", ">i8"), ("offset", ">i8"), ("sys_flag", ">i4"), ("born_ms", ">i8"), ("born_host", "V8"),
-        ("store_ms", ">i8"), ("store_host", "V8"), ("reconsume_times", ">i4"), ("prepared", ">i8"), ("body_size", ">i4"),
-    ]
-)  # fmt: skip
-_ODD = BORN_HOST_V6 | STORE_HOST_V6
-_MAGIC = np.frombuffer(record.MAGIC.to_bytes(4, "big", signed=True), np.uint8)
 _HEX = np.frombuffer("".join(f"{octet:02X}" for octet in range(256)).encode(), np.uint16)
 _STATES = pa.array(plain.TRANSACTION_STATES, pa.string())
 
@@ -108,8 +97,7 @@ def scan(data: bytes) -> Scan:
     starts = positions(data)
     if not len(starts):
         return Scan(data, starts, starts)
-    offsets = np.ndarray((len(data) - 7,), ">i8", data, 0, (1,))[starts + record.QUEUE_OFFSET_AT]
-    return Scan(data, starts, offsets.astype(np.int64))
+    return Scan(data, starts, Header(data, starts)["queue_offset"])
 
 
 def batch(data: bytes, broker: str | None, columns: Sequence[str], end: int | None = None) -> pa.RecordBatch:
@@ -126,31 +114,22 @@ def columns_of(found: Scan, broker: str | None, columns: Sequence[str], end: int
     if end is not None:
         starts = starts[found.queue_offsets < end]
     if len(starts):
-        header = gather(data, starts)
-        bounds, fits = edges(data, starts, header)
+        header = Header(data, starts)
+        bounds, fits = layout.edges(data, starts, header)
         if not fits.all():
             at = int(starts[np.argmin(fits)])
             record.decode(data, at)  # says what is wrong
             raise ProtocolError(f"the lengths of the record at {at} do not fit")
-        if not is_odd(header):
+        if not header.is_odd:
             return laid_out(data, header, bounds, broker, columns)
     return _slow([record.decode(data, int(at)) for at in starts], broker, columns)
 
 
-def candidates(data: Any) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Where records may begin: the magic stands 4 bytes behind each of these places."""
-    octets = np.frombuffer(data, np.uint8)
-    hits = np.flatnonzero(octets[4:-3] == _MAGIC[0]) if len(octets) >= 8 else np.zeros(0, np.int64)
-    for at in (1, 2, 3):
-        hits = hits[octets[hits + 4 + at] == _MAGIC[at]]
-    return hits
-
-
 def positions(data: bytes) -> np.ndarray[Any, np.dtype[np.int64]]:
     """Where the records of `data` begin."""
-    found = candidates(data)
+    found = layout.candidates(data)
     if len(found) and not found[0]:
-        ends = found + np.ndarray((len(data) - 3,), ">i4", data, 0, (1,))[found]
+        ends = found + layout.gathered(data, ">i4", 0, found)
         if (found[1:] == ends[:-1]).all() and ends[-1] == len(data) and (ends - found >= record.FIXED_SIZE).all():
             return found
     return _positions_one_by_one(data)
@@ -171,53 +150,10 @@ def _positions_one_by_one(data: bytes) -> np.ndarray[Any, np.dtype[np.int64]]:
     return np.array(starts, dtype=np.int64)
 
 
-def gather(data: bytes, starts: Any) -> Any:
-    """The fixed parts of all records: a view that begins anew at every byte, and one gather from it. With an IPv6 host, what
-    stands behind it lies elsewhere."""
-    return np.ndarray((len(data) - _FIXED.itemsize + 1,), _FIXED, data, 0, (1,))[starts]
-
-
-def is_odd(header: Any) -> bool:
-    """Whether a record among them has an IPv6 host."""
-    return bool((header["sys_flag"] & _ODD).any())
-
-
-def edges(data: bytes, starts: Any, header: Any) -> tuple[Any, Any]:
-    """Where body, topic and properties begin and end in `data`: six columns; and which records these lengths fit.
-
-    Each record has to lie within `data` by its size. IPv6 hosts are reckoned with.
-    """
-    octets = np.frombuffer(data, np.uint8)
-    stops = starts + header["size"].astype(np.int64)
-    if is_odd(header):
-        flags = header["sys_flag"]
-        body_start = starts + _FIXED.itemsize + 12 * (flags & BORN_HOST_V6 != 0) + 12 * (flags & STORE_HOST_V6 != 0)
-        fits = body_start + 3 <= stops
-        body_start = np.where(fits, body_start, stops - 3)
-        body_size = np.ndarray((len(data) - 3,), ">i4", data, 0, (1,))[body_start - 4].astype(np.int64)
-    else:
-        body_start = starts + _FIXED.itemsize
-        fits = np.ones(len(starts), bool)
-        body_size = header["body_size"].astype(np.int64)
-    body_end = body_start + body_size
-    fits &= (body_size >= 0) & (body_end + 3 <= stops)
-    body_end = np.where(fits, body_end, body_start)
-    topic_end = body_end + 1 + octets[body_end]
-    fits &= topic_end + 2 <= stops
-    text_at = np.where(fits, topic_end, body_start)
-    # The length is signed: from 128 on, the first octet says a negative one, which ends no record.
-    text_size = octets[text_at].astype(np.int8).astype(np.int64) << 8 | octets[text_at + 1]
-    fits &= text_at + 2 + text_size == stops
-    found = np.empty((len(starts), 6), np.int32)
-    for column, edge in enumerate((body_start, body_end, body_end + 1, topic_end, topic_end + 2, stops)):
-        found[:, column] = edge
-    return found, fits
-
-
 class Records:
     """Records that all have IPv4 hosts: their fixed parts, and their variable parts as far as they are asked for."""
 
-    def __init__(self, data: bytes, header: Any, bounds: Any, broker: str | None, *, tolerant: bool) -> None:
+    def __init__(self, data: bytes, header: Header, bounds: Any, broker: str | None, *, tolerant: bool) -> None:
         self.header = header
         self.broker = broker
         self.tolerant = tolerant
@@ -246,7 +182,7 @@ class Records:
         return self.properties.values(UNIQ_KEY)
 
 
-def laid_out(data: bytes, header: Any, bounds: Any, broker: str | None, columns: Sequence[str]) -> pa.RecordBatch:
+def laid_out(data: bytes, header: Header, bounds: Any, broker: str | None, columns: Sequence[str]) -> pa.RecordBatch:
     """As `columns_of`, of records with IPv4 hosts whose `edges` are known."""
     records = Records(data, header, bounds, broker, tolerant=bodies.ERROR_COLUMN in columns)
     return pa.record_batch([MADE[name](records) for name in columns], schema=_schema(columns))
@@ -256,8 +192,8 @@ def _slow(records: list[Record], broker: str | None, columns: Sequence[str]) -> 
     return pa.record_batch(plain.columns(records, broker, {name: COLUMNS[name][0] for name in columns}), list(columns))
 
 
-def _field(name: str, kind: type) -> Callable[[Records], pa.Array]:
-    return lambda records: pa.array(records.header[name].astype(kind))
+def _field(name: str) -> Callable[[Records], pa.Array]:
+    return lambda records: pa.array(records.header[name])
 
 
 def _property(name: str) -> Callable[[Records], pa.Array]:
@@ -284,8 +220,8 @@ def _offset_ids(records: Records) -> pa.Array:
     """Address and offset as hexadecimal digits: they lie in the records as the id writes them."""
     header = records.header
     raw = np.empty((len(header), 16), np.uint8)
-    raw[:, :8] = np.ascontiguousarray(header["store_host"]).view(np.uint8).reshape(-1, 8)
-    raw[:, 8:] = np.ascontiguousarray(header["offset"]).view(np.uint8).reshape(-1, 8)
+    raw[:, :8] = header["store_host"].view(np.uint8).reshape(-1, 8)
+    raw[:, 8:] = header["offset"].astype(">i8").view(np.uint8).reshape(-1, 8)
     edges = np.arange(0, 32 * len(header) + 1, 32, dtype=np.int32)
     return pa.Array.from_buffers(pa.string(), len(header), [None, pa.py_buffer(edges), pa.py_buffer(_HEX[raw].ravel())])
 
@@ -319,31 +255,31 @@ def _transaction_ids(records: Records) -> pa.Array:
 MADE: dict[str, Callable[[Records], pa.Array]] = {
     "topic": lambda records: records.topics,
     "broker": _broker,
-    "queue_id": _field("queue_id", np.int32),
-    "queue_offset": _field("queue_offset", np.int64),
-    "commit_log_offset": _field("offset", np.int64),
+    "queue_id": _field("queue_id"),
+    "queue_offset": _field("queue_offset"),
+    "commit_log_offset": _field("offset"),
     "message_id": _message_ids,
     "offset_message_id": _offset_ids,
     "keys": _property(KEYS),
     "tags": _property(TAGS),
     "properties": lambda records: records.properties.maps(),
     "body": lambda records: records.bodies[0],
-    "born_timestamp": lambda records: _times(records.header["born_ms"].astype(np.int64)),
-    "store_timestamp": lambda records: _times(records.header["store_ms"].astype(np.int64)),
+    "born_timestamp": lambda records: _times(records.header["born_ms"]),
+    "store_timestamp": lambda records: _times(records.header["store_ms"]),
     "born_host": lambda records: _hosts(records.header["born_host"]),
     "store_host": lambda records: _hosts(records.header["store_host"]),
-    "reconsume_times": _field("reconsume_times", np.int32),
-    "sys_flag": _field("sys_flag", np.int32),
-    "flag": _field("flag", np.int32),
+    "reconsume_times": _field("reconsume_times"),
+    "sys_flag": _field("sys_flag"),
+    "flag": _field("flag"),
     "unique_key": lambda records: records.unique_keys,
-    "store_size": _field("size", np.int32),
+    "store_size": _field("size"),
     "delay_level": _number(DELAY),
     "deliver_at": _deliver_at,
     "real_topic": _property(REAL_TOPIC),
     "real_queue_id": _number(REAL_QID),
     "transaction_state": _transaction_states,
     "transaction_id": _transaction_ids,
-    "prepared_transaction_offset": _field("prepared", np.int64),
+    "prepared_transaction_offset": _field("prepared"),
     "check_times": _number(CHECK_TIMES),
     "producer_group": _property(PGROUP),
     "retry_topic": _property(RETRY_TOPIC),
@@ -352,7 +288,7 @@ MADE: dict[str, Callable[[Records], pa.Array]] = {
 }
 
 
-def _texts(packed: pa.Array, header: Any) -> pa.Array:
+def _texts(packed: pa.Array, header: Header) -> pa.Array:
     """UTF-8 as strings; ProtocolError names the record whose text is none."""
     try:
         return packed.cast(pa.string())

@@ -23,13 +23,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ariane.errors import StoreError
-from ariane.model.message import BORN_HOST_V6, STORE_HOST_V6
 from ariane.protocol import record
-from ariane.spark import decode
+from ariane.spark import layout
+from ariane.spark.layout import Header
 from ariane.store import checkpoint as checkpoints
 from ariane.store.files import OpenFiles, ReadOnlyDisk, read_whole
 from ariane.store.findings import files_of
-from ariane.store.scan import NotARecord, first_good, look
+from ariane.store.scan import SMALL, NotARecord, first_good, look
 from ariane.store.segments import NAME_DIGITS, Segments
 
 log = logging.getLogger("ariane.spark")
@@ -70,11 +70,11 @@ class Run(NamedTuple):
     data: bytes
     at: int
     starts: Any
-    header: Any
+    header: Header
     bounds: Any
 
     def part(self, which: Any) -> Run:
-        return Run(self.data, self.at, self.starts[which], self.header[which], self.bounds[which])
+        return Run(self.data, self.at, self.starts[which], self.header.part(which), self.bounds[which])
 
 
 def find(path: str, known: Log | None = None, chunk: int = CHUNK) -> Log:
@@ -141,23 +141,23 @@ def boundary(segments: Segments, place: int, limit: int, chunk: int = CHUNK) -> 
 
 def chain(data: bytes, place: int, file_size: int) -> tuple[Run, int]:
     """The records at the beginning of `data`, each behind the one before, and their length together."""
-    starts = decode.candidates(data)
+    starts = layout.candidates(data)
     starts = starts[starts + record.FIXED_SIZE <= len(data)]
     if not len(starts) or starts[0]:
         none = np.zeros(0, np.int64)
-        return Run(data, place, none, none, np.zeros((0, 6), np.int32)), 0
-    header = decode.gather(data, starts)
+        return Run(data, place, none, Header(data, none), np.zeros((0, 6), np.int32)), 0
+    header = Header(data, starts)
     room = file_size - place % file_size - record.FILLER_SIZE
-    sizes = header["size"].astype(np.int64)
+    sizes = header["size"]
     stops = starts + sizes
     right = (header["offset"] == starts + place) & (sizes >= record.FIXED_SIZE) & (stops <= min(len(data), room))
     if not right.all():
-        starts, header, stops = starts[right], header[right], stops[right]
-    bounds, fits = decode.edges(data, starts, header)
+        starts, header, stops = starts[right], header.part(right), stops[right]
+    bounds, fits = layout.edges(data, starts, header)
     count = len(starts)
     if not (fits.all() and count and not starts[0] and (starts[1:] == stops[:-1]).all()):
         keep = _linked(starts, stops, fits)
-        starts, header, bounds, stops = starts[keep], header[keep], bounds[keep], stops[keep]
+        starts, header, bounds, stops = starts[keep], header.part(keep), bounds[keep], stops[keep]
     return Run(data, place, starts, header, bounds), int(stops[-1]) if len(stops) else 0
 
 
@@ -208,6 +208,11 @@ def _why(data: bytes, size: int, place: int, file_size: int) -> str:
 def _end(segments: Segments, safe: int, known: Log | None, chunk: int) -> tuple[int, int]:
     """Where the log ends, and the store time that nothing behind it undercuts."""
     floor_ms = 0
+    if known is None and safe and segments.has(safe):
+        # Our store flushed all below and clears what it cuts: what lies before needs no look, when a record or nothing is there.
+        base, data = safe - safe % segments.size, segments.read(safe, SMALL)
+        if safe > base and (not data.strip(b"\0") or chain(data, safe, segments.size)[1]):
+            known = Log("", segments.size, (), safe)
     for base in reversed(segments.bases):
         if known is not None and known.end == base + segments.size:
             return known.end, known.floor_ms
@@ -263,11 +268,8 @@ def _is_whole(segments: Segments, place: int, stop: int) -> bool:
 
 
 def _store_ms(run: Run, index: int) -> int:
-    header = run.header[index]
-    if not int(header["sys_flag"]) & (BORN_HOST_V6 | STORE_HOST_V6):
-        return int(header["store_ms"])
     at = int(run.starts[index])
-    return record.store_ms(run.data[at : at + int(header["size"])])
+    return record.store_ms(run.data[at : at + record.FIXED_SIZE])
 
 
 def _directory(path: str) -> tuple[str, str]:

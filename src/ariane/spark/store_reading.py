@@ -151,7 +151,7 @@ class _Shape:
 
     def _batch(self, run: Run) -> pa.RecordBatch:
         broker = self._options.broker
-        if decode.is_odd(run.header):
+        if run.header.is_odd:
             found = decode.Scan(run.data, run.starts, run.header["queue_offset"])
             decoded = decode.columns_of(found, broker, self._decoded)
         else:
