@@ -35,7 +35,7 @@ from ariane.store.segments import NAME_DIGITS, Segments
 log = logging.getLogger("ariane.spark")
 
 DIRECTORY = "commitlog"
-CHUNK = 2 * 1024 * 1024  # bytes read at once: what is decoded of them stays in the processor's cache
+CHUNK = 1536 * 1024  # bytes read at once: what is decoded of them stays in the processor's cache
 LOOK_BACK = 8 * 1024 * 1024  # a record is no longer: maxMessageSize is 4 MiB
 RECORD_MAX = 64 * 1024 * 1024  # one that claims more is damage: a broken size must not make a task read a whole file
 _HEAD = Struct(">ii")

@@ -28,7 +28,7 @@ class StoreOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the CRC of every body is computed."""
     split_bytes: int = 128 * 1024 * 1024
     """Bytes of the log that one task reads."""
-    chunk_bytes: int = 2 * 1024 * 1024
+    chunk_bytes: int = 1536 * 1024
     """Bytes that a task has in memory undecoded; a larger record is read whole."""
     max_bytes_per_trigger: int | None = None
     """Streaming: about how many bytes of the log one micro-batch reads; without it, all there are."""
