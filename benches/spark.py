@@ -1,6 +1,7 @@
 """What the Spark sources cost: rows per CPU second, memory of a task, planning, micro-batches.
 
-    python benches/spark.py [--rows 2000000] [--broker-rows 300000] [--queues 10000] [--rounds 3] [--only NAME …] [--json] [--out FILE]
+    python benches/spark.py [--rows 4000000] [--broker-rows 300000] [--queues 10000] [--rounds 3] [--only NAME …] [--json]
+        [--out FILE]
 
   batch-files     format("rocketmq-store"), eleven columns into nothing; with the CRC of every body, and without
   stream-files    the same as a stream of eight micro-batches (AvailableNow)
@@ -100,7 +101,7 @@ def main() -> None:
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rows", type=int, default=2_000_000, help="records in the store files")
+    parser.add_argument("--rows", type=int, default=4_000_000, help="records in the store files")
     parser.add_argument("--broker-rows", type=int, default=300_000, help="messages of the live broker")
     parser.add_argument("--queues", type=int, default=10_000, help="of the topic that is planned")
     parser.add_argument("--rounds", type=int, default=3)

@@ -81,6 +81,7 @@ def rows(part: Part | Damage, options: StoreOptions, columns: Sequence[str], siz
     if isinstance(part, Damage):
         yield shape.damaged(part)
         return
+    decode.settle_heap()
     base = part.begin - part.begin % part.size
     files = OpenFiles(ReadOnlyDisk())
     segments = Segments(files, part.directory, part.size, [base])
@@ -151,14 +152,15 @@ class _Shape:
 
     def _batch(self, run: Run) -> pa.RecordBatch:
         broker = self._options.broker
+        records = decode.Records(run.data, run.header, run.bounds, broker, tolerant=True)
         if run.header.is_odd:
             found = decode.Scan(run.data, run.starts, run.header["queue_offset"])
             decoded = decode.columns_of(found, broker, self._decoded)
         else:
-            decoded = decode.laid_out(run.data, run.header, run.bounds, broker, self._decoded)
+            decoded = records.batch(self._decoded)
         made = dict(zip(self._decoded, decoded.columns, strict=True))
         damage = made.pop(bodies.ERROR_COLUMN, None)
-        wrong = _wrong(run) if self._options.check_crc else {}
+        wrong = _wrong(run, records) if self._options.check_crc else {}
         if wrong:
             texts: list[str | None] = [None] * len(run.starts) if damage is None else damage.to_pylist()
             for index, why in wrong.items():
@@ -198,13 +200,11 @@ class _Shape:
         return f"{place - place % self._size:0{NAME_DIGITS}d}"
 
 
-def _wrong(run: Run) -> dict[int, str]:
+def _wrong(run: Run, records: decode.Records) -> dict[int, str]:
     """Which records of a run are damaged within, and how."""
-    body_start, body_end = run.bounds[:, 0], run.bounds[:, 1]
-    data, crc32 = memoryview(run.data), zlib.crc32
-    crcs = [crc32(data[low:high]) for low, high in zip(body_start.tolist(), body_end.tolist(), strict=True)]
-    differ = (np.array(crcs, np.int64) & 0x7FFFFFFF) != run.header["crc"]
-    wrong = dict.fromkeys(np.flatnonzero(differ & (body_end > body_start)).tolist(), "the body's CRC is wrong")
+    crcs = np.fromiter(map(zlib.crc32, records.stored_bodies.to_pylist()), np.int64, len(records))
+    differ = ((crcs & 0x7FFFFFFF) != run.header["crc"]) & (run.bounds[:, 1] > run.bounds[:, 0])
+    wrong = dict.fromkeys(np.flatnonzero(differ).tolist(), "the body's CRC is wrong")
     # No checksum covers properties, and no text ends so: the write was torn in them, the file held zeros before.
     text_start, text_end = run.bounds[:, 4], run.bounds[:, 5]
     torn = (np.frombuffer(run.data, np.uint8)[text_end - 1] == 0) & (text_end > text_start)
