@@ -173,17 +173,18 @@ def memory(bench: Bench) -> dict[str, list[float]]:
 def planning(bench: Bench) -> dict[str, list[float]]:
     with served(bench.place / "planned") as running:
         make_topic(running.addr, TOPIC, bench.args.queues)
-        # Queues are born with their first message: one that has none has nothing to plan.
-        fill = ["--topic", TOPIC, "--queues", bench.args.queues, "--count", bench.args.queues, "--size", 100_000]
-        if bench.args.queues <= 1000:
-            program("filling.py", running, fill, "")
+        # A queue without messages has nothing to plan.
+        send = ["--topic", TOPIC, "--queues", bench.args.queues, "--count", bench.args.queues, "--size", 16]
+        program("pipelined.py", running, send, "")
         source = RocketMQSource({"namesrv": running.namesrv, "topic": TOPIC, "failOnDataLoss": "false"})
         reader = source.reader(bench.spark.createDataFrame([], "body BINARY").schema)
         seconds = []
         for _ in range(bench.args.rounds):
             began = time.perf_counter()
-            reader.partitions()
+            planned = len(reader.partitions())
             seconds.append(time.perf_counter() - began)
+            if planned != bench.args.queues:
+                raise SystemExit(f"{planned} of {bench.args.queues} queues were planned")
     return {"planning s": seconds}
 
 
@@ -261,10 +262,12 @@ def served(place: Path) -> Iterator[Running]:
     """A name server and a broker of ours, each a process of its own."""
     port = java.free_port()
     place.mkdir()
-    command = [sys.executable, "-m", "ariane.cli", "namesrv", "--port", str(port), "--log", str(place / "namesrv.log")]
+    conf = place / "namesrv.conf"
+    conf.write_text(f"bindAddress=127.0.0.1\nlistenPort={port}\nkvConfigPath={place / 'kvConfig.json'}\n")
+    command = [sys.executable, "-m", "ariane.cli", "namesrv", "-c", str(conf), "--log", str(place / "namesrv.log")]
     name_server = subprocess.Popen(command)
     try:
-        with started("ariane", f"127.0.0.1:{port}", place) as running:
+        with started("ariane", f"127.0.0.1:{port}", place, {"bindAddress": "127.0.0.1"}) as running:
             yield running
     finally:
         name_server.send_signal(signal.SIGTERM)
