@@ -94,7 +94,10 @@ def find(path: str, known: Log | None = None, chunk: int = CHUNK) -> Log:
             log.warning("%s %s", one.file, one.what)
         if not segments.bases:
             raise StoreError(f"{directory} holds no commit-log file: no broker has stored a message there")
-        safe = checkpoints.decode(read_whole(files.disk, f"{root}/checkpoint") or b"").safe_offset or 0
+        kept = f"{root}/checkpoint"
+        safe = 0
+        if Path(kept).is_file():  # a directory of that name is Spark's, beside a copied commit log
+            safe = checkpoints.decode(read_whole(files.disk, kept) or b"").safe_offset or 0
         end, floor_ms = _end(segments, safe, known, chunk)
         return Log(directory, segments.size, tuple(segments.bases), end, floor_ms)
     except OSError as error:
