@@ -4,7 +4,7 @@
         [--out FILE]
 
   batch-files     format("rocketmq-store"), eleven columns into nothing; with the CRC of every body, and without
-  stream-files    the same as a stream of eight micro-batches (AvailableNow)
+  stream-files    the same without CRC as a stream (AvailableNow), micro-batches of a million rows
   batch-broker    format("rocketmq") from a broker of ours in a process of its own; its CPU time is told apart
   memory          peak resident memory of the Python workers, with chunkBytes as it is and with sixteen times as much
   planning        partitions() of format("rocketmq") for a topic of so many queues, on a live broker
@@ -52,6 +52,7 @@ ELEVEN = (
     "topic", "queue_id", "queue_offset", "commit_log_offset", "body", "keys", "tags", "message_id", "born_timestamp",
     "store_timestamp", "born_host",
 )  # fmt: skip
+MICRO_BATCH = 1_000_000  # rows
 TINY_BATCHES = 20
 PATIENCE_S = 900
 EXPECTED = {  # what has to be reached: figure → at least, or at most
@@ -130,7 +131,9 @@ def stream_files(bench: Bench) -> dict[str, list[float]]:
     size = sum(record_bytes(bench.store))
 
     def run() -> None:
-        frame = bench.files(stream=True, maxBytesPerTrigger=size // 8 + 1, checkCrc="false")
+        frame = bench.files(
+            stream=True, maxBytesPerTrigger=max(size * MICRO_BATCH // bench.args.rows, 65536), checkCrc="false"
+        )
         writing = frame.writeStream.format("noop").option("checkpointLocation", bench.checkpoint())
         query = writing.trigger(availableNow=True).start()
         finished(query)

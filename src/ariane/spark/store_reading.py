@@ -30,6 +30,7 @@ from ariane.store.segments import NAME_DIGITS, Segments
 
 # A batch of Arrow rows: enough to share its cost, little enough to stay in the processor's cache.
 BATCH_ROWS = 8192
+CRC_ROWS = 512  # bodies that are objects at a time: they stay in the cache, and their memory is used again
 
 # What store files have besides the columns of a record: name → Arrow type, Spark DDL
 OWN: dict[str, tuple[pa.DataType, str]] = {
@@ -202,7 +203,11 @@ class _Shape:
 
 def _wrong(run: Run, records: decode.Records) -> dict[int, str]:
     """Which records of a run are damaged within, and how."""
-    crcs = np.fromiter(map(zlib.crc32, records.stored_bodies.to_pylist()), np.int64, len(records))
+    stored = records.stored_bodies
+    crcs = np.empty(len(stored), np.int64)
+    for at in range(0, len(stored), CRC_ROWS):
+        some = stored.slice(at, CRC_ROWS)
+        crcs[at : at + len(some)] = np.fromiter(map(zlib.crc32, some.to_pylist()), np.int64, len(some))
     differ = ((crcs & 0x7FFFFFFF) != run.header["crc"]) & (run.bounds[:, 1] > run.bounds[:, 0])
     wrong = dict.fromkeys(np.flatnonzero(differ).tolist(), "the body's CRC is wrong")
     # No checksum covers properties, and no text ends so: the write was torn in them, the file held zeros before.
