@@ -9,7 +9,8 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from ariane.model.trace import MessageType, Pub, SubAfter, SubBefore, TraceEvent
-from ariane.pipeline import decode, run
+from ariane.pipeline import decode
+from ariane.pipeline.jobs import TRACES
 from ariane.protocol import trace
 
 T0_MS = 1_700_000_000_000
@@ -58,7 +59,7 @@ def message(body: bytes, offset: int, born_host: str = "10.0.0.9:5000") -> dict[
 
 
 def messages(spark: SparkSession, rows: list[dict[str, Any]]) -> DataFrame:
-    return spark.createDataFrame(rows, run.NEEDED)
+    return spark.createDataFrame(rows, TRACES.schema)
 
 
 def events(spark: SparkSession, *bodies: Iterable[TraceEvent]) -> DataFrame:

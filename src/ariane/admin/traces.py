@@ -7,8 +7,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ariane.admin import published
-from ariane.admin.published import Version
+from ariane.admin import asking, published
 from ariane.errors import StoreError
 from ariane.tables import JOURNEYS
 
@@ -43,36 +42,17 @@ def find(home: Path, *, key: str | None = None, message_id: str | None = None) -
     """
     if (key is None) == (message_id is None):
         raise ValueError("give a key or a message id")
-    import pyarrow.compute as pc
-
-    if key is not None:
-        holds = pc.match_substring(pc.field("keys"), key)
-        rows, version = _read(home, holds)
-        rows = [row for row in rows if key in row["keys"].split()]
-    else:
-        rows, version = _read(
-            home, (pc.field("message_id") == message_id) | (pc.field("offset_message_id") == message_id)
-        )
-    return Found(rows, _time(version.as_of_ms))
-
-
-def _read(home: Path, where: Any) -> tuple[list[dict[str, Any]], Version]:
-    """Rows of the published journeys. A version that is removed while it is read makes place for the one after it."""
-    import pyarrow.parquet as pq
-
-    directory = home / JOURNEYS.name
-    version = published.current(directory)
+    version = published.current(home, JOURNEYS)
     if version is None:
         raise StoreError(f"no journeys in {home} yet: run `ariane pipeline run trace --home {home} --once`")
-    while True:
-        try:
-            return pq.read_table(published.path_of(directory, version), filters=where).to_pylist(), version
-        except FileNotFoundError as error:
-            newer = published.current(directory)
-            if newer is None or newer.version == version.version:
-                lost = f"{published.path_of(directory, version)} is published but lacks files"
-                raise StoreError(f"{lost}: {error}; remove {directory} and run the pipeline once") from error
-            version = newer
+    if key is not None:
+        condition, value = "list_contains(string_split(keys, ' '), $1)", key
+    else:
+        assert message_id is not None
+        condition, value = "message_id = $1 OR offset_message_id = $1", message_id
+    with asking.asked(home, asking.whole(JOURNEYS)) as sql:
+        rows = asking.rows(sql, f"SELECT * FROM journeys WHERE {condition}", [value])
+    return Found(rows, _time(version.as_of_ms))
 
 
 def timeline(rows: Iterable[Mapping[str, Any]]) -> list[Moment]:

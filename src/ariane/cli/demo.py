@@ -16,7 +16,7 @@ from pathlib import Path
 
 import typer
 
-from ariane.admin import published, topics
+from ariane.admin import asking, published, topics
 from ariane.cli.demo_ledger import STEPS, Ledger, faults, report
 from ariane.client.config import TraceSettings
 from ariane.client.producer import Producer
@@ -170,13 +170,10 @@ def _standing(ledger: Ledger) -> str:
 
 def _journeys(tables: Path) -> int | None:
     """Rows of the published journeys whose message was sent and consumed; None before the first."""
-    import pyarrow.compute as pc
-    import pyarrow.parquet as pq
-
-    directory = tables / JOURNEYS.name
-    version = published.current(directory)
-    if version is None:
+    if published.current(tables, JOURNEYS) is None:
         return None
-    table = pq.read_table(published.path_of(directory, version), columns=["consumer_group", "sent_at", "topic"])
-    whole = pc.and_(pc.is_valid(table["consumer_group"]), pc.equal(table["topic"], TOPIC))
-    return int(pc.sum(whole).as_py() or 0)
+    with asking.asked(tables, asking.whole(JOURNEYS)) as sql:
+        question = (
+            "SELECT count(*) AS n FROM journeys WHERE consumer_group IS NOT NULL AND sent_at IS NOT NULL AND topic = $1"
+        )
+        return int(asking.rows(sql, question, [TOPIC])[0]["n"])

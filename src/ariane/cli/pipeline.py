@@ -1,64 +1,156 @@
-"""`ariane pipeline run trace`: the trace job in the foreground."""
+"""`ariane pipeline run JOB…` keeps Spark jobs going in the foreground; `ariane pipeline status` tells how far they are."""
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import signal
 import sys
 import threading
 import time
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ariane.cli import home as homes
+from ariane.errors import ConfigError
 from ariane.model.topic import TRACE_TOPIC
 
-app = typer.Typer(help="Spark jobs over traces.", no_args_is_help=True)
-run_app = typer.Typer(help="Run a job.", no_args_is_help=True)
-app.add_typer(run_app, name="run")
+if TYPE_CHECKING:
+    from ariane.pipeline.run import Progress
+
+app = typer.Typer(help="Spark jobs over traces, messages and statistics.", no_args_is_help=True)
+ALL = "all"
 
 
-@run_app.command("trace")
-def trace(
+@app.command("run")
+def run(
+    jobs: Annotated[list[str], typer.Argument(help="all, or names of jobs; a name that is none lists them.")],
     namesrv: Annotated[str, typer.Option("-n", "--namesrv", help="Name servers, host:port joined by ';'.")],
     home: Annotated[Path | None, typer.Option(help="Directory of the tables; default: tables in ~/.ariane.")] = None,
     master: Annotated[str, typer.Option(help="Spark master: local[2], spark://host:port, …")] = "local[2]",
-    topic: Annotated[str, typer.Option(help="Topic that clients trace to.")] = TRACE_TOPIC,
     once: Annotated[bool, typer.Option("--once", help="Do what there is and end.")] = False,
     interval: Annotated[float, typer.Option(help="Seconds between rounds.")] = 2.0,
+    keep_days: Annotated[int, typer.Option(help="Days after which rows leave the tables.")] = 30,
+    topic: Annotated[str, typer.Option(help="Topic that clients trace to.")] = TRACE_TOPIC,
     until_stdin_closes: Annotated[bool, typer.Option(hidden=True)] = False,
 ) -> None:
-    """Turn message traces into the tables trace_events and journeys. Runs until SIGINT or SIGTERM, or --once."""
-    from ariane.pipeline.run import Progress, run_trace
+    """Turn topics into tables. Runs until SIGINT or SIGTERM, or --once."""
+    from ariane.pipeline import jobs as known
+    from ariane.pipeline import run as running
 
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)-7s %(name)s  %(message)s")
+    names = tuple(known.JOBS) if ALL in jobs else tuple(dict.fromkeys(jobs))
+    if strange := [name for name in names if name not in known.JOBS]:
+        there = "".join(f"\n  {job.name:14} {job.meaning}" for job in known.JOBS.values())
+        raise ConfigError("JOB", strange[0], f"no such job; there are{there}\n  {ALL:14} all of them")
+    job = known.joined(names)
+    if topic != TRACE_TOPIC:
+        job = known.with_trace_topic(job, topic)
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
     if until_stdin_closes:
         threading.Thread(target=_stop_at_end_of_stdin, args=(stop,), daemon=True).start()
-
-    def say(progress: Progress) -> None:
-        if progress.away is not None:
-            typer.echo(f"{time.strftime('%H:%M:%S')} waiting: {progress.away}")
-        if progress.journeys is not None or once:
-            rows = "unchanged" if progress.journeys is None else f"{progress.journeys.rows:,}"
-            at = time.strftime("%H:%M:%S")
-            typer.echo(f"{at} trace events {progress.events:,}  journeys {rows}  fold {progress.seconds:.1f} s")
-
-    run_trace(
-        namesrv,
+    running.run(
+        job,
+        {"namesrv": namesrv},
         home or homes.default_home() / homes.TABLES,
         master=master,
-        trace_topic=topic,
         once=once,
         interval_s=interval,
-        on_progress=say,
+        keep_days=keep_days,
+        on_progress=lambda progress: _say(progress, once),
         stop=stop,
     )
+
+
+@app.command("status")
+def status(
+    home: Annotated[
+        Path | None, typer.Option(help="Directory of the tables; default: the newest of this user.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print a line of JSON for every table.")] = False,
+) -> None:
+    """How fresh each table is, and what is missing in it. Exit status 1 when one is not complete."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from ariane import tables
+    from ariane.admin import published
+    from ariane.admin.status import freshness
+    from ariane.clock import SYSTEM_CLOCK
+
+    place = home or homes.newest_tables()
+    now_ms = SYSTEM_CLOCK.now_ms()
+    lines = []
+    for table in tables.ALL:
+        if (now := published.current(place, table)) is None:
+            continue
+        fresh = freshness(place, table, now_ms)
+        size = sum(file.bytes for file in now.files)
+        lines.append((table.name, now.rows, len(now.files), size, fresh))
+    if not lines:
+        raise ConfigError("--home", str(place), "no table was published there yet: run `ariane pipeline run all`")
+    if as_json:
+        for name, count, files, size, fresh in lines:
+            row = {"table": name, "rows": count, "files": files, "bytes": size, "as_of_ms": fresh.as_of_ms}
+            typer.echo(json.dumps(row | {"complete": fresh.is_complete, "gaps": fresh.gaps}))
+    else:
+        drawn = Table(box=None, pad_edge=False, header_style="bold")
+        for name in ("table", "rows", "files", "MB", "as of (UTC)", "age", "complete"):
+            drawn.add_column(name, justify="right" if name in ("rows", "files", "MB", "age") else "left")
+        for name, count, files, size, fresh in lines:
+            as_of = (
+                "unknown"
+                if fresh.as_of_ms is None
+                else f"{datetime.fromtimestamp(fresh.as_of_ms / 1000, UTC):%m-%d %H:%M:%S}"
+            )
+            age = "unknown" if fresh.as_of_ms is None else _age(now_ms - fresh.as_of_ms)
+            whole = "yes" if fresh.is_complete else "no: " + "; ".join(fresh.gaps)
+            drawn.add_row(name, f"{count:,}", f"{files:,}", f"{size / 1e6:,.1f}", as_of, age, whole)
+        Console().print(drawn)
+    raise typer.Exit(0 if all(fresh.is_complete for *_, fresh in lines) else 1)
+
+
+@app.command("tables")
+def show_tables(
+    name: Annotated[str | None, typer.Argument(help="One of them; default: all.")] = None,
+) -> None:
+    """What is in the tables: every column, its type and what it means, as Markdown."""
+    from ariane import tables
+
+    chosen = [table for table in tables.ALL if name in (None, table.name)]
+    if not chosen:
+        raise ConfigError("NAME", name, f"no such table; there are {', '.join(table.name for table in tables.ALL)}")
+    typer.echo("\n".join(map(tables.page, chosen)), nl=False)
+
+
+def _age(ms: int) -> str:
+    """A span in the unit that fits it."""
+    for unit, span_ms in (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000)):
+        if abs(ms) >= 2 * span_ms:
+            return f"{ms // span_ms:,} {unit}"
+    return f"{ms / 1000:,.0f} s"
+
+
+def _say(progress: Progress, always: bool) -> None:
+    """A line for every source that waits, and one for every table that changed."""
+    at = time.strftime("%H:%M:%S")
+    for source in progress.sources:
+        behind = "?" if source.behind is None else f"{source.behind:,}"
+        if source.away is not None:
+            typer.echo(f"{at} {source.source:12} waiting: {source.away}")
+        elif always or progress.folded:
+            took = "" if source.batch_ms is None else f"  batch {source.batch} {source.batch_ms:,} ms"
+            typer.echo(f"{at} {source.source:12} behind {behind}{took}")
+    for one in progress.folded:
+        typer.echo(f"{at} {one.table.name:12} rows {one.published.rows:,}  slots {one.slots}")
+    if progress.folded:
+        typer.echo(f"{at} folded in {progress.seconds:.1f} s")
 
 
 def _stop_at_end_of_stdin(stop: threading.Event) -> None:

@@ -14,6 +14,7 @@ from functools import reduce
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from ariane.pipeline import slots
 from ariane.tables import TRACE_EVENTS, TRACE_REJECTS
 
 FIELD_END = "\x01"
@@ -49,15 +50,20 @@ def records(messages: DataFrame) -> DataFrame:
 
 
 def trace_events(rows: DataFrame) -> DataFrame:
-    """The records that can be read, with the columns of TRACE_EVENTS."""
+    """The records that can be read, with the columns of TRACE_EVENTS and `slot`."""
     columns = _columns()
     good = rows.where("reason IS NULL")
-    return good.select(*(columns[column.name].cast(column.type).alias(column.name) for column in TRACE_EVENTS.columns))
+    events = good.select(
+        *(columns[column.name].cast(column.type).alias(column.name) for column in TRACE_EVENTS.columns)
+    )
+    one_by_one = events.withColumn("message_id", F.explode(F.split("message_id", ",")))
+    return one_by_one.withColumn("slot", slots.of_message(F.col("message_id"), F.col("trace_stored_at")))
 
 
 def trace_rejects(rows: DataFrame) -> DataFrame:
-    """The records that cannot, with the columns of TRACE_REJECTS."""
-    return rows.where("reason IS NOT NULL").select(*TRACE_REJECTS.names)
+    """The records that cannot, with the columns of TRACE_REJECTS and `slot`."""
+    bad = rows.where("reason IS NOT NULL").select(*TRACE_REJECTS.names)
+    return bad.withColumn("slot", slots.of_time(F.col("trace_stored_at")))
 
 
 def _field(number: int) -> Column:
@@ -152,5 +158,4 @@ def _columns() -> dict[str, Column]:
         "trace_queue_offset": F.col("trace_queue_offset"),
         "record_index": F.col("record_index"),
         "trace_stored_at": F.col("trace_stored_at"),
-        "trace_date": F.to_date("trace_stored_at"),
     }

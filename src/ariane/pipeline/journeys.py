@@ -1,9 +1,8 @@
 """trace_events → journeys: what became of each message in each group, from whatever records there are.
 
-A fold: events in any order, late or twice, give the same rows, so the table is computed again from all events and nothing
-has to be remembered between runs.
+A fold: events in any order, late or twice, give the same rows.
 
-    Pub        by message id (the ids of a batch are taken apart)  ─┐
+    Pub        by message id                                       ─┐
     SubBefore  ─┐ by message id and request id: one attempt         ├→ one row per message and group
     SubAfter   ─┘   → by message id and group: the attempts        ─┘
 """
@@ -19,8 +18,8 @@ RESULTS = {0: "success", 1: "timeout", 2: "exception", 3: "null", 4: "failed"}
 
 
 def journeys(events: DataFrame) -> DataFrame:
-    """Rows with the columns of JOURNEYS."""
-    joined = _sends(events).join(_consumptions(events), "message_id", "full_outer")
+    """Rows with the columns of JOURNEYS and `slot`, of trace_events with `slot`."""
+    joined = _sends(events).join(_consumptions(events), ["slot", "message_id"], "full_outer")
     stored_at = _plus_ms("sent_at", F.col("send_cost_ms"))
     waited = F.unix_millis("delivered_at") - F.unix_millis("stored_at")
     return (
@@ -28,13 +27,13 @@ def journeys(events: DataFrame) -> DataFrame:
         .withColumn("stored_at", F.when(F.col("sent_ok"), stored_at))
         .withColumn("clock_skew", F.col("delivered_at") < F.col("sent_at"))
         .withColumn("queueing_ms", F.when(~F.col("clock_skew"), F.greatest(F.lit(0), waited)))
-        .select(*(F.col(column.name).cast(column.type).alias(column.name) for column in JOURNEYS.columns))
+        .select(*(F.col(column.name).cast(column.type).alias(column.name) for column in JOURNEYS.columns), "slot")
     )
 
 
 def _sends(events: DataFrame) -> DataFrame:
     """One row per message id: the first send that succeeded, else the first that did not."""
-    pubs = events.where("type = 'Pub'").withColumn("message_id", F.explode(F.split("message_id", ",")))
+    pubs = events.where("type = 'Pub'")
     # Equal records are one send that was traced or read twice; a retry has another time or another offset id.
     send = F.struct("event_time", "offset_message_id", "success")
     place = ("trace_broker", "trace_queue_id", "trace_queue_offset", "record_index")
@@ -43,7 +42,7 @@ def _sends(events: DataFrame) -> DataFrame:
     def of_best(name: str) -> Column:
         return F.min_by(name, best)
 
-    return pubs.groupBy("message_id").agg(
+    return pubs.groupBy("slot", "message_id").agg(
         of_best("topic").alias("topic"),
         of_best("keys").alias("sent_keys"),
         of_best("tags").alias("tags"),
@@ -62,7 +61,7 @@ def _consumptions(events: DataFrame) -> DataFrame:
     """One row per message id and consumer group."""
     attempts = (
         events.where("type IN ('SubBefore', 'SubAfter')")
-        .groupBy("message_id", "request_id")
+        .groupBy("slot", "message_id", "request_id")
         .agg(
             _first("client_group").alias("consumer_group"),
             _first("keys").alias("keys"),
@@ -76,7 +75,7 @@ def _consumptions(events: DataFrame) -> DataFrame:
         .withColumn("at", F.coalesce("began_at", _plus_ms("ended_at", -F.col("cost_ms"))))
     )
     order = F.struct(F.col("at"), F.col("request_id"))
-    return attempts.groupBy("message_id", "consumer_group").agg(
+    return attempts.groupBy("slot", "message_id", "consumer_group").agg(
         _first("keys").alias("consumed_keys"),
         F.min("at").alias("delivered_at"),
         F.max_by("cost_ms", order).alias("consume_cost_ms"),

@@ -1,43 +1,233 @@
-"""Writing a table that is replaced as a whole: readers see the former version or the new one (`admin.published`).
+"""Changing the tables that `ariane.admin.published` reads, and reading them in Spark.
 
-One writer at a time; what one that died has left behind is overwritten by the next.
+    frame with a column `slot` → files of the next version → CURRENT names them → readers see them, all at once
+
+One writer at a time (`claimed`). Files of a writer that died before it named them are overwritten or swept by the next one.
+A change says what it has done (`done`), in the same instant in which its rows become visible: so a batch or a fold that is
+done again is known, and each is in the table once.
 """
 
 from __future__ import annotations
 
-import json
+import fcntl
 import os
 import shutil
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
-from ariane.admin.published import CURRENT, Version, current, path_of
+import msgspec
+
+from ariane.admin.published import CURRENT, GRACE_MS, Dropped, File, Published, current, paths
+from ariane.errors import ConfigError
+from ariane.tables import Table
+from ariane.tables.slots import begins_ms
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
-VERSIONS_KEPT = 2  # who has just read the pointer can still read what it named
-
-
-def publish(frame: DataFrame, directory: Path, as_of_ms: int | None) -> Version:
-    """Write `frame` beside what is published, then point to it; versions that nobody is told of any more are removed."""
-    former = current(directory)
-    version = Version(former.version + 1 if former else 1, as_of_ms, 0)
-    place = path_of(directory, version)
-    frame.write.mode("overwrite").parquet(str(place))
-    version = version._replace(rows=frame.sparkSession.read.parquet(str(place)).count())
-    replace(directory / CURRENT, json.dumps(version._asdict()) + "\n")
-    for old in directory.glob("v=*"):
-        if int(old.name.removeprefix("v=")) <= version.version - VERSIONS_KEPT:
-            shutil.rmtree(old)
-    return version
+SLOT = "slot"
+LOCK = "LOCK"
+# Small enough that a question for one message reads little, large enough to compress.
+ROW_GROUP_BYTES = 16 * 1024 * 1024
+FILES_MAX = 8  # of one slot; with more they are merged
 
 
-def replace(path: Path, text: str) -> None:
+@contextmanager
+def claimed(home: Path, tables: Collection[Table]) -> Iterator[None]:
+    """The right to change these tables. ConfigError while another pipeline has it, or when HOME cannot be written to."""
+    with ExitStack() as held:
+        for table in tables:
+            directory = home / table.name
+            try:
+                directory.mkdir(parents=True, exist_ok=True)
+                lock = held.enter_context((directory / LOCK).open("w"))
+            except OSError as error:
+                raise ConfigError("home", str(home), f"cannot be written to: {error.strerror}") from error
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                fix = f"another pipeline is writing {table.name} there: stop it, or use another directory"
+                raise ConfigError("home", str(home), fix) from None
+            _sweep(home, table)
+        yield
+
+
+def read(spark: SparkSession, home: Path, table: Table, wanted: Callable[[File], bool] = lambda _: True) -> DataFrame:
+    """The rows of a table, or of those of its files that are `wanted`, with the column `slot`."""
+    schema = f"{table.ddl}, {SLOT} STRING"
+    files = [str(path) for path in paths(home, table, wanted)]
+    if not files:
+        return spark.createDataFrame([], schema)
+    base = str(home / table.name)
+    return spark.read.schema(schema).option("basePath", base).parquet(*files).select(*table.names, SLOT)
+
+
+def append(frame: DataFrame, home: Path, table: Table, query: str, batch: int, now_ms: int) -> Published:
+    """Add the rows of a micro-batch, once: a batch that is in the table already is left alone."""
+    former = current(home, table)
+    if former is not None and former.done.get(query, -1) >= batch:
+        return former
+    done = {**(former.done if former else {}), query: batch}
+    return change(frame, home, table, done=done, replaced=(), as_of_ms=None, now_ms=now_ms)
+
+
+def change(
+    frame: DataFrame,
+    home: Path,
+    table: Table,
+    *,
+    done: Mapping[str, int],
+    replaced: Collection[str],
+    as_of_ms: int | None,
+    now_ms: int,
+    added: int | None = None,
+) -> Published:
+    """Publish `frame` (the table's columns and `slot`) in place of all rows of the slots that are `replaced`.
+
+    `as_of_ms` None: the newest time of the table's own rows. `added` is for rows that were there before.
+    """
+    former = current(home, table) or Published(0, table.schema, 0, None)
+    number = former.version + 1
+    directory = home / table.name
+    written = _write(frame, directory, number, table, added or number)
+    kept = [file for file in former.files if file.slot not in replaced]
+    gone = [Dropped(file.path, now_ms) for file in former.files if file.slot in replaced]
+    files = (*kept, *written)
+    if as_of_ms is None:
+        times = [former.as_of_ms, *(file.last_ms for file in written)]
+        as_of_ms = max((ms for ms in times if ms is not None), default=None)
+    dropped = [old for old in former.dropped if not _forget(directory, old, now_ms)]
+    now = Published(
+        number, table.schema, sum(file.rows for file in files), as_of_ms, files, dict(done), (*dropped, *gone)
+    )
+    put(directory / CURRENT, msgspec.json.encode(now) + b"\n")
+    return now
+
+
+def merge_small(spark: SparkSession, home: Path, table: Table, now_ms: int) -> Published | None:
+    """Merge the files of slots that have more than `FILES_MAX`; None when there are none."""
+    former = current(home, table)
+    if former is None:
+        return None
+    by_slot: dict[str, list[File]] = {}
+    for file in former.files:
+        by_slot.setdefault(file.slot, []).append(file)
+    many = {slot: max(file.added for file in files) for slot, files in by_slot.items() if len(files) > FILES_MAX}
+    if not many:
+        return None
+    frame = read(spark, home, table, lambda file: file.slot in many)
+    # One number for all of them: a fold may see a slot as new that was not, and give the same rows again.
+    return change(
+        frame, home, table, done=former.done, replaced=many, as_of_ms=former.as_of_ms, now_ms=now_ms,
+        added=max(many.values()),
+    )  # fmt: skip
+
+
+def expire(home: Path, table: Table, first_slot: str, now_ms: int) -> Published | None:
+    """Take the slots before `first_slot` out of the table, and those without a time whose rows are all older than it;
+    None when there are none."""
+    former = current(home, table)
+    if former is None:
+        return None
+    least_ms = begins_ms(first_slot)
+    assert least_ms is not None
+
+    def is_old(file: File) -> bool:
+        if begins_ms(file.slot) is not None:
+            return file.slot < first_slot
+        return file.last_ms is not None and file.last_ms < least_ms
+
+    old = [file for file in former.files if is_old(file)]
+    if not old:
+        return None
+    files = tuple(file for file in former.files if not is_old(file))
+    now = msgspec.structs.replace(
+        former,
+        version=former.version + 1,
+        files=files,
+        rows=sum(file.rows for file in files),
+        dropped=(*former.dropped, *(Dropped(file.path, now_ms) for file in old)),
+    )
+    put(home / table.name / CURRENT, msgspec.json.encode(now) + b"\n")
+    return now
+
+
+def put(path: Path, text: bytes) -> None:
     """Replace a small file: readers see the old text or the new one, also after a crash."""
     beside = path.with_name(f"{path.name}.tmp")
-    with beside.open("w") as file:
+    with beside.open("wb") as file:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())
     beside.replace(path)
+    _sync(path.parent)
+
+
+def _write(frame: DataFrame, directory: Path, number: int, table: Table, added: int) -> list[File]:
+    """Write the files of a version. Every slot is in one file, sorted by the table's order."""
+    import pyarrow.parquet as pq
+
+    place = directory / f"v={number:08d}"
+    rows = frame.select(*table.names, SLOT).repartition(SLOT).sortWithinPartitions(SLOT, *table.order)
+    writer = rows.write.mode("overwrite").partitionBy(SLOT)
+    writer = writer.option("compression", "zstd").option("parquet.block.size", ROW_GROUP_BYTES)
+    writer.parquet(str(place))
+    written = []
+    for path in sorted(place.glob(f"{SLOT}=*/*.parquet")):
+        footer = pq.read_metadata(path)
+        first_ms, last_ms = _times(footer, table.time)
+        slot = unquote(path.parent.name.removeprefix(f"{SLOT}="))
+        name = path.relative_to(directory).as_posix()
+        written.append(File(name, slot, footer.num_rows, path.stat().st_size, added, first_ms, last_ms))
+        _sync(path)
+        _sync(path.parent)
+    _sync(place)
+    _sync(directory)
+    return written
+
+
+def _times(footer: Any, column: str) -> tuple[int | None, int | None]:
+    """Least and greatest ms of a TIMESTAMP column, by the statistics of the file."""
+    # Maps and lists have several leaves, so a leaf is found by its path.
+    (leaf,) = (number for number in range(footer.num_columns) if footer.schema.column(number).path == column)
+    parts = [footer.row_group(number).column(leaf).statistics for number in range(footer.num_row_groups)]
+    known = [part for part in parts if part is not None and part.has_min_max]
+    if not known:
+        return None, None
+    return _ms(min(part.min for part in known)), _ms(max(part.max for part in known))
+
+
+def _ms(time: datetime) -> int:
+    return int((time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp() * 1000)
+
+
+def _forget(directory: Path, old: Dropped, now_ms: int) -> bool:
+    """Remove a file that left the table long enough ago; whether it was removed."""
+    if now_ms - old.at_ms < GRACE_MS:
+        return False
+    path = directory / old.path
+    path.unlink(missing_ok=True)
+    for parent in (path.parent, path.parent.parent):
+        if not any(parent.glob(f"{SLOT}=*")) and not any(parent.glob("*.parquet")):
+            shutil.rmtree(parent, ignore_errors=True)
+    return True
+
+
+def _sweep(home: Path, table: Table) -> None:
+    """Remove the versions that CURRENT does not know: their writer died before it named them."""
+    now = current(home, table)
+    for place in (home / table.name).glob("v=*"):
+        if int(place.name.removeprefix("v=")) > (now.version if now else 0):
+            shutil.rmtree(place)
+
+
+def _sync(path: Path) -> None:
+    number = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)

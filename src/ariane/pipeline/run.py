@@ -1,188 +1,219 @@
-"""The jobs, wired: a topic in, tables out, until told to stop.
+"""The jobs, wired: topics in, tables out, until told to stop.
 
-HOME/trace_events/      appended by a streaming query, exactly once (Spark's file sink keeps the list of good files)
-HOME/trace_rejects/     the same, records that cannot be read
-HOME/journeys/          folded from all events and published whole (`publish`)
-HOME/checkpoint/        what the queries have read; without it they begin anew, so it goes with the tables
-HOME/checkpoint/folded  JSON: the last batch of trace_events that is in journeys, and how many events there were
+HOME/<table>/               files and their list (`publish`)
+HOME/checkpoint/<source>/   what the queries have read; without it they begin anew, so it goes with the tables
+HOME/status/<source>        JSON (`Status`): how far the source is, for `ariane pipeline status` and every answer
 
-HOME has to be a directory that every executor sees: a local one with a local master, a shared one with a cluster.
+A micro-batch is appended with its number, a fold is published with the versions that it folded (`publish`, `folds`): a driver
+that dies anywhere goes on where the tables say. HOME has to be a directory that every executor sees: a local one with a local
+master, a shared one with a cluster.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import re
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from ariane.admin import published
-from ariane.admin.published import Version
-from ariane.errors import ConfigError
-from ariane.model.topic import TRACE_TOPIC
-from ariane.pipeline import publish
+from ariane.admin.status import Status, write
+from ariane.clock import SYSTEM_CLOCK
+from ariane.errors import ArianeError, ConfigError
+from ariane.pipeline import folds, publish
+from ariane.pipeline.jobs import Job, Source
 from ariane.pipeline.session import running
-from ariane.tables import JOURNEYS, TRACE_EVENTS, TRACE_REJECTS
+from ariane.spark import offsets
+from ariane.tables.slots import of_time
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.listener import SourceProgress
     from pyspark.sql.streaming.query import StreamingQuery
 
-NEEDED = "body BINARY, broker STRING, queue_id INT, queue_offset BIGINT, store_timestamp TIMESTAMP, born_host STRING"
+log = logging.getLogger("ariane.pipeline")
 
-SINK_LOG = "_spark_metadata"  # the file sink's list of good files: one file per batch, some of them "<batch>.compact"
-
-# The source's word for servers that stay away, in what a query ended with: Spark hands on the text of a Python error only.
-AWAY = re.compile(r"ariane\.errors\.((?:ConnectionLost|RequestTimeout|RouteNotFound): [^\n]*)")
+# Our own errors in what a query ended with: Spark hands on the text of a Python error only.
+FAULT = re.compile(r"^ariane\.[a-z_.]+\.((\w+): [^\n]*)", re.MULTILINE)
+AWAY = frozenset({"ConnectionLost", "RequestTimeout", "RouteNotFound"})  # those of servers that stay away
 AWAY_PAUSE_S = 5.0  # before a query that ended so is started again; the source itself had waited before
+KEEP_DAYS = 30
+DAY_MS = 86_400_000
+TEND_S = 60.0  # between rounds of merging small files and leaving old ones
 
 
 class Progress(NamedTuple):
-    """What a round did: `events` in all so far, the version of journeys that was published (None: nothing new)."""
+    """What a round did."""
 
-    events: int
-    journeys: Version | None
+    folded: tuple[folds.Folded, ...]
+    sources: tuple[Status, ...]
     seconds: float
-    away: str | None = None
-    """Which server does not answer; the job waits for it."""
 
 
-def run_trace(
-    namesrv: str,
+def run(
+    job: Job,
+    options: Mapping[str, str],
     home: Path,
     *,
     master: str = "local[2]",
-    trace_topic: str = TRACE_TOPIC,
     once: bool = False,
     interval_s: float = 2.0,
-    on_progress: Callable[[Progress], None] | None = None,
+    keep_days: int = KEEP_DAYS,
+    on_progress: Callable[[Progress], None] = lambda _: None,
     stop: threading.Event | None = None,
 ) -> None:
-    """Turn traces into tables: `once` does what there is and ends, else every `interval_s` until `stop` is set.
+    """Turn topics into tables: `once` does what there is and ends, else every `interval_s` until `stop` is set.
 
-    A name server or broker that is away is waited for: half a minute with `once`, else as long as it takes. ConfigError
-    when there is no Java, no pyspark, or `home` cannot be written to; what else goes wrong in Spark is raised as Spark
-    raises it.
+    `options` are those of format("rocketmq") that all sources share: namesrv, accessKey, … A name server or broker that is
+    away is waited for: half a minute with `once`, then the other sources are done and ArianeError says which; else as long as it
+    takes. ConfigError when there is no Java, no pyspark, or `home` cannot be written to; ArianeError when messages that were to
+    be read are gone; what else goes wrong in Spark is raised as Spark raises it.
     """
     home = home.resolve()
-    try:
-        home.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError("home", str(home), f"cannot be made: {error.strerror}") from error
-    with running("ariane trace", master) as spark:
-        messages = trace_messages(spark, namesrv, trace_topic)
-        appending(
+    if keep_days < 1:
+        raise ConfigError("keep-days", keep_days, "rows have to be kept for one day at least")
+    with publish.claimed(home, job.tables), running(f"ariane {job.name}", master, lasting=not once) as spark:
+        streams = {source.name: stream(spark, source, options) for source in job.sources}
+        keeping(
             spark,
-            messages,
+            job,
+            streams,
             home,
-            None if once else interval_s,
-            on_progress or (lambda _: None),
-            stop or threading.Event(),
+            interval_s=None if once else interval_s,
+            keep_days=keep_days,
+            on_progress=on_progress,
+            stop=stop or threading.Event(),
         )
 
 
-def trace_messages(spark: SparkSession, namesrv: str, topic: str) -> DataFrame:
-    """The stream of the trace topic, from its beginning."""
+def stream(spark: SparkSession, source: Source, options: Mapping[str, str]) -> DataFrame:
+    """The messages of a source, from their beginning."""
     from ariane.spark.source import RocketMQSource
 
     spark.dataSource.register(RocketMQSource)
-    return (
-        spark.readStream.format("rocketmq")
-        .schema(NEEDED)
-        .option("namesrv", namesrv)
-        .option("topic", topic)
-        .option("startingOffsets", "earliest")
-        .load()
-    )
+    reader = spark.readStream.format("rocketmq").schema(source.schema).option("startingOffsets", "earliest")
+    return reader.options(**{**source.options, **options}).load()
 
 
-def appending(
+def keeping(
     spark: SparkSession,
-    messages: DataFrame,
+    job: Job,
+    streams: Mapping[str, DataFrame],
     home: Path,
+    *,
     interval_s: float | None,
+    keep_days: int = KEEP_DAYS,
     on_progress: Callable[[Progress], None],
     stop: threading.Event,
 ) -> None:
-    """Append the records of `messages` to the event tables and fold them: what there is (`interval_s` None), or until
-    `stop` is set."""
-    from ariane.pipeline import decode
-
-    rows = decode.records(messages)
-    tables = {TRACE_EVENTS.name: decode.trace_events(rows), TRACE_REJECTS.name: decode.trace_rejects(rows)}
-    queries = {name: _append(frame, home, name, interval_s) for name, frame in tables.items()}
+    """Keep the job's tables up to its streams (by the sources' names): what there is (`interval_s` None), or until `stop`
+    is set."""
+    queries = {source.name: _start(source, streams[source.name], home, interval_s) for source in job.sources}
+    tended_s = time.monotonic()
     try:
         if interval_s is None:
             for query in queries.values():
-                query.awaitTermination()
-            on_progress(fold(spark, home))
+                _wait(query)
+            progress = _round(spark, job, queries, home)
+            on_progress(progress)
+            _tend(spark, job, home, keep_days)
+            if away := [f"{status.source}: {status.away}" for status in progress.sources if status.away]:
+                raise ArianeError("; ".join(away))
             return
         pause_s = interval_s
         while not stop.wait(pause_s):
-            progress = fold(spark, home)
-            ended = [name for name, query in queries.items() if not query.isActive]
-            for name in ended:
-                progress = progress._replace(away=_why_away(queries[name]))
+            progress = _round(spark, job, queries, home)
             on_progress(progress)
-            # A fold takes longer as the table grows: half of the time is left to the queries.
+            # A fold takes longer as there is more news: half of the time is left to the queries.
             pause_s = max(interval_s, progress.seconds)
+            ended = [source for source in job.sources if not queries[source.name].isActive]
             if ended and not stop.wait(AWAY_PAUSE_S):
-                queries |= {name: _append(tables[name], home, name, interval_s) for name in ended}
+                queries |= {one.name: _start(one, streams[one.name], home, interval_s) for one in ended}
+            if time.monotonic() - tended_s > TEND_S:
+                _tend(spark, job, home, keep_days)
+                tended_s = time.monotonic()
     finally:
         for query in queries.values():
             query.stop()
 
 
-def _append(frame: DataFrame, home: Path, name: str, interval_s: float | None) -> StreamingQuery:
-    writer = frame.writeStream.format("parquet").outputMode("append").queryName(name)
-    if name == TRACE_EVENTS.name:
-        writer = writer.partitionBy("trace_date")
-    writer = writer.option("path", str(home / name)).option("checkpointLocation", str(home / "checkpoint" / name))
+def _start(source: Source, messages: DataFrame, home: Path, interval_s: float | None) -> StreamingQuery:
+    checkpoint = home / "checkpoint" / source.name
+
+    def add(batch: DataFrame, number: int) -> None:
+        # A new checkpoint counts its batches anew, under a new id.
+        query = f"{source.name} {json.loads((checkpoint / 'metadata').read_text())['id']}"
+        prepared = source.prepare(batch).persist()
+        try:
+            for one in source.appended:
+                publish.append(one.rows(prepared), home, one.table, query, number, SYSTEM_CLOCK.now_ms())
+        finally:
+            prepared.unpersist()
+
+    writer = messages.writeStream.queryName(source.name).option("checkpointLocation", str(checkpoint)).foreachBatch(add)
     if interval_s is None:
         return writer.trigger(availableNow=True).start()
     return writer.trigger(processingTime=f"{interval_s} seconds").start()
 
 
-def _why_away(query: StreamingQuery) -> str:
-    """Which server's absence ended the query; anything else that ended it is raised."""
+def _round(spark: SparkSession, job: Job, queries: Mapping[str, StreamingQuery], home: Path) -> Progress:
+    """Fold what is new, and tell how far the sources are."""
+    began_s = time.monotonic()
+    sources = tuple(_status(source, queries[source.name], home) for source in job.sources)
+    for status in sources:
+        write(home, status)
+    done = [folds.refold(spark, home, fold, SYSTEM_CLOCK.now_ms()) for fold in job.folds]
+    return Progress(tuple(one for one in done if one is not None), sources, time.monotonic() - began_s)
+
+
+def _status(source: Source, query: StreamingQuery, home: Path) -> Status:
+    """How far a source is. What ended its query is raised, but for a server's absence."""
+    now_ms = SYSTEM_CLOCK.now_ms()
+    away = _why_away(query)
+    progress = query.lastProgress
+    if progress is None:
+        return Status(source.name, now_ms, None, None, None, away)
+    # A query that was to do what there is, and has ended, has done it.
+    behind = _behind(progress.sources[0]) if query.isActive or away else 0
+    return Status(source.name, now_ms, progress.batchId, progress.durationMs.get("triggerExecution"), behind, away)
+
+
+def _behind(source: SourceProgress) -> int | None:
+    """Messages that the queues hold beyond the last batch; None when the source does not say."""
+    if not source.endOffset or not source.latestOffset or "null" in (source.endOffset, source.latestOffset):
+        return None
+    done, there = (offsets.reached(json.loads(text)) for text in (source.endOffset, source.latestOffset))
+    return sum(max(0, end - done.get(queue, 0)) for queue, end in there.items())
+
+
+def _wait(query: StreamingQuery) -> None:
+    """Wait until the query has done what there is, or has failed; `_why_away` looks at how."""
+    from pyspark.errors import StreamingQueryException
+
+    with suppress(StreamingQueryException):
+        query.awaitTermination()
+
+
+def _why_away(query: StreamingQuery) -> str | None:
+    """Which server's absence ended the query; None while it runs, or when it did what there was."""
     error = query.exception()
-    said = AWAY.search(str(error)) if error is not None else None
+    if query.isActive or error is None:
+        return None
+    said = FAULT.search(str(error))
     if said is None:
-        query.awaitTermination()  # raises what ended it
-        raise AssertionError(f"the query {query.name} ended by itself")
+        raise error
+    if said[2] not in AWAY:
+        raise ArianeError(f"{query.name}: {said[1]}") from error
     return said[1]
 
 
-def fold(spark: SparkSession, home: Path) -> Progress:
-    """Fold all events into journeys and publish them, when there are new ones."""
-    from pyspark.sql import functions as F
-
-    from ariane.pipeline import journeys
-
-    began = time.monotonic()
-    # Read before the events: what is appended meanwhile is folded now, and once more by the next round.
-    batch = _last_batch(home / TRACE_EVENTS.name)
-    note = home / "checkpoint" / "folded"
-    directory = home / JOURNEYS.name
-    if batch is None:
-        return Progress(0, None, 0.0)
-    if published.current(directory) is not None and note.exists():
-        folded = json.loads(note.read_text())
-        if folded["batch"] == batch:
-            return Progress(folded["events"], None, time.monotonic() - began)
-    events = spark.read.schema(TRACE_EVENTS.ddl).parquet(str(home / TRACE_EVENTS.name))
-    newest = events.agg(F.count("*"), F.unix_millis(F.max("trace_stored_at"))).first()
-    assert newest is not None
-    count, as_of_ms = newest
-    version = publish.publish(journeys.journeys(events), directory, as_of_ms)
-    publish.replace(note, json.dumps({"batch": batch, "events": count}))
-    return Progress(count, version, time.monotonic() - began)
-
-
-def _last_batch(table: Path) -> int | None:
-    """The last batch that the file sink has committed; None before the first."""
-    names = [file.name.removesuffix(".compact") for file in (table / SINK_LOG).glob("*")]
-    return max((int(name) for name in names if name.isdigit()), default=None)
+def _tend(spark: SparkSession, job: Job, home: Path, keep_days: int) -> None:
+    """Merge small files, leave old ones."""
+    now_ms = SYSTEM_CLOCK.now_ms()
+    for table in job.tables:
+        publish.merge_small(spark, home, table, now_ms)
+        publish.expire(home, table, of_time(now_ms - keep_days * DAY_MS), now_ms)

@@ -1,45 +1,20 @@
-"""The pipeline's tables: names, columns, types and what each means. Writers and readers share this page.
-
-Times are UTC. What is not known is null, never zero. Types are Spark's names of them.
-"""
+"""What clients told of their messages, and the journeys that follow from it."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
-
-class Column(NamedTuple):
-    name: str
-    type: str
-    meaning: str
-
-
-class Table(NamedTuple):
-    name: str
-    meaning: str
-    columns: tuple[Column, ...]
-
-    @property
-    def ddl(self) -> str:
-        return ", ".join(f"{column.name} {column.type}" for column in self.columns)
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        return tuple(column.name for column in self.columns)
-
+from ariane.tables.table import Column, Table
 
 TRACE_EVENTS = Table(
     "trace_events",
-    "One row per trace record as clients wrote them, appended only. (broker, queue, offset, index) names a record.",
+    "One row per trace record as clients wrote them, appended only. (trace_broker, trace_queue_id, trace_queue_offset, "
+    "record_index) names a record.",
     (
         Column("type", "STRING", "Pub, SubBefore, SubAfter or EndTransaction"),
         Column("event_time", "TIMESTAMP", "client clock; null for SubAfter of clients that do not send it"),
         Column("region", "STRING", "region of the broker"),
         Column("client_group", "STRING", "producer or consumer group; null for SubAfter of old clients"),
         Column("topic", "STRING", "null for consumption, whose records do not carry it"),
-        Column(
-            "message_id", "STRING", "unique id of the message; for batches of Java producers several, joined by commas"
-        ),
+        Column("message_id", "STRING", "unique id of the message; the record of a batch is a row for each of its ids"),
         Column("tags", "STRING", "tag of the message"),
         Column("keys", "STRING", "business keys, joined by blanks"),
         Column("store_host", "STRING", "address of the broker that was sent to"),
@@ -62,8 +37,9 @@ TRACE_EVENTS = Table(
         Column("trace_queue_offset", "BIGINT", ""),
         Column("record_index", "INT", "place of the record in its trace message, from 0"),
         Column("trace_stored_at", "TIMESTAMP", "when the broker stored the trace message: the broker's clock"),
-        Column("trace_date", "DATE", "its day; the table is partitioned by it"),
     ),
+    time="trace_stored_at",
+    order=("message_id",),
 )
 
 TRACE_REJECTS = Table(
@@ -78,6 +54,8 @@ TRACE_REJECTS = Table(
         Column("record_index", "INT", ""),
         Column("trace_stored_at", "TIMESTAMP", ""),
     ),
+    time="trace_stored_at",
+    order=("trace_stored_at",),
 )
 
 JOURNEYS = Table(
@@ -123,4 +101,6 @@ JOURNEYS = Table(
         Column("consumer_host", "STRING", "address that the trace of the last attempt came from"),
         Column("clock_skew", "BOOLEAN", "delivered before it was sent: the two clocks differ, queueing_ms is null"),
     ),
+    time="sent_at",
+    order=("message_id", "consumer_group"),
 )

@@ -1,0 +1,17 @@
+"""The pipeline's tables: names, columns, types and what each means. Writers and readers share these pages.
+
+Times are UTC. What is not known is null, never zero. Types are Spark's names of them.
+
+trace_events  trace_rejects  messages        appended, as they come
+journeys                                     folded from these, slot by slot (`slots`)
+"""
+
+from __future__ import annotations
+
+from ariane.tables.messages import MESSAGES
+from ariane.tables.table import Column, Table, page
+from ariane.tables.trace import JOURNEYS, TRACE_EVENTS, TRACE_REJECTS
+
+ALL = (TRACE_EVENTS, TRACE_REJECTS, MESSAGES, JOURNEYS)
+
+__all__ = ["ALL", "JOURNEYS", "MESSAGES", "TRACE_EVENTS", "TRACE_REJECTS", "Column", "Table", "page"]

@@ -1,0 +1,43 @@
+"""What a table is: a name, columns with types and meanings, and how its files lie."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Column(NamedTuple):
+    """`type` is Spark's name of it (DDL). `meaning` may be empty where the name says it all."""
+
+    name: str
+    type: str
+    meaning: str
+
+
+class Table(NamedTuple):
+    """A table of Parquet files under HOME/<name>; which files, says HOME/<name>/CURRENT (`ariane.admin.published`)."""
+
+    name: str
+    meaning: str
+    columns: tuple[Column, ...]
+    time: str
+    """The TIMESTAMP column by which files are known to be old or new."""
+    order: tuple[str, ...]
+    """The columns by which the rows of a file are sorted, so that a question reads few of its pages."""
+    schema: int = 1
+    """Counts changes of the columns. Files of another number are still read: columns that they lack are null; a table that
+    is folded from others is folded anew."""
+
+    @property
+    def ddl(self) -> str:
+        return ", ".join(f"{column.name} {column.type}" for column in self.columns)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(column.name for column in self.columns)
+
+
+def page(table: Table) -> str:
+    """The table for people, as Markdown."""
+    rows = [f"| `{column.name}` | {column.type} | {column.meaning} |\n" for column in table.columns]
+    about = f"Schema {table.schema}. Files are sorted by {', '.join(table.order)}; old and new go by `{table.time}`."
+    return f"## {table.name}\n\n{table.meaning}\n{about}\n\n| column | type | |\n|---|---|---|\n{''.join(rows)}"
