@@ -8,10 +8,20 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
-from ariane.model.topic import TRACE_TOPIC
-from ariane.pipeline import decode, journeys
+from ariane.model.topic import SAMPLES_TOPIC, TRACE_TOPIC
+from ariane.pipeline import consumption, decode, journeys, samples
 from ariane.pipeline.folds import Fold
-from ariane.tables import JOURNEYS, TRACE_EVENTS, TRACE_REJECTS, Table
+from ariane.tables import (
+    CONSUMPTION,
+    JOURNEYS,
+    SAMPLES_BROKERS,
+    SAMPLES_COUNTERS,
+    SAMPLES_QUEUES,
+    SAMPLES_REJECTS,
+    TRACE_EVENTS,
+    TRACE_REJECTS,
+    Table,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -62,6 +72,19 @@ TRACES = Source(
     (Appended(TRACE_EVENTS, decode.trace_events), Appended(TRACE_REJECTS, decode.trace_rejects)),
 )
 
+SAMPLES = Source(
+    "samples",
+    {"topic": SAMPLES_TOPIC},
+    samples.MESSAGE,
+    samples.records,
+    (
+        Appended(SAMPLES_BROKERS, samples.brokers),
+        Appended(SAMPLES_QUEUES, samples.queues),
+        Appended(SAMPLES_COUNTERS, samples.counters),
+        Appended(SAMPLES_REJECTS, samples.rejects),
+    ),
+)
+
 JOBS = {
     job.name: job
     for job in (
@@ -70,6 +93,16 @@ JOBS = {
             "message traces → journeys of messages",
             (TRACES,),
             (Fold(JOURNEYS, (TRACE_EVENTS,), journeys.journeys),),
+        ),
+        Job(
+            "lag",
+            "samples of `ariane collect` → true TPS and lag of groups",
+            (SAMPLES,),
+            (
+                Fold(
+                    CONSUMPTION, (SAMPLES_BROKERS, SAMPLES_QUEUES, SAMPLES_COUNTERS), consumption.consumption, before=1
+                ),
+            ),
         ),
     )
 }
@@ -87,5 +120,13 @@ def with_trace_topic(job: Job, topic: str) -> Job:
     """The job over another topic of traces."""
     sources = (
         source._replace(options={"topic": topic}) if source.name == TRACES.name else source for source in job.sources
+    )
+    return job._replace(sources=tuple(sources))
+
+
+def with_samples_topic(job: Job, topic: str) -> Job:
+    """The job over another topic of samples."""
+    sources = (
+        source._replace(options={"topic": topic}) if source.name == SAMPLES.name else source for source in job.sources
     )
     return job._replace(sources=tuple(sources))

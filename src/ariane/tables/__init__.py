@@ -4,14 +4,31 @@ Times are UTC. What is not known is null, never zero. Types are Spark's names of
 
 trace_events  trace_rejects  messages        appended, as they come
 journeys                                     folded from these, slot by slot (`slots`)
+samples_{brokers,queues,counters,rejects}    appended: what the collector saw; consumption is folded from them
 """
 
 from __future__ import annotations
 
 from ariane.tables.messages import MESSAGES
+from ariane.tables.samples import CONSUMPTION, SAMPLES_BROKERS, SAMPLES_COUNTERS, SAMPLES_QUEUES, SAMPLES_REJECTS
 from ariane.tables.table import Column, Table, page
 from ariane.tables.trace import JOURNEYS, TRACE_EVENTS, TRACE_REJECTS
 
-ALL = (TRACE_EVENTS, TRACE_REJECTS, MESSAGES, JOURNEYS)
+SAMPLES = (SAMPLES_BROKERS, SAMPLES_QUEUES, SAMPLES_COUNTERS, SAMPLES_REJECTS)
+ALL = (TRACE_EVENTS, TRACE_REJECTS, MESSAGES, JOURNEYS, *SAMPLES, CONSUMPTION)
 
-__all__ = ["ALL", "JOURNEYS", "MESSAGES", "TRACE_EVENTS", "TRACE_REJECTS", "Column", "Table", "page"]
+__all__ = [
+    "ALL",
+    "CONSUMPTION",
+    "JOURNEYS",
+    "MESSAGES",
+    "SAMPLES_BROKERS",
+    "SAMPLES_COUNTERS",
+    "SAMPLES_QUEUES",
+    "SAMPLES_REJECTS",
+    "TRACE_EVENTS",
+    "TRACE_REJECTS",
+    "Column",
+    "Table",
+    "page",
+]
