@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from ariane.model.topic import TRACE_TOPIC
-from ariane.pipeline import decode, journeys
+from ariane.pipeline import decode, health, journeys
 from ariane.pipeline.folds import Fold
-from ariane.tables import JOURNEYS, TRACE_EVENTS, TRACE_REJECTS, Table
+from ariane.tables import HEALTH, JOURNEYS, MESSAGES, TRACE_EVENTS, TRACE_REJECTS, Table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -70,6 +70,12 @@ JOBS = {
             "message traces → journeys of messages",
             (TRACES,),
             (Fold(JOURNEYS, (TRACE_EVENTS,), journeys.journeys),),
+        ),
+        Job(
+            "health",
+            "traces and stored messages → duplicates, disorder, clocks, lost and dead messages",
+            (TRACES,),
+            (Fold(HEALTH, (TRACE_EVENTS, MESSAGES), health.health, before=1),),
         ),
     )
 }

@@ -1,0 +1,12 @@
+"""The reports by name: functions from published tables to a `Report`. A new report is a new line here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ariane.admin.report import Report
+from ariane.admin.reports import health
+
+REPORTS: dict[str, Callable[..., Report]] = {
+    "health": health.report,
+}
