@@ -8,11 +8,12 @@ journeys                                     folded from these, slot by slot (`s
 
 from __future__ import annotations
 
+from ariane.tables.archive import ARCHIVE
 from ariane.tables.health import HEALTH
 from ariane.tables.messages import MESSAGES
 from ariane.tables.table import Column, Table
 from ariane.tables.trace import JOURNEYS, TRACE_EVENTS, TRACE_REJECTS
 
-ALL = (TRACE_EVENTS, TRACE_REJECTS, MESSAGES, JOURNEYS, HEALTH)
+ALL = (TRACE_EVENTS, TRACE_REJECTS, MESSAGES, JOURNEYS, HEALTH, ARCHIVE)
 
-__all__ = ["ALL", "HEALTH", "JOURNEYS", "MESSAGES", "TRACE_EVENTS", "TRACE_REJECTS", "Column", "Table"]
+__all__ = ["ALL", "ARCHIVE", "HEALTH", "JOURNEYS", "MESSAGES", "TRACE_EVENTS", "TRACE_REJECTS", "Column", "Table"]
