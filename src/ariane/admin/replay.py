@@ -19,12 +19,24 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
+from ariane.client.instance import Instance
+from ariane.client.producer import Producer
 from ariane.client.sending import SendResult
 from ariane.clock import SYSTEM_CLOCK, Clock
-from ariane.errors import ArianeError, ConfigError, ConnectionLost, MessageRefused, RequestTimeout, RouteNotFound
+from ariane.errors import (
+    ArianeError,
+    ConfigError,
+    ConnectionLost,
+    MessageRefused,
+    ReplyError,
+    RequestTimeout,
+    RouteNotFound,
+)
 from ariane.model import message as names
 from ariane.model.message import COMPRESSED, RESERVED, Message
-from ariane.model.topic import DLQ_PREFIX, RETRY_PREFIX
+from ariane.model.topic import DLQ_PREFIX, RETRY_PREFIX, topic_name_fault
+from ariane.protocol.codes import RequestCode, ResponseCode
+from ariane.protocol.requests.routing import RouteRequest
 
 REPLAYED_FROM = "REPLAYED_FROM"  # topic, broker, queue id, queue offset and message id, joined by "/"
 SHARDING_KEY = "__SHARDINGKEY"
@@ -126,13 +138,18 @@ class Journal(Protocol):
         ...
 
 
-class Sending(NamedTuple):
-    """How messages are sent: with an order key to its queue."""
+class Target(Protocol):
+    """Where messages are sent to (`ProducerTarget`)."""
 
-    send: Callable[[Message, str | None], AsyncIterator[None] | object]
+    def make_id(self) -> str:
+        """A new unique id."""
+        ...
 
+    async def fault(self, topic: str) -> str | None:
+        """Why nothing can be sent to a topic; None when it can."""
+        ...
 
-Send = Callable[[Message, str | None], "asyncio.Future[SendResult]"]
+    async def send(self, message: Message, order_key: str | None) -> SendResult: ...
 
 
 class Pace:
@@ -188,15 +205,167 @@ def destination(original: Original) -> str:
 
 async def replay(
     originals: AsyncIterator[Original],
-    send: Callable[[Message, str | None], object],
+    target: Target,
     journal: Journal,
     *,
-    topic: str | None,
-    make_id: Callable[[], str],
+    topic: str | None = None,
     pace: Pace,
-    topic_fault: Callable[[str], object],
     clock: Clock = SYSTEM_CLOCK,
     stop: asyncio.Event | None = None,
     on_progress: Callable[[Replayed], None] = lambda _: None,
 ) -> Replayed:
-    raise NotImplementedError
+    """Send what the journal does not have as sent. `topic` None: each to the topic that it was first sent to.
+
+    When servers are away, or `stop` is set, the rest is kept in the journal as unsent. ConfigError when there is no such
+    topic.
+    """
+    if topic is not None and (fault := await target.fault(topic)):
+        raise ConfigError("--topic", topic, fault)
+    sending = _Sending(target, journal, topic, clock)
+    done = Replayed(0, 0, 0, 0)
+    async for chunk in _chunks(originals, pace.chunk):
+        due = [one for one in chunk if not journal.is_done(one.place)]
+        done = done._replace(earlier=done.earlier + len(chunk) - len(due))
+        if due and done.why is None and stop is not None and stop.is_set():
+            done = done._replace(why="it was stopped")
+        if done.why is not None:
+            journal.write([sending.outcome(one, "unsent", error=done.why) for one in due])
+            done = done._replace(unsent=done.unsent + len(due))
+        elif due:
+            await pace.wait(len(due))
+            outcomes, why = await sending.send(due)
+            ok = sum(one.state == "ok" for one in outcomes)
+            done = done._replace(ok=done.ok + ok, failed=done.failed + len(due) - ok, why=why)
+        on_progress(done)
+    return done
+
+
+async def _chunks(originals: AsyncIterator[Original], size: int) -> AsyncIterator[list[Original]]:
+    chunk: list[Original] = []
+    async for one in originals:
+        chunk.append(one)
+        if len(chunk) == size:
+            yield chunk
+            chunk = []
+    if chunk:
+        yield chunk
+
+
+class _Sending:
+    """Sends chunks, and keeps what became of each message."""
+
+    def __init__(self, target: Target, journal: Journal, topic: str | None, clock: Clock) -> None:
+        self._target = target
+        self._journal = journal
+        self._topic = topic
+        self._clock = clock
+        self._faults: dict[str, str | None] = {}
+
+    async def send(self, chunk: list[Original]) -> tuple[list[Outcome], str | None]:
+        """The outcomes, which are in the journal; and why no more should be tried, if servers are away."""
+        ready: list[tuple[Original, Message]] = []
+        outcomes: list[Outcome] = []
+        for one in chunk:
+            try:
+                message = message_of(one, self._topic, self._journal.id_of(one.place) or self._target.make_id())
+                if fault := await self._fault(message.topic):
+                    raise MessageRefused(f"{message.topic}: {fault}")
+            except MessageRefused as error:
+                outcomes.append(self.outcome(one, "failed", error=str(error)))
+            except AWAY as error:
+                outcomes.append(self.outcome(one, "unsent", error=str(error)))
+            else:
+                ready.append((one, message))
+        self._journal.write([self.outcome(one, "sending", message) for one, message in ready])
+        # Messages of one key go one after another, all others side by side.
+        by_key: dict[object, list[tuple[Original, Message]]] = {}
+        for number, (one, message) in enumerate(ready):
+            key = message.properties.get(SHARDING_KEY)
+            by_key.setdefault(number if key is None else (message.topic, key), []).append((one, message))
+        errors: list[ArianeError] = []
+        for some in await asyncio.gather(*(self._send_in_order(those, errors) for those in by_key.values())):
+            outcomes += some
+        self._journal.write(outcomes)
+        away = [one.error for one in outcomes if one.state == "unsent"] + [
+            str(error) for error in errors if isinstance(error, AWAY)
+        ]
+        return outcomes, away[0] if away and len(away) == len(chunk) else None
+
+    async def _send_in_order(self, those: list[tuple[Original, Message]], errors: list[ArianeError]) -> list[Outcome]:
+        outcomes = []
+        for one, message in those:
+            try:
+                result = await self._target.send(message, message.properties.get(SHARDING_KEY))
+            except ArianeError as error:
+                errors.append(error)
+                outcomes.append(self.outcome(one, "failed", message, error=str(error)))
+            else:
+                outcomes.append(self.outcome(one, "ok", message, result))
+        return outcomes
+
+    async def _fault(self, topic: str) -> str | None:
+        if topic not in self._faults:
+            self._faults[topic] = await self._target.fault(topic)
+        return self._faults[topic]
+
+    def outcome(
+        self,
+        one: Original,
+        state: str,
+        message: Message | None = None,
+        result: SendResult | None = None,
+        error: str | None = None,
+    ) -> Outcome:
+        return Outcome(
+            source_topic=one.place.topic,
+            source_broker=one.place.broker,
+            source_queue_id=one.place.queue_id,
+            source_queue_offset=one.place.queue_offset,
+            source_message_id=one.message_id,
+            state=state,
+            error=error,
+            at_ms=self._clock.now_ms(),
+            topic=self._topic if message is None else message.topic,
+            # What may have been sent is tried again under the same id.
+            message_id=self._journal.id_of(one.place) if message is None else message.message_id,
+            broker=result.queue.broker if result else None,
+            queue_id=result.queue.queue_id if result else None,
+            queue_offset=result.queue_offset if result else None,
+            offset_message_id=result.offset_message_id if result else None,
+        )
+
+
+class ProducerTarget:
+    """A cluster, through a producer that shares `instance`."""
+
+    def __init__(self, instance: Instance, producer: Producer) -> None:
+        self._instance = instance
+        self._producer = producer
+
+    def make_id(self) -> str:
+        return self._instance.make_id()
+
+    async def fault(self, topic: str) -> str | None:
+        """Brokers would make a topic that is not there, with their defaults; a replay is not to do that by a slip."""
+        if reason := topic_name_fault(topic):
+            return reason
+        failed: ArianeError | None = None
+        for addr in self._instance.name_servers:
+            try:
+                answer = await self._instance.peers.request(
+                    addr, RequestCode.GET_ROUTEINFO_BY_TOPIC, RouteRequest(topic)
+                )
+            except AWAY as error:
+                failed = error
+                continue
+            if answer.code == ResponseCode.SUCCESS:
+                return None
+            if answer.code != ResponseCode.TOPIC_NOT_EXIST:
+                raise ReplyError(answer.code, answer.remark, addr)
+            failed = None
+        if failed is not None:
+            raise failed
+        return "no such topic: create it first"
+
+    async def send(self, message: Message, order_key: str | None) -> SendResult:
+        return await self._producer.send(message, order_key=order_key)

@@ -18,8 +18,6 @@ from ariane.tables import ARCHIVE
 from ariane.tables.archive import SLOT_SEPARATOR
 
 NAME = "archive"
-# Bodies make files large: fewer, larger batches than those of traces.
-INTERVAL_S = 30.0
 
 
 def archived(messages: DataFrame) -> DataFrame:
