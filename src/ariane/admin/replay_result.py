@@ -65,6 +65,9 @@ class ResultFile:
         except OSError:
             self._journal.close()
             raise ConfigError("--result", str(self._path), "another replay is writing it") from None
+        if os.fstat(self._journal.fileno()).st_nlink == 0:  # it ended between the two lines
+            self._journal.close()
+            raise ConfigError("--result", str(self._path), "another replay was writing it: run it again")
         self._load(self._journal)
         return self
 
@@ -73,7 +76,8 @@ class ResultFile:
     ) -> None:
         assert self._journal is not None
         with self._journal:
-            self._merge()
+            if self._journal.seek(0, os.SEEK_END):
+                self._merge()
             # Removed while it is locked: who waits for it sees that FILE has it all.
             self._journal_path.unlink()
 
