@@ -17,8 +17,9 @@ import pytest
 from ariane.admin import replay_origins
 from ariane.admin.replay import Original
 from ariane.admin.replay_origins import Wanted
-from ariane.client import Instance, Message, Producer
+from ariane.client import Instance, Producer
 from ariane.model import ids
+from ariane.model.message import Message
 from ariane.protocol.codes import RequestCode
 from ariane.protocol.requests.messaging import ConsumerSendMsgBack
 from ariane.testing.cluster import Servers, cluster_in_thread
@@ -84,7 +85,6 @@ def test_dead_letters_go_back_once_and_a_dry_run_sends_nothing(servers: Servers,
             "KEYS",
             "TAGS",
             "UNIQ_KEY",
-            "WAIT",
             "CLUSTER",
             "color",
             "__SHARDINGKEY",
