@@ -18,6 +18,7 @@ from ariane.client import Producer
 from ariane.errors import ConfigError
 from ariane.model.message import Message
 from ariane.pipeline import archive, publish, run
+from ariane.pipeline.replay import replayed
 from ariane.spark import decode
 from ariane.tables import ARCHIVE
 from ariane.tables.slots import of_time
@@ -121,3 +122,21 @@ def test_from_a_broker_to_the_archive_and_what_replay_reads(spark: SparkSession,
             asyncio.run(produce(servers.namesrv, first))
             run.run(archive.job(["T"]), {"namesrv": servers.namesrv}, tmp_path / "archive", once=True)
     assert sorted(asyncio.run(chosen())) == [(f"order-{number}", b"x" * 5000, "red") for number in range(6)]
+
+
+def test_a_frame_is_sent_once_more_and_its_result_is_a_frame(spark: SparkSession, tmp_path: Path) -> None:
+    async def topic_again(namesrv: str) -> None:
+        async with Producer("P", namesrv) as producer:
+            await producer.send(Message(topic="again", body=b"first"))
+
+    frame = messages(spark, ("orders", 0, 0), ("orders", 1, 1), ("orders", 2, 2))
+    result = tmp_path / "result.parquet"
+    with cluster_in_thread(tmp_path / "servers") as servers:
+        asyncio.run(topic_again(servers.namesrv))
+        for some in (frame.where("queue_offset > 0"), frame):
+            rows_of_it = replayed(some, servers.namesrv, result, topic="again", rate=1000).collect()
+        with pytest.raises(ConfigError, match="lacks body"):
+            replayed(frame.drop("body"), servers.namesrv, result)
+    assert sorted((row["source_message_id"], row["state"], row["topic"]) for row in rows_of_it) == [
+        (f"orders-{number}", "ok", "again") for number in range(3)
+    ]

@@ -9,8 +9,10 @@ A killed replay leaves its journal; the next one with the same FILE reads both. 
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
 import os
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
@@ -18,9 +20,12 @@ from typing import IO, Any, Self
 import msgspec
 
 from ariane.admin.asking import sql_type
-from ariane.admin.replay import Outcome, Place
+from ariane.admin.replay import Original, Outcome, Pace, Place, ProducerTarget, Replayed, replay
+from ariane.client.instance import Instance
+from ariane.client.producer import Producer
 from ariane.errors import ConfigError, StoreError
 
+GROUP = "ARIANE_REPLAY"
 SUFFIXES = (".parquet", ".jsonl")
 COLUMNS = {
     "source_topic": "STRING",
@@ -41,6 +46,24 @@ COLUMNS = {
 PLACE = "source_topic, source_broker, source_queue_id, source_queue_offset"
 # Of the rows of a message the one that counts: what was sent stays sent, and an answer is more than a beginning.
 LAST = f"QUALIFY row_number() OVER (PARTITION BY {PLACE} ORDER BY state = 'ok' DESC, at_ms DESC, state = 'sending') = 1"
+
+
+async def replay_into(
+    result: Path,
+    originals: AsyncIterator[Original],
+    instance: Instance,
+    *,
+    topic: str | None,
+    rate: float,
+    stop: asyncio.Event | None = None,
+    on_progress: Callable[[Replayed], None] = lambda _: None,
+) -> Replayed:
+    """`replay` to the cluster of `instance`, `rate` messages a second, with a result in a file."""
+    pace = Pace(rate)
+    with ResultFile(result) as journal:
+        async with Producer(GROUP, instance=instance) as producer:
+            target = ProducerTarget(instance, producer)
+            return await replay(originals, target, journal, topic=topic, pace=pace, stop=stop, on_progress=on_progress)
 
 
 class ResultFile:

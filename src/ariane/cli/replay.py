@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from ariane.admin.replay_origins import Wanted
     from ariane.client.instance import Instance
 
-GROUP = "ARIANE_REPLAY"
 SHOWN = 5  # messages that a dry run shows
 
 
@@ -129,10 +128,8 @@ async def _show(originals: AsyncIterator[Original], topic: str | None) -> None:
 async def _send(
     originals: AsyncIterator[Original], instance: Instance, topic: str | None, per_second: float, result: Path
 ) -> None:
-    from ariane.admin.replay import Pace, ProducerTarget, Replayed
-    from ariane.admin.replay import replay as run
-    from ariane.admin.replay_result import ResultFile
-    from ariane.client.producer import Producer
+    from ariane.admin.replay import Replayed
+    from ariane.admin.replay_result import replay_into
 
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -149,12 +146,7 @@ async def _send(
             told_s = loop.time()
             typer.echo(_said(done))
 
-    with ResultFile(result) as journal:
-        async with Producer(GROUP, instance=instance) as producer:
-            target = ProducerTarget(instance, producer)
-            done = await run(
-                originals, target, journal, topic=topic, pace=Pace(per_second), stop=stop, on_progress=tell
-            )
+    done = await replay_into(result, originals, instance, topic=topic, rate=per_second, stop=stop, on_progress=tell)
     if done == Replayed(0, 0, 0, 0):
         raise _nothing()
     typer.echo(f"{_said(done)}; each in {result}")
