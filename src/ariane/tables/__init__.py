@@ -11,9 +11,20 @@ from __future__ import annotations
 from ariane.tables.archive import ARCHIVE
 from ariane.tables.health import HEALTH
 from ariane.tables.messages import MESSAGES
-from ariane.tables.table import Column, Table
+from ariane.tables.table import Column, Table, page
 from ariane.tables.trace import JOURNEYS, TRACE_EVENTS, TRACE_REJECTS
 
 ALL = (TRACE_EVENTS, TRACE_REJECTS, MESSAGES, JOURNEYS, HEALTH, ARCHIVE)
 
-__all__ = ["ALL", "ARCHIVE", "HEALTH", "JOURNEYS", "MESSAGES", "TRACE_EVENTS", "TRACE_REJECTS", "Column", "Table"]
+__all__ = [
+    "ALL",
+    "ARCHIVE",
+    "HEALTH",
+    "JOURNEYS",
+    "MESSAGES",
+    "TRACE_EVENTS",
+    "TRACE_REJECTS",
+    "Column",
+    "Table",
+    "page",
+]
