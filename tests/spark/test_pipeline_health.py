@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,9 +13,12 @@ pytest.importorskip("pyspark", reason="needs pyspark: pip install 'ariane[spark]
 import trace_frames as frames
 from trace_frames import after, at, before, pub
 
+from ariane.admin.report import Sheet
+from ariane.admin.reports import health as reports
 from ariane.model.trace import MessageType, TraceEvent
-from ariane.pipeline import health, slots
-from ariane.tables import HEALTH, MESSAGES
+from ariane.pipeline import folds, health, publish, slots
+from ariane.pipeline.jobs import JOBS
+from ariane.tables import HEALTH, MESSAGES, TRACE_EVENTS
 from ariane.tables import health as kinds
 
 if TYPE_CHECKING:
@@ -208,3 +212,27 @@ def test_examples_are_the_worst_and_the_count_is_of_all(spark: SparkSession) -> 
     many = [record(str(n), n, 0, born_timestamp=at(n + 1)) for n in range(40)]
     (row,) = (row for row in in_one_slot(spark, [], many) if row["kind"] == kinds.CLOCK_AHEAD)
     assert (row["count"], row["worst"], ids(row)) == (40, 40, [str(n) for n in range(39, 39 - kinds.EXAMPLES_MAX, -1)])
+
+
+def test_from_the_tables_to_the_report(spark: SparkSession, tmp_path: Path) -> None:
+    """News of a slot fold the next one as well: disorder over their edge is found when the earlier one comes late."""
+    (fold,) = JOBS["health"].folds
+    first, second = (unique(1_209_600_000 - 6_400_000 + 600_000 * place, place) for place in range(2))
+    begun = frames.events(spark, [pub(first), pub(second), before(first, "A", 90), before(second, "B", 50)])
+    records = messages(spark, *(record(name, place, **ORDERED) for place, name in enumerate((first, second))))
+
+    def titles() -> list[str]:
+        report = reports.report(tmp_path, since_ms=0, until_ms=2 * frames.T0_MS, now_ms=frames.T0_MS + 3_600_000)
+        return [part.title for part in report.parts if isinstance(part, Sheet)]
+
+    publish.append(begun, tmp_path, TRACE_EVENTS, "traces q", 0, 0)
+    publish.append(records.where(records["message_id"] == second), tmp_path, MESSAGES, "messages q", 0, 0)
+    assert folds.refold(spark, tmp_path, fold, 0) is not None
+    assert "Out of order: 0" in titles()
+    assert "Never consumed: 0" in titles()
+    publish.append(records.where(records["message_id"] == first), tmp_path, MESSAGES, "messages q", 1, 0)
+    done = folds.refold(spark, tmp_path, fold, 0)
+    assert done is not None
+    assert done.slots == 2, "the slot with news, and the one after it"
+    assert "Out of order: 1" in titles()
+    assert folds.refold(spark, tmp_path, fold, 0) is None

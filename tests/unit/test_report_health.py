@@ -8,28 +8,16 @@ from typing import Any
 
 import pytest
 
-pa = pytest.importorskip("pyarrow", reason="needs pyarrow: pip install 'ariane[spark]'")
-import msgspec  # noqa: E402
-import pyarrow.parquet as pq  # noqa: E402
+pytest.importorskip("pyarrow", reason="needs pyarrow: pip install 'ariane[spark]'")
+from tables_on_disk import put
 
-from ariane.admin.published import CURRENT, File, Published  # noqa: E402
-from ariane.admin.report import Report, Sheet  # noqa: E402
-from ariane.admin.reports import health  # noqa: E402
-from ariane.tables import HEALTH  # noqa: E402
+from ariane.admin.report import Report, Sheet
+from ariane.admin.reports import health
+from ariane.tables import HEALTH
 
 T0_MS = 1_700_000_040_000  # a whole minute
 T0 = datetime.fromtimestamp(T0_MS / 1000, UTC)
 HOUR_MS = 3_600_000
-EXAMPLE = pa.struct(
-    [("worst", pa.int64()), ("message_id", pa.string()), ("at", pa.timestamp("us", "UTC")), ("detail", pa.string())]
-)
-SCHEMA = pa.schema(
-    [
-        ("kind", pa.string()), ("minute", pa.timestamp("us", "UTC")), ("topic", pa.string()),
-        ("consumer_group", pa.string()), ("host", pa.string()), ("cause", pa.string()), ("count", pa.int64()),
-        ("worst", pa.int64()), ("examples", pa.list_(EXAMPLE)),
-    ]
-)  # fmt: skip
 
 
 def row(kind: str, count: int = 1, *, minutes: int = 0, example: str = "M", **other: Any) -> dict[str, Any]:
@@ -40,13 +28,7 @@ def row(kind: str, count: int = 1, *, minutes: int = 0, example: str = "M", **ot
 
 
 def asked(home: Path, *rows: dict[str, Any], now_ms: int = T0_MS + HOUR_MS, **filters: Any) -> Report:
-    place = home / HEALTH.name
-    place.mkdir()
-    pq.write_table(pa.Table.from_pylist(list(rows), SCHEMA), place / "part.parquet")
-    last_ms = max(int(one["minute"].timestamp() * 1000) for one in rows)
-    file = File("part.parquet", "s", len(rows), 1, 1, T0_MS - 10 * HOUR_MS, last_ms)
-    now = Published(1, HEALTH.schema, len(rows), now_ms, (file,))
-    (place / CURRENT).write_bytes(msgspec.json.encode(now))
+    put(home, HEALTH, rows, as_of_ms=now_ms)
     return health.report(home, since_ms=T0_MS, until_ms=T0_MS + HOUR_MS, now_ms=now_ms, **filters)
 
 

@@ -98,62 +98,99 @@ def report(
         if current(home, table) is None:
             gaps.append(f"no {table.name} in {home}: nothing is known of {lost}")
     asked_ms = (since_ms, until_ms)
+    known_ms = min(now_ms, fresh.as_of_ms) if fresh.as_of_ms is not None else now_ms
+    old_ms = min(until_ms, known_ms - never_after_ms)
     with asked(home, between(HEALTH, since_ms - SUBSCRIBED_MS, until_ms)) as sql:
-        sheets = [_found(sql, kind, asked_ms, topic, group) for kind in KINDS]
-        known_ms = min(now_ms, fresh.as_of_ms) if fresh.as_of_ms is not None else now_ms
-        old_ms = (since_ms, min(until_ms, known_ms - never_after_ms))
-        sheets.insert(4, _never_consumed(sql, old_ms, since_ms - SUBSCRIBED_MS, topic, group, never_after_ms))
-        sheets += [_untraced_producers(sql, asked_ms, topic), _untraced_groups(sql, asked_ms, topic, group)]
+        _sum(sql, since_ms, until_ms, old_ms, topic)
+        sheets = [_found(sql, kind, group) for kind in KINDS]
+        sheets.insert(4, _never_consumed(sql, group, never_after_ms))
+        sheets += [_untraced_producers(sql), _untraced_groups(sql, group)]
     as_of = None if fresh.as_of_ms is None else _time(fresh.as_of_ms)
     return Report("Health of messages", as_of, tuple(dict.fromkeys(gaps)), tuple(sheets))
 
 
-def _found(
-    sql: DuckDBPyConnection, kind: _Kind, asked_ms: tuple[int, int], topic: str | None, group: str | None
-) -> Sheet:
+def _sum(sql: DuckDBPyConnection, since_ms: int, until_ms: int, old_ms: int, topic: str | None) -> None:
+    """The table `sums`, in one pass: all that is asked follows from it but the examples, which are much more.
+
+    `old…`: of messages that are old enough to be consumed. Of the day before, there is only who consumes what.
+    """
+    sql.execute(
+        """CREATE TEMP TABLE sums AS
+           SELECT kind, topic, consumer_group, host, cause,
+                  sum(count) FILTER (minute >= $1)::BIGINT AS count,
+                  max(worst) FILTER (minute >= $1) AS worst,
+                  max(minute) FILTER (minute >= $1) AS last,
+                  coalesce(arg_max(minute, worst) FILTER (minute >= $1), last) AS worst_at,
+                  sum(count) FILTER (minute BETWEEN $1 AND $3)::BIGINT AS old,
+                  min(minute) FILTER (minute BETWEEN $1 AND $3) AS old_first,
+                  max(minute) FILTER (minute BETWEEN $1 AND $3) AS old_last
+           FROM health
+           WHERE minute BETWEEN $4 AND $2 AND (minute >= $1 OR kind = 'stored') AND ($5 IS NULL OR topic = $5)
+           GROUP BY ALL""",
+        [_time(since_ms), _time(until_ms), _time(old_ms), _time(since_ms - SUBSCRIBED_MS), topic],
+    )
+
+
+def _found(sql: DuckDBPyConnection, kind: _Kind, group: str | None) -> Sheet:
     names = ", ".join(kind.by)
     found = rows(
         sql,
-        f"""SELECT {names}, sum(count)::BIGINT AS messages, max(worst) AS worst, max(minute) AS last,
-                   arg_max(examples[1].message_id, examples[1].worst) AS example
-            FROM health WHERE kind = $1 AND minute BETWEEN $2 AND $3
-              AND ($4 IS NULL OR topic = $4) AND ($5 IS NULL OR consumer_group IS NULL OR consumer_group = $5)
+        f"""SELECT {names}, sum(count)::BIGINT AS messages, max(worst) AS worst, max(last) AS last,
+                   arg_max({{'topic': topic, 'consumer_group': consumer_group, 'host': host, 'cause': cause,
+                             'minute': worst_at}}, worst) AS example
+            FROM sums WHERE kind = $1 AND ($2 IS NULL OR consumer_group IS NULL OR consumer_group = $2)
             GROUP BY {names} ORDER BY messages DESC, worst DESC, {names}""",
-        [kind.kind, *map(_time, asked_ms), topic, group],
+        [kind.kind, group],
     )
     fields = (*(Field(NAMES[name]) for name in kind.by), Field("messages"), kind.worst, Field("last"), Field("example"))
-    return _sheet(f"{kind.title}: {_total(found)}", fields, found, kind.note)
+    return _sheet(f"{kind.title}: {_total(found)}", fields, _with_examples(sql, kind.kind, found), kind.note)
 
 
-def _never_consumed(
-    sql: DuckDBPyConnection,
-    asked_ms: tuple[int, int],
-    since_ms: int,
-    topic: str | None,
-    group: str | None,
-    after_ms: int,
-) -> Sheet:
+def _with_examples(sql: DuckDBPyConnection, kind: str, found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """With a message in place of the row that `example` names, for what is shown."""
+    shown = found[:ROWS_MAX]
+    if not shown:
+        return found
+    # Named by their minutes and topics, the rows are found without reading the examples of others.
+    minutes = ", ".join(f"TIMESTAMPTZ '{minute.isoformat()}'" for minute in {row["example"]["minute"] for row in shown})
+    there = rows(
+        sql,
+        f"""SELECT topic, consumer_group, host, cause, minute, arg_min(examples[1].message_id, -examples[1].worst) AS worst,
+                   min(examples[1].message_id) AS any_one
+            FROM health WHERE kind = $1 AND minute IN ({minutes}) AND (topic IS NULL OR list_contains($2, topic))
+            GROUP BY topic, consumer_group, host, cause, minute""",
+        [kind, sorted({row["example"]["topic"] for row in shown} - {None})],
+    )
+    names = ("topic", "consumer_group", "host", "cause", "minute")
+    ids = {tuple(row[name] for name in names): row["worst"] or row["any_one"] for row in there}
+    return [
+        {**row, "example": ids.get(tuple(row["example"][name] for name in names)) if number < ROWS_MAX else None}
+        for number, row in enumerate(found)
+    ]
+
+
+def _never_consumed(sql: DuckDBPyConnection, group: str | None, after_ms: int) -> Sheet:
     """Stored, less consumed: for every group that has consumed of a topic and tag, then or in the day before."""
     found = rows(
         sql,
         """WITH stored AS (
-             SELECT topic, cause AS tag, minute, count, examples, string_split(coalesce(consumer_group, ''), ' ') AS groups
-             FROM health WHERE kind = 'stored' AND topic IS NOT NULL AND ($4 IS NULL OR topic = $4)),
-           takes AS (
-             SELECT DISTINCT topic, tag, unnest(groups) AS consumer_group FROM stored WHERE minute BETWEEN $3 AND $2),
+             SELECT *, cause AS tag, string_split(coalesce(consumer_group, ''), ' ') AS groups
+             FROM sums WHERE kind = 'stored' AND topic IS NOT NULL),
+           takes AS (SELECT DISTINCT topic, tag, unnest(groups) AS by_group FROM stored),
            missed AS (
-             SELECT topic, consumer_group, count, minute, examples
-             FROM stored JOIN takes USING (topic) WHERE stored.tag IS NOT DISTINCT FROM takes.tag
-               AND consumer_group NOT IN ('', '?') AND ($5 IS NULL OR consumer_group = $5)
-               AND NOT list_contains(groups, consumer_group) AND NOT list_contains(groups, '?')
+             SELECT stored.*, by_group
+             FROM stored JOIN takes ON stored.topic = takes.topic AND stored.tag IS NOT DISTINCT FROM takes.tag
+             WHERE by_group NOT IN ('', '?') AND ($1 IS NULL OR by_group = $1)
+               AND NOT list_contains(groups, by_group) AND NOT list_contains(groups, '?')
            UNION ALL
-             SELECT topic, NULL, count, minute, examples FROM stored
-             WHERE groups = [''] AND $5 IS NULL AND NOT EXISTS (
-               FROM takes WHERE takes.topic = stored.topic AND takes.consumer_group != ''))
-        SELECT topic, consumer_group, sum(count)::BIGINT AS messages, min(minute) AS first, max(minute) AS last,
-               arg_max(examples[1].message_id, minute) AS example
-        FROM missed WHERE minute BETWEEN $1 AND $2 GROUP BY ALL ORDER BY messages DESC, topic, consumer_group""",
-        [*map(_time, asked_ms), _time(since_ms), topic, group],
+             SELECT stored.*, NULL FROM stored
+             WHERE consumer_group IS NULL AND $1 IS NULL
+               AND topic NOT IN (SELECT topic FROM takes WHERE by_group != ''))
+        SELECT topic, by_group, sum(old)::BIGINT AS messages, min(old_first) AS first, max(old_last) AS last,
+               arg_max({'topic': topic, 'consumer_group': consumer_group, 'host': host, 'cause': cause,
+                        'minute': old_last}, old_last) AS example
+        FROM missed WHERE old > 0 GROUP BY topic, by_group ORDER BY messages DESC, topic, by_group""",
+        [group],
     )
     note = (
         f"Stored at least {after_ms // 60_000} minutes before the end of what is known, and no trace of a consumption in a "
@@ -162,17 +199,15 @@ def _never_consumed(
         "filters by SQL, or that skipped ahead, never gets them; clients that lose their traces look the same."
     )
     fields = (Field("topic"), Field("group"), Field("messages"), Field("first"), Field("last"), Field("example"))
-    return _sheet(f"Never consumed: {_total(found)}", fields, found, note)
+    return _sheet(f"Never consumed: {_total(found)}", fields, _with_examples(sql, kinds.STORED, found), note)
 
 
-def _untraced_producers(sql: DuckDBPyConnection, asked_ms: tuple[int, int], topic: str | None) -> Sheet:
+def _untraced_producers(sql: DuckDBPyConnection) -> Sheet:
     found = rows(
         sql,
         """SELECT host, topic, sum(count) FILTER (cause = 'untraced')::BIGINT AS untraced, sum(count)::BIGINT AS messages,
                   round(100 * untraced / messages, 2) AS share
-           FROM health WHERE kind = 'sent' AND minute BETWEEN $1 AND $2 AND ($3 IS NULL OR topic = $3)
-           GROUP BY ALL HAVING untraced > 0 ORDER BY untraced DESC, host, topic""",
-        [*map(_time, asked_ms), topic],
+           FROM sums WHERE kind = 'sent' GROUP BY host, topic HAVING untraced > 0 ORDER BY untraced DESC, host, topic""",
     )
     note = (
         "Messages that brokers stored and whose send left no trace. 100 %: the producer does not trace (enableMsgTrace). "
@@ -182,17 +217,15 @@ def _untraced_producers(sql: DuckDBPyConnection, asked_ms: tuple[int, int], topi
     return _sheet(f"Producers that do not trace: {len(found)}", fields, found, note)
 
 
-def _untraced_groups(sql: DuckDBPyConnection, asked_ms: tuple[int, int], topic: str | None, group: str | None) -> Sheet:
+def _untraced_groups(sql: DuckDBPyConnection, group: str | None) -> Sheet:
     found = rows(
         sql,
-        """SELECT consumer_group, topic, sum(count)::BIGINT AS records, max(minute) AS last
-           FROM health WHERE kind = 'retried' AND minute BETWEEN $1 AND $2
-             AND ($3 IS NULL OR topic = $3) AND ($4 IS NULL OR consumer_group = $4)
-             AND consumer_group NOT IN (
-               SELECT unnest(string_split(consumer_group, ' ')) FROM health WHERE kind = 'stored'
-                 AND consumer_group IS NOT NULL)
-           GROUP BY ALL ORDER BY records DESC, consumer_group""",
-        [*map(_time, asked_ms), topic, group],
+        """SELECT consumer_group, topic, sum(count)::BIGINT AS records, max(last) AS last
+           FROM sums WHERE kind = 'retried' AND ($1 IS NULL OR consumer_group = $1) AND consumer_group NOT IN (
+               SELECT unnest(string_split(consumer_group, ' ')) FROM sums
+               WHERE kind = 'stored' AND consumer_group IS NOT NULL)
+           GROUP BY consumer_group, topic ORDER BY records DESC, consumer_group, topic""",
+        [group],
     )
     note = (
         "Groups that are known by messages in their retry or dead-letter topics, and that left no trace of a consumption, then "
