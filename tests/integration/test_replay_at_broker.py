@@ -95,6 +95,14 @@ def test_dead_letters_go_back_once_and_a_dry_run_sends_nothing(servers: Servers,
     assert sorted(one.body for one in again.values()) == [b"0", b"1", b"2", b"3", b"4"]
 
 
+def test_a_topic_sent_to_itself_is_sent_once(servers: Servers, tmp_path: Path) -> None:
+    """Each of its queues is read up to where it ended before the first message was sent."""
+    asyncio.run(dead_letters(servers, 12))
+    done = run(servers, "--from-topic", "orders", "--topic", "orders", "--result", str(tmp_path / "r.jsonl"))
+    assert done.stdout.startswith("12 sent"), done.stderr
+    assert len(asyncio.run(stored(servers, "orders"))) == 24
+
+
 def test_after_a_kill_the_rest_is_sent(servers: Servers, tmp_path: Path) -> None:
     asyncio.run(dead_letters(servers, 60))
     result = tmp_path / "result.parquet"

@@ -57,8 +57,9 @@ class Wanted(NamedTuple):
 
 
 async def of_archive(home: Path, wanted: Wanted) -> AsyncIterator[Original]:
-    """Messages of the archive in `home`, queue by queue in their order. StoreError when there is no archive."""
-    if current(home, ARCHIVE) is None:
+    """Messages of the archive in `home`, day by day, each queue in its order. StoreError when there is no archive."""
+    now = current(home, ARCHIVE)
+    if now is None:
         raise StoreError(f"no archive in {home}: make one with `ariane archive run`")
 
     def has(file: File) -> bool:
@@ -69,13 +70,15 @@ async def of_archive(home: Path, wanted: Wanted) -> AsyncIterator[Original]:
         is_later = wanted.until_ms is not None and file.first_ms >= wanted.until_ms
         return not is_later and not (wanted.since_ms is not None and file.last_ms < wanted.since_ms)
 
-    with asking.asked(home, asking.Part(ARCHIVE, has)) as sql:
-        question, values = _question(sql, ARCHIVE.name, wanted)
-        order = "ORDER BY topic, broker, queue_id, queue_offset"
-        answer = sql.execute(f"SELECT {', '.join(COLUMNS)} FROM {question} {order}", values)
-        while found := answer.fetchmany(ROWS_AT_ONCE):
-            for row in found:
-                yield _of_row(dict(zip(COLUMNS, row, strict=True)))
+    # One slot after another: no more than a day of a topic is sorted at once.
+    for slot in sorted({file.slot for file in now.files if has(file)}):
+        with asking.asked(home, asking.in_slots(ARCHIVE, {slot})) as sql:
+            question, values = _question(sql, ARCHIVE.name, wanted)
+            order = "ORDER BY broker, queue_id, queue_offset"
+            answer = sql.execute(f"SELECT {', '.join(COLUMNS)} FROM {question} {order}", values)
+            while found := answer.fetchmany(ROWS_AT_ONCE):
+                for row in found:
+                    yield _of_row(dict(zip(COLUMNS, row, strict=True)))
 
 
 async def of_topic(peers: Connections, name_servers: tuple[str, ...], wanted: Wanted) -> AsyncIterator[Original]:
@@ -89,11 +92,15 @@ async def of_topic(peers: Connections, name_servers: tuple[str, ...], wanted: Wa
     queues = [(one.broker_name, queue) for one in route.queue_datas for queue in range(one.read_queue_nums)]
     if not any(one.perm & PERM_READ for one in route.queue_datas):
         raise RouteNotFound(wanted.topic, "its brokers do not let it be read: set its perm to 6")
+    if away := sorted({broker for broker, _ in queues} - set(addresses)):
+        raise RouteNotFound(wanted.topic, f"no address of {away[0]} is known, which has messages of it")
+    # All ends before the first message: what is sent meanwhile, perhaps to this very topic, is not among them.
+    bounds = []
     for broker, queue_id in sorted(queues):
-        if broker not in addresses:
-            raise RouteNotFound(wanted.topic, f"no address of {broker} is known, which has messages of it")
         addr = addresses[broker][min(addresses[broker])]
-        async for some in _pages(peers, addr, wanted.topic, queue_id):
+        bounds.append((broker, addr, queue_id, *await _bounds(peers, addr, wanted.topic, queue_id)))
+    for broker, addr, queue_id, first, end in bounds:
+        async for some in _pages(peers, addr, wanted.topic, queue_id, first, end):
             for one in _chosen(some, broker, wanted):
                 yield _of_record(one, broker)
 
@@ -163,11 +170,17 @@ async def _route(peers: Connections, name_servers: tuple[str, ...], topic: str) 
     raise failed or RouteNotFound(topic, "no name server is given")
 
 
-async def _pages(peers: Connections, addr: str, topic: str, queue_id: int) -> AsyncIterator[list[Record]]:
-    """The records of a queue, from its first to what is its last now."""
+async def _bounds(peers: Connections, addr: str, topic: str, queue_id: int) -> tuple[int, int]:
     header = QueueRef(topic, queue_id)
-    at = max(0, typed(await peers.ask(addr, RequestCode.GET_MIN_OFFSET, header), OffsetAnswer).offset)
+    first = typed(await peers.ask(addr, RequestCode.GET_MIN_OFFSET, header), OffsetAnswer).offset
     end = typed(await peers.ask(addr, RequestCode.GET_MAX_OFFSET, header), OffsetAnswer).offset
+    return max(0, first), end
+
+
+async def _pages(
+    peers: Connections, addr: str, topic: str, queue_id: int, at: int, end: int
+) -> AsyncIterator[list[Record]]:
+    """The records of a queue between two offsets."""
     while at < end:
         pull = PullMessage(TOOLS_GROUP, topic, queue_id, at, min(AT_ONCE, end - at), SUBSCRIPTION, subscription="*")
         answer = await peers.request(addr, RequestCode.PULL_MESSAGE, pull)

@@ -97,7 +97,6 @@ def report(
     for table, lost in ((MESSAGES, "clocks, disorder and dead letters"), (TRACE_EVENTS, "consumption")):
         if current(home, table) is None:
             gaps.append(f"no {table.name} in {home}: nothing is known of {lost}")
-    asked_ms = (since_ms, until_ms)
     known_ms = min(now_ms, fresh.as_of_ms) if fresh.as_of_ms is not None else now_ms
     old_ms = min(until_ms, known_ms - never_after_ms)
     with asked(home, between(HEALTH, since_ms - SUBSCRIBED_MS, until_ms)) as sql:
