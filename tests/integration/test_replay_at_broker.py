@@ -98,7 +98,9 @@ def test_dead_letters_go_back_once_and_a_dry_run_sends_nothing(servers: Servers,
 def test_a_topic_sent_to_itself_is_sent_once(servers: Servers, tmp_path: Path) -> None:
     """Each of its queues is read up to where it ended before the first message was sent."""
     asyncio.run(dead_letters(servers, 12))
-    done = run(servers, "--from-topic", "orders", "--topic", "orders", "--result", str(tmp_path / "r.jsonl"))
+    done = run(
+        servers, "--from-topic", "orders", "--topic", "orders", "--rate", "20/s", "--result", str(tmp_path / "r.jsonl")
+    )
     assert done.stdout.startswith("12 sent"), done.stderr
     assert len(asyncio.run(stored(servers, "orders"))) == 24
 
@@ -133,6 +135,8 @@ def test_what_cannot_be_is_said(servers: Servers, tmp_path: Path) -> None:
     assert (missing.returncode, missing.stderr) == (1, "ariane: --topic = 'nowhere': no such topic: create it first\n")
     unknown = run(servers, "--from-topic", "%DLQ%H", "--result", result)
     assert "no route for topic %DLQ%H" in unknown.stderr
+    whereto = run(servers, "--from-topic", "orders", "--result", result)
+    assert "name the topic to send to" in whereto.stderr
     empty = run(servers, "--from-topic", DLQ, "--key", "none", "--result", result)
     assert "no message is chosen" in empty.stderr
     away = subprocess.run(

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ariane.errors import ConfigError
+from ariane.model.topic import DLQ_PREFIX, RETRY_PREFIX
 
 if TYPE_CHECKING:
     from ariane.admin.replay import Original, Replayed
@@ -57,6 +58,8 @@ def replay(
 
     if archive is None and from_topic is None:
         raise ConfigError("--from", "", "give --from ARCHIVE_HOME, or --from-topic TOPIC")
+    if topic is None and from_topic is not None and not from_topic.startswith((DLQ_PREFIX, RETRY_PREFIX)):
+        raise ConfigError("--topic", "", f"name the topic to send to: messages of {from_topic} tell of no other")
     if not dry_run and result is None:
         raise ConfigError("--result", "", "name a file for what becomes of each message, .jsonl or .parquet")
     wanted = Wanted(from_topic, _time_ms("--since", since), _time_ms("--until", until), key, where)
