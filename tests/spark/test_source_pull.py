@@ -24,7 +24,7 @@ from ariane.protocol.command import Command
 from ariane.protocol.requests.messaging import PullMessage
 from ariane.protocol.requests.routing import BrokerData, QueueData, TopicRoute
 from ariane.spark.options import parse
-from ariane.spark.pull import Cluster
+from ariane.spark.pull import Cluster, End
 
 QUEUE = MessageQueue("T", "broker-a", 0)
 EMPTY = {"suggestWhichBrokerId": "0", "nextBeginOffset": "0", "minOffset": "0", "maxOffset": "0"}
@@ -105,6 +105,17 @@ def cluster_at(*addrs: str, waits: list[float] | None = None, **options: str) ->
     return Cluster(parse({"namesrv": ";".join(addrs), "topic": "T", **options}), sleep=slept.append)
 
 
+def asked(cluster: Cluster) -> End:
+    (one,) = cluster.ends([QUEUE]).values()
+    if isinstance(one, ArianeError):
+        raise one
+    return one
+
+
+def end_of(cluster: Cluster) -> int:
+    return asked(cluster).last
+
+
 def refused() -> str:
     """An address where nobody listens."""
     with socket.socket() as taken:
@@ -113,10 +124,10 @@ def refused() -> str:
 
 
 def test_readable_queues_ends_and_a_pull_over_one_connection(fake: Fake) -> None:
-    with contextlib.closing(cluster_at(fake.addr, tags="a || b", groupId="g", pullBatchSize="16")) as cluster:
-        assert cluster.queues() == [QUEUE, MessageQueue("T", "broker-a", 1)]
-        assert (cluster.min_offset(QUEUE), cluster.max_offset(QUEUE)) == (31, 30)
-        assert cluster.pull(QUEUE, 7).removed
+    with contextlib.closing(cluster_at(fake.addr, groupId="g", pullBatchSize="16")) as cluster:
+        assert cluster.queues("T") == [QUEUE, MessageQueue("T", "broker-a", 1)]
+        assert cluster.ends([QUEUE]) == {QUEUE: End(31, 30, from_master=True)}
+        assert cluster.pull(QUEUE, 7, "a || b").removed
     code, fields = fake.asked[-1]
     request: Any = PullMessage("g", "T", 0, 7, 16, 4)
     assert code == RequestCode.PULL_MESSAGE
@@ -128,34 +139,34 @@ def test_readable_queues_ends_and_a_pull_over_one_connection(fake: Fake) -> None
 
 def test_the_next_name_server_is_asked_when_one_is_away_in_trouble_or_knows_no_such_topic(fake: Fake) -> None:
     with contextlib.closing(cluster_at(refused(), fake.addr)) as cluster:
-        assert len(cluster.queues()) == 2
+        assert len(cluster.queues("T")) == 2
     for code in (ResponseCode.TOPIC_NOT_EXIST, ResponseCode.SYSTEM_BUSY):
         with serving(Fake()) as other:
             other.answers[RequestCode.GET_ROUTEINFO_BY_TOPIC] = Reply(code, {}, "not here")
             with contextlib.closing(cluster_at(other.addr, fake.addr)) as cluster:
-                assert len(cluster.queues()) == 2
+                assert len(cluster.queues("T")) == 2
 
 
 def test_a_topic_that_no_name_server_knows_has_no_queues_and_silence_is_no_such_answer(fake: Fake) -> None:
     fake.answers[RequestCode.GET_ROUTEINFO_BY_TOPIC] = Reply(ResponseCode.TOPIC_NOT_EXIST, {}, "no")
     with contextlib.closing(cluster_at(refused(), fake.addr)) as cluster:
-        assert cluster.queues() == []
+        assert cluster.queues("T") == []
     with contextlib.closing(cluster_at(refused())) as cluster, pytest.raises(ConnectionLost):
-        cluster.queues()
+        cluster.queues("T")
     fake.answers[RequestCode.GET_ROUTEINFO_BY_TOPIC] = Reply(ResponseCode.SYSTEM_BUSY, {}, "busy")
     with contextlib.closing(cluster_at(fake.addr)) as cluster, pytest.raises(ReplyError, match="busy"):
-        cluster.queues()
+        cluster.queues("T")
 
 
 def test_a_connection_that_the_server_closed_while_idle_is_replaced_at_once() -> None:
     with serving(Fake(), idle_s=0.05) as fake:
         waits: list[float] = []
         with contextlib.closing(cluster_at(fake.addr, waits=waits)) as cluster:
-            cluster.max_offset(QUEUE)
+            end_of(cluster)
             closed = cluster._wires[fake.addr]._socket
             closed.settimeout(10)
             assert closed.recv(1, socket.MSG_PEEK) == b""  # the server has hung up
-            assert cluster.max_offset(QUEUE) == 30
+            assert end_of(cluster) == 30
         assert waits == []
         assert len(fake.connections) == 2
 
@@ -164,11 +175,11 @@ def test_a_server_that_comes_back_is_found_again_and_one_that_stays_away_is_name
     fake = Fake()
     with serving(fake):
         cluster = cluster_at(fake.addr, retries="2")
-        assert cluster.max_offset(QUEUE) == 30
+        assert end_of(cluster) == 30
     with pytest.raises(ArianeError, match=rf"end of Q: connection to {fake.addr}: .*tried 3 times"):
-        cluster.retry("end of Q", cluster.max_offset, QUEUE)
+        cluster.retry("end of Q", end_of, cluster)
     with serving(fake):
-        assert cluster.retry("end of Q", cluster.max_offset, QUEUE) == 30
+        assert cluster.retry("end of Q", end_of, cluster) == 30
         cluster.close()
 
 
@@ -180,15 +191,16 @@ def test_an_answer_that_does_not_come_ends_with_the_timeout(fake: Fake) -> None:
     fake.answers[RequestCode.GET_MAX_OFFSET] = never()
     with contextlib.closing(cluster_at(fake.addr, pullTimeoutMs="100")) as cluster:
         with pytest.raises(RequestTimeout, match="100 ms"):
-            cluster.max_offset(QUEUE)
-        assert cluster.min_offset(QUEUE) == 31  # on a new connection: a late answer to the first meets nobody
+            end_of(cluster)
+        del fake.answers[RequestCode.GET_MAX_OFFSET]
+        assert end_of(cluster) == 30  # on a new connection: a late answer to the first meets nobody
 
 
 def test_who_answers_for_a_queue_is_known(fake: Fake) -> None:
     fake.broker_id = 1
     with contextlib.closing(cluster_at(fake.addr)) as cluster:
-        assert not cluster.from_master(QUEUE)
+        assert not asked(cluster).from_master
         assert not cluster.pull(QUEUE, 0).from_master
         fake.broker_id = 0
-        cluster.queues()
-        assert cluster.from_master(QUEUE)
+        cluster.queues("T")
+        assert asked(cluster).from_master

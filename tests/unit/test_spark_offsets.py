@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from ariane.errors import ConfigError
 from ariane.model.message import MessageQueue
 from ariane.spark import offsets
-from ariane.spark.options import parse
+from ariane.spark.options import access, listed_topics, parse, time_of
 
 A, B, NEW = MessageQueue("T", "a", 0), MessageQueue("T", "b", 1), MessageQueue("T", "c", 0)
 MINIMAL = {"namesrv": "h:9876", "topic": "T"}
@@ -19,7 +19,7 @@ MINIMAL = {"namesrv": "h:9876", "topic": "T"}
 
 def test_a_batch_carries_its_start_and_is_planned_from_its_end_alone() -> None:
     start = offsets.initial({A: 5, B: 0})
-    end = offsets.advance(start, {A: 0, B: 0}, {A: 9, B: 0}, None)
+    end = offsets.advance(start, {A: 0, B: 0}, {A: 9, B: 0})
     assert offsets.planned(end) == [offsets.Range(A, 5, 9)]
     assert offsets.reached(end) == {A: 9, B: 0}
     assert offsets.planned(start) == []
@@ -27,20 +27,20 @@ def test_a_batch_carries_its_start_and_is_planned_from_its_end_alone() -> None:
 
 def test_nothing_new_is_the_very_same_offset() -> None:
     start = offsets.initial({A: 5})
-    assert offsets.advance(start, {A: 0}, {A: 5}, None) is start
-    assert offsets.advance(start, {}, {}, None) is start
+    assert offsets.advance(start, {A: 0}, {A: 5}) is start
+    assert offsets.advance(start, {}, {}) is start
 
 
 def test_a_new_queue_is_read_from_its_beginning_and_an_absent_one_keeps_its_place() -> None:
     start = offsets.initial({A: 5, B: 7})
-    end = offsets.advance(start, {A: 0, NEW: 2}, {A: 6, NEW: 4}, None)
+    end = offsets.advance(start, {A: 0, NEW: 2}, {A: 6, NEW: 4})
     assert offsets.planned(end) == [offsets.Range(A, 5, 6), offsets.Range(NEW, 2, 4)]
     assert offsets.reached(end)[B] == 7
 
 
 def test_the_text_of_an_offset_does_not_depend_on_the_order_of_queues() -> None:
-    one = offsets.advance(offsets.initial({A: 0, B: 0}), {A: 0, B: 0}, {A: 1, B: 1}, None)
-    other = offsets.advance(offsets.initial({B: 0, A: 0}), {B: 0, A: 0}, {B: 1, A: 1}, None)
+    one = offsets.advance(offsets.initial({A: 0, B: 0}), {A: 0, B: 0}, {A: 1, B: 1})
+    other = offsets.advance(offsets.initial({B: 0, A: 0}), {B: 0, A: 0}, {B: 1, A: 1})
     assert json.dumps(one) == json.dumps(other)
 
 
@@ -52,11 +52,11 @@ def test_positions_that_their_queue_no_longer_has_are_told_of_and_put_right() ->
     assert (beyond.queue, beyond.position, beyond.resume) == (B, 40, 30)
     assert "T queue 0 of a: offsets 5 to 7 are gone (the queue holds nothing)" in str(below)
     assert "T queue 1 of b: offsets 30 to 39" in str(beyond)
-    after = offsets.advance(start, first, ends, None)
+    after = offsets.advance(start, first, ends)
     assert offsets.planned(after) == [offsets.Range(NEW, 3, 4)]
     assert offsets.reached(after) == {A: 8, B: 30, NEW: 4}
     assert offsets.losses(after, first, ends) == []
-    assert offsets.advance(after, first, ends, None) is after
+    assert offsets.advance(after, first, ends) is after
 
 
 def test_a_queue_that_nothing_is_known_of_is_no_loss() -> None:
@@ -80,7 +80,7 @@ def test_limited_batches_add_up_to_everything_once(ends: dict[MessageQueue, int]
     first = dict.fromkeys(ends, 0)
     offset = offsets.initial(first)
     read: dict[MessageQueue, int] = dict.fromkeys(ends, 0)
-    while (after := offsets.advance(offset, first, ends, most)) is not offset:
+    while (after := offsets.advance(offset, first, ends, offsets.Limits(most))) is not offset:
         parts = offsets.planned(json.loads(json.dumps(after)))
         assert 0 < sum(part.end - part.start for part in parts) <= most + len(ends)  # at least one of each queue
         for part in parts:
@@ -128,3 +128,59 @@ def test_a_wrong_option_is_named(wrong: dict[str, str]) -> None:
     with pytest.raises(ConfigError) as caught:
         parse({**MINIMAL, **wrong})
     assert next(iter(wrong)).lower() in str(caught.value).lower()
+
+
+def test_topics_by_list_and_times() -> None:
+    options = parse({"namesrv": "h:1", "topics": "b, a,b", "startingTimestamp": "1700000000000", "keys": "k1, k2"})
+    assert (listed_topics(options), options.keys) == (("a", "b"), ("k1", "k2"))
+    assert time_of(options.starting_timestamp, A) == 1_700_000_000_000
+    times = parse({**MINIMAL, "startingTimestamp": '{"T":{"a":{"0":"2023-11-14T22:13:20+00:00"}}}'}).starting_timestamp
+    assert (time_of(times, A), time_of(times, B)) == (1_700_000_000_000, None)
+    assert parse({**MINIMAL, "endingTimestamp": "2023-11-14T22:13:20.0001"}).ending_timestamp == 1_700_000_000_001
+
+
+def test_sizes_and_durations_have_units() -> None:
+    options = parse({**MINIMAL, "maxBytesPerTrigger": "64m", "maxTriggerDelay": "30s"})
+    assert (options.max_bytes_per_trigger, options.max_trigger_delay) == (64 * 1024 * 1024, 30_000)
+
+
+def test_sources_that_differ_in_what_they_read_share_connections() -> None:
+    one, other = parse(MINIMAL), parse({"namesrv": "h:9876", "topics": "a,b", "tags": "x", "minPartitions": "9"})
+    assert access(one) == access(other)
+    assert hash(access(one)) == hash(access(other))
+    for more in ({"groupId": "g"}, {"useTls": "true"}, {"pullBatchSize": "8"}, {"accessKey": "a", "secretKey": "s"}):
+        assert access(parse({**MINIMAL, **more})) != access(one)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"topics": "a/b"},
+        {"topics": ","},
+        {"topicsPattern": "("},
+        {"startingTimestamp": "yesterday"},
+        {"startingTimestamp": "1960-01-01"},
+        {"startingTimestamp": '{"Other":{"a":{"0":1}}}'},
+        {"endingTimestamp": "-1"},
+        {"maxBytesPerTrigger": "0"},
+        {"maxTriggerDelay": "soon"},
+        {"minPartitions": "0"},
+        {"commitOffsets": "true"},
+        {"tlsCaFile": "ca.pem"},
+        {"tlsVerify": "maybe"},
+        {"tlsKeyFile": "key.pem"},
+    ],
+)
+def test_a_wrong_option_of_the_newer_ones_is_named(wrong: dict[str, str]) -> None:
+    name = next(iter(wrong))
+    one_topic = {} if name.startswith("topics") else {"topic": "T"}
+    with pytest.raises(ConfigError) as caught:
+        parse({"namesrv": "h:9876", **one_topic, **wrong})
+    assert name.lower() in str(caught.value).lower()
+
+
+def test_topics_are_chosen_in_one_way_and_an_end_too() -> None:
+    with pytest.raises(ConfigError, match="exactly one of topic, topics, topicsPattern"):
+        parse({**MINIMAL, "topics": "a,b"})
+    with pytest.raises(ConfigError, match="startingOffsets is given too"):
+        parse({**MINIMAL, "startingOffsets": "latest", "startingTimestamp": "1"})

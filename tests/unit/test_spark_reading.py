@@ -45,7 +45,7 @@ class Script(Cluster):
         super().__init__(options, sleep=self._waited)
         self._answers = {at: list(one) if isinstance(one, list) else [one] for at, one in answers.items()}
 
-    def pull(self, queue: MessageQueue, offset: int) -> Pulled:
+    def pull(self, queue: MessageQueue, offset: int, tags: str = "*") -> Pulled:
         left = self._answers[offset]
         answer = left.pop(0) if len(left) > 1 else left[0]
         if isinstance(answer, Exception):

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 JAVA_MIN = 17
 
+FOUND_BY_SPARK = ("pyspark_rocketmq", "pyspark_rocketmq_store")  # modules beside this package that name its formats
+
 SETTINGS = {
     # Python workers over Unix sockets: loopback TCP has been seen to stall with both ends blocked.
     "spark.python.unix.domain.socket.enabled": "true",
@@ -120,6 +122,7 @@ def package_zip() -> Path:
     atexit.register(shutil.rmtree, directory, ignore_errors=True)
     path = Path(directory) / "ariane.zip"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-        for file in sorted(root.rglob("*.py")):
-            archive.write(file, file.relative_to(root.parent))
+        for package in (root, *(root.parent / name for name in FOUND_BY_SPARK)):
+            for file in sorted(package.rglob("*.py")):
+                archive.write(file, file.relative_to(root.parent))
     return path

@@ -11,6 +11,7 @@ An offset of the stream carries its own start, because Spark does not keep the f
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 from ariane.model.message import MessageQueue
@@ -27,6 +28,14 @@ class Range(NamedTuple):
     queue: MessageQueue
     start: int
     end: int
+
+
+class Limits(NamedTuple):
+    """How much a micro-batch may take: entries, and bytes by the mean size of the entries of each queue."""
+
+    entries: int | None = None
+    size: int | None = None
+    sizes: Mapping[MessageQueue, float] = {}
 
 
 class Loss(NamedTuple):
@@ -110,20 +119,35 @@ def losses(offset: Mapping[str, Any], first: Positions, ends: Positions) -> list
     return found
 
 
-def advance(offset: dict[str, Any], first: Positions, ends: Positions, most: int | None) -> dict[str, Any]:
+def waiting(offset: Mapping[str, Any], first: Positions, ends: Positions) -> Positions:
+    """How many entries of each queue are there to be read after `offset`; queues without any are left out."""
+    begin = _begin(offset, first, ends)
+    return {queue: end - begin[queue] for queue, end in ends.items() if end > begin[queue]}
+
+
+def advance(
+    offset: dict[str, Any],
+    first: Positions,
+    ends: Positions,
+    limits: Limits = Limits(),  # noqa: B008 - frozen
+) -> dict[str, Any]:
     """The end of the next batch after `offset`, or `offset` itself when there is nothing new.
 
     `first` is where queues begin, those too that were not known so far; `ends` what is there now. A queue that is missing
     in `ends` (its broker is away) keeps its position. What `losses` tells of is left out: a batch, if need be one without
     rows, puts the positions right.
     """
-    right = {loss.queue: loss.resume for loss in losses(offset, first, ends)}
-    begin = {**{queue: first[queue] for queue in ends}, **reached(offset), **right}
-    waiting = {queue: end - begin[queue] for queue, end in ends.items() if end > begin[queue]}
-    if not waiting and not right:
+    there = waiting(offset, first, ends)
+    if not there and not losses(offset, first, ends):
         return offset
-    end = {**begin, **{queue: begin[queue] + take for queue, take in _shares(waiting, most).items()}}
+    begin = _begin(offset, first, ends)
+    end = {**begin, **{queue: begin[queue] + take for queue, take in _shares(there, limits).items()}}
     return {"from": positions_to_json(begin), "to": positions_to_json(end)}
+
+
+def _begin(offset: Mapping[str, Any], first: Positions, ends: Positions) -> Positions:
+    right = {loss.queue: loss.resume for loss in losses(offset, first, ends)}
+    return {**{queue: first[queue] for queue in ends}, **reached(offset), **right}
 
 
 def ranges(begin: Positions, end: Positions) -> list[Range]:
@@ -140,9 +164,38 @@ def planned(offset: Mapping[str, Any]) -> list[Range]:
     return ranges(positions_from_json(offset["from"]), positions_from_json(offset["to"]))
 
 
-def _shares(waiting: dict[MessageQueue, int], most: int | None) -> dict[MessageQueue, int]:
-    """How much of each queue to take: all, or `most` in all, after what each has waiting and at least 1."""
-    total = sum(waiting.values())
+def split(parts: list[Range], at_least: int = 1, most: int | None = None) -> list[Range]:
+    """The same entries in at least `at_least` ranges (as far as there are so many entries), none of more than `most`.
+
+    Larger ranges are split into more, all pieces of one range are of nearly the same length, and the same parts always
+    give the same pieces.
+    """
+    total = sum(part.end - part.start for part in parts)
+    low, high = 1, min(most or total, total)
+    while low < high:  # the largest length that gives enough pieces: fewer entries in each never give fewer pieces
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if sum(_pieces(part, middle) for part in parts) >= at_least else (low, middle - 1)
+    return [piece for part in parts for piece in _cut(part, _pieces(part, low))]
+
+
+def _pieces(part: Range, largest: int) -> int:
+    return -(-(part.end - part.start) // largest)
+
+
+def _cut(part: Range, pieces: int) -> list[Range]:
+    count = part.end - part.start
+    edges = [part.start + count * number // pieces for number in range(pieces + 1)]
+    return [Range(part.queue, low, high) for low, high in pairwise(edges)]
+
+
+def _shares(there: Positions, limits: Limits) -> Positions:
+    """How much of each queue to take: all, or within the limits, after what each has waiting and at least 1."""
+    shares = _within(there, limits.entries, {})
+    return shares if limits.size is None else _within(shares, limits.size, limits.sizes)
+
+
+def _within(there: Positions, most: int | None, costs: Mapping[MessageQueue, float]) -> Positions:
+    total = sum(count * costs.get(queue, 1) for queue, count in there.items())
     if most is None or total <= most:
-        return waiting
-    return {queue: max(1, count * most // total) for queue, count in waiting.items()}
+        return there
+    return {queue: max(1, int(count * most // total)) for queue, count in there.items()}

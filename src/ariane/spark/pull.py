@@ -1,30 +1,30 @@
-"""A blocking client for executors and planners: routes, ends of queues, pulls. One request at a time per connection.
+"""A blocking client for executors and planners: topics, routes, ends of queues, pulls.
+
+    topics() ─→ routes(topics) ─→ queues ─→ ends(queues), pulls({queue: offset})    many at once (`wire`)
+                                       └──→ pull(queue, offset)                                    what a task does
 
 Connections are kept by the process and used again by its later tasks; servers close those that were idle for two minutes, so
 a kept one that turns out to be closed is replaced at once. A request that fails is tried again, a second apart, on a new
-connection and with a new route: a broker that restarts is waited for, one that stays away is an error.
+connection and with a new route: a broker that restarts is waited for, one that stays away is an error. A server that could
+not be reached is passed over for a few seconds where another has the same queues: slaves answer for a master that is gone.
 """
 
 from __future__ import annotations
 
 import logging
-import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, ParamSpec, TypeVar
 
 import msgspec
 
 from ariane.errors import ArianeError, ConnectionLost, ReplyError, RequestTimeout, RouteNotFound
-from ariane.model import host
 from ariane.model.message import MessageQueue
-from ariane.model.topic import PERM_READ
-from ariane.protocol import command as commands
+from ariane.model.topic import PERM_READ, SEND_FORBIDDEN
 from ariane.protocol import fastjson
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.command import Command
-from ariane.protocol.frame import FrameReader
-from ariane.protocol.requests import fields, typed
+from ariane.protocol.requests import typed
 from ariane.protocol.requests.messaging import (
     SUBSCRIPTION,
     TAG,
@@ -32,19 +32,28 @@ from ariane.protocol.requests.messaging import (
     PullMessage,
     PullMessageAnswer,
     QueueRef,
+    SearchOffset,
 )
-from ariane.protocol.requests.routing import RouteRequest, TopicRoute
-from ariane.protocol.signing import Credentials, signed
-from ariane.spark.options import SourceOptions
+from ariane.protocol.requests.routing import (
+    BrokerData,
+    ClusterInfo,
+    QueueData,
+    RouteRequest,
+    TopicList,
+    TopicRoute,
+    TopicTable,
+)
+from ariane.protocol.signing import Credentials
+from ariane.spark.options import Access, access
+from ariane.spark.wire import Question, Wire, tls_context
 
 log = logging.getLogger("ariane.spark")
 
 T = TypeVar("T")
 P = ParamSpec("P")
 
-CONNECT_TIMEOUT_S = 3.0
-READ_SIZE = 262_144
 RETRY_S = 1.0
+AWAY_S = 5.0  # so long a server that could not be reached is passed over, where another has the same queues
 MASTER_ID = 0
 PULLED = (
     ResponseCode.SUCCESS,
@@ -95,113 +104,126 @@ class Pulled(NamedTuple):
     """Whether the entries up to `next_offset` were passed because their records are gone, not because of a filter."""
 
 
-class Wire:
-    """One connection."""
+class End(NamedTuple):
+    """What a queue holds: from `first` up to but not including `last`. A slave may lag behind the master's."""
 
-    def __init__(self, addr: str, timeout_ms: int, credentials: Credentials | None = None) -> None:
-        self._addr = addr
-        self._credentials = credentials
-        self._timeout_ms = timeout_ms
-        self._opaque = 0
-        self._reader = FrameReader()
-        try:
-            self._socket = socket.create_connection(host.parse(addr), CONNECT_TIMEOUT_S)
-            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        except OSError as error:
-            raise ConnectionLost(addr, error.strerror or str(error)) from error
+    first: int
+    last: int
+    from_master: bool
 
-    def call(self, code: int, header: msgspec.Struct) -> Command:
-        self._opaque += 1
-        ends_s = time.monotonic() + self._timeout_ms / 1000
-        try:
-            self._socket.settimeout(self._timeout_ms / 1000)
-            texts = fields(header)
-            if self._credentials is not None:
-                texts = signed(self._credentials, texts, b"")
-            self._socket.sendall(b"".join(commands.encode(code, opaque=self._opaque, flag=0, fields=texts)))
-            while True:
-                left_s = ends_s - time.monotonic()
-                if left_s <= 0:
-                    raise TimeoutError
-                self._socket.settimeout(left_s)
-                data = self._socket.recv(READ_SIZE)
-                if not data:
-                    raise ConnectionLost(self._addr, "was closed by the other side")
-                for frame in self._reader.feed(data):
-                    answer = commands.decode(frame)
-                    if answer.is_response and answer.opaque == self._opaque:
-                        return answer
-        except TimeoutError:
-            raise RequestTimeout(self._addr, self._timeout_ms) from None
-        except OSError as error:
-            raise ConnectionLost(self._addr, error.strerror or str(error)) from error
 
-    def close(self) -> None:
-        self._socket.close()
+class Answer(NamedTuple):
+    """What a broker answered, and whether it was the master: a slave may lag behind it."""
+
+    command: Command
+    from_master: bool
+
+
+class Nothing(msgspec.Struct, frozen=True):
+    """The header of requests without members."""
 
 
 class Cluster:
-    """Name servers and the brokers that they know, for one set of options."""
+    """Name servers and the brokers that they know, for one way to reach them."""
 
-    def __init__(self, options: SourceOptions, sleep: Callable[[float], None] = time.sleep) -> None:
-        self._options = options
+    def __init__(
+        self,
+        access: Access,
+        sleep: Callable[[float], None] = time.sleep,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._access = access
         self._sleep = sleep
-        self._credentials = (
-            Credentials(options.access_key, options.secret_key, options.security_token) if options.access_key else None
-        )
+        self._monotonic = monotonic
+        # As plain texts: what encodes headers knows no others.
+        account = (access.access_key, str(access.secret_key), str(access.security_token))
+        self._credentials = Credentials(*account) if access.access_key else None
+        self._tls = tls_context(access)
         self._wires: dict[str, Wire] = {}
-        self._route: TopicRoute | None = None
+        self._routes: dict[str, TopicRoute] = {}
+        self._away: dict[str, float] = {}  # address → until when (monotonic) another is asked first
 
-    def queues(self) -> list[MessageQueue]:
-        """Readable queues of the topic now; empty when no name server knows it."""
-        route = self._fetch_route()
-        if route is None:
-            return []
+    # --- what there is ---
+
+    def topics(self) -> list[str]:
+        """All topics that the name servers know."""
+        answer = self._of_a_name_server(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
+        return sorted(set(fastjson.decode(answer.body, TopicList).topic_list))
+
+    def brokers(self) -> ClusterInfo:
+        """Brokers and clusters that the name servers know."""
+        return fastjson.decode(self._of_a_name_server(RequestCode.GET_BROKER_CLUSTER_INFO).body, ClusterInfo)
+
+    def queues(self, *topics: str) -> list[MessageQueue]:
+        """Readable queues of `topics` now; none for a topic that no name server knows."""
+        routes = self._fetch_routes(topics)
         return sorted(
-            MessageQueue(self._options.topic, data.broker_name, queue_id)
+            MessageQueue(topic, data.broker_name, queue_id)
+            for topic, route in routes.items()
             for data in route.queue_datas
             if data.perm & PERM_READ
             for queue_id in range(data.read_queue_nums)
         )
 
-    def min_offset(self, queue: MessageQueue) -> int:
-        header = QueueRef(queue.topic, queue.queue_id)
-        return typed(self._ask(queue, RequestCode.GET_MIN_OFFSET, header), OffsetAnswer).offset
+    # --- many queues at once: an answer or an error for each ---
 
-    def max_offset(self, queue: MessageQueue) -> int:
-        header = QueueRef(queue.topic, queue.queue_id)
-        return typed(self._ask(queue, RequestCode.GET_MAX_OFFSET, header), OffsetAnswer).offset
+    def ends(self, queues: Sequence[MessageQueue]) -> dict[MessageQueue, End | ArianeError]:
+        """First offset of each queue, and the one that its next message will have."""
+        codes = (RequestCode.GET_MIN_OFFSET, RequestCode.GET_MAX_OFFSET)
+        asked = [(queue, Question(code, QueueRef(queue.topic, queue.queue_id))) for queue in queues for code in codes]
+        answers = self.ask_all(asked)
+        found: dict[MessageQueue, End | ArianeError] = {}
+        for queue, low, high in zip(queues, answers[::2], answers[1::2], strict=True):
+            if isinstance(low, ArianeError) or isinstance(high, ArianeError):
+                found[queue] = low if isinstance(low, ArianeError) else high  # type: ignore[assignment]
+            else:
+                first, last = typed(low.command, OffsetAnswer).offset, typed(high.command, OffsetAnswer).offset
+                found[queue] = End(first, last, low.from_master and high.from_master)
+        return found
 
-    def pull(self, queue: MessageQueue, offset: int) -> Pulled:
+    def offsets_at(self, times: Mapping[MessageQueue, int]) -> dict[MessageQueue, int | ArianeError]:
+        """About the entry that was stored at a time (ms), as the broker says: of the nearest ones, before or after."""
+        code = RequestCode.SEARCH_OFFSET_BY_TIMESTAMP
+        asked = [(queue, Question(code, SearchOffset(queue.topic, queue.queue_id, ms))) for queue, ms in times.items()]
+        return {
+            queue: one if isinstance(one, ArianeError) else typed(one.command, OffsetAnswer).offset
+            for queue, one in zip(times, self.ask_all(asked), strict=True)
+        }
+
+    def pulls(self, offsets: Mapping[MessageQueue, int], most: int) -> dict[MessageQueue, Pulled | ArianeError]:
+        """Up to `most` messages of each queue, whatever their tags."""
+        code = RequestCode.PULL_MESSAGE
+        asked = [
+            (queue, Question(code, self._pull_header(queue, offset, most, "*"))) for queue, offset in offsets.items()
+        ]
+        answers = self.ask_all(asked, PULLED)
+        return {
+            queue: one if isinstance(one, ArianeError) else _pulled(one)
+            for queue, one in zip(offsets, answers, strict=True)
+        }
+
+    # --- one queue ---
+
+    def pull(self, queue: MessageQueue, offset: int, tags: str = "*") -> Pulled:
         """Messages of a queue from `offset` on."""
-        options = self._options
-        header = PullMessage(
-            options.group_id, queue.topic, queue.queue_id, offset, options.pull_batch_size, SUBSCRIPTION,
-            subscription=options.tags, expression_type=TAG,
-        )  # fmt: skip
-        answer = self._ask(queue, RequestCode.PULL_MESSAGE, header, PULLED)
-        at = typed(answer, PullMessageAnswer)
-        return Pulled(
-            answer.code, answer.body, at.next_begin_offset, at.min_offset, at.max_offset,
-            self.from_master(queue), answer.remark == REMOVING,
-        )  # fmt: skip
-
-    def from_master(self, queue: MessageQueue) -> bool:
-        """Whether the master answers for this queue by the route of now: a slave may lag behind it."""
-        return self._server(queue)[0] == MASTER_ID
+        header = self._pull_header(queue, offset, self._access.pull_batch_size, tags)
+        (answer,) = self.ask_all([(queue, Question(RequestCode.PULL_MESSAGE, header))], PULLED)
+        if isinstance(answer, ArianeError):
+            raise answer
+        return _pulled(answer)
 
     def retry(self, what: str, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """What `work` returns; tried again while servers are away. The last error, with `what`, when they stay away."""
-        for left in range(self._options.retries, -1, -1):
+        for left in range(self._access.retries, -1, -1):
             try:
                 return work(*args, **kwargs)
             except AWAY as error:
                 if isinstance(error, ReplyError) and not _passes(error):
                     raise ArianeError(f"{what}: {error}") from error
                 if left == 0:
-                    raise ArianeError(f"{what}: {error} (tried {self._options.retries + 1} times)") from error
+                    raise ArianeError(f"{what}: {error} (tried {self._access.retries + 1} times)") from error
                 log.warning("%s: %s; trying again", what, error)
-                self._route = None
+                self._routes.clear()
                 self._sleep(RETRY_S)
         raise AssertionError("unreachable")
 
@@ -210,78 +232,176 @@ class Cluster:
             wire.close()
         self._wires.clear()
 
-    def _ask(self, queue: MessageQueue, code: int, header: msgspec.Struct, accepted: tuple[int, ...] = (0,)) -> Command:
-        _, addr = self._server(queue)
-        answer = self._call(addr, code, header)
-        if answer.code not in accepted:
+    # --- asking brokers ---
+
+    def _pull_header(self, queue: MessageQueue, offset: int, most: int, tags: str) -> PullMessage:
+        return PullMessage(
+            self._access.group_id, queue.topic, queue.queue_id, offset, most, SUBSCRIPTION,
+            subscription=tags, expression_type=TAG,
+        )  # fmt: skip
+
+    def ask_all(
+        self, asked: Sequence[tuple[MessageQueue, Question]], accepted: tuple[int, ...] = (0,)
+    ) -> list[Answer | ArianeError]:
+        """An answer or an error for each question, in their order; those to one server go over its connection together."""
+        answers: list[Answer | ArianeError | None] = [None] * len(asked)
+        by_server: dict[tuple[int, str], list[int]] = {}
+        for number, (queue, _) in enumerate(asked):
+            try:
+                by_server.setdefault(self._server(queue), []).append(number)
+            except AWAY as error:
+                answers[number] = error
+        for (broker_id, addr), numbers in by_server.items():
+            try:
+                commands = self._calls(addr, [asked[number][1] for number in numbers])
+            except (ConnectionLost, RequestTimeout) as error:
+                for number in numbers:
+                    answers[number] = error
+                continue
+            for number, command in zip(numbers, commands, strict=True):
+                is_good = command.code in accepted
+                answers[number] = (
+                    Answer(command, broker_id == MASTER_ID)
+                    if is_good
+                    else ReplyError(command.code, command.remark, addr)
+                )
+        return [one for one in answers if one is not None]
+
+    def _server(self, queue: MessageQueue) -> tuple[int, str]:
+        """Id and address of the broker's master, else of the slave with the lowest id; one that can be reached, if any."""
+        route = self._routes.get(queue.topic) or self._fetch_routes([queue.topic]).get(queue.topic)
+        for data in route.broker_datas if route else ():
+            if data.broker_name == queue.broker and data.broker_addrs:
+                return self._reachable(data)
+        raise RouteNotFound(queue.topic, f"no address of broker {queue.broker} is known")
+
+    def _reachable(self, data: BrokerData) -> tuple[int, str]:
+        servers = sorted(data.broker_addrs.items())
+        if not self._away:
+            return servers[0]
+        now_s = self._monotonic()
+        return next((one for one in servers if self._away.get(one[1], 0.0) <= now_s), servers[0])
+
+    # --- asking name servers ---
+
+    def _of_a_name_server(self, code: int) -> Command:
+        """The answer of the first name server that gives one."""
+        failed: ArianeError | None = None
+        for addr in self._access.namesrv:
+            try:
+                return self._good(addr, code)
+            except (ConnectionLost, RequestTimeout, ReplyError) as error:
+                failed = error
+        raise failed or ConnectionLost(";".join(self._access.namesrv), "no name server is given")
+
+    def _good(self, addr: str, code: int) -> Command:
+        (answer,) = self._calls(addr, [Question(code, Nothing())])
+        if answer.code != ResponseCode.SUCCESS:
             raise ReplyError(answer.code, answer.remark, addr)
         return answer
 
-    def _server(self, queue: MessageQueue) -> tuple[int, str]:
-        """Id and address of the broker's master, else of the slave with the lowest id."""
-        route = self._route or self._fetch_route()
-        for data in route.broker_datas if route else ():
-            if data.broker_name == queue.broker and data.broker_addrs:
-                return min(data.broker_addrs.items())
-        raise RouteNotFound(queue.topic, f"no address of broker {queue.broker} is known")
-
-    def _fetch_route(self) -> TopicRoute | None:
-        """The route from the first name server that has one; None when those that answer know no such topic."""
-        failed: ArianeError | None = None
-        unknown = False
-        for addr in self._options.namesrv:
+    def _fetch_routes(self, topics: Sequence[str]) -> dict[str, TopicRoute]:
+        """The route of each topic from the first name server that has one; without those that are unknown to all that
+        answer."""
+        failed: dict[str, ArianeError] = {}
+        unknown: set[str] = set()
+        found: dict[str, TopicRoute] = {}
+        for addr in self._access.namesrv:
+            left = [topic for topic in topics if topic not in found]
+            if not left:
+                break
+            code = RequestCode.GET_ROUTEINFO_BY_TOPIC
             try:
-                answer = self._call(addr, RequestCode.GET_ROUTEINFO_BY_TOPIC, RouteRequest(self._options.topic, True))
+                answers = self._calls(addr, [Question(code, RouteRequest(topic, True)) for topic in left])
             except (ConnectionLost, RequestTimeout) as error:
-                failed = error
+                failed |= dict.fromkeys(left, error)
                 continue
-            if answer.code == ResponseCode.SUCCESS:
-                self._route = fastjson.decode(answer.body, TopicRoute)
-                return self._route
-            if answer.code == ResponseCode.TOPIC_NOT_EXIST:
-                unknown = True
-            else:
-                failed = ReplyError(answer.code, answer.remark, addr)
-        self._route = None
-        if unknown:
-            return None
-        raise failed or ConnectionLost(";".join(self._options.namesrv), "no name server is given")
+            for topic, answer in zip(left, answers, strict=True):
+                if answer.code == ResponseCode.SUCCESS:
+                    found[topic] = fastjson.decode(answer.body, TopicRoute)
+                elif answer.code == ResponseCode.TOPIC_NOT_EXIST:
+                    unknown.add(topic)
+                else:
+                    failed[topic] = ReplyError(answer.code, answer.remark, addr)
+        for topic in topics:
+            self._routes.pop(topic, None)
+            if topic not in found and topic not in unknown:
+                raise failed.get(topic) or ConnectionLost(";".join(self._access.namesrv), "no name server is given")
+        own = [topic for topic in topics if topic in SEND_FORBIDDEN]
+        found |= self._routes_by_brokers({topic: found.get(topic, TopicRoute()) for topic in own}) if own else {}
+        self._routes |= found
+        return found
 
-    def _call(self, addr: str, code: int, header: msgspec.Struct) -> Command:
-        wire = self._wires.get(addr)
-        if wire is not None:
+    def _routes_by_brokers(self, told: Mapping[str, TopicRoute]) -> dict[str, TopicRoute]:
+        """Routes of topics that brokers keep for themselves: these need not tell the name servers, so each broker is asked.
+        `told` is what the name servers say, which stands for a broker that is away."""
+        datas = {data.broker_name: data for data in self.brokers().broker_addr_table.values() if data.broker_addrs}
+        queues: dict[str, dict[str, QueueData]] = {
+            topic: {one.broker_name: one for one in route.queue_datas} for topic, route in told.items()
+        }
+        for name, data in datas.items():
+            addr = self._reachable(data)[1]
             try:
-                return self._on(wire, addr, code, header)
-            except ConnectionLost:
-                log.debug("the connection to %s was closed while idle; connecting again", addr)
-        wire = self._wires[addr] = Wire(addr, self._options.pull_timeout_ms, self._credentials)
-        return self._on(wire, addr, code, header)
+                answer = self._good(addr, RequestCode.GET_ALL_TOPIC_CONFIG)
+            except (ConnectionLost, RequestTimeout):
+                if all(name in of_topic for of_topic in queues.values()):
+                    continue
+                raise
+            table = fastjson.decode(answer.body, TopicTable).topic_config_table
+            for topic in told:
+                if config := table.get(topic):
+                    queues[topic][name] = QueueData(
+                        name, config.perm, config.read_queue_nums, config.topic_sys_flag, config.write_queue_nums
+                    )
+        return {
+            topic: TopicRoute(broker_datas=tuple(datas.values()), queue_datas=tuple(of_topic.values()))
+            for topic, of_topic in queues.items()
+            if of_topic
+        }
 
-    def _on(self, wire: Wire, addr: str, code: int, header: msgspec.Struct) -> Command:
-        """The answer on `wire`, which is closed and forgotten when there is none."""
+    # --- connections ---
+
+    def _calls(self, addr: str, questions: Sequence[Question]) -> list[Command]:
+        wire = self._wires.get(addr)
         try:
-            return wire.call(code, header)
+            if wire is not None:
+                try:
+                    return self._on(wire, addr, questions)
+                except ConnectionLost:
+                    log.debug("the connection to %s was closed while idle; connecting again", addr)
+            wire = self._wires[addr] = Wire(addr, self._access.pull_timeout_ms, self._credentials, self._tls)
+            answers = self._on(wire, addr, questions)
+        except (ConnectionLost, RequestTimeout):
+            self._away[addr] = self._monotonic() + AWAY_S
+            raise
+        self._away.pop(addr, None)
+        return answers
+
+    def _on(self, wire: Wire, addr: str, questions: Sequence[Question]) -> list[Command]:
+        """The answers on `wire`, which is closed and forgotten when one is missing."""
+        try:
+            return wire.calls(questions)
         except ArianeError:
             self._wires.pop(addr, None)
             wire.close()
             raise
 
 
-_clusters: dict[tuple[object, ...], Cluster] = {}
+def _pulled(answer: Answer) -> Pulled:
+    at = typed(answer.command, PullMessageAnswer)
+    return Pulled(
+        answer.command.code, answer.command.body, at.next_begin_offset, at.min_offset, at.max_offset,
+        answer.from_master, answer.command.remark == REMOVING,
+    )  # fmt: skip
 
 
-def cluster(options: SourceOptions) -> Cluster:
+_clusters: dict[Access, Cluster] = {}
+
+
+def cluster(options: Access) -> Cluster:
     """The cluster of `options`, kept while this process lives."""
-    key = (
-        options.namesrv,
-        options.topic,
-        options.group_id,
-        options.tags,
-        options.pull_batch_size,
-        options.pull_timeout_ms,
-        options.retries,
-        options.access_key,
-        options.secret_key,
-        options.security_token,
-    )
-    return _clusters.setdefault(key, Cluster(options))
+    key = access(options)
+    found = _clusters.get(key)
+    if found is None:
+        found = _clusters[key] = Cluster(key)
+    return found

@@ -9,8 +9,9 @@ and passes over deleted records in the middle of an answer without a word: so a 
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -22,7 +23,7 @@ from ariane.model.message import MessageQueue
 from ariane.protocol.codes import ResponseCode
 from ariane.spark import decode, offsets, pull
 from ariane.spark.offsets import Range
-from ariane.spark.options import SourceOptions
+from ariane.spark.options import SourceOptions, time_of
 
 log = logging.getLogger("ariane.spark")
 
@@ -35,17 +36,59 @@ class DataLoss(ArianeError):
     """Entries that were to be read are gone. Set failOnDataLoss to false to go on without them."""
 
 
+class Rows(NamedTuple):
+    """Which rows of a range come out, and with which columns."""
+
+    columns: list[str]
+    tags: list[str] | None
+    keys: tuple[str, ...]
+    first_ms: int | None
+    end_ms: int | None
+
+    @property
+    def filtered_by(self) -> list[str]:
+        """The columns that say it."""
+        by_time = self.first_ms is not None or self.end_ms is not None
+        wanted = {"tags": self.tags is not None, "keys": bool(self.keys), "store_timestamp": by_time}
+        return [name for name, needed in wanted.items() if needed]
+
+    def of(self, found: decode.Scan, broker: str, end: int) -> pa.RecordBatch:
+        decoded = list(dict.fromkeys([*self.columns, *self.filtered_by]))
+        rows = decode.columns_of(found, broker, decoded, end)
+        for name in self.filtered_by:
+            rows = rows.filter(self._mask(name, rows.column(decoded.index(name))))
+        return rows.select(self.columns)
+
+    def _mask(self, name: str, values: pa.Array) -> pa.Array:
+        if name == "tags":  # brokers compare hashes, which may collide
+            return pc.is_in(values, pa.array(sorted(self.tags or ()), pa.string()))
+        if name == "keys":
+            one_of = "|".join(re.escape(key) for key in self.keys)
+            return pc.match_substring_regex(values, f"(?:^| )(?:{one_of})(?: |$)")
+        ms = values.cast(pa.int64())
+        mask = pc.is_valid(ms)
+        if self.first_ms is not None:
+            mask = pc.and_(mask, pc.greater_equal(ms, self.first_ms * 1000))
+        if self.end_ms is not None:
+            mask = pc.and_(mask, pc.less(ms, self.end_ms * 1000))
+        return mask
+
+
 def read_range(
-    cluster: pull.Cluster, part: Range, options: SourceOptions, columns: list[str]
+    cluster: pull.Cluster, part: Range, options: SourceOptions, columns: list[str], *, by_time: bool = False
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of a range, in order. DataLoss when some are gone and failOnDataLoss is true."""
+    """The rows of a range, in order; with `by_time` those alone whose store time is between the options' times.
+    DataLoss when some are gone and failOnDataLoss is true."""
     what = f"{offsets.named(part.queue)}, offsets {part.start} to {part.end - 1}"
     wanted = tags.parse(options.tags)
+    first_ms = time_of(options.starting_timestamp, part.queue) if by_time else None
+    end_ms = time_of(options.ending_timestamp, part.queue) if by_time else None
+    rows = Rows(columns, None if wanted is None else sorted(wanted), options.keys, first_ms, end_ms)
     begin = offset = part.start  # of the chunk that is gathered, and of the next pull
     bodies: list[bytes] = []
     size = 0
     while offset < part.end:
-        pulled = cluster.retry(what, _pull, cluster, part.queue, offset)
+        pulled = cluster.retry(what, _pull, cluster, part.queue, offset, options.tags)
         if pulled.code == ResponseCode.SUCCESS:
             bodies.append(pulled.body)
             size += len(pulled.body)
@@ -55,18 +98,18 @@ def read_range(
         else:
             resume = _after_loss(pulled, offset, part.end)
             _lose(f"{what}: {offset} to {resume - 1} are gone (the queue holds {_held(pulled)})", resume, options)
-            yield from _rows(bodies, begin, offset, part, what, options, columns)
+            yield from _rows(bodies, begin, offset, part, what, options, rows)
             begin = offset = resume
             bodies, size = [], 0
         if offset - begin >= BATCH_ROWS or size >= BATCH_BYTES:
-            yield from _rows(bodies, begin, offset, part, what, options, columns)
+            yield from _rows(bodies, begin, offset, part, what, options, rows)
             begin, bodies, size = offset, [], 0
-    yield from _rows(bodies, begin, offset, part, what, options, columns)
+    yield from _rows(bodies, begin, offset, part, what, options, rows)
 
 
-def _pull(cluster: pull.Cluster, queue: MessageQueue, offset: int) -> pull.Pulled:
+def _pull(cluster: pull.Cluster, queue: MessageQueue, offset: int, wanted: str) -> pull.Pulled:
     """A pull that got further, or that says why it cannot; NotYetThere when neither is so."""
-    pulled = cluster.pull(queue, offset)
+    pulled = cluster.pull(queue, offset, wanted)
     if pulled.code == ResponseCode.SUCCESS:
         stuck = pulled.next_offset <= offset
     elif offset < pulled.min_offset:
@@ -86,26 +129,20 @@ def _only_filtered(pulled: pull.Pulled, offset: int) -> bool:
 
 
 def _rows(
-    bodies: list[bytes], begin: int, end: int, part: Range, what: str, options: SourceOptions, columns: list[str]
+    bodies: list[bytes], begin: int, end: int, part: Range, what: str, options: SourceOptions, rows: Rows
 ) -> Iterator[pa.RecordBatch]:
     """The rows of pulled `bodies`, which cover the entries from `begin` to `end`."""
     if not bodies:
         return
-    wanted = tags.parse(options.tags)
     try:
         found = decode.scan(b"".join(bodies))
-        if wanted is None:
-            # Without a filter every entry has a record: a broker that passes over deleted ones does not say so.
+        if rows.tags is None:
+            # Without tags every entry has a record: a broker that passes over deleted ones does not say so.
             for low, high in _gaps(found.queue_offsets, begin, min(end, part.end)):
                 _lose(f"{what}: {low} to {high - 1} are gone", high, options)
-            yield decode.columns_of(found, part.queue.broker, columns, part.end)
-            return
-        rows = decode.columns_of(found, part.queue.broker, [*columns, "tags"], part.end)
+        yield rows.of(found, part.queue.broker, part.end)
     except ProtocolError as error:
         raise ProtocolError(f"{what}: {error}") from error
-    # Brokers compare hashes, which may collide.
-    right = rows.filter(pc.is_in(rows.column(len(columns)), pa.array(sorted(wanted), pa.string())))
-    yield pa.record_batch(right.columns[:-1], names=columns)
 
 
 def _gaps(there: Any, begin: int, end: int) -> list[tuple[int, int]]:

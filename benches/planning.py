@@ -1,0 +1,66 @@
+"""How long it takes to plan a read of many queues: topics and routes, and the ends of every queue. No Spark, no messages.
+
+    python benches/planning.py [topics] [queues of each]
+
+A broker runs in a process of its own on this machine, so the wall time holds its share too; the CPU time is the planner's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import sys
+import tempfile
+import time
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+from ariane.admin.topics import create_everywhere
+from ariane.net.client import Connections
+from ariane.spark import ends, micro_batches, offsets, pull
+from ariane.spark.options import parse
+from ariane.testing.cluster import cluster
+
+ROUNDS = 5
+
+
+def serve(home: str, topics: int, queues: int, told: Connection) -> None:
+    async def run() -> None:
+        async with cluster(Path(home)) as servers, Connections() as peers:
+            for number in range(topics):
+                await create_everywhere(peers, servers.namesrv, f"T{number}", queues)
+            told.send(servers.namesrv)
+            await asyncio.to_thread(told.recv)
+
+    asyncio.run(run())
+
+
+def main() -> None:
+    topics, queues = (int(text) for text in [*sys.argv[1:], "10", "1000"][:2])
+    ours, theirs = multiprocessing.get_context("spawn").Pipe()
+    with tempfile.TemporaryDirectory(prefix="ariane-bench-") as home:
+        args = (home, topics, queues, theirs)
+        broker = multiprocessing.get_context("spawn").Process(target=serve, args=args)
+        broker.start()
+        options = parse({"namesrv": ours.recv(), "topicsPattern": "T[0-9]+"})
+        planner = pull.cluster(options)
+        for number in range(ROUNDS):
+            wall_s, cpu_s = time.perf_counter(), time.process_time()
+            chosen = ends.topics(planner, options)
+            found = ends.measured(planner, planner.queues(*chosen))
+            asked_s = time.perf_counter() - wall_s
+            start = offsets.initial(found.first)
+            more = {queue: last + 1 for queue, last in found.last.items()}
+            end = offsets.advance(start, found.first, more)
+            parts = micro_batches.pieces(offsets.planned(end), options)
+            wall_s, cpu_s = time.perf_counter() - wall_s, time.process_time() - cpu_s
+            print(
+                f"round {number}: {len(chosen)} topics, {len(parts)} queues: {wall_s:.2f} s "
+                f"({asked_s:.2f} s asking), {cpu_s:.2f} s of CPU here"
+            )
+        ours.send("stop")
+        broker.join(30)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,77 @@
+"""How far a query is, told to the brokers as the offsets of a consumer group, for tools that show lag by group.
+
+Nothing is read from there: a query goes on from its checkpoint. Java's tools find the brokers of a group by its retry topic,
+which a broker makes when a consumer of the group says hello. So for a group that has none, a consumer of it is introduced
+and taken back once. A group that has one is left alone: it may have consumers, which would share out their queues anew.
+[RemoteBrokerOffsetStore]
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from ariane.errors import ArianeError, ReplyError
+from ariane.model.message import MessageQueue
+from ariane.model.topic import retry_topic
+from ariane.protocol import fastjson
+from ariane.protocol.codes import RequestCode
+from ariane.protocol.requests.clients import ConsumerData, HeartbeatData, UnregisterClient
+from ariane.protocol.requests.messaging import UpdateConsumerOffset
+from ariane.spark.offsets import Positions
+from ariane.spark.pull import Cluster, Nothing
+from ariane.spark.wire import Question
+
+log = logging.getLogger("ariane.spark")
+
+CLIENT_ID = "127.0.0.1@ariane-spark"
+
+
+class GroupOffsets:
+    """The offsets of one group, as far as this process committed them."""
+
+    def __init__(self, group: str) -> None:
+        self._group = group
+        self._committed: Positions = {}
+        self._is_introduced = False
+
+    def commit(self, cluster: Cluster, reached: Positions) -> dict[MessageQueue, ArianeError]:
+        """Commit what has changed since the last time; what failed, which is tried again with the next call."""
+        new = {queue: at for queue, at in reached.items() if self._committed.get(queue) != at}
+        if new and not self._is_introduced:
+            self._introduce(cluster, list(new))
+        asked = [
+            (
+                queue,
+                Question(
+                    RequestCode.UPDATE_CONSUMER_OFFSET,
+                    UpdateConsumerOffset(self._group, queue.topic, queue.queue_id, at),
+                ),
+            )
+            for queue, at in new.items()
+        ]
+        answers = zip(new, cluster.ask_all(asked), strict=True)
+        failed = {queue: one for queue, one in answers if isinstance(one, ArianeError)}
+        self._committed |= {queue: at for queue, at in new.items() if queue not in failed}
+        return failed
+
+    def _introduce(self, cluster: Cluster, queues: Sequence[MessageQueue]) -> None:
+        consumer = ConsumerData(consume_type="CONSUME_ACTIVELY", group_name=self._group)
+        hello = HeartbeatData(CLIENT_ID, (consumer,))
+        questions = (
+            Question(RequestCode.HEART_BEAT, Nothing(), fastjson.write(hello)),
+            Question(RequestCode.UNREGISTER_CLIENT, UnregisterClient(CLIENT_ID, consumer_group=self._group)),
+        )
+        one_of_each = {queue.broker: queue for queue in queues}.values()
+        try:
+            if cluster.queues(retry_topic(self._group)):
+                self._is_introduced = True
+                return
+            for question in questions:
+                for one in cluster.ask_all([(queue, question) for queue in one_of_each]):
+                    if isinstance(one, ArianeError):
+                        raise one
+            self._is_introduced = True
+        except ArianeError as error:
+            self._is_introduced = isinstance(error, ReplyError)  # a refusal stays one
+            log.warning("group %s: tools that look for its retry topic may not find it: %s", self._group, error)

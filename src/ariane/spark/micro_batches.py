@@ -1,0 +1,200 @@
+"""Reading in micro-batches: which entries the next one has. [KafkaMicroBatchStream]
+
+    Spark asks        initialOffset() → latestOffset(start, limit) → reportLatestOffset() → partitions(start, end) → tasks
+    with the answers  {"initial": …}    {"from": …, "to": …}         {"ends": …}            from → to of `end` alone
+
+Topics, queues and brokers are looked up for each micro-batch: what appears is read from its beginning, what is away keeps its
+position. Spark does not keep the initial offset and asks for it again, and its commit() comes late and never for the last
+batch; neither matters here, as every end carries its start, and Spark asks for what follows `start` only when the batch
+before has been finished: that is when the group's offsets are committed.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    ReadMinRows,
+    SupportsTriggerAvailableNow,
+)
+
+from ariane.errors import ConfigError
+from ariane.model.message import MessageQueue
+from ariane.spark import ends as queue_ends
+from ariane.spark import offsets, pull, reading
+from ariane.spark.ends import Ends
+from ariane.spark.group_offsets import GroupOffsets
+from ariane.spark.offsets import Limits, Positions, Range
+from ariane.spark.options import SourceOptions, Times, time_of
+
+log = logging.getLogger("ariane.spark")
+
+
+class QueuePartition(InputPartition):
+    """A range of one queue: one task."""
+
+    def __init__(self, part: Range, *, by_time: bool = False) -> None:
+        super().__init__(part)
+        self.part = part
+        self.by_time = by_time
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Micro-batches of one query."""
+
+    def __init__(
+        self, options: SourceOptions, columns: list[str], monotonic: Callable[[], float] = time.monotonic
+    ) -> None:
+        if options.ending_timestamp is not None or options.ending_offsets != "latest":
+            name = "endingOffsets" if options.ending_timestamp is None else "endingTimestamp"
+            raise ConfigError(name, "", "a stream has no end: leave it out, or use spark.read")
+        self._options = options
+        self._columns = columns
+        self._monotonic = monotonic
+        self._initial: dict[str, Any] | None = None
+        self._at_stop: Ends | None = None  # AvailableNow: the ends when it began
+        self._seen: Positions = {}  # the ends that were told last, of the queues that were told
+        self._unknown: frozenset[str] = frozenset()  # topics that had queues, and that no name server knows now
+        self._group = GroupOffsets(options.group_id)
+        self._planned_s = monotonic()  # when a batch was planned last
+
+    def initialOffset(self) -> dict[str, Any]:
+        # Spark asks again in the first batch: the answer has to be the same.
+        if self._initial is None:
+            cluster, queues = self._waited()
+            ends = queue_ends.measured(cluster, queues)
+            self._initial = offsets.initial(begin_of(cluster, self._options, queues, ends))
+        return self._initial
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        if self._options.commit_offsets and "to" in start:
+            self._commit(offsets.reached(start))
+        reached = offsets.reached(start)
+        first, last, by_slave = self._at_stop or self._ends(reached)
+        # A slave lags: an end behind what was read is no loss when a slave told it.
+        last = {**last, **{queue: at for queue, at in reached.items() if queue in by_slave and last[queue] < at}}
+        for loss in offsets.losses(start, first, last):
+            if self._options.fail_on_data_loss:
+                raise reading.DataLoss(f"{loss}; set failOnDataLoss to false to go on at {loss.resume}")
+            log.warning("%s; going on at %d", loss, loss.resume)
+        self._seen = last
+        if self._is_too_little(offsets.waiting(start, first, last), limit):
+            return start
+        self._planned_s = self._monotonic()
+        return offsets.advance(start, first, last, self._limits(start, first, last, limit))
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """Spark knows one limit at a time; with any of them all options count (`_limits`)."""
+        options = self._options
+        if options.max_offsets_per_trigger is not None:
+            return ReadMaxRows(options.max_offsets_per_trigger)
+        if options.max_bytes_per_trigger is not None:
+            return ReadMaxBytes(options.max_bytes_per_trigger)
+        if options.min_offsets_per_trigger is not None:
+            return ReadMinRows(options.min_offsets_per_trigger)
+        return ReadAllAvailable()
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        """What there is to read: with the end of a batch it tells the lag (`progress.lags`)."""
+        return {"ends": offsets.positions_to_json(self._seen)} if self._seen else None
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        cluster, queues = self._waited()
+        self._at_stop = queue_ends.measured(cluster, queues)
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[QueuePartition]:
+        return [QueuePartition(part) for part in pieces(offsets.planned(end), self._options)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return read_partition(partition, self._options, self._columns)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Nothing: offsets live in the checkpoint, and those for others to see are committed earlier than this comes."""
+
+    def _waited(self) -> tuple[pull.Cluster, list[MessageQueue]]:
+        """The queues there are; absent servers are waited for."""
+        cluster = pull.cluster(self._options)
+        chosen = cluster.retry("topics", queue_ends.topics, cluster, self._options)
+        return cluster, cluster.retry("routes", cluster.queues, *chosen)
+
+    def _ends(self, reached: Positions) -> Ends:
+        """The ends of all queues that can be asked now."""
+        cluster = pull.cluster(self._options)
+        try:
+            queues = cluster.queues(*queue_ends.topics(cluster, self._options))
+        except pull.AWAY as error:
+            pull.raise_unless_passing(error)
+            log.warning("no name server answers, the next micro-batch asks again: %s", error)
+            return Ends({}, {})
+        unknown = frozenset(queue.topic for queue in reached) - {queue.topic for queue in queues}
+        for topic in sorted(unknown - self._unknown):
+            log.warning("no name server knows the topic %s any more: its queues keep their positions", topic)
+        self._unknown = unknown
+        return queue_ends.measured_now(cluster, queues)
+
+    def _is_too_little(self, waiting: Positions, limit: ReadLimit) -> bool:
+        """Whether to wait for more. With AvailableNow no more will come."""
+        least = self._options.min_offsets_per_trigger
+        if least is None or self._at_stop is not None or isinstance(limit, ReadAllAvailable):
+            return False
+        is_late = self._monotonic() - self._planned_s >= self._options.max_trigger_delay / 1000
+        return sum(waiting.values()) < least and not is_late
+
+    def _limits(self, start: dict[str, Any], first: Positions, last: Positions, limit: ReadLimit) -> Limits:
+        if isinstance(limit, ReadAllAvailable):
+            return Limits()
+        options = self._options
+        if options.max_bytes_per_trigger is None:
+            return Limits(options.max_offsets_per_trigger)
+        begin = {**first, **offsets.reached(start)}
+        at = {queue: begin[queue] for queue in offsets.waiting(start, first, last)}
+        sizes = queue_ends.sizes(pull.cluster(options), at) if at else {}
+        return Limits(options.max_offsets_per_trigger, options.max_bytes_per_trigger, sizes)
+
+    def _commit(self, reached: Positions) -> None:
+        """Tell the brokers how far the query is. What fails is tried with the next batch, and fails no query."""
+        for queue, error in self._group.commit(pull.cluster(self._options), reached).items():
+            log.warning("%s: offset %d is not committed: %s", offsets.named(queue), reached[queue], error)
+
+
+def read_partition(partition: InputPartition, options: SourceOptions, columns: list[str]) -> Iterator[pa.RecordBatch]:
+    """The rows of a task. Spark makes one task of its own when there is nothing to read: it has none."""
+    if isinstance(partition, QueuePartition):
+        cluster = pull.cluster(options)
+        yield from reading.read_range(cluster, partition.part, options, columns, by_time=partition.by_time)
+
+
+def pieces(parts: list[Range], options: SourceOptions) -> list[Range]:
+    """The ranges of the tasks."""
+    return offsets.split(parts, options.min_partitions, options.max_records_per_partition)
+
+
+def begin_of(cluster: pull.Cluster, options: SourceOptions, queues: Sequence[MessageQueue], ends: Ends) -> Positions:
+    """Where to begin, of the queues in `ends` and those that an option names."""
+    if options.starting_timestamp is not None:
+        refuse_unknown("startingTimestamp", options.starting_timestamp, queues)
+        times = {queue: time_of(options.starting_timestamp, queue) for queue in ends.first}
+        said = {queue: ms for queue, ms in times.items() if ms is not None}
+        return {**ends.first, **queue_ends.first_at(cluster, said, ends)}
+    refuse_unknown("startingOffsets", options.starting_offsets, queues)
+    return offsets.asked(options.starting_offsets, ends.first, ends.last)
+
+
+def refuse_unknown(option: str, wanted: str | Positions | Times, queues: Sequence[MessageQueue]) -> None:
+    """ConfigError when an option names a queue that an existing topic does not have."""
+    if not isinstance(wanted, dict):
+        return
+    existing = {queue.topic for queue in queues}
+    for strange in sorted(set(wanted) - set(queues)):
+        if strange.topic in existing:
+            there = ", ".join(f"{one.broker} {one.queue_id}" for one in sorted(queues) if one.topic == strange.topic)
+            raise ConfigError(option, offsets.named(strange), f"no such queue; the topic has {there}")

@@ -1,0 +1,147 @@
+"""What a running query says of itself, made use of: its lag, and its offsets committed to a consumer group.
+
+    lags(query.lastProgress)                                     → {topic: {broker: {queue id: entries behind}}}
+    spark.streams.addListener(Lag(print_it))                     the same after each micro-batch
+    spark.streams.addListener(CommitOffsets({"namesrv": …, "groupId": …}))
+
+Spark's progress holds the offset at which a batch of this source ended, and what there was to read (`reportLatestOffset`).
+What is not known — a broker was away — is None, never zero. The option commitOffsets does without a listener, and with
+the beginning of the next batch; the listener commits when a batch ends, from the driver.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from pyspark.sql.streaming.listener import (
+    QueryIdleEvent,
+    QueryProgressEvent,
+    QueryStartedEvent,
+    QueryTerminatedEvent,
+    StreamingQueryListener,
+)
+
+from ariane.errors import ArianeError, ConfigError
+from ariane.model.message import MessageQueue
+from ariane.spark import offsets, pull
+from ariane.spark.group_offsets import GroupOffsets
+from ariane.spark.offsets import Positions
+from ariane.spark.options import GROUP, access, parse
+
+log = logging.getLogger("ariane.spark")
+
+Lags = dict[str, dict[str, dict[str, int | None]]]
+
+
+def lags(progress: Mapping[str, Any] | str) -> Lags:
+    """How many entries each queue has that were not read yet, by a query's progress (`lastProgress`, or its JSON)."""
+    tree: Lags = {}
+    for reached, ends in _sources(progress):
+        for queue in sorted({*reached, *ends}):
+            known = queue in reached and queue in ends
+            behind = max(0, ends[queue] - reached[queue]) if known else None
+            tree.setdefault(queue.topic, {}).setdefault(queue.broker, {})[str(queue.queue_id)] = behind
+    return tree
+
+
+def total(behind: Lags) -> int | None:
+    """All queues together; None when one is not known."""
+    every = [one for brokers in behind.values() for queues in brokers.values() for one in queues.values()]
+    return None if None in every else sum(one for one in every if one is not None)
+
+
+def reached(progress: Mapping[str, Any] | str) -> Positions:
+    """Where a query's next batch begins, for all queues of its sources."""
+    return {queue: at for positions, _ in _sources(progress) for queue, at in positions.items()}
+
+
+def _sources(progress: Mapping[str, Any] | str) -> Iterator[tuple[Positions, Positions]]:
+    """Positions reached and ends seen of each source of this kind; other sources are passed over."""
+    tree = json.loads(progress) if isinstance(progress, str) else progress
+    for source in tree.get("sources", ()):
+        end, latest = _offset(source.get("endOffset")), _offset(source.get("latestOffset"))
+        if "to" in end or "initial" in end:
+            yield offsets.reached(end), offsets.positions_from_json(latest.get("ends", {}))
+
+
+def _offset(value: Any) -> dict[str, Any]:
+    """An offset in a progress: JSON, its text, or nothing; another source's may be anything."""
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except ValueError:
+            return {}
+    return value if isinstance(value, dict) else {}
+
+
+class _Listener(StreamingQueryListener):
+    """Looks at the progress of one query, by its name, or of all."""
+
+    def __init__(self, query: str | None) -> None:
+        self._query = query
+
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:
+        """Nothing is known yet."""
+
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:
+        progress = event.progress
+        if self._query is not None and progress.name != self._query:
+            return
+        try:
+            self.progressed(json.loads(progress.json))
+        except (ArianeError, ValueError) as error:
+            # Spark takes a listener's error for nothing, and a query does not depend on who looks at it.
+            log.warning("progress of query %s: %s", progress.name or progress.id, error)
+
+    def onQueryIdle(self, event: QueryIdleEvent) -> None:
+        """Nothing has changed."""
+
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
+        """The last batch was told of."""
+
+    def progressed(self, progress: Mapping[str, Any]) -> None:
+        raise NotImplementedError
+
+
+class Lag(_Listener):
+    """Calls `tell` with the lags after each micro-batch."""
+
+    def __init__(self, tell: Callable[[Lags], None], query: str | None = None) -> None:
+        super().__init__(query)
+        self._tell = tell
+
+    def progressed(self, progress: Mapping[str, Any]) -> None:
+        behind = lags(progress)
+        if behind:
+            self._tell(behind)
+
+
+class CommitOffsets(_Listener):
+    """Commits the end of each finished micro-batch to a group, so that tools show how far the query is.
+
+    `options` are those of the source that reach servers: namesrv, groupId, and accounts and TLS where they are needed (a source's
+    own options will do). One listener for each query that has a group of its own: name the query.
+    """
+
+    def __init__(self, options: Mapping[str, str], query: str | None = None) -> None:
+        super().__init__(query)
+        names = {name.lower() for name in options}
+        every_topic = {} if names & {"topic", "topics", "topicspattern"} else {"topicsPattern": ".*"}
+        parsed = parse({**options, **every_topic})
+        if parsed.group_id == GROUP:
+            raise ConfigError("groupId", parsed.group_id, "says which group, one of this query's own")
+        self._cluster = pull.Cluster(access(parsed))
+        self._group = GroupOffsets(parsed.group_id)
+
+    def progressed(self, progress: Mapping[str, Any]) -> None:
+        failed = self._group.commit(self._cluster, reached(progress))
+        if failed:
+            queue, error = next(iter(failed.items()))
+            raise ArianeError(f"{_named(queue, len(failed))} not committed: {error}")
+
+
+def _named(queue: MessageQueue, count: int) -> str:
+    return offsets.named(queue) + (f" and {count - 1} queues more" if count > 1 else "")

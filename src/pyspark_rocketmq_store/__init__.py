@@ -1,0 +1,21 @@
+"""`format("rocketmq-store")` without a register call: Spark looks for `DefaultSource` in every installed module `pyspark_*`.
+
+Spark imports all such modules whenever it looks one up, so this one costs nothing until it is asked.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ariane.spark.store_source import StoreSource as DefaultSource
+
+__all__ = ["DefaultSource"]
+
+
+def __getattr__(name: str) -> object:
+    if name != "DefaultSource":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from ariane.spark.store_source import StoreSource
+
+    return StoreSource

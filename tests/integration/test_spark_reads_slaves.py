@@ -1,0 +1,143 @@
+"""The connector's reads when servers go away: a slave answers for its master, a broker lost mid-read is waited for. No Spark."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("pyspark", reason="the extra spark is not installed")
+
+from ariane.broker.broker import Broker
+from ariane.client import Producer
+from ariane.errors import ArianeError
+from ariane.model.message import Message, MessageQueue
+from ariane.nameserver.config import NameServerConfig
+from ariane.nameserver.server import NameServer
+from ariane.net.client import Connections
+from ariane.protocol import fastjson
+from ariane.protocol.codes import RequestCode, ResponseCode
+from ariane.protocol.requests import typed
+from ariane.protocol.requests.messaging import OffsetAnswer, QueueRef
+from ariane.protocol.requests.routing import TopicTable
+from ariane.spark import ends, pull, reading
+from ariane.spark.offsets import Range
+from ariane.spark.options import SourceOptions, parse
+from ariane.testing.cluster import broker_config
+
+QUICK = {"ha_send_heartbeat_interval": 100, "ha_housekeeping_interval": 2000}
+COUNT = 40
+
+
+def bodies(cluster: pull.Cluster, options: SourceOptions, found: ends.Ends) -> list[int]:
+    parts = [Range(queue, found.first[queue], last) for queue, last in found.last.items()]
+    rows = (batch for part in parts for batch in reading.read_range(cluster, part, options, ["body"]))
+    return sorted(int(body) for batch in rows for body in batch["body"].to_pylist())
+
+
+def measured(cluster: pull.Cluster) -> ends.Ends:
+    return ends.measured(cluster, cluster.retry("routes", cluster.queues, "T"))
+
+
+async def send(namesrv: str, count: int) -> None:
+    async with Producer("P", namesrv) as producer:
+        for number in range(count):
+            await producer.send(Message(topic="T", body=b"%d" % number))
+
+
+async def copied(addr: str, queues: list[MessageQueue]) -> None:
+    """Wait until the slave at `addr` knows the topic and holds everything."""
+    async with Connections() as peers:
+
+        async def end(queue: MessageQueue) -> int:
+            answer = await peers.request(addr, RequestCode.GET_MAX_OFFSET, QueueRef(queue.topic, queue.queue_id))
+            return typed(answer, OffsetAnswer).offset if answer.code == ResponseCode.SUCCESS else 0
+
+        async def knows() -> bool:
+            answer = await peers.ask(addr, RequestCode.GET_ALL_TOPIC_CONFIG)
+            return "T" in fastjson.decode(answer.body, TopicTable).topic_config_table
+
+        while not await knows() or sum([await end(one) for one in queues]) < COUNT:
+            await asyncio.sleep(0.05)
+
+
+def names_config(home: Path) -> NameServerConfig:
+    return NameServerConfig(bind_address="127.0.0.1", listen_port=0, kv_config_path=str(home / "kv.json"))
+
+
+def test_a_slave_is_read_when_its_master_is_gone(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with NameServer(names_config(tmp_path)) as names:
+            namesrv = f"127.0.0.1:{names.addr.rpartition(':')[2]}"
+            options = parse({"namesrv": namesrv, "topic": "T", "retries": "20"})
+            cluster = pull.Cluster(options)
+            own = {**QUICK, "broker_role": "SLAVE", "broker_id": 1}
+            async with contextlib.AsyncExitStack() as slaves:
+                async with Broker(broker_config(tmp_path / "master", namesrv, **QUICK)):
+                    await send(namesrv, COUNT)
+                    before = await asyncio.to_thread(measured, cluster)
+                    assert before.by_slave == frozenset()
+                    # It copies the topics when it starts, and then only now and then.
+                    slave = await slaves.enter_async_context(Broker(broker_config(tmp_path / "slave", namesrv, **own)))
+                    await copied(slave.addr, list(before.last))
+                after = await asyncio.to_thread(measured, cluster)
+                assert (after.first, after.last) == (before.first, before.last)
+                assert after.by_slave == frozenset(after.last)
+                assert await asyncio.to_thread(bodies, cluster, options, after) == list(range(COUNT))
+            cluster.close()
+
+    asyncio.run(asyncio.wait_for(run(), 90))
+
+
+def test_a_broker_lost_in_the_middle_of_a_read_is_waited_for_or_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "BATCH_ROWS", 1)  # every pull comes out at once
+
+    async def run() -> None:
+        async with NameServer(names_config(tmp_path)) as names:
+            namesrv = f"127.0.0.1:{names.addr.rpartition(':')[2]}"
+            patient = parse({"namesrv": namesrv, "topic": "T", "pullBatchSize": "1", "retries": "60"})
+            cluster = pull.Cluster(patient, sleep=lambda _: slept(waits))
+            waits: list[int] = []
+            settings = broker_config(tmp_path / "store", namesrv)
+            async with Broker(settings):
+                await send(namesrv, COUNT)
+                found = await asyncio.to_thread(measured, cluster)
+                queue = max(found.last, key=lambda one: found.last[one])
+                part = Range(queue, 0, found.last[queue])
+                rows = rows_of(cluster, patient, part)
+                first = await asyncio.to_thread(next, rows)
+            rest = asyncio.create_task(asyncio.to_thread(list, rows))
+            while not waits:
+                await asyncio.sleep(0.02)
+            async with Broker(settings):
+                assert [first, *await rest] == list(range(part.end))
+                hasty = pull.Cluster(
+                    parse({"namesrv": namesrv, "topic": "T", "pullBatchSize": "1", "retries": "1"}),
+                    sleep=lambda _: None,
+                )
+                rows = rows_of(hasty, patient, part)
+                await asyncio.to_thread(next, rows)
+            named = rf"T queue {queue.queue_id} of broker-a, offsets 0 to {part.end - 1}: .*\(tried 2 times\)"
+            with pytest.raises(ArianeError, match=named):
+                await asyncio.to_thread(list, rows)
+            cluster.close()
+            hasty.close()
+
+    asyncio.run(asyncio.wait_for(run(), 90))
+
+
+def slept(waits: list[int]) -> None:
+    waits.append(1)
+    time.sleep(0.05)
+
+
+def rows_of(cluster: pull.Cluster, options: SourceOptions, part: Range) -> Iterator[int]:
+    """Queue offsets as they come out."""
+    for batch in reading.read_range(cluster, part, options, ["queue_offset"]):
+        yield from batch["queue_offset"].to_pylist()

@@ -1,0 +1,53 @@
+"""Topics that a broker keeps for itself, read by name: where their queues are is asked of the brokers. No Spark."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("pyspark", reason="the extra spark is not installed")
+
+from ariane.client.hooks import LocalState
+from ariane.client.transactions import TransactionProducer
+from ariane.model.message import Message
+from ariane.model.topic import HALF_TOPIC
+from ariane.spark import ends, pull, reading
+from ariane.spark.offsets import Range
+from ariane.spark.options import parse
+from ariane.testing.cluster import cluster_in_thread
+
+
+def send_halves(namesrv: str, count: int) -> None:
+    """Transactions that nobody decides."""
+
+    async def work() -> None:
+        async with TransactionProducer("shop", namesrv, check=lambda _: LocalState.UNKNOWN) as producer:
+            for number in range(count):
+                await producer.send_in_transaction(
+                    Message(topic="T", body=b"%d" % number), lambda _: LocalState.UNKNOWN
+                )
+
+    asyncio.run(asyncio.wait_for(work(), 60))
+
+
+def halves(namesrv: str) -> list[tuple[bytes, str]]:
+    options = parse({"namesrv": namesrv, "topic": HALF_TOPIC, "retries": "0"})
+    cluster = pull.Cluster(options)
+    found = ends.measured(cluster, cluster.queues(HALF_TOPIC))
+    parts = [Range(queue, found.first[queue], last) for queue, last in found.last.items()]
+    rows = [
+        (row["body"], dict(row["properties"])["REAL_TOPIC"])
+        for part in parts
+        for batch in reading.read_range(cluster, part, options, ["body", "properties"])
+        for row in batch.to_pylist()
+    ]
+    cluster.close()
+    return sorted(rows)
+
+
+def test_half_messages_of_open_transactions(tmp_path: Path) -> None:
+    with cluster_in_thread(tmp_path) as servers:
+        send_halves(servers.namesrv, 3)
+        assert halves(servers.namesrv) == [(b"%d" % number, "T") for number in range(3)]

@@ -1,0 +1,143 @@
+"""The connector's requests at Java 4.9.4 servers, without Spark: TLS, system topics, times, limits, a group that mqadmin sees."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from interop_servers import mqadmin, produce
+
+pytest.importorskip("pyspark", reason="the extra spark is not installed")
+
+from ariane.client.hooks import LocalState
+from ariane.client.transactions import TransactionProducer
+from ariane.errors import ConfigError, ConnectionLost
+from ariane.model.message import Message, MessageQueue
+from ariane.model.topic import HALF_TOPIC
+from ariane.protocol import record
+from ariane.spark import ends, pull, reading
+from ariane.spark.group_offsets import GroupOffsets
+from ariane.spark.offsets import Range
+from ariane.spark.options import parse
+from ariane.testing import java
+
+# A Java broker has no settings of the topic of half messages, and so no pulls of it, before it looks at it first.
+CHECKED = {"transactionCheckInterval": "1000"}
+
+
+class Peers(NamedTuple):
+    namesrv: str
+    stored: dict[MessageQueue, list[int]]
+    """Store times of topic T."""
+
+
+def cluster(namesrv: str, **options: str) -> pull.Cluster:
+    return pull.Cluster(parse({"namesrv": namesrv, "topic": "T", "retries": "1", **options}), sleep=lambda _: None)
+
+
+def stored(namesrv: str) -> dict[MessageQueue, list[int]]:
+    asked = cluster(namesrv)
+    found = ends.measured(asked, asked.queues("T"))
+    return {
+        queue: [one.store_ms for at in range(0, last, 32) for one in record.decode_all(asked.pull(queue, at).body)]
+        for queue, last in found.last.items()
+    }
+
+
+@pytest.fixture(scope="module")
+def peers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Peers]:
+    home = tmp_path_factory.mktemp("java")
+    with java.name_server(home / "ns") as names, java.broker(home / "b", names.addr, properties=CHECKED):
+        produce(names.addr, 60)
+        time.sleep(0.1)
+        produce(names.addr, 60)
+        produce(names.addr, 3, "delay=18")
+        yield Peers(names.addr, stored(names.addr))
+
+
+def test_permissive_servers_are_read_over_tls(peers: Peers) -> None:
+    """Java's default: plain and TLS at one port, with a certificate that it made for itself."""
+    encrypted = cluster(peers.namesrv, useTls="true", tlsVerify="false")
+    found = ends.measured(encrypted, encrypted.queues("T"))
+    assert sum(found.last.values()) == 120
+    queue, last = next(iter(found.last.items()))
+    options = parse({"namesrv": peers.namesrv, "topic": "T"})
+    batches = list(reading.read_range(encrypted, Range(queue, 0, last), options, ["queue_offset"]))
+    assert [at for batch in batches for at in batch["queue_offset"].to_pylist()] == list(range(last))
+    for verify in ("true", "ca"):
+        with pytest.raises(ConnectionLost, match="certificate verify failed.*tlsVerify"):
+            cluster(peers.namesrv, useTls="true", tlsVerify=verify).queues("T")
+
+
+def test_a_servers_certificate_is_checked(tmp_path: Path) -> None:
+    key, certificate = tmp_path / "key.pem", tmp_path / "cert.pem"
+    made = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=names.example"]
+    subprocess.run([*made, "-keyout", str(key), "-out", str(certificate)], check=True, capture_output=True)
+    own = [
+        "-Dtls.test.mode.enable=false", "-Dtls.server.mode=enforcing", f"-Dtls.server.keyPath={key}",
+        f"-Dtls.server.certPath={certificate}", f"-Dtls.config.file={tmp_path / 'none'}",
+    ]  # fmt: skip
+    with java.name_server(tmp_path / "ns", jvm_args=[*java.TEST_HEAP, *own]) as names:
+        trusting = {"useTls": "true", "tlsCaFile": str(certificate)}
+        assert "TBW102" not in cluster(names.addr, **trusting, tlsVerify="ca").topics()
+        with pytest.raises(ConnectionLost, match="TLS: .*(mismatch|not valid)"):
+            cluster(names.addr, **trusting).topics()
+        with pytest.raises(ConnectionLost):
+            cluster(names.addr).topics()
+    with pytest.raises(ConfigError, match="tlsCertFile.*PEM"):
+        cluster(names.addr, **trusting, tlsCertFile=str(tmp_path / "missing.pem"))
+
+
+def test_topics_that_the_broker_keeps_for_itself(peers: Peers) -> None:
+    asked = cluster(peers.namesrv)
+    queues = asked.queues("SCHEDULE_TOPIC_XXXX")
+    assert len(queues) == 18
+    found = ends.measured(asked, queues)
+    assert {queue.queue_id: last for queue, last in found.last.items() if last} == {17: 3}
+    options = parse({"namesrv": peers.namesrv, "topic": "SCHEDULE_TOPIC_XXXX"})
+    part = Range(MessageQueue("SCHEDULE_TOPIC_XXXX", "broker-a", 17), 0, 3)
+    (batch,) = reading.read_range(asked, part, options, ["properties"])
+    assert [dict(one)["REAL_TOPIC"] for one in batch["properties"].to_pylist()] == ["T"] * 3
+    assert ends.matching(".*", False, asked.topics(), asked.brokers()) == ["T"]
+
+
+def test_half_messages_of_open_transactions(peers: Peers) -> None:
+    async def work() -> None:
+        async with TransactionProducer("shop", peers.namesrv, check=lambda _: LocalState.UNKNOWN) as producer:
+            await producer.send_in_transaction(Message(topic="T", body=b"half"), lambda _: LocalState.UNKNOWN)
+
+    asyncio.run(asyncio.wait_for(work(), 60))
+    asked = cluster(peers.namesrv)
+    ends_s = time.monotonic() + 30
+    while not (queues := asked.queues(HALF_TOPIC)):
+        assert time.monotonic() < ends_s
+        time.sleep(0.2)
+    options = parse({"namesrv": peers.namesrv, "topic": HALF_TOPIC})
+    (batch,) = reading.read_range(asked, Range(queues[0], 0, 1), options, ["body"])
+    assert batch["body"].to_pylist() == [b"half"]
+
+
+def test_the_first_entry_at_a_time_is_exact(peers: Peers) -> None:
+    asked = cluster(peers.namesrv)
+    found = ends.measured(asked, list(peers.stored))
+    every = sorted({ms for times in peers.stored.values() for ms in times})
+    for ms in (0, every[0], every[0] + 1, every[len(every) // 2], every[len(every) // 2] + 1, every[-1], every[-1] + 1):
+        first = ends.first_at(asked, dict.fromkeys(peers.stored, ms), found)
+        assert first == {queue: sum(one < ms for one in times) for queue, times in peers.stored.items()}
+
+
+def test_mqadmin_shows_the_lag_of_a_query_that_commits(peers: Peers) -> None:
+    asked = cluster(peers.namesrv, groupId="spark-query")
+    group = GroupOffsets("spark-query")
+    assert group.commit(asked, {queue: len(times) - 2 for queue, times in peers.stored.items()}) == {}
+    ends_s = time.monotonic() + 30
+    while "%RETRY%spark-query" not in asked.topics():
+        assert time.monotonic() < ends_s
+        time.sleep(0.2)
+    (told,) = mqadmin(peers.namesrv, "consumerProgress -g spark-query")
+    assert f"Diff Total: {2 * len(peers.stored)}" in told

@@ -1,0 +1,174 @@
+"""Exactly once by the checkpoint alone: drivers and Python workers killed at random moments, and in the end the input's rows.
+
+ARIANE_KILLS=300 ARIANE_SEED=1 pytest -s tests/spark/test_source_kills.py       the long form, about half an hour
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ariane.client import Producer
+from ariane.model.message import Message
+from ariane.protocol import record
+from ariane.testing.cluster import Servers, cluster_in_thread
+
+pytest.importorskip("pyspark", reason="the extra spark is not installed")
+
+from ariane.spark import ends, pull
+from ariane.spark.options import parse
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+KILLS = int(os.environ.get("ARIANE_KILLS", "6"))
+SEED = int(os.environ.get("ARIANE_SEED", "0")) or time.time_ns() % 1_000_000
+ROWS = 2000 + 300 * KILLS  # more than is read between the kills
+PATIENT = {"wait_time_mills_in_send_queue": 30_000}  # on a machine that is busy otherwise
+BATCH_S = 90  # until a batch is done, with the start of a driver
+REST_S = 240 + 2 * KILLS
+MASTER = "local[2,4]"  # tasks are tried again, so that the loss of a worker alone ends no query
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(300 + 20 * KILLS)]
+
+
+def send(servers: Servers) -> None:
+    async def work() -> None:
+        async with Producer("P", servers.namesrv) as producer:
+            for first in range(0, ROWS, 50):
+                numbers = range(first, min(first + 50, ROWS))
+                await asyncio.gather(*(producer.send(Message(topic="T", body=b"%d" % one)) for one in numbers))
+
+    asyncio.run(work())
+
+
+def stored(servers: Servers) -> list[tuple[int, int, bytes]]:
+    """Queue, offset and body of each row of the input, as the broker holds it."""
+    cluster = pull.Cluster(parse({"namesrv": servers.namesrv, "topic": "T"}))
+    found = []
+    for queue, end in ends.measured(cluster, cluster.queues("T")).last.items():
+        at = 0
+        while at < end:
+            for one in record.decode_all(cluster.pull(queue, at).body):
+                found.append((queue.queue_id, one.queue_offset, one.body))
+                at = one.queue_offset + 1
+    cluster.close()
+    assert len(found) >= ROWS
+    return sorted(found)
+
+
+def descendants(pid: int) -> dict[int, str]:
+    """Processes below `pid` and what each was started with."""
+    parents, commands = {}, {}
+    for directory in Path("/proc").iterdir():
+        if directory.name.isdigit():
+            with contextlib.suppress(OSError):
+                parents[int(directory.name)] = int((directory / "stat").read_text().rpartition(")")[2].split()[1])
+                commands[int(directory.name)] = (directory / "cmdline").read_text().replace("\0", " ")
+    found: dict[int, str] = {}
+    layer = {pid}
+    while layer:
+        layer = {child for child, parent in parents.items() if parent in layer}
+        found |= {child: commands.get(child, "") for child in layer}
+    return found
+
+
+def kill(*pids: int) -> None:
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def committed(home: Path) -> int:
+    """Micro-batches that are done."""
+    return len(list((home / "checkpoint" / "commits").glob("[0-9]*")))
+
+
+class Driver:
+    """A driver process in a session of its own."""
+
+    def __init__(self, servers: Servers, home: Path, until: str) -> None:
+        script = str(Path(__file__).with_name("killed_driver.py"))
+        command = [sys.executable, script, servers.namesrv, str(home), MASTER, until]
+        self._log = (home / "driver.log").open("ab")
+        self.process = subprocess.Popen(command, stdout=self._log, stderr=self._log, start_new_session=True)
+        self._home = home
+
+    def goes_on(self) -> bool:
+        """Wait for the next batch to be committed; False when the driver has ended, as it may without a worker."""
+        before, ends_s = committed(self._home), time.monotonic() + BATCH_S
+        while committed(self._home) == before and self.process.poll() is None:
+            assert time.monotonic() < ends_s, self.told()
+            time.sleep(0.02)
+        return self.process.poll() is None
+
+    def told(self) -> str:
+        return (self._home / "driver.log").read_text(errors="replace")[-3000:]
+
+    def workers(self) -> list[int]:
+        return sorted(
+            pid
+            for pid, command in descendants(self.process.pid).items()
+            if "pyspark" in command and "java" not in command
+        )
+
+    def kill(self) -> None:
+        kill(self.process.pid, *descendants(self.process.pid))
+        self.process.wait(30)
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.kill()
+        self._log.close()
+
+
+@contextlib.contextmanager
+def driver(servers: Servers, home: Path, until: str = "on") -> Iterator[Driver]:
+    started = Driver(servers, home, until)
+    try:
+        yield started
+    finally:
+        started.close()
+
+
+def test_rows_are_exactly_the_inputs_after_kills(spark: SparkSession, tmp_path: Path) -> None:
+    print(f"seed {SEED}, {KILLS} kills, {ROWS} rows")
+    chance = random.Random(SEED)
+    killed: Counter[str] = Counter()
+    with cluster_in_thread(tmp_path / "servers", **PATIENT) as servers:
+        send(servers)
+        given = stored(servers)
+        while killed.total() < KILLS:
+            with driver(servers, tmp_path) as one:
+                if chance.random() < 0.25:  # while it starts
+                    time.sleep(chance.uniform(0, 10))
+                else:
+                    # A worker is taken from a query that goes on, as a task is tried again; then its driver, too.
+                    while one.goes_on() and killed.total() < KILLS - 1 and chance.random() < 0.5:
+                        time.sleep(chance.uniform(0, 1.5))
+                        workers = one.workers()
+                        if workers:
+                            kill(chance.choice(workers))
+                            killed["worker"] += 1
+                    time.sleep(chance.uniform(0, 1.5))
+                one.kill()
+                killed["driver"] += 1
+        before = committed(tmp_path)
+        with driver(servers, tmp_path, "rest") as one:
+            assert one.process.wait(REST_S) == 0, one.told()
+    rows = spark.read.parquet(str(tmp_path / "rows")).collect()
+    print(f"killed {dict(killed)}; {before} batches were committed on the way")
+    assert before >= KILLS // 3
+    assert sorted((row.queue_id, row.queue_offset, bytes(row.body)) for row in rows) == given

@@ -1,0 +1,198 @@
+"""A query seen from outside: its lag, its group's offsets, no secrets anywhere, and the format without a register call."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from ariane.admin import lag, topics
+from ariane.client import ClientSettings, Credentials, Instance, Producer
+from ariane.model.message import Message
+from ariane.net.client import Connections
+from ariane.testing.cluster import Servers, cluster_in_thread
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture
+def servers(tmp_path: Path) -> Iterator[Servers]:
+    with cluster_in_thread(tmp_path / "cluster") as running:
+        yield running
+
+
+@pytest.fixture(autouse=True)
+def _registered(spark: SparkSession) -> None:
+    from ariane.spark.source import RocketMQSource
+
+    spark.dataSource.register(RocketMQSource)
+
+
+def send(servers: Servers, count: int, settings: ClientSettings | None = None) -> None:
+    async def work() -> None:
+        instance = Instance(servers.namesrv, settings or ClientSettings())
+        async with instance, Producer("P", instance=instance) as producer:
+            for number in range(count):
+                await producer.send(Message(topic="T", body=b"%d" % number))
+
+    asyncio.run(work())
+
+
+def make(servers: Servers, queues: int) -> None:
+    async def work() -> None:
+        async with Connections() as peers:
+            await topics.create_everywhere(peers, servers.namesrv, "T", queues)
+
+    asyncio.run(work())
+
+
+def group_offsets(servers: Servers, group: str) -> dict[int, int | None]:
+    async def work() -> lag.GroupLag:
+        async with Connections() as peers:
+            return await lag.group_lag(peers, servers.namesrv, group, "T")
+
+    return {one.queue_id: one.consumer_offset for one in asyncio.run(work()).queues}
+
+
+def start(spark: SparkSession, servers: Servers, home: Path, **options: Any) -> StreamingQuery:
+    frame = spark.readStream.format("rocketmq").options(namesrv=servers.namesrv, topic="T", **options).load()
+    to_noop = frame.writeStream.format("noop").option("checkpointLocation", str(home / "checkpoint"))
+    return to_noop.trigger(availableNow=True).queryName("tested").start()
+
+
+def until(condition: Callable[[], bool]) -> None:
+    ends_s = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < ends_s
+        time.sleep(0.05)
+
+
+def test_the_lag_is_in_the_progress_and_told_to_a_listener(
+    spark: SparkSession, servers: Servers, tmp_path: Path
+) -> None:
+    from ariane.spark import progress
+
+    make(servers, 1)
+    send(servers, 50)
+    told: list[progress.Lags] = []
+    listener = progress.Lag(told.append, query="tested")
+    spark.streams.addListener(listener)
+    try:
+        query = start(spark, servers, tmp_path, maxOffsetsPerTrigger=20)
+        query.awaitTermination(60)
+        until(lambda: len(told) >= 3)
+    finally:
+        spark.streams.removeListener(listener)
+    assert [progress.total(one) for one in told[:3]] == [30, 10, 0]
+    assert progress.lags(query.recentProgress[0].json) == {"T": {"broker-a": {"0": 30}}}
+
+
+def test_offsets_are_committed_to_the_group_the_last_batch_too(
+    spark: SparkSession, servers: Servers, tmp_path: Path
+) -> None:
+    make(servers, 2)
+    send(servers, 50)
+    query = start(spark, servers, tmp_path, maxOffsetsPerTrigger=20, commitOffsets="true", groupId="shown")
+    query.awaitTermination(60)
+    assert group_offsets(servers, "shown") == {0: 25, 1: 25}
+
+
+def test_a_listener_commits_each_batch(spark: SparkSession, servers: Servers, tmp_path: Path) -> None:
+    from ariane.spark.progress import CommitOffsets
+
+    make(servers, 2)
+    send(servers, 50)
+    listener = CommitOffsets({"namesrv": servers.namesrv, "groupId": "listened"}, query="tested")
+    spark.streams.addListener(listener)
+    try:
+        start(spark, servers, tmp_path, maxOffsetsPerTrigger=20).awaitTermination(60)
+        until(lambda: group_offsets(servers, "listened") == {0: 25, 1: 25})
+    finally:
+        spark.streams.removeListener(listener)
+
+
+ACL = """
+accounts:
+- {accessKey: the-account, secretKey: a-hidden-secret, defaultTopicPerm: PUB|SUB, defaultGroupPerm: SUB}
+"""
+
+
+def test_secrets_are_in_no_plan_progress_or_error(
+    spark: SparkSession, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "conf" / "plain_acl.yml").write_text(ACL)
+    account = {"accessKey": "the-account", "secretKey": "a-hidden-secret", "securityToken": "a-hidden-token"}
+    with cluster_in_thread(tmp_path / "c", acl_enable=True, rocketmq_home=str(tmp_path)) as servers:
+        send(servers, 5, ClientSettings(credentials=Credentials("the-account", "a-hidden-secret")))
+        source = spark.read.format("rocketmq").options(namesrv=servers.namesrv, topic="T", **account)
+        frame = source.load()
+        assert frame.count() == 5
+        frame.explain(True)
+        frame.groupBy("tags").count().explain("formatted")
+        query = start(spark, servers, tmp_path, **account)
+        query.awaitTermination(60)
+        query.explain(True)
+        told = "".join(one.json for one in query.recentProgress)
+        assert query.exception() is None
+        assert '"numInputRows": 5' in told
+        kept = "".join(
+            path.read_text(errors="replace") for path in (tmp_path / "checkpoint").rglob("*") if path.is_file()
+        )
+        with pytest.raises(Exception, match="AclException") as denied:
+            source.option("secretKey", "another-hidden-secret").option("retries", "0").load().collect()
+        with pytest.raises(Exception, match="startingofset") as refused:
+            source.option("startingOfset", "x").load().collect()
+    out, err = capfd.readouterr()
+    assert "Scan" in out or "Relation" in out
+    for text in (out, err, told, kept, str(refused.value), str(denied.value)):
+        assert "hidden" not in text
+
+
+ALONE = """
+import sys
+from ariane.pipeline.session import session
+spark = session("alone", "local[1]")
+rows = spark.read.format("rocketmq").options(namesrv=sys.argv[1], topic="T").load().count()
+print("rows", rows)
+spark.stop()
+"""
+
+
+def test_the_format_is_found_without_a_register_call(servers: Servers) -> None:
+    send(servers, 7)
+    done = subprocess.run(
+        [sys.executable, "-c", ALONE, servers.namesrv], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert "rows 7" in done.stdout, done.stderr[-3000:]
+
+
+def test_the_packages_that_spark_looks_at_name_their_source_and_load_nothing_before() -> None:
+    looked = (
+        "import sys, pyspark_rocketmq, pyspark_rocketmq_store; assert 'ariane.spark.source' not in sys.modules; "
+        "assert pyspark_rocketmq.DefaultSource.name() == 'rocketmq'; "
+        "assert not hasattr(pyspark_rocketmq, 'other') and not hasattr(pyspark_rocketmq_store, 'other')"
+    )
+    done = subprocess.run([sys.executable, "-c", looked], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_zip_for_executors_holds_them() -> None:
+    import zipfile
+
+    from ariane.pipeline.session import package_zip
+
+    names = set(zipfile.ZipFile(package_zip()).namelist())
+    assert names >= {"ariane/spark/source.py", "pyspark_rocketmq/__init__.py", "pyspark_rocketmq_store/__init__.py"}
+    assert json.dumps(sorted(name for name in names if not name.endswith(".py"))) == "[]"

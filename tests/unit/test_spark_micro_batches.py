@@ -1,0 +1,161 @@
+"""What the next micro-batch has, against servers that appear, go away, lag or lose entries. No socket, no Spark session."""
+
+from __future__ import annotations
+
+import logging
+import pickle
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark", reason="the extra spark is not installed")
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows, ReadMinRows
+
+from ariane.errors import ArianeError, ConnectionLost, ReplyError
+from ariane.model.message import MessageQueue
+from ariane.protocol.codes import RequestCode, ResponseCode
+from ariane.protocol.command import Command
+from ariane.spark import offsets, pull
+from ariane.spark.micro_batches import StreamReader
+from ariane.spark.options import parse
+from ariane.spark.pull import Answer, Cluster, End
+from ariane.spark.reading import DataLoss
+
+A, B = MessageQueue("T", "a", 0), MessageQueue("T", "b", 0)
+
+
+class Servers(Cluster):
+    """Queues that hold what a test says; an error in place of an End is what the broker answers."""
+
+    def __init__(self) -> None:
+        super().__init__(parse({"namesrv": "h:1", "topic": "T", "retries": "1"}), sleep=lambda _: None)
+        self.held: dict[MessageQueue, End | ArianeError] = {A: End(0, 10, True), B: End(0, 30, True)}
+        self.names: ArianeError | None = None
+        self.committed: dict[MessageQueue, int] = {}
+
+    def queues(self, *topics: str) -> list[MessageQueue]:
+        if self.names is not None:
+            raise self.names
+        return [queue for queue in self.held if queue.topic in topics]
+
+    def ends(self, queues: Any) -> dict[MessageQueue, End | ArianeError]:
+        return {queue: self.held[queue] for queue in queues}
+
+    def ask_all(self, asked: Any, accepted: Any = (0,)) -> list[Answer | ArianeError]:
+        for queue, question in asked:
+            if question.code == RequestCode.UPDATE_CONSUMER_OFFSET:
+                self.committed[queue] = question.header.commit_offset
+        return [Answer(Command(0), True) for _ in asked]
+
+
+@pytest.fixture
+def servers(monkeypatch: pytest.MonkeyPatch) -> Iterator[Servers]:
+    made = Servers()
+    monkeypatch.setattr(pull, "cluster", lambda options: made)
+    yield made
+
+
+def reader(now_s: list[float] | None = None, **options: str) -> StreamReader:
+    clock = now_s or [0.0]
+    return StreamReader(parse({"namesrv": "h:1", "topic": "T", **options}), ["body"], lambda: clock[0])
+
+
+def next_batch(one: StreamReader, start: dict[str, Any]) -> dict[str, Any]:
+    return one.latestOffset(start, one.getDefaultReadLimit())
+
+
+def test_a_broker_that_is_away_keeps_its_position_and_its_lag_is_not_known(
+    servers: Servers, caplog: pytest.LogCaptureFixture
+) -> None:
+    one = reader()
+    start = next_batch(one, one.initialOffset())
+    servers.held |= {A: ConnectionLost("h:2", "refused"), B: End(0, 40, True)}
+    after = next_batch(one, start)
+    assert offsets.planned(after) == [offsets.Range(B, 30, 40)]
+    assert offsets.reached(after)[A] == 10
+    assert one.reportLatestOffset() == {"ends": {"T": {"b": {"0": 40}}}}
+    assert "a is away, its queues keep their positions" in caplog.text
+    servers.names = ConnectionLost("h:1", "refused")
+    assert next_batch(one, after) is after
+    assert one.reportLatestOffset() is None
+
+
+def test_a_broker_that_refuses_ends_the_query(servers: Servers) -> None:
+    one = reader()
+    start = one.initialOffset()
+    servers.held[A] = ReplyError(ResponseCode.NO_PERMISSION, "no", "h:2")
+    with pytest.raises(ReplyError):
+        next_batch(one, start)
+
+
+def test_a_topic_that_vanishes_is_told_of_once(servers: Servers, caplog: pytest.LogCaptureFixture) -> None:
+    one = reader()
+    start = next_batch(one, one.initialOffset())
+    held, servers.held = servers.held, {}
+    with caplog.at_level(logging.WARNING):
+        assert next_batch(one, start) is start
+        assert next_batch(one, start) is start
+    assert caplog.text.count("no name server knows the topic T any more") == 1
+    servers.held = {**held, A: End(0, 3, True)}  # made anew
+    with pytest.raises(DataLoss, match="offsets 3 to 9"):
+        next_batch(one, start)
+
+
+def test_a_slave_behind_what_was_read_is_no_loss(servers: Servers) -> None:
+    one = reader()
+    start = next_batch(one, one.initialOffset())
+    servers.held[A] = End(0, 7, False)
+    assert next_batch(one, start) is start
+    servers.held[A] = End(0, 7, True)
+    with pytest.raises(DataLoss):
+        next_batch(one, start)
+
+
+def test_the_initial_offset_is_asked_once(servers: Servers) -> None:
+    one = reader(startingOffsets="latest")
+    first = one.initialOffset()
+    servers.held[A] = End(0, 99, True)
+    assert one.initialOffset() is first
+    assert offsets.planned(next_batch(one, first)) == [offsets.Range(A, 10, 99)]
+
+
+def test_a_batch_waits_for_its_least_or_its_time(servers: Servers) -> None:
+    now_s = [0.0]
+    one = reader(now_s, minOffsetsPerTrigger="50", maxTriggerDelay="10s")
+    start = one.initialOffset()
+    assert next_batch(one, start) is start
+    now_s[0] = 10.0
+    after = next_batch(one, start)
+    assert offsets.reached(after) == {A: 10, B: 30}
+    servers.held[A] = End(0, 100, True)
+    assert offsets.reached(next_batch(one, after))[A] == 100
+    one = reader(minOffsetsPerTrigger="50")
+    assert one.latestOffset(start, ReadAllAvailable()) != start
+    one.prepareForTriggerAvailableNow()
+    servers.held[A] = End(0, 1000, True)
+    assert offsets.reached(next_batch(one, start))[A] == 100  # as it was when the query began
+
+
+def test_the_limit_that_spark_is_told() -> None:
+    assert reader().getDefaultReadLimit() == ReadAllAvailable()
+    assert reader(maxBytesPerTrigger="1k").getDefaultReadLimit() == ReadMaxBytes(1024)
+    assert reader(minOffsetsPerTrigger="3").getDefaultReadLimit() == ReadMinRows(3)
+    assert reader(minOffsetsPerTrigger="3", maxOffsetsPerTrigger="9").getDefaultReadLimit() == ReadMaxRows(9)
+
+
+def test_finished_batches_are_committed_when_the_next_is_asked_for(servers: Servers) -> None:
+    one = reader(commitOffsets="true", groupId="own", maxOffsetsPerTrigger="8")
+    start = one.initialOffset()
+    after = next_batch(one, start)
+    assert servers.committed == {}
+    next_batch(one, after)
+    assert servers.committed == offsets.reached(after) == {A: 2, B: 6}
+    assert reader().latestOffset(after, ReadAllAvailable()) != after
+    assert servers.committed == {A: 2, B: 6}
+
+
+def test_a_reader_that_was_used_goes_to_executors(servers: Servers) -> None:
+    one = StreamReader(parse({"namesrv": "h:1", "topic": "T", "commitOffsets": "true", "groupId": "g"}), ["body"])
+    next_batch(one, next_batch(one, one.initialOffset()))
+    assert pickle.loads(pickle.dumps(one)).initialOffset() == one.initialOffset()

@@ -1,0 +1,134 @@
+"""Which topics, which ranges, which part of a range: planning of the source. Pure, no socket, no Spark session."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+pytest.importorskip("pyspark", reason="the extra spark is not installed")
+from pyspark.sql.datasource import (
+    EqualTo,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    IsNotNull,
+    LessThan,
+    LessThanOrEqual,
+    Not,
+)
+
+from ariane.model.message import MessageQueue
+from ariane.protocol.requests.routing import BrokerData, ClusterInfo
+from ariane.spark import offsets, pushdown
+from ariane.spark.ends import matching
+from ariane.spark.offsets import Limits, Range
+
+A, B, C = MessageQueue("T", "a", 0), MessageQueue("T", "b", 1), MessageQueue("U", "a", 0)
+
+BROKERS = ClusterInfo({"broker-a": BrokerData({0: "h:1"}, "broker-a")}, {"DefaultCluster": ("broker-a",)})
+KNOWN = [
+    "orders", "orders-eu", "xorders", "%RETRY%g", "%DLQ%g", "RMQ_SYS_TRACE_TOPIC", "RMQ_SYS_OTHER", "rmq_sys_wheel_timer",
+    "TBW102", "SCHEDULE_TOPIC_XXXX", "BenchmarkTest", "broker-a", "DefaultCluster", "DefaultCluster_REPLY_TOPIC",
+]  # fmt: skip
+
+
+def test_a_pattern_matches_whole_names_of_topics_that_are_no_systems() -> None:
+    assert matching("orders.*", False, KNOWN, BROKERS) == ["orders", "orders-eu"]
+    assert matching(".*", False, KNOWN, BROKERS) == ["orders", "orders-eu", "xorders"]
+    assert matching("order", False, KNOWN, BROKERS) == []
+
+
+def test_system_topics_are_matched_when_they_are_asked_for() -> None:
+    assert matching("%(RETRY|DLQ)%.*", True, KNOWN, BROKERS) == ["%DLQ%g", "%RETRY%g"]
+    assert set(matching(".*", True, KNOWN, BROKERS)) >= {*KNOWN, "RMQ_SYS_TRANS_HALF_TOPIC"}
+
+
+PARTS = st.lists(st.tuples(st.integers(0, 50), st.integers(1, 300)), max_size=8)
+
+
+@given(PARTS, st.integers(1, 60), st.none() | st.integers(1, 100))
+def test_pieces_are_the_same_entries_in_as_many_ranges_as_asked(
+    spans: list[tuple[int, int]], at_least: int, most: int | None
+) -> None:
+    parts = [Range(MessageQueue("T", "a", n), start, start + count) for n, (start, count) in enumerate(spans)]
+    pieces = offsets.split(parts, at_least, most)
+    entries = [(one.queue, at) for one in parts for at in range(one.start, one.end)]
+    assert [(one.queue, at) for one in pieces for at in range(one.start, one.end)] == entries
+    assert all(one.start < one.end for one in pieces)
+    assert len(pieces) >= min(at_least, len(entries))
+    assert most is None or all(one.end - one.start <= most for one in pieces)
+    assert offsets.split(parts, at_least, most) == pieces
+
+
+def test_ranges_that_are_enough_stay_whole() -> None:
+    parts = [Range(A, 0, 100), Range(B, 5, 6)]
+    assert offsets.split(parts) == parts
+    assert offsets.split(parts, 2) == parts
+    assert offsets.split(parts, 4) == [Range(A, 0, 33), Range(A, 33, 66), Range(A, 66, 100), Range(B, 5, 6)]
+
+
+def taken(limits: Limits) -> dict[MessageQueue, int]:
+    start = offsets.initial({A: 0, B: 0})
+    after = offsets.advance(start, {A: 0, B: 0}, {A: 100, B: 300}, limits)
+    return {part.queue: part.end - part.start for part in offsets.planned(after)}
+
+
+def test_bytes_are_shared_by_what_waits_and_both_limits_count() -> None:
+    sizes = {A: 1000.0, B: 100.0}  # 100,000 and 30,000 bytes wait
+    assert taken(Limits(size=13_000, sizes=sizes)) == {A: 10, B: 30}
+    assert taken(Limits(size=130_000, sizes=sizes)) == {A: 100, B: 300}
+    assert taken(Limits(entries=40, size=6_500, sizes=sizes)) == {A: 5, B: 15}
+    assert taken(Limits(size=1, sizes=sizes)) == {A: 1, B: 1}
+
+
+def test_what_waits_is_counted_from_where_the_next_batch_begins() -> None:
+    start = offsets.initial({A: 5, B: 40})
+    assert offsets.waiting(start, {A: 8, B: 0, C: 2}, {A: 10, B: 40, C: 4}) == {A: 2, C: 2}
+
+
+def test_filters_leave_queues_and_offsets() -> None:
+    wanted = pushdown.wanted(
+        [
+            IsNotNull(("topic",)), EqualTo(("topic",), "T"), In(("queue_id",), (0, 1)), In(("queue_id",), (1, 2)),
+            GreaterThan(("queue_offset",), 9), LessThanOrEqual(("queue_offset",), 19), LessThan(("queue_offset",), 30),
+            EqualTo(("body",), b"x"), Not(EqualTo(("broker",), "b")),
+        ]
+    )  # fmt: skip
+    assert [wanted.has(queue) for queue in (A, B, C)] == [False, True, False]
+    assert wanted.cut(Range(B, 0, 100)) == Range(B, 10, 20)
+    assert wanted.cut(Range(B, 12, 15)) == Range(B, 12, 15)
+    for other in (Range(B, 0, 5), Range(B, 40, 50)):
+        cut = wanted.cut(other)
+        assert cut.start == cut.end
+
+
+@pytest.mark.parametrize(
+    ("one", "bounds"),
+    [
+        (GreaterThanOrEqual, (1001, None)), (GreaterThan, (1001, None)), (LessThan, (None, 1001)), (LessThanOrEqual, (None, 1001)),
+        (EqualTo, (1001, 1001)),
+    ],
+)  # fmt: skip
+def test_store_times_between_whole_ms_leave_no_ms_out(one: type, bounds: tuple[int | None, int | None]) -> None:
+    wanted = pushdown.wanted([one(("store_timestamp",), datetime.fromtimestamp(1.000_500, UTC))])
+    assert (wanted.first_ms, wanted.end_ms) == bounds
+
+
+@pytest.mark.parametrize(
+    ("one", "bounds"),
+    [
+        (GreaterThanOrEqual, (1000, None)), (GreaterThan, (1001, None)), (LessThan, (None, 1000)), (LessThanOrEqual, (None, 1001)),
+        (EqualTo, (1000, 1001)),
+    ],
+)  # fmt: skip
+def test_store_times_of_whole_ms(one: type, bounds: tuple[int | None, int | None]) -> None:
+    wanted = pushdown.wanted([one(("store_timestamp",), datetime.fromtimestamp(1, UTC))])
+    assert (wanted.first_ms, wanted.end_ms) == bounds
+
+
+def test_a_time_without_zone_and_a_part_of_a_column_are_not_understood() -> None:
+    naive = LessThan(("store_timestamp",), datetime(2026, 1, 1))
+    assert pushdown.wanted([naive, EqualTo(("properties", "topic"), "T")]) == pushdown.Wanted()

@@ -1,0 +1,124 @@
+"""The first entry at a time, found exactly by a broker's nearest one; sizes of entries; lag of a progress. No socket."""
+
+from __future__ import annotations
+
+import bisect
+import json
+import random
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark", reason="the extra spark is not installed")
+
+from ariane.errors import ArianeError, RequestTimeout
+from ariane.model import host
+from ariane.model.message import MessageQueue
+from ariane.protocol import record
+from ariane.protocol.codes import ResponseCode
+from ariane.spark import ends, offsets, progress
+from ariane.spark.options import parse
+from ariane.spark.pull import Cluster, Pulled
+
+QUEUE, OTHER = MessageQueue("T", "a", 0), MessageQueue("T", "b", 0)
+HOST = host.pack("10.0.0.1", 10911)
+
+
+class Stored(Cluster):
+    """Brokers whose queues hold entries with the given store times; they answer searches as Java does: with any entry of
+    equal times, else with the nearer neighbour."""
+
+    def __init__(self, times: dict[MessageQueue, list[int]], first: int = 0, body: bytes = b"x") -> None:
+        super().__init__(parse({"namesrv": "h:1", "topic": "T", "retries": "1"}), sleep=lambda _: None)
+        self.times, self.first, self.body = times, first, body
+        self.pulled = 0
+        self.random = random.Random(7)
+        self.faults: list[ArianeError] = []
+
+    def ends(self) -> ends.Ends:  # type: ignore[override]
+        lasts = {queue: self.first + len(times) for queue, times in self.times.items()}
+        return ends.Ends(dict.fromkeys(self.times, self.first), lasts)
+
+    def offsets_at(self, times: Any) -> Any:
+        return {queue: self.first + self._nearest(self.times[queue], ms) for queue, ms in times.items()}
+
+    def _nearest(self, stored: list[int], ms: int) -> int:
+        low, high = bisect.bisect_left(stored, ms), bisect.bisect_right(stored, ms)
+        if low < high:
+            return self.random.randrange(low, high)
+        if low == len(stored):
+            return low - 1
+        return low - 1 if low and ms - stored[low - 1] <= stored[low] - ms else low
+
+    def pulls(self, at: Any, most: int) -> Any:
+        if self.faults:
+            return dict.fromkeys(at, self.faults.pop())
+        self.pulled += 1
+        return {queue: self._pulled(self.times[queue], offset, most) for queue, offset in at.items()}
+
+    def _pulled(self, stored: list[int], offset: int, most: int) -> Pulled:
+        there = stored[offset - self.first :][:most]
+        body = b"".join(
+            record.encode(
+                b"T", self.body, b"", queue_id=0, queue_offset=offset + n, offset=0, born_ms=1, born_host=HOST,
+                store_ms=ms, store_host=HOST,
+            )
+            for n, ms in enumerate(there)
+        )  # fmt: skip
+        return Pulled(ResponseCode.SUCCESS, body, offset + len(there), self.first, self.first + len(stored))
+
+
+@pytest.mark.parametrize("first", [0, 40])
+def test_the_first_entry_at_a_time_is_found_among_equal_times_and_gaps(first: int) -> None:
+    chance = random.Random(3)
+    for _ in range(150):
+        stored = sorted(chance.choices(range(100, 160), k=chance.randrange(60)))
+        for ms in (0, 100, 101, chance.randrange(90, 170), 159, 160, 500):
+            cluster = Stored({QUEUE: stored, OTHER: [130] * 30}, first)
+            found = ends.first_at(cluster, {QUEUE: ms, OTHER: ms}, cluster.ends())
+            assert found[QUEUE] == first + bisect.bisect_left(stored, ms), (stored, ms)
+            assert found[OTHER] == first + (0 if ms <= 130 else 30)
+
+
+def test_a_long_row_of_equal_times_costs_few_pulls() -> None:
+    stored = [1000] * 20_000 + [1001] * 20_000
+    cluster = Stored({QUEUE: stored})
+    assert ends.first_at(cluster, {QUEUE: 1001}, cluster.ends()) == {QUEUE: 20_000}
+    assert cluster.pulled <= 24
+
+
+def test_a_broker_that_is_away_is_asked_again() -> None:
+    cluster = Stored({QUEUE: [1, 2, 3]})
+    cluster.faults = [RequestTimeout("h:2", 5)]
+    assert ends.first_at(cluster, {QUEUE: 2}, cluster.ends()) == {QUEUE: 1}
+    cluster.faults = [RequestTimeout("h:2", 5)] * 2
+    with pytest.raises(ArianeError, match="offsets by time of T: no answer from h:2.*tried 2 times"):
+        ends.first_at(cluster, {QUEUE: 2}, cluster.ends())
+
+
+def test_sizes_are_those_of_a_few_entries() -> None:
+    size = len(record.encode(b"T", b"y" * 500, b"", queue_id=0, queue_offset=0, offset=0, born_ms=1, born_host=HOST,
+                             store_ms=1, store_host=HOST))  # fmt: skip
+    many = {MessageQueue("T", "a", number): [1] * 20 for number in range(600)}
+    cluster = Stored(many, body=b"y" * 500)
+    found = ends.sizes(cluster, dict.fromkeys(many, 3))
+    assert found == dict.fromkeys(many, size)
+
+
+def progressed(reached: dict[MessageQueue, int], there: dict[MessageQueue, int]) -> dict[str, Any]:
+    end = {"from": {}, "to": offsets.positions_to_json(reached)}
+    return {
+        "sources": [
+            {"description": "other", "endOffset": {"logOffset": 3}, "latestOffset": 5},
+            {"endOffset": end, "latestOffset": json.dumps({"ends": offsets.positions_to_json(there)})},
+        ]
+    }
+
+
+def test_the_lag_of_a_query_and_what_is_not_known_is_none() -> None:
+    told = progressed({QUEUE: 5, OTHER: 9}, {QUEUE: 12})
+    assert progress.lags(told) == {"T": {"a": {"0": 7}, "b": {"0": None}}}
+    assert progress.lags(json.dumps(told)) == progress.lags(told)
+    assert progress.total(progress.lags(told)) is None
+    assert progress.total(progress.lags(progressed({QUEUE: 5}, {QUEUE: 12}))) == 7
+    assert progress.lags({"sources": [{"endOffset": None}]}) == {}
