@@ -9,7 +9,7 @@ import sys
 
 import typer
 
-from ariane.cli import broker, collect, namesrv, pipeline, store, trace, up
+from ariane.cli import archive, broker, collect, namesrv, pipeline, replay, store, trace, up
 from ariane.errors import ArianeError
 
 app = typer.Typer(
@@ -24,6 +24,8 @@ app.command("namesrv")(namesrv.namesrv)
 app.command("broker")(broker.broker)
 app.command("trace")(trace.trace)
 app.command("collect")(collect.collect)
+app.command("replay")(replay.replay)
+app.add_typer(archive.app, name="archive")
 app.add_typer(pipeline.app, name="pipeline")
 app.add_typer(store.app, name="store")
 

@@ -9,11 +9,13 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from ariane.model.topic import SAMPLES_TOPIC, TRACE_TOPIC
-from ariane.pipeline import consumption, decode, journeys, samples
+from ariane.pipeline import consumption, decode, health, journeys, samples
 from ariane.pipeline.folds import Fold
 from ariane.tables import (
     CONSUMPTION,
+    HEALTH,
     JOURNEYS,
+    MESSAGES,
     SAMPLES_BROKERS,
     SAMPLES_COUNTERS,
     SAMPLES_QUEUES,
@@ -103,6 +105,12 @@ JOBS = {
                     CONSUMPTION, (SAMPLES_BROKERS, SAMPLES_QUEUES, SAMPLES_COUNTERS), consumption.consumption, before=1
                 ),
             ),
+        ),
+        Job(
+            "health",
+            "traces and stored messages → duplicates, disorder, clocks, lost and dead messages",
+            (TRACES,),
+            (Fold(HEALTH, (TRACE_EVENTS, MESSAGES), health.health, before=1),),
         ),
     )
 }

@@ -9,17 +9,21 @@ samples_{brokers,queues,counters,rejects}    appended: what the collector saw; c
 
 from __future__ import annotations
 
+from ariane.tables.archive import ARCHIVE
+from ariane.tables.health import HEALTH
 from ariane.tables.messages import MESSAGES
 from ariane.tables.samples import CONSUMPTION, SAMPLES_BROKERS, SAMPLES_COUNTERS, SAMPLES_QUEUES, SAMPLES_REJECTS
 from ariane.tables.table import Column, Table, page
 from ariane.tables.trace import JOURNEYS, TRACE_EVENTS, TRACE_REJECTS
 
 SAMPLES = (SAMPLES_BROKERS, SAMPLES_QUEUES, SAMPLES_COUNTERS, SAMPLES_REJECTS)
-ALL = (TRACE_EVENTS, TRACE_REJECTS, MESSAGES, JOURNEYS, *SAMPLES, CONSUMPTION)
+ALL = (TRACE_EVENTS, TRACE_REJECTS, MESSAGES, JOURNEYS, *SAMPLES, CONSUMPTION, HEALTH, ARCHIVE)
 
 __all__ = [
     "ALL",
+    "ARCHIVE",
     "CONSUMPTION",
+    "HEALTH",
     "JOURNEYS",
     "MESSAGES",
     "SAMPLES_BROKERS",

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ariane.admin.report import Report
-from ariane.admin.reports import lag
+from ariane.admin.reports import health, lag
 
 REPORTS: dict[str, Callable[..., Report]] = {
+    "health": health.report,
     "lag": lag.report,
 }
