@@ -5,18 +5,17 @@ Spark imports all such modules whenever it looks one up, so this one costs nothi
 
 from __future__ import annotations
 
-from importlib import import_module
+from typing import TYPE_CHECKING
 
-SOURCE = "ariane.spark.store_source"
+if TYPE_CHECKING:
+    from ariane.spark.store_source import StoreSource as DefaultSource
+
+__all__ = ["DefaultSource"]
 
 
 def __getattr__(name: str) -> object:
     if name != "DefaultSource":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    try:
-        return import_module(SOURCE).StoreSource
-    except ModuleNotFoundError as error:
-        if error.name != SOURCE:
-            raise
-        # Spark then passes this module over; any other error would take all Python sources away.
-        raise AttributeError(f"{SOURCE} is not installed") from error
+    from ariane.spark.store_source import StoreSource
+
+    return StoreSource

@@ -18,7 +18,7 @@ from record_frames import SCHEMA, Log, Row, at, frame, unique_id
 
 from ariane.admin import asking, published
 from ariane.admin.report import Report, Sheet
-from ariane.admin.reports import REPORTS
+from ariane.admin.reports import delay, transactions
 from ariane.admin.status import freshness
 from ariane.client import LocalState, Producer, SendResult, TraceSettings, TransactionProducer
 from ariane.clock import SYSTEM_CLOCK
@@ -191,14 +191,14 @@ def test_from_a_broker_to_the_reports(spark: SparkSession, tmp_path: Path) -> No
     assert 0 <= ended["commit"]["decision_ms"] < 5000 <= 10_000 + ended["checked"]["decision_ms"]
 
     span = {"since_ms": began_ms - 1000, "until_ms": began_ms + 2 * HOUR_MS, "now_ms": SYSTEM_CLOCK.now_ms()}
-    report = REPORTS["delay"].function(home, **span)
+    report = delay.report(home, **span)
     assert report.gaps == ()
     assert [(row["kind"], row["delivered"], row["pending"], row["cancelled"]) for row in part(report, "Deliveries")] == [
         ("level", 1, 0, 0), ("time", 1, 1, 1),
     ]  # fmt: skip
     assert [row["time"] for row in part(report, "Pending by due hour")] == [1]
     assert part(report, "Overdue") == []
-    report = REPORTS["transactions"].function(home, **span)
+    report = transactions.report(home, **span)
     assert report.gaps == ()
     (row,) = part(report, "How they ended")
     assert (row["committed"], row["rolled back"], row["given up"], row["open"]) == (2, 1, 1, 1)

@@ -14,7 +14,7 @@ from tables_on_disk import put
 
 from ariane.admin import status
 from ariane.admin.report import Plot, Report, Sheet
-from ariane.admin.reports import REPORTS, delay
+from ariane.admin.reports import delay
 from ariane.admin.status import Status
 from ariane.tables import DELAYS, MESSAGES
 
@@ -35,7 +35,7 @@ def row(number: int, due: timedelta | None, off_by_ms: int | None = None, **more
 
 def asked(home: Path, **more: Any) -> Report:
     span = {"since_ms": T0_MS - 3_600_000, "until_ms": T0_MS, "now_ms": T0_MS + 1000}
-    return REPORTS["delay"].function(home, **(span | more))
+    return delay.report(home, **(span | more))
 
 
 def part(report: Report, title: str) -> Any:

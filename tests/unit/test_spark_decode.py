@@ -13,20 +13,28 @@ from hypothesis import strategies as st
 from ariane.errors import ProtocolError
 from ariane.model import host
 from ariane.protocol import compression, properties, record
-from ariane.spark import decode
+from ariane.spark import bodies, decode
+from ariane.spark.property_texts import PropertyTexts
 
 WORDS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x01\x02"), min_size=1, max_size=8)
 V4, V6 = host.pack("10.0.0.1", 10911), host.pack("2001:db8::1", 10911)
 
+NAMES = [
+    "KEYS", "TAGS", "UNIQ_KEY", "x", "DELAY", "__STARTDELIVERTIME", "TIMER_DELIVER_MS", "TIMER_DELAY_MS", "TIMER_DELAY_SEC",
+    "TIMER_OUT_MS", "REAL_TOPIC", "REAL_QID", "TRAN_MSG", "PGROUP", "TRANSACTION_CHECK_TIMES", "RETRY_TOPIC", "ORIGIN_MESSAGE_ID",
+]  # fmt: skip
+FLAGS = {"zlib": compression.ZLIB_FLAGS, "lz4": 0x101, "zstd": 0x201}
+
 ROWS = st.builds(
     dict,
     body=st.binary(max_size=60),
-    topic=st.sampled_from(["T", "a_long-topic%name"]),
-    own=st.dictionaries(st.sampled_from(["KEYS", "TAGS", "UNIQ_KEY", "x"]), WORDS, max_size=4),
+    topic=st.sampled_from(["T", "a_long-topic%name", "RMQ_SYS_TRANS_HALF_TOPIC"]),
+    own=st.dictionaries(st.sampled_from(NAMES), WORDS | st.integers(0, 2**40).map(str) | st.just("true"), max_size=6),
     number=st.integers(0, 2**31 - 1),
     offset=st.integers(0, 2**62),
     ms=st.integers(-(2**62), 2**62),
-    packed=st.booleans(),
+    packed=st.sampled_from(["", "", "zlib", "lz4", "zstd"]),
+    state=st.sampled_from([0, 0x4, 0x8, 0xC]),
     born=st.sampled_from([V4, host.pack("10.0.0.2", 80)]),
 )
 
@@ -36,7 +44,7 @@ def encoded(row: dict, *, born: bytes | None = None, sys_flag: int = 0, body: by
         row["topic"].encode(), row["body"] if body is None else body, properties.encode(row["own"]).encode(),
         queue_id=row["number"], queue_offset=row["offset"], offset=row["offset"], born_ms=row["ms"],
         born_host=born or row["born"], store_ms=row["ms"], store_host=V4, flag=-row["number"],
-        reconsume_times=row["number"], sys_flag=sys_flag,
+        reconsume_times=row["number"], sys_flag=sys_flag | row.get("state", 0), prepared_offset=-row["offset"],
     )  # fmt: skip
 
 
@@ -64,7 +72,16 @@ def as_asked(row: dict) -> bytes:  # type: ignore[type-arg]
     """The record of a generated row, its body compressed if it says so."""
     if not row["packed"]:
         return encoded(row)
-    return encoded(row, sys_flag=compression.ZLIB_FLAGS, body=compression.compress(row["body"]))
+    return encoded(row, sys_flag=FLAGS[row["packed"]], body=packed(row["packed"], row["body"]))
+
+
+def packed(how: str, body: bytes) -> bytes:
+    if how == "zlib":
+        return compression.compress(body)
+    sink = pa.BufferOutputStream()
+    with pa.CompressedOutputStream(sink, how) as stream:
+        stream.write(body)
+    return sink.getvalue().to_pybytes()
 
 
 def one(**more: object) -> dict:  # type: ignore[type-arg]
@@ -128,3 +145,84 @@ def test_a_time_that_no_timestamp_can_say_is_null() -> None:
     data = b"".join(encoded(one(ms=ms)) for ms in (5, 2**62, -(2**63), 2**63 - 1))
     times = decode.batch(data, "b", ["born_timestamp"])["born_timestamp"]
     assert times.cast(pa.int64()).to_pylist() == [5000, None, None, None]
+
+
+RAW = st.text(st.sampled_from("\x01\x01\x02\x02\0KäTAGS"), max_size=14)
+
+
+@given(st.lists(RAW, max_size=8))
+def test_properties_of_many_records_are_those_of_each(texts: list[str]) -> None:
+    found = PropertyTexts(pa.array(texts, pa.string()))
+    each = [properties.decode(text) for text in texts]
+    maps = found.maps()
+    maps.validate(full=True)
+    assert [dict(pairs) for pairs in maps.to_pylist()] == each
+    for name in ("K", "KK", "TAGS", "ä"):
+        values = found.values(name)
+        values.validate(full=True)
+        assert values.to_pylist() == [own.get(name) for own in each]
+
+
+def test_more_names_than_bits_and_one_of_them_twice() -> None:
+    names = [f"n{n}\x01{n}" for n in range(60)]
+    texts = ["\x02".join(names), "\x02".join([*names, "n7\x01again"])]
+    assert PropertyTexts(pa.array(texts[:1])).maps().to_pylist() == [list(properties.decode(texts[0]).items())]
+    assert dict(PropertyTexts(pa.array(texts)).maps().to_pylist()[1])["n7"] == "again"
+
+
+@given(st.lists(st.tuples(ROWS, st.booleans()), max_size=6), st.integers(0, 200))
+def test_records_are_found_though_a_body_holds_records(rows: list[tuple[dict, bool]], cut: int) -> None:  # type: ignore[type-arg]
+    inner = encoded(one())
+    whole = [encoded(row, body=row["body"] + inner if nested else None) for row, nested in rows]
+    data = b"".join(whole)
+    assert decode.positions(data).tolist() == [sum(map(len, whole[:n])) for n in range(len(whole))]
+    if cut % max(len(data), 1) not in {sum(map(len, whole[:n])) for n in range(len(whole) + 1)}:
+        with pytest.raises(ProtocolError):
+            decode.positions(data[: cut % len(data)])
+
+
+@pytest.mark.parametrize("how", ["zlib", "lz4", "zstd"])
+def test_a_body_that_cannot_be_expanded_names_its_record_or_is_null_with_the_reason(how: str) -> None:
+    broken = encoded(one(), sys_flag=FLAGS[how], body=packed(how, bytes(range(256)) * 9)[:-9])
+    data = encoded(one(offset=6)) + broken
+    for more in (b"", encoded(one(offset=8), born=V6)):  # both ways
+        with pytest.raises(ProtocolError, match="queue 1 offset 7: .*body_error"):
+            decode.batch(data + more, "b", ["body"])
+        rows = decode.batch(data + more, "b", ["body", "body_error"]).to_pylist()
+        assert rows[0] == {"body": b"body", "body_error": None}
+        assert rows[1]["body"] is None
+        assert rows[1]["body_error"]
+    assert "body_error" not in decode.DDL
+
+
+@pytest.mark.parametrize("how", ["lz4", "zstd", "zlib"])
+def test_what_a_body_expands_to_is_bounded(how: str) -> None:
+    stored = packed(how, bytes(100_000))
+    assert bodies.expanded(stored, FLAGS[how], 100_000) == bytes(100_000)
+    with pytest.raises(ProtocolError, match="larger than 99999"):
+        bodies.expanded(stored, FLAGS[how], 99_999)
+    with pytest.raises(ProtocolError, match="algorithm 5"):
+        bodies.expanded(stored, 0x501)
+
+
+def test_what_a_delay_or_a_transaction_left_in_a_record() -> None:
+    def row(own: dict[str, str], topic: str = "T", sys_flag: int = 0) -> dict:  # type: ignore[type-arg]
+        columns = [
+            "delay_level", "deliver_at", "real_topic", "real_queue_id", "transaction_state", "transaction_id", "check_times",
+            "producer_group", "unique_key",
+        ]  # fmt: skip
+        (found,) = decode.batch(
+            encoded(one(own=own, topic=topic, ms=1000), sys_flag=sys_flag), "b", columns
+        ).to_pylist()
+        return {name: value for name, value in found.items() if value is not None}
+
+    kept = row({"DELAY": "3", "REAL_TOPIC": "T", "REAL_QID": "2"}, "SCHEDULE_TOPIC_XXXX")
+    assert kept == {"delay_level": 3, "real_topic": "T", "real_queue_id": 2, "transaction_state": "none"}
+    assert row({"TIMER_DELIVER_MS": "7000", "TIMER_OUT_MS": "7001"})["deliver_at"].timestamp() == 7.001
+    assert row({"TIMER_DELAY_SEC": "4"})["deliver_at"].timestamp() == 5  # counted from when it was stored
+    assert "deliver_at" not in row({"TIMER_DELAY_SEC": "soon"})
+    half = {"TRAN_MSG": "true", "UNIQ_KEY": "U", "PGROUP": "g", "TRANSACTION_CHECK_TIMES": "2"}
+    told = {"transaction_id": "U", "unique_key": "U", "producer_group": "g", "check_times": 2}
+    assert row(half, "RMQ_SYS_TRANS_HALF_TOPIC") == {**told, "transaction_state": "prepared"}
+    assert row(half, sys_flag=0x8) == {**told, "transaction_state": "commit"}
+    assert row({"DELAY": "99999999999"}) == {"transaction_state": "none"}

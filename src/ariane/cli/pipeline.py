@@ -17,7 +17,7 @@ import typer
 
 from ariane.cli import home as homes
 from ariane.errors import ConfigError
-from ariane.model.topic import TRACE_TOPIC
+from ariane.model.topic import SAMPLES_TOPIC, TRACE_TOPIC
 
 if TYPE_CHECKING:
     from ariane.pipeline.run import Progress
@@ -36,6 +36,7 @@ def run(
     interval: Annotated[float, typer.Option(help="Seconds between rounds.")] = 2.0,
     keep_days: Annotated[int, typer.Option(help="Days after which rows leave the tables.")] = 30,
     topic: Annotated[str, typer.Option(help="Topic that clients trace to.")] = TRACE_TOPIC,
+    samples_topic: Annotated[str, typer.Option(help="Topic that `ariane collect` sends to.")] = SAMPLES_TOPIC,
     delay_levels: Annotated[str, typer.Option(help="The brokers' messageDelayLevel, if it was changed.")] = "",
     until_stdin_closes: Annotated[bool, typer.Option(hidden=True)] = False,
 ) -> None:
@@ -51,6 +52,8 @@ def run(
     job = known.joined(names)
     if topic != TRACE_TOPIC:
         job = known.with_trace_topic(job, topic)
+    if samples_topic != SAMPLES_TOPIC:
+        job = known.with_samples_topic(job, samples_topic)
     if delay_levels:
         job = known.with_delay_levels(job, _delays_ms(delay_levels))
     stop = threading.Event()

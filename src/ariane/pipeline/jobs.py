@@ -9,15 +9,21 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from ariane.model.topic import TRACE_TOPIC
-from ariane.pipeline import decode, delays, journeys, messages, transactions
+from ariane.model.topic import SAMPLES_TOPIC, TRACE_TOPIC
+from ariane.pipeline import consumption, decode, delays, health, journeys, messages, samples, transactions
 from ariane.pipeline.folds import Fold
 from ariane.tables import (
+    CONSUMPTION,
     DELAYS,
+    HEALTH,
     JOURNEYS,
     MARKS,
     MESSAGES,
     PLACES,
+    SAMPLES_BROKERS,
+    SAMPLES_COUNTERS,
+    SAMPLES_QUEUES,
+    SAMPLES_REJECTS,
     TRACE_EVENTS,
     TRACE_REJECTS,
     TRANSACTIONS,
@@ -73,6 +79,19 @@ TRACES = Source(
     (Appended(TRACE_EVENTS, decode.trace_events), Appended(TRACE_REJECTS, decode.trace_rejects)),
 )
 
+SAMPLES = Source(
+    "samples",
+    {"topic": SAMPLES_TOPIC},
+    samples.MESSAGE,
+    samples.records,
+    (
+        Appended(SAMPLES_BROKERS, samples.brokers),
+        Appended(SAMPLES_QUEUES, samples.queues),
+        Appended(SAMPLES_COUNTERS, samples.counters),
+        Appended(SAMPLES_REJECTS, samples.rejects),
+    ),
+)
+
 RECORDS = Source(
     "messages",
     messages.OPTIONS,
@@ -90,6 +109,22 @@ JOBS = {
             "message traces → journeys of messages",
             (TRACES,),
             (Fold(JOURNEYS, (TRACE_EVENTS,), journeys.journeys),),
+        ),
+        Job(
+            "lag",
+            "samples of `ariane collect` → true TPS and lag of groups",
+            (SAMPLES,),
+            (
+                Fold(
+                    CONSUMPTION, (SAMPLES_BROKERS, SAMPLES_QUEUES, SAMPLES_COUNTERS), consumption.consumption, before=1
+                ),
+            ),
+        ),
+        Job(
+            "health",
+            "traces and stored messages → duplicates, disorder, clocks, lost and dead messages",
+            (TRACES,),
+            (Fold(HEALTH, (TRACE_EVENTS, MESSAGES), health.health, before=1),),
         ),
         Job(
             "delay",
@@ -122,6 +157,14 @@ def with_trace_topic(job: Job, topic: str) -> Job:
     """The job over another topic of traces."""
     sources = (
         source._replace(options={"topic": topic}) if source.name == TRACES.name else source for source in job.sources
+    )
+    return job._replace(sources=tuple(sources))
+
+
+def with_samples_topic(job: Job, topic: str) -> Job:
+    """The job over another topic of samples."""
+    sources = (
+        source._replace(options={"topic": topic}) if source.name == SAMPLES.name else source for source in job.sources
     )
     return job._replace(sources=tuple(sources))
 

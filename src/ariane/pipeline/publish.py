@@ -33,7 +33,10 @@ SLOT = "slot"
 LOCK = "LOCK"
 # Small enough that a question for one message reads little, large enough to compress.
 ROW_GROUP_BYTES = 16 * 1024 * 1024
-FILES_MAX = 8  # of one slot; with more they are merged
+FILES_MAX = 8  # small ones of one slot; with more they are merged
+SMALL_BYTES = (
+    32 * 1024 * 1024
+)  # what is larger is left as it is, or a slot that grows all day would be written again and again
 
 
 @contextmanager
@@ -86,7 +89,7 @@ def change(
     now_ms: int,
     added: int | None = None,
 ) -> Published:
-    """Publish `frame` (the table's columns and `slot`) in place of all rows of the slots that are `replaced`.
+    """Publish `frame` (the table's columns and `slot`) in place of all rows of the slots, or files by path, that are `replaced`.
 
     `as_of_ms` None: the newest time of the table's own rows. `added` is for rows that were there before.
     """
@@ -94,8 +97,8 @@ def change(
     number = former.version + 1
     directory = home / table.name
     written = _write(frame, directory, number, table, added or number)
-    kept = [file for file in former.files if file.slot not in replaced]
-    gone = [Dropped(file.path, now_ms) for file in former.files if file.slot in replaced]
+    kept = [file for file in former.files if file.slot not in replaced and file.path not in replaced]
+    gone = [Dropped(file.path, now_ms) for file in former.files if file.slot in replaced or file.path in replaced]
     files = (*kept, *written)
     if as_of_ms is None:
         times = [former.as_of_ms, *(file.last_ms for file in written)]
@@ -109,21 +112,22 @@ def change(
 
 
 def merge_small(spark: SparkSession, home: Path, table: Table, now_ms: int) -> Published | None:
-    """Merge the files of slots that have more than `FILES_MAX`; None when there are none."""
+    """Merge the small files of slots that have more than `FILES_MAX` of them; None when there are none."""
     former = current(home, table)
     if former is None:
         return None
     by_slot: dict[str, list[File]] = {}
     for file in former.files:
-        by_slot.setdefault(file.slot, []).append(file)
-    many = {slot: max(file.added for file in files) for slot, files in by_slot.items() if len(files) > FILES_MAX}
+        if file.bytes < SMALL_BYTES:
+            by_slot.setdefault(file.slot, []).append(file)
+    many = {file.path: file for files in by_slot.values() if len(files) > FILES_MAX for file in files}
     if not many:
         return None
-    frame = read(spark, home, table, lambda file: file.slot in many)
+    frame = read(spark, home, table, lambda file: file.path in many)
     # One number for all of them: a fold may see a slot as new that was not, and give the same rows again.
     return change(
         frame, home, table, done=former.done, replaced=many, as_of_ms=former.as_of_ms, now_ms=now_ms,
-        added=max(many.values()),
+        added=max(file.added for file in many.values()),
     )  # fmt: skip
 
 

@@ -27,12 +27,11 @@ from ariane.errors import ArianeError, ConfigError
 from ariane.pipeline import folds, publish
 from ariane.pipeline.jobs import Job, Source
 from ariane.pipeline.session import running
-from ariane.spark import offsets
+from ariane.spark import progress as lag
 from ariane.tables.slots import of_time
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming.listener import SourceProgress
     from pyspark.sql.streaming.query import StreamingQuery
 
 log = logging.getLogger("ariane.pipeline")
@@ -178,16 +177,11 @@ def _status(source: Source, query: StreamingQuery, home: Path) -> Status:
     if progress is None:
         return Status(source.name, now_ms, None, None, None, away)
     # A query that was to do what there is, and has ended, has done it.
-    behind = _behind(progress.sources[0]) if query.isActive or away else 0
+    behind: int | None = 0
+    if query.isActive or away:
+        known = lag.lags(progress.json)
+        behind = lag.total(known) if known else None
     return Status(source.name, now_ms, progress.batchId, progress.durationMs.get("triggerExecution"), behind, away)
-
-
-def _behind(source: SourceProgress) -> int | None:
-    """Messages that the queues hold beyond the last batch; None when the source does not say."""
-    if not source.endOffset or not source.latestOffset or "null" in (source.endOffset, source.latestOffset):
-        return None
-    done, there = (offsets.reached(json.loads(text)) for text in (source.endOffset, source.latestOffset))
-    return sum(max(0, end - done.get(queue, 0)) for queue, end in there.items())
 
 
 def _wait(query: StreamingQuery) -> None:

@@ -1,24 +1,43 @@
-"""Records to Arrow: the columns of the source, decoded for many records at once.
+"""Records to Arrow: the columns of the sources, decoded for many records at once.
 
-Records with IPv4 hosts (nearly all) are read with numpy: one strided view over all positions of the buffer, one gather for
-all fixed fields, and the variable parts as slices of the buffer itself; compressed bodies are then expanded one by one. A
-chunk that holds an IPv6 host goes through `protocol.record`, one record after another; both give the same table.
+Records with IPv4 hosts (nearly all) are read with numpy (`layout`): a gather for each fixed field, and the variable parts as
+slices of the buffer itself; compressed bodies are then expanded one by one. A chunk that holds an IPv6 host goes one record
+after another (`plain`); both give the same table. A column costs only when it is asked for: `MADE` says how each is made, and
+the text of the properties is searched once for all that come from it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cache, cached_property
 from struct import unpack_from
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from ariane.errors import ProtocolError
-from ariane.model import host, ids
-from ariane.model.message import BORN_HOST_V6, COMPRESSED, KEYS, STORE_HOST_V6, TAGS, UNIQ_KEY
-from ariane.protocol import compression, properties, record
+from ariane.model import host
+from ariane.model.message import (
+    CHECK_TIMES,
+    DELAY,
+    KEYS,
+    ORIGIN_MESSAGE_ID,
+    PGROUP,
+    REAL_QID,
+    REAL_TOPIC,
+    RETRY_TOPIC,
+    TAGS,
+    TRAN_MSG,
+    UNIQ_KEY,
+)
+from ariane.model.topic import HALF_TOPIC
+from ariane.protocol import record
 from ariane.protocol.record import Record
+from ariane.spark import bodies, layout, plain
+from ariane.spark.layout import Header
+from ariane.spark.property_texts import PropertyTexts
 
 _TIME = pa.timestamp("us", tz="UTC")
 
@@ -42,22 +61,28 @@ COLUMNS: dict[str, tuple[pa.DataType, str]] = {
     "reconsume_times": (pa.int32(), "INT"),
     "sys_flag": (pa.int32(), "INT"),
     "flag": (pa.int32(), "INT"),
+    "unique_key": (pa.string(), "STRING"),
+    "store_size": (pa.int32(), "INT"),
+    "delay_level": (pa.int32(), "INT"),
+    "deliver_at": (_TIME, "TIMESTAMP"),
+    "real_topic": (pa.string(), "STRING"),
+    "real_queue_id": (pa.int32(), "INT"),
+    "transaction_state": (pa.string(), "STRING"),
+    "transaction_id": (pa.string(), "STRING"),
+    "prepared_transaction_offset": (pa.int64(), "BIGINT"),
+    "check_times": (pa.int32(), "INT"),
+    "producer_group": (pa.string(), "STRING"),
+    "retry_topic": (pa.string(), "STRING"),
+    "origin_message_id": (pa.string(), "STRING"),
+    bodies.ERROR_COLUMN: (pa.string(), "STRING"),
 }
 
-DDL = ", ".join(f"{name} {ddl}" for name, (_, ddl) in COLUMNS.items())
+# A body that cannot be expanded is an error unless a schema asks for the reason: nobody gets a null who does not look for it.
+DDL = ", ".join(f"{name} {ddl}" for name, (_, ddl) in COLUMNS.items() if name != bodies.ERROR_COLUMN)
 
-# The fixed part of a record with two IPv4 hosts, up to and including the body's length.
-_FIXED = np.dtype(
-    [
-        ("size", ">i4"), ("magic", ">i4"), ("crc", ">i4"), ("queue_id", ">i4"), ("flag", ">i4"),
-        ("queue_offset", ">i8"), ("offset", ">i8"), ("sys_flag", ">i4"), ("born_ms", ">i8"), ("born_host", "V8"),
-        ("store_ms", ">i8"), ("store_host", "V8"), ("reconsume_times", ">i4"), ("prepared", ">i8"), ("body_size", ">i4"),
-    ]
-)  # fmt: skip
-_ODD = BORN_HOST_V6 | STORE_HOST_V6
-
-# A producer may claim any i64 as its time; what µs cannot say becomes NULL instead of another time.
-_MS_MAX = (2**63 - 1) // 1000
+_HEX = np.frombuffer("".join(f"{octet:02X}" for octet in range(256)).encode(), np.uint16)
+HEAP_KEPT = 60 * 1024 * 1024  # glibc knows 64 MiB at most
+_STATES = pa.array(plain.TRANSACTION_STATES, pa.string())
 
 
 class Scan(NamedTuple):
@@ -70,14 +95,14 @@ class Scan(NamedTuple):
 
 def scan(data: bytes) -> Scan:
     """The records of `data`, found but not yet decoded. ProtocolError when it holds anything else."""
+    settle_heap()
     starts = positions(data)
     if not len(starts):
         return Scan(data, starts, starts)
-    offsets = np.ndarray((len(data) - 7,), ">i8", data, 0, (1,))[starts + record.QUEUE_OFFSET_AT]
-    return Scan(data, starts, offsets.astype(np.int64))
+    return Scan(data, starts, Header(data, starts)["queue_offset"])
 
 
-def batch(data: bytes, broker: str, columns: Sequence[str], end: int | None = None) -> pa.RecordBatch:
+def batch(data: bytes, broker: str | None, columns: Sequence[str], end: int | None = None) -> pa.RecordBatch:
     """Records back to back as a batch with `columns`; those at queue offset `end` and beyond are left out.
 
     ProtocolError when the bytes are no records, or a compressed body is broken: nothing is skipped.
@@ -85,20 +110,36 @@ def batch(data: bytes, broker: str, columns: Sequence[str], end: int | None = No
     return columns_of(scan(data), broker, columns, end)
 
 
-def columns_of(found: Scan, broker: str, columns: Sequence[str], end: int | None = None) -> pa.RecordBatch:
+def columns_of(found: Scan, broker: str | None, columns: Sequence[str], end: int | None = None) -> pa.RecordBatch:
     """As `batch`, of records that were found."""
     data, starts, _ = found
     if end is not None:
         starts = starts[found.queue_offsets < end]
     if len(starts):
-        header = _gather(data, starts)
-        if not (header["sys_flag"] & _ODD).any():
-            return _fast(data, starts, header, broker, columns)
+        header = Header(data, starts)
+        bounds, fits = layout.edges(data, starts, header)
+        if not fits.all():
+            at = int(starts[np.argmin(fits)])
+            record.decode(data, at)  # says what is wrong
+            raise ProtocolError(f"the lengths of the record at {at} do not fit")
+        if not header.is_odd:
+            records = Records(data, header, bounds, broker, tolerant=bodies.ERROR_COLUMN in columns)
+            return records.batch(columns)
     return _slow([record.decode(data, int(at)) for at in starts], broker, columns)
 
 
 def positions(data: bytes) -> np.ndarray[Any, np.dtype[np.int64]]:
     """Where the records of `data` begin."""
+    found = layout.candidates(data)
+    if len(found) and not found[0]:
+        ends = found + layout.gathered(data, ">i4", 0, found)
+        if (found[1:] == ends[:-1]).all() and ends[-1] == len(data) and (ends - found >= record.FIXED_SIZE).all():
+            return found
+    return _positions_one_by_one(data)
+
+
+def _positions_one_by_one(data: bytes) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """As `positions` where the magic also stands elsewhere, in a body; it names what is no record."""
     starts = []
     at, end = 0, len(data)
     while at < end:
@@ -112,127 +153,160 @@ def positions(data: bytes) -> np.ndarray[Any, np.dtype[np.int64]]:
     return np.array(starts, dtype=np.int64)
 
 
-def _gather(data: bytes, starts: Any) -> Any:
-    """The fixed parts of all records: a view that begins anew at every byte, and one gather from it."""
-    count = len(data) - _FIXED.itemsize + 1
-    return np.ndarray((count,), _FIXED, data, 0, (1,))[starts]
+@cache
+def settle_heap() -> None:
+    """Let glibc keep freed memory of this process, up to twice what is freed here at once.
+
+    It gives buffers of a chunk's size back to the kernel each time and gets them anew, a page fault for every 4 KiB: a
+    quarter of the time that a task takes. Its limit for that follows the largest block that was freed.
+    """
+    np.empty(HEAP_KEPT // 2, np.uint8)
 
 
-def _fast(data: bytes, starts: Any, header: Any, broker: str, columns: Sequence[str]) -> pa.RecordBatch:
-    """All records have IPv4 hosts."""
-    octets = np.frombuffer(data, np.uint8)
-    body_start = starts + _FIXED.itemsize
-    body_end = body_start + header["body_size"].astype(np.int64)
-    sizes = header["size"].astype(np.int64)
-    if (header["body_size"] < 0).any() or (body_end + 3 > starts + sizes).any():
-        raise ProtocolError("a body does not fit into its record")
-    topic_start = body_end + 1
-    topic_end = topic_start + octets[body_end]
-    if (topic_end + 2 > starts + sizes).any():
-        raise ProtocolError("a topic does not fit into its record")
-    text_start = topic_end + 2
-    # The length is signed: from 128 on, the first octet says a negative one, which ends no record.
-    text_end = text_start + (octets[topic_end].astype(np.int8).astype(np.int64) << 8 | octets[topic_end + 1])
-    if (text_end != starts + sizes).any():
-        raise ProtocolError("properties do not end their record")
-    # Every boundary in ascending order: all parts are slices of one buffer, and what lies between them is skipped by `take`.
-    bounds = np.stack([body_start, body_end, topic_start, topic_end, text_start, text_end], 1).astype(np.int32).ravel()
-    parts = pa.Array.from_buffers(pa.binary(), len(bounds) - 1, [None, pa.py_buffer(bounds), pa.py_buffer(data)])
-    every = np.arange(len(starts)) * 6
+class Records:
+    """Records whose parts are known (`layout.edges`), made into columns as far as they are asked for.
 
-    made: dict[str, Callable[[], Any]] = {
-        "topic": lambda: _texts(parts.take(pa.array(every + 2)), header),
-        "body": lambda: _bodies(parts.take(pa.array(every)), header),
-        "queue_id": lambda: _integers(header["queue_id"], np.int32),
-        "queue_offset": lambda: _integers(header["queue_offset"], np.int64),
-        "commit_log_offset": lambda: _integers(header["offset"], np.int64),
-        "reconsume_times": lambda: _integers(header["reconsume_times"], np.int32),
-        "sys_flag": lambda: _integers(header["sys_flag"], np.int32),
-        "flag": lambda: _integers(header["flag"], np.int32),
-        "born_timestamp": lambda: _times(header["born_ms"].astype(np.int64)),
-        "store_timestamp": lambda: _times(header["store_ms"].astype(np.int64)),
-        "born_host": lambda: _hosts(header["born_host"]),
-        "store_host": lambda: _hosts(header["store_host"]),
-        "broker": lambda: pa.array([broker] * len(starts), pa.string()),
-    }
-    maps: list[dict[str, str]] = []
-    if _FROM_PROPERTIES & set(columns):
-        maps = [properties.decode(text) for text in _texts(parts.take(pa.array(every + 4)), header).to_pylist()]
-    offset_ids: list[str] = []
-    if _WITH_OFFSET_ID & set(columns):
-        hosts, at = header["store_host"].tobytes(), header["offset"].tolist()
-        offset_ids = [ids.offset_message_id(hosts[8 * n : 8 * n + 8], at[n]) for n in range(len(at))]
-    made |= _from_properties(maps, offset_ids)
-    return pa.record_batch([made[name]() for name in columns], schema=_schema(columns))
+    With an IPv6 host among them the variable parts alone are right.
+    """
+
+    def __init__(self, data: bytes, header: Header, bounds: Any, broker: str | None, *, tolerant: bool) -> None:
+        self.header = header
+        self.broker = broker
+        self.tolerant = tolerant
+        # Every boundary in ascending order: all parts are slices of one buffer, and what lies between them is skipped by `take`.
+        packed = pa.py_buffer(np.ascontiguousarray(bounds).ravel())
+        self._parts = pa.Array.from_buffers(pa.binary(), max(bounds.size - 1, 0), [None, packed, pa.py_buffer(data)])
+        self._every = np.arange(0, bounds.size, 6)
+
+    def __len__(self) -> int:
+        return len(self._every)
+
+    def batch(self, columns: Sequence[str]) -> pa.RecordBatch:
+        return pa.record_batch([MADE[name](self) for name in columns], schema=_schema(columns))
+
+    @cached_property
+    def topics(self) -> pa.Array:
+        return _texts(self._parts.take(pa.array(self._every + 2)), self.header)
+
+    @cached_property
+    def properties(self) -> PropertyTexts:
+        return PropertyTexts(_texts(self._parts.take(pa.array(self._every + 4)), self.header))
+
+    @cached_property
+    def stored_bodies(self) -> pa.Array:
+        """As they lie there: their CRCs are of these."""
+        return self._parts.take(pa.array(self._every))
+
+    @cached_property
+    def bodies(self) -> tuple[pa.Array, pa.Array]:
+        return bodies.bodies(self.stored_bodies, self.header, tolerant=self.tolerant)
+
+    @cached_property
+    def unique_keys(self) -> pa.Array:
+        return self.properties.values(UNIQ_KEY)
 
 
-def _slow(records: list[Record], broker: str, columns: Sequence[str]) -> pa.RecordBatch:
-    maps = [one.property_map() for one in records] if _FROM_PROPERTIES & set(columns) else []
-    offset_ids = [ids.offset_message_id(one.store_host, one.offset) for one in records]
-    made: dict[str, Callable[[], Any]] = {
-        "topic": lambda: [one.topic for one in records],
-        "broker": lambda: [broker] * len(records),
-        "queue_id": lambda: [one.queue_id for one in records],
-        "queue_offset": lambda: [one.queue_offset for one in records],
-        "commit_log_offset": lambda: [one.offset for one in records],
-        "body": lambda: [_body(one) for one in records],
-        "born_timestamp": lambda: _times(np.array([one.born_ms for one in records], np.int64)),
-        "store_timestamp": lambda: _times(np.array([one.store_ms for one in records], np.int64)),
-        "born_host": lambda: [host.text(one.born_host) for one in records],
-        "store_host": lambda: [host.text(one.store_host) for one in records],
-        "reconsume_times": lambda: [one.reconsume_times for one in records],
-        "sys_flag": lambda: [one.sys_flag for one in records],
-        "flag": lambda: [one.flag for one in records],
-        **_from_properties(maps, offset_ids),
-    }
-    arrays = []
-    for name in columns:
-        values = made[name]()
-        arrays.append(values if isinstance(values, pa.Array) else pa.array(values, COLUMNS[name][0]))
-    return pa.record_batch(arrays, schema=_schema(columns))
+def _slow(records: list[Record], broker: str | None, columns: Sequence[str]) -> pa.RecordBatch:
+    return pa.record_batch(plain.columns(records, broker, {name: COLUMNS[name][0] for name in columns}), list(columns))
 
 
-_FROM_PROPERTIES = {"message_id", "keys", "tags", "properties"}
-_WITH_OFFSET_ID = {"message_id", "offset_message_id"}
+def _field(name: str) -> Callable[[Records], pa.Array]:
+    return lambda records: pa.array(records.header[name])
 
 
-def _from_properties(maps: list[dict[str, str]], offset_ids: list[str]) -> dict[str, Callable[[], Any]]:
-    """Columns that come from the properties' text."""
-    string = pa.string()
-    return {
-        "offset_message_id": lambda: pa.array(offset_ids, string),
-        "message_id": lambda: pa.array(
-            [own.get(UNIQ_KEY, offset_id) for own, offset_id in zip(maps, offset_ids, strict=True)], string
-        ),
-        "keys": lambda: pa.array([own.get(KEYS) for own in maps], string),
-        "tags": lambda: pa.array([own.get(TAGS) for own in maps], string),
-        "properties": lambda: pa.array([list(own.items()) for own in maps], COLUMNS["properties"][0]),
-    }
+def _property(name: str) -> Callable[[Records], pa.Array]:
+    return lambda records: records.properties.values(name)
 
 
-def _body(one: Record) -> bytes:
-    return _expanded(one.body, one.sys_flag, one.queue_id, one.queue_offset)
+def _number(name: str) -> Callable[[Records], pa.Array]:
+    """A property that says a number; null where it says none."""
+
+    def made(records: Records) -> pa.Array:
+        texts = records.properties.values(name)
+        if texts.null_count == len(texts):
+            return pa.nulls(len(texts), pa.int32())
+        return pa.array([plain.number(text) for text in texts.to_pylist()], pa.int32())
+
+    return made
 
 
-def _expanded(body: bytes, sys_flag: int, queue_id: int, queue_offset: int) -> bytes:
-    try:
-        return compression.expand(body, sys_flag)
-    except ProtocolError as error:
-        raise ProtocolError(f"queue {queue_id} offset {queue_offset}: {error}") from None
+def _broker(records: Records) -> pa.Array:
+    return pa.repeat(pa.scalar(records.broker, pa.string()), len(records))
 
 
-def _bodies(stored: pa.Array, header: Any) -> pa.Array:
-    """Bodies as producers gave them."""
-    if not (header["sys_flag"] & COMPRESSED).any():
-        return stored
-    rows = zip(
-        stored.to_pylist(), header["sys_flag"].tolist(), header["queue_id"].tolist(), header["queue_offset"].tolist(),
-        strict=True,
-    )  # fmt: skip
-    return pa.array([_expanded(*row) for row in rows], pa.binary())
+def _offset_ids(records: Records) -> pa.Array:
+    """Address and offset as hexadecimal digits: they lie in the records as the id writes them."""
+    header = records.header
+    raw = np.empty((len(header), 16), np.uint8)
+    raw[:, :8] = header["store_host"].view(np.uint8).reshape(-1, 8)
+    raw[:, 8:] = header["offset"].astype(">i8").view(np.uint8).reshape(-1, 8)
+    edges = np.arange(0, 32 * len(header) + 1, 32, dtype=np.int32)
+    return pa.Array.from_buffers(pa.string(), len(header), [None, pa.py_buffer(edges), pa.py_buffer(_HEX[raw].ravel())])
 
 
-def _texts(packed: pa.Array, header: Any) -> pa.Array:
+def _message_ids(records: Records) -> pa.Array:
+    keys = records.unique_keys
+    return pc.coalesce(keys, _offset_ids(records)) if keys.null_count else keys
+
+
+def _deliver_at(records: Records) -> pa.Array:
+    asked = {name: records.properties.values(name) for name in plain.TIMES}
+    rows = {name: texts.to_pylist() for name, texts in asked.items() if texts.null_count < len(texts)}
+    if not rows:
+        return pa.nulls(len(records), _TIME)
+    stored = records.header["store_ms"].tolist()
+    return plain.times([plain.deliver_ms({name: rows[name][at] for name in rows}, ms) for at, ms in enumerate(stored)])
+
+
+def _transaction_states(records: Records) -> pa.Array:
+    states = (records.header["sys_flag"] >> 2) & 3
+    states[(states == 0) & pc.equal(records.topics, HALF_TOPIC).to_numpy(zero_copy_only=False)] = plain.PREPARED
+    return _STATES.take(pa.array(states.astype(np.int32)))
+
+
+def _transaction_ids(records: Records) -> pa.Array:
+    is_one = pc.equal(records.properties.values(TRAN_MSG), "true")
+    return pc.if_else(is_one, records.unique_keys, pa.scalar(None, pa.string()))
+
+
+# column → how it is made
+MADE: dict[str, Callable[[Records], pa.Array]] = {
+    "topic": lambda records: records.topics,
+    "broker": _broker,
+    "queue_id": _field("queue_id"),
+    "queue_offset": _field("queue_offset"),
+    "commit_log_offset": _field("offset"),
+    "message_id": _message_ids,
+    "offset_message_id": _offset_ids,
+    "keys": _property(KEYS),
+    "tags": _property(TAGS),
+    "properties": lambda records: records.properties.maps(),
+    "body": lambda records: records.bodies[0],
+    "born_timestamp": lambda records: _times(records.header["born_ms"]),
+    "store_timestamp": lambda records: _times(records.header["store_ms"]),
+    "born_host": lambda records: _hosts(records.header["born_host"]),
+    "store_host": lambda records: _hosts(records.header["store_host"]),
+    "reconsume_times": _field("reconsume_times"),
+    "sys_flag": _field("sys_flag"),
+    "flag": _field("flag"),
+    "unique_key": lambda records: records.unique_keys,
+    "store_size": _field("size"),
+    "delay_level": _number(DELAY),
+    "deliver_at": _deliver_at,
+    "real_topic": _property(REAL_TOPIC),
+    "real_queue_id": _number(REAL_QID),
+    "transaction_state": _transaction_states,
+    "transaction_id": _transaction_ids,
+    "prepared_transaction_offset": _field("prepared"),
+    "check_times": _number(CHECK_TIMES),
+    "producer_group": _property(PGROUP),
+    "retry_topic": _property(RETRY_TOPIC),
+    "origin_message_id": _property(ORIGIN_MESSAGE_ID),
+    bodies.ERROR_COLUMN: lambda records: records.bodies[1],
+}
+
+
+def _texts(packed: pa.Array, header: Header) -> pa.Array:
     """UTF-8 as strings; ProtocolError names the record whose text is none."""
     try:
         return packed.cast(pa.string())
@@ -246,12 +320,10 @@ def _texts(packed: pa.Array, header: Any) -> pa.Array:
         raise
 
 
-def _integers(values: Any, kind: type) -> pa.Array:
-    return pa.array(values.astype(kind))
-
-
 def _times(ms: Any) -> pa.Array:
-    unsayable = np.abs(ms.astype(np.float64)) >= _MS_MAX
+    unsayable = np.abs(ms.astype(np.float64)) >= plain.MS_MAX
+    if not unsayable.any():
+        return pa.array(ms * 1000).view(_TIME)
     return pa.array(np.where(unsayable, 0, ms) * 1000, pa.int64(), mask=unsayable).cast(_TIME)
 
 

@@ -1,0 +1,380 @@
+"""What the Spark sources cost: rows per CPU second, memory of a task, planning, micro-batches.
+
+    python benches/spark.py [--rows 4000000] [--broker-rows 300000] [--queues 10000] [--rounds 3] [--only NAME …] [--json]
+        [--out FILE]
+
+  batch-files     format("rocketmq-store"), eleven columns into nothing; with the CRC of every body, and without
+  stream-files    the same without CRC as a stream (AvailableNow), micro-batches of a million rows
+  batch-broker    format("rocketmq") from a broker of ours in a process of its own; its CPU time is told apart
+  memory          peak resident memory of the Python workers, with chunkBytes as it is and with sixteen times as much
+  planning        partitions() of format("rocketmq") for a topic of so many queues, on a live broker
+  micro-batch     ms of a micro-batch that reads next to nothing
+
+A row is a record of 218 bytes in the mean, as in the measurements that the design began with. CPU time is that of the whole tree of
+processes: this one, the JVM, all Python workers (`servers.cpu_s`, what ended children used included). One task at a time unless
+`--cores` says otherwise. Every figure is the median of the rounds, after a round that does not count: the JVM compiles first.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import random
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from ariane.model import host
+from ariane.pipeline.session import SETTINGS
+from ariane.protocol import record
+from ariane.spark.source import RocketMQSource
+from ariane.spark.store_reading import COLUMNS
+from ariane.spark.store_source import StoreSource
+from ariane.store import checkpoint as checkpoints
+from ariane.testing import java
+from broker import program
+from servers import TICK_S, Running, cpu_s, make_topic, memory_mib, started
+
+HOST = host.pack("127.0.0.1", 10911)
+SEGMENT = 1 << 30
+TOPIC = "orders"
+QUEUES = 16
+ELEVEN = (
+    "topic", "queue_id", "queue_offset", "commit_log_offset", "body", "keys", "tags", "message_id", "born_timestamp",
+    "store_timestamp", "born_host",
+)  # fmt: skip
+MICRO_BATCH = 1_000_000  # rows
+TINY_BATCHES = 20
+PATIENCE_S = 900
+EXPECTED = {  # what has to be reached: figure → at least, or at most
+    "batch-files, no CRC rows/CPU-s": (">=", 1_000_000),
+    "stream-files rows/CPU-s": (">=", 700_000),
+    "planning s": ("<=", 2.0),
+}
+
+Figures = dict[str, float]
+
+
+class Bench:
+    """What the measurements share."""
+
+    def __init__(self, args: argparse.Namespace, place: Path, spark: Any) -> None:
+        self.args, self.place, self.spark = args, place, spark
+        self.store = place / "store"
+        self.turn = 0
+
+    def files(self, *columns: str, stream: bool = False, **options: Any) -> Any:
+        reader = self.spark.readStream if stream else self.spark.read
+        ddl = ", ".join(f"{name} {COLUMNS[name][1]}" for name in columns or ELEVEN)
+        return reader.format("rocketmq-store").options(**options).schema(ddl).load(str(self.store))
+
+    def checkpoint(self) -> str:
+        self.turn += 1
+        return str(self.place / f"checkpoint-{self.turn}")
+
+
+def main() -> None:
+    args = arguments()
+    with tempfile.TemporaryDirectory(prefix="ariane-bench-", dir=args.dir) as name, session(args.cores) as spark:
+        bench = Bench(args, Path(name), spark)
+        filled(bench.store, args.rows)
+        measured: dict[str, list[float]] = {}
+        for measure in [MEASURES[one] for one in args.only or MEASURES]:
+            for figure, values in measure(bench).items():
+                measured[figure] = values
+                print(f"{figure:44} {values}", file=sys.stderr)
+    result = summary(measured, args)
+    print(table(result))
+    if args.out:
+        args.out.write_text(json.dumps(result, indent=1) + "\n")
+    if args.json:
+        print(json.dumps(result))
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rows", type=int, default=4_000_000, help="records in the store files")
+    parser.add_argument("--broker-rows", type=int, default=300_000, help="messages of the live broker")
+    parser.add_argument("--queues", type=int, default=10_000, help="of the topic that is planned")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--cores", type=int, default=1, help="tasks at a time")
+    parser.add_argument("--only", nargs="+", choices=list(MEASURES), help="these alone")
+    parser.add_argument(
+        "--dir", type=Path, default=None, help="where the store goes (default: the temporary directory)"
+    )
+    parser.add_argument("--json", action="store_true", help="print the result as the last line")
+    parser.add_argument("--out", type=Path, help="write the result there too")
+    return parser.parse_args()
+
+
+# --- what is measured -------------------------------------------------------------------------------------------------
+
+
+def batch_files(bench: Bench) -> dict[str, list[float]]:
+    found = {}
+    for name, options in (("batch-files", {}), ("batch-files, no CRC", {"checkCrc": "false"})):
+        frame = bench.files(**options)
+        found |= rated(name, bench.args, lambda frame=frame: into_nothing(frame))
+    return found
+
+
+def stream_files(bench: Bench) -> dict[str, list[float]]:
+    size = sum(record_bytes(bench.store))
+
+    def run() -> None:
+        frame = bench.files(
+            stream=True, maxBytesPerTrigger=max(size * MICRO_BATCH // bench.args.rows, 65536), checkCrc="false"
+        )
+        writing = frame.writeStream.format("noop").option("checkpointLocation", bench.checkpoint())
+        query = writing.trigger(availableNow=True).start()
+        finished(query)
+        rows = sum(one["numInputRows"] for one in query.recentProgress)
+        if rows != bench.args.rows:
+            raise SystemExit(f"the stream read {rows} of {bench.args.rows} rows")
+
+    return rated("stream-files", bench.args, run)
+
+
+def batch_broker(bench: Bench) -> dict[str, list[float]]:
+    rows = bench.args.broker_rows
+    with served(bench.place / "broker") as running:
+        make_topic(running.addr, TOPIC, QUEUES)
+        fill = ["--topic", TOPIC, "--queues", QUEUES, "--count", rows, "--size", 100, "--keys"]
+        program("filling.py", running, fill, "")
+        ddl = ", ".join(f"{name} {COLUMNS[name][1]}" for name in ELEVEN)
+        reading = bench.spark.read.format("rocketmq").option("namesrv", running.namesrv).option("topic", TOPIC)
+        frame = reading.schema(ddl).load()
+        before = cpu_s(running.pid)
+        found = rated("batch-broker", bench.args, lambda: into_nothing(frame), rows)
+        used = cpu_s(running.pid) - before
+    return found | {"batch-broker broker CPU us/row": [used / (rows * (bench.args.rounds + 1)) * 1e6]}
+
+
+def memory(bench: Bench) -> dict[str, list[float]]:
+    found = {}
+    for name, times in (("as it is", 1), ("x 16", 16)):
+        frame = bench.files(chunkBytes=1536 * 1024 * times)
+        into_nothing(frame.limit(1))
+        peaks = []
+        for _ in range(bench.args.rounds):
+            with watched() as peak:
+                into_nothing(frame)
+            peaks.append(max(peak.values(), default=0.0))
+        found[f"memory, chunkBytes {name}, MiB of a worker"] = peaks
+    return found
+
+
+def planning(bench: Bench) -> dict[str, list[float]]:
+    with served(bench.place / "planned") as running:
+        make_topic(running.addr, TOPIC, bench.args.queues)
+        # A queue without messages has nothing to plan.
+        send = ["--topic", TOPIC, "--queues", bench.args.queues, "--count", bench.args.queues, "--size", 16]
+        program("pipelined.py", running, send, "")
+        source = RocketMQSource({"namesrv": running.namesrv, "topic": TOPIC, "failOnDataLoss": "false"})
+        reader = source.reader(bench.spark.createDataFrame([], "body BINARY").schema)
+        seconds = []
+        for _ in range(bench.args.rounds):
+            began = time.perf_counter()
+            planned = len(reader.partitions())
+            seconds.append(time.perf_counter() - began)
+            if planned != bench.args.queues:
+                raise SystemExit(f"{planned} of {bench.args.queues} queues were planned")
+    return {"planning s": seconds}
+
+
+def micro_batch(bench: Bench) -> dict[str, list[float]]:
+    size = sum(record_bytes(bench.store))
+    found = []
+    for _ in range(bench.args.rounds):
+        frame = bench.files(
+            "position", stream=True, maxBytesPerTrigger=65536, startingPosition=size - TINY_BATCHES * 65536
+        )
+        writing = frame.writeStream.format("noop").option("checkpointLocation", bench.checkpoint())
+        query = writing.trigger(availableNow=True).start()
+        finished(query)
+        found.append(statistics.median(one["durationMs"]["triggerExecution"] for one in query.recentProgress[2:-1]))
+    return {"micro-batch ms": found}
+
+
+MEASURES: dict[str, Callable[[Bench], dict[str, list[float]]]] = {
+    "batch-files": batch_files,
+    "stream-files": stream_files,
+    "batch-broker": batch_broker,
+    "memory": memory,
+    "planning": planning,
+    "micro-batch": micro_batch,
+}
+
+
+# --- how --------------------------------------------------------------------------------------------------------------
+
+
+def rated(name: str, args: argparse.Namespace, run: Callable[[], None], rows: int = 0) -> dict[str, list[float]]:
+    """Rates of `run`, which reads so many rows (default: all of the store files)."""
+    rows = rows or args.rows
+    run()
+    by_cpu, by_wall = [], []
+    for _ in range(args.rounds):
+        cpu, began = tree_cpu_s(), time.perf_counter()
+        run()
+        by_wall.append(rows / (time.perf_counter() - began))
+        by_cpu.append(rows / max(tree_cpu_s() - cpu, TICK_S))
+    return {f"{name} rows/CPU-s": by_cpu, f"{name} rows/s": by_wall}
+
+
+def into_nothing(frame: Any) -> None:
+    frame.write.format("noop").mode("overwrite").save()
+
+
+def finished(query: Any) -> None:
+    if not query.awaitTermination(PATIENCE_S):
+        query.stop()
+        raise SystemExit(f"a query did not end within {PATIENCE_S} s")
+
+
+@contextlib.contextmanager
+def session(cores: int) -> Iterator[Any]:
+    """Spark as for long jobs: both compilers, Spark's own collector."""
+    from pyspark.sql import SparkSession
+
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    builder = SparkSession.builder.appName("bench").master(f"local[{cores}]")
+    for key, value in (SETTINGS | {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}).items():
+        builder = builder.config(key, value)
+    spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    spark.dataSource.register(StoreSource)
+    spark.dataSource.register(RocketMQSource)
+    try:
+        yield spark
+    finally:
+        spark.stop()
+
+
+@contextlib.contextmanager
+def served(place: Path) -> Iterator[Running]:
+    """A name server and a broker of ours, each a process of its own."""
+    port = java.free_port()
+    place.mkdir()
+    conf = place / "namesrv.conf"
+    conf.write_text(f"bindAddress=127.0.0.1\nlistenPort={port}\nkvConfigPath={place / 'kvConfig.json'}\n")
+    command = [sys.executable, "-m", "ariane.cli", "namesrv", "-c", str(conf), "--log", str(place / "namesrv.log")]
+    name_server = subprocess.Popen(command)
+    try:
+        with started("ariane", f"127.0.0.1:{port}", place, {"bindAddress": "127.0.0.1"}) as running:
+            yield running
+    finally:
+        name_server.send_signal(signal.SIGTERM)
+        name_server.wait(60)
+
+
+def filled(root: Path, count: int) -> None:
+    """A store of `count` records as ours leaves it: log and checkpoint; nothing here reads queues."""
+    chance = random.Random(1)
+    pool = b"".join(b'{"order": %d, "amount": %d}' % (n, chance.randrange(10**6)) for n in range(100))
+    (root / "commitlog").mkdir(parents=True)
+    at = number = 0
+    while number < count:
+        base, parts = at, []
+        while number < count:
+            properties = b"UNIQ_KEY\x01%032X\x02KEYS\x01order-%d\x02WAIT\x01true\x02TAGS\x01a" % (number, number)
+            body = pool[number % 2000 : number % 2000 + 8 + number % 71]
+            data = record.encode_v4(
+                TOPIC.encode(), body, properties, number % QUEUES, number // QUEUES, at, 1_700_000_000_000 + number, HOST,
+                1_700_000_000_000 + number, HOST, 0, 0, 0, 0,
+            )  # fmt: skip
+            if at - base + len(data) + record.FILLER_SIZE > SEGMENT:
+                parts.append(record.filler(base + SEGMENT - at))
+                at = base + SEGMENT
+                break
+            parts.append(data)
+            at += len(data)
+            number += 1
+        with (root / "commitlog" / f"{base:020d}").open("wb") as file:
+            file.writelines(parts)
+            file.truncate(SEGMENT)
+    (root / "checkpoint").write_bytes(checkpoints.encode(checkpoints.Checkpoint(safe_offset=at)))
+    print(f"{count} records of {at / count:.0f} bytes", file=sys.stderr)
+
+
+def record_bytes(root: Path) -> list[int]:
+    """Bytes of the log in each of its files."""
+    end = checkpoints.decode((root / "checkpoint").read_bytes()).safe_offset or 0
+    return [min(SEGMENT, end - int(path.name)) for path in sorted((root / "commitlog").iterdir())]
+
+
+def descendants(pid: int) -> list[int]:
+    found = [pid]
+    for parent in found:
+        with contextlib.suppress(OSError):
+            for task in Path(f"/proc/{parent}/task").iterdir():
+                found += map(int, (task / "children").read_text().split())
+    return found
+
+
+def tree_cpu_s() -> float:
+    """CPU time of this process and all below it, those that have ended included."""
+    total = 0.0
+    for pid in descendants(os.getpid()):
+        with contextlib.suppress(OSError):
+            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            total += sum(map(int, fields[11:15])) * TICK_S
+    return total
+
+
+@contextlib.contextmanager
+def watched() -> Iterator[dict[int, float]]:
+    """Resident memory (MiB) of each Python process below the JVM, the most that was seen."""
+    peaks: dict[int, float] = {}
+    done = threading.Event()
+
+    def watch() -> None:
+        while not done.wait(0.05):
+            for pid in descendants(os.getpid())[1:]:
+                with contextlib.suppress(OSError, KeyError):
+                    if "python" in Path(f"/proc/{pid}/comm").read_text():
+                        peaks[pid] = max(peaks.get(pid, 0.0), memory_mib(pid)["VmRSS"])
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        yield peaks
+    finally:
+        done.set()
+        watcher.join()
+
+
+def summary(measured: dict[str, list[float]], args: argparse.Namespace) -> dict[str, Any]:
+    figures: dict[str, Any] = {}
+    for name, values in measured.items():
+        median = statistics.median(values)
+        figures[name] = {"median": round(median, 3), "rounds": [round(value, 3) for value in values]}
+        if name in EXPECTED:
+            sign, bound = EXPECTED[name]
+            is_reached = median >= bound if sign == ">=" else median <= bound
+            figures[name] |= {"expected": f"{sign} {bound}", "reached": is_reached}
+    sizes = {"rows": args.rows, "broker_rows": args.broker_rows, "queues": args.queues, "rounds": args.rounds}
+    return {"cores": os.cpu_count(), "tasks": args.cores, "sizes": sizes, "figures": figures}
+
+
+def table(result: dict[str, Any]) -> str:
+    lines = []
+    for name, figure in result["figures"].items():
+        verdict = "" if figure.get("reached", True) else f"  SHORT: expected {figure['expected']}"
+        lines.append(
+            f"{name:44} {figure['median']:>16,.2f}   {min(figure['rounds']):,.2f} … {max(figure['rounds']):,.2f}{verdict}"
+        )
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    main()

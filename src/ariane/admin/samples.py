@@ -1,0 +1,136 @@
+"""A sample: what one broker answered in one round of the collector, as a JSON message. (docs/collector.md has the layout.)
+
+    {"schema":1,"collector":"host-a","round":17,"part":0,"at_ms":…,"cluster":…,"broker":"broker-a","broker_id":0,…,
+     "topics":[{"topic":"T","at_ms":…,"queues":[[0,0,812],…]}],            queue, min, max
+     "groups":[{"group":"G","topic":"T","at_ms":…,"ends_at_ms":…,
+                "queues":[[0,700,0,812,4100],…]}],                         queue, committed, min, max, age of the oldest in ms
+     "counters":[{"name":"GROUP_GET_NUMS","topic":"T","group":"G","at_ms":…,"sum":600,"tps":10.0}]}
+
+What is not known is null. A sample of many topics comes as several messages, each with other topics and groups.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import msgspec
+
+T = TypeVar("T")
+
+SCHEMA = 1
+ENTRIES_MAX = 500  # of each list in one message: some 100 KB with 8 queues each, far from any broker's limit of 4 MB
+QUEUES_MAX = 20_000  # of all entries of a message together, for topics of many queues
+
+
+class Runtime(msgspec.Struct, frozen=True):
+    """What the broker says of itself (28)."""
+
+    at_ms: int
+    boot_ms: int | None
+    put_total: int | None
+    get_total: int | None
+    log_min: int | None
+    log_max: int | None
+    behind_bytes: int | None
+
+
+class Ends(msgspec.Struct, frozen=True):
+    """Queues of a topic: id, first offset, next offset."""
+
+    topic: str
+    at_ms: int
+    queues: tuple[tuple[int, int, int], ...]
+
+
+class Progress(msgspec.Struct, frozen=True):
+    """Queues of a topic as a group stands in them: id, committed offset, first offset, next offset, age of the oldest
+    message that is not consumed (ms). `at_ms`: when the committed offsets came, `ends_at_ms` when the ends did."""
+
+    group: str
+    topic: str
+    at_ms: int
+    ends_at_ms: int | None
+    queues: tuple[tuple[int, int, int | None, int | None, int | None], ...]
+
+
+class Counter(msgspec.Struct, frozen=True):
+    """A statistic's last minute (315); zeros when the broker has no such statistic, which it makes with the first count."""
+
+    name: str
+    topic: str
+    group: str | None
+    at_ms: int
+    sum: int
+    tps: float
+
+
+class LeftOut(msgspec.Struct, frozen=True):
+    """How many had no turn in this round."""
+
+    topics: int = 0
+    groups: int = 0
+    counters: int = 0
+    ages: int = 0
+
+
+class Sample(msgspec.Struct, frozen=True, kw_only=True):
+    """One broker in one round. `at_ms`: when the round began; `away`: why it did not answer, and then nothing else is known."""
+
+    schema: int = SCHEMA
+    collector: str
+    round: int
+    part: int = 0
+    at_ms: int
+    interval_ms: int
+    took_ms: int
+    requests: int
+    cluster: str
+    broker: str
+    broker_id: int
+    addr: str
+    away: str | None = None
+    runtime: Runtime | None = None
+    topics: tuple[Ends, ...] = ()
+    groups: tuple[Progress, ...] = ()
+    counters: tuple[Counter, ...] = ()
+    left_out: LeftOut = LeftOut()
+    lost: int = 0
+    faults: tuple[str, ...] = ()
+
+
+def bodies(sample: Sample) -> list[bytes]:
+    """The messages that tell a sample."""
+    topics = _cut(sample.topics, lambda one: len(one.queues))
+    groups = _cut(sample.groups, lambda one: len(one.queues))
+    counters = _cut(sample.counters, lambda one: 1)
+    return [
+        msgspec.json.encode(
+            msgspec.structs.replace(
+                sample,
+                part=part,
+                topics=_at(topics, part),
+                groups=_at(groups, part),
+                counters=_at(counters, part),
+            )
+        )
+        for part in range(max(1, len(topics), len(groups), len(counters)))
+    ]
+
+
+def _at(pieces: list[tuple[T, ...]], number: int) -> tuple[T, ...]:
+    return pieces[number] if number < len(pieces) else ()
+
+
+def _cut(entries: tuple[T, ...], queues: Callable[[T], int]) -> list[tuple[T, ...]]:
+    """The entries in pieces that a message can hold."""
+    pieces: list[list[T]] = []
+    held = 0
+    for entry in entries:
+        more = queues(entry)
+        if not pieces or len(pieces[-1]) == ENTRIES_MAX or held + more > QUEUES_MAX:
+            pieces.append([])
+            held = 0
+        pieces[-1].append(entry)
+        held += more
+    return [tuple(piece) for piece in pieces]

@@ -1,0 +1,79 @@
+"""`ariane collect`: samples of all brokers, slaves included, to a topic, for `ariane pipeline run lag`."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import time
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ariane.model.topic import SAMPLES_TOPIC
+
+if TYPE_CHECKING:
+    from ariane.admin.collecting import Round
+
+SAY_EVERY_S = 60.0
+
+
+def collect(
+    namesrv: Annotated[str, typer.Option("-n", "--namesrv", help="Name servers, host:port joined by ';'.")],
+    interval: Annotated[float, typer.Option(help="Seconds between rounds.")] = 5.0,
+    topic: Annotated[
+        str, typer.Option(help="Topic that samples go to; it is made when it is not there.")
+    ] = SAMPLES_TOPIC,
+    name: Annotated[str, typer.Option(help="Name of this collector in the samples; default: this host's.")] = "",
+    once: Annotated[bool, typer.Option("--once", help="One round, then end.")] = False,
+    topics_max: Annotated[int, typer.Option(help="Topics of a broker in one round; others take turns.")] = 500,
+    groups_max: Annotated[int, typer.Option(help="The same of pairs of topic and group.")] = 500,
+    ages_max: Annotated[int, typer.Option(help="The same of pairs whose oldest message is asked for.")] = 50,
+) -> None:
+    """Ask all brokers how far groups are, and send it to a topic. Runs until SIGINT or SIGTERM, or --once."""
+    from ariane.admin.collecting import collect as collecting
+    from ariane.admin.sampling import Limits
+
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)-7s %(name)s  %(message)s")
+    limits = Limits(topics_max, groups_max, ages_max)
+
+    async def run() -> None:
+        stop = asyncio.Event()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(number, stop.set)
+        await collecting(
+            namesrv,
+            interval_s=interval,
+            topic=topic,
+            once=once,
+            collector=name,
+            limits=limits,
+            on_round=Said().say,
+            stop=stop,
+        )
+
+    asyncio.run(run())
+
+
+class Said:
+    """A line for the first round, for each in which something is otherwise than before, and for one in a minute."""
+
+    def __init__(self) -> None:
+        self._before: tuple[object, ...] | None = None
+        self._at_s = 0.0
+
+    def say(self, done: Round) -> None:
+        away = {f"{one.broker}/{one.broker_id}": one.away for one in done.samples if one.away is not None}
+        full = any(any((one.left_out.topics, one.left_out.groups, one.left_out.ages)) for one in done.samples)
+        now = (tuple(sorted(away)), len(done.samples), full, done.fault is None, done.lost)
+        if now == self._before and time.monotonic() - self._at_s < SAY_EVERY_S:
+            return
+        self._before, self._at_s = now, time.monotonic()
+        requests = sum(one.requests for one in done.samples)
+        groups = len({group.group for one in done.samples for group in one.groups})
+        line = f"{time.strftime('%H:%M:%S')} brokers {len(done.samples)}  groups {groups}  requests {requests:,}"
+        typer.echo(line + ("  full: what had no turn comes in the next rounds" if full else ""))
+        for broker, why in sorted(away.items()):
+            typer.echo(f"         away: {broker}: {why}")
+        if done.fault is not None:
+            typer.echo(f"         {done.waiting:,} samples wait, {done.lost:,} are lost: {done.fault}")

@@ -1,0 +1,170 @@
+"""`ariane replay`: send messages of an archive, of a dead-letter topic, or of any other once more."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+import signal
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ariane.errors import ConfigError
+from ariane.model.topic import DLQ_PREFIX, RETRY_PREFIX
+
+if TYPE_CHECKING:
+    from ariane.admin.replay import Original, Replayed
+    from ariane.admin.replay_origins import Wanted
+    from ariane.client.instance import Instance
+
+SHOWN = 5  # messages that a dry run shows
+
+
+def replay(
+    namesrv: Annotated[str, typer.Option("-n", "--namesrv", help="Name servers, host:port joined by ';'.")],
+    archive: Annotated[Path | None, typer.Option("--from", help="Home of an archive.")] = None,
+    from_topic: Annotated[
+        str | None, typer.Option(help="Topic to read, such as %DLQ%group; with --from: that topic of the archive.")
+    ] = None,
+    topic: Annotated[
+        str | None, typer.Option(help="Topic to send to; default for dead letters: the one they were first sent to.")
+    ] = None,
+    since: Annotated[str | None, typer.Option(help="Stored at this time or later: 2026-11-21T10:00 (UTC).")] = None,
+    until: Annotated[str | None, typer.Option(help="Stored before this time.")] = None,
+    key: Annotated[str | None, typer.Option(help="Only messages with this business key.")] = None,
+    where: Annotated[
+        str | None, typer.Option(help="Only messages for which this SQL condition over the archive's columns holds.")
+    ] = None,
+    rate: Annotated[str, typer.Option(help="Messages a second.")] = "500/s",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Send nothing, show what would be sent.")] = False,
+    result: Annotated[
+        Path | None,
+        typer.Option(help="What became of each message, .parquet or .jsonl; a replay with the same file goes on."),
+    ] = None,
+    access_key: Annotated[
+        str, typer.Option(envvar="ARIANE_ACCESS_KEY", help="Account of brokers with access control.")
+    ] = "",
+    secret_key: Annotated[str, typer.Option(envvar="ARIANE_SECRET_KEY", show_default=False)] = "",
+) -> None:
+    """Send messages again, with a rate limit and a result for each. At least once; needs no Spark."""
+    from ariane.admin.replay_origins import Wanted
+    from ariane.client.config import ClientSettings
+    from ariane.client.instance import Instance
+    from ariane.protocol.signing import Credentials
+
+    if archive is None and from_topic is None:
+        raise ConfigError("--from", "", "give --from ARCHIVE_HOME, or --from-topic TOPIC")
+    if topic is None and from_topic is not None and not from_topic.startswith((DLQ_PREFIX, RETRY_PREFIX)):
+        raise ConfigError("--topic", "", f"name the topic to send to: messages of {from_topic} tell of no other")
+    if not dry_run and result is None:
+        raise ConfigError("--result", "", "name a file for what becomes of each message, .jsonl or .parquet")
+    wanted = Wanted(from_topic, _time_ms("--since", since), _time_ms("--until", until), key, where)
+    per_second = rate_of(rate)
+    client = ClientSettings(credentials=Credentials(access_key, secret_key)) if access_key else None
+
+    async def work() -> None:
+        async with Instance(namesrv, client) as instance:
+            if dry_run:
+                await _show(_originals(archive, wanted, instance), topic)
+            else:
+                assert result is not None
+                await _send(_originals(archive, wanted, instance), instance, topic, per_second, result)
+
+    asyncio.run(work())
+
+
+def rate_of(text: str) -> float:
+    """Messages a second, of `500/s`, `500`, `30/m`."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)(?:/(s|m))?", text.strip())
+    if found is None or float(found[1]) == 0:
+        raise ConfigError("--rate", text, "give messages a second, such as 500/s, or a minute, such as 30/m")
+    return float(found[1]) / (60 if found[2] == "m" else 1)
+
+
+def _time_ms(option: str, text: str | None) -> int | None:
+    if text is None:
+        return None
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise ConfigError(option, text, f"give a time such as 2026-11-21T10:00, in UTC: {error}") from error
+    return int((time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp() * 1000)
+
+
+def _originals(archive: Path | None, wanted: Wanted, instance: Instance) -> AsyncIterator[Original]:
+    from ariane.admin import replay_origins
+
+    if archive is not None:
+        return replay_origins.of_archive(archive, wanted)
+    return replay_origins.of_topic(instance.peers, instance.name_servers, wanted)
+
+
+async def _show(originals: AsyncIterator[Original], topic: str | None) -> None:
+    """What would be sent: how many to which topic, and the first few."""
+    from ariane.admin.replay import message_of
+    from ariane.errors import MessageRefused
+
+    to: dict[str, int] = {}
+    shown = 0
+    async for one in originals:
+        try:
+            message = message_of(one, topic, "")
+        except MessageRefused as error:
+            to[f"cannot be sent: {error}"] = to.get(f"cannot be sent: {error}", 0) + 1
+            continue
+        to[message.topic] = to.get(message.topic, 0) + 1
+        if shown < SHOWN:
+            shown += 1
+            about = f"keys {' '.join(message.keys) or '-'}  tag {message.tags or '-'}  {len(message.body):,} bytes"
+            typer.echo(f"{'/'.join(map(str, one.place))}  {one.message_id}  →  {message.topic}  {about}")
+    if not to:
+        raise _nothing()
+    for name, count in sorted(to.items()):
+        typer.echo(f"{count:,} messages  →  {name}")
+    typer.echo("nothing was sent (--dry-run)")
+
+
+async def _send(
+    originals: AsyncIterator[Original], instance: Instance, topic: str | None, per_second: float, result: Path
+) -> None:
+    from ariane.admin.replay import Replayed
+    from ariane.admin.replay_result import replay_into
+
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        with contextlib.suppress(
+            NotImplementedError
+        ):  # no such signals on this platform: it is killed, and goes on later
+            loop.add_signal_handler(number, stop.set)
+    told_s = loop.time()
+
+    def tell(done: Replayed) -> None:
+        nonlocal told_s
+        if loop.time() - told_s > 1:
+            told_s = loop.time()
+            typer.echo(_said(done))
+
+    done = await replay_into(result, originals, instance, topic=topic, rate=per_second, stop=stop, on_progress=tell)
+    if done == Replayed(0, 0, 0, 0):
+        raise _nothing()
+    typer.echo(f"{_said(done)}; each in {result}")
+    if done.why is not None or done.failed:
+        why = f"{done.why}: " if done.why else ""
+        typer.echo(f"{why}{done.failed + done.unsent:,} were not sent; run it again with the same --result", err=True)
+        raise typer.Exit(1)
+
+
+def _nothing() -> ConfigError:
+    return ConfigError(
+        "selection", "", "no message is chosen by --from, --from-topic, --since, --until, --key, --where"
+    )
+
+
+def _said(done: Replayed) -> str:
+    earlier = f", {done.earlier:,} were sent before" if done.earlier else ""
+    return f"{done.ok:,} sent, {done.failed:,} failed, {done.unsent:,} unsent{earlier}"

@@ -1,0 +1,45 @@
+"""Topics → archive: every message with body and properties, by day and topic, each once.
+
+It is one Source without folds, so it runs as any job does (`run`): batches by the checkpoint, files by their list, small ones
+merged, days older than the retention left. It has a home of its own choice: archives live longer than the other tables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from ariane.errors import ConfigError
+from ariane.model.topic import topic_name_fault
+from ariane.pipeline.jobs import Appended, Job, Source
+from ariane.tables import ARCHIVE
+from ariane.tables.archive import SLOT_SEPARATOR
+
+NAME = "archive"
+
+
+def archived(messages: DataFrame) -> DataFrame:
+    """Rows with the columns of ARCHIVE and `slot`, of messages as the source gives them."""
+    day = F.date_format("store_timestamp", "yyyy-MM-dd")
+    return messages.select(*ARCHIVE.names, F.concat_ws(SLOT_SEPARATOR, day, "topic").alias("slot"))
+
+
+def job(topics: Sequence[str] = (), pattern: str = "", *, system_topics: bool = False) -> Job:
+    """The job that archives these topics, or those whose names match. ConfigError when neither or both are given.
+
+    With other topics than before, the topics that are new are read from their beginning.
+    """
+    if bool(topics) == bool(pattern):
+        raise ConfigError("--topics", ",".join(topics), "give either --topics a,b or --topics-pattern")
+    for topic in topics:
+        if fault := topic_name_fault(topic):
+            raise ConfigError("--topics", topic, fault)
+    options = {"topicsPattern": pattern}
+    if topics:
+        options = {"topic": topics[0]} if len(topics) == 1 else {"topics": ",".join(topics)}
+    if system_topics:
+        options["includeSystemTopics"] = "true"
+    source = Source(NAME, options, ARCHIVE.ddl, lambda batch: batch, (Appended(ARCHIVE, archived),))
+    return Job(NAME, "topics → archive of whole messages", (source,), ())

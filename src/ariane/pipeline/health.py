@@ -1,0 +1,326 @@
+"""trace_events and messages → health: what is wrong with messages, counted by minute, with examples.
+
+A fold: rows in any order, late or twice, give the same. Either input may be missing; then what follows from it is.
+
+    messages      records ──────────────────────────────────┐
+    trace_events  Pub, EndTransaction: sends ───────────────┼→ one row per message, with three lists ─→ its findings ─┐
+                  SubBefore, SubAfter: calls → consumptions ┘      └→ first deliveries by ordering key → disorder ────┴→ counts
+
+Rules
+  consumed twice   one group reported success for two different calls of its listener
+  stored twice     two records in one topic, or two answers to sends with different ids; half and delayed sends left out
+  out of order     the group's first delivery of a message (a SubBefore with no earlier delivery) began before that of another
+                   one with the same key, that the broker had stored earlier in the same queue. Later deliveries do not count,
+                   so a retry is no disorder. The key is __SHARDINGKEY, else the business keys. A message is compared with
+                   those of its own slot and of the one before it.
+  clock ahead      born later than stored: the least by which the producer's clock is ahead of the broker's
+  stored           a record, or a send with success that can be consumed at once, or a commit, or a consumption
+"""
+
+from __future__ import annotations
+
+from functools import reduce
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F
+
+from ariane.model.message import REAL_TOPIC, RETRY_TOPIC
+from ariane.model.topic import DLQ_PREFIX, RETRY_PREFIX, SYSTEM_TOPIC_PREFIX, SYSTEM_TOPICS
+from ariane.model.trace import MessageType
+from ariane.tables import HEALTH
+from ariane.tables import health as kinds
+from ariane.tables.slots import MINUTES
+
+SHARDING_KEY = "__SHARDINGKEY"
+REPLY_TOPIC = "_REPLY_TOPIC"  # end of its name: answers that brokers push, nobody consumes them
+SLOT_FORMAT = "yyyy-MM-dd'T'HHmm"
+IDS_SHOWN = 5
+RESULTS = {0: "success", 1: "timeout", 2: "exception", 3: "null", 4: "failed"}
+
+ID = ("slot", "message_id")
+GROUPED = ("slot", "kind", "minute", "topic", "consumer_group", "host", "cause")
+
+
+def health(events: DataFrame, messages: DataFrame) -> DataFrame:
+    """Rows with the columns of HEALTH and `slot`, of trace_events and messages with `slot`."""
+    known = _known(events, messages)
+    single = known.select("slot", "message_id", "at", F.explode(_findings()).alias("found"))
+    found = single.select("slot", "message_id", "at", "found.*").unionByName(_out_of_order(known))
+    return _counted(found.withColumn("minute", F.date_trunc("minute", "at")))
+
+
+# --- what is known: one row per message ---
+
+
+def _known(events: DataFrame, messages: DataFrame) -> DataFrame:
+    """`records`, `sends`, `consumptions`, and what follows from them: `at` (see the table's `minute`), `topic`, `first` (its
+    first record in a topic of the application)."""
+    lists = [_records(messages), _sends(events), _consumptions(events)]
+    names = ("record", "send", "consumption")
+    notes = reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), lists)
+    gathered = notes.groupBy(*ID).agg(*(F.array_sort(F.collect_set(name)).alias(f"{name}s") for name in names))
+    # The first field of a record is its time.
+    first = F.array_min(F.filter("records", lambda one: one["place"] == "user"))
+    least = [F.array_min(F.col(name)["told_at"]) for name in ("sends", "consumptions")]
+    return gathered.withColumn("first", first).withColumns(
+        {
+            "topic": F.coalesce("first.topic", F.array_min("records.origin"), F.array_min("sends.topic")),
+            "tags": F.coalesce("first.tags", F.array_min("sends.tags")),
+            "at": F.coalesce("first.stored_at", F.array_min("records.stored_at"), F.least(*least)),
+        }
+    )
+
+
+def _records(messages: DataFrame) -> DataFrame:
+    """What brokers stored; `place`: user, retry, dead or system."""
+    topic, own = F.col("topic"), F.col("properties")
+    is_system = topic.isin(*SYSTEM_TOPICS) | topic.startswith(SYSTEM_TOPIC_PREFIX) | topic.endswith(REPLY_TOPIC)
+    place = (
+        F.when(topic.startswith(RETRY_PREFIX), "retry")
+        .when(topic.startswith(DLQ_PREFIX), "dead")
+        .when(is_system, "system")
+        .otherwise("user")
+    )
+    origin = F.when(place == "user", topic).otherwise(F.coalesce(own[RETRY_TOPIC], own[REAL_TOPIC]))
+    ahead_ms = F.unix_millis("born_timestamp") - F.unix_millis("store_timestamp")
+    record = F.struct(
+        F.col("store_timestamp").alias("stored_at"),
+        topic,
+        F.col("broker"),
+        F.col("queue_id"),
+        F.col("queue_offset"),
+        F.col("commit_log_offset"),
+        F.col("offset_message_id"),
+        place.alias("place"),
+        # A message that fails is delayed on its way to a retry topic: that is its real topic then, not the application's.
+        F.when(~origin.startswith(RETRY_PREFIX), origin).alias("origin"),
+        F.col("tags"),
+        F.coalesce(own[SHARDING_KEY], F.col("keys")).alias("order_key"),
+        _without_port("born_host").alias("host"),
+        ahead_ms.alias("ahead_ms"),
+        F.col("reconsume_times"),
+    )
+    return messages.select(*ID, record.alias("record"))
+
+
+def _sends(events: DataFrame) -> DataFrame:
+    """`is_published`: the record of a send; `is_plain`: it succeeded and can be consumed at once."""
+    later = F.coalesce(F.col("message_type").isin(int(MessageType.HALF), int(MessageType.DELAY)), F.lit(False))
+    is_published = F.col("type") == "Pub"
+    is_committed = (F.col("type") == "EndTransaction") & (F.col("transaction_state") == "COMMIT_MESSAGE")
+    send = F.struct(
+        F.col("trace_stored_at").alias("told_at"),
+        F.col("topic"),
+        F.col("tags"),
+        F.col("offset_message_id"),
+        is_published.alias("is_published"),
+        (is_published & F.coalesce("success", F.lit(False)) & ~later).alias("is_plain"),
+        F.coalesce(is_committed, F.lit(False)).alias("is_committed"),
+    )
+    return events.where("type IN ('Pub', 'EndTransaction')").select(*ID, send.alias("send"))
+
+
+def _consumptions(events: DataFrame) -> DataFrame:
+    """What each group did with a message: how often with success, the first delivery, the result of the last one."""
+    is_begin, is_end = F.col("type") == "SubBefore", F.col("type") == "SubAfter"
+    code = F.coalesce("context_code", F.when(F.col("success"), F.lit(0)).otherwise(F.lit(4)))
+    calls = (
+        events.where("type IN ('SubBefore', 'SubAfter')")
+        .groupBy(*ID, "request_id")
+        .agg(
+            F.min("client_group").alias("consumer_group"),
+            F.min(_without_port("client_host")).alias("host"),
+            F.min(F.when(is_begin & (F.col("retry_times") == 0), F.col("event_time"))).alias("began_at"),
+            F.coalesce(F.bool_or(F.when(is_end, F.col("success"))), F.lit(False)).alias("is_success"),
+            F.max(F.when(is_end, code)).alias("code"),
+            F.max("event_time").alias("last_at"),
+            F.max("retry_times").alias("retry_times"),
+            F.min("trace_stored_at").alias("told_at"),
+        )
+    )
+    names = F.create_map(*(F.lit(part) for pair in RESULTS.items() for part in pair))
+    order = F.struct("retry_times", "last_at", "request_id")
+    by_group = calls.groupBy(*ID, "consumer_group").agg(
+        F.min("told_at").alias("told_at"),
+        F.count_if("is_success").alias("successes"),
+        F.count_distinct("host").alias("hosts"),
+        F.max_by("host", order).alias("host"),
+        F.max_by("code", order).alias("code"),
+        F.min("began_at").alias("began_at"),
+        F.min_by("host", F.struct("began_at", "host")).alias("first_host"),
+    )
+    result = F.coalesce(F.try_element_at(names, F.col("code")), F.lit("unknown")).alias("result")
+    columns = ("told_at", "consumer_group", "successes", "hosts", "host", "began_at", "first_host")
+    return by_group.select(*ID, F.struct(*columns, result).alias("consumption"))
+
+
+# --- findings of a message ---
+
+
+def _findings() -> Column:
+    """All of them, as an array of structs."""
+    return F.flatten(
+        F.array(_consumed_twice(), _stored_twice(), _clock_ahead(), _stored(), _sent(), _retried(), _dead_letters())
+    )
+
+
+def _finding(
+    kind: str,
+    *,
+    topic: Column | None = None,
+    group: Column | None = None,
+    host: Column | None = None,
+    cause: Column | None = None,
+    worst: Column | None = None,
+    detail: Column | None = None,
+) -> Column:
+    nothing = F.lit(None)
+    return F.struct(
+        F.lit(kind).alias("kind"),
+        (F.col("topic") if topic is None else topic).alias("topic"),
+        (nothing if group is None else group).cast("string").alias("consumer_group"),
+        (nothing if host is None else host).cast("string").alias("host"),
+        (nothing if cause is None else cause).cast("string").alias("cause"),
+        (nothing if worst is None else worst).cast("bigint").alias("worst"),
+        (nothing if detail is None else detail).cast("string").alias("detail"),
+    )
+
+
+def _consumed_twice() -> Column:
+    twice = F.filter("consumptions", lambda one: (one["successes"] > 1) & one["consumer_group"].isNotNull())
+
+    def finding(one: Column) -> Column:
+        detail = F.format_string("%d successes at %d hosts", one["successes"], one["hosts"])
+        return _finding(
+            kinds.CONSUMED_TWICE, group=one["consumer_group"], host=one["host"], worst=one["successes"], detail=detail
+        )
+
+    return F.transform(twice, finding)
+
+
+def _stored_twice() -> Column:
+    stored = F.filter("records", lambda one: one["place"] == "user")
+    sent = F.filter("sends", lambda one: one["is_plain"] & one["offset_message_id"].isNotNull())
+
+    def places(of: Column) -> Column:
+        return F.transform(of, lambda one: F.struct(one["topic"].alias("topic"), one["offset_message_id"].alias("id")))
+
+    by_both = F.array_distinct(F.concat(places(stored), places(sent)))
+    topics = F.array_distinct(F.transform(by_both, lambda one: one["topic"]))
+
+    def copies(topic: Column) -> Column:
+        own = F.filter(by_both, lambda one: one["topic"] == topic)
+        return F.struct(topic.alias("topic"), F.array_sort(F.transform(own, lambda one: one["id"])).alias("ids"))
+
+    def finding(one: Column) -> Column:
+        shown = F.array_join(F.slice(one["ids"], 1, IDS_SHOWN), " ")
+        return _finding(
+            kinds.STORED_TWICE, topic=one["topic"], host=F.col("first.host"), worst=F.size(one["ids"]), detail=shown
+        )
+
+    twice = F.filter(F.transform(topics, copies), lambda one: F.size(one["ids"]) > 1)
+    return F.transform(twice, finding)
+
+
+def _clock_ahead() -> Column:
+    ahead = F.filter("records", lambda one: one["ahead_ms"] > 0)
+    most = F.array_max(F.transform(ahead, lambda one: F.struct(one["ahead_ms"].alias("ms"), one["host"].alias("host"))))
+    detail = F.format_string("born %d ms after it was stored", most["ms"])
+    return _if(F.size(ahead) > 0, _finding(kinds.CLOCK_AHEAD, host=most["host"], worst=most["ms"], detail=detail))
+
+
+def _stored() -> Column:
+    can_be_consumed = (
+        F.col("first").isNotNull()
+        | F.exists("sends", lambda one: one["is_plain"] | one["is_committed"])
+        | (F.size("consumptions") > 0)
+    )
+    # Clients that do not tell their group leave a null: it was consumed, by whom is not known.
+    groups = F.transform("consumptions", lambda one: F.coalesce(one["consumer_group"], F.lit(kinds.SOME_GROUP)))
+    by = F.array_join(F.array_sort(groups), " ")
+    return _if(can_be_consumed, _finding(kinds.STORED, group=F.when(by != "", by), cause=F.col("tags")))
+
+
+def _sent() -> Column:
+    is_traced = F.exists("sends", lambda one: one["is_published"])
+    cause = F.when(is_traced, kinds.TRACED).otherwise(kinds.UNTRACED)
+    return _if(F.col("first").isNotNull(), _finding(kinds.SENT, host=F.col("first.host"), cause=cause))
+
+
+def _retried() -> Column:
+    given_back = F.filter("records", lambda one: one["place"].isin("retry", "dead"))
+    return F.transform(given_back, lambda one: _finding(kinds.RETRIED, group=_group_of(one["topic"])))
+
+
+def _dead_letters() -> Column:
+    dead = F.filter("records", lambda one: one["place"] == "dead")
+    topics = F.array_distinct(F.transform(dead, lambda one: one["topic"]))
+
+    def finding(topic: Column) -> Column:
+        group = _group_of(topic)
+        times = F.array_max(
+            F.transform(F.filter(dead, lambda one: one["topic"] == topic), lambda one: one["reconsume_times"])
+        )
+        last = F.get(F.filter("consumptions", lambda one: one["consumer_group"] == group), F.lit(0))
+        return _finding(
+            kinds.DEAD_LETTER, group=group, host=last["host"], cause=F.coalesce(last["result"], F.lit("no trace")),
+            worst=times, detail=F.format_string("given up after %d deliveries", times),
+        )  # fmt: skip
+
+    return F.transform(topics, finding)
+
+
+def _out_of_order(known: DataFrame) -> DataFrame:
+    queue = ("topic", "broker", "queue_id", "order_key")
+    began = F.filter("consumptions", lambda one: one["began_at"].isNotNull() & one["consumer_group"].isNotNull())
+    begun = (
+        known.where("first.order_key != ''")
+        .select(*ID, "at", "first", F.explode(began).alias("consumption"))
+        .select(*ID, "at", *(f"first.{name}" for name in (*queue, "queue_offset")), "consumption.*")
+    )
+    # What is compared with a slot's messages must not depend on which other slots are folded with it.
+    begin = F.try_to_timestamp("slot", F.lit(SLOT_FORMAT))
+    following = F.date_format(begin + F.expr(f"INTERVAL {MINUTES} MINUTES"), SLOT_FORMAT)
+    seen = begun.withColumn("seen_by", F.explode(F.array_compact(F.array(F.col("slot"), following))))
+    earlier = (
+        Window.partitionBy("seen_by", "consumer_group", *queue)
+        .orderBy("queue_offset", "message_id")
+        .rowsBetween(Window.unboundedPreceding, -1)
+    )
+    latest = F.max(F.struct("began_at", "first_host", "message_id")).over(earlier)
+    late = seen.withColumn("other", latest).where("slot = seen_by AND began_at < other.began_at")
+    ahead_ms = F.unix_millis("other.began_at") - F.unix_millis("began_at")
+    cause = F.when(F.col("first_host") == F.col("other.first_host"), "one client").otherwise("two clients")
+    finding = _finding(
+        kinds.OUT_OF_ORDER, group=F.col("consumer_group"), host=F.col("first_host"), cause=cause, worst=ahead_ms,
+        detail=F.format_string("key %s: began %d ms before %s", "order_key", ahead_ms, "other.message_id"),
+    )  # fmt: skip
+    return late.select(*ID, "at", finding.alias("found")).select(*ID, "at", "found.*")
+
+
+# --- counting ---
+
+
+def _counted(rows: DataFrame) -> DataFrame:
+    """Counts, and the worst few. What a group has is sorted, on disk when it is much; only the few become an array."""
+    group = Window.partitionBy(*GROUPED)
+    order = group.orderBy(F.desc_nulls_last("worst"), "at", "message_id")
+    ranked = rows.select("*", F.row_number().over(order).alias("rank"), F.count("*").over(group).alias("count"))
+    example = F.struct("rank", F.struct("worst", "message_id", "at", "detail").alias("one"))
+    examples = F.transform(F.sort_array(F.collect_list(example)), lambda ranked: ranked["one"])
+    few = ranked.where(F.col("rank") <= kinds.EXAMPLES_MAX).groupBy(*GROUPED)
+    counts = few.agg(F.max("count").alias("count"), F.max("worst").alias("worst"), examples.alias("examples"))
+    return counts.select(*HEALTH.names, "slot")
+
+
+def _if(condition: Column, finding: Column) -> Column:
+    """One finding, or none."""
+    return F.filter(F.array(finding), lambda _: condition)
+
+
+def _group_of(topic: Column) -> Column:
+    return F.regexp_replace(topic, f"^({RETRY_PREFIX}|{DLQ_PREFIX})", "")
+
+
+def _without_port(name: str) -> Column:
+    return F.regexp_replace(name, ":[0-9]+$", "")

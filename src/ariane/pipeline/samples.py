@@ -1,0 +1,167 @@
+"""Samples of the collector (`ariane.admin.samples`) → samples_brokers, samples_queues, samples_counters, samples_rejects.
+
+In Spark's own functions: no row goes through Python. What is no sample is a reject with a reason; nothing that a message of
+the topic can hold ends the query. Rows lie in the slot of the sample's own time.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from ariane.admin.samples import SCHEMA
+from ariane.pipeline import slots
+from ariane.tables import SAMPLES_BROKERS, SAMPLES_COUNTERS, SAMPLES_QUEUES, SAMPLES_REJECTS, Table
+
+MESSAGE = "body BINARY, broker STRING, queue_id INT, queue_offset BIGINT, store_timestamp TIMESTAMP"
+
+_CORRUPT = "_corrupt"
+_FIELDS = f"""schema INT, collector STRING, round BIGINT, part INT, at_ms BIGINT, interval_ms BIGINT, took_ms BIGINT,
+    requests BIGINT, cluster STRING, broker STRING, broker_id BIGINT, addr STRING, away STRING,
+    runtime STRUCT<at_ms: BIGINT, boot_ms: BIGINT, put_total: BIGINT, get_total: BIGINT, log_min: BIGINT, log_max: BIGINT,
+        behind_bytes: BIGINT>,
+    topics ARRAY<STRUCT<topic: STRING, at_ms: BIGINT, queues: ARRAY<ARRAY<BIGINT>>>>,
+    groups ARRAY<STRUCT<group: STRING, topic: STRING, at_ms: BIGINT, ends_at_ms: BIGINT, queues: ARRAY<ARRAY<BIGINT>>>>,
+    counters ARRAY<STRUCT<name: STRING, topic: STRING, group: STRING, at_ms: BIGINT, sum: BIGINT, tps: DOUBLE>>,
+    left_out STRUCT<topics: BIGINT, groups: BIGINT, counters: BIGINT, ages: BIGINT>,
+    lost BIGINT, faults ARRAY<STRING>, {_CORRUPT} STRING"""
+_NEEDED = ("collector", "at_ms", "broker", "broker_id")
+
+# Samples are stored as soon as they are taken, or wait for a broker for a while: what is farther off is a wrong clock.
+CLOCK_MAX_MS = 86_400_000
+ROUND_MAX_MS = 3_600_000  # from the begin of a round to its last answer
+BODY_MAX = 1_000  # characters of a body that are kept in a reject
+
+
+def records(messages: DataFrame) -> DataFrame:
+    """One row per message: `s` the sample, `reason` (null: it can be read), and where it lies."""
+    text = F.make_valid_utf8(F.col("body").cast("string"))
+    read = F.from_json(text, _FIELDS, {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT})
+    rows = messages.select(
+        text.alias("text"),
+        read.alias("s"),
+        F.col("broker").alias("kept_by"),
+        "queue_id",
+        "queue_offset",
+        F.col("store_timestamp").alias("stored_at"),
+    )
+    return rows.withColumn("reason", _reason())
+
+
+def brokers(rows: DataFrame) -> DataFrame:
+    """The columns of SAMPLES_BROKERS and `slot`: a row per sample, whatever the number of its messages."""
+    at = F.timestamp_millis("s.at_ms")
+    first = _good(rows).where("coalesce(s.part, 0) = 0")
+    columns = {
+        "sampled_at": at,
+        "booted_at": F.timestamp_millis("s.runtime.boot_ms"),
+        **{
+            name: F.col(f"s.runtime.{name}")
+            for name in ("put_total", "get_total", "log_min", "log_max", "behind_bytes")
+        },
+        **{f"left_{name}": F.col(f"s.left_out.{name}") for name in ("topics", "groups", "counters", "ages")},
+    }
+    return _shaped(first, SAMPLES_BROKERS, columns)
+
+
+def queues(rows: DataFrame) -> DataFrame:
+    """The columns of SAMPLES_QUEUES and `slot`."""
+    good = _good(rows)
+    own = good.select("s", "stored_at", F.explode("s.topics").alias("e")).select(
+        "*", F.lit(None).cast("string").alias("g"), F.explode("e.queues").alias("q")
+    )
+    of_groups = good.select("s", "stored_at", F.explode("s.groups").alias("e")).select(
+        "*", F.col("e.group").alias("g"), F.explode("e.queues").alias("q")
+    )
+
+    def part(number: int) -> Column:
+        return F.get("q", F.lit(number))
+
+    at = {
+        "sampled_at": F.timestamp_millis("e.at_ms"),
+        "topic": F.col("e.topic"),
+        "consumer_group": F.col("g"),
+        "queue_id": part(0),
+    }
+    nothing = F.lit(None)
+    ends = _shaped(
+        own,
+        SAMPLES_QUEUES,
+        at
+        | {"ends_at": at["sampled_at"], "min_offset": part(1), "max_offset": part(2)}
+        | {"committed_offset": nothing, "oldest_age_ms": nothing},
+    )
+    progress = _shaped(
+        of_groups,
+        SAMPLES_QUEUES,
+        at
+        | {"ends_at": F.timestamp_millis("e.ends_at_ms"), "committed_offset": part(1), "min_offset": part(2)}
+        | {"max_offset": part(3), "oldest_age_ms": part(4)},
+    )
+    return ends.unionByName(progress)
+
+
+def counters(rows: DataFrame) -> DataFrame:
+    """The columns of SAMPLES_COUNTERS and `slot`."""
+    counted = _good(rows).select("s", "stored_at", F.explode("s.counters").alias("c"))
+    columns = {
+        "sampled_at": F.timestamp_millis("c.at_ms"),
+        "statistic": F.col("c.name"),
+        "topic": F.col("c.topic"),
+        "consumer_group": F.col("c.group"),
+        "total": F.col("c.sum"),
+        "tps": F.col("c.tps"),
+    }
+    return _shaped(counted, SAMPLES_COUNTERS, columns)
+
+
+def rejects(rows: DataFrame) -> DataFrame:
+    """The columns of SAMPLES_REJECTS and `slot`."""
+    columns = {"body": F.substring("text", 1, BODY_MAX), "broker": F.col("kept_by")}
+    bad = rows.where("reason IS NOT NULL")
+    chosen = [columns.get(one.name, F.col(one.name)).alias(one.name) for one in SAMPLES_REJECTS.columns]
+    return bad.select(*chosen, slots.of_time(F.col("stored_at")).alias("slot"))
+
+
+def _good(rows: DataFrame) -> DataFrame:
+    return rows.where("reason IS NULL")
+
+
+def _shaped(rows: DataFrame, table: Table, columns: dict[str, Column]) -> DataFrame:
+    """The table's columns: those named here, else the sample's members of the same names; and the slot of the row's own
+    time, by which it comes into a minute."""
+    known = columns | {"stored_at": F.col("stored_at")}
+    chosen = [known.get(one.name, F.col(f"s.{one.name}")).cast(one.type).alias(one.name) for one in table.columns]
+    return rows.select(*chosen, slots.of_time(columns["sampled_at"]).alias("slot"))
+
+
+def _reason() -> Column:
+    """Why a message is no sample; null when it is one."""
+    missing = F.concat_ws(", ", *(F.when(F.col(f"s.{name}").isNull(), F.lit(name)) for name in _NEEDED))
+    other = F.concat(F.lit("schema "), F.col("s.schema"), F.lit(f", this pipeline reads {SCHEMA}: update it"))
+    off_ms = F.col("s.at_ms") - F.unix_millis("stored_at")
+    off = F.concat(F.lit("the collector's clock is "), F.abs(off_ms), F.lit(" ms off the broker's"))
+    entries = F.lit(False)
+    for name, member in (("topics", "topic"), ("groups", "group"), ("counters", "name")):
+        entries |= F.coalesce(F.exists(f"s.{name}", partial(_is_odd, member)), F.lit(False))
+    return (
+        F.when(
+            F.col("s").isNull() | F.col("s.schema").isNull() & F.col(f"s.{_CORRUPT}").isNotNull(),
+            F.lit("no JSON of a sample"),
+        )
+        .when(F.col("s.schema").isNull(), F.lit("lacks schema"))
+        .when(F.col("s.schema") != SCHEMA, other)
+        .when(F.col(f"s.{_CORRUPT}").isNotNull(), F.lit("a member is of another type than samples have"))
+        .when(missing != "", F.concat(F.lit("lacks "), missing))
+        .when(~off_ms.between(-CLOCK_MAX_MS, CLOCK_MAX_MS), off)
+        .when(entries, F.lit("an entry lacks its name, its topic or a time within the round"))
+    )
+
+
+def _is_odd(member: str, entry: Column) -> Column:
+    """Whether an entry of a sample's list is none."""
+    later_ms = entry["at_ms"] - F.col("s.at_ms")
+    is_good = later_ms.between(0, ROUND_MAX_MS) & entry["topic"].isNotNull() & entry[member].isNotNull()
+    return ~F.coalesce(is_good, F.lit(False))

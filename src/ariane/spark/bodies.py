@@ -1,0 +1,57 @@
+"""Bodies as producers gave them: stored compressed with zlib, LZ4 or ZSTD, the latter two undone by pyarrow.
+
+Bits 8 to 10 of the sysFlag, valid with bit 0, name the algorithm (`protocol.compression`). LZ4 and ZSTD are frames, as clients of
+5.x and 4.9.4 told by `rocketmq.message.compressType` write them. What they expand to is bounded as for zlib.
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from ariane.errors import ProtocolError
+from ariane.model.message import COMPRESSED, COMPRESSION_LZ4, COMPRESSION_MASK, COMPRESSION_ZSTD
+from ariane.protocol import compression
+from ariane.spark.layout import Header
+
+_BY_ARROW = {COMPRESSION_LZ4: "lz4", COMPRESSION_ZSTD: "zstd"}
+ERROR_COLUMN = "body_error"
+_WAY_OUT = (
+    f"leave body out of the schema, or add `{ERROR_COLUMN} STRING` to it: then such a body is null and this says why"
+)
+
+
+def expanded(body: bytes, sys_flag: int, expanded_max: int = compression.EXPANDED_MAX) -> bytes:
+    """The body that was stored as `body`. ProtocolError when its stream is broken, too large, or of no known algorithm."""
+    codec = _BY_ARROW.get(sys_flag & COMPRESSION_MASK) if sys_flag & COMPRESSED and body else None
+    if codec is None:
+        return compression.expand(body, sys_flag, expanded_max)
+    name = codec.upper()
+    try:
+        with pa.CompressedInputStream(pa.BufferReader(body), codec) as stream:
+            data: bytes = stream.read(expanded_max + 1)
+    except (OSError, pa.ArrowException) as error:
+        raise ProtocolError(f"the body compressed with {name} is broken: {error}") from None
+    if len(data) > expanded_max:
+        raise ProtocolError(f"the body compressed with {name} is larger than {expanded_max} bytes when expanded")
+    return data
+
+
+def bodies(stored: pa.Array, header: Header, *, tolerant: bool) -> tuple[pa.Array, pa.Array]:
+    """All bodies, and why one is null: only so with `tolerant`; else the first that cannot be expanded is a ProtocolError."""
+    if not (header["sys_flag"] & COMPRESSED).any():
+        return stored, pa.nulls(len(stored), pa.string())
+    made: list[bytes | None] = stored.to_pylist()
+    why: list[str | None] = [None] * len(made)
+    for row in (header["sys_flag"] & COMPRESSED).nonzero()[0].tolist():
+        try:
+            made[row] = expanded(made[row] or b"", int(header["sys_flag"][row]))
+        except ProtocolError as error:
+            if not tolerant:
+                raise named(error, header["queue_id"][row], header["queue_offset"][row]) from None
+            made[row], why[row] = None, str(error)
+    return pa.array(made, pa.binary()), pa.array(why, pa.string())
+
+
+def named(error: ProtocolError, queue_id: int, queue_offset: int) -> ProtocolError:
+    """`error` with the record it is about, and the way out."""
+    return ProtocolError(f"queue {queue_id} offset {queue_offset}: {error}; {_WAY_OUT}")

@@ -1,0 +1,144 @@
+"""Records to columns, one record after another: for chunks that hold IPv6 hosts, and what `decode` is checked against."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pyarrow as pa
+
+from ariane.errors import ProtocolError
+from ariane.model import host, ids
+from ariane.model.message import (
+    CHECK_TIMES,
+    DELAY,
+    KEYS,
+    ORIGIN_MESSAGE_ID,
+    PGROUP,
+    REAL_QID,
+    REAL_TOPIC,
+    RETRY_TOPIC,
+    START_DELIVER_TIME,
+    TAGS,
+    TIMER_DELAY_MS,
+    TIMER_DELAY_SEC,
+    TIMER_DELIVER_MS,
+    TIMER_OUT_MS,
+    TRAN_MSG,
+    UNIQ_KEY,
+)
+from ariane.model.topic import HALF_TOPIC
+from ariane.protocol.record import Record
+from ariane.spark import bodies
+
+_TIME = pa.timestamp("us", tz="UTC")
+
+# A producer may claim any i64 as its time; what µs cannot say becomes NULL instead of another time.
+MS_MAX = (2**63 - 1) // 1000
+_INT_MAX = 2**31 - 1
+
+# By bits 2 and 3 of the sysFlag. Brokers clear them in what they keep in the half topic, which is prepared all the same.
+TRANSACTION_STATES = ("none", "prepared", "commit", "rollback")
+PREPARED = TRANSACTION_STATES.index("prepared")
+
+# Properties that say a time of delivery, and how many ms their unit has when it counts from the time the message was stored;
+# None: ms since the epoch. Earlier ones win: a broker writes down TIMER_OUT_MS, the others are what a producer asked for.
+TIMES = {
+    TIMER_OUT_MS: None,
+    START_DELIVER_TIME: None,
+    TIMER_DELAY_SEC: 1000,
+    TIMER_DELAY_MS: 1,
+    TIMER_DELIVER_MS: None,
+}
+_DIGITS_MAX = 15
+
+
+def columns(records: list[Record], broker: str | None, kinds: Mapping[str, pa.DataType]) -> list[pa.Array]:
+    """The columns named in `kinds`. ProtocolError for a body that cannot be expanded, unless `body_error` is among them."""
+    maps = [one.property_map() for one in records]
+    made = []
+    for name, kind in kinds.items():
+        if name == "broker":
+            made.append(pa.array([broker] * len(records), kind))
+        elif name in ("body", bodies.ERROR_COLUMN):
+            both = [_body(one, tolerant=bodies.ERROR_COLUMN in kinds) for one in records]
+            made.append(pa.array([pair[name != "body"] for pair in both], kind))
+        elif kind == _TIME:
+            made.append(times([_TIMES[name](one, own) for one, own in zip(records, maps, strict=True)]))
+        else:
+            made.append(pa.array([_VALUES[name](one, own) for one, own in zip(records, maps, strict=True)], kind))
+    return made
+
+
+def number(text: str | None) -> int | None:
+    """A whole number ≥ 0 that an INT can say, else None."""
+    if text is None or not (text.isascii() and text.isdecimal() and len(text) <= 10):
+        return None
+    value = int(text)
+    return value if value <= _INT_MAX else None
+
+
+def deliver_ms(own: Mapping[str, str | None], store_ms: int) -> int | None:
+    """When a message is to be delivered, by the properties that say a time; None when none does."""
+    for name, unit in TIMES.items():
+        text = own.get(name)
+        if text is not None and text.isascii() and text.isdecimal() and len(text) <= _DIGITS_MAX:
+            return int(text) if unit is None else store_ms + int(text) * unit
+    return None
+
+
+def times(ms: list[int | None]) -> pa.Array:
+    sayable = [None if one is None or abs(one) >= MS_MAX else one * 1000 for one in ms]
+    return pa.array(sayable, pa.int64()).cast(_TIME)
+
+
+def _body(one: Record, *, tolerant: bool) -> tuple[bytes | None, str | None]:
+    try:
+        return bodies.expanded(one.body, one.sys_flag), None
+    except ProtocolError as error:
+        if tolerant:
+            return None, str(error)
+        raise bodies.named(error, one.queue_id, one.queue_offset) from None
+
+
+def _state(one: Record) -> str:
+    state = one.sys_flag >> 2 & 3
+    return TRANSACTION_STATES[PREPARED if not state and one.topic == HALF_TOPIC else state]
+
+
+_Made = Callable[[Record, dict[str, str]], Any]
+
+_TIMES: dict[str, _Made] = {
+    "born_timestamp": lambda one, own: one.born_ms,
+    "store_timestamp": lambda one, own: one.store_ms,
+    "deliver_at": lambda one, own: deliver_ms(own, one.store_ms),
+}
+
+_VALUES: dict[str, _Made] = {
+    "topic": lambda one, own: one.topic,
+    "queue_id": lambda one, own: one.queue_id,
+    "queue_offset": lambda one, own: one.queue_offset,
+    "commit_log_offset": lambda one, own: one.offset,
+    "message_id": lambda one, own: own.get(UNIQ_KEY) or ids.offset_message_id(one.store_host, one.offset),
+    "offset_message_id": lambda one, own: ids.offset_message_id(one.store_host, one.offset),
+    "keys": lambda one, own: own.get(KEYS),
+    "tags": lambda one, own: own.get(TAGS),
+    "properties": lambda one, own: list(own.items()),
+    "born_host": lambda one, own: host.text(one.born_host),
+    "store_host": lambda one, own: host.text(one.store_host),
+    "reconsume_times": lambda one, own: one.reconsume_times,
+    "sys_flag": lambda one, own: one.sys_flag,
+    "flag": lambda one, own: one.flag,
+    "unique_key": lambda one, own: own.get(UNIQ_KEY),
+    "store_size": lambda one, own: one.size,
+    "delay_level": lambda one, own: number(own.get(DELAY)),
+    "real_topic": lambda one, own: own.get(REAL_TOPIC),
+    "real_queue_id": lambda one, own: number(own.get(REAL_QID)),
+    "transaction_state": lambda one, own: _state(one),
+    "transaction_id": lambda one, own: own.get(UNIQ_KEY) if own.get(TRAN_MSG) == "true" else None,
+    "prepared_transaction_offset": lambda one, own: one.prepared_offset,
+    "check_times": lambda one, own: number(own.get(CHECK_TIMES)),
+    "producer_group": lambda one, own: own.get(PGROUP),
+    "retry_topic": lambda one, own: own.get(RETRY_TOPIC),
+    "origin_message_id": lambda one, own: own.get(ORIGIN_MESSAGE_ID),
+}

@@ -1,0 +1,289 @@
+"""A commit log found in a directory, and its records found in its bytes, many at once and from any place on.
+
+    find(path)     → Log: files, and where the log ends (behind the last whole record; below a checkpoint nothing is an end)
+    pieces(...)    → Run of records | Damage, in order, of what begins between two places
+    boundary(...)  → the first place at or behind another where a record begins
+
+Records are found by their magic at the place that they themselves name, with lengths that fit, each behind the one before; where
+none follows, the next one that is right in all its parts (CRC too) is searched for, and what lies before it is damage
+(docs/decisions/0005). Who begins in the middle of a file looks back as far as a record may be long, so that a record copied into
+the body of another is never taken for one: the chain that reaches the place began before any body that reaches it.
+
+Reads only, by pread in pieces of `chunk` bytes: a file may grow meanwhile.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from struct import Struct
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ariane.errors import StoreError
+from ariane.protocol import record
+from ariane.spark import layout
+from ariane.spark.layout import Header
+from ariane.store import checkpoint as checkpoints
+from ariane.store.files import OpenFiles, ReadOnlyDisk, read_whole
+from ariane.store.findings import files_of
+from ariane.store.scan import SMALL, NotARecord, first_good, look
+from ariane.store.segments import NAME_DIGITS, Segments
+
+log = logging.getLogger("ariane.spark")
+
+DIRECTORY = "commitlog"
+CHUNK = 1536 * 1024  # bytes read at once: what is decoded of them stays in the processor's cache
+LOOK_BACK = 8 * 1024 * 1024  # a record is no longer: maxMessageSize is 4 MiB
+RECORD_MAX = 64 * 1024 * 1024  # one that claims more is damage: a broken size must not make a task read a whole file
+_HEAD = Struct(">ii")
+_CUT_OFF = "the file is cut off here"
+
+
+class Log(NamedTuple):
+    """Files of `size` bytes that begin at `bases`; records lie below `end`. `floor_ms`: none behind it was stored earlier."""
+
+    directory: str
+    size: int
+    bases: tuple[int, ...]
+    end: int
+    floor_ms: int = 0
+
+    @property
+    def start(self) -> int:
+        return self.bases[0]
+
+
+class Damage(NamedTuple):
+    """Bytes of the log that are no record, and why."""
+
+    offset: int
+    size: int
+    why: str
+
+
+class Run(NamedTuple):
+    """Records in `data`, whose first byte lies at log offset `at`."""
+
+    data: bytes
+    at: int
+    starts: Any
+    header: Header
+    bounds: Any
+
+    def part(self, which: Any) -> Run:
+        return Run(self.data, self.at, self.starts[which], self.header.part(which), self.bounds[which])
+
+
+def find(path: str, known: Log | None = None, chunk: int = CHUNK) -> Log:
+    """The log below the store directory `path`, or in it. `known`: what an earlier call gave, to look only at what came since.
+
+    StoreError when there is none, or one that cannot be read.
+    """
+    directory, root = _directory(path)
+    files = OpenFiles(ReadOnlyDisk())
+    try:
+        segments, strange = files_of(files, directory, "mappedFileSizeCommitLog")
+        for name in files.disk.listdir(directory):
+            if len(name) == NAME_DIGITS and name.isdigit() and int(name) % segments.size:
+                fault = f"{name} does not begin at a multiple of {segments.size}, the length of most files"
+                raise StoreError(f"{directory}: {fault}: copy the files anew, in full length")
+        for one in strange:
+            log.warning("%s %s", one.file, one.what)
+        if not segments.bases:
+            raise StoreError(f"{directory} holds no commit-log file: no broker has stored a message there")
+        kept = f"{root}/checkpoint"
+        safe = 0
+        if Path(kept).is_file():  # a directory of that name is Spark's, beside a copied commit log
+            safe = checkpoints.decode(read_whole(files.disk, kept) or b"").safe_offset or 0
+        end, floor_ms = _end(segments, safe, known, chunk)
+        return Log(directory, segments.size, tuple(segments.bases), end, floor_ms)
+    except OSError as error:
+        raise StoreError(f"cannot read {error.filename or path}: {error.strerror or error}") from error
+    finally:
+        files.close()
+
+
+def pieces(
+    segments: Segments, begin: int, end: int, limit: int, chunk: int = CHUNK, *, exact: bool = False
+) -> Iterator[Run | Damage]:
+    """What begins in [begin, end), all of one file, in which records lie below `limit`. `exact`: a record begins at `begin`."""
+    place = begin if exact else _chained(segments, begin, limit)
+    wanted = chunk
+    while place < end:
+        data = segments.read(place, min(wanted, limit - place))
+        run, length = chain(data, place, segments.size)
+        if length:
+            inside = slice(*np.searchsorted(run.starts, (begin - place, end - place)))
+            if inside.start < inside.stop:
+                yield run.part(inside)
+            place, wanted = place + length, chunk
+            continue
+        size, is_filler = _claim(data, place, segments.size)
+        if is_filler:
+            return
+        if len(data) < size <= min(limit - place, RECORD_MAX) and len(data) == min(wanted, limit - place):
+            wanted = size
+            continue
+        following = first_good(segments, place + 1, limit, 0)
+        if following is None:
+            following = limit
+        if place >= begin:
+            yield Damage(place, following - place, _why(data, following - place, place, segments.size))
+        place, wanted = following, chunk
+
+
+def boundary(segments: Segments, place: int, limit: int, chunk: int = CHUNK) -> int:
+    """The first place at or behind `place` where a record begins; `limit`, the end of what its file holds, when none does."""
+    for piece in pieces(segments, place, limit, limit, chunk):
+        return piece.offset if isinstance(piece, Damage) else piece.at + int(piece.starts[0])
+    return limit
+
+
+def chain(data: bytes, place: int, file_size: int) -> tuple[Run, int]:
+    """The records at the beginning of `data`, each behind the one before, and their length together."""
+    starts = layout.candidates(data)
+    starts = starts[starts + record.FIXED_SIZE <= len(data)]
+    if not len(starts) or starts[0]:
+        none = np.zeros(0, np.int64)
+        return Run(data, place, none, Header(data, none), np.zeros((0, 6), np.int32)), 0
+    header = Header(data, starts)
+    room = file_size - place % file_size - record.FILLER_SIZE
+    sizes = header["size"]
+    stops = starts + sizes
+    right = (header["offset"] == starts + place) & (sizes >= record.FIXED_SIZE) & (stops <= min(len(data), room))
+    if not right.all():
+        starts, header, stops = starts[right], header.part(right), stops[right]
+    bounds, fits = layout.edges(data, starts, header)
+    count = len(starts)
+    if not (fits.all() and count and not starts[0] and (starts[1:] == stops[:-1]).all()):
+        keep = _linked(starts, stops, fits)
+        starts, header, bounds, stops = starts[keep], header.part(keep), bounds[keep], stops[keep]
+    return Run(data, place, starts, header, bounds), int(stops[-1]) if len(stops) else 0
+
+
+def _linked(starts: Any, stops: Any, fits: Any) -> list[int]:
+    """Which of the candidates follow one another from 0 on; those within another are parts of its body."""
+    keep = []
+    at = 0
+    for index, (start, stop, is_right) in enumerate(zip(starts.tolist(), stops.tolist(), fits.tolist(), strict=True)):
+        if start > at:
+            break
+        if start == at and is_right:
+            keep.append(index)
+            at = stop
+    return keep
+
+
+def _chained(segments: Segments, begin: int, limit: int) -> int:
+    """A place, not behind `begin` if records reach it, from which records lead to it: the beginning of its file, or the first
+    record within LOOK_BACK."""
+    base = begin - begin % segments.size
+    place = max(base, begin - LOOK_BACK)
+    if place == base:
+        return base
+    found = first_good(segments, place, limit, 0)
+    return limit if found is None else found
+
+
+def _claim(data: bytes, place: int, file_size: int) -> tuple[int, bool]:
+    """The size that a record at the beginning of `data` claims to have, 0 without its magic; whether it is the filler."""
+    size, magic = _HEAD.unpack_from(data) if len(data) >= _HEAD.size else (0, 0)
+    return size if magic == record.MAGIC else 0, magic == record.FILLER_MAGIC and size == file_size - place % file_size
+
+
+def _why(data: bytes, size: int, place: int, file_size: int) -> str:
+    """Why the first `size` bytes at `place`, of which `data` are those that were read, hold no record."""
+    if not data:
+        return _CUT_OFF
+    if not data[:size].strip(b"\0"):
+        return "nothing was written here"
+    try:
+        look(data, 0, place, file_size - place % file_size, check_crc=False)
+    except NotARecord as fault:
+        return str(fault)
+    # Both judge alike, so the bytes are others now: not a thing that damage does.
+    raise StoreError(f"the record at {place} changed while it was read: read again")
+
+
+def _end(segments: Segments, safe: int, known: Log | None, chunk: int) -> tuple[int, int]:
+    """Where the log ends, and the store time that nothing behind it undercuts."""
+    floor_ms = 0
+    if known is None and safe and segments.has(safe):
+        # Our store flushed all below and clears what it cuts: what lies before needs no look, when a record or nothing is there.
+        base, data = safe - safe % segments.size, segments.read(safe, SMALL)
+        if safe > base and (not data.strip(b"\0") or chain(data, safe, segments.size)[1]):
+            known = Log("", segments.size, (), safe)
+    for base in reversed(segments.bases):
+        if known is not None and known.end == base + segments.size:
+            return known.end, known.floor_ms
+        place = base
+        if known is not None and base <= known.end < base + segments.size:
+            place, floor_ms = known.end, known.floor_ms
+        end, floor_ms = _end_within(segments, place, floor_ms, chunk)
+        end = max(end, min(safe, base + segments.size))
+        # Files are made before they are needed: an empty one says nothing of where the one before it ends.
+        if end > base or place > base or base == segments.bases[0] or not segments.has(base - 1):
+            return end, floor_ms
+    return segments.start, floor_ms
+
+
+def _end_within(segments: Segments, place: int, floor_ms: int, chunk: int) -> tuple[int, int]:
+    """As `_end`, of the file that holds `place`, where a record begins or may begin."""
+    stop = place - place % segments.size + segments.size
+    wanted, last, again = chunk, -1, -1
+    while place < stop:
+        data = segments.read(place, wanted)
+        run, length = chain(data, place, segments.size)
+        if length:
+            floor_ms = max(floor_ms, min(_store_ms(run, -1), _store_ms(run, -2 if len(run.starts) > 1 else -1)))
+            last = place + int(run.starts[-1])
+            place, wanted = place + length, chunk
+            continue
+        size, is_filler = _claim(data, place, segments.size)
+        if is_filler:
+            return stop, floor_ms
+        if len(data) < size <= min(stop - place, RECORD_MAX):
+            wanted = size
+            if len(segments.read(place, size)) == size:
+                continue
+        following = first_good(segments, place + 1, stop, floor_ms)
+        if following is None:
+            break
+        if again != place:
+            again = place  # it may have been written since it was read, and what follows after it
+            continue
+        place, last, wanted = following, -1, chunk
+    if last >= 0 and not _is_whole(segments, last, place):
+        place = last
+    return place, floor_ms
+
+
+def _is_whole(segments: Segments, place: int, stop: int) -> bool:
+    """Whether the last record is written to its end: nothing tells it of one whose lengths came first but its CRC."""
+    try:
+        look(segments.read(place, stop - place), 0, place, segments.size - place % segments.size, check_crc=True)
+    except NotARecord:
+        return False
+    return True
+
+
+def _store_ms(run: Run, index: int) -> int:
+    at = int(run.starts[index])
+    return record.store_ms(run.data[at : at + record.FIXED_SIZE])
+
+
+def _directory(path: str) -> tuple[str, str]:
+    """The directory of the commit log that `path` means, and that of its store."""
+    given = Path(path)
+    if (given / DIRECTORY).is_dir():
+        return str(given / DIRECTORY), str(given)
+    if not given.is_dir():
+        raise StoreError(
+            f"{path} is no directory: give the one that holds {DIRECTORY}, as the driver and executors see it"
+        )
+    if given.name == DIRECTORY or any(len(one.name) == NAME_DIGITS and one.name.isdigit() for one in given.iterdir()):
+        return str(given), str(given.absolute().parent)
+    raise StoreError(f"{path} is no store directory: it has no {DIRECTORY}")

@@ -1,0 +1,163 @@
+"""`spark.read.format("rocketmq-store")`: a broker's store directory as rows, without a broker.
+
+    spark.dataSource.register(StoreSource)
+    spark.read.format("rocketmq-store").load("/path/of/store").where("keys = 'order-17'")
+
+The files are Java's or ours, of a broker that runs or of a copy. What is read is the log as it ends when a read is planned: each
+task has a part of one file (`store_reading`), and needs to see the directory. As a stream, micro-batches are ranges of log offsets:
+
+    {"from": log offset, "to": log offset}      each offset carries its own start, so a replay reads the same range
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, SupportsTriggerAvailableNow
+from pyspark.sql.types import StructType
+
+from ariane.errors import ConfigError, StoreError
+from ariane.spark import store_log, store_reading
+from ariane.spark.store_log import Damage, Log
+from ariane.spark.store_options import StoreOptions, parse
+from ariane.spark.store_reading import Part
+from ariane.store.files import OpenFiles, ReadOnlyDisk
+from ariane.store.segments import Segments
+
+
+class LogPartition(InputPartition):
+    """A part of the log: one task. `size` is that of the log's files."""
+
+    def __init__(self, part: Part | Damage, size: int) -> None:
+        super().__init__(part)
+        self.part = part
+        self.size = size
+
+
+class StoreSource(DataSource):
+    """The source as Spark registers it."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "rocketmq-store"
+
+    def schema(self) -> str:
+        return store_reading.DDL
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        return StoreReader(parse(self.options), _columns(schema))
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        return StoreStreamReader(parse(self.options), _columns(schema))
+
+
+class StoreReader(DataSourceReader):
+    """The whole log."""
+
+    def __init__(self, options: StoreOptions, columns: list[str]) -> None:
+        self._options = options
+        self._columns = columns
+
+    def partitions(self) -> list[InputPartition]:
+        found = store_log.find(self._options.path)
+        return _planned(found, found.start, found.end, self._options)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return _read(partition, self._options, self._columns)
+
+
+class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """What is appended to the log."""
+
+    def __init__(self, options: StoreOptions, columns: list[str]) -> None:
+        self._options = options
+        self._columns = columns
+        self._log: Log | None = None  # as far as it was looked at
+        self._initial: int | None = None
+        self._at_stop: int | None = None  # AvailableNow: the end when it began
+
+    def initialOffset(self) -> dict[str, int]:
+        # Spark asks again in the first batch: the answer has to be the same.
+        if self._initial is None:
+            found, wanted = self._look(), self._options.starting_position
+            if wanted == "earliest":
+                self._initial = found.start
+            elif wanted == "latest" or int(wanted) >= found.end:
+                self._initial = found.end
+            else:
+                self._initial = _boundary(found, max(int(wanted), found.start))
+        return {"from": self._initial, "to": self._initial}
+
+    def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
+        found, begin = self._look(), start["to"]
+        if begin > found.end:
+            lost = f"{self._options.path} ends at {found.end}, and {begin} was read before: it is another store, or an older copy"
+            raise StoreError(f"{lost}; start a new query with a new checkpoint")
+        if begin < found.start and self._options.fail_on_data_loss:
+            lost = (
+                f"{self._options.path} begins at {found.start}, what lay from {begin} on was removed before it was read"
+            )
+            raise StoreError(f"{lost}; set failOnDataLoss to false to go on, with a row for it")
+        end = found.end if self._at_stop is None else min(found.end, self._at_stop)
+        if isinstance(limit, ReadMaxBytes) and end - begin > limit.max_bytes:
+            end = min(end, _boundary(found, begin + limit.max_bytes))
+        return start if end <= begin else {"from": begin, "to": end}
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        most = self._options.max_bytes_per_trigger
+        return ReadAllAvailable() if most is None else ReadMaxBytes(most)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._at_stop = self._look().end
+
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
+        return _planned(self._look(), end["from"], end["to"], self._options)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return _read(partition, self._options, self._columns)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Nothing: offsets live in the checkpoint."""
+
+    def _look(self) -> Log:
+        self._log = store_log.find(self._options.path, self._log)
+        return self._log
+
+
+def _planned(found: Log, begin: int, end: int, options: StoreOptions) -> list[InputPartition]:
+    parts = store_reading.plan(found, begin, end, options.split_bytes)
+    return [LogPartition(part, found.size) for part in parts]
+
+
+def _read(partition: InputPartition, options: StoreOptions, columns: list[str]) -> Iterator[pa.RecordBatch]:
+    """The rows of a task. Spark makes one task of its own when there is nothing to read: it has none."""
+    if isinstance(partition, LogPartition):
+        yield from store_reading.rows(partition.part, options, columns, partition.size)
+
+
+def _boundary(found: Log, place: int) -> int:
+    """The first place at or behind `place` where a record begins or a file does."""
+    base = place - place % found.size
+    limit = min(base + found.size, found.end)
+    if base not in found.bases:
+        return limit
+    files = OpenFiles(ReadOnlyDisk())
+    try:
+        return store_log.boundary(Segments(files, found.directory, found.size, [base]), place, limit)
+    finally:
+        files.close()
+
+
+def _columns(schema: StructType) -> list[str]:
+    """The columns that are asked for; ConfigError for one that the source does not have."""
+    there = store_reading.COLUMNS
+    for field in schema.fields:
+        if field.name not in there:
+            raise ConfigError("schema", field.name, f"is no column of the source; it has {', '.join(there)}")
+        ddl = there[field.name][1].replace(" ", "").lower()
+        if field.dataType.simpleString() != ddl:
+            raise ConfigError("schema", f"{field.name} {field.dataType.simpleString()}", f"the column is {ddl}")
+    return list(schema.names)

@@ -1,0 +1,8 @@
+"""What holds for all tests: no property test fails because the machine was busy."""
+
+from __future__ import annotations
+
+from hypothesis import settings
+
+settings.register_profile("unhurried", deadline=None)
+settings.load_profile("unhurried")

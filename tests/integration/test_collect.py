@@ -1,0 +1,102 @@
+"""`ariane collect` as a process, at brokers of ours: the topic is made once, samples are stored, it ends when told to."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from ariane.admin.samples import Sample
+from ariane.client.lite_pull_consumer import LitePullConsumer
+from ariane.client.producer import Producer
+from ariane.model.message import Message
+from ariane.model.topic import SAMPLES_TOPIC
+from ariane.net.client import Connections
+from ariane.protocol import fastjson
+from ariane.protocol.codes import RequestCode
+from ariane.protocol.requests.routing import RouteRequest, TopicRoute
+from ariane.testing.cluster import cluster_in_thread
+from ariane.testing.java import free_port
+
+T = TypeVar("T")
+
+COMMAND = [sys.executable, "-m", "ariane.cli", "collect"]
+
+
+def collected(*options: str, limit_s: float = 60) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*COMMAND, *options], capture_output=True, text=True, timeout=limit_s, check=False)
+
+
+async def stored(namesrv: str, topic: str, count: int) -> list[Sample]:
+    found: list[Sample] = []
+    async with LitePullConsumer("R", namesrv, {topic: "*"}, start="first") as consumer:
+        while len(found) < count:
+            found += [msgspec.json.decode(one.body, type=Sample) for one in await consumer.poll(timeout_s=5)]
+    return found
+
+
+def run(work: Coroutine[Any, Any, T]) -> T:
+    return asyncio.run(asyncio.wait_for(work, 60))
+
+
+def test_once(tmp_path: Path) -> None:
+    async def send(namesrv: str) -> None:
+        async with Producer("P", namesrv) as producer:
+            await producer.send(Message(topic="T", body=b"x"))
+
+    async def queues(namesrv: str) -> int:
+        async with Connections() as peers:
+            answer = await peers.ask(namesrv, RequestCode.GET_ROUTEINFO_BY_TOPIC, RouteRequest(SAMPLES_TOPIC))
+        return sum(one.write_queue_nums for one in fastjson.decode(answer.body, TopicRoute).queue_datas)
+
+    with cluster_in_thread(tmp_path) as servers:
+        run(send(servers.namesrv))
+        for _ in range(2):
+            done = collected("-n", servers.namesrv, "--once", "--name", "mine")
+            assert done.returncode == 0, done.stderr
+            assert "brokers 1  groups 0  requests " in done.stdout
+        first, second = run(stored(servers.namesrv, SAMPLES_TOPIC, 2))
+        assert run(queues(servers.namesrv)) == 1
+    assert (first.collector, first.broker, first.addr, first.away, first.faults) == (
+        "mine", "broker-a", servers.broker, None, ()
+    )  # fmt: skip
+    (ends,) = (one for one in first.topics if one.topic == "T")
+    assert sum(last for _, _, last in ends.queues) == 1
+    # It looks at its own topic, too.
+    assert {one.topic for one in second.topics} == {"T", SAMPLES_TOPIC}
+
+
+def test_it_goes_on_until_told_to_stop(tmp_path: Path) -> None:
+    with cluster_in_thread(tmp_path) as servers:
+        options = ["-n", servers.namesrv, "--interval", "1", "--topic", "OTHER"]
+        with subprocess.Popen([*COMMAND, *options], stdout=subprocess.PIPE, text=True) as process:
+            samples = run(stored_when_there(servers.namesrv))
+            process.send_signal(signal.SIGTERM)
+            said, _ = process.communicate(timeout=20)
+    assert process.returncode == 0
+    assert [one.round for one in samples] == [1, 2, 3]
+    # A line for the first round; nothing new was seen in the others.
+    assert said.count("brokers 1") == 1
+
+
+async def stored_when_there(namesrv: str) -> list[Sample]:
+    """The first three samples, of a collector that is just starting."""
+    async with Connections() as peers:
+        while (await peers.request(namesrv, RequestCode.GET_ROUTEINFO_BY_TOPIC, RouteRequest("OTHER"))).code != 0:
+            await asyncio.sleep(0.1)
+    return (await stored(namesrv, "OTHER", 3))[:3]
+
+
+def test_without_a_cluster_it_says_so_at_once() -> None:
+    began = time.monotonic()
+    done = collected("-n", f"127.0.0.1:{free_port()}", "--once")
+    assert done.returncode == 1
+    assert done.stderr.startswith("ariane: connection to 127.0.0.1:")
+    assert time.monotonic() - began < 30

@@ -1,0 +1,104 @@
+"""The collector at a Java 4.9.4 master and its Java slave: every question is answered, a backlog that the slave serves is seen."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from ariane.admin import collecting
+from ariane.admin.samples import Counter, Progress, Sample
+from ariane.client.config import ConsumerSettings
+from ariane.client.lite_pull_consumer import LitePullConsumer
+from ariane.client.producer import Producer
+from ariane.client.push_consumer import PushConsumer
+from ariane.clock import SYSTEM_CLOCK
+from ariane.model.message import Message, ReceivedMessage
+from ariane.model.topic import SAMPLES_TOPIC
+from ariane.testing import java
+
+COUNT = 4000
+READ_FROM_SLAVE = {
+    "slaveReadEnable": "true",
+    "accessMessageInMemoryMaxRatio": "0",
+    "mappedFileSizeCommitLog": "16777216",
+}
+
+
+def progress(sample: Sample) -> Progress | None:
+    return next((one for one in sample.groups if (one.topic, one.group) == ("T", "G")), None)
+
+
+def counter(sample: Sample, name: str) -> Counter | None:
+    return next((one for one in sample.counters if (one.topic, one.name) == ("T", name)), None)
+
+
+async def slow(messages: Sequence[ReceivedMessage]) -> None:
+    await asyncio.sleep(0.05)
+
+
+def test_a_java_master_and_slave_are_sampled(tmp_path: Path) -> None:
+    rounds: list[dict[int, Sample]] = []
+
+    async def run(namesrv: str) -> None:
+        async with Producer("P", namesrv) as producer:
+            for _ in range(COUNT // 100):
+                await asyncio.gather(*(producer.send(Message(topic="T", body=b"x" * 50)) for _ in range(100)))
+        began_ms = SYSTEM_CLOCK.now_ms()
+        await asyncio.sleep(8)  # the slave has copied log and topics
+        stop = asyncio.Event()
+
+        def look(done: collecting.Round) -> None:
+            rounds.append({sample.broker_id: sample for sample in done.samples})
+            by_slave = counter(rounds[-1][1], "GROUP_GET_SIZE")
+            if by_slave is not None and by_slave.sum and len(rounds) > 8:
+                stop.set()
+
+        settings = ConsumerSettings(concurrency=2, cached_max=32)
+        async with PushConsumer("G", namesrv, {"T": "*"}, slow, start="first", settings=settings):
+            await asyncio.wait_for(collecting.collect(namesrv, interval_s=2, on_round=look, stop=stop), 90)
+        assert all(set(one) == {0, 1} for one in rounds)
+        told = [sample for one in rounds for sample in one.values()]
+        assert {(sample.away, sample.faults) for sample in told} == {(None, ())}
+
+        steps = [one for each in rounds if (one := progress(each[0])) is not None]
+        lags = [sum(last - done for _, done, _, last, _ in step.queues if last is not None) for step in steps]
+        assert lags == sorted(lags, reverse=True)
+        assert 0 < lags[-1] < lags[0] <= COUNT
+        ages = [age for *_, age in steps[-1].queues]
+        longest_ms = SYSTEM_CLOCK.now_ms() - began_ms + 10_000
+        assert all(age is not None and 5_000 < age < longest_ms for age in ages), ages
+
+        last = rounds[-1]
+        mine, its = counter(last[0], "GROUP_GET_NUMS"), counter(last[1], "GROUP_GET_NUMS")
+        assert mine is not None and its is not None
+        assert its.sum > mine.sum  # the first pull of each queue goes to the master
+        assert its.tps > 0
+        stored = counter(last[0], "TOPIC_PUT_NUMS")
+        assert stored is not None and stored.sum > 0
+        for sample in last.values():
+            runtime = sample.runtime
+            assert runtime is not None and None not in msgspec.structs.astuple(runtime)
+            assert runtime.get_total is not None and runtime.get_total > 0
+
+        kept = await samples_of(namesrv, len(told))
+        assert sorted((one.round, one.broker_id) for one in kept) == sorted((one.round, one.broker_id) for one in told)
+
+    with java.name_server(tmp_path / "ns") as name_server:
+        slave = {**READ_FROM_SLAVE, "brokerRole": "SLAVE", "brokerId": "1"}
+        with (
+            java.broker(tmp_path / "master", name_server.addr, properties=READ_FROM_SLAVE),
+            java.broker(tmp_path / "slave", name_server.addr, properties=slave),
+        ):
+            asyncio.run(asyncio.wait_for(run(name_server.addr), 200))
+
+
+async def samples_of(namesrv: str, count: int) -> list[Sample]:
+    """What the topic of samples holds."""
+    found: list[Sample] = []
+    async with LitePullConsumer("R", namesrv, {SAMPLES_TOPIC: "*"}, start="first") as consumer, asyncio.timeout(30):
+        while len(found) < count:
+            found += [msgspec.json.decode(message.body, type=Sample) for message in await consumer.poll(timeout_s=1.0)]
+    return found

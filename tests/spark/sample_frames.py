@@ -1,0 +1,95 @@
+"""Samples of the collector as small frames, for the tests of the lag job."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import msgspec
+from pyspark.sql import DataFrame, SparkSession
+
+from ariane.admin.samples import Counter, Ends, Progress, Runtime, Sample, bodies
+from ariane.pipeline import consumption, samples
+
+Row = dict[str, Any]
+
+T0_MS = 1_700_000_400_000  # the begin of a slot
+assert T0_MS % 600_000 == 0
+
+
+def sample(second: float, broker_id: int = 0, **other: Any) -> Sample:
+    """A round of the collector `second` s after the tests' epoch."""
+    values: dict[str, Any] = {
+        "collector": "host", "round": round(second), "at_ms": ms(second), "interval_ms": 10_000, "took_ms": 5, "requests": 9,
+        "cluster": "c", "broker": "b", "broker_id": broker_id, "addr": "10.0.0.1:10911",
+        "runtime": Runtime(ms(second), T0_MS - 5000, 10, 20, 0, 900, 0),
+    }  # fmt: skip
+    return Sample(**(values | other))
+
+
+def away(second: float, broker_id: int = 0) -> Sample:
+    return sample(second, broker_id, away="connection refused", runtime=None)
+
+
+def ms(second: float) -> int:
+    return T0_MS + round(second * 1000)
+
+
+def at(second: float) -> datetime:
+    return datetime.fromtimestamp(T0_MS / 1000, UTC) + timedelta(seconds=second)
+
+
+def group(second: float, *queues: tuple[int, int, int | None, int | None, int | None], name: str = "G") -> Progress:
+    return Progress(name, "T", ms(second), ms(second), queues)
+
+
+def ends(second: float, *queues: tuple[int, int, int]) -> Ends:
+    return Ends("T", ms(second), queues)
+
+
+def got(second: float, tps: float, name: str = "G") -> Counter:
+    return Counter("GROUP_GET_NUMS", "T", name, ms(second), round(tps * 60), tps)
+
+
+def state(
+    second: float, committed: int, end: int, *, age: int | None = None, master: float = 0.0, slave: float | None = None
+) -> list[Sample]:
+    """A round of a master with one queue and one group, and of a slave when it has handed out something."""
+    queue = (0, committed, 0, end, age)
+    mine = sample(
+        second, topics=(ends(second, (0, 0, end)),), groups=(group(second, queue),), counters=(got(second, master),)
+    )
+    return [mine] if slave is None else [mine, sample(second, 1, counters=(got(second, slave),))]
+
+
+def messages(spark: SparkSession, contents: Iterable[bytes], stored: datetime | None = None) -> DataFrame:
+    rows = [(body, "keeper", 0, number, stored or at(30)) for number, body in enumerate(contents)]
+    return spark.createDataFrame(rows, samples.MESSAGE)
+
+
+def records(spark: SparkSession, told: Iterable[Sample]) -> DataFrame:
+    return samples.records(messages(spark, [body for one in told for body in bodies(one)]))
+
+
+def folded(spark: SparkSession, cases: Mapping[str, Iterable[Sample]], seed: int | None = None) -> dict[str, list[Row]]:
+    """The minutes that follow from samples, by case, in order; values rounded. Each case is a broker of its own, so that all
+    are one question to Spark. With a `seed` samples come in another order, and some of them twice."""
+    told = [msgspec.structs.replace(one, broker=case) for case, members in cases.items() for one in members]
+    if seed is not None:
+        chance = random.Random(seed)
+        told += chance.sample(told, len(told) // 3)
+        chance.shuffle(told)
+    read = records(spark, told).persist()
+    frame = consumption.consumption(samples.brokers(read), samples.queues(read), samples.counters(read))
+    found: dict[str, list[Row]] = {case: [] for case in cases}
+    for row in frame.toArrow().to_pylist():
+        found[row["broker"]].append(
+            {name: round(one, 3) if isinstance(one, float) else one for name, one in row.items()}
+        )
+    read.unpersist()
+    return {
+        case: sorted(rows, key=lambda row: (row["consumer_group"] or "", row["window_at"]))
+        for case, rows in found.items()
+    }

@@ -1,0 +1,154 @@
+"""The case of the article, whole: a slave serves a backlog, a console's TPS is 0, and the report tells what is so.
+
+Master, slave, consumer and collector run in a thread; samples go to the topic, Spark makes the table, the report reads it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+pytest.importorskip("pyspark", reason="needs pyspark: pip install 'ariane[spark]'")
+
+from ariane.admin import collecting
+from ariane.admin.asking import asked, rows, whole
+from ariane.admin.report import Report, Sheet, Value
+from ariane.admin.reports import lag
+from ariane.client.config import ConsumerSettings
+from ariane.client.producer import Producer
+from ariane.client.push_consumer import PushConsumer
+from ariane.clock import SYSTEM_CLOCK
+from ariane.model.message import Message, ReceivedMessage
+from ariane.pipeline import jobs, run
+from ariane.tables import SAMPLES_COUNTERS, SAMPLES_REJECTS
+from ariane.tables.samples import WINDOW_MS
+from ariane.testing.cluster import replicated_cluster
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+
+BACKLOG = 12_000  # at 60 a second more than three minutes
+LIMIT_S = 180.0
+SERVED_S = 15.0  # of a minute in which the master has handed out nothing: clients commit every 5 s
+
+
+class Watched:
+    """Tells when the master says for long enough that it hands out nothing, while the slave does."""
+
+    def __init__(self, ready: Callable[[str], None], namesrv: str) -> None:
+        self._ready = ready
+        self._namesrv = namesrv
+        self._since_ms: int | None = None
+
+    def look(self, done: collecting.Round) -> None:
+        now_ms = SYSTEM_CLOCK.now_ms()
+        tps = {
+            sample.broker_id: counter.tps
+            for sample in done.samples
+            for counter in sample.counters
+            if (counter.name, counter.topic, counter.group) == ("GROUP_GET_NUMS", "T", "G")
+        }
+        if tps.get(0) != 0 or not tps.get(1):
+            self._since_ms = None
+            return
+        self._since_ms = self._since_ms or now_ms
+        begin_ms = max(self._since_ms, now_ms // WINDOW_MS * WINDOW_MS)
+        if now_ms - begin_ms >= SERVED_S * 1000 and not done.waiting:
+            self._ready(self._namesrv)
+
+
+@contextmanager
+def backlog_served_by_the_slave(home: Path) -> Iterator[str]:
+    """The name server of a cluster in which it is so, and whose topic of samples tells of it."""
+    ready: list[str] = []
+    told, stop = threading.Event(), threading.Event()
+    faults: list[BaseException] = []
+
+    def is_ready(namesrv: str) -> None:
+        ready.append(namesrv)
+        told.set()
+
+    async def slow(messages: Sequence[ReceivedMessage]) -> None:
+        await asyncio.sleep(0.05)
+
+    async def work() -> None:
+        # All of it shares a loop: a broker that refuses when it is busy would refuse its own producer.
+        settings = {
+            "slave_read_enable": True,
+            "access_message_in_memory_max_ratio": 0,
+            "broker_fast_failure_enable": False,
+        }
+        async with replicated_cluster(home, **settings) as servers:
+            async with Producer("P", servers.namesrv) as producer:
+                for _ in range(BACKLOG // 200):
+                    await asyncio.gather(*(producer.send(Message(topic="T", body=b"x" * 50)) for _ in range(200)))
+            one_by_one = ConsumerSettings(concurrency=3, cached_max=32)
+            async with PushConsumer("G", servers.namesrv, {"T": "*"}, slow, start="first", settings=one_by_one):
+                ended = asyncio.Event()
+                watched = Watched(is_ready, servers.namesrv)
+                args = {"interval_s": 2.0, "on_round": watched.look, "stop": ended}
+                collector = asyncio.create_task(collecting.collect(servers.namesrv, **args))  # type: ignore[arg-type]
+                await asyncio.to_thread(told.wait, LIMIT_S)
+                ended.set()
+                await collector
+                await asyncio.to_thread(stop.wait, LIMIT_S)
+
+    def main() -> None:
+        try:
+            asyncio.run(work())
+        except BaseException as error:  # raised again in the test's thread
+            faults.append(error)
+            told.set()
+
+    thread = threading.Thread(target=main, daemon=True)
+    thread.start()
+    try:
+        assert told.wait(LIMIT_S), "the slave does not serve the group alone"
+        if ready:
+            yield ready[0]
+    finally:
+        stop.set()
+        thread.join(30)
+    if faults:
+        raise faults[0]
+
+
+def row_of(report: Report, title: str) -> dict[str, Value]:
+    (found,) = (part for part in report.parts if isinstance(part, Sheet) and part.title == title)
+    (row,) = (row for row in found.rows if row[:2] == ("G", "T"))
+    return dict(zip((field.name for field in found.fields), row, strict=True))
+
+
+def test_a_consoles_tps_is_0_and_the_report_tells_the_truth(spark: SparkSession, tmp_path: Path) -> None:
+    home = tmp_path / "tables"
+    with backlog_served_by_the_slave(tmp_path) as namesrv:
+        run.run(jobs.JOBS["lag"], {"namesrv": namesrv}, home, once=True)
+    now_ms = SYSTEM_CLOCK.now_ms()
+    with asked(home, whole(SAMPLES_COUNTERS), whole(SAMPLES_REJECTS)) as sql:
+        (newest,) = rows(sql, "SELECT max(sampled_at) AS newest FROM samples_counters")
+        assert rows(sql, "SELECT * FROM samples_rejects") == []
+    newest_ms = round(newest["newest"].timestamp() * 1000)
+    # The minute of the newest sample alone: what the master handed out at first is not in it.
+    since_ms = newest_ms // WINDOW_MS * WINDOW_MS
+    report = lag.report(home, since_ms=since_ms, until_ms=newest_ms, now_ms=now_ms)
+    truth, console = row_of(report, "Groups"), row_of(report, "Where a console's TPS misleads")
+
+    assert console["a console's TPS"] == 0.0
+    confirmed, left = truth["confirmed"], truth["lag"]
+    assert isinstance(confirmed, float) and 30 < confirmed < 70, truth
+    assert truth["by slaves"] == 100.0
+    assert isinstance(left, int) and 0 < left < BACKLOG
+    assert isinstance(truth["change"], int) and truth["change"] < 0
+    assert truth["in"] == 0.0
+    assert truth["done in"] == pytest.approx(1000 * left / confirmed, rel=0.01)
+    assert isinstance(truth["oldest"], int) and truth["oldest"] > 60_000
+    assert truth["in doubt"] == ""
+    assert report.gaps == ()

@@ -1,0 +1,142 @@
+"""Topics to the archive: by day and topic, once, kept for some days, merged while small, read without Spark."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+pytest.importorskip("pyspark", reason="needs pyspark: pip install 'ariane[spark]'")
+
+from ariane.admin import published, replay_origins
+from ariane.admin.asking import asked, rows, whole
+from ariane.admin.replay_origins import Wanted
+from ariane.client import Producer
+from ariane.errors import ConfigError
+from ariane.model.message import Message
+from ariane.pipeline import archive, publish, run
+from ariane.pipeline.replay import replayed
+from ariane.spark import decode
+from ariane.tables import ARCHIVE
+from ariane.tables.slots import of_time
+from ariane.testing.cluster import cluster_in_thread
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = pytest.mark.spark
+DAY_MS = 86_400_000
+T0_MS = 1_700_006_400_000 - 1_700_006_400_000 % DAY_MS
+
+
+def messages(spark: SparkSession, *some: tuple[str, int, int]) -> DataFrame:
+    """Messages as the source gives them: topic, queue offset, ms after a midnight."""
+    empty = dict.fromkeys(ARCHIVE.names)
+    made: list[dict[str, Any]] = [
+        empty
+        | {
+            "topic": topic, "broker": "broker-a", "queue_id": 0, "queue_offset": offset, "message_id": f"{topic}-{offset}",
+            "properties": {"color": "red"}, "body": b"body", "flag": 0, "sys_flag": 0,
+            "store_timestamp": datetime.fromtimestamp((T0_MS + ms) / 1000, UTC),
+        }
+        for topic, offset, ms in some
+    ]  # fmt: skip
+    return spark.createDataFrame(made, ARCHIVE.ddl)
+
+
+def test_every_column_of_the_source_that_the_properties_do_not_tell() -> None:
+    for column in ARCHIVE.columns:
+        assert decode.COLUMNS[column.name][1] == column.type
+
+
+def test_by_day_and_topic_each_batch_once_and_old_days_leave(spark: SparkSession, tmp_path: Path) -> None:
+    batch = archive.archived(
+        messages(spark, ("orders", 1, 5), ("orders", 0, 1), ("%DLQ%G", 0, 5), ("orders", 2, DAY_MS))
+    )
+    for _ in range(2):
+        publish.append(batch, tmp_path, ARCHIVE, "archive q", 0, T0_MS)
+    now = published.current(tmp_path, ARCHIVE)
+    assert now is not None
+    first, second = (f"{datetime.fromtimestamp((T0_MS + ms) / 1000, UTC):%Y-%m-%d}" for ms in (0, DAY_MS))
+    assert sorted((file.slot, file.rows) for file in now.files) == [
+        (f"{first}.%DLQ%G", 1), (f"{first}.orders", 2), (f"{second}.orders", 1),
+    ]  # fmt: skip
+    with asked(tmp_path, whole(ARCHIVE)) as sql:
+        assert rows(sql, "SELECT topic, count(*) AS n, any_value(body) AS body FROM archive GROUP BY topic ORDER BY 1") == [
+            {"topic": "%DLQ%G", "n": 1, "body": b"body"}, {"topic": "orders", "n": 3, "body": b"body"},
+        ]  # fmt: skip
+    left = publish.expire(tmp_path, ARCHIVE, of_time(T0_MS + DAY_MS), T0_MS)
+    assert left is not None
+    assert [file.slot for file in left.files] == [f"{second}.orders"]
+
+
+def test_small_files_are_merged_and_large_ones_left(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(publish, "FILES_MAX", 2)
+    for number in range(4):
+        batch = archive.archived(messages(spark, ("orders", number, number)))
+        publish.append(batch, tmp_path, ARCHIVE, "archive q", number, T0_MS)
+    before = published.current(tmp_path, ARCHIVE)
+    assert before is not None
+    large = before.files[0]
+    monkeypatch.setattr(publish, "SMALL_BYTES", large.bytes)
+    sizes = [file.bytes for file in before.files]
+    if min(sizes[1:]) >= large.bytes:  # sizes may be equal: all of them are large then
+        assert publish.merge_small(spark, tmp_path, ARCHIVE, T0_MS) is None
+        monkeypatch.setattr(publish, "SMALL_BYTES", large.bytes + 1)
+    merged = publish.merge_small(spark, tmp_path, ARCHIVE, T0_MS)
+    assert merged is not None
+    assert (merged.rows, sum(file.rows for file in merged.files)) == (4, 4)
+    kept = {file.path for file in before.files if file.bytes >= publish.SMALL_BYTES}
+    assert kept <= {file.path for file in merged.files}
+    assert len(merged.files) == len(kept) + 1
+
+
+def test_which_topics() -> None:
+    assert archive.job(["a"]).sources[0].options == {"topic": "a"}
+    assert archive.job(["a", "b"]).sources[0].options == {"topics": "a,b"}
+    options = archive.job(pattern="%DLQ%.*", system_topics=True).sources[0].options
+    assert options == {"topicsPattern": "%DLQ%.*", "includeSystemTopics": "true"}
+    for wrong in (([], ""), (["a"], "b"), (["a/b"], "")):
+        with pytest.raises(ConfigError, match="--topics"):
+            archive.job(*wrong)
+
+
+def test_from_a_broker_to_the_archive_and_what_replay_reads(spark: SparkSession, tmp_path: Path) -> None:
+    async def produce(namesrv: str, first: int) -> None:
+        async with Producer("P", namesrv) as producer:
+            for number in range(first, first + 3):
+                own = {"color": "red"}
+                await producer.send(Message(topic="T", body=b"x" * 5000, keys=(f"order-{number}",), properties=own))
+
+    async def chosen() -> list[tuple[str, bytes, str]]:
+        found = replay_origins.of_archive(tmp_path / "archive", Wanted(topic="T"))
+        return [(one.properties["KEYS"], one.body, one.properties["color"]) async for one in found]
+
+    with cluster_in_thread(tmp_path / "servers") as servers:
+        for first in (0, 3):
+            asyncio.run(produce(servers.namesrv, first))
+            run.run(archive.job(["T"]), {"namesrv": servers.namesrv}, tmp_path / "archive", once=True)
+    assert sorted(asyncio.run(chosen())) == [(f"order-{number}", b"x" * 5000, "red") for number in range(6)]
+
+
+def test_a_frame_is_sent_once_more_and_its_result_is_a_frame(spark: SparkSession, tmp_path: Path) -> None:
+    async def topic_again(namesrv: str) -> None:
+        async with Producer("P", namesrv) as producer:
+            await producer.send(Message(topic="again", body=b"first"))
+
+    frame = messages(spark, ("orders", 0, 0), ("orders", 1, 1), ("orders", 2, 2))
+    result = tmp_path / "result.parquet"
+    with cluster_in_thread(tmp_path / "servers") as servers:
+        asyncio.run(topic_again(servers.namesrv))
+        for some in (frame.where("queue_offset > 0"), frame):
+            rows_of_it = replayed(some, servers.namesrv, result, topic="again", rate=1000).collect()
+        with pytest.raises(ConfigError, match="lacks body"):
+            replayed(frame.drop("body"), servers.namesrv, result)
+    assert sorted((row["source_message_id"], row["state"], row["topic"]) for row in rows_of_it) == [
+        (f"orders-{number}", "ok", "again") for number in range(3)
+    ]

@@ -1,0 +1,337 @@
+"""Replaying: which messages, as what, at which rate, and a result that a killed replay goes on from."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ariane.admin import replay_origins
+from ariane.admin.published import CURRENT, File, Published
+from ariane.admin.replay import NOT_TAKEN, Original, Outcome, Pace, Place, Replayed, message_of, replay
+from ariane.admin.replay_origins import Wanted
+from ariane.admin.replay_result import ResultFile
+from ariane.cli.replay import rate_of
+from ariane.client.sending import SendResult, SendStatus
+from ariane.errors import ConfigError, ConnectionLost, MessageRefused, StoreError
+from ariane.model.message import Message, MessageQueue
+from ariane.tables import ARCHIVE
+
+DEAD = {
+    "KEYS": "order-1 order-2", "TAGS": "new", "UNIQ_KEY": "U1", "WAIT": "true", "DELAY": "0", "RETRY_TOPIC": "orders",
+    "ORIGIN_MESSAGE_ID": "OFF", "REAL_TOPIC": "%RETRY%G", "REAL_QID": "0", "MAX_RECONSUME_TIMES": "16", "CLUSTER": "c",
+    "__STARTDELIVERTIME": "1", "TIMER_DELIVER_MS": "1", "TRAN_MSG": "true", "PGROUP": "P", "__transactionId__": "T",
+    "REPLAYED_FROM": "earlier", "color": "red", "__SHARDINGKEY": "k", "empty": "",
+}  # fmt: skip
+
+
+def original(number: int = 0, topic: str = "%DLQ%G", sys_flag: int = 0, **own: str) -> Original:
+    properties = own or {"RETRY_TOPIC": "orders", "KEYS": f"order-{number}"}
+    return Original(Place(topic, "broker-a", 0, number), f"U{number}", properties, b"body", 7, sys_flag)
+
+
+class FakeClock:
+    """Time that passes only in `sleep`."""
+
+    def __init__(self) -> None:
+        self.now_s = 100.0
+
+    def now_ms(self) -> int:
+        return int(self.now_s * 1000)
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+    async def sleep(self, seconds: float) -> None:
+        self.now_s += seconds
+
+
+class FakeTarget:
+    """Takes messages; refuses or loses those it is told to."""
+
+    def __init__(self, prefix: str = "N") -> None:
+        self.sent: list[Message] = []
+        self.away = False
+        self.refused: set[str] = set()
+        self._prefix = prefix
+        self._made = 0
+
+    def make_id(self) -> str:
+        self._made += 1
+        return f"{self._prefix}{self._made}"
+
+    async def fault(self, topic: str) -> str | None:
+        return "no such topic" if topic == "missing" else None
+
+    async def send(self, message: Message, order_key: str | None) -> SendResult:
+        if self.away:
+            raise ConnectionLost("10.0.0.1:1", "refused")
+        if message.message_id in self.refused:
+            raise MessageRefused("too large")
+        self.sent.append(message)
+        return SendResult(
+            status=SendStatus.SEND_OK, message_id=message.message_id, offset_message_id="OFF",
+            queue=MessageQueue(message.topic, "broker-a", 1), queue_offset=len(self.sent), transaction_id=None, region="",
+            trace_on=True,
+        )  # fmt: skip
+
+
+async def listed(*some: Original) -> AsyncIterator[Original]:
+    for one in some:
+        yield one
+
+
+def run(target: FakeTarget, path: Path, *some: Original, rate: float = 20.0, **other: Any) -> Replayed:
+    clock = FakeClock()
+    with ResultFile(path) as journal:
+        pace = Pace(rate, clock)
+        return asyncio.run(replay(listed(*some), target, journal, pace=pace, clock=clock, **other))
+
+
+def results(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+# --- what is sent ---
+
+
+def test_the_applications_properties_stay_and_the_brokers_go() -> None:
+    message = message_of(original(3, **DEAD), None, "NEW")
+    assert (message.topic, message.tags, message.keys, message.flag) == ("orders", "new", ("order-1", "order-2"), 7)
+    assert (message.message_id, message.delay_level, message.deliver_at_ms) == ("NEW", 0, 0)
+    assert message.properties == {
+        "color": "red", "__SHARDINGKEY": "k", "REPLAYED_FROM": "%DLQ%G/broker-a/0/3/U3",
+    }  # fmt: skip
+    assert set(DEAD) - NOT_TAKEN == {"color", "__SHARDINGKEY", "empty"}
+
+
+def test_a_destination_that_is_not_known_is_asked_for() -> None:
+    with pytest.raises(MessageRefused, match="no RETRY_TOPIC"):
+        message_of(original(0, color="red"), None, "")
+    with pytest.raises(MessageRefused, match="lies in orders"):
+        message_of(original(0, topic="orders"), None, "")
+    assert message_of(original(0, topic="orders"), "again", "").topic == "again"
+    with pytest.raises(MessageRefused, match="decompressed"):
+        message_of(original(0, sys_flag=1), "T", "")
+
+
+# --- how fast ---
+
+
+def test_the_rate_is_kept_and_lost_time_is_not_made_up_for(tmp_path: Path) -> None:
+    clock = FakeClock()
+
+    async def passed() -> list[float]:
+        times = []
+        pace = Pace(100, clock)
+        assert pace.chunk == 10
+        for number in range(4):
+            await pace.wait(10)
+            times.append(round(clock.now_s - 100, 3))
+            if number == 1:
+                clock.now_s += 5  # a broker was slow
+        return times
+
+    assert asyncio.run(passed()) == [0.0, 0.1, 5.1, 5.2]
+    assert Pace(0.5).chunk == 1
+    assert Pace(1e9).chunk == 64
+
+
+def test_rates() -> None:
+    assert [rate_of(text) for text in ("500/s", "20", "30/m", "0.5/s")] == [500, 20, 0.5, 0.5]
+    for text in ("0", "fast", "-1/s", "5/h", "inf"):
+        with pytest.raises(ConfigError, match="500/s"):
+            rate_of(text)
+
+
+# --- the result ---
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".parquet"])
+def test_a_second_run_sends_only_what_was_not_sent(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"result{suffix}"
+    target = FakeTarget()
+    target.refused = {"N2"}
+    three = [original(number) for number in range(3)]
+    assert run(target, path, *three) == Replayed(2, 1, 0, 0)
+    assert not path.with_name(f"{path.name}.journal").exists()
+    again = FakeTarget("M")
+    assert run(again, path, *three, original(3)) == Replayed(2, 0, 0, 2)
+    assert [one.message_id for one in again.sent] == ["N2", "M1"], "what may have been sent keeps its id"
+    assert run(again, path, *three, original(3)) == Replayed(0, 0, 0, 4)
+
+
+def test_each_message_is_one_row(tmp_path: Path) -> None:
+    path = tmp_path / "result.jsonl"
+    target = FakeTarget()
+    target.refused = {"N2"}
+    run(target, path, original(0), original(1))
+    ok, failed = results(path)
+    assert (ok["source_message_id"], ok["state"], ok["topic"], ok["message_id"]) == ("U0", "ok", "orders", "N1")
+    assert (ok["broker"], ok["queue_id"], ok["queue_offset"], ok["error"]) == ("broker-a", 1, 1, None)
+    assert (failed["source_queue_offset"], failed["state"], failed["error"]) == (1, "failed", "too large")
+
+
+def test_servers_that_are_away_end_it_and_the_rest_stands_in_the_result(tmp_path: Path) -> None:
+    path = tmp_path / "result.jsonl"
+    target = FakeTarget()
+    target.away = True
+    four = [original(number) for number in range(4)]
+    done = run(target, path, *four)
+    assert (done.ok, done.failed, done.unsent) == (0, 2, 2)
+    assert done.why is not None
+    assert "10.0.0.1:1" in done.why
+    assert [row["state"] for row in results(path)] == ["failed", "failed", "unsent", "unsent"]
+    target.away = False
+    assert run(target, path, *four) == Replayed(4, 0, 0, 0)
+    assert [row["state"] for row in results(path)] == ["ok"] * 4
+
+
+def test_it_can_be_stopped(tmp_path: Path) -> None:
+    stop = asyncio.Event()
+    done = run(
+        FakeTarget(),
+        tmp_path / "r.jsonl",
+        *(original(n) for n in range(5)),
+        stop=stop,
+        on_progress=lambda _: stop.set(),
+    )
+    assert done == Replayed(2, 0, 3, 0, "it was stopped")
+
+
+def test_a_killed_replay_goes_on_and_what_was_under_way_keeps_its_id(tmp_path: Path) -> None:
+    path = tmp_path / "result.jsonl"
+
+    def line(number: int, state: str) -> str:
+        values = {
+            "source_topic": "%DLQ%G", "source_broker": "broker-a", "source_queue_id": 0, "source_queue_offset": number,
+            "source_message_id": f"U{number}", "state": state, "at_ms": number, "message_id": f"K{number}",
+        }  # fmt: skip
+        return json.dumps(values)
+
+    lines = [line(0, "sending"), line(1, "sending"), line(0, "ok"), line(1, "ok")[:20]]
+    path.with_name("result.jsonl.journal").write_text("\n".join(lines))
+    target = FakeTarget()
+    assert run(target, path, original(0), original(1), original(2)) == Replayed(2, 0, 0, 1)
+    assert [one.message_id for one in target.sent] == ["K1", "N1"]
+    assert [(row["message_id"], row["state"]) for row in results(path)] == [("K0", "ok"), ("K1", "ok"), ("N1", "ok")]
+
+
+def test_one_replay_at_a_time_and_files_that_can_be_written(tmp_path: Path) -> None:
+    with (
+        ResultFile(tmp_path / "r.jsonl"),
+        pytest.raises(ConfigError, match="another replay"),
+        ResultFile(tmp_path / "r.jsonl"),
+    ):
+        pass
+    with pytest.raises(ConfigError, match="ends in"):
+        ResultFile(tmp_path / "r.csv")
+    with pytest.raises(ConfigError, match="cannot be written"), ResultFile(tmp_path / "no" / "r.jsonl"):
+        pass
+    (tmp_path / "other.jsonl").write_text("no json\n")
+    with pytest.raises(StoreError, match="no result of a replay"), ResultFile(tmp_path / "other.jsonl"):
+        pass
+
+
+def test_a_topic_that_is_not_there(tmp_path: Path) -> None:
+    target = FakeTarget()
+    with pytest.raises(ConfigError, match="no such topic"):
+        run(target, tmp_path / "r.jsonl", original(0), topic="missing")
+    done = run(target, tmp_path / "r.jsonl", original(0, RETRY_TOPIC="missing"), original(1))
+    assert done == Replayed(1, 1, 0, 0)
+    assert [row["error"] for row in results(tmp_path / "r.jsonl")] == ["missing: no such topic", None]
+
+
+def test_messages_of_one_sharding_key_go_one_after_another(tmp_path: Path) -> None:
+    class Slow(FakeTarget):
+        async def send(self, message: Message, order_key: str | None) -> SendResult:
+            assert order_key == message.properties.get("__SHARDINGKEY")
+            for _ in range(3 if message.properties["n"] == "0" else 1):
+                await asyncio.sleep(0)
+            return await super().send(message, order_key)
+
+    own = [{"RETRY_TOPIC": "orders", "__SHARDINGKEY": key, "n": str(n)} for n, key in enumerate(("a", "a", "b"))]
+    target = Slow()
+    run(target, tmp_path / "r.jsonl", *(original(n, **one) for n, one in enumerate(own)), rate=1000.0)
+    assert [message.properties["n"] for message in target.sent] == ["2", "0", "1"]
+
+
+# --- which messages ---
+
+
+def archive(home: Path) -> Path:
+    pa = pytest.importorskip("pyarrow", reason="needs pyarrow: pip install 'ariane[spark]'")
+    import msgspec
+    import pyarrow.parquet as pq
+
+    time = pa.timestamp("us", "UTC")
+    types = {"STRING": pa.string(), "INT": pa.int32(), "BIGINT": pa.int64(), "TIMESTAMP": time, "BINARY": pa.binary()}
+    schema = pa.schema([(c.name, types.get(c.type, pa.map_(pa.string(), pa.string()))) for c in ARCHIVE.columns])
+    files = []
+    for topic in ("orders", "%DLQ%G"):
+        rows = [
+            dict.fromkeys(ARCHIVE.names)
+            | {
+                "topic": topic, "broker": "broker-a", "queue_id": 0, "queue_offset": n, "message_id": f"{topic}-{n}",
+                "keys": f"k{n} all", "properties": [("color", "red" if n % 2 else "blue")], "body": b"x" * n, "flag": n,
+                "sys_flag": 1, "store_timestamp": datetime.fromtimestamp(n, UTC),
+            }
+            for n in range(3, -1, -1)
+        ]  # fmt: skip
+        name = f"{len(files)}.parquet"
+        (home / ARCHIVE.name).mkdir(exist_ok=True)
+        pq.write_table(pa.Table.from_pylist(rows, schema), home / ARCHIVE.name / name)
+        files.append(File(name, f"1970-01-01.{topic}", 4, 1, 1, 0, 3000))
+    (home / ARCHIVE.name / CURRENT).write_bytes(msgspec.json.encode(Published(1, 1, 8, 3000, tuple(files))))
+    return home
+
+
+def chosen(home: Path, **wanted: Any) -> list[Original]:
+    async def work() -> list[Original]:
+        return [one async for one in replay_origins.of_archive(home, Wanted(**wanted))]
+
+    return asyncio.run(work())
+
+
+def test_an_archives_messages_are_chosen(tmp_path: Path) -> None:
+    home = archive(tmp_path)
+
+    def offsets(**wanted: Any) -> list[int]:
+        return [one.place.queue_offset for one in chosen(home, topic="orders", **wanted)]
+
+    assert offsets() == [0, 1, 2, 3]
+    assert offsets(since_ms=1000, until_ms=3000) == [1, 2]
+    assert offsets(key="k2") == [2]
+    assert offsets(where="properties['color'] = 'red' AND flag > 1 -- the odd ones") == [3]
+    assert [one.place.topic for one in chosen(home, key="k1")] == ["%DLQ%G", "orders"]
+    one = chosen(home, key="k3", topic="orders")[0]
+    assert one == Original(Place("orders", "broker-a", 0, 3), "orders-3", {"color": "red"}, b"xxx", 3, 0)
+
+
+@pytest.mark.parametrize(
+    "where",
+    ["flag = 1); COPY (SELECT 1) TO 'stolen.csv'; SELECT (1", "colour = 1", "flag =", "1); DROP VIEW archive; --"],
+)
+def test_a_condition_is_a_condition(tmp_path: Path, where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match="--where"):
+        chosen(archive(tmp_path), where=where)
+    assert not (tmp_path / "stolen.csv").exists()
+
+
+def test_no_archive(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="ariane archive run"):
+        chosen(tmp_path)
+
+
+def test_an_outcome_is_named_by_its_place() -> None:
+    row = Outcome(
+        source_topic="T", source_broker="b", source_queue_id=1, source_queue_offset=2, source_message_id="U", state="ok",
+        at_ms=1,
+    )  # fmt: skip
+    assert row.place == Place("T", "b", 1, 2)

@@ -1,0 +1,115 @@
+"""The health report over small Parquet files: partial rows are summed, unknown is not zero, what is left out is said."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyarrow", reason="needs pyarrow: pip install 'ariane[spark]'")
+from tables_on_disk import put
+
+from ariane.admin.report import Report, Sheet
+from ariane.admin.reports import health
+from ariane.tables import HEALTH
+
+T0_MS = 1_700_000_040_000  # a whole minute
+T0 = datetime.fromtimestamp(T0_MS / 1000, UTC)
+HOUR_MS = 3_600_000
+
+
+def row(kind: str, count: int = 1, *, minutes: int = 0, example: str = "M", **other: Any) -> dict[str, Any]:
+    at = T0 + timedelta(minutes=minutes)
+    examples = [{"worst": other.get("worst"), "message_id": example, "at": at, "detail": ""}]
+    empty = dict.fromkeys(HEALTH.names)
+    return empty | {"kind": kind, "minute": at, "topic": "T", "count": count, "examples": examples} | other
+
+
+def asked(home: Path, *rows: dict[str, Any], now_ms: int = T0_MS + HOUR_MS, **filters: Any) -> Report:
+    put(home, HEALTH, rows, as_of_ms=now_ms)
+    return health.report(home, since_ms=T0_MS, until_ms=T0_MS + HOUR_MS, now_ms=now_ms, **filters)
+
+
+def sheet(report: Report, title: str) -> Sheet:
+    (found,) = (part for part in report.parts if isinstance(part, Sheet) and part.title.startswith(f"{title}:"))
+    return found
+
+
+def test_partial_rows_are_summed_and_the_worst_comes_first(tmp_path: Path) -> None:
+    ahead = {"host": "10.0.0.7"}
+    report = asked(
+        tmp_path,
+        row("clock-ahead", 3, worst=1200, example="A", **ahead),
+        row("clock-ahead", 4, worst=900, minutes=1, example="B", **ahead),
+        row("clock-ahead", 1, worst=5000, example="C", host="10.0.0.8"),
+        row("clock-ahead", 9, worst=9999, minutes=-5, **ahead),
+    )
+    clocks = sheet(report, "Producers' clocks ahead of the broker's")
+    assert clocks.title.endswith(": 8")
+    assert clocks.rows == (
+        ("10.0.0.7", "T", 7, 1200, T0 + timedelta(minutes=1), "A"),
+        ("10.0.0.8", "T", 1, 5000, T0, "C"),
+    )
+
+
+def test_never_consumed_is_stored_less_consumed_by_topic_tag_and_group(tmp_path: Path) -> None:
+    report = asked(
+        tmp_path,
+        row("stored", 10, cause="a", consumer_group="G H"),
+        row("stored", 2, cause="a", consumer_group="G", example="no H"),
+        row("stored", 5, minutes=20, cause="a", example="nobody"),
+        row("stored", 7, cause="b", consumer_group="H"),
+        row("stored", 3, topic="U", example="unread"),
+        row("stored", 99, minutes=55, cause="a"),
+        row("stored", 4, cause="a", consumer_group="?"),
+        row("stored", 1, minutes=-60, cause="a", consumer_group="I"),
+    )
+    never = sheet(report, "Never consumed")
+    late = T0 + timedelta(minutes=20)
+    assert [line[:5] for line in never.rows] == [
+        ("T", "I", 17, T0, late),
+        ("T", "H", 7, T0, late),
+        ("T", "G", 5, late, late),
+        ("U", None, 3, T0, T0),
+    ]
+    assert {line[1]: line[5] for line in never.rows}["G"] == "nobody"
+
+
+def test_filters(tmp_path: Path) -> None:
+    dead = {"cause": "exception", "worst": 16}
+    report = asked(
+        tmp_path,
+        row("dead-letter", 1, consumer_group="G", **dead),
+        row("dead-letter", 2, consumer_group="H", **dead),
+        row("dead-letter", 4, consumer_group="G", **(dead | {"topic": "U"})),
+        topic="T",
+        group="G",
+    )
+    assert [line[:4] for line in sheet(report, "Dead letters").rows] == [("G", "T", "exception", 1)]
+
+
+def test_who_does_not_trace(tmp_path: Path) -> None:
+    report = asked(
+        tmp_path,
+        row("sent", 30, host="p1", cause="traced"), row("sent", 10, host="p1", cause="untraced"),
+        row("sent", 5, host="p2", cause="untraced"), row("sent", 5, host="p3", cause="traced"),
+        row("retried", 2, consumer_group="silent"), row("retried", 2, consumer_group="G"),
+        row("stored", 1, consumer_group="G H"),
+    )  # fmt: skip
+    assert sheet(report, "Producers that do not trace").rows == (("p1", "T", 10, 40, 25.0), ("p2", "T", 5, 5, 100.0))
+    assert sheet(report, "Groups that do not trace").rows == (("silent", "T", 2, T0),)
+
+
+def test_rows_that_are_left_out_are_counted(tmp_path: Path) -> None:
+    many = [row("stored-twice", host=f"h{number:02}", worst=2) for number in range(25)]
+    twice = sheet(asked(tmp_path, *many), "Stored twice")
+    assert (len(twice.rows), twice.left_out, twice.title) == (20, 5, "Stored twice: 25")
+
+
+def test_tables_that_are_not_there_are_said(tmp_path: Path) -> None:
+    report = health.report(tmp_path, since_ms=T0_MS, until_ms=T0_MS + 1, now_ms=T0_MS + 2)
+    assert report.as_of is None
+    assert any("no health in" in gap for gap in report.gaps)
+    assert any("no messages in" in gap and "clocks" in gap for gap in report.gaps)

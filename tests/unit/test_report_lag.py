@@ -1,0 +1,163 @@
+"""The lag report over small published tables: sums over brokers, what is unknown, the case in which a console misleads."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyarrow", reason="needs pyarrow: pip install 'ariane[spark]'")
+
+from tables_on_disk import put
+
+from ariane.admin import status
+from ariane.admin.report import Plot, Report, Sheet, Value
+from ariane.admin.reports import lag
+from ariane.tables import CONSUMPTION, SAMPLES_BROKERS, SAMPLES_COUNTERS, SAMPLES_QUEUES
+
+T0 = datetime(2026, 11, 21, 10, 0, tzinfo=UTC)
+T0_MS = round(T0.timestamp() * 1000)
+AS_OF_MS = T0_MS + 185_000
+
+
+def at(seconds: float) -> datetime:
+    return T0 + timedelta(seconds=seconds)
+
+
+def minute(number: int, broker: str = "a", **other: Any) -> dict[str, Any]:
+    """A row of consumption."""
+    usual = {
+        "queues": 4, "seconds": 60.0, "produced_tps": 5.0, "consumed_tps": 10.0, "delivered_master_tps": 10.0,
+        "delivered_slaves_tps": 0.0, "lag": 600, "lag_change": -300, "oldest_age_ms": 4000, "removed": 0, "drain_s": 120.0,
+        "flags": [],
+    }  # fmt: skip
+    who = {"window_at": at(60 * number), "broker": broker, "topic": "T", "consumer_group": "G"}
+    return who | usual | other
+
+
+def broker(second: int, broker_id: int = 0, **other: Any) -> dict[str, Any]:
+    """A row of samples_brokers."""
+    usual = {
+        "collector": "host", "stored_at": at(second), "broker": "a", "cluster": "c", "addr": f"10.0.0.{broker_id}:10911",
+        "interval_ms": 5000, "booted_at": at(-9), "put_total": 10 * second, "get_total": 20 * second, "log_max": 1000,
+        "left_groups": 0, "lost": 0, "faults": [],
+    }  # fmt: skip
+    return {"sampled_at": at(second), "broker_id": broker_id} | usual | other
+
+
+def reported(
+    home: Path, minutes: list[dict[str, Any]], brokers: list[dict[str, Any]] | None = None, **filters: str
+) -> Report:
+    told = [broker(180), broker(185)] if brokers is None else brokers
+    inputs = (SAMPLES_BROKERS, SAMPLES_QUEUES, SAMPLES_COUNTERS)
+    for table in inputs:
+        put(home, table, told if table is SAMPLES_BROKERS else [], as_of_ms=AS_OF_MS, done={"samples x": 1})
+    put(home, CONSUMPTION, minutes, as_of_ms=AS_OF_MS, done={table.name: 1 for table in inputs})
+    status.write(home, status.Status("samples", T0_MS + 185_000, 1, 10, 0, None))
+    return lag.report(home, since_ms=T0_MS, until_ms=T0_MS + 190_000, now_ms=T0_MS + 190_000, **filters)
+
+
+def sheet(report: Report, title: str) -> list[dict[str, Value]]:
+    (found,) = (part for part in report.parts if isinstance(part, Sheet) and part.title == title)
+    return [dict(zip((field.name for field in found.fields), row, strict=True)) for row in found.rows]
+
+
+def plot(report: Report, title: str) -> Plot:
+    (found,) = (part for part in report.parts if isinstance(part, Plot) and part.title == title)
+    return found
+
+
+def test_a_groups_numbers_are_sums_over_brokers_in_its_last_whole_minute(tmp_path: Path) -> None:
+    last = {"lag": 1, "consumed_tps": 1.0}  # a minute that has just begun
+    report = reported(
+        tmp_path, [minute(1), minute(2), minute(2, "b", lag=30, drain_s=6.0, oldest_age_ms=9000), minute(3, **last)]
+    )
+    assert (report.as_of, report.gaps) == (at(185), ())
+    (row,) = sheet(report, "Groups")
+    assert row == {
+        "group": "G", "topic": "T", "minute": at(120), "lag": 630, "change": -600, "in": 10.0, "confirmed": 20.0,
+        "by slaves": 0.0, "oldest": 9000, "done in": 120_000, "in doubt": "",
+    }  # fmt: skip
+    assert [one["share of the group"] for one in sheet(report, "By broker")] == [50.0, 50.0]
+    assert sheet(report, "Where a console's TPS misleads") == []
+
+
+def test_where_a_slave_serves_the_consoles_tps_stands_beside_the_truth(tmp_path: Path) -> None:
+    served = {"delivered_master_tps": 0.0, "delivered_slaves_tps": 12.0}
+    report = reported(tmp_path, [minute(1, **served), minute(2, **served), minute(3, **served)])
+    (row,) = sheet(report, "Groups")
+    assert (row["by slaves"], row["confirmed"], row["done in"], row["change"]) == (100.0, 10.0, 120_000, -300)
+    (told,) = sheet(report, "Where a console's TPS misleads")
+    assert (told["a console's TPS"], told["confirmed"], told["handed out by slaves"]) == (0.0, 10.0, 12.0)
+
+
+def test_what_one_broker_does_not_tell_is_unknown_and_never_zero(tmp_path: Path) -> None:
+    nothing = dict.fromkeys(set(CONSUMPTION.names) - {"window_at", "broker", "topic", "consumer_group"})
+    away = minute(2, "b") | nothing | {"flags": ["master away"]}
+    report = reported(tmp_path, [minute(1), minute(1, "b"), minute(2), away, minute(3)])
+    (row,) = sheet(report, "Groups")
+    unknown = {name for name, value in row.items() if value is None}
+    assert unknown == {"lag", "change", "in", "confirmed", "by slaves", "done in"}
+    assert row["in doubt"] == "master away"
+    lags = [point[1] for point in plot(report, "Lag").lines[0].points]
+    assert lags == [1200.0, None, None]
+
+
+def test_a_broker_that_is_in_no_row_of_the_minute_is_told(tmp_path: Path) -> None:
+    (row,) = sheet(reported(tmp_path, [minute(1), minute(1, "b"), minute(2), minute(3)]), "Groups")
+    assert (row["lag"], row["in doubt"]) == (None, "not seen in this minute")
+
+
+def test_minutes_without_samples_are_holes_in_the_lines(tmp_path: Path) -> None:
+    report = reported(tmp_path, [minute(0), minute(3)])
+    (line,) = plot(report, "Lag").lines
+    assert line.points == ((at(0), 600.0), (at(60), None), (at(120), None), (at(180), 600.0))
+    names = [one.name for one in plot(report, "Messages in and confirmed").lines]
+    assert names == ["G · T in", "G · T confirmed"]
+
+
+def test_filters_and_order(tmp_path: Path) -> None:
+    rows = [minute(1, consumer_group=f"G{number}", lag=number, topic=f"T{number % 2}") for number in range(8)]
+    rows.append(minute(1, consumer_group="lost", lag=None))
+    report = reported(tmp_path / "all", rows)
+    assert [row["group"] for row in sheet(report, "Groups")] == ["lost", "G7", "G6", "G5", "G4", "G3", "G2", "G1", "G0"]
+    assert len(plot(report, "Lag").lines) == lag.LINES_MAX
+    assert plot(report, "Lag").note.startswith("The 5 of 9 with the greatest lag.")
+    (row,) = sheet(reported(tmp_path / "one", rows, group="G3"), "Groups")
+    assert row["lag"] == 3
+    assert len(sheet(reported(tmp_path / "topic", rows, topic="T1"), "Groups")) == 4
+
+
+def test_rows_that_are_left_out_are_counted(tmp_path: Path) -> None:
+    rows = [minute(1, consumer_group=f"G{number}") for number in range(lag.ROWS_MAX + 3)]
+    first = reported(tmp_path, rows).parts[0]
+    assert isinstance(first, Sheet)
+    assert (len(first.rows), first.left_out) == (lag.ROWS_MAX, 3)
+
+
+def test_brokers_their_rates_and_what_a_slave_has_to_copy(tmp_path: Path) -> None:
+    samples = [
+        broker(180), broker(185), broker(185, stored_at=at(187)), broker(180, 1, log_max=300),
+        broker(185, 1, log_max=400, booted_at=at(184), put_total=3),
+    ]  # fmt: skip
+    master, slave = sheet(reported(tmp_path, [minute(1)], samples), "Brokers")
+    assert (master["role"], master["stored"], master["handed out"], master["to copy"]) == ("master", 10.0, 20.0, None)
+    # It was started anew between the two samples: its counters say nothing.
+    assert (slave["role"], slave["stored"], slave["handed out"], slave["to copy"]) == ("slave 1", None, None, 600)
+
+
+def test_why_samples_may_be_missing(tmp_path: Path) -> None:
+    early = [broker(60, lost=7, left_groups=2)]
+    report = reported(tmp_path / "late", [minute(0)], early)
+    assert report.gaps == (
+        "no samples since 10:01:00 UTC: is `ariane collect` running?",
+        "the collector has thrown away 7 samples, as no broker took them",
+        "groups take turns: there are more than the collector asks for in a round (--groups-max)",
+    )
+    gaps = reported(tmp_path / "none", [], []).gaps
+    assert gaps == ("no samples of the last 10 minutes: is `ariane collect` running?",)
+    empty = lag.report(tmp_path / "empty", since_ms=0, until_ms=T0_MS, now_ms=T0_MS)
+    assert empty.as_of is None
+    assert empty.gaps[0].startswith("no consumption in ")

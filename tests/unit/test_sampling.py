@@ -1,0 +1,304 @@
+"""A round of the collector: what is asked of whom, what is left for the next round, who does not answer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import Any, cast
+
+import msgspec
+import pytest
+
+from ariane.admin import collecting, samples
+from ariane.admin.samples import Counter, Ends, LeftOut, Progress, Sample
+from ariane.admin.sampling import FORGET_MS, Limits, Sampler, in_turn
+from ariane.client.producer import Producer
+from ariane.errors import ArianeError, ConfigError, ConnectionLost, RequestTimeout
+from ariane.model.message import Message
+from ariane.net.client import Connections
+from ariane.protocol import fastjson
+from ariane.protocol.codes import RequestCode, ResponseCode
+from ariane.protocol.command import Command
+from ariane.protocol.requests import fields as fields_of
+from ariane.protocol.requests.admin import ConsumerOffsetTable
+from ariane.protocol.requests.routing import BrokerData, ClusterInfo, KvTable
+
+BOOT = {"bootTimestamp": "77", "msgPutTotalTodayNow": "5", "msgGetTotalTodayNow": "6", "commitLogMaxOffset": "900"}
+
+
+class Clock:
+    """Time that a test sets."""
+
+    def __init__(self) -> None:
+        self.ms = 1000
+
+    def now_ms(self) -> int:
+        return self.ms
+
+    def monotonic(self) -> float:
+        return self.ms / 1000
+
+    async def sleep(self, seconds: float) -> None:
+        self.ms += round(seconds * 1000)
+
+
+class Cluster(Connections):
+    """Brokers as tables in place of sockets: one name, a master and a slave, `ns` the name server."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.brokers = {0: "master:1", 1: "slave:1"}
+        self.topics = {"T": {0: (0, 100), 1: (3, 50)}}
+        self.offsets = {"T@G": {0: 90, 1: 50}}
+        self.delays = {0: 4100, 1: 0}
+        self.counted = {("slave:1", "GROUP_GET_NUMS", "T@G"): 60, ("slave:1", "GROUP_GET_SIZE", "T@G"): 6000}
+        self.silent: set[str] = set()
+        self.asked: list[tuple[str, RequestCode, str]] = []
+
+    async def request(
+        self, addr: str, code: int, header: msgspec.Struct | None = None, body: bytes = b"", *, timeout_ms: float = 3000
+    ) -> Command:
+        values = fields_of(header) if header else {}
+        self.asked.append((addr, RequestCode(code), "@".join(values.values())))
+        if addr in self.silent:
+            raise RequestTimeout(addr, timeout_ms)
+        return self._answer(addr, code, values)
+
+    def _answer(self, addr: str, code: int, values: dict[str, str]) -> Command:
+        def good(body: object) -> Command:
+            return Command(ResponseCode.SUCCESS, body=body if isinstance(body, bytes) else fastjson.write(body))
+
+        if code == RequestCode.GET_BROKER_CLUSTER_INFO:
+            return good(ClusterInfo({"b": BrokerData(self.brokers, "b", "c")}))
+        if code == RequestCode.GET_BROKER_RUNTIME_INFO:
+            return good(KvTable(BOOT))
+        if code == RequestCode.GET_ALL_TOPIC_CONFIG:
+            names = [*self.topics, "gone", "TBW102", "b", "c", "RMQ_SYS_TRACE_TOPIC"]
+            table = {name: {"topicName": name} for name in names}
+            return good(msgspec.json.encode({"topicConfigTable": table}))
+        if code == RequestCode.GET_ALL_CONSUMER_OFFSET:
+            return good(ConsumerOffsetTable(self.offsets))
+        if code == RequestCode.GET_TOPIC_STATS_INFO:
+            if values["topic"] not in self.topics:
+                return Command(ResponseCode.TOPIC_NOT_EXIST, remark="no such topic")
+            queues = self.topics[values["topic"]].items()
+            inside = ",".join(
+                f'{{"brokerName":"b","queueId":{queue},"topic":"{values["topic"]}"}}:{{"minOffset":{low},"maxOffset":{high}}}'
+                for queue, (low, high) in queues
+            )
+            return good(f'{{"offsetTable":{{{inside}}}}}'.encode())
+        if code == RequestCode.QUERY_CONSUME_TIME_SPAN:
+            return good(msgspec.json.encode({"consumeTimeSpanSet": [_span(*one) for one in self.delays.items()]}))
+        assert code == RequestCode.VIEW_BROKER_STATS_DATA
+        count = self.counted.get((addr, values["statsName"], values["statsKey"]))
+        if count is None:
+            return Command(ResponseCode.SYSTEM_ERROR, remark="The stats <x> <y> not exist")
+        none = {"sum": 0, "tps": 0.0, "avgpt": 0.0}
+        minute = none | {"sum": count, "tps": count / 60}
+        return good(msgspec.json.encode({"statsDay": none, "statsHour": none, "statsMinute": minute}))
+
+
+def _span(queue: int, delay_ms: int) -> dict[str, Any]:
+    texts = dict.fromkeys(("consumeTimeStampStr", "maxTimeStampStr", "minTimeStampStr"), "")
+    times = dict.fromkeys(("consumeTimeStamp", "maxTimeStamp", "minTimeStamp"), 1)
+    return {
+        "delayTime": delay_ms,
+        "messageQueue": {"brokerName": "b", "queueId": queue, "topic": "T"},
+        **texts,
+        **times,
+    }
+
+
+def sampler(cluster: Cluster, clock: Clock | None = None, **limits: int) -> Sampler:
+    return Sampler(cluster, ["ns"], collector="host", interval_ms=5000, limits=Limits(**limits), clock=clock or Clock())
+
+
+def one_round(cluster: Cluster) -> list[Sample]:
+    return asyncio.run(sampler(cluster).round())
+
+
+def test_a_round_over_a_master_and_its_slave() -> None:
+    cluster = Cluster()
+    master, slave = one_round(cluster)
+    assert master.topics == (Ends("T", 1000, ((0, 0, 100), (1, 3, 50))),)
+    # What waits in queue 0 is 4.1 s old; nothing waits in queue 1.
+    assert master.groups == (Progress("G", "T", 1000, 1000, ((0, 90, 0, 100, 4100), (1, 50, 3, 50, None))),)
+    none = {(one.name, one.sum, one.tps) for one in master.counters}
+    assert none == {("GROUP_GET_NUMS", 0, 0.0), ("TOPIC_PUT_NUMS", 0, 0.0), ("SNDBCK_PUT_NUMS", 0, 0.0)}
+    assert slave.counters == (
+        Counter("GROUP_GET_NUMS", "T", "G", 1000, 60, 1.0),
+        Counter("GROUP_GET_SIZE", "T", "G", 1000, 6000, 100.0),
+    )
+    assert (slave.broker_id, slave.topics, slave.groups) == (1, (), ())
+    assert master.runtime == samples.Runtime(1000, 77, 5, 6, None, 900, None)
+    of_broker = {addr: [code for one, code, _ in cluster.asked if one == addr] for addr in ("master:1", "slave:1")}
+    assert (master.requests, slave.requests) == tuple(len(codes) for codes in of_broker.values()) == (9, 3)
+    assert RequestCode.PULL_MESSAGE not in of_broker["master:1"]
+    # Committed offsets first, so that no lag is too small.
+    assert of_broker["master:1"].index(RequestCode.GET_ALL_CONSUMER_OFFSET) < of_broker["master:1"].index(
+        RequestCode.GET_TOPIC_STATS_INFO
+    )
+
+
+def test_topics_are_asked_for_again_when_a_group_has_a_new_one() -> None:
+    cluster = Cluster()
+
+    async def work() -> list[int]:
+        rounds = sampler(cluster)
+        counts = []
+        for number in range(4):
+            if number == 2:
+                cluster.topics["New"] = {0: (0, 5)}
+                cluster.offsets["New@G"] = {0: 1}
+                cluster.offsets["deleted@G"] = {0: 1}
+            (master, _) = await rounds.round()
+            counts.append(len(master.groups))
+        return counts
+
+    assert asyncio.run(work()) == [1, 1, 2, 2]
+    assert sum(code == RequestCode.GET_ALL_TOPIC_CONFIG for _, code, _ in cluster.asked) == 2
+
+
+def test_what_is_too_much_for_a_round_has_its_turn_in_the_next() -> None:
+    assert in_turn("abc", 3, 2) == (["a", "b", "c"], 0)
+    assert in_turn("abcde", 2, 4) == (["e", "a"], 1)
+    cluster = Cluster()
+    cluster.offsets = {f"T@G{number}": {0: 90} for number in range(5)}
+    cluster.topics |= {f"other{number}": {0: (0, 1)} for number in range(3)}
+
+    async def work() -> tuple[list[list[str]], list[list[str]], list[LeftOut]]:
+        rounds = sampler(cluster, pairs=2, ages=1, topics=2)
+        groups, topics, left = [], [], []
+        for _ in range(3):
+            (master, _) = await rounds.round()
+            groups.append([one.group for one in master.groups])
+            topics.append([one.topic for one in master.topics])
+            left.append(master.left_out)
+        return groups, topics, left
+
+    groups, topics, left = asyncio.run(work())
+    assert groups == [["G0", "G1"], ["G2", "G3"], ["G4", "G0"]]
+    # "gone" has its turn, too, and is refused.
+    assert topics == [["T", "other0"], ["T", "other1", "other2"], ["T", "other0"]]
+    assert left[0] == LeftOut(topics=2, groups=3, counters=3, ages=1)
+    with pytest.raises(ConfigError, match="pairs in a round"):
+        sampler(cluster, pairs=0)
+
+
+def test_an_age_that_only_says_that_the_message_is_gone_is_unknown() -> None:
+    """4.9.4 subtracts -1 from now when the message is not there any more; ours answers -1."""
+    for delay_ms in (1_795_000_000_000, -1):
+        cluster = Cluster()
+        cluster.delays = {0: delay_ms}
+        (master, _) = one_round(cluster)
+        assert master.groups[0].queues[0] == (0, 90, 0, 100, None)
+
+
+def test_who_does_not_answer_is_a_sample_that_says_why() -> None:
+    cluster = Cluster()
+    cluster.silent = {"master:1"}
+    master, slave = one_round(cluster)
+    assert master.away == "no answer from master:1 within 3000 ms"
+    assert (master.runtime, master.groups, master.counters) == (None, (), ())
+    assert slave.away is None
+
+
+def test_a_refused_question_is_told_and_hides_no_other() -> None:
+    cluster = Cluster()
+    cluster.offsets["gone@G"] = {0: 7}
+    (master, _) = one_round(cluster)
+    assert master.faults == (f"ends of gone: code {ResponseCode.TOPIC_NOT_EXIST}: no such topic",)
+    assert [(one.topic, one.ends_at_ms, one.queues) for one in master.groups] == [
+        ("T", 1000, ((0, 90, 0, 100, 4100), (1, 50, 3, 50, None))),
+        ("gone", None, ((0, 7, None, None, None),)),
+    ]
+
+
+def test_brokers_stay_known_while_name_servers_are_away_and_for_a_while_when_they_forget_them() -> None:
+    cluster, clock = Cluster(), Clock()
+
+    async def work() -> None:
+        rounds = sampler(cluster, clock)
+        cluster.silent = {"ns"}
+        with pytest.raises(RequestTimeout):
+            await rounds.round()
+        cluster.silent = set()
+        assert len(await rounds.round()) == 2
+        cluster.silent = {"ns"}
+        clock.ms += 2 * FORGET_MS
+        assert [one.away for one in await rounds.round()] == [None, None]
+        cluster.silent = {"slave:1"}
+        await rounds.round()
+        cluster.brokers = {0: "master:1"}
+        assert [one.away is None for one in await rounds.round()] == [True, False]
+        clock.ms += FORGET_MS + 1
+        assert [one.addr for one in await rounds.round()] == ["master:1"]
+
+    asyncio.run(work())
+
+
+def test_messages_of_a_sample_hold_it_all() -> None:
+    (master, slave) = one_round(Cluster())
+    (body,) = samples.bodies(master)
+    assert msgspec.json.decode(body, type=Sample) == master
+    queues = tuple((queue, 0, queue) for queue in range(9000))
+    many = msgspec.structs.replace(slave, topics=tuple(Ends(f"T{number}", 1, queues) for number in range(5)))
+    parts = [msgspec.json.decode(body, type=Sample) for body in samples.bodies(many)]
+    assert [[one.topic for one in part.topics] for part in parts] == [["T0", "T1"], ["T2", "T3"], ["T4"]]
+    assert [(part.part, len(part.counters)) for part in parts] == [(0, 2), (1, 0), (2, 0)]
+
+
+class Producing:
+    """A producer whose broker takes what `room` allows."""
+
+    def __init__(self) -> None:
+        self.room = 1
+        self.sent: list[bytes] = []
+
+    async def send(self, message: Message) -> None:
+        if len(self.sent) == self.room:
+            raise ConnectionLost("keeper:1", "refused")
+        self.sent.append(message.body)
+
+
+def test_what_no_broker_takes_waits_and_what_is_too_old_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(collecting, "WAITING_MAX", 3)
+    producing, clock, cluster = Producing(), Clock(), Cluster()
+    seen: list[collecting.Round] = []
+
+    async def work(rounds: int) -> None:
+        stop = asyncio.Event()
+
+        def on_round(done: collecting.Round) -> None:
+            seen.append(done)
+            if len(seen) == rounds - 1:
+                producing.room = 100
+            if len(seen) == rounds:
+                stop.set()
+
+        producer = cast(Producer, producing)
+        await collecting._rounds(sampler(cluster, clock), producer, "S", 5.0, False, on_round, stop, clock)
+
+    asyncio.run(work(4))
+    assert [(one.waiting, one.lost) for one in seen] == [(1, 0), (3, 0), (3, 2), (0, 4)]
+    assert [isinstance(one.fault, ArianeError) for one in seen] == [True, True, True, False]
+    told = [msgspec.json.decode(body, type=Sample) for body in producing.sent]
+    # Oldest first; those of the last round know how many are lost.
+    assert [one.round for one in told] == [1, 3, 4, 4]
+    assert told[-1].lost == 2
+
+
+def test_once_says_that_no_broker_took_the_samples() -> None:
+    async def work() -> None:
+        clock = Clock()
+        waiting: deque[tuple[str, bytes]] = deque()
+        assert await collecting._send(cast(Producer, Producing()), "S", waiting) is None
+        producer = cast(Producer, Producing())
+        await collecting._rounds(
+            sampler(Cluster(), clock), producer, "S", 5.0, True, lambda _: None, asyncio.Event(), clock
+        )
+
+    with pytest.raises(ConnectionLost, match="keeper:1"):
+        asyncio.run(work())
+    with pytest.raises(ConfigError, match="interval"):
+        asyncio.run(collecting.collect("127.0.0.1:1", interval_s=0.1))

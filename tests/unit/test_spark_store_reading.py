@@ -1,0 +1,421 @@
+"""Store files to rows: every record once however the log is cut, damage as rows of its own, and the tail of a log that grows."""
+
+from __future__ import annotations
+
+import base64
+import itertools
+import json
+import random
+import shutil
+import tarfile
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyarrow", reason="the extra spark is not installed")
+
+from ariane.errors import ConfigError, StoreError
+from ariane.model import host
+from ariane.protocol import compression, record
+from ariane.spark import store_log, store_options, store_reading
+from ariane.spark.store_log import Damage
+from ariane.store import contents
+from ariane.store.files import OpenFiles, ReadOnlyDisk
+from ariane.store.message_store import Draft, MessageStore, StoreConfig, open_store
+from ariane.store.segments import Segments
+
+HOST, V6 = host.pack("127.0.0.1", 10911), host.pack("2001:db8::1", 10911)
+FILE = 64 * 1024
+COLUMNS = ["topic", "queue_offset", "commit_log_offset", "body", "segment", "position", "valid", "damage", "store_size"]
+
+
+@pytest.fixture(autouse=True)
+def look_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files of the tests are small: so is what lies before a part."""
+    monkeypatch.setattr(store_log, "LOOK_BACK", 8 * 1024)
+
+
+def opened(root: Path) -> MessageStore:
+    return open_store(StoreConfig(root=str(root), commit_log_size=FILE), store_host=HOST)
+
+
+def filled(root: Path, count: int = 600, seed: int = 1, *, nested: bool = True) -> list[bytes]:
+    """A store with messages of 0 to 1,500 bytes, some of them IPv6, some holding a record of some place of the log."""
+    chance = random.Random(seed)
+    store = opened(root)
+    bodies = []
+    for n in range(count):
+        body = b"%d " % n + chance.randbytes(chance.randrange(1500)) if n % 9 else b""
+        if nested and n % 7 == 0:
+            body += inner(store.commit_log_max + 88 + len(body))
+        born = V6 if n % 50 == 49 else HOST
+        store.put(
+            Draft(topic=f"T{n % 3}", queue_id=n % 2, body=body, born_ms=5 + n, born_host=born, properties="KEYS\x01k")
+        )
+        bodies.append(body)
+    store.step()
+    store.close()
+    return bodies
+
+
+def inner(place: int) -> bytes:
+    """A record that is right in all its parts for this place: a body may hold it."""
+    return record.encode(
+        b"inner", b"never to be seen", b"", queue_id=0, queue_offset=0, offset=place, born_ms=1, born_host=HOST, store_ms=1 << 50,
+        store_host=HOST,
+    )  # fmt: skip
+
+
+def rows(root: Path, split: int = 1 << 40, columns: Sequence[str] = COLUMNS, **more: Any) -> list[dict[str, Any]]:
+    options = store_options.StoreOptions(path=str(root), **more)
+    found = store_log.find(str(root))
+    made = []
+    for part in store_reading.plan(found, found.start, found.end, split):
+        for batch in store_reading.rows(part, options, columns, found.size):
+            batch.validate(full=True)
+            made += batch.to_pylist()
+    return made
+
+
+def told(root: Path) -> list[record.Record]:
+    return [one for one in contents.of_log(str(root)) if isinstance(one, record.Record)]
+
+
+@pytest.mark.parametrize("split", [1 << 40, 50_000, 9_000, 700, 97])
+def test_every_record_comes_out_once_however_the_log_is_cut(tmp_path: Path, split: int) -> None:
+    bodies = filled(tmp_path, 300)
+    found = rows(tmp_path, split, chunk_bytes=20_000 if split < 50_000 else 1 << 20)
+    assert [row["body"] for row in found] == bodies
+    assert all(row["valid"] and row["damage"] is None for row in found)
+    plain = told(tmp_path)
+    assert (
+        [row["position"] for row in found]
+        == [row["commit_log_offset"] for row in found]
+        == [one.offset for one in plain]
+    )
+    assert [row["segment"] for row in found] == [f"{one.offset // FILE * FILE:020d}" for one in plain]
+    assert rows(tmp_path / "commitlog") == found
+    (tmp_path / "checkpoint").unlink()
+    (tmp_path / "checkpoint").mkdir()
+    assert rows(tmp_path / "commitlog") == found
+
+
+def test_chunks_of_any_size_give_the_same(tmp_path: Path) -> None:
+    filled(tmp_path, 120)
+    expected = rows(tmp_path)
+    for chunk in (100, 1000, 3000, 70_000):  # less than a record, too
+        assert rows(tmp_path, chunk_bytes=chunk) == expected
+
+
+def test_topics_and_columns_are_chosen(tmp_path: Path) -> None:
+    filled(tmp_path, 100)
+    found = rows(tmp_path, columns=["topic", "broker", "keys"], topic=("T1",), broker="broker-a")
+    assert found == [{"topic": "T1", "broker": "broker-a", "keys": "k"}] * 33
+    assert {row["topic"] for row in rows(tmp_path, topic=("T1", "T2"))} == {"T1", "T2"}
+    assert rows(tmp_path, topic=("T",)) == []
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_planted_damage_is_rows_and_all_other_records_come_out(tmp_path: Path, seed: int) -> None:
+    filled(tmp_path, 600, seed, nested=seed % 2 == 0)
+    records, chance = told(tmp_path), random.Random(seed)
+    spoiled: set[int] = set()
+    planted = []
+    for _ in range(8):
+        at = chance.randrange(len(records) - 10)
+        count = chance.choice([1, 1, 1, 3, 12])
+        begin, end = records[at].offset, records[min(at + count, len(records) - 2)].offset
+        if begin // FILE != (end - 1) // FILE:
+            continue
+        begin += chance.randrange(0, 8)  # the size, the magic: no record begins here any more
+        with (tmp_path / "commitlog" / f"{begin // FILE * FILE:020d}").open("r+b") as file:
+            file.seek(begin % FILE)
+            file.write(chance.choice([b"\0", b"\xff"]) * (end - begin))
+        spoiled |= {one.offset for one in records if begin - 8 < one.offset < end}
+        planted.append((begin, end))
+    for split in (1 << 40, 20_000, 3_000):
+        found = rows(tmp_path, split)
+        good = [row for row in found if row["valid"]]
+        assert [row["position"] for row in good] == [one.offset for one in records if one.offset not in spoiled]
+        bad = [row for row in found if not row["valid"]]
+        for begin, end in planted:
+            assert any(row["position"] <= begin and end <= row["position"] + row["store_size"] for row in bad), (
+                begin,
+                end,
+            )
+        for one in spoiled:
+            assert any(row["position"] <= one < row["position"] + row["store_size"] for row in bad), one
+        assert all(row["damage"] and row["body"] is None and row["topic"] is None for row in bad)
+        assert [row["position"] for row in found] == sorted(row["position"] for row in found)
+
+
+def test_a_body_that_rotted_keeps_its_other_columns(tmp_path: Path) -> None:
+    bodies = filled(tmp_path, 60)
+    victim = told(tmp_path)[31]
+    flip(tmp_path, victim.offset + 90)
+    for row in rows(tmp_path, 2_000)[31], rows(tmp_path)[31]:
+        assert row["damage"] == "the body's CRC is wrong"
+        assert (row["valid"], row["body"], row["queue_offset"]) == (False, None, victim.queue_offset)
+    unchecked = rows(tmp_path, check_crc=False)
+    assert all(row["valid"] for row in unchecked)
+    assert unchecked[31]["body"] != bodies[31]
+
+
+def test_flipped_octets_spoil_their_records_only(tmp_path: Path) -> None:
+    filled(tmp_path / "whole", 250, nested=False)
+    records = told(tmp_path / "whole")
+    for seed in range(15):
+        chance, root = random.Random(seed), tmp_path / str(seed)
+        shutil.copytree(tmp_path / "whole", root)
+        hit = set()
+        for _ in range(chance.randrange(1, 5)):
+            one = chance.choice(records[:-2])
+            flip(root, one.offset + chance.choice([chance.randrange(91), chance.randrange(one.size)]))
+            hit.add(one.offset)
+        found = rows(root)
+        # Fields that no checksum covers are taken as they are: a record that was hit may look right.
+        good = [row["position"] for row in found if row["valid"] and row["position"] not in hit]
+        assert good == [one.offset for one in records if one.offset not in hit], seed
+        for split in (20_000, 3_000, 700):
+            assert rows(root, split) == found, seed
+
+
+def flip(root: Path, place: int) -> None:
+    with (root / "commitlog" / f"{place // FILE * FILE:020d}").open("r+b") as file:
+        file.seek(place % FILE)
+        (octet,) = file.read(1)
+        file.seek(place % FILE)
+        file.write(bytes((octet ^ 0xFF,)))
+
+
+def test_texts_that_are_none_and_bodies_that_do_not_expand_are_damage(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+    for n in range(20):
+        body = compression.compress(b"packed" * 99)
+        flag = compression.ZLIB_FLAGS if n % 2 else 0
+        body = b"none" if n == 13 else body
+        store.put(
+            Draft(topic="T", queue_id=0, body=body, born_ms=5, born_host=HOST, properties="KEYS\x01k", sys_flag=flag)
+        )
+    store.close()
+    flip(tmp_path, told(tmp_path)[4].offset + told(tmp_path)[4].size - 1)  # the property's value
+    found = rows(tmp_path, columns=[*COLUMNS, "keys"])
+    assert [n for n, row in enumerate(found) if not row["valid"]] == [4, 13]
+    assert "UTF-8" in found[4]["damage"]
+    assert "broken" in found[13]["damage"]
+    assert found[13]["keys"] == "k"
+    assert found[15]["body"] == b"packed" * 99
+
+
+def test_a_closed_hole_and_a_missing_file_are_rows(tmp_path: Path) -> None:
+    filled(tmp_path, 400)
+    victim = told(tmp_path)[200]
+    base = victim.offset // FILE * FILE
+    with (tmp_path / "commitlog" / f"{base:020d}").open("r+b") as file:
+        file.seek(victim.offset % FILE)
+        file.write(bytes(victim.size))
+    (tmp_path / "checkpoint").unlink()  # the next start reads all, as after a crash
+    (tmp_path / "abort").touch()
+    opened(tmp_path).close()
+    (closed,) = [row for row in rows(tmp_path) if not row["valid"]]
+    assert (closed["position"], closed["topic"], closed["body"]) == (victim.offset, None, None)
+    assert "a start of the broker closed a hole here" in closed["damage"]
+    (tmp_path / "commitlog" / f"{base:020d}").unlink()
+    (gone,) = [row for row in rows(tmp_path, 10_000) if not row["valid"]]
+    assert (gone["position"], gone["store_size"]) == (base, FILE)
+    assert "this file is missing" in gone["damage"]
+
+
+def test_a_file_that_was_cut_is_damage_unless_it_is_the_last(tmp_path: Path) -> None:
+    filled(tmp_path, 300)
+    first, *_, last = sorted((tmp_path / "commitlog").iterdir())
+    records = told(tmp_path)
+    with first.open("r+b") as file:
+        file.truncate(30_000)
+    (cut,) = [row for row in rows(tmp_path, 7_000) if not row["valid"]]
+    assert cut["position"] + cut["store_size"] == FILE
+    assert len(rows(tmp_path)) == 1 + sum(one.offset >= FILE or one.offset + one.size <= 30_000 for one in records)
+    (tmp_path / "checkpoint").unlink()  # else it says what was written in the last file
+    inside = records[-3].offset - int(last.name)
+    with last.open("r+b") as file:
+        file.truncate(inside + 50)
+    assert rows(tmp_path)[-1]["position"] == records[-4].offset
+
+
+def test_below_a_checkpoint_nothing_is_the_end(tmp_path: Path) -> None:
+    filled(tmp_path, 100)
+    first = told(tmp_path)[-4]
+    path = tmp_path / "commitlog" / f"{first.offset // FILE * FILE:020d}"
+    data = path.read_bytes()
+    path.write_bytes(data[: first.offset % FILE] + bytes(FILE - first.offset % FILE))
+    lost = rows(tmp_path)[-1]
+    assert (lost["valid"], lost["position"]) == (False, first.offset)
+    assert "nothing was written here" in lost["damage"]
+    (tmp_path / "checkpoint").unlink()
+    assert all(row["valid"] for row in rows(tmp_path))
+
+
+@pytest.mark.parametrize("torn", [1, 40, 91, -30, -1])
+def test_a_half_written_record_is_the_tail_of_a_live_log(tmp_path: Path, torn: int) -> None:
+    filled(tmp_path, 50)
+    (tmp_path / "checkpoint").unlink()
+    last = told(tmp_path)[-1]
+    path = tmp_path / "commitlog" / f"{last.offset // FILE * FILE:020d}"
+    data = path.read_bytes()
+    at = last.offset % FILE + (torn if torn > 0 else last.size + torn)
+    path.write_bytes(data[:at] + bytes(FILE - at))
+    found = rows(tmp_path, 5_000)
+    assert len(found) == 49
+    assert all(row["valid"] for row in found)
+
+
+def test_leftovers_of_a_log_that_java_cut_are_no_records(tmp_path: Path) -> None:
+    filled(tmp_path / "old", 40, nested=False)
+    filled(tmp_path / "new", 10, nested=False)
+    old, new = (told(tmp_path / name) for name in ("old", "new"))
+    path = tmp_path / "new" / "commitlog" / f"{0:020d}"
+    end = new[-1].offset + new[-1].size
+    before = (tmp_path / "old" / "commitlog" / f"{0:020d}").read_bytes()
+    path.write_bytes(path.read_bytes()[:end] + b"\x01" * 5 + before[end + 5 :])
+    (tmp_path / "new" / "checkpoint").unlink()
+    assert max(one.store_ms for one in old) <= new[0].store_ms
+    found = rows(tmp_path / "new", 1_000)
+    assert [row["position"] for row in found if row["valid"]][:10] == [one.offset for one in new]
+    if old[-1].store_ms < new[-2].store_ms:  # of the same ms they could be told from none
+        assert len(found) == 10
+
+
+def test_a_log_that_grows_is_read_up_to_its_end_each_time(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+    known, at, seen = None, 0, []
+    options = store_options.StoreOptions(path=str(tmp_path))
+    for turn in range(60):
+        for n in range(turn % 5 * 10):
+            store.put(Draft(topic="T", queue_id=0, body=b"%d" % n * 300, born_ms=5, born_host=HOST, properties=""))
+        known = store_log.find(str(tmp_path), known)
+        assert known.end == store.commit_log_max
+        assert known.end == store_log.find(str(tmp_path)).end
+        for part in store_reading.plan(known, at, known.end, 10_000):
+            for batch in store_reading.rows(part, options, ["position", "valid"], known.size):
+                seen += batch.to_pylist()
+        at = known.end
+    store.close()
+    assert [row["position"] for row in seen] == [one.offset for one in told(tmp_path)]
+    assert all(row["valid"] for row in seen)
+
+
+def test_boundaries_are_places_of_records(tmp_path: Path) -> None:
+    filled(tmp_path, 100)
+    places = [one.offset for one in told(tmp_path)]
+    found = store_log.find(str(tmp_path))
+    files = OpenFiles(ReadOnlyDisk())
+    for place in range(0, FILE, 501):
+        log = Segments(files, found.directory, found.size, [0])
+        assert store_log.boundary(log, place, FILE) == next(
+            (one for one in places if one >= place and one < FILE), FILE
+        )
+    files.close()
+
+
+def test_what_is_no_store_says_so(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="is no directory"):
+        store_log.find(str(tmp_path / "none"))
+    with pytest.raises(StoreError, match="it has no commitlog"):
+        store_log.find(str(tmp_path))
+    (tmp_path / "commitlog").mkdir()
+    with pytest.raises(StoreError, match="no broker has stored a message"):
+        store_log.find(str(tmp_path))
+    filled(tmp_path / "store", 100)
+    files = sorted((tmp_path / "store" / "commitlog").iterdir())
+    files[1].rename(files[1].with_name(f"{FILE + 1:020d}"))
+    with pytest.raises(StoreError, match="multiple"):
+        store_log.find(str(tmp_path / "store"))
+
+
+def test_a_file_removed_after_planning_is_an_error(tmp_path: Path) -> None:
+    filled(tmp_path, 300)
+    found = store_log.find(str(tmp_path))
+    parts = store_reading.plan(found, found.start, found.end, 1 << 40)
+    shutil.rmtree(tmp_path / "commitlog")
+    with pytest.raises(StoreError, match="removed after this read was planned"):
+        list(store_reading.rows(parts[0], store_options.StoreOptions(path=str(tmp_path)), COLUMNS, found.size))
+
+
+def test_parts_cover_the_log_without_overlap() -> None:
+    found = store_log.Log("d", 1000, (1000, 2000, 4000), 4321)
+    parts = store_reading.plan(found, 1000, 4321, 300)
+    assert parts[0] == store_reading.Part("d", 1000, 1000, 1300, 2000, True)
+    assert Damage(3000, 1000, "this file is missing") in parts
+    edges = [(p.offset, p.offset + p.size) if isinstance(p, Damage) else (p.begin, p.end) for p in parts]
+    assert edges[0][0] == 1000
+    assert edges[-1][1] == 4321
+    assert all(low[1] == high[0] for low, high in itertools.pairwise(edges))
+    assert store_reading.plan(found, 4321, 4321, 300) == []
+
+
+def test_options_are_checked() -> None:
+    parsed = store_options.parse({"path": "file:///a%20b", "TOPIC": "T, U", "splitBytes": "65536", "checkcrc": "False"})
+    assert (parsed.path, parsed.topic, parsed.split_bytes, parsed.check_crc) == ("/a b", ("T", "U"), 65536, False)
+    for wrong in (
+        {}, {"path": "hdfs://host/x"}, {"path": "x", "topics": "T"}, {"path": "x", "splitBytes": "1"},
+        {"path": "x", "topic": "a b"},
+        {"path": "x", "checkCrc": "maybe"}, {"path": "x", "startingPosition": "soon"},
+    ):  # fmt: skip
+        with pytest.raises(ConfigError):
+            store_options.parse(wrong)
+
+
+def test_a_store_of_java_gives_what_a_java_consumer_got(tmp_path: Path) -> None:
+    data = Path(__file__).parents[1] / "data"
+    with tarfile.open(data / "store.tar.gz") as archive:
+        archive.extractall(tmp_path, filter="data")
+    expected = [json.loads(line) for line in (data / "store.json").read_text().splitlines()]
+    columns = ["message_id", "offset_message_id", "body", "queue_id", "queue_offset", "keys", "tags", "born_timestamp"]
+    for split in (1 << 40, 10_000):
+        found = rows(tmp_path / "store", split, columns, topic=("T",))
+        there = {row["offset_message_id"]: row for row in found}
+        assert len(there) == len(found) == len(expected) == 193
+        for one in expected:
+            row = there[one["offsetMsgId"]]
+            assert row["body"] == base64.b64decode(one["body"])
+            assert (row["message_id"], row["queue_id"], row["queue_offset"]) == (
+                one["msgId"],
+                one["queueId"],
+                one["queueOffset"],
+            )
+            assert (row["keys"], row["tags"]) == (one.get("key"), one.get("tags"))
+            assert row["born_timestamp"].timestamp() * 1000 == pytest.approx(one["bornTimestamp"])
+        assert all(row["valid"] for row in rows(tmp_path / "store", split))
+
+
+def test_a_log_that_is_written_while_it_is_read_shows_whole_records_only(tmp_path: Path) -> None:
+    store, done = opened(tmp_path), threading.Event()
+
+    def write() -> None:
+        chance = random.Random(3)
+        for n in range(3000):
+            body = chance.randbytes(chance.randrange(2000))
+            store.put(Draft(topic="T", queue_id=0, body=body, born_ms=5, born_host=HOST, properties="KEYS\x01k"))
+            if n % 100 == 0:
+                store.step()
+        done.set()
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    options = store_options.StoreOptions(path=str(tmp_path))
+    known, at, seen, is_last = None, 0, [], False
+    while not is_last:
+        is_last = done.is_set()
+        known = store_log.find(str(tmp_path), known)
+        for part in store_reading.plan(known, at, known.end, 1 << 40):
+            for batch in store_reading.rows(part, options, ["position", "valid"], known.size):
+                seen += batch.to_pylist()
+        at = known.end
+    writer.join()
+    store.close()
+    assert all(row["valid"] for row in seen)
+    assert [row["position"] for row in seen] == [one.offset for one in told(tmp_path)]
+    assert len(seen) == 3000
