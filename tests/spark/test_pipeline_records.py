@@ -47,7 +47,14 @@ def test_the_pattern_takes_what_tells_of_messages() -> None:
     taken = re.compile(messages.PATTERN).fullmatch
     for topic in ("T", "%RETRY%G", "%DLQ%G", *messages.READ_SYSTEM_TOPICS):
         assert taken(topic), topic
-    for topic in ("RMQ_SYS_TRACE_TOPIC", "TBW102", "SELF_TEST_TOPIC", "rmq_sys_wheel_timer_2", "rmq_sys_ariane"):
+    for topic in (
+        "RMQ_SYS_TRACE_TOPIC",
+        "TBW102",
+        "SELF_TEST_TOPIC",
+        "rmq_sys_wheel_timer_2",
+        "rmq_sys_ariane",
+        "ARIANE_SAMPLES",
+    ):
         assert not taken(topic), topic
 
 

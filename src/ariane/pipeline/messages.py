@@ -26,6 +26,7 @@ from ariane.model.topic import (
     CHECK_MAX_TIME_TOPIC,
     HALF_TOPIC,
     OP_HALF_TOPIC,
+    SAMPLES_TOPIC,
     SCHEDULE_TOPIC,
     SYSTEM_TOPIC_PREFIX,
     SYSTEM_TOPICS,
@@ -36,9 +37,9 @@ from ariane.spark.decode import COLUMNS
 from ariane.tables import MARKS, MESSAGES, PLACES
 from ariane.tables.places import BROKERS, MARK, RECORD, SPAN
 
-# Of the system topics, those that tell of messages; traces are a source of their own.
+# Of the system topics, those that tell of messages; traces and samples are sources of their own.
 READ_SYSTEM_TOPICS = (SCHEDULE_TOPIC, TIMER_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, CHECK_MAX_TIME_TOPIC)
-_UNREAD = "|".join(sorted(SYSTEM_TOPICS - set(READ_SYSTEM_TOPICS)))
+_UNREAD = "|".join(sorted((SYSTEM_TOPICS | {SAMPLES_TOPIC}) - set(READ_SYSTEM_TOPICS)))
 PATTERN = f"(?:{'|'.join(READ_SYSTEM_TOPICS)}|(?!(?:{_UNREAD})$|{SYSTEM_TOPIC_PREFIX}).+)"
 OPTIONS = {"topicsPattern": PATTERN, "includeSystemTopics": "true"}
 
