@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from ariane.model.topic import TRACE_TOPIC
-from ariane.pipeline import decode, journeys
+from ariane.pipeline import decode, journeys, traffic
 from ariane.pipeline.folds import Fold
-from ariane.tables import JOURNEYS, TRACE_EVENTS, TRACE_REJECTS, Table
+from ariane.tables import JOURNEYS, SLOW_MESSAGES, TRACE_EVENTS, TRACE_REJECTS, TRAFFIC, Table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -62,6 +62,8 @@ TRACES = Source(
     (Appended(TRACE_EVENTS, decode.trace_events), Appended(TRACE_REJECTS, decode.trace_rejects)),
 )
 
+OF_JOURNEYS = Fold(JOURNEYS, (TRACE_EVENTS,), journeys.journeys)
+
 JOBS = {
     job.name: job
     for job in (
@@ -69,7 +71,17 @@ JOBS = {
             "trace",
             "message traces → journeys of messages",
             (TRACES,),
-            (Fold(JOURNEYS, (TRACE_EVENTS,), journeys.journeys),),
+            (OF_JOURNEYS,),
+        ),
+        Job(
+            "traffic",
+            "message traces → messages and latencies per minute, the slowest messages",
+            (TRACES,),
+            (
+                OF_JOURNEYS,
+                Fold(TRAFFIC, (TRACE_EVENTS, JOURNEYS), traffic.traffic),
+                Fold(SLOW_MESSAGES, (JOURNEYS,), traffic.slow_messages),
+            ),
         ),
     )
 }

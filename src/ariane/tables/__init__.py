@@ -4,6 +4,7 @@ Times are UTC. What is not known is null, never zero. Types are Spark's names of
 
 trace_events  trace_rejects  messages        appended, as they come
 journeys                                     folded from these, slot by slot (`slots`)
+traffic  slow_messages                       folded from these and journeys
 """
 
 from __future__ import annotations
@@ -11,7 +12,18 @@ from __future__ import annotations
 from ariane.tables.messages import MESSAGES
 from ariane.tables.table import Column, Table
 from ariane.tables.trace import JOURNEYS, TRACE_EVENTS, TRACE_REJECTS
+from ariane.tables.traffic import SLOW_MESSAGES, TRAFFIC
 
-ALL = (TRACE_EVENTS, TRACE_REJECTS, MESSAGES, JOURNEYS)
+ALL = (TRACE_EVENTS, TRACE_REJECTS, MESSAGES, JOURNEYS, TRAFFIC, SLOW_MESSAGES)
 
-__all__ = ["ALL", "JOURNEYS", "MESSAGES", "TRACE_EVENTS", "TRACE_REJECTS", "Column", "Table"]
+__all__ = [
+    "ALL",
+    "JOURNEYS",
+    "MESSAGES",
+    "SLOW_MESSAGES",
+    "TRACE_EVENTS",
+    "TRACE_REJECTS",
+    "TRAFFIC",
+    "Column",
+    "Table",
+]
