@@ -1,0 +1,23 @@
+"""The reports by name: what each tells, and by what it can be narrowed. A new report is a new line here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from ariane.admin.report import Report
+from ariane.admin.reports import latency, tps
+
+
+class Kind(NamedTuple):
+    """A report. `function(home, *, since_ms, until_ms, now_ms, **filters)`, each filter a text or None: for all."""
+
+    function: Callable[..., Report]
+    meaning: str
+    filters: tuple[str, ...]
+
+
+REPORTS = {
+    "tps": Kind(tps.report, "messages sent and consumed per second, and how many of them failed", ("topic", "group")),
+    "latency": Kind(latency.report, "how long sends, queueing and listeners take, and the slowest", ("topic", "group")),
+}
