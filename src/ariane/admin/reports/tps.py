@@ -39,7 +39,7 @@ def report(
             [topic, group],
         )
         heard = spans.heard(sql, TRAFFIC, span)
-        parts = (
+        parts: tuple[Sheet | Plot, ...] = (
             _by_group(sql, span, _later(sql, span, until_ms, topic, group)),
             *(_plot(sql, span, heard, direction) for direction in DIRECTIONS),
             _by_host(sql, span),
