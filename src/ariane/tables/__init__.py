@@ -10,7 +10,7 @@ traffic  slow_messages                       folded from these and journeys
 from __future__ import annotations
 
 from ariane.tables.messages import MESSAGES
-from ariane.tables.table import Column, Table
+from ariane.tables.table import Column, Table, page
 from ariane.tables.trace import JOURNEYS, TRACE_EVENTS, TRACE_REJECTS
 from ariane.tables.traffic import SLOW_MESSAGES, TRAFFIC
 
@@ -26,4 +26,5 @@ __all__ = [
     "TRAFFIC",
     "Column",
     "Table",
+    "page",
 ]
