@@ -39,19 +39,20 @@ def test_partial_rows_of_a_minute_add_up(tmp_path: Path) -> None:
         consumed(1, 6),
     ]
     both(tmp_path, rows, [], as_of_s=120)
-    first, second = sheet(asked("tps", tmp_path), "By topic and group")
+    report = asked("tps", tmp_path)
+    (first,), (second,) = (sheet(report, f"{name} by topic and group") for name in ("Sent", "Consumed"))
     assert first == {
-        "direction": "sent", "topic": "orders", "group": "shop", "hosts": 2, "messages": 72, "mean": 0.6, "peak": 1.0,
-        "succeeded": pytest.approx(100 * 69 / 72), "failed": 3, "open": 0, "bytes": 60.0,
+        "topic": "orders", "group": "shop", "hosts": 2, "messages": 72, "mean": 0.6, "peak": 1.0,
+        "ok": pytest.approx(100 * 69 / 72), "failed": 3, "bytes": 60.0,
     }  # fmt: skip
-    assert (second["direction"], second["mean"], second["peak"], second["bytes"]) == ("consumed", 0.05, 0.1, None)
+    assert (second["mean"], second["peak"], second["open"]) == (0.05, 0.1, 0)
 
 
 def test_below_one_a_second_is_no_zero(tmp_path: Path) -> None:
     both(tmp_path, [sent(-1, 1), sent(0, 12)], [], as_of_s=60)
     report = asked("tps", tmp_path)
-    assert sheet(report, "By topic and group")[0]["mean"] == 0.2
-    assert plot(report, "Messages sent")["orders · shop"] == [0.2]
+    assert sheet(report, "Sent by topic and group")[0]["mean"] == 0.2
+    assert plot(report, "Sent by")["orders · shop"] == [0.2]
 
 
 def test_unknown_minutes_are_unknown_and_others_zero(tmp_path: Path) -> None:
@@ -59,36 +60,36 @@ def test_unknown_minutes_are_unknown_and_others_zero(tmp_path: Path) -> None:
     rows = [sent(-1, 1), sent(0, 60), sent(1, 6, topic="other"), sent(3, 60), sent(4, 30)]
     both(tmp_path, rows, [], as_of_s=270)
     report = asked("tps", tmp_path)
-    assert plot(report, "Messages sent") == {
+    assert plot(report, "Sent by") == {
         "orders · shop": [1.0, 0.0, None, 1.0, None],
         "other · shop": [0.0, 0.1, None, 0.0, None],
     }
-    steps = sheet(report, "By minute")
-    assert [(row["whole"], row["sent"], row["sent per second"]) for row in steps] == [
+    steps = sheet(report, "By minute, the newest first")
+    assert [(row["whole"], row["sent"], row["tps out"]) for row in reversed(steps)] == [
         (True, 60, 1.0), (True, 6, 0.1), (True, None, None), (True, 60, 1.0), (False, 30, None),
     ]  # fmt: skip
-    assert [row["from"] for row in steps] == [at(60 * minute) for minute in range(5)]
-    only = plot(asked("tps", tmp_path, topic="other"), "Messages sent")
+    assert [row["from"] for row in steps] == [at(60 * minute) for minute in reversed(range(5))]
+    only = plot(asked("tps", tmp_path, topic="other"), "Sent by")
     assert only == {"other · shop": [0.0, 0.1, None, 0.0, None]}, "a filter changes nothing of what is known"
 
 
 def test_the_first_minute_of_the_table_is_not_whole(tmp_path: Path) -> None:
     both(tmp_path, [sent(2, 6), sent(3, 6)], [], as_of_s=240)
-    steps = sheet(asked("tps", tmp_path), "By minute")
-    assert [(row["whole"], row["sent"]) for row in steps] == [(False, 6), (True, 6)]
+    steps = sheet(asked("tps", tmp_path), "By minute, the newest first")
+    assert [(row["whole"], row["sent"]) for row in steps] == [(True, 6), (False, 6)]
 
 
 def test_success_is_of_those_that_ended(tmp_path: Path) -> None:
     both(tmp_path, [consumed(0, 4, successes=1, failures=1), consumed(0, 2, topic="open", successes=0)], [], as_of_s=60)
-    ended, still_open = sheet(asked("tps", tmp_path), "By topic and group")
-    assert (ended["succeeded"], ended["open"]) == (50.0, 2)
-    assert (still_open["succeeded"], still_open["open"]) == (None, 2)
+    ended, still_open = sheet(asked("tps", tmp_path), "Consumed by topic and group")
+    assert (ended["ok"], ended["open"]) == (50.0, 2)
+    assert (still_open["ok"], still_open["open"]) == (None, 2)
 
 
 def test_what_is_beyond_the_known_is_said(tmp_path: Path) -> None:
     both(tmp_path, [sent(0, 6), sent(5, 7)], [], as_of_s=90)
     report = asked("tps", tmp_path)
-    assert sheet(report, "By topic and group")[0]["messages"] == 6
+    assert sheet(report, "Sent by topic and group")[0]["messages"] == 6
     assert "7 messages are left out" in report.parts[0].note
 
 
@@ -105,10 +106,10 @@ def test_more_than_a_sheet_or_a_plot_holds_is_said(tmp_path: Path) -> None:
 def test_of_two_days_the_steps_are_longer_and_the_rates_the_same(tmp_path: Path) -> None:
     both(tmp_path, [sent(minute, 60) for minute in range(0, 2880)], [], as_of_s=2880 * 60)
     report = asked("tps", tmp_path, until_s=2880 * 60)
-    values = plot(report, "Messages sent")["orders · shop"]
+    values = plot(report, "Sent by")["orders · shop"]
     assert len(values) <= 720
     assert set(values[1:-1]) == {1.0}
-    assert sheet(report, "By topic and group")[0]["peak"] == 1.0
+    assert sheet(report, "Sent by topic and group")[0]["peak"] == 1.0
 
 
 @pytest.mark.parametrize("name", REPORTS)

@@ -9,7 +9,7 @@ import sys
 
 import typer
 
-from ariane.cli import broker, namesrv, pipeline, store, trace, up
+from ariane.cli import broker, namesrv, pipeline, report, store, trace, up
 from ariane.errors import ArianeError
 
 app = typer.Typer(
@@ -23,6 +23,7 @@ app.command("up")(up.up)
 app.command("namesrv")(namesrv.namesrv)
 app.command("broker")(broker.broker)
 app.command("trace")(trace.trace)
+app.command("report")(report.report)
 app.add_typer(pipeline.app, name="pipeline")
 app.add_typer(store.app, name="store")
 

@@ -57,7 +57,12 @@ def report(
             parts += (_sheet(sql, measure, span), _plot(sql, measure, span))
         parts.append(_slowest(sql, span, topic, group))
     gaps = tuple(dict.fromkeys((*fresh.gaps, *slow.gaps)))
-    return Report("Latency", spans.at(fresh.as_of_ms), gaps, tuple(parts))
+    return Report(
+        spans.title("Latency", since_ms, until_ms, topic=topic, group=group),
+        spans.at(fresh.as_of_ms),
+        gaps,
+        tuple(parts),
+    )
 
 
 def _sheet(sql: DuckDBPyConnection, measure: Measure, span: spans.Span) -> Sheet:
@@ -76,7 +81,9 @@ def _sheet(sql: DuckDBPyConnection, measure: Measure, span: spans.Span) -> Sheet
     fields = (
         Field("topic"), Field("group"), Field("messages"), *(Field(name, "ms") for name in NAMES), Field("max", "ms"),
     )  # fmt: skip
-    note = f"{measure.meaning} Slowest p99 first; percentiles are within 1 %, max is exact. {spans.told(span)}"
+    note = f"{measure.meaning} Slowest p99 first; percentiles are within 1 %, max is exact."
+    if measure is MEASURES[0]:
+        note += f" {spans.told(span)}"
     return Sheet(measure.title, fields, rows, note, max(0, len(found) - ROWS_MAX))
 
 

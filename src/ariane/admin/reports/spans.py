@@ -95,6 +95,12 @@ def at(ms: int | None) -> datetime | None:
     return None if ms is None else datetime.fromtimestamp(ms / 1000, UTC)
 
 
+def title(name: str, since_ms: int, until_ms: int, **filters: str | None) -> str:
+    """What was asked: the report, of what, and of which time."""
+    of = "".join(f", {key} {value}" for key, value in filters.items() if value is not None)
+    return f"{name}{of}, {at(since_ms):%Y-%m-%d %H:%M} to {at(until_ms):%Y-%m-%d %H:%M} UTC"
+
+
 def told(span: Span) -> str:
     """A sentence about the span, for the notes of a report."""
     if not span.seconds:

@@ -39,65 +39,77 @@ def report(
             [topic, group],
         )
         heard = spans.heard(sql, TRAFFIC, span)
-        parts: tuple[Sheet | Plot, ...] = (
-            _by_group(sql, span, _later(sql, span, until_ms, topic, group)),
-            *(_plot(sql, span, heard, direction) for direction in DIRECTIONS),
-            _by_host(sql, span),
-            _by_step(sql, span, heard),
-        )
-    return Report("Throughput", spans.at(fresh.as_of_ms), fresh.gaps, parts)
+        later = _later(sql, span, until_ms, topic, group)
+        parts: list[Sheet | Plot] = []
+        for direction in DIRECTIONS:
+            parts += (_by_group(sql, span, direction, later), _plot(sql, span, heard, direction))
+        parts += (_by_host(sql, span, direction) for direction in DIRECTIONS)
+        parts.append(_by_step(sql, span, heard))
+    return Report(
+        spans.title("Throughput", since_ms, until_ms, topic=topic, group=group),
+        spans.at(fresh.as_of_ms),
+        fresh.gaps,
+        tuple(parts),
+    )
 
 
-def _by_group(sql: DuckDBPyConnection, span: spans.Span, later: str) -> Sheet:
-    by = "direction, topic, client_group"
+def _by_group(sql: DuckDBPyConnection, span: spans.Span, direction: str, later: str) -> Sheet:
+    by = "topic, client_group"
     peaks = asking.rows(
         sql,
-        f"""SELECT {by}, max(messages) AS peak
-        FROM (SELECT {by}, minute, {SUMS} FROM asked WHERE {spans.whole_minutes("minute", span)} GROUP BY ALL)
-        GROUP BY ALL""",
+        f"""SELECT {by}, max(messages) AS peak FROM (
+            SELECT {by}, minute, {SUMS} FROM asked
+            WHERE direction = $1 AND {spans.whole_minutes("minute", span)} GROUP BY ALL
+        ) GROUP BY ALL""",
+        [direction],
     )
-    peak = {_key(row): row["peak"] / 60 for row in peaks}
+    peak = {(row["topic"], row["client_group"]): row["peak"] / 60 for row in peaks}
     found = asking.rows(
         sql,
         f"""SELECT {by}, count(DISTINCT client_host) AS hosts, {SUMS}, sum(bytes)::BIGINT AS bytes
-        FROM asked GROUP BY ALL ORDER BY direction DESC, messages DESC, topic, client_group""",
+        FROM asked WHERE direction = $1 GROUP BY ALL ORDER BY messages DESC, topic, client_group""",
+        [direction],
     )
+    is_out = direction == "out"
     rows = tuple(
         (
-            DIRECTIONS[row["direction"]], row["topic"], row["client_group"], row["hosts"], row["messages"],
-            _rate(row["messages"], span), peak.get(_key(row)), *_outcome(row), _rate(row["bytes"], span),
+            row["topic"], row["client_group"], row["hosts"], row["messages"], _rate(row["messages"], span),
+            peak.get((row["topic"], row["client_group"])), *_outcome(row),
+            _rate(row["bytes"], span) if is_out else row["messages"] - row["successes"] - row["failures"],
         )
         for row in found[:ROWS_MAX]
     )  # fmt: skip
     fields = (
-        Field("direction"), Field("topic"), Field("group"), Field("hosts"), Field("messages"), Field("mean", "/s"),
-        Field("peak", "/s"), Field("succeeded", "%"), Field("failed"), Field("open"), Field("bytes", "B/s"),
+        Field("topic"), Field("group"), Field("hosts"), Field("messages"), Field("mean", "/s"), Field("peak", "/s"),
+        Field("ok", "%"), Field("failed"), Field("bytes", "B/s") if is_out else Field("open"),
     )  # fmt: skip
-    note = (
-        f"{spans.told(span)} Mean: over all of that time. Peak: the best whole minute. Open: no end is known. "
-        f"Succeeded: of those that ended.{later}"
-    )
-    return Sheet("By topic and group", fields, rows, note, max(0, len(found) - ROWS_MAX))
+    note = f"{spans.told(span)} Mean: over all of that time. Peak: the best whole minute."
+    if not is_out:
+        note += " Ok: of those that ended. Open: no end is known."
+    title = f"{DIRECTIONS[direction].capitalize()} by topic and group"
+    return Sheet(title, fields, rows, note + later, max(0, len(found) - ROWS_MAX))
 
 
-def _by_host(sql: DuckDBPyConnection, span: spans.Span) -> Sheet:
+def _by_host(sql: DuckDBPyConnection, span: spans.Span, direction: str) -> Sheet:
     found = asking.rows(
         sql,
-        f"""SELECT direction, client_host, topic, client_group, {SUMS} FROM asked GROUP BY ALL
-        ORDER BY direction DESC, messages DESC, client_host, topic, client_group""",
+        f"""SELECT client_host, topic, client_group, {SUMS} FROM asked WHERE direction = $1 GROUP BY ALL
+        ORDER BY messages DESC, client_host, topic, client_group""",
+        [direction],
     )
     rows = tuple(
         (
-            DIRECTIONS[row["direction"]], row["client_host"], row["topic"], row["client_group"], row["messages"],
-            _rate(row["messages"], span), *_outcome(row),
+            row["client_host"], row["topic"], row["client_group"], row["messages"], _rate(row["messages"], span),
+            *_outcome(row),
         )
         for row in found[:ROWS_MAX]
     )  # fmt: skip
     fields = (
-        Field("direction"), Field("host"), Field("topic"), Field("group"), Field("messages"), Field("mean", "/s"),
-        Field("succeeded", "%"), Field("failed"), Field("open"),
+        Field("host"), Field("topic"), Field("group"), Field("messages"), Field("mean", "/s"), Field("ok", "%"),
+        Field("failed"),
     )  # fmt: skip
-    return Sheet("By client host", fields, rows, left_out=max(0, len(found) - ROWS_MAX))
+    title = f"{DIRECTIONS[direction].capitalize()} by client host"
+    return Sheet(title, fields, rows, left_out=max(0, len(found) - ROWS_MAX))
 
 
 def _by_step(sql: DuckDBPyConnection, span: spans.Span, heard: set[int]) -> Sheet:
@@ -105,7 +117,7 @@ def _by_step(sql: DuckDBPyConnection, span: spans.Span, heard: set[int]) -> Shee
     found = asking.rows(sql, f"SELECT step, direction, {SUMS} FROM asked GROUP BY ALL")
     there = {(row["step"], row["direction"]): row for row in found}
     rows: list[tuple[Value, ...]] = []
-    for step in span.steps:
+    for step in reversed(span.steps):
         cells: list[Value] = [spans.at(step), span.is_whole(step)]
         for direction in DIRECTIONS:
             row = there.get((step, direction), {"messages": 0, "successes": 0, "failures": 0})
@@ -115,10 +127,10 @@ def _by_step(sql: DuckDBPyConnection, span: spans.Span, heard: set[int]) -> Shee
             cells.append(_outcome(row)[0])
         rows.append(tuple(cells))
     fields = [Field("from"), Field("whole")]
-    for name in DIRECTIONS.values():
-        fields += [Field(name), Field(f"{name} per second", "/s"), Field(f"{name} well", "%")]
+    for direction, name in DIRECTIONS.items():
+        fields += [Field(name), Field(f"tps {direction}", "/s"), Field(f"ok {direction}", "%")]
     note = "Not whole: the time that is known begins or ends in it, so nothing is said per second."
-    return Sheet(f"By {spans.step_name(span)}", tuple(fields), tuple(rows), note)
+    return Sheet(f"By {spans.step_name(span)}, the newest first", tuple(fields), tuple(rows), note)
 
 
 def _plot(sql: DuckDBPyConnection, span: spans.Span, heard: set[int], direction: str) -> Plot:
@@ -146,7 +158,7 @@ def _plot(sql: DuckDBPyConnection, span: spans.Span, heard: set[int], direction:
         lines.append(Line(spans.line_name(pair), points))
     left = len(pairs) - LINES_MAX
     note = f"The {LINES_MAX} busiest; {left} more are in the table above." if left > 0 else ""
-    return Plot(f"Messages {DIRECTIONS[direction]} per second", "/s", tuple(lines), note)
+    return Plot(f"{DIRECTIONS[direction].capitalize()} by {spans.step_name(span)}", "/s", tuple(lines), note)
 
 
 def _later(sql: DuckDBPyConnection, span: spans.Span, until_ms: int, topic: str | None, group: str | None) -> str:
@@ -162,16 +174,11 @@ def _later(sql: DuckDBPyConnection, span: spans.Span, until_ms: int, topic: str 
     return f" {row['count']:,} messages are left out: clocks of their clients are ahead of what is known."
 
 
-def _outcome(row: dict[str, Any]) -> tuple[float | None, int, int]:
-    """The share that succeeded, in per cent; how many failed; of how many no end is known."""
+def _outcome(row: dict[str, Any]) -> tuple[float | None, int]:
+    """The share that succeeded of those that ended, in per cent; how many failed."""
     ended = row["successes"] + row["failures"]
-    share = 100 * row["successes"] / ended if ended else None
-    return share, row["failures"], row["messages"] - ended
+    return 100 * row["successes"] / ended if ended else None, row["failures"]
 
 
 def _rate(count: int | None, span: spans.Span) -> float | None:
     return None if count is None or not span.seconds else count / span.seconds
-
-
-def _key(row: dict[str, Any]) -> tuple[object, ...]:
-    return row["direction"], row["topic"], row["client_group"]
