@@ -34,7 +34,8 @@ def drawn(report: Report, width: int) -> Iterator[Text]:
     """The lines of the report."""
     from rich.text import Text
 
-    yield Text(f"{report.title}: {cells.answers(report)}", style="bold")
+    yield from _wrapped(report.title, width, "bold")
+    yield from _wrapped(cells.answers(report), width, "")
     for gap in report.gaps:
         yield from _wrapped(f"! {gap}", width, "bold yellow")
     for part in report.parts:

@@ -29,7 +29,7 @@ h1 { font-size: 1.6rem; margin: 0; } h2 { font-size: 1.1rem; margin: 2rem 0 .4re
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
 th, td { padding: .22rem .7rem .22rem 0; text-align: left; vertical-align: top; white-space: nowrap; }
 th { border-bottom: 1px solid var(--rule); font-weight: 600; vertical-align: bottom; }
-th small { display: block; font-weight: 400; color: var(--faint); min-height: 1.2em; }
+th small { display: block; font-weight: 400; color: var(--faint); }
 td { border-bottom: 1px solid var(--band); } .n { text-align: right; } .unknown { color: var(--faint); }
 svg { display: block; width: 100%; height: auto; font: 11px system-ui, sans-serif; }
 svg text { fill: var(--faint); } .grid { stroke: var(--rule); stroke-width: .7; }
@@ -38,14 +38,14 @@ svg text { fill: var(--faint); } .grid { stroke: var(--rule); stroke-width: .7; 
 .legend svg { display: inline-block; width: 34px; height: 10px; margin-right: .4rem; vertical-align: middle; }
 footer { margin-top: 2.5rem; color: var(--faint); font-size: .85rem; }
 @media print { :root { --ink: #000; --paper: #fff; --faint: #444; --rule: #bbb; --band: #eee; --bad: #a33b00; --l0: #0067a5;
-  --l1: #c2500a; --l2: #007a5a; --l3: #a8407f; --l4: #7a6200; --l5: #4b5fc4; } 
+  --l1: #c2500a; --l2: #007a5a; --l3: #a8407f; --l4: #7a6200; --l5: #4b5fc4; }
   body { max-width: none; padding: 0; font-size: 10pt; }
   .wide { overflow: visible; } td, th { white-space: normal; overflow-wrap: anywhere; } tr, .plot { break-inside: avoid; } }
 """
 DASHES = ("", "7 3", "2 2.5", "9 3 2 3", "4 4", "12 4")  # lines are told apart without colour too
 
 WIDTH, HEIGHT = 900, 230
-LEFT, RIGHT, TOP, BOTTOM = 56, 12, 10, 24
+LEFT, RIGHT, TOP, BOTTOM = 64, 12, 10, 24
 TICKS_Y, TICKS_X = 4, 6
 
 
@@ -80,7 +80,7 @@ def _sheet(sheet: Sheet) -> Iterator[str]:
     has_units = any(field.unit for field in sheet.fields)
     yield '<div class="wide"><table>\n<thead><tr>'
     for field, is_right in zip(sheet.fields, right, strict=True):
-        unit = f"<small>{escape(field.unit)}</small>" if has_units else ""
+        unit = f"<small>{escape(field.unit) or '&nbsp;'}</small>" if has_units else ""
         yield f'<th scope="col"{_class(is_right)}>{escape(field.name)}{unit}</th>'
     yield "</tr></thead>\n<tbody>\n"
     for row in sheet.rows:
@@ -119,8 +119,8 @@ def _plot(plot: Plot) -> Iterator[str]:
     for tick in range(TICKS_Y + 1):
         value = top * tick / TICKS_Y
         yield f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y(value):.1f}" y2="{y(value):.1f}"/>'
-        unit = f" {plot.unit}" if tick == TICKS_Y and plot.unit else ""
-        yield f'<text x="{LEFT - 6}" y="{y(value) + 4:.1f}" text-anchor="end">{escape(cells.number(value, plot.unit) + unit)}</text>\n'
+        text = cells.number(value, plot.unit) + (f" {plot.unit}" if tick == TICKS_Y and plot.unit else "")
+        yield f'<text x="{LEFT - 6}" y="{y(value) + 4:.1f}" text-anchor="end">{escape(text)}</text>\n'
     yield from _hours(least, most, x)
     for number, line in enumerate(plot.lines):
         yield from _line(line, number, plot.unit, x, y)
