@@ -20,7 +20,7 @@ from ariane.admin import asking
 from ariane.model.trace import TraceEvent
 from ariane.pipeline import folds, journeys, publish, traffic
 from ariane.pipeline.jobs import JOBS
-from ariane.tables import SLOW_MESSAGES, TRACE_EVENTS, TRAFFIC
+from ariane.tables import LATENCIES, SLOW_MESSAGES, TRACE_EVENTS, TRAFFIC
 from ariane.tables.histogram import counted
 from ariane.tables.traffic import SLOWEST
 
@@ -99,6 +99,22 @@ def test_any_order_twice_and_late_give_the_same(spark: SparkSession) -> None:
     assert [row["messages"] for row in once if row["direction"] == "out"] == [3], "two sends of A, one of B"
 
 
+def test_ten_minutes_are_the_sum_of_their_minutes_and_hosts(spark: SparkSession) -> None:
+    sends = [pub(f"M{number}", 20_000 * number, cost_ms=number) for number in range(60)]
+    calls = [[before(f"M{number}", f"R{number}", 20_000 * number + 500)] for number in range(3)]
+    events = of_one_slot(frames.events(spark, sends, *calls))
+    rows = frames.rows(traffic.latencies(traffic.traffic(events, journeys.journeys(events))))
+    sent = sorted((row for row in rows if row["client_group"] == "P"), key=lambda row: row["begin"])
+    # The tests' epoch is 22:13:20: 400 seconds to 22:20, ten minutes, and the rest.
+    assert [row["begin"].minute for row in sent] == [10, 20, 30]
+    expected = [counted(range(20)), counted(range(20, 50)), counted(range(50, 60))]
+    assert [dict(row["send_cost_ms"]) for row in sent] == expected
+    assert [row["send_cost_ms_max"] for row in sent] == [19, 49, 59]
+    (received,) = (row for row in rows if row["client_group"] == "G")
+    assert dict(received["queueing_ms"]) == counted([500, 499, 498])
+    assert (received["send_cost_ms"], received["consume_cost_ms_max"]) == (None, None)
+
+
 @pytest.mark.parametrize(
     ("host", "ip"),
     [("10.0.0.9:5000", "10.0.0.9"), ("10.0.0.9@17@abc", "10.0.0.9"), ("[2001:db8::1]:5000", "[2001:db8::1]"),
@@ -132,7 +148,11 @@ def test_the_slowest_of_each_measure_topic_and_group(spark: SparkSession) -> Non
 def test_the_columns_are_those_of_the_tables(spark: SparkSession) -> None:
     events = frames.events(spark, [pub("M")])
     found = journeys.journeys(events)
-    for table, frame in ((TRAFFIC, traffic.traffic(events, found)), (SLOW_MESSAGES, traffic.slow_messages(found))):
+    for table, frame in (
+        (TRAFFIC, traffic.traffic(events, found)),
+        (LATENCIES, traffic.latencies(traffic.traffic(events, found))),
+        (SLOW_MESSAGES, traffic.slow_messages(found)),
+    ):
         assert frame.columns == [*table.names, "slot"]
 
 

@@ -148,6 +148,20 @@ def test_latency_is_narrowed_and_null_topics_are_there(tmp_path: Path) -> None:
     assert [row["group"] for row in sheet(narrowed, "Consumption")] == ["audit"]
 
 
+def test_of_a_long_time_the_answer_is_the_same_by_ten_minutes(tmp_path: Path) -> None:
+    rows = [sent(minute, 2, send=[minute, 2 * minute]) for minute in range(1, 400)]
+    both(tmp_path, rows, [], as_of_s=400 * 60)
+    report = asked("latency", tmp_path, until_s=400 * 60)
+    (row,) = sheet(report, "Send")
+    assert (row["messages"], row["max"]) == (2 * 399, 798)
+    costs = sorted([*range(1, 400), *range(2, 800, 2)])
+    assert row["p90"] == pytest.approx(costs[-(-9 * len(costs) // 10) - 1], rel=0.01)
+    (found,) = (part for part in report.parts if part.title == "Send: p99 by 10 minutes")
+    assert isinstance(found, Plot)
+    assert {time.minute % 10 for time, _ in found.lines[0].points} == {0}
+    assert len(found.lines[0].points) in (40, 41)
+
+
 def test_the_slowest_of_all_slots(tmp_path: Path) -> None:
     rows = [slow(40 * number, 100 + number, f"M{number:02}") for number in range(14)]
     rows.append(slow(3, 5, "S", measure="send_cost_ms", client_group="shop"))

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 
 from ariane.admin.published import CURRENT, File, Published
 from ariane.admin.status import Status, write
-from ariane.tables import SLOW_MESSAGES, TRAFFIC, Table
+from ariane.tables import LATENCIES, SLOW_MESSAGES, TRAFFIC, Table
 from ariane.tables.histogram import counted
 from ariane.tables.slots import of_time
 
@@ -89,5 +89,12 @@ def put(home: Path, table: Table, rows: Iterable[dict[str, Any]], as_of_s: float
 
 
 def both(home: Path, traffic: Iterable[dict[str, Any]], slow: Iterable[dict[str, Any]], as_of_s: float) -> None:
+    traffic = list(traffic)
     put(home, TRAFFIC, traffic, as_of_s)
     put(home, SLOW_MESSAGES, slow, as_of_s)
+    put(home, LATENCIES, map(_latencies, traffic), as_of_s)
+
+
+def _latencies(row: dict[str, Any]) -> dict[str, Any]:
+    begin = row["minute"].replace(minute=row["minute"].minute // 10 * 10)
+    return {"begin": begin} | {name: row[name] for name in LATENCIES.names if name != "begin"}

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from ariane.tables.histogram import LN_GAMMA, TYPE, ZERO
 
-MEASURE, BUCKET, COUNT = "_measure", "_bucket", "_count"
+MEASURE, BUCKET, COUNT, GREATEST = "_measure", "_bucket", "_count", "_greatest"
 
 
 def bucket_of(ms: Column) -> Column:
@@ -60,22 +60,49 @@ def aggregated(
     one_each = rows.withColumn("_entry", F.explode(entries))
     buckets = one_each.groupBy(*by, F.col("_entry.measure").alias(MEASURE), F.col("_entry.bucket").alias(BUCKET)).agg(
         F.count("*").alias(COUNT),
-        F.max("_entry.ms").alias("_max"),
+        F.max("_entry.ms").alias(GREATEST),
         *(column.alias(name) for name, column in others.items()),
     )
     first, *_ = measures
+    # Each row is there once for every measure, known or not: those of one of them are all rows.
+    return _collected(buckets, by, measures, [F.sum(_if(first, name)).alias(name) for name in others])
 
-    def is_of(name: str) -> Column:
-        return F.col(MEASURE) == name
+
+def added(rows: DataFrame, by: Sequence[str], measures: Sequence[str]) -> DataFrame:
+    """`rows` grouped by `by`: the histograms of each measure added up, and the greatest of `<it>_max`."""
+    entries = F.array(
+        *(
+            F.struct(F.lit(name).alias("measure"), F.col(name).alias("counts"), F.col(f"{name}_max").alias("ms"))
+            for name in measures
+        )
+    )
+    one_each = rows.withColumn("_entry", F.explode(entries))
+    counts = one_each.select(
+        *by,
+        F.col("_entry.measure").alias(MEASURE),
+        F.col("_entry.ms"),
+        F.explode_outer("_entry.counts").alias(BUCKET, COUNT),
+    )
+    buckets = counts.groupBy(*by, MEASURE, BUCKET).agg(F.sum(COUNT).alias(COUNT), F.max("ms").alias(GREATEST))
+    return _collected(buckets, by, measures, [])
+
+
+def _collected(buckets: DataFrame, by: Sequence[str], measures: Iterable[str], others: Sequence[Column]) -> DataFrame:
+    """Rows of a measure and a bucket (null: not known) each, to one row with all of them."""
+    names = tuple(measures)
 
     def of(name: str) -> Column:
-        entry = F.when(is_of(name) & F.col(BUCKET).isNotNull(), F.struct(BUCKET, COUNT))
+        entry = _if(name, F.when(F.col(BUCKET).isNotNull(), F.struct(BUCKET, COUNT)))
         collected = F.sort_array(F.collect_list(entry))
         return F.when(F.size(collected) > 0, F.map_from_entries(collected)).cast(TYPE)
 
     return buckets.groupBy(*by).agg(
-        *(of(name).alias(name) for name in measures),
-        *(F.max(F.when(is_of(name), F.col("_max"))).alias(f"{name}_max") for name in measures),
-        # Each row is there once for every measure, known or not: those of one of them are all rows.
-        *(F.sum(F.when(is_of(first), F.col(name))).alias(name) for name in others),
+        *(of(name).alias(name) for name in names),
+        *(F.max(_if(name, GREATEST)).alias(f"{name}_max") for name in names),
+        *others,
     )
+
+
+def _if(measure: str, value: Column | str) -> Column:
+    """The value in rows of a measure, else null."""
+    return F.when(F.col(MEASURE) == measure, F.col(value) if isinstance(value, str) else value)

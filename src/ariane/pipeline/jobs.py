@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from ariane.model.topic import TRACE_TOPIC
 from ariane.pipeline import decode, journeys, traffic
 from ariane.pipeline.folds import Fold
-from ariane.tables import JOURNEYS, SLOW_MESSAGES, TRACE_EVENTS, TRACE_REJECTS, TRAFFIC, Table
+from ariane.tables import JOURNEYS, LATENCIES, SLOW_MESSAGES, TRACE_EVENTS, TRACE_REJECTS, TRAFFIC, Table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -80,6 +80,7 @@ JOBS = {
             (
                 OF_JOURNEYS,
                 Fold(TRAFFIC, (TRACE_EVENTS, JOURNEYS), traffic.traffic),
+                Fold(LATENCIES, (TRAFFIC,), traffic.latencies),
                 Fold(SLOW_MESSAGES, (JOURNEYS,), traffic.slow_messages),
             ),
         ),

@@ -11,9 +11,9 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from ariane.pipeline.histogram import aggregated
-from ariane.tables import SLOW_MESSAGES, TRAFFIC, Table
-from ariane.tables.traffic import SLOWEST
+from ariane.pipeline.histogram import added, aggregated
+from ariane.tables import LATENCIES, SLOW_MESSAGES, TRAFFIC, Table
+from ariane.tables.traffic import BEGIN_MINUTES, MEASURES, SLOWEST
 
 KEYS = ("slot", "minute", "direction", "topic", "client_group", "client_host")
 # What a listener returned, as journeys name it; of "unknown" no end is known, so it is neither success nor failure.
@@ -49,6 +49,14 @@ def slow_messages(journeys: DataFrame) -> DataFrame:
     each = Window.partitionBy("slot", "measure", "topic", "client_group")
     slowest = F.row_number().over(each.orderBy(F.desc("ms"), "message_id", "client_host"))
     return rows.withColumn("place", slowest).where(F.col("place") <= SLOWEST).select(*_of(SLOW_MESSAGES), "slot")
+
+
+def latencies(traffic: DataFrame) -> DataFrame:
+    """Rows with the columns of LATENCIES and `slot`, of traffic with `slot`."""
+    step_ms = BEGIN_MINUTES * 60_000
+    begin = F.timestamp_millis(F.floor(F.unix_millis("minute") / step_ms) * step_ms)
+    rows = added(traffic.withColumn("begin", begin), ("slot", "begin", "topic", "client_group"), MEASURES)
+    return rows.select(*_of(LATENCIES), "slot")
 
 
 def _sends(events: DataFrame) -> DataFrame:

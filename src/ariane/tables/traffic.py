@@ -1,6 +1,7 @@
 """Who sent and consumed how much, how fast; and the slowest messages.
 
 traffic         partial rows: those of a minute, topic, group and host may come from several slots, and add up
+latencies       its histograms by ten minutes, without hosts
 slow_messages   the slowest of each slot: the slowest of a longer time are among them
 """
 
@@ -8,6 +9,9 @@ from __future__ import annotations
 
 from ariane.tables import histogram
 from ariane.tables.table import Column, Table
+
+MEASURES = ("send_cost_ms", "queueing_ms", "consume_cost_ms")
+BEGIN_MINUTES = 10  # of LATENCIES
 
 # Of each measure, per slot, topic and group. The ten slowest of an hour are among the ten slowest of its slots.
 SLOWEST = 10
@@ -40,6 +44,22 @@ TRAFFIC = Table(
     ),
     time="minute",
     order=("minute", "direction", "topic", "client_group"),
+)
+
+LATENCIES = Table(
+    "latencies",
+    "Histograms of `traffic` by ten minutes and without hosts, for questions about longer times. Rows are partial: add up those "
+    "of the same time, topic and group.",
+    (
+        Column("begin", "TIMESTAMP", "of the ten minutes, by the client's clock"),
+        Column("topic", "STRING", "null: consumed, and the send left no trace"),
+        Column(
+            "client_group", "STRING", "producer or consumer group; null where the client's version does not trace it"
+        ),
+        *(column for column in TRAFFIC.columns if column.name in (*MEASURES, *(f"{name}_max" for name in MEASURES))),
+    ),
+    time="begin",
+    order=("begin", "topic", "client_group"),
 )
 
 SLOW_MESSAGES = Table(

@@ -13,13 +13,15 @@ from ariane.admin.report import Field, Line, Plot, Report, Sheet, Value
 from ariane.admin.reports import spans
 from ariane.admin.reports.tps import LINES_MAX, NARROWED, ROWS_MAX
 from ariane.admin.status import freshness
-from ariane.tables import SLOW_MESSAGES, TRAFFIC
-from ariane.tables.traffic import SLOWEST
+from ariane.tables import LATENCIES, SLOW_MESSAGES, TRAFFIC
+from ariane.tables.traffic import BEGIN_MINUTES, SLOWEST
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
 QUANTILES = (0.5, 0.9, 0.99)
+# Of a longer time the histograms by ten minutes are asked: those by minute and host are ten times as many, and more.
+MINUTES_MAX = 120
 NAMES = ("p50", "p90", "p99")
 
 
@@ -40,16 +42,19 @@ def report(
     home: Path, *, since_ms: int, until_ms: int, now_ms: int, topic: str | None = None, group: str | None = None
 ) -> Report:
     """Latencies between two instants; `topic` and `group` (of producers or consumers) narrow them."""
-    fresh = freshness(home, TRAFFIC, now_ms)
-    slow = freshness(home, SLOW_MESSAGES, now_ms)
-    span = spans.known(home, TRAFFIC, since_ms, until_ms, fresh.as_of_ms)
-    tables = (asking.between(table, span.begin_ms, until_ms) for table in (TRAFFIC, SLOW_MESSAGES))
+    is_long = until_ms - since_ms > MINUTES_MAX * spans.MINUTE_MS
+    source = LATENCIES if is_long else TRAFFIC
+    if is_long:  # in whole rows of that table
+        since_ms -= since_ms % (BEGIN_MINUTES * spans.MINUTE_MS)
+    fresh, slow = freshness(home, source, now_ms), freshness(home, SLOW_MESSAGES, now_ms)
+    span = spans.known(home, source, since_ms, until_ms, fresh.as_of_ms, BEGIN_MINUTES if is_long else 1)
+    tables = (asking.between(table, span.begin_ms, until_ms) for table in (source, SLOW_MESSAGES))
     with asking.asked(home, *tables) as sql:
         columns = ", ".join(f"{one.column}, {one.column}_max" for one in MEASURES)
         sql.execute(
             f"""CREATE TEMP TABLE asked AS
-            SELECT {spans.step_of("minute", span)} AS step, topic, client_group, {columns}
-            FROM traffic WHERE {spans.inside("minute", span)} AND {NARROWED}""",
+            SELECT {spans.step_of(source.time, span)} AS step, topic, client_group, {columns}
+            FROM {source.name} WHERE {spans.inside(source.time, span)} AND {NARROWED}""",
             [topic, group],
         )
         parts: list[Sheet | Plot] = []

@@ -50,8 +50,8 @@ class Span(NamedTuple):
         return step_ms >= least_ms and step_ms + self.step_ms <= self.end_ms
 
 
-def known(home: Path, table: Table, since_ms: int, until_ms: int, as_of_ms: int | None) -> Span:
-    """What a table knows of the time between two instants."""
+def known(home: Path, table: Table, since_ms: int, until_ms: int, as_of_ms: int | None, least_minutes: int = 1) -> Span:
+    """What a table knows of the time between two instants; the steps are no shorter than `least_minutes`."""
     now = current(home, table)
     times = [file.first_ms for file in now.files if file.first_ms is not None] if now else []
     first_ms = min(times, default=None)
@@ -60,7 +60,8 @@ def known(home: Path, table: Table, since_ms: int, until_ms: int, as_of_ms: int 
         return Span(floor_ms, floor_ms, MINUTE_MS, False)
     begin_ms = max(floor_ms, first_ms // MINUTE_MS * MINUTE_MS)
     end_ms = max(begin_ms, min(until_ms, as_of_ms))
-    steps = (minutes for minutes in STEP_MINUTES if (end_ms - begin_ms) / (minutes * MINUTE_MS) <= STEPS_MAX)
+    long = (minutes for minutes in STEP_MINUTES if minutes >= least_minutes)
+    steps = (minutes for minutes in long if (end_ms - begin_ms) / (minutes * MINUTE_MS) <= STEPS_MAX)
     return Span(begin_ms, end_ms, MINUTE_MS * next(steps, STEP_MINUTES[-1]), first_ms >= floor_ms)
 
 
