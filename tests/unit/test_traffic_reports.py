@@ -77,6 +77,10 @@ def test_the_first_minute_of_the_table_is_not_whole(tmp_path: Path) -> None:
     both(tmp_path, [sent(2, 6), sent(3, 6)], [], as_of_s=240)
     steps = sheet(asked("tps", tmp_path), "By minute, the newest first")
     assert [(row["whole"], row["sent"]) for row in steps] == [(True, 6), (False, 6)]
+    for name in REPORTS:
+        said = f"the tables begin at {at(120):%Y-%m-%d %H:%M} UTC: what was before is not known"
+        assert said in REPORTS[name].function(tmp_path, since_ms=ms(0), until_ms=ms(240), now_ms=ms(240)).gaps
+        assert REPORTS[name].function(tmp_path, since_ms=ms(180), until_ms=ms(240), now_ms=ms(240)).gaps == ()
 
 
 def test_success_is_of_those_that_ended(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ body { color: var(--ink); background: var(--paper); font: 15px/1.45 system-ui, s
 h1 { font-size: 1.6rem; margin: 0; } h2 { font-size: 1.1rem; margin: 2rem 0 .4rem; }
 .state { margin: .2rem 0; color: var(--faint); } .gaps { color: var(--bad); margin: .4rem 0; padding-left: 1.2rem; }
 .note { color: var(--faint); margin: .4rem 0; max-width: 48rem; } .more { font-weight: 600; }
-.wide { overflow-x: auto; }
+.wide, .plot { overflow-x: auto; } .plot > svg { min-width: 36rem; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
 th, td { padding: .22rem .7rem .22rem 0; text-align: left; vertical-align: top; white-space: nowrap; }
 th { border-bottom: 1px solid var(--rule); font-weight: 600; vertical-align: bottom; }
@@ -40,7 +40,9 @@ footer { margin-top: 2.5rem; color: var(--faint); font-size: .85rem; }
 @media print { :root { --ink: #000; --paper: #fff; --faint: #444; --rule: #bbb; --band: #eee; --bad: #a33b00; --l0: #0067a5;
   --l1: #c2500a; --l2: #007a5a; --l3: #a8407f; --l4: #7a6200; --l5: #4b5fc4; }
   body { max-width: none; padding: 0; font-size: 10pt; }
-  .wide { overflow: visible; } td, th { white-space: normal; overflow-wrap: anywhere; } tr, .plot { break-inside: avoid; } }
+  .wide, .plot { overflow: visible; } .plot > svg { min-width: 0; }
+  td, th { white-space: normal; overflow-wrap: anywhere; }
+  tr, .plot { break-inside: avoid; } }
 """
 DASHES = ("", "7 3", "2 2.5", "9 3 2 3", "4 4", "12 4")  # lines are told apart without colour too
 

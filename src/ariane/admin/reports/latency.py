@@ -61,7 +61,7 @@ def report(
         for measure in MEASURES:
             parts += (_sheet(sql, measure, span), _plot(sql, measure, span))
         parts.append(_slowest(sql, span, topic, group))
-    gaps = tuple(dict.fromkeys((*fresh.gaps, *slow.gaps)))
+    gaps = tuple(dict.fromkeys((*fresh.gaps, *slow.gaps, *spans.missing(span, since_ms))))
     return Report(
         spans.title("Latency", since_ms, until_ms, topic=topic, group=group),
         spans.at(fresh.as_of_ms),

@@ -102,6 +102,13 @@ def title(name: str, since_ms: int, until_ms: int, **filters: str | None) -> str
     return f"{name}{of}, {at(since_ms):%Y-%m-%d %H:%M} to {at(until_ms):%Y-%m-%d %H:%M} UTC"
 
 
+def missing(span: Span, since_ms: int) -> tuple[str, ...]:
+    """Why an answer is not complete at its beginning."""
+    if not span.begins_in_it or span.begin_ms <= since_ms:
+        return ()
+    return (f"the tables begin at {at(span.begin_ms):%Y-%m-%d %H:%M} UTC: what was before is not known",)
+
+
 def told(span: Span) -> str:
     """A sentence about the span, for the notes of a report."""
     if not span.seconds:

@@ -48,7 +48,7 @@ def report(
     return Report(
         spans.title("Throughput", since_ms, until_ms, topic=topic, group=group),
         spans.at(fresh.as_of_ms),
-        fresh.gaps,
+        (*fresh.gaps, *spans.missing(span, since_ms)),
         tuple(parts),
     )
 
