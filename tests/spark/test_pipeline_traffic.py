@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import Sequence
 from datetime import datetime, timedelta
@@ -17,12 +18,17 @@ from pyspark.sql import functions as F
 from trace_frames import after, at, before, pub
 
 from ariane.admin import asking
+from ariane.admin.reports import REPORTS
+from ariane.client import Producer
+from ariane.clock import SYSTEM_CLOCK
+from ariane.model.message import Message
 from ariane.model.trace import TraceEvent
-from ariane.pipeline import folds, journeys, publish, traffic
+from ariane.pipeline import folds, journeys, publish, run, traffic
 from ariane.pipeline.jobs import JOBS
 from ariane.tables import LATENCIES, SLOW_MESSAGES, TRACE_EVENTS, TRAFFIC
 from ariane.tables.histogram import counted
 from ariane.tables.traffic import SLOWEST
+from ariane.testing.cluster import cluster_in_thread
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -185,3 +191,25 @@ def test_the_job_folds_late_events_of_two_slots_into_what_duckdb_adds_up(spark: 
         ("consume_cost_ms", "A"), ("queueing_ms", "A"), ("send_cost_ms", "A"), ("send_cost_ms", "B"),
     ]  # fmt: skip
     assert isinstance(slow[0]["noted_at"], datetime)
+
+
+def test_from_a_broker_to_the_report(spark: SparkSession, tmp_path: Path) -> None:
+    async def produce(namesrv: str) -> None:
+        async with Producer("orders", namesrv, trace=True) as producer:
+            for number in range(5):
+                await producer.send(Message(topic="T", body=b"order", keys=(f"order-{number}",)))
+
+    home = tmp_path / "tables"
+    with cluster_in_thread(tmp_path / "servers", trace_topic_enable=True) as servers:
+        asyncio.run(produce(servers.namesrv))
+        for _ in range(2):  # the second time there is nothing new
+            run.run(JOBS["traffic"], {"namesrv": servers.namesrv}, home, once=True)
+    now_ms = SYSTEM_CLOCK.now_ms()
+    asked = {"since_ms": now_ms - 3_600_000, "until_ms": now_ms, "now_ms": now_ms}
+    tps = REPORTS["tps"].function(home, **asked, topic="T")
+    assert tps.as_of is not None
+    assert [(row[:2], row[3]) for row in tps.parts[0].rows] == [(("T", "orders"), 5)]
+    sends, *_, slowest = REPORTS["latency"].function(home, **asked).parts
+    assert [row[:3] for row in sends.rows] == [("T", "orders", 5)]
+    assert {row[0] for row in slowest.rows} == {"Send"}
+    assert len({row[6] for row in slowest.rows}) == 5
