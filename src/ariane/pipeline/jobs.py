@@ -8,22 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
+from ariane import tables as t
 from ariane.model.topic import SAMPLES_TOPIC, TRACE_TOPIC
-from ariane.pipeline import consumption, decode, health, journeys, samples
+from ariane.pipeline import consumption, decode, health, journeys, samples, traffic
 from ariane.pipeline.folds import Fold
-from ariane.tables import (
-    CONSUMPTION,
-    HEALTH,
-    JOURNEYS,
-    MESSAGES,
-    SAMPLES_BROKERS,
-    SAMPLES_COUNTERS,
-    SAMPLES_QUEUES,
-    SAMPLES_REJECTS,
-    TRACE_EVENTS,
-    TRACE_REJECTS,
-    Table,
-)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -32,7 +20,7 @@ if TYPE_CHECKING:
 class Appended(NamedTuple):
     """A base table and how its rows (with `slot`) come from a micro-batch that `Source.prepare` has prepared."""
 
-    table: Table
+    table: t.Table
     rows: Callable[[DataFrame], DataFrame]
 
 
@@ -59,7 +47,7 @@ class Job(NamedTuple):
     """In an order in which each comes after those whose tables it reads."""
 
     @property
-    def tables(self) -> tuple[Table, ...]:
+    def tables(self) -> tuple[t.Table, ...]:
         return (
             *(one.table for source in self.sources for one in source.appended),
             *(fold.table for fold in self.folds),
@@ -71,46 +59,48 @@ TRACES = Source(
     {"topic": TRACE_TOPIC},
     "body BINARY, broker STRING, queue_id INT, queue_offset BIGINT, store_timestamp TIMESTAMP, born_host STRING",
     decode.records,
-    (Appended(TRACE_EVENTS, decode.trace_events), Appended(TRACE_REJECTS, decode.trace_rejects)),
+    (Appended(t.TRACE_EVENTS, decode.trace_events), Appended(t.TRACE_REJECTS, decode.trace_rejects)),
 )
-
 SAMPLES = Source(
     "samples",
     {"topic": SAMPLES_TOPIC},
     samples.MESSAGE,
     samples.records,
     (
-        Appended(SAMPLES_BROKERS, samples.brokers),
-        Appended(SAMPLES_QUEUES, samples.queues),
-        Appended(SAMPLES_COUNTERS, samples.counters),
-        Appended(SAMPLES_REJECTS, samples.rejects),
+        Appended(t.SAMPLES_BROKERS, samples.brokers),
+        Appended(t.SAMPLES_QUEUES, samples.queues),
+        Appended(t.SAMPLES_COUNTERS, samples.counters),
+        Appended(t.SAMPLES_REJECTS, samples.rejects),
     ),
 )
+
+OF_TRACES = (Fold(t.JOURNEYS, (t.TRACE_EVENTS,), journeys.journeys),)
+OF_TRAFFIC = (
+    Fold(t.TRAFFIC, (t.TRACE_EVENTS, t.JOURNEYS), traffic.traffic),
+    Fold(t.LATENCIES, (t.TRAFFIC,), traffic.latencies),
+    Fold(t.SLOW_MESSAGES, (t.JOURNEYS,), traffic.slow_messages),
+)
+OF_SAMPLES = Fold(
+    t.CONSUMPTION, (t.SAMPLES_BROKERS, t.SAMPLES_QUEUES, t.SAMPLES_COUNTERS), consumption.consumption, before=1
+)
+OF_HEALTH = Fold(t.HEALTH, (t.TRACE_EVENTS, t.MESSAGES), health.health, before=1)
 
 JOBS = {
     job.name: job
     for job in (
+        Job("trace", "message traces → journeys of messages", (TRACES,), OF_TRACES),
         Job(
-            "trace",
-            "message traces → journeys of messages",
+            "traffic",
+            "message traces → messages and latencies per minute, the slowest messages",
             (TRACES,),
-            (Fold(JOURNEYS, (TRACE_EVENTS,), journeys.journeys),),
+            (*OF_TRACES, *OF_TRAFFIC),
         ),
-        Job(
-            "lag",
-            "samples of `ariane collect` → true TPS and lag of groups",
-            (SAMPLES,),
-            (
-                Fold(
-                    CONSUMPTION, (SAMPLES_BROKERS, SAMPLES_QUEUES, SAMPLES_COUNTERS), consumption.consumption, before=1
-                ),
-            ),
-        ),
+        Job("lag", "samples of `ariane collect` → true TPS and lag of groups", (SAMPLES,), (OF_SAMPLES,)),
         Job(
             "health",
             "traces and stored messages → duplicates, disorder, clocks, lost and dead messages",
             (TRACES,),
-            (Fold(HEALTH, (TRACE_EVENTS, MESSAGES), health.health, before=1),),
+            (OF_HEALTH,),
         ),
     )
 }
@@ -124,17 +114,7 @@ def joined(names: tuple[str, ...]) -> Job:
     return Job("+".join(names), "", tuple(sources.values()), tuple(folds.values()))
 
 
-def with_trace_topic(job: Job, topic: str) -> Job:
-    """The job over another topic of traces."""
-    sources = (
-        source._replace(options={"topic": topic}) if source.name == TRACES.name else source for source in job.sources
-    )
-    return job._replace(sources=tuple(sources))
-
-
-def with_samples_topic(job: Job, topic: str) -> Job:
-    """The job over another topic of samples."""
-    sources = (
-        source._replace(options={"topic": topic}) if source.name == SAMPLES.name else source for source in job.sources
-    )
+def with_topic(job: Job, source: Source, topic: str) -> Job:
+    """The job with `source` over another topic."""
+    sources = (one._replace(options={"topic": topic}) if one.name == source.name else one for one in job.sources)
     return job._replace(sources=tuple(sources))

@@ -2,9 +2,11 @@
 
 Times are UTC. What is not known is null, never zero. Types are Spark's names of them.
 
-trace_events  trace_rejects  messages        appended, as they come
-journeys                                     folded from these, slot by slot (`slots`)
-samples_{brokers,queues,counters,rejects}    appended: what the collector saw; consumption is folded from them
+appended, as they come             folded from these, slot by slot (`slots`)
+  trace_events  trace_rejects  ─┬→ journeys → traffic → latencies  slow_messages
+  messages                      └→ health
+  samples_{brokers,queues,counters,rejects} → consumption
+  archive
 """
 
 from __future__ import annotations
@@ -15,9 +17,22 @@ from ariane.tables.messages import MESSAGES
 from ariane.tables.samples import CONSUMPTION, SAMPLES_BROKERS, SAMPLES_COUNTERS, SAMPLES_QUEUES, SAMPLES_REJECTS
 from ariane.tables.table import Column, Table, page
 from ariane.tables.trace import JOURNEYS, TRACE_EVENTS, TRACE_REJECTS
+from ariane.tables.traffic import LATENCIES, SLOW_MESSAGES, TRAFFIC
 
 SAMPLES = (SAMPLES_BROKERS, SAMPLES_QUEUES, SAMPLES_COUNTERS, SAMPLES_REJECTS)
-ALL = (TRACE_EVENTS, TRACE_REJECTS, MESSAGES, JOURNEYS, *SAMPLES, CONSUMPTION, HEALTH, ARCHIVE)
+ALL = (
+    TRACE_EVENTS,
+    TRACE_REJECTS,
+    MESSAGES,
+    *SAMPLES,
+    ARCHIVE,
+    JOURNEYS,
+    TRAFFIC,
+    LATENCIES,
+    SLOW_MESSAGES,
+    CONSUMPTION,
+    HEALTH,
+)
 
 __all__ = [
     "ALL",
@@ -25,13 +40,16 @@ __all__ = [
     "CONSUMPTION",
     "HEALTH",
     "JOURNEYS",
+    "LATENCIES",
     "MESSAGES",
     "SAMPLES_BROKERS",
     "SAMPLES_COUNTERS",
     "SAMPLES_QUEUES",
     "SAMPLES_REJECTS",
+    "SLOW_MESSAGES",
     "TRACE_EVENTS",
     "TRACE_REJECTS",
+    "TRAFFIC",
     "Column",
     "Table",
     "page",
