@@ -12,24 +12,32 @@ import trace_frames as frames
 from trace_frames import after, at, before, pub
 
 from ariane.model.trace import TraceEvent
-from ariane.pipeline import journeys
+from ariane.pipeline import clocks, journeys
 from ariane.tables import JOURNEYS
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 pytestmark = pytest.mark.spark
 
 
-def folded(spark: SparkSession, *bodies: list[TraceEvent]) -> list[dict[str, Any]]:
-    rows = frames.rows(journeys.journeys(frames.events(spark, *bodies)))
+def folded(
+    spark: SparkSession, *bodies: list[TraceEvent], stored: list[dict[str, Any]] | None = None
+) -> list[dict[str, Any]]:
+    """The journeys of trace messages with these events, one each, and of these stored records."""
+    rows = frames.rows(_journeys(frames.events(spark, *bodies), frames.stored_messages(spark, stored or [])))
     return sorted(rows, key=lambda row: (row["message_id"], row["consumer_group"] or ""))
 
 
+def _journeys(events: DataFrame, messages: DataFrame) -> DataFrame:
+    return journeys.journeys(events, messages, clocks.clocks(events, messages))
+
+
 def test_the_columns_are_those_of_the_table(spark: SparkSession) -> None:
-    frame = journeys.journeys(frames.events(spark, [pub("M")]))
+    frame = _journeys(frames.events(spark, [pub("M")]), frames.stored_messages(spark, []))
     assert [(field.name, field.dataType.simpleString()) for field in frame.schema] == [
-        (column.name, column.type.lower()) for column in JOURNEYS.columns
+        *((column.name, column.type.lower()) for column in JOURNEYS.columns),
+        ("slot", "string"),
     ]
 
 
@@ -41,8 +49,21 @@ def test_a_message_in_two_groups_is_two_rows_one_of_them_with_a_retry(spark: Spa
         [before("M", "R2", 1010, "billing", 1), after("M", "R2", 1015, 5, 0, "billing")],
         [before("M", "R3", 20, "audit"), after("M", "R3", 28, 8, 0, "audit")],
     )
-    assert billing == {
+    first, second = billing.pop("deliveries")
+    assert (first["request_id"], first["began_at"], first["ended_at"], first["result"]) == (
+        "R1",
+        at(10),
+        at(14),
+        "exception",
+    )
+    assert second == {
+        "request_id": "R2", "began_at": at(1010), "ended_at": at(1015), "cost_ms": 5, "result": "success", "retry_times": 1,
+        "host": "10.0.0.9:5000", "region": None, "clock_ms": None, "clock_error_ms": None, "began_corrected_at": None,
+        "ended_corrected_at": None,
+    }  # fmt: skip
+    assert {name: value for name, value in billing.items() if value is not None and name != "slot"} == {
         "message_id": "M", "consumer_group": "billing", "topic": "T", "keys": "key-M", "tags": "a", "producer_group": "P",
+        "message_type": 0, "region": "r", "stored_exact": False, "consumed_times": 1, "retries": 1,
         "producer_host": "10.0.0.9:5000", "store_host": "10.0.0.1:10911", "offset_message_id": "OFF-M", "sent_at": at(0),
         "send_cost_ms": 3, "stored_at": at(3), "sends": 1, "sent_ok": True, "delivered_at": at(10), "queueing_ms": 7,
         "consume_cost_ms": 5, "consumed_at": at(1015), "attempts": 2, "result": "success",
@@ -56,7 +77,7 @@ def test_nobody_consumed_it(spark: SparkSession) -> None:
     known = {name for name, value in row.items() if value is not None}
     assert known == {
         "message_id", "topic", "keys", "tags", "producer_group", "producer_host", "store_host", "offset_message_id",
-        "sent_at", "send_cost_ms", "stored_at", "sends", "sent_ok",
+        "sent_at", "send_cost_ms", "stored_at", "stored_exact", "sends", "sent_ok", "message_type", "region", "slot",
     }  # fmt: skip
 
 
@@ -65,7 +86,7 @@ def test_the_send_left_no_trace(spark: SparkSession) -> None:
     known = {name for name, value in row.items() if value is not None}
     assert known == {
         "message_id", "consumer_group", "keys", "delivered_at", "consume_cost_ms", "consumed_at", "attempts", "result",
-        "consumer_host",
+        "consumer_host", "deliveries", "consumed_times", "retries", "slot",
     }  # fmt: skip
 
 
@@ -79,8 +100,9 @@ def test_a_late_end_corrects_the_journey(spark: SparkSession) -> None:
     begun = [[pub("M")], [before("M", "R", 10)]]
     (early,) = folded(spark, *begun)
     (late,) = folded(spark, *begun, [after("M", "R", 17)])
-    changed = {"result": "success", "consumed_at": at(17), "consume_cost_ms": 7}
-    assert late == early | changed
+    end = {"result": "success", "ended_at": at(17), "cost_ms": 7}
+    changed = {"result": "success", "consumed_at": at(17), "consume_cost_ms": 7, "consumed_times": 1}
+    assert late == early | changed | {"deliveries": [early["deliveries"][0] | end]}
 
 
 def test_the_beginning_was_lost(spark: SparkSession) -> None:

@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from ariane.model.topic import TRACE_TOPIC
-from ariane.pipeline import decode, journeys
+from ariane.pipeline import clocks, decode, journeys, keys
 from ariane.pipeline.folds import Fold
-from ariane.tables import JOURNEYS, TRACE_EVENTS, TRACE_REJECTS, Table
+from ariane.tables import CLOCKS, JOURNEYS, MESSAGE_KEYS, MESSAGES, TRACE_EVENTS, TRACE_REJECTS, Table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -69,7 +69,11 @@ JOBS = {
             "trace",
             "message traces → journeys of messages",
             (TRACES,),
-            (Fold(JOURNEYS, (TRACE_EVENTS,), journeys.journeys),),
+            (
+                Fold(CLOCKS, (TRACE_EVENTS, MESSAGES), clocks.clocks),
+                Fold(JOURNEYS, (TRACE_EVENTS, MESSAGES, CLOCKS), journeys.journeys),
+                Fold(MESSAGE_KEYS, (TRACE_EVENTS,), keys.message_keys, tend=keys.merge_days),
+            ),
         ),
     )
 }
