@@ -11,7 +11,7 @@ pytest.importorskip("pyspark", reason="needs pyspark: pip install 'ariane[spark]
 import trace_frames as frames
 from trace_frames import after, at, before, pub
 
-from ariane.model.trace import TraceEvent
+from ariane.model.trace import EndTransaction, MessageType, Recall, TraceEvent
 from ariane.pipeline import clocks, journeys
 from ariane.tables import JOURNEYS
 
@@ -25,16 +25,17 @@ def folded(
     spark: SparkSession, *bodies: list[TraceEvent], stored: list[dict[str, Any]] | None = None
 ) -> list[dict[str, Any]]:
     """The journeys of trace messages with these events, one each, and of these stored records."""
-    rows = frames.rows(_journeys(frames.events(spark, *bodies), frames.stored_messages(spark, stored or [])))
+    messages = frames.solid(spark, frames.stored_messages(spark, stored or []))
+    rows = frames.rows(_journeys(spark, frames.solid(spark, frames.events(spark, *bodies)), messages))
     return sorted(rows, key=lambda row: (row["message_id"], row["consumer_group"] or ""))
 
 
-def _journeys(events: DataFrame, messages: DataFrame) -> DataFrame:
-    return journeys.journeys(events, messages, clocks.clocks(events, messages))
+def _journeys(spark: SparkSession, events: DataFrame, messages: DataFrame) -> DataFrame:
+    return journeys.journeys(events, messages, frames.solid(spark, clocks.clocks(events, messages)))
 
 
 def test_the_columns_are_those_of_the_table(spark: SparkSession) -> None:
-    frame = _journeys(frames.events(spark, [pub("M")]), frames.stored_messages(spark, []))
+    frame = _journeys(spark, frames.events(spark, [pub("M")]), frames.stored_messages(spark, []))
     assert [(field.name, field.dataType.simpleString()) for field in frame.schema] == [
         *((column.name, column.type.lower()) for column in JOURNEYS.columns),
         ("slot", "string"),
@@ -159,3 +160,102 @@ def test_a_delivery_may_overtake_the_answer_to_the_send(spark: SparkSession) -> 
     """Long polls are answered at once: no skew, and it did not wait."""
     (row,) = folded(spark, [pub("M", 100, cost_ms=30)], [before("M", "R", 110), after("M", "R", 117)])
     assert (row["clock_skew"], row["queueing_ms"]) == (False, 0)
+
+
+def test_the_broker_knows_when_it_stored_and_when_it_let_go(spark: SparkSession) -> None:
+    """Normal, delayed, half with its commit, one whose send left no trace, one that is still held back."""
+    records = [
+        frames.stored("A", 2, offset_message_id="OFF-A"),
+        frames.stored("B", 2, "SCHEDULE_TOPIC_XXXX", offset_message_id="OFF-B"),
+        frames.stored("B", 1002, offset_message_id="OFF-B2"),
+        frames.stored("C", 2, "RMQ_SYS_TRANS_HALF_TOPIC", offset_message_id="OFF-C"),
+        frames.stored("C", 62, offset_message_id="OFF-C2"),
+        frames.stored("D", 2, "U"),
+        frames.stored("E", 2, "SCHEDULE_TOPIC_XXXX", offset_message_id="OFF-E"),
+    ]
+    told = [
+        pub("A"),
+        pub("B", message_type=3),
+        pub("C", message_type=1),
+        before("D", "R", 10),
+        pub("E", message_type=3),
+    ]
+    rows = folded(spark, told, [before("B", "R", 1010)], stored=[*records, *records])
+    names = ("message_id", "topic", "stored_at", "stored_exact", "available_at", "delay_ms", "dead_lettered")
+    assert [tuple(row[name] for name in names) for row in rows] == [
+        ("A", "T", at(2), True, at(2), 0, False),
+        ("B", "T", at(2), True, at(1002), 1000, False),
+        ("C", "T", at(2), True, at(62), 60, False),
+        ("D", "U", at(2), True, at(2), 0, False),
+        ("E", "T", at(2), True, None, None, False),
+    ]
+    assert [(row["queueing_ms"], row["clock_skew"]) for row in rows if row["consumer_group"]] == [
+        (8, False),
+        (8, False),
+    ]
+
+
+def test_a_second_send_of_an_id_is_a_record_of_its_own(spark: SparkSession) -> None:
+    records = [frames.stored("M", 2, offset_message_id="OFF-1"), frames.stored("M", 52, offset_message_id="OFF-2")]
+    sends = [pub("M", 0, success=False, offset_message_id="OFF-1"), pub("M", 50, offset_message_id="OFF-2")]
+    (row,) = folded(spark, sends, stored=records)
+    assert (row["stored_at"], row["sends"]) == (at(52), 2)
+
+
+def test_dead_letters_and_retries_after_a_pop(spark: SparkSession) -> None:
+    """Of traced messages also for a group that left no trace; never of a message that nobody traced."""
+    pop = {"1ST_POP_TIME": str(frames.T0_MS + 5), "RETRY_TOPIC": "T_1"}
+    records = [
+        frames.stored("M", 2),
+        frames.stored("M", 500, "%RETRY%G_2_T_1", properties=pop),
+        frames.stored("M", 900, "%DLQ%G_2", properties={"RETRY_TOPIC": "T_1"}),
+        frames.stored("M", 950, "%DLQ%H"),
+        frames.stored("N", 950, "%DLQ%H"),
+    ]
+    rows = folded(
+        spark, [pub("M"), before("M", "R", 10, "G_2"), after("M", "R", 12, code=4, group="G_2")], stored=records
+    )
+    names = ("message_id", "consumer_group", "dead_lettered_at", "dead_lettered", "first_pulled_at", "attempts")
+    assert [tuple(row[name] for name in names) for row in rows] == [
+        ("M", "G_2", at(900), True, at(5), 1),
+        ("M", "H", at(950), True, None, None),
+    ]
+
+
+def test_decisions_and_recalls(spark: SparkSession) -> None:
+    def end(ms: int, state: str, is_check: bool) -> EndTransaction:
+        return EndTransaction(
+            timestamp_ms=frames.T0_MS + ms, region="r", group="P", topic="T", message_id="M", tags="", keys="", store_host="",
+            message_type=MessageType.COMMIT, transaction_id="X", state=state, from_check=is_check,
+        )  # fmt: skip
+
+    recall = Recall(timestamp_ms=frames.T0_MS + 9, region="r", group="P", topic="T", message_id="N", success=True)
+    ends = [end(900, "UNKNOW", True), end(5, "UNKNOW", False), end(500, "COMMIT_MESSAGE", True)]
+    decided, recalled = folded(spark, [pub("M", message_type=1), pub("N"), *ends, recall], ends)
+    assert [(one["decided_at"], one["state"], one["from_check"]) for one in decided["transactions"]] == [
+        (at(5), "UNKNOW", False),
+        (at(500), "COMMIT_MESSAGE", True),
+        (at(900), "UNKNOW", True),
+    ]
+    assert decided["transaction_state"] == "COMMIT_MESSAGE"
+    assert (recalled["recalled_at"], recalled["transactions"], recalled["transaction_state"]) == (at(9), None, None)
+
+
+def test_a_message_consumed_twice_and_one_tried_for_ever(spark: SparkSession) -> None:
+    twice = [before("M", "R1", 10), after("M", "R1", 12), before("M", "R2", 90), after("M", "R2", 95)]
+    ever = [
+        event
+        for n in range(100)
+        for event in (before("N", f"R{n:02}", 10 * n), after("N", f"R{n:02}", 10 * n + 1, 1, 4))
+    ]
+    first, second = folded(spark, twice, ever, twice)
+    assert (first["consumed_times"], first["attempts"]) == (2, 2)
+    assert (second["consumed_times"], second["attempts"], second["result"]) == (0, 100, "failed")
+    assert [one["request_id"] for one in second["deliveries"]] == [f"R{n:02}" for n in (*range(32), *range(68, 100))]
+
+
+def test_a_cost_below_zero_is_unknown(spark: SparkSession) -> None:
+    """The client's clock was set back meanwhile."""
+    (row,) = folded(spark, [pub("M", cost_ms=-40), before("M", "R", 10), after("M", "R", 3, -7)])
+    assert (row["send_cost_ms"], row["consume_cost_ms"], row["stored_at"]) == (None, None, None)
+    assert row["queueing_ms"] is None
