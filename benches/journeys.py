@@ -141,7 +141,9 @@ def journeys(ids: pa.Array, sent_ms: Any, numbers: Any) -> pa.Table:
                 for kind in kinds
             ]
             attempts = pa.StructArray.from_arrays(parts, fields=kinds)
-            columns.append(pa.ListArray.from_arrays(pa.array(np.arange(count + 1, dtype=np.int32)), attempts, type=field.type))
+            columns.append(
+                pa.ListArray.from_arrays(pa.array(np.arange(count + 1, dtype=np.int32)), attempts, type=field.type)
+            )
         elif field.name in known:
             columns.append(known[field.name].cast(field.type))
         else:

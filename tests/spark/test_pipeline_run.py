@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import json
+import shutil
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,19 +20,33 @@ from pyspark.sql.datasource import DataSource, SimpleDataSourceStreamReader
 from pyspark.sql.types import StructType
 from trace_frames import after, before, pub
 
-from ariane.admin import published, traces
+from ariane.admin import asking, published, status, traces
 from ariane.client.producer import Producer
-from ariane.errors import ConfigError, ConnectionLost, StoreError
+from ariane.clock import SYSTEM_CLOCK
+from ariane.errors import ArianeError, ConfigError, ConnectionLost
 from ariane.model.message import Message
-from ariane.pipeline import jobs, publish, run
-from ariane.tables import JOURNEYS, TRACE_EVENTS
+from ariane.pipeline import folds, jobs, publish, run
+from ariane.pipeline import slots as pipeline_slots
+from ariane.tables import JOURNEYS, TRACE_EVENTS, TRACE_REJECTS, Column, Table, slots
 from ariane.testing.cluster import cluster_in_thread
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.spark
-TRACE = jobs.JOBS["trace"]
+TRACE = jobs.JOBS["trace"]._replace(folds=tuple(one for one in jobs.JOBS["trace"].folds if one.table is JOURNEYS))
+FOREVER = 36_500  # days: the tests' messages are of 2023
+
+
+def unique_id(hours: int, minutes: int = 0) -> str:
+    """A unique id made so long after the month began."""
+    return f"7F0000010001AABBCCDD{(hours * 60 + minutes) * 60_000:08X}0001"
+
+
+def files(fed: Fed, table: Table) -> tuple[published.File, ...]:
+    now = published.current(fed.home, table)
+    assert now is not None
+    return now.files
 
 
 class Fed:
@@ -60,21 +74,21 @@ class Fed:
         said: list[run.Progress] = []
         run.keeping(
             self.spark, TRACE, {"traces": self.messages()}, self.home,
-            interval_s=None, on_progress=said.append, stop=threading.Event(),
+            interval_s=None, keep_days=FOREVER, on_progress=said.append, stop=threading.Event(),
         )  # fmt: skip
         (progress,) = said
         return progress
 
     def events(self) -> list[tuple[str, str]]:
         """Type and message id of every row of trace_events."""
-        frame = self.spark.read.schema(TRACE_EVENTS.ddl).parquet(str(self.home / TRACE_EVENTS.name))
-        return sorted((row["type"], row["message_id"]) for row in frame.select("type", "message_id").collect())
+        rows = publish.read(self.spark, self.home, TRACE_EVENTS).select("type", "message_id").collect()
+        return sorted((row["type"], row["message_id"]) for row in rows)
 
     def journeys(self) -> list[tuple[str, str | None]]:
         """Message id and result of every published journey."""
-        ids = {message_id for _, message_id in self.events()}
-        rows = [row for one in ids for row in traces.find(self.home, message_id=one).rows]
-        return sorted((row["message_id"], row["result"]) for row in rows)
+        with asking.asked(self.home, asking.whole(JOURNEYS)) as sql:
+            rows = asking.rows(sql, "SELECT message_id, result FROM journeys ORDER BY ALL")
+        return [(row["message_id"], row["result"]) for row in rows]
 
 
 @pytest.fixture
@@ -82,93 +96,169 @@ def fed(spark: SparkSession, tmp_path: Path) -> Fed:
     return Fed(spark, tmp_path)
 
 
+def folded(progress: run.Progress) -> list[tuple[str, int, int]]:
+    """Table, slots that were folded, rows then."""
+    return [(one.table.name, one.slots, one.published.rows) for one in progress.folded]
+
+
 def test_what_comes_is_folded_and_a_round_without_news_publishes_nothing(fed: Fed) -> None:
-    with pytest.raises(StoreError, match=r"no journeys in .* yet: run"):
-        traces.find(fed.home, message_id="A")
     fed.send(frames.body([pub("A"), before("A", "R", 10)]), b"nonsense")
-    first = fed.run_once()
-    assert (first.events, first.journeys) == (2, published.Version(1, frames.T0_MS + 60_000, 1))
+    assert folded(fed.run_once()) == [("journeys", 1, 1)]
     assert fed.journeys() == [("A", "unknown")]
 
-    assert fed.run_once()._replace(seconds=0) == run.Progress(2, None, 0)
+    assert folded(fed.run_once()) == []
 
     fed.send(frames.body([after("A", "R", 17), pub("B")]))
-    second = fed.run_once()
-    assert second.events == 4
-    assert second.journeys is not None
-    assert second.journeys.version == 2
+    assert folded(fed.run_once()) == [("journeys", 2, 2)]
     assert fed.journeys() == [("A", "success"), ("B", None)]
-    rejects = fed.spark.read.parquet(str(fed.home / "trace_rejects")).collect()
+    rejects = publish.read(fed.spark, fed.home, TRACE_REJECTS).collect()
     assert [(row["record"], row["trace_queue_offset"]) for row in rejects] == [("nonsense", 1)]
+    now_ms = SYSTEM_CLOCK.now_ms()
+    assert status.freshness(fed.home, JOURNEYS, now_ms) == status.Freshness(frames.T0_MS + 60_000, ())
+
+
+def test_only_slots_with_news_are_folded_again(fed: Fed) -> None:
+    early, late = unique_id(hours=1), unique_id(hours=9)
+    fed.send(frames.body([pub(early), pub(late)]))
+    fed.run_once()
+    first = {file.slot: file for file in files(fed, JOURNEYS)}
+    assert sorted(first) == ["2023-11-01T0100", "2023-11-01T0900"]
+    fed.send(frames.body([before(late, "R", 10), after(late, "R", 17)]))
+    assert folded(fed.run_once()) == [("journeys", 1, 2)]
+    second = {file.slot: file for file in files(fed, JOURNEYS)}
+    assert second["2023-11-01T0100"] == first["2023-11-01T0100"]
+    assert fed.journeys() == [(early, None), (late, "success")]
 
 
 def test_a_batch_that_is_done_again_after_a_crash_is_there_once(fed: Fed) -> None:
-    """The driver died after the sink had its files, before the checkpoint said so; then before the fold."""
+    """The driver died after the tables had the batch, before the checkpoint said so."""
     for name in "AB":
         fed.send(frames.body([pub(name)]))
     fed.run_once()
     expected = fed.events()
-    commits = fed.home / "checkpoint" / TRACE_EVENTS.name / "commits"
+    commits = fed.home / "checkpoint" / "traces" / "commits"
     last = max((file for file in commits.glob("[0-9]*")), key=lambda file: int(file.name))
     last.unlink()
     (commits / f".{last.name}.crc").unlink(missing_ok=True)
-    (fed.home / "checkpoint" / "folded").unlink()
 
     fed.send(frames.body([pub("C")]))
-    again = fed.run_once()
+    fed.run_once()
 
     assert last.exists(), "the batch was not done again: the test proves nothing"
     assert fed.events() == [*expected, ("Pub", "C")]
-    assert again.events == 3
     assert fed.journeys() == [("A", None), ("B", None), ("C", None)]
 
 
-def test_files_that_a_dead_task_left_are_in_no_table(fed: Fed) -> None:
+def test_a_new_checkpoint_reads_again_and_journeys_stay_right(fed: Fed) -> None:
+    fed.send(frames.body([pub("A"), before("A", "R", 10), after("A", "R", 17)]))
+    fed.run_once()
+    shutil.rmtree(fed.home / "checkpoint")
+    fed.run_once()
+    assert len(fed.events()) == 6
+    assert fed.journeys() == [("A", "success")]
+
+
+def test_files_that_a_dead_writer_left_are_in_no_table_and_are_swept(fed: Fed) -> None:
     fed.send(frames.body([pub("A")]))
     fed.run_once()
-    (part,) = (fed.home / TRACE_EVENTS.name).glob("trace_date=*/part-*.parquet")
-    part.with_name("part-of-a-dead-task.parquet").write_bytes(part.read_bytes()[:40])
+    (part,) = (fed.home / TRACE_EVENTS.name).glob("v=*/slot=*/part-*.parquet")
+    dead = fed.home / TRACE_EVENTS.name / "v=00000099" / part.parent.name / part.name
+    dead.parent.mkdir(parents=True)
+    dead.write_bytes(part.read_bytes()[:40])
     fed.send(frames.body([pub("B")]))
-    assert fed.run_once().events == 2
+    fed.run_once()
+    assert fed.events() == [("Pub", "A"), ("Pub", "B")]
+    with publish.claimed(fed.home, [TRACE_EVENTS]):
+        assert not dead.exists()
+        assert part.exists()
 
 
-def test_readers_keep_the_former_version_while_one_is_written_and_when_that_fails(fed: Fed) -> None:
+def test_a_second_pipeline_is_refused(fed: Fed) -> None:
+    with (
+        publish.claimed(fed.home, [TRACE_EVENTS]),
+        pytest.raises(ConfigError, match="another pipeline is writing trace_events"),
+        publish.claimed(fed.home, [TRACE_EVENTS]),
+    ):
+        pass
+
+
+def test_many_small_files_of_a_slot_are_merged_and_the_old_ones_stay_for_readers_a_while(fed: Fed) -> None:
+    for number in range(publish.FILES_MAX + 1):
+        fed.send(frames.body([pub("A", ms=number)]))
+    fed.run_once()
+    (merged,) = files(fed, TRACE_EVENTS)
+    assert merged.rows == publish.FILES_MAX + 1
+    assert folded(fed.run_once()) == [], "merging brings no news"
+    old = sorted((fed.home / TRACE_EVENTS.name).glob("v=*/slot=*/*.parquet"))
+    assert len(old) == publish.FILES_MAX + 2
+    now = published.current(fed.home, TRACE_EVENTS)
+    assert now is not None
+    frame = publish.read(fed.spark, fed.home, TRACE_EVENTS).limit(0)
+    later = max(one.at_ms for one in now.dropped) + published.GRACE_MS
+    publish.change(frame, fed.home, TRACE_EVENTS, done=now.done, replaced=(), as_of_ms=None, now_ms=later)
+    assert list((fed.home / TRACE_EVENTS.name).glob("v=*/slot=*/*.parquet")) == [
+        fed.home / TRACE_EVENTS.name / merged.path
+    ]
+    assert len(fed.events()) == publish.FILES_MAX + 1
+
+
+def test_slots_that_are_too_old_leave_the_tables(fed: Fed) -> None:
+    fed.send(frames.body([pub(unique_id(hours=1)), pub(unique_id(hours=9)), pub("A")]))
+    fed.run_once()
+    publish.expire(fed.home, JOURNEYS, "2023-11-01T0900", 0)
+    assert fed.journeys() == [(unique_id(hours=9), None), ("A", None)]
+    publish.expire(fed.home, JOURNEYS, slots.of_time(frames.T0_MS + 600_000), 0)
+    assert fed.journeys() == []
+
+
+def test_a_fold_that_fails_leaves_the_table_as_it_was(fed: Fed) -> None:
     fed.send(frames.body([pub("A")]))
     fed.run_once()
-    directory = fed.home / JOURNEYS.name
-    good = fed.spark.read.parquet(str(directory / "v=00000001"))
-    seen: list[list[dict[str, Any]]] = []
-
-    class Watched:
-        """Looks at the published table after the files are written and before the pointer is moved."""
-
-        def __init__(self, frame: DataFrame) -> None:
-            self.write = frame.write
-            self._frame = frame
-
-        @property
-        def sparkSession(self) -> SparkSession:
-            seen.append(traces.find(fed.home, message_id="A").rows)
-            return self._frame.sparkSession
-
+    former = published.current(fed.home, JOURNEYS)
+    good = publish.read(fed.spark, fed.home, JOURNEYS)
     failing = good.withColumn("topic", F.raise_error(F.lit("the disk is on fire")).cast("string"))
     with pytest.raises(Exception, match="the disk is on fire"):
-        publish.publish(failing, directory, 1)
-    assert published.current(directory) == published.Version(1, frames.T0_MS + 60_000, 1)
-    assert len(traces.find(fed.home, message_id="A").rows) == 1
-
-    changed = good.withColumn("topic", F.lit("U"))
-    assert publish.publish(Watched(changed), directory, 2) == published.Version(2, 2, 1)  # type: ignore[arg-type]
-    assert [[row["topic"] for row in rows] for rows in seen] == [["T"]]
-    assert [row["topic"] for row in traces.find(fed.home, message_id="A").rows] == ["U"]
+        publish.change(failing, fed.home, JOURNEYS, done={}, replaced=(), as_of_ms=None, now_ms=0)
+    assert published.current(fed.home, JOURNEYS) == former
+    assert fed.journeys() == [("A", None)]
 
 
-def test_two_versions_are_kept(fed: Fed) -> None:
-    directory = fed.home / JOURNEYS.name
-    frame = fed.spark.range(3).toDF("message_id")
-    for number in range(1, 5):
-        assert publish.publish(frame, directory, None) == published.Version(number, None, 3)
-    assert sorted(path.name for path in directory.iterdir()) == ["CURRENT", "v=00000003", "v=00000004"]
+def test_a_changed_schema_is_folded_anew_and_old_files_can_still_be_read(fed: Fed) -> None:
+    fed.send(frames.body([pub("A")]))
+    fed.run_once()
+    wider = JOURNEYS._replace(columns=(*JOURNEYS.columns, Column("mood", "STRING", "of the message")), schema=99)
+    assert [row["mood"] for row in publish.read(fed.spark, fed.home, wider).collect()] == [None]
+    with asking.asked(fed.home, asking.whole(wider)) as sql:
+        assert asking.rows(sql, "SELECT message_id, mood FROM journeys") == [{"message_id": "A", "mood": None}]
+
+    def happy(*frames_of: DataFrame) -> DataFrame:
+        return TRACE.folds[0].work(*frames_of).withColumn("mood", F.lit("happy"))
+
+    fold = TRACE.folds[0]._replace(table=wider, work=happy)
+    assert folds.refold(fed.spark, fed.home, fold, 0) is not None
+    assert [row["mood"] for row in publish.read(fed.spark, fed.home, wider).collect()] == ["happy"]
+
+
+def test_a_fold_that_looks_back_gets_the_slot_before_and_keeps_to_its_own(fed: Fed) -> None:
+    ids = [unique_id(hours=1, minutes=minutes) for minutes in (0, 10, 20)]
+    counted = Table(
+        "counted", "", (Column("message_id", "STRING", ""), Column("seen", "BIGINT", ""), Column("at", "TIMESTAMP", "")),
+        "at", ("message_id",),
+    )  # fmt: skip
+
+    def count(events: DataFrame) -> DataFrame:
+        seen = events.select(F.count("*").alias("seen"))
+        return events.crossJoin(seen).select("message_id", "seen", F.col("event_time").alias("at"), "slot")
+
+    fold = folds.Fold(counted, (TRACE_EVENTS,), count, before=1)
+    for message_id, touched in zip((ids[0], ids[2], ids[1]), (1, 1, 2), strict=True):
+        fed.send(frames.body([pub(message_id)]))
+        fed.run_once()
+        done = folds.refold(fed.spark, fed.home, fold, 0)
+        assert done is not None
+        assert done.slots == touched
+    rows = publish.read(fed.spark, fed.home, counted).orderBy("message_id").collect()
+    assert [(row["message_id"], row["seen"]) for row in rows] == [(ids[0], 1), (ids[1], 3), (ids[2], 3)]
 
 
 def watching(work: Callable[[Callable[[run.Progress], None], threading.Event], None]) -> Iterator[run.Progress]:
@@ -241,15 +331,32 @@ def test_a_server_that_is_away_is_said_and_waited_for(
     def job(tell: Callable[[run.Progress], None], stop: threading.Event) -> None:
         home = tmp_path / "tables"
         home.mkdir(exist_ok=True)
-        run.appending(spark, spark.readStream.format("flaky").load(), home, 0.2, tell, stop)
+        streams = {"traces": spark.readStream.format("flaky").load()}
+        run.keeping(spark, TRACE, streams, home, interval_s=0.2, keep_days=FOREVER, on_progress=tell, stop=stop)
 
     fault.write_text("away")
     progress = watching(job)
-    away = next(one.away for one in progress if one.away)
+    away = next(source.away for one in progress for source in one.sources if source.away)
     assert away == "ConnectionLost: connection to 10.0.0.1:9876: refused"
     fault.unlink()
-    assert next(one for one in progress if one.journeys).events == 1
+    assert folded(next(one for one in progress if one.folded)) == [("journeys", 1, 1)]
     progress.close()  # type: ignore[attr-defined]
+
+
+def test_a_source_that_fails_does_not_keep_the_others_from_what_there_is(spark: SparkSession, tmp_path: Path) -> None:
+    """With `once`: no name server answers to one source, the other one's messages are read and folded."""
+    fed = Fed(spark, tmp_path)
+    fed.send(frames.body([pub("A")]))
+    lost = jobs.Source("lost", {"topic": "T"}, "body BINARY", lambda batch: batch, ())
+    both = TRACE._replace(sources=(lost, *TRACE.sources))
+    options = {"namesrv": "127.0.0.1:1", "retries": "0"}
+    streams = {"traces": fed.messages(), "lost": run.stream(spark, lost, options)}
+    with pytest.raises(ArianeError, match=r"^lost: .*127\.0\.0\.1:1"):
+        run.keeping(
+            spark, both, streams, fed.home,
+            interval_s=None, keep_days=FOREVER, on_progress=lambda _: None, stop=threading.Event(),
+        )  # fmt: skip
+    assert fed.journeys() == [("A", None)]
 
 
 def test_any_other_fault_ends_the_job(spark: SparkSession, tmp_path: Path) -> None:
@@ -257,8 +364,14 @@ def test_any_other_fault_ends_the_job(spark: SparkSession, tmp_path: Path) -> No
     inbox.mkdir()
     (inbox / "part-0.parquet").write_bytes(b"this is no parquet file")
     messages = spark.readStream.schema(jobs.TRACES.schema).parquet(str(inbox))
+
+    def job(tell: Callable[[run.Progress], None], stop: threading.Event) -> None:
+        home = tmp_path / "tables"
+        home.mkdir(exist_ok=True)
+        run.keeping(spark, TRACE, {"traces": messages}, home, interval_s=0.2, on_progress=tell, stop=stop)
+
     with pytest.raises(Exception, match=r"part-0\.parquet"):
-        for _ in watching(lambda tell, stop: run.appending(spark, messages, tmp_path / "tables", 0.2, tell, stop)):
+        for _ in watching(job):
             continue
 
 
@@ -272,20 +385,39 @@ def test_from_a_broker_to_the_timeline(spark: SparkSession, tmp_path: Path) -> N
     home = tmp_path / "tables"
     with cluster_in_thread(tmp_path / "servers", trace_topic_enable=True) as servers:
         asyncio.run(produce(servers.namesrv))
-        run.run_trace(servers.namesrv, home, once=True, on_progress=said.append)
-        run.run_trace(servers.namesrv, home, once=True, on_progress=said.append)
-    assert [one.events for one in said] == [3, 3]
-    assert said[1].journeys is None
+        for _ in range(2):
+            run.run(TRACE, {"namesrv": servers.namesrv}, home, once=True, on_progress=said.append)
+    assert [[rows for _, _, rows in folded(one)] for one in said] == [[3], []]
     found = traces.find(home, key="order-1")
     assert [(row["topic"], row["producer_group"], row["consumer_group"]) for row in found.rows] == [
         ("T", "orders", None)
     ]
     assert [moment.what for moment in traces.timeline(found.rows)] == ["sent", "stored"]
     assert spark.range(1).count() == 1, "a session that ran before goes on"
-    assert json.loads((home / "checkpoint" / "folded").read_text())["events"] == 3
 
 
 def test_a_home_that_cannot_be_made_is_said(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(ConfigError, match="cannot be made"):
-        run.run_trace("127.0.0.1:1", tmp_path / "file" / "tables")
+    with pytest.raises(ConfigError, match="cannot be written to"):
+        run.run(TRACE, {"namesrv": "127.0.0.1:1"}, tmp_path / "file" / "tables")
+
+
+def test_spark_finds_the_same_slots(spark: SparkSession) -> None:
+    ids = [
+        "",
+        "A",
+        "FF" * 16,
+        unique_id(0),
+        unique_id(30),
+        unique_id(700),
+        unique_id(743),
+        "0" * 24 + unique_id(50),
+        "x" * 32,
+    ]
+    nears = [frames.T0_MS + days * 86_400_000 for days in (0, 16, 17, 30, 45, 107)]
+    cases = [(message_id, near) for message_id in ids for near in nears]
+    frame = spark.createDataFrame(cases, "message_id STRING, near BIGINT")
+    slot = pipeline_slots.of_message(F.col("message_id"), F.timestamp_millis("near"))
+    found = frame.select("message_id", "near", slot.alias("slot")).collect()
+    expected = {(message_id, near): slots.of_id(message_id, near) for message_id, near in cases}
+    assert {(row["message_id"], row["near"]): row["slot"] for row in found} == expected

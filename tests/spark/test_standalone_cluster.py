@@ -89,6 +89,6 @@ def test_traces_become_journeys_on_a_cluster(spark: SparkSession, tmp_path: Path
         where = ["--namesrv", servers.namesrv, "--home", str(tables)]
         done = subprocess.run([*command, *where], capture_output=True, text=True, timeout=250, check=False)
         assert done.returncode == 0, done.stderr
-        assert "journeys 30" in done.stdout
+        assert "rows 30 " in done.stdout
     (row,) = traces.find(tables, key="K-7").rows
     assert (row["consumer_group"], row["producer_group"], row["result"]) == ("G", "P", "success")

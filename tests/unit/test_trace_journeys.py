@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("pyarrow", reason="needs pyarrow: pip install 'ariane[spark]'")
 
-from published_tables import put
+from tables_on_disk import put
 
 from ariane.admin import traces
 from ariane.errors import StoreError
@@ -69,8 +69,9 @@ def publish(home: Path, *rows: dict[str, Any]) -> None:
             # As after a merge: a day's file and a slot's have the same row.
             for name in ("2023-11-14", slot):
                 terms.setdefault(name, []).append(found)
-    put(home, JOURNEYS, slots, T0_MS + 60_000)
-    put(home, MESSAGE_KEYS, terms, T0_MS + 60_000)
+    for table, by_slot in ((JOURNEYS, slots), (MESSAGE_KEYS, terms)):
+        for slot, there in by_slot.items():
+            put(home, table, there, slot=slot, as_of_ms=T0_MS + 60_000)
 
 
 def ids(found: traces.Found) -> list[str]:

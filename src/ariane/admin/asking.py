@@ -88,25 +88,28 @@ SIMPLE = {
 
 def sql_type(ddl: str) -> str:
     """DuckDB's name of a type that Spark calls `ddl`; KeyError for one that no table has."""
-    if found := re.fullmatch(r"(ARRAY|MAP|STRUCT)<(.*)>", ddl, re.DOTALL):
-        kind, inside = found.groups()
-        parts = _split(inside)
-        if kind == "ARRAY":
-            return f"{sql_type(inside)}[]"
-        if kind == "MAP":
-            return f"MAP({', '.join(map(sql_type, parts))})"
-        fields = (part.split(":", 1) for part in parts)
-        return "STRUCT(" + ", ".join(f'"{name.strip()}" {sql_type(kind.strip())}' for name, kind in fields) + ")"
-    return SIMPLE[ddl]
+    if ddl in SIMPLE:
+        return SIMPLE[ddl]
+    kind, parts = split_type(ddl)
+    if kind == "ARRAY":
+        return f"{sql_type(parts[0])}[]"
+    if kind == "MAP":
+        return f"MAP({', '.join(map(sql_type, parts))})"
+    fields = (part.split(":", 1) for part in parts)
+    return "STRUCT(" + ", ".join(f'"{name.strip()}" {sql_type(inner.strip())}' for name, inner in fields) + ")"
 
 
-def _split(text: str) -> list[str]:
-    """The parts of `a, b<c, d>` between the outermost commas."""
+def split_type(ddl: str) -> tuple[str, list[str]]:
+    """ARRAY, MAP or STRUCT, and the parts between its angle brackets; KeyError for another type."""
+    found = re.fullmatch(r"(ARRAY|MAP|STRUCT)<(.*)>", ddl, re.DOTALL)
+    if found is None:
+        raise KeyError(ddl)
+    kind, inside = found.groups()
     parts, depth = [""], 0
-    for char in text:
+    for char in inside:
         depth += (char == "<") - (char == ">")
         if char == "," and not depth:
             parts.append("")
         else:
             parts[-1] += char
-    return [part.strip() for part in parts]
+    return kind, [part.strip() for part in parts]

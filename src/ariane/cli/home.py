@@ -72,6 +72,17 @@ def demo_homes() -> list[Path]:
     return sorted((p for p in found if p.stat().st_uid == os.getuid()), key=lambda p: p.stat().st_mtime, reverse=True)
 
 
+def newest_tables() -> Path:
+    """The tables that were written last: of ~/.ariane, or of a demo. ConfigError when there are none."""
+    tables = [one / TABLES for one in (default_home(), *demo_homes()) if (one / TABLES).is_dir()]
+    if not tables:
+        fix = (
+            "no tables of this user are found: run `ariane up --demo` or `ariane pipeline run all`, or name a directory"
+        )
+        raise ConfigError("--home", "", fix)
+    return max(tables, key=lambda path: path.stat().st_mtime)
+
+
 def _demo_prefix() -> str:
     return f"ariane-demo-{os.getuid()}-"
 

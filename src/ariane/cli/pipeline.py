@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import signal
 import sys
 import threading
 import time
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -64,6 +66,75 @@ def run(
         on_progress=lambda progress: _say(progress, once),
         stop=stop,
     )
+
+
+@app.command("status")
+def status(
+    home: Annotated[
+        Path | None, typer.Option(help="Directory of the tables; default: the newest of this user.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print a line of JSON for every table.")] = False,
+) -> None:
+    """How fresh each table is, and what is missing in it. Exit status 1 when one is not complete."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from ariane import tables
+    from ariane.admin import published
+    from ariane.admin.status import freshness
+    from ariane.clock import SYSTEM_CLOCK
+
+    place = home or homes.newest_tables()
+    now_ms = SYSTEM_CLOCK.now_ms()
+    lines = []
+    for table in tables.ALL:
+        if (now := published.current(place, table)) is None:
+            continue
+        fresh = freshness(place, table, now_ms)
+        size = sum(file.bytes for file in now.files)
+        lines.append((table.name, now.rows, len(now.files), size, fresh))
+    if not lines:
+        raise ConfigError("--home", str(place), "no table was published there yet: run `ariane pipeline run all`")
+    if as_json:
+        for name, count, files, size, fresh in lines:
+            row = {"table": name, "rows": count, "files": files, "bytes": size, "as_of_ms": fresh.as_of_ms}
+            typer.echo(json.dumps(row | {"complete": fresh.is_complete, "gaps": fresh.gaps}))
+    else:
+        drawn = Table(box=None, pad_edge=False, header_style="bold")
+        for name in ("table", "rows", "files", "MB", "as of (UTC)", "age", "complete"):
+            drawn.add_column(name, justify="right" if name in ("rows", "files", "MB", "age") else "left")
+        for name, count, files, size, fresh in lines:
+            as_of = (
+                "unknown"
+                if fresh.as_of_ms is None
+                else f"{datetime.fromtimestamp(fresh.as_of_ms / 1000, UTC):%m-%d %H:%M:%S}"
+            )
+            age = "unknown" if fresh.as_of_ms is None else _age(now_ms - fresh.as_of_ms)
+            whole = "yes" if fresh.is_complete else "no: " + "; ".join(fresh.gaps)
+            drawn.add_row(name, f"{count:,}", f"{files:,}", f"{size / 1e6:,.1f}", as_of, age, whole)
+        Console().print(drawn)
+    raise typer.Exit(0 if all(fresh.is_complete for *_, fresh in lines) else 1)
+
+
+@app.command("tables")
+def show_tables(
+    name: Annotated[str | None, typer.Argument(help="One of them; default: all.")] = None,
+) -> None:
+    """What is in the tables: every column, its type and what it means, as Markdown."""
+    from ariane import tables
+
+    chosen = [table for table in tables.ALL if name in (None, table.name)]
+    if not chosen:
+        raise ConfigError("NAME", name, f"no such table; there are {', '.join(table.name for table in tables.ALL)}")
+    typer.echo("\n".join(map(tables.page, chosen)), nl=False)
+
+
+def _age(ms: int) -> str:
+    """A span in the unit that fits it."""
+    for unit, span_ms in (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000)):
+        if abs(ms) >= 2 * span_ms:
+            return f"{ms // span_ms:,} {unit}"
+    return f"{ms / 1000:,.0f} s"
 
 
 def _say(progress: Progress, always: bool) -> None:

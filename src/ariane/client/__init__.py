@@ -15,6 +15,7 @@ heartbeats), its own or one that it shares.
 
 from ariane.client.config import ClientSettings, ConsumerSettings, ProducerSettings, TraceSettings
 from ariane.client.hooks import LocalState
+from ariane.client.idempotent import Idempotent
 from ariane.client.instance import Instance
 from ariane.client.listening import ReconsumeLater
 from ariane.client.lite_pull_consumer import LitePullConsumer
@@ -28,6 +29,7 @@ __all__ = [
     "ClientSettings",
     "ConsumerSettings",
     "Credentials",
+    "Idempotent",
     "Instance",
     "LitePullConsumer",
     "LocalState",

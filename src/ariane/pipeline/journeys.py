@@ -262,7 +262,7 @@ def _storing(joined: DataFrame) -> DataFrame:
             {
                 "stored_exact": F.when(F.col("stored_at").isNotNull(), F.col("exact_at").isNotNull()),
                 "sent_corrected_at": F.when(sent.isNotNull(), F.least(sent, F.col("exact_at"))),
-                "delay_ms": F.when(F.col("exact_at").isNotNull(), F.greatest(F.lit(0), held_ms)),
+                "delay_ms": F.when(F.col("exact_at").isNotNull() & held_ms.isNotNull(), F.greatest(F.lit(0), held_ms)),
                 "dead_lettered": F.when(
                     F.col("dead_lettered_at").isNotNull() | F.col("first_stored_at").isNotNull(),
                     F.col("dead_lettered_at").isNotNull(),

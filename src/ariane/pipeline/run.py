@@ -17,12 +17,13 @@ import re
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from ariane.admin.status import Status, write
 from ariane.clock import SYSTEM_CLOCK
-from ariane.errors import ConfigError
+from ariane.errors import ArianeError, ConfigError
 from ariane.pipeline import folds, publish
 from ariane.pipeline.jobs import Job, Source
 from ariane.pipeline.session import running
@@ -36,8 +37,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("ariane.pipeline")
 
-# The source's word for servers that stay away, in what a query ended with: Spark hands on the text of a Python error only.
-AWAY = re.compile(r"ariane\.errors\.((?:ConnectionLost|RequestTimeout|RouteNotFound): [^\n]*)")
+# Our own errors in what a query ended with: Spark hands on the text of a Python error only.
+FAULT = re.compile(r"^ariane\.[a-z_.]+\.((\w+): [^\n]*)", re.MULTILINE)
+AWAY = frozenset({"ConnectionLost", "RequestTimeout", "RouteNotFound"})  # those of servers that stay away
 AWAY_PAUSE_S = 5.0  # before a query that ended so is started again; the source itself had waited before
 KEEP_DAYS = 30
 DAY_MS = 86_400_000
@@ -67,13 +69,14 @@ def run(
     """Turn topics into tables: `once` does what there is and ends, else every `interval_s` until `stop` is set.
 
     `options` are those of format("rocketmq") that all sources share: namesrv, accessKey, … A name server or broker that is
-    away is waited for: half a minute with `once`, else as long as it takes. ConfigError when there is no Java, no pyspark, or
-    `home` cannot be written to; what else goes wrong in Spark is raised as Spark raises it.
+    away is waited for: half a minute with `once`, then the other sources are done and ArianeError says which; else as long as it
+    takes. ConfigError when there is no Java, no pyspark, or `home` cannot be written to; ArianeError when messages that were to
+    be read are gone; what else goes wrong in Spark is raised as Spark raises it.
     """
     home = home.resolve()
     if keep_days < 1:
         raise ConfigError("keep-days", keep_days, "rows have to be kept for one day at least")
-    with publish.claimed(home, job.tables), running(f"ariane {job.name}", master) as spark:
+    with publish.claimed(home, job.tables), running(f"ariane {job.name}", master, lasting=not once) as spark:
         streams = {source.name: stream(spark, source, options) for source in job.sources}
         keeping(
             spark,
@@ -114,9 +117,12 @@ def keeping(
     try:
         if interval_s is None:
             for query in queries.values():
-                query.awaitTermination()
-            on_progress(_round(spark, job, queries, home))
+                _wait(query)
+            progress = _round(spark, job, queries, home)
+            on_progress(progress)
             _tend(spark, job, home, keep_days)
+            if away := [f"{status.source}: {status.away}" for status in progress.sources if status.away]:
+                raise ArianeError("; ".join(away))
             return
         pause_s = interval_s
         while not stop.wait(pause_s):
@@ -184,15 +190,24 @@ def _behind(source: SourceProgress) -> int | None:
     return sum(max(0, end - done.get(queue, 0)) for queue, end in there.items())
 
 
+def _wait(query: StreamingQuery) -> None:
+    """Wait until the query has done what there is, or has failed; `_why_away` looks at how."""
+    from pyspark.errors import StreamingQueryException
+
+    with suppress(StreamingQueryException):
+        query.awaitTermination()
+
+
 def _why_away(query: StreamingQuery) -> str | None:
     """Which server's absence ended the query; None while it runs, or when it did what there was."""
     error = query.exception()
     if query.isActive or error is None:
         return None
-    said = AWAY.search(str(error))
+    said = FAULT.search(str(error))
     if said is None:
-        query.awaitTermination()  # raises what ended it
-    assert said is not None
+        raise error
+    if said[2] not in AWAY:
+        raise ArianeError(f"{query.name}: {said[1]}") from error
     return said[1]
 
 

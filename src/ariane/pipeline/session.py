@@ -36,11 +36,13 @@ SETTINGS = {
     ),
 }
 QUIET = f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties').as_uri()}"
+# The first compiler alone starts in half the time; what keeps going wants the second one too. The default cache for compiled
+# code is full after some minutes of micro-batches, and then nothing is compiled any more.
+QUICK = "-XX:TieredStopAtLevel=1"
+LOCAL_JAVA = f"-XX:+UseSerialGC -XX:ReservedCodeCacheSize=256m {QUIET}"
 LOCAL_SETTINGS = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
-    # Starts in half the time; long jobs would want the other compiler, and those run on a cluster.
-    "spark.driver.extraJavaOptions": f"-XX:+UseSerialGC -XX:TieredStopAtLevel=1 {QUIET}",
     # As many as a laptop has cores, or nearly; the default of 200 is 200 tasks for a handful of rows.
     "spark.sql.shuffle.partitions": "4",
 }
@@ -63,8 +65,9 @@ def java_fault() -> str | None:
     return None
 
 
-def session(name: str, master: str) -> SparkSession:
+def session(name: str, master: str, *, lasting: bool = False) -> SparkSession:
     """The session of this process: the one that runs, else a new one. `master` is Spark's: local[2], spark://host:port, …
+    `lasting`: it is to run for long, and may take longer to start.
 
     Away from local masters the package is sent to the executors as a zip; they need pyarrow and numpy of their own.
     """
@@ -83,6 +86,7 @@ def session(name: str, master: str) -> SparkSession:
     settings = dict(SETTINGS)
     if master.startswith("local"):
         settings |= LOCAL_SETTINGS
+        settings["spark.driver.extraJavaOptions"] = LOCAL_JAVA if lasting else f"{LOCAL_JAVA} {QUICK}"
     else:
         settings |= CLUSTER_SETTINGS | {"spark.submit.pyFiles": str(package_zip())}
     for key, value in settings.items():
@@ -93,7 +97,7 @@ def session(name: str, master: str) -> SparkSession:
 
 
 @contextmanager
-def running(name: str, master: str) -> Iterator[SparkSession]:
+def running(name: str, master: str, *, lasting: bool = False) -> Iterator[SparkSession]:
     """The session; in the end it is stopped, if it was not running before."""
     try:
         from pyspark.sql import SparkSession
@@ -101,7 +105,7 @@ def running(name: str, master: str) -> Iterator[SparkSession]:
         is_there = SparkSession.getActiveSession() is not None
     except ImportError:
         is_there = False  # `session` says it
-    spark = session(name, master)
+    spark = session(name, master, lasting=lasting)
     try:
         yield spark
     finally:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
-from ariane.tables.slots import AHEAD_MS, MONTHS, SPAN_MS, UNIQUE_ID, UNITS_MS, UNKNOWN
+from ariane.tables.slots import AHEAD_MS, COUNTED_MAX_MS, MONTHS, SPAN_MS, UNIQUE_ID, UNKNOWN
 
 
 def of_time(time: Column) -> Column:
@@ -22,11 +22,9 @@ def of_id(message_id: Column, near: Column) -> Column:
     this_month = F.date_trunc("month", F.timestamp_millis(latest_ms))
     past = []
     for back in range(MONTHS):
-        month_ms = F.unix_millis(F.add_months(this_month, -back).cast("timestamp"))
-        for unit in UNITS_MS:
-            ms = month_ms + counted * F.lit(unit)
-            past.append(F.when(ms <= latest_ms, ms))
-    tells = message_id.rlike(f"^{UNIQUE_ID.pattern}$")
+        at = F.unix_millis(F.add_months(this_month, -back).cast("timestamp")) + counted
+        past.append(F.when(at <= latest_ms, at))
+    tells = message_id.rlike(f"^{UNIQUE_ID.pattern}$") & (counted <= COUNTED_MAX_MS)
     return F.when(tells, of_time(F.timestamp_millis(F.greatest(*past))))
 
 

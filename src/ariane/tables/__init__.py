@@ -9,7 +9,7 @@ clocks  journeys  message_keys               folded from these, slot by slot (`s
 from __future__ import annotations
 
 from ariane.tables.messages import MESSAGES
-from ariane.tables.table import Column, Table
+from ariane.tables.table import Column, Table, page
 from ariane.tables.trace import CLOCKS, JOURNEYS, MESSAGE_KEYS, TRACE_EVENTS, TRACE_REJECTS
 
 ALL = (TRACE_EVENTS, TRACE_REJECTS, MESSAGES, CLOCKS, JOURNEYS, MESSAGE_KEYS)
@@ -24,4 +24,5 @@ __all__ = [
     "TRACE_REJECTS",
     "Column",
     "Table",
+    "page",
 ]

@@ -23,8 +23,7 @@ UNKNOWN = 16  # slots for ids without a time
 # their clocks may be ahead.
 AHEAD_MS = 15 * 3_600_000
 MONTHS = 3  # this month and the two before: an id of the 31st may be as old as two months' beginnings
-# Most clients count milliseconds, some (Go's) seconds.
-UNITS_MS = (1, 1000)
+COUNTED_MAX_MS = 32 * 86_400_000  # a month, and a day for a process that has not noticed its end
 
 UNIQUE_ID = re.compile(r"(?:[0-9A-Fa-f]{32}|[0-9A-Fa-f]{56})")
 
@@ -46,11 +45,8 @@ def of_id(message_id: str, near_ms: int) -> str:
     """The slot of a message by its unique id, of which something was stored at `near_ms`."""
     counted = int(message_id[-12:-4], 16) if UNIQUE_ID.fullmatch(message_id) else None
     latest_ms = near_ms + AHEAD_MS
-    if counted is not None:
-        times = [month + counted * unit for month in _months(latest_ms) for unit in UNITS_MS]
-        past = [time for time in times if time <= latest_ms]
-        if past:
-            return of_time(max(past))
+    if counted is not None and counted <= COUNTED_MAX_MS:
+        return of_time(max(at for month in _months(latest_ms) if (at := month + counted) <= latest_ms))
     return f"unknown-{zlib.crc32(message_id.encode()) % UNKNOWN:02d}"
 
 

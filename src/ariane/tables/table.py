@@ -41,3 +41,10 @@ class Table(NamedTuple):
     @property
     def names(self) -> tuple[str, ...]:
         return tuple(column.name for column in self.columns)
+
+
+def page(table: Table) -> str:
+    """The table for people, as Markdown."""
+    rows = [f"| `{column.name}` | {column.type} | {column.meaning} |\n" for column in table.columns]
+    about = f"Schema {table.schema}. Files are sorted by {', '.join(table.order)}; old and new go by `{table.time}`."
+    return f"## {table.name}\n\n{table.meaning}\n{about}\n\n| column | type | |\n|---|---|---|\n{''.join(rows)}"

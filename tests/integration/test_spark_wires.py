@@ -1,0 +1,249 @@
+"""Connections of the sink over real sockets: a peer that closes, is silent, is not there, or answers out of order."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("pyspark", reason="the extra spark is not installed")
+
+import asyncio
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from ariane.admin import topics
+from ariane.broker.broker import Broker
+from ariane.client import ClientSettings, Credentials, Instance, Producer
+from ariane.errors import ArianeError, ConnectionLost, RequestTimeout
+from ariane.model.message import Message
+from ariane.nameserver.config import NameServerConfig
+from ariane.nameserver.server import NameServer
+from ariane.net.client import Connections
+from ariane.protocol import command as commands
+from ariane.protocol import record
+from ariane.protocol.codes import RequestCode
+from ariane.protocol.frame import FrameReader
+from ariane.protocol.requests import typed
+from ariane.protocol.requests.messaging import SUBSCRIPTION, OffsetAnswer, PullMessage, PullMessageAnswer, QueueRef
+from ariane.spark import sink
+from ariane.spark.sink_options import parse
+from ariane.spark.wires import Answer, Wires
+from ariane.testing.cluster import broker_config, cluster
+
+Serve = Callable[[socket.socket, list[commands.Command]], None]
+
+
+@pytest.fixture
+def peer() -> Iterator[Callable[[int, Serve], str]]:
+    """Starts a peer that gathers `count` requests of a connection and then does what it is told, on each connection."""
+    servers: list[socket.socket] = []
+
+    def start(count: int, serve: Serve) -> str:
+        server = socket.create_server(("127.0.0.1", 0))
+        servers.append(server)
+
+        def run() -> None:
+            while True:
+                try:
+                    connection, _ = server.accept()
+                except OSError:
+                    return
+                with connection:
+                    frames, found = FrameReader(), []
+                    while len(found) < count and (data := connection.recv(65536)):
+                        found += [commands.decode(frame) for frame in frames.feed(data)]
+                    serve(connection, found)
+
+        threading.Thread(target=run, daemon=True).start()
+        return f"127.0.0.1:{server.getsockname()[1]}"
+
+    yield start
+    for server in servers:
+        server.close()
+
+
+def answer(connection: socket.socket, asked: commands.Command) -> None:
+    pieces = commands.encode(0, opaque=asked.opaque, flag=commands.RESPONSE, body=asked.body)
+    connection.sendall(b"".join(pieces))
+
+
+def gather(wires: Wires, count: int) -> list[Answer]:
+    found: list[Answer] = []
+    ends = time.monotonic() + 20
+    while len(found) < count:
+        assert time.monotonic() < ends
+        found += wires.answers(1.0)
+    return found
+
+
+def test_answers_find_their_requests_whatever_their_order(peer: Any) -> None:
+    def backwards(connection: socket.socket, found: list[commands.Command]) -> None:
+        for asked in reversed(found):
+            answer(connection, asked)
+
+    wires = Wires(5000)
+    addr = peer(3, backwards)
+    large = b"x" * 3_000_000  # more than a socket takes at once
+    tokens = {wires.ask(addr, 310, {}, body): body for body in (b"a", large, b"c")}
+    found = gather(wires, 3)
+    assert {one.token: one.command.body for one in found if one.command} == tokens
+    wires.close()
+
+
+def test_a_connection_that_ends_fails_its_requests_and_the_next_has_a_new_one(peer: Any) -> None:
+    calls: list[int] = []
+
+    def first_closes(connection: socket.socket, found: list[commands.Command]) -> None:
+        calls.append(len(found))
+        if len(calls) > 1:
+            answer(connection, found[0])
+
+    wires = Wires(5000)
+    addr = peer(1, first_closes)
+    wires.ask(addr, 310, {})
+    (lost,) = gather(wires, 1)
+    assert isinstance(lost.error, ConnectionLost)
+    again = wires.ask(addr, 310, {})
+    (found,) = gather(wires, 1)
+    assert (found.token, found.error) == (again, None)
+    wires.close()
+
+
+def test_a_connection_that_was_closed_while_idle_is_noticed_before_it_is_used(peer: Any) -> None:
+    wires = Wires(5000)
+    addr = peer(1, lambda connection, found: answer(connection, found[0]))  # and closes
+    wires.ask(addr, 310, {})
+    gather(wires, 1)
+    ends = time.monotonic() + 20
+    while wires._wires:
+        assert wires.answers(0.05) == []
+        assert time.monotonic() < ends
+    wires.ask(addr, 310, {})
+    (found,) = gather(wires, 1)
+    assert found.error is None
+    wires.close()
+
+
+def test_a_silent_peer_is_given_up(peer: Any) -> None:
+    wires = Wires(200)
+    done = threading.Event()
+    addr = peer(1, lambda connection, found: done.wait(10) and None)
+    wires.ask(addr, 310, {})
+    (late,) = gather(wires, 1)
+    assert isinstance(late.error, RequestTimeout)
+    assert not wires._wires  # who asks next has a new connection
+    done.set()
+    wires.close()
+
+
+def test_nobody_there() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        addr = f"127.0.0.1:{server.getsockname()[1]}"
+    wires = Wires(200)
+    with pytest.raises(ConnectionLost, match="refused"):
+        wires.ask(addr, 310, {})
+    wires.close()
+
+
+async def stored(broker: str, queues: int) -> list[list[int]]:
+    """Bodies of each queue of T, as numbers."""
+    found: list[list[int]] = []
+    async with Connections() as peers:
+        for queue_id in range(queues):
+            mine: list[int] = []
+            answer = await peers.ask(broker, RequestCode.GET_MAX_OFFSET, QueueRef("T", queue_id))
+            at, end = 0, typed(answer, OffsetAnswer).offset
+            while at < end:
+                header = PullMessage("G", "T", queue_id, at, 32, SUBSCRIPTION, subscription="*")
+                pulled = await peers.ask(broker, RequestCode.PULL_MESSAGE, header)
+                mine += [int(one.body) for one in record.decode_all(pulled.body)]
+                at = typed(pulled, PullMessageAnswer).next_begin_offset
+            found.append(mine)
+    return found
+
+
+def rows(first: int, count: int) -> pa.RecordBatch:
+    numbers = range(first, first + count)
+    return pa.record_batch(
+        {
+            "body": pa.array([b"%d" % number for number in numbers]),
+            "ordering_key": pa.array([f"k{number % 3}" for number in numbers]),
+        }
+    )
+
+
+async def make_topic(namesrv: str) -> None:
+    async with Connections() as peers:
+        await topics.create_everywhere(peers, namesrv, "T", 4)
+
+
+def test_a_task_waits_for_a_broker_that_restarts_and_keeps_the_order_of_keys(tmp_path: Path) -> None:
+    names = NameServerConfig(bind_address="127.0.0.1", listen_port=0, kv_config_path=str(tmp_path / "kv.json"))
+    flowing, is_down = threading.Event(), threading.Event()
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        yield rows(0, 300)
+        flowing.set()
+        assert is_down.wait(30)
+        yield rows(300, 300)
+
+    async def run() -> None:
+        async with NameServer(names) as name_server:
+            namesrv = f"127.0.0.1:{name_server.addr.rpartition(':')[2]}"
+            config = broker_config(tmp_path / "store", namesrv)
+            said = parse({"namesrv": namesrv, "topic": "T", "batchSize": "7", "retries": "100"})
+            async with Broker(config):
+                await make_topic(namesrv)
+                task = asyncio.create_task(asyncio.to_thread(sink.write_partition, batches(), said, "run", 0, 0))
+                await asyncio.to_thread(flowing.wait, 30)
+            is_down.set()
+            await asyncio.sleep(0.5)
+            assert not task.done()
+            async with Broker(config) as broker:  # on another port
+                written = await task
+                assert written.messages == 600
+                assert written.retried > 0
+                found = await stored(broker.addr, 4)
+        assert {one for queue in found for one in queue} == set(range(600))
+        for key in range(3):
+            (mine,) = [some for queue in found if (some := [one for one in queue if one % 3 == key])]
+            assert list(dict.fromkeys(mine)) == list(range(key, 600, 3))
+
+    asyncio.run(asyncio.wait_for(run(), 90))
+
+
+ACCOUNTS = """
+accounts:
+- {accessKey: writer-account, secretKey: a-writer-secret, defaultTopicPerm: PUB|SUB, defaultGroupPerm: SUB, admin: true}
+"""
+
+
+def test_requests_are_signed_and_a_denial_fails_the_task_at_once(tmp_path: Path) -> None:
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "conf" / "plain_acl.yml").write_text(ACCOUNTS)
+
+    async def run() -> None:
+        async with cluster(tmp_path, acl_enable=True, rocketmq_home=str(tmp_path)) as servers:
+            settings = ClientSettings(credentials=Credentials("writer-account", "a-writer-secret"))
+            async with (
+                Instance(servers.namesrv, settings) as instance,
+                Producer("shop", instance=instance) as producer,
+            ):
+                await producer.send(Message(topic="T", body=b"first"))
+
+            def write(**account: str) -> int:
+                said = parse({"namesrv": servers.namesrv, "topic": "T", **account})
+                return sink.write_partition(iter([rows(0, 50)]), said, "run", 0, 0).messages
+
+            assert await asyncio.to_thread(write, accessKey="writer-account", secretKey="a-writer-secret") == 50
+            for account in ({}, {"accessKey": "writer-account", "secretKey": "a-wrong-secret"}):
+                with pytest.raises(ArianeError, match="T queue . of broker-a.*AclException") as refused:
+                    await asyncio.to_thread(lambda account=account: write(**account))
+                assert "secret" not in str(refused.value)
+
+    asyncio.run(asyncio.wait_for(run(), 60))

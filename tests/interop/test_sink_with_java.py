@@ -1,0 +1,120 @@
+"""The Spark sink's tasks against a Java 4.9.4 broker: a Java client reads what the rows said, and copies are known."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import time
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark", reason="the extra spark is not installed")
+
+import pyarrow as pa
+from interop_servers import mqadmin, pull_all
+
+from ariane.admin import topics
+from ariane.client import PushConsumer
+from ariane.client.idempotent import Idempotent
+from ariane.model import dedup
+from ariane.model.message import ReceivedMessage
+from ariane.net.client import Connections
+from ariane.spark import sink
+from ariane.spark.sink_options import parse
+from ariane.testing import java
+
+PATIENCE_S = 60.0
+
+
+def make_topic(namesrv: str, topic: str) -> None:
+    async def work() -> None:
+        async with Connections() as peers:
+            await topics.create_everywhere(peers, namesrv, topic, 4)
+
+    asyncio.run(work())
+
+
+def write(namesrv: str, topic: str, rows: pa.RecordBatch, **options: str) -> sink.Written:
+    said = parse({"namesrv": namesrv, "topic": topic, **options})
+    return sink.write_partition(iter([rows]), said, "run-1", 0, 0)
+
+
+def frame(count: int) -> pa.RecordBatch:
+    numbers = range(count)
+    return pa.record_batch(
+        {
+            "body": pa.array([b"large " * 2000 if number == 7 else b"%d" % number for number in numbers]),
+            "keys": pa.array([f"ORDER-{number}" for number in numbers]),
+            "tags": pa.array(["a" if number % 2 else None for number in numbers]),
+            "ordering_key": pa.array([f"k{number % 5}" for number in numbers]),
+            "properties": pa.array([[("n", str(number))] for number in numbers], pa.map_(pa.string(), pa.string())),
+        }
+    )
+
+
+def test_a_java_broker_takes_the_rows_and_a_java_client_reads_them(tmp_path: Path) -> None:
+    with java.name_server(tmp_path / "ns") as name_server, java.broker(tmp_path / "b", name_server.addr):
+        make_topic(name_server.addr, "Rows")
+        make_topic(name_server.addr, "Late")
+        sent = write(name_server.addr, "Rows", frame(200), batchSize="9")
+        assert (sent.messages, sent.retried) == (200, 0)
+        found = pull_all(name_server.addr, "Rows")
+        _same(found)
+        _java_finds_by_unique_id(name_server.addr, found[3])
+        _copies_are_left_out(name_server.addr)
+        _a_time_is_not_known_to_4_9_4(name_server.addr)
+
+
+def _same(found: list[dict[str, Any]]) -> None:
+    by_number = {one["properties"]["n"]: one for one in found}
+    assert len(found) == len(by_number) == 200
+    queues: dict[str, set[int]] = {}
+    for number, (body, tag) in enumerate(
+        zip(frame(200)["body"].to_pylist(), frame(200)["tags"].to_pylist(), strict=True)
+    ):
+        one = by_number[str(number)]
+        own = one["properties"]
+        assert base64.b64decode(one["body"]) == body
+        assert (own.get("TAGS"), own["KEYS"]) == (tag, f"ORDER-{number}")
+        assert dedup.parse(own["ARIANE_DEDUP"]) == dedup.Row("run-1", 0, 0, number)
+        assert one["msgId"] == own["UNIQ_KEY"]
+        queues.setdefault(f"k{number % 5}", set()).add(one["queueId"])
+    assert all(len(some) == 1 for some in queues.values())
+
+
+def _java_finds_by_unique_id(namesrv: str, one: dict[str, Any]) -> None:
+    """mqadmin looks from the time on that it reads in the id."""
+    (shown,) = mqadmin(namesrv, f"queryMsgByUniqueKey -t Rows -i {one['msgId']}")
+    assert f"ARIANE_DEDUP={one['properties']['ARIANE_DEDUP']}" in shown
+    assert f"[{one['key']}]" in shown
+
+
+def _copies_are_left_out(namesrv: str) -> None:
+    """The task runs again; the consumer is given each row once."""
+    write(namesrv, "Rows", frame(200), batchSize="50")
+    given: list[str] = []
+
+    async def listener(messages: list[ReceivedMessage]) -> None:
+        given.extend(message.properties["n"] for message in messages)
+
+    async def work() -> None:
+        once = Idempotent(listener)
+        async with PushConsumer("G", namesrv, {"Rows": "*"}, once, start="first"), asyncio.timeout(PATIENCE_S):
+            while len(given) + once.left_out < 400:
+                await asyncio.sleep(0.05)
+
+    asyncio.run(work())
+    assert sorted(map(int, given)) == list(range(200))
+
+
+def _a_time_is_not_known_to_4_9_4(namesrv: str) -> None:
+    """A Java 4.9.4 broker delivers at once, and keeps the property."""
+    due = datetime.now(UTC) + timedelta(hours=1)
+    rows = pa.record_batch({"body": pa.array([b"x"]), "deliver_at": pa.array([due], pa.timestamp("us", "UTC"))})
+    write(namesrv, "Late", rows)
+    (one,) = pull_all(namesrv, "Late")
+    assert one["properties"]["__STARTDELIVERTIME"] == str(int(due.timestamp() * 1000))
+    assert one["storeTimestamp"] < time.time() * 1000

@@ -1,0 +1,132 @@
+"""The pipeline killed at random moments while others read its tables: every read is a whole version, and in the end every row is
+there once. ARIANE_KILLS makes the run longer than the few kills of a plain one."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("pyspark", reason="needs pyspark: pip install 'ariane[spark]'")
+
+import trace_frames as frames
+from trace_frames import after, before, pub
+
+from ariane.admin import asking, published
+from ariane.tables import JOURNEYS, TRACE_EVENTS
+
+if __name__ != "__main__":
+    from pyspark.sql import SparkSession
+
+KILLS = int(os.environ.get("ARIANE_KILLS", "4"))
+FILES_PER_KILL = 6
+MESSAGES = 5  # of a file, each with the traces of a send and of a consumption
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(240 + 60 * KILLS)]
+
+
+def job(inbox: str, home: str) -> None:
+    """What is killed: the trace job over a stream of files, a file a batch."""
+    import threading
+
+    from ariane.pipeline import jobs, publish, run
+    from ariane.pipeline.session import session
+
+    spark = session("ariane kill test", "local[2]")
+    trace = jobs.JOBS["trace"]
+    messages = spark.readStream.schema(jobs.TRACES.schema).option("maxFilesPerTrigger", 1).parquet(inbox)
+    with publish.claimed(Path(home), trace.tables):
+        run.keeping(
+            spark, trace, {"traces": messages}, Path(home),
+            interval_s=0.1, keep_days=36_500, on_progress=lambda _: None, stop=threading.Event(),
+        )  # fmt: skip
+
+
+class Reader:
+    """Someone outside who reads the tables all the time, through the list of files."""
+
+    def __init__(self, home: Path) -> None:
+        self._home = home
+        self._seen = 0
+        self.reads = 0
+
+    def look(self) -> int:
+        """How many events there are; each is there once, and what was there stays."""
+        now = published.current(self._home, TRACE_EVENTS)
+        with asking.asked(self._home, asking.whole(TRACE_EVENTS), asking.whole(JOURNEYS)) as sql:
+            place = "trace_broker, trace_queue_id, trace_queue_offset, record_index"
+            (events,) = asking.rows(
+                sql, f"SELECT count(*) AS rows, count(DISTINCT ({place})) AS records FROM trace_events"
+            )
+            (journeys,) = asking.rows(
+                sql, "SELECT count(*) AS rows, count(DISTINCT (message_id, consumer_group)) AS pairs FROM journeys"
+            )
+        assert events["rows"] == events["records"], "a record is in the table twice"
+        assert journeys["rows"] == journeys["pairs"], "a journey is in the table twice"
+        assert events["rows"] >= self._seen, "rows have gone"
+        assert now is None or events["rows"] >= now.rows
+        self._seen = events["rows"]
+        self.reads += 1
+        return self._seen
+
+
+def test_readers_see_whole_versions_and_nothing_is_lost_or_twice(spark: SparkSession, tmp_path: Path) -> None:
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")
+    chance = random.Random(seed)
+    inbox, home = tmp_path / "inbox", tmp_path / "tables"
+    home.mkdir()
+    count = KILLS * FILES_PER_KILL
+    for number in range(count):
+        bodies = []
+        for place in range(MESSAGES):
+            one = f"M{number}-{place}"
+            bodies.append(frames.body([pub(one), before(one, f"R-{one}", 10), after(one, f"R-{one}", 17)]))
+        rows = [frames.message(body, number * MESSAGES + place) for place, body in enumerate(bodies)]
+        frames.messages(spark, rows).coalesce(1).write.mode("append").parquet(str(inbox))
+    reader = Reader(home)
+    total = count * MESSAGES * 3
+    for kill in range(KILLS + 1):
+        running = subprocess.Popen(
+            [sys.executable, __file__, str(inbox), str(home)],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+            start_new_session=True,
+            stdout=subprocess.DEVNULL,
+        )
+        try:
+            before_it = reader.look()
+            deadline = time.monotonic() + 120
+            # Until it has done something since its start, and then for a random moment longer.
+            while reader.look() == before_it < total:
+                assert running.poll() is None, "the job ended by itself"
+                assert time.monotonic() < deadline, "the job does nothing"
+                time.sleep(0.05)
+            until = time.monotonic() + chance.uniform(0, 2)
+            while time.monotonic() < until:
+                reader.look()
+            while kill == KILLS and (reader.look() < total or journeys(home) < count * MESSAGES):
+                assert time.monotonic() < deadline, "the job does not get to the end"
+                time.sleep(0.1)
+        finally:
+            os.killpg(running.pid, signal.SIGKILL)
+            running.wait()
+    assert reader.look() == total
+    with asking.asked(home, asking.whole(JOURNEYS)) as sql:
+        results = asking.rows(sql, "SELECT result, count(*) AS messages FROM journeys GROUP BY ALL")
+    assert results == [{"result": "success", "messages": count * MESSAGES}]
+    print(f"{KILLS} kills, {reader.reads} reads, versions {published.current(home, TRACE_EVENTS).version}")  # type: ignore[union-attr]
+
+
+def journeys(home: Path) -> int:
+    now = published.current(home, JOURNEYS)
+    return now.rows if now else 0
+
+
+if __name__ == "__main__":
+    job(*sys.argv[1:])

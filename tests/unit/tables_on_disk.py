@@ -1,0 +1,67 @@
+"""Tables as the pipeline publishes them, written without Spark: for tests of what reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ariane.admin.asking import split_type
+from ariane.admin.published import CURRENT, File, Published, current
+from ariane.tables import Table
+
+SIMPLE = {
+    "STRING": pa.string(), "BIGINT": pa.int64(), "INT": pa.int32(), "DOUBLE": pa.float64(), "BOOLEAN": pa.bool_(),
+    "TIMESTAMP": pa.timestamp("us", tz="UTC"), "DATE": pa.date32(), "BINARY": pa.binary(),
+}  # fmt: skip
+
+
+def put(
+    home: Path,
+    table: Table,
+    rows: Sequence[Mapping[str, Any]],
+    *,
+    slot: str = "2023-11-14T2210",
+    as_of_ms: int | None = None,
+    done: Mapping[str, int] = {},
+) -> Published:
+    """Add rows, in a file of `slot`; columns that a row does not name are null."""
+    former = current(home, table) or Published(0, table.schema, 0, None)
+    number = former.version + 1
+    path = Path(f"v={number:08d}") / f"slot={slot}" / "part-0.parquet"
+    place = home / table.name / path
+    place.parent.mkdir(parents=True)
+    schema = pa.schema([(column.name, arrow_type(column.type)) for column in table.columns])
+    whole = [dict.fromkeys(table.names) | dict(row) for row in rows]
+    assert all(set(row) == set(table.names) for row in whole), "a row has a column that the table has not"
+    pq.write_table(pa.Table.from_pylist(whole, schema), place)
+    times = [int(row[table.time].timestamp() * 1000) for row in whole if row[table.time] is not None]
+    file = File(
+        path.as_posix(),
+        slot,
+        len(rows),
+        place.stat().st_size,
+        number,
+        min(times, default=None),
+        max(times, default=None),
+    )
+    now = Published(number, table.schema, former.rows + len(rows), as_of_ms, (*former.files, file), dict(done))
+    (home / table.name / CURRENT).write_bytes(msgspec.json.encode(now))
+    return now
+
+
+def arrow_type(ddl: str) -> pa.DataType:
+    """The Arrow type of a column."""
+    if ddl in SIMPLE:
+        return SIMPLE[ddl]
+    kind, parts = split_type(ddl)
+    if kind == "ARRAY":
+        return pa.list_(arrow_type(parts[0]))
+    if kind == "MAP":
+        return pa.map_(*map(arrow_type, parts))
+    fields = (part.split(":", 1) for part in parts)
+    return pa.struct([(name.strip(), arrow_type(inner.strip())) for name, inner in fields])

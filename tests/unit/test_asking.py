@@ -1,0 +1,118 @@
+"""Questions in SQL to published tables, and what their answers say of themselves."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("pyarrow", reason="needs pyarrow: pip install 'ariane[spark]'")
+
+import duckdb
+from tables_on_disk import put
+
+from ariane.admin import asking, published, status
+from ariane.admin.status import Freshness, Status
+from ariane.errors import StoreError
+from ariane.tables import JOURNEYS, TRACE_EVENTS, Column, Table
+
+T0_MS = 1_700_000_000_000
+T0 = datetime.fromtimestamp(T0_MS / 1000, UTC)
+EVERY = Table(
+    "every", "One column of every type.",
+    (
+        Column("at", "TIMESTAMP", ""), Column("text", "STRING", ""), Column("many", "BIGINT", ""), Column("few", "INT", ""),
+        Column("share", "DOUBLE", ""), Column("is_so", "BOOLEAN", ""), Column("day", "DATE", ""), Column("raw", "BINARY", ""),
+        Column("counts", "MAP<INT, BIGINT>", ""),
+        Column("tries", "ARRAY<STRUCT<at: TIMESTAMP, hosts: ARRAY<STRING>, cost_ms: BIGINT>>", ""),
+    ),
+    time="at", order=("text",),
+)  # fmt: skip
+ROW = {
+    "at": T0, "text": "it's", "many": 1, "few": 2, "share": 0.5, "is_so": True, "day": T0.date(), "raw": b"\x00",
+    "counts": {1: 2}, "tries": [{"at": T0, "hosts": ["a", "b"], "cost_ms": None}],
+}  # fmt: skip
+
+
+def test_every_type_comes_back_as_it_was(tmp_path: Path) -> None:
+    put(tmp_path, EVERY, [{**ROW, "counts": list(ROW["counts"].items())}, {}])  # type: ignore[attr-defined]
+    with asking.asked(tmp_path, asking.whole(EVERY)) as sql:
+        full, empty = asking.rows(sql, "SELECT * FROM every ORDER BY many NULLS LAST")
+    assert full == ROW
+    assert empty == dict.fromkeys(EVERY.names)
+
+
+def test_a_table_that_is_not_published_has_its_columns_and_no_rows(tmp_path: Path) -> None:
+    with asking.asked(tmp_path, asking.whole(EVERY)) as sql:
+        assert asking.rows(sql, 'SELECT tries[1].cost_ms FROM every WHERE counts[1] = 2 AND "at" > now()') == []
+        with pytest.raises(duckdb.BinderException):
+            asking.rows(sql, "SELECT nothing FROM every")
+
+
+def test_values_are_parameters(tmp_path: Path) -> None:
+    put(tmp_path, EVERY, [ROW])
+    with asking.asked(tmp_path, asking.whole(EVERY)) as sql:
+        assert asking.rows(sql, "SELECT many FROM every WHERE text = $1", ["it's"]) == [{"many": 1}]
+        assert asking.rows(sql, "SELECT many FROM every WHERE text = $1", ["' OR true --"]) == []
+
+
+def test_only_files_that_a_question_can_need_are_opened(tmp_path: Path) -> None:
+    for hours in range(3):
+        put(
+            tmp_path, EVERY, [{**ROW, "at": T0 + timedelta(hours=hours), "many": hours, "counts": []}], slot=f"S{hours}"
+        )
+    put(tmp_path, EVERY, [{"many": 99}], slot="S9")
+    hour_ms = 3_600_000
+
+    def found(part: asking.Part) -> list[int]:
+        with asking.asked(tmp_path, part) as sql:
+            return [row["many"] for row in asking.rows(sql, "SELECT many FROM every ORDER BY many")]
+
+    assert found(asking.whole(EVERY)) == [0, 1, 2, 99]
+    assert found(asking.between(EVERY, T0_MS + hour_ms, T0_MS + 2 * hour_ms)) == [1, 2, 99]
+    assert found(asking.between(EVERY, 0, T0_MS - 1)) == [99], "rows without a time are in every span"
+    assert found(asking.in_slots(EVERY, {"S1", "S7"})) == [1]
+
+
+def test_a_list_that_is_none_is_said(tmp_path: Path) -> None:
+    put(tmp_path, EVERY, [{}])
+    (tmp_path / "every" / "CURRENT").write_text("nonsense")
+    with pytest.raises(StoreError, match=r"CURRENT is no list of files: .*run the pipeline anew"):
+        published.current(tmp_path, EVERY)
+
+
+def tell(home: Path, *, at_ms: int = T0_MS, behind: int | None = 0, away: str | None = None) -> None:
+    status.write(home, Status("traces", at_ms, 3, 90, behind, away))
+
+
+def test_an_answer_says_as_of_when_it_is_and_what_it_may_lack(tmp_path: Path) -> None:
+    assert status.freshness(tmp_path, JOURNEYS, T0_MS) == Freshness(None, (f"no journeys in {tmp_path} yet",))
+    put(tmp_path, TRACE_EVENTS, [{}], as_of_ms=T0_MS - 5, done={"traces 0a-1b": 3})
+    put(tmp_path, JOURNEYS, [{}], as_of_ms=T0_MS - 5, done={"trace_events": 1})
+    assert status.freshness(tmp_path, JOURNEYS, T0_MS).gaps == ("it is not known how far traces is",)
+    tell(tmp_path)
+    fresh = status.freshness(tmp_path, JOURNEYS, T0_MS)
+    assert fresh == Freshness(T0_MS - 5, ())
+    assert fresh.is_complete
+
+    tell(tmp_path, behind=1200)
+    assert status.freshness(tmp_path, JOURNEYS, T0_MS).gaps == ("traces has 1,200 messages to read",)
+    tell(tmp_path, behind=None, away="ConnectionLost: refused")
+    assert status.freshness(tmp_path, JOURNEYS, T0_MS).gaps == (
+        "traces waits for a server: ConnectionLost: refused",
+        "it is not known how many messages traces has still to read",
+    )
+    tell(tmp_path)
+    assert status.freshness(tmp_path, JOURNEYS, T0_MS + 180_000).gaps == (
+        "the pipeline has not looked at traces for 3 minutes",
+    )
+    put(tmp_path, TRACE_EVENTS, [{}], as_of_ms=T0_MS, done={"traces 0a-1b": 4})
+    assert status.freshness(tmp_path, JOURNEYS, T0_MS).gaps == ("journeys does not have the newest trace_events yet",)
+
+
+def test_a_status_that_is_none_is_said(tmp_path: Path) -> None:
+    tell(tmp_path)
+    (tmp_path / "status" / "traces").write_text("{}")
+    with pytest.raises(StoreError, match="is no status"):
+        status.read(tmp_path)

@@ -1,0 +1,305 @@
+"""A partition to requests and requests to brokers that refuse, vanish and answer late. No socket, no waiting."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("pyspark", reason="the extra spark is not installed")
+
+import logging
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+
+from ariane.client.sending import queue_of_key
+from ariane.errors import ArianeError, ConnectionLost, MessageRefused, RequestTimeout, RouteNotFound
+from ariane.model.message import MessageQueue
+from ariane.protocol import batch, compression, fastjson, properties
+from ariane.protocol.codes import RequestCode, ResponseCode
+from ariane.protocol.command import Command
+from ariane.protocol.requests.routing import BrokerData, QueueData, TopicRoute
+from ariane.spark import encode, send, sink
+from ariane.spark.sink_options import SinkOptions, parse
+from ariane.spark.spread import Chunk, Spread
+from ariane.spark.wires import Answer
+
+CALLED = encode.names_of("run-1", 0, 1, 1_760_000_000_000)
+ADDRS = {"broker-a": "10.0.0.1:10911", "broker-b": "10.0.0.2:10911"}
+NO = ResponseCode.SYSTEM_BUSY
+
+
+class Cluster:
+    """Name server and brokers: keeps what is stored, answers as `behave` says, later requests sometimes first."""
+
+    def __init__(
+        self, behave: Callable[[int, str], Any] = lambda number, addr: 0, queues: int = 2, seed: int = 1
+    ) -> None:
+        self.behave = behave
+        self.brokers = dict(ADDRS)
+        self.queues = queues
+        self.topics = {"T"}
+        self.stored: dict[tuple[str, int], list[tuple[bytes, dict[str, str]]]] = {}
+        self.requests: list[tuple[str, int, dict[str, str]]] = []
+        self.in_flight = self.most_in_flight = 0
+        self.now = 100.0
+        self._waiting: list[Answer] = []
+        self._chance = random.Random(seed)
+        self._tokens = 0
+
+    def ask(self, addr: str, code: int, fields: dict[str, str], body: bytes = b"") -> int:
+        self._tokens += 1
+        self.requests.append((addr, code, fields))
+        outcome = self.behave(len(self.requests), addr)
+        if outcome == "refused":
+            raise ConnectionLost(addr, "refused")
+        if outcome in (0, "silent", 10):
+            self._store(addr, fields, body)
+        error = RequestTimeout(addr, 10) if outcome == "silent" else None
+        command = None if error else Command(outcome, remark="because")
+        self._waiting.append(Answer(self._tokens, command, error))
+        self.in_flight += 1
+        self.most_in_flight = max(self.most_in_flight, self.in_flight)
+        return self._tokens
+
+    def answers(self, wait_s: float) -> list[Answer]:
+        if not self._waiting:
+            self.now += wait_s
+            return []
+        answer = self._waiting.pop(self._chance.randrange(len(self._waiting)))
+        self.in_flight = max(0, self.in_flight - 1)
+        return [answer]
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+    def route(self, topic: str) -> Command:
+        if topic not in self.topics:
+            return Command(ResponseCode.TOPIC_NOT_EXIST)
+        brokers = tuple(BrokerData({0: addr}, name) for name, addr in sorted(self.brokers.items()))
+        queues = tuple(QueueData(name, 6, self.queues, 0, self.queues) for name in sorted(self.brokers))
+        return Command(0, body=fastjson.write(TopicRoute(broker_datas=brokers, queue_datas=queues)))
+
+    def _store(self, addr: str, fields: dict[str, str], body: bytes) -> None:
+        queue = self.stored.setdefault((addr, int(fields["e"])), [])
+        if fields["m"] == "true":
+            queue += [(entry.body, properties.decode(entry.properties)) for entry in batch.decode(body)]
+        else:
+            queue.append((compression.expand(body, int(fields["f"])), properties.decode(fields["i"])))
+
+    def bodies(self, addr: str, queue_id: int) -> list[bytes]:
+        return [body for body, _ in self.stored.get((addr, queue_id), [])]
+
+    def everything(self) -> list[bytes]:
+        return [body for queue in self.stored.values() for body, _ in queue]
+
+
+class NameServer:
+    """Tells the routes of a cluster."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._answers: list[Answer] = []
+
+    def ask(self, addr: str, code: int, fields: dict[str, str], body: bytes = b"") -> int:
+        assert code == RequestCode.GET_ROUTEINFO_BY_TOPIC
+        self._answers.append(Answer(1, self._cluster.route(fields["topic"])))
+        return 1
+
+    def answers(self, wait_s: float) -> list[Answer]:
+        found, self._answers = self._answers, []
+        self._cluster.now += 0 if found else wait_s
+        return found
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+
+def options(**given: str) -> SinkOptions:
+    return parse({"namesrv": "10.0.0.9:9876", "topic": "T", "retries": "5", **given})
+
+
+def write(cluster: Cluster, rows: dict[str, list[Any]], record_batch: int = 50, **given: str) -> send.Sent:
+    said = options(**given)
+    routes = send.Routes(said, NameServer(cluster), lambda: cluster.now)
+    spread = Spread(said, CALLED, 1, routes.queues)
+    sender = send.Sender(said, routes, cluster, now_ms=lambda: 5, monotonic=lambda: cluster.now)
+    types = {"queue_id": pa.int32(), "delay_level": pa.int32(), "flag": pa.int32(), "body": pa.binary()}
+    table = pa.table({name: pa.array(values, types.get(name, pa.string())) for name, values in rows.items()})
+    first = 0
+    for part in table.to_batches(record_batch):
+        for chunk in spread.chunks(part, encode.messages(part, CALLED, first, said)):
+            sender.put(chunk)
+        first += part.num_rows
+    return sender.finish()
+
+
+def numbers(count: int) -> list[bytes]:
+    return [b"%d" % number for number in range(count)]
+
+
+def first_copies(bodies: list[bytes]) -> list[bytes]:
+    return list(dict.fromkeys(bodies))
+
+
+def test_rows_go_round_the_queues_and_each_is_stored_once() -> None:
+    cluster = Cluster()
+    sent = write(cluster, {"body": numbers(100)}, batchSize="10")
+    assert sorted(cluster.everything()) == sorted(numbers(100))
+    assert {key: len(one) for key, one in cluster.stored.items()} == {
+        (ADDRS["broker-a"], 0): 20, (ADDRS["broker-a"], 1): 30, (ADDRS["broker-b"], 0): 30, (ADDRS["broker-b"], 1): 20
+    }  # fmt: skip
+    assert (sent.messages, sent.requests, sent.retried, sent.unsafe) == (100, 10, 0, 0)
+    assert {fields["i"] for _, _, fields in cluster.requests} == {"WAIT\x01true"}
+
+
+def test_keys_have_the_queue_that_producers_give_them() -> None:
+    cluster = Cluster()
+    keys = [f"key {number % 7}" for number in range(60)]
+    write(cluster, {"body": numbers(60), "ordering_key": keys}, batchSize="3")
+    queues = [MessageQueue("T", name, queue_id) for name in sorted(ADDRS) for queue_id in range(2)]
+    for number, key in enumerate(keys):
+        queue = queue_of_key(queues, key)
+        assert b"%d" % number in cluster.bodies(ADDRS[queue.broker], queue.queue_id)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_order_holds_when_brokers_refuse_vanish_and_do_not_answer(seed: int) -> None:
+    chance = random.Random(seed)
+
+    def behave(number: int, addr: str) -> Any:
+        return chance.choice([0, 0, 0, 0, NO, "refused", "silent", ResponseCode.SYSTEM_ERROR])
+
+    cluster = Cluster(behave, seed=seed)
+    keys = [f"key {number % 5}" for number in range(120)]
+    delays = [1 if number % 11 == 0 else None for number in range(120)]  # those are sent one by one
+    sent = write(
+        cluster, {"body": numbers(120), "ordering_key": keys, "delay_level": delays}, batchSize="4", retries="40"
+    )
+    for key in range(5):
+        mine = [body for body in numbers(120) if int(body) % 5 == key]
+        (holding,) = [queue for queue in cluster.stored.values() if mine[0] in [body for body, _ in queue]]
+        assert first_copies([body for body, _ in holding if int(body) % 5 == key]) == mine
+    assert sent.messages == 120
+    assert sent.retried > 0
+    dedup = [found["ARIANE_DEDUP"] for queue in cluster.stored.values() for _, found in queue]
+    assert len(set(dedup)) == 120  # a copy has the name of the first
+
+
+def test_only_so_many_requests_wait_at_a_time_and_one_per_ordered_queue() -> None:
+    cluster = Cluster()
+    write(cluster, {"body": numbers(200)}, batchSize="1", maxInFlight="5")
+    assert cluster.most_in_flight <= 5
+    cluster = Cluster()
+    write(cluster, {"body": numbers(200), "queue_id": [1] * 200, "broker": ["broker-a"] * 200}, batchSize="1")
+    assert cluster.bodies(ADDRS["broker-a"], 1) == numbers(200)
+    assert cluster.most_in_flight == 1
+
+
+def test_rows_without_a_key_go_elsewhere_when_a_broker_stays_away_and_keys_wait() -> None:
+    def away(number: int, addr: str) -> Any:
+        return "refused" if addr == ADDRS["broker-a"] else 0
+
+    cluster = Cluster(away)
+    assert write(cluster, {"body": numbers(40)}, batchSize="5").messages == 40
+    assert {addr for addr, _ in cluster.stored} == {ADDRS["broker-b"]}
+    cluster = Cluster(away)
+    with pytest.raises(
+        ArianeError,
+        match=r"T queue 0 of broker-a: 1 messages from run-1/0/1/0 on: connection to 10.0.0.1.*tried 6 times",
+    ):
+        write(cluster, {"body": [b"x"], "queue_id": [0], "broker": ["broker-a"]})
+
+
+def test_a_broker_that_moved_is_found() -> None:
+    cluster = Cluster(lambda number, addr: "refused" if addr == ADDRS["broker-a"] else 0)
+    cluster.brokers = {"broker-a": ADDRS["broker-a"]}
+    said = options()
+    routes = send.Routes(said, NameServer(cluster), lambda: cluster.now)
+    queue = routes.queues("T")[0]
+    cluster.brokers = {"broker-a": "10.0.0.3:10911"}
+    cluster.queues = 7
+    routes.refresh("T")
+    assert routes.master(queue.broker) == "10.0.0.3:10911"
+    assert len(routes.queues("T")) == 2  # keys keep their queues within a task
+
+
+@pytest.mark.parametrize(
+    ("code", "remark"), [(ResponseCode.MESSAGE_ILLEGAL, "because"), (ResponseCode.SYSTEM_ERROR, "AclException: no")]
+)
+def test_what_asking_again_does_not_change_is_not_asked_again(code: int, remark: str) -> None:
+    class Refusing(Cluster):
+        def answers(self, wait_s: float) -> list[Answer]:
+            found = super().answers(wait_s)
+            return [Answer(one.token, Command(one.command.code, remark=remark, body=one.command.body)) for one in found]
+
+    cluster = Refusing(lambda number, addr: code)
+    with pytest.raises(ArianeError, match=f"T queue 1 of broker-a.*answered code {int(code)}: {remark}"):
+        write(cluster, {"body": [b"x"]}, batchSize="1")
+    assert len(cluster.requests) == 1
+
+
+def test_a_message_that_is_stored_but_not_flushed_counts_as_unsafe() -> None:
+    sent = write(Cluster(lambda number, addr: 10), {"body": numbers(3)})
+    assert (sent.messages, sent.unsafe, sent.retried) == (3, 3, 0)
+
+
+def test_large_delayed_and_retry_messages_go_alone() -> None:
+    cluster = Cluster()
+    cluster.topics.add("%RETRY%G")
+    rows = {
+        "body": [b"x" * 5000, b"a", b"b", b"c", b"d"], "delay_level": [None, 3, None, None, None],
+        "topic": ["T", "T", "%RETRY%G", "T", None],
+    }  # fmt: skip
+    write(cluster, rows)
+    said = {(code, fields["b"], fields["f"]) for _, code, fields in cluster.requests}
+    single, several = RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE
+    flags = str(compression.ZLIB_FLAGS)
+    assert said == {(single, "T", flags), (single, "T", "0"), (single, "%RETRY%G", "0"), (several, "T", "0")}
+    assert sorted(cluster.everything()) == sorted(rows["body"])
+
+
+def test_no_request_is_larger_than_it_may_be() -> None:
+    said = options(batchBytes="1000", batchSize="100")
+    table = pa.record_batch({"body": pa.array([b"x" * (number * 7 % 900 + 1) for number in range(200)])})
+    spread = Spread(said, CALLED, 0, lambda topic: [MessageQueue(topic, "broker-a", 0)])
+    chunks: list[Chunk] = list(spread.chunks(table, encode.messages(table, CALLED, 0, said)))
+    assert sum(chunk.messages for chunk in chunks) == 200
+    assert all(len(chunk.body) <= 1000 for chunk in chunks)
+    assert max(len(chunk.body) for chunk in chunks if chunk.is_batch) > 700
+
+
+def test_an_unknown_topic_or_queue_is_named_with_what_to_do() -> None:
+    with pytest.raises(RouteNotFound, match="none of 10.0.0.9:9876 knows it; the sink creates no topics"):
+        write(Cluster(), {"body": [b"x"], "topic": ["U"]})
+    cases = [
+        (
+            {"queue_id": [9]},
+            "row run-1/0/1/0: queue_id 9 is no writable queue of T; it has broker-a 0 to 1, broker-b 0 to 1",
+        ),
+        ({"queue_id": [0]}, "queue_id 0 is there on several brokers .*add a column broker"),
+        ({"queue_id": [0], "broker": ["broker-x"]}, "queue_id 0 of broker-x is no writable queue"),
+        ({"queue_id": [0], "broker": ["broker-a"], "ordering_key": ["k"]}, "a queue_id and an ordering_key: keep one"),
+        ({"topic": ["a b"]}, "'a b' holds characters"),
+        ({"topic": ["SCHEDULE_TOPIC_XXXX"]}, "belongs to the broker"),
+    ]
+    for columns, said in cases:
+        with pytest.raises(MessageRefused, match=said):
+            write(Cluster(), {"body": [b"x"], **columns})
+
+
+def test_a_job_tells_its_counts_and_a_failed_one_that_nothing_is_taken_back(caplog: pytest.LogCaptureFixture) -> None:
+    done = [sink.Written(10, 2, 500, 1, 3, partition=0), None, sink.Written(5, 1, 100, partition=2)]
+    counts = "15 messages, 600 bytes in 3 requests by 2 of 3 tasks"
+    assert sink.told(done).startswith(counts)
+    assert "1 requests sent again (their messages may be there twice), 3 messages stored before" in sink.told(done)
+    with caplog.at_level(logging.INFO, "ariane.spark"):
+        sink.BatchWriter(options(), "run-1").abort(done)
+        sink.StreamWriter(options()).commit(done[2:], 7)
+    failed, fine = (record.getMessage() for record in caplog.records)
+    assert failed.startswith(f"run run-1 failed: {counts}")
+    assert failed.endswith(
+        "what was sent stays in its topics: no message is taken back, and a run again sends it again"
+    )
+    assert fine == "batch 7: 5 messages, 100 bytes in 1 requests by 1 of 1 tasks"

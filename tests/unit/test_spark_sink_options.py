@@ -1,0 +1,85 @@
+"""What a write may say: mistakes are named with what to write instead, secrets never."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("pyspark", reason="the extra spark is not installed")
+
+from pyspark.sql.types import BinaryType, DataType, IntegerType, LongType, MapType, StringType, StructField, StructType
+
+from ariane.errors import ConfigError
+from ariane.spark.sink_options import check_columns, parse
+
+TYPES: dict[str, DataType] = {
+    "BINARY": BinaryType(), "BIGINT": LongType(), "INT": IntegerType(), "STRING": StringType(),
+    "MAP": MapType(StringType(), StringType()), "COUNTS": MapType(StringType(), IntegerType()),
+}  # fmt: skip
+
+
+def schema(ddl: str) -> StructType:
+    """A schema, without a session that could read the text."""
+    return StructType([StructField(name, TYPES[kind]) for name, kind in (column.split() for column in ddl.split(","))])
+
+
+NEEDED = {"namesrv": "127.0.0.1:9876", "topic": "T"}
+
+
+def fault(**given: str) -> str:
+    with pytest.raises(ConfigError) as caught:
+        parse({**NEEDED, **given})
+    return str(caught.value)
+
+
+def test_options_have_other_names_and_defaults() -> None:
+    options = parse(
+        {"nameServer": "a:1; b:2", "topic": "T", "timeoutms": "5", "checkpointLocation": "/c", "group": "G"}
+    )
+    assert (options.namesrv, options.timeout_ms, options.group_id, options.batch_size) == (("a:1", "b:2"), 5, "G", 1000)
+
+
+def test_mistakes_are_named() -> None:
+    assert "batch = '5': is no option of the rocketmq sink; it has namesrv, topic" in fault(batch="5")
+    assert fault(batchSize="0").startswith("batchSize = '0': it has to be a whole number from 1 to")
+    assert "maxInFlight" in fault(maxInFlight="many")
+    assert fault(dropReserved="yes") == "dropReserved = 'yes': use true or false"
+    assert "belongs to the broker" in fault(topic="SCHEDULE_TOPIC_XXXX")
+    assert "characters other than" in fault(topic="a b")
+    assert fault(namesrv="") == """namesrv = '': is needed: .option("namesrv", "host:port")"""
+    assert "namesrv = 'nowhere'" in fault(namesrv="nowhere")
+    assert fault(runId="a/b") == "runId = 'a/b': use 1 to 64 letters, digits, _ and -"
+    assert fault(accessKey="me").startswith("secretKey = ''")
+    assert "is given too: keep one" in fault(nameServer="b:1")
+
+
+def test_secrets_are_in_no_text() -> None:
+    options = parse({**NEEDED, "accessKey": "me", "secretKey": "hidden", "securityToken": "hidden"})
+    assert "hidden" not in repr(options) + str(options)
+    assert "hidden" not in fault(secretKeys="hidden")
+
+
+@pytest.mark.parametrize(
+    ("ddl", "said"),
+    [
+        ("body BINARY, id BIGINT", r"column = 'id': is no column of the sink: .drop\(\"id\"\)"),
+        (
+            "body BINARY, queue_id BIGINT",
+            r"queue_id bigint.*withColumn\(\"queue_id\", col\(\"queue_id\"\).cast\(\"int\"\)\)",
+        ),
+        ("body BINARY, properties COUNTS", "map<string,string>"),
+        ("body INT", "binary or string"),
+        ("keys STRING", "column = 'body': is needed"),
+        ("body STRING, broker STRING", "names no queue without a column queue_id"),
+        ("body STRING, body STRING", "is there twice"),
+    ],
+)
+def test_columns_that_cannot_be_sent_are_named_with_the_cure(ddl: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        check_columns(schema(ddl), parse(NEEDED))
+
+
+def test_a_topic_is_an_option_or_a_column() -> None:
+    options = parse({"namesrv": "127.0.0.1:9876"})
+    with pytest.raises(ConfigError, match="topic = '': is needed"):
+        check_columns(schema("body BINARY"), options)
+    check_columns(schema("topic STRING, body BINARY, properties MAP"), options)
