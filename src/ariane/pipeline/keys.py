@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 QUIET_MS = 3_600_000  # after its end: until then most of what is late has come
-SLOTS_MAX = 24  # files of a day's slots that may lie beside the day's file: with four hours more, it is merged anew
+SLOTS_MAX = 24  # files of a day's slots that may lie beside the day's file: four hours of them, or what came late
 DAY_MS = 86_400_000
 KEY_MAX = 1024  # characters; what is longer is no key that anybody types
 
@@ -51,11 +51,14 @@ def merge_days(spark: SparkSession, home: Path, now_ms: int) -> Published | None
         begin = begins_ms(file.slot)
         if begin is not None and begin + QUIET_MS <= now_ms:
             days.setdefault(day_of(file.slot), []).append(file)
-    many = {
-        day: files
-        for day, files in days.items()
-        if len(files) > SLOTS_MAX or (len(files) > 1 and _begins(day) + DAY_MS + QUIET_MS <= now_ms)
-    }
+    merged_before = {file.slot for file in former.files}
+
+    def least(day: str) -> int:
+        """How many files are left as they are: of a day that is over none, but what comes late after that is collected."""
+        is_over = _begins(day) + DAY_MS + QUIET_MS <= now_ms
+        return 0 if is_over and day not in merged_before else SLOTS_MAX
+
+    many = {day: files for day, files in days.items() if len(files) > least(day)}
     if not many:
         return None
     merged = {file.slot for files in many.values() for file in files} | set(many)
