@@ -69,19 +69,19 @@ def test_days_that_are_over_are_merged_and_what_is_late_is_found_beside_them(
     publish_slots(*today, *yesterday)
     known = [f"key-{slot}" for slot in sorted([*today, *yesterday])]
 
-    now = keys.merge_days(spark, tmp_path, MIDNIGHT_MS + 2 * HOUR_MS)
+    now = keys.merge_days(spark, tmp_path, MIDNIGHT_MS + HOUR_MS)
     assert now is not None
     assert file_slots() == ["2023-11-13", *today, "unknown-03"]
     assert terms() == known
     assert (now.done, now.as_of_ms) == ({"trace_events": 7}, 5)
-    assert keys.merge_days(spark, tmp_path, MIDNIGHT_MS + 2 * HOUR_MS) is None
+    assert keys.merge_days(spark, tmp_path, MIDNIGHT_MS + HOUR_MS) is None
 
     # A slot of the merged day is folded again: its rows come beside, and go into the day's file with the next merge.
     publish_slots("2023-11-13T1000", "2023-11-13T2350")
     assert terms() == sorted([*known, "key-2023-11-13T2350"])
-    assert keys.merge_days(spark, tmp_path, MIDNIGHT_MS + 2 * HOUR_MS) is None, "two late files are few"
+    assert keys.merge_days(spark, tmp_path, MIDNIGHT_MS + HOUR_MS) is None, "two late files are few"
     monkeypatch.setattr(keys, "SLOTS_MAX", 1)
-    again = keys.merge_days(spark, tmp_path, MIDNIGHT_MS + 2 * HOUR_MS)
+    again = keys.merge_days(spark, tmp_path, MIDNIGHT_MS + HOUR_MS)
     assert file_slots() == ["2023-11-13", *today, "unknown-03"]
     assert terms() == sorted([*known, "key-2023-11-13T2350"])
     assert again is not None

@@ -71,8 +71,8 @@ JOBS = {
             (TRACES,),
             (
                 Fold(CLOCKS, (TRACE_EVENTS, MESSAGES), clocks.clocks),
-                Fold(JOURNEYS, (TRACE_EVENTS, MESSAGES, CLOCKS), journeys.journeys),
                 Fold(MESSAGE_KEYS, (TRACE_EVENTS,), keys.message_keys, tend=keys.merge_days),
+                Fold(JOURNEYS, (TRACE_EVENTS, MESSAGES, CLOCKS), journeys.journeys),
             ),
         ),
     )

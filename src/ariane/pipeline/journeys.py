@@ -30,11 +30,11 @@ MESSAGE = ["slot", "message_id"]
 
 def journeys(events: DataFrame, messages: DataFrame, clocks: DataFrame) -> DataFrame:
     """Rows with the columns of JOURNEYS and `slot`, of trace_events, messages and clocks with `slot`."""
-    sends = _timed(_sends(events), clocks, "producer_clock")
-    deliveries = _consumptions(events, clocks).join(
-        _by_group(messages, events), [*MESSAGE, "consumer_group"], "full_outer"
-    )
-    joined = sends.join(deliveries, MESSAGE, "full_outer").join(stored(messages), MESSAGE, "left")
+    sends = _timed(_sends(events), clocks, "producer_clock").withColumn("is_told", F.lit(True))
+    deliveries = _consumptions(events, clocks).join(_by_group(messages), [*MESSAGE, "consumer_group"], "full_outer")
+    # What the broker alone tells of is no journey, but a group that left no trace is told of with a send that did.
+    told = sends.join(deliveries, MESSAGE, "full_outer").where("is_told OR attempts IS NOT NULL")
+    joined = told.join(stored(messages), MESSAGE, "left")
     rows = _durations(_storing(joined))
     return rows.select(
         *(F.col(column.name).cast(column.type).alias(column.name) for column in JOURNEYS.columns), "slot"
@@ -217,10 +217,9 @@ def _delivery(one: Column) -> Column:
     )
 
 
-def _by_group(messages: DataFrame, events: DataFrame) -> DataFrame:
-    """One row per traced message and group that the broker kept it for: dead letters, retries after a pop."""
+def _by_group(messages: DataFrame) -> DataFrame:
+    """One row per message and group that the broker kept it for: dead letters, retries after a pop."""
     topic = F.col("topic")
-    traced = events.select(*MESSAGE).distinct()
     dead = topic.startswith(DLQ_PREFIX)
     popped = topic.startswith(RETRY_PREFIX) & F.col("properties").getItem(FIRST_POP_TIME).isNotNull()
     name = F.regexp_replace(topic, "^%(?:DLQ|RETRY)%", "")
@@ -240,7 +239,6 @@ def _by_group(messages: DataFrame, events: DataFrame) -> DataFrame:
             F.min(F.when(F.col("dead"), F.col("store_timestamp"))).alias("dead_lettered_at"),
             F.timestamp_millis(F.min("popped_ms")).alias("first_pulled_at"),
         )
-        .join(traced, MESSAGE, "left_semi")
     )
 
 

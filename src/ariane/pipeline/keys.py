@@ -18,7 +18,7 @@ from pyspark.sql import functions as F
 from ariane.admin.published import File, Published, current
 from ariane.pipeline import publish
 from ariane.tables import MESSAGE_KEYS
-from ariane.tables.slots import begins_ms
+from ariane.tables.slots import SPAN_MS, begins_ms
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -49,7 +49,7 @@ def merge_days(spark: SparkSession, home: Path, now_ms: int) -> Published | None
     days: dict[str, list[File]] = {}
     for file in former.files:
         begin = begins_ms(file.slot)
-        if begin is not None and begin + QUIET_MS <= now_ms:
+        if begin is not None and begin + SPAN_MS + QUIET_MS <= now_ms:
             days.setdefault(day_of(file.slot), []).append(file)
     merged_before = {file.slot for file in former.files}
 
