@@ -30,6 +30,8 @@ class Fold(NamedTuple):
     work: Callable[..., DataFrame]
     before: int = 0
     """How many slots before a slot `work` has to see too; the rows that it returns for those are left out."""
+    tend: Callable[[SparkSession, Path, int], object] | None = None
+    """Called now and then, with HOME and the time in ms, beside the merging of small files."""
 
 
 class Folded(NamedTuple):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ariane import tables as t
 from ariane.model.topic import SAMPLES_TOPIC, TRACE_TOPIC
-from ariane.pipeline import consumption, decode, health, journeys, samples, traffic
+from ariane.pipeline import clocks, consumption, decode, health, journeys, keys, samples, traffic
 from ariane.pipeline.folds import Fold
 
 if TYPE_CHECKING:
@@ -74,7 +74,11 @@ SAMPLES = Source(
     ),
 )
 
-OF_TRACES = (Fold(t.JOURNEYS, (t.TRACE_EVENTS,), journeys.journeys),)
+OF_TRACES = (
+    Fold(t.CLOCKS, (t.TRACE_EVENTS, t.MESSAGES), clocks.clocks),
+    Fold(t.MESSAGE_KEYS, (t.TRACE_EVENTS,), keys.message_keys, tend=keys.merge_days),
+    Fold(t.JOURNEYS, (t.TRACE_EVENTS, t.MESSAGES, t.CLOCKS), journeys.journeys),
+)
 OF_TRAFFIC = (
     Fold(t.TRAFFIC, (t.TRACE_EVENTS, t.JOURNEYS), traffic.traffic),
     Fold(t.LATENCIES, (t.TRAFFIC,), traffic.latencies),

@@ -22,8 +22,6 @@ REPORTS = {
     "latency": Kind(latency.report, "how long sends, queueing and listeners take, and the slowest", ("topic", "group")),
     "lag": Kind(lag.report, "how far groups are behind, their true TPS, and who serves them", ("topic", "group")),
     "health": Kind(
-        health.report,
-        "duplicates, disorder, clocks, never consumed, dead letters, no traces",
-        ("topic", "group"),
+        health.report, "duplicates, disorder, clocks, never consumed, dead letters, no traces", ("topic", "group")
     ),
 }
