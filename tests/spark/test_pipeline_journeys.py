@@ -11,25 +11,34 @@ pytest.importorskip("pyspark", reason="needs pyspark: pip install 'ariane[spark]
 import trace_frames as frames
 from trace_frames import after, at, before, pub
 
-from ariane.model.trace import TraceEvent
-from ariane.pipeline import journeys
+from ariane.model.trace import EndTransaction, MessageType, Recall, TraceEvent
+from ariane.pipeline import clocks, journeys
 from ariane.tables import JOURNEYS
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 pytestmark = pytest.mark.spark
 
 
-def folded(spark: SparkSession, *bodies: list[TraceEvent]) -> list[dict[str, Any]]:
-    rows = frames.rows(journeys.journeys(frames.events(spark, *bodies)))
+def folded(
+    spark: SparkSession, *bodies: list[TraceEvent], stored: list[dict[str, Any]] | None = None
+) -> list[dict[str, Any]]:
+    """The journeys of trace messages with these events, one each, and of these stored records."""
+    messages = frames.solid(spark, frames.stored_messages(spark, stored or []))
+    rows = frames.rows(_journeys(spark, frames.solid(spark, frames.events(spark, *bodies)), messages))
     return sorted(rows, key=lambda row: (row["message_id"], row["consumer_group"] or ""))
 
 
+def _journeys(spark: SparkSession, events: DataFrame, messages: DataFrame) -> DataFrame:
+    return journeys.journeys(events, messages, frames.solid(spark, clocks.clocks(events, messages)))
+
+
 def test_the_columns_are_those_of_the_table(spark: SparkSession) -> None:
-    frame = journeys.journeys(frames.events(spark, [pub("M")]))
+    frame = _journeys(spark, frames.events(spark, [pub("M")]), frames.stored_messages(spark, []))
     assert [(field.name, field.dataType.simpleString()) for field in frame.schema] == [
-        (column.name, column.type.lower()) for column in JOURNEYS.columns
+        *((column.name, column.type.lower()) for column in JOURNEYS.columns),
+        ("slot", "string"),
     ]
 
 
@@ -41,8 +50,21 @@ def test_a_message_in_two_groups_is_two_rows_one_of_them_with_a_retry(spark: Spa
         [before("M", "R2", 1010, "billing", 1), after("M", "R2", 1015, 5, 0, "billing")],
         [before("M", "R3", 20, "audit"), after("M", "R3", 28, 8, 0, "audit")],
     )
-    assert billing == {
+    first, second = billing.pop("deliveries")
+    assert (first["request_id"], first["began_at"], first["ended_at"], first["result"]) == (
+        "R1",
+        at(10),
+        at(14),
+        "exception",
+    )
+    assert second == {
+        "request_id": "R2", "began_at": at(1010), "ended_at": at(1015), "cost_ms": 5, "result": "success", "retry_times": 1,
+        "host": "10.0.0.9:5000", "region": None, "clock_ms": None, "clock_error_ms": None, "began_corrected_at": None,
+        "ended_corrected_at": None,
+    }  # fmt: skip
+    assert {name: value for name, value in billing.items() if value is not None and name != "slot"} == {
         "message_id": "M", "consumer_group": "billing", "topic": "T", "keys": "key-M", "tags": "a", "producer_group": "P",
+        "message_type": 0, "region": "r", "stored_exact": False, "consumed_times": 1, "retries": 1,
         "producer_host": "10.0.0.9:5000", "store_host": "10.0.0.1:10911", "offset_message_id": "OFF-M", "sent_at": at(0),
         "send_cost_ms": 3, "stored_at": at(3), "sends": 1, "sent_ok": True, "delivered_at": at(10), "queueing_ms": 7,
         "consume_cost_ms": 5, "consumed_at": at(1015), "attempts": 2, "result": "success",
@@ -56,7 +78,7 @@ def test_nobody_consumed_it(spark: SparkSession) -> None:
     known = {name for name, value in row.items() if value is not None}
     assert known == {
         "message_id", "topic", "keys", "tags", "producer_group", "producer_host", "store_host", "offset_message_id",
-        "sent_at", "send_cost_ms", "stored_at", "sends", "sent_ok",
+        "sent_at", "send_cost_ms", "stored_at", "stored_exact", "sends", "sent_ok", "message_type", "region", "slot",
     }  # fmt: skip
 
 
@@ -65,7 +87,7 @@ def test_the_send_left_no_trace(spark: SparkSession) -> None:
     known = {name for name, value in row.items() if value is not None}
     assert known == {
         "message_id", "consumer_group", "keys", "delivered_at", "consume_cost_ms", "consumed_at", "attempts", "result",
-        "consumer_host",
+        "consumer_host", "deliveries", "consumed_times", "retries", "slot",
     }  # fmt: skip
 
 
@@ -79,8 +101,9 @@ def test_a_late_end_corrects_the_journey(spark: SparkSession) -> None:
     begun = [[pub("M")], [before("M", "R", 10)]]
     (early,) = folded(spark, *begun)
     (late,) = folded(spark, *begun, [after("M", "R", 17)])
-    changed = {"result": "success", "consumed_at": at(17), "consume_cost_ms": 7}
-    assert late == early | changed
+    end = {"result": "success", "ended_at": at(17), "cost_ms": 7}
+    changed = {"result": "success", "consumed_at": at(17), "consume_cost_ms": 7, "consumed_times": 1}
+    assert late == early | changed | {"deliveries": [early["deliveries"][0] | end]}
 
 
 def test_the_beginning_was_lost(spark: SparkSession) -> None:
@@ -137,3 +160,102 @@ def test_a_delivery_may_overtake_the_answer_to_the_send(spark: SparkSession) -> 
     """Long polls are answered at once: no skew, and it did not wait."""
     (row,) = folded(spark, [pub("M", 100, cost_ms=30)], [before("M", "R", 110), after("M", "R", 117)])
     assert (row["clock_skew"], row["queueing_ms"]) == (False, 0)
+
+
+def test_the_broker_knows_when_it_stored_and_when_it_let_go(spark: SparkSession) -> None:
+    """Normal, delayed, half with its commit, one whose send left no trace, one that is still held back."""
+    records = [
+        frames.stored("A", 2, offset_message_id="OFF-A"),
+        frames.stored("B", 2, "SCHEDULE_TOPIC_XXXX", offset_message_id="OFF-B"),
+        frames.stored("B", 1002, offset_message_id="OFF-B2"),
+        frames.stored("C", 2, "RMQ_SYS_TRANS_HALF_TOPIC", offset_message_id="OFF-C"),
+        frames.stored("C", 62, offset_message_id="OFF-C2"),
+        frames.stored("D", 2, "U"),
+        frames.stored("E", 2, "SCHEDULE_TOPIC_XXXX", offset_message_id="OFF-E"),
+    ]
+    told = [
+        pub("A"),
+        pub("B", message_type=3),
+        pub("C", message_type=1),
+        before("D", "R", 10),
+        pub("E", message_type=3),
+    ]
+    rows = folded(spark, told, [before("B", "R", 1010)], stored=[*records, *records])
+    names = ("message_id", "topic", "stored_at", "stored_exact", "available_at", "delay_ms", "dead_lettered")
+    assert [tuple(row[name] for name in names) for row in rows] == [
+        ("A", "T", at(2), True, at(2), 0, False),
+        ("B", "T", at(2), True, at(1002), 1000, False),
+        ("C", "T", at(2), True, at(62), 60, False),
+        ("D", "U", at(2), True, at(2), 0, False),
+        ("E", "T", at(2), True, None, None, False),
+    ]
+    assert [(row["queueing_ms"], row["clock_skew"]) for row in rows if row["consumer_group"]] == [
+        (8, False),
+        (8, False),
+    ]
+
+
+def test_a_second_send_of_an_id_is_a_record_of_its_own(spark: SparkSession) -> None:
+    records = [frames.stored("M", 2, offset_message_id="OFF-1"), frames.stored("M", 52, offset_message_id="OFF-2")]
+    sends = [pub("M", 0, success=False, offset_message_id="OFF-1"), pub("M", 50, offset_message_id="OFF-2")]
+    (row,) = folded(spark, sends, stored=records)
+    assert (row["stored_at"], row["sends"]) == (at(52), 2)
+
+
+def test_dead_letters_and_retries_after_a_pop(spark: SparkSession) -> None:
+    """Of traced messages also for a group that left no trace; never of a message that nobody traced."""
+    pop = {"1ST_POP_TIME": str(frames.T0_MS + 5), "RETRY_TOPIC": "T_1"}
+    records = [
+        frames.stored("M", 2),
+        frames.stored("M", 500, "%RETRY%G_2_T_1", properties=pop),
+        frames.stored("M", 900, "%DLQ%G_2", properties={"RETRY_TOPIC": "T_1"}),
+        frames.stored("M", 950, "%DLQ%H"),
+        frames.stored("N", 950, "%DLQ%H"),
+    ]
+    rows = folded(
+        spark, [pub("M"), before("M", "R", 10, "G_2"), after("M", "R", 12, code=4, group="G_2")], stored=records
+    )
+    names = ("message_id", "consumer_group", "dead_lettered_at", "dead_lettered", "first_pulled_at", "attempts")
+    assert [tuple(row[name] for name in names) for row in rows] == [
+        ("M", "G_2", at(900), True, at(5), 1),
+        ("M", "H", at(950), True, None, None),
+    ]
+
+
+def test_decisions_and_recalls(spark: SparkSession) -> None:
+    def end(ms: int, state: str, is_check: bool) -> EndTransaction:
+        return EndTransaction(
+            timestamp_ms=frames.T0_MS + ms, region="r", group="P", topic="T", message_id="M", tags="", keys="", store_host="",
+            message_type=MessageType.COMMIT, transaction_id="X", state=state, from_check=is_check,
+        )  # fmt: skip
+
+    recall = Recall(timestamp_ms=frames.T0_MS + 9, region="r", group="P", topic="T", message_id="N", success=True)
+    ends = [end(900, "UNKNOW", True), end(5, "UNKNOW", False), end(500, "COMMIT_MESSAGE", True)]
+    decided, recalled = folded(spark, [pub("M", message_type=1), pub("N"), *ends, recall], ends)
+    assert [(one["decided_at"], one["state"], one["from_check"]) for one in decided["transactions"]] == [
+        (at(5), "UNKNOW", False),
+        (at(500), "COMMIT_MESSAGE", True),
+        (at(900), "UNKNOW", True),
+    ]
+    assert decided["transaction_state"] == "COMMIT_MESSAGE"
+    assert (recalled["recalled_at"], recalled["transactions"], recalled["transaction_state"]) == (at(9), None, None)
+
+
+def test_a_message_consumed_twice_and_one_tried_for_ever(spark: SparkSession) -> None:
+    twice = [before("M", "R1", 10), after("M", "R1", 12), before("M", "R2", 90), after("M", "R2", 95)]
+    ever = [
+        event
+        for n in range(100)
+        for event in (before("N", f"R{n:02}", 10 * n), after("N", f"R{n:02}", 10 * n + 1, 1, 4))
+    ]
+    first, second = folded(spark, twice, ever, twice)
+    assert (first["consumed_times"], first["attempts"]) == (2, 2)
+    assert (second["consumed_times"], second["attempts"], second["result"]) == (0, 100, "failed")
+    assert [one["request_id"] for one in second["deliveries"]] == [f"R{n:02}" for n in (*range(32), *range(68, 100))]
+
+
+def test_a_cost_below_zero_is_unknown(spark: SparkSession) -> None:
+    """The client's clock was set back meanwhile."""
+    (row,) = folded(spark, [pub("M", cost_ms=-40), before("M", "R", 10), after("M", "R", 3, -7)])
+    assert (row["send_cost_ms"], row["consume_cost_ms"], row["stored_at"]) == (None, None, None)
+    assert row["queueing_ms"] is None

@@ -7,11 +7,13 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 from ariane.model.trace import MessageType, Pub, SubAfter, SubBefore, TraceEvent
-from ariane.pipeline import decode
+from ariane.pipeline import decode, slots
 from ariane.pipeline.jobs import TRACES
 from ariane.protocol import trace
+from ariane.tables import MESSAGES
 
 T0_MS = 1_700_000_000_000
 T0 = datetime.fromtimestamp(T0_MS / 1000, UTC)
@@ -50,10 +52,10 @@ def body(events: Iterable[TraceEvent]) -> bytes:
     return "".join(map(trace.encode, events)).encode()
 
 
-def message(body: bytes, offset: int, born_host: str = "10.0.0.9:5000") -> dict[str, Any]:
+def message(body: bytes, offset: int, born_host: str = "10.0.0.9:5000", stored_at: datetime = STORED) -> dict[str, Any]:
     """A trace message as the source gives it."""
     return {
-        "body": body, "broker": "broker-a", "queue_id": 0, "queue_offset": offset, "store_timestamp": STORED,
+        "body": body, "broker": "broker-a", "queue_id": 0, "queue_offset": offset, "store_timestamp": stored_at,
         "born_host": born_host,
     }  # fmt: skip
 
@@ -66,6 +68,23 @@ def events(spark: SparkSession, *bodies: Iterable[TraceEvent]) -> DataFrame:
     """trace_events of trace messages with these events, one message each."""
     rows = [message(body(one), offset) for offset, one in enumerate(bodies)]
     return decode.trace_events(decode.records(messages(spark, rows)))
+
+
+def stored(message_id: str, ms: int, topic: str = "T", **other: Any) -> dict[str, Any]:
+    """A record as `messages` has it, stored at `ms` by the broker's clock."""
+    values = dict.fromkeys(MESSAGES.names) | {"properties": {}} | other
+    about = {"message_id": message_id, "topic": topic, "store_timestamp": at(ms)}
+    return about | {name: value for name, value in values.items() if name not in about}
+
+
+def stored_messages(spark: SparkSession, rows: list[dict[str, Any]]) -> DataFrame:
+    frame = spark.createDataFrame([{name: row[name] for name in MESSAGES.names} for row in rows], MESSAGES.ddl)
+    return frame.withColumn("slot", slots.of_message(F.col("message_id"), F.col("store_timestamp")))
+
+
+def solid(spark: SparkSession, frame: DataFrame) -> DataFrame:
+    """The rows of a frame without its plan, as if read from a file: what is made of it is planned in a fraction of the time."""
+    return spark.createDataFrame(frame.collect(), frame.schema)
 
 
 def rows(frame: DataFrame) -> list[dict[str, Any]]:

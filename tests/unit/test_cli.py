@@ -40,7 +40,7 @@ def test_name_server_prints_its_settings(tmp_path: Path):
     [
         (["broker", "-c", "no/such/file"], "no/such/file"),
         (["up", "--exit"], "goes with --demo"),
-        (["trace"], "give either --key KEY or --id ID"),
+        (["trace"], "give one of --key KEY, --id ID and --topic TOPIC"),
     ],
 )
 def test_a_wrong_call_is_one_line_and_status_1(arguments, said, capsys, monkeypatch):

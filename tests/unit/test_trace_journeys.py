@@ -2,29 +2,43 @@
 
 from __future__ import annotations
 
-import json
-import shutil
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-pa = pytest.importorskip("pyarrow", reason="needs pyarrow: pip install 'ariane[spark]'")
-import pyarrow.parquet as pq  # noqa: E402
+pytest.importorskip("pyarrow", reason="needs pyarrow: pip install 'ariane[spark]'")
 
-from ariane.admin import published, traces  # noqa: E402
-from ariane.admin.published import Version  # noqa: E402
-from ariane.errors import StoreError  # noqa: E402
-from ariane.tables import JOURNEYS  # noqa: E402
+from tables_on_disk import put
 
-T0 = datetime(2023, 11, 14, 22, 13, 20, tzinfo=UTC)
-TYPES = {"STRING": pa.string(), "BIGINT": pa.int64(), "BOOLEAN": pa.bool_(), "TIMESTAMP": pa.timestamp("us", tz="UTC")}
-SCHEMA = pa.schema([(column.name, TYPES[column.type]) for column in JOURNEYS.columns])
+from ariane.admin import traces
+from ariane.errors import StoreError
+from ariane.tables import JOURNEYS, MESSAGE_KEYS
+from ariane.tables.slots import of_id
+
+T0_MS = 1_700_000_000_000
+T0 = datetime.fromtimestamp(T0_MS / 1000, UTC)
+# Unique ids count the ms since their month began.
+SINCE_MONTH_MS = T0_MS - int(datetime(2023, 11, 1, tzinfo=UTC).timestamp() * 1000)
 
 
 def at(ms: int) -> datetime:
     return T0 + timedelta(milliseconds=ms)
+
+
+def unique_id(number: int) -> str:
+    return f"0A00000200010A0B0C0D{SINCE_MONTH_MS:08X}{number:04X}"
+
+
+def delivery(began_ms: int | None, ended_ms: int | None, **other: Any) -> dict[str, Any]:
+    one = {
+        "request_id": f"R{began_ms}", "began_at": None if began_ms is None else at(began_ms),
+        "ended_at": None if ended_ms is None else at(ended_ms), "cost_ms": 5, "result": "success", "retry_times": 0,
+        "host": "10.0.0.3:1", "region": None, "clock_ms": None, "clock_error_ms": None, "began_corrected_at": None,
+        "ended_corrected_at": None,
+    }  # fmt: skip
+    return one | other
 
 
 def journey(message_id: str, group: str | None = "G", **other: Any) -> dict[str, Any]:
@@ -32,26 +46,32 @@ def journey(message_id: str, group: str | None = "G", **other: Any) -> dict[str,
     sent = {
         "topic": "T", "tags": "new", "producer_group": "P", "producer_host": "10.0.0.2:1", "store_host": "10.0.0.1:10911",
         "offset_message_id": f"OFF-{message_id}", "sent_at": at(0), "send_cost_ms": 3, "stored_at": at(3), "sends": 1,
-        "sent_ok": True,
+        "sent_ok": True, "stored_exact": False,
     }  # fmt: skip
     consumed = {
         "delivered_at": at(10), "queueing_ms": 7, "consume_cost_ms": 5, "consumed_at": at(15), "attempts": 1,
-        "result": "success", "consumer_host": "10.0.0.3:1", "clock_skew": False,
+        "result": "success", "consumer_host": "10.0.0.3:1", "clock_skew": False, "deliveries": [delivery(10, 15)],
+        "consumed_times": 1,
     }  # fmt: skip
     row = dict.fromkeys(JOURNEYS.names) | sent | (consumed if group else {})
     return row | {"message_id": message_id, "consumer_group": group, "keys": f"order-{message_id} all"} | other
 
 
-def put(home: Path, version: int, *rows: dict[str, Any]) -> Version:
-    """A version as the pipeline publishes it."""
-    directory = home / JOURNEYS.name
-    place = published.path_of(directory, Version(version, None, 0))
-    place.mkdir(parents=True)
-    pq.write_table(pa.Table.from_pylist(list(rows), SCHEMA), place / "part-0.parquet")
-    (place / "_SUCCESS").touch()
-    pointed = Version(version, 1_700_000_060_000, len(rows))
-    (directory / published.CURRENT).write_text(json.dumps(pointed._asdict()))
-    return pointed
+def publish(home: Path, *rows: dict[str, Any]) -> None:
+    """Journeys and the terms that lead to them, each in the slot of its id."""
+    slots: dict[str, list[dict[str, Any]]] = {}
+    terms: dict[str, list[dict[str, Any]]] = {}
+    for number, row in enumerate(rows):
+        slot = of_id(row["message_id"], T0_MS)
+        slots.setdefault(slot, []).append(row)
+        for term in (*(row["keys"] or "").split(), row["offset_message_id"]):
+            found = {"term": term, "message_id": row["message_id"], "journey_slot": slot, "told_at": at(number)}
+            # As after a merge: a day's file and a slot's have the same row.
+            for name in ("2023-11-14", slot):
+                terms.setdefault(name, []).append(found)
+    for table, by_slot in ((JOURNEYS, slots), (MESSAGE_KEYS, terms)):
+        for slot, there in by_slot.items():
+            put(home, table, there, slot=slot, as_of_ms=T0_MS + 60_000)
 
 
 def ids(found: traces.Found) -> list[str]:
@@ -59,55 +79,64 @@ def ids(found: traces.Found) -> list[str]:
 
 
 def test_found_by_a_whole_key_and_by_either_id(tmp_path: Path) -> None:
-    put(tmp_path, 1, journey("1"), journey("11"), journey("2", keys=None))
-    assert ids(traces.find(tmp_path, key="order-1")) == ["1"]
-    assert ids(traces.find(tmp_path, key="all")) == ["1", "11"]
+    one, two, three = (unique_id(number) for number in (1, 2, 3))
+    publish(tmp_path, journey(one), journey(two), journey(three, keys=None), journey("not-unique"))
+    assert ids(traces.find(tmp_path, key=f"order-{one}")) == [one]
+    assert ids(traces.find(tmp_path, key="all")) == [one, two, "not-unique"]
     assert ids(traces.find(tmp_path, key="order")) == []
-    assert ids(traces.find(tmp_path, message_id="11")) == ["11"]
-    assert ids(traces.find(tmp_path, message_id="OFF-2")) == ["2"]
-    assert ids(traces.find(tmp_path, message_id="3")) == []
+    assert ids(traces.find(tmp_path, message_id=two)) == [two]
+    assert ids(traces.find(tmp_path, message_id="not-unique")) == ["not-unique"]
+    assert ids(traces.find(tmp_path, message_id=f"OFF-{three}")) == [three]
+    assert ids(traces.find(tmp_path, message_id=unique_id(9))) == []
     assert traces.find(tmp_path, key="all").as_of == datetime(2023, 11, 14, 22, 14, 20, tzinfo=UTC)
 
 
+def test_of_many_messages_the_newest_and_how_many_are_left_out(tmp_path: Path) -> None:
+    publish(tmp_path, *(journey(unique_id(number)) for number in range(5)))
+    found = traces.find(tmp_path, key="all", limit=2)
+    assert (ids(found), found.left_out) == ([unique_id(3), unique_id(4)], 3)
+    assert traces.find(tmp_path, key="all").left_out == 0
+
+
+def test_one_group_only(tmp_path: Path) -> None:
+    publish(tmp_path, journey(unique_id(1)), journey(unique_id(1), "H"))
+    assert [row["consumer_group"] for row in traces.find(tmp_path, message_id=unique_id(1), group="H").rows] == ["H"]
+    assert [row["consumer_group"] for row in traces.find(tmp_path, key="all").rows] == ["G", "H"]
+
+
 def test_rows_have_the_columns_of_the_table_and_times_in_utc(tmp_path: Path) -> None:
-    put(tmp_path, 1, journey("1"))
-    (row,) = traces.find(tmp_path, message_id="1").rows
-    assert row == journey("1")
+    publish(tmp_path, journey(unique_id(1)))
+    (row,) = traces.find(tmp_path, message_id=unique_id(1)).rows
+    assert row == journey(unique_id(1))
+
+
+def test_a_topic_newest_first_or_slowest_first(tmp_path: Path) -> None:
+    fast, slow, old, other = (unique_id(number) for number in range(4))
+    publish(
+        tmp_path,
+        journey(fast, stored_at=at(2000)),
+        journey(slow, stored_at=at(1000), queueing_ms=400),
+        journey(old, stored_at=at(-9000), sent_at=at(-9000)),
+        journey(other, topic="U", stored_at=at(2500)),
+    )
+    span = {"since_ms": T0_MS, "until_ms": T0_MS + 3000}
+    assert ids(traces.of_topic(tmp_path, "T", **span)) == [fast, slow]
+    slowest = traces.of_topic(tmp_path, "T", **span, is_slowest_first=True, limit=1)
+    assert (ids(slowest), slowest.left_out, slowest.rows[0]["took_ms"]) == ([slow], 1, 405)
+    assert ids(traces.of_topic(tmp_path, "T", **span, group="H")) == []
+    with pytest.raises(StoreError, match="no traced message of topic V in that time; there are of T, U"):
+        traces.of_topic(tmp_path, "V", **span)
+    with pytest.raises(StoreError, match="there are of no topic"):
+        traces.of_topic(tmp_path, "T", since_ms=T0_MS + 9000, until_ms=T0_MS + 9999)
 
 
 def test_nothing_published_yet_says_what_to_run(tmp_path: Path) -> None:
-    with pytest.raises(StoreError, match=r"no journeys in .* yet: run `ariane pipeline run trace"):
-        traces.find(tmp_path, key="k")
-
-
-def test_a_broken_pointer_is_named(tmp_path: Path) -> None:
-    put(tmp_path, 1, journey("1"))
-    (tmp_path / JOURNEYS.name / published.CURRENT).write_text("v1")
-    with pytest.raises(StoreError, match="CURRENT is no table pointer"):
-        traces.find(tmp_path, key="k")
-
-
-def test_what_is_written_is_not_seen_before_the_pointer_moves(tmp_path: Path) -> None:
-    pointed = put(tmp_path, 1, journey("1"))
-    put(tmp_path, 2, journey("2"))
-    (tmp_path / JOURNEYS.name / published.CURRENT).write_text(json.dumps(pointed._asdict()))
-    assert ids(traces.find(tmp_path, key="all")) == ["1"]
-
-
-def test_a_version_removed_under_the_reader_makes_place_for_the_next(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    old, new = put(tmp_path, 1, journey("1")), put(tmp_path, 4, journey("4"))
-    shutil.rmtree(published.path_of(tmp_path / JOURNEYS.name, old))
-    answers = iter([old, new])
-    monkeypatch.setattr(published, "current", lambda directory: next(answers))
-    assert ids(traces.find(tmp_path, key="all")) == ["4"]
-
-
-def test_a_published_version_without_files_is_an_error_with_its_fix(tmp_path: Path) -> None:
-    shutil.rmtree(published.path_of(tmp_path / JOURNEYS.name, put(tmp_path, 1, journey("1"))))
-    with pytest.raises(StoreError, match=r"lacks files.*run the pipeline once"):
-        traces.find(tmp_path, key="all")
+    for ask in (
+        lambda: traces.find(tmp_path, key="k"),
+        lambda: traces.of_topic(tmp_path, "T", since_ms=0, until_ms=1),
+    ):
+        with pytest.raises(StoreError, match=r"no journeys in .* yet: run `ariane pipeline run trace"):
+            ask()
 
 
 @pytest.mark.parametrize("wanted", [{}, {"key": "k", "message_id": "m"}])
@@ -116,8 +145,9 @@ def test_either_key_or_id(tmp_path: Path, wanted: dict[str, str]) -> None:
         traces.find(tmp_path, **wanted)
 
 
-def test_the_timeline_of_two_groups_tells_the_send_once() -> None:
-    late = journey("1", "H", delivered_at=at(20), consumed_at=at(1030), attempts=2, result="failed", queueing_ms=17)
+def test_the_timeline_of_two_groups_tells_the_send_once_and_every_attempt() -> None:
+    tries = [delivery(20, 30, result="failed"), delivery(1020, 1030, retry_times=1)]
+    late = journey("1", "H", delivered_at=at(20), consumed_at=at(1030), attempts=2, queueing_ms=17, deliveries=tries)
     moments = traces.timeline([late, journey("1")])
     assert [(moment.at, moment.what, moment.group) for moment in moments] == [
         (at(0), "sent", "P"),
@@ -125,15 +155,42 @@ def test_the_timeline_of_two_groups_tells_the_send_once() -> None:
         (at(10), "delivered", "G"),
         (at(15), "consumed", "G"),
         (at(20), "delivered", "H"),
-        (at(1030), "consumed: failed", "H"),
+        (at(30), "consumed: failed", "H"),
+        (at(1020), "delivered", "H"),
+        (at(1030), "consumed", "H"),
     ]
     assert [moment.cost for moment in moments[2:4]] == [timedelta(milliseconds=7), timedelta(milliseconds=5)]
-    assert moments[-1].note == "2 attempts"
+    assert moments[-2].note == "retry 1"
+
+
+def test_times_are_the_brokers_where_the_clocks_are_known() -> None:
+    """The producer's clock is 1.2 s ahead, the consumer's is right; the broker's time of storing is exact."""
+    row = journey(
+        "1", sent_at=at(1200), stored_at=at(2), stored_exact=True, producer_clock_ms=-1200, producer_clock_error_ms=2,
+        deliveries=[delivery(10, 15, clock_ms=0, clock_error_ms=4)],
+    )  # fmt: skip
+    assert [(moment.what, moment.at, moment.error_ms) for moment in traces.timeline([row])] == [
+        ("sent", at(0), 2),
+        ("stored", at(2), 0),
+        ("delivered", at(10), 4),
+        ("consumed", at(15), 4),
+    ]
+    assert {moment.error_ms for moment in traces.timeline([journey("2")])} == {None}
 
 
 def test_what_happened_at_one_time_stands_in_the_order_it_must_have_had() -> None:
-    row = journey("1", stored_at=at(0), delivered_at=at(0), consumed_at=at(0))
+    row = journey("1", stored_at=at(0), deliveries=[delivery(0, 0)])
     assert [moment.what for moment in traces.timeline([row])] == ["sent", "stored", "delivered", "consumed"]
+
+
+def test_decisions_delays_recalls_and_dead_letters() -> None:
+    decision = {"decided_at": at(50), "state": "COMMIT_MESSAGE", "from_check": True, "host": "p", "transaction_id": "X"}
+    row = journey(
+        "1", transactions=[decision], available_at=at(60), delay_ms=57, dead_lettered_at=at(90), recalled_at=at(55)
+    )
+    assert [moment.what for moment in traces.timeline([row])] == [
+        "sent", "stored", "delivered", "consumed", "decided: COMMIT_MESSAGE", "recalled", "available", "dead-lettered",
+    ]  # fmt: skip
 
 
 def test_a_send_that_failed_and_a_delivery_with_skew_are_said() -> None:
@@ -145,8 +202,16 @@ def test_a_send_that_failed_and_a_delivery_with_skew_are_said() -> None:
     assert "clocks" in first.note
 
 
-def test_a_consumption_that_has_not_ended_and_one_without_a_send() -> None:
-    running = journey("1", consumed_at=None, consume_cost_ms=None, result="unknown")
+def test_a_consumption_that_has_not_ended_and_ones_without_a_send_or_a_beginning() -> None:
+    running = journey("1", deliveries=[delivery(10, None, result="unknown", cost_ms=None)])
     assert [moment.what for moment in traces.timeline([running])] == ["sent", "stored", "delivered"]
-    unsent = journey("2", sent_at=None, stored_at=None, sends=None, sent_ok=None)
-    assert [moment.what for moment in traces.timeline([unsent])] == ["delivered", "consumed"]
+    unsent = journey("2", sent_at=None, stored_at=None, deliveries=[delivery(None, 15)])
+    assert [(moment.what, moment.at) for moment in traces.timeline([unsent])] == [
+        ("delivered", at(10)),
+        ("consumed", at(15)),
+    ]
+
+
+def test_attempts_that_are_left_out_are_counted() -> None:
+    row = journey("1", attempts=100, deliveries=[delivery(10, 15), delivery(20, 25)])
+    assert traces.timeline([row])[2].note == "98 attempts between are left out"

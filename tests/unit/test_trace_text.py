@@ -83,11 +83,11 @@ def test_consumes_without_time_and_group(text: str, code: int, time: int | None)
 
 
 def test_a_broken_record_is_kept_with_its_reason_and_hides_no_other() -> None:
-    broken = "Pub\x01soon\x01" + "x\x01" * 12 + "\x02Recall\x011\x02SubBefore\x011\x02"
+    broken = "Pub\x01soon\x01" + "x\x01" * 12 + "\x02Reply\x011\x02SubBefore\x011\x02"
     events, rejects = trace.decode((trace.encode(PUB) + broken + trace.encode(AFTER)).encode())
     assert events == [PUB, AFTER]
     assert [reject.why for reject in rejects] == [
         "Pub: invalid literal for int() with base 10: 'soon'",
-        "unknown record type 'Recall'",
+        "unknown record type 'Reply'",
         "SubBefore with 2 fields is too short",
     ]

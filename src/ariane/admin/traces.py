@@ -1,4 +1,9 @@
-"""Where is my message? Journeys by key or id, and the timeline of what happened to it. Reads Parquet, never Spark."""
+"""Where is my message? Journeys by id, key or topic, and the timeline of what happened to it. Reads Parquet, never Spark.
+
+id     → the slots that it can lie in (`tables.slots.possible`)         → journeys of these slots
+key    → message_keys, sorted by term → ids and their slots             → journeys of these slots
+topic  → journeys whose files hold the time asked for, newest or slowest first
+"""
 
 from __future__ import annotations
 
@@ -9,22 +14,38 @@ from typing import Any, NamedTuple
 
 from ariane.admin import asking, published
 from ariane.errors import StoreError
-from ariane.tables import JOURNEYS
+from ariane.tables import JOURNEYS, MESSAGE_KEYS, MESSAGES, TRACE_EVENTS
+from ariane.tables.slots import AHEAD_MS, begins_ms, possible
 
-STAGES = ("send failed", "sent", "stored", "delivered", "consumed")
+STAGES = (
+    "send failed", "sent", "stored", "decided", "recalled", "available", "delivered", "consumed", "dead-lettered",
+)  # fmt: skip
+LIMIT = 20
+SLACK_MS = (
+    3_600_000  # files are chosen by clients' clocks, rows by the broker's where it is known: so far may they differ
+)
+NAMES_MAX = 20  # topics that are named where one is not found
+
+# How long the last attempt ended after the message was there for consumers.
+TOOK_MS = "queueing_ms + greatest(0, epoch_ms(consumed_at) - epoch_ms(delivered_at))"
+AT = "coalesce(stored_at, sent_corrected_at, sent_at, available_at, delivered_at)"
 
 
 class Found(NamedTuple):
-    """Journeys that match, as rows with the columns of JOURNEYS. `as_of`: store time of the newest trace in the table."""
+    """Journeys that match, as rows with the columns of JOURNEYS. `as_of`: broker's time of what is in the table. `left_out`:
+    messages (of a topic: journeys) that match too and are beyond the limit."""
 
     rows: list[dict[str, Any]]
     as_of: datetime | None
+    left_out: int = 0
 
 
 class Moment(NamedTuple):
     """One thing that happened to a message, or to a delivery of it."""
 
     at: datetime
+    error_ms: int | None
+    """`at` is the broker's time, at most so far off; None: it is by the clock of a client that is not known to be right."""
     what: str
     where: str | None
     group: str | None
@@ -35,31 +56,66 @@ class Moment(NamedTuple):
     note: str
 
 
-def find(home: Path, *, key: str | None = None, message_id: str | None = None) -> Found:
-    """Journeys of the messages with a business key, or with an id (unique or offset id), in HOME of the pipeline.
+def find(
+    home: Path,
+    *,
+    key: str | None = None,
+    message_id: str | None = None,
+    group: str | None = None,
+    limit: int = LIMIT,
+) -> Found:
+    """Journeys of the messages with a business key, the newest first, or with an id (unique or offset id), in HOME of the
+    pipeline. At most `limit` messages; with `group` only those that it consumed.
 
     StoreError when nothing was published there yet.
     """
     if (key is None) == (message_id is None):
         raise ValueError("give a key or a message id")
-    version = published.current(home, JOURNEYS)
-    if version is None:
-        raise StoreError(f"no journeys in {home} yet: run `ariane pipeline run trace --home {home} --once`")
-    if key is not None:
-        condition, value = "list_contains(string_split(keys, ' '), $1)", key
-    else:
-        assert message_id is not None
-        condition, value = "message_id = $1 OR offset_message_id = $1", message_id
-    with asking.asked(home, asking.whole(JOURNEYS)) as sql:
-        rows = asking.rows(sql, f"SELECT * FROM journeys WHERE {condition}", [value])
-    return Found(rows, _time(version.as_of_ms))
+    version = _published(home)
+    if message_id is not None:
+        rows = _journeys(home, {message_id}, _slots(home, message_id, version), group)
+        if rows:
+            return Found(rows, _time(version.as_of_ms))
+    places, left_out = _places(home, key if key is not None else message_id or "", limit)
+    rows = _journeys(home, {one for one, _ in places}, {slot for _, slot in places}, group) if places else []
+    return Found(rows, _time(version.as_of_ms), left_out)
+
+
+def of_topic(
+    home: Path,
+    topic: str,
+    *,
+    since_ms: int,
+    until_ms: int,
+    group: str | None = None,
+    is_slowest_first: bool = False,
+    limit: int = LIMIT,
+) -> Found:
+    """Journeys of the messages of a topic that were stored between two instants, the newest or the slowest first; each with
+    `took_ms`, from being there for consumers to the end of the last attempt.
+
+    StoreError when nothing was published yet, or nothing of the topic in that time, with the topics of which there is.
+    """
+    version = _published(home)
+    between = asking.between(JOURNEYS, since_ms - SLACK_MS, until_ms + SLACK_MS)
+    condition = f"topic = $1 AND {AT} BETWEEN $2 AND $3" + (" AND consumer_group = $4" if group is not None else "")
+    values: list[object] = [topic, _time(since_ms), _time(until_ms), *(() if group is None else (group,))]
+    order = f"{TOOK_MS} DESC NULLS LAST" if is_slowest_first else f"{AT} DESC"
+    with asking.asked(home, between) as sql:
+        (count,) = asking.rows(sql, f"SELECT count(*) AS journeys FROM journeys WHERE {condition}", values)
+        if not count["journeys"] and group is None:
+            _refuse(topic, sql, values[1:3])
+        question = f"SELECT *, {TOOK_MS} AS took_ms FROM journeys WHERE {condition} ORDER BY {order} LIMIT {int(limit)}"
+        rows = asking.rows(sql, question, values)
+    return Found(rows, _time(version.as_of_ms), count["journeys"] - len(rows))
 
 
 def timeline(rows: Iterable[Mapping[str, Any]]) -> list[Moment]:
-    """What happened, in the order of the clocks that noted it; what has one time, in the order that it must have had."""
+    """What happened, by the broker's clock where that is known, else by the clocks that noted it; what has one time, in the
+    order that it must have had."""
     moments: dict[Moment, None] = {}
     for row in rows:
-        for moment in (*_send(row), *_deliveries(row)):
+        for moment in (*_sending(row), *_keeping(row), *_deliveries(row)):
             moments[moment] = None
     return sorted(
         moments,
@@ -67,29 +123,129 @@ def timeline(rows: Iterable[Mapping[str, Any]]) -> list[Moment]:
     )
 
 
-def _send(row: Mapping[str, Any]) -> Iterable[Moment]:
-    if row["sent_at"] is None:
-        return
+# --- finding -----------------------------------------------------------------------------------------------------------
+
+
+def _published(home: Path) -> published.Published:
+    version = published.current(home, JOURNEYS)
+    if version is None:
+        raise StoreError(f"no journeys in {home} yet: run `ariane pipeline run trace --home {home} --once`")
+    return version
+
+
+def _slots(home: Path, message_id: str, version: published.Published) -> set[str]:
+    """The slots of the table that hold the journeys of a message, if there are any."""
+    begins = [begin for file in version.files if (begin := begins_ms(file.slot)) is not None]
+    news = [now.as_of_ms for table in (TRACE_EVENTS, MESSAGES) if (now := published.current(home, table)) is not None]
+    times = [ms for ms in (*begins, *news, version.as_of_ms) if ms is not None]
+    if not times:
+        return {file.slot for file in version.files}
+    return possible(message_id, min(times) - AHEAD_MS, max(times))
+
+
+def _places(home: Path, term: str, limit: int) -> tuple[list[tuple[str, str]], int]:
+    """Ids and slots of the messages that a term leads to, of the newest `limit` of them; and how many more there are."""
+    with asking.asked(home, asking.whole(MESSAGE_KEYS)) as sql:
+        found = asking.rows(
+            sql,
+            "SELECT message_id, list(DISTINCT journey_slot) AS slots, max(told_at) AS told_at, count(*) OVER () AS messages "
+            f"FROM message_keys WHERE term = $1 GROUP BY message_id ORDER BY told_at DESC, message_id LIMIT {int(limit)}",
+            [term],
+        )
+    places = [(row["message_id"], slot) for row in found for slot in row["slots"]]
+    return places, found[0]["messages"] - len(found) if found else 0
+
+
+def _journeys(home: Path, ids: set[str], slots: set[str], group: str | None) -> list[dict[str, Any]]:
+    """The journeys of these messages, which lie in these slots."""
+    wanted = ", ".join(f"${number}" for number in range(1, len(ids) + 1))
+    condition = f"message_id IN ({wanted})" + ("" if group is None else f" AND consumer_group = ${len(ids) + 1}")
+    values = [*sorted(ids), *(() if group is None else (group,))]
+    with asking.asked(home, asking.in_slots(JOURNEYS, slots)) as sql:
+        return asking.rows(
+            sql, f"SELECT * FROM journeys WHERE {condition} ORDER BY message_id, consumer_group NULLS FIRST", values
+        )
+
+
+def _refuse(topic: str, sql: Any, between: list[object]) -> None:
+    """Say that there is nothing of a topic, and of which there is."""
+    question = f"SELECT DISTINCT topic FROM journeys WHERE topic IS NOT NULL AND {AT} BETWEEN $1 AND $2 ORDER BY topic"
+    names = [row["topic"] for row in asking.rows(sql, question, between)]
+    there = ", ".join(names[:NAMES_MAX]) + (f" and {len(names) - NAMES_MAX:,} more" if len(names) > NAMES_MAX else "")
+    raise StoreError(
+        f"no traced message of topic {topic} in that time; "
+        + (f"there are of {there}" if names else "there are of no topic: take a longer time, or run the pipeline")
+    )
+
+
+# --- the timeline ------------------------------------------------------------------------------------------------------
+
+
+def _sending(row: Mapping[str, Any]) -> Iterable[Moment]:
+    """What the producer told."""
     about = (row["message_id"], row["keys"], row["tags"])
-    cost = _ms(row["send_cost_ms"])
-    what = "sent" if row["sent_ok"] else "send failed"
-    note = f"{row['sends']} sends" if row["sends"] and row["sends"] > 1 else ""
-    yield Moment(row["sent_at"], what, row["producer_host"], row["producer_group"], *about, cost, note)
+    host, group = row["producer_host"], row["producer_group"]
+    clock = (row["producer_clock_ms"], row["producer_clock_error_ms"])
+    if row["sent_at"] is not None:
+        what = "sent" if row["sent_ok"] else "send failed"
+        note = f"{row['sends']} sends" if row["sends"] and row["sends"] > 1 else ""
+        yield Moment(*_by_broker(row["sent_at"], *clock), what, host, group, *about, _ms(row["send_cost_ms"]), note)
+    for decision in row["transactions"] or ():
+        note = "asked by the broker" if decision["from_check"] else ""
+        what = f"decided: {decision['state']}"
+        yield Moment(*_by_broker(decision["decided_at"], *clock), what, decision["host"], group, *about, None, note)
+    if row["recalled_at"] is not None:
+        yield Moment(*_by_broker(row["recalled_at"], *clock), "recalled", host, group, *about, None, "")
+
+
+def _keeping(row: Mapping[str, Any]) -> Iterable[Moment]:
+    """What the broker did."""
+    about = (row["message_id"], row["keys"], row["tags"])
     if row["stored_at"] is not None:
-        yield Moment(row["stored_at"], "stored", row["store_host"], None, *about, None, row["offset_message_id"] or "")
+        # An estimate is the answer's arrival, so the record was stored up to the whole send earlier.
+        known = (
+            None
+            if row["producer_clock_error_ms"] is None or row["send_cost_ms"] is None
+            else (row["producer_clock_error_ms"] + row["send_cost_ms"])
+        )
+        error = 0 if row["stored_exact"] else known
+        note = row["offset_message_id"] or ""
+        yield Moment(row["stored_at"], error, "stored", row["store_host"], None, *about, None, note)
+    if row["available_at"] is not None and row["delay_ms"]:
+        yield Moment(row["available_at"], 0, "available", row["store_host"], None, *about, _ms(row["delay_ms"]), "")
+    if row["dead_lettered_at"] is not None:
+        group = row["consumer_group"]
+        yield Moment(row["dead_lettered_at"], 0, "dead-lettered", row["store_host"], group, *about, None, "")
 
 
 def _deliveries(row: Mapping[str, Any]) -> Iterable[Moment]:
-    if row["delivered_at"] is None:
-        return
+    """What the consumers told: each attempt."""
     about = (row["message_id"], row["keys"], row["tags"])
-    group, consumer = row["consumer_group"], row["consumer_host"]
-    note = "before it was sent: the clocks of the two hosts differ" if row["clock_skew"] else ""
-    yield Moment(row["delivered_at"], "delivered", consumer, group, *about, _ms(row["queueing_ms"]), note)
-    if row["consumed_at"] is not None:
-        note = f"{row['attempts']} attempts" if row["attempts"] > 1 else ""
-        what = "consumed" if row["result"] == "success" else f"consumed: {row['result']}"
-        yield Moment(row["consumed_at"], what, consumer, group, *about, _ms(row["consume_cost_ms"]), note)
+    group, attempts = row["consumer_group"], row["deliveries"] or ()
+    for number, one in enumerate(attempts):
+        clock = (one["clock_ms"], one["clock_error_ms"])
+        began, ended, cost = one["began_at"], one["ended_at"], _ms(one["cost_ms"])
+        if began is None and ended is not None:
+            began = ended - (cost or timedelta())  # its beginning left no trace
+        notes = [f"retry {one['retry_times']}"] if one["retry_times"] else []
+        if number == 0:
+            if row["clock_skew"]:
+                notes.append("clocks contradict each other")
+            if row["attempts"] > len(attempts):
+                notes.append(f"{row['attempts'] - len(attempts):,} attempts between are left out")
+        waited = _ms(row["queueing_ms"]) if number == 0 else None
+        if began is not None:
+            yield Moment(*_by_broker(began, *clock), "delivered", one["host"], group, *about, waited, ", ".join(notes))
+        if ended is not None:
+            what = "consumed" if one["result"] == "success" else f"consumed: {one['result']}"
+            yield Moment(*_by_broker(ended, *clock), what, one["host"], group, *about, cost, "")
+
+
+def _by_broker(at: datetime, clock_ms: int | None, error_ms: int | None) -> tuple[datetime, int | None]:
+    """A client's time by the broker's clock, and how far off that may be; as it is, and None, when its clock is not known."""
+    if clock_ms is None:
+        return at, None
+    return at + timedelta(milliseconds=clock_ms), error_ms
 
 
 def _ms(value: int | None) -> timedelta | None:

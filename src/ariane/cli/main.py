@@ -9,7 +9,7 @@ import sys
 
 import typer
 
-from ariane.cli import archive, broker, collect, namesrv, pipeline, replay, store, trace, up
+from ariane.cli import archive, broker, collect, namesrv, pipeline, replay, report, store, trace, up
 from ariane.errors import ArianeError
 
 app = typer.Typer(
@@ -26,6 +26,7 @@ app.command("trace")(trace.trace)
 app.command("collect")(collect.collect)
 app.command("replay")(replay.replay)
 app.add_typer(archive.app, name="archive")
+app.command("report")(report.report)
 app.add_typer(pipeline.app, name="pipeline")
 app.add_typer(store.app, name="store")
 

@@ -50,10 +50,8 @@ def run(
         there = "".join(f"\n  {job.name:14} {job.meaning}" for job in known.JOBS.values())
         raise ConfigError("JOB", strange[0], f"no such job; there are{there}\n  {ALL:14} all of them")
     job = known.joined(names)
-    if topic != TRACE_TOPIC:
-        job = known.with_trace_topic(job, topic)
-    if samples_topic != SAMPLES_TOPIC:
-        job = known.with_samples_topic(job, samples_topic)
+    job = known.with_topic(job, known.TRACES, topic)
+    job = known.with_topic(job, known.SAMPLES, samples_topic)
     if delay_levels:
         job = known.with_delay_levels(job, _delays_ms(delay_levels))
     stop = threading.Event()

@@ -1,22 +1,27 @@
-"""`ariane trace`: where is my message? The timeline of the messages with a key, or with an id."""
+"""`ariane trace`: where is my message? The timeline of the messages with a key or an id; the journeys of a topic."""
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ariane.cli import home as homes
+from ariane.clock import SYSTEM_CLOCK
 from ariane.errors import ConfigError
 
 if TYPE_CHECKING:
+    from rich.console import Console
     from rich.table import Table
 
-    from ariane.admin.traces import Moment
+    from ariane.admin.traces import Found, Moment
+
+UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 def trace(
@@ -24,38 +29,95 @@ def trace(
     message_id: Annotated[
         str | None, typer.Option("--id", help="A message id: the unique one or the broker's.")
     ] = None,
+    topic: Annotated[str | None, typer.Option(help="A topic: lists the journeys of its messages.")] = None,
+    since: Annotated[str, typer.Option(help="With --topic, how far back: 30s, 10m, 2h, 1d.")] = "10m",
+    slowest: Annotated[bool, typer.Option("--slowest", help="With --topic: the slowest first.")] = False,
+    group: Annotated[str | None, typer.Option(help="Only this consumer group.")] = None,
+    limit: Annotated[int, typer.Option(min=1, max=10_000, help="At most so many messages.")] = 20,
     home: Annotated[
         Path | None, typer.Option(help="Directory of the tables; default: the newest of this user.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the journeys as JSON, one a line.")] = False,
 ) -> None:
-    """Show what happened to messages: sent, stored, delivered, consumed, by the clocks of those who noted it."""
+    """Show what happened to messages: sent, stored, delivered, consumed, by the broker's clock where it is known."""
+    from ariane.admin import traces
+
+    if sum(one is not None for one in (key, message_id, topic)) != 1:
+        raise ConfigError("--key", key, "give one of --key KEY, --id ID and --topic TOPIC")
+    place = home or _newest_tables()
+    if topic is None:
+        found = traces.find(place, key=key, message_id=message_id, group=group, limit=limit)
+    else:
+        now_ms = SYSTEM_CLOCK.now_ms()
+        found = traces.of_topic(
+            place, topic, since_ms=now_ms - span_ms(since), until_ms=now_ms, group=group, is_slowest_first=slowest,
+            limit=limit,
+        )  # fmt: skip
+    if as_json:
+        _say_json(place, found)
+        return
+    _say(
+        place, found, f"key {key}" if key else f"id {message_id}" if message_id else f"topic {topic}", topic is not None
+    )
+
+
+def span_ms(text: str) -> int:
+    """`10m` in ms; ConfigError for what is no such span."""
+    said = re.fullmatch(r"(\d{1,6})(ms|s|m|h|d)", text)
+    if said is None:
+        raise ConfigError("--since", text, "give a number and a unit: 30s, 10m, 2h, 1d")
+    return int(said[1]) * UNITS_MS[said[2]]
+
+
+def _say_json(place: Path, found: Found) -> None:
+    """The journeys, one a line; what a reader of them must know goes to stderr."""
+    for row in found.rows:
+        typer.echo(json.dumps(row, default=_json_value))
+    for line in _trust(place, found):
+        typer.echo(line, err=True)
+
+
+def _say(place: Path, found: Found, wanted: str, is_list: bool) -> None:
     from rich.console import Console
 
     from ariane.admin import traces
 
-    if (key is None) == (message_id is None):
-        raise ConfigError("--key", key, "give either --key KEY or --id ID")
-    place = home or _newest_tables()
-    found = traces.find(place, key=key, message_id=message_id)
-    if as_json:
-        for row in found.rows:
-            typer.echo(json.dumps(row, default=_json_value))
-        return
-    console = Console()
-    known_until = f"{found.as_of:%Y-%m-%d %H:%M:%S} UTC" if found.as_of else "unknown"
+    console = Console(highlight=False)
+    trust = _trust(place, found)
     if not found.rows:
-        console.print(
-            f"no message with {'key ' + key if key else f'id {message_id}'} in the traces until {known_until}"
-        )
+        console.print(f"no message with {wanted} in the traces", markup=False)
+        _say_lines(console, trust)
         raise typer.Exit(1)
-    moments = traces.timeline(found.rows)
-    console.print(_drawn(moments))
-    for one, number in _numbers(moments).items():
-        console.print(f"#{number} {one}")
-    messages = len({row["message_id"] for row in found.rows})
-    groups = len({row["consumer_group"] for row in found.rows if row["consumer_group"]})
-    console.print(f"{messages} messages, {groups} consumer groups; traces until {known_until}, times in UTC")
+    if is_list:
+        console.print(_listed(found.rows))
+    else:
+        moments = traces.timeline(found.rows)
+        console.print(_drawn(moments))
+        for one, number in _numbers(moments).items():
+            console.print(f"#{number} {one}", markup=False)
+        messages = len({row["message_id"] for row in found.rows})
+        groups = len({row["consumer_group"] for row in found.rows if row["consumer_group"]})
+        console.print(
+            f"{messages} messages, {groups} consumer groups; ± how far off by the broker's clock, ? not known"
+        )
+    _say_lines(console, trust)
+
+
+def _say_lines(console: Console, lines: list[str]) -> None:
+    for line in lines:
+        console.print(line, markup=False)
+
+
+def _trust(place: Path, found: Found) -> list[str]:
+    """What is left out, as of when the answer is, and why it may lack something."""
+    from ariane.admin.status import freshness
+    from ariane.tables import JOURNEYS
+
+    known_until = f"{found.as_of:%Y-%m-%d %H:%M:%S} UTC" if found.as_of else "unknown"
+    fresh = freshness(place, JOURNEYS, SYSTEM_CLOCK.now_ms())
+    more = [f"{found.left_out:,} more are left out: --limit"] if found.left_out else []
+    complete = "" if fresh.gaps else ", complete"
+    return [*more, f"traces until {known_until}{complete}; times in UTC", *(f"may lack: {gap}" for gap in fresh.gaps)]
 
 
 def _newest_tables() -> Path:
@@ -68,22 +130,54 @@ def _newest_tables() -> Path:
     return max(tables, key=lambda path: path.stat().st_mtime)
 
 
+def _listed(rows: list[dict[str, Any]]) -> Table:
+    """One line per journey."""
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 1, 0, 0))
+    for name in ("message", "group", "sent", "stored", "delivered", "queued", "took", "tries", "result"):
+        table.add_column(name, justify="right" if name in ("queued", "took", "tries") else "left", overflow="fold")
+    for row in rows:
+        error = row["queueing_error_ms"]
+        queued = "?" if row["queueing_ms"] is None else f"{row['queueing_ms']:,}ms" + (f"±{error}" if error else "")
+        result = (
+            "dead-lettered" if row["dead_lettered"] else row["result"] or row["transaction_state"] or "not consumed"
+        )
+        table.add_row(
+            row["message_id"],
+            row["consumer_group"] or "",
+            _clock(row["sent_corrected_at"] or row["sent_at"]),
+            _clock(row["stored_at"]),
+            _clock(row["delivered_corrected_at"] or row["delivered_at"]),
+            queued if row["delivered_at"] is not None else "",
+            "" if row["took_ms"] is None else f"{row['took_ms']:,}ms",
+            "" if row["attempts"] is None else str(row["attempts"]),
+            result,
+        )
+    return table
+
+
+def _clock(time: datetime | None) -> str:
+    return "?" if time is None else f"{time:%H:%M:%S.%f}"[:-3]
+
+
 def _drawn(moments: list[Moment]) -> Table:
     """One line per moment, within 80 columns; messages are numbered, their ids stand below."""
     from rich.table import Table
     from rich.text import Text
 
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 1, 0, 0))
-    for name in ("time", "after", "#", "what", "group", "took", "where", "tag", ""):
-        table.add_column(name, justify="right" if name in ("after", "took") else "left", no_wrap=name != "")
+    for name in ("time", "±", "after", "#", "what", "group", "took", "where", "tag", ""):
+        table.add_column(name, justify="right" if name in ("±", "after", "took") else "left", no_wrap=name != "")
     numbers = _numbers(moments)
+    good = ("sent", "stored", "available", "delivered", "consumed", "decided: COMMIT_MESSAGE")
     for moment in moments:
-        bad = moment.what not in ("sent", "stored", "delivered", "consumed")
         table.add_row(
             f"{moment.at:%H:%M:%S.%f}"[:-3],
+            "?" if moment.error_ms is None else "" if moment.error_ms == 0 else str(moment.error_ms),
             _ms(moment.at - moments[0].at),
             str(numbers[moment.message_id]),
-            Text(moment.what, style="bold red" if bad else ""),
+            Text(moment.what, style="" if moment.what in good else "bold red"),
             moment.group or "",
             "" if moment.cost is None else _ms(moment.cost),
             moment.where or "",
@@ -103,7 +197,7 @@ def _ms(span: timedelta) -> str:
     return f"{span / timedelta(milliseconds=1):,.0f}ms"
 
 
-def _json_value(value: object) -> str:
+def _json_value(value: object) -> object:
     if isinstance(value, datetime):
         return (value if value.tzinfo else value.replace(tzinfo=UTC)).isoformat()
     return str(value)

@@ -83,4 +83,15 @@ class EndTransaction(msgspec.Struct, frozen=True, kw_only=True):
     from_check: bool
 
 
-TraceEvent = Pub | SubBefore | SubAfter | EndTransaction
+class Recall(msgspec.Struct, frozen=True, kw_only=True):
+    """A message that waited for its time was taken back. From 5.3.2 on."""
+
+    timestamp_ms: int
+    region: str
+    group: str
+    topic: str
+    message_id: str
+    success: bool
+
+
+TraceEvent = Pub | SubBefore | SubAfter | EndTransaction | Recall

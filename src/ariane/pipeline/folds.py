@@ -35,6 +35,8 @@ class Fold(NamedTuple):
     front of the others: of the slots with news only what is new. Its rows are added, and may come to be there twice."""
     timed_by: tuple[Table, ...] = ()
     """The inputs that tell as of when the table is, where others may have nothing for days; none: all of them."""
+    tend: Callable[[SparkSession, Path, int], object] | None = None
+    """Called now and then, with HOME and the time in ms, beside the merging of small files."""
 
 
 class Folded(NamedTuple):

@@ -9,26 +9,22 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
+from ariane import tables as t
 from ariane.model.topic import SAMPLES_TOPIC, TRACE_TOPIC
-from ariane.pipeline import consumption, decode, delays, health, journeys, messages, samples, transactions
-from ariane.pipeline.folds import Fold
-from ariane.tables import (
-    CONSUMPTION,
-    DELAYS,
-    HEALTH,
-    JOURNEYS,
-    MARKS,
-    MESSAGES,
-    PLACES,
-    SAMPLES_BROKERS,
-    SAMPLES_COUNTERS,
-    SAMPLES_QUEUES,
-    SAMPLES_REJECTS,
-    TRACE_EVENTS,
-    TRACE_REJECTS,
-    TRANSACTIONS,
-    Table,
+from ariane.pipeline import (
+    clocks,
+    consumption,
+    decode,
+    delays,
+    health,
+    journeys,
+    keys,
+    messages,
+    samples,
+    traffic,
+    transactions,
 )
+from ariane.pipeline.folds import Fold
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -37,7 +33,7 @@ if TYPE_CHECKING:
 class Appended(NamedTuple):
     """A base table and how its rows (with `slot`) come from a micro-batch that `Source.prepare` has prepared."""
 
-    table: Table
+    table: t.Table
     rows: Callable[[DataFrame], DataFrame]
 
 
@@ -64,7 +60,7 @@ class Job(NamedTuple):
     """In an order in which each comes after those whose tables it reads."""
 
     @property
-    def tables(self) -> tuple[Table, ...]:
+    def tables(self) -> tuple[t.Table, ...]:
         return (
             *(one.table for source in self.sources for one in source.appended),
             *(fold.table for fold in self.folds),
@@ -76,19 +72,18 @@ TRACES = Source(
     {"topic": TRACE_TOPIC},
     "body BINARY, broker STRING, queue_id INT, queue_offset BIGINT, store_timestamp TIMESTAMP, born_host STRING",
     decode.records,
-    (Appended(TRACE_EVENTS, decode.trace_events), Appended(TRACE_REJECTS, decode.trace_rejects)),
+    (Appended(t.TRACE_EVENTS, decode.trace_events), Appended(t.TRACE_REJECTS, decode.trace_rejects)),
 )
-
 SAMPLES = Source(
     "samples",
     {"topic": SAMPLES_TOPIC},
     samples.MESSAGE,
     samples.records,
     (
-        Appended(SAMPLES_BROKERS, samples.brokers),
-        Appended(SAMPLES_QUEUES, samples.queues),
-        Appended(SAMPLES_COUNTERS, samples.counters),
-        Appended(SAMPLES_REJECTS, samples.rejects),
+        Appended(t.SAMPLES_BROKERS, samples.brokers),
+        Appended(t.SAMPLES_QUEUES, samples.queues),
+        Appended(t.SAMPLES_COUNTERS, samples.counters),
+        Appended(t.SAMPLES_REJECTS, samples.rejects),
     ),
 )
 
@@ -97,49 +92,58 @@ RECORDS = Source(
     messages.OPTIONS,
     messages.SCHEMA,
     messages.records,
-    (Appended(MESSAGES, messages.headers), Appended(PLACES, messages.places)),
+    (Appended(t.MESSAGES, messages.headers), Appended(t.PLACES, messages.places)),
 )
-MARKED = Fold(MARKS, (PLACES,), messages.marks, routed=True)
+
+OF_TRACES = (
+    Fold(t.CLOCKS, (t.TRACE_EVENTS, t.MESSAGES), clocks.clocks),
+    Fold(t.MESSAGE_KEYS, (t.TRACE_EVENTS,), keys.message_keys, tend=keys.merge_days),
+    Fold(t.JOURNEYS, (t.TRACE_EVENTS, t.MESSAGES, t.CLOCKS), journeys.journeys),
+)
+OF_TRAFFIC = (
+    Fold(t.TRAFFIC, (t.TRACE_EVENTS, t.JOURNEYS), traffic.traffic),
+    Fold(t.LATENCIES, (t.TRAFFIC,), traffic.latencies),
+    Fold(t.SLOW_MESSAGES, (t.JOURNEYS,), traffic.slow_messages),
+)
+OF_SAMPLES = Fold(
+    t.CONSUMPTION, (t.SAMPLES_BROKERS, t.SAMPLES_QUEUES, t.SAMPLES_COUNTERS), consumption.consumption, before=1
+)
+OF_HEALTH = Fold(t.HEALTH, (t.TRACE_EVENTS, t.MESSAGES), health.health, before=1)
+# Marks may have nothing for days, and traces are read by another job: as of when these are, say the messages.
+OF_PLACES = Fold(t.MARKS, (t.PLACES,), messages.marks, routed=True)
+OF_DELAYS = Fold(t.DELAYS, (t.MESSAGES, t.MARKS), delays.delays, timed_by=(t.MESSAGES,))
+OF_HALVES = Fold(
+    t.TRANSACTIONS, (t.MESSAGES, t.MARKS, t.TRACE_EVENTS), transactions.transactions, timed_by=(t.MESSAGES,)
+)
 
 JOBS = {
     job.name: job
     for job in (
+        Job("trace", "message traces → journeys of messages", (TRACES,), OF_TRACES),
         Job(
-            "trace",
-            "message traces → journeys of messages",
+            "traffic",
+            "message traces → messages and latencies per minute, the slowest messages",
             (TRACES,),
-            (Fold(JOURNEYS, (TRACE_EVENTS,), journeys.journeys),),
+            (*OF_TRACES, *OF_TRAFFIC),
         ),
-        Job(
-            "lag",
-            "samples of `ariane collect` → true TPS and lag of groups",
-            (SAMPLES,),
-            (
-                Fold(
-                    CONSUMPTION, (SAMPLES_BROKERS, SAMPLES_QUEUES, SAMPLES_COUNTERS), consumption.consumption, before=1
-                ),
-            ),
-        ),
+        Job("lag", "samples of `ariane collect` → true TPS and lag of groups", (SAMPLES,), (OF_SAMPLES,)),
         Job(
             "health",
             "traces and stored messages → duplicates, disorder, clocks, lost and dead messages",
             (TRACES,),
-            (Fold(HEALTH, (TRACE_EVENTS, MESSAGES), health.health, before=1),),
+            (OF_HEALTH,),
         ),
         Job(
             "delay",
             "delayed messages → asked against real delivery times",
             (RECORDS,),
-            (MARKED, Fold(DELAYS, (MESSAGES, MARKS), delays.delays, timed_by=(MESSAGES,))),
+            (OF_PLACES, OF_DELAYS),
         ),
         Job(
             "transactions",
             "half messages, their checks and ends → transactions",
             (RECORDS,),
-            (
-                MARKED,
-                Fold(TRANSACTIONS, (MESSAGES, MARKS, TRACE_EVENTS), transactions.transactions, timed_by=(MESSAGES,)),
-            ),
+            (OF_PLACES, OF_HALVES),
         ),
     )
 }
@@ -153,26 +157,16 @@ def joined(names: tuple[str, ...]) -> Job:
     return Job("+".join(names), "", tuple(sources.values()), tuple(folds.values()))
 
 
-def with_trace_topic(job: Job, topic: str) -> Job:
-    """The job over another topic of traces."""
-    sources = (
-        source._replace(options={"topic": topic}) if source.name == TRACES.name else source for source in job.sources
-    )
-    return job._replace(sources=tuple(sources))
-
-
-def with_samples_topic(job: Job, topic: str) -> Job:
-    """The job over another topic of samples."""
-    sources = (
-        source._replace(options={"topic": topic}) if source.name == SAMPLES.name else source for source in job.sources
-    )
+def with_topic(job: Job, source: Source, topic: str) -> Job:
+    """The job with `source` over another topic."""
+    sources = (one._replace(options={"topic": topic}) if one.name == source.name else one for one in job.sources)
     return job._replace(sources=tuple(sources))
 
 
 def with_delay_levels(job: Job, levels_ms: Sequence[int]) -> Job:
     """The job for brokers with another messageDelayLevel."""
     folds = (
-        fold._replace(work=partial(delays.delays, levels_ms=levels_ms)) if fold.table == DELAYS else fold
+        fold._replace(work=partial(delays.delays, levels_ms=levels_ms)) if fold.table == t.DELAYS else fold
         for fold in job.folds
     )
     return job._replace(folds=tuple(folds))

@@ -1,10 +1,12 @@
-"""trace_events → journeys: what became of each message in each group, from whatever records there are.
+"""trace_events, messages, clocks → journeys: what became of each message in each group, from whatever there is.
 
 A fold: events in any order, late or twice, give the same rows.
 
-    Pub        by message id                                       ─┐
-    SubBefore  ─┐ by message id and request id: one attempt         ├→ one row per message and group
-    SubAfter   ─┘   → by message id and group: the attempts        ─┘
+    Pub, EndTransaction, Recall   by message id                                ─┐
+    SubBefore  ─┐ by message id and request id: one attempt                     │
+    SubAfter   ─┘   → by message id and group: the attempts                     ├→ one row per message and group
+    messages      by message id: stored, available; by group: dead-lettered    ─┘
+    clocks        by slot, host and hour: the difference to the broker's clock
 """
 
 from __future__ import annotations
@@ -12,77 +14,297 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from ariane.model.topic import DLQ_PREFIX, RETRY_PREFIX
+from ariane.pipeline.clocks import estimate, host_of, hour_of, stored, stored_exactly
 from ariane.tables import JOURNEYS
 
 RESULTS = {0: "success", 1: "timeout", 2: "exception", 3: "null", 4: "failed"}
+SENT_TYPES = ("Pub", "EndTransaction", "Recall")
+CONSUMED_TYPES = ("SubBefore", "SubAfter")
+HELD_TYPES = (1, 3)  # half and delayed messages: the broker holds them back
+# Of a journey with more attempts the first and the last half stand in the row: orderly groups may try for ever.
+ATTEMPTS_MAX = 64
+FIRST_POP_TIME = "1ST_POP_TIME"  # property of retries after a pop of 5.x
+MESSAGE = ["slot", "message_id"]
 
 
-def journeys(events: DataFrame) -> DataFrame:
-    """Rows with the columns of JOURNEYS and `slot`, of trace_events with `slot`."""
-    joined = _sends(events).join(_consumptions(events), ["slot", "message_id"], "full_outer")
-    stored_at = _plus_ms("sent_at", F.col("send_cost_ms"))
-    waited = F.unix_millis("delivered_at") - F.unix_millis("stored_at")
-    return (
-        joined.withColumn("keys", F.coalesce("sent_keys", "consumed_keys"))
-        .withColumn("stored_at", F.when(F.col("sent_ok"), stored_at))
-        .withColumn("clock_skew", F.col("delivered_at") < F.col("sent_at"))
-        .withColumn("queueing_ms", F.when(~F.col("clock_skew"), F.greatest(F.lit(0), waited)))
-        .select(*(F.col(column.name).cast(column.type).alias(column.name) for column in JOURNEYS.columns), "slot")
+def journeys(events: DataFrame, messages: DataFrame, clocks: DataFrame) -> DataFrame:
+    """Rows with the columns of JOURNEYS and `slot`, of trace_events, messages and clocks with `slot`."""
+    sends = _timed(_sends(events), clocks, "producer_clock").withColumn("is_told", F.lit(True))
+    deliveries = _consumptions(events, clocks).join(_by_group(messages), [*MESSAGE, "consumer_group"], "full_outer")
+    # What the broker alone tells of is no journey, but a group that left no trace is told of with a send that did.
+    told = sends.join(deliveries, MESSAGE, "full_outer").where("is_told OR attempts IS NOT NULL")
+    joined = told.join(stored(messages), MESSAGE, "left")
+    rows = _durations(_storing(joined))
+    return rows.select(
+        *(F.col(column.name).cast(column.type).alias(column.name) for column in JOURNEYS.columns), "slot"
     )
+
+
+# --- sending -----------------------------------------------------------------------------------------------------------
 
 
 def _sends(events: DataFrame) -> DataFrame:
-    """One row per message id: the first send that succeeded, else the first that did not."""
-    pubs = events.where("type = 'Pub'")
-    # Equal records are one send that was traced or read twice; a retry has another time or another offset id.
-    send = F.struct("event_time", "offset_message_id", "success")
+    """One row per message id: the first send that succeeded, else the first that did not; and decisions of transactions."""
+    is_pub, is_decision = F.col("type") == "Pub", F.col("type") == "EndTransaction"
     place = ("trace_broker", "trace_queue_id", "trace_queue_offset", "record_index")
     best = F.struct(~F.col("success"), "event_time", *place)
+    send = F.struct(
+        "topic", "keys", "tags", "message_type", "region", "client_group", "client_host", "store_host", "offset_message_id",
+        "event_time", "cost_ms", "success", "trace_stored_at",
+    )  # fmt: skip
+    # Equal records are one send that was traced or read twice; a retry has another time or another offset id.
+    one = F.when(is_pub, F.struct("event_time", "offset_message_id", "success"))
+    decision = F.struct(
+        F.col("event_time").alias("decided_at"),
+        F.col("transaction_state").alias("state"),
+        "from_check",
+        F.col("client_host").alias("host"),
+        "transaction_id",
+    )
+    told = (
+        events.where(F.col("type").isin(*SENT_TYPES))
+        .groupBy(*MESSAGE)
+        .agg(
+            F.min_by(F.when(is_pub, send), F.when(is_pub, best)).alias("send"),
+            F.collect_set(one).alias("all_sends"),
+            F.bool_or(F.when(is_pub, F.col("success"))).alias("sent_ok"),
+            F.array_sort(F.collect_set(F.when(is_decision, decision))).alias("decisions"),
+            F.min(F.when((F.col("type") == "Recall") & F.col("success"), F.col("event_time"))).alias("recalled_at"),
+            # Where there is no Pub, these know a little.
+            F.min("topic").alias("any_topic"),
+            F.min("client_group").alias("any_group"),
+        )
+    )
+    final = F.filter("decisions", lambda one: one["state"].isin("COMMIT_MESSAGE", "ROLLBACK_MESSAGE"))
+    return told.select(
+        *MESSAGE,
+        F.coalesce("send.topic", "any_topic").alias("topic"),
+        F.col("send.keys").alias("sent_keys"),
+        "send.tags",
+        "send.message_type",
+        F.col("send.region").alias("sent_region"),
+        F.coalesce("send.client_group", "any_group").alias("producer_group"),
+        F.col("send.client_host").alias("producer_host"),
+        "send.store_host",
+        "send.offset_message_id",
+        F.col("send.event_time").alias("sent_at"),
+        F.when(F.col("send.cost_ms") >= 0, F.col("send.cost_ms")).alias("send_cost_ms"),
+        F.col("send.trace_stored_at").alias("told_at"),
+        F.nullif(F.size("all_sends"), F.lit(0)).alias("sends"),
+        "sent_ok",
+        "recalled_at",
+        F.when(F.size("decisions") > 0, F.col("decisions")).alias("transactions"),
+        F.coalesce(F.get(F.reverse(final), F.lit(0))["state"], F.get(F.reverse("decisions"), F.lit(0))["state"]).alias(
+            "transaction_state"
+        ),
+    ).withColumn("clock_host", host_of("producer_host"))
 
-    def of_best(name: str) -> Column:
-        return F.min_by(name, best)
 
-    return pubs.groupBy("slot", "message_id").agg(
-        of_best("topic").alias("topic"),
-        of_best("keys").alias("sent_keys"),
-        of_best("tags").alias("tags"),
-        of_best("client_group").alias("producer_group"),
-        of_best("client_host").alias("producer_host"),
-        of_best("store_host").alias("store_host"),
-        of_best("offset_message_id").alias("offset_message_id"),
-        of_best("event_time").alias("sent_at"),
-        of_best("cost_ms").alias("send_cost_ms"),
-        F.count_distinct(send).alias("sends"),
-        F.bool_or("success").alias("sent_ok"),
+def _timed(rows: DataFrame, clocks: DataFrame, name: str) -> DataFrame:
+    """Rows with `clock_host` and `told_at` (whose clock, and when), and what is known of that clock: NAME_ms, NAME_error_ms,
+    and whether its bounds contradict each other: NAME_fault."""
+    difference, error = estimate(F.col("lower_ms"), F.col("upper_ms"))
+    known = clocks.select(
+        "slot",
+        F.col("host").alias("clock_host"),
+        F.col("hour").alias("clock_hour"),
+        difference.alias(f"{name}_ms"),
+        error.alias(f"{name}_error_ms"),
+        (F.col("lower_ms") > F.col("upper_ms")).alias(f"{name}_fault"),
+    )
+    hour = rows.withColumn("clock_hour", hour_of("told_at"))
+    return hour.join(known, ["slot", "clock_host", "clock_hour"], "left").drop("clock_host", "clock_hour", "told_at")
+
+
+# --- consuming ---------------------------------------------------------------------------------------------------------
+
+
+def _consumptions(events: DataFrame, clocks: DataFrame) -> DataFrame:
+    """One row per message id and consumer group."""
+    attempts = (
+        _attempts(events, clocks)
+        .groupBy(*MESSAGE, "consumer_group")
+        .agg(
+            _first("keys").alias("consumed_keys"),
+            F.max("retry_times").alias("retries"),
+            F.count(F.when(F.col("result") == "success", F.lit(1))).alias("consumed_times"),
+            F.array_sort(
+                F.collect_list(
+                    F.struct(
+                        F.coalesce(_plus_ms("at", F.col("clock_ms")), F.col("at")).alias("order"),
+                        "request_id",
+                        "at",
+                        "began_at",
+                        "ended_at",
+                        "cost_ms",
+                        "result",
+                        "retry_times",
+                        "host",
+                        "region",
+                        "clock_ms",
+                        "clock_error_ms",
+                        "clock_fault",
+                    )
+                )
+            ).alias("all"),
+        )
+    )
+    first, last = F.get("all", F.lit(0)), F.element_at("all", -1)
+    half = ATTEMPTS_MAX // 2
+    shown = F.when(F.size("all") <= ATTEMPTS_MAX, F.col("all")).otherwise(
+        F.concat(F.slice("all", 1, half), F.slice("all", -half, half))
+    )
+    return attempts.select(
+        *MESSAGE,
+        "consumer_group",
+        "consumed_keys",
+        "retries",
+        "consumed_times",
+        F.size("all").alias("attempts"),
+        first["at"].alias("delivered_at"),
+        first["clock_ms"].alias("delivered_clock_ms"),
+        first["clock_error_ms"].alias("delivered_error_ms"),
+        first["clock_fault"].alias("delivered_fault"),
+        last["cost_ms"].alias("consume_cost_ms"),
+        last["ended_at"].alias("consumed_at"),
+        last["result"].alias("result"),
+        last["host"].alias("consumer_host"),
+        F.get(F.filter("all", lambda one: one["region"].isNotNull()), F.lit(0))["region"].alias("consumed_region"),
+        F.transform(shown, _delivery).alias("deliveries"),
     )
 
 
-def _consumptions(events: DataFrame) -> DataFrame:
-    """One row per message id and consumer group."""
-    attempts = (
-        events.where("type IN ('SubBefore', 'SubAfter')")
-        .groupBy("slot", "message_id", "request_id")
+def _attempts(events: DataFrame, clocks: DataFrame) -> DataFrame:
+    """One row per call of the listener."""
+    is_before, is_after = F.col("type") == "SubBefore", F.col("type") == "SubAfter"
+    told = (
+        events.where(F.col("type").isin(*CONSUMED_TYPES))
+        .groupBy(*MESSAGE, "request_id")
         .agg(
             _first("client_group").alias("consumer_group"),
             _first("keys").alias("keys"),
-            _first("client_host").alias("consumer_host"),
-            F.min(F.when(F.col("type") == "SubBefore", F.col("event_time"))).alias("began_at"),
-            F.max(F.when(F.col("type") == "SubAfter", F.col("event_time"))).alias("ended_at"),
-            F.max(F.when(F.col("type") == "SubAfter", F.col("cost_ms"))).alias("cost_ms"),
-            F.max(F.when(F.col("type") == "SubAfter", _code())).alias("code"),
+            _first("client_host").alias("host"),
+            _first("region").alias("region"),
+            F.min("trace_stored_at").alias("told_at"),
+            F.max("retry_times").alias("retry_times"),
+            F.min(F.when(is_before, F.col("event_time"))).alias("began_at"),
+            F.max(F.when(is_after, F.col("event_time"))).alias("after_at"),
+            F.max(F.when(is_after & (F.col("cost_ms") >= 0), F.col("cost_ms"))).alias("cost_ms"),
+            F.max(F.when(is_after, _code())).alias("code"),
         )
-        .withColumn("ended_at", F.coalesce("ended_at", _plus_ms("began_at", F.col("cost_ms"))))
-        .withColumn("at", F.coalesce("began_at", _plus_ms("ended_at", -F.col("cost_ms"))))
     )
-    order = F.struct(F.col("at"), F.col("request_id"))
-    return attempts.groupBy("slot", "message_id", "consumer_group").agg(
-        _first("keys").alias("consumed_keys"),
-        F.min("at").alias("delivered_at"),
-        F.max_by("cost_ms", order).alias("consume_cost_ms"),
-        F.max_by("ended_at", order).alias("consumed_at"),
-        F.count("*").alias("attempts"),
-        F.max_by(_result(F.col("code")), order).alias("result"),
-        F.max_by("consumer_host", order).alias("consumer_host"),
+    # The cost of a message of a batch is its share; a clock that was set back may tell of an end before the beginning.
+    ended = F.greatest("after_at", _plus_ms("began_at", F.col("cost_ms")))
+    at = F.coalesce("began_at", _plus_ms("after_at", -F.coalesce("cost_ms", F.lit(0))))
+    attempts = told.withColumns(
+        {"ended_at": ended, "at": at, "result": _result(F.col("code")), "clock_host": host_of("host")}
+    )
+    return _timed(attempts, clocks, "clock")
+
+
+def _delivery(one: Column) -> Column:
+    """An attempt as it stands in the row."""
+
+    def corrected(name: str) -> Column:
+        return F.timestamp_millis(F.unix_millis(one[name]) + one["clock_ms"])
+
+    names = ("request_id", "began_at", "ended_at", "cost_ms", "result", "retry_times", "host", "region", "clock_ms")
+    return F.struct(
+        *(one[name].alias(name) for name in (*names, "clock_error_ms")),
+        corrected("began_at").alias("began_corrected_at"),
+        corrected("ended_at").alias("ended_corrected_at"),
+    )
+
+
+def _by_group(messages: DataFrame) -> DataFrame:
+    """One row per message and group that the broker kept it for: dead letters, retries after a pop."""
+    topic = F.col("topic")
+    dead = topic.startswith(DLQ_PREFIX)
+    popped = topic.startswith(RETRY_PREFIX) & F.col("properties").getItem(FIRST_POP_TIME).isNotNull()
+    name = F.regexp_replace(topic, "^%(?:DLQ|RETRY)%", "")
+    # `%RETRY%group_topic` and `%RETRY%group+topic` are a pop's; where the group ends, tells the topic that it came from.
+    own = F.coalesce(F.col("properties").getItem("RETRY_TOPIC"), F.lit(""))
+    is_joined = name.endswith(F.concat(F.lit("_"), own)) | name.endswith(F.concat(F.lit("+"), own))
+    before_own = F.substring(name, F.lit(1), F.char_length(name) - F.char_length(own) - F.lit(1))
+    group = F.when(~dead & (own != "") & is_joined, before_own).otherwise(name)
+    popped_ms = F.col("properties").getItem(FIRST_POP_TIME).try_cast("bigint")
+    return (
+        messages.where(dead | popped)
+        .select(
+            *MESSAGE, group.alias("consumer_group"), dead.alias("dead"), "store_timestamp", popped_ms.alias("popped_ms")
+        )
+        .groupBy(*MESSAGE, "consumer_group")
+        .agg(
+            F.min(F.when(F.col("dead"), F.col("store_timestamp"))).alias("dead_lettered_at"),
+            F.timestamp_millis(F.min("popped_ms")).alias("first_pulled_at"),
+        )
+    )
+
+
+# --- both --------------------------------------------------------------------------------------------------------------
+
+
+def _storing(joined: DataFrame) -> DataFrame:
+    """With stored_at and what goes with it: the broker's time where it is known, else the producer's bound of it."""
+    clock_ms = F.col("producer_clock_ms")
+    one_send = F.coalesce(F.col("sends"), F.lit(1)) == 1
+    exact = F.coalesce(stored_exactly(F.col("offset_message_id")), F.when(one_send, F.col("first_stored_at")))
+    answered = _plus_ms("sent_at", F.col("send_cost_ms") + F.coalesce(clock_ms, F.lit(0)))
+    sent = _plus_ms("sent_at", clock_ms)
+    held_ms = F.unix_millis("available_at") - F.unix_millis("stored_at")
+    return (
+        joined.withColumn("exact_at", exact)
+        .withColumn("stored_at", F.coalesce("exact_at", F.when(F.col("sent_ok"), answered)))
+        .withColumns(
+            {
+                "stored_exact": F.when(F.col("stored_at").isNotNull(), F.col("exact_at").isNotNull()),
+                "sent_corrected_at": F.when(sent.isNotNull(), F.least(sent, F.col("exact_at"))),
+                "delay_ms": F.when(F.col("exact_at").isNotNull() & held_ms.isNotNull(), F.greatest(F.lit(0), held_ms)),
+                "dead_lettered": F.when(
+                    F.col("dead_lettered_at").isNotNull() | F.col("first_stored_at").isNotNull(),
+                    F.col("dead_lettered_at").isNotNull(),
+                ),
+                "keys": F.coalesce("sent_keys", "consumed_keys"),
+                "region": F.coalesce("sent_region", "consumed_region"),
+                "topic": F.coalesce("topic", "own_topic"),
+            }
+        )
+    )
+
+
+def _durations(rows: DataFrame) -> DataFrame:
+    """With the durations between hosts: null where their clocks contradict each other, never negative."""
+    held = F.coalesce(F.col("message_type").isin(*HELD_TYPES), F.lit(False))
+    since = F.when(~held | F.col("available_at").isNotNull(), F.coalesce("available_at", "stored_at"))
+    by_broker = F.col("available_at").isNotNull() | F.col("stored_exact")
+    delivered = _plus_ms("delivered_at", F.col("delivered_clock_ms"))
+    told_by_clocks = delivered.isNotNull() & (by_broker | F.col("producer_clock_ms").isNotNull())
+    waited_ms = F.unix_millis(F.coalesce("delivered_corrected_at", "delivered_at")) - F.unix_millis(since)
+    # A stored_at that is none of the broker's may lie up to the whole send too late.
+    since_error_ms = F.when(by_broker, F.lit(0)).otherwise(F.col("producer_clock_error_ms") + F.col("send_cost_ms"))
+    producer_fault = ~F.coalesce(by_broker, F.lit(False)) & F.coalesce("producer_clock_fault", F.lit(False))
+    fault = F.coalesce("delivered_fault", F.lit(False)) | producer_fault
+    is_skewed = (
+        F.when(F.col("delivered_at").isNull(), F.lit(None).cast("boolean"))
+        .when(fault, F.lit(True))
+        .when(F.col("is_corrected"), F.lit(False))
+        .otherwise(F.col("delivered_at") < F.col("sent_at"))
+    )
+    # Without clocks a time of one host less a time of another says something only when both are clients'.
+    comparable = F.col("is_corrected") | ~F.coalesce(by_broker, F.lit(False))
+    return (
+        rows.withColumn("is_corrected", F.coalesce(told_by_clocks, F.lit(False)))
+        .withColumn("delivered_corrected_at", delivered)
+        .withColumn("clock_skew", is_skewed)
+        .withColumn("queueing_ms", F.when(~F.col("clock_skew") & comparable, F.greatest(F.lit(0), waited_ms)))
+        .withColumn("queueing_ms", F.when(waited_ms.isNotNull(), F.col("queueing_ms")))
+        .withColumn(
+            "queueing_error_ms",
+            F.when(
+                F.col("is_corrected") & F.col("queueing_ms").isNotNull(), F.col("delivered_error_ms") + since_error_ms
+            ),
+        )
     )
 
 

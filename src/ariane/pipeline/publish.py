@@ -31,12 +31,9 @@ if TYPE_CHECKING:
 
 SLOT = "slot"
 LOCK = "LOCK"
-# Small enough that a question for one message reads little, large enough to compress.
-ROW_GROUP_BYTES = 16 * 1024 * 1024
 FILES_MAX = 8  # small ones of one slot; with more they are merged
-SMALL_BYTES = (
-    32 * 1024 * 1024
-)  # what is larger is left as it is, or a slot that grows all day would be written again and again
+# What is larger is left as it is, or a slot that grows all day would be written again and again.
+SMALL_BYTES = 32 * 1024 * 1024
 
 
 @contextmanager
@@ -178,7 +175,7 @@ def _write(frame: DataFrame, directory: Path, number: int, table: Table, added: 
     place = directory / f"v={number:08d}"
     rows = frame.select(*table.names, SLOT).repartition(SLOT).sortWithinPartitions(SLOT, *table.order)
     writer = rows.write.mode("overwrite").partitionBy(SLOT)
-    writer = writer.option("compression", "zstd").option("parquet.block.size", ROW_GROUP_BYTES)
+    writer = writer.option("compression", "zstd").option("parquet.block.size", table.group_bytes)
     writer.parquet(str(place))
     written = []
     for path in sorted(place.glob(f"{SLOT}=*/*.parquet")):

@@ -211,3 +211,6 @@ def _tend(spark: SparkSession, job: Job, home: Path, keep_days: int) -> None:
     for table in job.tables:
         publish.merge_small(spark, home, table, now_ms)
         publish.expire(home, table, of_time(now_ms - keep_days * DAY_MS), now_ms)
+    for fold in job.folds:
+        if fold.tend is not None:
+            fold.tend(spark, home, now_ms)

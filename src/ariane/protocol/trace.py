@@ -5,17 +5,19 @@
     SubBefore       time region group requestId id retryTimes keys [clientHost]
     SubAfter        requestId id cost success keys contextCode [time group]
     EndTransaction  time region group topic id tags keys storeHost type transactionId state fromCheck
+    Recall          time region group topic id success
 
 Written are the layouts that every 4.x and 5.x reader understands (14, 8, 9 and 13 fields with the name). Read is whatever
-clients from 4.4 to 5.3 and the Go client write: Pub 12–15, SubBefore 8–9, SubAfter 6–9. Reference: trace.md 5, 6, 9.
+clients from 4.4 to 5.3 and those in Go and C++ write: Pub 12–15, SubBefore 8–9, SubAfter 6–9, Recall 7, and records that run
+together: with access channel CLOUD, 4.9.5 to 5.3.0 write no end after a SubAfter.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from ariane.model.trace import EndTransaction, Pub, SubAfter, SubBefore, TraceEvent
+from ariane.model.trace import EndTransaction, Pub, Recall, SubAfter, SubBefore, TraceEvent
 
 FIELD_END = "\x01"
 RECORD_END = "\x02"
@@ -39,17 +41,15 @@ def encode(event: TraceEvent) -> str:
 
 def keys(event: TraceEvent) -> tuple[str, ...]:
     """What the trace message is to be found by: the message's id, and its business keys."""
-    return (event.message_id, *event.keys.split())
+    return (event.message_id, *("" if isinstance(event, Recall) else event.keys).split())
 
 
 def decode(body: bytes) -> tuple[list[TraceEvent], list[Reject]]:
     """The records of a trace message's body. One that is broken does not hide the others."""
     events: list[TraceEvent] = []
     rejects = []
-    for text in body.decode("utf-8", "replace").split(RECORD_END):
-        if not text:
-            continue
-        fields = text.split(FIELD_END)
+    for fields in _records(body.decode("utf-8", "replace")):
+        text = FIELD_END.join(fields)
         reader = _READERS.get(fields[0])
         if reader is None:
             rejects.append(Reject(text, f"unknown record type {fields[0]!r}"))
@@ -88,10 +88,25 @@ _LAYOUTS: dict[type, Callable[[Any], tuple[object, ...]]] = {
         e.timestamp_ms, e.region, e.group, e.topic, e.message_id, e.tags, e.keys, e.store_host, e.message_type,
         e.transaction_id, e.state, e.from_check,
     ),
+    Recall: lambda e: (e.timestamp_ms, e.region, e.group, e.topic, e.message_id, e.success),
 }  # fmt: skip
 
 
 # --- reading -----------------------------------------------------------------------------------------------------------
+
+
+SUB_AFTER_UNTIMED = 7  # fields of a SubAfter without time and group
+
+
+def _records(text: str) -> Iterator[list[str]]:
+    """The fields of each record. What follows a SubAfter that lost its end stands in place of its time."""
+    for record in text.split(RECORD_END):
+        fields = record.split(FIELD_END)
+        while fields[0] == "SubAfter" and len(fields) > SUB_AFTER_UNTIMED + 1 and fields[SUB_AFTER_UNTIMED] in _READERS:
+            yield fields[:SUB_AFTER_UNTIMED]
+            fields = fields[SUB_AFTER_UNTIMED:]
+        if record:
+            yield fields
 
 
 def _known(text: str) -> str:
@@ -162,9 +177,21 @@ def _end_transaction(f: list[str]) -> EndTransaction:
     )
 
 
+def _recall(f: list[str]) -> Recall:
+    return Recall(
+        timestamp_ms=int(f[1]),
+        region=_known(f[2]),
+        group=_known(f[3]),
+        topic=_known(f[4]),
+        message_id=_known(f[5]),
+        success=f[6] == "true",
+    )
+
+
 _READERS: dict[str, Callable[[list[str]], TraceEvent]] = {
     "Pub": _pub,
     "SubBefore": _sub_before,
     "SubAfter": _sub_after,
     "EndTransaction": _end_transaction,
+    "Recall": _recall,
 }

@@ -2,11 +2,12 @@
 
 Times are UTC. What is not known is null, never zero. Types are Spark's names of them.
 
-trace_events  trace_rejects  messages        appended, as they come
-journeys                                     folded from these, slot by slot (`slots`)
-samples_{brokers,queues,counters,rejects}    appended: what the collector saw; consumption is folded from them
-places → marks                               what names a message by its place, brought to the message's id
-delays  transactions                         folded from messages and marks
+appended, as they come             folded from these, slot by slot (`slots`)
+  trace_events  trace_rejects  ─┬→ clocks → journeys  message_keys → traffic → latencies  slow_messages
+  messages                      └→ health
+  messages  places → marks      ─→ delays  transactions
+  samples_{brokers,queues,counters,rejects} → consumption
+  archive
 """
 
 from __future__ import annotations
@@ -18,29 +19,52 @@ from ariane.tables.messages import MESSAGES
 from ariane.tables.places import MARKS, PLACES
 from ariane.tables.samples import CONSUMPTION, SAMPLES_BROKERS, SAMPLES_COUNTERS, SAMPLES_QUEUES, SAMPLES_REJECTS
 from ariane.tables.table import Column, Table, page
-from ariane.tables.trace import JOURNEYS, TRACE_EVENTS, TRACE_REJECTS
+from ariane.tables.trace import CLOCKS, JOURNEYS, MESSAGE_KEYS, TRACE_EVENTS, TRACE_REJECTS
+from ariane.tables.traffic import LATENCIES, SLOW_MESSAGES, TRAFFIC
 from ariane.tables.transactions import TRANSACTIONS
 
 SAMPLES = (SAMPLES_BROKERS, SAMPLES_QUEUES, SAMPLES_COUNTERS, SAMPLES_REJECTS)
-OF_RECORDS = (PLACES, MARKS, DELAYS, TRANSACTIONS)
-ALL = (TRACE_EVENTS, TRACE_REJECTS, MESSAGES, JOURNEYS, *SAMPLES, CONSUMPTION, HEALTH, ARCHIVE, *OF_RECORDS)
+ALL = (
+    TRACE_EVENTS,
+    TRACE_REJECTS,
+    MESSAGES,
+    *SAMPLES,
+    ARCHIVE,
+    PLACES,
+    MARKS,
+    CLOCKS,
+    JOURNEYS,
+    MESSAGE_KEYS,
+    TRAFFIC,
+    LATENCIES,
+    SLOW_MESSAGES,
+    CONSUMPTION,
+    HEALTH,
+    DELAYS,
+    TRANSACTIONS,
+)
 
 __all__ = [
     "ALL",
     "ARCHIVE",
+    "CLOCKS",
     "CONSUMPTION",
     "DELAYS",
     "HEALTH",
     "JOURNEYS",
+    "LATENCIES",
     "MARKS",
     "MESSAGES",
+    "MESSAGE_KEYS",
     "PLACES",
     "SAMPLES_BROKERS",
     "SAMPLES_COUNTERS",
     "SAMPLES_QUEUES",
     "SAMPLES_REJECTS",
+    "SLOW_MESSAGES",
     "TRACE_EVENTS",
     "TRACE_REJECTS",
+    "TRAFFIC",
     "TRANSACTIONS",
     "Column",
     "Table",

@@ -13,6 +13,10 @@ class Column(NamedTuple):
     meaning: str
 
 
+# Small enough that a question for one message reads little, large enough to compress.
+GROUP_BYTES = 16 * 1024 * 1024
+
+
 class Table(NamedTuple):
     """A table of Parquet files under HOME/<name>; which files, says HOME/<name>/CURRENT (`ariane.admin.published`)."""
 
@@ -26,6 +30,9 @@ class Table(NamedTuple):
     schema: int = 1
     """Counts changes of the columns. Files of another number are still read: columns that they lack are null; a table that
     is folded from others is folded anew."""
+
+    group_bytes: int = GROUP_BYTES
+    """About the size of a row group: a question that finds one row by `order` reads one of them."""
 
     @property
     def ddl(self) -> str:

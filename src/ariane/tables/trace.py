@@ -9,7 +9,7 @@ TRACE_EVENTS = Table(
     "One row per trace record as clients wrote them, appended only. (trace_broker, trace_queue_id, trace_queue_offset, "
     "record_index) names a record.",
     (
-        Column("type", "STRING", "Pub, SubBefore, SubAfter or EndTransaction"),
+        Column("type", "STRING", "Pub, SubBefore, SubAfter, EndTransaction or Recall"),
         Column("event_time", "TIMESTAMP", "client clock; null for SubAfter of clients that do not send it"),
         Column("region", "STRING", "region of the broker"),
         Column("client_group", "STRING", "producer or consumer group; null for SubAfter of old clients"),
@@ -19,7 +19,11 @@ TRACE_EVENTS = Table(
         Column("keys", "STRING", "business keys, joined by blanks"),
         Column("store_host", "STRING", "address of the broker that was sent to"),
         Column("body_length", "INT", "bytes, after compression"),
-        Column("cost_ms", "BIGINT", "of the send, or of the consumption"),
+        Column(
+            "cost_ms",
+            "BIGINT",
+            "of the send, or of the consumption, as the client says: negative if its clock was set back",
+        ),
         Column("message_type", "INT", "0 normal, 1 half, 2 commit, 3 delay, 4 order"),
         Column("offset_message_id", "STRING", "broker's id of the message"),
         Column("success", "BOOLEAN", "whether the client took it for a success"),
@@ -58,9 +62,56 @@ TRACE_REJECTS = Table(
     order=("trace_stored_at",),
 )
 
+CLOCKS = Table(
+    "clocks",
+    "How far the clocks of clients are off: per address and hour, what is sure of (broker's clock - client's clock). A row per "
+    "ten minutes of message ids: bounds of one address and hour hold together (greatest lower_ms, least upper_ms), counts add up.",
+    (
+        Column("host", "STRING", "IP address of the client"),
+        Column("hour", "TIMESTAMP", "hour of the broker's clock in which the evidence was stored"),
+        Column("lower_ms", "BIGINT", "the difference is no less; null: nothing bounds it"),
+        Column(
+            "upper_ms", "BIGINT", "the difference is no more; null: nothing bounds it. Less than lower_ms: see docs"
+        ),
+        Column("messages", "BIGINT", "of how many messages the host told something, and so bounded it from above"),
+        Column("sends", "BIGINT", "messages whose store time, known from `messages`, lies within the send"),
+        Column("deliveries", "BIGINT", "messages delivered after their store time, known from `messages`"),
+    ),
+    time="hour",
+    order=("host", "hour"),
+)
+
+
+def _struct(*fields: tuple[str, str]) -> str:
+    return "STRUCT<" + ",".join(f"{name}:{kind}" for name, kind in fields) + ">"
+
+
+DELIVERY = _struct(
+    ("request_id", "STRING"),
+    ("began_at", "TIMESTAMP"),
+    ("ended_at", "TIMESTAMP"),
+    ("cost_ms", "BIGINT"),
+    ("result", "STRING"),
+    ("retry_times", "INT"),
+    ("host", "STRING"),
+    ("region", "STRING"),
+    ("clock_ms", "BIGINT"),
+    ("clock_error_ms", "BIGINT"),
+    ("began_corrected_at", "TIMESTAMP"),
+    ("ended_corrected_at", "TIMESTAMP"),
+)
+DECISION = _struct(
+    ("decided_at", "TIMESTAMP"),
+    ("state", "STRING"),
+    ("from_check", "BOOLEAN"),
+    ("host", "STRING"),
+    ("transaction_id", "STRING"),
+)
+
 JOURNEYS = Table(
     "journeys",
-    "One row per message and consumer group; one with a null group for a message that nobody is known to have consumed.",
+    "One row per message and consumer group; one with a null group for a message that nobody is known to have consumed. Times "
+    "named *_corrected_at are by the broker's clock, see `clocks`. No duration is ever negative.",
     (
         Column("message_id", "STRING", "unique id of the message"),
         Column(
@@ -68,39 +119,105 @@ JOURNEYS = Table(
             "STRING",
             "null: no consumption is known, or (attempts not null) the client's version does not trace its group",
         ),
-        Column("topic", "STRING", "null when the send left no trace"),
+        Column("topic", "STRING", "null when neither the send nor the record is known"),
         Column("keys", "STRING", "business keys, joined by blanks"),
         Column("tags", "STRING", ""),
+        Column("message_type", "INT", "0 normal, 1 half, 2 commit, 3 delay, 4 order; null when the send left no trace"),
+        Column("region", "STRING", "region of the broker"),
         Column("producer_group", "STRING", ""),
-        Column("producer_host", "STRING", "address that the trace of the send came from"),
+        Column("producer_host", "STRING", "who traced the send: what it says of itself, else the address it came from"),
         Column("store_host", "STRING", "address of the broker"),
-        Column("offset_message_id", "STRING", "broker's id of the message"),
+        Column("offset_message_id", "STRING", "broker's id of the record that the send made"),
         Column("sent_at", "TIMESTAMP", "producer's clock, start of the send that succeeded"),
+        Column("sent_corrected_at", "TIMESTAMP", "the same by the broker's clock; null: its clock is not known"),
+        Column("producer_clock_ms", "BIGINT", "broker's clock - producer's clock, as estimated (`clocks`)"),
+        Column("producer_clock_error_ms", "BIGINT", "at most so far off is the estimate"),
         Column("send_cost_ms", "BIGINT", "until the broker's answer"),
-        Column("stored_at", "TIMESTAMP", "when that answer came: stored no later than this, by the producer's clock"),
+        Column(
+            "stored_at",
+            "TIMESTAMP",
+            "broker's clock (stored_exact); else when the answer came, corrected where the producer's clock is known: no later "
+            "than this",
+        ),
+        Column("stored_exact", "BOOLEAN", "whether stored_at is the broker's; null when stored_at is"),
+        Column("available_at", "TIMESTAMP", "broker's clock: stored in its own topic, for consumers; null: not known"),
+        Column(
+            "delay_ms",
+            "BIGINT",
+            "how long the broker held it back (delay, transaction); 0: not at all; null: not known",
+        ),
         Column("sends", "BIGINT", "how many sends of this id left a trace"),
         Column("sent_ok", "BOOLEAN", "whether one of them succeeded; null when none left a trace"),
+        Column("recalled_at", "TIMESTAMP", "producer's clock: taken back before its time"),
+        Column(
+            "transactions",
+            f"ARRAY<{DECISION}>",
+            "decisions as producers sent them (their clocks), in order; null when none is known",
+        ),
+        Column(
+            "transaction_state",
+            "STRING",
+            "COMMIT_MESSAGE or ROLLBACK_MESSAGE: the last such decision; UNKNOW: no other was sent; null: none is known",
+        ),
+        Column(
+            "first_pulled_at",
+            "TIMESTAMP",
+            "broker's clock, of retries after a pop of 5.x (their property 1ST_POP_TIME); null else: pulls leave no trace",
+        ),
         Column(
             "delivered_at",
             "TIMESTAMP",
             "consumer's clock, first call of the listener: its own record, else its end less its cost",
         ),
+        Column("delivered_corrected_at", "TIMESTAMP", "the same by the broker's clock; null: its clock is not known"),
+        Column("delivered_error_ms", "BIGINT", "at most so far off is delivered_corrected_at"),
         Column(
             "queueing_ms",
             "BIGINT",
-            "from stored_at to delivered_at, 0 when the delivery overtook the answer; null when unknown",
+            "from available_at, else stored_at, to delivered_corrected_at; by the clients' clocks when none is known (error "
+            "null); 0 when the delivery overtook the answer; null when unknown",
         ),
+        Column("queueing_error_ms", "BIGINT", "at most so far off is queueing_ms; null: not known"),
         Column("consume_cost_ms", "BIGINT", "of the last attempt"),
-        Column("consumed_at", "TIMESTAMP", "end of the last attempt"),
-        Column("attempts", "BIGINT", "calls of the listener"),
+        Column("consumed_at", "TIMESTAMP", "consumer's clock, end of the last attempt"),
+        Column("attempts", "BIGINT", "calls of the listener; null: none is known"),
+        Column("consumed_times", "BIGINT", "how many of them succeeded: more than 1 is a duplicate (or broadcasting)"),
+        Column("retries", "INT", "how often it was delivered again, as the last record says; null when none says it"),
         Column(
             "result",
             "STRING",
             "of the last attempt: success, timeout, exception, null, failed; unknown: no end is known",
         ),
-        Column("consumer_host", "STRING", "address that the trace of the last attempt came from"),
-        Column("clock_skew", "BOOLEAN", "delivered before it was sent: the two clocks differ, queueing_ms is null"),
+        Column("consumer_host", "STRING", "who traced the last attempt, as producer_host"),
+        Column(
+            "deliveries",
+            f"ARRAY<{DELIVERY}>",
+            "the attempts in order, began_at and ended_at by the consumer's clock; of more than 64 the first and the last 32",
+        ),
+        Column("dead_lettered_at", "TIMESTAMP", "broker's clock: stored in the group's dead-letter topic"),
+        Column("dead_lettered", "BOOLEAN", "null when `messages` holds no record of the message"),
+        Column(
+            "clock_skew",
+            "BOOLEAN",
+            "clocks that contradict what is known, or a delivery before the send that nothing corrects: durations between "
+            "hosts are null then; null without a delivery",
+        ),
     ),
     time="sent_at",
     order=("message_id", "consumer_group"),
+    schema=2,
+)
+
+MESSAGE_KEYS = Table(
+    "message_keys",
+    "Which messages a term leads to. A row may be there twice.",
+    (
+        Column("term", "STRING", "a business key, or the broker's id of the message"),
+        Column("message_id", "STRING", "unique id of the message"),
+        Column("journey_slot", "STRING", "the slot of its journeys"),
+        Column("told_at", "TIMESTAMP", "when the broker stored the first trace of it"),
+    ),
+    time="told_at",
+    order=("term", "told_at"),
+    group_bytes=1024 * 1024,
 )

@@ -1,0 +1,57 @@
+"""`ariane.tables.histogram` in DuckDB's SQL: histograms made, added up, and asked for quantiles.
+
+Numbers with a point are cast: DuckDB takes them for decimals, which overflow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ariane.tables.histogram import GAMMA, LN_GAMMA, RANK_SLACK, ZERO
+
+
+def bucket_of(ms: str) -> str:
+    """Expression: the bucket of a duration; NULL for NULL, and for a negative one, which is no duration."""
+    number = f"greatest({ZERO}, ceil(ln(nullif(greatest({ms}, 0), 0)) / {LN_GAMMA!r}::DOUBLE))"
+    return f"(CASE WHEN {ms} = 0 THEN {ZERO} WHEN {ms} > 0 THEN {number} END)::INTEGER"
+
+
+def value_of(bucket: str) -> str:
+    """Expression: the ms that stand for a bucket."""
+    return f"(CASE WHEN {bucket} <= {ZERO} THEN 0.0 ELSE 2 * exp({bucket} * {LN_GAMMA!r}::DOUBLE) / {GAMMA + 1!r}::DOUBLE END)"
+
+
+def histogram(ms: str) -> str:
+    """Aggregate: the histogram of durations, MAP(INTEGER, BIGINT)."""
+    return f"histogram({bucket_of(ms)})::MAP(INTEGER, BIGINT)"
+
+
+def added(relation: str, by: Sequence[str], column: str) -> str:
+    """Question: the rows of `relation` grouped by `by` with their histograms `column` added up: by, bucket, count."""
+    keys = "".join(f"{key}, " for key in by)
+    return f"""
+        SELECT {keys}bucket, sum(count)::BIGINT AS count
+        FROM (SELECT {keys}unnest(map_keys({column})) AS bucket, unnest(map_values({column})) AS count FROM {relation})
+        GROUP BY ALL"""
+
+
+def quantiles(relation: str, by: Sequence[str], column: str, wanted: Sequence[float]) -> str:
+    """Question: quantiles of the histograms `column` of `relation` added up by `by`: by, count, q0, q1, … in the order of
+    `wanted`. A group without a value has no row."""
+    keys = "".join(f"{key}, " for key in by)
+    parted = f"PARTITION BY {', '.join(by)}" if by else ""
+    found = ", ".join(
+        value_of(
+            f"min(bucket) FILTER (WHERE upto >= greatest(1, ceil({float(q)!r}::DOUBLE * total - {RANK_SLACK!r}::DOUBLE)))"
+        )
+        + f" AS q{number}"
+        for number, q in enumerate(wanted)
+    )
+    return f"""
+        SELECT {keys}any_value(total) AS count, {found}
+        FROM (
+            SELECT *, sum(count) OVER ({parted} ORDER BY bucket)::BIGINT AS upto, sum(count) OVER ({parted})::BIGINT AS total
+            FROM ({added(relation, by, column)})
+        )
+        GROUP BY ALL
+        HAVING any_value(total) IS NOT NULL"""

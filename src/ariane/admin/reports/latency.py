@@ -1,0 +1,142 @@
+"""Report `latency`: how long sends, queueing and listeners take, by topic and group, and which messages were the slowest.
+
+Of the tables `traffic` and `slow_messages`, so of what clients traced, by their clocks.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from ariane.admin import asking, histogram
+from ariane.admin.report import Field, Line, Plot, Report, Sheet, Value
+from ariane.admin.reports import spans
+from ariane.admin.reports.tps import LINES_MAX, NARROWED, ROWS_MAX
+from ariane.admin.status import freshness
+from ariane.tables import LATENCIES, SLOW_MESSAGES, TRAFFIC
+from ariane.tables.traffic import BEGIN_MINUTES, SLOWEST
+
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
+
+QUANTILES = (0.5, 0.9, 0.99)
+# Of a longer time the histograms by ten minutes are asked: those by minute and host are ten times as many, and more.
+MINUTES_MAX = 120
+NAMES = ("p50", "p90", "p99")
+
+
+class Measure(NamedTuple):
+    column: str
+    title: str
+    meaning: str
+
+
+MEASURES = (
+    Measure("send_cost_ms", "Send", "From the call to the broker's answer."),
+    Measure("queueing_ms", "Queueing", "From the broker's answer to the listener: two hosts' clocks are compared."),
+    Measure("consume_cost_ms", "Consumption", "In the listener; of batches the mean of the batch."),
+)
+
+
+def report(
+    home: Path, *, since_ms: int, until_ms: int, now_ms: int, topic: str | None = None, group: str | None = None
+) -> Report:
+    """Latencies between two instants; `topic` and `group` (of producers or consumers) narrow them."""
+    is_long = until_ms - since_ms > MINUTES_MAX * spans.MINUTE_MS
+    source = LATENCIES if is_long else TRAFFIC
+    if is_long:  # in whole rows of that table
+        since_ms -= since_ms % (BEGIN_MINUTES * spans.MINUTE_MS)
+    fresh, slow = freshness(home, source, now_ms), freshness(home, SLOW_MESSAGES, now_ms)
+    span = spans.known(home, source, since_ms, until_ms, fresh.as_of_ms, BEGIN_MINUTES if is_long else 1)
+    tables = (asking.between(table, span.begin_ms, until_ms) for table in (source, SLOW_MESSAGES))
+    with asking.asked(home, *tables) as sql:
+        columns = ", ".join(f"{one.column}, {one.column}_max" for one in MEASURES)
+        sql.execute(
+            f"""CREATE TEMP TABLE asked AS
+            SELECT {spans.step_of(source.time, span)} AS step, topic, client_group, {columns}
+            FROM {source.name} WHERE {spans.inside(source.time, span)} AND {NARROWED}""",
+            [topic, group],
+        )
+        parts: list[Sheet | Plot] = []
+        for measure in MEASURES:
+            parts += (_sheet(sql, measure, span), _plot(sql, measure, span))
+        parts.append(_slowest(sql, span, topic, group))
+    gaps = tuple(dict.fromkeys((*fresh.gaps, *slow.gaps, *spans.missing(span, since_ms))))
+    return Report(
+        spans.title("Latency", since_ms, until_ms, topic=topic, group=group),
+        spans.at(fresh.as_of_ms),
+        gaps,
+        tuple(parts),
+    )
+
+
+def _sheet(sql: DuckDBPyConnection, measure: Measure, span: spans.Span) -> Sheet:
+    by = ("topic", "client_group")
+    found = asking.rows(sql, histogram.quantiles("asked", by, measure.column, QUANTILES))
+    most = asking.rows(sql, f"SELECT topic, client_group, max({measure.column}_max) AS most FROM asked GROUP BY ALL")
+    greatest = {(row["topic"], row["client_group"]): row["most"] for row in most}
+    found.sort(key=lambda row: (-row[f"q{len(QUANTILES) - 1}"], row["topic"] or "", row["client_group"] or ""))
+    rows = tuple(
+        (
+            row["topic"], row["client_group"], row["count"], *(row[f"q{number}"] for number in range(len(QUANTILES))),
+            greatest[row["topic"], row["client_group"]],
+        )
+        for row in found[:ROWS_MAX]
+    )  # fmt: skip
+    fields = (
+        Field("topic"), Field("group"), Field("messages"), *(Field(name, "ms") for name in NAMES), Field("max", "ms"),
+    )  # fmt: skip
+    note = f"{measure.meaning} Slowest p99 first; percentiles are within 1 %, max is exact."
+    if measure is MEASURES[0]:
+        note += f" {spans.told(span)}"
+    return Sheet(measure.title, fields, rows, note, max(0, len(found) - ROWS_MAX))
+
+
+def _plot(sql: DuckDBPyConnection, measure: Measure, span: spans.Span) -> Plot:
+    """The p99 of the busiest. A step without a message has no point, whether it is whole or not."""
+    sql.execute(
+        f"""CREATE OR REPLACE TEMP TABLE busiest AS
+        SELECT topic, client_group, sum(list_sum(map_values({measure.column}))) AS messages
+        FROM asked WHERE {measure.column} IS NOT NULL GROUP BY ALL"""
+    )
+    pairs = asking.rows(sql, "SELECT * FROM busiest ORDER BY messages DESC, topic, client_group")
+    of_them = f"""(
+        SELECT step, asked.topic, asked.client_group, {measure.column} FROM asked
+        JOIN (SELECT * FROM busiest ORDER BY messages DESC, topic, client_group LIMIT {LINES_MAX}) AS pair
+        ON asked.topic IS NOT DISTINCT FROM pair.topic AND asked.client_group IS NOT DISTINCT FROM pair.client_group)"""
+    found = asking.rows(
+        sql, histogram.quantiles(of_them, ("step", "topic", "client_group"), measure.column, (QUANTILES[-1],))
+    )
+    there = {(row["step"], row["topic"], row["client_group"]): row["q0"] for row in found}
+    lines = tuple(
+        Line(
+            spans.line_name(pair),
+            tuple((spans.at(step), there.get((step, pair["topic"], pair["client_group"]))) for step in span.steps),
+        )
+        for pair in pairs[:LINES_MAX]
+    )
+    left = len(pairs) - LINES_MAX
+    note = f"The {LINES_MAX} busiest; {left} more are in the table above." if left > 0 else ""
+    return Plot(f"{measure.title}: p99 by {spans.step_name(span)}", "ms", lines, note)
+
+
+def _slowest(sql: DuckDBPyConnection, span: spans.Span, topic: str | None, group: str | None) -> Sheet:
+    found = asking.rows(
+        sql,
+        f"""SELECT * FROM slow_messages WHERE {spans.inside("noted_at", span)} AND {NARROWED}
+        QUALIFY row_number() OVER (PARTITION BY measure ORDER BY ms DESC, message_id, client_group) <= {SLOWEST}""",
+        [topic, group],
+    )
+    titles = {measure.column: measure.title for measure in MEASURES}
+    order = list(titles)
+    found.sort(key=lambda row: (order.index(row["measure"]), -row["ms"], row["message_id"]))
+    names = ("ms", "noted_at", "topic", "client_group", "client_host", "message_id", "keys")
+    rows: tuple[tuple[Value, ...], ...] = tuple(
+        (titles[row["measure"]], *(row[name] for name in names)) for row in found
+    )
+    fields = (
+        Field("what"), Field("took", "ms"), Field("at"), Field("topic"), Field("group"), Field("host"), Field("message id"),
+        Field("keys"),
+    )  # fmt: skip
+    note = f"The {SLOWEST} slowest of each. `ariane trace --id ID` tells what happened to one."
+    return Sheet("Slowest messages", fields, rows, note)

@@ -1,0 +1,108 @@
+"""`ariane.tables.histogram` as Spark's expressions: the same buckets, without a row going through Python."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from ariane.tables.histogram import LN_GAMMA, TYPE, ZERO
+
+MEASURE, BUCKET, COUNT, GREATEST = "_measure", "_bucket", "_count", "_greatest"
+
+
+def bucket_of(ms: Column) -> Column:
+    """The bucket of a duration, INT; null for null, and for a negative one, which is no duration."""
+    number = F.ceil(F.log(ms.cast("double")) / F.lit(LN_GAMMA)).cast("int")
+    return F.when(ms == 0, F.lit(ZERO)).when(ms > 0, F.greatest(F.lit(ZERO), number))
+
+
+def histogram(ms: Column) -> Column:
+    """Aggregate: the histogram of the durations of a group, empty when none is known.
+
+    It holds the buckets of all rows of a group at once, four bytes a row and more: for groups of many rows, and for several
+    measures together, take `aggregated`.
+    """
+    # Equal ones stand side by side: how many there are follows from where the next ones begin.
+    all_of_them = F.sort_array(F.collect_list(bucket_of(ms)))
+
+    def counts(ordered: Column) -> Column:
+        numbers = F.array_distinct(ordered)
+        begins = F.transform(numbers, lambda number: F.array_position(ordered, number))
+        ends = F.concat(F.slice(begins, 2, F.greatest(F.lit(0), F.size(begins) - 1)), F.array(F.size(ordered) + 1))
+        lengths = F.zip_with(ends, begins, lambda end, begin: end.cast("bigint") - begin)
+        return F.when(F.size(ordered) > 0, F.map_from_arrays(numbers, lengths)).otherwise(F.lit(None).cast(TYPE))
+
+    # `transform` over a list of one is Spark's way to name a value that is used several times.
+    named = F.get(F.transform(F.array(all_of_them), counts), F.lit(0))
+    return F.coalesce(named, F.create_map().cast(TYPE))
+
+
+def aggregated(
+    rows: DataFrame, by: Sequence[str], measures: Mapping[str, str], others: Mapping[str, Column]
+) -> DataFrame:
+    """`rows` grouped by `by`: the histogram of each measure (column of the result → column of `rows` in ms), `<it>_max` its
+    greatest value (both null where none is known), and `others`, each of which has to be a sum.
+
+    Rows are counted by bucket first, so that a group never is a list of its rows.
+    """
+    entries = F.array(
+        *(
+            F.struct(
+                F.lit(name).alias("measure"),
+                bucket_of(F.col(column)).alias("bucket"),
+                F.when(F.col(column) >= 0, F.col(column)).alias("ms"),
+            )
+            for name, column in measures.items()
+        )
+    )
+    one_each = rows.withColumn("_entry", F.explode(entries))
+    buckets = one_each.groupBy(*by, F.col("_entry.measure").alias(MEASURE), F.col("_entry.bucket").alias(BUCKET)).agg(
+        F.count("*").alias(COUNT),
+        F.max("_entry.ms").alias(GREATEST),
+        *(column.alias(name) for name, column in others.items()),
+    )
+    first, *_ = measures
+    # Each row is there once for every measure, known or not: those of one of them are all rows.
+    return _collected(buckets, by, measures, [F.sum(_if(first, name)).alias(name) for name in others])
+
+
+def added(rows: DataFrame, by: Sequence[str], measures: Sequence[str]) -> DataFrame:
+    """`rows` grouped by `by`: the histograms of each measure added up, and the greatest of `<it>_max`."""
+    entries = F.array(
+        *(
+            F.struct(F.lit(name).alias("measure"), F.col(name).alias("counts"), F.col(f"{name}_max").alias("ms"))
+            for name in measures
+        )
+    )
+    one_each = rows.withColumn("_entry", F.explode(entries))
+    counts = one_each.select(
+        *by,
+        F.col("_entry.measure").alias(MEASURE),
+        F.col("_entry.ms"),
+        F.explode_outer("_entry.counts").alias(BUCKET, COUNT),
+    )
+    buckets = counts.groupBy(*by, MEASURE, BUCKET).agg(F.sum(COUNT).alias(COUNT), F.max("ms").alias(GREATEST))
+    return _collected(buckets, by, measures, [])
+
+
+def _collected(buckets: DataFrame, by: Sequence[str], measures: Iterable[str], others: Sequence[Column]) -> DataFrame:
+    """Rows of a measure and a bucket (null: not known) each, to one row with all of them."""
+    names = tuple(measures)
+
+    def of(name: str) -> Column:
+        entry = _if(name, F.when(F.col(BUCKET).isNotNull(), F.struct(BUCKET, COUNT)))
+        collected = F.sort_array(F.collect_list(entry))
+        return F.when(F.size(collected) > 0, F.map_from_entries(collected)).cast(TYPE)
+
+    return buckets.groupBy(*by).agg(
+        *(of(name).alias(name) for name in names),
+        *(F.max(_if(name, GREATEST)).alias(f"{name}_max") for name in names),
+        *others,
+    )
+
+
+def _if(measure: str, value: Column | str) -> Column:
+    """The value in rows of a measure, else null."""
+    return F.when(F.col(MEASURE) == measure, F.col(value) if isinstance(value, str) else value)

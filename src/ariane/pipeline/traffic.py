@@ -1,0 +1,123 @@
+"""trace_events and journeys → traffic, journeys → slow_messages: how much, how fast, and which were the slowest.
+
+    Pub of trace_events       ─ one row per send (not per record: traces come twice) ─┐
+    journeys with a delivery  ─ one row per message and group ────────────────────────┴→ per minute, topic, group, host
+
+Folds: rows in any order, late or twice, give the same rows.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F
+
+from ariane.pipeline.histogram import added, aggregated
+from ariane.tables import LATENCIES, SLOW_MESSAGES, TRAFFIC, Table
+from ariane.tables.traffic import BEGIN_MINUTES, MEASURES, SLOWEST
+
+KEYS = ("slot", "minute", "direction", "topic", "client_group", "client_host")
+# What a listener returned, as journeys name it; of "unknown" no end is known, so it is neither success nor failure.
+FAILED = ("timeout", "exception", "null", "failed")
+
+
+def traffic(events: DataFrame, journeys: DataFrame) -> DataFrame:
+    """Rows with the columns of TRAFFIC and `slot`, of trace_events and journeys with `slot`."""
+    sent = aggregated(
+        _sends(events),
+        KEYS,
+        {"send_cost_ms": "cost_ms"},
+        {**_counts(F.col("success"), ~F.col("success")), "bytes": F.sum("body_length")},
+    )
+    consumed = aggregated(
+        _consumptions(journeys),
+        KEYS,
+        {"queueing_ms": "queueing", "consume_cost_ms": "cost"},
+        _counts(F.col("result") == "success", F.col("result").isin(*FAILED)),
+    )
+    both = sent.unionByName(consumed, allowMissingColumns=True)
+    return both.select(*_of(TRAFFIC), "slot")
+
+
+def slow_messages(journeys: DataFrame) -> DataFrame:
+    """Rows with the columns of SLOW_MESSAGES and `slot`, of journeys with `slot`."""
+    # A message that several groups consumed was sent once.
+    sent = journeys.dropDuplicates(["slot", "message_id"])
+    done_at = F.coalesce("consumed_at", "delivered_at")
+    rows = _measured(sent, "send_cost_ms", F.col("sent_at"), "producer_group", "producer_host")
+    for measure in ("queueing_ms", "consume_cost_ms"):
+        rows = rows.unionByName(_measured(journeys, measure, done_at, "consumer_group", "consumer_host"))
+    each = Window.partitionBy("slot", "measure", "topic", "client_group")
+    slowest = F.row_number().over(each.orderBy(F.desc("ms"), "message_id", "client_host"))
+    return rows.withColumn("place", slowest).where(F.col("place") <= SLOWEST).select(*_of(SLOW_MESSAGES), "slot")
+
+
+def latencies(traffic: DataFrame) -> DataFrame:
+    """Rows with the columns of LATENCIES and `slot`, of traffic with `slot`."""
+    step_ms = BEGIN_MINUTES * 60_000
+    begin = F.timestamp_millis(F.floor(F.unix_millis("minute") / step_ms) * step_ms)
+    rows = added(traffic.withColumn("begin", begin), ("slot", "begin", "topic", "client_group"), MEASURES)
+    return rows.select(*_of(LATENCIES), "slot")
+
+
+def _sends(events: DataFrame) -> DataFrame:
+    """One row per send of a message; every attempt is one. Equal records are one send that was traced or read twice."""
+    pubs = events.where("type = 'Pub'")
+    sends = pubs.groupBy("slot", "message_id", "event_time", "offset_message_id", "success").agg(
+        *(F.min(name).alias(name) for name in ("topic", "client_group", "client_host", "cost_ms", "body_length"))
+    )
+    return sends.select(
+        "slot",
+        F.date_trunc("minute", "event_time").alias("minute"),
+        F.lit("out").alias("direction"),
+        "topic",
+        "client_group",
+        _ip("client_host").alias("client_host"),
+        "success",
+        "cost_ms",
+        "body_length",
+    )
+
+
+def _consumptions(journeys: DataFrame) -> DataFrame:
+    """One row per message and group that consumed it, or began to."""
+    at = F.coalesce("consumed_at", "delivered_at")
+    return journeys.where(at.isNotNull()).select(
+        "slot",
+        F.date_trunc("minute", at).alias("minute"),
+        F.lit("in").alias("direction"),
+        "topic",
+        F.col("consumer_group").alias("client_group"),
+        _ip("consumer_host").alias("client_host"),
+        "result",
+        F.col("queueing_ms").alias("queueing"),
+        F.col("consume_cost_ms").alias("cost"),
+    )
+
+
+def _measured(journeys: DataFrame, measure: str, at: Column, group: str, host: str) -> DataFrame:
+    """The messages of which a measure is known."""
+    return journeys.where(F.col(measure) >= 0).select(
+        "slot",
+        at.alias("noted_at"),
+        F.lit(measure).alias("measure"),
+        F.col(measure).alias("ms"),
+        "topic",
+        F.col(group).alias("client_group"),
+        _ip(host).alias("client_host"),
+        "message_id",
+        "keys",
+    )
+
+
+def _counts(success: Column, failure: Column) -> dict[str, Column]:
+    return {"messages": F.count("*"), "successes": F.count_if(success), "failures": F.count_if(failure)}
+
+
+def _ip(host: str) -> Column:
+    """The address without its port, and without what Go clients write behind it (address@process)."""
+    return F.regexp_replace(F.regexp_replace(host, "@.*$", ""), r"^(\[.*\]|[^:]*):\d+$", "$1")
+
+
+def _of(table: Table) -> list[Column]:
+    """The columns of a table, with its types."""
+    return [F.col(one.name).cast(one.type).alias(one.name) for one in table.columns]

@@ -1,0 +1,85 @@
+"""Who sent and consumed how much, how fast; and the slowest messages.
+
+traffic         partial rows: those of a minute, topic, group and host may come from several slots, and add up
+latencies       its histograms by ten minutes, without hosts
+slow_messages   the slowest of each slot: the slowest of a longer time are among them
+"""
+
+from __future__ import annotations
+
+from ariane.tables import histogram
+from ariane.tables.table import Column, Table
+
+MEASURES = ("send_cost_ms", "queueing_ms", "consume_cost_ms")
+BEGIN_MINUTES = 10  # of LATENCIES
+
+# Of each measure, per slot, topic and group. The ten slowest of an hour are among the ten slowest of its slots.
+SLOWEST = 10
+
+TRAFFIC = Table(
+    "traffic",
+    "Messages sent and consumed per minute. Rows are partial: sum those of the same minute, direction, topic, group and host.",
+    (
+        Column("minute", "TIMESTAMP", "its beginning, by the client's clock: of the send, or of the consumption's end"),
+        Column("direction", "STRING", "out: sent by producers; in: consumed"),
+        Column("topic", "STRING", "null: consumed, and the send left no trace"),
+        Column(
+            "client_group", "STRING", "producer or consumer group; null where the client's version does not trace it"
+        ),
+        Column("client_host", "STRING", "IP address of the client"),
+        Column(
+            "messages",
+            "BIGINT",
+            "out: sends, each message of a batch and each attempt counted; in: messages of which a group's consumption is known",
+        ),
+        Column("successes", "BIGINT", "out: the broker stored it; in: the last known attempt of the group succeeded"),
+        Column("failures", "BIGINT", "the contrary; what is neither has not ended, or its end left no trace"),
+        Column("bytes", "BIGINT", "out: bodies after compression; null: in, whose traces do not tell"),
+        Column("send_cost_ms", histogram.TYPE, "histogram: from the send to the broker's answer; null: none known"),
+        Column("queueing_ms", histogram.TYPE, "histogram: from the broker's answer to the listener; null: none known"),
+        Column("consume_cost_ms", histogram.TYPE, "histogram: in the listener, last attempt; null: none known"),
+        Column("send_cost_ms_max", "BIGINT", "the greatest, exactly"),
+        Column("queueing_ms_max", "BIGINT", "the greatest, exactly"),
+        Column("consume_cost_ms_max", "BIGINT", "the greatest, exactly"),
+    ),
+    time="minute",
+    order=("minute", "direction", "topic", "client_group"),
+)
+
+LATENCIES = Table(
+    "latencies",
+    "Histograms of `traffic` by ten minutes and without hosts, for questions about longer times. Rows are partial: add up those "
+    "of the same time, topic and group.",
+    (
+        Column("begin", "TIMESTAMP", "of the ten minutes, by the client's clock"),
+        Column("topic", "STRING", "null: consumed, and the send left no trace"),
+        Column(
+            "client_group", "STRING", "producer or consumer group; null where the client's version does not trace it"
+        ),
+        *(column for column in TRAFFIC.columns if column.name in (*MEASURES, *(f"{name}_max" for name in MEASURES))),
+    ),
+    time="begin",
+    order=("begin", "topic", "client_group"),
+)
+
+SLOW_MESSAGES = Table(
+    "slow_messages",
+    f"The {SLOWEST} slowest messages per measure, topic and group of every slot: of a longer time, the slowest {SLOWEST} are "
+    "among them, others may not be.",
+    (
+        Column(
+            "noted_at",
+            "TIMESTAMP",
+            "client's clock: start of the send, or end of the consumption (its start if that is all)",
+        ),
+        Column("measure", "STRING", "send_cost_ms, queueing_ms or consume_cost_ms"),
+        Column("ms", "BIGINT", "how long it took"),
+        Column("topic", "STRING", "null: the send left no trace"),
+        Column("client_group", "STRING", "producer group of a send, else consumer group"),
+        Column("client_host", "STRING", "IP address of that client"),
+        Column("message_id", "STRING", "for `ariane trace --id`"),
+        Column("keys", "STRING", "business keys, joined by blanks"),
+    ),
+    time="noted_at",
+    order=("measure", "topic", "client_group"),
+)

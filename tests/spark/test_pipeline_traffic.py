@@ -1,0 +1,215 @@
+"""trace_events and journeys to traffic and slow messages: counts, histograms, the same for any order of the input."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+pytest.importorskip("pyspark", reason="needs pyspark: pip install 'ariane[spark]'")
+
+import trace_frames as frames
+from pyspark.sql import functions as F
+from trace_frames import after, at, before, pub
+
+from ariane.admin import asking
+from ariane.admin.reports import REPORTS
+from ariane.client import Producer
+from ariane.clock import SYSTEM_CLOCK
+from ariane.model.message import Message
+from ariane.model.trace import TraceEvent
+from ariane.pipeline import folds, journeys, publish, run, traffic
+from ariane.pipeline.jobs import JOBS
+from ariane.tables import LATENCIES, SLOW_MESSAGES, TRACE_EVENTS, TRAFFIC
+from ariane.tables.histogram import counted
+from ariane.tables.traffic import SLOWEST
+from ariane.testing.cluster import cluster_in_thread
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = pytest.mark.spark
+
+MINUTE = at(0).replace(second=0, microsecond=0)
+
+
+def of_one_slot(events: DataFrame) -> DataFrame:
+    """The tests' ids tell no time, so each would lie in a slot by its hash."""
+    return events.withColumn("slot", F.lit("2023-11-14T2210"))
+
+
+def folded(spark: SparkSession, *bodies: Sequence[TraceEvent]) -> list[dict[str, Any]]:
+    events = of_one_slot(frames.events(spark, *bodies)).persist()
+    rows = frames.rows(traffic.traffic(events, journeys.journeys(events)))
+    events.unpersist()
+    for row in rows:
+        row.pop("slot")
+        for name in ("send_cost_ms", "queueing_ms", "consume_cost_ms"):
+            row[name] = row[name] and dict(row[name])
+    return sorted(rows, key=lambda row: (row["minute"], row["direction"], row["topic"] or "", row["client_group"]))
+
+
+def test_counts_bytes_and_histograms_of_a_minute(spark: SparkSession) -> None:
+    sends = [pub(f"M{number}", 10 * number, cost_ms=number, body_length=100) for number in range(5)]
+    sends.append(pub("M5", 60, cost_ms=3000, success=False, body_length=100))
+    consumed = [before(f"M{number}", f"R{number}", 200) for number in range(4)]
+    ends = [after(f"M{number}", f"R{number}", 207, 7, code=2 * (number == 1)) for number in range(3)]
+    received, sent = folded(spark, sends, consumed, ends)
+    assert sent == {
+        "minute": MINUTE, "direction": "out", "topic": "T", "client_group": "P", "client_host": "10.0.0.9",
+        "messages": 6, "successes": 5, "failures": 1, "bytes": 600, "send_cost_ms": counted([0, 1, 2, 3, 4, 3000]),
+        "queueing_ms": None, "consume_cost_ms": None, "send_cost_ms_max": 3000, "queueing_ms_max": None,
+        "consume_cost_ms_max": None,
+    }  # fmt: skip
+    assert received == {
+        "minute": MINUTE, "direction": "in", "topic": "T", "client_group": "G", "client_host": "10.0.0.9",
+        "messages": 4, "successes": 2, "failures": 1, "bytes": None, "send_cost_ms": None,
+        "queueing_ms": counted([200, 189, 178, 167]), "consume_cost_ms": counted([7, 7, 7]), "send_cost_ms_max": None,
+        "queueing_ms_max": 200, "consume_cost_ms_max": 7,
+    }  # fmt: skip
+
+
+def test_minutes_topics_and_groups_are_rows_of_their_own(spark: SparkSession) -> None:
+    rows = folded(
+        spark,
+        [pub("A", 0), pub("B", 60_000), pub("C", 0, topic="U"), pub("D", 0, group="Q")],
+        [after("E", "R", 30, 7)],
+    )
+    assert [(row["direction"], row["topic"], row["client_group"], row["minute"] - MINUTE) for row in rows] == [
+        ("in", None, "G", timedelta()),
+        ("out", "T", "P", timedelta()),
+        ("out", "T", "Q", timedelta()),
+        ("out", "U", "P", timedelta()),
+        ("out", "T", "P", timedelta(minutes=1)),
+    ]
+    assert rows[0]["queueing_ms"] is None, "a send that left no trace tells no queueing"
+
+
+def test_any_order_twice_and_late_give_the_same(spark: SparkSession) -> None:
+    bodies: list[list[TraceEvent]] = [
+        [pub("A", 0), pub("A", 3000, offset_message_id="OFF-2")],
+        [before("A", "R1", 3100), after("A", "R1", 3107)],
+        [pub("B", 50)],
+        [before("B", "R2", 60), before("B", "R3", 61, "H"), after("B", "R3", 68, 7, 0, "H")],
+        [after("B", "R2", 67)],
+    ]
+    once = folded(spark, *bodies)
+    shuffled = [*bodies, *bodies]
+    random.Random(7).shuffle(shuffled)
+    assert folded(spark, *shuffled) == once
+    assert [row["messages"] for row in once if row["direction"] == "out"] == [3], "two sends of A, one of B"
+
+
+def test_ten_minutes_are_the_sum_of_their_minutes_and_hosts(spark: SparkSession) -> None:
+    sends = [pub(f"M{number}", 20_000 * number, cost_ms=number) for number in range(60)]
+    calls = [[before(f"M{number}", f"R{number}", 20_000 * number + 500)] for number in range(3)]
+    events = of_one_slot(frames.events(spark, sends, *calls))
+    rows = frames.rows(traffic.latencies(traffic.traffic(events, journeys.journeys(events))))
+    sent = sorted((row for row in rows if row["client_group"] == "P"), key=lambda row: row["begin"])
+    # The tests' epoch is 22:13:20: 400 seconds to 22:20, ten minutes, and the rest.
+    assert [row["begin"].minute for row in sent] == [10, 20, 30]
+    expected = [counted(range(20)), counted(range(20, 50)), counted(range(50, 60))]
+    assert [dict(row["send_cost_ms"]) for row in sent] == expected
+    assert [row["send_cost_ms_max"] for row in sent] == [19, 49, 59]
+    (received,) = (row for row in rows if row["client_group"] == "G")
+    assert dict(received["queueing_ms"]) == counted([500, 499, 498])
+    assert (received["send_cost_ms"], received["consume_cost_ms_max"]) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("host", "ip"),
+    [("10.0.0.9:5000", "10.0.0.9"), ("10.0.0.9@17@abc", "10.0.0.9"), ("[2001:db8::1]:5000", "[2001:db8::1]"),
+     ("2001:db8::1", "2001:db8::1"), ("10.0.0.9", "10.0.0.9"), (None, None)],
+)  # fmt: skip
+def test_hosts_are_without_ports(spark: SparkSession, host: str | None, ip: str | None) -> None:
+    frame = spark.createDataFrame([(host,)], "host STRING")
+    assert frames.rows(frame.select(traffic._ip("host").alias("ip"))) == [{"ip": ip}]
+
+
+def test_the_slowest_of_each_measure_topic_and_group(spark: SparkSession) -> None:
+    many = SLOWEST + 3
+    sends = [pub(f"M{number:02}", 1000 * number, cost_ms=number) for number in range(many)]
+    calls = [
+        before(f"M{number:02}", f"{group}{number}", 1000 * number + 500, group)
+        for number in range(many)
+        for group in "GH"
+    ]
+    events = of_one_slot(frames.events(spark, sends, calls))
+    rows = frames.rows(traffic.slow_messages(journeys.journeys(events)))
+    found = {(row["measure"], row["client_group"]): [] for row in rows}
+    for row in sorted(rows, key=lambda row: row["ms"]):
+        found[row["measure"], row["client_group"]].append((row["message_id"], row["ms"]))
+    slow = [(f"M{number:02}", number) for number in range(many)][3:]
+    assert found[("send_cost_ms", "P")] == slow, "a message of two groups was sent once"
+    expected = sorted(((f"M{number:02}", 500 - number) for number in range(SLOWEST)), key=lambda one: one[1])
+    assert found[("queueing_ms", "G")] == found[("queueing_ms", "H")] == expected
+    assert len(found) == 3
+
+
+def test_the_columns_are_those_of_the_tables(spark: SparkSession) -> None:
+    events = frames.events(spark, [pub("M")])
+    found = journeys.journeys(events)
+    for table, frame in (
+        (TRAFFIC, traffic.traffic(events, found)),
+        (LATENCIES, traffic.latencies(traffic.traffic(events, found))),
+        (SLOW_MESSAGES, traffic.slow_messages(found)),
+    ):
+        assert frame.columns == [*table.names, "slot"]
+
+
+def test_the_job_folds_late_events_of_two_slots_into_what_duckdb_adds_up(spark: SparkSession, tmp_path: Path) -> None:
+    job = JOBS["traffic"]
+
+    def come(number: int, *events: TraceEvent) -> None:
+        frame = frames.events(spark, list(events))
+        publish.append(frame, tmp_path, TRACE_EVENTS, "traces x", number, frames.T0_MS)
+        for fold in job.folds:
+            folds.refold(spark, tmp_path, fold, frames.T0_MS)
+
+    def known() -> list[dict[str, Any]]:
+        with asking.asked(tmp_path, asking.whole(TRAFFIC)) as sql:
+            return asking.rows(
+                sql, "SELECT direction, sum(messages)::INT AS m, sum(successes)::INT AS s, count(*)::INT AS parts "
+                "FROM traffic GROUP BY ALL ORDER BY ALL",
+            )  # fmt: skip
+
+    come(0, pub("A"), pub("B"), before("A", "R", 10))
+    parts = len({"A", "B"})  # ids without a time lie in slots by their hash
+    assert known() == [
+        {"direction": "in", "m": 1, "s": 0, "parts": 1}, {"direction": "out", "m": 2, "s": 2, "parts": parts},
+    ]  # fmt: skip
+    come(1, after("A", "R", 17))
+    assert known()[0] == {"direction": "in", "m": 1, "s": 1, "parts": 1}
+    with asking.asked(tmp_path, asking.whole(SLOW_MESSAGES)) as sql:
+        slow = asking.rows(sql, "SELECT measure, message_id, noted_at FROM slow_messages ORDER BY ALL")
+    assert [(row["measure"], row["message_id"]) for row in slow] == [
+        ("consume_cost_ms", "A"), ("queueing_ms", "A"), ("send_cost_ms", "A"), ("send_cost_ms", "B"),
+    ]  # fmt: skip
+    assert isinstance(slow[0]["noted_at"], datetime)
+
+
+def test_from_a_broker_to_the_report(spark: SparkSession, tmp_path: Path) -> None:
+    async def produce(namesrv: str) -> None:
+        async with Producer("orders", namesrv, trace=True) as producer:
+            for number in range(5):
+                await producer.send(Message(topic="T", body=b"order", keys=(f"order-{number}",)))
+
+    home = tmp_path / "tables"
+    with cluster_in_thread(tmp_path / "servers", trace_topic_enable=True) as servers:
+        asyncio.run(produce(servers.namesrv))
+        for _ in range(2):  # the second time there is nothing new
+            run.run(JOBS["traffic"], {"namesrv": servers.namesrv}, home, once=True)
+    now_ms = SYSTEM_CLOCK.now_ms()
+    asked = {"since_ms": now_ms - 3_600_000, "until_ms": now_ms, "now_ms": now_ms}
+    tps = REPORTS["tps"].function(home, **asked, topic="T")
+    assert tps.as_of is not None
+    assert [(row[:2], row[3]) for row in tps.parts[0].rows] == [(("T", "orders"), 5)]
+    sends, *_, slowest = REPORTS["latency"].function(home, **asked).parts
+    assert [row[:3] for row in sends.rows] == [("T", "orders", 5)]
+    assert {row[0] for row in slowest.rows} == {"Send"}
+    assert len({row[6] for row in slowest.rows}) == 5

@@ -1,0 +1,16 @@
+"""docs/journeys.md describes every column of its tables, in the words of the tables themselves."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ariane.tables import CLOCKS, JOURNEYS, MESSAGE_KEYS, Table, page
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "journeys.md"
+
+
+@pytest.mark.parametrize("table", [CLOCKS, JOURNEYS, MESSAGE_KEYS], ids=lambda table: table.name)
+def test_the_page_says_what_the_table_says(table: Table) -> None:
+    assert page(table) in PAGE.read_text(encoding="utf-8"), f"print ariane.tables.page of {table.name} into it"

@@ -1,0 +1,262 @@
+"""`ariane report`: the terminal within its width, JSON, a page that needs nothing else, and clear words for bad input."""
+
+from __future__ import annotations
+
+import json
+import re
+from datetime import UTC, datetime, timedelta
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+pytest.importorskip("pyarrow", reason="needs pyarrow: pip install 'ariane[spark]'")
+
+from traffic_tables import T0_MS, at, both, consumed, ms, sent, slow
+
+from ariane.admin.report import Field, Line, Plot, Report, Sheet
+from ariane.cli import cells, drawing, main, page
+from ariane.cli import report as command
+from ariane.errors import ConfigError
+
+BAD = "<script>alert('&')</script>"
+ID = "7F00000100002A139A5A3C0000000004"
+
+
+def series(*values: float | None) -> tuple[tuple[datetime, float | None], ...]:
+    return tuple((at(60 * minute), value) for minute, value in enumerate(values))
+
+
+REPORT = Report(
+    "Things",
+    at(90),
+    ("traces has 3 messages to read",),
+    (
+        Sheet(
+            "A sheet",
+            (Field("topic"), Field("took", "ms"), Field("ok", "%"), Field("at"), Field("whole"), Field("id")),
+            ((BAD, 12345, 99.999, at(), True, ID), ("日本", None, 100.0, None, False, "short")),
+            f"Mind {BAD}",
+            left_out=7,
+        ),
+        Plot("A plot", "/s", (Line("up", series(0.2, None, 0.0, 2.0)), Line(BAD, series(None, 7.0, None, None))), "so"),
+    ),
+)
+
+
+def text(report: Report = REPORT, width: int = 80) -> list[str]:
+    return [line.plain for line in drawing.drawn(report, width)]
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    rows = [sent(-1, 1), sent(0, 12), sent(1, 60, topic="other"), consumed(1, 30)]
+    both(tmp_path, rows, [slow(70, 900, ID)], as_of_s=150)
+    return tmp_path
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(main.app, ["report", *arguments], env={"COLUMNS": "80"}, catch_exceptions=True)
+
+
+def times() -> list[str]:
+    return ["--since", f"{at():%Y-%m-%dT%H:%M:%S}", "--until", f"{at(300):%Y-%m-%dT%H:%M:%S}Z"]
+
+
+@pytest.mark.parametrize("width", [20, 60, 80, 200])
+def test_the_terminal_is_never_too_narrow_and_nothing_is_cut(width: int) -> None:
+    lines = text(width=width)
+    if width >= 60:
+        assert max(map(drawing._long, lines)) <= width
+    whole = "\n".join(lines)
+    for part in (BAD, ID, "12,345", "99.99", "日本", "7 more are left out", "traces has 3"):
+        assert part.split()[0] in whole
+
+
+def test_a_wide_sheet_has_its_longest_texts_on_a_second_line() -> None:
+    sheet = text(width=60)
+    place = next(number for number, line in enumerate(sheet) if "12,345" in line)
+    assert sheet[place + 1].strip().startswith(f"topic: {BAD}")
+    assert any(f"id: {ID}" in line for line in sheet[place + 1 : place + 3])
+    assert next(line for line in text(width=200) if "12,345" in line).endswith(ID)
+
+
+def test_unknown_is_a_question_mark_and_said() -> None:
+    lines = text(width=200)
+    assert next(line for line in lines if "日本" in line).split() == ["日本", "?", "100", "?", "no", "short"]
+    assert "? = not known" in lines
+
+
+def test_a_plot_tells_zero_from_unknown() -> None:
+    lines = text(width=80)
+    place = lines.index("up  0 to 2.00 /s")
+    bottom = lines[place + drawing.BESIDE_HEIGHT]
+    label, marks = bottom.split("┤")
+    quarter = len(marks) // 4
+    assert label.strip() == "0"
+    assert {marks[0], marks[quarter], marks[2 * quarter], marks[3 * quarter]} == {"▂", "·", "_", "█"}
+    assert "each line has a scale of its own; _ is zero; · is not known" in lines
+
+
+def test_of_more_points_than_columns_the_greatest_are_shown() -> None:
+    peak = Line("x", series(*(100.0 if number == 501 else 1.0 for number in range(1000))))
+    lines = text(Report("R", at(), (), (Plot("P", "", (peak,)),)), 80)
+    assert max(map(len, lines)) <= 80
+    assert sum(line.count("█") for line in lines) == drawing.ALONE_HEIGHT, "one column of 100"
+    assert any("each column is the greatest of 14 points" in line for line in lines)
+
+
+def test_more_rows_than_a_screen_are_said() -> None:
+    sheet = Sheet("S", (Field("n"),), tuple((number,) for number in range(drawing.ROWS_MAX + 5)))
+    assert "5 more rows: --json and --html show them" in text(Report("R", at(), (), (sheet,)))
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "said"),
+    [
+        (0.2, "/s", "0.2"), (0.0, "/s", "0"), (0.00001, "/s", "<0.001"), (1234.5, "/s", "1,234"), (99.9999, "%", "99.99"),
+        (100.0, "%", "100"), (2.02, "ms", "2.0"), (11.1, "ms", "11"), (12_345_678, "B/s", "12.3M"), (None, "ms", "?"),
+        (True, "", "yes"), (7, "", "7"),
+    ],
+)  # fmt: skip
+def test_cells(value: Any, unit: str, said: str) -> None:
+    assert cells.shown(value, unit) == said
+
+
+class Tags(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.names: set[str] = set()
+        self.attributes: set[str] = set()
+        self.texts: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.names.add(tag)
+        self.attributes |= {name for name, _ in attrs}
+        if tag not in ("meta",):
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.attributes |= {name for name, _ in attrs}
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.texts.append(data)
+
+
+def test_the_page_needs_nothing_else_and_escapes_its_values() -> None:
+    made = page.page(REPORT)
+    assert not re.search(r"https?:|//|url\(|@import", made)
+    tags = Tags()
+    tags.feed(made)
+    tags.close()
+    assert tags.open == [], "every element is closed"
+    assert tags.names.isdisjoint({"script", "link", "img", "iframe", "object"})
+    assert tags.attributes.isdisjoint({"src", "href", "onload", "onclick"})
+    assert BAD in tags.texts, "the value is there, as a text"
+    assert "default-src 'none'" in made
+    assert "prefers-color-scheme: dark" in made
+    assert "@media print" in made
+
+
+def test_the_page_breaks_lines_where_nothing_is_known() -> None:
+    line = Line("x", series(1.0, 2.0, None, 3.0, None, 0.0, 4.0))
+    made = page.page(Report("R", None, ("nothing yet",), (Plot("P", "ms", (line,)),)))
+    assert (made.count("<polyline"), made.count("<circle")) == (2, 1)
+    assert "nothing is known yet" in made
+    assert "nothing yet" in made
+
+
+@pytest.mark.parametrize("name", ["tps", "latency"])
+def test_in_the_terminal_as_of_when_and_complete(home: Path, name: str) -> None:
+    done = run(name, "--home", str(home), *times())
+    assert done.exit_code == 0, done.output
+    lines = done.output.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert lines[1].startswith(f"as of {at(150):%Y-%m-%d %H:%M:%S} UTC, NOT COMPLETE")
+    assert "! the pipeline has not looked at traces for" in done.output
+
+
+def test_json_has_units_nulls_and_times(home: Path) -> None:
+    done = run("tps", "--home", str(home), "--json", "--topic", "orders", *times())
+    answer = json.loads(done.output)
+    assert set(answer) == {"title", "as_of", "complete", "gaps", "sheets", "plots"}
+    assert answer["title"].startswith("Throughput, topic orders, 2023-11-14 22:14 to")
+    assert (answer["as_of"], answer["complete"]) == (at(150).isoformat(), False)
+    assert "the pipeline has not looked at traces" in answer["gaps"][0]
+    first = answer["sheets"][0]
+    assert set(first) == {"title", "note", "left_out", "fields", "rows"}
+    assert {"name": "mean", "unit": "/s"} in first["fields"]
+    assert first["rows"] == [["orders", "shop", 1, 12, 12 / 150, 0.2, 100.0, 0, 8.0]]
+    (line,) = answer["plots"][0]["lines"]
+    assert line == {
+        "name": "orders · shop",
+        "points": [[at(0).isoformat(), 0.2], [at(60).isoformat(), 0.0], [at(120).isoformat(), None]],
+    }
+
+
+def test_html_is_written(home: Path, tmp_path: Path) -> None:
+    file = tmp_path / "out.html"
+    assert run("latency", "--home", str(home), "--html", str(file), *times()).exit_code == 0
+    assert ID in file.read_text()
+
+
+def test_nothing_known_is_status_1(tmp_path: Path) -> None:
+    done = run("tps", "--home", str(tmp_path))
+    assert done.exit_code == 1
+    assert "nothing is known yet" in done.output
+    assert "no traffic in" in done.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["no-such"], "no such report; there are\n  tps"),
+        (["tps", "--since", "yesterday"], "is no time: write how long ago"),
+        (["tps", "--since", "1h", "--until", "2h"], "is not before --until 2h"),
+        (["tps", "--since", "99999999d"], "is before 1970"),
+        (["tps", "--since", "99999-01-01"], "is no time"),
+        (["tps", "--home", "no/such/place"], "is no directory"),
+        (["tps", "--watch", "0.1"], "takes 1 seconds or more"),
+        (["tps", "--json", "--html", "x"], "give either --json or --html"),
+        (["tps", "--html", "no/such/dir/x.html"], "cannot be written"),
+    ],
+)
+def test_bad_input_is_said(home: Path, arguments: list[str], said: str) -> None:
+    given = arguments if "--home" in arguments else [*arguments, "--home", str(home)]
+    done = run(*given)
+    assert isinstance(done.exception, ConfigError)
+    assert said in str(done.exception)
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        ("90s", T0_MS - 90_000), ("1.5h", T0_MS - 5_400_000), ("2d", T0_MS - 172_800_000),
+        ("2023-11-14T22:13", ms(-60 + 20 - 20)), ("2023-11-14T23:13+01:00", ms(-60)),
+    ],
+)  # fmt: skip
+def test_times(said: str, expected: int) -> None:
+    assert command.instant(said, T0_MS, "--since") == expected
+    assert datetime.fromtimestamp(T0_MS / 1000, UTC) - timedelta(minutes=1) == datetime(
+        2023, 11, 14, 22, 13, tzinfo=UTC
+    )
+
+
+def test_watch_shows_it_again_until_it_is_stopped(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    waited = []
+
+    def sleep(seconds: float) -> None:
+        waited.append(seconds)
+        if len(waited) == 3:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(command.time, "sleep", sleep)
+    done = run("tps", "--home", str(home), "--watch", "2", *times())
+    assert (done.exit_code, waited) == (0, [2.0, 2.0, 2.0])
+    assert done.output.count("Throughput, ") == 3

@@ -1,0 +1,89 @@
+"""`ariane trace` on published tables: the timeline, the list, JSON, and what it says when there is nothing."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("pyarrow", reason="needs pyarrow: pip install 'ariane[spark]'")
+
+from test_trace_journeys import T0_MS, at, delivery, journey, publish, unique_id
+from typer.testing import CliRunner
+
+from ariane.cli import trace
+from ariane.cli.main import app
+from ariane.clock import SYSTEM_CLOCK
+from ariane.errors import ConfigError, StoreError
+
+
+def said(home: Path, *words: str, status: int = 0) -> str:
+    done = CliRunner().invoke(app, ["trace", "--home", str(home), *words], env={"COLUMNS": "160"})
+    if done.exception is not None and not isinstance(done.exception, SystemExit):
+        raise done.exception
+    assert done.exit_code == status, done.output
+    return done.output
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    ahead = journey(
+        unique_id(1), sent_at=at(1200), stored_at=at(2), stored_exact=True, producer_clock_ms=-1200, producer_clock_error_ms=3,
+        deliveries=[delivery(9, 16, result="failed"), delivery(1009, 1016, clock_ms=0, clock_error_ms=4, retry_times=1)],
+        attempts=2,
+    )  # fmt: skip
+    publish(tmp_path, ahead, journey(unique_id(2), None), journey(unique_id(3), queueing_ms=900))
+    monkeypatch.setattr(type(SYSTEM_CLOCK), "now_ms", lambda self: T0_MS + 60_000)
+    return tmp_path
+
+
+def test_a_timeline_by_the_brokers_clock_with_its_errors(home: Path) -> None:
+    lines = [line.split() for line in said(home, "--id", unique_id(1)).splitlines()]
+    assert [(line[0], line[1], line[4]) for line in lines[1:2]] == [("22:13:20.000", "3", "sent")]
+    assert lines[2][:4] == ["22:13:20.002", "2ms", "1", "stored"]
+    assert lines[3][:2] == ["22:13:20.009", "?"]
+    assert " ".join(lines[4][4:6]) == "consumed: failed"
+    assert lines[5][:2] == ["22:13:21.009", "4"]
+    assert lines[5][-2:] == ["retry", "1"]
+    assert lines[-1][:2] == ["traces", "until"]
+
+
+def test_a_topic_is_a_line_for_each_journey(home: Path) -> None:
+    lines = said(home, "--topic", "T", "--slowest", "--limit", "1").splitlines()
+    assert unique_id(3) in lines[1]
+    assert "900ms" in lines[1]
+    assert "2 more are left out: --limit" in lines[2]
+    assert "not consumed" in said(home, "--topic", "T")
+
+
+def test_json_has_a_row_a_line(home: Path) -> None:
+    done = CliRunner().invoke(app, ["trace", "--home", str(home), "--key", "all", "--limit", "2", "--json"])
+    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [row["message_id"] for row in rows] == [unique_id(2), unique_id(3)]
+    assert rows[1]["deliveries"][0]["began_at"] == "2023-11-14T22:13:20.010000+00:00"
+    assert done.stderr.splitlines()[0] == "1 more are left out: --limit"
+
+
+def test_what_is_not_there_is_said(home: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    assert "no message with key nobody" in said(home, "--key", "nobody", status=1)
+    with pytest.raises(StoreError, match="no traced message of topic V"):
+        said(home, "--topic", "V")
+    with pytest.raises(StoreError, match="no journeys in"):
+        said(tmp_path_factory.mktemp("empty"), "--topic", "T")
+
+
+@pytest.mark.parametrize("text", ["10", "m", "-1m", "1w", "9999999d"])
+def test_a_span_that_is_none(text: str) -> None:
+    with pytest.raises(ConfigError, match="--since"):
+        trace.span_ms(text)
+
+
+def test_spans() -> None:
+    assert [trace.span_ms(text) for text in ("250ms", "30s", "10m", "2h", "1d")] == [
+        250,
+        30_000,
+        600_000,
+        7_200_000,
+        86_400_000,
+    ]

@@ -1,0 +1,179 @@
+"""Reports tps and latency: partial rows add up, unknown is not zero, percentiles are those of all that was added."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyarrow", reason="needs pyarrow: pip install 'ariane[spark]'")
+
+from traffic_tables import at, both, consumed, ms, sent, slow
+
+from ariane.admin.report import Plot, Report, Sheet
+from ariane.admin.reports import REPORTS
+from ariane.admin.reports.tps import LINES_MAX, ROWS_MAX
+
+
+def asked(name: str, home: Path, since_s: float = 0, until_s: float = 600, **filters: Any) -> Report:
+    return REPORTS[name].function(home, since_ms=ms(since_s), until_ms=ms(until_s), now_ms=ms(until_s), **filters)
+
+
+def sheet(report: Report, title: str) -> list[dict[str, Any]]:
+    (found,) = (part for part in report.parts if isinstance(part, Sheet) and part.title == title)
+    return [dict(zip((field.name for field in found.fields), row, strict=True)) for row in found.rows]
+
+
+def plot(report: Report, title: str) -> dict[str, list[float | None]]:
+    (found,) = (part for part in report.parts if isinstance(part, Plot) and part.title.startswith(title))
+    return {line.name: [value for _, value in line.points] for line in found.lines}
+
+
+def test_partial_rows_of_a_minute_add_up(tmp_path: Path) -> None:
+    rows = [
+        sent(-1, 1),
+        sent(0, 30),
+        sent(0, 30, client_host="10.0.0.9"),
+        sent(1, 12, successes=9, failures=3),
+        consumed(1, 6),
+    ]
+    both(tmp_path, rows, [], as_of_s=120)
+    report = asked("tps", tmp_path)
+    (first,), (second,) = (sheet(report, f"{name} by topic and group") for name in ("Sent", "Consumed"))
+    assert first == {
+        "topic": "orders", "group": "shop", "hosts": 2, "messages": 72, "mean": 0.6, "peak": 1.0,
+        "ok": pytest.approx(100 * 69 / 72), "failed": 3, "bytes": 60.0,
+    }  # fmt: skip
+    assert (second["mean"], second["peak"], second["open"]) == (0.05, 0.1, 0)
+
+
+def test_below_one_a_second_is_no_zero(tmp_path: Path) -> None:
+    both(tmp_path, [sent(-1, 1), sent(0, 12)], [], as_of_s=60)
+    report = asked("tps", tmp_path)
+    assert sheet(report, "Sent by topic and group")[0]["mean"] == 0.2
+    assert plot(report, "Sent by")["orders · shop"] == [0.2]
+
+
+def test_unknown_minutes_are_unknown_and_others_zero(tmp_path: Path) -> None:
+    # Minute 1: another topic only; minute 2: nobody traced; minute 4: known for half of it.
+    rows = [sent(-1, 1), sent(0, 60), sent(1, 6, topic="other"), sent(3, 60), sent(4, 30)]
+    both(tmp_path, rows, [], as_of_s=270)
+    report = asked("tps", tmp_path)
+    assert plot(report, "Sent by") == {
+        "orders · shop": [1.0, 0.0, None, 1.0, None],
+        "other · shop": [0.0, 0.1, None, 0.0, None],
+    }
+    steps = sheet(report, "By minute, the newest first")
+    assert [(row["whole"], row["sent"], row["tps out"]) for row in reversed(steps)] == [
+        (True, 60, 1.0), (True, 6, 0.1), (True, None, None), (True, 60, 1.0), (False, 30, None),
+    ]  # fmt: skip
+    assert [row["from"] for row in steps] == [at(60 * minute) for minute in reversed(range(5))]
+    only = plot(asked("tps", tmp_path, topic="other"), "Sent by")
+    assert only == {"other · shop": [0.0, 0.1, None, 0.0, None]}, "a filter changes nothing of what is known"
+
+
+def test_the_first_minute_of_the_table_is_not_whole(tmp_path: Path) -> None:
+    both(tmp_path, [sent(2, 6), sent(3, 6)], [], as_of_s=240)
+    steps = sheet(asked("tps", tmp_path), "By minute, the newest first")
+    assert [(row["whole"], row["sent"]) for row in steps] == [(True, 6), (False, 6)]
+    for name in REPORTS:
+        said = f"the tables begin at {at(120):%Y-%m-%d %H:%M} UTC: what was before is not known"
+        assert said in REPORTS[name].function(tmp_path, since_ms=ms(0), until_ms=ms(240), now_ms=ms(240)).gaps
+        assert REPORTS[name].function(tmp_path, since_ms=ms(180), until_ms=ms(240), now_ms=ms(240)).gaps == ()
+
+
+def test_success_is_of_those_that_ended(tmp_path: Path) -> None:
+    both(tmp_path, [consumed(0, 4, successes=1, failures=1), consumed(0, 2, topic="open", successes=0)], [], as_of_s=60)
+    ended, still_open = sheet(asked("tps", tmp_path), "Consumed by topic and group")
+    assert (ended["ok"], ended["open"]) == (50.0, 2)
+    assert (still_open["ok"], still_open["open"]) == (None, 2)
+
+
+def test_what_is_beyond_the_known_is_said(tmp_path: Path) -> None:
+    both(tmp_path, [sent(0, 6), sent(5, 7)], [], as_of_s=90)
+    report = asked("tps", tmp_path)
+    assert sheet(report, "Sent by topic and group")[0]["messages"] == 6
+    assert "7 messages are left out" in report.parts[0].note
+
+
+def test_more_than_a_sheet_or_a_plot_holds_is_said(tmp_path: Path) -> None:
+    both(tmp_path, [sent(0, 1 + number, topic=f"t{number}") for number in range(ROWS_MAX + 5)], [], as_of_s=90)
+    report = asked("tps", tmp_path)
+    assert isinstance(report.parts[0], Sheet)
+    assert (len(report.parts[0].rows), report.parts[0].left_out) == (ROWS_MAX, 5)
+    assert isinstance(report.parts[1], Plot)
+    assert len(report.parts[1].lines) == LINES_MAX
+    assert f"{ROWS_MAX + 5 - LINES_MAX} more" in report.parts[1].note
+
+
+def test_of_two_days_the_steps_are_longer_and_the_rates_the_same(tmp_path: Path) -> None:
+    both(tmp_path, [sent(minute, 60) for minute in range(0, 2880)], [], as_of_s=2880 * 60)
+    report = asked("tps", tmp_path, until_s=2880 * 60)
+    values = plot(report, "Sent by")["orders · shop"]
+    assert len(values) <= 720
+    assert set(values[1:-1]) == {1.0}
+    assert sheet(report, "Sent by topic and group")[0]["peak"] == 1.0
+
+
+@pytest.mark.parametrize("name", REPORTS)
+def test_of_nothing_nothing_is_known(tmp_path: Path, name: str) -> None:
+    report = asked(name, tmp_path)
+    assert report.as_of is None
+    assert "no traffic in" in report.gaps[0]
+    assert all(not (part.rows if isinstance(part, Sheet) else part.lines) for part in report.parts)
+
+
+def test_percentiles_are_of_all_hosts_and_slots(tmp_path: Path) -> None:
+    rows = [
+        sent(0, 50, send=range(1, 51)),
+        sent(0, 50, send=range(51, 101), client_host="10.0.0.9"),
+        sent(1, 0, send=[900]),
+    ]
+    both(tmp_path, rows, [], as_of_s=120)
+    (row,) = sheet(asked("latency", tmp_path, until_s=120), "Send")
+    assert row == {
+        "topic": "orders", "group": "shop", "messages": 101, "p50": pytest.approx(51, rel=0.01),
+        "p90": pytest.approx(91, rel=0.01), "p99": pytest.approx(100, rel=0.01), "max": 900,
+    }  # fmt: skip
+    series = plot(asked("latency", tmp_path), "Send: p99")["orders · shop"]
+    assert series == [pytest.approx(99, rel=0.01), pytest.approx(900, rel=0.01)]
+
+
+def test_latency_is_narrowed_and_null_topics_are_there(tmp_path: Path) -> None:
+    rows = [consumed(0, 2), consumed(0, 3, client_group="audit"), consumed(2, 1, topic=None, cost=[70])]
+    both(tmp_path, rows, [], as_of_s=180)
+    report = asked("latency", tmp_path)
+    assert [(row["topic"], row["group"], row["messages"]) for row in sheet(report, "Consumption")] == [
+        (None, "billing", 1), ("orders", "audit", 3), ("orders", "billing", 2),
+    ]  # fmt: skip
+    assert plot(report, "Consumption")["unknown · billing"] == [None, None, pytest.approx(70, rel=0.01)]
+    narrowed = asked("latency", tmp_path, group="audit", topic="orders")
+    assert [row["group"] for row in sheet(narrowed, "Consumption")] == ["audit"]
+
+
+def test_of_a_long_time_the_answer_is_the_same_by_ten_minutes(tmp_path: Path) -> None:
+    rows = [sent(minute, 2, send=[minute, 2 * minute]) for minute in range(1, 400)]
+    both(tmp_path, rows, [], as_of_s=400 * 60)
+    report = asked("latency", tmp_path, until_s=400 * 60)
+    (row,) = sheet(report, "Send")
+    assert (row["messages"], row["max"]) == (2 * 399, 798)
+    costs = sorted([*range(1, 400), *range(2, 800, 2)])
+    assert row["p90"] == pytest.approx(costs[-(-9 * len(costs) // 10) - 1], rel=0.01)
+    (found,) = (part for part in report.parts if part.title == "Send: p99 by 10 minutes")
+    assert isinstance(found, Plot)
+    assert {time.minute % 10 for time, _ in found.lines[0].points} == {0}
+    assert len(found.lines[0].points) in (40, 41)
+
+
+def test_the_slowest_of_all_slots(tmp_path: Path) -> None:
+    rows = [slow(40 * number, 100 + number, f"M{number:02}") for number in range(14)]
+    rows.append(slow(3, 5, "S", measure="send_cost_ms", client_group="shop"))
+    rows.append(slow(5000, 99999, "later"))
+    both(tmp_path, [sent(0, 1)], rows, as_of_s=599)
+    found = sheet(asked("latency", tmp_path), "Slowest messages")
+    assert [row["message id"] for row in found] == ["S", *(f"M{number:02}" for number in range(13, 3, -1))]
+    assert found[1] == {
+        "what": "Queueing", "took": 113, "at": at(520), "topic": "orders", "group": "billing", "host": "10.0.0.2",
+        "message id": "M13", "keys": "order-M13",
+    }  # fmt: skip

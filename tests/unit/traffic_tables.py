@@ -1,0 +1,100 @@
+"""Tables traffic and slow_messages as the pipeline publishes them, written without Spark, for the tests of reports."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ariane.admin.published import CURRENT, File, Published
+from ariane.admin.status import Status, write
+from ariane.tables import LATENCIES, SLOW_MESSAGES, TRAFFIC, Table
+from ariane.tables.histogram import counted
+from ariane.tables.slots import of_time
+
+T0_MS = 1_700_000_040_000  # a whole minute
+TYPES = {
+    "STRING": pa.string(),
+    "BIGINT": pa.int64(),
+    "TIMESTAMP": pa.timestamp("us", tz="UTC"),
+    "MAP<INT, BIGINT>": pa.map_(pa.int32(), pa.int64()),
+}
+HISTOGRAMS = ("send_cost_ms", "queueing_ms", "consume_cost_ms")
+
+
+def at(seconds: float = 0) -> datetime:
+    return datetime.fromtimestamp(T0_MS / 1000, UTC) + timedelta(seconds=seconds)
+
+
+def ms(seconds: float) -> int:
+    return T0_MS + int(seconds * 1000)
+
+
+def sent(minute: int, messages: int, **other: Any) -> dict[str, Any]:
+    """A partial row of sends; `send` are their costs."""
+    costs = other.pop("send", [5] * messages)
+    row = dict.fromkeys(TRAFFIC.names) | {
+        "minute": at(60 * minute), "direction": "out", "topic": "orders", "client_group": "shop", "client_host": "10.0.0.1",
+        "messages": messages, "successes": messages, "failures": 0, "bytes": 100 * messages, "send_cost_ms": counted(costs),
+        "send_cost_ms_max": max(costs, default=None),
+    }  # fmt: skip
+    return row | other
+
+
+def consumed(minute: int, messages: int, **other: Any) -> dict[str, Any]:
+    """A partial row of consumptions; `queueing` and `cost` are their times."""
+    queueing, cost = other.pop("queueing", [20] * messages), other.pop("cost", [7] * messages)
+    row = dict.fromkeys(TRAFFIC.names) | {
+        "minute": at(60 * minute), "direction": "in", "topic": "orders", "client_group": "billing", "client_host": "10.0.0.2",
+        "messages": messages, "successes": messages, "failures": 0, "queueing_ms": counted(queueing),
+        "consume_cost_ms": counted(cost), "queueing_ms_max": max(queueing, default=None),
+        "consume_cost_ms_max": max(cost, default=None),
+    }  # fmt: skip
+    return row | other
+
+
+def slow(seconds: float, took_ms: int, message_id: str, **other: Any) -> dict[str, Any]:
+    return {
+        "noted_at": at(seconds), "measure": "queueing_ms", "ms": took_ms, "topic": "orders", "client_group": "billing",
+        "client_host": "10.0.0.2", "message_id": message_id, "keys": f"order-{message_id}",
+    } | other  # fmt: skip
+
+
+def put(home: Path, table: Table, rows: Iterable[dict[str, Any]], as_of_s: float) -> None:
+    """Publish rows, as of some seconds after the tests' epoch; the pipeline says it is up to date."""
+    directory = home / table.name
+    (directory / "v=00000001").mkdir(parents=True)
+    schema = pa.schema([(column.name, TYPES[column.type]) for column in table.columns])
+    of_slots: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        of_slots.setdefault(of_time(int(row[table.time].timestamp() * 1000)), []).append(
+            row | {name: list(row[name].items()) for name in HISTOGRAMS if row.get(name) is not None}
+        )
+    files = []
+    for slot, some in of_slots.items():
+        name = f"v=00000001/{slot}.parquet"
+        pq.write_table(pa.Table.from_pylist(some, schema), directory / name)
+        times = [int(row[table.time].timestamp() * 1000) for row in some]
+        size = (directory / name).stat().st_size
+        files.append(File(name, slot, len(some), size, 1, min(times), max(times)))
+    count = sum(file.rows for file in files)
+    now = Published(1, table.schema, count, ms(as_of_s), tuple(files), {"traces x": 1})
+    (directory / CURRENT).write_bytes(msgspec.json.encode(now))
+    write(home, Status("traces", ms(as_of_s), 1, 10, 0, None))
+
+
+def both(home: Path, traffic: Iterable[dict[str, Any]], slow: Iterable[dict[str, Any]], as_of_s: float) -> None:
+    traffic = list(traffic)
+    put(home, TRAFFIC, traffic, as_of_s)
+    put(home, SLOW_MESSAGES, slow, as_of_s)
+    put(home, LATENCIES, map(_latencies, traffic), as_of_s)
+
+
+def _latencies(row: dict[str, Any]) -> dict[str, Any]:
+    begin = row["minute"].replace(minute=row["minute"].minute // 10 * 10)
+    return {"begin": begin} | {name: row[name] for name in LATENCIES.names if name != "begin"}
