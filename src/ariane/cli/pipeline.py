@@ -37,6 +37,7 @@ def run(
     keep_days: Annotated[int, typer.Option(help="Days after which rows leave the tables.")] = 30,
     topic: Annotated[str, typer.Option(help="Topic that clients trace to.")] = TRACE_TOPIC,
     samples_topic: Annotated[str, typer.Option(help="Topic that `ariane collect` sends to.")] = SAMPLES_TOPIC,
+    delay_levels: Annotated[str, typer.Option(help="The brokers' messageDelayLevel, if it was changed.")] = "",
     until_stdin_closes: Annotated[bool, typer.Option(hidden=True)] = False,
 ) -> None:
     """Turn topics into tables. Runs until SIGINT or SIGTERM, or --once."""
@@ -51,6 +52,8 @@ def run(
     job = known.joined(names)
     job = known.with_topic(job, known.TRACES, topic)
     job = known.with_topic(job, known.SAMPLES, samples_topic)
+    if delay_levels:
+        job = known.with_delay_levels(job, _delays_ms(delay_levels))
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
@@ -128,6 +131,17 @@ def show_tables(
     if not chosen:
         raise ConfigError("NAME", name, f"no such table; there are {', '.join(table.name for table in tables.ALL)}")
     typer.echo("\n".join(map(tables.page, chosen)), nl=False)
+
+
+def _delays_ms(text: str) -> tuple[int, ...]:
+    """messageDelayLevel, as it is written in broker.conf."""
+    from ariane.broker.config import delays_ms
+    from ariane.errors import ProtocolError
+
+    try:
+        return delays_ms(text)
+    except ProtocolError as error:
+        raise ConfigError("--delay-levels", text, str(error)) from error
 
 
 def _age(ms: int) -> str:

@@ -30,6 +30,11 @@ class Fold(NamedTuple):
     work: Callable[..., DataFrame]
     before: int = 0
     """How many slots before a slot `work` has to see too; the rows that it returns for those are left out."""
+    routed: bool = False
+    """Whether its rows lie in other slots than what they follow from. Then `work` is given one DataFrame more per input, in
+    front of the others: of the slots with news only what is new. Its rows are added, and may come to be there twice."""
+    timed_by: tuple[Table, ...] = ()
+    """The inputs that tell as of when the table is, where others may have nothing for days; none: all of them."""
     tend: Callable[[SparkSession, Path, int], object] | None = None
     """Called now and then, with HOME and the time in ms, beside the merging of small files."""
 
@@ -54,20 +59,28 @@ def refold(spark: SparkSession, home: Path, fold: Fold, now_ms: int) -> Folded |
         return None
     seen = slots | {earlier for slot in slots for earlier in _after(slot, -fold.before)}
     frames = [publish.read(spark, home, table, lambda file: file.slot in seen) for table in fold.inputs]
+    if fold.routed:
+        frames = [_news(spark, home, table, known.get(table.name, 0)) for table in fold.inputs] + frames
     rows = fold.work(*frames)
     if fold.before:
         rows = rows.where(rows[publish.SLOT].isin(sorted(slots)))
-    times = [now.as_of_ms for now in inputs.values() if now.as_of_ms is not None]
+    timed = {table.name for table in fold.timed_by or fold.inputs}
+    times = [now.as_of_ms for name, now in inputs.items() if name in timed and now.as_of_ms is not None]
     published = publish.change(
         rows,
         home,
         fold.table,
         done={name: now.version for name, now in inputs.items()},
-        replaced=slots,
+        replaced=() if fold.routed else slots,
         as_of_ms=min(times, default=None),
         now_ms=now_ms,
     )
     return Folded(fold.table, len(slots), published)
+
+
+def _news(spark: SparkSession, home: Path, table: Table, known: int) -> DataFrame:
+    """The rows that came after a version of a table."""
+    return publish.read(spark, home, table, lambda file: file.added > known)
 
 
 def _after(slot: str, count: int) -> set[str]:

@@ -5,12 +5,25 @@ topics ─ Source ─ Appended ─→ base tables ─ Fold ─→ tables that fo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from ariane import tables as t
 from ariane.model.topic import SAMPLES_TOPIC, TRACE_TOPIC
-from ariane.pipeline import clocks, consumption, decode, health, journeys, keys, samples, traffic
+from ariane.pipeline import (
+    clocks,
+    consumption,
+    decode,
+    delays,
+    health,
+    journeys,
+    keys,
+    messages,
+    samples,
+    traffic,
+    transactions,
+)
 from ariane.pipeline.folds import Fold
 
 if TYPE_CHECKING:
@@ -74,6 +87,14 @@ SAMPLES = Source(
     ),
 )
 
+RECORDS = Source(
+    "messages",
+    messages.OPTIONS,
+    messages.SCHEMA,
+    messages.records,
+    (Appended(t.MESSAGES, messages.headers), Appended(t.PLACES, messages.places)),
+)
+
 OF_TRACES = (
     Fold(t.CLOCKS, (t.TRACE_EVENTS, t.MESSAGES), clocks.clocks),
     Fold(t.MESSAGE_KEYS, (t.TRACE_EVENTS,), keys.message_keys, tend=keys.merge_days),
@@ -88,6 +109,12 @@ OF_SAMPLES = Fold(
     t.CONSUMPTION, (t.SAMPLES_BROKERS, t.SAMPLES_QUEUES, t.SAMPLES_COUNTERS), consumption.consumption, before=1
 )
 OF_HEALTH = Fold(t.HEALTH, (t.TRACE_EVENTS, t.MESSAGES), health.health, before=1)
+# Marks may have nothing for days, and traces are read by another job: as of when these are, say the messages.
+OF_PLACES = Fold(t.MARKS, (t.PLACES,), messages.marks, routed=True)
+OF_DELAYS = Fold(t.DELAYS, (t.MESSAGES, t.MARKS), delays.delays, timed_by=(t.MESSAGES,))
+OF_HALVES = Fold(
+    t.TRANSACTIONS, (t.MESSAGES, t.MARKS, t.TRACE_EVENTS), transactions.transactions, timed_by=(t.MESSAGES,)
+)
 
 JOBS = {
     job.name: job
@@ -106,6 +133,18 @@ JOBS = {
             (TRACES,),
             (OF_HEALTH,),
         ),
+        Job(
+            "delay",
+            "delayed messages → asked against real delivery times",
+            (RECORDS,),
+            (OF_PLACES, OF_DELAYS),
+        ),
+        Job(
+            "transactions",
+            "half messages, their checks and ends → transactions",
+            (RECORDS,),
+            (OF_PLACES, OF_HALVES),
+        ),
     )
 }
 
@@ -122,3 +161,12 @@ def with_topic(job: Job, source: Source, topic: str) -> Job:
     """The job with `source` over another topic."""
     sources = (one._replace(options={"topic": topic}) if one.name == source.name else one for one in job.sources)
     return job._replace(sources=tuple(sources))
+
+
+def with_delay_levels(job: Job, levels_ms: Sequence[int]) -> Job:
+    """The job for brokers with another messageDelayLevel."""
+    folds = (
+        fold._replace(work=partial(delays.delays, levels_ms=levels_ms)) if fold.table == t.DELAYS else fold
+        for fold in job.folds
+    )
+    return job._replace(folds=tuple(folds))

@@ -5,6 +5,7 @@ Times are UTC. What is not known is null, never zero. Types are Spark's names of
 appended, as they come             folded from these, slot by slot (`slots`)
   trace_events  trace_rejects  ─┬→ clocks → journeys  message_keys → traffic → latencies  slow_messages
   messages                      └→ health
+  messages  places → marks      ─→ delays  transactions
   samples_{brokers,queues,counters,rejects} → consumption
   archive
 """
@@ -12,12 +13,15 @@ appended, as they come             folded from these, slot by slot (`slots`)
 from __future__ import annotations
 
 from ariane.tables.archive import ARCHIVE
+from ariane.tables.delays import DELAYS
 from ariane.tables.health import HEALTH
 from ariane.tables.messages import MESSAGES
+from ariane.tables.places import MARKS, PLACES
 from ariane.tables.samples import CONSUMPTION, SAMPLES_BROKERS, SAMPLES_COUNTERS, SAMPLES_QUEUES, SAMPLES_REJECTS
 from ariane.tables.table import Column, Table, page
 from ariane.tables.trace import CLOCKS, JOURNEYS, MESSAGE_KEYS, TRACE_EVENTS, TRACE_REJECTS
 from ariane.tables.traffic import LATENCIES, SLOW_MESSAGES, TRAFFIC
+from ariane.tables.transactions import TRANSACTIONS
 
 SAMPLES = (SAMPLES_BROKERS, SAMPLES_QUEUES, SAMPLES_COUNTERS, SAMPLES_REJECTS)
 ALL = (
@@ -26,6 +30,8 @@ ALL = (
     MESSAGES,
     *SAMPLES,
     ARCHIVE,
+    PLACES,
+    MARKS,
     CLOCKS,
     JOURNEYS,
     MESSAGE_KEYS,
@@ -34,6 +40,8 @@ ALL = (
     SLOW_MESSAGES,
     CONSUMPTION,
     HEALTH,
+    DELAYS,
+    TRANSACTIONS,
 )
 
 __all__ = [
@@ -41,11 +49,14 @@ __all__ = [
     "ARCHIVE",
     "CLOCKS",
     "CONSUMPTION",
+    "DELAYS",
     "HEALTH",
     "JOURNEYS",
     "LATENCIES",
+    "MARKS",
     "MESSAGES",
     "MESSAGE_KEYS",
+    "PLACES",
     "SAMPLES_BROKERS",
     "SAMPLES_COUNTERS",
     "SAMPLES_QUEUES",
@@ -54,6 +65,7 @@ __all__ = [
     "TRACE_EVENTS",
     "TRACE_REJECTS",
     "TRAFFIC",
+    "TRANSACTIONS",
     "Column",
     "Table",
     "page",

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from ariane.admin.report import Report
-from ariane.admin.reports import health, lag, latency, tps
+from ariane.admin.reports import delay, health, lag, latency, tps, transactions
 
 
 class Kind(NamedTuple):
@@ -23,5 +23,11 @@ REPORTS = {
     "lag": Kind(lag.report, "how far groups are behind, their true TPS, and who serves them", ("topic", "group")),
     "health": Kind(
         health.report, "duplicates, disorder, clocks, never consumed, dead letters, no traces", ("topic", "group")
+    ),
+    "delay": Kind(
+        delay.report, "how early or late delayed messages are, what is pending, what overdue", ("topic", "group")
+    ),
+    "transactions": Kind(
+        transactions.report, "from half messages to decisions, checks, what is open or given up", ("topic", "group")
     ),
 }

@@ -1,0 +1,43 @@
+"""Steps of time for plots, and until when it can be said that something has not happened."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import overload
+
+from ariane.admin import status
+from ariane.admin.report import Line
+from ariane.admin.status import Freshness
+
+MINUTE_MS = 60_000
+STEPS_MAX = 240  # a terminal has fewer columns, a page shows no more
+STEPS_MS = tuple(minutes * MINUTE_MS for minutes in (1, 5, 10, 30, 60, 360, 1440, 10_080))
+
+
+@overload
+def at(ms: int) -> datetime: ...
+@overload
+def at(ms: None) -> None: ...
+def at(ms: int | None) -> datetime | None:
+    return None if ms is None else datetime.fromtimestamp(ms / 1000, UTC)
+
+
+def step_ms(first_ms: int, last_ms: int) -> int:
+    """The least step that does with `STEPS_MAX`; the longest one holds for any longer time."""
+    return next((step for step in STEPS_MS if (last_ms - first_ms) / step < STEPS_MAX), STEPS_MS[-1])
+
+
+def line(name: str, values: Mapping[int, float], first_ms: int, last_ms: int, step: int) -> Line:
+    """A line over every step between two; where there is no value nothing is known."""
+    return Line(name, tuple((at(ms), values.get(ms)) for ms in range(first_ms, last_ms + 1, step)))
+
+
+def judged_ms(home: Path, source: str, fresh: Freshness) -> int | None:
+    """Until when what is in no table has not happened: as of when the table is, or, when it has all that there is, when the
+    pipeline last looked. (Brokers to which nobody sends do not tell the time.)"""
+    looked = status.read(home).get(source)
+    if not fresh.is_complete or looked is None or fresh.as_of_ms is None:
+        return fresh.as_of_ms
+    return max(fresh.as_of_ms, looked.at_ms)

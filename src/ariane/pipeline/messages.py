@@ -1,0 +1,126 @@
+"""Stored records → messages, places and marks: the base of all that does not follow from traces.
+
+    records of all topics ─→ messages   headers, in the slot of their message
+                          └→ places     records of the half and the timer queue, and what means them by queue offset ─→ marks
+
+The slot of a record is that of its unique id; of one without, that of the time at which it was stored. The id of a message that
+was delayed for long is read by the time at which it was born, because its news may come when more than a month is over.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from ariane.model.message import (
+    DELAY,
+    START_DELIVER_TIME,
+    TAGS,
+    TIMER_CANCELS,
+    TIMER_DELAY_MS,
+    TIMER_DELAY_SEC,
+    TIMER_DELIVER_MS,
+    UNIQ_KEY,
+)
+from ariane.model.topic import (
+    CHECK_MAX_TIME_TOPIC,
+    HALF_TOPIC,
+    OP_HALF_TOPIC,
+    SAMPLES_TOPIC,
+    SCHEDULE_TOPIC,
+    SYSTEM_TOPIC_PREFIX,
+    SYSTEM_TOPICS,
+    TIMER_TOPIC,
+)
+from ariane.pipeline import slots
+from ariane.spark.decode import COLUMNS
+from ariane.tables import MARKS, MESSAGES, PLACES
+from ariane.tables.places import BROKERS, MARK, RECORD, SPAN
+
+# Of the system topics, those that tell of messages; traces and samples are sources of their own.
+READ_SYSTEM_TOPICS = (SCHEDULE_TOPIC, TIMER_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, CHECK_MAX_TIME_TOPIC)
+_UNREAD = "|".join(sorted((SYSTEM_TOPICS | {SAMPLES_TOPIC}) - set(READ_SYSTEM_TOPICS)))
+PATTERN = f"(?:{'|'.join(READ_SYSTEM_TOPICS)}|(?!(?:{_UNREAD})$|{SYSTEM_TOPIC_PREFIX}).+)"
+OPTIONS = {"topicsPattern": PATTERN, "includeSystemTopics": "true"}
+
+# The source's columns. Not every version of it has all; what it lacks is null. A body that cannot be expanded is no reason to
+# stop, so its fault is asked for: it makes the length null.
+SCHEMA = ", ".join(f"{name} {COLUMNS[name][1]}" for name in (*MESSAGES.names, "body", "body_error") if name in COLUMNS)
+
+TIMERS, CANCELS = 0, 1  # queues of the timer topic
+OP_TAG = "d"
+# After so long without a delay, a producer's clock is more likely wrong than its message old.
+LONG_MS = 3 * 86_400_000
+DELAYS = (START_DELIVER_TIME, TIMER_DELIVER_MS, TIMER_DELAY_SEC, TIMER_DELAY_MS)
+
+
+def records(batch: DataFrame) -> DataFrame:
+    """A micro-batch of the source with the columns of MESSAGES, `slot`, and `means`: the queue offsets that a mark names."""
+    own = F.col("properties")
+    body = F.make_valid_utf8(F.col("body").cast("string"))
+    ends = F.when((F.col("topic") == OP_HALF_TOPIC) & (own[TAGS] == OP_TAG), F.split(body, ","))
+    cancels = F.when((F.col("topic") == TIMER_TOPIC) & (F.col("queue_id") == CANCELS), F.array(own[TIMER_CANCELS]))
+    values = {"body_length": F.length("body")}
+    return batch.select(
+        *(
+            values.get(name, F.col(name) if name in batch.columns else F.lit(None)).cast(kind).alias(name)
+            for name, kind, _ in MESSAGES.columns
+        ),
+        _slot().alias("slot"),
+        F.transform(F.coalesce(ends, cancels), lambda text: F.trim(text).try_cast("bigint")).alias("means"),
+    )
+
+
+def headers(rows: DataFrame) -> DataFrame:
+    """`records` with the columns of MESSAGES and `slot`."""
+    return rows.drop("means")
+
+
+def places(rows: DataFrame) -> DataFrame:
+    """What `records` tell of places, with the columns of PLACES and `slot`."""
+    topic = F.col("topic")
+    is_record = (topic == HALF_TOPIC) | ((topic == TIMER_TOPIC) & (F.col("queue_id") == TIMERS))
+    is_mark = F.col("means").isNotNull()
+    found = rows.where(is_record | is_mark).select(
+        "broker",
+        F.when(topic == TIMER_TOPIC, TIMER_TOPIC).otherwise(HALF_TOPIC).alias("topic"),
+        F.explode(F.when(is_mark, F.col("means")).otherwise(F.array("queue_offset"))).alias("queue_offset"),
+        F.when(is_mark, MARK).otherwise(RECORD).alias("what"),
+        F.when(~is_mark, F.col("message_id")).alias("message_id"),
+        F.when(~is_mark, F.col("slot")).alias("message_slot"),
+        F.col("store_timestamp").alias("stored_at"),
+    )
+    named = found.where("queue_offset >= 0")  # an op message of another kind names nothing
+    return named.select(*PLACES.names, place_slot().alias("slot"))
+
+
+def marks(new: DataFrame, all_there: DataFrame) -> DataFrame:
+    """Marks and the records that they mean, where either is new: the columns of MARKS and `slot`, which is the message's."""
+    found = _pairs(new, all_there).unionByName(_pairs(all_there, new))
+    return found.select(*MARKS.names, F.col("message_slot").alias("slot")).distinct()
+
+
+def place_slot() -> Column:
+    """`tables.places.slot` of a row of PLACES."""
+    kind = F.when(F.col("topic") == TIMER_TOPIC, "timer").otherwise("half")
+    broker = F.crc32(F.col("broker").cast("binary")) % BROKERS
+    return F.format_string("%s-%02d-%010d", kind, broker, F.floor(F.col("queue_offset") / SPAN))
+
+
+def _pairs(some: DataFrame, others: DataFrame) -> DataFrame:
+    """Records of `some` and the marks of `others` that mean them."""
+    place = ("broker", "topic", "queue_offset")
+    meant = some.where(F.col("what") == RECORD)
+    means = others.where(F.col("what") == MARK).select(*place, F.col("stored_at").alias("marked_at"))
+    return meant.withColumnRenamed("stored_at", "record_stored_at").join(means, list(place))
+
+
+def _slot() -> Column:
+    own, stored, born = F.col("properties"), F.col("store_timestamp"), F.col("born_timestamp")
+    is_delayed = F.coalesce(own[DELAY], F.lit("0")) != "0"
+    for name in DELAYS:
+        is_delayed |= own[name].isNotNull()
+    is_long = F.unix_millis(stored) - F.unix_millis(born) > LONG_MS
+    near = F.when(is_delayed & is_long, born).otherwise(stored)
+    of_message = slots.of_message(F.col("message_id"), near)
+    return F.when(own[UNIQ_KEY].isNotNull(), of_message).otherwise(slots.of_time(stored))

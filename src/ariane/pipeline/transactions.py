@@ -1,0 +1,148 @@
+"""messages, marks and traces → transactions: half messages, the questions about them, and how they ended.
+
+A fold: records in any order, late or twice, give the same rows.
+
+    half message and its copies   RMQ_SYS_TRANS_HALF_TOPIC        a copy counts a check (TRANSACTION_CHECK_TIMES)
+    op message                    a mark on one of them           ended: by a commit, or a rollback, or because it was put aside
+    commit                        the real topic, sysFlag 8
+    put aside                     TRANS_CHECK_MAX_TIME_TOPIC      given up; our broker also marks it ended, Java's does not
+    EndTransaction                a trace of the producer         what it answered, and whether to a check
+
+A rollback is an end without a commit: nothing but its op message tells of it. A Java broker does not let those be pulled; there
+the producer's trace has to do, while no copy is made after it. What was put aside and resumed begins anew: then
+only its later copies count as open or ended.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from ariane.model.message import (
+    CHECK_TIMES,
+    PGROUP,
+    PREPARED_QUEUE_OFFSET,
+    REAL_TOPIC,
+    TRANSACTION_COMMIT,
+    TRANSACTION_MASK,
+)
+from ariane.model.topic import CHECK_MAX_TIME_TOPIC, DLQ_PREFIX, HALF_TOPIC, RETRY_PREFIX
+from ariane.tables import TRANSACTIONS
+from ariane.tables.transactions import COMMIT, GIVEN_UP, OPEN, ROLLBACK, UNKNOWN
+
+COMMITTED, ROLLED_BACK = "COMMIT_MESSAGE", "ROLLBACK_MESSAGE"  # states in traces
+ID = ("slot", "message_id", "broker")
+
+
+def transactions(messages: DataFrame, marks: DataFrame, events: DataFrame) -> DataFrame:
+    """Rows with the columns of TRANSACTIONS and `slot`; `events` are trace_events, and may be none."""
+    joined = _records(messages).join(_ends(marks), [*ID], "left").join(_answers(events), ["slot", "message_id"], "left")
+    # Ends of copies that came before it was put aside are part of that.
+    counts = F.filter("ends", lambda end: F.col("given_up_at").isNull() | (end.record_stored_at > F.col("given_up_at")))
+    ended_at = F.array_min(F.transform(counts, lambda end: end.marked_at))
+    # A copy that came later was made because the broker had not heard of it.
+    is_told = (F.col("answer") == ROLLED_BACK) & (F.col("told_at") >= F.col("newest_at"))
+    is_aside = F.col("given_up_at").isNotNull() & ~F.coalesce(F.col("newest_at") > F.col("given_up_at"), F.lit(False))
+    decision = (
+        F.when(F.col("committed_at").isNotNull(), COMMIT)
+        .when(F.col("ended_at").isNotNull() & F.coalesce(F.col("answer") == COMMITTED, F.lit(False)), UNKNOWN)
+        .when(F.col("ended_at").isNotNull(), ROLLBACK)
+        .when(is_aside, GIVEN_UP)
+        .when(F.coalesce(is_told, F.lit(False)), ROLLBACK)
+        .otherwise(OPEN)
+    )
+    is_decided = F.col("decision").isin(COMMIT, ROLLBACK, UNKNOWN)
+    decided_ms = F.unix_millis("decided_at") - F.unix_millis("half_at")
+    return (
+        joined.withColumn("ended_at", ended_at)
+        .withColumn("decision", decision)
+        .withColumn(
+            "decided_at",
+            F.when(F.col("decision") == COMMIT, F.col("committed_at"))
+            .when(is_decided, F.col("ended_at"))
+            .when(F.col("decision") == GIVEN_UP, F.col("given_up_at")),
+        )
+        .withColumn("decision_ms", F.when(decided_ms >= 0, decided_ms))
+        .withColumn(
+            "from_check",
+            F.when(F.col("decision").isin(COMMIT, UNKNOWN), F.col("commit_from_check")).when(
+                F.col("decision") == ROLLBACK, F.col("rollback_from_check")
+            ),
+        )
+        .select(*(F.col(name).cast(kind).alias(name) for name, kind, _ in TRANSACTIONS.columns), "slot")
+    )
+
+
+def _records(messages: DataFrame) -> DataFrame:
+    """One row per message and broker: what its records say."""
+    own, topic, stored = F.col("properties"), F.col("topic"), F.col("store_timestamp")
+    is_half, is_aside = topic == HALF_TOPIC, topic == CHECK_MAX_TIME_TOPIC
+    # A retry of a committed message is marked so, too.
+    is_commit = (
+        (F.col("sys_flag").bitwiseAND(TRANSACTION_MASK) == TRANSACTION_COMMIT)
+        & (own[REAL_TOPIC] == topic)
+        & ~topic.startswith(RETRY_PREFIX)
+        & ~topic.startswith(DLQ_PREFIX)
+    )
+    what = F.when(is_half, "half").when(is_aside, "aside").when(is_commit, "commit")
+    once = (
+        messages.withColumn("what", what)
+        .where("what IS NOT NULL")
+        .dropDuplicates([*ID, "topic", "commit_log_offset"])
+        .withColumn("count", F.coalesce(own[CHECK_TIMES].try_cast("bigint"), F.lit(0)))
+    )
+
+    def of(kind: str, value: Column) -> Column:
+        return F.when(F.col("what") == kind, value)
+
+    is_first = (F.col("count") == 0) & own[PREPARED_QUEUE_OFFSET].isNull()
+    newest = F.struct(stored, F.col("commit_log_offset"))
+    is_known = F.col("newest_at").isNotNull() | F.col("given_up_at").isNotNull()
+    counted = F.collect_list(of("half", F.when(F.col("count") > 0, stored)))
+    return (
+        once.groupBy(*ID)
+        .agg(
+            F.max(own[REAL_TOPIC]).alias("topic"),
+            F.max(own[PGROUP]).alias("producer_group"),
+            F.max("keys").alias("keys"),
+            F.min(of("half", F.when(F.col("count") == 0, stored))).alias("half_at"),
+            F.count_if(of("half", is_first)).alias("halves"),
+            F.max(of("half", stored)).alias("newest_at"),
+            F.max(F.when(F.col("what") != "commit", F.col("count"))).alias("count"),
+            F.array_sort(counted).alias("checked_at"),
+            F.max_by(of("half", F.col("offset_message_id")), of("half", newest)).alias("offset_message_id"),
+            F.max(of("aside", stored)).alias("given_up_at"),
+            F.min(of("commit", stored)).alias("committed_at"),
+            F.count_if(F.col("what") == "commit").alias("commits"),
+        )
+        # Of a commit whose half is in no table (any more), it is not known how often it was asked for.
+        .withColumn("checks", F.when(is_known, F.greatest("count", F.size("checked_at").cast("bigint"))))
+        .withColumn("checked_at", F.when(is_known, F.col("checked_at")))
+        .withColumn("halves", F.nullif("halves", F.lit(0)))
+    )
+
+
+def _ends(marks: DataFrame) -> DataFrame:
+    """All marks on the copies of a half message."""
+    end = F.struct("record_stored_at", "marked_at")
+    return marks.where(F.col("topic") == HALF_TOPIC).groupBy(*ID).agg(F.collect_set(end).alias("ends"))
+
+
+def _answers(events: DataFrame) -> DataFrame:
+    """What the producer said of a message: last, and for the first time that it decided."""
+    order = F.struct("event_time", "trace_broker", "trace_queue_id", "trace_queue_offset", "record_index")
+
+    def first(state: str) -> Column:
+        is_so = F.col("transaction_state") == state
+        return F.min_by(F.when(is_so, F.col("from_check")), F.when(is_so, order))
+
+    return (
+        events.where("type = 'EndTransaction'")
+        .groupBy("slot", "message_id")
+        .agg(
+            F.max_by("transaction_state", order).alias("answer"),
+            F.max_by("trace_stored_at", order).alias("told_at"),
+            first(COMMITTED).alias("commit_from_check"),
+            first(ROLLED_BACK).alias("rollback_from_check"),
+        )
+    )

@@ -1,0 +1,205 @@
+"""messages and marks to delays: one row per delayed message, whatever order, whatever is missing, however often."""
+
+from __future__ import annotations
+
+import random
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+pytest.importorskip("pyspark", reason="needs pyspark: pip install 'ariane[spark]'")
+
+from record_frames import SCHEMA, T0, Log, Row, Tables, at, unique_id
+
+from ariane.pipeline import delays, messages
+from ariane.tables import DELAYS, MESSAGES, PLACES, places, slots
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+A, B, C = unique_id(1), unique_id(2), unique_id(3)
+DAY_MS = 86_400_000
+
+
+def folded(spark: SparkSession, *batches: list[Row], schema: str = SCHEMA, **more: Any) -> list[dict[str, Any]]:
+    tables = Tables(spark, batches, schema)
+    rows = delays.delays(tables.messages, tables.marks, **more).toArrow().to_pylist()
+    return sorted(rows, key=lambda row: (row["message_id"], row["commit_log_offset"] or 0))
+
+
+def brief(row: dict[str, Any]) -> tuple[Any, ...]:
+    return row["kind"], row["level"], row["state"], row["off_by_ms"]
+
+
+def test_the_columns_are_those_of_the_tables(spark: SparkSession) -> None:
+    tables = Tables(spark, [[Log().level(A, 0, 1)]])
+    for made, table in (
+        (delays.delays(tables.messages, tables.marks), DELAYS), (tables.messages, MESSAGES), (tables.places, PLACES),
+    ):  # fmt: skip
+        found = [(field.name, field.dataType.simpleString()) for field in made.schema]
+        expected = [(column.name, column.type.lower().replace(", ", ",")) for column in table.columns]
+        assert found == [*expected, ("slot", "string")]
+
+
+def test_a_level_a_time_and_a_retry(spark: SparkSession) -> None:
+    log = Log()
+    level, time = log.level(A, 100, 3), log.timer(B, 200, 5000)
+    retry = log.level(C, 300, 4, "%RETRY%G", reconsume_times=1)
+    log.deliver(time, 5012)
+    log.deliver(level, 10_350)
+    log.deliver(retry, 30_299)
+    one, two, three = folded(spark, log.rows)
+    assert one == {
+        "message_id": A, "broker": "broker-a", "topic": "T", "kind": "level", "level": 3, "asked_at": at(10_100),
+        "stored_at": at(100), "delivered_at": at(10_350), "off_by_ms": 250, "state": "delivered", "cancelled_at": None,
+        "reconsume_times": 0, "keys": "K", "commit_log_offset": 1000, "slot": "2023-11-14T2210",
+    }  # fmt: skip
+    assert (brief(two), two["asked_at"], two["topic"]) == (("time", None, "delivered", 12), at(5000), "T")
+    assert (brief(three), three["topic"]) == (("retry", 4, "delivered", -1), "%RETRY%G")
+
+
+def test_what_waits_is_pending_until_it_is_delivered_or_taken_back(spark: SparkSession) -> None:
+    log = Log()
+    log.level(A, 0, 1)
+    log.timer(B, 0, 3000)
+    log.cancel(log.timer(C, 0, 4000), 1500)
+    waiting, due, gone = folded(spark, log.rows)
+    assert (brief(waiting), waiting["delivered_at"]) == (("level", 1, "pending", None), None)
+    assert brief(due) == ("time", None, "pending", None)
+    assert (brief(gone), gone["cancelled_at"], gone["asked_at"]) == (
+        ("time", None, "cancelled", None),
+        at(1500),
+        at(4000),
+    )
+
+
+def many(log: Log) -> None:
+    """A message that failed twice, one that was sent twice under one id, a timer that was moved, and more."""
+    first = log.level(A, 0, 2)
+    log.deliver(first, 5003)
+    for number in (1, 2):
+        retry = log.level(A, 6000 * number, 2 + number, "%RETRY%G", reconsume_times=number)
+        log.deliver(retry, 6000 * number + (10_000 if number == 1 else 30_000) + number)
+    twice = [log.level(B, ms, 1) for ms in (0, 40)]
+    log.deliver(twice[0], 1000)
+    log.deliver(twice[1], 1041)
+    timer = log.timer(C, 0, 90_000)
+    log.deliver(log.moved(log.moved(timer, 30_000), 60_000), 90_004)
+    log.put("T", unique_id(9), 5, {"TIMER_DELIVER_MS": "1"})  # its time was over: it never waited
+    log.put("T", unique_id(10), 5, {"DELAY": "0"})
+
+
+def test_who_belongs_to_whom(spark: SparkSession) -> None:
+    log = Log()
+    many(log)
+    rows = folded(spark, log.rows)
+    assert [(row["message_id"], *brief(row)) for row in rows] == [
+        (A, "level", 2, "delivered", 3), (A, "retry", 3, "delivered", 1), (A, "retry", 4, "delivered", 2),
+        (B, "level", 1, "delivered", 0), (B, "level", 1, "delivered", 1), (C, "time", None, "delivered", 4),
+    ]  # fmt: skip
+    assert rows[-1]["stored_at"] == at(0)
+
+
+def test_neither_order_nor_repetition_matters(spark: SparkSession) -> None:
+    log = Log()
+    many(log)
+    log.cancel(log.timer(unique_id(4), 0, 4000), 1500)
+    expected = folded(spark, log.rows)
+    for seed in range(3):
+        rows = log.rows * 2
+        random.Random(seed).shuffle(rows)
+        assert folded(spark, rows[:7], rows[7:]) == expected
+
+
+def test_deliveries_of_java_and_of_a_source_without_prepared_offsets(spark: SparkSession) -> None:
+    log = Log()
+    many(log)
+    without = SCHEMA.replace(", prepared_transaction_offset BIGINT", "")
+    rows = [{name: value for name, value in row.items() if name != "prepared_transaction_offset"} for row in log.rows]
+    moved = [
+        row["commit_log_offset"]
+        for row in log.rows
+        if row["prepared_transaction_offset"] < 0 and "wheel" in row["topic"]
+    ]
+    # Who cannot see that a timer was moved takes its copies for messages of their own, that are never delivered.
+    found = folded(spark, rows, schema=without)
+    assert [row for row in found if row["commit_log_offset"] not in moved] == folded(spark, log.rows)
+    java = Log()
+    java.deliver(java.level(A, 0, 1), 1080, by_java=True)
+    assert [brief(row) for row in folded(spark, java.rows)] == [("level", 1, "delivered", 80)]
+
+
+def test_a_moved_timer_is_taken_back(spark: SparkSession) -> None:
+    log = Log()
+    log.cancel(log.moved(log.timer(A, 0, 90_000), 30_000), 31_000)
+    (row,) = folded(spark, log.rows)
+    assert (brief(row), row["cancelled_at"], row["stored_at"]) == (("time", None, "cancelled", None), at(31_000), at(0))
+    (alone,) = folded(spark, log.rows[1:])
+    assert (brief(alone), alone["stored_at"], alone["asked_at"]) == (
+        ("time", None, "cancelled", None),
+        None,
+        at(90_000),
+    )
+
+
+def test_a_delivery_whose_waiting_record_is_gone(spark: SparkSession) -> None:
+    log = Log()
+    log.deliver(log.level(A, 0, 1), 1003)
+    log.deliver(log.timer(B, 0, 2000), 2003)
+    level, time = folded(spark, [row for row in log.rows if row["topic"] == "T"])
+    assert (brief(level), level["asked_at"], level["stored_at"]) == (("level", 1, "delivered", None), None, None)
+    assert (brief(time), time["asked_at"], time["stored_at"]) == (("time", None, "delivered", 3), at(2000), None)
+
+
+def test_levels_that_were_changed_and_one_that_the_list_has_not(spark: SparkSession) -> None:
+    log = Log()
+    log.deliver(log.level(A, 0, 2), 7000)
+    log.deliver(log.level(B, 0, 3), 7000)
+    changed, beyond = folded(spark, log.rows, levels_ms=(1000, 6990))
+    assert (changed["asked_at"], changed["off_by_ms"]) == (at(6990), 10)
+    assert (beyond["asked_at"], beyond["off_by_ms"], beyond["state"]) == (None, None, "delivered")
+
+
+def test_a_delivery_after_more_than_a_month_finds_its_message(spark: SparkSession) -> None:
+    log = Log()
+    log.deliver(log.timer(A, 0, 40 * DAY_MS), 40 * DAY_MS + 2)
+    (row,) = folded(spark, log.rows)
+    assert (brief(row), row["slot"]) == (("time", None, "delivered", 2), slots.of_time(int(T0.timestamp() * 1000)))
+    # Without a delay an old time of birth is a wrong clock, and the slot is that of the others who tell of this message.
+    stray = Log()
+    stray.put("T", A, 0)["born_timestamp"] = T0 - timedelta(days=100)
+    tables = Tables(spark, [stray.rows])
+    assert [one["slot"] for one in tables.messages.collect()] == [row["slot"]]
+
+
+def test_slots_of_places_are_those_of_the_table(spark: SparkSession) -> None:
+    log = Log("broker-b")
+    half, timer = log.half(A, 0), log.timer(B, 0, 5000)
+    half["queue_offset"] = timer["queue_offset"] = 5 * places.SPAN + 3
+    log.op(half, ms=5)
+    log.cancel(timer, 6)
+    tables = Tables(spark, [log.rows])
+    assert {(row["topic"], row["slot"], row["queue_offset"]) for row in tables.places.collect()} == {
+        ("RMQ_SYS_TRANS_HALF_TOPIC", places.slot("half", "broker-b", half["queue_offset"]), half["queue_offset"]),
+        ("rmq_sys_wheel_timer", places.slot("timer", "broker-b", half["queue_offset"]), half["queue_offset"]),
+    }
+    assert tables.places.count() == 4
+    assert {row["slot"] for row in tables.marks.collect()} == {"2023-11-14T2210"}
+
+
+def test_marks_are_found_when_either_side_is_new(spark: SparkSession) -> None:
+    log = Log()
+    timer = log.timer(A, 0, 5000)
+    log.cancel(timer, 6)
+    both = Tables(spark, [log.rows]).places
+    record, mark = both.where("what = 'record'"), both.where("what = 'mark'")
+    nothing = both.limit(0)
+    assert (
+        messages.marks(record, both).count()
+        == messages.marks(mark, both).count()
+        == messages.marks(both, both).count()
+        == 1
+    )
+    assert messages.marks(nothing, both).count() == messages.marks(record, record).count() == 0

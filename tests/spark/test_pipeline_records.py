@@ -1,0 +1,228 @@
+"""Delays and transactions from a broker of ours through the connector into tables and reports; and round by round from files."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+pytest.importorskip("pyspark", reason="needs pyspark: pip install 'ariane[spark]'")
+
+from record_frames import SCHEMA, Log, Row, at, frame, unique_id
+
+from ariane.admin import asking, published
+from ariane.admin.report import Report, Sheet
+from ariane.admin.reports import delay, transactions
+from ariane.admin.status import freshness
+from ariane.client import LocalState, Producer, SendResult, TraceSettings, TransactionProducer
+from ariane.clock import SYSTEM_CLOCK
+from ariane.model.message import CHECK_IMMUNITY_TIME, Message, ReceivedMessage
+from ariane.pipeline import jobs, messages, run
+from ariane.tables import DELAYS, MARKS, MESSAGES, TRANSACTIONS, Table
+from ariane.testing.cluster import cluster_in_thread
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+FOREVER = 36_500  # days: the tests' messages are of 2023
+HOUR_MS = 3_600_000
+BOTH = jobs.joined(("delay", "transactions"))
+
+
+def rows_of(home: Path, table: Table) -> list[dict[str, Any]]:
+    with asking.asked(home, asking.whole(table)) as sql:
+        return asking.rows(sql, f"SELECT * FROM {table.name} ORDER BY {', '.join(table.order)}")
+
+
+def test_the_pattern_takes_what_tells_of_messages() -> None:
+    import re
+
+    taken = re.compile(messages.PATTERN).fullmatch
+    for topic in ("T", "%RETRY%G", "%DLQ%G", *messages.READ_SYSTEM_TOPICS):
+        assert taken(topic), topic
+    for topic in (
+        "RMQ_SYS_TRACE_TOPIC",
+        "TBW102",
+        "SELF_TEST_TOPIC",
+        "rmq_sys_wheel_timer_2",
+        "rmq_sys_ariane",
+        "ARIANE_SAMPLES",
+    ):
+        assert not taken(topic), topic
+
+
+def run_once(spark: SparkSession, home: Path, inbox: Path) -> list[tuple[str, int]]:
+    """Tables that were folded, and their rows then."""
+    said: list[run.Progress] = []
+    stream = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(inbox))
+    run.keeping(
+        spark, BOTH, {"messages": stream}, home,
+        interval_s=None, keep_days=FOREVER, on_progress=said.append, stop=threading.Event(),
+    )  # fmt: skip
+    (progress,) = said
+    return [(one.table.name, one.published.rows) for one in progress.folded]
+
+
+def test_marks_reach_their_messages_however_late(spark: SparkSession, tmp_path: Path) -> None:
+    home, inbox = tmp_path / "tables", tmp_path / "inbox"
+    home.mkdir()
+    inbox.mkdir()
+
+    def send(rows: Sequence[Row]) -> None:
+        frame(spark, rows).coalesce(1).write.mode("append").parquet(str(inbox))
+
+    log = Log()
+    a, b, c = (unique_id(number, HOUR_MS * number) for number in (1, 2, 3))  # three slots
+    half, other, timer = log.half(a, 0), log.half(b, 0), log.timer(c, 0, 90_000_000)
+    send(log.rows)
+    assert run_once(spark, home, inbox) == [("marks", 0), ("delays", 1), ("transactions", 2)]
+    before = published.current(home, TRANSACTIONS)
+    assert before is not None
+
+    op, cancel = log.op(half, ms=86_400_000), log.cancel(timer, 86_400_001)
+    send([op, cancel])
+    assert run_once(spark, home, inbox) == [("marks", 2), ("delays", 1), ("transactions", 2)]
+    assert [(row["message_id"], row["decision"]) for row in rows_of(home, TRANSACTIONS)] == [
+        (a, "rollback"),
+        (b, "open"),
+    ]
+    assert [(row["state"], row["cancelled_at"]) for row in rows_of(home, DELAYS)] == [("cancelled", at(86_400_001))]
+    after = published.current(home, TRANSACTIONS)
+    assert after is not None
+    kept = {file.path for file in before.files} & {file.path for file in after.files}
+    assert len(kept) == 1, "the slot of the half that nobody marked was folded again"
+    # As of when the tables are tells the newest message of any topic, though the last mark is older.
+    send([log.put("T", unique_id(9), 90_000_000)])
+    assert [name for name, _ in run_once(spark, home, inbox)] == ["delays", "transactions"]
+    assert freshness(home, DELAYS, 0).as_of_ms == int(at(90_000_000).timestamp() * 1000)
+
+    # A mark before its record, and a mark once more.
+    log.op(other, ms=86_400_002)
+    late = log.half(unique_id(4, HOUR_MS), 0)
+    send([log.op(late, ms=86_500_000), op])
+    run_once(spark, home, inbox)
+    assert {row["decision"] for row in rows_of(home, TRANSACTIONS)} == {"rollback", "open"}
+    send([late, *log.rows])
+    run_once(spark, home, inbox)
+    assert [row["decision"] for row in rows_of(home, TRANSACTIONS)] == ["rollback"] * 3
+    assert len({(row["message_id"], row["marked_at"]) for row in rows_of(home, MARKS)}) == 4
+    assert run_once(spark, home, inbox) == []
+
+
+CHECKS = {"transaction_time_out": 300, "transaction_check_interval": 400, "transaction_check_max": 3}
+
+
+class Sent:
+    """What was sent to a broker of the test, and under which ids."""
+
+    def __init__(self) -> None:
+        self.ids: dict[str, str] = {}
+        self.asked: Counter[str] = Counter()
+
+    async def all_of_it(self, namesrv: str) -> None:
+        now_ms = SYSTEM_CLOCK.now_ms()
+        trace = TraceSettings(flush_ms=100)
+        async with TransactionProducer("P", namesrv, check=self._check, trace=trace) as producer:
+            for name, asked in {
+                "level": {"delay_level": 2}, "soon": {"deliver_at_ms": now_ms + 1500},
+                "far": {"deliver_at_ms": now_ms + HOUR_MS}, "recalled": {"deliver_at_ms": now_ms + HOUR_MS},
+            }.items():  # fmt: skip
+                sent = await producer.send(Message(topic="T", body=name.encode(), keys=[name], **asked))  # type: ignore[arg-type]
+                self.ids[name] = sent.message_id
+                if name == "recalled":
+                    await producer.recall(sent)
+            for name in ("commit", "rollback", "checked", "never", "immune"):
+                own = {CHECK_IMMUNITY_TIME: "3600"} if name == "immune" else {}
+                message = Message(topic="T", body=name.encode(), keys=[name], properties=own)
+                done = await producer.send_in_transaction(message, lambda _, name=name: STATES[name])  # type: ignore[misc]
+                self.ids[name] = done.sent.message_id
+            async with asyncio.timeout(60):
+                while self.asked["never"] < 3 or self.asked["checked"] < 2:
+                    await asyncio.sleep(0.05)
+            await asyncio.sleep(1)  # it is put aside by the next round
+
+    async def _check(self, message: ReceivedMessage) -> LocalState:
+        name = message.keys[0]
+        self.asked[name] += 1
+        return LocalState.COMMIT if name == "checked" and self.asked[name] == 2 else LocalState.UNKNOWN
+
+
+STATES = {
+    "commit": LocalState.COMMIT, "rollback": LocalState.ROLLBACK, "checked": LocalState.UNKNOWN,
+    "never": LocalState.UNKNOWN, "immune": LocalState.UNKNOWN,
+}  # fmt: skip
+
+
+def part(report: Report, title: str) -> list[dict[str, Any]]:
+    (found,) = (one for one in report.parts if one.title == title)
+    assert isinstance(found, Sheet)
+    return [dict(zip((field.name for field in found.fields), line, strict=True)) for line in found.rows]
+
+
+def test_from_a_broker_to_the_reports(spark: SparkSession, tmp_path: Path) -> None:
+    home, sent = tmp_path / "tables", Sent()
+    job = jobs.with_delay_levels(jobs.joined(("trace", "delay", "transactions")), (1000, 2000))
+    settings = {"trace_topic_enable": True, "message_delay_level": "1s 2s", **CHECKS}
+    began_ms = SYSTEM_CLOCK.now_ms()
+    with cluster_in_thread(tmp_path / "servers", **settings) as servers:
+        asyncio.run(sent.all_of_it(servers.namesrv))
+        time.sleep(1)  # for the delays
+        for _ in range(2):  # the second one finds nothing that would change a row
+            run.run(job, {"namesrv": servers.namesrv}, home, once=True)
+    names = {message_id: name for name, message_id in sent.ids.items()}
+    delayed = {names[row["message_id"]]: row for row in rows_of(home, DELAYS)}
+    assert {name: (row["kind"], row["level"], row["state"]) for name, row in delayed.items()} == {
+        "level": ("level", 2, "delivered"), "soon": ("time", None, "delivered"), "far": ("time", None, "pending"),
+        "recalled": ("time", None, "cancelled"),
+    }  # fmt: skip
+    for name in ("level", "soon"):
+        assert 0 <= delayed[name]["off_by_ms"] < 2000
+        assert delayed[name]["topic"] == "T"
+    assert (delayed["level"]["asked_at"] - delayed["level"]["stored_at"]).total_seconds() == 2
+
+    ended = {names[row["message_id"]]: row for row in rows_of(home, TRANSACTIONS)}
+    assert {name: (row["decision"], row["checks"], row["from_check"], row["answer"]) for name, row in ended.items()} == {
+        "commit": ("commit", 0, False, "COMMIT_MESSAGE"), "rollback": ("rollback", 0, False, "ROLLBACK_MESSAGE"),
+        "checked": ("commit", ended["checked"]["checks"], True, "COMMIT_MESSAGE"),
+        "never": ("given_up", 3, None, "UNKNOW"), "immune": ("open", 0, None, "UNKNOW"),
+    }  # fmt: skip
+    assert ended["checked"]["checks"] == len(ended["checked"]["checked_at"]) >= 2
+    assert all(row["halves"] == 1 and row["producer_group"] == "P" for row in ended.values())
+    assert 0 <= ended["commit"]["decision_ms"] < 5000 <= 10_000 + ended["checked"]["decision_ms"]
+
+    span = {"since_ms": began_ms - 1000, "until_ms": began_ms + 2 * HOUR_MS, "now_ms": SYSTEM_CLOCK.now_ms()}
+    report = delay.report(home, **span)
+    assert report.gaps == ()
+    assert [(row["kind"], row["delivered"], row["pending"], row["cancelled"]) for row in part(report, "Deliveries")] == [
+        ("level", 1, 0, 0), ("time", 1, 1, 1),
+    ]  # fmt: skip
+    assert [row["time"] for row in part(report, "Pending by due hour")] == [1]
+    assert part(report, "Overdue") == []
+    report = transactions.report(home, **span)
+    assert report.gaps == ()
+    (row,) = part(report, "How they ended")
+    assert (row["committed"], row["rolled back"], row["given up"], row["open"]) == (2, 1, 1, 1)
+    assert row["last answer: unknown"] == 2
+    assert [row["message id"] for row in part(report, "Oldest open")] == [sent.ids["immune"]]
+
+
+def test_headers_of_every_record_are_there(spark: SparkSession, tmp_path: Path) -> None:
+    async def produce(namesrv: str) -> list[SendResult]:
+        async with Producer("P", namesrv) as producer:
+            return [await producer.send(Message(topic="T", body=b"x" * 5000, keys=["a", "b"], tags="t"))]
+
+    home = tmp_path / "tables"
+    with cluster_in_thread(tmp_path / "servers") as servers:
+        (sent,) = asyncio.run(produce(servers.namesrv))
+        run.run(jobs.JOBS["delay"], {"namesrv": servers.namesrv}, home, once=True)
+    (row,) = rows_of(home, MESSAGES)
+    assert (row["message_id"], row["offset_message_id"]) == (sent.message_id, sent.offset_message_id)
+    assert (row["body_length"], row["keys"], row["tags"], row["topic"]) == (5000, "a b", "t", "T")
+    assert rows_of(home, DELAYS) == []
