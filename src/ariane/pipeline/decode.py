@@ -49,9 +49,15 @@ def records(messages: DataFrame) -> DataFrame:
         F.col("store_timestamp").alias("trace_stored_at"),
         "born_host",
     ).where("record != ''")
-    fields = split.withColumn("f", F.split("record", FIELD_END))
-    typed = fields.select("*", F.get("f", F.lit(0)).alias("type"), F.size("f").alias("n"))
-    return typed.withColumn("reason", _reason())
+    fields = _once(split, f=F.split("record", FIELD_END))
+    typed = _once(fields, type=F.get("f", F.lit(0)), n=F.size("f"))
+    return _once(typed, reason=_reason())
+
+
+def _once(frame: DataFrame, **columns: Column) -> DataFrame:
+    """The frame with more columns, worked out once per row. A plain column would be put into every expression that uses it, and
+    the fields of a record are used some sixty times; what a generator gives stays as it is."""
+    return frame.select("*", F.inline(F.array(F.struct(*(column.alias(name) for name, column in columns.items())))))
 
 
 def trace_events(rows: DataFrame) -> DataFrame:

@@ -130,7 +130,7 @@ JOBS = {
         Job(
             "health",
             "traces and stored messages → duplicates, disorder, clocks, lost and dead messages",
-            (TRACES,),
+            (TRACES, RECORDS),
             (OF_HEALTH,),
         ),
         Job(

@@ -41,7 +41,7 @@ QUIET = f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.propertie
 # The first compiler alone starts in half the time; what keeps going wants the second one too. The default cache for compiled
 # code is full after some minutes of micro-batches, and then nothing is compiled any more.
 QUICK = "-XX:TieredStopAtLevel=1"
-LOCAL_JAVA = f"-XX:+UseSerialGC -XX:ReservedCodeCacheSize=256m {QUIET}"
+LOCAL_JAVA = f"-XX:+UseSerialGC -XX:-DontCompileHugeMethods -XX:ReservedCodeCacheSize=256m {QUIET}"
 LOCAL_SETTINGS = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
