@@ -15,6 +15,8 @@ from ariane.admin.report import Plot, Report, Sheet
 from ariane.admin.reports import REPORTS
 from ariane.admin.reports.tps import LINES_MAX, ROWS_MAX
 
+OF_TRAFFIC = ("tps", "latency")
+
 
 def asked(name: str, home: Path, since_s: float = 0, until_s: float = 600, **filters: Any) -> Report:
     return REPORTS[name].function(home, since_ms=ms(since_s), until_ms=ms(until_s), now_ms=ms(until_s), **filters)
@@ -77,7 +79,7 @@ def test_the_first_minute_of_the_table_is_not_whole(tmp_path: Path) -> None:
     both(tmp_path, [sent(2, 6), sent(3, 6)], [], as_of_s=240)
     steps = sheet(asked("tps", tmp_path), "By minute, the newest first")
     assert [(row["whole"], row["sent"]) for row in steps] == [(True, 6), (False, 6)]
-    for name in REPORTS:
+    for name in OF_TRAFFIC:
         said = f"the tables begin at {at(120):%Y-%m-%d %H:%M} UTC: what was before is not known"
         assert said in REPORTS[name].function(tmp_path, since_ms=ms(0), until_ms=ms(240), now_ms=ms(240)).gaps
         assert REPORTS[name].function(tmp_path, since_ms=ms(180), until_ms=ms(240), now_ms=ms(240)).gaps == ()
@@ -116,7 +118,7 @@ def test_of_two_days_the_steps_are_longer_and_the_rates_the_same(tmp_path: Path)
     assert sheet(report, "Sent by topic and group")[0]["peak"] == 1.0
 
 
-@pytest.mark.parametrize("name", REPORTS)
+@pytest.mark.parametrize("name", OF_TRAFFIC)
 def test_of_nothing_nothing_is_known(tmp_path: Path, name: str) -> None:
     report = asked(name, tmp_path)
     assert report.as_of is None

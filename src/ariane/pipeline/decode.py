@@ -8,7 +8,7 @@ in their platform's charset) are replaced, numbers and times that no column can 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import reduce
 
 from pyspark.sql import Column, DataFrame
@@ -20,12 +20,30 @@ from ariane.tables import TRACE_EVENTS, TRACE_REJECTS
 
 # Least number of fields, the type's name included.
 FIELDS_MIN = {"Pub": 12, "SubBefore": 7, "SubAfter": 5, "EndTransaction": 13, "Recall": 7}
-
-# Fields that have to be numbers, in records that are long enough to have them. Java's times are long, the others int.
-TIMES = {"Pub": (1,), "SubBefore": (1,), "SubAfter": (7,), "EndTransaction": (1,), "Recall": (1,)}
-NUMBERS = {"Pub": (9, 10, 11), "SubBefore": (6,), "SubAfter": (3, 6), "EndTransaction": (9,)}
 SUB_AFTER_TIMED = 9  # with fewer fields a SubAfter has neither time nor group
-TIME_MAX_MS = 253_402_300_799_999  # the last ms of the year 9999: later ones overflow readers' dates
+
+# Where a record of each type has what. (Places that depend on more than the type stand in `_columns`.)
+TEXTS = {
+    "region": {"Pub": 2, "SubBefore": 2, "EndTransaction": 2, "Recall": 2},
+    "client_group": {"Pub": 3, "SubBefore": 3, "SubAfter": 8, "EndTransaction": 3, "Recall": 3},
+    "topic": {"Pub": 4, "EndTransaction": 4, "Recall": 4},
+    "message_id": {"Pub": 5, "SubBefore": 5, "SubAfter": 2, "EndTransaction": 5, "Recall": 5},
+    "tags": {"Pub": 6, "EndTransaction": 6},
+    "keys": {"Pub": 7, "SubBefore": 7, "SubAfter": 5, "EndTransaction": 7},
+    "store_host": {"Pub": 8, "EndTransaction": 8},
+    "request_id": {"SubBefore": 4, "SubAfter": 1},
+    "transaction_id": {"EndTransaction": 10},
+    "transaction_state": {"EndTransaction": 11},
+}
+# The same of numbers: what is there has to be one. Java's times are long, the others int.
+NUMBERS = {
+    "event_ms": ({"Pub": 1, "SubBefore": 1, "SubAfter": 7, "EndTransaction": 1, "Recall": 1}, "bigint"),
+    "cost_ms": ({"Pub": 10, "SubAfter": 3}, "int"),
+    "body_length": ({"Pub": 9}, "int"),
+    "message_type": ({"Pub": 11, "EndTransaction": 9}, "int"),
+    "retry_times": ({"SubBefore": 6}, "int"),
+    "context_code": ({"SubAfter": 6}, "int"),
+}
 
 # A SubAfter that lost its end: the name of the next record's type stands in place of its time. (\\G: where the last one ended.)
 _TYPES = "|".join(FIELDS_MIN)
@@ -34,6 +52,7 @@ RUN_TOGETHER = (
     f"{FIELD_END}(?=(?:{_TYPES}){FIELD_END})"
 )
 
+TIME_MAX_MS = 253_402_300_799_999  # the last ms of the year 9999: later ones overflow readers' dates
 REASON_TYPE_MAX = 40  # of an unknown type's name in the reason; the record stands beside it in full
 
 
@@ -51,7 +70,8 @@ def records(messages: DataFrame) -> DataFrame:
     ).where("record != ''")
     fields = _once(split, f=F.split("record", FIELD_END))
     typed = _once(fields, type=F.get("f", F.lit(0)), n=F.size("f"))
-    return _once(typed, reason=_reason())
+    told = _once(typed, message_id=_text(TEXTS["message_id"]), **{name: _number(*one) for name, one in NUMBERS.items()})
+    return _once(told, reason=_reason())
 
 
 def _once(frame: DataFrame, **columns: Column) -> DataFrame:
@@ -65,7 +85,7 @@ def trace_events(rows: DataFrame) -> DataFrame:
     columns = _columns()
     good = rows.where("reason IS NULL")
     events = good.select(
-        *(columns[column.name].cast(column.type).alias(column.name) for column in TRACE_EVENTS.columns)
+        *(columns.get(one.name, F.col(one.name)).cast(one.type).alias(one.name) for one in TRACE_EVENTS.columns)
     )
     # The record of a batch has the ids of its messages joined by commas, and those of the broker in the same order.
     one_by_one = events.select("*", F.posexplode(F.split("message_id", ",")).alias("at", "one_id")).where(
@@ -96,53 +116,47 @@ def _taken_apart(text: Column) -> Column:
     return F.when(suspect, F.regexp_replace(text, RUN_TOGETHER, f"$1{RECORD_END}")).otherwise(text)
 
 
-def _field(number: int) -> Column:
-    """A field's text; null when absent, empty, or the four letters that Java prints for null."""
-    text = F.get("f", F.lit(number))
+def _known(text: Column) -> Column:
+    """Null for a text that is absent, empty, or the four letters that Java prints for null."""
     return F.when((text != "") & (text != "null"), text)
 
 
-def _number(number: int) -> Column:
-    return _field(number).try_cast("int")
+def _field(number: int) -> Column:
+    return _known(F.get("f", F.lit(number)))
 
 
-def _time_ms(number: int) -> Column:
-    ms = _field(number).try_cast("bigint")
-    return F.when(ms.between(0, TIME_MAX_MS), ms)
+def _place(places: Mapping[str, int]) -> Column:
+    """The field of a record that is meant; null for types that have none."""
+    return F.coalesce(*(F.when(F.col("type") == name, F.lit(at)) for name, at in places.items()))
 
 
-def _is(*types: str) -> Column:
-    return F.col("type").isin(*types)
+def _text(places: Mapping[str, int]) -> Column:
+    return _known(F.get("f", _place(places)))
 
 
-def _by_type(**values: Column) -> Column:
-    """A value that depends on the record's type; null for the types that are not named."""
-    cases = [F.when(_is(name), value) for name, value in values.items()]
-    return F.coalesce(*cases) if len(cases) > 1 else cases[0]
+def _number(places: Mapping[str, int], kind: str) -> Column:
+    """Null for what is no number of that kind. The field is chosen before it is read as one: a reading that fails is slow."""
+    return _text(places).try_cast(kind)
 
 
 def _reason() -> Column:
     """Why a record cannot be read; null when it can."""
-    short = _any(_is(name) & (F.col("n") < least) for name, least in FIELDS_MIN.items())
+    kind = F.col("type")
+    least = F.coalesce(*(F.when(kind == name, F.lit(count)) for name, count in FIELDS_MIN.items()))
+    timed = (kind != "SubAfter") | (F.col("n") >= SUB_AFTER_TIMED)
     bad_number = _any(
-        _is(name) & (F.col("n") > at) & _number(at).isNull() for name, places in NUMBERS.items() for at in places
+        F.col(name).isNull() & (F.col("n") > _place(places))
+        for name, (places, _) in NUMBERS.items()
+        if name != "event_ms"
     )
-    timed = ~_is("SubAfter") | (F.col("n") >= SUB_AFTER_TIMED)
-    bad_time = _any(_is(name) & timed & _time_ms(at).isNull() for name, places in TIMES.items() for at in places)
-    message_id = _by_type(
-        Pub=_field(5), SubBefore=_field(5), SubAfter=_field(2), EndTransaction=_field(5), Recall=_field(5)
-    )
-    unknown = F.concat(F.lit("unknown record type "), F.substring("type", 1, REASON_TYPE_MAX))
-    too_short = F.concat(F.col("type"), F.lit(" with "), F.col("n"), F.lit(" fields is too short"))
+    no_time = ~F.coalesce(F.col("event_ms").between(0, TIME_MAX_MS), F.lit(False))
+    no_id = F.coalesce(F.trim(F.translate("message_id", ",", "")), F.lit("")) == ""
     return (
-        F.when(~_is(*FIELDS_MIN), unknown)
-        .when(short, too_short)
-        .when(bad_number, F.concat(F.col("type"), F.lit(" with a number that is none, or out of range")))
-        .when(bad_time, F.concat(F.col("type"), F.lit(" with a time that is none, or out of range")))
-        .when(
-            F.coalesce(F.trim(F.translate(message_id, ",", "")), F.lit("")) == "",
-            F.concat(F.col("type"), F.lit(" without a message id")),
-        )
+        F.when(least.isNull(), F.concat(F.lit("unknown record type "), F.substring("type", 1, REASON_TYPE_MAX)))
+        .when(F.col("n") < least, F.concat(kind, F.lit(" with "), F.col("n"), F.lit(" fields is too short")))
+        .when(bad_number, F.concat(kind, F.lit(" with a number that is none, or out of range")))
+        .when(timed & no_time, F.concat(kind, F.lit(" with a time that is none, or out of range")))
+        .when(no_id, F.concat(kind, F.lit(" without a message id")))
     )
 
 
@@ -150,61 +164,32 @@ def _any(conditions: Iterable[Column]) -> Column:
     return reduce(lambda one, other: one | other, conditions)
 
 
-def _consumed_keys(number: int) -> Column:
-    """The keys of a consumption; clients in C++ write `dKey` for none."""
-    return F.when(_field(number) != "dKey", _field(number))
-
-
 def _is_true(number: int) -> Column:
     return F.coalesce(_field(number) == "true", F.lit(False))
 
 
 def _columns() -> dict[str, Column]:
-    """Every column of TRACE_EVENTS, from the fields of its record."""
-    many = F.col("n") >= 14  # a Pub with an offset id before its success flag
-    late = F.col("n") >= SUB_AFTER_TIMED  # a SubAfter with time and group
-    ms = _by_type(
-        Pub=_time_ms(1), SubBefore=_time_ms(1), SubAfter=F.when(late, _time_ms(7)), EndTransaction=_time_ms(1),
-        Recall=_time_ms(1),
-    )  # fmt: skip
-    pub_success = F.when(many, _is_true(13)).when(F.col("n") >= 13, _is_true(12)).otherwise(F.lit(True))
-    pub_host = F.when(F.col("n") >= 15, _field(14))
-    before_host = F.when(F.col("n") >= 9, _field(8))
-    return {
-        "type": F.col("type"),
-        "event_time": F.timestamp_millis(ms),
-        "region": _by_type(Pub=_field(2), SubBefore=_field(2), EndTransaction=_field(2), Recall=_field(2)),
-        "client_group": _by_type(
-            Pub=_field(3),
-            SubBefore=_field(3),
-            SubAfter=F.when(late, _field(8)),
-            EndTransaction=_field(3),
-            Recall=_field(3),
-        ),
-        "topic": _by_type(Pub=_field(4), EndTransaction=_field(4), Recall=_field(4)),
-        "message_id": _by_type(
-            Pub=_field(5), SubBefore=_field(5), SubAfter=_field(2), EndTransaction=_field(5), Recall=_field(5)
-        ),
-        "tags": _by_type(Pub=_field(6), EndTransaction=_field(6)),
-        "keys": _by_type(
-            Pub=_field(7), SubBefore=_consumed_keys(7), SubAfter=_consumed_keys(5), EndTransaction=_field(7)
-        ),
-        "store_host": _by_type(Pub=_field(8), EndTransaction=_field(8)),
-        "body_length": _by_type(Pub=_number(9)),
-        "cost_ms": _by_type(Pub=_number(10), SubAfter=_number(3)),
-        "message_type": _by_type(Pub=_number(11), EndTransaction=_number(9)),
-        "offset_message_id": _by_type(Pub=F.when(many, _field(12))),
-        "success": _by_type(Pub=pub_success, SubAfter=_is_true(4), Recall=_is_true(6)),
-        "request_id": _by_type(SubBefore=_field(4), SubAfter=_field(1)),
-        "retry_times": _by_type(SubBefore=_number(6)),
-        "context_code": _by_type(SubAfter=F.when(F.col("n") >= 7, _number(6))),
-        "transaction_id": _by_type(EndTransaction=_field(10)),
-        "transaction_state": _by_type(EndTransaction=_field(11)),
-        "from_check": _by_type(EndTransaction=_is_true(12)),
-        "client_host": F.coalesce(_by_type(Pub=pub_host, SubBefore=before_host), F.col("born_host")),
-        "trace_broker": F.col("trace_broker"),
-        "trace_queue_id": F.col("trace_queue_id"),
-        "trace_queue_offset": F.col("trace_queue_offset"),
-        "record_index": F.col("record_index"),
-        "trace_stored_at": F.col("trace_stored_at"),
+    """Every column of TRACE_EVENTS, from the fields of its record; those that are not here stand in the row by their name."""
+    kind, n = F.col("type"), F.col("n")
+    many = (kind == "Pub") & (n >= 14)  # an offset id before the success flag
+    late = (kind != "SubAfter") | (n >= SUB_AFTER_TIMED)
+    keys = _text(TEXTS["keys"])
+    success = (
+        F.when(many, _is_true(13))
+        .when((kind == "Pub") & (n >= 13), _is_true(12))
+        .when(kind == "Pub", F.lit(True))
+        .when(kind == "SubAfter", _is_true(4))
+        .when(kind == "Recall", _is_true(6))
+    )
+    host = F.when((kind == "Pub") & (n >= 15), _field(14)).when((kind == "SubBefore") & (n >= 9), _field(8))
+    texts = {name: _text(places) for name, places in TEXTS.items() if name != "message_id"}
+    return texts | {
+        "event_time": F.timestamp_millis(F.when(late, F.col("event_ms"))),
+        "client_group": F.when(late, texts["client_group"]),
+        # Consumers in C++ write `dKey` for no keys.
+        "keys": F.when(~(kind.isin("SubBefore", "SubAfter") & (keys == "dKey")), keys),
+        "offset_message_id": F.when(many, _field(12)),
+        "success": success,
+        "from_check": F.when(kind == "EndTransaction", _is_true(12)),
+        "client_host": F.coalesce(host, F.col("born_host")),
     }
