@@ -45,7 +45,7 @@ def folded(
         frames.message(frames.body([one.event]), offset, f"{one.host}:5000", at(one.stored_ms))
         for offset, one in enumerate(told)
     ]
-    events = frames.solid(spark, decode.trace_events(decode.records(frames.messages(spark, bodies))))
+    events = frames.solid(spark, decode.trace_events(frames.messages(spark, bodies)))
     messages = frames.solid(spark, frames.stored_messages(spark, stored))
     known: DataFrame = frames.solid(spark, clocks.clocks(events, messages))
     return frames.rows(known), frames.rows(journeys.journeys(events, messages, known))

@@ -33,7 +33,7 @@ RECALL = Recall(timestamp_ms=frames.T0_MS, region="r", group="P", topic="T", mes
 def decoded(spark: SparkSession, *bodies: bytes) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Events and rejects of these trace messages, in their order."""
     messages = [frames.message(body, offset) for offset, body in enumerate(bodies)]
-    records = decode.records(frames.messages(spark, messages)).cache()
+    records = frames.messages(spark, messages).cache()
     order = ("trace_queue_offset", "record_index")
     events = frames.rows(decode.trace_events(records).orderBy(*order))
     rejects = frames.rows(decode.trace_rejects(records).orderBy(*order))
@@ -78,7 +78,7 @@ def of_row(row: dict[str, Any]) -> TraceEvent:
 
 
 def test_the_columns_are_those_of_the_tables(spark: SparkSession) -> None:
-    records = decode.records(frames.messages(spark, [frames.message(b"", 0)]))
+    records = frames.messages(spark, [frames.message(b"", 0)])
     for frame, table in ((decode.trace_events(records), TRACE_EVENTS), (decode.trace_rejects(records), TRACE_REJECTS)):
         assert [(field.name, field.dataType.simpleString()) for field in frame.schema] == [
             *((column.name, column.type.lower()) for column in table.columns),

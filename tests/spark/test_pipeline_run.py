@@ -347,7 +347,7 @@ def test_a_source_that_fails_does_not_keep_the_others_from_what_there_is(spark: 
     """With `once`: no name server answers to one source, the other one's messages are read and folded."""
     fed = Fed(spark, tmp_path)
     fed.send(frames.body([pub("A")]))
-    lost = jobs.Source("lost", {"topic": "T"}, "body BINARY", lambda batch: batch, ())
+    lost = jobs.Source("lost", {"topic": "T"}, "body BINARY", ())
     both = TRACE._replace(sources=(lost, *TRACE.sources))
     options = {"namesrv": "127.0.0.1:1", "retries": "0"}
     streams = {"traces": fed.messages(), "lost": run.stream(spark, lost, options)}

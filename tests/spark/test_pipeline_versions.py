@@ -116,7 +116,7 @@ GOLDEN: dict[str, tuple[str, list[dict[str, Any]]]] = {
 def test_records_of_every_version(spark: SparkSession) -> None:
     bodies = [text.replace("|", "\x01").replace(";", "\x02").encode() for text, _ in GOLDEN.values()]
     messages = [frames.message(body, offset) for offset, body in enumerate(bodies)]
-    records = decode.records(frames.messages(spark, messages))
+    records = frames.messages(spark, messages)
     order = ("trace_queue_offset", "record_index", "message_id")
     found: list[list[dict[str, Any]]] = [[] for _ in bodies]
     for row in frames.rows(decode.trace_events(records).orderBy(*order)):
@@ -130,5 +130,5 @@ def test_records_of_every_version(spark: SparkSession) -> None:
 
 def test_records_that_ran_together_have_places_of_their_own(spark: SparkSession) -> None:
     body = f"{AFTER}|2|{AFTER}|2|".replace("|", "\x01").encode()
-    rows = frames.rows(decode.trace_events(decode.records(frames.messages(spark, [frames.message(body, 0)]))))
+    rows = frames.rows(decode.trace_events(frames.messages(spark, [frames.message(body, 0)])))
     assert sorted(row["record_index"] for row in rows) == [0, 1]

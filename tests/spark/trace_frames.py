@@ -67,7 +67,7 @@ def messages(spark: SparkSession, rows: list[dict[str, Any]]) -> DataFrame:
 def events(spark: SparkSession, *bodies: Iterable[TraceEvent]) -> DataFrame:
     """trace_events of trace messages with these events, one message each."""
     rows = [message(body(one), offset) for offset, one in enumerate(bodies)]
-    return decode.trace_events(decode.records(messages(spark, rows)))
+    return decode.trace_events(messages(spark, rows))
 
 
 def stored(message_id: str, ms: int, topic: str = "T", **other: Any) -> dict[str, Any]:

@@ -41,5 +41,5 @@ def job(topics: Sequence[str] = (), pattern: str = "", *, system_topics: bool = 
         options = {"topic": topics[0]} if len(topics) == 1 else {"topics": ",".join(topics)}
     if system_topics:
         options["includeSystemTopics"] = "true"
-    source = Source(NAME, options, ARCHIVE.ddl, lambda batch: batch, (Appended(ARCHIVE, archived),))
+    source = Source(NAME, options, ARCHIVE.ddl, (Appended(ARCHIVE, archived),))
     return Job(NAME, "topics → archive of whole messages", (source,), ())

@@ -80,10 +80,10 @@ def _once(frame: DataFrame, **columns: Column) -> DataFrame:
     return frame.select("*", F.inline(F.array(F.struct(*(column.alias(name) for name, column in columns.items())))))
 
 
-def trace_events(rows: DataFrame) -> DataFrame:
+def trace_events(messages: DataFrame) -> DataFrame:
     """The records that can be read, with the columns of TRACE_EVENTS and `slot`."""
     columns = _columns()
-    good = rows.where("reason IS NULL")
+    good = records(messages).where("reason IS NULL")
     events = good.select(
         *(columns.get(one.name, F.col(one.name)).cast(one.type).alias(one.name) for one in TRACE_EVENTS.columns)
     )
@@ -103,9 +103,9 @@ def trace_events(rows: DataFrame) -> DataFrame:
     return told.select(*TRACE_EVENTS.names, slot.alias("slot"))
 
 
-def trace_rejects(rows: DataFrame) -> DataFrame:
+def trace_rejects(messages: DataFrame) -> DataFrame:
     """The records that cannot, with the columns of TRACE_REJECTS and `slot`."""
-    bad = rows.where("reason IS NOT NULL").select(*TRACE_REJECTS.names)
+    bad = records(messages).where("reason IS NOT NULL").select(*TRACE_REJECTS.names)
     return bad.withColumn("slot", slots.of_time(F.col("trace_stored_at")))
 
 

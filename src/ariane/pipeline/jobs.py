@@ -45,9 +45,9 @@ class Source(NamedTuple):
     """Of format("rocketmq"): which topics. Where the cluster is and who asks is added by `run`."""
     schema: str
     """The columns that are read."""
-    prepare: Callable[[DataFrame], DataFrame]
-    """Work on a micro-batch that all its tables share."""
     appended: tuple[Appended, ...]
+    prepare: Callable[[DataFrame], DataFrame] = lambda batch: batch
+    """Work on a micro-batch that all its tables share; what it gives is kept until all of them have it."""
 
 
 class Job(NamedTuple):
@@ -71,28 +71,27 @@ TRACES = Source(
     "traces",
     {"topic": TRACE_TOPIC},
     "body BINARY, broker STRING, queue_id INT, queue_offset BIGINT, store_timestamp TIMESTAMP, born_host STRING",
-    decode.records,
     (Appended(t.TRACE_EVENTS, decode.trace_events), Appended(t.TRACE_REJECTS, decode.trace_rejects)),
 )
 SAMPLES = Source(
     "samples",
     {"topic": SAMPLES_TOPIC},
     samples.MESSAGE,
-    samples.records,
     (
         Appended(t.SAMPLES_BROKERS, samples.brokers),
         Appended(t.SAMPLES_QUEUES, samples.queues),
         Appended(t.SAMPLES_COUNTERS, samples.counters),
         Appended(t.SAMPLES_REJECTS, samples.rejects),
     ),
+    samples.records,
 )
 
 RECORDS = Source(
     "messages",
     messages.OPTIONS,
     messages.SCHEMA,
-    messages.records,
     (Appended(t.MESSAGES, messages.headers), Appended(t.PLACES, messages.places)),
+    messages.records,
 )
 
 OF_TRACES = (
