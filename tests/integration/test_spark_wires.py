@@ -30,9 +30,9 @@ from ariane.protocol.codes import RequestCode
 from ariane.protocol.frame import FrameReader
 from ariane.protocol.requests import typed
 from ariane.protocol.requests.messaging import SUBSCRIPTION, OffsetAnswer, PullMessage, PullMessageAnswer, QueueRef
-from ariane.spark import sink
-from ariane.spark.sink_options import parse
-from ariane.spark.wires import Answer, Wires
+from ariane.spark.wire.connections import Answer, Wires
+from ariane.spark.write import sink
+from ariane.spark.write.options import parse
 from ariane.testing.cluster import broker_config, cluster
 
 Serve = Callable[[socket.socket, list[commands.Command]], None]

@@ -22,8 +22,8 @@ from ariane.client.idempotent import Idempotent
 from ariane.model import dedup
 from ariane.model.message import ReceivedMessage
 from ariane.net.client import Connections
-from ariane.spark import sink
-from ariane.spark.sink_options import parse
+from ariane.spark.write import sink
+from ariane.spark.write.options import parse
 from ariane.testing import java
 
 PATIENCE_S = 60.0

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from ariane.errors import ConfigError
 from ariane.model.message import MessageQueue
-from ariane.spark import offsets
-from ariane.spark.options import access, listed_topics, parse, time_of
+from ariane.spark.read import offsets
+from ariane.spark.read.options import access, listed_topics, parse, time_of
 
 A, B, NEW = MessageQueue("T", "a", 0), MessageQueue("T", "b", 1), MessageQueue("T", "c", 0)
 MINIMAL = {"namesrv": "h:9876", "topic": "T"}

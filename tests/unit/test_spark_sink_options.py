@@ -9,7 +9,7 @@ pytest.importorskip("pyspark", reason="the extra spark is not installed")
 from pyspark.sql.types import BinaryType, DataType, IntegerType, LongType, MapType, StringType, StructField, StructType
 
 from ariane.errors import ConfigError
-from ariane.spark.sink_options import check_columns, parse
+from ariane.spark.write.options import check_columns, parse
 
 TYPES: dict[str, DataType] = {
     "BINARY": BinaryType(), "BIGINT": LongType(), "INT": IntegerType(), "STRING": StringType(),

@@ -17,7 +17,7 @@ from ariane.errors import ConfigError, ProtocolError
 from ariane.model import host
 from ariane.model.message import MessageQueue
 from ariane.model.topic import group_name_fault, topic_name_fault
-from ariane.spark.offsets import EARLIEST, Positions, positions_from_json
+from ariane.spark.read.offsets import EARLIEST, Positions, positions_from_json
 
 Start = Literal["earliest", "latest"] | Positions
 Times = int | dict[MessageQueue, int]

@@ -44,8 +44,8 @@ from ariane.protocol.requests.routing import (
     TopicTable,
 )
 from ariane.protocol.signing import Credentials
-from ariane.spark.options import Access, access
-from ariane.spark.wire import Question, Wire, tls_context
+from ariane.spark.read.options import Access, access
+from ariane.spark.wire.connection import Question, Wire, tls_context
 
 log = logging.getLogger("ariane.spark")
 

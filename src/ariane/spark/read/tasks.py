@@ -21,9 +21,10 @@ from ariane.errors import ArianeError, ProtocolError
 from ariane.filter import tags
 from ariane.model.message import MessageQueue
 from ariane.protocol.codes import ResponseCode
-from ariane.spark import decode, offsets, pull
-from ariane.spark.offsets import Range
-from ariane.spark.options import SourceOptions, time_of
+from ariane.spark.read import offsets, pull
+from ariane.spark.read.offsets import Range
+from ariane.spark.read.options import SourceOptions, time_of
+from ariane.spark.records import decode
 
 log = logging.getLogger("ariane.spark")
 

@@ -6,7 +6,7 @@
     record batch ─ encode.messages ─→ property texts ─ spread.chunks ─→ requests ─ send.Sender ─→ brokers
 
 What is stored stays stored: a task that fails, and runs again, writes its rows again. Each message says which row of which run
-it is (ARIANE_DEDUP), and `spark.dedup` and `client.idempotent` know the second copy by that.
+it is (ARIANE_DEDUP), and `drop_duplicates` (`read.dedup`) and `client.idempotent` know the second copy by that.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from pyspark.sql.types import StructType
 
 from ariane.errors import ConfigError
 from ariane.protocol.signing import Credentials
-from ariane.spark import encode, send
-from ariane.spark.send import Sent
-from ariane.spark.sink_options import SinkOptions, check_columns, parse
-from ariane.spark.spread import Spread
-from ariane.spark.wires import Wires
+from ariane.spark.wire.connections import Wires
+from ariane.spark.write import encode, send
+from ariane.spark.write.options import SinkOptions, check_columns, parse
+from ariane.spark.write.send import Sent
+from ariane.spark.write.spread import Spread
 
 log = logging.getLogger("ariane.spark")
 

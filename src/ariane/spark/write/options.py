@@ -15,7 +15,7 @@ from ariane.errors import ConfigError, ProtocolError
 from ariane.model import dedup, host
 from ariane.model.topic import SEND_FORBIDDEN, group_name_fault, topic_name_fault
 from ariane.protocol import compression
-from ariane.spark.options import Secret
+from ariane.spark.read.options import Secret
 
 MESSAGE_MAX = 4 * 1024 * 1024  # maxMessageSize of a broker that nobody configured
 BATCH_BYTES = 256 * 1024
