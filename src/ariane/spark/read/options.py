@@ -1,75 +1,41 @@
 """Options of the source, as texts and as values. Names are Kafka's and rocketmq-spark's where they say the same.
 
-`Access` is what reaches servers: who asks, how, and for how long. Connections are kept per Access (`pull.cluster`), so every
-option that changes a request or a connection belongs there, and no other.
+`PullAccess` is what reaches servers: who asks, how, and for how long. Connections are kept per PullAccess (`pull.cluster`), so
+every option that changes a request or a connection belongs there, and no other.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import msgspec
 
-from ariane.errors import ConfigError, ProtocolError
-from ariane.model import host
+from ariane.errors import ConfigError
 from ariane.model.message import MessageQueue
-from ariane.model.topic import group_name_fault, topic_name_fault
+from ariane.model.topic import topic_name_fault
+from ariane.spark.options import LONG_MAX, Readers, duration_ms, flag, listed, number, size, values
 from ariane.spark.read.offsets import EARLIEST, Positions, positions_from_json
+from ariane.spark.wire import access as reaching
+from ariane.spark.wire.access import GROUP, Access
 
 Start = Literal["earliest", "latest"] | Positions
 Times = int | dict[MessageQueue, int]
-Offset = Annotated[int, msgspec.Meta(ge=EARLIEST, le=2**63 - 1)]
+Offset = Annotated[int, msgspec.Meta(ge=EARLIEST, le=LONG_MAX)]
 
-INT_MAX = 2**31 - 1  # what the header of a pull can say
-LONG_MAX = 2**63 - 1
-GROUP = "ariane-spark"
-
-ALIASES = {"nameserver": "namesrv", "subexpression": "tags", "group": "groupid"}
+ALIASES = reaching.ALIASES | {"subexpression": "tags", "pulltimeoutms": "timeoutms"}
 
 
-class Secret(str):
-    """A text that shows itself to nobody who prints it."""
+class PullAccess(Access, frozen=True, kw_only=True):
+    """How servers are reached, and how much is asked of them at once."""
 
-    def __repr__(self) -> str:
-        return "..." if self else "''"
-
-
-class Access(msgspec.Struct, frozen=True, kw_only=True):
-    """How servers are reached and asked."""
-
-    namesrv: tuple[str, ...]
-    """Name servers, `host:port` joined by `;`."""
-    group_id: str = GROUP
-    """Group that the brokers see in pulls, and whose offsets `commitOffsets` commits."""
     pull_batch_size: int = 32
     """Messages asked for at once; brokers answer with 32 at most unless told otherwise."""
-    pull_timeout_ms: int = 10_000
-    """ms to wait for an answer."""
-    retries: int = 30
-    """How often a request is tried again, a second apart, while a broker is away."""
-    access_key: str = ""
-    """Account that signs requests, for brokers with aclEnable; empty: they are not signed."""
-    secret_key: Secret = Secret()
-    """Its key. It is in no text made of the options."""
-    security_token: Secret = Secret()
-    """Its token, if it is a temporary account."""
-    use_tls: bool = False
-    """Whether connections are encrypted, to name servers and brokers alike."""
-    tls_ca_file: str = ""
-    """PEM file of the authorities to trust, on every machine; empty: those of the machine."""
-    tls_cert_file: str = ""
-    """PEM file of the certificate to show to servers that ask for one (with its key, or `tlsKeyFile` has it)."""
-    tls_key_file: str = ""
-    """PEM file of its key, not encrypted."""
-    tls_verify: Literal["true", "ca", "false"] = "true"
-    """`true`: the server's certificate and host name are checked; `ca`: its certificate alone, as brokers register by
-    address; `false`: neither."""
 
 
-class SourceOptions(Access, frozen=True, kw_only=True):
+class SourceOptions(PullAccess, frozen=True, kw_only=True):
     """What a read was asked for."""
 
     topic: str = ""
@@ -116,33 +82,23 @@ class SourceOptions(Access, frozen=True, kw_only=True):
 
 def parse(options: Mapping[str, str]) -> SourceOptions:
     """ConfigError names the option and what to write instead. Unknown options are refused: they are mistyped ones."""
-    texts: dict[str, str] = {}
-    for given, text in options.items():
-        name = ALIASES.get(given.lower(), given.lower())
-        if name not in KNOWN:
-            options_there = ", ".join(_camel(member) for member in KNOWN.values())
-            raise ConfigError(name, text, f"is no option of the rocketmq source; it has {options_there}")
-        if name in texts:
-            raise ConfigError(given, text, f"is another name of {_camel(KNOWN[name])}, which is given too: keep one")
-        texts[name] = text.strip()
-    if not texts.get("namesrv"):
-        raise ConfigError("namesrv", "", 'is needed: .option("namesrv", …)')
-    selecting = [_camel(KNOWN[name]) for name in ("topic", "topics", "topicspattern") if texts.get(name)]
+    made = SourceOptions(**values(options, "rocketmq source", SourceOptions, READ, ALIASES))
+    reaching.check(made)
+    texts = {name.lower(): text.strip() for name, text in options.items()}
+    selecting = [name for name in ("topic", "topics", "topicsPattern") if texts.get(name.lower())]
     if len(selecting) != 1:
-        given = ", ".join(selecting) or "none"
-        raise ConfigError("topic", given, "exactly one of topic, topics, topicsPattern is needed")
-    for offsets, times in (("startingoffsets", "startingtimestamp"), ("endingoffsets", "endingtimestamp")):
-        if offsets in texts and times in texts:
-            raise ConfigError(_camel(KNOWN[times]), texts[times], f"{_camel(KNOWN[offsets])} is given too: keep one")
-    values: dict[str, Any] = {
-        KNOWN[name]: READ.get(name, _text)(_camel(KNOWN[name]), text) for name, text in texts.items()
-    }
-    return _checked(SourceOptions(**values))
+        raise ConfigError(
+            "topic", ", ".join(selecting) or "none", "exactly one of topic, topics, topicsPattern is needed"
+        )
+    for offsets, times in (("startingOffsets", "startingTimestamp"), ("endingOffsets", "endingTimestamp")):
+        if offsets.lower() in texts and times.lower() in texts:
+            raise ConfigError(times, texts[times.lower()], f"{offsets} is given too: keep one")
+    return _checked(made)
 
 
-def access(options: Access) -> Access:
+def access(options: PullAccess) -> PullAccess:
     """What of the options reaches servers; equal for sources that may share connections."""
-    return Access(**{name: getattr(options, name) for name in Access.__struct_fields__})
+    return PullAccess(**{name: getattr(options, name) for name in PullAccess.__struct_fields__})
 
 
 def listed_topics(options: SourceOptions) -> tuple[str, ...]:
@@ -153,62 +109,6 @@ def listed_topics(options: SourceOptions) -> tuple[str, ...]:
 def time_of(wanted: Times | None, queue: MessageQueue) -> int | None:
     """The time that an option says for a queue."""
     return wanted.get(queue) if isinstance(wanted, dict) else wanted
-
-
-# option in lower case, as Spark gives it → member
-KNOWN = {name.replace("_", ""): name for name in SourceOptions.__struct_fields__}
-
-
-def _camel(member: str) -> str:
-    first, *others = member.split("_")
-    return first + "".join(part.capitalize() for part in others)
-
-
-def _text(name: str, text: str) -> str:
-    return text
-
-
-def _list(separator: str) -> Callable[[str, str], tuple[str, ...]]:
-    return lambda name, text: tuple(one.strip() for one in text.split(separator) if one.strip())
-
-
-def _flag(name: str, text: str) -> bool:
-    if text.lower() not in ("true", "false"):
-        raise ConfigError(name, text, "use true or false")
-    return text.lower() == "true"
-
-
-def _verify(name: str, text: str) -> str:
-    if text.lower() not in ("true", "ca", "false"):
-        raise ConfigError(name, text, "use true, ca (the certificate, not the host name) or false")
-    return text.lower()
-
-
-def _number(least: int, most: int = INT_MAX) -> Callable[[str, str], int]:
-    def read(name: str, text: str) -> int:
-        if not (text.isascii() and text.isdigit()) or not least <= int(text) <= most:
-            raise ConfigError(name, text, f"it has to be a whole number from {least} to {most}")
-        return int(text)
-
-    return read
-
-
-_UNITS_MS = {"": 1, "ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-
-
-def _duration_ms(name: str, text: str) -> int:
-    found = re.fullmatch(r"([0-9]{1,12})\s*(ms|s|m|h|d|)", text)
-    if found is None:
-        raise ConfigError(name, text, "use a number of ms, or 30s, 15m, 1h")
-    return int(found[1]) * _UNITS_MS[found[2]]
-
-
-def _size(name: str, text: str) -> int:
-    """Bytes, with k, m, g for powers of 1024 as Spark has them."""
-    found = re.fullmatch(r"([0-9]{1,15})\s*([kmg]?)b?", text.lower())
-    if found is None or int(found[1]) < 1:
-        raise ConfigError(name, text, "use a number of bytes, or 64m, 1g")
-    return int(found[1]) << 10 * " kmg".index(found[2] or " ")
 
 
 def _offsets(name: str, text: str) -> object:
@@ -250,51 +150,30 @@ def _time_ms(text: str) -> int:
     return -(-since // timedelta(milliseconds=1))  # brokers know whole ms: none before `text` is at it or later
 
 
-READ: dict[str, Callable[[str, str], object]] = {
-    "namesrv": _list(";"),
-    "topics": _list(","),
-    "keys": _list(","),
-    "secretkey": lambda name, text: Secret(text),
-    "securitytoken": lambda name, text: Secret(text),
+READ: Readers = {
+    **reaching.READ,
+    "pullbatchsize": number(1),
+    "topics": listed(","),
+    "keys": listed(","),
     "startingoffsets": _offsets,
     "endingoffsets": _offsets,
     "startingtimestamp": _times,
     "endingtimestamp": _times,
-    "failondataloss": _flag,
-    "includesystemtopics": _flag,
-    "commitoffsets": _flag,
-    "pushdown": _flag,
-    "usetls": _flag,
-    "tlsverify": _verify,
-    "maxoffsetspertrigger": _number(1),
-    "minoffsetspertrigger": _number(1),
-    "maxbytespertrigger": _size,
-    "maxtriggerdelay": _duration_ms,
-    "minpartitions": _number(1),
-    "maxrecordsperpartition": _number(1),
-    "pullbatchsize": _number(1),
-    "pulltimeoutms": _number(1),
-    "retries": _number(0),
+    "failondataloss": flag,
+    "includesystemtopics": flag,
+    "commitoffsets": flag,
+    "pushdown": flag,
+    "maxoffsetspertrigger": number(1),
+    "minoffsetspertrigger": number(1),
+    "maxbytespertrigger": size,
+    "maxtriggerdelay": duration_ms,
+    "minpartitions": number(1),
+    "maxrecordsperpartition": number(1),
 }
 
 
 def _checked(options: SourceOptions) -> SourceOptions:
-    for addr in options.namesrv:
-        try:
-            host.parse(addr)
-        except ProtocolError as error:
-            raise ConfigError("namesrv", addr, str(error)) from None
     _check_topics(options)
-    if fault := group_name_fault(options.group_id):
-        raise ConfigError("groupId", options.group_id, fault)
-    if bool(options.access_key) != bool(options.secret_key):
-        missing = "secretKey" if options.access_key else "accessKey"
-        raise ConfigError(missing, "", "accessKey and secretKey are given together or not at all")
-    for name, file in (("tlsCaFile", options.tls_ca_file), ("tlsCertFile", options.tls_cert_file)):
-        if file and not options.use_tls:
-            raise ConfigError(name, file, "connections are encrypted with useTls = true only")
-    if options.tls_key_file and not options.tls_cert_file:
-        raise ConfigError("tlsKeyFile", options.tls_key_file, "tlsCertFile is missing")
     if options.ending_offsets == "earliest":
         raise ConfigError(
             "endingOffsets", "earliest", "use latest or JSON: a batch that ends at the beginning is empty"

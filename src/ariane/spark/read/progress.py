@@ -29,7 +29,8 @@ from ariane.model.message import MessageQueue
 from ariane.spark.read import offsets, pull
 from ariane.spark.read.group_offsets import GroupOffsets
 from ariane.spark.read.offsets import Positions
-from ariane.spark.read.options import GROUP, access, parse
+from ariane.spark.read.options import access, parse
+from ariane.spark.wire.access import GROUP
 
 log = logging.getLogger("ariane.spark")
 

@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import msgspec
 
 from ariane.errors import ConfigError
 from ariane.model.topic import topic_name_fault
+from ariane.spark.options import INT_MAX, LONG_MAX, Readers, flag, listed, number, values
 
 CHUNK_MIN = 64 * 1024
-INT_MAX = 2**31 - 1  # a chunk is addressed with 32 bits
 
 
 class StoreOptions(msgspec.Struct, frozen=True, kw_only=True):
     """What a read of store files was asked for."""
 
-    path: str
-    """A broker's store directory, or its commitlog: a path that the driver and all executors see."""
+    path: str = ""
+    """A broker's store directory, or its commitlog: a path that the driver and all executors see. Needed."""
     broker: str | None = None
     """What the column broker says: no file of a store holds the broker's name."""
     topic: tuple[str, ...] = ()
@@ -40,58 +39,13 @@ class StoreOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 def parse(options: Mapping[str, str]) -> StoreOptions:
     """ConfigError names the option and what to write instead. Unknown options are refused: they are mistyped ones."""
-    values: dict[str, Any] = {}
-    for given, text in options.items():
-        member = KNOWN.get(given.lower())
-        if member is None:
-            there = ", ".join(_camel(one) for one in KNOWN.values())
-            raise ConfigError(given, text, f"is no option of the rocketmq-store source; it has {there}")
-        values[member] = _value(member, text.strip())
-    if not values.get("path"):
+    made = StoreOptions(**values(options, "rocketmq-store source", StoreOptions, READ))
+    if not made.path:
         raise ConfigError("path", "", 'is needed: .load("/path/of/the/store")')
-    return StoreOptions(**values)
+    return made
 
 
-# option in lower case, as Spark gives it → member
-KNOWN = {name.replace("_", ""): name for name in StoreOptions.__struct_fields__}
-
-
-def _camel(member: str) -> str:
-    first, *others = member.split("_")
-    return first + "".join(part.capitalize() for part in others)
-
-
-def _value(member: str, text: str) -> object:
-    match member:
-        case "path":
-            return _local(text)
-        case "topic":
-            topics = tuple(one.strip() for one in text.split(",") if one.strip())
-            for one in topics:
-                if fault := topic_name_fault(one):
-                    raise ConfigError("topic", one, fault)
-            return topics
-        case "broker":
-            return text or None
-        case "check_crc" | "fail_on_data_loss":
-            if text.lower() not in ("true", "false"):
-                raise ConfigError(_camel(member), text, "use true or false")
-            return text.lower() == "true"
-        case "starting_position":
-            return text if text in ("earliest", "latest") else _number(member, text, 0, 2**63 - 1)
-        case "chunk_bytes":
-            return _number(member, text, CHUNK_MIN, INT_MAX)
-    return _number(member, text, CHUNK_MIN, 2**63 - 1)
-
-
-def _number(member: str, text: str, least: int, most: int) -> int:
-    if not (text.isascii() and text.isdecimal() and len(text) <= 19 and least <= int(text) <= most):
-        also = "earliest, latest or " if member == "starting_position" else ""
-        raise ConfigError(_camel(member), text, f"it has to be {also}a whole number from {least} to {most}")
-    return int(text)
-
-
-def _local(text: str) -> str:
+def _local(name: str, text: str) -> str:
     """A path of this machine's file system; `file:` URIs are such."""
     if "://" not in text and not text.startswith("file:"):
         return text
@@ -99,3 +53,30 @@ def _local(text: str) -> str:
     if parts.scheme != "file" or parts.netloc not in ("", "localhost"):
         raise ConfigError("path", text, "store files are read as files: mount that file system and give the local path")
     return unquote(parts.path)
+
+
+def _topics(name: str, text: str) -> tuple[str, ...]:
+    topics = listed(",")(name, text)
+    for one in topics:
+        if fault := topic_name_fault(one):
+            raise ConfigError(name, one, fault)
+    return topics
+
+
+def _position(name: str, text: str) -> str | int:
+    if text in ("earliest", "latest"):
+        return text
+    return number(0, LONG_MAX, "earliest, latest or ")(name, text)
+
+
+READ: Readers = {
+    "path": _local,
+    "topic": _topics,
+    "broker": lambda name, text: text or None,
+    "checkcrc": flag,
+    "splitbytes": number(CHUNK_MIN, LONG_MAX),
+    "chunkbytes": number(CHUNK_MIN, INT_MAX),  # a chunk is addressed with 32 bits
+    "maxbytespertrigger": number(CHUNK_MIN, LONG_MAX),
+    "startingposition": _position,
+    "failondataloss": flag,
+}

@@ -1,6 +1,9 @@
-"""One blocking connection to a server, plain or TLS: a request and its answer, or many requests under way at once.
+"""One connection to a server, plain or TLS: framing, signing, and whose answer it is.
 
-    calls([question, …]) → answers in the same order
+    calls([question, …]) → answers in the same order       waits; many requests are under way at once
+    ask, write, read                                        for who waits for several connections (`connections`)
+
+    ask ─→ unsent ─→ socket ─→ FrameReader ─→ Session (whose answer is it) ─→ answers
 
 Planning asks two questions about each queue. One after another they cost a round trip each; `calls` keeps some hundred of
 them under way, so that 20,000 cost little more than their bytes.
@@ -13,22 +16,25 @@ import socket
 import ssl
 import time
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import msgspec
 
-from ariane.errors import ConfigError, ConnectionLost, ProtocolError, RequestTimeout
+from ariane.errors import ConnectionLost, RequestTimeout
 from ariane.model import host
 from ariane.protocol import command as commands
 from ariane.protocol.command import Command
 from ariane.protocol.frame import FrameReader
 from ariane.protocol.requests import fields
+from ariane.protocol.session import Session
 from ariane.protocol.signing import Credentials, signed
 
 CONNECT_TIMEOUT_S = 3.0
-READ_SIZE = 262_144
+READ_SIZE = 262_144  # more than a TLS record: none is left in part within the socket's own memory, where nobody sees it
 UNDER_WAY_MAX = 256  # of some 250 bytes each: they fit into the buffers of both kernels, so neither side waits to write
 REFILL = 128  # requests are written in lots of this size
+NEVER = float("inf")
+_NOT_NOW = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)  # of a socket that does not wait
 
 
 class Question(NamedTuple):
@@ -39,116 +45,94 @@ class Question(NamedTuple):
     body: bytes = b""
 
 
-class TlsOptions(Protocol):
-    """What of the options says how to encrypt."""
-
-    @property
-    def use_tls(self) -> bool: ...
-    @property
-    def tls_verify(self) -> str: ...
-    @property
-    def tls_ca_file(self) -> str: ...
-    @property
-    def tls_cert_file(self) -> str: ...
-    @property
-    def tls_key_file(self) -> str: ...
-
-
-def tls_context(options: TlsOptions) -> ssl.SSLContext | None:
-    """How connections are encrypted; None when they are not. ConfigError when a file cannot be used."""
-    if not options.use_tls:
-        return None
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname = options.tls_verify == "true"
-    context.verify_mode = ssl.CERT_NONE if options.tls_verify == "false" else ssl.CERT_REQUIRED
-    key, file = "tlsCaFile", options.tls_ca_file
-    try:
-        if options.tls_verify != "false":
-            if file:
-                context.load_verify_locations(file)
-            else:
-                context.load_default_certs()
-        if options.tls_cert_file:
-            key, file = "tlsCertFile", options.tls_cert_file
-            # Without a password of its own, ssl would ask for one at the terminal.
-            context.load_cert_chain(file, options.tls_key_file or None, password=lambda: "")
-    except OSError as error:  # ssl.SSLError is one
-        fix = f"cannot be used on this machine ({error.strerror or error}); it has to be PEM, its key not encrypted"
-        raise ConfigError(key, file, fix) from None
-    return context
-
-
 class Wire:
-    """One connection."""
+    """One connection, made at once; `session` has those of its requests that have no answer yet, by number."""
 
     def __init__(
         self, addr: str, timeout_ms: int, credentials: Credentials | None = None, tls: ssl.SSLContext | None = None
     ) -> None:
-        self._addr = addr
-        self._credentials = credentials
+        self.addr = addr
+        self.unsent = bytearray()
+        self.session: Session[int] = Session()
         self._timeout_ms = timeout_ms
-        self._opaque = 0
-        self._reader = FrameReader()
-        name, port = host.parse(addr)
-        try:
-            self._socket = socket.create_connection((name, port), CONNECT_TIMEOUT_S)
-            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            if tls is not None:
-                with contextlib.ExitStack() as opened:
-                    opened.callback(self._socket.close)
-                    self._socket = tls.wrap_socket(self._socket, server_hostname=name)
-                    opened.pop_all()
-        except ssl.SSLError as error:
-            fix = "check useTls, tlsCaFile and tlsVerify, and that the server speaks TLS"
-            raise ConnectionLost(addr, f"TLS: {error.strerror or error}; {fix}") from error
-        except OSError as error:
-            raise ConnectionLost(addr, error.strerror or str(error)) from error
+        self._credentials = credentials
+        self._frames = FrameReader()
+        self.socket = _connected(addr, tls)
 
     def calls(self, questions: Sequence[Question]) -> list[Command]:
         """The answers in the order of the questions. RequestTimeout when for its time none of them comes."""
         answers: dict[int, Command] = {}
-        first = self._opaque + 1
         asked = 0
         try:
             while len(answers) < len(questions):
                 if asked < len(questions) and asked - len(answers) <= UNDER_WAY_MAX - REFILL:
-                    lot = questions[asked : asked + REFILL]
-                    self._socket.settimeout(self._timeout_ms / 1000)
-                    self._socket.sendall(b"".join(self._encoded(one) for one in lot))
-                    asked += len(lot)
-                self._receive(first, first + asked, answers)
+                    for question in questions[asked : asked + REFILL]:
+                        self.ask(asked, question.code, fields(question.header), question.body)
+                        asked += 1
+                    self.socket.settimeout(self._timeout_ms / 1000)
+                    self.socket.sendall(self.unsent)
+                    self.unsent.clear()
+                answers.update(self._some())
         except TimeoutError:
-            raise RequestTimeout(self._addr, self._timeout_ms) from None
+            raise RequestTimeout(self.addr, self._timeout_ms) from None
         except OSError as error:
-            raise ConnectionLost(self._addr, error.strerror or str(error)) from error
-        return [answers[first + number] for number in range(len(questions))]
+            raise ConnectionLost(self.addr, error.strerror or str(error)) from error
+        return [answers[number] for number in range(len(questions))]
+
+    def ask(self, number: int, code: int, fields: dict[str, str], body: bytes, deadline_s: float = NEVER) -> None:
+        """Put a request where `write` finds it; its answer will have `number`."""
+        if self._credentials is not None:
+            fields = signed(self._credentials, fields, body)
+        opaque = self.session.ask(number, deadline_s)
+        for piece in commands.encode(code, opaque=opaque, flag=0, fields=fields, body=body):
+            self.unsent += piece
+
+    def write(self) -> None:
+        """As much as the socket takes."""
+        with contextlib.suppress(*_NOT_NOW):
+            del self.unsent[: self.socket.send(self.unsent)]
+
+    def read(self) -> list[tuple[int, Command]]:
+        """Numbers and answers in what the socket has; ConnectionLost when it has ended. What nobody waits for is dropped."""
+        try:
+            data = self.socket.recv(READ_SIZE)
+        except _NOT_NOW:
+            return []
+        if not data:
+            raise ConnectionLost(self.addr, "was closed by the other side")
+        found = []
+        for frame in self._frames.feed(data):
+            answer = commands.decode(frame)
+            number = self.session.answered(answer.opaque) if answer.is_response else None
+            if number is not None:
+                found.append((number, answer))
+        return found
 
     def close(self) -> None:
-        self._socket.close()
+        self.socket.close()
 
-    def _encoded(self, question: Question) -> bytes:
-        self._opaque += 1
-        texts = fields(question.header)
-        if self._credentials is not None:
-            texts = signed(self._credentials, texts, question.body)
-        pieces = commands.encode(question.code, opaque=self._opaque, flag=0, fields=texts, body=question.body)
-        return b"".join(pieces)
-
-    def _receive(self, first: int, beyond: int, answers: dict[int, Command]) -> None:
-        """At least one more answer to a request that is under way."""
-        before = len(answers)
+    def _some(self) -> list[tuple[int, Command]]:
+        """At least one answer."""
         ends_s = time.monotonic() + self._timeout_ms / 1000
-        while len(answers) == before:
-            left_s = ends_s - time.monotonic()
-            if left_s <= 0:
-                raise TimeoutError
-            self._socket.settimeout(left_s)
-            data = self._socket.recv(READ_SIZE)
-            if not data:
-                raise ConnectionLost(self._addr, "was closed by the other side")
-            for frame in self._reader.feed(data):
-                answer = commands.decode(frame)
-                if answer.is_response and first <= answer.opaque < beyond:
-                    if answer.opaque in answers:
-                        raise ProtocolError(f"{self._addr} answered request {answer.opaque} twice")
-                    answers[answer.opaque] = answer
+        while (left_s := ends_s - time.monotonic()) > 0:
+            self.socket.settimeout(left_s)
+            if found := self.read():
+                return found
+        raise TimeoutError
+
+
+def _connected(addr: str, tls: ssl.SSLContext | None) -> socket.socket:
+    name, port = host.parse(addr)
+    try:
+        with contextlib.ExitStack() as opened:
+            made = opened.enter_context(socket.create_connection((name, port), CONNECT_TIMEOUT_S))
+            made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if tls is not None:
+                made = tls.wrap_socket(made, server_hostname=name)
+            opened.pop_all()
+    except ssl.SSLError as error:
+        fix = "check useTls, tlsCaFile and tlsVerify, and that the server speaks TLS"
+        raise ConnectionLost(addr, f"TLS: {error.strerror or error}; {fix}") from error
+    except OSError as error:
+        raise ConnectionLost(addr, error.strerror or str(error)) from error
+    return made

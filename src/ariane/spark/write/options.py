@@ -5,24 +5,20 @@ The names that the source has too mean the same there.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Mapping
 
-import msgspec
 from pyspark.sql.types import StructType
 
-from ariane.errors import ConfigError, ProtocolError
-from ariane.model import dedup, host
-from ariane.model.topic import SEND_FORBIDDEN, group_name_fault, topic_name_fault
+from ariane.errors import ConfigError
+from ariane.model import dedup
+from ariane.model.topic import SEND_FORBIDDEN, topic_name_fault
 from ariane.protocol import compression
-from ariane.spark.read.options import Secret
+from ariane.spark.options import Readers, flag, number, values
+from ariane.spark.wire import access
+from ariane.spark.wire.access import Access
 
 MESSAGE_MAX = 4 * 1024 * 1024  # maxMessageSize of a broker that nobody configured
 BATCH_BYTES = 256 * 1024
-
-INT_MAX = 2**31 - 1  # what a header can say
-
-ALIASES = {"nameserver": "namesrv", "group": "groupid"}
 
 # column → types that it may have
 COLUMNS = {
@@ -43,25 +39,11 @@ COLUMNS = {
 SPARKS_OWN = frozenset({"checkpointlocation", "queryname", "path"})
 
 
-class SinkOptions(msgspec.Struct, frozen=True, kw_only=True):
+class SinkOptions(Access, frozen=True, kw_only=True):
     """What a write was asked for."""
 
-    namesrv: tuple[str, ...]
-    """Name servers, `host:port` joined by `;`."""
     topic: str = ""
     """Topic of the rows that have none in a column `topic`."""
-    group_id: str = "ariane-spark"
-    """Producer group that the brokers see."""
-    access_key: str = ""
-    """Account that signs requests, for brokers with aclEnable; empty: they are not signed."""
-    secret_key: Secret = Secret()
-    """Its key. It is in no text made of the options."""
-    security_token: Secret = Secret()
-    """Its token, if it is a temporary account."""
-    timeout_ms: int = 10_000
-    """ms to wait for the answer to a request."""
-    retries: int = 30
-    """How often a request is sent again, at most a second apart, before the task fails."""
     max_in_flight: int = 32
     """Requests of a task that wait for their answers at a time."""
     batch_size: int = 1000
@@ -81,38 +63,26 @@ class SinkOptions(msgspec.Struct, frozen=True, kw_only=True):
     rather than refused."""
 
 
-NUMBERS = {  # option → least, most
-    "timeoutms": (1, INT_MAX),
-    "retries": (0, INT_MAX),
-    "maxinflight": (1, 1024),
-    "batchsize": (1, 100_000),
-    "batchbytes": (1, 15 * 1024 * 1024),  # a frame has at most 16 MiB
-    "compressover": (1, INT_MAX),
-    "maxmessagesize": (1, 15 * 1024 * 1024),
+READ: Readers = {
+    **access.READ,
+    "maxinflight": number(1, 1024),
+    "batchsize": number(1, 100_000),
+    "batchbytes": number(1, 15 * 1024 * 1024),  # a frame has at most 16 MiB
+    "compressover": number(1),
+    "maxmessagesize": number(1, 15 * 1024 * 1024),
+    "dropreserved": flag,
 }
-
-# option in lower case, as Spark gives it → member
-KNOWN = {name.replace("_", ""): name for name in SinkOptions.__struct_fields__}
 
 
 def parse(options: Mapping[str, str]) -> SinkOptions:
     """ConfigError names the option and what to write instead. Unknown options are refused: they are mistyped ones."""
-    texts: dict[str, str] = {}
-    for given, text in options.items():
-        if given.lower() in SPARKS_OWN:
-            continue
-        name = ALIASES.get(given.lower(), given.lower())
-        if name not in KNOWN:
-            options_there = ", ".join(_camel(member) for member in KNOWN.values())
-            shown = "" if "secret" in name or "token" in name else text
-            raise ConfigError(name, shown, f"is no option of the rocketmq sink; it has {options_there}")
-        if name in texts:
-            raise ConfigError(given, text, f"is another name of {_camel(KNOWN[name])}, which is given too: keep one")
-        texts[name] = text.strip()
-    if not texts.get("namesrv"):
-        raise ConfigError("namesrv", "", 'is needed: .option("namesrv", "host:port")')
-    values: dict[str, Any] = {KNOWN[name]: _value(name, text) for name, text in texts.items()}
-    return _checked(SinkOptions(**values))
+    made = SinkOptions(**values(options, "rocketmq sink", SinkOptions, READ, access.ALIASES, SPARKS_OWN))
+    access.check(made)
+    if made.topic and (fault := topic_fault(made.topic)):
+        raise ConfigError("topic", made.topic, fault)
+    if made.run_id and (fault := dedup.run_fault(made.run_id)):
+        raise ConfigError("runId", made.run_id, fault)
+    return made
 
 
 def check_columns(schema: StructType, options: SinkOptions) -> None:
@@ -141,47 +111,6 @@ def check_columns(schema: StructType, options: SinkOptions) -> None:
 
 def _mended(name: str, wanted: str) -> str:
     return f'col("{name}").cast("{wanted}")'
-
-
-def _camel(member: str) -> str:
-    first, *others = member.split("_")
-    return first + "".join(part.capitalize() for part in others)
-
-
-def _namesrv(text: str) -> tuple[str, ...]:
-    return tuple(one.strip() for one in text.split(";") if one.strip())
-
-
-def _value(name: str, text: str) -> object:
-    if name in NUMBERS:
-        least, most = NUMBERS[name]
-        if not (text.isascii() and text.isdigit()) or not least <= int(text) <= most:
-            raise ConfigError(_camel(KNOWN[name]), text, f"it has to be a whole number from {least} to {most}")
-        return int(text)
-    if name == "dropreserved":
-        if text.lower() not in ("true", "false"):
-            raise ConfigError(_camel(KNOWN[name]), text, "use true or false")
-        return text.lower() == "true"
-    made: dict[str, Callable[[str], object]] = {"namesrv": _namesrv, "secretkey": Secret, "securitytoken": Secret}
-    return made.get(name, str)(text)
-
-
-def _checked(options: SinkOptions) -> SinkOptions:
-    for addr in options.namesrv:
-        try:
-            host.parse(addr)
-        except ProtocolError as error:
-            raise ConfigError("namesrv", addr, str(error)) from None
-    if options.topic and (fault := topic_fault(options.topic)):
-        raise ConfigError("topic", options.topic, fault)
-    if fault := group_name_fault(options.group_id):
-        raise ConfigError("groupId", options.group_id, fault)
-    if bool(options.access_key) != bool(options.secret_key):
-        missing = "secretKey" if options.access_key else "accessKey"
-        raise ConfigError(missing, "", "accessKey and secretKey are given together or not at all")
-    if options.run_id and (fault := dedup.run_fault(options.run_id)):
-        raise ConfigError("runId", options.run_id, fault)
-    return options
 
 
 def topic_fault(topic: str) -> str | None:

@@ -23,7 +23,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.types import StructType
 
 from ariane.errors import ConfigError
-from ariane.protocol.signing import Credentials
+from ariane.spark.wire.access import credentials, tls_context
 from ariane.spark.wire.connections import Wires
 from ariane.spark.write import encode, send
 from ariane.spark.write.options import SinkOptions, check_columns, parse
@@ -163,6 +163,4 @@ def _task() -> TaskContext:
 
 
 def _wires(options: SinkOptions) -> Wires:
-    account = options.access_key
-    credentials = Credentials(account, options.secret_key, options.security_token) if account else None
-    return Wires(options.timeout_ms, credentials)
+    return Wires(options.timeout_ms, credentials(options), tls_context(options))

@@ -1,0 +1,116 @@
+"""Options as Spark gives them, to values: texts whose names know no case, read by a table of readers.
+
+    values(options, "rocketmq source", SourceOptions, READ, ALIASES)  → {member: value}, for the struct that has the defaults
+
+A reader gets the option's name, as people write it, and its text; its ConfigError says what to write instead.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+import msgspec
+
+from ariane.errors import ConfigError
+
+Reader = Callable[[str, str], object]
+Readers = Mapping[str, Reader]
+
+INT_MAX = 2**31 - 1
+LONG_MAX = 2**63 - 1
+_DIGITS_MAX = len(str(LONG_MAX))
+_UNITS_MS = {"": 1, "ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+class Secret(str):
+    """A text that shows itself to nobody who prints it."""
+
+    def __repr__(self) -> str:
+        return "..." if self else "''"
+
+
+def values(
+    options: Mapping[str, str],
+    what: str,
+    kind: type[msgspec.Struct],
+    readers: Readers,
+    aliases: Mapping[str, str] | None = None,
+    passed_over: Collection[str] = (),
+) -> dict[str, Any]:
+    """The members of `kind` that are given. Unknown options are refused, as they are mistyped ones, but for `passed_over`.
+
+    `readers` has the options in lower case that are no plain texts, `aliases` other names, in lower case both.
+    """
+    known = {name.replace("_", ""): name for name in kind.__struct_fields__}
+    found: dict[str, Any] = {}
+    for given, text in options.items():
+        lower = given.lower()
+        if lower in passed_over:
+            continue
+        name = (aliases or {}).get(lower, lower)
+        if name not in known:
+            shown = "" if "secret" in name or "token" in name else text
+            raise ConfigError(
+                given, shown, f"is no option of the {what}; it has {', '.join(map(camel, known.values()))}"
+            )
+        member = known[name]
+        if member in found:
+            shown = "" if "secret" in name or "token" in name else text
+            raise ConfigError(given, shown, f"is another name of {camel(member)}, which is given too: keep one")
+        found[member] = readers.get(name, plain)(camel(member) if name == lower else given, text.strip())
+    return found
+
+
+def camel(member: str) -> str:
+    first, *others = member.split("_")
+    return first + "".join(part.capitalize() for part in others)
+
+
+# --- readers ---
+
+
+def plain(name: str, text: str) -> str:
+    return text
+
+
+def secret(name: str, text: str) -> Secret:
+    return Secret(text)
+
+
+def listed(separator: str) -> Callable[[str, str], tuple[str, ...]]:
+    return lambda name, text: tuple(one.strip() for one in text.split(separator) if one.strip())
+
+
+def flag(name: str, text: str) -> bool:
+    if text.lower() not in ("true", "false"):
+        raise ConfigError(name, text, "use true or false")
+    return text.lower() == "true"
+
+
+def number(least: int, most: int = INT_MAX, or_else: str = "") -> Callable[[str, str], int]:
+    """A whole number; `or_else` says what might stand there instead."""
+
+    def read(name: str, text: str) -> int:
+        is_one = text.isascii() and text.isdigit() and len(text) <= _DIGITS_MAX
+        if not is_one or not least <= int(text) <= most:
+            raise ConfigError(name, text, f"it has to be {or_else}a whole number from {least} to {most}")
+        return int(text)
+
+    return read
+
+
+def duration_ms(name: str, text: str) -> int:
+    found = re.fullmatch(r"([0-9]{1,12})\s*(ms|s|m|h|d|)", text)
+    if found is None:
+        raise ConfigError(name, text, "use a number of ms, or 30s, 15m, 1h")
+    return int(found[1]) * _UNITS_MS[found[2]]
+
+
+def size(name: str, text: str) -> int:
+    """Bytes, with k, m, g for powers of 1024 as Spark has them."""
+    found = re.fullmatch(r"([0-9]{1,15})\s*([kmg]?)b?", text.lower())
+    if found is None or int(found[1]) < 1:
+        raise ConfigError(name, text, "use a number of bytes, or 64m, 1g")
+    return int(found[1]) << 10 * " kmg".index(found[2] or " ")
