@@ -139,6 +139,12 @@ def test_topics_by_list_and_times() -> None:
     assert parse({**MINIMAL, "endingTimestamp": "2023-11-14T22:13:20.0001"}).ending_timestamp == 1_700_000_000_001
 
 
+def test_an_option_has_one_value_whatever_it_is_called() -> None:
+    assert parse({**MINIMAL, "pullTimeoutMs": "7"}).timeout_ms == parse({**MINIMAL, "timeoutMs": "7"}).timeout_ms == 7
+    with pytest.raises(ConfigError, match="pullTimeoutMs = '7': is another name of timeoutMs, .* keep one"):
+        parse({**MINIMAL, "timeoutMs": "7", "pullTimeoutMs": "7"})
+
+
 def test_sizes_and_durations_have_units() -> None:
     options = parse({**MINIMAL, "maxBytesPerTrigger": "64m", "maxTriggerDelay": "30s"})
     assert (options.max_bytes_per_trigger, options.max_trigger_delay) == (64 * 1024 * 1024, 30_000)
