@@ -57,7 +57,9 @@ def test_mistakes_are_named() -> None:
 def test_servers_are_reached_as_the_source_reaches_them() -> None:
     shared = {
         "group": "G", "timeoutMs": "5", "retries": "3", "accessKey": "me", "secretKey": "hidden",
-        "securityToken": "t", "useTls": "true", "tlsVerify": "ca", "tlsCaFile": "ca.pem", "tlsCertFile": "own.pem", "tlsKeyFile": "own.key",
+        "securityToken": "t",
+        "useTls": "true", "tlsVerify": "ca",
+        "tlsCaFile": "ca.pem", "tlsCertFile": "own.pem", "tlsKeyFile": "own.key",
     }  # fmt: skip
     given = {"namesrv": "a:1", "topic": "T", **shared}
     sink, source = parse(given), source_options.parse(given)
