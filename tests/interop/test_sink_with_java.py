@@ -77,7 +77,7 @@ def test_rows_are_written_over_tls(tmp_path: Path) -> None:
         assert write(name_server.addr, "Rows", frame(200), batchSize="9", **encrypted).messages == 200
         _same(pull_all(name_server.addr, "Rows"))
         with pytest.raises(ConnectionLost, match="certificate verify failed.*tlsVerify"):
-            write(name_server.addr, "Rows", frame(1), useTls="true", retries="0")
+            write(name_server.addr, "Rows", frame(2), useTls="true", retries="0")
 
 
 def _same(found: list[dict[str, Any]]) -> None:
