@@ -17,8 +17,8 @@ from pathlib import Path
 
 from ariane.admin.topics import create_everywhere
 from ariane.net.client import Connections
-from ariane.spark import ends, micro_batches, offsets, pull
-from ariane.spark.options import parse
+from ariane.spark.read import ends, micro_batches, offsets, pull
+from ariane.spark.read.options import parse
 from ariane.testing.cluster import cluster
 
 ROUNDS = 5

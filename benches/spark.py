@@ -36,9 +36,8 @@ from typing import Any
 from ariane.model import host
 from ariane.pipeline.session import SETTINGS
 from ariane.protocol import record
-from ariane.spark.source import RocketMQSource
-from ariane.spark.store_reading import COLUMNS
-from ariane.spark.store_source import StoreSource
+from ariane.spark import RocketMQSource, StoreSource
+from ariane.spark.store.tasks import COLUMNS
 from ariane.store import checkpoint as checkpoints
 from ariane.testing import java
 from broker import program

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ariane.spark.store_source import StoreSource as DefaultSource
+    from ariane.spark import StoreSource as DefaultSource
 
 __all__ = ["DefaultSource"]
 
@@ -16,6 +16,6 @@ __all__ = ["DefaultSource"]
 def __getattr__(name: str) -> object:
     if name != "DefaultSource":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from ariane.spark.store_source import StoreSource
+    from ariane.spark import StoreSource
 
     return StoreSource

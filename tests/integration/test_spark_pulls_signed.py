@@ -11,7 +11,7 @@ from ariane.client import ClientSettings, Credentials, Instance, Producer
 from ariane.errors import ArianeError, ConfigError
 from ariane.model.message import Message
 from ariane.protocol import record
-from ariane.spark import options, pull
+from ariane.spark.read import options, pull
 from ariane.testing.cluster import cluster
 
 FILE = """

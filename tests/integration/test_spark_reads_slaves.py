@@ -24,9 +24,9 @@ from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.requests import typed
 from ariane.protocol.requests.messaging import OffsetAnswer, QueueRef
 from ariane.protocol.requests.routing import TopicTable
-from ariane.spark import ends, pull, reading
-from ariane.spark.offsets import Range
-from ariane.spark.options import SourceOptions, parse
+from ariane.spark.read import ends, pull, tasks
+from ariane.spark.read.offsets import Range
+from ariane.spark.read.options import SourceOptions, parse
 from ariane.testing.cluster import broker_config
 
 QUICK = {"ha_send_heartbeat_interval": 100, "ha_housekeeping_interval": 2000}
@@ -35,7 +35,7 @@ COUNT = 40
 
 def bodies(cluster: pull.Cluster, options: SourceOptions, found: ends.Ends) -> list[int]:
     parts = [Range(queue, found.first[queue], last) for queue, last in found.last.items()]
-    rows = (batch for part in parts for batch in reading.read_range(cluster, part, options, ["body"]))
+    rows = (batch for part in parts for batch in tasks.read_range(cluster, part, options, ["body"]))
     return sorted(int(body) for batch in rows for body in batch["body"].to_pylist())
 
 
@@ -96,7 +96,7 @@ def test_a_slave_is_read_when_its_master_is_gone(tmp_path: Path) -> None:
 def test_a_broker_lost_in_the_middle_of_a_read_is_waited_for_or_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reading, "BATCH_ROWS", 1)  # every pull comes out at once
+    monkeypatch.setattr(tasks, "BATCH_ROWS", 1)  # every pull comes out at once
 
     async def run() -> None:
         async with NameServer(names_config(tmp_path)) as names:
@@ -139,5 +139,5 @@ def slept(waits: list[int]) -> None:
 
 def rows_of(cluster: pull.Cluster, options: SourceOptions, part: Range) -> Iterator[int]:
     """Queue offsets as they come out."""
-    for batch in reading.read_range(cluster, part, options, ["queue_offset"]):
+    for batch in tasks.read_range(cluster, part, options, ["queue_offset"]):
         yield from batch["queue_offset"].to_pylist()

@@ -13,9 +13,9 @@ from ariane.client.hooks import LocalState
 from ariane.client.transactions import TransactionProducer
 from ariane.model.message import Message
 from ariane.model.topic import HALF_TOPIC
-from ariane.spark import ends, pull, reading
-from ariane.spark.offsets import Range
-from ariane.spark.options import parse
+from ariane.spark.read import ends, pull, tasks
+from ariane.spark.read.offsets import Range
+from ariane.spark.read.options import parse
 from ariane.testing.cluster import cluster_in_thread
 
 
@@ -40,7 +40,7 @@ def halves(namesrv: str) -> list[tuple[bytes, str]]:
     rows = [
         (row["body"], dict(row["properties"])["REAL_TOPIC"])
         for part in parts
-        for batch in reading.read_range(cluster, part, options, ["body", "properties"])
+        for batch in tasks.read_range(cluster, part, options, ["body", "properties"])
         for row in batch.to_pylist()
     ]
     cluster.close()

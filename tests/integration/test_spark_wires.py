@@ -7,7 +7,10 @@ import pytest
 pytest.importorskip("pyspark", reason="the extra spark is not installed")
 
 import asyncio
+import shutil
 import socket
+import ssl
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -30,9 +33,10 @@ from ariane.protocol.codes import RequestCode
 from ariane.protocol.frame import FrameReader
 from ariane.protocol.requests import typed
 from ariane.protocol.requests.messaging import SUBSCRIPTION, OffsetAnswer, PullMessage, PullMessageAnswer, QueueRef
-from ariane.spark import sink
-from ariane.spark.sink_options import parse
-from ariane.spark.wires import Answer, Wires
+from ariane.spark.wire.access import tls_context
+from ariane.spark.wire.connections import Answer, Wires
+from ariane.spark.write import sink
+from ariane.spark.write.options import parse
 from ariane.testing.cluster import broker_config, cluster
 
 Serve = Callable[[socket.socket, list[commands.Command]], None]
@@ -43,7 +47,7 @@ def peer() -> Iterator[Callable[[int, Serve], str]]:
     """Starts a peer that gathers `count` requests of a connection and then does what it is told, on each connection."""
     servers: list[socket.socket] = []
 
-    def start(count: int, serve: Serve) -> str:
+    def start(count: int, serve: Serve, tls: ssl.SSLContext | None = None) -> str:
         server = socket.create_server(("127.0.0.1", 0))
         servers.append(server)
 
@@ -53,6 +57,11 @@ def peer() -> Iterator[Callable[[int, Serve], str]]:
                     connection, _ = server.accept()
                 except OSError:
                     return
+                try:
+                    connection = tls.wrap_socket(connection, server_side=True) if tls else connection
+                except OSError:  # of a client that does not trust us
+                    connection.close()
+                    continue
                 with connection:
                     frames, found = FrameReader(), []
                     while len(found) < count and (data := connection.recv(65536)):
@@ -138,6 +147,49 @@ def test_a_silent_peer_is_given_up(peer: Any) -> None:
     assert isinstance(late.error, RequestTimeout)
     assert not wires._wires  # who asks next has a new connection
     done.set()
+    wires.close()
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A certificate for 127.0.0.1 that signs itself, and its key."""
+    if shutil.which("openssl") is None:
+        pytest.skip("no openssl to make a certificate with")
+    home = tmp_path_factory.mktemp("tls")
+    made = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=peer.example"]
+    named = ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(home / "key.pem"), "-out", str(home / "cert.pem")]
+    subprocess.run([*made, *named], check=True, capture_output=True)
+    return home / "cert.pem", home / "key.pem"
+
+
+def test_requests_and_answers_are_encrypted(peer: Any, certificate: tuple[Path, Path]) -> None:
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    server.load_cert_chain(*certificate)
+
+    def backwards(connection: socket.socket, found: list[commands.Command]) -> None:
+        for asked in reversed(found):
+            answer(connection, asked)
+
+    said = parse({"namesrv": "h:1", "topic": "T", "useTls": "true", "tlsCaFile": str(certificate[0])})
+    wires = Wires(20_000, tls=tls_context(said))
+    addr = peer(40, backwards, server)
+    large = b"x" * 3_000_000  # more than a socket takes at once, and many TLS records
+    tokens = {wires.ask(addr, 310, {}, body): body for body in (large, *(b"%d" % n for n in range(39)))}
+    assert wires.answers(0.0) == []  # part of the first is written, and more comes behind it
+    found = gather(wires, 40)
+    assert {one.token: one.command.body for one in found if one.command} == tokens
+    wires.close()
+
+
+def test_a_server_that_is_not_trusted_or_speaks_no_tls_is_told(peer: Any, certificate: tuple[Path, Path]) -> None:
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    server.load_cert_chain(*certificate)
+    wires = Wires(5000, tls=tls_context(parse({"namesrv": "h:1", "topic": "T", "useTls": "true"})))
+    with pytest.raises(ConnectionLost, match="TLS: .*certificate verify failed.*tlsCaFile"):
+        wires.ask(peer(1, lambda connection, found: None, server), 310, {})
+    plain = peer(0, lambda connection, found: connection.sendall(b"no TLS here"))
+    with pytest.raises(ConnectionLost, match="check useTls"):
+        wires.ask(plain, 310, {})
     wires.close()
 
 

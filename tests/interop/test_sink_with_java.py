@@ -19,11 +19,12 @@ from interop_servers import mqadmin, pull_all
 from ariane.admin import topics
 from ariane.client import PushConsumer
 from ariane.client.idempotent import Idempotent
+from ariane.errors import ConnectionLost
 from ariane.model import dedup
 from ariane.model.message import ReceivedMessage
 from ariane.net.client import Connections
-from ariane.spark import sink
-from ariane.spark.sink_options import parse
+from ariane.spark.write import sink
+from ariane.spark.write.options import parse
 from ariane.testing import java
 
 PATIENCE_S = 60.0
@@ -66,6 +67,17 @@ def test_a_java_broker_takes_the_rows_and_a_java_client_reads_them(tmp_path: Pat
         _java_finds_by_unique_id(name_server.addr, found[3])
         _copies_are_left_out(name_server.addr)
         _a_time_is_not_known_to_4_9_4(name_server.addr)
+
+
+def test_rows_are_written_over_tls(tmp_path: Path) -> None:
+    """Java's default: plain and TLS at one port, with a certificate that it made for itself."""
+    with java.name_server(tmp_path / "ns") as name_server, java.broker(tmp_path / "b", name_server.addr):
+        make_topic(name_server.addr, "Rows")
+        encrypted = {"useTls": "true", "tlsVerify": "false"}
+        assert write(name_server.addr, "Rows", frame(200), batchSize="9", **encrypted).messages == 200
+        _same(pull_all(name_server.addr, "Rows"))
+        with pytest.raises(ConnectionLost, match="certificate verify failed.*tlsVerify"):
+            write(name_server.addr, "Rows", frame(2), useTls="true", retries="0")
 
 
 def _same(found: list[dict[str, Any]]) -> None:

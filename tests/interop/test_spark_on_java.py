@@ -20,10 +20,10 @@ from ariane.errors import ConfigError, ConnectionLost
 from ariane.model.message import Message, MessageQueue
 from ariane.model.topic import HALF_TOPIC
 from ariane.protocol import record
-from ariane.spark import ends, pull, reading
-from ariane.spark.group_offsets import GroupOffsets
-from ariane.spark.offsets import Range
-from ariane.spark.options import parse
+from ariane.spark.read import ends, pull, tasks
+from ariane.spark.read.group_offsets import GroupOffsets
+from ariane.spark.read.offsets import Range
+from ariane.spark.read.options import parse
 from ariane.testing import java
 
 # A Java broker has no settings of the topic of half messages, and so no pulls of it, before it looks at it first.
@@ -67,7 +67,7 @@ def test_permissive_servers_are_read_over_tls(peers: Peers) -> None:
     assert sum(found.last.values()) == 120
     queue, last = next(iter(found.last.items()))
     options = parse({"namesrv": peers.namesrv, "topic": "T"})
-    batches = list(reading.read_range(encrypted, Range(queue, 0, last), options, ["queue_offset"]))
+    batches = list(tasks.read_range(encrypted, Range(queue, 0, last), options, ["queue_offset"]))
     assert [at for batch in batches for at in batch["queue_offset"].to_pylist()] == list(range(last))
     for verify in ("true", "ca"):
         with pytest.raises(ConnectionLost, match="certificate verify failed.*tlsVerify"):
@@ -101,7 +101,7 @@ def test_topics_that_the_broker_keeps_for_itself(peers: Peers) -> None:
     assert {queue.queue_id: last for queue, last in found.last.items() if last} == {17: 3}
     options = parse({"namesrv": peers.namesrv, "topic": "SCHEDULE_TOPIC_XXXX"})
     part = Range(MessageQueue("SCHEDULE_TOPIC_XXXX", "broker-a", 17), 0, 3)
-    (batch,) = reading.read_range(asked, part, options, ["properties"])
+    (batch,) = tasks.read_range(asked, part, options, ["properties"])
     assert [dict(one)["REAL_TOPIC"] for one in batch["properties"].to_pylist()] == ["T"] * 3
     assert ends.matching(".*", False, asked.topics(), asked.brokers()) == ["T"]
 
@@ -118,7 +118,7 @@ def test_half_messages_of_open_transactions(peers: Peers) -> None:
         assert time.monotonic() < ends_s
         time.sleep(0.2)
     options = parse({"namesrv": peers.namesrv, "topic": HALF_TOPIC})
-    (batch,) = reading.read_range(asked, Range(queues[0], 0, 1), options, ["body"])
+    (batch,) = tasks.read_range(asked, Range(queues[0], 0, 1), options, ["body"])
     assert batch["body"].to_pylist() == [b"half"]
 
 

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from ariane.pipeline.session import session
-from ariane.spark.source import RocketMQSource
+from ariane.spark import RocketMQSource
 
 
 def main(namesrv: str, home: Path, master: str, until: str) -> None:

@@ -19,7 +19,7 @@ from ariane.errors import ConfigError
 from ariane.model.message import Message
 from ariane.pipeline import archive, publish, run
 from ariane.pipeline.replay import replayed
-from ariane.spark import decode
+from ariane.spark.records import decode
 from ariane.tables import ARCHIVE
 from ariane.tables.slots import of_time
 from ariane.testing.cluster import cluster_in_thread

@@ -33,7 +33,7 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
 
 @pytest.fixture(autouse=True)
 def _registered(spark: SparkSession) -> None:
-    from ariane.spark.source import RocketMQSource
+    from ariane.spark import RocketMQSource
 
     spark.dataSource.register(RocketMQSource)
 
@@ -176,7 +176,7 @@ class Copy:
 def test_a_stream_that_is_killed_and_goes_on_writes_duplicates_which_are_known(
     spark: SparkSession, servers: Servers, tmp_path: Path
 ) -> None:
-    from ariane.spark.dedup import drop_duplicates
+    from ariane.spark import drop_duplicates
 
     make_topic(servers, 2, "In")
     make_topic(servers, 3, "Out")
@@ -219,7 +219,7 @@ def test_a_stream_that_is_killed_and_goes_on_writes_duplicates_which_are_known(
 
 
 def test_a_stream_drops_copies_and_never_a_row_that_comes_late(spark: SparkSession, tmp_path: Path) -> None:
-    from ariane.spark.dedup import drop_duplicates
+    from ariane.spark import drop_duplicates
 
     ids = "topic STRING, broker STRING, queue_id INT, queue_offset BIGINT"
     ddl = f"{ids}, properties MAP<STRING, STRING>, store_timestamp TIMESTAMP"

@@ -27,8 +27,8 @@ from ariane.testing.cluster import Servers, cluster_in_thread
 
 pytest.importorskip("pyspark", reason="the extra spark is not installed")
 
-from ariane.spark import ends, pull
-from ariane.spark.options import parse
+from ariane.spark.read import ends, pull
+from ariane.spark.read.options import parse
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

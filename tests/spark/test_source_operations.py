@@ -34,7 +34,7 @@ def servers(tmp_path: Path) -> Iterator[Servers]:
 
 @pytest.fixture(autouse=True)
 def _registered(spark: SparkSession) -> None:
-    from ariane.spark.source import RocketMQSource
+    from ariane.spark import RocketMQSource
 
     spark.dataSource.register(RocketMQSource)
 
@@ -81,7 +81,7 @@ def until(condition: Callable[[], bool]) -> None:
 def test_the_lag_is_in_the_progress_and_told_to_a_listener(
     spark: SparkSession, servers: Servers, tmp_path: Path
 ) -> None:
-    from ariane.spark import progress
+    from ariane.spark.read import progress
 
     make(servers, 1)
     send(servers, 50)
@@ -109,7 +109,7 @@ def test_offsets_are_committed_to_the_group_the_last_batch_too(
 
 
 def test_a_listener_commits_each_batch(spark: SparkSession, servers: Servers, tmp_path: Path) -> None:
-    from ariane.spark.progress import CommitOffsets
+    from ariane.spark import CommitOffsets
 
     make(servers, 2)
     send(servers, 50)

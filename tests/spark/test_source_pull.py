@@ -23,8 +23,8 @@ from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.command import Command
 from ariane.protocol.requests.messaging import PullMessage
 from ariane.protocol.requests.routing import BrokerData, QueueData, TopicRoute
-from ariane.spark.options import parse
-from ariane.spark.pull import Cluster, End
+from ariane.spark.read.options import parse
+from ariane.spark.read.pull import Cluster, End
 
 QUEUE = MessageQueue("T", "broker-a", 0)
 EMPTY = {"suggestWhichBrokerId": "0", "nextBeginOffset": "0", "minOffset": "0", "maxOffset": "0"}
@@ -163,7 +163,7 @@ def test_a_connection_that_the_server_closed_while_idle_is_replaced_at_once() ->
         waits: list[float] = []
         with contextlib.closing(cluster_at(fake.addr, waits=waits)) as cluster:
             end_of(cluster)
-            closed = cluster._wires[fake.addr]._socket
+            closed = cluster._wires[fake.addr].socket
             closed.settimeout(10)
             assert closed.recv(1, socket.MSG_PEEK) == b""  # the server has hung up
             assert end_of(cluster) == 30

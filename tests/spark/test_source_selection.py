@@ -32,7 +32,7 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
 
 @pytest.fixture(autouse=True)
 def _registered(spark: SparkSession) -> None:
-    from ariane.spark.source import RocketMQSource
+    from ariane.spark import RocketMQSource
 
     spark.dataSource.register(RocketMQSource)
 

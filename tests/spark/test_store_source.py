@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("pyspark", reason="needs pyspark: pip install 'ariane[spark]'")
 
 from ariane.model import host
-from ariane.spark.store_source import StoreSource
+from ariane.spark import StoreSource
 from ariane.store.message_store import Draft, MessageStore, StoreConfig, open_store
 
 HOST = host.pack("127.0.0.1", 10911)

@@ -18,7 +18,7 @@ from ariane.broker.stats.journal import Journal
 from ariane.broker.stats.puts import FINE_BOUNDS_MS, LABELS, Morning, Puts
 from ariane.broker.stats.recorder import Protection, Recorder
 from ariane.broker.stats.schedule import Job, Schedule, next_hour_ms, next_midnight_ms, next_minute_ms
-from ariane.spark.options import SourceOptions
+from ariane.spark.read.options import SourceOptions
 
 PULL = {"count": 32, "size": 6400, "seconds": 0.002, "behind": 177, "late_ms": 5}
 

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from ariane.errors import ProtocolError
 from ariane.model import host
 from ariane.protocol import compression, properties, record
-from ariane.spark import bodies, decode
-from ariane.spark.property_texts import PropertyTexts
+from ariane.spark.records import bodies, decode
+from ariane.spark.records.property_texts import PropertyTexts
 
 WORDS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x01\x02"), min_size=1, max_size=8)
 V4, V6 = host.pack("10.0.0.1", 10911), host.pack("2001:db8::1", 10911)

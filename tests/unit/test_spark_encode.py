@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from ariane.errors import MessageRefused
 from ariane.model import dedup, ids
 from ariane.protocol import batch, properties
-from ariane.spark import encode
-from ariane.spark.sink_options import parse
+from ariane.spark.write import encode
+from ariane.spark.write.options import parse
 
 NOW_MS = 1_760_000_000_123
 NAMES = encode.names_of("run-1", 7, 3, NOW_MS)

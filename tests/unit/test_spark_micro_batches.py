@@ -16,11 +16,11 @@ from ariane.errors import ArianeError, ConnectionLost, ReplyError
 from ariane.model.message import MessageQueue
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.command import Command
-from ariane.spark import offsets, pull
-from ariane.spark.micro_batches import StreamReader
-from ariane.spark.options import parse
-from ariane.spark.pull import Answer, Cluster, End
-from ariane.spark.reading import DataLoss
+from ariane.spark.read import offsets, pull
+from ariane.spark.read.micro_batches import StreamReader
+from ariane.spark.read.options import parse
+from ariane.spark.read.pull import Answer, Cluster, End
+from ariane.spark.read.tasks import DataLoss
 
 A, B = MessageQueue("T", "a", 0), MessageQueue("T", "b", 0)
 

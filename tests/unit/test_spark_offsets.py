@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from ariane.errors import ConfigError
 from ariane.model.message import MessageQueue
-from ariane.spark import offsets
-from ariane.spark.options import access, listed_topics, parse, time_of
+from ariane.spark.read import offsets
+from ariane.spark.read.options import access, listed_topics, parse, time_of
 
 A, B, NEW = MessageQueue("T", "a", 0), MessageQueue("T", "b", 1), MessageQueue("T", "c", 0)
 MINIMAL = {"namesrv": "h:9876", "topic": "T"}
@@ -137,6 +137,12 @@ def test_topics_by_list_and_times() -> None:
     times = parse({**MINIMAL, "startingTimestamp": '{"T":{"a":{"0":"2023-11-14T22:13:20+00:00"}}}'}).starting_timestamp
     assert (time_of(times, A), time_of(times, B)) == (1_700_000_000_000, None)
     assert parse({**MINIMAL, "endingTimestamp": "2023-11-14T22:13:20.0001"}).ending_timestamp == 1_700_000_000_001
+
+
+def test_an_option_has_one_value_whatever_it_is_called() -> None:
+    assert parse({**MINIMAL, "pullTimeoutMs": "7"}).timeout_ms == parse({**MINIMAL, "timeoutMs": "7"}).timeout_ms == 7
+    with pytest.raises(ConfigError, match="pullTimeoutMs = '7': is another name of timeoutMs, .* keep one"):
+        parse({**MINIMAL, "timeoutMs": "7", "pullTimeoutMs": "7"})
 
 
 def test_sizes_and_durations_have_units() -> None:

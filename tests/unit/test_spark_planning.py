@@ -22,9 +22,9 @@ from pyspark.sql.datasource import (
 
 from ariane.model.message import MessageQueue
 from ariane.protocol.requests.routing import BrokerData, ClusterInfo
-from ariane.spark import offsets, pushdown
-from ariane.spark.ends import matching
-from ariane.spark.offsets import Limits, Range
+from ariane.spark.read import offsets, pushdown
+from ariane.spark.read.ends import matching
+from ariane.spark.read.offsets import Limits, Range
 
 A, B, C = MessageQueue("T", "a", 0), MessageQueue("T", "b", 1), MessageQueue("U", "a", 0)
 

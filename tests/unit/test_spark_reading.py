@@ -15,11 +15,11 @@ from ariane.model import host
 from ariane.model.message import COMPRESSED, MessageQueue
 from ariane.protocol import properties, record
 from ariane.protocol.codes import ResponseCode
-from ariane.spark import reading
-from ariane.spark.offsets import Range
-from ariane.spark.options import parse
-from ariane.spark.pull import Cluster, Pulled
-from ariane.spark.reading import DataLoss
+from ariane.spark.read import tasks
+from ariane.spark.read.offsets import Range
+from ariane.spark.read.options import parse
+from ariane.spark.read.pull import Cluster, Pulled
+from ariane.spark.read.tasks import DataLoss
 
 QUEUE = MessageQueue("T", "broker-a", 3)
 HOST = host.pack("10.0.0.1", 10911)
@@ -63,7 +63,7 @@ def read(start: int, end: int, answers: dict[int, Any], **options: str) -> list[
 def reading_of(start: int, end: int, answers: dict[int, Any], **options: str) -> tuple[list[int], Script]:
     parsed = parse({"namesrv": "h:1", "topic": "T", "retries": "2", **options})
     cluster = Script(parsed, answers)
-    batches = reading.read_range(cluster, Range(QUEUE, start, end), parsed, ["queue_offset"])
+    batches = tasks.read_range(cluster, Range(QUEUE, start, end), parsed, ["queue_offset"])
     return [offset for batch in batches for offset in batch["queue_offset"].to_pylist()], cluster
 
 
@@ -73,7 +73,7 @@ def test_answers_are_joined_and_cut_at_the_end() -> None:
 
 
 def test_a_range_larger_than_a_batch_gives_several(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "BATCH_ROWS", 2)
+    monkeypatch.setattr(tasks, "BATCH_ROWS", 2)
     answers = {at: Pulled(FOUND, records(at), at + 1, 0, 5) for at in range(5)}
     assert read(0, 5, answers) == [0, 1, 2, 3, 4]
 
@@ -165,4 +165,4 @@ def test_a_broken_body_names_the_broker_the_queue_and_the_offset() -> None:
     parsed = parse({"namesrv": "h:1", "topic": "T"})
     cluster = Script(parsed, {4: Pulled(FOUND, records(4, sys_flag=COMPRESSED), 5, 0, 5)})
     with pytest.raises(ProtocolError, match="T queue 3 of broker-a, .*offset 4: the compressed body"):
-        list(reading.read_range(cluster, Range(QUEUE, 4, 5), parsed, ["body"]))
+        list(tasks.read_range(cluster, Range(QUEUE, 4, 5), parsed, ["body"]))

@@ -20,10 +20,10 @@ from ariane.protocol import batch, compression, fastjson, properties
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.command import Command
 from ariane.protocol.requests.routing import BrokerData, QueueData, TopicRoute
-from ariane.spark import encode, send, sink
-from ariane.spark.sink_options import SinkOptions, parse
-from ariane.spark.spread import Chunk, Spread
-from ariane.spark.wires import Answer
+from ariane.spark.wire.connections import Answer
+from ariane.spark.write import encode, send, sink
+from ariane.spark.write.options import SinkOptions, parse
+from ariane.spark.write.spread import Chunk, Spread
 
 CALLED = encode.names_of("run-1", 0, 1, 1_760_000_000_000)
 ADDRS = {"broker-a": "10.0.0.1:10911", "broker-b": "10.0.0.2:10911"}

@@ -9,7 +9,9 @@ pytest.importorskip("pyspark", reason="the extra spark is not installed")
 from pyspark.sql.types import BinaryType, DataType, IntegerType, LongType, MapType, StringType, StructField, StructType
 
 from ariane.errors import ConfigError
-from ariane.spark.sink_options import check_columns, parse
+from ariane.spark.read import options as source_options
+from ariane.spark.wire.access import Access
+from ariane.spark.write.options import check_columns, parse
 
 TYPES: dict[str, DataType] = {
     "BINARY": BinaryType(), "BIGINT": LongType(), "INT": IntegerType(), "STRING": StringType(),
@@ -39,7 +41,7 @@ def test_options_have_other_names_and_defaults() -> None:
 
 
 def test_mistakes_are_named() -> None:
-    assert "batch = '5': is no option of the rocketmq sink; it has namesrv, topic" in fault(batch="5")
+    assert "batch = '5': is no option of the rocketmq sink; it has namesrv, groupId" in fault(batch="5")
     assert fault(batchSize="0").startswith("batchSize = '0': it has to be a whole number from 1 to")
     assert "maxInFlight" in fault(maxInFlight="many")
     assert fault(dropReserved="yes") == "dropReserved = 'yes': use true or false"
@@ -50,6 +52,22 @@ def test_mistakes_are_named() -> None:
     assert fault(runId="a/b") == "runId = 'a/b': use 1 to 64 letters, digits, _ and -"
     assert fault(accessKey="me").startswith("secretKey = ''")
     assert "is given too: keep one" in fault(nameServer="b:1")
+
+
+def test_servers_are_reached_as_the_source_reaches_them() -> None:
+    shared = {
+        "group": "G", "timeoutMs": "5", "retries": "3", "accessKey": "me", "secretKey": "hidden",
+        "securityToken": "t",
+        "useTls": "true", "tlsVerify": "ca",
+        "tlsCaFile": "ca.pem", "tlsCertFile": "own.pem", "tlsKeyFile": "own.key",
+    }  # fmt: skip
+    given = {"namesrv": "a:1", "topic": "T", **shared}
+    sink, source = parse(given), source_options.parse(given)
+    for name in Access.__struct_fields__:
+        assert getattr(sink, name) == getattr(source, name) != getattr(Access(), name), name
+    assert "useTls = true only" in fault(tlsCaFile="ca.pem")
+    assert fault(useTls="true", tlsKeyFile="own.key") == "tlsKeyFile = 'own.key': tlsCertFile is missing"
+    assert "use true, ca" in fault(useTls="true", tlsVerify="no")
 
 
 def test_secrets_are_in_no_text() -> None:

@@ -20,8 +20,9 @@ pytest.importorskip("pyarrow", reason="the extra spark is not installed")
 from ariane.errors import ConfigError, StoreError
 from ariane.model import host
 from ariane.protocol import compression, record
-from ariane.spark import store_log, store_options, store_reading
-from ariane.spark.store_log import Damage
+from ariane.spark.store import commit_log, tasks
+from ariane.spark.store.commit_log import Damage
+from ariane.spark.store.options import StoreOptions, parse
 from ariane.store import contents
 from ariane.store.files import OpenFiles, ReadOnlyDisk
 from ariane.store.message_store import Draft, MessageStore, StoreConfig, open_store
@@ -35,7 +36,7 @@ COLUMNS = ["topic", "queue_offset", "commit_log_offset", "body", "segment", "pos
 @pytest.fixture(autouse=True)
 def look_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """Files of the tests are small: so is what lies before a part."""
-    monkeypatch.setattr(store_log, "LOOK_BACK", 8 * 1024)
+    monkeypatch.setattr(commit_log, "LOOK_BACK", 8 * 1024)
 
 
 def opened(root: Path) -> MessageStore:
@@ -70,11 +71,11 @@ def inner(place: int) -> bytes:
 
 
 def rows(root: Path, split: int = 1 << 40, columns: Sequence[str] = COLUMNS, **more: Any) -> list[dict[str, Any]]:
-    options = store_options.StoreOptions(path=str(root), **more)
-    found = store_log.find(str(root))
+    options = StoreOptions(path=str(root), **more)
+    found = commit_log.find(str(root))
     made = []
-    for part in store_reading.plan(found, found.start, found.end, split):
-        for batch in store_reading.rows(part, options, columns, found.size):
+    for part in tasks.plan(found, found.start, found.end, split):
+        for batch in tasks.rows(part, options, columns, found.size):
             batch.validate(full=True)
             made += batch.to_pylist()
     return made
@@ -291,15 +292,15 @@ def test_leftovers_of_a_log_that_java_cut_are_no_records(tmp_path: Path) -> None
 def test_a_log_that_grows_is_read_up_to_its_end_each_time(tmp_path: Path) -> None:
     store = opened(tmp_path)
     known, at, seen = None, 0, []
-    options = store_options.StoreOptions(path=str(tmp_path))
+    options = StoreOptions(path=str(tmp_path))
     for turn in range(60):
         for n in range(turn % 5 * 10):
             store.put(Draft(topic="T", queue_id=0, body=b"%d" % n * 300, born_ms=5, born_host=HOST, properties=""))
-        known = store_log.find(str(tmp_path), known)
+        known = commit_log.find(str(tmp_path), known)
         assert known.end == store.commit_log_max
-        assert known.end == store_log.find(str(tmp_path)).end
-        for part in store_reading.plan(known, at, known.end, 10_000):
-            for batch in store_reading.rows(part, options, ["position", "valid"], known.size):
+        assert known.end == commit_log.find(str(tmp_path)).end
+        for part in tasks.plan(known, at, known.end, 10_000):
+            for batch in tasks.rows(part, options, ["position", "valid"], known.size):
                 seen += batch.to_pylist()
         at = known.end
     store.close()
@@ -310,11 +311,11 @@ def test_a_log_that_grows_is_read_up_to_its_end_each_time(tmp_path: Path) -> Non
 def test_boundaries_are_places_of_records(tmp_path: Path) -> None:
     filled(tmp_path, 100)
     places = [one.offset for one in told(tmp_path)]
-    found = store_log.find(str(tmp_path))
+    found = commit_log.find(str(tmp_path))
     files = OpenFiles(ReadOnlyDisk())
     for place in range(0, FILE, 501):
         log = Segments(files, found.directory, found.size, [0])
-        assert store_log.boundary(log, place, FILE) == next(
+        assert commit_log.boundary(log, place, FILE) == next(
             (one for one in places if one >= place and one < FILE), FILE
         )
     files.close()
@@ -322,42 +323,42 @@ def test_boundaries_are_places_of_records(tmp_path: Path) -> None:
 
 def test_what_is_no_store_says_so(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="is no directory"):
-        store_log.find(str(tmp_path / "none"))
+        commit_log.find(str(tmp_path / "none"))
     with pytest.raises(StoreError, match="it has no commitlog"):
-        store_log.find(str(tmp_path))
+        commit_log.find(str(tmp_path))
     (tmp_path / "commitlog").mkdir()
     with pytest.raises(StoreError, match="no broker has stored a message"):
-        store_log.find(str(tmp_path))
+        commit_log.find(str(tmp_path))
     filled(tmp_path / "store", 100)
     files = sorted((tmp_path / "store" / "commitlog").iterdir())
     files[1].rename(files[1].with_name(f"{FILE + 1:020d}"))
     with pytest.raises(StoreError, match="multiple"):
-        store_log.find(str(tmp_path / "store"))
+        commit_log.find(str(tmp_path / "store"))
 
 
 def test_a_file_removed_after_planning_is_an_error(tmp_path: Path) -> None:
     filled(tmp_path, 300)
-    found = store_log.find(str(tmp_path))
-    parts = store_reading.plan(found, found.start, found.end, 1 << 40)
+    found = commit_log.find(str(tmp_path))
+    parts = tasks.plan(found, found.start, found.end, 1 << 40)
     shutil.rmtree(tmp_path / "commitlog")
     with pytest.raises(StoreError, match="removed after this read was planned"):
-        list(store_reading.rows(parts[0], store_options.StoreOptions(path=str(tmp_path)), COLUMNS, found.size))
+        list(tasks.rows(parts[0], StoreOptions(path=str(tmp_path)), COLUMNS, found.size))
 
 
 def test_parts_cover_the_log_without_overlap() -> None:
-    found = store_log.Log("d", 1000, (1000, 2000, 4000), 4321)
-    parts = store_reading.plan(found, 1000, 4321, 300)
-    assert parts[0] == store_reading.Part("d", 1000, 1000, 1300, 2000, True)
+    found = commit_log.Log("d", 1000, (1000, 2000, 4000), 4321)
+    parts = tasks.plan(found, 1000, 4321, 300)
+    assert parts[0] == tasks.Part("d", 1000, 1000, 1300, 2000, True)
     assert Damage(3000, 1000, "this file is missing") in parts
     edges = [(p.offset, p.offset + p.size) if isinstance(p, Damage) else (p.begin, p.end) for p in parts]
     assert edges[0][0] == 1000
     assert edges[-1][1] == 4321
     assert all(low[1] == high[0] for low, high in itertools.pairwise(edges))
-    assert store_reading.plan(found, 4321, 4321, 300) == []
+    assert tasks.plan(found, 4321, 4321, 300) == []
 
 
 def test_options_are_checked() -> None:
-    parsed = store_options.parse({"path": "file:///a%20b", "TOPIC": "T, U", "splitBytes": "65536", "checkcrc": "False"})
+    parsed = parse({"path": "file:///a%20b", "TOPIC": "T, U", "splitBytes": "65536", "checkcrc": "False"})
     assert (parsed.path, parsed.topic, parsed.split_bytes, parsed.check_crc) == ("/a b", ("T", "U"), 65536, False)
     for wrong in (
         {}, {"path": "hdfs://host/x"}, {"path": "x", "topics": "T"}, {"path": "x", "splitBytes": "1"},
@@ -365,7 +366,7 @@ def test_options_are_checked() -> None:
         {"path": "x", "checkCrc": "maybe"}, {"path": "x", "startingPosition": "soon"},
     ):  # fmt: skip
         with pytest.raises(ConfigError):
-            store_options.parse(wrong)
+            parse(wrong)
 
 
 def test_a_store_of_java_gives_what_a_java_consumer_got(tmp_path: Path) -> None:
@@ -405,13 +406,13 @@ def test_a_log_that_is_written_while_it_is_read_shows_whole_records_only(tmp_pat
 
     writer = threading.Thread(target=write)
     writer.start()
-    options = store_options.StoreOptions(path=str(tmp_path))
+    options = StoreOptions(path=str(tmp_path))
     known, at, seen, is_last = None, 0, [], False
     while not is_last:
         is_last = done.is_set()
-        known = store_log.find(str(tmp_path), known)
-        for part in store_reading.plan(known, at, known.end, 1 << 40):
-            for batch in store_reading.rows(part, options, ["position", "valid"], known.size):
+        known = commit_log.find(str(tmp_path), known)
+        for part in tasks.plan(known, at, known.end, 1 << 40):
+            for batch in tasks.rows(part, options, ["position", "valid"], known.size):
                 seen += batch.to_pylist()
         at = known.end
     writer.join()

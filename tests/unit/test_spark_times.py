@@ -16,9 +16,9 @@ from ariane.model import host
 from ariane.model.message import MessageQueue
 from ariane.protocol import record
 from ariane.protocol.codes import ResponseCode
-from ariane.spark import ends, offsets, progress
-from ariane.spark.options import parse
-from ariane.spark.pull import Cluster, Pulled
+from ariane.spark.read import ends, offsets, progress
+from ariane.spark.read.options import parse
+from ariane.spark.read.pull import Cluster, Pulled
 
 QUEUE, OTHER = MessageQueue("T", "a", 0), MessageQueue("T", "b", 0)
 HOST = host.pack("10.0.0.1", 10911)

@@ -1,4 +1,4 @@
-"""A listener that is not given a row a second time when its writer ran again. The consumer's side of `spark.sink`.
+"""A listener that is not given a row a second time when its writer ran again. The consumer's side of `spark.write`.
 
     async with Idempotent(listener, Path("orders.seen")) as once:
         async with PushConsumer("stock", namesrv, {"orders": "*"}, once): ...

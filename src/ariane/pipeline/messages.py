@@ -33,7 +33,7 @@ from ariane.model.topic import (
     TIMER_TOPIC,
 )
 from ariane.pipeline import slots
-from ariane.spark.decode import COLUMNS
+from ariane.spark.records.decode import COLUMNS
 from ariane.tables import MARKS, MESSAGES, PLACES
 from ariane.tables.places import BROKERS, MARK, RECORD, SPAN
 

@@ -27,7 +27,7 @@ from ariane.errors import ArianeError, ConfigError
 from ariane.pipeline import folds, publish
 from ariane.pipeline.jobs import Job, Source
 from ariane.pipeline.session import running
-from ariane.spark import progress as lag
+from ariane.spark.read import progress as lag
 from ariane.tables.slots import of_time
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def run(
 
 def stream(spark: SparkSession, source: Source, options: Mapping[str, str]) -> DataFrame:
     """The messages of a source, from their beginning."""
-    from ariane.spark.source import RocketMQSource
+    from ariane.spark import RocketMQSource
 
     spark.dataSource.register(RocketMQSource)
     reader = spark.readStream.format("rocketmq").schema(source.schema).option("startingOffsets", "earliest")

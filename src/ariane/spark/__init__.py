@@ -1,1 +1,36 @@
-"""`format("rocketmq")`: RocketMQ topics as DataFrames. What runs on an executor is here, and loads no server."""
+"""`format("rocketmq")` and `format("rocketmq-store")`: messages as DataFrames, and back. It runs on executors, and loads no server.
+
+    brokers ─ wire ─→ read ──→ records ─→ rows        the way of what is read
+       files ───────→ store ─↗
+    brokers ←─ wire ─ write ←──────────── rows        the way of what is written
+
+What an application uses is imported from here, and is loaded (with pyspark) when it is first asked for.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ariane.spark.read.dedup import drop_duplicates
+    from ariane.spark.read.progress import CommitOffsets, Lag, lags
+    from ariane.spark.source import RocketMQSource
+    from ariane.spark.store.source import StoreSource
+
+__all__ = ["CommitOffsets", "Lag", "RocketMQSource", "StoreSource", "drop_duplicates", "lags"]
+
+_FROM = {
+    "CommitOffsets": "read.progress",
+    "Lag": "read.progress",
+    "RocketMQSource": "source",
+    "StoreSource": "store.source",
+    "drop_duplicates": "read.dedup",
+    "lags": "read.progress",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _FROM:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_FROM[name]}"), name)

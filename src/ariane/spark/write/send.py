@@ -32,9 +32,9 @@ from ariane.protocol.command import Command
 from ariane.protocol.requests import fields
 from ariane.protocol.requests.messaging import SendMessage
 from ariane.protocol.requests.routing import RouteRequest, TopicRoute
-from ariane.spark.sink_options import SinkOptions
-from ariane.spark.spread import Chunk
-from ariane.spark.wires import Answer
+from ariane.spark.wire.connections import Answer
+from ariane.spark.write.options import SinkOptions
+from ariane.spark.write.spread import Chunk
 
 log = logging.getLogger("ariane.spark")
 
@@ -47,7 +47,7 @@ ACCESS_DENIED = "AclException"  # in the remark of SYSTEM_ERROR: asking again do
 
 
 class Connections(Protocol):
-    """What requests go through: `wires.Wires`, or a script in tests."""
+    """What requests go through: `wire.connections.Wires`, or a script in tests."""
 
     def ask(self, addr: str, code: int, fields: dict[str, str], body: bytes = b"") -> int: ...
 

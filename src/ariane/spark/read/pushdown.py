@@ -23,7 +23,7 @@ from pyspark.sql.datasource import (
 )
 
 from ariane.model.message import MessageQueue
-from ariane.spark.offsets import Range
+from ariane.spark.read.offsets import Range
 
 _EPOCH = datetime.fromtimestamp(0, UTC)
 _MS = timedelta(milliseconds=1)

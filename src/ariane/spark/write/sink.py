@@ -6,7 +6,7 @@
     record batch ─ encode.messages ─→ property texts ─ spread.chunks ─→ requests ─ send.Sender ─→ brokers
 
 What is stored stays stored: a task that fails, and runs again, writes its rows again. Each message says which row of which run
-it is (ARIANE_DEDUP), and `spark.dedup` and `client.idempotent` know the second copy by that.
+it is (ARIANE_DEDUP), and `drop_duplicates` (`read.dedup`) and `client.idempotent` know the second copy by that.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.types import StructType
 
 from ariane.errors import ConfigError
-from ariane.protocol.signing import Credentials
-from ariane.spark import encode, send
-from ariane.spark.send import Sent
-from ariane.spark.sink_options import SinkOptions, check_columns, parse
-from ariane.spark.spread import Spread
-from ariane.spark.wires import Wires
+from ariane.spark.wire.access import credentials, tls_context
+from ariane.spark.wire.connections import Wires
+from ariane.spark.write import encode, send
+from ariane.spark.write.options import SinkOptions, check_columns, parse
+from ariane.spark.write.send import Sent
+from ariane.spark.write.spread import Spread
 
 log = logging.getLogger("ariane.spark")
 
@@ -163,6 +163,4 @@ def _task() -> TaskContext:
 
 
 def _wires(options: SinkOptions) -> Wires:
-    account = options.access_key
-    credentials = Credentials(account, options.secret_key, options.security_token) if account else None
-    return Wires(options.timeout_ms, credentials)
+    return Wires(options.timeout_ms, credentials(options), tls_context(options))

@@ -4,7 +4,7 @@
     spark.read.format("rocketmq-store").load("/path/of/store").where("keys = 'order-17'")
 
 The files are Java's or ours, of a broker that runs or of a copy. What is read is the log as it ends when a read is planned: each
-task has a part of one file (`store_reading`), and needs to see the directory. As a stream, micro-batches are ranges of log offsets:
+task has a part of one file (`tasks`), and needs to see the directory. As a stream, micro-batches are ranges of log offsets:
 
     {"from": log offset, "to": log offset}      each offset carries its own start, so a replay reads the same range
 """
@@ -19,11 +19,12 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from ariane.errors import ConfigError, StoreError
-from ariane.spark import store_log, store_reading
-from ariane.spark.store_log import Damage, Log
-from ariane.spark.store_options import StoreOptions, parse
-from ariane.spark.store_reading import Part
+from ariane.errors import StoreError
+from ariane.spark.records.schema import asked
+from ariane.spark.store import commit_log, tasks
+from ariane.spark.store.commit_log import Damage, Log
+from ariane.spark.store.options import StoreOptions, parse
+from ariane.spark.store.tasks import Part
 from ariane.store.files import OpenFiles, ReadOnlyDisk
 from ariane.store.segments import Segments
 
@@ -45,13 +46,13 @@ class StoreSource(DataSource):
         return "rocketmq-store"
 
     def schema(self) -> str:
-        return store_reading.DDL
+        return tasks.DDL
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        return StoreReader(parse(self.options), _columns(schema))
+        return StoreReader(parse(self.options), asked(schema, tasks.COLUMNS))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        return StoreStreamReader(parse(self.options), _columns(schema))
+        return StoreStreamReader(parse(self.options), asked(schema, tasks.COLUMNS))
 
 
 class StoreReader(DataSourceReader):
@@ -62,7 +63,7 @@ class StoreReader(DataSourceReader):
         self._columns = columns
 
     def partitions(self) -> list[InputPartition]:
-        found = store_log.find(self._options.path)
+        found = commit_log.find(self._options.path)
         return _planned(found, found.start, found.end, self._options)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -123,19 +124,19 @@ class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Nothing: offsets live in the checkpoint."""
 
     def _look(self) -> Log:
-        self._log = store_log.find(self._options.path, self._log)
+        self._log = commit_log.find(self._options.path, self._log)
         return self._log
 
 
 def _planned(found: Log, begin: int, end: int, options: StoreOptions) -> list[InputPartition]:
-    parts = store_reading.plan(found, begin, end, options.split_bytes)
+    parts = tasks.plan(found, begin, end, options.split_bytes)
     return [LogPartition(part, found.size) for part in parts]
 
 
 def _read(partition: InputPartition, options: StoreOptions, columns: list[str]) -> Iterator[pa.RecordBatch]:
     """The rows of a task. Spark makes one task of its own when there is nothing to read: it has none."""
     if isinstance(partition, LogPartition):
-        yield from store_reading.rows(partition.part, options, columns, partition.size)
+        yield from tasks.rows(partition.part, options, columns, partition.size)
 
 
 def _boundary(found: Log, place: int) -> int:
@@ -146,18 +147,6 @@ def _boundary(found: Log, place: int) -> int:
         return limit
     files = OpenFiles(ReadOnlyDisk())
     try:
-        return store_log.boundary(Segments(files, found.directory, found.size, [base]), place, limit)
+        return commit_log.boundary(Segments(files, found.directory, found.size, [base]), place, limit)
     finally:
         files.close()
-
-
-def _columns(schema: StructType) -> list[str]:
-    """The columns that are asked for; ConfigError for one that the source does not have."""
-    there = store_reading.COLUMNS
-    for field in schema.fields:
-        if field.name not in there:
-            raise ConfigError("schema", field.name, f"is no column of the source; it has {', '.join(there)}")
-        ddl = there[field.name][1].replace(" ", "").lower()
-        if field.dataType.simpleString() != ddl:
-            raise ConfigError("schema", f"{field.name} {field.dataType.simpleString()}", f"the column is {ddl}")
-    return list(schema.names)

@@ -29,7 +29,7 @@ from ariane.model.message import (
 )
 from ariane.model.topic import HALF_TOPIC
 from ariane.protocol.record import Record
-from ariane.spark import bodies
+from ariane.spark.records import bodies
 
 _TIME = pa.timestamp("us", tz="UTC")
 

@@ -35,9 +35,9 @@ from ariane.model.message import (
 from ariane.model.topic import HALF_TOPIC
 from ariane.protocol import record
 from ariane.protocol.record import Record
-from ariane.spark import bodies, layout, plain
-from ariane.spark.layout import Header
-from ariane.spark.property_texts import PropertyTexts
+from ariane.spark.records import bodies, layout, plain
+from ariane.spark.records.layout import Header
+from ariane.spark.records.property_texts import PropertyTexts
 
 _TIME = pa.timestamp("us", tz="UTC")
 

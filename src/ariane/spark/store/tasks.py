@@ -1,6 +1,6 @@
 """A part of a commit log to rows: what a task of `format("rocketmq-store")` does.
 
-    Part → pieces of the log (`store_log`) → Arrow batches: records with `valid` true, and what is damaged as rows of its own
+    Part → pieces of the log (`commit_log`) → Arrow batches: records with `valid` true, and what is damaged as rows of its own
 
 A record whose body has a wrong CRC, or cannot be expanded, keeps its other columns and has no body. What is no record at all has
 only its place, its size and the reason; so has a record by which a broker's start closed a hole (`store.holes`).
@@ -20,9 +20,10 @@ import pyarrow.compute as pc
 
 from ariane.errors import ProtocolError, StoreError
 from ariane.model.message import TRANSACTION_ROLLBACK
-from ariane.spark import bodies, decode, store_log
-from ariane.spark.store_log import Damage, Log, Run
-from ariane.spark.store_options import StoreOptions
+from ariane.spark.records import bodies, decode
+from ariane.spark.store import commit_log
+from ariane.spark.store.commit_log import Damage, Log, Run
+from ariane.spark.store.options import StoreOptions
 from ariane.store import holes
 from ariane.store.files import OpenFiles, ReadOnlyDisk
 from ariane.store.scan import look
@@ -87,7 +88,7 @@ def rows(part: Part | Damage, options: StoreOptions, columns: Sequence[str], siz
     files = OpenFiles(ReadOnlyDisk())
     segments = Segments(files, part.directory, part.size, [base])
     try:
-        found = store_log.pieces(segments, part.begin, part.end, part.limit, options.chunk_bytes, exact=part.exact)
+        found = commit_log.pieces(segments, part.begin, part.end, part.limit, options.chunk_bytes, exact=part.exact)
         for piece in found:
             if isinstance(piece, Damage):
                 yield shape.damaged(piece)

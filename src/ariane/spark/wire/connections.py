@@ -1,7 +1,5 @@
 """Connections of a task that sends: requests go out without waiting, answers come back as they arrive. Blocking, no loop.
 
-    ask ─→ what waits to be written ─→ socket ─→ FrameReader ─→ Session (whose answer is it) ─→ answers
-
 One connection per address, made when first asked and again after it broke. A request has one answer: the peer's, or the error
 of its connection, or RequestTimeout. A connection on which nothing came for as long as a request may take is given up.
 """
@@ -9,21 +7,16 @@ of its connection, or RequestTimeout. A connection on which nothing came for as 
 from __future__ import annotations
 
 import selectors
-import socket
+import ssl
 import time
 from collections.abc import Callable
 from typing import NamedTuple
 
 from ariane.errors import ArianeError, ConnectionLost, ProtocolError, RequestTimeout
-from ariane.model import host
-from ariane.protocol import command as commands
 from ariane.protocol.command import Command
-from ariane.protocol.frame import FrameReader
-from ariane.protocol.session import Session
-from ariane.protocol.signing import Credentials, signed
+from ariane.protocol.signing import Credentials
+from ariane.spark.wire.connection import Wire
 
-CONNECT_TIMEOUT_S = 3.0
-READ_SIZE = 262_144
 WAIT_MAX_S = 1.0
 
 
@@ -42,12 +35,15 @@ class Wires:
         self,
         timeout_ms: int,
         credentials: Credentials | None = None,
+        tls: ssl.SSLContext | None = None,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._timeout_ms = timeout_ms
         self._credentials = credentials
+        self._tls = tls
         self._monotonic = monotonic
-        self._wires: dict[str, _Wire] = {}
+        self._wires: dict[str, Wire] = {}
+        self._read_at: dict[str, float] = {}  # address → when something last came
         self._selector = selectors.DefaultSelector()
         self._tokens = 0
 
@@ -55,14 +51,12 @@ class Wires:
         """Number of the request, which its Answer names; ConnectionLost when there is no connection."""
         wire = self._wires.get(addr)
         if wire is None:
-            wire = self._wires[addr] = _Wire(addr, self._monotonic())
+            wire = self._wires[addr] = Wire(addr, self._timeout_ms, self._credentials, self._tls)
+            wire.socket.setblocking(False)
+            self._read_at[addr] = self._monotonic()
             self._selector.register(wire.socket, selectors.EVENT_READ, wire)
-        if self._credentials is not None:
-            fields = signed(self._credentials, fields, body)
         self._tokens += 1
-        opaque = wire.session.ask(self._tokens, self._monotonic() + self._timeout_ms / 1000)
-        for piece in commands.encode(code, opaque=opaque, flag=0, fields=fields, body=body):
-            wire.unsent += piece
+        wire.ask(self._tokens, code, fields, body, self._monotonic() + self._timeout_ms / 1000)
         self._selector.modify(wire.socket, selectors.EVENT_READ | selectors.EVENT_WRITE, wire)
         return self._tokens
 
@@ -75,14 +69,15 @@ class Wires:
             return []
         found: list[Answer] = []
         for key, events in self._selector.select(wait_s):
-            wire: _Wire = key.data
+            wire: Wire = key.data
             try:
                 if events & selectors.EVENT_WRITE:
                     wire.write()
                     if not wire.unsent:
                         self._selector.modify(wire.socket, selectors.EVENT_READ, wire)
                 if events & selectors.EVENT_READ:
-                    found += wire.read(self._monotonic())
+                    found += [Answer(token, command) for token, command in wire.read()]
+                    self._read_at[wire.addr] = self._monotonic()
             except (OSError, ProtocolError) as error:
                 found += self._end(wire, getattr(error, "strerror", None) or str(error))
             except ConnectionLost as error:
@@ -91,7 +86,7 @@ class Wires:
 
     def close(self) -> None:
         for wire in self._wires.values():
-            wire.socket.close()
+            wire.close()
         self._wires.clear()
         self._selector.close()
 
@@ -102,45 +97,12 @@ class Wires:
         for wire in list(self._wires.values()):
             late = wire.session.expired(now)
             found += [Answer(token, None, RequestTimeout(wire.addr, self._timeout_ms)) for token in late]
-            if late and wire.read_at <= now - self._timeout_ms / 1000:
+            if late and self._read_at[wire.addr] <= now - self._timeout_ms / 1000:
                 found += self._end(wire, f"nothing came for {self._timeout_ms} ms")
         return found
 
-    def _end(self, wire: _Wire, why: str) -> list[Answer]:
-        del self._wires[wire.addr]
+    def _end(self, wire: Wire, why: str) -> list[Answer]:
+        del self._wires[wire.addr], self._read_at[wire.addr]
         self._selector.unregister(wire.socket)
-        wire.socket.close()
+        wire.close()
         return [Answer(token, None, ConnectionLost(wire.addr, why)) for token in wire.session.end()]
-
-
-class _Wire:
-    """One connection."""
-
-    def __init__(self, addr: str, now: float) -> None:
-        self.addr = addr
-        self.unsent = bytearray()
-        self.session: Session[int] = Session()
-        self.read_at = now
-        self._frames = FrameReader()
-        try:
-            self.socket = socket.create_connection(host.parse(addr), CONNECT_TIMEOUT_S)
-            self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self.socket.setblocking(False)
-        except OSError as error:
-            raise ConnectionLost(addr, error.strerror or str(error)) from error
-
-    def write(self) -> None:
-        del self.unsent[: self.socket.send(self.unsent)]
-
-    def read(self, now: float) -> list[Answer]:
-        data = self.socket.recv(READ_SIZE)
-        if not data:
-            raise ConnectionLost(self.addr, "was closed by the other side")
-        self.read_at = now
-        found = []
-        for frame in self._frames.feed(data):
-            answer = commands.decode(frame)
-            token = self.session.answered(answer.opaque) if answer.is_response else None
-            if token is not None:
-                found.append(Answer(token, answer))
-        return found

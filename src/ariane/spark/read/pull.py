@@ -1,6 +1,6 @@
 """A blocking client for executors and planners: topics, routes, ends of queues, pulls.
 
-    topics() ─→ routes(topics) ─→ queues ─→ ends(queues), pulls({queue: offset})    many at once (`wire`)
+    topics() ─→ routes(topics) ─→ queues ─→ ends(queues), pulls({queue: offset})    many at once (`wire.connection`)
                                        └──→ pull(queue, offset)                                    what a task does
 
 Connections are kept by the process and used again by its later tasks; servers close those that were idle for two minutes, so
@@ -43,9 +43,9 @@ from ariane.protocol.requests.routing import (
     TopicRoute,
     TopicTable,
 )
-from ariane.protocol.signing import Credentials
-from ariane.spark.options import Access, access
-from ariane.spark.wire import Question, Wire, tls_context
+from ariane.spark.read.options import PullAccess, access
+from ariane.spark.wire.access import credentials, tls_context
+from ariane.spark.wire.connection import Question, Wire
 
 log = logging.getLogger("ariane.spark")
 
@@ -128,16 +128,14 @@ class Cluster:
 
     def __init__(
         self,
-        access: Access,
+        access: PullAccess,
         sleep: Callable[[float], None] = time.sleep,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._access = access
         self._sleep = sleep
         self._monotonic = monotonic
-        # As plain texts: what encodes headers knows no others.
-        account = (access.access_key, str(access.secret_key), str(access.security_token))
-        self._credentials = Credentials(*account) if access.access_key else None
+        self._credentials = credentials(access)
         self._tls = tls_context(access)
         self._wires: dict[str, Wire] = {}
         self._routes: dict[str, TopicRoute] = {}
@@ -369,7 +367,7 @@ class Cluster:
                     return self._on(wire, addr, questions)
                 except ConnectionLost:
                     log.debug("the connection to %s was closed while idle; connecting again", addr)
-            wire = self._wires[addr] = Wire(addr, self._access.pull_timeout_ms, self._credentials, self._tls)
+            wire = self._wires[addr] = Wire(addr, self._access.timeout_ms, self._credentials, self._tls)
             answers = self._on(wire, addr, questions)
         except (ConnectionLost, RequestTimeout):
             self._away[addr] = self._monotonic() + AWAY_S
@@ -395,10 +393,10 @@ def _pulled(answer: Answer) -> Pulled:
     )  # fmt: skip
 
 
-_clusters: dict[Access, Cluster] = {}
+_clusters: dict[PullAccess, Cluster] = {}
 
 
-def cluster(options: Access) -> Cluster:
+def cluster(options: PullAccess) -> Cluster:
     """The cluster of `options`, kept while this process lives."""
     key = access(options)
     found = _clusters.get(key)

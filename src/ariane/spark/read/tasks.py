@@ -1,6 +1,6 @@
 """A range of a queue to rows: what a task does. Every entry of the range comes out, or DataLoss tells which are gone.
 
-    pulls until the end of the range → chunks of whole answers, without a gap → Arrow batches (`decode`)
+    pulls until the end of the range → chunks of whole answers, without a gap → Arrow batches (`records.decode`)
 
 A broker says 21 or 19 when nothing is at an offset, 20 when it passed over entries (other tags, or records just deleted),
 and passes over deleted records in the middle of an answer without a word: so a chunk is also checked for gaps.
@@ -21,9 +21,10 @@ from ariane.errors import ArianeError, ProtocolError
 from ariane.filter import tags
 from ariane.model.message import MessageQueue
 from ariane.protocol.codes import ResponseCode
-from ariane.spark import decode, offsets, pull
-from ariane.spark.offsets import Range
-from ariane.spark.options import SourceOptions, time_of
+from ariane.spark.read import offsets, pull
+from ariane.spark.read.offsets import Range
+from ariane.spark.read.options import SourceOptions, time_of
+from ariane.spark.records import decode
 
 log = logging.getLogger("ariane.spark")
 

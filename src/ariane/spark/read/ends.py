@@ -17,9 +17,9 @@ from ariane.model.topic import DLQ_PREFIX, RETRY_PREFIX, SEND_FORBIDDEN, is_syst
 from ariane.protocol import record
 from ariane.protocol.codes import ResponseCode
 from ariane.protocol.requests.routing import ClusterInfo
-from ariane.spark import pull
-from ariane.spark.offsets import Positions
-from ariane.spark.options import SourceOptions, listed_topics
+from ariane.spark.read import pull
+from ariane.spark.read.offsets import Positions
+from ariane.spark.read.options import SourceOptions, listed_topics
 
 log = logging.getLogger("ariane.spark")
 

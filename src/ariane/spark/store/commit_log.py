@@ -24,8 +24,8 @@ import numpy as np
 
 from ariane.errors import StoreError
 from ariane.protocol import record
-from ariane.spark import layout
-from ariane.spark.layout import Header
+from ariane.spark.records import layout
+from ariane.spark.records.layout import Header
 from ariane.store import checkpoint as checkpoints
 from ariane.store.files import OpenFiles, ReadOnlyDisk, read_whole
 from ariane.store.findings import files_of

@@ -23,9 +23,9 @@ from ariane.errors import MessageRefused
 from ariane.model.message import MessageQueue
 from ariane.model.topic import RETRY_PREFIX
 from ariane.protocol import compression
-from ariane.spark import encode
-from ariane.spark.encode import Bools, Ints, Messages, Names
-from ariane.spark.sink_options import SinkOptions, topic_fault
+from ariane.spark.write import encode
+from ariane.spark.write.encode import Bools, Ints, Messages, Names
+from ariane.spark.write.options import SinkOptions, topic_fault
 
 Queues = Callable[[str], Sequence[MessageQueue]]
 

@@ -29,7 +29,7 @@ from ariane.model import dedup, ids
 from ariane.model import message as names
 from ariane.protocol import batch as batch_form
 from ariane.protocol.properties import SIZE_MAX
-from ariane.spark.sink_options import SinkOptions
+from ariane.spark.write.options import SinkOptions
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]

@@ -29,12 +29,12 @@ from pyspark.sql.streaming.datasource import (
 
 from ariane.errors import ConfigError
 from ariane.model.message import MessageQueue
-from ariane.spark import ends as queue_ends
-from ariane.spark import offsets, pull, reading
-from ariane.spark.ends import Ends
-from ariane.spark.group_offsets import GroupOffsets
-from ariane.spark.offsets import Limits, Positions, Range
-from ariane.spark.options import SourceOptions, Times, time_of
+from ariane.spark.read import ends as queue_ends
+from ariane.spark.read import offsets, pull, tasks
+from ariane.spark.read.ends import Ends
+from ariane.spark.read.group_offsets import GroupOffsets
+from ariane.spark.read.offsets import Limits, Positions, Range
+from ariane.spark.read.options import SourceOptions, Times, time_of
 
 log = logging.getLogger("ariane.spark")
 
@@ -84,7 +84,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         last = {**last, **{queue: at for queue, at in reached.items() if queue in by_slave and last[queue] < at}}
         for loss in offsets.losses(start, first, last):
             if self._options.fail_on_data_loss:
-                raise reading.DataLoss(f"{loss}; set failOnDataLoss to false to go on at {loss.resume}")
+                raise tasks.DataLoss(f"{loss}; set failOnDataLoss to false to go on at {loss.resume}")
             log.warning("%s; going on at %d", loss, loss.resume)
         self._seen = last
         if self._is_too_little(offsets.waiting(start, first, last), limit):
@@ -170,7 +170,7 @@ def read_partition(partition: InputPartition, options: SourceOptions, columns: l
     """The rows of a task. Spark makes one task of its own when there is nothing to read: it has none."""
     if isinstance(partition, QueuePartition):
         cluster = pull.cluster(options)
-        yield from reading.read_range(cluster, partition.part, options, columns, by_time=partition.by_time)
+        yield from tasks.read_range(cluster, partition.part, options, columns, by_time=partition.by_time)
 
 
 def pieces(parts: list[Range], options: SourceOptions) -> list[Range]:

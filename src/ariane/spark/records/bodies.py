@@ -11,7 +11,7 @@ import pyarrow as pa
 from ariane.errors import ProtocolError
 from ariane.model.message import COMPRESSED, COMPRESSION_LZ4, COMPRESSION_MASK, COMPRESSION_ZSTD
 from ariane.protocol import compression
-from ariane.spark.layout import Header
+from ariane.spark.records.layout import Header
 
 _BY_ARROW = {COMPRESSION_LZ4: "lz4", COMPRESSION_ZSTD: "zstd"}
 ERROR_COLUMN = "body_error"

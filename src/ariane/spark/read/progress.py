@@ -26,10 +26,11 @@ from pyspark.sql.streaming.listener import (
 
 from ariane.errors import ArianeError, ConfigError
 from ariane.model.message import MessageQueue
-from ariane.spark import offsets, pull
-from ariane.spark.group_offsets import GroupOffsets
-from ariane.spark.offsets import Positions
-from ariane.spark.options import GROUP, access, parse
+from ariane.spark.read import offsets, pull
+from ariane.spark.read.group_offsets import GroupOffsets
+from ariane.spark.read.offsets import Positions
+from ariane.spark.read.options import access, parse
+from ariane.spark.wire.access import GROUP
 
 log = logging.getLogger("ariane.spark")
 

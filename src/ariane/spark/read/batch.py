@@ -1,0 +1,86 @@
+"""Batch reads: what is between the starting and the ending offsets or times, less what filters leave out."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Mapping
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
+
+from ariane.errors import RouteNotFound
+from ariane.model.message import MessageQueue
+from ariane.spark.read import ends as queue_ends
+from ariane.spark.read import offsets, pull, pushdown
+from ariane.spark.read.ends import Ends
+from ariane.spark.read.micro_batches import QueuePartition, begin_of, pieces, read_partition, refuse_unknown
+from ariane.spark.read.offsets import Positions
+from ariane.spark.read.options import SourceOptions, listed_topics, time_of
+
+log = logging.getLogger("ariane.spark")
+
+
+class BatchReader(DataSourceReader):
+    """What is between the starting and ending offsets or times."""
+
+    def __init__(self, options: SourceOptions, columns: list[str]) -> None:
+        self._options = options
+        self._columns = columns
+        self._wanted = pushdown.Wanted()
+
+    def partitions(self) -> list[QueuePartition]:
+        options = self._options
+        cluster = pull.cluster(options)
+        chosen = cluster.retry("topics", queue_ends.topics, cluster, options)
+        queues = cluster.retry(f"routes of {', '.join(chosen[:3])}", cluster.queues, *chosen) if chosen else []
+        missing = sorted(set(listed_topics(options)) - {queue.topic for queue in queues})
+        if missing:
+            raise RouteNotFound(missing[0], f"none of {', '.join(options.namesrv)} knows it")
+        ends = queue_ends.measured(cluster, [queue for queue in queues if self._wanted.has(queue)])
+        if ends.by_slave:
+            log.warning("slaves answered for %d queues: what they have not copied yet is not read", len(ends.by_slave))
+        begin = begin_of(cluster, options, queues, ends)
+        parts = offsets.ranges(begin, self._end_of(cluster, queues, ends))
+        parts = [part for part in self._cut(cluster, parts) if part.start < part.end]
+        return [QueuePartition(part, by_time=True) for part in pieces(parts, options)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return read_partition(partition, self._options, self._columns)
+
+    def _end_of(self, cluster: pull.Cluster, queues: list[MessageQueue], ends: Ends) -> Positions:
+        """Where to stop, of the queues in `ends`; those that an option does not name are read to their last."""
+        options = self._options
+        if options.ending_timestamp is not None:
+            refuse_unknown("endingTimestamp", options.ending_timestamp, queues)
+            times = {queue: time_of(options.ending_timestamp, queue) for queue in ends.last}
+            return {**ends.last, **queue_ends.first_at(cluster, _said(times), ends)}
+        wanted = options.ending_offsets
+        refuse_unknown("endingOffsets", wanted, queues)
+        until = offsets.asked(wanted, ends.first, ends.last)
+        named = wanted if isinstance(wanted, dict) else {}
+        return {queue: until[queue] if queue in named else last for queue, last in ends.last.items()}
+
+    def _cut(self, cluster: pull.Cluster, parts: list[offsets.Range]) -> list[offsets.Range]:
+        """What pushed filters leave of the ranges."""
+        wanted = self._wanted
+        cut = [wanted.cut(part) for part in parts]
+        cut = [part for part in cut if part.start < part.end]
+        within = Ends({part.queue: part.start for part in cut}, {part.queue: part.end for part in cut})
+        first, last = within.first, within.last
+        if wanted.first_ms is not None:
+            first = queue_ends.first_at(cluster, dict.fromkeys(first, wanted.first_ms), within)
+        if wanted.end_ms is not None:
+            last = queue_ends.first_at(cluster, dict.fromkeys(last, wanted.end_ms), within)
+        return [offsets.Range(part.queue, first[part.queue], last[part.queue]) for part in cut]
+
+
+class FilteredReader(BatchReader):
+    """The same, for sessions that push filters down. Spark applies all of them again."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        self._wanted = pushdown.wanted(filters)
+        return filters
+
+
+def _said(times: Mapping[MessageQueue, int | None]) -> dict[MessageQueue, int]:
+    return {queue: ms for queue, ms in times.items() if ms is not None}

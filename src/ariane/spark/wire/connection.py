@@ -1,0 +1,138 @@
+"""One connection to a server, plain or TLS: framing, signing, and whose answer it is.
+
+    calls([question, …]) → answers in the same order       waits; many requests are under way at once
+    ask, write, read                                        for who waits for several connections (`connections`)
+
+    ask ─→ unsent ─→ socket ─→ FrameReader ─→ Session (whose answer is it) ─→ answers
+
+Planning asks two questions about each queue. One after another they cost a round trip each; `calls` keeps some hundred of
+them under way, so that 20,000 cost little more than their bytes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import ssl
+import time
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from ariane.errors import ConnectionLost, RequestTimeout
+from ariane.model import host
+from ariane.protocol import command as commands
+from ariane.protocol.command import Command
+from ariane.protocol.frame import FrameReader
+from ariane.protocol.requests import fields
+from ariane.protocol.session import Session
+from ariane.protocol.signing import Credentials, signed
+
+CONNECT_TIMEOUT_S = 3.0
+READ_SIZE = 262_144  # more than a TLS record: none is left in part within the socket's own memory, where nobody sees it
+UNDER_WAY_MAX = 256  # of some 250 bytes each: they fit into the buffers of both kernels, so neither side waits to write
+REFILL = 128  # requests are written in lots of this size
+NEVER = float("inf")
+_NOT_NOW = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)  # of a socket that does not wait
+
+
+class Question(NamedTuple):
+    """A request."""
+
+    code: int
+    header: msgspec.Struct
+    body: bytes = b""
+
+
+class Wire:
+    """One connection, made at once; `session` has those of its requests that have no answer yet, by number."""
+
+    def __init__(
+        self, addr: str, timeout_ms: int, credentials: Credentials | None = None, tls: ssl.SSLContext | None = None
+    ) -> None:
+        self.addr = addr
+        self.unsent = bytearray()
+        self.session: Session[int] = Session()
+        self._timeout_ms = timeout_ms
+        self._credentials = credentials
+        self._frames = FrameReader()
+        self.socket = _connected(addr, tls)
+
+    def calls(self, questions: Sequence[Question]) -> list[Command]:
+        """The answers in the order of the questions. RequestTimeout when for its time none of them comes."""
+        answers: dict[int, Command] = {}
+        asked = 0
+        try:
+            while len(answers) < len(questions):
+                if asked < len(questions) and asked - len(answers) <= UNDER_WAY_MAX - REFILL:
+                    for question in questions[asked : asked + REFILL]:
+                        self.ask(asked, question.code, fields(question.header), question.body)
+                        asked += 1
+                    self.socket.settimeout(self._timeout_ms / 1000)
+                    self.socket.sendall(self.unsent)
+                    self.unsent.clear()
+                answers.update(self._some())
+        except TimeoutError:
+            raise RequestTimeout(self.addr, self._timeout_ms) from None
+        except OSError as error:
+            raise ConnectionLost(self.addr, error.strerror or str(error)) from error
+        return [answers[number] for number in range(len(questions))]
+
+    def ask(self, number: int, code: int, fields: dict[str, str], body: bytes, deadline_s: float = NEVER) -> None:
+        """Put a request where `write` finds it; its answer will have `number`."""
+        if self._credentials is not None:
+            fields = signed(self._credentials, fields, body)
+        opaque = self.session.ask(number, deadline_s)
+        for piece in commands.encode(code, opaque=opaque, flag=0, fields=fields, body=body):
+            self.unsent += piece
+
+    def write(self) -> None:
+        """As much as the socket takes."""
+        with contextlib.suppress(*_NOT_NOW):
+            del self.unsent[: self.socket.send(self.unsent)]
+
+    def read(self) -> list[tuple[int, Command]]:
+        """Numbers and answers in what the socket has; ConnectionLost when it has ended. What nobody waits for is dropped."""
+        try:
+            data = self.socket.recv(READ_SIZE)
+        except _NOT_NOW:
+            return []
+        if not data:
+            raise ConnectionLost(self.addr, "was closed by the other side")
+        found = []
+        for frame in self._frames.feed(data):
+            answer = commands.decode(frame)
+            number = self.session.answered(answer.opaque) if answer.is_response else None
+            if number is not None:
+                found.append((number, answer))
+        return found
+
+    def close(self) -> None:
+        self.socket.close()
+
+    def _some(self) -> list[tuple[int, Command]]:
+        """At least one answer."""
+        ends_s = time.monotonic() + self._timeout_ms / 1000
+        while (left_s := ends_s - time.monotonic()) > 0:
+            self.socket.settimeout(left_s)
+            if found := self.read():
+                return found
+        raise TimeoutError
+
+
+def _connected(addr: str, tls: ssl.SSLContext | None) -> socket.socket:
+    name, port = host.parse(addr)
+    try:
+        with contextlib.ExitStack() as opened:
+            made = opened.enter_context(socket.create_connection((name, port), CONNECT_TIMEOUT_S))
+            made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if tls is not None:
+                made = tls.wrap_socket(made, server_hostname=name)
+            opened.pop_all()
+    except ssl.SSLError as error:
+        fix = "check useTls, tlsCaFile and tlsVerify, and that the server speaks TLS"
+        raise ConnectionLost(addr, f"TLS: {error.strerror or error}; {fix}") from error
+    except OSError as error:
+        raise ConnectionLost(addr, error.strerror or str(error)) from error
+    return made

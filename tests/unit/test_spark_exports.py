@@ -1,0 +1,26 @@
+"""What applications import from `ariane.spark`, and that nothing heavy is loaded before they do."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+import ariane.spark
+
+
+def test_importing_the_package_loads_no_spark() -> None:
+    code = "import sys, ariane.spark; print([n for n in ('pyspark', 'pyarrow', 'numpy') if n in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_every_name_is_there() -> None:
+    pytest.importorskip("pyspark", reason="the extra spark is not installed")
+    assert [getattr(ariane.spark, name).__name__ for name in ariane.spark.__all__] == ariane.spark.__all__
+
+
+def test_other_names_are_refused() -> None:
+    with pytest.raises(AttributeError, match="'ariane.spark' has no attribute 'Source'"):
+        ariane.spark.Source  # noqa: B018
