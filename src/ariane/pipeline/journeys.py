@@ -64,12 +64,13 @@ def _sends(events: DataFrame) -> DataFrame:
     )
     told = (
         events.where(F.col("type").isin(*SENT_TYPES))
+        .repartition(*MESSAGE)
         .groupBy(*MESSAGE)
         .agg(
             F.min_by(F.when(is_pub, send), F.when(is_pub, best)).alias("send"),
             F.collect_set(one).alias("all_sends"),
             F.bool_or(F.when(is_pub, F.col("success"))).alias("sent_ok"),
-            F.array_sort(F.collect_set(F.when(is_decision, decision))).alias("decisions"),
+            F.sort_array(F.collect_set(F.when(is_decision, decision))).alias("decisions"),
             F.min(F.when((F.col("type") == "Recall") & F.col("success"), F.col("event_time"))).alias("recalled_at"),
             # Where there is no Pub, these know a little.
             F.min("topic").alias("any_topic"),
@@ -129,7 +130,7 @@ def _consumptions(events: DataFrame, clocks: DataFrame) -> DataFrame:
             _first("keys").alias("consumed_keys"),
             F.max("retry_times").alias("retries"),
             F.count(F.when(F.col("result") == "success", F.lit(1))).alias("consumed_times"),
-            F.array_sort(
+            F.sort_array(
                 F.collect_list(
                     F.struct(
                         F.coalesce(_plus_ms("at", F.col("clock_ms")), F.col("at")).alias("order"),
@@ -180,6 +181,7 @@ def _attempts(events: DataFrame, clocks: DataFrame) -> DataFrame:
     is_before, is_after = F.col("type") == "SubBefore", F.col("type") == "SubAfter"
     told = (
         events.where(F.col("type").isin(*CONSUMED_TYPES))
+        .repartition(*MESSAGE)
         .groupBy(*MESSAGE, "request_id")
         .agg(
             _first("client_group").alias("consumer_group"),
