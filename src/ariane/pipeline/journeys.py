@@ -31,7 +31,7 @@ MESSAGE = ["slot", "message_id"]
 def journeys(events: DataFrame, messages: DataFrame, clocks: DataFrame) -> DataFrame:
     """Rows with the columns of JOURNEYS and `slot`, of trace_events, messages and clocks with `slot`."""
     sends = _timed(_sends(events), clocks, "producer_clock").withColumn("is_told", F.lit(True))
-    deliveries = _consumptions(events, clocks).join(_by_group(messages), [*MESSAGE, "consumer_group"], "full_outer")
+    deliveries = _consumptions(events, messages, clocks)
     # What the broker alone tells of is no journey, but a group that left no trace is told of with a send that did.
     told = sends.join(deliveries, MESSAGE, "full_outer").where("is_told OR attempts IS NOT NULL")
     joined = told.join(stored(messages), MESSAGE, "left")
@@ -64,12 +64,13 @@ def _sends(events: DataFrame) -> DataFrame:
     )
     told = (
         events.where(F.col("type").isin(*SENT_TYPES))
+        .repartition(*MESSAGE)
         .groupBy(*MESSAGE)
         .agg(
             F.min_by(F.when(is_pub, send), F.when(is_pub, best)).alias("send"),
             F.collect_set(one).alias("all_sends"),
             F.bool_or(F.when(is_pub, F.col("success"))).alias("sent_ok"),
-            F.array_sort(F.collect_set(F.when(is_decision, decision))).alias("decisions"),
+            F.sort_array(F.collect_set(F.when(is_decision, decision))).alias("decisions"),
             F.min(F.when((F.col("type") == "Recall") & F.col("success"), F.col("event_time"))).alias("recalled_at"),
             # Where there is no Pub, these know a little.
             F.min("topic").alias("any_topic"),
@@ -120,37 +121,29 @@ def _timed(rows: DataFrame, clocks: DataFrame, name: str) -> DataFrame:
 # --- consuming ---------------------------------------------------------------------------------------------------------
 
 
-def _consumptions(events: DataFrame, clocks: DataFrame) -> DataFrame:
-    """One row per message id and consumer group."""
+def _consumptions(events: DataFrame, messages: DataFrame, clocks: DataFrame) -> DataFrame:
+    """One row per message id and consumer group; `attempts` is null for a group that left no trace."""
+    order = F.coalesce(_plus_ms("at", F.col("clock_ms")), F.col("at")).alias("order")
+    call = F.struct(
+        order, "request_id", "at", "began_at", "ended_at", "cost_ms", "result", "retry_times", "host", "region", "clock_ms",
+        "clock_error_ms", "clock_fault",
+    )  # fmt: skip
+    # One aggregation of both costs less than to join them: what is joined in full lies nowhere in particular.
+    calls = _attempts(events, clocks).withColumn("is_call", F.lit(True))
     attempts = (
-        _attempts(events, clocks)
+        calls.unionByName(_by_group(messages), allowMissingColumns=True)
         .groupBy(*MESSAGE, "consumer_group")
         .agg(
             _first("keys").alias("consumed_keys"),
             F.max("retry_times").alias("retries"),
             F.count(F.when(F.col("result") == "success", F.lit(1))).alias("consumed_times"),
-            F.array_sort(
-                F.collect_list(
-                    F.struct(
-                        F.coalesce(_plus_ms("at", F.col("clock_ms")), F.col("at")).alias("order"),
-                        "request_id",
-                        "at",
-                        "began_at",
-                        "ended_at",
-                        "cost_ms",
-                        "result",
-                        "retry_times",
-                        "host",
-                        "region",
-                        "clock_ms",
-                        "clock_error_ms",
-                        "clock_fault",
-                    )
-                )
-            ).alias("all"),
+            F.sort_array(F.collect_list(F.when(F.col("is_call"), call))).alias("all"),
+            F.min("dead_lettered_at").alias("dead_lettered_at"),
+            F.min("first_pulled_at").alias("first_pulled_at"),
         )
+        .withColumn("all", F.when(F.size("all") > 0, F.col("all")))
     )
-    first, last = F.get("all", F.lit(0)), F.element_at("all", -1)
+    first, last = F.get("all", F.lit(0)), F.get("all", F.size("all") - 1)
     half = ATTEMPTS_MAX // 2
     shown = F.when(F.size("all") <= ATTEMPTS_MAX, F.col("all")).otherwise(
         F.concat(F.slice("all", 1, half), F.slice("all", -half, half))
@@ -160,8 +153,10 @@ def _consumptions(events: DataFrame, clocks: DataFrame) -> DataFrame:
         "consumer_group",
         "consumed_keys",
         "retries",
-        "consumed_times",
+        F.when(F.col("all").isNotNull(), F.col("consumed_times")).alias("consumed_times"),
         F.size("all").alias("attempts"),
+        "dead_lettered_at",
+        "first_pulled_at",
         first["at"].alias("delivered_at"),
         first["clock_ms"].alias("delivered_clock_ms"),
         first["clock_error_ms"].alias("delivered_error_ms"),
@@ -180,6 +175,7 @@ def _attempts(events: DataFrame, clocks: DataFrame) -> DataFrame:
     is_before, is_after = F.col("type") == "SubBefore", F.col("type") == "SubAfter"
     told = (
         events.where(F.col("type").isin(*CONSUMED_TYPES))
+        .repartition(*MESSAGE)
         .groupBy(*MESSAGE, "request_id")
         .agg(
             _first("client_group").alias("consumer_group"),
@@ -234,6 +230,7 @@ def _by_group(messages: DataFrame) -> DataFrame:
         .select(
             *MESSAGE, group.alias("consumer_group"), dead.alias("dead"), "store_timestamp", popped_ms.alias("popped_ms")
         )
+        .repartition(*MESSAGE)
         .groupBy(*MESSAGE, "consumer_group")
         .agg(
             F.min(F.when(F.col("dead"), F.col("store_timestamp"))).alias("dead_lettered_at"),

@@ -61,7 +61,8 @@ def read(spark: SparkSession, home: Path, table: Table, wanted: Callable[[File],
     schema = f"{table.ddl}, {SLOT} STRING"
     files = [str(path) for path in paths(home, table, wanted)]
     if not files:
-        return spark.createDataFrame([], schema)
+        # The filter lets the optimizer see that there is nothing, and leave out what is joined with it.
+        return spark.createDataFrame([], schema).where("false")
     base = str(home / table.name)
     return spark.read.schema(schema).option("basePath", base).parquet(*files).select(*table.names, SLOT)
 

@@ -33,6 +33,14 @@ SETTINGS = {
     "spark.sql.session.timeZone": "UTC",
     # Spark's default, INT96, has no time zone for other readers of Parquet.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    # Folds group by message: a hash table of objects gives up after 128 keys and sorts, and leaves no order for what comes next.
+    "spark.sql.execution.useObjectHashAggregateExec": "false",
+    # What lies together by message needs no other shuffle to be joined by message and group.
+    "spark.sql.requireAllClusterKeysForCoPartition": "false",
+    # `publish.read` chooses the files; Spark would plan every fold twice to choose them again.
+    "spark.sql.optimizer.dynamicPartitionPruning.enabled": "false",
+    # Folds are planned again every few seconds: with the default of 100 what was compiled for them is dropped meanwhile.
+    "spark.sql.codegen.cache.maxEntries": "1000",
     "spark.sql.streaming.checkpointFileManagerClass": (
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
     ),
