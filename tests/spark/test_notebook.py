@@ -9,6 +9,7 @@ import inspect
 import io
 import json
 import re
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -76,6 +77,7 @@ def test_every_cell_runs_and_gives_what_is_stored(
 
     names: dict[str, Any] = {"__name__": "__main__"}
     with cluster_in_thread(tmp_path, trace_topic_enable=True) as servers:
+        monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # where the notebook keeps its files
         monkeypatch.setenv("NAMESRV", servers.namesrv)
         monkeypatch.setenv("STORE", str(tmp_path / "store"))
         asyncio.run(run_all())
