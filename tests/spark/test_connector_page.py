@@ -1,0 +1,98 @@
+"""docs/connector.md: its code runs, its tables name every option and column there is, and what it refers to exists."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+pytest.importorskip("pyspark", reason="needs pyspark: pip install 'ariane[spark]'")
+
+from test_notebook import run
+
+from ariane.admin import topics
+from ariane.net.client import Connections
+from ariane.spark import decode, options, sink_options, store_options, store_reading
+from ariane.testing.cluster import cluster_in_thread
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = (ROOT / "docs" / "connector.md").read_text(encoding="utf-8")
+SECTIONS = {section.partition("\n")[0]: section for section in PAGE.split("\n## ")}
+
+
+def first_cells(section: str, head: str) -> set[str]:
+    """Names in the first column of the section's tables that have that head."""
+    names: set[str] = set()
+    for table in re.findall(r"(?:^\|.*\n)+", SECTIONS[section], re.MULTILINE):
+        if table.startswith(f"| {head} |"):
+            for line in table.splitlines()[2:]:
+                names |= set(re.findall(r"\w+", re.split(r"(?<!\\)\|", line)[1].replace(".load(`path`)", "")))
+    return names
+
+
+def written(members: Any) -> set[str]:
+    return {re.sub(r"_(.)", lambda found: found[1].upper(), member) for member in members}
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(600)
+def test_every_block_of_code_runs(spark: SparkSession, tmp_path: Path) -> None:
+    blocks = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+    assert len(blocks) >= 7
+
+    async def run_all(namesrv: str) -> None:
+        async with Connections() as peers:
+            for topic in ("orders", "changes"):
+                await topics.create_everywhere(peers, namesrv, topic, 2)
+        names["stopped"] = asyncio.Event()
+        asyncio.get_running_loop().call_later(60, names["stopped"].set)
+        for block in blocks:
+            if "stopped.wait()" in block:
+                names["stopped"].set()
+            text = block.replace("127.0.0.1:9876", namesrv).replace("/data/", f"{tmp_path}/")
+            try:
+                printed, _ = await run(text, names)
+            except Exception as error:
+                error.add_note(f"in the block\n{block}")
+                raise
+            shown.append(printed)
+
+    names: dict[str, Any] = {}
+    shown: list[str] = []
+    with cluster_in_thread(tmp_path / "rocketmq") as servers:
+        asyncio.run(run_all(servers.namesrv))
+    spark.streams.removeListener(names["behind"])
+    assert "ORDER-17" in shown[0]
+    assert any("{'orders': {'broker-a': {'0': 0, '1': 0}}}" in text for text in shown), "the lag in the end"
+    assert spark.read.parquet(str(tmp_path / "orders")).count() == 2
+    assert "ORDER-17" in shown[-1], "found in the store"
+
+
+def test_each_table_of_options_is_whole() -> None:
+    aliases = {"nameServer", "subExpression", "group"}
+    assert first_cells("Reading", "option") - aliases == written(options.KNOWN.values())
+    assert first_cells("Writing", "option") - aliases == written(sink_options.KNOWN.values())
+    assert first_cells("Store files", "option") - {"load"} == written(store_options.KNOWN.values())
+
+
+def test_each_table_of_columns_is_whole() -> None:
+    assert first_cells("Reading", "column") == set(decode.COLUMNS)
+    assert first_cells("Writing", "column") == set(sink_options.COLUMNS)
+    more = set(store_reading.COLUMNS) - set(decode.COLUMNS)
+    assert first_cells("Store files", "column") == more
+
+
+def test_what_the_page_refers_to_exists() -> None:
+    names = set(re.findall(r"`((?:tests|benches)/[\w/.]+)`", PAGE)) | {
+        f"docs/{link}" for link in re.findall(r"\]\(([\w/.-]+)\)", PAGE)
+    }
+    assert len(names) >= 4
+    assert sorted(name for name in names if not (ROOT / name).exists()) == []
+    for number in re.findall(r"docs/decisions/(\d+)", PAGE):
+        assert list((ROOT / "docs" / "decisions").glob(f"{number}-*.md"))
