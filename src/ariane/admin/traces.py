@@ -21,9 +21,8 @@ STAGES = (
     "send failed", "sent", "stored", "decided", "recalled", "available", "delivered", "consumed", "dead-lettered",
 )  # fmt: skip
 LIMIT = 20
-SLACK_MS = (
-    3_600_000  # files are chosen by clients' clocks, rows by the broker's where it is known: so far may they differ
-)
+# Files are chosen by when their messages were stored, rows of which that is not known by another time: so far may they differ.
+SLACK_MS = 3_600_000
 NAMES_MAX = 20  # topics that are named where one is not found
 
 # How long the last attempt ended after the message was there for consumers.
