@@ -9,12 +9,12 @@ or what they told was lost. A step in which some did is zero for those who did n
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, overload
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ariane.admin import asking
 from ariane.admin.published import current
+from ariane.admin.report import at
 from ariane.tables import Table
 
 if TYPE_CHECKING:
@@ -86,14 +86,6 @@ def whole_minutes(time: str, span: Span) -> str:
     first_ms = span.begin_ms + MINUTE_MS * span.begins_in_it
     last_ms = span.end_ms - MINUTE_MS
     return f"{time} >= to_timestamp({first_ms} / 1000) AND {time} <= to_timestamp({last_ms} / 1000)"
-
-
-@overload
-def at(ms: int) -> datetime: ...
-@overload
-def at(ms: None) -> None: ...
-def at(ms: int | None) -> datetime | None:
-    return None if ms is None else datetime.fromtimestamp(ms / 1000, UTC)
 
 
 def title(name: str, since_ms: int, until_ms: int, **filters: str | None) -> str:
