@@ -94,6 +94,15 @@ def test_when_all_is_read_and_nobody_traces_any_more_never_consumed_is_known_unt
     assert [line[:3] for line in sheet(report, "Never consumed").rows] == [("T", None, 5)]
 
 
+def test_that_the_table_begins_after_what_was_asked_for_is_said(tmp_path: Path) -> None:
+    put(tmp_path, HEALTH, [row("stored", 5, minutes=2)], as_of_ms=T0_MS + HOUR_MS)
+    gaps = [
+        health.report(tmp_path, since_ms=T0_MS + ms, until_ms=T0_MS + HOUR_MS, now_ms=T0_MS + HOUR_MS).gaps
+        for ms in (0, 90_000)
+    ]
+    assert [any("the tables begin at 2023-11-14 22:16 UTC" in gap for gap in some) for some in gaps] == [True, False]
+
+
 def test_filters(tmp_path: Path) -> None:
     dead = {"cause": "exception", "worst": 16}
     report = asked(

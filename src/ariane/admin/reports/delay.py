@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 from ariane.admin.asking import asked, rows, whole
 from ariane.admin.report import Field, Plot, Report, Sheet, Value, at
-from ariane.admin.reports import steps
+from ariane.admin.reports import spans, steps
 from ariane.admin.status import freshness
 from ariane.model.topic import dlq_topic, retry_topic
-from ariane.tables import DELAYS
+from ariane.tables import DELAYS, MESSAGES
 from ariane.tables.delays import LEVEL, RETRY, TIME
 
 if TYPE_CHECKING:
@@ -57,7 +57,8 @@ def report(
         parts: list[Sheet | Plot] = [_deliveries(sql), _distances(sql), _plot(sql)]
         if judged_ms is not None:
             parts += [_pending(sql, judged_ms), _overdue(sql, judged_ms)]
-    return Report("Delayed messages", at(fresh.as_of_ms), fresh.gaps, tuple(parts))
+    gaps = (*fresh.gaps, *spans.begins_late(home, MESSAGES, since_ms))
+    return Report("Delayed messages", at(fresh.as_of_ms), gaps, tuple(parts))
 
 
 def _deliveries(sql: DuckDBPyConnection) -> Sheet:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ariane.admin.asking import asked, between, rows
 from ariane.admin.published import current
 from ariane.admin.report import Field, Report, Sheet, Value, at
-from ariane.admin.reports import steps
+from ariane.admin.reports import spans, steps
 from ariane.admin.status import freshness
 from ariane.tables import HEALTH, MESSAGES, TRACE_EVENTS
 from ariane.tables import health as kinds
@@ -94,7 +94,7 @@ def report(
 ) -> Report:
     """Findings about messages stored between two instants, worst first."""
     fresh = freshness(home, HEALTH, now_ms)
-    gaps = list(fresh.gaps)
+    gaps = [*fresh.gaps, *spans.begins_late(home, HEALTH, since_ms)]
     for table, lost in ((MESSAGES, "clocks, disorder and dead letters"), (TRACE_EVENTS, "consumption")):
         if current(home, table) is None:
             gaps.append(f"no {table.name} in {home}: nothing is known of {lost}")

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ariane.admin.asking import asked, between, rows
 from ariane.admin.report import Field, Line, Plot, Report, Sheet, Value, at
+from ariane.admin.reports import spans
 from ariane.admin.status import freshness
 from ariane.tables import CONSUMPTION, SAMPLES_BROKERS
 from ariane.tables.samples import WINDOW_MS
@@ -76,7 +77,12 @@ def report(
         states, gaps = _brokers(sql, min(until_ms, now_ms))
         plots = _plots(sql, groups[:LINES_MAX], len(groups), since_ms, until_ms)
     parts: tuple[Sheet | Plot, ...] = (_groups(groups), _misleading(groups), _by_broker(latest), states, *plots)
-    return Report("Lag and true TPS of groups", at(fresh.as_of_ms), (*fresh.gaps, *gaps), parts)
+    return Report(
+        "Lag and true TPS of groups",
+        at(fresh.as_of_ms),
+        (*fresh.gaps, *spans.begins_late(home, CONSUMPTION, since_ms), *gaps),
+        parts,
+    )
 
 
 def summed(latest: Iterable[dict[str, Any]]) -> list[GroupNow]:

@@ -52,9 +52,7 @@ class Span(NamedTuple):
 
 def known(home: Path, table: Table, since_ms: int, until_ms: int, as_of_ms: int | None, least_minutes: int = 1) -> Span:
     """What a table knows of the time between two instants; the steps are no shorter than `least_minutes`."""
-    now = current(home, table)
-    times = [file.first_ms for file in now.files if file.first_ms is not None] if now else []
-    first_ms = min(times, default=None)
+    first_ms = _first_ms(home, table)
     floor_ms = since_ms // MINUTE_MS * MINUTE_MS
     if first_ms is None or as_of_ms is None:
         return Span(floor_ms, floor_ms, MINUTE_MS, False)
@@ -98,7 +96,23 @@ def missing(span: Span, since_ms: int) -> tuple[str, ...]:
     """Why an answer is not complete at its beginning."""
     if not span.begins_in_it or span.begin_ms <= since_ms:
         return ()
-    return (f"the tables begin at {at(span.begin_ms):%Y-%m-%d %H:%M} UTC: what was before is not known",)
+    return (_begin_at(span.begin_ms),)
+
+
+def begins_late(home: Path, table: Table, since_ms: int) -> tuple[str, ...]:
+    """The same of a report that has no span: `table` begins after what was asked for, in another minute."""
+    first_ms = _first_ms(home, table)
+    return (_begin_at(first_ms),) if first_ms is not None and first_ms >= since_ms + MINUTE_MS else ()
+
+
+def _first_ms(home: Path, table: Table) -> int | None:
+    """The earliest time in a table; None when there is none."""
+    now = current(home, table)
+    return min((file.first_ms for file in now.files if file.first_ms is not None), default=None) if now else None
+
+
+def _begin_at(ms: int) -> str:
+    return f"the tables begin at {at(ms):%Y-%m-%d %H:%M} UTC: what was before is not known"
 
 
 def told(span: Span) -> str:

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 from ariane.admin.asking import asked, rows, whole
 from ariane.admin.report import Field, Plot, Report, Sheet, at
-from ariane.admin.reports import steps
+from ariane.admin.reports import spans, steps
 from ariane.admin.status import freshness
-from ariane.tables import TRANSACTIONS
+from ariane.tables import MESSAGES, TRANSACTIONS
 from ariane.tables.transactions import COMMIT, GIVEN_UP, OPEN, ROLLBACK, UNKNOWN
 
 if TYPE_CHECKING:
@@ -60,7 +60,8 @@ def report(
             values,
         )
         parts = (_ends(sql), _times(sql), _plot(sql), _checks(sql), _ages(sql), _oldest(sql), _given_up(sql))
-    return Report("Transactions", at(fresh.as_of_ms), fresh.gaps, parts)
+    gaps = (*fresh.gaps, *spans.begins_late(home, MESSAGES, since_ms))
+    return Report("Transactions", at(fresh.as_of_ms), gaps, parts)
 
 
 def _ends(sql: DuckDBPyConnection) -> Sheet:
