@@ -56,7 +56,9 @@ def claimed(home: Path, tables: Collection[Table]) -> Iterator[None]:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
-                fix = f"another pipeline is writing {table.name} there: stop it, or use another directory"
+                fix = (
+                    f"another pipeline is writing {table.name} there: stop it, or run both as one, or use another home"
+                )
                 raise ConfigError("home", str(home), fix) from None
             _sweep(home, table)
         yield
