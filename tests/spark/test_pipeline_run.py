@@ -158,6 +158,21 @@ def test_a_new_checkpoint_reads_again_and_journeys_stay_right(fed: Fed) -> None:
     assert fed.journeys() == [("A", "success")]
 
 
+def test_a_base_table_that_was_removed_by_hand_ends_the_job_with_what_to_do(fed: Fed) -> None:
+    fed.send(frames.body([pub("A")]))
+    fed.run_once()
+    shutil.rmtree(fed.home / TRACE_EVENTS.name)
+    fed.send(frames.body([pub("B")]))
+    with pytest.raises(
+        ArianeError, match=r"traces: StoreError: .*trace_events lacks batches 0 to 0 of traces: .*remove"
+    ):
+        fed.run_once()
+    for name in ("checkpoint", TRACE_REJECTS.name):
+        shutil.rmtree(fed.home / name)
+    fed.run_once()
+    assert fed.journeys() == [("A", None), ("B", None)]
+
+
 def test_files_that_a_dead_writer_left_are_in_no_table_and_are_swept(fed: Fed) -> None:
     fed.send(frames.body([pub("A")]))
     fed.run_once()

@@ -9,9 +9,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
-from ariane.admin import replay_origins
+from ariane.admin import published, replay_origins
 from ariane.admin.published import CURRENT, File, Published
 from ariane.admin.replay import NOT_TAKEN, Original, Outcome, Pace, Place, Replayed, message_of, replay
 from ariane.admin.replay_origins import Wanted
@@ -20,6 +21,8 @@ from ariane.cli.replay import rate_of
 from ariane.client.sending import SendResult, SendStatus
 from ariane.errors import ConfigError, ConnectionLost, MessageRefused, StoreError
 from ariane.model.message import Message, MessageQueue
+from ariane.protocol.codes import ResponseCode
+from ariane.protocol.command import Command
 from ariane.tables import ARCHIVE
 
 DEAD = {
@@ -261,12 +264,24 @@ def test_messages_of_one_sharding_key_go_one_after_another(tmp_path: Path) -> No
     assert [message.properties["n"] for message in target.sent] == ["2", "0", "1"]
 
 
+def test_when_one_of_a_sharding_key_fails_later_ones_wait_for_it(tmp_path: Path) -> None:
+    target = FakeTarget()
+    target.refused = {"N1"}
+    keys = ("a", "b", "a", "b", "a")
+    own = [{"RETRY_TOPIC": "orders", "__SHARDINGKEY": key, "n": str(n)} for n, key in enumerate(keys)]
+    all_of_them = [original(n, **one) for n, one in enumerate(own)]
+    assert run(target, tmp_path / "r.jsonl", *all_of_them) == Replayed(2, 3, 0, 0)
+    assert "an earlier message of key a was not sent" in str(results(tmp_path / "r.jsonl")[2]["error"])
+    target.refused = set()
+    assert run(target, tmp_path / "r.jsonl", *all_of_them) == Replayed(3, 0, 0, 2)
+    assert [message.properties["n"] for message in target.sent] == ["1", "3", "0", "2", "4"]
+
+
 # --- which messages ---
 
 
 def archive(home: Path) -> Path:
     pa = pytest.importorskip("pyarrow", reason="needs pyarrow: pip install 'ariane[spark]'")
-    import msgspec
     import pyarrow.parquet as pq
 
     time = pa.timestamp("us", "UTC")
@@ -335,3 +350,31 @@ def test_an_outcome_is_named_by_its_place() -> None:
         at_ms=1,
     )  # fmt: skip
     assert row.place == Place("T", "b", 1, 2)
+
+
+@pytest.mark.parametrize("code", [ResponseCode.PULL_OFFSET_MOVED, ResponseCode.PULL_RETRY_IMMEDIATELY])
+def test_messages_that_a_broker_removes_meanwhile_are_not_passed_over(code: ResponseCode) -> None:
+    class Peers:
+        async def request(self, addr: str, request: object, pull: object) -> Command:
+            told = {"suggestWhichBrokerId": "0", "nextBeginOffset": "7", "minOffset": "7", "maxOffset": "9"}
+            return Command(code, fields=told)
+
+    async def work() -> None:
+        async for _ in replay_origins._pages(Peers(), "10.0.0.1:10911", "T", 3, 2, 9):  # type: ignore[arg-type]
+            pass
+
+    with pytest.raises(
+        StoreError, match="queue 3 of T at 2: 10.0.0.1:10911 has removed it meanwhile, and goes on at 7"
+    ):
+        asyncio.run(work())
+
+
+def test_what_an_archive_has_twice_is_sent_once(tmp_path: Path) -> None:
+    home = archive(tmp_path)
+    now = published.current(home, ARCHIVE)
+    assert now is not None
+    (home / ARCHIVE.name / "again.parquet").write_bytes((home / ARCHIVE.name / now.files[0].path).read_bytes())
+    again = msgspec.structs.replace(now.files[0], path="again.parquet")
+    twice = msgspec.structs.replace(now, files=(*now.files, again))
+    (home / ARCHIVE.name / CURRENT).write_bytes(msgspec.json.encode(twice))
+    assert [one.place.queue_offset for one in chosen(home, topic="orders")] == [0, 1, 2, 3]

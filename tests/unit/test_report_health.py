@@ -11,6 +11,7 @@ import pytest
 pytest.importorskip("pyarrow", reason="needs pyarrow: pip install 'ariane[spark]'")
 from tables_on_disk import put
 
+from ariane.admin import status
 from ariane.admin.report import Report, Sheet
 from ariane.admin.reports import health
 from ariane.tables import HEALTH
@@ -75,6 +76,31 @@ def test_never_consumed_is_stored_less_consumed_by_topic_tag_and_group(tmp_path:
         ("U", None, 3, T0, T0),
     ]
     assert {line[1]: line[5] for line in never.rows}["G"] == "nobody"
+
+
+def test_when_all_is_read_and_nobody_traces_any_more_never_consumed_is_known_until_now(tmp_path: Path) -> None:
+    """The newest trace is half an hour old, and the pipeline has just looked: consumers are dead, which is to be seen."""
+    now_ms = T0_MS + HOUR_MS
+    put(
+        tmp_path,
+        HEALTH,
+        [row("stored", 5, minutes=40)],
+        as_of_ms=T0_MS + HOUR_MS // 2,
+        done={"traces x": 1, "messages y": 1},
+    )
+    for source, at_ms in (("traces", now_ms), ("messages", now_ms - 60_000)):
+        status.write(tmp_path, status.Status(source, at_ms, 1, 10, 0, None))
+    report = health.report(tmp_path, since_ms=T0_MS, until_ms=now_ms, now_ms=now_ms)
+    assert [line[:3] for line in sheet(report, "Never consumed").rows] == [("T", None, 5)]
+
+
+def test_that_the_table_begins_after_what_was_asked_for_is_said(tmp_path: Path) -> None:
+    put(tmp_path, HEALTH, [row("stored", 5, minutes=2)], as_of_ms=T0_MS + HOUR_MS)
+    gaps = [
+        health.report(tmp_path, since_ms=T0_MS + ms, until_ms=T0_MS + HOUR_MS, now_ms=T0_MS + HOUR_MS).gaps
+        for ms in (0, 90_000)
+    ]
+    assert [any("the tables begin at 2023-11-14 22:16 UTC" in gap for gap in some) for some in gaps] == [True, False]
 
 
 def test_filters(tmp_path: Path) -> None:

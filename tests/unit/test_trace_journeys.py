@@ -104,6 +104,13 @@ def test_one_group_only(tmp_path: Path) -> None:
     assert [row["consumer_group"] for row in traces.find(tmp_path, key="all").rows] == ["G", "H"]
 
 
+def test_of_a_topic_also_what_a_client_with_a_wrong_clock_sent(tmp_path: Path) -> None:
+    """Files are chosen by the broker's clock, as rows are."""
+    publish(tmp_path, journey(unique_id(1), sent_at=at(-8 * 3_600_000), stored_at=at(0), stored_exact=True))
+    found = traces.of_topic(tmp_path, "T", since_ms=T0_MS - 600_000, until_ms=T0_MS + 60_000)
+    assert ids(found) == [unique_id(1)]
+
+
 def test_rows_have_the_columns_of_the_table_and_times_in_utc(tmp_path: Path) -> None:
     publish(tmp_path, journey(unique_id(1)))
     (row,) = traces.find(tmp_path, message_id=unique_id(1)).rows

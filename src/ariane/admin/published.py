@@ -68,7 +68,7 @@ def current(home: Path, table: Table) -> Published | None:
         return None
     except (msgspec.DecodeError, OSError) as error:
         raise StoreError(
-            f"{path} is no list of files: {error}; remove {path.parent} and run the pipeline anew"
+            f"{path} is no list of files: {error}; remove {path.parent} and run the pipeline anew, it says what else"
         ) from error
 
 

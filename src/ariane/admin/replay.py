@@ -5,7 +5,8 @@
 
 A message goes out with its body, keys, tag, flag and the application's properties, under a new unique id, and with a property
 that names where it comes from (`REPLAYED_FROM`). What brokers and clients had put on it is left out (`NOT_TAKEN`): it is
-delivered at once, in no transaction, as a first attempt. Messages with a sharding key go to that key's queue, in their order.
+delivered at once, in no transaction, as a first attempt. Messages with a sharding key go to that key's queue, in their order:
+when one of them fails, the later ones of its key are not sent.
 
 At least once: the new id stands in the journal before the message is sent, so a replay that is killed, or gets no answer,
 sends it under the same id again. It may then be stored twice, and consumers can tell by the id.
@@ -260,6 +261,7 @@ class _Sending:
         self._topic = topic
         self._clock = clock
         self._faults: dict[str, str | None] = {}
+        self._broken: set[tuple[str, str]] = set()  # topic and sharding key of which a message has failed
 
     async def send(self, chunk: list[Original]) -> tuple[list[Outcome], str | None]:
         """The outcomes, which are in the journal; and why no more should be tried, if servers are away."""
@@ -289,14 +291,23 @@ class _Sending:
         away = [one.error for one in outcomes if one.state == "unsent"] + [
             str(error) for error in errors if isinstance(error, AWAY)
         ]
-        return outcomes, away[0] if away and len(away) == len(chunk) else None
+        is_over = not any(one.state == "ok" for one in outcomes) and all(isinstance(error, AWAY) for error in errors)
+        return outcomes, away[0] if away and is_over else None
 
     async def _send_in_order(self, those: list[tuple[Original, Message]], errors: list[ArianeError]) -> list[Outcome]:
         outcomes = []
         for one, message in those:
+            key = message.properties.get(SHARDING_KEY)
+            if key is not None and (message.topic, key) in self._broken:
+                outcomes.append(
+                    self.outcome(one, "failed", message, error=f"an earlier message of key {key} was not sent")
+                )
+                continue
             try:
-                result = await self._target.send(message, message.properties.get(SHARDING_KEY))
+                result = await self._target.send(message, key)
             except ArianeError as error:
+                if key is not None:
+                    self._broken.add((message.topic, key))
                 errors.append(error)
                 outcomes.append(self.outcome(one, "failed", message, error=str(error)))
             else:

@@ -40,6 +40,9 @@ if TYPE_CHECKING:
 TOOLS_GROUP = "TOOLS_CONSUMER"  # every broker has it
 AT_ONCE = 32
 ROWS_AT_ONCE = 500
+# What a broker answers when the offset is below its first message: then, or while it removes files.
+MOVED = (ResponseCode.PULL_OFFSET_MOVED, ResponseCode.PULL_RETRY_IMMEDIATELY)
+GO_ON = "what was there cannot be sent again; run it once more for the rest"
 COLUMNS = (
     "topic", "broker", "queue_id", "queue_offset", "message_id", "properties", "body", "flag", "sys_flag",
 )  # fmt: skip
@@ -76,9 +79,14 @@ async def of_archive(home: Path, wanted: Wanted) -> AsyncIterator[Original]:
             question, values = _question(sql, ARCHIVE.name, wanted)
             order = "ORDER BY broker, queue_id, queue_offset"
             answer = sql.execute(f"SELECT {', '.join(COLUMNS)} FROM {question} {order}", values)
+            before: Place | None = None
             while found := answer.fetchmany(ROWS_AT_ONCE):
                 for row in found:
-                    yield _of_row(dict(zip(COLUMNS, row, strict=True)))
+                    one = _of_row(dict(zip(COLUMNS, row, strict=True)))
+                    # An archive whose checkpoint was lost has messages twice.
+                    if one.place != before:
+                        yield one
+                    before = one.place
 
 
 async def of_topic(peers: Connections, name_servers: tuple[str, ...], wanted: Wanted) -> AsyncIterator[Original]:
@@ -180,16 +188,21 @@ async def _bounds(peers: Connections, addr: str, topic: str, queue_id: int) -> t
 async def _pages(
     peers: Connections, addr: str, topic: str, queue_id: int, at: int, end: int
 ) -> AsyncIterator[list[Record]]:
-    """The records of a queue between two offsets."""
+    """The records of a queue between two offsets, all of them: an error rather than messages passed over."""
     while at < end:
         pull = PullMessage(TOOLS_GROUP, topic, queue_id, at, min(AT_ONCE, end - at), SUBSCRIPTION, subscription="*")
         answer = await peers.request(addr, RequestCode.PULL_MESSAGE, pull)
-        if answer.code == ResponseCode.SUCCESS:
-            yield [one for one in record.decode_all(answer.body) if at <= one.queue_offset < end]
-        elif answer.code not in (ResponseCode.PULL_RETRY_IMMEDIATELY, ResponseCode.PULL_OFFSET_MOVED):
-            # Also when a broker finds nothing below an end that it told: rather an error than messages passed over.
-            raise ReplyError(answer.code, f"queue {queue_id} of {topic} at {at}: {answer.remark}", addr)
-        at = max(typed(answer, PullMessageAnswer).next_begin_offset, at + 1)
+        where = f"queue {queue_id} of {topic} at {at}"
+        if answer.code in MOVED:
+            begins = typed(answer, PullMessageAnswer).next_begin_offset
+            raise StoreError(f"{where}: {addr} has removed it meanwhile, and goes on at {begins}: {GO_ON}")
+        if answer.code != ResponseCode.SUCCESS:  # also when it finds nothing below an end that it told
+            raise ReplyError(answer.code, f"{where}: {answer.remark}", addr)
+        found = [one for one in record.decode_all(answer.body) if at <= one.queue_offset < end]
+        if [one.queue_offset for one in found] != list(range(at, at + max(1, len(found)))):
+            raise StoreError(f"{where}: {addr} answered with others, it has removed some meanwhile: {GO_ON}")
+        yield found
+        at += len(found)
 
 
 def _chosen(records: list[Record], broker: str, wanted: Wanted) -> Iterator[Record]:

@@ -5,8 +5,8 @@ Values only: the terminal, JSON and HTML are made of them by `ariane.cli.report`
 
 from __future__ import annotations
 
-from datetime import datetime
-from typing import NamedTuple
+from datetime import UTC, datetime
+from typing import NamedTuple, overload
 
 Value = str | int | float | bool | datetime | None
 """A cell. None is what is not known, and is shown as such, never as zero."""
@@ -55,3 +55,12 @@ class Report(NamedTuple):
     """Why it may lack something until then; none: it is complete."""
     parts: tuple[Sheet | Plot, ...]
     """In the order in which they are to be read."""
+
+
+@overload
+def at(ms: int) -> datetime: ...
+@overload
+def at(ms: None) -> None: ...
+def at(ms: int | None) -> datetime | None:
+    """An instant, in ms since the epoch, as a cell."""
+    return None if ms is None else datetime.fromtimestamp(ms / 1000, UTC)

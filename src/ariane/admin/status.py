@@ -81,7 +81,7 @@ def freshness(home: Path, table: Table, now_ms: int) -> Freshness:
             gaps.extend(_gaps(name.split(" ")[0], statuses, now_ms))
             continue
         before = current(home, source)
-        if before is not None and any(file.added > version for file in before.files):
+        if before is not None and (version > before.version or any(file.added > version for file in before.files)):
             gaps.append(f"{table.name} does not have the newest {name} yet")
         gaps.extend(freshness(home, source, now_ms).gaps)
     return Freshness(now.as_of_ms, tuple(dict.fromkeys(gaps)))

@@ -8,11 +8,12 @@ topic  → journeys whose files hold the time asked for, newest or slowest first
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from ariane.admin import asking, published
+from ariane.admin.report import at
 from ariane.errors import StoreError
 from ariane.tables import JOURNEYS, MESSAGE_KEYS, MESSAGES, TRACE_EVENTS
 from ariane.tables.slots import AHEAD_MS, begins_ms, possible
@@ -21,9 +22,8 @@ STAGES = (
     "send failed", "sent", "stored", "decided", "recalled", "available", "delivered", "consumed", "dead-lettered",
 )  # fmt: skip
 LIMIT = 20
-SLACK_MS = (
-    3_600_000  # files are chosen by clients' clocks, rows by the broker's where it is known: so far may they differ
-)
+# Files are chosen by when their messages were stored, rows of which that is not known by another time: so far may they differ.
+SLACK_MS = 3_600_000
 NAMES_MAX = 20  # topics that are named where one is not found
 
 # How long the last attempt ended after the message was there for consumers.
@@ -75,10 +75,10 @@ def find(
     if message_id is not None:
         rows = _journeys(home, {message_id}, _slots(home, message_id, version), group)
         if rows:
-            return Found(rows, _time(version.as_of_ms))
+            return Found(rows, at(version.as_of_ms))
     places, left_out = _places(home, key if key is not None else message_id or "", limit)
     rows = _journeys(home, {one for one, _ in places}, {slot for _, slot in places}, group) if places else []
-    return Found(rows, _time(version.as_of_ms), left_out)
+    return Found(rows, at(version.as_of_ms), left_out)
 
 
 def of_topic(
@@ -99,7 +99,7 @@ def of_topic(
     version = _published(home)
     between = asking.between(JOURNEYS, since_ms - SLACK_MS, until_ms + SLACK_MS)
     condition = f"topic = $1 AND {AT} BETWEEN $2 AND $3" + (" AND consumer_group = $4" if group is not None else "")
-    values: list[object] = [topic, _time(since_ms), _time(until_ms), *(() if group is None else (group,))]
+    values: list[object] = [topic, at(since_ms), at(until_ms), *(() if group is None else (group,))]
     order = f"{TOOK_MS} DESC NULLS LAST" if is_slowest_first else f"{AT} DESC"
     with asking.asked(home, between) as sql:
         (count,) = asking.rows(sql, f"SELECT count(*) AS journeys FROM journeys WHERE {condition}", values)
@@ -107,7 +107,7 @@ def of_topic(
             _refuse(topic, sql, values[1:3])
         question = f"SELECT *, {TOOK_MS} AS took_ms FROM journeys WHERE {condition} ORDER BY {order} LIMIT {int(limit)}"
         rows = asking.rows(sql, question, values)
-    return Found(rows, _time(version.as_of_ms), count["journeys"] - len(rows))
+    return Found(rows, at(version.as_of_ms), count["journeys"] - len(rows))
 
 
 def timeline(rows: Iterable[Mapping[str, Any]]) -> list[Moment]:
@@ -250,7 +250,3 @@ def _by_broker(at: datetime, clock_ms: int | None, error_ms: int | None) -> tupl
 
 def _ms(value: int | None) -> timedelta | None:
     return None if value is None else timedelta(milliseconds=value)
-
-
-def _time(ms: int | None) -> datetime | None:
-    return None if ms is None else datetime.fromtimestamp(ms / 1000, UTC)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ariane.cli import accounts
 from ariane.cli import home as homes
 from ariane.errors import ConfigError
 from ariane.model.topic import SAMPLES_TOPIC, TRACE_TOPIC
@@ -38,6 +39,10 @@ def run(
     topic: Annotated[str, typer.Option(help="Topic that clients trace to.")] = TRACE_TOPIC,
     samples_topic: Annotated[str, typer.Option(help="Topic that `ariane collect` sends to.")] = SAMPLES_TOPIC,
     delay_levels: Annotated[str, typer.Option(help="The brokers' messageDelayLevel, if it was changed.")] = "",
+    access_key: Annotated[
+        str, typer.Option(envvar="ARIANE_ACCESS_KEY", help="Account of brokers with access control.")
+    ] = "",
+    secret_key: Annotated[str, typer.Option(envvar="ARIANE_SECRET_KEY", show_default=False)] = "",
     until_stdin_closes: Annotated[bool, typer.Option(hidden=True)] = False,
 ) -> None:
     """Turn topics into tables. Runs until SIGINT or SIGTERM, or --once."""
@@ -61,7 +66,7 @@ def run(
         threading.Thread(target=_stop_at_end_of_stdin, args=(stop,), daemon=True).start()
     running.run(
         job,
-        {"namesrv": namesrv},
+        accounts.spark_options(namesrv, access_key, secret_key),
         home or homes.default_home() / homes.TABLES,
         master=master,
         once=once,

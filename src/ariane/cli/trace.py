@@ -44,7 +44,7 @@ def trace(
 
     if sum(one is not None for one in (key, message_id, topic)) != 1:
         raise ConfigError("--key", key, "give one of --key KEY, --id ID and --topic TOPIC")
-    place = home or _newest_tables()
+    place = home or homes.newest_tables()
     if topic is None:
         found = traces.find(place, key=key, message_id=message_id, group=group, limit=limit)
     else:
@@ -118,16 +118,6 @@ def _trust(place: Path, found: Found) -> list[str]:
     more = [f"{found.left_out:,} more are left out: --limit"] if found.left_out else []
     complete = "" if fresh.gaps else ", complete"
     return [*more, f"traces until {known_until}{complete}; times in UTC", *(f"may lack: {gap}" for gap in fresh.gaps)]
-
-
-def _newest_tables() -> Path:
-    """The tables that were written last: of ~/.ariane, or of a demo."""
-    homes_there = [homes.default_home(), *homes.demo_homes()]
-    tables = [one / homes.TABLES for one in homes_there if (one / homes.TABLES).is_dir()]
-    if not tables:
-        fix = "no tables of this user are found: run `ariane up --demo` or `ariane pipeline run trace`, or name a directory"
-        raise ConfigError("--home", "", fix)
-    return max(tables, key=lambda path: path.stat().st_mtime)
 
 
 def _listed(rows: list[dict[str, Any]]) -> Table:

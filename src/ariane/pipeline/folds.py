@@ -51,7 +51,9 @@ def refold(spark: SparkSession, home: Path, fold: Fold, now_ms: int) -> Folded |
     """Fold the slots that have news and publish them; None when there are none."""
     inputs = {table.name: now for table in fold.inputs if (now := current(home, table)) is not None}
     former = current(home, fold.table)
-    known = former.done if former is not None and former.schema == fold.table.schema else {}
+    folded = former.done if former is not None and former.schema == fold.table.schema else {}
+    # What has a later version than there is was folded of a table that is no more.
+    known = {name: version for name, version in folded.items() if name in inputs and version <= inputs[name].version}
     news = {file.slot for name, now in inputs.items() for file in now.files if file.added > known.get(name, 0)}
     there = {file.slot for now in inputs.values() for file in now.files}
     slots = news | ({after for slot in news for after in _after(slot, fold.before)} & there)

@@ -94,10 +94,11 @@ RECORDS = Source(
     messages.records,
 )
 
+# Messages are read by other jobs, which may not run: as of when these are, say the traces.
 OF_TRACES = (
-    Fold(t.CLOCKS, (t.TRACE_EVENTS, t.MESSAGES), clocks.clocks),
+    Fold(t.CLOCKS, (t.TRACE_EVENTS, t.MESSAGES), clocks.clocks, timed_by=(t.TRACE_EVENTS,)),
     Fold(t.MESSAGE_KEYS, (t.TRACE_EVENTS,), keys.message_keys, tend=keys.merge_days),
-    Fold(t.JOURNEYS, (t.TRACE_EVENTS, t.MESSAGES, t.CLOCKS), journeys.journeys),
+    Fold(t.JOURNEYS, (t.TRACE_EVENTS, t.MESSAGES, t.CLOCKS), journeys.journeys, timed_by=(t.TRACE_EVENTS,)),
 )
 OF_TRAFFIC = (
     Fold(t.TRAFFIC, (t.TRACE_EVENTS, t.JOURNEYS), traffic.traffic),

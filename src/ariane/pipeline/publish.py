@@ -2,7 +2,8 @@
 
     frame with a column `slot` → files of the next version → CURRENT names them → readers see them, all at once
 
-One writer at a time (`claimed`). Files of a writer that died before it named them are overwritten or swept by the next one.
+One writer at a time (`claimed`), and of its threads one (`changing`). Files of a writer that died before it named them are
+overwritten or swept by the next one.
 A change says what it has done (`done`), in the same instant in which its rows become visible: so a batch or a fold that is
 done again is known, and each is in the table once.
 """
@@ -12,9 +13,10 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
+import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
@@ -22,7 +24,7 @@ from urllib.parse import unquote
 import msgspec
 
 from ariane.admin.published import CURRENT, GRACE_MS, Dropped, File, Published, current, paths
-from ariane.errors import ConfigError
+from ariane.errors import ConfigError, StoreError
 from ariane.tables import Table
 from ariane.tables.slots import begins_ms
 
@@ -34,6 +36,10 @@ LOCK = "LOCK"
 FILES_MAX = 8  # small ones of one slot; with more they are merged
 # What is larger is left as it is, or a slot that grows all day would be written again and again.
 SMALL_BYTES = 32 * 1024 * 1024
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+# Micro-batches append in threads of their own while the driver's merges small files and leaves old ones.
+_changes: dict[Path, threading.RLock] = {}
 
 
 @contextmanager
@@ -50,9 +56,18 @@ def claimed(home: Path, tables: Collection[Table]) -> Iterator[None]:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
-                fix = f"another pipeline is writing {table.name} there: stop it, or use another directory"
+                fix = (
+                    f"another pipeline is writing {table.name} there: stop it, or run both as one, or use another home"
+                )
                 raise ConfigError("home", str(home), fix) from None
             _sweep(home, table)
+        yield
+
+
+@contextmanager
+def changing(home: Path, table: Table) -> Iterator[None]:
+    """The right of a thread to change a table: who reads its list, and writes the next one, does so before anybody else."""
+    with _changes.setdefault((home / table.name).absolute(), threading.RLock()):
         yield
 
 
@@ -68,12 +83,22 @@ def read(spark: SparkSession, home: Path, table: Table, wanted: Callable[[File],
 
 
 def append(frame: DataFrame, home: Path, table: Table, query: str, batch: int, now_ms: int) -> Published:
-    """Add the rows of a micro-batch, once: a batch that is in the table already is left alone."""
-    former = current(home, table)
-    if former is not None and former.done.get(query, -1) >= batch:
-        return former
-    done = {**(former.done if former else {}), query: batch}
-    return change(frame, home, table, done=done, replaced=(), as_of_ms=None, now_ms=now_ms)
+    """Add the rows of a micro-batch, once: a batch that is in the table already is left alone. StoreError when the table lacks
+    the batches before it."""
+    with changing(home, table):
+        former = current(home, table)
+        before = former.done.get(query, -1) if former is not None else -1
+        if former is not None and before >= batch:
+            return former
+        if before + 1 != batch:  # a query counts without gaps
+            source = query.partition(" ")[0]
+            raise StoreError(
+                f"{home / table.name} lacks batches {before + 1} to {batch - 1} of {source}: it was removed, or it is newer than "
+                f"what was read; to have all that brokers still hold, remove {home / 'checkpoint' / source} and the other tables "
+                "that come from there, and run the pipeline anew"
+            )
+        done = {**(former.done if former else {}), query: batch}
+        return change(frame, home, table, done=done, replaced=(), as_of_ms=None, now_ms=now_ms)
 
 
 def change(
@@ -91,71 +116,75 @@ def change(
 
     `as_of_ms` None: the newest time of the table's own rows. `added` is for rows that were there before.
     """
-    former = current(home, table) or Published(0, table.schema, 0, None)
-    number = former.version + 1
-    directory = home / table.name
-    written = _write(frame, directory, number, table, added or number)
-    kept = [file for file in former.files if file.slot not in replaced and file.path not in replaced]
-    gone = [Dropped(file.path, now_ms) for file in former.files if file.slot in replaced or file.path in replaced]
-    files = (*kept, *written)
-    if as_of_ms is None:
-        times = [former.as_of_ms, *(file.last_ms for file in written)]
-        as_of_ms = max((ms for ms in times if ms is not None), default=None)
-    dropped = [old for old in former.dropped if not _forget(directory, old, now_ms)]
-    now = Published(
-        number, table.schema, sum(file.rows for file in files), as_of_ms, files, dict(done), (*dropped, *gone)
-    )
-    put(directory / CURRENT, msgspec.json.encode(now) + b"\n")
-    return now
+    with changing(home, table):
+        # A table that is made anew counts from the time, so that no fold takes a version of it for one of a table that was removed.
+        former = current(home, table) or Published(now_ms // 1000, table.schema, 0, None)
+        number = former.version + 1
+        directory = home / table.name
+        written = _write(frame, directory, number, table, added or number)
+        kept = [file for file in former.files if file.slot not in replaced and file.path not in replaced]
+        gone = [Dropped(file.path, now_ms) for file in former.files if file.slot in replaced or file.path in replaced]
+        files = (*kept, *written)
+        if as_of_ms is None:
+            times = [former.as_of_ms, *(file.last_ms for file in written)]
+            as_of_ms = max((ms for ms in times if ms is not None), default=None)
+        dropped = [old for old in former.dropped if not _forget(directory, old, now_ms)]
+        now = Published(
+            number, table.schema, sum(file.rows for file in files), as_of_ms, files, dict(done), (*dropped, *gone)
+        )
+        put(directory / CURRENT, msgspec.json.encode(now) + b"\n")
+        return now
 
 
 def merge_small(spark: SparkSession, home: Path, table: Table, now_ms: int) -> Published | None:
     """Merge the small files of slots that have more than `FILES_MAX` of them; None when there are none."""
-    former = current(home, table)
-    if former is None:
-        return None
-    by_slot: dict[str, list[File]] = {}
-    for file in former.files:
-        if file.bytes < SMALL_BYTES:
-            by_slot.setdefault(file.slot, []).append(file)
-    many = {file.path: file for files in by_slot.values() if len(files) > FILES_MAX for file in files}
-    if not many:
-        return None
-    frame = read(spark, home, table, lambda file: file.path in many)
-    # One number for all of them: a fold may see a slot as new that was not, and give the same rows again.
-    return change(
-        frame, home, table, done=former.done, replaced=many, as_of_ms=former.as_of_ms, now_ms=now_ms,
-        added=max(file.added for file in many.values()),
-    )  # fmt: skip
+    with changing(home, table):
+        former = current(home, table)
+        if former is None:
+            return None
+        by_slot: dict[str, list[File]] = {}
+        for file in former.files:
+            if file.bytes < SMALL_BYTES:
+                by_slot.setdefault(file.slot, []).append(file)
+        many = {file.path: file for files in by_slot.values() if len(files) > FILES_MAX for file in files}
+        if not many:
+            return None
+        frame = read(spark, home, table, lambda file: file.path in many)
+        # One number for all of them: a fold may see a slot as new that was not, and give the same rows again.
+        return change(
+            frame, home, table, done=former.done, replaced=many, as_of_ms=former.as_of_ms, now_ms=now_ms,
+            added=max(file.added for file in many.values()),
+        )  # fmt: skip
 
 
 def expire(home: Path, table: Table, first_slot: str, now_ms: int) -> Published | None:
     """Take the slots before `first_slot` out of the table, and those without a time whose rows are all older than it;
     None when there are none."""
-    former = current(home, table)
-    if former is None:
-        return None
-    least_ms = begins_ms(first_slot)
-    assert least_ms is not None
+    with changing(home, table):
+        former = current(home, table)
+        if former is None:
+            return None
+        least_ms = begins_ms(first_slot)
+        assert least_ms is not None
 
-    def is_old(file: File) -> bool:
-        if begins_ms(file.slot) is not None:
-            return file.slot < first_slot
-        return file.last_ms is not None and file.last_ms < least_ms
+        def is_old(file: File) -> bool:
+            if begins_ms(file.slot) is not None:
+                return file.slot < first_slot
+            return file.last_ms is not None and file.last_ms < least_ms
 
-    old = [file for file in former.files if is_old(file)]
-    if not old:
-        return None
-    files = tuple(file for file in former.files if not is_old(file))
-    now = msgspec.structs.replace(
-        former,
-        version=former.version + 1,
-        files=files,
-        rows=sum(file.rows for file in files),
-        dropped=(*former.dropped, *(Dropped(file.path, now_ms) for file in old)),
-    )
-    put(home / table.name / CURRENT, msgspec.json.encode(now) + b"\n")
-    return now
+        old = [file for file in former.files if is_old(file)]
+        if not old:
+            return None
+        files = tuple(file for file in former.files if not is_old(file))
+        now = msgspec.structs.replace(
+            former,
+            version=former.version + 1,
+            files=files,
+            rows=sum(file.rows for file in files),
+            dropped=(*former.dropped, *(Dropped(file.path, now_ms) for file in old)),
+        )
+        put(home / table.name / CURRENT, msgspec.json.encode(now) + b"\n")
+        return now
 
 
 def put(path: Path, text: bytes) -> None:
@@ -187,6 +216,9 @@ def _write(frame: DataFrame, directory: Path, number: int, table: Table, added: 
         written.append(File(name, slot, footer.num_rows, path.stat().st_size, added, first_ms, last_ms))
         _sync(path)
         _sync(path.parent)
+    if not written:  # or every batch without rows would leave a directory
+        shutil.rmtree(place)
+        return []
     _sync(place)
     _sync(directory)
     return written
@@ -204,7 +236,7 @@ def _times(footer: Any, column: str) -> tuple[int | None, int | None]:
 
 
 def _ms(time: datetime) -> int:
-    return int((time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp() * 1000)
+    return ((time if time.tzinfo else time.replace(tzinfo=UTC)) - EPOCH) // timedelta(milliseconds=1)
 
 
 def _forget(directory: Path, old: Dropped, now_ms: int) -> bool:
@@ -222,8 +254,10 @@ def _forget(directory: Path, old: Dropped, now_ms: int) -> bool:
 def _sweep(home: Path, table: Table) -> None:
     """Remove the versions that CURRENT does not know: their writer died before it named them."""
     now = current(home, table)
+    paths_known = [*(file.path for file in now.files), *(old.path for old in now.dropped)] if now else []
+    known = {path.partition("/")[0] for path in paths_known}
     for place in (home / table.name).glob("v=*"):
-        if int(place.name.removeprefix("v=")) > (now.version if now else 0):
+        if place.name not in known:
             shutil.rmtree(place)
 
 

@@ -42,6 +42,7 @@ AWAY = frozenset({"ConnectionLost", "RequestTimeout", "RouteNotFound"})  # those
 AWAY_PAUSE_S = 5.0  # before a query that ended so is started again; the source itself had waited before
 KEEP_DAYS = 30
 DAY_MS = 86_400_000
+STOP_S = 1  # between looks at whether to stop, where a query is waited for
 TEND_S = 60.0  # between rounds of merging small files and leaving old ones
 
 
@@ -116,7 +117,9 @@ def keeping(
     try:
         if interval_s is None:
             for query in queries.values():
-                _wait(query)
+                _wait(query, stop)
+            if stop.is_set():
+                return
             progress = _round(spark, job, queries, home)
             on_progress(progress)
             _tend(spark, job, home, keep_days)
@@ -174,22 +177,23 @@ def _status(source: Source, query: StreamingQuery, home: Path) -> Status:
     now_ms = SYSTEM_CLOCK.now_ms()
     away = _why_away(query)
     progress = query.lastProgress
-    if progress is None:
-        return Status(source.name, now_ms, None, None, None, away)
-    # A query that was to do what there is, and has ended, has done it.
+    # A query that was to do what there is, and has ended, has done it, be it nothing.
     behind: int | None = 0
     if query.isActive or away:
-        known = lag.lags(progress.json)
+        known = lag.lags(progress.json) if progress is not None else {}
         behind = lag.total(known) if known else None
+    if progress is None:
+        return Status(source.name, now_ms, None, None, behind, away)
     return Status(source.name, now_ms, progress.batchId, progress.durationMs.get("triggerExecution"), behind, away)
 
 
-def _wait(query: StreamingQuery) -> None:
-    """Wait until the query has done what there is, or has failed; `_why_away` looks at how."""
+def _wait(query: StreamingQuery, stop: threading.Event) -> None:
+    """Wait until the query has done what there is, or has failed (`_why_away` looks at how), or `stop` is set."""
     from pyspark.errors import StreamingQueryException
 
     with suppress(StreamingQueryException):
-        query.awaitTermination()
+        while not stop.is_set() and not query.awaitTermination(STOP_S):
+            continue
 
 
 def _why_away(query: StreamingQuery) -> str | None:

@@ -203,7 +203,7 @@ JOURNEYS = Table(
             "hosts are null then; null without a delivery",
         ),
     ),
-    time="sent_at",
+    time="stored_at",
     order=("message_id", "consumer_group"),
     schema=2,
 )

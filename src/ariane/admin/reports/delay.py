@@ -9,17 +9,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ariane.admin.asking import asked, rows, whole
-from ariane.admin.report import Field, Plot, Report, Sheet, Value
-from ariane.admin.reports import steps
+from ariane.admin.report import Field, Plot, Report, Sheet, Value, at
+from ariane.admin.reports import spans, steps
 from ariane.admin.status import freshness
 from ariane.model.topic import dlq_topic, retry_topic
-from ariane.tables import DELAYS
+from ariane.tables import DELAYS, MESSAGES
 from ariane.tables.delays import LEVEL, RETRY, TIME
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
-SOURCE = "messages"
+SOURCES = ("messages",)
 OVERDUE_MS = 10_000  # brokers look at what is due every 100 ms (Java) or in time: this late, something is wrong
 HOURS_MAX = 48  # of the pending ones, the next
 IDS_MAX = 20  # of the overdue ones, the oldest
@@ -41,7 +41,7 @@ def report(
     """Deliveries that were asked for between two instants; what waits, whenever it is due. `topic`: where they go, `group`: the
     consumer group whose retries they are."""
     fresh = freshness(home, DELAYS, now_ms)
-    judged_ms = steps.judged_ms(home, SOURCE, fresh)
+    judged_ms = steps.judged_ms(home, SOURCES, fresh)
     with asked(home, whole(DELAYS)) as sql:
         narrowed = ""
         values: list[object] = []
@@ -57,7 +57,8 @@ def report(
         parts: list[Sheet | Plot] = [_deliveries(sql), _distances(sql), _plot(sql)]
         if judged_ms is not None:
             parts += [_pending(sql, judged_ms), _overdue(sql, judged_ms)]
-    return Report("Delayed messages", steps.at(fresh.as_of_ms), fresh.gaps, tuple(parts))
+    gaps = (*fresh.gaps, *spans.begins_late(home, MESSAGES, since_ms))
+    return Report("Delayed messages", at(fresh.as_of_ms), gaps, tuple(parts))
 
 
 def _deliveries(sql: DuckDBPyConnection) -> Sheet:
@@ -139,7 +140,7 @@ def _pending(sql: DuckDBPyConnection, judged_ms: int) -> Sheet:
         GROUP BY ALL ORDER BY hour NULLS FIRST""",
     )
     listed: tuple[tuple[Value, ...], ...] = tuple(
-        (steps.at(row["hour"]), *(row[name] for name in ("level", "time", "retry", "all_of_them")))
+        (at(row["hour"]), *(row[name] for name in ("level", "time", "retry", "all_of_them")))
         for row in found[:HOURS_MAX]
     )
     fields = (Field("due in the hour from"), Field("level"), Field("time"), Field("retry"), Field("all"))
@@ -162,7 +163,7 @@ def _overdue(sql: DuckDBPyConnection, judged_ms: int) -> Sheet:
         Field("message id"), Field("kind"), Field("level"), Field("topic"), Field("broker"), Field("due"), Field("overdue", "ms"),
     )  # fmt: skip
     note = (
-        f"Due {OVERDUE_MS // 1000} s or more before {steps.at(judged_ms):%Y-%m-%d %H:%M:%S} UTC, until when deliveries are known. "
+        f"Due {OVERDUE_MS // 1000} s or more before {at(judged_ms):%Y-%m-%d %H:%M:%S} UTC, until when deliveries are known. "
         "Oldest first. Its broker is late or stopped, or could not deliver it (its log says why); one that stays is lost."
     )
     return Sheet(

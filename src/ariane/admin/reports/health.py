@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ariane.admin.asking import asked, between, rows
 from ariane.admin.published import current
-from ariane.admin.report import Field, Report, Sheet, Value
+from ariane.admin.report import Field, Report, Sheet, Value, at
+from ariane.admin.reports import spans, steps
 from ariane.admin.status import freshness
 from ariane.tables import HEALTH, MESSAGES, TRACE_EVENTS
 from ariane.tables import health as kinds
@@ -16,6 +16,7 @@ from ariane.tables import health as kinds
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
+SOURCES = ("traces", "messages")
 ROWS_MAX = 20  # of a sheet, the worst ones
 NEVER_AFTER_MS = 600_000  # so old has a message to be before it counts as never consumed
 # How long before the asked time consumptions tell which group consumes which topic: a group may stand still for long.
@@ -93,19 +94,19 @@ def report(
 ) -> Report:
     """Findings about messages stored between two instants, worst first."""
     fresh = freshness(home, HEALTH, now_ms)
-    gaps = list(fresh.gaps)
+    gaps = [*fresh.gaps, *spans.begins_late(home, HEALTH, since_ms)]
     for table, lost in ((MESSAGES, "clocks, disorder and dead letters"), (TRACE_EVENTS, "consumption")):
         if current(home, table) is None:
             gaps.append(f"no {table.name} in {home}: nothing is known of {lost}")
-    known_ms = min(now_ms, fresh.as_of_ms) if fresh.as_of_ms is not None else now_ms
+    judged_ms = steps.judged_ms(home, SOURCES, fresh)
+    known_ms = min(now_ms, judged_ms) if judged_ms is not None else now_ms
     old_ms = min(until_ms, known_ms - never_after_ms)
     with asked(home, between(HEALTH, since_ms - SUBSCRIBED_MS, until_ms)) as sql:
         _sum(sql, since_ms, until_ms, old_ms, topic)
         sheets = [_found(sql, kind, group) for kind in KINDS]
         sheets.insert(4, _never_consumed(sql, group, never_after_ms))
         sheets += [_untraced_producers(sql), _untraced_groups(sql, group)]
-    as_of = None if fresh.as_of_ms is None else _time(fresh.as_of_ms)
-    return Report("Health of messages", as_of, tuple(dict.fromkeys(gaps)), tuple(sheets))
+    return Report("Health of messages", at(fresh.as_of_ms), tuple(dict.fromkeys(gaps)), tuple(sheets))
 
 
 def _sum(sql: DuckDBPyConnection, since_ms: int, until_ms: int, old_ms: int, topic: str | None) -> None:
@@ -126,7 +127,7 @@ def _sum(sql: DuckDBPyConnection, since_ms: int, until_ms: int, old_ms: int, top
            FROM health
            WHERE minute BETWEEN $4 AND $2 AND (minute >= $1 OR kind = 'stored') AND ($5 IS NULL OR topic = $5)
            GROUP BY ALL""",
-        [_time(since_ms), _time(until_ms), _time(old_ms), _time(since_ms - SUBSCRIBED_MS), topic],
+        [at(since_ms), at(until_ms), at(old_ms), at(since_ms - SUBSCRIBED_MS), topic],
     )
 
 
@@ -241,7 +242,3 @@ def _sheet(title: str, fields: tuple[Field, ...], found: list[dict[str, Any]], n
 
 def _total(found: list[dict[str, Any]]) -> str:
     return f"{sum(row['messages'] for row in found):,}"
-
-
-def _time(ms: int) -> datetime:
-    return datetime.fromtimestamp(ms / 1000, UTC)

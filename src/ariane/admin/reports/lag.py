@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ariane.admin.asking import asked, between, rows
-from ariane.admin.report import Field, Line, Plot, Report, Sheet, Value
+from ariane.admin.report import Field, Line, Plot, Report, Sheet, Value, at
+from ariane.admin.reports import spans
 from ariane.admin.status import freshness
 from ariane.tables import CONSUMPTION, SAMPLES_BROKERS
 from ariane.tables.samples import WINDOW_MS
@@ -75,9 +76,13 @@ def report(
         groups = summed(latest)
         states, gaps = _brokers(sql, min(until_ms, now_ms))
         plots = _plots(sql, groups[:LINES_MAX], len(groups), since_ms, until_ms)
-    as_of = None if fresh.as_of_ms is None else datetime.fromtimestamp(fresh.as_of_ms / 1000, UTC)
     parts: tuple[Sheet | Plot, ...] = (_groups(groups), _misleading(groups), _by_broker(latest), states, *plots)
-    return Report("Lag and true TPS of groups", as_of, (*fresh.gaps, *gaps), parts)
+    return Report(
+        "Lag and true TPS of groups",
+        at(fresh.as_of_ms),
+        (*fresh.gaps, *spans.begins_late(home, CONSUMPTION, since_ms), *gaps),
+        parts,
+    )
 
 
 def summed(latest: Iterable[dict[str, Any]]) -> list[GroupNow]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from ariane.admin import asking, histogram
-from ariane.admin.report import Field, Line, Plot, Report, Sheet, Value
+from ariane.admin.report import Field, Line, Plot, Report, Sheet, Value, at
 from ariane.admin.reports import spans
 from ariane.admin.reports.tps import LINES_MAX, NARROWED, ROWS_MAX
 from ariane.admin.status import freshness
@@ -64,7 +64,7 @@ def report(
     gaps = tuple(dict.fromkeys((*fresh.gaps, *slow.gaps, *spans.missing(span, since_ms))))
     return Report(
         spans.title("Latency", since_ms, until_ms, topic=topic, group=group),
-        spans.at(fresh.as_of_ms),
+        at(fresh.as_of_ms),
         gaps,
         tuple(parts),
     )
@@ -111,7 +111,7 @@ def _plot(sql: DuckDBPyConnection, measure: Measure, span: spans.Span) -> Plot:
     lines = tuple(
         Line(
             spans.line_name(pair),
-            tuple((spans.at(step), there.get((step, pair["topic"], pair["client_group"]))) for step in span.steps),
+            tuple((at(step), there.get((step, pair["topic"], pair["client_group"]))) for step in span.steps),
         )
         for pair in pairs[:LINES_MAX]
     )

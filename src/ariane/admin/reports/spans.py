@@ -9,12 +9,12 @@ or what they told was lost. A step in which some did is zero for those who did n
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, overload
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ariane.admin import asking
 from ariane.admin.published import current
+from ariane.admin.report import at
 from ariane.tables import Table
 
 if TYPE_CHECKING:
@@ -52,9 +52,7 @@ class Span(NamedTuple):
 
 def known(home: Path, table: Table, since_ms: int, until_ms: int, as_of_ms: int | None, least_minutes: int = 1) -> Span:
     """What a table knows of the time between two instants; the steps are no shorter than `least_minutes`."""
-    now = current(home, table)
-    times = [file.first_ms for file in now.files if file.first_ms is not None] if now else []
-    first_ms = min(times, default=None)
+    first_ms = _first_ms(home, table)
     floor_ms = since_ms // MINUTE_MS * MINUTE_MS
     if first_ms is None or as_of_ms is None:
         return Span(floor_ms, floor_ms, MINUTE_MS, False)
@@ -88,14 +86,6 @@ def whole_minutes(time: str, span: Span) -> str:
     return f"{time} >= to_timestamp({first_ms} / 1000) AND {time} <= to_timestamp({last_ms} / 1000)"
 
 
-@overload
-def at(ms: int) -> datetime: ...
-@overload
-def at(ms: None) -> None: ...
-def at(ms: int | None) -> datetime | None:
-    return None if ms is None else datetime.fromtimestamp(ms / 1000, UTC)
-
-
 def title(name: str, since_ms: int, until_ms: int, **filters: str | None) -> str:
     """What was asked: the report, of what, and of which time."""
     of = "".join(f", {key} {value}" for key, value in filters.items() if value is not None)
@@ -106,7 +96,23 @@ def missing(span: Span, since_ms: int) -> tuple[str, ...]:
     """Why an answer is not complete at its beginning."""
     if not span.begins_in_it or span.begin_ms <= since_ms:
         return ()
-    return (f"the tables begin at {at(span.begin_ms):%Y-%m-%d %H:%M} UTC: what was before is not known",)
+    return (_begin_at(span.begin_ms),)
+
+
+def begins_late(home: Path, table: Table, since_ms: int) -> tuple[str, ...]:
+    """The same of a report that has no span: `table` begins after what was asked for, in another minute."""
+    first_ms = _first_ms(home, table)
+    return (_begin_at(first_ms),) if first_ms is not None and first_ms >= since_ms + MINUTE_MS else ()
+
+
+def _first_ms(home: Path, table: Table) -> int | None:
+    """The earliest time in a table; None when there is none."""
+    now = current(home, table)
+    return min((file.first_ms for file in now.files if file.first_ms is not None), default=None) if now else None
+
+
+def _begin_at(ms: int) -> str:
+    return f"the tables begin at {at(ms):%Y-%m-%d %H:%M} UTC: what was before is not known"
 
 
 def told(span: Span) -> str:

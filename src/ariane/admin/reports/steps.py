@@ -2,26 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from datetime import UTC, datetime
+from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import overload
 
 from ariane.admin import status
-from ariane.admin.report import Line
+from ariane.admin.report import Line, at
 from ariane.admin.status import Freshness
 
 MINUTE_MS = 60_000
 STEPS_MAX = 240  # a terminal has fewer columns, a page shows no more
 STEPS_MS = tuple(minutes * MINUTE_MS for minutes in (1, 5, 10, 30, 60, 360, 1440, 10_080))
-
-
-@overload
-def at(ms: int) -> datetime: ...
-@overload
-def at(ms: None) -> None: ...
-def at(ms: int | None) -> datetime | None:
-    return None if ms is None else datetime.fromtimestamp(ms / 1000, UTC)
 
 
 def step_ms(first_ms: int, last_ms: int) -> int:
@@ -34,10 +24,10 @@ def line(name: str, values: Mapping[int, float], first_ms: int, last_ms: int, st
     return Line(name, tuple((at(ms), values.get(ms)) for ms in range(first_ms, last_ms + 1, step)))
 
 
-def judged_ms(home: Path, source: str, fresh: Freshness) -> int | None:
+def judged_ms(home: Path, sources: Collection[str], fresh: Freshness) -> int | None:
     """Until when what is in no table has not happened: as of when the table is, or, when it has all that there is, when the
-    pipeline last looked. (Brokers to which nobody sends do not tell the time.)"""
-    looked = status.read(home).get(source)
-    if not fresh.is_complete or looked is None or fresh.as_of_ms is None:
+    pipeline last looked at all sources. (Brokers to which nobody sends do not tell the time.)"""
+    looked = [one.at_ms for name, one in status.read(home).items() if name in sources]
+    if not fresh.is_complete or len(looked) < len(sources) or fresh.as_of_ms is None:
         return fresh.as_of_ms
-    return max(fresh.as_of_ms, looked.at_ms)
+    return max(fresh.as_of_ms, min(looked))

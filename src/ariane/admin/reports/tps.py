@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ariane.admin import asking
-from ariane.admin.report import Field, Line, Plot, Report, Sheet, Value
+from ariane.admin.report import Field, Line, Plot, Report, Sheet, Value, at
 from ariane.admin.reports import spans
 from ariane.admin.status import freshness
 from ariane.tables import TRAFFIC
@@ -47,7 +47,7 @@ def report(
         parts.append(_by_step(sql, span, heard))
     return Report(
         spans.title("Throughput", since_ms, until_ms, topic=topic, group=group),
-        spans.at(fresh.as_of_ms),
+        at(fresh.as_of_ms),
         (*fresh.gaps, *spans.missing(span, since_ms)),
         tuple(parts),
     )
@@ -118,7 +118,7 @@ def _by_step(sql: DuckDBPyConnection, span: spans.Span, heard: set[int]) -> Shee
     there = {(row["step"], row["direction"]): row for row in found}
     rows: list[tuple[Value, ...]] = []
     for step in reversed(span.steps):
-        cells: list[Value] = [spans.at(step), span.is_whole(step)]
+        cells: list[Value] = [at(step), span.is_whole(step)]
         for direction in DIRECTIONS:
             row = there.get((step, direction), {"messages": 0, "successes": 0, "failures": 0})
             is_known = step in heard
@@ -148,7 +148,7 @@ def _plot(sql: DuckDBPyConnection, span: spans.Span, heard: set[int], direction:
     for pair in pairs[:LINES_MAX]:
         points = tuple(
             (
-                spans.at(step),
+                at(step),
                 there.get((step, pair["topic"], pair["client_group"]), 0) / (span.step_ms / 1000)
                 if step in heard and span.is_whole(step)
                 else None,

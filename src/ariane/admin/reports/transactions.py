@@ -9,16 +9,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ariane.admin.asking import asked, rows, whole
-from ariane.admin.report import Field, Plot, Report, Sheet
-from ariane.admin.reports import steps
+from ariane.admin.report import Field, Plot, Report, Sheet, at
+from ariane.admin.reports import spans, steps
 from ariane.admin.status import freshness
-from ariane.tables import TRANSACTIONS
+from ariane.tables import MESSAGES, TRANSACTIONS
 from ariane.tables.transactions import COMMIT, GIVEN_UP, OPEN, ROLLBACK, UNKNOWN
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
-SOURCE = "messages"
+SOURCES = ("messages",)
 DECISIONS = (COMMIT, ROLLBACK, UNKNOWN, GIVEN_UP, OPEN)
 # Brokers ask every minute, unless told otherwise: what was left alone for so long is ended, or too young by its own immunity.
 SILENT_MS = 600_000
@@ -51,7 +51,7 @@ def report(
             WHERE decision = 'given_up' AND {inside}{narrowed}""",
             values,
         )
-        judged_ms = steps.judged_ms(home, SOURCE, fresh)
+        judged_ms = steps.judged_ms(home, SOURCES, fresh)
         is_silent = "false" if judged_ms is None else f"epoch_ms(newest_at) < {judged_ms - SILENT_MS}"
         sql.execute(
             f"""CREATE TEMP TABLE waiting AS SELECT *, {is_silent} AS is_silent,
@@ -60,7 +60,8 @@ def report(
             values,
         )
         parts = (_ends(sql), _times(sql), _plot(sql), _checks(sql), _ages(sql), _oldest(sql), _given_up(sql))
-    return Report("Transactions", steps.at(fresh.as_of_ms), fresh.gaps, parts)
+    gaps = (*fresh.gaps, *spans.begins_late(home, MESSAGES, since_ms))
+    return Report("Transactions", at(fresh.as_of_ms), gaps, parts)
 
 
 def _ends(sql: DuckDBPyConnection) -> Sheet:

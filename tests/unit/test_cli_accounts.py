@@ -1,0 +1,30 @@
+"""Accounts of brokers with access control, as commands take them."""
+
+from __future__ import annotations
+
+import pytest
+from typer.testing import CliRunner
+
+from ariane.cli import accounts
+from ariane.cli.main import app
+from ariane.errors import ConfigError
+
+
+def test_both_or_neither() -> None:
+    assert accounts.spark_options("n:1", "", "") == {"namesrv": "n:1"}
+    assert accounts.spark_options("n:1", "a", "s") == {"namesrv": "n:1", "accessKey": "a", "secretKey": "s"}
+    assert accounts.client_settings("", "") is None
+    settings = accounts.client_settings("a", "s")
+    assert settings is not None
+    assert settings.credentials is not None
+    for one in (("a", ""), ("", "s")):
+        with pytest.raises(ConfigError, match="given together"):
+            accounts.client_settings(*one)
+
+
+@pytest.mark.parametrize("command", [("pipeline", "run"), ("archive", "run"), ("collect",), ("replay",)])
+def test_commands_that_ask_brokers_take_an_account(command: tuple[str, ...]) -> None:
+    said = CliRunner().invoke(app, [*command, "--help"], env={"COLUMNS": "200", "TERM": "dumb"})
+    assert said.exit_code == 0
+    assert "--access-key" in said.output
+    assert "--secret-key" in said.output

@@ -1,0 +1,154 @@
+"""Changing tables: threads that meet, tables that were removed by hand, and what is folded then. Without Spark."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark", reason="needs pyspark: pip install 'ariane[spark]'")
+
+from ariane.admin import published, status
+from ariane.admin.published import File, Published
+from ariane.errors import StoreError
+from ariane.pipeline import folds, jobs, publish, run
+from ariane.tables import JOURNEYS, MESSAGES, TRACE_EVENTS, TRAFFIC, Table
+from ariane.tables.slots import of_time
+
+T0_MS = 1_700_000_000_000
+QUERY = "traces 4f0c"
+FRAME: Any = None  # files are written by a double
+
+
+@pytest.fixture(autouse=True)
+def files(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[File]]:
+    """The files of the next version, in place of what Spark would write."""
+    next_ones: list[File] = []
+
+    def write(frame: object, directory: Path, number: int, table: Table, added: int) -> list[File]:
+        directory.mkdir(parents=True, exist_ok=True)
+        slot = of_time(T0_MS)
+        return next_ones or [File(f"v={number:08d}/slot={slot}/part.parquet", slot, 1, 9, added, T0_MS, T0_MS)]
+
+    monkeypatch.setattr(publish, "_write", write)
+    yield next_ones
+
+
+def there(home: Path, table: Table) -> Published:
+    now = published.current(home, table)
+    assert now is not None
+    return now
+
+
+def test_a_batch_and_the_leaving_of_old_rows_at_once_lose_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish.append(FRAME, tmp_path, TRACE_EVENTS, QUERY, 0, T0_MS)
+    write = publish._write
+    others: list[threading.Thread] = []
+
+    def write_while_others_change(*of: Any) -> list[File]:
+        other = threading.Thread(target=publish.expire, args=(tmp_path, TRACE_EVENTS, "2024-01-01T0000", T0_MS))
+        other.start()
+        other.join(0.2)  # it has to wait; when it does not, it is done by now
+        others.append(other)
+        return write(*of)
+
+    monkeypatch.setattr(publish, "_write", write_while_others_change)
+    publish.append(FRAME, tmp_path, TRACE_EVENTS, QUERY, 1, T0_MS)
+    for other in others:
+        other.join(10)
+    now = there(tmp_path, TRACE_EVENTS)
+    assert now.done == {QUERY: 1}
+    assert (len(now.files), len(now.dropped)) == (0, 2), "both batches were there, then both left"
+
+
+def test_a_base_table_that_was_removed_is_no_silent_gap(tmp_path: Path) -> None:
+    for batch in (0, 1, 1):
+        publish.append(FRAME, tmp_path, TRACE_EVENTS, QUERY, batch, T0_MS)
+    assert there(tmp_path, TRACE_EVENTS).rows == 2, "a batch that is done again is there once"
+    (tmp_path / TRACE_EVENTS.name / published.CURRENT).unlink()
+    with pytest.raises(StoreError, match=r"trace_events lacks batches 0 to 1 of traces: .*remove .*checkpoint/traces"):
+        publish.append(FRAME, tmp_path, TRACE_EVENTS, QUERY, 2, T0_MS)
+
+
+@pytest.mark.parametrize("batches", [1, 4, 9])
+def test_a_table_that_was_made_anew_is_folded_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batches: int
+) -> None:
+    """However many versions it has by then: fewer than were folded of the former one, as many, or more."""
+    fold = folds.Fold(TRAFFIC, (JOURNEYS,), lambda *_: FRAME)
+    monkeypatch.setattr(publish, "read", lambda *_: FRAME)
+    for batch in range(4):
+        publish.append(FRAME, tmp_path, JOURNEYS, QUERY, batch, T0_MS)
+    assert folds.refold(FRAME, tmp_path, fold, T0_MS) is not None
+    assert folds.refold(FRAME, tmp_path, fold, T0_MS) is None
+    (tmp_path / JOURNEYS.name / published.CURRENT).unlink()
+    for batch in range(batches):
+        publish.append(FRAME, tmp_path, JOURNEYS, "traces another", batch, T0_MS + 60_000)
+    (gap,) = [one for one in status.freshness(tmp_path, TRAFFIC, T0_MS).gaps if "newest" in one]
+    assert gap == "traffic does not have the newest journeys yet"
+    assert folds.refold(FRAME, tmp_path, fold, T0_MS + 60_000) is not None
+
+
+def test_a_list_that_is_older_than_what_was_folded_is_folded_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A backup of one table was put back."""
+    fold = folds.Fold(TRAFFIC, (JOURNEYS,), lambda *_: FRAME)
+    monkeypatch.setattr(publish, "read", lambda *_: FRAME)
+    publish.append(FRAME, tmp_path, JOURNEYS, QUERY, 0, T0_MS)
+    backup = (tmp_path / JOURNEYS.name / published.CURRENT).read_bytes()
+    publish.append(FRAME, tmp_path, JOURNEYS, QUERY, 1, T0_MS)
+    folds.refold(FRAME, tmp_path, fold, T0_MS)
+    (tmp_path / JOURNEYS.name / published.CURRENT).write_bytes(backup)
+    assert "traffic does not have the newest journeys yet" in status.freshness(tmp_path, TRAFFIC, T0_MS).gaps
+    assert folds.refold(FRAME, tmp_path, fold, T0_MS) is not None
+
+
+def test_journeys_are_as_new_as_traces_where_messages_were_read_long_ago(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: list[File]
+) -> None:
+    monkeypatch.setattr(publish, "read", lambda *_: FRAME)
+    day_ms = 86_400_000
+    for table, at_ms in ((MESSAGES, T0_MS), (TRACE_EVENTS, T0_MS + 7 * day_ms)):
+        files[:] = [File("v=1/slot=s/part.parquet", of_time(at_ms), 1, 9, 2_000_000_000, at_ms, at_ms)]
+        publish.append(FRAME, tmp_path, table, "source id", 0, T0_MS)
+    for fold in jobs.OF_TRACES:
+        folds.refold(FRAME, tmp_path, fold._replace(work=lambda *_: FRAME), T0_MS)
+    assert there(tmp_path, JOURNEYS).as_of_ms == T0_MS + 7 * day_ms
+
+
+def test_versions_that_nobody_named_are_swept(tmp_path: Path) -> None:
+    publish.append(FRAME, tmp_path, TRACE_EVENTS, QUERY, 0, T0_MS)
+    (file,) = there(tmp_path, TRACE_EVENTS).files
+    for name in (file.path.partition("/")[0], "v=00000007", "v=9999999999"):
+        (tmp_path / TRACE_EVENTS.name / name).mkdir()
+    with publish.claimed(tmp_path, [TRACE_EVENTS]):
+        assert [place.name for place in (tmp_path / TRACE_EVENTS.name).glob("v=*")] == [file.path.partition("/")[0]]
+
+
+def test_a_query_that_is_waited_for_can_be_stopped() -> None:
+    stop = threading.Event()
+
+    class Query:
+        def awaitTermination(self, timeout: float) -> bool:
+            stop.set()
+            return False
+
+    run._wait(Query(), stop)  # type: ignore[arg-type]
+    assert stop.is_set()
+
+
+def test_a_query_that_found_nothing_is_not_behind(tmp_path: Path) -> None:
+    class Query:
+        isActive, lastProgress = False, None
+
+        def exception(self) -> None:
+            return None
+
+    found = run._status(jobs.TRACES, Query(), tmp_path)  # type: ignore[arg-type]
+    assert (found.batch, found.behind, found.away) == (None, 0, None)
