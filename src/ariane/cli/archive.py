@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ariane.cli import account
 from ariane.cli import home as homes
 
 if TYPE_CHECKING:
@@ -40,6 +41,9 @@ def run(
     once: Annotated[bool, typer.Option("--once", help="Do what there is and end.")] = False,
     interval: Annotated[float, typer.Option(help="Seconds between batches.")] = 30.0,
     keep_days: Annotated[int, typer.Option(help="Days after which messages leave the archive.")] = 365,
+    access_key: account.AccessKey = "",
+    secret_key: account.SecretKey = "",
+    source_options: account.SourceOption = None,
 ) -> None:
     """Append every message of the topics, from the first that brokers still have. Runs until SIGINT or SIGTERM, or --once."""
     from ariane.pipeline import archive
@@ -53,7 +57,7 @@ def run(
         signal.signal(number, lambda *_: stop.set())
     running.run(
         job,
-        {"namesrv": namesrv},
+        account.options(namesrv, access_key, secret_key, source_options),
         home or homes.default_home() / ARCHIVE,
         master=master,
         once=once,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ariane.cli import account
 from ariane.model.topic import SAMPLES_TOPIC
 
 if TYPE_CHECKING:
@@ -29,6 +30,8 @@ def collect(
     topics_max: Annotated[int, typer.Option(help="Topics of a broker in one round; others take turns.")] = 500,
     groups_max: Annotated[int, typer.Option(help="The same of pairs of topic and group.")] = 500,
     ages_max: Annotated[int, typer.Option(help="The same of pairs whose oldest message is asked for.")] = 50,
+    access_key: account.AccessKey = "",
+    secret_key: account.SecretKey = "",
 ) -> None:
     """Ask all brokers how far groups are, and send it to a topic. Runs until SIGINT or SIGTERM, or --once."""
     from ariane.admin.collecting import collect as collecting
@@ -36,6 +39,7 @@ def collect(
 
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)-7s %(name)s  %(message)s")
     limits = Limits(topics_max, groups_max, ages_max)
+    settings = account.client(access_key, secret_key)
 
     async def run() -> None:
         stop = asyncio.Event()
@@ -48,6 +52,7 @@ def collect(
             once=once,
             collector=name,
             limits=limits,
+            settings=settings,
             on_round=Said().say,
             stop=stop,
         )

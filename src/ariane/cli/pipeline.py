@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
 import signal
 import sys
 import threading
-import time
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from ariane.cli import account
 from ariane.cli import home as homes
 from ariane.errors import ConfigError
 from ariane.model.topic import SAMPLES_TOPIC, TRACE_TOPIC
-
-if TYPE_CHECKING:
-    from ariane.pipeline.run import Progress
 
 app = typer.Typer(help="Spark jobs over traces, messages and statistics.", no_args_is_help=True)
 ALL = "all"
@@ -38,9 +36,16 @@ def run(
     topic: Annotated[str, typer.Option(help="Topic that clients trace to.")] = TRACE_TOPIC,
     samples_topic: Annotated[str, typer.Option(help="Topic that `ariane collect` sends to.")] = SAMPLES_TOPIC,
     delay_levels: Annotated[str, typer.Option(help="The brokers' messageDelayLevel, if it was changed.")] = "",
+    collect: Annotated[
+        bool, typer.Option(help="Sample the brokers beside the jobs, when one reads samples; if nobody else does.")
+    ] = True,
+    access_key: account.AccessKey = "",
+    secret_key: account.SecretKey = "",
+    source_options: account.SourceOption = None,
     until_stdin_closes: Annotated[bool, typer.Option(hidden=True)] = False,
 ) -> None:
     """Turn topics into tables. Runs until SIGINT or SIGTERM, or --once."""
+    from ariane.cli import collector, progress
     from ariane.pipeline import jobs as known
     from ariane.pipeline import run as running
 
@@ -59,17 +64,27 @@ def run(
         signal.signal(number, lambda *_: stop.set())
     if until_stdin_closes:
         threading.Thread(target=_stop_at_end_of_stdin, args=(stop,), daemon=True).start()
-    running.run(
-        job,
-        {"namesrv": namesrv},
-        home or homes.default_home() / homes.TABLES,
-        master=master,
-        once=once,
-        interval_s=interval,
-        keep_days=keep_days,
-        on_progress=lambda progress: _say(progress, once),
-        stop=stop,
-    )
+    options = account.options(namesrv, access_key, secret_key, source_options)
+    client = account.client(access_key, secret_key)
+    with progress.screen(once=once) as screen, contextlib.ExitStack() as beside:
+        if collect and known.SAMPLES.name in {source.name for source in job.sources}:
+            said = progress.Collected(screen.say)
+            if once:
+                collector.once(namesrv, samples_topic, client, on_fault=said.fault, on_round=said.round)
+            else:
+                rounds = collector.beside(namesrv, samples_topic, client, on_fault=said.fault, on_round=said.round)
+                beside.enter_context(rounds)
+        running.run(
+            job,
+            options,
+            home or homes.default_home() / homes.TABLES,
+            master=master,
+            once=once,
+            interval_s=interval,
+            keep_days=keep_days,
+            on_progress=screen.show,
+            stop=stop,
+        )
 
 
 @app.command("status")
@@ -150,22 +165,6 @@ def _age(ms: int) -> str:
         if abs(ms) >= 2 * span_ms:
             return f"{ms // span_ms:,} {unit}"
     return f"{ms / 1000:,.0f} s"
-
-
-def _say(progress: Progress, always: bool) -> None:
-    """A line for every source that waits, and one for every table that changed."""
-    at = time.strftime("%H:%M:%S")
-    for source in progress.sources:
-        behind = "?" if source.behind is None else f"{source.behind:,}"
-        if source.away is not None:
-            typer.echo(f"{at} {source.source:12} waiting: {source.away}")
-        elif always or progress.folded:
-            took = "" if source.batch_ms is None else f"  batch {source.batch} {source.batch_ms:,} ms"
-            typer.echo(f"{at} {source.source:12} behind {behind}{took}")
-    for one in progress.folded:
-        typer.echo(f"{at} {one.table.name:12} rows {one.published.rows:,}  slots {one.slots}")
-    if progress.folded:
-        typer.echo(f"{at} folded in {progress.seconds:.1f} s")
 
 
 def _stop_at_end_of_stdin(stop: threading.Event) -> None:

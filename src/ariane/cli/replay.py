@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ariane.cli import account
 from ariane.errors import ConfigError
 from ariane.model.topic import DLQ_PREFIX, RETRY_PREFIX
 
@@ -45,16 +46,12 @@ def replay(
         Path | None,
         typer.Option(help="What became of each message, .parquet or .jsonl; a replay with the same file goes on."),
     ] = None,
-    access_key: Annotated[
-        str, typer.Option(envvar="ARIANE_ACCESS_KEY", help="Account of brokers with access control.")
-    ] = "",
-    secret_key: Annotated[str, typer.Option(envvar="ARIANE_SECRET_KEY", show_default=False)] = "",
+    access_key: account.AccessKey = "",
+    secret_key: account.SecretKey = "",
 ) -> None:
     """Send messages again, with a rate limit and a result for each. At least once; needs no Spark."""
     from ariane.admin.replay_origins import Wanted
-    from ariane.client.config import ClientSettings
     from ariane.client.instance import Instance
-    from ariane.protocol.signing import Credentials
 
     if archive is None and from_topic is None:
         raise ConfigError("--from", "", "give --from ARCHIVE_HOME, or --from-topic TOPIC")
@@ -64,7 +61,7 @@ def replay(
         raise ConfigError("--result", "", "name a file for what becomes of each message, .jsonl or .parquet")
     wanted = Wanted(from_topic, _time_ms("--since", since), _time_ms("--until", until), key, where)
     per_second = rate_of(rate)
-    client = ClientSettings(credentials=Credentials(access_key, secret_key)) if access_key else None
+    client = account.client(access_key, secret_key)
 
     async def work() -> None:
         async with Instance(namesrv, client) as instance:

@@ -39,6 +39,7 @@ log = logging.getLogger("ariane.pipeline")
 # Our own errors in what a query ended with: Spark hands on the text of a Python error only.
 FAULT = re.compile(r"^ariane\.[a-z_.]+\.((\w+): [^\n]*)", re.MULTILINE)
 AWAY = frozenset({"ConnectionLost", "RequestTimeout", "RouteNotFound"})  # those of servers that stay away
+LOOK_S = 1  # between looks whether to stop, while a query does what there is
 AWAY_PAUSE_S = 5.0  # before a query that ended so is started again; the source itself had waited before
 KEEP_DAYS = 30
 DAY_MS = 86_400_000
@@ -116,16 +117,19 @@ def keeping(
     try:
         if interval_s is None:
             for query in queries.values():
-                _wait(query)
-            progress = _round(spark, job, queries, home)
+                _wait(query, stop)
+            progress = _round(spark, job, queries, home, stop)
             on_progress(progress)
-            _tend(spark, job, home, keep_days)
+            if not stop.is_set():
+                _tend(spark, job, home, keep_days)
             if away := [f"{status.source}: {status.away}" for status in progress.sources if status.away]:
                 raise ArianeError("; ".join(away))
+            if stop.is_set():
+                raise ArianeError("stopped before all was read or folded; run it again, and it goes on from there")
             return
         pause_s = interval_s
         while not stop.wait(pause_s):
-            progress = _round(spark, job, queries, home)
+            progress = _round(spark, job, queries, home, stop)
             on_progress(progress)
             # A fold takes longer as there is more news: half of the time is left to the queries.
             pause_s = max(interval_s, progress.seconds)
@@ -159,13 +163,15 @@ def _start(source: Source, messages: DataFrame, home: Path, interval_s: float | 
     return writer.trigger(processingTime=f"{interval_s} seconds").start()
 
 
-def _round(spark: SparkSession, job: Job, queries: Mapping[str, StreamingQuery], home: Path) -> Progress:
-    """Fold what is new, and tell how far the sources are."""
+def _round(
+    spark: SparkSession, job: Job, queries: Mapping[str, StreamingQuery], home: Path, stop: threading.Event
+) -> Progress:
+    """Fold what is new, and tell how far the sources are. Between folds it may be told to stop: the others come next time."""
     began_s = time.monotonic()
     sources = tuple(_status(source, queries[source.name], home) for source in job.sources)
     for status in sources:
         write(home, status)
-    done = [folds.refold(spark, home, fold, SYSTEM_CLOCK.now_ms()) for fold in job.folds]
+    done = [folds.refold(spark, home, fold, SYSTEM_CLOCK.now_ms()) for fold in job.folds if not stop.is_set()]
     return Progress(tuple(one for one in done if one is not None), sources, time.monotonic() - began_s)
 
 
@@ -173,23 +179,24 @@ def _status(source: Source, query: StreamingQuery, home: Path) -> Status:
     """How far a source is. What ended its query is raised, but for a server's absence."""
     now_ms = SYSTEM_CLOCK.now_ms()
     away = _why_away(query)
+    # A query that was to do what there is, and has ended, has done it.
+    is_done = not query.isActive and away is None
     progress = query.lastProgress
     if progress is None:
-        return Status(source.name, now_ms, None, None, None, away)
-    # A query that was to do what there is, and has ended, has done it.
-    behind: int | None = 0
-    if query.isActive or away:
-        known = lag.lags(progress.json)
-        behind = lag.total(known) if known else None
-    return Status(source.name, now_ms, progress.batchId, progress.durationMs.get("triggerExecution"), behind, away)
+        return Status(source.name, now_ms, None, None, 0 if is_done else None, away)
+    known = lag.lags(progress.json)
+    behind = 0 if is_done else lag.total(known) if known else None
+    took_ms = progress.durationMs.get("triggerExecution")
+    return Status(source.name, now_ms, progress.batchId, took_ms, behind, away, len(known))
 
 
-def _wait(query: StreamingQuery) -> None:
-    """Wait until the query has done what there is, or has failed; `_why_away` looks at how."""
+def _wait(query: StreamingQuery, stop: threading.Event) -> None:
+    """Wait until the query has done what there is, or has failed (`_why_away` looks at how), or `stop` is set."""
     from pyspark.errors import StreamingQueryException
 
     with suppress(StreamingQueryException):
-        query.awaitTermination()
+        while not stop.is_set() and not query.awaitTermination(LOOK_S):
+            continue
 
 
 def _why_away(query: StreamingQuery) -> str | None:
