@@ -50,6 +50,7 @@ def run(
     from ariane.pipeline import run as running
 
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)-7s %(name)s  %(message)s")
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)  # what fails in a batch is raised by its query, and told once
     names = tuple(known.JOBS) if ALL in jobs else tuple(dict.fromkeys(jobs))
     if strange := [name for name in names if name not in known.JOBS]:
         there = "".join(f"\n  {job.name:14} {job.meaning}" for job in known.JOBS.values())
@@ -83,6 +84,7 @@ def run(
             interval_s=interval,
             keep_days=keep_days,
             on_progress=screen.show,
+            on_step=screen.step,
             stop=stop,
         )
 
@@ -96,7 +98,9 @@ def status(
 ) -> None:
     """How fresh each table is, and what is missing in it. Exit status 1 when one is not complete."""
     from rich.console import Console
+    from rich.padding import Padding
     from rich.table import Table
+    from rich.text import Text
 
     from ariane import tables
     from ariane.admin import published
@@ -121,17 +125,20 @@ def status(
     else:
         drawn = Table(box=None, pad_edge=False, header_style="bold")
         for name in ("table", "rows", "files", "MB", "as of (UTC)", "age", "complete"):
-            drawn.add_column(name, justify="right" if name in ("rows", "files", "MB", "age") else "left")
+            drawn.add_column(name, justify="right" if name in ("rows", "files", "MB", "age") else "left", no_wrap=True)
         for name, count, files, size, fresh in lines:
-            as_of = (
-                "unknown"
-                if fresh.as_of_ms is None
-                else f"{datetime.fromtimestamp(fresh.as_of_ms / 1000, UTC):%m-%d %H:%M:%S}"
-            )
-            age = "unknown" if fresh.as_of_ms is None else _age(now_ms - fresh.as_of_ms)
-            whole = "yes" if fresh.is_complete else "no: " + "; ".join(fresh.gaps)
+            as_of = age = "unknown"
+            if fresh.as_of_ms is not None:
+                as_of = f"{datetime.fromtimestamp(fresh.as_of_ms / 1000, UTC):%m-%d %H:%M:%S}"
+                age = _age(now_ms - fresh.as_of_ms)
+            whole = "yes" if fresh.is_complete else "no"
             drawn.add_row(name, f"{count:,}", f"{files:,}", f"{size / 1e6:,.1f}", as_of, age, whole)
-        Console().print(drawn)
+        console = Console()
+        console.print(drawn)
+        if why := list(dict.fromkeys(gap for *_, fresh in lines for gap in fresh.gaps)):
+            console.print("\nNot complete:")
+            for gap in why:
+                console.print(Padding(Text(gap), (0, 0, 0, 2)))
     raise typer.Exit(0 if all(fresh.is_complete for *_, fresh in lines) else 1)
 
 

@@ -1,6 +1,8 @@
-"""How the jobs are, while they run: a table that is drawn anew on a terminal, else one line for each round with news.
+"""How the jobs are, while they run: a table that is drawn anew on a terminal, else a line for the news of some seconds.
 
-    12:10:05  traces 35 behind, 812 ms  samples 0, 300 ms  messages ?, 950 ms    9 tables in 3.2 s: journeys 12,345  traffic 96 …
+    12:10:05  traces 35 behind, 812 ms  samples 0 behind, 300 ms  messages waits  |  rows: journeys 12,345  traffic 960  3 more
+
+`ms` is what the source's last batch took; rows are those of tables that were published since the line before.
 
 What a source waits for, and what the collector says, are lines of their own, when they change. `--once` lists all in the end.
 """
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from ariane.admin.status import Status
     from ariane.pipeline.run import Progress
 
+APART_S = 10.0  # between lines
 QUIET_S = 60.0  # without news a line comes this often all the same: it runs
 NAMED = 3  # tables that a line names, those with most rows
 WIDTH = 14  # of names: rejects have the longest
@@ -33,7 +36,13 @@ Say = Callable[[str], None]
 class Screen(Protocol):
     """Where it is shown."""
 
-    def show(self, progress: Progress) -> None: ...
+    def step(self, progress: Progress) -> None:
+        """A table is published, in the middle of a round."""
+        ...
+
+    def show(self, progress: Progress) -> None:
+        """A round is done."""
+        ...
 
     def say(self, line: str) -> None: ...
 
@@ -79,10 +88,13 @@ class Waiting:
 class Listed:
     """All of it, once."""
 
+    def step(self, progress: Progress) -> None:
+        """The end lists it."""
+
     def show(self, progress: Progress) -> None:
         for status in progress.sources:
             why = waits(status)
-            typer.echo(f"{status.source:{WIDTH}} {f'waits: {why}' if why else _source(status, 'read to the end')}")
+            typer.echo(f"{status.source:{WIDTH}} {f'waits: {why}' if why else _source(status)}")
         for one in progress.folded:
             slots = f"{one.slots:,} slot{'' if one.slots == 1 else 's'}"
             typer.echo(f"{one.table.name:{WIDTH}} rows {one.published.rows:,}  {slots} folded")
@@ -93,24 +105,38 @@ class Listed:
 
 
 class Lines:
-    """A line for each round with news."""
+    """A line for the news of ten seconds, of a round or a part of it."""
 
     def __init__(self, echo: Say = typer.echo, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._echo = echo
         self._monotonic = monotonic
         self._waiting = Waiting()
         self._at_s = -math.inf
+        self._folded: dict[str, int] = {}  # rows of the tables that no line has named yet
 
-    def show(self, progress: Progress) -> None:
+    def step(self, progress: Progress) -> None:
         for line in self._waiting.news(progress):
             self.say(line)
-        if not progress.folded and self._monotonic() - self._at_s < QUIET_S:
-            return
-        self._at_s = self._monotonic()
-        self.say("  ".join((*_sources(progress), _folded(progress))))
+        self._folded |= {one.table.name: one.published.rows for one in progress.folded}
+        if self._folded and self._monotonic() - self._at_s >= APART_S:
+            self._line(progress)
+
+    def show(self, progress: Progress) -> None:
+        self.step(progress._replace(folded=()))  # they were told one by one
+        if self._monotonic() - self._at_s >= QUIET_S:
+            self._line(progress)
 
     def say(self, line: str) -> None:
         self._echo(f"{time.strftime('%H:%M:%S')}  {line}")
+
+    def _line(self, progress: Progress) -> None:
+        self._at_s = self._monotonic()
+        sources = "  ".join(f"{one.source} {'waits' if waits(one) else _source(one)}" for one in progress.sources)
+        most = sorted(self._folded.items(), key=lambda one: -one[1])
+        named = "  ".join(f"{name} {rows:,}" for name, rows in most[:NAMED])
+        more = f"  {len(most) - NAMED} more" if len(most) > NAMED else ""
+        self.say(f"{sources}  |  rows: {named}{more}" if most else f"{sources}  |  no news")
+        self._folded = {}
 
 
 class Drawn:
@@ -120,6 +146,9 @@ class Drawn:
         self._live = live
         self._waiting = Waiting()
         self._tables: dict[str, tuple[int, str]] = {}  # rows, and when they were folded
+
+    def step(self, progress: Progress) -> None:
+        self.show(progress)
 
     def show(self, progress: Progress) -> None:
         for line in self._waiting.news(progress):
@@ -171,25 +200,10 @@ class Collected:
             self._say(f"collector waits: {error}")
 
 
-def _sources(progress: Progress) -> Iterator[str]:
-    for status in progress.sources:
-        yield f"{status.source} {'waits' if waits(status) else _source(status, '')}"
-
-
-def _source(status: Status, done: str) -> str:
-    behind = done if done and status.behind == 0 else f"{_behind(status)} behind"
-    return behind if status.batch_ms is None else f"{behind}, batch {status.batch_ms:,} ms"
+def _source(status: Status) -> str:
+    behind = f"{_behind(status)} behind"
+    return behind if status.batch_ms is None else f"{behind}, {status.batch_ms:,} ms"
 
 
 def _behind(status: Status) -> str:
     return "?" if status.behind is None else f"{status.behind:,}"
-
-
-def _folded(progress: Progress) -> str:
-    if not progress.folded:
-        return "no news"
-    most = sorted(progress.folded, key=lambda one: -one.published.rows)[:NAMED]
-    named = "  ".join(f"{one.table.name} {one.published.rows:,}" for one in most)
-    return f"  {len(progress.folded)} tables in {progress.seconds:.1f} s: {named}" + (
-        " …" if len(progress.folded) > NAMED else ""
-    )
