@@ -70,9 +70,10 @@ def read(spark: SparkSession, home: Path, table: Table, wanted: Callable[[File],
 
 def _nothing(spark: SparkSession, schema: str) -> DataFrame:
     """No rows. Spark knows it when it plans, and starts no Python for them, as it does for createDataFrame([])."""
-    fields = T.StructType.fromDDL(schema).fields
+    kinds = T.StructType.fromDDL(schema)
+    assert isinstance(kinds, T.StructType)
     none = spark.range(1).where(F.lit(False))
-    return none.select(*(F.lit(None).cast(field.dataType).alias(field.name) for field in fields))
+    return none.select(*(F.lit(None).cast(field.dataType).alias(field.name) for field in kinds.fields))
 
 
 def append(frame: DataFrame, home: Path, table: Table, query: str, batch: int, now_ms: int) -> Published:
