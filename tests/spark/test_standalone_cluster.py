@@ -1,31 +1,35 @@
-"""The trace job on a Spark cluster: a master and two workers that know nothing of this package get it from the driver."""
+"""All jobs and both connectors on a Spark cluster: a master and two workers that know nothing of this package get it from the
+driver."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import os
+import re
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import mixed_traffic
 import pytest
 
-from ariane.admin import traces
-from ariane.client import Producer, PushConsumer
-from ariane.model.message import Message
+from ariane.admin import asking, topics, traces
+from ariane.net.client import Connections
+from ariane.tables import DELAYS, TRANSACTIONS
 from ariane.testing.cluster import cluster_in_thread
 from ariane.testing.java import free_port
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from ariane.model.message import ReceivedMessage
+DRIVER_S = 400  # on a machine that is busy otherwise; alone it takes some forty
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(2 * DRIVER_S + 200)]
 
 
 @contextmanager
@@ -66,29 +70,47 @@ def spark_cluster(home: Path, workers: int) -> Iterator[str]:
                 process.wait(30)
 
 
-def test_traces_become_journeys_on_a_cluster(spark: SparkSession, tmp_path: Path) -> None:
-    """`spark` only says whether Spark can run here: the job has a process of its own."""
-    tables = tmp_path / "tables"
-    with cluster_in_thread(tmp_path / "servers") as servers, spark_cluster(tmp_path, 2) as master:
+@pytest.fixture(scope="module")
+def place(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, str, str]]:
+    """A directory, a name server with traffic behind it, a Spark master. `spark` only says whether Spark can run here."""
+    home = tmp_path_factory.mktemp("cluster")
+    with cluster_in_thread(home / "servers", **mixed_traffic.QUICK) as servers, spark_cluster(home, 2) as master:
+        mixed_traffic.send(servers.namesrv, "A", plain=20)
+        asyncio.run(made(servers.namesrv, "COPY"))
+        yield home, servers.namesrv, master
 
-        async def traffic() -> None:
-            got: list[ReceivedMessage] = []
 
-            async def listener(messages: Sequence[ReceivedMessage]) -> None:
-                got.extend(messages)
+async def made(namesrv: str, topic: str) -> None:
+    async with Connections() as peers:
+        await topics.create_everywhere(peers, namesrv, topic, 4)
 
-            consumer = PushConsumer("G", servers.namesrv, {"T": "*"}, listener, start="first", trace=True)
-            async with Producer("P", servers.namesrv, trace=True) as producer, consumer:
-                for number in range(30):
-                    await producer.send(Message(topic="T", body=b"x", keys=[f"K-{number}"]))
-                while len(got) < 30:
-                    await asyncio.sleep(0.05)
 
-        asyncio.run(asyncio.wait_for(traffic(), 60))
-        command = [sys.executable, "-m", "ariane.cli", "pipeline", "run", "trace", "--once", "--master", master]
-        where = ["--namesrv", servers.namesrv, "--home", str(tables)]
-        done = subprocess.run([*command, *where], capture_output=True, text=True, timeout=250, check=False)
-        assert done.returncode == 0, done.stderr
-        assert "rows 30 " in done.stdout
-    (row,) = traces.find(tables, key="K-7").rows
+def run(*command: str) -> str:
+    done = subprocess.run([sys.executable, *command], capture_output=True, text=True, timeout=DRIVER_S, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_all_jobs_run_on_a_cluster(place: tuple[Path, str, str]) -> None:
+    home, namesrv, master = place
+    tables = home / "tables"
+    where = ["--namesrv", namesrv, "--home", str(tables), "--master", master, "--once"]
+    said = run("-m", "ariane.cli", "pipeline", "run", "all", *where)
+    counts = {name: int(count) for name, count in re.findall(r"^(\w+) +rows (\d+) ", said, re.MULTILINE)}
+    assert (counts["journeys"], counts["delays"], counts["transactions"]) == (22, 1, 1), said
+    assert counts["consumption"] >= 1, said
+    (row,) = traces.find(tables, key="A-plain-7").rows
     assert (row["consumer_group"], row["producer_group"], row["result"]) == ("G", "P", "success")
+    with asking.asked(tables, asking.whole(DELAYS), asking.whole(TRANSACTIONS)) as sql:
+        assert asking.rows(sql, "SELECT keys, state FROM delays") == [{"keys": "A-delayed-0", "state": "delivered"}]
+        (half,) = asking.rows(sql, "SELECT keys, decision, halves FROM transactions")
+    assert half == {"keys": "A-half-0", "decision": "commit", "halves": 1}
+
+
+def test_the_connector_reads_and_writes_and_reads_stores_on_executors(place: tuple[Path, str, str]) -> None:
+    home, namesrv, master = place
+    driver = Path(__file__).with_name("cluster_driver.py")
+    found = json.loads(run(str(driver), master, namesrv, str(home / "servers" / "store")).splitlines()[-1])
+    keys = sorted([*(f"A-plain-{number}" for number in range(20)), "A-delayed-0", "A-half-0"])
+    assert found["read"] == found["copied"] == found["stored"] == keys
+    assert found["damaged"] == 0

@@ -33,6 +33,8 @@ class Status(msgspec.Struct, frozen=True):
     """Messages that its queues hold and that are in no table yet; None when that is not known."""
     away: str | None
     """Which server does not answer; the source waits for it."""
+    topics: int | None = None
+    """How many topics it reads; 0: none of them is there yet. None when that is not known."""
 
 
 class Freshness(NamedTuple):

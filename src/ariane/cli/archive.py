@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ariane.cli import accounts
+from ariane.cli import account
 from ariane.cli import home as homes
 
 if TYPE_CHECKING:
@@ -41,10 +41,9 @@ def run(
     once: Annotated[bool, typer.Option("--once", help="Do what there is and end.")] = False,
     interval: Annotated[float, typer.Option(help="Seconds between batches.")] = 30.0,
     keep_days: Annotated[int, typer.Option(help="Days after which messages leave the archive.")] = 365,
-    access_key: Annotated[
-        str, typer.Option(envvar="ARIANE_ACCESS_KEY", help="Account of brokers with access control.")
-    ] = "",
-    secret_key: Annotated[str, typer.Option(envvar="ARIANE_SECRET_KEY", show_default=False)] = "",
+    access_key: account.AccessKey = "",
+    secret_key: account.SecretKey = "",
+    source_options: account.SourceOption = None,
 ) -> None:
     """Append every message of the topics, from the first that brokers still have. Runs until SIGINT or SIGTERM, or --once."""
     from ariane.pipeline import archive
@@ -58,7 +57,7 @@ def run(
         signal.signal(number, lambda *_: stop.set())
     running.run(
         job,
-        accounts.spark_options(namesrv, access_key, secret_key),
+        account.options(namesrv, access_key, secret_key, source_options),
         home or homes.default_home() / ARCHIVE,
         master=master,
         once=once,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ariane.cli import accounts
+from ariane.cli import account
 from ariane.model.topic import SAMPLES_TOPIC
 
 if TYPE_CHECKING:
@@ -30,18 +30,16 @@ def collect(
     topics_max: Annotated[int, typer.Option(help="Topics of a broker in one round; others take turns.")] = 500,
     groups_max: Annotated[int, typer.Option(help="The same of pairs of topic and group.")] = 500,
     ages_max: Annotated[int, typer.Option(help="The same of pairs whose oldest message is asked for.")] = 50,
-    access_key: Annotated[
-        str, typer.Option(envvar="ARIANE_ACCESS_KEY", help="Account of brokers with access control.")
-    ] = "",
-    secret_key: Annotated[str, typer.Option(envvar="ARIANE_SECRET_KEY", show_default=False)] = "",
+    access_key: account.AccessKey = "",
+    secret_key: account.SecretKey = "",
 ) -> None:
     """Ask all brokers how far groups are, and send it to a topic. Runs until SIGINT or SIGTERM, or --once."""
     from ariane.admin.collecting import collect as collecting
     from ariane.admin.sampling import Limits
 
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)-7s %(name)s  %(message)s")
-    settings = accounts.client_settings(access_key, secret_key)
     limits = Limits(topics_max, groups_max, ages_max)
+    settings = account.client(access_key, secret_key)
 
     async def run() -> None:
         stop = asyncio.Event()

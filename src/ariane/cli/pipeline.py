@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
 import signal
 import sys
 import threading
-import time
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from ariane.cli import accounts
+from ariane.cli import account
 from ariane.cli import home as homes
 from ariane.errors import ConfigError
 from ariane.model.topic import SAMPLES_TOPIC, TRACE_TOPIC
-
-if TYPE_CHECKING:
-    from ariane.pipeline.run import Progress
 
 app = typer.Typer(help="Spark jobs over traces, messages and statistics.", no_args_is_help=True)
 ALL = "all"
@@ -39,17 +36,21 @@ def run(
     topic: Annotated[str, typer.Option(help="Topic that clients trace to.")] = TRACE_TOPIC,
     samples_topic: Annotated[str, typer.Option(help="Topic that `ariane collect` sends to.")] = SAMPLES_TOPIC,
     delay_levels: Annotated[str, typer.Option(help="The brokers' messageDelayLevel, if it was changed.")] = "",
-    access_key: Annotated[
-        str, typer.Option(envvar="ARIANE_ACCESS_KEY", help="Account of brokers with access control.")
-    ] = "",
-    secret_key: Annotated[str, typer.Option(envvar="ARIANE_SECRET_KEY", show_default=False)] = "",
+    collect: Annotated[
+        bool, typer.Option(help="Sample the brokers beside the jobs, when one reads samples; if nobody else does.")
+    ] = True,
+    access_key: account.AccessKey = "",
+    secret_key: account.SecretKey = "",
+    source_options: account.SourceOption = None,
     until_stdin_closes: Annotated[bool, typer.Option(hidden=True)] = False,
 ) -> None:
     """Turn topics into tables. Runs until SIGINT or SIGTERM, or --once."""
+    from ariane.cli import collector, progress
     from ariane.pipeline import jobs as known
     from ariane.pipeline import run as running
 
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)-7s %(name)s  %(message)s")
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)  # what fails in a batch is raised by its query, and told once
     names = tuple(known.JOBS) if ALL in jobs else tuple(dict.fromkeys(jobs))
     if strange := [name for name in names if name not in known.JOBS]:
         there = "".join(f"\n  {job.name:14} {job.meaning}" for job in known.JOBS.values())
@@ -64,17 +65,28 @@ def run(
         signal.signal(number, lambda *_: stop.set())
     if until_stdin_closes:
         threading.Thread(target=_stop_at_end_of_stdin, args=(stop,), daemon=True).start()
-    running.run(
-        job,
-        accounts.spark_options(namesrv, access_key, secret_key),
-        home or homes.default_home() / homes.TABLES,
-        master=master,
-        once=once,
-        interval_s=interval,
-        keep_days=keep_days,
-        on_progress=lambda progress: _say(progress, once),
-        stop=stop,
-    )
+    options = account.options(namesrv, access_key, secret_key, source_options)
+    client = account.client(access_key, secret_key)
+    with progress.screen(once=once) as screen, contextlib.ExitStack() as beside:
+        if collect and known.SAMPLES.name in {source.name for source in job.sources}:
+            said = progress.Collected(screen.say)
+            if once:
+                collector.once(namesrv, samples_topic, client, on_fault=said.fault, on_round=said.round)
+            else:
+                rounds = collector.beside(namesrv, samples_topic, client, on_fault=said.fault, on_round=said.round)
+                beside.enter_context(rounds)
+        running.run(
+            job,
+            options,
+            home or homes.default_home() / homes.TABLES,
+            master=master,
+            once=once,
+            interval_s=interval,
+            keep_days=keep_days,
+            on_progress=screen.show,
+            on_step=screen.step,
+            stop=stop,
+        )
 
 
 @app.command("status")
@@ -86,7 +98,9 @@ def status(
 ) -> None:
     """How fresh each table is, and what is missing in it. Exit status 1 when one is not complete."""
     from rich.console import Console
+    from rich.padding import Padding
     from rich.table import Table
+    from rich.text import Text
 
     from ariane import tables
     from ariane.admin import published
@@ -111,17 +125,20 @@ def status(
     else:
         drawn = Table(box=None, pad_edge=False, header_style="bold")
         for name in ("table", "rows", "files", "MB", "as of (UTC)", "age", "complete"):
-            drawn.add_column(name, justify="right" if name in ("rows", "files", "MB", "age") else "left")
+            drawn.add_column(name, justify="right" if name in ("rows", "files", "MB", "age") else "left", no_wrap=True)
         for name, count, files, size, fresh in lines:
-            as_of = (
-                "unknown"
-                if fresh.as_of_ms is None
-                else f"{datetime.fromtimestamp(fresh.as_of_ms / 1000, UTC):%m-%d %H:%M:%S}"
-            )
-            age = "unknown" if fresh.as_of_ms is None else _age(now_ms - fresh.as_of_ms)
-            whole = "yes" if fresh.is_complete else "no: " + "; ".join(fresh.gaps)
+            as_of = age = "unknown"
+            if fresh.as_of_ms is not None:
+                as_of = f"{datetime.fromtimestamp(fresh.as_of_ms / 1000, UTC):%m-%d %H:%M:%S}"
+                age = _age(now_ms - fresh.as_of_ms)
+            whole = "yes" if fresh.is_complete else "no"
             drawn.add_row(name, f"{count:,}", f"{files:,}", f"{size / 1e6:,.1f}", as_of, age, whole)
-        Console().print(drawn)
+        console = Console()
+        console.print(drawn)
+        if why := list(dict.fromkeys(gap for *_, fresh in lines for gap in fresh.gaps)):
+            console.print("\nNot complete:")
+            for gap in why:
+                console.print(Padding(Text(gap), (0, 0, 0, 2)))
     raise typer.Exit(0 if all(fresh.is_complete for *_, fresh in lines) else 1)
 
 
@@ -155,22 +172,6 @@ def _age(ms: int) -> str:
         if abs(ms) >= 2 * span_ms:
             return f"{ms // span_ms:,} {unit}"
     return f"{ms / 1000:,.0f} s"
-
-
-def _say(progress: Progress, always: bool) -> None:
-    """A line for every source that waits, and one for every table that changed."""
-    at = time.strftime("%H:%M:%S")
-    for source in progress.sources:
-        behind = "?" if source.behind is None else f"{source.behind:,}"
-        if source.away is not None:
-            typer.echo(f"{at} {source.source:12} waiting: {source.away}")
-        elif always or progress.folded:
-            took = "" if source.batch_ms is None else f"  batch {source.batch} {source.batch_ms:,} ms"
-            typer.echo(f"{at} {source.source:12} behind {behind}{took}")
-    for one in progress.folded:
-        typer.echo(f"{at} {one.table.name:12} rows {one.published.rows:,}  slots {one.slots}")
-    if progress.folded:
-        typer.echo(f"{at} folded in {progress.seconds:.1f} s")
 
 
 def _stop_at_end_of_stdin(stop: threading.Event) -> None:

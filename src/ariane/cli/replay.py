@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ariane.cli import accounts
+from ariane.cli import account
 from ariane.errors import ConfigError
 from ariane.model.topic import DLQ_PREFIX, RETRY_PREFIX
 
@@ -46,10 +46,8 @@ def replay(
         Path | None,
         typer.Option(help="What became of each message, .parquet or .jsonl; a replay with the same file goes on."),
     ] = None,
-    access_key: Annotated[
-        str, typer.Option(envvar="ARIANE_ACCESS_KEY", help="Account of brokers with access control.")
-    ] = "",
-    secret_key: Annotated[str, typer.Option(envvar="ARIANE_SECRET_KEY", show_default=False)] = "",
+    access_key: account.AccessKey = "",
+    secret_key: account.SecretKey = "",
 ) -> None:
     """Send messages again, with a rate limit and a result for each. At least once; needs no Spark."""
     from ariane.admin.replay_origins import Wanted
@@ -63,7 +61,7 @@ def replay(
         raise ConfigError("--result", "", "name a file for what becomes of each message, .jsonl or .parquet")
     wanted = Wanted(from_topic, _time_ms("--since", since), _time_ms("--until", until), key, where)
     per_second = rate_of(rate)
-    client = accounts.client_settings(access_key, secret_key)
+    client = account.client(access_key, secret_key)
 
     async def work() -> None:
         async with Instance(namesrv, client) as instance:

@@ -22,6 +22,8 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 import msgspec
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
 
 from ariane.admin.published import CURRENT, GRACE_MS, Dropped, File, Published, current, paths
 from ariane.errors import ConfigError, StoreError
@@ -76,10 +78,17 @@ def read(spark: SparkSession, home: Path, table: Table, wanted: Callable[[File],
     schema = f"{table.ddl}, {SLOT} STRING"
     files = [str(path) for path in paths(home, table, wanted)]
     if not files:
-        # The filter lets the optimizer see that there is nothing, and leave out what is joined with it.
-        return spark.createDataFrame([], schema).where("false")
+        return _nothing(spark, schema)
     base = str(home / table.name)
     return spark.read.schema(schema).option("basePath", base).parquet(*files).select(*table.names, SLOT)
+
+
+def _nothing(spark: SparkSession, schema: str) -> DataFrame:
+    """No rows. Spark knows it when it plans, and starts no Python for them, as it does for createDataFrame([])."""
+    kinds = T.StructType.fromDDL(schema)
+    assert isinstance(kinds, T.StructType)
+    none = spark.range(1).where(F.lit(False))
+    return none.select(*(F.lit(None).cast(field.dataType).alias(field.name) for field in kinds.fields))
 
 
 def append(frame: DataFrame, home: Path, table: Table, query: str, batch: int, now_ms: int) -> Published:

@@ -39,11 +39,23 @@ log = logging.getLogger("ariane.pipeline")
 # Our own errors in what a query ended with: Spark hands on the text of a Python error only.
 FAULT = re.compile(r"^ariane\.[a-z_.]+\.((\w+): [^\n]*)", re.MULTILINE)
 AWAY = frozenset({"ConnectionLost", "RequestTimeout", "RouteNotFound"})  # those of servers that stay away
+LOOK_S = 1  # between looks whether to stop, while a query does what there is
+BATCH_S = 15.0  # for a batch that is under way when the jobs are told to stop; a busy machine takes some seconds
 AWAY_PAUSE_S = 5.0  # before a query that ended so is started again; the source itself had waited before
 KEEP_DAYS = 30
 DAY_MS = 86_400_000
-STOP_S = 1  # between looks at whether to stop, where a query is waited for
 TEND_S = 60.0  # between rounds of merging small files and leaving old ones
+
+
+class Gate(NamedTuple):
+    """Batches of a query end before it is stopped: one that is cut off in Python makes Spark cry out."""
+
+    closing: threading.Event
+    batch: threading.Lock
+
+
+class Stopped(ArianeError):
+    """Told to a query that begins a batch when it is to end; the batch is done on the next start."""
 
 
 class Progress(NamedTuple):
@@ -64,6 +76,7 @@ def run(
     interval_s: float = 2.0,
     keep_days: int = KEEP_DAYS,
     on_progress: Callable[[Progress], None] = lambda _: None,
+    on_step: Callable[[Progress], None] = lambda _: None,
     stop: threading.Event | None = None,
 ) -> None:
     """Turn topics into tables: `once` does what there is and ends, else every `interval_s` until `stop` is set.
@@ -86,6 +99,7 @@ def run(
             interval_s=None if once else interval_s,
             keep_days=keep_days,
             on_progress=on_progress,
+            on_step=on_step,
             stop=stop or threading.Event(),
         )
 
@@ -108,45 +122,62 @@ def keeping(
     interval_s: float | None,
     keep_days: int = KEEP_DAYS,
     on_progress: Callable[[Progress], None],
+    on_step: Callable[[Progress], None] = lambda _: None,
     stop: threading.Event,
 ) -> None:
     """Keep the job's tables up to its streams (by the sources' names): what there is (`interval_s` None), or until `stop`
-    is set."""
-    queries = {source.name: _start(source, streams[source.name], home, interval_s) for source in job.sources}
+    is set. A round of many folds takes long: `on_step` is told each table as it is published."""
+    closing = threading.Event()
+    gates = {source.name: Gate(closing, threading.Lock()) for source in job.sources}
+
+    def start(source: Source) -> StreamingQuery:
+        return _start(source, streams[source.name], home, interval_s, gates[source.name])
+
+    queries = {source.name: start(source) for source in job.sources}
     tended_s = time.monotonic()
     try:
         if interval_s is None:
             for query in queries.values():
                 _wait(query, stop)
-            if stop.is_set():
-                return
-            progress = _round(spark, job, queries, home)
+            progress = _round(spark, job, queries, home, on_step, stop)
             on_progress(progress)
-            _tend(spark, job, home, keep_days)
+            if not stop.is_set():
+                _tend(spark, job, home, keep_days)
             if away := [f"{status.source}: {status.away}" for status in progress.sources if status.away]:
                 raise ArianeError("; ".join(away))
+            if stop.is_set():
+                raise ArianeError("stopped before all was read or folded; run it again, and it goes on from there")
             return
         pause_s = interval_s
         while not stop.wait(pause_s):
-            progress = _round(spark, job, queries, home)
+            progress = _round(spark, job, queries, home, on_step, stop)
             on_progress(progress)
             # A fold takes longer as there is more news: half of the time is left to the queries.
             pause_s = max(interval_s, progress.seconds)
             ended = [source for source in job.sources if not queries[source.name].isActive]
             if ended and not stop.wait(AWAY_PAUSE_S):
-                queries |= {one.name: _start(one, streams[one.name], home, interval_s) for one in ended}
+                queries |= {one.name: start(one) for one in ended}
             if time.monotonic() - tended_s > TEND_S:
                 _tend(spark, job, home, keep_days)
                 tended_s = time.monotonic()
     finally:
-        for query in queries.values():
+        closing.set()
+        for name, query in queries.items():
+            if gates[name].batch.acquire(timeout=BATCH_S):
+                gates[name].batch.release()
             query.stop()
 
 
-def _start(source: Source, messages: DataFrame, home: Path, interval_s: float | None) -> StreamingQuery:
+def _start(source: Source, messages: DataFrame, home: Path, interval_s: float | None, gate: Gate) -> StreamingQuery:
     checkpoint = home / "checkpoint" / source.name
 
     def add(batch: DataFrame, number: int) -> None:
+        with gate.batch:
+            if gate.closing.is_set():
+                raise Stopped(f"{source.name}: told to stop before batch {number}")
+            append(batch, number)
+
+    def append(batch: DataFrame, number: int) -> None:
         # A new checkpoint counts its batches anew, under a new id.
         query = f"{source.name} {json.loads((checkpoint / 'metadata').read_text())['id']}"
         prepared = source.prepare(batch).persist()
@@ -162,29 +193,53 @@ def _start(source: Source, messages: DataFrame, home: Path, interval_s: float | 
     return writer.trigger(processingTime=f"{interval_s} seconds").start()
 
 
-def _round(spark: SparkSession, job: Job, queries: Mapping[str, StreamingQuery], home: Path) -> Progress:
-    """Fold what is new, and tell how far the sources are."""
-    began_s = time.monotonic()
+def _round(
+    spark: SparkSession,
+    job: Job,
+    queries: Mapping[str, StreamingQuery],
+    home: Path,
+    on_step: Callable[[Progress], None],
+    stop: threading.Event,
+) -> Progress:
+    """Fold what is new, and tell how far the sources are. Between folds it may be told to stop: the others come next time."""
+    began_s = step_s = time.monotonic()
+    sources = _looked(job, queries, home)
+    done = []
+    for fold in job.folds:
+        if stop.is_set():
+            break
+        one = folds.refold(spark, home, fold, SYSTEM_CLOCK.now_ms())
+        if one is None:
+            continue
+        done.append(one)
+        on_step(Progress((one,), sources, time.monotonic() - step_s))
+        step_s = time.monotonic()
+        # The queries go on meanwhile, and who asks the tables has to know that this runs.
+        sources = _looked(job, queries, home)
+    return Progress(tuple(done), sources, time.monotonic() - began_s)
+
+
+def _looked(job: Job, queries: Mapping[str, StreamingQuery], home: Path) -> tuple[Status, ...]:
+    """How far the sources are, put down for who asks the tables."""
     sources = tuple(_status(source, queries[source.name], home) for source in job.sources)
     for status in sources:
         write(home, status)
-    done = [folds.refold(spark, home, fold, SYSTEM_CLOCK.now_ms()) for fold in job.folds]
-    return Progress(tuple(one for one in done if one is not None), sources, time.monotonic() - began_s)
+    return sources
 
 
 def _status(source: Source, query: StreamingQuery, home: Path) -> Status:
     """How far a source is. What ended its query is raised, but for a server's absence."""
     now_ms = SYSTEM_CLOCK.now_ms()
     away = _why_away(query)
+    # A query that was to do what there is, and has ended, has done it.
+    is_done = not query.isActive and away is None
     progress = query.lastProgress
-    # A query that was to do what there is, and has ended, has done it, be it nothing.
-    behind: int | None = 0
-    if query.isActive or away:
-        known = lag.lags(progress.json) if progress is not None else {}
-        behind = lag.total(known) if known else None
     if progress is None:
-        return Status(source.name, now_ms, None, None, behind, away)
-    return Status(source.name, now_ms, progress.batchId, progress.durationMs.get("triggerExecution"), behind, away)
+        return Status(source.name, now_ms, None, None, 0 if is_done else None, away)
+    known = lag.lags(progress.json)
+    behind = 0 if is_done else lag.total(known) if known else None
+    took_ms = progress.durationMs.get("triggerExecution")
+    return Status(source.name, now_ms, progress.batchId, took_ms, behind, away, len(known))
 
 
 def _wait(query: StreamingQuery, stop: threading.Event) -> None:
@@ -192,7 +247,7 @@ def _wait(query: StreamingQuery, stop: threading.Event) -> None:
     from pyspark.errors import StreamingQueryException
 
     with suppress(StreamingQueryException):
-        while not stop.is_set() and not query.awaitTermination(STOP_S):
+        while not stop.is_set() and not query.awaitTermination(LOOK_S):
             continue
 
 

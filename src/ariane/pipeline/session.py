@@ -51,6 +51,7 @@ QUIET = f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.propertie
 QUICK = "-XX:TieredStopAtLevel=1"
 LOCAL_JAVA = f"-XX:+UseSerialGC -XX:-DontCompileHugeMethods -XX:ReservedCodeCacheSize=256m {QUIET}"
 LOCAL_SETTINGS = {
+    "spark.python.daemon.module": "ariane.pipeline.worker_daemon",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     # As many as a laptop has cores, or nearly; the default of 200 is 200 tasks for a handful of rows.

@@ -1,0 +1,42 @@
+"""Traffic of which every job has something: traced sends and consumption, delayed messages, transactions."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from ariane.client import LocalState, Producer, PushConsumer, TransactionProducer
+from ariane.model.message import Message, ReceivedMessage
+
+TOPIC, GROUP = "T", "G"
+QUICK = {"transaction_time_out": 500, "transaction_check_interval": 500}  # settings of a broker
+
+
+async def traffic(namesrv: str, prefix: str, plain: int, delayed: int, transactions: int) -> None:
+    """Send them and wait until all that is committed is consumed; the traces of all are with the broker then."""
+    got: list[ReceivedMessage] = []
+
+    async def listener(messages: Sequence[ReceivedMessage]) -> None:
+        got.extend(messages)
+
+    def message(kind: str, number: int, delay_level: int = 0) -> Message:
+        return Message(topic=TOPIC, body=b"x", keys=[f"{prefix}-{kind}-{number}"], delay_level=delay_level)
+
+    consumer = PushConsumer(GROUP, namesrv, {TOPIC: "*"}, listener, start="first", trace=True)
+    producer = Producer("P", namesrv, trace=True)
+    shop = TransactionProducer("TP", namesrv, check=lambda _: LocalState.COMMIT, trace=True)
+    async with producer, shop, consumer:
+        for number in range(plain):
+            await producer.send(message("plain", number))
+        for number in range(delayed):
+            await producer.send(message("delayed", number, delay_level=1))
+        for number in range(transactions):
+            await shop.send_in_transaction(message("half", number), lambda _: LocalState.COMMIT)
+        wanted = plain + delayed + transactions
+        while len({one.message_id for one in got if one.keys[0].startswith(prefix)}) < wanted:
+            await asyncio.sleep(0.05)
+
+
+def send(namesrv: str, prefix: str, *, plain: int, delayed: int = 1, transactions: int = 1) -> None:
+    """`traffic`, within two minutes."""
+    asyncio.run(asyncio.wait_for(traffic(namesrv, prefix, plain, delayed, transactions), 120))

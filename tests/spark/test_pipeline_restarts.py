@@ -1,0 +1,150 @@
+"""The program itself, `ariane pipeline run`: its broker and itself killed in the middle; in the end all is right."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+pytest.importorskip("pyspark", reason="needs pyspark: pip install 'ariane[spark]'")
+
+import mixed_traffic
+
+from ariane.admin import asking, published
+from ariane.tables import DELAYS, JOURNEYS, TRACE_EVENTS, TRANSACTIONS
+from ariane.testing.java import free_port
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from ariane.tables import Table
+
+PATIENCE_S = 240  # on a machine that is busy otherwise; alone a round takes some seconds
+STOP_S = 60
+PART = {"plain": 20, "delayed": 2, "transactions": 2}
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
+
+
+@contextmanager
+def program(log: Path, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A command of ours in a process group of its own, killed when the block ends."""
+    with log.open("ab") as file:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "ariane.cli", *arguments], stdout=file, stderr=file, start_new_session=True
+        )
+        try:
+            yield process
+        finally:
+            kill(process)
+
+
+def kill(process: subprocess.Popen[bytes]) -> None:
+    """As the kernel does when memory is short: the program and all that it started. Python workers die with the JVM."""
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait(STOP_S)
+
+
+def until(what: str, is_so: Callable[[], bool], log: Path) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not is_so():
+        assert time.monotonic() < deadline, f"{what}\n{log.read_text()[-3000:]}"
+        time.sleep(0.3)
+
+
+def rows(tables: Path, table: Table) -> int:
+    now = published.current(tables, table)
+    return now.rows if now else 0
+
+
+def group_of(pid: int) -> list[int]:
+    """The processes of a group that run."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            state, _, group = stat.read_text().rpartition(")")[2].split()[:3]
+        except OSError:
+            continue
+        if int(group) == pid and state != "Z":
+            found.append(int(stat.parent.name))
+    return found
+
+
+def test_killed_brokers_and_drivers_cost_nothing_and_it_stops_when_told(spark: SparkSession, tmp_path: Path) -> None:
+    """`spark` only says whether Spark can run here."""
+    tables, log, servers = tmp_path / "tables", tmp_path / "pipeline.log", tmp_path / "servers.log"
+    names, port = f"127.0.0.1:{free_port()}", free_port()
+    conf = tmp_path / "broker.conf"
+    conf.write_text(
+        f"brokerIP1=127.0.0.1\nlistenPort={port}\nnamesrvAddr={names}\nstorePathRootDir={tmp_path / 'store'}\n"
+        "bindAddress=127.0.0.1\nmappedFileSizeCommitLog=16777216\ntransactionTimeOut=500\ntransactionCheckInterval=500\n"
+    )
+    name_conf = tmp_path / "namesrv.conf"
+    name_conf.write_text(f"listenPort={names.rpartition(':')[2]}\nbindAddress=127.0.0.1\n")
+    jobs = ["pipeline", "run", "trace", "delay", "transactions", "-n", names, "--home", str(tables), "--interval", "1"]
+
+    def journeys(count: int) -> Callable[[], bool]:
+        return lambda: rows(tables, JOURNEYS) >= count
+
+    with program(servers, "namesrv", "-c", str(name_conf)):
+        with program(servers, "broker", "-c", str(conf)):
+            until("the broker starts", lambda: "127.0.0.1" in servers.read_text(), servers)
+            with program(log, *jobs) as killed:
+                mixed_traffic.send(names, "first", **PART)
+                until("the first part is folded", journeys(24), log)
+                kill(killed)
+            mixed_traffic.send(names, "second", **PART)
+        # The broker is gone, too: the jobs begin without it, and go on when it is back.
+        with program(log, *jobs) as running:
+            until("it says that it waits", lambda: "waits: " in log.read_text() or running.poll() is not None, log)
+            with program(servers, "broker", "-c", str(conf)):
+                until("the second part is folded", journeys(48), log)
+                mixed_traffic.send(names, "third", **PART)
+                until("the third part is read", lambda: rows(tables, TRACE_EVENTS) >= 3 * 24 * 3, log)
+            with program(servers, "broker", "-c", str(conf)):
+                mixed_traffic.send(names, "fourth", **PART)
+                until("all is folded", lambda: is_all(tables), log)
+                os.killpg(running.pid, signal.SIGINT)
+                assert running.wait(STOP_S) == 0, log.read_text()[-3000:]
+                until("nothing stays behind", lambda: not group_of(running.pid), log)
+    said = log.read_text()
+    assert "Traceback" not in said.rpartition("waits: ")[2], said[-3000:]
+    assert_right(tables)
+
+
+def is_all(tables: Path) -> bool:
+    return (rows(tables, JOURNEYS), rows(tables, DELAYS), rows(tables, TRANSACTIONS)) >= (96, 8, 8) and all(
+        not wrong(tables, question) for question in QUESTIONS
+    )
+
+
+# What is wrong in the end, in SQL.
+QUESTIONS = (
+    "SELECT message_id, result FROM journeys WHERE consumer_group IS DISTINCT FROM 'G' OR result <> 'success'",
+    "SELECT message_id, state FROM delays WHERE state <> 'delivered'",
+    "SELECT message_id, decision FROM transactions WHERE decision <> 'commit'",
+)
+
+
+def wrong(tables: Path, question: str) -> list[dict[str, object]]:
+    with asking.asked(tables, *map(asking.whole, (JOURNEYS, DELAYS, TRANSACTIONS))) as sql:
+        return asking.rows(sql, question)
+
+
+def assert_right(tables: Path) -> None:
+    assert (rows(tables, JOURNEYS), rows(tables, DELAYS), rows(tables, TRANSACTIONS)) == (96, 8, 8)
+    for question in QUESTIONS:
+        assert wrong(tables, question) == []
+    with asking.asked(tables, asking.whole(TRACE_EVENTS)) as sql:
+        place = "trace_broker, trace_queue_id, trace_queue_offset, record_index"
+        (events,) = asking.rows(sql, f"SELECT count(*) AS n, count(DISTINCT ({place})) AS d FROM trace_events")
+    assert events["n"] == events["d"]
