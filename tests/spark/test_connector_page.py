@@ -15,7 +15,12 @@ from test_notebook import run
 
 from ariane.admin import topics
 from ariane.net.client import Connections
-from ariane.spark import decode, options, sink_options, store_options, store_reading
+from ariane.spark.read.options import SourceOptions
+from ariane.spark.records import decode
+from ariane.spark.store import tasks as store_tasks
+from ariane.spark.store.options import StoreOptions
+from ariane.spark.write import options as sink_options
+from ariane.spark.write.options import SinkOptions
 from ariane.testing.cluster import cluster_in_thread
 
 if TYPE_CHECKING:
@@ -75,16 +80,16 @@ def test_every_block_of_code_runs(spark: SparkSession, tmp_path: Path) -> None:
 
 
 def test_each_table_of_options_is_whole() -> None:
-    aliases = {"nameServer", "subExpression", "group"}
-    assert first_cells("Reading", "option") - aliases == written(options.KNOWN.values())
-    assert first_cells("Writing", "option") - aliases == written(sink_options.KNOWN.values())
-    assert first_cells("Store files", "option") - {"load"} == written(store_options.KNOWN.values())
+    aliases = {"nameServer", "subExpression", "group", "pullTimeoutMs"}
+    assert first_cells("Reading", "option") - aliases == written(SourceOptions.__struct_fields__)
+    assert first_cells("Writing", "option") - aliases == written(SinkOptions.__struct_fields__)
+    assert first_cells("Store files", "option") - {"load"} == written(StoreOptions.__struct_fields__)
 
 
 def test_each_table_of_columns_is_whole() -> None:
     assert first_cells("Reading", "column") == set(decode.COLUMNS)
     assert first_cells("Writing", "column") == set(sink_options.COLUMNS)
-    more = set(store_reading.COLUMNS) - set(decode.COLUMNS)
+    more = set(store_tasks.COLUMNS) - set(decode.COLUMNS)
     assert first_cells("Store files", "column") == more
 
 
