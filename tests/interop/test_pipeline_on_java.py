@@ -1,36 +1,107 @@
-"""The trace job against a Java cluster with Java clients: their traces become journeys, unchanged."""
+"""The jobs against a Java cluster with Java clients: what they trace and store becomes tables, unchanged.
+
+Java's trace dispatcher drops what is younger than 500 ms when a client ends, and what does not fit its queue: the programs wait
+before they end, and send some tens of messages only.
+"""
 
 from __future__ import annotations
 
 import re
 import subprocess
 import sys
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 from interop_servers import consume, produce
 
-from ariane.admin import traces
+from ariane.admin import asking, traces
+from ariane.admin.reports import REPORTS
+from ariane.clock import SYSTEM_CLOCK
 from ariane.pipeline.session import java_fault
+from ariane.tables import DELAYS, JOURNEYS, TRANSACTIONS
 from ariane.testing import java
 
-pytestmark = pytest.mark.spark
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.timeout(900),
+    pytest.mark.skipif(java_fault() is not None, reason=f"Spark: {java_fault()}"),
+]
+COUNT = 20
+CHECKS = {"transactionTimeOut": "500", "transactionCheckInterval": "500"}
+HOUR_MS = 3_600_000
 
 
-@pytest.mark.skipif(java_fault() is not None, reason=f"Spark: {java_fault()}")
-def test_traces_of_java_clients_on_a_java_broker_become_journeys(tmp_path: Path) -> None:
+class Done(NamedTuple):
+    """What was sent, the tables that came of it, and what else was read while the broker ran and after."""
+
+    sent: list[dict[str, object]]
+    delayed: dict[str, object]
+    half: dict[str, object]
+    home: Path
+    said: str
+    live: list[tuple[object, ...]]
+    stored: list[tuple[object, ...]]
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Done]:
     pytest.importorskip("pyspark", reason="the extra spark is not installed")
-    home = tmp_path / "tables"
-    with java.name_server(tmp_path / "ns") as name_server, java.broker(tmp_path / "b", name_server.addr):
-        sent = produce(name_server.addr, 20, "trace", "tags=a,b", "keys=ORDER")
-        consume(name_server.addr, "G", "*", 20, "trace")
-        command = [sys.executable, "-m", "ariane.cli", "pipeline", "run", "trace"]
-        where = ["--namesrv", name_server.addr, "--home", str(home), "--once"]
-        done = subprocess.run([*command, *where], capture_output=True, text=True, timeout=200, check=False)
-        assert done.returncode == 0, done.stderr
-        assert re.search(r"journeys +rows 20 ", done.stdout), done.stdout
-    for one in sent:
-        (row,) = traces.find(home, message_id=str(one["msgId"])).rows
+    place = tmp_path_factory.mktemp("java")
+    home, broker_home = place / "tables", place / "b"
+    with (
+        java.name_server(place / "ns") as names,
+        java.broker(broker_home, names.addr, properties=CHECKS),
+    ):
+        sent = produce(names.addr, COUNT, "trace", "tags=a,b", "keys=ORDER")
+        (delayed,) = produce(names.addr, 1, "trace", "keys=LATER", "delay=1")
+        transacted = java.run("ariane.peers.Transact", [names.addr, "T", "TP", "1", "3", "trace", "keys=HALF"])
+        (half,) = (one for one in java.events(transacted) if one["event"] == "sent")
+        consume(names.addr, "G", "*", COUNT + 2, "trace")
+        command = [sys.executable, "-m", "ariane.cli", "pipeline", "run", "all", "--once"]
+        where = ["--namesrv", names.addr, "--home", str(home)]
+        ran = subprocess.run([*command, *where], capture_output=True, text=True, timeout=500, check=False)
+        assert ran.returncode == 0, ran.stdout + ran.stderr
+        live, stored = both(names.addr, broker_home / "store")
+    yield Done(sent, delayed, half, home, ran.stdout, live, stored)
+
+
+COMPARED = (
+    "queue_id", "queue_offset", "commit_log_offset", "message_id", "keys", "tags", "properties", "body",
+    "born_timestamp", "store_timestamp", "born_host", "store_host", "sys_flag",
+)  # fmt: skip
+
+
+def both(namesrv: str, store: Path) -> tuple[list[tuple[object, ...]], list[tuple[object, ...]]]:
+    """Topic T as the connector reads it from the broker, and as its files have it."""
+    from ariane.pipeline.session import running
+    from ariane.spark import RocketMQSource, StoreSource
+
+    with running("both", "local[2]") as spark:
+        for source in (RocketMQSource, StoreSource):
+            spark.dataSource.register(source)
+        of_broker = spark.read.format("rocketmq").option("namesrv", namesrv).option("topic", "T").load()
+        of_files = spark.read.format("rocketmq-store").load(str(store)).where("valid and topic = 'T'")
+        frames = (of_broker, of_files)
+        live, stored = ([plain(row) for row in one.select(*COMPARED).collect()] for one in frames)
+    return sorted(live), sorted(stored)
+
+
+def plain(row: tuple[object, ...]) -> tuple[object, ...]:
+    return tuple(str(sorted(cell.items())) if isinstance(cell, dict) else str(cell) for cell in row)
+
+
+def test_a_java_store_gives_the_same_messages_as_its_broker(done: Done) -> None:
+    assert len(done.live) == COUNT + 2
+    assert done.live == done.stored
+
+
+def test_each_message_of_a_java_client_is_a_whole_journey(done: Done) -> None:
+    assert re.search(rf"journeys +rows {COUNT + 2} ", done.said), done.said
+    for one in done.sent:
+        (row,) = traces.find(done.home, message_id=str(one["msgId"])).rows
         assert (row["consumer_group"], row["producer_group"], row["topic"], row["result"]) == ("G", "P", "T", "success")
         assert row["offset_message_id"] == one["offsetMsgId"]
         assert row["sent_ok"] and row["attempts"] == 1
@@ -39,7 +110,34 @@ def test_traces_of_java_clients_on_a_java_broker_become_journeys(tmp_path: Path)
         (attempt,) = row["deliveries"]
         assert (attempt["result"], attempt["retry_times"]) == ("success", 0)
         assert attempt["began_at"] <= attempt["ended_at"]
-        (by_offset,) = traces.find(home, message_id=str(one["offsetMsgId"])).rows
+        (by_offset,) = traces.find(done.home, message_id=str(one["offsetMsgId"])).rows
         assert by_offset == row
-    (by_key,) = traces.find(home, key="ORDER-7").rows
+    (by_key,) = traces.find(done.home, key="ORDER-7").rows
     assert [moment.what for moment in traces.timeline([by_key])] == ["sent", "stored", "delivered", "consumed"]
+    with asking.asked(done.home, asking.whole(JOURNEYS)) as sql:
+        rows = asking.rows(sql, "SELECT topic, consumer_group, result, sent_ok FROM journeys")
+    assert Counter(tuple(row.values()) for row in rows) == Counter({("T", "G", "success", True): COUNT + 2})
+
+
+def test_a_delayed_message_and_a_transaction_of_java_are_told(done: Done) -> None:
+    with asking.asked(done.home, asking.whole(DELAYS), asking.whole(TRANSACTIONS)) as sql:
+        delays = asking.rows(sql, "SELECT message_id, level, state, topic, off_by_ms FROM delays")
+        halves = asking.rows(sql, "SELECT message_id, topic, producer_group, decision, commits FROM transactions")
+    ((late,), (half,)) = delays, halves
+    off_by_ms = late.pop("off_by_ms")
+    assert late == {"message_id": done.delayed["msgId"], "level": 1, "state": "delivered", "topic": "T"}
+    assert isinstance(off_by_ms, int) and -1000 < off_by_ms < 60_000
+    assert half == {
+        "message_id": done.half["msgId"], "topic": "T", "producer_group": "TP", "decision": "commit", "commits": 1,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REPORTS)
+def test_every_report_is_complete(done: Done, name: str) -> None:
+    now_ms = SYSTEM_CLOCK.now_ms()
+    answer = REPORTS[name].function(done.home, since_ms=now_ms - HOUR_MS, until_ms=now_ms, now_ms=now_ms)
+    assert answer.as_of is not None
+    assert answer.parts
+    # The cluster is younger than the hour that is asked about, and `--once` has ended: nobody looks any more.
+    expected = ("the tables begin at", "has not looked at")
+    assert [gap for gap in answer.gaps if not any(text in gap for text in expected)] == []

@@ -19,6 +19,7 @@ pytest.importorskip("pyspark", reason="needs pyspark: pip install 'ariane[spark]
 import mixed_traffic
 
 from ariane.admin import asking, published
+from ariane.cli.serve import READY
 from ariane.tables import DELAYS, JOURNEYS, TRACE_EVENTS, TRANSACTIONS
 from ariane.testing.java import free_port
 
@@ -97,7 +98,7 @@ def test_killed_brokers_and_drivers_cost_nothing_and_it_stops_when_told(spark: S
 
     with program(servers, "namesrv", "-c", str(name_conf)):
         with program(servers, "broker", "-c", str(conf)):
-            until("the broker starts", lambda: "127.0.0.1" in servers.read_text(), servers)
+            until("both servers are ready", lambda: servers.read_text().count(READY) >= 2, servers)
             with program(log, *jobs) as killed:
                 mixed_traffic.send(names, "first", **PART)
                 until("the first part is folded", journeys(24), log)
