@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
+from ariane.admin import topics
 from ariane.client import LocalState, Producer, PushConsumer, TransactionProducer
+from ariane.errors import ConnectionLost, ReplyError, RequestTimeout, RouteNotFound
 from ariane.model.message import Message, ReceivedMessage
+from ariane.net.client import Connections
 
 TOPIC, GROUP = "T", "G"
 QUICK = {"transaction_time_out": 500, "transaction_check_interval": 500}  # settings of a broker
@@ -14,6 +17,7 @@ QUICK = {"transaction_time_out": 500, "transaction_check_interval": 500}  # sett
 
 async def traffic(namesrv: str, prefix: str, plain: int, delayed: int, transactions: int) -> None:
     """Send them and wait until all that is committed is consumed; the traces of all are with the broker then."""
+    await _served(namesrv)
     got: list[ReceivedMessage] = []
 
     async def listener(messages: Sequence[ReceivedMessage]) -> None:
@@ -35,6 +39,17 @@ async def traffic(namesrv: str, prefix: str, plain: int, delayed: int, transacti
         wanted = plain + delayed + transactions
         while len({one.message_id for one in got if one.keys[0].startswith(prefix)}) < wanted:
             await asyncio.sleep(0.05)
+
+
+async def _served(namesrv: str) -> None:
+    """Wait until a broker is registered and has the topic."""
+    async with Connections() as peers:
+        while True:
+            try:
+                await topics.create_everywhere(peers, namesrv, TOPIC, 4)
+                return
+            except (ConnectionLost, RequestTimeout, RouteNotFound, ReplyError):
+                await asyncio.sleep(0.1)
 
 
 def send(namesrv: str, prefix: str, *, plain: int, delayed: int = 1, transactions: int = 1) -> None:

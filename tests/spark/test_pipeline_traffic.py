@@ -25,7 +25,7 @@ from ariane.model.message import Message
 from ariane.model.trace import TraceEvent
 from ariane.pipeline import folds, journeys, publish, run, traffic
 from ariane.pipeline.jobs import JOBS
-from ariane.tables import LATENCIES, SLOW_MESSAGES, TRACE_EVENTS, TRAFFIC
+from ariane.tables import CLOCKS, LATENCIES, SLOW_MESSAGES, TRACE_EVENTS, TRAFFIC
 from ariane.tables.histogram import counted
 from ariane.tables.traffic import SLOWEST
 from ariane.testing.cluster import cluster_in_thread
@@ -43,9 +43,16 @@ def of_one_slot(events: DataFrame) -> DataFrame:
     return events.withColumn("slot", F.lit("2023-11-14T2210"))
 
 
+def of_traces(events: DataFrame) -> DataFrame:
+    """The journeys that follow from traces alone."""
+    spark = events.sparkSession
+    clocks = spark.createDataFrame([], f"{CLOCKS.ddl}, slot STRING")
+    return journeys.journeys(events, frames.stored_messages(spark, []), clocks)
+
+
 def folded(spark: SparkSession, *bodies: Sequence[TraceEvent]) -> list[dict[str, Any]]:
     events = of_one_slot(frames.events(spark, *bodies)).persist()
-    rows = frames.rows(traffic.traffic(events, journeys.journeys(events)))
+    rows = frames.rows(traffic.traffic(events, of_traces(events)))
     events.unpersist()
     for row in rows:
         row.pop("slot")
@@ -109,7 +116,7 @@ def test_ten_minutes_are_the_sum_of_their_minutes_and_hosts(spark: SparkSession)
     sends = [pub(f"M{number}", 20_000 * number, cost_ms=number) for number in range(60)]
     calls = [[before(f"M{number}", f"R{number}", 20_000 * number + 500)] for number in range(3)]
     events = of_one_slot(frames.events(spark, sends, *calls))
-    rows = frames.rows(traffic.latencies(traffic.traffic(events, journeys.journeys(events))))
+    rows = frames.rows(traffic.latencies(traffic.traffic(events, of_traces(events))))
     sent = sorted((row for row in rows if row["client_group"] == "P"), key=lambda row: row["begin"])
     # The tests' epoch is 22:13:20: 400 seconds to 22:20, ten minutes, and the rest.
     assert [row["begin"].minute for row in sent] == [10, 20, 30]
@@ -140,7 +147,7 @@ def test_the_slowest_of_each_measure_topic_and_group(spark: SparkSession) -> Non
         for group in "GH"
     ]
     events = of_one_slot(frames.events(spark, sends, calls))
-    rows = frames.rows(traffic.slow_messages(journeys.journeys(events)))
+    rows = frames.rows(traffic.slow_messages(of_traces(events)))
     found = {(row["measure"], row["client_group"]): [] for row in rows}
     for row in sorted(rows, key=lambda row: row["ms"]):
         found[row["measure"], row["client_group"]].append((row["message_id"], row["ms"]))
@@ -153,7 +160,7 @@ def test_the_slowest_of_each_measure_topic_and_group(spark: SparkSession) -> Non
 
 def test_the_columns_are_those_of_the_tables(spark: SparkSession) -> None:
     events = frames.events(spark, [pub("M")])
-    found = journeys.journeys(events)
+    found = of_traces(events)
     for table, frame in (
         (TRAFFIC, traffic.traffic(events, found)),
         (LATENCIES, traffic.latencies(traffic.traffic(events, found))),
