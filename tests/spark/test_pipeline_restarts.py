@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from ariane.tables import Table
 
-PATIENCE_S = 240  # on a machine that is busy otherwise; alone a round takes some seconds
+PATIENCE_S = 120  # on a machine that is busy otherwise; alone a round takes some seconds
 STOP_S = 60
 PART = {"plain": 20, "delayed": 2, "transactions": 2}
 
@@ -58,6 +58,7 @@ def kill(process: subprocess.Popen[bytes]) -> None:
 def until(what: str, is_so: Callable[[], bool], log: Path) -> None:
     deadline = time.monotonic() + PATIENCE_S
     while not is_so():
+        assert "ERROR Executor" not in log.read_text(), f"{what}\n{log.read_text()[:3000]}"
         assert time.monotonic() < deadline, f"{what}\n{log.read_text()[-3000:]}"
         time.sleep(0.3)
 
@@ -105,8 +106,10 @@ def test_killed_brokers_and_drivers_cost_nothing_and_it_stops_when_told(spark: S
                 kill(killed)
             mixed_traffic.send(names, "second", **PART)
         # The broker is gone, too: the jobs begin without it, and go on when it is back.
+        begins = len(log.read_text())
         with program(log, *jobs) as running:
-            until("it says that it waits", lambda: "waits: " in log.read_text() or running.poll() is not None, log)
+            # No broker serves the topics, so nobody knows how far it is behind.
+            until("it goes on without the broker", lambda: "? behind" in log.read_text()[begins:], log)
             with program(servers, "broker", "-c", str(conf)):
                 until("the second part is folded", journeys(48), log)
                 mixed_traffic.send(names, "third", **PART)
@@ -117,8 +120,6 @@ def test_killed_brokers_and_drivers_cost_nothing_and_it_stops_when_told(spark: S
                 os.killpg(running.pid, signal.SIGINT)
                 assert running.wait(STOP_S) == 0, log.read_text()[-3000:]
                 until("nothing stays behind", lambda: not group_of(running.pid), log)
-    said = log.read_text()
-    assert "Traceback" not in said.rpartition("waits: ")[2], said[-3000:]
     assert_right(tables)
 
 

@@ -108,8 +108,16 @@ def stream(spark: SparkSession, source: Source, options: Mapping[str, str]) -> D
     """The messages of a source, from their beginning."""
     from ariane.spark import RocketMQSource
 
-    spark.dataSource.register(RocketMQSource)
-    reader = spark.readStream.format("rocketmq").schema(source.schema).option("startingOffsets", "earliest")
+    class OfSource(RocketMQSource):
+        """The format under a name of its own. Queries of one format share a Java map, which the planning of one changes while the
+        tasks of another are serialized: now and then these could not be read then (OptionalDataException)."""
+
+        @classmethod
+        def name(cls) -> str:
+            return f"rocketmq-{source.name}"
+
+    spark.dataSource.register(OfSource)
+    reader = spark.readStream.format(OfSource.name()).schema(source.schema).option("startingOffsets", "earliest")
     return reader.options(**{**source.options, **options}).load()
 
 

@@ -6,9 +6,11 @@ import atexit
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -102,7 +104,11 @@ def session(name: str, master: str, *, lasting: bool = False) -> SparkSession:
         settings |= CLUSTER_SETTINGS | {"spark.submit.pyFiles": str(package_zip())}
     for key, value in settings.items():
         builder = builder.config(key, value)
+    on_interrupt = signal.getsignal(signal.SIGINT)
     spark = builder.getOrCreate()
+    # Spark takes SIGINT for itself (all jobs are cancelled); a program that had decided what it means is left its own.
+    if on_interrupt is not signal.default_int_handler and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, on_interrupt)
     spark.sparkContext.setLogLevel("ERROR")
     return spark
 
