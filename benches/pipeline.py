@@ -22,6 +22,7 @@ from ariane.admin import published
 from ariane.clock import SYSTEM_CLOCK
 from ariane.pipeline import jobs, run
 from ariane.pipeline.session import session
+from servers import tree_cpu_s
 
 BODY_MESSAGES = 6  # 30 records, about 4 KB: what clients batch
 RECORDS = 5
@@ -63,21 +64,6 @@ def generate(spark: Any, place: Path, messages: int, hours: int, batches: int) -
         frame.coalesce(1).write.mode("append").parquet(str(place))
 
 
-def cpu_s(pid: int) -> float:
-    """CPU seconds of a process and of all below it, the ended ones included."""
-    total = 0.0
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = stat.read_text().rsplit(")", 1)[1].split()
-        except OSError:
-            continue  # it ended meanwhile
-        if int(stat.parent.name) == pid:
-            total += sum(map(int, fields[11:15])) / 100
-        elif int(fields[1]) == pid:
-            total += cpu_s(int(stat.parent.name))
-    return total
-
-
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--messages", type=int, default=600_000)
@@ -86,8 +72,6 @@ def main() -> None:
     options.add_argument("--jobs", default="trace", help="joined by commas")
     options.add_argument("--directory", type=Path)
     given = options.parse_args()
-    import os
-
     root = given.directory or Path(tempfile.mkdtemp(prefix="ariane-pipeline-"))
     home = root / "tables"
     home.mkdir(parents=True)
@@ -103,7 +87,7 @@ def main() -> None:
         marks: list[tuple[float, float]] = []
 
         def mark(*_: object) -> None:
-            marks.append((time.perf_counter(), cpu_s(os.getpid())))
+            marks.append((time.perf_counter(), tree_cpu_s()))
 
         mark()
         original = run._round

@@ -105,6 +105,26 @@ def cpu_s(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) * TICK_S  # utime and stime, the 14th and 15th of the line
 
 
+def descendants(pid: int) -> list[int]:
+    """A process and all below it."""
+    found = [pid]
+    for parent in found:
+        with contextlib.suppress(OSError):
+            for task in Path(f"/proc/{parent}/task").iterdir():
+                found += map(int, (task / "children").read_text().split())
+    return found
+
+
+def tree_cpu_s() -> float:
+    """CPU time of this process and all below it, those that have ended included."""
+    total = 0.0
+    for pid in descendants(os.getpid()):
+        with contextlib.suppress(OSError):
+            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            total += sum(map(int, fields[11:15])) * TICK_S
+    return total
+
+
 def memory_mib(pid: int) -> dict[str, float]:
     """VmHWM: peak resident; VmRSS: resident now; RssAnon: now, without mapped files."""
     status = Path(f"/proc/{pid}/status").read_text()

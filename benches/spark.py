@@ -41,7 +41,7 @@ from ariane.spark.store.tasks import COLUMNS
 from ariane.store import checkpoint as checkpoints
 from ariane.testing import java
 from broker import program
-from servers import TICK_S, Running, cpu_s, make_topic, memory_mib, started
+from servers import TICK_S, Running, cpu_s, descendants, make_topic, memory_mib, started, tree_cpu_s
 
 HOST = host.pack("127.0.0.1", 10911)
 SEGMENT = 1 << 30
@@ -309,25 +309,6 @@ def record_bytes(root: Path) -> list[int]:
     """Bytes of the log in each of its files."""
     end = checkpoints.decode((root / "checkpoint").read_bytes()).safe_offset or 0
     return [min(SEGMENT, end - int(path.name)) for path in sorted((root / "commitlog").iterdir())]
-
-
-def descendants(pid: int) -> list[int]:
-    found = [pid]
-    for parent in found:
-        with contextlib.suppress(OSError):
-            for task in Path(f"/proc/{parent}/task").iterdir():
-                found += map(int, (task / "children").read_text().split())
-    return found
-
-
-def tree_cpu_s() -> float:
-    """CPU time of this process and all below it, those that have ended included."""
-    total = 0.0
-    for pid in descendants(os.getpid()):
-        with contextlib.suppress(OSError):
-            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-            total += sum(map(int, fields[11:15])) * TICK_S
-    return total
 
 
 @contextlib.contextmanager

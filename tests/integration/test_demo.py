@@ -6,7 +6,6 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -16,14 +15,9 @@ from pathlib import Path
 import pytest
 
 from ariane.pipeline.session import java_fault
+from ariane.testing.java import free_ports
 
 DEMO_S = 240
-
-
-def free_port() -> str:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return str(probe.getsockname()[1])
 
 
 @pytest.mark.spark
@@ -34,13 +28,14 @@ def test_a_killed_broker_loses_nothing_and_turns_nothing_around(tmp_path: Path):
     if fault := java_fault():
         pytest.skip(fault)
     environment = {**os.environ, "TMPDIR": str(tmp_path), "ARIANE_HOME": str(tmp_path / "none")}
-    ports = ["--namesrv-port", free_port(), "--broker-port", free_port()]
+    namesrv, broker = map(str, free_ports())
+    ports = ["--namesrv-port", namesrv, "--broker-port", broker]
     ariane = [sys.executable, "-m", "ariane.cli"]
     out, errors = tmp_path / "demo.out", tmp_path / "demo.err"
     with out.open("w") as said, errors.open("w") as told:
         demo = subprocess.Popen([*ariane, "up", "--demo", "--exit", *ports], stdout=said, stderr=told, env=environment)
     try:
-        killed = kill_the_broker(demo, out)
+        killed = kill_the_broker(demo, out, errors)
         status = demo.wait(DEMO_S)
     finally:
         if demo.poll() is None:
@@ -62,11 +57,11 @@ def test_a_killed_broker_loses_nothing_and_turns_nothing_around(tmp_path: Path):
     assert len(journeys) == 6
 
 
-def kill_the_broker(demo: subprocess.Popen[bytes], out: Path) -> int:
+def kill_the_broker(demo: subprocess.Popen[bytes], out: Path, errors: Path) -> int:
     """SIGKILL to the broker once orders are on their way. Returns its pid."""
     deadline = time.monotonic() + 60
     while "sending" not in out.read_text():
-        assert demo.poll() is None, out.read_text()
+        assert demo.poll() is None, out.read_text() + errors.read_text()
         assert time.monotonic() < deadline, out.read_text()
         time.sleep(0.02)
     time.sleep(0.5)

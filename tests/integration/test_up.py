@@ -14,19 +14,11 @@ from pathlib import Path
 
 import pytest
 
-
-def free_ports(count: int) -> list[int]:
-    probes = [socket.socket() for _ in range(count)]
-    for probe in probes:
-        probe.bind(("127.0.0.1", 0))
-    ports = [probe.getsockname()[1] for probe in probes]
-    for probe in probes:
-        probe.close()
-    return ports
+from ariane.testing.java import free_ports
 
 
 @contextmanager
-def up(home: Path, ports: list[int]) -> Iterator[subprocess.Popen[str]]:
+def up(home: Path, ports: tuple[int, int]) -> Iterator[subprocess.Popen[str]]:
     arguments = ["--home", str(home), "--namesrv-port", str(ports[0]), "--broker-port", str(ports[1])]
     with (home.parent / "up.out").open("w") as out:
         process = subprocess.Popen(
@@ -70,7 +62,7 @@ def home(tmp_path: Path) -> Path:
 
 
 def test_a_killed_broker_is_back_at_the_same_port_and_term_stops_everything(home: Path):
-    ports = free_ports(2)
+    ports = free_ports()
     with up(home, ports) as process:
         until(lambda: "ready     namesrv" in said(home))
         first = pid(home, "broker")
@@ -89,7 +81,7 @@ def test_a_killed_broker_is_back_at_the_same_port_and_term_stops_everything(home
 
 
 def test_no_server_outlives_a_parent_that_was_killed(home: Path):
-    with up(home, free_ports(2)) as process:
+    with up(home, free_ports()) as process:
         until(lambda: "ready     namesrv" in said(home))
         servers = [pid(home, "broker"), pid(home, "namesrv")]
         process.kill()
@@ -103,7 +95,7 @@ def test_a_taken_port_is_named(home: Path):
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        with up(home, [port, free_ports(1)[0]]) as process:
+        with up(home, (port, free_ports()[1])) as process:
             assert process.wait(30) == 1
     assert str(port) in said(home)
     assert "--namesrv-port" in said(home)

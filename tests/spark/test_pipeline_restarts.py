@@ -21,7 +21,7 @@ import mixed_traffic
 from ariane.admin import asking, published
 from ariane.cli.serve import READY
 from ariane.tables import DELAYS, JOURNEYS, TRACE_EVENTS, TRANSACTIONS
-from ariane.testing.java import free_port
+from ariane.testing.java import free_ports
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -84,14 +84,15 @@ def group_of(pid: int) -> list[int]:
 def test_killed_brokers_and_drivers_cost_nothing_and_it_stops_when_told(spark: SparkSession, tmp_path: Path) -> None:
     """`spark` only says whether Spark can run here."""
     tables, log, servers = tmp_path / "tables", tmp_path / "pipeline.log", tmp_path / "servers.log"
-    names, port = f"127.0.0.1:{free_port()}", free_port()
+    names_port, port = free_ports()
+    names = f"127.0.0.1:{names_port}"
     conf = tmp_path / "broker.conf"
     conf.write_text(
         f"brokerIP1=127.0.0.1\nlistenPort={port}\nnamesrvAddr={names}\nstorePathRootDir={tmp_path / 'store'}\n"
         "bindAddress=127.0.0.1\nmappedFileSizeCommitLog=16777216\ntransactionTimeOut=500\ntransactionCheckInterval=500\n"
     )
     name_conf = tmp_path / "namesrv.conf"
-    name_conf.write_text(f"listenPort={names.rpartition(':')[2]}\nbindAddress=127.0.0.1\n")
+    name_conf.write_text(f"listenPort={names_port}\nbindAddress=127.0.0.1\n")
     jobs = ["pipeline", "run", "trace", "delay", "transactions", "-n", names, "--home", str(tables), "--interval", "1"]
 
     def journeys(count: int) -> Callable[[], bool]:

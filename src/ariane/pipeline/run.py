@@ -12,7 +12,6 @@ master, a shared one with a cluster.
 from __future__ import annotations
 
 import json
-import logging
 import re
 import threading
 import time
@@ -33,8 +32,6 @@ from ariane.tables.slots import of_time
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
-
-log = logging.getLogger("ariane.pipeline")
 
 # Our own errors in what a query ended with: Spark hands on the text of a Python error only.
 FAULT = re.compile(r"^ariane\.[a-z_.]+\.((\w+): [^\n]*)", re.MULTILINE)

@@ -189,6 +189,12 @@ def free_port(span: int = 3) -> int:
             return port
 
 
+def free_ports() -> tuple[int, int]:
+    """A name server's and a broker's: two `free_port()` could be neighbours."""
+    port = free_port(4)
+    return port - 3, port
+
+
 @contextlib.contextmanager
 def name_server(
     home: Path, *, port: int = 0, properties: Mapping[str, str] | None = None, jvm_args: Sequence[str] = TEST_HEAP
