@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
+from datetime import UTC, datetime, timedelta
 from typing import Protocol
+
+EPOCH = datetime.fromtimestamp(0, UTC)
 
 
 class Clock(Protocol):
@@ -37,3 +40,8 @@ class SystemClock:
 
 
 SYSTEM_CLOCK: Clock = SystemClock()
+
+
+def ms_of(time: datetime) -> int:
+    """Whole ms since the epoch at `time`, which is in UTC when it has no zone."""
+    return ((time if time.tzinfo else time.replace(tzinfo=UTC)) - EPOCH) // timedelta(milliseconds=1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from typer.testing import CliRunner, Result
 
 pytest.importorskip("pyarrow", reason="needs pyarrow: pip install 'ariane[spark]'")
 
-from traffic_tables import T0_MS, at, both, consumed, ms, sent, slow
+from traffic_tables import at, both, consumed, sent, slow
 
 from ariane.admin.report import Field, Line, Plot, Report, Sheet
 from ariane.cli import cells, drawing, main, page
@@ -232,20 +232,6 @@ def test_bad_input_is_said(home: Path, arguments: list[str], said: str) -> None:
     done = run(*given)
     assert isinstance(done.exception, ConfigError)
     assert said in str(done.exception)
-
-
-@pytest.mark.parametrize(
-    ("said", "expected"),
-    [
-        ("90s", T0_MS - 90_000), ("1.5h", T0_MS - 5_400_000), ("2d", T0_MS - 172_800_000),
-        ("2023-11-14T22:13", ms(-60 + 20 - 20)), ("2023-11-14T23:13+01:00", ms(-60)),
-    ],
-)  # fmt: skip
-def test_times(said: str, expected: int) -> None:
-    assert command.instant(said, T0_MS, "--since") == expected
-    assert datetime.fromtimestamp(T0_MS / 1000, UTC) - timedelta(minutes=1) == datetime(
-        2023, 11, 14, 22, 13, tzinfo=UTC
-    )
 
 
 def test_watch_shows_it_again_until_it_is_stopped(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,10 +12,9 @@ pytest.importorskip("pyarrow", reason="needs pyarrow: pip install 'ariane[spark]
 from test_trace_journeys import T0_MS, at, delivery, journey, publish, unique_id
 from typer.testing import CliRunner
 
-from ariane.cli import trace
 from ariane.cli.main import app
 from ariane.clock import SYSTEM_CLOCK
-from ariane.errors import ConfigError, StoreError
+from ariane.errors import StoreError
 
 
 def said(home: Path, *words: str, status: int = 0) -> str:
@@ -71,19 +70,3 @@ def test_what_is_not_there_is_said(home: Path, tmp_path_factory: pytest.TempPath
         said(home, "--topic", "V")
     with pytest.raises(StoreError, match="no journeys in"):
         said(tmp_path_factory.mktemp("empty"), "--topic", "T")
-
-
-@pytest.mark.parametrize("text", ["10", "m", "-1m", "1w", "9999999d"])
-def test_a_span_that_is_none(text: str) -> None:
-    with pytest.raises(ConfigError, match="--since"):
-        trace.span_ms(text)
-
-
-def test_spans() -> None:
-    assert [trace.span_ms(text) for text in ("250ms", "30s", "10m", "2h", "1d")] == [
-        250,
-        30_000,
-        600_000,
-        7_200_000,
-        86_400_000,
-    ]

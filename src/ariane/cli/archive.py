@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import logging
-import signal
-import threading
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ariane.cli import account
+from ariane.cli import account, stopping
 from ariane.cli import home as homes
 
 if TYPE_CHECKING:
@@ -52,9 +50,7 @@ def run(
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)-7s %(name)s  %(message)s")
     names = [name for part in topics.split(",") if (name := part.strip())]
     job = archive.job(names, pattern, system_topics=system_topics)
-    stop = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: stop.set())
+    stop = stopping.of_thread()
     running.run(
         job,
         account.options(namesrv, access_key, secret_key, source_options),

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import signal
 import time
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ariane.cli import account
+from ariane.cli import account, stopping
 from ariane.model.topic import SAMPLES_TOPIC
 
 if TYPE_CHECKING:
@@ -42,20 +41,18 @@ def collect(
     settings = account.client(access_key, secret_key)
 
     async def run() -> None:
-        stop = asyncio.Event()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            asyncio.get_running_loop().add_signal_handler(number, stop.set)
-        await collecting(
-            namesrv,
-            interval_s=interval,
-            topic=topic,
-            once=once,
-            collector=name,
-            limits=limits,
-            settings=settings,
-            on_round=Said().say,
-            stop=stop,
-        )
+        with stopping.of_loop() as stop:
+            await collecting(
+                namesrv,
+                interval_s=interval,
+                topic=topic,
+                once=once,
+                collector=name,
+                limits=limits,
+                settings=settings,
+                on_round=Said().say,
+                stop=stop,
+            )
 
     asyncio.run(run())
 

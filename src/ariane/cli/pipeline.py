@@ -6,7 +6,6 @@ import contextlib
 import json
 import logging
 import os
-import signal
 import sys
 import threading
 from datetime import UTC, datetime
@@ -15,7 +14,7 @@ from typing import Annotated
 
 import typer
 
-from ariane.cli import account
+from ariane.cli import account, stopping
 from ariane.cli import home as homes
 from ariane.errors import ConfigError
 from ariane.model.topic import SAMPLES_TOPIC, TRACE_TOPIC
@@ -60,9 +59,7 @@ def run(
     job = known.with_topic(job, known.SAMPLES, samples_topic)
     if delay_levels:
         job = known.with_delay_levels(job, _delays_ms(delay_levels))
-    stop = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: stop.set())
+    stop = stopping.of_thread()
     if until_stdin_closes:
         threading.Thread(target=_stop_at_end_of_stdin, args=(stop,), daemon=True).start()
     options = account.options(namesrv, access_key, secret_key, source_options)

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import re
-import signal
+import time
 from collections.abc import AsyncIterator
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ariane.cli import account
+from ariane.cli import account, stopping
+from ariane.cli.times import instant
+from ariane.clock import SYSTEM_CLOCK
 from ariane.errors import ConfigError
 from ariane.model.topic import DLQ_PREFIX, RETRY_PREFIX
 
@@ -34,7 +34,10 @@ def replay(
     topic: Annotated[
         str | None, typer.Option(help="Topic to send to; default for dead letters: the one they were first sent to.")
     ] = None,
-    since: Annotated[str | None, typer.Option(help="Stored at this time or later: 2026-11-21T10:00 (UTC).")] = None,
+    since: Annotated[
+        str | None,
+        typer.Option(help="Stored then or later: so long ago (15m, 2d), or a time in UTC (2026-11-21T10:00)."),
+    ] = None,
     until: Annotated[str | None, typer.Option(help="Stored before this time.")] = None,
     key: Annotated[str | None, typer.Option(help="Only messages with this business key.")] = None,
     where: Annotated[
@@ -59,7 +62,10 @@ def replay(
         raise ConfigError("--topic", "", f"name the topic to send to: messages of {from_topic} tell of no other")
     if not dry_run and result is None:
         raise ConfigError("--result", "", "name a file for what becomes of each message, .jsonl or .parquet")
-    wanted = Wanted(from_topic, _time_ms("--since", since), _time_ms("--until", until), key, where)
+    now_ms = SYSTEM_CLOCK.now_ms()
+    since_ms = None if since is None else instant(since, now_ms, "--since")
+    until_ms = None if until is None else instant(until, now_ms, "--until")
+    wanted = Wanted(from_topic, since_ms, until_ms, key, where)
     per_second = rate_of(rate)
     client = account.client(access_key, secret_key)
 
@@ -80,16 +86,6 @@ def rate_of(text: str) -> float:
     if found is None or float(found[1]) == 0:
         raise ConfigError("--rate", text, "give messages a second, such as 500/s, or a minute, such as 30/m")
     return float(found[1]) / (60 if found[2] == "m" else 1)
-
-
-def _time_ms(option: str, text: str | None) -> int | None:
-    if text is None:
-        return None
-    try:
-        time = datetime.fromisoformat(text)
-    except ValueError as error:
-        raise ConfigError(option, text, f"give a time such as 2026-11-21T10:00, in UTC: {error}") from error
-    return int((time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp() * 1000)
 
 
 def _originals(archive: Path | None, wanted: Wanted, instance: Instance) -> AsyncIterator[Original]:
@@ -131,22 +127,16 @@ async def _send(
     from ariane.admin.replay import Replayed
     from ariane.admin.replay_result import replay_into
 
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        with contextlib.suppress(
-            NotImplementedError
-        ):  # no such signals on this platform: it is killed, and goes on later
-            loop.add_signal_handler(number, stop.set)
-    told_s = loop.time()
+    told_s = time.monotonic()
 
     def tell(done: Replayed) -> None:
         nonlocal told_s
-        if loop.time() - told_s > 1:
-            told_s = loop.time()
+        if time.monotonic() - told_s > 1:
+            told_s = time.monotonic()
             typer.echo(_said(done))
 
-    done = await replay_into(result, originals, instance, topic=topic, rate=per_second, stop=stop, on_progress=tell)
+    with stopping.of_loop() as stop:
+        done = await replay_into(result, originals, instance, topic=topic, rate=per_second, stop=stop, on_progress=tell)
     if done == Replayed(0, 0, 0, 0):
         raise _nothing()
     typer.echo(f"{_said(done)}; each in {result}")

@@ -6,7 +6,6 @@ The reports themselves are in `ariane.admin.reports`; here any of them is shown.
 from __future__ import annotations
 
 import json
-import re
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -16,13 +15,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ariane.cli import home as homes
+from ariane.cli.times import instant
 from ariane.errors import ConfigError
 
 if TYPE_CHECKING:
     from ariane.admin.report import Plot, Report, Sheet
     from ariane.admin.reports import Kind
 
-UNITS_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 WATCH_MIN_S = 1.0
 
 
@@ -77,21 +76,6 @@ def report(
     else:
         _print(answer)
     raise typer.Exit(1 if answer.as_of is None else 0)
-
-
-def instant(text: str, now_ms: int, option: str) -> int:
-    """A time in ms since the epoch: `15m` is 15 minutes before now, `2026-01-31T10:00` is in UTC if it does not say."""
-    if found := re.fullmatch(r"(\d{1,9}(?:\.\d{1,6})?)([smhd])", text):
-        ms = now_ms - int(float(found[1]) * UNITS_MS[found[2]])
-        if ms < 0:
-            raise ConfigError(option, text, "is before 1970")
-        return ms
-    try:
-        at = datetime.fromisoformat(text)
-    except ValueError:
-        fix = "is no time: write how long ago (30s, 15m, 1h, 2d), or a date and time in UTC (2026-01-31T10:00)"
-        raise ConfigError(option, text, fix) from None
-    return int((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() * 1000)
 
 
 def as_dict(report: Report) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ariane.cli import home as homes
+from ariane.cli.times import instant
 from ariane.clock import SYSTEM_CLOCK
 from ariane.errors import ConfigError
 
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
     from ariane.admin.traces import Found, Moment
 
-UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-
 
 def trace(
     key: Annotated[str | None, typer.Option(help="A business key, such as an order's id.")] = None,
@@ -30,7 +28,9 @@ def trace(
         str | None, typer.Option("--id", help="A message id: the unique one or the broker's.")
     ] = None,
     topic: Annotated[str | None, typer.Option(help="A topic: lists the journeys of its messages.")] = None,
-    since: Annotated[str, typer.Option(help="With --topic, how far back: 30s, 10m, 2h, 1d.")] = "10m",
+    since: Annotated[
+        str, typer.Option(help="With --topic: how long ago (30s, 10m, 2h, 1d), or a time in UTC (2026-01-31T10:00).")
+    ] = "10m",
     slowest: Annotated[bool, typer.Option("--slowest", help="With --topic: the slowest first.")] = False,
     group: Annotated[str | None, typer.Option(help="Only this consumer group.")] = None,
     limit: Annotated[int, typer.Option(min=1, max=10_000, help="At most so many messages.")] = 20,
@@ -50,7 +50,7 @@ def trace(
     else:
         now_ms = SYSTEM_CLOCK.now_ms()
         found = traces.of_topic(
-            place, topic, since_ms=now_ms - span_ms(since), until_ms=now_ms, group=group, is_slowest_first=slowest,
+            place, topic, since_ms=instant(since, now_ms, "--since"), until_ms=now_ms, group=group, is_slowest_first=slowest,
             limit=limit,
         )  # fmt: skip
     if as_json:
@@ -59,14 +59,6 @@ def trace(
     _say(
         place, found, f"key {key}" if key else f"id {message_id}" if message_id else f"topic {topic}", topic is not None
     )
-
-
-def span_ms(text: str) -> int:
-    """`10m` in ms; ConfigError for what is no such span."""
-    said = re.fullmatch(r"(\d{1,6})(ms|s|m|h|d)", text)
-    if said is None:
-        raise ConfigError("--since", text, "give a number and a unit: 30s, 10m, 2h, 1d")
-    return int(said[1]) * UNITS_MS[said[2]]
 
 
 def _say_json(place: Path, found: Found) -> None:

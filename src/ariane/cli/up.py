@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import signal
 import socket
 import time
 from pathlib import Path
@@ -13,7 +11,7 @@ from typing import Annotated
 import typer
 
 from ariane.cli import home as homes
-from ariane.cli import serve
+from ariane.cli import serve, stopping
 from ariane.cli.programs import Program, Programs
 from ariane.errors import ConfigError
 
@@ -74,12 +72,12 @@ async def _demo(programs: Programs, home: Path, namesrv: str, exit_after: bool) 
     if exit_after:
         await demo.judged(namesrv, tables, say)
     else:
-        with _told_to_stop() as stop:
+        with stopping.of_loop() as stop:
             await demo.endless(namesrv, tables, say, stop)
 
 
 async def _until_told() -> None:
-    with _told_to_stop() as stop:
+    with stopping.of_loop() as stop:
         say("Ctrl-C stops everything")
         await stop.wait()
     say("stopping")
@@ -94,19 +92,6 @@ async def _until_first(work: object, programs: Programs) -> None:
         await asyncio.wait([task])
         programs.failed.result()
     task.result()
-
-
-@contextlib.contextmanager
-def _told_to_stop():  # type: ignore[no-untyped-def]
-    """An event that SIGINT and SIGTERM set."""
-    loop, stop = asyncio.get_running_loop(), asyncio.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop.set)
-    try:
-        yield stop
-    finally:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.remove_signal_handler(number)
 
 
 def _name_server(home: Path, port: int) -> Program:

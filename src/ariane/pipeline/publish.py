@@ -16,7 +16,6 @@ import shutil
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
@@ -26,6 +25,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from ariane.admin.published import CURRENT, GRACE_MS, Dropped, File, Published, current, paths
+from ariane.clock import ms_of
 from ariane.errors import ConfigError, StoreError
 from ariane.tables import Table
 from ariane.tables.slots import begins_ms
@@ -38,7 +38,6 @@ LOCK = "LOCK"
 FILES_MAX = 8  # small ones of one slot; with more they are merged
 # What is larger is left as it is, or a slot that grows all day would be written again and again.
 SMALL_BYTES = 32 * 1024 * 1024
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 # Micro-batches append in threads of their own while the driver's merges small files and leaves old ones.
 _changes: dict[Path, threading.RLock] = {}
@@ -241,11 +240,7 @@ def _times(footer: Any, column: str) -> tuple[int | None, int | None]:
     known = [part for part in parts if part is not None and part.has_min_max]
     if not known:
         return None, None
-    return _ms(min(part.min for part in known)), _ms(max(part.max for part in known))
-
-
-def _ms(time: datetime) -> int:
-    return ((time if time.tzinfo else time.replace(tzinfo=UTC)) - EPOCH) // timedelta(milliseconds=1)
+    return ms_of(min(part.min for part in known)), ms_of(max(part.max for part in known))
 
 
 def _forget(directory: Path, old: Dropped, now_ms: int) -> bool:

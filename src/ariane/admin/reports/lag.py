@@ -15,6 +15,7 @@ from ariane.admin.asking import asked, between, rows
 from ariane.admin.report import Field, Line, Plot, Report, Sheet, Value, at
 from ariane.admin.reports import spans
 from ariane.admin.status import freshness
+from ariane.clock import ms_of
 from ariane.tables import CONSUMPTION, SAMPLES_BROKERS
 from ariane.tables.samples import WINDOW_MS
 
@@ -261,7 +262,7 @@ def _missing(brokers: Sequence[dict[str, Any]], until_ms: int) -> list[str]:
         return [f"no samples of the last {RECENT_MS // 60_000} minutes: is `ariane collect` running?"]
     gaps = []
     newest = max(row["sampled_at"] for row in brokers)
-    silent_ms = until_ms - round(newest.timestamp() * 1000)
+    silent_ms = until_ms - ms_of(newest)
     if silent_ms > max(SILENT_MS, *(3 * (row["interval_ms"] or 0) for row in brokers)):
         gaps.append(f"no samples since {newest:%H:%M:%S} UTC: is `ariane collect` running?")
     if lost := max(row["lost"] or 0 for row in brokers):

@@ -1,0 +1,27 @@
+"""Times as options say them."""
+
+from __future__ import annotations
+
+import pytest
+
+from ariane.cli.times import instant
+from ariane.errors import ConfigError
+
+NOW_MS = 1_700_000_040_000  # 2023-11-14T22:14 in UTC
+
+
+@pytest.mark.parametrize(
+    ("said", "before_ms"),
+    [
+        ("30s", 30_000), ("10m", 600_000), ("1.5h", 5_400_000), ("2d", 172_800_000),
+        ("2023-11-14T22:13", 60_000), ("2023-11-14T23:13+01:00", 60_000), ("2023-11-14", 22 * 3_600_000 + 14 * 60_000),
+    ],
+)  # fmt: skip
+def test_so_long_ago_or_a_time(said: str, before_ms: int) -> None:
+    assert instant(said, NOW_MS, "--since") == NOW_MS - before_ms
+
+
+@pytest.mark.parametrize("said", ["10", "m", "-1m", "1w", "9999999d", "yesterday", ""])
+def test_what_is_no_time_names_the_option(said: str) -> None:
+    with pytest.raises(ConfigError, match="--until"):
+        instant(said, NOW_MS, "--until")
