@@ -1,7 +1,8 @@
 """pyspark.daemon, less one complaint: Spark ends Python workers that were idle for a minute, and over a Unix socket each of
 them would print that its pipe is broken. Nothing is lost by it: a worker that Spark still wants something of is not idle.
 
-It is named to Spark (`spark.python.daemon.module`) with local masters, whose workers find this package.
+It is named to Spark (`spark.python.daemon.module`) with local masters, whose workers find this package. Workers that plan a read
+come from a daemon that Spark lets nobody choose, and still print it.
 """
 
 from __future__ import annotations
