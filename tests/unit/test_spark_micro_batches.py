@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import pickle
 from collections.abc import Iterator
@@ -16,7 +17,7 @@ from ariane.errors import ArianeError, ConnectionLost, ReplyError
 from ariane.model.message import MessageQueue
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.command import Command
-from ariane.spark.read import offsets, pull
+from ariane.spark.read import offsets, progress, pull
 from ariane.spark.read.micro_batches import StreamReader
 from ariane.spark.read.options import parse
 from ariane.spark.read.pull import Answer, Cluster, End
@@ -65,20 +66,32 @@ def next_batch(one: StreamReader, start: dict[str, Any]) -> dict[str, Any]:
     return one.latestOffset(start, one.getDefaultReadLimit())
 
 
-def test_a_broker_that_is_away_keeps_its_position_and_its_lag_is_not_known(
-    servers: Servers, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_broker_that_is_away_keeps_its_position_and_its_lag_is_not_known(servers: Servers) -> None:
     one = reader()
     start = next_batch(one, one.initialOffset())
     servers.held |= {A: ConnectionLost("h:2", "refused"), B: End(0, 40, True)}
     after = next_batch(one, start)
     assert offsets.planned(after) == [offsets.Range(B, 30, 40)]
     assert offsets.reached(after)[A] == 10
-    assert one.reportLatestOffset() == {"ends": {"T": {"b": {"0": 40}}}}
-    assert "a is away, its queues keep their positions" in caplog.text
+    why = "connection to h:2: refused"
+    assert one.reportLatestOffset() == {"ends": {"T": {"b": {"0": 40}}}, "away": {"a": why}}
+    assert progress.away({"sources": [{"latestOffset": json.dumps(one.reportLatestOffset())}]}) == {"a": why}
     servers.names = ConnectionLost("h:1", "refused")
     assert next_batch(one, after) is after
-    assert one.reportLatestOffset() is None
+    assert one.reportLatestOffset() == {"away": {"every name server": "connection to h:1: refused"}}
+
+
+def test_what_goes_away_and_comes_back_is_told_of_once(servers: Servers, caplog: pytest.LogCaptureFixture) -> None:
+    one = reader()
+    start = next_batch(one, one.initialOffset())
+    servers.held[A] = ConnectionLost("h:2", "refused")
+    for _ in range(3):
+        assert next_batch(one, start) is start
+    servers.held[A] = End(0, 10, True)
+    for _ in range(2):
+        assert next_batch(one, start) is start
+    assert caplog.messages == ["a is away, its queues keep their positions: connection to h:2: refused", "a is back"]
+    assert one.reportLatestOffset() == {"ends": {"T": {"a": {"0": 10}, "b": {"0": 30}}}}
 
 
 def test_a_broker_that_refuses_ends_the_query(servers: Servers) -> None:
@@ -96,7 +109,7 @@ def test_a_topic_that_vanishes_is_told_of_once(servers: Servers, caplog: pytest.
     with caplog.at_level(logging.WARNING):
         assert next_batch(one, start) is start
         assert next_batch(one, start) is start
-    assert caplog.text.count("no name server knows the topic T any more") == 1
+    assert caplog.text.count("no name server knows it any more") == 1
     servers.held = {**held, A: End(0, 3, True)}  # made anew
     with pytest.raises(DataLoss, match="offsets 3 to 9"):
         next_batch(one, start)

@@ -242,9 +242,18 @@ def _status(source: Source, query: StreamingQuery, home: Path) -> Status:
     if progress is None:
         return Status(source.name, now_ms, None, None, 0 if is_done else None, away)
     known = lag.lags(progress.json)
+    away = away or _absent(lag.away(progress.json))
     behind = 0 if is_done else lag.total(known) if known else None
     took_ms = progress.durationMs.get("triggerExecution")
     return Status(source.name, now_ms, progress.batchId, took_ms, behind, away, len(known))
+
+
+def _absent(away: Mapping[str, str]) -> str | None:
+    """What did not answer a query that goes on without it: one by name."""
+    if not away:
+        return None
+    name, why = min(away.items())
+    return f"{name} is away{f', and {len(away) - 1} more' if len(away) > 1 else ''}: {why}"
 
 
 def _wait(query: StreamingQuery, stop: threading.Event) -> None:

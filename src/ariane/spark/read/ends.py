@@ -73,19 +73,17 @@ def measured(cluster: pull.Cluster, queues: Sequence[MessageQueue]) -> Ends:
     return _ends(found)
 
 
-def measured_now(cluster: pull.Cluster, queues: Sequence[MessageQueue]) -> Ends:
-    """The ends of those queues whose broker answers."""
+def measured_now(cluster: pull.Cluster, queues: Sequence[MessageQueue]) -> tuple[Ends, dict[str, str]]:
+    """The ends of those queues whose broker answers, and why the other brokers do not."""
     found: dict[MessageQueue, pull.End] = {}
-    away: dict[str, ArianeError] = {}
+    away: dict[str, str] = {}
     for queue, one in cluster.ends(queues).items():
         if isinstance(one, pull.End):
             found[queue] = one
         else:
             pull.raise_unless_passing(one)
-            away.setdefault(queue.broker, one)
-    for broker, error in away.items():
-        log.warning("%s is away, its queues keep their positions: %s", broker, error)
-    return _ends(found)
+            away.setdefault(queue.broker, str(one))
+    return _ends(found), away
 
 
 def _ends(found: Mapping[MessageQueue, pull.End]) -> Ends:

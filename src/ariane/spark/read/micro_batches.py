@@ -63,7 +63,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._initial: dict[str, Any] | None = None
         self._at_stop: Ends | None = None  # AvailableNow: the ends when it began
         self._seen: Positions = {}  # the ends that were told last, of the queues that were told
-        self._unknown: frozenset[str] = frozenset()  # topics that had queues, and that no name server knows now
+        self._away: dict[str, str] = {}  # what was read from and did not answer when it was asked last, and why
         self._group = GroupOffsets(options.group_id)
         self._planned_s = monotonic()  # when a batch was planned last
 
@@ -104,8 +104,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """What there is to read: with the end of a batch it tells the lag (`progress.lags`)."""
-        return {"ends": offsets.positions_to_json(self._seen)} if self._seen else None
+        """What there is to read: with the end of a batch it tells the lag (`progress.lags`); and what is away."""
+        ends = {"ends": offsets.positions_to_json(self._seen)} if self._seen else {}
+        return {**ends, **({"away": self._away} if self._away else {})} or None
 
     def prepareForTriggerAvailableNow(self) -> None:
         cluster, queues = self._waited()
@@ -127,19 +128,26 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return cluster, cluster.retry("routes", cluster.queues, *chosen)
 
     def _ends(self, reached: Positions) -> Ends:
-        """The ends of all queues that can be asked now."""
+        """The ends of all queues that can be asked now. What cannot be keeps its positions, and the next micro-batch asks again."""
         cluster = pull.cluster(self._options)
         try:
             queues = cluster.queues(*queue_ends.topics(cluster, self._options))
         except pull.AWAY as error:
             pull.raise_unless_passing(error)
-            log.warning("no name server answers, the next micro-batch asks again: %s", error)
+            self._tell({"every name server": str(error)})
             return Ends({}, {})
-        unknown = frozenset(queue.topic for queue in reached) - {queue.topic for queue in queues}
-        for topic in sorted(unknown - self._unknown):
-            log.warning("no name server knows the topic %s any more: its queues keep their positions", topic)
-        self._unknown = unknown
-        return queue_ends.measured_now(cluster, queues)
+        ends, away = queue_ends.measured_now(cluster, queues)
+        unknown = {queue.topic for queue in reached} - {queue.topic for queue in queues}
+        self._tell({**away, **{f"topic {topic}": "no name server knows it any more" for topic in unknown}})
+        return ends
+
+    def _tell(self, away: dict[str, str]) -> None:
+        """Say what has gone away and what is back, once each."""
+        for name in sorted(away.keys() - self._away.keys()):
+            log.warning("%s is away, its queues keep their positions: %s", name, away[name])
+        for name in sorted(self._away.keys() - away.keys()):
+            log.warning("%s is back", name)
+        self._away = away
 
     def _is_too_little(self, waiting: Positions, limit: ReadLimit) -> bool:
         """Whether to wait for more. With AvailableNow no more will come."""

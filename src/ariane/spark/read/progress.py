@@ -54,6 +54,15 @@ def total(behind: Lags) -> int | None:
     return None if None in every else sum(one for one in every if one is not None)
 
 
+def away(progress: Mapping[str, Any] | str) -> dict[str, str]:
+    """Brokers, topics and name servers that did not answer when the last batch was planned, and why."""
+    return {
+        name: why
+        for source in _tree(progress).get("sources", ())
+        for name, why in _offset(source.get("latestOffset")).get("away", {}).items()
+    }
+
+
 def reached(progress: Mapping[str, Any] | str) -> Positions:
     """Where a query's next batch begins, for all queues of its sources."""
     return {queue: at for positions, _ in _sources(progress) for queue, at in positions.items()}
@@ -61,11 +70,14 @@ def reached(progress: Mapping[str, Any] | str) -> Positions:
 
 def _sources(progress: Mapping[str, Any] | str) -> Iterator[tuple[Positions, Positions]]:
     """Positions reached and ends seen of each source of this kind; other sources are passed over."""
-    tree = json.loads(progress) if isinstance(progress, str) else progress
-    for source in tree.get("sources", ()):
+    for source in _tree(progress).get("sources", ()):
         end, latest = _offset(source.get("endOffset")), _offset(source.get("latestOffset"))
         if "to" in end or "initial" in end:
             yield offsets.reached(end), offsets.positions_from_json(latest.get("ends", {}))
+
+
+def _tree(progress: Mapping[str, Any] | str) -> Mapping[str, Any]:
+    return json.loads(progress) if isinstance(progress, str) else progress
 
 
 def _offset(value: Any) -> dict[str, Any]:

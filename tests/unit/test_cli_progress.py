@@ -1,0 +1,146 @@
+"""How the jobs are, as lines, as a table and as the list in the end."""
+
+from __future__ import annotations
+
+import io
+import re
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark", reason="the extra spark is not installed")
+
+from rich.console import Console
+from rich.live import Live
+
+from ariane.admin.collecting import Round
+from ariane.admin.published import Published
+from ariane.admin.status import Status
+from ariane.cli import progress
+from ariane.errors import ConnectionLost
+from ariane.pipeline.folds import Folded
+from ariane.pipeline.run import Progress
+from ariane.tables import CLOCKS, DELAYS, JOURNEYS, TRAFFIC, Table
+
+
+def source(name: str = "traces", behind: int | None = 0, **other: Any) -> Status:
+    values = {"at_ms": 1, "batch": 7, "batch_ms": 812, "behind": behind, "away": None, "topics": 1}
+    return Status(name, **(values | other))
+
+
+def folded(table: Table, rows: int) -> Folded:
+    return Folded(table, 1, Published(3, table.schema, rows, None))
+
+
+def done(*sources: Status, folds: tuple[Folded, ...] = ()) -> Progress:
+    return Progress(folds, sources, 0.5)
+
+
+class Told:
+    """Lines, and the clock they go by."""
+
+    def __init__(self) -> None:
+        self.now_s = 100.0
+        self.lines: list[str] = []
+        self.screen = progress.Lines(self.lines.append, lambda: self.now_s)
+
+    def new(self) -> list[str]:
+        """What was said since, without the time of day."""
+        lines, self.lines[:] = [re.sub(r"^\d\d:\d\d:\d\d  ", "", line) for line in self.lines], []
+        return lines
+
+
+def test_a_line_has_the_news_of_ten_seconds_and_the_largest_tables_by_name() -> None:
+    told = Told()
+    told.screen.step(done(source(behind=1234), folds=(folded(JOURNEYS, 12345),)))
+    assert told.new() == ["traces 1,234 behind, 812 ms  |  rows: journeys 12,345"]
+    for table, rows in ((JOURNEYS, 12346), (TRAFFIC, 960), (CLOCKS, 2), (DELAYS, 1)):
+        told.now_s += 2
+        told.screen.step(done(source(), folds=(folded(table, rows),)))
+    assert told.new() == []
+    told.now_s += 2
+    told.screen.step(done(source(behind=None), folds=(folded(TRAFFIC, 961),)))
+    assert told.new() == ["traces ? behind, 812 ms  |  rows: journeys 12,346  traffic 961  clocks 2  1 more"]
+
+
+def test_without_news_a_line_a_minute_says_that_it_runs() -> None:
+    told = Told()
+    told.screen.show(done(source(batch=None, batch_ms=None)))
+    assert told.new() == ["traces 0 behind  |  no news"]
+    told.now_s += 59
+    told.screen.show(done(source()))
+    assert told.new() == []
+    told.now_s += 1
+    told.screen.show(done(source()))
+    assert told.new() == ["traces 0 behind, 812 ms  |  no news"]
+
+
+def test_what_a_source_waits_for_is_said_when_it_changes() -> None:
+    told = Told()
+    told.screen.show(done(source(topics=0), source("samples")))
+    assert told.new() == [
+        "traces waits: none of its topics is there yet",
+        "traces waits  samples 0 behind, 812 ms  |  no news",
+    ]
+    for why in ("broker-a is away: refused", "broker-a is away: refused", "broker-b is away: refused", None):
+        told.screen.show(done(source(away=why), source("samples")))
+    assert told.new() == [
+        "traces waits: broker-a is away: refused",
+        "traces waits: broker-b is away: refused",
+        "traces goes on",
+    ]
+
+
+def test_the_table_fits_a_terminal_of_eighty_columns_and_keeps_what_was_folded() -> None:
+    shown = io.StringIO()
+    console = Console(file=shown, force_terminal=True, width=80, color_system=None)
+    with Live(console=console, auto_refresh=False) as live:
+        drawn = progress.Drawn(live)
+        drawn.step(done(source(behind=1_234_567), folds=(folded(JOURNEYS, 123_456_789),)))
+        drawn.show(done(source(behind=9), source("samples", away="broker-a is away: refused")))
+    last = shown.getvalue().rpartition("Ctrl-C stops")[2].splitlines()
+    assert [line.split()[:5] for line in last[2:5]] == [
+        ["traces", "9", "7", "812"],
+        ["samples", "waits", "7", "812"],
+        ["journeys", "123,456,789", last[4].split()[-1]],
+    ]
+    assert "samples waits: broker-a is away: refused" in shown.getvalue()
+    assert all(len(line.rstrip()) <= 80 for line in last)
+
+
+def test_the_end_of_once_lists_sources_and_tables(capsys: pytest.CaptureFixture[str]) -> None:
+    progress.Listed().show(
+        done(source(), source("samples", topics=0), folds=(folded(JOURNEYS, 12), folded(TRAFFIC, 3)))
+    )
+    assert [line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines()] == [
+        ["traces", "0 behind, 812 ms"],
+        ["samples", "waits: none of its topics is there yet"],
+        ["journeys", "rows 12  1 slot folded"],
+        ["traffic", "rows 3  1 slot folded"],
+        ["2", "tables folded in 0.5 s"],
+    ]
+
+
+def test_the_collector_speaks_when_brokers_come_or_go_and_of_each_fault_once() -> None:
+    lines: list[str] = []
+    collected = progress.Collected(lines.append)
+
+    def seen(*away: str | None, fault: ConnectionLost | None = None) -> Round:
+        samples = [SimpleNamespace(broker=f"b{at}", broker_id=0, away=why) for at, why in enumerate(away)]
+        return Round(samples, 3 if fault else 0, 0, fault)  # type: ignore[arg-type]
+
+    lost = ConnectionLost("h:1", "refused")
+    for one in (seen(None, None), seen(None, None), seen(None, "refused"), seen(None, "refused", fault=lost)):
+        collected.round(one)
+    for _ in range(2):
+        collected.fault(lost)
+    collected.round(seen(None, None))
+    assert lines == [
+        "collector samples 2 of 2 brokers",
+        "collector samples 1 of 2 brokers; away: b1/0: refused",
+        "collector samples 1 of 2 brokers; away: b1/0: refused",
+        "collector has 3 samples that no broker takes: connection to h:1: refused",
+        "collector waits: connection to h:1: refused",
+        "collector samples 2 of 2 brokers",
+    ]
