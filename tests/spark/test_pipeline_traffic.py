@@ -81,6 +81,20 @@ def test_counts_bytes_and_histograms_of_a_minute(spark: SparkSession) -> None:
     }  # fmt: skip
 
 
+def test_each_attempt_of_a_listener_counts_and_the_first_tells_of_the_queueing(spark: SparkSession) -> None:
+    tries = [("R0", 200, 2), ("R1", 10_200, 2), ("R2", 70_200, 0)]  # two fail, the third succeeds, in the next minute
+    calls = [
+        event
+        for request, ms, code in tries
+        for event in (before("M", request, ms), after("M", request, ms + 7, 7, code=code))
+    ]
+    first, _sent, second = folded(spark, [pub("M", 0)], calls)
+    counts = [(row["messages"], row["successes"], row["failures"]) for row in (first, second)]
+    assert counts == [(2, 0, 2), (1, 1, 0)]
+    assert (first["queueing_ms"], second["queueing_ms"]) == (counted([197]), None)
+    assert (first["consume_cost_ms"], second["consume_cost_ms"]) == (counted([7, 7]), counted([7]))
+
+
 def test_minutes_topics_and_groups_are_rows_of_their_own(spark: SparkSession) -> None:
     rows = folded(
         spark,

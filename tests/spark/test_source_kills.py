@@ -61,7 +61,7 @@ def stored(servers: Servers) -> list[tuple[int, int, bytes]]:
     for queue, end in ends.measured(cluster, cluster.queues("T")).last.items():
         at = 0
         while at < end:
-            for one in record.decode_all(cluster.pull(queue, at).body):
+            for one in record.decode_all(cluster.pull(queue, [at])[0].body):
                 found.append((queue.queue_id, one.queue_offset, one.body))
                 at = one.queue_offset + 1
     cluster.close()

@@ -127,7 +127,7 @@ def test_readable_queues_ends_and_a_pull_over_one_connection(fake: Fake) -> None
     with contextlib.closing(cluster_at(fake.addr, groupId="g", pullBatchSize="16")) as cluster:
         assert cluster.queues("T") == [QUEUE, MessageQueue("T", "broker-a", 1)]
         assert cluster.ends([QUEUE]) == {QUEUE: End(31, 30, from_master=True)}
-        assert cluster.pull(QUEUE, 7, "a || b").removed
+        assert cluster.pull(QUEUE, [7], "a || b")[0].removed
     code, fields = fake.asked[-1]
     request: Any = PullMessage("g", "T", 0, 7, 16, 4)
     assert code == RequestCode.PULL_MESSAGE
@@ -200,7 +200,7 @@ def test_who_answers_for_a_queue_is_known(fake: Fake) -> None:
     fake.broker_id = 1
     with contextlib.closing(cluster_at(fake.addr)) as cluster:
         assert not asked(cluster).from_master
-        assert not cluster.pull(QUEUE, 0).from_master
+        assert not cluster.pull(QUEUE, [0])[0].from_master
         fake.broker_id = 0
         cluster.queues("T")
         assert asked(cluster).from_master

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 
 pytest.importorskip("pyarrow", reason="the extra spark is not installed")
 
-from ariane.errors import ArianeError, ProtocolError, ReplyError
+from ariane.errors import ArianeError, ConnectionLost, ProtocolError, ReplyError
 from ariane.model import host
 from ariane.model.message import COMPRESSED, MessageQueue
 from ariane.protocol import properties, record
@@ -42,15 +43,20 @@ class Script(Cluster):
 
     def __init__(self, options: Any, answers: dict[int, Any]) -> None:
         self.waits = 0
+        self.asked: list[list[int]] = []
         super().__init__(options, sleep=self._waited)
         self._answers = {at: list(one) if isinstance(one, list) else [one] for at, one in answers.items()}
 
-    def pull(self, queue: MessageQueue, offset: int, tags: str = "*") -> Pulled:
+    def pull(self, queue: MessageQueue, offsets: Sequence[int], tags: str = "*") -> list[Pulled]:
+        self.asked.append(list(offsets))
+        answers = [self._answer(at) for at in offsets]
+        if isinstance(answers[0], Exception):
+            raise answers[0]
+        return list(itertools.takewhile(lambda one: isinstance(one, Pulled), answers))
+
+    def _answer(self, offset: int) -> Any:
         left = self._answers[offset]
-        answer = left.pop(0) if len(left) > 1 else left[0]
-        if isinstance(answer, Exception):
-            raise answer
-        return answer  # type: ignore[no-any-return]
+        return left.pop(0) if len(left) > 1 else left[0]
 
     def _waited(self, _: float) -> None:
         self.waits += 1
@@ -76,6 +82,52 @@ def test_a_range_larger_than_a_batch_gives_several(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(tasks, "BATCH_ROWS", 2)
     answers = {at: Pulled(FOUND, records(at), at + 1, 0, 5) for at in range(5)}
     assert read(0, 5, answers) == [0, 1, 2, 3, 4]
+
+
+def of_two(start: int, end: int) -> dict[int, Any]:
+    """Answers of two messages."""
+    return {at: Pulled(FOUND, records(at, at + 1), at + 2, 0, end) for at in range(start, end, 2)}
+
+
+def test_pulls_are_sent_ahead_while_answers_go_equally_far() -> None:
+    offsets, cluster = reading_of(0, 100, of_two(0, 100))
+    assert offsets == list(range(100))
+    assert [len(asked) for asked in cluster.asked] == [1, 1, 1, 1, 1, 2, 2, 3, 3, 4, 5, 6, 8, 8, 4]
+    assert [at for asked in cluster.asked for at in asked] == list(range(0, 100, 2)), "none is asked for twice"
+    assert max(max(asked) for asked in cluster.asked) < 100, "nothing beyond the range is asked for"
+
+
+def test_an_answer_that_goes_less_far_ends_the_guess() -> None:
+    answers = of_two(0, 40) | {20: Pulled(FOUND, records(20), 21, 0, 40)}
+    answers |= {at: Pulled(FOUND, records(at), at + 1, 0, 40) for at in range(21, 40)}
+    offsets, cluster = reading_of(0, 40, answers)
+    assert offsets == list(range(40))
+    guessed = next(number for number, asked in enumerate(cluster.asked) if 22 in asked)
+    assert cluster.asked[guessed + 1] == [21]
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        Pulled(NOTHING, b"", 14, 0, 40, False),  # a slave that is behind, for once
+        Pulled(FOUND, b"", 12, 0, 40),
+        ConnectionLost("h:1", "refused"),
+        ReplyError(ResponseCode.SYSTEM_BUSY, "busy", "h:1"),
+    ],
+)
+def test_an_odd_answer_to_a_guess_is_asked_for_again(odd: Any) -> None:
+    answers = of_two(0, 40)
+    offsets, cluster = reading_of(0, 40, answers | {12: [odd, answers[12]]})
+    assert offsets == list(range(40))
+    assert cluster.waits == 0
+    assert [12 in asked for asked in cluster.asked].count(True) == 2
+
+
+def test_a_loss_met_by_a_guess_is_a_loss() -> None:
+    answers = of_two(0, 40) | {12: Pulled(MOVED, b"", 20, 20, 40)}
+    with pytest.raises(DataLoss, match="12 to 19 are gone"):
+        read(0, 40, answers)
+    assert read(0, 40, answers, failOnDataLoss="false") == [*range(12), *range(20, 40)]
 
 
 GONE = {

@@ -1,7 +1,7 @@
 """trace_events and journeys → traffic, journeys → slow_messages: how much, how fast, and which were the slowest.
 
     Pub of trace_events       ─ one row per send (not per record: traces come twice) ─┐
-    journeys with a delivery  ─ one row per message and group ────────────────────────┴→ per minute, topic, group, host
+    deliveries of journeys    ─ one row per call of a listener ───────────────────────┴→ per minute, topic, group, host
 
 Folds: rows in any order, late or twice, give the same rows.
 """
@@ -79,18 +79,21 @@ def _sends(events: DataFrame) -> DataFrame:
 
 
 def _consumptions(journeys: DataFrame) -> DataFrame:
-    """One row per message and group that consumed it, or began to."""
-    at = F.coalesce("consumed_at", "delivered_at")
-    return journeys.where(at.isNotNull()).select(
+    """One row per call of a listener: a message that is tried again is another call. The first one tells of the queueing."""
+    calls = journeys.select(
+        "slot", "topic", "consumer_group", "queueing_ms", F.posexplode("deliveries").alias("attempt", "call")
+    )
+    at = F.coalesce("call.ended_at", "call.began_at")
+    return calls.where(at.isNotNull()).select(
         "slot",
         F.date_trunc("minute", at).alias("minute"),
         F.lit("in").alias("direction"),
         "topic",
         F.col("consumer_group").alias("client_group"),
-        _ip("consumer_host").alias("client_host"),
-        "result",
-        F.col("queueing_ms").alias("queueing"),
-        F.col("consume_cost_ms").alias("cost"),
+        _ip("call.host").alias("client_host"),
+        F.col("call.result").alias("result"),
+        F.when(F.col("attempt") == 0, F.col("queueing_ms")).alias("queueing"),
+        F.col("call.cost_ms").alias("cost"),
     )
 
 

@@ -1,7 +1,7 @@
 """A blocking client for executors and planners: topics, routes, ends of queues, pulls.
 
     topics() ─→ routes(topics) ─→ queues ─→ ends(queues), pulls({queue: offset})    many at once (`wire.connection`)
-                                       └──→ pull(queue, offset)                                    what a task does
+                                       └──→ pull(queue, offsets)                                   what a task does
 
 Connections are kept by the process and used again by its later tasks; servers close those that were idle for two minutes, so
 a kept one that turns out to be closed is replaced at once. A request that fails is tried again, a second apart, on a new
@@ -202,13 +202,19 @@ class Cluster:
 
     # --- one queue ---
 
-    def pull(self, queue: MessageQueue, offset: int, tags: str = "*") -> Pulled:
-        """Messages of a queue from `offset` on."""
-        header = self._pull_header(queue, offset, self._access.pull_batch_size, tags)
-        (answer,) = self.ask_all([(queue, Question(RequestCode.PULL_MESSAGE, header))], PULLED)
-        if isinstance(answer, ArianeError):
-            raise answer
-        return _pulled(answer)
+    def pull(self, queue: MessageQueue, offsets: Sequence[int], tags: str = "*") -> list[Pulled]:
+        """Messages of a queue from each of the offsets on, all asked at once, up to the first that is refused; the refusal of
+        the first offset is raised."""
+        most, code = self._access.pull_batch_size, RequestCode.PULL_MESSAGE
+        asked = [(queue, Question(code, self._pull_header(queue, offset, most, tags))) for offset in offsets]
+        found: list[Pulled] = []
+        for answer in self.ask_all(asked, PULLED):
+            if isinstance(answer, ArianeError):
+                if not found:
+                    raise answer
+                break
+            found.append(_pulled(answer))
+        return found
 
     def retry(self, what: str, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """What `work` returns; tried again while servers are away. The last error, with `what`, when they stay away."""

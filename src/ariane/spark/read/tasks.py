@@ -2,6 +2,9 @@
 
     pulls until the end of the range → chunks of whole answers, without a gap → Arrow batches (`records.decode`)
 
+Brokers answer with 32 messages at most, so one pull after another would be a round trip for 32 rows. Where an answer ends is where
+the next pull begins; while answers all go equally far, that is known before they come, and several pulls are under way (`_Pace`).
+
 A broker says 21 or 19 when nothing is at an offset, 20 when it passed over entries (other tags, or records just deleted),
 and passes over deleted records in the middle of an answer without a word: so a chunk is also checked for gaps.
 """
@@ -31,6 +34,10 @@ log = logging.getLogger("ariane.spark")
 # A batch of Arrow rows: enough to share its cost, little enough to stay in the processor's cache.
 BATCH_ROWS = 8192
 BATCH_BYTES = 8 * 1024 * 1024
+
+
+ALIKE = 4  # answers that went equally far, for each pull more that is sent ahead
+UNDER_WAY_MAX = 8  # pulls of a task; an answer has 256 KB at most unless brokers are told otherwise
 
 
 class DataLoss(ArianeError):
@@ -88,29 +95,62 @@ def read_range(
     begin = offset = part.start  # of the chunk that is gathered, and of the next pull
     bodies: list[bytes] = []
     size = 0
+    pace = _Pace()
     while offset < part.end:
-        pulled = cluster.retry(what, _pull, cluster, part.queue, offset, options.tags)
-        if pulled.code == ResponseCode.SUCCESS:
-            bodies.append(pulled.body)
-            size += len(pulled.body)
-            offset = pulled.next_offset
-        elif wanted is not None and _only_filtered(pulled, offset):
-            offset = pulled.next_offset
-        else:
-            resume = _after_loss(pulled, offset, part.end)
-            _lose(f"{what}: {offset} to {resume - 1} are gone (the queue holds {_held(pulled)})", resume, options)
-            yield from _rows(bodies, begin, offset, part, what, options, rows)
-            begin = offset = resume
-            bodies, size = [], 0
+        at = pace.offsets(offset, part.end)
+        for pulled in cluster.retry(what, _pull, cluster, part.queue, at, options.tags):
+            pace.went(pulled.next_offset - offset)
+            if pulled.code == ResponseCode.SUCCESS:
+                bodies.append(pulled.body)
+                size += len(pulled.body)
+                offset = pulled.next_offset
+            elif wanted is not None and _only_filtered(pulled, offset):
+                offset = pulled.next_offset
+            else:
+                resume = _after_loss(pulled, offset, part.end)
+                _lose(f"{what}: {offset} to {resume - 1} are gone (the queue holds {_held(pulled)})", resume, options)
+                yield from _rows(bodies, begin, offset, part, what, options, rows)
+                begin = offset = resume
+                bodies, size = [], 0
         if offset - begin >= BATCH_ROWS or size >= BATCH_BYTES:
             yield from _rows(bodies, begin, offset, part, what, options, rows)
             begin, bodies, size = offset, [], 0
     yield from _rows(bodies, begin, offset, part, what, options, rows)
 
 
-def _pull(cluster: pull.Cluster, queue: MessageQueue, offset: int, wanted: str) -> pull.Pulled:
-    """A pull that got further, or that says why it cannot; NotYetThere when neither is so."""
-    pulled = cluster.pull(queue, offset, wanted)
+class _Pace:
+    """How far answers go, and so where pulls can begin before the ones before them are answered."""
+
+    def __init__(self) -> None:
+        self._step = 0
+        self._alike = 0  # answers in a row that went so far
+
+    def offsets(self, offset: int, end: int) -> range:
+        """Where to pull from: `offset`, and what lies ahead if it goes on like this."""
+        ahead = min(1 + self._alike // ALIKE, UNDER_WAY_MAX)
+        return range(offset, end, self._step)[:ahead] if ahead > 1 else range(offset, offset + 1)
+
+    def went(self, step: int) -> None:
+        self._alike = self._alike + 1 if step == self._step > 0 else 0
+        self._step = step
+
+
+def _pull(cluster: pull.Cluster, queue: MessageQueue, offsets: range, wanted: str) -> list[pull.Pulled]:
+    """Pulls that each go on where the one before ended; NotYetThere when the first got nowhere and does not say why."""
+    first, *others = cluster.pull(queue, offsets, wanted)
+    _check_far(queue, offsets[0], first)
+    found = [first]
+    for offset, pulled in zip(offsets[1:], others, strict=False):
+        if (
+            not found[-1].code == pulled.code == ResponseCode.SUCCESS
+            or found[-1].next_offset != offset < pulled.next_offset
+        ):
+            break  # what it is about is seen when it comes first
+        found.append(pulled)
+    return found
+
+
+def _check_far(queue: MessageQueue, offset: int, pulled: pull.Pulled) -> None:
     if pulled.code == ResponseCode.SUCCESS:
         stuck = pulled.next_offset <= offset
     elif offset < pulled.min_offset:
@@ -121,7 +161,6 @@ def _pull(cluster: pull.Cluster, queue: MessageQueue, offset: int, wanted: str) 
         stuck = not pulled.from_master  # a master knows its own queue, a slave may be behind
     if stuck:
         raise pull.NotYetThere(f"{queue.broker} has nothing at {offset} yet (it holds {_held(pulled)})")
-    return pulled
 
 
 def _only_filtered(pulled: pull.Pulled, offset: int) -> bool:
