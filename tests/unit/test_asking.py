@@ -82,8 +82,8 @@ def test_a_list_that_is_none_is_said(tmp_path: Path) -> None:
         published.current(tmp_path, EVERY)
 
 
-def tell(home: Path, *, at_ms: int = T0_MS, behind: int | None = 0, away: str | None = None) -> None:
-    status.write(home, Status("traces", at_ms, 3, 90, behind, away))
+def tell(home: Path, *, behind: int | None = 0, away: str | None = None, read_ms: int | None = None) -> None:
+    status.write(home, Status("traces", T0_MS, 3, 90, behind, away, 1, read_ms))
 
 
 def test_an_answer_says_as_of_when_it_is_and_what_it_may_lack(tmp_path: Path) -> None:
@@ -95,6 +95,10 @@ def test_an_answer_says_as_of_when_it_is_and_what_it_may_lack(tmp_path: Path) ->
     fresh = status.freshness(tmp_path, JOURNEYS, T0_MS)
     assert fresh == Freshness(T0_MS - 5, ())
     assert fresh.is_complete
+    tell(tmp_path, read_ms=T0_MS - 2)
+    assert status.freshness(tmp_path, JOURNEYS, T0_MS) == Freshness(T0_MS - 2, (), T0_MS - 2)
+    stopped = status.freshness(tmp_path, JOURNEYS, T0_MS + 180_000)
+    assert (stopped.as_of_ms, len(stopped.gaps)) == (T0_MS - 2, 1), "all was read until it stopped"
 
     tell(tmp_path, behind=1200)
     assert status.freshness(tmp_path, JOURNEYS, T0_MS).gaps == ("traces has 1,200 messages to read",)
@@ -107,7 +111,9 @@ def test_an_answer_says_as_of_when_it_is_and_what_it_may_lack(tmp_path: Path) ->
     assert status.freshness(tmp_path, JOURNEYS, T0_MS + 180_000).gaps == (
         "the pipeline has not looked at traces for 3 minutes",
     )
+    tell(tmp_path, read_ms=T0_MS + 9)
     put(tmp_path, TRACE_EVENTS, [{}], as_of_ms=T0_MS, done={"traces 0a-1b": 4})
+    assert status.freshness(tmp_path, JOURNEYS, T0_MS).as_of_ms == T0_MS - 5, "it lacks what was read last"
     assert status.freshness(tmp_path, JOURNEYS, T0_MS).gaps == ("journeys does not have the newest trace_events yet",)
 
 

@@ -118,7 +118,7 @@ def test_nothing_is_overdue_before_its_delivery_could_be_known(tmp_path: Path) -
 
     def overdue(behind: int | None) -> tuple[int, bool]:
         (tmp_path / "status").mkdir(exist_ok=True)
-        status.write(tmp_path, Status("messages", later_ms, 1, 5, behind, None))
+        status.write(tmp_path, Status("messages", later_ms, 1, 5, behind, None, 1, None if behind else later_ms))
         report = asked(tmp_path, now_ms=later_ms)
         return len(part(report, "Overdue").rows), not report.gaps
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -143,12 +145,32 @@ def test_a_query_that_is_waited_for_can_be_stopped() -> None:
     assert stop.is_set()
 
 
-def test_a_query_that_found_nothing_is_not_behind(tmp_path: Path) -> None:
-    class Query:
-        isActive, lastProgress = False, None
+class Query:
+    """A query that goes on, or has done what there was."""
 
-        def exception(self) -> None:
-            return None
+    def __init__(self, *, active: bool, ends: int | None = None, away: str | None = None) -> None:
+        self.isActive = active
+        latest = {"ends": {"T": {"a": {"0": ends}}}, **({"away": {"a": away}} if away else {})}
+        told = {"sources": [{"endOffset": {"to": {"T": {"a": {"0": 7}}}}, "latestOffset": latest}]}
+        self.lastProgress = ends and SimpleNamespace(
+            json=json.dumps(told), timestamp="2023-11-14T22:13:20.123Z", batchId=3, durationMs={"triggerExecution": 9}
+        )
 
-    found = run._status(jobs.TRACES, Query(), tmp_path)  # type: ignore[arg-type]
-    assert (found.batch, found.behind, found.away) == (None, 0, None)
+    def exception(self) -> None:
+        return None
+
+
+def test_a_query_that_found_nothing_is_not_behind() -> None:
+    found = run._status(jobs.TRACES, run.Reading(Query(active=False), 1000))  # type: ignore[arg-type]
+    assert (found.batch, found.behind, found.away, found.read_ms) == (None, 0, None, 1000)
+
+
+@pytest.mark.parametrize(
+    ("ends", "away", "behind", "read_ms"),
+    [(7, None, 0, 1_700_000_000_123), (9, None, 2, None), (7, "refused", 0, None)],
+)
+def test_until_when_all_was_read(ends: int, away: str | None, behind: int, read_ms: int | None) -> None:
+    """A batch asks for the ends when it begins, so what was stored then is read when none is left."""
+    found = run._status(jobs.TRACES, run.Reading(Query(active=True, ends=ends, away=away), None))  # type: ignore[arg-type]
+    assert (found.behind, found.read_ms, found.batch, found.batch_ms) == (behind, read_ms, 3, 9)
+    assert found.away == (away and f"a is away: {away}")

@@ -89,7 +89,7 @@ def test_when_all_is_read_and_nobody_traces_any_more_never_consumed_is_known_unt
         done={"traces x": 1, "messages y": 1},
     )
     for source, at_ms in (("traces", now_ms), ("messages", now_ms - 60_000)):
-        status.write(tmp_path, status.Status(source, at_ms, 1, 10, 0, None))
+        status.write(tmp_path, status.Status(source, at_ms, 1, 10, 0, None, 1, at_ms))
     report = health.report(tmp_path, since_ms=T0_MS, until_ms=now_ms, now_ms=now_ms)
     assert [line[:3] for line in sheet(report, "Never consumed").rows] == [("T", None, 5)]
 

@@ -88,7 +88,6 @@ def test_found_by_a_whole_key_and_by_either_id(tmp_path: Path) -> None:
     assert ids(traces.find(tmp_path, message_id="not-unique")) == ["not-unique"]
     assert ids(traces.find(tmp_path, message_id=f"OFF-{three}")) == [three]
     assert ids(traces.find(tmp_path, message_id=unique_id(9))) == []
-    assert traces.find(tmp_path, key="all").as_of == datetime(2023, 11, 14, 22, 14, 20, tzinfo=UTC)
 
 
 def test_of_many_messages_the_newest_and_how_many_are_left_out(tmp_path: Path) -> None:

@@ -35,14 +35,21 @@ class Status(msgspec.Struct, frozen=True):
     """Which server does not answer; the source waits for it."""
     topics: int | None = None
     """How many topics it reads; 0: none of them is there yet. None when that is not known."""
+    read_ms: int | None = None
+    """All that brokers had stored then is in its tables, by the clock of the machine that reads; None while something is left."""
 
 
 class Freshness(NamedTuple):
-    """What is in a table: all that brokers had stored until `as_of_ms` (None: nothing yet), or less, for a reason."""
+    """What is in a table: all that brokers had stored until `as_of_ms` (None: nothing yet), or less, for a reason.
+
+    That is when the newest of it was stored, by its broker; or later, when all was read: brokers to which nobody sends do not
+    tell the time."""
 
     as_of_ms: int | None
     gaps: tuple[str, ...]
     """Why the table may lack something; none: it is complete."""
+    read_ms: int | None = None
+    """Until when all was read, as `Status` has it for the sources; None when the table lacks what was."""
 
     @property
     def is_complete(self) -> bool:
@@ -77,16 +84,25 @@ def freshness(home: Path, table: Table, now_ms: int) -> Freshness:
     gaps = []
     by_name = {one.name: one for one in tables.ALL}
     statuses = read(home)
+    read_ms: list[int | None] = []
     for name, version in now.done.items():
-        source = by_name.get(name)
-        if source is None:
-            gaps.extend(_gaps(name.split(" ")[0], statuses, now_ms))
+        table_before = by_name.get(name)
+        if table_before is None:
+            source = name.split(" ")[0]
+            gaps.extend(_gaps(source, statuses, now_ms))
+            read_ms.append(statuses[source].read_ms if source in statuses else None)
             continue
-        before = current(home, source)
+        before = current(home, table_before)
         if before is not None and (version > before.version or any(file.added > version for file in before.files)):
             gaps.append(f"{table.name} does not have the newest {name} yet")
-        gaps.extend(freshness(home, source, now_ms).gaps)
-    return Freshness(now.as_of_ms, tuple(dict.fromkeys(gaps)))
+            read_ms.append(None)
+        inner = freshness(home, table_before, now_ms)
+        gaps.extend(inner.gaps)
+        read_ms.append(inner.read_ms)
+    known = [ms for ms in read_ms if ms is not None]
+    all_read_ms = min(known) if known and len(known) == len(read_ms) else None
+    times = [ms for ms in (now.as_of_ms, all_read_ms) if ms is not None]
+    return Freshness(max(times, default=None), tuple(dict.fromkeys(gaps)), all_read_ms)
 
 
 def _gaps(source: str, statuses: dict[str, Status], now_ms: int) -> list[str]:

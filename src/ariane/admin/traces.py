@@ -32,11 +32,10 @@ AT = "coalesce(stored_at, sent_corrected_at, sent_at, available_at, delivered_at
 
 
 class Found(NamedTuple):
-    """Journeys that match, as rows with the columns of JOURNEYS. `as_of`: broker's time of what is in the table. `left_out`:
-    messages (of a topic: journeys) that match too and are beyond the limit."""
+    """Journeys that match, as rows with the columns of JOURNEYS; as of when, `status.freshness` tells. `left_out`: messages (of
+    a topic: journeys) that match too and are beyond the limit."""
 
     rows: list[dict[str, Any]]
-    as_of: datetime | None
     left_out: int = 0
 
 
@@ -75,10 +74,10 @@ def find(
     if message_id is not None:
         rows = _journeys(home, {message_id}, _slots(home, message_id, version), group)
         if rows:
-            return Found(rows, at(version.as_of_ms))
+            return Found(rows)
     places, left_out = _places(home, key if key is not None else message_id or "", limit)
     rows = _journeys(home, {one for one, _ in places}, {slot for _, slot in places}, group) if places else []
-    return Found(rows, at(version.as_of_ms), left_out)
+    return Found(rows, left_out)
 
 
 def of_topic(
@@ -96,7 +95,7 @@ def of_topic(
 
     StoreError when nothing was published yet, or nothing of the topic in that time, with the topics of which there is.
     """
-    version = _published(home)
+    _published(home)
     between = asking.between(JOURNEYS, since_ms - SLACK_MS, until_ms + SLACK_MS)
     condition = f"topic = $1 AND {AT} BETWEEN $2 AND $3" + (" AND consumer_group = $4" if group is not None else "")
     values: list[object] = [topic, at(since_ms), at(until_ms), *(() if group is None else (group,))]
@@ -107,7 +106,7 @@ def of_topic(
             _refuse(topic, sql, values[1:3])
         question = f"SELECT *, {TOOK_MS} AS took_ms FROM journeys WHERE {condition} ORDER BY {order} LIMIT {int(limit)}"
         rows = asking.rows(sql, question, values)
-    return Found(rows, at(version.as_of_ms), count["journeys"] - len(rows))
+    return Found(rows, count["journeys"] - len(rows))
 
 
 def timeline(rows: Iterable[Mapping[str, Any]]) -> list[Moment]:

@@ -148,14 +148,14 @@ class Drawn:
         self._tables: dict[str, tuple[int, str]] = {}  # rows, and when they were folded
 
     def step(self, progress: Progress) -> None:
-        self.show(progress)
-
-    def show(self, progress: Progress) -> None:
         for line in self._waiting.news(progress):
             self.say(line)
         at = time.strftime("%H:%M:%S")
         self._tables |= {one.table.name: (one.published.rows, at) for one in progress.folded}
         self._live.update(self._table(progress, at), refresh=True)
+
+    def show(self, progress: Progress) -> None:
+        self.step(progress._replace(folded=()))  # they were told one by one
 
     def say(self, line: str) -> None:
         self._live.console.print(f"{time.strftime('%H:%M:%S')}  {line}", markup=False, highlight=False, soft_wrap=True)

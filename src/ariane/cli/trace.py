@@ -89,9 +89,8 @@ def _say(place: Path, found: Found, wanted: str, is_list: bool) -> None:
             console.print(f"#{number} {one}", markup=False)
         messages = len({row["message_id"] for row in found.rows})
         groups = len({row["consumer_group"] for row in found.rows if row["consumer_group"]})
-        console.print(
-            f"{messages} messages, {groups} consumer groups; ± how far off by the broker's clock, ? not known"
-        )
+        of = " and ".join((_count(messages, "message"), _count(groups, "consumer group")))
+        console.print(f"{of}; ± how far off by the broker's clock, ? not known")
     _say_lines(console, trust)
 
 
@@ -102,11 +101,13 @@ def _say_lines(console: Console, lines: list[str]) -> None:
 
 def _trust(place: Path, found: Found) -> list[str]:
     """What is left out, as of when the answer is, and why it may lack something."""
+    from ariane.admin.report import at
     from ariane.admin.status import freshness
     from ariane.tables import JOURNEYS
 
-    known_until = f"{found.as_of:%Y-%m-%d %H:%M:%S} UTC" if found.as_of else "unknown"
     fresh = freshness(place, JOURNEYS, SYSTEM_CLOCK.now_ms())
+    as_of = at(fresh.as_of_ms)
+    known_until = f"{as_of:%Y-%m-%d %H:%M:%S} UTC" if as_of else "unknown"
     more = [f"{found.left_out:,} more are left out: --limit"] if found.left_out else []
     complete = "" if fresh.gaps else ", complete"
     return [*more, f"traces until {known_until}{complete}; times in UTC", *(f"may lack: {gap}" for gap in fresh.gaps)]
@@ -144,17 +145,14 @@ def _clock(time: datetime | None) -> str:
 
 
 def _drawn(moments: list[Moment]) -> Table:
-    """One line per moment, within 80 columns; messages are numbered, their ids stand below."""
+    """One line per moment, within 80 columns, without columns that say nothing; messages are numbered, their ids stand below."""
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 1, 0, 0))
-    for name in ("time", "±", "after", "#", "what", "group", "took", "where", "tag", ""):
-        table.add_column(name, justify="right" if name in ("±", "after", "took") else "left", no_wrap=name != "")
     numbers = _numbers(moments)
     good = ("sent", "stored", "available", "delivered", "consumed", "decided: COMMIT_MESSAGE")
-    for moment in moments:
-        table.add_row(
+    lines = [
+        (
             f"{moment.at:%H:%M:%S.%f}"[:-3],
             "?" if moment.error_ms is None else "" if moment.error_ms == 0 else str(moment.error_ms),
             _ms(moment.at - moments[0].at),
@@ -166,6 +164,15 @@ def _drawn(moments: list[Moment]) -> Table:
             moment.tags or "",
             "" if moment.what == "stored" else moment.note,
         )
+        for moment in moments
+    ]
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 1, 0, 0))
+    names = ("time", "±", "after", "#", "what", "group", "took", "where", "tag", "")
+    told = [number for number in range(len(names)) if any(line[number] for line in lines)]
+    for name in (names[number] for number in told):
+        table.add_column(name, justify="right" if name in ("±", "after", "took") else "left", no_wrap=name != "")
+    for line in lines:
+        table.add_row(*(line[number] for number in told))
     return table
 
 
@@ -173,6 +180,10 @@ def _numbers(moments: Iterable[Moment]) -> dict[str, int]:
     """Messages by number, in the order of their first moments."""
     ids = dict.fromkeys(moment.message_id for moment in moments)
     return {message_id: number for number, message_id in enumerate(ids, 1)}
+
+
+def _count(number: int, name: str) -> str:
+    return f"{number} {name}{'' if number == 1 else 's'}"
 
 
 def _ms(span: timedelta) -> str:

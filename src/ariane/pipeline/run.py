@@ -17,11 +17,12 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from ariane.admin.status import Status, write
-from ariane.clock import SYSTEM_CLOCK
+from ariane.clock import SYSTEM_CLOCK, ms_of
 from ariane.errors import ArianeError, ConfigError
 from ariane.pipeline import folds, publish
 from ariane.pipeline.jobs import Job, Source
@@ -38,6 +39,7 @@ FAULT = re.compile(r"^ariane\.[a-z_.]+\.((\w+): [^\n]*)", re.MULTILINE)
 AWAY = frozenset({"ConnectionLost", "RequestTimeout", "RouteNotFound"})  # those of servers that stay away
 LOOK_S = 1  # between looks whether to stop, while a query does what there is
 BATCH_S = 15.0  # for a batch that is under way when the jobs are told to stop; a busy machine takes some seconds
+PAUSE_S = 30.0  # at most, between rounds of folds
 AWAY_PAUSE_S = 5.0  # before a query that ended so is started again; the source itself had waited before
 KEEP_DAYS = 30
 DAY_MS = 86_400_000
@@ -49,6 +51,13 @@ class Gate(NamedTuple):
 
     closing: threading.Event
     batch: threading.Lock
+
+
+class Reading(NamedTuple):
+    """A query of a source. `until_ms`: it reads what was there then, and ends; None: it goes on."""
+
+    query: StreamingQuery
+    until_ms: int | None
 
 
 class Stopped(ArianeError):
@@ -135,16 +144,17 @@ def keeping(
     closing = threading.Event()
     gates = {source.name: Gate(closing, threading.Lock()) for source in job.sources}
 
-    def start(source: Source) -> StreamingQuery:
-        return _start(source, streams[source.name], home, interval_s, gates[source.name])
+    def start(source: Source) -> Reading:
+        until_ms = SYSTEM_CLOCK.now_ms() if interval_s is None else None
+        return Reading(_start(source, streams[source.name], home, interval_s, gates[source.name]), until_ms)
 
-    queries = {source.name: start(source) for source in job.sources}
+    readings = {source.name: start(source) for source in job.sources}
     tended_s = time.monotonic()
     try:
         if interval_s is None:
-            for query in queries.values():
-                _wait(query, stop)
-            progress = _round(spark, job, queries, home, on_step, stop)
+            for reading in readings.values():
+                _wait(reading.query, stop)
+            progress = _round(spark, job, readings, home, on_step, stop)
             on_progress(progress)
             if not stop.is_set():
                 _tend(spark, job, home, keep_days)
@@ -155,19 +165,19 @@ def keeping(
             return
         pause_s = interval_s
         while not stop.wait(pause_s):
-            progress = _round(spark, job, queries, home, on_step, stop)
+            progress = _round(spark, job, readings, home, on_step, stop)
             on_progress(progress)
-            # A fold takes longer as there is more news: half of the time is left to the queries.
-            pause_s = max(interval_s, progress.seconds)
-            ended = [source for source in job.sources if not queries[source.name].isActive]
+            # A fold takes longer as there is more news: some time is left to the queries.
+            pause_s = max(interval_s, min(progress.seconds, PAUSE_S))
+            ended = [source for source in job.sources if not readings[source.name].query.isActive]
             if ended and not stop.wait(AWAY_PAUSE_S):
-                queries |= {one.name: start(one) for one in ended}
+                readings |= {one.name: start(one) for one in ended}
             if time.monotonic() - tended_s > TEND_S:
                 _tend(spark, job, home, keep_days)
                 tended_s = time.monotonic()
     finally:
         closing.set()
-        for name, query in queries.items():
+        for name, (query, _) in readings.items():
             if gates[name].batch.acquire(timeout=BATCH_S):
                 gates[name].batch.release()
             query.stop()
@@ -201,14 +211,14 @@ def _start(source: Source, messages: DataFrame, home: Path, interval_s: float | 
 def _round(
     spark: SparkSession,
     job: Job,
-    queries: Mapping[str, StreamingQuery],
+    readings: Mapping[str, Reading],
     home: Path,
     on_step: Callable[[Progress], None],
     stop: threading.Event,
 ) -> Progress:
     """Fold what is new, and tell how far the sources are. Between folds it may be told to stop: the others come next time."""
     began_s = step_s = time.monotonic()
-    sources = _looked(job, queries, home)
+    sources = _looked(job, readings, home)
     done = []
     for fold in job.folds:
         if stop.is_set():
@@ -220,32 +230,40 @@ def _round(
         on_step(Progress((one,), sources, time.monotonic() - step_s))
         step_s = time.monotonic()
         # The queries go on meanwhile, and who asks the tables has to know that this runs.
-        sources = _looked(job, queries, home)
+        sources = _looked(job, readings, home)
     return Progress(tuple(done), sources, time.monotonic() - began_s)
 
 
-def _looked(job: Job, queries: Mapping[str, StreamingQuery], home: Path) -> tuple[Status, ...]:
+def _looked(job: Job, readings: Mapping[str, Reading], home: Path) -> tuple[Status, ...]:
     """How far the sources are, put down for who asks the tables."""
-    sources = tuple(_status(source, queries[source.name], home) for source in job.sources)
+    sources = tuple(_status(source, readings[source.name]) for source in job.sources)
     for status in sources:
         write(home, status)
     return sources
 
 
-def _status(source: Source, query: StreamingQuery, home: Path) -> Status:
+def _status(source: Source, reading: Reading) -> Status:
     """How far a source is. What ended its query is raised, but for a server's absence."""
     now_ms = SYSTEM_CLOCK.now_ms()
+    query, until_ms = reading
     away = _why_away(query)
     # A query that was to do what there is, and has ended, has done it.
     is_done = not query.isActive and away is None
     progress = query.lastProgress
     if progress is None:
-        return Status(source.name, now_ms, None, None, 0 if is_done else None, away)
+        return Status(
+            source.name, now_ms, None, None, 0 if is_done else None, away, read_ms=until_ms if is_done else None
+        )
     known = lag.lags(progress.json)
     away = away or _absent(lag.away(progress.json))
     behind = 0 if is_done else lag.total(known) if known else None
+    # A batch asks what there is when it begins.
+    asked_ms = until_ms if is_done else ms_of(datetime.fromisoformat(progress.timestamp))
+    is_all = behind == 0 and away is None
     took_ms = progress.durationMs.get("triggerExecution")
-    return Status(source.name, now_ms, progress.batchId, took_ms, behind, away, len(known))
+    return Status(
+        source.name, now_ms, progress.batchId, took_ms, behind, away, len(known), asked_ms if is_all else None
+    )
 
 
 def _absent(away: Mapping[str, str]) -> str | None:

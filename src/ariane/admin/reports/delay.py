@@ -19,7 +19,6 @@ from ariane.tables.delays import LEVEL, RETRY, TIME
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
-SOURCES = ("messages",)
 OVERDUE_MS = 10_000  # brokers look at what is due every 100 ms (Java) or in time: this late, something is wrong
 HOURS_MAX = 48  # of the pending ones, the next
 IDS_MAX = 20  # of the overdue ones, the oldest
@@ -41,7 +40,6 @@ def report(
     """Deliveries that were asked for between two instants; what waits, whenever it is due. `topic`: where they go, `group`: the
     consumer group whose retries they are."""
     fresh = freshness(home, DELAYS, now_ms)
-    judged_ms = steps.judged_ms(home, SOURCES, fresh)
     with asked(home, whole(DELAYS)) as sql:
         narrowed = ""
         values: list[object] = []
@@ -55,8 +53,8 @@ def report(
         sql.execute(f"CREATE TEMP TABLE chosen AS SELECT {COUNTED} FROM delays WHERE {inside}{narrowed}", values)
         sql.execute(f"CREATE TEMP TABLE waiting AS SELECT * FROM delays WHERE state = 'pending'{narrowed}", values)
         parts: list[Sheet | Plot] = [_deliveries(sql), _distances(sql), _plot(sql)]
-        if judged_ms is not None:
-            parts += [_pending(sql, judged_ms), _overdue(sql, judged_ms)]
+        if fresh.as_of_ms is not None:
+            parts += [_pending(sql, fresh.as_of_ms), _overdue(sql, fresh.as_of_ms)]
     gaps = (*fresh.gaps, *spans.begins_late(home, MESSAGES, since_ms))
     return Report("Delayed messages", at(fresh.as_of_ms), gaps, tuple(parts))
 

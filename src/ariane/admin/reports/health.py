@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ariane.admin.asking import asked, between, rows
 from ariane.admin.published import current
 from ariane.admin.report import Field, Report, Sheet, Value, at
-from ariane.admin.reports import spans, steps
+from ariane.admin.reports import spans
 from ariane.admin.status import freshness
 from ariane.tables import HEALTH, MESSAGES, TRACE_EVENTS
 from ariane.tables import health as kinds
@@ -16,7 +16,6 @@ from ariane.tables import health as kinds
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
-SOURCES = ("traces", "messages")
 ROWS_MAX = 20  # of a sheet, the worst ones
 NEVER_AFTER_MS = 600_000  # so old has a message to be before it counts as never consumed
 # How long before the asked time consumptions tell which group consumes which topic: a group may stand still for long.
@@ -98,8 +97,7 @@ def report(
     for table, lost in ((MESSAGES, "clocks, disorder and dead letters"), (TRACE_EVENTS, "consumption")):
         if current(home, table) is None:
             gaps.append(f"no {table.name} in {home}: nothing is known of {lost}")
-    judged_ms = steps.judged_ms(home, SOURCES, fresh)
-    known_ms = min(now_ms, judged_ms) if judged_ms is not None else now_ms
+    known_ms = min(now_ms, fresh.as_of_ms) if fresh.as_of_ms is not None else now_ms
     old_ms = min(until_ms, known_ms - never_after_ms)
     with asked(home, between(HEALTH, since_ms - SUBSCRIBED_MS, until_ms)) as sql:
         _sum(sql, since_ms, until_ms, old_ms, topic)

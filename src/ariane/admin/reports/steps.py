@@ -1,13 +1,10 @@
-"""Steps of time for plots, and until when it can be said that something has not happened."""
+"""Steps of time for plots."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from pathlib import Path
+from collections.abc import Mapping
 
-from ariane.admin import status
 from ariane.admin.report import Line, at
-from ariane.admin.status import Freshness
 
 MINUTE_MS = 60_000
 STEPS_MAX = 240  # a terminal has fewer columns, a page shows no more
@@ -22,12 +19,3 @@ def step_ms(first_ms: int, last_ms: int) -> int:
 def line(name: str, values: Mapping[int, float], first_ms: int, last_ms: int, step: int) -> Line:
     """A line over every step between two; where there is no value nothing is known."""
     return Line(name, tuple((at(ms), values.get(ms)) for ms in range(first_ms, last_ms + 1, step)))
-
-
-def judged_ms(home: Path, sources: Collection[str], fresh: Freshness) -> int | None:
-    """Until when what is in no table has not happened: as of when the table is, or, when it has all that there is, when the
-    pipeline last looked at all sources. (Brokers to which nobody sends do not tell the time.)"""
-    looked = [one.at_ms for name, one in status.read(home).items() if name in sources]
-    if not fresh.is_complete or len(looked) < len(sources) or fresh.as_of_ms is None:
-        return fresh.as_of_ms
-    return max(fresh.as_of_ms, min(looked))

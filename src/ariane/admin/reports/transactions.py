@@ -18,7 +18,6 @@ from ariane.tables.transactions import COMMIT, GIVEN_UP, OPEN, ROLLBACK, UNKNOWN
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
-SOURCES = ("messages",)
 DECISIONS = (COMMIT, ROLLBACK, UNKNOWN, GIVEN_UP, OPEN)
 # Brokers ask every minute, unless told otherwise: what was left alone for so long is ended, or too young by its own immunity.
 SILENT_MS = 600_000
@@ -51,8 +50,7 @@ def report(
             WHERE decision = 'given_up' AND {inside}{narrowed}""",
             values,
         )
-        judged_ms = steps.judged_ms(home, SOURCES, fresh)
-        is_silent = "false" if judged_ms is None else f"epoch_ms(newest_at) < {judged_ms - SILENT_MS}"
+        is_silent = "false" if fresh.as_of_ms is None else f"epoch_ms(newest_at) < {fresh.as_of_ms - SILENT_MS}"
         sql.execute(
             f"""CREATE TEMP TABLE waiting AS SELECT *, {is_silent} AS is_silent,
             if(half_at IS NULL, NULL, greatest({now_ms} - epoch_ms(half_at), 0)) AS age_ms
