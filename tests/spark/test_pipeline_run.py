@@ -102,6 +102,7 @@ def folded(progress: run.Progress) -> list[tuple[str, int, int]]:
 
 
 def test_what_comes_is_folded_and_a_round_without_news_publishes_nothing(fed: Fed) -> None:
+    begun_ms = SYSTEM_CLOCK.now_ms()
     fed.send(frames.body([pub("A"), before("A", "R", 10)]), b"nonsense")
     assert folded(fed.run_once()) == [("journeys", 1, 1)]
     assert fed.journeys() == [("A", "unknown")]
@@ -114,7 +115,13 @@ def test_what_comes_is_folded_and_a_round_without_news_publishes_nothing(fed: Fe
     rejects = publish.read(fed.spark, fed.home, TRACE_REJECTS).collect()
     assert [(row["record"], row["trace_queue_offset"]) for row in rejects] == [("nonsense", 1)]
     now_ms = SYSTEM_CLOCK.now_ms()
-    assert status.freshness(fed.home, JOURNEYS, now_ms) == status.Freshness(frames.T0_MS + 60_000, ())
+    fresh = status.freshness(fed.home, JOURNEYS, now_ms)
+    assert fresh.gaps == ()
+    assert fresh.as_of_ms is not None
+    assert begun_ms <= fresh.as_of_ms <= now_ms, "when all was read; the newest message is old"
+    journeys = published.current(fed.home, JOURNEYS)
+    assert journeys is not None
+    assert journeys.as_of_ms == frames.T0_MS + 60_000
 
 
 def test_only_slots_with_news_are_folded_again(fed: Fed) -> None:

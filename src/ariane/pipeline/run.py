@@ -3,6 +3,7 @@
 HOME/<table>/               files and their list (`publish`)
 HOME/checkpoint/<source>/   what the queries have read; without it they begin anew, so it goes with the tables
 HOME/status/<source>        JSON (`Status`): how far the source is, for `ariane pipeline status` and every answer
+HOME/spark.log              what Spark and its workers have said on standard error since the start
 
 A micro-batch is appended with its number, a fold is published with the versions that it folded (`publish`, `folds`): a driver
 that dies anywhere goes on where the tables say. HOME has to be a directory that every executor sees: a local one with a local
@@ -95,7 +96,10 @@ def run(
     home = home.resolve()
     if keep_days < 1:
         raise ConfigError("keep-days", keep_days, "rows have to be kept for one day at least")
-    with publish.claimed(home, job.tables), running(f"ariane {job.name}", master, lasting=not once) as spark:
+    with (
+        publish.claimed(home, job.tables),
+        running(f"ariane {job.name}", master, lasting=not once, log=home / "spark.log") as spark,
+    ):
         streams = {source.name: stream(spark, source, options) for source in job.sources}
         keeping(
             spark,

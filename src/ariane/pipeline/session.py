@@ -53,7 +53,6 @@ QUIET = f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.propertie
 QUICK = "-XX:TieredStopAtLevel=1"
 LOCAL_JAVA = f"-XX:+UseSerialGC -XX:-DontCompileHugeMethods -XX:ReservedCodeCacheSize=256m {QUIET}"
 LOCAL_SETTINGS = {
-    "spark.python.daemon.module": "ariane.pipeline.worker_daemon",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     # As many as a laptop has cores, or nearly; the default of 200 is 200 tasks for a handful of rows.
@@ -78,9 +77,9 @@ def java_fault() -> str | None:
     return None
 
 
-def session(name: str, master: str, *, lasting: bool = False) -> SparkSession:
+def session(name: str, master: str, *, lasting: bool = False, log: Path | None = None) -> SparkSession:
     """The session of this process: the one that runs, else a new one. `master` is Spark's: local[2], spark://host:port, …
-    `lasting`: it is to run for long, and may take longer to start.
+    `lasting`: it is to run for long, and may take longer to start. `log`: the file for what a new one writes to standard error.
 
     Away from local masters the package is sent to the executors as a zip; they need pyarrow and numpy of their own.
     """
@@ -105,7 +104,8 @@ def session(name: str, master: str, *, lasting: bool = False) -> SparkSession:
     for key, value in settings.items():
         builder = builder.config(key, value)
     on_interrupt = signal.getsignal(signal.SIGINT)
-    spark = builder.getOrCreate()
+    with _stderr_to(log):
+        spark = builder.getOrCreate()
     # Spark takes SIGINT for itself (all jobs are cancelled); a program that had decided what it means is left its own.
     if on_interrupt is not signal.default_int_handler and threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, on_interrupt)
@@ -114,15 +114,35 @@ def session(name: str, master: str, *, lasting: bool = False) -> SparkSession:
 
 
 @contextmanager
-def running(name: str, master: str, *, lasting: bool = False) -> Iterator[SparkSession]:
-    """The session; in the end it is stopped, if it was not running before."""
+def _stderr_to(path: Path | None) -> Iterator[None]:
+    """A process that is started here writes its standard error to a file; this one goes on with its own. The JVM greets there, and
+    its Python workers cry out when they are ended for being idle."""
+    if path is None:
+        yield
+        return
+    kept = os.dup(2)
+    try:
+        with path.open("w") as file:
+            os.dup2(file.fileno(), 2)
+        yield
+    except Exception as error:
+        error.add_note(f"what Spark said stands in {path}")
+        raise
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+
+
+@contextmanager
+def running(name: str, master: str, *, lasting: bool = False, log: Path | None = None) -> Iterator[SparkSession]:
+    """The session, as `session` gives it; in the end it is stopped, if it was not running before."""
     try:
         from pyspark.sql import SparkSession
 
         is_there = SparkSession.getActiveSession() is not None
     except ImportError:
         is_there = False  # `session` says it
-    spark = session(name, master, lasting=lasting)
+    spark = session(name, master, lasting=lasting, log=log)
     try:
         yield spark
     finally:

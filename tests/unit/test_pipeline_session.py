@@ -1,0 +1,46 @@
+"""Where Spark's words go."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ariane.pipeline.session import _stderr_to
+
+
+def cry(word: str) -> None:
+    """A process that this one starts writes to standard error."""
+    subprocess.run([sys.executable, "-c", f"import os; os.write(2, b'{word}')"], check=True)
+
+
+def test_what_a_process_says_goes_to_the_file_and_ours_does_not(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    log = tmp_path / "spark.log"
+    log.write_text("of the start before")
+    with _stderr_to(log):
+        cry("greeting")
+    os.write(2, b"ours")
+    cry(" later")
+    assert log.read_text() == "greeting"
+    assert capfd.readouterr().err == "ours later"
+
+
+def test_a_start_that_fails_names_the_file(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    log = tmp_path / "spark.log"
+    with pytest.raises(RuntimeError, match="gateway") as failed, _stderr_to(log):
+        cry("no memory")
+        raise RuntimeError("gateway exited")
+    assert failed.value.__notes__ == [f"what Spark said stands in {log}"]
+    os.write(2, b"ours")
+    assert (log.read_text(), capfd.readouterr().err) == ("no memory", "ours")
+
+
+def test_without_a_file_nothing_changes(capfd: pytest.CaptureFixture[str]) -> None:
+    with _stderr_to(None):
+        cry("here")
+    assert capfd.readouterr().err == "here"
