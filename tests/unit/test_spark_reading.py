@@ -110,7 +110,8 @@ def test_an_answer_that_goes_less_far_ends_the_guess() -> None:
     "odd",
     [
         Pulled(NOTHING, b"", 14, 0, 40, False),  # a slave that is behind, for once
-        Pulled(FOUND, b"", 12, 0, 40),
+        Pulled(FOUND, records(12, 13), 12, 0, 40),  # it goes nowhere
+        Pulled(FOUND, records(12, 13), 10, 0, 40),
         ConnectionLost("h:1", "refused"),
         ReplyError(ResponseCode.SYSTEM_BUSY, "busy", "h:1"),
     ],
@@ -121,6 +122,19 @@ def test_an_odd_answer_to_a_guess_is_asked_for_again(odd: Any) -> None:
     assert offsets == list(range(40))
     assert cluster.waits == 0
     assert [12 in asked for asked in cluster.asked].count(True) == 2
+
+
+def test_what_other_tags_leave_out_is_passed_over_ahead_and_nothing_is_asked_twice() -> None:
+    answers: dict[int, Any] = {at: Pulled(PASSED, b"", at + 800, 0, 80_000) for at in range(0, 80_000, 800)}
+    answers[40_000] = Pulled(FOUND, records(40_100), 40_800, 0, 80_000)
+    offsets, cluster = reading_of(0, 80_000, answers, tags="a")
+    assert offsets == [40_100]
+    assert sum(map(len, cluster.asked)) == 100
+
+
+def test_entries_that_do_not_ascend_are_refused() -> None:
+    with pytest.raises(ProtocolError, match="do not ascend"):
+        read(0, 4, {0: Pulled(FOUND, records(0, 1), 2, 0, 4), 2: Pulled(FOUND, records(1, 2), 4, 0, 4)})
 
 
 def test_a_loss_met_by_a_guess_is_a_loss() -> None:

@@ -98,13 +98,13 @@ def read_range(
     pace = _Pace()
     while offset < part.end:
         at = pace.offsets(offset, part.end)
-        for pulled in cluster.retry(what, _pull, cluster, part.queue, at, options.tags):
+        for pulled in cluster.retry(what, _pull, cluster, part.queue, at, options.tags, wanted is not None):
             pace.went(pulled.next_offset - offset)
             if pulled.code == ResponseCode.SUCCESS:
                 bodies.append(pulled.body)
                 size += len(pulled.body)
                 offset = pulled.next_offset
-            elif wanted is not None and _only_filtered(pulled, offset):
+            elif pulled.next_offset > offset and _passes(pulled, wanted is not None):
                 offset = pulled.next_offset
             else:
                 resume = _after_loss(pulled, offset, part.end)
@@ -135,19 +135,25 @@ class _Pace:
         self._step = step
 
 
-def _pull(cluster: pull.Cluster, queue: MessageQueue, offsets: range, wanted: str) -> list[pull.Pulled]:
+def _pull(
+    cluster: pull.Cluster, queue: MessageQueue, offsets: range, tags_wanted: str, is_filtered: bool
+) -> list[pull.Pulled]:
     """Pulls that each go on where the one before ended; NotYetThere when the first got nowhere and does not say why."""
-    first, *others = cluster.pull(queue, offsets, wanted)
+    first, *others = cluster.pull(queue, offsets, tags_wanted)
     _check_far(queue, offsets[0], first)
     found = [first]
     for offset, pulled in zip(offsets[1:], others, strict=False):
-        if (
-            not found[-1].code == pulled.code == ResponseCode.SUCCESS
-            or found[-1].next_offset != offset < pulled.next_offset
-        ):
+        goes_on = found[-1].next_offset == offset < pulled.next_offset
+        if not (goes_on and _passes(found[-1], is_filtered) and _passes(pulled, is_filtered)):
             break  # what it is about is seen when it comes first
         found.append(pulled)
     return found
+
+
+def _passes(pulled: pull.Pulled, is_filtered: bool) -> bool:
+    """Whether nothing is to be said of an answer that went on."""
+    is_other_tags = pulled.code == ResponseCode.PULL_RETRY_IMMEDIATELY and not pulled.removed
+    return pulled.code == ResponseCode.SUCCESS or (is_filtered and is_other_tags)
 
 
 def _check_far(queue: MessageQueue, offset: int, pulled: pull.Pulled) -> None:
@@ -163,11 +169,6 @@ def _check_far(queue: MessageQueue, offset: int, pulled: pull.Pulled) -> None:
         raise pull.NotYetThere(f"{queue.broker} has nothing at {offset} yet (it holds {_held(pulled)})")
 
 
-def _only_filtered(pulled: pull.Pulled, offset: int) -> bool:
-    """Whether the broker went on because of other tags alone."""
-    return pulled.code == ResponseCode.PULL_RETRY_IMMEDIATELY and not pulled.removed and pulled.next_offset > offset
-
-
 def _rows(
     bodies: list[bytes], begin: int, end: int, part: Range, what: str, options: SourceOptions, rows: Rows
 ) -> Iterator[pa.RecordBatch]:
@@ -176,6 +177,8 @@ def _rows(
         return
     try:
         found = decode.scan(b"".join(bodies))
+        if (np.diff(found.queue_offsets) <= 0).any():
+            raise ProtocolError("the broker answered with entries that do not ascend")
         if rows.tags is None:
             # Without tags every entry has a record: a broker that passes over deleted ones does not say so.
             for low, high in _gaps(found.queue_offsets, begin, min(end, part.end)):
