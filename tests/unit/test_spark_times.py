@@ -121,4 +121,12 @@ def test_the_lag_of_a_query_and_what_is_not_known_is_none() -> None:
     assert progress.lags(json.dumps(told)) == progress.lags(told)
     assert progress.total(progress.lags(told)) is None
     assert progress.total(progress.lags(progressed({QUEUE: 5}, {QUEUE: 12}))) == 7
+    files = {"endOffset": {"from": 0, "to": 4096}, "latestOffset": None}
+    assert progress.lags({"sources": [files]}) == {}, "store files have places in a log"
+    sources = [
+        one["sources"][1] for one in (progressed({QUEUE: 10}, {QUEUE: 100}), progressed({QUEUE: 90}, {QUEUE: 100}))
+    ]
+    for order in (sources, sources[::-1]):
+        assert progress.total(progress.lags({"sources": order})) == 90
+        assert progress.reached({"sources": order}) == {QUEUE: 10}
     assert progress.lags({"sources": [{"endOffset": None}]}) == {}
