@@ -14,16 +14,17 @@ pytest.importorskip("pyarrow", reason="the extra spark is not installed")
 from ariane.errors import ArianeError, ConnectionLost, ProtocolError, ReplyError
 from ariane.model import host
 from ariane.model.message import COMPRESSED, MessageQueue
-from ariane.protocol import properties, record
+from ariane.protocol import compression, properties, record
 from ariane.protocol.codes import ResponseCode
 from ariane.spark.read import tasks
 from ariane.spark.read.offsets import Range
 from ariane.spark.read.options import parse
 from ariane.spark.read.pull import Cluster, Pulled
 from ariane.spark.read.tasks import DataLoss
+from ariane.spark.records import bodies
 
 QUEUE = MessageQueue("T", "broker-a", 3)
-HOST = host.pack("10.0.0.1", 10911)
+HOST, V6 = host.pack("10.0.0.1", 10911), host.pack("2001:db8::1", 10911)
 FOUND, NOTHING = ResponseCode.SUCCESS, ResponseCode.PULL_NOT_FOUND
 PASSED, MOVED = ResponseCode.PULL_RETRY_IMMEDIATELY, ResponseCode.PULL_OFFSET_MOVED
 
@@ -218,3 +219,23 @@ def test_a_broken_body_names_the_broker_the_queue_and_the_offset() -> None:
     cluster = Script(parsed, {4: Pulled(FOUND, records(4, sys_flag=COMPRESSED), 5, 0, 5)})
     with pytest.raises(ProtocolError, match="T queue 3 of broker-a, .*offset 4: the compressed body"):
         list(tasks.read_range(cluster, Range(QUEUE, 4, 5), parsed, ["body"]))
+
+
+@pytest.mark.parametrize("born", [HOST, V6])
+def test_bodies_that_expand_to_more_than_a_batch_come_in_several(monkeypatch: pytest.MonkeyPatch, born: bytes) -> None:
+    monkeypatch.setattr(bodies, "BATCH_MAX", 1000)
+    made = [b"%d" % number * size for number, size in enumerate([400, 1, 400, 900, 100, 1000])]
+    data = b"".join(
+        record.encode(
+            b"T", compression.compress(body), b"", queue_id=3, queue_offset=number, offset=number, born_ms=1, born_host=born,
+            store_ms=1, store_host=HOST, sys_flag=compression.ZLIB_FLAGS,
+        )
+        for number, body in enumerate(made)
+    )  # fmt: skip
+    parsed = parse({"namesrv": "h:1", "topic": "T"})
+    cluster = Script(parsed, {0: Pulled(FOUND, data, 6, 0, 6)})
+    found = [batch["body"].to_pylist() for batch in tasks.read_range(cluster, Range(QUEUE, 0, 6), parsed, ["body"])]
+    assert [body for some in found for body in some] == made
+    assert max(sum(map(len, some)) for some in found) <= 1000
+    offsets = list(tasks.read_range(cluster, Range(QUEUE, 0, 6), parsed, ["queue_offset"]))
+    assert len(offsets) == 1, "bodies that nobody wants cost nothing"

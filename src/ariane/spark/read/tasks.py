@@ -60,12 +60,13 @@ class Rows(NamedTuple):
         wanted = {"tags": self.tags is not None, "keys": bool(self.keys), "store_timestamp": by_time}
         return [name for name, needed in wanted.items() if needed]
 
-    def of(self, found: decode.Scan, broker: str, end: int) -> pa.RecordBatch:
+    def of(self, found: decode.Scan, broker: str, end: int) -> Iterator[pa.RecordBatch]:
         decoded = list(dict.fromkeys([*self.columns, *self.filtered_by]))
-        rows = decode.columns_of(found, broker, decoded, end)
-        for name in self.filtered_by:
-            rows = rows.filter(self._mask(name, rows.column(decoded.index(name))))
-        return rows.select(self.columns)
+        for every in decode.batches_of(found, broker, decoded, end):
+            rows = every
+            for name in self.filtered_by:
+                rows = rows.filter(self._mask(name, rows.column(decoded.index(name))))
+            yield rows.select(self.columns)
 
     def _mask(self, name: str, values: pa.Array) -> pa.Array:
         if name == "tags":  # brokers compare hashes, which may collide
@@ -180,7 +181,7 @@ def _rows(
             # Without tags every entry has a record: a broker that passes over deleted ones does not say so.
             for low, high in _gaps(found.queue_offsets, begin, min(end, part.end)):
                 _lose(f"{what}: {low} to {high - 1} are gone", high, options)
-        yield rows.of(found, part.queue.broker, part.end)
+        yield from rows.of(found, part.queue.broker, part.end)
     except ProtocolError as error:
         raise ProtocolError(f"{what}: {error}") from error
 
