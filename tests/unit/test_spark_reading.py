@@ -45,6 +45,7 @@ class Script(Cluster):
     def __init__(self, options: Any, answers: dict[int, Any]) -> None:
         self.waits = 0
         self.asked: list[list[int]] = []
+        self.forgotten: list[str] = []
         super().__init__(options, sleep=self._waited)
         self._answers = {at: list(one) if isinstance(one, list) else [one] for at, one in answers.items()}
 
@@ -54,6 +55,9 @@ class Script(Cluster):
         if isinstance(answers[0], Exception):
             raise answers[0]
         return list(itertools.takewhile(lambda one: isinstance(one, Pulled), answers))
+
+    def forget_routes(self, *topics: str) -> None:
+        self.forgotten += topics
 
     def _answer(self, offset: int) -> Any:
         left = self._answers[offset]
@@ -164,6 +168,28 @@ def test_what_is_gone_is_told_or_left_out(case: str, caplog: pytest.LogCaptureFi
     with caplog.at_level(logging.WARNING, "ariane.spark"):
         assert read(0, 6, answers, failOnDataLoss="false") == rest
     assert f"{gone} are gone" in caplog.text
+
+
+@pytest.mark.parametrize("keep", ["true", "false"])
+@pytest.mark.parametrize(
+    "old", [Pulled(NOTHING, b"", 2, 0, 2), Pulled(MOVED, b"", 4, 4, 4), Pulled(MOVED, b"", 0, 0, 0)]
+)
+def test_a_loss_told_by_a_master_that_was_replaced_is_not_believed(old: Pulled, keep: str) -> None:
+    answers = {0: Pulled(FOUND, records(0, 1), 2, 0, 2), 2: [old, Pulled(FOUND, records(2, 3, 4, 5), 6, 0, 6)]}
+    offsets, cluster = reading_of(0, 6, answers, failOnDataLoss=keep)
+    assert offsets == list(range(6))
+    assert cluster.forgotten == ["T"]
+
+
+def test_each_loss_is_asked_for_once_more() -> None:
+    answers = {
+        0: Pulled(MOVED, b"", 2, 2, 8), 2: Pulled(FOUND, records(2, 3), 4, 2, 8), 4: Pulled(NOTHING, b"", 6, 2, 8),
+        6: Pulled(FOUND, records(6, 7), 8, 2, 8),
+    }  # fmt: skip
+    offsets, cluster = reading_of(0, 8, answers, failOnDataLoss="false")
+    assert offsets == [2, 3, 6, 7]
+    assert [asked[0] for asked in cluster.asked] == [0, 0, 2, 4, 4, 6]
+    assert cluster.waits == 0
 
 
 def test_a_gap_beyond_the_range_is_no_loss() -> None:

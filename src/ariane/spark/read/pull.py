@@ -163,6 +163,11 @@ class Cluster:
             for queue_id in range(data.read_queue_nums)
         )
 
+    def forget_routes(self, *topics: str) -> None:
+        """The routes of these topics are asked for anew before they are used again."""
+        for topic in topics:
+            self._routes.pop(topic, None)
+
     # --- many queues at once: an answer or an error for each ---
 
     def ends(self, queues: Sequence[MessageQueue]) -> dict[MessageQueue, End | ArianeError]:

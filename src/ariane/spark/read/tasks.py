@@ -7,6 +7,7 @@ the next pull begins; while answers all go equally far, that is known before the
 
 A broker says 21 or 19 when nothing is at an offset, 20 when it passed over entries (other tags, or records just deleted),
 and passes over deleted records in the middle of an answer without a word: so a chunk is also checked for gaps.
+A loss is believed when it is told again by a new route: a master that was replaced still answers, and lacks what came since.
 """
 
 from __future__ import annotations
@@ -96,6 +97,7 @@ def read_range(
     begin = offset = part.start  # of the chunk that is gathered, and of the next pull
     bodies: list[bytes] = []
     size = 0
+    doubted: int | None = None  # where a loss was told, by a broker that the route may name no more
     pace = _Pace()
     while offset < part.end:
         at = pace.offsets(offset, part.end)
@@ -107,6 +109,10 @@ def read_range(
                 offset = pulled.next_offset
             elif wanted is not None and _only_filtered(pulled, offset):
                 offset = pulled.next_offset
+            elif doubted != offset:
+                cluster.forget_routes(part.queue.topic)
+                doubted = offset
+                break
             else:
                 resume = _after_loss(pulled, offset, part.end)
                 _lose(f"{what}: {offset} to {resume - 1} are gone (the queue holds {_held(pulled)})", resume, options)
