@@ -7,6 +7,7 @@ the next pull begins; while answers all go equally far, that is known before the
 
 A broker says 21 or 19 when nothing is at an offset, 20 when it passed over entries (other tags, or records just deleted),
 and passes over deleted records in the middle of an answer without a word: so a chunk is also checked for gaps.
+A loss is believed when it is told again by a new route: a master that was replaced still answers, and lacks what came since.
 """
 
 from __future__ import annotations
@@ -60,12 +61,13 @@ class Rows(NamedTuple):
         wanted = {"tags": self.tags is not None, "keys": bool(self.keys), "store_timestamp": by_time}
         return [name for name, needed in wanted.items() if needed]
 
-    def of(self, found: decode.Scan, broker: str, end: int) -> pa.RecordBatch:
+    def of(self, found: decode.Scan, broker: str, end: int) -> Iterator[pa.RecordBatch]:
         decoded = list(dict.fromkeys([*self.columns, *self.filtered_by]))
-        rows = decode.columns_of(found, broker, decoded, end)
-        for name in self.filtered_by:
-            rows = rows.filter(self._mask(name, rows.column(decoded.index(name))))
-        return rows.select(self.columns)
+        for every in decode.batches_of(found, broker, decoded, end):
+            rows = every
+            for name in self.filtered_by:
+                rows = rows.filter(self._mask(name, rows.column(decoded.index(name))))
+            yield rows.select(self.columns)
 
     def _mask(self, name: str, values: pa.Array) -> pa.Array:
         if name == "tags":  # brokers compare hashes, which may collide
@@ -95,6 +97,7 @@ def read_range(
     begin = offset = part.start  # of the chunk that is gathered, and of the next pull
     bodies: list[bytes] = []
     size = 0
+    doubted: int | None = None  # where a loss was told, by a broker that the route may name no more
     pace = _Pace()
     while offset < part.end:
         at = pace.offsets(offset, part.end)
@@ -106,6 +109,10 @@ def read_range(
                 offset = pulled.next_offset
             elif pulled.next_offset > offset and _passes(pulled, wanted is not None):
                 offset = pulled.next_offset
+            elif doubted != offset:
+                cluster.forget_routes(part.queue.topic)
+                doubted = offset
+                break
             else:
                 resume = _after_loss(pulled, offset, part.end)
                 _lose(f"{what}: {offset} to {resume - 1} are gone (the queue holds {_held(pulled)})", resume, options)
@@ -183,7 +190,7 @@ def _rows(
             # Without tags every entry has a record: a broker that passes over deleted ones does not say so.
             for low, high in _gaps(found.queue_offsets, begin, min(end, part.end)):
                 _lose(f"{what}: {low} to {high - 1} are gone", high, options)
-        yield rows.of(found, part.queue.broker, part.end)
+        yield from rows.of(found, part.queue.broker, part.end)
     except ProtocolError as error:
         raise ProtocolError(f"{what}: {error}") from error
 
