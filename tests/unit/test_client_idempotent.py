@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import random
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
+from client_script import StillClock
 
 from ariane.client import idempotent
+from ariane.client.hooks import ConsumeReturn
 from ariane.client.idempotent import BLOCK, Idempotent, Seen
+from ariane.client.listening import Listening
 from ariane.errors import ConfigError
 from ariane.model import dedup
 from ariane.model.dedup import Row
@@ -120,6 +124,142 @@ def test_a_plain_function_is_called_in_a_thread() -> None:
     once = Idempotent(lambda messages: given.append(len(messages)))
     asyncio.run(once(rows(0, 1)))
     assert given == [2]
+
+
+class Held:
+    """A plain function that ends when it is let; how often it was called, and how many calls there were at once."""
+
+    def __init__(self) -> None:
+        self.gate = threading.Event()
+        self.errors: list[Exception] = []
+        self.threads: list[str] = []
+        self.at_once = self.at_once_max = 0
+
+    def __call__(self, messages: list[ReceivedMessage]) -> None:
+        self.threads.append(threading.current_thread().name)
+        self.at_once += 1
+        self.at_once_max = max(self.at_once_max, self.at_once)
+        try:
+            assert self.gate.wait(30)
+            if self.errors:
+                raise self.errors.pop()
+        finally:
+            self.at_once -= 1
+
+
+def listening_to(once: Idempotent, timeout_ms: int = 20, **settings: Any) -> Listening:
+    return Listening(
+        "g", once, (), clock=StillClock(), make_id=lambda: "R", timeout_ms=timeout_ms, threads=4, **settings
+    )
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_rows_whose_thread_nobody_waits_for_are_held_until_it_has_ended(fails: bool, tmp_path: Path) -> None:
+    listener = Held()
+    if fails:
+        listener.errors.append(ValueError("late"))
+
+    async def work() -> None:
+        async with Idempotent(listener, tmp_path / "seen") as once:
+            listening = listening_to(once)
+            try:
+                assert (await listening.outcome(QUEUE, rows(0, 1))).kind is ConsumeReturn.TIME_OUT
+                again = [asyncio.ensure_future(listening.outcome(QUEUE, rows(number))) for number in (0, 1, 0)]
+                done, _ = await asyncio.wait(again, timeout=0.05)
+                assert not done and len(listener.threads) == 1
+                again[2].cancel()  # one that waits frees nothing
+                listener.gate.set()
+                assert all([(await one).is_success for one in again[:2]])
+                assert once.left_out == (0 if fails else 2)
+            finally:
+                listener.gate.set()
+                listening.close()
+
+    asyncio.run(work())
+    assert len(listener.threads) == (3 if fails else 1)
+    if not fails:
+        assert listener.at_once_max == 1
+    seen = Seen()
+    assert all(seen.read(line) for line in (tmp_path / "seen").read_text().splitlines())
+    assert all(Row("q-1", 0, 2, number) in seen for number in (0, 1))
+
+
+def test_a_call_without_a_consumer_that_is_cancelled_holds_its_rows_too() -> None:
+    listener = Held()
+
+    async def work() -> None:
+        once = Idempotent(listener)
+        first = asyncio.ensure_future(once(rows(0)))
+        while not listener.threads:
+            await asyncio.sleep(0)
+        first.cancel()
+        second = asyncio.ensure_future(once(rows(0)))
+        await asyncio.wait([first])
+        listener.gate.set()
+        await second
+        assert (first.cancelled(), len(listener.threads), once.left_out) == (True, 1, 1)
+
+    asyncio.run(work())
+
+
+def test_a_call_that_no_thread_has_taken_is_free_at_once() -> None:
+    listener = Held()
+
+    async def work() -> None:
+        once = Idempotent(listener)
+        listening = Listening("g", once, (), clock=StillClock(), make_id=lambda: "R", timeout_ms=60_000, threads=1)
+        try:
+            first, second = (asyncio.ensure_future(listening.outcome(QUEUE, rows(number))) for number in (0, 1))
+            while not listener.threads:
+                await asyncio.sleep(0)
+            second.cancel()
+            await asyncio.wait([second])
+            third = asyncio.ensure_future(listening.outcome(QUEUE, rows(1)))
+            listener.gate.set()
+            assert (await first).is_success and (await third).is_success
+            assert len(listener.threads) == 2
+        finally:
+            listener.gate.set()
+            listening.close()
+
+    asyncio.run(work())
+
+
+def test_the_consumers_rules_for_threads_hold_through_it() -> None:
+    listener = Held()
+
+    async def work() -> None:
+        listening = listening_to(Idempotent(listener), timeout_ms=1, waits_for_threads=True)
+        assert listening.uses_threads
+        call = asyncio.ensure_future(listening.outcome(QUEUE, rows(0)))
+        try:
+            done, _ = await asyncio.wait([call], timeout=0.05)
+            assert not done
+        finally:
+            listener.gate.set()
+            await asyncio.wait([call])
+            listening.close()
+        assert call.result().is_success
+        assert listener.threads[0].startswith("listener-g")
+        assert not listening_to(Idempotent(Listener())).uses_threads
+
+    asyncio.run(work())
+
+
+def test_a_file_belongs_to_one_at_a_time(tmp_path: Path) -> None:
+    async def work() -> None:
+        path = tmp_path / "seen"
+        async with Idempotent(Listener(), path) as once:
+            with pytest.raises(ConfigError, match="another Idempotent"):
+                await Idempotent(Listener(), path).__aenter__()
+            await once(rows(0))
+        await once(rows(1))  # closed: the file may be another's by now
+        listener = Listener()
+        async with Idempotent(listener, path) as once:
+            await once(rows(0, 1))
+        assert listener.given == [1]
+
+    asyncio.run(work())
 
 
 def test_a_restart_does_not_forget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

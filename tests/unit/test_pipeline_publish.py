@@ -15,7 +15,7 @@ pytest.importorskip("pyspark", reason="needs pyspark: pip install 'ariane[spark]
 
 from ariane.admin import published, status
 from ariane.admin.published import File, Published
-from ariane.errors import StoreError
+from ariane.errors import ConfigError, StoreError
 from ariane.model import ids
 from ariane.pipeline import folds, jobs, publish, run
 from ariane.tables import JOURNEYS, MESSAGES, TRACE_EVENTS, TRAFFIC, Table
@@ -196,3 +196,9 @@ def test_until_when_all_was_read(ends: int, away: str | None, behind: int, read_
     found = run._status(jobs.TRACES, run.Reading(Query(active=True, ends=ends, away=away), None))  # type: ignore[arg-type]
     assert (found.behind, found.read_ms, found.batch, found.batch_ms) == (behind, read_ms, 3, 9)
     assert found.away == (away and f"a is away: {away}")
+
+
+@pytest.mark.parametrize(("option", "value"), [("keep_days", 0), ("interval_s", 0.0), ("interval_s", -1.0)])
+def test_what_would_keep_nothing_or_never_rest_is_refused(tmp_path: Path, option: str, value: float) -> None:
+    with pytest.raises(ConfigError, match=option.partition("_")[0]):
+        run.run(jobs.JOBS["trace"], {}, tmp_path, **{option: value})

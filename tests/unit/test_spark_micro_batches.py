@@ -13,10 +13,11 @@ import pytest
 pytest.importorskip("pyspark", reason="the extra spark is not installed")
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows, ReadMinRows
 
-from ariane.errors import ArianeError, ConnectionLost, ReplyError
+from ariane.errors import ArianeError, ConnectionLost, ReplyError, RequestTimeout
 from ariane.model.message import MessageQueue
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.command import Command
+from ariane.protocol.requests.routing import BrokerData, ClusterInfo
 from ariane.spark.read import offsets, progress, pull
 from ariane.spark.read.micro_batches import StreamReader
 from ariane.spark.read.options import parse
@@ -34,11 +35,15 @@ class Servers(Cluster):
         self.held: dict[MessageQueue, End | ArianeError] = {A: End(0, 10, True), B: End(0, 30, True)}
         self.names: ArianeError | None = None
         self.committed: dict[MessageQueue, int] = {}
+        self.registered = {"a", "b"}
 
     def queues(self, *topics: str) -> list[MessageQueue]:
         if self.names is not None:
             raise self.names
-        return [queue for queue in self.held if queue.topic in topics]
+        return sorted(queue for queue in self.held if queue.topic in topics and queue.broker in self.registered)
+
+    def brokers(self) -> ClusterInfo:
+        return ClusterInfo({name: BrokerData({0: "h:2"}, name) for name in self.registered})
 
     def ends(self, queues: Any) -> dict[MessageQueue, End | ArianeError]:
         return {queue: self.held[queue] for queue in queues}
@@ -90,7 +95,7 @@ def test_what_goes_away_and_comes_back_is_told_of_once(servers: Servers, caplog:
     servers.held[A] = End(0, 10, True)
     for _ in range(2):
         assert next_batch(one, start) is start
-    assert caplog.messages == ["a is away, its queues keep their positions: connection to h:2: refused", "a is back"]
+    assert caplog.messages == ["a is away: connection to h:2: refused", "a is back"]
     assert one.reportLatestOffset() == {"ends": {"T": {"a": {"0": 10}, "b": {"0": 30}}}}
 
 
@@ -102,17 +107,82 @@ def test_a_broker_that_refuses_ends_the_query(servers: Servers) -> None:
         next_batch(one, start)
 
 
-def test_a_topic_that_vanishes_is_told_of_once(servers: Servers, caplog: pytest.LogCaptureFixture) -> None:
+def lag_of(one: StreamReader, offset: dict[str, Any]) -> int | None:
+    told = {"sources": [{"endOffset": offset, "latestOffset": one.reportLatestOffset()}]}
+    return progress.total(progress.lags(told))
+
+
+def test_a_broker_that_name_servers_have_dropped_is_away(servers: Servers, caplog: pytest.LogCaptureFixture) -> None:
+    """They drop the routes of a broker with its connection: its queues are only known from what was read."""
+    one = reader()
+    start = next_batch(one, one.initialOffset())
+    servers.held[A] = RequestTimeout("h:2", 1000)  # it hangs first
+    assert next_batch(one, start) is start
+    servers.registered.remove("a")
+    for _ in range(2):
+        assert next_batch(one, start) is start
+    assert one.reportLatestOffset() == {"ends": {"T": {"b": {"0": 30}}}, "away": {"a": "no name server knows it"}}
+    assert lag_of(one, start) is None
+    servers.registered.add("a")
+    servers.held[A] = End(0, 12, True)
+    assert offsets.planned(next_batch(one, start)) == [offsets.Range(A, 10, 12)]
+    assert caplog.messages == ["a is away: no answer from h:2 within 1000 ms", "a is back"]
+
+
+@pytest.mark.parametrize("left", [{"b"}, set()])
+def test_available_now_waits_for_brokers_that_were_dropped_and_then_fails(servers: Servers, left: set[str]) -> None:
+    one = reader()
+    start = next_batch(one, one.initialOffset())
+    servers.registered = left
+    again = reader()
+    again.prepareForTriggerAvailableNow()
+    with pytest.raises(ArianeError, match=r"what was read before: no route .* was read from.*tried 2 times"):
+        next_batch(again, start)
+    servers.registered = {"a", "b"}
+    servers.held[A] = End(0, 12, True)
+    assert offsets.planned(next_batch(again, start)) == [offsets.Range(A, 10, 12)]
+
+
+def test_a_topic_that_vanishes_is_told_of_once_and_leaves_nothing_to_read(
+    servers: Servers, caplog: pytest.LogCaptureFixture
+) -> None:
     one = reader()
     start = next_batch(one, one.initialOffset())
     held, servers.held = servers.held, {}
     with caplog.at_level(logging.WARNING):
         assert next_batch(one, start) is start
         assert next_batch(one, start) is start
-    assert caplog.text.count("no name server knows it any more") == 1
+    assert caplog.text.count("queues of T are not there any more") == 1
+    assert progress.away({"sources": [{"latestOffset": one.reportLatestOffset()}]}) == {}
+    assert lag_of(one, start) == 0
+    again = reader()
+    again.prepareForTriggerAvailableNow()
+    assert next_batch(again, start) is start
     servers.held = {**held, A: End(0, 3, True)}  # made anew
     with pytest.raises(DataLoss, match="offsets 3 to 9"):
         next_batch(one, start)
+
+
+def test_a_new_queue_without_messages_has_a_position_and_nothing_to_read(servers: Servers) -> None:
+    one = reader()
+    start = next_batch(one, one.initialOffset())
+    new = MessageQueue("T", "a", 1)
+    servers.held[new] = End(4, 4, True)
+    after = next_batch(one, start)
+    assert offsets.planned(after) == []
+    assert offsets.reached(after)[new] == 4
+    assert lag_of(one, after) == 0
+    assert next_batch(one, after) is after
+
+
+def test_a_slave_that_answers_for_its_master_is_told(servers: Servers) -> None:
+    one = reader()
+    start = next_batch(one, one.initialOffset())
+    servers.held[A] = End(0, 10, False)
+    assert next_batch(one, start) is start
+    report = one.reportLatestOffset()
+    assert report is not None
+    assert report["away"] == {"the master of a": "a slave answers, and may lack the newest"}
 
 
 def test_a_slave_behind_what_was_read_is_no_loss(servers: Servers) -> None:

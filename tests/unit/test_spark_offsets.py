@@ -139,6 +139,15 @@ def test_topics_by_list_and_times() -> None:
     assert parse({**MINIMAL, "endingTimestamp": "2023-11-14T22:13:20.0001"}).ending_timestamp == 1_700_000_000_001
 
 
+@pytest.mark.parametrize("text", ["20260131", "1700000000", '{"T":{"a":{"0":20260131}}}', '{"T":{"a":{"0":"1"}}}'])
+def test_a_day_or_seconds_are_not_taken_for_ms(text: str) -> None:
+    with pytest.raises(ConfigError, match="startingTimestamp = .*write a day as 2026-01-31, seconds with 000 added"):
+        parse({**MINIMAL, "startingTimestamp": text})
+    assert parse({**MINIMAL, "startingTimestamp": "0"}).starting_timestamp == 0
+    assert parse({**MINIMAL, "startingTimestamp": "10000000000"}).starting_timestamp == 10_000_000_000
+    assert parse({**MINIMAL, "startingTimestamp": "2026-01-31"}).starting_timestamp == 1_769_817_600_000
+
+
 def test_an_option_has_one_value_whatever_it_is_called() -> None:
     assert parse({**MINIMAL, "pullTimeoutMs": "7"}).timeout_ms == parse({**MINIMAL, "timeoutMs": "7"}).timeout_ms == 7
     with pytest.raises(ConfigError, match="pullTimeoutMs = '7': is another name of timeoutMs, .* keep one"):
@@ -166,7 +175,12 @@ def test_sources_that_differ_in_what_they_read_share_connections() -> None:
         {"topicsPattern": "("},
         {"startingTimestamp": "yesterday"},
         {"startingTimestamp": "1960-01-01"},
-        {"startingTimestamp": '{"Other":{"a":{"0":1}}}'},
+        {"startingTimestamp": '{"Other":{"a":{"0":1700000000000}}}'},
+        {"startingTimestamp": '{"T":{"a":{"-1":1700000000000}}}'},
+        {"startingTimestamp": '{"T":{"a":{"00":1700000000000}}}'},
+        {"startingOffsets": '{"T":{"a":{"0":1,"00":2}}}'},
+        {"startingOffsets": '{"T":{"a":{"-1":1}}}'},
+        {"endingOffsets": '{"T":{"a":{"+1":1}}}'},
         {"endingTimestamp": "-1"},
         {"maxBytesPerTrigger": "0"},
         {"maxTriggerDelay": "soon"},
@@ -189,4 +203,4 @@ def test_topics_are_chosen_in_one_way_and_an_end_too() -> None:
     with pytest.raises(ConfigError, match="exactly one of topic, topics, topicsPattern"):
         parse({**MINIMAL, "topics": "a,b"})
     with pytest.raises(ConfigError, match="startingOffsets is given too"):
-        parse({**MINIMAL, "startingOffsets": "latest", "startingTimestamp": "1"})
+        parse({**MINIMAL, "startingOffsets": "latest", "startingTimestamp": "0"})

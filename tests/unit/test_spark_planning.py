@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 
 import pytest
@@ -20,11 +21,18 @@ from pyspark.sql.datasource import (
     Not,
 )
 
+from ariane.errors import ArianeError, ConnectionLost, RequestTimeout
 from ariane.model.message import MessageQueue
+from ariane.protocol import fastjson
+from ariane.protocol.codes import RequestCode, ResponseCode
+from ariane.protocol.command import Command
 from ariane.protocol.requests.routing import BrokerData, ClusterInfo
 from ariane.spark.read import offsets, pushdown
 from ariane.spark.read.ends import matching
 from ariane.spark.read.offsets import Limits, Range
+from ariane.spark.read.options import parse
+from ariane.spark.read.pull import Cluster
+from ariane.spark.wire.connection import Question
 
 A, B, C = MessageQueue("T", "a", 0), MessageQueue("T", "b", 1), MessageQueue("U", "a", 0)
 
@@ -44,6 +52,24 @@ def test_a_pattern_matches_whole_names_of_topics_that_are_no_systems() -> None:
 def test_system_topics_are_matched_when_they_are_asked_for() -> None:
     assert matching("%(RETRY|DLQ)%.*", True, KNOWN, BROKERS) == ["%DLQ%g", "%RETRY%g"]
     assert set(matching(".*", True, KNOWN, BROKERS)) >= {*KNOWN, "RMQ_SYS_TRANS_HALF_TOPIC"}
+
+
+@pytest.mark.parametrize("error", [ConnectionLost("h:1", "refused"), RequestTimeout("h:1", 5)])
+def test_a_broker_that_is_away_is_named_when_it_alone_knows_its_queues(error: ArianeError) -> None:
+    class Servers(Cluster):
+        def _calls(self, addr: str, questions: Sequence[Question]) -> list[Command]:
+            if addr == "h:1":
+                raise error
+            if questions[0].code == RequestCode.GET_BROKER_CLUSTER_INFO:
+                return [Command(ResponseCode.SUCCESS, body=fastjson.write(BROKERS))]
+            return [Command(ResponseCode.TOPIC_NOT_EXIST)]
+
+    cluster = Servers(parse({"namesrv": "h:9876", "topic": "SCHEDULE_TOPIC_XXXX"}))
+    with pytest.raises(
+        ConnectionLost, match=r"broker broker-a is away.* its queues of SCHEDULE_TOPIC_XXXX: .*h:1"
+    ) as told:
+        cluster.queues("SCHEDULE_TOPIC_XXXX")
+    assert told.value.addr == "h:1"
 
 
 PARTS = st.lists(st.tuples(st.integers(0, 50), st.integers(1, 300)), max_size=8)

@@ -14,16 +14,17 @@ pytest.importorskip("pyarrow", reason="the extra spark is not installed")
 from ariane.errors import ArianeError, ConnectionLost, ProtocolError, ReplyError
 from ariane.model import host
 from ariane.model.message import COMPRESSED, MessageQueue
-from ariane.protocol import properties, record
+from ariane.protocol import compression, properties, record
 from ariane.protocol.codes import ResponseCode
 from ariane.spark.read import tasks
 from ariane.spark.read.offsets import Range
 from ariane.spark.read.options import parse
 from ariane.spark.read.pull import Cluster, Pulled
 from ariane.spark.read.tasks import DataLoss
+from ariane.spark.records import bodies
 
 QUEUE = MessageQueue("T", "broker-a", 3)
-HOST = host.pack("10.0.0.1", 10911)
+HOST, V6 = host.pack("10.0.0.1", 10911), host.pack("2001:db8::1", 10911)
 FOUND, NOTHING = ResponseCode.SUCCESS, ResponseCode.PULL_NOT_FOUND
 PASSED, MOVED = ResponseCode.PULL_RETRY_IMMEDIATELY, ResponseCode.PULL_OFFSET_MOVED
 
@@ -44,6 +45,7 @@ class Script(Cluster):
     def __init__(self, options: Any, answers: dict[int, Any]) -> None:
         self.waits = 0
         self.asked: list[list[int]] = []
+        self.forgotten: list[str] = []
         super().__init__(options, sleep=self._waited)
         self._answers = {at: list(one) if isinstance(one, list) else [one] for at, one in answers.items()}
 
@@ -53,6 +55,9 @@ class Script(Cluster):
         if isinstance(answers[0], Exception):
             raise answers[0]
         return list(itertools.takewhile(lambda one: isinstance(one, Pulled), answers))
+
+    def forget_routes(self, *topics: str) -> None:
+        self.forgotten += topics
 
     def _answer(self, offset: int) -> Any:
         left = self._answers[offset]
@@ -110,7 +115,8 @@ def test_an_answer_that_goes_less_far_ends_the_guess() -> None:
     "odd",
     [
         Pulled(NOTHING, b"", 14, 0, 40, False),  # a slave that is behind, for once
-        Pulled(FOUND, b"", 12, 0, 40),
+        Pulled(FOUND, records(12, 13), 12, 0, 40),  # it goes nowhere
+        Pulled(FOUND, records(12, 13), 10, 0, 40),
         ConnectionLost("h:1", "refused"),
         ReplyError(ResponseCode.SYSTEM_BUSY, "busy", "h:1"),
     ],
@@ -121,6 +127,19 @@ def test_an_odd_answer_to_a_guess_is_asked_for_again(odd: Any) -> None:
     assert offsets == list(range(40))
     assert cluster.waits == 0
     assert [12 in asked for asked in cluster.asked].count(True) == 2
+
+
+def test_what_other_tags_leave_out_is_passed_over_ahead_and_nothing_is_asked_twice() -> None:
+    answers: dict[int, Any] = {at: Pulled(PASSED, b"", at + 800, 0, 80_000) for at in range(0, 80_000, 800)}
+    answers[40_000] = Pulled(FOUND, records(40_100), 40_800, 0, 80_000)
+    offsets, cluster = reading_of(0, 80_000, answers, tags="a")
+    assert offsets == [40_100]
+    assert sum(map(len, cluster.asked)) == 100
+
+
+def test_entries_that_do_not_ascend_are_refused() -> None:
+    with pytest.raises(ProtocolError, match="do not ascend"):
+        read(0, 4, {0: Pulled(FOUND, records(0, 1), 2, 0, 4), 2: Pulled(FOUND, records(1, 2), 4, 0, 4)})
 
 
 def test_a_loss_met_by_a_guess_is_a_loss() -> None:
@@ -163,6 +182,28 @@ def test_what_is_gone_is_told_or_left_out(case: str, caplog: pytest.LogCaptureFi
     with caplog.at_level(logging.WARNING, "ariane.spark"):
         assert read(0, 6, answers, failOnDataLoss="false") == rest
     assert f"{gone} are gone" in caplog.text
+
+
+@pytest.mark.parametrize("keep", ["true", "false"])
+@pytest.mark.parametrize(
+    "old", [Pulled(NOTHING, b"", 2, 0, 2), Pulled(MOVED, b"", 4, 4, 4), Pulled(MOVED, b"", 0, 0, 0)]
+)
+def test_a_loss_told_by_a_master_that_was_replaced_is_not_believed(old: Pulled, keep: str) -> None:
+    answers = {0: Pulled(FOUND, records(0, 1), 2, 0, 2), 2: [old, Pulled(FOUND, records(2, 3, 4, 5), 6, 0, 6)]}
+    offsets, cluster = reading_of(0, 6, answers, failOnDataLoss=keep)
+    assert offsets == list(range(6))
+    assert cluster.forgotten == ["T"]
+
+
+def test_each_loss_is_asked_for_once_more() -> None:
+    answers = {
+        0: Pulled(MOVED, b"", 2, 2, 8), 2: Pulled(FOUND, records(2, 3), 4, 2, 8), 4: Pulled(NOTHING, b"", 6, 2, 8),
+        6: Pulled(FOUND, records(6, 7), 8, 2, 8),
+    }  # fmt: skip
+    offsets, cluster = reading_of(0, 8, answers, failOnDataLoss="false")
+    assert offsets == [2, 3, 6, 7]
+    assert [asked[0] for asked in cluster.asked] == [0, 0, 2, 4, 4, 6]
+    assert cluster.waits == 0
 
 
 def test_a_gap_beyond_the_range_is_no_loss() -> None:
@@ -218,3 +259,23 @@ def test_a_broken_body_names_the_broker_the_queue_and_the_offset() -> None:
     cluster = Script(parsed, {4: Pulled(FOUND, records(4, sys_flag=COMPRESSED), 5, 0, 5)})
     with pytest.raises(ProtocolError, match="T queue 3 of broker-a, .*offset 4: the compressed body"):
         list(tasks.read_range(cluster, Range(QUEUE, 4, 5), parsed, ["body"]))
+
+
+@pytest.mark.parametrize("born", [HOST, V6])
+def test_bodies_that_expand_to_more_than_a_batch_come_in_several(monkeypatch: pytest.MonkeyPatch, born: bytes) -> None:
+    monkeypatch.setattr(bodies, "BATCH_MAX", 1000)
+    made = [b"%d" % number * size for number, size in enumerate([400, 1, 400, 900, 100, 1000])]
+    data = b"".join(
+        record.encode(
+            b"T", compression.compress(body), b"", queue_id=3, queue_offset=number, offset=number, born_ms=1, born_host=born,
+            store_ms=1, store_host=HOST, sys_flag=compression.ZLIB_FLAGS,
+        )
+        for number, body in enumerate(made)
+    )  # fmt: skip
+    parsed = parse({"namesrv": "h:1", "topic": "T"})
+    cluster = Script(parsed, {0: Pulled(FOUND, data, 6, 0, 6)})
+    found = [batch["body"].to_pylist() for batch in tasks.read_range(cluster, Range(QUEUE, 0, 6), parsed, ["body"])]
+    assert [body for some in found for body in some] == made
+    assert max(sum(map(len, some)) for some in found) <= 1000
+    offsets = list(tasks.read_range(cluster, Range(QUEUE, 0, 6), parsed, ["queue_offset"]))
+    assert len(offsets) == 1, "bodies that nobody wants cost nothing"

@@ -20,6 +20,7 @@ pytest.importorskip("pyarrow", reason="the extra spark is not installed")
 from ariane.errors import ConfigError, StoreError
 from ariane.model import host
 from ariane.protocol import compression, record
+from ariane.spark.records import bodies
 from ariane.spark.store import commit_log, tasks
 from ariane.spark.store.commit_log import Damage
 from ariane.spark.store.options import StoreOptions, parse
@@ -420,3 +421,23 @@ def test_a_log_that_is_written_while_it_is_read_shows_whole_records_only(tmp_pat
     assert all(row["valid"] for row in seen)
     assert [row["position"] for row in seen] == [one.offset for one in told(tmp_path)]
     assert len(seen) == 3000
+
+
+@pytest.mark.parametrize("born", [HOST, V6])
+def test_bodies_that_expand_to_more_than_a_batch_come_in_several(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, born: bytes
+) -> None:
+    monkeypatch.setattr(bodies, "BATCH_MAX", 1000)
+    made = [b"%d" % number * size for number, size in enumerate([400, 1, 400, 900, 100, 1000])]
+    store = opened(tmp_path)
+    for body in made:
+        packed = compression.compress(body)
+        store.put(Draft(topic="T", queue_id=0, body=packed, born_ms=1, born_host=born, sys_flag=compression.ZLIB_FLAGS))
+    store.step()
+    store.close()
+    found = commit_log.find(str(tmp_path))
+    (part,) = tasks.plan(found, found.start, found.end, 1 << 40)
+    batches = list(tasks.rows(part, StoreOptions(path=str(tmp_path)), ["body", "valid"], found.size))
+    assert [body for batch in batches for body in batch["body"].to_pylist()] == made
+    assert all(all(batch["valid"].to_pylist()) for batch in batches)
+    assert max(sum(map(len, batch["body"].to_pylist())) for batch in batches) <= 1000

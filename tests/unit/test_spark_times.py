@@ -34,6 +34,7 @@ class Stored(Cluster):
         self.pulled = 0
         self.random = random.Random(7)
         self.faults: list[ArianeError] = []
+        self.behind: list[int] = []  # what a slave holds of each queue that answers the next pulls
 
     def ends(self) -> ends.Ends:  # type: ignore[override]
         lasts = {queue: self.first + len(times) for queue, times in self.times.items()}
@@ -54,6 +55,9 @@ class Stored(Cluster):
         if self.faults:
             return dict.fromkeys(at, self.faults.pop())
         self.pulled += 1
+        if self.behind:
+            end = self.first + self.behind.pop()
+            return {queue: self._of_a_slave(self.times[queue], offset, most, end) for queue, offset in at.items()}
         return {queue: self._pulled(self.times[queue], offset, most) for queue, offset in at.items()}
 
     def _pulled(self, stored: list[int], offset: int, most: int) -> Pulled:
@@ -66,6 +70,12 @@ class Stored(Cluster):
             for n, ms in enumerate(there)
         )  # fmt: skip
         return Pulled(ResponseCode.SUCCESS, body, offset + len(there), self.first, self.first + len(stored))
+
+    def _of_a_slave(self, stored: list[int], offset: int, most: int, end: int) -> Pulled:
+        if offset >= end:
+            return Pulled(ResponseCode.PULL_NOT_FOUND, b"", end, self.first, end, from_master=False)
+        found = self._pulled(stored[: end - self.first], offset, most)
+        return found._replace(from_master=False)
 
 
 @pytest.mark.parametrize("first", [0, 40])
@@ -96,6 +106,18 @@ def test_a_broker_that_is_away_is_asked_again() -> None:
         ends.first_at(cluster, {QUEUE: 2}, cluster.ends())
 
 
+@pytest.mark.parametrize("first", [0, 40])
+def test_a_slave_that_is_behind_is_no_end(first: int) -> None:
+    cluster = Stored({QUEUE: list(range(100, 160))}, first)
+    cluster.behind = [3]
+    assert ends.first_at(cluster, {QUEUE: 130}, cluster.ends()) == {QUEUE: first + 30}
+    cluster.behind = [3, 3]
+    with pytest.raises(ArianeError, match=f"a has nothing at {first + 28} yet .it holds {first} to {first + 2}"):
+        ends.first_at(cluster, {QUEUE: 130}, cluster.ends())
+    cluster.behind = [50, 50]
+    assert ends.first_at(cluster, {QUEUE: 130}, cluster.ends()) == {QUEUE: first + 30}, "what it holds is believed"
+
+
 def test_sizes_are_those_of_a_few_entries() -> None:
     size = len(record.encode(b"T", b"y" * 500, b"", queue_id=0, queue_offset=0, offset=0, born_ms=1, born_host=HOST,
                              store_ms=1, store_host=HOST))  # fmt: skip
@@ -121,4 +143,12 @@ def test_the_lag_of_a_query_and_what_is_not_known_is_none() -> None:
     assert progress.lags(json.dumps(told)) == progress.lags(told)
     assert progress.total(progress.lags(told)) is None
     assert progress.total(progress.lags(progressed({QUEUE: 5}, {QUEUE: 12}))) == 7
+    files = {"endOffset": {"from": 0, "to": 4096}, "latestOffset": None}
+    assert progress.lags({"sources": [files]}) == {}, "store files have places in a log"
+    sources = [
+        one["sources"][1] for one in (progressed({QUEUE: 10}, {QUEUE: 100}), progressed({QUEUE: 90}, {QUEUE: 100}))
+    ]
+    for order in (sources, sources[::-1]):
+        assert progress.total(progress.lags({"sources": order})) == 90
+        assert progress.reached({"sources": order}) == {QUEUE: 10}
     assert progress.lags({"sources": [{"endOffset": None}]}) == {}

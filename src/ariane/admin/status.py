@@ -5,6 +5,7 @@ HOME/status/<source>     JSON (`Status`), written by the pipeline with every rou
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -36,7 +37,8 @@ class Status(msgspec.Struct, frozen=True):
     topics: int | None = None
     """How many topics it reads; 0: none of them is there yet. None when that is not known."""
     read_ms: int | None = None
-    """All that brokers had stored then is in its tables, by the clock of the machine that reads; None while something is left."""
+    """When it was last seen that nothing is left to read, by the reading machine's clock: what brokers had stored then is in its
+    tables. None: not yet."""
 
 
 class Freshness(NamedTuple):
@@ -77,13 +79,17 @@ def read(home: Path) -> dict[str, Status]:
 
 
 def freshness(home: Path, table: Table, now_ms: int) -> Freshness:
-    """As of when a table is, and whether it is complete until then."""
+    """As of when a table is, and whether it is complete until then. To be asked before the table is: rows that come meanwhile do no
+    harm."""
+    return _freshness(home, table, now_ms, read(home))
+
+
+def _freshness(home: Path, table: Table, now_ms: int, statuses: Mapping[str, Status]) -> Freshness:
     now = current(home, table)
     if now is None:
         return Freshness(None, (f"no {table.name} in {home} yet",))
     gaps = []
     by_name = {one.name: one for one in tables.ALL}
-    statuses = read(home)
     read_ms: list[int | None] = []
     for name, version in now.done.items():
         table_before = by_name.get(name)
@@ -96,7 +102,7 @@ def freshness(home: Path, table: Table, now_ms: int) -> Freshness:
         if before is not None and (version > before.version or any(file.added > version for file in before.files)):
             gaps.append(f"{table.name} does not have the newest {name} yet")
             read_ms.append(None)
-        inner = freshness(home, table_before, now_ms)
+        inner = _freshness(home, table_before, now_ms, statuses)
         gaps.extend(inner.gaps)
         read_ms.append(inner.read_ms)
     known = [ms for ms in read_ms if ms is not None]
@@ -105,7 +111,7 @@ def freshness(home: Path, table: Table, now_ms: int) -> Freshness:
     return Freshness(max(times, default=None), tuple(dict.fromkeys(gaps)), all_read_ms)
 
 
-def _gaps(source: str, statuses: dict[str, Status], now_ms: int) -> list[str]:
+def _gaps(source: str, statuses: Mapping[str, Status], now_ms: int) -> list[str]:
     """Why the tables of a source may lack something."""
     status = statuses.get(source)
     if status is None:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
+    from ariane.admin.status import Freshness
     from ariane.admin.traces import Found, Moment
 
 
@@ -44,38 +45,41 @@ def trace(
 
     if sum(one is not None for one in (key, message_id, topic)) != 1:
         raise ConfigError("--key", key, "give one of --key KEY, --id ID and --topic TOPIC")
+    from ariane.admin.status import freshness
+    from ariane.tables import JOURNEYS
+
     place = home or homes.newest_tables()
+    now_ms = SYSTEM_CLOCK.now_ms()
+    fresh = freshness(place, JOURNEYS, now_ms)
     if topic is None:
         found = traces.find(place, key=key, message_id=message_id, group=group, limit=limit)
     else:
-        now_ms = SYSTEM_CLOCK.now_ms()
         found = traces.of_topic(
             place, topic, since_ms=instant(since, now_ms, "--since"), until_ms=now_ms, group=group, is_slowest_first=slowest,
             limit=limit,
         )  # fmt: skip
+    trust = _trust(fresh, found.left_out)
     if as_json:
-        _say_json(place, found)
-        return
-    _say(
-        place, found, f"key {key}" if key else f"id {message_id}" if message_id else f"topic {topic}", topic is not None
-    )
+        _say_json(found, trust)
+    else:
+        wanted = f"key {key}" if key else f"id {message_id}" if message_id else f"topic {topic}"
+        _say(found, trust, wanted, topic is not None)
 
 
-def _say_json(place: Path, found: Found) -> None:
+def _say_json(found: Found, trust: list[str]) -> None:
     """The journeys, one a line; what a reader of them must know goes to stderr."""
     for row in found.rows:
         typer.echo(json.dumps(row, default=_json_value))
-    for line in _trust(place, found):
+    for line in trust:
         typer.echo(line, err=True)
 
 
-def _say(place: Path, found: Found, wanted: str, is_list: bool) -> None:
+def _say(found: Found, trust: list[str], wanted: str, is_list: bool) -> None:
     from rich.console import Console
 
     from ariane.admin import traces
 
     console = Console(highlight=False)
-    trust = _trust(place, found)
     if not found.rows:
         console.print(f"no message with {wanted} in the traces", markup=False)
         _say_lines(console, trust)
@@ -99,16 +103,13 @@ def _say_lines(console: Console, lines: list[str]) -> None:
         console.print(line, markup=False)
 
 
-def _trust(place: Path, found: Found) -> list[str]:
+def _trust(fresh: Freshness, left_out: int) -> list[str]:
     """What is left out, as of when the answer is, and why it may lack something."""
     from ariane.admin.report import at
-    from ariane.admin.status import freshness
-    from ariane.tables import JOURNEYS
 
-    fresh = freshness(place, JOURNEYS, SYSTEM_CLOCK.now_ms())
     as_of = at(fresh.as_of_ms)
     known_until = f"{as_of:%Y-%m-%d %H:%M:%S} UTC" if as_of else "unknown"
-    more = [f"{found.left_out:,} more are left out: --limit"] if found.left_out else []
+    more = [f"{left_out:,} more are left out: --limit"] if left_out else []
     complete = "" if fresh.gaps else ", complete"
     return [*more, f"traces until {known_until}{complete}; times in UTC", *(f"may lack: {gap}" for gap in fresh.gaps)]
 

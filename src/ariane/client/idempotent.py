@@ -17,17 +17,18 @@ Without the property, or with one that is no row's, a message goes to the listen
 from __future__ import annotations
 
 import asyncio
-import inspect
+import fcntl
 import logging
 import os
 from base64 import b64decode, b64encode
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Iterable
+from concurrent.futures import Future
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import IO, Self
 
-from ariane.client.listening import Listener
+from ariane.client.listening import Around, Listener, Run, is_async
 from ariane.errors import ConfigError
 from ariane.model.dedup import DEDUP, Row, parse, text
 from ariane.model.message import ReceivedMessage
@@ -88,19 +89,24 @@ class Seen:
         return True
 
 
-class Idempotent:
+class Idempotent(Around):
     """The listener to give to a consumer in place of `listener`. With a `path` the memory outlives the process: a line for each
-    row, handed to the operating system before the consumer is told of success."""
+    row, handed to the operating system before the consumer is told of success.
+
+    A file belongs to one `Idempotent` of one process at a time, for two would drop each other's lines: the second is refused.
+
+    A plain function that takes longer than the consumer waits cannot be stopped: its rows are held until it has ended, and a
+    late success is one."""
 
     def __init__(self, listener: Listener, path: Path | None = None, *, blocks_max: int = BLOCKS_MAX) -> None:
         if blocks_max < 1:
             raise ConfigError("blocks_max", blocks_max, "at least one block has to be remembered")
-        call = getattr(listener, "__call__", None)  # noqa: B004 - an object may have an async __call__
-        self._is_async = inspect.iscoroutinefunction(listener) or inspect.iscoroutinefunction(call)
-        self._listener = listener
+        self.listener = listener
+        self._is_async = is_async(listener)
         self._seen = Seen(blocks_max)
         self._running: dict[Row, asyncio.Event] = {}
         self._file = _File(path) if path is not None else None
+        self._late: set[asyncio.Task[None]] = set()  # calls in threads that nobody waits for any more
         self._turn = asyncio.Lock()
         self._writing: asyncio.Future[None] | None = None
         self.left_out = 0
@@ -121,6 +127,9 @@ class Idempotent:
                 await asyncio.to_thread(self._file.close)
 
     async def __call__(self, messages: list[ReceivedMessage]) -> None:
+        await self.around(messages, self._run)
+
+    async def around(self, messages: list[ReceivedMessage], run: Run) -> None:
         rows = [parse(message.properties.get(DEDUP, "")) for message in messages]
         while running := [self._running[row] for row in rows if row is not None and row in self._running]:
             await running[0].wait()  # nothing is held meanwhile, so two calls never wait for each other
@@ -134,30 +143,59 @@ class Idempotent:
                 fresh.append(message)
         ended = asyncio.Event()
         self._running.update(dict.fromkeys(mine, ended))
+        in_thread: Future[bool] = Future()
         try:
             if fresh:
-                await self._consume(fresh)
-            self.left_out += len(messages) - len(fresh)
-            for row in mine:
-                self._seen.add(row)
-        finally:
-            for row in mine:
-                del self._running[row]
-            ended.set()
-        if mine:
-            await self._store(mine)
+                await run(self.listener if self._is_async else _followed(self.listener, in_thread), fresh)
+        except BaseException:
+            if in_thread.cancel():  # no thread has the call, and none will take it
+                self._end(mine, ended)
+            else:
+                late = asyncio.ensure_future(self._end_late(mine, ended, in_thread))
+                self._late.add(late)
+                late.add_done_callback(self._late.discard)
+            raise
+        self.left_out += len(messages) - len(fresh)
+        await self._remember(mine, ended)
 
-    async def _consume(self, messages: list[ReceivedMessage]) -> None:
-        call: Callable[[list[ReceivedMessage]], Awaitable[None] | None] = self._listener
-        waiting = call(messages) if self._is_async else await asyncio.to_thread(call, messages)
+    async def _run(self, listener: Listener, messages: list[ReceivedMessage]) -> None:
+        waiting = listener(messages) if self._is_async else await asyncio.to_thread(listener, messages)
         if waiting is not None:
             await waiting
+
+    def _end(self, rows: Iterable[Row], ended: asyncio.Event) -> None:
+        for row in rows:
+            del self._running[row]
+        ended.set()
+
+    async def _end_late(self, rows: dict[Row, None], ended: asyncio.Event, in_thread: Future[bool]) -> None:
+        try:
+            is_success = await asyncio.wrap_future(in_thread)
+        except BaseException:
+            self._end(rows, ended)
+            raise
+        if is_success:
+            await self._remember(rows, ended)
+        else:
+            self._end(rows, ended)
+
+    async def _remember(self, rows: dict[Row, None], ended: asyncio.Event) -> None:
+        for row in rows:
+            self._seen.add(row)
+        try:
+            if rows:
+                await self._store(rows)
+        finally:
+            self._end(rows, ended)
 
     async def _store(self, rows: Iterable[Row]) -> None:
         file = self._file
         if file is None:
             return
         async with self._turn:
+            if not file.is_open:
+                log.error("%s: rows were consumed while it was not open, a restart gives them again", file.path)
+                return
             if self._writing is not None:  # of a call that was cancelled: its thread goes on, with the same file
                 await asyncio.wait([self._writing])
             try:
@@ -170,8 +208,25 @@ class Idempotent:
                 log.error("%s: rows are remembered by this process only, a restart forgets them: %s", file.path, error)
 
 
+def _followed(listener: Listener, in_thread: Future[bool]) -> Listener:
+    """The plain function `listener`; `in_thread` says when its thread is done, and whether that was success."""
+
+    def call(messages: list[ReceivedMessage]) -> Awaitable[None] | None:
+        if not in_thread.set_running_or_notify_cancel():
+            return None  # nobody waits for it, and the rows are free
+        try:
+            waiting = listener(messages)
+        except BaseException:
+            in_thread.set_result(False)
+            raise
+        in_thread.set_result(waiting is None)
+        return waiting
+
+    return call
+
+
 class _File:
-    """The memory on disk.
+    """The memory on disk, and `path`.lock beside it, which says whose it is.
 
     + run/batch/partition/sequence            a row, appended
     = run/batch/partition/block base64        8,192 rows as bits, when the file is written anew
@@ -180,14 +235,45 @@ class _File:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._lines = 0
+        self._lock: IO[str] | None = None
+
+    @property
+    def is_open(self) -> bool:
+        return self._lock is not None
 
     @property
     def is_long(self) -> bool:
         return self._lines >= JOURNAL_LINES
 
     def load(self, seen: Seen) -> None:
-        """Read the file, if there is one, and write it anew: what a dying process left half written is gone then. A line
-        without its end does not count: half of a number is another number."""
+        """Claim the file, read it, if there is one, and write it anew: what a dying process left half written is gone then.
+        A line without its end does not count: half of a number is another number."""
+        lock = self._claim()
+        try:
+            self._load(seen)
+        except BaseException:
+            lock.close()
+            raise
+        self._lock = lock
+
+    def _claim(self) -> IO[str]:
+        """A file of its own, for `path` is replaced again and again. It stays: another may have it open already."""
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            lock = self.path.with_name(f"{self.path.name}.lock").open("w")
+        except OSError as error:
+            raise ConfigError("path", str(self.path), f"the memory cannot be written to: {error}") from error
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            lock.close()
+            why = f"the memory cannot be locked: {error}"
+            if isinstance(error, BlockingIOError):
+                why = "another Idempotent, of this process or of another, has this memory: give each a path of its own"
+            raise ConfigError("path", str(self.path), why) from error
+        return lock
+
+    def _load(self, seen: Seen) -> None:
         try:
             with self.path.open(encoding="utf-8", errors="replace", newline="\n") as lines:
                 bad = sum(not (line.endswith("\n") and seen.read(line[:-1])) for line in lines)
@@ -206,13 +292,15 @@ class _File:
         self._lines += len(added)
 
     def close(self) -> None:
-        """What was appended is on the disk."""
-        with self.path.open("a", encoding="utf-8") as file:
+        """What was appended is on the disk, and the file another's to have."""
+        lock, self._lock = self._lock, None
+        if lock is None:
+            return
+        with lock, self.path.open("a", encoding="utf-8") as file:
             os.fsync(file.fileno())
 
     def rewrite(self, lines: Iterable[str]) -> None:
         fresh = self.path.with_name(f"{self.path.name}.tmp")
-        self.path.parent.mkdir(parents=True, exist_ok=True)
         with fresh.open("w", encoding="utf-8") as file:
             file.writelines(f"{line}\n" for line in lines)
             file.flush()

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
@@ -27,6 +28,28 @@ from ariane.model.message import MessageQueue, ReceivedMessage
 log = logging.getLogger("ariane.client")
 
 Listener = Callable[[list[ReceivedMessage]], Awaitable[None] | None]
+Run = Callable[[Listener, list[ReceivedMessage]], Awaitable[None]]
+
+
+def is_async(listener: Listener) -> bool:
+    """Whether it is called in the loop; any other in a thread."""
+    call = getattr(listener, "__call__", None)  # noqa: B004 - an object may have an async __call__
+    return inspect.iscoroutinefunction(listener) or inspect.iscoroutinefunction(call)
+
+
+class Around(ABC):
+    """A listener around another, which is called by the consumer's own rules: its threads, its timeout."""
+
+    listener: Listener
+
+    @abstractmethod
+    async def __call__(self, messages: list[ReceivedMessage]) -> None:
+        """For who calls it without a consumer."""
+
+    @abstractmethod
+    async def around(self, messages: list[ReceivedMessage], run: Run) -> None:
+        """What `__call__` does; `run` calls `listener`, or a function of the same kind in its place. A `run` that is
+        cancelled leaves the thread at work, if there is one."""
 
 
 class ReconsumeLater(ArianeError):
@@ -74,10 +97,11 @@ class Listening:
         self._make_id = make_id
         self._timeout_s = timeout_ms / 1000
         self._waits_for_threads = waits_for_threads
-        self._listener = listener
-        call = getattr(listener, "__call__", None)  # noqa: B004 - an object may have an async __call__
-        self._is_async = inspect.iscoroutinefunction(listener) or inspect.iscoroutinefunction(call)
-        self._pool = None if self._is_async else ThreadPoolExecutor(threads, thread_name_prefix=f"listener-{group}")
+        self._around = listener if isinstance(listener, Around) else None
+        self._listener = listener.listener if isinstance(listener, Around) else listener
+        self._pool = (
+            None if is_async(self._listener) else ThreadPoolExecutor(threads, thread_name_prefix=f"listener-{group}")
+        )
 
     @property
     def uses_threads(self) -> bool:
@@ -154,15 +178,25 @@ class Listening:
         return Outcome(ConsumeReturn.SUCCESS)
 
     async def _called(self, messages: list[ReceivedMessage], limit: asyncio.Timeout) -> None:
-        if self._pool is None:
-            waiting = self._listener(messages)
+        async def run(listener: Listener, messages: list[ReceivedMessage]) -> None:
+            if self._pool is None:
+                waiting = listener(messages)
+            else:
+                waiting = await self._in_thread(self._pool, listener, messages, limit)
+            if waiting is not None:
+                await waiting
+
+        if self._around is None:
+            await run(self._listener, messages)
         else:
-            waiting = await self._in_thread(self._pool, messages, limit)
-        if waiting is not None:
-            await waiting
+            await self._around.around(messages, run)
 
     async def _in_thread(
-        self, pool: ThreadPoolExecutor, messages: list[ReceivedMessage], limit: asyncio.Timeout
+        self,
+        pool: ThreadPoolExecutor,
+        listener: Listener,
+        messages: list[ReceivedMessage],
+        limit: asyncio.Timeout,
     ) -> Awaitable[None] | None:
         """The time runs from when a thread takes the call: one that waits because earlier calls hold all threads has not
         failed, and must not be sent back without ever having been consumed."""
@@ -175,7 +209,7 @@ class Listening:
 
         def call() -> Awaitable[None] | None:
             loop.call_soon_threadsafe(begun)
-            return self._listener(messages)
+            return listener(messages)
 
         try:
             return await loop.run_in_executor(pool, call)

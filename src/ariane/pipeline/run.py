@@ -22,7 +22,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from ariane.admin.status import Status, write
+import msgspec
+
+from ariane.admin.status import Status, read, write
 from ariane.clock import SYSTEM_CLOCK, ms_of
 from ariane.errors import ArianeError, ConfigError
 from ariane.pipeline import folds, publish
@@ -40,6 +42,7 @@ FAULT = re.compile(r"^ariane\.[a-z_.]+\.((\w+): [^\n]*)", re.MULTILINE)
 AWAY = frozenset({"ConnectionLost", "RequestTimeout", "RouteNotFound"})  # those of servers that stay away
 LOOK_S = 1  # between looks whether to stop, while a query does what there is
 BATCH_S = 15.0  # for a batch that is under way when the jobs are told to stop; a busy machine takes some seconds
+INTERVAL_MIN_S = 0.1
 PAUSE_S = 30.0  # at most, between rounds of folds
 AWAY_PAUSE_S = 5.0  # before a query that ended so is started again; the source itself had waited before
 KEEP_DAYS = 30
@@ -96,6 +99,8 @@ def run(
     home = home.resolve()
     if keep_days < 1:
         raise ConfigError("keep-days", keep_days, "rows have to be kept for one day at least")
+    if interval_s < INTERVAL_MIN_S:
+        raise ConfigError("interval", interval_s, f"give {INTERVAL_MIN_S} seconds or more")
     with (
         publish.claimed(home, job.tables),
         running(f"ariane {job.name}", master, lasting=not once, log=home / "spark.log") as spark,
@@ -240,10 +245,15 @@ def _round(
 
 def _looked(job: Job, readings: Mapping[str, Reading], home: Path) -> tuple[Status, ...]:
     """How far the sources are, put down for who asks the tables."""
-    sources = tuple(_status(source, readings[source.name]) for source in job.sources)
-    for status in sources:
+    before = read(home)
+    sources = []
+    for source in job.sources:
+        status = _status(source, readings[source.name])
+        if status.read_ms is None and source.name in before:
+            status = msgspec.structs.replace(status, read_ms=before[source.name].read_ms)
         write(home, status)
-    return sources
+        sources.append(status)
+    return tuple(sources)
 
 
 def _status(source: Source, reading: Reading) -> Status:
@@ -260,7 +270,7 @@ def _status(source: Source, reading: Reading) -> Status:
         )
     known = lag.lags(progress.json)
     away = away or _absent(lag.away(progress.json))
-    behind = 0 if is_done else lag.total(known) if known else None
+    behind = lag.total(known) if known else 0 if is_done else None
     # A batch asks what there is when it begins.
     asked_ms = until_ms if is_done else ms_of(datetime.fromisoformat(progress.timestamp))
     is_all = behind == 0 and away is None

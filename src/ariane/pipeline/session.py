@@ -41,6 +41,8 @@ SETTINGS = {
     "spark.sql.requireAllClusterKeysForCoPartition": "false",
     # `publish.read` chooses the files; Spark would plan every fold twice to choose them again.
     "spark.sql.optimizer.dynamicPartitionPruning.enabled": "false",
+    # To note where each column was made in Python takes a third of the time in which folds are put together, again and again.
+    "spark.python.sql.dataFrameDebugging.enabled": "false",
     # Folds are planned again every few seconds: with the default of 100 what was compiled for them is dropped meanwhile.
     "spark.sql.codegen.cache.maxEntries": "1000",
     "spark.sql.streaming.checkpointFileManagerClass": (

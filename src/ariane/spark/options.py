@@ -51,9 +51,9 @@ def values(
             continue
         name = (aliases or {}).get(lower, lower)
         if name not in known:
-            shown = "" if "secret" in name or "token" in name else text
+            # Its value is not shown: nobody knows what is secret.
             raise ConfigError(
-                given, shown, f"is no option of the {what}; it has {', '.join(map(camel, known.values()))}"
+                given, Secret("..."), f"is no option of the {what}; it has {', '.join(map(camel, known.values()))}"
             )
         member = known[name]
         if member in found:

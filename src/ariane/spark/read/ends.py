@@ -18,7 +18,7 @@ from ariane.protocol import record
 from ariane.protocol.codes import ResponseCode
 from ariane.protocol.requests.routing import ClusterInfo
 from ariane.spark.read import pull
-from ariane.spark.read.offsets import Positions
+from ariane.spark.read.offsets import Positions, held
 from ariane.spark.read.options import SourceOptions, listed_topics
 
 log = logging.getLogger("ariane.spark")
@@ -128,7 +128,12 @@ def first_at(cluster: pull.Cluster, times: Mapping[MessageQueue, int], ends: End
 def _probed(cluster: pull.Cluster, at: Positions) -> dict[MessageQueue, pull.Pulled]:
     answers = cluster.pulls(at, PROBED)
     raise_first(answers)
-    return {queue: one for queue, one in answers.items() if isinstance(one, pull.Pulled)}
+    found = {queue: one for queue, one in answers.items() if isinstance(one, pull.Pulled)}
+    for queue, one in found.items():
+        if not one.from_master and at[queue] >= one.max_offset:  # it is behind, which is no hole
+            there = held(one.min_offset, one.max_offset)
+            raise pull.NotYetThere(f"{queue.broker} has nothing at {at[queue]} yet (it holds {there})")
+    return found
 
 
 def _narrow(queue: MessageQueue, ms: int, probe: int, pulled: pull.Pulled, low: Positions, high: Positions) -> None:

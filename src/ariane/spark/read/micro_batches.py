@@ -27,7 +27,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from ariane.errors import ConfigError
+from ariane.errors import ConfigError, RouteNotFound
 from ariane.model.message import MessageQueue
 from ariane.spark.read import ends as queue_ends
 from ariane.spark.read import offsets, pull, tasks
@@ -37,6 +37,8 @@ from ariane.spark.read.offsets import Limits, Positions, Range
 from ariane.spark.read.options import SourceOptions, Times, time_of
 
 log = logging.getLogger("ariane.spark")
+
+UNKNOWN = "no name server knows it"
 
 
 class QueuePartition(InputPartition):
@@ -63,7 +65,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._initial: dict[str, Any] | None = None
         self._at_stop: Ends | None = None  # AvailableNow: the ends when it began
         self._seen: Positions = {}  # the ends that were told last, of the queues that were told
-        self._away: dict[str, str] = {}  # what was read from and did not answer when it was asked last, and why
+        self._away: dict[str, str] = {}  # who did not answer when asked last, and why
+        self._gone: set[str] = set()  # topics that were read, and that are not there any more
         self._group = GroupOffsets(options.group_id)
         self._planned_s = monotonic()  # when a batch was planned last
 
@@ -79,7 +82,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._options.commit_offsets and "to" in start:
             self._commit(offsets.reached(start))
         reached = offsets.reached(start)
-        first, last, by_slave = self._at_stop or self._ends(reached)
+        first, last, by_slave = (
+            self._ends(reached) if self._at_stop is None else self._ends_at_stop(self._at_stop, reached)
+        )
         # A slave lags: an end behind what was read is no loss when a slave told it.
         last = {**last, **{queue: at for queue, at in reached.items() if queue in by_slave and last[queue] < at}}
         for loss in offsets.losses(start, first, last):
@@ -132,19 +137,43 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         cluster = pull.cluster(self._options)
         try:
             queues = cluster.queues(*queue_ends.topics(cluster, self._options))
+            missing = sorted(reached.keys() - set(queues))
+            brokers = cluster.brokers().broker_addr_table if missing else {}
         except pull.AWAY as error:
             pull.raise_unless_passing(error)
             self._tell({"every name server": str(error)})
             return Ends({}, {})
         ends, away = queue_ends.measured_now(cluster, queues)
-        unknown = {queue.topic for queue in reached} - {queue.topic for queue in queues}
-        self._tell({**away, **{f"topic {topic}": "no name server knows it any more" for topic in unknown}})
-        return ends
+        dropped = {queue.broker: UNKNOWN for queue in missing if queue.broker not in brokers}
+        self._tell({**away, **dropped, **_masters_away(ends)})
+        return self._with_gone(ends, {queue: reached[queue] for queue in missing if queue.broker in brokers})
+
+    def _ends_at_stop(self, at_stop: Ends, reached: Positions) -> Ends:
+        """The ends when AvailableNow began. Brokers that were read from, and that name servers have dropped, are waited for."""
+        missing = sorted(reached.keys() - at_stop.last.keys())
+        if missing:
+            cluster = pull.cluster(self._options)
+            cluster.retry("what was read before", _refuse_dropped, cluster, missing)
+            ends = queue_ends.measured(cluster, sorted({*self._waited()[1]} & {*missing}))
+            both = Ends(
+                {**at_stop.first, **ends.first}, {**at_stop.last, **ends.last}, at_stop.by_slave | ends.by_slave
+            )
+            at_stop = self._with_gone(both, {queue: reached[queue] for queue in missing if queue not in ends.last})
+            self._at_stop = at_stop
+        self._tell(_masters_away(at_stop))
+        return at_stop
+
+    def _with_gone(self, ends: Ends, gone: Positions) -> Ends:
+        """With queues that brokers do not have any more, or that are not chosen any more: nothing is left of them."""
+        for topic in sorted({queue.topic for queue in gone} - self._gone):
+            log.warning("queues of %s are not there any more: what was not read of them is not known", topic)
+        self._gone = {queue.topic for queue in gone}
+        return ends._replace(first={**ends.first, **gone}, last={**ends.last, **gone}) if gone else ends
 
     def _tell(self, away: dict[str, str]) -> None:
-        """Say what has gone away and what is back, once each."""
+        """Say who has gone away and who is back, once each."""
         for name in sorted(away.keys() - self._away.keys()):
-            log.warning("%s is away, its queues keep their positions: %s", name, away[name])
+            log.warning("%s is away: %s", name, away[name])
         for name in sorted(self._away.keys() - away.keys()):
             log.warning("%s is back", name)
         self._away = away
@@ -172,6 +201,18 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Tell the brokers how far the query is. What fails is tried with the next batch, and fails no query."""
         for queue, error in self._group.commit(pull.cluster(self._options), reached).items():
             log.warning("%s: offset %d is not committed: %s", offsets.named(queue), reached[queue], error)
+
+
+def _masters_away(ends: Ends) -> dict[str, str]:
+    return {f"the master of {queue.broker}": "a slave answers, and may lack the newest" for queue in ends.by_slave}
+
+
+def _refuse_dropped(cluster: pull.Cluster, queues: Sequence[MessageQueue]) -> None:
+    """RouteNotFound when no name server knows the broker of one of the queues."""
+    brokers = cluster.brokers().broker_addr_table
+    for queue in queues:
+        if queue.broker not in brokers:
+            raise RouteNotFound(queue.topic, f"{queue.broker} was read from, and {UNKNOWN}")
 
 
 def read_partition(partition: InputPartition, options: SourceOptions, columns: list[str]) -> Iterator[pa.RecordBatch]:

@@ -134,11 +134,11 @@ def advance(
     """The end of the next batch after `offset`, or `offset` itself when there is nothing new.
 
     `first` is where queues begin, those too that were not known so far; `ends` what is there now. A queue that is missing
-    in `ends` (its broker is away) keeps its position. What `losses` tells of is left out: a batch, if need be one without
-    rows, puts the positions right.
+    in `ends` (its broker is away) keeps its position. What `losses` tells of is left out, and queues that were not known have a
+    position from now on: a batch, if need be one without rows, sees to both.
     """
     there = waiting(offset, first, ends)
-    if not there and not losses(offset, first, ends):
+    if not there and not losses(offset, first, ends) and reached(offset).keys() >= ends.keys():
         return offset
     begin = _begin(offset, first, ends)
     end = {**begin, **{queue: begin[queue] + take for queue, take in _shares(there, limits).items()}}

@@ -24,6 +24,9 @@ from ariane.spark.wire.access import GROUP, Access
 Start = Literal["earliest", "latest"] | Positions
 Times = int | dict[MessageQueue, int]
 Offset = Annotated[int, msgspec.Meta(ge=EARLIEST, le=LONG_MAX)]
+QueueId = Annotated[str, msgspec.Meta(pattern=r"^(0|[1-9][0-9]{0,9})\Z")]  # one text for each queue
+
+TIME_DIGITS_MIN = 11  # of ms since 1970: fewer are a date (20260131) or seconds
 
 ALIASES = reaching.ALIASES | {"subexpression": "tags", "pulltimeoutms": "timeoutms"}
 
@@ -115,7 +118,7 @@ def _offsets(name: str, text: str) -> object:
     if text in ("earliest", "latest"):
         return text
     try:
-        tree = msgspec.json.decode(text, type=dict[str, dict[str, dict[str, Offset]]])
+        tree = msgspec.json.decode(text, type=dict[str, dict[str, dict[QueueId, Offset]]])
         return positions_from_json(tree)
     except (msgspec.DecodeError, ValueError):
         fix = 'use earliest, latest, or JSON such as {"T": {"broker-a": {"0": 12}}} (-2 earliest, -1 latest)'
@@ -126,10 +129,10 @@ def _times(name: str, text: str) -> Times:
     fix = 'use ms since 1970, 2026-01-31T12:00:00, or JSON such as {"T": {"broker-a": {"0": 1700000000000}}}'
     try:
         if not text.startswith("{"):
-            return _time_ms(text)
-        tree = msgspec.json.decode(text, type=dict[str, dict[str, dict[str, int | str]]])
+            return _time_ms(name, text)
+        tree = msgspec.json.decode(text, type=dict[str, dict[str, dict[QueueId, int | str]]])
         return {
-            MessageQueue(topic, broker, int(queue_id)): _time_ms(str(when))
+            MessageQueue(topic, broker, int(queue_id)): _time_ms(name, str(when))
             for topic, brokers in tree.items()
             for broker, queues in brokers.items()
             for queue_id, when in queues.items()
@@ -138,8 +141,11 @@ def _times(name: str, text: str) -> Times:
         raise ConfigError(name, text, fix) from None
 
 
-def _time_ms(text: str) -> int:
+def _time_ms(name: str, text: str) -> int:
     if text.isascii() and text.isdigit():
+        if len(text) < TIME_DIGITS_MIN and text != "0":
+            fix = f"ms since 1970 have {TIME_DIGITS_MIN} digits or are 0: write a day as 2026-01-31, seconds with 000 added"
+            raise ConfigError(name, text, fix)
         if int(text) >= LONG_MAX:
             raise ValueError(text)
         return int(text)

@@ -38,13 +38,18 @@ Lags = dict[str, dict[str, dict[str, int | None]]]
 
 
 def lags(progress: Mapping[str, Any] | str) -> Lags:
-    """How many entries each queue has that were not read yet, by a query's progress (`lastProgress`, or its JSON)."""
-    tree: Lags = {}
+    """How many entries each queue has that were not read yet, by a query's progress (`lastProgress`, or its JSON). Where several
+    sources of a query read a queue, the one that is furthest behind counts."""
+    behind: dict[MessageQueue, int | None] = {}
     for reached, ends in _sources(progress):
-        for queue in sorted({*reached, *ends}):
+        for queue in {*reached, *ends}:
             known = queue in reached and queue in ends
-            behind = max(0, ends[queue] - reached[queue]) if known else None
-            tree.setdefault(queue.topic, {}).setdefault(queue.broker, {})[str(queue.queue_id)] = behind
+            lag = max(0, ends[queue] - reached[queue]) if known else None
+            others = behind.get(queue, 0)
+            behind[queue] = None if lag is None or others is None else max(lag, others)
+    tree: Lags = {}
+    for queue in sorted(behind):
+        tree.setdefault(queue.topic, {}).setdefault(queue.broker, {})[str(queue.queue_id)] = behind[queue]
     return tree
 
 
@@ -64,15 +69,18 @@ def away(progress: Mapping[str, Any] | str) -> dict[str, str]:
 
 
 def reached(progress: Mapping[str, Any] | str) -> Positions:
-    """Where a query's next batch begins, for all queues of its sources."""
-    return {queue: at for positions, _ in _sources(progress) for queue, at in positions.items()}
+    """Where a query's next batch begins, for all queues of its sources; where several read one, the least."""
+    found: Positions = {}
+    for positions, _ in _sources(progress):
+        found |= {queue: min(at, found.get(queue, at)) for queue, at in positions.items()}
+    return found
 
 
 def _sources(progress: Mapping[str, Any] | str) -> Iterator[tuple[Positions, Positions]]:
     """Positions reached and ends seen of each source of this kind; other sources are passed over."""
     for source in _tree(progress).get("sources", ()):
         end, latest = _offset(source.get("endOffset")), _offset(source.get("latestOffset"))
-        if "to" in end or "initial" in end:
+        if isinstance(end.get("to", end.get("initial")), dict):  # those of store files are numbers
             yield offsets.reached(end), offsets.positions_from_json(latest.get("ends", {}))
 
 

@@ -163,6 +163,11 @@ class Cluster:
             for queue_id in range(data.read_queue_nums)
         )
 
+    def forget_routes(self, *topics: str) -> None:
+        """The routes of these topics are asked for anew before they are used again."""
+        for topic in topics:
+            self._routes.pop(topic, None)
+
     # --- many queues at once: an answer or an error for each ---
 
     def ends(self, queues: Sequence[MessageQueue]) -> dict[MessageQueue, End | ArianeError]:
@@ -347,10 +352,11 @@ class Cluster:
             addr = self._reachable(data)[1]
             try:
                 answer = self._good(addr, RequestCode.GET_ALL_TOPIC_CONFIG)
-            except (ConnectionLost, RequestTimeout):
+            except (ConnectionLost, RequestTimeout) as error:
                 if all(name in of_topic for of_topic in queues.values()):
                     continue
-                raise
+                why = f"broker {name} is away, and it alone knows its queues of {', '.join(sorted(told))}: {error}"
+                raise ConnectionLost(addr, why) from error
             table = fastjson.decode(answer.body, TopicTable).topic_config_table
             for topic in told:
                 if config := table.get(topic):

@@ -7,6 +7,7 @@ the next pull begins; while answers all go equally far, that is known before the
 
 A broker says 21 or 19 when nothing is at an offset, 20 when it passed over entries (other tags, or records just deleted),
 and passes over deleted records in the middle of an answer without a word: so a chunk is also checked for gaps.
+A loss is believed when it is told again by a new route: a master that was replaced still answers, and lacks what came since.
 """
 
 from __future__ import annotations
@@ -60,12 +61,13 @@ class Rows(NamedTuple):
         wanted = {"tags": self.tags is not None, "keys": bool(self.keys), "store_timestamp": by_time}
         return [name for name, needed in wanted.items() if needed]
 
-    def of(self, found: decode.Scan, broker: str, end: int) -> pa.RecordBatch:
+    def of(self, found: decode.Scan, broker: str, end: int) -> Iterator[pa.RecordBatch]:
         decoded = list(dict.fromkeys([*self.columns, *self.filtered_by]))
-        rows = decode.columns_of(found, broker, decoded, end)
-        for name in self.filtered_by:
-            rows = rows.filter(self._mask(name, rows.column(decoded.index(name))))
-        return rows.select(self.columns)
+        for every in decode.batches_of(found, broker, decoded, end):
+            rows = every
+            for name in self.filtered_by:
+                rows = rows.filter(self._mask(name, rows.column(decoded.index(name))))
+            yield rows.select(self.columns)
 
     def _mask(self, name: str, values: pa.Array) -> pa.Array:
         if name == "tags":  # brokers compare hashes, which may collide
@@ -95,17 +97,22 @@ def read_range(
     begin = offset = part.start  # of the chunk that is gathered, and of the next pull
     bodies: list[bytes] = []
     size = 0
+    doubted: int | None = None  # where a loss was told, by a broker that the route may name no more
     pace = _Pace()
     while offset < part.end:
         at = pace.offsets(offset, part.end)
-        for pulled in cluster.retry(what, _pull, cluster, part.queue, at, options.tags):
+        for pulled in cluster.retry(what, _pull, cluster, part.queue, at, options.tags, wanted is not None):
             pace.went(pulled.next_offset - offset)
             if pulled.code == ResponseCode.SUCCESS:
                 bodies.append(pulled.body)
                 size += len(pulled.body)
                 offset = pulled.next_offset
-            elif wanted is not None and _only_filtered(pulled, offset):
+            elif pulled.next_offset > offset and _passes(pulled, wanted is not None):
                 offset = pulled.next_offset
+            elif doubted != offset:
+                cluster.forget_routes(part.queue.topic)
+                doubted = offset
+                break
             else:
                 resume = _after_loss(pulled, offset, part.end)
                 _lose(f"{what}: {offset} to {resume - 1} are gone (the queue holds {_held(pulled)})", resume, options)
@@ -135,19 +142,25 @@ class _Pace:
         self._step = step
 
 
-def _pull(cluster: pull.Cluster, queue: MessageQueue, offsets: range, wanted: str) -> list[pull.Pulled]:
+def _pull(
+    cluster: pull.Cluster, queue: MessageQueue, offsets: range, tags_wanted: str, is_filtered: bool
+) -> list[pull.Pulled]:
     """Pulls that each go on where the one before ended; NotYetThere when the first got nowhere and does not say why."""
-    first, *others = cluster.pull(queue, offsets, wanted)
+    first, *others = cluster.pull(queue, offsets, tags_wanted)
     _check_far(queue, offsets[0], first)
     found = [first]
     for offset, pulled in zip(offsets[1:], others, strict=False):
-        if (
-            not found[-1].code == pulled.code == ResponseCode.SUCCESS
-            or found[-1].next_offset != offset < pulled.next_offset
-        ):
+        goes_on = found[-1].next_offset == offset < pulled.next_offset
+        if not (goes_on and _passes(found[-1], is_filtered) and _passes(pulled, is_filtered)):
             break  # what it is about is seen when it comes first
         found.append(pulled)
     return found
+
+
+def _passes(pulled: pull.Pulled, is_filtered: bool) -> bool:
+    """Whether nothing is to be said of an answer that went on."""
+    is_other_tags = pulled.code == ResponseCode.PULL_RETRY_IMMEDIATELY and not pulled.removed
+    return pulled.code == ResponseCode.SUCCESS or (is_filtered and is_other_tags)
 
 
 def _check_far(queue: MessageQueue, offset: int, pulled: pull.Pulled) -> None:
@@ -163,11 +176,6 @@ def _check_far(queue: MessageQueue, offset: int, pulled: pull.Pulled) -> None:
         raise pull.NotYetThere(f"{queue.broker} has nothing at {offset} yet (it holds {_held(pulled)})")
 
 
-def _only_filtered(pulled: pull.Pulled, offset: int) -> bool:
-    """Whether the broker went on because of other tags alone."""
-    return pulled.code == ResponseCode.PULL_RETRY_IMMEDIATELY and not pulled.removed and pulled.next_offset > offset
-
-
 def _rows(
     bodies: list[bytes], begin: int, end: int, part: Range, what: str, options: SourceOptions, rows: Rows
 ) -> Iterator[pa.RecordBatch]:
@@ -176,11 +184,13 @@ def _rows(
         return
     try:
         found = decode.scan(b"".join(bodies))
+        if (np.diff(found.queue_offsets) <= 0).any():
+            raise ProtocolError("the broker answered with entries that do not ascend")
         if rows.tags is None:
             # Without tags every entry has a record: a broker that passes over deleted ones does not say so.
             for low, high in _gaps(found.queue_offsets, begin, min(end, part.end)):
                 _lose(f"{what}: {low} to {high - 1} are gone", high, options)
-        yield rows.of(found, part.queue.broker, part.end)
+        yield from rows.of(found, part.queue.broker, part.end)
     except ProtocolError as error:
         raise ProtocolError(f"{what}: {error}") from error
 

@@ -1,23 +1,29 @@
 """Bodies as producers gave them: stored compressed with zlib, LZ4 or ZSTD, the latter two undone by pyarrow.
 
 Bits 8 to 10 of the sysFlag, valid with bit 0, name the algorithm (`protocol.compression`). LZ4 and ZSTD are frames, as clients of
-5.x and 4.9.4 told by `rocketmq.message.compressType` write them. What they expand to is bounded as for zlib.
+5.x and 4.9.4 told by `rocketmq.message.compressType` write them. What they expand to is bounded as for zlib, and what the bodies of
+one batch expand to is bounded, too: a few hundred KB may hold GBs.
 """
 
 from __future__ import annotations
 
 import pyarrow as pa
 
-from ariane.errors import ProtocolError
+from ariane.errors import ArianeError, ProtocolError
 from ariane.model.message import COMPRESSED, COMPRESSION_LZ4, COMPRESSION_MASK, COMPRESSION_ZSTD
 from ariane.protocol import compression
 from ariane.spark.records.layout import Header
 
 _BY_ARROW = {COMPRESSION_LZ4: "lz4", COMPRESSION_ZSTD: "zstd"}
 ERROR_COLUMN = "body_error"
+BATCH_MAX = compression.EXPANDED_MAX  # bytes that compressed bodies of a batch expand to; one body has room in any case
 _WAY_OUT = (
     f"leave body out of the schema, or add `{ERROR_COLUMN} STRING` to it: then such a body is null and this says why"
 )
+
+
+class TooMuch(ArianeError):
+    """The compressed bodies expand to more than a batch may hold: to be decoded in two halves."""
 
 
 def expanded(body: bytes, sys_flag: int, expanded_max: int = compression.EXPANDED_MAX) -> bytes:
@@ -37,11 +43,13 @@ def expanded(body: bytes, sys_flag: int, expanded_max: int = compression.EXPANDE
 
 
 def bodies(stored: pa.Array, header: Header, *, tolerant: bool) -> tuple[pa.Array, pa.Array]:
-    """All bodies, and why one is null: only so with `tolerant`; else the first that cannot be expanded is a ProtocolError."""
+    """All bodies, and why one is null: only so with `tolerant`; else the first that cannot be expanded is a ProtocolError.
+    TooMuch when those that are compressed have no room in a batch."""
     if not (header["sys_flag"] & COMPRESSED).any():
         return stored, pa.nulls(len(stored), pa.string())
     made: list[bytes | None] = stored.to_pylist()
     why: list[str | None] = [None] * len(made)
+    size = 0
     for row in (header["sys_flag"] & COMPRESSED).nonzero()[0].tolist():
         try:
             made[row] = expanded(made[row] or b"", int(header["sys_flag"][row]))
@@ -49,7 +57,15 @@ def bodies(stored: pa.Array, header: Header, *, tolerant: bool) -> tuple[pa.Arra
             if not tolerant:
                 raise named(error, header["queue_id"][row], header["queue_offset"][row]) from None
             made[row], why[row] = None, str(error)
+        size += len(made[row] or b"")
+        check_size(size)
     return pa.array(made, pa.binary()), pa.array(why, pa.string())
+
+
+def check_size(size: int) -> None:
+    """TooMuch when bodies that expand to `size` bytes have no room in a batch."""
+    if size > BATCH_MAX:
+        raise TooMuch(f"the bodies expand to more than {BATCH_MAX} bytes")
 
 
 def named(error: ProtocolError, queue_id: int, queue_offset: int) -> ProtocolError:

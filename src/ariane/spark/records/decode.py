@@ -8,7 +8,8 @@ the text of the properties is searched once for all that come from it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from functools import cache, cached_property
 from struct import unpack_from
 from typing import Any, NamedTuple
@@ -110,8 +111,21 @@ def batch(data: bytes, broker: str | None, columns: Sequence[str], end: int | No
     return columns_of(scan(data), broker, columns, end)
 
 
+def batches_of(
+    found: Scan, broker: str | None, columns: Sequence[str], end: int | None = None
+) -> Iterator[pa.RecordBatch]:
+    """As `columns_of`, in several batches where compressed bodies expand to more than one may hold."""
+    with suppress(bodies.TooMuch):
+        yield columns_of(found, broker, columns, end)
+        return
+    half = len(found.starts) // 2
+    for some in (slice(0, half), slice(half, None)):
+        part = Scan(found.data, found.starts[some], found.queue_offsets[some])
+        yield from batches_of(part, broker, columns, end)
+
+
 def columns_of(found: Scan, broker: str | None, columns: Sequence[str], end: int | None = None) -> pa.RecordBatch:
-    """As `batch`, of records that were found."""
+    """As `batch`, of records that were found. TooMuch when their bodies have no room in one batch."""
     data, starts, _ = found
     if end is not None:
         starts = starts[found.queue_offsets < end]

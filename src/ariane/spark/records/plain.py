@@ -11,6 +11,7 @@ from ariane.errors import ProtocolError
 from ariane.model import host, ids
 from ariane.model.message import (
     CHECK_TIMES,
+    COMPRESSED,
     DELAY,
     KEYS,
     ORIGIN_MESSAGE_ID,
@@ -54,14 +55,15 @@ _DIGITS_MAX = 15
 
 
 def columns(records: list[Record], broker: str | None, kinds: Mapping[str, pa.DataType]) -> list[pa.Array]:
-    """The columns named in `kinds`. ProtocolError for a body that cannot be expanded, unless `body_error` is among them."""
+    """The columns named in `kinds`. ProtocolError for a body that cannot be expanded, unless `body_error` is among them;
+    TooMuch as `bodies.bodies`."""
     maps = [one.property_map() for one in records]
     made = []
     for name, kind in kinds.items():
         if name == "broker":
             made.append(pa.array([broker] * len(records), kind))
         elif name in ("body", bodies.ERROR_COLUMN):
-            both = [_body(one, tolerant=bodies.ERROR_COLUMN in kinds) for one in records]
+            both = _bodies(records, tolerant=bodies.ERROR_COLUMN in kinds)
             made.append(pa.array([pair[name != "body"] for pair in both], kind))
         elif kind == _TIME:
             made.append(times([_TIMES[name](one, own) for one, own in zip(records, maps, strict=True)]))
@@ -90,6 +92,16 @@ def deliver_ms(own: Mapping[str, str | None], store_ms: int) -> int | None:
 def times(ms: list[int | None]) -> pa.Array:
     sayable = [None if one is None or abs(one) >= MS_MAX else one * 1000 for one in ms]
     return pa.array(sayable, pa.int64()).cast(_TIME)
+
+
+def _bodies(records: list[Record], *, tolerant: bool) -> list[tuple[bytes | None, str | None]]:
+    made, size = [], 0
+    for one in records:
+        made.append(_body(one, tolerant=tolerant))
+        if one.sys_flag & COMPRESSED:
+            size += len(made[-1][0] or b"")
+            bodies.check_size(size)
+    return made
 
 
 def _body(one: Record, *, tolerant: bool) -> tuple[bytes | None, str | None]:

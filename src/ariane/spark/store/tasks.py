@@ -11,6 +11,7 @@ from __future__ import annotations
 import itertools
 import zlib
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -144,13 +145,15 @@ class _Shape:
         if not count:
             return
         try:
-            yield self._batch(run)
-        except ProtocolError as error:  # a text that is no UTF-8, or a host that is none: nothing checked them
-            if count > 1:
-                yield from self._good(run.part(slice(0, count // 2)))
-                yield from self._good(run.part(slice(count // 2, None)))
+            with suppress(bodies.TooMuch):
+                yield self._batch(run)
                 return
-            yield self.damaged(Damage(run.at + int(run.starts[0]), int(run.header["size"][0]), str(error)))
+        except ProtocolError as error:  # a text that is no UTF-8, or a host that is none: nothing checked them
+            if count == 1:
+                yield self.damaged(Damage(run.at + int(run.starts[0]), int(run.header["size"][0]), str(error)))
+                return
+        yield from self._good(run.part(slice(0, count // 2)))
+        yield from self._good(run.part(slice(count // 2, None)))
 
     def _batch(self, run: Run) -> pa.RecordBatch:
         broker = self._options.broker

@@ -91,7 +91,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         query, batch = task.getLocalProperty(QUERY_ID), task.getLocalProperty(BATCH_ID)
         if query is None or batch is None:
             raise ConfigError(
-                "query", query, f"Spark tells the task neither {QUERY_ID} nor {BATCH_ID}: use Spark 4.1 or later"
+                "query", query, f"Spark tells the task neither {QUERY_ID} nor {BATCH_ID}: use Spark 4.2 or later"
             )
         return write_partition(iterator, self._options, query, int(batch), task.partitionId())
 
