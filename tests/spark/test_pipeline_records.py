@@ -44,7 +44,7 @@ def rows_of(home: Path, table: Table) -> list[dict[str, Any]]:
 def test_the_pattern_takes_what_tells_of_messages() -> None:
     import re
 
-    taken = re.compile(messages.PATTERN).fullmatch
+    taken = re.compile(messages.options()["topicsPattern"]).fullmatch
     for topic in ("T", "%RETRY%G", "%DLQ%G", *messages.READ_SYSTEM_TOPICS):
         assert taken(topic), topic
     for topic in (
@@ -55,6 +55,21 @@ def test_the_pattern_takes_what_tells_of_messages() -> None:
         "rmq_sys_ariane",
         "ARIANE_SAMPLES",
     ):
+        assert not taken(topic), topic
+
+
+def test_traces_and_samples_in_other_topics_are_no_messages() -> None:
+    import re
+
+    of_all = jobs.with_topics(jobs.joined(tuple(jobs.JOBS)), "MY_TRACE", "MY|SAMPLES")
+    of_one = jobs.with_topics(jobs.JOBS["delay"], "MY_TRACE", "MY|SAMPLES")
+    options = {source.name: source.options for source in of_all.sources}
+    assert (options["traces"], options["samples"]) == ({"topic": "MY_TRACE"}, {"topic": "MY|SAMPLES"})
+    assert options["messages"] == of_one.sources[0].options, "also where no job reads traces or samples"
+    taken = re.compile(options["messages"]["topicsPattern"]).fullmatch
+    for topic in ("MY_TRACE_2", "MY", "SAMPLES", *messages.READ_SYSTEM_TOPICS):
+        assert taken(topic), topic
+    for topic in ("MY_TRACE", "MY|SAMPLES", "RMQ_SYS_TRACE_TOPIC", "ARIANE_SAMPLES"):
         assert not taken(topic), topic
 
 

@@ -6,6 +6,7 @@ import asyncio
 import shutil
 import threading
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -225,7 +226,10 @@ def test_many_small_files_of_a_slot_are_merged_and_the_old_ones_stay_for_readers
 
 
 def test_slots_that_are_too_old_leave_the_tables(fed: Fed) -> None:
-    fed.send(frames.body([pub(unique_id(hours=1)), pub(unique_id(hours=9)), pub("A")]))
+    since_t0 = {
+        hours: int((datetime(2023, 11, 1, hours, tzinfo=UTC) - frames.T0).total_seconds() * 1000) for hours in (1, 9)
+    }
+    fed.send(frames.body([*(pub(unique_id(hours=hours), ms) for hours, ms in since_t0.items()), pub("A")]))
     fed.run_once()
     publish.expire(fed.home, JOURNEYS, "2023-11-01T0900", 0)
     assert fed.journeys() == [(unique_id(hours=9), None), ("A", None)]

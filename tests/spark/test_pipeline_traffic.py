@@ -23,7 +23,7 @@ from ariane.client import Producer
 from ariane.clock import SYSTEM_CLOCK
 from ariane.model.message import Message
 from ariane.model.trace import TraceEvent
-from ariane.pipeline import folds, journeys, publish, run, traffic
+from ariane.pipeline import decode, folds, journeys, publish, run, traffic
 from ariane.pipeline.jobs import JOBS
 from ariane.tables import CLOCKS, LATENCIES, SLOW_MESSAGES, TRACE_EVENTS, TRAFFIC
 from ariane.tables.histogram import counted
@@ -170,6 +170,29 @@ def test_the_slowest_of_each_measure_topic_and_group(spark: SparkSession) -> Non
     expected = sorted(((f"M{number:02}", 500 - number) for number in range(SLOWEST)), key=lambda one: one[1])
     assert found[("queueing_ms", "G")] == found[("queueing_ms", "H")] == expected
     assert len(found) == 3
+
+
+def test_of_a_message_that_is_tried_again_the_slowest_call_and_the_queueing_of_the_first(spark: SparkSession) -> None:
+    """As traffic counts them: a timeout after a minute, on another host than the retry that succeeded quickly."""
+    tries = [("R0", 200, 60_000, 1, "10.0.0.3:1"), ("R1", 70_200, 5, 0, "10.0.0.4:1")]
+    bodies = [
+        frames.message(
+            frames.body([before("M", request, ms), after("M", request, ms + cost, cost, code)]), number, host
+        )
+        for number, (request, ms, cost, code, host) in enumerate(tries, 1)
+    ]
+    sent = frames.message(frames.body([pub("M", 0)]), 0)
+    events = of_one_slot(decode.trace_events(frames.messages(spark, [sent, *bodies])))
+    found = of_traces(events)
+    rows = {row["measure"]: row for row in frames.rows(traffic.slow_messages(found))}
+    assert {name: (row["ms"], row["client_host"], row["noted_at"]) for name, row in rows.items()} == {
+        "send_cost_ms": (3, "10.0.0.9", at(0)),
+        "queueing_ms": (197, "10.0.0.3", at(60_200)),
+        "consume_cost_ms": (60_000, "10.0.0.3", at(60_200)),
+    }
+    of_traffic = frames.rows(traffic.traffic(events, found))
+    for measure in ("queueing_ms", "consume_cost_ms"):
+        assert rows[measure]["ms"] == max(row[f"{measure}_max"] or 0 for row in of_traffic)
 
 
 def test_the_columns_are_those_of_the_tables(spark: SparkSession) -> None:

@@ -16,9 +16,10 @@ pytest.importorskip("pyspark", reason="needs pyspark: pip install 'ariane[spark]
 from ariane.admin import published, status
 from ariane.admin.published import File, Published
 from ariane.errors import ConfigError, StoreError
+from ariane.model import ids
 from ariane.pipeline import folds, jobs, publish, run
 from ariane.tables import JOURNEYS, MESSAGES, TRACE_EVENTS, TRAFFIC, Table
-from ariane.tables.slots import of_time
+from ariane.tables.slots import of_id, of_time
 
 T0_MS = 1_700_000_000_000
 QUERY = "traces 4f0c"
@@ -66,6 +67,27 @@ def test_a_batch_and_the_leaving_of_old_rows_at_once_lose_nothing(
     now = there(tmp_path, TRACE_EVENTS)
     assert now.done == {QUERY: 1}
     assert (len(now.files), len(now.dropped)) == (0, 2), "both batches were there, then both left"
+
+
+def test_old_are_rows_and_not_the_ids_of_a_clock_that_is_ahead(tmp_path: Path, files: list[File]) -> None:
+    noon_ms, hour_ms, keep_ms = 1_786_795_200_000, 3_600_000, 30 * 86_400_000  # 2026-08-15 12:00
+    counted = noon_ms + 20 * hour_ms - ids.month_start_ms(noon_ms)
+    ahead = of_id(f"7F0000010001AABBCCDD{counted:08X}0001", noon_ms)
+    first = of_time(noon_ms - keep_ms)
+    assert ahead < first, "by its id it is of the month before"
+
+    def file(name: str, slot: str, last_ms: int | None) -> File:
+        return File(f"v=1/slot={slot}/{name}.parquet", slot, 1, 9, 1, last_ms, last_ms)
+
+    old_ms = noon_ms - keep_ms - 1
+    kept = [file("new", ahead, noon_ms), file("old", first, old_ms), file("none", first, None)]
+    kept += [file("new", "unknown-03", noon_ms), file("none", "unknown-03", None)]
+    files[:] = [*kept, file("old", ahead, old_ms), file("none", ahead, None), file("old", "unknown-03", old_ms)]
+    files.append(file("far", of_time(noon_ms - keep_ms - 33 * 86_400_000), noon_ms + 3650 * 86_400_000))
+    publish.append(FRAME, tmp_path, TRACE_EVENTS, QUERY, 0, noon_ms)
+    publish.expire(tmp_path, TRACE_EVENTS, first, noon_ms)
+    assert there(tmp_path, TRACE_EVENTS).files == tuple(kept)
+    assert publish.expire(tmp_path, TRACE_EVENTS, first, noon_ms) is None
 
 
 def test_a_base_table_that_was_removed_is_no_silent_gap(tmp_path: Path) -> None:

@@ -103,6 +103,22 @@ def test_one_group_only(tmp_path: Path) -> None:
     assert [row["consumer_group"] for row in traces.find(tmp_path, key="all").rows] == ["G", "H"]
 
 
+@pytest.mark.parametrize("looked_at", [1, 7, 1000])
+def test_of_a_key_the_messages_of_a_group_however_many_others_are_newer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, looked_at: int
+) -> None:
+    monkeypatch.setattr(traces, "LOOKED_AT", looked_at)
+    theirs = [journey(unique_id(number), group) for number in range(3) for group in ("H", "G")]
+    publish(tmp_path, *theirs, *(journey(unique_id(number)) for number in range(3, 3 + traces.LIMIT)))
+    found = traces.find(tmp_path, key="all", group="H")
+    assert ([(row["message_id"], row["consumer_group"]) for row in found.rows], found.left_out) == (
+        [(unique_id(number), "H") for number in range(3)], 0,
+    )  # fmt: skip
+    newest = traces.find(tmp_path, key="all", group="H", limit=1)
+    assert (ids(newest), newest.left_out) == ([unique_id(2)], 2)
+    assert traces.find(tmp_path, key="all", group="none") == ([], 0)
+
+
 def test_of_a_topic_also_what_a_client_with_a_wrong_clock_sent(tmp_path: Path) -> None:
     """Files are chosen by the broker's clock, as rows are."""
     publish(tmp_path, journey(unique_id(1), sent_at=at(-8 * 3_600_000), stored_at=at(0), stored_exact=True))

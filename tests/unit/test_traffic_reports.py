@@ -10,11 +10,12 @@ import pytest
 
 pytest.importorskip("pyarrow", reason="needs pyarrow: pip install 'ariane[spark]'")
 
-from traffic_tables import at, both, consumed, ms, sent, slow
+from traffic_tables import T0_MS, at, both, consumed, ms, put, sent, slow
 
 from ariane.admin.report import Plot, Report, Sheet
 from ariane.admin.reports import REPORTS
 from ariane.admin.reports.tps import LINES_MAX, ROWS_MAX
+from ariane.tables import TRACE_EVENTS
 
 OF_TRAFFIC = ("tps", "latency")
 
@@ -84,6 +85,32 @@ def test_the_first_minute_of_the_table_is_not_whole(tmp_path: Path) -> None:
         said = f"the tables begin at {at(120):%Y-%m-%d %H:%M} UTC: what was before is not known"
         assert said in REPORTS[name].function(tmp_path, since_ms=ms(0), until_ms=ms(240), now_ms=ms(240)).gaps
         assert REPORTS[name].function(tmp_path, since_ms=ms(180), until_ms=ms(240), now_ms=ms(240)).gaps == ()
+
+
+@pytest.mark.parametrize("is_long", [False, True])
+def test_a_clock_three_days_slow_does_not_make_the_tables_older(tmp_path: Path, is_long: bool) -> None:
+    hour, two_days, three_days = 60, 2 * 1440, 3 * 1440
+    slow_one = [sent(minute - two_days + 70, 5, topic="slow") for minute in range(60)]
+    rows = [sent(minute, 60) for minute in range(hour)]
+    both(tmp_path, [sent(-three_days, 5, topic="slow"), *slow_one, *rows], [], as_of_s=60 * hour)
+    put(tmp_path, TRACE_EVENTS, [{"trace_stored_at": at(second)} for second in (12, 3600)], as_of_s=60 * hour)
+    since_s = 60 * (hour - two_days) if is_long else -600
+    tps = asked("tps", tmp_path, since_s, 60 * hour)
+    (row,) = sheet(tps, "Sent by topic and group")
+    assert (row["topic"], row["messages"], row["mean"], row["peak"]) == ("orders", 3600, 1.0, 1.0)
+    assert ("300 messages are left out: clocks of their clients are behind" in tps.parts[0].note) == is_long
+    begins = {"tps": 0, "latency": 0 if not is_long else -(T0_MS // 1000 % 600)}
+    for name, seconds in begins.items():
+        report = asked(name, tmp_path, since_s, 60 * hour)
+        assert f"the tables begin at {at(seconds):%Y-%m-%d %H:%M} UTC: what was before is not known" in report.gaps
+    (send,) = sheet(asked("latency", tmp_path, since_s, 60 * hour), "Send")
+    assert (send["topic"], send["messages"]) == ("orders", 3600)
+
+
+def test_what_was_sent_just_before_its_trace_was_stored_is_known(tmp_path: Path) -> None:
+    both(tmp_path, [sent(0, 6)], [], as_of_s=90)
+    put(tmp_path, TRACE_EVENTS, [{"trace_stored_at": at(62)}], as_of_s=90)
+    assert sheet(asked("tps", tmp_path), "Sent by topic and group")[0]["messages"] == 6
 
 
 def test_success_is_of_those_that_ended(tmp_path: Path) -> None:

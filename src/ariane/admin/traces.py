@@ -24,6 +24,7 @@ STAGES = (
 LIMIT = 20
 # Files are chosen by when their messages were stored, rows of which that is not known by another time: so far may they differ.
 SLACK_MS = 3_600_000
+LOOKED_AT = 1000  # messages of a key at once, when only those of a group are wanted
 NAMES_MAX = 20  # topics that are named where one is not found
 
 # How long the last attempt ended after the message was there for consumers.
@@ -33,7 +34,7 @@ AT = "coalesce(stored_at, sent_corrected_at, sent_at, available_at, delivered_at
 
 class Found(NamedTuple):
     """Journeys that match, as rows with the columns of JOURNEYS; as of when, `status.freshness` tells. `left_out`: messages (of
-    a topic: journeys) that match too and are beyond the limit."""
+    a topic: journeys) that match too and are beyond the limit, or of which it was not looked at whether they match."""
 
     rows: list[dict[str, Any]]
     left_out: int = 0
@@ -75,9 +76,10 @@ def find(
         rows = _journeys(home, {message_id}, _slots(home, message_id, version), group)
         if rows:
             return Found(rows)
-    places, left_out = _places(home, key if key is not None else message_id or "", limit)
-    rows = _journeys(home, {one for one, _ in places}, {slot for _, slot in places}, group) if places else []
-    return Found(rows, left_out)
+    term = key if key is not None else message_id or ""
+    # How many of them a group consumed is seen in their journeys only.
+    places, count = _places(home, term, limit if group is None else None)
+    return _newest(home, places, count, group, limit)
 
 
 def of_topic(
@@ -142,17 +144,36 @@ def _slots(home: Path, message_id: str, version: published.Published) -> set[str
     return possible(message_id, min(times) - AHEAD_MS, max(times))
 
 
-def _places(home: Path, term: str, limit: int) -> tuple[list[tuple[str, str]], int]:
-    """Ids and slots of the messages that a term leads to, of the newest `limit` of them; and how many more there are."""
+def _places(home: Path, term: str, limit: int | None) -> tuple[list[tuple[str, list[str]]], int]:
+    """Ids and slots of the messages that a term leads to, of the newest `limit` of them, the newest first; and how many there
+    are."""
     with asking.asked(home, asking.whole(MESSAGE_KEYS)) as sql:
         found = asking.rows(
             sql,
             "SELECT message_id, list(DISTINCT journey_slot) AS slots, max(told_at) AS told_at, count(*) OVER () AS messages "
-            f"FROM message_keys WHERE term = $1 GROUP BY message_id ORDER BY told_at DESC, message_id LIMIT {int(limit)}",
+            "FROM message_keys WHERE term = $1 GROUP BY message_id ORDER BY told_at DESC, message_id"
+            + ("" if limit is None else f" LIMIT {int(limit)}"),
             [term],
         )
-    places = [(row["message_id"], slot) for row in found for slot in row["slots"]]
-    return places, found[0]["messages"] - len(found) if found else 0
+    return [(row["message_id"], row["slots"]) for row in found], found[0]["messages"] if found else 0
+
+
+def _newest(home: Path, places: list[tuple[str, list[str]]], count: int, group: str | None, limit: int) -> Found:
+    """The journeys of the first `limit` of these messages, of `count` that there are; with `group`, of those that it consumed."""
+    step = limit if group is None else max(limit, LOOKED_AT)
+    rows: list[dict[str, Any]] = []
+    ids: list[str] = []
+    looked = 0
+    while looked < len(places) and len(ids) < limit:
+        some = dict(places[looked : looked + step])
+        looked += len(some)
+        found = _journeys(home, set(some), {slot for slots in some.values() for slot in slots}, group)
+        there = {row["message_id"] for row in found} if group is not None else set(some)
+        ids += [one for one in some if one in there]
+        rows += found
+    shown = set(ids[:limit])
+    rows = sorted((row for row in rows if row["message_id"] in shown), key=lambda row: row["message_id"])
+    return Found(rows, len(ids) - len(shown) + count - looked)
 
 
 def _journeys(home: Path, ids: set[str], slots: set[str], group: str | None) -> list[dict[str, Any]]:

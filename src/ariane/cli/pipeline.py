@@ -54,9 +54,7 @@ def run(
     if strange := [name for name in names if name not in known.JOBS]:
         there = "".join(f"\n  {job.name:14} {job.meaning}" for job in known.JOBS.values())
         raise ConfigError("JOB", strange[0], f"no such job; there are{there}\n  {ALL:14} all of them")
-    job = known.joined(names)
-    job = known.with_topic(job, known.TRACES, topic)
-    job = known.with_topic(job, known.SAMPLES, samples_topic)
+    job = known.with_topics(known.joined(names), topic, samples_topic)
     if delay_levels:
         job = known.with_delay_levels(job, _delays_ms(delay_levels))
     stop = stopping.of_thread()

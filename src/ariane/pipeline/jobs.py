@@ -88,7 +88,7 @@ SAMPLES = Source(
 
 RECORDS = Source(
     "messages",
-    messages.OPTIONS,
+    messages.options(),
     messages.SCHEMA,
     (Appended(t.MESSAGES, messages.headers), Appended(t.PLACES, messages.places)),
     messages.records,
@@ -157,10 +157,14 @@ def joined(names: tuple[str, ...]) -> Job:
     return Job("+".join(names), "", tuple(sources.values()), tuple(folds.values()))
 
 
-def with_topic(job: Job, source: Source, topic: str) -> Job:
-    """The job with `source` over another topic."""
-    sources = (one._replace(options={"topic": topic}) if one.name == source.name else one for one in job.sources)
-    return job._replace(sources=tuple(sources))
+def with_topics(job: Job, traces: str, samples: str) -> Job:
+    """The job for a cluster with traces and samples in these topics, which are no application's."""
+    options = {
+        TRACES.name: {"topic": traces},
+        SAMPLES.name: {"topic": samples},
+        RECORDS.name: messages.options(traces, samples),
+    }
+    return job._replace(sources=tuple(source._replace(options=options[source.name]) for source in job.sources))
 
 
 def with_delay_levels(job: Job, levels_ms: Sequence[int]) -> Job:

@@ -9,6 +9,8 @@ was delayed for long is read by the time at which it was born, because its news 
 
 from __future__ import annotations
 
+import re
+
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
@@ -39,9 +41,7 @@ from ariane.tables.places import BROKERS, MARK, RECORD, SPAN
 
 # Of the system topics, those that tell of messages; traces and samples are sources of their own.
 READ_SYSTEM_TOPICS = (SCHEDULE_TOPIC, TIMER_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, CHECK_MAX_TIME_TOPIC)
-_UNREAD = "|".join(sorted((SYSTEM_TOPICS | {SAMPLES_TOPIC}) - set(READ_SYSTEM_TOPICS)))
-PATTERN = f"(?:{'|'.join(READ_SYSTEM_TOPICS)}|(?!(?:{_UNREAD})$|{SYSTEM_TOPIC_PREFIX}).+)"
-OPTIONS = {"topicsPattern": PATTERN, "includeSystemTopics": "true"}
+_UNREAD = (SYSTEM_TOPICS | {SAMPLES_TOPIC}) - set(READ_SYSTEM_TOPICS)
 
 # The source's columns. Not every version of it has all; what it lacks is null. A body that cannot be expanded is no reason to
 # stop, so its fault is asked for: it makes the length null.
@@ -52,6 +52,13 @@ OP_TAG = "d"
 # After so long without a delay, a producer's clock is more likely wrong than its message old.
 LONG_MS = 3 * 86_400_000
 DELAYS = (START_DELIVER_TIME, TIMER_DELIVER_MS, TIMER_DELAY_SEC, TIMER_DELAY_MS)
+
+
+def options(*topics: str) -> dict[str, str]:
+    """Of format("rocketmq"): what tells of messages, but for `topics`, where a cluster has traces or samples in others."""
+    unread = "|".join(map(re.escape, sorted(_UNREAD.union(topics))))
+    pattern = f"(?:{'|'.join(READ_SYSTEM_TOPICS)}|(?!(?:{unread})$|{SYSTEM_TOPIC_PREFIX}).+)"
+    return {"topicsPattern": pattern, "includeSystemTopics": "true"}
 
 
 def records(batch: DataFrame) -> DataFrame:

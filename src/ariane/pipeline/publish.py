@@ -28,7 +28,7 @@ from ariane.admin.published import CURRENT, GRACE_MS, Dropped, File, Published, 
 from ariane.clock import ms_of
 from ariane.errors import ConfigError, StoreError
 from ariane.tables import Table
-from ariane.tables.slots import begins_ms
+from ariane.tables.slots import COUNTED_MAX_MS, begins_ms
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -166,8 +166,9 @@ def merge_small(spark: SparkSession, home: Path, table: Table, now_ms: int) -> P
 
 
 def expire(home: Path, table: Table, first_slot: str, now_ms: int) -> Published | None:
-    """Take the slots before `first_slot` out of the table, and those without a time whose rows are all older than it;
-    None when there are none."""
+    """Take the slots before `first_slot`, and those without a time, out of the table, but for files with rows that are not older
+    than it; None when there are none. An id by a wrong clock lies in a slot up to a month before its news: what is older than
+    that is old, whatever clients' times say."""
     with changing(home, table):
         former = current(home, table)
         if former is None:
@@ -176,9 +177,11 @@ def expire(home: Path, table: Table, first_slot: str, now_ms: int) -> Published 
         assert least_ms is not None
 
         def is_old(file: File) -> bool:
-            if begins_ms(file.slot) is not None:
-                return file.slot < first_slot
-            return file.last_ms is not None and file.last_ms < least_ms
+            begin_ms = begins_ms(file.slot)
+            if begin_ms is None:
+                return file.last_ms is not None and file.last_ms < least_ms
+            is_before = file.last_ms is None or file.last_ms < least_ms or begin_ms < least_ms - COUNTED_MAX_MS
+            return begin_ms < least_ms and is_before
 
         old = [file for file in former.files if is_old(file)]
         if not old:

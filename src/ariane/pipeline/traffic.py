@@ -42,13 +42,27 @@ def slow_messages(journeys: DataFrame) -> DataFrame:
     """Rows with the columns of SLOW_MESSAGES and `slot`, of journeys with `slot`."""
     # A message that several groups consumed was sent once.
     sent = journeys.dropDuplicates(["slot", "message_id"])
-    done_at = F.coalesce("consumed_at", "delivered_at")
-    rows = _measured(sent, "send_cost_ms", F.col("sent_at"), "producer_group", "producer_host")
-    for measure in ("queueing_ms", "consume_cost_ms"):
-        rows = rows.unionByName(_measured(journeys, measure, done_at, "consumer_group", "consumer_host"))
+    sends = _measured(sent, "send_cost_ms", F.col("send_cost_ms"), F.col("sent_at"), "producer_group", "producer_host")
+    first = F.get("deliveries", F.lit(0))
+    slowest = F.array_max(
+        F.transform(
+            "deliveries",
+            lambda call, number: F.struct(
+                call["cost_ms"].alias("ms"),
+                (-number).alias("earliest"),
+                _noted_at(call).alias("at"),
+                call["host"].alias("host"),
+            ),
+        )
+    )
+    calls = (
+        _measured(journeys, "queueing_ms", F.col("queueing_ms"), _noted_at(first), "consumer_group", first["host"]),
+        _measured(journeys, "consume_cost_ms", slowest["ms"], slowest["at"], "consumer_group", slowest["host"]),
+    )
+    rows = sends.unionByName(calls[0]).unionByName(calls[1])
     each = Window.partitionBy("slot", "measure", "topic", "client_group")
-    slowest = F.row_number().over(each.orderBy(F.desc("ms"), "message_id", "client_host"))
-    return rows.withColumn("place", slowest).where(F.col("place") <= SLOWEST).select(*_of(SLOW_MESSAGES), "slot")
+    place = F.row_number().over(each.orderBy(F.desc("ms"), "message_id", "client_host"))
+    return rows.withColumn("place", place).where(F.col("place") <= SLOWEST).select(*_of(SLOW_MESSAGES), "slot")
 
 
 def latencies(traffic: DataFrame) -> DataFrame:
@@ -83,7 +97,7 @@ def _consumptions(journeys: DataFrame) -> DataFrame:
     calls = journeys.select(
         "slot", "topic", "consumer_group", "queueing_ms", F.posexplode("deliveries").alias("attempt", "call")
     )
-    at = F.coalesce("call.ended_at", "call.began_at")
+    at = _noted_at(F.col("call"))
     return calls.where(at.isNotNull()).select(
         "slot",
         F.date_trunc("minute", at).alias("minute"),
@@ -97,13 +111,18 @@ def _consumptions(journeys: DataFrame) -> DataFrame:
     )
 
 
-def _measured(journeys: DataFrame, measure: str, at: Column, group: str, host: str) -> DataFrame:
+def _noted_at(call: Column) -> Column:
+    """When a call of a listener ended, or began if that is all."""
+    return F.coalesce(call["ended_at"], call["began_at"])
+
+
+def _measured(journeys: DataFrame, measure: str, ms: Column, at: Column, group: str, host: Column | str) -> DataFrame:
     """The messages of which a measure is known."""
-    return journeys.where(F.col(measure) >= 0).select(
+    return journeys.where(ms >= 0).select(
         "slot",
         at.alias("noted_at"),
         F.lit(measure).alias("measure"),
-        F.col(measure).alias("ms"),
+        ms.alias("ms"),
         "topic",
         F.col(group).alias("client_group"),
         _ip(host).alias("client_host"),
@@ -116,7 +135,7 @@ def _counts(success: Column, failure: Column) -> dict[str, Column]:
     return {"messages": F.count("*"), "successes": F.count_if(success), "failures": F.count_if(failure)}
 
 
-def _ip(host: str) -> Column:
+def _ip(host: Column | str) -> Column:
     """The address without its port, and without what Go clients write behind it (address@process)."""
     return F.regexp_replace(F.regexp_replace(host, "@.*$", ""), r"^(\[.*\]|[^:]*):\d+$", "$1")
 

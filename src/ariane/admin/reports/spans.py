@@ -3,6 +3,8 @@
     since ······┃ known from           known until (as of) ┃······ until
     not known   ┃ partial │ whole │ whole │ … │ whole │ partial ┃   not known
 
+What clients traced is known from when the broker stored the first trace: their own times may lie days before it, or after.
+
 A step is whole when all of it is known. A whole step in which no client traced anything is not known either: nobody was there,
 or what they told was lost. A step in which some did is zero for those who did not.
 """
@@ -15,12 +17,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ariane.admin import asking
 from ariane.admin.published import current
 from ariane.admin.report import at
-from ariane.tables import Table
+from ariane.tables import TRACE_EVENTS, Table
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
 MINUTE_MS = 60_000
+# So long may a client hold back what it traced: half a second in Java, and the time of the send or the call itself.
+HELD_MS = 10_000
 # At most so many steps: more than a screen has columns, few enough for a page. The last one holds for any longer time.
 STEPS_MAX = 720
 STEP_MINUTES = (1, 5, 10, 30, 60, 360, 1440)
@@ -51,8 +55,13 @@ class Span(NamedTuple):
 
 
 def known(home: Path, table: Table, since_ms: int, until_ms: int, as_of_ms: int | None, least_minutes: int = 1) -> Span:
-    """What a table knows of the time between two instants; the steps are no shorter than `least_minutes`."""
+    """What a table of traces knows of the time between two instants; its rows and the steps are no shorter than
+    `least_minutes`."""
     first_ms = _first_ms(home, table)
+    traced_ms = _first_ms(home, TRACE_EVENTS)
+    if first_ms is not None and traced_ms is not None:
+        row_ms = least_minutes * MINUTE_MS
+        first_ms = max(first_ms, (traced_ms - HELD_MS) // row_ms * row_ms)
     floor_ms = since_ms // MINUTE_MS * MINUTE_MS
     if first_ms is None or as_of_ms is None:
         return Span(floor_ms, floor_ms, MINUTE_MS, False)

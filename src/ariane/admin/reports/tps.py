@@ -30,7 +30,7 @@ def report(
     """Throughput between two instants; `topic` and `group` (of producers or consumers) narrow it."""
     fresh = freshness(home, TRAFFIC, now_ms)
     span = spans.known(home, TRAFFIC, since_ms, until_ms, fresh.as_of_ms)
-    with asking.asked(home, asking.between(TRAFFIC, span.begin_ms, until_ms)) as sql:
+    with asking.asked(home, asking.between(TRAFFIC, since_ms, until_ms)) as sql:
         sql.execute(
             f"""CREATE TEMP TABLE asked AS
             SELECT minute, {spans.step_of("minute", span)} AS step, direction, topic, client_group, client_host,
@@ -39,10 +39,10 @@ def report(
             [topic, group],
         )
         heard = spans.heard(sql, TRAFFIC, span)
-        later = _later(sql, span, until_ms, topic, group)
+        beyond = _beyond(sql, span, since_ms, until_ms, topic, group)
         parts: list[Sheet | Plot] = []
         for direction in DIRECTIONS:
-            parts += (_by_group(sql, span, direction, later), _plot(sql, span, heard, direction))
+            parts += (_by_group(sql, span, direction, beyond), _plot(sql, span, heard, direction))
         parts += (_by_host(sql, span, direction) for direction in DIRECTIONS)
         parts.append(_by_step(sql, span, heard))
     return Report(
@@ -53,7 +53,7 @@ def report(
     )
 
 
-def _by_group(sql: DuckDBPyConnection, span: spans.Span, direction: str, later: str) -> Sheet:
+def _by_group(sql: DuckDBPyConnection, span: spans.Span, direction: str, beyond: str) -> Sheet:
     by = "topic, client_group"
     peaks = asking.rows(
         sql,
@@ -87,7 +87,7 @@ def _by_group(sql: DuckDBPyConnection, span: spans.Span, direction: str, later: 
     if not is_out:
         note += " Ok: of those that ended. Open: no end is known."
     title = f"{DIRECTIONS[direction].capitalize()} by topic and group"
-    return Sheet(title, fields, rows, note + later, max(0, len(found) - ROWS_MAX))
+    return Sheet(title, fields, rows, note + beyond, max(0, len(found) - ROWS_MAX))
 
 
 def _by_host(sql: DuckDBPyConnection, span: spans.Span, direction: str) -> Sheet:
@@ -161,17 +161,22 @@ def _plot(sql: DuckDBPyConnection, span: spans.Span, heard: set[int], direction:
     return Plot(f"{DIRECTIONS[direction].capitalize()} by {spans.step_name(span)}", "/s", tuple(lines), note)
 
 
-def _later(sql: DuckDBPyConnection, span: spans.Span, until_ms: int, topic: str | None, group: str | None) -> str:
-    """A sentence about messages that were asked for and lie beyond what is known, by their clients' clocks."""
-    (row,) = asking.rows(
-        sql,
-        f"""SELECT coalesce(sum(messages), 0)::BIGINT AS count FROM traffic
-        WHERE minute >= to_timestamp({span.end_ms} / 1000) AND minute < to_timestamp({until_ms} / 1000) AND {NARROWED}""",
-        [topic, group],
-    )
-    if not row["count"]:
-        return ""
-    return f" {row['count']:,} messages are left out: clocks of their clients are ahead of what is known."
+def _beyond(
+    sql: DuckDBPyConnection, span: spans.Span, since_ms: int, until_ms: int, topic: str | None, group: str | None
+) -> str:
+    """Sentences about messages that were asked for and lie beyond what is known, by their clients' clocks."""
+    said = ""
+    first_ms = since_ms // spans.MINUTE_MS * spans.MINUTE_MS
+    for begin_ms, end_ms, where in ((first_ms, span.begin_ms, "behind"), (span.end_ms, until_ms, "ahead of")):
+        (row,) = asking.rows(
+            sql,
+            f"""SELECT coalesce(sum(messages), 0)::BIGINT AS count FROM traffic
+            WHERE minute >= to_timestamp({begin_ms} / 1000) AND minute < to_timestamp({end_ms} / 1000) AND {NARROWED}""",
+            [topic, group],
+        )
+        if row["count"]:
+            said += f" {row['count']:,} messages are left out: clocks of their clients are {where} what is known."
+    return said
 
 
 def _outcome(row: dict[str, Any]) -> tuple[float | None, int]:
