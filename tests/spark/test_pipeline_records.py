@@ -19,7 +19,6 @@ from record_frames import SCHEMA, Log, Row, at, frame, unique_id
 from ariane.admin import asking, published
 from ariane.admin.report import Report, Sheet
 from ariane.admin.reports import delay, transactions
-from ariane.admin.status import freshness
 from ariane.client import LocalState, Producer, SendResult, TraceSettings, TransactionProducer
 from ariane.clock import SYSTEM_CLOCK
 from ariane.model.message import CHECK_IMMUNITY_TIME, Message, ReceivedMessage
@@ -116,7 +115,9 @@ def test_marks_reach_their_messages_however_late(spark: SparkSession, tmp_path: 
     # As of when the tables are tells the newest message of any topic, though the last mark is older.
     send([log.put("T", unique_id(9), 90_000_000)])
     assert [name for name, _ in run_once(spark, home, inbox)] == ["delays", "transactions"]
-    assert freshness(home, DELAYS, 0).as_of_ms == int(at(90_000_000).timestamp() * 1000)
+    delays = published.current(home, DELAYS)
+    assert delays is not None
+    assert delays.as_of_ms == int(at(90_000_000).timestamp() * 1000)
 
     # A mark before its record, and a mark once more.
     log.op(other, ms=86_400_002)
