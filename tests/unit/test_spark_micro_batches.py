@@ -83,7 +83,7 @@ def test_a_broker_that_is_away_keeps_its_position_and_its_lag_is_not_known(serve
     assert progress.away({"sources": [{"latestOffset": json.dumps(one.reportLatestOffset())}]}) == {"a": why}
     servers.names = ConnectionLost("h:1", "refused")
     assert next_batch(one, after) is after
-    assert one.reportLatestOffset() == {"away": {"every name server": "connection to h:1: refused"}}
+    assert one.reportLatestOffset() == {"away": {"a": why, "every name server": "connection to h:1: refused"}}
 
 
 def test_what_goes_away_and_comes_back_is_told_of_once(servers: Servers, caplog: pytest.LogCaptureFixture) -> None:
@@ -96,6 +96,15 @@ def test_what_goes_away_and_comes_back_is_told_of_once(servers: Servers, caplog:
     for _ in range(2):
         assert next_batch(one, start) is start
     assert caplog.messages == ["a is away: connection to h:2: refused", "a is back"]
+    caplog.clear()
+    servers.held[A], servers.names = ConnectionLost("h:2", "refused"), None
+    assert next_batch(one, start) is start
+    servers.names = ConnectionLost("h:1", "refused")
+    assert next_batch(one, start) is start
+    servers.held[A], servers.names = End(0, 10, True), None
+    assert next_batch(one, start) is start
+    away = ["a is away: connection to h:2: refused", "every name server is away: connection to h:1: refused"]
+    assert caplog.messages == [*away, "a is back", "every name server is back"]
     assert one.reportLatestOffset() == {"ends": {"T": {"a": {"0": 10}, "b": {"0": 30}}}}
 
 

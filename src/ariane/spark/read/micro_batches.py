@@ -141,7 +141,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             brokers = cluster.brokers().broker_addr_table if missing else {}
         except pull.AWAY as error:
             pull.raise_unless_passing(error)
-            self._tell({"every name server": str(error)})
+            self._tell({**self._away, "every name server": str(error)})
             return Ends({}, {})
         ends, away = queue_ends.measured_now(cluster, queues)
         dropped = {queue.broker: UNKNOWN for queue in missing if queue.broker not in brokers}
