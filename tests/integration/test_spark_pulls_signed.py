@@ -41,7 +41,7 @@ def test_signed_pulls_are_answered_and_others_are_refused_at_once(tmp_path: Path
             def read(**account: str) -> list[bytes]:
                 reader = pull.Cluster(parsed(servers.namesrv, **account), sleep=lambda seconds: pytest.fail("waited"))
                 try:
-                    pulled = reader.retry("pull", reader.pull, sent.queue, 0)
+                    (pulled,) = reader.retry("pull", reader.pull, sent.queue, [0])
                     return [one.body for one in record.decode_all(pulled.body)]
                 finally:
                     reader.close()

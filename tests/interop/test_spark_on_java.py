@@ -44,7 +44,7 @@ def stored(namesrv: str) -> dict[MessageQueue, list[int]]:
     asked = cluster(namesrv)
     found = ends.measured(asked, asked.queues("T"))
     return {
-        queue: [one.store_ms for at in range(0, last, 32) for one in record.decode_all(asked.pull(queue, at).body)]
+        queue: [one.store_ms for at in range(0, last, 32) for one in record.decode_all(asked.pull(queue, [at])[0].body)]
         for queue, last in found.last.items()
     }
 
