@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import random
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -308,3 +310,21 @@ def test_bits_say_what_a_set_says_and_forget_only_the_oldest_blocks(seed: int) -
     for block in range(4):
         small.add(Row("a", 0, 0, block * BLOCK))
     assert [Row("a", 0, 0, block * BLOCK) in small for block in range(4)] == [False, False, True, True]
+
+
+def test_clients_are_loaded_where_there_are_no_file_locks() -> None:
+    without = "import sys; sys.modules['fcntl'] = None; import ariane.client"  # as on Windows
+    subprocess.run([sys.executable, "-c", without], check=True)
+
+
+def test_a_memory_on_disk_needs_file_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "fcntl", None)
+
+    async def work() -> None:
+        async with Idempotent(print):
+            pass
+        with pytest.raises(ConfigError, match="needs file locks"):
+            async with Idempotent(print, tmp_path / "seen"):
+                pass
+
+    asyncio.run(work())

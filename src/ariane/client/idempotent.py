@@ -17,7 +17,6 @@ Without the property, or with one that is no row's, a message goes to the listen
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import logging
 import os
 from base64 import b64decode, b64encode
@@ -258,6 +257,10 @@ class _File:
 
     def _claim(self) -> IO[str]:
         """A file of its own, for `path` is replaced again and again. It stays: another may have it open already."""
+        try:
+            import fcntl  # here: clients without a memory on disk run where there are no such locks, too
+        except ImportError as error:
+            raise ConfigError("path", str(self.path), f"the memory needs file locks: leave it out ({error})") from error
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             lock = self.path.with_name(f"{self.path.name}.lock").open("w")
