@@ -42,12 +42,11 @@ def trace(
 ) -> None:
     """Show what happened to messages: sent, stored, delivered, consumed, by the broker's clock where it is known."""
     from ariane.admin import traces
-
-    if sum(one is not None for one in (key, message_id, topic)) != 1:
-        raise ConfigError("--key", key, "give one of --key KEY, --id ID and --topic TOPIC")
     from ariane.admin.status import freshness
     from ariane.tables import JOURNEYS
 
+    if sum(one is not None for one in (key, message_id, topic)) != 1:
+        raise ConfigError("--key", key, "give one of --key KEY, --id ID and --topic TOPIC")
     place = home or homes.newest_tables()
     now_ms = SYSTEM_CLOCK.now_ms()
     fresh = freshness(place, JOURNEYS, now_ms)

@@ -13,6 +13,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from ariane.clock import EPOCH
 from ariane.errors import ConfigError
 from ariane.model.message import MessageQueue
 from ariane.model.topic import topic_name_fault
@@ -150,7 +151,7 @@ def _time_ms(name: str, text: str) -> int:
             raise ValueError(text)
         return int(text)
     when = datetime.fromisoformat(text)
-    since = (when if when.tzinfo else when.replace(tzinfo=UTC)) - datetime.fromtimestamp(0, UTC)
+    since = (when if when.tzinfo else when.replace(tzinfo=UTC)) - EPOCH
     if since < timedelta(0):
         raise ValueError(text)
     return -(-since // timedelta(milliseconds=1))  # brokers know whole ms: none before `text` is at it or later

@@ -8,7 +8,7 @@ not understood here costs reading, never a row.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
 from pyspark.sql.datasource import (
@@ -22,10 +22,10 @@ from pyspark.sql.datasource import (
     LessThanOrEqual,
 )
 
+from ariane.clock import EPOCH
 from ariane.model.message import MessageQueue
 from ariane.spark.read.offsets import Range
 
-_EPOCH = datetime.fromtimestamp(0, UTC)
 _MS = timedelta(milliseconds=1)
 
 
@@ -113,5 +113,5 @@ def _ms(value: Any, beyond: bool) -> int | None:
     """Store times are whole ms: the first at `value`, or the first beyond it."""
     if not isinstance(value, datetime) or value.tzinfo is None:
         return None
-    since = value - _EPOCH
+    since = value - EPOCH
     return since // _MS + 1 if beyond else -(-since // _MS)

@@ -35,8 +35,6 @@ log = logging.getLogger("ariane.spark")
 # A batch of Arrow rows: enough to share its cost, little enough to stay in the processor's cache.
 BATCH_ROWS = 8192
 BATCH_BYTES = 8 * 1024 * 1024
-
-
 ALIKE = 4  # answers that went equally far, for each pull more that is sent ahead
 UNDER_WAY_MAX = 8  # pulls of a task; an answer has 256 KB at most unless brokers are told otherwise
 
