@@ -82,7 +82,7 @@ def test_a_servers_certificate_is_checked(tmp_path: Path) -> None:
         "-Dtls.test.mode.enable=false", "-Dtls.server.mode=enforcing", f"-Dtls.server.keyPath={key}",
         f"-Dtls.server.certPath={certificate}", f"-Dtls.config.file={tmp_path / 'none'}",
     ]  # fmt: skip
-    with java.name_server(tmp_path / "ns", jvm_args=[*java.TEST_HEAP, *own]) as names:
+    with java.name_server(tmp_path / "ns", jvm_args=[*java.quick_start(), *own]) as names:
         trusting = {"useTls": "true", "tlsCaFile": str(certificate)}
         assert "TBW102" not in cluster(names.addr, **trusting, tlsVerify="ca").topics()
         with pytest.raises(ConnectionLost, match="TLS: .*(mismatch|not valid)"):

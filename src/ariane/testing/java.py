@@ -6,15 +6,18 @@
         with java.start("ariane.peers.Consume", [ns.addr, "T", "G", "*", "10", "30"]) as consumer: ...
         java.run(java.ADMIN, ["clusterList", "-n", ns.addr])
 
-The jars come from Maven Central once, into ARIANE_PEERS_DIR (default ~/.cache/ariane/peers), with our own small programs
-(`peers/`) compiled beside them. All processes end with the `with` block, and with this process.
+The jars come from Maven Central once, into ARIANE_PEERS_DIR (default ~/.cache/ariane/peers), together with a jar of our
+own small programs (`peers/`) and a class-data archive of everything that they load, which halves the cost of a start. All
+processes end with the `with` block, and with this process.
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import functools
 import hashlib
+import itertools
 import json
 import os
 import re
@@ -36,6 +39,25 @@ JAVA_MIN = 17
 READY_S = 60.0
 STOP_S = 30.0
 TEST_HEAP = ("-Xms256m", "-Xmx512m")
+FILL_STEP_S = 600.0
+CACHE_LAYOUT = b"2"  # raise it when what stands in a cache directory changes
+PROGRAMS = "programs.jar"
+FIRST_PORT = 12_000
+PORT_RANGES = 20
+PORT_RANGE_SIZE = 1_000
+PORTS_OF_A_BROKER = 5  # with one to spare, and one for the name server of `free_ports`
+ARCHIVE = "classes.jsa"
+
+_port_steps = itertools.count()
+
+_SHORT_LIVED = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+
+# Programs and their arguments (after the name server) whose classes stand for those of all clients and tools.
+_SAMPLE_RUNS = {
+    "Produce": ("T", "P", "5"),
+    "Consume": ("T", "G", "*", "5", "30"),
+    "Admin": ("clusterList", "topicList", "consumerProgress"),
+}
 
 # What 4.9.4 reaches into on Java 17.
 _OPENS = (
@@ -118,7 +140,7 @@ def available() -> str | None:
     java = shutil.which("java")
     if java is None:
         return f"no java on the PATH; Java >= {JAVA_MIN} is needed (apt-get install openjdk-17-jdk-headless)"
-    version = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
+    version = _java_version()
     found = re.search(r'version "(\d+)', version)
     if found is None or int(found[1]) < JAVA_MIN:
         return f"Java >= {JAVA_MIN} is needed, found: {version.splitlines()[0] if version else 'none'}"
@@ -134,14 +156,33 @@ def available() -> str | None:
     return None
 
 
+@functools.cache
+def _java_version() -> str:
+    java = shutil.which("java") or "java"
+    return subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
+
+
 def classpath() -> str:
     """Jars and our programs, for `java -cp`. Call `available` first."""
-    return f"{_cache()}/lib/*:{_cache()}/classes"
+    return _classpath(_cache())
+
+
+def quick_start() -> tuple[str, ...]:
+    """JVM arguments of peers that run for seconds: a small heap, C1 and the serial collector, classes from the archive.
+
+    Benches pass arguments of their own: they measure the JVM as its users run it.
+    """
+    return (*TEST_HEAP, *_SHORT_LIVED, f"-XX:SharedArchiveFile={_cache() / ARCHIVE}")
+
+
+def _classpath(cache: Path) -> str:
+    # The order is fixed: an archive is valid for exactly the class path that it was dumped with.
+    return ":".join([str(cache / PROGRAMS), *map(str, sorted((cache / "lib").glob("*.jar")))])
 
 
 def _cache() -> Path:
-    """One directory for each state of `peers/`."""
-    digest = hashlib.sha256()
+    """One directory for each state of `peers/` and each JVM."""
+    digest = hashlib.sha256(CACHE_LAYOUT + _java_version().encode())  # an archive is of one JVM
     for path in sorted(PEERS.rglob("*.*")):
         digest.update(path.read_bytes())
     root = Path(os.environ.get("ARIANE_PEERS_DIR", Path.home() / ".cache" / "ariane" / "peers"))
@@ -149,44 +190,78 @@ def _cache() -> Path:
 
 
 def _ready(cache: Path) -> bool:
-    return (cache / "classes").is_dir()
+    return (cache / ARCHIVE).is_file()
 
 
 def _fill(cache: Path) -> None:
-    """Fetch and compile beside `cache`, then move it into place: two processes may do so at once."""
-    cache.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=cache.parent) as place:
-        made = Path(place) / "made"
+    """Fetch, compile and archive. A lock lets one of several test processes do it while the others wait."""
+    cache.mkdir(parents=True, exist_ok=True)
+    with (cache.parent / f"{cache.name}.lock").open("w") as lock, tempfile.TemporaryDirectory() as scratch:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if _ready(cache):
+            return
         maven = ["mvn", "-q", "-B", "-f", str(PEERS / "pom.xml"), "dependency:copy-dependencies"]
-        _checked([*maven, f"-DoutputDirectory={made / 'lib'}", f"-Dproject.build.directory={place}/target"])
+        _checked([*maven, f"-DoutputDirectory={cache / 'lib'}", f"-Dproject.build.directory={scratch}/target"])
         sources = sorted(map(str, PEERS.rglob("*.java")))
-        _checked(["javac", "-nowarn", "-cp", f"{made}/lib/*", "-d", str(made / "classes"), *sources])
-        try:
-            made.rename(cache)
-        except OSError:
-            if not _ready(cache):
-                raise
+        _checked(["javac", "-nowarn", "-cp", f"{cache}/lib/*", "-d", f"{scratch}/classes", *sources])
+        _checked(["jar", "--create", "--file", str(cache / PROGRAMS), "-C", f"{scratch}/classes", "."])
+        _archive_classes(cache, Path(scratch))
+
+
+def _archive_classes(cache: Path, scratch: Path) -> None:
+    """Dump the classes that servers, clients and tools load into one archive for all of them."""
+
+    def listing(name: str) -> list[str]:
+        return [*TEST_HEAP, f"-XX:DumpLoadedClassList={scratch / name}.classes"]
+
+    with (
+        name_server(scratch / "namesrv", jvm_args=listing("namesrv"), orderly=True) as names,
+        broker(scratch / "broker", names.addr, jvm_args=listing("broker")),
+    ):
+        for program, args in _SAMPLE_RUNS.items():
+            run(f"ariane.peers.{program}", [names.addr, *args], jvm_args=listing(program))
+    # Classes of other loaders are named with ids of one run ("source:"): lists of several runs cannot share these.
+    listed = {
+        line: None
+        for path in sorted(scratch.glob("*.classes"))
+        for line in path.read_text().splitlines()
+        if "source:" not in line
+    }
+    merged = scratch / "all"
+    merged.write_text("\n".join(listed) + "\n")
+    dumped = cache / "incomplete.jsa"
+    dump = ["java", *_SHORT_LIVED, "-Xshare:dump", f"-XX:SharedClassListFile={merged}"]
+    _checked([*dump, f"-XX:SharedArchiveFile={dumped}", "-cp", _classpath(cache)])
+    dumped.rename(cache / ARCHIVE)  # the last step: its presence says that the cache is complete
 
 
 def _checked(command: Sequence[str]) -> None:
-    subprocess.run(command, check=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    output, error = subprocess.PIPE, subprocess.STDOUT
+    subprocess.run(command, check=True, stdout=output, stderr=error, text=True, timeout=FILL_STEP_S)
 
 
 # --- servers ---
 
 
 def free_port(span: int = 3) -> int:
-    """A port that is free now with its neighbours: a broker takes port − 2, port and port + 1."""
-    while True:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = int(probe.getsockname()[1])
-        if port < 20_000:
-            continue
-        with contextlib.ExitStack() as stack, contextlib.suppress(OSError):
-            for neighbour in range(port - span + 1, port + 2):
-                stack.enter_context(socket.socket()).bind(("127.0.0.1", neighbour))
+    """A port that is free now, as are its neighbours: a broker takes port − 2, port and port + 1."""
+    for _ in range(PORT_RANGE_SIZE):
+        port = _first_port() + (next(_port_steps) * PORTS_OF_A_BROKER) % PORT_RANGE_SIZE + span - 1
+        with contextlib.ExitStack() as stack:
+            try:
+                for neighbour in range(port - span + 1, port + 2):
+                    stack.enter_context(socket.socket()).bind(("127.0.0.1", neighbour))
+            except OSError:
+                continue
             return port
+    raise RuntimeError(f"no free ports from {_first_port()} to {_first_port() + PORT_RANGE_SIZE}")
+
+
+def _first_port() -> int:
+    """Each test process searches a range of its own, below the ports that the system gives to outgoing connections."""
+    worker = os.environ.get("PYTEST_XDIST_WORKER", "")
+    number = int(worker.removeprefix("gw")) if worker else os.getpid()
+    return FIRST_PORT + number % PORT_RANGES * PORT_RANGE_SIZE
 
 
 def free_ports() -> tuple[int, int]:
@@ -197,14 +272,21 @@ def free_ports() -> tuple[int, int]:
 
 @contextlib.contextmanager
 def name_server(
-    home: Path, *, port: int = 0, properties: Mapping[str, str] | None = None, jvm_args: Sequence[str] = TEST_HEAP
+    home: Path,
+    *,
+    port: int = 0,
+    properties: Mapping[str, str] | None = None,
+    jvm_args: Sequence[str] | None = None,
+    orderly: bool = False,
 ) -> Iterator[Server]:
-    """A Java name server with its files in `home`."""
+    """A Java name server with its files in `home`. It is killed unless `orderly`: it has nothing to lose, and waits for 3 s."""
     port = port or free_port()
     settings = {"listenPort": str(port), "kvConfigPath": str(home / "kvConfig.json"), **(properties or {})}
     main = "org.apache.rocketmq.namesrv.NamesrvStartup"
     with _server(main, home, settings, port, jvm_args, wait=True) as server:
         yield server
+        if not orderly:
+            server.process.kill()
 
 
 @contextlib.contextmanager
@@ -214,7 +296,7 @@ def broker(
     *,
     port: int = 0,
     properties: Mapping[str, str] | None = None,
-    jvm_args: Sequence[str] = TEST_HEAP,
+    jvm_args: Sequence[str] | None = None,
     wait: bool = True,
 ) -> Iterator[Server]:
     """A Java broker `broker-a` at 127.0.0.1, its store in home/store. With `wait` it has registered when this returns."""
@@ -235,12 +317,12 @@ def broker(
 
 @contextlib.contextmanager
 def _server(
-    main: str, home: Path, settings: Mapping[str, str], port: int, jvm_args: Sequence[str], *, wait: bool
+    main: str, home: Path, settings: Mapping[str, str], port: int, jvm_args: Sequence[str] | None, *, wait: bool
 ) -> Iterator[Server]:
     path = _configure_logs(home) / "server.conf"
     path.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
     output = (home / "output.log").open("w")
-    java = [*jvm_args, f"-Drocketmq.home.dir={home}", f"-Duser.home={home}"]
+    java = [*(jvm_args or quick_start()), f"-Drocketmq.home.dir={home}", f"-Duser.home={home}"]
     process = _spawn([*java, "-cp", classpath(), main, "-c", str(path)], output)
     server = Server(f"127.0.0.1:{port}", process)
     try:
@@ -277,13 +359,13 @@ def _wait_until_ready(process: subprocess.Popen[str], port: int, output: Path) -
 
 @contextlib.contextmanager
 def start(
-    main: str, args: Sequence[str], *, jvm_args: Sequence[str] = TEST_HEAP, home: Path | None = None
+    main: str, args: Sequence[str], *, jvm_args: Sequence[str] | None = None, home: Path | None = None
 ) -> Iterator[Program]:
     """A Java program that runs until the block ends, or until it ends by itself."""
     with tempfile.TemporaryDirectory() as own:
         place = home or Path(own)
         _configure_logs(place)
-        java = [*jvm_args, f"-Duser.home={place}", f"-Drocketmq.home.dir={place}"]
+        java = [*(jvm_args or quick_start()), f"-Duser.home={place}", f"-Drocketmq.home.dir={place}"]
         process = _spawn([*java, "-cp", classpath(), main, *args], subprocess.PIPE, place)  # tools leave files behind
         try:
             yield Program(process)
@@ -296,7 +378,7 @@ def run(
     args: Sequence[str],
     *,
     timeout_s: float = 120,
-    jvm_args: Sequence[str] = TEST_HEAP,
+    jvm_args: Sequence[str] | None = None,
     status: int = 0,
     home: Path | None = None,
 ) -> list[str]:

@@ -68,6 +68,7 @@ public final class Produce {
             Thread.sleep(1500); // the 4.9.4 dispatcher drops what is younger than 500 ms at shutdown
         }
         producer.shutdown();
+        System.exit(0); // threads of the client outlive its shutdown by 3 s
     }
 
     static byte[] body(int number, int size) {
