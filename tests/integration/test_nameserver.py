@@ -111,9 +111,15 @@ def test_kv_values_are_kept_over_a_restart_and_ordered_topics_told_to_brokers(tm
 
 def test_a_broken_kv_file_falls_back_to_the_former_one_or_stops_the_start(tmp_path: Path) -> None:
     path = tmp_path / "kv.json"
-    table = KvTable(path)
-    table.put("NS", "k", "1")
-    table.put("NS", "k", "2")
+
+    async def put_twice() -> None:
+        table = KvTable(path)
+        for value in ("1", "2"):
+            table.put("NS", "k", value)
+            await table.saved()
+        table.close()
+
+    asyncio.run(put_twice())
     path.write_text("{")
     assert KvTable(path).get("NS", "k") == "1"
     (tmp_path / "kv.json.bak").write_text("{")

@@ -179,7 +179,7 @@ def test_a_registration_that_cannot_be_is_refused(data: bytes, compressed: bool,
 
 def test_only_harmless_settings_change_at_run_time() -> None:
     config = NameServerConfig()
-    assert settings.changed(config, {"orderMessageEnable": "true", "unknown": "x"}).order_message_enable
+    assert settings.changed(config, {"orderMessageEnable": "true"}).order_message_enable
     assert settings.changed(config, {"listenPort": str(config.listen_port)}) == config
     with pytest.raises(ConfigError, match="kvConfigPath"):
         settings.changed(config, {"kvConfigPath": "/etc/passwd"})

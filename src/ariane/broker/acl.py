@@ -20,8 +20,8 @@ from ariane.broker import white_addresses
 from ariane.broker.white_addresses import Pattern
 from ariane.errors import ConfigError
 from ariane.model.topic import RETRY_PREFIX, TRACE_TOPIC, DataVersion
-from ariane.protocol import fastjson
 from ariane.protocol.codes import RequestCode
+from ariane.protocol.requests import decode_body
 from ariane.protocol.requests.clients import HeartbeatData
 from ariane.protocol.signing import ACCESS_KEY, verified
 
@@ -248,7 +248,7 @@ def _send(topic: str | None) -> list[Need]:
 
 def _heartbeat(body: bytes) -> list[Need]:
     needed = []
-    for consumer in fastjson.decode(body, HeartbeatData).consumers:
+    for consumer in decode_body(RequestCode.HEART_BEAT, body, HeartbeatData).consumers:
         needed += _group(consumer.group_name)
         for subscription in consumer.subscription_data_set:
             needed += _topic(subscription.topic, Permission.SUB)

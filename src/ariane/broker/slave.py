@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple
@@ -110,7 +111,8 @@ async def copy_tables(peers: Connections, master: str, tables: Copied) -> None:
 
     async def offsets() -> None:
         answer = await peers.ask(master, RequestCode.GET_ALL_CONSUMER_OFFSET)
-        tables.offsets.merge(fastjson.decode(answer.body, ConsumerOffsetTable))
+        # Java's dialect, some 20 bytes for each queue of each group: it is read outside the loop.
+        tables.offsets.merge(await asyncio.to_thread(fastjson.decode, answer.body, ConsumerOffsetTable))
 
     async def delays() -> None:
         answer = await peers.request(master, RequestCode.GET_ALL_DELAY_OFFSET)

@@ -41,6 +41,7 @@ def text(packed: bytes) -> str:
 def parse(addr: str) -> tuple[str, int]:
     """Split `host:port` (`[v6]:port` too) as it stands in routes and options."""
     host, colon, port = addr.strip().rpartition(":")
-    if not colon or not host or not port.isdigit() or not 0 < int(port) < 65536:
+    is_number = port.isascii() and port.isdigit() and len(port) <= 5
+    if not colon or not host or not is_number or not 0 < int(port) < 65536:
         raise ProtocolError(f"{addr!r} is not host:port")
     return host.removeprefix("[").removesuffix("]"), int(port)

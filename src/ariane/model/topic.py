@@ -13,6 +13,7 @@ PERM_INHERIT = 1
 
 TOPIC_MAX = 127
 GROUP_MAX = 255
+QUEUES_MAX = 65_536  # of one topic; more than any cluster uses, less than a mistyped number costs
 
 AUTO_CREATE_TOPIC = "TBW102"
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"

@@ -68,12 +68,23 @@ def texts(config: NameServerConfig) -> dict[str, str]:
 
 
 def changed(config: NameServerConfig, properties: dict[str, str]) -> NameServerConfig:
-    """`config` with what code 318 asks for. ConfigError when it asks for more than may be changed."""
+    """Return `config` with the changes of code 318. A key with the value that it already has counts as not given.
+
+    Raises:
+        ConfigError: a key cannot be changed, or does not exist; names the first one. Then nothing changes.
+    """
     known = texts(config)
-    for key, text in properties.items():
-        if key in known and key not in CHANGEABLE and text != known[key]:
+    different = {key: text for key, text in properties.items() if known.get(key) != text}
+    for key, text in different.items():
+        if key in CHANGEABLE:
+            if text not in ("true", "false"):
+                raise ConfigError(key, text, "use true or false")
+        elif key in known:
             raise ConfigError(
                 key, text, "it cannot be changed while the name server runs: change namesrv.conf and restart"
             )
-    wanted = {key: text for key, text in properties.items() if key in CHANGEABLE}
-    return parse({**known, **wanted})[0]
+        elif key in WITHOUT_EFFECT:
+            raise ConfigError(key, text, f"it has no effect here ({WITHOUT_EFFECT[key]}): leave it out")
+        else:
+            raise ConfigError(key, text, "the name server knows no such key: getNamesrvConfig lists all")
+    return parse({**known, **different})[0]

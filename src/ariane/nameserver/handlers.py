@@ -18,7 +18,7 @@ from ariane.net.connection import Handler, Peer, Reply
 from ariane.protocol import fastjson, java_properties
 from ariane.protocol.codes import VERSION, RequestCode, ResponseCode
 from ariane.protocol.command import Command
-from ariane.protocol.requests import fields, typed
+from ariane.protocol.requests import fields, typed, typed_body
 from ariane.protocol.requests.routing import (
     BrokerName,
     BrokerRef,
@@ -95,7 +95,7 @@ class Handlers:
 
     def query_data_version(self, command: Command, peer: Peer) -> Reply:
         """Whether a broker that says its version would bring something new by registering."""
-        version = fastjson.decode(command.body, DataVersion)
+        version = typed_body(command, DataVersion)
         known = self._routes.seen_version(typed(command, BrokerRef), version, self._monotonic_ms())
         changed = {"changed": "false" if known == version else "true"}
         return Reply(fields=changed, body=fastjson.write(known) if known is not None else b"")
@@ -133,11 +133,12 @@ class Handlers:
 
     # --- KV table ---
 
-    def put_kv(self, command: Command, peer: Peer) -> Reply:
+    async def put_kv(self, command: Command, peer: Peer) -> Reply:
         request = typed(command, PutKv)
         if not request.namespace or not request.key:
             return Reply(ResponseCode.SYSTEM_ERROR, remark="namespace or key is null")
         self._kv.put(request.namespace, request.key, request.value)
+        await self._kv.saved()
         return Reply()
 
     def get_kv(self, command: Command, peer: Peer) -> Reply:
@@ -148,9 +149,10 @@ class Handlers:
             return Reply(ResponseCode.QUERY_NOT_FOUND, {}, remark)
         return Reply(fields={"value": value})
 
-    def delete_kv(self, command: Command, peer: Peer) -> Reply:
+    async def delete_kv(self, command: Command, peer: Peer) -> Reply:
         request = typed(command, KvKey)
         self._kv.delete(request.namespace, request.key)
+        await self._kv.saved()
         return Reply()
 
     def kv_namespace(self, command: Command, peer: Peer) -> Reply:
@@ -164,9 +166,9 @@ class Handlers:
 
     def update_config(self, command: Command, peer: Peer) -> Reply:
         try:
-            wanted = java_properties.parse(command.body.decode())
+            wanted = java_properties.parse_body(command.body)
             self._config = settings.changed(self._config, wanted)
-        except (ConfigError, ProtocolError, UnicodeDecodeError) as error:
+        except (ConfigError, ProtocolError) as error:
             return Reply(ResponseCode.SYSTEM_ERROR, remark=str(error))
         return Reply()
 

@@ -1,24 +1,32 @@
 """The KV table: namespace → key → value, kept in kvConfig.json. [KVConfigManager]
 
-The file is replaced whole at each change, the former one stays as `.bak`; one that cannot be read falls back to its `.bak`.
+The file is replaced whole, the former one stays as `.bak`; one that cannot be read falls back to its `.bak`. A thread writes
+it: changes that arrive while it is being written share the next write, and each is answered when it is on disk.
+
+    put, delete ─► table in memory ─► saved() ─► one write for all changes so far ─► answers
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import msgspec
 
-from ariane.errors import ConfigError, ProtocolError
+from ariane.errors import ConfigError, ProtocolError, StoreError
 from ariane.protocol import fastjson
 
 log = logging.getLogger("ariane.nameserver")
 
 ORDER_TOPIC_CONFIG = "ORDER_TOPIC_CONFIG"
+NAMESPACES_MAX = 1000
+NAME_MAX = 1024  # characters of a namespace or key
 VALUES_MAX = 100_000
-VALUE_SIZE_MAX = 1024 * 1024
+TABLE_MAX = 8 * 1024 * 1024  # bytes of all keys and values as JSON: a list of them fits into one frame
 
 
 class KvDocument(msgspec.Struct, frozen=True, rename="camel"):
@@ -33,6 +41,12 @@ class KvTable:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._table = {name: dict(values) for name, values in _load(path).config_table.items()}
+        self._count = sum(map(len, self._table.values()))
+        self._size = sum(_size(key, value) for values in self._table.values() for key, value in values.items())
+        self._changes = 0  # since the start
+        self._written = 0  # of them on disk
+        self._writing = asyncio.Lock()
+        self._writer = ThreadPoolExecutor(1, "kv-table")
 
     def get(self, namespace: str, key: str) -> str | None:
         return self._table.get(namespace, {}).get(key)
@@ -42,20 +56,70 @@ class KvTable:
         return None if values is None else dict(values)
 
     def put(self, namespace: str, key: str, value: str) -> None:
-        if len(value) > VALUE_SIZE_MAX:
-            raise ProtocolError(f"a value of {len(value)} characters, at most {VALUE_SIZE_MAX} are kept")
-        if sum(map(len, self._table.values())) >= VALUES_MAX and self.get(namespace, key) is None:
-            raise ProtocolError(f"the name server keeps {VALUES_MAX} values already; delete some first")
+        """Set a value in memory; `saved` waits until it is on disk.
+
+        Raises:
+            ProtocolError: a name or the table would be too large.
+        """
+        for what, name in (("namespace", namespace), ("key", key)):
+            if len(name) > NAME_MAX:
+                raise ProtocolError(f"a KV {what} of {len(name)} characters, at most {NAME_MAX} are accepted")
+        former = self.get(namespace, key)
+        size = self._size + _size(key, value) - (0 if former is None else _size(key, former))
+        if size > TABLE_MAX and size > self._size:
+            raise ProtocolError(
+                f"the KV table would have {size} bytes, at most {TABLE_MAX} are kept; delete some values"
+            )
+        if former is None and self._count >= VALUES_MAX:
+            raise ProtocolError(f"the KV table has {self._count} values, at most {VALUES_MAX} are kept; delete some")
+        if namespace not in self._table:
+            self._make_room_for_namespace()
         self._table.setdefault(namespace, {})[key] = value
-        self._save()
+        self._count += former is None
+        self._size = size
+        self._changes += 1
 
     def delete(self, namespace: str, key: str) -> None:
-        if self._table.get(namespace, {}).pop(key, None) is not None:
-            self._save()
+        """Remove a value from memory; the namespace stays, as in Java."""
+        former = self._table.get(namespace, {}).pop(key, None)
+        if former is not None:
+            self._count -= 1
+            self._size -= _size(key, former)
+            self._changes += 1
 
-    def _save(self) -> None:
-        """Blocks for one fsync: the table changes when an operator changes it."""
-        data = fastjson.write(KvDocument(self._table), pretty=True)
+    async def saved(self) -> None:
+        """Wait until every change made so far is on disk.
+
+        Raises:
+            StoreError: the file cannot be written; the next save tries again.
+        """
+        change = self._changes
+        async with self._writing:
+            if self._written >= change:
+                return
+            latest, table = self._changes, {name: dict(values) for name, values in self._table.items()}
+            try:
+                # One thread: a write whose request was cancelled ends before the next one begins.
+                await asyncio.get_running_loop().run_in_executor(self._writer, self._write, table)
+            except OSError as error:
+                raise StoreError(
+                    f"the KV table cannot be written to {self._path}: {error.strerror or error}"
+                ) from error
+            self._written = latest
+
+    def close(self) -> None:
+        self._writer.shutdown()
+
+    def _make_room_for_namespace(self) -> None:
+        if len(self._table) < NAMESPACES_MAX:
+            return
+        for name in [name for name, values in self._table.items() if not values]:
+            del self._table[name]
+        if len(self._table) >= NAMESPACES_MAX:
+            raise ProtocolError(f"the KV table has {len(self._table)} namespaces, at most {NAMESPACES_MAX} are kept")
+
+    def _write(self, table: Mapping[str, Mapping[str, str]]) -> None:
+        data = fastjson.write({"configTable": table}, pretty=True)
         self._path.parent.mkdir(parents=True, exist_ok=True)
         beside = self._path.with_name(self._path.name + ".tmp")
         with beside.open("wb") as file:
@@ -65,6 +129,11 @@ class KvTable:
         if self._path.exists():
             self._path.replace(_backup(self._path))
         beside.replace(self._path)
+
+
+def _size(key: str, value: str) -> int:
+    """Bytes of one entry as JSON."""
+    return len(fastjson.write(key)) + len(fastjson.write(value)) + 2
 
 
 def _backup(path: Path) -> Path:

@@ -12,13 +12,23 @@ import zlib
 from struct import Struct
 
 from ariane.errors import ProtocolError
-from ariane.model.topic import DataVersion, TopicConfig, topic_name_fault
+from ariane.model.topic import QUEUES_MAX, DataVersion, TopicConfig, topic_name_fault
 from ariane.protocol import fastjson
+from ariane.protocol.codes import RequestCode
+from ariane.protocol.requests import LIBERAL_BODY_MAX, decode_body
 from ariane.protocol.requests.routing import RegisterBroker, RegisterBrokerBody, TopicTable
 
 FULL_BODY_VERSION = 37
-EXPANDED_MAX = 64 * 1024 * 1024  # a hundred thousand topics take 15 MiB
+EXPANDED_MAX = 32 * 1024 * 1024  # two hundred thousand topics take 30 MiB with the longest names
 TOPICS_MAX = 200_000
+NUMBER_MAX = 10  # digits of a number in the compressed form: a Java int
+PERM_MAX = 15
+FLAG_MAX = 2**31 - 1
+FILTER_TYPE_MAX = 64
+FILTER_SERVERS_MAX = 256
+FILTER_SERVER_MAX = 255  # characters of an address, on average
+
+_CODE = RequestCode.REGISTER_BROKER
 
 _I32 = Struct(">i")
 
@@ -30,18 +40,38 @@ def decode(header: RegisterBroker, body: bytes, version: int) -> RegisterBrokerB
     if not body:
         return RegisterBrokerBody()
     if version < FULL_BODY_VERSION:
-        registered = RegisterBrokerBody(topic_config_serialize_wrapper=fastjson.decode(body, TopicTable))
+        registered = RegisterBrokerBody(topic_config_serialize_wrapper=decode_body(_CODE, body, TopicTable))
     elif header.compressed:
         registered = _decode_compressed(body)
     else:
-        registered = fastjson.decode(body, RegisterBrokerBody)
+        registered = decode_body(_CODE, body, RegisterBrokerBody)
     topics = registered.topic_config_serialize_wrapper.topic_config_table
     if len(topics) > TOPICS_MAX:
         raise ProtocolError(f"{len(topics)} topics in one registration, at most {TOPICS_MAX} are taken")
-    for name in topics:
-        if fault := topic_name_fault(name):
+    for name, topic in topics.items():
+        if fault := topic_name_fault(name) or _count_fault(topic):
             raise ProtocolError(f"registration refused: {fault}")
+    servers = registered.filter_server_list
+    if len(servers) > FILTER_SERVERS_MAX or sum(map(len, servers)) > FILTER_SERVERS_MAX * FILTER_SERVER_MAX:
+        raise ProtocolError(
+            f"registration refused: {len(servers)} filter servers, at most {FILTER_SERVERS_MAX} are taken"
+        )
     return registered
+
+
+def _count_fault(topic: TopicConfig) -> str | None:
+    """Why a topic's numbers are not believed: clients make a queue object for each queue of a route."""
+    for what, number, most in (
+        ("read queues", topic.read_queue_nums, QUEUES_MAX),
+        ("write queues", topic.write_queue_nums, QUEUES_MAX),
+        ("permission bits", topic.perm, PERM_MAX),
+        ("system flag bits", topic.topic_sys_flag, FLAG_MAX),
+    ):
+        if not 0 <= number <= most:
+            return f"topic {topic.topic_name!r}: {number} as {what}, 0 to {most} are accepted"
+    if len(topic.topic_filter_type) > FILTER_TYPE_MAX:
+        return f"topic {topic.topic_name!r}: a filter type of {len(topic.topic_filter_type)} characters"
+    return None
 
 
 def _decode_compressed(body: bytes) -> RegisterBrokerBody:
@@ -54,12 +84,17 @@ def _decode_compressed(body: bytes) -> RegisterBrokerBody:
         raise ProtocolError(f"the compressed registration does not end within {EXPANDED_MAX} bytes")
     version, at = _piece(data, 0, "data version")
     count, at = _number(data, at, "number of topics")
+    if count > TOPICS_MAX:
+        raise ProtocolError(f"{count} topics in one registration, at most {TOPICS_MAX} are taken")
     topics = {}
     for _ in range(count):
         text, at = _piece(data, at, "topic")
-        words = text.decode("utf-8", "replace").split(" ")
-        if len(words) != 5 or not all(word.isdigit() for word in words[1:4]):
-            raise ProtocolError(f"a topic of the compressed registration is {text!r}: five words are needed")
+        words = text.decode("utf-8", "replace").split(" ", 5)
+        if len(words) != 5 or not all(map(_is_number, words[1:4])):
+            shown = text[:160]
+            raise ProtocolError(
+                f"a topic of the compressed registration is {shown!r}, not a name, three numbers and a filter type"
+            )
         name, read, write, perm, filter_type = words
         topics[name] = TopicConfig(
             topic_name=name,
@@ -69,9 +104,15 @@ def _decode_compressed(body: bytes) -> RegisterBrokerBody:
             topic_filter_type=filter_type,
         )
     filters, at = _piece(data, at, "filter servers")
-    servers = fastjson.read(filters)
-    table = TopicTable(fastjson.decode(version, DataVersion), topics)
-    return RegisterBrokerBody(tuple(map(str, servers or ())), table)
+    servers = fastjson.read(filters, LIBERAL_BODY_MAX)
+    if servers is not None and not (isinstance(servers, list) and all(isinstance(one, str) for one in servers)):
+        raise ProtocolError("the filter servers of the compressed registration are no list of addresses")
+    table = TopicTable(decode_body(_CODE, version, DataVersion), topics)
+    return RegisterBrokerBody(tuple(servers or ()), table)
+
+
+def _is_number(word: str) -> bool:
+    return word.isascii() and word.isdigit() and len(word) <= NUMBER_MAX
 
 
 def _number(data: bytes, at: int, what: str) -> tuple[int, int]:

@@ -40,7 +40,7 @@ class NameServer:
 
     async def __aenter__(self) -> Self:
         config = self.config
-        kv = KvTable(Path(config.kv_config_path))
+        self._kv = kv = KvTable(Path(config.kv_config_path))
         handlers: dict[int, Handler] = Handlers(self._routes, kv, config, self._monotonic_ms).table()
         self._server = Server(
             handlers,
@@ -61,6 +61,7 @@ class NameServer:
     ) -> None:
         await self._tasks.close()
         await self._server.__aexit__(kind, error, trace)
+        self._kv.close()
 
     @property
     def port(self) -> int:

@@ -7,6 +7,10 @@ ROCKETMQ form:
 
 The extFields of a JSON header stay undecoded bytes until somebody asks for them as the typed request of the code
 (`requests.typed`): that is what makes a fully checked header cheap.
+
+HEADER_MAX bounds the header of a request. The largest legal one carries 32,767 bytes of properties, of which JSON may write
+each as six (`\\u0001` between two properties): 192 KiB, and the other fields. Answers may have larger ones: that of a batch
+names the id of each message. Headers that are not strict JSON, which no Java client writes, have at most LIBERAL_HEADER_MAX.
 """
 
 from __future__ import annotations
@@ -44,6 +48,9 @@ LANGUAGES = (
 OUR_LANGUAGE = "PYTHON"
 
 Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
+
+HEADER_MAX = 256 * 1024
+LIBERAL_HEADER_MAX = 64 * 1024
 
 _BINARY_START = Struct(">hBhiii")
 _I16 = Struct(">h")
@@ -105,9 +112,9 @@ class Command:
         if not isinstance(self.fields, msgspec.Raw):
             return dict(self.fields)
         try:
-            return msgspec.json.decode(self.fields, type=dict[str, str] | None) or {}
-        except msgspec.DecodeError:
-            return _texts(fastjson.read(bytes(self.fields)))
+            return _decode_texts(self.fields) or {}
+        except fastjson.UNREADABLE:
+            return _texts(fastjson.read(bytes(self.fields), LIBERAL_HEADER_MAX))
 
     def __repr__(self) -> str:
         kind = "response" if self.is_response else "one-way" if self.is_one_way else "request"
@@ -115,6 +122,7 @@ class Command:
 
 
 _decode_json = msgspec.json.Decoder(Header).decode
+_decode_texts = msgspec.json.Decoder(dict[str, str] | None).decode
 _encode_json = msgspec.json.Encoder().encode
 
 
@@ -124,12 +132,32 @@ def decode(frame: Frame) -> Command:
         return _decode_binary(frame)
     try:
         header = _decode_json(frame.header)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except fastjson.UNREADABLE:
         header = _liberal_header(frame.header)
     return Command(  # by position: this is done once for every frame
         header.code, header.opaque, header.flag, header.remark, header.fields or None, frame.body, header.language,
         header.version, JSON_FORM,
     )  # fmt: skip
+
+
+def outline(frame: Frame) -> Command:
+    """The command of a frame whose header is larger than it may be, without extFields and body: enough to answer it.
+
+    Raises:
+        ProtocolError: the header is not one that Java writes.
+    """
+    if frame.form == BINARY_FORM:
+        if len(frame.header) < _BINARY_START.size:
+            raise ProtocolError(
+                f"a ROCKETMQ header has at least {_BINARY_START.size + 4} bytes, not {len(frame.header)}"
+            )
+        code, _, version, opaque, flag, _ = _BINARY_START.unpack_from(frame.header)
+        return Command(code, opaque, flag, version=version, form=BINARY_FORM)
+    try:
+        header = _decode_json(frame.header)
+    except fastjson.UNREADABLE as error:
+        raise ProtocolError(f"a header of {len(frame.header)} bytes that is not strict JSON: {error}") from None
+    return Command(header.code, header.opaque, header.flag, version=header.version)
 
 
 def encode(
@@ -234,7 +262,7 @@ def _piece(data: bytes, at: int, size: int, what: str) -> str:
 
 def _liberal_header(data: bytes) -> Header:
     """A header that is no strict JSON, or not of the strict types, read as fastjson would."""
-    value = fastjson.read(data)
+    value = fastjson.read(data, LIBERAL_HEADER_MAX)
     if not isinstance(value, dict):
         raise ProtocolError("the header is no JSON object")
     fields = value.pop("extFields", None)
@@ -242,7 +270,7 @@ def _liberal_header(data: bytes) -> Header:
         value["language"] = None
     try:
         header = msgspec.convert(value, Header, strict=False)
-    except msgspec.ValidationError as error:
+    except fastjson.UNREADABLE as error:
         raise ProtocolError(f"the header is wrong: {error}") from None
     if fields is not None:
         header.fields = msgspec.Raw(_encode_json(_texts(fields)))

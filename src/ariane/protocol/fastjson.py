@@ -4,7 +4,8 @@ It differs from JSON in what it prints for maps whose keys are no strings: `{0:"
 members in alphabetical order, null members left out. It reads more than that: unquoted and single-quoted names, both forms
 of such keys, and it matches names ignoring case, `_` and `-`.
 
-Strict JSON goes through msgspec (`decode` tries it first); only what is not falls through to the reader below.
+Strict JSON goes through msgspec (`decode` tries it first); only what is not falls through to the reader below, which is far
+slower. Its work is linear in the size of the text, and the caller bounds that size (`liberal_max`).
 Reference: remoting-protocol 9.
 """
 
@@ -15,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from enum import Enum
 from functools import cache
 from math import isnan
-from typing import Any, TypeVar, get_args, get_origin
+from typing import Any, NamedTuple, TypeVar, get_args, get_origin
 
 import msgspec
 
@@ -24,43 +25,69 @@ from ariane.errors import ProtocolError
 T = TypeVar("T")
 
 DEPTH_MAX = 64  # nesting no message of the protocol comes near; keeps hostile input from exhausting the stack
+KEY_MAX = 4096  # characters of an object that is a key; a message queue takes some 400
+DIGITS_MAX = 400  # characters of a number; the largest double has 309 digits
+LIBERAL_MAX = 16 * 1024 * 1024  # a whole frame: for answers and files; requests have bounds of their own
 
-_WORD = re.compile(r"[A-Za-z_$][\w$.\-]*")
-_NUMBER = re.compile(r"-?\d+(\.\d+)?([eE][+-]?\d+)?")
-_SPACE = re.compile(r"\s*")
-_ESCAPES = {'"': '"', "'": "'", "\\": "\\", "/": "/", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "0": "\0"}
-_MUST_ESCAPE = re.compile('["\\\\\x00-\x1f\x7f-\x9f\u2028\u2029]')
-_SHORT = {'"': '\\"', "\\": "\\\\", "\b": "\\b", "\f": "\\f", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
+# What msgspec raises for bytes that it cannot read: besides its own errors, ValueError for bytes that are not UTF-8 and for
+# numbers of thousands of digits, RecursionError for deep nesting.
+UNREADABLE = (msgspec.DecodeError, ValueError, OverflowError, RecursionError)
 
 
-def decode(data: bytes, kind: type[T]) -> T:
-    """`data` as a value of `kind` (a msgspec Struct), as liberally as Java takes it. ProtocolError says what is wrong."""
+def decode(data: bytes, kind: type[T], *, liberal_max: int = LIBERAL_MAX) -> T:
+    """Return `data` as a value of `kind` (a msgspec Struct), as liberally as Java takes it.
+
+    Raises:
+        ProtocolError: `data` is not JSON, not of this shape, or larger than `liberal_max` bytes and not strict JSON.
+    """
     try:
         return msgspec.json.decode(data, type=kind, strict=False)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        pass  # no strict JSON, or not of this shape: the liberal reader decides
+    except UNREADABLE as error:
+        if len(data) > liberal_max:
+            raise ProtocolError(
+                f"the body is no {kind.__name__}: {error} ({len(data)} bytes; only up to {liberal_max} bytes are read more"
+                " liberally than strict JSON)"
+            ) from None
     try:
-        return msgspec.convert(_with_names_of(kind, read(data)), kind, strict=False)
-    except msgspec.ValidationError as error:
+        return msgspec.convert(_with_names_of(kind, read(data, liberal_max)), kind, strict=False)
+    except UNREADABLE as error:
         raise ProtocolError(f"the body is no {kind.__name__}: {error}") from None
 
 
-def read(data: bytes) -> Any:
-    """Python values of `data`. Map keys become strings: a number's digits, an object's JSON text."""
+def read(data: bytes, liberal_max: int = LIBERAL_MAX) -> Any:
+    """Return the Python values of `data`. Map keys become strings: a number's digits, an object's JSON text.
+
+    Raises:
+        ProtocolError: `data` is not JSON of this dialect, or larger than `liberal_max` bytes.
+    """
+    if len(data) > liberal_max:
+        raise ProtocolError(f"JSON of {len(data)} bytes that is not strict: at most {liberal_max} bytes are read")
     try:
         text = data.decode()
     except UnicodeDecodeError as error:
         raise ProtocolError(f"JSON that is not UTF-8: {error}") from None
-    value, at = _value(text, _skip(text, 0), 0)
-    at = _skip(text, at)
-    if at != len(text):
-        raise ProtocolError(f"JSON with something behind its end: {text[at : at + 20]!r}")
-    return value
+    return _Reader(text).document()
 
 
 def write(value: Any, *, pretty: bool = False) -> bytes:
     """`value` (Structs, dicts, sequences, scalars) as Java prints it; `pretty` is the form of the config files."""
     return _text(value, "\n" if pretty else "").encode()
+
+
+class _Names(NamedTuple):
+    """Members of a Struct by their names on the wire."""
+
+    exact: frozenset[str]
+    alike: Mapping[str, tuple[str, Any]]  # folded name: wire name, type
+
+
+@cache
+def _names_of(kind: type[msgspec.Struct]) -> _Names:
+    fields = msgspec.structs.fields(kind)
+    return _Names(
+        frozenset(field.encode_name for field in fields),
+        {_folded(field.encode_name): (field.encode_name, field.type) for field in fields},
+    )
 
 
 def _with_names_of(kind: Any, value: Any) -> Any:
@@ -75,14 +102,12 @@ def _with_names_of(kind: Any, value: Any) -> Any:
     kinds = [one for one in (kind, *inner) if isinstance(one, type) and issubclass(one, msgspec.Struct)]
     if not kinds:
         return value
-    fields = msgspec.structs.fields(kinds[0])
-    exact = {field.encode_name for field in fields}
-    alike = {_folded(field.encode_name): field for field in fields}
+    names = _names_of(kinds[0])
     renamed = {}
     for name, member in value.items():
-        field = alike.get(_folded(name))
-        if field is not None and (name in exact or field.encode_name not in value):
-            renamed[field.encode_name] = _with_names_of(field.type, member)
+        field = names.alike.get(_folded(name))
+        if field is not None and (name in names.exact or field[0] not in value):
+            renamed[field[0]] = _with_names_of(field[1], member)
     return renamed
 
 
@@ -92,111 +117,145 @@ def _folded(name: str) -> str:
 
 # --- reading -----------------------------------------------------------------------------------------------------------
 
-
-def _skip(text: str, at: int) -> int:
-    match = _SPACE.match(text, at)
-    return match.end() if match else at
-
-
-def _fail(text: str, at: int, expected: str) -> ProtocolError:
-    found = repr(text[at : at + 20]) if at < len(text) else "the end"
-    return ProtocolError(f"JSON at {at}: expected {expected}, found {found}")
-
-
-def _value(text: str, at: int, depth: int) -> tuple[Any, int]:
-    if depth > DEPTH_MAX:
-        raise ProtocolError(f"JSON nested deeper than {DEPTH_MAX}")
-    first = text[at : at + 1]
-    if first == "{":
-        return _object(text, at + 1, depth)
-    if first == "[":
-        return _array(text, at + 1, depth)
-    if first in ('"', "'") and first:
-        return _string(text, at)
-    number = _NUMBER.match(text, at)
-    if number:
-        digits = number.group()
-        return (float(digits) if number.group(1) or number.group(2) else int(digits)), number.end()
-    word = _WORD.match(text, at)
-    if word:
-        name = word.group()
-        constants = {"true": True, "false": False, "null": None, "Infinity": float("inf"), "NaN": None}
-        if name in constants:
-            return constants[name], word.end()
-    raise _fail(text, at, "a value")
+_TOKEN = re.compile(
+    r"""[ \t\r\n\f\x08]*(?:
+    (?P<mark>[{}\[\],:])
+    | "(?P<double>[^"\\]*+)"
+    | '(?P<single>[^'\\]*+)'
+    | (?P<escaped>"(?:[^"\\]++|\\.)*+"|'(?:[^'\\]++|\\.)*+')
+    | (?P<float>-?[0-9]++(?:\.[0-9]++(?:[eE][+-]?[0-9]++)?|[eE][+-]?[0-9]++))
+    | (?P<int>-?[0-9]++)
+    | (?P<word>[A-Za-z_$][\w$.\-]*+)
+    | (?P<end>\Z)
+    )""",
+    re.VERBOSE | re.DOTALL,
+)
+_CONSTANTS = {"true": True, "false": False, "null": None, "Infinity": float("inf"), "NaN": None}
+_ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|(.))", re.DOTALL)
+_ESCAPES = {'"': '"', "'": "'", "\\": "\\", "/": "/", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "0": "\0"}
 
 
-def _object(text: str, at: int, depth: int) -> tuple[dict[str, Any], int]:
-    members: dict[str, Any] = {}
-    at = _skip(text, at)
-    while text[at : at + 1] != "}":
-        name, at = _name(text, at, depth)
-        at = _skip(text, at)
-        if text[at : at + 1] != ":":
-            raise _fail(text, at, "':'")
-        members[name], at = _value(text, _skip(text, at + 1), depth + 1)
-        at = _skip(text, at)
-        if text[at : at + 1] == ",":
-            at = _skip(text, at + 1)
-        elif text[at : at + 1] != "}":
-            raise _fail(text, at, "',' or '}'")
-    return members, at + 1
+class _Reader:
+    """Reads one text, token by token; each character belongs to one token, and each token is looked at once."""
 
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._at = 0  # where the next token begins
+        self._kind: str | None = None  # group of _TOKEN, or the mark itself; None where nothing of the language begins
+        self._token = ""
+        self._advance()
 
-def _name(text: str, at: int, depth: int) -> tuple[str, int]:
-    word = _WORD.match(text, at)
-    if word:
-        return word.group(), word.end()
-    key, at = _value(text, at, depth + 1)
-    return key if isinstance(key, str) else _text(key, ""), at
+    def document(self) -> Any:
+        value = self._value(0, False)
+        if self._kind != "end":
+            raise self._fault("the end")
+        return value
 
+    def _advance(self) -> None:
+        match = _TOKEN.match(self._text, self._at)
+        if match is None:
+            self._kind, self._token = None, ""
+            return
+        kind = match.lastgroup
+        self._token = token = match[match.lastindex or 0]
+        self._kind = token if kind == "mark" else kind
+        self._at = match.end()
 
-def _array(text: str, at: int, depth: int) -> tuple[list[Any], int]:
-    items = []
-    at = _skip(text, at)
-    while text[at : at + 1] != "]":
-        item, at = _value(text, at, depth + 1)
-        items.append(item)
-        at = _skip(text, at)
-        if text[at : at + 1] == ",":
-            at = _skip(text, at + 1)
-        elif text[at : at + 1] != "]":
-            raise _fail(text, at, "',' or ']'")
-    return items, at + 1
+    def _fault(self, expected: str) -> ProtocolError:
+        at = self._at if self._kind is None else self._at - len(self._token)
+        found = "the end" if self._kind == "end" else repr(self._text[at : at + 20])
+        return ProtocolError(f"JSON at {at}: expected {expected}, found {found}")
 
-
-def _string(text: str, at: int) -> tuple[str, int]:
-    quote = text[at]
-    parts = []
-    start = at = at + 1
-    while True:
-        char = text[at : at + 1]
-        if not char:
-            raise _fail(text, at, "the end of a string")
-        if char == quote:
-            parts.append(text[start:at])
-            joined = "".join(parts)
-            return joined.encode("utf-16", "surrogatepass").decode("utf-16", "replace"), at + 1
-        if char != "\\":
-            at += 1
-            continue
-        parts.append(text[start:at])
-        escape = text[at + 1 : at + 2]
-        if escape == "u":
-            digits = text[at + 2 : at + 6]
-            if not re.fullmatch("[0-9a-fA-F]{4}", digits):
-                raise _fail(text, at, "four hex digits behind \\u")
-            parts.append(chr(int(digits, 16)))
-            at += 6
-        elif escape in _ESCAPES:
-            parts.append(_ESCAPES[escape])
-            at += 2
+    def _value(self, depth: int, in_key: bool) -> Any:
+        kind, token = self._kind, self._token
+        value: Any
+        if kind in ("double", "single"):
+            value = token
+        elif kind in ("{", "["):
+            if depth > DEPTH_MAX:
+                raise ProtocolError(f"JSON nested deeper than {DEPTH_MAX}")
+            self._advance()
+            return self._object(depth, in_key) if kind == "{" else self._array(depth, in_key)
+        elif kind in ("int", "float"):
+            if len(token) > DIGITS_MAX:
+                raise ProtocolError(f"JSON with a number of {len(token)} characters, at most {DIGITS_MAX} are read")
+            value = int(token) if kind == "int" else float(token)
+        elif kind == "escaped":
+            value = _unescaped(token[1:-1])
+        elif kind == "word" and token in _CONSTANTS:
+            value = _CONSTANTS[token]
         else:
-            raise _fail(text, at, "an escape")
-        start = at
+            raise self._fault("a value")
+        self._advance()
+        return value
+
+    def _object(self, depth: int, in_key: bool) -> dict[str, Any]:
+        members: dict[str, Any] = {}
+        while self._kind != "}":
+            name = self._name(depth, in_key)
+            if self._kind != ":":
+                raise self._fault("':'")
+            self._advance()
+            members[name] = self._value(depth + 1, in_key)
+            if self._kind == ",":
+                self._advance()
+            elif self._kind != "}":
+                raise self._fault("',' or '}'")
+        self._advance()
+        return members
+
+    def _array(self, depth: int, in_key: bool) -> list[Any]:
+        items = []
+        while self._kind != "]":
+            items.append(self._value(depth + 1, in_key))
+            if self._kind == ",":
+                self._advance()
+            elif self._kind != "]":
+                raise self._fault("',' or ']'")
+        self._advance()
+        return items
+
+    def _name(self, depth: int, in_key: bool) -> str:
+        """Read the name of a member. An object that is a name is written again as text, so names within it have to be plain:
+        each further level would quote the levels below it once more."""
+        if self._kind == "word":
+            word = self._token
+            self._advance()
+            return word
+        if self._kind not in ("{", "["):
+            value = self._value(depth + 1, in_key)
+            return value if isinstance(value, str) else _text(value, "")
+        if in_key:
+            raise ProtocolError("JSON with an object as a key within an object that is a key")
+        start = self._at
+        key = self._value(depth + 1, True)
+        if self._at - start > KEY_MAX:
+            raise ProtocolError(f"JSON with a key of {self._at - start} characters, at most {KEY_MAX} are read")
+        return _text(key, "")
+
+
+def _unescaped(text: str) -> str:
+    joined = _ESCAPE.sub(_character, text)
+    if joined.isascii():
+        return joined
+    # \u escapes write a character beyond U+FFFF as two halves: they are joined, and half of one alone is replaced.
+    return joined.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def _character(escape: re.Match[str]) -> str:
+    if escape[1]:
+        return chr(int(escape[1], 16))
+    if escape[2] in _ESCAPES:
+        return _ESCAPES[escape[2]]
+    expected = "four hex digits behind \\u" if escape[2] == "u" else "an escape"
+    raise ProtocolError(f"JSON: expected {expected}, found {escape.string[escape.start() : escape.start() + 20]!r}")
 
 
 # --- writing -----------------------------------------------------------------------------------------------------------
+
+
+_MUST_ESCAPE = re.compile('["\\\\\x00-\x1f\x7f-\x9f\u2028\u2029]')
+_SHORT = {'"': '\\"', "\\": "\\\\", "\b": "\\b", "\f": "\\f", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
 
 def _text(value: Any, newline: str) -> str:

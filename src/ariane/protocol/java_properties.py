@@ -18,6 +18,8 @@ from ariane.errors import ConfigError, ProtocolError
 
 Settings = TypeVar("Settings", bound=msgspec.Struct)
 
+BODY_MAX = 64 * 1024  # of a request; all keys of a broker take some 10 KiB
+
 _ESCAPED = {"t": "\t", "n": "\n", "f": "\f", "r": "\r"}
 _BLANK = " \t\f"
 _KEY = re.compile(r"((?:\\.|[^\\=: \t\f])*)[ \t\f]*[=:]?[ \t\f]*(.*)", re.DOTALL)
@@ -33,6 +35,20 @@ def parse(text: str) -> dict[str, str]:
         assert match is not None
         properties[_unescaped(match[1])] = _unescaped(match[2])
     return properties
+
+
+def parse_body(body: bytes) -> dict[str, str]:
+    """Return the keys and values of a request's body (codes 25 and 318).
+
+    Raises:
+        ProtocolError: the body is larger than BODY_MAX, not UTF-8, or not a properties text.
+    """
+    if len(body) > BODY_MAX:
+        raise ProtocolError(f"a properties text of {len(body)} bytes, at most {BODY_MAX} are accepted")
+    try:
+        return parse(body.decode())
+    except UnicodeDecodeError as error:
+        raise ProtocolError(f"a properties text that is not UTF-8: {error}") from None
 
 
 def write(properties: Mapping[str, str]) -> str:

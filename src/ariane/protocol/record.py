@@ -220,8 +220,11 @@ def property_map(data: bytes) -> dict[str, str]:
 
 def store_ms(data: bytes) -> int:
     """Store time of a whole record, without decoding the rest."""
-    (sys_flag,) = _I32.unpack_from(data, SYS_FLAG_AT)
-    value: int = _TIME.unpack_from(data, SYS_FLAG_AT + 12 + (20 if sys_flag & BORN_HOST_V6 else 8))[0]
+    try:
+        (sys_flag,) = _I32.unpack_from(data, SYS_FLAG_AT)
+        value: int = _TIME.unpack_from(data, SYS_FLAG_AT + 12 + (20 if sys_flag & BORN_HOST_V6 else 8))[0]
+    except StructError as error:
+        raise ProtocolError(f"no store time in a record of {len(data)} bytes: {error}") from None
     return value
 
 

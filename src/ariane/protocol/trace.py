@@ -102,11 +102,16 @@ def _records(text: str) -> Iterator[list[str]]:
     """The fields of each record. What follows a SubAfter that lost its end stands in place of its time."""
     for record in text.split(RECORD_END):
         fields = record.split(FIELD_END)
-        while fields[0] == "SubAfter" and len(fields) > SUB_AFTER_UNTIMED + 1 and fields[SUB_AFTER_UNTIMED] in _READERS:
-            yield fields[:SUB_AFTER_UNTIMED]
-            fields = fields[SUB_AFTER_UNTIMED:]
+        at = 0
+        while (
+            fields[at] == "SubAfter"
+            and len(fields) - at > SUB_AFTER_UNTIMED + 1
+            and fields[at + SUB_AFTER_UNTIMED] in _READERS
+        ):
+            yield fields[at : at + SUB_AFTER_UNTIMED]
+            at += SUB_AFTER_UNTIMED
         if record:
-            yield fields
+            yield fields[at:]
 
 
 def _known(text: str) -> str:

@@ -21,7 +21,7 @@ from ariane.net.connection import Handled, Handler, Peer, Reply
 from ariane.protocol import fastjson
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.command import Command
-from ariane.protocol.requests import typed
+from ariane.protocol.requests import typed, typed_body
 from ariane.protocol.requests.admin import (
     ClientConnection,
     ConsumerConnection,
@@ -81,7 +81,7 @@ def handlers(parts: ClientParts) -> dict[int, Handler]:
 
 def heartbeat(parts: ClientParts, command: Command, peer: Peer) -> Reply:
     """Keep the groups of a client alive; each consumer group gets its retry topic. The answer's version counts."""
-    data = fastjson.decode(command.body, HeartbeatData)
+    data = typed_body(command, HeartbeatData)
     if len(data.consumers) + len(data.producers) > GROUPS_OF_A_HEARTBEAT_MAX:
         raise ReplyError(ResponseCode.SYSTEM_ERROR, f"a heartbeat names at most {GROUPS_OF_A_HEARTBEAT_MAX} groups")
     member = Member(data.client_id, peer.id, peer.addr, command.language, command.version, parts.monotonic_ms())
@@ -124,7 +124,7 @@ def consumer_list(parts: ClientParts, command: Command, peer: Peer) -> Reply:
 
 def lock(parts: ClientParts, command: Command, peer: Peer) -> Handled:
     """The queues that are the client's from now on. A new owner is not told before the next start would know it, too."""
-    request = fastjson.decode(command.body, LockBatch)
+    request = typed_body(command, LockBatch)
     queues = [queue.queue() for queue in request.mq_set]
     mine = parts.locks.lock(request.consumer_group, request.client_id, queues, parts.monotonic_ms())
     answer = Reply(body=fastjson.write(LockBatchAnswer(tuple(map(WireQueue.of, mine)))))
@@ -140,14 +140,14 @@ async def _when_saved(parts: ClientParts, answer: Reply) -> Reply:
 
 
 def unlock(parts: ClientParts, command: Command, peer: Peer) -> Reply:
-    request = fastjson.decode(command.body, LockBatch)
+    request = typed_body(command, LockBatch)
     parts.locks.unlock(request.consumer_group, request.client_id, [queue.queue() for queue in request.mq_set])
     return Reply()
 
 
 def check_client(parts: ClientParts, command: Command, peer: Peer) -> Reply:
     """Whether the broker can filter as a consumer wants to."""
-    subscription = fastjson.decode(command.body, CheckClient).subscription_data
+    subscription = typed_body(command, CheckClient).subscription_data
     if subscription is None or subscription.expression_type in (None, "", TAG):
         return Reply()
     if not parts.sql or subscription.expression_type != SQL92:

@@ -195,6 +195,7 @@ async def _status_of(parts: RelayParts, member: Member, header: Mapping[str, str
         answer = await parts.ask(member.peer_id, code, header, b"", timeout_ms=STATUS_MS)
         if answer.code != ResponseCode.SUCCESS:
             return f"answered code {answer.code}: {answer.remark}"
-        return status_table(answer.body) if answer.body else {}
+        # The table is in Java's dialect and may be large: it is read outside the loop.
+        return await asyncio.to_thread(status_table, answer.body) if answer.body else {}
     except (ArianeError, ProtocolError) as error:
         return str(error)

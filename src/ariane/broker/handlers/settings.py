@@ -71,9 +71,9 @@ def handlers(parts: SettingsParts) -> dict[int, Handler]:
 async def update_config(parts: SettingsParts, body: bytes, peer: Peer) -> Reply:
     """Take all that is wanted, or nothing: the file is written first, and only what it holds comes into force."""
     try:
-        wanted = java_properties.parse(body.decode())
+        wanted = java_properties.parse_body(body)
         after, changes = changed(parts.settings.now, wanted)
-    except (ConfigError, ProtocolError, UnicodeDecodeError) as error:
+    except (ConfigError, ProtocolError) as error:
         return Reply(ResponseCode.SYSTEM_ERROR, remark=str(error))
     if not changes:
         return Reply(remark="nothing differs from what is in force")

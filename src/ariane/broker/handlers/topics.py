@@ -16,7 +16,7 @@ from ariane.net.connection import Handler, Peer, Reply
 from ariane.protocol import fastjson
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.command import Command
-from ariane.protocol.requests import typed
+from ariane.protocol.requests import typed, typed_body
 from ariane.protocol.requests.admin import CreateTopic, DeleteGroup, TopicRef
 from ariane.store.message_store import MessageStore
 
@@ -53,7 +53,7 @@ def handlers(parts: AdminParts) -> dict[int, Handler]:
         return Reply(body=fastjson.write(parts.groups.table()))
 
     def put_group(command: Command, peer: Peer) -> Reply:
-        config = fastjson.decode(command.body, SubscriptionGroupConfig)
+        config = typed_body(command, SubscriptionGroupConfig)
         if fault := group_name_fault(config.group_name):
             raise ReplyError(ResponseCode.SYSTEM_ERROR, fault)
         parts.groups.put(config)

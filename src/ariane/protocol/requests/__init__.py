@@ -7,8 +7,8 @@
     callbacks    what brokers ask of clients             (reference 6)
     brokers      a broker as a whole                     (reference 8)
 
-`typed` reads the extFields of a command as such a Struct, `fields` writes one; a member is named on the wire as Java
-names it. Numbers arrive as texts and are checked on the way.
+`typed` reads the extFields of a command as such a Struct, `typed_body` its body, `fields` writes one; a member is named on
+the wire as Java names it. Numbers arrive as texts and are checked on the way.
 """
 
 from __future__ import annotations
@@ -19,11 +19,20 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from ariane.errors import HeaderError
-from ariane.protocol.codes import code_name
+from ariane.errors import HeaderError, ProtocolError
+from ariane.protocol import fastjson
+from ariane.protocol.codes import RequestCode, code_name
 from ariane.protocol.command import Command
+from ariane.protocol.frame import FRAME_MAX
 
 T = TypeVar("T", bound=msgspec.Struct)
+
+# Bytes of the JSON body of a request. A heartbeat takes some 150 for each subscription, a lock some 150 for each queue.
+JSON_BODY_MAX = 4 * 1024 * 1024
+# Codes whose bodies may be larger: a broker registers all its topics at once.
+BODY_MAX: dict[int, int] = {RequestCode.REGISTER_BROKER: FRAME_MAX}
+# Of a body that is not strict JSON. Java clients and brokers send none of these to a server.
+LIBERAL_BODY_MAX = 64 * 1024
 
 
 @lru_cache(maxsize=256)
@@ -42,14 +51,34 @@ def typed(command: Command, kind: type[T], names: Mapping[str, str] | None = Non
             try:
                 decoder: msgspec.json.Decoder[T] = _decoder(kind)
                 return decoder.decode(fields)
-            except msgspec.DecodeError:
+            except fastjson.UNREADABLE:
                 pass  # bare numbers for texts, unquoted names: settled by the texts below
         texts = command.field_map()
         if names is not None:
             texts = {names.get(name, name): value for name, value in texts.items()}
         return msgspec.convert(texts, kind, strict=False)
-    except msgspec.ValidationError as error:
+    except fastjson.UNREADABLE as error:
         raise HeaderError(f"request {code_name(command.code)}: {error}") from None
+
+
+def typed_body(command: Command, kind: type[T]) -> T:
+    """Return the JSON body of `command` as a `kind`.
+
+    Raises:
+        ProtocolError: the body cannot be read, or is larger than BODY_MAX allows for the code.
+    """
+    return decode_body(command.code, command.body, kind)
+
+
+def decode_body(code: int, body: bytes, kind: type[T]) -> T:
+    """Return the JSON body of a request with this code, as `typed_body` does."""
+    size_max = BODY_MAX.get(code, JSON_BODY_MAX)
+    if len(body) > size_max:
+        raise ProtocolError(f"request {code_name(code)}: a body of {len(body)} bytes, at most {size_max} are accepted")
+    try:
+        return fastjson.decode(body, kind, liberal_max=LIBERAL_BODY_MAX)
+    except ProtocolError as error:
+        raise ProtocolError(f"request {code_name(code)}: {error}") from None
 
 
 @lru_cache(maxsize=256)

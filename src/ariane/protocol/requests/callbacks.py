@@ -20,6 +20,8 @@ from ariane.protocol import fastjson
 from ariane.protocol.requests.clients import SubscriptionData, WireQueue
 from ariane.protocol.requests.messaging import Int32, Int64
 
+TABLE_MAX = 4 * 1024 * 1024  # bytes of a table of queues and offsets: some 30,000 queues
+
 QueueTable = dict[MessageQueue, int]
 
 
@@ -187,7 +189,7 @@ def _keyed(offsets: Mapping[MessageQueue, int]) -> dict[WireQueue, int]:
 
 
 def _member(body: bytes, name: str) -> Any:
-    value = fastjson.read(body)
+    value = fastjson.read(body, TABLE_MAX)
     if not isinstance(value, dict) or name not in value:
         raise ProtocolError(f"the body has no member {name}")
     return value[name]
@@ -197,11 +199,15 @@ def _queue_table(table: Any) -> QueueTable:
     if not isinstance(table, dict):
         raise ProtocolError(f"a table of queues and offsets is needed, not a {type(table).__name__}")
     offsets = _converted(table, dict[str, int])
-    return {fastjson.decode(queue.encode(), WireQueue).queue(): offset for queue, offset in offsets.items()}
+    return {_queue(key): offset for key, offset in offsets.items()}
+
+
+def _queue(key: str) -> MessageQueue:
+    return fastjson.decode(key.encode(), WireQueue).queue()
 
 
 def _converted(value: Any, kind: Any) -> Any:
     try:
         return cast(Any, msgspec.convert(value, kind, strict=False))
-    except msgspec.ValidationError as error:
+    except fastjson.UNREADABLE as error:
         raise ProtocolError(f"the body is no table of offsets: {error}") from None

@@ -1,0 +1,85 @@
+"""The KV table: bounds, and one write for many changes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from unittest import mock
+
+import pytest
+
+from ariane.errors import ProtocolError, StoreError
+from ariane.nameserver import kv
+from ariane.nameserver.kv import KvTable
+
+
+def test_changes_that_come_together_share_a_write(tmp_path: Path) -> None:
+    async def run() -> None:
+        table = KvTable(tmp_path / "kv.json")
+        with mock.patch.object(table, "_write", wraps=table._write) as write:
+
+            async def put(number: int) -> None:
+                table.put("NS", f"k{number}", "v")
+                await table.saved()
+
+            await asyncio.gather(*(put(number) for number in range(1000)))
+        assert write.call_count <= 2
+        table.close()
+
+    asyncio.run(run())
+    assert len(json.loads((tmp_path / "kv.json").read_text())["configTable"]["NS"]) == 1000
+
+
+def test_a_change_that_cannot_be_written_is_an_error_and_written_later(tmp_path: Path) -> None:
+    async def run() -> None:
+        (tmp_path / "not a directory").write_text("")
+        table = KvTable(tmp_path / "not a directory" / "kv.json")
+        table.put("NS", "k", "v")
+        with pytest.raises(StoreError, match=r"kv\.json"):
+            await table.saved()
+        (tmp_path / "not a directory").unlink()
+        await table.saved()
+        table.close()
+
+    asyncio.run(run())
+    assert KvTable(tmp_path / "not a directory" / "kv.json").get("NS", "k") == "v"
+
+
+def test_the_table_is_bounded_in_bytes_and_a_smaller_value_is_taken_at_the_bound(tmp_path: Path) -> None:
+    table = KvTable(tmp_path / "kv.json")
+    value = "x" * 250_000
+    for number in range(kv.TABLE_MAX // 250_100):
+        table.put("NS", str(number), value)
+    with pytest.raises(ProtocolError, match=f"at most {kv.TABLE_MAX}"):
+        table.put("NS", "one more", value)
+    table.put("NS", "0", "small")
+    table.put("NS", "one more", "small")
+    table.delete("NS", "1")
+    table.put("NS", "one more", value)
+
+
+def test_names_and_values_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = KvTable(tmp_path / "kv.json")
+    for namespace, key in (("n" * 1025, "k"), ("n", "k" * 1025)):
+        with pytest.raises(ProtocolError, match="1025 characters"):
+            table.put(namespace, key, "v")
+    monkeypatch.setattr(kv, "VALUES_MAX", 2)
+    table.put("n", "1", "v")
+    table.put("n", "2", "v")
+    table.put("n", "2", "w")
+    with pytest.raises(ProtocolError, match="at most 2"):
+        table.put("n", "3", "v")
+
+
+def test_empty_namespaces_give_way_to_new_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kv, "NAMESPACES_MAX", 3)
+    table = KvTable(tmp_path / "kv.json")
+    for number in range(10):
+        table.put(f"n{number}", "k", "v")
+        table.delete(f"n{number}", "k")
+    assert table.namespace("n9") == {}
+    for number in range(3):
+        table.put(f"full{number}", "k", "v")
+    with pytest.raises(ProtocolError, match="namespaces"):
+        table.put("one more", "k", "v")

@@ -1,0 +1,213 @@
+"""What a small or hostile frame may cost, and what is told of it."""
+
+from __future__ import annotations
+
+import zlib
+
+import msgspec
+import pytest
+
+from ariane.errors import ConfigError, ProtocolError
+from ariane.nameserver import config as nameserver_config
+from ariane.nameserver import registration
+from ariane.nameserver.config import NameServerConfig
+from ariane.protocol import command, fastjson, java_properties, properties, trace
+from ariane.protocol.codes import RequestCode
+from ariane.protocol.command import Command
+from ariane.protocol.frame import Frame
+from ariane.protocol.requests import JSON_BODY_MAX, LIBERAL_BODY_MAX, decode_body, typed
+from ariane.protocol.requests.clients import HeartbeatData, LockBatch
+from ariane.protocol.requests.routing import RegisterBroker, RouteRequest
+
+
+def nested_keys(depth: int) -> bytes:
+    return b"{" * depth + b'"a":1}' + b":1}" * (depth - 1)
+
+
+class CountedTokens:
+    """The tokens of the liberal reader, counted."""
+
+    def __init__(self, token: object) -> None:
+        self.count = 0
+        self._token = token
+
+    def match(self, text: str, at: int) -> object:
+        self.count += 1
+        return self._token.match(text, at)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("depth", [3, 25, 60])
+def test_keys_within_keys_are_refused_after_a_few_tokens(depth: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    tokens = CountedTokens(fastjson._TOKEN)
+    monkeypatch.setattr(fastjson, "_TOKEN", tokens)
+    with pytest.raises(ProtocolError, match="object as a key within"):
+        command.decode(Frame(0, nested_keys(depth), b""))
+    assert tokens.count < 10
+
+
+def test_a_queue_as_a_key_is_read_and_a_huge_one_is_not() -> None:
+    assert fastjson.read(b'{{"brokerName":"b","queueId":0,"topic":"t"}:5}') == {
+        '{"brokerName":"b","queueId":0,"topic":"t"}': 5
+    }
+    with pytest.raises(ProtocolError, match="a key of"):
+        fastjson.read(b'{{"a":"' + b"x" * fastjson.KEY_MAX + b'"}:5}')
+
+
+@pytest.mark.parametrize("piece", [b"a:1,", b"[],", b"'\\n',", b"{},", b"1,", b'{{"a":1}:1},'])
+def test_each_character_is_read_once(piece: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    tokens = CountedTokens(fastjson._TOKEN)
+    monkeypatch.setattr(fastjson, "_TOKEN", tokens)
+    counts = []
+    for times in (100, 1000):
+        tokens.count = 0
+        fastjson.read(b"{" + piece * times + b"a:1}" if piece == b"a:1," else b"[" + piece * times + b"1]")
+        counts.append(tokens.count)
+    assert counts[1] <= 10 * counts[0]
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        b"[" * 100_000,
+        b'{"a":' * 100_000,
+        b'{"code":' + b"9" * 5000 + b"}",
+        b'{"code":10,"opaque":"' + b"9" * 5000 + b'"}',
+        b'{"code":10,"remark":"\xff"}',
+        b"{code:" + b"9" * 5000 + b"}",
+    ],
+)
+def test_headers_that_msgspec_stumbles_over_are_refused(header: bytes) -> None:
+    with pytest.raises(ProtocolError):
+        command.decode(Frame(0, header, b""))
+
+
+@pytest.mark.parametrize("fields", [b'{"topic":"\xff"}', b'{"topic":' + b"[" * 2000 + b"]" * 2000 + b"}"])
+def test_fields_that_are_not_looked_at_until_they_are_typed_are_refused_then(fields: bytes) -> None:
+    request = Command(105, fields=msgspec.Raw(fields))
+    with pytest.raises(ProtocolError):
+        typed(request, RouteRequest)
+    with pytest.raises(ProtocolError):
+        request.field_map()
+
+
+def test_a_large_header_is_read_only_as_strict_json() -> None:
+    strict = b'{"code":10,"extFields":{"a":"' + b"x" * 200_000 + b'"}}'
+    assert len(command.decode(Frame(0, strict, b"")).field_map()["a"]) == 200_000
+    liberal = b"{code:10,extFields:{a:'" + b"x" * 200_000 + b"'}}"
+    with pytest.raises(ProtocolError, match=f"at most {command.LIBERAL_HEADER_MAX}"):
+        command.decode(Frame(0, liberal, b""))
+
+
+def test_the_largest_legal_properties_fit_into_a_header_in_any_form() -> None:
+    text = properties.join({"\x7f" * 3: "\x1f" * (properties.SIZE_MAX - 4)})
+    assert len(text.encode()) == properties.SIZE_MAX
+    for form in (0, 1):
+        fields = {"i": text, "b": "t" * 127, "a": "g" * 255}
+        (data,) = command.encode(310, opaque=1, flag=0, fields=fields, form=form)
+        header = data[8:]
+        assert len(header) < command.HEADER_MAX
+        assert command.decode(Frame(form, header, b"")).field_map()["i"] == text
+
+
+@pytest.mark.parametrize("form", [0, 1])
+def test_of_a_header_that_is_too_large_the_number_is_known(form: int) -> None:
+    (data,) = command.encode(310, opaque=77, flag=0, fields={"i": "x" * 300_000}, form=form)
+    outline = command.outline(Frame(form, data[8:], b""))
+    assert (outline.code, outline.opaque, outline.form, outline.field_map()) == (310, 77, form, {})
+
+
+def test_bodies_are_bounded_by_code_and_the_error_names_the_request() -> None:
+    with pytest.raises(ProtocolError, match=f"HEART_BEAT: a body of {JSON_BODY_MAX + 1} bytes"):
+        decode_body(RequestCode.HEART_BEAT, b" " * (JSON_BODY_MAX + 1), HeartbeatData)
+    many = (
+        b'{"clientID":"c","consumerDataSet":[],"producerDataSet":['
+        + b'{"groupName":"g"},' * 20_000
+        + b'{"groupName":"g"}]}'
+    )
+    assert len(many) > LIBERAL_BODY_MAX
+    assert len(decode_body(RequestCode.HEART_BEAT, many, HeartbeatData).producers) == 20_001
+    liberal = b"{clientId:'" + b"x" * LIBERAL_BODY_MAX + b"'}"
+    with pytest.raises(ProtocolError, match="LOCK_BATCH_MQ.*only up to 65536"):
+        decode_body(RequestCode.LOCK_BATCH_MQ, liberal, LockBatch)
+
+
+def test_properties_bodies_are_bounded() -> None:
+    assert java_properties.parse_body(b"a=1") == {"a": "1"}
+    for body in (b"\xff", b"a=1\n" * 20_000, b"a=\\u12"):
+        with pytest.raises(ProtocolError):
+            java_properties.parse_body(body)
+
+
+def test_trace_records_that_lost_their_ends_are_cut_in_linear_time() -> None:
+    record = "\x01".join(("SubAfter", "req", "m", "1", "true", "k", "0")) + "\x01"
+    events, rejects = trace.decode((record * 50_000 + "SubAfter\x01\x02").encode())
+    assert (len(events), len(rejects)) == (50_000, 1)
+
+
+# --- registrations ---
+
+
+def piece(data: bytes) -> bytes:
+    return len(data).to_bytes(4, "big") + data
+
+
+def register(data: bytes, *, is_compressed: bool) -> registration.RegisterBrokerBody:
+    return registration.decode(RegisterBroker("a", "h:1", "C", "h:2", 0, is_compressed, 0), data, 401)
+
+
+def compressed(topic: bytes, count: int = 1) -> bytes:
+    return zlib.compress(piece(b"{}") + count.to_bytes(4, "big") + piece(topic) * min(count, 10) + piece(b"[]"))
+
+
+@pytest.mark.parametrize(
+    "topic",
+    [
+        "T ² 4 6 X",
+        "T 4 4 \u0663 X",
+        "T " + "9" * 5000 + " 4 6 X",
+        "T 99999999 4 6 X",
+        "T 4 4 16 X",
+        "T 4 4 6 " + "X" * 65,
+        "T",
+    ],
+)
+def test_a_compressed_registration_with_numbers_that_are_none_is_refused(topic: str) -> None:
+    with pytest.raises(ProtocolError) as refused:
+        register(compressed(topic.encode()), is_compressed=True)
+    assert len(str(refused.value)) < 400
+
+
+def test_a_compressed_registration_of_too_many_topics_is_refused_before_they_are_read() -> None:
+    with pytest.raises(ProtocolError, match="2000000 topics"):
+        register(compressed(b"T 4 4 6 X", 2_000_000), is_compressed=True)
+
+
+def test_a_registration_that_expands_beyond_its_bound_is_refused() -> None:
+    with pytest.raises(ProtocolError, match=str(registration.EXPANDED_MAX)):
+        register(zlib.compress(bytes(registration.EXPANDED_MAX + 1)), is_compressed=True)
+
+
+@pytest.mark.parametrize("member", ["readQueueNums", "writeQueueNums", "perm", "topicSysFlag"])
+@pytest.mark.parametrize("number", [10**30, -1, 2**31])
+def test_queue_counts_of_a_plain_registration_are_bounded(member: str, number: int) -> None:
+    body = f'{{"topicConfigSerializeWrapper":{{"topicConfigTable":{{"T":{{"topicName":"T","{member}":{number}}}}}}}}}'
+    with pytest.raises(ProtocolError):
+        register(body.encode(), is_compressed=False)
+
+
+# --- settings of the name server ---
+
+
+def test_settings_that_do_not_exist_or_have_no_effect_are_refused() -> None:
+    config = NameServerConfig()
+    for key, text in (
+        ("noSuchKey", "1"),
+        ("serverWorkerThreads", "8"),
+        ("kvConfigPath", "/tmp/x"),
+        ("orderMessageEnable", "yes"),
+    ):
+        with pytest.raises(ConfigError, match=key):
+            nameserver_config.changed(config, {"orderMessageEnable": "true", key: text})
+    assert nameserver_config.changed(
+        config, {**nameserver_config.texts(config), "orderMessageEnable": "true"}
+    ).order_message_enable
