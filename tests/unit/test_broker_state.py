@@ -9,7 +9,7 @@ from ariane.broker.state.groups import Groups
 from ariane.broker.state.locks import LOCK_LIVE_MS, LockTable, QueueLocks
 from ariane.broker.state.members import Member, Members
 from ariane.broker.state.offsets import ConsumerOffsets
-from ariane.broker.state.topics import QUEUES_MAX, Topics
+from ariane.broker.state.topics import OWN_TOPICS_MAX, QUEUES_MAX, TOPICS_MAX, Topics
 from ariane.errors import ReplyError
 from ariane.model.message import MessageQueue
 from ariane.model.topic import TopicConfig
@@ -80,6 +80,30 @@ def test_a_topic_that_could_not_be_a_path_is_refused(name: str) -> None:
 def test_a_mistyped_number_of_queues_is_refused() -> None:
     with pytest.raises(ReplyError, match="readQueueNums"):
         topics().put(TopicConfig(topic_name="T", read_queue_nums=QUEUES_MAX + 1))
+
+
+def test_a_full_table_refuses_new_topics_but_not_those_that_consumers_need() -> None:
+    table = topics()
+    number = len(table.names())
+    with pytest.raises(ReplyError, match=f"topic T not created: this broker has {number} topics"):
+        table.put(TopicConfig(topic_name="T"), topics_max=number)
+    table.put(TopicConfig(topic_name="TBW102", perm=7), topics_max=number)  # an existing topic can be changed
+    assert OWN_TOPICS_MAX > TOPICS_MAX >= 100_000 + number
+    table.create_own("%RETRY%g", 1)
+    assert table.get("%RETRY%g") is not None
+
+
+def test_each_change_names_its_topics() -> None:
+    table = topics()
+    changes: list[object] = []
+    table.on_change = changes.append
+    table.put(TopicConfig(topic_name="T"))
+    table.put(TopicConfig(topic_name="U"))
+    table.set_order({"T": "broker-a:4", "unknown": "broker-a:1"})
+    table.set_order({"U": "broker-a:4"})
+    table.delete("T")
+    table.touch()
+    assert changes == [["T"], ["U"], ["T"], ["T", "U"], ["T"], None]
 
 
 def test_order_follows_the_name_server() -> None:

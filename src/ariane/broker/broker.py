@@ -123,10 +123,10 @@ class Broker:
             self._settings,
             self.addr,
             f"{config.broker_ip2 or ip}:{self._ha_server.port}",
-            self._tables.topics.table,
+            self._tables.topics,
             peers,
             self._tasks,
-            self._tables.topics.set_order,
+            self._clock.now_ms,
             lambda: self._presence.filter_servers.addresses(self._monotonic_ms()),
         )
         handlers.update(self._handlers(store_host))

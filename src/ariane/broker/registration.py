@@ -1,27 +1,40 @@
-"""Telling every name server what this broker has. [BrokerOuterAPI, BrokerController.registerBrokerAll]
+"""Registration of this broker with its name servers. [BrokerOuterAPI, BrokerController.registerBrokerAll]
 
-The whole topic table goes to all name servers: at start, every period, and soon after each change (changes that come
-together go together). One that does not answer is tried again with the next round; the others are not held up by it.
+Each name server has a link of its own; a slow or failed one does not delay the others.
+
+    topic changed ── pending names of each link ─┐
+    start, lost connection, other version ───────┼→ QUERY_DATA_VERSION → REGISTER_BROKER, parts of at most PART_TOPICS topics
+    every registerNameServerPeriod ──────────────┘
+
+A name server applies the topics of a registration only if its DataVersion differs from the recorded one, then records that
+version. So the version works as a commit record: each part before the last carries a provisional version, different from every
+other, and the last part carries the version of the table. The recorded version therefore equals the broker's only when the
+name server has all topics. An interrupted registration leaves a provisional version, which is found with the next query, and
+the whole table is sent again. 4.9.4 name servers, which do not support parts, accept them this way.
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 import msgspec
 
 from ariane.broker.config import BrokerConfig
 from ariane.broker.settings import Settings
-from ariane.errors import ArianeError
-from ariane.model.topic import PERM_READ, PERM_WRITE
+from ariane.broker.state.topics import Topics
+from ariane.errors import ArianeError, ReplyError
+from ariane.model.topic import PERM_READ, PERM_WRITE, DataVersion, TopicConfig
 from ariane.net.client import Connections
+from ariane.net.connection import Connection
 from ariane.net.tasks import Tasks
 from ariane.protocol import fastjson
-from ariane.protocol.codes import RequestCode
-from ariane.protocol.requests import typed
+from ariane.protocol.codes import RequestCode, ResponseCode
+from ariane.protocol.command import Command
+from ariane.protocol.requests import fields, typed
 from ariane.protocol.requests.routing import (
     BrokerRef,
     KvTable,
@@ -35,20 +48,59 @@ log = logging.getLogger("ariane.broker.registration")
 
 PERIOD_MIN_MS = 10_000
 PERIOD_MAX_MS = 60_000
+MASTER = 0
+# A part of 1,000 topics is about 180 kB of JSON: 1 ms to encode and a few ms to apply, so neither side delays other requests.
+PART_TOPICS = 1_000
+
+
+class NameServerLink:
+    """What one name server has recorded of this broker, as far as its answers show."""
+
+    def __init__(self, addr: str) -> None:
+        self.addr = addr
+        self.confirmed: DataVersion | None = None  # recorded by the name server; None: unknown
+        self.is_whole_due = True  # the whole table has to be sent, whatever is recorded
+        self.connection: Connection | None = None  # `confirmed` was recorded over this one
+        self.pending: set[str] = set()  # names of topics that changed after `confirmed`
+        self.failed = False  # the last attempt failed
+        self.lock = asyncio.Lock()
+        self.task: asyncio.Task[None] | None = None
+        self.waiters: list[tuple[int, asyncio.Future[None]]] = []  # (counter of the version waited for, its future)
+
+    def note(self, names: Collection[str] | None) -> None:
+        """Record changed topics; None: all topics."""
+        if names is None:
+            self.is_whole_due = True
+        else:
+            self.pending.update(names)
+
+    def wake(self) -> None:
+        """Wake up the waiters whose version has been recorded; all of them after a failure."""
+        recorded = -1 if self.confirmed is None or self.is_whole_due else self.confirmed.counter
+        waiting = []
+        for counter, future in self.waiters:
+            if not self.failed and counter > recorded:
+                waiting.append((counter, future))
+            elif not future.done():
+                future.set_result(None)
+        self.waiters = waiting
 
 
 class Registration:
-    """Registers `addr` with the name servers of the settings. `ordered` is given the ORDER_TOPIC_CONFIG of the first answer."""
+    """Registers `addr` with the name servers of the settings.
+
+    The ORDER_TOPIC_CONFIG of the first name server that responds marks the ordered topics.
+    """
 
     def __init__(
         self,
         settings: Settings,
         addr: str,
         ha_addr: str,
-        topics: Callable[[], TopicTable],
+        topics: Topics,
         peers: Connections,
         tasks: Tasks,
-        ordered: Callable[[Mapping[str, str]], None],
+        now_ms: Callable[[], int],
         filter_servers: Callable[[], tuple[str, ...]] = tuple,
     ) -> None:
         self._settings = settings
@@ -57,67 +109,136 @@ class Registration:
         self._topics = topics
         self._peers = peers
         self._tasks = tasks
-        self._ordered = ordered
+        self._now_ms = now_ms
         self._filter_servers = filter_servers
-        self._under_way: asyncio.Task[None] | None = None
-        self._again = False
+        self._provisional = itertools.count(1)
+        self._has_left = False
         self.master = RegisterBrokerAnswer()
         """What a slave was told last: the addresses of its master, for requests and for replication."""
-        self.name_servers = [one.strip() for one in settings.now.namesrv_addr.split(";") if one.strip()]
+        names = [one.strip() for one in settings.now.namesrv_addr.split(";")]
+        self._links = [NameServerLink(addr) for addr in dict.fromkeys(names) if addr]
+        topics.on_change = self.note
 
     @property
     def _config(self) -> BrokerConfig:
         return self._settings.now
 
     async def start(self) -> None:
-        """Register now, and from now on every period."""
+        """Register now, then periodically."""
         await self.now()
         period_ms = max(PERIOD_MIN_MS, min(self._config.register_name_server_period, PERIOD_MAX_MS))
         self._tasks.every(period_ms / 1000, self.now, "register with the name servers")
 
+    def note(self, names: Collection[str] | None) -> None:
+        """Record that these topics changed; None: all topics."""
+        for link in self._links:
+            link.note(names)
+
     def soon(self) -> None:
-        """Register after a change; a change while one registration is under way brings one more behind it."""
-        if self._under_way is not None and not self._under_way.done():
-            self._again = True
-            return
-        self._under_way = self._tasks.start(self._until_settled(), "register after a change")
+        """Register the changes so far. Changes during a registration follow in the next one."""
+        for link in self._links:
+            if link.task is None or link.task.done():
+                link.task = self._tasks.start(self._catch_up(link), f"register changes with {link.addr}")
 
     async def settled(self) -> None:
-        """Until every name server has been told of all changes so far, or has failed to answer."""
-        if self._under_way is not None and not self._under_way.done():
-            await asyncio.shield(self._under_way)
+        """Wait until the name servers have recorded all changes so far.
+
+        A name server whose last registration failed is not waited for, and none for more than registerBrokerTimeoutMills.
+        """
+        counter = self._topics.version.counter
+        waits = []
+        for link in self._links:
+            is_busy = link.task is not None and not link.task.done()
+            if is_busy and not link.failed:
+                future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+                link.waiters.append((counter, future))
+                waits.append(future)
+        if waits:
+            await asyncio.wait(waits, timeout=self._config.register_broker_timeout_mills / 1000)
 
     async def now(self) -> None:
-        """Tell all name servers once."""
-        header, body = self._request()
-        answers = await asyncio.gather(*(self._tell(one, header, body) for one in self.name_servers))
-        ordered = next((answer for answer in answers if answer is not None), None)
-        if ordered is not None:
-            self._ordered(ordered.table)
+        """Register once with all name servers, also if nothing changed."""
+        await asyncio.gather(*map(self._register, self._links))
 
     async def leave(self) -> None:
-        """Unregister everywhere, as a broker does that stops."""
+        """Unregister from all name servers, as part of an orderly stop."""
         config = self._config
         header = BrokerRef(config.broker_name, self._addr, config.broker_cluster_name, config.broker_id)
 
-        async def tell(name_server: str) -> None:
+        async def unregister(link: NameServerLink) -> None:
+            async with link.lock:  # a registration in flight would bring the broker back
+                try:
+                    await self._peers.ask(link.addr, RequestCode.UNREGISTER_BROKER, header)
+                except ArianeError as error:
+                    log.warning("cannot unregister from %s: %s", link.addr, error)
+
+        self._has_left = True
+        await asyncio.gather(*map(unregister, self._links))
+
+    async def _catch_up(self, link: NameServerLink) -> None:
+        while True:
+            await self._register(link)
+            if self._has_left or link.failed or not (link.is_whole_due or link.pending):
+                return
+
+    async def _register(self, link: NameServerLink) -> None:
+        async with link.lock:
+            if self._has_left:
+                return
             try:
-                await self._peers.ask(name_server, RequestCode.UNREGISTER_BROKER, header)
+                table = await self._send(link)
             except ArianeError as error:
-                log.warning("cannot unregister from %s: %s", name_server, error)
+                link.failed = link.is_whole_due = True
+                log.warning("cannot register with name server %s: %s", link.addr, error)
+                table = None
+            except BaseException:
+                link.is_whole_due = True
+                raise
+            else:
+                link.failed = False
+            finally:
+                link.wake()
+        if table is not None and link is next((one for one in self._links if not one.failed), None):
+            self._topics.set_order(table)
 
-        await asyncio.gather(*map(tell, self.name_servers))
+    async def _send(self, link: NameServerLink) -> Mapping[str, str] | None:
+        """Send what the name server lacks. Returns its ORDER_TOPIC_CONFIG."""
+        connection = await self._peers.to(link.addr)
+        is_complete = (
+            not link.is_whole_due
+            and link.confirmed is not None
+            and connection is link.connection  # a name server forgets a broker with its connection
+            and await self._recorded(connection, link.confirmed) == link.confirmed
+            and not link.is_whole_due
+        )
+        # No await until `pending.clear`: a later change has a later version and stays pending.
+        version = self._topics.version
+        names = list(link.pending) if is_complete else self._topics.names()
+        link.pending.clear()
+        link.is_whole_due = False
+        if self._config.broker_id != MASTER:
+            names = []  # name servers ignore the topics of slaves
+        parts = [names[at : at + PART_TOPICS] for at in range(0, len(names), PART_TOPICS)]
+        # The version of pending topics is new to the name server, that of the whole table may be the recorded one.
+        last = parts.pop() if is_complete and parts else []
+        for part in parts:
+            await self._send_part(connection, DataVersion(-next(self._provisional), self._now_ms()), part)
+        table = await self._send_part(connection, version, last)
+        link.confirmed, link.connection = version, connection
+        return table
 
-    async def _until_settled(self) -> None:
-        await self.now()
-        while self._again:
-            self._again = False
-            await self.now()
-
-    def _request(self) -> tuple[RegisterBroker, bytes]:
+    async def _recorded(self, connection: Connection, version: DataVersion) -> DataVersion | None:
+        """Return the version that the name server has recorded; None: it does not list this broker."""
         config = self._config
-        table = _with_permission(self._topics(), config.broker_permission)
-        body = fastjson.write(RegisterBrokerBody(self._filter_servers(), table))
+        header = BrokerRef(config.broker_name, self._addr, config.broker_cluster_name, config.broker_id)
+        answer = await self._ask(connection, RequestCode.QUERY_DATA_VERSION, header, fastjson.write(version))
+        return fastjson.decode(answer.body, DataVersion) if answer.body else None
+
+    async def _send_part(
+        self, connection: Connection, version: DataVersion, names: Iterable[str]
+    ) -> Mapping[str, str] | None:
+        config = self._config
+        body = self._body(version, names)
         header = RegisterBroker(
             broker_name=config.broker_name,
             broker_addr=self._addr,
@@ -126,27 +247,29 @@ class Registration:
             broker_id=config.broker_id,
             body_crc32=zlib.crc32(body) & 0x7FFFFFFF,
         )
-        return header, body
+        answer = await self._ask(connection, RequestCode.REGISTER_BROKER, header, body)
+        told = typed(answer, RegisterBrokerAnswer)
+        if told.master_addr:
+            self.master = told
+        return fastjson.decode(answer.body, KvTable).table if answer.body else None
 
-    async def _tell(self, name_server: str, header: RegisterBroker, body: bytes) -> KvTable | None:
+    def _body(self, version: DataVersion, names: Iterable[str]) -> bytes:
+        """Return the part as JSON. Topics are read when their part is sent: a deleted one is not sent any more."""
+        configs = (self._topics.get(name) for name in names)
+        permission = self._config.broker_permission
+        table = {one.topic_name: _with_permission(one, permission) for one in configs if one is not None}
+        # Topic names are ASCII, so that plain JSON is what fastjson prints, at a tenth of the time.
+        return msgspec.json.encode(RegisterBrokerBody(self._filter_servers(), TopicTable(version, table)))
+
+    async def _ask(self, connection: Connection, code: RequestCode, header: msgspec.Struct, body: bytes) -> Command:
         timeout_ms = self._config.register_broker_timeout_mills
-        try:
-            answer = await self._peers.ask(
-                name_server, RequestCode.REGISTER_BROKER, header, body, timeout_ms=timeout_ms
-            )
-            told = typed(answer, RegisterBrokerAnswer)
-            if told.master_addr:
-                self.master = told
-            return fastjson.decode(answer.body, KvTable) if answer.body else None
-        except ArianeError as error:
-            log.warning("cannot register with name server %s: %s", name_server, error)
-            return None
+        answer = await connection.request(code, fields(header), body, timeout_ms=timeout_ms)
+        if answer.code != ResponseCode.SUCCESS:
+            raise ReplyError(answer.code, answer.remark, connection.peer.addr)
+        return answer
 
 
-def _with_permission(table: TopicTable, permission: int) -> TopicTable:
-    """While the broker may not be read or written, neither may any of its topics."""
+def _with_permission(topic: TopicConfig, permission: int) -> TopicConfig:
+    """Return the topic with the broker's permission if that lacks reading or writing."""
     both = PERM_READ | PERM_WRITE
-    if permission & both == both:
-        return table
-    topics = {name: msgspec.structs.replace(topic, perm=permission) for name, topic in table.topic_config_table.items()}
-    return TopicTable(table.data_version, topics)
+    return topic if permission & both == both else msgspec.structs.replace(topic, perm=permission)

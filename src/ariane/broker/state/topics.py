@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 import msgspec
 
@@ -19,13 +19,15 @@ from ariane.model.topic import (
     SELF_TEST_TOPIC,
     SYSTEM_TOPICS,
     TIMER_TOPIC,
+    DataVersion,
     TopicConfig,
     topic_name_fault,
 )
 from ariane.protocol.codes import ResponseCode
 from ariane.protocol.requests.routing import TopicTable
 
-TOPICS_MAX = 100_000
+TOPICS_MAX = 200_000
+OWN_TOPICS_MAX = 250_000  # with retry and dead letter topics: a full table does not stop consumers
 QUEUES_MAX = 65_536  # of one topic; more than any cluster uses, less than a mistyped number costs
 
 READ_WRITE = PERM_READ | PERM_WRITE
@@ -64,7 +66,7 @@ def own_topics(config: BrokerConfig) -> frozenset[str]:
 
 
 class Topics:
-    """`changed` is called after each change: the table is saved and the name servers are told."""
+    """The topic table. After each change `on_change` receives the names (None: all topics), then `changed` is called."""
 
     def __init__(self, table: TopicTable, config: BrokerConfig, now_ms: Callable[[], int]) -> None:
         self._topics = {**table.topic_config_table, **builtin_topics(config)}
@@ -72,7 +74,17 @@ class Topics:
             del self._topics[AUTO_CREATE_TOPIC]
         self._version = table.data_version
         self._now_ms = now_ms
+        self._ordered = {name for name, topic in self._topics.items() if topic.order}
         self.changed: Callable[[], None] = lambda: None
+        self.on_change: Callable[[Collection[str] | None], None] = lambda names: None
+
+    @property
+    def version(self) -> DataVersion:
+        """The version of the table."""
+        return self._version
+
+    def names(self) -> list[str]:
+        return list(self._topics)
 
     def get(self, name: str) -> TopicConfig | None:
         return self._topics.get(name)
@@ -84,11 +96,13 @@ class Topics:
         """Take over a master's table, when it is another one (a slave)."""
         if table.data_version != self._version:
             self._topics = dict(table.topic_config_table)
+            self._ordered = {name for name, topic in self._topics.items() if topic.order}
             self._version = table.data_version
+            self.on_change(None)
             self.changed()
 
-    def put(self, config: TopicConfig) -> None:
-        """Create or change a topic. ReplyError when its name or numbers cannot be."""
+    def put(self, config: TopicConfig, topics_max: int = TOPICS_MAX) -> None:
+        """Create or change a topic. Raises ReplyError if its name or numbers are invalid, or there are too many topics."""
         name = config.topic_name
         if fault := topic_name_fault(name):
             raise ReplyError(ResponseCode.SYSTEM_ERROR, fault)
@@ -97,12 +111,12 @@ class Topics:
                 raise ReplyError(
                     ResponseCode.SYSTEM_ERROR, f"{what} {queues} of {name} is not within 0 and {QUEUES_MAX}"
                 )
-        if name not in self._topics and len(self._topics) >= TOPICS_MAX:
-            raise ReplyError(
-                ResponseCode.SYSTEM_ERROR, f"this broker has {TOPICS_MAX} topics already; delete some first"
-            )
+        if name not in self._topics and len(self._topics) >= topics_max:
+            remark = f"topic {name} not created: this broker has {len(self._topics)} topics; delete unused topics first"
+            raise ReplyError(ResponseCode.SYSTEM_ERROR, remark)
         self._topics[name] = config
-        self._touch()
+        self._note_order(config)
+        self._touch([name])
 
     def create_like(self, template_name: str, name: str, queues: int) -> TopicConfig | None:
         """The topic `name` made after the model of another, with at most its number of queues; None when it is no model.
@@ -129,18 +143,19 @@ class Topics:
         if known is not None:
             return known
         config = TopicConfig(topic_name=name, read_queue_nums=queues, write_queue_nums=queues, perm=perm)
-        self.put(config)
+        self.put(config, OWN_TOPICS_MAX)
         return config
 
     def delete(self, name: str) -> bool:
         if self._topics.pop(name, None) is None:
             return False
-        self._touch()
+        self._ordered.discard(name)
+        self._touch([name])
         return True
 
     def touch(self) -> None:
         """The table means something else than before: name servers take a permission over with a new version only."""
-        self._touch()
+        self._touch(None)
 
     def set_auto_create(self, config: BrokerConfig) -> None:
         """Have the model for topics that are made by their first send, or have it no longer."""
@@ -152,15 +167,21 @@ class Topics:
 
     def set_order(self, ordered: Mapping[str, str]) -> None:
         """Mark the topics that the name server's ORDER_TOPIC_CONFIG lists as ordered, all others not."""
-        changed = {
-            name: msgspec.structs.replace(config, order=name in ordered)
-            for name, config in self._topics.items()
-            if config.order != (name in ordered)
-        }
+        listed = {name for name in ordered if name in self._topics}
+        changed = sorted(listed ^ self._ordered)
+        for name in changed:
+            self._topics[name] = msgspec.structs.replace(self._topics[name], order=name in listed)
         if changed:
-            self._topics.update(changed)
-            self._touch()
+            self._ordered = listed
+            self._touch(changed)
 
-    def _touch(self) -> None:
+    def _note_order(self, config: TopicConfig) -> None:
+        if config.order:
+            self._ordered.add(config.topic_name)
+        else:
+            self._ordered.discard(config.topic_name)
+
+    def _touch(self, names: Collection[str] | None) -> None:
         self._version = self._version.next(self._now_ms())
+        self.on_change(names)
         self.changed()

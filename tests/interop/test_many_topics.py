@@ -1,0 +1,180 @@
+"""A hundred thousand topics at two name servers at once, an unmodified Java 4.9.4 one and ours: each topic has a route."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Iterable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+
+import pytest
+
+from ariane.broker.config import BrokerConfig
+from ariane.broker.registration import Registration
+from ariane.broker.settings import Settings
+from ariane.broker.state.topics import Topics
+from ariane.model.topic import DataVersion, TopicConfig
+from ariane.nameserver.config import NameServerConfig
+from ariane.nameserver.server import NameServer
+from ariane.net.client import Connections
+from ariane.net.tasks import Tasks
+from ariane.protocol import fastjson
+from ariane.protocol.codes import RequestCode, ResponseCode
+from ariane.protocol.requests.routing import (
+    BrokerRef,
+    DeleteTopicRoute,
+    RegisterBroker,
+    RegisterBrokerBody,
+    RouteRequest,
+    TopicTable,
+)
+from ariane.testing import java
+
+TOPICS = 100_000
+WINDOW = 256  # requests in flight
+JVM = ("-Xms512m", "-Xmx1g")
+
+
+class Broker:
+    """A broker's topic table with its registration, and connections to check the result with."""
+
+    def __init__(self, namesrv: list[str], peers: Connections, tasks: Tasks, count: int) -> None:
+        self.addrs = namesrv
+        self._peers = peers
+        config = BrokerConfig(broker_name="broker-a", namesrv_addr=";".join(namesrv))
+        table = {f"T{i}": TopicConfig(topic_name=f"T{i}", read_queue_nums=i % 8 + 1) for i in range(count)}
+        self.topics = Topics(TopicTable(DataVersion(1, 1), table), config, now_ms=lambda: 2)
+        self.registration = Registration(
+            Settings(config, 0), "127.0.0.1:1", "127.0.0.1:2", self.topics, peers, tasks, now_ms=lambda: 2
+        )
+        self.topics.changed = self.registration.soon
+
+    async def assert_routed(self, names: Iterable[str] | None = None) -> None:
+        """Each topic has a route with its number of queues at each name server; their lists hold exactly our topics."""
+        names = self.topics.names() if names is None else names
+        for addr in self.addrs:
+            pending = iter(names)
+            await asyncio.gather(*(self._assert_routes(addr, pending) for _ in range(WINDOW)))
+            answer = await self._peers.ask(addr, RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, timeout_ms=20_000)
+            assert set(json.loads(answer.body)["topicList"]) == set(self.topics.names())
+            ref = BrokerRef("broker-a", "127.0.0.1:1", "DefaultCluster", 0)
+            version = fastjson.write(self.topics.version)
+            recorded = await self._peers.ask(addr, RequestCode.QUERY_DATA_VERSION, ref, version)
+            assert recorded.body == version
+
+    async def _assert_routes(self, addr: str, names: Iterator[str]) -> None:
+        for name in names:
+            answer = await self._peers.ask(
+                addr, RequestCode.GET_ROUTEINFO_BY_TOPIC, RouteRequest(name, True), timeout_ms=20_000
+            )
+            config = self.topics.get(name)
+            (queues,) = json.loads(answer.body)["queueDatas"]
+            assert config is not None
+            expected = (config.read_queue_nums, config.write_queue_nums)
+            assert (queues["readQueueNums"], queues["writeQueueNums"]) == expected
+
+    async def code_of_route(self, addr: str, name: str) -> int:
+        return (await self._peers.request(addr, RequestCode.GET_ROUTEINFO_BY_TOPIC, RouteRequest(name, True))).code
+
+    async def delete(self, name: str) -> None:
+        """As mqadmin does it: at the broker, then at the name servers."""
+        self.topics.delete(name)
+        await self.registration.settled()
+        for addr in self.addrs:
+            await self._peers.ask(addr, RequestCode.DELETE_TOPIC_IN_NAMESRV, DeleteTopicRoute(name, "DefaultCluster"))
+
+
+@asynccontextmanager
+async def broker(namesrv: list[str], count: int) -> AsyncIterator[Broker]:
+    tasks = Tasks("test")
+    async with Connections() as peers:
+        try:
+            yield Broker(namesrv, peers, tasks, count)
+        finally:
+            await tasks.close()
+
+
+@contextmanager
+def java_name_server(home: Path, port: int = 0) -> Iterator[java.Server]:
+    with java.name_server(home, port=port, jvm_args=JVM) as server:
+        yield server
+
+
+def our_name_server(home: Path) -> NameServer:
+    config = NameServerConfig(listen_port=0, bind_address="127.0.0.1", kv_config_path=str(home / "kv.json"))
+    return NameServer(config)
+
+
+def test_a_hundred_thousand_topics_are_registered_and_routed(tmp_path: Path) -> None:
+    async def work(namesrv: str) -> None:
+        async with our_name_server(tmp_path) as ours, broker([namesrv, ours.addr], TOPICS) as registered:
+            await registered.registration.now()
+            await registered.assert_routed()
+
+            # Changes: new topics, one by one and many at once, another number of queues, a deletion.
+            for number in range(20):
+                registered.topics.put(TopicConfig(topic_name=f"new{number}", read_queue_nums=3))
+                await registered.registration.settled()
+            many = [f"many{number}" for number in range(2_500)]
+            for name in many:
+                registered.topics.put(TopicConfig(topic_name=name, read_queue_nums=3))
+            registered.topics.put(TopicConfig(topic_name="T7", read_queue_nums=5))
+            await registered.registration.settled()
+            await registered.delete("T8")
+            await registered.assert_routed(["T7", *many, *(f"new{number}" for number in range(20))])
+            for addr in registered.addrs:
+                assert await registered.code_of_route(addr, "T8") == ResponseCode.TOPIC_NOT_EXIST
+
+    with java_name_server(tmp_path / "ns") as server:
+        asyncio.run(asyncio.wait_for(work(server.addr), 300))
+
+
+def test_a_restarted_broker_replaces_what_its_former_process_registered(tmp_path: Path) -> None:
+    async def work(namesrv: str) -> None:
+        async with our_name_server(tmp_path) as ours, broker([namesrv, ours.addr], 3_000) as former:
+            await former.registration.now()
+            async with broker(former.addrs, 3_000) as again:  # the same version, other topics
+                again.topics.put(TopicConfig(topic_name="T2999", read_queue_nums=1))
+                again.topics._version = former.topics.version
+                await again.registration.now()
+                await again.assert_routed()
+
+    with java_name_server(tmp_path / "ns") as server:
+        asyncio.run(asyncio.wait_for(work(server.addr), 120))
+
+
+def test_a_restarted_name_server_has_all_topics_after_the_next_change(tmp_path: Path) -> None:
+    port = java.free_port()
+
+    async def work() -> None:
+        async with broker([f"127.0.0.1:{port}"], 3_000) as registered:
+            with java_name_server(tmp_path / "ns", port):
+                await registered.registration.now()
+                await registered.assert_routed()
+            server = java_name_server(tmp_path / "ns", port)
+            await asyncio.to_thread(server.__enter__)
+            try:
+                registered.topics.put(TopicConfig(topic_name="new", read_queue_nums=3))
+                await registered.registration.settled()
+                await registered.registration.now()
+                await registered.assert_routed()
+            finally:
+                await asyncio.to_thread(server.__exit__, None, None, None)
+
+    asyncio.run(asyncio.wait_for(work(), 120))
+
+
+@pytest.mark.parametrize("count", [5, 5_000])
+def test_the_whole_table_of_a_java_broker_is_taken_at_once(tmp_path: Path, count: int) -> None:
+    """A 4.9.4 broker repeats its whole table every 30 s, in one request."""
+
+    async def work() -> None:
+        async with our_name_server(tmp_path) as ours, broker([ours.addr], count) as sender, Connections() as peers:
+            header = RegisterBroker("broker-a", "127.0.0.1:1", "DefaultCluster", "127.0.0.1:2", 0)
+            body = fastjson.write(RegisterBrokerBody((), sender.topics.table()))
+            for _ in range(3):
+                await peers.ask(ours.addr, RequestCode.REGISTER_BROKER, header, body)
+                await sender.assert_routed()
+
+    asyncio.run(asyncio.wait_for(work(), 120))
