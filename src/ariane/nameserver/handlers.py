@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+import itertools
+from collections.abc import Awaitable, Callable, Iterator
 
 import msgspec
 
@@ -13,7 +15,7 @@ from ariane.nameserver import config as settings
 from ariane.nameserver import registration
 from ariane.nameserver.config import NameServerConfig
 from ariane.nameserver.kv import ORDER_TOPIC_CONFIG, KvTable
-from ariane.nameserver.routes import UNIT, UNIT_SUB, Routes
+from ariane.nameserver.routes import SLICE, UNIT, UNIT_SUB, Routes
 from ariane.net.connection import Handler, Peer, Reply
 from ariane.protocol import fastjson, java_properties
 from ariane.protocol.codes import VERSION, RequestCode, ResponseCode
@@ -28,13 +30,17 @@ from ariane.protocol.requests.routing import (
     KvNamespace,
     PutKv,
     RegisterBroker,
+    RegisterBrokerBody,
     RouteRequest,
-    TopicList,
     TopicRoute,
+    TopicTable,
 )
 from ariane.protocol.requests.routing import KvTable as KvBody
 
 BROKERS_MAX = 10_000
+TOPICS_MAX = 500_000  # of one broker; deleted topics stay until a tool deletes them here, as in 4.9.4
+# From this size of a body on, the DataVersion is read before the topics: 4.9.4 brokers repeat their whole table every 30 s.
+LARGE_BODY = 256 * 1024
 
 
 class Handlers:
@@ -47,6 +53,7 @@ class Handlers:
         self._kv = kv
         self._config = config
         self._monotonic_ms = monotonic_ms
+        self._provisional = itertools.count(1)
 
     def table(self) -> dict[int, Handler]:
         code = RequestCode
@@ -62,13 +69,13 @@ class Handlers:
             code.GET_BROKER_CLUSTER_INFO: lambda command, peer: Reply(body=fastjson.write(self._routes.clusters())),
             code.WIPE_WRITE_PERM_OF_BROKER: self.wipe_write_perm,
             code.ADD_WRITE_PERM_OF_BROKER: self.add_write_perm,
-            code.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: lambda command, peer: _topics(self._routes.topics()),
+            code.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: lambda command, peer: _topic_list(self._routes.topics()),
             code.DELETE_TOPIC_IN_NAMESRV: self.delete_topic,
             code.GET_TOPICS_BY_CLUSTER: self.topics_of_cluster,
-            code.GET_SYSTEM_TOPIC_LIST_FROM_NS: lambda command, peer: _topics(*self._routes.system_topics()),
-            code.GET_UNIT_TOPIC_LIST: lambda command, peer: _topics(self._routes.topics_by_unit(UNIT)),
-            code.GET_HAS_UNIT_SUB_TOPIC_LIST: lambda command, peer: _topics(self._routes.topics_by_unit(UNIT_SUB)),
-            code.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: lambda command, peer: _topics(
+            code.GET_SYSTEM_TOPIC_LIST_FROM_NS: self.system_topics,
+            code.GET_UNIT_TOPIC_LIST: lambda command, peer: _topic_list(self._routes.topics_by_unit(UNIT)),
+            code.GET_HAS_UNIT_SUB_TOPIC_LIST: lambda command, peer: _topic_list(self._routes.topics_by_unit(UNIT_SUB)),
+            code.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: lambda command, peer: _topic_list(
                 self._routes.topics_by_unit(UNIT_SUB, UNIT)
             ),
             code.UPDATE_NAMESRV_CONFIG: self.update_config,
@@ -77,14 +84,38 @@ class Handlers:
 
     # --- brokers ---
 
-    def register(self, command: Command, peer: Peer) -> Reply:
+    def register(self, command: Command, peer: Peer) -> Reply | Awaitable[Reply]:
         header = typed(command, RegisterBroker)
         host.parse(header.broker_addr)
         if fault := topic_name_fault(header.broker_name) or topic_name_fault(header.cluster_name):
             raise ProtocolError(f"registration refused, broker and cluster name a topic too: {fault}")
         if self._routes.broker_count() >= BROKERS_MAX and not self._routes.knows(header.broker_name):
             raise ReplyError(ResponseCode.SYSTEM_ERROR, f"this name server knows {BROKERS_MAX} brokers already")
+        if len(command.body) > LARGE_BODY:
+            brief = registration.outline(header, command.body, command.version)
+            if brief and self._routes.is_known(header, brief.topic_config_serialize_wrapper.data_version):
+                return self._record(header, brief, peer)
         body = registration.decode(header, command.body, command.version)
+        if self._routes.topic_count(header.broker_name) > TOPICS_MAX:
+            remark = f"broker {header.broker_name} has more than {TOPICS_MAX} topics here; delete unused topics first"
+            raise ReplyError(ResponseCode.SYSTEM_ERROR, remark)
+        if len(body.topic_config_serialize_wrapper.topic_config_table) > SLICE:
+            return self._record_in_slices(header, body, peer)
+        return self._record(header, body, peer)
+
+    async def _record_in_slices(self, header: RegisterBroker, body: RegisterBrokerBody, peer: Peer) -> Reply:
+        """Apply a large table in slices, under provisional versions: its own is recorded when all of it is applied."""
+        table = body.topic_config_serialize_wrapper
+        if not self._routes.is_known(header, table.data_version):
+            topics = iter(table.topic_config_table.items())
+            while part := dict(itertools.islice(topics, SLICE)):
+                version = DataVersion(-next(self._provisional), table.data_version.timestamp)
+                self._record(header, RegisterBrokerBody(body.filter_server_list, TopicTable(version, part)), peer)
+                await asyncio.sleep(0)
+        rest = RegisterBrokerBody(body.filter_server_list, TopicTable(table.data_version))
+        return self._record(header, rest, peer)
+
+    def _record(self, header: RegisterBroker, body: RegisterBrokerBody, peer: Peer) -> Reply:
         answer = self._routes.register(header, body, peer.id, self._monotonic_ms())
         ordered = self._kv.namespace(ORDER_TOPIC_CONFIG)
         return Reply(fields=fields(answer), body=fastjson.write(KvBody(ordered)) if ordered is not None else b"")
@@ -120,15 +151,19 @@ class Handlers:
         self._routes.delete_topic(request.topic, request.cluster_name)
         return Reply()
 
-    def topics_of_cluster(self, command: Command, peer: Peer) -> Reply:
-        return _topics(self._routes.topics_of_cluster(typed(command, ClusterRef).cluster))
+    def topics_of_cluster(self, command: Command, peer: Peer) -> Awaitable[Reply]:
+        return _topic_list(self._routes.topics_of_cluster(typed(command, ClusterRef).cluster))
 
-    def wipe_write_perm(self, command: Command, peer: Peer) -> Reply:
-        count = self._routes.wipe_write_perm(typed(command, BrokerName).broker_name)
+    def system_topics(self, command: Command, peer: Peer) -> Awaitable[Reply]:
+        names, broker_addr = self._routes.system_topics()
+        return _topic_list(iter([names]), broker_addr)
+
+    async def wipe_write_perm(self, command: Command, peer: Peer) -> Reply:
+        count = await _total(self._routes.wipe_write_perm(typed(command, BrokerName).broker_name))
         return Reply(fields={"wipeTopicCount": str(count)})
 
-    def add_write_perm(self, command: Command, peer: Peer) -> Reply:
-        count = self._routes.add_write_perm(typed(command, BrokerName).broker_name)
+    async def add_write_perm(self, command: Command, peer: Peer) -> Reply:
+        count = await _total(self._routes.add_write_perm(typed(command, BrokerName).broker_name))
         return Reply(fields={"addTopicCount": str(count)})
 
     # --- KV table ---
@@ -186,5 +221,21 @@ def _standard_json(route: TopicRoute) -> bytes:
     return msgspec.json.encode(members)
 
 
-def _topics(names: list[str], broker_addr: str | None = None) -> Reply:
-    return Reply(body=fastjson.write(TopicList(broker_addr, tuple(names))))
+async def _topic_list(slices: Iterator[list[str]], broker_addr: str | None = None) -> Reply:
+    """Return a TopicList. Other requests are served between the slices."""
+    names: list[str] = []
+    for part in slices:
+        names += part
+        await asyncio.sleep(0)
+    members = {"topicList": names} if broker_addr is None else {"brokerAddr": broker_addr, "topicList": names}
+    # Names are ASCII: this is what fastjson prints.
+    return Reply(body=msgspec.json.encode(members))
+
+
+async def _total(slices: Iterator[int]) -> int:
+    """Return the sum. Other requests are served between the slices."""
+    total = 0
+    for count in slices:
+        total += count
+        await asyncio.sleep(0)
+    return total

@@ -11,6 +11,8 @@ from __future__ import annotations
 import zlib
 from struct import Struct
 
+import msgspec
+
 from ariane.errors import ProtocolError
 from ariane.model.topic import QUEUES_MAX, DataVersion, TopicConfig, topic_name_fault
 from ariane.protocol import fastjson
@@ -31,6 +33,28 @@ FILTER_SERVER_MAX = 255  # characters of an address, on average
 _CODE = RequestCode.REGISTER_BROKER
 
 _I32 = Struct(">i")
+
+
+class _Version(msgspec.Struct, frozen=True, rename="camel"):
+    data_version: DataVersion = DataVersion()
+
+
+class _Outline(msgspec.Struct, frozen=True, rename="camel"):
+    """A RegisterBrokerBody of which the topics are skipped."""
+
+    filter_server_list: tuple[str, ...] = ()
+    topic_config_serialize_wrapper: _Version = _Version()
+
+
+def outline(header: RegisterBroker, body: bytes, version: int) -> RegisterBrokerBody | None:
+    """Return the body without its topics, at a fraction of the cost of `decode`; None if only `decode` can read it."""
+    if version < FULL_BODY_VERSION or header.compressed:
+        return None
+    try:
+        read = msgspec.json.decode(body, type=_Outline, strict=False)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+    return RegisterBrokerBody(read.filter_server_list, TopicTable(read.topic_config_serialize_wrapper.data_version))
 
 
 def decode(header: RegisterBroker, body: bytes, version: int) -> RegisterBrokerBody:

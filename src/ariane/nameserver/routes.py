@@ -1,7 +1,10 @@
 """Which broker has which topic: the table a name server exists for. Pure; every call is given the time. [RouteInfoManager]
 
-    topic → broker name → queues            broker name → cluster, id → address
+    broker name → topic → queues            broker name → cluster, id → address
     address → when it last registered, with which DataVersion, over which connection
+
+A look-up costs as much as there are brokers; to forget a broker with all of its topics is one step. What has to visit every
+topic of a broker is an iterator over slices of SLICE topics, between which the caller serves others.
 
 A broker is forgotten when it was silent for LIVE_MS, when its connection closes, or when it says so; its last address takes
 the name, and the name its queues, along. `now_ms` is monotonic time in ms.
@@ -9,7 +12,7 @@ the name, and the name its queues, along. `now_ms` is monotonic time in ms.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import msgspec
@@ -30,6 +33,7 @@ LIVE_MS = 120_000
 MASTER = 0
 UNIT = 1
 UNIT_SUB = 2
+SLICE = 2_000
 
 
 class _Live(NamedTuple):
@@ -49,7 +53,7 @@ class Routes:
     """The table. Answers are values; the caller may keep them."""
 
     def __init__(self) -> None:
-        self._queues: dict[str, dict[str, QueueData]] = {}
+        self._queues: dict[str, dict[str, QueueData]] = {}  # by broker name, by topic
         self._brokers: dict[str, _Broker] = {}
         self._live: dict[str, _Live] = {}
         self._filters: dict[str, tuple[str, ...]] = {}
@@ -68,9 +72,10 @@ class Routes:
         self._brokers[name] = broker = _Broker(header.cluster_name, addrs)
         table = body.topic_config_serialize_wrapper
         known = self._live.get(addr)
+        queues = self._queues.setdefault(name, {})
         if header.broker_id == MASTER and (is_new or known is None or known.version != table.data_version):
             for topic, config in table.topic_config_table.items():
-                self._queues.setdefault(topic, {})[name] = _queue_data(name, config)
+                queues[topic] = _queue_data(name, config)
         self._live[addr] = _Live(name, now_ms, table.data_version, peer_id, header.ha_server_addr)
         if body.filter_server_list:
             self._filters[addr] = body.filter_server_list
@@ -80,6 +85,12 @@ class Routes:
         if header.broker_id == MASTER or master is None or master not in self._live:
             return RegisterBrokerAnswer()
         return RegisterBrokerAnswer(self._live[master].ha_addr, master)
+
+    def is_known(self, header: RegisterBroker, version: DataVersion) -> bool:
+        """Return whether the topics of a registration with this version have been taken over already."""
+        broker, live = self._brokers.get(header.broker_name), self._live.get(header.broker_addr)
+        has_id = broker is not None and header.broker_id in broker.addrs
+        return header.broker_id != MASTER or (has_id and live is not None and live.version == version)
 
     def unregister(self, header: BrokerRef) -> None:
         self._live.pop(header.broker_addr, None)
@@ -111,19 +122,21 @@ class Routes:
     def broker_count(self) -> int:
         return len(self._brokers)
 
+    def topic_count(self, broker_name: str) -> int:
+        """Return the number of topics of a broker name."""
+        return len(self._queues.get(broker_name, ()))
+
     # --- routes ---
 
     def route(self, topic: str) -> TopicRoute | None:
         """Queues and addresses of a topic; None when nobody has it, or none of those who have it is there."""
-        queues = self._queues.get(topic)
-        if not queues:
+        found = {name: data for name, queues in self._queues.items() if (data := queues.get(topic)) is not None}
+        if not found:
             return None
-        brokers = tuple(self._broker_data(name) for name in queues if name in self._brokers)
-        if not brokers:
-            return None
+        brokers = tuple(map(self._broker_data, found))
         addrs = [addr for broker in brokers for addr in broker.broker_addrs.values()]
         filters = {addr: self._filters[addr] for addr in addrs if addr in self._filters}
-        return TopicRoute(brokers, filters, None, tuple(queues.values()))
+        return TopicRoute(brokers, filters, None, tuple(found.values()))
 
     def clusters(self) -> ClusterInfo:
         names = sorted(self._brokers)
@@ -133,21 +146,22 @@ class Routes:
             clusters[cluster] = (*clusters.get(cluster, ()), name)
         return ClusterInfo({name: self._broker_data(name) for name in names}, clusters)
 
-    def topics(self) -> list[str]:
-        return sorted(self._queues)
+    def topics(self) -> Iterator[list[str]]:
+        """Yield the names of all topics in slices."""
+        return self._distinct(list(self._queues.values()), lambda data: True)
 
-    def topics_of_cluster(self, cluster: str) -> list[str]:
-        names = {name for name, broker in self._brokers.items() if broker.cluster == cluster}
-        return sorted(topic for topic, queues in self._queues.items() if names & queues.keys())
+    def topics_of_cluster(self, cluster: str) -> Iterator[list[str]]:
+        """Yield the topics of a cluster's brokers in slices."""
+        names = [name for name, broker in self._brokers.items() if broker.cluster == cluster]
+        return self._distinct([self._queues[name] for name in names], lambda data: True)
 
-    def topics_by_unit(self, wanted: int, unwanted: int = 0) -> list[str]:
-        """Topics whose topicSysFlag has all bits of `wanted` and none of `unwanted`."""
+    def topics_by_unit(self, wanted: int, unwanted: int = 0) -> Iterator[list[str]]:
+        """Yield in slices the topics whose topicSysFlag has all bits of `wanted` and none of `unwanted`.
 
-        def matches(queues: Iterable[QueueData]) -> bool:
-            first = next(iter(queues), None)
-            return first is not None and first.topic_sys_flag & (wanted | unwanted) == wanted
-
-        return sorted(topic for topic, queues in self._queues.items() if matches(queues.values()))
+        The flag of one broker decides, as in 4.9.4.
+        """
+        both = wanted | unwanted
+        return self._distinct(list(self._queues.values()), lambda data: data.topic_sys_flag & both == wanted)
 
     def system_topics(self) -> tuple[list[str], str | None]:
         """Names of clusters and brokers, which are topics too, and some broker's address."""
@@ -157,33 +171,40 @@ class Routes:
 
     def delete_topic(self, topic: str, cluster: str | None = None) -> None:
         """Forget a topic, or its queues on the brokers of one cluster."""
-        queues = self._queues.get(topic)
-        if queues is None:
-            return
-        for name in list(queues):
-            broker = self._brokers.get(name)
-            if cluster is None or (broker is not None and broker.cluster == cluster):
-                del queues[name]
-        if not queues:
-            del self._queues[topic]
+        for name, queues in self._queues.items():
+            if cluster is None or self._brokers[name].cluster == cluster:
+                queues.pop(topic, None)
 
-    def wipe_write_perm(self, broker_name: str) -> int:
-        """Take the write bit from all queues of a broker until it registers something new; how many topics it has."""
+    def wipe_write_perm(self, broker_name: str) -> Iterator[int]:
+        """Take the write bit from all queues of a broker until they are registered again; yields the topics per slice."""
         return self._change_perm(broker_name, lambda perm: perm & ~PERM_WRITE)
 
-    def add_write_perm(self, broker_name: str) -> int:
+    def add_write_perm(self, broker_name: str) -> Iterator[int]:
+        """Make all queues of a broker readable and writable; yields the number of topics per slice."""
         return self._change_perm(broker_name, lambda perm: PERM_READ | PERM_WRITE)
 
     # --- details ---
 
-    def _change_perm(self, broker_name: str, change: Callable[[int], int]) -> int:
-        count = 0
-        for queues in self._queues.values():
-            data = queues.get(broker_name)
-            if data is not None:
-                queues[broker_name] = msgspec.structs.replace(data, perm=change(data.perm))
-                count += 1
-        return count
+    @staticmethod
+    def _distinct(tables: list[dict[str, QueueData]], matches: Callable[[QueueData], bool]) -> Iterator[list[str]]:
+        """Yield each topic of the tables once, if it matches in the first table that has it."""
+        seen: set[str] = set()
+        for queues in tables:
+            for topics in _slices(queues):
+                new = [(topic, data) for topic in topics if topic not in seen and (data := queues.get(topic))]
+                seen.update(topic for topic, _ in new)
+                yield [topic for topic, data in new if matches(data)]
+
+    def _change_perm(self, broker_name: str, change: Callable[[int], int]) -> Iterator[int]:
+        queues = self._queues.get(broker_name, {})
+        for topics in _slices(queues):
+            count = 0
+            for topic in topics:
+                data = queues.get(topic)
+                if data is not None:
+                    queues[topic] = msgspec.structs.replace(data, perm=change(data.perm))
+                    count += 1
+            yield count
 
     def _forget(self, addrs: list[str]) -> list[str]:
         for addr in addrs:
@@ -202,10 +223,7 @@ class Routes:
             self._brokers[name] = broker._replace(addrs=addrs)
             return
         del self._brokers[name]
-        for topic in list(self._queues):
-            self._queues[topic].pop(name, None)
-            if not self._queues[topic]:
-                del self._queues[topic]
+        del self._queues[name]
 
     def _broker_data(self, name: str) -> BrokerData:
         broker = self._brokers[name]
@@ -214,3 +232,9 @@ class Routes:
 
 def _queue_data(name: str, config: TopicConfig) -> QueueData:
     return QueueData(name, config.perm, config.read_queue_nums, config.topic_sys_flag, config.write_queue_nums)
+
+
+def _slices(queues: dict[str, QueueData]) -> Iterator[list[str]]:
+    """Yield the topics that exist now, SLICE at a time."""
+    topics = list(queues)
+    return (topics[at : at + SLICE] for at in range(0, len(topics), SLICE))
