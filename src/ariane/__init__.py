@@ -1,3 +1,78 @@
-"""Ariane: RocketMQ in Python, with its data pipeline on Spark."""
+"""Ariane: RocketMQ in Python, with its data pipeline on Spark.
 
-__version__ = "0.1.0"
+    from ariane import Message, Producer, PushConsumer
+
+The names below are the public API of the clients. Each is imported when it is first used, so `import ariane` is cheap and
+a program loads only the parts that it needs. Errors are in `ariane.errors`, test fixtures in `ariane.testing`, the Spark
+connector in `ariane.spark`.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module, metadata
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ariane import errors
+    from ariane.client import (
+        ClientSettings,
+        ConsumerSettings,
+        Credentials,
+        Idempotent,
+        Instance,
+        LitePullConsumer,
+        LocalState,
+        Producer,
+        ProducerSettings,
+        PushConsumer,
+        ReconsumeLater,
+        SendResult,
+        SendStatus,
+        Sql,
+        TraceSettings,
+        TransactionProducer,
+        TransactionResult,
+    )
+    from ariane.model.message import Message, MessageQueue, ReceivedMessage
+
+    __version__: str
+
+__all__ = [
+    "ClientSettings",
+    "ConsumerSettings",
+    "Credentials",
+    "Idempotent",
+    "Instance",
+    "LitePullConsumer",
+    "LocalState",
+    "Message",
+    "MessageQueue",
+    "Producer",
+    "ProducerSettings",
+    "PushConsumer",
+    "ReceivedMessage",
+    "ReconsumeLater",
+    "SendResult",
+    "SendStatus",
+    "Sql",
+    "TraceSettings",
+    "TransactionProducer",
+    "TransactionResult",
+    "errors",
+]
+
+_MODEL = {"Message", "MessageQueue", "ReceivedMessage"}
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        return metadata.version("ariane")
+    if name == "errors":
+        return import_module("ariane.errors")
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module("ariane.model.message" if name in _MODEL else "ariane.client"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__, "__version__"])

@@ -1,0 +1,72 @@
+"""docs/client.md: every example runs and prints what it should."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import contextlib
+import inspect
+import io
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from ariane.testing.cluster import Servers
+
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "client.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+
+# The last line that an example prints, by a piece of its code.
+LAST_LINES = {
+    "await consumer.commit()": r"[1-9]\d*",
+    "print(steps)": re.escape("[b'created', b'paid', b'shipped']"),
+    "send_in_transaction": "COMMIT",
+    "print(attempts)": re.escape("[0, 1]"),
+    "print(reply.body)": re.escape("b'PING'"),
+    "print(producer.trace.sent": "1 0",
+}
+
+
+def test_the_page_has_its_examples():
+    assert len(BLOCKS) >= 14
+    for piece in LAST_LINES:
+        assert sum(piece in block for block in BLOCKS) == 1, piece
+
+
+def test_the_first_example_is_a_program(ariane_cluster: Servers, tmp_path: Path):
+    program = tmp_path / "hello.py"
+    program.write_text(with_namesrv(BLOCKS[0], ariane_cluster))
+    done = subprocess.run([sys.executable, program], capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "orders ('ORDER-17',) created\n", "")
+
+
+def test_the_other_examples_run_one_after_another(ariane_cluster: Servers):
+    async def run_all() -> None:
+        names: dict[str, Any] = {"__name__": "__main__"}
+        for block in BLOCKS[1:]:
+            printed = io.StringIO()
+            try:
+                async with asyncio.timeout(60):
+                    await run(with_namesrv(block, ariane_cluster), names, printed)
+            except Exception as error:
+                error.add_note(f"in the example\n{block}")
+                raise
+            for piece, expected in LAST_LINES.items():
+                if piece in block:
+                    assert re.fullmatch(expected, printed.getvalue().splitlines()[-1]), (printed.getvalue(), block)
+
+    asyncio.run(run_all())
+
+
+def with_namesrv(block: str, servers: Servers) -> str:
+    return block.replace("127.0.0.1:9876", servers.namesrv)
+
+
+async def run(block: str, names: dict[str, Any], printed: io.StringIO) -> None:
+    """Run code with `await` outside of functions, as `python -m asyncio` does."""
+    with contextlib.redirect_stdout(printed):
+        result = eval(compile(block, "<example>", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT), names)
+        if inspect.iscoroutine(result):
+            await result
