@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import signal
 import sys
+from collections.abc import Iterator
 
 import pytest
 
 from ariane.errors import FilterError
-from ariane.filter import numbers
-from ariane.filter.lexer import EXPRESSION_MAX
-from ariane.filter.parser import DEPTH_MAX
+from ariane.filter import lexer, numbers
+from ariane.filter.lexer import EXPRESSION_MAX, TOKENS_MAX
+from ariane.filter.parser import COMPARISONS_MAX, DEPTH_MAX
 from ariane.filter.sql import compile_sql
 
 P = {"a": "5", "b": "x", "t": "true", "n": "-3", "d": "2.5", "quote": "it's"}
@@ -155,13 +158,13 @@ def test_the_place_in_a_long_expression_is_shown_with_what_stands_around_it():
 @pytest.mark.parametrize(
     "expression",
     [
-        "(" * 10_000 + "a = 1" + ")" * 10_000,
-        "NOT " * 10_000 + "a",
-        "a = " + "-" * 10_000 + "1",
-        "a = " + "+" * 10_000 + "1",
-        "a" + " IS NULL" * 5_000,
-        "a" + " = b" * 5_000,
-        "(TRUE OR " * 3000 + "a" + ")" * 3000,
+        "(" * 1_000 + "a = 1" + ")" * 1_000,
+        "NOT " * 1_000 + "a",
+        "a = " + "-" * 1_000 + "1",
+        "a = " + "+" * 1_000 + "1",
+        "a" + " IS NULL" * 1_000,
+        "a" + " = b" * 1_000,
+        "(TRUE OR " * 500 + "a" + ")" * 500,
     ],
 )
 def test_nesting_is_bounded(expression):
@@ -170,10 +173,14 @@ def test_nesting_is_bounded(expression):
 
 
 def test_length_is_bounded_and_a_long_flat_expression_is_none_too_deep():
-    assert truth(" OR ".join(f"a = {number}" for number in range(5000)), a="4999") is True
-    assert truth(" AND ".join(["a = 1"] * 5000), a="1") is True
-    values = ", ".join(f"'{number}'" for number in range(5000))
-    assert truth(f"a IN ({values})", a="4999") is True
+    assert truth(" OR ".join(f"a = {number}" for number in range(COMPARISONS_MAX)), a="511") is True
+    assert truth(" AND ".join(["a = 1"] * COMPARISONS_MAX), a="1") is True
+    values = ", ".join(f"'{number}'" for number in range(2000))
+    assert truth(f"a IN ({values})", a="1999") is True
+    with pytest.raises(FilterError, match=f"at most {COMPARISONS_MAX} comparisons"):
+        compile_sql(" OR ".join(["a = 1"] * (COMPARISONS_MAX + 1)))
+    with pytest.raises(FilterError, match=f"at most {TOKENS_MAX} words"):
+        compile_sql("(" + "0 " * TOKENS_MAX)
     with pytest.raises(FilterError, match=f"at most {EXPRESSION_MAX} characters"):
         compile_sql("a = 1 " + " " * EXPRESSION_MAX)
 
@@ -233,3 +240,60 @@ def test_doubles_have_a_total_order():
         for j, right in enumerate(ordered):
             found = numbers.order(left, right)
             assert (found > 0) - (found < 0) == (i > j) - (i < j)
+
+
+@pytest.fixture
+def limited_cpu_time() -> Iterator[None]:
+    """Fail a test after 20 s of CPU time (of this process, however busy the machine is): a quadratic one takes minutes."""
+
+    def stop(number: int, frame: object) -> None:
+        raise AssertionError("this takes more than linear time")
+
+    former = signal.signal(signal.SIGVTALRM, stop)
+    signal.setitimer(signal.ITIMER_VIRTUAL, 20)
+    yield
+    signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+    signal.signal(signal.SIGVTALRM, former)
+
+
+@pytest.mark.usefixtures("limited_cpu_time")
+@pytest.mark.parametrize(
+    "part", ["-", "--x", "0", "00 ", "1e", "0e+", "0.", "/**", "'", "''", "\n--", "a=1 OR ", "+-", "9L", "007"]
+)
+def test_an_expression_is_cut_in_linear_time(part, monkeypatch):
+    """63 KB of `-` or `0` took 9.9 s: each character was matched against everything that follows it."""
+    monkeypatch.setattr(lexer, "TOKENS_MAX", 10**9)
+    monkeypatch.setattr(lexer, "EXPRESSION_MAX", 10**9)
+    with contextlib.suppress(FilterError):
+        lexer.tokens((part * 300_000)[:300_000])
+
+
+@pytest.mark.usefixtures("limited_cpu_time")
+@pytest.mark.parametrize("read", [numbers.double, numbers.int32, numbers.int64])
+@pytest.mark.parametrize("text", ["1" * 1_000_000 + "x", "0x" + "a" * 1_000_000 + "g", "0" * 129, "1" * 129])
+def test_a_long_text_is_no_number(read, text, monkeypatch):
+    with pytest.raises(ValueError, match="too long"):
+        read(text)
+    monkeypatch.setattr(numbers, "TEXT_MAX", 10**9)
+    if len(text) > 129:
+        with pytest.raises(ValueError, match="no "):
+            read(text)
+
+
+@pytest.mark.parametrize(
+    ("expression", "kinds"),
+    [
+        ("007", ["0", "0", "7"]),
+        ("007L", ["0", "0", "7L"]),
+        ("00L", ["0", "0", "L"]),
+        ("10L", ["10L"]),
+        ("00.50", ["00.50"]),
+        ("1.e5", ["1.e5"]),
+        ("1e", ["1", "e"]),
+        (".5e-1.5", [".5e-1", ".5"]),
+        ("1--2\n3", ["1", "3"]),
+        ("1\n--2", ["1", "-", "-", "2"]),
+    ],
+)
+def test_how_numbers_and_comments_are_cut(expression, kinds):
+    assert [token.text for token in lexer.tokens(expression)][:-1] == kinds

@@ -13,22 +13,25 @@ from typing import NamedTuple
 
 from ariane.errors import FilterError
 
-EXPRESSION_MAX = 65_536  # characters; far beyond what anybody writes, and cheap to refuse
+EXPRESSION_MAX = 16_384  # characters: far beyond what anybody writes
+TOKENS_MAX = 4_096
 
 WORD, KEYWORD, INTEGER, DECIMAL, TEXT, SYMBOL, END = "word", "keyword", "integer", "decimal", "text", "symbol", "end"
 
 KEYWORDS = frozenset(("NOT", "AND", "OR", "BETWEEN", "IN", "TRUE", "FALSE", "NULL", "IS"))
 
-# The longest token wins, so what may be longer stands first. A `--` without an end of line is two minus signs.
-_TOKEN = re.compile(
-    r"""(?P<between>[ \t\n\r\f]+ | --[^\n\r]*(?:\r\n|\n|\r) | /\*(?:[^*]|\*(?!/))*+\*/)
-      | (?P<word>[A-Za-z_$][A-Za-z0-9_$]*)
-      | (?P<decimal>[0-9]+\.[0-9]*(?:[eE][+-]?[0-9]+)? | \.[0-9]+(?:[eE][+-]?[0-9]+)? | [0-9]+[eE][+-]?[0-9]+)
-      | (?P<integer>0 | [1-9][0-9]*[lL]?)
+_COMMENT = r" | --[^\n\r]*+(?:\r\n|\n|\r)"
+
+# The longest token wins, so what may be longer stands first. Matching is linear in the length of the expression: repetitions are
+# possessive, a run of digits is matched once, and a `--` only if a line ends after it.
+_PATTERN = r"""(?P<between>[ \t\n\r\f]++ | /\*(?:[^*]|\*(?!/))*+\*/ {comment})
+      | (?P<word>[A-Za-z_$][A-Za-z0-9_$]*+)
+      | (?P<decimal>\.[0-9]++(?:[eE][+-]?[0-9]++)?)
+      | (?P<number>[0-9]++(?:\.[0-9]*+)?(?:[eE][+-]?[0-9]++)?)
       | (?P<text>'(?:''|[^'])*+')
-      | (?P<symbol><> | >= | <= | [=<>(),+-])""",
-    re.VERBOSE,
-)
+      | (?P<symbol><> | >= | <= | [=<>(),+-])"""
+_ANYWHERE = re.compile(_PATTERN.format(comment=_COMMENT), re.VERBOSE)
+_IN_LAST_LINE = re.compile(_PATTERN.format(comment=""), re.VERBOSE)  # a `--` without an end of line is two minus signs
 
 
 class Token(NamedTuple):
@@ -44,19 +47,42 @@ def tokens(expression: str) -> list[Token]:
     if len(expression) > EXPRESSION_MAX:
         why = f"an expression has at most {EXPRESSION_MAX} characters, this one has {len(expression)}"
         raise FilterError(expression, EXPRESSION_MAX, why)
-    found = []
+    last_line = 1 + max(expression.rfind("\n"), expression.rfind("\r"))
+    found: list[Token] = []
     at = 0
     while at < len(expression):
-        match = _TOKEN.match(expression, at)
+        match = (_ANYWHERE if at < last_line else _IN_LAST_LINE).match(expression, at)
         if match is None:
             raise FilterError(expression, at, _fault(expression, at))
         kind, text = match.lastgroup or "", match.group()
-        if kind == WORD and text.upper() in KEYWORDS:
-            kind, text = KEYWORD, text.upper()
-        if kind != "between":
+        if kind == "number":
+            found += _numbers(expression, at, text)
+        elif kind == WORD and text.upper() in KEYWORDS:
+            found.append(Token(KEYWORD, text.upper(), at))
+        elif kind != "between":
             found.append(Token(kind, text, at))
-        at = match.end()
+        if len(found) > TOKENS_MAX:
+            raise FilterError(
+                expression, at, f"an expression has at most {TOKENS_MAX} words, numbers, texts and symbols"
+            )
+        # The letter of a long integer is part of its token.
+        at = max(match.end(), found[-1].at + len(found[-1].text)) if kind == "number" else match.end()
     found.append(Token(END, "", at))
+    return found
+
+
+def _numbers(expression: str, at: int, text: str) -> list[Token]:
+    """The tokens of a run of digits: one, or several if it begins with zeros that no decimal number follows."""
+    if not text.isdigit():
+        return [Token(DECIMAL, text, at)]
+    rest = text.lstrip("0")
+    zeros = len(text) - len(rest)
+    end = at + len(text)
+    if rest and expression[end : end + 1] in ("l", "L"):
+        rest += expression[end]
+    found = [Token(INTEGER, "0", at + i) for i in range(zeros)]
+    if rest:
+        found.append(Token(INTEGER, rest, at + zeros))
     return found
 
 

@@ -12,9 +12,11 @@ INT_MIN, INT_MAX = -(2**31), 2**31 - 1
 LONG_MIN, LONG_MAX = -(2**63), 2**63 - 1
 
 _BLANK = "".join(map(chr, range(33)))  # what String.trim takes off
-_DIGITS = re.compile(r"[+-]?\d+")  # of any script within 16 bits, as Character.digit knows them
-_DECIMAL = re.compile(r"([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)[fFdD]?")
-_HEX = re.compile(r"([+-]?0[xX](?:[0-9a-fA-F]+\.?[0-9a-fA-F]*|\.[0-9a-fA-F]+)[pP][+-]?[0-9]+)[fFdD]?")
+TEXT_MAX = 128  # characters of a text that is read as a number; Java reads longer ones, which nobody writes
+
+_DIGITS = re.compile(r"[+-]?\d++")  # of any script within 16 bits, as Character.digit knows them
+_DECIMAL = re.compile(r"([+-]?(?:[0-9]++(?:\.[0-9]*+)?|\.[0-9]++)(?:[eE][+-]?[0-9]++)?)[fFdD]?")
+_HEX = re.compile(r"([+-]?0[xX](?:[0-9a-fA-F]++(?:\.[0-9a-fA-F]*+)?|\.[0-9a-fA-F]++)[pP][+-]?[0-9]++)[fFdD]?")
 _NAMED = {
     "NaN": nan, "+NaN": nan, "-NaN": nan, "Infinity": inf, "+Infinity": inf, "-Infinity": -inf,
 }  # fmt: skip
@@ -37,6 +39,8 @@ def int64(text: str) -> int:
 
 
 def _whole(text: str) -> int:
+    if len(text) > TEXT_MAX:
+        raise ValueError("too long for a number")
     if not (text.isascii() and text.isdigit()) and (_DIGITS.fullmatch(text) is None or max(text) > "\uffff"):
         raise ValueError("no whole number")
     return int(text)
@@ -45,6 +49,8 @@ def _whole(text: str) -> int:
 def double(text: str) -> float:
     """A decimal number: blanks around it, a type letter behind it, hexadecimal, NaN and Infinity are Java's too."""
     text = text.strip(_BLANK)
+    if len(text) > TEXT_MAX:
+        raise ValueError("too long for a number")
     match = _DECIMAL.fullmatch(text)
     if match is not None:
         return float(match[1])

@@ -40,6 +40,7 @@ from ariane.filter.tree import (
     is_boolean,
 )
 
+COMPARISONS_MAX = 512  # each message is compared so often; IN counts as one, whatever the number of its values
 DEPTH_MAX = 64  # of nesting: no expression in use comes near, and neither parser nor evaluation can run out of stack
 INT_MAX = 2**31 - 1
 LONG_MAX = 2**63 - 1
@@ -61,6 +62,7 @@ class _Parser:
         self._tokens = lexer.tokens(expression)
         self._at = 0
         self._nesting = 0
+        self._comparisons = 0
 
     def parse(self) -> Node:
         first = self._token.at
@@ -162,6 +164,7 @@ class _Parser:
         while self._take(","):
             values.add(self._text())
         self._expect(")")
+        self._count_comparison()
         return In(left, frozenset(values), negated, self._depth(left))
 
     def _unary(self) -> Node:
@@ -234,7 +237,15 @@ class _Parser:
         return self._compare(operator, left, right)
 
     def _compare(self, operator: str, left: Node, right: Node) -> Node:
+        self._count_comparison()
         return Compare(operator, left, right, self._depth(left, right))
+
+    def _count_comparison(self) -> None:
+        self._comparisons += 1
+        if self._comparisons > COMPARISONS_MAX:
+            raise self._error(
+                self._token.at, f"an expression has at most {COMPARISONS_MAX} comparisons: use IN for lists"
+            )
 
     def _not(self, node: Node) -> Node:
         return Not(node, self._depth(node))

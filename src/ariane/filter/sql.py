@@ -10,6 +10,7 @@ from functools import lru_cache
 from ariane.filter.evaluate import Evaluate, Properties, Truth, value_of
 from ariane.filter.parser import parse
 
+CACHED_LENGTH_MAX = 4_096  # characters; longer ones are compiled each time
 COMPILED_MAX = 256  # expressions that are kept compiled: pull clients send theirs with every request
 
 
@@ -34,7 +35,13 @@ class SqlFilter:
         return self._evaluate(properties)
 
 
-@lru_cache(maxsize=COMPILED_MAX)
 def compile_sql(expression: str) -> SqlFilter:
     """The filter that `expression` describes. FilterError shows the place where it is wrong."""
+    return _cached(expression) if len(expression) <= CACHED_LENGTH_MAX else _compile(expression)
+
+
+def _compile(expression: str) -> SqlFilter:
     return SqlFilter(expression, value_of(parse(expression)))
+
+
+_cached = lru_cache(maxsize=COMPILED_MAX)(_compile)
