@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import pytest
 
 from ariane.errors import HeaderError, ProtocolError
-from ariane.model import host, ids
+from ariane.model import hashes, host, ids
 from ariane.model.hashes import java_hash
 from ariane.protocol import batch, command, compression, fastjson, java_properties, properties, record
 from ariane.protocol.command import Command
@@ -315,6 +317,25 @@ def test_tag_hashes_are_javas() -> None:
     assert (java_hash("TagA"), java_hash("TagB"), java_hash("")) == (2598919, 2598920, 0)
     assert java_hash("polygenelubricants") == -(2**31)
     assert java_hash("😀") == 55357 * 31 + 56832
+
+
+@pytest.mark.parametrize("length", [0, 1, 511, 512, 513, 1_023, 1_024, 1_025, 5_000])
+@pytest.mark.parametrize("alphabet", ["abcXYZ09", "aéß漢😀\ud800"])
+def test_the_hash_of_a_long_text_is_that_of_its_units_one_by_one(length: int, alphabet: str) -> None:
+    text = "".join(Random(length).choices(alphabet, k=length))
+    units = text.encode("utf-16-be", "surrogatepass")
+    expected = 0
+    for high, low in zip(units[::2], units[1::2], strict=True):
+        expected = (31 * expected + (high << 8 | low)) & 0xFFFFFFFF
+    assert java_hash(text) & 0xFFFFFFFF == expected
+
+
+def test_only_hashes_of_short_texts_are_cached() -> None:
+    """Pulls with tags of 10 MiB: the cache kept 65,536 of them."""
+    hashes._cached_hash.cache_clear()
+    for text in ("x" * 255, "y" * 256, "z" * 1_000_000):
+        java_hash(text)
+    assert hashes._cached_hash.cache_info().currsize == 1
 
 
 def test_properties_files_are_read_as_java_reads_them() -> None:

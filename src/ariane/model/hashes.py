@@ -2,24 +2,37 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Sequence
 from functools import lru_cache
 from operator import mul
 
-_POWERS_COUNT = 512  # longer texts are rare: they take the loop
-_POWERS: tuple[int, ...] = tuple(int(pow(31, exponent, 1 << 32)) for exponent in reversed(range(_POWERS_COUNT)))
+_CHUNK = 512  # UTF-16 units that are hashed at once
+_POWERS: tuple[int, ...] = tuple(int(pow(31, exponent, 1 << 32)) for exponent in reversed(range(_CHUNK)))
+_CHUNK_POWER = int(pow(31, _CHUNK, 1 << 32))
+
+CACHED_LENGTH_MAX = 255  # characters: clients choose tags, so the cache holds short ones only
+CACHED_MAX = 65_536
 
 
 def string_hash(text: str) -> int:
     """Signed 32-bit hash over the UTF-16 units of `text` (reference: remoting-protocol 10.6)."""
-    if text.isascii() and 0 < len(text) <= _POWERS_COUNT:
-        h: int = sum(map(mul, text.encode(), _POWERS[-len(text) :])) & 0xFFFFFFFF
-    else:
-        h = 0
-        units = text.encode("utf-16-be", "surrogatepass")
-        for i in range(0, len(units), 2):
-            h = (31 * h + (units[i] << 8 | units[i + 1])) & 0xFFFFFFFF
+    units: Sequence[int] = text.encode() if text.isascii() else _utf16(text)
+    first = len(units) if len(units) < _CHUNK else len(units) % _CHUNK
+    h: int = sum(map(mul, units, _POWERS[_CHUNK - first :])) & 0xFFFFFFFF
+    if first < len(units):
+        for at in range(first, len(units), _CHUNK):
+            h = (h * _CHUNK_POWER + sum(map(mul, units[at : at + _CHUNK], _POWERS))) & 0xFFFFFFFF
     return h - 0x1_0000_0000 if h & 0x8000_0000 else h
 
 
-java_hash = lru_cache(maxsize=65536)(string_hash)
-"""`string_hash` for texts that come again, such as tags."""
+def _utf16(text: str) -> Sequence[int]:
+    return memoryview(text.encode(f"utf-16-{sys.byteorder[0]}e", "surrogatepass")).cast("H")
+
+
+_cached_hash = lru_cache(maxsize=CACHED_MAX)(string_hash)
+
+
+def java_hash(text: str) -> int:
+    """`string_hash` for texts that are repeated, such as tags; hashes of short texts are cached."""
+    return _cached_hash(text) if len(text) <= CACHED_LENGTH_MAX else string_hash(text)
