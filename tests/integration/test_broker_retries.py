@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from test_broker import Client, against_broker, config
 
+from ariane.model.message import TRANSACTION_MASK
 from ariane.model.topic import SubscriptionGroupConfig
 from ariane.net.connection import Peer, Reply
 from ariane.protocol import fastjson, properties, record
@@ -288,3 +289,26 @@ def test_a_reply_that_reaches_nobody_is_said_to_and_stored(tmp_path: Path, own: 
         assert (await only(client, "DefaultCluster_REPLY_TOPIC")).body == b"yes"
 
     against_broker(config(tmp_path), work)  # c1 answers 3: it does not know the code
+
+
+@pytest.mark.parametrize("times", [1, 16])
+def test_a_retried_message_that_still_carries_its_transaction_mark_is_stored(tmp_path: Path, times: int) -> None:
+    """Clients before 4.6.1 leave TRAN_MSG on what they send to a retry topic themselves."""
+
+    async def work(client: Client) -> None:
+        await client.heartbeat("c1", SubscriptionData(topic="T"))
+        table = {"TRAN_MSG": "true", "PGROUP": "P", "DELAY": "1", "RETRY_TOPIC": "T", "UNIQ_KEY": "U"}
+        header = SendMessage("P", RETRY, "TBW102", 1, 0, 0, 1, 0, properties.encode(table), times, False, 16)
+        answer = await client.call(RequestCode.SEND_MESSAGE_V2, header, b"again")
+        assert (answer.code, answer.remark) == (0, None)
+        topic = RETRY if times < 16 else DLQ
+        stored = await asyncio.wait_for(delivered(client, topic), 20)
+        assert (stored.body, stored.reconsume_times, stored.property_map()["TRAN_MSG"]) == (b"again", times, "true")
+        assert stored.sys_flag & TRANSACTION_MASK == 0
+
+    async def delivered(client: Client, topic: str) -> Record:
+        while not (records := list(record.decode_all((await client.pull(topic=topic)).body))):
+            await asyncio.sleep(0.1)
+        return records[0]
+
+    against_broker(config(tmp_path), work)

@@ -48,7 +48,7 @@ from ariane.net.connection import Handled, Handler, Peer, Reply
 from ariane.protocol import batch, properties
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.command import Command
-from ariane.protocol.requests import typed
+from ariane.protocol.requests import rules, typed
 from ariane.protocol.requests.messaging import LONG_NAMES, SendMessage
 from ariane.store.message_store import Draft, MessageStore, Placed
 
@@ -253,19 +253,20 @@ def _single(
         name, queue_id = _retry_target(parts, request, reconsume_times, queue_id)
         if name != topic.topic_name:
             delay.forget(outer)  # a dead letter is not delayed once more
-    if _is_half(outer, reconsume_times):
+    if _is_half(outer, request.topic, reconsume_times):
         return _half(parts, request, name, topic, queue_id, outer, body, peer)
-    _refuse_bad_transactions(outer, request.sys_flag)
+    _refuse_transaction_bits(outer, request.sys_flag)
     draft = _draft(parts, request, name, topic, queue_id, outer, body, request.flag, reconsume_times, peer)
     return parts.kept(draft, outer)
 
 
-def _is_half(own: dict[str, str], reconsume_times: int) -> bool:
-    """Clients before 4.6.1 leave TRAN_MSG on what they send to be retried; that is a message like others."""
+def _is_half(own: dict[str, str], topic: str, reconsume_times: int) -> bool:
+    """Whether a message begins a transaction. Clients before 4.6.1 leave TRAN_MSG on the messages that they send to a retry
+    topic; these are ordinary messages, also if they end as dead letters."""
     mark = own.get(TRAN_MSG)
     if mark is None or mark.lower() != "true":
         return False
-    return not (reconsume_times > 0 and own.get(DELAY, "0") != "0")
+    return reconsume_times == 0 or not (topic.startswith(RETRY_PREFIX) or own.get(DELAY, "0") != "0")
 
 
 def _half(
@@ -286,6 +287,7 @@ def _half(
     delays = delay.asked(own)
     if delays:
         raise ProtocolError(f"{', '.join(sorted(delays))}: a transactional message cannot be delayed")
+    rules.PRODUCER_GROUP.check("producerGroup", request.producer_group)
     own.setdefault(PGROUP, request.producer_group)
     wait = properties.decode(request.properties or "").get(WAIT)
     if wait is not None:
@@ -364,8 +366,13 @@ def _retry_target(parts: SendParts, request: SendMessage, reconsume_times: int, 
     return parts.topics.create_own(dlq_topic(group), 1).topic_name, 0
 
 
-def _refuse_bad_transactions(own: dict[str, str], sys_flag: int) -> None:
+def _refuse_transaction_bits(own: dict[str, str], sys_flag: int) -> None:
     if sys_flag & TRANSACTION_MASK and own.get(TRAN_MSG, "").lower() != "true":
         raise ProtocolError(f"sysFlag {sys_flag:#x} has transaction bits, and the message no {TRAN_MSG}")
+
+
+def _refuse_bad_transactions(own: dict[str, str], sys_flag: int) -> None:
+    """Refuse what no message of a batch may be: part of a transaction."""
+    _refuse_transaction_bits(own, sys_flag)
     if own.get(TRAN_MSG, "").lower() == "true":
         raise ProtocolError(f"{TRAN_MSG}: a batch cannot be transactional, send its messages one by one")
