@@ -252,3 +252,15 @@ def test_properties_of_a_record_without_the_rest():
         for size in range(len(data)):
             with pytest.raises(ProtocolError):
                 record.property_map(data[:size])
+
+
+def test_the_expressions_of_all_groups_are_bounded(monkeypatch):
+    monkeypatch.setattr(filters_module, "EXPRESSIONS_MAX", 12)
+    filters = made()
+    filters.register("G", [sql("a > 5")])
+    filters.register("H", [sql("b > 5")])
+    with pytest.raises(ReplyError, match="12 characters"):
+        filters.register("I", [sql("c > 5")])
+    filters.register("G", [sql("a > 55", version=2)])
+    filters.register("G", [sql("a > 6", version=3)])
+    assert (expression(filters, "G"), expression(filters, "H"), expression(filters, "I")) == ("a > 6", "b > 5", None)

@@ -5,14 +5,17 @@ from __future__ import annotations
 import pytest
 
 from ariane.broker.config import BrokerConfig
+from ariane.broker.state import locks as locks_module
+from ariane.broker.state import members as members_module
+from ariane.broker.state import offsets as offsets_module
 from ariane.broker.state.groups import Groups
 from ariane.broker.state.locks import LOCK_LIVE_MS, LockTable, QueueLocks
 from ariane.broker.state.members import Member, Members
 from ariane.broker.state.offsets import ConsumerOffsets
-from ariane.broker.state.topics import OWN_TOPICS_MAX, QUEUES_MAX, TOPICS_MAX, Topics
-from ariane.errors import ReplyError
+from ariane.broker.state.topics import OWN_TOPICS_MAX, TOPICS_MAX, Topics
+from ariane.errors import ProtocolError, ReplyError
 from ariane.model.message import MessageQueue
-from ariane.model.topic import TopicConfig
+from ariane.model.topic import QUEUES_MAX, TopicConfig
 from ariane.protocol import fastjson
 from ariane.protocol.requests.admin import ConsumerOffsetTable, SubscriptionGroupTable
 from ariane.protocol.requests.clients import ConsumerData, SubscriptionData
@@ -266,3 +269,84 @@ def test_a_producer_is_found_as_long_as_one_of_its_groups_is_here() -> None:
     members.lost(1)
     assert members.producer("renamed") is None
     assert members._producer_of == {}
+
+
+def test_a_connection_is_a_member_of_a_bounded_number_of_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(members_module, "CONNECTION_GROUPS_MAX", 3)
+    table = Members()
+    for number in range(3):
+        table.heartbeat_consumer(consumer(f"G{number}"), member(1))
+    with pytest.raises(ReplyError, match="3 groups"):
+        table.heartbeat_consumer(consumer("G3"), member(1))
+    with pytest.raises(ReplyError, match="3 groups"):
+        table.heartbeat_producer("P", member(1))
+    table.heartbeat_consumer(consumer("G0"), member(1))  # a renewal
+    table.heartbeat_consumer(consumer("G3"), member(2))
+    table.leave_consumer("G1", 1)
+    table.heartbeat_producer("P", member(1))
+    assert "G1" not in table.consumers and set(table.producers) == {"P"}
+    table.lost(1)
+    assert set(table.consumers) == {"G3"}
+    table.heartbeat_consumer(consumer("G9"), member(1))
+
+
+def test_the_number_of_memberships_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(members_module, "MEMBERSHIPS_MAX", 2)
+    table = Members()
+    table.heartbeat_consumer(consumer("G"), member(1))
+    table.heartbeat_producer("P", member(1))
+    with pytest.raises(ReplyError, match="2 members"):
+        table.heartbeat_consumer(consumer("G"), member(2))
+    table.lost(1)
+    table.heartbeat_consumer(consumer("G"), member(2))
+
+
+def test_the_subscriptions_of_all_groups_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(members_module, "SUBSCRIPTION_CHARS_MAX", 100)
+    table = Members()
+    long = SubscriptionData(topic="T", sub_string="x" * 80)
+    table.heartbeat_consumer(consumer("A", long), member(1))
+    with pytest.raises(ReplyError, match="100 characters"):
+        table.heartbeat_consumer(consumer("B", long), member(1))
+    assert set(table.consumers) == {"A"}
+    table.leave_consumer("A", 1)
+    table.heartbeat_consumer(consumer("B", long), member(1))
+
+
+def test_queue_locks_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(locks_module, "LOCKS_MAX", 1)
+    locks = QueueLocks()
+    assert locks.lock("G", "c", [QUEUE], 0) == [QUEUE]
+    with pytest.raises(ReplyError, match="1 queue locks"):
+        locks.lock("G2", "c", [OTHER], 0)
+    locks.unlock("G", "c", [QUEUE])
+    assert locks.lock("G2", "c", [OTHER], 0) == [OTHER]
+    locks.forget_expired(LOCK_LIVE_MS + 1)
+    assert locks.lock("G", "c", [QUEUE], LOCK_LIVE_MS + 1) == [QUEUE]
+
+
+def test_a_group_is_created_by_use_only_with_a_valid_name() -> None:
+    groups = Groups(SubscriptionGroupTable(), auto_create=True, now_ms=lambda: 0)
+    for name in ("", " ", "x" * 256, "a\x01", "a@b", "a/b"):
+        with pytest.raises(ProtocolError, match="Invalid consumerGroup"):
+            groups.find(name)
+    assert groups.find("a.b") is not None
+
+
+def test_stored_offsets_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(offsets_module, "QUEUES_MAX", 3)
+    offsets = ConsumerOffsets(ConsumerOffsetTable({"T@G": {0: 1}}))
+    offsets.commit("G", "T", 1, 1)
+    assert offsets.clone("G", "H", "Other") is False
+    offsets.commit("H", "T", 0, 1)
+    with pytest.raises(ReplyError, match="3 queues"):
+        offsets.commit("H", "T", 1, 1)
+    with pytest.raises(ReplyError, match="3 queues"):
+        offsets.commit("I", "T", 1, 1)
+    assert offsets.groups_of("T") == {"G", "H"}
+    offsets.commit("H", "T", 0, 2)  # a queue that is known
+    offsets.forget_group("H")
+    offsets.commit("I", "T", 0, 1)
+    offsets.forget_topic("T")
+    for queue_id in range(3):
+        offsets.commit("G", "T", queue_id, 1)

@@ -137,7 +137,7 @@ def handlers(parts: Parts) -> dict[int, Handler]:
             )
         ),
         **query.handlers(config, store),
-        **offsets.handlers(tables.offsets, store),
+        **offsets.handlers(tables.offsets, tables.topics, store),
         **clients.handlers(
             clients.ClientParts(
                 tables.topics,

@@ -10,7 +10,7 @@ import msgspec
 
 from ariane.errors import ConfigError, ProtocolError, ReplyError
 from ariane.model import host
-from ariane.model.topic import DataVersion, topic_name_fault
+from ariane.model.topic import DataVersion
 from ariane.nameserver import config as settings
 from ariane.nameserver import registration
 from ariane.nameserver.config import NameServerConfig
@@ -87,8 +87,6 @@ class Handlers:
     def register(self, command: Command, peer: Peer) -> Reply | Awaitable[Reply]:
         header = typed(command, RegisterBroker)
         host.parse(header.broker_addr)
-        if fault := topic_name_fault(header.broker_name) or topic_name_fault(header.cluster_name):
-            raise ProtocolError(f"registration refused, broker and cluster name a topic too: {fault}")
         if self._routes.broker_count() >= BROKERS_MAX and not self._routes.knows(header.broker_name):
             raise ReplyError(ResponseCode.SYSTEM_ERROR, f"this name server knows {BROKERS_MAX} brokers already")
         if len(command.body) > LARGE_BODY:

@@ -14,21 +14,16 @@ from struct import Struct
 import msgspec
 
 from ariane.errors import ProtocolError
-from ariane.model.topic import QUEUES_MAX, DataVersion, TopicConfig, topic_name_fault
+from ariane.model.topic import DataVersion, TopicConfig
 from ariane.protocol import fastjson
 from ariane.protocol.codes import RequestCode
-from ariane.protocol.requests import LIBERAL_BODY_MAX, decode_body
+from ariane.protocol.requests import LIBERAL_BODY_MAX, decode_body, rules
 from ariane.protocol.requests.routing import RegisterBroker, RegisterBrokerBody, TopicTable
 
 FULL_BODY_VERSION = 37
 EXPANDED_MAX = 32 * 1024 * 1024  # two hundred thousand topics take 30 MiB with the longest names
 TOPICS_MAX = 200_000
 NUMBER_MAX = 10  # digits of a number in the compressed form: a Java int
-PERM_MAX = 15
-FLAG_MAX = 2**31 - 1
-FILTER_TYPE_MAX = 64
-FILTER_SERVERS_MAX = 256
-FILTER_SERVER_MAX = 255  # characters of an address, on average
 
 _CODE = RequestCode.REGISTER_BROKER
 
@@ -54,7 +49,9 @@ def outline(header: RegisterBroker, body: bytes, version: int) -> RegisterBroker
         read = msgspec.json.decode(body, type=_Outline, strict=False)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return None
-    return RegisterBrokerBody(read.filter_server_list, TopicTable(read.topic_config_serialize_wrapper.data_version))
+    brief = RegisterBrokerBody(read.filter_server_list, TopicTable(read.topic_config_serialize_wrapper.data_version))
+    rules.check(brief)
+    return brief
 
 
 def decode(header: RegisterBroker, body: bytes, version: int) -> RegisterBrokerBody:
@@ -72,30 +69,8 @@ def decode(header: RegisterBroker, body: bytes, version: int) -> RegisterBrokerB
     topics = registered.topic_config_serialize_wrapper.topic_config_table
     if len(topics) > TOPICS_MAX:
         raise ProtocolError(f"{len(topics)} topics in one registration, at most {TOPICS_MAX} are taken")
-    for name, topic in topics.items():
-        if fault := topic_name_fault(name) or _count_fault(topic):
-            raise ProtocolError(f"registration refused: {fault}")
-    servers = registered.filter_server_list
-    if len(servers) > FILTER_SERVERS_MAX or sum(map(len, servers)) > FILTER_SERVERS_MAX * FILTER_SERVER_MAX:
-        raise ProtocolError(
-            f"registration refused: {len(servers)} filter servers, at most {FILTER_SERVERS_MAX} are taken"
-        )
+    rules.check(registered)
     return registered
-
-
-def _count_fault(topic: TopicConfig) -> str | None:
-    """Why a topic's numbers are not believed: clients make a queue object for each queue of a route."""
-    for what, number, most in (
-        ("read queues", topic.read_queue_nums, QUEUES_MAX),
-        ("write queues", topic.write_queue_nums, QUEUES_MAX),
-        ("permission bits", topic.perm, PERM_MAX),
-        ("system flag bits", topic.topic_sys_flag, FLAG_MAX),
-    ):
-        if not 0 <= number <= most:
-            return f"topic {topic.topic_name!r}: {number} as {what}, 0 to {most} are accepted"
-    if len(topic.topic_filter_type) > FILTER_TYPE_MAX:
-        return f"topic {topic.topic_name!r}: a filter type of {len(topic.topic_filter_type)} characters"
-    return None
 
 
 def _decode_compressed(body: bytes) -> RegisterBrokerBody:

@@ -42,8 +42,6 @@ from ariane.protocol.requests.messaging import SQL92, TAG
 
 log = logging.getLogger("ariane.broker")
 
-GROUPS_OF_A_HEARTBEAT_MAX = 4096
-
 
 class ClientParts(NamedTuple):
     """What these handlers need. `changed` tells the members of a group that one came or went; `monotonic_ms` is the
@@ -82,11 +80,10 @@ def handlers(parts: ClientParts) -> dict[int, Handler]:
 def heartbeat(parts: ClientParts, command: Command, peer: Peer) -> Reply:
     """Keep the groups of a client alive; each consumer group gets its retry topic. The answer's version counts."""
     data = typed_body(command, HeartbeatData)
-    if len(data.consumers) + len(data.producers) > GROUPS_OF_A_HEARTBEAT_MAX:
-        raise ReplyError(ResponseCode.SYSTEM_ERROR, f"a heartbeat names at most {GROUPS_OF_A_HEARTBEAT_MAX} groups")
     member = Member(data.client_id, peer.id, peer.addr, command.language, command.version, parts.monotonic_ms())
     for consumer in data.consumers:
-        _refuse_bad_names(consumer.group_name, (one.topic for one in consumer.subscription_data_set))
+        if fault := group_name_fault(consumer.group_name):
+            raise ReplyError(ResponseCode.SYSTEM_ERROR, fault)
         settings = parts.groups.find(consumer.group_name)
         notify = True
         if settings is not None:
@@ -98,7 +95,6 @@ def heartbeat(parts: ClientParts, command: Command, peer: Peer) -> Reply:
             parts.changed(consumer.group_name)
         parts.filters.register(consumer.group_name, consumer.subscription_data_set)
     for producer in data.producers:
-        _refuse_bad_names(producer.group_name, ())
         parts.members.heartbeat_producer(producer.group_name, member)
     return Reply()
 
@@ -184,9 +180,3 @@ def producer_connections(parts: ClientParts, command: Command, peer: Peer) -> Re
 
 def _connections(members: Iterable[Member]) -> tuple[ClientConnection, ...]:
     return tuple(ClientConnection(one.addr, one.client_id, one.language, one.version) for one in members)
-
-
-def _refuse_bad_names(group: str, topics: Iterable[str]) -> None:
-    fault = group_name_fault(group) or next(filter(None, map(topic_name_fault, topics)), None)
-    if fault:
-        raise ReplyError(ResponseCode.SYSTEM_ERROR, fault)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from ariane.broker.state.offsets import ConsumerOffsets
+from ariane.broker.state.topics import Topics
+from ariane.errors import ReplyError
 from ariane.model.topic import topic_name_fault
 from ariane.net.connection import Handler, Peer, Reply
 from ariane.protocol import fastjson
@@ -19,13 +21,15 @@ from ariane.protocol.requests.messaging import (
 )
 from ariane.store.message_store import GetStatus, MessageStore
 
+UNKNOWN_TOPIC_QUEUES = 1_024  # whose offsets are stored for a topic that this broker does not have
 
-def handlers(offsets: ConsumerOffsets, store: MessageStore) -> dict[int, Handler]:
+
+def handlers(offsets: ConsumerOffsets, topics: Topics, store: MessageStore) -> dict[int, Handler]:
     def query(command: Command, peer: Peer) -> Reply:
         return query_consumer_offset(offsets, store, typed(command, QueryConsumerOffset))
 
     def update(command: Command, peer: Peer) -> Reply:
-        return update_consumer_offset(offsets, typed(command, UpdateConsumerOffset))
+        return update_consumer_offset(offsets, topics, typed(command, UpdateConsumerOffset))
 
     def maximum(command: Command, peer: Peer) -> Reply:
         request = typed(command, QueueRef)
@@ -72,10 +76,19 @@ def query_consumer_offset(offsets: ConsumerOffsets, store: MessageStore, request
     return Reply(ResponseCode.QUERY_NOT_FOUND, {}, remark)
 
 
-def update_consumer_offset(offsets: ConsumerOffsets, request: UpdateConsumerOffset) -> Reply:
-    """Commit an offset. Topics that do not exist yet are taken, as in 4.9.4; what can be no topic is refused."""
-    if fault := topic_name_fault(request.topic):
-        return Reply(ResponseCode.SYSTEM_ERROR, {}, fault)
+def update_consumer_offset(offsets: ConsumerOffsets, topics: Topics, request: UpdateConsumerOffset) -> Reply:
+    """Commit an offset. Topics that do not exist yet are accepted, as in 4.9.4, if they could be created."""
+    topic = topics.get(request.topic)
+    if topic is None:
+        if fault := topic_name_fault(request.topic):
+            raise ReplyError(ResponseCode.SYSTEM_ERROR, fault)
+        queues = UNKNOWN_TOPIC_QUEUES
+    else:
+        queues = max(topic.read_queue_nums, topic.write_queue_nums)
+    # A topic may have had more queues: their offsets count again when it gets them back.
+    if request.queue_id >= queues and offsets.get(request.consumer_group, request.topic, request.queue_id) is None:
+        remark = f"queueId[{request.queue_id}] is illegal, {request.topic} has {queues} queues"
+        raise ReplyError(ResponseCode.SYSTEM_ERROR, remark)
     offsets.commit(request.consumer_group, request.topic, request.queue_id, request.commit_offset)
     return Reply(fields={})
 

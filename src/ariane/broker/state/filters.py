@@ -25,6 +25,7 @@ from ariane.protocol.requests.messaging import SQL92, TAG
 log = logging.getLogger("ariane.broker.state")
 
 FILTERS_MAX = 100_000  # of a topic and a group
+EXPRESSIONS_MAX = 4 * 1024 * 1024  # characters of all of them together; compiled, one takes about 80 bytes
 DEAD_AT_LOAD_MS = 30_000  # after a start every group counts as gone since this long
 
 
@@ -90,6 +91,7 @@ class ConsumerFilters:
         self._now_ms = now_ms
         self._filters: dict[tuple[str, str], ConsumerFilter] = {}  # by group and topic
         self._topics: dict[str, set[str]] = {}  # of a group
+        self._chars = 0
         self.changed = False
         self._load(table)
 
@@ -148,6 +150,9 @@ class ConsumerFilters:
         if len(self._filters) >= FILTERS_MAX:
             remark = f"filters of {FILTERS_MAX} topics and groups are kept already; delete groups first"
             raise ReplyError(ResponseCode.SYSTEM_ERROR, remark)
+        if self._chars + len(wanted.sub_string or "") > EXPRESSIONS_MAX:
+            remark = f"the filters of all groups hold {EXPRESSIONS_MAX} characters, which is the maximum"
+            raise ReplyError(ResponseCode.SYSTEM_ERROR, remark)
         if wanted.expression_type != SQL92:
             log.error("group %s on %s: no expression type %s", group, wanted.topic, wanted.expression_type)
             return
@@ -174,12 +179,14 @@ class ConsumerFilters:
 
     def _put(self, new: ConsumerFilter) -> None:
         group, topic = new.data.consumer_group, new.data.topic
+        former = self._filters.get((group, topic))
+        self._chars += len(new.sql.expression) - (len(former.sql.expression) if former else 0)
         self._filters[group, topic] = new
         self._topics.setdefault(group, set()).add(topic)
         self.changed = True
 
     def _remove(self, group: str, topic: str) -> None:
-        del self._filters[group, topic]
+        self._chars -= len(self._filters.pop((group, topic)).sql.expression)
         topics = self._topics[group]
         topics.discard(topic)
         if not topics:

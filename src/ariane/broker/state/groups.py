@@ -9,6 +9,7 @@ import msgspec
 from ariane.errors import ReplyError
 from ariane.model.topic import SYSTEM_GROUP_PREFIX, SubscriptionGroupConfig
 from ariane.protocol.codes import ResponseCode
+from ariane.protocol.requests import rules
 from ariane.protocol.requests.admin import SubscriptionGroupTable
 
 # There from the start, as in 4.9.4.
@@ -43,6 +44,7 @@ class Groups:
         """The group, created when groups may be created by use."""
         config = self._groups.get(name)
         if config is None and (self.auto_create or name.startswith(SYSTEM_GROUP_PREFIX)):
+            rules.GROUP.check("consumerGroup", name)
             config = SubscriptionGroupConfig(group_name=name)
             self.put(config)
         return config

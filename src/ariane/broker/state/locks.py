@@ -14,10 +14,13 @@ from typing import NamedTuple
 
 import msgspec
 
+from ariane.errors import ReplyError
 from ariane.model.message import MessageQueue
+from ariane.protocol.codes import ResponseCode
 from ariane.protocol.requests.clients import WireQueue
 
 LOCK_LIVE_MS = 60_000
+LOCKS_MAX = 500_000  # of all groups; one takes about 400 bytes
 
 
 class LockTable(msgspec.Struct, frozen=True, rename="camel"):
@@ -42,6 +45,7 @@ class QueueLocks:
             group: {queue.queue(): _Lock(client_id, now_ms) for client_id, queues in owners.items() for queue in queues}
             for group, owners in (saved or LockTable()).lock_table.items()
         }
+        self._count = sum(map(len, self._groups.values()))
 
     def table(self) -> LockTable:
         """Who holds what, to be saved."""
@@ -55,10 +59,16 @@ class QueueLocks:
 
     def lock(self, group: str, client_id: str, queues: Iterable[MessageQueue], now_ms: float) -> list[MessageQueue]:
         """Those of `queues` that the client owns from now on: free, expired, or already its own."""
-        held = self._groups.setdefault(group, {})
+        held = self._groups.get(group, {})
         mine = []
         for queue in queues:
             lock = held.get(queue)
+            if lock is None:
+                if self._count >= LOCKS_MAX:
+                    remark = f"this broker holds {LOCKS_MAX} queue locks, which is the maximum"
+                    raise ReplyError(ResponseCode.SYSTEM_ERROR, remark)
+                self._groups[group] = held
+                self._count += 1
             if lock is None or lock.client_id == client_id or now_ms - lock.renewed_ms > self._live_ms:
                 self.changed |= lock is None or lock.client_id != client_id
                 held[queue] = _Lock(client_id, now_ms)
@@ -72,6 +82,7 @@ class QueueLocks:
             lock = held.get(queue)
             if lock is not None and lock.client_id == client_id:
                 del held[queue]
+                self._count -= 1
                 self.changed = True
 
     def forget_expired(self, now_ms: float) -> None:
@@ -80,6 +91,7 @@ class QueueLocks:
             for queue, lock in list(held.items()):
                 if now_ms - lock.renewed_ms > self._live_ms:
                     del held[queue]
+                    self._count -= 1
                     self.changed = True
             if not held:
                 del self._groups[group]

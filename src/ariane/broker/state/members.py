@@ -9,9 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
+from ariane.errors import ReplyError
+from ariane.protocol.codes import ResponseCode
 from ariane.protocol.requests.clients import ConsumerData, SubscriptionData
 
 MEMBER_LIVE_MS = 120_000
+
+CONNECTION_GROUPS_MAX = 4_096  # memberships of one connection: a Java client has one connection for all its groups
+MEMBERSHIPS_MAX = 400_000  # of all connections; one takes about 300 bytes
+SUBSCRIPTION_CHARS_MAX = 64 * 1024 * 1024  # of the subscriptions of all groups together
 
 
 class Member(NamedTuple):
@@ -34,6 +40,7 @@ class ConsumerGroup:
         self.consume_type: str | int | None = None
         self.message_model: str | int | None = None
         self.consume_from_where: str | int | None = None
+        self.chars = 0  # of the subscriptions, about
 
     @property
     def is_broadcasting(self) -> bool:
@@ -46,6 +53,7 @@ class ConsumerGroup:
         self.consume_from_where = data.consume_from_where
         wanted = {subscription.topic: subscription for subscription in data.subscription_data_set}
         changed = wanted.keys() != self.subscriptions.keys()
+        self.chars = sum(map(_chars, wanted.values()))
         for topic, subscription in wanted.items():
             known = self.subscriptions.get(topic)
             if known is not None and known.sub_version >= subscription.sub_version:
@@ -54,27 +62,45 @@ class ConsumerGroup:
         return changed
 
 
+def _chars(subscription: SubscriptionData) -> int:
+    tags = sum(map(len, subscription.tags_set)) + 16 * len(subscription.code_set)
+    return len(subscription.topic) + len(subscription.sub_string or "") + tags
+
+
 class Members:
-    """All groups of both kinds."""
+    """All groups of both kinds. Bounded by the constants above: what exceeds them is refused with a ReplyError."""
 
     def __init__(self) -> None:
         self.consumers: dict[str, ConsumerGroup] = {}
         self.producers: dict[str, dict[int, Member]] = {}
         self.gone: Callable[[str], None] = lambda group: None  # told when the last member of a consumer group left
+        self._memberships: dict[int, int] = {}  # of a connection
+        self._membership_count = 0
+        self._chars = 0
         self._producer_of: dict[str, dict[tuple[str, int], None]] = {}  # client id → its groups and connections
 
     def heartbeat_consumer(self, data: ConsumerData, member: Member) -> bool:
         """True when the others of the group have to be told: a new member, a topic more or less."""
-        group = self.consumers.setdefault(data.group_name, ConsumerGroup())
+        group = self.consumers.get(data.group_name) or ConsumerGroup()
         known = group.members.get(member.peer_id)
+        self._refuse_too_many(data, member, is_new=known is None)
+        if known is None:
+            self._count(member.peer_id, 1)
+        self.consumers[data.group_name] = group
         group.members[member.peer_id] = member
+        self._chars -= group.chars
         changed = group.update(data)
+        self._chars += group.chars
         return changed or known is None or known.client_id != member.client_id
 
     def heartbeat_producer(self, group: str, member: Member) -> None:
         known = self.producers.get(group, {}).get(member.peer_id)
         if known is not None and known.client_id != member.client_id:
             self.leave_producer(group, member.peer_id)
+            known = None
+        if known is None:
+            self._refuse_too_many(None, member, is_new=True)
+            self._count(member.peer_id, 1)
         self.producers.setdefault(group, {})[member.peer_id] = member
         self._producer_of.setdefault(member.client_id, {})[group, member.peer_id] = None
 
@@ -83,7 +109,9 @@ class Members:
         known = self.consumers.get(group)
         if known is None or known.members.pop(peer_id, None) is None:
             return False
+        self._count(peer_id, -1)
         if not known.members:
+            self._chars -= known.chars
             del self.consumers[group]
             self.gone(group)
         return True
@@ -94,6 +122,7 @@ class Members:
         if not members:
             self.producers.pop(group, None)
         if left is not None:
+            self._count(peer_id, -1)
             known = self._producer_of.get(left.client_id, {})
             known.pop((group, peer_id), None)
             if not known:
@@ -101,6 +130,8 @@ class Members:
 
     def lost(self, peer_id: int) -> list[str]:
         """A connection ended: the consumer groups it was a member of."""
+        if peer_id not in self._memberships:
+            return []
         left = [group for group in list(self.consumers) if self.leave_consumer(group, peer_id)]
         for group in list(self.producers):
             self.leave_producer(group, peer_id)
@@ -151,3 +182,27 @@ class Members:
     def groups_of(self, topic: str) -> set[str]:
         """Consumer groups that are online and subscribe to a topic."""
         return {name for name, group in self.consumers.items() if topic in group.subscriptions}
+
+    # --- bounds ---
+
+    def _refuse_too_many(self, data: ConsumerData | None, member: Member, *, is_new: bool) -> None:
+        remark = None
+        if is_new and self._memberships.get(member.peer_id, 0) >= CONNECTION_GROUPS_MAX:
+            remark = (
+                f"client {member.client_id} is a member of {CONNECTION_GROUPS_MAX} groups over one connection, "
+                "which is the maximum; leave some groups, or use several connections"
+            )
+        elif is_new and self._membership_count >= MEMBERSHIPS_MAX:
+            remark = f"this broker has {MEMBERSHIPS_MAX} members of groups, which is the maximum"
+        elif data is not None and self._chars + sum(map(_chars, data.subscription_data_set)) > SUBSCRIPTION_CHARS_MAX:
+            remark = f"the subscriptions of all groups hold {SUBSCRIPTION_CHARS_MAX} characters, which is the maximum"
+        if remark is not None:
+            raise ReplyError(ResponseCode.SYSTEM_ERROR, remark)
+
+    def _count(self, peer_id: int, change: int) -> None:
+        self._membership_count += change
+        left = self._memberships.get(peer_id, 0) + change
+        if left:
+            self._memberships[peer_id] = left
+        else:
+            del self._memberships[peer_id]

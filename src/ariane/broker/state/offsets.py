@@ -6,7 +6,8 @@ from ariane.errors import ReplyError
 from ariane.protocol.codes import ResponseCode
 from ariane.protocol.requests.admin import ConsumerOffsetTable
 
-PAIRS_MAX = 1_000_000  # of a topic and a group
+PAIRS_MAX = 500_000  # of a topic and a group; one takes up to 700 bytes
+QUEUES_MAX = 2_000_000  # of all pairs together; one takes about 100 bytes
 
 
 class ConsumerOffsets:
@@ -14,6 +15,7 @@ class ConsumerOffsets:
 
     def __init__(self, table: ConsumerOffsetTable | None = None) -> None:
         self._table: dict[str, dict[int, int]] = dict(table.offset_table) if table else {}
+        self._queues = sum(map(len, self._table.values()))
         self.changed = False
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
@@ -24,7 +26,13 @@ class ConsumerOffsets:
             if len(self._table) >= PAIRS_MAX:
                 remark = f"offsets of {PAIRS_MAX} topics and groups are kept already; delete groups first"
                 raise ReplyError(ResponseCode.SYSTEM_ERROR, remark)
-            queues = self._table[key] = {}
+            queues = {}
+        if queue_id not in queues:
+            if self._queues >= QUEUES_MAX:
+                remark = f"offsets of {QUEUES_MAX} queues are kept already; delete groups first"
+                raise ReplyError(ResponseCode.SYSTEM_ERROR, remark)
+            self._queues += 1
+            self._table[key] = queues
         queues[queue_id] = offset
         self.changed = True
 
@@ -49,8 +57,8 @@ class ConsumerOffsets:
     def clone(self, source: str, target: str, topic: str) -> bool:
         """Let `target` stand where `source` does; False when that has no offsets of the topic."""
         offsets = self.of(source, topic)
-        if offsets:
-            self._table.pop(f"{topic}@{target}", None)
+        if offsets and f"{topic}@{target}" in self._table:
+            self._forget([f"{topic}@{target}"])
         for queue_id, offset in offsets.items():
             self.commit(target, topic, queue_id, offset)
         return bool(offsets)
@@ -82,6 +90,7 @@ class ConsumerOffsets:
                     )
                 known = self._table[key] = {}
             if any(known.get(queue_id) != offset for queue_id, offset in queues.items()):
+                self._queues += len(queues.keys() - known.keys())
                 known.update(queues)
                 self.changed = True
 
@@ -91,5 +100,5 @@ class ConsumerOffsets:
 
     def _forget(self, keys: list[str]) -> None:
         for key in keys:
-            del self._table[key]
+            self._queues -= len(self._table.pop(key))
         self.changed = self.changed or bool(keys)

@@ -15,6 +15,7 @@ from ariane.model.topic import (
     PERM_INHERIT,
     PERM_READ,
     PERM_WRITE,
+    QUEUES_MAX,
     SCHEDULE_TOPIC,
     SELF_TEST_TOPIC,
     SYSTEM_TOPICS,
@@ -28,7 +29,6 @@ from ariane.protocol.requests.routing import TopicTable
 
 TOPICS_MAX = 200_000
 OWN_TOPICS_MAX = 250_000  # with retry and dead letter topics: a full table does not stop consumers
-QUEUES_MAX = 65_536  # of one topic; more than any cluster uses, less than a mistyped number costs
 
 READ_WRITE = PERM_READ | PERM_WRITE
 

@@ -6,9 +6,10 @@
     admin        topics and groups of a broker           (reference 8)
     callbacks    what brokers ask of clients             (reference 6)
     brokers      a broker as a whole                     (reference 8)
+    rules        lengths, characters and ranges of all that a client names
 
 `typed` reads the extFields of a command as such a Struct, `typed_body` its body, `fields` writes one; a member is named on
-the wire as Java names it. Numbers arrive as texts and are checked on the way.
+the wire as Java names it. Numbers arrive as texts and are checked on the way. `typed` and `typed_body` apply the table of rules.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from ariane.protocol import fastjson
 from ariane.protocol.codes import RequestCode, code_name
 from ariane.protocol.command import Command
 from ariane.protocol.frame import FRAME_MAX
+from ariane.protocol.requests import rules
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -43,8 +45,18 @@ def _decoder(kind: type[T]) -> msgspec.json.Decoder[T]:
 def typed(command: Command, kind: type[T], names: Mapping[str, str] | None = None) -> T:
     """The extFields of `command` as a `kind`; `names` translates wire names of an older form first.
 
-    HeaderError names the request and the member that is missing or wrong.
+    HeaderError names the request and the member that is missing, wrong, or breaks its rule (`rules`).
     """
+    request = _read(command, kind, names)
+    try:
+        for member, check in rules.checks(kind):
+            check(getattr(request, member))
+    except ProtocolError as error:
+        raise HeaderError(f"request {code_name(command.code)}: {error}") from None
+    return request
+
+
+def _read(command: Command, kind: type[T], names: Mapping[str, str] | None) -> T:
     fields = command.fields
     try:
         if names is None and isinstance(fields, msgspec.Raw):
@@ -65,9 +77,14 @@ def typed_body(command: Command, kind: type[T]) -> T:
     """Return the JSON body of `command` as a `kind`.
 
     Raises:
-        ProtocolError: the body cannot be read, or is larger than BODY_MAX allows for the code.
+        ProtocolError: the body cannot be read, is larger than BODY_MAX allows for the code, or breaks a rule (`rules`).
     """
-    return decode_body(command.code, command.body, kind)
+    value = decode_body(command.code, command.body, kind)
+    try:
+        rules.check(value)
+    except ProtocolError as error:
+        raise ProtocolError(f"request {code_name(command.code)}: {error}") from None
+    return value
 
 
 def decode_body(code: int, body: bytes, kind: type[T]) -> T:

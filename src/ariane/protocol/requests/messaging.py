@@ -10,6 +10,15 @@ import msgspec
 Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
 Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 
+NAME_MAX = 271  # characters: the retry topic of a group with the longest name
+EXPRESSION_MAX = 16_384  # characters of a subscription: hundreds of tags, or an SQL92 expression
+WORD_MAX = 64
+
+# Lengths that are checked while a request is decoded, for sends and pulls; `rules` has those of all others.
+Name = Annotated[str, msgspec.Meta(max_length=NAME_MAX)]
+Expression = Annotated[str, msgspec.Meta(max_length=EXPRESSION_MAX)]
+Word = Annotated[str, msgspec.Meta(max_length=WORD_MAX)]
+
 # pull sysFlag bits
 COMMIT_OFFSET = 1
 SUSPEND = 2
@@ -45,9 +54,9 @@ class SendMessage(
     `batch` alone decides that the body is a batch. A negative `queue_id` lets the broker choose.
     """
 
-    producer_group: str
+    producer_group: Name
     topic: str
-    default_topic: str
+    default_topic: Name
     default_topic_queue_nums: Int32
     queue_id: Int32
     sys_flag: Int32
@@ -105,17 +114,17 @@ class SendMessageAnswer(
 class PullMessage(msgspec.Struct, frozen=True, rename="camel"):
     """PULL_MESSAGE (11)."""
 
-    consumer_group: str
-    topic: str
+    consumer_group: Name
+    topic: Name
     queue_id: Int32
     queue_offset: Int64
     max_msg_nums: Int32
     sys_flag: Int32
     commit_offset: Int64 = 0
-    suspend_timeout_millis: int = 0
-    subscription: str | None = None
-    sub_version: int = 0
-    expression_type: str | None = None
+    suspend_timeout_millis: Int64 = 0
+    subscription: Expression | None = None
+    sub_version: Int64 = 0
+    expression_type: Word | None = None
 
 
 class PullMessageAnswer(msgspec.Struct, frozen=True, rename="camel"):

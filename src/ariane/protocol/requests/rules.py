@@ -1,0 +1,326 @@
+"""One table of rules for everything that a client names: length, characters, count and range, by the member that holds it.
+
+    typed(command, PullMessage)  ─┐
+    body(command, HeartbeatData) ─┴→ check: every text, number and collection of the Struct against RULES and RANGES
+
+`Struct.member` takes precedence over `member`. Rules bound what a server looks up or stores. Stricter checks stay in the
+handlers: a topic that is created must also be a valid path (`model.topic.topic_name_fault`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any, NamedTuple
+
+import msgspec
+from msgspec import inspect
+
+from ariane.errors import ProtocolError
+from ariane.model.topic import GROUP_MAX, QUEUES_MAX
+from ariane.protocol.requests.messaging import EXPRESSION_MAX, NAME_MAX, WORD_MAX
+
+SHOWN_MAX = 40  # characters of a refused value in its error
+REMEMBERED_MAX = 128  # characters: longer values are checked each time
+REMEMBERED_VALUES = 8_192  # of one rule
+
+INT32 = (-(2**31), 2**31 - 1)
+INT64 = (-(2**63), 2**63 - 1)
+
+
+class Rule:
+    """A rule for texts: 1 to `longest` characters, none of them a control character, not blank.
+
+    Attributes:
+        longest: Maximum number of characters.
+        may_be_empty: Whether an empty or blank text is valid: a member that a request may omit.
+        is_free: Whether any character is valid: text that is compared or stored, never used as a name.
+        never: Characters that are invalid besides control characters.
+        count: Maximum number of elements if the member is a collection.
+        accepted: Values that passed the check recently.
+    """
+
+    __slots__ = ("accepted", "count", "is_free", "longest", "may_be_empty", "never")
+
+    def __init__(
+        self, longest: int, *, may_be_empty: bool = False, is_free: bool = False, never: str = "", count: int = 0
+    ) -> None:
+        self.longest = longest
+        self.may_be_empty = may_be_empty
+        self.is_free = is_free
+        self.never = never
+        self.count = count
+        self.accepted: set[str] = set()
+
+    def check(self, member: str, value: str) -> None:
+        """Raise ProtocolError if `value` breaks the rule. A value that was accepted is remembered."""
+        if fault := self._fault(value):
+            raise ProtocolError(f"Invalid {member} {shown(value)}: {fault}")
+        if len(value) <= REMEMBERED_MAX:
+            if len(self.accepted) >= REMEMBERED_VALUES:
+                self.accepted.clear()
+            self.accepted.add(value)
+
+    def _fault(self, value: str) -> str | None:
+        if len(value) > self.longest:
+            return f"expected at most {self.longest} characters, it has {len(value)}"
+        if not self.may_be_empty and not value.strip():
+            return f"expected 1 to {self.longest} characters, it is blank"
+        if self.is_free:
+            return None
+        if not value.isprintable():
+            return "expected no control characters"
+        if any(character in value for character in self.never):
+            return f"expected none of the characters {self.never}"
+        return None
+
+
+class Range(NamedTuple):
+    """A rule for numbers, both ends included."""
+
+    least: int
+    most: int
+
+
+# Names that are looked up. The retry topic of a group with the longest name is longer than a topic may be that is created.
+TOPIC = Rule(NAME_MAX)
+GROUP = Rule(GROUP_MAX, never="@/\\")  # stored as part of `topic@group`, and of the names of retry topics
+PRODUCER_GROUP = Rule(GROUP_MAX)
+CLIENT_ID = Rule(512)  # IP@instance@unit; the last two are the application's
+SERVER_NAME = Rule(GROUP_MAX, never="/\\")  # brokers and clusters: Java's default is the name of the host
+ADDRESS = Rule(GROUP_MAX)
+KV_NAME = Rule(1_024)
+ACCESS_KEY = Rule(1_024)
+MESSAGE_KEY = Rule(32_767, is_free=True)  # as many as the properties of a message hold
+EXPRESSION = Rule(EXPRESSION_MAX, may_be_empty=True, is_free=True)
+TAG = Rule(EXPRESSION_MAX, may_be_empty=True, is_free=True, count=EXPRESSION_MAX // 2)
+WORD = Rule(WORD_MAX, may_be_empty=True)  # the name of a constant
+ID = Rule(1_024, may_be_empty=True)  # compared with what is stored, or passed on
+LIST = Rule(32_767, may_be_empty=True, is_free=True)  # names joined by commas
+OPTIONAL_TOPIC = Rule(TOPIC.longest, may_be_empty=True)
+OPTIONAL_GROUP = Rule(GROUP_MAX, may_be_empty=True, never=GROUP.never)
+OPTIONAL_PRODUCER_GROUP = Rule(GROUP_MAX, may_be_empty=True)
+OPTIONAL_ADDRESS = Rule(GROUP_MAX, may_be_empty=True)
+
+RULES: dict[str, Rule | None] = {
+    # Sends and pulls are the hot path: their types bound the lengths, and the handlers check a name only if it is not in the
+    # table of topics or groups.
+    "SendMessage.topic": None,
+    "SendMessage.default_topic": None,
+    "SendMessage.producer_group": None,
+    "PullMessage.topic": None,
+    "PullMessage.consumer_group": None,
+    "PullMessage.subscription": None,
+    "PullMessage.expression_type": None,
+    # topics
+    "topic": TOPIC,
+    "default_topic": OPTIONAL_TOPIC,  # no template: the topic is not created
+    "origin_topic": OPTIONAL_TOPIC,
+    "topic_name": OPTIONAL_TOPIC,  # in a table the key counts
+    "topic_filter_type": WORD,
+    "topic_config_table": Rule(NAME_MAX, never="/\\"),  # the keys
+    "RecallMessage.topic": OPTIONAL_TOPIC,
+    "GetConsumeStats.topic": OPTIONAL_TOPIC,  # every topic of the group
+    "CloneOffsets.topic": OPTIONAL_TOPIC,
+    # groups and clients
+    "group": GROUP,
+    "group_name": GROUP,
+    "consumer_group": GROUP,
+    "compare_group": GROUP,
+    "src_group": GROUP,
+    "dest_group": GROUP,
+    "filter_groups": LIST,
+    "producer_group": PRODUCER_GROUP,
+    "ProducerData.group_name": PRODUCER_GROUP,
+    "RecallMessage.producer_group": OPTIONAL_PRODUCER_GROUP,
+    "UnregisterClient.producer_group": OPTIONAL_PRODUCER_GROUP,
+    "UnregisterClient.consumer_group": OPTIONAL_GROUP,
+    "QueryQueue.consumer_group": OPTIONAL_GROUP,
+    "OfGroup.consumer_group": OPTIONAL_GROUP,
+    "OfGroup.group": OPTIONAL_GROUP,
+    "CheckClient.group": OPTIONAL_GROUP,
+    "client_id": CLIENT_ID,
+    "CheckClient.client_id": Rule(CLIENT_ID.longest, may_be_empty=True),
+    "client_addr": Rule(CLIENT_ID.longest, may_be_empty=True),  # of 223, a client id
+    "consume_from_where": WORD,
+    "consume_type": WORD,
+    "message_model": WORD,
+    # subscriptions
+    "subscription": EXPRESSION,
+    "sub_string": EXPRESSION,
+    "expression_type": WORD,
+    "tags_set": TAG,
+    "code_set": Rule(0, count=EXPRESSION_MAX // 2),
+    "subscription_data_set": Rule(0, count=10_000),
+    "consumers": Rule(0, count=4_096),
+    "producers": Rule(0, count=4_096),
+    "mq_set": Rule(0, count=QUEUES_MAX),
+    # messages
+    "properties": None,  # the store refuses more than 32,767 bytes with code 13, as 4.9.4 does
+    "msg_id": ID,
+    "origin_msg_id": ID,
+    "transaction_id": ID,
+    "unique_key_query": ID,
+    "query_position": ID,
+    "recall_handle": Rule(4_096, may_be_empty=True),
+    "QueryMessage.key": MESSAGE_KEY,
+    # brokers and name servers
+    "broker_name": SERVER_NAME,
+    "ConsumeDirectly.broker_name": Rule(SERVER_NAME.longest, may_be_empty=True),
+    "cluster_name": SERVER_NAME,
+    "DeleteTopicRoute.cluster_name": Rule(SERVER_NAME.longest, may_be_empty=True),
+    "cluster": SERVER_NAME,
+    "broker_addr": ADDRESS,
+    "ha_server_addr": OPTIONAL_ADDRESS,
+    "filter_server_addr": ADDRESS,
+    "filter_server_list": Rule(GROUP_MAX, count=256),
+    "namespace": KV_NAME,
+    "key": KV_NAME,
+    "value": Rule(1024 * 1024, may_be_empty=True, is_free=True),
+    "stats_name": Rule(64),
+    "stats_key": Rule(1_024),
+    # accounts
+    "access_key": ACCESS_KEY,
+    "secret_key": Rule(1_024, may_be_empty=True, is_free=True),
+    "white_remote_address": LIST,
+    "default_topic_perm": WORD,
+    "default_group_perm": WORD,
+    "topic_perms": LIST,
+    "group_perms": LIST,
+    "global_white_addrs": LIST,
+    "acl_file_full_path": Rule(4_096, may_be_empty=True),
+}
+
+QUEUE_COUNT = Range(0, QUEUES_MAX)
+
+# Numbers that are not bounded by their type (`Int32`, `Int64`); all others must fit 64 bits.
+RANGES: dict[str, Range] = {
+    "read_queue_nums": QUEUE_COUNT,
+    "write_queue_nums": QUEUE_COUNT,
+    "perm": Range(0, 15),
+    "topic_sys_flag": Range(0, INT32[1]),
+    "retry_queue_nums": Range(-1, QUEUES_MAX),
+    "retry_max_times": Range(*INT32),
+    "WireQueue.queue_id": Range(0, QUEUES_MAX),
+    "UpdateConsumerOffset.queue_id": Range(0, QUEUES_MAX),
+    "UpdateConsumerOffset.commit_offset": Range(0, INT64[1]),
+    "broker_id": Range(0, INT64[1]),
+    "body_crc32": Range(*INT32),
+}
+
+ANY_INT64 = Range(*INT64)
+
+Check = Callable[[Any], None]
+
+
+def check(request: msgspec.Struct) -> None:
+    """Raise ProtocolError, naming the member, the value and what is expected, if a member of `request` breaks its rule."""
+    for member, check_member in checks(type(request)):
+        check_member(getattr(request, member))
+
+
+def shown(value: str) -> str:
+    """`value` as an error shows it: quoted, and cut if it is long."""
+    return repr(value) if len(value) <= SHOWN_MAX else f"{value[:SHOWN_MAX]!r}…"
+
+
+@cache
+def checks(kind: type[msgspec.Struct]) -> tuple[tuple[str, Check], ...]:
+    """Members of `kind` that have a rule, with the functions that check their values."""
+    found = []
+    info = inspect.type_info(kind)
+    assert isinstance(info, inspect.StructType)
+    for field in info.fields:
+        key = f"{kind.__name__}.{field.name}"
+        rule = RULES[key] if key in RULES else RULES.get(field.name)
+        span = RANGES.get(key) or RANGES.get(field.name)
+        name = field.encode_name if len(field.encode_name) > 1 else field.name
+        if (made := _check_of(field.type, name, rule, span)) is not None:
+            found.append((field.name, made))
+    return tuple(found)
+
+
+def _check_of(kind: inspect.Type, name: str, rule: Rule | None, span: Range | None) -> Check | None:
+    """The check for values of `kind`; None if nothing can be wrong with them."""
+    match kind:
+        case inspect.UnionType():
+            parts = [made for one in kind.types if (made := _check_of(one, name, rule, span)) is not None]
+            return _all_of(parts)
+        case inspect.StrType():
+            return None if rule is None else _text_check(name, rule)
+        case inspect.IntType():
+            if span is None and kind.ge is not None:
+                return None  # bounded by its type
+            return _number_check(name, span or ANY_INT64)
+        case inspect.StructType():
+            nested = kind.cls
+            return lambda value: check(value) if isinstance(value, nested) else None
+        case inspect.DictType():
+            key_check = _check_of(kind.key_type, name, rule, None)
+            value_check = _check_of(kind.value_type, name, rule, span)
+            return _dict_check(key_check, value_check)
+        case inspect.VarTupleType() | inspect.FrozenSetType() | inspect.ListType() | inspect.SetType():
+            return _collection_check(name, rule, _check_of(kind.item_type, name, rule, span))
+        case _:
+            return None
+
+
+def _all_of(parts: list[Check]) -> Check | None:
+    if len(parts) <= 1:
+        return parts[0] if parts else None
+
+    def check_all(value: Any) -> None:
+        for part in parts:
+            part(value)
+
+    return check_all
+
+
+def _text_check(name: str, rule: Rule) -> Check:
+    def check_text(value: Any) -> None:
+        if isinstance(value, str) and value not in rule.accepted:
+            rule.check(name, value)
+
+    return check_text
+
+
+def _number_check(name: str, span: Range) -> Check:
+    least, most = span
+
+    def check_number(value: Any) -> None:
+        if isinstance(value, int) and not least <= value <= most:
+            number = value if abs(value) <= 2**64 else "of more than 64 bits"
+            raise ProtocolError(f"Invalid {name} {number}: expected {least} to {most}")
+
+    return check_number
+
+
+def _dict_check(key_check: Check | None, value_check: Check | None) -> Check | None:
+    if key_check is None and value_check is None:
+        return None
+
+    def check_dict(table: Any) -> None:
+        for key, value in (table or {}).items():
+            if key_check is not None:
+                key_check(key)
+            if value_check is not None:
+                value_check(value)
+
+    return check_dict
+
+
+def _collection_check(name: str, rule: Rule | None, item_check: Check | None) -> Check | None:
+    most = rule.count if rule is not None else 0
+    if not most and item_check is None:
+        return None
+
+    def check_collection(items: Any) -> None:
+        if items is None:
+            return
+        if most and len(items) > most:
+            raise ProtocolError(f"Invalid {name} with {len(items)} elements: expected at most {most}")
+        if item_check is not None:
+            for item in items:
+                item_check(item)
+
+    return check_collection
