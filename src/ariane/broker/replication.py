@@ -28,6 +28,7 @@ from ariane.store.replica import Replica
 log = logging.getLogger("ariane.broker.replication")
 
 RETRY_S = 5.0
+FIRST_REPORT_S = 5.0  # in which a connection has to report as a slave: slaves do so at once
 
 
 class _Waiter(NamedTuple):
@@ -77,15 +78,14 @@ class Feed:
         """Feed one slave until it leaves."""
         silence_s = self._config.ha_housekeeping_interval / 1000
         reports = Reports()
-        first = None
-        while first is None:
-            first = reports.feed(await stream.read(silence_s))
+        first = await _first_report(stream, reports, min(silence_s, FIRST_REPORT_S))
         start = first or self._store.commit_log_min
         if not self._store.commit_log_min <= start <= self._store.commit_log_max:
             raise ProtocolError(
                 f"the slave {stream.addr} asks for the log from {start}, this master has {self._store.commit_log_min} to"
                 f" {self._store.commit_log_max}: a slave that does not fit its master needs an empty store"
             )
+        stream.identified()
         log.info("slave %s follows from %d", stream.addr, start)
         self._slaves[stream] = first
         both = {
@@ -133,6 +133,21 @@ class Feed:
                     await more.wait()
             except TimeoutError:
                 await stream.write(frame_head(at, 0))
+
+
+async def _first_report(stream: Stream, reports: Reports, within_s: float) -> int:
+    """Wait for the report with which every slave begins.
+
+    Raises:
+        ConnectionLost: none is complete within `within_s`.
+    """
+    try:
+        async with asyncio.timeout(within_s):
+            while (first := reports.feed(await stream.read(within_s))) is None:
+                pass
+    except TimeoutError:
+        raise ConnectionLost(stream.addr, f"did not report as a slave within {within_s:g} s") from None
+    return first
 
 
 def _settle(answer: asyncio.Future[ResponseCode], code: ResponseCode) -> None:

@@ -2,19 +2,25 @@
 
 A `Stream` is one connection: `read` what came, `write` with a bound on what waits to be sent. Who serves or connects owns its
 end: when the coroutine that was given a stream returns or fails, the stream is closed.
+
+A server bounds its connections in all and for each address. A new connection displaces one that has not identified itself
+yet (`Stream.identified`), or else the newest of the address with most connections: nobody shuts others out with connections
+from a few addresses.
 """
 
 from __future__ import annotations
 
 import asyncio
+import collections
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from types import TracebackType
 from typing import Self
 
 from ariane.errors import ArianeError, ConfigError, ConnectionLost
 from ariane.model import host
+from ariane.net.peer_log import PeerLog
 from ariane.net.tasks import Tasks
 
 log = logging.getLogger("ariane.net.streams")
@@ -22,6 +28,7 @@ log = logging.getLogger("ariane.net.streams")
 READ_SIZE = 1 << 20
 CONNECT_TIMEOUT_S = 3.0
 CONNECTIONS_MAX = 64  # of one listening port
+ADDRESS_CONNECTIONS_MAX = 16  # of them from one address
 
 
 class Stream:
@@ -31,7 +38,9 @@ class Stream:
         self._reader = reader
         self._writer = writer
         name = writer.get_extra_info("peername") or ("?", 0)
+        self.ip = str(name[0])
         self.addr = f"{name[0]}:{name[1]}"
+        self.is_identified = False
 
     async def read(self, silence_s: float) -> bytes:
         """What has come; ConnectionLost when the other side closed, or said nothing for `silence_s`."""
@@ -54,6 +63,14 @@ class Stream:
         except OSError as error:
             raise ConnectionLost(self.addr, error.strerror or str(error)) from error
 
+    def identified(self) -> None:
+        """Note that the other side is one that this port is for."""
+        self.is_identified = True
+
+    def abort(self) -> None:
+        """Close at once; whoever reads or writes gets ConnectionLost."""
+        self._writer.transport.abort()
+
     async def close(self) -> None:
         self._writer.close()
         with contextlib.suppress(OSError):  # it is over either way
@@ -71,7 +88,8 @@ class StreamServer:
         self._setting = setting
         self._server: asyncio.Server | None = None
         self._tasks = Tasks("streams")
-        self._open = 0
+        self._open: list[Stream] = []  # the oldest first
+        self._log = PeerLog(log)
 
     async def bind(self) -> None:
         """Take the port, and let nobody in yet."""
@@ -100,21 +118,44 @@ class StreamServer:
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         stream = Stream(reader, writer)
-        if self._open >= CONNECTIONS_MAX:
-            log.error("refusing %s: %d connections are open", stream.addr, CONNECTIONS_MAX)
-            writer.close()
-            return
-        self._tasks.start(self._run(stream), f"serve {stream.addr}")
+        self._open.append(stream)
+        displaced = displaced_by(stream, self._open)
+        if displaced is not None:
+            self._open.remove(displaced)
+            now = asyncio.get_running_loop().time()
+            self._log.warning(
+                displaced.ip, now, "Closing the connection of %s: too many are open (%d of %s, %d in all)", displaced.addr,
+                sum(one.ip == displaced.ip for one in self._open), displaced.ip, len(self._open),
+            )  # fmt: skip
+            displaced.abort()
+        if displaced is not stream:
+            self._tasks.start(self._run(stream), f"serve {stream.addr}")
 
     async def _run(self, stream: Stream) -> None:
-        self._open += 1
         try:
             await self._serve(stream)
         except ArianeError as error:
-            log.info("the connection of %s ended: %s", stream.addr, error)
+            now = asyncio.get_running_loop().time()
+            self._log.line(logging.INFO, stream.ip, now, "The connection of %s ended: %s", stream.addr, error)
         finally:
-            self._open -= 1
+            if stream in self._open:
+                self._open.remove(stream)
             await stream.close()
+
+
+def displaced_by(newest: Stream, streams: Sequence[Stream]) -> Stream | None:
+    """Return which of `streams` (the oldest first, `newest` among them) is one too many; None if none is."""
+    same_address = [stream for stream in streams if stream.ip == newest.ip]
+    if len(same_address) > ADDRESS_CONNECTIONS_MAX:
+        crowded = same_address
+    elif len(streams) > CONNECTIONS_MAX:
+        crowded = list(streams)
+    else:
+        return None
+    counts = collections.Counter(stream.ip for stream in crowded)
+    unidentified = [stream for stream in crowded if not stream.is_identified and stream is not newest]
+    # The address with most connections loses its oldest that has not identified itself, or else its newest.
+    return max(unidentified or reversed(crowded), key=lambda stream: counts[stream.ip])
 
 
 @contextlib.asynccontextmanager

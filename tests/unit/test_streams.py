@@ -1,0 +1,90 @@
+"""Which connection of a replication port is one too many."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import cast
+
+import pytest
+
+from ariane.broker import replication
+from ariane.broker.config import BrokerConfig
+from ariane.broker.replication import Feed
+from ariane.errors import ConnectionLost
+from ariane.net.streams import ADDRESS_CONNECTIONS_MAX, CONNECTIONS_MAX, Stream, displaced_by
+from ariane.store.message_store import MessageStore
+from ariane.testing.virtual_time import VirtualLoop
+
+
+class Connected:
+    """What `displaced_by` looks at."""
+
+    def __init__(self, ip: str, *, is_slave: bool = False) -> None:
+        self.ip = ip
+        self.is_identified = is_slave
+
+
+def test_a_slave_gets_in_whatever_others_have_opened() -> None:
+    """64 connections that do not report, or that do from a few addresses, shut no slave out."""
+    for is_slave in (False, True):
+        attackers = [Connected(f"10.0.0.{number % 4}", is_slave=is_slave) for number in range(CONNECTIONS_MAX)]
+        slave = Connected("10.0.1.1")
+        streams = cast(list[Stream], [*attackers, slave])
+        displaced = displaced_by(streams[-1], streams)
+        assert displaced in attackers
+
+
+def test_slaves_stay_while_connections_that_do_not_report_come_and_go() -> None:
+    slave = Connected("10.0.1.1", is_slave=True)
+    streams = [slave]
+    for number in range(1000):
+        newest = Connected(f"10.0.{number // 250}.{number % 250}")
+        streams.append(newest)
+        displaced = displaced_by(cast(Stream, newest), cast(list[Stream], streams))
+        if displaced is not None:
+            streams.remove(cast(Connected, displaced))
+    assert slave in streams
+    assert len(streams) == CONNECTIONS_MAX
+
+
+def test_an_address_has_a_bound_of_its_own() -> None:
+    slave = Connected("10.0.0.1", is_slave=True)
+    streams = [slave, *(Connected("10.0.0.1") for _ in range(ADDRESS_CONNECTIONS_MAX))]
+    assert displaced_by(cast(Stream, streams[-1]), cast(list[Stream], streams)) is streams[1]
+    full = [Connected("10.0.0.1", is_slave=True) for _ in range(ADDRESS_CONNECTIONS_MAX + 1)]
+    assert displaced_by(cast(Stream, full[-1]), cast(list[Stream], full)) is full[-1]
+    assert displaced_by(cast(Stream, full[0]), cast(list[Stream], full[:3])) is None
+
+
+class Silent:
+    """A connection that never sends anything, or only part of a report again and again."""
+
+    addr = "10.0.0.1:1"
+    ip = "10.0.0.1"
+
+    def __init__(self, piece: bytes) -> None:
+        self._piece = piece
+        self._sent = 0
+
+    async def read(self, silence_s: float) -> bytes:
+        if self._sent < len(self._piece):
+            await asyncio.sleep(1)
+            self._sent += 1
+            return self._piece[self._sent - 1 : self._sent]
+        await asyncio.sleep(silence_s)
+        raise ConnectionLost(self.addr, f"was silent for {silence_s:g} s")
+
+
+@pytest.mark.parametrize("piece", [b"", b"\0" * 7])
+def test_a_connection_that_does_not_report_is_closed_within_seconds(piece: bytes) -> None:
+    async def run() -> float:
+        feed = Feed(BrokerConfig(), cast(MessageStore, None))
+        began = asyncio.get_running_loop().time()
+        with pytest.raises(ConnectionLost):
+            await feed.serve(cast(Stream, Silent(piece)))
+        return asyncio.get_running_loop().time() - began
+
+    loop = VirtualLoop()
+    took_s = loop.run_until_complete(run())
+    loop.close()
+    assert took_s <= replication.FIRST_REPORT_S + 0.01
