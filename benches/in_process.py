@@ -57,6 +57,9 @@ class Nowhere(asyncio.Transport):
         if not data.count(b'"code":0,') == data.count(b'"language":"PYTHON"'):
             raise SystemExit(f"refused: {data[:500]!r}")
 
+    def get_write_buffer_size(self) -> int:
+        return 0
+
     def pause_reading(self) -> None:
         self.reading = False
 

@@ -107,7 +107,7 @@ def test_a_closed_connection_is_nobody_elses(caplog: pytest.LogCaptureFixture) -
             assert (await peers.request(addr, ECHO, None, b"2")).body == b"2"
 
     with_server(work)
-    assert any("closing the connection of 127.0.0.1" in line.getMessage() for line in caplog.records)
+    assert any("Closing the connection of 127.0.0.1" in line.getMessage() for line in caplog.records)
 
 
 @pytest.mark.parametrize(

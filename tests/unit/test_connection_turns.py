@@ -23,6 +23,9 @@ class Collected:
     def set_write_buffer_limits(self, high: int) -> None: ...
     def pause_reading(self) -> None: ...
     def resume_reading(self) -> None: ...
+    def get_write_buffer_size(self) -> int:
+        return 0
+
     def write(self, data: bytes) -> None:
         self.written.append(data)
 

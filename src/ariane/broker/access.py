@@ -22,6 +22,7 @@ import yaml
 from ariane.broker.acl import Acl, AclFile, read
 from ariane.errors import ConfigError
 from ariane.net.connection import Handled, Handler, Peer, Reply
+from ariane.net.peer_log import PeerLog
 from ariane.protocol.codes import ResponseCode, code_name
 from ariane.protocol.command import Command
 
@@ -52,6 +53,7 @@ class AccessControl:
         self._executor = executor
         self._now_ms = now_ms
         self._one_at_a_time = asyncio.Lock()
+        self._peer_log = PeerLog(log)
         self._make_default()
         self._seen = self._stamps()
         self._state = self._read()
@@ -106,7 +108,8 @@ class AccessControl:
             denial = self._state.acl.denial(command.code, command.field_map(), command.body, peer.ip)
             if denial is None:
                 return serve(command, peer)
-            log.warning("%s of %s is denied: %s", code_name(command.code), peer.addr, denial)
+            now = asyncio.get_running_loop().time()
+            self._peer_log.warning(peer.ip, now, "%s of %s is denied: %s", code_name(command.code), peer.addr, denial)
             return Reply(ResponseCode.SYSTEM_ERROR, remark=DENIED + denial)
 
         return guarded

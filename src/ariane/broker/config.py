@@ -16,7 +16,9 @@ import msgspec
 from ariane.errors import ConfigError, ProtocolError
 from ariane.model import host
 from ariane.model.topic import TRACE_TOPIC, topic_name_fault
+from ariane.net.limits import CONNECTION_UNREAD_MAX, UNREAD_MAX
 from ariane.protocol import java_properties
+from ariane.protocol.command import HEADER_MAX
 from ariane.store.message_store import StoreConfig
 
 STORE_FILES_MAX = 65_536  # a queue that is written to has one open; Java keeps all of all queues open
@@ -110,6 +112,15 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=_camel):
     """Requests under way at once, held pulls included; beyond, answer 2 [OVERLOAD]. A key of this broker."""
     connection_requests_max: int = 16_384
     """The same for one connection. A key of this broker."""
+    max_request_header_size: int = HEADER_MAX
+    """Bytes of a request's header; a larger one is answered with an error. A key of this broker."""
+    connection_unread_max: int = CONNECTION_UNREAD_MAX
+    """Bytes of answers that a client has not read; its further requests are served when it has. A key of this broker."""
+    server_unread_max: int = UNREAD_MAX
+    """The same for all clients together: beyond, a client is served when it has read everything; beyond twice this, the
+    client with most of them is disconnected. A key of this broker."""
+    unread_timeout_seconds: int = 60
+    """s after which a client that reads nothing of its answers is disconnected. A key of this broker."""
     broker_fast_failure_enable: bool = True
     """Answer 2 [TIMEOUT_CLEAN_QUEUE] to a request that has waited too long for its turn."""
     wait_time_mills_in_send_queue: int = 200
@@ -349,6 +360,10 @@ def texts(config: BrokerConfig) -> dict[str, str]:
 RANGES = {
     "listen_port": (0, 65_535),  # 0: any free port
     "broker_permission": (0, 7),
+    "max_request_header_size": (1024, 16 * 1024 * 1024),
+    "connection_unread_max": (1, 1 << 40),
+    "server_unread_max": (1, 1 << 50),
+    "unread_timeout_seconds": (1, 86_400),
     "timer_max_delay_sec": (1, 100 * 365 * 86_400),
     "transaction_time_out": (1, 1 << 40),
     "transaction_check_max": (1, 1 << 30),

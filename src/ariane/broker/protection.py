@@ -111,6 +111,10 @@ def set_limits(limits: Limits, config: BrokerConfig) -> None:
     limits.connections_max = config.server_connections_max
     limits.requests_max = config.server_requests_max
     limits.connection_requests_max = config.connection_requests_max
+    limits.header_max = config.max_request_header_size
+    limits.connection_unread_max = config.connection_unread_max
+    limits.unread.total_max = config.server_unread_max
+    limits.unread_timeout_s = config.unread_timeout_seconds
     waits_ms = {
         **dict.fromkeys(SENDS, config.wait_time_mills_in_send_queue),
         RequestCode.PULL_MESSAGE: config.wait_time_mills_in_pull_queue,

@@ -7,7 +7,9 @@ from pathlib import Path
 import msgspec
 
 from ariane.errors import ConfigError, ProtocolError
+from ariane.net.limits import CONNECTION_UNREAD_MAX, UNREAD_MAX, Limits
 from ariane.protocol import java_properties
+from ariane.protocol.command import HEADER_MAX
 
 
 class NameServerConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -23,6 +25,24 @@ class NameServerConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel"
     """Put the ORDER_TOPIC_CONFIG of a topic into its route."""
     server_channel_max_idle_time_seconds: int = 120
     """s of silence after which a connection is closed, and its broker forgotten."""
+    max_request_header_size: int = HEADER_MAX
+    """Bytes of a request's header; a larger one is answered with an error. A key of this name server."""
+    connection_unread_max: int = CONNECTION_UNREAD_MAX
+    """Bytes of answers that a client has not read; its further requests are served when it has. A key of this name server."""
+    server_unread_max: int = UNREAD_MAX
+    """The same for all clients together: beyond, a client is served when it has read everything; beyond twice this, the
+    client with most of them is disconnected. A key of this name server."""
+    unread_timeout_seconds: int = 60
+    """s after which a client that reads nothing of its answers is disconnected. A key of this name server."""
+
+    def limits(self) -> Limits:
+        """What the server takes on at once."""
+        return Limits(
+            header_max=self.max_request_header_size,
+            connection_unread_max=self.connection_unread_max,
+            unread_max=self.server_unread_max,
+            unread_timeout_s=self.unread_timeout_seconds,
+        )
 
 
 # What UPDATE_NAMESRV_CONFIG (318) may change while the server runs. Paths and ports are not among them: whoever may send a
@@ -55,6 +75,14 @@ def parse(properties: dict[str, str]) -> tuple[NameServerConfig, list[str]]:
     config, others = java_properties.settings(NameServerConfig, properties)
     if not 0 <= config.listen_port < 65536:
         raise ConfigError("listenPort", config.listen_port, "use 0 (any free port) to 65535")
+    for key, value, least in (
+        ("maxRequestHeaderSize", config.max_request_header_size, 1024),
+        ("connectionUnreadMax", config.connection_unread_max, 1),
+        ("serverUnreadMax", config.server_unread_max, 1),
+        ("unreadTimeoutSeconds", config.unread_timeout_seconds, 1),
+    ):
+        if value < least:
+            raise ConfigError(key, value, f"use {least} or more")
     remarks = [
         f"{key} has no effect: {WITHOUT_EFFECT[key]}" if key in WITHOUT_EFFECT else f"{key} is unknown and ignored"
         for key in others

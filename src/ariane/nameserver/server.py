@@ -48,6 +48,7 @@ class NameServer:
             config.listen_port,
             on_lost=self._lost,
             idle_s=config.server_channel_max_idle_time_seconds,
+            limits=config.limits(),
         )
         await self._server.__aenter__()
         ip = local_ip() if config.bind_address == ANY_ADDRESS else config.bind_address

@@ -8,27 +8,30 @@ All replies of one turn of the loop leave in one write, and so do all requests m
 more than Python does. A turn serves at most TURN_FRAMES requests of a connection.
 
 Bounds: an unfinished frame (16 MiB), the Limits of requests that may be under way here, PENDING_MAX that we may have under
-way there, and the socket's write buffer: a server stops reading from a peer that does not read its answers.
+way there, and unread answers: a server neither reads nor serves the requests of a peer that does not read its answers, and
+closes the connection when that lasts.
 """
 
 from __future__ import annotations
 
 import asyncio
+import collections
 import itertools
 import logging
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, cast
-
-import msgspec
+from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple, cast
 
 from ariane.errors import ArianeError, ConnectionLost, ProtocolError, ReplyError, RequestTimeout
-from ariane.model import host
+from ariane.net.handling import Handled, Handler, LateReply, Peer, Reply, Sign, peer_of
 from ariane.net.limits import Limits
+from ariane.net.unread import NOTED_FROM
 from ariane.protocol import command as commands
 from ariane.protocol.codes import ResponseCode, code_name
 from ariane.protocol.command import ONE_WAY, RESPONSE, Command
-from ariane.protocol.frame import Frame, FrameReader
+from ariane.protocol.frame import FRAME_MAX, Frame, FrameReader
 from ariane.protocol.session import Session
+
+__all__ = ["Connection", "Handled", "Handler", "LateReply", "Peer", "Reply", "Sign"]
 
 log = logging.getLogger("ariane.net")
 
@@ -38,36 +41,10 @@ TURN_FRAMES = 32
 # Pieces of answers that end a turn: a pull is answered in one piece for each message, so its reader's turns end sooner, and
 # those who send do not wait for thousands of messages that somebody reads.
 TURN_PIECES = 2 * TURN_FRAMES
-WRITE_HIGH_WATER = 4 * 1024 * 1024
-
-
-class Peer(NamedTuple):
-    """Who sent a request: a number that lives as long as the connection, and its address (`packed` as in a record)."""
-
-    id: int
-    ip: str
-    port: int
-    packed: bytes
-
-    @property
-    def addr(self) -> str:
-        return f"[{self.ip}]:{self.port}" if ":" in self.ip else f"{self.ip}:{self.port}"
-
-
-class Reply(msgspec.Struct, frozen=True):
-    """What a handler answers. `fields` None means the code has no header class; a body may come in pieces."""
-
-    code: int = ResponseCode.SUCCESS
-    fields: Mapping[str, str] | None = None
-    remark: str | None = None
-    body: bytes | Sequence[bytes] = b""
-
-
-# Given the extFields and the body of a request, the extFields that go out: how requests are signed.
-Sign = Callable[[Mapping[str, str] | None, bytes], Mapping[str, str]]
-
-Handled = Reply | None | Awaitable[Reply | None]
-Handler = Callable[[Command, Peer], Handled]
+TURN_BYTES = 1024 * 1024  # of answers that end a turn: so much more than allowed may be unread, and one answer
+WRITE_HIGH_WATER = 4 * 1024 * 1024  # of a client's requests
+CLOSE_S = 10.0  # that a connection may take to write what is due when it is closed
+UNSERVED_CODES_MAX = 64  # of one connection that are remembered as logged
 
 
 class _Waiting(NamedTuple):
@@ -89,7 +66,7 @@ class Connection(asyncio.Protocol):
         made: Callable[[Connection], None] | None = None,
         lost: Callable[[Connection], None] | None = None,
     ) -> None:
-        self.peer = _peer(number, ("0.0.0.0", 0))  # noqa: S104 - not an address to listen on: unknown until connected
+        self.peer = peer_of(number, ("0.0.0.0", 0))  # noqa: S104 - not an address to listen on: unknown until connected
         self.last_active = 0.0
         self._handlers = handlers
         self._serving = serving
@@ -102,11 +79,19 @@ class Connection(asyncio.Protocol):
         self._session: Session[_Waiting] = Session()
         self._transport: asyncio.Transport | None = None
         self._out: list[bytes] = []
+        self._out_bytes = 0  # of answers in _out
+        self._noted_bytes = 0  # written since they were last noted in the limits
+        self._taken = 0  # bytes that the peer had taken when its answers were last looked at
+        self._written = 0
         self._write_due = False
         self._may_write = asyncio.Event()
         self._may_write.set()
-        self._under_way: set[asyncio.Future[Reply | None]] = set()
+        self._under_way: set[asyncio.Future[Reply | LateReply | None]] = set()
+        self._late: collections.deque[tuple[Command, LateReply]] = collections.deque()  # they wait for room
         self._timer: asyncio.TimerHandle | None = None
+        self._unread_timer: asyncio.TimerHandle | None = None
+        self._turn_due = False
+        self._unserved: set[int] = set()  # codes that are not served here and were logged
         self._turn_frames = TURN_FRAMES if serving else None
         self._frames: Iterator[Frame] | None = None  # left over from this turn
         self._read_at = 0.0  # when they were read
@@ -143,7 +128,12 @@ class Connection(asyncio.Protocol):
         answer: asyncio.Future[Command] = self._loop.create_future()
         deadline = self._loop.time() + timeout_ms / 1000
         opaque = self._session.ask(_Waiting(answer, timeout_ms), deadline)
-        self._write(commands.encode(code, opaque=opaque, flag=0, fields=fields, body=body))
+        try:
+            pieces = commands.encode(code, opaque=opaque, flag=0, fields=fields, body=body)
+        except ProtocolError as error:
+            self._session.answered(opaque)
+            raise ProtocolError(f"request {code_name(code)} cannot be sent to {self.peer.addr}: {error}") from None
+        self._write(pieces)
         if self._timer is None or self._timer.when() > deadline:
             self._arm(deadline)
         return answer
@@ -169,10 +159,11 @@ class Connection(asyncio.Protocol):
         return self.is_open and self._may_write.is_set()
 
     def close(self) -> None:
-        """Write what is due, then close."""
-        if self._transport is not None:
+        """Write what is due, then close; a peer that does not take it within CLOSE_S loses it."""
+        if self._transport is not None and not self._transport.is_closing():
             self._write_out()
             self._transport.close()
+            self._loop.call_later(CLOSE_S, self.abort)
 
     def abort(self) -> None:
         if self._transport is not None:
@@ -182,9 +173,9 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        self._transport.set_write_buffer_limits(high=WRITE_HIGH_WATER)
+        self._set_high_water()
         name = transport.get_extra_info("peername") or ("0.0.0.0", 0)  # noqa: S104 - the peer left already
-        self.peer = _peer(self.peer.id, name)
+        self.peer = peer_of(self.peer.id, name)
         self.last_active = self._loop.time()
         if self._made:
             self._made(self)
@@ -205,19 +196,24 @@ class Connection(asyncio.Protocol):
         self._waited_s = waited_s
         self._overload = self._limits.overload(len(self._under_way))
         count, is_over = 0, False
+        header_max = self._limits.header_max if self._serving else FRAME_MAX
         try:
             for frame in itertools.islice(frames, self._turn_frames):
                 count += 1
+                if len(frame.header) > header_max:
+                    self._refuse_header(frame, header_max)
+                    continue
                 command = commands.decode(frame)
                 if command.flag & RESPONSE:
                     self._answered(command)
                 else:
                     self._serve(command)
-                    if len(self._out) >= TURN_PIECES:
+                    if len(self._out) >= TURN_PIECES or self._out_bytes >= TURN_BYTES:
                         is_over = True
                         break
         except ProtocolError as error:
-            log.warning("closing the connection of %s: %s", self.peer.addr, error)
+            now = self._loop.time()
+            self._limits.log.warning(self.peer.ip, now, "Closing the connection of %s: %s", self.peer.addr, error)
             self._frames = None
             self.close()
             return
@@ -225,12 +221,20 @@ class Connection(asyncio.Protocol):
         if is_over or count == self._turn_frames:
             self._frames = frames
             self._read_when_ready()
-            self._loop.call_soon(self._next_turn)
+            self._call_next_turn()
         elif self._frames is not None:
             self._frames = None
             self._read_when_ready()
 
+    def _call_next_turn(self) -> None:
+        """Serve what is left over in the next turn of the loop, or when the peer has read its answers."""
+        if not self._turn_due and (self._may_write.is_set() or not self._serving):
+            self._turn_due = True
+            self._loop.call_soon(self._next_turn)
+
     def _next_turn(self) -> None:
+        self._turn_due = False
+        self._answer_late()
         if self._frames is not None:
             self._take_turn(self._frames, self._loop.time() - self._read_at)
 
@@ -246,17 +250,63 @@ class Connection(asyncio.Protocol):
     def pause_writing(self) -> None:
         self._may_write.clear()
         self._read_when_ready()
+        if self._serving and self._unread_timer is None:
+            self._taken = self._written - self.unread()
+            self._unread_timer = self._loop.call_later(self._limits.unread_timeout_s, self._look_for_progress)
 
     def resume_writing(self) -> None:
         self._may_write.set()
+        if self._unread_timer is not None:
+            self._unread_timer.cancel()
+            self._unread_timer = None
+        if self._transport is not None:
+            self._set_high_water()
         self._read_when_ready()
+        if self._frames is not None or self._late:
+            self._call_next_turn()
+
+    def _set_high_water(self) -> None:
+        if self._transport is not None:
+            high = self._limits.connection_unread_max if self._serving else WRITE_HIGH_WATER
+            self._transport.set_write_buffer_limits(high=high)
+
+    def _look_for_progress(self) -> None:
+        """Close a connection whose peer has read nothing of its answers for `unread_timeout_s`."""
+        self._unread_timer = None
+        if self._transport is None:
+            return
+        taken = self._written - self.unread()
+        if taken <= self._taken:
+            self.give_up(f"it has read nothing for {self._limits.unread_timeout_s:.0f} s")
+            return
+        self._taken = taken
+        self._unread_timer = self._loop.call_later(self._limits.unread_timeout_s, self._look_for_progress)
+
+    def unread(self) -> int:
+        """Return the bytes that were written and not taken by the peer yet."""
+        return 0 if self._transport is None else self._transport.get_write_buffer_size()
+
+    def give_up(self, why: str) -> None:
+        """Close the connection at once; answers that its peer has not read are lost."""
+        unread = self.unread()
+        self._limits.log.warning(
+            self.peer.ip, self._loop.time(), "Closing the connection of %s with %d bytes of unread answers: %s",
+            self.peer.addr, unread, why,
+        )  # fmt: skip
+        self._limits.unread.forget(self)
+        self.abort()
 
     def connection_lost(self, error: Exception | None) -> None:
         self._transport = None
         self._out.clear()
+        self._late.clear()
         self._may_write.set()
-        if self._timer is not None:
-            self._timer.cancel()
+        self._limits.unread.forget(self)
+        for timer in (self._timer, self._unread_timer):
+            if timer is not None:
+                timer.cancel()
+        if self._frames is not None:  # one-way requests are served although nobody is left to be answered
+            self._call_next_turn()
         why = str(error) if error else "was closed by the other side"
         for answer, _ in self._session.end():
             if not answer.done():
@@ -271,7 +321,7 @@ class Connection(asyncio.Protocol):
     def _serve(self, command: Command) -> None:
         handler = self._handlers.get(command.code)
         if handler is None:
-            log.warning("%s asked for %s, which is not served here", self.peer.addr, code_name(command.code))
+            self._log_unserved(command.code)
             self._reply(command, _not_supported(command.code))
             return
         if (self._overload is not None or self._waited_s) and (remark := self._busy(command.code)) is not None:
@@ -289,43 +339,93 @@ class Connection(asyncio.Protocol):
         self._limits.under_way += 1
         future.add_done_callback(lambda done: self._finished(command, done))
 
+    def _refuse_header(self, frame: Frame, header_max: int) -> None:
+        """Answer a request whose header is too large; its fields are not looked at."""
+        command = commands.outline(frame)
+        if not command.flag & RESPONSE:
+            remark = (
+                f"the header of request {code_name(command.code)} has {len(frame.header)} bytes, at most {header_max} are"
+                " accepted (maxRequestHeaderSize)"
+            )
+            self._reply(command, Reply(ResponseCode.SYSTEM_ERROR, remark=remark))
+
+    def _log_unserved(self, code: int) -> None:
+        """Log a code that is not served here, once for each connection: clients of later versions ask again and again."""
+        if code in self._unserved or len(self._unserved) >= UNSERVED_CODES_MAX:
+            return
+        self._unserved.add(code)
+        self._limits.log.warning(
+            self.peer.ip,
+            self._loop.time(),
+            "%s asked for %s, which is not served here",
+            self.peer.addr,
+            code_name(code),
+        )
+
     def _busy(self, code: int) -> str | None:
         """Why a request of this turn is not served; None: it is."""
         if self._overload is not None and code not in self._limits.exempt:
             return self._overload
         return self._limits.waited_too_long(code, self._waited_s)
 
-    def _finished(self, command: Command, done: asyncio.Future[Reply | None]) -> None:
+    def _finished(self, command: Command, done: asyncio.Future[Reply | LateReply | None]) -> None:
         self._limits.under_way -= 1
         self._under_way.discard(done)
         if done.cancelled():
             return
         error = done.exception()
-        self._reply(command, self._failure(command, error) if error else done.result())
+        reply = self._failure(command, error) if error else done.result()
+        if isinstance(reply, LateReply):
+            self._late.append((command, reply))
+            self._answer_late()
+        else:
+            self._reply(command, reply)
+
+    def _answer_late(self) -> None:
+        """Make the answers that wait for room, as long as there is room."""
+        while self._late and self._may_write.is_set() and self._out_bytes < TURN_BYTES:
+            command, late = self._late.popleft()
+            try:
+                reply = late.make()
+            except Exception as error:  # noqa: BLE001 - as in _serve
+                reply = self._failure(command, error)
+            self._reply(command, reply)
 
     def _reply(self, command: Command, reply: Reply | None) -> None:
         if reply is None or command.flag & ONE_WAY or self._transport is None:
             return
-        pieces = commands.encode(
-            reply.code,
-            opaque=command.opaque,
-            flag=RESPONSE,
-            fields=reply.fields,
-            remark=reply.remark,
-            body=reply.body,
-            form=command.form,
-        )
+        try:
+            pieces = commands.encode(
+                reply.code,
+                opaque=command.opaque,
+                flag=RESPONSE,
+                fields=reply.fields,
+                remark=reply.remark,
+                body=reply.body,
+                form=command.form,
+            )
+        except ProtocolError as error:
+            self._reply(command, self._too_large(command.code, error))
+            return
+        self._out_bytes += len(pieces[0]) if len(pieces) == 1 else sum(map(len, pieces))
         self._write(pieces)
+
+    def _too_large(self, code: int, error: ProtocolError) -> Reply:
+        """The answer instead of one that no peer would read."""
+        what = f"the answer to {code_name(code)} cannot be sent: {error}"
+        self._limits.log.warning(self.peer.ip, self._loop.time(), "%s: %s", self.peer.addr, what)
+        return Reply(ResponseCode.SYSTEM_ERROR, remark=what)
 
     def _failure(self, command: Command, error: BaseException) -> Reply:
         """The answer to a request whose handler raised."""
         if isinstance(error, ReplyError):
             return Reply(error.code, remark=error.remark)
         what = f"{code_name(command.code)} of {self.peer.addr}"
+        peer_log, now = self._limits.log, self._loop.time()
         if isinstance(error, ArianeError):
-            log.warning("%s failed: %s", what, error)
+            peer_log.warning(self.peer.ip, now, "%s failed: %s", what, error)
             return Reply(ResponseCode.SYSTEM_ERROR, remark=str(error))
-        log.error("%s failed", what, exc_info=error)
+        peer_log.error(self.peer.ip, now, "%s failed", what, exc_info=error)
         return Reply(ResponseCode.SYSTEM_ERROR, remark=f"{type(error).__name__}: {error}")
 
     # --- answers to our requests ---
@@ -364,12 +464,30 @@ class Connection(asyncio.Protocol):
         if self._out and self._transport is not None:
             self.last_active = self._loop.time()
             # One copy costs less than handing over many small pieces.
-            self._transport.write(b"".join(self._out))
+            data = b"".join(self._out)
             self._out = []
+            self._out_bytes = 0
+            self._written += len(data)
+            self._transport.write(data)
+            if self._serving:
+                self._noted_bytes += len(data)
+                if self._noted_bytes >= NOTED_FROM:
+                    self._note_unread()
+                if self._late:
+                    self._call_next_turn()
 
-
-def _peer(number: int, name: Sequence[Any]) -> Peer:
-    return Peer(number, name[0], name[1], host.pack(name[0], name[1]))
+    def _note_unread(self) -> None:
+        """Count what the peer has not read yet; beyond the bound of all connections it is served again when it has read
+        everything."""
+        size, self._noted_bytes = self._noted_bytes, 0
+        if self._transport is None or not self.unread():
+            return
+        limits, now = self._limits, self.last_active
+        if limits.unread.note(self, size, now):
+            self._transport.set_write_buffer_limits(high=0)
+            excess = limits.unread.excess(now)
+            if isinstance(excess, Connection):
+                excess.give_up(f"all connections together have more than twice {limits.unread.total_max} bytes of them")
 
 
 def _not_supported(code: int) -> Reply:

@@ -1,20 +1,33 @@
 """What a server takes on at once, shared by all its connections. [RemotingServer's thread pools, BrokerFastFailure]
 
 A connection looks at its limits once a turn, not once a request: a turn of 32 frames may so go 31 requests beyond.
-Requests that are not read yet wait in the sockets; what is here bounds those that were read and are not answered.
+Requests that are not read yet wait in the sockets; what is here bounds those that were read and are not answered, and the
+answers that were written and are not read.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
+
+from ariane.net.peer_log import PeerLog
+from ariane.net.unread import UnreadAnswers
+from ariane.protocol.command import HEADER_MAX
 
 CONNECTIONS_MAX = 16_384
 REQUESTS_MAX = 100_000
 CONNECTION_REQUESTS_MAX = 16_384
+CONNECTION_UNREAD_MAX = 4 * 1024 * 1024
+UNREAD_MAX = 256 * 1024 * 1024
+UNREAD_TIMEOUT_S = 60.0
 
 
 class Limits:
     """Bounds that may be changed while the server runs, and the count that they bound.
+
+    `header_max` bounds the header of a request. A connection with more than `connection_unread_max` bytes of unread answers is
+    not served until it has read some, and closed when it reads none for `unread_timeout_s`; `unread_max` bounds the unread
+    answers of all connections.
 
     `waits_s` is how long a request of a code may wait for its turn after it was read; `exempt` codes are served even when
     too much is under way: their handlers answer at once, and without them clients would be lost that are only slow.
@@ -26,12 +39,21 @@ class Limits:
         connections_max: int = CONNECTIONS_MAX,
         requests_max: int = REQUESTS_MAX,
         connection_requests_max: int = CONNECTION_REQUESTS_MAX,
+        header_max: int = HEADER_MAX,
+        connection_unread_max: int = CONNECTION_UNREAD_MAX,
+        unread_max: int = UNREAD_MAX,
+        unread_timeout_s: float = UNREAD_TIMEOUT_S,
         waits_s: Mapping[int, float] | None = None,
         exempt: frozenset[int] = frozenset(),
     ) -> None:
         self.connections_max = connections_max
         self.requests_max = requests_max
         self.connection_requests_max = connection_requests_max
+        self.header_max = header_max
+        self.connection_unread_max = connection_unread_max
+        self.unread_timeout_s = unread_timeout_s
+        self.unread = UnreadAnswers(unread_max)
+        self.log = PeerLog(logging.getLogger("ariane.net"))
         self.waits_s: Mapping[int, float] = waits_s or {}
         self.exempt = exempt
         self.under_way = 0  # requests of all connections that a handler has not answered yet

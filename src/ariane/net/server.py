@@ -140,7 +140,11 @@ class Server:
 
     def _made(self, connection: Connection) -> None:
         if len(self._connections) >= self.limits.connections_max:
-            log.error("refusing %s: %d connections are open", connection.peer.addr, len(self._connections))
+            now = asyncio.get_running_loop().time()
+            open_now = len(self._connections)
+            self.limits.log.error(
+                connection.peer.ip, now, "Refusing %s: %d connections are open", connection.peer.addr, open_now
+            )
             connection.abort()
             return
         self._connections[connection.peer.id] = connection

@@ -30,7 +30,7 @@ from ariane.filter import tags
 from ariane.filter.sql import SqlFilter, compile_sql
 from ariane.model.message import RETRY_TOPIC
 from ariane.model.topic import OFFSET_MOVED_TOPIC, PERM_READ, RETRY_PREFIX
-from ariane.net.connection import Handled, Handler, Peer, Reply
+from ariane.net.connection import Handled, Handler, LateReply, Peer, Reply
 from ariane.protocol import fastjson, properties, record
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.command import Command
@@ -124,14 +124,19 @@ def pull(parts: PullParts, request: PullMessage) -> Handled:
     return _answer(parts, request, got)
 
 
-async def _held(parts: PullParts, request: PullMessage, wanted: Wanted, waiter: Waiter) -> Reply:
+async def _held(parts: PullParts, request: PullMessage, wanted: Wanted, waiter: Waiter) -> LateReply:
     await waiter
-    return _answer(parts, request, _counted_get(parts, request, wanted, request.queue_offset))
+    return _late(parts, request, wanted, request.queue_offset)
+
+
+def _late(parts: PullParts, request: PullMessage, wanted: Wanted, offset: int) -> LateReply:
+    # One arrival may wake many pulls: each reads its messages when its connection has room for them.
+    return LateReply(lambda: _answer(parts, request, _counted_get(parts, request, wanted, offset)))
 
 
 async def _held_for_match(
     parts: PullParts, request: PullMessage, wanted: Wanted, waiter: Waiter, hold_ms: float
-) -> Reply:
+) -> LateReply:
     """Looks at what arrives, each record once, and answers with the first match; when the time is over, the answer moves
     the reader behind what did not match."""
     loop = asyncio.get_running_loop()
@@ -139,10 +144,11 @@ async def _held_for_match(
     offset = request.queue_offset
     while True:
         await waiter
-        got = _counted_get(parts, request, wanted, offset)
+        got = _get(parts, request, wanted, offset)
         is_at_end = got.status is GetStatus.NO_MATCHED_MESSAGE and got.next_offset >= got.max_offset
         if not is_at_end or loop.time() >= deadline:
-            return _answer(parts, request, got)
+            return _late(parts, request, wanted, offset)
+        _count(parts, request, got, 0.0)
         offset = got.next_offset
         left_ms = max(0.0, (deadline - loop.time()) * 1000)
         waiter = parts.arrivals.wait(request.topic, request.queue_id, offset, wanted.codes, left_ms)
@@ -262,10 +268,15 @@ def _get(parts: PullParts, request: PullMessage, wanted: Wanted, offset: int) ->
 
 
 def _counted_get(parts: PullParts, request: PullMessage, wanted: Wanted, offset: int) -> Got:
-    """The same, and what the statistics have to know of it."""
-    stats, topic, group, queue_id = parts.stats, request.topic, request.consumer_group, request.queue_id
-    began = stats.timer()
+    """As `_get`, and record it in the statistics."""
+    began = parts.stats.timer()
     got = _get(parts, request, wanted, offset)
+    _count(parts, request, got, parts.stats.timer() - began)
+    return got
+
+
+def _count(parts: PullParts, request: PullMessage, got: Got, seconds: float) -> None:
+    stats, topic, group, queue_id = parts.stats, request.topic, request.consumer_group, request.queue_id
     records = got.records
     if got.status is GetStatus.FOUND:
         stats.pulled(
@@ -274,7 +285,7 @@ def _counted_get(parts: PullParts, request: PullMessage, wanted: Wanted, offset:
             queue_id,
             count=len(records),
             size=sum(map(len, records)),
-            seconds=stats.timer() - began,
+            seconds=seconds,
             behind=got.behind or 0,
             late_ms=max(0, parts.now_ms() - record.store_ms(records[-1])),
         )
@@ -282,7 +293,6 @@ def _counted_get(parts: PullParts, request: PullMessage, wanted: Wanted, offset:
         stats.missed(group)
         if got.behind is not None:
             stats.scanned(topic, group, queue_id, got.behind)
-    return got
 
 
 def _code(got: Got, request: PullMessage) -> ResponseCode:

@@ -1,0 +1,67 @@
+"""Answers that clients have not read yet: their bytes on all connections of a server.
+
+    written ─► noted ─► above `total_max`: connections with unread answers are served again when they have read them all
+                     └► above twice that: the connection with most of them is closed
+
+A transport does not report when its buffer shrinks, so the bytes are counted again when the sum of what was noted reaches a
+bound. What a connection has below NOTED_FROM is not noted.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+NOTED_FROM = 16 * 1024
+RECOUNT_S = 0.05
+
+
+class Holder(Protocol):
+    """A connection with unread answers."""
+
+    def unread(self) -> int:
+        """Return the bytes that were written and not read yet."""
+        ...
+
+
+class UnreadAnswers:
+    """The sum over all connections."""
+
+    def __init__(self, total_max: int) -> None:
+        self.total_max = total_max
+        self._holders: set[Holder] = set()
+        self._counted = 0
+        self._counted_at = float("-inf")
+        self._noted = 0  # since it was counted
+
+    def note(self, holder: Holder, size: int, now: float) -> bool:
+        """Add `size` bytes to the sum. Return whether it exceeds its bound."""
+        self._holders.add(holder)
+        self._noted += size
+        if self.total <= self.total_max:
+            return False
+        if now - self._counted_at >= RECOUNT_S:
+            self._recount(now)
+        return self.total > self.total_max
+
+    def forget(self, holder: Holder) -> None:
+        """Leave out a connection that was closed."""
+        self._holders.discard(holder)
+
+    @property
+    def total(self) -> int:
+        """Bytes, possibly more than there are."""
+        return self._counted + self._noted
+
+    def excess(self, now: float) -> Holder | None:
+        """Return the connection to close: that with most unread answers, if they are far above the bound together."""
+        if self.total <= 2 * self.total_max:
+            return None
+        self._recount(now)
+        if self.total <= 2 * self.total_max:
+            return None
+        return max(self._holders, key=lambda holder: holder.unread())
+
+    def _recount(self, now: float) -> None:
+        sizes = {holder: holder.unread() for holder in self._holders}
+        self._holders = {holder for holder, size in sizes.items() if size}
+        self._counted, self._noted, self._counted_at = sum(sizes.values()), 0, now

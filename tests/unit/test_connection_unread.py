@@ -1,0 +1,320 @@
+"""Peers that do not read their answers, oversized frames, and log lines. No socket: the transport is a stand-in."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from ariane.errors import ProtocolError
+from ariane.net.connection import TURN_BYTES, Connection, Handler, LateReply, Reply
+from ariane.net.limits import Limits
+from ariane.net.peer_log import ALL_LINES, LINES, WINDOW_S, PeerLog
+from ariane.protocol import command as commands
+from ariane.protocol.command import Command
+from ariane.protocol.frame import FRAME_MAX, FrameReader
+
+MIB = 1024 * 1024
+
+
+class SlowTransport:
+    """A transport whose peer reads only when the test says so."""
+
+    def __init__(self) -> None:
+        self.protocol: Connection | None = None
+        self.unread = 0
+        self.total = 0
+        self.last = b""
+        self.is_reading = True
+        self.is_over = False
+        self._high = 65536
+        self._is_full = False
+
+    def get_extra_info(self, name: str) -> tuple[str, int]:
+        return ("127.0.0.1", 1)
+
+    def get_write_buffer_size(self) -> int:
+        return self.unread
+
+    def set_write_buffer_limits(self, high: int) -> None:
+        self._high = high
+        self._maybe_pause()
+
+    def pause_reading(self) -> None:
+        self.is_reading = False
+
+    def resume_reading(self) -> None:
+        self.is_reading = True
+
+    def write(self, data: bytes) -> None:
+        self.unread += len(data)
+        self.total += len(data)
+        self.last = data
+        self._maybe_pause()
+
+    def is_closing(self) -> bool:
+        return self.is_over
+
+    def close(self) -> None:
+        self.is_over = True
+
+    def abort(self) -> None:
+        if not self.is_over and self.protocol is not None:
+            asyncio.get_running_loop().call_soon(self.protocol.connection_lost, None)
+        self.is_over = True
+
+    def read(self, size: int | None = None) -> None:
+        """The peer reads `size` bytes, or all."""
+        self.unread -= self.unread if size is None else size
+        if self._is_full and self.unread <= self._high // 4 and self.protocol is not None:
+            self._is_full = False
+            self.protocol.resume_writing()
+
+    def _maybe_pause(self) -> None:
+        if self.unread > self._high and not self._is_full and self.protocol is not None:
+            self._is_full = True
+            self.protocol.pause_writing()
+
+
+def connect(
+    handlers: dict[int, Handler], limits: Limits | None = None, number: int = 1
+) -> tuple[Connection, SlowTransport]:
+    transport = SlowTransport()
+    connection = Connection(number, handlers, serving=True, limits=limits)
+    transport.protocol = connection
+    connection.connection_made(transport)  # type: ignore[arg-type]
+    return connection, transport
+
+
+def request(code: int, count: int = 1, fields: dict[str, str] | None = None, form: int = 0) -> bytes:
+    return b"".join(
+        b"".join(commands.encode(code, opaque=one, flag=0, fields=fields, form=form)) for one in range(count)
+    )
+
+
+def answers(data: bytes) -> list[Command]:
+    return [commands.decode(frame) for frame in FrameReader().feed(data)]
+
+
+def in_loop(work: Callable[[], Awaitable[None]]) -> None:
+    async def run() -> None:
+        await asyncio.wait_for(work(), 30)
+
+    asyncio.run(run())
+
+
+async def turns(count: int = 200) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+def large(command: Command, peer: Any) -> Reply:
+    return Reply(body=bytes(MIB // 2))
+
+
+def test_requests_of_a_peer_that_does_not_read_wait_until_it_does() -> None:
+    async def work() -> None:
+        connection, transport = connect({7: large})
+        connection.data_received(request(7, 1000))
+        await turns()
+        most = 4 * MIB + TURN_BYTES + MIB
+        assert 4 * MIB < transport.unread < most
+        assert not transport.is_reading
+        while transport.total < 1000 * MIB // 2:
+            transport.read()
+            await turns(20)
+            assert transport.unread < most
+        transport.read()
+        await turns(20)
+        assert transport.is_reading
+
+    in_loop(work)
+
+
+def test_held_requests_are_answered_when_there_is_room_for_their_answers() -> None:
+    async def work() -> None:
+        arrived = asyncio.Event()
+        made: list[int] = []
+
+        async def held(command: Command, peer: Any) -> LateReply:
+            await arrived.wait()
+
+            def make() -> Reply:
+                made.append(command.opaque)
+                return large(command, peer)
+
+            return LateReply(make)
+
+        connection, transport = connect({7: held})
+        connection.data_received(request(7, 500))
+        await turns()
+        arrived.set()
+        await turns()
+        assert transport.unread < 4 * MIB + TURN_BYTES + MIB
+        assert len(made) < 20
+        while len(made) < 500:
+            transport.read()
+            await turns(20)
+        assert sorted(made) == list(range(500))
+
+    in_loop(work)
+
+
+def test_beyond_the_bound_of_all_a_connection_is_served_when_it_has_read_everything() -> None:
+    async def work() -> None:
+        limits = Limits(unread_max=3 * MIB)
+        connections = [connect({7: large}, limits, number) for number in range(3)]
+        for connection, _ in connections[:2]:
+            connection.data_received(request(7, 3))  # 1.5 MiB each: together the bound, and their frames
+        await turns()
+        connection, transport = connections[2]
+        connection.data_received(request(7, 100))
+        await turns()
+        assert transport.total <= TURN_BYTES + MIB
+        total = transport.total
+        transport.read(MIB // 2)
+        await turns()
+        assert transport.total == total  # not yet everything
+        transport.read()
+        await turns()
+        assert transport.total > total
+
+    in_loop(work)
+
+
+def test_far_beyond_the_bound_of_all_the_connection_with_most_is_closed(caplog: pytest.LogCaptureFixture) -> None:
+    async def work() -> None:
+        limits = Limits(unread_max=2 * MIB)
+        connections = [connect({7: large}, limits, number) for number in range(20)]
+        for number, (connection, _) in enumerate(connections):
+            connection.data_received(request(7, 1 if number else 3))
+            await turns(20)
+        closed = [transport for _, transport in connections if transport.is_over]
+        assert connections[0][1] in closed
+        assert sum(transport.unread for _, transport in connections if not transport.is_over) <= 4 * MIB + TURN_BYTES
+
+    with caplog.at_level(logging.WARNING):
+        in_loop(work)
+    assert "unread answers" in caplog.text
+
+
+def test_a_peer_that_reads_nothing_for_long_is_closed_and_one_that_reads_slowly_is_not(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def work() -> None:
+        limits = Limits(unread_timeout_s=0.05)
+        (slow, slow_transport), (dead, dead_transport) = connect({7: large}, limits), connect({7: large}, limits, 2)
+        for connection in (slow, dead):
+            connection.data_received(request(7, 100))
+        while not dead_transport.is_over:
+            slow_transport.read(1024)
+            await asyncio.sleep(0.01)
+        assert not slow_transport.is_over
+
+    with caplog.at_level(logging.WARNING):
+        in_loop(work)
+    assert "read nothing for" in caplog.text
+
+
+def test_an_answer_that_no_frame_holds_is_an_error_with_its_size_and_the_limit() -> None:
+    async def work() -> None:
+        connection, transport = connect({206: lambda command, peer: Reply(body=bytes(FRAME_MAX))})
+        for form in (0, 1):
+            connection.data_received(request(206, form=form))
+            (answer,) = answers(transport.last)
+            assert answer.code == 1
+            assert "GET_ALL_TOPIC_LIST_FROM_NAMESERVER" in (answer.remark or "")
+            assert str(FRAME_MAX) in (answer.remark or "")
+        assert not transport.is_over
+
+    in_loop(work)
+
+
+def test_a_request_that_no_frame_holds_is_refused_and_nothing_waits_for_it() -> None:
+    async def work() -> None:
+        connection, transport = connect({})
+        with pytest.raises(ProtocolError, match=f"SEND_MESSAGE.*{FRAME_MAX}"):
+            connection.ask(10, body=bytes(FRAME_MAX), timeout_ms=1000)
+        assert len(connection._session) == 0
+        assert transport.total == 0
+
+    in_loop(work)
+
+
+@pytest.mark.parametrize("form", [0, 1])
+def test_a_request_whose_header_is_too_large_is_answered_and_the_next_is_served(form: int) -> None:
+    async def work() -> None:
+        connection, transport = connect({7: lambda command, peer: Reply()}, Limits(header_max=1000))
+        connection.data_received(request(7, fields={"a": "x" * 1000}, form=form) + request(7))
+        refused, served = answers(transport.last)
+        assert (refused.code, served.code) == (1, 0)
+        assert "at most 1000" in (refused.remark or "") and "maxRequestHeaderSize" in (refused.remark or "")
+
+    in_loop(work)
+
+
+@pytest.mark.parametrize(
+    "header", [b"{" * 25 + b'"a":1}' + b":1}" * 24, b"[" * 5000, b'{"code":' + b"9" * 5000 + b"}", b"{code:1,\xff}"]
+)
+def test_a_header_that_cannot_be_read_closes_the_connection_with_one_line(
+    header: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def work() -> None:
+        connection, transport = connect({})
+        frame = (4 + len(header)).to_bytes(4, "big") + len(header).to_bytes(4, "big") + header
+        connection.data_received(frame * 3)
+        assert transport.is_over
+
+    with caplog.at_level(logging.DEBUG):
+        in_loop(work)
+    assert len([one for one in caplog.records if one.levelno >= logging.WARNING]) == 1
+
+
+def test_a_code_that_is_not_served_is_logged_once_for_each_connection(caplog: pytest.LogCaptureFixture) -> None:
+    async def work() -> None:
+        limits = Limits()
+        for number in (1, 2):
+            connection, transport = connect({}, limits, number)
+            for _ in range(50):
+                connection.data_received(request(400) + request(351))
+            assert answers(transport.last)[0].code == 3
+
+    with caplog.at_level(logging.WARNING):
+        in_loop(work)
+    assert [record.getMessage().count("not served") for record in caplog.records] == [1] * 4
+
+
+def test_failing_requests_write_few_log_lines(caplog: pytest.LogCaptureFixture) -> None:
+    def fails(command: Command, peer: Any) -> Reply:
+        raise ZeroDivisionError
+
+    async def work() -> None:
+        connection, _ = connect({7: fails})
+        connection.data_received(request(7, 300))
+        await turns()
+
+    with caplog.at_level(logging.WARNING):
+        in_loop(work)
+    assert len(caplog.records) == LINES
+    assert "suppressed" in caplog.records[-1].getMessage()
+
+
+def test_suppressed_lines_are_counted_and_addresses_and_lines_bounded(caplog: pytest.LogCaptureFixture) -> None:
+    lines = PeerLog(logging.getLogger("test"))
+    with caplog.at_level(logging.WARNING):
+        for _ in range(LINES + 5):
+            lines.warning("10.0.0.1", 1.0, "line of %s", "x")
+        lines.warning("10.0.0.2", 1.0, "another")
+        lines.warning("10.0.0.1", 1.0 + WINDOW_S, "later")
+    texts = [record.getMessage() for record in caplog.records]
+    assert texts[LINES - 1] == "line of x (further lines about 10.0.0.1 are suppressed for a minute)"
+    assert texts[LINES:] == ["another", "5 log lines about 10.0.0.1 were suppressed in the last minutes", "later"]
+    caplog.clear()
+    with caplog.at_level(logging.WARNING):
+        for number in range(10_000):
+            lines.warning(f"10.1.{number // 250}.{number % 250}", 500.0, "line")
+    assert len(caplog.records) == ALL_LINES
+    assert "any peer" in caplog.records[-1].getMessage()
