@@ -7,7 +7,11 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
+from ariane.errors import ArianeError
+
 log = logging.getLogger("ariane.tasks")
+
+BACK_OFF_MAX_S = 60.0
 
 
 class Tasks:
@@ -26,7 +30,10 @@ class Tasks:
     def every(
         self, seconds: float, work: Callable[[], Awaitable[object]], name: str, *, first_s: float | None = None
     ) -> None:
-        """Call `work` every `seconds`, first after `first_s`; an error is logged and the next round comes all the same."""
+        """Call `work` every `seconds`, first after `first_s`; an error is logged and the next round comes all the same.
+
+        A failing disk (OSError) or peer (ArianeError) is one line, and the pause doubles up to BACK_OFF_MAX_S while it lasts.
+        """
         self.start(self._repeat(seconds, work, name, seconds if first_s is None else first_s), name)
 
     async def close(self) -> None:
@@ -36,13 +43,23 @@ class Tasks:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _repeat(self, seconds: float, work: Callable[[], Awaitable[object]], name: str, first_s: float) -> None:
-        await asyncio.sleep(first_s)
+        pause_s, failures = first_s, 0
         while True:
+            await asyncio.sleep(pause_s)
+            pause_s = seconds
             try:
                 await work()
+            except (OSError, ArianeError) as error:
+                failures += 1
+                pause_s = max(seconds, min(seconds * 2 ** min(failures, 32), BACK_OFF_MAX_S))
+                log.error("%s: %s failed, trying again in %.0f s: %s", self._owner, name, pause_s, error)
+                continue
             except Exception:
-                log.exception("%s: %s failed; it is tried again in %.0f s", self._owner, name, seconds)
-            await asyncio.sleep(seconds)
+                log.exception("%s: %s failed, trying again in %.0f s", self._owner, name, seconds)
+            else:
+                if failures:
+                    log.warning("%s: %s works again after %d failures", self._owner, name, failures)
+                failures = 0
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
