@@ -7,18 +7,32 @@ it opens, has everything acknowledged, nothing that nobody sent, goes on, and is
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import random
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, Future
+from typing import Any, NamedTuple
 
+from ariane.broker.config import BrokerConfig
+from ariane.broker.deletion import TopicRemover
+from ariane.broker.state.saved import SavedState
+from ariane.broker.state.topics import builtin_topics
+from ariane.broker.stats.counters import BrokerStats
+from ariane.broker.tables import Tables
 from ariane.errors import FlushFailed, ProtocolError, StoreError, StoreFull
 from ariane.model import host
+from ariane.model.message import MessageQueue
+from ariane.model.topic import AUTO_CREATE_TOPIC, SubscriptionGroupConfig, TopicConfig
 from ariane.protocol import record
+from ariane.protocol.requests.clients import WireQueue
 from ariane.store import check
 from ariane.store.message_store import Draft, GetStatus, MessageStore, StoreConfig, open_store
 from ariane.testing.disk import FakeDisk, Kept, PowerLost
 
 HOST = host.pack("127.0.0.1", 10911)
 CONFIG = StoreConfig(root="/store", commit_log_size=1024, consume_queue_size=200, flush="sync")
+ASYNC_CONFIG = StoreConfig(root="/store", commit_log_size=1024, consume_queue_size=200, flush="async")
 FATES = [
     (Kept.NONE, 0),
     (Kept.ALL, 0),
@@ -510,3 +524,274 @@ def bodies(store: MessageStore) -> dict[int, bytes]:
                     found[one.offset] = one.body
                 at = got.next_offset
     return found
+
+
+# ----------------------------------------------------------------------------------------- configuration changed
+
+
+class Inline(Executor):
+    """Runs what is submitted at once: a loss of power in it ends the test's program as it does everywhere."""
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        outcome: Future[Any] = Future()
+        try:
+            outcome.set_result(fn(*args, **kwargs))
+        except Exception as error:
+            outcome.set_exception(error)
+        return outcome
+
+
+class State(NamedTuple):
+    """What an administrator and consumers can see of a broker's configuration."""
+
+    topics: dict[str, int]  # queues
+    groups: dict[str, int]  # retries
+    offsets: dict[str, dict[int, int]]
+    locks: dict[str, dict[str, tuple[WireQueue, ...]]]
+    bodies: dict[str, set[bytes]]  # by topic
+
+
+class Configured:
+    """Store and state of a broker on a disk, without sockets. `acknowledge` is what a handler does before it answers."""
+
+    def __init__(self, disk: FakeDisk, config: StoreConfig = CONFIG) -> None:
+        self.is_sync = config.flush == "sync"
+        settings = BrokerConfig(
+            broker_name="broker-a",
+            store_path_root_dir=config.root,
+            flush_disk_type="SYNC_FLUSH" if self.is_sync else "ASYNC_FLUSH",
+        )
+        clock = iter(range(START_MS, START_MS + 100_000_000))
+        saved = SavedState(disk, settings.config_dir)
+        self.store = open_store(config, disk, now_ms=lambda: next(clock), store_host=HOST, deletions=saved.load)
+        self.tables = Tables(settings, disk, saved, Inline(), lambda: START_MS, lambda: 0.0)
+        self.stats = BrokerStats("c", detail=False, fall_recorded=False, drop_unused=False, now_ms=lambda: 0.0)
+        self.remover = TopicRemover(tables=self.tables, store=self.store, stats=self.stats)
+
+    def acknowledge(self) -> None:
+        if self.is_sync:
+            self.tables.log.flush_now()
+            self.store.flush()
+        self.store.step()
+
+    def create(self, topic: str, queues: int = 2) -> None:
+        self.tables.topics.put(TopicConfig(topic_name=topic, read_queue_nums=queues, write_queue_nums=queues))
+
+    def send(self, topic: str, body: bytes, queue_id: int = 0) -> None:
+        if self.tables.topics.get(topic) is None:
+            self.tables.topics.create_like(AUTO_CREATE_TOPIC, topic, 2)
+        self.store.put(draft(body, queue_id, topic))
+
+    def lock(self, client_id: str, queue_id: int) -> None:
+        self.tables.locks.lock("G", client_id, [MessageQueue("A", "broker-a", queue_id)], 0.0)
+
+    def unlock(self, client_id: str, queue_id: int) -> None:
+        self.tables.locks.unlock("G", client_id, [MessageQueue("A", "broker-a", queue_id)])
+
+    def commit(self, group: str, topic: str, offset: int) -> None:
+        """A consumer's commit and the save that makes it durable."""
+        self.tables.offsets.commit(group, topic, 0, offset)
+
+    def delete_group(self, group: str) -> None:
+        self.tables.groups.delete(group, offsets=True)
+        self.tables.offsets.forget_group(group)
+
+    def state(self) -> State:
+        tables = self.tables
+        builtin = builtin_topics(BrokerConfig(broker_name="broker-a"))
+        bodies: dict[str, set[bytes]] = {}
+        for body, topic in ((one.body, one.topic) for one in self._records()):
+            bodies.setdefault(topic, set()).add(body)
+        return State(
+            {
+                name: topic.write_queue_nums
+                for name, topic in tables.topics.table().topic_config_table.items()
+                if name not in builtin
+            },
+            {name: group.retry_max_times for name, group in tables.groups.table().subscription_group_table.items()},
+            tables.offsets.table().offset_table,
+            {group: held for group, held in tables.locks.table().lock_table.items() if held},
+            bodies,
+        )
+
+    def _records(self) -> Iterator[record.Record]:
+        for offset in sorted(stored(self.store)):
+            data = self.store.record_at(offset)
+            assert data is not None
+            yield record.decode(data)
+
+    def close(self) -> None:
+        asyncio.run(self.tables.close())
+        self.store.close()
+
+
+CONFIGURING: tuple[tuple[str, Callable[[Configured], object]], ...] = (
+    ("a topic is created", lambda broker: broker.create("A")),
+    ("a message creates a topic", lambda broker: broker.send("B", b"b1")),
+    ("a message is sent", lambda broker: broker.send("A", b"a1", 1)),
+    (
+        "a group is created",
+        lambda broker: broker.tables.groups.put(SubscriptionGroupConfig(group_name="G", retry_max_times=3)),
+    ),
+    ("queue files are flushed before it is deleted", lambda broker: broker.store.flush_derived()),
+    ("a group is created by use", lambda broker: broker.tables.groups.find("H")),
+    ("documents are saved", lambda broker: asyncio.run(broker.tables.save())),
+    ("a queue is locked", lambda broker: broker.lock("one", 0)),
+    ("another queue is locked", lambda broker: broker.lock("two", 1)),
+    (
+        "an offset is committed and saved",
+        lambda broker: (broker.commit("G", "A", 1), asyncio.run(broker.tables.save())),
+    ),
+    ("a topic is changed", lambda broker: broker.create("A", 4)),
+    ("a topic is deleted", lambda broker: broker.remover.remove("A")),
+    ("it is created again", lambda broker: broker.create("A", 3)),
+    ("a message is sent to it", lambda broker: broker.send("A", b"a2")),
+    ("an offset in it is saved", lambda broker: (broker.commit("G", "A", 1), asyncio.run(broker.tables.save()))),
+    ("a lock is given back", lambda broker: broker.unlock("one", 0)),
+    ("queue files and checkpoint are flushed", lambda broker: broker.store.flush_derived()),
+    (
+        "a group is changed",
+        lambda broker: broker.tables.groups.put(SubscriptionGroupConfig(group_name="G", retry_max_times=5)),
+    ),
+    ("another offset is saved", lambda broker: (broker.commit("H", "B", 1), asyncio.run(broker.tables.save()))),
+    ("offsets are cloned", lambda broker: broker.tables.offsets.clone("H", "K", "B")),
+    ("a group is deleted with its offsets", lambda broker: broker.delete_group("H")),
+    ("every topic with messages is deleted", lambda broker: (broker.remover.remove("A"), broker.remover.remove("B"))),
+    ("one is created once more by a message", lambda broker: broker.send("B", b"b2")),
+    ("the broker stops", lambda broker: broker.close()),
+)
+NOT_ATOMIC = frozenset(
+    {
+        "an offset is committed and saved",
+        "an offset in it is saved",
+        "another offset is saved",
+        "a message creates a topic",
+        "one is created once more by a message",
+        "every topic with messages is deleted",
+    }
+)
+
+
+def configured_states(config: StoreConfig = CONFIG) -> list[State]:
+    """The state before the first step of CONFIGURING, and after each."""
+    broker = Configured(FakeDisk(), config)
+    states = [broker.state()]
+    for _, step in CONFIGURING[:-1]:
+        step(broker)
+        broker.acknowledge()
+        states.append(broker.state())
+    return [*states, states[-1]]
+
+
+def configuration_changed(fate: Callable[[FakeDisk, int], FakeDisk], config: StoreConfig = CONFIG) -> int:
+    """The program ends at each change of the disk, `fate` decides what is left: every acknowledged step of CONFIGURING is
+    there with all its effects, the one that was under way is there or not, and nothing else. Returns the number of cases."""
+    states = configured_states(config)
+    cut = 0
+    while True:
+        cut += 1
+        disk = FakeDisk()
+        disk.power_off_at = cut
+        done = -1
+        try:
+            broker = Configured(disk, config)
+            done = 0
+            for name, step in CONFIGURING:
+                step(broker)
+                if name != "the broker stops":
+                    broker.acknowledge()
+                done += 1
+        except PowerLost:
+            judge_configuration(fate(disk, cut), states, max(done, 0), config)
+            continue
+        judge_configuration(fate(disk, cut), states, len(CONFIGURING), config)
+        return cut - 1
+
+
+def held_changes_are_not_applied_again() -> None:
+    """A document was saved and the broker died before the file of its changes was removed."""
+    disk = FakeDisk()
+    broker = Configured(disk)
+    broker.create("A")
+    broker.commit("G", "A", 1)
+    broker.remover.remove("A")
+    broker.create("A")
+    broker.commit("G", "A", 7)
+    files = {path: bytes(disk.contents(path)) for path in disk.paths() if "/config/changes." in path}
+    asyncio.run(broker.tables.save())
+    left = disk.after_kill()
+    for path, content in files.items():
+        if left.size(path) is None:
+            left.close(left.create(path, 0))
+            left.contents(path)[:] = content
+    found = Configured(left).state()
+    require((found.topics, found.offsets) == ({"A": 2}, {"A@G": {0: 7}}), f"the saved state is {found}")
+
+
+def judge_configuration(disk: FakeDisk, states: list[State], done: int, config: StoreConfig) -> None:
+    """`done` steps were acknowledged."""
+    allowed = states[done : done + 2]
+    name = CONFIGURING[done][0] if done < len(CONFIGURING) else "the end"
+    for opening in ("opened", "opened again after a kill", "opened again after a stop"):
+        broker = Configured(disk, config)
+        found = broker.state()
+        if name in NOT_ATOMIC:
+            require(_is_between(found, *allowed), f"{opening}, lost at {name!r}: {found} is not within {allowed}")
+        else:
+            require(found in allowed, f"{opening}, lost at {name!r}: {found} is none of {allowed}")
+        broker.send("Z", b"z")
+        broker.acknowledge()
+        require("Z" in broker.state().topics and broker.state().bodies["Z"] == {b"z"}, "it goes on")
+        broker.remover.remove("Z")
+        require(broker.state() == found, f"{opening}: a topic that came and went leaves nothing: {broker.state()}")
+        if opening == "opened":
+            disk = disk.after_kill()
+        else:
+            broker.close()
+        allowed, name = [found], "the end"
+
+
+def _is_between(found: State, before: State, after: State) -> bool:
+    """Each part of a step that makes several changes is there or not."""
+    return all(
+        before_part.get(key) == value or after_part.get(key) == value
+        for part, before_part, after_part in zip(found, before, after, strict=True)
+        for key, value in {**dict.fromkeys((*before_part, *after_part)), **part}.items()
+    )
+
+
+def configuration_fails_in_turn(kind: str, code: int) -> int:
+    """Each write, fsync … fails once: what was refused is not there, what was acknowledged is. Returns the number of cases."""
+    number = 0
+    while True:
+        number += 1
+        disk = FakeDisk()
+        broker = Configured(disk)
+        left = number
+
+        def fail(what: str, path: str) -> None:
+            nonlocal left
+            if what == kind and "/config" in path:
+                left -= 1
+                if left == 0:
+                    raise OSError(code, "injected", path)
+
+        disk.fail = fail
+        acknowledged = broker.state().topics
+        refused: set[str] = set()
+        for at in range(12):
+            name = f"T{at}"
+            try:
+                broker.create(name)
+                if at % 4 == 3:
+                    asyncio.run(broker.tables.save())
+                broker.acknowledge()
+                acknowledged = broker.state().topics
+            except (OSError, StoreError):
+                refused.add(name)
+        if left > 0:
+            return number - 1
+        disk.fail = lambda what, path: None
+        found = Configured(disk.after_power_loss(Kept.NONE, random.Random(0))).state().topics
+        lost = acknowledged.keys() - found.keys() - refused
+        require(not lost, f"{kind} number {number} failed: {lost} were acknowledged and are lost")

@@ -14,11 +14,14 @@ from typing import Any
 import promises
 import pytest
 
+from ariane.broker import deletion
+from ariane.broker.state import changes, saved
 from ariane.errors import ArianeError
 from ariane.store import (
     checkpoint,
     commit_log,
     consume_queue,
+    deletions,
     dispatch,
     flush,
     holes,
@@ -26,6 +29,7 @@ from ariane.store import (
     numbering,
     queues,
     recovery,
+    removal,
     replica,
     scan,
     segments,
@@ -62,6 +66,17 @@ def flips() -> None:
     for start in case.starts[5:100:9]:
         for within in (4, 20 + 7, 28 + 7, 90, 100):
             case.judge((start + within) * 8 + random.Random(start).randrange(8))
+
+
+def configuration_lost() -> None:
+    for kept, seed in promises.FATES[:3]:
+        promises.configuration_changed(
+            lambda disk, cut, kept=kept, seed=seed: disk.after_power_loss(kept, random.Random(seed * 1000 + cut))
+        )
+
+
+def configuration_killed() -> None:
+    promises.configuration_changed(lambda disk, cut: disk.after_kill(), promises.ASYNC_CONFIG)
 
 
 # --------------------------------------------------------------------------------------------------------------- the faults
@@ -371,7 +386,60 @@ def crc_of_another_kind(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(scan, "zlib", Other)
 
 
+def changes_are_not_flushed(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(changes.ChangeLog, "flush_now", lambda self: None)
+
+
+def names_of_new_change_files_are_not_flushed(patch: pytest.MonkeyPatch) -> None:
+    plain = changes.ChangeLog._take_flush
+    patch.setattr(changes.ChangeLog, "_take_flush", lambda self: plain(self)._replace(new_paths=frozenset()))
+
+
+def changes_are_written_later(patch: pytest.MonkeyPatch) -> None:
+    """By the next save of documents, as before there was a change log."""
+    patch.setattr(changes.ChangeLog, "append", lambda self, change: self.last_n)
+
+
+def changes_are_removed_before_documents_hold_them(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(changes.ChangeLog, "_is_covered", lambda self, file: True)
+
+
+def changes_are_applied_to_documents_that_hold_them(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(saved.SavedState, "_holds", lambda self, name: -1)
+
+
+def contents_of_documents_are_not_noted(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(changes.ChangeLog, "document_saved", lambda self, name, content: None)
+
+
+def deletions_leave_messages(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(deletions.Deletions, "cover", lambda self, found: False)
+
+
+def deletions_are_recorded_after_the_queues_are_gone(patch: pytest.MonkeyPatch) -> None:
+    plain = deletion.TopicRemover.remove
+
+    def remove(self: deletion.TopicRemover, topic: str) -> None:
+        self._store.delete_topic(topic)
+        plain(self, topic)
+
+    patch.setattr(deletion.TopicRemover, "remove", remove)
+
+
+def queues_of_deleted_topics_stay(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(removal.TopicRemoval, "finish", lambda self: None)
+
+
 FAULTS: list[tuple[Plant, Check]] = [
+    (changes_are_not_flushed, configuration_lost),
+    (names_of_new_change_files_are_not_flushed, configuration_lost),
+    (changes_are_written_later, configuration_killed),
+    (changes_are_removed_before_documents_hold_them, configuration_killed),
+    (changes_are_applied_to_documents_that_hold_them, promises.held_changes_are_not_applied_again),
+    (contents_of_documents_are_not_noted, configuration_killed),
+    (deletions_leave_messages, configuration_killed),
+    (deletions_are_recorded_after_the_queues_are_gone, configuration_killed),
+    (queues_of_deleted_topics_stay, configuration_lost),
     (no_fsync_of_the_log, power_lost),
     (no_fsync_of_full_files, power_lost),
     (no_fsync_of_queues, power_lost),

@@ -47,8 +47,11 @@ async def lost_power(broker):
     broker.lose_power()
 
 
-@pytest.mark.parametrize("how", [stopped, killed, lost_power])
-def test_a_restarted_broker_still_knows_who_holds_which_lock(how):
+@pytest.mark.parametrize(
+    ("how", "flush"),
+    [(stopped, "ASYNC_FLUSH"), (killed, "ASYNC_FLUSH"), (killed, "SYNC_FLUSH"), (lost_power, "SYNC_FLUSH")],
+)
+def test_a_restarted_broker_still_knows_who_holds_which_lock(how, flush):
     async def scenario(world):
         await world.start()
         clients = Clients(world)
@@ -62,7 +65,7 @@ def test_a_restarted_broker_still_knows_who_holds_which_lock(how):
         await asyncio.sleep(61)
         assert await clients.lock("two") == {QUEUE}
 
-    with virtual_cluster() as world:
+    with virtual_cluster(flush_disk_type=flush) as world:
         world.run(scenario(world))
 
 
@@ -85,7 +88,7 @@ def test_what_was_unlocked_some_seconds_before_is_free_after_a_restart(how):
 
 def test_a_full_disk_keeps_nobody_from_consuming_in_order(caplog):
     def full(kind: str, path: str) -> None:
-        if path.endswith(("queueLocks.json.tmp", "queueLocks.json")):
+        if "/config/changes." in path or "queueLocks.json" in path:
             raise OSError(errno.ENOSPC, "no space left on device", path)
 
     async def scenario(world):

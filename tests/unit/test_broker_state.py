@@ -186,7 +186,8 @@ def test_a_restart_forgets_no_lock() -> None:
 
 
 def test_locks_are_to_be_saved_when_an_owner_came_or_went() -> None:
-    locks = QueueLocks()
+    recorded: list[object] = []
+    locks = QueueLocks(record=recorded.append)
     took = []
     for act in (
         lambda: locks.lock("G", "c1", [QUEUE], 0),
@@ -198,9 +199,9 @@ def test_locks_are_to_be_saved_when_an_owner_came_or_went() -> None:
         lambda: locks.lock("G", "c1", [QUEUE], 4 + LOCK_LIVE_MS),  # expired
         lambda: locks.forget_expired(6 + 2 * LOCK_LIVE_MS),
     ):
-        locks.changed = False
+        recorded.clear()
         act()
-        took.append(locks.changed)
+        took.append(bool(recorded))
     assert took == [True, False, False, False, True, True, True, True]
 
 

@@ -23,6 +23,7 @@ from ariane.broker.access import POLL_S, AccessControl
 from ariane.broker.check_back import CheckBack
 from ariane.broker.cleaning import CHECK_S, FIRST_CHECK_S, FIRST_RUN_S, Cleaner
 from ariane.broker.config import BrokerConfig, checked, store_config
+from ariane.broker.deletion import TopicRemover
 from ariane.broker.flush import Flusher
 from ariane.broker.messages import Messages
 from ariane.broker.ports import NOT_FAST, take_ports
@@ -32,6 +33,7 @@ from ariane.broker.protection import NEVER_HELD, WriteProtection, set_limits
 from ariane.broker.registration import Registration
 from ariane.broker.replication import Feed
 from ariane.broker.settings import Settings, write_file
+from ariane.broker.state.saved import SavedState
 from ariane.broker.stats.counters import BrokerStats
 from ariane.broker.stats.journal import Journal
 from ariane.broker.stats.recorder import Protection, Recorder
@@ -39,6 +41,7 @@ from ariane.broker.tables import Tables, delay_positions
 from ariane.broker.transactions import Transactions
 from ariane.clock import SYSTEM_CLOCK, Clock
 from ariane.model import host
+from ariane.model.topic import TopicDeletion
 from ariane.net.client import Connections
 from ariane.net.connection import Handler
 from ariane.net.interfaces import local_ip
@@ -75,6 +78,8 @@ class Broker:
         self._clock = clock
         self._tasks = Tasks("broker")
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="ariane-disk")
+        # Two threads: the fsync of a change does not wait for a large document.
+        self._state_thread = ThreadPoolExecutor(max_workers=2, thread_name_prefix="ariane-state")
         self._open = contextlib.AsyncExitStack()
         self._presence = Presence(self._settings, self._monotonic_ms)
 
@@ -88,7 +93,7 @@ class Broker:
             await self._start()
         except BaseException:
             await self._open.aclose()
-            self._thread.shutdown()
+            self._shut_down_threads()
             raise
         return self
 
@@ -98,7 +103,11 @@ class Broker:
         try:
             await self._open.aclose()
         finally:
-            self._thread.shutdown()
+            self._shut_down_threads()
+
+    def _shut_down_threads(self) -> None:
+        self._thread.shutdown()
+        self._state_thread.shutdown()
 
     async def _start(self) -> None:
         config = self.config
@@ -140,28 +149,40 @@ class Broker:
         self._open.push_async_callback(self._registration.leave)
         if self._replica is not None:
             tables = self._tables
-            copied = slave.Copied(tables.topics, tables.groups, tables.offsets, tables.save_delays)
+            copied = slave.Copied(tables.topics, tables.groups, tables.offsets, tables.save_delays, self._take_deletion)
             slave.start(config, self._registration, peers, self._tasks, copied, self._replica, self._messages.stored)
         log.info("broker %s serves at %s, store %s", config.broker_name, self.addr, config.store_path_root_dir)
 
+    def _take_deletion(self, topic: str, deletion: TopicDeletion) -> None:
+        """Delete a topic as the master did (a slave)."""
+        former = self._store.deletions.get(topic)
+        if former is None or former.below < deletion.below:
+            self._tables.topics.delete(topic, deletion)
+            self._tables.offsets.forget_topic(topic)
+            self._tables.log.flush_now()
+            self._store.apply_deletion(topic, deletion)
+
     def _open_store(self, store_host: bytes) -> None:
         config, now_ms = self.config, self._clock.now_ms
+        saved = SavedState(self._disk, config.config_dir)
         self._store = open_store(
             store_config(config),
             self._disk,
             now_ms=now_ms,
             store_host=store_host,
             delay_positions=delay_positions(self._disk, config),
+            deletions=saved.load,
         )
         self._open.callback(self._store.close)
         self._replica = self._store.follow() if config.is_slave else None
-        self._tables = Tables(config, self._disk, self._thread, now_ms, self._monotonic_ms)
-        self._open.push_async_callback(self._tables.save)
+        self._tables = Tables(config, self._disk, saved, self._state_thread, now_ms, self._monotonic_ms)
+        self._open.push_async_callback(self._tables.close)
         self._presence.members.gone = self._tables.filters.group_gone
 
     def _make_parts(self, store_host: bytes) -> None:
         config, store, now_ms = self.config, self._store, self._clock.now_ms
         self._make_statistics()
+        self._remover = TopicRemover(tables=self._tables, store=store, stats=self._stats)
         self._access = AccessControl(Path(config.rocketmq_home), self._thread, now_ms) if config.acl_enable else None
         self._protection = WriteProtection(
             self._settings, lambda: store.commit_log_max - store.flushed, self._clock.monotonic
@@ -220,6 +241,7 @@ class Broker:
                 self._disk,
                 self._store,
                 self._tables,
+                self._remover,
                 self._presence,
                 self._messages,
                 self._flusher,
@@ -237,6 +259,8 @@ class Broker:
                 self._monotonic_ms,
             )
         )
+        if self.config.sync_flush:
+            table = self._tables.guarded(table)
         table = self._protection.guarded(table)
         if self.config.is_slave:
             table.update(slave.refusals())
@@ -249,9 +273,11 @@ class Broker:
         else:
             every(config.flush_interval_commit_log / 1000, self._flusher.flush_once, "flush the commit log")
         every(config.flush_interval_consume_queue / 1000, self._flusher.flush_derived, "flush the derived files")
+        every(config.flush_interval_commit_log / 1000, tables.flush, "flush the change log")
         every(config.flush_consumer_offset_interval / 1000, tables.save, "save the consumer offsets")
         every(FILTER_SAVE_S, tables.save_filters, "forget dead filters and save the others")
         clean_s = config.clean_resource_interval / 1000
+        every(clean_s, self._drop_obsolete_deletions, "forget deletions of messages that are gone")
         every(clean_s, self._cleaner.run, "remove old files", first_s=FIRST_RUN_S)
         every(CHECK_S, self._cleaner.check_room, "watch the disk", first_s=FIRST_CHECK_S)
         every(PROTECTION_LOOK_S, self._protection.look, "see how much of the log waits for the disk")
@@ -278,6 +304,9 @@ class Broker:
         )
         self._tasks.start(self._transactions.rebuild(), "learn which transactions are open")
         every(config.transaction_check_interval / 1000, check_back.round, "check open transactions")
+
+    async def _drop_obsolete_deletions(self) -> None:
+        self._tables.drop_obsolete_deletions(self._store.commit_log_min)
 
     async def _save_delays(self) -> None:
         await self._tables.save_delay_positions(self._store.delayed.saved_level_positions())

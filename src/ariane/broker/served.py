@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from ariane.broker.access import AccessControl
 from ariane.broker.cleaning import Cleaner
+from ariane.broker.deletion import TopicRemover
 from ariane.broker.flush import Flusher
 from ariane.broker.handlers import (
     acl,
@@ -61,6 +62,7 @@ class Parts(NamedTuple):
     disk: Disk
     store: MessageStore
     tables: Tables
+    remover: TopicRemover
     presence: Presence
     messages: Messages
     flusher: Flusher
@@ -148,7 +150,7 @@ def handlers(parts: Parts) -> dict[int, Handler]:
                 parts.monotonic_ms,
                 tables.filters,
                 config.enable_property_filter,
-                tables.save,
+                tables.locks_durable,
             )
         ),
         **_administration(parts),
@@ -159,11 +161,7 @@ def _administration(parts: Parts) -> dict[int, Handler]:
     config, store, now_ms = parts.settings.now, parts.store, parts.now_ms
     tables, presence = parts.tables, parts.presence
     return {
-        **topics.handlers(
-            topics.AdminParts(
-                config, tables.topics, tables.groups, tables.offsets, store, parts.registration.settled, parts.stats
-            )
-        ),
+        **topics.handlers(topics.AdminParts(config, tables, parts.remover, parts.registration.settled, parts.stats)),
         **stats.handlers(
             stats.StatsParts(
                 config,
@@ -196,6 +194,7 @@ def _administration(parts: Parts) -> dict[int, Handler]:
                 presence.members,
                 tables.offsets,
                 store,
+                parts.remover,
                 presence.filter_servers,
                 lambda: DelayOffsetTable(store.delayed.level_positions()),
                 now_ms,

@@ -16,6 +16,7 @@ from ariane.broker.state.offsets import ConsumerOffsets
 from ariane.broker.state.topics import Topics
 from ariane.errors import ArianeError
 from ariane.model import host
+from ariane.model.topic import TopicDeletion
 from ariane.net.client import Connections
 from ariane.net.connection import Handler, Peer, Reply
 from ariane.net.tasks import Tasks
@@ -23,7 +24,7 @@ from ariane.protocol import fastjson
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.command import Command
 from ariane.protocol.requests.admin import ConsumerOffsetTable, SubscriptionGroupTable
-from ariane.protocol.requests.routing import TopicTable
+from ariane.protocol.requests.routing import MasterTopicTable
 from ariane.store.replica import Replica
 
 log = logging.getLogger("ariane.broker.slave")
@@ -66,12 +67,13 @@ def refusals() -> dict[int, Handler]:
 
 
 class Copied(NamedTuple):
-    """The tables that follow the master's. `save_delays` writes delayOffset.json."""
+    """The tables that follow the master's. `save_delays` writes delayOffset.json, `take_deletion` deletes a topic."""
 
     topics: Topics
     groups: Groups
     offsets: ConsumerOffsets
     save_delays: Callable[[bytes], Awaitable[None]]
+    take_deletion: Callable[[str, TopicDeletion], None]
 
 
 def start(
@@ -107,7 +109,10 @@ async def copy_tables(peers: Connections, master: str, tables: Copied) -> None:
         ip, port = host.parse(master)
         fast = f"[{ip}]" if ":" in ip else ip
         answer = await peers.ask(f"{fast}:{port - FAST_PORT_BEFORE}", RequestCode.GET_ALL_TOPIC_CONFIG)
-        tables.topics.replace(fastjson.decode(answer.body, TopicTable))
+        table = fastjson.decode(answer.body, MasterTopicTable)
+        for topic, deletion in (table.deleted_topics or {}).items():
+            tables.take_deletion(topic, deletion)
+        tables.topics.replace(table)
 
     async def offsets() -> None:
         answer = await peers.ask(master, RequestCode.GET_ALL_CONSUMER_OFFSET)

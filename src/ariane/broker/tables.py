@@ -1,35 +1,51 @@
-"""What a broker keeps over a restart: topics, groups, offsets, filters, queue locks, positions of delays; read once, saved as
-it changes.
+"""The broker's state that survives a restart: topics, groups, offsets, filters, queue locks, positions of delays.
 
-    changed ─┬─ topics, groups    at once, changes of one turn of the loop together
-             ├─ offsets           every flushConsumerOffsetInterval
-             ├─ queue locks       before their new owner is told; those given back with the offsets
-             └─ filters, delays   every 10 s
+    topics, groups, deletions   in the change log before the answer (on the disk in synchronous mode)
+    queue locks                 the same; a full disk does not keep a client from its queues
+    offsets                     every flushConsumerOffsetInterval, as in Java; set or deleted by a tool: in the change log
+    filters, delays             every 10 s
 
-Texts are made in the loop, the disk is waited for in the worker thread. [ConfigManager and its heirs]
+What the change log holds is written to the documents of config/ within a second or so, in the background: the loop encodes a
+document in slices, a worker thread writes it. [ConfigManager and its heirs]
 """
 
 from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Callable
+import itertools
+import logging
+import zlib
+from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Executor
 
 import msgspec
 
 from ariane.broker.config import BrokerConfig
 from ariane.broker.state import documents
+from ariane.broker.state.changes import DOCUMENTS, Change, ChangeLog, SavedDocument
 from ariane.broker.state.filters import ConsumerFilters, FilterTable
 from ariane.broker.state.groups import Groups
-from ariane.broker.state.locks import LockTable, QueueLocks
+from ariane.broker.state.locks import QueueLocks
 from ariane.broker.state.offsets import ConsumerOffsets
+from ariane.broker.state.saved import DeletedTopics, SavedState
 from ariane.broker.state.topics import Topics
+from ariane.errors import FlushFailed, StoreError
 from ariane.filter.bloom import Bloom
+from ariane.model.topic import TopicDeletion
+from ariane.net.connection import Handled, Handler, LateReply, Peer, Reply
 from ariane.net.tasks import Tasks
-from ariane.protocol.requests.admin import ConsumerOffsetTable, DelayOffsetTable, SubscriptionGroupTable
-from ariane.protocol.requests.routing import TopicTable
+from ariane.protocol import fastjson
+from ariane.protocol.codes import ResponseCode
+from ariane.protocol.command import Command
+from ariane.protocol.requests.admin import DelayOffsetTable
 from ariane.store.files import Disk
+
+log = logging.getLogger("ariane.broker.state")
+
+SAVE_S = 1.0
+PACE = 10  # a document is written again after this many times the time that it took: 100,000 topics take a second
+SLICE = 64  # entries encoded at once: about 0.5 ms
 
 
 def delay_positions(disk: Disk, config: BrokerConfig) -> dict[int, int]:
@@ -38,73 +54,168 @@ def delay_positions(disk: Disk, config: BrokerConfig) -> dict[int, int]:
 
 
 class Tables:
-    """The tables, loaded. `save` writes what changed, `start` does so from now on."""
+    """The tables, loaded. `save` writes what changed, `start` does so from now on.
+
+    Args:
+        saved: The loaded state of the last process.
+        executor: Writes documents and flushes the change log; with two threads neither waits for the other.
+    """
 
     def __init__(
         self,
         config: BrokerConfig,
         disk: Disk,
-        thread: Executor,
+        saved: SavedState,
+        executor: Executor,
         now_ms: Callable[[], int],
         monotonic_ms: Callable[[], float],
     ) -> None:
-        load = functools.partial(documents.load, disk, config.config_dir)
-        self.topics = Topics(load(documents.TOPICS, TopicTable), config, now_ms)
-        groups = load(documents.GROUPS, SubscriptionGroupTable)
-        self.groups = Groups(groups, auto_create=config.auto_create_subscription_group, now_ms=now_ms)
-        self.offsets = ConsumerOffsets(load(documents.OFFSETS, ConsumerOffsetTable))
+        self.topics = Topics(saved.topics, config, now_ms, self.record)
+        self.groups = Groups(
+            saved.groups, auto_create=config.auto_create_subscription_group, now_ms=now_ms, record=self.record
+        )
+        self.offsets = ConsumerOffsets(saved.offsets, self.record)
+        self.deletions = saved.deletions
         bloom = Bloom.sized(config.max_error_rate_of_bloom_filter, config.expect_consumer_num_use_filter)
         keep_ms = config.filter_data_clean_time_span
-        self.filters = ConsumerFilters(load(documents.FILTERS, FilterTable), bloom, keep_ms=keep_ms, now_ms=now_ms)
-        self.locks = QueueLocks(load(documents.LOCKS, LockTable), monotonic_ms())
+        filters = documents.read(disk, config.config_dir, documents.FILTERS, FilterTable, is_expendable=True)
+        self.filters = ConsumerFilters(filters.document, bloom, keep_ms=keep_ms, now_ms=now_ms)
+        self.locks = QueueLocks(saved.lock_table(), monotonic_ms(), record=self._record_lock)
         self._monotonic_ms = monotonic_ms
-        self._write = functools.partial(documents.save, disk, config.config_dir)
-        self._thread = thread
-        self._unsaved: set[str] = set()
+        self._disk = disk
+        self._directory = config.config_dir
+        self._executor = executor
+        self._unsaved = set(saved.unsaved)
+        self._good = {name: contents[0].crc for name, contents in saved.contents.items()}
+        self._lacks_room = False
+        self._saving = asyncio.Lock()
+        self._next_save_ms = 0.0
         self._saved_delays = DelayOffsetTable()
-        self._start_saving: Callable[[], None] = lambda: None
-
-    def start(self, tasks: Tasks, topics_changed: Callable[[], None]) -> None:
-        """Save topics and groups whenever they change; `topics_changed` is told, too."""
-
-        def topics() -> None:
-            self._save_soon(documents.TOPICS)
-            topics_changed()
-
-        def start_saving() -> None:
-            tasks.start(self.save(), "save topics and groups")
-
-        self._start_saving = start_saving
-        self.topics.changed = topics
-        self.groups.changed = lambda: self._save_soon(documents.GROUPS)
-
-    def _save_soon(self, name: str) -> None:
-        if not self._unsaved:
-            asyncio.get_running_loop().call_soon(self._start_saving)
-        self._unsaved.add(name)
-
-    async def save(self) -> None:
-        """Write what changed."""
-        tables: dict[str, Callable[[], msgspec.Struct]] = {
+        self.log = ChangeLog(disk, config.config_dir, saved.log, executor, is_sync=config.sync_flush)
+        self.log.begin(saved.contents)
+        self._unsaved_by: dict[str, Callable[[], msgspec.Struct]] = {
             documents.TOPICS: self.topics.table,
             documents.GROUPS: self.groups.table,
-            documents.OFFSETS: self.offsets.table,
+            documents.OFFSETS: self.offsets.view,
             documents.FILTERS: self.filters.table,
             documents.LOCKS: self.locks.table,
+            documents.DELETED: lambda: DeletedTopics(self.deletions.table()),
         }
-        pairs = (documents.LOCKS, self.locks), (documents.FILTERS, self.filters), (documents.OFFSETS, self.offsets)
-        for name, state in pairs:
-            if state.changed:
-                state.changed = False
-                self._unsaved.add(name)
-        for name in sorted(self._unsaved):
-            text = documents.text(tables[name]())
-            self._unsaved.discard(name)
-            try:
-                await self._in_thread(name, text)
-            except BaseException:  # cancelled, too: who saves last has to save it
-                self._unsaved.add(name)
-                raise
+        self.topics.changed = lambda: self._unsaved.add(documents.TOPICS)
+        self.groups.changed = lambda: self._unsaved.add(documents.GROUPS)
+
+    def start(self, tasks: Tasks, topics_changed: Callable[[], None]) -> None:
+        """Write documents as they change, from now on; call `topics_changed` after each change of a topic."""
+
+        def changed() -> None:
+            self._unsaved.add(documents.TOPICS)
+            topics_changed()
+
+        self.topics.changed = changed
+        tasks.every(SAVE_S, self._save_paced, "save topics and groups")
+
+    # --- changes ---
+
+    def record(self, change: Change) -> None:
+        """Store a change. Raises StoreError if it cannot be; then it must not be made."""
+        self.log.append(change)
+        self._unsaved.update(DOCUMENTS[type(change)])
+
+    def _record_lock(self, change: Change) -> None:
+        # Consuming in order goes on while the disk is full: only a restart would forget who holds what.
+        self._unsaved.update(DOCUMENTS[type(change)])
+        try:
+            self.log.append(change)
+        except StoreError as error:
+            if not self._lacks_room:
+                log.error("queue locks are not saved, a restart of this broker would forget them: %s", error)
+            self._lacks_room = True
+        else:
+            self._lacks_room = False
+
+    def locks_durable(self) -> Awaitable[None] | None:
+        """Wait until all changes of locks so far are as safe as the flush mode promises; None when they are."""
+        return self.log.durable(self.log.last_n)
+
+    def record_deletion(self, name: str, deletion: TopicDeletion | None) -> None:
+        """Delete a topic with its offsets, durably in every mode: the caller removes the queues of its messages next."""
+        self.topics.delete(name, deletion)
+        self.offsets.forget_topic(name)
+        if deletion is not None:
+            self.deletions.add(name, deletion)
+        self.log.flush_now()
+
+    def drop_obsolete_deletions(self, log_start: int) -> None:
+        """Forget the deletions of messages that have left the log."""
+        if self.deletions.drop_before(log_start):
+            self._unsaved.add(documents.DELETED)
+
+    def guarded(self, handlers: Mapping[int, Handler]) -> dict[int, Handler]:
+        """The same handlers. In synchronous mode no answer leaves before the changes that it may depend on are on the disk."""
+
+        def guard(serve: Handler) -> Handler:
+            def guarded(command: Command, peer: Peer) -> Handled:
+                handled = serve(command, peer)
+                durable = self.log.durable()
+                return handled if durable is None else _after(durable, handled)
+
+            return guarded
+
+        return {code: guard(serve) for code, serve in handlers.items()}
+
+    # --- documents ---
+
+    async def _save_paced(self) -> None:
+        if self._unsaved and self._monotonic_ms() >= self._next_save_ms:
+            await self.save()
+
+    async def flush(self) -> None:
+        """Bring the change log to the disk."""
+        try:
+            await self.log.flush()
+        except FlushFailed as error:
+            log.debug("%s", error)  # told when it happened; changes are refused since
+
+    async def save(self) -> None:
+        """Write the documents that changed."""
+        async with self._saving:
+            began_ms = self._monotonic_ms()
+            for name, state in ((documents.FILTERS, self.filters), (documents.OFFSETS, self.offsets)):
+                if state.changed:
+                    state.changed = False
+                    self._unsaved.add(name)
+            if not self._unsaved:
+                return
+            names = sorted(self._unsaved)
+            self.log.rotate()
+            # All are taken now, before the loop runs on: together they hold exactly the changes so far.
+            n, taken = self.log.last_n, {name: self._unsaved_by[name]() for name in names}
+            for name in names:
+                self._unsaved.discard(name)
+            while taken:
+                name = next(iter(taken))
+                try:
+                    await self._save(name, taken[name], n)
+                except BaseException:
+                    self._unsaved.update(taken)  # cancelled, too: the next save has to write them
+                    raise
+                del taken[name]
+            ended_ms = self._monotonic_ms()
+            self._next_save_ms = ended_ms + (ended_ms - began_ms) * PACE
+
+    async def _save(self, name: str, document: msgspec.Struct, n: int) -> None:
+        text = b"".join(await _encoded(document))
+        content = SavedDocument(zlib.crc32(text), n)
+        if not self.log.has_failed:  # else the document is all that is left to store the state in
+            self.log.document_saved(name, content)
+            await self.log.flush()
+        write = functools.partial(documents.save, good_crc=self._good.get(name))
+        await self._in_thread(write, self._disk, self._directory, name, text)
+        is_first = name not in self._good
+        self._good[name] = content.crc
+        self.log.drop_covered(name, content)
+        if is_first and not self.log.has_failed:
+            self.log.document_saved(name, content)
 
     async def save_filters(self) -> None:
         """Drop the filters that died long ago, and save the others."""
@@ -122,7 +233,34 @@ class Tables:
 
     async def save_delays(self, text: bytes) -> None:
         """The text of delayOffset.json, as a slave copies it."""
-        await self._in_thread(documents.DELAYS, text)
+        await self._in_thread(documents.save, self._disk, self._directory, documents.DELAYS, text)
 
-    async def _in_thread(self, name: str, text: bytes) -> None:
-        await asyncio.get_running_loop().run_in_executor(self._thread, self._write, name, text)
+    async def _in_thread(self, write: Callable[..., None], *args: object) -> None:
+        await asyncio.get_running_loop().run_in_executor(self._executor, write, *args)
+
+    async def close(self) -> None:
+        """Write everything; afterwards the documents alone hold the state, as Java reads it."""
+        try:
+            await self.save()
+            await self.flush()
+        finally:
+            self.log.close()
+
+
+async def _encoded(document: msgspec.Struct) -> list[bytes]:
+    """The text of a document, encoded in slices between which the loop serves others."""
+    pieces, slices = fastjson.pieces(document), []
+    while taken := b"".join(itertools.islice(pieces, SLICE)):
+        slices.append(taken)
+        await asyncio.sleep(0)
+    return slices
+
+
+async def _after(durable: Awaitable[None], handled: Handled) -> Reply | LateReply | None:
+    """The answer, once it may leave."""
+    reply = handled if handled is None or isinstance(handled, Reply) else await handled
+    try:
+        await durable
+    except FlushFailed as error:
+        return Reply(ResponseCode.SYSTEM_ERROR, remark=str(error))
+    return reply

@@ -101,6 +101,13 @@ class TopicConfig(msgspec.Struct, frozen=True, rename="camel"):
     write_queue_nums: int = 16
 
 
+class TopicDeletion(msgspec.Struct, frozen=True, rename="camel"):
+    """Deletion of a topic: its records below the log offset `below`, stored at or before `store_ms`, no longer exist."""
+
+    below: int
+    store_ms: int
+
+
 class SubscriptionGroupConfig(msgspec.Struct, frozen=True, rename="camel"):
     """A consumer group on one broker. Members in the order Java prints them."""
 

@@ -12,7 +12,7 @@ Reference: remoting-protocol 9.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
 from functools import cache
 from math import isnan
@@ -72,6 +72,27 @@ def read(data: bytes, liberal_max: int = LIBERAL_MAX) -> Any:
 def write(value: Any, *, pretty: bool = False) -> bytes:
     """`value` (Structs, dicts, sequences, scalars) as Java prints it; `pretty` is the form of the config files."""
     return _text(value, "\n" if pretty else "").encode()
+
+
+def pieces(value: msgspec.Struct) -> Iterator[bytes]:
+    """Yield what `write(value, pretty=True)` returns, entry by entry of its maps, so that a caller can do other work between."""
+    before, inner = "{", "\n\t\t"
+    for name, field in _members(type(value)):
+        member = getattr(value, field)
+        if member is None or member is msgspec.UNSET:
+            continue
+        yield f"{before}\n\t{name}:".encode()
+        before = ","
+        if not isinstance(member, Mapping):
+            yield _text(member, "\n\t").encode()
+            continue
+        opening = "{"
+        for key, entry in member.items():
+            if entry is not None and entry is not msgspec.UNSET:
+                yield f"{opening}{inner}{_key(key)}:{_text(entry, inner)}".encode()
+                opening = ","
+        yield b"{}" if opening == "{" else b"\n\t}"
+    yield b"{}" if before == "{" else b"\n}"
 
 
 class _Names(NamedTuple):

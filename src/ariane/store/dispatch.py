@@ -15,6 +15,7 @@ from ariane.model.message import TRANSACTION_COMMIT, TRANSACTION_MASK
 from ariane.protocol.record import FIXED_SIZE
 from ariane.store import numbering
 from ariane.store.consume_queue import ENTRY, ConsumeQueue
+from ariane.store.deletions import Deletions
 from ariane.store.files import write_error
 from ariane.store.queues import ConsumeQueues
 from ariane.store.scan import Found, Hole, tags_code
@@ -100,21 +101,25 @@ def derive(
     lost: Sequence[Hole] = (),
     *,
     restarts: bool = True,
+    deletions: Deletions | None = None,
 ) -> list[str]:
     """Make the entries of `records`, in the order of the log, that their queues lack; what could not be made, in words.
 
     `lost` are the holes of what is read, complete once all records were taken. `restarts` says whether a topic may have been
-    deleted and made again within them. Numbers out of order: see `numbering`.
+    deleted and made again within them. Numbers out of order: see `numbering`. Records in `deletions` get no entry.
     """
-    deriving = _Deriving(queues, delays_ms, restarts=restarts)
+    deriving = _Deriving(queues, delays_ms, restarts=restarts, deletions=deletions or Deletions())
     deriving.take(records)
     deriving.end(sum(hole.size for hole in lost))
     return [*deriving.refused, *deriving.lost]
 
 
 class _Deriving:
-    def __init__(self, queues: ConsumeQueues, delays_ms: Sequence[int], *, restarts: bool) -> None:
+    def __init__(
+        self, queues: ConsumeQueues, delays_ms: Sequence[int], *, restarts: bool, deletions: Deletions
+    ) -> None:
         self._queues = queues
+        self._deletions = deletions
         self._delays_ms = delays_ms
         self._restarts = restarts
         self._gathered: dict[ConsumeQueue, list[bytes]] = {}
@@ -127,7 +132,7 @@ class _Deriving:
         """All of `records`, one after another."""
         queues = self._queues
         for found in records:
-            if not has_entry(found.sys_flag):
+            if not has_entry(found.sys_flag) or self._deletions.cover(found):
                 continue
             fault, queue = queues.of_record(found)
             if queue is None:

@@ -18,6 +18,7 @@ from ariane.store import query
 from ariane.store.checkpoint import Checkpoint
 from ariane.store.commit_log import CommitLog
 from ariane.store.consume_queue import Changed
+from ariane.store.deletions import Deletions
 from ariane.store.files import OpenFiles, write_error
 from ariane.store.index import KeyIndex, Known
 from ariane.store.index_file import Damaged, LogView, Sizes
@@ -43,6 +44,7 @@ def opened(
     *,
     clean: bool,
     lower: Callable[[Checkpoint], None],
+    deletions: Deletions | None = None,
 ) -> Indexing:
     """The index of a store whose log is in order: what the directory holds is taken over, the rest of the log indexed.
 
@@ -61,7 +63,7 @@ def opened(
     )
     known = Known(clean, checkpoint.indexed_offset, checkpoint.index_files, checkpoint.index_ms)
     index.open(known, log.end)
-    indexing = Indexing(index, log.segments)
+    indexing = Indexing(index, log.segments, deletions)
     if known.position is not None and (index.position < known.position or len(index) < known.files):
         lower(indexing.in_checkpoint(checkpoint, log.end))
     index.settle()
@@ -72,8 +74,9 @@ def opened(
 class Indexing:
     """The index of a store, and what waits to get into it. `note` takes a Keyed for each record that `is_indexed`."""
 
-    def __init__(self, index: KeyIndex | None, log: Segments) -> None:
-        """Without an index nothing is done, and queries are refused."""
+    def __init__(self, index: KeyIndex | None, log: Segments, deletions: Deletions | None = None) -> None:
+        """Without an index nothing is done, and queries are refused. Records in `deletions` are in no answer."""
+        self._deletions = deletions
         self._index = index
         self._log = log
         self._hashes = KeyHashes()
@@ -109,7 +112,7 @@ class Indexing:
     def query(self, wanted: Wanted) -> Queried:
         """Records by key, among all that consumers can see. StoreError when there is no index, or it cannot be brought up to
         that; the next call tries again."""
-        return self._undamaged(lambda index: query.find(index, self._log, wanted))
+        return self._undamaged(lambda index: query.find(index, self._log, wanted, self._deletions))
 
     def complete(self, derived: int) -> None:
         """Index the rest and complete the files; they are the caller's to flush."""

@@ -25,13 +25,15 @@ from ariane.store.checkpoint import Checkpoint
 from ariane.store.commit_log import CommitLog
 from ariane.store.consume_queue import ENTRY, ConsumeQueue
 from ariane.store.delayed import Delayed, watched
+from ariane.store.deletions import Deletions
 from ariane.store.dispatch import Arrival, Note
 from ariane.store.drafts import checked, due_code, encoded
-from ariane.store.files import Disk, OpenFiles, SystemDisk, read_whole, write_error
+from ariane.store.files import Disk, OpenFiles, SystemDisk, read_whole
 from ariane.store.flush import Flush, Postponed
 from ariane.store.keys import is_indexed
 from ariane.store.queues import ConsumeQueues
 from ariane.store.recovery import Recovered
+from ariane.store.removal import TopicRemoval
 from ariane.store.replica import Replica, Source
 from ariane.store.retention import Retention
 from ariane.store.scan import Found, NotARecord, Walk, record_at
@@ -63,9 +65,11 @@ def open_store(
     *,
     store_host: bytes,
     delay_positions: Mapping[int, int] | None = None,
+    deletions: Callable[[], Deletions] = Deletions,
 ) -> MessageStore:
     """Lock the directory, bring it into order, and open it. `store_host` is this broker's packed address,
-    `delay_positions` what Java's delayOffset.json says of each delay level.
+    `delay_positions` what Java's delayOffset.json says of each delay level, `deletions` loads the topics that were deleted
+    (called once the directory is locked).
 
     StoreLocked when another process has it, StoreCorrupt or ConfigError naming the path when it cannot be used as it is.
     """
@@ -83,7 +87,7 @@ def open_store(
         ) from error
     files = OpenFiles(disk, config.open_files_max)
     try:
-        return MessageStore(config, files, now_ms, store_host, lock, delay_positions or {})
+        return MessageStore(config, files, now_ms, store_host, lock, delay_positions or {}, deletions())
     except BaseException as error:
         files.close()
         disk.unlock(lock)
@@ -103,8 +107,10 @@ class MessageStore:
         store_host: bytes,
         lock: int,
         delay_positions: Mapping[int, int],
+        deletions: Deletions,
     ) -> None:
         self.config = config
+        self.deletions = deletions
         self._files = files
         self._disk = disk = files.disk
         self._now_ms = now_ms
@@ -132,16 +138,23 @@ class MessageStore:
             check_crc=config.check_crc_on_recover,
             pass_over=not config.follower,
         )
+        removal = TopicRemoval(self, self._queues)
+        self.delete_topic, self.deletion_of, self.apply_deletion = removal.delete, removal.deletion_of, removal.apply
+        removal.finish()
         delivered: list[int] = []
         holes = list(self.recovered.holes)
         again = watched(recovery.records_again(segments, self.recovered, holes), delivered)
-        refused = dispatch.derive(again, self._queues, config.delays_ms, holes, restarts=self.recovered.restarts)
+        refused = dispatch.derive(
+            again, self._queues, config.delays_ms, holes, restarts=self.recovered.restarts, deletions=deletions
+        )
         self._log = CommitLog(
             files, segments, self.recovered.end, recovery.believed_ms(self.recovered.last_ms, now_ms())
         )
         self.delayed = Delayed(files, root, self._queues, segments, config.delays_ms)
         mended = self.delayed.load(delivered, self._log.end, delay_positions)
-        self.index = indexing.opened(config, files, self._log, now_ms, self._checkpoint, clean=clean, lower=self._lower)
+        self.index = indexing.opened(
+            config, files, self._log, now_ms, self._checkpoint, clean=clean, lower=self._lower, deletions=deletions
+        )
         self.recovered = recovery.reported(self.recovered, holes, [*refused, *mended, *self.index.notes])
         self._delays_put = False  # since all was derived
         self._notes: deque[Note] = deque()
@@ -262,6 +275,10 @@ class MessageStore:
 
     # -------------------------------------------------------------------------------------------------- what consumers see
 
+    def step_and_hold(self) -> None:
+        """As `step`, whose arrivals the next call returns."""
+        self._held = self.step()
+
     def step(self) -> list[Arrival]:
         """Derive the queue entries of what was appended since the last step (in sync mode: of what is flushed).
 
@@ -363,8 +380,15 @@ class MessageStore:
         """From now on take no messages, but the log of a master."""
         assert self.config.follower
         self.refusal = StoreError(f"{self.config.root} belongs to a slave: messages are put at its master")
-        self.replica = Replica(self._log, self._queues, self._notes, self.config.delays_ms, self.index.note)
+        self.replica = Replica(
+            self._log, self._queues, self._notes, self.config.delays_ms, self.index.note, self.deletions
+        )
         return self.replica
+
+    @property
+    def failure(self) -> StoreError | None:
+        """Why nothing can be written any more."""
+        return self._log.failure
 
     @property
     def commit_log_min(self) -> int:
@@ -449,23 +473,6 @@ class MessageStore:
         self.end_flush(flush, None)
 
     # ---------------------------------------------------------------------------------------------------------- life cycle
-
-    def delete_topic(self, topic: str, *, expired_only: bool = False) -> list[int]:
-        """Remove the queues of a topic, or those without a record; their ids. All is flushed first, lest they are derived anew."""
-        all_of_it = [queue for queue in self._queues.all() if queue.topic == topic]
-        queues = self._queues.expired(all_of_it, self._log.start) if expired_only else all_of_it
-        if not queues:
-            return []
-        if self._log.failure is not None:
-            self._refuse()
-        self.flush()
-        self._held = self.step()
-        try:
-            self._queues.remove(queues)
-        except OSError as error:
-            raise write_error(error, f"{self.config.root}/consumequeue/{topic}") from error
-        self.flush_derived()
-        return sorted(queue.queue_id for queue in queues)
 
     def close(self) -> None:
         """Stop in order: flush everything, write the checkpoint, remove `abort`, release the lock. No flush may be under way.

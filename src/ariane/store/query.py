@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from ariane.errors import ProtocolError
+from ariane.store.deletions import Deletions
 from ariane.store.index import KeyIndex
 from ariane.store.index_file import Entry, IndexFile
 from ariane.store.keys import key_hash, keys_of
@@ -69,9 +70,9 @@ class _Full(Exception):
         self.position = position
 
 
-def find(index: KeyIndex, log: Segments, wanted: Wanted) -> Queried:
+def find(index: KeyIndex, log: Segments, wanted: Wanted, deletions: Deletions | None = None) -> Queried:
     """Records of a topic whose UNIQ_KEY, or a word of whose KEYS, is the key. Damaged when an index file is."""
-    search = _Search(log, wanted)
+    search = _Search(log, wanted, deletions or Deletions())
     files = index.files()
     position = wanted.position
     if position is not None and position.file in [file.name for file in files]:
@@ -91,8 +92,9 @@ def find(index: KeyIndex, log: Segments, wanted: Wanted) -> Queried:
 class _Search:
     """One query under way; `taken` are its records by offset."""
 
-    def __init__(self, log: Segments, wanted: Wanted) -> None:
+    def __init__(self, log: Segments, wanted: Wanted, deletions: Deletions) -> None:
         self._log = log
+        self._deletions = deletions
         self._wanted = wanted
         self._topic = wanted.topic.encode()
         self._hash = key_hash(wanted.topic, wanted.key)
@@ -132,6 +134,8 @@ class _Search:
         except NotARecord:
             return
         if found.topic != self._topic or not wanted.begin_ms <= found.store_ms <= wanted.end_ms:
+            return
+        if self._deletions.cover(found):
             return
         if wanted.key not in keys_of(found.properties.decode("utf-8", "replace")):
             return

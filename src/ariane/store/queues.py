@@ -99,6 +99,9 @@ class ConsumeQueues:
     def all(self) -> list[ConsumeQueue]:
         return list(self._table.values())
 
+    def of_topic(self, topic: str) -> list[ConsumeQueue]:
+        return [queue for queue in self._table.values() if queue.topic == topic]
+
     def files(self) -> int:
         """How many files all queues have together."""
         return sum(len(queue.segments.bases) for queue in self._table.values())

@@ -79,9 +79,11 @@ def recover_log(
             f"{checkpoint.queue_files - queues.files()} consume queue files are missing: all are made anew from the commit log"
         )
         queues.remove(queues.all())
-    all_again = bool(queues.broken) or not queues.files()
-    derive_from = log.start if all_again else read_from
     ours = checkpoint.safe_offset is not None
+    # No files are what the checkpoint expects after the last topic was deleted; else they are lost and must be rebuilt.
+    has_lost_files = not queues.files() and not (ours and checkpoint.queue_files == 0)
+    all_again = bool(queues.broken) or has_lost_files
+    derive_from = log.start if all_again else read_from
     floor_ms = _floor_ms(log, read_from, checkpoint) if pass_over else None
     walk = Walk(log, read_from, EVERYTHING, check_crc=check_crc, floor_ms=floor_ms)
     holes: list[str] = []

@@ -19,6 +19,7 @@ from ariane.store import dispatch
 from ariane.store.commit_log import CommitLog
 from ariane.store.consume_queue import ENTRY, ConsumeQueue
 from ariane.store.delayed import delivers
+from ariane.store.deletions import Deletions
 from ariane.store.dispatch import Arrival, Note
 from ariane.store.files import write_error
 from ariane.store.indexing import keyed
@@ -58,8 +59,10 @@ class Replica:
         notes: deque[Note],
         delays_ms: tuple[int, ...],
         note_keys: Callable[[Keyed], None],
+        deletions: Deletions,
     ) -> None:
         self._log = log
+        self._deletions = deletions
         self._note_keys = note_keys
         self._queues = queues
         self._notes = notes
@@ -143,7 +146,7 @@ class Replica:
         while waiting and waiting[0].end <= up_to and len(self._notes) < NOTES_AT_ONCE:
             found = waiting[0]
             queue = None
-            if dispatch.has_entry(found.sys_flag):
+            if dispatch.has_entry(found.sys_flag) and not self._deletions.cover(found):
                 fault, queue = self._queues.of_record(found)
                 if queue is None:
                     raise StoreError(f"the master's record at {found.offset} has no queue: {fault}")

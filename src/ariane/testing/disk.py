@@ -100,6 +100,8 @@ class FakeDisk:
     # --- what a store asks ---
 
     def open(self, path: str) -> int:
+        if path in self._directories:
+            raise IsADirectoryError(errno.EISDIR, "is a directory", path)
         if path not in self._files:
             raise FileNotFoundError(errno.ENOENT, "no such file", path)
         return self._handle(path)

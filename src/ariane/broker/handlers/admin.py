@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable
 from typing import NamedTuple
 
+from ariane.broker.deletion import TopicRemover
 from ariane.broker.settings import Settings
 from ariane.broker.state.filter_servers import FilterServers
 from ariane.broker.state.members import Members
@@ -56,6 +57,7 @@ class WholeParts(NamedTuple):
     members: Members
     offsets: ConsumerOffsets
     store: MessageStore
+    remover: TopicRemover
     filter_servers: FilterServers
     delay_offsets: Callable[[], DelayOffsetTable]
     now_ms: Callable[[], int]
@@ -185,11 +187,11 @@ def producers(parts: WholeParts) -> Reply:
 
 
 async def clean_unused_topics(parts: WholeParts) -> Reply:
-    """Remove the consume queues of topics that this broker no longer has."""
+    """Delete what is stored of topics that this broker no longer has."""
     for topic in parts.store.topics():
         if parts.topics.get(topic) is None and not is_system_topic(topic) and not topic.startswith(LMQ_PREFIX):
-            log.warning("topic %s is not known here any more: its consume queues are removed", topic)
-            parts.store.delete_topic(topic)
+            log.warning("topic %s is not known here any more: its messages are deleted", topic)
+            parts.remover.remove(topic)
         await asyncio.sleep(0)  # each removal waits for the disk: others get their turn between two
     return Reply()
 

@@ -14,7 +14,7 @@ from ariane.broker.state.groups import Groups
 from ariane.broker.state.locks import QueueLocks
 from ariane.broker.state.members import Member, Members
 from ariane.broker.state.topics import Topics
-from ariane.errors import ArianeError, FilterError, ReplyError
+from ariane.errors import FilterError, FlushFailed, ReplyError, StoreError
 from ariane.filter.sql import compile_sql
 from ariane.model.topic import group_name_fault, retry_topic, topic_name_fault
 from ariane.net.connection import Handled, Handler, Peer, Reply
@@ -45,8 +45,8 @@ log = logging.getLogger("ariane.broker")
 
 class ClientParts(NamedTuple):
     """What these handlers need. `changed` tells the members of a group that one came or went; `monotonic_ms` is the
-    time that memberships and locks live by; `sql` says whether SQL92 is served; `save` returns when it is on disk who
-    holds which lock."""
+    time that memberships and locks live by; `sql` says whether SQL92 is served; `durable` waits until a change of locks is as
+    safe as the flush mode promises, None when it is."""
 
     topics: Topics
     groups: Groups
@@ -56,7 +56,7 @@ class ClientParts(NamedTuple):
     monotonic_ms: Callable[[], float]
     filters: ConsumerFilters
     sql: bool
-    save: Callable[[], Awaitable[None]]
+    durable: Callable[[], Awaitable[None] | None]
 
 
 def handlers(parts: ClientParts) -> dict[int, Handler]:
@@ -90,13 +90,20 @@ def heartbeat(parts: ClientParts, command: Command, peer: Peer) -> Reply:
             notify = settings.notify_consumer_ids_changed_enable
             retry = retry_topic(consumer.group_name)
             if topic_name_fault(retry) is None and parts.topics.get(retry) is None:
-                parts.topics.create_own(retry, settings.retry_queue_nums)
+                _create_retry_topic(parts, retry, settings.retry_queue_nums)
         if parts.members.heartbeat_consumer(consumer, member) and notify:
             parts.changed(consumer.group_name)
         parts.filters.register(consumer.group_name, consumer.subscription_data_set)
     for producer in data.producers:
         parts.members.heartbeat_producer(producer.group_name, member)
     return Reply()
+
+
+def _create_retry_topic(parts: ClientParts, name: str, queues: int) -> None:
+    try:
+        parts.topics.create_own(name, queues)
+    except StoreError as error:  # a full disk keeps nobody from reading: the next heartbeat tries again
+        log.warning("topic %s is not created yet: %s", name, error)
 
 
 def unregister(parts: ClientParts, command: Command, peer: Peer) -> Reply:
@@ -124,13 +131,14 @@ def lock(parts: ClientParts, command: Command, peer: Peer) -> Handled:
     queues = [queue.queue() for queue in request.mq_set]
     mine = parts.locks.lock(request.consumer_group, request.client_id, queues, parts.monotonic_ms())
     answer = Reply(body=fastjson.write(LockBatchAnswer(tuple(map(WireQueue.of, mine)))))
-    return _when_saved(parts, answer) if parts.locks.changed else answer
+    durable = parts.durable()
+    return answer if durable is None else _when_durable(durable, answer)
 
 
-async def _when_saved(parts: ClientParts, answer: Reply) -> Reply:
+async def _when_durable(durable: Awaitable[None], answer: Reply) -> Reply:
     try:
-        await parts.save()
-    except (OSError, ArianeError) as error:  # a full disk keeps nobody from reading
+        await durable
+    except FlushFailed as error:  # a broken disk keeps nobody from reading
         log.error("queue locks are not saved, a restart of this broker would forget them: %s", error)
     return answer
 

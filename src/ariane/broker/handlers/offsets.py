@@ -29,7 +29,7 @@ def handlers(offsets: ConsumerOffsets, topics: Topics, store: MessageStore) -> d
         return query_consumer_offset(offsets, store, typed(command, QueryConsumerOffset))
 
     def update(command: Command, peer: Peer) -> Reply:
-        return update_consumer_offset(offsets, topics, typed(command, UpdateConsumerOffset))
+        return update_consumer_offset(offsets, topics, store, typed(command, UpdateConsumerOffset))
 
     def maximum(command: Command, peer: Peer) -> Reply:
         request = typed(command, QueueRef)
@@ -76,7 +76,9 @@ def query_consumer_offset(offsets: ConsumerOffsets, store: MessageStore, request
     return Reply(ResponseCode.QUERY_NOT_FOUND, {}, remark)
 
 
-def update_consumer_offset(offsets: ConsumerOffsets, topics: Topics, request: UpdateConsumerOffset) -> Reply:
+def update_consumer_offset(
+    offsets: ConsumerOffsets, topics: Topics, store: MessageStore, request: UpdateConsumerOffset
+) -> Reply:
     """Commit an offset. Topics that do not exist yet are accepted, as in 4.9.4, if they could be created."""
     topic = topics.get(request.topic)
     if topic is None:
@@ -89,6 +91,12 @@ def update_consumer_offset(offsets: ConsumerOffsets, topics: Topics, request: Up
     if request.queue_id >= queues and offsets.get(request.consumer_group, request.topic, request.queue_id) is None:
         remark = f"queueId[{request.queue_id}] is illegal, {request.topic} has {queues} queues"
         raise ReplyError(ResponseCode.SYSTEM_ERROR, remark)
+    if store.deletions.get(request.topic) is not None:
+        # A consumer of the deleted topic may still commit: its offset would skip messages of the topic that was created again.
+        end = store.max_offset(request.topic, request.queue_id)
+        if request.commit_offset > end:
+            remark = f"offset {request.commit_offset} is beyond the end {end} of {request.topic}-{request.queue_id}"
+            raise ReplyError(ResponseCode.SYSTEM_ERROR, f"{remark}: the topic was deleted")
     offsets.commit(request.consumer_group, request.topic, request.queue_id, request.commit_offset)
     return Reply(fields={})
 

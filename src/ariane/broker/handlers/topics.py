@@ -6,10 +6,10 @@ from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
 from ariane.broker.config import BrokerConfig
-from ariane.broker.state.groups import Groups
-from ariane.broker.state.offsets import ConsumerOffsets
-from ariane.broker.state.topics import Topics, own_topics
+from ariane.broker.deletion import TopicRemover
+from ariane.broker.state.topics import own_topics
 from ariane.broker.stats.counters import BrokerStats
+from ariane.broker.tables import Tables
 from ariane.errors import ReplyError
 from ariane.model.topic import SubscriptionGroupConfig, TopicConfig, group_name_fault, is_system_topic, topic_name_fault
 from ariane.net.connection import Handler, Peer, Reply
@@ -18,7 +18,7 @@ from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.command import Command
 from ariane.protocol.requests import typed, typed_body
 from ariane.protocol.requests.admin import CreateTopic, DeleteGroup, TopicRef
-from ariane.store.message_store import MessageStore
+from ariane.protocol.requests.routing import MasterTopicTable
 
 FILTER_TYPES = ("SINGLE_TAG", "MULTI_TAG")
 
@@ -27,10 +27,8 @@ class AdminParts(NamedTuple):
     """What these handlers need. `registered` waits until the name servers know of the change."""
 
     config: BrokerConfig
-    topics: Topics
-    groups: Groups
-    offsets: ConsumerOffsets
-    store: MessageStore
+    tables: Tables
+    remover: TopicRemover
     registered: Callable[[], Awaitable[None]]
     stats: BrokerStats
 
@@ -38,7 +36,10 @@ class AdminParts(NamedTuple):
 def handlers(parts: AdminParts) -> dict[int, Handler]:
     async def create(command: Command, peer: Peer) -> Reply:
         create_topic(parts, typed(command, CreateTopic))
+        durable = parts.tables.log.durable()
         await parts.registered()
+        if durable is not None:
+            await durable
         return Reply()
 
     async def delete(command: Command, peer: Peer) -> Reply:
@@ -47,24 +48,28 @@ def handlers(parts: AdminParts) -> dict[int, Handler]:
         return Reply()
 
     def all_topics(command: Command, peer: Peer) -> Reply:
-        return Reply(fields={}, body=fastjson.write(parts.topics.table()))
+        table = parts.tables.topics.table()
+        deleted = parts.tables.deletions.table() or None
+        return Reply(
+            fields={}, body=fastjson.write(MasterTopicTable(table.data_version, table.topic_config_table, deleted))
+        )
 
     def all_groups(command: Command, peer: Peer) -> Reply:
-        return Reply(body=fastjson.write(parts.groups.table()))
+        return Reply(body=fastjson.write(parts.tables.groups.table()))
 
     def put_group(command: Command, peer: Peer) -> Reply:
         config = typed_body(command, SubscriptionGroupConfig)
         if fault := group_name_fault(config.group_name):
             raise ReplyError(ResponseCode.SYSTEM_ERROR, fault)
-        parts.groups.put(config)
+        parts.tables.groups.put(config)
         return Reply()
 
     def delete_group(command: Command, peer: Peer) -> Reply:
         request = typed(command, DeleteGroup)
-        parts.groups.delete(request.group_name)
+        parts.tables.groups.delete(request.group_name, offsets=request.remove_offset)
         parts.stats.drop_group(request.group_name)
         if request.remove_offset:
-            parts.offsets.forget_group(request.group_name)
+            parts.tables.offsets.forget_group(request.group_name)
         return Reply()
 
     return {
@@ -83,8 +88,8 @@ def create_topic(parts: AdminParts, request: CreateTopic) -> None:
     if request.topic_filter_type not in FILTER_TYPES:
         remark = f"topicFilterType {request.topic_filter_type} is unknown, use one of {', '.join(FILTER_TYPES)}"
         raise ReplyError(ResponseCode.SYSTEM_ERROR, remark)
-    known = parts.topics.get(request.topic)
-    parts.topics.put(
+    known = parts.tables.topics.get(request.topic)
+    parts.tables.topics.put(
         TopicConfig(
             topic_name=request.topic,
             read_queue_nums=request.read_queue_nums,
@@ -98,12 +103,9 @@ def create_topic(parts: AdminParts, request: CreateTopic) -> None:
 
 
 def delete_topic(parts: AdminParts, name: str) -> None:
-    """Forget a topic, its queues and its offsets; one that is not there is as good as deleted."""
+    """Delete a topic, its messages and its offsets."""
     _refuse_own_topic(parts, name)
-    parts.topics.delete(name)
-    parts.stats.drop_topic(name)
-    parts.offsets.forget_topic(name)
-    parts.store.delete_topic(name)
+    parts.remover.remove(name)
 
 
 def _refuse_own_topic(parts: AdminParts, name: str) -> None:

@@ -1,14 +1,21 @@
 """config/*.json: the state that survives a restart, in Java's form, read and written whole. [ConfigManager]
 
-A write replaces the file atomically and keeps the former one as `.bak`; a file that cannot be read falls back to its
-`.bak`, and when that cannot be read either the broker does not start: state is never dropped in silence.
+A write replaces the file atomically and keeps the former one as `.bak`. What a start makes of a file:
+
+    whole                                  it is read
+    missing, a whole .bak                  the .bak is read, with a warning (Java replaces a file in two steps)
+    empty or damaged, a whole .bak         the .bak is read, with an error; the file is kept as .damaged
+    missing, and so is its .bak            an empty document, if the change log has never seen it; else refused
+    empty or damaged, no whole .bak        refused: state is never dropped silently
+    a directory, or not readable           refused
 """
 
 from __future__ import annotations
 
 import logging
+import zlib
 from pathlib import PurePath
-from typing import TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 import msgspec
 
@@ -26,39 +33,96 @@ OFFSETS = "consumerOffset.json"
 DELAYS = "delayOffset.json"
 FILTERS = "consumerFilter.json"
 LOCKS = "queueLocks.json"
+DELETED = "deletedTopics.json"
+
+
+class Stored(NamedTuple, Generic[T]):
+    """A document and the checksum of the content it was read from; None when neither it nor its `.bak` exists."""
+
+    document: T
+    crc: int | None
 
 
 def load(disk: Disk, directory: str, name: str, kind: type[T]) -> T:
-    """The document, or an empty one when there is neither it nor its `.bak`."""
+    """Return the document, or an empty one when neither it nor its `.bak` exists."""
+    return read(disk, directory, name, kind).document
+
+
+def read(disk: Disk, directory: str, name: str, kind: type[T], *, is_expendable: bool = False) -> Stored[T]:
+    """Return the document with the checksum of its content.
+
+    Args:
+        is_expendable: Clients bring its content again: a damaged one is an empty one, with an error in the log.
+
+    Raises:
+        StoreError: It exists and cannot be used, and neither can its `.bak`.
+    """
     path = str(PurePath(directory) / name)
-    faults = []
+    faults: list[str] = []
     for candidate in (path, f"{path}.bak"):
-        data = read_whole(disk, candidate)
-        if not data:
+        data = _content(disk, candidate)
+        if data is None:
             continue
         try:
-            document = fastjson.decode(data, kind)
+            document = _decoded(data, kind)
         except ProtocolError as error:
             faults.append(f"{candidate}: {error}")
             continue
         if faults:
-            log.error("%s; went on with %s", faults[0], candidate)
-        return document
-    if faults:
-        raise StoreError(f"{'; '.join(faults)}; mend the file, or remove it with its .bak to start without it")
-    return kind()
+            log.error("%s; using %s instead, which may be older", faults[0], candidate)
+        elif candidate != path:
+            log.warning("%s is missing; using %s instead, which may be older", path, candidate)
+        return Stored(document, zlib.crc32(data))
+    if faults and is_expendable:
+        log.error("%s; starting without its content", "; ".join(faults))
+    elif faults:
+        raise StoreError(
+            f"{'; '.join(faults)}; put back a copy, or remove it with its .bak and {directory}/changes.* to start without"
+        )
+    return Stored(kind(), None)
 
 
-def save(disk: Disk, directory: str, name: str, data: bytes) -> None:
-    """Replace the document; blocks until it is on disk."""
+def _content(disk: Disk, path: str) -> bytes | None:
+    try:
+        return read_whole(disk, path)
+    except IsADirectoryError as error:
+        raise StoreError(f"{path} is a directory: move it away; the broker keeps its state in a file there") from error
+    except OSError as error:
+        raise StoreError(f"cannot read {path}: {error.strerror or error}") from error
+
+
+def _decoded(data: bytes, kind: type[T]) -> T:
+    if not data.strip(b"\0 \t\r\n"):
+        raise ProtocolError(f"it is empty ({len(data)} bytes without content)")
+    return fastjson.decode(data, kind)
+
+
+def save(disk: Disk, directory: str, name: str, data: bytes, *, good_crc: int | None = None) -> None:
+    """Replace the document; blocks until it is on disk. The former content becomes the `.bak` if it has the checksum
+    `good_crc` or can be read; else it is kept as `.damaged`, and a whole `.bak` stays."""
     disk.make_dirs(directory)
     path = str(PurePath(directory) / name)
     former = read_whole(disk, path)
-    if former:
-        write_atomic(disk, f"{path}.bak", former)
+    if former is not None:
+        if zlib.crc32(former) == good_crc or _is_whole(former):
+            write_atomic(disk, f"{path}.bak", former)
+        else:
+            write_atomic(disk, f"{path}.damaged", former)
     write_atomic(disk, path, data)
 
 
+def _is_whole(data: bytes) -> bool:
+    try:
+        _decoded(data, _Anything)
+    except ProtocolError:
+        return False
+    return True
+
+
+class _Anything(msgspec.Struct):
+    """Any object."""
+
+
 def text(document: msgspec.Struct) -> bytes:
-    """The document as it stands in its file."""
-    return fastjson.write(document, pretty=True)
+    """Return the document as its file holds it."""
+    return b"".join(fastjson.pieces(document))

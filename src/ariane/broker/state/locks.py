@@ -1,19 +1,20 @@
 """Queue locks: one client of a group owns a queue while it consumes in order. [RebalanceLockManager]
 
 A lock lives LOCK_LIVE_MS from its last renewal and is known to this broker only; `now_ms` is the broker's monotonic time.
-Who holds what is kept in queueLocks.json (no file of 4.9.4, which forgets it): after a restart a member would otherwise get
-a queue in which another one is still at work. A lock that was loaded counts as renewed just then.
+Who holds what is stored in the change log and in queueLocks.json (no file of 4.9.4, which forgets it): after a restart a member
+would otherwise get a queue in which another one is still at work. A lock that was loaded counts as renewed just then.
 
     {"lockTable": {group: {clientId: [queue, …]}}}
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 import msgspec
 
+from ariane.broker.state.changes import QueuesLocked, QueuesUnlocked
 from ariane.errors import ReplyError
 from ariane.model.message import MessageQueue
 from ariane.protocol.codes import ResponseCode
@@ -35,11 +36,16 @@ class _Lock(NamedTuple):
 
 
 class QueueLocks:
-    """group → queue → owner."""
+    """group → queue → owner. `record` is called with each change of owners."""
 
-    def __init__(self, saved: LockTable | None = None, now_ms: float = 0.0, live_ms: int = LOCK_LIVE_MS) -> None:
-        self.changed = False
-        """Whether an owner came or went since this was last set back."""
+    def __init__(
+        self,
+        saved: LockTable | None = None,
+        now_ms: float = 0.0,
+        live_ms: int = LOCK_LIVE_MS,
+        record: Callable[[QueuesLocked | QueuesUnlocked], object] = lambda change: None,
+    ) -> None:
+        self._record = record
         self._live_ms = live_ms
         self._groups: dict[str, dict[MessageQueue, _Lock]] = {
             group: {queue.queue(): _Lock(client_id, now_ms) for client_id, queues in owners.items() for queue in queues}
@@ -60,38 +66,44 @@ class QueueLocks:
     def lock(self, group: str, client_id: str, queues: Iterable[MessageQueue], now_ms: float) -> list[MessageQueue]:
         """Those of `queues` that the client owns from now on: free, expired, or already its own."""
         held = self._groups.get(group, {})
-        mine = []
-        for queue in queues:
-            lock = held.get(queue)
-            if lock is None:
-                if self._count >= LOCKS_MAX:
-                    remark = f"this broker holds {LOCKS_MAX} queue locks, which is the maximum"
-                    raise ReplyError(ResponseCode.SYSTEM_ERROR, remark)
-                self._groups[group] = held
-                self._count += 1
-            if lock is None or lock.client_id == client_id or now_ms - lock.renewed_ms > self._live_ms:
-                self.changed |= lock is None or lock.client_id != client_id
-                held[queue] = _Lock(client_id, now_ms)
-                mine.append(queue)
+        mine: list[MessageQueue] = []
+        new: list[WireQueue] = []
+        try:
+            for queue in queues:
+                lock = held.get(queue)
+                if lock is None:
+                    if self._count >= LOCKS_MAX:
+                        remark = f"this broker holds {LOCKS_MAX} queue locks, which is the maximum"
+                        raise ReplyError(ResponseCode.SYSTEM_ERROR, remark)
+                    self._groups[group] = held
+                    self._count += 1
+                if lock is None or lock.client_id == client_id or now_ms - lock.renewed_ms > self._live_ms:
+                    if lock is None or lock.client_id != client_id:
+                        new.append(WireQueue.of(queue))
+                    held[queue] = _Lock(client_id, now_ms)
+                    mine.append(queue)
+        finally:
+            if new:
+                self._record(QueuesLocked(group, client_id, tuple(new)))
         return mine
 
     def unlock(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> None:
         """Give up those of `queues` that the client owns; foreign locks stay."""
         held = self._groups.get(group, {})
-        for queue in queues:
-            lock = held.get(queue)
-            if lock is not None and lock.client_id == client_id:
-                del held[queue]
-                self._count -= 1
-                self.changed = True
+        self._release(
+            group, [queue for queue in queues if (lock := held.get(queue)) is not None and lock.client_id == client_id]
+        )
+
+    def _release(self, group: str, queues: Iterable[MessageQueue]) -> None:
+        held = self._groups.get(group, {})
+        released = [queue for queue in dict.fromkeys(queues) if held.pop(queue, None) is not None]
+        self._count -= len(released)
+        if released:
+            self._record(QueuesUnlocked(group, tuple(map(WireQueue.of, released))))
 
     def forget_expired(self, now_ms: float) -> None:
         """Drop what nobody renewed, so that groups that went away do not stay for ever."""
         for group, held in list(self._groups.items()):
-            for queue, lock in list(held.items()):
-                if now_ms - lock.renewed_ms > self._live_ms:
-                    del held[queue]
-                    self._count -= 1
-                    self.changed = True
+            self._release(group, [queue for queue, lock in held.items() if now_ms - lock.renewed_ms > self._live_ms])
             if not held:
                 del self._groups[group]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+
+from ariane.broker.state.changes import OffsetsPut
 from ariane.errors import ReplyError
 from ariane.protocol.codes import ResponseCode
 from ariane.protocol.requests.admin import ConsumerOffsetTable
@@ -13,7 +16,13 @@ QUEUES_MAX = 2_000_000  # of all pairs together; one takes about 100 bytes
 class ConsumerOffsets:
     """`topic@group` → queue id → offset of the next message to consume; `changed` since it was last saved."""
 
-    def __init__(self, table: ConsumerOffsetTable | None = None) -> None:
+    def __init__(
+        self,
+        table: ConsumerOffsetTable | None = None,
+        record: Callable[[OffsetsPut], object] = lambda change: None,
+    ) -> None:
+        """`record` stores what a tool sets (`clone`), which is not made if it raises."""
+        self._record = record
         self._table: dict[str, dict[int, int]] = dict(table.offset_table) if table else {}
         self._queues = sum(map(len, self._table.values()))
         self.changed = False
@@ -57,11 +66,17 @@ class ConsumerOffsets:
     def clone(self, source: str, target: str, topic: str) -> bool:
         """Let `target` stand where `source` does; False when that has no offsets of the topic."""
         offsets = self.of(source, topic)
-        if offsets and f"{topic}@{target}" in self._table:
-            self._forget([f"{topic}@{target}"])
-        for queue_id, offset in offsets.items():
-            self.commit(target, topic, queue_id, offset)
+        if offsets:
+            self._record(OffsetsPut(target, topic, offsets))
+            self.put(target, topic, offsets)
         return bool(offsets)
+
+    def put(self, group: str, topic: str, offsets: Mapping[int, int]) -> None:
+        """Replace all offsets of a group in a topic."""
+        if f"{topic}@{group}" in self._table:
+            self._forget([f"{topic}@{group}"])
+        for queue_id, offset in offsets.items():
+            self.commit(group, topic, queue_id, offset)
 
     def topics_by_group(self) -> dict[str, list[str]]:
         """Topics of which each group has committed offsets, in one pass."""
@@ -93,6 +108,10 @@ class ConsumerOffsets:
                 self._queues += len(queues.keys() - known.keys())
                 known.update(queues)
                 self.changed = True
+
+    def view(self) -> ConsumerOffsetTable:
+        """Return the table for consumerOffset.json: a copy of the pairs, whose offsets go on changing."""
+        return ConsumerOffsetTable(dict(self._table))
 
     def table(self) -> ConsumerOffsetTable:
         """What consumerOffset.json and code 43 hold: a copy."""

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Mapping
 import msgspec
 
 from ariane.broker.config import BrokerConfig
+from ariane.broker.state.changes import TopicDeleted, TopicPut
 from ariane.errors import ReplyError
 from ariane.model.topic import (
     AUTO_CREATE_TOPIC,
@@ -22,6 +23,7 @@ from ariane.model.topic import (
     TIMER_TOPIC,
     DataVersion,
     TopicConfig,
+    TopicDeletion,
     topic_name_fault,
 )
 from ariane.protocol.codes import ResponseCode
@@ -29,6 +31,7 @@ from ariane.protocol.requests.routing import TopicTable
 
 TOPICS_MAX = 200_000
 OWN_TOPICS_MAX = 250_000  # with retry and dead letter topics: a full table does not stop consumers
+AUTO_CREATE_MAX = 150_000  # topics beyond which no send creates another one; tools still can
 
 READ_WRITE = PERM_READ | PERM_WRITE
 
@@ -66,9 +69,20 @@ def own_topics(config: BrokerConfig) -> frozenset[str]:
 
 
 class Topics:
-    """The topic table. After each change `on_change` receives the names (None: all topics), then `changed` is called."""
+    """The topic table.
 
-    def __init__(self, table: TopicTable, config: BrokerConfig, now_ms: Callable[[], int]) -> None:
+    A topic is put or deleted after `record` has stored the change, and not if it raises. After each change `on_change` receives the
+    names (None: all topics), then `changed` is called.
+    """
+
+    def __init__(
+        self,
+        table: TopicTable,
+        config: BrokerConfig,
+        now_ms: Callable[[], int],
+        record: Callable[[TopicPut | TopicDeleted], object] = lambda change: None,
+    ) -> None:
+        self._record = record
         self._topics = {**table.topic_config_table, **builtin_topics(config)}
         if not config.auto_create_topic_enable and AUTO_CREATE_TOPIC in self._topics:
             del self._topics[AUTO_CREATE_TOPIC]
@@ -114,9 +128,11 @@ class Topics:
         if name not in self._topics and len(self._topics) >= topics_max:
             remark = f"topic {name} not created: this broker has {len(self._topics)} topics; delete unused topics first"
             raise ReplyError(ResponseCode.SYSTEM_ERROR, remark)
+        version = self._next_version()
+        self._record(TopicPut(config, version))
         self._topics[name] = config
         self._note_order(config)
-        self._touch([name])
+        self._took([name], version)
 
     def create_like(self, template_name: str, name: str, queues: int) -> TopicConfig | None:
         """The topic `name` made after the model of another, with at most its number of queues; None when it is no model.
@@ -126,6 +142,9 @@ class Topics:
         template = self._topics.get(template_name)
         if template is None or not template.perm & PERM_INHERIT:
             return None
+        if len(self._topics) >= AUTO_CREATE_MAX:
+            remark = f"topic[{name}] is not created: this broker has {len(self._topics)} topics, and sends create none beyond"
+            raise ReplyError(ResponseCode.SYSTEM_ERROR, f"{remark} {AUTO_CREATE_MAX}; create it with updateTopic")
         nums = max(1, min(queues, template.write_queue_nums))
         config = TopicConfig(
             topic_name=name,
@@ -146,12 +165,17 @@ class Topics:
         self.put(config, OWN_TOPICS_MAX)
         return config
 
-    def delete(self, name: str) -> bool:
-        if self._topics.pop(name, None) is None:
-            return False
-        self._ordered.discard(name)
-        self._touch([name])
-        return True
+    def delete(self, name: str, deletion: TopicDeletion | None = None) -> None:
+        """Delete a topic with all that is stored of it; `deletion` says which messages.
+
+        One that is not in the table may still have messages and offsets, so its deletion is recorded as well.
+        """
+        version = self._next_version() if name in self._topics else None
+        self._record(TopicDeleted(name, version, deletion))
+        if version is not None:
+            del self._topics[name]
+            self._ordered.discard(name)
+            self._took([name], version)
 
     def touch(self) -> None:
         """The table means something else than before: name servers take a permission over with a new version only."""
@@ -182,6 +206,12 @@ class Topics:
             self._ordered.discard(config.topic_name)
 
     def _touch(self, names: Collection[str] | None) -> None:
-        self._version = self._version.next(self._now_ms())
+        self._took(names, self._next_version())
+
+    def _next_version(self) -> DataVersion:
+        return self._version.next(self._now_ms())
+
+    def _took(self, names: Collection[str] | None, version: DataVersion) -> None:
+        self._version = version
         self.on_change(names)
         self.changed()

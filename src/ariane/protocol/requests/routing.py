@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import msgspec
 
-from ariane.model.topic import DataVersion, TopicConfig
+from ariane.model.topic import DataVersion, TopicConfig, TopicDeletion
 
 
 class KvKey(msgspec.Struct, frozen=True):
@@ -79,6 +79,12 @@ class TopicTable(msgspec.Struct, frozen=True, rename="camel"):
 
     data_version: DataVersion = DataVersion()
     topic_config_table: dict[str, TopicConfig] = {}
+
+
+class MasterTopicTable(TopicTable, frozen=True, rename="camel"):
+    """Answer to GET_ALL_TOPIC_CONFIG (21). Slaves of ours skip the records of deleted topics; Java ignores the member."""
+
+    deleted_topics: dict[str, TopicDeletion] | None = None
 
 
 class RegisterBrokerBody(msgspec.Struct, frozen=True, rename="camel"):

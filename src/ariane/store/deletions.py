@@ -1,0 +1,61 @@
+"""Which records of the log belong to deleted topics: all of a topic below the log's end at its deletion.
+
+    log    | T | U | T | U |  T deleted here: below = 4  | U | T | T |
+             x       x                                       ^   ^  records of the topic that was created again
+
+Removing the queues of a topic leaves its records in the log, and everything that is rebuilt from the log has to skip them: the
+queues after a crash or a loss of files, the answers of the key index, a slave's queues. The broker stores this table in its
+change log before it removes a queue (`ariane.broker.state.changes`). An entry is obsolete once the log starts behind it.
+
+A record is deleted only if it is also as old as its deletion, so an entry is harmless when another log takes the place of this one.
+[no counterpart in Java, where the messages of a deleted topic come back with every rebuild]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from ariane.model.topic import TopicDeletion
+from ariane.store.scan import Found
+
+
+class Deletions:
+    """topic → its last deletion."""
+
+    def __init__(self, table: Mapping[str, TopicDeletion] | None = None) -> None:
+        self._table: dict[bytes, TopicDeletion] = {}
+        for topic, deletion in (table or {}).items():
+            self.add(topic, deletion)
+
+    def __len__(self) -> int:
+        return len(self._table)
+
+    def get(self, topic: str) -> TopicDeletion | None:
+        return self._table.get(topic.encode())
+
+    def add(self, topic: str, deletion: TopicDeletion) -> bool:
+        """Take a deletion over. Returns whether it covers more than what is stored for the topic."""
+        former = self._table.get(topic.encode())
+        if former is not None and former.below >= deletion.below:
+            return False
+        self._table[topic.encode()] = deletion
+        return True
+
+    def cover(self, record: Found) -> bool:
+        """Whether the record was deleted with its topic."""
+        deletion = self._table.get(record.topic)
+        return deletion is not None and record.offset < deletion.below and record.store_ms <= deletion.store_ms
+
+    def drop_before(self, log_start: int) -> int:
+        """Forget the deletions whose records have all left the log. Returns how many."""
+        obsolete = [topic for topic, deletion in self._table.items() if deletion.below <= log_start]
+        for topic in obsolete:
+            del self._table[topic]
+        return len(obsolete)
+
+    def topics(self) -> Iterable[str]:
+        return [topic.decode() for topic in self._table]
+
+    def table(self) -> dict[str, TopicDeletion]:
+        """Return a copy for the document and for slaves."""
+        return {topic.decode(): deletion for topic, deletion in self._table.items()}

@@ -1,0 +1,443 @@
+"""The change log and the documents of config/: what a start makes of what the last process, or Java, left."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import itertools
+import logging
+
+import msgspec
+import pytest
+
+from ariane.broker.config import BrokerConfig
+from ariane.broker.state import changes, documents
+from ariane.broker.state.changes import TopicPut
+from ariane.broker.state.saved import SavedState
+from ariane.broker.state.topics import AUTO_CREATE_MAX, Topics
+from ariane.errors import ReplyError, StoreError, StoreFull
+from ariane.model import host
+from ariane.model.topic import DataVersion, SubscriptionGroupConfig, TopicConfig, TopicDeletion
+from ariane.net.client import Connections
+from ariane.net.tasks import Tasks
+from ariane.protocol import fastjson, properties, record
+from ariane.protocol.codes import RequestCode
+from ariane.protocol.command import Command
+from ariane.protocol.requests.admin import (
+    ConsumerOffsetTable,
+    CreateTopic,
+    DeleteGroup,
+    SubscriptionGroupTable,
+    TopicRef,
+)
+from ariane.protocol.requests.messaging import (
+    PullMessage,
+    QueryConsumerOffset,
+    QueryMessage,
+    QueueRef,
+    SendMessage,
+    UpdateConsumerOffset,
+)
+from ariane.protocol.requests.routing import TopicTable
+from ariane.store.deletions import Deletions
+from ariane.store.message_store import Draft, StoreConfig, open_store
+from ariane.testing.disk import FakeDisk
+from ariane.testing.virtual_cluster import World, virtual_cluster
+from ariane.testing.virtual_time import VirtualLoop
+
+CONFIG_DIR = "/store/config"
+TOPICS = f"{CONFIG_DIR}/topics.json"
+
+
+def write(disk: FakeDisk, path: str, data: bytes) -> None:
+    disk.make_dirs(path.rpartition("/")[0])
+    if disk.size(path) is not None:
+        disk.remove(path)
+    handle = disk.create(path, 0)
+    disk.pwrite(handle, data, 0)
+    disk.close(handle)
+
+
+def topics_json(*names: str) -> bytes:
+    return documents.text(TopicTable(DataVersion(3, 5), {name: TopicConfig(topic_name=name) for name in names}))
+
+
+def topics_of(disk: FakeDisk) -> set[str]:
+    state = SavedState(disk, CONFIG_DIR)
+    state.load()
+    return set(state.topics.topic_config_table)
+
+
+def in_broker(scenario, **settings):
+    with virtual_cluster(**settings) as world:
+        world.run(scenario(world))
+
+
+BROKER = "10.0.0.2:10911"
+
+
+async def ask(world: World, code: int, header: msgspec.Struct | None, body: bytes = b"") -> Command:
+    """Send one request to the broker. Raises ReplyError if it is refused."""
+
+    async def send_request() -> Command:
+        async with Connections() as peers:
+            return await peers.ask(BROKER, code, header, body)
+
+    return await world.process("tool").start(send_request())
+
+
+async def create(world: World, *names: str) -> None:
+    for name in names:
+        await ask(world, RequestCode.UPDATE_AND_CREATE_TOPIC, CreateTopic(name, "TBW102", 16, 16, 6))
+
+
+async def send(world: World, topic: str, body: bytes, key: str = "k") -> None:
+    own = properties.encode({"KEYS": key})
+    await ask(world, RequestCode.SEND_MESSAGE_V2, SendMessage("P", topic, "TBW102", 4, 0, 0, 1, 0, own), body)
+
+
+async def commit(world: World, group: str, topic: str, offset: int) -> None:
+    await ask(world, RequestCode.UPDATE_CONSUMER_OFFSET, UpdateConsumerOffset(group, topic, 0, offset))
+
+
+async def committed(world: World, group: str, topic: str) -> int | None:
+    try:
+        answer = await ask(world, RequestCode.QUERY_CONSUMER_OFFSET, QueryConsumerOffset(group, topic, 0))
+    except ReplyError:
+        return None
+    return int(answer.field_map()["offset"])
+
+
+async def messages(world: World, topic: str) -> list[bytes]:
+    """Bodies in queue 0 of a topic that consumers can read."""
+    bodies: list[bytes] = []
+    end = int((await ask(world, RequestCode.GET_MAX_OFFSET, QueueRef(topic, 0))).field_map()["offset"])
+    while len(bodies) < end:
+        header = PullMessage("reader", topic, 0, len(bodies), 32, 4, 0, 0, "*", 0, "TAG")
+        answer = await ask(world, RequestCode.PULL_MESSAGE, header)
+        bodies += [one.body for one in record.decode_all(answer.body)]
+    return bodies
+
+
+# --- the log ---
+
+
+def test_a_document_is_written_in_slices_as_it_was_whole() -> None:
+    for document in (
+        TopicTable(DataVersion(1, 2), {name: TopicConfig(topic_name=name) for name in ("a", 'b"', "c")}),
+        TopicTable(),
+        ConsumerOffsetTable({"T@G": {0: 1, 3: 2}, "U@G": {}}),
+        SubscriptionGroupTable(),
+    ):
+        assert documents.text(document) == fastjson.write(document, pretty=True)
+
+
+def test_a_line_that_was_cut_off_is_ignored_and_a_damaged_one_takes_no_other_with_it(caplog) -> None:
+    disk = FakeDisk()
+    lines = [
+        changes.encode(changes.Entry(n, TopicPut(TopicConfig(topic_name=f"T{n}"), DataVersion(n, 1))))
+        for n in (1, 2, 3, 4)
+    ]
+    lines[1] = lines[1].replace(b"T2", b"T7")
+    write(disk, f"{CONFIG_DIR}/changes.{1:020d}", b"".join(lines)[:-5])
+    assert topics_of(disk) == {"T1", "T3"}
+    assert f"{len(lines[1])} bytes at {len(lines[0])}" in caplog.text
+    assert "its write was cut off" in caplog.text
+
+
+def test_a_document_that_java_wrote_since_is_taken_as_it_is_and_what_it_lacks_is_named(caplog) -> None:
+    async def scenario(world: World) -> None:
+        await world.start()
+        await create(world, "A")
+        await asyncio.sleep(5)
+        await create(world, "B")
+        world.broker.kill()
+        write(world.disk, TOPICS, topics_json("A", "J"))
+        await world.broker.start()
+        stored = topics_of(world.disk)
+        assert {"A", "J"} <= stored and "B" not in stored
+
+    in_broker(scenario)
+    assert "was written by another program" in caplog.text and '"topicName":"B"' in caplog.text
+
+
+def test_after_an_orderly_stop_the_documents_hold_everything() -> None:
+    async def scenario(world: World) -> None:
+        await world.start()
+        await create(world, "A")
+        await world.broker.stop()
+        table = documents.load(world.disk, CONFIG_DIR, documents.TOPICS, TopicTable)
+        assert table.topic_config_table["A"].write_queue_nums == 16
+
+    in_broker(scenario)
+
+
+@pytest.mark.parametrize("flush", ["SYNC_FLUSH", "ASYNC_FLUSH"])
+def test_a_topic_survives_a_kill_right_after_its_answer(flush: str) -> None:
+    async def scenario(world: World) -> None:
+        await world.start()
+        await create(world, "A")
+        if flush == "SYNC_FLUSH":
+            world.broker.lose_power()
+        else:
+            world.broker.kill()
+        assert "A" in topics_of(world.disk)
+
+    in_broker(scenario, flush_disk_type=flush)
+
+
+def test_the_log_stays_small(caplog) -> None:
+    async def scenario(world: World) -> None:
+        await world.start()
+        for number in range(200):
+            await create(world, f"T{number}")
+            await asyncio.sleep(0.5)
+        await asyncio.sleep(5)
+        left = [path for path in world.disk.paths() if "/config/changes." in path]
+        assert len(left) <= 2
+        assert sum(world.disk.size(path) or 0 for path in left) < 5_000
+
+    in_broker(scenario)
+
+
+def test_a_full_disk_refuses_a_topic_and_takes_it_when_there_is_room() -> None:
+    def full(kind: str, path: str) -> None:
+        if "/config/" in path and kind in ("write", "create"):
+            raise OSError(errno.ENOSPC, "no space left on device", path)
+
+    async def scenario(world: World) -> None:
+        await world.start()
+        world.disk.fail = full
+        with pytest.raises(ReplyError, match="no room to write"):
+            await create(world, "A")
+        world.disk.fail = lambda kind, path: None
+        await create(world, "A")
+        world.broker.kill()
+        assert "A" in topics_of(world.disk)
+
+    in_broker(scenario)
+
+
+# --- documents at a start ---
+
+
+@pytest.mark.parametrize("content", [b"", b"\0" * 300, b'{"topicConfigTable":{"A":'])
+def test_a_document_that_cannot_be_read_is_replaced_by_its_bak_with_an_error(content: bytes, caplog) -> None:
+    disk = FakeDisk()
+    write(disk, TOPICS, content)
+    write(disk, f"{TOPICS}.bak", topics_json("A"))
+    assert topics_of(disk) == {"A"}
+    assert any(one.levelno == logging.ERROR and TOPICS in one.getMessage() for one in caplog.records)
+    documents.save(disk, CONFIG_DIR, documents.TOPICS, topics_json("A", "B"))
+    assert topics_of(disk) == {"A", "B"}
+    assert disk.contents(f"{TOPICS}.damaged") == content
+    disk.remove(TOPICS)
+    assert topics_of(disk) == {"A"}
+
+
+def test_a_missing_document_with_a_bak_is_told(caplog) -> None:
+    disk = FakeDisk()
+    write(disk, f"{TOPICS}.bak", topics_json("A"))
+    assert topics_of(disk) == {"A"}
+    assert "is missing; using" in caplog.text
+
+
+@pytest.mark.parametrize("name", [documents.TOPICS, documents.GROUPS, documents.OFFSETS])
+@pytest.mark.parametrize("bak", [None, b"", b"{"])
+def test_without_a_whole_bak_an_empty_document_is_a_refusal(name: str, bak: bytes | None) -> None:
+    disk = FakeDisk()
+    write(disk, f"{CONFIG_DIR}/{name}", b"")
+    if bak is not None:
+        write(disk, f"{CONFIG_DIR}/{name}.bak", bak)
+    with pytest.raises(StoreError, match=f"{name}.*is empty.*put back a copy"):
+        SavedState(disk, CONFIG_DIR).load()
+
+
+def test_a_directory_in_place_of_a_document_is_a_refusal() -> None:
+    disk = FakeDisk()
+    disk.make_dirs(TOPICS)
+    with pytest.raises(StoreError, match=r"topics\.json is a directory: move it away"):
+        SavedState(disk, CONFIG_DIR).load()
+
+
+def test_a_document_that_was_removed_is_a_refusal() -> None:
+    async def scenario(world: World) -> None:
+        await world.start()
+        await create(world, "A")
+        await world.broker.stop()
+        for path in (TOPICS, f"{TOPICS}.bak"):
+            if world.disk.size(path) is not None:
+                world.disk.remove(path)
+        with pytest.raises(StoreError, match=r"topics\.json is missing"):
+            await world.broker.start()
+
+    in_broker(scenario)
+
+
+def test_damaged_locks_keep_no_broker_from_its_start(caplog) -> None:
+    disk = FakeDisk()
+    write(disk, f"{CONFIG_DIR}/{documents.LOCKS}", b"")
+    SavedState(disk, CONFIG_DIR).load()
+    assert "starting without its content" in caplog.text
+
+
+# --- bounds ---
+
+
+def test_sends_create_no_topic_beyond_their_bound_and_tools_do(monkeypatch) -> None:
+    monkeypatch.setattr("ariane.broker.state.topics.AUTO_CREATE_MAX", 12)
+    topics = Topics(TopicTable(), BrokerConfig(broker_name="broker-a"), now_ms=lambda: 1)
+    with pytest.raises(ReplyError, match="create it with updateTopic"):
+        for number in range(12):
+            topics.create_like("TBW102", f"T{number}", 4)
+    topics.put(TopicConfig(topic_name="by-hand"))
+    assert AUTO_CREATE_MAX >= 100_000
+
+
+def test_a_log_whose_documents_cannot_be_written_is_bounded(monkeypatch) -> None:
+    monkeypatch.setattr(changes, "LOG_BYTES_MAX", 2_000)
+    disk = FakeDisk()
+    log = changes.ChangeLog(disk, CONFIG_DIR, changes.load(disk, CONFIG_DIR), None, is_sync=False)  # type: ignore[arg-type]
+    with pytest.raises(StoreFull, match="wait in /store/config"):
+        for number in range(100):
+            log.append(TopicPut(TopicConfig(topic_name=f"T{number}"), DataVersion()))
+
+
+def test_a_repeated_save_that_fails_is_one_line_and_comes_less_and_less_often(caplog) -> None:
+    loop = VirtualLoop()
+    tries: list[float] = []
+
+    async def save() -> None:
+        tries.append(loop.time())
+        if len(tries) < 9:
+            raise OSError(errno.ENOSPC, "No space left on device", TOPICS)
+
+    async def scenario() -> None:
+        tasks = Tasks("broker")
+        tasks.every(5, save, "save the consumer offsets")
+        await asyncio.sleep(600)
+        await tasks.close()
+
+    loop.run_until_complete(scenario())
+    loop.close()
+    pauses = [round(after - before) for before, after in itertools.pairwise(tries)]
+    assert pauses[:9] == [10, 20, 40, 60, 60, 60, 60, 60, 5]
+    lines = [one for one in caplog.records if "save the consumer offsets" in one.getMessage()]
+    assert len(lines) == 9  # eight failures, and that it works again
+    assert all(one.exc_info is None and "\n" not in one.getMessage() for one in lines)
+    assert "No space left on device" in lines[0].getMessage() and "10 s" in lines[0].getMessage()
+
+
+# --- deletions ---
+
+
+def test_a_deleted_topic_stays_deleted_after_a_kill_and_a_rebuild_of_all_queues() -> None:
+    async def scenario(world: World) -> None:
+        await world.start()
+        await send(world, "A", b"old", key="k")
+        await commit(world, "G", "A", 1)
+        await asyncio.sleep(10)
+        await ask(world, RequestCode.DELETE_TOPIC_IN_BROKER, TopicRef("A"))
+        world.broker.kill()
+        for path in world.disk.paths():
+            if "/consumequeue/" in path or path.endswith("/checkpoint"):
+                world.disk.remove(path)
+        await world.broker.start()
+        assert await messages(world, "A") == []
+        await send(world, "A", b"new", key="k")
+        await asyncio.sleep(1)
+        assert await messages(world, "A") == [b"new"]
+        assert await committed(world, "G", "A") in (None, 0)
+        found = await ask(world, RequestCode.QUERY_MESSAGE, QueryMessage("A", "k", 32, 0, 1 << 62))
+        assert b"new" in found.body and b"old" not in found.body
+
+    in_broker(scenario)
+
+
+def test_the_only_topic_stays_deleted_after_an_orderly_stop() -> None:
+    async def scenario(world: World) -> None:
+        await world.start()
+        await send(world, "A", b"old")
+        await asyncio.sleep(10)
+        await ask(world, RequestCode.DELETE_TOPIC_IN_BROKER, TopicRef("A"))
+        await world.broker.stop()
+        assert not [path for path in world.disk.paths() if "/consumequeue/" in path]
+        await world.broker.start()
+        await create(world, "A")
+        assert await messages(world, "A") == []
+
+    in_broker(scenario)
+
+
+def test_a_consumer_of_a_deleted_topic_commits_nothing_to_the_one_that_was_created_again() -> None:
+    async def scenario(world: World) -> None:
+        await world.start()
+        for number in range(3):
+            await send(world, "A", b"%d" % number)
+        await ask(world, RequestCode.DELETE_TOPIC_IN_BROKER, TopicRef("A"))
+        await send(world, "A", b"new")
+        with pytest.raises(ReplyError, match="the topic was deleted"):
+            await commit(world, "G", "A", 3)
+        await commit(world, "G", "A", 1)
+
+    in_broker(scenario)
+
+
+def test_a_deleted_group_stays_deleted_with_its_offsets() -> None:
+    async def scenario(world: World) -> None:
+        await world.start()
+        await send(world, "A", b"one")
+        group = fastjson.write(SubscriptionGroupConfig(group_name="G"))
+        await ask(world, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None, group)
+        await commit(world, "G", "A", 1)
+        await asyncio.sleep(10)
+        await ask(world, RequestCode.DELETE_SUBSCRIPTIONGROUP, DeleteGroup("G", remove_offset=True))
+        world.broker.kill()
+        state = SavedState(world.disk, CONFIG_DIR)
+        state.load()
+        assert "G" not in state.groups.subscription_group_table and not state.offsets.offset_table
+
+    in_broker(scenario)
+
+
+def test_a_deletion_is_forgotten_when_its_messages_have_left_the_log() -> None:
+    deletions = Deletions({"A": TopicDeletion(below=100, store_ms=5), "B": TopicDeletion(below=300, store_ms=6)})
+    assert deletions.drop_before(99) == 0
+    assert deletions.drop_before(200) == 1
+    assert set(deletions.table()) == {"B"}
+
+
+def test_a_slave_deletes_what_its_master_deleted() -> None:
+    deletions = Deletions()
+    host_bytes = host.pack("127.0.0.1", 10911)
+    config = StoreConfig(root="/store", commit_log_size=4096, consume_queue_size=200)
+    master = open_store(config, FakeDisk(), store_host=host_bytes)
+    slave = open_store(
+        msgspec.structs.replace(config, follower=True),
+        FakeDisk(),
+        store_host=host_bytes,
+        deletions=lambda: deletions,
+    )
+    replica = slave.follow()
+
+    def put(body: bytes) -> None:
+        master.put(Draft(topic="A", queue_id=0, body=body, born_ms=1, born_host=host_bytes, tags="", properties=""))
+
+    def copy() -> None:
+        data = master.source.read(replica.received, 4096)
+        if data:
+            replica.append(replica.received, data)
+        slave.step()
+
+    put(b"old")
+    copy()
+    put(b"old, not copied yet")
+    deletion = master.deletion_of("A")
+    assert deletion is not None
+    master.delete_topic("A")
+    slave.apply_deletion("A", deletion)
+    assert slave.max_offset("A", 0) == 0
+    put(b"new")
+    copy()
+    got = slave.get("A", 0, 0, 32)
+    assert [record.decode(one).body for one in got.records] == [b"new"]
