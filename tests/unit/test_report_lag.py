@@ -94,6 +94,51 @@ def test_where_a_slave_serves_the_consoles_tps_stands_beside_the_truth(tmp_path:
     assert (told["a console's TPS"], told["confirmed"], told["handed out by slaves"]) == (0.0, 10.0, 12.0)
 
 
+def test_a_console_that_misled_in_any_minute_of_the_time_is_named(tmp_path: Path) -> None:
+    """The slave served in the first two minutes only; one broker is not known in the second."""
+    served = {"delivered_master_tps": 0.0, "delivered_slaves_tps": 12.0, "lag": 900, "oldest_age_ms": 8000}
+    unknown = dict.fromkeys(("delivered_master_tps", "delivered_slaves_tps", "lag"))
+    rows = [minute(0, **served), minute(1, **served), minute(1, "b", **unknown, flags=["master away"])]
+    rows += [minute(number, name) for number in (2, 3) for name in "ab"]
+    report = reported(tmp_path, rows)
+    (told,) = sheet(report, "Where a console's TPS misleads")
+    assert (told["minutes"], told["of"], told["last"], told["worst"]) == (2, 3, at(60), at(0))
+    assert (told["a console's TPS"], told["confirmed"], told["handed out by slaves"], told["lag"]) == (0, 10, 12, 900)
+
+
+def test_a_consoles_zero_while_a_group_confirms_is_named(tmp_path: Path) -> None:
+    rows = [minute(0, delivered_master_tps=0.0), minute(1), minute(2)]
+    (told,) = sheet(reported(tmp_path, rows), "Where a console's TPS misleads")
+    assert (told["minutes"], told["of"], told["worst"]) == (1, 2, at(0))
+
+
+def test_the_whole_time_has_the_greatest_lag_and_every_doubt(tmp_path: Path) -> None:
+    away = minute(1, produced_tps=None, consumed_tps=None, lag=None, flags=["master away"])
+    early = minute(0, produced_tps=35.0, lag=5000, oldest_age_ms=70_000, delivered_slaves_tps=30.0)
+    report = reported(tmp_path, [early, away, minute(2), minute(3, lag=9999)])
+    (row,) = sheet(report, "Groups over the whole time")
+    assert row == {
+        "group": "G", "topic": "T", "minutes": 3, "in": 20.0, "confirmed": 10.0, "by slaves": 50.0, "greatest lag": 5000,
+        "at": at(0), "oldest": 70_000, "in doubt": "master away (1 min)",
+    }  # fmt: skip
+    assert sheet(report, "Groups")[0]["lag"] == 600, "the last whole minute"
+    assert sheet(reported(tmp_path / "other", [minute(0)], group="H"), "Groups over the whole time") == []
+
+
+def test_a_broker_that_was_away_and_a_silent_collector_are_told_also_when_both_are_back(tmp_path: Path) -> None:
+    samples = [
+        broker(second, away="refused" if second == 5 else None, lost=9 if second == 5 else 0)
+        for second in (0, 5, 80, 180)
+    ]
+    report = reported(tmp_path, [minute(0), minute(1)], [*samples, broker(185)])
+    (row,) = sheet(report, "Brokers")
+    assert (row["state"], row["away"]) == ("answers", 20.0)
+    assert report.gaps == (
+        "no samples from 11-21 10:01:20 to 11-21 10:03:00 UTC, and 1 more times",
+        "the collector has thrown away 9 samples, as no broker took them",
+    )
+
+
 def test_what_one_broker_does_not_tell_is_unknown_and_never_zero(tmp_path: Path) -> None:
     nothing = dict.fromkeys(set(CONSUMPTION.names) - {"window_at", "broker", "topic", "consumer_group"})
     away = minute(2, "b") | nothing | {"flags": ["master away"]}

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ariane.admin.asking import asked, between, rows
 from ariane.admin.report import Field, Line, Plot, Report, Sheet, Value, at
-from ariane.admin.reports import spans
+from ariane.admin.reports import lag_history, spans
 from ariane.admin.status import freshness
 from ariane.clock import ms_of
 from ariane.tables import CONSUMPTION, SAMPLES_BROKERS
@@ -52,11 +52,6 @@ class GroupNow(NamedTuple):
             return None
         return 100 * self.slaves_tps / (self.master_tps + self.slaves_tps)
 
-    @property
-    def misleads(self) -> bool:
-        """Whether a console, which asks the master only, shows another TPS than the group has."""
-        return bool(self.slaves_tps) or (self.master_tps == 0 and bool(self.consumed_tps))
-
 
 def report(
     home: Path, *, since_ms: int, until_ms: int, now_ms: int, topic: str | None = None, group: str | None = None
@@ -66,7 +61,7 @@ def report(
     since_ms = since_ms // WINDOW_MS * WINDOW_MS
     minutes, brokers = (
         between(CONSUMPTION, since_ms, until_ms),
-        between(SAMPLES_BROKERS, until_ms - RECENT_MS, until_ms),
+        between(SAMPLES_BROKERS, min(since_ms, until_ms - RECENT_MS), until_ms),
     )
     with asked(home, minutes, brokers) as sql:
         sql.execute(
@@ -75,9 +70,11 @@ def report(
         )
         latest = _latest(sql, topic, group)
         groups = summed(latest)
-        states, gaps = _brokers(sql, min(until_ms, now_ms))
+        lag_history.sum_minutes(sql, topic, group)
+        history = (lag_history.misleading(sql, ROWS_MAX), lag_history.whole_range(sql, ROWS_MAX))
+        states, gaps = _brokers(sql, since_ms, min(until_ms, now_ms))
         plots = _plots(sql, groups[:LINES_MAX], len(groups), since_ms, until_ms)
-    parts: tuple[Sheet | Plot, ...] = (_groups(groups), _misleading(groups), _by_broker(latest), states, *plots)
+    parts: tuple[Sheet | Plot, ...] = (_groups(groups), *history, _by_broker(latest), states, *plots)
     return Report(
         "Lag and true TPS of groups",
         at(fresh.as_of_ms),
@@ -168,8 +165,8 @@ def _groups(groups: Sequence[GroupNow]) -> Sheet:
         Field("confirmed", "/s"), Field("by slaves", "%"), Field("oldest", "ms"), Field("done in", "ms"), Field("in doubt"),
     )  # fmt: skip
     note = (
-        "Confirmed is what committed offsets say: the true TPS. By slaves is the share of what was handed out. Done in: if "
-        "rates stay as they are; unknown when the lag does not shrink."
+        "In the group's last whole minute. Confirmed is what committed offsets say: the true TPS. By slaves is the share of what "
+        "was handed out. Done in: if rates stay as they are; unknown when the lag does not shrink."
     )
     found = [
         (
@@ -179,20 +176,6 @@ def _groups(groups: Sequence[GroupNow]) -> Sheet:
         for one in groups
     ]  # fmt: skip
     return _cut("Groups", fields, found, note)
-
-
-def _misleading(groups: Sequence[GroupNow]) -> Sheet:
-    fields = (
-        Field("group"), Field("topic"), Field("a console's TPS", "/s"), Field("confirmed", "/s"),
-        Field("handed out by slaves", "/s"), Field("lag"),
-    )  # fmt: skip
-    note = "Consoles and consumerProgress ask masters only: what slaves hand out is not in their TPS."
-    found = [
-        (one.group, one.topic, one.master_tps, one.consumed_tps, one.slaves_tps, one.lag)
-        for one in groups
-        if one.misleads
-    ]
-    return _cut("Where a console's TPS misleads", fields, found, note)
 
 
 def _by_broker(latest: Sequence[dict[str, Any]]) -> Sheet:
@@ -208,26 +191,29 @@ def _by_broker(latest: Sequence[dict[str, Any]]) -> Sheet:
         names = ("consumer_group", "topic", "broker", "queues", "lag", "produced_tps", "consumed_tps")
         served = (row["delivered_master_tps"], row["delivered_slaves_tps"])
         found.append((*(row[name] for name in names), *served, share))
-    return _cut("By broker", fields, found)
+    return _cut("By broker", fields, found, "In the group's last whole minute.")
 
 
-def _brokers(sql: DuckDBPyConnection, until_ms: int) -> tuple[Sheet, list[str]]:
-    """The brokers at their last sample, rates since the one before; and why samples may be missing."""
+def _brokers(sql: DuckDBPyConnection, since_ms: int, until_ms: int) -> tuple[Sheet, list[str]]:
+    """The brokers at their last sample, rates since the one before, how often they were away; and why samples may be missing."""
     found = rows(
         sql,
         f"""
         WITH once AS (
             SELECT DISTINCT ON (collector, broker, broker_id, sampled_at) * FROM samples_brokers
             WHERE sampled_at <= make_timestamptz({until_ms * 1000})
+              AND sampled_at >= make_timestamptz({min(since_ms, until_ms - RECENT_MS) * 1000})
         ), paired AS (
             SELECT *, lag(sampled_at) OVER pair AS at_0, lag(put_total) OVER pair AS put_0, lag(get_total) OVER pair AS get_0,
                    lag(booted_at) OVER pair AS booted_0
             FROM once WINDOW pair AS (PARTITION BY collector, broker, broker_id ORDER BY sampled_at)
         ), last AS (
-            SELECT broker, broker_id, arg_max(paired, sampled_at) AS p, bool_or(left_groups > 0) AS full_rounds
+            SELECT broker, broker_id, arg_max(paired, sampled_at) AS p, bool_or(left_groups > 0) AS full_rounds,
+                   max(lost) AS most_lost, 100 * count(away) / count(*) AS away_share
             FROM paired GROUP BY broker, broker_id
         )
-        SELECT broker, broker_id, p.addr, p.sampled_at, p.away, p.interval_ms, p.lost, p.log_max, full_rounds AS "full",
+        SELECT broker, broker_id, p.addr, p.sampled_at, p.away, p.interval_ms, p.log_max,
+               most_lost AS lost, full_rounds AS "full", away_share,
                CASE WHEN p.booted_at = p.booted_0 AND p.put_total >= p.put_0
                     THEN (p.put_total - p.put_0) / (epoch(p.sampled_at) - epoch(p.at_0)) END AS put_tps,
                CASE WHEN p.booted_at = p.booted_0 AND p.get_total >= p.get_0
@@ -244,16 +230,52 @@ def _brokers(sql: DuckDBPyConnection, until_ms: int) -> tuple[Sheet, list[str]]:
         role = f"slave {row['broker_id']}" if is_slave else "master"
         state = row["away"] or "answers"
         told.append(
-            (row["broker"], role, row["addr"], row["sampled_at"], state, row["put_tps"], row["get_tps"], to_copy)
+            (
+                row["broker"],
+                role,
+                row["addr"],
+                row["sampled_at"],
+                state,
+                row["away_share"],
+                row["put_tps"],
+                row["get_tps"],
+                to_copy,
+            )
         )
     fields = (
-        Field("broker"), Field("role"), Field("address"), Field("sampled"), Field("state"), Field("stored", "/s"),
-        Field("handed out", "/s"), Field("to copy", "B"),
+        Field("broker"), Field("role"), Field("address"), Field("sampled"), Field("state"), Field("away", "%"),
+        Field("stored", "/s"), Field("handed out", "/s"), Field("to copy", "B"),
     )  # fmt: skip
     note = (
-        "Rates are those between the last two samples, over all topics and readers. To copy: what a slave's log lacks."
+        "Rates are those between the last two samples, over all topics and readers. Away: the share of the samples of this time "
+        "in which the broker did not answer. To copy: what a slave's log lacks."
     )
-    return _cut("Brokers", fields, told, note), _missing(found, until_ms)
+    return _cut("Brokers", fields, told, note), [*_silences(sql, since_ms, until_ms), *_missing(found, until_ms)]
+
+
+def _silences(sql: DuckDBPyConnection, since_ms: int, until_ms: int) -> list[str]:
+    """Why samples are missing between others: nobody sampled any broker for some time."""
+    found = rows(
+        sql,
+        f"""
+        WITH rounds AS (
+            SELECT sampled_at, max(interval_ms) AS interval_ms FROM samples_brokers
+            WHERE sampled_at BETWEEN make_timestamptz({since_ms * 1000}) AND make_timestamptz({until_ms * 1000})
+            GROUP BY sampled_at
+        )
+        SELECT *, epoch_ms(sampled_at) - epoch_ms(before_at) AS silent_ms
+        FROM (SELECT *, lag(sampled_at) OVER (ORDER BY sampled_at) AS before_at FROM rounds)
+        WHERE epoch_ms(sampled_at) - epoch_ms(before_at) > greatest({SILENT_MS}, 3 * coalesce(interval_ms, 0))
+        ORDER BY silent_ms DESC, sampled_at
+        """,
+    )
+    if not found:
+        return []
+    longest = found[0]
+    more = f", and {len(found) - 1} more times" if len(found) > 1 else ""
+    return [
+        f"no samples from {longest['before_at']:%m-%d %H:%M:%S} to {longest['sampled_at']:%m-%d %H:%M:%S} UTC{more}"
+    ]
 
 
 def _missing(brokers: Sequence[dict[str, Any]], until_ms: int) -> list[str]:
