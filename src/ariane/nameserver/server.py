@@ -25,11 +25,17 @@ log = logging.getLogger("ariane.nameserver")
 
 SCAN_S = 10.0
 SCAN_FIRST_S = 5.0
-ANY_ADDRESS = "0.0.0.0"  # noqa: S104 - compared with, not listened on
+ANY_ADDRESSES = ("", "0.0.0.0", "::")  # noqa: S104 - compared with, not listened on
+LOOPBACK = "127.0.0.1"
+
+
+def local_addr(bind_address: str, port: int) -> str:
+    """Return the address at which clients on this machine reach a server that listens on `bind_address`."""
+    return f"{LOOPBACK if bind_address in ANY_ADDRESSES else bind_address}:{port}"
 
 
 class NameServer:
-    """One name server. `addr` is where it serves, once started."""
+    """One name server. `addr`, once it has started, is an address at which clients on this machine reach it."""
 
     def __init__(self, config: NameServerConfig, *, clock: Clock = SYSTEM_CLOCK) -> None:
         self.config = config
@@ -51,10 +57,16 @@ class NameServer:
             limits=config.limits(),
         )
         await self._server.__aenter__()
-        ip = local_ip() if config.bind_address == ANY_ADDRESS else config.bind_address
-        self.addr = f"{ip}:{self._server.port}"
+        port = self._server.port
+        self.addr = local_addr(config.bind_address, port)
         self._tasks.every(SCAN_S, self._expire, "forget silent brokers", first_s=SCAN_FIRST_S)
-        log.info("name server serves at port %d", self._server.port)
+        if config.bind_address in ANY_ADDRESSES:
+            log.info(
+                "Listening on all addresses: clients on this machine use %s, others the address at which they reach it, "
+                "such as %s:%d", self.addr, local_ip(), port,
+            )  # fmt: skip
+        else:
+            log.info("Listening on %s", self.addr)
         return self
 
     async def __aexit__(
