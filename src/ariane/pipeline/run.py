@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -27,7 +28,7 @@ import msgspec
 from ariane.admin.status import Status, read, write
 from ariane.clock import SYSTEM_CLOCK, ms_of
 from ariane.errors import ArianeError, ConfigError
-from ariane.pipeline import folds, publish
+from ariane.pipeline import folds, publish, restarts
 from ariane.pipeline.jobs import Job, Source
 from ariane.pipeline.session import running
 from ariane.spark.read import progress as lag
@@ -87,25 +88,37 @@ def run(
     keep_days: int = KEEP_DAYS,
     on_progress: Callable[[Progress], None] = lambda _: None,
     on_step: Callable[[Progress], None] = lambda _: None,
+    on_fault: Callable[[str], None] = lambda _: None,
+    conf: Mapping[str, str] | None = None,
     stop: threading.Event | None = None,
 ) -> None:
     """Turn topics into tables: `once` does what there is and ends, else every `interval_s` until `stop` is set.
 
     `options` are those of format("rocketmq") that all sources share: namesrv, accessKey, … A name server or broker that is
     away is waited for: half a minute with `once`, then the other sources are done and ArianeError says which; else as long as it
-    takes. ConfigError when there is no Java, no pyspark, or `home` cannot be written to; ArianeError when messages that were to
-    be read are gone; what else goes wrong in Spark is raised as Spark raises it.
+    takes. Transient faults of Spark are reported to `on_fault`, a line each, and what failed is started again (`restarts`).
+    `conf` are settings of Spark.
+
+    Raises:
+        ConfigError: there is no Java or no pyspark, `home` cannot be written to, or `conf` has a setting that is not the user's.
+        ArianeError: messages that were to be read are gone, or Spark failed: one line, its traceback is in HOME/spark.log.
     """
     home = home.resolve()
+    stop = stop or threading.Event()
+    log = home / "spark.log"
     if keep_days < 1:
         raise ConfigError("keep-days", keep_days, "rows have to be kept for one day at least")
     if interval_s < INTERVAL_MIN_S:
         raise ConfigError("interval", interval_s, f"give {INTERVAL_MIN_S} seconds or more")
     with (
         publish.claimed(home, job.tables),
-        running(f"ariane {job.name}", master, lasting=not once, log=home / "spark.log") as spark,
+        restarts.in_one_line(log, stop),
+        running(f"ariane {job.name}", master, lasting=not once, log=log, conf=conf) as spark,
     ):
-        streams = {source.name: stream(spark, source, options) for source in job.sources}
+        streams = {
+            source.name: restarts.retried(source.name, partial(stream, spark, source, options), stop, on_fault)
+            for source in job.sources
+        }
         keeping(
             spark,
             job,
@@ -115,7 +128,8 @@ def run(
             keep_days=keep_days,
             on_progress=on_progress,
             on_step=on_step,
-            stop=stop or threading.Event(),
+            on_fault=on_fault,
+            stop=stop,
         )
 
 
@@ -146,10 +160,12 @@ def keeping(
     keep_days: int = KEEP_DAYS,
     on_progress: Callable[[Progress], None],
     on_step: Callable[[Progress], None] = lambda _: None,
+    on_fault: Callable[[str], None] = lambda _: None,
     stop: threading.Event,
 ) -> None:
     """Keep the job's tables up to its streams (by the sources' names): what there is (`interval_s` None), or until `stop`
-    is set. A round of many folds takes long: `on_step` is told each table as it is published."""
+    is set. A round of many folds takes long: `on_step` is called with each table as it is published, `on_fault` with each
+    transient fault."""
     closing = threading.Event()
     gates = {source.name: Gate(closing, threading.Lock()) for source in job.sources}
 
@@ -157,16 +173,21 @@ def keeping(
         until_ms = SYSTEM_CLOCK.now_ms() if interval_s is None else None
         return Reading(_start(source, streams[source.name], home, interval_s, gates[source.name]), until_ms)
 
+    def tend() -> None:
+        restarts.retried("merging of files", partial(_tend, spark, job, home, keep_days), stop, on_fault)
+
     readings = {source.name: start(source) for source in job.sources}
+    backoffs = {source.name: restarts.Backoff(source.name) for source in job.sources}
     tended_s = time.monotonic()
     try:
         if interval_s is None:
-            for reading in readings.values():
-                _wait(reading.query, stop)
-            progress = _round(spark, job, readings, home, on_step, stop)
+            for source in job.sources:
+                begin = partial(start, source)
+                readings[source.name] = _finish(readings[source.name], begin, backoffs[source.name], stop, on_fault)
+            progress = _round(spark, job, readings, home, on_step, on_fault, stop)
             on_progress(progress)
             if not stop.is_set():
-                _tend(spark, job, home, keep_days)
+                tend()
             if away := [f"{status.source}: {status.away}" for status in progress.sources if status.away]:
                 raise ArianeError("; ".join(away))
             if stop.is_set():
@@ -174,15 +195,19 @@ def keeping(
             return
         pause_s = interval_s
         while not stop.wait(pause_s):
-            progress = _round(spark, job, readings, home, on_step, stop)
+            progress = _round(spark, job, readings, home, on_step, on_fault, stop)
             on_progress(progress)
             # A fold takes longer as there is more news: some time is left to the queries.
             pause_s = max(interval_s, min(progress.seconds, PAUSE_S))
             ended = [source for source in job.sources if not readings[source.name].query.isActive]
-            if ended and not stop.wait(AWAY_PAUSE_S):
+            again_s = [_pause_s(readings[one.name].query, backoffs[one.name], on_fault) for one in ended]
+            if ended and not stop.wait(max(again_s)):
                 readings |= {one.name: start(one) for one in ended}
+            for name, reading in readings.items():
+                if reading.query.isActive and reading.query.lastProgress is not None:
+                    backoffs[name].succeeded()
             if time.monotonic() - tended_s > TEND_S:
-                _tend(spark, job, home, keep_days)
+                tend()
                 tended_s = time.monotonic()
     finally:
         closing.set()
@@ -223,6 +248,7 @@ def _round(
     readings: Mapping[str, Reading],
     home: Path,
     on_step: Callable[[Progress], None],
+    on_fault: Callable[[str], None],
     stop: threading.Event,
 ) -> Progress:
     """Fold what is new, and tell how far the sources are. Between folds it may be told to stop: the others come next time."""
@@ -232,7 +258,8 @@ def _round(
     for fold in job.folds:
         if stop.is_set():
             break
-        one = folds.refold(spark, home, fold, SYSTEM_CLOCK.now_ms())
+        work = partial(_refold, spark, home, fold)
+        one = restarts.retried(fold.table.name, work, stop, on_fault)
         if one is None:
             continue
         done.append(one)
@@ -241,6 +268,10 @@ def _round(
         # The queries go on meanwhile, and who asks the tables has to know that this runs.
         sources = _looked(job, readings, home)
     return Progress(tuple(done), sources, time.monotonic() - began_s)
+
+
+def _refold(spark: SparkSession, home: Path, fold: folds.Fold) -> folds.Folded | None:
+    return folds.refold(spark, home, fold, SYSTEM_CLOCK.now_ms())
 
 
 def _looked(job: Job, readings: Mapping[str, Reading], home: Path) -> tuple[Status, ...]:
@@ -297,11 +328,39 @@ def _wait(query: StreamingQuery, stop: threading.Event) -> None:
             continue
 
 
+def _finish(
+    reading: Reading,
+    start: Callable[[], Reading],
+    backoff: restarts.Backoff,
+    stop: threading.Event,
+    on_fault: Callable[[str], None],
+) -> Reading:
+    """Wait until a query has done what there is; start it again when a transient fault of Spark ended it."""
+    while True:
+        _wait(reading.query, stop)
+        fault = None if stop.is_set() else restarts.transient_fault(reading.query.exception())
+        if fault is None or stop.wait(_pause_s(reading.query, backoff, on_fault)):
+            return reading
+        reading = start()
+
+
+def _pause_s(query: StreamingQuery, backoff: restarts.Backoff, on_fault: Callable[[str], None]) -> float:
+    """Seconds until a query that ended is started again; a transient fault of Spark is reported."""
+    fault = restarts.transient_fault(query.exception())
+    if fault is None:
+        return AWAY_PAUSE_S
+    pause_s = backoff.failed(fault)
+    on_fault(restarts.again(query.name, fault, pause_s))
+    return pause_s
+
+
 def _why_away(query: StreamingQuery) -> str | None:
-    """Which server's absence ended the query; None while it runs, or when it did what there was."""
+    """Which server's absence, or transient fault of Spark, ended the query; None while it runs, or when it did what there was."""
     error = query.exception()
     if query.isActive or error is None:
         return None
+    if fault := restarts.transient_fault(error):
+        return fault
     said = FAULT.search(str(error))
     if said is None:
         raise error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import importlib.util
 import os
 import re
 import shutil
@@ -12,7 +13,7 @@ import sys
 import tempfile
 import threading
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -60,8 +61,18 @@ LOCAL_SETTINGS = {
     # As many as a laptop has cores, or nearly; the default of 200 is 200 tasks for a handful of rows.
     "spark.sql.shuffle.partitions": "4",
 }
+JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 CLUSTER_SETTINGS = {
-    "spark.driver.extraJavaOptions": QUIET,
+    JAVA_OPTIONS: QUIET,
+}
+# What tables and their readers rely on: a user's value would change what is stored.
+OWN = {
+    "spark.master": "give --master",
+    "spark.app.name": "it is the name of the job",
+    "spark.submit.pyFiles": "it is this package, which executors import",
+    "spark.sql.session.timeZone": "tables are in UTC",
+    "spark.sql.parquet.outputTimestampType": "tables have times in microseconds",
+    "spark.sql.streaming.checkpointFileManagerClass": "checkpoints are replaced atomically by it",
 }
 
 
@@ -79,18 +90,35 @@ def java_fault() -> str | None:
     return None
 
 
-def session(name: str, master: str, *, lasting: bool = False, log: Path | None = None) -> SparkSession:
+def spark_fault() -> str | None:
+    """Return why Spark cannot run here, with the fix; None if it can."""
+    faults = [java_fault()]
+    if importlib.util.find_spec("pyspark") is None:
+        faults.append("pyspark is not installed: pip install 'ariane[spark]'")
+    return "; ".join(filter(None, faults)) or None
+
+
+def session(
+    name: str,
+    master: str,
+    *,
+    lasting: bool = False,
+    log: Path | None = None,
+    conf: Mapping[str, str] | None = None,
+) -> SparkSession:
     """The session of this process: the one that runs, else a new one. `master` is Spark's: local[2], spark://host:port, …
     `lasting`: it is to run for long, and may take longer to start. `log`: the file for what a new one writes to standard error.
+    `conf`: settings of the user, which replace ours; options of the driver's Java are added to ours.
 
     Away from local masters the package is sent to the executors as a zip; they need pyarrow and numpy of their own.
+
+    Raises:
+        ConfigError: there is no Java or no pyspark, or `conf` has a setting that only this package may choose.
     """
-    if fault := java_fault():
-        raise ConfigError("java", os.environ.get("JAVA_HOME", ""), fault)
-    try:
-        from pyspark.sql import SparkSession
-    except ImportError as error:
-        raise ConfigError("pyspark", "", f"is not installed ({error}): pip install 'ariane[spark]'") from error
+    if fault := spark_fault():
+        raise ConfigError("Spark", None, fault)
+    from pyspark.sql import SparkSession
+
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     package = str(Path(ariane.__file__).parents[1])
     path = os.environ.get("PYTHONPATH", "")
@@ -100,10 +128,10 @@ def session(name: str, master: str, *, lasting: bool = False, log: Path | None =
     settings = dict(SETTINGS)
     if master.startswith("local"):
         settings |= LOCAL_SETTINGS
-        settings["spark.driver.extraJavaOptions"] = LOCAL_JAVA if lasting else f"{LOCAL_JAVA} {QUICK}"
+        settings[JAVA_OPTIONS] = LOCAL_JAVA if lasting else f"{LOCAL_JAVA} {QUICK}"
     else:
         settings |= CLUSTER_SETTINGS | {"spark.submit.pyFiles": str(package_zip())}
-    for key, value in settings.items():
+    for key, value in _merged(settings, conf or {}).items():
         builder = builder.config(key, value)
     on_interrupt = signal.getsignal(signal.SIGINT)
     with _stderr_to(log):
@@ -113,6 +141,21 @@ def session(name: str, master: str, *, lasting: bool = False, log: Path | None =
         signal.signal(signal.SIGINT, on_interrupt)
     spark.sparkContext.setLogLevel("ERROR")
     return spark
+
+
+def setting_fault(key: str) -> str | None:
+    """Return why a user cannot set this key of Spark; None if it can be set."""
+    if not key.startswith("spark."):
+        return "settings of Spark begin with spark."
+    return OWN.get(key)
+
+
+def _merged(ours: Mapping[str, str], conf: Mapping[str, str]) -> dict[str, str]:
+    for key, value in conf.items():
+        if fault := setting_fault(key):
+            raise ConfigError(key, value, fault)
+    java = " ".join(filter(None, (ours.get(JAVA_OPTIONS), conf.get(JAVA_OPTIONS))))
+    return {**ours, **conf, JAVA_OPTIONS: java}
 
 
 @contextmanager
@@ -136,7 +179,14 @@ def _stderr_to(path: Path | None) -> Iterator[None]:
 
 
 @contextmanager
-def running(name: str, master: str, *, lasting: bool = False, log: Path | None = None) -> Iterator[SparkSession]:
+def running(
+    name: str,
+    master: str,
+    *,
+    lasting: bool = False,
+    log: Path | None = None,
+    conf: Mapping[str, str] | None = None,
+) -> Iterator[SparkSession]:
     """The session, as `session` gives it; in the end it is stopped, if it was not running before."""
     try:
         from pyspark.sql import SparkSession
@@ -144,7 +194,7 @@ def running(name: str, master: str, *, lasting: bool = False, log: Path | None =
         is_there = SparkSession.getActiveSession() is not None
     except ImportError:
         is_there = False  # `session` says it
-    spark = session(name, master, lasting=lasting, log=log)
+    spark = session(name, master, lasting=lasting, log=log, conf=conf)
     try:
         yield spark
     finally:

@@ -1,0 +1,111 @@
+"""Faults of Spark: those that pass by themselves are waited for with growing pauses, the others become one line.
+
+Under load Spark's JVM gives a new Python worker 10 seconds to connect, a limit that no setting changes; a worker may also be killed
+when memory is short. What the worker was to do can be done again: batches and folds are published once, by their number.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TypeVar
+
+from ariane.errors import ArianeError
+
+T = TypeVar("T")
+
+FIRST_S = 5.0
+LONGEST_S = 60.0
+FAILURES_MAX = 8  # in a row, some five minutes
+TRANSIENT = re.compile(
+    r"Python worker failed to connect back|Python worker exited unexpectedly \(crashed\)|"
+    r"Python daemon failed to launch worker|Failed to open socket to Python daemon"
+)
+LINE_MAX = 300
+
+Report = Callable[[str], None]
+
+
+def transient_fault(error: BaseException | None) -> str | None:
+    """Return what failed if it can be expected to work the next time, else None."""
+    found = None if error is None else TRANSIENT.search(str(error))
+    return f"Spark: {found[0]}" if found else None
+
+
+class Backoff:
+    """Pauses between tries of one thing: each twice as long as the one before, until a try succeeds."""
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._failures = 0
+
+    def failed(self, fault: str) -> float:
+        """Count a failure and return the seconds to wait before the next try.
+
+        Raises:
+            ArianeError: it failed FAILURES_MAX times in a row.
+        """
+        self._failures += 1
+        if self._failures >= FAILURES_MAX:
+            raise ArianeError(f"{self._what} failed {self._failures} times in a row: {fault}")
+        return float(min(LONGEST_S, FIRST_S * 2 ** (self._failures - 1)))
+
+    def succeeded(self) -> None:
+        self._failures = 0
+
+
+def retried(what: str, work: Callable[[], T], stop: threading.Event, report: Report) -> T:
+    """Do `work` until no transient fault ends it; one line to `report` for each. When `stop` is set, the fault is raised."""
+    backoff = Backoff(what)
+    while True:
+        try:
+            return work()
+        except Exception as error:
+            fault = transient_fault(error)
+            if fault is None:
+                raise
+            pause_s = backoff.failed(fault)
+            report(again(what, fault, pause_s))
+            if stop.wait(pause_s):
+                raise
+
+
+def again(what: str, fault: str, pause_s: float) -> str:
+    """The line for a fault that is waited for."""
+    return f"{what} failed: {fault}; retrying in {pause_s:g} s"
+
+
+@contextmanager
+def in_one_line(log: Path, stop: threading.Event) -> Iterator[None]:
+    """Turn an error of Spark into an ArianeError of one line; its traceback is appended to `log`."""
+    try:
+        yield
+    except ArianeError:
+        raise
+    except Exception as error:
+        if not _is_of_spark(error):
+            raise
+        with log.open("a", encoding="utf-8") as file:
+            file.write("".join(traceback.format_exception(error)))
+        why = "Spark ended while the jobs were stopping" if stop.is_set() else f"Spark failed: {first_line(error)}"
+        raise ArianeError(f"{why}; the whole error is in {log}") from error
+
+
+def _is_of_spark(error: Exception) -> bool:
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    # The socket to a JVM that is gone raises the errors of the operating system.
+    return isinstance(error, PySparkException | Py4JError | ConnectionError)
+
+
+def first_line(error: Exception) -> str:
+    """Return the line of an error that says what failed: Spark's own begin with how it was called."""
+    lines = [line.strip().removeprefix(": ") for line in str(error).splitlines() if line.strip()]
+    said = [line for line in lines if not line.startswith("An error occurred while calling")]
+    line = said[0] if said else type(error).__name__
+    return line if len(line) <= LINE_MAX else f"{line[:LINE_MAX]}…"

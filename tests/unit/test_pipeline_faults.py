@@ -1,0 +1,157 @@
+"""Faults of Spark: transient ones are tried again with growing pauses, the others are one line."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ariane.errors import ArianeError, ConfigError
+from ariane.pipeline import restarts
+from ariane.pipeline.session import JAVA_OPTIONS, _merged
+
+WORKER = "o1.start.\n: org.apache.spark.SparkException: Python worker failed to connect back.\n\tat org.apache…\n" * 20
+
+
+class Stop(threading.Event):
+    """An event that notes how long it was waited for, and is never set."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waited: list[float] = []
+
+    def wait(self, timeout: float | None = None) -> bool:
+        assert timeout is not None
+        self.waited.append(timeout)
+        return self.is_set()
+
+
+class Failing:
+    """Work that fails so often, then returns how often it was done."""
+
+    def __init__(self, failures: int, text: str = WORKER) -> None:
+        self.left = failures
+        self.text = text
+        self.calls = 0
+
+    def __call__(self) -> int:
+        self.calls += 1
+        if self.left:
+            self.left -= 1
+            raise RuntimeError(self.text)
+        return self.calls
+
+
+def test_a_transient_fault_is_one_line_and_tried_again_with_growing_pauses() -> None:
+    stop, said = Stop(), list[str]()
+    assert restarts.retried("journeys", Failing(5), stop, said.append) == 6
+    assert stop.waited == [5, 10, 20, 40, 60]
+    assert said[0] == "journeys failed: Spark: Python worker failed to connect back; retrying in 5 s"
+    assert all("\n" not in line for line in said)
+
+
+def test_what_fails_again_and_again_ends_with_one_line() -> None:
+    stop, work = Stop(), Failing(100)
+    with pytest.raises(
+        ArianeError, match=r"^journeys failed 8 times in a row: Spark: Python worker failed to connect back$"
+    ):
+        restarts.retried("journeys", work, stop, lambda _: None)
+    assert work.calls == restarts.FAILURES_MAX
+
+
+def test_any_other_fault_is_raised_at_once() -> None:
+    stop, work = Stop(), Failing(1, "No space left on device")
+    with pytest.raises(RuntimeError, match="No space"):
+        restarts.retried("journeys", work, stop, lambda _: None)
+    assert (work.calls, stop.waited) == (1, [])
+
+
+def test_a_job_that_is_told_to_stop_tries_nothing_again() -> None:
+    stop, work = Stop(), Failing(100)
+    stop.set()
+    with pytest.raises(RuntimeError):
+        restarts.retried("journeys", work, stop, lambda _: None)
+    assert work.calls == 1
+
+
+def test_a_success_between_begins_the_pauses_again() -> None:
+    backoff = restarts.Backoff("traces")
+    assert [backoff.failed("x"), backoff.failed("x")] == [5, 10]
+    backoff.succeeded()
+    assert backoff.failed("x") == 5
+
+
+def test_an_error_of_spark_is_one_line_and_its_traceback_is_in_the_log(tmp_path: Path) -> None:
+    errors = pytest.importorskip("pyspark.errors", reason="needs pyspark: pip install 'ariane[spark]'")
+    log = tmp_path / "spark.log"
+    log.write_text("greeting\n")
+    text = (
+        "An error occurred while calling o7.start.\n: java.lang.IllegalArgumentException: 4x is no size\n\tat a.b.C\n"
+    )
+    with pytest.raises(ArianeError) as failed, restarts.in_one_line(log, threading.Event()):
+        raise errors.PySparkException(text)
+    why = "java.lang.IllegalArgumentException: 4x is no size"
+    assert str(failed.value) == f"Spark failed: {why}; the whole error is in {log}"
+    assert log.read_text().startswith("greeting\nTraceback")
+    assert "at a.b.C" in log.read_text()
+
+
+def test_a_jvm_that_is_gone_while_the_jobs_stop_is_said(tmp_path: Path) -> None:
+    pytest.importorskip("pyspark", reason="needs pyspark: pip install 'ariane[spark]'")
+    stop = threading.Event()
+    stop.set()
+    with (
+        pytest.raises(ArianeError, match="Spark ended while the jobs were stopping"),
+        restarts.in_one_line(tmp_path / "l", stop),
+    ):
+        raise ConnectionRefusedError(111, "Connection refused")
+
+
+@pytest.mark.parametrize("error", [ConfigError("home", "x", "y"), ValueError("a fault of ours")])
+def test_errors_that_are_not_of_spark_stay_as_they_are(error: Exception, tmp_path: Path) -> None:
+    pytest.importorskip("pyspark", reason="needs pyspark: pip install 'ariane[spark]'")
+    with pytest.raises(type(error)) as raised, restarts.in_one_line(tmp_path / "l", threading.Event()):
+        raise error
+    assert raised.value is error
+    assert not (tmp_path / "l").exists()
+
+
+class Query:
+    """A query that has ended, with this error."""
+
+    name = "traces"
+    isActive = False
+
+    def __init__(self, error: str | None) -> None:
+        self._error = error
+
+    def exception(self) -> Any:
+        return None if self._error is None else RuntimeError(self._error)
+
+    def awaitTermination(self, seconds: float) -> bool:
+        return True
+
+
+def test_a_query_that_a_transient_fault_ended_is_started_again_until_it_is_done() -> None:
+    run = pytest.importorskip("ariane.pipeline.run", reason="needs pyspark: pip install 'ariane[spark]'")
+    queries = [Query(WORKER), Query(WORKER), Query(None)]
+    stop, said = Stop(), list[str]()
+    started = iter([run.Reading(query, 1) for query in queries])
+    reading = run._finish(next(started), lambda: next(started), restarts.Backoff("traces"), stop, said.append)
+    assert reading.query is queries[2]
+    assert stop.waited == [5, 10]
+    assert said[1] == "traces failed: Spark: Python worker failed to connect back; retrying in 10 s"
+    assert run._why_away(Query(WORKER)) == "Spark: Python worker failed to connect back"
+
+
+def test_settings_of_a_user_replace_ours_and_java_options_are_added() -> None:
+    ours = {"spark.a": "1", JAVA_OPTIONS: "-Xours"}
+    assert _merged(ours, {"spark.a": "2", JAVA_OPTIONS: "-Xtheirs"}) == {
+        "spark.a": "2",
+        JAVA_OPTIONS: "-Xours -Xtheirs",
+    }
+    assert _merged(ours, {}) == ours
+    with pytest.raises(ConfigError, match=r"spark\.sql\.session\.timeZone = 'CET': tables are in UTC"):
+        _merged(ours, {"spark.sql.session.timeZone": "CET"})
