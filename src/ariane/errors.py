@@ -15,6 +15,7 @@ ArianeError
 ├── MessageRefused       a message this client must not send: empty body, bad topic, too large
 ├── FilterError          an SQL92 expression that is none (expression, position, why)
 ├── ConfigError          a setting that cannot be used (key, value, fix)
+│   └── UsageError       an option or argument of a command that cannot be used
 └── ClientClosed         the producer or consumer was used before its start or after its end
 """
 
@@ -125,10 +126,14 @@ class ConfigError(ArianeError):
     """A setting that cannot be used."""
 
     def __init__(self, key: str, value: object, fix: str) -> None:
-        super().__init__(f"{key} = {value!r}: {fix}")
+        super().__init__(f"{key}: {fix}" if value is None else f"{key} = {value!r}: {fix}")
         self.key = key
         self.value = value
         self.fix = fix
+
+
+class UsageError(ConfigError):
+    """A command line that cannot be run. `value` None: the option or argument is missing."""
 
 
 class ClientClosed(ArianeError):

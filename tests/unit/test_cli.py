@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from ariane.cli import home as homes
 from ariane.cli import main
-from ariane.errors import ConfigError
+from ariane.errors import ConfigError, StoreError
 
 
 def test_broker_prints_its_settings_and_reports_keys_without_effect(tmp_path: Path):
@@ -35,25 +35,6 @@ def test_name_server_prints_its_settings(tmp_path: Path):
     assert "noSuchKey is unknown and ignored" in done.stderr
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["broker", "-c", "no/such/file"], "no/such/file"),
-        (["up", "--exit"], "goes with --demo"),
-        (["trace"], "give one of --key KEY, --id ID and --topic TOPIC"),
-    ],
-)
-def test_a_wrong_call_is_one_line_and_status_1(arguments, said, capsys, monkeypatch):
-    monkeypatch.setattr(sys, "argv", ["ariane", *arguments])
-    with pytest.raises(SystemExit) as ended:
-        main.run()
-    told = capsys.readouterr().err
-    assert ended.value.code == 1
-    assert told.startswith("ariane: ")
-    assert said in told
-    assert len(told.splitlines()) == 1
-
-
 def test_the_table_of_commands_loads_nothing_heavy():
     program = "import sys, ariane.cli.main; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
@@ -72,6 +53,55 @@ def test_a_home_is_held_by_one_at_a_time(tmp_path: Path):
 def temporary_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     return tmp_path
+
+
+@pytest.fixture
+def own(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The default home, which nothing was stored in yet."""
+    home = tmp_path_factory.mktemp("user") / "ariane"
+    monkeypatch.setenv("ARIANE_HOME", str(home))
+    return home
+
+
+def make_demo(place: Path) -> Path:
+    with homes.temporary() as demo:
+        (demo / homes.TABLES).mkdir()
+    return demo
+
+
+def test_tables_of_a_demo_are_never_read_for_those_of_the_default_home(own: Path, temporary_files: Path):
+    (own / homes.TABLES).mkdir(parents=True)
+    make_demo(temporary_files)  # newer than the default home's
+    assert homes.tables_to_read(None) == own / homes.TABLES
+
+
+def test_a_home_without_tables_names_the_demos_instead_of_reading_them(own: Path, temporary_files: Path):
+    with homes.held(own):
+        pass
+    demo = make_demo(temporary_files)
+    with pytest.raises(StoreError, match=f"(?s)no tables in {own / homes.TABLES}: run .*--home {demo}$"):
+        homes.tables_to_read(None)
+
+
+def test_as_long_as_the_default_home_does_not_exist_it_is_that_of_the_last_demo(own: Path, temporary_files: Path):
+    demo = make_demo(temporary_files)
+    assert homes.tables_to_read(None) == demo / homes.TABLES
+    with pytest.raises(StoreError, match="no tables in"):
+        homes.tables_to_read(own)
+
+
+def test_one_rule_for_what_home_means(own: Path, tmp_path: Path):
+    assert homes.tables_of(None) == homes.tables_of(own) == own / homes.TABLES
+    assert homes.archive_of(None) == homes.archive_of(own) == own / homes.ARCHIVE
+    with homes.held(tmp_path / "up") as up:
+        assert homes.tables_of(up) == up / homes.TABLES
+        assert homes.archive_of(up) == up / homes.ARCHIVE
+    plain = tmp_path / "plain"
+    assert homes.tables_of(plain) == homes.archive_of(plain) == plain
+    (plain / "journeys").mkdir(parents=True)
+    (plain / "journeys" / "CURRENT").touch()
+    with homes.held(plain):
+        assert homes.tables_of(plain) == plain, "tables that are there already are not lost"
 
 
 def test_of_a_demo_only_the_tables_stay_until_the_next(temporary_files: Path):

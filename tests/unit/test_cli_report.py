@@ -19,7 +19,7 @@ from traffic_tables import at, both, consumed, sent, slow
 from ariane.admin.report import Field, Line, Plot, Report, Sheet
 from ariane.cli import cells, drawing, main, page
 from ariane.cli import report as command
-from ariane.errors import ConfigError
+from ariane.errors import ArianeError
 
 BAD = "<script>alert('&')</script>"
 ID = "7F00000100002A139A5A3C0000000004"
@@ -179,13 +179,15 @@ def test_in_the_terminal_as_of_when_and_complete(home: Path, name: str) -> None:
     lines = done.output.splitlines()
     assert max(map(len, lines)) <= 80
     assert lines[1].startswith(f"as of {at(150):%Y-%m-%d %H:%M:%S} UTC, NOT COMPLETE")
+    assert lines[2].split() == ["tables:", *str(home).split()]
     assert "! the pipeline has not looked at traces for" in done.output
 
 
 def test_json_has_units_nulls_and_times(home: Path) -> None:
     done = run("tps", "--home", str(home), "--json", "--topic", "orders", *times())
     answer = json.loads(done.output)
-    assert set(answer) == {"title", "as_of", "complete", "gaps", "sheets", "plots"}
+    assert set(answer) == {"title", "home", "as_of", "complete", "gaps", "sheets", "plots"}
+    assert answer["home"] == str(home)
     assert answer["title"].startswith("Throughput, topic orders, 2023-11-14 22:14 to")
     assert (answer["as_of"], answer["complete"]) == (at(150).isoformat(), False)
     assert "the pipeline has not looked at traces" in answer["gaps"][0]
@@ -204,6 +206,7 @@ def test_html_is_written(home: Path, tmp_path: Path) -> None:
     file = tmp_path / "out.html"
     assert run("latency", "--home", str(home), "--html", str(file), *times()).exit_code == 0
     assert ID in file.read_text()
+    assert f"tables: {home}" in file.read_text()
 
 
 def test_nothing_known_is_status_1(tmp_path: Path) -> None:
@@ -216,13 +219,14 @@ def test_nothing_known_is_status_1(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["no-such"], "no such report; there are\n  tps"),
-        (["tps", "--since", "yesterday"], "is no time: write how long ago"),
+        (["no-such"], "no such report. The reports are:\n  tps"),
+        ([], "name a report:\n  tps"),
+        (["tps", "--since", "yesterday"], "expected how long ago"),
         (["tps", "--since", "1h", "--until", "2h"], "is not before --until 2h"),
         (["tps", "--since", "99999999d"], "is before 1970"),
-        (["tps", "--since", "99999-01-01"], "is no time"),
-        (["tps", "--home", "no/such/place"], "is no directory"),
-        (["tps", "--watch", "0.1"], "takes 1 seconds or more"),
+        (["tps", "--since", "99999-01-01"], "expected how long ago"),
+        (["tps", "--home", "no/such/place"], "no tables in no/such/place"),
+        (["tps", "--watch", "1", "--json"], "without --json and --html"),
         (["tps", "--json", "--html", "x"], "give either --json or --html"),
         (["tps", "--html", "no/such/dir/x.html"], "cannot be written"),
     ],
@@ -230,7 +234,7 @@ def test_nothing_known_is_status_1(tmp_path: Path) -> None:
 def test_bad_input_is_said(home: Path, arguments: list[str], said: str) -> None:
     given = arguments if "--home" in arguments else [*arguments, "--home", str(home)]
     done = run(*given)
-    assert isinstance(done.exception, ConfigError)
+    assert isinstance(done.exception, ArianeError)
     assert said in str(done.exception)
 
 

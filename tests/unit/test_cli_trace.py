@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -45,14 +47,15 @@ def test_a_timeline_by_the_brokers_clock_with_its_errors(home: Path) -> None:
     assert " ".join(lines[4][4:6]) == "consumed: failed"
     assert lines[5][:2] == ["22:13:21.009", "4"]
     assert lines[5][-2:] == ["retry", "1"]
-    assert lines[-1][:2] == ["traces", "until"]
+    assert lines[-2][:2] == ["traces", "until"]
+    assert lines[-1] == ["tables:", str(home)]
 
 
 def test_a_topic_is_a_line_for_each_journey(home: Path) -> None:
     lines = said(home, "--topic", "T", "--slowest", "--limit", "1").splitlines()
     assert unique_id(3) in lines[1]
     assert "900ms" in lines[1]
-    assert "2 more are left out: --limit" in lines[2]
+    assert "2 more results omitted; raise --limit to see them" in lines[2]
     assert "not consumed" in said(home, "--topic", "T")
 
 
@@ -61,12 +64,16 @@ def test_json_has_a_row_a_line(home: Path) -> None:
     rows = [json.loads(line) for line in done.stdout.splitlines()]
     assert [row["message_id"] for row in rows] == [unique_id(2), unique_id(3)]
     assert rows[1]["deliveries"][0]["began_at"] == "2023-11-14T22:13:20.010000+00:00"
-    assert done.stderr.splitlines()[0] == "1 more are left out: --limit"
+    assert done.stderr.splitlines()[0] == "1 more results omitted; raise --limit to see them"
 
 
 def test_what_is_not_there_is_said(home: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     assert "no message with key nobody" in said(home, "--key", "nobody", status=1)
     with pytest.raises(StoreError, match="no traced message of topic V"):
         said(home, "--topic", "V")
-    with pytest.raises(StoreError, match="no journeys in"):
-        said(tmp_path_factory.mktemp("empty"), "--topic", "T")
+    empty = tmp_path_factory.mktemp("empty")
+    with pytest.raises(StoreError, match="no journeys in") as nothing:
+        said(empty, "--topic", "T")
+    command = re.search(r"`ariane (.*?)`", str(nothing.value))
+    assert command is not None
+    assert shlex.split(command[1]) == ["pipeline", "run", "trace", "-n", "127.0.0.1:9876", "--home", str(empty)]

@@ -13,13 +13,13 @@ from ariane.admin import asking
 from ariane.admin.published import File, current
 from ariane.admin.replay import Original, Place
 from ariane.errors import (
-    ConfigError,
     ConnectionLost,
     ProtocolError,
     ReplyError,
     RequestTimeout,
     RouteNotFound,
     StoreError,
+    UsageError,
 )
 from ariane.model import host, ids
 from ariane.model.message import COMPRESSED, COMPRESSION_MASK, KEYS, TAGS, UNIQ_KEY
@@ -141,7 +141,7 @@ def _question(sql: DuckDBPyConnection, view: str, wanted: Wanted) -> tuple[str, 
             conditions.append(condition.format(len(values)))
     if wanted.where is not None:
         if fault := where_fault(sql, wanted.where):
-            raise ConfigError("--where", wanted.where, fault)
+            raise UsageError("--where", wanted.where, fault)
         conditions.append(f"(\n{wanted.where}\n)")
     return f"{view} WHERE {' AND '.join(conditions)}", values
 

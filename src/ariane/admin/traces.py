@@ -7,6 +7,7 @@ topic  → journeys whose files hold the time asked for, newest or slowest first
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -130,7 +131,8 @@ def timeline(rows: Iterable[Mapping[str, Any]]) -> list[Moment]:
 def _published(home: Path) -> published.Published:
     version = published.current(home, JOURNEYS)
     if version is None:
-        raise StoreError(f"no journeys in {home} yet: run `ariane pipeline run trace --home {home} --once`")
+        command = f"ariane pipeline run trace -n 127.0.0.1:9876 --home {shlex.quote(str(home))}"
+        raise StoreError(f"no journeys in {home} yet: run `{command}` (-n: your name server)")
     return version
 
 
@@ -194,7 +196,7 @@ def _refuse(topic: str, sql: Any, between: list[object]) -> None:
     there = ", ".join(names[:NAMES_MAX]) + (f" and {len(names) - NAMES_MAX:,} more" if len(names) > NAMES_MAX else "")
     raise StoreError(
         f"no traced message of topic {topic} in that time; "
-        + (f"there are of {there}" if names else "there are of no topic: take a longer time, or run the pipeline")
+        + (f"there are of {there}" if names else "nor of any other: widen --since, or run `ariane pipeline run trace`")
     )
 
 

@@ -12,17 +12,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ariane.errors import ConfigError
+from ariane.errors import UsageError
 
 if TYPE_CHECKING:
     from ariane.client.config import ClientSettings
 
-AccessKey = Annotated[str, typer.Option(envvar="ARIANE_ACCESS_KEY", help="Account of brokers with access control.")]
-SecretKey = Annotated[str, typer.Option(envvar="ARIANE_SECRET_KEY", show_default=False, help="Its key.")]
+AccessKey = Annotated[
+    str, typer.Option(metavar="KEY", envvar="ARIANE_ACCESS_KEY", help="Account at brokers with access control.")
+]
+SecretKey = Annotated[str, typer.Option(metavar="KEY", envvar="ARIANE_SECRET_KEY", show_default=False, help="Its key.")]
 SourceOption = Annotated[
     list[str] | None,
     typer.Option(
-        "--option", metavar="NAME=VALUE", help='Option of format("rocketmq"), such as useTls=true; may be repeated.'
+        "--option", metavar="NAME=VALUE", help='Option of format("rocketmq"), such as useTls=true; repeatable.'
     ),
 ]
 
@@ -38,7 +40,7 @@ OWN = {
 
 
 def client(access_key: str, secret_key: str) -> ClientSettings | None:
-    """Settings of a client of this account; None without one. ConfigError when one half of it is missing."""
+    """Settings of a client of this account; None without one. UsageError when one half of it is missing."""
     from ariane.client.config import ClientSettings
     from ariane.protocol.signing import Credentials
 
@@ -56,11 +58,11 @@ def options(namesrv: str, access_key: str, secret_key: str, given: Sequence[str]
         name, sign, value = text.partition("=")
         name = name.strip()
         if not sign or not name:
-            raise ConfigError("--option", name, "write NAME=VALUE, such as useTls=true")
+            raise UsageError("--option", name, "write NAME=VALUE, such as useTls=true")
         if fix := OWN.get(name.lower()):
-            raise ConfigError("--option", name, fix)
+            raise UsageError("--option", name, fix)
         if name.lower() in map(str.lower, found):
-            raise ConfigError("--option", name, "is given twice: keep one")
+            raise UsageError("--option", name, "is given twice: keep one")
         found[name] = value
     return found
 
@@ -68,5 +70,5 @@ def options(namesrv: str, access_key: str, secret_key: str, given: Sequence[str]
 def _is_given(access_key: str, secret_key: str) -> bool:
     if bool(access_key) != bool(secret_key):
         missing = "--secret-key" if access_key else "--access-key"
-        raise ConfigError(missing, "", "an access key and a secret key are given together or not at all")
+        raise UsageError(missing, None, "an access key and a secret key are given together or not at all")
     return bool(access_key)

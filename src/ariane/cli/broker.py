@@ -7,18 +7,35 @@ from typing import Annotated
 
 import typer
 
+from ariane.cli import options
+
 
 def broker(
-    config_file: Annotated[Path | None, typer.Option("-c", "--configFile", help="A broker.conf of RocketMQ.")] = None,
-    namesrv: Annotated[
-        str | None, typer.Option("-n", "--namesrvAddr", help="Name servers, host:port joined by ';'.")
+    config_file: Annotated[
+        Path | None,
+        typer.Option("-c", "--configFile", parser=options.local_path, metavar="FILE", help="broker.conf of RocketMQ."),
     ] = None,
-    port: Annotated[int | None, typer.Option("--port", help="Listen here in place of listenPort; 0: any.")] = None,
-    print_config: Annotated[bool, typer.Option("-p", "--printConfigItem", help="Print the settings and end.")] = False,
-    log_file: Annotated[Path | None, typer.Option("--log", help="Log to this file, not to standard error.")] = None,
+    namesrv: Annotated[
+        str | None,
+        typer.Option(
+            "-n",
+            "--namesrvAddr",
+            parser=options.name_servers,
+            metavar="HOST:PORT",
+            help="Name server addresses, separated by ';'.",
+        ),
+    ] = None,
+    port: Annotated[
+        int | None,
+        typer.Option("--port", parser=options.port, metavar="PORT", help="Port in place of listenPort; 0: any."),
+    ] = None,
+    print_config: Annotated[
+        bool, typer.Option("-p", "--printConfigItem", help="Print the settings, then exit.")
+    ] = False,
+    log_file: options.LogFile = None,
     until_stdin_closes: Annotated[bool, typer.Option(hidden=True)] = False,
 ) -> None:
-    """Run a broker until SIGINT or SIGTERM. Keys of the file that have no effect are told on standard error."""
+    """Run a broker until SIGINT or SIGTERM. Keys of the file that have no effect are reported on stderr."""
     import msgspec
 
     from ariane.broker import config as settings

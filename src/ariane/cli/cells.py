@@ -65,6 +65,11 @@ def answers(report: Report) -> str:
     return f"as of {report.as_of.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC, {state}"
 
 
+def source(home: str) -> str:
+    """Where an answer comes from."""
+    return f"tables: {home}"
+
+
 def _scaled(value: float) -> str:
     for size, name in SCALES:
         if abs(value) >= size:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ariane.cli import account, stopping
+from ariane.cli import account, options, stopping
 from ariane.model.topic import SAMPLES_TOPIC
 
 if TYPE_CHECKING:
@@ -18,21 +18,31 @@ if TYPE_CHECKING:
 SAY_EVERY_S = 60.0
 
 
+def _most(what: str) -> Any:
+    text = f"Maximum number of {what} in one round; others take turns."
+    return typer.Option(parser=options.whole_number(1), metavar="N", help=text)
+
+
 def collect(
-    namesrv: Annotated[str, typer.Option("-n", "--namesrv", help="Name servers, host:port joined by ';'.")],
-    interval: Annotated[float, typer.Option(help="Seconds between rounds.")] = 5.0,
+    namesrv: options.NameServers = options.NAMESRV_DEFAULT,
+    interval: Annotated[
+        float, typer.Option(parser=options.seconds(1), metavar="SECONDS", help="Time between rounds.")
+    ] = 5.0,
     topic: Annotated[
-        str, typer.Option(help="Topic that samples go to; it is made when it is not there.")
+        str, typer.Option(parser=options.topic_name, metavar="TOPIC", help="Topic of the samples; created if missing.")
     ] = SAMPLES_TOPIC,
-    name: Annotated[str, typer.Option(help="Name of this collector in the samples; default: this host's.")] = "",
-    once: Annotated[bool, typer.Option("--once", help="One round, then end.")] = False,
-    topics_max: Annotated[int, typer.Option(help="Topics of a broker in one round; others take turns.")] = 500,
-    groups_max: Annotated[int, typer.Option(help="The same of pairs of topic and group.")] = 500,
-    ages_max: Annotated[int, typer.Option(help="The same of pairs whose oldest message is asked for.")] = 50,
+    name: Annotated[
+        str | None,
+        typer.Option(parser=options.some_text, metavar="NAME", help="Name in the samples. Default: the host's name."),
+    ] = None,
+    once: Annotated[bool, typer.Option("--once", help="Take one round of samples, then exit.")] = False,
+    topics_max: Annotated[int, _most("topics of a broker")] = 500,
+    groups_max: Annotated[int, _most("pairs of topic and group")] = 500,
+    ages_max: Annotated[int, _most("pairs whose oldest message is looked up")] = 50,
     access_key: account.AccessKey = "",
     secret_key: account.SecretKey = "",
 ) -> None:
-    """Ask all brokers how far groups are, and send it to a topic. Runs until SIGINT or SIGTERM, or --once."""
+    """Sample all groups at all brokers to a topic. Runs until SIGINT or SIGTERM."""
     from ariane.admin.collecting import collect as collecting
     from ariane.admin.sampling import Limits
 
@@ -47,7 +57,7 @@ def collect(
                 interval_s=interval,
                 topic=topic,
                 once=once,
-                collector=name,
+                collector=name or "",
                 limits=limits,
                 settings=settings,
                 on_round=Said().say,

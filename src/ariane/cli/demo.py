@@ -75,7 +75,7 @@ async def endless(namesrv: str, tables: Path | None, say: Say, stop: asyncio.Eve
     ledger = Ledger(GROUPS)
     async with AsyncExitStack() as clients:
         producer = await _open_clients(clients, namesrv, ledger)
-        say("demo      sending orders; Ctrl-C stops everything; `ariane trace --key ORDER-17` shows a timeline")
+        say("demo      sending orders; Ctrl-C stops everything")
         sending = asyncio.ensure_future(_send_for_ever(producer, ledger))
         while not stop.is_set() and not sending.done():
             await asyncio.wait([asyncio.ensure_future(stop.wait()), sending], timeout=SAY_EVERY_S)

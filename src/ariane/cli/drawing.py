@@ -30,12 +30,14 @@ ALONE_HEIGHT, BESIDE_HEIGHT = 6, 3  # rows of a plot's only line, and of each of
 COLUMNS_MAX = 120  # of a plot: wider ones tell no more
 
 
-def drawn(report: Report, width: int) -> Iterator[Text]:
-    """The lines of the report."""
+def drawn(report: Report, width: int, home: str = "") -> Iterator[Text]:
+    """Return the lines of the report. `home` is the directory of the tables that it is made of."""
     from rich.text import Text
 
     yield from _wrapped(report.title, width, "bold")
     yield from _wrapped(cells.answers(report), width, "")
+    if home:
+        yield from _wrapped(cells.source(home), width, "")
     for gap in report.gaps:
         yield from _wrapped(f"! {gap}", width, "bold yellow")
     for part in report.parts:

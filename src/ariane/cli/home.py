@@ -1,11 +1,14 @@
-"""Where `ariane up` keeps things.
+"""The homes of this user: where `ariane up` stores everything, and where the other commands look.
 
-HOME/                     ~/.ariane, $ARIANE_HOME, or --home; the demo makes one among the temporary files
+HOME/                     --home, else $ARIANE_HOME, else ~/.ariane; `up --demo` without --home makes a temporary one
   conf/  namesrv.conf broker.conf     written once, then yours
   store/                              the broker's, in RocketMQ's formats
-  tables/  checkpoints/               the pipeline's
+  tables/                             the pipeline's: tables, checkpoints, spark.log
+  archive/                            of `ariane archive run`
   logs/                               up.log namesrv.log broker.log pipeline.err and what they said before they could log
   up.pid namesrv.pid broker.pid pipeline.pid
+
+Every command resolves its home by one rule (`tables_of`, `archive_of`) and names the directory that it reads or writes.
 """
 
 from __future__ import annotations
@@ -18,15 +21,61 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from ariane.errors import ConfigError
+import typer
+
+from ariane.cli.options import local_path
+from ariane.errors import ConfigError, StoreError, UsageError
 
 TABLES = "tables"  # of the pipeline; all that is kept of a demo, so that `ariane trace` still answers after `up --demo --exit`
+ARCHIVE = "archive"
+UP_PID = "up.pid"
 
 
 def default_home() -> Path:
-    """$ARIANE_HOME, or ~/.ariane."""
+    """Return $ARIANE_HOME, or ~/.ariane."""
     chosen = os.environ.get("ARIANE_HOME")
-    return Path(chosen).expanduser() if chosen else Path.home() / ".ariane"
+    if not chosen:
+        return Path.home() / ".ariane"
+    try:
+        return local_path(chosen)
+    except typer.BadParameter as error:
+        raise UsageError("ARIANE_HOME", chosen, str(error)) from None
+
+
+def tables_of(home: Path | None) -> Path:
+    """Return the directory of the pipeline's tables: HOME/tables, or `home` itself if it is no home of `ariane up`."""
+    return _part_of(home, TABLES)
+
+
+def archive_of(home: Path | None) -> Path:
+    """Return the directory of the archive: HOME/archive, or `home` itself if it is no home of `ariane up`."""
+    return _part_of(home, ARCHIVE)
+
+
+def tables_to_read(home: Path | None) -> Path:
+    """Return the directory of the tables that a command reads.
+
+    Without `home`, and as long as the default home does not exist, it is that of the last demo.
+
+    Raises:
+        StoreError: there is no such directory. Names the demos that left one.
+    """
+    tables = tables_of(home)
+    if tables.is_dir():
+        return tables
+    demos = [demo for demo in demo_homes() if (demo / TABLES).is_dir()]
+    if home is None and demos and not default_home().exists():
+        return demos[0] / TABLES
+    hint = "".join(f"\nThe demo has tables: add --home {demo}" for demo in demos)
+    raise StoreError(f"no tables in {tables}: run `ariane pipeline run all`, or name another home with --home{hint}")
+
+
+def _part_of(home: Path | None, name: str) -> Path:
+    if home is None:
+        return default_home() / name
+    is_home = (home / UP_PID).exists() or (home / TABLES).is_dir() or home == default_home()
+    has_tables = any(home.glob("*/CURRENT"))
+    return home / name if is_home and not has_tables else home
 
 
 @contextlib.contextmanager
@@ -34,7 +83,7 @@ def held(home: Path) -> Iterator[Path]:
     """`home`, made if it is not there, for one `ariane up` at a time."""
     try:
         home.mkdir(parents=True, exist_ok=True)
-        pid_file = (home / "up.pid").open("a+", encoding="ascii")
+        pid_file = (home / UP_PID).open("a+", encoding="ascii")
     except OSError as error:
         raise ConfigError("--home", str(home), f"cannot be written: {error.strerror}") from error
     with pid_file:
@@ -62,7 +111,7 @@ def temporary() -> Iterator[Path]:
         for entry in home.iterdir():
             if entry.is_dir() and entry.name != TABLES:
                 shutil.rmtree(entry)
-            elif entry.is_file() and entry.name != "up.pid":
+            elif entry.is_file() and entry.name != UP_PID:
                 entry.unlink()
 
 
@@ -72,24 +121,13 @@ def demo_homes() -> list[Path]:
     return sorted((p for p in found if p.stat().st_uid == os.getuid()), key=lambda p: p.stat().st_mtime, reverse=True)
 
 
-def newest_tables() -> Path:
-    """The tables that were written last: of ~/.ariane, or of a demo. ConfigError when there are none."""
-    tables = [one / TABLES for one in (default_home(), *demo_homes()) if (one / TABLES).is_dir()]
-    if not tables:
-        fix = (
-            "no tables of this user are found: run `ariane up --demo` or `ariane pipeline run all`, or name a directory"
-        )
-        raise ConfigError("--home", "", fix)
-    return max(tables, key=lambda path: path.stat().st_mtime)
-
-
 def _demo_prefix() -> str:
     return f"ariane-demo-{os.getuid()}-"
 
 
 def _in_use(home: Path) -> bool:
     try:
-        with (home / "up.pid").open("r", encoding="ascii") as pid_file:
+        with (home / UP_PID).open("r", encoding="ascii") as pid_file:
             fcntl.flock(pid_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return True

@@ -7,15 +7,25 @@ from typing import Annotated
 
 import typer
 
+from ariane.cli import options
+
 
 def namesrv(
-    config_file: Annotated[Path | None, typer.Option("-c", "--configFile", help="A namesrv.conf of RocketMQ.")] = None,
-    port: Annotated[int | None, typer.Option("--port", help="Listen here in place of listenPort; 0: any.")] = None,
-    print_config: Annotated[bool, typer.Option("-p", "--printConfigItem", help="Print the settings and end.")] = False,
-    log_file: Annotated[Path | None, typer.Option("--log", help="Log to this file, not to standard error.")] = None,
+    config_file: Annotated[
+        Path | None,
+        typer.Option("-c", "--configFile", parser=options.local_path, metavar="FILE", help="namesrv.conf of RocketMQ."),
+    ] = None,
+    port: Annotated[
+        int | None,
+        typer.Option("--port", parser=options.port, metavar="PORT", help="Port in place of listenPort; 0: any."),
+    ] = None,
+    print_config: Annotated[
+        bool, typer.Option("-p", "--printConfigItem", help="Print the settings, then exit.")
+    ] = False,
+    log_file: options.LogFile = None,
     until_stdin_closes: Annotated[bool, typer.Option(hidden=True)] = False,
 ) -> None:
-    """Run a name server until SIGINT or SIGTERM. Keys of the file that have no effect are told on standard error."""
+    """Run a name server until SIGINT or SIGTERM. Keys of the file that have no effect are reported on stderr."""
     import msgspec
 
     from ariane.cli import serve

@@ -51,19 +51,21 @@ LEFT, RIGHT, TOP, BOTTOM = 64, 12, 10, 24
 TICKS_Y, TICKS_X = 4, 6
 
 
-def page(report: Report) -> str:
-    """The whole page."""
+def page(report: Report, home: str = "") -> str:
+    """Return the whole page. `home` is the directory of the tables that it is made of."""
     title = escape(f"{report.title} · Ariane")
     return (
         f'<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<title>{title}</title>\n'
         f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<style>{STYLE}</style>\n</head>\n<body>\n{''.join(_body(report))}</body>\n</html>\n"
+        f"<style>{STYLE}</style>\n</head>\n<body>\n{''.join(_body(report, home))}</body>\n</html>\n"
     )
 
 
-def _body(report: Report) -> Iterator[str]:
+def _body(report: Report, home: str) -> Iterator[str]:
     yield f'<h1>{escape(report.title)}</h1>\n<p class="state">{escape(cells.answers(report))}</p>\n'
+    if home:
+        yield f'<p class="state">{escape(cells.source(home))}</p>\n'
     if report.gaps:
         yield '<ul class="gaps">' + "".join(f"<li>{escape(gap)}</li>" for gap in report.gaps) + "</ul>\n"
     for part in report.parts:

@@ -9,60 +9,77 @@ import os
 import sys
 import threading
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from ariane.cli import account, stopping
+from ariane.cli import account, names, options, spark_options, stopping
 from ariane.cli import home as homes
-from ariane.errors import ConfigError
+from ariane.errors import StoreError, UsageError
 from ariane.model.topic import SAMPLES_TOPIC, TRACE_TOPIC
 
 app = typer.Typer(help="Spark jobs over traces, messages and statistics.", no_args_is_help=True)
-ALL = "all"
 
 
 @app.command("run")
 def run(
-    jobs: Annotated[list[str], typer.Argument(help="all, or names of jobs; a name that is none lists them.")],
-    namesrv: Annotated[str, typer.Option("-n", "--namesrv", help="Name servers, host:port joined by ';'.")],
-    home: Annotated[Path | None, typer.Option(help="Directory of the tables; default: tables in ~/.ariane.")] = None,
-    master: Annotated[str, typer.Option(help="Spark master: local[2], spark://host:port, …")] = "local[2]",
-    once: Annotated[bool, typer.Option("--once", help="Do what there is and end.")] = False,
-    interval: Annotated[float, typer.Option(help="Seconds between rounds.")] = 2.0,
-    keep_days: Annotated[int, typer.Option(help="Days after which rows leave the tables.")] = 30,
-    topic: Annotated[str, typer.Option(help="Topic that clients trace to.")] = TRACE_TOPIC,
-    samples_topic: Annotated[str, typer.Option(help="Topic that `ariane collect` sends to.")] = SAMPLES_TOPIC,
-    delay_levels: Annotated[str, typer.Option(help="The brokers' messageDelayLevel, if it was changed.")] = "",
+    jobs: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="JOB", help="all, trace, traffic, lag, health, delay or transactions.", show_default=False
+        ),
+    ] = None,
+    namesrv: options.NameServers = options.NAMESRV_DEFAULT,
+    home: options.TablesHome = None,
+    master: options.Master = "local[2]",
+    conf: spark_options.ConfOption = None,
+    once: options.Once = False,
+    interval: Annotated[
+        float, typer.Option(parser=options.seconds(0.1), metavar="SECONDS", help="Pause between rounds.")
+    ] = 2.0,
+    keep_days: Annotated[
+        int, typer.Option(parser=options.whole_number(1), metavar="DAYS", help="Remove older rows from the tables.")
+    ] = 30,
+    topic: Annotated[
+        str, typer.Option(parser=options.topic_name, metavar="TOPIC", help="Topic that clients trace to.")
+    ] = TRACE_TOPIC,
+    samples_topic: Annotated[
+        str, typer.Option(parser=options.topic_name, metavar="TOPIC", help="Topic of `ariane collect`.")
+    ] = SAMPLES_TOPIC,
+    delay_levels: Annotated[
+        str, typer.Option(metavar="LEVELS", help="The brokers' messageDelayLevel, if changed.")
+    ] = "",
     collect: Annotated[
-        bool, typer.Option(help="Sample the brokers beside the jobs, when one reads samples; if nobody else does.")
+        bool, typer.Option(help="Sample the brokers if a job reads samples, unless `ariane collect` does it.")
     ] = True,
     access_key: account.AccessKey = "",
     secret_key: account.SecretKey = "",
     source_options: account.SourceOption = None,
     until_stdin_closes: Annotated[bool, typer.Option(hidden=True)] = False,
 ) -> None:
-    """Turn topics into tables. Runs until SIGINT or SIGTERM, or --once."""
+    """Compute tables from topics, until SIGINT or SIGTERM."""
+    job_names = names.jobs(jobs)
+    delays_ms = _delays_ms(delay_levels) if delay_levels else None
+    settings = spark_options.settings(conf)
+    source = account.options(namesrv, access_key, secret_key, source_options)
+    client = account.client(access_key, secret_key)
+    tables = homes.tables_of(home)
+    spark_options.require()
+
     from ariane.cli import collector, progress
     from ariane.pipeline import jobs as known
     from ariane.pipeline import run as running
 
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)-7s %(name)s  %(message)s")
     logging.getLogger("py4j").setLevel(logging.CRITICAL)  # what fails in a batch is raised by its query, and told once
-    names = tuple(known.JOBS) if ALL in jobs else tuple(dict.fromkeys(jobs))
-    if strange := [name for name in names if name not in known.JOBS]:
-        there = "".join(f"\n  {job.name:14} {job.meaning}" for job in known.JOBS.values())
-        raise ConfigError("JOB", strange[0], f"no such job; there are{there}\n  {ALL:14} all of them")
-    job = known.with_topics(known.joined(names), topic, samples_topic)
-    if delay_levels:
-        job = known.with_delay_levels(job, _delays_ms(delay_levels))
-    stop = stopping.of_thread()
-    if until_stdin_closes:
-        threading.Thread(target=_stop_at_end_of_stdin, args=(stop,), daemon=True).start()
-    options = account.options(namesrv, access_key, secret_key, source_options)
-    client = account.client(access_key, secret_key)
+    job = known.with_topics(known.joined(job_names), topic, samples_topic)
+    if delays_ms is not None:
+        job = known.with_delay_levels(job, delays_ms)
     with progress.screen(once=once) as screen, contextlib.ExitStack() as beside:
+        stop = stopping.of_thread(screen.say)
+        if until_stdin_closes:
+            threading.Thread(target=_stop_at_end_of_stdin, args=(stop,), daemon=True).start()
+        screen.say(f"tables in {tables}; starting Spark")
         if collect and known.SAMPLES.name in {source.name for source in job.sources}:
             said = progress.Collected(screen.say)
             if once:
@@ -72,26 +89,26 @@ def run(
                 beside.enter_context(rounds)
         running.run(
             job,
-            options,
-            home or homes.default_home() / homes.TABLES,
+            source,
+            tables,
             master=master,
+            conf=settings,
             once=once,
             interval_s=interval,
             keep_days=keep_days,
             on_progress=screen.show,
             on_step=screen.step,
+            on_fault=screen.say,
             stop=stop,
         )
 
 
 @app.command("status")
 def status(
-    home: Annotated[
-        Path | None, typer.Option(help="Directory of the tables; default: the newest of this user.")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print a line of JSON for every table.")] = False,
+    home: options.TablesHome = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per table.")] = False,
 ) -> None:
-    """How fresh each table is, and what is missing in it. Exit status 1 when one is not complete."""
+    """Print how fresh each table is. Exits with status 1 if one is not complete."""
     from rich.console import Console
     from rich.padding import Padding
     from rich.table import Table
@@ -102,7 +119,7 @@ def status(
     from ariane.admin.status import freshness
     from ariane.clock import SYSTEM_CLOCK
 
-    place = home or homes.newest_tables()
+    place = homes.tables_to_read(home)
     now_ms = SYSTEM_CLOCK.now_ms()
     lines = []
     for table in tables.ALL:
@@ -112,10 +129,11 @@ def status(
         size = sum(file.bytes for file in now.files)
         lines.append((table.name, now.rows, len(now.files), size, fresh))
     if not lines:
-        raise ConfigError("--home", str(place), "no table was published there yet: run `ariane pipeline run all`")
+        raise StoreError(f"no tables in {place}: run `ariane pipeline run all --home {place}`")
     if as_json:
         for name, count, files, size, fresh in lines:
-            row = {"table": name, "rows": count, "files": files, "bytes": size, "as_of_ms": fresh.as_of_ms}
+            row = {"table": name, "home": str(place), "rows": count, "files": files, "bytes": size}
+            row |= {"as_of_ms": fresh.as_of_ms}
             typer.echo(json.dumps(row | {"complete": fresh.is_complete, "gaps": fresh.gaps}))
     else:
         drawn = Table(box=None, pad_edge=False, header_style="bold")
@@ -129,6 +147,7 @@ def status(
             whole = "yes" if fresh.is_complete else "no"
             drawn.add_row(name, f"{count:,}", f"{files:,}", f"{size / 1e6:,.1f}", as_of, age, whole)
         console = Console()
+        console.print(f"tables in {place}", markup=False, highlight=False, soft_wrap=True)
         console.print(drawn)
         if why := list(dict.fromkeys(gap for *_, fresh in lines for gap in fresh.gaps)):
             console.print("\nNot complete:")
@@ -139,14 +158,14 @@ def status(
 
 @app.command("tables")
 def show_tables(
-    name: Annotated[str | None, typer.Argument(help="One of them; default: all.")] = None,
+    name: Annotated[str | None, typer.Argument(metavar="TABLE", help="One of them; default: all.")] = None,
 ) -> None:
-    """What is in the tables: every column, its type and what it means, as Markdown."""
+    """Print the tables' columns as Markdown."""
     from ariane import tables
 
     chosen = [table for table in tables.ALL if name in (None, table.name)]
     if not chosen:
-        raise ConfigError("NAME", name, f"no such table; there are {', '.join(table.name for table in tables.ALL)}")
+        raise UsageError("TABLE", name, f"no such table; there are {', '.join(table.name for table in tables.ALL)}")
     typer.echo("\n".join(map(tables.page, chosen)), nl=False)
 
 
@@ -158,7 +177,7 @@ def _delays_ms(text: str) -> tuple[int, ...]:
     try:
         return delays_ms(text)
     except ProtocolError as error:
-        raise ConfigError("--delay-levels", text, str(error)) from error
+        raise UsageError("--delay-levels", text, str(error)) from error
 
 
 def _age(ms: int) -> str:

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ariane.cli import account, stopping
+from ariane.cli import account, options, stopping
+from ariane.cli import home as homes
 from ariane.cli.times import instant
 from ariane.clock import SYSTEM_CLOCK
-from ariane.errors import ConfigError
+from ariane.errors import ArianeError, UsageError
 from ariane.model.topic import DLQ_PREFIX, RETRY_PREFIX
 
 if TYPE_CHECKING:
@@ -22,49 +23,80 @@ if TYPE_CHECKING:
     from ariane.admin.replay_origins import Wanted
     from ariane.client.instance import Instance
 
+RATE_MAX = 1e9  # more than any cluster takes
 SHOWN = 5  # messages that a dry run shows
 
 
 def replay(
-    namesrv: Annotated[str, typer.Option("-n", "--namesrv", help="Name servers, host:port joined by ';'.")],
-    archive: Annotated[Path | None, typer.Option("--from", help="Home of an archive.")] = None,
+    namesrv: options.NameServers = options.NAMESRV_DEFAULT,
+    archive: Annotated[
+        Path | None, typer.Option("--from", parser=options.local_path, metavar="DIR", help="Home of an archive.")
+    ] = None,
     from_topic: Annotated[
-        str | None, typer.Option(help="Topic to read, such as %DLQ%group; with --from: that topic of the archive.")
+        str | None,
+        typer.Option(
+            parser=options.topic_name,
+            metavar="TOPIC",
+            help="Topic to read, such as %DLQ%group; with --from: that topic of the archive.",
+        ),
     ] = None,
     topic: Annotated[
-        str | None, typer.Option(help="Topic to send to; default for dead letters: the one they were first sent to.")
+        str | None,
+        typer.Option(
+            parser=options.topic_name,
+            metavar="TOPIC",
+            help="Topic to send to. Default for dead letters: the topic they were first sent to.",
+        ),
     ] = None,
     since: Annotated[
         str | None,
-        typer.Option(help="Stored then or later: so long ago (15m, 2d), or a time in UTC (2026-11-21T10:00)."),
+        typer.Option(metavar="TIME", help="Stored since: how long ago (15m, 2d), or a time in UTC (2026-11-21T10:00)."),
     ] = None,
-    until: Annotated[str | None, typer.Option(help="Stored before this time.")] = None,
-    key: Annotated[str | None, typer.Option(help="Only messages with this business key.")] = None,
+    until: Annotated[str | None, typer.Option(metavar="TIME", help="Stored before this time.")] = None,
+    key: Annotated[
+        str | None, typer.Option(parser=options.some_text, metavar="KEY", help="Only messages with this business key.")
+    ] = None,
     where: Annotated[
-        str | None, typer.Option(help="Only messages for which this SQL condition over the archive's columns holds.")
+        str | None,
+        typer.Option(
+            parser=options.some_text,
+            metavar="SQL",
+            help="Only messages that match: a condition over the archive's columns.",
+        ),
     ] = None,
-    rate: Annotated[str, typer.Option(help="Messages a second.")] = "500/s",
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Send nothing, show what would be sent.")] = False,
+    rate: Annotated[str, typer.Option(metavar="N/s", help="Maximum rate: 500/s, 30/m.")] = "500/s",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be sent, send nothing.")] = False,
     result: Annotated[
         Path | None,
-        typer.Option(help="What became of each message, .parquet or .jsonl; a replay with the same file goes on."),
+        typer.Option(
+            parser=options.local_path,
+            metavar="FILE",
+            help="Outcome of each message, .parquet or .jsonl; a replay with the same file resumes.",
+        ),
     ] = None,
     access_key: account.AccessKey = "",
     secret_key: account.SecretKey = "",
 ) -> None:
     """Send messages again, with a rate limit and a result for each. At least once; needs no Spark."""
     from ariane.admin.replay_origins import Wanted
+    from ariane.admin.replay_result import SUFFIXES
     from ariane.client.instance import Instance
 
     if archive is None and from_topic is None:
-        raise ConfigError("--from", "", "give --from ARCHIVE_HOME, or --from-topic TOPIC")
+        raise UsageError("--from", None, "give --from DIR (an archive), --from-topic TOPIC, or both")
     if topic is None and from_topic is not None and not from_topic.startswith((DLQ_PREFIX, RETRY_PREFIX)):
-        raise ConfigError("--topic", "", f"name the topic to send to: messages of {from_topic} tell of no other")
+        raise UsageError("--topic", None, f"name the topic to send to: messages of {from_topic} name no other")
     if not dry_run and result is None:
-        raise ConfigError("--result", "", "name a file for what becomes of each message, .jsonl or .parquet")
+        raise UsageError("--result", None, "name a file for the outcome of each message, .jsonl or .parquet")
+    if result is not None and result.suffix not in SUFFIXES:
+        raise UsageError("--result", str(result), f"name a file that ends in {' or '.join(SUFFIXES)}")
     now_ms = SYSTEM_CLOCK.now_ms()
     since_ms = None if since is None else instant(since, now_ms, "--since")
     until_ms = None if until is None else instant(until, now_ms, "--until")
+    if since_ms is not None and until_ms is not None and since_ms >= until_ms:
+        raise UsageError("--since", since, f"is not before --until {until}")
+    if archive is not None:
+        archive = homes.archive_of(archive)
     wanted = Wanted(from_topic, since_ms, until_ms, key, where)
     per_second = rate_of(rate)
     client = account.client(access_key, secret_key)
@@ -83,8 +115,9 @@ def replay(
 def rate_of(text: str) -> float:
     """Messages a second, of `500/s`, `500`, `30/m`."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)(?:/(s|m))?", text.strip())
-    if found is None or float(found[1]) == 0:
-        raise ConfigError("--rate", text, "give messages a second, such as 500/s, or a minute, such as 30/m")
+    if found is None or not 0 < float(found[1]) <= RATE_MAX:
+        shown = text if len(text) <= options.NAME_MAX else f"{text[:40]}…"
+        raise UsageError("--rate", shown, "expected messages per second, such as 500/s, or per minute, such as 30/m")
     return float(found[1]) / (60 if found[2] == "m" else 1)
 
 
@@ -146,10 +179,8 @@ async def _send(
         raise typer.Exit(1)
 
 
-def _nothing() -> ConfigError:
-    return ConfigError(
-        "selection", "", "no message is chosen by --from, --from-topic, --since, --until, --key, --where"
-    )
+def _nothing() -> ArianeError:
+    return ArianeError("no message matches --from, --from-topic, --since, --until, --key and --where")
 
 
 def _said(done: Replayed) -> str:

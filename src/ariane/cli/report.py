@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ariane.cli import home as homes
+from ariane.cli import names, options
 from ariane.cli.times import instant
-from ariane.errors import ConfigError
+from ariane.errors import ConfigError, UsageError
 
 if TYPE_CHECKING:
     from ariane.admin.report import Plot, Report, Sheet
@@ -26,64 +27,81 @@ WATCH_MIN_S = 1.0
 
 
 def report(
-    name: Annotated[str, typer.Argument(help="tps, latency, …; a name that is none lists them.")],
-    since: Annotated[
-        str, typer.Option(help="How long ago (30s, 15m, 1h, 2d), or a time in UTC (2026-01-31T10:00).")
-    ] = "1h",
-    until: Annotated[str | None, typer.Option(help="The same; default: now.")] = None,
-    topic: Annotated[str | None, typer.Option(help="Only this topic.")] = None,
-    group: Annotated[str | None, typer.Option(help="Only this producer or consumer group.")] = None,
-    home: Annotated[
-        Path | None, typer.Option(help="Directory of the tables; default: the newest of this user.")
+    name: Annotated[
+        str | None,
+        typer.Argument(metavar="NAME", help="tps, latency, lag, health, delay or transactions.", show_default=False),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False,
-    html: Annotated[Path | None, typer.Option(help="Write it to this file, as a page that needs nothing else.")] = None,
-    watch: Annotated[float | None, typer.Option(help="Show it anew every so many seconds, until Ctrl-C.")] = None,
+    since: Annotated[
+        str, typer.Option(metavar="TIME", help="How long ago (30s, 15m, 1h, 2d), or a time in UTC (2026-01-31T10:00).")
+    ] = "1h",
+    until: Annotated[str | None, typer.Option(metavar="TIME", help="The same; default: now.")] = None,
+    topic: options.Topic = None,
+    group: Annotated[
+        str | None,
+        typer.Option(parser=options.group_name, metavar="GROUP", help="Only this producer or consumer group."),
+    ] = None,
+    home: options.TablesHome = None,
+    as_json: options.AsJson = False,
+    html: Annotated[
+        Path | None,
+        typer.Option(parser=options.local_path, metavar="FILE", help="Write a self-contained HTML page to this file."),
+    ] = None,
+    watch: Annotated[
+        float | None,
+        typer.Option(parser=options.seconds(WATCH_MIN_S), metavar="SECONDS", help="Refresh until Ctrl-C."),
+    ] = None,
 ) -> None:
-    """What the tables tell. Exit status 1 when they tell nothing yet."""
+    """Print a report from the pipeline's tables. Exits with status 1 if no data is available yet."""
+    name = names.report(name)
     kind = _kind(name)
     filters = {"topic": topic, "group": group}
     for option, value in filters.items():
         if value is not None and option not in kind.filters:
-            raise ConfigError(f"--{option}", value, f"report {name} cannot be narrowed by it")
-    if watch is not None and (as_json or html or watch < WATCH_MIN_S):
-        raise ConfigError("--watch", watch, f"takes {WATCH_MIN_S:g} seconds or more, and neither --json nor --html")
+            raise UsageError(f"--{option}", value, f"report {name} cannot be narrowed by it")
+    if watch is not None and (as_json or html):
+        raise UsageError("--watch", None, "give it without --json and --html")
     if as_json and html:
-        raise ConfigError("--html", str(html), "give either --json or --html")
-    place = home or homes.newest_tables()
-    if not place.is_dir():
-        raise ConfigError("--home", str(place), "is no directory: run `ariane pipeline run all`, or name another")
+        raise UsageError("--html", str(html), "give either --json or --html")
+    _times(since, until)
+    place = homes.tables_to_read(home)
     own = {option: value for option, value in filters.items() if option in kind.filters}
 
     def ask() -> Report:
-        from ariane.clock import SYSTEM_CLOCK
-
-        now_ms = SYSTEM_CLOCK.now_ms()
-        since_ms = instant(since, now_ms, "--since")
-        until_ms = now_ms if until is None else instant(until, now_ms, "--until")
-        if since_ms >= until_ms:
-            raise ConfigError("--since", since, f"is not before {'now' if until is None else f'--until {until}'}")
+        since_ms, until_ms, now_ms = _times(since, until)
         return kind.function(place, since_ms=since_ms, until_ms=until_ms, now_ms=now_ms, **own)
 
     if watch is not None:
-        _watch(ask, watch)
+        _watch(ask, watch, place)
         return
     answer = ask()
     if as_json:
-        typer.echo(json.dumps(as_dict(answer), ensure_ascii=False))
+        typer.echo(json.dumps(as_dict(answer, place), ensure_ascii=False))
     elif html:
-        _write(html, answer)
+        _write(html, answer, place)
     else:
-        _print(answer)
+        _print(answer, place)
     raise typer.Exit(1 if answer.as_of is None else 0)
 
 
-def as_dict(report: Report) -> dict[str, Any]:
-    """The report as JSON's values. Times are ISO 8601; null is what is not known."""
+def _times(since: str, until: str | None) -> tuple[int, int, int]:
+    """Return since, until and now, in ms."""
+    from ariane.clock import SYSTEM_CLOCK
+
+    now_ms = SYSTEM_CLOCK.now_ms()
+    since_ms = instant(since, now_ms, "--since")
+    until_ms = now_ms if until is None else instant(until, now_ms, "--until")
+    if since_ms >= until_ms:
+        raise UsageError("--since", since, f"is not before {'now' if until is None else f'--until {until}'}")
+    return since_ms, until_ms, now_ms
+
+
+def as_dict(report: Report, home: Path) -> dict[str, Any]:
+    """Return the report as values of JSON. Times are ISO 8601; null is what is not known; `home` is where its tables are."""
     from ariane.admin.report import Plot, Sheet
 
     return {
         "title": report.title,
+        "home": str(home),
         "as_of": _iso(report.as_of),
         "complete": report.as_of is not None and not report.gaps,
         "gaps": list(report.gaps),
@@ -114,23 +132,20 @@ def _iso(value: object) -> object:
 def _kind(name: str) -> Kind:
     from ariane.admin.reports import REPORTS
 
-    if name not in REPORTS:
-        there = "".join(f"\n  {one:14} {kind.meaning}" for one, kind in REPORTS.items())
-        raise ConfigError("NAME", name, f"no such report; there are{there}")
     return REPORTS[name]
 
 
-def _write(path: Path, answer: Report) -> None:
+def _write(path: Path, answer: Report, home: Path) -> None:
     from ariane.cli import page
 
     try:
-        path.write_text(page.page(answer), encoding="utf-8")
+        path.write_text(page.page(answer, str(home)), encoding="utf-8")
     except OSError as error:
         raise ConfigError("--html", str(path), f"cannot be written: {error.strerror}") from error
-    typer.echo(f"{path}: {answer.title}", err=True)
+    typer.echo(f"{path}: {answer.title} (tables in {home})", err=True)
 
 
-def _print(answer: Report, *, clear: bool = False) -> None:
+def _print(answer: Report, home: Path, *, clear: bool = False) -> None:
     from rich.console import Console
 
     from ariane.cli import drawing
@@ -138,15 +153,15 @@ def _print(answer: Report, *, clear: bool = False) -> None:
     console = Console()
     if clear:
         console.clear()  # does nothing where there is no terminal
-    for line in drawing.drawn(answer, console.width):
+    for line in drawing.drawn(answer, console.width, str(home)):
         console.print(line, soft_wrap=True)
 
 
-def _watch(ask: Callable[[], Report], every_s: float) -> None:
+def _watch(ask: Callable[[], Report], every_s: float, home: Path) -> None:
     try:
         while True:
             answer = ask()
-            _print(answer, clear=True)
+            _print(answer, home, clear=True)
             time.sleep(every_s)
     except KeyboardInterrupt:
         return

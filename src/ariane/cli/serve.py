@@ -20,6 +20,8 @@ from typing import Any, Protocol
 
 import typer
 
+from ariane.errors import ConfigError
+
 READY = "ready"
 LOG_BYTES_MAX = 10 * 1024 * 1024
 LOG_FILES = 5
@@ -91,6 +93,9 @@ def log_to(file: Path | None) -> None:
     """Have this process log to `file`, or to standard error."""
     handler: logging.Handler = logging.StreamHandler(sys.stderr)
     if file is not None:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        handler = logging.handlers.RotatingFileHandler(file, maxBytes=LOG_BYTES_MAX, backupCount=LOG_FILES - 1)
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            handler = logging.handlers.RotatingFileHandler(file, maxBytes=LOG_BYTES_MAX, backupCount=LOG_FILES - 1)
+        except OSError as error:
+            raise ConfigError("--log", str(file), f"cannot be written: {error.strerror}") from error
     logging.basicConfig(level=logging.INFO, format=LOG_FORMAT, handlers=[handler])

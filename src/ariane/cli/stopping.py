@@ -6,16 +6,30 @@ import asyncio
 import contextlib
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from types import FrameType
+
+import typer
 
 NUMBERS = (signal.SIGINT, signal.SIGTERM)
 
 
-def of_thread() -> threading.Event:
-    """Set when the main thread, which has to call this, is told to stop."""
+def _print(line: str) -> None:
+    typer.echo(line, err=True)
+
+
+def of_thread(say: Callable[[str], None] = _print) -> threading.Event:
+    """Set when the main thread, which has to call this, is told to stop. The second signal ends the program at once."""
     stop = threading.Event()
+
+    def told(number: int, frame: FrameType | None) -> None:
+        for one in NUMBERS:
+            signal.signal(one, signal.default_int_handler)
+        stop.set()
+        say("stopping after the current batch; once more to stop at once")
+
     for number in NUMBERS:
-        signal.signal(number, lambda *_: stop.set())
+        signal.signal(number, told)
     return stop
 
 

@@ -10,19 +10,25 @@ from typing import Annotated
 
 import typer
 
-app = typer.Typer(help="Check and read a store directory, ours or Java's, without changing it.", no_args_is_help=True)
+from ariane.cli import options
+
+app = typer.Typer(help="Check and read a store directory without changing it.", no_args_is_help=True)
 
 UNREADABLE = 2
 
-Directory = Annotated[Path, typer.Argument(metavar="DIR", help="The store directory (storePathRootDir).")]
+Directory = Annotated[
+    Path, typer.Argument(parser=options.local_path, metavar="DIR", help="Store directory (storePathRootDir).")
+]
 
 
 @app.command("check")
 def check(
     directory: Directory,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line; the last is the summary.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print JSON, one object a line; the last is the summary.")
+    ] = False,
 ) -> None:
-    """Look at every invariant of the directory. Exit status 0: sound, 1: findings, 2: it cannot be read."""
+    """Check every invariant of a store directory. Exit status 0: sound, 1: findings, 2: unreadable."""
     from ariane.errors import StoreError
     from ariane.store import check as checks
 
@@ -59,24 +65,34 @@ def check(
 @app.command("cat")
 def cat(
     directory: Directory,
-    topic: Annotated[str | None, typer.Option(help="Only messages of this topic.")] = None,
-    queue: Annotated[int | None, typer.Option(help="Only of this queue; needs --topic.")] = None,
+    topic: options.Topic = None,
+    queue: Annotated[
+        int | None,
+        typer.Option(parser=options.whole_number(0), metavar="N", help="Only this queue; needs --topic."),
+    ] = None,
     start: Annotated[
         int,
-        typer.Option("--from", min=0, help="Begin at this number of the queue, or, without one, at this log offset."),
+        typer.Option(
+            "--from",
+            parser=options.whole_number(0),
+            metavar="OFFSET",
+            help="First offset in the queue, or, without --queue, in the log.",
+        ),
     ] = 0,
-    count: Annotated[int | None, typer.Option(min=1, help="Stop after so many messages.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
-    body: Annotated[str, typer.Option(help="text, hex or none.")] = "text",
+    count: Annotated[
+        int | None, typer.Option(parser=options.whole_number(1), metavar="N", help="Maximum number of messages.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, one object a line.")] = False,
+    body: Annotated[str, typer.Option(metavar="FORM", help="Form of the body: text, hex or none.")] = "text",
 ) -> None:
-    """Print messages as they lie in the log, or, with --topic and --queue, in the order of that queue."""
-    from ariane.errors import ConfigError, StoreError
+    """Print messages of the log. With --topic and --queue: in the order of that queue."""
+    from ariane.errors import StoreError, UsageError
     from ariane.store import contents
 
     if body not in ("text", "hex", "none"):
-        raise ConfigError("--body", body, "give text, hex or none")
+        raise UsageError("--body", body, "expected text, hex or none")
     if queue is not None and topic is None:
-        raise ConfigError("--queue", queue, "give --topic, too")
+        raise UsageError("--queue", queue, "give --topic, too")
     left = count
     try:
         found = (

@@ -6,7 +6,7 @@ import re
 from datetime import datetime
 
 from ariane.clock import ms_of
-from ariane.errors import ConfigError
+from ariane.errors import UsageError
 
 UNITS_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
@@ -16,11 +16,11 @@ def instant(text: str, now_ms: int, option: str) -> int:
     if found := re.fullmatch(r"(\d{1,9}(?:\.\d{1,6})?)([smhd])", text):
         ms = now_ms - int(float(found[1]) * UNITS_MS[found[2]])
         if ms < 0:
-            raise ConfigError(option, text, "is before 1970")
+            raise UsageError(option, text, "is before 1970")
         return ms
     try:
         at = datetime.fromisoformat(text)
     except ValueError:
-        fix = "is no time: write how long ago (30s, 15m, 1h, 2d), or a date and time in UTC (2026-01-31T10:00)"
-        raise ConfigError(option, text, fix) from None
+        fix = "expected how long ago (30s, 15m, 1h, 2d), or a date and time in UTC (2026-01-31T10:00)"
+        raise UsageError(option, text, fix) from None
     return ms_of(at)

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ariane.cli import cells, options
 from ariane.cli import home as homes
 from ariane.cli.times import instant
 from ariane.clock import SYSTEM_CLOCK
-from ariane.errors import ConfigError
+from ariane.errors import UsageError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -23,41 +24,60 @@ if TYPE_CHECKING:
     from ariane.admin.traces import Found, Moment
 
 
+SINCE = "10m"
+
+
 def trace(
-    key: Annotated[str | None, typer.Option(help="A business key, such as an order's id.")] = None,
+    key: Annotated[
+        str | None, typer.Option(parser=options.some_text, metavar="KEY", help="A business key, such as an order's id.")
+    ] = None,
     message_id: Annotated[
-        str | None, typer.Option("--id", help="A message id: the unique one or the broker's.")
+        str | None,
+        typer.Option(
+            "--id", parser=options.some_text, metavar="ID", help="A message id: the unique one or the broker's."
+        ),
     ] = None,
-    topic: Annotated[str | None, typer.Option(help="A topic: lists the journeys of its messages.")] = None,
+    topic: Annotated[
+        str | None,
+        typer.Option(parser=options.topic_name, metavar="TOPIC", help="List the journeys of this topic's messages."),
+    ] = None,
     since: Annotated[
-        str, typer.Option(help="With --topic: how long ago (30s, 10m, 2h, 1d), or a time in UTC (2026-01-31T10:00).")
-    ] = "10m",
-    slowest: Annotated[bool, typer.Option("--slowest", help="With --topic: the slowest first.")] = False,
-    group: Annotated[str | None, typer.Option(help="Only this consumer group.")] = None,
-    limit: Annotated[int, typer.Option(min=1, max=10_000, help="At most so many messages.")] = 20,
-    home: Annotated[
-        Path | None, typer.Option(help="Directory of the tables; default: the newest of this user.")
+        str | None,
+        typer.Option(
+            metavar="TIME",
+            help="With --topic: how long ago (30s, 10m, 2h, 1d), or a time in UTC (2026-01-31T10:00). Default: 10m.",
+        ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the journeys as JSON, one a line.")] = False,
+    slowest: Annotated[bool, typer.Option("--slowest", help="With --topic: the slowest first.")] = False,
+    group: Annotated[
+        str | None, typer.Option(parser=options.group_name, metavar="GROUP", help="Only this consumer group.")
+    ] = None,
+    limit: Annotated[
+        int, typer.Option(parser=options.whole_number(1, 10_000), metavar="N", help="Maximum number of messages.")
+    ] = 20,
+    home: options.TablesHome = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per journey.")] = False,
 ) -> None:
-    """Show what happened to messages: sent, stored, delivered, consumed, by the broker's clock where it is known."""
+    """Print what happened to messages. Times are by the broker's clock where it is known."""
     from ariane.admin import traces
     from ariane.admin.status import freshness
     from ariane.tables import JOURNEYS
 
     if sum(one is not None for one in (key, message_id, topic)) != 1:
-        raise ConfigError("--key", key, "give one of --key KEY, --id ID and --topic TOPIC")
-    place = home or homes.newest_tables()
+        raise UsageError("trace", None, "give exactly one of --key KEY, --id ID and --topic TOPIC")
+    if topic is None and (slowest or since is not None):
+        raise UsageError("--slowest" if slowest else "--since", since, "works with --topic TOPIC only")
     now_ms = SYSTEM_CLOCK.now_ms()
+    since_ms = instant(since or SINCE, now_ms, "--since")
+    place = homes.tables_to_read(home)
     fresh = freshness(place, JOURNEYS, now_ms)
     if topic is None:
         found = traces.find(place, key=key, message_id=message_id, group=group, limit=limit)
     else:
         found = traces.of_topic(
-            place, topic, since_ms=instant(since, now_ms, "--since"), until_ms=now_ms, group=group, is_slowest_first=slowest,
-            limit=limit,
+            place, topic, since_ms=since_ms, until_ms=now_ms, group=group, is_slowest_first=slowest, limit=limit,
         )  # fmt: skip
-    trust = _trust(fresh, found.left_out)
+    trust = _trust(fresh, found.left_out, place)
     if as_json:
         _say_json(found, trust)
     else:
@@ -99,18 +119,19 @@ def _say(found: Found, trust: list[str], wanted: str, is_list: bool) -> None:
 
 def _say_lines(console: Console, lines: list[str]) -> None:
     for line in lines:
-        console.print(line, markup=False)
+        console.print(line, markup=False, soft_wrap=True)
 
 
-def _trust(fresh: Freshness, left_out: int) -> list[str]:
+def _trust(fresh: Freshness, left_out: int, home: Path) -> list[str]:
     """What is left out, as of when the answer is, and why it may lack something."""
     from ariane.admin.report import at
 
     as_of = at(fresh.as_of_ms)
     known_until = f"{as_of:%Y-%m-%d %H:%M:%S} UTC" if as_of else "unknown"
-    more = [f"{left_out:,} more are left out: --limit"] if left_out else []
+    more = [f"{left_out:,} more results omitted; raise --limit to see them"] if left_out else []
     complete = "" if fresh.gaps else ", complete"
-    return [*more, f"traces until {known_until}{complete}; times in UTC", *(f"may lack: {gap}" for gap in fresh.gaps)]
+    lines = [*more, f"traces until {known_until}{complete}; times in UTC", cells.source(str(home))]
+    return [*lines, *(f"may lack: {gap}" for gap in fresh.gaps)]
 
 
 def _listed(rows: list[dict[str, Any]]) -> Table:

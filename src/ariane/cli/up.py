@@ -3,43 +3,86 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
+import shlex
 import socket
 import time
+from collections.abc import Coroutine
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, TypeVar
 
 import typer
 
 from ariane.cli import home as homes
-from ariane.cli import serve, stopping
+from ariane.cli import options, serve, spark_options, stopping
 from ariane.cli.programs import Program, Programs
-from ariane.errors import ConfigError
+from ariane.errors import ArianeError, ConfigError, UsageError
+
+T = TypeVar("T")
 
 LOOPBACK = "127.0.0.1"
 NAMESRV_PORT = 9876
 BROKER_PORT = 10911
+BROKER_OFFSETS = (0, -2, 1)  # a broker listens on two more ports
+PORT_TRIES = 50
+INTERRUPTED = 130  # exit status, as shells have it
+
+
+def _broker_port(text: object) -> int:
+    """A port that has room for the broker's other two: two below it, and the one above."""
+    number = options.port(text)
+    if number in (1, 2, options.PORT_MAX):
+        message = (
+            f"{number}: the broker also listens on {number - 2} and {number + 1}: choose 3 to {options.PORT_MAX - 1}."
+        )
+        raise typer.BadParameter(message)
+    return number
+
+
+class Interrupted(ArianeError):
+    """SIGINT or SIGTERM came before the servers were ready, or before the demo had its verdict."""
 
 
 def up(
     home: Annotated[
-        Path | None, typer.Option(help="Where everything is kept; default $ARIANE_HOME or ~/.ariane.")
+        Path | None,
+        typer.Option(
+            parser=options.local_path,
+            metavar="DIR",
+            help="Directory of everything that is stored. Default: $ARIANE_HOME or ~/.ariane.",
+        ),
     ] = None,
     demo: Annotated[
-        bool, typer.Option("--demo", help="Send and consume orders, in a temporary home if none is given.")
+        bool, typer.Option("--demo", help="Send and consume orders, in a temporary home unless --home is given.")
     ] = False,
     exit_after: Annotated[
-        bool, typer.Option("--exit", help="With --demo: 1,000 orders, a verdict, and the end.")
+        bool, typer.Option("--exit", help="With --demo: send 1,000 orders, verify the outcome, then exit.")
     ] = False,
-    namesrv_port: Annotated[int, typer.Option(help="Port of the name server.")] = NAMESRV_PORT,
-    broker_port: Annotated[int, typer.Option(help="Port of the broker.")] = BROKER_PORT,
+    namesrv_port: Annotated[
+        int, typer.Option(parser=options.port, metavar="PORT", help="Port of the name server.")
+    ] = NAMESRV_PORT,
+    broker_port: Annotated[
+        int, typer.Option(parser=_broker_port, metavar="PORT", help="Port of the broker.")
+    ] = BROKER_PORT,
 ) -> None:
-    """Run a name server and a broker until Ctrl-C; a program that dies is started again."""
+    """Run a name server and a broker until Ctrl-C. A program that dies is started again."""
     if exit_after and not demo:
-        raise ConfigError("--exit", "", "goes with --demo")
+        raise UsageError("--exit", None, "works with --demo only")
+    if namesrv_port and broker_port and namesrv_port - broker_port in BROKER_OFFSETS:
+        fix = f"the broker listens on {broker_port - 2}, {broker_port} and {broker_port + 1}: choose another"
+        raise UsageError("--namesrv-port", namesrv_port, fix)
+    if demo and os.environ.get(spark_options.PROBE):
+        spark_options.require()
     place = homes.held(home or homes.default_home()) if home or not demo else homes.temporary()
     with place as kept:
-        serve.log_to(kept / "logs" / "up.log")  # what the demo's clients tell
-        serve.run_loop(_up(kept, demo, exit_after, _free(namesrv_port, demo), _free(broker_port, demo)))
+        serve.log_to(kept / "logs" / "up.log")  # what the demo's clients report
+        name_server = _free("--namesrv-port", namesrv_port, demo)
+        ports = name_server, _free("--broker-port", broker_port, demo, BROKER_OFFSETS)
+        try:
+            serve.run_loop(_up(kept, demo, exit_after, *ports))
+        except Interrupted:
+            raise typer.Exit(INTERRUPTED) from None
 
 
 def say(line: str) -> None:
@@ -48,39 +91,55 @@ def say(line: str) -> None:
 
 async def _up(home: Path, demo: bool, exit_after: bool, namesrv_port: int, broker_port: int) -> None:
     say(f"home      {home}")
-    async with Programs(home, say) as programs:
-        namesrv = await programs.start(_name_server(home, namesrv_port))
-        port = namesrv.rpartition(":")[2]
-        await programs.start(_broker(home, f"{LOOPBACK}:{port}", broker_port))
-        serving = f"{LOOPBACK}:{port}"
-        say(f"ready     namesrv {serving}: give clients this address (NAMESRV_ADDR={serving})")
-        work = _demo(programs, home, serving, exit_after) if demo else _until_told()
-        await _until_first(work, programs)
+    with stopping.of_loop() as stop:
+        async with Programs(home, say) as programs:
+            namesrv = await _unless(stop, programs.start(_name_server(home, namesrv_port)))
+            port = namesrv.rpartition(":")[2]
+            await _unless(stop, programs.start(_broker(home, f"{LOOPBACK}:{port}", broker_port)))
+            serving = f"{LOOPBACK}:{port}"
+            say(f"ready     namesrv {serving}: give clients this address (NAMESRV_ADDR={serving})")
+            work = _demo(programs, home, serving, exit_after, stop) if demo else _until_told(stop)
+            await _until_first(work, programs)
 
 
-async def _demo(programs: Programs, home: Path, namesrv: str, exit_after: bool) -> None:
+async def _demo(programs: Programs, home: Path, namesrv: str, exit_after: bool, stop: asyncio.Event) -> None:
     from ariane.cli import demo
-    from ariane.pipeline.session import java_fault
+    from ariane.pipeline.session import spark_fault
 
     tables = None
-    if fault := java_fault():
+    if fault := spark_fault():
         say(f"pipeline  off: {fault}")
     else:
         tables = home / homes.TABLES
         arguments = ("pipeline", "run", "trace", "--namesrv", namesrv, "--home", str(tables), "--until-stdin-closes")
-        await programs.start(Program("pipeline", arguments, ready=False))
+        await _unless(stop, programs.start(Program("pipeline", arguments, ready=False)))
+        say(f"timeline  ariane trace --home {shlex.quote(str(home))} --key ORDER-17")
     if exit_after:
-        await demo.judged(namesrv, tables, say)
+        await _unless(stop, demo.judged(namesrv, tables, say))
     else:
-        with stopping.of_loop() as stop:
-            await demo.endless(namesrv, tables, say, stop)
+        await demo.endless(namesrv, tables, say, stop)
 
 
-async def _until_told() -> None:
-    with stopping.of_loop() as stop:
-        say("Ctrl-C stops everything")
-        await stop.wait()
+async def _until_told(stop: asyncio.Event) -> None:
+    say("Ctrl-C stops everything")
+    await stop.wait()
     say("stopping")
+
+
+async def _unless(stop: asyncio.Event, work: Coroutine[Any, Any, T]) -> T:
+    """Return what `work` returns; when `stop` is set first, cancel it and raise Interrupted."""
+    task = asyncio.ensure_future(work)
+    stopped = asyncio.ensure_future(stop.wait())
+    try:
+        await asyncio.wait([task, stopped], return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            return task.result()
+        say("stopping")
+        raise Interrupted
+    finally:
+        stopped.cancel()
+        task.cancel()
+        await asyncio.wait([task])
 
 
 async def _until_first(work: object, programs: Programs) -> None:
@@ -127,18 +186,39 @@ def _written_once(path: Path, settings: dict[str, str]) -> Path:
     return path
 
 
-def _free(port: int, demo: bool) -> int:
-    """`port`, or any free one for a demo that finds it taken. A broker that is killed comes back at the same port."""
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((LOOPBACK, port))
-        except OSError as error:
-            if not demo:
-                fix = f"is taken ({error.strerror}): stop what listens there, or choose another with --namesrv-port, --broker-port"
-                raise ConfigError("port", port, fix) from None
+def _free(option: str, port: int, demo: bool, offsets: tuple[int, ...] = (0,)) -> int:
+    """Return `port`, or one that is free where any will do: 0, or a demo. A server that is killed comes back at the same port.
+
+    Raises:
+        ConfigError: `port`, or one at the `offsets` from it, cannot be listened on.
+    """
+    fault = _fault(port, offsets) if port else None
+    if port and fault is None:
+        return port
+    if fault is not None and (not demo or fault[1].errno != errno.EADDRINUSE):
+        taken, error = fault
+        what = "another program listens" if error.errno == errno.EADDRINUSE else "this program may not listen"
+        raise ConfigError(option, port, f"{what} on {taken} ({error.strerror}): stop it, or choose another port")
+    for _ in range(PORT_TRIES):
+        with socket.socket() as probe:
             probe.bind((LOOPBACK, 0))
             free = int(probe.getsockname()[1])
-            say(f"port {port} is taken, the demo uses {free}")
+        if _fault(free, offsets) is None:
+            if fault is not None:
+                say(f"port {fault[0]} is taken, the demo uses {free}")
             return free
-    return port
+    raise ConfigError(option, port, "no free port was found: name one")
+
+
+def _fault(port: int, offsets: tuple[int, ...]) -> tuple[int, OSError] | None:
+    """Return the first port that cannot be listened on, and why; None if all can."""
+    for offset in offsets:
+        if not 0 < port + offset <= options.PORT_MAX:
+            return port + offset, OSError(errno.EADDRINUSE, "no such port")
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((LOOPBACK, port + offset))
+            except OSError as error:
+                return port + offset, error
+    return None

@@ -42,4 +42,4 @@ def job(topics: Sequence[str] = (), pattern: str = "", *, system_topics: bool = 
     if system_topics:
         options["includeSystemTopics"] = "true"
     source = Source(NAME, options, ARCHIVE.ddl, (Appended(ARCHIVE, archived),))
-    return Job(NAME, "topics → archive of whole messages", (source,), ())
+    return Job(NAME, (source,), ())

@@ -1,4 +1,4 @@
-"""The jobs by name: what each reads, and the tables that follow. A new job is a new line here.
+"""The jobs by name: what each reads, and the tables that follow. A new job is a new line here and in `ariane.cli.names`.
 
 topics ─ Source ─ Appended ─→ base tables ─ Fold ─→ tables that follow from them
 """
@@ -54,7 +54,6 @@ class Job(NamedTuple):
     """What `ariane pipeline run NAME` does."""
 
     name: str
-    meaning: str
     sources: tuple[Source, ...]
     folds: tuple[Fold, ...]
     """In an order in which each comes after those whose tables it reads."""
@@ -119,32 +118,12 @@ OF_HALVES = Fold(
 JOBS = {
     job.name: job
     for job in (
-        Job("trace", "message traces → journeys of messages", (TRACES,), OF_TRACES),
-        Job(
-            "traffic",
-            "message traces → messages and latencies per minute, the slowest messages",
-            (TRACES,),
-            (*OF_TRACES, *OF_TRAFFIC),
-        ),
-        Job("lag", "samples of `ariane collect` → true TPS and lag of groups", (SAMPLES,), (OF_SAMPLES,)),
-        Job(
-            "health",
-            "traces and stored messages → duplicates, disorder, clocks, lost and dead messages",
-            (TRACES, RECORDS),
-            (OF_HEALTH,),
-        ),
-        Job(
-            "delay",
-            "delayed messages → asked against real delivery times",
-            (RECORDS,),
-            (OF_PLACES, OF_DELAYS),
-        ),
-        Job(
-            "transactions",
-            "half messages, their checks and ends → transactions",
-            (RECORDS,),
-            (OF_PLACES, OF_HALVES),
-        ),
+        Job("trace", (TRACES,), OF_TRACES),
+        Job("traffic", (TRACES,), (*OF_TRACES, *OF_TRAFFIC)),
+        Job("lag", (SAMPLES,), (OF_SAMPLES,)),
+        Job("health", (TRACES, RECORDS), (OF_HEALTH,)),
+        Job("delay", (RECORDS,), (OF_PLACES, OF_DELAYS)),
+        Job("transactions", (RECORDS,), (OF_PLACES, OF_HALVES)),
     )
 }
 
@@ -154,7 +133,7 @@ def joined(names: tuple[str, ...]) -> Job:
     jobs = [JOBS[name] for name in names]
     sources = {source.name: source for job in jobs for source in job.sources}
     folds = {fold.table.name: fold for job in jobs for fold in job.folds}
-    return Job("+".join(names), "", tuple(sources.values()), tuple(folds.values()))
+    return Job("+".join(names), tuple(sources.values()), tuple(folds.values()))
 
 
 def with_topics(job: Job, traces: str, samples: str) -> Job:

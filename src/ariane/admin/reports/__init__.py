@@ -1,4 +1,4 @@
-"""The reports by name: what each tells, and by what it can be narrowed. A new report is a new line here."""
+"""The reports by name, and the filters of each. A new report is a new line here and in `ariane.cli.names`."""
 
 from __future__ import annotations
 
@@ -13,21 +13,14 @@ class Kind(NamedTuple):
     """A report. `function(home, *, since_ms, until_ms, now_ms, **filters)`, each filter a text or None: for all."""
 
     function: Callable[..., Report]
-    meaning: str
     filters: tuple[str, ...]
 
 
 REPORTS = {
-    "tps": Kind(tps.report, "messages sent and consumed per second, and how many of them failed", ("topic", "group")),
-    "latency": Kind(latency.report, "how long sends, queueing and listeners take, and the slowest", ("topic", "group")),
-    "lag": Kind(lag.report, "how far groups are behind, their true TPS, and who serves them", ("topic", "group")),
-    "health": Kind(
-        health.report, "duplicates, disorder, clocks, never consumed, dead letters, no traces", ("topic", "group")
-    ),
-    "delay": Kind(
-        delay.report, "how early or late delayed messages are, what is pending, what overdue", ("topic", "group")
-    ),
-    "transactions": Kind(
-        transactions.report, "from half messages to decisions, checks, what is open or given up", ("topic", "group")
-    ),
+    "tps": Kind(tps.report, ("topic", "group")),
+    "latency": Kind(latency.report, ("topic", "group")),
+    "lag": Kind(lag.report, ("topic", "group")),
+    "health": Kind(health.report, ("topic", "group")),
+    "delay": Kind(delay.report, ("topic", "group")),
+    "transactions": Kind(transactions.report, ("topic", "group")),
 }

@@ -1,0 +1,148 @@
+"""Types of the options that several commands share. A value that cannot be used is refused while the command line is parsed.
+
+    Usage: ariane up [OPTIONS]
+    Error: Invalid value for '--namesrv-port': 70000: expected a port from 0 (any free port) to 65535.    exit status 2
+
+Each parser takes the text of the command line, or the default, and returns the value or raises `typer.BadParameter`.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ariane.errors import ProtocolError
+from ariane.model import host
+from ariane.model.topic import group_name_fault, topic_name_fault
+
+NAMESRV_DEFAULT = "127.0.0.1:9876"  # where `ariane up` serves
+PORT_MAX = 65_535
+NAME_MAX = 255  # of a key, an id or a table: longer texts name nothing
+
+_URI = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")  # one letter is a drive of Windows
+
+
+def local_path(text: object) -> Path:
+    """Return a path of this machine, with `~` expanded. URIs would silently become directories below the current one."""
+    value = str(text)
+    if not value.strip():
+        raise typer.BadParameter("the path is empty: expected a local file or directory.")
+    if "\0" in value:
+        raise typer.BadParameter(f"{value!r} contains a NUL byte: expected a local file or directory.")
+    if scheme := _URI.match(value):
+        raise typer.BadParameter(f"{value!r} is a URI ({scheme[1]}): expected a path on this machine.")
+    try:
+        return Path(value).expanduser()
+    except RuntimeError as error:
+        raise typer.BadParameter(f"{value!r}: {error}.") from None
+
+
+def whole_number(least: int, most: int | None = None, what: str = "a whole number") -> Callable[[object], int]:
+    """Return a parser of whole numbers within bounds."""
+    bounds = f"of at least {least:,}" if most is None else f"from {least} to {most}"
+
+    def parse(text: object) -> int:
+        value = str(text).strip()
+        try:
+            number = int(value)
+        except ValueError:
+            number = least - 1
+        if not value.isascii() or number < least or (most is not None and number > most):
+            raise typer.BadParameter(f"{_shortened(value)}: expected {what} {bounds}.")
+        return number
+
+    return parse
+
+
+def seconds(least: float) -> Callable[[object], float]:
+    """Return a parser of finite numbers of seconds."""
+
+    def parse(text: object) -> float:
+        value = str(text).strip()
+        try:
+            number = float(value)
+        except ValueError:
+            number = math.nan
+        if not math.isfinite(number) or number < least:
+            raise typer.BadParameter(f"{_shortened(value)}: expected a number of seconds of at least {least:g}.")
+        return number
+
+    return parse
+
+
+def name_servers(text: object) -> str:
+    """Return name server addresses joined by ';', each host:port."""
+    addresses = [part for address in str(text).split(";") if (part := address.strip())]
+    if not addresses:
+        raise typer.BadParameter("the list is empty: expected host:port, several joined by ';'.")
+    for address in addresses:
+        try:
+            host.parse(address)
+        except ProtocolError:
+            message = f"{_shortened(address)}: expected host:port, several joined by ';', such as {NAMESRV_DEFAULT}."
+            raise typer.BadParameter(message) from None
+    return ";".join(addresses)
+
+
+def topic_name(text: object) -> str:
+    """Return the name of a topic."""
+    if fault := topic_name_fault(str(text)):
+        raise typer.BadParameter(f"{fault}.")
+    return str(text)
+
+
+def group_name(text: object) -> str:
+    """Return the name of a producer or consumer group."""
+    if fault := group_name_fault(str(text)):
+        raise typer.BadParameter(f"{fault}.")
+    return str(text)
+
+
+def some_text(text: object) -> str:
+    """Return a text that is not blank: a key, an id, a condition."""
+    if not str(text).strip():
+        raise typer.BadParameter("the value is empty.")
+    return str(text)
+
+
+def _shortened(value: str) -> str:
+    """The value as a message shows it."""
+    return repr(value) if len(value) <= NAME_MAX else f"{value[:40]!r}… ({len(value):,} characters)"
+
+
+port = whole_number(0, PORT_MAX, "a port")
+
+NameServers = Annotated[
+    str,
+    typer.Option(
+        "-n",
+        "--namesrv",
+        parser=name_servers,
+        metavar="HOST:PORT",
+        envvar="NAMESRV_ADDR",
+        help="Name server addresses, separated by ';'.",
+    ),
+]
+TablesHome = Annotated[
+    Path | None,
+    typer.Option(
+        "--home",
+        parser=local_path,
+        metavar="DIR",
+        help="Home of `ariane up`, or a directory of tables. Default: $ARIANE_HOME or ~/.ariane.",
+    ),
+]
+Topic = Annotated[str | None, typer.Option(parser=topic_name, metavar="TOPIC", help="Only this topic.")]
+Once = Annotated[bool, typer.Option("--once", help="Process everything available, then exit.")]
+Master = Annotated[
+    str, typer.Option(parser=some_text, metavar="URL", help="Spark master: local[2], spark://host:port.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+LogFile = Annotated[
+    Path | None, typer.Option("--log", parser=local_path, metavar="FILE", help="Log to this file, not to stderr.")
+]

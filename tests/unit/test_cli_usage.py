@@ -1,0 +1,318 @@
+"""Wrong calls of every command: what is wrong, the value and what is expected, without a traceback, exit status 2."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+import ariane
+from ariane.cli import main, names, options, serve, spark_options, stopping
+from ariane.cli import up as upping
+from ariane.errors import ConfigError, UsageError
+from ariane.nameserver.server import local_addr
+
+HUGE = "9" * 5000
+WRONG: list[tuple[str, str]] = [
+    ("nosuch", "No such command 'nosuch'"),
+    ("up --namesrv-port 70000", "'70000': expected a port from 0 to 65535"),
+    ("up --namesrv-port -1", "'-1': expected a port"),
+    ("up --namesrv-port x", "'x': expected a port"),
+    (f"up --namesrv-port {HUGE}", "(5,000 characters): expected a port"),
+    ("up --broker-port 65535", "also listens on 65533 and 65536"),
+    ("up --broker-port 2", "also listens on 0 and 3"),
+    ("up --namesrv-port 10909", "--namesrv-port = 10909: the broker listens on 10909, 10911 and 10912"),
+    ("up --exit", "--exit: works with --demo only"),
+    ("up --home s3://b/t", "'s3://b/t' is a URI (s3)"),
+    ("up --home=", "the path is empty"),
+    ("up more", "unexpected extra argument"),
+    ("namesrv --port 70000", "expected a port from 0 to 65535"),
+    ("namesrv -c hdfs:///x", "is a URI (hdfs)"),
+    ("namesrv --log file:///x", "is a URI (file)"),
+    ("broker --port -5", "expected a port from 0 to 65535"),
+    ("broker -n nonsense -p", "'nonsense': expected host:port"),
+    ("broker --configFile=", "the path is empty"),
+    ("trace", "give exactly one of --key KEY, --id ID and --topic TOPIC"),
+    ("trace --key a --id b", "give exactly one of"),
+    ("trace --key=", "the value is empty"),
+    ("trace --key a --slowest", "--slowest: works with --topic TOPIC only"),
+    ("trace --key a --since 1h", "works with --topic TOPIC only"),
+    ("trace --key a --limit 0", "'0': expected a whole number from 1 to 10000"),
+    ("trace --topic a.b", "characters other than"),
+    ("trace --topic a --since x", "--since = 'x': expected how long ago"),
+    ("trace --key a --home s3a://b", "is a URI (s3a)"),
+    ("report", "name a report:\n  tps "),
+    ("report latncy", "Did you mean 'latency'?"),
+    ("report lag --watch nan", "'nan': expected a number of seconds of at least 1"),
+    ("report lag --watch inf", "'inf': expected a number of seconds"),
+    ("report lag --html s3://b/x.html", "is a URI (s3)"),
+    ("report lag --json --html x.html", "give either --json or --html"),
+    ("report lag --group=", "the group is blank"),
+    ("report lag --since 1h --until 2h", "is not before --until 2h"),
+    ("pipeline run", "name one or more jobs:\n  trace "),
+    ("pipeline run nothing", "JOB = 'nothing': no such job"),
+    ("pipeline run all nothing", "JOB = 'nothing': no such job"),
+    ("pipeline run trace -n a:b", "'a:b': expected host:port"),
+    ("pipeline run trace -n ;", "the list is empty"),
+    ("pipeline run trace --home s3://b/t", "is a URI (s3)"),
+    ("pipeline run trace --keep-days 0", "'0': expected a whole number of at least 1"),
+    ("pipeline run trace --interval 0", "'0': expected a number of seconds of at least 0.1"),
+    ("pipeline run trace --interval nan", "'nan': expected a number of seconds"),
+    ("pipeline run trace --topic=", "the topic is blank"),
+    ("pipeline run trace --delay-levels 1x", "--delay-levels = '1x'"),
+    ("pipeline run trace --master=", "the value is empty"),
+    ("pipeline run trace --conf x", "--conf = 'x': expected KEY=VALUE"),
+    ("pipeline run trace --conf spark.a=", "expected KEY=VALUE"),
+    ("pipeline run trace --conf driver.memory=1g", "settings of Spark begin with spark."),
+    ("pipeline run trace --conf spark.master=yarn", "give --master"),
+    ("pipeline run trace --conf spark.sql.session.timeZone=CET", "tables are in UTC"),
+    ("pipeline run trace --conf spark.a=1 --conf spark.a=2", "spark.a is given twice"),
+    ("pipeline run trace --option useTls", "write NAME=VALUE"),
+    ("pipeline run trace --access-key a", "--secret-key: an access key and a secret key are given together"),
+    ("pipeline tables nothing", "TABLE = 'nothing': no such table"),
+    ("pipeline status --home gs://b", "is a URI (gs)"),
+    ("collect --interval -1", "expected a number of seconds of at least 1"),
+    ("collect --groups-max 0", "expected a whole number of at least 1"),
+    ("collect --topic a.b", "characters other than"),
+    ("archive run", "give either --topics or --topics-pattern"),
+    ("archive run --topics a --topics-pattern b", "give either --topics or --topics-pattern"),
+    ("archive run --topics a,b.c", "characters other than"),
+    ("archive run --topics-pattern (", "is no regular expression"),
+    ("archive run --topics a --home s3://b", "is a URI (s3)"),
+    ("replay", "give --from DIR (an archive), --from-topic TOPIC, or both"),
+    ("replay --from s3://b --dry-run", "is a URI (s3)"),
+    ("replay --from-topic a", "--topic: name the topic to send to"),
+    ("replay --from-topic a --topic b", "--result: name a file"),
+    ("replay --from-topic a --topic b --result x.csv", "ends in .parquet or .jsonl"),
+    ("replay --from-topic a --topic b --result s3://b/x.jsonl", "is a URI (s3)"),
+    ("replay --from-topic a --topic b --dry-run --rate 0", "--rate = '0': expected messages per second"),
+    (f"replay --from-topic a --topic b --dry-run --rate {HUGE}", "expected messages per second"),
+    ("replay --from-topic a --topic b --dry-run --since 1h --until 2h", "is not before --until 2h"),
+    ("store check", "Missing argument 'DIR'"),
+    ("store check s3://b", "is a URI (s3)"),
+    ("store cat . --queue 1", "--queue = 1: give --topic, too"),
+    ("store cat . --topic a --queue -1", "'-1': expected a whole number of at least 0"),
+    ("store cat . --from x", "'x': expected a whole number of at least 0"),
+    ("store cat . --body xml", "--body = 'xml': expected text, hex or none"),
+]
+
+
+def called(arguments: list[str], capsys: Any, monkeypatch: pytest.MonkeyPatch) -> tuple[int, str]:
+    """Exit status and what the command printed on standard error."""
+    monkeypatch.setattr(sys, "argv", ["ariane", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        main.run()
+    assert isinstance(ended.value.code, int)
+    return ended.value.code, capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("line", "said"), WRONG, ids=[line[:40] for line, _ in WRONG])
+def test_a_wrong_call_names_the_fault(line: str, said: str, capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    status, told = called(line.split(), capsys, monkeypatch)
+    assert (status, said in told) == (2, True), told
+    assert "python -m" not in told
+    assert "Traceback" not in told
+    assert max(map(len, told.splitlines())) < 300
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["broker", "-c", "no/such/file"], "no/such/file"),
+        (["namesrv", "-c", "."], "Is a directory"),
+        (["trace", "--key", "a", "--home", "no/such/home"], "no tables in no/such/home"),
+        (["store", "check", "no/such/dir"], "no/such/dir"),
+    ],
+)
+def test_a_failure_is_one_line(
+    arguments: list[str], said: str, capsys: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    status, told = called(arguments, capsys, monkeypatch)
+    assert status == (2 if arguments[0] == "store" else 1)  # documented: 2, it cannot be read
+    assert told.startswith("ariane: ")
+    assert said in told
+    assert len(told.splitlines()) == 1
+
+
+def test_a_log_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match="--log = .*cannot be written"):
+        serve.log_to(tmp_path / "file" / "broker.log")
+
+
+def test_errors_of_the_operating_system_are_one_line(capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(**_: object) -> None:
+        raise OSError(28, "No space left on device", "/data/x")
+
+    monkeypatch.setattr(main, "app", full)
+    assert called([], capsys, monkeypatch) == (1, "ariane: /data/x: No space left on device\n")
+
+
+def test_an_interrupted_command_says_so(capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(directory: Path) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("ariane.cli.store._root", interrupted)
+    assert called(["store", "check", "."], capsys, monkeypatch) == (130, "ariane: interrupted\n")
+
+
+def test_the_version_is_printed() -> None:
+    done = CliRunner().invoke(main.app, ["--version"])
+    assert (done.exit_code, done.output) == (0, f"ariane {ariane.__version__}\n")
+
+
+def commands() -> list[list[str]]:
+    groups = {"pipeline": ["run", "status", "tables"], "archive": ["run"], "store": ["check", "cat"]}
+    return [[name, *part] for name in names.COMMANDS for part in ([[one] for one in groups.get(name, [])] or [[]])]
+
+
+@pytest.mark.parametrize("command", [[], *commands()], ids=" ".join)
+def test_help_fits_80_columns(command: list[str], capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr(sys, "argv", ["ariane", *command, "--help"])
+    with pytest.raises(SystemExit):
+        main.run()
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith(f"Usage: {' '.join(['ariane', *command])} ")
+    assert max(map(len, lines)) <= 80
+    assert not [line for line in lines if line.endswith("...") and not line.startswith("Usage: ")], "a summary is cut"
+
+
+def test_names_are_those_that_exist() -> None:
+    pytest.importorskip("pyspark", reason="needs pyspark: pip install 'ariane[spark]'")
+    from ariane.admin.reports import REPORTS
+    from ariane.pipeline.jobs import JOBS
+
+    registered = [one.name for one in (*main.app.registered_commands, *main.app.registered_groups)]
+    assert set(names.COMMANDS) == set(registered)
+    assert tuple(names.JOBS) == tuple(JOBS)
+    assert tuple(names.REPORTS) == tuple(REPORTS)
+    for listed in (names.COMMANDS, names.JOBS, names.REPORTS):
+        assert max(len(meaning) for meaning in listed.values()) <= 80 - 17
+
+
+def test_jobs_are_expanded_once() -> None:
+    assert names.jobs(["trace", "lag", "trace"]) == ("trace", "lag")
+    assert names.jobs(["lag", "all"]) == tuple(names.JOBS)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("pipeline run nothing -n a:1", "no such job"),
+        ("pipelin run all", "Did you mean 'pipeline'?"),
+        ("report nothing", "no such report"),
+    ],
+)
+def test_names_are_checked_without_anything_installed(words: str, said: str) -> None:
+    with pytest.raises(UsageError, match=said.replace("?", r"\?")):
+        names.check(words.split())
+
+
+@pytest.mark.parametrize(
+    "words", ["", "-h", "up --demo", "pipeline run -n a:1 nothing", "report", "test -k x", "install dev"]
+)
+def test_what_only_the_command_can_check_passes(words: str) -> None:
+    names.check(words.split())
+
+
+def test_under_the_probe_a_command_that_needs_spark_ends_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(spark_options.PROBE, "1")
+    run = CliRunner().invoke
+    for line in ("pipeline run trace", "archive run --topics a", "up --demo --exit"):
+        assert run(main.app, line.split()).exit_code == spark_options.NEEDED
+    assert run(main.app, ["pipeline", "run", "trace", "--interval", "x"]).exit_code == 2
+
+
+def test_without_spark_it_is_said_before_anything_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ariane.pipeline.session.spark_fault", lambda: "pyspark is not installed: pip install it")
+    done = CliRunner().invoke(main.app, ["pipeline", "run", "trace"])
+    assert isinstance(done.exception, ConfigError)
+    assert str(done.exception) == "Spark: pyspark is not installed: pip install it"
+
+
+@pytest.mark.parametrize("text", ["s3://b/t", "S3A://b", "file:///x", "hdfs:/x", "", "  ", "a\0b"])
+def test_what_is_no_local_path_is_refused(text: str) -> None:
+    with pytest.raises(typer.BadParameter):
+        options.local_path(text)
+
+
+def test_local_paths_are_taken_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/users/me")
+    assert options.local_path("~/t") == Path("/users/me/t")
+    assert options.local_path("a:b/c") == Path("a:b/c")
+    assert options.local_path("C:/tables") == Path("C:/tables"), "a drive is no scheme"
+
+
+def test_a_default_home_that_is_a_uri_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    from ariane.cli import home as homes
+
+    monkeypatch.setenv("ARIANE_HOME", "s3://b/t")
+    with pytest.raises(UsageError, match="ARIANE_HOME = 's3://b/t': .* is a URI"):
+        homes.tables_of(None)
+
+
+def test_the_second_signal_ends_a_command_that_is_stopping(monkeypatch: pytest.MonkeyPatch) -> None:
+    handlers: dict[int, Any] = {}
+    monkeypatch.setattr(signal, "signal", handlers.__setitem__)
+    said: list[str] = []
+    stop = stopping.of_thread(said.append)
+    handlers[signal.SIGINT](signal.SIGINT, None)
+    assert stop.is_set()
+    assert said == ["stopping after the current batch; once more to stop at once"]
+    assert set(handlers.values()) == {signal.default_int_handler}
+
+
+def test_what_is_starting_is_cancelled_when_told_to_stop(capsys: Any) -> None:
+    ended: list[str] = []
+
+    async def start() -> None:
+        try:
+            await asyncio.sleep(3600)
+        finally:
+            ended.append("in order")
+
+    async def main_task() -> None:
+        stop = asyncio.Event()
+        asyncio.get_running_loop().call_soon(stop.set)
+        with pytest.raises(upping.Interrupted):
+            await upping._unless(stop, start())
+
+    asyncio.run(main_task())
+    assert ended == ["in order"]
+    assert capsys.readouterr().out.endswith(" stopping\n")
+
+
+def test_what_has_started_before_is_returned() -> None:
+    async def start() -> int:
+        return 7
+
+    async def main_task() -> int:
+        return await upping._unless(asyncio.Event(), start())
+
+    assert asyncio.run(main_task()) == 7
+
+
+def test_a_port_that_may_not_be_listened_on_is_not_called_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(upping, "_fault", lambda port, offsets: (80, PermissionError(13, "Permission denied")))
+    for demo in (False, True):
+        with pytest.raises(ConfigError, match="this program may not listen on 80"):
+            upping._free("--broker-port", 82, demo)
+
+
+def test_a_neighbour_of_the_brokers_port_that_is_taken_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(upping, "_fault", lambda port, offsets: (10909, OSError(98, "Address already in use")))
+    with pytest.raises(ConfigError, match="--broker-port = 10911: another program listens on 10909"):
+        upping._free("--broker-port", 10911, False)
+
+
+@pytest.mark.parametrize(("bound", "addr"), [("0.0.0.0", "127.0.0.1:9876"), ("10.0.0.7", "10.0.0.7:9876")])
+def test_a_name_server_prints_an_address_that_clients_on_this_machine_can_use(bound: str, addr: str) -> None:
+    assert local_addr(bound, 9876) == addr
