@@ -200,6 +200,7 @@ def compressed(version: bytes, topic: bytes, servers: bytes) -> bytes:
 def registers(data: bytes, version: int, *, is_compressed: bool) -> None:
     header = RegisterBroker("a", "h:1", "C", "h:2", 0, is_compressed, 0)
     read_or_refused(lambda: registration.decode(header, data, version))
+    read_or_refused(lambda: registration.outline(header, data, version))
 
 
 @given(mutated([b'{"counter":1,"timestamp":1}']), mutated([b"T 4 4 6 SINGLE_TAG"]), mutated([b"[]", b'["h:1"]']))

@@ -216,7 +216,29 @@ def test_a_peer_that_reads_nothing_for_long_is_closed_and_one_that_reads_slowly_
 
     with caplog.at_level(logging.WARNING):
         in_loop(work)
-    assert "read nothing for" in caplog.text
+    assert "none read for" in caplog.text
+
+
+def test_of_unfinished_frames_the_oldest_go_when_they_are_too_many(caplog: pytest.LogCaptureFixture) -> None:
+    async def work() -> None:
+        limits = Limits(unfinished_max=3 * MIB)
+        (frame,) = commands.encode(7, opaque=1, flag=0, body=b"")
+        whole = b"".join(commands.encode(7, opaque=1, flag=0, body=bytes(2 * MIB)))
+        handlers: dict[int, Handler] = {7: lambda command, peer: Reply()}
+        connections = [connect(handlers, limits, number) for number in range(5)]
+        for connection, _ in connections:
+            connection.data_received(frame + whole[: MIB + 1])
+        assert [transport.is_over for _, transport in connections] == [True, True, True, False, False]
+        connection, transport = connections[3]
+        connection.data_received(whole[MIB + 1 :])
+        assert len(answers(transport.last)) == 1
+        connections[4][1].abort()
+        await turns()
+        assert limits.unfinished.total == 0
+
+    with caplog.at_level(logging.WARNING):
+        in_loop(work)
+    assert "unfinished frames" in caplog.text
 
 
 def test_an_answer_that_no_frame_holds_is_an_error_with_its_size_and_the_limit() -> None:

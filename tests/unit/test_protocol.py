@@ -364,3 +364,19 @@ def test_a_session_knows_who_waits_and_until_when() -> None:
     session.ask("d", 1.0)
     assert session.end() == ["d"]
     assert len(session) == 0
+    assert session.next_deadline() is None
+
+
+def test_expiry_looks_at_no_request_that_is_not_due(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ariane.protocol.session.DEADLINES_SPARE", 10)
+    session: Session[int] = Session()
+    opaques = [session.ask(number, float(number)) for number in range(1000)]
+    for number in range(0, 1000, 2):
+        assert session.answered(opaques[number]) == number
+    for number in range(1, 1000, 2):
+        assert session.next_deadline() == number
+        assert session.expired(float(number)) == [number]
+        assert len(session._deadlines) <= 1000 - number
+    for number in range(1000):  # answered at once: nothing of them stays
+        session.answered(session.ask(number, 5000.0 - number))
+    assert len(session._deadlines) <= 11

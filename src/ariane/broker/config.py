@@ -16,7 +16,7 @@ import msgspec
 from ariane.errors import ConfigError, ProtocolError
 from ariane.model import host
 from ariane.model.topic import TRACE_TOPIC, topic_name_fault
-from ariane.net.limits import CONNECTION_UNREAD_MAX, UNREAD_MAX
+from ariane.net.limits import CONNECTION_UNREAD_MAX, UNFINISHED_MAX, UNREAD_MAX
 from ariane.protocol import java_properties
 from ariane.protocol.command import HEADER_MAX
 from ariane.store.message_store import StoreConfig
@@ -119,6 +119,9 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=_camel):
     server_unread_max: int = UNREAD_MAX
     """The same for all clients together: beyond, a client is served when it has read everything; beyond twice this, the
     client with most of them is disconnected. A key of this broker."""
+    server_unfinished_max: int = UNFINISHED_MAX
+    """Bytes of frames that have come in part, of all clients together; beyond, the client whose frame is the oldest is
+    disconnected. A key of this broker."""
     unread_timeout_seconds: int = 60
     """s after which a client that reads nothing of its answers is disconnected. A key of this broker."""
     broker_fast_failure_enable: bool = True
@@ -363,6 +366,7 @@ RANGES = {
     "max_request_header_size": (1024, 16 * 1024 * 1024),
     "connection_unread_max": (1, 1 << 40),
     "server_unread_max": (1, 1 << 50),
+    "server_unfinished_max": (16 * 1024 * 1024, 1 << 50),  # one frame at least
     "unread_timeout_seconds": (1, 86_400),
     "timer_max_delay_sec": (1, 100 * 365 * 86_400),
     "transaction_time_out": (1, 1 << 40),

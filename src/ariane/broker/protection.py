@@ -114,6 +114,7 @@ def set_limits(limits: Limits, config: BrokerConfig) -> None:
     limits.header_max = config.max_request_header_size
     limits.connection_unread_max = config.connection_unread_max
     limits.unread.total_max = config.server_unread_max
+    limits.unfinished.total_max = config.server_unfinished_max
     limits.unread_timeout_s = config.unread_timeout_seconds
     waits_ms = {
         **dict.fromkeys(SENDS, config.wait_time_mills_in_send_queue),

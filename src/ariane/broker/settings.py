@@ -52,6 +52,7 @@ CHANGEABLE: dict[str, Bounds] = {
     "maxRequestHeaderSize": (1024, 16 * 1024 * 1024),
     "connectionUnreadMax": (1, 1 << 40),
     "serverUnreadMax": (1, 1 << 50),
+    "serverUnfinishedMax": (16 * 1024 * 1024, 1 << 50),
     "unreadTimeoutSeconds": (1, 86_400),
     "brokerFastFailureEnable": SWITCH,
     "waitTimeMillsInSendQueue": (1, _DAY_MS),

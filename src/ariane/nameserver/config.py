@@ -7,9 +7,10 @@ from pathlib import Path
 import msgspec
 
 from ariane.errors import ConfigError, ProtocolError
-from ariane.net.limits import CONNECTION_UNREAD_MAX, UNREAD_MAX, Limits
+from ariane.net.limits import CONNECTION_UNREAD_MAX, UNFINISHED_MAX, UNREAD_MAX, Limits
 from ariane.protocol import java_properties
 from ariane.protocol.command import HEADER_MAX
+from ariane.protocol.frame import FRAME_MAX
 
 
 class NameServerConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -32,6 +33,9 @@ class NameServerConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel"
     server_unread_max: int = UNREAD_MAX
     """The same for all clients together: beyond, a client is served when it has read everything; beyond twice this, the
     client with most of them is disconnected. A key of this name server."""
+    server_unfinished_max: int = UNFINISHED_MAX
+    """Bytes of frames that have come in part, of all clients together; beyond, the client whose frame is the oldest is
+    disconnected. A key of this name server."""
     unread_timeout_seconds: int = 60
     """s after which a client that reads nothing of its answers is disconnected. A key of this name server."""
 
@@ -42,6 +46,7 @@ class NameServerConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel"
             connection_unread_max=self.connection_unread_max,
             unread_max=self.server_unread_max,
             unread_timeout_s=self.unread_timeout_seconds,
+            unfinished_max=self.server_unfinished_max,
         )
 
 
@@ -79,6 +84,7 @@ def parse(properties: dict[str, str]) -> tuple[NameServerConfig, list[str]]:
         ("maxRequestHeaderSize", config.max_request_header_size, 1024),
         ("connectionUnreadMax", config.connection_unread_max, 1),
         ("serverUnreadMax", config.server_unread_max, 1),
+        ("serverUnfinishedMax", config.server_unfinished_max, FRAME_MAX),
         ("unreadTimeoutSeconds", config.unread_timeout_seconds, 1),
     ):
         if value < least:

@@ -41,6 +41,7 @@ BROKERS_MAX = 10_000
 TOPICS_MAX = 500_000  # of one broker; deleted topics stay until a tool deletes them here, as in 4.9.4
 # From this size of a body on, the DataVersion is read before the topics: 4.9.4 brokers repeat their whole table every 30 s.
 LARGE_BODY = 256 * 1024
+COMPRESSED_MAX = 16 * 1024  # bytes of a compressed registration that is decoded in the loop: some 1,000 topics
 
 
 class Handlers:
@@ -93,7 +94,17 @@ class Handlers:
             brief = registration.outline(header, command.body, command.version)
             if brief and self._routes.is_known(header, brief.topic_config_serialize_wrapper.data_version):
                 return self._record(header, brief, peer)
-        body = registration.decode(header, command.body, command.version)
+        if header.compressed and len(command.body) > COMPRESSED_MAX:
+            return self._register_outside_loop(header, command, peer)
+        return self._register(header, registration.decode(header, command.body, command.version), peer)
+
+    async def _register_outside_loop(self, header: RegisterBroker, command: Command, peer: Peer) -> Reply:
+        """Decode a table that may expand a hundredfold in a thread; a connection that closes meanwhile cancels this."""
+        body = await asyncio.to_thread(registration.decode, header, command.body, command.version)
+        reply = self._register(header, body, peer)
+        return reply if isinstance(reply, Reply) else await reply
+
+    def _register(self, header: RegisterBroker, body: RegisterBrokerBody, peer: Peer) -> Reply | Awaitable[Reply]:
         if self._routes.topic_count(header.broker_name) > TOPICS_MAX:
             remark = f"broker {header.broker_name} has more than {TOPICS_MAX} topics here; delete unused topics first"
             raise ReplyError(ResponseCode.SYSTEM_ERROR, remark)

@@ -47,7 +47,7 @@ def outline(header: RegisterBroker, body: bytes, version: int) -> RegisterBroker
         return None
     try:
         read = msgspec.json.decode(body, type=_Outline, strict=False)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except fastjson.UNREADABLE:
         return None
     brief = RegisterBrokerBody(read.filter_server_list, TopicTable(read.topic_config_serialize_wrapper.data_version))
     rules.check(brief)

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple, cast
 
 from ariane.errors import ArianeError, ConnectionLost, ProtocolError, ReplyError, RequestTimeout
-from ariane.net.handling import Handled, Handler, LateReply, Peer, Reply, Sign, peer_of
+from ariane.net.handling import Handled, Handler, LateReply, Peer, Reply, Sign, header_too_large, not_supported, peer_of
 from ariane.net.limits import Limits
 from ariane.net.unread import NOTED_FROM
 from ariane.protocol import command as commands
@@ -91,6 +91,7 @@ class Connection(asyncio.Protocol):
         self._timer: asyncio.TimerHandle | None = None
         self._unread_timer: asyncio.TimerHandle | None = None
         self._turn_due = False
+        self._has_unfinished = False  # part of a large frame has come and is noted in the limits
         self._unserved: set[int] = set()  # codes that are not served here and were logged
         self._turn_frames = TURN_FRAMES if serving else None
         self._frames: Iterator[Frame] | None = None  # left over from this turn
@@ -183,11 +184,14 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self.last_active = self._loop.time()
         frames = self._reader.feed(data)
-        if self._frames is None:
-            self._read_at = self.last_active
-            self._take_turn(frames)
-        else:
+        if self._frames is not None:
             self._frames = itertools.chain(self._frames, frames)
+            return
+        self._read_at = self.last_active
+        if self._serving and not self._may_write.is_set():
+            self._frames = frames  # served when the peer has read its answers
+        else:
+            self._take_turn(frames)
 
     def _take_turn(self, frames: Iterator[Frame], waited_s: float = 0.0) -> None:
         """Serve the next frames and write what they were answered; what is left over waits for the next turn of the loop,
@@ -212,8 +216,7 @@ class Connection(asyncio.Protocol):
                         is_over = True
                         break
         except ProtocolError as error:
-            now = self._loop.time()
-            self._limits.log.warning(self.peer.ip, now, "Closing the connection of %s: %s", self.peer.addr, error)
+            self._log_closing(error)
             self._frames = None
             self.close()
             return
@@ -222,7 +225,11 @@ class Connection(asyncio.Protocol):
             self._frames = frames
             self._read_when_ready()
             self._call_next_turn()
-        elif self._frames is not None:
+            return
+        if self._serving and (self._has_unfinished or self._reader.waiting >= NOTED_FROM):
+            self._has_unfinished = self._reader.waiting >= NOTED_FROM
+            self._limits.unfinished.note(self, self._reader.waiting if self._has_unfinished else 0)
+        if self._frames is not None:
             self._frames = None
             self._read_when_ready()
 
@@ -266,21 +273,27 @@ class Connection(asyncio.Protocol):
             self._call_next_turn()
 
     def _set_high_water(self) -> None:
-        if self._transport is not None:
-            high = self._limits.connection_unread_max if self._serving else WRITE_HIGH_WATER
-            self._transport.set_write_buffer_limits(high=high)
+        assert self._transport is not None
+        high = self._limits.connection_unread_max if self._serving else WRITE_HIGH_WATER
+        self._transport.set_write_buffer_limits(high=high)
 
     def _look_for_progress(self) -> None:
         """Close a connection whose peer has read nothing of its answers for `unread_timeout_s`."""
         self._unread_timer = None
         if self._transport is None:
             return
-        taken = self._written - self.unread()
-        if taken <= self._taken:
-            self.give_up(f"it has read nothing for {self._limits.unread_timeout_s:.0f} s")
+        unread = self.unread()
+        if self._written - unread <= self._taken:
+            self.give_up(
+                f"it has {unread} bytes of unread answers, none read for {self._limits.unread_timeout_s:.0f} s"
+            )
             return
-        self._taken = taken
+        self._taken = self._written - unread
         self._unread_timer = self._loop.call_later(self._limits.unread_timeout_s, self._look_for_progress)
+
+    def _log_closing(self, why: object) -> None:
+        now = self._loop.time()
+        self._limits.log.warning(self.peer.ip, now, "Closing the connection of %s: %s", self.peer.addr, why)
 
     def unread(self) -> int:
         """Return the bytes that were written and not taken by the peer yet."""
@@ -288,11 +301,7 @@ class Connection(asyncio.Protocol):
 
     def give_up(self, why: str) -> None:
         """Close the connection at once; answers that its peer has not read are lost."""
-        unread = self.unread()
-        self._limits.log.warning(
-            self.peer.ip, self._loop.time(), "Closing the connection of %s with %d bytes of unread answers: %s",
-            self.peer.addr, unread, why,
-        )  # fmt: skip
+        self._log_closing(why)
         self._limits.unread.forget(self)
         self.abort()
 
@@ -302,6 +311,7 @@ class Connection(asyncio.Protocol):
         self._late.clear()
         self._may_write.set()
         self._limits.unread.forget(self)
+        self._limits.unfinished.note(self, 0)
         for timer in (self._timer, self._unread_timer):
             if timer is not None:
                 timer.cancel()
@@ -322,7 +332,7 @@ class Connection(asyncio.Protocol):
         handler = self._handlers.get(command.code)
         if handler is None:
             self._log_unserved(command.code)
-            self._reply(command, _not_supported(command.code))
+            self._reply(command, not_supported(command.code))
             return
         if (self._overload is not None or self._waited_s) and (remark := self._busy(command.code)) is not None:
             self._reply(command, Reply(ResponseCode.SYSTEM_BUSY, remark=remark))
@@ -343,11 +353,7 @@ class Connection(asyncio.Protocol):
         """Answer a request whose header is too large; its fields are not looked at."""
         command = commands.outline(frame)
         if not command.flag & RESPONSE:
-            remark = (
-                f"the header of request {code_name(command.code)} has {len(frame.header)} bytes, at most {header_max} are"
-                " accepted (maxRequestHeaderSize)"
-            )
-            self._reply(command, Reply(ResponseCode.SYSTEM_ERROR, remark=remark))
+            self._reply(command, header_too_large(command.code, len(frame.header), header_max))
 
     def _log_unserved(self, code: int) -> None:
         """Log a code that is not served here, once for each connection: clients of later versions ask again and again."""
@@ -412,9 +418,9 @@ class Connection(asyncio.Protocol):
 
     def _too_large(self, code: int, error: ProtocolError) -> Reply:
         """The answer instead of one that no peer would read."""
-        what = f"the answer to {code_name(code)} cannot be sent: {error}"
-        self._limits.log.warning(self.peer.ip, self._loop.time(), "%s: %s", self.peer.addr, what)
-        return Reply(ResponseCode.SYSTEM_ERROR, remark=what)
+        remark = f"the answer to {code_name(code)} cannot be sent: {error}"
+        self._limits.log.warning(self.peer.ip, self._loop.time(), "%s: %s", self.peer.addr, remark)
+        return Reply(ResponseCode.SYSTEM_ERROR, remark=remark)
 
     def _failure(self, command: Command, error: BaseException) -> Reply:
         """The answer to a request whose handler raised."""
@@ -487,8 +493,7 @@ class Connection(asyncio.Protocol):
             self._transport.set_write_buffer_limits(high=0)
             excess = limits.unread.excess(now)
             if isinstance(excess, Connection):
-                excess.give_up(f"all connections together have more than twice {limits.unread.total_max} bytes of them")
-
-
-def _not_supported(code: int) -> Reply:
-    return Reply(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=f" request type {code} not supported")
+                excess.give_up(
+                    f"all connections together have more than twice {limits.unread.total_max} bytes of unread answers,"
+                    f" this one {excess.unread()}"
+                )

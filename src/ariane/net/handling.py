@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from ariane.model import host
-from ariane.protocol.codes import ResponseCode
+from ariane.protocol.codes import ResponseCode, code_name
 from ariane.protocol.command import Command
 
 
@@ -51,3 +51,14 @@ Handler = Callable[[Command, Peer], Handled]
 def peer_of(number: int, name: Sequence[Any]) -> Peer:
     """The peer behind a socket name."""
     return Peer(number, name[0], name[1], host.pack(name[0], name[1]))
+
+
+def not_supported(code: int) -> Reply:
+    """The answer to a request with a code that is not served here."""
+    return Reply(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=f" request type {code} not supported")
+
+
+def header_too_large(code: int, size: int, header_max: int) -> Reply:
+    """The answer to a request with a header of `size` bytes."""
+    remark = f"the header of request {code_name(code)} has {size} bytes, at most {header_max} are accepted"
+    return Reply(ResponseCode.SYSTEM_ERROR, remark=f"{remark} (maxRequestHeaderSize)")

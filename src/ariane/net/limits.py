@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from typing import Protocol
 
 from ariane.net.peer_log import PeerLog
 from ariane.net.unread import UnreadAnswers
@@ -20,6 +21,39 @@ CONNECTION_REQUESTS_MAX = 16_384
 CONNECTION_UNREAD_MAX = 4 * 1024 * 1024
 UNREAD_MAX = 256 * 1024 * 1024
 UNREAD_TIMEOUT_S = 60.0
+UNFINISHED_MAX = 512 * 1024 * 1024
+
+
+class Sender(Protocol):
+    """A connection of which a frame has come in part."""
+
+    def give_up(self, why: str) -> None:
+        """Close the connection at once."""
+        ...
+
+
+class UnfinishedFrames:
+    """Bytes of frames that have come in part, on all connections: the oldest goes when they are too many.
+
+    A peer that means well sends the rest of a frame at once; one that holds its frame back is the oldest before long.
+    """
+
+    def __init__(self, total_max: int) -> None:
+        self.total_max = total_max
+        self.total = 0
+        self._sizes: dict[Sender, int] = {}  # in the order in which their frames began
+
+    def note(self, sender: Sender, size: int) -> None:
+        """Record that `sender` has `size` bytes of an unfinished frame; 0: it is finished."""
+        self.total += size - self._sizes.get(sender, 0)
+        if size:
+            self._sizes[sender] = size
+        else:
+            self._sizes.pop(sender, None)
+        while self.total > self.total_max and self._sizes:
+            oldest = next(iter(self._sizes))
+            self.total -= self._sizes.pop(oldest)
+            oldest.give_up(f"all connections together have more than {self.total_max} bytes of unfinished frames")
 
 
 class Limits:
@@ -27,7 +61,7 @@ class Limits:
 
     `header_max` bounds the header of a request. A connection with more than `connection_unread_max` bytes of unread answers is
     not served until it has read some, and closed when it reads none for `unread_timeout_s`; `unread_max` bounds the unread
-    answers of all connections.
+    answers of all connections, `unfinished_max` their unfinished frames.
 
     `waits_s` is how long a request of a code may wait for its turn after it was read; `exempt` codes are served even when
     too much is under way: their handlers answer at once, and without them clients would be lost that are only slow.
@@ -43,6 +77,7 @@ class Limits:
         connection_unread_max: int = CONNECTION_UNREAD_MAX,
         unread_max: int = UNREAD_MAX,
         unread_timeout_s: float = UNREAD_TIMEOUT_S,
+        unfinished_max: int = UNFINISHED_MAX,
         waits_s: Mapping[int, float] | None = None,
         exempt: frozenset[int] = frozenset(),
     ) -> None:
@@ -53,6 +88,7 @@ class Limits:
         self.connection_unread_max = connection_unread_max
         self.unread_timeout_s = unread_timeout_s
         self.unread = UnreadAnswers(unread_max)
+        self.unfinished = UnfinishedFrames(unfinished_max)
         self.log = PeerLog(logging.getLogger("ariane.net"))
         self.waits_s: Mapping[int, float] = waits_s or {}
         self.exempt = exempt

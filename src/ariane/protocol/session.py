@@ -6,6 +6,7 @@ asyncio shell passes futures). [NettyRemotingAbstract.responseTable]
 
 from __future__ import annotations
 
+import heapq
 from typing import Generic, TypeVar
 
 from ariane.errors import ArianeError
@@ -14,6 +15,7 @@ Token = TypeVar("Token")
 
 PENDING_MAX = 65536  # requests under way on one connection; more means that the caller has lost its bounds
 OPAQUE_MAX = 2**31 - 1
+DEADLINES_SPARE = 10_000  # of answered requests that the heap holds before it is built again
 
 
 class TooManyRequests(ArianeError):
@@ -25,6 +27,7 @@ class Session(Generic[Token]):
 
     def __init__(self, pending_max: int = PENDING_MAX) -> None:
         self._pending: dict[int, tuple[Token, float]] = {}
+        self._deadlines: list[tuple[float, int]] = []  # a heap, with entries of requests that were answered meanwhile
         self._pending_max = pending_max
         self._opaque = 0
 
@@ -44,6 +47,10 @@ class Session(Generic[Token]):
         while opaque in self._pending:
             opaque = self.next_opaque()
         self._pending[opaque] = (token, deadline)
+        heapq.heappush(self._deadlines, (deadline, opaque))
+        if len(self._deadlines) > 2 * len(self._pending) + DEADLINES_SPARE:
+            self._deadlines = [(until, number) for number, (_, until) in self._pending.items()]
+            heapq.heapify(self._deadlines)
         return opaque
 
     def answered(self, opaque: int) -> Token | None:
@@ -53,15 +60,29 @@ class Session(Generic[Token]):
 
     def expired(self, now: float) -> list[Token]:
         """Those whose deadline has passed; they wait no longer."""
-        late = [opaque for opaque, (_, deadline) in self._pending.items() if deadline <= now]
-        return [self._pending.pop(opaque)[0] for opaque in late]
+        late = []
+        while self._deadlines and self._deadlines[0][0] <= now:
+            deadline, opaque = heapq.heappop(self._deadlines)
+            if self._is_pending(opaque, deadline):
+                late.append(self._pending.pop(opaque)[0])
+        return late
 
     def next_deadline(self) -> float | None:
         """When the next of those that wait gives up."""
-        return min((deadline for _, deadline in self._pending.values()), default=None)
+        while self._deadlines:
+            deadline, opaque = self._deadlines[0]
+            if self._is_pending(opaque, deadline):
+                return deadline
+            heapq.heappop(self._deadlines)
+        return None
+
+    def _is_pending(self, opaque: int, deadline: float) -> bool:
+        entry = self._pending.get(opaque)
+        return entry is not None and entry[1] == deadline
 
     def end(self) -> list[Token]:
         """The connection is gone: all that still wait."""
         tokens = [token for token, _ in self._pending.values()]
         self._pending.clear()
+        self._deadlines.clear()
         return tokens
