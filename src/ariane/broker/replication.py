@@ -28,7 +28,9 @@ from ariane.store.replica import Replica
 log = logging.getLogger("ariane.broker.replication")
 
 RETRY_S = 5.0
-FIRST_REPORT_S = 5.0  # in which a connection has to report as a slave: slaves do so at once
+# In which a connection has to report as a slave, unless haSendHeartbeatInterval is long. An Ariane slave reports at once, a
+# Java slave when that interval, 5 s, is over for the first time.
+FIRST_REPORT_S = 10.0
 
 
 class _Waiter(NamedTuple):
@@ -78,7 +80,8 @@ class Feed:
         """Feed one slave until it leaves."""
         silence_s = self._config.ha_housekeeping_interval / 1000
         reports = Reports()
-        first = await _first_report(stream, reports, min(silence_s, FIRST_REPORT_S))
+        heartbeat_s = self._config.ha_send_heartbeat_interval / 1000
+        first = await _first_report(stream, reports, min(silence_s, max(FIRST_REPORT_S, 2 * heartbeat_s)))
         start = first or self._store.commit_log_min
         if not self._store.commit_log_min <= start <= self._store.commit_log_max:
             raise ProtocolError(
