@@ -10,6 +10,7 @@ from typing import Any, cast
 import pytest
 
 from ariane.broker.flush import Flusher
+from ariane.store.files import PARALLEL, SystemDisk
 from ariane.store.message_store import MessageStore
 
 
@@ -42,7 +43,7 @@ def test_a_cancelled_flush_ends_before_its_task_does() -> None:
     store = Store()
 
     async def play(executor: ThreadPoolExecutor) -> None:
-        flusher = Flusher(cast(MessageStore, store), executor, lambda: None)
+        flusher = Flusher(cast(MessageStore, store), executor, executor, lambda: None)
         task = asyncio.create_task(flusher.flush_derived())
         assert await asyncio.to_thread(store.flush.began.wait, 30)
         for _ in range(2):
@@ -59,6 +60,42 @@ def test_a_cancelled_flush_ends_before_its_task_does() -> None:
     assert store.ended == [(store.flush, None)]
 
 
+def test_a_flush_of_derived_files_does_not_delay_the_log() -> None:
+    class Both(Store):
+        flushed = 0
+
+        def begin_flush(self) -> Any:
+            class Quick:
+                def run(self) -> None:
+                    pass
+
+            return Quick()
+
+    async def play(executor: ThreadPoolExecutor, derived: ThreadPoolExecutor) -> None:
+        store = Both()
+        flusher = Flusher(cast(MessageStore, store), executor, derived, lambda: None)
+        task = asyncio.create_task(flusher.flush_derived())
+        assert await asyncio.to_thread(store.flush.began.wait, 30)
+        await asyncio.wait_for(flusher.flush_once(), 30)
+        assert not task.done()
+        store.flush.released.set()
+        await task
+
+    with ThreadPoolExecutor(1) as executor, ThreadPoolExecutor(1) as derived:
+        asyncio.run(play(executor, derived))
+
+
+def test_many_files_are_flushed_at_the_same_time() -> None:
+    together = threading.Barrier(PARALLEL)
+    SystemDisk().for_each(lambda path: together.wait(30) and None, [str(number) for number in range(PARALLEL)])
+
+    def fail(path: str) -> None:
+        raise OSError(5, "bad disk", path)
+
+    with pytest.raises(OSError, match="bad disk"):
+        SystemDisk().for_each(fail, [str(number) for number in range(PARALLEL)])
+
+
 class Log:
     """A store whose log is flushed as far as the test says."""
 
@@ -69,7 +106,8 @@ class Log:
 def test_who_waits_is_answered_by_its_own_deadline_or_by_the_flush() -> None:
     async def play() -> None:
         log = Log()
-        flusher = Flusher(cast(MessageStore, log), cast(ThreadPoolExecutor, None), lambda: None)
+        nothing = cast(ThreadPoolExecutor, None)
+        flusher = Flusher(cast(MessageStore, log), nothing, nothing, lambda: None)
         assert await flusher.durable(0, 60) is True
         short, long = flusher.durable(10, 0.01), flusher.durable(20, 60)
         later = flusher.durable(30, 0.02)

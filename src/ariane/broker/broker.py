@@ -80,6 +80,7 @@ class Broker:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="ariane-disk")
         # Two threads: the fsync of a change does not wait for a large document.
         self._state_thread = ThreadPoolExecutor(max_workers=2, thread_name_prefix="ariane-state")
+        self._derived_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="ariane-derived")
         self._open = contextlib.AsyncExitStack()
         self._presence = Presence(self._settings, self._monotonic_ms)
 
@@ -107,6 +108,7 @@ class Broker:
 
     def _shut_down_threads(self) -> None:
         self._thread.shutdown()
+        self._derived_thread.shutdown()
         self._state_thread.shutdown()
 
     async def _start(self) -> None:
@@ -189,7 +191,7 @@ class Broker:
         )
         self._feed = Feed(config, store)
         self._messages = Messages(self._settings, store, self._stats, self._feed, now_ms)
-        self._flusher = Flusher(store, self._thread, self._messages.flushed)
+        self._flusher = Flusher(store, self._thread, self._derived_thread, self._messages.flushed)
         if config.sync_flush:
             self._messages.wake_flusher = self._flusher.wake
         self._transactions = Transactions(

@@ -1,6 +1,7 @@
 """When messages reach the disk: group commit and the timed flush. [GroupCommitService, FlushRealTimeService]
 
-fsync runs in one worker thread; everything else stays in the loop. Sends that wait are served in groups: whatever was
+fsync runs in worker threads, one for the log and another for derived files: with many queues a flush of those takes seconds,
+and sends do not wait for it. Everything else stays in the loop. Sends that wait are served in groups: whatever was
 stored when an fsync began is settled by it.
 """
 
@@ -22,9 +23,12 @@ log = logging.getLogger("ariane.broker.flush")
 class Flusher:
     """Flushes `store`. `flushed` is called after each flush of the log: more may be readable."""
 
-    def __init__(self, store: MessageStore, executor: Executor, flushed: Callable[[], None]) -> None:
+    def __init__(
+        self, store: MessageStore, executor: Executor, derived_executor: Executor, flushed: Callable[[], None]
+    ) -> None:
         self._store = store
         self._executor = executor
+        self._derived_executor = derived_executor
         self._flushed = flushed
         self._waiting: dict[asyncio.Future[bool], tuple[int, float]] = {}  # offset, and until when
         self._timer: asyncio.TimerHandle | None = None
@@ -78,7 +82,7 @@ class Flusher:
         flush = self._store.begin_flush()
         if flush is None:
             return
-        await self._run(flush)
+        await self._run(flush, self._executor)
         flushed, failure = self._store.flushed, self._failure
         for waiter in [one for one, (offset, _) in self._waiting.items() if failure is not None or offset <= flushed]:
             del self._waiting[waiter]
@@ -92,12 +96,12 @@ class Flusher:
         """Flush consume queues and checkpoint: they spare the next start from reading the log."""
         flush = self._store.begin_flush_derived()
         if flush is not None:
-            await self._run(flush)
+            await self._run(flush, self._derived_executor)
 
-    async def _run(self, flush: Flush) -> None:
+    async def _run(self, flush: Flush, executor: Executor) -> None:
         """Do it, and take its outcome even when cancelled meanwhile: the store has one flush at a time, and none goes on
         while it is closed."""
-        running = asyncio.get_running_loop().run_in_executor(self._executor, flush.run)
+        running = asyncio.get_running_loop().run_in_executor(executor, flush.run)
         cancelled: asyncio.CancelledError | None = None
         while not running.done():
             try:

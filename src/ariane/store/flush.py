@@ -36,12 +36,8 @@ class Flush(NamedTuple):
         for path, handle in self.handles:
             with _naming(path):
                 self.disk.fsync(handle)
-        for path in self.paths:
-            with _naming(path):
-                self._fsync_path(path)
-        for path in self.directories:
-            with _naming(path):
-                self._fsync_dir(path)
+        self.disk.for_each(self._fsync_path, self.paths)
+        self.disk.for_each(self._fsync_dir, self.directories)
         for path, content in self.replaced:
             with _naming(path):
                 self._write_whole(path, content)
@@ -67,20 +63,22 @@ class Flush(NamedTuple):
 
     def _fsync_path(self, path: str) -> None:
         # A new descriptor reports a write-back error nobody has seen yet, so nothing is lost by not keeping the writer's.
-        try:
-            handle = self.disk.open(path)
-        except FileNotFoundError:
-            return  # its topic was deleted after the flush began
-        try:
-            self.disk.fsync(handle)
-        finally:
-            self.disk.close(handle)
+        with _naming(path):
+            try:
+                handle = self.disk.open(path)
+            except FileNotFoundError:
+                return  # its topic was deleted after the flush began
+            try:
+                self.disk.fsync(handle)
+            finally:
+                self.disk.close(handle)
 
     def _fsync_dir(self, path: str) -> None:
-        try:
-            self.disk.fsync_dir(path)
-        except FileNotFoundError:
-            return  # as above
+        with _naming(path):
+            try:
+                self.disk.fsync_dir(path)
+            except FileNotFoundError:
+                return  # as above
 
 
 class _naming:

@@ -16,7 +16,7 @@ import enum
 import errno
 import itertools
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from ariane.store.files import Usage
@@ -150,6 +150,10 @@ class FakeDisk:
         self._changing("fsync", path)
         file.durable = bytes(file.data)
         file.pending.clear()
+
+    def for_each(self, work: Callable[[str], None], paths: Sequence[str]) -> None:
+        for path in paths:
+            work(path)
 
     def fsync_dir(self, path: str) -> None:
         self._changing("fsync_dir", path)
