@@ -173,3 +173,35 @@ def test_brokers_that_left_all_routes_are_forgotten():
         assert made.every_address(masters_only=True) == ["b:1"]
 
     asyncio.run(play())
+
+
+def test_without_a_name_server_a_client_of_many_topics_waits_for_one_timeout(caplog):
+    names = [f"T{number}" for number in range(100)]
+    script = Script({ROUTE: name_server({name: route("a") for name in names})})
+
+    async def play():
+        made = instance(script).routes
+        for name in names:
+            await made.queues_to_read(name)
+        script.answers[ROUTE] = raising(ConnectionLost("ns:1", "refused"))
+        script.asked.clear()
+        assert await made.refresh(names) == []
+        assert len(script.asked) == 2  # each name server once
+        assert "Could not refresh the routes of 100 topics" in caplog.text
+
+    asyncio.run(play())
+
+
+def test_a_refresh_asks_for_the_topics_in_use_and_for_no_list():
+    names = [f"T{number}" for number in range(1000)]
+    script = Script({ROUTE: name_server({name: route("a") for name in names})})
+
+    async def play():
+        made = instance(script).routes
+        for name in names[:10]:
+            await made.queues_to_read(name)
+        script.asked.clear()
+        await made.refresh(names[:10])
+        assert len(script.asked) == 10
+
+    asyncio.run(play())

@@ -168,7 +168,8 @@ class Routes:
     async def refresh(self, topics: Iterable[str]) -> list[str]:
         """Ask for all topics in use again; those whose queues or brokers changed. What cannot be asked stays as it is."""
         changed = []
-        for topic in {*topics, *self._publish}:
+        wanted = {*topics, *self._publish}
+        for number, topic in enumerate(wanted):
             before = self._routes.get(topic)
             try:
                 if topic in self._publish:
@@ -178,8 +179,13 @@ class Routes:
                     self._keep(topic, await self.fetch(topic))
             except RouteNotFound as error:
                 log.debug("%s", error)
-            except (ConnectionLost, RequestTimeout, ReplyError, ProtocolError) as error:
-                log.warning("the route of %s stays as it is known: %s", topic, error)
+            except (ConnectionLost, RequestTimeout) as error:
+                # No name server responds. The other topics would wait for the same timeouts, a thousand of them for an hour.
+                count = len(wanted) - number
+                log.warning("Could not refresh the routes of %d topics, keeping the cached ones: %s", count, error)
+                break
+            except (ReplyError, ProtocolError) as error:
+                log.warning("Could not refresh the route of %s, keeping the cached one: %s", topic, error)
             if self._routes.get(topic) != before:
                 changed.append(topic)
         self.addresses = addresses(self._routes.values())
