@@ -89,7 +89,7 @@ class DataVersion(msgspec.Struct, frozen=True):
         return DataVersion(counter=self.counter + 1, timestamp=now_ms)
 
 
-class TopicConfig(msgspec.Struct, frozen=True, rename="camel"):
+class TopicConfig(msgspec.Struct, frozen=True, rename="camel", gc=False):
     """A topic on one broker. Members in the order Java prints them."""
 
     order: bool = False

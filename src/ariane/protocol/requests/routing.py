@@ -105,7 +105,7 @@ class BrokerData(msgspec.Struct, frozen=True, rename="camel"):
     cluster: str = ""
 
 
-class QueueData(msgspec.Struct, frozen=True, rename="camel"):
+class QueueData(msgspec.Struct, frozen=True, rename="camel", gc=False):
     broker_name: str
     perm: int
     read_queue_nums: int
