@@ -376,6 +376,10 @@ class MessageStore:
         """Topics with the ids of their queues that hold, or held, messages."""
         return self._queues.topics()
 
+    def has_queue(self, topic: str, queue_id: int) -> bool:
+        """Return whether anything is stored in a queue."""
+        return self._queues.has_files(topic, queue_id)
+
     def follow(self) -> Replica:
         """From now on take no messages, but the log of a master."""
         assert self.config.follower

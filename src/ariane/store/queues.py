@@ -13,7 +13,7 @@ from ariane.store import segments as segment_files
 from ariane.store.consume_queue import ENTRY, ENTRY_SIZE, Changed, ConsumeQueue, Read
 from ariane.store.files import OpenFiles
 from ariane.store.scan import Found
-from ariane.store.segments import Segments
+from ariane.store.segments import FileCount, Segments
 
 SETTING = "mappedFileSizeConsumeQueue"
 TAILS_MAX = 2048  # queues with entries in memory: 2048 × 10 KB = 20 MB at most
@@ -28,6 +28,8 @@ class ConsumeQueues:
         self._root = root
         self._size = (size + ENTRY_SIZE - 1) // ENTRY_SIZE * ENTRY_SIZE
         self._table: dict[tuple[str, int], ConsumeQueue] = {}
+        self._of_topic: dict[str, dict[int, ConsumeQueue]] = {}
+        self._count = FileCount()
         self._tails: dict[ConsumeQueue, None] = {}
         self._limit = 0
         self._trusted = False
@@ -50,7 +52,7 @@ class ConsumeQueues:
                     for base in list(found.bases):
                         found.remove_file(base)
                     self.changed.directories.add(found.directory)
-                self._table[topic, int(name)] = ConsumeQueue(self._files, topic, int(name), found, self.changed)
+                self._enter(ConsumeQueue(self._files, topic, int(name), found, self.changed))
 
     def _names(self, path: str) -> list[str]:
         try:
@@ -86,8 +88,21 @@ class ConsumeQueues:
             segments = Segments(self._files, f"{self._root}/{topic}/{queue_id}", self._size, [])
             queue = ConsumeQueue(self._files, topic, queue_id, segments, self.changed)
             queue.opened = True
-            self._table[topic, queue_id] = queue
+            self._enter(queue)
         return queue
+
+    def _enter(self, queue: ConsumeQueue) -> None:
+        self._table[queue.topic, queue.queue_id] = queue
+        self._of_topic.setdefault(queue.topic, {})[queue.queue_id] = queue
+        queue.segments.count_in(self._count)
+
+    def _leave(self, queue: ConsumeQueue) -> None:
+        if self._table.pop((queue.topic, queue.queue_id), None) is not None:
+            queues = self._of_topic[queue.topic]
+            del queues[queue.queue_id]
+            if not queues:
+                del self._of_topic[queue.topic]
+        queue.segments.count_in(None)
 
     def of_record(self, found: Found) -> tuple[str, ConsumeQueue | None]:
         """The queue a record belongs to, or why it cannot have one."""
@@ -100,18 +115,23 @@ class ConsumeQueues:
         return list(self._table.values())
 
     def of_topic(self, topic: str) -> list[ConsumeQueue]:
-        return [queue for queue in self._table.values() if queue.topic == topic]
+        return list(self._of_topic.get(topic, {}).values())
 
     def files(self) -> int:
-        """How many files all queues have together."""
-        return sum(len(queue.segments.bases) for queue in self._table.values())
+        """Return the number of files of all queues. Asked for at each flush, so it is counted as files come and go."""
+        return self._count.files
+
+    def has_files(self, topic: str, queue_id: int) -> bool:
+        """Return whether anything is stored in a queue."""
+        queue = self._table.get((topic, queue_id))
+        return queue is not None and bool(queue.segments.bases)
 
     def topics(self) -> dict[str, list[int]]:
         found: dict[str, list[int]] = {}
-        for (topic, queue_id), queue in self._table.items():
-            if queue.segments.bases:
-                found.setdefault(topic, []).append(queue_id)
-        return {topic: sorted(ids) for topic, ids in found.items()}
+        for topic, queues in self._of_topic.items():
+            if ids := sorted(queue_id for queue_id, queue in queues.items() if queue.segments.bases):
+                found[topic] = ids
+        return found
 
     def remember_tail(self, queue: ConsumeQueue) -> None:
         """Bound how many queues keep entries in memory; the one that began first forgets."""
@@ -146,7 +166,7 @@ class ConsumeQueues:
         """Delete these queues with their files."""
         topics = set()
         for queue in queues:
-            self._table.pop((queue.topic, queue.queue_id), None)
+            self._leave(queue)
             self._tails.pop(queue, None)
             if self._disk.size(queue.segments.directory) is not None:
                 queue.segments.remove()

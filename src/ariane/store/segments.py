@@ -54,10 +54,19 @@ def load(files: OpenFiles, directory: str, size: int, setting: str, *, mend: boo
     return segments, gap
 
 
+class FileCount:
+    """The number of files of several directories."""
+
+    __slots__ = ("files",)
+
+    def __init__(self) -> None:
+        self.files = 0
+
+
 class Segments:
     """The files of one directory. Reads and writes stay within one file: the caller splits at `size`."""
 
-    __slots__ = ("_disk", "_files", "_paths", "bases", "directory", "size")
+    __slots__ = ("_count", "_disk", "_files", "_paths", "bases", "directory", "size")
 
     def __init__(self, files: OpenFiles, directory: str, size: int, bases: list[int]) -> None:
         self._files = files
@@ -66,6 +75,15 @@ class Segments:
         self.size = size
         self.bases = bases
         self._paths = {base: self._name(base) for base in bases}
+        self._count: FileCount | None = None
+
+    def count_in(self, count: FileCount | None) -> None:
+        """Add these files to a count, which then follows each change; None: to no count any more."""
+        if self._count is not None:
+            self._count.files -= len(self.bases)
+        if count is not None:
+            count.files += len(self.bases)
+        self._count = count
 
     def _name(self, base: int) -> str:
         return f"{self.directory}/{base:0{NAME_DIGITS}d}"
@@ -129,6 +147,8 @@ class Segments:
         self._disk.close(self._disk.create(path, self.size))
         self.bases.append(base)
         self._paths[base] = path
+        if self._count is not None:
+            self._count.files += 1
 
     def cut(self, end: int) -> None:
         """Zero everything from `end` on and remove the files behind it; the caller fsyncs what it needs.
@@ -149,6 +169,8 @@ class Segments:
         """Take a file out of the table, so that nothing here reads or writes it any more; its path, for who removes it."""
         path = self._paths.pop(base)
         self.bases.remove(base)
+        if self._count is not None:
+            self._count.files -= 1
         self._files.drop(path)
         return path
 

@@ -140,7 +140,7 @@ def query_queue(parts: WholeParts, request: QueryQueue) -> Reply:
         raise ReplyError(
             ResponseCode.SYSTEM_ERROR, f"count {request.count}: ask for 0 to {ENTRIES_MAX} entries at once"
         )
-    if queue_id not in parts.store.topics().get(topic, ()):
+    if not parts.store.has_queue(topic, queue_id):
         raise ReplyError(ResponseCode.SYSTEM_ERROR, f"{queue_id}@{topic} is not exist: the queue holds no message")
     low, high = parts.store.min_offset(topic, queue_id), parts.store.max_offset(topic, queue_id)
     group = request.consumer_group
