@@ -165,6 +165,7 @@ class MessageStore:
         self.replica: Replica | None = None  # set by `follow`
         self.source = Source(self._log, sync=self._sync)
         self.retention = Retention(disk, self._log, self._queues, lambda: self._checkpoint_on_disk)
+        self.has_queue = self._queues.has_files
         self.puts = 0  # messages taken since the start
         self.put_bytes = 0
         self._closed = False
@@ -375,10 +376,6 @@ class MessageStore:
     def topics(self) -> dict[str, list[int]]:
         """Topics with the ids of their queues that hold, or held, messages."""
         return self._queues.topics()
-
-    def has_queue(self, topic: str, queue_id: int) -> bool:
-        """Return whether anything is stored in a queue."""
-        return self._queues.has_files(topic, queue_id)
 
     def follow(self) -> Replica:
         """From now on take no messages, but the log of a master."""
