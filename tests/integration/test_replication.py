@@ -19,7 +19,7 @@ from ariane.protocol import fastjson, properties, record
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.command import Command
 from ariane.protocol.requests import typed
-from ariane.protocol.requests.admin import ConsumerOffsetTable, CreateTopic
+from ariane.protocol.requests.admin import ConsumerOffsetTable, CreateTopic, TopicRef
 from ariane.protocol.requests.messaging import (
     COMMIT_OFFSET,
     SUBSCRIPTION,
@@ -212,6 +212,30 @@ def test_a_slave_copies_topics_groups_and_offsets(tmp_path: Path) -> None:
     with_pair(tmp_path, work)
     kept = json.loads((tmp_path / "slave" / "config" / "topics.json").read_text())
     assert "T" in kept["topicConfigTable"]
+
+
+def test_a_topic_is_deleted_through_a_slave_at_its_master_first(tmp_path: Path) -> None:
+    """`mqadmin deleteTopic -c` asks every broker of a cluster; a slave that refuses ends the command."""
+
+    async def work(servers: Pair) -> None:
+        async with servers.slave() as slave:
+            answer = await servers.peers.request(slave.addr, RequestCode.DELETE_TOPIC_IN_BROKER, TopicRef("T"))
+            assert (answer.code, "start that" in str(answer.remark)) == (ResponseCode.SYSTEM_ERROR, True)
+            async with servers.broker("master") as master:
+                await servers.send(master.addr)
+                await slave_copies(slave, servers)
+                await until(lambda: slave._store.max_offset("T", 0) == 1)
+                for topic, code in (("TBW102", ResponseCode.SYSTEM_ERROR), ("T", 0), ("T", 0)):
+                    answer = await servers.peers.request(
+                        slave.addr, RequestCode.DELETE_TOPIC_IN_BROKER, TopicRef(topic)
+                    )
+                    assert answer.code == code, answer.remark
+                for broker in (master, slave):
+                    assert broker._tables.topics.get("T") is None
+                    assert "T" not in broker._store.topics()
+                assert "TBW102" in master._tables.topics.table().topic_config_table
+
+    with_pair(tmp_path, work)
 
 
 def test_the_fast_port_serves_everything_but_pulls(tmp_path: Path) -> None:

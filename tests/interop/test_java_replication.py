@@ -10,13 +10,14 @@ import contextlib
 from collections.abc import Callable
 from pathlib import Path
 
-from interop_servers import consume, produce
+from interop_servers import consume, mqadmin, produce
 
 from ariane.broker.broker import Broker
 from ariane.net.client import Connections
 from ariane.protocol import properties
-from ariane.protocol.codes import RequestCode
+from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.requests.messaging import SUBSCRIPTION, PullMessage, SendMessage
+from ariane.protocol.requests.routing import RouteRequest
 from ariane.testing import java
 from ariane.testing.cluster import broker_config, cluster
 
@@ -109,6 +110,25 @@ def test_our_master_and_a_java_slave(tmp_path: Path) -> None:
         raise AssertionError(f"the slave answers {answer.code}: {answer.remark}")
 
     asyncio.run(asyncio.wait_for(run(), 200))
+
+
+def test_java_tools_delete_a_topic_of_a_cluster_with_a_slave(tmp_path: Path) -> None:
+    """On a cluster of Java brokers the command fails: the slave refuses the request."""
+
+    async def run() -> None:
+        async with cluster(tmp_path / "master", **SMALL) as servers, Connections() as peers:
+            settings = broker_config(tmp_path / "slave", servers.namesrv, **SMALL, broker_role="SLAVE", broker_id=1)
+            async with Broker(settings) as slave:
+                header = SendMessage("P", "T", "TBW102", 1, 0, 0, 1, 0, None)
+                assert (await peers.request(servers.broker, RequestCode.SEND_MESSAGE_V2, header, b"x")).code == 0
+                await until(lambda: slave._tables.topics.get("T") is not None)
+                (said,) = await asyncio.to_thread(mqadmin, servers.namesrv, "deleteTopic -c DefaultCluster -t T")
+                assert "delete topic [T] from NameServer success" in said, said
+                assert slave._tables.topics.get("T") is None
+                route = await peers.request(servers.namesrv, RequestCode.GET_ROUTEINFO_BY_TOPIC, RouteRequest("T"))
+                assert route.code == ResponseCode.TOPIC_NOT_EXIST
+
+    asyncio.run(asyncio.wait_for(run(), 100))
 
 
 def test_java_tools_start_the_cleaning_of_our_broker(tmp_path: Path) -> None:

@@ -48,6 +48,7 @@ from ariane.net.interfaces import local_ip
 from ariane.net.limits import Limits
 from ariane.net.streams import Stream
 from ariane.net.tasks import Tasks
+from ariane.protocol.codes import RequestCode
 from ariane.store.files import Disk, SystemDisk
 from ariane.store.message_store import open_store
 
@@ -140,7 +141,7 @@ class Broker:
             self._clock.now_ms,
             lambda: self._presence.filter_servers.addresses(self._monotonic_ms()),
         )
-        handlers.update(self._handlers(store_host))
+        handlers.update(self._handlers(store_host, peers))
         fast_handlers.update({code: one for code, one in handlers.items() if code not in NOT_FAST})
         await self._server.__aenter__()
         await self._ha_server.__aenter__()
@@ -150,10 +151,13 @@ class Broker:
         await self._registration.start()
         self._open.push_async_callback(self._registration.leave)
         if self._replica is not None:
-            tables = self._tables
-            copied = slave.Copied(tables.topics, tables.groups, tables.offsets, tables.save_delays, self._take_deletion)
+            copied = self._copied()
             slave.start(config, self._registration, peers, self._tasks, copied, self._replica, self._messages.stored)
         log.info("broker %s serves at %s, store %s", config.broker_name, self.addr, config.store_path_root_dir)
+
+    def _copied(self) -> slave.Copied:
+        tables = self._tables
+        return slave.Copied(tables.topics, tables.groups, tables.offsets, tables.save_delays, self._take_deletion)
 
     def _take_deletion(self, topic: str, deletion: TopicDeletion) -> None:
         """Delete a topic as the master did (a slave)."""
@@ -232,7 +236,7 @@ class Broker:
         journal = Journal(config.stats_dir)
         self._recorder = Recorder(self._stats, lambda: store.puts, journal, self._clock, protection)
 
-    def _handlers(self, store_host: bytes) -> dict[int, Handler]:
+    def _handlers(self, store_host: bytes, peers: Connections) -> dict[int, Handler]:
         aside = functools.partial(asyncio.get_running_loop().run_in_executor, self._thread)
         table = served.handlers(
             served.Parts(
@@ -266,6 +270,9 @@ class Broker:
         table = self._protection.guarded(table)
         if self.config.is_slave:
             table.update(slave.refusals())
+            table[RequestCode.DELETE_TOPIC_IN_BROKER] = slave.deletion(
+                peers, lambda: self._registration.master.master_addr, self._copied()
+            )
         return self._access.guarded(table) if self._access else table
 
     def _start_tasks(self) -> None:

@@ -31,6 +31,7 @@ log = logging.getLogger("ariane.broker.slave")
 
 COPY_EVERY_S = 10.0
 COPY_FIRST_S = 3.0
+MASTER_MS = 3_000  # within the 5 s that Java's tools wait for an answer
 
 # Requests that change what comes from the master, with the answer of a slave.
 REFUSED = {
@@ -46,8 +47,8 @@ REFUSED = {
     ),
     **dict.fromkeys(
         (
-            RequestCode.UPDATE_AND_CREATE_TOPIC, RequestCode.DELETE_TOPIC_IN_BROKER,
-            RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, RequestCode.DELETE_SUBSCRIPTIONGROUP,
+            RequestCode.UPDATE_AND_CREATE_TOPIC, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
+            RequestCode.DELETE_SUBSCRIPTIONGROUP,
         ),
         (ResponseCode.SYSTEM_ERROR, "this broker is a slave: change topics and groups at its master"),
     ),
@@ -64,6 +65,32 @@ def refusals() -> dict[int, Handler]:
         return handler
 
     return {code: refuse(answer) for code, answer in REFUSED.items()}
+
+
+def deletion(peers: Connections, master: Callable[[], str | None], copied: Copied) -> Handler:
+    """A handler of DELETE_TOPIC_IN_BROKER that has the master delete the topic, and takes that over at once.
+
+    `mqadmin deleteTopic -c` sends the request to every broker of a cluster, slaves included, in any order. The slave of 4.9.4
+    refuses it, which ends the command before the name servers forget the topic.
+    """
+
+    async def delete(command: Command, peer: Peer) -> Reply:
+        addr = master()
+        if addr is None:
+            remark = "this broker is a slave, and no name server has its master: start that, or delete the topic there"
+            return Reply(ResponseCode.SYSTEM_ERROR, {}, remark)
+        try:
+            # As it came: the account that signed the request needs the permission of the master, too.
+            connection = await peers.to(addr)
+            answer = await connection.request(command.code, command.field_map(), command.body, timeout_ms=MASTER_MS)
+        except ArianeError as error:
+            return Reply(ResponseCode.SYSTEM_ERROR, {}, f"the master of this slave does not delete the topic: {error}")
+        if answer.code != ResponseCode.SUCCESS:
+            return Reply(answer.code, {}, f"the master {addr} of this slave does not delete the topic: {answer.remark}")
+        await copy_tables(peers, addr, copied)
+        return Reply()
+
+    return delete
 
 
 class Copied(NamedTuple):
