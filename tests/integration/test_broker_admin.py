@@ -12,13 +12,14 @@ import pytest
 from ariane.broker.broker import Broker
 from ariane.broker.config import BrokerConfig
 from ariane.errors import ConnectionLost
+from ariane.model.topic import SubscriptionGroupConfig
 from ariane.nameserver.config import NameServerConfig
 from ariane.nameserver.server import NameServer
 from ariane.net.client import Connections
 from ariane.protocol import fastjson, java_properties, properties
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.command import Command
-from ariane.protocol.requests.admin import DelayOffsetTable, TopicRef
+from ariane.protocol.requests.admin import CreateTopic, DelayOffsetTable, GroupName, TopicRef
 from ariane.protocol.requests.brokers import (
     CloneOffsets,
     Corrections,
@@ -363,3 +364,24 @@ def test_queues_without_a_message_in_the_log_are_removed(tmp_path: Path) -> None
     assert len(logs) > 1
     logs[0].unlink()
     against_broker(config(tmp_path), second)
+
+
+def test_a_topic_and_a_group_are_shown_as_5_x_asks_for_them(tmp_path: Path) -> None:
+    async def work(client: Client) -> None:
+        await client.ok(RequestCode.UPDATE_AND_CREATE_TOPIC, CreateTopic("T", "TBW102", 3, 4, 6))
+        group = SubscriptionGroupConfig(group_name="G", retry_max_times=3, consume_enable=False)
+        await client.ok(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=fastjson.write(group))
+        topic = json.loads((await client.ok(RequestCode.GET_TOPIC_CONFIG, TopicRef("T"))).body)
+        assert topic == {
+            "attributes": {}, "order": False, "perm": 6, "readQueueNums": 3, "topicFilterType": "SINGLE_TAG",
+            "topicName": "T", "topicSysFlag": 0, "writeQueueNums": 4,
+        }  # fmt: skip
+        shown = json.loads((await client.ok(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, GroupName("G"))).body)
+        assert (shown["groupName"], shown["retryMaxTimes"], shown["consumeEnable"]) == ("G", 3, False)
+        assert (shown["consumeTimeoutMinute"], shown["groupRetryPolicy"]) == (15, {"type": "CUSTOMIZED"})
+        missing = await client.call(RequestCode.GET_TOPIC_CONFIG, TopicRef("Nowhere"))
+        assert missing.code == ResponseCode.TOPIC_NOT_EXIST
+        missing = await client.call(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, GroupName("Nobody"))
+        assert (missing.code, "No group in this broker" in str(missing.remark)) == (ResponseCode.SYSTEM_ERROR, True)
+
+    against_broker(config(tmp_path), work)

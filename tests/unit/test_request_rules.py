@@ -21,7 +21,7 @@ from ariane.protocol.codes import VERSION, RequestCode, ResponseCode
 from ariane.protocol.command import Command
 from ariane.protocol.requests import fields, rules, typed
 from ariane.protocol.requests.acl import DeleteAccount, UpdateAccount, UpdateWhiteAddresses
-from ariane.protocol.requests.admin import CreateTopic, DeleteGroup, ProducerGroupRef, TopicRef
+from ariane.protocol.requests.admin import CreateTopic, DeleteGroup, GroupName, ProducerGroupRef, TopicRef
 from ariane.protocol.requests.brokers import CloneOffsets, FilterServer, QueryCorrection, QueryQueue
 from ariane.protocol.requests.callbacks import ConsumeDirectly, ConsumerStatus, ResetOffset, RunningInfoRequest
 from ariane.protocol.requests.clients import (
@@ -150,6 +150,8 @@ BROKER_REQUESTS: dict[int, Example] = {
     RequestCode.RESUME_CHECK_HALF_MESSAGE: Example(ResumeCheckHalfMessage("id")),
     RequestCode.GET_ALL_PRODUCER_INFO: NOTHING,
     RequestCode.DELETE_EXPIRED_COMMITLOG: NOTHING,
+    RequestCode.GET_TOPIC_CONFIG: Example(TopicRef("T")),
+    RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: Example(GroupName("G")),
     RequestCode.RECALL_MESSAGE: Example(RecallMessage("handle", "T", "P")),
     # Access control is off: these are refused unread. Their headers are checked below.
     RequestCode.UPDATE_AND_CREATE_ACL_CONFIG: NOTHING,

@@ -98,6 +98,8 @@ class RequestCode(IntEnum):
     CLONE_GROUP_OFFSET = 314
     CLEAN_UNUSED_TOPIC = 316
     GET_ALL_PRODUCER_INFO = 328
+    GET_TOPIC_CONFIG = 351  # of 5.x
+    GET_SUBSCRIPTIONGROUP_CONFIG = 352  # of 5.x
 
 
 class ResponseCode(IntEnum):

@@ -1,4 +1,5 @@
-"""Topics and consumer groups, made and removed by tools (17, 21, 200, 201, 207, 215). [AdminBrokerProcessor]"""
+"""Topics and consumer groups, made and removed by tools (17, 21, 200, 201, 207, 215), and, as
+clients of 5.x ask for them, one by one (351, 352). [AdminBrokerProcessor]"""
 
 from __future__ import annotations
 
@@ -17,7 +18,14 @@ from ariane.protocol import fastjson
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.command import Command
 from ariane.protocol.requests import typed, typed_body
-from ariane.protocol.requests.admin import CreateTopic, DeleteGroup, TopicRef
+from ariane.protocol.requests.admin import (
+    CreateTopic,
+    DeleteGroup,
+    GroupConfigBody,
+    GroupName,
+    TopicConfigBody,
+    TopicRef,
+)
 from ariane.protocol.requests.routing import MasterTopicTable
 
 FILTER_TYPES = ("SINGLE_TAG", "MULTI_TAG")
@@ -57,6 +65,20 @@ def handlers(parts: AdminParts) -> dict[int, Handler]:
     def all_groups(command: Command, peer: Peer) -> Reply:
         return Reply(body=fastjson.write(parts.tables.groups.table()))
 
+    def topic_config(command: Command, peer: Peer) -> Reply:
+        name = typed(command, TopicRef).topic
+        topic = parts.tables.topics.get(name)
+        if topic is None:
+            raise ReplyError(ResponseCode.TOPIC_NOT_EXIST, f"No topic in this broker. topic: {name}")
+        return Reply(body=fastjson.write(TopicConfigBody.of(topic)))
+
+    def group_config(command: Command, peer: Peer) -> Reply:
+        name = typed(command, GroupName).group
+        group = parts.tables.groups.get(name)
+        if group is None:
+            raise ReplyError(ResponseCode.SYSTEM_ERROR, f"No group in this broker: {name}")
+        return Reply(body=fastjson.write(GroupConfigBody.of(group)))
+
     def put_group(command: Command, peer: Peer) -> Reply:
         config = typed_body(command, SubscriptionGroupConfig)
         if fault := group_name_fault(config.group_name):
@@ -79,6 +101,8 @@ def handlers(parts: AdminParts) -> dict[int, Handler]:
         RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: all_groups,
         RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: put_group,
         RequestCode.DELETE_SUBSCRIPTIONGROUP: delete_group,
+        RequestCode.GET_TOPIC_CONFIG: topic_config,
+        RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: group_config,
     }
 
 
