@@ -216,3 +216,13 @@ def test_only_harmless_settings_change_at_run_time() -> None:
     assert settings.changed(config, {"listenPort": str(config.listen_port)}) == config
     with pytest.raises(ConfigError, match="kvConfigPath"):
         settings.changed(config, {"kvConfigPath": "/etc/passwd"})
+
+
+def test_every_address_of_a_broker_counts() -> None:
+    """A name server takes 10,000 brokers; one name could bring any number of addresses."""
+    routes = Routes()
+    routes.register(header("a", "h:1"), body("T"), 1, 0)
+    routes.register(header("a", "h:2", broker_id=1), body(), 2, 0)
+    assert (routes.address_count(), routes.has_address("h:2"), routes.has_address("h:3")) == (2, True, False)
+    routes.lost(2)
+    assert (routes.address_count(), routes.has_address("h:2")) == (1, False)

@@ -9,23 +9,39 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 
+from ariane.errors import ReplyError
+from ariane.protocol.codes import ResponseCode
 from ariane.store.message_store import Arrival
 
 Waiter = asyncio.Future[None]
+
+SUBSCRIPTION_CHARS_MAX = 8 * 1024 * 1024  # of all held pulls; parsed, a subscription takes up to 80 times its length
 
 
 class Arrivals:
     """Waiters by topic and queue."""
 
     def __init__(self) -> None:
+        self._chars = 0
         self._waiting: dict[tuple[str, int], dict[Waiter, tuple[int, frozenset[int] | None]]] = {}
 
     def __len__(self) -> int:
         return sum(map(len, self._waiting.values()))
 
-    def wait(self, topic: str, queue_id: int, offset: int, codes: frozenset[int] | None, hold_ms: float) -> Waiter:
+    def wait(
+        self, topic: str, queue_id: int, offset: int, codes: frozenset[int] | None, hold_ms: float, chars: int = 0
+    ) -> Waiter:
         """Resolved when a message at `offset` or later, with a tag of `codes` (None: any), has arrived, or after
-        `hold_ms`. Registered before this returns, so that no arrival is missed."""
+        `hold_ms`. Registered before this returns, so that no arrival is missed.
+
+        `chars` is the length of the pull's subscription. ReplyError when those of all held pulls take too much memory.
+        """
+        if self._chars + chars > SUBSCRIPTION_CHARS_MAX:
+            remark = (
+                f"[OVERLOAD]the subscriptions of held pulls have {SUBSCRIPTION_CHARS_MAX} characters; try again later"
+            )
+            raise ReplyError(ResponseCode.SYSTEM_BUSY, remark)
+        self._chars += chars
         loop = asyncio.get_running_loop()
         waiter: Waiter = loop.create_future()
         key = (topic, queue_id)
@@ -34,6 +50,7 @@ class Arrivals:
 
         def leave(_: Waiter) -> None:
             timer.cancel()
+            self._chars -= chars
             queue = self._waiting.get(key)
             if queue is not None and queue.pop(waiter, None) is not None and not queue:
                 del self._waiting[key]

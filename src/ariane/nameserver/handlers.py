@@ -88,8 +88,8 @@ class Handlers:
     def register(self, command: Command, peer: Peer) -> Reply | Awaitable[Reply]:
         header = typed(command, RegisterBroker)
         host.parse(header.broker_addr)
-        if self._routes.broker_count() >= BROKERS_MAX and not self._routes.knows(header.broker_name):
-            raise ReplyError(ResponseCode.SYSTEM_ERROR, f"this name server knows {BROKERS_MAX} brokers already")
+        if self._routes.address_count() >= BROKERS_MAX and not self._routes.has_address(header.broker_addr):
+            raise ReplyError(ResponseCode.SYSTEM_ERROR, f"this name server has {BROKERS_MAX} brokers, the maximum")
         if len(command.body) > LARGE_BODY:
             brief = registration.outline(header, command.body, command.version)
             if brief and self._routes.is_known(header, brief.topic_config_serialize_wrapper.data_version):

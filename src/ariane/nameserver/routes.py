@@ -116,11 +116,13 @@ class Routes:
             self._live[header.broker_addr] = live._replace(seen_ms=now_ms)
         return live.version
 
-    def knows(self, broker_name: str) -> bool:
-        return broker_name in self._brokers
+    def has_address(self, addr: str) -> bool:
+        """Return whether a broker is registered at this address."""
+        return addr in self._live
 
-    def broker_count(self) -> int:
-        return len(self._brokers)
+    def address_count(self) -> int:
+        """Return the number of registered brokers, masters and slaves."""
+        return len(self._live)
 
     def topic_count(self, broker_name: str) -> int:
         """Return the number of topics of a broker name."""

@@ -117,11 +117,16 @@ def pull(parts: PullParts, request: PullMessage) -> Handled:
         long = parts.config.long_polling_enable
         hold_ms = request.suspend_timeout_millis if long else parts.config.short_polling_time_mills
         hold_ms = max(0, min(hold_ms, HOLD_MAX_MS))
-        waiter = parts.arrivals.wait(request.topic, request.queue_id, request.queue_offset, wanted.codes, hold_ms)
+        waiter = _wait(parts, request, wanted, request.queue_offset, hold_ms)
         if wanted.accept is not None:
             return _held_for_match(parts, request, wanted, waiter, hold_ms)
         return _held(parts, request, wanted, waiter)
     return _answer(parts, request, got)
+
+
+def _wait(parts: PullParts, request: PullMessage, wanted: Wanted, offset: int, hold_ms: float) -> Waiter:
+    chars = len(request.subscription or "")
+    return parts.arrivals.wait(request.topic, request.queue_id, offset, wanted.codes, hold_ms, chars)
 
 
 async def _held(parts: PullParts, request: PullMessage, wanted: Wanted, waiter: Waiter) -> LateReply:
@@ -151,7 +156,7 @@ async def _held_for_match(
         _count(parts, request, got, 0.0)
         offset = got.next_offset
         left_ms = max(0.0, (deadline - loop.time()) * 1000)
-        waiter = parts.arrivals.wait(request.topic, request.queue_id, offset, wanted.codes, left_ms)
+        waiter = _wait(parts, request, wanted, offset, left_ms)
 
 
 def _wanted(parts: PullParts, request: PullMessage) -> Wanted:

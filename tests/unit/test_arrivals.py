@@ -1,0 +1,36 @@
+"""Held pulls: what they take of memory is bounded."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from ariane.broker import arrivals as arrivals_module
+from ariane.broker.arrivals import Arrivals
+from ariane.errors import ReplyError
+from ariane.protocol.codes import ResponseCode
+from ariane.store.message_store import Arrival
+
+
+def test_the_subscriptions_of_held_pulls_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """100,000 requests may be held, each with a subscription of 16 KiB."""
+    monkeypatch.setattr(arrivals_module, "SUBSCRIPTION_CHARS_MAX", 10)
+
+    async def hold() -> None:
+        held = Arrivals()
+        first = held.wait("T", 0, 0, None, 60_000, 6)
+        with pytest.raises(ReplyError, match="10 characters") as refused:
+            held.wait("T", 0, 0, None, 60_000, 5)
+        assert refused.value.code == ResponseCode.SYSTEM_BUSY
+        second = held.wait("T", 1, 0, None, 60_000, 4)
+        held.notify([Arrival("T", 0, 1, 0, 0)])
+        await first
+        await asyncio.sleep(0)  # its place is free when its callbacks have run
+        third = held.wait("T", 0, 1, None, 60_000, 6)
+        second.cancel()
+        third.cancel()
+        await asyncio.wait([second, third])
+        held.wait("T", 0, 0, None, 60_000, 10).cancel()
+
+    asyncio.run(hold())
