@@ -12,7 +12,7 @@ INT_MIN, INT_MAX = -(2**31), 2**31 - 1
 LONG_MIN, LONG_MAX = -(2**63), 2**63 - 1
 
 _BLANK = "".join(map(chr, range(33)))  # what String.trim takes off
-TEXT_MAX = 128  # characters of a text that is read as a number; Java reads longer ones, which nobody writes
+TEXT_MAX = 64  # characters of a text that is read as a number; Java reads longer ones, which nobody writes
 
 _DIGITS = re.compile(r"[+-]?\d++")  # of any script within 16 bits, as Character.digit knows them
 _DECIMAL = re.compile(r"([+-]?(?:[0-9]++(?:\.[0-9]*+)?|\.[0-9]++)(?:[eE][+-]?[0-9]++)?)[fFdD]?")

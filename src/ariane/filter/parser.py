@@ -40,7 +40,7 @@ from ariane.filter.tree import (
     is_boolean,
 )
 
-COMPARISONS_MAX = 512  # each message is compared so often; IN counts as one, whatever the number of its values
+COMPARISONS_MAX = 256  # each message is compared so often; IN counts as one, whatever the number of its values
 DEPTH_MAX = 64  # of nesting: no expression in use comes near, and neither parser nor evaluation can run out of stack
 INT_MAX = 2**31 - 1
 LONG_MAX = 2**63 - 1

@@ -22,6 +22,7 @@ from ariane.store.values import GetStatus, Got, StoreConfig
 SCAN_BYTES = (
     16_000  # of entries looked at in one read when few are asked for: a rare tag must not need a pull per entry
 )
+ENTRIES_MAX = 4_096  # looked at in one read, however many are asked for
 SPAN_GAP = 4096  # unwanted bytes between two records that are still cheaper to read than to skip
 SPAN_MAX = 1 << 20
 SCAN_RECORD_BYTES = 4 << 20  # of records that a filter looks at in one read: the event loop waits meanwhile
@@ -55,8 +56,7 @@ def get(
     if offset >= high:
         status = GetStatus.OFFSET_OVERFLOW_ONE if offset == high else GetStatus.OFFSET_OVERFLOW_BADLY
         return _nothing(status, high, low, high)
-    wanted = max_count if codes is None and accept is None else max(SCAN_BYTES // ENTRY_SIZE, max_count)
-    entries = queue.entries(offset, max(wanted, 1))
+    entries = queue.entries(offset, _entry_count(max_count, codes, accept))
     if not entries:
         per_file = queue.segments.size // ENTRY_SIZE
         return _nothing(GetStatus.OFFSET_FOUND_NULL, offset - offset % per_file + per_file, low, high)
@@ -98,6 +98,14 @@ def get(
     suggest_slave = log.end - last > config.memory_bytes
     behind = log.end - last if last or taken else None
     return Got(status, records, offset + scanned, low, high, suggest_slave, behind)
+
+
+def _entry_count(max_count: int, codes: frozenset[int] | None, accept: Callable[[bytes], bool] | None) -> int:
+    """How many entries a read looks at: the event loop waits meanwhile, and `max_count` is the client's."""
+    scanned = SCAN_BYTES // ENTRY_SIZE
+    if accept is not None:
+        return scanned  # records are read and judged, which costs far more than an entry
+    return max(1, min(max_count, ENTRIES_MAX) if codes is None else max(scanned, min(max_count, ENTRIES_MAX)))
 
 
 def _nothing(status: GetStatus, next_offset: int, low: int, high: int) -> Got:

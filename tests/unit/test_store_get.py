@@ -1,0 +1,48 @@
+"""What one read looks at is bounded, however many messages a client asks for."""
+
+from __future__ import annotations
+
+import pytest
+
+from ariane.model import host
+from ariane.store import reading
+from ariane.store.message_store import Draft, GetStatus, MessageStore, StoreConfig, open_store
+from ariane.testing.disk import FakeDisk
+
+HOST = host.pack("127.0.0.1", 10911)
+CONFIG = StoreConfig(root="/store", commit_log_size=1 << 20, consume_queue_size=20 * 2_000)
+ALL = 2**31 - 1
+
+
+@pytest.fixture
+def store() -> MessageStore:
+    """A store with 1,000 messages in one queue."""
+    disk = FakeDisk()
+    opened = open_store(CONFIG, disk, now_ms=disk.now_ms, store_host=HOST)
+    for _ in range(1_000):
+        opened.put(Draft(topic="T", queue_id=0, body=b"x", born_ms=1, born_host=HOST))
+    opened.flush()
+    opened.step()
+    return opened
+
+
+def test_a_read_judges_800_records(store: MessageStore) -> None:
+    judged: list[bytes] = []
+
+    def refuse(record: bytes) -> bool:
+        judged.append(record)
+        return False
+
+    got = store.get("T", 0, 0, ALL, None, accept=refuse)
+    assert (len(judged), got.status, got.next_offset) == (800, GetStatus.NO_MATCHED_MESSAGE, 800)
+    got = store.get("T", 0, got.next_offset, ALL, None, accept=refuse)
+    assert (len(judged), got.next_offset) == (1_000, 1_000)
+
+
+@pytest.mark.parametrize(("asked", "seen"), [(1, 800), (ALL, 900), (-1, 800), (850, 850)])
+def test_a_read_looks_at_a_bounded_number_of_entries(
+    store: MessageStore, monkeypatch: pytest.MonkeyPatch, asked: int, seen: int
+) -> None:
+    monkeypatch.setattr(reading, "ENTRIES_MAX", 900)
+    got = store.get("T", 0, 0, asked, frozenset({1}))
+    assert (got.status, got.next_offset) == (GetStatus.NO_MATCHED_MESSAGE, seen)
