@@ -18,6 +18,8 @@ from ariane.net.connection import Peer
 from ariane.protocol import properties
 from ariane.protocol import trace as trace_text
 from ariane.protocol.command import Command
+from ariane.protocol.requests import fields
+from ariane.protocol.requests.messaging import EndTransaction
 
 SETTINGS = ProducerSettings()
 PEER = Peer(1, "127.0.0.1", 10911, b"\x7f\0\0\1\0\0\x2a\x9f")
@@ -102,3 +104,10 @@ def test_an_end_is_traced_as_4_9_4_does_but_not_that_of_a_trace_message() -> Non
         + "\x02"
     )
     assert record_of_end(ending, "T") == []
+
+
+def test_a_state_is_printed_by_its_name_and_sent_by_its_number() -> None:
+    """`print(result.state)` printed 8."""
+    assert [f"{state} {state!s}" for state in LocalState] == ["UNKNOWN UNKNOWN", "COMMIT COMMIT", "ROLLBACK ROLLBACK"]
+    header = EndTransaction("P", 0, 0, LocalState.COMMIT)
+    assert fields(header)["commitOrRollback"] == "8"

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import errno
+import os
 import random
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import pytest
 from msgspec.structs import replace
 
 from ariane.broker.delay import move_timers
+from ariane.broker.handlers import runtime
 from ariane.errors import StoreError, StoreFull
 from ariane.model import host
 from ariane.model.message import REAL_QID, REAL_TOPIC, TIMER_OUT_MS
 from ariane.model.topic import TIMER_TOPIC
 from ariane.protocol import properties
-from ariane.store.files import Usage
+from ariane.store.files import SystemDisk, Usage
 from ariane.store.message_store import Draft, GetStatus, MessageStore, StoreConfig, open_store
 from ariane.store.retention import FILES_MAX, LogFile, Rule, Trigger, due, trigger, used_percent
 from ariane.testing.disk import FakeDisk, Kept
@@ -290,3 +293,14 @@ def test_a_timer_counts_as_moved_only_once_its_new_record_is_on_the_disk() -> No
     left = disk.after_power_loss(Kept.NONE, random.Random(0))
     left.now_ms = disk.now_ms
     assert due_numbers(opened(left)) == [0, 1, 2, 3, 4]
+
+
+def test_the_size_of_a_disk_includes_what_only_root_may_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Total of commitLogDirCapacity was used + available; Java prints the size of the file system."""
+    state = SimpleNamespace(f_blocks=1_000, f_bfree=300, f_bavail=250, f_frsize=4_096)
+    monkeypatch.setattr(os, "statvfs", lambda path: state)
+    usage = SystemDisk().usage("/")
+    assert usage == Usage(950 * 4_096, 250 * 4_096, 50 * 4_096)
+    parts = SimpleNamespace(config=SimpleNamespace(store_path_root_dir="/"), disk=SystemDisk())
+    capacity = runtime._space(parts)["commitLogDirCapacity"]
+    assert capacity == "Total : 3.9 MiB, Free : 1000.0 KiB."

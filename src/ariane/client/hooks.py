@@ -74,6 +74,13 @@ class LocalState(IntEnum):
     COMMIT = 8
     ROLLBACK = 12
 
+    def __str__(self) -> str:
+        """Return the name: a result is printed for people."""
+        return self.name
+
+    def __format__(self, spec: str) -> str:
+        return format(self.name, spec)
+
 
 class Ending(msgspec.Struct, frozen=True, kw_only=True):
     """The broker is about to be told the state of a transaction: `from_check` because it asked."""

@@ -23,10 +23,12 @@ NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 class Usage(NamedTuple):
-    """Bytes of a disk, as `df` counts them: `total` is what is used and what may still be used by this process (`free`)."""
+    """Bytes of a disk, as `df` counts them: `total` is what is used and what may still be used by this process (`free`).
+    `reserved` bytes are neither: only root may use them. The file system has `total + reserved`."""
 
     total: int
     free: int
+    reserved: int = 0
 
 
 class Disk(Protocol):
@@ -215,8 +217,9 @@ class SystemDisk:
 
     def usage(self, path: str) -> Usage:
         state = os.statvfs(path)
-        used = state.f_blocks - state.f_bfree  # what is kept for root is neither used nor free
-        return Usage((used + state.f_bavail) * state.f_frsize, state.f_bavail * state.f_frsize)
+        used, reserved = state.f_blocks - state.f_bfree, state.f_bfree - state.f_bavail
+        size = state.f_frsize
+        return Usage((used + state.f_bavail) * size, state.f_bavail * size, reserved * size)
 
 
 class ReadOnlyDisk(SystemDisk):

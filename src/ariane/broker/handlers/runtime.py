@@ -142,7 +142,7 @@ def _space(parts: RuntimeParts) -> dict[str, str]:
     usage = parts.disk.usage(root)
     ratio = lines.double(-((usage.free - usage.total) * 100 // usage.total) / 100 if usage.total else -1.0)
     return {
-        "commitLogDirCapacity": f"Total : {_size(usage.total)}, Free : {_size(usage.free)}.",
+        "commitLogDirCapacity": f"Total : {_size(usage.total + usage.reserved)}, Free : {_size(usage.free)}.",
         "commitLogDiskRatio": ratio,
         f"commitLogDiskRatio_{root}/commitlog": ratio,
         "consumeQueueDiskRatio": ratio,

@@ -114,4 +114,6 @@ def fields(header: msgspec.Struct) -> dict[str, str]:
 
 
 def _text(value: Any) -> str:
-    return ("true" if value else "false") if isinstance(value, bool) else str(value)
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(int(value)) if isinstance(value, int) else str(value)  # an enumeration prints its name
