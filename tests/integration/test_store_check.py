@@ -125,6 +125,19 @@ def test_one_thing_wrong(
     assert all(one.fix for one in faults(disk))
 
 
+@pytest.mark.parametrize("content", [b"", b"\0" * 8])
+def test_an_empty_document_is_an_error(disk: FakeDisk, content: bytes) -> None:
+    disk.make_dirs("/store/config")
+    made("/store/config/topics.json", content)(disk)
+    assert [one.severity for one in faults(disk) if one.file == "/store/config/topics.json"] == [ERROR]
+
+
+def test_a_directory_in_place_of_a_document_is_an_error(disk: FakeDisk) -> None:
+    disk.make_dirs("/store/config/topics.json")
+    found = [one for one in faults(disk) if one.file == "/store/config/topics.json"]
+    assert [(one.severity, one.fix) for one in found] == [(ERROR, "move it away: no broker starts with it")]
+
+
 INDEX_SIZES = Sizes(5, 12)
 INDEXED = replace(CONFIG, index=True, index_slots=5, index_entries=12)
 ENTRIES_AT = 40 + 4 * 5

@@ -41,7 +41,7 @@ from ariane.protocol.requests.messaging import (
 from ariane.protocol.requests.routing import TopicTable
 from ariane.store.deletions import Deletions
 from ariane.store.message_store import Draft, StoreConfig, open_store
-from ariane.testing.disk import FakeDisk
+from ariane.testing.disk import FakeDisk, Kept
 from ariane.testing.virtual_cluster import World, virtual_cluster
 from ariane.testing.virtual_time import VirtualLoop
 
@@ -441,3 +441,49 @@ def test_a_slave_deletes_what_its_master_deleted() -> None:
     copy()
     got = slave.get("A", 0, 0, 32)
     assert [record.decode(one).body for one in got.records] == [b"new"]
+
+
+# --- what answers wait for ---
+
+
+@pytest.mark.parametrize("flush", ["SYNC_FLUSH", "ASYNC_FLUSH"])
+def test_no_send_is_acknowledged_before_the_topic_that_it_created(flush: str) -> None:
+    async def scenario(world: World) -> None:
+        await world.start()
+        first, second = asyncio.create_task(send(world, "A", b"one")), asyncio.create_task(send(world, "A", b"two"))
+        await asyncio.wait((first, second), return_when=asyncio.FIRST_COMPLETED)
+        if flush == "SYNC_FLUSH":
+            world.broker.lose_power(Kept.NONE)
+        else:
+            world.broker.kill()
+        sent = [body for task, body in ((first, b"one"), (second, b"two")) if task.done()]
+        await asyncio.gather(first, second, return_exceptions=True)
+        await world.broker.start()
+        assert set(sent) <= set(await messages(world, "A"))
+
+    in_broker(scenario, flush_disk_type=flush)
+
+
+def test_in_synchronous_mode_a_failed_flush_of_a_change_refuses_the_answer_and_all_later_changes() -> None:
+    def fail(kind: str, path: str) -> None:
+        if kind == "fsync" and "/config/changes." in path:
+            raise OSError(errno.EIO, "input/output error", path)
+
+    async def scenario(world: World) -> None:
+        await world.start()
+        await create(world, "A")
+        world.disk.fail = fail
+        for name in ("B", "C"):
+            with pytest.raises(ReplyError, match="cannot flush"):
+                await create(world, name)
+        with pytest.raises(ReplyError, match="cannot flush"):
+            await send(world, "A", b"one")
+        assert await messages(world, "A") == [b"one"]
+        world.disk.fail = lambda kind, path: None
+        await commit(world, "G", "A", 1)
+        await asyncio.sleep(10)
+        assert b'"A@G":{0:1}' in world.disk.contents(f"{CONFIG_DIR}/{documents.OFFSETS}").replace(b"\t", b"").replace(
+            b"\n", b""
+        )
+
+    in_broker(scenario, flush_disk_type="SYNC_FLUSH")

@@ -22,6 +22,7 @@ from concurrent.futures import Executor
 import msgspec
 
 from ariane.broker.config import BrokerConfig
+from ariane.broker.protection import SENDS
 from ariane.broker.state import documents
 from ariane.broker.state.changes import DOCUMENTS, Change, ChangeLog, SavedDocument
 from ariane.broker.state.filters import ConsumerFilters, FilterTable
@@ -36,7 +37,7 @@ from ariane.model.topic import TopicDeletion
 from ariane.net.connection import Handled, Handler, LateReply, Peer, Reply
 from ariane.net.tasks import Tasks
 from ariane.protocol import fastjson
-from ariane.protocol.codes import ResponseCode
+from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.command import Command
 from ariane.protocol.requests.admin import DelayOffsetTable
 from ariane.store.files import Disk
@@ -46,6 +47,20 @@ log = logging.getLogger("ariane.broker.state")
 SAVE_S = 1.0
 PACE = 10  # a document is written again after this many times the time that it took: 100,000 topics take a second
 SLICE = 64  # entries encoded at once: about 0.5 ms
+
+
+# Requests that store or change something; heartbeats and locks are not among them, so that consumers go on.
+WRITES = SENDS | {
+    RequestCode.CONSUMER_SEND_MSG_BACK,
+    RequestCode.END_TRANSACTION,
+    RequestCode.UPDATE_AND_CREATE_TOPIC,
+    RequestCode.DELETE_TOPIC_IN_BROKER,
+    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
+    RequestCode.DELETE_SUBSCRIPTIONGROUP,
+    RequestCode.CLONE_GROUP_OFFSET,
+    RequestCode.SEND_REPLY_MESSAGE,
+    RequestCode.SEND_REPLY_MESSAGE_V2,
+}
 
 
 def delay_positions(disk: Disk, config: BrokerConfig) -> dict[int, int]:
@@ -151,17 +166,22 @@ class Tables:
             self._unsaved.add(documents.DELETED)
 
     def guarded(self, handlers: Mapping[int, Handler]) -> dict[int, Handler]:
-        """The same handlers. In synchronous mode no answer leaves before the changes that it may depend on are on the disk."""
+        """The same handlers. In synchronous mode no answer leaves before the changes that it may depend on are on the disk.
 
-        def guard(serve: Handler) -> Handler:
+        After a failed fsync what is stored or changed is answered with an error, and reads go on.
+        """
+
+        def guard(serve: Handler, *, is_read: bool) -> Handler:
             def guarded(command: Command, peer: Peer) -> Handled:
                 handled = serve(command, peer)
+                if is_read and self.log.has_failed:
+                    return handled
                 durable = self.log.durable()
-                return handled if durable is None else _after(durable, handled)
+                return handled if durable is None else _after(durable, handled, is_read=is_read)
 
             return guarded
 
-        return {code: guard(serve) for code, serve in handlers.items()}
+        return {code: guard(serve, is_read=code not in WRITES) for code, serve in handlers.items()}
 
     # --- documents ---
 
@@ -256,11 +276,12 @@ async def _encoded(document: msgspec.Struct) -> list[bytes]:
     return slices
 
 
-async def _after(durable: Awaitable[None], handled: Handled) -> Reply | LateReply | None:
+async def _after(durable: Awaitable[None], handled: Handled, *, is_read: bool) -> Reply | LateReply | None:
     """The answer, once it may leave."""
     reply = handled if handled is None or isinstance(handled, Reply) else await handled
     try:
         await durable
     except FlushFailed as error:
-        return Reply(ResponseCode.SYSTEM_ERROR, remark=str(error))
+        if not is_read:
+            return Reply(ResponseCode.SERVICE_NOT_AVAILABLE, remark=str(error))
     return reply

@@ -193,5 +193,8 @@ def _config(disk: Disk, root: str) -> Iterator[Finding]:
             fastjson.read(read_whole(disk, path) or b"")
         except ProtocolError as error:
             spare = name.endswith(".bak") or disk.size(f"{path}.bak") is None
-            fix = "mend it, or remove it to go on without" if spare else f"a broker goes on with {name}.bak"
+            fix = "put back a copy, or remove it to go on without" if spare else f"a broker goes on with {name}.bak"
             yield Finding(ERROR, path, 0, f"cannot be parsed: {error}", fix)
+        except OSError as error:
+            fix = "move it away: no broker starts with it" if isinstance(error, IsADirectoryError) else "let it be read"
+            yield Finding(ERROR, path, 0, f"cannot be read: {error.strerror or error}", fix)

@@ -255,6 +255,11 @@ class _Flush(NamedTuple):
             self.disk.fsync_dir(directory)
 
 
+def _retrieved(waiter: asyncio.Future[None]) -> None:
+    if not waiter.cancelled():
+        waiter.exception()
+
+
 class ChangeLog:
     """The writer. `append` from the loop only; what it returned from survives the death of the process.
 
@@ -375,6 +380,7 @@ class ChangeLog:
             return None
         loop = asyncio.get_running_loop()
         waiter: asyncio.Future[None] = loop.create_future()
+        waiter.add_done_callback(_retrieved)  # a request that failed by itself no longer waits
         if self._failure is not None:
             waiter.set_exception(self._failure)
             return waiter
