@@ -35,7 +35,7 @@ own = st.dictionaries(
     words.filter(lambda name: name and name not in encode.OWNED), words.filter(bool) | st.none(), max_size=3
 )
 delays = st.one_of(
-    st.just((None, None)), st.tuples(st.integers(0, 18), st.none()), st.tuples(st.none(), st.integers(1000, 2**50))
+    st.just((None, None)), st.tuples(st.integers(0, 18), st.none()), st.tuples(st.none(), st.integers(10**13, 2**50))
 )
 row = st.tuples(
     st.binary(min_size=1, max_size=20), st.none() | words, st.none() | words, st.none() | own, delays,

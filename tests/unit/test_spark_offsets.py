@@ -155,7 +155,7 @@ def test_an_option_has_one_value_whatever_it_is_called() -> None:
 
 
 def test_sizes_and_durations_have_units() -> None:
-    options = parse({**MINIMAL, "maxBytesPerTrigger": "64m", "maxTriggerDelay": "30s"})
+    options = parse({**MINIMAL, "maxBytesPerTrigger": "64m", "maxTriggerDelay": "30s", "minOffsetsPerTrigger": "5"})
     assert (options.max_bytes_per_trigger, options.max_trigger_delay) == (64 * 1024 * 1024, 30_000)
 
 

@@ -41,7 +41,7 @@ def test_options_have_other_names_and_defaults() -> None:
 
 
 def test_mistakes_are_named() -> None:
-    assert "batch = ...: is no option of the rocketmq sink; it has namesrv, groupId" in fault(batch="5")
+    assert "batch = ...: is no option of the rocketmq sink; did you mean batchSize? it has namesrv, groupId" in fault(batch="5")
     assert fault(batchSize="0").startswith("batchSize = '0': it has to be a whole number from 1 to")
     assert "maxInFlight" in fault(maxInFlight="many")
     assert fault(dropReserved="yes") == "dropReserved = 'yes': use true or false"

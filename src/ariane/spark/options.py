@@ -7,6 +7,7 @@ A reader gets the option's name, as people write it, and its text; its ConfigErr
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
@@ -51,16 +52,38 @@ def values(
             continue
         name = (aliases or {}).get(lower, lower)
         if name not in known:
-            # Its value is not shown: nobody knows what is secret.
-            raise ConfigError(
-                given, Secret("..."), f"is no option of the {what}; it has {', '.join(map(camel, known.values()))}"
-            )
+            # Its value is not shown: an unknown option may hold a secret.
+            options_there = f"it has {', '.join(map(camel, known.values()))}"
+            raise ConfigError(given, Secret("..."), f"is no option of the {what}; {_similar(lower, known)}{options_there}")
         member = known[name]
+        if not text.strip():
+            raise ConfigError(
+                camel(member) if name == lower else given, "", "is empty: give it a value, or leave it out if it is optional"
+            )
         if member in found:
             shown = "" if "secret" in name or "token" in name else text
             raise ConfigError(given, shown, f"is another name of {camel(member)}, which is given too: keep one")
         found[member] = readers.get(name, plain)(camel(member) if name == lower else given, text.strip())
     return found
+
+
+def refuse_changed(values: msgspec.Struct, reasons: Mapping[str, str]) -> None:
+    """Raise ConfigError for the first member in `reasons` whose value differs from its default.
+
+    Args:
+        values: Parsed options.
+        reasons: For each member that has no effect here: why, and what to do instead.
+    """
+    for field in msgspec.structs.fields(values):
+        value = getattr(values, field.name)
+        if field.name in reasons and value != field.default:
+            shown = value if isinstance(value, str) else str(value).lower() if isinstance(value, int) else ""
+            raise ConfigError(camel(field.name), shown, reasons[field.name])
+
+
+def _similar(given: str, known: Mapping[str, str]) -> str:
+    close = difflib.get_close_matches(given, known, n=1)
+    return f"did you mean {camel(known[close[0]])}? " if close else ""
 
 
 def camel(member: str) -> str:
@@ -80,7 +103,13 @@ def secret(name: str, text: str) -> Secret:
 
 
 def listed(separator: str) -> Callable[[str, str], tuple[str, ...]]:
-    return lambda name, text: tuple(one.strip() for one in text.split(separator) if one.strip())
+    def read(name: str, text: str) -> tuple[str, ...]:
+        values = tuple(one.strip() for one in text.split(separator) if one.strip())
+        if not values:
+            raise ConfigError(name, text, f"names nothing: give values, joined by {separator!r}")
+        return values
+
+    return read
 
 
 def flag(name: str, text: str) -> bool:
@@ -111,6 +140,7 @@ def duration_ms(name: str, text: str) -> int:
 def size(name: str, text: str) -> int:
     """Bytes, with k, m, g for powers of 1024 as Spark has them."""
     found = re.fullmatch(r"([0-9]{1,15})\s*([kmg]?)b?", text.lower())
-    if found is None or int(found[1]) < 1:
+    count = int(found[1]) << 10 * " kmg".index(found[2] or " ") if found else 0
+    if not 1 <= count <= LONG_MAX:
         raise ConfigError(name, text, "use a number of bytes, or 64m, 1g")
-    return int(found[1]) << 10 * " kmg".index(found[2] or " ")
+    return count

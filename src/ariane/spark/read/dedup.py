@@ -29,7 +29,9 @@ def drop_duplicates(frame: DataFrame, within: str = "") -> DataFrame:
     if missing := [name for name in NEEDED if name not in frame.columns]:
         fix = f"are needed to tell messages apart; the frame has {', '.join(frame.columns)}"
         raise ConfigError("columns", ", ".join(missing), fix)
-    if frame.isStreaming and not within:
+    if within and not frame.isStreaming:
+        raise ConfigError("within", within, "is for streams: a batch leaves out all copies in the frame")
+    if frame.isStreaming and not within.strip():
         raise ConfigError("within", within, 'a stream cannot remember for ever: give a time, such as "1 hour"')
     stored = F.to_json(F.struct("topic", "broker", "queue_id", "queue_offset"))
     row = F.coalesce(F.concat(F.lit(f"{DEDUP} "), F.col("properties")[DEDUP]), stored)

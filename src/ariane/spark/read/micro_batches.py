@@ -34,7 +34,7 @@ from ariane.spark.read import offsets, pull, tasks
 from ariane.spark.read.ends import Ends
 from ariane.spark.read.group_offsets import GroupOffsets
 from ariane.spark.read.offsets import Limits, Positions, Range
-from ariane.spark.read.options import SourceOptions, Times, time_of
+from ariane.spark.read.options import SourceOptions, Times, refuse_batch_options, time_of
 
 log = logging.getLogger("ariane.spark")
 
@@ -56,9 +56,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(
         self, options: SourceOptions, columns: list[str], monotonic: Callable[[], float] = time.monotonic
     ) -> None:
-        if options.ending_timestamp is not None or options.ending_offsets != "latest":
-            name = "endingOffsets" if options.ending_timestamp is None else "endingTimestamp"
-            raise ConfigError(name, "", "a stream has no end: leave it out, or use spark.read")
+        refuse_batch_options(options)
         self._options = options
         self._columns = columns
         self._monotonic = monotonic

@@ -65,6 +65,10 @@ def held(first: int, end: int) -> str:
     return f"{first} to {end - 1}" if end > first else "nothing"
 
 
+def _offsets_held(first: int, end: int) -> str:
+    return f"offsets {held(first, end)}" if end > first else "nothing"
+
+
 def positions_to_json(positions: Positions) -> dict[str, Any]:
     tree: dict[str, Any] = {}
     for queue in sorted(positions):
@@ -117,6 +121,26 @@ def losses(offset: Mapping[str, Any], first: Positions, ends: Positions) -> list
             resume = first[queue] if position < first[queue] else ends[queue]
             found.append(Loss(queue, position, resume, first[queue], ends[queue]))
     return found
+
+
+def unreadable(begin: Positions, until: Positions, first: Positions, last: Positions) -> list[str]:
+    """Describe what a batch from `begin` to `until` names that its queues do not hold; queues missing in `last` are omitted.
+
+    `begin` and `until` hold the queues that options name; the others begin at `first` and end at `last`.
+    """
+    faults = []
+    for queue in sorted(last):
+        low, high = begin.get(queue, first[queue]), until.get(queue, last[queue])
+        there = f"{named(queue)} holds {_offsets_held(first[queue], last[queue])}"
+        if low < first[queue]:
+            faults.append(f"{there}: startingOffsets {low} lies before its first offset {first[queue]}")
+        if low > last[queue]:
+            faults.append(f"{there}: startingOffsets {low} lies beyond its end {last[queue]}")
+        if high > last[queue]:
+            faults.append(f"{there}: endingOffsets {high} lies beyond its end {last[queue]}")
+        if high < first[queue]:
+            faults.append(f"{there}: endingOffsets {high} lies before its first offset {first[queue]}")
+    return faults
 
 
 def waiting(offset: Mapping[str, Any], first: Positions, ends: Positions) -> Positions:

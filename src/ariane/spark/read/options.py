@@ -6,7 +6,10 @@ every option that changes a request or a connection belongs there, and no other.
 
 from __future__ import annotations
 
+import json
 import re
+import time
+from collections import Counter
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Literal
@@ -17,8 +20,8 @@ from ariane.clock import EPOCH
 from ariane.errors import ConfigError
 from ariane.model.message import MessageQueue
 from ariane.model.topic import topic_name_fault
-from ariane.spark.options import LONG_MAX, Readers, duration_ms, flag, listed, number, size, values
-from ariane.spark.read.offsets import EARLIEST, Positions, positions_from_json
+from ariane.spark.options import LONG_MAX, Readers, duration_ms, flag, listed, number, refuse_changed, size, values
+from ariane.spark.read.offsets import EARLIEST, Positions, named, positions_from_json
 from ariane.spark.wire import access as reaching
 from ariane.spark.wire.access import GROUP, Access
 
@@ -28,6 +31,16 @@ Offset = Annotated[int, msgspec.Meta(ge=EARLIEST, le=LONG_MAX)]
 QueueId = Annotated[str, msgspec.Meta(pattern=r"^(0|[1-9][0-9]{0,9})\Z")]  # one text for each queue
 
 TIME_DIGITS_MIN = 11  # of ms since 1970: fewer are a date (20260131) or seconds
+TIME_MS_MAX = 253_402_300_799_999  # the end of the year 9999: more are µs or ns
+AHEAD_MS_MAX = 5 * 60_000  # how far the clock of a broker may be ahead of this machine's
+
+BATCH_ONLY = dict.fromkeys(("ending_offsets", "ending_timestamp"), "a stream has no end: leave it out, or use spark.read") | {
+    "pushdown": "filters reach the source in batches only: leave it out, or use spark.read"
+}
+STREAM_ONLY = dict.fromkeys(
+    ("max_offsets_per_trigger", "max_bytes_per_trigger", "min_offsets_per_trigger", "max_trigger_delay"),
+    "limits the micro-batches of spark.readStream, and a batch has none: leave it out, or use endingOffsets",
+) | {"commit_offsets": "works in streams only (spark.readStream): a batch commits no offsets"}
 
 ALIASES = reaching.ALIASES | {"subexpression": "tags", "pulltimeoutms": "timeoutms"}
 
@@ -84,8 +97,11 @@ class SourceOptions(PullAccess, frozen=True, kw_only=True):
     """Batch: whether filters reach the source; Spark has to allow it: spark.sql.python.filterPushdown.enabled."""
 
 
-def parse(options: Mapping[str, str]) -> SourceOptions:
-    """ConfigError names the option and what to write instead. Unknown options are refused: they are mistyped ones."""
+def parse(options: Mapping[str, str], now_ms: int | None = None) -> SourceOptions:
+    """ConfigError names the option and what to write instead. Unknown options are refused: they are mistyped ones.
+
+    `now_ms` is the current time, for tests: a start in the future is refused.
+    """
     made = SourceOptions(**values(options, "rocketmq source", SourceOptions, READ, ALIASES))
     reaching.check(made)
     texts = {name.lower(): text.strip() for name, text in options.items()}
@@ -97,7 +113,18 @@ def parse(options: Mapping[str, str]) -> SourceOptions:
     for offsets, times in (("startingOffsets", "startingTimestamp"), ("endingOffsets", "endingTimestamp")):
         if offsets.lower() in texts and times.lower() in texts:
             raise ConfigError(times, texts[times.lower()], f"{offsets} is given too: keep one")
+    _check_times(made, time.time_ns() // 1_000_000 if now_ms is None else now_ms)
     return _checked(made)
+
+
+def refuse_batch_options(options: SourceOptions) -> None:
+    """Raise ConfigError for an option that has no effect in a stream."""
+    refuse_changed(options, BATCH_ONLY)
+
+
+def refuse_stream_options(options: SourceOptions) -> None:
+    """Raise ConfigError for an option that has no effect in a batch."""
+    refuse_changed(options, STREAM_ONLY)
 
 
 def access(options: PullAccess) -> PullAccess:
@@ -120,6 +147,7 @@ def _offsets(name: str, text: str) -> object:
         return text
     try:
         tree = msgspec.json.decode(text, type=dict[str, dict[str, dict[QueueId, Offset]]])
+        _check_complete(name, text, tree)
         return positions_from_json(tree)
     except (msgspec.DecodeError, ValueError):
         fix = 'use earliest, latest, or JSON such as {"T": {"broker-a": {"0": 12}}} (-2 earliest, -1 latest)'
@@ -132,6 +160,7 @@ def _times(name: str, text: str) -> Times:
         if not text.startswith("{"):
             return _time_ms(name, text)
         tree = msgspec.json.decode(text, type=dict[str, dict[str, dict[QueueId, int | str]]])
+        _check_complete(name, text, tree)
         return {
             MessageQueue(topic, broker, int(queue_id)): _time_ms(name, str(when))
             for topic, brokers in tree.items()
@@ -147,8 +176,9 @@ def _time_ms(name: str, text: str) -> int:
         if len(text) < TIME_DIGITS_MIN and text != "0":
             fix = f"ms since 1970 have {TIME_DIGITS_MIN} digits or are 0: write a day as 2026-01-31, seconds with 000 added"
             raise ConfigError(name, text, fix)
-        if int(text) >= LONG_MAX:
-            raise ValueError(text)
+        if len(text) > len(str(TIME_MS_MAX)) or int(text) > TIME_MS_MAX:
+            fix = "lies after the year 9999 as ms since 1970, which have 13 digits today: divide µs by 1,000, ns by 1,000,000"
+            raise ConfigError(name, text, fix)
         return int(text)
     when = datetime.fromisoformat(text)
     since = (when if when.tzinfo else when.replace(tzinfo=UTC)) - EPOCH
@@ -157,11 +187,51 @@ def _time_ms(name: str, text: str) -> int:
     return -(-since // timedelta(milliseconds=1))  # brokers know whole ms: none before `text` is at it or later
 
 
+def _check_complete(name: str, text: str, tree: Mapping[str, Mapping[str, Mapping[str, object]]]) -> None:
+    """ConfigError for JSON that names a topic or broker without a queue, or anything twice: it would have no effect."""
+
+    def unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
+        for key, count in Counter(key for key, _ in pairs).items():
+            if count > 1:
+                raise ConfigError(name, text, f"names {key!r} {count} times: keep one")
+        return dict(pairs)
+
+    json.loads(text, object_pairs_hook=unique)
+    if not tree or not all(brokers and all(brokers.values()) for brokers in tree.values()):
+        raise ConfigError(name, text, 'names no queue: expected JSON such as {"T": {"broker-a": {"0": 12}}}')
+
+
+def _keys(name: str, text: str) -> tuple[str, ...]:
+    keys = listed(",")(name, text)
+    for key in keys:
+        if len(key.split()) > 1:
+            raise ConfigError(name, key, "no key of a message holds white space: join several keys by ','")
+    return keys
+
+
+def _tags(name: str, text: str) -> str:
+    """A tag expression of RocketMQ: `*`, or tags joined by `||`; anything else would select no message."""
+    fix = "expected *, a tag, or tags joined by ||, such as A || B"
+    if text == "*":
+        return text
+    parts = [part.strip() for part in text.split("||")]
+    for part in parts:
+        if not part:
+            raise ConfigError(name, text, f"names an empty tag: {fix}")
+        if "&&" in part:
+            raise ConfigError(name, text, f"RocketMQ's tag expressions have no &&, as a message has one tag: {fix}")
+        if "|" in part or "*" in part or len(part.split()) > 1:
+            why = f"{part!r} is no tag: {fix} (for tags with such characters, and for SQL, use .where() on the frame)"
+            raise ConfigError(name, text, why)
+    return text
+
+
 READ: Readers = {
     **reaching.READ,
     "pullbatchsize": number(1),
     "topics": listed(","),
-    "keys": listed(","),
+    "keys": _keys,
+    "tags": _tags,
     "startingoffsets": _offsets,
     "endingoffsets": _offsets,
     "startingtimestamp": _times,
@@ -185,6 +255,15 @@ def _checked(options: SourceOptions) -> SourceOptions:
         raise ConfigError(
             "endingOffsets", "earliest", "use latest or JSON: a batch that ends at the beginning is empty"
         )
+    if isinstance(options.ending_offsets, dict) and EARLIEST in options.ending_offsets.values():
+        raise ConfigError("endingOffsets", str(EARLIEST), "a queue that ends at the beginning is empty: leave it out")
+    _check_order(options)
+    least, most = options.min_offsets_per_trigger, options.max_offsets_per_trigger
+    if least is not None and most is not None and least > most:
+        raise ConfigError("minOffsetsPerTrigger", least, f"is more than maxOffsetsPerTrigger, {most}")
+    if least is None:
+        reason = "has an effect together with minOffsetsPerTrigger only: add it, or leave this out"
+        refuse_changed(options, {"max_trigger_delay": reason})
     if options.commit_offsets and options.group_id == GROUP:
         raise ConfigError("commitOffsets", "true", "groupId says which group, one of this query's own")
     return options
@@ -211,3 +290,29 @@ def _check_topics(options: SourceOptions) -> None:
             if listed or not pattern.fullmatch(other):
                 there = ", ".join(listed) or f"those that match {options.topics_pattern}"
                 raise ConfigError(name, other, f"the source reads the topics {there} only: leave others out")
+
+
+def _check_times(options: SourceOptions, now_ms: int) -> None:
+    """ConfigError for a start in the future: no message was stored then, and a stream would begin now instead."""
+    wanted = options.starting_timestamp
+    latest = max(wanted.values()) if isinstance(wanted, dict) else wanted
+    if latest is not None and latest > now_ms + AHEAD_MS_MAX:
+        shown = (EPOCH + timedelta(milliseconds=latest)).isoformat()
+        raise ConfigError("startingTimestamp", shown, "lies in the future (times without a zone are UTC)")
+
+
+def _check_order(options: SourceOptions) -> None:
+    """ConfigError when an option says an end that lies before the start."""
+    start, end = options.starting_timestamp, options.ending_timestamp
+    queues = {*(start if isinstance(start, dict) else ()), *(end if isinstance(end, dict) else ())}
+    for queue in sorted(queues) or [None]:
+        begin_ms, end_ms = (one.get(queue) if isinstance(one, dict) else one for one in (start, end))
+        if begin_ms is not None and end_ms is not None and begin_ms > end_ms:
+            where = f"{named(queue)}: " if queue else ""
+            raise ConfigError("endingTimestamp", end_ms, f"{where}lies before startingTimestamp, {begin_ms}")
+    first, last = options.starting_offsets, options.ending_offsets
+    if isinstance(first, dict) and isinstance(last, dict):
+        for queue in sorted(first.keys() & last.keys()):
+            if 0 <= last[queue] < first[queue]:
+                why = f"{named(queue)}: lies before startingOffsets, {first[queue]}"
+                raise ConfigError("endingOffsets", last[queue], why)

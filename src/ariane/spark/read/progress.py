@@ -37,9 +37,9 @@ log = logging.getLogger("ariane.spark")
 Lags = dict[str, dict[str, dict[str, int | None]]]
 
 
-def lags(progress: Mapping[str, Any] | str) -> Lags:
+def lags(progress: Mapping[str, Any] | str | None) -> Lags:
     """How many entries each queue has that were not read yet, by a query's progress (`lastProgress`, or its JSON). Where several
-    sources of a query read a queue, the one that is furthest behind counts."""
+    sources of a query read a queue, the one that is furthest behind counts. Empty before the first micro-batch (None)."""
     behind: dict[MessageQueue, int | None] = {}
     for reached, ends in _sources(progress):
         for queue in {*reached, *ends}:
@@ -59,7 +59,7 @@ def total(behind: Lags) -> int | None:
     return None if None in every else sum(one for one in every if one is not None)
 
 
-def away(progress: Mapping[str, Any] | str) -> dict[str, str]:
+def away(progress: Mapping[str, Any] | str | None) -> dict[str, str]:
     """Brokers, topics and name servers that did not answer when the last batch was planned, and why."""
     return {
         name: why
@@ -68,7 +68,7 @@ def away(progress: Mapping[str, Any] | str) -> dict[str, str]:
     }
 
 
-def reached(progress: Mapping[str, Any] | str) -> Positions:
+def reached(progress: Mapping[str, Any] | str | None) -> Positions:
     """Where a query's next batch begins, for all queues of its sources; where several read one, the least."""
     found: Positions = {}
     for positions, _ in _sources(progress):
@@ -76,7 +76,7 @@ def reached(progress: Mapping[str, Any] | str) -> Positions:
     return found
 
 
-def _sources(progress: Mapping[str, Any] | str) -> Iterator[tuple[Positions, Positions]]:
+def _sources(progress: Mapping[str, Any] | str | None) -> Iterator[tuple[Positions, Positions]]:
     """Positions reached and ends seen of each source of this kind; other sources are passed over."""
     for source in _tree(progress).get("sources", ()):
         end, latest = _offset(source.get("endOffset")), _offset(source.get("latestOffset"))
@@ -84,8 +84,19 @@ def _sources(progress: Mapping[str, Any] | str) -> Iterator[tuple[Positions, Pos
             yield offsets.reached(end), offsets.positions_from_json(latest.get("ends", {}))
 
 
-def _tree(progress: Mapping[str, Any] | str) -> Mapping[str, Any]:
-    return json.loads(progress) if isinstance(progress, str) else progress
+def _tree(progress: Mapping[str, Any] | str | None) -> Mapping[str, Any]:
+    """The progress as a tree; ConfigError for anything that is none."""
+    tree: Any = progress
+    if isinstance(progress, str):
+        try:
+            tree = json.loads(progress)
+        except ValueError:
+            tree = progress
+    if tree is None:
+        return {}
+    if not isinstance(tree, Mapping):
+        raise ConfigError("progress", str(progress)[:80], "expected query.lastProgress, or its JSON")
+    return tree
 
 
 def _offset(value: Any) -> dict[str, Any]:

@@ -9,9 +9,13 @@ import msgspec
 
 from ariane.errors import ConfigError
 from ariane.model.topic import topic_name_fault
-from ariane.spark.options import INT_MAX, LONG_MAX, Readers, flag, listed, number, values
+from ariane.spark.options import INT_MAX, LONG_MAX, Readers, flag, listed, number, refuse_changed, values
 
 CHUNK_MIN = 64 * 1024
+STREAM_ONLY = dict.fromkeys(
+    ("max_bytes_per_trigger", "starting_position", "fail_on_data_loss"),
+    "works in streams only (spark.readStream): a batch reads the whole log, and shows what is missing as rows",
+)
 
 
 class StoreOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,6 +49,11 @@ def parse(options: Mapping[str, str]) -> StoreOptions:
     return made
 
 
+def refuse_stream_options(options: StoreOptions) -> None:
+    """Raise ConfigError for an option that has no effect in a batch."""
+    refuse_changed(options, STREAM_ONLY)
+
+
 def _local(name: str, text: str) -> str:
     """A path of this machine's file system; `file:` URIs are such."""
     if "://" not in text and not text.startswith("file:"):
@@ -72,7 +81,6 @@ def _position(name: str, text: str) -> str | int:
 READ: Readers = {
     "path": _local,
     "topic": _topics,
-    "broker": lambda name, text: text or None,
     "checkcrc": flag,
     "splitbytes": number(CHUNK_MIN, LONG_MAX),
     "chunkbytes": number(CHUNK_MIN, INT_MAX),  # a chunk is addressed with 32 bits

@@ -19,11 +19,11 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from ariane.errors import StoreError
+from ariane.errors import ConfigError, StoreError
 from ariane.spark.records.schema import asked
 from ariane.spark.store import commit_log, tasks
 from ariane.spark.store.commit_log import Damage, Log
-from ariane.spark.store.options import StoreOptions, parse
+from ariane.spark.store.options import StoreOptions, parse, refuse_stream_options
 from ariane.spark.store.tasks import Part
 from ariane.store.files import OpenFiles, ReadOnlyDisk
 from ariane.store.segments import Segments
@@ -59,6 +59,7 @@ class StoreReader(DataSourceReader):
     """The whole log."""
 
     def __init__(self, options: StoreOptions, columns: list[str]) -> None:
+        refuse_stream_options(options)
         self._options = options
         self._columns = columns
 
@@ -86,11 +87,21 @@ class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             found, wanted = self._look(), self._options.starting_position
             if wanted == "earliest":
                 self._initial = found.start
-            elif wanted == "latest" or int(wanted) >= found.end:
+            elif wanted == "latest":
                 self._initial = found.end
             else:
-                self._initial = _boundary(found, max(int(wanted), found.start))
+                self._initial = _boundary(found, self._held(found, int(wanted)))
         return {"from": self._initial, "to": self._initial}
+
+    def _held(self, found: Log, position: int) -> int:
+        """The option startingPosition, as far as the log holds it."""
+        held = f"the log holds {found.start} to {found.end}"
+        if position > found.end:
+            raise ConfigError("startingPosition", position, f"lies beyond the end: {held}; use latest to begin there")
+        if position < found.start and self._options.fail_on_data_loss:
+            fix = f"was removed: {held}; use earliest, or set failOnDataLoss to false to begin there"
+            raise ConfigError("startingPosition", position, fix)
+        return max(position, found.start)
 
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
         found, begin = self._look(), start["to"]

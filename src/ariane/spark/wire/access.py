@@ -78,9 +78,15 @@ def check(access: Access) -> None:
     if bool(access.access_key) != bool(access.secret_key):
         missing = "secretKey" if access.access_key else "accessKey"
         raise ConfigError(missing, "", "accessKey and secretKey are given together or not at all")
+    if access.security_token and not access.access_key:
+        raise ConfigError("securityToken", "", "signs nothing without accessKey and secretKey: give them, or leave it out")
     for name, file in (("tlsCaFile", access.tls_ca_file), ("tlsCertFile", access.tls_cert_file)):
         if file and not access.use_tls:
             raise ConfigError(name, file, "connections are encrypted with useTls = true only")
+    if access.tls_verify != "true" and not access.use_tls:
+        raise ConfigError("tlsVerify", access.tls_verify, "connections are encrypted with useTls = true only")
+    if access.tls_ca_file and access.tls_verify == "false":
+        raise ConfigError("tlsCaFile", access.tls_ca_file, "is not used with tlsVerify = false: leave one of them out")
     if access.tls_key_file and not access.tls_cert_file:
         raise ConfigError("tlsKeyFile", access.tls_key_file, "tlsCertFile is missing")
 

@@ -35,6 +35,7 @@ Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
 DAY_MS = 86_400_000
+DELIVER_AT_MIN_US = 10**13  # 1970-04-26: where seconds of today end up that were read as ms
 SLICE_BYTES = 32 * 1024 * 1024  # of a record batch; what is encoded at once, several times as much in memory
 
 # What `properties` may not say: columns, the client or the broker do.
@@ -166,7 +167,8 @@ def _delays(columns: dict[str, pa.Array], count: int, refuse: Refuse) -> tuple[l
     if "deliver_at" in columns:
         column = columns["deliver_at"].cast(pa.timestamp("us", "UTC")).cast(pa.int64())
         due_ms = ints(column, 0) // 1000
-        refuse(bools(pc.fill_null(pc.less(column, 1000), False)), "deliver_at lies before 1970")
+        too_early = "deliver_at lies before 1970-04-26: a time in seconds or ms was taken for another unit"
+        refuse(bools(pc.fill_null(pc.less(column, DELIVER_AT_MIN_US), False)), too_early)
         refuse((levels > 0) & (due_ms > 0), "has a delay_level and deliver_at: keep one of them")
         at = _decimals(due_ms)
         first, second = f"\x02{names.START_DELIVER_TIME}\x01", f"\x02{names.TIMER_DELIVER_MS}\x01"

@@ -35,8 +35,8 @@ COLUMNS = {
     "flag": ("int",),
 }
 
-# Spark gives a sink the options that are its own, too.
-SPARKS_OWN = frozenset({"checkpointlocation", "queryname", "path"})
+# Spark gives the sink of a stream the options that are its own, too.
+SPARKS_OWN = frozenset({"checkpointlocation", "queryname"})
 
 
 class SinkOptions(Access, frozen=True, kw_only=True):
@@ -74,10 +74,18 @@ READ: Readers = {
 }
 
 
-def parse(options: Mapping[str, str]) -> SinkOptions:
+def parse(options: Mapping[str, str], *, is_stream: bool = True) -> SinkOptions:
     """ConfigError names the option and what to write instead. Unknown options are refused: they are mistyped ones."""
+    for name in options:
+        if name.lower() == "path":
+            raise ConfigError("path", options[name], 'a sink of messages has no path: .option("topic", …) and .save()')
+        if not is_stream and name.lower() in SPARKS_OWN:
+            raise ConfigError(name, options[name], "is for streams (writeStream): leave it out")
     made = SinkOptions(**values(options, "rocketmq sink", SinkOptions, READ, access.ALIASES, SPARKS_OWN))
     access.check(made)
+    if made.batch_bytes > made.max_message_size and "batchbytes" in {name.lower() for name in options}:
+        fix = f"is more than maxMessageSize, {made.max_message_size}, which brokers hold against a request too"
+        raise ConfigError("batchBytes", made.batch_bytes, fix)
     if made.topic and (fault := topic_fault(made.topic)):
         raise ConfigError("topic", made.topic, fault)
     if made.run_id and (fault := dedup.run_fault(made.run_id)):

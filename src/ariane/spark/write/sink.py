@@ -45,7 +45,7 @@ class Written(Sent, WriterCommitMessage):
 
 def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> BatchWriter:
     """The writer of a batch job; ConfigError, or RouteNotFound, says why it cannot begin."""
-    checked = _checked(options, schema, overwrite, 'a topic cannot be overwritten: .mode("append")')
+    checked = _checked(options, schema, overwrite, 'a topic cannot be overwritten: .mode("append")', is_stream=False)
     if checked.topic:  # a mistyped one is told now, and not by each task after its retries
         wires = _wires(checked)
         try:
@@ -57,7 +57,8 @@ def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool
 
 def stream_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> StreamWriter:
     """The writer of a micro-batch."""
-    checked = _checked(options, schema, overwrite, 'a topic cannot be overwritten: .outputMode("append") or "update"')
+    fix = 'a topic cannot be overwritten: .outputMode("append") or "update"'
+    checked = _checked(options, schema, overwrite, fix, is_stream=True)
     if checked.run_id:
         raise ConfigError("runId", checked.run_id, "is for batch writes: a streaming query is named by its query id")
     return StreamWriter(checked)
@@ -148,10 +149,12 @@ def told(messages: list[WriterCommitMessage | None]) -> str:
     return text
 
 
-def _checked(options: Mapping[str, str], schema: StructType, overwrite: bool, fix: str) -> SinkOptions:
+def _checked(
+    options: Mapping[str, str], schema: StructType, overwrite: bool, fix: str, *, is_stream: bool
+) -> SinkOptions:
     if overwrite:
         raise ConfigError("mode", "overwrite", fix)
-    checked = parse(options)
+    checked = parse(options, is_stream=is_stream)
     check_columns(schema, checked)
     return checked
 

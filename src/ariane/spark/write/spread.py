@@ -168,6 +168,9 @@ class Spread:
         for row in mine.tolist():
             wanted = (brokers[row], queue_ids[row])
             if wanted[1] is None:
+                if wanted[0] is not None:
+                    name = self._called.of(rows.first + row)
+                    raise MessageRefused(f"row {name}: has a broker and no queue_id, which names no queue: set both or none")
                 continue
             if row in has_key:
                 raise MessageRefused(

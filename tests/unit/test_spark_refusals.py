@@ -1,0 +1,326 @@
+"""Options that would have no effect, or not the effect that they say, are refused. No socket, no Spark session."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark", reason="the extra spark is not installed")
+
+import pyarrow as pa
+from pyspark.sql.types import BinaryType, StructField, StructType
+
+from ariane.errors import ArianeError, ConfigError, MessageRefused
+from ariane.model.message import MessageQueue
+from ariane.spark.options import camel
+from ariane.spark.read import options as source
+from ariane.spark.read import progress, pull
+from ariane.spark.read.batch import BatchReader
+from ariane.spark.read.micro_batches import StreamReader
+from ariane.spark.read.options import SourceOptions
+from ariane.spark.read.pull import Cluster, End
+from ariane.spark.read.tasks import DataLoss
+from ariane.spark.store import options as store
+from ariane.spark.store.commit_log import Log
+from ariane.spark.store.options import StoreOptions
+from ariane.spark.store.source import StoreReader, StoreStreamReader
+from ariane.spark.write import encode
+from ariane.spark.write import options as sink
+from ariane.spark.write.options import SinkOptions
+from ariane.spark.write.sink import batch_writer, stream_writer
+from ariane.spark.write.spread import Spread
+
+NEEDED = {"namesrv": "h:9876", "topic": "T"}
+NOW_MS = 1_800_000_000_000
+
+
+def fault(parse: Any, needed: dict[str, str], **given: str) -> str:
+    with pytest.raises(ConfigError) as caught:
+        parse({**needed, **given})
+    return str(caught.value)
+
+
+def of_source(**given: str) -> str:
+    return fault(lambda options: source.parse(options, NOW_MS), NEEDED, **given)
+
+
+@pytest.mark.parametrize(
+    ("parse", "kind"), [(source.parse, SourceOptions), (sink.parse, SinkOptions), (store.parse, StoreOptions)]
+)
+def test_an_empty_text_is_refused_for_every_option(parse: Any, kind: Any) -> None:
+    needed = {"path": "/store"} if kind is StoreOptions else NEEDED
+    for name in map(camel, kind.__struct_fields__):
+        others = {key: value for key, value in needed.items() if key != name}
+        for empty in ("", " "):
+            assert fault(parse, others, **{name: empty}).startswith(f"{name} = '': is empty"), name
+
+
+@pytest.mark.parametrize(
+    ("tags", "said"),
+    [
+        ("A && B", "have no &&, as a message has one tag: expected *, a tag, or tags joined by ||"),
+        ("A | B", "'A | B' is no tag"),
+        ("A || *", "'*' is no tag"),
+        ("A*", "'A*' is no tag"),
+        ("A or B", "'A or B' is no tag"),
+        ("||", "names an empty tag"),
+        ("A ||", "names an empty tag"),
+        ("a > 5 AND b IS NOT NULL", "for SQL, use .where()"),
+    ],
+)
+def test_a_tag_expression_that_would_select_nothing_is_refused(tags: str, said: str) -> None:
+    assert said in of_source(tags=tags)
+    assert said in of_source(subExpression=tags)
+
+
+def test_tag_expressions_of_rocketmq_are_taken() -> None:
+    for tags in ("*", "A", "A || B", "a-b_c||%d||ü"):
+        assert source.parse({**NEEDED, "tags": tags}).tags == tags
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"keys": ","}, "keys = ',': names nothing"),
+        ({"keys": "a b"}, "keys = 'a b': no key of a message holds white space"),
+        ({"namesrv": ";"}, "namesrv = ';': names nothing"),
+        ({"namesrv": "h:²"}, "'h:²' is not host:port"),
+        ({"namesrv": "h:" + "9" * 5000}, "is not host:port"),
+        ({"startingOffset": "latest"}, "did you mean startingOffsets?"),
+        ({"startingOffsets": "{}"}, "names no queue"),
+        ({"startingOffsets": '{"T":{}}'}, "names no queue"),
+        ({"endingOffsets": '{"T":{"a":{}}}'}, "names no queue"),
+        ({"endingTimestamp": "{}"}, "names no queue"),
+        ({"startingOffsets": '{"T":{"a":{"0":1,"0":2}}}'}, "names '0' 2 times"),
+        ({"startingTimestamp": '{"T":{"a":{"0":"0"}},"T":{"a":{"1":"0"}}}'}, "names 'T' 2 times"),
+        ({"endingOffsets": '{"T":{"a":{"0":-2}}}'}, "a queue that ends at the beginning is empty"),
+        ({"startingOffsets": '{"T":{"a":{"0":5}}}', "endingOffsets": '{"T":{"a":{"0":4}}}'}, "before startingOffsets, 5"),
+        ({"startingTimestamp": "2026-01-02", "endingTimestamp": "2026-01-01"}, "before startingTimestamp, 1767312000000"),
+        (
+            {"startingTimestamp": '{"T":{"a":{"0":"2026-01-02"}}}', "endingTimestamp": "2026-01-01"},
+            "T queue 0 of a: lies before startingTimestamp",
+        ),
+        ({"startingTimestamp": "1700000000000000"}, "divide µs by 1,000, ns by 1,000,000"),
+        ({"endingTimestamp": '{"T":{"a":{"0":1700000000000000000}}}'}, "divide µs by 1,000, ns by 1,000,000"),
+        ({"startingTimestamp": str(NOW_MS + 3_600_000)}, "2027-01-15T09:00:00+00:00': lies in the future"),
+        ({"startingTimestamp": f'{{"T":{{"a":{{"0":{NOW_MS + 3_600_000}}}}}}}'}, "lies in the future"),
+        ({"minOffsetsPerTrigger": "9", "maxOffsetsPerTrigger": "8"}, "is more than maxOffsetsPerTrigger, 8"),
+        ({"maxTriggerDelay": "1h"}, "together with minOffsetsPerTrigger only"),
+        ({"maxBytesPerTrigger": "999999999999999g"}, "use a number of bytes"),
+        ({"securityToken": "t"}, "securityToken = '': signs nothing without accessKey"),
+        ({"tlsVerify": "false"}, "useTls = true only"),
+        ({"useTls": "true", "tlsVerify": "false", "tlsCaFile": "ca.pem"}, "is not used with tlsVerify = false"),
+    ],
+)  # fmt: skip
+def test_options_of_the_source_that_would_have_no_effect(given: dict[str, str], said: str) -> None:
+    assert said in of_source(**given)
+
+
+def test_a_start_of_now_is_taken_though_clocks_differ() -> None:
+    assert source.parse({**NEEDED, "startingTimestamp": str(NOW_MS + 1000)}, NOW_MS).starting_timestamp
+    assert source.parse({**NEEDED, "endingTimestamp": str(NOW_MS + 10**9)}, NOW_MS).ending_timestamp
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("maxOffsetsPerTrigger", "5"), ("maxBytesPerTrigger", "1k"), ("minOffsetsPerTrigger", "5"), ("commitOffsets", "true"),
+    ],
+)  # fmt: skip
+def test_options_of_streams_are_refused_in_a_batch(name: str, value: str) -> None:
+    options = source.parse({**NEEDED, "groupId": "g", name: value})
+    with pytest.raises(ConfigError, match=rf"{name} = '{value}|{name} = '1024|readStream"):
+        BatchReader(options, ["body"])
+    StreamReader(options, ["body"])
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("endingOffsets", '{"T":{"a":{"0":5}}}'), ("endingTimestamp", "2026-01-01"), ("pushdown", "true")],
+)
+def test_options_of_batches_are_refused_in_a_stream(name: str, value: str) -> None:
+    options = source.parse({**NEEDED, name: value})
+    with pytest.raises(ConfigError, match=f"{name} = .*spark.read"):
+        StreamReader(options, ["body"])
+    BatchReader(options, ["body"])
+
+
+# --- what queues hold ---
+
+A, B = MessageQueue("T", "a", 0), MessageQueue("T", "b", 0)
+
+
+class Servers(Cluster):
+    def __init__(self) -> None:
+        super().__init__(source.parse({**NEEDED, "retries": "0"}), sleep=lambda _: None)
+        self.from_master = True
+
+    def topics(self) -> list[str]:
+        return ["T"]
+
+    def brokers(self) -> Any:
+        from ariane.protocol.requests.routing import ClusterInfo
+
+        return ClusterInfo({}, {})
+
+    def queues(self, *topics: str) -> list[MessageQueue]:
+        return [queue for queue in (A, B) if queue.topic in topics]
+
+    def ends(self, queues: Any) -> Any:
+        return {queue: End(10, 100, self.from_master) for queue in queues}
+
+
+@pytest.fixture
+def servers(monkeypatch: pytest.MonkeyPatch) -> Iterator[Servers]:
+    made = Servers()
+    monkeypatch.setattr(pull, "cluster", lambda options: made)
+    yield made
+
+
+def planned(**given: str) -> list[tuple[int, int]]:
+    parts = BatchReader(source.parse({**NEEDED, **given}), ["body"]).partitions()
+    return [(one.part.start, one.part.end) for one in parts]
+
+
+def at(offset: int) -> str:
+    return f'{{"T":{{"a":{{"0":{offset}}}}}}}'
+
+
+@pytest.mark.parametrize(
+    ("given", "said", "left"),
+    [
+        ({"startingOffsets": at(101)}, "startingOffsets 101 lies beyond its end 100", [(10, 100)]),
+        ({"startingOffsets": at(9)}, "startingOffsets 9 lies before its first offset 10", [(9, 100), (10, 100)]),
+        ({"endingOffsets": at(101)}, "endingOffsets 101 lies beyond its end 100", [(10, 101), (10, 100)]),
+        ({"endingOffsets": at(9)}, "endingOffsets 9 lies before its first offset 10", [(10, 100)]),
+    ],
+)
+def test_offsets_that_a_queue_does_not_hold_are_a_loss(
+    servers: Servers, caplog: pytest.LogCaptureFixture, given: dict[str, str], said: str, left: list[tuple[int, int]]
+) -> None:
+    with pytest.raises(DataLoss, match=f"T queue 0 of a holds offsets 10 to 99: {said}; set failOnDataLoss to false"):
+        planned(**given)
+    with caplog.at_level(logging.WARNING, "ariane.spark"):
+        assert planned(**given, failOnDataLoss="false") == left
+    assert said in caplog.text
+    servers.from_master = False
+    with pytest.raises(DataLoss, match="slaves answered"):
+        planned(**given)
+
+
+def test_offsets_at_the_edges_are_read(servers: Servers) -> None:
+    assert planned(startingOffsets=at(100), endingOffsets=at(100)) == [(10, 100)]
+    assert planned(startingOffsets=at(10), endingOffsets=at(10)) == [(10, 100)]
+    assert planned(startingOffsets="latest") == []
+
+
+def test_a_batch_that_ends_before_it_starts_is_refused(servers: Servers) -> None:
+    with pytest.raises(ConfigError, match="endingOffsets = 50: T queue 0 of a: lies before the start, 100"):
+        planned(startingOffsets="latest", endingOffsets=at(50))
+    with pytest.raises(ConfigError, match="endingOffsets = 50: T queue 0 of a: lies before the start, 100"):
+        planned(startingOffsets=at(-1), endingOffsets=at(50))
+
+
+def test_a_batch_names_no_queue_that_is_not_there(servers: Servers, caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(ConfigError, match="startingOffsets = 'T queue 7 of a': no such queue; the topic has a 0, b 0"):
+        planned(startingOffsets='{"T":{"a":{"7":1}}}')
+    options = {"namesrv": "h:1", "topicsPattern": "T.*", "startingTimestamp": '{"T9":{"a":{"0":"2026-01-01"}}}'}
+    with pytest.raises(ConfigError, match="startingTimestamp = 'T9': no such topic"):
+        BatchReader(source.parse(options), ["body"]).partitions()
+    assert BatchReader(source.parse({"namesrv": "h:1", "topicsPattern": "U.*"}), ["body"]).partitions() == []
+    assert "topicsPattern 'U.*' matches no topic" in caplog.text
+
+
+# --- store files ---
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("maxBytesPerTrigger", "65536"), ("startingPosition", "latest"), ("failOnDataLoss", "false")]
+)
+def test_options_of_streams_of_store_files_are_refused_in_a_batch(name: str, value: str) -> None:
+    options = store.parse({"path": "/store", name: value})
+    with pytest.raises(ConfigError, match=f"{name} = .*works in streams only"):
+        StoreReader(options, ["body"])
+    StoreStreamReader(options, ["body"])
+
+
+def test_a_starting_position_that_the_log_does_not_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = Log("/store/commitlog", 1024, (1024, 2048), 2500)
+    monkeypatch.setattr("ariane.spark.store.commit_log.find", lambda *_: log)
+    monkeypatch.setattr("ariane.spark.store.source._boundary", lambda _, place: place)
+
+    def initial(**given: str) -> int:
+        return StoreStreamReader(store.parse({"path": "/store", **given}), ["body"]).initialOffset()["to"]
+
+    with pytest.raises(ConfigError, match="startingPosition = 2501: lies beyond the end: the log holds 1024 to 2500"):
+        initial(startingPosition="2501")
+    with pytest.raises(ConfigError, match="startingPosition = 0: was removed: the log holds 1024 to 2500"):
+        initial(startingPosition="0")
+    assert initial(startingPosition="0", failOnDataLoss="false") == 1024
+    assert [initial(startingPosition=text) for text in ("2500", "1024", "latest", "earliest")] == [2500, 1024, 2500, 1024]
+    assert "topic = ',': names nothing" in fault(store.parse, {"path": "/store"}, topic=",")
+
+
+# --- the sink ---
+
+BODY = StructType([StructField("body", BinaryType())])
+
+
+def test_options_that_a_sink_cannot_follow() -> None:
+    for writer in (batch_writer, stream_writer):
+        with pytest.raises(ConfigError, match=r"path = 'orders': a sink of messages has no path: .option\(\"topic\""):
+            writer({**NEEDED, "path": "orders"}, BODY, False)
+    for name in ("checkpointLocation", "queryName"):
+        with pytest.raises(ConfigError, match=rf"{name} = '/c': is for streams"):
+            batch_writer({**NEEDED, name: "/c"}, BODY, False)
+        stream_writer({**NEEDED, name: "/c"}, BODY, False)
+    assert "is more than maxMessageSize, 1000" in fault(sink.parse, NEEDED, batchBytes="1001", maxMessageSize="1000")
+    assert sink.parse({**NEEDED, "maxMessageSize": "1000"}).batch_bytes > 1000
+    assert "did you mean compressOver?" in fault(sink.parse, NEEDED, compresOver="5")
+
+
+def test_a_row_with_a_broker_and_no_queue_is_refused() -> None:
+    columns = {"body": pa.array([b"x"]), "queue_id": pa.array([None], pa.int32()), "broker": pa.array(["a"])}
+    batch = pa.record_batch(list(columns.values()), list(columns))
+    options = sink.parse(NEEDED)
+    called = encode.names_of("run", 0, 0, NOW_MS)
+    rows = encode.messages(batch, called, 0, options)
+    with pytest.raises(MessageRefused, match="row run/0/0/0: has a broker and no queue_id"):
+        list(Spread(options, called, 0, lambda _: [A, B]).chunks(batch, rows))
+
+
+def test_seconds_that_were_taken_for_ms_are_no_delivery_time() -> None:
+    seconds_as_ms = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=1_800_000_000)
+    columns = {"body": pa.array([b"x"]), "deliver_at": pa.array([seconds_as_ms], pa.timestamp("us", "UTC"))}
+    batch = pa.record_batch(list(columns.values()), list(columns))
+    with pytest.raises(MessageRefused, match="deliver_at lies before 1970-04-26"):
+        encode.messages(batch, encode.names_of("run", 0, 0, NOW_MS), 0, sink.parse(NEEDED))
+
+
+# --- functions ---
+
+
+class Frame:
+    columns = ("topic", "broker", "queue_id", "queue_offset", "properties")
+
+    def __init__(self, is_streaming: bool) -> None:
+        self.isStreaming = is_streaming
+
+
+@pytest.mark.parametrize(("is_streaming", "within"), [(False, "1 hour"), (True, ""), (True, " ")])
+def test_a_time_for_duplicates_is_of_streams(is_streaming: bool, within: str) -> None:
+    from ariane.spark import drop_duplicates
+
+    with pytest.raises(ConfigError, match="within = "):
+        drop_duplicates(Frame(is_streaming), within)  # type: ignore[arg-type]
+
+
+def test_the_progress_before_the_first_batch_has_no_lag_and_other_things_are_none() -> None:
+    assert progress.lags(None) == {}
+    for other in ("nothing", "[1]", 5):
+        with pytest.raises(ArianeError, match="progress = .*expected query.lastProgress"):
+            progress.lags(other)  # type: ignore[arg-type]
