@@ -16,6 +16,6 @@ __all__ = ["DefaultSource"]
 def __getattr__(name: str) -> object:
     if name != "DefaultSource":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from ariane.spark import StoreSource
+    from ariane.spark.availability import source
 
-    return StoreSource
+    return source("rocketmq-store", "ariane.spark.store.source", "StoreSource")

@@ -26,8 +26,9 @@ from ariane.spark.read.pull import Cluster, End
 from ariane.spark.read.tasks import DataLoss
 from ariane.spark.store import options as store
 from ariane.spark.store.commit_log import Log
+from ariane.spark.store.micro_batches import StoreStreamReader
 from ariane.spark.store.options import StoreOptions
-from ariane.spark.store.source import StoreReader, StoreStreamReader
+from ariane.spark.store.source import StoreReader
 from ariane.spark.write import encode
 from ariane.spark.write import options as sink
 from ariane.spark.write.options import SinkOptions
@@ -251,7 +252,7 @@ def test_options_of_streams_of_store_files_are_refused_in_a_batch(name: str, val
 def test_a_starting_position_that_the_log_does_not_hold(monkeypatch: pytest.MonkeyPatch) -> None:
     log = Log("/store/commitlog", 1024, (1024, 2048), 2500)
     monkeypatch.setattr("ariane.spark.store.commit_log.find", lambda *_: log)
-    monkeypatch.setattr("ariane.spark.store.source._boundary", lambda _, place: place)
+    monkeypatch.setattr("ariane.spark.store.micro_batches._boundary", lambda _, place: place)
 
     def initial(**given: str) -> int:
         return StoreStreamReader(store.parse({"path": "/store", **given}), ["body"]).initialOffset()["to"]
@@ -261,7 +262,12 @@ def test_a_starting_position_that_the_log_does_not_hold(monkeypatch: pytest.Monk
     with pytest.raises(ConfigError, match="startingPosition = 0: was removed: the log holds 1024 to 2500"):
         initial(startingPosition="0")
     assert initial(startingPosition="0", failOnDataLoss="false") == 1024
-    assert [initial(startingPosition=text) for text in ("2500", "1024", "latest", "earliest")] == [2500, 1024, 2500, 1024]
+    assert [initial(startingPosition=text) for text in ("2500", "1024", "latest", "earliest")] == [
+        2500,
+        1024,
+        2500,
+        1024,
+    ]
     assert "topic = ',': names nothing" in fault(store.parse, {"path": "/store"}, topic=",")
 
 

@@ -41,13 +41,15 @@ def test_options_have_other_names_and_defaults() -> None:
 
 
 def test_mistakes_are_named() -> None:
-    assert "batch = ...: is no option of the rocketmq sink; did you mean batchSize? it has namesrv, groupId" in fault(batch="5")
+    assert "batch = ...: is no option of the rocketmq sink; did you mean batchSize? it has namesrv, groupId" in fault(
+        batch="5"
+    )
     assert fault(batchSize="0").startswith("batchSize = '0': it has to be a whole number from 1 to")
     assert "maxInFlight" in fault(maxInFlight="many")
     assert fault(dropReserved="yes") == "dropReserved = 'yes': use true or false"
     assert "belongs to the broker" in fault(topic="SCHEDULE_TOPIC_XXXX")
     assert "characters other than" in fault(topic="a b")
-    assert fault(namesrv="") == """namesrv = '': is needed: .option("namesrv", "host:port")"""
+    assert fault(namesrv="") == "namesrv = '': is empty: give it a value, or leave it out if it is optional"
     assert "namesrv = 'nowhere'" in fault(namesrv="nowhere")
     assert fault(runId="a/b") == "runId = 'a/b': use 1 to 64 letters, digits, _ and -"
     assert fault(accessKey="me").startswith("secretKey = ''")

@@ -4,13 +4,16 @@
        files ───────→ store ─↗
     brokers ←─ wire ─ write ←──────────── rows        the way of what is written
 
-What an application uses is imported from here, and is loaded (with pyspark) when it is first asked for.
+What an application uses is imported from here, and is loaded (with pyspark) when it is first used. The import itself sets
+PYSPARK_PYTHON where Spark would run another Python than this one (`interpreter`).
 """
 
 from __future__ import annotations
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+from ariane.spark import interpreter
 
 if TYPE_CHECKING:
     from ariane.spark.read.dedup import drop_duplicates
@@ -33,4 +36,8 @@ _FROM = {
 def __getattr__(name: str) -> Any:
     if name not in _FROM:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import_module(f"{__name__}.availability").require_connector()
     return getattr(import_module(f"{__name__}.{_FROM[name]}"), name)
+
+
+interpreter.choose()

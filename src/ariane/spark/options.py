@@ -54,11 +54,15 @@ def values(
         if name not in known:
             # Its value is not shown: an unknown option may hold a secret.
             options_there = f"it has {', '.join(map(camel, known.values()))}"
-            raise ConfigError(given, Secret("..."), f"is no option of the {what}; {_similar(lower, known)}{options_there}")
+            raise ConfigError(
+                given, Secret("..."), f"is no option of the {what}; {_similar(lower, known)}{options_there}"
+            )
         member = known[name]
         if not text.strip():
             raise ConfigError(
-                camel(member) if name == lower else given, "", "is empty: give it a value, or leave it out if it is optional"
+                camel(member) if name == lower else given,
+                "",
+                "is empty: give it a value, or leave it out if it is optional",
             )
         if member in found:
             shown = "" if "secret" in name or "token" in name else text

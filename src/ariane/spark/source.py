@@ -22,11 +22,12 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from ariane.spark.availability import require_stream_reads
 from ariane.spark.read.batch import BatchReader, FilteredReader
-from ariane.spark.read.micro_batches import StreamReader
 from ariane.spark.read.options import parse
 from ariane.spark.records import decode
 from ariane.spark.records.schema import asked
+from ariane.spark.reporting import or_refusal, readable
 
 
 class RocketMQSource(DataSource):
@@ -36,9 +37,14 @@ class RocketMQSource(DataSource):
     def name(cls) -> str:
         return "rocketmq"
 
+    @readable
     def schema(self) -> str:
+        parse(
+            self.options
+        )  # Spark asks for the schema when a frame is made: mistakes are reported there, not when it is used
         return decode.DDL
 
+    @readable
     def reader(self, schema: StructType) -> DataSourceReader:
         options = parse(self.options)
         # Spark refuses a reader that has pushFilters unless its setting allows it: so it is one of two classes.
@@ -46,13 +52,21 @@ class RocketMQSource(DataSource):
         return kind(options, asked(schema, decode.COLUMNS))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        return StreamReader(parse(self.options), asked(schema, decode.COLUMNS))
+        def reader() -> DataSourceStreamReader:
+            require_stream_reads()
+            from ariane.spark.read.micro_batches import StreamReader
 
+            return StreamReader(parse(self.options), asked(schema, decode.COLUMNS))
+
+        return or_refusal(reader)
+
+    @readable
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         from ariane.spark.write.sink import batch_writer
 
         return batch_writer(self.options, schema, overwrite)
 
+    @readable
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
         from ariane.spark.write.sink import stream_writer
 

@@ -13,10 +13,11 @@ from ariane.model.message import MessageQueue
 from ariane.spark.read import ends as queue_ends
 from ariane.spark.read import offsets, pull, pushdown
 from ariane.spark.read.ends import Ends
-from ariane.spark.read.micro_batches import QueuePartition, begin_of, pieces, read_partition, refuse_unknown
 from ariane.spark.read.offsets import Positions
 from ariane.spark.read.options import SourceOptions, listed_topics, refuse_stream_options, time_of
+from ariane.spark.read.partitions import QueuePartition, begin_of, pieces, read_partition, refuse_unknown
 from ariane.spark.read.tasks import DataLoss
+from ariane.spark.reporting import message_only, readable
 
 log = logging.getLogger("ariane.spark")
 
@@ -30,6 +31,7 @@ class BatchReader(DataSourceReader):
         self._columns = columns
         self._wanted = pushdown.Wanted()
 
+    @readable
     def partitions(self) -> list[QueuePartition]:
         options = self._options
         cluster = pull.cluster(options)
@@ -52,7 +54,8 @@ class BatchReader(DataSourceReader):
         return [QueuePartition(part, by_time=True) for part in pieces(parts, options)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return read_partition(partition, self._options, self._columns)
+        with message_only():
+            yield from read_partition(partition, self._options, self._columns)
 
     def _refuse_unknown(self, queues: list[MessageQueue]) -> None:
         """Raise ConfigError when an option names a queue that is not read. A stream waits for it, a batch cannot."""

@@ -27,27 +27,20 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from ariane.errors import ConfigError, RouteNotFound
+from ariane.errors import RouteNotFound
 from ariane.model.message import MessageQueue
 from ariane.spark.read import ends as queue_ends
 from ariane.spark.read import offsets, pull, tasks
 from ariane.spark.read.ends import Ends
 from ariane.spark.read.group_offsets import GroupOffsets
-from ariane.spark.read.offsets import Limits, Positions, Range
-from ariane.spark.read.options import SourceOptions, Times, refuse_batch_options, time_of
+from ariane.spark.read.offsets import Limits, Positions
+from ariane.spark.read.options import SourceOptions, refuse_batch_options
+from ariane.spark.read.partitions import QueuePartition, begin_of, pieces, read_partition
+from ariane.spark.reporting import message_only, readable
 
 log = logging.getLogger("ariane.spark")
 
 UNKNOWN = "no name server knows it"
-
-
-class QueuePartition(InputPartition):
-    """A range of one queue: one task."""
-
-    def __init__(self, part: Range, *, by_time: bool = False) -> None:
-        super().__init__(part)
-        self.part = part
-        self.by_time = by_time
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -68,6 +61,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._group = GroupOffsets(options.group_id)
         self._planned_s = monotonic()  # when a batch was planned last
 
+    @readable
     def initialOffset(self) -> dict[str, Any]:
         # Spark asks again in the first batch: the answer has to be the same.
         if self._initial is None:
@@ -76,6 +70,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._initial = offsets.initial(begin_of(cluster, self._options, queues, ends))
         return self._initial
 
+    @readable
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         if self._options.commit_offsets and "to" in start:
             self._commit(offsets.reached(start))
@@ -111,15 +106,18 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ends = {"ends": offsets.positions_to_json(self._seen)} if self._seen else {}
         return {**ends, **({"away": self._away} if self._away else {})} or None
 
+    @readable
     def prepareForTriggerAvailableNow(self) -> None:
         cluster, queues = self._waited()
         self._at_stop = queue_ends.measured(cluster, queues)
 
+    @readable
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[QueuePartition]:
         return [QueuePartition(part) for part in pieces(offsets.planned(end), self._options)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return read_partition(partition, self._options, self._columns)
+        with message_only():
+            yield from read_partition(partition, self._options, self._columns)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Nothing: offsets live in the checkpoint, and those for others to see are committed earlier than this comes."""
@@ -211,37 +209,3 @@ def _refuse_dropped(cluster: pull.Cluster, queues: Sequence[MessageQueue]) -> No
     for queue in queues:
         if queue.broker not in brokers:
             raise RouteNotFound(queue.topic, f"{queue.broker} was read from, and {UNKNOWN}")
-
-
-def read_partition(partition: InputPartition, options: SourceOptions, columns: list[str]) -> Iterator[pa.RecordBatch]:
-    """The rows of a task. Spark makes one task of its own when there is nothing to read: it has none."""
-    if isinstance(partition, QueuePartition):
-        cluster = pull.cluster(options)
-        yield from tasks.read_range(cluster, partition.part, options, columns, by_time=partition.by_time)
-
-
-def pieces(parts: list[Range], options: SourceOptions) -> list[Range]:
-    """The ranges of the tasks."""
-    return offsets.split(parts, options.min_partitions, options.max_records_per_partition)
-
-
-def begin_of(cluster: pull.Cluster, options: SourceOptions, queues: Sequence[MessageQueue], ends: Ends) -> Positions:
-    """Where to begin, of the queues in `ends` and those that an option names."""
-    if options.starting_timestamp is not None:
-        refuse_unknown("startingTimestamp", options.starting_timestamp, queues)
-        times = {queue: time_of(options.starting_timestamp, queue) for queue in ends.first}
-        said = {queue: ms for queue, ms in times.items() if ms is not None}
-        return {**ends.first, **queue_ends.first_at(cluster, said, ends)}
-    refuse_unknown("startingOffsets", options.starting_offsets, queues)
-    return offsets.asked(options.starting_offsets, ends.first, ends.last)
-
-
-def refuse_unknown(option: str, wanted: str | Positions | Times, queues: Sequence[MessageQueue]) -> None:
-    """ConfigError when an option names a queue that an existing topic does not have."""
-    if not isinstance(wanted, dict):
-        return
-    existing = {queue.topic for queue in queues}
-    for strange in sorted(set(wanted) - set(queues)):
-        if strange.topic in existing:
-            there = ", ".join(f"{one.broker} {one.queue_id}" for one in sorted(queues) if one.topic == strange.topic)
-            raise ConfigError(option, offsets.named(strange), f"no such queue; the topic has {there}")

@@ -34,9 +34,9 @@ TIME_DIGITS_MIN = 11  # of ms since 1970: fewer are a date (20260131) or seconds
 TIME_MS_MAX = 253_402_300_799_999  # the end of the year 9999: more are µs or ns
 AHEAD_MS_MAX = 5 * 60_000  # how far the clock of a broker may be ahead of this machine's
 
-BATCH_ONLY = dict.fromkeys(("ending_offsets", "ending_timestamp"), "a stream has no end: leave it out, or use spark.read") | {
-    "pushdown": "filters reach the source in batches only: leave it out, or use spark.read"
-}
+BATCH_ONLY = dict.fromkeys(
+    ("ending_offsets", "ending_timestamp"), "a stream has no end: leave it out, or use spark.read"
+) | {"pushdown": "filters reach the source in batches only: leave it out, or use spark.read"}
 STREAM_ONLY = dict.fromkeys(
     ("max_offsets_per_trigger", "max_bytes_per_trigger", "min_offsets_per_trigger", "max_trigger_delay"),
     "limits the micro-batches of spark.readStream, and a batch has none: leave it out, or use endingOffsets",

@@ -4,29 +4,24 @@
     spark.read.format("rocketmq-store").load("/path/of/store").where("keys = 'order-17'")
 
 The files are Java's or ours, of a broker that runs or of a copy. What is read is the log as it ends when a read is planned: each
-task has a part of one file (`tasks`), and needs to see the directory. As a stream, micro-batches are ranges of log offsets:
-
-    {"from": log offset, "to": log offset}      each offset carries its own start, so a replay reads the same range
+task has a part of one file (`tasks`), and needs to see the directory. `micro_batches` reads it as a stream.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from ariane.errors import ConfigError, StoreError
+from ariane.spark.availability import require_stream_reads
 from ariane.spark.records.schema import asked
+from ariane.spark.reporting import message_only, or_refusal, readable
 from ariane.spark.store import commit_log, tasks
 from ariane.spark.store.commit_log import Damage, Log
 from ariane.spark.store.options import StoreOptions, parse, refuse_stream_options
 from ariane.spark.store.tasks import Part
-from ariane.store.files import OpenFiles, ReadOnlyDisk
-from ariane.store.segments import Segments
 
 
 class LogPartition(InputPartition):
@@ -45,14 +40,25 @@ class StoreSource(DataSource):
     def name(cls) -> str:
         return "rocketmq-store"
 
+    @readable
     def schema(self) -> str:
+        parse(
+            self.options
+        )  # Spark asks for the schema when a frame is made: mistakes are reported there, not when it is used
         return tasks.DDL
 
+    @readable
     def reader(self, schema: StructType) -> DataSourceReader:
         return StoreReader(parse(self.options), asked(schema, tasks.COLUMNS))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        return StoreStreamReader(parse(self.options), asked(schema, tasks.COLUMNS))
+        def reader() -> DataSourceStreamReader:
+            require_stream_reads()
+            from ariane.spark.store.micro_batches import StoreStreamReader
+
+            return StoreStreamReader(parse(self.options), asked(schema, tasks.COLUMNS))
+
+        return or_refusal(reader)
 
 
 class StoreReader(DataSourceReader):
@@ -63,101 +69,22 @@ class StoreReader(DataSourceReader):
         self._options = options
         self._columns = columns
 
+    @readable
     def partitions(self) -> list[InputPartition]:
         found = commit_log.find(self._options.path)
-        return _planned(found, found.start, found.end, self._options)
+        return planned(found, found.start, found.end, self._options)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return _read(partition, self._options, self._columns)
+        with message_only():
+            yield from read_part(partition, self._options, self._columns)
 
 
-class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """What is appended to the log."""
-
-    def __init__(self, options: StoreOptions, columns: list[str]) -> None:
-        self._options = options
-        self._columns = columns
-        self._log: Log | None = None  # as far as it was looked at
-        self._initial: int | None = None
-        self._at_stop: int | None = None  # AvailableNow: the end when it began
-
-    def initialOffset(self) -> dict[str, int]:
-        # Spark asks again in the first batch: the answer has to be the same.
-        if self._initial is None:
-            found, wanted = self._look(), self._options.starting_position
-            if wanted == "earliest":
-                self._initial = found.start
-            elif wanted == "latest":
-                self._initial = found.end
-            else:
-                self._initial = _boundary(found, self._held(found, int(wanted)))
-        return {"from": self._initial, "to": self._initial}
-
-    def _held(self, found: Log, position: int) -> int:
-        """The option startingPosition, as far as the log holds it."""
-        held = f"the log holds {found.start} to {found.end}"
-        if position > found.end:
-            raise ConfigError("startingPosition", position, f"lies beyond the end: {held}; use latest to begin there")
-        if position < found.start and self._options.fail_on_data_loss:
-            fix = f"was removed: {held}; use earliest, or set failOnDataLoss to false to begin there"
-            raise ConfigError("startingPosition", position, fix)
-        return max(position, found.start)
-
-    def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
-        found, begin = self._look(), start["to"]
-        if begin > found.end:
-            lost = f"{self._options.path} ends at {found.end}, and {begin} was read before: it is another store, or an older copy"
-            raise StoreError(f"{lost}; start a new query with a new checkpoint")
-        if begin < found.start and self._options.fail_on_data_loss:
-            lost = (
-                f"{self._options.path} begins at {found.start}, what lay from {begin} on was removed before it was read"
-            )
-            raise StoreError(f"{lost}; set failOnDataLoss to false to go on, with a row for it")
-        end = found.end if self._at_stop is None else min(found.end, self._at_stop)
-        if isinstance(limit, ReadMaxBytes) and end - begin > limit.max_bytes:
-            end = min(end, _boundary(found, begin + limit.max_bytes))
-        return start if end <= begin else {"from": begin, "to": end}
-
-    def getDefaultReadLimit(self) -> ReadLimit:
-        most = self._options.max_bytes_per_trigger
-        return ReadAllAvailable() if most is None else ReadMaxBytes(most)
-
-    def prepareForTriggerAvailableNow(self) -> None:
-        self._at_stop = self._look().end
-
-    def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
-        return _planned(self._look(), end["from"], end["to"], self._options)
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return _read(partition, self._options, self._columns)
-
-    def commit(self, end: dict[str, Any]) -> None:
-        """Nothing: offsets live in the checkpoint."""
-
-    def _look(self) -> Log:
-        self._log = commit_log.find(self._options.path, self._log)
-        return self._log
-
-
-def _planned(found: Log, begin: int, end: int, options: StoreOptions) -> list[InputPartition]:
+def planned(found: Log, begin: int, end: int, options: StoreOptions) -> list[InputPartition]:
     parts = tasks.plan(found, begin, end, options.split_bytes)
     return [LogPartition(part, found.size) for part in parts]
 
 
-def _read(partition: InputPartition, options: StoreOptions, columns: list[str]) -> Iterator[pa.RecordBatch]:
+def read_part(partition: InputPartition, options: StoreOptions, columns: list[str]) -> Iterator[pa.RecordBatch]:
     """The rows of a task. Spark makes one task of its own when there is nothing to read: it has none."""
     if isinstance(partition, LogPartition):
         yield from tasks.rows(partition.part, options, columns, partition.size)
-
-
-def _boundary(found: Log, place: int) -> int:
-    """The first place at or behind `place` where a record begins or a file does."""
-    base = place - place % found.size
-    limit = min(base + found.size, found.end)
-    if base not in found.bases:
-        return limit
-    files = OpenFiles(ReadOnlyDisk())
-    try:
-        return commit_log.boundary(Segments(files, found.directory, found.size, [base]), place, limit)
-    finally:
-        files.close()

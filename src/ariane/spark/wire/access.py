@@ -79,7 +79,9 @@ def check(access: Access) -> None:
         missing = "secretKey" if access.access_key else "accessKey"
         raise ConfigError(missing, "", "accessKey and secretKey are given together or not at all")
     if access.security_token and not access.access_key:
-        raise ConfigError("securityToken", "", "signs nothing without accessKey and secretKey: give them, or leave it out")
+        raise ConfigError(
+            "securityToken", "", "signs nothing without accessKey and secretKey: give them, or leave it out"
+        )
     for name, file in (("tlsCaFile", access.tls_ca_file), ("tlsCertFile", access.tls_cert_file)):
         if file and not access.use_tls:
             raise ConfigError(name, file, "connections are encrypted with useTls = true only")

@@ -23,6 +23,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.types import StructType
 
 from ariane.errors import ConfigError
+from ariane.spark.reporting import readable
 from ariane.spark.wire.access import credentials, tls_context
 from ariane.spark.wire.connections import Wires
 from ariane.spark.write import encode, send
@@ -71,6 +72,7 @@ class BatchWriter(DataSourceArrowWriter):
         self._options = options
         self._run = run
 
+    @readable
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         return write_partition(iterator, self._options, self._run, 0, _task().partitionId())
 
@@ -87,6 +89,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
 
+    @readable
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         task = _task()
         query, batch = task.getLocalProperty(QUERY_ID), task.getLocalProperty(BATCH_ID)

@@ -170,7 +170,9 @@ class Spread:
             if wanted[1] is None:
                 if wanted[0] is not None:
                     name = self._called.of(rows.first + row)
-                    raise MessageRefused(f"row {name}: has a broker and no queue_id, which names no queue: set both or none")
+                    raise MessageRefused(
+                        f"row {name}: has a broker and no queue_id, which names no queue: set both or none"
+                    )
                 continue
             if row in has_key:
                 raise MessageRefused(

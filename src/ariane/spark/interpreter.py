@@ -1,0 +1,71 @@
+"""Which Python Spark runs: by default `python3` of the PATH, which is not that of a virtual environment that is not activated.
+
+`choose` runs when `ariane.spark` is imported, and loads nothing. It sets PYSPARK_PYTHON to this interpreter if Spark would run
+another one, and if nothing else decides: no variable is set, and there are no signs of spark-submit, Spark Connect or a cluster.
+Once Spark runs it is too late, and a warning says so.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import sys
+from collections.abc import Callable, Mapping, MutableMapping
+from pathlib import Path
+from typing import Any
+
+log = logging.getLogger("ariane.spark")
+
+# Where one of these is set, somebody has decided how Spark runs, mostly for executors on other machines.
+DECIDED_BY = (
+    "PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON",
+    "PYSPARK_GATEWAY_PORT",  # spark-submit and pyspark
+    "SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED",
+    "SPARK_HOME", "SPARK_CONF_DIR", "MASTER", "HADOOP_CONF_DIR", "YARN_CONF_DIR", "KUBERNETES_SERVICE_HOST",
+    "DATABRICKS_RUNTIME_VERSION",
+)  # fmt: skip
+WORKER_PREFIX = "PYTHON_WORKER_FACTORY_"  # of variables that Spark sets in the Python processes that it starts
+
+
+def choose(
+    environ: MutableMapping[str, str] = os.environ,
+    modules: Mapping[str, Any] = sys.modules,
+    executable: str = sys.executable,
+    which: Callable[[str], str | None] = shutil.which,
+) -> None:
+    """Let Spark run this interpreter, or warn when it already runs with another one."""
+    if not executable or is_worker(environ):
+        return
+    context = getattr(modules.get("pyspark.core.context"), "SparkContext", None)
+    if getattr(context, "_gateway", None) is not None:
+        _warn_of_other(getattr(context, "_active_spark_context", None), executable, which)
+    elif not any(name in environ for name in DECIDED_BY) and not _is_same("python3", executable, which):
+        environ["PYSPARK_PYTHON"] = executable
+        log.info("Setting PYSPARK_PYTHON to %s: python3 of the PATH is another one", executable)
+
+
+def is_worker(environ: Mapping[str, str] = os.environ) -> bool:
+    """Whether Spark started this process, as a planner or a worker."""
+    return any(name.startswith(WORKER_PREFIX) for name in environ)
+
+
+def _warn_of_other(context: Any, executable: str, which: Callable[[str], str | None]) -> None:
+    """Only of local masters: executors on other machines have a Python of their own."""
+    if (
+        context is None
+        or not str(context.master).startswith("local")
+        or _is_same(context.pythonExec, executable, which)
+    ):
+        return
+    log.warning(
+        'Spark runs %s (%s) and not %s, and may not find format("rocketmq") there: import ariane.spark before the first '
+        "SparkSession, activate the virtual environment, or set PYSPARK_PYTHON=%s",
+        context.pythonExec, which(context.pythonExec) or "not found", executable, executable,
+    )  # fmt: skip
+
+
+def _is_same(name: str, executable: str, which: Callable[[str], str | None]) -> bool:
+    """Whether `name` is an interpreter of the same environment: its real path says nothing, as environments link to one."""
+    found = which(name)
+    return found is not None and Path(found).parent == Path(executable).parent

@@ -1,0 +1,59 @@
+"""Partitions of the source, for batches and micro-batches alike: where reading begins, and the ranges of the tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+from pyspark.sql.datasource import InputPartition
+
+from ariane.errors import ConfigError
+from ariane.model.message import MessageQueue
+from ariane.spark.read import ends as queue_ends
+from ariane.spark.read import offsets, pull, tasks
+from ariane.spark.read.ends import Ends
+from ariane.spark.read.offsets import Positions, Range
+from ariane.spark.read.options import SourceOptions, Times, time_of
+
+
+class QueuePartition(InputPartition):
+    """A range of one queue: one task."""
+
+    def __init__(self, part: Range, *, by_time: bool = False) -> None:
+        super().__init__(part)
+        self.part = part
+        self.by_time = by_time
+
+
+def read_partition(partition: InputPartition, options: SourceOptions, columns: list[str]) -> Iterator[pa.RecordBatch]:
+    """The rows of a task. Spark makes one task of its own when there is nothing to read: it has none."""
+    if isinstance(partition, QueuePartition):
+        cluster = pull.cluster(options)
+        yield from tasks.read_range(cluster, partition.part, options, columns, by_time=partition.by_time)
+
+
+def pieces(parts: list[Range], options: SourceOptions) -> list[Range]:
+    """The ranges of the tasks."""
+    return offsets.split(parts, options.min_partitions, options.max_records_per_partition)
+
+
+def begin_of(cluster: pull.Cluster, options: SourceOptions, queues: Sequence[MessageQueue], ends: Ends) -> Positions:
+    """Where to begin, of the queues in `ends` and those that an option names."""
+    if options.starting_timestamp is not None:
+        refuse_unknown("startingTimestamp", options.starting_timestamp, queues)
+        times = {queue: time_of(options.starting_timestamp, queue) for queue in ends.first}
+        said = {queue: ms for queue, ms in times.items() if ms is not None}
+        return {**ends.first, **queue_ends.first_at(cluster, said, ends)}
+    refuse_unknown("startingOffsets", options.starting_offsets, queues)
+    return offsets.asked(options.starting_offsets, ends.first, ends.last)
+
+
+def refuse_unknown(option: str, wanted: str | Positions | Times | None, queues: Sequence[MessageQueue]) -> None:
+    """ConfigError when an option names a queue that an existing topic does not have."""
+    if not isinstance(wanted, dict):
+        return
+    existing = {queue.topic for queue in queues}
+    for strange in sorted(set(wanted) - set(queues)):
+        if strange.topic in existing:
+            there = ", ".join(f"{one.broker} {one.queue_id}" for one in sorted(queues) if one.topic == strange.topic)
+            raise ConfigError(option, offsets.named(strange), f"no such queue; the topic has {there}")

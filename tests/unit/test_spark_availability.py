@@ -1,0 +1,137 @@
+"""What a user is told where the connector cannot run, or Spark runs another Python. No Spark session."""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark", reason="the extra spark is not installed")
+
+import pyspark
+from pyspark import cloudpickle
+
+from ariane.errors import ConfigError
+from ariane.spark import availability, interpreter, reporting
+
+OLD = "import sys, pyspark; pyspark.__version__ = '4.0.1'\n"
+
+
+def run(code: str) -> str:
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    return done.stdout + done.stderr.strip().splitlines()[-1] if done.returncode else done.stdout
+
+
+def test_an_old_spark_is_named_with_the_one_that_is_needed() -> None:
+    said = "the RocketMQ connector needs Spark 4.1 or newer: pip install 'pyspark>=4.2'"
+    assert f"ariane.errors.ConfigError: Spark = '4.0.1': {said}" in run(OLD + "from ariane.spark import RocketMQSource")
+    for module, name in (("pyspark_rocketmq", "rocketmq"), ("pyspark_rocketmq_store", "rocketmq-store")):
+        code = f"import {module}; s = {module}.DefaultSource; assert s.name() == '{name}'; s(options={{}})"
+        assert said in run(OLD + code)
+    with pytest.raises(ConfigError, match=r"Spark = '4.1.4': reading a stream of RocketMQ needs Spark 4.2 or newer"):
+        availability.require_stream_reads("4.1.4")
+    for version in ("4.1.0", "4.10.0", "5.0.0.dev1"):
+        availability.require_connector(version)
+    availability.require_connector(pyspark.__version__)
+
+
+def test_batches_and_writing_need_nothing_of_spark_4_2() -> None:
+    """The modules that Spark 4.1 does not have are hidden."""
+    code = """
+import pyspark.sql.datasource
+sys.modules['pyspark.sql.streaming.datasource'] = None
+pyspark.__version__ = '4.1.4'
+from ariane.spark import CommitOffsets, RocketMQSource, StoreSource, drop_duplicates
+from pyspark.sql.types import StructType, StructField, BinaryType
+from ariane.errors import ConfigError
+schema = StructType([StructField('body', BinaryType())])
+source, store = RocketMQSource({'namesrv': 'h:1', 'topic': 'T'}), StoreSource({'path': '/x'})
+source.reader(schema), source.streamWriter(schema, False), store.reader(schema)
+for reader in (source.streamReader(schema), store.streamReader(schema)):
+    for call in (reader.initialOffset, reader.latestOffset, reader.getDefaultReadLimit):
+        try:
+            call()
+        except ConfigError as error:
+            print(error)
+"""
+    said = "Spark = '4.1.4': reading a stream of RocketMQ needs Spark 4.2 or newer: pip install 'pyspark>=4.2'"
+    assert run("import sys, pyspark\n" + code).splitlines() == [said] * 6
+
+
+def test_a_package_that_is_missing_is_named_and_hides_no_other_source() -> None:
+    code = "import sys; sys.modules['pyarrow'] = None; import pyspark_rocketmq as m; m.DefaultSource(options={})"
+    told = run(code)
+    assert "pyarrow = " in told
+    assert "is not installed for the Python that Spark runs: pip install 'ariane[spark]' there" in told
+
+
+def test_a_source_that_says_why_goes_to_other_processes() -> None:
+    found = availability.source("rocketmq", "no_such_module", "Source")
+    again = cloudpickle.loads(cloudpickle.dumps(found))
+    assert again.name() == "rocketmq"
+    with pytest.raises(ConfigError, match="no_such_module = .*is not installed"):
+        again(options={})
+
+
+# --- which Python ---
+
+VENV = "/home/u/venv/bin/python"
+
+
+def chosen(on_path: str | None, environ: dict[str, str], modules: dict[str, Any] | None = None) -> dict[str, str]:
+    interpreter.choose(environ, modules or {}, VENV, lambda name: on_path if name == "python3" else name)
+    return environ
+
+
+def test_an_environment_that_is_not_activated_is_what_spark_runs() -> None:
+    assert chosen("/usr/bin/python3", {}) == {"PYSPARK_PYTHON": VENV}
+    assert chosen(None, {}) == {"PYSPARK_PYTHON": VENV}
+    assert chosen("/home/u/venv/bin/python3", {}) == {}, "activated: nothing changes"
+
+
+@pytest.mark.parametrize("name", [*interpreter.DECIDED_BY, "PYTHON_WORKER_FACTORY_PORT"])
+def test_what_somebody_decided_stays(name: str) -> None:
+    assert chosen("/usr/bin/python3", {name: "x"}) == {name: "x"}
+
+
+@pytest.mark.parametrize(
+    ("master", "python", "is_told"),
+    [("local[2]", "python3", True), ("local[2]", VENV, False), ("spark://h:7077", "python3", False)],
+)
+def test_a_session_with_another_python_is_told_of(
+    caplog: pytest.LogCaptureFixture, master: str, python: str, is_told: bool
+) -> None:
+    context = SimpleNamespace(_gateway=1, _active_spark_context=SimpleNamespace(master=master, pythonExec=python))
+    with caplog.at_level(logging.WARNING, "ariane.spark"):
+        assert chosen("/usr/bin/python3", {}, {"pyspark.core.context": SimpleNamespace(SparkContext=context)}) == {}
+    told = f"Spark runs python3 (/usr/bin/python3) and not {VENV}"
+    assert (told in caplog.text, f"set PYSPARK_PYTHON={VENV}" in caplog.text) == (is_told, is_told)
+
+
+# --- errors ---
+
+
+@pytest.mark.parametrize("in_worker", [True, False])
+def test_an_error_of_ours_is_shown_without_a_traceback_by_spark_alone(
+    monkeypatch: pytest.MonkeyPatch, in_worker: bool
+) -> None:
+    monkeypatch.setenv(reporting.HIDE_TRACEBACK, "")  # restored after the test
+    monkeypatch.delenv(reporting.HIDE_TRACEBACK)
+    if in_worker:
+        monkeypatch.setenv("PYTHON_WORKER_FACTORY_PORT", "1")
+
+    @reporting.readable
+    def work(error: Exception) -> None:
+        raise error
+
+    with pytest.raises(ZeroDivisionError):
+        work(ZeroDivisionError())
+    assert reporting.HIDE_TRACEBACK not in os.environ, "a mistake of ours keeps its traceback"
+    with pytest.raises(ConfigError):
+        work(ConfigError("a", 1, "b"))
+    assert (reporting.HIDE_TRACEBACK in os.environ) == in_worker
