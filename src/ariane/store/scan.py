@@ -20,6 +20,8 @@ from ariane.protocol.record import FILLER_MAGIC, FILLER_SIZE, FIXED_SIZE, MAGIC
 from ariane.store.segments import Segments
 
 CHUNK = 1 << 20  # bytes read at once by a walk
+HEAD_MAX = 112  # bytes of a record up to its body, with two IPv6 hosts
+FIRST_LOOK = 4096  # bytes searched first: damage is mostly short, and there may be much of it
 SMALL = 1024  # bytes read for one record: most are no longer
 _HEAD = Struct(">iiiiiqqiq")
 _FILLER = Struct(">ii")
@@ -216,22 +218,23 @@ def first_good(segments: Segments, start: int, stop: int, floor_ms: int) -> int 
     Found by its magic, which must stand at the place the record itself names; a body is checked by its CRC. What was never
     written is not read.
     """
-    at = start
+    at, wanted = start, FIRST_LOOK
     while at < stop:
         reached = segments.next_data(at)
         if reached is None or reached >= stop:
             return None
         # The magic stands 4 bytes behind the beginning of a record: what was skipped as unwritten cannot hold one before.
         at = max(at, reached - 4)
-        data = segments.read(at, CHUNK)
+        data = segments.read(at, wanted)
         for place in _magics(data):
             if at + place >= stop:
                 return None
             if _is_good(segments, at + place, floor_ms):
                 return at + place
-        if len(data) < CHUNK:
+        if len(data) < wanted:
             return None
         at += len(data) - 7  # a magic may lie across the border
+        wanted = min(4 * wanted, CHUNK)
     return None
 
 
@@ -251,10 +254,38 @@ def _is_good(segments: Segments, offset: int, floor_ms: int) -> bool:
     data = segments.read(offset, FIXED_SIZE)
     if len(data) < FIXED_SIZE or _HEAD.unpack_from(data)[6] != offset:
         return False
+    if not spans(segments, offset, size):
+        return False
     try:
         return look(segments.read(offset, size), 0, offset, room, check_crc=True).store_ms >= floor_ms
     except NotARecord:
         return False
+
+
+def spans(segments: Segments, offset: int, size: int) -> bool:
+    """Return whether the lengths of the record at `offset` lead to its end, by a few bytes where they are stored.
+
+    Asked before a whole record is read: a broken size must not make a task read megabytes at each damaged place.
+    """
+    head = segments.read(offset, HEAD_MAX)
+    if len(head) < FIXED_SIZE:
+        return False
+    (*_, own_offset, sys_flag, _) = _HEAD.unpack_from(head)
+    hosts = (20 if sys_flag & BORN_HOST_V6 else 8) + (20 if sys_flag & STORE_HOST_V6 else 8)
+    body_at = _HEAD.size + hosts + 8 + 4 + 8
+    if own_offset != offset or body_at + 4 > len(head):
+        return False
+    (body_size,) = _I32.unpack_from(head, body_at)
+    topic_at = body_at + 4 + body_size
+    if body_size < 0 or topic_at + 3 > size:
+        return False
+    topic_size = segments.read(offset + topic_at, 1)
+    properties_at = topic_at + 1 + (topic_size[0] if topic_size else 0)
+    properties_size = segments.read(offset + properties_at, 2)
+    if len(properties_size) < 2:
+        return False
+    (length,) = _I16.unpack(properties_size)
+    return bool(length >= 0 and properties_at + 2 + length == size)
 
 
 def readable(segments: Segments, start: int, stop: int) -> Iterator[Found]:

@@ -29,7 +29,7 @@ from ariane.spark.records.layout import Header
 from ariane.store import checkpoint as checkpoints
 from ariane.store.files import OpenFiles, ReadOnlyDisk, read_whole
 from ariane.store.findings import files_of
-from ariane.store.scan import SMALL, NotARecord, first_good, look
+from ariane.store.scan import SMALL, NotARecord, first_good, look, spans
 from ariane.store.segments import NAME_DIGITS, Segments
 
 log = logging.getLogger("ariane.spark")
@@ -111,28 +111,35 @@ def pieces(
 ) -> Iterator[Run | Damage]:
     """What begins in [begin, end), all of one file, in which records lie below `limit`. `exact`: a record begins at `begin`."""
     place = begin if exact else _chained(segments, begin, limit)
-    wanted = chunk
+    wanted = window = chunk
     while place < end:
         data = segments.read(place, min(wanted, limit - place))
         run, length = chain(data, place, segments.size)
         if length:
+            if length > window // 2:
+                window = min(2 * window, chunk)
             inside = slice(*np.searchsorted(run.starts, (begin - place, end - place)))
             if inside.start < inside.stop:
                 yield run.part(inside)
-            place, wanted = place + length, chunk
+            place, wanted = place + length, window
             continue
         size, is_filler = _claim(data, place, segments.size)
         if is_filler:
             return
-        if len(data) < size <= min(limit - place, RECORD_MAX) and len(data) == min(wanted, limit - place):
+        is_cut = len(data) < size <= min(limit - place, RECORD_MAX) and len(data) == min(wanted, limit - place)
+        if is_cut and spans(segments, place, size):
             wanted = size
             continue
         following = first_good(segments, place + 1, limit, 0)
         if following is None:
             following = limit
         if place >= begin:
+            if is_cut:  # a reason is told by all that is there of it
+                data = segments.read(place, min(following - place, chunk))
             yield Damage(place, following - place, _why(data, following - place, place, segments.size))
-        place, wanted = following, chunk
+        # Where there is damage there may be much of it: what is read again of what follows stays small until records follow.
+        window = min(SMALL, chunk)
+        place, wanted = following, window
 
 
 def boundary(segments: Segments, place: int, limit: int, chunk: int = CHUNK) -> int:
@@ -233,19 +240,22 @@ def _end(segments: Segments, safe: int, known: Log | None, chunk: int) -> tuple[
 def _end_within(segments: Segments, place: int, floor_ms: int, chunk: int) -> tuple[int, int]:
     """As `_end`, of the file that holds `place`, where a record begins or may begin."""
     stop = place - place % segments.size + segments.size
-    wanted, last, again = chunk, -1, -1
+    wanted = window = chunk
+    last = again = -1
     while place < stop:
         data = segments.read(place, wanted)
         run, length = chain(data, place, segments.size)
         if length:
             floor_ms = max(floor_ms, min(_store_ms(run, -1), _store_ms(run, -2 if len(run.starts) > 1 else -1)))
             last = place + int(run.starts[-1])
-            place, wanted = place + length, chunk
+            if length > window // 2:
+                window = min(2 * window, chunk)
+            place, wanted = place + length, window
             continue
         size, is_filler = _claim(data, place, segments.size)
         if is_filler:
             return stop, floor_ms
-        if len(data) < size <= min(stop - place, RECORD_MAX):
+        if len(data) < size <= min(stop - place, RECORD_MAX) and spans(segments, place, size):
             wanted = size
             if len(segments.read(place, size)) == size:
                 continue
@@ -255,7 +265,8 @@ def _end_within(segments: Segments, place: int, floor_ms: int, chunk: int) -> tu
         if again != place:
             again = place  # it may have been written since it was read, and what follows after it
             continue
-        place, last, wanted = following, -1, chunk
+        window = min(SMALL, chunk)
+        place, last, wanted = following, -1, window
     if last >= 0 and not _is_whole(segments, last, place):
         place = last
     return place, floor_ms
