@@ -80,7 +80,7 @@ def test_a_source_that_says_why_goes_to_other_processes() -> None:
 
 # --- which Python ---
 
-VENV = "/home/u/venv/bin/python"
+VENV = "/srv/venv/bin/python"
 
 
 def chosen(on_path: str | None, environ: dict[str, str], modules: dict[str, Any] | None = None) -> dict[str, str]:
@@ -91,7 +91,7 @@ def chosen(on_path: str | None, environ: dict[str, str], modules: dict[str, Any]
 def test_an_environment_that_is_not_activated_is_what_spark_runs() -> None:
     assert chosen("/usr/bin/python3", {}) == {"PYSPARK_PYTHON": VENV}
     assert chosen(None, {}) == {"PYSPARK_PYTHON": VENV}
-    assert chosen("/home/u/venv/bin/python3", {}) == {}, "activated: nothing changes"
+    assert chosen("/srv/venv/bin/python3", {}) == {}, "activated: nothing changes"
 
 
 @pytest.mark.parametrize("name", [*interpreter.DECIDED_BY, "PYTHON_WORKER_FACTORY_PORT"])
