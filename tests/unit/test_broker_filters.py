@@ -264,3 +264,12 @@ def test_the_expressions_of_all_groups_are_bounded(monkeypatch):
     filters.register("G", [sql("a > 55", version=2)])
     filters.register("G", [sql("a > 6", version=3)])
     assert (expression(filters, "G"), expression(filters, "H"), expression(filters, "I")) == ("a > 6", "b > 5", None)
+
+
+def test_expressions_that_cannot_be_compiled_write_few_log_lines(caplog):
+    filters = made()
+    for version in range(100):
+        filters.register("G", [sql("a >", version)])
+    assert len(caplog.records) == 10
+    assert "suppressed" in caplog.records[-1].getMessage()
+    assert filters.get("G", "T") is None

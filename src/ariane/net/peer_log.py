@@ -1,6 +1,7 @@
 """Log lines that peers cause, at most a few a minute for each address: nobody may fill a disk with them.
 
-The line that exhausts an address's budget says so; the first line of its next minute names how many were suppressed.
+The line that exhausts an address's budget says so; the first line of its next minute names how many were suppressed. What is
+not caused by one address, such as a setting of a consumer group, has a budget by its name.
 """
 
 from __future__ import annotations
@@ -24,6 +25,9 @@ class _Window:
         self.lines = 0
         self.suppressed = 0
 
+    def is_over(self, now: float) -> bool:
+        return not 0 <= now - self.began < WINDOW_S  # a clock that was set back begins another window
+
 
 class PeerLog:
     """Writes lines to `log` within the budget of the address that caused them. Times are those of one monotonic clock."""
@@ -42,7 +46,7 @@ class PeerLog:
     def line(self, level: int, ip: str, now: float, text: str, *args: object, **kwargs: Any) -> None:
         """Write a line that the peer at `ip` caused, unless its budget or that of all is exhausted."""
         window = self._window(ip, now)
-        if now - self._all.began >= WINDOW_S:
+        if self._all.is_over(now):
             self._all = _Window(now)
         if window.lines >= LINES or self._all.lines >= ALL_LINES:
             window.suppressed += 1
@@ -58,7 +62,7 @@ class PeerLog:
 
     def _window(self, ip: str, now: float) -> _Window:
         window = self._windows.get(ip)
-        if window is None or now - window.began >= WINDOW_S:
+        if window is None or window.is_over(now):
             suppressed = 0 if window is None else window.suppressed
             self._windows.pop(ip, None)  # it goes behind the others: the first is the oldest
             self._windows[ip] = window = _Window(now)

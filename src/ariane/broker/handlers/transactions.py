@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
@@ -9,12 +10,14 @@ from ariane.broker.transactions import Transactions
 from ariane.errors import FlushFailed, MessageRefused, ProtocolError, ReplyError, StoreError
 from ariane.model import ids
 from ariane.net.connection import Handled, Handler, Peer, Reply
+from ariane.net.peer_log import PeerLog
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.command import Command
 from ariane.protocol.requests import typed
 from ariane.protocol.requests.messaging import COMMIT, ROLLBACK, EndTransaction, ResumeCheckHalfMessage
 
 log = logging.getLogger("ariane.broker.transactions")
+_peer_log = PeerLog(log)
 
 Durable = Callable[[int], Awaitable[bool]]
 
@@ -41,7 +44,10 @@ def end_transaction(
 ) -> Handled:
     """Commit or roll back. A producer that does not know gets no answer, as in 4.9.4: it is asked later."""
     if request.commit_or_rollback not in (COMMIT, ROLLBACK):
-        log.info("%s does not know yet (%s): %s", peer.addr, request.msg_id, command.remark or "no remark")
+        remark = command.remark or "no remark"
+        _peer_log.line(
+            logging.INFO, peer.ip, _now(), "%s does not know yet (%s): %s", peer.addr, request.msg_id, remark
+        )
         return None
     if not transactions.is_ready:
         return _when_ready(transactions, durable, request)
@@ -56,12 +62,17 @@ async def _when_ready(transactions: Transactions, durable: Durable | None, reque
     return settled if isinstance(settled, Reply) else await settled
 
 
+def _now() -> float:
+    return asyncio.get_running_loop().time()
+
+
 def _ended(transactions: Transactions, request: EndTransaction) -> int | Reply:
     """Up to where the log has to be flushed, or the answer that needs no flush."""
     try:
         end = transactions.end(request)
     except ReplyError as error:
-        log.warning("transaction %s of %s: %s", request.msg_id, request.producer_group, error.remark)
+        group = request.producer_group
+        _peer_log.warning(group, _now(), "transaction %s of %s: %s", request.msg_id, group, error.remark)
         return Reply(error.code, remark=error.remark)
     except MessageRefused as error:
         return Reply(ResponseCode.MESSAGE_ILLEGAL, remark=str(error))

@@ -18,6 +18,7 @@ import msgspec
 from ariane.errors import FilterError, ReplyError
 from ariane.filter.bloom import Bloom
 from ariane.filter.sql import SqlFilter, compile_sql
+from ariane.net.peer_log import PeerLog
 from ariane.protocol.codes import ResponseCode
 from ariane.protocol.requests.clients import SubscriptionData
 from ariane.protocol.requests.messaging import SQL92, TAG
@@ -89,6 +90,7 @@ class ConsumerFilters:
         self._bloom = bloom
         self._keep_ms = keep_ms
         self._now_ms = now_ms
+        self._log = PeerLog(log)
         self._filters: dict[tuple[str, str], ConsumerFilter] = {}  # by group and topic
         self._topics: dict[str, set[str]] = {}  # of a group
         self._chars = 0
@@ -154,12 +156,15 @@ class ConsumerFilters:
             remark = f"the filters of all groups hold {EXPRESSIONS_MAX} characters, which is the maximum"
             raise ReplyError(ResponseCode.SYSTEM_ERROR, remark)
         if wanted.expression_type != SQL92:
-            log.error("group %s on %s: no expression type %s", group, wanted.topic, wanted.expression_type)
+            kind = wanted.expression_type
+            self._log.error(
+                group, self._now_ms() / 1000, "group %s on %s: no expression type %s", group, wanted.topic, kind
+            )
             return
         try:
             sql = compile_sql(wanted.sub_string or "")
         except FilterError as error:
-            log.error("group %s on %s: %s", group, wanted.topic, error)
+            self._log.error(group, self._now_ms() / 1000, "group %s on %s: %s", group, wanted.topic, error)
             return
         data = FilterData(
             bloom_filter_data=BloomData(self._bloom.bits, self._bloom.positions(f"{group}#{wanted.topic}")),

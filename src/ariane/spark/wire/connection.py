@@ -20,9 +20,10 @@ from typing import NamedTuple
 
 import msgspec
 
-from ariane.errors import ConnectionLost, RequestTimeout
+from ariane.errors import ConnectionLost, ProtocolError, RequestTimeout
 from ariane.model import host
 from ariane.protocol import command as commands
+from ariane.protocol.codes import code_name
 from ariane.protocol.command import Command
 from ariane.protocol.frame import FrameReader
 from ariane.protocol.requests import fields
@@ -84,7 +85,12 @@ class Wire:
         if self._credentials is not None:
             fields = signed(self._credentials, fields, body)
         opaque = self.session.ask(number, deadline_s)
-        for piece in commands.encode(code, opaque=opaque, flag=0, fields=fields, body=body):
+        try:
+            pieces = commands.encode(code, opaque=opaque, flag=0, fields=fields, body=body)
+        except ProtocolError as error:
+            self.session.answered(opaque)
+            raise ProtocolError(f"request {code_name(code)} cannot be sent to {self.addr}: {error}") from None
+        for piece in pieces:
             self.unsent += piece
 
     def write(self) -> None:
