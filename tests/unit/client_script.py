@@ -93,6 +93,29 @@ class StillClock:
         await asyncio.sleep(0)
 
 
+class PausingClock(StillClock):
+    """A clock in whose reading number `pause_at` the process pauses for 49 ms, before the value is taken."""
+
+    def __init__(self, pause_at: int) -> None:
+        super().__init__()
+        self.now += 0.75
+        self.readings_left = pause_at
+
+    def _read(self) -> None:
+        self.now += 0.01
+        if self.readings_left == 0:
+            self.now += 49
+        self.readings_left -= 1
+
+    def now_ms(self):
+        self._read()
+        return super().now_ms()
+
+    def monotonic(self):
+        self._read()
+        return super().monotonic()
+
+
 def raising(error: Exception) -> Answer:
     def answer(asked: Asked) -> Command:
         raise error

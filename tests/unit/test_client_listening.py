@@ -6,7 +6,7 @@ import asyncio
 import threading
 
 import pytest
-from client_script import QUEUE, Script, StillClock, instance, message, name_server, route
+from client_script import QUEUE, PausingClock, Script, StillClock, instance, message, name_server, route
 
 from ariane.client.concurrent import ConcurrentListeners
 from ariane.client.config import ConsumerSettings, ProducerSettings
@@ -79,6 +79,28 @@ def test_what_the_end_of_a_call_means(listener, kind, level):
 
 def test_a_call_that_takes_too_long_is_cancelled():
     assert outcome_of(endless, timeout_ms=1).kind is ConsumeReturn.TIME_OUT
+
+
+@pytest.mark.parametrize("pause_at", range(6))
+def test_the_times_of_a_call_enclose_it_wherever_the_process_pauses(pause_at):
+    clock, events, called = PausingClock(pause_at), [], []
+
+    async def listener(messages) -> None:
+        called.append(clock.now)
+        clock.now += 3.2
+        called.append(clock.now)
+
+    async def play():
+        listening = Listening(
+            "g", listener, (events.append,), clock=clock, make_id=lambda: "R", timeout_ms=1000, threads=1
+        )
+        await listening.call(QUEUE, [message(0)])
+
+    asyncio.run(play())
+    (before, after), (began, ended) = events, called
+    assert before.started_ms <= began
+    assert ended < after.ended_ms + 1
+    assert after.ended_ms - after.cost_ms < began + 1, "the end less the cost is not after the beginning"
 
 
 def test_a_plain_function_runs_in_a_thread():

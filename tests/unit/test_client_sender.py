@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from client_script import Script, StillClock, instance, name_server, raising, route
+from client_script import PausingClock, Script, StillClock, instance, name_server, raising, route
 
 from ariane.client import sending
 from ariane.client.config import ProducerSettings
@@ -168,6 +168,46 @@ def test_no_answer_tells_no_hook():
     told = []
     send(script(ConnectionLost("x", "refused"), STORED), hooks=(told.append,))
     assert len(told) == 1
+
+
+@pytest.mark.parametrize("pause_at", range(12))
+def test_a_traced_send_encloses_the_time_of_storing_wherever_the_process_pauses(pause_at):
+    """A record that ends before the broker stored the message contradicts every other record of its host."""
+    clock, events, stored_at, told_at = PausingClock(pause_at), [], [], []
+    peers = script()
+
+    def store(asked):
+        clock.now += 0.4
+        stored_at.append(clock.now)
+        clock.now += 0.2
+        return STORED
+
+    peers.answers[SEND] = store
+    send(peers, clock=clock, hooks=(events.append, lambda event: told_at.append(clock.now)))
+    (event,), (stored_ms,), (told_ms,) = events, stored_at, told_at
+    # whole ms of the wall clock: the answer came before the end of the last one
+    assert event.started_ms <= stored_ms < event.started_ms + event.cost_ms + 1
+    assert event.started_ms + event.cost_ms <= told_ms, "a record states no end after it was written"
+
+
+def test_a_send_during_which_the_wall_clock_was_set_back_has_the_cost_of_the_monotonic_clock():
+    class SetBack(StillClock):
+        back_ms = 0
+
+        def now_ms(self):
+            return super().now_ms() - self.back_ms
+
+    clock, events = SetBack(), []
+    peers = script()
+
+    def store(asked):
+        clock.now += 7
+        clock.back_ms = 5_000
+        return STORED
+
+    peers.answers[SEND] = store
+    send(peers, clock=clock, hooks=(events.append,))
+    assert events[0].cost_ms == 7
 
 
 def producer_play(peers: Script, play):

@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 from ariane.client import hooks as hook_events
 from ariane.client.hooks import Consumed, ConsumeHook, ConsumeReturn, Consuming
+from ariane.client.instants import Instant
 from ariane.client.rates import Rates
 from ariane.clock import Clock
 from ariane.errors import ArianeError
@@ -121,13 +122,15 @@ class Listening:
             started_ms=self._clock.now_ms(),
         )
         await hook_events.tell(self._hooks, consuming)
-        started = self._clock.monotonic()
+        started = Instant.read(self._clock)
         if may_begin():
             outcome = await self._measured(queue, messages)
         else:
             outcome = Outcome(ConsumeReturn.FAILED, why="the queue is no longer this member's")
-        cost_ms = round((self._clock.monotonic() - started) * 1000)
-        consumed = Consumed(consuming=consuming, outcome=outcome.kind, ended_ms=self._clock.now_ms(), cost_ms=cost_ms)
+        ended = Instant.read(self._clock)
+        consumed = Consumed(
+            consuming=consuming, outcome=outcome.kind, ended_ms=ended.wall_ms, cost_ms=ended.ms_since(started)
+        )
         await hook_events.tell(self._hooks, consumed)
         return outcome
 

@@ -20,11 +20,11 @@ from ariane.client import sending
 from ariane.client.config import ProducerSettings
 from ariane.client.hooks import SendHook, Sent
 from ariane.client.instance import Instance
+from ariane.client.instants import Instant
 from ariane.client.sending import Outgoing, SendResult, SendStatus
 from ariane.errors import ConnectionLost, ReplyError, RequestTimeout
 from ariane.model.message import MessageQueue
 from ariane.net.connection import Connection
-from ariane.protocol.command import Command
 
 log = logging.getLogger("ariane.client")
 
@@ -105,14 +105,18 @@ class Sender:
     async def _attempt(self, out: Outgoing, queue: MessageQueue, timeout_ms: float) -> SendResult:
         addr = self._address(queue)
         clock = self._instance.clock
-        started_ms = clock.now_ms()
-        header = sending.header(out, self._group, queue.queue_id, started_ms, self.settings)
+        connection = await self._connection(addr, timeout_ms)
+        header = sending.header(out, self._group, queue.queue_id, clock.now_ms(), self.settings)
+        code = sending.code(out)
         if not self._hooks:
-            return sending.result(out, await self._ask(addr, out, header, timeout_ms), queue, addr)
-        started = clock.monotonic()
+            return sending.result(
+                out, await connection.ask(code, header, out.body, timeout_ms=timeout_ms), queue, addr
+            )
         refusal = stored = None
-        answer = await self._ask(addr, out, header, timeout_ms)
-        cost_ms = round((clock.monotonic() - started) * 1000)
+        # Only the request lies between the two readings, so that the broker's store time is between them, too.
+        started = Instant.read(clock)
+        answer = await connection.ask(code, header, out.body, timeout_ms=timeout_ms)
+        answered = Instant.read(clock)
         try:
             stored = sending.result(out, answer, queue, addr)
         except ReplyError as error:
@@ -122,8 +126,8 @@ class Sender:
             outgoing=out,
             queue=queue,
             broker_addr=addr,
-            started_ms=started_ms,
-            cost_ms=cost_ms,
+            started_ms=started.wall_ms,
+            cost_ms=answered.ms_since(started),
             result=stored,
             refusal=refusal,
         )
@@ -133,9 +137,9 @@ class Sender:
             raise refusal
         return stored
 
-    async def _ask(self, addr: str, out: Outgoing, header: dict[str, str], timeout_ms: float) -> Command:
-        """The answer of `addr`. What waits to be written is bounded by `in_flight_max`, not by the connection's buffer: a
-        broker that does not read is noticed at the deadline."""
+    async def _connection(self, addr: str, timeout_ms: float) -> Connection:
+        """Return the connection to `addr`, opened within `timeout_ms`. Unwritten requests are bounded by `in_flight_max`, not
+        by the connection's buffer: a broker that does not read is noticed at the deadline."""
         connection = self._connections.get(addr)
         if connection is None or not connection.is_open:
             try:
@@ -143,7 +147,7 @@ class Sender:
                     connection = self._connections[addr] = await self._instance.peers.to(addr)
             except TimeoutError:
                 raise RequestTimeout(addr, timeout_ms) from None
-        return await connection.ask(sending.code(out), header, out.body, timeout_ms=timeout_ms)
+        return connection
 
     def _address(self, queue: MessageQueue) -> str:
         addr = self._instance.routes.master(queue.broker)

@@ -1,0 +1,47 @@
+"""Instants: both clocks of a client, read together.
+
+A trace record holds a time of the wall clock and a duration. If another reading of the monotonic clock starts the duration, a
+pause of the process between the two readings moves the end that the record states.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple, Self
+
+from ariane.clock import Clock
+
+
+APART_S = 0.0005  # half of the ms that times are rounded to; two readings take about a microsecond
+READINGS_MAX = 4
+
+
+class Instant(NamedTuple):
+    """One reading of both clocks: `wall_ms` since the epoch, rounded down, and `monotonic_s`."""
+
+    wall_ms: int
+    monotonic_s: float
+
+    @classmethod
+    def read(cls, clock: Clock) -> Self:
+        """Read both clocks within `APART_S` of each other, reading again if the process paused in between.
+
+        If it pauses each time, the monotonic clock was read first: a duration that starts here is too long, never too short.
+        """
+        for _ in range(READINGS_MAX):
+            monotonic_s = clock.monotonic()
+            instant = cls(clock.now_ms(), monotonic_s)
+            if clock.monotonic() - monotonic_s <= APART_S:
+                break
+        return instant
+
+    def ms_since(self, start: Instant) -> int:
+        """Return the ms from `start` to this instant, so that `start.wall_ms` plus the result is not before this instant.
+
+        The difference of the wall clock's readings, as Java clients write it. If the monotonic clock contradicts it (a pause
+        between two readings, a wall clock that was set), the monotonic difference counts, rounded up.
+        """
+        elapsed_ms = (self.monotonic_s - start.monotonic_s) * 1000
+        wall_ms = self.wall_ms - start.wall_ms
+        low, high = math.floor(elapsed_ms), math.ceil(elapsed_ms)
+        return wall_ms if low <= wall_ms <= high else high
