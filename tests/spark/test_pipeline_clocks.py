@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import msgspec
 import pytest
 
 pytest.importorskip("pyspark", reason="needs pyspark: pip install 'ariane[spark]'")
@@ -155,6 +156,112 @@ def test_two_hosts_behind_one_address_contradict_each_other(spark: SparkSession)
     assert clock["lower_ms"] > clock["upper_ms"]
     assert [(row["clock_skew"], row["queueing_ms"], row["consume_cost_ms"]) for row in rows] == [(True, None, 7)] * 2
     assert {row["delivered_corrected_at"] for row in rows} == {None}
+
+
+def ordinary(count: int, host: str = "10.0.0.2") -> tuple[list[Told], list[dict[str, Any]]]:
+    """Messages that a host with a right clock sends and consumes itself, one every 20 ms."""
+    told, stored = [], []
+    for number in range(count):
+        one, sent_ms = unique_id(number), 20 * number
+        told += [
+            Told(pub(one, sent_ms, cost_ms=4), host, sent_ms + 300),
+            Told(before(one, f"R{number}", sent_ms + 9), host, sent_ms + 310),
+            Told(after(one, f"R{number}", sent_ms + 16), host, sent_ms + 320),
+        ]
+        stored.append(frames.stored(one, sent_ms + 2, offset_message_id=f"OFF-{one}"))
+    return told, stored
+
+
+@pytest.mark.parametrize("wrong", [1, 5, 9])
+def test_records_that_contradict_the_others_are_discarded_and_spoil_nothing(spark: SparkSession, wrong: int) -> None:
+    """Sends that claim an end before the broker stored the message: 48 ms, and more."""
+    told, stored = ordinary(20)
+    for number in range(wrong):
+        stored[number]["store_timestamp"] = at(20 * number + 52 + number)
+        told[3 * number + 1] = Told(before(unique_id(number), f"R{number}", 20 * number + 70), "10.0.0.2", 900)
+        told[3 * number + 2] = Told(after(unique_id(number), f"R{number}", 20 * number + 77), "10.0.0.2", 900)
+    known, rows = folded(spark, told, stored)
+    (clock,) = known
+    assert (clock["lower_ms"], clock["upper_ms"], clock["messages"], clock["discarded"]) == (-3, 3, 20, wrong)
+    assert clock["discarded_ids"] == [unique_id(number) for number in range(min(wrong, clocks.DISCARDED_IDS_MAX))]
+    rows.sort(key=lambda row: row["message_id"])
+    assert {(row["clock_skew"], row["queueing_missing"], row["queueing_ms"]) for row in rows[wrong:]} == {
+        (False, None, 7)
+    }
+    # The broker stored them and the consumer's records agree: only what the send claims is not used.
+    for number, row in enumerate(rows[:wrong]):
+        assert (row["sent_corrected_at"], row["producer_clock_ms"]) == (None, None)
+        assert (row["clock_skew"], row["queueing_ms"]) == (False, 18 - number)
+
+
+@pytest.mark.parametrize(("began_ms", "why"), [(-60, "before its store time"), (5000, "after its trace was stored")])
+def test_a_delivery_that_contradicts_its_clock_is_named_and_has_no_queueing(
+    spark: SparkSession, began_ms: int, why: str
+) -> None:
+    told, stored = ordinary(9)
+    told[1] = Told(before(unique_id(0), "R0", began_ms), "10.0.0.2", 310)
+    told[2] = Told(after(unique_id(0), "R0", began_ms + 7), "10.0.0.2", 320)
+    known, rows = folded(spark, told, stored)
+    assert [(row["discarded"], row["discarded_ids"]) for row in known] == [(1, [unique_id(0)])]
+    rows.sort(key=lambda row: row["message_id"])
+    bad, *others = rows
+    assert (bad["clock_skew"], bad["queueing_missing"], bad["queueing_ms"]) == (True, "outlier", None)
+    assert (bad["delivered_corrected_at"], bad["deliveries"][0]["clock_ms"], bad["consume_cost_ms"]) == (None, None, 7)
+    assert {(row["clock_skew"], row["queueing_ms"]) for row in others} == {(False, 7)}
+
+
+def test_two_clocks_behind_one_address_in_equal_parts_have_no_majority(spark: SparkSession) -> None:
+    told, stored = ordinary(10)
+    for at_, one in enumerate(told):
+        if at_ // 3 % 2:
+            told[at_] = one._replace(
+                event=msgspec.structs.replace(one.event, timestamp_ms=one.event.timestamp_ms + 10_000)
+            )
+    known, rows = folded(spark, told, stored)
+    (clock,) = known
+    assert clock["lower_ms"] > clock["upper_ms"]
+    assert (clock["discarded"], clock["discarded_ids"]) == (10, [])
+    assert {(row["clock_skew"], row["queueing_missing"]) for row in rows} == {(True, "contradiction")}
+
+
+def test_the_bounds_are_those_of_the_largest_consistent_set(spark: SparkSession) -> None:
+    """Against a search over all values, for random intervals with many contradictions and open ends."""
+    chance = random.Random(7)
+    columns = "slot STRING, host STRING, hour TIMESTAMP, message_id STRING, within_lower_ms BIGINT, after_ms BIGINT, "
+    rows, by_host = [], {}
+    for host in range(60):
+        some = []
+        for number in range(chance.randint(1, 12)):
+            low = chance.choice([None, chance.randint(-8, 8)])
+            high = chance.choice([None, chance.randint(-8, 8)])
+            some.append((f"M{number:02}", low, high))
+            rows.append(("s", f"h{host}", at(0), f"M{number:02}", low, None, high, low))
+        by_host[f"h{host}"] = some
+    frame = spark.createDataFrame(rows, columns + "upper_ms BIGINT, lower_ms BIGINT")
+    found = {row["host"]: row for row in frames.rows(clocks._agreed(clocks._edges(frame)))}
+    inf = float("inf")
+    kinds = set()
+    for host, some in by_host.items():
+        bounded = [(low, high) for _, low, high in some if low is not None or high is not None]
+        spans = [(-inf if low is None else low, inf if high is None else high) for low, high in bounded]
+        counts = {x / 2: sum(low <= x / 2 <= high for low, high in spans) for x in range(-20, 21)}
+        best = max(counts.values())
+        row = found[host]
+        if not bounded:
+            continue
+        if best * 2 <= len(bounded):
+            kinds.add("none")
+            assert row["lower_ms"] is None or row["upper_ms"] is None or row["lower_ms"] > row["upper_ms"]
+            assert row["discarded"] == len(bounded)
+            continue
+        at_best = [x for x, count in counts.items() if count == best]
+        lower = -inf if row["lower_ms"] is None else row["lower_ms"]
+        upper = inf if row["upper_ms"] is None else row["upper_ms"]
+        assert (max(lower, -10), min(upper, 10)) == (min(at_best), max(at_best)), (host, some)
+        outside = sum(low > high or low > upper or high < lower for low, high in spans)
+        assert row["discarded"] == outside, (host, some)
+        kinds.add("all" if best == len(bounded) else "some")
+    assert kinds == {"none", "some", "all"}
 
 
 @pytest.mark.parametrize(

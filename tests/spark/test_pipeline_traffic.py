@@ -27,7 +27,7 @@ from ariane.pipeline import decode, folds, journeys, publish, run, traffic
 from ariane.pipeline.jobs import JOBS
 from ariane.tables import CLOCKS, LATENCIES, SLOW_MESSAGES, TRACE_EVENTS, TRAFFIC
 from ariane.tables.histogram import counted
-from ariane.tables.traffic import SLOWEST
+from ariane.tables.traffic import MISSING, SLOWEST
 from ariane.testing.cluster import cluster_in_thread
 
 if TYPE_CHECKING:
@@ -71,13 +71,14 @@ def test_counts_bytes_and_histograms_of_a_minute(spark: SparkSession) -> None:
         "minute": MINUTE, "direction": "out", "topic": "T", "client_group": "P", "client_host": "10.0.0.9",
         "messages": 6, "successes": 5, "failures": 1, "bytes": 600, "send_cost_ms": counted([0, 1, 2, 3, 4, 3000]),
         "queueing_ms": None, "consume_cost_ms": None, "send_cost_ms_max": 3000, "queueing_ms_max": None,
-        "consume_cost_ms_max": None,
+        "consume_cost_ms_max": None, **dict.fromkeys(MISSING), "send_cost_missing": 0,
     }  # fmt: skip
     assert received == {
         "minute": MINUTE, "direction": "in", "topic": "T", "client_group": "G", "client_host": "10.0.0.9",
         "messages": 4, "successes": 2, "failures": 1, "bytes": None, "send_cost_ms": None,
         "queueing_ms": counted([200, 189, 178, 167]), "consume_cost_ms": counted([7, 7, 7]), "send_cost_ms_max": None,
-        "queueing_ms_max": 200, "consume_cost_ms_max": 7,
+        "queueing_ms_max": 200, "consume_cost_ms_max": 7, **dict.fromkeys(MISSING, 0), "send_cost_missing": None,
+        "consume_cost_missing": 1,
     }  # fmt: skip
 
 
@@ -93,6 +94,27 @@ def test_each_attempt_of_a_listener_counts_and_the_first_tells_of_the_queueing(s
     assert counts == [(2, 0, 2), (1, 1, 0)]
     assert (first["queueing_ms"], second["queueing_ms"]) == (counted([197]), None)
     assert (first["consume_cost_ms"], second["consume_cost_ms"]) == (counted([7, 7]), counted([7]))
+    assert (first["queueing_again"], second["queueing_again"]) == (1, 1)
+
+
+def test_what_is_in_no_histogram_is_counted_by_its_reason(spark: SparkSession) -> None:
+    """And added up in `latencies`, whatever the histograms hold."""
+    events = of_one_slot(
+        frames.events(
+            spark,
+            [pub("EARLY", 1000), pub("OK", 0), pub("LATE", 60_000), pub("BACK", 0, cost_ms=-5)],
+            [before("EARLY", "R1", 500), before("UNSENT", "R2", 30)],
+            [before("OK", "R3", 20), after("OK", "R3", 27), before("LATE", "R4", 60_090), after("LATE", "R4", 60_099)],
+        )
+    ).persist()
+    rows = traffic.traffic(events, of_traces(events)).persist()
+    (ten,) = frames.rows(traffic.latencies(rows).where("client_group = 'G' AND topic IS NOT NULL"))
+    assert (ten["queueing_before_sent"], ten["consume_cost_missing"], ten["queueing_ms_max"]) == (1, 1, 87)
+    assert sum(count for _, count in ten["queueing_ms"]) == 2
+    (unsent,) = frames.rows(rows.where("topic IS NULL"))
+    assert (unsent["queueing_no_store_time"], unsent["queueing_ms"]) == (1, None)
+    (sent,) = frames.rows(traffic.latencies(rows).where("client_group = 'P'"))
+    assert sent["send_cost_missing"] == 1
 
 
 def test_minutes_topics_and_groups_are_rows_of_their_own(spark: SparkSession) -> None:

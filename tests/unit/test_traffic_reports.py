@@ -15,7 +15,7 @@ from traffic_tables import T0_MS, at, both, consumed, ms, put, sent, slow
 from ariane.admin.report import Plot, Report, Sheet
 from ariane.admin.reports import REPORTS
 from ariane.admin.reports.tps import LINES_MAX, ROWS_MAX
-from ariane.tables import TRACE_EVENTS
+from ariane.tables import CLOCKS, TRACE_EVENTS
 
 OF_TRAFFIC = ("tps", "latency")
 
@@ -164,7 +164,7 @@ def test_percentiles_are_of_all_hosts_and_slots(tmp_path: Path) -> None:
     (row,) = sheet(asked("latency", tmp_path, until_s=120), "Send")
     assert row == {
         "topic": "orders", "group": "shop", "messages": 101, "p50": pytest.approx(51, rel=0.01),
-        "p90": pytest.approx(91, rel=0.01), "p99": pytest.approx(100, rel=0.01), "max": 900,
+        "p90": pytest.approx(91, rel=0.01), "p99": pytest.approx(100, rel=0.01), "max": 900, "not counted": 0,
     }  # fmt: skip
     series = plot(asked("latency", tmp_path), "Send: p99")["orders · shop"]
     assert series == [pytest.approx(99, rel=0.01), pytest.approx(900, rel=0.01)]
@@ -180,6 +180,51 @@ def test_latency_is_narrowed_and_null_topics_are_there(tmp_path: Path) -> None:
     assert plot(report, "Consumption")["unknown · billing"] == [None, None, pytest.approx(70, rel=0.01)]
     narrowed = asked("latency", tmp_path, group="audit", topic="orders")
     assert [row["group"] for row in sheet(narrowed, "Consumption")] == ["audit"]
+
+
+@pytest.mark.parametrize("until_s", [600, 6 * 3600])
+def test_messages_that_are_not_counted_are_said_with_the_reason(tmp_path: Path, until_s: int) -> None:
+    """45 messages of 18,000 are no answer about queueing unless the report says so."""
+    rows = [
+        consumed(0, 18_000, queueing=[20] * 45, queueing_outlier=17_900, queueing_no_clock=50, queueing_again=5),
+        consumed(1, 10, client_group="audit", queueing=[], queueing_contradiction=10, consume_cost_missing=3),
+        sent(0, 9),
+        sent(1, 1, send=[], send_cost_missing=1),
+    ]
+    both(tmp_path, rows, [], as_of_s=until_s)
+    report = asked("latency", tmp_path, until_s=until_s)
+    assert [(row["group"], row["messages"], row["not counted"]) for row in sheet(report, "Queueing")] == [
+        ("billing", 45, 17_955), ("audit", 0, 10),
+    ]  # fmt: skip
+    assert [row["p99"] for row in sheet(report, "Queueing")] == [pytest.approx(20, rel=0.01), None]
+    (queueing,) = (part for part in report.parts if isinstance(part, Sheet) and part.title == "Queueing")
+    assert "17,965 calls of listeners are not counted" in queueing.note
+    assert [(row["of"], row["count"], row["reason"]) for row in sheet(report, "Not counted")] == [
+        ("Send", 1, "no_cost"), ("Queueing", 5, "again"), ("Queueing", 17_900, "outlier"),
+        ("Queueing", 10, "contradiction"), ("Queueing", 50, "no_clock"), ("Consumption", 3, "no_cost"),
+    ]  # fmt: skip
+    assert [
+        row["count"] for row in sheet(asked("latency", tmp_path, until_s=until_s, group="audit"), "Not counted")
+    ] == [10, 3]
+
+
+def test_messages_that_contradict_a_clock_are_reported(tmp_path: Path) -> None:
+    both(tmp_path, [sent(0, 9)], [], as_of_s=600)
+    assert not [part for part in asked("latency", tmp_path).parts if part.title.startswith("Records that")]
+    clock = {"hour": at(0).replace(minute=0, second=0), "messages": 500, "sends": 500, "deliveries": 500}
+    rows = [
+        clock
+        | {"host": "10.0.0.1", "lower_ms": -1, "upper_ms": 2, "discarded": 3, "discarded_ids": ["M1", "M2", "M3"]},
+        clock | {"host": "10.0.0.1", "lower_ms": -1, "upper_ms": 2, "discarded": 1, "discarded_ids": ["M0"]},
+        clock | {"host": "10.0.0.2", "lower_ms": 0, "upper_ms": 2, "discarded": 0, "discarded_ids": []},
+        clock | {"host": "10.0.0.9", "lower_ms": 900, "upper_ms": 2, "discarded": 500, "discarded_ids": []},
+    ]
+    put(tmp_path, CLOCKS, rows, as_of_s=600)
+    found = sheet(asked("latency", tmp_path), "Records that contradict their clock")
+    assert [(row["host"], row["messages"], row["discarded"], row["message id"]) for row in found] == [
+        ("10.0.0.9", 500, 500, None), ("10.0.0.1", 1000, 4, "M0"),
+    ]  # fmt: skip
+    assert ["no majority" in row["clock"] for row in found] == [True, False]
 
 
 def test_of_a_long_time_the_answer_is_the_same_by_ten_minutes(tmp_path: Path) -> None:

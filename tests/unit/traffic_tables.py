@@ -14,6 +14,7 @@ from ariane.clock import ms_of
 from ariane.tables import LATENCIES, SLOW_MESSAGES, TRAFFIC, Table
 from ariane.tables.histogram import counted
 from ariane.tables.slots import of_time
+from ariane.tables.traffic import NOT_QUEUED
 
 T0_MS = 1_700_000_040_000  # a whole minute
 HISTOGRAMS = ("send_cost_ms", "queueing_ms", "consume_cost_ms")
@@ -33,7 +34,7 @@ def sent(minute: int, messages: int, **other: Any) -> dict[str, Any]:
     row = dict.fromkeys(TRAFFIC.names) | {
         "minute": at(60 * minute), "direction": "out", "topic": "orders", "client_group": "shop", "client_host": "10.0.0.1",
         "messages": messages, "successes": messages, "failures": 0, "bytes": 100 * messages, "send_cost_ms": counted(costs),
-        "send_cost_ms_max": max(costs, default=None),
+        "send_cost_ms_max": max(costs, default=None), "send_cost_missing": 0,
     }  # fmt: skip
     return row | other
 
@@ -45,7 +46,8 @@ def consumed(minute: int, messages: int, **other: Any) -> dict[str, Any]:
         "minute": at(60 * minute), "direction": "in", "topic": "orders", "client_group": "billing", "client_host": "10.0.0.2",
         "messages": messages, "successes": messages, "failures": 0, "queueing_ms": counted(queueing),
         "consume_cost_ms": counted(cost), "queueing_ms_max": max(queueing, default=None),
-        "consume_cost_ms_max": max(cost, default=None),
+        "consume_cost_ms_max": max(cost, default=None), "consume_cost_missing": 0,
+        **{f"queueing_{reason}": 0 for reason in NOT_QUEUED},
     }  # fmt: skip
     return row | other
 

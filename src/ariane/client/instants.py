@@ -11,7 +11,6 @@ from typing import NamedTuple, Self
 
 from ariane.clock import Clock
 
-
 APART_S = 0.0005  # half of the ms that times are rounded to; two readings take about a microsecond
 READINGS_MAX = 4
 

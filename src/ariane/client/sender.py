@@ -109,9 +109,7 @@ class Sender:
         header = sending.header(out, self._group, queue.queue_id, clock.now_ms(), self.settings)
         code = sending.code(out)
         if not self._hooks:
-            return sending.result(
-                out, await connection.ask(code, header, out.body, timeout_ms=timeout_ms), queue, addr
-            )
+            return sending.result(out, await connection.ask(code, header, out.body, timeout_ms=timeout_ms), queue, addr)
         refusal = stored = None
         # Only the request lies between the two readings, so that the broker's store time is between them, too.
         started = Instant.read(clock)

@@ -5,13 +5,15 @@
     delivered      client  ──┘ after it was stored          stored - delivered <= difference
     any event      client  ──→ its trace is stored, broker  difference <= trace stored - event
 
-Nothing is averaged: the greatest lower and the least upper bound of a host and an hour hold. A difference is only claimed where
-the bounds demand one (`estimate`): 0 when it lies between them, else their middle. Limits: docs/journeys.md.
+Nothing is averaged. Each message gives an interval; the estimate is the intersection of the largest set of intervals that have
+a common point (`_agreed`, Marzullo's algorithm), if these are more than half of all. The other messages are discarded and
+counted. A difference is only claimed where the bounds demand one (`estimate`): 0 when it is between them, else their middle.
+Limits: docs/journeys.md.
 """
 
 from __future__ import annotations
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from ariane.model.topic import DLQ_PREFIX, HALF_TOPIC, OP_HALF_TOPIC, RETRY_PREFIX, SCHEDULE_TOPIC, TIMER_TOPIC
@@ -21,6 +23,8 @@ from ariane.tables import CLOCKS
 CUT_MS = 1
 # Where a message lies before consumers of its own topic can see it.
 WAITING_TOPICS = (SCHEDULE_TOPIC, TIMER_TOPIC, HALF_TOPIC)
+CLOCK = ("slot", "host", "hour")
+DISCARDED_IDS_MAX = 8
 
 
 def clocks(events: DataFrame, messages: DataFrame) -> DataFrame:
@@ -34,23 +38,112 @@ def clocks(events: DataFrame, messages: DataFrame) -> DataFrame:
             "message_id",
             *_bounds(),
         )
-        .groupBy("slot", "host", "hour", "message_id")
+        .where("host IS NOT NULL")
+        .groupBy(*CLOCK, "message_id")
         .agg(
             F.max("within_lower_ms").alias("within_lower_ms"),
             F.max("after_ms").alias("after_ms"),
             F.min("upper_ms").alias("upper_ms"),
         )
-    )
-    # Messages are counted, not records: a record that was read twice changes nothing.
-    bounded = of_message.groupBy("slot", "host", "hour").agg(
-        F.max(F.greatest("within_lower_ms", "after_ms")).alias("lower_ms"),
-        F.min("upper_ms").alias("upper_ms"),
-        F.count("upper_ms").alias("messages"),
-        F.count("within_lower_ms").alias("sends"),
-        F.count("after_ms").alias("deliveries"),
+        .withColumn("lower_ms", F.greatest("within_lower_ms", "after_ms"))
     )
     columns = (F.col(column.name).cast(column.type).alias(column.name) for column in CLOCKS.columns)
-    return bounded.where("host IS NOT NULL").select(*columns, "slot")
+    return _agreed(_edges(of_message)).select(*columns, "slot")
+
+
+def _edges(of_message: DataFrame) -> DataFrame:
+    """Return a row per clock and value: how many intervals of messages begin and end there, and what else is counted.
+
+    Messages are counted, not records: a record that was read twice changes nothing. A message whose own records contradict
+    each other has no interval; its edges are counted under a null value.
+    """
+    is_torn = F.coalesce(F.col("lower_ms") > F.col("upper_ms"), F.lit(False))
+    is_bounded = F.col("lower_ms").isNotNull() | F.col("upper_ms").isNotNull()
+
+    def edge(bound_ms: str, *, is_lower: bool) -> Column:
+        return F.struct(
+            F.when(~is_torn, F.col(bound_ms)).alias("value"),
+            F.col(bound_ms).alias("bound_ms"),
+            F.lit(is_lower).alias("is_lower"),
+        )
+
+    edges = of_message.select(
+        "*",
+        is_torn.alias("is_torn"),
+        is_bounded.alias("is_bounded"),
+        F.explode(F.array(edge("lower_ms", is_lower=True), edge("upper_ms", is_lower=False))).alias("edge"),
+    )
+    is_lower, has_value = F.col("edge.is_lower"), F.col("edge.value").isNotNull()
+    # What concerns a whole message is counted with its upper edge.
+    return edges.groupBy(*CLOCK, F.col("edge.value").alias("value")).agg(
+        F.count_if(is_lower & has_value).alias("lowers"),
+        F.count_if(~is_lower & has_value).alias("uppers"),
+        F.count_if(~is_lower & F.col("is_bounded")).alias("bounded"),
+        F.count_if(~is_lower & F.col("is_torn")).alias("torn"),
+        F.count_if(~is_lower & F.col("upper_ms").isNotNull()).alias("messages"),
+        F.count_if(~is_lower & F.col("within_lower_ms").isNotNull()).alias("sends"),
+        F.count_if(~is_lower & F.col("after_ms").isNotNull()).alias("deliveries"),
+        F.max(F.when(is_lower, F.col("edge.bound_ms"))).alias("greatest_lower_ms"),
+        F.min(F.when(~is_lower, F.col("edge.bound_ms"))).alias("least_upper_ms"),
+        F.min(F.when(is_lower & has_value, F.col("message_id"))).alias("lower_id"),
+        F.min(F.when(~is_lower & has_value, F.col("message_id"))).alias("upper_id"),
+        F.min(F.when(F.col("is_torn"), F.col("message_id"))).alias("torn_id"),
+    )
+
+
+def _agreed(edges: DataFrame) -> DataFrame:
+    """Return a row per clock: the bounds that most messages agree on, and the messages that contradict them.
+
+    A value lies within as many intervals as begin at or before it, less those that end before it. The values with the
+    greatest number are the intersection of the largest consistent set. If several sets are equally large, the bounds
+    enclose all of them. Without a majority the bounds are those of all messages, and contradict each other.
+    """
+    clock = Window.partitionBy(*CLOCK)
+    upto = clock.orderBy("value").rowsBetween(Window.unboundedPreceding, Window.currentRow)
+    before = clock.orderBy("value").rowsBetween(Window.unboundedPreceding, -1)
+    value = F.col("value")
+    within = F.sum("lowers").over(upto) - F.coalesce(F.sum("uppers").over(before), F.lit(0))
+    # Intervals without a lower edge have begun before all values.
+    open_below = F.sum(F.col("bounded") - F.col("torn")).over(clock) - F.sum("lowers").over(clock)
+    counted = edges.withColumn("within", F.when(value.isNotNull(), within + open_below))
+    best = counted.withColumn("best", F.max("within").over(clock))
+    is_best = F.col("within") == F.col("best")
+    chosen = best.withColumn("first_best", F.min(F.when(is_best, value)).over(clock)).withColumn(
+        "last_best", F.max(F.when(is_best, value)).over(clock)
+    )
+    bounds = chosen.withColumn(
+        "lower", F.max(F.when((F.col("lowers") > 0) & (value <= F.col("first_best")), value)).over(clock)
+    ).withColumn("upper", F.min(F.when((F.col("uppers") > 0) & (value >= F.col("last_best")), value)).over(clock))
+    is_low, is_high = value < F.col("lower"), value > F.col("upper")
+    totals = bounds.groupBy(*CLOCK).agg(
+        F.max("lower").alias("lower"),
+        F.max("upper").alias("upper"),
+        F.coalesce(F.max("best"), F.lit(0)).alias("best"),
+        *(F.sum(name).alias(name) for name in ("bounded", "torn", "messages", "sends", "deliveries")),
+        F.coalesce(F.sum(F.when(is_high, F.col("lowers"))), F.lit(0)).alias("too_high"),
+        F.coalesce(F.sum(F.when(is_low, F.col("uppers"))), F.lit(0)).alias("too_low"),
+        F.max("greatest_lower_ms").alias("greatest_lower_ms"),
+        F.min("least_upper_ms").alias("least_upper_ms"),
+        F.array_sort(
+            F.array_union(
+                F.collect_set(F.when(is_high, F.col("lower_id")).when(is_low, F.col("upper_id"))),
+                F.collect_set("torn_id"),
+            )
+        ).alias("ids"),
+    )
+    is_majority = F.col("best") * 2 > F.col("bounded")
+    return totals.withColumns(
+        {
+            "lower_ms": F.when(is_majority, F.col("lower")).otherwise(F.col("greatest_lower_ms")),
+            "upper_ms": F.when(is_majority, F.col("upper")).otherwise(F.col("least_upper_ms")),
+            "discarded": F.when(is_majority, F.col("torn") + F.col("too_high") + F.col("too_low")).otherwise(
+                F.col("bounded")
+            ),
+            "discarded_ids": F.when(is_majority, F.slice("ids", 1, DISCARDED_IDS_MAX)).otherwise(
+                F.array().cast("array<string>")
+            ),
+        }
+    )
 
 
 def estimate(lower_ms: Column, upper_ms: Column) -> tuple[Column, Column]:
@@ -100,16 +193,20 @@ def hour_of(time: str) -> Column:
     return F.date_trunc("hour", time)
 
 
+def noted_ms(is_send: Column) -> Column:
+    """When the client wrote a record, by its clock: of a send after the answer, of all else when it began or ended."""
+    cost_ms = F.when(is_send, F.greatest(F.lit(0), F.coalesce("cost_ms", F.lit(0)))).otherwise(F.lit(0))
+    return F.unix_millis("event_time") + cost_ms
+
+
 def _bounds() -> tuple[Column, ...]:
     """What one event says: `within_lower_ms` (a send), `after_ms` (a delivery), `upper_ms`."""
     is_send, is_delivery = F.col("type") == "Pub", F.col("type") == "SubBefore"
     said_ms = F.unix_millis("event_time")
     cost_ms = F.when(F.col("cost_ms") >= 0, F.col("cost_ms"))
-    # A send is told of when it was answered, all else when it began or ended.
-    told_ms = F.when(is_send, said_ms + F.coalesce(cost_ms, F.lit(0))).otherwise(said_ms)
     stored_ms = F.when(is_send, F.unix_millis(stored_exactly(F.col("offset_message_id"))))
     by_send_ms = F.when(stored_ms.isNotNull(), stored_ms - said_ms + CUT_MS)
-    by_trace_ms = F.unix_millis("trace_stored_at") - told_ms + CUT_MS
+    by_trace_ms = F.unix_millis("trace_stored_at") - noted_ms(is_send) + CUT_MS
     there_ms = F.unix_millis(F.coalesce("available_at", "first_stored_at"))
     return (
         F.when(is_send, stored_ms - (said_ms + cost_ms) - CUT_MS).alias("within_lower_ms"),

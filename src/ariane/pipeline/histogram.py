@@ -10,6 +10,7 @@ from pyspark.sql import functions as F
 from ariane.tables.histogram import LN_GAMMA, TYPE, ZERO
 
 MEASURE, BUCKET, COUNT, GREATEST = "_measure", "_bucket", "_count", "_greatest"
+_PLACE = "_place"
 
 
 def bucket_of(ms: Column) -> Column:
@@ -68,8 +69,8 @@ def aggregated(
     return _collected(buckets, by, measures, [F.sum(_if(first, name)).alias(name) for name in others])
 
 
-def added(rows: DataFrame, by: Sequence[str], measures: Sequence[str]) -> DataFrame:
-    """`rows` grouped by `by`: the histograms of each measure added up, and the greatest of `<it>_max`."""
+def added(rows: DataFrame, by: Sequence[str], measures: Sequence[str], sums: Sequence[str] = ()) -> DataFrame:
+    """`rows` grouped by `by`: the histograms of each measure added up, the greatest of `<it>_max`, and the `sums` added up."""
     entries = F.array(
         *(
             F.struct(F.lit(name).alias("measure"), F.col(name).alias("counts"), F.col(f"{name}_max").alias("ms"))
@@ -81,10 +82,16 @@ def added(rows: DataFrame, by: Sequence[str], measures: Sequence[str]) -> DataFr
         *by,
         F.col("_entry.measure").alias(MEASURE),
         F.col("_entry.ms"),
-        F.explode_outer("_entry.counts").alias(BUCKET, COUNT),
+        F.posexplode_outer("_entry.counts").alias(_PLACE, BUCKET, COUNT),
+        *sums,
     )
-    buckets = counts.groupBy(*by, MEASURE, BUCKET).agg(F.sum(COUNT).alias(COUNT), F.max("ms").alias(GREATEST))
-    return _collected(buckets, by, measures, [])
+    # A row is there once for every bucket: what is added up is taken of the first.
+    of_first = (F.sum(F.when(F.coalesce(_PLACE, F.lit(0)) == 0, F.col(name))).alias(name) for name in sums)
+    buckets = counts.groupBy(*by, MEASURE, BUCKET).agg(
+        F.sum(COUNT).alias(COUNT), F.max("ms").alias(GREATEST), *of_first
+    )
+    first, *_ = measures
+    return _collected(buckets, by, measures, [F.sum(_if(first, name)).alias(name) for name in sums])
 
 
 def _collected(buckets: DataFrame, by: Sequence[str], measures: Iterable[str], others: Sequence[Column]) -> DataFrame:

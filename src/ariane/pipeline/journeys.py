@@ -15,12 +15,15 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from ariane.model.topic import DLQ_PREFIX, RETRY_PREFIX
-from ariane.pipeline.clocks import estimate, host_of, hour_of, stored, stored_exactly
+from ariane.pipeline.clocks import CUT_MS, estimate, host_of, hour_of, noted_ms, stored, stored_exactly
 from ariane.tables import JOURNEYS
+from ariane.tables.trace import BEFORE_SENT, CONTRADICTION, NO_CLOCK, NO_STORE_TIME, OUTLIER
 
 RESULTS = {0: "success", 1: "timeout", 2: "exception", 3: "null", 4: "failed"}
 SENT_TYPES = ("Pub", "EndTransaction", "Recall")
 CONSUMED_TYPES = ("SubBefore", "SubAfter")
+CORRECTED = ("began_corrected_at", "ended_corrected_at")
+SKEWED = (OUTLIER, CONTRADICTION, BEFORE_SENT)
 HELD_TYPES = (1, 3)  # half and delayed messages: the broker holds them back
 # Of a journey with more attempts the first and the last half stand in the row: orderly groups may try for ever.
 ATTEMPTS_MAX = 64
@@ -51,7 +54,7 @@ def _sends(events: DataFrame) -> DataFrame:
     best = F.struct(~F.col("success"), "event_time", *place)
     send = F.struct(
         "topic", "keys", "tags", "message_type", "region", "client_group", "client_host", "store_host", "offset_message_id",
-        "event_time", "cost_ms", "success", "trace_stored_at",
+        "event_time", "cost_ms", "success", "trace_stored_at", _told_upper_ms(is_pub).alias("told_upper_ms"),
     )  # fmt: skip
     # Equal records are one send that was traced or read twice; a retry has another time or another offset id.
     one = F.when(is_pub, F.struct("event_time", "offset_message_id", "success"))
@@ -92,6 +95,7 @@ def _sends(events: DataFrame) -> DataFrame:
         F.col("send.event_time").alias("sent_at"),
         F.when(F.col("send.cost_ms") >= 0, F.col("send.cost_ms")).alias("send_cost_ms"),
         F.col("send.trace_stored_at").alias("told_at"),
+        F.col("send.told_upper_ms").alias("sent_told_upper_ms"),
         F.nullif(F.size("all_sends"), F.lit(0)).alias("sends"),
         "sent_ok",
         "recalled_at",
@@ -103,13 +107,15 @@ def _sends(events: DataFrame) -> DataFrame:
 
 
 def _timed(rows: DataFrame, clocks: DataFrame, name: str) -> DataFrame:
-    """Rows with `clock_host` and `told_at` (whose clock, and when), and what is known of that clock: NAME_ms, NAME_error_ms,
-    and whether its bounds contradict each other: NAME_fault."""
+    """Rows with `clock_host` and `told_at` (whose clock, and when), and what is known of that clock: its bounds NAME_lower_ms and
+    NAME_upper_ms, the estimate NAME_ms and NAME_error_ms, and whether no majority agrees on it: NAME_fault."""
     difference, error = estimate(F.col("lower_ms"), F.col("upper_ms"))
     known = clocks.select(
         "slot",
         F.col("host").alias("clock_host"),
         F.col("hour").alias("clock_hour"),
+        F.col("lower_ms").alias(f"{name}_lower_ms"),
+        F.col("upper_ms").alias(f"{name}_upper_ms"),
         difference.alias(f"{name}_ms"),
         error.alias(f"{name}_error_ms"),
         (F.col("lower_ms") > F.col("upper_ms")).alias(f"{name}_fault"),
@@ -126,7 +132,7 @@ def _consumptions(events: DataFrame, messages: DataFrame, clocks: DataFrame) -> 
     order = F.coalesce(_plus_ms("at", F.col("clock_ms")), F.col("at")).alias("order")
     call = F.struct(
         order, "request_id", "at", "began_at", "ended_at", "cost_ms", "result", "retry_times", "host", "region", "clock_ms",
-        "clock_error_ms", "clock_fault",
+        "clock_error_ms", "clock_fault", "clock_upper_ms", "is_outlier",
     )  # fmt: skip
     # One aggregation of both costs less than to join them: what is joined in full lies nowhere in particular.
     calls = _attempts(events, clocks).withColumn("is_call", F.lit(True))
@@ -159,8 +165,10 @@ def _consumptions(events: DataFrame, messages: DataFrame, clocks: DataFrame) -> 
         "first_pulled_at",
         first["at"].alias("delivered_at"),
         first["clock_ms"].alias("delivered_clock_ms"),
-        first["clock_error_ms"].alias("delivered_error_ms"),
+        first["clock_error_ms"].alias("delivered_clock_error_ms"),
         first["clock_fault"].alias("delivered_fault"),
+        first["clock_upper_ms"].alias("delivered_upper_ms"),
+        first["is_outlier"].alias("delivered_outlier"),
         last["cost_ms"].alias("consume_cost_ms"),
         last["ended_at"].alias("consumed_at"),
         last["result"].alias("result"),
@@ -183,6 +191,7 @@ def _attempts(events: DataFrame, clocks: DataFrame) -> DataFrame:
             _first("client_host").alias("host"),
             _first("region").alias("region"),
             F.min("trace_stored_at").alias("told_at"),
+            F.min(_told_upper_ms(F.lit(False))).alias("told_upper_ms"),
             F.max("retry_times").alias("retry_times"),
             F.min(F.when(is_before, F.col("event_time"))).alias("began_at"),
             F.max(F.when(is_after, F.col("event_time"))).alias("after_at"),
@@ -196,7 +205,20 @@ def _attempts(events: DataFrame, clocks: DataFrame) -> DataFrame:
     attempts = told.withColumns(
         {"ended_at": ended, "at": at, "result": _result(F.col("code")), "clock_host": host_of("host")}
     )
-    return _timed(attempts, clocks, "clock")
+    timed = _timed(attempts, clocks, "clock")
+    is_outlier = _is(~F.col("clock_fault") & (F.col("told_upper_ms") < F.col("clock_lower_ms")))
+    return _uncorrected(timed.withColumn("is_outlier", is_outlier), "is_outlier", "clock")
+
+
+def _uncorrected(rows: DataFrame, is_outlier: str, clock: str) -> DataFrame:
+    """Without the estimate of a clock in rows whose own record contradicts it."""
+    names = (f"{clock}_ms", f"{clock}_error_ms")
+    return rows.withColumns({name: F.when(~F.col(is_outlier), F.col(name)) for name in names})
+
+
+def _told_upper_ms(is_send: Column) -> Column:
+    """The upper bound of a clock that a record gives: its trace was stored after it was written."""
+    return F.unix_millis("trace_stored_at") - noted_ms(is_send) + CUT_MS
 
 
 def _delivery(one: Column) -> Column:
@@ -244,65 +266,120 @@ def _by_group(messages: DataFrame) -> DataFrame:
 
 def _storing(joined: DataFrame) -> DataFrame:
     """With stored_at and what goes with it: the broker's time where it is known, else the producer's bound of it."""
-    clock_ms = F.col("producer_clock_ms")
     one_send = F.coalesce(F.col("sends"), F.lit(1)) == 1
     exact = F.coalesce(stored_exactly(F.col("offset_message_id")), F.when(one_send, F.col("first_stored_at")))
+    rows = joined.withColumn("exact_at", exact).withColumn("producer_outlier", _is_send_outlier())
+    rows = _uncorrected(rows, "producer_outlier", "producer_clock")
+    clock_ms = F.col("producer_clock_ms")
     answered = _plus_ms("sent_at", F.col("send_cost_ms") + F.coalesce(clock_ms, F.lit(0)))
     sent = _plus_ms("sent_at", clock_ms)
     held_ms = F.unix_millis("available_at") - F.unix_millis("stored_at")
-    return (
-        joined.withColumn("exact_at", exact)
-        .withColumn("stored_at", F.coalesce("exact_at", F.when(F.col("sent_ok"), answered)))
-        .withColumns(
-            {
-                "stored_exact": F.when(F.col("stored_at").isNotNull(), F.col("exact_at").isNotNull()),
-                "sent_corrected_at": F.when(sent.isNotNull(), F.least(sent, F.col("exact_at"))),
-                "delay_ms": F.when(F.col("exact_at").isNotNull() & held_ms.isNotNull(), F.greatest(F.lit(0), held_ms)),
-                "dead_lettered": F.when(
-                    F.col("dead_lettered_at").isNotNull() | F.col("first_stored_at").isNotNull(),
-                    F.col("dead_lettered_at").isNotNull(),
-                ),
-                "keys": F.coalesce("sent_keys", "consumed_keys"),
-                "region": F.coalesce("sent_region", "consumed_region"),
-                "topic": F.coalesce("topic", "own_topic"),
-            }
-        )
+    return rows.withColumn("stored_at", F.coalesce("exact_at", F.when(F.col("sent_ok"), answered))).withColumns(
+        {
+            "stored_exact": F.when(F.col("stored_at").isNotNull(), F.col("exact_at").isNotNull()),
+            "sent_corrected_at": F.when(sent.isNotNull(), F.least(sent, F.col("exact_at"))),
+            "delay_ms": F.when(F.col("exact_at").isNotNull() & held_ms.isNotNull(), F.greatest(F.lit(0), held_ms)),
+            "dead_lettered": F.when(
+                F.col("dead_lettered_at").isNotNull() | F.col("first_stored_at").isNotNull(),
+                F.col("dead_lettered_at").isNotNull(),
+            ),
+            "keys": F.coalesce("sent_keys", "consumed_keys"),
+            "region": F.coalesce("sent_region", "consumed_region"),
+            "topic": F.coalesce("topic", "own_topic"),
+        }
     )
+
+
+def _is_send_outlier() -> Column:
+    """Whether a send's own record contradicts the bounds of the producer's clock: by its times, or by when it was stored."""
+    sent_ms, exact_ms = F.unix_millis("sent_at"), F.unix_millis("exact_at")
+    lower_ms = exact_ms - (sent_ms + F.col("send_cost_ms")) - CUT_MS
+    upper_ms = F.least(exact_ms - sent_ms + CUT_MS, F.col("sent_told_upper_ms"))
+    outside = F.coalesce(lower_ms > F.col("producer_clock_upper_ms"), F.lit(False)) | F.coalesce(
+        upper_ms < F.col("producer_clock_lower_ms"), F.lit(False)
+    )
+    return outside & ~F.coalesce("producer_clock_fault", F.lit(False))
 
 
 def _durations(rows: DataFrame) -> DataFrame:
     """With the durations between hosts: null where their clocks contradict each other, never negative."""
     held = F.coalesce(F.col("message_type").isin(*HELD_TYPES), F.lit(False))
     since = F.when(~held | F.col("available_at").isNotNull(), F.coalesce("available_at", "stored_at"))
-    by_broker = F.col("available_at").isNotNull() | F.col("stored_exact")
-    delivered = _plus_ms("delivered_at", F.col("delivered_clock_ms"))
-    told_by_clocks = delivered.isNotNull() & (by_broker | F.col("producer_clock_ms").isNotNull())
-    waited_ms = F.unix_millis(F.coalesce("delivered_corrected_at", "delivered_at")) - F.unix_millis(since)
-    # A stored_at that is none of the broker's may lie up to the whole send too late.
-    since_error_ms = F.when(by_broker, F.lit(0)).otherwise(F.col("producer_clock_error_ms") + F.col("send_cost_ms"))
-    producer_fault = ~F.coalesce(by_broker, F.lit(False)) & F.coalesce("producer_clock_fault", F.lit(False))
-    fault = F.coalesce("delivered_fault", F.lit(False)) | producer_fault
-    is_skewed = (
-        F.when(F.col("delivered_at").isNull(), F.lit(None).cast("boolean"))
-        .when(fault, F.lit(True))
-        .when(F.col("is_corrected"), F.lit(False))
-        .otherwise(F.col("delivered_at") < F.col("sent_at"))
+    by_broker = F.coalesce(F.col("available_at").isNotNull() | F.col("stored_exact"), F.lit(False))
+    # Delivered before it was stored, whatever its clock's difference is within the bounds.
+    latest_ms = F.unix_millis("delivered_at") + F.col("delivered_upper_ms") + CUT_MS
+    too_early = by_broker & ~F.coalesce("delivered_fault", F.lit(False)) & (latest_ms < F.unix_millis(since))
+    rows = rows.withColumns(
+        {
+            "since": since,
+            "by_broker": by_broker,
+            "delivered_outlier": F.coalesce("delivered_outlier", F.lit(False)) | F.coalesce(too_early, F.lit(False)),
+        }
     )
-    # Without clocks a time of one host less a time of another says something only when both are clients'.
-    comparable = F.col("is_corrected") | ~F.coalesce(by_broker, F.lit(False))
+    rows = _uncorrected(rows, "delivered_outlier", "delivered_clock")
+    delivered = _plus_ms("delivered_at", F.col("delivered_clock_ms"))
+    told_by_clocks = delivered.isNotNull() & (F.col("by_broker") | F.col("producer_clock_ms").isNotNull())
+    waited_ms = F.unix_millis(F.coalesce("delivered_corrected_at", "delivered_at")) - F.unix_millis("since")
+    # A stored_at that is none of the broker's may lie up to the whole send too late.
+    by_producer_ms = F.col("producer_clock_error_ms") + F.col("send_cost_ms")
+    since_error_ms = F.when(F.col("by_broker"), F.lit(0)).otherwise(by_producer_ms)
+    missing = F.col("queueing_missing")
     return (
         rows.withColumn("is_corrected", F.coalesce(told_by_clocks, F.lit(False)))
         .withColumn("delivered_corrected_at", delivered)
-        .withColumn("clock_skew", is_skewed)
-        .withColumn("queueing_ms", F.when(~F.col("clock_skew") & comparable, F.greatest(F.lit(0), waited_ms)))
+        .withColumn("queueing_missing", _missing())
+        .withColumn("clock_skew", F.when(F.col("delivered_at").isNotNull(), _is(missing.isin(*SKEWED))))
+        .withColumn("queueing_ms", F.when(missing.isNull(), F.greatest(F.lit(0), waited_ms)))
         .withColumn("queueing_ms", F.when(waited_ms.isNotNull(), F.col("queueing_ms")))
         .withColumn(
             "queueing_error_ms",
             F.when(
-                F.col("is_corrected") & F.col("queueing_ms").isNotNull(), F.col("delivered_error_ms") + since_error_ms
+                F.col("is_corrected") & F.col("queueing_ms").isNotNull(),
+                F.col("delivered_clock_error_ms") + since_error_ms,
             ),
         )
+        .withColumn("delivered_error_ms", F.col("delivered_clock_error_ms"))
+        .withColumn(
+            "deliveries", F.when(F.col("delivered_outlier"), _first_uncorrected()).otherwise(F.col("deliveries"))
+        )
     )
+
+
+def _first_uncorrected() -> Column:
+    """`deliveries`, the first of them without what its record contradicts."""
+
+    def without(one: Column, number: Column) -> Column:
+        bare = one
+        for name, kind in (
+            ("clock_ms", "bigint"),
+            ("clock_error_ms", "bigint"),
+            *((at, "timestamp") for at in CORRECTED),
+        ):
+            bare = bare.withField(name, F.lit(None).cast(kind))
+        return F.when(number == 0, bare).otherwise(one)
+
+    return F.transform("deliveries", without)
+
+
+def _missing() -> Column:
+    """Why the queueing of a delivered message is not known; null where it is."""
+    of_producer = ~F.col("by_broker")
+    is_outlier = F.col("delivered_outlier") | (of_producer & F.col("producer_outlier"))
+    contradicts = _is(F.col("delivered_fault")) | (of_producer & _is(F.col("producer_clock_fault")))
+    corrected = F.col("is_corrected")
+    return (
+        F.when(F.col("delivered_at").isNull(), F.lit(None).cast("string"))
+        .when(is_outlier, F.lit(OUTLIER))
+        .when(contradicts, F.lit(CONTRADICTION))
+        .when(~corrected & _is(F.col("delivered_at") < F.col("sent_at")), F.lit(BEFORE_SENT))
+        .when(F.col("since").isNull(), F.lit(NO_STORE_TIME))
+        # Without clocks a time of one host less a time of another says something only when both are clients'.
+        .when(~corrected & F.col("by_broker"), F.lit(NO_CLOCK))
+    )
+
+
+def _is(condition: Column) -> Column:
+    return F.coalesce(condition, F.lit(False))
 
 
 def _first(name: str) -> Column:

@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 
 from ariane.pipeline.histogram import added, aggregated
 from ariane.tables import LATENCIES, SLOW_MESSAGES, TRAFFIC, Table
-from ariane.tables.traffic import BEGIN_MINUTES, MEASURES, SLOWEST
+from ariane.tables.traffic import AGAIN, BEGIN_MINUTES, MEASURES, MISSING, NOT_QUEUED, SLOWEST
 
 KEYS = ("slot", "minute", "direction", "topic", "client_group", "client_host")
 # What a listener returned, as journeys name it; of "unknown" no end is known, so it is neither success nor failure.
@@ -26,13 +26,21 @@ def traffic(events: DataFrame, journeys: DataFrame) -> DataFrame:
         _sends(events),
         KEYS,
         {"send_cost_ms": "cost_ms"},
-        {**_counts(F.col("success"), ~F.col("success")), "bytes": F.sum("body_length")},
+        {
+            **_counts(F.col("success"), ~F.col("success")),
+            "bytes": F.sum("body_length"),
+            "send_cost_missing": F.count_if(~_is_duration("cost_ms")),
+        },
     )
     consumed = aggregated(
         _consumptions(journeys),
         KEYS,
         {"queueing_ms": "queueing", "consume_cost_ms": "cost"},
-        _counts(F.col("result") == "success", F.col("result").isin(*FAILED)),
+        {
+            **_counts(F.col("result") == "success", F.col("result").isin(*FAILED)),
+            **{f"queueing_{reason}": F.count_if(F.col("missing") == reason) for reason in NOT_QUEUED},
+            "consume_cost_missing": F.count_if(~_is_duration("cost")),
+        },
     )
     both = sent.unionByName(consumed, allowMissingColumns=True)
     return both.select(*_of(TRAFFIC), "slot")
@@ -69,7 +77,7 @@ def latencies(traffic: DataFrame) -> DataFrame:
     """Rows with the columns of LATENCIES and `slot`, of traffic with `slot`."""
     step_ms = BEGIN_MINUTES * 60_000
     begin = F.timestamp_millis(F.floor(F.unix_millis("minute") / step_ms) * step_ms)
-    rows = added(traffic.withColumn("begin", begin), ("slot", "begin", "topic", "client_group"), MEASURES)
+    rows = added(traffic.withColumn("begin", begin), ("slot", "begin", "topic", "client_group"), MEASURES, [*MISSING])
     return rows.select(*_of(LATENCIES), "slot")
 
 
@@ -95,9 +103,15 @@ def _sends(events: DataFrame) -> DataFrame:
 def _consumptions(journeys: DataFrame) -> DataFrame:
     """One row per call of a listener: a message that is tried again is another call. The first one tells of the queueing."""
     calls = journeys.select(
-        "slot", "topic", "consumer_group", "queueing_ms", F.posexplode("deliveries").alias("attempt", "call")
+        "slot",
+        "topic",
+        "consumer_group",
+        "queueing_ms",
+        "queueing_missing",
+        F.posexplode("deliveries").alias("attempt", "call"),
     )
     at = _noted_at(F.col("call"))
+    is_first = F.col("attempt") == 0
     return calls.where(at.isNotNull()).select(
         "slot",
         F.date_trunc("minute", at).alias("minute"),
@@ -106,7 +120,8 @@ def _consumptions(journeys: DataFrame) -> DataFrame:
         F.col("consumer_group").alias("client_group"),
         _ip("call.host").alias("client_host"),
         F.col("call.result").alias("result"),
-        F.when(F.col("attempt") == 0, F.col("queueing_ms")).alias("queueing"),
+        F.when(is_first, F.col("queueing_ms")).alias("queueing"),
+        F.when(is_first, F.col("queueing_missing")).otherwise(F.lit(AGAIN)).alias("missing"),
         F.col("call.cost_ms").alias("cost"),
     )
 
@@ -133,6 +148,10 @@ def _measured(journeys: DataFrame, measure: str, ms: Column, at: Column, group: 
 
 def _counts(success: Column, failure: Column) -> dict[str, Column]:
     return {"messages": F.count("*"), "successes": F.count_if(success), "failures": F.count_if(failure)}
+
+
+def _is_duration(ms: str) -> Column:
+    return F.coalesce(F.col(ms) >= 0, F.lit(False))
 
 
 def _ip(host: Column | str) -> Column:

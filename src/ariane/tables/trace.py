@@ -64,21 +64,33 @@ TRACE_REJECTS = Table(
 
 CLOCKS = Table(
     "clocks",
-    "How far the clocks of clients are off: per address and hour, what is sure of (broker's clock - client's clock). A row per "
-    "ten minutes of message ids: bounds of one address and hour hold together (greatest lower_ms, least upper_ms), counts add up.",
+    "How far the clocks of clients are off: per address and hour, the bounds of (broker's clock - client's clock) that more than "
+    "half of the messages agree on. A row per ten minutes of message ids: bounds of one address and hour hold together (greatest "
+    "lower_ms, least upper_ms), counts add up.",
     (
         Column("host", "STRING", "IP address of the client"),
         Column("hour", "TIMESTAMP", "hour of the broker's clock in which the evidence was stored"),
         Column("lower_ms", "BIGINT", "the difference is no less; null: nothing bounds it"),
         Column(
-            "upper_ms", "BIGINT", "the difference is no more; null: nothing bounds it. Less than lower_ms: see docs"
+            "upper_ms",
+            "BIGINT",
+            "the difference is no more; null: nothing bounds it. Less than lower_ms: no majority agrees, nothing is corrected",
         ),
-        Column("messages", "BIGINT", "of how many messages the host told something, and so bounded it from above"),
+        Column(
+            "messages", "BIGINT", "messages with a record of this host, each of which bounds the difference from above"
+        ),
         Column("sends", "BIGINT", "messages whose store time, known from `messages`, lies within the send"),
         Column("deliveries", "BIGINT", "messages delivered after their store time, known from `messages`"),
+        Column(
+            "discarded",
+            "BIGINT",
+            "messages whose records contradict these bounds and were not used for them; without a majority all of them",
+        ),
+        Column("discarded_ids", "ARRAY<STRING>", "up to 8 of the discarded; empty without a majority"),
     ),
     time="hour",
     order=("host", "hour"),
+    schema=2,
 )
 
 
@@ -108,6 +120,11 @@ DECISION = _struct(
     ("transaction_id", "STRING"),
 )
 
+# Why `queueing_ms` of a delivered message is null.
+OUTLIER, CONTRADICTION, BEFORE_SENT, NO_CLOCK, NO_STORE_TIME = (
+    "outlier", "contradiction", "before_sent", "no_clock", "no_store_time",
+)  # fmt: skip
+
 JOURNEYS = Table(
     "journeys",
     "One row per message and consumer group; one with a null group for a message that nobody is known to have consumed. Times "
@@ -129,8 +146,16 @@ JOURNEYS = Table(
         Column("store_host", "STRING", "address of the broker"),
         Column("offset_message_id", "STRING", "broker's id of the record that the send made"),
         Column("sent_at", "TIMESTAMP", "producer's clock, start of the send that succeeded"),
-        Column("sent_corrected_at", "TIMESTAMP", "the same by the broker's clock; null: its clock is not known"),
-        Column("producer_clock_ms", "BIGINT", "broker's clock - producer's clock, as estimated (`clocks`)"),
+        Column(
+            "sent_corrected_at",
+            "TIMESTAMP",
+            "the same by the broker's clock; null: its clock is not known, or this record contradicts what is known of it",
+        ),
+        Column(
+            "producer_clock_ms",
+            "BIGINT",
+            "broker's clock - producer's clock, as estimated (`clocks`); null as sent_corrected_at",
+        ),
         Column("producer_clock_error_ms", "BIGINT", "at most so far off is the estimate"),
         Column("send_cost_ms", "BIGINT", "until the broker's answer"),
         Column(
@@ -169,7 +194,11 @@ JOURNEYS = Table(
             "TIMESTAMP",
             "consumer's clock, first call of the listener: its own record, else its end less its cost",
         ),
-        Column("delivered_corrected_at", "TIMESTAMP", "the same by the broker's clock; null: its clock is not known"),
+        Column(
+            "delivered_corrected_at",
+            "TIMESTAMP",
+            "the same by the broker's clock; null: its clock is not known, or this record contradicts what is known of it",
+        ),
         Column("delivered_error_ms", "BIGINT", "at most so far off is delivered_corrected_at"),
         Column(
             "queueing_ms",
@@ -178,6 +207,12 @@ JOURNEYS = Table(
             "null); 0 when the delivery overtook the answer; null when unknown",
         ),
         Column("queueing_error_ms", "BIGINT", "at most so far off is queueing_ms; null: not known"),
+        Column(
+            "queueing_missing",
+            "STRING",
+            "why queueing_ms is null: outlier, contradiction, before_sent, no_clock, no_store_time (docs/journeys.md); null "
+            "when it is known, and without a delivery",
+        ),
         Column("consume_cost_ms", "BIGINT", "of the last attempt"),
         Column("consumed_at", "TIMESTAMP", "consumer's clock, end of the last attempt"),
         Column("attempts", "BIGINT", "calls of the listener; null: none is known"),
@@ -199,13 +234,13 @@ JOURNEYS = Table(
         Column(
             "clock_skew",
             "BOOLEAN",
-            "clocks that contradict what is known, or a delivery before the send that nothing corrects: durations between "
-            "hosts are null then; null without a delivery",
+            "whether clocks are why queueing_ms is null: outlier, contradiction or before_sent in queueing_missing; null "
+            "without a delivery",
         ),
     ),
     time="stored_at",
     order=("message_id", "consumer_group"),
-    schema=2,
+    schema=3,
 )
 
 MESSAGE_KEYS = Table(

@@ -7,7 +7,7 @@ slow_messages   the slowest of each slot: the slowest of a longer time are among
 
 from __future__ import annotations
 
-from ariane.tables import histogram
+from ariane.tables import histogram, trace
 from ariane.tables.table import Column, Table
 
 MEASURES = ("send_cost_ms", "queueing_ms", "consume_cost_ms")
@@ -15,6 +15,27 @@ BEGIN_MINUTES = 10  # of LATENCIES
 
 # Of each measure, per slot, topic and group. The ten slowest of an hour are among the ten slowest of its slots.
 SLOWEST = 10
+
+# Why a call of a listener, or a send, is not in a histogram.
+AGAIN, NO_COST = "again", "no_cost"
+NOT_QUEUED = {
+    AGAIN: "the message was delivered again: only its first delivery counts",
+    trace.OUTLIER: "its record contradicts the clock that most records of its host agree on",
+    trace.CONTRADICTION: "no majority of the records agrees on the clock of its host",
+    trace.BEFORE_SENT: "it was delivered before it was sent, by clocks that are not known",
+    trace.NO_CLOCK: "the clock of its host is not known",
+    trace.NO_STORE_TIME: "the time when the message was stored is not known",
+}
+# Counters: name → measure, reason, meaning.
+MISSING = {
+    "send_cost_missing": ("send_cost_ms", NO_COST, "no cost is known, or a negative one (a clock was set back)"),
+    **{f"queueing_{reason}": ("queueing_ms", reason, meaning) for reason, meaning in NOT_QUEUED.items()},
+    "consume_cost_missing": ("consume_cost_ms", NO_COST, "the listener has not ended, or its end left no trace"),
+}
+_MISSING = tuple(
+    Column(name, "BIGINT", f"how many are not in {measure}: {meaning}")
+    for name, (measure, _, meaning) in MISSING.items()
+)
 
 TRAFFIC = Table(
     "traffic",
@@ -45,9 +66,11 @@ TRAFFIC = Table(
         Column("send_cost_ms_max", "BIGINT", "the greatest, exactly"),
         Column("queueing_ms_max", "BIGINT", "the greatest, exactly"),
         Column("consume_cost_ms_max", "BIGINT", "the greatest, exactly"),
+        *_MISSING,
     ),
     time="minute",
     order=("minute", "direction", "topic", "client_group"),
+    schema=2,
 )
 
 LATENCIES = Table(
@@ -61,9 +84,11 @@ LATENCIES = Table(
             "client_group", "STRING", "producer or consumer group; null where the client's version does not trace it"
         ),
         *(column for column in TRAFFIC.columns if column.name in (*MEASURES, *(f"{name}_max" for name in MEASURES))),
+        *_MISSING,
     ),
     time="begin",
     order=("begin", "topic", "client_group"),
+    schema=2,
 )
 
 SLOW_MESSAGES = Table(

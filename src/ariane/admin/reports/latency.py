@@ -6,15 +6,15 @@ Of the tables `traffic` and `slow_messages`, so of what clients traced, by their
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ariane.admin import asking, histogram
 from ariane.admin.report import Field, Line, Plot, Report, Sheet, Value, at
 from ariane.admin.reports import spans
 from ariane.admin.reports.tps import LINES_MAX, NARROWED, ROWS_MAX
 from ariane.admin.status import freshness
-from ariane.tables import LATENCIES, SLOW_MESSAGES, TRAFFIC
-from ariane.tables.traffic import BEGIN_MINUTES, SLOWEST
+from ariane.tables import CLOCKS, LATENCIES, SLOW_MESSAGES, TRAFFIC
+from ariane.tables.traffic import BEGIN_MINUTES, MISSING, SLOWEST
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -22,19 +22,28 @@ if TYPE_CHECKING:
 QUANTILES = (0.5, 0.9, 0.99)
 # Of a longer time the histograms by ten minutes are asked: those by minute and host are ten times as many, and more.
 MINUTES_MAX = 120
+HOUR_MS = 60 * spans.MINUTE_MS
 NAMES = ("p50", "p90", "p99")
 
 
 class Measure(NamedTuple):
     column: str
     title: str
+    events: str
     meaning: str
 
 
 MEASURES = (
-    Measure("send_cost_ms", "Send", "From the call to the broker's answer."),
-    Measure("queueing_ms", "Queueing", "From the broker's answer to the listener: two hosts' clocks are compared."),
-    Measure("consume_cost_ms", "Consumption", "In the listener; of batches the mean of the batch."),
+    Measure("send_cost_ms", "Send", "sends", "From the call to the broker's answer."),
+    Measure(
+        "queueing_ms",
+        "Queueing",
+        "calls of listeners",
+        "From the broker's answer to the listener, first delivery: two hosts' clocks are compared.",
+    ),
+    Measure(
+        "consume_cost_ms", "Consumption", "calls of listeners", "In the listener; of batches the mean of the batch."
+    ),
 )
 
 
@@ -48,9 +57,11 @@ def report(
         since_ms -= since_ms % (BEGIN_MINUTES * spans.MINUTE_MS)
     fresh, slow = freshness(home, source, now_ms), freshness(home, SLOW_MESSAGES, now_ms)
     span = spans.known(home, source, since_ms, until_ms, fresh.as_of_ms, BEGIN_MINUTES if is_long else 1)
+    # A row of `clocks` has the beginning of its hour.
+    clocks_since_ms = span.begin_ms - span.begin_ms % HOUR_MS
     tables = (asking.between(table, span.begin_ms, until_ms) for table in (source, SLOW_MESSAGES))
-    with asking.asked(home, *tables) as sql:
-        columns = ", ".join(f"{one.column}, {one.column}_max" for one in MEASURES)
+    with asking.asked(home, *tables, asking.between(CLOCKS, clocks_since_ms, until_ms)) as sql:
+        columns = ", ".join((*(f"{one.column}, {one.column}_max" for one in MEASURES), *MISSING))
         sql.execute(
             f"""CREATE TEMP TABLE asked AS
             SELECT {spans.step_of(source.time, span)} AS step, topic, client_group, {columns}
@@ -61,6 +72,8 @@ def report(
         for measure in MEASURES:
             parts += (_sheet(sql, measure, span), _plot(sql, measure, span))
         parts.append(_slowest(sql, span, topic, group))
+        parts += _not_counted(sql)
+        parts += _contradicting(sql, clocks_since_ms, until_ms)
     gaps = tuple(dict.fromkeys((*fresh.gaps, *slow.gaps, *spans.missing(span, since_ms))))
     return Report(
         spans.title("Latency", since_ms, until_ms, topic=topic, group=group),
@@ -72,24 +85,80 @@ def report(
 
 def _sheet(sql: DuckDBPyConnection, measure: Measure, span: spans.Span) -> Sheet:
     by = ("topic", "client_group")
-    found = asking.rows(sql, histogram.quantiles("asked", by, measure.column, QUANTILES))
-    most = asking.rows(sql, f"SELECT topic, client_group, max({measure.column}_max) AS most FROM asked GROUP BY ALL")
-    greatest = {(row["topic"], row["client_group"]): row["most"] for row in most}
-    found.sort(key=lambda row: (-row[f"q{len(QUANTILES) - 1}"], row["topic"] or "", row["client_group"] or ""))
-    rows = tuple(
-        (
-            row["topic"], row["client_group"], row["count"], *(row[f"q{number}"] for number in range(len(QUANTILES))),
-            greatest[row["topic"], row["client_group"]],
-        )
-        for row in found[:ROWS_MAX]
-    )  # fmt: skip
+    counted = {_pair(row): row for row in asking.rows(sql, histogram.quantiles("asked", by, measure.column, QUANTILES))}
+    reasons = [name for name, (column, *_) in MISSING.items() if column == measure.column]
+    # A counter of files of an older schema is null: then it is not known how many are missing.
+    missing = " + ".join(f"sum({name})" for name in reasons)
+    others = asking.rows(
+        sql,
+        f"SELECT topic, client_group, max({measure.column}_max) AS most, ({missing})::BIGINT AS missing "
+        f"FROM asked GROUP BY ALL HAVING most IS NOT NULL OR missing > 0",
+    )
+    rows = [_row(one, counted.get(_pair(one))) for one in others]
+    rows.sort(key=lambda row: (-(row[5] if isinstance(row[5], float) else -1.0), str(row[0] or ""), str(row[1] or "")))
     fields = (
         Field("topic"), Field("group"), Field("messages"), *(Field(name, "ms") for name in NAMES), Field("max", "ms"),
+        Field("not counted"),
     )  # fmt: skip
     note = f"{measure.meaning} Slowest p99 first; percentiles are within 1 %, max is exact."
     if measure is MEASURES[0]:
         note += f" {spans.told(span)}"
-    return Sheet(measure.title, fields, rows, note, max(0, len(found) - ROWS_MAX))
+    total = sum(row[-1] for row in rows if isinstance(row[-1], int))
+    if total:
+        note += f" {total:,} {measure.events} are not counted: see Not counted."
+    return Sheet(measure.title, fields, tuple(rows[:ROWS_MAX]), note, max(0, len(rows) - ROWS_MAX))
+
+
+def _pair(row: dict[str, Any]) -> tuple[Any, Any]:
+    return row["topic"], row["client_group"]
+
+
+def _row(one: dict[str, Any], counted: dict[str, Any] | None) -> tuple[Value, ...]:
+    """The row of a topic and a group; no percentiles where nothing is counted."""
+    quantiles = (counted[f"q{number}"] if counted else None for number in range(len(QUANTILES)))
+    return (*_pair(one), counted["count"] if counted else 0, *quantiles, one["most"], one["missing"])
+
+
+def _not_counted(sql: DuckDBPyConnection) -> list[Sheet]:
+    """How many sends and calls are in no percentile, and why; no sheet when all are counted."""
+    titles = {measure.column: measure.title for measure in MEASURES}
+    totals = ", ".join(f"sum({name})::BIGINT AS {name}" for name in MISSING)
+    (row,) = asking.rows(sql, f"SELECT {totals} FROM asked")
+    rows = tuple(
+        (titles[column], row[name], reason, meaning) for name, (column, reason, meaning) in MISSING.items() if row[name]
+    )
+    if not rows:
+        return []
+    note = "Sends and calls of listeners that are in no percentile above."
+    return [Sheet("Not counted", (Field("of"), Field("count"), Field("reason"), Field("meaning")), rows, note)]
+
+
+def _contradicting(sql: DuckDBPyConnection, since_ms: int, until_ms: int) -> list[Sheet]:
+    """The hosts of which messages contradict the clock that the others agree on; no sheet when there are none."""
+    found = asking.rows(
+        sql,
+        f"""SELECT host, hour, sum(messages)::BIGINT AS messages, sum(discarded)::BIGINT AS discarded,
+        bool_or(coalesce(lower_ms > upper_ms, false)) AS is_unknown, min(discarded_ids[1]) AS example
+        FROM clocks WHERE hour >= to_timestamp({since_ms} / 1000) AND hour < to_timestamp({until_ms} / 1000)
+        GROUP BY host, hour HAVING sum(discarded) > 0 ORDER BY sum(discarded) DESC, host, hour""",
+    )
+    if not found:
+        return []
+    rows = tuple(
+        (
+            row["host"], row["hour"], row["messages"], row["discarded"],
+            "in part not known: no majority agrees" if row["is_unknown"] else "known", row["example"],
+        )
+        for row in found[:ROWS_MAX]
+    )  # fmt: skip
+    fields = (
+        Field("host"), Field("hour"), Field("messages"), Field("discarded"), Field("clock"), Field("message id"),
+    )  # fmt: skip
+    note = (
+        "Messages whose records contradict the clock that most records of the host agree on. They are not used to estimate "
+        "it; docs/journeys.md, Clocks. Of all topics and groups."
+    )
+    return [Sheet("Records that contradict their clock", fields, rows, note, max(0, len(found) - ROWS_MAX))]
 
 
 def _plot(sql: DuckDBPyConnection, measure: Measure, span: spans.Span) -> Plot:
