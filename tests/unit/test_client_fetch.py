@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import zlib
 
+import lz4.frame
 import pytest
+import zstandard
 from client_script import QUEUE, Script, StillClock, instance, message, name_server, route
 
 from ariane.client import fetch as fetching
@@ -205,10 +207,21 @@ def test_compressed_bodies_are_expanded():
 
 
 @pytest.mark.parametrize(("body", "sys_flag"), [(b"broken", 0x301), (b"lz4", 0x101), (b"zstd", 0x201)])
-def test_a_body_that_cannot_be_expanded_is_kept_as_it_is_and_says_so(body, sys_flag):
-    pulled = fetching.read(answer(0, 1, stored(0, body=body, sys_flag=sys_flag)), QUEUE, frozenset())
-    assert pulled.messages[0].body == body
-    assert fetching.is_unreadable(pulled.messages[0])
+def test_a_body_that_cannot_be_expanded_is_kept_as_it_is_and_says_why(body, sys_flag, caplog):
+    pulled = fetching.read(answer(0, 1, stored(0, body=body, sys_flag=sys_flag, UNIQ_KEY="ID7")), QUEUE, frozenset())
+    (got,) = pulled.messages
+    assert got.body == body
+    assert fetching.is_unreadable(got)
+    assert "body compressed with" in got.body_error
+    assert f"Cannot read the body of message ID7 at offset 0 of {QUEUE}: {got.body_error}" in caplog.text
+
+
+@pytest.mark.parametrize(("compress", "sys_flag"), [(lz4.frame.compress, 0x101), (zstandard.compress, 0x201)])
+def test_bodies_of_5x_producers_are_read(compress, sys_flag):
+    body = b"hello " * 5_000
+    pulled = fetching.read(answer(0, 1, stored(0, body=compress(body), sys_flag=sys_flag)), QUEUE, frozenset())
+    (got,) = pulled.messages
+    assert (got.body, got.sys_flag, got.body_error) == (body, 0, "")
 
 
 def test_a_retried_message_shows_its_first_topic_and_its_first_id():

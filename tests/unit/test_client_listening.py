@@ -389,16 +389,22 @@ def test_an_orderly_queue_without_its_lock_calls_nobody():
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_body_that_cannot_be_read_becomes_a_dead_letter_and_stops_nothing(kind):
+def test_a_body_that_cannot_be_read_becomes_a_dead_letter_with_the_reason_and_stops_nothing(kind, caplog):
     seen = []
 
     async def listener(messages):
         seen.extend(one.queue_offset for one in messages)
 
-    pulled = [message(0), message(1, sys_flag=0x101), message(2)]
+    pulled = [message(0), message(1, sys_flag=0x101, body_error="the body compressed with LZ4 is broken"), message(2)]
     stage = Stage(kind, listener, consume_batch_max=3).play(all_done, pulled)
     (asked,) = stage.peers.of(BACK)
     assert (asked.fields["delayLevel"], asked.fields["originMsgId"]) == ("-1", "ID1")
+    said = "Sending message ID1 (offset 1 of "
+    assert said in caplog.text
+    assert (
+        "to the dead-letter topic of group g, with its body as stored: the body compressed with LZ4 is broken"
+        in caplog.text
+    )
     assert seen == [0, 2]
     assert stage.offset == 3
 

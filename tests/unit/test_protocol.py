@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import random
+import tracemalloc
 from random import Random
 
+import lz4.frame
 import pytest
+import zstandard
 
 from ariane.errors import HeaderError, ProtocolError
 from ariane.model import hashes, host, ids
@@ -282,17 +286,71 @@ def test_a_batch_comes_back_and_a_broken_one_not_at_all() -> None:
                 batch.decode(data[:cut])
 
 
-def test_compressed_bodies_are_expanded_within_a_bound() -> None:
-    body = b"x" * 100_000
-    packed = compression.compress(body)
-    assert compression.expand(packed, compression.ZLIB_FLAGS) == body
-    assert compression.expand(packed, 1) == body  # older clients name no algorithm
-    assert compression.expand(packed, 0) == packed
-    for broken, flags, bound in (
-        (packed[:-5], 1, 10**6), (b"none", 1, 10**6), (packed, 1, 1000), (packed, 0x101, 10**6), (packed, 0x501, 10**6),
-    ):  # fmt: skip
-        with pytest.raises(ProtocolError):
-            compression.expand(broken, flags, bound)
+def lz4_as_java(body: bytes) -> bytes:
+    """A frame as LZ4FrameOutputStream of lz4-java writes it: independent blocks of 4 MiB, no content size, no checksums."""
+    return lz4.frame.compress(body, block_size=lz4.frame.BLOCKSIZE_MAX4MB, block_linked=False, store_size=False)
+
+
+def zstd_as_java(body: bytes) -> bytes:
+    """A frame as ZstdOutputStream of zstd-jni writes it: streamed, no content size, no checksum."""
+    stream = zstandard.ZstdCompressor(level=3).compressobj()
+    return stream.compress(body) + stream.flush()
+
+
+COMPRESSORS = {
+    "zlib": (compression.compress, compression.ZLIB_FLAGS),
+    "zlib of older clients": (compression.compress, 0x1),
+    "LZ4": (lz4_as_java, 0x101),
+    "LZ4 with size and checksums": (
+        lambda body: lz4.frame.compress(body, content_checksum=True, block_checksum=True), 0x101,
+    ),
+    "ZSTD": (zstd_as_java, 0x201),
+    "ZSTD 19 with size": (zstandard.ZstdCompressor(level=19).compress, 0x201),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("how", COMPRESSORS)
+def test_compressed_bodies_are_expanded_within_a_bound(how: str) -> None:
+    compress, sys_flag = COMPRESSORS[how]
+    for body in (b"x" * 100_000, random.Random(3).randbytes(3_000_000), b"a", b"ab" * 4_000_000):
+        packed = compress(body)
+        assert compression.expand(packed, sys_flag) == body
+        assert compression.expand(packed, sys_flag, len(body)) == body
+        with pytest.raises(ProtocolError, match=f"larger than {len(body) - 1} bytes"):
+            compression.expand(packed, sys_flag, len(body) - 1)
+        assert compression.expand(packed, 0) == packed
+    packed = compress(random.Random(3).randbytes(5_000))
+    for cut in (1, 5, 20, 2_500, len(packed) - 1):
+        with pytest.raises(ProtocolError, match="broken|too early"):
+            compression.expand(packed[:-cut], sys_flag)
+    with pytest.raises(ProtocolError, match="broken"):
+        compression.expand(b"none of these is a stream", sys_flag)
+
+
+@pytest.mark.parametrize("how", ["zlib", "LZ4", "ZSTD"])
+def test_a_bomb_costs_no_more_than_the_bound(how: str) -> None:
+    """256 MiB in little, expanded to at most 1 MiB: what is allocated meanwhile is bounded, too."""
+    compress, sys_flag = COMPRESSORS[how]
+    if how == "ZSTD":  # blocks of one repeated byte: 4 bytes for 128 KiB
+        block = (1 << 1 | (128 * 1024) << 3).to_bytes(3, "little") + b"x"
+        bomb = zstandard.compress(b"")[:4] + bytes([0x00, 0x88]) + block * 2_048
+    else:
+        bomb = compress(bytes(256 * 1024 * 1024))
+    assert len(bomb) < 2 * 1024 * 1024
+    tracemalloc.start()
+    try:
+        with pytest.raises(ProtocolError, match="larger than 1048576 bytes"):
+            compression.expand(bomb, sys_flag, 1024 * 1024)
+        assert tracemalloc.get_traced_memory()[1] < 40 * 1024 * 1024
+    finally:
+        tracemalloc.stop()
+
+
+def test_an_unknown_algorithm_is_named() -> None:
+    with pytest.raises(
+        ProtocolError, match=r"algorithm 5 of the sysFlag: known are 0 and 3 \(zlib\), 1 \(LZ4\), 2 \(ZSTD\)"
+    ):
+        compression.expand(b"x", 0x501)
 
 
 def test_ids_are_javas() -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from ariane.errors import ProtocolError
 from ariane.model import host
 from ariane.protocol import compression, properties, record
-from ariane.spark.records import bodies, decode
+from ariane.spark.records import decode
 from ariane.spark.records.property_texts import PropertyTexts
 
 WORDS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x01\x02"), min_size=1, max_size=8)
@@ -193,16 +193,6 @@ def test_a_body_that_cannot_be_expanded_names_its_record_or_is_null_with_the_rea
         assert rows[1]["body"] is None
         assert rows[1]["body_error"]
     assert "body_error" not in decode.DDL
-
-
-@pytest.mark.parametrize("how", ["lz4", "zstd", "zlib"])
-def test_what_a_body_expands_to_is_bounded(how: str) -> None:
-    stored = packed(how, bytes(100_000))
-    assert bodies.expanded(stored, FLAGS[how], 100_000) == bytes(100_000)
-    with pytest.raises(ProtocolError, match="larger than 99999"):
-        bodies.expanded(stored, FLAGS[how], 99_999)
-    with pytest.raises(ProtocolError, match="algorithm 5"):
-        bodies.expanded(stored, 0x501)
 
 
 def test_what_a_delay_or_a_transaction_left_in_a_record() -> None:

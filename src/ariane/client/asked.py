@@ -121,7 +121,9 @@ async def consume_directly(parts: Asked, listening: Listening, request: ConsumeD
     queue = MessageQueue(stored.topic, request.broker_name or "", stored.queue_id)
     message = received(stored, stored.property_map(), queue)
     if is_unreadable(message):
-        raise ReplyError(ResponseCode.SYSTEM_ERROR, f"the body of {message.message_id} cannot be expanded here")
+        raise ReplyError(
+            ResponseCode.SYSTEM_ERROR, f"the body of {message.message_id} cannot be read: {message.body_error}"
+        )
     started = parts.clock.monotonic()
     outcome = await listening.outcome(queue, [message])
     result = DirectResult(

@@ -198,16 +198,19 @@ def read(answer: Command, queue: MessageQueue, tags: frozenset[str]) -> Pulled:
 def received(stored: Record, table: dict[str, str], queue: MessageQueue) -> ReceivedMessage:
     """A record as the application sees it: a retried message shows its first topic, a body is expanded.
 
-    A body that cannot be expanded stays as it is stored, its sysFlag says so, and `is_unreadable` tells.
+    A body that cannot be expanded stays as it is stored: `body_error` says why, and its sysFlag is unchanged.
     """
-    body, sys_flag = stored.body, stored.sys_flag
-    if sys_flag & names.COMPRESSED:
-        try:
-            body = compression.expand(body, sys_flag)
-            sys_flag &= ~(names.COMPRESSED | names.COMPRESSION_MASK)
-        except ProtocolError as error:
-            log.error("message at offset %d of %s: %s", stored.queue_offset, queue, error)
+    body, sys_flag, body_error = expanded(stored.body, stored.sys_flag)
     offset_id = offset_message_id(stored.store_host, stored.offset)
+    message_id = table.get(names.UNIQ_KEY, offset_id)
+    if body_error:
+        log.error(
+            "Cannot read the body of message %s at offset %d of %s: %s",
+            message_id,
+            stored.queue_offset,
+            queue,
+            body_error,
+        )
     return ReceivedMessage(
         topic=table.get(names.RETRY_TOPIC, stored.topic),
         body=body,
@@ -215,7 +218,7 @@ def received(stored: Record, table: dict[str, str], queue: MessageQueue) -> Rece
         queue=queue,
         queue_offset=stored.queue_offset,
         commit_log_offset=stored.offset,
-        message_id=table.get(names.UNIQ_KEY, offset_id),
+        message_id=message_id,
         offset_message_id=offset_id,
         born_ms=stored.born_ms,
         born_host=_host(stored.born_host),
@@ -225,11 +228,22 @@ def received(stored: Record, table: dict[str, str], queue: MessageQueue) -> Rece
         flag=stored.flag,
         sys_flag=sys_flag,
         stored_size=stored.size,
+        body_error=body_error,
     )
 
 
+def expanded(body: bytes, sys_flag: int) -> tuple[bytes, int, str]:
+    """Return the body as the producer gave it, its sysFlag without compression, and why it cannot be expanded, if so."""
+    if not sys_flag & names.COMPRESSED:
+        return body, sys_flag, ""
+    try:
+        return compression.expand(body, sys_flag), sys_flag & ~(names.COMPRESSED | names.COMPRESSION_MASK), ""
+    except ProtocolError as error:
+        return body, sys_flag, str(error)
+
+
 def is_unreadable(message: ReceivedMessage) -> bool:
-    """Whether the body is still compressed because this version cannot expand it."""
+    """Whether the body is still compressed because it could not be expanded."""
     return bool(message.sys_flag & names.COMPRESSED)
 
 

@@ -12,14 +12,15 @@ from collections.abc import Mapping, Sequence
 
 from ariane.client import sending
 from ariane.client.config import ProducerSettings
+from ariane.client.fetch import expanded
 from ariane.client.sending import Outgoing
 from ariane.clock import Clock
-from ariane.errors import MessageRefused, ProtocolError
+from ariane.errors import MessageRefused
 from ariane.model import message as names
 from ariane.model.message import Message, MessageQueue, ReceivedMessage
 from ariane.model.topic import reply_topic
 from ariane.net.connection import Peer, Reply
-from ariane.protocol import compression, properties
+from ariane.protocol import properties
 from ariane.protocol.codes import ResponseCode
 from ariane.protocol.command import Command
 from ariane.protocol.requests import typed
@@ -104,13 +105,10 @@ def pushed(header: PushReply, body: bytes, now_ms: int) -> ReceivedMessage:
     """A pushed reply as the application sees it. It has no place in a queue that anybody would know."""
     table = properties.decode(header.properties or "")
     table[names.ARRIVE_TIME] = str(now_ms)
-    stored_size, sys_flag = len(body), header.sys_flag
-    if sys_flag & names.COMPRESSED:
-        try:
-            body = compression.expand(body, sys_flag)
-            sys_flag &= ~(names.COMPRESSED | names.COMPRESSION_MASK)
-        except ProtocolError as error:
-            log.error("reply of %s: %s", header.born_host, error)
+    stored_size = len(body)
+    body, sys_flag, body_error = expanded(body, header.sys_flag)
+    if body_error:
+        log.error("Cannot read the body of a reply from %s: %s", header.born_host, body_error)
     return ReceivedMessage(
         topic=header.topic,
         body=body,
@@ -128,4 +126,5 @@ def pushed(header: PushReply, body: bytes, now_ms: int) -> ReceivedMessage:
         flag=header.flag,
         sys_flag=sys_flag,
         stored_size=stored_size,
+        body_error=body_error,
     )

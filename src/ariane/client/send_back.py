@@ -51,6 +51,15 @@ class SendBack:
 
     async def send_back(self, message: ReceivedMessage, delay_level: int) -> bool:
         """Whether the broker has it now; False: it has to be kept."""
+        if is_unreadable(message):
+            log.error(
+                "Sending message %s (offset %d of %s) to the dead-letter topic of group %s, with its body as stored: %s",
+                message.message_id,
+                message.queue_offset,
+                message.queue,
+                self._group,
+                message.body_error,
+            )
         request = ConsumerSendMsgBack(
             offset=message.commit_log_offset,
             group=self._group,

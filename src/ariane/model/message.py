@@ -125,7 +125,10 @@ class MessageQueue(msgspec.Struct, frozen=True, order=True):
 
 
 class ReceivedMessage(msgspec.Struct, frozen=True, kw_only=True):
-    """What a consumer gets: the message and where, when and by whom it was stored. `body` is decompressed."""
+    """What a consumer gets: the message and where, when and by whom it was stored.
+
+    `body` is decompressed. If that failed, `body_error` says why and `body` is as stored.
+    """
 
     topic: str
     body: bytes
@@ -143,6 +146,7 @@ class ReceivedMessage(msgspec.Struct, frozen=True, kw_only=True):
     flag: int
     sys_flag: int
     stored_size: int
+    body_error: str = ""
 
     @property
     def tags(self) -> str:

@@ -1,19 +1,34 @@
-"""Compressed bodies: which algorithm the sysFlag names, and undoing it within a bound. [CompressorFactory]
+"""Compressed bodies: the algorithm that the sysFlag names, and expansion within a bound. [CompressorFactory, CompressionType]
 
-Bits 8–10 of the sysFlag, valid with bit 0: 0 and 3 zlib, 1 LZ4 frame, 2 ZSTD frame. zlib is what every version of every
-client can read, so it is what we write.
+Bits 8 to 10 of the sysFlag, valid with bit 0: 0 and 3 zlib stream, 1 LZ4 frame, 2 ZSTD frame. Producers of 5.x (and of 4.9.4 with
+`rocketmq.message.compressType`) choose the algorithm. zlib is what every version of every client can read, so Ariane writes it.
+
+All three are expanded piece by piece, so that a small body that expands to gigabytes costs no more than the bound. The lengths
+that LZ4 and ZSTD frames declare are not used: the producer writes them.
 """
 
 from __future__ import annotations
 
 import zlib
+from collections.abc import Callable
 
 from ariane.errors import ProtocolError
-from ariane.model.message import COMPRESSED, COMPRESSION_MASK, COMPRESSION_ZLIB
+from ariane.model.message import (
+    COMPRESSED,
+    COMPRESSION_LZ4,
+    COMPRESSION_MASK,
+    COMPRESSION_ZLIB,
+    COMPRESSION_ZSTD,
+)
 
 COMPRESS_FROM = 4096  # bytes; below that Java clients leave a body as it is
 LEVEL = 5
 EXPANDED_MAX = 64 * 1024 * 1024  # a 4 MiB body of zeros expands a thousand times; more than this is an attack
+PIECE = 1024 * 1024  # bytes that an LZ4 frame is expanded to in one step
+ZSTD_INPUT = 512  # bytes of a ZSTD frame that are expanded in one step, to at most 16 MiB
+ZSTD_WINDOW_MAX = (
+    128 * 1024 * 1024
+)  # the largest window that ZSTD compressors use at any level; its memory is taken as it fills
 
 ZLIB_FLAGS = COMPRESSED | COMPRESSION_ZLIB
 
@@ -24,20 +39,75 @@ def compress(body: bytes) -> bytes:
 
 
 def expand(body: bytes, sys_flag: int, expanded_max: int = EXPANDED_MAX) -> bytes:
-    """The body as the producer gave it. ProtocolError when the algorithm is unknown, the stream broken or too large."""
+    """Return the body as the producer gave it.
+
+    Raises:
+        ProtocolError: the algorithm is unknown, the stream is broken, or it expands to more than `expanded_max` bytes.
+    """
     if not sys_flag & COMPRESSED or not body:
         return body
     kind = sys_flag & COMPRESSION_MASK
-    if kind not in (0, COMPRESSION_ZLIB):
-        name = {0x100: "LZ4", 0x200: "ZSTD"}.get(kind, f"algorithm {kind >> 8}")
-        raise ProtocolError(f"the body is compressed with {name}; this version reads zlib")
-    stream = zlib.decompressobj()
+    if kind not in _EXPANDERS:
+        raise ProtocolError(
+            f"the body is compressed with algorithm {kind >> 8} of the sysFlag: known are 0 and 3 (zlib), 1 (LZ4), 2 (ZSTD)"
+        )
+    name, expander = _EXPANDERS[kind]
     try:
-        data = stream.decompress(body, expanded_max)
-    except zlib.error as error:
-        raise ProtocolError(f"the compressed body is broken: {error}") from None
-    if stream.unconsumed_tail:
-        raise ProtocolError(f"the compressed body is larger than {expanded_max} bytes when expanded")
-    if not stream.eof:
-        raise ProtocolError("the compressed body ends too early")
+        data, is_complete = expander(body, expanded_max + 1)
+    except (zlib.error, RuntimeError, EOFError, ValueError) as error:
+        raise ProtocolError(f"the body compressed with {name} is broken: {error}") from None
+    if len(data) > expanded_max:
+        raise ProtocolError(f"the body compressed with {name} is larger than {expanded_max} bytes when expanded")
+    if not is_complete:
+        raise ProtocolError(f"the body compressed with {name} ends too early")
     return data
+
+
+def _expand_zlib(body: bytes, length_max: int) -> tuple[bytes, bool]:
+    stream = zlib.decompressobj()
+    data = stream.decompress(body, length_max)
+    return data, stream.eof
+
+
+def _expand_lz4(body: bytes, length_max: int) -> tuple[bytes, bool]:
+    from lz4.frame import LZ4FrameDecompressor
+
+    stream = LZ4FrameDecompressor()
+    pieces, length, rest = [], 0, body
+    while length < length_max and not stream.eof:
+        # The decompressor allocates what it may return, so a small body is not given the whole bound at once.
+        piece = stream.decompress(rest, max_length=min(PIECE, length_max - length))
+        rest = b""
+        if not piece and not stream.eof:
+            break
+        pieces.append(piece)
+        length += len(piece)
+    return b"".join(pieces), stream.eof
+
+
+def _expand_zstd(body: bytes, length_max: int) -> tuple[bytes, bool]:
+    import zstandard
+
+    stream = zstandard.ZstdDecompressor(max_window_size=ZSTD_WINDOW_MAX).decompressobj()
+    pieces, length = [], 0
+    # It returns all that its input expands to, and 4 bytes may be a block of 128 KiB: so it is given little at a time.
+    for at in range(0, len(body), ZSTD_INPUT):
+        try:
+            piece = stream.decompress(body[at : at + ZSTD_INPUT])
+        except zstandard.ZstdError as error:
+            raise ValueError(str(error)) from None
+        pieces.append(piece)
+        length += len(piece)
+        if stream.eof or length >= length_max:
+            break
+    return b"".join(pieces), stream.eof
+
+
+# Kind → name, and a function of the body and a length: the body expanded to at least this length or its end, and whether the
+# stream is complete.
+_EXPANDERS: dict[int, tuple[str, Callable[[bytes, int], tuple[bytes, bool]]]] = {
+    0: ("zlib", _expand_zlib),
+    COMPRESSION_LZ4: ("LZ4", _expand_lz4),
+    COMPRESSION_ZSTD: ("ZSTD", _expand_zstd),
+    COMPRESSION_ZLIB: ("zlib", _expand_zlib),
+}

@@ -1,8 +1,6 @@
-"""Bodies as producers gave them: stored compressed with zlib, LZ4 or ZSTD, the latter two undone by pyarrow.
+"""Bodies as producers gave them: stored compressed with zlib, LZ4 or ZSTD, expanded by `protocol.compression`.
 
-Bits 8 to 10 of the sysFlag, valid with bit 0, name the algorithm (`protocol.compression`). LZ4 and ZSTD are frames, as clients of
-5.x and 4.9.4 told by `rocketmq.message.compressType` write them. What they expand to is bounded as for zlib, and what the bodies of
-one batch expand to is bounded, too: a few hundred KB may hold GBs.
+What a body expands to is bounded there. What the bodies of one batch expand to is bounded here: a few hundred KB may hold GBs.
 """
 
 from __future__ import annotations
@@ -10,11 +8,10 @@ from __future__ import annotations
 import pyarrow as pa
 
 from ariane.errors import ArianeError, ProtocolError
-from ariane.model.message import COMPRESSED, COMPRESSION_LZ4, COMPRESSION_MASK, COMPRESSION_ZSTD
+from ariane.model.message import COMPRESSED
 from ariane.protocol import compression
 from ariane.spark.records.layout import Header
 
-_BY_ARROW = {COMPRESSION_LZ4: "lz4", COMPRESSION_ZSTD: "zstd"}
 ERROR_COLUMN = "body_error"
 BATCH_MAX = compression.EXPANDED_MAX  # bytes that compressed bodies of a batch expand to; one body has room in any case
 _WAY_OUT = (
@@ -24,22 +21,6 @@ _WAY_OUT = (
 
 class TooMuch(ArianeError):
     """The compressed bodies expand to more than a batch may hold: to be decoded in two halves."""
-
-
-def expanded(body: bytes, sys_flag: int, expanded_max: int = compression.EXPANDED_MAX) -> bytes:
-    """The body that was stored as `body`. ProtocolError when its stream is broken, too large, or of no known algorithm."""
-    codec = _BY_ARROW.get(sys_flag & COMPRESSION_MASK) if sys_flag & COMPRESSED and body else None
-    if codec is None:
-        return compression.expand(body, sys_flag, expanded_max)
-    name = codec.upper()
-    try:
-        with pa.CompressedInputStream(pa.BufferReader(body), codec) as stream:
-            data: bytes = stream.read(expanded_max + 1)
-    except (OSError, pa.ArrowException) as error:
-        raise ProtocolError(f"the body compressed with {name} is broken: {error}") from None
-    if len(data) > expanded_max:
-        raise ProtocolError(f"the body compressed with {name} is larger than {expanded_max} bytes when expanded")
-    return data
 
 
 def bodies(stored: pa.Array, header: Header, *, tolerant: bool) -> tuple[pa.Array, pa.Array]:
@@ -52,7 +33,7 @@ def bodies(stored: pa.Array, header: Header, *, tolerant: bool) -> tuple[pa.Arra
     size = 0
     for row in (header["sys_flag"] & COMPRESSED).nonzero()[0].tolist():
         try:
-            made[row] = expanded(made[row] or b"", int(header["sys_flag"][row]))
+            made[row] = compression.expand(made[row] or b"", int(header["sys_flag"][row]))
         except ProtocolError as error:
             if not tolerant:
                 raise named(error, header["queue_id"][row], header["queue_offset"][row]) from None

@@ -29,6 +29,7 @@ from ariane.model.message import (
     UNIQ_KEY,
 )
 from ariane.model.topic import HALF_TOPIC
+from ariane.protocol import compression
 from ariane.protocol.record import Record
 from ariane.spark.records import bodies
 
@@ -106,7 +107,7 @@ def _bodies(records: list[Record], *, tolerant: bool) -> list[tuple[bytes | None
 
 def _body(one: Record, *, tolerant: bool) -> tuple[bytes | None, str | None]:
     try:
-        return bodies.expanded(one.body, one.sys_flag), None
+        return compression.expand(one.body, one.sys_flag), None
     except ProtocolError as error:
         if tolerant:
             return None, str(error)
