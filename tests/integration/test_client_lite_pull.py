@@ -143,7 +143,7 @@ def test_tags_and_what_tools_see(tmp_path: Path) -> None:
                 assert (answer.code, "no listener" in (answer.remark or "")) == (ResponseCode.SYSTEM_ERROR, True)
                 with pytest.raises(ConfigError, match="subscribes"):
                     await consumer.assign(queues)
-                with pytest.raises(ConfigError, match="at least one"):
+                with pytest.raises(ConfigError, match="max_messages = 0"):
                     await consumer.poll(max_messages=0)
                 waiting = asyncio.ensure_future(consumer.poll(timeout_s=30))
                 await asyncio.sleep(0)
@@ -151,6 +151,21 @@ def test_tags_and_what_tools_see(tmp_path: Path) -> None:
                 await waiting
             with pytest.raises(ClientClosed):
                 await consumer.poll()
+
+    run(work())
+
+
+def test_polling_before_queues_are_assigned_is_an_error_and_not_silence() -> None:
+    async def work() -> None:
+        async with cluster() as servers, member(servers) as consumer:
+            with pytest.raises(ConfigError, match="call `assign` before `poll`"):
+                await consumer.poll()
+            await consumer.assign([])
+            assert await consumer.poll(timeout_s=0) == []
+            with pytest.raises(ConfigError, match="timeout_s"):
+                await consumer.poll(timeout_s=-1)
+            with pytest.raises(ConfigError, match="if it is in seconds"):
+                await consumer.offset_for_time(MessageQueue("t", "b", 0), 1_700_000_000)
 
     run(work())
 

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import functools
+import re
+
 import pytest
 
-from ariane.client import config
+from ariane.client import config, validation
+from ariane.client.idempotent import Idempotent
+from ariane.client.instance import Instance
+from ariane.client.lite_pull_consumer import LitePullConsumer
 from ariane.client.producer import Producer
 from ariane.client.push_consumer import PushConsumer
+from ariane.client.transactions import TransactionProducer
 from ariane.errors import ClientClosed, ConfigError
 from ariane.model.message import Message
 
@@ -34,10 +41,42 @@ def test_a_setting_that_cannot_be_used_is_named(kind, key, value):
 
 
 def test_name_servers_are_split_and_checked():
-    assert config.name_servers("a:1; b:2 ;") == ("a:1", "b:2")
-    for wrong in ("", "a", "a:1,b:2", "a:0"):
-        with pytest.raises(ConfigError):
-            config.name_servers(wrong)
+    for given in ("a:1; b:2 ;", ["a:1", "b:2"], ("a:1;b:2",), [" a:1 ", "b:2;"]):
+        assert validation.name_servers(given) == ("a:1", "b:2")
+    assert validation.name_servers("[::1]:9876") == ("[::1]:9876",)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "fix"),
+    [
+        ("", "no address given"),
+        (" ; ", "no address given"),
+        ([], "no address given"),
+        ("a", "'a' has no port; name servers listen on 9876 by default: a:9876"),
+        ("a:1;b:", "'b:' has no port; name servers listen on 9876 by default: b:9876"),
+        ("a:0", "has the port '0'; choose one from 1 to 65535"),
+        ("a:70000", "has the port '70000'"),
+        ("a:²", "has the port '²'"),
+        ("a:" + "9" * 5_000, "choose one from 1 to 65535"),
+        (":9876", "has no host"),
+        ("a:1,b:2", "join several addresses by ';'"),
+        (["a:1", 5], "5 is int, expected a text"),
+        (5, "expected a text or a list of texts, not int"),
+        (b"a:1", "not bytes"),
+        ({"a:1": 1}, "not dict"),
+    ],
+)
+def test_wrong_name_servers_are_named_with_the_fix(wrong, fix):
+    for construct in (
+        lambda: Producer("g", wrong),
+        lambda: TransactionProducer("g", wrong, check=print),
+        lambda: PushConsumer("g", wrong, {"T": "*"}, print),
+        lambda: LitePullConsumer("g", wrong),
+        lambda: Instance(wrong),
+    ):
+        with pytest.raises(ConfigError, match=re.escape(fix)) as caught:
+            construct()
+        assert (caught.value.key, caught.value.value) == ("namesrv", wrong)
 
 
 @pytest.mark.parametrize("group", ["", "DEFAULT_PRODUCER", "DEFAULT_CONSUMER", "a b", "x" * 256])
@@ -52,8 +91,25 @@ def test_groups_that_nobody_may_use(group):
         {"start": "middle"},
         {"subscriptions": {"a b": "*"}},
         {"subscriptions": {"T": " || "}},
+        {"subscriptions": None},
+        {"subscriptions": {}},
+        {"subscriptions": "T"},
+        {"subscriptions": {"T": ["a", "b"]}},
+        {"subscriptions": {5: "*"}},
+        {"start": 1_700_000_000},
+        {"start": -1},
+        {"start": 1.5},
         {"listener": None},
         {"namesrv": None},
+        {"group": None},
+        {"settings": config.ProducerSettings()},
+        {"client": config.ConsumerSettings()},
+        {"orderly": "yes"},
+        {"strategy": lambda me: []},
+        {"hooks": print},
+        {"hooks": [lambda: None]},
+        {"trace": "on"},
+        {"instance": Instance("a:1")},
     ],
 )
 def test_a_consumer_that_cannot_work_is_refused_when_it_is_made(wrong):
@@ -62,8 +118,108 @@ def test_a_consumer_that_cannot_work_is_refused_when_it_is_made(wrong):
         PushConsumer(**(good | wrong))
 
 
+class Listener:
+    def method(self, messages):
+        pass
+
+    def bare(self):
+        pass
+
+    async def __call__(self, messages):
+        pass
+
+
+class WrongListener:
+    def __call__(self):
+        pass
+
+
+def plain(messages):
+    pass
+
+
+async def coroutine(messages):
+    pass
+
+
+def several(messages, context):
+    pass
+
+
+def nothing():
+    pass
+
+
+def generator(messages):
+    yield
+
+
+async def async_generator(messages):
+    yield
+
+
+GOOD_LISTENERS = [
+    plain, coroutine, print, lambda messages, more=1: None, lambda *messages: None, lambda *a, **k: None, Listener(),
+    Listener().method, functools.partial(several, context=1), functools.partial(coroutine), [].append, Idempotent(plain),
+]  # fmt: skip
+WRONG_LISTENERS = [
+    several, nothing, generator, async_generator, WrongListener(), Listener().bare, Listener.method, lambda a, b: None,
+    lambda *, messages: None, functools.partial(plain, 1), functools.partial(generator), "plain", None, 5,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("listener", GOOD_LISTENERS)
+def test_whatever_can_be_called_with_messages_is_a_listener(listener):
+    PushConsumer("g", "a:1", {"T": "*"}, listener)
+
+
+@pytest.mark.parametrize("listener", WRONG_LISTENERS)
+def test_a_listener_that_no_call_could_reach_is_refused_before_a_message_is_lost(listener):
+    with pytest.raises(ConfigError) as caught:
+        PushConsumer("g", "a:1", {"T": "*"}, listener)
+    assert (caught.value.key, caught.value.value) == ("listener", listener)
+    with pytest.raises(ConfigError, match="listener"):
+        Idempotent(listener)
+
+
+def test_the_error_of_a_listener_says_how_it_is_called_and_what_it_takes():
+    said = (
+        r"expected a function of 1 argument: \(messages\); it is called with 1, and takes several\(messages, context\)"
+    )
+    with pytest.raises(ConfigError, match=said):
+        PushConsumer("g", "a:1", {"T": "*"}, several)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"check": lambda: None}, {"check": None}, {"checks_at_once": 0}, {"checks_at_once": 1.5}, {"end_hooks": [several]},
+        {"hooks": [nothing]}, {"settings": 5}, {"trace": 1}, {"group": 7}, {"client": config.ClientSettings, "trace": False},
+    ],
+)  # fmt: skip
+def test_a_producer_that_cannot_work_is_refused_when_it_is_made(wrong):
+    key = next(iter(wrong))
+    good = {"group": "g", "namesrv": "a:1", "check": lambda message: None}
+    with pytest.raises(ConfigError) as caught:
+        TransactionProducer(**(good | wrong))
+    assert caught.value.key == key
+
+
+def test_settings_of_the_connection_belong_to_the_instance_that_is_shared():
+    with pytest.raises(ConfigError, match="client"):
+        Producer("g", instance=Instance("a:1"), client=config.ClientSettings())
+    with pytest.raises(ConfigError, match="instance"):
+        Producer("g", instance="a:1")
+
+
+def test_a_lite_pull_consumer_assigns_or_subscribes_but_not_to_nothing():
+    with pytest.raises(ConfigError, match="no topic, so no message would ever arrive"):
+        LitePullConsumer("g", "a:1", {})
+    LitePullConsumer("g", "a:1")  # queues will be assigned
+
+
 def test_use_outside_of_async_with_is_an_error():
     with pytest.raises(ClientClosed):
         Producer("g", "a:1").send(Message(topic="T", body=b"x")).send(None)
     with pytest.raises(ClientClosed):
-        _ = PushConsumer("g", "a:1", {}, print).queues
+        _ = PushConsumer("g", "a:1", {"T": "*"}, print).queues

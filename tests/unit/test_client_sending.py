@@ -174,3 +174,35 @@ def test_codes_that_mean_stored_are_those_of_the_protocol():
     from ariane.protocol.codes import STORED_CODES
 
     assert {ResponseCode(status.value) for status in sending.SendStatus} == STORED_CODES
+
+
+@pytest.mark.parametrize(
+    ("deliver_at_ms", "said"),
+    [
+        (1_700_000_000, "1970-01-20 16:13:20 UTC; if it is in seconds, multiply by 1,000 (2023-11-14 22:13:20 UTC)"),
+        (5_000, "for 5000 ms from now, give time.time_ns() // 1_000_000 + 5000"),
+        (1_700_000_000_000_000, "if it is in µs or ns, divide by 1,000 or 1,000,000 (2023-11-14 22:13:20 UTC)"),
+        (1_700_000_000_000_000_000, "(2023-11-14 22:13:20 UTC)"),
+        (-1, "not negative"),
+        (1_700_000_000_000.5, "expected a whole number of ms since the epoch, not float"),
+        (True, "not bool"),
+        ("1700000000000", "not str"),
+    ],
+)
+def test_a_time_of_delivery_in_another_unit_is_refused_and_not_delivered_at_once(deliver_at_ms, said):
+    with pytest.raises(MessageRefused) as caught:
+        sending.outgoing(plain(deliver_at_ms=deliver_at_ms), "ID", SETTINGS)
+    assert str(caught.value).startswith(f"deliver_at_ms = {deliver_at_ms!r}: ")
+    assert said in str(caught.value)
+
+
+@pytest.mark.parametrize("deliver_at_ms", [0, 10**11, 1_700_000_000_000, 10**14 - 1])
+def test_a_time_of_delivery_in_ms_is_taken(deliver_at_ms):
+    text = sending.outgoing(plain(deliver_at_ms=deliver_at_ms), "ID", SETTINGS).properties
+    assert properties.decode(text).get("TIMER_DELIVER_MS") == (str(deliver_at_ms) if deliver_at_ms else None)
+
+
+@pytest.mark.parametrize("level", [-1, "3", 1.5, True])
+def test_a_delay_level_that_is_no_number_from_1_on_is_refused(level):
+    with pytest.raises(MessageRefused, match="delay_level = "):
+        sending.outgoing(plain(delay_level=level), "ID", SETTINGS)

@@ -18,7 +18,8 @@ from typing import NamedTuple
 from ariane.admin import topics
 from ariane.admin.samples import Sample, bodies
 from ariane.admin.sampling import USUAL, Limits, Sampler
-from ariane.client.config import ClientSettings, name_servers
+from ariane.client import validation
+from ariane.client.config import ClientSettings
 from ariane.client.producer import Producer
 from ariane.clock import SYSTEM_CLOCK, Clock
 from ariane.errors import ArianeError, ConfigError, ReplyError
@@ -70,7 +71,7 @@ async def collect(
     settings = settings or ClientSettings()
     credentials = settings.credentials
     sign = functools.partial(signing.signed, credentials) if credentials else None
-    servers = name_servers(namesrv)
+    servers = validation.name_servers(namesrv)
     async with Connections(sign=sign) as peers:
         await _topic_made(peers, servers, topic)
         sampler = Sampler(

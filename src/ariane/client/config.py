@@ -9,16 +9,13 @@ from typing import Literal
 
 import msgspec
 
-from ariane.errors import ConfigError, ProtocolError
-from ariane.model import host
-from ariane.model.topic import AUTO_CREATE_TOPIC, TRACE_TOPIC, group_name_fault, topic_name_fault
+from ariane.client.validation import of_kind, optional, within
+from ariane.errors import ConfigError
+from ariane.model.topic import AUTO_CREATE_TOPIC, TRACE_TOPIC, topic_name_fault
 from ariane.protocol.compression import COMPRESS_FROM
 from ariane.protocol.signing import Credentials
 
 MIB = 1024 * 1024
-
-# Names that the Java clients refuse because forgetting to choose one would mix programs into one group.
-REFUSED_GROUPS = frozenset({"DEFAULT_PRODUCER", "DEFAULT_CONSUMER"})
 
 
 class ClientSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,11 +35,14 @@ class ClientSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The account that signs every request, for brokers with aclEnable; None: requests are not signed."""
 
     def __post_init__(self) -> None:
+        of_kind("client_ip", self.client_ip, str)
+        of_kind("instance_name", self.instance_name, str)
+        optional("credentials", self.credentials, Credentials)
         if self.credentials is not None and not (self.credentials.access_key and self.credentials.secret_key):
             raise ConfigError("credentials", self.credentials, "give an access key and a secret key")
-        _within(self, "route_refresh_ms", 10, 3_600_000)
-        _within(self, "heartbeat_ms", 10, 60_000)
-        _within(self, "request_timeout_ms", 10, 600_000)
+        within(self, "route_refresh_ms", 10, 3_600_000)
+        within(self, "heartbeat_ms", 10, 60_000)
+        within(self, "request_timeout_ms", 10, 600_000)
 
 
 class ProducerSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,13 +66,14 @@ class ProducerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Sends under way at once; the next ones wait for their turn. Java has no such bound."""
 
     def __post_init__(self) -> None:
-        _within(self, "default_topic_queue_nums", 1, 65_535)
-        _within(self, "send_timeout_ms", 1, 3_600_000)
-        _within(self, "compress_from", 1, 2**31 - 1)
-        _within(self, "retries", 0, 100)
-        _within(self, "message_max", 1, 15 * MIB)
-        _within(self, "in_flight_max", 1, 65_535)
-        fault = topic_name_fault(self.create_topic_key)
+        within(self, "default_topic_queue_nums", 1, 65_535)
+        within(self, "send_timeout_ms", 1, 3_600_000)
+        within(self, "compress_from", 1, 2**31 - 1)
+        within(self, "retries", 0, 100)
+        within(self, "message_max", 1, 15 * MIB)
+        within(self, "in_flight_max", 1, 65_535)
+        of_kind("retry_not_stored", self.retry_not_stored, bool)
+        fault = topic_name_fault(of_kind("create_topic_key", self.create_topic_key, str))
         if fault:
             raise ConfigError("create_topic_key", self.create_topic_key, fault)
 
@@ -124,22 +125,23 @@ class ConsumerSettings(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if self.message_model not in ("clustering", "broadcasting"):
             raise ConfigError("message_model", self.message_model, "choose 'clustering' or 'broadcasting'")
-        _within(self, "consume_batch_max", 1, 1_024)
-        _within(self, "concurrency", 1, 1_000)
-        _within(self, "pull_batch", 1, 1_024)
-        _within(self, "pull_interval_ms", 0, 65_535)
-        _within(self, "cached_max", 1, 65_535)
-        _within(self, "cached_bytes_max", MIB, 1_024 * MIB)
-        _within(self, "span_max", 1, 65_535)
-        _within(self, "suspend_ms", 100, 600_000)
-        _within(self, "pull_timeout_ms", self.suspend_ms + 5_000, 3_600_000)
-        _within(self, "max_reconsume_times", -1, 2**31 - 1)
-        _within(self, "suspend_queue_ms", 10, 30_000)
-        _within(self, "local_retry_ms", 10, 3_600_000)
-        _within(self, "consume_timeout_ms", 1, 24 * 3_600_000)
-        _within(self, "commit_ms", 10, 600_000)
-        _within(self, "rebalance_ms", 10, 600_000)
-        _within(self, "close_wait_ms", 0, 3_600_000)
+        of_kind("offsets_dir", self.offsets_dir, str)
+        within(self, "consume_batch_max", 1, 1_024)
+        within(self, "concurrency", 1, 1_000)
+        within(self, "pull_batch", 1, 1_024)
+        within(self, "pull_interval_ms", 0, 65_535)
+        within(self, "cached_max", 1, 65_535)
+        within(self, "cached_bytes_max", MIB, 1_024 * MIB)
+        within(self, "span_max", 1, 65_535)
+        within(self, "suspend_ms", 100, 600_000)
+        within(self, "pull_timeout_ms", self.suspend_ms + 5_000, 3_600_000)
+        within(self, "max_reconsume_times", -1, 2**31 - 1)
+        within(self, "suspend_queue_ms", 10, 30_000)
+        within(self, "local_retry_ms", 10, 3_600_000)
+        within(self, "consume_timeout_ms", 1, 24 * 3_600_000)
+        within(self, "commit_ms", 10, 600_000)
+        within(self, "rebalance_ms", 10, 600_000)
+        within(self, "close_wait_ms", 0, 3_600_000)
 
 
 class TraceSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -167,47 +169,16 @@ class TraceSettings(msgspec.Struct, frozen=True, kw_only=True):
     """How long closing waits until everything is sent; what is left then is counted as failed."""
 
     def __post_init__(self) -> None:
-        _within(self, "queue_max", 1, 10_000_000)
+        within(self, "queue_max", 1, 10_000_000)
         if self.when_full not in ("drop", "block"):
             raise ConfigError("when_full", self.when_full, "choose 'drop' or 'block'")
-        _within(self, "body_max", 1_024, 4 * MIB)
-        _within(self, "keys_max", 256, 32_000)
-        _within(self, "flush_ms", 1, 500)
-        _within(self, "retries", 0, 100)
-        _within(self, "retry_ms", 0, 60_000)
-        _within(self, "send_timeout_ms", 1, 600_000)
-        _within(self, "close_wait_ms", 0, 600_000)
-        fault = topic_name_fault(self.topic)
+        within(self, "body_max", 1_024, 4 * MIB)
+        within(self, "keys_max", 256, 32_000)
+        within(self, "flush_ms", 1, 500)
+        within(self, "retries", 0, 100)
+        within(self, "retry_ms", 0, 60_000)
+        within(self, "send_timeout_ms", 1, 600_000)
+        within(self, "close_wait_ms", 0, 600_000)
+        fault = topic_name_fault(of_kind("topic", self.topic, str))
         if fault:
             raise ConfigError("topic", self.topic, fault)
-
-
-def name_servers(text: str) -> tuple[str, ...]:
-    """The addresses of `host:port;host:port`."""
-    addresses = tuple(part.strip() for part in text.split(";") if part.strip())
-    if not addresses:
-        raise ConfigError("namesrv", text, "give at least one host:port; several are joined by ';'")
-    for address in addresses:
-        if "," in address or " " in address:
-            raise ConfigError("namesrv", text, "join several addresses by ';'")
-        try:
-            host.parse(address)
-        except ProtocolError as error:
-            raise ConfigError("namesrv", text, f"{error}; several are joined by ';'") from None
-    return addresses
-
-
-def checked_group(group: str) -> str:
-    """`group`, or ConfigError when no client may use it."""
-    fault = group_name_fault(group)
-    if fault is None and group in REFUSED_GROUPS:
-        fault = f"{group} is nobody's group: choose a name of your own"
-    if fault:
-        raise ConfigError("group", group, fault)
-    return group
-
-
-def _within(settings: msgspec.Struct, key: str, low: int, high: int) -> None:
-    value = getattr(settings, key)
-    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-        raise ConfigError(key, value, f"choose a whole number from {low} to {high}")

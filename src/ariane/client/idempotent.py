@@ -27,6 +27,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Self
 
+from ariane.client import validation
 from ariane.client.listening import Around, Listener, Run, is_async
 from ariane.errors import ConfigError
 from ariane.model.dedup import DEDUP, Row, parse, text
@@ -98,9 +99,8 @@ class Idempotent(Around):
     late success is one."""
 
     def __init__(self, listener: Listener, path: Path | None = None, *, blocks_max: int = BLOCKS_MAX) -> None:
-        if blocks_max < 1:
-            raise ConfigError("blocks_max", blocks_max, "at least one block has to be remembered")
-        self.listener = listener
+        validation.whole("blocks_max", blocks_max, 1, 2**31 - 1)
+        self.listener = validation.callback("listener", listener, "messages")
         self._is_async = is_async(listener)
         self._seen = Seen(blocks_max)
         self._running: dict[Row, asyncio.Event] = {}

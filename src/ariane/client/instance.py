@@ -16,12 +16,13 @@ import itertools
 import logging
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from random import Random
 from types import TracebackType
 from typing import NamedTuple, Self
 
-from ariane.client.config import ClientSettings, name_servers
+from ariane.client import validation
+from ariane.client.config import ClientSettings
 from ariane.client.replies import Replies
 from ariane.client.routes import Routes
 from ariane.clock import SYSTEM_CLOCK, Clock
@@ -78,20 +79,20 @@ class Instance:
 
     def __init__(
         self,
-        namesrv: str,
+        namesrv: str | Sequence[str],
         settings: ClientSettings | None = None,
         *,
         clock: Clock = SYSTEM_CLOCK,
         chance: Random | None = None,
     ) -> None:
-        self.settings = settings or ClientSettings()
+        self.settings = validation.optional("client", settings, ClientSettings) or ClientSettings()
         self.clock = clock
         self.chance = chance or Random()  # noqa: S311 - spreads load, guards nothing
         ip = self.settings.client_ip or local_ip()
         name = self.settings.instance_name or f"{os.getpid()}#{time.time_ns()}{next(_numbers)}"
         self.client_id = f"{ip}@{name}"
         self.make_id = unique_ids(clock.now_ms, ip=ip)
-        self.name_servers = name_servers(namesrv)
+        self.name_servers = validation.name_servers(namesrv)
         self._producers: set[str] = set()
         self._consumers: dict[str, Part] = {}
         self._checks: dict[str, AnswerCheck] = {}
@@ -102,6 +103,22 @@ class Instance:
         self.replies = Replies(clock)
         self._peers: Connections | None = None
         self._routes: Routes | None = None
+
+    @classmethod
+    def shared_or_new(
+        cls, namesrv: str | Sequence[str] | None, client: ClientSettings | None, instance: Instance | None
+    ) -> Instance:
+        """Return `instance`, or a new instance for the name servers: a client is given one or the other."""
+        if instance is None:
+            if namesrv is None:
+                fix = "give either the name servers' addresses or an instance to share"
+                raise ConfigError("namesrv", namesrv, fix)
+            return cls(namesrv, client)
+        if namesrv is not None:
+            raise ConfigError("namesrv", namesrv, "leave it out: the instance to share has name servers of its own")
+        if client is not None:
+            raise ConfigError("client", client, "leave it out: the instance to share has settings of its own")
+        return validation.of_kind("instance", instance, cls)
 
     async def __aenter__(self) -> Self:
         credentials = self.settings.credentials

@@ -15,14 +15,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import Self
 
-from ariane.client import asked
+from ariane.client import asked, validation
 from ariane.client.allocation import Allocating, Allocation
-from ariane.client.config import ClientSettings, ConsumerSettings, checked_group
+from ariane.client.config import ClientSettings, ConsumerSettings
 from ariane.client.fetch import Fetching
 from ariane.client.instance import Instance, Part
 from ariane.client.offsets import Offsets, Start
@@ -46,7 +46,7 @@ class LitePullConsumer:
     def __init__(
         self,
         group: str,
-        namesrv: str | None = None,
+        namesrv: str | Sequence[str] | None = None,
         subscriptions: Mapping[str, str] | None = None,
         *,
         start: Start = "last",
@@ -56,24 +56,20 @@ class LitePullConsumer:
         client: ClientSettings | None = None,
         instance: Instance | None = None,
     ) -> None:
-        if (namesrv is None) == (instance is None):
-            raise ConfigError("namesrv", namesrv, "give either the name servers' addresses or an instance to share")
-        if isinstance(start, str) and start not in ("first", "last"):
-            raise ConfigError("start", start, 'choose "first", "last", or milliseconds since the epoch')
-        self.group = checked_group(group)
-        self.settings = settings or ConsumerSettings()
+        self.group = validation.group_name(group)
+        self.settings = validation.optional("settings", settings, ConsumerSettings) or ConsumerSettings()
         if self.settings.message_model != "clustering":
             raise ConfigError("message_model", self.settings.message_model, "to read everything, assign all queues")
-        self._instance = instance or Instance(namesrv or "", client)
+        # None: queues are assigned. A mapping without topics is a mistake, not a choice.
+        topics = {} if subscriptions is None else validation.subscriptions(subscriptions)
+        self._instance = Instance.shared_or_new(namesrv, client, instance)
         self._owns_instance = instance is None
-        self._start = start
-        self._auto_commit = auto_commit
-        self._strategy = strategy
-        self._is_assigned = not subscriptions
-        self._assigned: frozenset[MessageQueue] = frozenset()
-        self._subscriptions = {
-            topic: self._subscription(topic, expression) for topic, expression in (subscriptions or {}).items()
-        }
+        self._start = validation.start(start)
+        self._auto_commit = validation.of_kind("auto_commit", auto_commit, bool)
+        self._strategy: Strategy = validation.callback("strategy", strategy, "me", "members", "queues")
+        self._is_assigned = subscriptions is None
+        self._assigned: frozenset[MessageQueue] | None = None
+        self._subscriptions = {topic: self._subscription(topic, expression) for topic, expression in topics.items()}
         self._paused: set[MessageQueue] = set()
         self._polled = Polled()
         self._offsets: Offsets | None = None
@@ -107,10 +103,14 @@ class LitePullConsumer:
 
     async def poll(self, *, max_messages: int | None = None, timeout_s: float = POLL_S) -> list[ReceivedMessage]:
         """Messages of one queue, at most `max_messages` (`pull_batch` unless given); none when none came in time. A body
-        that this version cannot expand comes as it is stored, as its `sys_flag` says."""
+        that cannot be expanded comes as it is stored; `body_error` of the message says why."""
         self._running()
-        if max_messages is not None and max_messages < 1:
-            raise ConfigError("max_messages", max_messages, "ask for at least one")
+        if max_messages is not None:
+            validation.whole("max_messages", max_messages, 1, 2**31 - 1)
+        validation.seconds("timeout_s", timeout_s)
+        if self._is_assigned and self._assigned is None:
+            fix = "no queues to read: call `assign` before `poll`, or construct the consumer with subscriptions"
+            raise ConfigError("subscriptions", None, fix)
         if self._auto_commit:
             self._acknowledge()
         deadline = asyncio.get_running_loop().time() + timeout_s
@@ -183,7 +183,7 @@ class LitePullConsumer:
 
     async def offset_for_time(self, queue: MessageQueue, ms: int) -> int:
         """The offset of the message stored nearest to `ms` since the epoch."""
-        return await self._known_offsets().at_time(queue, ms)
+        return await self._known_offsets().at_time(queue, validation.time_ms("ms", ms))
 
     def pause(self, queues: Collection[MessageQueue]) -> None:
         """Give nothing of these queues until `resume`; they are fetched until their windows are full."""
@@ -273,7 +273,7 @@ class LitePullConsumer:
         commits.every(settings.commit_ms / 1000, lambda: offsets.commit(allocation.queues), "commit")
 
     def _share(self, queues: Iterable[MessageQueue]) -> list[MessageQueue]:
-        return [queue for queue in queues if queue in self._assigned]
+        return [queue for queue in queues if queue in (self._assigned or ())]
 
     def _acknowledge(self) -> None:
         offsets = self._known_offsets()

@@ -16,14 +16,14 @@ from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import Self
 
-from ariane.client import replies, sending
-from ariane.client.config import ClientSettings, ProducerSettings, TraceSettings, checked_group
+from ariane.client import replies, sending, validation
+from ariane.client.config import ClientSettings, ProducerSettings, TraceSettings
 from ariane.client.hooks import SendHook
 from ariane.client.instance import Instance
 from ariane.client.sender import Sender
 from ariane.client.sending import SendResult
 from ariane.client.trace import Tracer, trace_settings
-from ariane.errors import ArianeError, ClientClosed, ConfigError, MessageRefused, RequestTimeout, RouteNotFound
+from ariane.errors import ArianeError, ClientClosed, MessageRefused, RequestTimeout, RouteNotFound
 from ariane.model.message import Message, MessageQueue, ReceivedMessage
 from ariane.protocol.codes import RequestCode
 from ariane.protocol.requests.messaging import RecallMessage
@@ -41,7 +41,7 @@ class Producer:
     def __init__(
         self,
         group: str,
-        namesrv: str | None = None,
+        namesrv: str | Sequence[str] | None = None,
         *,
         settings: ProducerSettings | None = None,
         client: ClientSettings | None = None,
@@ -49,14 +49,12 @@ class Producer:
         hooks: Sequence[SendHook] = (),
         instance: Instance | None = None,
     ) -> None:
-        if (namesrv is None) == (instance is None):
-            raise ConfigError("namesrv", namesrv, "give either the name servers' addresses or an instance to share")
-        self.group = checked_group(group)
-        self._settings = settings or ProducerSettings()
-        self._instance = instance or Instance(namesrv or "", client)
+        self.group = validation.group_name(group)
+        self._settings = validation.optional("settings", settings, ProducerSettings) or ProducerSettings()
+        self._instance = Instance.shared_or_new(namesrv, client, instance)
         self._owns_instance = instance is None
         self._trace_settings = trace_settings(trace)
-        self._hooks = tuple(hooks)
+        self._hooks = validation.callbacks("hooks", hooks, "event")
         self._sender: Sender | None = None
         self._open = AsyncExitStack()
         self.trace: Tracer | None = None
@@ -144,6 +142,7 @@ class Producer:
     ) -> ReceivedMessage:
         """Send, and wait for the message that a consumer replies with (`reply`). RequestTimeout when none comes in time."""
         sender, instance = self._running(), self._instance
+        validation.seconds("timeout_s", timeout_s)
         out = sending.outgoing(message, message.message_id or instance.make_id(), self._settings)
         correlation_id = str(uuid.uuid4())
         out = replies.request(out, correlation_id, instance.client_id, round(timeout_s * 1000))

@@ -19,10 +19,10 @@ from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import NamedTuple, Self
 
-from ariane.client import asked
+from ariane.client import asked, validation
 from ariane.client.allocation import Allocating, Allocation
 from ariane.client.concurrent import ConcurrentListeners
-from ariane.client.config import ClientSettings, ConsumerSettings, ProducerSettings, TraceSettings, checked_group
+from ariane.client.config import ClientSettings, ConsumerSettings, ProducerSettings, TraceSettings
 from ariane.client.fetch import Fetching
 from ariane.client.hooks import ConsumeHook
 from ariane.client.instance import Instance, Part
@@ -73,7 +73,7 @@ class PushConsumer:
     def __init__(
         self,
         group: str,
-        namesrv: str | None = None,
+        namesrv: str | Sequence[str] | None = None,
         subscriptions: Mapping[str, str | Sql] | None = None,
         listener: Listener | None = None,
         *,
@@ -86,25 +86,20 @@ class PushConsumer:
         hooks: Sequence[ConsumeHook] = (),
         instance: Instance | None = None,
     ) -> None:
-        if (namesrv is None) == (instance is None):
-            raise ConfigError("namesrv", namesrv, "give either the name servers' addresses or an instance to share")
-        if not callable(listener):
-            raise ConfigError("listener", listener, "give a function that takes a list of messages")
-        if isinstance(start, str) and start not in ("first", "last"):
-            raise ConfigError("start", start, 'choose "first", "last", or milliseconds since the epoch')
-        self.group = checked_group(group)
-        self.settings = settings or ConsumerSettings()
-        self._instance = instance or Instance(namesrv or "", client)
+        self.group = validation.group_name(group)
+        self.settings = validation.optional("settings", settings, ConsumerSettings) or ConsumerSettings()
+        checked: Listener = validation.callback("listener", listener, "messages")
+        topics = validation.subscriptions(subscriptions)
+        validation.of_kind("orderly", orderly, bool)
+        self._instance = Instance.shared_or_new(namesrv, client, instance)
         self._owns_instance = instance is None
-        self._listener = listener
-        self._start = start
+        self._listener = checked
+        self._start = validation.start(start)
         self._is_orderly = orderly
-        self._strategy = strategy
+        self._strategy: Strategy = validation.callback("strategy", strategy, "me", "members", "queues")
         self._trace_settings = trace_settings(trace)
-        self._hooks = tuple(hooks)
-        self._subscriptions = {
-            topic: self._subscription(topic, expression) for topic, expression in (subscriptions or {}).items()
-        }
+        self._hooks: tuple[ConsumeHook, ...] = validation.callbacks("hooks", hooks, "event")
+        self._subscriptions = {topic: self._subscription(topic, expression) for topic, expression in topics.items()}
         if self._is_broadcasting:
             self._check_name()
         else:

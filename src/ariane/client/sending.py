@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from ariane.client import validation
 from ariane.client.config import ProducerSettings
 from ariane.errors import ConnectionLost, MessageRefused, ProtocolError, ReplyError, RequestTimeout
 from ariane.model import message as names
@@ -236,10 +237,14 @@ def _property_text(message: Message, message_id: str) -> str:
     if message.keys:
         table[names.KEYS] = _joined_keys(message.keys)
     if message.delay_level:
+        if isinstance(message.delay_level, bool) or not isinstance(message.delay_level, int) or message.delay_level < 0:
+            raise MessageRefused(f"delay_level = {message.delay_level!r}: choose a whole number; levels count from 1")
         table[names.DELAY] = str(message.delay_level)
     if message.deliver_at_ms:
         if message.delay_level:
             raise MessageRefused("a message has either a delay_level or deliver_at_ms, not both")
+        if fault := validation.time_fault(message.deliver_at_ms):
+            raise MessageRefused(f"deliver_at_ms = {message.deliver_at_ms!r}: {fault}")
         # What Alibaba Cloud's brokers and Ariane read, and what 5.x reads.
         table[names.START_DELIVER_TIME] = table[names.TIMER_DELIVER_MS] = str(message.deliver_at_ms)
     if message.properties:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ariane.client.validation import of_kind
 from ariane.errors import ConfigError
 from ariane.filter import tags
 from ariane.model.topic import topic_name_fault
@@ -10,6 +11,7 @@ from ariane.protocol.requests.clients import SubscriptionData
 
 def checked_topic(topic: str) -> str:
     """`topic`, or ConfigError saying why it can be none."""
+    of_kind("subscriptions", topic, str)
     if fault := topic_name_fault(topic):
         raise ConfigError("subscriptions", topic, fault)
     return topic
@@ -18,6 +20,9 @@ def checked_topic(topic: str) -> str:
 def by_tags(topic: str, expression: str, version: int) -> SubscriptionData:
     """Messages of `topic` with one of the tags of `expression` (`a || b`, or `*` for all)."""
     checked_topic(topic)
+    if not isinstance(expression, str):
+        fix = f'expected tags as one text ("a || b", or "*" for every message) for topic {topic}'
+        raise ConfigError("subscriptions", expression, fix)
     wanted = tags.parse(expression)
     if wanted is not None and not wanted:
         raise ConfigError("subscriptions", expression, "name at least one tag, or * for every message")

@@ -26,7 +26,7 @@ from ariane.client.instance import Instance
 from ariane.client.sender import Sender
 from ariane.client.sending import Outgoing
 from ariane.clock import Clock
-from ariane.errors import ArianeError, MessageRefused
+from ariane.errors import ArianeError, ConfigError, MessageRefused
 from ariane.model import message as names
 from ariane.model.message import Message, ReceivedMessage
 from ariane.model.trace import EndTransaction, MessageType, Pub, SubAfter, SubBefore, TraceEvent
@@ -50,6 +50,8 @@ def trace_settings(trace: TraceSettings | bool) -> TraceSettings | None:
     """What `trace=…` of a client means."""
     if isinstance(trace, TraceSettings):
         return trace
+    if not isinstance(trace, bool):
+        raise ConfigError("trace", trace, "choose True, False, or TraceSettings(…)")
     return TraceSettings() if trace else None
 
 

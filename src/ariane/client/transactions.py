@@ -30,14 +30,14 @@ from typing import Any, Self
 import msgspec
 
 from ariane.client import hooks as hook_events
-from ariane.client import sending
+from ariane.client import sending, validation
 from ariane.client.config import ClientSettings, ProducerSettings, TraceSettings
 from ariane.client.fetch import received
 from ariane.client.hooks import EndHook, Ending, LocalState, SendHook
 from ariane.client.instance import Instance
 from ariane.client.producer import Producer
 from ariane.client.sending import Outgoing, SendResult, SendStatus
-from ariane.errors import ArianeError, ConfigError, ConnectionLost, MessageRefused, ProtocolError
+from ariane.errors import ArianeError, ConnectionLost, MessageRefused, ProtocolError
 from ariane.model import ids
 from ariane.model import message as names
 from ariane.model.message import Message, MessageQueue, ReceivedMessage
@@ -72,7 +72,7 @@ class TransactionProducer(Producer):
     def __init__(
         self,
         group: str,
-        namesrv: str | None = None,
+        namesrv: str | Sequence[str] | None = None,
         *,
         check: Check,
         checks_at_once: int = 4,
@@ -84,11 +84,9 @@ class TransactionProducer(Producer):
         instance: Instance | None = None,
     ) -> None:
         super().__init__(group, namesrv, settings=settings, client=client, trace=trace, hooks=hooks, instance=instance)
-        if checks_at_once < 1:
-            raise ConfigError("checks_at_once", checks_at_once, "at least one question is answered at a time")
-        self._check = check
-        self._checks_at_once = checks_at_once
-        self._end_hooks = tuple(end_hooks)
+        self._check: Check = validation.callback("check", check, "message")
+        self._checks_at_once = validation.whole("checks_at_once", checks_at_once, 1, 1_000)
+        self._end_hooks: tuple[EndHook, ...] = validation.callbacks("end_hooks", end_hooks, "event")
         self._questions: asyncio.Queue[tuple[Command, Peer]] = asyncio.Queue(QUESTIONS_MAX)
         self._answering = AsyncExitStack()
 
