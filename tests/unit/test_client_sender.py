@@ -220,6 +220,17 @@ def producer_play(peers: Script, play):
     return asyncio.run(run())
 
 
+def test_what_is_no_message_is_refused_with_its_value():
+    async def play(producer):
+        for send_it in (producer.send, producer.send_one_way, producer.request):
+            with pytest.raises(MessageRefused, match="'hello' is of type str: expected a Message"):
+                await send_it("hello")
+        with pytest.raises(ConfigError, match="timeout_s = -1"):
+            await producer.request(Message(topic="T", body=b"x"), timeout_s=-1)
+
+    producer_play(script(), play)
+
+
 def test_messages_of_one_key_go_to_one_queue():
     peers = script(*[STORED] * 6)
 

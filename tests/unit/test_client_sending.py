@@ -206,3 +206,29 @@ def test_a_time_of_delivery_in_ms_is_taken(deliver_at_ms):
 def test_a_delay_level_that_is_no_number_from_1_on_is_refused(level):
     with pytest.raises(MessageRefused, match="delay_level = "):
         sending.outgoing(plain(delay_level=level), "ID", SETTINGS)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"topic": 5}, {"topic": None}, {"topic": ["a"]}, {"tags": 5}, {"tags": None}, {"keys": [5]}, {"keys": 5}, {"flag": "x"},
+        {"flag": 2**31}, {"flag": 1.5}, {"wait_stored": "no"}, {"properties": {"a": 5}}, {"properties": {5: "a"}},
+        {"properties": "a"}, {"message_id": 5},
+    ],
+)  # fmt: skip
+def test_a_field_of_another_type_is_refused_with_its_value(wrong):
+    ((name, value),) = wrong.items()
+    for prepare in (
+        lambda message: sending.outgoing(message, "ID", SETTINGS),
+        lambda message: sending.outgoing_batch([message], itertools.count, SETTINGS),
+    ):
+        with pytest.raises(MessageRefused, match=name.removesuffix("ies").removesuffix("s")):
+            prepare(plain(**wrong))
+
+
+@pytest.mark.parametrize("wrong", [None, "x", b"x", 5, ["x"], [b"x"]])
+def test_what_is_no_message_is_refused(wrong):
+    with pytest.raises(MessageRefused, match="list of messages|expected a Message"):
+        sending.outgoing_batch(wrong, itertools.count, SETTINGS)
+    with pytest.raises(MessageRefused, match="expected a Message"):
+        sending.outgoing(wrong, "ID", SETTINGS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import random
 import tracemalloc
 from random import Random
@@ -307,6 +308,20 @@ COMPRESSORS = {
     "ZSTD": (zstd_as_java, 0x201),
     "ZSTD 19 with size": (zstandard.ZstdCompressor(level=19).compress, 0x201),
 }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("sys_flag", "stored"),
+    [
+        (0x301, "eF7LL0pJLVIwMTc0VChIzEyxVsgfFaBUAACoQGap"),
+        (0x101, "BCJNGGBwcx0AAAD/Am9yZGVyIDQ3MTEgcGFpZDsgEQD/LFBhaWQ7IAAAAAA="),
+        (0x201, "KLUv/QBYxQAAiG9yZGVyIDQ3MTEgcGFpZDsgAQCBSJ1L"),
+    ],
+    ids=["zlib", "LZ4", "ZSTD"],
+)
+def test_bodies_that_java_compressed_are_expanded(sys_flag: int, stored: str) -> None:
+    """Written by DeflaterOutputStream, LZ4FrameOutputStream of lz4-java 1.11 and ZstdOutputStream of zstd-jni 1.5.7, level 5."""
+    assert compression.expand(base64.b64decode(stored), sys_flag) == b"order 4711 paid; " * 20
 
 
 @pytest.mark.parametrize("how", COMPRESSORS)

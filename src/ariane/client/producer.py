@@ -97,7 +97,7 @@ class Producer:
         three there is one attempt, otherwise 1 + `retries`.
         """
         sender = self._running()
-        out = sending.outgoing(message, message.message_id or self._instance.make_id(), self._settings)
+        out = sending.outgoing(message, sending.id_of(message, self._instance.make_id), self._settings)
         if queue is None and (order_key is not None or selector is not None):
             queue = self._chosen(await sender.queues(message.topic), message, order_key, selector)
         return await sender.send(out, queue)
@@ -116,7 +116,7 @@ class Producer:
         """Send and do not wait for an answer: what goes wrong at the broker is not known here."""
         sender = self._running()
         await sender.send_one_way(
-            sending.outgoing(message, message.message_id or self._instance.make_id(), self._settings), queue
+            sending.outgoing(message, sending.id_of(message, self._instance.make_id), self._settings), queue
         )
 
     async def recall(self, sent: SendResult) -> None:
@@ -143,7 +143,7 @@ class Producer:
         """Send, and wait for the message that a consumer replies with (`reply`). RequestTimeout when none comes in time."""
         sender, instance = self._running(), self._instance
         validation.seconds("timeout_s", timeout_s)
-        out = sending.outgoing(message, message.message_id or instance.make_id(), self._settings)
+        out = sending.outgoing(message, sending.id_of(message, instance.make_id), self._settings)
         correlation_id = str(uuid.uuid4())
         out = replies.request(out, correlation_id, instance.client_id, round(timeout_s * 1000))
         answer = instance.replies.expect(correlation_id)

@@ -87,6 +87,7 @@ RETRY_ELSEWHERE = frozenset(
 
 def outgoing(message: Message, message_id: str, settings: ProducerSettings) -> Outgoing:
     """`message` checked, its body compressed when it is large. MessageRefused says what to change."""
+    _check_types(message)
     body = _checked_body(message, settings)
     _check_topic(message.topic)
     sys_flag = 0
@@ -98,8 +99,12 @@ def outgoing(message: Message, message_id: str, settings: ProducerSettings) -> O
 
 def outgoing_batch(messages: Sequence[Message], make_id: Callable[[], str], settings: ProducerSettings) -> Outgoing:
     """`messages` as one request: stored together or not at all, in one queue, next to each other."""
+    if not isinstance(messages, Sequence) or isinstance(messages, str | bytes):
+        raise MessageRefused(f"a batch is a list of messages, not {type(messages).__name__}")
     if not messages:
         raise MessageRefused("a batch needs at least one message")
+    for message in messages:
+        _check_types(message)
     first = messages[0]
     _check_topic(first.topic)
     if first.topic.startswith(RETRY_PREFIX):
@@ -219,6 +224,33 @@ def _check_topic(topic: str) -> None:
         raise MessageRefused(fault)
 
 
+# field of a message → type
+_TYPES = {"topic": str, "tags": str, "flag": int, "wait_stored": bool, "message_id": str}
+FLAG_MAX = 2**31
+
+
+def id_of(message: Message, make_id: Callable[[], str]) -> str:
+    """Return the id that the application gave the message, or a new one."""
+    _check_class(message)
+    return message.message_id or make_id()
+
+
+def _check_class(message: object) -> None:
+    if not isinstance(message, Message):
+        raise MessageRefused(f"{message!r} is of type {type(message).__name__}: expected a Message")
+
+
+def _check_types(message: Message) -> None:
+    """Raise MessageRefused if a field has another type: its text would be sent in place of a value."""
+    _check_class(message)
+    for name, kind in _TYPES.items():
+        value = getattr(message, name)
+        if type(value) is not kind and not isinstance(value, kind):
+            raise MessageRefused(f"{name} = {value!r} is of type {type(value).__name__}: expected {kind.__name__}")
+    if not -FLAG_MAX <= message.flag < FLAG_MAX:
+        raise MessageRefused(f"flag = {message.flag}: choose a number of 32 bits")
+
+
 def _checked_body(message: Message, settings: ProducerSettings) -> bytes:
     body = message.body
     if not isinstance(body, bytes):
@@ -265,14 +297,22 @@ def _property_text(message: Message, message_id: str) -> str:
 def _joined_keys(keys: Sequence[str]) -> str:
     if isinstance(keys, str):
         raise MessageRefused(f"keys is the text {keys!r}: give a list of keys")
+    if not isinstance(keys, Sequence | set | frozenset):
+        raise MessageRefused(f"keys is of type {type(keys).__name__}: give a list of keys")
     for key in keys:
+        if not isinstance(key, str):
+            raise MessageRefused(f"the key {key!r} is of type {type(key).__name__}: expected str")
         if key.split() != [key]:
             raise MessageRefused(f"the key {key!r} is empty or holds white space, which separates keys")
     return " ".join(keys)
 
 
 def _check_properties(message: Message) -> None:
+    if not isinstance(message.properties, Mapping):
+        raise MessageRefused(f"properties is of type {type(message.properties).__name__}: give a mapping of texts")
     for name, value in message.properties.items():
+        if not isinstance(name, str) or not isinstance(value, str):
+            raise MessageRefused(f"the property {name!r} = {value!r}: expected texts, give str(…)")
         if name in names.RESERVED:
             raise MessageRefused(f"the property name {name} is reserved; use another, or the field of Message for it")
         if not name or not value:

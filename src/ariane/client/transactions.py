@@ -117,7 +117,7 @@ class TransactionProducer(Producer):
         or replica it is rolled back, and `execute` is not called. `immunity_s`: the broker does not ask before that time.
         """
         sender = self._running()
-        out = half(message, message.message_id or self._instance.make_id(), self.group, self._settings, immunity_s)
+        out = half(message, sending.id_of(message, self._instance.make_id), self.group, self._settings, immunity_s)
         sent = await sender.send(out)
         state, error = LocalState.ROLLBACK, None
         if sent.status is SendStatus.SEND_OK:
