@@ -87,7 +87,7 @@ def test_the_send_left_no_trace(spark: SparkSession) -> None:
     known = {name for name, value in row.items() if value is not None}
     assert known == {
         "message_id", "consumer_group", "keys", "delivered_at", "consume_cost_ms", "consumed_at", "attempts", "result",
-        "consumer_host", "deliveries", "consumed_times", "retries", "slot",
+        "consumer_host", "deliveries", "consumed_times", "retries", "slot", "queueing_missing",
     }  # fmt: skip
 
 

@@ -328,7 +328,7 @@ def _durations(rows: DataFrame) -> DataFrame:
         rows.withColumn("is_corrected", F.coalesce(told_by_clocks, F.lit(False)))
         .withColumn("delivered_corrected_at", delivered)
         .withColumn("queueing_missing", _missing())
-        .withColumn("clock_skew", F.when(F.col("delivered_at").isNotNull(), _is(missing.isin(*SKEWED))))
+        .withColumn("clock_skew", _is_skewed())
         .withColumn("queueing_ms", F.when(missing.isNull(), F.greatest(F.lit(0), waited_ms)))
         .withColumn("queueing_ms", F.when(waited_ms.isNotNull(), F.col("queueing_ms")))
         .withColumn(
@@ -359,6 +359,16 @@ def _first_uncorrected() -> Column:
         return F.when(number == 0, bare).otherwise(one)
 
     return F.transform("deliveries", without)
+
+
+def _is_skewed() -> Column:
+    """Whether clocks are why the queueing is not known; null without a delivery, and where nothing compares the clocks."""
+    return (
+        F.when(F.col("delivered_at").isNull(), F.lit(None).cast("boolean"))
+        .when(_is(F.col("queueing_missing").isin(*SKEWED)), F.lit(True))
+        .when(F.col("is_corrected"), F.lit(False))
+        .otherwise(F.col("delivered_at") < F.col("sent_at"))
+    )
 
 
 def _missing() -> Column:
