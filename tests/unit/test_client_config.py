@@ -40,6 +40,13 @@ def test_a_setting_that_cannot_be_used_is_named(kind, key, value):
     assert caught.value.key == key
 
 
+def test_credentials_of_another_type_are_refused_without_showing_the_key():
+    with pytest.raises(ConfigError, match="credentials") as caught:
+        config.ClientSettings(credentials=("access", "s3cret"))
+    assert "s3cret" not in str(caught.value)
+    assert "tuple" in str(caught.value)
+
+
 def test_name_servers_are_split_and_checked():
     for given in ("a:1; b:2 ;", ["a:1", "b:2"], ("a:1;b:2",), [" a:1 ", "b:2;"]):
         assert validation.name_servers(given) == ("a:1", "b:2")

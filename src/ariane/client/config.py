@@ -9,7 +9,7 @@ from typing import Literal
 
 import msgspec
 
-from ariane.client.validation import of_kind, optional, within
+from ariane.client.validation import of_kind, within
 from ariane.errors import ConfigError
 from ariane.model.topic import AUTO_CREATE_TOPIC, TRACE_TOPIC, topic_name_fault
 from ariane.protocol.compression import COMPRESS_FROM
@@ -37,7 +37,10 @@ class ClientSettings(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         of_kind("client_ip", self.client_ip, str)
         of_kind("instance_name", self.instance_name, str)
-        optional("credentials", self.credentials, Credentials)
+        if self.credentials is not None and not isinstance(self.credentials, Credentials):
+            # The value may hold a secret key, so the error names its type only.
+            kind = type(self.credentials).__name__
+            raise ConfigError("credentials", f"<{kind}>", "give Credentials(access_key, secret_key)")
         if self.credentials is not None and not (self.credentials.access_key and self.credentials.secret_key):
             raise ConfigError("credentials", self.credentials, "give an access key and a secret key")
         within(self, "route_refresh_ms", 10, 3_600_000)
