@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import random
 import tracemalloc
 from random import Random
 
@@ -327,14 +326,14 @@ def test_bodies_that_java_compressed_are_expanded(sys_flag: int, stored: str) ->
 @pytest.mark.parametrize("how", COMPRESSORS)
 def test_compressed_bodies_are_expanded_within_a_bound(how: str) -> None:
     compress, sys_flag = COMPRESSORS[how]
-    for body in (b"x" * 100_000, random.Random(3).randbytes(3_000_000), b"a", b"ab" * 4_000_000):
+    for body in (b"x" * 100_000, Random(3).randbytes(3_000_000), b"a", b"ab" * 4_000_000):
         packed = compress(body)
         assert compression.expand(packed, sys_flag) == body
         assert compression.expand(packed, sys_flag, len(body)) == body
         with pytest.raises(ProtocolError, match=f"larger than {len(body) - 1} bytes"):
             compression.expand(packed, sys_flag, len(body) - 1)
         assert compression.expand(packed, 0) == packed
-    packed = compress(random.Random(3).randbytes(5_000))
+    packed = compress(Random(3).randbytes(5_000))
     for cut in (1, 5, 20, 2_500, len(packed) - 1):
         with pytest.raises(ProtocolError, match="broken|too early"):
             compression.expand(packed[:-cut], sys_flag)
