@@ -173,6 +173,7 @@ class SystemDisk:
 
     def make_dirs(self, path: str) -> list[str]:
         missing = []
+        path = os.path.abspath(path)  # a relative path has no parent at which the loop could end  # noqa: PTH100
         while not os.path.isdir(path):  # noqa: PTH112
             missing.append(path)
             path = os.path.dirname(path)  # noqa: PTH120
