@@ -105,7 +105,9 @@ def test_timers_outlive_the_files_they_were_stored_in(tmp_path: Path) -> None:
                 assert (await peers.request(broker.addr, RequestCode.SEND_MESSAGE_V2, header, b"%d" % number)).code == 0
             for _ in range(60):
                 assert await send(peers, broker.addr) == 0
-            await asyncio.sleep(0.2)
+            async with asyncio.timeout(20):
+                while len(store.retention.log_files()) < 4:  # the next flush records them as safe to remove
+                    await asyncio.sleep(0.01)
             disk.used = 88
             await broker._cleaner.run()
             assert store.commit_log_min > 4096

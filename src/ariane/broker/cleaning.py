@@ -112,14 +112,20 @@ class Cleaner:
             log.warning("messages are taken again: %d %% of the disk are used", percent)
 
     def _used(self) -> int:
+        """Return how full the fuller one of the disks of the root and of the commit log is, -1 if unknown."""
+        directories = (self._config.store_path_root_dir, self._store.config.log_directory)
         try:
-            return used_percent(self._disk.usage(self._config.store_path_root_dir))
+            return max(used_percent(self._disk.usage(directory)) for directory in directories)
         except OSError as error:
-            log.error("cannot tell how full the disk of %s is: %s", self._config.store_path_root_dir, error)
+            log.error("cannot tell how full the disks of %s are: %s", " and ".join(directories), error)
             return -1
 
     async def _remove(self, removal: Removal | None) -> None:
-        if removal is not None:
+        if removal is None:
+            return
+        # Once the checkpoint says where the log begins, a start can tell this removal from a loss.
+        await self._flusher.flush_derived()
+        if self._store.retention.is_recorded:
             await asyncio.get_running_loop().run_in_executor(self._executor, removal.run)
             self._store.retention.end_log_removal(removal)
 

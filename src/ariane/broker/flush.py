@@ -33,6 +33,7 @@ class Flusher:
         self._waiting: dict[asyncio.Future[bool], tuple[int, float]] = {}  # offset, and until when
         self._timer: asyncio.TimerHandle | None = None
         self._wanted = asyncio.Event()
+        self._derived = asyncio.Lock()
         self._failure: FlushFailed | None = None
 
     def waiting(self, config: BrokerConfig) -> Callable[[int], Awaitable[bool]] | None:
@@ -93,10 +94,11 @@ class Flusher:
         self._flushed()
 
     async def flush_derived(self) -> None:
-        """Flush consume queues and checkpoint: they spare the next start from reading the log."""
-        flush = self._store.begin_flush_derived()
-        if flush is not None:
-            await self._run(flush, self._derived_executor)
+        """Flush everything derived so far, consume queues and checkpoint: they spare the next start from reading the log."""
+        async with self._derived:  # one that is in flight may have begun before the caller's changes
+            flush = self._store.begin_flush_derived()
+            if flush is not None:
+                await self._run(flush, self._derived_executor)
 
     async def _run(self, flush: Flush, executor: Executor) -> None:
         """Do it, and take its outcome even when cancelled meanwhile: the store has one flush at a time, and none goes on

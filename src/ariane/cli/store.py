@@ -19,11 +19,18 @@ UNREADABLE = 2
 Directory = Annotated[
     Path, typer.Argument(parser=options.local_path, metavar="DIR", help="Store directory (storePathRootDir).")
 ]
+CommitLog = Annotated[
+    Path | None,
+    typer.Option(
+        parser=options.local_path, metavar="DIR", help="Directory of the commit log, if storePathCommitLog is set."
+    ),
+]
 
 
 @app.command("check")
 def check(
     directory: Directory,
+    commit_log: CommitLog = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print JSON, one object a line; the last is the summary.")
     ] = False,
@@ -35,7 +42,7 @@ def check(
     summary = checks.Summary()
     counts: Counter[str] = Counter()
     try:
-        for finding in checks.check(_root(directory), summary=summary):
+        for finding in checks.check(_root(directory), summary=summary, commit_log=_log_root(commit_log)):
             counts[finding.severity] += 1
             if as_json:
                 row = {name: getattr(finding, name) for name in finding.__struct_fields__}
@@ -65,6 +72,7 @@ def check(
 @app.command("cat")
 def cat(
     directory: Directory,
+    commit_log: CommitLog = None,
     topic: options.Topic = None,
     queue: Annotated[
         int | None,
@@ -96,9 +104,9 @@ def cat(
     left = count
     try:
         found = (
-            contents.of_queue(_root(directory), topic, queue, start)
+            contents.of_queue(_root(directory), topic, queue, start, commit_log=_log_root(commit_log))
             if topic is not None and queue is not None
-            else contents.of_log(_root(directory), start)
+            else contents.of_log(_root(directory), start, commit_log=_log_root(commit_log))
         )
         for one in found:
             if isinstance(one, str):
@@ -119,6 +127,10 @@ def cat(
 
 def _root(directory: Path) -> str:
     return str(directory.resolve())
+
+
+def _log_root(directory: Path | None) -> str | None:
+    return None if directory is None else str(directory.resolve())
 
 
 def _row(one: object, body: str) -> dict[str, object]:

@@ -49,26 +49,32 @@ class Summary(msgspec.Struct):
 
 
 def check(
-    root: str, disk: Disk | None = None, summary: Summary | None = None, index_sizes: Sizes = DEFAULT_SIZES
+    root: str,
+    disk: Disk | None = None,
+    summary: Summary | None = None,
+    index_sizes: Sizes = DEFAULT_SIZES,
+    commit_log: str | None = None,
 ) -> Iterator[Finding]:
     """Findings, as they are met. StoreError when `root` is no store that can be read. `index_sizes` is how the files of the
-    key index are laid out; those of another length are looked at in part."""
+    key index are laid out; those of another length are looked at in part. `commit_log` is the directory of the log when it is
+    not `root`/commitlog."""
+    commit_log = commit_log or f"{root}/commitlog"
     disk = disk or ReadOnlyDisk()
     summary = summary or Summary()
     files = OpenFiles(disk)
     try:
-        if disk.size(root) is None or "commitlog" not in disk.listdir(root):
-            raise StoreError(f"{root} is no store directory: it has no commitlog")
+        if disk.size(root) is None or disk.size(commit_log) is None:
+            raise StoreError(f"{root} is not a store directory: {commit_log} is missing (see --commit-log)")
         is_running = disk.size(f"{root}/abort") is not None
         if is_running:
             yield Finding(NOTE, f"{root}/abort", 0, "a broker is running, or the last one did not stop in order", "")
         checkpoint, found = _checkpoint(disk, root)
         yield from found
-        log, found = files_of(files, f"{root}/commitlog", "mappedFileSizeCommitLog")
+        log, found = files_of(files, commit_log, "mappedFileSizeCommitLog")
         yield from found
         queues = QueueChecks(files, f"{root}/consumequeue")
         yield from queues.load()
-        yield from _log(log, queues, checkpoint, summary, is_running=is_running)
+        yield from _log(root, log, queues, checkpoint, summary, is_running=is_running)
         yield from queues.end()
         log_end = log.start + summary.bytes
         yield from check_index(files, root, log, log_end, index_sizes, is_running=is_running)
@@ -104,7 +110,7 @@ def _checkpoint(disk: Disk, root: str) -> tuple[Checkpoint, list[Finding]]:
 
 
 def _log(
-    log: Segments, queues: QueueChecks, checkpoint: Checkpoint, summary: Summary, *, is_running: bool
+    root: str, log: Segments, queues: QueueChecks, checkpoint: Checkpoint, summary: Summary, *, is_running: bool
 ) -> Iterator[Finding]:
     """Walk over all records, from file to file, and over files that are missing."""
     safe = checkpoint.safe_offset
@@ -125,7 +131,7 @@ def _log(
             times_back += record.store_ms < last_ms
             last_ms = record.store_ms
             if holes.is_hole(record):
-                yield _closed(log, record)
+                yield _closed(log, record, root)
             else:
                 yield from queues.take(record, must_have=record.end <= complete_to)
         for hole in walk.holes[told:]:
@@ -155,10 +161,10 @@ def _hole(log: Segments, offset: int, size: int, why: str) -> Finding:
     return Finding(ERROR, log.path(offset - offset % log.size), offset % log.size, what, fix)
 
 
-def _closed(log: Segments, record: Found) -> Finding:
+def _closed(log: Segments, record: Found, root: str) -> Finding:
     why = record.properties.decode("utf-8", "replace").partition("\x01")[2] or "unknown"
     what = f"{record.size} bytes at {record.offset} were no record and were passed over by a start: {why}"
-    fix = f"what was there, if anything, is kept below {holes.directory_of(log)}"
+    fix = f"what was there, if anything, is kept below {holes.directory_of(root)}"
     return Finding(WARNING, log.path(record.offset - record.offset % log.size), record.offset % log.size, what, fix)
 
 

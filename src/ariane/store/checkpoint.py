@@ -11,7 +11,10 @@
     56  i64  indexed offset          a record boundary; the keys of all below are flushed
     64  i64  index files             how many there were: with fewer, some were lost
     72  u32  CRC-32 of bytes 0..71
-    76..4095 zeros
+    76  4 B  b"alog"             where the log begins; not there in checkpoints of earlier versions
+    80  i64  log start           offset of the first commit log file; a later one than this was not removed by the broker
+    88  u32  CRC-32 of bytes 0..87
+    92..4095 zeros
 
 With the safe offset a start reads the log from there on, and not from the beginning of a file. Without it (a directory that
 Java wrote last, a torn write) Java's own rules for the start position apply, see `recovery`. [StoreCheckpoint]
@@ -34,6 +37,9 @@ _CRC = Struct(">I")
 _INDEX_MARK = b"aix1"
 _INDEX = Struct(">4sqq")
 _INDEX_AT = _LAYOUT.size + _CRC.size
+_LOG_MARK = b"alog"
+_LOG = Struct(">4sq")
+_LOG_AT = _INDEX_AT + _INDEX.size + _CRC.size
 
 
 class Checkpoint(NamedTuple):
@@ -44,6 +50,7 @@ class Checkpoint(NamedTuple):
     queue_files: int = 0
     indexed_offset: int | None = None  # None: no key index was kept
     index_files: int = 0
+    log_start: int | None = None  # None: not recorded
 
     def min_ms(self) -> int:
         """Records stored up to here were flushed in both forms, by Java's rule."""
@@ -59,6 +66,9 @@ def encode(checkpoint: Checkpoint) -> bytes:
     if checkpoint.indexed_offset is not None:
         data += _INDEX.pack(_INDEX_MARK, checkpoint.indexed_offset, checkpoint.index_files)
         data += _CRC.pack(zlib.crc32(data))
+    if checkpoint.log_start is not None:
+        data = data.ljust(_LOG_AT, b"\0") + _LOG.pack(_LOG_MARK, checkpoint.log_start)
+        data += _CRC.pack(zlib.crc32(data))
     return data.ljust(SIZE, b"\0")
 
 
@@ -72,7 +82,7 @@ def decode(data: bytes) -> Checkpoint:
         (crc,) = _CRC.unpack_from(data, _LAYOUT.size)
         if mark == _MARK and crc == zlib.crc32(data[: _LAYOUT.size]) and safe_offset >= 0 and queue_files >= 0:
             found = Checkpoint(physic_ms, logics_ms, index_ms, safe_offset, queue_files)
-            return _with_index(found, data)
+            return _with_log(_with_index(found, data), data)
     return Checkpoint(physic_ms, logics_ms, index_ms)
 
 
@@ -83,6 +93,16 @@ def _with_index(found: Checkpoint, data: bytes) -> Checkpoint:
         (crc,) = _CRC.unpack_from(data, end)
         if mark == _INDEX_MARK and crc == zlib.crc32(data[:end]) and indexed_offset >= 0 and index_files >= 0:
             return found._replace(indexed_offset=indexed_offset, index_files=index_files)
+    return found
+
+
+def _with_log(found: Checkpoint, data: bytes) -> Checkpoint:
+    end = _LOG_AT + _LOG.size
+    if len(data) >= end + _CRC.size:
+        mark, log_start = _LOG.unpack_from(data, _LOG_AT)
+        (crc,) = _CRC.unpack_from(data, end)
+        if mark == _LOG_MARK and crc == zlib.crc32(data[:end]) and log_start >= 0:
+            return found._replace(log_start=log_start)
     return found
 
 

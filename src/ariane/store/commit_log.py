@@ -140,9 +140,9 @@ class CommitLog:
             self.segments.remove_file(one)
         self._disk.fsync_dir(self.segments.directory)
         self.segments.add(base)
+        self._disk.fsync_dir(self.segments.directory)  # `flushed` says so below, and the checkpoint repeats it
         self._base, self._path = base, self.segments.path(base)
         self._handle = self._disk.open(self._path)
-        self._directory_changed = True
         self.end = self.flushed = base
 
     def _wipe(self, within: int) -> None:

@@ -109,6 +109,13 @@ class ConsumeQueue:
         self.last_end = offset + size
         self.opened = True
 
+    def claimed_end(self) -> int:
+        """Return where the record of the last written entry ends, without opening the queue or changing it."""
+        segments = self.segments
+        low = self._first(segments.stop // ENTRY_SIZE, lambda offset, size: size <= 0)
+        last = self.last_not_blank(segments.start // ENTRY_SIZE, low)
+        return 0 if last is None else sum(self._entry(last)[:2])
+
     def _first(self, high: int, is_behind: Callable[[int, int], bool]) -> int:
         """Number of the first entry below `high` whose (offset, size) is `is_behind`, which holds for all after it.
 

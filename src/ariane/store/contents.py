@@ -19,11 +19,13 @@ from ariane.store.segments import Segments
 FOREVER = (1 << 63) - 1
 
 
-def of_log(root: str, start: int = 0, disk: Disk | None = None) -> Iterator[Record | str]:
+def of_log(
+    root: str, start: int = 0, disk: Disk | None = None, *, commit_log: str | None = None
+) -> Iterator[Record | str]:
     """All messages from log offset `start` on, or from the first record behind it when none begins there."""
     files = OpenFiles(disk or ReadOnlyDisk())
     try:
-        log = _log(files, root)
+        log = _log(files, root, commit_log)
         at = max(start, log.start)
         while log.has(at):
             walk = Walk(log, at, FOREVER, check_crc=False, floor_ms=0)
@@ -44,11 +46,19 @@ def of_log(root: str, start: int = 0, disk: Disk | None = None) -> Iterator[Reco
         files.close()
 
 
-def of_queue(root: str, topic: str, queue_id: int, start: int = 0, disk: Disk | None = None) -> Iterator[Record | str]:
+def of_queue(
+    root: str,
+    topic: str,
+    queue_id: int,
+    start: int = 0,
+    disk: Disk | None = None,
+    *,
+    commit_log: str | None = None,
+) -> Iterator[Record | str]:
     """The messages of a queue from number `start` on."""
     files = OpenFiles(disk or ReadOnlyDisk())
     try:
-        log = _log(files, root)
+        log = _log(files, root, commit_log)
         directory = f"{root}/consumequeue/{topic}/{queue_id}"
         if files.disk.size(directory) is None:
             raise StoreError(f"{root} has no queue {queue_id} of topic {topic}")
@@ -70,10 +80,10 @@ def of_queue(root: str, topic: str, queue_id: int, start: int = 0, disk: Disk | 
         files.close()
 
 
-def _log(files: OpenFiles, root: str) -> Segments:
-    directory = f"{root}/commitlog"
+def _log(files: OpenFiles, root: str, commit_log: str | None) -> Segments:
+    directory = commit_log or f"{root}/commitlog"
     if files.disk.size(directory) is None:
-        raise StoreError(f"{root} is no store directory: it has no commitlog")
+        raise StoreError(f"{root} is not a store directory: {directory} is missing (see --commit-log)")
     return files_of(files, directory, "mappedFileSizeCommitLog")[0]
 
 

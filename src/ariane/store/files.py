@@ -19,6 +19,16 @@ from ariane.errors import StoreError, StoreFull
 OPEN_FILES_MAX = 512  # descriptors the store keeps for reading; a usual process limit is 1024
 PARALLEL = 16  # threads that fsync many files
 PARALLEL_MIN = 4
+_OPEN_FIXES = {
+    **dict.fromkeys((errno.EACCES, errno.EPERM), "Give the user of the broker read and write access to it"),
+    errno.EROFS: "Mount its file system writable, or set storePathRootDir to another directory",
+    **dict.fromkeys(
+        (errno.ENOTDIR, errno.EEXIST),
+        "A file or a broken link (a missing mount?) is in the place of a directory: move it away",
+    ),
+    errno.EISDIR: "A directory is in the place of a file: move it away",
+    errno.ENOENT: "Part of the path is missing, or is a broken link: mount its disk, or correct storePathRootDir",
+}
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
@@ -262,6 +272,15 @@ def write_error(error: OSError, path: str) -> StoreError:
     if error.errno in NO_ROOM:
         return StoreFull(f"no room to write {path}: {error.strerror}; free space on that disk, reads go on meanwhile")
     return StoreError(f"cannot write {path}: {error}")
+
+
+def open_error(error: OSError, path: str) -> StoreError:
+    """Return the refusal of a start because of `error`, which says what to do; `path` is used if the error names none."""
+    path = str(error.filename or path)
+    if error.errno in NO_ROOM:
+        return StoreFull(f"Cannot open the store: no room to write {path} ({error.strerror}). Free space on that disk")
+    fix = _OPEN_FIXES.get(error.errno or 0, "Check the disk and its mount")
+    return StoreError(f"Cannot open the store: {path}: {error.strerror or error}. {fix}")
 
 
 def read_whole(disk: Disk, path: str) -> bytes | None:

@@ -26,8 +26,8 @@ DIRECTORY = "damaged"
 _NOWHERE = bytes(8)
 
 
-def directory_of(log: Segments) -> str:
-    return f"{log.directory.rpartition('/')[0]}/{DIRECTORY}"
+def directory_of(root: str) -> str:
+    return f"{root}/{DIRECTORY}"
 
 
 def is_hole(found: Found) -> bool:
@@ -35,13 +35,16 @@ def is_hole(found: Found) -> bool:
     return found.sys_flag == TRANSACTION_ROLLBACK and found.queue_id == 0 and TOPIC.startswith(found.topic)
 
 
-def close(files: OpenFiles, log: Segments, hole: Hole, store_ms: int) -> str:
-    """Overwrite `hole`; the caller fsyncs the file. What was done, in words. `store_ms` is that of the record before."""
+def close(files: OpenFiles, log: Segments, hole: Hole, store_ms: int, directory: str) -> str:
+    """Overwrite `hole`; the caller fsyncs the file. Return what was done, in words.
+
+    `store_ms` is that of the record before; the former bytes are copied to `directory`.
+    """
     last = hole.offset % log.size + hole.size == log.size
     if not last and hole.size < FIXED_SIZE:
         return f"{hole}: passed over, too small to be overwritten"
     try:
-        kept = _copy(files, log, hole)
+        kept = _copy(files, log, hole, directory)
         if last:
             log.write(hole.offset, filler(hole.size))
         else:
@@ -81,13 +84,12 @@ def _record(there: bytes, offset: int, why: str, store_ms: int) -> bytes:
     )
 
 
-def _copy(files: OpenFiles, log: Segments, hole: Hole) -> str:
+def _copy(files: OpenFiles, log: Segments, hole: Hole, directory: str) -> str:
     """Copy the bytes of `hole` to a file of their own, durably; its path, or "" when there are only zeros."""
     disk = files.disk
     stop = hole.offset + hole.size
     if not any(log.read(at, min(CHUNK, stop - at)).strip(b"\0") for at in range(hole.offset, stop, CHUNK)):
         return ""
-    directory = directory_of(log)
     path = f"{directory}/{hole.offset:0{NAME_DIGITS}d}"
     for parent in disk.make_dirs(directory):
         disk.fsync_dir(parent)

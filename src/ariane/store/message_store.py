@@ -19,8 +19,7 @@ from ariane.errors import StoreError, StoreFull, StoreLocked
 from ariane.model.hashes import java_hash
 from ariane.model.topic import SCHEDULE_TOPIC
 from ariane.store import checkpoint as checkpoints
-from ariane.store import dispatch, indexing, reading, recovery
-from ariane.store import segments as segment_files
+from ariane.store import dispatch, holes, indexing, reading, recovery
 from ariane.store.checkpoint import Checkpoint
 from ariane.store.commit_log import CommitLog
 from ariane.store.consume_queue import ENTRY, ConsumeQueue
@@ -28,9 +27,10 @@ from ariane.store.delayed import Delayed, watched
 from ariane.store.deletions import Deletions
 from ariane.store.dispatch import Arrival, Note
 from ariane.store.drafts import checked, due_code, encoded
-from ariane.store.files import Disk, OpenFiles, SystemDisk, read_whole
+from ariane.store.files import Disk, OpenFiles, SystemDisk, open_error, read_whole
 from ariane.store.flush import Flush, Postponed
 from ariane.store.keys import is_indexed
+from ariane.store.loading import load_log
 from ariane.store.queues import ConsumeQueues
 from ariane.store.recovery import Recovered
 from ariane.store.removal import TopicRemoval
@@ -76,15 +76,15 @@ def open_store(
     config.check()
     disk = disk or SystemDisk()
     root = config.root
-    for directory in (root, f"{root}/commitlog", f"{root}/consumequeue", *([f"{root}/index"] if config.index else ())):
-        for parent in disk.make_dirs(directory):
-            disk.fsync_dir(parent)
+    _make_directories(config, disk)
     try:
         lock = disk.lock(f"{root}/lock", b"lock")
-    except (BlockingIOError, PermissionError) as error:
+    except BlockingIOError as error:
         raise StoreLocked(
             f"{root} is in use by another process ({error}): stop that one, or give this one another directory"
         ) from error
+    except OSError as error:
+        raise open_error(error, f"{root}/lock") from error
     files = OpenFiles(disk, config.open_files_max)
     try:
         return MessageStore(config, files, now_ms, store_host, lock, delay_positions or {}, deletions())
@@ -92,8 +92,20 @@ def open_store(
         files.close()
         disk.unlock(lock)
         if isinstance(error, OSError):
-            raise StoreError(f"cannot open the store in {root}: {error}") from error
+            raise open_error(error, root) from error
         raise
+
+
+def _make_directories(config: StoreConfig, disk: Disk) -> None:
+    root = config.root
+    index = [f"{root}/index"] if config.index else []
+    for directory in (root, config.log_directory, f"{root}/consumequeue", *index):
+        try:
+            for parent in disk.make_dirs(directory):
+                disk.fsync_dir(parent)
+            disk.listdir(directory)
+        except OSError as error:
+            raise open_error(error, directory) from error
 
 
 class MessageStore:
@@ -120,32 +132,35 @@ class MessageStore:
         root = config.root
         self._abort, self._checkpoint_path = f"{root}/abort", f"{root}/checkpoint"
         clean = disk.size(self._abort) is None
-        segments, gap = segment_files.load(
-            files, f"{root}/commitlog", config.commit_log_size, "mappedFileSizeCommitLog", mend=not clean
-        )
-        self._queues = ConsumeQueues(files, f"{root}/consumequeue", config.consume_queue_size, mend=not clean)
-        self.entries = self._queues.entries  # of a queue, as they stand there
         self._checkpoint = checkpoints.decode(read_whole(disk, self._checkpoint_path) or b"")
+        flushed = self._checkpoint.safe_offset
+        log_size, queue_size = config.commit_log_size, config.consume_queue_size
+        loaded = load_log(files, config.log_directory, log_size, clean=clean, flushed=flushed)
+        segments = loaded.segments
+        self._queues = ConsumeQueues(files, f"{root}/consumequeue", queue_size, counted=flushed is not None)
+        self.entries = self._queues.entries  # of a queue, as they stand there
         self._checkpoint_on_disk = self._checkpoint
         self._mark_running()
         self.recovered = recovery.recover_log(
             files,
             segments,
-            gap,
+            loaded.gap(),
             self._queues,
             self._checkpoint,
             clean=clean,
             check_crc=config.check_crc_on_recover,
             pass_over=not config.follower,
+            accept_loss=config.accept_empty_log,
+            damaged=holes.directory_of(root),
         )
         removal = TopicRemoval(self, self._queues)
         self.delete_topic, self.deletion_of, self.apply_deletion = removal.delete, removal.deletion_of, removal.apply
         removal.finish()
         delivered: list[int] = []
-        holes = list(self.recovered.holes)
-        again = watched(recovery.records_again(segments, self.recovered, holes), delivered)
+        passed = list(self.recovered.holes)
+        again = watched(recovery.records_again(segments, self.recovered, passed), delivered)
         refused = dispatch.derive(
-            again, self._queues, config.delays_ms, holes, restarts=self.recovered.restarts, deletions=deletions
+            again, self._queues, config.delays_ms, passed, restarts=self.recovered.restarts, deletions=deletions
         )
         self._log = CommitLog(
             files, segments, self.recovered.end, recovery.believed_ms(self.recovered.last_ms, now_ms())
@@ -155,7 +170,7 @@ class MessageStore:
         self.index = indexing.opened(
             config, files, self._log, now_ms, self._checkpoint, clean=clean, lower=self._lower, deletions=deletions
         )
-        self.recovered = recovery.reported(self.recovered, holes, [*refused, *mended, *self.index.notes])
+        self.recovered = recovery.reported(self.recovered, passed, [*refused, *mended, *self.index.notes])
         self._delays_put = False  # since all was derived
         self._notes: deque[Note] = deque()
         self._held: list[Arrival] = []  # arrivals of a step that was not the caller's, for the next one
@@ -173,6 +188,8 @@ class MessageStore:
     def _mark_running(self) -> None:
         if self._disk.size(self._abort) is None:
             self._disk.close(self._disk.create(self._abort, 0))
+        else:
+            self._disk.close(self._disk.open(self._abort))  # a directory in its place is noticed now, not at the stop
         checkpoints.make_room(self._files, self._checkpoint_path)
         self._disk.fsync_dir(self.config.root)
 
@@ -435,7 +452,8 @@ class MessageStore:
     def _checkpoint_now(self) -> Checkpoint:
         safe = min(self._log.flushed, self._derived)
         files = self._queues.files() - self.retention.leaving
-        found = Checkpoint(self._log.flushed_ms, self._derived_ms, self._checkpoint.index_ms, safe, files)
+        index_ms, start = self._checkpoint.index_ms, self._log.start
+        found = Checkpoint(self._log.flushed_ms, self._derived_ms, index_ms, safe, files, log_start=start)
         return self.index.in_checkpoint(found, self._log.flushed)
 
     def end_flush(self, flush: Flush, error: OSError | Postponed | None) -> None:

@@ -7,11 +7,11 @@
 
 from __future__ import annotations
 
-from ariane.errors import MessageRefused, StoreCorrupt
+from ariane.errors import ConfigError, MessageRefused, StoreCorrupt
 from ariane.model.topic import topic_name_fault
-from ariane.store import segments as segment_files
-from ariane.store.consume_queue import ENTRY, ENTRY_SIZE, Changed, ConsumeQueue, Read
+from ariane.store.consume_queue import ENTRY, ENTRY_SIZE, LMQ_PREFIX, Changed, ConsumeQueue, Read
 from ariane.store.files import OpenFiles
+from ariane.store.loading import Loaded, configured_otherwise, load
 from ariane.store.scan import Found
 from ariane.store.segments import FileCount, Segments
 
@@ -22,7 +22,8 @@ TAILS_MAX = 2048  # queues with entries in memory: 2048 × 10 KB = 20 MB at most
 class ConsumeQueues:
     """The table of queues. `limit` and `read` must be set before a queue is opened: see `use`."""
 
-    def __init__(self, files: OpenFiles, root: str, size: int, *, mend: bool) -> None:
+    def __init__(self, files: OpenFiles, root: str, size: int, *, counted: bool) -> None:
+        """`counted`: the checkpoint says how many files there were, so a missing one is noticed by `recovery`."""
         self._files = files
         self._disk = files.disk
         self._root = root
@@ -35,24 +36,51 @@ class ConsumeQueues:
         self._trusted = False
         self._read: Read = _not_yet
         self.changed = Changed(set(), set())
-        self.broken: list[str] = []  # queues that lacked a file between others and were dropped
+        self.broken: list[str] = []  # why queues were dropped: a file was missing or had a wrong length
         self.get = self._table.get
-        self._load(mend=mend)
+        self._load(counted=counted)
 
-    def _load(self, *, mend: bool) -> None:
+    def _load(self, *, counted: bool) -> None:
+        loaded: list[tuple[str, int, Loaded]] = []
         for topic in self._disk.listdir(self._root):
             path = f"{self._root}/{topic}"
             for name in self._names(path):
                 if not name.isdecimal() or not name.isascii() or (len(name) > 1 and name[0] == "0"):
                     raise StoreCorrupt(f"{path}/{name}", 0, "not a queue id: move it out of the store directory")
                 self._names(f"{path}/{name}")
-                found, gap = segment_files.load(self._files, f"{path}/{name}", self._size, SETTING, mend=mend)
-                if gap is not None:
-                    self.broken.append(f"{found.directory} lacks its file at {gap}")
-                    for base in list(found.bases):
-                        found.remove_file(base)
-                    self.changed.directories.add(found.directory)
-                self._enter(ConsumeQueue(self._files, topic, int(name), found, self.changed))
+                loaded.append((topic, int(name), load(self._files, f"{path}/{name}", self._size)))
+        other = configured_otherwise([length for _, _, queue in loaded for length in queue.lengths.values()])
+        if other not in (None, self._size) and other % ENTRY_SIZE == 0:
+            fix = f"all consume queue files of {self._root} have {other} bytes: set {SETTING} = {other}"
+            raise ConfigError(SETTING, self._size, fix)
+        for topic, queue_id, queue in loaded:
+            self._take(topic, queue_id, queue, counted=counted)
+
+    def _take(self, topic: str, queue_id: int, loaded: Loaded, *, counted: bool) -> None:
+        """Put a queue into the table; without its files, to be built again from the log, if one is not as it has to be."""
+        segments, wrong = loaded.segments, loaded.wrong()
+        if counted and wrong and wrong == {segments.bases[-1]: 0}:
+            # A crash came between the creation of the file and its first entry: it was not counted yet.
+            segments.remove_file(segments.bases[-1])
+            self.changed.directories.add(segments.directory)
+            wrong = {}
+        elif fault := self._fault(loaded, wrong):
+            if topic.startswith(LMQ_PREFIX):
+                raise StoreCorrupt(segments.directory, 0, f"{fault}; a light queue is restored from a copy, or by Java")
+            self.broken.append(fault)
+            for base in list(segments.bases):
+                segments.remove_file(base)
+            self.changed.directories.add(segments.directory)
+        self._enter(ConsumeQueue(self._files, topic, queue_id, segments, self.changed))
+
+    def _fault(self, loaded: Loaded, wrong: dict[int, int]) -> str:
+        segments, gap = loaded.segments, loaded.gap()
+        if wrong:
+            base, length = next(iter(wrong.items()))
+            return f"{segments.path(base)} has {length} bytes instead of {segments.size}"
+        if loaded.misplaced() is not None:
+            return f"{segments.path(loaded.misplaced() or 0)} does not begin at a multiple of {segments.size}"
+        return "" if gap is None else f"{segments.directory} lacks its file at {gap}"
 
     def _names(self, path: str) -> list[str]:
         try:
@@ -125,6 +153,10 @@ class ConsumeQueues:
         """Return whether anything is stored in a queue."""
         queue = self._table.get((topic, queue_id))
         return queue is not None and bool(queue.segments.bases)
+
+    def claimed_end(self) -> int:
+        """Return the end of the last record that a queue has an entry for, without opening any queue."""
+        return max((queue.claimed_end() for queue in self._table.values() if queue.segments.bases), default=0)
 
     def topics(self) -> dict[str, list[int]]:
         found: dict[str, list[int]] = {}

@@ -10,8 +10,9 @@
                                                                                      missing queue entries are made again
 
 Below the start everything is on the disk in both forms, so nothing there needs to be read. Queue entries that point at or behind
-the start are cut (lazily, when the queue is opened) and derived again. When files of queues were lost, all queues are made
-anew from the beginning of the log. [CommitLog.recoverNormally, recoverAbnormally, DefaultMessageStore.recover]
+the start are cut (lazily, when the queue is opened) and derived again. When files of queues were lost, all queues are built
+again from the beginning of the log. When files of the log itself are missing, the start is refused: nothing is deleted for it.
+[CommitLog.recoverNormally, recoverAbnormally, DefaultMessageStore.recover]
 """
 
 from __future__ import annotations
@@ -20,18 +21,23 @@ import logging
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from ariane.errors import StoreCorrupt
+from ariane.errors import StoreCorrupt, StoreError
 from ariane.store.checkpoint import Checkpoint
 from ariane.store.consume_queue import ConsumeQueue
 from ariane.store.files import OpenFiles
 from ariane.store.holes import close as close_hole
 from ariane.store.queues import ConsumeQueues
-from ariane.store.scan import CHUNK, Found, Hole, NotARecord, Walk, record_at
+from ariane.store.scan import CHUNK, Found, Hole, NotARecord, Walk, first_good, record_at
 from ariane.store.segments import Segments
 
 logger = logging.getLogger("ariane.store")
 
 EVERYTHING = (1 << 63) - 1
+_ZEROS = bytes(8)  # where a record or a filler would have its size and magic
+_LOSS_FIX = (
+    "Set storePathCommitLog to the directory that holds the log, mount its disk, or put the files back. To start"
+    " without those messages, start the broker once with --accept-empty-log"
+)
 AHEAD_MAX_MS = 86_400_000  # a clock is hardly ever put back by more than a day; a flipped bit makes years
 
 
@@ -60,19 +66,43 @@ def recover_log(
     clean: bool,
     check_crc: bool,
     pass_over: bool,
+    accept_loss: bool,
+    damaged: str,
 ) -> Recovered:
-    """Find the end of the log, make it the end on the disk too, and let the queues be opened. `pass_over` damage below good
-    records; else the log ends there (a slave's: its bytes are the master's, who sends them again)."""
-    notes = [f"{one}: its queue is derived again" for one in queues.broken]
+    """Find the end of the log, make it the end on the disk too, and let the queues be opened.
+
+    Args:
+        gap: offset of a commit log file that is missing between others.
+        pass_over: skip damage below good records; else the log ends there (a slave's: its master sends the bytes again).
+        accept_loss: start although messages that were on the disk are not there any more.
+        damaged: directory for the bytes of corrupt ranges.
+
+    Raises:
+        StoreError: the log, or its end, is missing.
+        StoreCorrupt: a file between others is missing.
+    """
+    notes = [f"{fault}: the queue is built again from the commit log" for fault in queues.broken]
     if gap is not None:
         notes.append(_drop_after_gap(log, gap, checkpoint, clean=clean))
-    if not log.bases:
+    loss = _loss(log, queues, checkpoint, clean=clean)
+    if loss and not accept_loss:
+        raise StoreError(f"{loss}. {_LOSS_FIX}")
+    if loss:
+        notes.append(f"{loss}. The loss was accepted")
+    if checkpoint.log_start is not None and log.start > checkpoint.log_start and log.bases:
+        notes.append(
+            f"{log.directory} begins at {log.start}, the last run recorded {checkpoint.log_start}: files at its beginning"
+            f" were not removed by the broker; their messages are lost unless the files are put back"
+        )
+    if _is_blank(log):
         removed = queues.all()
-        if removed:
-            queues.remove(removed)
+        if queues.files() or queues.broken:
             notes.append(f"the commit log is empty: {len(removed)} consume queues were removed")
-        queues.use(0, log.read)
-        return Recovered(clean, 0, 0, 0, 0, "the log is empty", 0, tuple(notes))
+        queues.remove(removed)
+        if log.bases:
+            _cut(files, log, log.start, log.start)
+        queues.use(log.start, log.read)
+        return Recovered(clean, log.start, log.start, log.start, 0, "the log is empty", 0, tuple(notes))
     read_from = _start(log, queues, checkpoint, clean=clean)
     if checkpoint.safe_offset is not None and queues.files() < checkpoint.queue_files:
         notes.append(
@@ -91,7 +121,8 @@ def recover_log(
     for found in walk:
         newest_ms = found.store_ms
         if len(walk.holes) > len(holes):
-            holes += [close_hole(files, log, one, max(walk.floor_ms, 1)) for one in walk.holes[len(holes) :]]
+            fresh = walk.holes[len(holes) :]
+            holes += [close_hole(files, log, hole, max(walk.floor_ms, 1), damaged) for hole in fresh]
     last_ms = max(checkpoint.physic_ms, walk.floor_ms, newest_ms)
     cut_bytes = _cut(files, log, read_from, walk.end)
     if cut_bytes:
@@ -149,10 +180,33 @@ def _floor_ms(log: Segments, read_from: int, checkpoint: Checkpoint) -> int:
     return min(checkpoint.physic_ms, checkpoint.logics_ms) if checkpoint.safe_offset == read_from > log.start else 0
 
 
+def _loss(log: Segments, queues: ConsumeQueues, checkpoint: Checkpoint, *, clean: bool) -> str:
+    """Return which messages, once on the disk, are not in the log any more; "" if none is known to be missing."""
+    safe = flushed = checkpoint.safe_offset
+    if flushed is None:
+        # Java wrote last. What it had flushed before a crash is not known by offset; after an orderly stop all was.
+        flushed = queues.claimed_end() if clean or checkpoint.physic_ms > 0 else 0
+    if _is_blank(log):
+        empty = f"{log.directory} holds no message, but this store had a commit log up to {flushed}"
+        return empty if flushed > log.start else ""
+    if flushed > log.stop and (safe is not None or clean):
+        return f"{log.directory} ends at {log.stop}, but the log was on the disk up to {flushed}: files at its end are missing"
+    return ""
+
+
+def _is_blank(log: Segments) -> bool:
+    """Whether the log holds no record."""
+    if any(log.read(base, len(_ZEROS)).strip(b"\0") for base in log.bases):
+        return False
+    return all(first_good(log, base, base + log.size, 0) is None for base in log.bases)
+
+
 def _start(log: Segments, queues: ConsumeQueues, checkpoint: Checkpoint, *, clean: bool) -> int:
     safe_offset = checkpoint.safe_offset
     if safe_offset is not None and log.start <= safe_offset <= log.stop:
         return safe_offset
+    if (safe_offset or 0) > log.stop or (clean and queues.claimed_end() > log.stop):
+        return log.bases[-1]  # the files behind it are lost
     if clean and queues.files():
         return _end_of_queues(log, queues)
     return _file_before(log, checkpoint.min_ms())

@@ -143,6 +143,12 @@ class Retention:
         """It has run. One that failed is not ended: the next one takes its files along."""
         self._left = [path for path in self._left if path not in removal.paths]
 
+    @property
+    def is_recorded(self) -> bool:
+        """Whether the checkpoint on the disk says that the log begins where it does now; else no file may be unlinked yet."""
+        start = self._on_disk().log_start
+        return start is not None and start >= self._log.start
+
     # --- queues ---
 
     def plan_queue_files(self) -> int:

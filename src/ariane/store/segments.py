@@ -4,54 +4,16 @@
     |------ 0..99 ------|  |----- 100..199 ----|  |----- 200..299 ----|
 
 Files have their full size from the start (sparse); what was never written reads as zeros. Java insists on exact lengths, so a
-file is never left shorter, save by a crash between two system calls, which `load` mends. [MappedFileQueue]
+file is never left shorter, save by a crash between two system calls (see `loading`). [MappedFileQueue]
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ariane.errors import ConfigError, StoreCorrupt
 from ariane.store.files import OpenFiles
 
 NAME_DIGITS = 20
-
-
-def load(files: OpenFiles, directory: str, size: int, setting: str, *, mend: bool) -> tuple[Segments, int | None]:
-    """The segments in `directory`, and the offset of the first missing file when one is missing between others.
-
-    `setting` names the configured size in errors. `mend` (after a crash) brings files that a crash left shorter to
-    their full size; without it they are an error.
-    """
-    disk = files.disk
-    bases, sizes = [], []
-    for name in disk.listdir(directory):
-        path = f"{directory}/{name}"
-        if len(name) != NAME_DIGITS or not name.isdigit():
-            raise StoreCorrupt(path, 0, "this file does not belong here: move it out of the store directory")
-        length = disk.size(path)
-        if length is None:
-            raise StoreCorrupt(path, 0, "this file cannot be read: a broken link? move it out of the store directory")
-        bases.append(int(name))
-        sizes.append(length)
-    segments = Segments(files, directory, size, bases)
-    all_alike = len(sizes) > 1 and len(set(sizes)) == 1
-    gap = None
-    for index, (base, length) in enumerate(zip(bases, sizes, strict=True)):
-        path = segments.path(base)
-        if length > size or (length < size and (all_alike or not (mend or length == 0))):
-            raise ConfigError(
-                setting, size, f"{path} has {length} bytes: set {setting} to the size its files were made with"
-            )
-        if base % size:
-            raise ConfigError(
-                setting, size, f"{path} does not begin at a multiple of it: set the size its files were made with"
-            )
-        if length < size:
-            disk.truncate(files.get(path), size)
-        if index and base != bases[index - 1] + size and gap is None:
-            gap = bases[index - 1] + size
-    return segments, gap
 
 
 class FileCount:

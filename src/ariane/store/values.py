@@ -37,6 +37,10 @@ class StoreConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     root: str
     """Directory of all store files (storePathRootDir)."""
+    commit_log: str = ""
+    """Directory of the commit log (storePathCommitLog); empty: `commitlog` in `root`."""
+    accept_empty_log: bool = False
+    """Start although the commit log, or its end, is missing; messages that only it held are lost."""
     commit_log_size: int = 1 << 30
     """Bytes of a commit log file (mappedFileSizeCommitLog). Cannot be changed once there are files."""
     consume_queue_size: int = 6_000_000
@@ -69,6 +73,11 @@ class StoreConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Records nearer than this to the end of the log are recent."""
     open_files_max: int = OPEN_FILES_MAX
     """Files kept open. With more queues written to in turn than this, each entry opens and closes a file."""
+
+    @property
+    def log_directory(self) -> str:
+        """Directory of the commit log files."""
+        return self.commit_log.rstrip("/") or f"{self.root}/commitlog"
 
     def check(self) -> None:
         """ConfigError for the first setting that cannot work."""

@@ -19,7 +19,7 @@ from ariane.protocol import fastjson, record
 from ariane.protocol.codes import VERSION, RequestCode
 from ariane.protocol.command import Command
 from ariane.protocol.requests.routing import KvTable
-from ariane.store.files import Disk
+from ariane.store.files import Disk, Usage
 from ariane.store.message_store import MessageStore
 
 VERSION_NAME = "V4_9_4"
@@ -138,15 +138,19 @@ def _log(parts: RuntimeParts) -> dict[str, str]:
 
 def _space(parts: RuntimeParts) -> dict[str, str]:
     """How full the disk is: a share of 1 in whole percent, rounded up."""
-    root = parts.config.store_path_root_dir
-    usage = parts.disk.usage(root)
-    ratio = lines.double(-((usage.free - usage.total) * 100 // usage.total) / 100 if usage.total else -1.0)
+    directory = parts.store.config.log_directory
+    usage = parts.disk.usage(directory)
+    ratio = _ratio(usage)
     return {
         "commitLogDirCapacity": f"Total : {_size(usage.total + usage.reserved)}, Free : {_size(usage.free)}.",
         "commitLogDiskRatio": ratio,
-        f"commitLogDiskRatio_{root}/commitlog": ratio,
-        "consumeQueueDiskRatio": ratio,
+        f"commitLogDiskRatio_{directory}": ratio,
+        "consumeQueueDiskRatio": _ratio(parts.disk.usage(parts.config.store_path_root_dir)),
     }
+
+
+def _ratio(usage: Usage) -> str:
+    return lines.double(-((usage.free - usage.total) * 100 // usage.total) / 100 if usage.total else -1.0)
 
 
 def _runtime(ms: int) -> str:

@@ -1,0 +1,371 @@
+"""What a start does with a store directory that is not as the last stop left it: refuse and explain, or rebuild; never delete."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ariane.broker import config as broker_config
+from ariane.errors import ConfigError, StoreCorrupt, StoreError
+from ariane.store import checkpoint as checkpoints
+from ariane.store.message_store import Draft, GetStatus, MessageStore, StoreConfig, open_store
+from ariane.testing.disk import FakeDisk
+
+SEGMENT, QUEUE_FILE = 4096, 200
+COUNT = 60
+
+
+def config(**changes: object) -> StoreConfig:
+    settings: dict[str, object] = {
+        "root": "/s",
+        "commit_log_size": SEGMENT,
+        "consume_queue_size": QUEUE_FILE,
+        "index": True,
+        "index_slots": 16,
+        "index_entries": 64,
+    }
+    return StoreConfig(**(settings | changes))  # type: ignore[arg-type]
+
+
+def opened(disk: FakeDisk, **changes: object) -> MessageStore:
+    return open_store(config(**changes), disk, now_ms=lambda: 1_000_000, store_host=bytes(8))
+
+
+def filled(disk: FakeDisk, count: int = COUNT, **changes: object) -> None:
+    """A store with some segments and two queues of several files, stopped in order."""
+    store = opened(disk, **changes)
+    for number in range(count):
+        store.put(Draft(topic="T", queue_id=number % 2, body=b"%090d" % number, born_ms=1, born_host=bytes(8)))
+    store.step()
+    store.close()
+
+
+def bodies(store: MessageStore) -> list[int]:
+    found = []
+    for queue_id in (0, 1):
+        at = store.min_offset("T", queue_id)
+        while at < store.max_offset("T", queue_id):
+            got = store.get("T", queue_id, at, 32)
+            assert got.status is GetStatus.FOUND
+            found += [int(data[data.index(b"0" * 50) :][:90]) for data in got.records]
+            at = got.next_offset
+    return sorted(found)
+
+
+def paths(disk: FakeDisk, part: str) -> list[str]:
+    return sorted(path for path in disk.paths() if part in path)
+
+
+def resize(disk: FakeDisk, path: str, size: int) -> None:
+    handle = disk.open(path)
+    disk.truncate(handle, size)
+    disk.close(handle)
+
+
+def content(disk: FakeDisk, part: str) -> dict[str, bytes]:
+    found = {}
+    for path in paths(disk, part):
+        handle = disk.open(path)
+        found[path] = disk.pread(handle, disk.size(path) or 0, 0)
+        disk.close(handle)
+    return found
+
+
+# --- the commit log is missing ---
+
+
+@pytest.mark.parametrize("java_wrote_last", [False, True])
+def test_a_log_that_is_missing_stops_the_start_and_changes_no_queue(*, java_wrote_last: bool) -> None:
+    disk = FakeDisk()
+    filled(disk)
+    if java_wrote_last:
+        forget_checkpoint(disk)
+    queues = content(disk, "consumequeue")
+    with pytest.raises(StoreError, match="--accept-empty-log") as caught:
+        opened(disk, commit_log="/elsewhere")
+    assert "/elsewhere holds no message" in str(caught.value)
+    assert "storePathCommitLog" in str(caught.value)
+    assert content(disk, "consumequeue") == queues
+    store = opened(disk)
+    assert bodies(store) == list(range(COUNT))
+
+
+@pytest.mark.parametrize("java_wrote_last", [False, True])
+def test_a_log_of_zeros_is_as_good_as_none(*, java_wrote_last: bool) -> None:
+    disk = FakeDisk()
+    filled(disk)
+    if java_wrote_last:
+        forget_checkpoint(disk)
+    for path in paths(disk, "/commitlog/"):
+        disk.remove(path)
+    disk.close(disk.create("/s/commitlog/" + "0" * 20, SEGMENT))
+    queues = content(disk, "consumequeue")
+    with pytest.raises(StoreError, match="holds no message"):
+        opened(disk)
+    assert content(disk, "consumequeue") == queues
+
+
+def test_a_missing_log_can_be_accepted() -> None:
+    disk = FakeDisk()
+    filled(disk)
+    store = opened(disk, commit_log="/elsewhere", accept_empty_log=True)
+    assert any("/elsewhere" in note and "accepted" in note for note in store.recovered.notes)
+    assert store.topics() == {}
+    store.put(Draft(topic="T", queue_id=0, body=b"%090d" % 7, born_ms=1, born_host=bytes(8)))
+    store.step()
+    store.close()
+    assert bodies(opened(disk, commit_log="/elsewhere")) == [7]
+
+
+def test_a_new_store_and_one_that_crashed_before_its_first_flush_start() -> None:
+    disk = FakeDisk()
+    store = opened(disk)
+    store.put(Draft(topic="T", queue_id=0, body=b"%090d" % 7, born_ms=1, born_host=bytes(8)))
+    store.step()
+    again = disk.after_kill()
+    opened(again).close()
+
+
+@pytest.mark.parametrize("java_wrote_last", [False, True])
+def test_a_missing_end_of_the_log_stops_the_start(*, java_wrote_last: bool) -> None:
+    disk = FakeDisk()
+    filled(disk)
+    if java_wrote_last:
+        forget_checkpoint(disk)
+    before = content(disk, "consumequeue")
+    disk.remove(paths(disk, "/commitlog/")[-1])
+    with pytest.raises(StoreError, match="files at its end are missing") as caught:
+        opened(disk)
+    assert "--accept-empty-log" in str(caught.value)
+    assert content(disk, "consumequeue") == before
+    store = opened(disk, accept_empty_log=True)
+    left = bodies(store)
+    assert left == list(range(len(left)))
+    assert COUNT // 2 < len(left) < COUNT
+    store.put(Draft(topic="T", queue_id=0, body=b"%090d" % 99, born_ms=1, born_host=bytes(8)))
+    store.step()
+    store.close()
+    assert bodies(opened(disk)) == [*left, 99]
+
+
+def test_a_removed_first_segment_is_reported() -> None:
+    disk = FakeDisk()
+    filled(disk)
+    disk.remove(paths(disk, "/commitlog/")[0])
+    store = opened(disk)
+    assert any("begins at 4096, the last run recorded 0" in note for note in store.recovered.notes)
+    store.close()
+    assert not any("recorded" in note for note in opened(disk).recovered.notes), "it is reported once"
+
+
+def test_a_segment_that_the_broker_removed_is_not_reported() -> None:
+    disk = FakeDisk()
+    filled(disk)
+    store = opened(disk)
+    removal = store.retention.begin_log_removal(store.retention.log_files()[0])
+    assert removal is not None
+    assert not store.retention.is_recorded
+    store.flush_derived()
+    assert store.retention.is_recorded
+    removal.run()
+    assert not any("recorded" in note for note in opened(disk.after_kill()).recovered.notes)
+
+
+def forget_checkpoint(disk: FakeDisk) -> None:
+    """Leave the checkpoint as Java writes it: three times."""
+    handle = disk.open("/s/checkpoint")
+    found = checkpoints.decode(disk.pread(handle, checkpoints.SIZE, 0))
+    disk.pwrite(handle, checkpoints.encode(checkpoints.Checkpoint(*found[:3])), 0)
+    disk.close(handle)
+
+
+# --- a commit log outside the root ---
+
+
+def test_a_log_outside_the_root_is_read_and_written_there() -> None:
+    disk = FakeDisk()
+    filled(disk, commit_log="/fast/log/")
+    assert paths(disk, "/fast/log/0")
+    assert not paths(disk, "/s/commitlog/")
+    store = opened(disk, commit_log="/fast/log")
+    assert bodies(store) == list(range(COUNT))
+
+
+def test_corrupt_ranges_of_a_log_outside_the_root_are_copied_below_the_root() -> None:
+    disk = FakeDisk()
+    filled(disk, commit_log="/fast/log")
+    first = paths(disk, "/fast/log/0")[0]
+    handle = disk.open(first)
+    disk.pwrite(handle, b"damage" * 10, 300)
+    disk.close(handle)
+    disk.remove("/s/checkpoint")
+    disk.close(disk.create("/s/abort", 0))
+    opened(disk, commit_log="/fast/log")
+    assert paths(disk, "/s/damaged/")
+    assert not paths(disk, "/fast/damaged/")
+
+
+def test_broker_conf_names_the_directory_of_the_log() -> None:
+    settings, _ = broker_config.parse({"brokerName": "b", "storePathRootDir": "/s", "storePathCommitLog": "/l/"})
+    assert broker_config.store_config(settings).log_directory == "/l"
+    settings, _ = broker_config.parse({"brokerName": "b", "storePathRootDir": "/s"})
+    assert broker_config.store_config(settings).log_directory == "/s/commitlog"
+
+
+# --- files of another length ---
+
+
+@pytest.mark.parametrize("crashed", [False, True])
+@pytest.mark.parametrize("which", [0, 1, -1])
+@pytest.mark.parametrize("size", [0, 7, 60, QUEUE_FILE + 20])
+def test_a_queue_file_of_a_wrong_length_is_rebuilt(which: int, size: int, *, crashed: bool) -> None:
+    disk = FakeDisk()
+    filled(disk)
+    resize(disk, paths(disk, "/consumequeue/T/0/")[which], size)
+    if crashed:
+        disk.close(disk.create("/s/abort", 0))
+    store = opened(disk)
+    assert bodies(store) == list(range(COUNT))
+    assert any("consume" in note or "consumequeue" in note for note in store.recovered.notes)
+    store.close()
+    assert {disk.size(path) for path in paths(disk, "/consumequeue/")} == {QUEUE_FILE}
+
+
+def test_queues_that_were_written_with_another_size_are_not_touched() -> None:
+    disk = FakeDisk()
+    filled(disk)
+    with pytest.raises(ConfigError, match=f"mappedFileSizeConsumeQueue = {QUEUE_FILE}"):
+        opened(disk, consume_queue_size=QUEUE_FILE * 2)
+    assert bodies(opened(disk)) == list(range(COUNT))
+
+
+def test_an_index_file_of_a_wrong_length_is_rebuilt() -> None:
+    disk = FakeDisk()
+    filled(disk)
+    path = paths(disk, "/index/")
+    for one in path:
+        resize(disk, one, 33)
+    opened(disk).close()
+
+
+@pytest.mark.parametrize("crashed", [False, True])
+def test_a_truncated_segment_between_others_is_a_refusal_that_says_so(*, crashed: bool) -> None:
+    disk = FakeDisk()
+    filled(disk)
+    path = paths(disk, "/commitlog/")[1]
+    resize(disk, path, 1000)
+    if crashed:
+        disk.close(disk.create("/s/abort", 0))
+    before = content(disk, "consumequeue")
+    with pytest.raises(StoreCorrupt, match="1000 bytes instead of 4096: it was truncated") as caught:
+        opened(disk)
+    assert "mappedFileSize" not in str(caught.value)
+    assert f"truncate -s 4096 {path}" in str(caught.value)
+    assert content(disk, "consumequeue") == before
+    resize(disk, path, SEGMENT)
+    assert bodies_without_corrupt(opened(disk))
+
+
+def bodies_without_corrupt(store: MessageStore) -> bool:
+    got = store.get("T", 0, 0, 32)
+    return got.status is GetStatus.FOUND
+
+
+def test_a_truncated_last_segment_is_a_refusal_when_the_disk_had_more() -> None:
+    disk = FakeDisk()
+    filled(disk)
+    disk.close(disk.create("/s/abort", 0))
+    resize(disk, paths(disk, "/commitlog/")[-1], 100)
+    with pytest.raises(StoreCorrupt, match="truncated"):
+        opened(disk)
+
+
+@pytest.mark.parametrize("size", [0, 10])
+def test_a_segment_that_a_crash_left_short_gets_its_length(size: int) -> None:
+    disk = FakeDisk()
+    filled(disk)
+    disk.close(disk.create("/s/abort", 0))
+    last = int(paths(disk, "/commitlog/")[-1].rpartition("/")[2])
+    disk.close(disk.create(f"/s/commitlog/{last + SEGMENT:020d}", size))
+    assert bodies(opened(disk)) == list(range(COUNT))
+
+
+def test_a_segment_that_is_too_long_is_a_refusal_that_says_so() -> None:
+    disk = FakeDisk()
+    filled(disk)
+    resize(disk, paths(disk, "/commitlog/")[0], SEGMENT + 5)
+    with pytest.raises(StoreCorrupt, match="appended"):
+        opened(disk)
+
+
+def test_segments_that_all_have_one_other_length_are_a_matter_of_the_setting() -> None:
+    disk = FakeDisk()
+    filled(disk)
+    with pytest.raises(ConfigError, match=f"set mappedFileSizeCommitLog = {SEGMENT}"):
+        opened(disk, commit_log_size=2 * SEGMENT)
+
+
+def test_a_single_segment_of_another_length_may_be_either() -> None:
+    disk = FakeDisk()
+    filled(disk, 3)
+    with pytest.raises(ConfigError, match="truncated, restore it") as caught:
+        opened(disk, commit_log_size=2 * SEGMENT)
+    assert f"mappedFileSizeCommitLog = {SEGMENT}" in str(caught.value)
+
+
+def test_a_renamed_segment_is_a_refusal_that_says_so() -> None:
+    disk = FakeDisk()
+    filled(disk)
+    path = paths(disk, "/commitlog/")[-1]
+    disk.rename(path, path[:-1] + "7")
+    with pytest.raises(StoreCorrupt, match="renamed"):
+        opened(disk)
+
+
+# --- directories that cannot be used ---
+
+
+def real(root: Path, **changes: object) -> StoreConfig:
+    return config(root=str(root), **changes)
+
+
+@pytest.mark.parametrize("name", ["commitlog", "consumequeue", "index", "consumequeue/T", "consumequeue/T/0", ""])
+def test_a_file_where_a_directory_should_be_is_a_refusal_of_one_line(name: str, tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    path = root / name if name else root
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("")
+    with pytest.raises(StoreError) as caught:
+        open_store(real(root), store_host=bytes(8))
+    assert str(path) in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert "move it" in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["lock", "abort", "checkpoint"])
+def test_a_directory_where_a_file_should_be_is_a_refusal_of_one_line(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).mkdir()
+    with pytest.raises(StoreError) as caught:
+        store = open_store(real(tmp_path), store_host=bytes(8))
+        store.close()
+    assert str(tmp_path / name) in str(caught.value)
+
+
+def test_a_broken_link_to_a_missing_mount_is_a_refusal_of_one_line(tmp_path: Path) -> None:
+    (tmp_path / "store").symlink_to(tmp_path / "not-mounted")
+    with pytest.raises(StoreError, match="store") as caught:
+        open_store(real(tmp_path / "store"), store_host=bytes(8))
+    assert "mount" in str(caught.value)
+
+
+@pytest.mark.parametrize("number", [13, 30, 5, 107])  # EACCES, EROFS, EIO, ENOTCONN
+def test_a_disk_that_cannot_be_written_is_a_refusal_of_one_line(number: int) -> None:
+    def fail(kind: str, path: str) -> None:
+        raise OSError(number, "reason", path)
+
+    disk = FakeDisk()
+    disk.fail = fail
+    with pytest.raises(StoreError, match="Cannot open the store: /s") as caught:
+        opened(disk)
+    assert "\n" not in str(caught.value)
