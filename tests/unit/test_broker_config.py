@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from ariane.broker import config as configs
+from ariane.broker.config_keys import UNSUPPORTED, WITHOUT_EFFECT
 from ariane.errors import ConfigError
 from ariane.store.message_store import Draft, StoreConfig, open_store
 from ariane.testing.disk import FakeDisk
@@ -90,7 +91,7 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
 
 
 def test_no_key_that_is_served_is_said_to_be_without_effect() -> None:
-    assert not set(configs.texts(configs.BrokerConfig())) & set(configs.WITHOUT_EFFECT)
+    assert not set(configs.texts(configs.BrokerConfig())) & (set(WITHOUT_EFFECT) | set(UNSUPPORTED))
 
 
 def test_store_keeps_half_of_what_the_process_may_open(monkeypatch):

@@ -221,8 +221,7 @@ def test_keys_of_broker_conf():
     config, remarks = parse(texts)
     assert config.enable_property_filter and config.filter_support_retry and config.filter_data_clean_time_span == 5
     assert [remark.split(":")[0] for remark in remarks] == [
-        "enableCalcFilterBitMap has no effect",
-        "enableConsumeQueueExt has no effect",
+        "enableCalcFilterBitMap, enableConsumeQueueExt have no effect"
     ]
 
 

@@ -41,7 +41,7 @@ def test_what_is_wanted_is_taken_and_the_version_counts() -> None:
         ("storePathRootDir", "/etc", "start the broker again"),
         ("brokerName", "other", "start the broker again"),
         ("sendMessageThreadPoolNums", "4", "no effect"),
-        ("traceOff", "true", "no such key"),
+        ("traceOff", "true", "Did you mean .traceOn."),
         ("brokerPermission", "9", "use 0 to 7"),
         ("brokerPermission", "rw", "whole number"),
         ("traceOn", "ture", "true or false"),

@@ -22,7 +22,7 @@ def test_broker_prints_its_settings_and_reports_keys_without_effect(tmp_path: Pa
     assert done.exit_code == 0
     lines = done.stdout.splitlines()
     assert {"brokerName=b-1", "listenPort=0", "namesrvAddr=10.0.0.1:9876"} <= set(lines)
-    assert "noSuchKey is unknown and ignored" in done.stderr
+    assert "Unknown key 'noSuchKey' has no effect" in done.stderr
     assert "sendMessageThreadPoolNums has no effect" in done.stderr
 
 
@@ -32,7 +32,7 @@ def test_name_server_prints_its_settings(tmp_path: Path):
     done = CliRunner().invoke(main.app, ["namesrv", "-c", str(conf), "-p"])
     assert done.exit_code == 0
     assert "listenPort=12345" in done.stdout.splitlines()
-    assert "noSuchKey is unknown and ignored" in done.stderr
+    assert "Unknown key 'noSuchKey' has no effect" in done.stderr
 
 
 def test_the_table_of_commands_loads_nothing_heavy():

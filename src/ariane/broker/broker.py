@@ -18,6 +18,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+import msgspec
+
 from ariane.broker import served, slave
 from ariane.broker.access import POLL_S, AccessControl
 from ariane.broker.check_back import CheckBack
@@ -70,8 +72,11 @@ class Broker:
         config_file: str | None = None,
         disk: Disk | None = None,
         clock: Clock = SYSTEM_CLOCK,
+        accept_empty_log: bool = False,
     ) -> None:
-        """`config_file` is where `config` came from: settings that tools change are kept there."""
+        """`config_file` is where `config` came from: settings that tools change are kept there. `accept_empty_log`: start
+        although the commit log, or its end, is missing."""
+        self._accept_empty_log = accept_empty_log
         self._settings = Settings(checked(config), clock.now_ms())
         self._config_file = config_file
         self.addr = ""
@@ -172,7 +177,7 @@ class Broker:
         config, now_ms = self.config, self._clock.now_ms
         saved = SavedState(self._disk, config.config_dir)
         self._store = open_store(
-            store_config(config),
+            msgspec.structs.replace(store_config(config), accept_empty_log=self._accept_empty_log),
             self._disk,
             now_ms=now_ms,
             store_host=store_host,

@@ -1,7 +1,7 @@
 """The broker's settings: broker.conf of RocketMQ, read as it is. [BrokerConfig, MessageStoreConfig, NettyServerConfig]
 
-Every member is the key of the same name in camelCase. Keys that 4.9.4 has and this broker has no use for (thread pools,
-memory mapping) are in WITHOUT_EFFECT; any other key is unknown. Both are reported when a file is read, neither stops it.
+Every member is the key of the same name in camelCase. The other keys of 4.9.4 are in `config_keys`: those without effect are
+reported when a file is read, those that this broker does not support stop the start.
 """
 
 from __future__ import annotations
@@ -9,16 +9,19 @@ from __future__ import annotations
 import os
 import resource
 import socket
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
 
+from ariane.broker.config_keys import ADDRESS_SERVER_KEY, ADDRESS_SERVER_UNUSED, UNSUPPORTED, WITHOUT_EFFECT
 from ariane.errors import ConfigError, ProtocolError
 from ariane.model import host
 from ariane.model.topic import TRACE_TOPIC, topic_name_fault
 from ariane.net.limits import CONNECTION_UNREAD_MAX, UNFINISHED_MAX, UNREAD_MAX
 from ariane.protocol import java_properties
 from ariane.protocol.command import HEADER_MAX
+from ariane.protocol.setting_keys import check_keys
 from ariane.store.message_store import StoreConfig
 
 STORE_FILES_MAX = 65_536  # a queue that is written to has one open; Java keeps all of all queues open
@@ -185,7 +188,9 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=_camel):
 
     # store
     store_path_root_dir: str = msgspec.field(default_factory=lambda: str(Path.home() / "store"))
-    """Directory of everything that is kept."""
+    """Directory of everything that is stored, apart from the commit log when storePathCommitLog is set."""
+    store_path_commit_log: str = ""
+    """Directory of the commit log; empty: `commitlog` in storePathRootDir. Several directories are not supported."""
     mapped_file_size_commit_log: int = 1024 * 1024 * 1024
     """Bytes of a commit-log file."""
     mapped_file_size_consume_queue: int = 6_000_000
@@ -298,59 +303,35 @@ def delays_ms(text: str) -> tuple[int, ...]:
     return tuple(found)
 
 
-# Keys of 4.9.4 that stand in broker.conf files in use and have no effect here, each for its reason.
-WITHOUT_EFFECT = {
-    **dict.fromkeys(
-        (
-            "sendMessageThreadPoolNums", "pullMessageThreadPoolNums", "queryMessageThreadPoolNums",
-            "adminBrokerThreadPoolNums", "clientManageThreadPoolNums", "consumerManageThreadPoolNums",
-            "heartbeatThreadPoolNums", "endTransactionThreadPoolNums", "processReplyMessageThreadPoolNums",
-            "putMessageFutureThreadPoolNums", "sendThreadPoolQueueCapacity", "pullThreadPoolQueueCapacity",
-            "queryThreadPoolQueueCapacity", "putThreadPoolQueueCapacity", "replyThreadPoolQueueCapacity",
-            "clientManagerThreadPoolQueueCapacity", "consumerManagerThreadPoolQueueCapacity",
-            "heartbeatThreadPoolQueueCapacity", "endTransactionPoolQueueCapacity", "serverWorkerThreads",
-            "serverSelectorThreads", "serverCallbackExecutorThreads", "clientWorkerThreads",
-            "useReentrantLockWhenPutMessage", "useEpollNativeSelector", "serverPooledByteBufAllocatorEnable",
-        ),
-        "one event loop serves every request; there are no pools to size",
-    ),
-    **dict.fromkeys(
-        (
-            "transientStorePoolEnable", "transientStorePoolSize", "fastFailIfNoBufferInStorePool", "warmMapedFileEnable",
-            "flushLeastPagesWhenWarmMapedFile", "transferMsgByHeap", "commitIntervalCommitLog",
-            "commitCommitLogLeastPages", "commitCommitLogThoroughInterval", "destroyMapedFileIntervalForcibly",
-            "redeleteHangedFileInterval",
-        ),
-        "files are written and read, not mapped into memory",
-    ),
-    "messageIndexSafe": "whatever a crash took from the index is always made again",
-    **dict.fromkeys(
-        ("enableCalcFilterBitMap", "enableConsumeQueueExt", "mappedFileSizeConsumeQueueExt", "bitMapLengthConsumeQueueExt"),
-        "expressions are evaluated when messages are pulled; the extended consume queue would only save some of that",
-    ),
-    **dict.fromkeys(("haListenPort", "forceRegister"), "4.9.4 needs it, this broker does not"),
-}  # fmt: skip
+def load(path: Path, options: Mapping[str, str] | None = None) -> tuple[BrokerConfig, list[str]]:
+    """Return the settings of a broker.conf, and a line for each group of keys that have no effect.
 
+    Args:
+        path: the file.
+        options: keys and texts of the command line, which replace those of the file.
 
-def load(path: Path) -> tuple[BrokerConfig, list[str]]:
-    """The settings of a broker.conf, and a line about each key that changes nothing. ConfigError names a bad value."""
+    Raises:
+        ConfigError: the file cannot be read, a value cannot be used, or a key is unsupported.
+    """
     try:
         text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise ConfigError("-c", str(path), f"cannot be read: {error.strerror}") from error
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else f"it is not UTF-8: {error}"
+        raise ConfigError("-c", str(path), f"cannot be read: {why}") from error
     try:
-        return parse(java_properties.parse(text))
+        return parse({**java_properties.parse(text), **(options or {})})
     except ProtocolError as error:
         raise ConfigError("-c", str(path), str(error)) from error
 
 
-def parse(properties: dict[str, str]) -> tuple[BrokerConfig, list[str]]:
-    """Settings from texts, checked."""
+def parse(properties: Mapping[str, str]) -> tuple[BrokerConfig, list[str]]:
+    """Return settings from texts, checked, and a line for each group of keys that have no effect."""
     config, others = java_properties.settings(BrokerConfig, properties)
-    remarks = [
-        f"{key} has no effect: {WITHOUT_EFFECT[key]}" if key in WITHOUT_EFFECT else f"{key} is unknown and ignored"
-        for key in others
-    ]
+    without_effect, unsupported = dict(WITHOUT_EFFECT), dict(UNSUPPORTED)
+    if config.namesrv_addr:
+        del unsupported[ADDRESS_SERVER_KEY]
+        without_effect[ADDRESS_SERVER_KEY] = ADDRESS_SERVER_UNUSED
+    remarks = check_keys(others, texts(config), without_effect, unsupported)
     return checked(config), remarks
 
 
@@ -403,10 +384,21 @@ def checked(config: BrokerConfig) -> BrokerConfig:
             raise ConfigError(key, topic, f"it names a topic too, and {fault}")
     if config.flush_disk_type not in FLUSH_TYPES:
         raise ConfigError("flushDiskType", config.flush_disk_type, f"use {' or '.join(FLUSH_TYPES)}")
+    _check_paths(config)
     _check_delays(config)
     _check_hours(config)
     _check_access(config)
     return _check_role(config)
+
+
+def _check_paths(config: BrokerConfig) -> None:
+    path = config.store_path_commit_log
+    if "," in path or ":/" in path:  # 4.9.4 separates by a comma unless rocketmq.broker.multiPathSplitter is set
+        raise ConfigError(
+            "storePathCommitLog",
+            path,
+            "this broker has its commit log in one directory. Move all commit log files into one and name that",
+        )
 
 
 def _check_delays(config: BrokerConfig) -> None:
@@ -442,6 +434,7 @@ def store_config(config: BrokerConfig) -> StoreConfig:
     memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return StoreConfig(
         root=config.store_path_root_dir,
+        commit_log=config.store_path_commit_log,
         commit_log_size=config.mapped_file_size_commit_log,
         consume_queue_size=config.mapped_file_size_consume_queue,
         flush="sync" if config.sync_flush else "async",

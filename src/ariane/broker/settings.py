@@ -12,10 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ariane.broker.config import WITHOUT_EFFECT, BrokerConfig, parse, texts
+from ariane.broker.config import BrokerConfig, parse, texts
+from ariane.broker.config_keys import UNSUPPORTED, WITHOUT_EFFECT
 from ariane.errors import ConfigError
 from ariane.model.topic import DataVersion
 from ariane.protocol import java_properties
+from ariane.protocol.setting_keys import unknown
 from ariane.store.files import Disk, read_whole, write_atomic
 
 Bounds = tuple[int, int]
@@ -93,8 +95,11 @@ def changed(config: BrokerConfig, wanted: Mapping[str, str]) -> tuple[BrokerConf
             )
         elif key in WITHOUT_EFFECT:
             raise ConfigError(key, text, f"it has no effect here ({WITHOUT_EFFECT[key]}): leave it out")
+        elif key in UNSUPPORTED:
+            raise ConfigError(key, text, UNSUPPORTED[key].fix)
         else:
-            raise ConfigError(key, text, "the broker knows no such key: look at its name, getBrokerConfig lists all")
+            line = unknown(key, [*known, *WITHOUT_EFFECT, *UNSUPPORTED])
+            raise ConfigError(key, text, f"{line} getBrokerConfig lists all keys")
     made, _ = parse({**known, **different})
     after = texts(made)
     return made, {key: after[key] for key in different}

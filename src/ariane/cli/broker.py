@@ -33,23 +33,30 @@ def broker(
         bool, typer.Option("-p", "--printConfigItem", help="Print the settings, then exit.")
     ] = False,
     log_file: options.LogFile = None,
+    accept_empty_log: Annotated[
+        bool,
+        typer.Option(
+            "--accept-empty-log",
+            help="Start although the commit log, or its end, is missing. The messages of the missing files are lost.",
+        ),
+    ] = False,
     until_stdin_closes: Annotated[bool, typer.Option(hidden=True)] = False,
 ) -> None:
     """Run a broker until SIGINT or SIGTERM. Keys of the file that have no effect are reported on stderr."""
-    import msgspec
-
     from ariane.broker import config as settings
     from ariane.broker.broker import Broker
     from ariane.cli import serve
 
-    config, remarks = settings.load(config_file) if config_file else (settings.BrokerConfig(), [])
+    options = {"namesrvAddr": namesrv, "listenPort": None if port is None else str(port)}
+    texts = {key: text for key, text in options.items() if text is not None}
+    config, remarks = settings.load(config_file, texts) if config_file else settings.parse(texts)
     serve.report(remarks, config_file)
-    if namesrv is not None:
-        config = msgspec.structs.replace(config, namesrv_addr=namesrv)
-    if port is not None:
-        config = msgspec.structs.replace(config, listen_port=port)
     if print_config:
         serve.print_settings(settings.texts(config))
         return
     path = str(config_file.resolve()) if config_file else None
-    serve.serve(lambda: Broker(config, config_file=path), log_file=log_file, until_stdin_closes=until_stdin_closes)
+    serve.serve(
+        lambda: Broker(config, config_file=path, accept_empty_log=accept_empty_log),
+        log_file=log_file,
+        until_stdin_closes=until_stdin_closes,
+    )

@@ -26,16 +26,13 @@ def namesrv(
     until_stdin_closes: Annotated[bool, typer.Option(hidden=True)] = False,
 ) -> None:
     """Run a name server until SIGINT or SIGTERM. Keys of the file that have no effect are reported on stderr."""
-    import msgspec
-
     from ariane.cli import serve
     from ariane.nameserver import config as settings
     from ariane.nameserver.server import NameServer
 
-    config, remarks = settings.load(config_file) if config_file else (settings.NameServerConfig(), [])
+    options = {} if port is None else {"listenPort": str(port)}
+    config, remarks = settings.load(config_file, options) if config_file else settings.parse(options)
     serve.report(remarks, config_file)
-    if port is not None:
-        config = msgspec.structs.replace(config, listen_port=port)
     if print_config:
         serve.print_settings(settings.texts(config))
         return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
@@ -11,6 +12,7 @@ from ariane.net.limits import CONNECTION_UNREAD_MAX, UNFINISHED_MAX, UNREAD_MAX,
 from ariane.protocol import java_properties
 from ariane.protocol.command import HEADER_MAX
 from ariane.protocol.frame import FRAME_MAX
+from ariane.protocol.setting_keys import Unsupported, check_keys
 
 
 class NameServerConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -54,29 +56,58 @@ class NameServerConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel"
 # request could otherwise write a file of his choice (CVE-2023-37582).
 CHANGEABLE = frozenset({"orderMessageEnable"})
 
-WITHOUT_EFFECT = dict.fromkeys(
-    (
-        "rocketmqHome", "configStorePath", "productEnvName", "clusterTest", "serverWorkerThreads",
-        "serverSelectorThreads", "serverCallbackExecutorThreads", "serverOnewaySemaphoreValue",
-        "serverAsyncSemaphoreValue", "serverSocketSndBufSize", "serverSocketRcvBufSize", "serverSocketBacklog",
-        "serverPooledByteBufAllocatorEnable", "useEpollNativeSelector", "writeBufferHighWaterMark",
-        "writeBufferLowWaterMark",
+WITHOUT_EFFECT = {
+    **dict.fromkeys(
+        (
+            "serverWorkerThreads", "serverSelectorThreads", "serverCallbackExecutorThreads",
+            "serverPooledByteBufAllocatorEnable", "useEpollNativeSelector",
+        ),
+        "one event loop serves every request; there are no thread pools to size",
     ),
-    "4.9.4 needs it, this name server does not",
-)  # fmt: skip
+    **dict.fromkeys(
+        (
+            "serverOnewaySemaphoreValue", "serverAsyncSemaphoreValue", "serverSocketSndBufSize",
+            "serverSocketRcvBufSize", "serverSocketBacklog", "writeBufferHighWaterMark", "writeBufferLowWaterMark",
+        ),
+        "connections use the operating system's buffer sizes",
+    ),
+    "rocketmqHome": "the name server needs no files of an installation",
+    "configStorePath": "the name server writes no configuration file",
+    "productEnvName": "it belongs to clusterTest, which this name server refuses",
+}  # fmt: skip
+
+UNSUPPORTED = {
+    "clusterTest": Unsupported(
+        "false",
+        "this name server does not answer for topics of another environment, so clients would not find them;"
+        " remove the key",
+    ),
+}
 
 
-def load(path: Path) -> tuple[NameServerConfig, list[str]]:
-    """The settings of a namesrv.conf, and a line about each key that changes nothing. ConfigError names a bad value."""
+def load(path: Path, options: Mapping[str, str] | None = None) -> tuple[NameServerConfig, list[str]]:
+    """Return the settings of a namesrv.conf, and a line for each group of keys that have no effect.
+
+    Args:
+        path: the file.
+        options: keys and texts of the command line, which replace those of the file.
+
+    Raises:
+        ConfigError: the file cannot be read, a value cannot be used, or a key is unsupported.
+    """
     try:
-        return parse(java_properties.parse(path.read_text(encoding="utf-8")))
-    except OSError as error:
-        raise ConfigError("-c", str(path), f"cannot be read: {error.strerror}") from error
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else f"it is not UTF-8: {error}"
+        raise ConfigError("-c", str(path), f"cannot be read: {why}") from error
+    try:
+        return parse({**java_properties.parse(text), **(options or {})})
     except ProtocolError as error:
         raise ConfigError("-c", str(path), str(error)) from error
 
 
-def parse(properties: dict[str, str]) -> tuple[NameServerConfig, list[str]]:
+def parse(properties: Mapping[str, str]) -> tuple[NameServerConfig, list[str]]:
+    """Return settings from texts, checked, and a line for each group of keys that have no effect."""
     config, others = java_properties.settings(NameServerConfig, properties)
     if not 0 <= config.listen_port < 65536:
         raise ConfigError("listenPort", config.listen_port, "use 0 (any free port) to 65535")
@@ -89,11 +120,7 @@ def parse(properties: dict[str, str]) -> tuple[NameServerConfig, list[str]]:
     ):
         if value < least:
             raise ConfigError(key, value, f"use {least} or more")
-    remarks = [
-        f"{key} has no effect: {WITHOUT_EFFECT[key]}" if key in WITHOUT_EFFECT else f"{key} is unknown and ignored"
-        for key in others
-    ]
-    return config, remarks
+    return config, check_keys(others, texts(config), WITHOUT_EFFECT, UNSUPPORTED)
 
 
 def texts(config: NameServerConfig) -> dict[str, str]:

@@ -1,0 +1,67 @@
+"""A Java store whose commit log is outside its root, opened with Java's own broker.conf, and given back: nothing is lost."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from interop_servers import produce, pull_all
+
+from ariane.broker import config as broker_config
+from ariane.broker.config import BrokerConfig
+from ariane.errors import StoreError
+from ariane.testing import java
+from ariane.testing.cluster import cluster_in_thread
+
+COUNT = 40
+JAVA_SMALL = {"mappedFileSizeCommitLog": str(1 << 16), "mappedFileSizeConsumeQueue": "2000"}
+
+
+def identities(messages: list[dict[str, Any]]) -> set[tuple[object, ...]]:
+    return {(one["msgId"], one["queueId"], one["queueOffset"], one["key"]) for one in messages}
+
+
+def by_java(home: Path) -> tuple[set[tuple[object, ...]], set[tuple[object, ...]]]:
+    """What a Java broker reads before and after it sends COUNT messages."""
+    properties = {**JAVA_SMALL, "storePathCommitLog": str(home / "fast" / "log")}
+    with java.name_server(home / "ns") as names, java.broker(home, names.addr, properties=properties):
+        before = identities(pull_all(names.addr, "T")) if (home / "sent").exists() else set()
+        produce(names.addr, COUNT, "size=3000", "keys=java")
+        (home / "sent").touch()
+        return before, identities(pull_all(names.addr, "T"))
+
+
+def own_settings(home: Path) -> dict[str, Any]:
+    """The settings of the broker.conf that the Java broker was started with, by field of BrokerConfig."""
+    config, remarks = broker_config.load(home / "conf" / "server.conf")
+    assert not [remark for remark in remarks if "nknown" in remark]
+    return {
+        field.name: getattr(config, field.name)
+        for field in msgspec.structs.fields(BrokerConfig)
+        if field.name not in ("listen_port", "namesrv_addr", "store_path_root_dir")
+    }
+
+
+def test_java_then_ours_then_java(tmp_path: Path) -> None:
+    _, first = by_java(tmp_path)
+    assert len(first) == COUNT
+    with cluster_in_thread(tmp_path, **own_settings(tmp_path)) as (namesrv, _):
+        assert identities(pull_all(namesrv, "T")) == first
+        produce(namesrv, COUNT, "size=3000", "keys=ours")
+        second = identities(pull_all(namesrv, "T"))
+    assert len(second) == 2 * COUNT
+    assert not any((tmp_path / "store" / "commitlog").glob("*"))
+    before, third = by_java(tmp_path)
+    assert before == second
+    assert len(third) == 3 * COUNT
+
+
+def test_a_start_that_does_not_find_the_log_leaves_the_store_to_java_as_it_was(tmp_path: Path) -> None:
+    _, first = by_java(tmp_path)
+    without = {**own_settings(tmp_path), "store_path_commit_log": ""}
+    with pytest.raises(StoreError, match="--accept-empty-log"), cluster_in_thread(tmp_path, **without):
+        pass
+    before, _ = by_java(tmp_path)
+    assert before == first
