@@ -313,7 +313,7 @@ def hole_closed_beyond_its_end(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(
         recovery,
         "close_hole",
-        lambda files, log, hole, store_ms: plain(files, log, hole._replace(size=hole.size + 8), store_ms),
+        lambda files, log, hole, *rest: plain(files, log, hole._replace(size=hole.size + 8), *rest),
     )
 
 

@@ -161,14 +161,18 @@ class Deliveries:
 
     async def run(self) -> None:
         """Deliver for ever."""
+        fault = ""
         while True:
             self._woken.clear()
             try:
                 count = self.deliver(SLICE)
             except StoreError as error:
-                log.error("what is due waits, the store takes no message: %s", error)
+                if str(error) != fault:
+                    fault = str(error)
+                    log.error("Delayed messages are due but the store rejects writes; retrying: %s", error)
                 await asyncio.sleep(RETRY_S)
                 continue
+            fault = ""
             if count == SLICE:
                 await asyncio.sleep(0)
                 continue

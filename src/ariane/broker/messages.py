@@ -49,6 +49,7 @@ class Messages:
         self._feed = feed
         self._now_ms = now_ms
         self._dispatch_due = False
+        self._dispatch_fault = ""  # why the last dispatch failed, "" if it did not
 
     def stored(self) -> None:
         """Derive queue entries and wake held pulls, once for all that this turn of the loop stores."""
@@ -67,9 +68,12 @@ class Messages:
         try:
             arrivals = self._store.step()
         except StoreError as error:
-            log.error("messages stay invisible to consumers until their queue entries are written: %s", error)
+            if str(error) != self._dispatch_fault:  # it is tried again every second
+                self._dispatch_fault = str(error)
+                log.error("Messages stay invisible to consumers until their queue entries are written: %s", error)
             asyncio.get_running_loop().call_later(DISPATCH_RETRY_S, self.flushed)
             return
+        self._dispatch_fault = ""
         self.arrivals.notify(arrivals)
         if self._store.delayed.arrived:
             self._store.delayed.arrived = False

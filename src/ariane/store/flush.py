@@ -24,6 +24,7 @@ class Flush(NamedTuple):
     store_ms: int  # store time of the last record below `up_to`
     handles: tuple[tuple[str, int], ...] = ()  # open files of the commit log, kept open until the flush has ended
     paths: tuple[str, ...] = ()  # derived files, opened here; one that was deleted meanwhile needs no flush
+    missing: list[str] | None = None  # collects those that were deleted meanwhile
     directories: tuple[str, ...] = ()
     replaced: tuple[tuple[str, bytes], ...] = ()  # small derived files, written whole
     checkpoint: tuple[str, bytes] | None = None
@@ -66,8 +67,10 @@ class Flush(NamedTuple):
         with _naming(path):
             try:
                 handle = self.disk.open(path)
-            except FileNotFoundError:
-                return  # its topic was deleted after the flush began
+            except FileNotFoundError:  # its topic was deleted after the flush began; `end_flush` knows whether it was
+                if self.missing is not None:
+                    self.missing.append(path)
+                return
             try:
                 self.disk.fsync(handle)
             finally:

@@ -9,6 +9,7 @@ has been indexed. [IndexService]
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import NamedTuple
@@ -162,7 +163,8 @@ class KeyIndex:
 
     def _remove(self, file: IndexFile) -> None:
         self._open_files.drop(file.path)
-        self._disk.remove(file.path)
+        with contextlib.suppress(FileNotFoundError):  # removed from outside
+            self._disk.remove(file.path)
         self._changed.discard(file.path)
         self._names_changed = True
 
@@ -220,6 +222,18 @@ class KeyIndex:
         return taken
 
     # ------------------------------------------------------------------------------------------------------------ reading
+
+    def has_file(self, path: str) -> bool:
+        """Whether `path` is a file of this index."""
+        return any(file.path == path for file in self._files)
+
+    def begin_again(self) -> None:
+        """Give up all files, which may be gone, and create the directory if it is; `position` goes back to the log's start."""
+        for directory in self._disk.make_dirs(self.root):
+            self._disk.fsync_dir(directory)
+        self._remove_from(0)
+        self._given_up, self._to_remove = [], []
+        self.position = self._log.start
 
     def files(self) -> list[IndexFile]:
         """All files, newest first."""

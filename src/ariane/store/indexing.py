@@ -9,6 +9,7 @@ log is read again from where the index ends. [DefaultMessageStore.CommitLogDispa
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable, Iterable
 from typing import TypeVar
@@ -30,6 +31,8 @@ from ariane.store.segments import Segments
 from ariane.store.values import StoreConfig
 
 T = TypeVar("T")
+
+log = logging.getLogger("ariane.store")
 
 AT_ONCE = 1024  # records whose keys are indexed together: some 1.5 ms
 DAMAGE_MAX = 8  # times that one call finds damage and makes the index anew before it gives up
@@ -135,11 +138,35 @@ class Indexing:
                 index.remove_damaged(damage.path)
                 self._reading = True
                 index.notes.append(f"{damage}: the key index is made anew from {index.position} of the log")
+            except FileNotFoundError as error:
+                self._rebuild_missing(index, error)
             except OSError as error:
                 self._reading = True
                 raise write_error(error, index.root) from error
-        assert fault is not None
+        if fault is None:
+            raise StoreError(f"{index.root} is removed again and again: look for what removes it")
         raise StoreCorrupt(fault.path, 0, f"damaged again and again: {fault}")
+
+    def check_missing(self, paths: Iterable[str]) -> None:
+        """Rebuild the index if one of `paths`, which are gone from the disk, is one of its files."""
+        index = self._index
+        missing = [] if index is None else [path for path in paths if index.has_file(path)]
+        if index is not None and missing:
+            try:
+                self._rebuild_missing(index, FileNotFoundError(2, "No such file or directory", missing[0]))
+            except StoreError as error:
+                log.error("%s", error)
+                return
+            self._try_catch_up()
+
+    def _rebuild_missing(self, index: KeyIndex, error: FileNotFoundError) -> None:
+        """Begin with an empty index, because its files were removed while the store is open."""
+        self._reading = True
+        log.error("%s was removed while the broker runs: the key index is rebuilt from the log", error.filename)
+        try:
+            index.begin_again()
+        except OSError as fault:
+            raise write_error(fault, index.root) from fault
 
     def _catch_up(self, index: KeyIndex, derived: int) -> None:
         waiting = self._waiting

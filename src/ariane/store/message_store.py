@@ -11,6 +11,7 @@ put, put, put ... `step()` for what consumers may see now; `begin_flush` when th
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 
@@ -54,6 +55,8 @@ __all__ = [
     "SystemDisk",
     "open_store",
 ]
+
+log = logging.getLogger("ariane.store")
 
 NOTES_MAX = 1_000_000  # records that wait for their queue entries; beyond, that disk is failing and puts are refused
 
@@ -106,6 +109,10 @@ def _make_directories(config: StoreConfig, disk: Disk) -> None:
             disk.listdir(directory)
         except OSError as error:
             raise open_error(error, directory) from error
+
+
+def _name(path: str) -> str:
+    return path.rpartition("/")[2]
 
 
 class MessageStore:
@@ -177,6 +184,7 @@ class MessageStore:
         self._derived, self._derived_ms = self._log.end, self._log.last_ms
         self._flushing_derived: Flush | None = None
         self.refusal: StoreError | None = None  # why no message may be put: a nearly full disk, the role of a slave
+        self._lost: StoreError | None = None  # a file of a queue was removed from outside
         self.replica: Replica | None = None  # set by `follow`
         self.source = Source(self._log, sync=self._sync)
         self.retention = Retention(disk, self._log, self._queues, lambda: self._checkpoint_on_disk)
@@ -308,8 +316,10 @@ class MessageStore:
         try:
             up_to, follow = self.source.end, self.replica
             arrivals, last = follow.step(up_to) if follow else dispatch.step(self._notes, up_to, self._queues)
-        except StoreError:
+        except StoreError as error:
             self._held = held
+            if isinstance(error.__cause__, FileNotFoundError):
+                self._stop_writes(str(error.__cause__.filename))
             raise
         if last is not None:
             self._derived, self._derived_ms = last.end, last.store_ms
@@ -337,7 +347,10 @@ class MessageStore:
         queue = self._queues.existing(topic, queue_id)
         if queue is None:
             return Got(GetStatus.NO_MESSAGE_IN_QUEUE, [], 0, 0, 0, False)
-        return reading.get(queue, self._log, self.config, offset, max_count, codes, max_bytes, accept)
+        try:
+            return reading.get(queue, self._log, self.config, offset, max_count, codes, max_bytes, accept)
+        except FileNotFoundError as error:
+            raise self._stop_writes(str(error.filename)) from error
 
     def record_at(self, offset: int) -> bytes | None:
         """The record at a commit log offset, as an id names it; None when none begins there."""
@@ -434,6 +447,7 @@ class MessageStore:
 
     def begin_flush_derived(self) -> Flush | None:
         """The same for queue files and checkpoint, which only spare a start from reading the log."""
+        self._check_log_files()
         if self._flushing_derived is not None or self._log.failure is not None:
             return None
         keys = self.index.take_changed(self._derived)
@@ -445,7 +459,16 @@ class MessageStore:
         self._checkpoint = checkpoint
         paths, directories = [*files, *keys.files], [*directories, *keys.directories]
         written = (self._checkpoint_path, checkpoints.encode(checkpoint))
-        flush = Flush(self._disk, 0, 0, (), tuple(paths), tuple(directories), tuple(delays), written)
+        flush = Flush(
+            self._disk,
+            0,
+            0,
+            paths=tuple(paths),
+            missing=[],
+            directories=tuple(directories),
+            replaced=tuple(delays),
+            checkpoint=written,
+        )
         self._flushing_derived = flush
         return flush
 
@@ -461,6 +484,7 @@ class MessageStore:
         if flush is self._flushing_derived:
             self._flushing_derived = None
             self.delayed.end_save(written=error is None)
+            self._check_missing(flush.missing or [])
             if isinstance(error, OSError):
                 self._log.fail(error)
             elif error is not None:
@@ -469,6 +493,40 @@ class MessageStore:
                 self._checkpoint_on_disk = self._checkpoint
         elif not isinstance(error, Postponed):
             self._log.end_flush(flush, error)
+
+    def _check_missing(self, paths: list[str]) -> None:
+        """Notice derived files that were removed from outside: `paths` were not there any more when they were to be flushed."""
+        missing = next((path for path in paths if self._queues.has_file(path)), None)
+        if missing is not None:
+            self._stop_writes(missing)
+        self.index.check_missing(paths)
+
+    def _check_log_files(self) -> None:
+        """Notice commit log files that were removed from outside, while what they hold can still be read."""
+        if self._log.failure is not None:
+            return
+        try:
+            names = set(self._disk.listdir(self._log.segments.directory))
+        except OSError:
+            names = set()
+        missing = [path for path in map(self._log.segments.path, self._log.segments.bases) if _name(path) not in names]
+        if missing:
+            self._log.failure = self._removed(
+                missing[0],
+                "copy the messages that can still be read to another broker, or put the file back and restart the broker",
+            )
+
+    def _stop_writes(self, path: str) -> StoreError:
+        """Refuse messages from now on: a file of a queue is gone, so consumers would not see all of them."""
+        if self._lost is None:
+            self._lost = self._removed(path, "restart the broker, which rebuilds it from the commit log")
+            self.refusal = self._lost
+        return self._lost
+
+    def _removed(self, path: str, fix: str) -> StoreError:
+        error = StoreError(f"{path} was removed while the broker runs. Messages are refused: {fix}")
+        log.critical("%s", error)
+        return error
 
     def flush(self) -> None:
         """Make all puts so far durable, here and now."""

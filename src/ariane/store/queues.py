@@ -145,6 +145,13 @@ class ConsumeQueues:
     def of_topic(self, topic: str) -> list[ConsumeQueue]:
         return list(self._of_topic.get(topic, {}).values())
 
+    def has_file(self, path: str) -> bool:
+        """Whether `path` is a file that a queue is stored in."""
+        directory, _, name = path.rpartition("/")
+        topic, _, queue_id = directory.removeprefix(f"{self._root}/").rpartition("/")
+        queue = self._table.get((topic, int(queue_id))) if queue_id.isdecimal() and name.isdecimal() else None
+        return queue is not None and queue.segments.directory == directory and int(name) in queue.segments.bases
+
     def files(self) -> int:
         """Return the number of files of all queues. Asked for at each flush, so it is counted as files come and go."""
         return self._count.files

@@ -96,9 +96,9 @@ def recover_log(
         )
     if _is_blank(log):
         removed = queues.all()
-        if queues.files() or queues.broken:
+        if removed:
+            queues.remove(removed)
             notes.append(f"the commit log is empty: {len(removed)} consume queues were removed")
-        queues.remove(removed)
         if log.bases:
             _cut(files, log, log.start, log.start)
         queues.use(log.start, log.read)

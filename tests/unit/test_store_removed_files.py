@@ -1,0 +1,158 @@
+"""Files that somebody removes while the store is open: noticed, reported once, and never a message that stays invisible."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from ariane.errors import StoreError
+from ariane.store.message_store import Draft, MessageStore, StoreConfig, open_store
+from ariane.store.query import Wanted
+from ariane.testing.disk import FakeDisk
+
+CONFIG = StoreConfig(
+    root="/s", commit_log_size=4096, consume_queue_size=200, index=True, index_slots=16, index_entries=64
+)
+
+
+def opened(disk: FakeDisk, **changes: object) -> MessageStore:
+    return open_store(CONFIG, disk, now_ms=lambda: 1_000_000, store_host=bytes(8))
+
+
+def draft(number: int) -> Draft:
+    return Draft(
+        topic="T", queue_id=0, body=b"%090d" % number, born_ms=1, born_host=bytes(8), properties=f"KEYS\x01k{number}"
+    )
+
+
+def put(store: MessageStore, count: int, first: int = 0) -> None:
+    for number in range(first, first + count):
+        store.put(draft(number))
+    store.step()
+
+
+def remove(disk: FakeDisk, part: str) -> None:
+    """As `rm -r` does: the names are gone, open handles go on."""
+    for path in [path for path in disk.paths() if part in path]:
+        disk.remove(path)
+
+
+def flush(store: MessageStore) -> None:
+    store.flush()
+    store.flush_derived()
+
+
+def test_a_removed_queue_stops_writes_is_reported_once_and_rebuilt_by_a_start(caplog: pytest.LogCaptureFixture) -> None:
+    disk = FakeDisk()
+    store = opened(disk)
+    put(store, 5)
+    flush(store)
+    remove(disk, "/consumequeue/T")
+    put(store, 3, 5)  # the handle is open: nobody can know yet
+    with caplog.at_level(logging.ERROR):
+        flush(store)
+        for _ in range(3):
+            with pytest.raises(StoreError, match=r"consumequeue/T/0/0+ was removed.*restart the broker"):
+                put(store, 1, 8)
+            flush(store)
+    assert len(caplog.records) == 1
+    again = opened(disk.after_kill())
+    assert again.max_offset("T", 0) == 8
+    assert len(again.get("T", 0, 0, 32).records) == 8
+
+
+def test_a_removed_queue_whose_file_is_not_open_stops_writes_at_the_first_entry(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    disk = FakeDisk()
+    store = opened(disk)
+    put(store, 5)
+    flush(store)
+    remove(disk, "/consumequeue/T")
+    store._files.drop("/s/consumequeue/T/0/" + "0" * 20)
+    store.put(draft(5))
+    for _ in range(3):
+        with pytest.raises(StoreError, match="cannot write"):
+            store.step()
+    with pytest.raises(StoreError, match="was removed"):
+        store.put(draft(6))
+    assert len([record for record in caplog.records if "was removed" in record.message]) == 1
+    assert opened(disk.after_kill()).max_offset("T", 0) == 6
+
+
+def test_a_removed_queue_that_is_read_is_an_error_that_says_so() -> None:
+    disk = FakeDisk()
+    store = opened(disk)
+    put(store, 5)
+    store.close()
+    store = opened(disk)
+    store.max_offset("T", 0)  # opened
+    remove(disk, "/consumequeue/T")
+    store._files.drop("/s/consumequeue/T/0/" + "0" * 20)
+    with pytest.raises(StoreError, match="was removed"):
+        store.get("T", 0, 0, 32)
+
+
+def test_a_deleted_topic_is_no_removed_queue() -> None:
+    disk = FakeDisk()
+    store = opened(disk)
+    put(store, 5)
+    store.flush()
+    pending = store.begin_flush_derived()
+    assert pending is not None
+    remove(disk, "/consumequeue/T")
+    store._queues.remove([])
+    for queue in store._queues.all():
+        store._queues._table.pop((queue.topic, queue.queue_id))
+    pending.run()
+    store.end_flush(pending, None)
+    put(store, 1)
+
+
+@pytest.mark.parametrize("which", [0, -1])
+def test_a_removed_segment_stops_writes_while_its_messages_can_still_be_read(
+    which: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    disk = FakeDisk()
+    store = opened(disk)
+    put(store, 60)
+    flush(store)
+    remove(disk, sorted(path for path in disk.paths() if "/commitlog/" in path)[which])
+    store.begin_flush_derived()
+    store.begin_flush_derived()
+    with pytest.raises(StoreError, match="commitlog/[0-9]+ was removed while the broker runs"):
+        store.put(draft(99))
+    assert len([record for record in caplog.records if "was removed" in record.message]) == 1
+
+
+def test_a_removed_index_is_rebuilt(caplog: pytest.LogCaptureFixture) -> None:
+    disk = FakeDisk()
+    store = opened(disk)
+    put(store, 90)
+    flush(store)
+    remove(disk, "/index/")
+    put(store, 3, 90)
+    flush(store)
+    for number in (0, 50, 92):
+        assert len(store.index.query(Wanted("T", f"k{number}", 5)).records) == 1, number
+    assert len([record for record in caplog.records if "index is rebuilt" in record.message]) == 1
+    store.close()
+    assert [path for path in disk.paths() if "/index/" in path]
+
+
+def test_files_that_the_store_removes_itself_are_not_missing() -> None:
+    disk = FakeDisk()
+    store = opened(disk)
+    put(store, 90)
+    flush(store)
+    removal = store.retention.begin_log_removal(store.retention.log_files()[0])
+    assert removal is not None
+    flush(store)
+    removal.run()
+    store.retention.end_log_removal(removal)
+    while store.retention.plan_queue_files():
+        flush(store)
+        store.retention.remove_queue_files()
+    flush(store)
+    put(store, 1)
