@@ -102,9 +102,8 @@ def test_a_deleted_topic_is_no_removed_queue() -> None:
     pending = store.begin_flush_derived()
     assert pending is not None
     remove(disk, "/consumequeue/T")
-    store._queues.remove([])
     for queue in store._queues.all():
-        store._queues._table.pop((queue.topic, queue.queue_id))
+        store._queues._leave(queue)
     pending.run()
     store.end_flush(pending, None)
     put(store, 1)
@@ -156,3 +155,35 @@ def test_files_that_the_store_removes_itself_are_not_missing() -> None:
         store.retention.remove_queue_files()
     flush(store)
     put(store, 1)
+
+
+def test_a_full_disk_is_reported_once_until_it_is_cleared(caplog: pytest.LogCaptureFixture) -> None:
+    disk = FakeDisk()
+    store = opened(disk)
+    put(store, 3)
+    for _ in range(2):
+        disk.room = 10
+        for number in range(5):
+            with pytest.raises(StoreError, match="no room"):
+                store.put(draft(number))
+        disk.room = None
+        put(store, 1)
+        assert store.clear_write_failure()
+        assert not store.clear_write_failure()
+    reported = [record for record in caplog.records if getattr(record, "notice", False)]
+    assert len(reported) == 2
+    assert all("Messages are refused" in record.getMessage() for record in reported)
+
+
+def test_a_removed_segment_that_is_read_is_reported_as_such() -> None:
+    disk = FakeDisk()
+    store = opened(disk)
+    put(store, 60)
+    flush(store)
+    first = min(path for path in disk.paths() if "/commitlog/" in path)
+    disk.remove(first)
+    store._files.drop(first)
+    with pytest.raises(StoreError, match="commitlog/0+ was removed.*put the file back"):
+        store.get("T", 0, 0, 5)
+    with pytest.raises(StoreError, match="was removed"):
+        store.put(draft(60))

@@ -46,7 +46,7 @@ from ariane.model import host
 from ariane.model.topic import TopicDeletion
 from ariane.net.client import Connections
 from ariane.net.connection import Handler
-from ariane.net.interfaces import local_ip
+from ariane.net.interfaces import is_loopback, local_ip
 from ariane.net.limits import Limits
 from ariane.net.streams import Stream
 from ariane.net.tasks import Tasks
@@ -159,6 +159,23 @@ class Broker:
             copied = self._copied()
             slave.start(config, self._registration, peers, self._tasks, copied, self._replica, self._messages.stored)
         log.info("broker %s serves at %s, store %s", config.broker_name, self.addr, config.store_path_root_dir)
+        if not is_loopback(config.bind_address):
+            self._warn_of_open_ports(config)
+
+    def _warn_of_open_ports(self, config: BrokerConfig) -> None:
+        """Say who may do what, because the ports can be reached from the network."""
+        if config.acl_enable:
+            text = (
+                f"Replication port {self._ha_server.port} is open to the network, and access control does not cover it:"
+                " anyone who reaches it can read all messages. Let only slaves reach it"
+            )
+        else:
+            text = (
+                f"Broker port {self._server.port} is open to the network without access control: anyone who reaches it can"
+                " read and send messages, and delete topics and groups. Set aclEnable=true and rocketmqHome, or"
+                " bindAddress=127.0.0.1, in broker.conf"
+            )
+        log.warning("%s", text, extra={"notice": True})
 
     def _copied(self) -> slave.Copied:
         tables = self._tables

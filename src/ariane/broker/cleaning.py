@@ -106,10 +106,14 @@ class Cleaner:
         full = percent > self._config.disk_space_warning_level_ratio
         if full and self._store.refusal is None:
             self._store.refusal = StoreFull(_remark(percent, self._config))
-            log.error("messages are refused: %s", self._store.refusal)
+            if not self._store.clear_write_failure():  # else it was reported by the write that met it
+                log.error("Messages are refused: %s", self._store.refusal, extra={"notice": True})
         elif not full and isinstance(self._store.refusal, StoreFull):
             self._store.refusal = None
-            log.warning("messages are taken again: %d %% of the disk are used", percent)
+            self._store.clear_write_failure()
+            log.warning("Messages are accepted again: %d %% of the disk are used", percent, extra={"notice": True})
+        elif not full and self._store.clear_write_failure():
+            log.warning("Messages are accepted again, as long as the disk takes them", extra={"notice": True})
 
     def _used(self) -> int:
         """Return how full the fuller one of the disks of the root and of the commit log is, -1 if unknown."""

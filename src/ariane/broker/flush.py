@@ -120,7 +120,7 @@ class Flusher:
             log.warning("%s; the next start has more to read", error)
         elif error is not None:
             self._failure = FlushFailed(str(error.filename or "the store"), error.strerror or str(error))
-            log.critical("%s", self._failure)
+            log.critical("%s", self._failure, extra={"notice": True})
         if cancelled is not None:
             raise cancelled
 

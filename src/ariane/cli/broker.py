@@ -47,8 +47,8 @@ def broker(
     from ariane.broker.broker import Broker
     from ariane.cli import serve
 
-    options = {"namesrvAddr": namesrv, "listenPort": None if port is None else str(port)}
-    texts = {key: text for key, text in options.items() if text is not None}
+    given = {"namesrvAddr": namesrv, "listenPort": None if port is None else str(port)}
+    texts = {key: text for key, text in given.items() if text is not None}
     config, remarks = settings.load(config_file, texts) if config_file else settings.parse(texts)
     serve.report(remarks, config_file)
     if print_config:

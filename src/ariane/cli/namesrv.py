@@ -30,8 +30,8 @@ def namesrv(
     from ariane.nameserver import config as settings
     from ariane.nameserver.server import NameServer
 
-    options = {} if port is None else {"listenPort": str(port)}
-    config, remarks = settings.load(config_file, options) if config_file else settings.parse(options)
+    given = {} if port is None else {"listenPort": str(port)}
+    config, remarks = settings.load(config_file, given) if config_file else settings.parse(given)
     serve.report(remarks, config_file)
     if print_config:
         serve.print_settings(settings.texts(config))

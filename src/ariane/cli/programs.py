@@ -6,7 +6,7 @@
         await programs.failed          # raises when one cannot be kept running
 
     standard input    a pipe that only we hold: it closes when we die, however we die, and the program stops
-    standard output   the line `ready ADDR`; `start` waits for it
+    standard output   the line `ready ADDR`, for which `start` waits; then lines `notice TEXT`, which are said
     standard error    HOME/logs/NAME.err, written anew at each start
     session           its own, so that Ctrl-C reaches us alone and we stop things in order
 
@@ -27,7 +27,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from ariane.cli.serve import READY
+from ariane.cli.serve import NOTICE, READY
 from ariane.errors import ArianeError
 
 START_S = 120.0  # an unclean store of many files is read through before the broker is ready
@@ -71,6 +71,7 @@ class Programs:
         self._say = say
         self._running: list[_Running] = []
         self._stopping = False
+        self._relays: set[asyncio.Task[None]] = set()
 
     async def __aenter__(self) -> Self:
         (self._home / "logs").mkdir(parents=True, exist_ok=True)
@@ -83,6 +84,9 @@ class Programs:
         self._stopping = True
         while self._running:
             await self._stop(self._running.pop())
+        for relay in list(self._relays):  # each ended with its program, unless that left a child with its output
+            relay.cancel()
+        await asyncio.gather(*self._relays, return_exceptions=True)
         if self.failed.done():
             self.failed.exception()  # seen, whether somebody awaited it or not
         else:
@@ -121,18 +125,37 @@ class Programs:
         if not program.ready:
             return process, ""
         try:
-            return process, await self._address(program, process)
+            addr = await self._address(program, process)
         except BaseException:
             if process.returncode is None:
                 process.kill()
                 await process.wait()
             raise
+        relay = asyncio.create_task(self._relay(program, process), name=f"notices of {program.name}")
+        self._relays.add(relay)
+        relay.add_done_callback(self._relays.discard)
+        return process, addr
+
+    async def _relay(self, program: Program, process: Process) -> None:
+        """Pass on the notices of a program until it ends."""
+        assert process.stdout is not None
+        while line := await process.stdout.readline():
+            self._notice(program, line.decode(errors="replace"))
+
+    def _notice(self, program: Program, line: str) -> bool:
+        kind, _, text = line.strip().partition(" ")
+        if kind == NOTICE:
+            self._say(f"{program.name:<9} {text}")
+        return kind == NOTICE
 
     async def _address(self, program: Program, process: Process) -> str:
         assert process.stdout is not None
         try:
             async with asyncio.timeout(START_S):
-                line = (await process.stdout.readline()).decode().split()
+                text = (await process.stdout.readline()).decode(errors="replace")
+                while self._notice(program, text):
+                    text = (await process.stdout.readline()).decode(errors="replace")
+                line = text.split()
         except TimeoutError:
             raise ProgramFailed(
                 program.name, f"was not ready after {START_S:.0f} s", self._tail(program.name)

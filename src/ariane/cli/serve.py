@@ -1,7 +1,8 @@
 """One server in this process, until it is told to stop. [the main methods of BrokerStartup and NamesrvStartup]
 
-standard output   one line when it serves: `ready 127.0.0.1:10911`
-standard error    the log, or --log FILE (LOG_BYTES_MAX a file, LOG_FILES kept)
+standard output   one line when it serves: `ready 127.0.0.1:10911`; under `ariane up` also `notice TEXT` for each log record
+                  that people have to see (`extra={"notice": True}`)
+standard error    the log, or, with --log FILE (LOG_BYTES_MAX a file, LOG_FILES kept), only these notices
 stops             at SIGINT or SIGTERM, and, under `ariane up`, when standard input closes: its parent has gone
 """
 
@@ -23,6 +24,7 @@ import typer
 from ariane.errors import ConfigError
 
 READY = "ready"
+NOTICE = "notice"
 LOG_BYTES_MAX = 10 * 1024 * 1024
 LOG_FILES = 5
 LOG_FORMAT = "%(asctime)s %(levelname)-7s %(name)s  %(message)s"
@@ -40,6 +42,8 @@ def serve(
 ) -> None:
     """Run the server that `make` makes. Returns once it has stopped in order."""
     log_to(log_file)
+    if log_file is not None:
+        logging.getLogger().addHandler(_Notices(until_stdin_closes))
     run_loop(_serve(make, until_stdin_closes))
 
 
@@ -63,6 +67,27 @@ def print_settings(texts: dict[str, str]) -> None:
     """Settings as a configuration file writes them. [-p]"""
     for key, text in texts.items():
         typer.echo(f"{key}={text}")
+
+
+class _Notices(logging.Handler):
+    """Prints the log records that people have to see, for a server whose log goes to a file."""
+
+    def __init__(self, supervised: bool) -> None:
+        """`supervised`: the reader of standard output passes them on; else they go to standard error as they are."""
+        super().__init__(logging.WARNING)
+        self._supervised = supervised
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if not getattr(record, "notice", False):
+            return
+        text = record.getMessage().replace("\n", " ")
+        try:
+            if self._supervised:
+                print(NOTICE, text, flush=True)
+            else:
+                print(text, file=sys.stderr, flush=True)
+        except OSError:
+            self.handleError(record)  # the parent died: the log has the record too
 
 
 async def _serve(make: Callable[[], AbstractAsyncContextManager[Serving]], until_stdin_closes: bool) -> None:

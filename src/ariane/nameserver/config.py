@@ -12,7 +12,7 @@ from ariane.net.limits import CONNECTION_UNREAD_MAX, UNFINISHED_MAX, UNREAD_MAX,
 from ariane.protocol import java_properties
 from ariane.protocol.command import HEADER_MAX
 from ariane.protocol.frame import FRAME_MAX
-from ariane.protocol.setting_keys import Unsupported, check_keys
+from ariane.protocol.setting_keys import Unsupported, check_keys, unknown
 
 
 class NameServerConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -146,6 +146,9 @@ def changed(config: NameServerConfig, properties: dict[str, str]) -> NameServerC
             )
         elif key in WITHOUT_EFFECT:
             raise ConfigError(key, text, f"it has no effect here ({WITHOUT_EFFECT[key]}): leave it out")
+        elif key in UNSUPPORTED:
+            raise ConfigError(key, text, UNSUPPORTED[key].fix)
         else:
-            raise ConfigError(key, text, "the name server knows no such key: getNamesrvConfig lists all")
+            line = unknown(key, [*known, *WITHOUT_EFFECT, *UNSUPPORTED])
+            raise ConfigError(key, text, f"{line} getNamesrvConfig lists all keys")
     return parse({**known, **different})[0]

@@ -17,7 +17,7 @@ from ariane.nameserver.handlers import Handlers
 from ariane.nameserver.kv import KvTable
 from ariane.nameserver.routes import Routes
 from ariane.net.connection import Handler, Peer
-from ariane.net.interfaces import local_ip
+from ariane.net.interfaces import is_loopback, local_ip
 from ariane.net.server import Server
 from ariane.net.tasks import Tasks
 
@@ -67,6 +67,14 @@ class NameServer:
             )  # fmt: skip
         else:
             log.info("Listening on %s", self.addr)
+        if not is_loopback(config.bind_address):
+            log.warning(
+                "Name server port %d is open to the network without access control: anyone who reaches it can register"
+                " brokers, delete topics from routes and change its KV table. Set bindAddress=127.0.0.1 in namesrv.conf, or"
+                " let only your own machines reach the port",
+                port,
+                extra={"notice": True},
+            )
         return self
 
     async def __aexit__(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import socket
 
 
@@ -13,3 +14,16 @@ def local_ip() -> str:
             return str(probe.getsockname()[0])
         except OSError:
             return "127.0.0.1"
+
+
+def is_loopback(address: str) -> bool:
+    """Whether only programs of this machine reach a server that listens on `address`; a host name counts by its addresses."""
+    try:
+        return ipaddress.ip_address(address).is_loopback
+    except ValueError:
+        pass
+    try:
+        found = {str(entry[4][0]) for entry in socket.getaddrinfo(address, None)}
+    except OSError:
+        return False
+    return all(ipaddress.ip_address(name.partition("%")[0]).is_loopback for name in found)

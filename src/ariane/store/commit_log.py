@@ -36,6 +36,7 @@ class CommitLog:
         self.last_ms = last_ms  # store time of the last record: the next may not be earlier
         self.flushed_ms = last_ms
         self.failure: StoreError | None = None
+        self.write_failure: StoreError | None = None  # the first failed write that was reported, until it is cleared
         self.damaged: dict[int, int] = {}  # offset and size of records that a queue points to and nobody can read
         self._flushing: Flush | None = None
         self._filled: list[tuple[str, int]] = []  # files that are full and not flushed, with their handles
@@ -75,7 +76,7 @@ class CommitLog:
             self._disk.pwrite(self._handle, data, within)
         except OSError as error:
             self._wipe(within)
-            raise write_error(error, self._path) from error
+            raise self._write_failed(error, self._path) from error
         size = len(data)
         self.end += size
         self.room -= size
@@ -96,13 +97,13 @@ class CommitLog:
             self._directory_changed = True
             handle = self._disk.open(self.segments.path(base))
         except OSError as error:
-            raise write_error(error, self.segments.path(base)) from error
+            raise self._write_failed(error, self.segments.path(base)) from error
         try:
             self._disk.pwrite(self._handle, filler(self.size - within), within)
         except OSError as error:
             self._disk.close(handle)
             self._wipe(within)
-            raise write_error(error, self._path) from error
+            raise self._write_failed(error, self._path) from error
         self._filled.append((self._path, self._handle))
         self._base, self._path, self._handle = base, self.segments.path(base), handle
         self.end = base
@@ -144,6 +145,19 @@ class CommitLog:
         self._base, self._path = base, self.segments.path(base)
         self._handle = self._disk.open(self._path)
         self.end = self.flushed = base
+
+    def _write_failed(self, error: OSError, path: str) -> StoreError:
+        """Return the error for the caller, and report it if it is the first one: every send may meet it."""
+        failure = write_error(error, path)
+        if self.write_failure is None:
+            self.write_failure = failure
+            log.error("Messages are refused: %s", failure, extra={"notice": True})
+        return failure
+
+    def clear_write_failure(self) -> bool:
+        """Let the next failed write be reported again. Return whether there was one."""
+        failed, self.write_failure = self.write_failure is not None, None
+        return failed
 
     def _wipe(self, within: int) -> None:
         """Zero what a failed write left behind, so that it never passes for a record."""

@@ -24,10 +24,10 @@ class Flush(NamedTuple):
     store_ms: int  # store time of the last record below `up_to`
     handles: tuple[tuple[str, int], ...] = ()  # open files of the commit log, kept open until the flush has ended
     paths: tuple[str, ...] = ()  # derived files, opened here; one that was deleted meanwhile needs no flush
-    missing: list[str] | None = None  # collects those that were deleted meanwhile
     directories: tuple[str, ...] = ()
     replaced: tuple[tuple[str, bytes], ...] = ()  # small derived files, written whole
     checkpoint: tuple[str, bytes] | None = None
+    missing: list[str] | None = None  # collects the `paths` that were deleted meanwhile
 
     def run(self) -> None:
         """Do it. An OSError carries the path as `filename`; then nothing above the last good flush counts as stored.

@@ -11,12 +11,12 @@ put, put, put ... `step()` for what consumers may see now; `begin_flush` when th
 
 from __future__ import annotations
 
-import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 
 from ariane.clock import SYSTEM_CLOCK
-from ariane.errors import StoreError, StoreFull, StoreLocked
+from ariane.errors import StoreError, StoreFull
 from ariane.model.hashes import java_hash
 from ariane.model.topic import SCHEDULE_TOPIC
 from ariane.store import checkpoint as checkpoints
@@ -26,6 +26,7 @@ from ariane.store.commit_log import CommitLog
 from ariane.store.consume_queue import ENTRY, ConsumeQueue
 from ariane.store.delayed import Delayed, watched
 from ariane.store.deletions import Deletions
+from ariane.store.directory import claim, mark_running
 from ariane.store.dispatch import Arrival, Note
 from ariane.store.drafts import checked, due_code, encoded
 from ariane.store.files import Disk, OpenFiles, SystemDisk, open_error, read_whole
@@ -35,6 +36,7 @@ from ariane.store.loading import load_log
 from ariane.store.queues import ConsumeQueues
 from ariane.store.recovery import Recovered
 from ariane.store.removal import TopicRemoval
+from ariane.store.removed_files import RemovedFiles
 from ariane.store.replica import Replica, Source
 from ariane.store.retention import Retention
 from ariane.store.scan import Found, NotARecord, Walk, record_at
@@ -56,8 +58,6 @@ __all__ = [
     "open_store",
 ]
 
-log = logging.getLogger("ariane.store")
-
 NOTES_MAX = 1_000_000  # records that wait for their queue entries; beyond, that disk is failing and puts are refused
 
 
@@ -78,16 +78,7 @@ def open_store(
     """
     config.check()
     disk = disk or SystemDisk()
-    root = config.root
-    _make_directories(config, disk)
-    try:
-        lock = disk.lock(f"{root}/lock", b"lock")
-    except BlockingIOError as error:
-        raise StoreLocked(
-            f"{root} is in use by another process ({error}): stop that one, or give this one another directory"
-        ) from error
-    except OSError as error:
-        raise open_error(error, f"{root}/lock") from error
+    lock = claim(config, disk)
     files = OpenFiles(disk, config.open_files_max)
     try:
         return MessageStore(config, files, now_ms, store_host, lock, delay_positions or {}, deletions())
@@ -95,24 +86,8 @@ def open_store(
         files.close()
         disk.unlock(lock)
         if isinstance(error, OSError):
-            raise open_error(error, root) from error
+            raise open_error(error, config.root) from error
         raise
-
-
-def _make_directories(config: StoreConfig, disk: Disk) -> None:
-    root = config.root
-    index = [f"{root}/index"] if config.index else []
-    for directory in (root, config.log_directory, f"{root}/consumequeue", *index):
-        try:
-            for parent in disk.make_dirs(directory):
-                disk.fsync_dir(parent)
-            disk.listdir(directory)
-        except OSError as error:
-            raise open_error(error, directory) from error
-
-
-def _name(path: str) -> str:
-    return path.rpartition("/")[2]
 
 
 class MessageStore:
@@ -141,13 +116,13 @@ class MessageStore:
         clean = disk.size(self._abort) is None
         self._checkpoint = checkpoints.decode(read_whole(disk, self._checkpoint_path) or b"")
         flushed = self._checkpoint.safe_offset
-        log_size, queue_size = config.commit_log_size, config.consume_queue_size
-        loaded = load_log(files, config.log_directory, log_size, clean=clean, flushed=flushed)
+        loaded = load_log(files, config.log_directory, config.commit_log_size, clean=clean, flushed=flushed)
         segments = loaded.segments
-        self._queues = ConsumeQueues(files, f"{root}/consumequeue", queue_size, counted=flushed is not None)
+        queues = f"{root}/consumequeue"
+        self._queues = ConsumeQueues(files, queues, config.consume_queue_size, counted=flushed is not None)
         self.entries = self._queues.entries  # of a queue, as they stand there
         self._checkpoint_on_disk = self._checkpoint
-        self._mark_running()
+        mark_running(files, root)
         self.recovered = recovery.recover_log(
             files,
             segments,
@@ -172,6 +147,7 @@ class MessageStore:
         self._log = CommitLog(
             files, segments, self.recovered.end, recovery.believed_ms(self.recovered.last_ms, now_ms())
         )
+        self.clear_write_failure = self._log.clear_write_failure
         self.delayed = Delayed(files, root, self._queues, segments, config.delays_ms)
         mended = self.delayed.load(delivered, self._log.end, delay_positions)
         self.index = indexing.opened(
@@ -184,7 +160,7 @@ class MessageStore:
         self._derived, self._derived_ms = self._log.end, self._log.last_ms
         self._flushing_derived: Flush | None = None
         self.refusal: StoreError | None = None  # why no message may be put: a nearly full disk, the role of a slave
-        self._lost: StoreError | None = None  # a file of a queue was removed from outside
+        self._removed = RemovedFiles(disk, self._log, self._queues, partial(setattr, self, "refusal"))
         self.replica: Replica | None = None  # set by `follow`
         self.source = Source(self._log, sync=self._sync)
         self.retention = Retention(disk, self._log, self._queues, lambda: self._checkpoint_on_disk)
@@ -192,14 +168,6 @@ class MessageStore:
         self.puts = 0  # messages taken since the start
         self.put_bytes = 0
         self._closed = False
-
-    def _mark_running(self) -> None:
-        if self._disk.size(self._abort) is None:
-            self._disk.close(self._disk.create(self._abort, 0))
-        else:
-            self._disk.close(self._disk.open(self._abort))  # a directory in its place is noticed now, not at the stop
-        checkpoints.make_room(self._files, self._checkpoint_path)
-        self._disk.fsync_dir(self.config.root)
 
     def _lower(self, checkpoint: Checkpoint) -> None:
         """Make a checkpoint durable that says less than the one there, before what it no longer speaks of is changed."""
@@ -319,7 +287,7 @@ class MessageStore:
         except StoreError as error:
             self._held = held
             if isinstance(error.__cause__, FileNotFoundError):
-                self._stop_writes(str(error.__cause__.filename))
+                self._removed.report(str(error.__cause__.filename))
             raise
         if last is not None:
             self._derived, self._derived_ms = last.end, last.store_ms
@@ -350,7 +318,7 @@ class MessageStore:
         try:
             return reading.get(queue, self._log, self.config, offset, max_count, codes, max_bytes, accept)
         except FileNotFoundError as error:
-            raise self._stop_writes(str(error.filename)) from error
+            raise self._removed.report(str(error.filename)) from error
 
     def record_at(self, offset: int) -> bytes | None:
         """The record at a commit log offset, as an id names it; None when none begins there."""
@@ -447,7 +415,7 @@ class MessageStore:
 
     def begin_flush_derived(self) -> Flush | None:
         """The same for queue files and checkpoint, which only spare a start from reading the log."""
-        self._check_log_files()
+        self._removed.check_log()
         if self._flushing_derived is not None or self._log.failure is not None:
             return None
         keys = self.index.take_changed(self._derived)
@@ -459,24 +427,15 @@ class MessageStore:
         self._checkpoint = checkpoint
         paths, directories = [*files, *keys.files], [*directories, *keys.directories]
         written = (self._checkpoint_path, checkpoints.encode(checkpoint))
-        flush = Flush(
-            self._disk,
-            0,
-            0,
-            paths=tuple(paths),
-            missing=[],
-            directories=tuple(directories),
-            replaced=tuple(delays),
-            checkpoint=written,
-        )
+        flush = Flush(self._disk, 0, 0, (), tuple(paths), tuple(directories), tuple(delays), written, [])
         self._flushing_derived = flush
         return flush
 
     def _checkpoint_now(self) -> Checkpoint:
         safe = min(self._log.flushed, self._derived)
         files = self._queues.files() - self.retention.leaving
-        index_ms, start = self._checkpoint.index_ms, self._log.start
-        found = Checkpoint(self._log.flushed_ms, self._derived_ms, index_ms, safe, files, log_start=start)
+        log, index_ms = self._log, self._checkpoint.index_ms
+        found = Checkpoint(log.flushed_ms, self._derived_ms, index_ms, safe, files, log_start=log.start)
         return self.index.in_checkpoint(found, self._log.flushed)
 
     def end_flush(self, flush: Flush, error: OSError | Postponed | None) -> None:
@@ -484,7 +443,7 @@ class MessageStore:
         if flush is self._flushing_derived:
             self._flushing_derived = None
             self.delayed.end_save(written=error is None)
-            self._check_missing(flush.missing or [])
+            self._removed.check_flushed(flush.missing or [], self.index)
             if isinstance(error, OSError):
                 self._log.fail(error)
             elif error is not None:
@@ -493,40 +452,6 @@ class MessageStore:
                 self._checkpoint_on_disk = self._checkpoint
         elif not isinstance(error, Postponed):
             self._log.end_flush(flush, error)
-
-    def _check_missing(self, paths: list[str]) -> None:
-        """Notice derived files that were removed from outside: `paths` were not there any more when they were to be flushed."""
-        missing = next((path for path in paths if self._queues.has_file(path)), None)
-        if missing is not None:
-            self._stop_writes(missing)
-        self.index.check_missing(paths)
-
-    def _check_log_files(self) -> None:
-        """Notice commit log files that were removed from outside, while what they hold can still be read."""
-        if self._log.failure is not None:
-            return
-        try:
-            names = set(self._disk.listdir(self._log.segments.directory))
-        except OSError:
-            names = set()
-        missing = [path for path in map(self._log.segments.path, self._log.segments.bases) if _name(path) not in names]
-        if missing:
-            self._log.failure = self._removed(
-                missing[0],
-                "copy the messages that can still be read to another broker, or put the file back and restart the broker",
-            )
-
-    def _stop_writes(self, path: str) -> StoreError:
-        """Refuse messages from now on: a file of a queue is gone, so consumers would not see all of them."""
-        if self._lost is None:
-            self._lost = self._removed(path, "restart the broker, which rebuilds it from the commit log")
-            self.refusal = self._lost
-        return self._lost
-
-    def _removed(self, path: str, fix: str) -> StoreError:
-        error = StoreError(f"{path} was removed while the broker runs. Messages are refused: {fix}")
-        log.critical("%s", error)
-        return error
 
     def flush(self) -> None:
         """Make all puts so far durable, here and now."""

@@ -1,0 +1,77 @@
+"""Files that somebody removes while the store is open: noticed when they are flushed, read or listed, reported once.
+
+    commit log     no more writes; what is in an open file can still be read. A start explains what is missing
+    consume queue  no more writes, since consumers would not see the messages. A start rebuilds the queue
+    key index      rebuilt at once (`indexing`)
+
+[no counterpart in Java]
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from ariane.errors import StoreError
+from ariane.store.commit_log import CommitLog
+from ariane.store.files import Disk
+from ariane.store.indexing import Indexing
+from ariane.store.queues import ConsumeQueues
+
+logger = logging.getLogger("ariane.store")
+
+LOG_FIX = "copy the messages that can still be read to another broker, or put the file back and restart the broker"
+QUEUE_FIX = "restart the broker, which rebuilds it from the commit log"
+
+
+class RemovedFiles:
+    """Notices files of one store that were removed from outside."""
+
+    def __init__(self, disk: Disk, log: CommitLog, queues: ConsumeQueues, refuse: Callable[[StoreError], None]) -> None:
+        """`refuse` stops all writes with an error."""
+        self._disk = disk
+        self._log = log
+        self._queues = queues
+        self._refuse = refuse
+        self._queue_fault: StoreError | None = None
+
+    def check_log(self) -> None:
+        """Stop writes if a file of the commit log is not in its directory any more."""
+        log = self._log
+        if log.failure is not None:
+            return
+        try:
+            names = set(self._disk.listdir(log.segments.directory))
+        except OSError:
+            names = set()
+        for base in log.segments.bases:
+            path = log.segments.path(base)
+            if path.rpartition("/")[2] not in names:
+                log.failure = _removed(path, LOG_FIX)
+                return
+
+    def check_flushed(self, paths: list[str], index: Indexing) -> None:
+        """Stop writes if one of `paths`, which a flush did not find, is a file of a queue and not of a deleted topic.
+
+        If one is a file of the key index, that is rebuilt.
+        """
+        missing = next((path for path in paths if self._queues.has_file(path)), None)
+        if missing is not None:
+            self.report(missing)
+        index.check_missing(paths)
+
+    def report(self, path: str) -> StoreError:
+        """Stop writes because `path`, a file of a queue or of the log, is gone. Return the error for the caller."""
+        if path.startswith(f"{self._log.segments.directory}/"):
+            self.check_log()
+            return self._log.failure or StoreError(f"{path} was removed and is there again: try again")
+        if self._queue_fault is None:
+            self._queue_fault = _removed(path, QUEUE_FIX)
+            self._refuse(self._queue_fault)
+        return self._queue_fault
+
+
+def _removed(path: str, fix: str) -> StoreError:
+    error = StoreError(f"{path} was removed while the broker runs. Messages are refused: {fix}")
+    logger.critical("%s", error, extra={"notice": True})
+    return error

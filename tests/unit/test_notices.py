@@ -1,0 +1,79 @@
+"""What people have to see of a server whose log goes to a file, and which of it they see."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+from asyncio.subprocess import Process
+from pathlib import Path
+
+import pytest
+
+from ariane.cli import programs as supervisor
+from ariane.cli.programs import Program, Programs
+from ariane.cli.serve import _Notices
+from ariane.net.interfaces import is_loopback
+
+
+@pytest.mark.parametrize(
+    ("address", "expected"),
+    [("127.0.0.1", True), ("127.8.0.1", True), ("::1", True), ("0.0.0.0", False), ("::", False), ("10.0.0.1", False)],
+)
+def test_only_loopback_addresses_are_out_of_reach_of_the_network(address: str, expected: bool) -> None:
+    assert is_loopback(address) is expected
+
+
+def record(text: str, *, notice: bool) -> logging.LogRecord:
+    made = logging.LogRecord("ariane", logging.ERROR, "", 0, text, (), None)
+    if notice:
+        made.notice = True
+    return made
+
+
+def test_only_notices_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    for supervised in (False, True):
+        handler = _Notices(supervised)
+        handler.handle(record("other", notice=False))
+        handler.handle(record("disk full:\nfree space", notice=True))
+    printed = capsys.readouterr()
+    assert printed.out == "notice disk full: free space\n"
+    assert printed.err == "disk full: free space\n"
+
+
+SCRIPT = """
+import sys
+print("notice open to the network", flush=True)
+print("ready 127.0.0.1:1", flush=True)
+print("notice no room", flush=True)
+print("something else", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_notices_of_a_program_are_said_before_and_after_it_is_ready(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spawn = asyncio.create_subprocess_exec
+
+    async def script(*command: str, **options: object) -> Process:
+        return await spawn(sys.executable, "-c", SCRIPT, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(supervisor.asyncio, "create_subprocess_exec", script)
+
+    async def run() -> list[str]:
+        said: list[str] = []
+        heard = asyncio.Event()
+
+        def say(line: str) -> None:
+            said.append(line)
+            if "no room" in line:
+                heard.set()
+
+        async with Programs(tmp_path, say) as programs:
+            assert await programs.start(Program("broker", ())) == "127.0.0.1:1"
+            await asyncio.wait_for(heard.wait(), 60)
+        return said
+
+    said = asyncio.run(run())
+    assert [line for line in said if "pid" not in line] == ["broker    open to the network", "broker    no room"]
