@@ -7,6 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
+from ariane.broker import topic_pages
 from ariane.broker.config import BrokerConfig
 from ariane.broker.ports import FAST_PORT_BEFORE
 from ariane.broker.registration import Registration
@@ -24,7 +25,6 @@ from ariane.protocol import fastjson
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.command import Command
 from ariane.protocol.requests.admin import ConsumerOffsetTable, SubscriptionGroupTable
-from ariane.protocol.requests.routing import MasterTopicTable
 from ariane.store.replica import Replica
 
 log = logging.getLogger("ariane.broker.slave")
@@ -135,8 +135,10 @@ async def copy_tables(peers: Connections, master: str, tables: Copied) -> None:
     async def topics() -> None:
         ip, port = host.parse(master)
         fast = f"[{ip}]" if ":" in ip else ip
-        answer = await peers.ask(f"{fast}:{port - FAST_PORT_BEFORE}", RequestCode.GET_ALL_TOPIC_CONFIG)
-        table = fastjson.decode(answer.body, MasterTopicTable)
+        fast_addr = f"{fast}:{port - FAST_PORT_BEFORE}"
+        table = await topic_pages.copy(
+            tables.topics, lambda page: peers.ask(fast_addr, RequestCode.GET_ALL_TOPIC_CONFIG, page)
+        )
         for topic, deletion in (table.deleted_topics or {}).items():
             tables.take_deletion(topic, deletion)
         tables.topics.replace(table)

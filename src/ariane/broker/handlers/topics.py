@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
+from ariane.broker import topic_pages
 from ariane.broker.config import BrokerConfig
 from ariane.broker.deletion import TopicRemover
 from ariane.broker.state.topics import own_topics
@@ -13,7 +14,7 @@ from ariane.broker.stats.counters import BrokerStats
 from ariane.broker.tables import Tables
 from ariane.errors import ReplyError
 from ariane.model.topic import SubscriptionGroupConfig, TopicConfig, group_name_fault, is_system_topic, topic_name_fault
-from ariane.net.connection import Handler, Peer, Reply
+from ariane.net.connection import Handled, Handler, Peer, Reply
 from ariane.protocol import fastjson
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.command import Command
@@ -26,7 +27,7 @@ from ariane.protocol.requests.admin import (
     TopicConfigBody,
     TopicRef,
 )
-from ariane.protocol.requests.routing import MasterTopicTable
+from ariane.protocol.requests.routing import TopicPageRequest
 
 FILTER_TYPES = ("SINGLE_TAG", "MULTI_TAG")
 
@@ -55,12 +56,8 @@ def handlers(parts: AdminParts) -> dict[int, Handler]:
         await parts.registered()
         return Reply()
 
-    def all_topics(command: Command, peer: Peer) -> Reply:
-        table = parts.tables.topics.table()
-        deleted = parts.tables.deletions.table() or None
-        return Reply(
-            fields={}, body=fastjson.write(MasterTopicTable(table.data_version, table.topic_config_table, deleted))
-        )
+    def all_topics(command: Command, peer: Peer) -> Handled:
+        return topic_pages.reply(parts.tables.topics, parts.tables.deletions.table(), typed(command, TopicPageRequest))
 
     def all_groups(command: Command, peer: Peer) -> Reply:
         return Reply(body=fastjson.write(parts.tables.groups.table()))

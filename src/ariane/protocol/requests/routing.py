@@ -5,6 +5,8 @@ Members of the body Structs stand in the order in which Java prints them.
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
 
 from ariane.model.topic import DataVersion, TopicConfig, TopicDeletion
@@ -85,6 +87,20 @@ class MasterTopicTable(TopicTable, frozen=True, rename="camel"):
     """Answer to GET_ALL_TOPIC_CONFIG (21). Slaves of ours skip the records of deleted topics; Java ignores the member."""
 
     deleted_topics: dict[str, TopicDeletion] | None = None
+
+
+class TopicPageRequest(msgspec.Struct, frozen=True, rename="camel"):
+    """GET_ALL_TOPIC_CONFIG (21) of our slaves: a page of the table, unless the slave has its version. Java sends no fields."""
+
+    page_offset: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    known_counter: int = -1
+    known_timestamp: int = -1
+
+
+class TopicPage(msgspec.Struct, frozen=True, rename="camel"):
+    """Header of the answer to 21; without `next_offset` the table is complete."""
+
+    next_offset: int | None = None
 
 
 class RegisterBrokerBody(msgspec.Struct, frozen=True, rename="camel"):
