@@ -169,7 +169,7 @@ async def pings(addr: str, namesrv: str, name: str, result: dict[str, float]):  
 
 
 def put(result: dict[str, float], name: str, times: list[float]) -> None:
-    cuts = statistics.quantiles(times, n=100)
+    cuts = statistics.quantiles(times, n=100, method="inclusive")
     result[f"{name}_p50_ms"] = cuts[49] * 1000
     result[f"{name}_p99_ms"] = cuts[98] * 1000
     result[f"{name}_max_ms"] = max(times) * 1000
