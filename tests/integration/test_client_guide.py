@@ -1,4 +1,4 @@
-"""docs/client.md: every example runs and prints what it should."""
+"""docs/client.md and the README: every example of the clients runs and prints what it should."""
 
 from __future__ import annotations
 
@@ -13,10 +13,19 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from ariane.testing.cluster import Servers
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs" / "client.md").read_text(encoding="utf-8")
-BLOCKS = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def examples(page: Path) -> list[str]:
+    return re.findall(r"^```python\n(.*?)^```$", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+
+
+BLOCKS = examples(ROOT / "docs" / "client.md")
+PROGRAMS = {"guide": BLOCKS[0], "README": examples(ROOT / "README.md")[0]}
 
 # The last line that an example prints, by a piece of its code.
 LAST_LINES = {
@@ -35,9 +44,10 @@ def test_the_page_has_its_examples():
         assert sum(piece in block for block in BLOCKS) == 1, piece
 
 
-def test_the_first_example_is_a_program(ariane_cluster: Servers, tmp_path: Path):
+@pytest.mark.parametrize("page", PROGRAMS)
+def test_the_first_example_is_a_program(page: str, ariane_cluster: Servers, tmp_path: Path):
     program = tmp_path / "hello.py"
-    program.write_text(with_namesrv(BLOCKS[0], ariane_cluster))
+    program.write_text(with_namesrv(PROGRAMS[page], ariane_cluster))
     done = subprocess.run([sys.executable, program], capture_output=True, text=True, check=False, timeout=60)
     assert (done.returncode, done.stdout, done.stderr) == (0, "orders ('ORDER-17',) created\n", "")
 
