@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 
 import pytest
@@ -107,6 +108,39 @@ def test_a_deleted_topic_is_no_removed_queue() -> None:
     pending.run()
     store.end_flush(pending, None)
     put(store, 1)
+
+
+def test_a_topic_that_is_deleted_and_created_again_during_a_flush_is_no_removed_queue() -> None:
+    disk = FakeDisk()
+    store = opened(disk)
+    put(store, 5)
+    store.flush()
+    flush_in_flight = store.begin_flush_derived()
+    assert flush_in_flight is not None
+    store.delete_topic("T")
+    flush_in_flight.run()  # finds no file of the queue
+    put(store, 3)
+    store.end_flush(flush_in_flight, None)
+    put(store, 1)
+    assert store.max_offset("T", 0) == 4
+
+
+def test_a_directory_that_cannot_be_listed_for_a_while_is_no_removed_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = FakeDisk()
+    store = opened(disk)
+    put(store, 5)
+    listdir = disk.listdir
+
+    def no_descriptor(path: str) -> list[str]:
+        if path.endswith("/commitlog"):
+            raise OSError(errno.EMFILE, "Too many open files", path)
+        return listdir(path)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(disk, "listdir", no_descriptor)
+        flush(store)
+    put(store, 1, 5)
+    flush(store)
 
 
 @pytest.mark.parametrize("which", [0, -1])

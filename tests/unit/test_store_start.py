@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 
 import pytest
@@ -9,8 +10,9 @@ import pytest
 from ariane.broker import config as broker_config
 from ariane.errors import ConfigError, StoreCorrupt, StoreError
 from ariane.store import checkpoint as checkpoints
+from ariane.store import dispatch
 from ariane.store.message_store import Draft, GetStatus, MessageStore, StoreConfig, open_store
-from ariane.testing.disk import FakeDisk
+from ariane.testing.disk import FakeDisk, Kept, PowerLost
 
 SEGMENT, QUEUE_FILE = 4096, 200
 COUNT = 60
@@ -86,6 +88,8 @@ def test_a_log_that_is_missing_stops_the_start_and_changes_no_queue(*, java_wrot
         opened(disk, commit_log="/elsewhere")
     assert "/elsewhere holds no message" in str(caught.value)
     assert "storePathCommitLog" in str(caught.value)
+    with pytest.raises(StoreError, match="--accept-empty-log"):
+        opened(disk, commit_log="/elsewhere")  # a supervisor starts it again
     assert content(disk, "consumequeue") == queues
     store = opened(disk)
     assert bodies(store) == list(range(COUNT))
@@ -138,6 +142,8 @@ def test_a_missing_end_of_the_log_stops_the_start(*, java_wrote_last: bool) -> N
     with pytest.raises(StoreError, match="files at its end are missing") as caught:
         opened(disk)
     assert "--accept-empty-log" in str(caught.value)
+    with pytest.raises(StoreError, match="files at its end are missing"):
+        opened(disk)  # a supervisor starts it again
     assert content(disk, "consumequeue") == before
     store = opened(disk, accept_empty_log=True)
     left = bodies(store)
@@ -230,6 +236,40 @@ def test_a_queue_file_of_a_wrong_length_is_rebuilt(which: int, size: int, *, cra
     assert any("consume" in note or "consumequeue" in note for note in store.recovered.notes)
     store.close()
     assert {disk.size(path) for path in paths(disk, "/consumequeue/")} == {QUEUE_FILE}
+
+
+@pytest.mark.parametrize("java_wrote_last", [False, True])
+@pytest.mark.parametrize("fault", ["short", "missing"])
+def test_a_rebuild_that_was_interrupted_begins_again(
+    fault: str, monkeypatch: pytest.MonkeyPatch, *, java_wrote_last: bool
+) -> None:
+    monkeypatch.setattr(dispatch, "DERIVE_AT_ONCE", 3)  # entries reach the disk while records are still read
+    disk = FakeDisk()
+    filled(disk)
+    if java_wrote_last:
+        forget_checkpoint(disk)
+    if fault == "short":
+        resize(disk, paths(disk, "/consumequeue/T/0/")[0], 60)
+    elif java_wrote_last:
+        disk.remove(paths(disk, "/consumequeue/T/0/")[1])
+    else:
+        disk.remove(paths(disk, "/consumequeue/T/0/")[-1])
+    point = 0
+    while True:
+        broken = disk.after_kill()
+        broken.power_off_at = broken.changes + point + 1
+        try:
+            opened(broken)
+        except PowerLost:
+            for kept in (None, Kept.ALL, Kept.NONE):
+                after = broken.after_kill() if kept is None else broken.after_power_loss(kept, random.Random(1))
+                after.power_off_at = None
+                store = opened(after)
+                assert bodies(store) == list(range(COUNT)), f"interrupted at change {point + 1}, kept {kept}"
+            point += 1
+            continue
+        break
+    assert point > 20
 
 
 def test_queues_that_were_written_with_another_size_are_not_touched() -> None:

@@ -122,6 +122,14 @@ class MessageStore:
         self._queues = ConsumeQueues(files, queues, config.consume_queue_size, counted=flushed is not None)
         self.entries = self._queues.entries  # of a queue, as they stand there
         self._checkpoint_on_disk = self._checkpoint
+        accepted = recovery.refuse_loss(
+            segments,
+            loaded.gap(),
+            self._queues,
+            self._checkpoint,
+            clean=clean,
+            accept_loss=config.accept_empty_log,
+        )
         mark_running(files, root)
         self.recovered = recovery.recover_log(
             files,
@@ -132,8 +140,8 @@ class MessageStore:
             clean=clean,
             check_crc=config.check_crc_on_recover,
             pass_over=not config.follower,
-            accept_loss=config.accept_empty_log,
             damaged=holes.directory_of(root),
+            lower=self._lower,
         )
         removal = TopicRemoval(self, self._queues)
         self.delete_topic, self.deletion_of, self.apply_deletion = removal.delete, removal.deletion_of, removal.apply
@@ -153,7 +161,7 @@ class MessageStore:
         self.index = indexing.opened(
             config, files, self._log, now_ms, self._checkpoint, clean=clean, lower=self._lower, deletions=deletions
         )
-        self.recovered = recovery.reported(self.recovered, passed, [*refused, *mended, *self.index.notes])
+        self.recovered = recovery.reported(self.recovered, passed, [*accepted, *refused, *mended, *self.index.notes])
         self._delays_put = False  # since all was derived
         self._notes: deque[Note] = deque()
         self._held: list[Arrival] = []  # arrivals of a step that was not the caller's, for the next one
@@ -172,7 +180,7 @@ class MessageStore:
     def _lower(self, checkpoint: Checkpoint) -> None:
         """Make a checkpoint durable that says less than the one there, before what it no longer speaks of is changed."""
         checkpoints.replace(self._files, self._checkpoint_path, checkpoint)
-        self._checkpoint = checkpoint
+        self._checkpoint = self._checkpoint_on_disk = checkpoint
 
     # ------------------------------------------------------------------------------------------------------------ writing
 

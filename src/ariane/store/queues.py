@@ -36,7 +36,8 @@ class ConsumeQueues:
         self._trusted = False
         self._read: Read = _not_yet
         self.changed = Changed(set(), set())
-        self.broken: list[str] = []  # why queues were dropped: a file was missing or had a wrong length
+        self.broken: list[str] = []  # why queues have to be rebuilt: a file was missing or had a wrong length
+        self._broken_files: list[Segments] = []  # what is stored of them, until `drop_broken`
         self.get = self._table.get
         self._load(counted=counted)
 
@@ -68,10 +69,17 @@ class ConsumeQueues:
             if topic.startswith(LMQ_PREFIX):
                 raise StoreCorrupt(segments.directory, 0, f"{fault}; a light queue is restored from a copy, or by Java")
             self.broken.append(fault)
+            self._broken_files.append(segments)
+            segments = Segments(self._files, segments.directory, self._size, [])
+        self._enter(ConsumeQueue(self._files, topic, queue_id, segments, self.changed))
+
+    def drop_broken(self) -> None:
+        """Remove the files of broken queues, once the checkpoint says that the queues have to be rebuilt."""
+        for segments in self._broken_files:
             for base in list(segments.bases):
                 segments.remove_file(base)
             self.changed.directories.add(segments.directory)
-        self._enter(ConsumeQueue(self._files, topic, queue_id, segments, self.changed))
+        self._broken_files.clear()
 
     def _fault(self, loaded: Loaded, wrong: dict[int, int]) -> str:
         segments, gap = loaded.segments, loaded.gap()

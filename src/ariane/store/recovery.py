@@ -11,18 +11,19 @@
 
 Below the start everything is on the disk in both forms, so nothing there needs to be read. Queue entries that point at or behind
 the start are cut (lazily, when the queue is opened) and derived again. When files of queues were lost, all queues are built
-again from the beginning of the log. When files of the log itself are missing, the start is refused: nothing is deleted for it.
+again from the beginning of the log; the checkpoint says so until they are complete. When files of the log itself are missing,
+the start is refused before anything is changed.
 [CommitLog.recoverNormally, recoverAbnormally, DefaultMessageStore.recover]
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from ariane.errors import StoreCorrupt, StoreError
-from ariane.store.checkpoint import Checkpoint
+from ariane.store.checkpoint import REBUILDING, Checkpoint
 from ariane.store.consume_queue import ConsumeQueue
 from ariane.store.files import OpenFiles
 from ariane.store.holes import close as close_hole
@@ -56,6 +57,36 @@ class Recovered(NamedTuple):
     restarts: bool = True  # within what is derived again, topics may have been deleted and made again
 
 
+def refuse_loss(
+    log: Segments,
+    gap: int | None,
+    queues: ConsumeQueues,
+    checkpoint: Checkpoint,
+    *,
+    clean: bool,
+    accept_loss: bool,
+) -> list[str]:
+    """Check that the log has all files it should have, before the start changes anything. Return what is worth a line.
+
+    Args:
+        gap: offset of a commit log file that is missing between others.
+        accept_loss: start although messages that were on the disk are not there any more.
+
+    Raises:
+        StoreError: the log, or its end, is missing.
+        StoreCorrupt: a file between others is missing.
+    """
+    # A crash can take a file that no flush had reached; anything else is a loss.
+    if gap is not None and (clean or checkpoint.safe_offset is None or gap < checkpoint.safe_offset):
+        raise StoreCorrupt(
+            log.path(gap), 0, "this commit log file is missing between others: put it back, or move the later ones away"
+        )
+    loss = _loss(log, gap, queues, checkpoint, clean=clean)
+    if loss and not accept_loss:
+        raise StoreError(f"{loss}. {_LOSS_FIX}")
+    return [f"{loss}. The loss was accepted"] if loss else []
+
+
 def recover_log(
     files: OpenFiles,
     log: Segments,
@@ -66,35 +97,27 @@ def recover_log(
     clean: bool,
     check_crc: bool,
     pass_over: bool,
-    accept_loss: bool,
     damaged: str,
+    lower: Callable[[Checkpoint], None],
 ) -> Recovered:
-    """Find the end of the log, make it the end on the disk too, and let the queues be opened.
+    """Find the end of the log, make it the end on the disk too, and let the queues be opened. `refuse_loss` comes before.
 
     Args:
         gap: offset of a commit log file that is missing between others.
         pass_over: skip damage below good records; else the log ends there (a slave's: its master sends the bytes again).
-        accept_loss: start although messages that were on the disk are not there any more.
         damaged: directory for the bytes of corrupt ranges.
-
-    Raises:
-        StoreError: the log, or its end, is missing.
-        StoreCorrupt: a file between others is missing.
+        lower: makes a checkpoint durable that vouches for less.
     """
     notes = [f"{fault}: the queue is built again from the commit log" for fault in queues.broken]
     if gap is not None:
-        notes.append(_drop_after_gap(log, gap, checkpoint, clean=clean))
-    loss = _loss(log, queues, checkpoint, clean=clean)
-    if loss and not accept_loss:
-        raise StoreError(f"{loss}. {_LOSS_FIX}")
-    if loss:
-        notes.append(f"{loss}. The loss was accepted")
+        notes.append(_drop_after_gap(log, gap))
     if checkpoint.log_start is not None and log.start > checkpoint.log_start and log.bases:
         notes.append(
             f"{log.directory} begins at {log.start}, the last run recorded {checkpoint.log_start}: files at its beginning"
             f" were not removed by the broker; their messages are lost unless the files are put back"
         )
-    if _is_blank(log):
+    if _is_blank(log, log.stop):
+        queues.drop_broken()
         removed = queues.all()
         if removed:
             queues.remove(removed)
@@ -104,15 +127,21 @@ def recover_log(
         queues.use(log.start, log.read)
         return Recovered(clean, log.start, log.start, log.start, 0, "the log is empty", 0, tuple(notes))
     read_from = _start(log, queues, checkpoint, clean=clean)
-    if checkpoint.safe_offset is not None and queues.files() < checkpoint.queue_files:
-        notes.append(
-            f"{checkpoint.queue_files - queues.files()} consume queue files are missing: all are made anew from the commit log"
-        )
-        queues.remove(queues.all())
     ours = checkpoint.safe_offset is not None
+    missing = checkpoint.queue_files - queues.files() if ours else 0
+    if checkpoint.queue_files == REBUILDING:
+        notes.append("the last start did not end: all consume queues are made anew from the commit log")
+    elif missing > 0:
+        notes.append(f"{missing} consume queue files are missing: all are made anew from the commit log")
     # No files are what the checkpoint expects after the last topic was deleted; else they are lost and must be rebuilt.
-    has_lost_files = not queues.files() and not (ours and checkpoint.queue_files == 0)
+    has_lost_files = missing > 0 or (not queues.files() and not (ours and checkpoint.queue_files == 0))
     all_again = bool(queues.broken) or has_lost_files
+    if all_again:
+        # Until the next checkpoint, the queues may look complete and lack entries.
+        lower(checkpoint._replace(logics_ms=0, safe_offset=read_from, queue_files=REBUILDING))
+        queues.drop_broken()
+    if missing > 0:
+        queues.remove(queues.all())
     derive_from = log.start if all_again else read_from
     floor_ms = _floor_ms(log, read_from, checkpoint) if pass_over else None
     walk = Walk(log, read_from, EVERYTHING, check_crc=check_crc, floor_ms=floor_ms)
@@ -180,25 +209,29 @@ def _floor_ms(log: Segments, read_from: int, checkpoint: Checkpoint) -> int:
     return min(checkpoint.physic_ms, checkpoint.logics_ms) if checkpoint.safe_offset == read_from > log.start else 0
 
 
-def _loss(log: Segments, queues: ConsumeQueues, checkpoint: Checkpoint, *, clean: bool) -> str:
+def _loss(
+    log: Segments, gap: int | None, queues: ConsumeQueues, checkpoint: Checkpoint, *, clean: bool
+) -> str:
     """Return which messages, once on the disk, are not in the log any more; "" if none is known to be missing."""
     safe = flushed = checkpoint.safe_offset
     if flushed is None:
         # Java wrote last. What it had flushed before a crash is not known by offset; after an orderly stop all was.
         flushed = queues.claimed_end() if clean or checkpoint.physic_ms > 0 else 0
-    if _is_blank(log):
+    stop = log.stop if gap is None else gap
+    if _is_blank(log, stop):
         empty = f"{log.directory} holds no message, but this store had a commit log up to {flushed}"
         return empty if flushed > log.start else ""
-    if flushed > log.stop and (safe is not None or clean):
-        return f"{log.directory} ends at {log.stop}, but the log was on the disk up to {flushed}: files at its end are missing"
+    if flushed > stop and (safe is not None or clean):
+        return f"{log.directory} ends at {stop}, but the log was on the disk up to {flushed}: files at its end are missing"
     return ""
 
 
-def _is_blank(log: Segments) -> bool:
-    """Whether the log holds no record."""
-    if any(log.read(base, len(_ZEROS)).strip(b"\0") for base in log.bases):
+def _is_blank(log: Segments, stop: int) -> bool:
+    """Whether the log holds no record below `stop`."""
+    bases = [base for base in log.bases if base < stop]
+    if any(log.read(base, len(_ZEROS)).strip(b"\0") for base in bases):
         return False
-    return all(first_good(log, base, base + log.size, 0) is None for base in log.bases)
+    return all(first_good(log, base, base + log.size, 0) is None for base in bases)
 
 
 def _start(log: Segments, queues: ConsumeQueues, checkpoint: Checkpoint, *, clean: bool) -> int:
@@ -234,12 +267,8 @@ def _file_before(log: Segments, min_ms: int) -> int:
     return log.start
 
 
-def _drop_after_gap(log: Segments, gap: int, checkpoint: Checkpoint, *, clean: bool) -> str:
-    """A file is missing between others. A crash can do that to files nobody was told of; anything else is a loss."""
-    if clean or checkpoint.safe_offset is None or gap < checkpoint.safe_offset:
-        raise StoreCorrupt(
-            log.path(gap), 0, "this commit log file is missing between others: put it back, or move the later ones away"
-        )
+def _drop_after_gap(log: Segments, gap: int) -> str:
+    """Remove the files after one that a crash took, of which nobody was told."""
     dropped = [base for base in log.bases if base > gap]
     for base in reversed(dropped):
         log.remove_file(base)

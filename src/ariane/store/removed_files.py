@@ -42,8 +42,10 @@ class RemovedFiles:
             return
         try:
             names = set(self._disk.listdir(log.segments.directory))
-        except OSError:
+        except (FileNotFoundError, NotADirectoryError):
             names = set()
+        except OSError:  # no free descriptor, for example: it says nothing about the files
+            return
         for base in log.segments.bases:
             path = log.segments.path(base)
             if path.rpartition("/")[2] not in names:
@@ -55,7 +57,10 @@ class RemovedFiles:
 
         If one is a file of the key index, that is rebuilt.
         """
-        missing = next((path for path in paths if self._queues.has_file(path)), None)
+        # The topic may have been deleted and created again since the flush looked: then the file exists.
+        missing = next(
+            (path for path in paths if self._queues.has_file(path) and self._disk.size(path) is None), None
+        )
         if missing is not None:
             self.report(missing)
         index.check_missing(paths)
