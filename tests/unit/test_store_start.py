@@ -9,8 +9,10 @@ import pytest
 
 from ariane.broker import config as broker_config
 from ariane.errors import ConfigError, StoreCorrupt, StoreError
+from ariane.model.topic import TopicDeletion
 from ariane.store import checkpoint as checkpoints
 from ariane.store import dispatch
+from ariane.store.deletions import Deletions
 from ariane.store.message_store import Draft, GetStatus, MessageStore, StoreConfig, open_store
 from ariane.testing.disk import FakeDisk, Kept, PowerLost
 
@@ -184,6 +186,23 @@ def forget_checkpoint(disk: FakeDisk) -> None:
     found = checkpoints.decode(disk.pread(handle, checkpoints.SIZE, 0))
     disk.pwrite(handle, checkpoints.encode(checkpoints.Checkpoint(*found[:3])), 0)
     disk.close(handle)
+
+
+def test_a_deletion_of_another_log_hides_no_message_of_this_one() -> None:
+    """The log was lost and its loss accepted, or config/ was copied from another broker."""
+    disk = FakeDisk()
+    filled(disk)
+    stale = Deletions({"T": TopicDeletion(below=1 << 30, store_ms=5)})
+    store = open_store(config(), disk, now_ms=lambda: 1_000_000, store_host=bytes(8), deletions=lambda: stale)
+    assert bodies(store) == list(range(COUNT))
+
+
+def test_a_later_deletion_counts_although_its_log_is_shorter() -> None:
+    deletions = Deletions({"T": TopicDeletion(below=1 << 30, store_ms=5)})
+    assert deletions.add("T", TopicDeletion(below=4096, store_ms=1_000_000))
+    assert deletions.get("T") == TopicDeletion(below=4096, store_ms=1_000_000)
+    assert not deletions.add("T", TopicDeletion(below=4096, store_ms=1_000_000))
+    assert not deletions.add("T", TopicDeletion(below=4000, store_ms=900_000))
 
 
 # --- a commit log outside the root ---

@@ -34,9 +34,9 @@ class Deletions:
         return self._table.get(topic.encode())
 
     def add(self, topic: str, deletion: TopicDeletion) -> bool:
-        """Take a deletion over. Returns whether it covers more than what is stored for the topic."""
+        """Take a deletion over. Returns whether it is later than what is stored for the topic, or covers more."""
         former = self._table.get(topic.encode())
-        if former is not None and former.below >= deletion.below:
+        if former is not None and former.store_ms >= deletion.store_ms and former.below >= deletion.below:
             return False
         self._table[topic.encode()] = deletion
         return True

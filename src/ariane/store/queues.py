@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from ariane.errors import ConfigError, MessageRefused, StoreCorrupt
 from ariane.model.topic import topic_name_fault
+from ariane.protocol.record import FILLER_SIZE
 from ariane.store.consume_queue import ENTRY, ENTRY_SIZE, LMQ_PREFIX, Changed, ConsumeQueue, Read
 from ariane.store.files import OpenFiles
 from ariane.store.loading import Loaded, configured_otherwise, load
-from ariane.store.scan import Found
+from ariane.store.scan import Found, NotARecord, look
 from ariane.store.segments import FileCount, Segments
 
 SETTING = "mappedFileSizeConsumeQueue"
@@ -203,6 +204,17 @@ class ConsumeQueues:
         while queue is not None and len(found) < count and offset + len(found) < queue.max:
             found += ENTRY.iter_unpack(queue.entries(offset + len(found), count - len(found)))
         return found
+
+    def last_store_ms(self, queue: ConsumeQueue) -> int | None:
+        """Return the store time of the last record of an opened queue; None if there is none, or it cannot be read."""
+        data = queue.entries(queue.max - 1, 1) if queue.last_end else b""
+        if len(data) < ENTRY_SIZE:
+            return None
+        offset, size, _ = ENTRY.unpack(data)
+        try:
+            return look(self._read(offset, size), 0, offset, size + FILLER_SIZE, check_crc=False).store_ms
+        except NotARecord:
+            return None
 
     def expired(self, queues: list[ConsumeQueue], log_start: int) -> list[ConsumeQueue]:
         """Those whose records all lie before the log's start, and that no put has been promised a place in."""

@@ -89,4 +89,8 @@ class TopicRemoval:
         deletion = self._store.deletions.get(queue.topic)
         if deletion is None:
             return False
-        return (self._queues.existing(queue.topic, queue.queue_id) or queue).last_end <= deletion.below
+        opened = self._queues.existing(queue.topic, queue.queue_id) or queue
+        if opened.last_end > deletion.below:
+            return False
+        last_ms = self._queues.last_store_ms(opened)  # a later one: the deletion was of another log
+        return opened.last_end == 0 or (last_ms is not None and last_ms <= deletion.store_ms)
