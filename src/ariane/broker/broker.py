@@ -43,7 +43,6 @@ from ariane.broker.tables import Tables, delay_positions
 from ariane.broker.transactions import Transactions
 from ariane.clock import SYSTEM_CLOCK, Clock
 from ariane.model import host
-from ariane.model.topic import TopicDeletion
 from ariane.net.client import Connections
 from ariane.net.connection import Handler
 from ariane.net.interfaces import is_loopback, local_ip
@@ -179,16 +178,7 @@ class Broker:
 
     def _copied(self) -> slave.Copied:
         tables = self._tables
-        return slave.Copied(tables.topics, tables.groups, tables.offsets, tables.save_delays, self._take_deletion)
-
-    def _take_deletion(self, topic: str, deletion: TopicDeletion) -> None:
-        """Delete a topic as the master did (a slave)."""
-        former = self._store.deletions.get(topic)
-        if former is None or former.below < deletion.below:
-            self._tables.topics.delete(topic, deletion)
-            self._tables.offsets.forget_topic(topic)
-            self._tables.log.flush_now()
-            self._store.apply_deletion(topic, deletion)
+        return slave.Copied(tables.topics, tables.groups, tables.offsets, tables.save_delays, self._remover.take_over)
 
     def _open_store(self, store_host: bytes) -> None:
         config, now_ms = self.config, self._clock.now_ms

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from ariane.broker.stats.counters import BrokerStats
 from ariane.broker.tables import Tables
+from ariane.model.topic import TopicDeletion
 from ariane.store.message_store import MessageStore
 
 
@@ -28,3 +31,17 @@ class TopicRemover:
         tables.record_deletion(topic, deletion)
         self._stats.drop_topic(topic)
         self._store.delete_topic(topic)
+
+    def take_over(self, deletions: Mapping[str, TopicDeletion]) -> None:
+        """Delete what the master deleted (a slave). Deletions of messages that have left this log are obsolete here."""
+        store = self._store
+        new = {
+            topic: deletion
+            for topic, deletion in deletions.items()
+            if deletion.below > store.commit_log_min and store.deletions.is_later(topic, deletion)
+        }
+        if not new:
+            return
+        self._tables.record_copied_deletions(new)
+        for topic, deletion in new.items():
+            store.apply_deletion(topic, deletion)

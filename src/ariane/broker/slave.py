@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import NamedTuple
 
 from ariane.broker import topic_pages
@@ -94,13 +94,13 @@ def deletion(peers: Connections, master: Callable[[], str | None], copied: Copie
 
 
 class Copied(NamedTuple):
-    """The tables that follow the master's. `save_delays` writes delayOffset.json, `take_deletion` deletes a topic."""
+    """The tables that follow the master's. `save_delays` writes delayOffset.json, `take_deletions` deletes topics."""
 
     topics: Topics
     groups: Groups
     offsets: ConsumerOffsets
     save_delays: Callable[[bytes], Awaitable[None]]
-    take_deletion: Callable[[str, TopicDeletion], None]
+    take_deletions: Callable[[Mapping[str, TopicDeletion]], None]
 
 
 def start(
@@ -139,8 +139,7 @@ async def copy_tables(peers: Connections, master: str, tables: Copied) -> None:
         table = await topic_pages.copy(
             tables.topics, lambda page: peers.ask(fast_addr, RequestCode.GET_ALL_TOPIC_CONFIG, page)
         )
-        for topic, deletion in (table.deleted_topics or {}).items():
-            tables.take_deletion(topic, deletion)
+        tables.take_deletions(table.deleted_topics or {})
         tables.topics.replace(table)
 
     async def offsets() -> None:

@@ -24,7 +24,7 @@ import msgspec
 from ariane.broker.config import BrokerConfig
 from ariane.broker.protection import SENDS
 from ariane.broker.state import documents
-from ariane.broker.state.changes import DOCUMENTS, Change, ChangeLog, SavedDocument
+from ariane.broker.state.changes import DOCUMENTS, Change, ChangeLog, SavedDocument, TopicDeleted
 from ariane.broker.state.filters import ConsumerFilters, FilterTable
 from ariane.broker.state.groups import Groups
 from ariane.broker.state.locks import QueueLocks
@@ -157,6 +157,14 @@ class Tables:
         self.topics.delete(name, deletion)
         self.offsets.forget_topic(name)
         if deletion is not None:
+            self.deletions.add(name, deletion)
+        self.log.flush_now()
+
+    def record_copied_deletions(self, deletions: Mapping[str, TopicDeletion]) -> None:
+        """Record deletions of the master, durably in every mode (a slave). Its topic table is copied, so ours stays."""
+        for name, deletion in deletions.items():
+            self.record(TopicDeleted(name, None, deletion))
+            self.offsets.forget_topic(name)
             self.deletions.add(name, deletion)
         self.log.flush_now()
 

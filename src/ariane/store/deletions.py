@@ -34,12 +34,16 @@ class Deletions:
         return self._table.get(topic.encode())
 
     def add(self, topic: str, deletion: TopicDeletion) -> bool:
-        """Take a deletion over. Returns whether it is later than what is stored for the topic, or covers more."""
-        former = self._table.get(topic.encode())
-        if former is not None and former.store_ms >= deletion.store_ms and former.below >= deletion.below:
+        """Take a deletion over, if it `is_later`. Returns whether it is."""
+        if not self.is_later(topic, deletion):
             return False
         self._table[topic.encode()] = deletion
         return True
+
+    def is_later(self, topic: str, deletion: TopicDeletion) -> bool:
+        """Return whether a deletion is later than what is stored for the topic, or covers more."""
+        former = self._table.get(topic.encode())
+        return former is None or former.store_ms < deletion.store_ms or former.below < deletion.below
 
     def cover(self, record: Found) -> bool:
         """Whether the record was deleted with its topic."""

@@ -61,22 +61,27 @@ class TopicRemoval:
             raise self._store.failure.with_traceback(None)
         self._store.flush()
         self._store.step_and_hold()
+        self._remove(topic, queues)
+        return sorted(queue.queue_id for queue in queues)
+
+    def apply(self, topic: str, deletion: TopicDeletion) -> None:
+        """Skip the records of a deletion that another broker (the master) made, and remove the queues that hold only such."""
+        self._store.deletions.add(topic, deletion)
+        if not self._queues.of_topic(topic):
+            return
+        self._store.flush()
+        self._store.step_and_hold()
+        # Queues that reach beyond it began again with the topic that was created again.
+        queues = [queue for queue in self._queues.of_topic(topic) if self._is_deleted(queue)]
+        if queues:
+            self._remove(topic, queues)
+
+    def _remove(self, topic: str, queues: list[ConsumeQueue]) -> None:
         try:
             self._queues.remove(queues)
         except OSError as error:
             raise write_error(error, f"the consume queues of {topic}") from error
         self._store.flush_derived()
-        return sorted(queue.queue_id for queue in queues)
-
-    def apply(self, topic: str, deletion: TopicDeletion) -> None:
-        """Skip the records of a deletion that another broker (the master) made, and remove the queues that hold only such."""
-        if not self._store.deletions.add(topic, deletion) or not self._queues.of_topic(topic):
-            return
-        self._store.flush()
-        self._store.step_and_hold()
-        # Queues that reach beyond it began again with the topic that was created again.
-        if all(self._is_deleted(queue) for queue in self._queues.of_topic(topic)):
-            self.delete(topic)
 
     def finish(self) -> None:
         """Remove, at a start, the queues that the last process recorded as deleted and did not get to."""

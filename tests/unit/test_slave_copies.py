@@ -1,0 +1,122 @@
+"""What a slave makes of the tables that it copies from its master."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+
+from ariane.broker import slave, topic_pages
+from ariane.broker.config import BrokerConfig
+from ariane.broker.deletion import TopicRemover
+from ariane.broker.state.saved import SavedState
+from ariane.broker.state.topics import Topics
+from ariane.broker.stats.counters import BrokerStats
+from ariane.broker.tables import Tables
+from ariane.errors import ReplyError
+from ariane.model.topic import TopicConfig, TopicDeletion
+from ariane.protocol.codes import RequestCode
+from ariane.protocol.command import Command
+from ariane.protocol.requests.routing import TopicTable
+from ariane.store.message_store import Draft, MessageStore, StoreConfig, open_store
+from ariane.testing.disk import FakeDisk
+
+CONFIG = BrokerConfig(broker_name="broker-a", store_path_root_dir="/store")
+STORE = StoreConfig(root="/store", commit_log_size=4096, consume_queue_size=200)
+
+
+class Master:
+    """The connections of a slave to a master that answers for its topics only."""
+
+    def __init__(self, *names: str) -> None:
+        self.topics = Topics(TopicTable(), CONFIG, now_ms=lambda: 2)
+        self.deletions: dict[str, TopicDeletion] = {}
+        for name in names:
+            self.topics.put(TopicConfig(topic_name=name))
+
+    async def ask(self, addr: str, code: int, header: object = None) -> Command:
+        if code != RequestCode.GET_ALL_TOPIC_CONFIG:
+            raise ReplyError(1, "not asked for here", addr)
+        handled = topic_pages.reply(self.topics, self.deletions, header)  # type: ignore[arg-type]
+        reply = await handled if inspect.isawaitable(handled) else handled
+        return Command(0, fields=dict(reply.fields or {}), body=reply.body)  # type: ignore[union-attr, arg-type]
+
+    async def request(self, addr: str, code: int) -> Command:
+        raise ReplyError(1, "not asked for here", addr)
+
+
+class Slave:
+    """The tables and the store of a slave on one disk."""
+
+    def __init__(self) -> None:
+        self.disk = FakeDisk()
+        saved = SavedState(self.disk, CONFIG.config_dir)
+        self.store: MessageStore = open_store(STORE, self.disk, store_host=bytes(8), deletions=saved.load)
+        self.tables = Tables(CONFIG, self.disk, saved, None, lambda: 5, lambda: 0.0)  # type: ignore[arg-type]
+        stats = BrokerStats("c", detail=True, fall_recorded=True, drop_unused=False, now_ms=lambda: 0.0)
+        self.remover = TopicRemover(tables=self.tables, store=self.store, stats=stats)
+
+    def copy(self, master: Master) -> None:
+        tables = self.tables
+        copied = slave.Copied(
+            tables.topics, tables.groups, tables.offsets, tables.save_delays, self.remover.take_over
+        )
+        asyncio.run(slave.copy_tables(master, "10.0.0.1:10911", copied))  # type: ignore[arg-type]
+
+    def put(self, topic: str, count: int, queue_id: int = 0) -> None:
+        for _ in range(count):
+            self.store.put(Draft(topic=topic, queue_id=queue_id, body=bytes(900), born_ms=1, born_host=bytes(8)))
+        self.store.step()
+        self.store.flush()
+        self.store.flush_derived()
+
+    def drop_oldest_file(self) -> None:
+        removal = self.store.retention.begin_log_removal(self.store.retention.log_files()[0])
+        assert removal is not None
+        removal.run()
+
+
+def test_a_deletion_whose_messages_left_the_log_of_the_slave_first_costs_it_no_topic() -> None:
+    master, copy = Master("A", "B"), Slave()
+    copy.copy(master)
+    copy.put("A", 10)
+    copy.tables.offsets.commit("G", "B", 0, 7)
+    copy.drop_oldest_file()
+    master.deletions["B"] = TopicDeletion(below=4096, store_ms=1)  # deleted long ago, created again since
+    for _ in range(2):
+        copy.copy(master)
+        assert set(copy.tables.topics.names()) == set(master.topics.names())
+        assert copy.tables.offsets.get("G", "B", 0) == 7
+
+
+def test_a_topic_that_was_created_again_before_the_slave_learnt_of_its_deletion_stays() -> None:
+    master, copy = Master("A", "B"), Slave()
+    copy.copy(master)
+    copy.put("B", 2)
+    master.deletions["B"] = TopicDeletion(below=copy.store.commit_log_max, store_ms=copy.store.last_ms)
+    copy.copy(master)
+    assert set(copy.tables.topics.names()) == set(master.topics.names())
+    assert copy.store.max_offset("B", 0) == 0
+
+
+def test_many_deletions_cost_one_flush_of_the_change_log() -> None:
+    master, copy = Master("A"), Slave()
+    copy.copy(master)
+    master.deletions = {f"T{number}": TopicDeletion(below=5000 + number, store_ms=1) for number in range(100)}
+    flushed: list[str] = []
+    copy.disk.fail = lambda kind, path: flushed.append(path) if kind == "fsync" else None
+    copy.copy(master)
+    assert len(flushed) <= 2
+    assert len(copy.store.deletions) == 100
+    again = SavedState(copy.disk.after_kill(), CONFIG.config_dir)
+    assert len(again.load()) == 100
+
+
+def test_only_the_queues_that_began_again_outlive_a_deletion() -> None:
+    master, copy = Master("A"), Slave()
+    copy.put("A", 2, queue_id=1)
+    below, last_ms = copy.store.commit_log_max, copy.store.last_ms
+    copy.put("A", 1, queue_id=0)
+    master.deletions["A"] = TopicDeletion(below=below, store_ms=last_ms)
+    copy.copy(master)
+    assert copy.store.max_offset("A", 0) == 1
+    assert copy.store.max_offset("A", 1) == 0
