@@ -57,9 +57,7 @@ class Slave:
 
     def copy(self, master: Master) -> None:
         tables = self.tables
-        copied = slave.Copied(
-            tables.topics, tables.groups, tables.offsets, tables.save_delays, self.remover.take_over
-        )
+        copied = slave.Copied(tables.topics, tables.groups, tables.offsets, tables.save_delays, self.remover.take_over)
         asyncio.run(slave.copy_tables(master, "10.0.0.1:10911", copied))  # type: ignore[arg-type]
 
     def put(self, topic: str, count: int, queue_id: int = 0) -> None:

@@ -209,9 +209,7 @@ def _floor_ms(log: Segments, read_from: int, checkpoint: Checkpoint) -> int:
     return min(checkpoint.physic_ms, checkpoint.logics_ms) if checkpoint.safe_offset == read_from > log.start else 0
 
 
-def _loss(
-    log: Segments, gap: int | None, queues: ConsumeQueues, checkpoint: Checkpoint, *, clean: bool
-) -> str:
+def _loss(log: Segments, gap: int | None, queues: ConsumeQueues, checkpoint: Checkpoint, *, clean: bool) -> str:
     """Return which messages, once on the disk, are not in the log any more; "" if none is known to be missing."""
     safe = flushed = checkpoint.safe_offset
     if flushed is None:
@@ -222,7 +220,9 @@ def _loss(
         empty = f"{log.directory} holds no message, but this store had a commit log up to {flushed}"
         return empty if flushed > log.start else ""
     if flushed > stop and (safe is not None or clean):
-        return f"{log.directory} ends at {stop}, but the log was on the disk up to {flushed}: files at its end are missing"
+        return (
+            f"{log.directory} ends at {stop}, but the log was on the disk up to {flushed}: files at its end are missing"
+        )
     return ""
 
 

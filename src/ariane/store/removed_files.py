@@ -58,9 +58,7 @@ class RemovedFiles:
         If one is a file of the key index, that is rebuilt.
         """
         # The topic may have been deleted and created again since the flush looked: then the file exists.
-        missing = next(
-            (path for path in paths if self._queues.has_file(path) and self._disk.size(path) is None), None
-        )
+        missing = next((path for path in paths if self._queues.has_file(path) and self._disk.size(path) is None), None)
         if missing is not None:
             self.report(missing)
         index.check_missing(paths)
