@@ -110,31 +110,25 @@ class MessageStore:
         self._now_ms = now_ms
         self._store_host = store_host
         self._lock = lock
-        self._sync = config.flush == "sync"
         root = config.root
         self._abort, self._checkpoint_path = f"{root}/abort", f"{root}/checkpoint"
         clean = disk.size(self._abort) is None
-        self._checkpoint = checkpoints.decode(read_whole(disk, self._checkpoint_path) or b"")
+        self._checkpoint = self._checkpoint_on_disk = checkpoints.decode(read_whole(disk, self._checkpoint_path) or b"")
         flushed = self._checkpoint.safe_offset
         loaded = load_log(files, config.log_directory, config.commit_log_size, clean=clean, flushed=flushed)
-        segments = loaded.segments
-        queues = f"{root}/consumequeue"
-        self._queues = ConsumeQueues(files, queues, config.consume_queue_size, counted=flushed is not None)
+        segments, gap = loaded.segments, loaded.gap()
+        self._queues = ConsumeQueues(
+            files, f"{root}/consumequeue", config.consume_queue_size, counted=flushed is not None
+        )
         self.entries = self._queues.entries  # of a queue, as they stand there
-        self._checkpoint_on_disk = self._checkpoint
         accepted = recovery.refuse_loss(
-            segments,
-            loaded.gap(),
-            self._queues,
-            self._checkpoint,
-            clean=clean,
-            accept_loss=config.accept_empty_log,
+            segments, gap, self._queues, self._checkpoint, clean=clean, accept_loss=config.accept_empty_log
         )
         mark_running(files, root)
         self.recovered = recovery.recover_log(
             files,
             segments,
-            loaded.gap(),
+            gap,
             self._queues,
             self._checkpoint,
             clean=clean,
@@ -146,8 +140,7 @@ class MessageStore:
         removal = TopicRemoval(self, self._queues)
         self.delete_topic, self.deletion_of, self.apply_deletion = removal.delete, removal.deletion_of, removal.apply
         removal.finish()
-        delivered: list[int] = []
-        passed = list(self.recovered.holes)
+        delivered, passed = list[int](), list(self.recovered.holes)
         again = watched(recovery.records_again(segments, self.recovered, passed), delivered)
         refused = dispatch.derive(
             again, self._queues, config.delays_ms, passed, restarts=self.recovered.restarts, deletions=deletions
@@ -170,11 +163,10 @@ class MessageStore:
         self.refusal: StoreError | None = None  # why no message may be put: a nearly full disk, the role of a slave
         self._removed = RemovedFiles(disk, self._log, self._queues, partial(setattr, self, "refusal"))
         self.replica: Replica | None = None  # set by `follow`
-        self.source = Source(self._log, sync=self._sync)
+        self.source = Source(self._log, sync=config.flush == "sync")
         self.retention = Retention(disk, self._log, self._queues, lambda: self._checkpoint_on_disk)
         self.has_queue = self._queues.has_files
-        self.puts = 0  # messages taken since the start
-        self.put_bytes = 0
+        self.puts = self.put_bytes = 0  # messages taken since the start
         self._closed = False
 
     def _lower(self, checkpoint: Checkpoint) -> None:
