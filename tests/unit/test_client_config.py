@@ -165,9 +165,41 @@ async def async_generator(messages):
     yield
 
 
+def with_database(listener):
+    """Decorate a listener: the decorator gives it one more argument than the client does."""
+
+    @functools.wraps(listener)
+    def call(*args):
+        return listener(*args, "database")
+
+    return call
+
+
+class Collected:
+    """A listener of which a generator yields the parts."""
+
+    def __init__(self, func):
+        self.func = func
+
+    def __call__(self, messages):
+        return list(self.func(messages))
+
+
+class Unresolved:
+    """A listener whose annotations cannot be evaluated, as Python 3.14 does it for its signature."""
+
+    @property
+    def __signature__(self):
+        raise NameError("ReceivedMessage")
+
+    def __call__(self, messages):
+        pass
+
+
 GOOD_LISTENERS = [
     plain, coroutine, print, lambda messages, more=1: None, lambda *messages: None, lambda *a, **k: None, Listener(),
     Listener().method, functools.partial(several, context=1), functools.partial(coroutine), [].append, Idempotent(plain),
+    with_database(several), functools.partial(with_database(several)), Collected(generator), Unresolved(),
 ]  # fmt: skip
 WRONG_LISTENERS = [
     several, nothing, generator, async_generator, WrongListener(), Listener().bare, Listener.method, lambda a, b: None,

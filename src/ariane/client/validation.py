@@ -135,18 +135,19 @@ def callback(key: str, value: Any, *arguments: str) -> Any:
     """Return a function that the client calls with as many positional arguments as `arguments` names.
 
     Functions, coroutine functions, bound methods, partials and objects with `__call__`. What has no signature (some
-    built-in functions) is taken as it is.
+    built-in functions, annotations that cannot be evaluated) is taken as it is. Of a decorated function the decorator's
+    signature counts, because the decorator may pass other arguments on.
     """
     expected = f"a function of {len(arguments)} argument{'s' * (len(arguments) != 1)}: ({', '.join(arguments)})"
     if not callable(value):
         raise ConfigError(key, value, f"expected {expected}, not {_kind(value)}")
     call = value if inspect.isroutine(value) else getattr(value, "__call__", value)  # noqa: B004 - an object's own call
-    for function in (getattr(value, "func", value), call):
+    for function in (value, call):
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
             raise ConfigError(key, value, "this is a generator: its body would never run; return instead of `yield`")
     try:
-        signature = inspect.signature(value)
-    except (TypeError, ValueError):
+        signature = inspect.signature(value, follow_wrapped=False)
+    except (TypeError, ValueError, NameError, AttributeError):
         return value
     try:
         signature.bind(*arguments)
