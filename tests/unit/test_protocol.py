@@ -341,6 +341,27 @@ def test_compressed_bodies_are_expanded_within_a_bound(how: str) -> None:
         compression.expand(b"none of these is a stream", sys_flag)
 
 
+SKIPPABLE = b"\x50\x2a\x4d\x18\x04\x00\x00\x00skip"  # a frame of metadata, the same in both formats
+
+
+@pytest.mark.parametrize("how", ["LZ4", "ZSTD"])
+def test_all_frames_of_a_body_are_expanded(how: str) -> None:
+    """A stream of frames is their concatenation, as lz4-java and zstd-jni read it."""
+    compress, sys_flag = COMPRESSORS[how]
+    first, second = Random(4).randbytes(700_000), b"b" * 3_000_000
+    several = compress(first) + compress(b"") + SKIPPABLE + compress(second)
+    assert compression.expand(several, sys_flag) == first + second
+    assert compression.expand(SKIPPABLE + compress(first), sys_flag) == first
+    with pytest.raises(ProtocolError, match=f"larger than {len(first + second) - 1} bytes"):
+        compression.expand(several, sys_flag, len(first + second) - 1)
+    with pytest.raises(ProtocolError, match="broken|too early"):
+        compression.expand(several[:-1], sys_flag)
+    with pytest.raises(ProtocolError, match="broken|too early"):
+        compression.expand(several + b"what is no frame", sys_flag)
+    with pytest.raises(ProtocolError, match="1,024 frames"):
+        compression.expand(compress(b"") * 1_025, sys_flag)
+
+
 @pytest.mark.parametrize("how", ["zlib", "LZ4", "ZSTD"])
 def test_a_bomb_costs_no_more_than_the_bound(how: str) -> None:
     """256 MiB in little, expanded to at most 1 MiB: what is allocated meanwhile is bounded, too."""

@@ -24,7 +24,9 @@ from ariane.model.message import (
 COMPRESS_FROM = 4096  # bytes; below that Java clients leave a body as it is
 LEVEL = 5
 EXPANDED_MAX = 64 * 1024 * 1024  # a 4 MiB body of zeros expands a thousand times; more than this is an attack
+FRAMES_MAX = 1024  # of one body: LZ4 and ZSTD streams may consist of several frames; producers write one
 PIECE = 1024 * 1024  # bytes that an LZ4 frame is expanded to in one step
+LZ4_INPUT = 256 * 1024  # bytes of a body that are expanded in one step
 ZSTD_INPUT = 512  # bytes of a ZSTD frame that are expanded in one step, to at most 16 MiB
 ZSTD_WINDOW_MAX = (
     128 * 1024 * 1024
@@ -73,12 +75,19 @@ def _expand_lz4(body: bytes, length_max: int) -> tuple[bytes, bool]:
     from lz4.frame import LZ4FrameDecompressor
 
     stream = LZ4FrameDecompressor()
-    pieces, length, rest = [], 0, body
-    while length < length_max and not stream.eof:
+    pieces, length, at, frames = [], 0, 0, 1
+    while length < length_max:
+        if stream.eof:
+            at -= len(stream.unused_data or b"")
+            if at == len(body):
+                break
+            frames = _next_frame(frames)
+            stream = LZ4FrameDecompressor()
+        given = body[at : at + LZ4_INPUT] if stream.needs_input else b""
+        at += len(given)
         # The decompressor allocates what it may return, so a small body is not given the whole bound at once.
-        piece = stream.decompress(rest, max_length=min(PIECE, length_max - length))
-        rest = b""
-        if not piece and not stream.eof:
+        piece = stream.decompress(given, max_length=min(PIECE, length_max - length))
+        if not given and not piece and not stream.eof:
             break
         pieces.append(piece)
         length += len(piece)
@@ -88,19 +97,30 @@ def _expand_lz4(body: bytes, length_max: int) -> tuple[bytes, bool]:
 def _expand_zstd(body: bytes, length_max: int) -> tuple[bytes, bool]:
     import zstandard
 
-    stream = zstandard.ZstdDecompressor(max_window_size=ZSTD_WINDOW_MAX).decompressobj()
-    pieces, length = [], 0
-    # It returns all that its input expands to, and 4 bytes may be a block of 128 KiB: so it is given little at a time.
-    for at in range(0, len(body), ZSTD_INPUT):
+    decompressor = zstandard.ZstdDecompressor(max_window_size=ZSTD_WINDOW_MAX)
+    stream = decompressor.decompressobj()
+    pieces, length, at, frames = [], 0, 0, 1
+    while at < len(body) and length < length_max:
+        if stream.eof:
+            frames = _next_frame(frames)
+            stream = decompressor.decompressobj()
+        # It returns all that its input expands to, and 4 bytes may be a block of 128 KiB: so it is given little at a time.
+        given = body[at : at + ZSTD_INPUT]
         try:
-            piece = stream.decompress(body[at : at + ZSTD_INPUT])
+            piece = stream.decompress(given)
         except zstandard.ZstdError as error:
             raise ValueError(str(error)) from None
+        at += len(given) - (len(stream.unused_data) if stream.eof else 0)
         pieces.append(piece)
         length += len(piece)
-        if stream.eof or length >= length_max:
-            break
     return b"".join(pieces), stream.eof
+
+
+def _next_frame(frames: int) -> int:
+    """Count one more frame. Each costs a decompressor, and an empty one has a few bytes."""
+    if frames == FRAMES_MAX:
+        raise ValueError(f"it has more than {FRAMES_MAX:,} frames")
+    return frames + 1
 
 
 # Kind → name, and a function of the body and a length: the body expanded to at least this length or its end, and whether the
