@@ -96,6 +96,9 @@ def test_one_rule_for_what_home_means(own: Path, tmp_path: Path):
     with homes.held(tmp_path / "up") as up:
         assert homes.tables_of(up) == up / homes.TABLES
         assert homes.archive_of(up) == up / homes.ARCHIVE
+    other = tmp_path / "link"
+    other.symlink_to(own.parent)
+    assert homes.tables_of(other / own.name) == other / own.name / homes.TABLES, "another path of the default home"
     plain = tmp_path / "plain"
     assert homes.tables_of(plain) == homes.archive_of(plain) == plain
     (plain / "journeys").mkdir(parents=True)

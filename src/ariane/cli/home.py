@@ -73,7 +73,8 @@ def tables_to_read(home: Path | None) -> Path:
 def _part_of(home: Path | None, name: str) -> Path:
     if home is None:
         return default_home() / name
-    is_home = (home / UP_PID).exists() or (home / TABLES).is_dir() or home == default_home()
+    is_default = home.resolve() == default_home().resolve()
+    is_home = is_default or (home / UP_PID).exists() or (home / TABLES).is_dir()
     has_tables = any(home.glob("*/CURRENT"))
     return home / name if is_home and not has_tables else home
 
