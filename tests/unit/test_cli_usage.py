@@ -72,7 +72,7 @@ WRONG: list[tuple[str, str]] = [
     ("pipeline run trace --conf driver.memory=1g", "settings of Spark begin with spark."),
     ("pipeline run trace --conf spark.master=yarn", "give --master"),
     ("pipeline run trace --conf spark.sql.session.timeZone=CET", "tables are in UTC"),
-    ("pipeline run trace --conf spark.a=1 --conf spark.a=2", "spark.a is given twice"),
+    ("pipeline run trace --conf spark.a=1 --conf spark.a=2", "--conf = 'spark.a': is given twice"),
     ("pipeline run trace --option useTls", "write NAME=VALUE"),
     ("pipeline run trace --access-key a", "--secret-key: an access key and a secret key are given together"),
     ("pipeline tables nothing", "TABLE = 'nothing': no such table"),
@@ -257,6 +257,22 @@ def test_a_default_home_that_is_a_uri_is_refused(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("ARIANE_HOME", "s3://b/t")
     with pytest.raises(UsageError, match="ARIANE_HOME = 's3://b/t': .* is a URI"):
         homes.tables_of(None)
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [["fs.s3a.secret.key=hidden"], ["spark.a=hidden", "spark.a=hidden"], ["spark.master=hidden"], ["=hidden"]],
+)
+def test_the_value_of_a_spark_setting_is_not_shown(texts: list[str]) -> None:
+    """It may be a password, and errors end in logs."""
+    from ariane.pipeline.session import _merged
+
+    with pytest.raises(UsageError) as caught:
+        spark_options.settings(texts)
+    assert "hidden" not in str(caught.value)
+    with pytest.raises(ConfigError) as refused:
+        _merged({}, {"fs.s3a.secret.key": "hidden"})
+    assert "hidden" not in str(refused.value)
 
 
 def test_the_second_signal_ends_a_command_that_is_stopping(monkeypatch: pytest.MonkeyPatch) -> None:

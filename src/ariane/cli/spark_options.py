@@ -38,7 +38,7 @@ def require() -> None:
 
 
 def settings(texts: Sequence[str] | None) -> dict[str, str]:
-    """Return the settings that `--conf` names.
+    """Return the settings that `--conf` names. Errors show keys only, as a value may be a password.
 
     Raises:
         UsageError: a text is not KEY=VALUE, a key is repeated, or it is one that the jobs choose themselves.
@@ -50,10 +50,10 @@ def settings(texts: Sequence[str] | None) -> dict[str, str]:
         key, sign, value = text.partition("=")
         key = key.strip()
         if not sign or not key or not value.strip():
-            raise UsageError("--conf", text, "expected KEY=VALUE, such as spark.driver.memory=4g")
+            raise UsageError("--conf", key, "expected KEY=VALUE, such as spark.driver.memory=4g")
         if fault := setting_fault(key):
-            raise UsageError("--conf", text, fault)
+            raise UsageError("--conf", key, fault)
         if key in found:
-            raise UsageError("--conf", text, f"{key} is given twice: keep one")
+            raise UsageError("--conf", key, "is given twice: keep one")
         found[key] = value.strip()
     return found

@@ -153,7 +153,8 @@ def setting_fault(key: str) -> str | None:
 def _merged(ours: Mapping[str, str], conf: Mapping[str, str]) -> dict[str, str]:
     for key, value in conf.items():
         if fault := setting_fault(key):
-            raise ConfigError(key, value, fault)
+            # The value of any other key may be a password.
+            raise ConfigError(key, value if key in OWN else None, fault)
     java = " ".join(filter(None, (ours.get(JAVA_OPTIONS), conf.get(JAVA_OPTIONS))))
     return {**ours, **conf, JAVA_OPTIONS: java}
 
