@@ -6,6 +6,7 @@ import logging
 import os
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -92,6 +93,23 @@ def test_an_environment_that_is_not_activated_is_what_spark_runs() -> None:
     assert chosen("/usr/bin/python3", {}) == {"PYSPARK_PYTHON": VENV}
     assert chosen(None, {}) == {"PYSPARK_PYTHON": VENV}
     assert chosen("/srv/venv/bin/python3", {}) == {}, "activated: nothing changes"
+
+
+def test_another_version_in_the_same_directory_is_another_python(tmp_path: Path) -> None:
+    for name in ("python3.10", "python3.12"):
+        (tmp_path / name).touch()
+    for link, target in (("python3", "python3.10"), ("python", "python3.12")):
+        (tmp_path / link).symlink_to(target)
+
+    def which(name: str) -> str:
+        return str(tmp_path / name)
+
+    environ: dict[str, str] = {}
+    interpreter.choose(environ, {}, str(tmp_path / "python3.12"), which)
+    assert environ == {"PYSPARK_PYTHON": str(tmp_path / "python3.12")}
+    environ = {}
+    interpreter.choose(environ, {}, str(tmp_path / "python3.10"), which)
+    assert environ == {}, "python3 is a link to it"
 
 
 @pytest.mark.parametrize("name", [*interpreter.DECIDED_BY, "PYTHON_WORKER_FACTORY_PORT"])

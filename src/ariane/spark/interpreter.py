@@ -66,6 +66,11 @@ def _warn_of_other(context: Any, executable: str, which: Callable[[str], str | N
 
 
 def _is_same(name: str, executable: str, which: Callable[[str], str | None]) -> bool:
-    """Whether `name` is an interpreter of the same environment: its real path says nothing, as environments link to one."""
-    found = which(name)
-    return found is not None and Path(found).parent == Path(executable).parent
+    """Whether `name` is an interpreter of the same environment, and of the same version.
+
+    Environments link to one interpreter, so the directory tells them apart; /usr/bin has several interpreters.
+    """
+    found, ours = which(name), Path(executable)
+    if found is None or Path(found).parent != ours.parent:
+        return False
+    return not (Path(found).exists() and ours.exists()) or ours.samefile(found)
