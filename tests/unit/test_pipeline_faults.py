@@ -109,13 +109,24 @@ def test_a_jvm_that_is_gone_while_the_jobs_stop_is_said(tmp_path: Path) -> None:
         raise ConnectionRefusedError(111, "Connection refused")
 
 
-@pytest.mark.parametrize("error", [ConfigError("home", "x", "y"), ValueError("a fault of ours")])
+@pytest.mark.parametrize(
+    "error",
+    [ConfigError("home", "x", "y"), ValueError("a fault of ours"), BrokenPipeError(32, "the reader of our output ended")],
+)
 def test_errors_that_are_not_of_spark_stay_as_they_are(error: Exception, tmp_path: Path) -> None:
     pytest.importorskip("pyspark", reason="needs pyspark: pip install 'ariane[spark]'")
     with pytest.raises(type(error)) as raised, restarts.in_one_line(tmp_path / "l", threading.Event()):
         raise error
     assert raised.value is error
     assert not (tmp_path / "l").exists()
+
+
+def test_a_pipe_to_the_jvm_that_broke_is_a_fault_of_spark(tmp_path: Path) -> None:
+    pytest.importorskip("pyspark", reason="needs pyspark: pip install 'ariane[spark]'")
+    namespace = {"__name__": "py4j.clientserver"}
+    exec("def send():\n    raise BrokenPipeError(32, 'Broken pipe')", namespace)
+    with pytest.raises(ArianeError, match="Spark failed"), restarts.in_one_line(tmp_path / "l", threading.Event()):
+        namespace["send"]()
 
 
 class Query:

@@ -99,6 +99,10 @@ def _is_of_spark(error: Exception) -> bool:
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
+    if isinstance(error, BrokenPipeError):
+        # Standard output is a pipe, too (`ariane pipeline run … | head`).
+        frames = traceback.walk_tb(error.__traceback__)
+        return any(frame.f_globals.get("__name__", "").startswith("py4j") for frame, _ in frames)
     # The socket to a JVM that is gone raises the errors of the operating system.
     return isinstance(error, PySparkException | Py4JError | ConnectionError)
 
