@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import sys
 import tracemalloc
 from random import Random
 
@@ -10,7 +11,7 @@ import lz4.frame
 import pytest
 import zstandard
 
-from ariane.errors import HeaderError, ProtocolError
+from ariane.errors import ConfigError, HeaderError, ProtocolError
 from ariane.model import hashes, host, ids
 from ariane.model.hashes import java_hash
 from ariane.protocol import batch, command, compression, fastjson, java_properties, properties, record
@@ -379,6 +380,15 @@ def test_a_bomb_costs_no_more_than_the_bound(how: str) -> None:
         assert tracemalloc.get_traced_memory()[1] < 40 * 1024 * 1024
     finally:
         tracemalloc.stop()
+
+
+@pytest.mark.parametrize(("module", "sys_flag"), [("lz4", 0x101), ("zstandard", 0x201)])
+def test_a_missing_package_is_named(module: str, sys_flag: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Executors of Spark run this code without the installation of this package."""
+    for name in (module, f"{module}.frame"):
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(ConfigError, match=f"{module}: is not installed for .*: pip install {module}"):
+        compression.expand(b"x", sys_flag)
 
 
 def test_an_unknown_algorithm_is_named() -> None:

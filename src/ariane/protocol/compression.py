@@ -9,10 +9,11 @@ that LZ4 and ZSTD frames declare are not used: the producer writes them.
 
 from __future__ import annotations
 
+import sys
 import zlib
 from collections.abc import Callable
 
-from ariane.errors import ProtocolError
+from ariane.errors import ConfigError, ProtocolError
 from ariane.model.message import (
     COMPRESSED,
     COMPRESSION_LZ4,
@@ -45,6 +46,7 @@ def expand(body: bytes, sys_flag: int, expanded_max: int = EXPANDED_MAX) -> byte
 
     Raises:
         ProtocolError: the algorithm is unknown, the stream is broken, or it expands to more than `expanded_max` bytes.
+        ConfigError: the algorithm's package is missing. Spark's executors have what was installed there.
     """
     if not sys_flag & COMPRESSED or not body:
         return body
@@ -56,6 +58,10 @@ def expand(body: bytes, sys_flag: int, expanded_max: int = EXPANDED_MAX) -> byte
     name, expander = _EXPANDERS[kind]
     try:
         data, is_complete = expander(body, expanded_max + 1)
+    except ModuleNotFoundError as error:
+        package = (error.name or name).partition(".")[0]
+        fix = f"is not installed for {sys.executable}, which expands a body compressed with {name}: pip install {package}"
+        raise ConfigError(package, None, fix) from None
     except (zlib.error, RuntimeError, EOFError, ValueError) as error:
         raise ProtocolError(f"the body compressed with {name} is broken: {error}") from None
     if len(data) > expanded_max:
