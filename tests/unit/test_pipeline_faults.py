@@ -111,7 +111,11 @@ def test_a_jvm_that_is_gone_while_the_jobs_stop_is_said(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "error",
-    [ConfigError("home", "x", "y"), ValueError("a fault of ours"), BrokenPipeError(32, "the reader of our output ended")],
+    [
+        ConfigError("home", "x", "y"),
+        ValueError("a fault of ours"),
+        BrokenPipeError(32, "the reader of our output ended"),
+    ],
 )
 def test_errors_that_are_not_of_spark_stay_as_they_are(error: Exception, tmp_path: Path) -> None:
     pytest.importorskip("pyspark", reason="needs pyspark: pip install 'ariane[spark]'")

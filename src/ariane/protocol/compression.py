@@ -60,7 +60,9 @@ def expand(body: bytes, sys_flag: int, expanded_max: int = EXPANDED_MAX) -> byte
         data, is_complete = expander(body, expanded_max + 1)
     except ModuleNotFoundError as error:
         package = (error.name or name).partition(".")[0]
-        fix = f"is not installed for {sys.executable}, which expands a body compressed with {name}: pip install {package}"
+        fix = (
+            f"is not installed for {sys.executable}, which expands a body compressed with {name}: pip install {package}"
+        )
         raise ConfigError(package, None, fix) from None
     except (zlib.error, RuntimeError, EOFError, ValueError) as error:
         raise ProtocolError(f"the body compressed with {name} is broken: {error}") from None
