@@ -15,6 +15,7 @@ settings.load_profile("unhurried")
 GROUPED = {"spark": "spark", "interop": None}
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Under pytest-xdist (`-n 4 --dist loadgroup`), keep tests that share a server or a Spark session in one process."""
     for item in items:

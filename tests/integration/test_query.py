@@ -150,7 +150,7 @@ def test_limits_are_settings(tmp_path: Path) -> None:
     for key in ("maxMsgsNumBatch", "defaultQueryMaxNum"):
         with pytest.raises(ConfigError, match=key):
             parse({key: "0"})
-    assert "always made again" in parse({"messageIndexSafe": "true"})[1][0]
+    assert "always indexes again" in parse({"messageIndexSafe": "true"})[1][0]
 
 
 def test_without_an_index_the_answer_says_why(tmp_path: Path) -> None:
