@@ -15,6 +15,7 @@ from concurrent.futures import Executor
 
 from ariane.broker.config import BrokerConfig
 from ariane.errors import FlushFailed
+from ariane.net.tasks import ended
 from ariane.store.message_store import Flush, MessageStore, Postponed
 
 log = logging.getLogger("ariane.broker.flush")
@@ -104,12 +105,7 @@ class Flusher:
         """Do it, and take its outcome even when cancelled meanwhile: the store has one flush at a time, and none goes on
         while it is closed."""
         running = asyncio.get_running_loop().run_in_executor(executor, flush.run)
-        cancelled: asyncio.CancelledError | None = None
-        while not running.done():
-            try:
-                await asyncio.wait([running])
-            except asyncio.CancelledError as reason:
-                cancelled = reason
+        cancelled = await ended(running)
         error: OSError | Postponed | None = None
         try:
             running.result()

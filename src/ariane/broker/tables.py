@@ -35,7 +35,7 @@ from ariane.errors import FlushFailed, StoreError
 from ariane.filter.bloom import Bloom
 from ariane.model.topic import TopicDeletion
 from ariane.net.connection import Handled, Handler, LateReply, Peer, Reply
-from ariane.net.tasks import Tasks
+from ariane.net.tasks import Tasks, ended
 from ariane.protocol import fastjson
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.command import Command
@@ -238,12 +238,14 @@ class Tables:
             self.log.document_saved(name, content)
             await self.log.flush()
         write = functools.partial(documents.save, good_crc=self._good.get(name))
-        await self._in_thread(write, self._disk, self._directory, name, text)
+        cancelled = await self._in_thread(write, self._disk, self._directory, name, text)
         is_first = name not in self._good
         self._good[name] = content.crc
         self.log.drop_covered(name, content)
         if is_first and not self.log.has_failed:
             self.log.document_saved(name, content)
+        if cancelled is not None:
+            raise cancelled
 
     async def save_filters(self) -> None:
         """Drop the filters that died long ago, and save the others."""
@@ -261,10 +263,16 @@ class Tables:
 
     async def save_delays(self, text: bytes) -> None:
         """The text of delayOffset.json, as a slave copies it."""
-        await self._in_thread(documents.save, self._disk, self._directory, documents.DELAYS, text)
+        cancelled = await self._in_thread(documents.save, self._disk, self._directory, documents.DELAYS, text)
+        if cancelled is not None:
+            raise cancelled
 
-    async def _in_thread(self, write: Callable[..., None], *args: object) -> None:
-        await asyncio.get_running_loop().run_in_executor(self._executor, write, *args)
+    async def _in_thread(self, write: Callable[..., None], *args: object) -> asyncio.CancelledError | None:
+        """Write a document, to the end even if cancelled: two writes of one would use the same temporary file."""
+        running = asyncio.get_running_loop().run_in_executor(self._executor, write, *args)
+        cancelled = await ended(running)
+        running.result()
+        return cancelled
 
     async def close(self) -> None:
         """Write everything; afterwards the documents alone hold the state, as Java reads it."""

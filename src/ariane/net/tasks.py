@@ -14,6 +14,21 @@ log = logging.getLogger("ariane.tasks")
 BACK_OFF_MAX_S = 60.0
 
 
+async def ended(running: asyncio.Future[Any]) -> asyncio.CancelledError | None:
+    """Wait until `running`, work of a thread, has ended, even if the caller is cancelled meanwhile.
+
+    Returns:
+        The cancellation, for the caller to raise once it has recorded what the work did.
+    """
+    cancelled: asyncio.CancelledError | None = None
+    while not running.done():
+        try:
+            await asyncio.wait([running])
+        except asyncio.CancelledError as reason:
+            cancelled = reason
+    return cancelled
+
+
 class Tasks:
     """The tasks of one program part. `close` cancels and awaits them all; an error of one is logged with its name."""
 
