@@ -301,6 +301,21 @@ def test_a_log_whose_documents_cannot_be_written_is_bounded(monkeypatch) -> None
     with pytest.raises(StoreFull, match="wait in /store/config"):
         for number in range(100):
             log.append(TopicPut(TopicConfig(topic_name=f"T{number}"), DataVersion()))
+    content = changes.SavedDocument(crc=1, n=log.last_n)
+    log.rotate()
+    log.document_saved(documents.TOPICS, content)  # what makes room is not refused for lack of room
+    log.drop_covered(documents.TOPICS, content)
+    log.append(TopicPut(TopicConfig(topic_name="A"), DataVersion()))
+
+
+def test_a_new_directory_of_the_change_log_is_durable_before_its_first_change() -> None:
+    synced: list[str] = []
+    disk = FakeDisk()
+    disk.fail = lambda kind, path: synced.append(path) if kind == "fsync_dir" else None
+    log = changes.ChangeLog(disk, CONFIG_DIR, changes.load(disk, CONFIG_DIR), None, is_sync=True)  # type: ignore[arg-type]
+    log.append(TopicPut(TopicConfig(topic_name="A"), DataVersion()))
+    log.flush_now()
+    assert {"/store", CONFIG_DIR} <= set(synced)
 
 
 def test_a_repeated_save_that_fails_is_one_line_and_comes_less_and_less_often(caplog) -> None:

@@ -311,6 +311,10 @@ class ChangeLog:
             StoreFull: There is no room; the caller must not make the change.
             StoreError: The file cannot be written, or an fsync failed before.
         """
+        if sum(file.size for file in self._files) > LOG_BYTES_MAX:
+            raise StoreFull(
+                f"{LOG_BYTES_MAX} bytes of changes wait in {self._directory}: its documents cannot be written"
+            )
         n = self._append(change)
         if not isinstance(change, QueuesLocked | QueuesUnlocked):
             self._shared_n = n
@@ -319,10 +323,6 @@ class ChangeLog:
     def _append(self, change: Change | DocumentSaved) -> int:
         if self._failure is not None:
             raise self._failure.with_traceback(None)
-        if sum(file.size for file in self._files) > LOG_BYTES_MAX:
-            raise StoreFull(
-                f"{LOG_BYTES_MAX} bytes of changes wait in {self._directory}: its documents cannot be written"
-            )
         try:
             if self._handle is None:
                 self._begin_file()
@@ -350,7 +350,8 @@ class ChangeLog:
 
     def _begin_file(self) -> None:
         path = f"{self._directory}/{PREFIX}{self._last_n + 1:0{NAME_DIGITS}d}"
-        self._disk.make_dirs(self._directory)
+        for parent in self._disk.make_dirs(self._directory):
+            self._disk.fsync_dir(parent)  # else a loss of power could take the directory with all that is flushed in it
         if self._disk.size(path) is not None:  # begun by a process that died before its first change
             self._disk.remove(path)
             self._files = [file for file in self._files if file.path != path]

@@ -100,7 +100,8 @@ def _decoded(data: bytes, kind: type[T]) -> T:
 def save(disk: Disk, directory: str, name: str, data: bytes, *, good_crc: int | None = None) -> None:
     """Replace the document; blocks until it is on disk. The former content becomes the `.bak` if it has the checksum
     `good_crc` or can be read; else it is kept as `.damaged`, and a whole `.bak` stays."""
-    disk.make_dirs(directory)
+    for parent in disk.make_dirs(directory):
+        disk.fsync_dir(parent)
     path = str(PurePath(directory) / name)
     former = read_whole(disk, path)
     if former is not None:
