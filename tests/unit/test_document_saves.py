@@ -8,7 +8,6 @@ from concurrent.futures import Executor, Future
 from typing import Any
 
 from ariane.broker.config import BrokerConfig
-from ariane.broker.state import documents
 from ariane.broker.state.saved import SavedState
 from ariane.broker.tables import Tables
 from ariane.model.topic import TopicConfig

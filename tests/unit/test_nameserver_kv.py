@@ -9,7 +9,7 @@ from unittest import mock
 
 import pytest
 
-from ariane.errors import ProtocolError, StoreError
+from ariane.errors import ConfigError, ProtocolError, StoreError
 from ariane.nameserver import kv
 from ariane.nameserver.kv import KvTable
 
@@ -44,6 +44,39 @@ def test_a_change_that_cannot_be_written_is_an_error_and_written_later(tmp_path:
 
     asyncio.run(run())
     assert KvTable(tmp_path / "not a directory" / "kv.json").get("NS", "k") == "v"
+
+
+@pytest.mark.parametrize("content", ["", "\0\0\0\0", "{"])
+def test_an_empty_or_damaged_file_is_never_an_empty_table(
+    content: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "kv.json"
+    path.write_text(content)
+    with pytest.raises(ConfigError, match=r"kv\.json.*mend or remove"):
+        KvTable(path)
+    backup = tmp_path / "kv.json.bak"
+    backup.write_text('{"configTable":{"NS":{"k":"v"}}}')
+    table = KvTable(path)
+    assert table.get("NS", "k") == "v"
+    assert "kv.json.bak" in caplog.text
+
+    def crash(source: Path, target: Path) -> Path:
+        if target == path:
+            raise OSError("killed")
+        return rename(source, target)
+
+    async def run() -> None:
+        table.put("NS", "k2", "v")
+        with mock.patch.object(Path, "replace", crash), pytest.raises(StoreError):
+            await table.saved()
+        assert KvTable(path).get("NS", "k") == "v", "the good copy outlives a crash of the next write"
+        await table.saved()
+        table.close()
+
+    rename = Path.replace
+    asyncio.run(run())
+    assert KvTable(path).get("NS", "k2") == "v"
+    assert (tmp_path / "kv.json.damaged").read_text() == content
 
 
 def test_the_table_is_bounded_in_bytes_and_a_smaller_value_is_taken_at_the_bound(tmp_path: Path) -> None:

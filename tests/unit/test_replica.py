@@ -139,6 +139,23 @@ def test_an_empty_follower_begins_where_the_master_does_and_nowhere_else() -> No
     assert stored(again) == kept
 
 
+def test_a_flush_in_flight_survives_the_move_of_an_empty_log_to_where_the_master_begins() -> None:
+    source, disk = master(), FakeDisk()
+    follower = opened(disk, FOLLOWER)
+    replica = follower.follow()
+    flush = follower.begin_flush()  # of the new, empty file
+    assert flush is not None
+    first = source.source.read(1024, 1024)
+    replica.append(1024, first)
+    flush.run()
+    follower.end_flush(flush, None)
+    follower.step()
+    follower.flush()
+    assert follower.failure is None
+    assert follower.commit_log_min == 1024
+    follower.close()
+
+
 def test_another_file_size_is_told() -> None:
     follower = opened(FakeDisk(), FOLLOWER)
     with pytest.raises(ConfigError, match="mappedFileSizeCommitLog"):

@@ -1,7 +1,8 @@
 """The KV table: namespace → key → value, kept in kvConfig.json. [KVConfigManager]
 
-The file is replaced whole, the former one stays as `.bak`; one that cannot be read falls back to its `.bak`. A thread writes
-it: changes that arrive while it is being written share the next write, and each is answered when it is on disk.
+The file is replaced whole, the former one stays as `.bak`; an empty or damaged one falls back to its `.bak`, and is a refusal
+without one. A thread writes it: changes that arrive while it is being written share the next write, and each is answered when it
+is on disk.
 
     put, delete ─► table in memory ─► saved() ─► one write for all changes so far ─► answers
 """
@@ -40,7 +41,8 @@ class KvTable:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._table = {name: dict(values) for name, values in _load(path).config_table.items()}
+        document, self._damaged = _load(path)
+        self._table = {name: dict(values) for name, values in document.config_table.items()}
         self._count = sum(map(len, self._table.values()))
         self._size = sum(_size(key, value) for values in self._table.values() for key, value in values.items())
         self._changes = 0  # since the start
@@ -127,8 +129,17 @@ class KvTable:
             file.flush()
             os.fsync(file.fileno())
         if self._path.exists():
-            self._path.replace(_backup(self._path))
+            # A damaged file must not replace the backup that this table was read from.
+            self._path.replace(
+                self._path.with_name(f"{self._path.name}.damaged") if self._damaged else _backup(self._path)
+            )
+            self._damaged = False
         beside.replace(self._path)
+        directory = os.open(self._path.parent, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
 
 
 def _size(key: str, value: str) -> int:
@@ -140,19 +151,23 @@ def _backup(path: Path) -> Path:
     return path.with_name(path.name + ".bak")
 
 
-def _load(path: Path) -> KvDocument:
+def _load(path: Path) -> tuple[KvDocument, bool]:
+    """Return the table, and whether it is from the backup because the file is damaged."""
     faults = []
     for candidate in (path, _backup(path)):
-        if not candidate.exists() or not (data := candidate.read_bytes()):
+        if not candidate.exists():
             continue
+        data = candidate.read_bytes()
         try:
+            if not data.strip(b"\0 \t\r\n"):
+                raise ProtocolError(f"it is empty ({len(data)} bytes without content)")
             document = fastjson.decode(data, KvDocument)
         except ProtocolError as error:
             faults.append(f"{candidate}: {error}")
             continue
         for fault in faults:
             log.error("%s; went on with %s", fault, candidate)
-        return document
+        return document, bool(faults)
     if faults:
         raise ConfigError("kvConfigPath", str(path), f"{'; '.join(faults)}; mend or remove the file")
-    return KvDocument()
+    return KvDocument(), False

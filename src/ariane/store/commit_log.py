@@ -136,7 +136,7 @@ class CommitLog:
 
     def begin_at(self, base: int) -> None:
         """Let an empty log begin at another file. One file at a time is there, so that a crash leaves no hole."""
-        self._disk.close(self._handle)
+        self._filled.append((self._path, self._handle))  # a flush in flight may use it, so the next one closes it
         for one in list(self.segments.bases):
             self.segments.remove_file(one)
         self._disk.fsync_dir(self.segments.directory)
