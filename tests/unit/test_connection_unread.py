@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import tracemalloc
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -163,6 +164,79 @@ def test_held_requests_are_answered_when_there_is_room_for_their_answers() -> No
     in_loop(work)
 
 
+def test_a_request_that_waits_keeps_no_body() -> None:
+    """A held pull has none that counts, and waits for up to two minutes."""
+
+    async def work() -> None:
+        arrived = asyncio.Event()
+
+        async def until_arrived() -> Reply:
+            await arrived.wait()
+            return Reply()
+
+        def held(command: Command, peer: Any) -> Awaitable[Reply]:
+            return until_arrived()
+
+        connection, transport = connect({7: held})
+        tracemalloc.start()
+        try:
+            for _ in range(50):
+                connection.data_received(b"".join(commands.encode(7, opaque=1, flag=0, body=bytes(MIB))))
+                await turns(2)
+            kept, _ = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert kept < 4 * MIB
+        arrived.set()
+        await turns()
+        assert transport.total > 50 * 20
+
+    in_loop(work)
+
+
+def test_answers_that_are_ready_together_are_written_when_there_is_room() -> None:
+    async def work() -> None:
+        arrived = asyncio.Event()
+        body = bytes(MIB // 2)
+
+        async def listed(command: Command, peer: Any) -> Reply:
+            await arrived.wait()
+            return Reply(body=body)
+
+        connection, transport = connect({7: listed})
+        connection.data_received(request(7, 500))
+        await turns()
+        arrived.set()
+        await turns()
+        assert transport.unread < 4 * MIB + TURN_BYTES + MIB
+        while transport.total < 500 * len(body):
+            before = transport.total
+            transport.read()
+            await turns(20)
+            assert transport.total > before
+
+    in_loop(work)
+
+
+def test_a_client_answers_all_requests_whose_answers_are_ready_together() -> None:
+    async def work() -> None:
+        async def relayed(command: Command, peer: Any) -> Reply:
+            await asyncio.sleep(0)
+            return Reply(body=bytes(MIB))
+
+        transport = SlowTransport()
+        connection = Connection(1, {7: relayed}, serving=False)
+        transport.protocol = connection
+        connection.connection_made(transport)  # type: ignore[arg-type]
+        connection.data_received(request(7, 20))
+        for _ in range(50):
+            await turns(20)
+            transport.read()
+        assert transport.total > 20 * MIB
+
+    in_loop(work)
+
+
 def test_beyond_the_bound_of_all_a_connection_is_served_when_it_has_read_everything() -> None:
     async def work() -> None:
         limits = Limits(unread_max=3 * MIB)
@@ -239,6 +313,21 @@ def test_of_unfinished_frames_the_oldest_go_when_they_are_too_many(caplog: pytes
     with caplog.at_level(logging.WARNING):
         in_loop(work)
     assert "unfinished frames" in caplog.text
+
+
+def test_an_unfinished_frame_of_a_lost_connection_is_not_counted() -> None:
+    """The frames before it are served after the connection was lost."""
+
+    async def work() -> None:
+        limits = Limits()
+        connection, transport = connect({7: lambda command, peer: Reply()}, limits)
+        connection.data_received(request(7, 100) + (MIB).to_bytes(4, "big") + bytes(64 * 1024))
+        transport.abort()
+        await turns()
+        assert limits.unfinished.total == 0
+        assert not limits.unfinished._sizes
+
+    in_loop(work)
 
 
 def test_an_answer_that_no_frame_holds_is_an_error_with_its_size_and_the_limit() -> None:

@@ -11,7 +11,7 @@ from ariane.broker import replication
 from ariane.broker.config import BrokerConfig
 from ariane.broker.replication import Feed
 from ariane.errors import ConnectionLost
-from ariane.net.streams import ADDRESS_CONNECTIONS_MAX, CONNECTIONS_MAX, Stream, displaced_by
+from ariane.net.streams import ADDRESS_CONNECTIONS_MAX, CLOSE_S, CONNECTIONS_MAX, Stream, displaced_by
 from ariane.store.message_store import MessageStore
 from ariane.testing.virtual_time import VirtualLoop
 
@@ -88,3 +88,38 @@ def test_a_connection_that_does_not_report_is_closed_within_seconds(piece: bytes
     took_s = loop.run_until_complete(run())
     loop.close()
     assert took_s <= replication.FIRST_REPORT_S + 0.01
+
+
+def test_a_peer_that_reads_nothing_keeps_no_connection_open() -> None:
+    """What is due is written for CLOSE_S; then the connection is aborted, whatever the peer does."""
+
+    class Unread:
+        is_aborted = False
+
+        @property
+        def transport(self) -> Unread:
+            return self
+
+        def get_extra_info(self, name: str) -> tuple[str, int]:
+            return ("10.0.0.1", 1)
+
+        def close(self) -> None:
+            pass
+
+        async def wait_closed(self) -> None:
+            await asyncio.Event().wait()
+
+        def abort(self) -> None:
+            self.is_aborted = True
+
+    async def run() -> float:
+        writer = Unread()
+        began = asyncio.get_running_loop().time()
+        await Stream(cast(asyncio.StreamReader, None), cast(asyncio.StreamWriter, writer)).close()
+        assert writer.is_aborted
+        return asyncio.get_running_loop().time() - began
+
+    loop = VirtualLoop()
+    took_s = loop.run_until_complete(asyncio.wait_for(run(), 3600))
+    loop.close()
+    assert took_s <= CLOSE_S + 0.01

@@ -22,7 +22,8 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple, cast
 
 from ariane.errors import ArianeError, ConnectionLost, ProtocolError, ReplyError, RequestTimeout
-from ariane.net.handling import Handled, Handler, LateReply, Peer, Reply, Sign, header_too_large, not_supported, peer_of
+from ariane.net import handling
+from ariane.net.handling import Handled, Handler, LateReply, Peer, Reply, Sign, peer_of
 from ariane.net.limits import Limits
 from ariane.net.unread import NOTED_FROM
 from ariane.protocol import command as commands
@@ -226,9 +227,10 @@ class Connection(asyncio.Protocol):
             self._read_when_ready()
             self._call_next_turn()
             return
-        if self._serving and (self._has_unfinished or self._reader.waiting >= NOTED_FROM):
-            self._has_unfinished = self._reader.waiting >= NOTED_FROM
-            self._limits.unfinished.note(self, self._reader.waiting if self._has_unfinished else 0)
+        waiting = 0 if self._transport is None else self._reader.waiting  # a lost connection finishes no frame
+        if self._serving and (self._has_unfinished or waiting >= NOTED_FROM):
+            self._has_unfinished = waiting >= NOTED_FROM
+            self._limits.unfinished.note(self, waiting if self._has_unfinished else 0)
         if self._frames is not None:
             self._frames = None
             self._read_when_ready()
@@ -332,7 +334,7 @@ class Connection(asyncio.Protocol):
         handler = self._handlers.get(command.code)
         if handler is None:
             self._log_unserved(command.code)
-            self._reply(command, not_supported(command.code))
+            self._reply(command, handling.not_supported(command.code))
             return
         if (self._overload is not None or self._waited_s) and (remark := self._busy(command.code)) is not None:
             self._reply(command, Reply(ResponseCode.SYSTEM_BUSY, remark=remark))
@@ -347,26 +349,24 @@ class Connection(asyncio.Protocol):
         future = asyncio.ensure_future(handled)
         self._under_way.add(future)
         self._limits.under_way += 1
-        future.add_done_callback(lambda done: self._finished(command, done))
+        # Enough to answer it: the body of a request is not kept while it waits.
+        asked = Command(command.code, command.opaque, command.flag, form=command.form)
+        future.add_done_callback(lambda done: self._finished(asked, done))
 
     def _refuse_header(self, frame: Frame, header_max: int) -> None:
         """Answer a request whose header is too large; its fields are not looked at."""
         command = commands.outline(frame)
         if not command.flag & RESPONSE:
-            self._reply(command, header_too_large(command.code, len(frame.header), header_max))
+            self._reply(command, handling.header_too_large(command.code, len(frame.header), header_max))
 
     def _log_unserved(self, code: int) -> None:
         """Log a code that is not served here, once for each connection: clients of later versions ask again and again."""
         if code in self._unserved or len(self._unserved) >= UNSERVED_CODES_MAX:
             return
         self._unserved.add(code)
-        self._limits.log.warning(
-            self.peer.ip,
-            self._loop.time(),
-            "%s asked for %s, which is not served here",
-            self.peer.addr,
-            code_name(code),
-        )
+        peer, name = self.peer, code_name(code)
+        text = "%s asked for %s, which is not served here"
+        self._limits.log.warning(peer.ip, self._loop.time(), text, peer.addr, name)
 
     def _busy(self, code: int) -> str | None:
         """Why a request of this turn is not served; None: it is."""
@@ -382,10 +382,14 @@ class Connection(asyncio.Protocol):
         error = done.exception()
         reply = self._failure(command, error) if error else done.result()
         if isinstance(reply, LateReply):
-            self._late.append((command, reply))
-            self._answer_late()
-        else:
+            late = reply
+        elif not self._late and self._out_bytes < TURN_BYTES and self._may_write.is_set():
             self._reply(command, reply)
+            return
+        else:
+            late = handling.ready(reply)  # many may finish at once
+        self._late.append((command, late))
+        self._answer_late()
 
     def _answer_late(self) -> None:
         """Make the answers that wait for room, as long as there is room."""
@@ -411,16 +415,12 @@ class Connection(asyncio.Protocol):
                 form=command.form,
             )
         except ProtocolError as error:
-            self._reply(command, self._too_large(command.code, error))
+            refusal = handling.answer_too_large(command.code, error)
+            self._limits.log.warning(self.peer.ip, self._loop.time(), "%s: %s", self.peer.addr, refusal.remark)
+            self._reply(command, refusal)
             return
         self._out_bytes += len(pieces[0]) if len(pieces) == 1 else sum(map(len, pieces))
         self._write(pieces)
-
-    def _too_large(self, code: int, error: ProtocolError) -> Reply:
-        """The answer instead of one that no peer would read."""
-        remark = f"the answer to {code_name(code)} cannot be sent: {error}"
-        self._limits.log.warning(self.peer.ip, self._loop.time(), "%s: %s", self.peer.addr, remark)
-        return Reply(ResponseCode.SYSTEM_ERROR, remark=remark)
 
     def _failure(self, command: Command, error: BaseException) -> Reply:
         """The answer to a request whose handler raised."""
@@ -479,8 +479,8 @@ class Connection(asyncio.Protocol):
                 self._noted_bytes += len(data)
                 if self._noted_bytes >= NOTED_FROM:
                     self._note_unread()
-                if self._late:
-                    self._call_next_turn()
+            if self._late:
+                self._call_next_turn()
 
     def _note_unread(self) -> None:
         """Count what the peer has not read yet; beyond the bound of all connections it is served again when it has read

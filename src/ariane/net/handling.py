@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from ariane.errors import ProtocolError
 from ariane.model import host
 from ariane.protocol.codes import ResponseCode, code_name
 from ariane.protocol.command import Command
@@ -62,3 +63,13 @@ def header_too_large(code: int, size: int, header_max: int) -> Reply:
     """The answer to a request with a header of `size` bytes."""
     remark = f"the header of request {code_name(code)} has {size} bytes, at most {header_max} are accepted"
     return Reply(ResponseCode.SYSTEM_ERROR, remark=f"{remark} (maxRequestHeaderSize)")
+
+
+def answer_too_large(code: int, error: ProtocolError) -> Reply:
+    """The answer instead of one that no peer would read."""
+    return Reply(ResponseCode.SYSTEM_ERROR, remark=f"the answer to {code_name(code)} cannot be sent: {error}")
+
+
+def ready(reply: Reply | None) -> LateReply:
+    """An answer that was made already, and is written when there is room."""
+    return LateReply(lambda: reply)

@@ -27,6 +27,7 @@ log = logging.getLogger("ariane.net.streams")
 
 READ_SIZE = 1 << 20
 CONNECT_TIMEOUT_S = 3.0
+CLOSE_S = 10.0  # that a connection may take to write what is due when it is closed
 CONNECTIONS_MAX = 64  # of one listening port
 ADDRESS_CONNECTIONS_MAX = 16  # of them from one address
 
@@ -72,9 +73,15 @@ class Stream:
         self._writer.transport.abort()
 
     async def close(self) -> None:
+        """Write what is due, then close; a peer that does not take it within CLOSE_S loses it."""
         self._writer.close()
-        with contextlib.suppress(OSError):  # it is over either way
-            await self._writer.wait_closed()
+        try:
+            async with asyncio.timeout(CLOSE_S):
+                await self._writer.wait_closed()
+        except OSError:  # TimeoutError is one; it is over either way
+            pass
+        finally:
+            self.abort()
 
 
 class StreamServer:
@@ -138,9 +145,13 @@ class StreamServer:
             now = asyncio.get_running_loop().time()
             self._log.line(logging.INFO, stream.ip, now, "The connection of %s ended: %s", stream.addr, error)
         finally:
-            if stream in self._open:
-                self._open.remove(stream)
-            await stream.close()
+            # It counts until it is closed, and a new connection displaces it first.
+            stream.is_identified = False
+            try:
+                await stream.close()
+            finally:
+                if stream in self._open:
+                    self._open.remove(stream)
 
 
 def displaced_by(newest: Stream, streams: Sequence[Stream]) -> Stream | None:
