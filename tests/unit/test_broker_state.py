@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from ariane.broker.config import BrokerConfig
@@ -10,7 +12,7 @@ from ariane.broker.state import members as members_module
 from ariane.broker.state import offsets as offsets_module
 from ariane.broker.state.groups import Groups
 from ariane.broker.state.locks import LOCK_LIVE_MS, LockTable, QueueLocks
-from ariane.broker.state.members import Member, Members
+from ariane.broker.state.members import ConsumerGroup, Member, Members
 from ariane.broker.state.offsets import ConsumerOffsets
 from ariane.broker.state.topics import OWN_TOPICS_MAX, TOPICS_MAX, Topics
 from ariane.errors import ProtocolError, ReplyError
@@ -312,6 +314,51 @@ def test_the_subscriptions_of_all_groups_are_bounded(monkeypatch: pytest.MonkeyP
     assert set(table.consumers) == {"A"}
     table.leave_consumer("A", 1)
     table.heartbeat_consumer(consumer("B", long), member(1))
+
+
+def test_a_full_table_of_subscriptions_takes_the_heartbeats_of_those_that_are_stored(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else strangers would have every consumer forgotten after two minutes."""
+    monkeypatch.setattr(members_module, "SUBSCRIPTION_CHARS_MAX", 100)
+    table = Members()
+    subscription = SubscriptionData(topic="T", sub_string="x" * 50)
+    table.heartbeat_consumer(consumer("A", subscription), member(1))
+    table.heartbeat_consumer(consumer("B", SubscriptionData(topic="T", sub_string="x" * 48)), member(2))
+    table.heartbeat_consumer(consumer("A", subscription), member(1, seen_ms=9))
+    assert table.consumers["A"].members[1].seen_ms == 9
+    with pytest.raises(ReplyError, match="100 characters"):
+        table.heartbeat_consumer(consumer("A", SubscriptionData(topic="T", sub_string="x" * 60)), member(1))
+
+
+def test_a_subscription_that_stays_because_it_is_newer_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(members_module, "SUBSCRIPTION_CHARS_MAX", 100)
+    table = Members()
+    table.heartbeat_consumer(consumer("A", SubscriptionData(topic="T", sub_string="x" * 80, sub_version=2)), member(1))
+    table.heartbeat_consumer(consumer("A", SubscriptionData(topic="T", sub_version=1)), member(1))
+    assert table.consumers["A"].subscriptions["T"].sub_string == "x" * 80
+    with pytest.raises(ReplyError, match="100 characters"):
+        table.heartbeat_consumer(consumer("B", SubscriptionData(topic="T", sub_string="x" * 80)), member(1))
+
+
+def test_a_lost_connection_costs_what_its_own_groups_do() -> None:
+    """Not as much as there are groups: anybody may open and close connections."""
+
+    class Counted(dict[str, ConsumerGroup]):
+        looked_at = 0
+
+        def get(self, *args: Any) -> Any:
+            self.looked_at += 1
+            return super().get(*args)
+
+    table = Members()
+    table.consumers = groups = Counted()
+    for number in range(1000):
+        table.heartbeat_consumer(consumer(f"G{number}"), member(1))
+    table.heartbeat_consumer(consumer("G"), member(2))
+    groups.looked_at = 0
+    assert table.lost(2) == ["G"]
+    assert groups.looked_at < 10
 
 
 def test_queue_locks_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -53,11 +53,11 @@ class ConsumerGroup:
         self.consume_from_where = data.consume_from_where
         wanted = {subscription.topic: subscription for subscription in data.subscription_data_set}
         changed = wanted.keys() != self.subscriptions.keys()
-        self.chars = sum(map(_chars, wanted.values()))
         for topic, subscription in wanted.items():
             known = self.subscriptions.get(topic)
             if known is not None and known.sub_version >= subscription.sub_version:
                 wanted[topic] = known
+        self.chars = sum(map(_chars, wanted.values()))
         self.subscriptions = wanted
         return changed
 
@@ -74,7 +74,7 @@ class Members:
         self.consumers: dict[str, ConsumerGroup] = {}
         self.producers: dict[str, dict[int, Member]] = {}
         self.gone: Callable[[str], None] = lambda group: None  # told when the last member of a consumer group left
-        self._memberships: dict[int, int] = {}  # of a connection
+        self._joined: dict[int, dict[tuple[bool, str], None]] = {}  # connection → is a consumer group, its name
         self._membership_count = 0
         self._chars = 0
         self._producer_of: dict[str, dict[tuple[str, int], None]] = {}  # client id → its groups and connections
@@ -83,9 +83,10 @@ class Members:
         """True when the others of the group have to be told: a new member, a topic more or less."""
         group = self.consumers.get(data.group_name) or ConsumerGroup()
         known = group.members.get(member.peer_id)
-        self._refuse_too_many(data, member, is_new=known is None)
+        growth = sum(map(_chars, data.subscription_data_set)) - group.chars
+        self._refuse_too_many(growth, member, is_new=known is None)
         if known is None:
-            self._count(member.peer_id, 1)
+            self._join(member.peer_id, True, data.group_name)
         self.consumers[data.group_name] = group
         group.members[member.peer_id] = member
         self._chars -= group.chars
@@ -99,8 +100,8 @@ class Members:
             self.leave_producer(group, member.peer_id)
             known = None
         if known is None:
-            self._refuse_too_many(None, member, is_new=True)
-            self._count(member.peer_id, 1)
+            self._refuse_too_many(0, member, is_new=True)
+            self._join(member.peer_id, False, group)
         self.producers.setdefault(group, {})[member.peer_id] = member
         self._producer_of.setdefault(member.client_id, {})[group, member.peer_id] = None
 
@@ -109,7 +110,7 @@ class Members:
         known = self.consumers.get(group)
         if known is None or known.members.pop(peer_id, None) is None:
             return False
-        self._count(peer_id, -1)
+        self._leave(peer_id, True, group)
         if not known.members:
             self._chars -= known.chars
             del self.consumers[group]
@@ -122,7 +123,7 @@ class Members:
         if not members:
             self.producers.pop(group, None)
         if left is not None:
-            self._count(peer_id, -1)
+            self._leave(peer_id, False, group)
             known = self._producer_of.get(left.client_id, {})
             known.pop((group, peer_id), None)
             if not known:
@@ -130,12 +131,13 @@ class Members:
 
     def lost(self, peer_id: int) -> list[str]:
         """A connection ended: the consumer groups it was a member of."""
-        if peer_id not in self._memberships:
-            return []
-        left = [group for group in list(self.consumers) if self.leave_consumer(group, peer_id)]
-        for group in list(self.producers):
-            self.leave_producer(group, peer_id)
-        return left
+        joined = list(self._joined.get(peer_id, ()))
+        for is_consumer, group in joined:
+            if is_consumer:
+                self.leave_consumer(group, peer_id)
+            else:
+                self.leave_producer(group, peer_id)
+        return [group for is_consumer, group in joined if is_consumer]
 
     def silent(self, now_ms: float, live_ms: int = MEMBER_LIVE_MS) -> set[int]:
         """Connections whose last heartbeat is too old."""
@@ -185,24 +187,29 @@ class Members:
 
     # --- bounds ---
 
-    def _refuse_too_many(self, data: ConsumerData | None, member: Member, *, is_new: bool) -> None:
+    def _refuse_too_many(self, growth: int, member: Member, *, is_new: bool) -> None:
+        """`growth` is the number of characters that subscriptions take more than before: a heartbeat that repeats what is
+        stored is never refused."""
         remark = None
-        if is_new and self._memberships.get(member.peer_id, 0) >= CONNECTION_GROUPS_MAX:
+        if is_new and len(self._joined.get(member.peer_id, ())) >= CONNECTION_GROUPS_MAX:
             remark = (
                 f"client {member.client_id} is a member of {CONNECTION_GROUPS_MAX} groups over one connection, "
                 "which is the maximum; leave some groups, or use several connections"
             )
         elif is_new and self._membership_count >= MEMBERSHIPS_MAX:
             remark = f"this broker has {MEMBERSHIPS_MAX} members of groups, which is the maximum"
-        elif data is not None and self._chars + sum(map(_chars, data.subscription_data_set)) > SUBSCRIPTION_CHARS_MAX:
+        elif growth > 0 and self._chars + growth > SUBSCRIPTION_CHARS_MAX:
             remark = f"the subscriptions of all groups hold {SUBSCRIPTION_CHARS_MAX} characters, which is the maximum"
         if remark is not None:
             raise ReplyError(ResponseCode.SYSTEM_ERROR, remark)
 
-    def _count(self, peer_id: int, change: int) -> None:
-        self._membership_count += change
-        left = self._memberships.get(peer_id, 0) + change
-        if left:
-            self._memberships[peer_id] = left
-        else:
-            del self._memberships[peer_id]
+    def _join(self, peer_id: int, is_consumer: bool, group: str) -> None:
+        self._membership_count += 1
+        self._joined.setdefault(peer_id, {})[is_consumer, group] = None
+
+    def _leave(self, peer_id: int, is_consumer: bool, group: str) -> None:
+        self._membership_count -= 1
+        joined = self._joined[peer_id]
+        del joined[is_consumer, group]
+        if not joined:
+            del self._joined[peer_id]
