@@ -116,3 +116,9 @@ def test_empty_namespaces_give_way_to_new_ones(tmp_path: Path, monkeypatch: pyte
         table.put(f"full{number}", "k", "v")
     with pytest.raises(ProtocolError, match="namespaces"):
         table.put("one more", "k", "v")
+
+
+def test_a_directory_in_place_of_the_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "kv.json").mkdir()
+    with pytest.raises(ConfigError, match=r"cannot read .*kv\.json"):
+        KvTable(tmp_path / "kv.json")

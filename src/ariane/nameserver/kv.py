@@ -155,9 +155,14 @@ def _load(path: Path) -> tuple[KvDocument, bool]:
     """Return the table, and whether it is from the backup because the file is damaged."""
     faults = []
     for candidate in (path, _backup(path)):
-        if not candidate.exists():
+        try:
+            data = candidate.read_bytes()
+        except (FileNotFoundError, NotADirectoryError):
             continue
-        data = candidate.read_bytes()
+        except OSError as error:
+            raise ConfigError(
+                "kvConfigPath", str(path), f"cannot read {candidate}: {error.strerror or error}"
+            ) from error
         try:
             if not data.strip(b"\0 \t\r\n"):
                 raise ProtocolError(f"it is empty ({len(data)} bytes without content)")
