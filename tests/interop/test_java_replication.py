@@ -16,7 +16,13 @@ from ariane.broker.broker import Broker
 from ariane.net.client import Connections
 from ariane.protocol import properties
 from ariane.protocol.codes import RequestCode, ResponseCode
-from ariane.protocol.requests.messaging import SUBSCRIPTION, PullMessage, SendMessage
+from ariane.protocol.requests.messaging import (
+    SUBSCRIPTION,
+    PullMessage,
+    QueryConsumerOffset,
+    SendMessage,
+    UpdateConsumerOffset,
+)
 from ariane.protocol.requests.routing import RouteRequest
 from ariane.testing import java
 from ariane.testing.cluster import broker_config, cluster
@@ -92,6 +98,10 @@ def test_our_master_and_a_java_slave(tmp_path: Path) -> None:
                 assert same_log(tmp_path / "store", tmp_path / "slave" / "store") >= 3 * SIZE
                 keys = await until_served(peers, slave.addr)
                 assert keys > 0
+                await peers.ask(
+                    servers.broker, RequestCode.UPDATE_CONSUMER_OFFSET, UpdateConsumerOffset("G", "T", 0, 7)
+                )
+                assert await until_offset(peers, slave.addr) == 7
                 assert len({one["msgId"] for one in sent}) == COUNT
                 await asyncio.to_thread(stack.close)
 
@@ -106,6 +116,16 @@ def test_our_master_and_a_java_slave(tmp_path: Path) -> None:
             answer = await peers.request(slave, RequestCode.PULL_MESSAGE, header)
             if answer.code == 0:
                 return len(answer.body)
+            await asyncio.sleep(0.3)
+        raise AssertionError(f"the slave answers {answer.code}: {answer.remark}")
+
+    async def until_offset(peers: Connections, slave: str) -> int:
+        """The offset of the group as the Java slave has copied it."""
+        header = QueryConsumerOffset("G", "T", 0)
+        for _ in range(100):
+            answer = await peers.request(slave, RequestCode.QUERY_CONSUMER_OFFSET, header)
+            if answer.code == 0 and (offset := int(answer.field_map()["offset"])):
+                return offset
             await asyncio.sleep(0.3)
         raise AssertionError(f"the slave answers {answer.code}: {answer.remark}")
 

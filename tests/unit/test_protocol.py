@@ -8,18 +8,22 @@ import tracemalloc
 from random import Random
 
 import lz4.frame
+import msgspec
 import pytest
 import zstandard
 
 from ariane.errors import ConfigError, HeaderError, ProtocolError
 from ariane.model import hashes, host, ids
 from ariane.model.hashes import java_hash
+from ariane.model.topic import DataVersion, SubscriptionGroupConfig
 from ariane.protocol import batch, command, compression, fastjson, java_properties, properties, record
 from ariane.protocol.command import Command
 from ariane.protocol.frame import FRAME_MAX, Frame, FrameReader
 from ariane.protocol.requests import fields, typed
+from ariane.protocol.requests.admin import ConsumerOffsetTable, SubscriptionGroupTable
 from ariane.protocol.requests.clients import HeartbeatData
 from ariane.protocol.requests.messaging import LONG_NAMES, QueueRef, SendMessage
+from ariane.protocol.requests.routing import KvTable
 from ariane.protocol.session import Session, TooManyRequests
 
 JAVA_HEADER = (
@@ -439,6 +443,24 @@ def test_only_hashes_of_short_texts_are_cached() -> None:
     for text in ("x" * 255, "y" * 256, "z" * 1_000_000):
         java_hash(text)
     assert hashes._cached_hash.cache_info().currsize == 1
+
+
+def test_escaped_halves_of_a_character_are_joined_and_lone_ones_replaced() -> None:
+    """A text with half a character can neither be stored nor sent."""
+    read = java_properties.parse(r"a=\ud83d\ude00 \ud800x")
+    assert read == {"a": "\U0001f600 \ufffdx"}
+    assert java_properties.write(read).encode()
+
+
+def test_large_tables_are_strict_json_as_java_prints_them() -> None:
+    """Strict JSON is a hundred times faster; the same text, but for the quotes around queue ids."""
+    groups = SubscriptionGroupTable(DataVersion(1, 2), {"G": SubscriptionGroupConfig(group_name="G")})
+    assert msgspec.json.encode(groups) == fastjson.write(groups)
+    values = KvTable({"T": 'broker-a:4;"b"'})
+    assert msgspec.json.encode(values) == fastjson.write(values)
+    offsets = ConsumerOffsetTable({"T@G": {0: 1, 7: 2}})
+    assert msgspec.json.encode(offsets) == b'{"offsetTable":{"T@G":{"0":1,"7":2}}}'
+    assert fastjson.decode(fastjson.write(offsets), ConsumerOffsetTable) == offsets
 
 
 def test_properties_files_are_read_as_java_reads_them() -> None:

@@ -11,6 +11,7 @@ from ariane.broker.state.topics import Topics
 from ariane.broker.topic_pages import PAGE
 from ariane.model.topic import DataVersion, TopicConfig, TopicDeletion
 from ariane.net.connection import Reply
+from ariane.net.shared_replies import SharedReplies
 from ariane.protocol import fastjson
 from ariane.protocol.command import Command
 from ariane.protocol.requests.routing import MasterTopicTable, TopicPageRequest, TopicTable
@@ -34,7 +35,7 @@ class Master:
 
     async def ask(self, request: TopicPageRequest) -> Command:
         wanted = TopicPageRequest() if self._is_java else request
-        handled = topic_pages.reply(self.table, {} if self._is_java else DELETED, wanted)
+        handled = topic_pages.reply(self.table, {} if self._is_java else DELETED, wanted, SharedReplies())
         reply = await handled if inspect.isawaitable(handled) else handled
         assert isinstance(reply, Reply) and isinstance(reply.body, bytes)
         self.sizes.append(len(fastjson.decode(reply.body, MasterTopicTable).topic_config_table))
@@ -85,7 +86,7 @@ def test_tools_get_the_whole_table_as_java_prints_it() -> None:
         master = topics(count)
 
         async def whole(master: Topics = master) -> Reply:
-            handled = topic_pages.reply(master, DELETED, TopicPageRequest())
+            handled = topic_pages.reply(master, DELETED, TopicPageRequest(), SharedReplies())
             return await handled if inspect.isawaitable(handled) else handled
 
         table = master.table()

@@ -17,6 +17,7 @@ from ariane.broker.state.topics import Topics
 from ariane.errors import ProtocolError
 from ariane.model.topic import DataVersion, TopicConfig, TopicDeletion
 from ariane.net.connection import Reply
+from ariane.net.shared_replies import SharedReplies
 from ariane.protocol import fastjson
 from ariane.protocol.command import Command
 from ariane.protocol.requests import typed
@@ -35,8 +36,10 @@ class _Outline(msgspec.Struct, frozen=True, rename="camel"):
     deleted_topics: dict[str, TopicDeletion] | None = None
 
 
-def reply(topics: Topics, deletions: Deletions, request: TopicPageRequest) -> Reply | Awaitable[Reply]:
-    """Return the table, or the requested page of it."""
+def reply(
+    topics: Topics, deletions: Deletions, request: TopicPageRequest, shared: SharedReplies
+) -> Reply | Awaitable[Reply]:
+    """Return the table, or the requested page of it. A large table is `shared` by all who ask for it at once."""
     deleted = dict(deletions) or None
     if request.page_offset is not None:
         return _page(topics, deleted, request, request.page_offset)
@@ -45,7 +48,7 @@ def reply(topics: Topics, deletions: Deletions, request: TopicPageRequest) -> Re
         return Reply(
             fields={}, body=fastjson.write(MasterTopicTable(table.data_version, table.topic_config_table, deleted))
         )
-    return _whole(topics, deleted)
+    return shared.get("topics", lambda: _whole(topics, dict(deletions) or None))
 
 
 def _page(topics: Topics, deleted: dict[str, TopicDeletion] | None, request: TopicPageRequest, offset: int) -> Reply:

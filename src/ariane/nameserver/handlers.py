@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Hashable, Iterator
+from typing import TypeVar
 
 import msgspec
 
@@ -17,6 +18,7 @@ from ariane.nameserver.config import NameServerConfig
 from ariane.nameserver.kv import ORDER_TOPIC_CONFIG, KvTable
 from ariane.nameserver.routes import SLICE, UNIT, UNIT_SUB, Routes
 from ariane.net.connection import Handler, Peer, Reply
+from ariane.net.shared_replies import SharedReplies
 from ariane.protocol import fastjson, java_properties
 from ariane.protocol.codes import VERSION, RequestCode, ResponseCode
 from ariane.protocol.command import Command
@@ -37,11 +39,14 @@ from ariane.protocol.requests.routing import (
 )
 from ariane.protocol.requests.routing import KvTable as KvBody
 
+T = TypeVar("T")
+
 BROKERS_MAX = 10_000
 TOPICS_MAX = 500_000  # of one broker; deleted topics stay until a tool deletes them here, as in 4.9.4
 # From this size of a body on, the DataVersion is read before the topics: 4.9.4 brokers repeat their whole table every 30 s.
 LARGE_BODY = 256 * 1024
-COMPRESSED_MAX = 16 * 1024  # bytes of a compressed registration that is decoded in the loop: some 1,000 topics
+LARGE_BYTES_MAX = 64 * 1024 * 1024  # bytes of large registrations that wait for their turn
+COMPRESSED_MAX = 64 * 1024  # bytes to which a registration expands that is decoded in the loop: some 1,000 topics
 
 
 class Handlers:
@@ -55,6 +60,9 @@ class Handlers:
         self._config = config
         self._monotonic_ms = monotonic_ms
         self._provisional = itertools.count(1)
+        self._lists = SharedReplies()
+        self._large = asyncio.Lock()  # one large registration is decoded and applied at a time
+        self._large_bytes = 0  # of those that wait for it
 
     def table(self) -> dict[int, Handler]:
         code = RequestCode
@@ -70,14 +78,20 @@ class Handlers:
             code.GET_BROKER_CLUSTER_INFO: lambda command, peer: Reply(body=fastjson.write(self._routes.clusters())),
             code.WIPE_WRITE_PERM_OF_BROKER: self.wipe_write_perm,
             code.ADD_WRITE_PERM_OF_BROKER: self.add_write_perm,
-            code.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: lambda command, peer: _topic_list(self._routes.topics()),
+            code.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: lambda command, peer: self._topic_list(
+                command.code, self._routes.topics
+            ),
             code.DELETE_TOPIC_IN_NAMESRV: self.delete_topic,
             code.GET_TOPICS_BY_CLUSTER: self.topics_of_cluster,
             code.GET_SYSTEM_TOPIC_LIST_FROM_NS: self.system_topics,
-            code.GET_UNIT_TOPIC_LIST: lambda command, peer: _topic_list(self._routes.topics_by_unit(UNIT)),
-            code.GET_HAS_UNIT_SUB_TOPIC_LIST: lambda command, peer: _topic_list(self._routes.topics_by_unit(UNIT_SUB)),
-            code.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: lambda command, peer: _topic_list(
-                self._routes.topics_by_unit(UNIT_SUB, UNIT)
+            code.GET_UNIT_TOPIC_LIST: lambda command, peer: self._topic_list(
+                command.code, lambda: self._routes.topics_by_unit(UNIT)
+            ),
+            code.GET_HAS_UNIT_SUB_TOPIC_LIST: lambda command, peer: self._topic_list(
+                command.code, lambda: self._routes.topics_by_unit(UNIT_SUB)
+            ),
+            code.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: lambda command, peer: self._topic_list(
+                command.code, lambda: self._routes.topics_by_unit(UNIT_SUB, UNIT)
             ),
             code.UPDATE_NAMESRV_CONFIG: self.update_config,
             code.GET_NAMESRV_CONFIG: self.get_config,
@@ -94,23 +108,38 @@ class Handlers:
             brief = registration.outline(header, command.body, command.version)
             if brief and self._routes.is_known(header, brief.topic_config_serialize_wrapper.data_version):
                 return self._record(header, brief, peer)
-        if header.compressed and len(command.body) > COMPRESSED_MAX:
-            return self._register_outside_loop(header, command, peer)
-        return self._register(header, registration.decode(header, command.body, command.version), peer)
-
-    async def _register_outside_loop(self, header: RegisterBroker, command: Command, peer: Peer) -> Reply:
-        """Decode a table that may expand a hundredfold in a thread; a connection that closes meanwhile cancels this."""
-        body = await asyncio.to_thread(registration.decode, header, command.body, command.version)
-        reply = self._register(header, body, peer)
-        return reply if isinstance(reply, Reply) else await reply
-
-    def _register(self, header: RegisterBroker, body: RegisterBrokerBody, peer: Peer) -> Reply | Awaitable[Reply]:
-        if self._routes.topic_count(header.broker_name) > TOPICS_MAX:
-            remark = f"broker {header.broker_name} has more than {TOPICS_MAX} topics here; delete unused topics first"
-            raise ReplyError(ResponseCode.SYSTEM_ERROR, remark)
+        if registration.size(header, command.body, COMPRESSED_MAX) > (
+            COMPRESSED_MAX if header.compressed else LARGE_BODY
+        ):
+            return self._register_large(header, command, peer)
+        body = registration.decode(header, command.body, command.version)
+        self._refuse_too_many(header)
         if len(body.topic_config_serialize_wrapper.topic_config_table) > SLICE:
             return self._record_in_slices(header, body, peer)
         return self._record(header, body, peer)
+
+    async def _register_large(self, header: RegisterBroker, command: Command, peer: Peer) -> Reply:
+        """Decode a large table, which may expand a hundredfold, in a thread, and apply it in slices; one after another, so
+        that many take the memory of one. A connection that closes meanwhile cancels this."""
+        size = len(command.body)
+        if self._large_bytes + size > LARGE_BYTES_MAX and self._large_bytes:
+            raise ReplyError(
+                ResponseCode.SYSTEM_BUSY, f"{self._large_bytes} bytes of registrations wait; try again later"
+            )
+        self._large_bytes += size
+        try:
+            async with self._large:
+                decode = asyncio.to_thread(registration.decode, header, command.body, command.version)
+                body = await _until_over(asyncio.ensure_future(decode))
+                self._refuse_too_many(header)
+                return await self._record_in_slices(header, body, peer)
+        finally:
+            self._large_bytes -= size
+
+    def _refuse_too_many(self, header: RegisterBroker) -> None:
+        if self._routes.topic_count(header.broker_name) > TOPICS_MAX:
+            remark = f"broker {header.broker_name} has more than {TOPICS_MAX} topics here; delete unused topics first"
+            raise ReplyError(ResponseCode.SYSTEM_ERROR, remark)
 
     async def _record_in_slices(self, header: RegisterBroker, body: RegisterBrokerBody, peer: Peer) -> Reply:
         """Apply a large table in slices, under provisional versions: its own is recorded when all of it is applied."""
@@ -119,15 +148,15 @@ class Handlers:
             topics = iter(table.topic_config_table.items())
             while part := dict(itertools.islice(topics, SLICE)):
                 version = DataVersion(-next(self._provisional), table.data_version.timestamp)
-                self._record(header, RegisterBrokerBody(body.filter_server_list, TopicTable(version, part)), peer)
+                of_part = RegisterBrokerBody(body.filter_server_list, TopicTable(version, part))
+                self._routes.register(header, of_part, peer.id, self._monotonic_ms())
                 await asyncio.sleep(0)
-        rest = RegisterBrokerBody(body.filter_server_list, TopicTable(table.data_version))
-        return self._record(header, rest, peer)
+        return self._record(header, RegisterBrokerBody(body.filter_server_list, TopicTable(table.data_version)), peer)
 
     def _record(self, header: RegisterBroker, body: RegisterBrokerBody, peer: Peer) -> Reply:
         answer = self._routes.register(header, body, peer.id, self._monotonic_ms())
         ordered = self._kv.namespace(ORDER_TOPIC_CONFIG)
-        return Reply(fields=fields(answer), body=fastjson.write(KvBody(ordered)) if ordered is not None else b"")
+        return Reply(fields=fields(answer), body=_kv_body(ordered) if ordered is not None else b"")
 
     def unregister(self, command: Command, peer: Peer) -> Reply:
         self._routes.unregister(typed(command, BrokerRef))
@@ -155,13 +184,17 @@ class Handlers:
         standard = command.version >= VERSION or request.accept_standard_json_only
         return Reply(body=_standard_json(found) if standard else fastjson.write(found))
 
+    def _topic_list(self, key: Hashable, topics: Callable[[], Iterator[list[str]]]) -> Awaitable[Reply]:
+        return self._lists.get(key, lambda: _topic_list(topics()))
+
     def delete_topic(self, command: Command, peer: Peer) -> Reply:
         request = typed(command, DeleteTopicRoute)
         self._routes.delete_topic(request.topic, request.cluster_name)
         return Reply()
 
     def topics_of_cluster(self, command: Command, peer: Peer) -> Awaitable[Reply]:
-        return _topic_list(self._routes.topics_of_cluster(typed(command, ClusterRef).cluster))
+        cluster = typed(command, ClusterRef).cluster
+        return self._topic_list((command.code, cluster), lambda: self._routes.topics_of_cluster(cluster))
 
     def system_topics(self, command: Command, peer: Peer) -> Awaitable[Reply]:
         names, broker_addr = self._routes.system_topics()
@@ -204,7 +237,7 @@ class Handlers:
         values = self._kv.namespace(namespace)
         if values is None:
             return Reply(ResponseCode.QUERY_NOT_FOUND, remark=f"No config item, Namespace: {namespace}")
-        return Reply(body=fastjson.write(KvBody(values)))
+        return Reply(body=_kv_body(values))
 
     # --- settings ---
 
@@ -218,6 +251,11 @@ class Handlers:
 
     def get_config(self, command: Command, peer: Peer) -> Reply:
         return Reply(body=java_properties.write(settings.texts(self._config)).encode())
+
+
+def _kv_body(values: dict[str, str]) -> bytes:
+    # Strict JSON is what fastjson prints of texts, at a hundredth of the time: each registration gets this.
+    return msgspec.json.encode(KvBody(values))
 
 
 def _standard_json(route: TopicRoute) -> bytes:
@@ -239,6 +277,15 @@ async def _topic_list(slices: Iterator[list[str]], broker_addr: str | None = Non
     members = {"topicList": names} if broker_addr is None else {"brokerAddr": broker_addr, "topicList": names}
     # Names are ASCII: this is what fastjson prints.
     return Reply(body=msgspec.json.encode(members))
+
+
+async def _until_over(work: asyncio.Future[T]) -> T:
+    """Return the result of `work` in a thread. Who is cancelled waits for its end, so that its memory counts until then."""
+    try:
+        return await asyncio.shield(work)
+    except asyncio.CancelledError:
+        await asyncio.gather(work, return_exceptions=True)
+        raise
 
 
 async def _total(slices: Iterator[int]) -> int:

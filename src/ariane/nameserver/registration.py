@@ -54,6 +54,16 @@ def outline(header: RegisterBroker, body: bytes, version: int) -> RegisterBroker
     return brief
 
 
+def size(header: RegisterBroker, body: bytes, enough: int) -> int:
+    """Return the bytes that `decode` would read: what a compressed body expands to, counted up to one more than `enough`."""
+    if not header.compressed:
+        return len(body)
+    try:
+        return len(zlib.decompressobj().decompress(body, enough + 1))
+    except zlib.error:
+        return 0  # `decode` refuses it
+
+
 def decode(header: RegisterBroker, body: bytes, version: int) -> RegisterBrokerBody:
     """The body of a registration. ProtocolError when its checksum, form or topics are wrong."""
     if header.body_crc32 and zlib.crc32(body) & 0x7FFFFFFF != header.body_crc32:

@@ -162,4 +162,8 @@ def _unescaped(text: str) -> str:
         else:
             parts.append(_ESCAPED.get(escape, escape))
     parts.append(text[at:])
-    return "".join(parts)
+    joined = "".join(parts)
+    if joined.isascii():
+        return joined
+    # Two \u escapes write a character beyond U+FFFF as two halves: they are joined, and half of one alone is replaced.
+    return joined.encode("utf-16", "surrogatepass").decode("utf-16", "replace")

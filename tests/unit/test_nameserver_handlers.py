@@ -1,0 +1,162 @@
+"""What many large requests at once cost a name server. No socket."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import threading
+import zlib
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from struct import Struct
+from typing import Any
+
+import pytest
+
+from ariane.errors import ReplyError
+from ariane.nameserver import handlers as handlers_module
+from ariane.nameserver import registration
+from ariane.nameserver.config import NameServerConfig
+from ariane.nameserver.handlers import Handlers
+from ariane.nameserver.kv import KvTable
+from ariane.nameserver.routes import Routes
+from ariane.net.connection import Reply
+from ariane.net.handling import peer_of
+from ariane.protocol import fastjson
+from ariane.protocol.codes import RequestCode, ResponseCode
+from ariane.protocol.command import Command
+from ariane.protocol.requests import fields
+from ariane.protocol.requests.routing import RegisterBroker
+
+PEER = peer_of(1, ("127.0.0.1", 1))
+I32 = Struct(">i")
+
+
+def name_server(path: Path) -> Handlers:
+    return Handlers(Routes(), KvTable(path / "kv.json"), NameServerConfig(), lambda: 0.0)
+
+
+def compressed(names: list[str], name: str = "a") -> Command:
+    """A registration of these topics, compressed."""
+
+    def piece(data: bytes) -> bytes:
+        return I32.pack(len(data)) + data
+
+    topics = b"".join(piece(f"{topic} 1 1 6 SINGLE_TAG".encode()) for topic in names)
+    body = piece(b'{"counter":1,"timestamp":1}') + I32.pack(len(names)) + topics + piece(b"[]")
+    header = fields(RegisterBroker(name, "127.0.0.1:1", "C", "", 0, compressed=True))
+    return Command(RequestCode.REGISTER_BROKER, fields=header, body=zlib.compress(body))
+
+
+async def served(handled: Any) -> Reply:
+    reply = await handled if inspect.isawaitable(handled) else handled
+    assert isinstance(reply, Reply)
+    return reply
+
+
+def in_loop(work: Callable[[], Awaitable[None]]) -> None:
+    async def run() -> None:
+        await asyncio.wait_for(work(), 30)
+
+    asyncio.run(run())
+
+
+def test_lists_that_are_asked_for_together_are_encoded_once(tmp_path: Path) -> None:
+    """Else a thousand requests of one connection take a thousand times the memory of the list."""
+
+    async def work() -> None:
+        server = name_server(tmp_path)
+        await served(server.register(compressed([f"T{number}" for number in range(5000)]), PEER))
+        table = server.table()
+        for code, header in (
+            (RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, {}),
+            (RequestCode.GET_TOPICS_BY_CLUSTER, {"cluster": "C"}),
+        ):
+            replies = await asyncio.gather(
+                *(served(table[code](Command(code, fields=header), PEER)) for _ in range(1000))
+            )
+            assert len({id(reply.body) for reply in replies}) == 1
+            assert isinstance(replies[0].body, bytes) and replies[0].body.count(b'"T') == 5000
+
+    in_loop(work)
+
+
+def test_a_list_has_what_was_registered_before_it_was_asked_for(tmp_path: Path) -> None:
+    async def work() -> None:
+        server = name_server(tmp_path)
+        await served(server.register(compressed([f"T{number}" for number in range(10_000)]), PEER))
+        code = RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER
+        first = asyncio.ensure_future(served(server.table()[code](Command(code), PEER)))
+        for _ in range(3):
+            await asyncio.sleep(0)  # it is being encoded
+        await served(server.register(compressed(["New"], "b"), PEER))
+        second = await served(server.table()[code](Command(code), PEER))
+        await first
+        assert isinstance(second.body, bytes) and b'"New"' in second.body
+
+    in_loop(work)
+
+
+def test_large_registrations_are_decoded_one_after_another_outside_the_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A few KiB may hold a hundred thousand topics."""
+    running: list[int] = []
+    threads = set()
+    decode = registration.decode
+
+    def counted(*args: Any) -> Any:
+        threads.add(threading.current_thread())
+        running.append(1)
+        try:
+            assert len(running) == 1
+            return decode(*args)
+        finally:
+            running.pop()
+
+    monkeypatch.setattr(registration, "decode", counted)
+
+    async def work() -> None:
+        server = name_server(tmp_path)
+        command = compressed(["T"] * 20_000)
+        assert len(command.body) < 8 * 1024
+        tasks = [asyncio.ensure_future(served(server.register(command, PEER))) for _ in range(8)]
+        await asyncio.sleep(0)
+        tasks[0].cancel()  # its connection closed: its thread still runs
+        await asyncio.gather(*tasks[1:])
+        assert threading.current_thread() not in threads
+
+    in_loop(work)
+
+
+def test_registrations_that_wait_are_bounded_in_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work() -> None:
+        server = name_server(tmp_path)
+        command = compressed([f"T{number}" for number in range(5000)])
+        monkeypatch.setattr(handlers_module, "LARGE_BYTES_MAX", 2 * len(command.body))
+        results = await asyncio.gather(
+            *(served(server.register(command, PEER)) for _ in range(5)), return_exceptions=True
+        )
+        refused = [result for result in results if isinstance(result, ReplyError)]
+        assert [one.code for one in refused] == [ResponseCode.SYSTEM_BUSY] * 3
+        await served(server.register(command, PEER))
+
+    in_loop(work)
+
+
+def test_a_registration_is_answered_with_the_order_configuration_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not once for each slice of its topics."""
+    written = []
+    encode = handlers_module._kv_body
+    monkeypatch.setattr(handlers_module, "_kv_body", lambda values: written.append(1) or encode(values))
+
+    async def work() -> None:
+        server = name_server(tmp_path)
+        server._kv.put("ORDER_TOPIC_CONFIG", "T", "broker-a:4")
+        reply = await served(server.register(compressed([f"T{number}" for number in range(10_000)]), PEER))
+        assert reply.body == fastjson.write({"table": {"T": "broker-a:4"}})
+
+    in_loop(work)
+    assert written == [1]
