@@ -502,3 +502,32 @@ def test_in_synchronous_mode_a_failed_flush_of_a_change_refuses_the_answer_and_a
         )
 
     in_broker(scenario, flush_disk_type="SYNC_FLUSH")
+
+
+# --- removed from outside ---
+
+
+@pytest.mark.parametrize("place", ["/store", CONFIG_DIR])
+def test_a_file_in_place_of_a_directory_is_a_refusal_that_names_it_and_the_fix(place: str) -> None:
+    async def scenario(world: World) -> None:
+        world.disk.make_dirs(place.rpartition("/")[0])
+        world.disk.put_file(place)
+        await world.name_server.start()
+        with pytest.raises(StoreError, match=rf"{place}: .*in the place of a directory: move it away"):
+            await world.broker.start()
+
+    in_broker(scenario)
+
+
+def test_a_config_directory_that_cannot_be_created_is_a_refusal() -> None:
+    def broken_link(kind: str, path: str) -> None:
+        if kind == "create" and path.startswith(f"{CONFIG_DIR}/"):
+            raise FileExistsError(errno.EEXIST, "File exists", CONFIG_DIR)
+
+    async def scenario(world: World) -> None:
+        world.disk.fail = broken_link
+        await world.name_server.start()
+        with pytest.raises(StoreError, match=rf"{CONFIG_DIR}: File exists.*broken link"):
+            await world.broker.start()
+
+    in_broker(scenario)

@@ -12,6 +12,7 @@ import fcntl
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import PurePath
 from typing import ClassVar, NamedTuple, Protocol
 
 from ariane.errors import StoreError, StoreFull
@@ -24,7 +25,7 @@ _OPEN_FIXES = {
     errno.EROFS: "Mount its file system writable, or set storePathRootDir to another directory",
     **dict.fromkeys(
         (errno.ENOTDIR, errno.EEXIST),
-        "A file or a broken link (a missing mount?) is in the place of a directory: move it away",
+        "A file or a broken link (a missing mount?) is in the place of a directory: move it away, or correct storePathRootDir",
     ),
     errno.EISDIR: "A directory is in the place of a file: move it away",
     errno.ENOENT: "Part of the path is missing, or is a broken link: mount its disk, or correct storePathRootDir",
@@ -71,6 +72,10 @@ class Disk(Protocol):
 
     def size(self, path: str) -> int | None:
         """Length of a file; None when it is not there."""
+        ...
+
+    def is_at(self, handle: int, path: str) -> bool:
+        """Whether `path` is the file that is open as `handle`; False when it was removed or replaced."""
         ...
 
     def modified_ms(self, path: str) -> int | None:
@@ -171,6 +176,12 @@ class SystemDisk:
             return os.stat(path).st_size  # noqa: PTH116
         except FileNotFoundError:
             return None
+
+    def is_at(self, handle: int, path: str) -> bool:
+        try:
+            return os.path.samestat(os.fstat(handle), os.stat(path))  # noqa: PTH116
+        except (FileNotFoundError, NotADirectoryError):
+            return False
 
     def modified_ms(self, path: str) -> int | None:
         try:
@@ -281,6 +292,20 @@ def open_error(error: OSError, path: str) -> StoreError:
         return StoreFull(f"Cannot open the store: no room to write {path} ({error.strerror}). Free space on that disk")
     fix = _OPEN_FIXES.get(error.errno or 0, "Check the disk and its mount")
     return StoreError(f"Cannot open the store: {path}: {error.strerror or error}. {fix}")
+
+
+def read_error(disk: Disk, error: OSError, path: str) -> StoreError:
+    """Return the refusal of a start that cannot read `path`. If a file is in the place of a directory above, it names that."""
+    if not isinstance(error, NotADirectoryError):
+        return StoreError(f"cannot read {path}: {error.strerror or error}")
+    for parent in reversed(PurePath(path).parents):
+        try:
+            disk.listdir(str(parent))
+        except NotADirectoryError:
+            return open_error(OSError(error.errno, error.strerror), str(parent))
+        except OSError:  # not readable: the file is further down
+            continue
+    return open_error(error, path)
 
 
 def read_whole(disk: Disk, path: str) -> bytes | None:

@@ -100,6 +100,7 @@ class FakeDisk:
     # --- what a store asks ---
 
     def open(self, path: str) -> int:
+        self._check_parents(path)
         if path in self._directories:
             raise IsADirectoryError(errno.EISDIR, "is a directory", path)
         if path not in self._files:
@@ -109,6 +110,9 @@ class FakeDisk:
     def create(self, path: str, size: int) -> int:
         if path in self._files:
             raise FileExistsError(errno.EEXIST, "file exists", path)
+        self._check_parents(path)
+        if _parent(path) not in self._directories:
+            raise FileNotFoundError(errno.ENOENT, "no such directory", path)
         self._changing("create", path)
         file = _File(bytearray(size), bytes(size), modified_ms=self.now_ms())
         self._link(path, file)
@@ -156,6 +160,8 @@ class FakeDisk:
             work(path)
 
     def fsync_dir(self, path: str) -> None:
+        if path not in self._directories:
+            raise FileNotFoundError(errno.ENOENT, "no such directory", path)
         self._changing("fsync_dir", path)
         for name, file in self._names_pending:
             if _parent(name) == path:
@@ -163,10 +169,14 @@ class FakeDisk:
         self._names_pending = [one for one in self._names_pending if _parent(one[0]) != path]
 
     def size(self, path: str) -> int | None:
+        self._check_parents(path)
         if path in self._directories:
             return 0
         file = self._files.get(path)
         return None if file is None else len(file.data)
+
+    def is_at(self, handle: int, path: str) -> bool:
+        return self._handles[handle][1] is self._files.get(path)
 
     def modified_ms(self, path: str) -> int | None:
         file = self._files.get(path)
@@ -188,10 +198,12 @@ class FakeDisk:
         """Directories are durable at once: losing one is losing the names in it, which `Kept` covers."""
         made = []
         while path not in self._directories:
-            self._directories.add(path)
-            made.append(_parent(path))
+            if path in self._files:
+                raise FileExistsError(errno.EEXIST, "file exists", path)
+            made.append(path)
             path = _parent(path)
-        return made
+        self._directories.update(made)
+        return [_parent(one) for one in made]
 
     def rename(self, source: str, target: str) -> None:
         if source not in self._files:
@@ -280,7 +292,23 @@ class FakeDisk:
     def paths(self) -> list[str]:
         return sorted(self._files)
 
+    def remove_tree(self, path: str) -> None:
+        """Remove a directory with all that is in it, as `rm -r` of another process does: open handles stay usable."""
+        for name in [name for name in self._files if name.startswith(f"{path}/")]:
+            self._unlink(name)
+        self._directories = {one for one in self._directories if one != path and not one.startswith(f"{path}/")}
+
+    def put_file(self, path: str, data: bytes = b"") -> None:
+        """Create a file, or replace it, as another process does."""
+        file = _File(bytearray(data), data)
+        self._link(path, file)
+
     # --- details ---
+
+    def _check_parents(self, path: str) -> None:
+        while path := _parent(path):
+            if path in self._files:
+                raise NotADirectoryError(errno.ENOTDIR, "not a directory", path)
 
     def _changing(self, kind: str, path: str) -> None:
         self.changes += 1

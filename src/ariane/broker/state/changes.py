@@ -30,7 +30,7 @@ from ariane.broker.state import documents
 from ariane.errors import FlushFailed, StoreError, StoreFull
 from ariane.model.topic import DataVersion, SubscriptionGroupConfig, TopicConfig, TopicDeletion
 from ariane.protocol.requests.clients import WireQueue
-from ariane.store.files import Disk, read_whole, write_error
+from ariane.store.files import NO_ROOM, Disk, open_error, read_error, read_whole, write_error
 
 log = logging.getLogger("ariane.broker.state")
 
@@ -171,7 +171,7 @@ def load(disk: Disk, directory: str) -> Loaded:
         try:
             data = read_whole(disk, path) or b""
         except OSError as error:
-            raise StoreError(f"cannot read {path}: {error.strerror or error}") from error
+            raise read_error(disk, error, path) from error
         file = LogFile(path, len(data))
         loaded.files.append(file)
         for entry in _entries(path, data):
@@ -192,9 +192,12 @@ def load(disk: Disk, directory: str) -> Loaded:
 
 
 def _paths(disk: Disk, directory: str) -> list[str]:
-    if disk.size(directory) is None:
+    try:
+        names = disk.listdir(directory)
+    except FileNotFoundError:
         return []
-    names = disk.listdir(directory)
+    except OSError as error:
+        raise read_error(disk, error, f"{directory}/{PREFIX}") from error
     return [f"{directory}/{name}" for name in names if name.startswith(PREFIX) and name[len(PREFIX) :].isdigit()]
 
 
@@ -295,11 +298,17 @@ class ChangeLog:
         return self._failure is not None
 
     def begin(self, contents: Mapping[str, tuple[SavedDocument, ...]]) -> None:
-        """Begin a file that extends these contents of the documents. Later appends try again if the disk is full now."""
+        """Begin a file that extends these contents of the documents. Later appends try again if the disk is full now.
+
+        Raises:
+            StoreError: The directory cannot be created or written.
+        """
         self._documents = dict(contents)
         try:
             self._begin_file()
         except OSError as error:
+            if error.errno not in NO_ROOM:
+                raise open_error(error, self._directory) from error
             log.error("cannot begin a change log, changes are refused until it can be: %s", error)
 
     # --- writing ---

@@ -21,7 +21,7 @@ import msgspec
 
 from ariane.errors import ProtocolError, StoreError
 from ariane.protocol import fastjson
-from ariane.store.files import Disk, read_whole, write_atomic
+from ariane.store.files import Disk, read_error, read_whole, write_atomic
 
 log = logging.getLogger("ariane.broker.state")
 
@@ -88,7 +88,7 @@ def _content(disk: Disk, path: str) -> bytes | None:
     except IsADirectoryError as error:
         raise StoreError(f"{path} is a directory: move it away; the broker keeps its state in a file there") from error
     except OSError as error:
-        raise StoreError(f"cannot read {path}: {error.strerror or error}") from error
+        raise read_error(disk, error, path) from error
 
 
 def _decoded(data: bytes, kind: type[T]) -> T:
