@@ -15,7 +15,7 @@ import promises
 import pytest
 
 from ariane.broker import deletion
-from ariane.broker.state import changes, saved
+from ariane.broker.state import change_log, saved
 from ariane.errors import ArianeError
 from ariane.store import (
     checkpoint,
@@ -387,21 +387,21 @@ def crc_of_another_kind(patch: pytest.MonkeyPatch) -> None:
 
 
 def changes_are_not_flushed(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(changes.ChangeLog, "flush_now", lambda self: None)
+    patch.setattr(change_log.ChangeLog, "flush_now", lambda self: None)
 
 
 def names_of_new_change_files_are_not_flushed(patch: pytest.MonkeyPatch) -> None:
-    plain = changes.ChangeLog._take_flush
-    patch.setattr(changes.ChangeLog, "_take_flush", lambda self: plain(self)._replace(new_paths=frozenset()))
+    plain = change_log.ChangeLog._take_flush
+    patch.setattr(change_log.ChangeLog, "_take_flush", lambda self: plain(self)._replace(new_paths=frozenset()))
 
 
 def changes_are_written_later(patch: pytest.MonkeyPatch) -> None:
     """By the next save of documents, as before there was a change log."""
-    patch.setattr(changes.ChangeLog, "append", lambda self, change: self.last_n)
+    patch.setattr(change_log.ChangeLog, "append", lambda self, change: self.last_n)
 
 
 def changes_are_removed_before_documents_hold_them(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(changes.ChangeLog, "_is_covered", lambda self, file: True)
+    patch.setattr(change_log.ChangeLog, "_is_covered", lambda self, file: True)
 
 
 def changes_are_applied_to_documents_that_hold_them(patch: pytest.MonkeyPatch) -> None:
@@ -409,7 +409,7 @@ def changes_are_applied_to_documents_that_hold_them(patch: pytest.MonkeyPatch) -
 
 
 def contents_of_documents_are_not_noted(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(changes.ChangeLog, "document_saved", lambda self, name, content: None)
+    patch.setattr(change_log.ChangeLog, "document_saved", lambda self, name, content: None)
 
 
 def deletions_leave_messages(patch: pytest.MonkeyPatch) -> None:

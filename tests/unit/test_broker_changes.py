@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from ariane.broker.config import BrokerConfig
-from ariane.broker.state import changes, documents
+from ariane.broker.state import change_log, changes, documents
 from ariane.broker.state.changes import TopicPut
 from ariane.broker.state.saved import SavedState
 from ariane.broker.state.topics import AUTO_CREATE_MAX, Topics
@@ -295,9 +295,9 @@ def test_sends_create_no_topic_beyond_their_bound_and_tools_do(monkeypatch) -> N
 
 
 def test_a_log_whose_documents_cannot_be_written_is_bounded(monkeypatch) -> None:
-    monkeypatch.setattr(changes, "LOG_BYTES_MAX", 2_000)
+    monkeypatch.setattr(change_log, "LOG_BYTES_MAX", 2_000)
     disk = FakeDisk()
-    log = changes.ChangeLog(disk, CONFIG_DIR, changes.load(disk, CONFIG_DIR), None, is_sync=False)  # type: ignore[arg-type]
+    log = change_log.ChangeLog(disk, CONFIG_DIR, changes.load(disk, CONFIG_DIR), None, is_sync=False)  # type: ignore[arg-type]
     with pytest.raises(StoreFull, match="wait in /store/config"):
         for number in range(100):
             log.append(TopicPut(TopicConfig(topic_name=f"T{number}"), DataVersion()))
@@ -312,7 +312,7 @@ def test_a_new_directory_of_the_change_log_is_durable_before_its_first_change() 
     synced: list[str] = []
     disk = FakeDisk()
     disk.fail = lambda kind, path: synced.append(path) if kind == "fsync_dir" else None
-    log = changes.ChangeLog(disk, CONFIG_DIR, changes.load(disk, CONFIG_DIR), None, is_sync=True)  # type: ignore[arg-type]
+    log = change_log.ChangeLog(disk, CONFIG_DIR, changes.load(disk, CONFIG_DIR), None, is_sync=True)  # type: ignore[arg-type]
     log.append(TopicPut(TopicConfig(topic_name="A"), DataVersion()))
     log.flush_now()
     assert {"/store", CONFIG_DIR} <= set(synced)

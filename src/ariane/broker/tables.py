@@ -24,7 +24,8 @@ import msgspec
 from ariane.broker.config import BrokerConfig
 from ariane.broker.protection import SENDS
 from ariane.broker.state import documents
-from ariane.broker.state.changes import DOCUMENTS, Change, ChangeLog, SavedDocument, TopicDeleted
+from ariane.broker.state.change_log import ChangeLog
+from ariane.broker.state.changes import DOCUMENTS, Change, SavedDocument, TopicDeleted
 from ariane.broker.state.filters import ConsumerFilters, FilterTable
 from ariane.broker.state.groups import Groups
 from ariane.broker.state.locks import QueueLocks

@@ -1,0 +1,301 @@
+"""The writer of the change log: appends, flushes, and files that are begun and removed (`changes` has the format).
+
+[no counterpart in Java, which rewrites the whole document before it answers]
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Mapping
+from concurrent.futures import Executor
+from typing import NamedTuple
+
+from ariane.broker.state.changes import (
+    NAME_DIGITS,
+    PREFIX,
+    Begin,
+    Change,
+    DocumentSaved,
+    Entry,
+    Loaded,
+    LogFile,
+    QueuesLocked,
+    QueuesUnlocked,
+    SavedDocument,
+    encode,
+)
+from ariane.errors import FlushFailed, StoreFull
+from ariane.store.files import NO_ROOM, Disk, open_error, write_error
+
+log = logging.getLogger("ariane.broker.state")
+
+ROTATE_BYTES = 1 << 20
+LOG_BYTES_MAX = 256 << 20  # of all files; reached only while the documents cannot be written
+
+
+class _Flush(NamedTuple):
+    """What a worker thread has to fsync so that all changes up to number `up_to` are on the disk."""
+
+    disk: Disk
+    up_to: int
+    paths: tuple[str, ...]
+    new_paths: frozenset[str]
+
+    def run(self) -> None:
+        for path in self.paths:
+            try:
+                handle = self.disk.open(path)
+            except FileNotFoundError:
+                continue  # removed meanwhile: documents hold its changes
+            try:
+                self.disk.fsync(handle)
+            except OSError as error:
+                raise OSError(error.errno, error.strerror, path) from error
+            finally:
+                self.disk.close(handle)
+        for directory in {path.rpartition("/")[0] for path in self.new_paths}:
+            self.disk.fsync_dir(directory)
+
+
+def _retrieved(waiter: asyncio.Future[None]) -> None:
+    if not waiter.cancelled():
+        waiter.exception()
+
+
+class ChangeLog:
+    """The writer. `append` from the loop only; what it returned from survives the death of the process.
+
+    Args:
+        is_sync: Whether answers wait for the disk (`durable`); otherwise the caller flushes now and then.
+        executor: Runs fsyncs.
+    """
+
+    def __init__(self, disk: Disk, directory: str, loaded: Loaded, executor: Executor, *, is_sync: bool) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._executor = executor
+        self._is_sync = is_sync
+        self._files = list(loaded.files)  # oldest first
+        self._handle: int | None = None  # of the last file; None before the first append of this process
+        self._last_n = loaded.last_n
+        self._shared_n = loaded.last_n  # last change that answers to others depend on: all but locks
+        self._flushed_n = loaded.last_n
+        self._documents: dict[str, tuple[SavedDocument, ...]] = {}
+        self._unflushed: dict[str, int] = {}  # files with changes that are not on the disk, and the last such change
+        self._new_paths: set[str] = set()
+        self._is_flushing = False
+        self._waiters: list[tuple[int, asyncio.Future[None]]] = []
+        self._failure: FlushFailed | None = None
+
+    @property
+    def last_n(self) -> int:
+        return self._last_n
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether an fsync failed: no change is taken any more."""
+        return self._failure is not None
+
+    def begin(self, contents: Mapping[str, tuple[SavedDocument, ...]]) -> None:
+        """Begin a file that extends these contents of the documents. Later appends try again if the disk is full now.
+
+        Raises:
+            StoreError: The directory cannot be created or written.
+        """
+        self._documents = dict(contents)
+        try:
+            self._begin_file()
+        except OSError as error:
+            if error.errno not in NO_ROOM:
+                raise open_error(error, self._directory) from error
+            log.error("cannot begin a change log, changes are refused until it can be: %s", error)
+
+    # --- writing ---
+
+    def append(self, change: Change) -> int:
+        """Write a change. Returns its number.
+
+        Raises:
+            StoreFull: There is no room; the caller must not make the change.
+            StoreError: The file cannot be written, or an fsync failed before.
+        """
+        if sum(file.size for file in self._files) > LOG_BYTES_MAX:
+            raise StoreFull(
+                f"{LOG_BYTES_MAX} bytes of changes wait in {self._directory}: its documents cannot be written"
+            )
+        n = self._append(change)
+        if not isinstance(change, QueuesLocked | QueuesUnlocked):
+            self._shared_n = n
+        return n
+
+    def _append(self, change: Change | DocumentSaved) -> int:
+        if self._failure is not None:
+            raise self._failure.with_traceback(None)
+        try:
+            if self._handle is None:
+                self._begin_file()
+            n = self._last_n + 1
+            self._write(encode(Entry(n, change)))
+        except OSError as error:
+            raise write_error(error, self._files[-1].path if self._handle is not None else self._directory) from error
+        self._last_n = n
+        self._unflushed[self._files[-1].path] = n
+        self._files[-1].add(n, change)
+        return n
+
+    def _write(self, data: bytes) -> None:
+        file, handle = self._files[-1], self._handle
+        assert handle is not None
+        try:
+            self._disk.pwrite(handle, data, file.size)
+        except OSError:
+            try:
+                self._disk.truncate(handle, file.size)  # a part of the line may be there
+            except OSError as error:
+                log.warning("%s ends with a part of a change: %s", file.path, error)
+            raise
+        file.size += len(data)
+
+    def _begin_file(self) -> None:
+        path = f"{self._directory}/{PREFIX}{self._last_n + 1:0{NAME_DIGITS}d}"
+        for parent in self._disk.make_dirs(self._directory):
+            self._disk.fsync_dir(parent)  # else a loss of power could take the directory with all that is flushed in it
+        if self._disk.size(path) is not None:  # begun by a process that died before its first change
+            self._disk.remove(path)
+            self._files = [file for file in self._files if file.path != path]
+        handle = self._disk.create(path, 0)
+        data = encode(Entry(self._last_n, Begin(self._documents)))
+        try:
+            self._disk.pwrite(handle, data, 0)
+        except OSError:
+            self._disk.close(handle)
+            self._disk.remove(path)
+            raise
+        self.close()
+        self._handle = handle
+        self._files.append(LogFile(path, len(data)))
+        self._unflushed[path] = self._last_n
+        self._new_paths.add(path)
+
+    # --- the disk ---
+
+    def durable(self, n: int | None = None) -> Awaitable[None] | None:
+        """Wait until changes are as safe as the flush mode promises: up to number `n`, or all that answers depend on.
+
+        Returns None if they are; otherwise an awaitable, which raises FlushFailed if they never will be.
+        """
+        n = self._shared_n if n is None else n
+        if not self._is_sync or n <= self._flushed_n:
+            return None
+        loop = asyncio.get_running_loop()
+        waiter: asyncio.Future[None] = loop.create_future()
+        waiter.add_done_callback(_retrieved)  # a request that failed by itself no longer waits
+        if self._failure is not None:
+            waiter.set_exception(self._failure)
+            return waiter
+        if not self._waiters:
+            loop.call_soon(self._flush_for_waiters)  # together with what else this turn of the loop changes
+        self._waiters.append((n, waiter))
+        return waiter
+
+    def _flush_for_waiters(self) -> None:
+        if self._is_flushing or not self._waiters:
+            return
+        flush = self._take_flush()
+        self._is_flushing = True
+        running = asyncio.get_running_loop().run_in_executor(self._executor, flush.run)
+        running.add_done_callback(lambda done: self._flushed_for_waiters(flush, done))
+
+    def _flushed_for_waiters(self, flush: _Flush, done: asyncio.Future[None]) -> None:
+        self._is_flushing = False
+        if not done.cancelled():
+            self._end_flush(flush, done.exception())
+        waiters, self._waiters = self._waiters, []
+        for n, waiter in waiters:
+            if waiter.done():
+                continue
+            if self._failure is not None:
+                waiter.set_exception(self._failure)
+            elif n <= self._flushed_n:
+                waiter.set_result(None)
+            else:
+                self._waiters.append((n, waiter))
+        self._flush_for_waiters()
+
+    async def flush(self) -> None:
+        """Bring everything to the disk, in the worker thread. Raises FlushFailed."""
+        if self._failure is not None:
+            raise self._failure.with_traceback(None)
+        if not self._unflushed:
+            return
+        flush = self._take_flush()
+        try:
+            await asyncio.get_running_loop().run_in_executor(self._executor, flush.run)
+        except OSError as error:
+            self._end_flush(flush, error)
+            assert self._failure is not None
+            raise self._failure from error
+        self._end_flush(flush, None)
+
+    def flush_now(self) -> None:
+        """Bring everything to the disk, here and now. Raises FlushFailed."""
+        if self._failure is not None:
+            raise self._failure.with_traceback(None)
+        flush = self._take_flush()
+        try:
+            flush.run()
+        except OSError as error:
+            self._end_flush(flush, error)
+            assert self._failure is not None
+            raise self._failure from error
+        self._end_flush(flush, None)
+
+    def _take_flush(self) -> _Flush:
+        return _Flush(self._disk, self._last_n, tuple(self._unflushed), frozenset(self._new_paths))
+
+    def _end_flush(self, flush: _Flush, error: BaseException | None) -> None:
+        if error is not None:
+            if not isinstance(error, OSError):
+                raise error
+            self._failure = FlushFailed(str(error.filename or self._directory), error.strerror or str(error))
+            log.critical("%s", self._failure)
+            return
+        self._flushed_n = max(self._flushed_n, flush.up_to)
+        self._unflushed = {path: n for path, n in self._unflushed.items() if n > flush.up_to}
+        self._new_paths -= flush.new_paths
+
+    # --- documents ---
+
+    def rotate(self) -> None:
+        """Begin a new file, so that the changes so far can be removed once the documents hold them."""
+        if (
+            self.has_failed
+            or self._handle is None
+            or (not self._files[-1].last and self._files[-1].size < ROTATE_BYTES)
+        ):
+            return
+        self._begin_file()
+
+    def document_saved(self, name: str, content: SavedDocument) -> None:
+        """Note that a document is about to be replaced by this content, or that its first one was written."""
+        self._append(DocumentSaved(name, content, name in self._documents))
+
+    def drop_covered(self, name: str, content: SavedDocument) -> None:
+        """The document was replaced by this content: remove the files whose changes are in documents."""
+        former = [one for one in self._documents.get(name, ()) if one.crc != content.crc]
+        self._documents[name] = (content, *former[:1])
+        while len(self._files) > 1 and self._is_covered(self._files[0]):
+            file = self._files.pop(0)
+            self._unflushed.pop(file.path, None)
+            if self._disk.size(file.path) is not None:
+                self._disk.remove(file.path)
+
+    def _is_covered(self, file: LogFile) -> bool:
+        held = {name: contents[0].n for name, contents in self._documents.items() if contents}
+        return all(n <= held.get(name, -1) for name, n in file.last.items())
+
+    def close(self) -> None:
+        if self._handle is not None:
+            self._disk.close(self._handle)
+            self._handle = None
