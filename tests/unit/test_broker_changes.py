@@ -26,6 +26,7 @@ from ariane.protocol.command import Command
 from ariane.protocol.requests.admin import (
     ConsumerOffsetTable,
     CreateTopic,
+    DelayOffsetTable,
     DeleteGroup,
     SubscriptionGroupTable,
     TopicRef,
@@ -529,5 +530,209 @@ def test_a_config_directory_that_cannot_be_created_is_a_refusal() -> None:
         await world.name_server.start()
         with pytest.raises(StoreError, match=rf"{CONFIG_DIR}: File exists.*broken link"):
             await world.broker.start()
+
+    in_broker(scenario)
+
+
+FLUSH_MODES = pytest.mark.parametrize("flush", ["SYNC_FLUSH", "ASYNC_FLUSH"])
+
+
+def remove_config(disk: FakeDisk) -> None:
+    disk.remove_tree(CONFIG_DIR)
+
+
+def remove_change_log(disk: FakeDisk) -> None:
+    for path in disk.paths():
+        if path.startswith(f"{CONFIG_DIR}/{changes.PREFIX}"):
+            disk.remove(path)
+
+
+def remove_topics(disk: FakeDisk) -> None:
+    for path in disk.paths():
+        if path.startswith(TOPICS):
+            disk.remove(path)
+
+
+def replace_by_copy(disk: FakeDisk) -> None:
+    """As `cp -r config copy; rm -r config; mv copy config`."""
+    copies = {path: bytes(disk.contents(path)) for path in disk.paths() if path.startswith(f"{CONFIG_DIR}/")}
+    disk.remove_tree(CONFIG_DIR)
+    disk.make_dirs(CONFIG_DIR)
+    for path, data in copies.items():
+        disk.put_file(path, data)
+
+
+REMOVALS = pytest.mark.parametrize("remove", [remove_config, remove_change_log, remove_topics, replace_by_copy])
+
+
+def removal_lines(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
+    return [one for one in caplog.records if "removed while the broker runs" in one.getMessage()]
+
+
+async def start_with_state(world: World) -> None:
+    """Start, with a topic of 16 queues and an offset in the documents."""
+    await world.start()
+    await create(world, "A")
+    await send(world, "A", b"one")
+    await commit(world, "G", "A", 1)
+    await asyncio.sleep(10)
+
+
+async def check_state(world: World, *names: str) -> None:
+    topics = documents.load(world.disk, CONFIG_DIR, documents.TOPICS, TopicTable).topic_config_table
+    assert {"A", *names} <= set(topics) and topics["A"].write_queue_nums == 16
+    await world.broker.start()
+    assert await messages(world, "A") == [b"one"]
+    assert await committed(world, "G", "A") == 1
+
+
+@FLUSH_MODES
+@REMOVALS
+def test_a_removed_configuration_is_written_again_from_memory(remove, flush: str, caplog) -> None:
+    async def scenario(world: World) -> None:
+        await start_with_state(world)
+        remove(world.disk)
+        await asyncio.sleep(1)  # the flush of the change log notices it; nothing else changes meanwhile
+        (line,) = removal_lines(caplog)
+        assert line.levelno == logging.ERROR and line.notice and CONFIG_DIR in line.getMessage()
+        await create(world, "B")
+        await asyncio.sleep(0.6)
+        world.broker.lose_power(Kept.NONE)
+        assert {"A", "B"} <= topics_of(world.disk)
+        await check_state(world)
+        assert len(removal_lines(caplog)) == 1
+
+    in_broker(scenario, flush_disk_type=flush)
+
+
+@REMOVALS
+def test_a_stop_right_after_the_removal_writes_all_documents(remove) -> None:
+    async def scenario(world: World) -> None:
+        await start_with_state(world)
+        before = {path for path in world.disk.paths() if path.endswith(".json") and "/config/" in path}
+        remove(world.disk)
+        await world.broker.stop()
+        assert before <= set(world.disk.paths())
+        await check_state(world)
+
+    in_broker(scenario)
+
+
+def test_the_positions_of_delay_levels_are_written_again() -> None:
+    async def scenario(world: World) -> None:
+        write(world.disk, f"{CONFIG_DIR}/{documents.DELAYS}", b'{"offsetTable":{3:7}}')
+        await start_with_state(world)
+        positions = documents.load(world.disk, CONFIG_DIR, documents.DELAYS, DelayOffsetTable)
+        remove_config(world.disk)
+        await asyncio.sleep(1)
+        assert positions.offset_table
+        assert documents.load(world.disk, CONFIG_DIR, documents.DELAYS, DelayOffsetTable) == positions
+
+    in_broker(scenario)
+
+
+@REMOVALS
+def test_in_synchronous_mode_a_change_after_the_removal_is_answered_when_it_is_on_the_disk(remove) -> None:
+    async def scenario(world: World) -> None:
+        await start_with_state(world)
+        remove(world.disk)
+        await create(world, "B")
+        world.broker.lose_power(Kept.NONE)
+        if remove is remove_topics:  # the change log is on the disk; only the lost document was not noticed
+            assert b'"B"' in b"".join(world.disk.contents(one) for one in world.disk.paths() if changes.PREFIX in one)
+        else:
+            await check_state(world, "B")
+
+    in_broker(scenario, flush_disk_type="SYNC_FLUSH")
+
+
+def test_a_topic_that_is_deleted_right_after_the_removal_stays_deleted() -> None:
+    async def scenario(world: World) -> None:
+        await start_with_state(world)
+        await send(world, "D", b"old")
+        remove_config(world.disk)
+        await ask(world, RequestCode.DELETE_TOPIC_IN_BROKER, TopicRef("D"))
+        entries = changes.load(world.disk, CONFIG_DIR).entries
+        assert [one.change.name for one in entries if isinstance(one.change, changes.TopicDeleted)] == ["D"]
+        await asyncio.sleep(1)
+        world.broker.lose_power(Kept.NONE)
+        await check_state(world)
+        await create(world, "D")
+        assert await messages(world, "D") == []
+
+    in_broker(scenario)
+
+
+def test_a_start_that_misses_what_was_removed_is_a_refusal() -> None:
+    """Power fails after the new change log was begun, before the documents are written."""
+
+    def no_document(kind: str, path: str) -> None:
+        if kind == "create" and ".json" in path:
+            raise FileNotFoundError(errno.ENOENT, "No such file or directory", path)
+
+    async def scenario(world: World) -> None:
+        await start_with_state(world)
+        remove_config(world.disk)
+        world.disk.fail = no_document
+        await asyncio.sleep(1)
+        world.broker.kill()
+        with pytest.raises(StoreError, match="is missing, and so is its .bak"):
+            await world.broker.start()
+
+    in_broker(scenario)
+
+
+@FLUSH_MODES
+@pytest.mark.parametrize("broken", ["directory", "document"])
+def test_a_configuration_that_cannot_be_written_again_refuses_changes_until_a_restart(
+    broken: str, flush: str, caplog
+) -> None:
+    def fail(kind: str, path: str) -> None:
+        if kind == "create" and "/config/" in path and (broken == "directory" or ".json" in path):
+            raise OSError(errno.EROFS, "Read-only file system", path)
+
+    async def scenario(world: World) -> None:
+        await start_with_state(world)
+        remove_config(world.disk)
+        world.disk.fail = fail
+        await asyncio.sleep(1)
+        for name in ("B", "C"):
+            with pytest.raises(ReplyError, match=r"removed while the broker runs.*Read-only file system"):
+                await create(world, name)
+        assert await messages(world, "A") == [b"one"]
+        critical = [one for one in caplog.records if one.levelno == logging.CRITICAL]
+        assert len(critical) == 1 and critical[0].notice
+        await asyncio.sleep(60)
+        assert [one for one in caplog.records if one.levelno == logging.CRITICAL] == critical
+        world.disk.fail = lambda kind, path: None
+        await world.broker.stop()
+        await check_state(world)
+
+    in_broker(scenario, flush_disk_type=flush)
+
+
+def test_in_synchronous_mode_an_answer_that_waits_for_a_removed_file_is_an_error_if_it_cannot_be_written() -> None:
+    def fail(kind: str, path: str) -> None:
+        if kind == "create" and "/config/" in path:
+            raise OSError(errno.EROFS, "Read-only file system", path)
+
+    async def scenario(world: World) -> None:
+        await start_with_state(world)
+        remove_config(world.disk)
+        world.disk.fail = fail
+        with pytest.raises(ReplyError, match="Read-only file system"):
+            await create(world, "B")
+
+    in_broker(scenario, flush_disk_type="SYNC_FLUSH")
+
+
+def test_a_document_that_only_its_bak_holds_at_a_start_was_not_removed(caplog) -> None:
+    async def scenario(world: World) -> None:
+        await start_with_state(world)
+        await world.broker.stop()
+        world.disk.rename(TOPICS, f"{TOPICS}.bak")
+        await world.broker.start()
+        await asyncio.sleep(2)
+        assert not removal_lines(caplog)
 
     in_broker(scenario)

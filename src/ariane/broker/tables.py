@@ -41,7 +41,7 @@ from ariane.protocol import fastjson
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.command import Command
 from ariane.protocol.requests.admin import DelayOffsetTable
-from ariane.store.files import Disk
+from ariane.store.files import Disk, exists, read_whole
 
 log = logging.getLogger("ariane.broker.state")
 
@@ -107,6 +107,7 @@ class Tables:
         self._saving = asyncio.Lock()
         self._next_save_ms = 0.0
         self._saved_delays = DelayOffsetTable()
+        self._delays = read_whole(disk, self._path(documents.DELAYS))
         self.log = ChangeLog(disk, config.config_dir, saved.log, executor, is_sync=config.sync_flush)
         self.log.begin(saved.contents)
         self._unsaved_by: dict[str, Callable[[], msgspec.Struct]] = {
@@ -117,6 +118,7 @@ class Tables:
             documents.LOCKS: self.locks.table,
             documents.DELETED: lambda: DeletedTopics(self.deletions.table()),
         }
+        self._present = {name for name in (*self._unsaved_by, documents.DELAYS) if exists(disk, self._path(name))}
         self.topics.changed = lambda: self._unsaved.add(documents.TOPICS)
         self.groups.changed = lambda: self._unsaved.add(documents.GROUPS)
 
@@ -134,6 +136,8 @@ class Tables:
 
     def record(self, change: Change) -> None:
         """Store a change. Raises StoreError if it cannot be; then it must not be made."""
+        if isinstance(change, TopicDeleted):  # the caller removes the queues of the topic next
+            self._check_removed()
         self.log.append(change)
         self._unsaved.update(DOCUMENTS[type(change)])
 
@@ -199,38 +203,70 @@ class Tables:
             await self.save()
 
     async def flush(self) -> None:
-        """Bring the change log to the disk."""
+        """Bring the change log to the disk. Write config/ again if somebody removed it, or a file of it."""
+        self._check_removed()
         try:
+            if self.log.lacks_changes:
+                await self.save()
             await self.log.flush()
         except FlushFailed as error:
             log.debug("%s", error)  # told when it happened; changes are refused since
 
+    def _check_removed(self) -> None:
+        """Begin to write config/ again if a file that belongs there is missing; `flush` and `save` write the documents."""
+        missing = (self._path(name) for name in sorted(self._present) if not exists(self._disk, self._path(name)))
+        removed = self.log.find_removed() or next(missing, None)
+        if removed is None:
+            return
+        self._unsaved.update(self._unsaved_by)
+        self._present.clear()
+        self.log.begin_again(removed if exists(self._disk, self._directory) else self._directory, self._unsaved_by)
+
     async def save(self) -> None:
-        """Write the documents that changed."""
+        """Write the documents that changed.
+
+        Raises:
+            FlushFailed: Removed documents cannot be written again. Changes are refused from now on.
+        """
         async with self._saving:
-            began_ms = self._monotonic_ms()
-            for name, state in ((documents.FILTERS, self.filters), (documents.OFFSETS, self.offsets)):
-                if state.changed:
-                    state.changed = False
-                    self._unsaved.add(name)
-            if not self._unsaved:
-                return
-            names = sorted(self._unsaved)
-            self.log.rotate()
-            # All are taken now, before the loop runs on: together they hold exactly the changes so far.
-            n, taken = self.log.last_n, {name: self._unsaved_by[name]() for name in names}
-            for name in names:
-                self._unsaved.discard(name)
-            while taken:
-                name = next(iter(taken))
-                try:
-                    await self._save(name, taken[name], n)
-                except BaseException:
-                    self._unsaved.update(taken)  # cancelled, too: the next save has to write them
+            is_restoring, n = self.log.lacks_changes, self.log.last_n
+            try:
+                await self._save_changed()
+            except FileNotFoundError:
+                raise  # removed once more, which the next flush notices
+            except (OSError, StoreError) as error:
+                if not is_restoring or self.log.has_failed:
                     raise
-                del taken[name]
-            ended_ms = self._monotonic_ms()
-            self._next_save_ms = ended_ms + (ended_ms - began_ms) * PACE
+                raise self.log.fail(error) from error
+            if is_restoring:
+                self.log.restored(n)
+
+    async def _save_changed(self) -> None:
+        began_ms = self._monotonic_ms()
+        if self._delays is not None and documents.DELAYS not in self._present:
+            await self._save_delays(self._delays)
+        for name, state in ((documents.FILTERS, self.filters), (documents.OFFSETS, self.offsets)):
+            if state.changed:
+                state.changed = False
+                self._unsaved.add(name)
+        if not self._unsaved:
+            return
+        names = sorted(self._unsaved)
+        self.log.rotate()
+        # All are taken now, before the loop runs on: together they hold exactly the changes so far.
+        n, taken = self.log.last_n, {name: self._unsaved_by[name]() for name in names}
+        for name in names:
+            self._unsaved.discard(name)
+        while taken:
+            name = next(iter(taken))
+            try:
+                await self._save(name, taken[name], n)
+            except BaseException:
+                self._unsaved.update(taken)  # cancelled, too: the next save has to write them
+                raise
+            del taken[name]
+        ended_ms = self._monotonic_ms()
+        self._next_save_ms = ended_ms + (ended_ms - began_ms) * PACE
 
     async def _save(self, name: str, document: msgspec.Struct, n: int) -> None:
         text = b"".join(await _encoded(document))
@@ -242,6 +278,7 @@ class Tables:
         cancelled = await self._in_thread(write, self._disk, self._directory, name, text)
         is_first = name not in self._good
         self._good[name] = content.crc
+        self._present.add(name)
         self.log.drop_covered(name, content)
         if is_first and not self.log.has_failed:
             self.log.document_saved(name, content)
@@ -264,9 +301,18 @@ class Tables:
 
     async def save_delays(self, text: bytes) -> None:
         """The text of delayOffset.json, as a slave copies it."""
+        async with self._saving:
+            await self._save_delays(text)
+
+    async def _save_delays(self, text: bytes) -> None:
         cancelled = await self._in_thread(documents.save, self._disk, self._directory, documents.DELAYS, text)
+        self._delays = text
+        self._present.add(documents.DELAYS)
         if cancelled is not None:
             raise cancelled
+
+    def _path(self, name: str) -> str:
+        return f"{self._directory}/{name}"
 
     async def _in_thread(self, write: Callable[..., None], *args: object) -> asyncio.CancelledError | None:
         """Write a document, to the end even if cancelled: two writes of one would use the same temporary file."""
@@ -278,6 +324,7 @@ class Tables:
     async def close(self) -> None:
         """Write everything; afterwards the documents alone hold the state, as Java reads it."""
         try:
+            self._check_removed()
             await self.save()
             await self.flush()
         finally:

@@ -308,6 +308,14 @@ def read_error(disk: Disk, error: OSError, path: str) -> StoreError:
     return open_error(error, path)
 
 
+def exists(disk: Disk, path: str) -> bool:
+    """Whether there is a file; False, too, if a file is in the place of a directory above it."""
+    try:
+        return disk.size(path) is not None
+    except NotADirectoryError:
+        return False
+
+
 def read_whole(disk: Disk, path: str) -> bytes | None:
     """Content of a small file; None when it is not there."""
     size = disk.size(path)

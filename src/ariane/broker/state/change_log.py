@@ -1,13 +1,17 @@
 """The writer of the change log: appends, flushes, and files that are begun and removed (`changes` has the format).
 
+Files that somebody removes while the broker runs are noticed at each flush. Then a new file begins, all documents are written again
+from memory (`begin_again`, `restored`), and changes of removed files are durable only when the documents hold them.
+
 [no counterpart in Java, which rewrites the whole document before it answers]
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Iterable, Mapping
 from concurrent.futures import Executor
 from typing import NamedTuple
 
@@ -25,8 +29,8 @@ from ariane.broker.state.changes import (
     SavedDocument,
     encode,
 )
-from ariane.errors import FlushFailed, StoreFull
-from ariane.store.files import NO_ROOM, Disk, open_error, write_error
+from ariane.errors import FlushFailed, StoreError, StoreFull
+from ariane.store.files import NO_ROOM, Disk, exists, open_error, write_error
 
 log = logging.getLogger("ariane.broker.state")
 
@@ -46,8 +50,8 @@ class _Flush(NamedTuple):
         for path in self.paths:
             try:
                 handle = self.disk.open(path)
-            except FileNotFoundError:
-                continue  # removed meanwhile: documents hold its changes
+            except (FileNotFoundError, NotADirectoryError):
+                continue  # by this process, if documents hold its changes; else the loop notices it (`find_removed`)
             try:
                 self.disk.fsync(handle)
             except OSError as error:
@@ -55,7 +59,8 @@ class _Flush(NamedTuple):
             finally:
                 self.disk.close(handle)
         for directory in {path.rpartition("/")[0] for path in self.new_paths}:
-            self.disk.fsync_dir(directory)
+            with contextlib.suppress(FileNotFoundError, NotADirectoryError):  # the loop checks what was removed
+                self.disk.fsync_dir(directory)
 
 
 def _retrieved(waiter: asyncio.Future[None]) -> None:
@@ -87,6 +92,8 @@ class ChangeLog:
         self._is_flushing = False
         self._waiters: list[tuple[int, asyncio.Future[None]]] = []
         self._failure: FlushFailed | None = None
+        self._removed: str | None = None  # a file that a flush did not find at its path, until `begin_again`
+        self._lost_n: int | None = None  # last change that removed files held, until `restored`
 
     @property
     def last_n(self) -> int:
@@ -96,6 +103,11 @@ class ChangeLog:
     def has_failed(self) -> bool:
         """Whether an fsync failed: no change is taken any more."""
         return self._failure is not None
+
+    @property
+    def lacks_changes(self) -> bool:
+        """Whether changes are in memory alone, because files were removed: the documents have to be written again."""
+        return self._lost_n is not None
 
     def begin(self, contents: Mapping[str, tuple[SavedDocument, ...]]) -> None:
         """Begin a file that extends these contents of the documents. Later appends try again if the disk is full now.
@@ -178,6 +190,74 @@ class ChangeLog:
         self._unflushed[path] = self._last_n
         self._new_paths.add(path)
 
+    # --- files that are removed from outside ---
+
+    def find_removed(self) -> str | None:
+        """Return the path of a file of the log that is not at its path any more, None if there is none.
+
+        The file that is open can still be written, but no start would find it.
+        """
+        if self._failure is not None:
+            return None
+        if self._removed is None:
+            self._removed = next((file.path for file in self._files if not self._is_in_place(file)), None)
+        return self._removed
+
+    def _is_in_place(self, file: LogFile) -> bool:
+        if self._handle is not None and file is self._files[-1]:
+            return self._disk.is_at(self._handle, file.path)
+        return exists(self._disk, file.path)
+
+    def begin_again(self, removed: str, names: Iterable[str]) -> None:
+        """Begin a new file because `removed`, a file of the log or a document, was removed.
+
+        The changes so far are durable once all documents (`names`) hold them: write these, then call `restored`. A start
+        before that misses documents that this file names, and is refused. If no file can be created, all later changes are
+        refused.
+        """
+        self._removed = None
+        if self._failure is None:
+            self._lost_n = self._last_n
+            self._documents = {name: self._documents.get(name, ()) for name in names}
+            try:
+                self._files = [file for file in self._files if self._is_in_place(file)]
+                self._begin_file()
+            except OSError as error:
+                self.fail(error)
+                return
+            paths = {file.path for file in self._files}
+            self._unflushed = {path: n for path, n in self._unflushed.items() if path in paths}
+            self._new_paths &= paths
+        log.error(
+            "%s was removed while the broker runs: topics, groups and offsets are written to %s again from memory."
+            " Look for what removed it",
+            removed, self._directory, extra={"notice": True},
+        )  # fmt: skip
+
+    def restored(self, n: int) -> None:
+        """All documents were written again; they hold the changes up to number `n`."""
+        if self._lost_n is not None and n >= self._lost_n:
+            self._lost_n = None
+            self._flushed_n = max(self._flushed_n, n)
+            self._settle_waiters()
+
+    def fail(self, error: OSError | StoreError) -> FlushFailed:
+        """Refuse all later changes because removed files cannot be written again. Return the error for the caller."""
+        why = (error.strerror if isinstance(error, OSError) else None) or str(error)
+        self._lost_n = None
+        failure = self._refuse(
+            self._directory,
+            f"files in it were removed while the broker runs, and cannot be written again ({why}). Correct that before you"
+            " stop the broker: a stop writes them once more",
+        )
+        self._settle_waiters()
+        return failure
+
+    def _refuse(self, path: str, why: str) -> FlushFailed:
+        self._failure = FlushFailed(path, why)
+        log.critical("%s", self._failure, extra={"notice": True})
+        return self._failure
+
     # --- the disk ---
 
     def durable(self, n: int | None = None) -> Awaitable[None] | None:
@@ -200,7 +280,7 @@ class ChangeLog:
         return waiter
 
     def _flush_for_waiters(self) -> None:
-        if self._is_flushing or not self._waiters:
+        if self._is_flushing or not self._waiters or self._removed is not None or self._lost_n is not None:
             return
         flush = self._take_flush()
         self._is_flushing = True
@@ -211,6 +291,9 @@ class ChangeLog:
         self._is_flushing = False
         if not done.cancelled():
             self._end_flush(flush, done.exception())
+        self._settle_waiters()
+
+    def _settle_waiters(self) -> None:
         waiters, self._waiters = self._waiters, []
         for n, waiter in waiters:
             if waiter.done():
@@ -255,13 +338,17 @@ class ChangeLog:
         return _Flush(self._disk, self._last_n, tuple(self._unflushed), frozenset(self._new_paths))
 
     def _end_flush(self, flush: _Flush, error: BaseException | None) -> None:
+        try:
+            self.find_removed()
+        except OSError as caught:
+            error = error or caught
         if error is not None:
             if not isinstance(error, OSError):
                 raise error
-            self._failure = FlushFailed(str(error.filename or self._directory), error.strerror or str(error))
-            log.critical("%s", self._failure)
+            self._refuse(str(error.filename or self._directory), error.strerror or str(error))
             return
-        self._flushed_n = max(self._flushed_n, flush.up_to)
+        if self._removed is None and self._lost_n is None:  # else the documents have to hold the changes first
+            self._flushed_n = max(self._flushed_n, flush.up_to)
         self._unflushed = {path: n for path, n in self._unflushed.items() if n > flush.up_to}
         self._new_paths -= flush.new_paths
 
