@@ -1,0 +1,32 @@
+"""The script `./ariane`, with a Python that only says how it was called: nothing is installed."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+PARTS = {"core": "requirements.lock", "spark": "requirements-spark.lock", "dev": "requirements-dev.lock"}
+
+
+def installed(venv: Path) -> None:
+    """Make `venv` look complete to the script."""
+    python = venv / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.write_text('#!/bin/sh\necho "$@"\n')
+    python.chmod(0o755)
+    for part, lock in PARTS.items():
+        sums = [subprocess.check_output(["cksum"], stdin=(ROOT / name).open("rb")) for name in (lock, "pyproject.toml")]
+        (venv / f".installed-{part}").write_bytes(f"{ROOT}\n".encode() + b"".join(sums))
+
+
+def test_a_relative_directory_of_the_environment_is_relative_to_the_caller(tmp_path: Path) -> None:
+    installed(tmp_path / "venv")
+    for arguments in (["--version"], ["test", "-k", "x"]):
+        done = subprocess.run(
+            [ROOT / "ariane", *arguments],
+            cwd=tmp_path, env=os.environ | {"ARIANE_VENV": "venv"}, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert (done.returncode, done.stderr) == (0, "")
+        assert done.stdout.split()[-len(arguments[1:]) or -1 :] == (arguments[1:] or arguments)
