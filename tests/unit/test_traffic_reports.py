@@ -16,6 +16,7 @@ from ariane.admin.report import Plot, Report, Sheet
 from ariane.admin.reports import REPORTS
 from ariane.admin.reports.tps import LINES_MAX, ROWS_MAX
 from ariane.tables import CLOCKS, TRACE_EVENTS
+from ariane.tables.traffic import MISSING
 
 OF_TRAFFIC = ("tps", "latency")
 
@@ -180,6 +181,16 @@ def test_latency_is_narrowed_and_null_topics_are_there(tmp_path: Path) -> None:
     assert plot(report, "Consumption")["unknown · billing"] == [None, None, pytest.approx(70, rel=0.01)]
     narrowed = asked("latency", tmp_path, group="audit", topic="orders")
     assert [row["group"] for row in sheet(narrowed, "Consumption")] == ["audit"]
+
+
+def test_the_reasons_fit_80_columns(tmp_path: Path) -> None:
+    """A text that is printed on a line of its own is not wrapped."""
+    from ariane.cli import drawing
+
+    both(tmp_path, [sent(0, 1), consumed(0, 6, **dict.fromkeys(MISSING, 1_000_000))], [], as_of_s=60)
+    lines = [line.plain for line in drawing.drawn(asked("latency", tmp_path), 80)]
+    assert sum("meaning: " in line for line in lines) == len(MISSING)
+    assert max(map(len, lines)) <= 80
 
 
 @pytest.mark.parametrize("until_s", [600, 6 * 3600])

@@ -20,7 +20,7 @@ SLOWEST = 10
 AGAIN, NO_COST = "again", "no_cost"
 NOT_QUEUED = {
     AGAIN: "the message was delivered again: only its first delivery counts",
-    trace.OUTLIER: "its record contradicts the clock that most records of its host agree on",
+    trace.OUTLIER: "its record contradicts its host's clock, as most records give it",
     trace.CONTRADICTION: "no majority of the records agrees on the clock of its host",
     trace.BEFORE_SENT: "it was delivered before it was sent, by clocks that are not known",
     trace.NO_CLOCK: "the clock of its host is not known",
