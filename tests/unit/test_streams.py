@@ -34,6 +34,26 @@ def test_a_slave_gets_in_whatever_others_have_opened() -> None:
         assert displaced in attackers
 
 
+def test_a_host_with_many_ipv6_addresses_shuts_no_slave_out() -> None:
+    """A slave of 4.9.4 says nothing for 5 s: meanwhile it is not displaced for being the oldest."""
+    slave = Connected("2001:db8:0:1::5")
+    streams = [slave]
+    for number in range(1000):
+        newest = Connected(f"2001:db8:0:2:{number:x}::1")
+        streams.append(newest)
+        displaced = displaced_by(cast(Stream, newest), cast(list[Stream], streams))
+        if displaced is not None:
+            streams.remove(cast(Connected, displaced))
+    assert slave in streams
+    assert len(streams) == ADDRESS_CONNECTIONS_MAX + 1
+
+
+@pytest.mark.parametrize("ip", ["::ffff:10.0.{}.1", "10.0.{}.1"])
+def test_ipv4_addresses_count_one_by_one(ip: str) -> None:
+    streams = [Connected(ip.format(number)) for number in range(CONNECTIONS_MAX)]
+    assert displaced_by(cast(Stream, streams[-1]), cast(list[Stream], streams)) is None
+
+
 def test_slaves_stay_while_connections_that_do_not_report_come_and_go() -> None:
     slave = Connected("10.0.1.1", is_slave=True)
     streams = [slave]

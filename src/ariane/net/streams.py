@@ -5,7 +5,7 @@ end: when the coroutine that was given a stream returns or fails, the stream is 
 
 A server bounds its connections in all and for each address. A new connection displaces one that has not identified itself
 yet (`Stream.identified`), or else the newest of the address with most connections: nobody shuts others out with connections
-from a few addresses.
+from a few addresses. The IPv6 addresses of a /64 network count as one.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import collections
 import contextlib
+import ipaddress
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from types import TracebackType
@@ -156,17 +157,28 @@ class StreamServer:
 
 def displaced_by(newest: Stream, streams: Sequence[Stream]) -> Stream | None:
     """Return which of `streams` (the oldest first, `newest` among them) is one too many; None if none is."""
-    same_address = [stream for stream in streams if stream.ip == newest.ip]
+    networks = {stream: _network(stream.ip) for stream in streams}
+    same_address = [stream for stream in streams if networks[stream] == networks[newest]]
     if len(same_address) > ADDRESS_CONNECTIONS_MAX:
         crowded = same_address
     elif len(streams) > CONNECTIONS_MAX:
         crowded = list(streams)
     else:
         return None
-    counts = collections.Counter(stream.ip for stream in crowded)
+    counts = collections.Counter(networks[stream] for stream in crowded)
     unidentified = [stream for stream in crowded if not stream.is_identified and stream is not newest]
     # The address with most connections loses its oldest that has not identified itself, or else its newest.
-    return max(unidentified or reversed(crowded), key=lambda stream: counts[stream.ip])
+    return max(unidentified or reversed(crowded), key=lambda stream: counts[networks[stream]])
+
+
+def _network(ip: str) -> str:
+    """Return what counts as one address: an IPv4 address, or the /64 network that an IPv6 host chooses its addresses from."""
+    if ":" not in ip:
+        return ip
+    address = ipaddress.IPv6Address(ip.partition("%")[0])
+    if address.ipv4_mapped is not None:
+        return str(address.ipv4_mapped)
+    return str(ipaddress.IPv6Network((address, 64), strict=False))
 
 
 @contextlib.asynccontextmanager
