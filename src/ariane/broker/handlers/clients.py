@@ -14,9 +14,9 @@ from ariane.broker.state.groups import Groups
 from ariane.broker.state.locks import QueueLocks
 from ariane.broker.state.members import Member, Members
 from ariane.broker.state.topics import Topics
-from ariane.errors import FilterError, FlushFailed, ReplyError, StoreError
+from ariane.errors import FilterError, FlushFailed, StoreError
 from ariane.filter.sql import compile_sql
-from ariane.model.topic import group_name_fault, retry_topic, topic_name_fault
+from ariane.model.topic import retry_topic, topic_name_fault
 from ariane.net.connection import Handled, Handler, Peer, Reply
 from ariane.protocol import fastjson
 from ariane.protocol.codes import RequestCode, ResponseCode
@@ -82,8 +82,6 @@ def heartbeat(parts: ClientParts, command: Command, peer: Peer) -> Reply:
     data = typed_body(command, HeartbeatData)
     member = Member(data.client_id, peer.id, peer.addr, command.language, command.version, parts.monotonic_ms())
     for consumer in data.consumers:
-        if fault := group_name_fault(consumer.group_name):
-            raise ReplyError(ResponseCode.SYSTEM_ERROR, fault)
         settings = parts.groups.find(consumer.group_name)
         notify = True
         if settings is not None:

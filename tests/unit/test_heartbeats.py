@@ -1,0 +1,64 @@
+"""Which consumer groups a heartbeat may name. No socket."""
+
+from __future__ import annotations
+
+import pytest
+
+from ariane.broker.config import BrokerConfig
+from ariane.broker.handlers.clients import ClientParts, heartbeat
+from ariane.broker.state.filters import ConsumerFilters, FilterTable
+from ariane.broker.state.groups import Groups
+from ariane.broker.state.locks import QueueLocks
+from ariane.broker.state.members import Members
+from ariane.broker.state.topics import Topics
+from ariane.errors import ProtocolError
+from ariane.filter.bloom import Bloom
+from ariane.model.topic import SubscriptionGroupConfig
+from ariane.net.handling import peer_of
+from ariane.protocol import fastjson
+from ariane.protocol.codes import RequestCode
+from ariane.protocol.command import Command
+from ariane.protocol.requests.admin import SubscriptionGroupTable
+from ariane.protocol.requests.clients import ConsumerData, HeartbeatData
+from ariane.protocol.requests.routing import TopicTable
+
+
+def parts(*stored: str) -> ClientParts:
+    groups = SubscriptionGroupTable(
+        subscription_group_table={name: SubscriptionGroupConfig(group_name=name) for name in stored}
+    )
+    return ClientParts(
+        topics=Topics(TopicTable(), BrokerConfig(broker_name="broker-a"), now_ms=lambda: 0),
+        groups=Groups(groups, auto_create=True, now_ms=lambda: 0),
+        members=Members(),
+        locks=QueueLocks(),
+        changed=lambda group: None,
+        monotonic_ms=lambda: 0.0,
+        filters=ConsumerFilters(FilterTable(), Bloom.sized(20, 32), keep_ms=1, now_ms=lambda: 0),
+        sql=False,
+        durable=lambda: None,
+    )
+
+
+def beat(broker: ClientParts, group: str) -> None:
+    body = fastjson.write(HeartbeatData("c", (ConsumerData(group_name=group),)))
+    heartbeat(broker, Command(RequestCode.HEART_BEAT, body=body), peer_of(1, ("127.0.0.1", 1)))
+
+
+@pytest.mark.parametrize(
+    "group", ["G", "%RETRY%ns%G", "GID_a|b", "CID_RMQ_SYS_TRANS", "g" * 255, "team.service", "a:b", "组"]
+)
+def test_a_consumer_group_has_any_name_that_4_9_4_takes(group: str) -> None:
+    """Java clients allow fewer characters than brokers; other clients check no names."""
+    broker = parts()
+    beat(broker, group)
+    assert broker.members.client_ids(group) == ["c"]
+    assert broker.groups.get(group) is not None
+
+
+@pytest.mark.parametrize("group", ["", " ", "a@b", "a/b", "a\nb", "g" * 256])
+def test_a_name_that_files_and_tables_cannot_hold_is_refused(group: str) -> None:
+    broker = parts()
+    with pytest.raises(ProtocolError, match="groupName"):
+        beat(broker, group)
+    assert not broker.members.consumers
