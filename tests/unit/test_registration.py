@@ -33,6 +33,7 @@ class FakeNameServer:
         self.requests: list[tuple[int, tuple[str, ...]]] = []  # code, topics
         self.fail_after: int | None = None  # so many more requests are served, then connections break
         self.hang: asyncio.Event | None = None
+        self.is_down = False
 
     def restart(self) -> None:
         self.routes = Routes()
@@ -86,6 +87,8 @@ class FakePeers:
         self._servers = servers
 
     async def to(self, addr: str) -> FakeConnection:
+        if self._servers[addr].is_down:
+            raise ConnectionLost(addr, "refused")
         return self._servers[addr].connection
 
     async def ask(self, addr: str, code: int, header: msgspec.Struct) -> Command:
@@ -286,6 +289,22 @@ def test_a_broker_that_left_is_not_brought_back_by_a_late_registration() -> None
         assert setup.first.version() is None and setup.second.version() is None
 
     run(work, 4 * PART_TOPICS)
+
+
+def test_changes_are_not_collected_for_a_name_server_that_receives_the_whole_table_next() -> None:
+    async def work(setup: Setup) -> None:
+        setup.second.is_down = True
+        await setup.registration.now()
+        for number in range(50):
+            setup.topics.put(TopicConfig(topic_name=f"new{number}"))
+            await setup.registration.settled()
+        assert setup.first.topics() == setup.names()
+        assert not setup.registration._links[1].pending
+        setup.second.is_down = False
+        await setup.registration.now()
+        assert setup.second.topics() == setup.names()
+
+    run(work)
 
 
 def test_a_slave_sends_no_topics() -> None:

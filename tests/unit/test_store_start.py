@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ariane.broker import config as broker_config
-from ariane.errors import ConfigError, StoreCorrupt, StoreError
+from ariane.errors import ConfigError, StoreCorrupt, StoreError, StoreLocked
 from ariane.model.topic import TopicDeletion
 from ariane.store import checkpoint as checkpoints
 from ariane.store import dispatch
@@ -215,6 +215,19 @@ def test_a_log_outside_the_root_is_read_and_written_there() -> None:
     assert not paths(disk, "/s/commitlog/")
     store = opened(disk, commit_log="/fast/log")
     assert bodies(store) == list(range(COUNT))
+
+
+def test_two_stores_never_share_a_commit_log(tmp_path: Path) -> None:
+    log = str(tmp_path / "log")
+    store = open_store(real(tmp_path / "a", commit_log=log), store_host=bytes(8))
+    with pytest.raises(StoreLocked, match="storePathCommitLog"):
+        open_store(real(tmp_path / "b", commit_log=f"{log}/"), store_host=bytes(8))
+    store.close()
+    open_store(real(tmp_path / "b", commit_log=log), store_host=bytes(8)).close()
+    store = open_store(real(tmp_path / "a"), store_host=bytes(8))
+    with pytest.raises(StoreLocked, match="storePathCommitLog"):
+        open_store(real(tmp_path / "b", commit_log=str(tmp_path / "a" / "commitlog")), store_host=bytes(8))
+    store.close()
 
 
 def test_corrupt_ranges_of_a_log_outside_the_root_are_copied_below_the_root() -> None:

@@ -71,7 +71,7 @@ class NameServerLink:
         """Record changed topics; None: all topics."""
         if names is None:
             self.is_whole_due = True
-        else:
+        elif not self.is_whole_due:  # else they are sent with all others, however long that takes
             self.pending.update(names)
 
     def wake(self) -> None:

@@ -30,6 +30,8 @@ _OPEN_FIXES = {
     errno.EISDIR: "A directory is in the place of a file: move it away",
     errno.ENOENT: "Part of the path is missing, or is a broken link: mount its disk, or correct storePathRootDir",
 }
+# A file system that locks files only, as NFS does: the lock of the root is all there is then.
+_NO_DIRECTORY_LOCKS = frozenset({errno.EBADF, errno.EINVAL, errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP})
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
@@ -95,6 +97,10 @@ class Disk(Protocol):
     def remove_dir(self, path: str) -> None: ...
     def lock(self, path: str, content: bytes) -> int:
         """Lock the first byte of a file that is made with `content`. BlockingIOError when another holder lives."""
+        ...
+
+    def lock_dir(self, path: str) -> int:
+        """Lock a directory, where the file system can. BlockingIOError when another holder lives."""
         ...
 
     def unlock(self, handle: int) -> None: ...
@@ -233,8 +239,18 @@ class SystemDisk:
             return (-1, -1)
         return (state.st_dev, state.st_ino)
 
+    def lock_dir(self, path: str) -> int:
+        handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno not in _NO_DIRECTORY_LOCKS:
+                os.close(handle)
+                raise
+        return handle
+
     def unlock(self, handle: int) -> None:
-        del self._locked[handle]
+        self._locked.pop(handle, None)
         os.close(handle)
 
     def usage(self, path: str) -> Usage:

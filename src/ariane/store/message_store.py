@@ -26,7 +26,7 @@ from ariane.store.commit_log import CommitLog
 from ariane.store.consume_queue import ENTRY, ConsumeQueue
 from ariane.store.delayed import Delayed, watched
 from ariane.store.deletions import Deletions
-from ariane.store.directory import claim, mark_running
+from ariane.store.directory import claim, mark_running, release
 from ariane.store.dispatch import Arrival, Note
 from ariane.store.drafts import checked, due_code, encoded
 from ariane.store.files import Disk, OpenFiles, SystemDisk, open_error, read_whole
@@ -78,13 +78,13 @@ def open_store(
     """
     config.check()
     disk = disk or SystemDisk()
-    lock = claim(config, disk)
+    locks = claim(config, disk)
     files = OpenFiles(disk, config.open_files_max)
     try:
-        return MessageStore(config, files, now_ms, store_host, lock, delay_positions or {}, deletions())
+        return MessageStore(config, files, now_ms, store_host, locks, delay_positions or {}, deletions())
     except BaseException as error:
         files.close()
-        disk.unlock(lock)
+        release(disk, locks)
         if isinstance(error, OSError):
             raise open_error(error, config.root) from error
         raise
@@ -99,7 +99,7 @@ class MessageStore:
         files: OpenFiles,
         now_ms: Callable[[], int],
         store_host: bytes,
-        lock: int,
+        locks: tuple[int, ...],
         delay_positions: Mapping[int, int],
         deletions: Deletions,
     ) -> None:
@@ -109,7 +109,7 @@ class MessageStore:
         self._disk = disk = files.disk
         self._now_ms = now_ms
         self._store_host = store_host
-        self._lock = lock
+        self._locks = locks
         root = config.root
         self._abort, self._checkpoint_path = f"{root}/abort", f"{root}/checkpoint"
         clean = disk.size(self._abort) is None
@@ -497,4 +497,4 @@ class MessageStore:
                 self._log.failure = StoreError(f"the store in {self.config.root} is closed")
             self._log.close()
             self._files.close()
-            self._disk.unlock(self._lock)
+            release(self._disk, self._locks)

@@ -231,6 +231,14 @@ class FakeDisk:
         self._locked.add(path)
         return self._handle(path)
 
+    def lock_dir(self, path: str) -> int:
+        if path in self._locked:
+            raise BlockingIOError(errno.EAGAIN, "locked", path)
+        self._locked.add(path)
+        number = next(self._numbers)
+        self._handles[number] = (path, _File(bytearray()))
+        return number
+
     def unlock(self, handle: int) -> None:
         path, _ = self._handles.pop(handle)
         self._locked.discard(path)
