@@ -316,6 +316,37 @@ def test_what_has_started_before_is_returned() -> None:
     assert asyncio.run(main_task()) == 7
 
 
+@pytest.mark.parametrize("has_tables", [True, False])
+def test_the_demo_writes_the_tables_that_the_command_it_prints_reads(
+    tmp_path: Path, has_tables: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where `pipeline run --home` made the home a directory of tables before."""
+    from ariane.cli import demo
+    from ariane.cli import home as homes
+    from ariane.pipeline import session
+
+    if has_tables:
+        (tmp_path / "journeys").mkdir()
+        (tmp_path / "journeys" / "CURRENT").touch()
+    started: list[tuple[str, ...]] = []
+
+    class Started:
+        async def start(self, program: Any) -> str:
+            started.append(program.arguments)
+            return ""
+
+    async def endless(namesrv: str, tables: Path | None, say: Any, stop: asyncio.Event) -> None:
+        assert tables == homes.tables_of(tmp_path)
+
+    monkeypatch.setattr(session, "spark_fault", lambda: None)
+    monkeypatch.setattr(demo, "endless", endless)
+    with homes.held(tmp_path):
+        asyncio.run(upping._demo(Started(), tmp_path, "a:1", False, asyncio.Event()))  # type: ignore[arg-type]
+        (arguments,) = started
+        written = Path(arguments[arguments.index("--home") + 1])
+        assert homes.tables_of(written) == homes.tables_of(tmp_path)
+
+
 def test_a_port_that_may_not_be_listened_on_is_not_called_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(upping, "_fault", lambda port, offsets: (80, PermissionError(13, "Permission denied")))
     for demo in (False, True):

@@ -110,7 +110,7 @@ async def _demo(programs: Programs, home: Path, namesrv: str, exit_after: bool, 
     if fault := spark_fault():
         say(f"pipeline  off: {fault}")
     else:
-        tables = home / homes.TABLES
+        tables = homes.tables_of(home)
         arguments = ("pipeline", "run", "trace", "--namesrv", namesrv, "--home", str(tables), "--until-stdin-closes")
         await _unless(stop, programs.start(Program("pipeline", arguments, ready=False)))
         say(f"timeline  ariane trace --home {shlex.quote(str(home))} --key ORDER-17")
