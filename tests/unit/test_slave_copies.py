@@ -14,6 +14,7 @@ from ariane.broker.stats.counters import BrokerStats
 from ariane.broker.tables import Tables
 from ariane.errors import ReplyError
 from ariane.model.topic import TopicConfig, TopicDeletion
+from ariane.net.shared_replies import SharedReplies
 from ariane.protocol.codes import RequestCode
 from ariane.protocol.command import Command
 from ariane.protocol.requests.routing import TopicTable
@@ -36,7 +37,7 @@ class Master:
     async def ask(self, addr: str, code: int, header: object = None) -> Command:
         if code != RequestCode.GET_ALL_TOPIC_CONFIG:
             raise ReplyError(1, "not asked for here", addr)
-        handled = topic_pages.reply(self.topics, self.deletions, header)  # type: ignore[arg-type]
+        handled = topic_pages.reply(self.topics, self.deletions, header, SharedReplies())  # type: ignore[arg-type]
         reply = await handled if inspect.isawaitable(handled) else handled
         return Command(0, fields=dict(reply.fields or {}), body=reply.body)  # type: ignore[union-attr, arg-type]
 
