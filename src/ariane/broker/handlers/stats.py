@@ -6,9 +6,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from datetime import datetime
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
+
+import msgspec
 
 from ariane.broker.config import BrokerConfig
 from ariane.broker.state.groups import Groups
@@ -20,6 +22,7 @@ from ariane.broker.stats.items import DAY, HOUR, MINUTE, Snapshot
 from ariane.errors import ReplyError
 from ariane.model.topic import TopicConfig
 from ariane.net.connection import Handled, Handler, Peer, Reply
+from ariane.net.shared_replies import SharedReplies
 from ariane.protocol import fastjson
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.command import Command
@@ -29,21 +32,20 @@ from ariane.protocol.requests.clients import WireQueue
 from ariane.protocol.requests.stats import (
     BrokerStatsData,
     BrokerStatsItem,
-    ConsumeStats,
-    ConsumeStatsList,
-    ConsumeTimeSpans,
     GetBrokerConsumeStats,
     GetConsumeStats,
     GroupOffset,
     QueryConsumeTimeSpan,
     QueueTimeSpan,
     TopicOffset,
-    TopicStats,
     ViewBrokerStats,
 )
 from ariane.store.message_store import MessageStore
 
+Request = TypeVar("Request", bound=msgspec.Struct)
+
 UNKNOWN_MS = -1
+SLICE = 100  # queues: 2 ms
 
 
 class StatsParts(NamedTuple):
@@ -61,63 +63,76 @@ class StatsParts(NamedTuple):
 
 
 def handlers(parts: StatsParts) -> dict[int, Handler]:
-    table: dict[RequestCode, Callable[[StatsParts, Command, Peer], Handled]] = {
-        RequestCode.GET_TOPIC_STATS_INFO: topic_stats,
-        RequestCode.GET_CONSUME_STATS: consume_stats,
-        RequestCode.GET_BROKER_CONSUME_STATS: all_consume_stats,
-        RequestCode.VIEW_BROKER_STATS_DATA: view,
-        RequestCode.QUERY_CONSUME_TIME_SPAN: time_spans,
+    def shared(kind: type[Request], serve: Callable[[StatsParts, Request], Awaitable[Reply]]) -> Handler:
+        replies = SharedReplies()
+
+        def handler(command: Command, peer: Peer) -> Handled:
+            request = typed(command, kind)
+            return replies.get(request, lambda: serve(parts, request))
+
+        return handler
+
+    return {
+        RequestCode.GET_TOPIC_STATS_INFO: shared(TopicRef, topic_stats),
+        RequestCode.GET_CONSUME_STATS: shared(GetConsumeStats, consume_stats),
+        RequestCode.GET_BROKER_CONSUME_STATS: shared(GetBrokerConsumeStats, all_consume_stats),
+        RequestCode.QUERY_CONSUME_TIME_SPAN: shared(QueryConsumeTimeSpan, time_spans),
+        RequestCode.VIEW_BROKER_STATS_DATA: lambda command, peer: view(parts, typed(command, ViewBrokerStats)),
     }
 
-    def bound(serve: Callable[[StatsParts, Command, Peer], Handled]) -> Handler:
-        return lambda command, peer: serve(parts, command, peer)
 
-    return {code: bound(serve) for code, serve in table.items()}
-
-
-def topic_stats(parts: StatsParts, command: Command, peer: Peer) -> Reply:
+async def topic_stats(parts: StatsParts, request: TopicRef) -> Reply:
     """The ends of every queue that can be written to."""
-    name, store = typed(command, TopicRef).topic, parts.store
-    offsets = {}
-    for queue_id in range(_topic(parts, name).write_queue_nums):
+    name, store = request.topic, parts.store
+
+    def ends(queue_id: int) -> bytes:
         last = store.max_offset(name, queue_id)
         time_ms = (store.store_time(name, queue_id, last - 1) or 0) if last else 0
-        offsets[_queue(parts, name, queue_id)] = TopicOffset(time_ms, last, store.min_offset(name, queue_id))
-    return Reply(body=fastjson.write(TopicStats(offsets)))
+        return _entry(_queue(parts, name, queue_id), TopicOffset(time_ms, last, store.min_offset(name, queue_id)))
+
+    entries = await _joined(map(ends, range(_topic(parts, name).write_queue_nums)))
+    return Reply(body=b'{"offsetTable":{%b}}' % entries)
 
 
-async def consume_stats(parts: StatsParts, command: Command, peer: Peer) -> Reply:
+async def consume_stats(parts: StatsParts, request: GetConsumeStats) -> Reply:
     """How far a group has come, in one topic or in all that it has offsets of."""
-    request = typed(command, GetConsumeStats)
     group = request.consumer_group
-    tps, offsets = 0.0, {}
-    for topic in _consumed(parts, group, [request.topic] if request.topic else sorted(parts.offsets.topics_of(group))):
-        offsets.update(_offsets(parts, group, topic.topic_name, topic.read_queue_nums))
-        tps += _tps(parts, group, topic.topic_name)
-        await asyncio.sleep(0)  # others are served between two topics
-    return Reply(body=fastjson.write(ConsumeStats(tps, offsets)))
+    names = [request.topic] if request.topic else sorted(parts.offsets.topics_of(group))
+    topics = _consumed(parts, group, names)
+    tps = sum((_tps(parts, group, topic.topic_name) for topic in topics), 0.0)
+    entries = (
+        _entry(queue, offset)
+        for topic in topics
+        for queue, offset in _offsets(parts, group, topic.topic_name, topic.read_queue_nums)
+    )
+    return Reply(body=_stats(tps, await _joined(entries)))
 
 
-async def all_consume_stats(parts: StatsParts, command: Command, peer: Peer) -> Reply:
+async def all_consume_stats(parts: StatsParts, request: GetBrokerConsumeStats) -> Reply:
     """The same for every group of this broker, topic by topic."""
-    ordered = typed(command, GetBrokerConsumeStats).is_order
     topics = parts.offsets.topics_by_group()
-    found, total = [], 0
+    total = 0
+
+    def counted(group: str, topic: TopicConfig) -> Iterator[bytes]:
+        nonlocal total
+        for queue, offset in _offsets(parts, group, topic.topic_name, topic.write_queue_nums):
+            total += offset.broker_offset - offset.consumer_offset
+            yield _entry(queue, offset)
+
+    groups = []
     for group in parts.groups.table().subscription_group_table:
-        stats = []
-        for topic in _consumed(parts, group, topics.get(group, ())):
-            if topic.order or not ordered:
-                offsets = _offsets(parts, group, topic.topic_name, topic.write_queue_nums)
-                total += sum(one.broker_offset - one.consumer_offset for one in offsets.values())
-                stats.append(ConsumeStats(_tps(parts, group, topic.topic_name), offsets))
-                await asyncio.sleep(0)
-        found.append({group: stats})
-    return Reply(body=fastjson.write(ConsumeStatsList(parts.addr, tuple(found), total)))
+        stats = [
+            _stats(_tps(parts, group, topic.topic_name), await _joined(counted(group, topic)))
+            for topic in _consumed(parts, group, topics.get(group, ()))
+            if topic.order or not request.is_order
+        ]
+        groups.append(b"{%b:[%b]}" % (fastjson.write(group), b",".join(stats)))
+    head = b'{"brokerAddr":%b,"consumeStatsList":[' % fastjson.write(parts.addr)
+    return Reply(body=b'%b%b],"totalDiff":%d}' % (head, b",".join(groups), total))
 
 
-def view(parts: StatsParts, command: Command, peer: Peer) -> Reply:
+def view(parts: StatsParts, request: ViewBrokerStats) -> Reply:
     """One statistic: the last minute, hour and day."""
-    request = typed(command, ViewBrokerStats)
     name, key = request.stats_name, request.stats_key
     minute, hour, day = (parts.stats.snapshot(name, key, window) for window in (MINUTE, HOUR, DAY))
     if minute is None or hour is None or day is None:
@@ -125,12 +140,31 @@ def view(parts: StatsParts, command: Command, peer: Peer) -> Reply:
     return Reply(body=fastjson.write(BrokerStatsData(_item(day), _item(hour), _item(minute))))
 
 
-def time_spans(parts: StatsParts, command: Command, peer: Peer) -> Reply:
+async def time_spans(parts: StatsParts, request: QueryConsumeTimeSpan) -> Reply:
     """Store times of each queue: first message, last one, last one consumed; and for how long the next one has waited."""
-    request = typed(command, QueryConsumeTimeSpan)
     queues = range(_topic(parts, request.topic).write_queue_nums)
-    spans = tuple(_time_span(parts, request, queue_id) for queue_id in queues)
-    return Reply(body=fastjson.write(ConsumeTimeSpans(spans)))
+    spans = await _joined(fastjson.write(_time_span(parts, request, queue_id)) for queue_id in queues)
+    return Reply(body=b'{"consumeTimeSpanSet":[%b]}' % spans)
+
+
+async def _joined(entries: Iterable[bytes]) -> bytes:
+    """Return the entries of a list or table. Others are served between slices of them: a topic may have 65,536 queues."""
+    made = []
+    for entry in entries:
+        made.append(entry)
+        if len(made) % SLICE == 0:
+            await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    return b",".join(made)
+
+
+def _entry(queue: WireQueue, value: msgspec.Struct) -> bytes:
+    return b"%b:%b" % (fastjson.write(queue), fastjson.write(value))
+
+
+def _stats(tps: float, entries: bytes) -> bytes:
+    """ConsumeStats as Java prints it."""
+    return b'{"consumeTps":%b,"offsetTable":{%b}}' % (fastjson.write(tps), entries)
 
 
 def _time_span(parts: StatsParts, request: QueryConsumeTimeSpan, queue_id: int) -> QueueTimeSpan:
@@ -172,13 +206,12 @@ def _consumed(parts: StatsParts, group: str, names: Iterable[str]) -> list[Topic
     return [topic for topic in topics if topic is not None]
 
 
-def _offsets(parts: StatsParts, group: str, topic: str, queues: int) -> dict[WireQueue, GroupOffset]:
-    store, offsets = parts.store, {}
+def _offsets(parts: StatsParts, group: str, topic: str, queues: int) -> Iterator[tuple[WireQueue, GroupOffset]]:
+    store = parts.store
     for queue_id in range(queues):
         consumed = max(0, parts.offsets.get(group, topic, queue_id) or 0)
         time_ms = (store.store_time(topic, queue_id, consumed - 1) or 0) if consumed else 0
-        offsets[_queue(parts, topic, queue_id)] = GroupOffset(store.max_offset(topic, queue_id), consumed, time_ms)
-    return offsets
+        yield _queue(parts, topic, queue_id), GroupOffset(store.max_offset(topic, queue_id), consumed, time_ms)
 
 
 def _tps(parts: StatsParts, group: str, topic: str) -> float:

@@ -1,0 +1,128 @@
+"""Statistics of topics with many queues: others are served meanwhile, and one list is made for all who ask. No socket."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from typing import Any, cast
+
+import pytest
+
+from ariane.broker.config import BrokerConfig
+from ariane.broker.handlers.stats import StatsParts, handlers
+from ariane.broker.state.groups import Groups
+from ariane.broker.state.members import Members
+from ariane.broker.state.offsets import ConsumerOffsets
+from ariane.broker.state.topics import Topics
+from ariane.broker.stats.counters import BrokerStats
+from ariane.model.topic import SubscriptionGroupConfig, TopicConfig
+from ariane.net.connection import Reply
+from ariane.net.handling import peer_of
+from ariane.protocol import fastjson
+from ariane.protocol.codes import RequestCode
+from ariane.protocol.command import Command
+from ariane.protocol.requests.admin import SubscriptionGroupTable
+from ariane.protocol.requests.clients import WireQueue
+from ariane.protocol.requests.routing import TopicTable
+from ariane.protocol.requests.stats import ConsumeStats, ConsumeStatsList, GroupOffset, TopicOffset, TopicStats
+from ariane.store.message_store import MessageStore
+
+QUEUES = 3000
+
+
+class TenEach:
+    """A store with ten messages in each queue."""
+
+    def max_offset(self, topic: str, queue_id: int) -> int:
+        return 10
+
+    def min_offset(self, topic: str, queue_id: int) -> int:
+        return 0
+
+    def store_time(self, topic: str, queue_id: int, offset: int) -> int:
+        return 1_700_000_000_000
+
+
+class NoStatistics:
+    def snapshot(self, *args: Any) -> None:
+        return None
+
+
+def parts() -> StatsParts:
+    config = BrokerConfig(broker_name="b")
+    topic = TopicConfig(topic_name="T", read_queue_nums=QUEUES, write_queue_nums=QUEUES)
+    offsets = ConsumerOffsets()
+    offsets.commit("G", "T", 0, 4)
+    groups = SubscriptionGroupTable(subscription_group_table={"G": SubscriptionGroupConfig(group_name="G")})
+    return StatsParts(
+        config=config,
+        addr="h:1",
+        topics=Topics(TopicTable(topic_config_table={"T": topic}), config, now_ms=lambda: 0),
+        groups=Groups(groups, auto_create=False, now_ms=lambda: 0),
+        members=Members(),
+        offsets=offsets,
+        store=cast(MessageStore, TenEach()),
+        stats=cast(BrokerStats, NoStatistics()),
+        now_ms=lambda: 0,
+    )
+
+
+def ask(code: RequestCode, header: dict[str, str], count: int = 1) -> tuple[list[Reply], int]:
+    """The replies to `count` requests that come together, and how often others had their turn meanwhile."""
+
+    async def run() -> tuple[list[Reply], int]:
+        serve, turns = handlers(parts())[code], 0
+
+        async def others() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(0)
+
+        async def served() -> Reply:
+            handled = serve(Command(code, fields=header), peer_of(1, ("127.0.0.1", 1)))
+            reply = await handled if inspect.isawaitable(handled) else handled
+            assert isinstance(reply, Reply)
+            return reply
+
+        ticking = asyncio.ensure_future(others())
+        replies = await asyncio.gather(*(served() for _ in range(count)))
+        ticking.cancel()
+        return replies, turns
+
+    return asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    "code, header",
+    [
+        (RequestCode.GET_TOPIC_STATS_INFO, {"topic": "T"}),
+        (RequestCode.GET_CONSUME_STATS, {"consumerGroup": "G", "topic": "T"}),
+        (RequestCode.GET_BROKER_CONSUME_STATS, {"isOrder": "false"}),
+        (RequestCode.QUERY_CONSUME_TIME_SPAN, {"topic": "T", "group": "G"}),
+    ],
+)
+def test_a_topic_with_many_queues_does_not_hold_the_loop(code: RequestCode, header: dict[str, str]) -> None:
+    replies, turns = ask(code, header, count=50)
+    assert turns >= QUEUES // 100
+    assert len({id(reply.body) for reply in replies}) == 1
+
+
+def test_the_answers_are_as_java_prints_them() -> None:
+    def body(code: RequestCode, header: dict[str, str]) -> bytes:
+        ((reply,), _) = ask(code, header)
+        assert isinstance(reply.body, bytes)
+        return reply.body
+
+    queues = [WireQueue("b", number, "T") for number in range(QUEUES)]
+    time_ms = TenEach().store_time("T", 0, 0)
+    ends = {queue: TopicOffset(time_ms, 10, 0) for queue in queues}
+    assert body(RequestCode.GET_TOPIC_STATS_INFO, {"topic": "T"}) == fastjson.write(TopicStats(ends))
+    stats = ConsumeStats(
+        0.0, {queue: GroupOffset(10, 0, 0) for queue in queues} | {queues[0]: GroupOffset(10, 4, time_ms)}
+    )
+    assert body(RequestCode.GET_CONSUME_STATS, {"consumerGroup": "G"}) == fastjson.write(stats)
+    groups = parts().groups.table().subscription_group_table
+    listed = tuple({name: [stats] if name == "G" else []} for name in groups)
+    whole = ConsumeStatsList("h:1", listed, 10 * QUEUES - 4)
+    assert body(RequestCode.GET_BROKER_CONSUME_STATS, {"isOrder": "false"}) == fastjson.write(whole)
