@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+from typing import cast
 
 from ariane.broker import slave, topic_pages
 from ariane.broker.config import BrokerConfig
@@ -14,8 +15,9 @@ from ariane.broker.stats.counters import BrokerStats
 from ariane.broker.tables import Tables
 from ariane.errors import ReplyError
 from ariane.model.topic import TopicConfig, TopicDeletion
+from ariane.net.connection import Peer, Reply
 from ariane.net.shared_replies import SharedReplies
-from ariane.protocol.codes import RequestCode
+from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.command import Command
 from ariane.protocol.requests.routing import TopicTable
 from ariane.store.message_store import Draft, MessageStore, StoreConfig, open_store
@@ -119,3 +121,9 @@ def test_only_the_queues_that_began_again_outlive_a_deletion() -> None:
     copy.copy(master)
     assert copy.store.max_offset("A", 0) == 1
     assert copy.store.max_offset("A", 1) == 0
+
+
+def test_a_slave_deletes_no_messages_of_topics_that_it_has_not_copied_yet() -> None:
+    peer = cast(Peer, None)
+    reply = slave.refusals()[RequestCode.CLEAN_UNUSED_TOPIC](Command(RequestCode.CLEAN_UNUSED_TOPIC), peer)
+    assert isinstance(reply, Reply) and reply.code == ResponseCode.SUCCESS

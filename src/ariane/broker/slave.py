@@ -34,7 +34,7 @@ COPY_FIRST_S = 3.0
 MASTER_MS = 3_000  # within the 5 s that Java's tools wait for an answer
 
 # Requests that change what comes from the master, with the answer of a slave.
-REFUSED = {
+REFUSED: dict[RequestCode, tuple[ResponseCode, str | None]] = {
     **dict.fromkeys(
         (
             RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE,
@@ -52,13 +52,16 @@ REFUSED = {
         ),
         (ResponseCode.SYSTEM_ERROR, "this broker is a slave: change topics and groups at its master"),
     ),
+    # A tool sends it to all brokers of a cluster. The slave may have messages of a topic that it has not copied yet; what its
+    # master deletes it takes over.
+    RequestCode.CLEAN_UNUSED_TOPIC: (ResponseCode.SUCCESS, None),
 }  # fmt: skip
 
 
 def refusals() -> dict[int, Handler]:
     """Handlers that take the place of a master's."""
 
-    def refuse(answer: tuple[ResponseCode, str]) -> Handler:
+    def refuse(answer: tuple[ResponseCode, str | None]) -> Handler:
         def handler(command: Command, peer: Peer) -> Reply:
             return Reply(answer[0], {}, answer[1])
 
