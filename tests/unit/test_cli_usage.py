@@ -60,6 +60,7 @@ WRONG: list[tuple[str, str]] = [
     ("pipeline run all nothing", "JOB = 'nothing': no such job"),
     ("pipeline run trace -n a:b", "'a:b': expected host:port"),
     ("pipeline run trace -n ;", "the list is empty"),
+    ("pipeline run trace -n http://a:1", "'http://a:1': expected host:port"),
     ("pipeline run trace --home s3://b/t", "is a URI (s3)"),
     ("pipeline run trace --keep-days 0", "'0': expected a whole number of at least 1"),
     ("pipeline run trace --interval 0", "'0': expected a number of seconds of at least 0.1"),

@@ -60,6 +60,7 @@ def test_name_servers_are_split_and_checked():
         (" ; ", "no address given"),
         ([], "no address given"),
         ("a", "'a' has no port; name servers listen on 9876 by default: a:9876"),
+        ("http://a:1", "'http://a:1' is a URL: give host:port"),
         ("a:1;b:", "'b:' has no port; name servers listen on 9876 by default: b:9876"),
         ("a:0", "has the port '0'; choose one from 1 to 65535"),
         ("a:70000", "has the port '70000'"),

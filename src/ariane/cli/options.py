@@ -82,7 +82,7 @@ def name_servers(text: object) -> str:
         raise typer.BadParameter("the list is empty: expected host:port, several joined by ';'.")
     for address in addresses:
         try:
-            host.parse(address)
+            host.parse("" if "/" in address else address)  # a URL
         except ProtocolError:
             message = f"{_shortened(address)}: expected host:port, several joined by ';', such as {NAMESRV_DEFAULT}."
             raise typer.BadParameter(message) from None

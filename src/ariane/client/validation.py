@@ -50,6 +50,8 @@ def name_servers(value: str | Iterable[str]) -> tuple[str, ...]:
 def _address_fault(address: str) -> str | None:
     if "," in address or any(character.isspace() for character in address):
         return f"{address!r} is not host:port; join several addresses by ';'"
+    if "/" in address:
+        return f"{address!r} is a URL: give host:port"
     name, colon, port = address.rpartition(":")
     if not colon or not port:
         return f"{address!r} has no port; name servers listen on {NAMESRV_PORT} by default: {address.rstrip(':')}:{NAMESRV_PORT}"
