@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import itertools
 import random
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future
@@ -39,7 +40,7 @@ FATES = [
     *((Kept.SOME, seed) for seed in range(4)),
     *((Kept.TORN, seed) for seed in range(4)),
 ]
-BODY_AT = 88  # of a record: its body begins here
+QUEUE_ID_AT, QUEUE_OFFSET_AT, BODY_AT = 12, 20, 88  # fields of a record
 START_MS = 1_700_000_000_000
 
 
@@ -202,6 +203,42 @@ def killed_then_power_lost() -> None:
                 judge(left.after_power_loss(kept, random.Random(seed)), sent)
             continue
         return
+
+
+def numbers_torn() -> int:
+    """Unacknowledged records are whole but for their queue id or queue offset; how many cases there were.
+
+    The queues stay as they are, also when they are rebuilt later, with and without the checkpoint.
+    """
+    cases = 0
+    for field, size in ((QUEUE_ID_AT, 4), (QUEUE_OFFSET_AT, 8)):
+        for acknowledged, torn, has_checkpoint in itertools.product((1, 2, 3), (1, 2), (False, True)):
+            disk, sent = FakeDisk(), Sent()
+            store = opened(disk)
+            for number in range(acknowledged):
+                body = b"acknowledged %d" % number
+                sent.put.add(body)
+                sent.acknowledged[store.put(draft(body)).offset] = body
+            store.flush()
+            store.step()
+            if has_checkpoint:
+                store.flush_derived()
+            sent.put.update(b"torn %d" % number for number in range(torn))
+            queue_id = 1 if field == QUEUE_ID_AT else 0
+            lost = [store.put(draft(b"torn %d" % number, queue_id)).offset for number in range(torn)]
+            left = disk.after_power_loss(Kept.ALL, random.Random(0))
+            for offset in lost:
+                damage(left, CONFIG, offset + field, bytes(size))
+            judge(left, sent)
+            before = stored(opened(left.after_kill()))
+            queues = [path for path in left.paths() if "/consumequeue/" in path]
+            for missing in (queues, [*queues, "/store/checkpoint"]):
+                rebuilt = left.after_kill()
+                for path in missing:
+                    rebuilt.remove(path)
+                require(stored(opened(rebuilt)) == before, f"rebuilt without {missing} it holds the same")
+            cases += 1
+    return cases
 
 
 def record_within_a_body() -> None:
@@ -446,7 +483,6 @@ def judge_told(disk: FakeDisk, sent: Sent, place: int) -> None:
 
 
 FLIP_CONFIG = StoreConfig(root="/store", commit_log_size=65536, consume_queue_size=4000, flush="sync")
-QUEUE_ID_AT, QUEUE_OFFSET_AT = 12, 20
 
 
 class Flips:

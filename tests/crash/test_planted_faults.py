@@ -327,6 +327,24 @@ def lost_numbers_are_closed_up(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(consume_queue.ConsumeQueue, "fill", lambda self, *entry: None)
 
 
+def torn_numbers_restart_queues(patch: pytest.MonkeyPatch) -> None:
+    """A log of this store is read as one of Java's, whose deletions are not recorded."""
+    patch.setattr(recovery, "_restarts", lambda **settings: numbering.Restarts.LIKELY)
+
+
+def torn_numbers_stay_in_the_log(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(message_store, "withdraw", lambda files, log, refused, recovered: [str(one) for one in refused])
+
+
+def no_first_checkpoint(patch: pytest.MonkeyPatch) -> None:
+    plain = message_store.MessageStore.flush_derived
+    patch.setattr(
+        message_store.MessageStore,
+        "flush_derived",
+        lambda self: plain(self) if self._checkpoint.safe_offset is not None or self.puts else None,
+    )
+
+
 def what_none_follows_is_refused(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(numbering, "last_stays", lambda *args, **settings: False)
 
@@ -452,7 +470,7 @@ FAULTS: list[tuple[Plant, Check]] = [
     (checkpoint_speaks_of_what_is_not_flushed, power_lost),
     (checkpoint_without_crc, promises.derived_write_torn_at_every_byte),
     (checkpoint_does_not_count_queue_files, promises.derived_files_lost),
-    (no_abort_file, power_lost),
+    (no_abort_file, promises.damaged_in_the_middle),
     (failure_of_an_fsync_forgotten, fsync_failed),
     (failed_fsync_swallowed, fsync_failed),
     (failed_directory_fsync_swallowed, fsync_dir_failed),
@@ -468,6 +486,9 @@ FAULTS: list[tuple[Plant, Check]] = [
     (holes_are_not_told, promises.damaged_in_the_middle),
     (hole_closed_by_a_record_that_is_served, promises.damaged_in_the_middle),
     (hole_closed_beyond_its_end, promises.damaged_in_the_middle),
+    (torn_numbers_restart_queues, promises.numbers_torn),
+    (torn_numbers_stay_in_the_log, promises.numbers_torn),
+    (no_first_checkpoint, promises.numbers_torn),
     (numbers_are_believed, flips),
     (lost_numbers_are_closed_up, promises.damaged_in_the_middle),
     (what_none_follows_is_refused, promises.damaged_in_the_middle),

@@ -17,6 +17,18 @@ import pytest
 from ariane.testing.disk import Kept
 
 FLIPS = 1_000  # of a plain run
+TORN_NUMBERS = (
+    9,
+    20,
+    25,
+    28,
+    30,
+    42,
+    43,
+    51,
+    63,
+    83,
+)  # seeds that tear the queue id or queue offset of a record and leave the rest
 SEGMENT_BITS = 8 * promises.FLIP_CONFIG.commit_log_size
 
 
@@ -32,6 +44,15 @@ def test_power_lost_again_while_recovering(kept: Kept, seed: int) -> None:
 
 def test_what_is_read_after_a_kill_survives_a_loss_of_power() -> None:
     promises.killed_then_power_lost()
+
+
+@pytest.mark.parametrize("seed", TORN_NUMBERS)
+def test_power_lost_at_every_change_with_torn_numbers(seed: int) -> None:
+    assert promises.power_lost_at_every_change(Kept.TORN, seed) > 60
+
+
+def test_a_torn_number_hides_no_acknowledged_record() -> None:
+    assert promises.numbers_torn() == 24
 
 
 def test_a_record_within_a_body_is_none_of_the_log() -> None:

@@ -284,6 +284,21 @@ def test_many_timers_through_runs_and_restarts(restart: str) -> None:
 
 
 @pytest.mark.usefixtures("small_runs")
+def test_a_delivery_whose_number_was_torn_does_not_count() -> None:
+    rig = Rig()
+    rig.send("first")
+    rig.send("delayed", TIMER_DELAY_MS="10")
+    rig.store.flush()
+    rig.store.flush_derived()
+    end = rig.store.commit_log_max
+    rig.now_ms += 10
+    assert rig.deliver() == ["delayed"]
+    rig.disk = rig.disk.after_kill()
+    rig.disk.contents("/store/commitlog/" + "0" * 20)[end + 20 : end + 28] = bytes(8)
+    rig.open()
+    assert rig.deliver() == ["delayed"]
+
+
 def test_used_up_runs_are_removed_and_lone_ones_joined() -> None:
     rig = Rig()
     for number in range(100):

@@ -30,6 +30,7 @@ from ariane.store.files import OpenFiles
 
 SIZE = 4096
 REBUILDING = 1 << 62  # number of queue files while all queues are rebuilt: a start that finds it rebuilds them again
+REBUILDING_JAVA = REBUILDING + 1  # the same, of a log that Java wrote last
 MARGIN_MS = 3000  # Java's: entries with close store times may have been flushed in another order
 _MARK = b"ariane01"
 _TIMES = Struct(">qqq")

@@ -23,6 +23,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from ariane.model.message import TRANSACTION_MASK, TRANSACTION_ROLLBACK
 from ariane.model.topic import SCHEDULE_TOPIC, TIMER_TOPIC
 from ariane.store.consume_queue import BLANK_SIZE, ENTRY, LOST_CODE, ConsumeQueue
 from ariane.store.files import OpenFiles, read_whole
@@ -443,13 +444,13 @@ class Delayed:
 
 
 def delivers(found: Found) -> bool:
-    """Whether a record is the delivered form of a delayed one."""
-    return found.prepared_offset < 0
+    """Whether a record is the delivered form of a delayed one. A withdrawn one (`withdrawal`) delivered nothing."""
+    return found.prepared_offset < 0 and found.sys_flag & TRANSACTION_MASK != TRANSACTION_ROLLBACK
 
 
-def watched(records: Iterable[Found], delivered: list[int]) -> Iterator[Found]:
-    """The same records; where the delayed ones lie that some of them deliver is collected on the way."""
+def watched(records: Iterable[Found], delivered: dict[int, int]) -> Iterator[Found]:
+    """The same records. The offsets of those that deliver a delayed one are collected on the way, with the delayed one's."""
     for found in records:
         if delivers(found):
-            delivered.append(~found.prepared_offset)
+            delivered[found.offset] = ~found.prepared_offset
         yield found

@@ -17,7 +17,9 @@ from ariane.store import numbering
 from ariane.store.consume_queue import ENTRY, ConsumeQueue
 from ariane.store.deletions import Deletions
 from ariane.store.files import write_error
+from ariane.store.numbering import Restarts
 from ariane.store.queues import ConsumeQueues
+from ariane.store.recovery import Recovered
 from ariane.store.scan import Found, Hole, tags_code
 
 DERIVE_AT_ONCE = 20_000  # records whose entries are gathered before they are written, when the log is read again
@@ -31,6 +33,23 @@ class Arrival(NamedTuple):
     max_offset: int
     tags_code: int
     store_ms: int
+
+
+class Refused(NamedTuple):
+    """A record that gets no entry, and why."""
+
+    record: Found
+    why: str
+
+    def __str__(self) -> str:
+        return f"record at {self.record.offset} ({self.record.topic.decode('utf-8', 'replace')}): {self.why}"
+
+
+class Derived(NamedTuple):
+    """What a rebuild of queue entries could not do."""
+
+    refused: list[Refused]
+    lost: list[str]  # entries without a record, in words
 
 
 class Note(NamedTuple):
@@ -100,32 +119,32 @@ def derive(
     delays_ms: Sequence[int],
     lost: Sequence[Hole] = (),
     *,
-    restarts: bool = True,
-    deletions: Deletions | None = None,
-) -> list[str]:
-    """Make the entries of `records`, in the order of the log, that their queues lack; what could not be made, in words.
+    recovered: Recovered,
+    deletions: Deletions,
+) -> Derived:
+    """Make the entries of `records`, in the order of the log, that their queues lack.
 
-    `lost` are the holes of what is read, complete once all records were taken. `restarts` says whether a topic may have been
-    deleted and made again within them. Numbers out of order: see `numbering`. Records in `deletions` get no entry.
+    `lost` are the holes of what is read, complete once all records were taken. Numbers out of order: see `numbering`. Records in
+    `deletions` get no entry.
     """
-    deriving = _Deriving(queues, delays_ms, restarts=restarts, deletions=deletions or Deletions())
+    deriving = _Deriving(queues, delays_ms, recovered, deletions)
     deriving.take(records)
     deriving.end(sum(hole.size for hole in lost))
-    return [*deriving.refused, *deriving.lost]
+    return Derived(deriving.refused, deriving.lost)
 
 
 class _Deriving:
     def __init__(
-        self, queues: ConsumeQueues, delays_ms: Sequence[int], *, restarts: bool, deletions: Deletions
+        self, queues: ConsumeQueues, delays_ms: Sequence[int], recovered: Recovered, deletions: Deletions
     ) -> None:
         self._queues = queues
         self._deletions = deletions
         self._delays_ms = delays_ms
-        self._restarts = restarts
+        self._recovered = recovered
         self._gathered: dict[ConsumeQueue, list[bytes]] = {}
         self._held: dict[ConsumeQueue, Found] = {}
         self._count = 0
-        self.refused: list[str] = []
+        self.refused: list[Refused] = []
         self.lost: list[str] = []
 
     def take(self, records: Iterable[Found]) -> None:
@@ -149,9 +168,10 @@ class _Deriving:
         """Decide about what is still held, and write all."""
         missing_max = lost_bytes // FIXED_SIZE + len(self.refused)
         for queue, held in self._held.items():
-            empty = not queue.segments.bases and not queue.max
+            is_new = self._recovered.rebuilds and not queue.segments.bases and not queue.max
+            restarts = self._restarts(queue, held)
             stays = numbering.last_stays(
-                queue.next_offset, held.queue_offset, missing_max, restarts=self._restarts, empty=empty
+                queue.next_offset, held.queue_offset, missing_max, restarts=restarts, is_new=is_new
             )
             if stays:
                 self._place(queue, held)
@@ -164,7 +184,8 @@ class _Deriving:
         held = self._held.pop(queue, None)
         if held is not None:
             due = queue.next_offset
-            verdict = numbering.judge(due, held.queue_offset, found.queue_offset, restarts=self._restarts)
+            restarts = self._restarts(queue, held)
+            verdict = numbering.judge(due, held.queue_offset, found.queue_offset, restarts=restarts)
             if verdict.held:
                 self._place(queue, held)
             else:
@@ -176,6 +197,10 @@ class _Deriving:
             self._append(queue, found)
         else:
             self._held[queue] = found
+
+    def _restarts(self, queue: ConsumeQueue, held: Found) -> Restarts:
+        # A queue without an entry can lose none. Its first file may be lost, then its numbers begin with those of the second.
+        return self._recovered.restarts_at(held.offset) if queue.last_end else Restarts.LIKELY
 
     def _place(self, queue: ConsumeQueue, found: Found) -> None:
         """Let `found` be the next entry of its queue, at the number it names."""
@@ -203,7 +228,7 @@ class _Deriving:
             self._write_all()
 
     def _refuse(self, found: Found, why: str) -> None:
-        self.refused.append(f"record at {found.offset} ({found.topic.decode('utf-8', 'replace')}): {why}")
+        self.refused.append(Refused(found, why))
 
     def _write_all(self) -> None:
         for queue in list(self._gathered):

@@ -58,3 +58,15 @@ def encoded(
         reconsume_times=draft.reconsume_times,
         prepared_offset=draft.prepared_offset,
     )
+
+
+def encoded_all(
+    parts: Sequence[tuple[Draft, object, bool, bytes, bytes, int]], offset: int, store_ms: int, store_host: bytes
+) -> list[bytes]:
+    """The records of a batch, one after another from `offset` on."""
+    records = []
+    for draft, _, _, topic, properties, queue_offset in parts:
+        data = encoded(draft, topic, properties, queue_offset, offset, store_ms, store_host)
+        records.append(data)
+        offset += len(data)
+    return records

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from functools import partial
 
 from ariane.clock import SYSTEM_CLOCK
@@ -24,11 +25,11 @@ from ariane.store import dispatch, holes, indexing, reading, recovery
 from ariane.store.checkpoint import Checkpoint
 from ariane.store.commit_log import CommitLog
 from ariane.store.consume_queue import ENTRY, ConsumeQueue
-from ariane.store.delayed import Delayed, watched
+from ariane.store.delayed import Delayed
 from ariane.store.deletions import Deletions
 from ariane.store.directory import claim, mark_running, release
 from ariane.store.dispatch import Arrival, Note
-from ariane.store.drafts import checked, due_code, encoded
+from ariane.store.drafts import checked, due_code, encoded, encoded_all
 from ariane.store.files import Disk, OpenFiles, SystemDisk, open_error, read_whole
 from ariane.store.flush import Flush, Postponed
 from ariane.store.keys import is_indexed
@@ -41,6 +42,7 @@ from ariane.store.replica import Replica, Source
 from ariane.store.retention import Retention
 from ariane.store.scan import Found, NotARecord, Walk, record_at
 from ariane.store.values import Draft, GetStatus, Got, Placed, StoreConfig
+from ariane.store.withdrawal import rebuild_queues, withdraw
 
 __all__ = [
     "Arrival",
@@ -81,7 +83,9 @@ def open_store(
     locks = claim(config, disk)
     files = OpenFiles(disk, config.open_files_max)
     try:
-        return MessageStore(config, files, now_ms, store_host, locks, delay_positions or {}, deletions())
+        store = MessageStore(config, files, now_ms, store_host, locks, delay_positions or {}, deletions())
+        store.write_first_checkpoint()
+        return store
     except BaseException as error:
         files.close()
         release(disk, locks)
@@ -117,9 +121,8 @@ class MessageStore:
         flushed = self._checkpoint.safe_offset
         loaded = load_log(files, config.log_directory, config.commit_log_size, clean=clean, flushed=flushed)
         segments, gap = loaded.segments, loaded.gap()
-        self._queues = ConsumeQueues(
-            files, f"{root}/consumequeue", config.consume_queue_size, counted=flushed is not None
-        )
+        queues = f"{root}/consumequeue"
+        self._queues = ConsumeQueues(files, queues, config.consume_queue_size, counted=flushed is not None)
         self.entries = self._queues.entries  # of a queue, as they stand there
         accepted = recovery.refuse_loss(
             segments, gap, self._queues, self._checkpoint, clean=clean, accept_loss=config.accept_empty_log
@@ -140,11 +143,10 @@ class MessageStore:
         removal = TopicRemoval(self, self._queues)
         self.delete_topic, self.deletion_of, self.apply_deletion = removal.delete, removal.deletion_of, removal.apply
         removal.finish()
-        delivered, passed = list[int](), list(self.recovered.holes)
-        again = watched(recovery.records_again(segments, self.recovered, passed), delivered)
-        refused = dispatch.derive(
-            again, self._queues, config.delays_ms, passed, restarts=self.recovered.restarts, deletions=deletions
+        derived, delivered, passed = rebuild_queues(
+            segments, self._queues, self.recovered, delays_ms=config.delays_ms, deletions=deletions
         )
+        notes = [*withdraw(files, segments, derived.refused, self.recovered), *derived.lost]
         self._log = CommitLog(
             files, segments, self.recovered.end, recovery.believed_ms(self.recovered.last_ms, now_ms())
         )
@@ -154,7 +156,7 @@ class MessageStore:
         self.index = indexing.opened(
             config, files, self._log, now_ms, self._checkpoint, clean=clean, lower=self._lower, deletions=deletions
         )
-        self.recovered = recovery.reported(self.recovered, passed, [*accepted, *refused, *mended, *self.index.notes])
+        self.recovered = recovery.reported(self.recovered, passed, [*accepted, *notes, *mended, *self.index.notes])
         self._delays_put = False  # since all was derived
         self._notes: deque[Note] = deque()
         self._held: list[Arrival] = []  # arrivals of a step that was not the caller's, for the next one
@@ -168,6 +170,12 @@ class MessageStore:
         self.has_queue = self._queues.has_files
         self.puts = self.put_bytes = 0  # messages taken since the start
         self._closed = False
+
+    def write_first_checkpoint(self) -> None:
+        """Replace a checkpoint of Java or of a rebuild, so that a crash before the next one is not taken for one of Java's."""
+        if self._checkpoint.safe_offset is None or self._checkpoint.queue_files >= checkpoints.REBUILDING:
+            with suppress(StoreFull):  # no room for the state of delays: the next flush writes all of it
+                self.flush_derived()
 
     def _lower(self, checkpoint: Checkpoint) -> None:
         """Make a checkpoint durable that says less than the one there, before what it no longer speaks of is changed."""
@@ -217,10 +225,10 @@ class MessageStore:
             if listed:
                 next_offsets[queue] = queue_offset + 1
             parts.append((draft, queue, listed, topic, properties, queue_offset))
-        records = self._encode_all(parts, log.end, store_ms)
+        records = encoded_all(parts, log.end, store_ms, self._store_host)
         total = sum(map(len, records))
         if total > log.room:
-            records = self._encode_all(parts, log.roll(total), store_ms)
+            records = encoded_all(parts, log.roll(total), store_ms, self._store_host)
         if not records:
             return []
         offset = log.end
@@ -239,16 +247,6 @@ class MessageStore:
         if reason is not None:
             raise reason.with_traceback(None)
         raise StoreFull(f"{NOTES_MAX} records wait for their queue entries: the disk of {self.config.root} takes none")
-
-    def _encode_all(
-        self, parts: list[tuple[Draft, ConsumeQueue, bool, bytes, bytes, int]], offset: int, store_ms: int
-    ) -> list[bytes]:
-        records = []
-        for draft, _, _, topic, properties, queue_offset in parts:
-            data = encoded(draft, topic, properties, queue_offset, offset, store_ms, self._store_host)
-            records.append(data)
-            offset += len(data)
-        return records
 
     def _note(
         self, draft: Draft, queue: ConsumeQueue, listed: bool, offset: int, size: int, queue_offset: int, store_ms: int
@@ -435,7 +433,8 @@ class MessageStore:
         safe = min(self._log.flushed, self._derived)
         files = self._queues.files() - self.retention.leaving
         log, index_ms = self._log, self._checkpoint.index_ms
-        found = Checkpoint(log.flushed_ms, self._derived_ms, index_ms, safe, files, log_start=log.start)
+        start = log.start if log.end > log.start else None  # a slave's empty log begins where its master's does
+        found = Checkpoint(log.flushed_ms, self._derived_ms, index_ms, safe, files, log_start=start)
         return self.index.in_checkpoint(found, self._log.flushed)
 
     def end_flush(self, flush: Flush, error: OSError | Postponed | None) -> None:

@@ -23,10 +23,11 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from ariane.errors import StoreCorrupt, StoreError
-from ariane.store.checkpoint import REBUILDING, Checkpoint
+from ariane.store.checkpoint import REBUILDING, REBUILDING_JAVA, Checkpoint
 from ariane.store.consume_queue import ConsumeQueue
 from ariane.store.files import OpenFiles
 from ariane.store.holes import close as close_hole
+from ariane.store.numbering import Restarts
 from ariane.store.queues import ConsumeQueues
 from ariane.store.scan import CHUNK, Found, Hole, NotARecord, Walk, first_good, record_at
 from ariane.store.segments import Segments
@@ -54,7 +55,15 @@ class Recovered(NamedTuple):
     cut_bytes: int  # written bytes behind `end` that were thrown away
     notes: tuple[str, ...] = ()  # anything else worth a line
     holes: tuple[Hole, ...] = ()  # what was passed over
-    restarts: bool = True  # within what is derived again, topics may have been deleted and made again
+    rebuilds: bool = True  # queues may have been lost, so the first record of one may have any number
+    restarts: Restarts = Restarts.LIKELY  # of topics that were deleted and created again, from `read_from` on
+
+    def restarts_at(self, offset: int) -> Restarts:
+        """Return which lower numbers restart a queue at this place of the log.
+
+        Below `read_from` nothing is torn: it was flushed, and torn records were withdrawn. But Java may have written it.
+        """
+        return self.restarts if offset >= self.read_from else Restarts.LIKELY
 
 
 def refuse_loss(
@@ -129,7 +138,8 @@ def recover_log(
     read_from = _start(log, queues, checkpoint, clean=clean)
     ours = checkpoint.safe_offset is not None
     missing = checkpoint.queue_files - queues.files() if ours else 0
-    if checkpoint.queue_files == REBUILDING:
+    is_java = not ours or checkpoint.queue_files == REBUILDING_JAVA
+    if checkpoint.queue_files >= REBUILDING:
         notes.append("the last start did not end: all consume queues are made anew from the commit log")
     elif missing > 0:
         notes.append(f"{missing} consume queue files are missing: all are made anew from the commit log")
@@ -138,7 +148,8 @@ def recover_log(
     all_again = bool(queues.broken) or has_lost_files
     if all_again:
         # Until the next checkpoint, the queues may look complete and lack entries.
-        lower(checkpoint._replace(logics_ms=0, safe_offset=read_from, queue_files=REBUILDING))
+        rebuilding = REBUILDING_JAVA if is_java else REBUILDING
+        lower(checkpoint._replace(logics_ms=0, safe_offset=read_from, queue_files=rebuilding))
         queues.drop_broken()
     if missing > 0:
         queues.remove(queues.all())
@@ -173,7 +184,14 @@ def recover_log(
         (*notes, *holes),
         tuple(walk.holes),
         all_again or not ours,
+        _restarts(is_java=is_java, is_slave=not pass_over),
     )
+
+
+def _restarts(*, is_java: bool, is_slave: bool) -> Restarts:
+    if is_java:
+        return Restarts.LIKELY
+    return Restarts.CONFIRMED if is_slave else Restarts.NEVER
 
 
 def records_again(log: Segments, recovered: Recovered, holes: list[Hole]) -> Iterator[Found]:

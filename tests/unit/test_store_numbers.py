@@ -1,0 +1,159 @@
+"""Queue numbers out of order when entries are rebuilt: which of them restart a queue, and what becomes of the others."""
+
+from __future__ import annotations
+
+import pytest
+
+from ariane.model.message import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
+from ariane.protocol import record
+from ariane.store.message_store import Draft, MessageStore, StoreConfig, open_store
+from ariane.store.numbering import Restarts, judge, last_stays
+from ariane.testing.disk import FakeDisk, PowerLost
+
+LOG = "/s/commitlog/" + "0" * 20
+QUEUE_OFFSET_AT = 20
+HOST = bytes(8)
+
+
+def opened(disk: FakeDisk, *, follower: bool = False) -> MessageStore:
+    config = StoreConfig(root="/s", commit_log_size=4096, consume_queue_size=200, follower=follower)
+    return open_store(config, disk, now_ms=lambda: 1_000_000, store_host=HOST)
+
+
+def put(store: MessageStore, body: str, sys_flag: int = 0) -> int:
+    draft = Draft(topic="T", queue_id=0, body=body.encode(), born_ms=1, born_host=HOST, sys_flag=sys_flag)
+    return store.put(draft).offset
+
+
+def tear_number(disk: FakeDisk, offset: int) -> None:
+    disk.contents(LOG)[offset + QUEUE_OFFSET_AT : offset + QUEUE_OFFSET_AT + 8] = bytes(8)
+
+
+def bodies(store: MessageStore) -> list[str]:
+    data = [store.record_of("T", 0, at) for at in range(store.max_offset("T", 0))]
+    return [record.decode(one).body.decode() for one in data if one is not None]
+
+
+@pytest.mark.parametrize(
+    ("restarts", "due", "held", "number", "is_placed"),
+    [
+        (Restarts.LIKELY, 5, 0, 1, True),
+        (Restarts.CONFIRMED, 5, 0, 1, True),
+        (Restarts.NEVER, 5, 0, 1, False),
+        (Restarts.LIKELY, 1, 0, 1, True),
+        (Restarts.CONFIRMED, 1, 0, 1, False),
+        (Restarts.NEVER, 1, 0, 1, False),
+        (Restarts.LIKELY, 5, 0, 3, True),
+        (Restarts.CONFIRMED, 5, 0, 3, False),
+        (Restarts.NEVER, 5, 7, 8, True),
+    ],
+)
+def test_a_number_out_of_order_is_judged_with_the_next(
+    restarts: Restarts, due: int, held: int, number: int, *, is_placed: bool
+) -> None:
+    assert judge(due, held, number, restarts=restarts).held is is_placed
+
+
+@pytest.mark.parametrize(
+    ("restarts", "is_placed"), [(Restarts.LIKELY, True), (Restarts.CONFIRMED, False), (Restarts.NEVER, False)]
+)
+def test_a_last_record_with_number_0_restarts_only_queues_of_java(restarts: Restarts, *, is_placed: bool) -> None:
+    assert last_stays(5, 0, 0, restarts=restarts, is_new=False) is is_placed
+
+
+@pytest.mark.parametrize("sys_flag", [0, TRANSACTION_COMMIT])
+def test_a_torn_number_is_withdrawn_and_reported(sys_flag: int) -> None:
+    disk = FakeDisk()
+    store = opened(disk)
+    put(store, "acknowledged")
+    torn = put(store, "torn", sys_flag)
+    disk = disk.after_kill()
+    tear_number(disk, torn)
+    store = opened(disk)
+    note = f"record at {torn} (T): its number 0 is out of order, 1 was due; it was withdrawn and stays readable"
+    assert any(one.startswith(note) for one in store.recovered.notes)
+    assert bodies(store) == ["acknowledged"]
+    left = store.record_at(torn)
+    assert left is not None
+    assert (record.decode(left).body, record.decode(left).sys_flag) == (b"torn", TRANSACTION_ROLLBACK)
+    put(store, "next")
+    store.step()
+    assert bodies(store) == ["acknowledged", "next"]
+    assert opened(disk.after_kill()).recovered.notes == ()
+
+
+def test_a_new_queue_whose_first_file_was_lost_is_rebuilt() -> None:
+    disk = FakeDisk()
+    opened(disk).close()
+    store = opened(disk)
+    for number in range(12):
+        put(store, str(number))
+    store.step()
+    disk = disk.after_kill()
+    disk.remove("/s/consumequeue/T/0/" + "0" * 20)
+    assert bodies(opened(disk)) == [str(number) for number in range(12)]
+
+
+def test_a_disk_that_refuses_the_withdrawal_is_reported() -> None:
+    disk = FakeDisk()
+    store = opened(disk)
+    put(store, "acknowledged")
+    torn = put(store, "torn")
+    disk = disk.after_kill()
+    tear_number(disk, torn)
+
+    def fail(kind: str, path: str) -> None:
+        if kind == "write" and path == LOG:
+            raise OSError(28, "no room", path)
+
+    disk.fail = fail
+    store = opened(disk)
+    assert any("it could not be withdrawn" in note for note in store.recovered.notes)
+    assert bodies(store) == ["acknowledged"]
+
+
+def test_a_slave_keeps_the_bytes_of_its_master() -> None:
+    disk = FakeDisk()
+    store = opened(disk)
+    put(store, "acknowledged")
+    torn = put(store, "torn")
+    disk = disk.after_kill()
+    tear_number(disk, torn)
+    log = bytes(disk.contents(LOG))
+    store = opened(disk, follower=True)
+    assert bodies(store) == ["acknowledged"]
+    assert bytes(disk.contents(LOG)) == log
+
+
+def test_a_topic_that_java_deleted_and_created_again_has_its_new_record() -> None:
+    """Java records no deletion: after its crash a last record with number 0 is the first one of the new topic."""
+    disk = FakeDisk()
+    store = opened(disk)
+    for number in range(3):
+        put(store, f"old {number}")
+    store.step()
+    store.delete_topic("T")
+    put(store, "new")
+    disk = disk.after_kill()
+    disk.remove("/s/checkpoint")
+    assert bodies(opened(disk)) == ["new"]
+
+
+def test_a_rebuild_that_was_interrupted_stays_one_of_a_log_of_java() -> None:
+    disk = FakeDisk()
+    store = opened(disk)
+    for number in range(3):
+        put(store, f"old {number}")
+    store.step()
+    store.delete_topic("T")
+    put(store, "new")
+    java = disk.after_kill()
+    java.remove("/s/checkpoint")
+    probe = java.after_kill()
+    assert bodies(opened(probe)) == ["new"]
+    for change in range(1, probe.changes + 1):
+        disk = java.after_kill()
+        disk.power_off_at = change
+        with pytest.raises(PowerLost):
+            opened(disk)
+        assert bodies(opened(disk.after_kill())) == ["new"]
