@@ -1,34 +1,49 @@
-"""Settings of all tests: no deadline for examples of property tests, and how test processes share the tests."""
+"""Settings of all tests: no deadline for examples of property tests, and how test processes share the tests (`-n 4`)."""
 
 from __future__ import annotations
 
+import functools
+import re
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
 
+if TYPE_CHECKING:
+    from xdist.remote import Producer
+    from xdist.scheduler import LoadScopeScheduling
+
 settings.register_profile("unhurried", deadline=None)  # a busy machine is not a fault
 settings.load_profile("unhurried")
 
-# Directories in which tests of a file share what is expensive to start, by the name of their group (None: a group each file).
-# One process runs all Spark tests: two sessions on two cores take longer than one after the other.
-GROUPED = {"spark": "spark", "interop": None}
+ROOT = Path(__file__).resolve().parents[1]
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Under pytest-xdist (`-n 4 --dist loadgroup`), keep tests that share a server or a Spark session in one process."""
-    for item in items:
-        directory = item.path.parent.name
-        if directory in GROUPED or _has_shared_fixture(item):
-            group = "spark" if "spark" in getattr(item, "fixturenames", ()) else GROUPED.get(directory)
-            item.add_marker(pytest.mark.xdist_group(group or str(Path(directory) / item.path.name)))
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling:
+    """Run the tests of a group in one process, the largest group first.
+
+    (The marks of `--dist loadgroup` have no effect with pytest 9.2 and pytest-xdist 3.8.)
+    """
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Scheduler(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return group(nodeid)
+
+    return Scheduler(config, log)
 
 
-def _has_shared_fixture(item: pytest.Item) -> bool:
-    """Whether a fixture of this test lives longer than the test, pytest's own ones apart."""
-    info = getattr(item, "_fixtureinfo", None)
-    if info is None:
-        return False
-    definitions = [chosen[-1] for chosen in info.name2fixturedefs.values()]
-    return any(one.scope in ("module", "package") for one in definitions)
+def group(nodeid: str) -> str:
+    """Return the group of a test: what shares a Spark session or a server. Other tests are groups of their own."""
+    path = nodeid.partition("::")[0]
+    return _group_of_file(path) or nodeid
+
+
+@functools.cache
+def _group_of_file(path: str) -> str | None:
+    text = (ROOT / path).read_text(encoding="utf-8")
+    if path.startswith("tests/spark/") or re.search(r"^def \w+\([^)]*\bspark\b", text, re.MULTILINE):
+        return "spark"  # two sessions on two cores take longer than one after the other
+    return path if 'scope="module"' in text or path.startswith("tests/interop/") else None

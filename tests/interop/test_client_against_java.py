@@ -215,13 +215,17 @@ def test_two_members_share_the_queues_and_each_message_comes_to_one(peers, topic
             mine = [one, two]
             await until(lambda: all(len([q for q in c.queues if q.topic == topic]) == 2 for c in mine))
             await until(lambda: len(first.messages) + len(second.messages) >= 1)
+            # The first message may come to both: its queue may move before its offset is committed.
+            first.messages.clear()
+            second.messages.clear()
             await asyncio.gather(*(producer.send(Message(topic=topic, body=b"%d" % n)) for n in range(200)))
-            await until(lambda: len(first.messages) + len(second.messages) >= 201)
-        return first, second
+            await until(lambda: sent <= {*first.bodies, *second.bodies})
+        return [[body for body in inbox.bodies if body in sent] for inbox in (first, second)]
 
-    first, second = asyncio.run(play())
-    assert Counter(first.bodies + second.bodies) == Counter([b"creates the topic", *(b"%d" % n for n in range(200))])
-    assert min(len(first.messages), len(second.messages)) >= 100  # two queues of four each
+    sent = {b"%d" % n for n in range(200)}
+    bodies = asyncio.run(play())
+    assert Counter(bodies[0] + bodies[1]) == Counter(sent)
+    assert min(map(len, bodies)) == 100  # two queues of four each
 
 
 def test_a_java_member_and_ours_share_one_group(peers, topic, group):

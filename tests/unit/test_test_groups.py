@@ -1,0 +1,22 @@
+"""How test processes share the tests: by what shares a Spark session or a server (tests/conftest.py)."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+TESTS = Path(__file__).resolve().parents[1]
+
+
+def test_groups_are_those_of_what_is_shared():
+    spec = importlib.util.spec_from_file_location("tests_conftest", TESTS / "conftest.py")
+    assert spec is not None
+    assert spec.loader is not None
+    conftest = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(conftest)
+
+    assert conftest.group("tests/spark/test_sink.py::test_a") == "spark"
+    assert conftest.group("tests/interop/test_spark_on_java.py::test_a") == "spark"
+    assert conftest.group("tests/interop/test_differential.py::test_a[b::c]") == "tests/interop/test_differential.py"
+    assert conftest.group("tests/integration/test_spark_wires.py::t") == "tests/integration/test_spark_wires.py"
+    assert conftest.group("tests/unit/test_acl.py::test_a") == "tests/unit/test_acl.py::test_a"
