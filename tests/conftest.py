@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -43,7 +42,7 @@ def group(nodeid: str) -> str:
 
 @functools.cache
 def _group_of_file(path: str) -> str | None:
-    text = (ROOT / path).read_text(encoding="utf-8")
-    if path.startswith("tests/spark/") or re.search(r"^def \w+\([^)]*\bspark\b", text, re.MULTILINE):
+    if path.startswith("tests/spark/"):
         return "spark"  # two sessions on two cores take longer than one after the other
-    return path if 'scope="module"' in text or path.startswith("tests/interop/") else None
+    has_servers = path.startswith("tests/interop/") or 'scope="module"' in (ROOT / path).read_text(encoding="utf-8")
+    return path if has_servers else None
