@@ -11,6 +11,7 @@ ArianeError
 ├── ReplyError           the other side said no (code, remark, addr)
 ├── RequestTimeout       no answer in time (addr, timeout_ms)
 ├── ConnectionLost       the connection was refused or closed before the answer (addr)
+├── ServerUnavailable    name servers or brokers did not respond in any of several attempts
 ├── RouteNotFound        no name server knows the topic, or none of its brokers is alive (topic)
 ├── MessageRefused       a message this client must not send: empty body, bad topic, too large
 ├── FilterError          an SQL92 expression that is none (expression, position, why)
@@ -99,6 +100,10 @@ class RouteNotFound(ArianeError):
     def __init__(self, topic: str, why: str) -> None:
         super().__init__(f"no route for topic {topic}: {why}")
         self.topic = topic
+
+
+class ServerUnavailable(ArianeError):
+    """Name servers or brokers did not respond in any of several attempts; a later one may succeed."""
 
 
 class MessageRefused(ArianeError):

@@ -154,7 +154,7 @@ def test_offsets_that_are_gone_end_the_query_or_are_skipped(spark: SparkSession,
     make_topic(servers, 1)
     send(servers, 0, 10)
     beyond = json.dumps({"T": {"broker-a": {"0": 25}}})
-    with pytest.raises(Exception, match="10 to 24 are gone.*failOnDataLoss"):
+    with pytest.raises(Exception, match="endingOffsets 25 lies beyond its end 10.*failOnDataLoss"):
         read(spark, servers, endingOffsets=beyond).collect()
     assert numbers(read(spark, servers, endingOffsets=beyond, failOnDataLoss="false")) == list(range(10))
 
@@ -215,7 +215,8 @@ def test_json_offsets_may_say_earliest_and_latest_and_name_queues_that_exist(
     assert numbers(read(spark, servers, startingOffsets=queue_0(-2), endingOffsets=queue_0(4))) == [0, 1, 2, 3]
     assert numbers(read(spark, servers, startingOffsets=queue_0(8), endingOffsets=queue_0(-1))) == [8, 9]
     assert numbers(read(spark, servers, startingOffsets=queue_0(-1))) == []
-    assert numbers(read(spark, servers, endingOffsets=queue_0(-2))) == []
+    with pytest.raises(Exception, match="endingOffsets = '-2': a queue that ends at the beginning is empty"):
+        read(spark, servers, endingOffsets=queue_0(-2)).collect()
     with pytest.raises(Exception, match="endingOffsets.*queue 5 of broker-a.*no such queue"):
         read(spark, servers, endingOffsets=json.dumps({"T": {"broker-a": {"5": 1}}})).collect()
 

@@ -201,5 +201,5 @@ def test_a_batch_waits_for_its_least_but_not_with_available_now(
 ) -> None:
     make(servers, 1, "least")
     send(servers, "least", *range(5))
-    batches = stream(spark, servers, tmp_path, topic="least", minOffsetsPerTrigger=100, maxOffsetsPerTrigger=4)
+    batches = stream(spark, servers, tmp_path, topic="least", minOffsetsPerTrigger=100, maxOffsetsPerTrigger=200)
     assert sum(one["numInputRows"] for one in batches) == 5

@@ -138,6 +138,7 @@ class Query:
 
     name = "traces"
     isActive = False
+    name = "traces"
 
     def __init__(self, error: str | None) -> None:
         self._error = error
@@ -159,6 +160,17 @@ def test_a_query_that_a_transient_fault_ended_is_started_again_until_it_is_done(
     assert stop.waited == [5, 10]
     assert said[1] == "traces failed: Spark: Python worker failed to connect back; retrying in 10 s"
     assert run._why_away(Query(WORKER)) == "Spark: Python worker failed to connect back"
+
+
+def test_servers_that_do_not_respond_are_no_fault_of_the_job() -> None:
+    """Spark shows an error of the connector with a traceback or, where it is hidden, within a line of its own."""
+    run = pytest.importorskip("ariane.pipeline.run", reason="needs pyspark: pip install 'ariane[spark]'")
+    text = "ServerUnavailable: routes: connection to 127.0.0.1:1: refused (tried 1 times)"
+    hidden = f"[STREAMING_ERROR] Failed when the source perform prepareForTriggerAvailableNow: ariane.errors.{text}\nSQLSTATE"
+    shown = f"Traceback:\n  File x\nariane.errors.{text}\n"
+    assert run._why_away(Query(hidden)) == run._why_away(Query(shown)) == text
+    with pytest.raises(ArianeError, match="ConfigError: topic: none"):
+        run._why_away(Query("Failed when it reads: ariane.errors.ConfigError: topic: none\n"))
 
 
 def test_settings_of_a_user_replace_ours_and_java_options_are_added() -> None:

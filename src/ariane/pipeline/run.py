@@ -38,9 +38,12 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-# Our own errors in what a query ended with: Spark hands on the text of a Python error only.
-FAULT = re.compile(r"^ariane\.[a-z_.]+\.((\w+): [^\n]*)", re.MULTILINE)
-AWAY = frozenset({"ConnectionLost", "RequestTimeout", "RouteNotFound"})  # those of servers that stay away
+# Our own errors in what a query ended with: Spark passes on the text of a Python error only, at the start of a line after a
+# traceback, or within Spark's own line where the connector hides the traceback.
+FAULT = re.compile(r"(?:^|: )ariane\.[a-z_.]+\.((\w+): [^\n]*)", re.MULTILINE)
+AWAY = frozenset(
+    {"ConnectionLost", "RequestTimeout", "RouteNotFound", "ServerUnavailable"}
+)  # those of servers that stay away
 LOOK_S = 1  # between looks whether to stop, while a query does what there is
 BATCH_S = 15.0  # for a batch that is under way when the jobs are told to stop; a busy machine takes some seconds
 INTERVAL_MIN_S = 0.1

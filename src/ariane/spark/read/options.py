@@ -256,7 +256,11 @@ def _checked(options: SourceOptions) -> SourceOptions:
             "endingOffsets", "earliest", "use latest or JSON: a batch that ends at the beginning is empty"
         )
     if isinstance(options.ending_offsets, dict) and EARLIEST in options.ending_offsets.values():
-        raise ConfigError("endingOffsets", str(EARLIEST), "a queue that ends at the beginning is empty: leave it out")
+        raise ConfigError(
+            "endingOffsets",
+            str(EARLIEST),
+            "a queue that ends at the beginning is empty: use an offset, or -1 for its end",
+        )
     _check_order(options)
     least, most = options.min_offsets_per_trigger, options.max_offsets_per_trigger
     if least is not None and most is not None and least > most:

@@ -18,7 +18,7 @@ from typing import NamedTuple, ParamSpec, TypeVar
 
 import msgspec
 
-from ariane.errors import ArianeError, ConnectionLost, ReplyError, RequestTimeout, RouteNotFound
+from ariane.errors import ArianeError, ConnectionLost, ReplyError, RequestTimeout, RouteNotFound, ServerUnavailable
 from ariane.model.message import MessageQueue
 from ariane.model.topic import PERM_READ, SEND_FORBIDDEN
 from ariane.protocol import fastjson
@@ -230,7 +230,7 @@ class Cluster:
                 if isinstance(error, ReplyError) and not _passes(error):
                     raise ArianeError(f"{what}: {error}") from error
                 if left == 0:
-                    raise ArianeError(f"{what}: {error} (tried {self._access.retries + 1} times)") from error
+                    raise ServerUnavailable(f"{what}: {error} (tried {self._access.retries + 1} times)") from error
                 log.warning("%s: %s; trying again", what, error)
                 self._routes.clear()
                 self._sleep(RETRY_S)
