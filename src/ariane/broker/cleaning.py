@@ -121,7 +121,7 @@ class Cleaner:
         try:
             return max(used_percent(self._disk.usage(directory)) for directory in directories)
         except OSError as error:
-            log.error("cannot tell how full the disks of %s are: %s", " and ".join(directories), error)
+            log.error("Cannot read the disk usage of %s: %s", " and ".join(directories), error)
             return -1
 
     async def _remove(self, removal: Removal | None) -> None:

@@ -30,7 +30,7 @@ Deletions = Mapping[str, TopicDeletion]
 
 
 class _Outline(msgspec.Struct, frozen=True, rename="camel"):
-    """A MasterTopicTable of which the topics are skipped."""
+    """A MasterTopicTable without its topics: decoding skips them."""
 
     data_version: DataVersion = DataVersion()
     deleted_topics: dict[str, TopicDeletion] | None = None

@@ -35,7 +35,7 @@ class _Version(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class _Outline(msgspec.Struct, frozen=True, rename="camel"):
-    """A RegisterBrokerBody of which the topics are skipped."""
+    """A RegisterBrokerBody without its topics: decoding skips them."""
 
     filter_server_list: tuple[str, ...] = ()
     topic_config_serialize_wrapper: _Version = _Version()

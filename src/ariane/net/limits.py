@@ -25,7 +25,7 @@ UNFINISHED_MAX = 512 * 1024 * 1024
 
 
 class Sender(Protocol):
-    """A connection of which a frame has come in part."""
+    """A connection that has received a part of a frame."""
 
     def give_up(self, why: str) -> None:
         """Close the connection at once."""

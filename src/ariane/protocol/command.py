@@ -8,7 +8,7 @@ ROCKETMQ form:
 The extFields of a JSON header stay undecoded bytes until somebody asks for them as the typed request of the code
 (`requests.typed`): that is what makes a fully checked header cheap.
 
-HEADER_MAX bounds the header of a request. The largest legal one carries 32,767 bytes of properties, of which JSON may write
+HEADER_MAX bounds the header of a request. The largest legal one carries 32,767 bytes of properties, and JSON may write
 each as six (`\\u0001` between two properties): 192 KiB, and the other fields. Answers may have larger ones: that of a batch
 names the id of each message. Headers that are not strict JSON, which no Java client writes, have at most LIBERAL_HEADER_MAX.
 """

@@ -286,7 +286,7 @@ def _file_before(log: Segments, min_ms: int) -> int:
 
 
 def _drop_after_gap(log: Segments, gap: int) -> str:
-    """Remove the files after one that a crash took, of which nobody was told."""
+    """Remove the files after one that a crash took: no checkpoint covers them."""
     dropped = [base for base in log.bases if base > gap]
     for base in reversed(dropped):
         log.remove_file(base)

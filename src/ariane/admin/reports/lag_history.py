@@ -51,7 +51,7 @@ def sum_minutes(sql: DuckDBPyConnection, topic: str | None, group: str | None) -
 
 
 def misleading(sql: DuckDBPyConnection, rows_max: int) -> Sheet:
-    """Return the groups of which a console shows another TPS in any minute, with the worst of these minutes."""
+    """Return the groups whose TPS a console shows wrongly in any minute, with the worst of these minutes."""
     found = rows(
         sql,
         """

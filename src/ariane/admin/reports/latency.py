@@ -134,7 +134,7 @@ def _not_counted(sql: DuckDBPyConnection) -> list[Sheet]:
 
 
 def _contradicting(sql: DuckDBPyConnection, since_ms: int, until_ms: int) -> list[Sheet]:
-    """The hosts of which messages contradict the clock that the others agree on; no sheet when there are none."""
+    """Return the hosts with messages that contradict the clock that the others agree on; no sheet without any."""
     found = asking.rows(
         sql,
         f"""SELECT host, hour, sum(messages)::BIGINT AS messages, sum(discarded)::BIGINT AS discarded,
