@@ -13,7 +13,7 @@ import statistics
 import time
 
 from ariane.errors import ReplyError
-from ariane.net.client import Connections
+from ariane.net.connection_pool import Connections
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.requests import typed
 from ariane.protocol.requests.messaging import OffsetAnswer, QueryConsumerOffset

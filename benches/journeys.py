@@ -28,11 +28,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from ariane.admin import traces
-from ariane.admin.asking import sql_type
-from ariane.admin.published import CURRENT, File, Published
+from ariane.reports import trace_lookup
+from ariane.reports.table_views import sql_type
 from ariane.tables import JOURNEYS, MESSAGE_KEYS, Table
-from ariane.tables.slots import SPAN_MS, of_time
+from ariane.tables.published import CURRENT, File, Published
+from ariane.tables.time_buckets import SPAN_MS, of_time
 
 DAY_MS = 86_400_000
 PREFIX = "0A00000200010A0B0C0D"
@@ -192,13 +192,13 @@ def measured(home: Path, rows: int, asks: int) -> dict[str, Any]:
     """Seconds of each kind of question: as a command, and within a process."""
     now_ms = int(time.time() * 1000)
     picked = [f"order-{rows * (2 * n + 1) // (2 * asks):010}" for n in range(asks)]
-    ids = [traces.find(home, key=key).rows[0]["message_id"] for key in picked]
-    kinds: dict[str, tuple[Callable[[int], traces.Found], Callable[[int], list[str]]]] = {
-        "id": (lambda n: traces.find(home, message_id=ids[n]), lambda n: ["--id", ids[n]]),
-        "key": (lambda n: traces.find(home, key=picked[n]), lambda n: ["--key", picked[n]]),
-        "key_unknown": (lambda n: traces.find(home, key=f"nobody-{n}"), lambda n: ["--key", f"nobody-{n}"]),
+    ids = [trace_lookup.find(home, key=key).rows[0]["message_id"] for key in picked]
+    kinds: dict[str, tuple[Callable[[int], trace_lookup.Found], Callable[[int], list[str]]]] = {
+        "id": (lambda n: trace_lookup.find(home, message_id=ids[n]), lambda n: ["--id", ids[n]]),
+        "key": (lambda n: trace_lookup.find(home, key=picked[n]), lambda n: ["--key", picked[n]]),
+        "key_unknown": (lambda n: trace_lookup.find(home, key=f"nobody-{n}"), lambda n: ["--key", f"nobody-{n}"]),
         "topic_10m": (
-            lambda n: traces.of_topic(home, f"topic-{n}", since_ms=now_ms - 600_000, until_ms=now_ms, is_slowest_first=True),
+            lambda n: trace_lookup.of_topic(home, f"topic-{n}", since_ms=now_ms - 600_000, until_ms=now_ms, is_slowest_first=True),
             lambda n: ["--topic", f"topic-{n}", "--since", "10m", "--slowest"],
         ),
     }  # fmt: skip

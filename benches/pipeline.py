@@ -18,10 +18,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from ariane.admin import published
 from ariane.clock import SYSTEM_CLOCK
 from ariane.pipeline import jobs, run
-from ariane.pipeline.session import session
+from ariane.pipeline.spark_session import session
+from ariane.tables import published
 from servers import tree_cpu_s
 
 BODY_MESSAGES = 6  # 30 records, about 4 KB: what clients batch

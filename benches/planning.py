@@ -15,10 +15,10 @@ import time
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from ariane.admin.topics import create_everywhere
-from ariane.net.client import Connections
-from ariane.spark.read import ends, micro_batches, offsets, pull
-from ariane.spark.read.options import parse
+from ariane.cluster.topic_admin import create_everywhere
+from ariane.net.connection_pool import Connections
+from ariane.spark.read import micro_batches, offset_ranges, pull_client, queue_bounds
+from ariane.spark.read.source_options import parse
 from ariane.testing.cluster import cluster
 
 ROUNDS = 5
@@ -43,16 +43,16 @@ def main() -> None:
         broker = multiprocessing.get_context("spawn").Process(target=serve, args=args)
         broker.start()
         options = parse({"namesrv": ours.recv(), "topicsPattern": "T[0-9]+"})
-        planner = pull.cluster(options)
+        planner = pull_client.cluster(options)
         for number in range(ROUNDS):
             wall_s, cpu_s = time.perf_counter(), time.process_time()
-            chosen = ends.topics(planner, options)
-            found = ends.measured(planner, planner.queues(*chosen))
+            chosen = queue_bounds.topics(planner, options)
+            found = queue_bounds.measured(planner, planner.queues(*chosen))
             asked_s = time.perf_counter() - wall_s
-            start = offsets.initial(found.first)
+            start = offset_ranges.initial(found.first)
             more = {queue: last + 1 for queue, last in found.last.items()}
-            end = offsets.advance(start, found.first, more)
-            parts = micro_batches.pieces(offsets.planned(end), options)
+            end = offset_ranges.advance(start, found.first, more)
+            parts = micro_batches.pieces(offset_ranges.planned(end), options)
             wall_s, cpu_s = time.perf_counter() - wall_s, time.process_time() - cpu_s
             print(
                 f"round {number}: {len(chosen)} topics, {len(parts)} queues: {wall_s:.2f} s "

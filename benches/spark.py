@@ -34,10 +34,10 @@ from pathlib import Path
 from typing import Any
 
 from ariane.model import host
-from ariane.pipeline.session import SETTINGS
+from ariane.pipeline.spark_session import SETTINGS
 from ariane.protocol import record
 from ariane.spark import RocketMQSource, StoreSource
-from ariane.spark.store.tasks import COLUMNS
+from ariane.spark.store.log_task import COLUMNS
 from ariane.store import checkpoint as checkpoints
 from ariane.testing import java
 from broker import program

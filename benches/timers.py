@@ -24,7 +24,7 @@ import time
 from pathlib import Path
 
 from ariane.errors import ArianeError
-from ariane.net.client import Connections
+from ariane.net.connection_pool import Connections
 from ariane.protocol import record
 from ariane.protocol.codes import RequestCode
 from ariane.protocol.requests import typed

@@ -17,11 +17,11 @@ import tempfile
 import time
 from pathlib import Path
 
-from ariane.broker.check_back import CheckBack
 from ariane.broker.config import BrokerConfig
-from ariane.broker.state.offsets import ConsumerOffsets
-from ariane.broker.state.topics import Topics
-from ariane.broker.transactions import Transactions
+from ariane.broker.state.consumer_offsets import ConsumerOffsets
+from ariane.broker.state.topic_registry import Topics
+from ariane.broker.transaction_check import CheckBack
+from ariane.broker.transaction_service import Transactions
 from ariane.model import host
 from ariane.protocol.requests.messaging import COMMIT, CheckTransactionState, EndTransaction
 from ariane.protocol.requests.routing import TopicTable

@@ -16,11 +16,11 @@ from concurrent.futures import Executor, Future
 from typing import Any, NamedTuple
 
 from ariane.broker.config import BrokerConfig
-from ariane.broker.deletion import TopicRemover
-from ariane.broker.state.saved import SavedState
-from ariane.broker.state.topics import builtin_topics
-from ariane.broker.stats.counters import BrokerStats
-from ariane.broker.tables import Tables
+from ariane.broker.persistent_state import Tables
+from ariane.broker.state.saved_state import SavedState
+from ariane.broker.state.topic_registry import builtin_topics
+from ariane.broker.stats.broker_stats import BrokerStats
+from ariane.broker.topic_deletion import TopicRemover
 from ariane.errors import FlushFailed, ProtocolError, StoreError, StoreFull
 from ariane.model import host
 from ariane.model.message import MessageQueue

@@ -12,11 +12,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from ariane.broker.delay import Deliveries, Limits, kept
+from ariane.broker.delayed_delivery import Deliveries, Limits, kept
 from ariane.errors import ReplyError
 from ariane.model import host
 from ariane.protocol import record
-from ariane.store import pending
+from ariane.store import pending_deliveries
 from ariane.store.message_store import Draft, MessageStore, StoreConfig, open_store
 from ariane.testing.disk import FakeDisk, Kept, PowerLost
 
@@ -29,7 +29,7 @@ DELAYS_MS = (3, 20)
 @pytest.fixture(autouse=True)
 def small_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in (("RUN_MIN", 3), ("RUN_MAX", 4), ("BLOCK", 2), ("LONE_RUNS", 2), ("LONE_ENTRIES", 2)):
-        monkeypatch.setattr(pending, name, value)
+        monkeypatch.setattr(pending_deliveries, name, value)
 
 
 class World:

@@ -12,9 +12,9 @@ from msgspec.structs import replace
 from ariane.errors import StoreError
 from ariane.model import host
 from ariane.protocol import record
-from ariane.store import indexing
+from ariane.store import index_builder
+from ariane.store.key_query import Wanted
 from ariane.store.message_store import Draft, MessageStore, StoreConfig, open_store
-from ariane.store.query import Wanted
 from ariane.testing.disk import FakeDisk, Kept, PowerLost
 
 HOST = host.pack("127.0.0.1", 10911)
@@ -33,7 +33,7 @@ FATES = [(Kept.NONE, 0), (Kept.ALL, 0), *((kept, seed) for kept in (Kept.SOME, K
 @pytest.fixture(autouse=True)
 def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     """Index files are written while messages come, not at their end."""
-    monkeypatch.setattr(indexing, "AT_ONCE", 2)
+    monkeypatch.setattr(index_builder, "AT_ONCE", 2)
 
 
 def opened(disk: FakeDisk, config: StoreConfig = CONFIG) -> MessageStore:

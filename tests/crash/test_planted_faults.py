@@ -14,25 +14,25 @@ from typing import Any
 import promises
 import pytest
 
-from ariane.broker import deletion
-from ariane.broker.state import change_log, saved
+from ariane.broker import topic_deletion
+from ariane.broker.state import change_log, saved_state
 from ariane.errors import ArianeError
 from ariane.store import (
     checkpoint,
     commit_log,
     consume_queue,
+    consume_queues,
+    corrupt_ranges,
     deletions,
     dispatch,
     flush,
-    holes,
+    log_replica,
     message_store,
-    numbering,
-    queues,
+    queue_numbering,
+    record_scanner,
     recovery,
-    removal,
-    replica,
-    scan,
     segments,
+    topic_removal,
 )
 from ariane.testing.disk import FakeDisk
 
@@ -227,33 +227,33 @@ def failed_write_swallowed(patch: pytest.MonkeyPatch) -> None:
 
 
 def body_crc_skipped(patch: pytest.MonkeyPatch) -> None:
-    plain = scan.look
+    plain = record_scanner.look
 
-    def look(data: bytes, at: int, offset: int, room: int, *, check_crc: bool) -> scan.Found:
+    def look(data: bytes, at: int, offset: int, room: int, *, check_crc: bool) -> record_scanner.Found:
         return plain(data, at, offset, room, check_crc=False)
 
-    patch.setattr(scan, "look", look)
+    patch.setattr(record_scanner, "look", look)
 
 
 def own_offset_skipped(patch: pytest.MonkeyPatch) -> None:
     """Whatever looks like a record is one, wherever it says that it lies."""
 
     def good(log: segments.Segments, offset: int, floor_ms: int) -> bool:
-        data = log.read(offset, scan.CHUNK)
+        data = log.read(offset, record_scanner.CHUNK)
         try:
-            scan.look(data, 0, int.from_bytes(data[28:36], "big"), log.size, check_crc=True)
-        except scan.NotARecord:
+            record_scanner.look(data, 0, int.from_bytes(data[28:36], "big"), log.size, check_crc=True)
+        except record_scanner.NotARecord:
             return False
         return True
 
-    plain = scan.look
+    plain = record_scanner.look
 
-    def look(data: bytes, at: int, offset: int, room: int, *, check_crc: bool) -> scan.Found:
+    def look(data: bytes, at: int, offset: int, room: int, *, check_crc: bool) -> record_scanner.Found:
         own = int.from_bytes(data[at + 28 : at + 36], "big")
         return plain(data, at, own, room, check_crc=check_crc)._replace(offset=offset)
 
-    patch.setattr(scan, "_is_good", good)
-    patch.setattr(scan, "look", look)
+    patch.setattr(record_scanner, "_is_good", good)
+    patch.setattr(record_scanner, "look", look)
 
 
 def cut_does_not_clear(patch: pytest.MonkeyPatch) -> None:
@@ -280,12 +280,12 @@ def log_is_not_flushed_by_a_start(patch: pytest.MonkeyPatch) -> None:
 
 
 def queues_are_not_cut(patch: pytest.MonkeyPatch) -> None:
-    plain = queues.ConsumeQueues.use
+    plain = consume_queues.ConsumeQueues.use
 
-    def use(self: queues.ConsumeQueues, limit: int, read: consume_queue.Read, *, trusted: bool = False) -> None:
+    def use(self: consume_queues.ConsumeQueues, limit: int, read: consume_queue.Read, *, trusted: bool = False) -> None:
         plain(self, recovery.EVERYTHING, read, trusted=trusted)
 
-    patch.setattr(queues.ConsumeQueues, "use", use)
+    patch.setattr(consume_queues.ConsumeQueues, "use", use)
 
 
 def last_entry_is_not_verified(patch: pytest.MonkeyPatch) -> None:
@@ -293,7 +293,7 @@ def last_entry_is_not_verified(patch: pytest.MonkeyPatch) -> None:
 
 
 def damage_ends_the_log(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(scan.Walk, "_next", lambda self, place: None)
+    patch.setattr(record_scanner.Walk, "_next", lambda self, place: None)
 
 
 def holes_are_not_told(patch: pytest.MonkeyPatch) -> None:
@@ -304,8 +304,8 @@ def holes_are_not_told(patch: pytest.MonkeyPatch) -> None:
 
 
 def hole_closed_by_a_record_that_is_served(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(holes, "TRANSACTION_ROLLBACK", 0)
-    patch.setattr(holes, "TOPIC", b"T")
+    patch.setattr(corrupt_ranges, "TRANSACTION_ROLLBACK", 0)
+    patch.setattr(corrupt_ranges, "TOPIC", b"T")
 
 
 def hole_closed_beyond_its_end(patch: pytest.MonkeyPatch) -> None:
@@ -329,7 +329,7 @@ def lost_numbers_are_closed_up(patch: pytest.MonkeyPatch) -> None:
 
 def torn_numbers_restart_queues(patch: pytest.MonkeyPatch) -> None:
     """A log of this store is read as one of Java's, whose deletions are not recorded."""
-    patch.setattr(recovery, "_restarts", lambda **settings: numbering.Restarts.LIKELY)
+    patch.setattr(recovery, "_restarts", lambda **settings: queue_numbering.Restarts.LIKELY)
 
 
 def torn_numbers_stay_in_the_log(patch: pytest.MonkeyPatch) -> None:
@@ -346,7 +346,7 @@ def no_first_checkpoint(patch: pytest.MonkeyPatch) -> None:
 
 
 def what_none_follows_is_refused(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(numbering, "last_stays", lambda *args, **settings: False)
+    patch.setattr(queue_numbering, "last_stays", lambda *args, **settings: False)
 
 
 def entries_count_before_they_are_written(patch: pytest.MonkeyPatch) -> None:
@@ -373,7 +373,7 @@ def unflushed_records_are_shown(patch: pytest.MonkeyPatch) -> None:
 
 
 def unflushed_records_are_found_by_offset(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(replica.Source, "end", property(lambda self: self._log.end))
+    patch.setattr(log_replica.Source, "end", property(lambda self: self._log.end))
 
 
 def failed_write_is_not_wiped_and_counts(patch: pytest.MonkeyPatch) -> None:
@@ -390,7 +390,7 @@ def failed_write_is_not_wiped_and_counts(patch: pytest.MonkeyPatch) -> None:
 
 def filler_is_missing(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(commit_log, "filler", lambda room: b"")
-    patch.setattr(scan.Walk, "_next", lambda self, place: None)
+    patch.setattr(record_scanner.Walk, "_next", lambda self, place: None)
 
 
 def crc_of_another_kind(patch: pytest.MonkeyPatch) -> None:
@@ -401,7 +401,7 @@ def crc_of_another_kind(patch: pytest.MonkeyPatch) -> None:
         def crc32(data: bytes) -> int:
             return zlib.crc32(data, 1)
 
-    patch.setattr(scan, "zlib", Other)
+    patch.setattr(record_scanner, "zlib", Other)
 
 
 def changes_are_not_flushed(patch: pytest.MonkeyPatch) -> None:
@@ -423,7 +423,7 @@ def changes_are_removed_before_documents_hold_them(patch: pytest.MonkeyPatch) ->
 
 
 def changes_are_applied_to_documents_that_hold_them(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(saved.SavedState, "_holds", lambda self, name: -1)
+    patch.setattr(saved_state.SavedState, "_holds", lambda self, name: -1)
 
 
 def contents_of_documents_are_not_noted(patch: pytest.MonkeyPatch) -> None:
@@ -435,17 +435,17 @@ def deletions_leave_messages(patch: pytest.MonkeyPatch) -> None:
 
 
 def deletions_are_recorded_after_the_queues_are_gone(patch: pytest.MonkeyPatch) -> None:
-    plain = deletion.TopicRemover.remove
+    plain = topic_deletion.TopicRemover.remove
 
-    def remove(self: deletion.TopicRemover, topic: str) -> None:
+    def remove(self: topic_deletion.TopicRemover, topic: str) -> None:
         self._store.delete_topic(topic)
         plain(self, topic)
 
-    patch.setattr(deletion.TopicRemover, "remove", remove)
+    patch.setattr(topic_deletion.TopicRemover, "remove", remove)
 
 
 def queues_of_deleted_topics_stay(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(removal.TopicRemoval, "finish", lambda self: None)
+    patch.setattr(topic_removal.TopicRemoval, "finish", lambda self: None)
 
 
 FAULTS: list[tuple[Plant, Check]] = [

@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ariane.broker import check_back
-from ariane.broker.check_back import CheckBack
+from ariane.broker import transaction_check
 from ariane.broker.config import BrokerConfig
-from ariane.broker.producers import BUSY
-from ariane.broker.state.offsets import ConsumerOffsets
-from ariane.broker.state.topics import Topics
-from ariane.broker.transactions import Transactions
+from ariane.broker.producer_selection import BUSY
+from ariane.broker.state.consumer_offsets import ConsumerOffsets
+from ariane.broker.state.topic_registry import Topics
+from ariane.broker.transaction_check import CheckBack
+from ariane.broker.transaction_service import Transactions
 from ariane.errors import MessageRefused, ReplyError, StoreError
 from ariane.model import host
 from ariane.model.topic import CHECK_MAX_TIME_TOPIC, HALF_TOPIC, OP_HALF_TOPIC
@@ -392,7 +392,7 @@ def test_a_half_that_comes_during_a_round_does_not_rest_with_its_neighbours() ->
 
 def test_an_immune_half_far_behind_is_copied_to_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     async def work() -> None:
-        monkeypatch.setattr(check_back, "HELD_BACK_MAX", 3)
+        monkeypatch.setattr(transaction_check, "HELD_BACK_MAX", 3)
         broker = await Broker(FakeDisk()).ready()
         half = broker.half("immune", CHECK_IMMUNITY_TIME_IN_SECONDS="20")
         for number in range(4):
@@ -414,7 +414,7 @@ def test_an_immune_half_far_behind_is_copied_to_the_end(monkeypatch: pytest.Monk
 
 def test_a_half_that_rests_is_copied_to_the_end_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     async def work() -> None:
-        monkeypatch.setattr(check_back, "HELD_BACK_MAX", 600)
+        monkeypatch.setattr(transaction_check, "HELD_BACK_MAX", 600)
         broker = await Broker(FakeDisk()).ready()
         broker.half("immune", CHECK_IMMUNITY_TIME_IN_SECONDS="100000")
         for stored in (550, 100):

@@ -15,8 +15,8 @@ from ariane.broker.config import BrokerConfig
 from ariane.model import ids
 from ariane.nameserver.config import NameServerConfig
 from ariane.nameserver.server import NameServer
-from ariane.net.client import Connections
 from ariane.net.connection import Peer, Reply
+from ariane.net.connection_pool import Connections
 from ariane.protocol import batch, fastjson, properties, record
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.command import Command

@@ -15,7 +15,7 @@ from ariane.errors import ConnectionLost
 from ariane.model.topic import SubscriptionGroupConfig
 from ariane.nameserver.config import NameServerConfig
 from ariane.nameserver.server import NameServer
-from ariane.net.client import Connections
+from ariane.net.connection_pool import Connections
 from ariane.protocol import fastjson, java_properties, properties
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.command import Command

@@ -183,7 +183,7 @@ def test_the_broker_puts_the_record_into_a_direct_consumption(tmp_path: Path) ->
 
 
 def test_a_client_that_does_not_answer_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ariane.broker.handlers.relay.CALL_MS", 50)
+    monkeypatch.setattr("ariane.broker.handlers.consumer_admin.CALL_MS", 50)
 
     async def work(client: Client) -> None:
         await client.heartbeat("c1", TOPIC)

@@ -12,13 +12,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from ariane.admin import lag
 from ariane.broker.broker import Broker
 from ariane.broker.config import BrokerConfig
+from ariane.cluster import group_lag
 from ariane.errors import ReplyError, RouteNotFound
 from ariane.model.message import MessageQueue
-from ariane.net.client import Connections
 from ariane.net.connection import Reply
+from ariane.net.connection_pool import Connections
 from ariane.net.server import Server
 from ariane.protocol import batch, fastjson
 from ariane.protocol.codes import RequestCode, ResponseCode
@@ -316,9 +316,9 @@ def test_a_broker_tells_of_itself(tmp_path: Path) -> None:
             "0.0 0.0 0.0",
         )
         assert (early["putMessageTimesTotal"], early["earliestMessageTimeStamp"]) == ("0", "-1")
-        unknown = await lag.broker_runtime(client.peers, client.addr)
+        unknown = await group_lag.broker_runtime(client.peers, client.addr)
         assert (unknown.put_latency_99_ms, unknown.put_times, unknown.earliest_ms) == (None, None, None)
-        assert unknown.put_tps == lag.Rates(None, None, None)
+        assert unknown.put_tps == group_lag.Rates(None, None, None)
 
         await client.topic()
         await client.send()
@@ -331,7 +331,7 @@ def test_a_broker_tells_of_itself(tmp_path: Path) -> None:
         assert float(late["putMessageAverageSize"]) == int(late["commitLogMaxOffset"]) / 4
         assert late["runtime"].startswith("[ 0 days, 0 hours, 1 minutes, ")
         assert (late["dispatchBehindBytes"], late["brokerVersionDesc"]) == ("0", "V4_9_4")
-        known = await lag.broker_runtime(client.peers, client.addr)
+        known = await group_lag.broker_runtime(client.peers, client.addr)
         assert known.put_times is not None and sum(known.put_times.values()) == 2
         assert known.put_latency_99_ms is not None
         assert (known.put_today, known.got_today) == (4, 4)
@@ -348,7 +348,7 @@ def test_the_time_of_each_put_is_counted_the_wait_for_the_disk_included(tmp_path
         for _ in range(5):
             await client.send()
         await client.clock.jump(61)
-        told = await lag.broker_runtime(client.peers, client.addr)
+        told = await group_lag.broker_runtime(client.peers, client.addr)
         assert told.put_times is not None and sum(told.put_times.values()) == 5
         assert await client.minute("TOPIC_PUT_NUMS", "T") == (5, 1.0)
 
@@ -440,27 +440,27 @@ def test_lag_over_all_brokers_never_shows_what_is_not_known_as_zero(tmp_path: Pa
 
         async with Server({RequestCode.GET_BROKER_CLUSTER_INFO: cluster}, "127.0.0.1", 0) as names:
             namesrv = f"127.0.0.1:{names.port}"
-            group_lag = functools.partial(lag.group_lag, client.peers, namesrv)
-            found = await group_lag("G")
+            lag_of = functools.partial(group_lag.group_lag, client.peers, namesrv)
+            found = await lag_of("G")
             assert (found.total, found.unknown, found.consume_tps) == (3, (), 0.0)
             assert [(one.queue_id, one.lag, one.consumer_offset) for one in found.queues] == [(0, 3, 2), (1, 0, 0)]
             assert found.queues[0].consumed_ms is not None and found.queues[1].consumed_ms is None
-            assert (await group_lag("Nobody")).total is None
+            assert (await lag_of("Nobody")).total is None
 
-            ends = await lag.topic_ends(client.peers, namesrv, "T")
+            ends = await group_lag.topic_ends(client.peers, namesrv, "T")
             assert ends.messages == 5
             assert [(one.queue_id, one.max_offset, one.stored_ms is None) for one in ends.queues] == [
                 (0, 5, False),
                 (1, 0, True),
             ]
             with pytest.raises(RouteNotFound, match="no broker registered"):
-                await lag.topic_ends(client.peers, namesrv, "Nothing")
+                await group_lag.topic_ends(client.peers, namesrv, "Nothing")
 
             brokers["broker-b"] = BrokerData({0: "127.0.0.1:1"}, "broker-b", CLUSTER)
             brokers["broker-c"] = BrokerData({1: "127.0.0.1:2"}, "broker-c", CLUSTER)
             found = await group_lag("G")
             assert (found.total, found.consume_tps, len(found.queues)) == (None, None, 2)
             assert [one.broker for one in found.unknown] == ["broker-c", "broker-b"]
-            assert (await lag.topic_ends(client.peers, namesrv, "T")).messages is None
+            assert (await group_lag.topic_ends(client.peers, namesrv, "T")).messages is None
 
     against_broker(tmp_path, work)

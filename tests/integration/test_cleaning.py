@@ -9,7 +9,7 @@ from pathlib import Path
 from ariane.broker.broker import Broker
 from ariane.broker.config import BrokerConfig
 from ariane.errors import ReplyError
-from ariane.net.client import Connections
+from ariane.net.connection_pool import Connections
 from ariane.protocol import properties, record
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.requests import typed

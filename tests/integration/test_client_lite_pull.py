@@ -11,7 +11,7 @@ from test_client_reach import QUICK, run
 from ariane.client import ConsumerSettings, LitePullConsumer, Producer
 from ariane.errors import ClientClosed, ConfigError
 from ariane.model.message import Message, MessageQueue, ReceivedMessage
-from ariane.net.client import Connections
+from ariane.net.connection_pool import Connections
 from ariane.protocol import fastjson
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.requests.callbacks import ConsumeDirectly, RunningInfoRequest

@@ -12,7 +12,7 @@ import pytest
 from ariane.client import ConsumerSettings, Producer, PushConsumer, ReconsumeLater
 from ariane.errors import MessageRefused, ReplyError, RequestTimeout
 from ariane.model.message import Message, ReceivedMessage
-from ariane.net.client import Connections
+from ariane.net.connection_pool import Connections
 from ariane.protocol import fastjson, record
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.requests.callbacks import ConsumeDirectly, ConsumerStatus, ResetOffset, RunningInfoRequest

@@ -13,12 +13,12 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from ariane.admin.samples import Sample
 from ariane.client.lite_pull_consumer import LitePullConsumer
 from ariane.client.producer import Producer
+from ariane.metrics_collector.sample import Sample
 from ariane.model.message import Message
 from ariane.model.topic import SAMPLES_TOPIC
-from ariane.net.client import Connections
+from ariane.net.connection_pool import Connections
 from ariane.protocol import fastjson
 from ariane.protocol.codes import RequestCode
 from ariane.protocol.requests.routing import RouteRequest, TopicRoute

@@ -15,7 +15,7 @@ from ariane.client import Producer
 from ariane.errors import ReplyError
 from ariane.model import ids
 from ariane.model.message import Message
-from ariane.net.client import Connections
+from ariane.net.connection_pool import Connections
 from ariane.protocol import batch, properties, record
 from ariane.protocol.codes import RequestCode
 from ariane.protocol.command import Command

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from ariane.pipeline.session import java_fault
+from ariane.pipeline.spark_session import java_fault
 from ariane.testing.java import free_ports
 
 DEMO_S = 240

@@ -22,7 +22,7 @@ from ariane.protocol.command import Command
 from ariane.protocol.requests import typed
 from ariane.protocol.requests.clients import CheckClient, SubscriptionData, UnregisterClient
 from ariane.protocol.requests.messaging import SUBSCRIPTION, SUSPEND, PullMessage, PullMessageAnswer
-from ariane.store import reading
+from ariane.store import queue_reader
 from ariane.testing.cluster import cluster
 
 SQL = {"enable_property_filter": True}
@@ -71,8 +71,8 @@ def test_messages_are_chosen_by_the_expression_of_the_request_or_of_the_group(tm
 
 
 def test_when_nothing_matches_the_reader_is_moved_on_a_bounded_step_at_a_time(tmp_path, monkeypatch):
-    monkeypatch.setattr(reading, "SCAN_RECORD_BYTES", 20_000)
-    monkeypatch.setattr(reading, "AHEAD_BYTES", 4000)
+    monkeypatch.setattr(queue_reader, "SCAN_RECORD_BYTES", 20_000)
+    monkeypatch.setattr(queue_reader, "AHEAD_BYTES", 4000)
 
     async def work(client: Client) -> None:
         for number in range(100):

@@ -12,8 +12,8 @@ import pytest
 
 from ariane.model import host
 from ariane.protocol import record
+from ariane.store.key_query import Wanted
 from ariane.store.message_store import Draft, MessageStore, StoreConfig, open_store
-from ariane.store.query import Wanted
 
 DATA = Path(__file__).parents[1] / "data"
 HOST = host.pack("127.0.0.1", 10911)

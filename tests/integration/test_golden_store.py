@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ariane.broker.state import documents
+from ariane.broker.state import json_documents
 from ariane.model import host, ids
 from ariane.protocol import compression, record
 from ariane.protocol.requests.admin import ConsumerOffsetTable, SubscriptionGroupTable
@@ -83,8 +83,11 @@ def test_it_goes_on_where_java_stopped(root: Path) -> None:
 
 def test_javas_tables_are_read(root: Path) -> None:
     disk, config = SystemDisk(), str(root / "config")
-    assert documents.load(disk, config, documents.TOPICS, TopicTable).topic_config_table["T"].write_queue_nums == 4
-    groups = documents.load(disk, config, documents.GROUPS, SubscriptionGroupTable).subscription_group_table
+    assert (
+        json_documents.load(disk, config, json_documents.TOPICS, TopicTable).topic_config_table["T"].write_queue_nums
+        == 4
+    )
+    groups = json_documents.load(disk, config, json_documents.GROUPS, SubscriptionGroupTable).subscription_group_table
     assert groups["G"].retry_max_times == 16
-    offsets = documents.load(disk, config, documents.OFFSETS, ConsumerOffsetTable).offset_table["T@G"]
+    offsets = json_documents.load(disk, config, json_documents.OFFSETS, ConsumerOffsetTable).offset_table["T@G"]
     assert sum(offsets.values()) == 193

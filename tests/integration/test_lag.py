@@ -7,10 +7,10 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from ariane.admin import lag
+from ariane.cluster import group_lag
 from ariane.errors import ProtocolError, RouteNotFound
-from ariane.net.client import Connections
 from ariane.net.connection import Handler, Peer, Reply
+from ariane.net.connection_pool import Connections
 from ariane.net.server import Server
 from ariane.protocol import fastjson
 from ariane.protocol.codes import RequestCode, ResponseCode
@@ -69,7 +69,7 @@ def test_a_group_that_committed_nothing_has_no_known_lag() -> None:
         return Reply(fields=fields(OffsetAnswer(0)))
 
     async def work(peers: Connections, addr: str) -> None:
-        found = await lag.group_lag(peers, addr, "G")
+        found = await group_lag.group_lag(peers, addr, "G")
         assert [(one.queue_id, one.lag, one.consumed_ms) for one in found.queues] == [
             (COMMITTED, 5, 77),
             (NEVER, None, None),
@@ -91,10 +91,10 @@ def test_a_group_that_committed_nothing_has_no_known_lag() -> None:
 
 def test_a_broker_that_refuses_is_named() -> None:
     async def work(peers: Connections, addr: str) -> None:
-        found = await lag.group_lag(peers, addr, "G")
+        found = await group_lag.group_lag(peers, addr, "G")
         assert (found.total, found.consume_tps) == (None, None)
-        assert found.unknown == (lag.Silent("a", addr, f"{addr} answered code 1: not now"),)
-        ends = await lag.topic_ends(peers, addr, "T")
+        assert found.unknown == (group_lag.Silent("a", addr, f"{addr} answered code 1: not now"),)
+        ends = await group_lag.topic_ends(peers, addr, "T")
         assert (ends.messages, [one.broker for one in ends.unknown]) == (None, ["a"])
 
     def refuse(command: Command, peer: Peer) -> Reply:
@@ -106,17 +106,17 @@ def test_a_broker_that_refuses_is_named() -> None:
 def test_without_a_broker_there_is_no_answer() -> None:
     async def work(peers: Connections, addr: str) -> None:
         with pytest.raises(RouteNotFound, match="no broker is registered"):
-            await lag.group_lag(peers, addr, "G")
+            await group_lag.group_lag(peers, addr, "G")
 
     against({}, work)
 
 
 def test_what_a_broker_does_not_tell_of_itself_is_unknown() -> None:
     async def work(peers: Connections, addr: str) -> None:
-        told = await lag.broker_runtime(peers, addr)
+        told = await group_lag.broker_runtime(peers, addr)
         assert (told.put_today, told.got_today, told.boot_ms) == (20, 0, 5)
-        assert told.put_tps == lag.Rates(1.5, 2.0e-4, None)
-        assert told.get_tps == lag.Rates(None, None, None)
+        assert told.put_tps == group_lag.Rates(1.5, 2.0e-4, None)
+        assert told.get_tps == group_lag.Rates(None, None, None)
         assert (told.put_latency_99_ms, told.put_times, told.disk_ratio, told.earliest_ms) == (None,) * 4
 
     table = fastjson.write(KvTable(RUNTIME))
@@ -126,7 +126,7 @@ def test_what_a_broker_does_not_tell_of_itself_is_unknown() -> None:
 def test_an_answer_that_is_no_runtime_is_refused_with_what_it_lacks() -> None:
     async def work(peers: Connections, addr: str) -> None:
         with pytest.raises(ProtocolError, match="bootTimestamp"):
-            await lag.broker_runtime(peers, addr)
+            await group_lag.broker_runtime(peers, addr)
 
     against({RequestCode.GET_BROKER_RUNTIME_INFO: lambda command, peer: Reply(body=b'{"table":{}}')}, work)
 
@@ -136,7 +136,7 @@ def test_tables_by_queue_are_read_in_both_forms() -> None:
     quoted = rb'{"offsetTable":{"{\"brokerName\":\"a\",\"queueId\":1,\"topic\":\"T\"}":{"maxOffset":5}}}'
 
     async def work(peers: Connections, addr: str) -> None:
-        assert (await lag.topic_ends(peers, addr, "T")).queues == (lag.QueueEnds("a", 1, 0, 5, None),)
+        assert (await group_lag.topic_ends(peers, addr, "T")).queues == (group_lag.QueueEnds("a", 1, 0, 5, None),)
 
     for body in (bare, quoted):
         assert fastjson.decode(body, TopicStats).offset_table

@@ -9,9 +9,9 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from ariane.errors import ConnectionLost
-from ariane.net.client import Connections
 from ariane.net.connection import Handler, Peer, Reply
-from ariane.net.limits import Limits
+from ariane.net.connection_pool import Connections
+from ariane.net.flow_limits import Limits
 from ariane.net.server import Server
 from ariane.protocol.command import Command
 

@@ -12,9 +12,9 @@ import pytest
 from ariane.errors import ConfigError
 from ariane.model.topic import DataVersion, TopicConfig
 from ariane.nameserver.config import NameServerConfig
-from ariane.nameserver.kv import KvTable
+from ariane.nameserver.kv_store import KvTable
 from ariane.nameserver.server import NameServer
-from ariane.net.client import Connections
+from ariane.net.connection_pool import Connections
 from ariane.protocol import fastjson
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.command import Command

@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from ariane.errors import ConfigError, ConnectionLost, ProtocolError, ReplyError, RequestTimeout
-from ariane.net.client import Connections
 from ariane.net.connection import Handler, Peer, Reply
+from ariane.net.connection_pool import Connections
 from ariane.net.server import Server
 from ariane.protocol import command
 from ariane.protocol.command import Command

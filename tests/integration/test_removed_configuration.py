@@ -12,7 +12,7 @@ import pytest
 from ariane.broker.broker import Broker
 from ariane.broker.config import BrokerConfig
 from ariane.errors import StoreError
-from ariane.net.client import Connections
+from ariane.net.connection_pool import Connections
 from ariane.protocol.codes import RequestCode
 from ariane.protocol.requests.admin import CreateTopic
 from ariane.protocol.requests.messaging import QueryConsumerOffset, UpdateConsumerOffset

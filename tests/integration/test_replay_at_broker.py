@@ -14,14 +14,14 @@ from pathlib import Path
 
 import pytest
 
-from ariane.admin import replay_origins
-from ariane.admin.replay import Original
-from ariane.admin.replay_origins import Wanted
 from ariane.client import Instance, Producer
+from ariane.cluster.replay import Original
 from ariane.model import ids
 from ariane.model.message import Message
 from ariane.protocol.codes import RequestCode
 from ariane.protocol.requests.messaging import ConsumerSendMsgBack
+from ariane.reports import replay_source
+from ariane.reports.replay_source import Wanted
 from ariane.testing.cluster import Servers, cluster_in_thread
 
 DLQ = "%DLQ%G"
@@ -49,7 +49,7 @@ async def dead_letters(servers: Servers, count: int) -> None:
 
 async def stored(servers: Servers, topic: str) -> list[Original]:
     async with Instance(servers.namesrv) as instance:
-        return [one async for one in replay_origins.of_topic(instance.peers, instance.name_servers, Wanted(topic))]
+        return [one async for one in replay_source.of_topic(instance.peers, instance.name_servers, Wanted(topic))]
 
 
 def command(servers: Servers, *arguments: str) -> list[str]:

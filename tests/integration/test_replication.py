@@ -14,7 +14,7 @@ from ariane.client.push_consumer import PushConsumer
 from ariane.model.message import ReceivedMessage
 from ariane.nameserver.config import NameServerConfig
 from ariane.nameserver.server import NameServer
-from ariane.net.client import Connections
+from ariane.net.connection_pool import Connections
 from ariane.protocol import fastjson, properties, record
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.command import Command

@@ -11,7 +11,7 @@ from ariane.client import ClientSettings, Credentials, Instance, Producer
 from ariane.errors import ArianeError, ConfigError
 from ariane.model.message import Message
 from ariane.protocol import record
-from ariane.spark.read import options, pull
+from ariane.spark.read import pull_client, source_options
 from ariane.testing.cluster import cluster
 
 FILE = """
@@ -21,8 +21,8 @@ accounts:
 """
 
 
-def parsed(namesrv: str, **more: str) -> options.SourceOptions:
-    return options.parse({"namesrv": namesrv, "topic": "orders", "retries": "5", **more})
+def parsed(namesrv: str, **more: str) -> source_options.SourceOptions:
+    return source_options.parse({"namesrv": namesrv, "topic": "orders", "retries": "5", **more})
 
 
 def test_signed_pulls_are_answered_and_others_are_refused_at_once(tmp_path: Path) -> None:
@@ -39,7 +39,9 @@ def test_signed_pulls_are_answered_and_others_are_refused_at_once(tmp_path: Path
                 sent = await producer.send(Message(topic="orders", body=b"one"))
 
             def read(**account: str) -> list[bytes]:
-                reader = pull.Cluster(parsed(servers.namesrv, **account), sleep=lambda seconds: pytest.fail("waited"))
+                reader = pull_client.Cluster(
+                    parsed(servers.namesrv, **account), sleep=lambda seconds: pytest.fail("waited")
+                )
                 try:
                     (pulled,) = reader.retry("pull", reader.pull, sent.queue, [0])
                     return [one.body for one in record.decode_all(pulled.body)]

@@ -18,29 +18,29 @@ from ariane.errors import ArianeError
 from ariane.model.message import Message, MessageQueue
 from ariane.nameserver.config import NameServerConfig
 from ariane.nameserver.server import NameServer
-from ariane.net.client import Connections
+from ariane.net.connection_pool import Connections
 from ariane.protocol import fastjson
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.requests import typed
 from ariane.protocol.requests.messaging import OffsetAnswer, QueueRef
 from ariane.protocol.requests.routing import TopicTable
-from ariane.spark.read import ends, pull, tasks
-from ariane.spark.read.offsets import Range
-from ariane.spark.read.options import SourceOptions, parse
+from ariane.spark.read import pull_client, queue_bounds, read_task
+from ariane.spark.read.offset_ranges import Range
+from ariane.spark.read.source_options import SourceOptions, parse
 from ariane.testing.cluster import broker_config
 
 QUICK = {"ha_send_heartbeat_interval": 100, "ha_housekeeping_interval": 2000}
 COUNT = 40
 
 
-def bodies(cluster: pull.Cluster, options: SourceOptions, found: ends.Ends) -> list[int]:
+def bodies(cluster: pull_client.Cluster, options: SourceOptions, found: queue_bounds.Ends) -> list[int]:
     parts = [Range(queue, found.first[queue], last) for queue, last in found.last.items()]
-    rows = (batch for part in parts for batch in tasks.read_range(cluster, part, options, ["body"]))
+    rows = (batch for part in parts for batch in read_task.read_range(cluster, part, options, ["body"]))
     return sorted(int(body) for batch in rows for body in batch["body"].to_pylist())
 
 
-def measured(cluster: pull.Cluster) -> ends.Ends:
-    return ends.measured(cluster, cluster.retry("routes", cluster.queues, "T"))
+def measured(cluster: pull_client.Cluster) -> queue_bounds.Ends:
+    return queue_bounds.measured(cluster, cluster.retry("routes", cluster.queues, "T"))
 
 
 async def send(namesrv: str, count: int) -> None:
@@ -74,7 +74,7 @@ def test_a_slave_is_read_when_its_master_is_gone(tmp_path: Path) -> None:
         async with NameServer(names_config(tmp_path)) as names:
             namesrv = f"127.0.0.1:{names.addr.rpartition(':')[2]}"
             options = parse({"namesrv": namesrv, "topic": "T", "retries": "20"})
-            cluster = pull.Cluster(options)
+            cluster = pull_client.Cluster(options)
             own = {**QUICK, "broker_role": "SLAVE", "broker_id": 1}
             async with contextlib.AsyncExitStack() as slaves:
                 async with Broker(broker_config(tmp_path / "master", namesrv, **QUICK)):
@@ -96,13 +96,13 @@ def test_a_slave_is_read_when_its_master_is_gone(tmp_path: Path) -> None:
 def test_a_broker_lost_in_the_middle_of_a_read_is_waited_for_or_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tasks, "BATCH_ROWS", 1)  # every pull comes out at once
+    monkeypatch.setattr(read_task, "BATCH_ROWS", 1)  # every pull comes out at once
 
     async def run() -> None:
         async with NameServer(names_config(tmp_path)) as names:
             namesrv = f"127.0.0.1:{names.addr.rpartition(':')[2]}"
             patient = parse({"namesrv": namesrv, "topic": "T", "pullBatchSize": "1", "retries": "60"})
-            cluster = pull.Cluster(patient, sleep=lambda _: slept(waits))
+            cluster = pull_client.Cluster(patient, sleep=lambda _: slept(waits))
             waits: list[int] = []
             settings = broker_config(tmp_path / "store", namesrv)
             async with Broker(settings):
@@ -117,7 +117,7 @@ def test_a_broker_lost_in_the_middle_of_a_read_is_waited_for_or_named(
                 await asyncio.sleep(0.02)
             async with Broker(settings):
                 assert [first, *await rest] == list(range(part.end))
-                hasty = pull.Cluster(
+                hasty = pull_client.Cluster(
                     parse({"namesrv": namesrv, "topic": "T", "pullBatchSize": "1", "retries": "1"}),
                     sleep=lambda _: None,
                 )
@@ -137,7 +137,7 @@ def slept(waits: list[int]) -> None:
     time.sleep(0.05)
 
 
-def rows_of(cluster: pull.Cluster, options: SourceOptions, part: Range) -> Iterator[int]:
+def rows_of(cluster: pull_client.Cluster, options: SourceOptions, part: Range) -> Iterator[int]:
     """Queue offsets as they come out."""
-    for batch in tasks.read_range(cluster, part, options, ["queue_offset"]):
+    for batch in read_task.read_range(cluster, part, options, ["queue_offset"]):
         yield from batch["queue_offset"].to_pylist()

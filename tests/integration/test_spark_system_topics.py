@@ -10,12 +10,12 @@ import pytest
 pytest.importorskip("pyspark", reason="the extra spark is not installed")
 
 from ariane.client.hooks import LocalState
-from ariane.client.transactions import TransactionProducer
+from ariane.client.transaction_producer import TransactionProducer
 from ariane.model.message import Message
 from ariane.model.topic import HALF_TOPIC
-from ariane.spark.read import ends, pull, tasks
-from ariane.spark.read.offsets import Range
-from ariane.spark.read.options import parse
+from ariane.spark.read import pull_client, queue_bounds, read_task
+from ariane.spark.read.offset_ranges import Range
+from ariane.spark.read.source_options import parse
 from ariane.testing.cluster import cluster_in_thread
 
 
@@ -34,13 +34,13 @@ def send_halves(namesrv: str, count: int) -> None:
 
 def halves(namesrv: str) -> list[tuple[bytes, str]]:
     options = parse({"namesrv": namesrv, "topic": HALF_TOPIC, "retries": "0"})
-    cluster = pull.Cluster(options)
-    found = ends.measured(cluster, cluster.queues(HALF_TOPIC))
+    cluster = pull_client.Cluster(options)
+    found = queue_bounds.measured(cluster, cluster.queues(HALF_TOPIC))
     parts = [Range(queue, found.first[queue], last) for queue, last in found.last.items()]
     rows = [
         (row["body"], dict(row["properties"])["REAL_TOPIC"])
         for part in parts
-        for batch in tasks.read_range(cluster, part, options, ["body", "properties"])
+        for batch in read_task.read_range(cluster, part, options, ["body", "properties"])
         for row in batch.to_pylist()
     ]
     cluster.close()

@@ -19,14 +19,14 @@ from typing import Any
 
 import pyarrow as pa
 
-from ariane.admin import topics
 from ariane.broker.broker import Broker
 from ariane.client import ClientSettings, Credentials, Instance, Producer
+from ariane.cluster import topic_admin
 from ariane.errors import ArianeError, ConnectionLost, RequestTimeout
 from ariane.model.message import Message
 from ariane.nameserver.config import NameServerConfig
 from ariane.nameserver.server import NameServer
-from ariane.net.client import Connections
+from ariane.net.connection_pool import Connections
 from ariane.protocol import command as commands
 from ariane.protocol import record
 from ariane.protocol.codes import RequestCode
@@ -34,9 +34,9 @@ from ariane.protocol.frame import FrameReader
 from ariane.protocol.requests import typed
 from ariane.protocol.requests.messaging import SUBSCRIPTION, OffsetAnswer, PullMessage, PullMessageAnswer, QueueRef
 from ariane.spark.wire.access import tls_context
-from ariane.spark.wire.connections import Answer, Wires
+from ariane.spark.wire.pipelined_connections import Answer, Wires
 from ariane.spark.write import sink
-from ariane.spark.write.options import parse
+from ariane.spark.write.sink_options import parse
 from ariane.testing.cluster import broker_config, cluster
 
 Serve = Callable[[socket.socket, list[commands.Command]], None]
@@ -231,7 +231,7 @@ def rows(first: int, count: int) -> pa.RecordBatch:
 
 async def make_topic(namesrv: str) -> None:
     async with Connections() as peers:
-        await topics.create_everywhere(peers, namesrv, "T", 4)
+        await topic_admin.create_everywhere(peers, namesrv, "T", 4)
 
 
 def test_a_task_waits_for_a_broker_that_restarts_and_keeps_the_order_of_keys(tmp_path: Path) -> None:

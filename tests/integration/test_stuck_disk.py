@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ariane.broker.broker import Broker
 from ariane.broker.config import BrokerConfig
-from ariane.net.client import Connections
+from ariane.net.connection_pool import Connections
 from ariane.protocol.codes import RequestCode
 from ariane.protocol.command import Command
 from ariane.protocol.requests.messaging import SUBSCRIPTION, PullMessage, SendMessage

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from ariane.admin import transactions as admin
 from ariane.broker.broker import Broker
 from ariane.broker.config import BrokerConfig
 from ariane.client import (
@@ -23,12 +22,13 @@ from ariane.client import (
     TransactionProducer,
 )
 from ariane.client.hooks import Ending
+from ariane.cluster import transaction_admin as admin
 from ariane.errors import MessageRefused, ReplyError, RouteNotFound
 from ariane.model import ids
 from ariane.model.message import Message, ReceivedMessage
 from ariane.model.topic import CHECK_MAX_TIME_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, TRANSACTION_GROUP
-from ariane.net.client import Connections
 from ariane.net.connection import Peer
+from ariane.net.connection_pool import Connections
 from ariane.protocol import fastjson, properties, record
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.command import Command

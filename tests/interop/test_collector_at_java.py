@@ -8,13 +8,13 @@ from pathlib import Path
 
 import msgspec
 
-from ariane.admin import collecting
-from ariane.admin.samples import Counter, Progress, Sample
-from ariane.client.config import ConsumerSettings
 from ariane.client.lite_pull_consumer import LitePullConsumer
 from ariane.client.producer import Producer
 from ariane.client.push_consumer import PushConsumer
+from ariane.client.settings import ConsumerSettings
 from ariane.clock import SYSTEM_CLOCK
+from ariane.metrics_collector import publisher
+from ariane.metrics_collector.sample import Counter, Progress, Sample
 from ariane.model.message import Message, ReceivedMessage
 from ariane.model.topic import SAMPLES_TOPIC
 from ariane.testing import java
@@ -50,7 +50,7 @@ def test_a_java_master_and_slave_are_sampled(tmp_path: Path) -> None:
         await asyncio.sleep(8)  # the slave has copied log and topics
         stop = asyncio.Event()
 
-        def look(done: collecting.Round) -> None:
+        def look(done: publisher.Round) -> None:
             rounds.append({sample.broker_id: sample for sample in done.samples})
             by_slave = counter(rounds[-1][1], "GROUP_GET_SIZE")
             if by_slave is not None and by_slave.sum and len(rounds) > 8:
@@ -58,7 +58,7 @@ def test_a_java_master_and_slave_are_sampled(tmp_path: Path) -> None:
 
         settings = ConsumerSettings(concurrency=2, cached_max=32)
         async with PushConsumer("G", namesrv, {"T": "*"}, slow, start="first", settings=settings):
-            await asyncio.wait_for(collecting.collect(namesrv, interval_s=2, on_round=look, stop=stop), 90)
+            await asyncio.wait_for(publisher.collect(namesrv, interval_s=2, on_round=look, stop=stop), 90)
         assert all(set(one) == {0, 1} for one in rounds)
         told = [sample for one in rounds for sample in one.values()]
         assert {(sample.away, sample.faults) for sample in told} == {(None, ())}

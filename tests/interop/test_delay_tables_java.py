@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from interop_servers import produce
 
-from ariane.admin import asking
 from ariane.client import LocalState, TransactionProducer
 from ariane.model.message import Message
-from ariane.pipeline.session import java_fault
+from ariane.pipeline.spark_session import java_fault
+from ariane.reports import table_views
 from ariane.tables import DELAYS, TRANSACTIONS, Table
 from ariane.testing import java
 from ariane.testing.cluster import SMALL_FILES, cluster_in_thread
@@ -43,8 +43,8 @@ async def send_half(namesrv: str) -> None:
 
 
 def rows_of(home: Path, table: Table) -> list[dict[str, Any]]:
-    with asking.asked(home, asking.whole(table)) as sql:
-        return asking.rows(sql, f"SELECT * FROM {table.name} ORDER BY keys, stored_at" if table == DELAYS else
+    with table_views.asked(home, table_views.whole(table)) as sql:
+        return table_views.rows(sql, f"SELECT * FROM {table.name} ORDER BY keys, stored_at" if table == DELAYS else
                            f"SELECT * FROM {table.name} ORDER BY keys")  # fmt: skip
 
 

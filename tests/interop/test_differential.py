@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from ariane.errors import ArianeError, RequestTimeout
-from ariane.net.client import Connections
+from ariane.net.connection_pool import Connections
 from ariane.protocol import batch, fastjson, record
 from ariane.testing import java
 from ariane.testing.cluster import cluster_in_thread

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from interop_servers import consume, produce, pull_all
 
-from ariane.protocol import trace
+from ariane.protocol import trace_codec
 from ariane.testing import java
 from ariane.testing.cluster import cluster_in_thread
 
@@ -60,7 +60,7 @@ def test_java_traces_reach_the_trace_topic(tmp_path: Path) -> None:
         consume(namesrv, "G", "*", 10, "trace")
         kinds = defaultdict(set)
         for message in pull_all(namesrv, "RMQ_SYS_TRACE_TOPIC"):
-            events, rejects = trace.decode(base64.b64decode(str(message["body"])))
+            events, rejects = trace_codec.decode(base64.b64decode(str(message["body"])))
             assert not rejects
             for event in events:
                 kinds[type(event).__name__].add(event.message_id)

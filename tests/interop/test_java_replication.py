@@ -13,7 +13,7 @@ from pathlib import Path
 from interop_servers import consume, mqadmin, produce
 
 from ariane.broker.broker import Broker
-from ariane.net.client import Connections
+from ariane.net.connection_pool import Connections
 from ariane.protocol import properties
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.requests.messaging import (

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 from interop_servers import consume, produce
 
-from ariane.net.client import Connections
+from ariane.net.connection_pool import Connections
 from ariane.protocol import fastjson
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.requests.admin import CreateTopic, TopicRef

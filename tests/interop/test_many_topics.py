@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 from ariane.broker.config import BrokerConfig
+from ariane.broker.dynamic_config import Settings
 from ariane.broker.registration import Registration
-from ariane.broker.settings import Settings
-from ariane.broker.state.topics import Topics
+from ariane.broker.state.topic_registry import Topics
 from ariane.model.topic import DataVersion, TopicConfig
 from ariane.nameserver.config import NameServerConfig
 from ariane.nameserver.server import NameServer
-from ariane.net.client import Connections
+from ariane.net.connection_pool import Connections
 from ariane.net.tasks import Tasks
 from ariane.protocol import fastjson
 from ariane.protocol.codes import RequestCode, ResponseCode

@@ -17,10 +17,9 @@ from typing import NamedTuple
 import pytest
 from interop_servers import consume, produce
 
-from ariane.admin import asking, traces
-from ariane.admin.reports import REPORTS
 from ariane.clock import SYSTEM_CLOCK
-from ariane.pipeline.session import java_fault
+from ariane.pipeline.spark_session import java_fault
+from ariane.reports import REPORTS, table_views, trace_lookup
 from ariane.tables import DELAYS, JOURNEYS, TRANSACTIONS
 from ariane.testing import java
 
@@ -76,7 +75,7 @@ COMPARED = (
 
 def both(namesrv: str, store: Path) -> tuple[list[tuple[object, ...]], list[tuple[object, ...]]]:
     """Topic T as the connector reads it from the broker, and as its files have it."""
-    from ariane.pipeline.session import running
+    from ariane.pipeline.spark_session import running
     from ariane.spark import RocketMQSource, StoreSource
 
     with running("both", "local[2]") as spark:
@@ -101,7 +100,7 @@ def test_a_java_store_gives_the_same_messages_as_its_broker(done: Done) -> None:
 def test_each_message_of_a_java_client_is_a_whole_journey(done: Done) -> None:
     assert re.search(rf"journeys +rows {COUNT + 2} ", done.said), done.said
     for one in done.sent:
-        (row,) = traces.find(done.home, message_id=str(one["msgId"])).rows
+        (row,) = trace_lookup.find(done.home, message_id=str(one["msgId"])).rows
         assert (row["consumer_group"], row["producer_group"], row["topic"], row["result"]) == ("G", "P", "T", "success")
         assert row["offset_message_id"] == one["offsetMsgId"]
         assert row["sent_ok"] and row["attempts"] == 1
@@ -110,19 +109,19 @@ def test_each_message_of_a_java_client_is_a_whole_journey(done: Done) -> None:
         (attempt,) = row["deliveries"]
         assert (attempt["result"], attempt["retry_times"]) == ("success", 0)
         assert attempt["began_at"] <= attempt["ended_at"]
-        (by_offset,) = traces.find(done.home, message_id=str(one["offsetMsgId"])).rows
+        (by_offset,) = trace_lookup.find(done.home, message_id=str(one["offsetMsgId"])).rows
         assert by_offset == row
-    (by_key,) = traces.find(done.home, key="ORDER-7").rows
-    assert [moment.what for moment in traces.timeline([by_key])] == ["sent", "stored", "delivered", "consumed"]
-    with asking.asked(done.home, asking.whole(JOURNEYS)) as sql:
-        rows = asking.rows(sql, "SELECT topic, consumer_group, result, sent_ok FROM journeys")
+    (by_key,) = trace_lookup.find(done.home, key="ORDER-7").rows
+    assert [moment.what for moment in trace_lookup.timeline([by_key])] == ["sent", "stored", "delivered", "consumed"]
+    with table_views.asked(done.home, table_views.whole(JOURNEYS)) as sql:
+        rows = table_views.rows(sql, "SELECT topic, consumer_group, result, sent_ok FROM journeys")
     assert Counter(tuple(row.values()) for row in rows) == Counter({("T", "G", "success", True): COUNT + 2})
 
 
 def test_a_delayed_message_and_a_transaction_of_java_are_told(done: Done) -> None:
-    with asking.asked(done.home, asking.whole(DELAYS), asking.whole(TRANSACTIONS)) as sql:
-        delays = asking.rows(sql, "SELECT message_id, level, state, topic, off_by_ms FROM delays")
-        halves = asking.rows(sql, "SELECT message_id, topic, producer_group, decision, commits FROM transactions")
+    with table_views.asked(done.home, table_views.whole(DELAYS), table_views.whole(TRANSACTIONS)) as sql:
+        delays = table_views.rows(sql, "SELECT message_id, level, state, topic, off_by_ms FROM delays")
+        halves = table_views.rows(sql, "SELECT message_id, topic, producer_group, decision, commits FROM transactions")
     ((late,), (half,)) = delays, halves
     off_by_ms = late.pop("off_by_ms")
     assert late == {"message_id": done.delayed["msgId"], "level": 1, "state": "delivered", "topic": "T"}

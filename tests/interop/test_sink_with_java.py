@@ -16,15 +16,15 @@ pytest.importorskip("pyspark", reason="the extra spark is not installed")
 import pyarrow as pa
 from interop_servers import mqadmin, pull_all
 
-from ariane.admin import topics
 from ariane.client import PushConsumer
 from ariane.client.idempotent import Idempotent
+from ariane.cluster import topic_admin
 from ariane.errors import ConnectionLost
 from ariane.model import dedup
 from ariane.model.message import ReceivedMessage
-from ariane.net.client import Connections
+from ariane.net.connection_pool import Connections
 from ariane.spark.write import sink
-from ariane.spark.write.options import parse
+from ariane.spark.write.sink_options import parse
 from ariane.testing import java
 
 PATIENCE_S = 60.0
@@ -33,7 +33,7 @@ PATIENCE_S = 60.0
 def make_topic(namesrv: str, topic: str) -> None:
     async def work() -> None:
         async with Connections() as peers:
-            await topics.create_everywhere(peers, namesrv, topic, 4)
+            await topic_admin.create_everywhere(peers, namesrv, topic, 4)
 
     asyncio.run(work())
 

@@ -15,15 +15,15 @@ from interop_servers import mqadmin, produce
 pytest.importorskip("pyspark", reason="the extra spark is not installed")
 
 from ariane.client.hooks import LocalState
-from ariane.client.transactions import TransactionProducer
+from ariane.client.transaction_producer import TransactionProducer
 from ariane.errors import ConfigError, ConnectionLost
 from ariane.model.message import Message, MessageQueue
 from ariane.model.topic import HALF_TOPIC
 from ariane.protocol import record
-from ariane.spark.read import ends, pull, tasks
+from ariane.spark.read import pull_client, queue_bounds, read_task
 from ariane.spark.read.group_offsets import GroupOffsets
-from ariane.spark.read.offsets import Range
-from ariane.spark.read.options import parse
+from ariane.spark.read.offset_ranges import Range
+from ariane.spark.read.source_options import parse
 from ariane.testing import java
 
 # A Java broker has no settings of the topic of half messages, and so no pulls of it, before it looks at it first.
@@ -36,13 +36,15 @@ class Peers(NamedTuple):
     """Store times of topic T."""
 
 
-def cluster(namesrv: str, **options: str) -> pull.Cluster:
-    return pull.Cluster(parse({"namesrv": namesrv, "topic": "T", "retries": "1", **options}), sleep=lambda _: None)
+def cluster(namesrv: str, **options: str) -> pull_client.Cluster:
+    return pull_client.Cluster(
+        parse({"namesrv": namesrv, "topic": "T", "retries": "1", **options}), sleep=lambda _: None
+    )
 
 
 def stored(namesrv: str) -> dict[MessageQueue, list[int]]:
     asked = cluster(namesrv)
-    found = ends.measured(asked, asked.queues("T"))
+    found = queue_bounds.measured(asked, asked.queues("T"))
     return {
         queue: [one.store_ms for at in range(0, last, 32) for one in record.decode_all(asked.pull(queue, [at])[0].body)]
         for queue, last in found.last.items()
@@ -63,11 +65,11 @@ def peers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Peers]:
 def test_permissive_servers_are_read_over_tls(peers: Peers) -> None:
     """Java's default: plain and TLS at one port, with a certificate that it made for itself."""
     encrypted = cluster(peers.namesrv, useTls="true", tlsVerify="false")
-    found = ends.measured(encrypted, encrypted.queues("T"))
+    found = queue_bounds.measured(encrypted, encrypted.queues("T"))
     assert sum(found.last.values()) == 120
     queue, last = next(iter(found.last.items()))
     options = parse({"namesrv": peers.namesrv, "topic": "T"})
-    batches = list(tasks.read_range(encrypted, Range(queue, 0, last), options, ["queue_offset"]))
+    batches = list(read_task.read_range(encrypted, Range(queue, 0, last), options, ["queue_offset"]))
     assert [at for batch in batches for at in batch["queue_offset"].to_pylist()] == list(range(last))
     for verify in ("true", "ca"):
         with pytest.raises(ConnectionLost, match="certificate verify failed.*tlsVerify"):
@@ -97,13 +99,13 @@ def test_topics_that_the_broker_keeps_for_itself(peers: Peers) -> None:
     asked = cluster(peers.namesrv)
     queues = asked.queues("SCHEDULE_TOPIC_XXXX")
     assert len(queues) == 18
-    found = ends.measured(asked, queues)
+    found = queue_bounds.measured(asked, queues)
     assert {queue.queue_id: last for queue, last in found.last.items() if last} == {17: 3}
     options = parse({"namesrv": peers.namesrv, "topic": "SCHEDULE_TOPIC_XXXX"})
     part = Range(MessageQueue("SCHEDULE_TOPIC_XXXX", "broker-a", 17), 0, 3)
-    (batch,) = tasks.read_range(asked, part, options, ["properties"])
+    (batch,) = read_task.read_range(asked, part, options, ["properties"])
     assert [dict(one)["REAL_TOPIC"] for one in batch["properties"].to_pylist()] == ["T"] * 3
-    assert ends.matching(".*", False, asked.topics(), asked.brokers()) == ["T"]
+    assert queue_bounds.matching(".*", False, asked.topics(), asked.brokers()) == ["T"]
 
 
 def test_half_messages_of_open_transactions(peers: Peers) -> None:
@@ -118,16 +120,16 @@ def test_half_messages_of_open_transactions(peers: Peers) -> None:
         assert time.monotonic() < ends_s
         time.sleep(0.2)
     options = parse({"namesrv": peers.namesrv, "topic": HALF_TOPIC})
-    (batch,) = tasks.read_range(asked, Range(queues[0], 0, 1), options, ["body"])
+    (batch,) = read_task.read_range(asked, Range(queues[0], 0, 1), options, ["body"])
     assert batch["body"].to_pylist() == [b"half"]
 
 
 def test_the_first_entry_at_a_time_is_exact(peers: Peers) -> None:
     asked = cluster(peers.namesrv)
-    found = ends.measured(asked, list(peers.stored))
+    found = queue_bounds.measured(asked, list(peers.stored))
     every = sorted({ms for times in peers.stored.values() for ms in times})
     for ms in (0, every[0], every[0] + 1, every[len(every) // 2], every[len(every) // 2] + 1, every[-1], every[-1] + 1):
-        first = ends.first_at(asked, dict.fromkeys(peers.stored, ms), found)
+        first = queue_bounds.first_at(asked, dict.fromkeys(peers.stored, ms), found)
         assert first == {queue: sum(one < ms for one in times) for queue, times in peers.stored.items()}
 
 

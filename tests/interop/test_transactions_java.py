@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 from interop_servers import pull_all
 
-from ariane.admin import transactions as admin
 from ariane.broker import half_messages
 from ariane.client import LocalState, SendResult, TransactionProducer
+from ariane.cluster import transaction_admin as admin
 from ariane.model import host
 from ariane.model.message import Message, ReceivedMessage
 from ariane.model.topic import CHECK_MAX_TIME_TOPIC, HALF_TOPIC, OP_HALF_TOPIC
-from ariane.net.client import Connections
+from ariane.net.connection_pool import Connections
 from ariane.protocol import record
 from ariane.protocol.record import Record
 from ariane.store.message_store import StoreConfig, open_store

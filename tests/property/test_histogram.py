@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 duckdb = pytest.importorskip("duckdb")
 
-from ariane.admin import histogram as in_sql  # noqa: E402
+from ariane.reports import histogram_sql as in_sql  # noqa: E402
 from ariane.tables.histogram import GAMMA, ZERO, added, bucket, counted, quantile, value  # noqa: E402
 
 DURATIONS = st.one_of(

@@ -27,7 +27,7 @@ from ariane.protocol import (
     record,
     replication,
     requests,
-    trace,
+    trace_codec,
 )
 from ariane.protocol.codes import RequestCode
 from ariane.protocol.command import Command
@@ -170,7 +170,7 @@ TRACES = [
 @given(mutated(TRACES) | st.binary(max_size=100))
 def test_texts(data: bytes) -> None:
     text = data.decode("utf-8", "replace")
-    read_or_refused(lambda: trace.decode(data))
+    read_or_refused(lambda: trace_codec.decode(data))
     read_or_refused(lambda: properties.decode(text))
     read_or_refused(lambda: java_properties.parse(text))
     read_or_refused(lambda: java_properties.parse_body(data))

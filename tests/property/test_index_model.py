@@ -14,10 +14,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from ariane.model import host
 from ariane.model.message import TRANSACTION_MASK, TRANSACTION_ROLLBACK
 from ariane.protocol import properties as properties_text
-from ariane.store import indexing
+from ariane.store import index_builder
+from ariane.store.key_query import Wanted
 from ariane.store.message_store import Draft, MessageStore, StoreConfig, open_store
-from ariane.store.query import Wanted
-from ariane.store.scan import look
+from ariane.store.record_scanner import look
 from ariane.testing.disk import FakeDisk, Kept
 
 HOST = host.pack("127.0.0.1", 10911)
@@ -156,7 +156,7 @@ class IndexMachine(RuleBasedStateMachine):
 
 @pytest.fixture(autouse=True)
 def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(indexing, "AT_ONCE", 3)
+    monkeypatch.setattr(index_builder, "AT_ONCE", 3)
 
 
 class TestIndex(IndexMachine.TestCase):  # type: ignore[name-defined, misc]

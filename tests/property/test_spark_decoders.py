@@ -18,14 +18,14 @@ import pyarrow as pa
 from ariane.errors import ProtocolError
 from ariane.model import host
 from ariane.protocol import compression, record
-from ariane.spark.records import bodies, decode
-from ariane.spark.store import commit_log, tasks
+from ariane.spark.records import arrow_decoder, bodies
+from ariane.spark.store import commit_log, log_task
 from ariane.spark.store.commit_log import Damage
-from ariane.spark.store.options import parse
+from ariane.spark.store.store_options import parse
 from ariane.store.files import OpenFiles, ReadOnlyDisk
 from ariane.store.segments import Segments
 
-COLUMNS = list(decode.COLUMNS)
+COLUMNS = list(arrow_decoder.COLUMNS)
 STRICT = [name for name in COLUMNS if name != bodies.ERROR_COLUMN]
 HOSTS = [host.pack("10.0.0.1", 10911), host.pack("fe80::1", 10911)]
 
@@ -72,7 +72,7 @@ ANYTHING = st.binary(max_size=400) | spoilt(records()) | spoilt(records() | st.b
 @given(ANYTHING, st.sampled_from([COLUMNS, STRICT, ["body"], ["properties", "tags"], ["deliver_at", "born_host"]]))
 def test_pulled_bytes_become_rows_or_a_protocol_error(data: bytes, columns: list[str]) -> None:
     try:
-        rows = list(decode.batches_of(decode.scan(data), "b", columns))
+        rows = list(arrow_decoder.batches_of(arrow_decoder.scan(data), "b", columns))
     except ProtocolError:
         return
     for batch in rows:
@@ -110,7 +110,7 @@ def test_bodies_that_expand_much_come_in_batches_of_a_bounded_size(
     assert compression.expand(stored, sys_flag) == body
     one = record.encode(b"T", stored, b"", queue_id=0, queue_offset=0, offset=0, born_ms=1, born_host=HOSTS[0],
                         store_ms=1, store_host=HOSTS[0], sys_flag=sys_flag)  # fmt: skip
-    sizes = [batch.nbytes for batch in decode.batches_of(decode.scan(one * 7), "b", ["body"])]
+    sizes = [batch.nbytes for batch in arrow_decoder.batches_of(arrow_decoder.scan(one * 7), "b", ["body"])]
     assert sum(sizes) >= 7 * len(body)
     assert max(sizes) <= bodies.BATCH_MAX + 4096
 
@@ -163,7 +163,7 @@ def placed(draw: Any) -> bytes:
 @given(placed() | spoilt(placed()), st.sampled_from([128, 1024]))
 def test_a_file_becomes_rows_that_cover_it_once(data: bytes, chunk: int) -> None:
     pieces, _ = pieces_of(data, chunk)
-    shape = tasks._Shape(parse({"path": "/log"}), [*COLUMNS[:-1], *tasks.OWN], max(len(data), 1))
+    shape = log_task._Shape(parse({"path": "/log"}), [*COLUMNS[:-1], *log_task.OWN], max(len(data), 1))
     at = 0
     for piece in pieces:
         if isinstance(piece, Damage):

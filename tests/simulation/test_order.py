@@ -24,15 +24,15 @@ from typing import ClassVar
 
 import pytest
 
-from ariane.broker.state.locks import LockTable, QueueLocks
+from ariane.broker.state.queue_locks import LockTable, QueueLocks
 from ariane.client import process_queue
-from ariane.client.config import ConsumerSettings, ProducerSettings
-from ariane.client.listening import ReconsumeLater
-from ariane.client.offsets import Offsets
-from ariane.client.orderly import OrderlyListeners
+from ariane.client.listener_invoker import ReconsumeLater
+from ariane.client.offset_store import Offsets
+from ariane.client.offset_tracker import Window
+from ariane.client.orderly_delivery import OrderlyListeners
 from ariane.client.producer import Producer
 from ariane.client.push_consumer import PushConsumer
-from ariane.client.window import Window
+from ariane.client.settings import ConsumerSettings, ProducerSettings
 from ariane.errors import ArianeError
 from ariane.model.message import Message, MessageQueue, ReceivedMessage
 from ariane.protocol.codes import RequestCode

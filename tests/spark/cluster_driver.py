@@ -10,7 +10,7 @@ import sys
 
 from pyspark.sql import functions as F
 
-from ariane.pipeline.session import session
+from ariane.pipeline.spark_session import session
 from ariane.spark import RocketMQSource, StoreSource
 
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     pytest.importorskip("pyspark", reason="needs pyspark: pip install 'ariane[spark]'")
-    from ariane.pipeline.session import java_fault, session
+    from ariane.pipeline.spark_session import java_fault, session
 
     if fault := java_fault():
         pytest.skip(fault)

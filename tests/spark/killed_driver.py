@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from ariane.pipeline.session import session
+from ariane.pipeline.spark_session import session
 from ariane.spark import RocketMQSource
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from ariane.admin import topics
 from ariane.client import LocalState, Producer, PushConsumer, TransactionProducer
+from ariane.cluster import topic_admin
 from ariane.errors import ConnectionLost, ReplyError, RequestTimeout, RouteNotFound
 from ariane.model.message import Message, ReceivedMessage
-from ariane.net.client import Connections
+from ariane.net.connection_pool import Connections
 
 TOPIC, GROUP = "T", "G"
 QUICK = {"transaction_time_out": 500, "transaction_check_interval": 500}  # settings of a broker
@@ -46,7 +46,7 @@ async def _served(namesrv: str) -> None:
     async with Connections() as peers:
         while True:
             try:
-                await topics.create_everywhere(peers, namesrv, TOPIC, 4)
+                await topic_admin.create_everywhere(peers, namesrv, TOPIC, 4)
                 return
             except (ConnectionLost, RequestTimeout, RouteNotFound, ReplyError):
                 await asyncio.sleep(0.1)

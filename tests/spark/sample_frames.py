@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 from pyspark.sql import DataFrame, SparkSession
 
-from ariane.admin.samples import Counter, Ends, Progress, Runtime, Sample, bodies
+from ariane.metrics_collector.sample import Counter, Ends, Progress, Runtime, Sample, bodies
 from ariane.pipeline import consumption, samples
 
 Row = dict[str, Any]

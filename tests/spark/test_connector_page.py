@@ -13,14 +13,14 @@ pytest.importorskip("pyspark", reason="needs pyspark: pip install 'ariane[spark]
 
 from test_notebook import run
 
-from ariane.admin import topics
-from ariane.net.client import Connections
-from ariane.spark.read.options import SourceOptions
-from ariane.spark.records import decode
-from ariane.spark.store import tasks as store_tasks
-from ariane.spark.store.options import StoreOptions
-from ariane.spark.write import options as sink_options
-from ariane.spark.write.options import SinkOptions
+from ariane.cluster import topic_admin
+from ariane.net.connection_pool import Connections
+from ariane.spark.read.source_options import SourceOptions
+from ariane.spark.records import arrow_decoder
+from ariane.spark.store import log_task as store_tasks
+from ariane.spark.store.store_options import StoreOptions
+from ariane.spark.write import sink_options
+from ariane.spark.write.sink_options import SinkOptions
 from ariane.testing.cluster import cluster_in_thread
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def test_every_block_of_code_runs(spark: SparkSession, tmp_path: Path) -> None:
     async def run_all(namesrv: str) -> None:
         async with Connections() as peers:
             for topic in ("orders", "changes"):
-                await topics.create_everywhere(peers, namesrv, topic, 2)
+                await topic_admin.create_everywhere(peers, namesrv, topic, 2)
         names["stopped"] = asyncio.Event()
         asyncio.get_running_loop().call_later(60, names["stopped"].set)
         for block in blocks:
@@ -87,9 +87,9 @@ def test_each_table_of_options_is_whole() -> None:
 
 
 def test_each_table_of_columns_is_whole() -> None:
-    assert first_cells("Reading", "column") == set(decode.COLUMNS)
+    assert first_cells("Reading", "column") == set(arrow_decoder.COLUMNS)
     assert first_cells("Writing", "column") == set(sink_options.COLUMNS)
-    more = set(store_tasks.COLUMNS) - set(decode.COLUMNS)
+    more = set(store_tasks.COLUMNS) - set(arrow_decoder.COLUMNS)
     assert first_cells("Store files", "column") == more
 
 

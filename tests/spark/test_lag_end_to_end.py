@@ -16,16 +16,16 @@ import pytest
 
 pytest.importorskip("pyspark", reason="needs pyspark: pip install 'ariane[spark]'")
 
-from ariane.admin import collecting
-from ariane.admin.asking import asked, rows, whole
-from ariane.admin.report import Report, Sheet, Value
-from ariane.admin.reports import lag
-from ariane.client.config import ConsumerSettings
 from ariane.client.producer import Producer
 from ariane.client.push_consumer import PushConsumer
+from ariane.client.settings import ConsumerSettings
 from ariane.clock import SYSTEM_CLOCK
+from ariane.metrics_collector import publisher
 from ariane.model.message import Message, ReceivedMessage
 from ariane.pipeline import jobs, run
+from ariane.reports import lag_report
+from ariane.reports.report import Report, Sheet, Value
+from ariane.reports.table_views import asked, rows, whole
 from ariane.tables import SAMPLES_COUNTERS, SAMPLES_REJECTS
 from ariane.tables.samples import WINDOW_MS
 from ariane.testing.cluster import replicated_cluster
@@ -48,7 +48,7 @@ class Watched:
         self._namesrv = namesrv
         self._since_ms: int | None = None
 
-    def look(self, done: collecting.Round) -> None:
+    def look(self, done: publisher.Round) -> None:
         now_ms = SYSTEM_CLOCK.now_ms()
         tps = {
             sample.broker_id: counter.tps
@@ -95,7 +95,7 @@ def backlog_served_by_the_slave(home: Path) -> Iterator[str]:
                 ended = asyncio.Event()
                 watched = Watched(is_ready, servers.namesrv)
                 args = {"interval_s": 2.0, "on_round": watched.look, "stop": ended}
-                collector = asyncio.create_task(collecting.collect(servers.namesrv, **args))  # type: ignore[arg-type]
+                collector = asyncio.create_task(publisher.collect(servers.namesrv, **args))  # type: ignore[arg-type]
                 await asyncio.to_thread(told.wait, LIMIT_S)
                 ended.set()
                 await collector
@@ -138,7 +138,7 @@ def test_a_consoles_tps_is_0_and_the_report_tells_the_truth(spark: SparkSession,
     newest_ms = round(newest["newest"].timestamp() * 1000)
     # The minute of the newest sample alone: what the master handed out at first is not in it.
     since_ms = newest_ms // WINDOW_MS * WINDOW_MS
-    report = lag.report(home, since_ms=since_ms, until_ms=newest_ms, now_ms=now_ms)
+    report = lag_report.report(home, since_ms=since_ms, until_ms=newest_ms, now_ms=now_ms)
     truth, console = row_of(report, "Groups"), row_of(report, "Where a console's TPS misleads")
 
     assert console["a console's TPS"] == 0.0

@@ -11,17 +11,17 @@ import pytest
 
 pytest.importorskip("pyspark", reason="needs pyspark: pip install 'ariane[spark]'")
 
-from ariane.admin import published, replay_origins
-from ariane.admin.asking import asked, rows, whole
-from ariane.admin.replay_origins import Wanted
 from ariane.client import Producer
 from ariane.errors import ConfigError
 from ariane.model.message import Message
-from ariane.pipeline import archive, publish, run
+from ariane.pipeline import archive, run, table_publisher
 from ariane.pipeline.replay import replayed
-from ariane.spark.records import decode
-from ariane.tables import ARCHIVE
-from ariane.tables.slots import of_time
+from ariane.reports import replay_source
+from ariane.reports.replay_source import Wanted
+from ariane.reports.table_views import asked, rows, whole
+from ariane.spark.records import arrow_decoder
+from ariane.tables import ARCHIVE, published
+from ariane.tables.time_buckets import of_time
 from ariane.testing.cluster import cluster_in_thread
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def messages(spark: SparkSession, *some: tuple[str, int, int]) -> DataFrame:
 
 def test_every_column_of_the_source_that_the_properties_do_not_tell() -> None:
     for column in ARCHIVE.columns:
-        assert decode.COLUMNS[column.name][1] == column.type
+        assert arrow_decoder.COLUMNS[column.name][1] == column.type
 
 
 def test_by_day_and_topic_each_batch_once_and_old_days_leave(spark: SparkSession, tmp_path: Path) -> None:
@@ -57,7 +57,7 @@ def test_by_day_and_topic_each_batch_once_and_old_days_leave(spark: SparkSession
         messages(spark, ("orders", 1, 5), ("orders", 0, 1), ("%DLQ%G", 0, 5), ("orders", 2, DAY_MS))
     )
     for _ in range(2):
-        publish.append(batch, tmp_path, ARCHIVE, "archive q", 0, T0_MS)
+        table_publisher.append(batch, tmp_path, ARCHIVE, "archive q", 0, T0_MS)
     now = published.current(tmp_path, ARCHIVE)
     assert now is not None
     first, second = (f"{datetime.fromtimestamp((T0_MS + ms) / 1000, UTC):%Y-%m-%d}" for ms in (0, DAY_MS))
@@ -68,7 +68,7 @@ def test_by_day_and_topic_each_batch_once_and_old_days_leave(spark: SparkSession
         assert rows(sql, "SELECT topic, count(*) AS n, any_value(body) AS body FROM archive GROUP BY topic ORDER BY 1") == [
             {"topic": "%DLQ%G", "n": 1, "body": b"body"}, {"topic": "orders", "n": 3, "body": b"body"},
         ]  # fmt: skip
-    left = publish.expire(tmp_path, ARCHIVE, of_time(T0_MS + DAY_MS), T0_MS)
+    left = table_publisher.expire(tmp_path, ARCHIVE, of_time(T0_MS + DAY_MS), T0_MS)
     assert left is not None
     assert [file.slot for file in left.files] == [f"{second}.orders"]
 
@@ -76,22 +76,22 @@ def test_by_day_and_topic_each_batch_once_and_old_days_leave(spark: SparkSession
 def test_small_files_are_merged_and_large_ones_left(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(publish, "FILES_MAX", 2)
+    monkeypatch.setattr(table_publisher, "FILES_MAX", 2)
     for number in range(4):
         batch = archive.archived(messages(spark, ("orders", number, number)))
-        publish.append(batch, tmp_path, ARCHIVE, "archive q", number, T0_MS)
+        table_publisher.append(batch, tmp_path, ARCHIVE, "archive q", number, T0_MS)
     before = published.current(tmp_path, ARCHIVE)
     assert before is not None
     large = before.files[0]
-    monkeypatch.setattr(publish, "SMALL_BYTES", large.bytes)
+    monkeypatch.setattr(table_publisher, "SMALL_BYTES", large.bytes)
     sizes = [file.bytes for file in before.files]
     if min(sizes[1:]) >= large.bytes:  # sizes may be equal: all of them are large then
-        assert publish.merge_small(spark, tmp_path, ARCHIVE, T0_MS) is None
-        monkeypatch.setattr(publish, "SMALL_BYTES", large.bytes + 1)
-    merged = publish.merge_small(spark, tmp_path, ARCHIVE, T0_MS)
+        assert table_publisher.merge_small(spark, tmp_path, ARCHIVE, T0_MS) is None
+        monkeypatch.setattr(table_publisher, "SMALL_BYTES", large.bytes + 1)
+    merged = table_publisher.merge_small(spark, tmp_path, ARCHIVE, T0_MS)
     assert merged is not None
     assert (merged.rows, sum(file.rows for file in merged.files)) == (4, 4)
-    kept = {file.path for file in before.files if file.bytes >= publish.SMALL_BYTES}
+    kept = {file.path for file in before.files if file.bytes >= table_publisher.SMALL_BYTES}
     assert kept <= {file.path for file in merged.files}
     assert len(merged.files) == len(kept) + 1
 
@@ -114,7 +114,7 @@ def test_from_a_broker_to_the_archive_and_what_replay_reads(spark: SparkSession,
                 await producer.send(Message(topic="T", body=b"x" * 5000, keys=(f"order-{number}",), properties=own))
 
     async def chosen() -> list[tuple[str, bytes, str]]:
-        found = replay_origins.of_archive(tmp_path / "archive", Wanted(topic="T"))
+        found = replay_source.of_archive(tmp_path / "archive", Wanted(topic="T"))
         return [(one.properties["KEYS"], one.body, one.properties["color"]) async for one in found]
 
     with cluster_in_thread(tmp_path / "servers") as servers:

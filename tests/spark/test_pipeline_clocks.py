@@ -13,8 +13,8 @@ pytest.importorskip("pyspark", reason="needs pyspark: pip install 'ariane[spark]
 import trace_frames as frames
 from trace_frames import after, at, before, pub
 
-from ariane.model.trace import TraceEvent
-from ariane.pipeline import clocks, decode, journeys
+from ariane.model.trace_event import TraceEvent
+from ariane.pipeline import clocks, journeys, trace_decoding
 from ariane.tables import CLOCKS
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def folded(
         frames.message(frames.body([one.event]), offset, f"{one.host}:5000", at(one.stored_ms))
         for offset, one in enumerate(told)
     ]
-    events = frames.solid(spark, decode.trace_events(frames.messages(spark, bodies)))
+    events = frames.solid(spark, trace_decoding.trace_events(frames.messages(spark, bodies)))
     messages = frames.solid(spark, frames.stored_messages(spark, stored))
     known: DataFrame = frames.solid(spark, clocks.clocks(events, messages))
     return frames.rows(known), frames.rows(journeys.journeys(events, messages, known))

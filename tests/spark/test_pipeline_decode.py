@@ -11,9 +11,9 @@ pytest.importorskip("pyspark", reason="needs pyspark: pip install 'ariane[spark]
 
 import trace_frames as frames
 
-from ariane.model.trace import EndTransaction, MessageType, Pub, Recall, SubAfter, SubBefore, TraceEvent
-from ariane.pipeline import decode
-from ariane.protocol import trace
+from ariane.model.trace_event import EndTransaction, MessageType, Pub, Recall, SubAfter, SubBefore, TraceEvent
+from ariane.pipeline import trace_decoding
+from ariane.protocol import trace_codec
 from ariane.tables import TRACE_EVENTS, TRACE_REJECTS
 
 if TYPE_CHECKING:
@@ -35,8 +35,8 @@ def decoded(spark: SparkSession, *bodies: bytes) -> tuple[list[dict[str, Any]], 
     messages = [frames.message(body, offset) for offset, body in enumerate(bodies)]
     records = frames.messages(spark, messages).cache()
     order = ("trace_queue_offset", "record_index")
-    events = frames.rows(decode.trace_events(records).orderBy(*order))
-    rejects = frames.rows(decode.trace_rejects(records).orderBy(*order))
+    events = frames.rows(trace_decoding.trace_events(records).orderBy(*order))
+    rejects = frames.rows(trace_decoding.trace_rejects(records).orderBy(*order))
     records.unpersist()
     return events, rejects
 
@@ -79,7 +79,10 @@ def of_row(row: dict[str, Any]) -> TraceEvent:
 
 def test_the_columns_are_those_of_the_tables(spark: SparkSession) -> None:
     records = frames.messages(spark, [frames.message(b"", 0)])
-    for frame, table in ((decode.trace_events(records), TRACE_EVENTS), (decode.trace_rejects(records), TRACE_REJECTS)):
+    for frame, table in (
+        (trace_decoding.trace_events(records), TRACE_EVENTS),
+        (trace_decoding.trace_rejects(records), TRACE_REJECTS),
+    ):
         assert [(field.name, field.dataType.simpleString()) for field in frame.schema] == [
             *((column.name, column.type.lower()) for column in table.columns),
             ("slot", "string"),
@@ -96,7 +99,7 @@ def test_spark_reads_what_the_plain_decoder_reads(spark: SparkSession) -> None:
     for _ in range(300):
         texts = []
         for event in chance.choices(whole, k=chance.randint(1, 4)):
-            fields = trace.encode(event)[:-1].split("\x01")
+            fields = trace_codec.encode(event)[:-1].split("\x01")
             if chance.random() < 0.4:
                 fields = fields[: chance.randint(1, len(fields))]
             if chance.random() < 0.3:  # not the message id: the plain decoder takes a record without one
@@ -113,7 +116,7 @@ def test_spark_reads_what_the_plain_decoder_reads(spark: SparkSession) -> None:
 
     events, rejects = decoded(spark, *bodies)
 
-    plain = [trace.decode(one) for one in bodies]
+    plain = [trace_codec.decode(one) for one in bodies]
     said = [event for found, _ in plain for event in found]
     assert [row["record"] for row in rejects] == [reject.text for _, found in plain for reject in found]
     assert [(row["type"], row["message_id"]) for row in events] == [(type(one).__name__, "M") for one in said]
@@ -164,7 +167,7 @@ def test_a_row_says_where_its_record_lies(spark: SparkSession) -> None:
 def test_a_broken_record_is_kept_with_a_reason_and_hides_no_other(
     spark: SparkSession, record: str, reason: str
 ) -> None:
-    good = trace.encode(frames.pub("A"))
+    good = trace_codec.encode(frames.pub("A"))
     events, rejects = decoded(spark, (good + record + "\x02" + good).encode())
     assert [row["record_index"] for row in events] == [0, 2]
     (reject,) = rejects
@@ -174,7 +177,7 @@ def test_a_broken_record_is_kept_with_a_reason_and_hides_no_other(
 
 def test_bytes_that_are_no_utf8_do_not_end_the_query(spark: SparkSession) -> None:
     """A Java client with another platform charset."""
-    latin = trace.encode(frames.pub("A", keys="Grüße")).encode("latin-1")
+    latin = trace_codec.encode(frames.pub("A", keys="Grüße")).encode("latin-1")
     events, rejects = decoded(spark, latin, b"\xff\xfe\x00", b"")
     assert [row["keys"] for row in events] == ["Gr\ufffd\ufffde"]
     assert [row["record"] for row in rejects] == ["\ufffd\ufffd\x00"]

@@ -13,7 +13,7 @@ pytest.importorskip("pyspark", reason="needs pyspark: pip install 'ariane[spark]
 from record_frames import SCHEMA, T0, Log, Row, Tables, at, unique_id
 
 from ariane.pipeline import delays, messages
-from ariane.tables import DELAYS, MESSAGES, PLACES, places, slots
+from ariane.tables import DELAYS, MESSAGES, PLACES, record_positions, time_buckets
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -166,7 +166,10 @@ def test_a_delivery_after_more_than_a_month_finds_its_message(spark: SparkSessio
     log = Log()
     log.deliver(log.timer(A, 0, 40 * DAY_MS), 40 * DAY_MS + 2)
     (row,) = folded(spark, log.rows)
-    assert (brief(row), row["slot"]) == (("time", None, "delivered", 2), slots.of_time(int(T0.timestamp() * 1000)))
+    assert (brief(row), row["slot"]) == (
+        ("time", None, "delivered", 2),
+        time_buckets.of_time(int(T0.timestamp() * 1000)),
+    )
     # Without a delay an old time of birth is a wrong clock, and the slot is that of the others who tell of this message.
     stray = Log()
     stray.put("T", A, 0)["born_timestamp"] = T0 - timedelta(days=100)
@@ -177,13 +180,17 @@ def test_a_delivery_after_more_than_a_month_finds_its_message(spark: SparkSessio
 def test_slots_of_places_are_those_of_the_table(spark: SparkSession) -> None:
     log = Log("broker-b")
     half, timer = log.half(A, 0), log.timer(B, 0, 5000)
-    half["queue_offset"] = timer["queue_offset"] = 5 * places.SPAN + 3
+    half["queue_offset"] = timer["queue_offset"] = 5 * record_positions.SPAN + 3
     log.op(half, ms=5)
     log.cancel(timer, 6)
     tables = Tables(spark, [log.rows])
     assert {(row["topic"], row["slot"], row["queue_offset"]) for row in tables.places.collect()} == {
-        ("RMQ_SYS_TRANS_HALF_TOPIC", places.slot("half", "broker-b", half["queue_offset"]), half["queue_offset"]),
-        ("rmq_sys_wheel_timer", places.slot("timer", "broker-b", half["queue_offset"]), half["queue_offset"]),
+        (
+            "RMQ_SYS_TRANS_HALF_TOPIC",
+            record_positions.slot("half", "broker-b", half["queue_offset"]),
+            half["queue_offset"],
+        ),
+        ("rmq_sys_wheel_timer", record_positions.slot("timer", "broker-b", half["queue_offset"]), half["queue_offset"]),
     }
     assert tables.places.count() == 4
     assert {row["slot"] for row in tables.marks.collect()} == {"2023-11-14T2210"}

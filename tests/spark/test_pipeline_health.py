@@ -13,11 +13,11 @@ pytest.importorskip("pyspark", reason="needs pyspark: pip install 'ariane[spark]
 import trace_frames as frames
 from trace_frames import after, at, before, pub
 
-from ariane.admin.report import Sheet
-from ariane.admin.reports import health as reports
-from ariane.model.trace import MessageType, TraceEvent
-from ariane.pipeline import folds, health, publish, slots
+from ariane.model.trace_event import MessageType, TraceEvent
+from ariane.pipeline import bucket_columns, health, incremental, table_publisher
 from ariane.pipeline.jobs import JOBS
+from ariane.reports import health_report as reports
+from ariane.reports.report import Sheet
 from ariane.tables import HEALTH, MESSAGES, TRACE_EVENTS
 from ariane.tables import health as kinds
 
@@ -42,7 +42,7 @@ def messages(spark: SparkSession, *rows: dict[str, Any]) -> DataFrame:
     from pyspark.sql import functions as F
 
     frame = spark.createDataFrame(list(rows), MESSAGES.ddl)
-    return frame.withColumn("slot", slots.of_message(F.col("message_id"), F.col("store_timestamp")))
+    return frame.withColumn("slot", bucket_columns.of_message(F.col("message_id"), F.col("store_timestamp")))
 
 
 def found(
@@ -225,14 +225,14 @@ def test_from_the_tables_to_the_report(spark: SparkSession, tmp_path: Path) -> N
         report = reports.report(tmp_path, since_ms=0, until_ms=2 * frames.T0_MS, now_ms=frames.T0_MS + 3_600_000)
         return [part.title for part in report.parts if isinstance(part, Sheet)]
 
-    publish.append(begun, tmp_path, TRACE_EVENTS, "traces q", 0, 0)
-    publish.append(records.where(records["message_id"] == second), tmp_path, MESSAGES, "messages q", 0, 0)
-    assert folds.refold(spark, tmp_path, fold, 0) is not None
+    table_publisher.append(begun, tmp_path, TRACE_EVENTS, "traces q", 0, 0)
+    table_publisher.append(records.where(records["message_id"] == second), tmp_path, MESSAGES, "messages q", 0, 0)
+    assert incremental.refold(spark, tmp_path, fold, 0) is not None
     assert "Out of order: 0" in titles()
     assert "Never consumed: 0" in titles()
-    publish.append(records.where(records["message_id"] == first), tmp_path, MESSAGES, "messages q", 1, 0)
-    done = folds.refold(spark, tmp_path, fold, 0)
+    table_publisher.append(records.where(records["message_id"] == first), tmp_path, MESSAGES, "messages q", 1, 0)
+    done = incremental.refold(spark, tmp_path, fold, 0)
     assert done is not None
     assert done.slots == 2, "the slot with news, and the one after it"
     assert "Out of order: 1" in titles()
-    assert folds.refold(spark, tmp_path, fold, 0) is None
+    assert incremental.refold(spark, tmp_path, fold, 0) is None

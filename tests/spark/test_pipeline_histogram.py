@@ -13,8 +13,8 @@ import pyarrow as pa
 import trace_frames as frames
 from pyspark.sql import functions as F
 
-from ariane.admin import histogram as in_sql
-from ariane.pipeline.histogram import aggregated, bucket_of, histogram
+from ariane.pipeline.histogram_columns import aggregated, bucket_of, histogram
+from ariane.reports import histogram_sql as in_sql
 from ariane.tables.histogram import bucket, counted
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ pytest.importorskip("pyspark", reason="needs pyspark: pip install 'ariane[spark]
 import trace_frames as frames
 from trace_frames import after, at, before, pub
 
-from ariane.model.trace import EndTransaction, MessageType, Recall, TraceEvent
+from ariane.model.trace_event import EndTransaction, MessageType, Recall, TraceEvent
 from ariane.pipeline import clocks, journeys
 from ariane.tables import JOURNEYS
 

@@ -12,9 +12,9 @@ pytest.importorskip("pyspark", reason="needs pyspark: pip install 'ariane[spark]
 import trace_frames as frames
 from trace_frames import before, pub
 
-from ariane.admin import asking, published
-from ariane.pipeline import keys, publish
-from ariane.tables import MESSAGE_KEYS
+from ariane.pipeline import message_keys, table_publisher
+from ariane.reports import table_views
+from ariane.tables import MESSAGE_KEYS, published
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -32,7 +32,7 @@ def test_terms_are_whole_keys_and_the_brokers_ids(spark: SparkSession) -> None:
         before("N", "R", 5),
         pub("O", keys="", offset_message_id="x" * 2000),
     ]
-    frame = keys.message_keys(frames.events(spark, told))
+    frame = message_keys.message_keys(frames.events(spark, told))
     assert frame.columns == [*MESSAGE_KEYS.names, "slot"]
     rows = frames.rows(frame)
     assert sorted((row["term"], row["message_id"]) for row in rows) == [
@@ -50,38 +50,40 @@ def test_days_that_are_over_are_merged_and_what_is_late_is_found_beside_them(
     def publish_slots(*slots: str) -> None:
         rows = [(f"key-{slot}", f"id-{slot}", slot, frames.STORED, slot) for slot in slots]
         frame = spark.createDataFrame(rows, f"{MESSAGE_KEYS.ddl}, slot STRING")
-        publish.change(
+        table_publisher.change(
             frame, tmp_path, MESSAGE_KEYS, done={"trace_events": 7}, replaced=slots, as_of_ms=5, now_ms=0
         )  # fmt: skip
 
     def terms() -> list[str]:
-        with asking.asked(tmp_path, asking.whole(MESSAGE_KEYS)) as sql:
-            return [row["term"] for row in asking.rows(sql, "SELECT DISTINCT term FROM message_keys ORDER BY term")]
+        with table_views.asked(tmp_path, table_views.whole(MESSAGE_KEYS)) as sql:
+            return [
+                row["term"] for row in table_views.rows(sql, "SELECT DISTINCT term FROM message_keys ORDER BY term")
+            ]
 
     def file_slots() -> list[str]:
         now = published.current(tmp_path, MESSAGE_KEYS)
         assert now is not None
         return sorted(file.slot for file in now.files)
 
-    assert keys.merge_days(spark, tmp_path, 0) is None
+    assert message_keys.merge_days(spark, tmp_path, 0) is None
     today = [f"2023-11-14T{hour:02}00" for hour in range(3)]
     yesterday = ["2023-11-13T1000", "2023-11-13T1010", "unknown-03"]
     publish_slots(*today, *yesterday)
     known = [f"key-{slot}" for slot in sorted([*today, *yesterday])]
 
-    now = keys.merge_days(spark, tmp_path, MIDNIGHT_MS + HOUR_MS)
+    now = message_keys.merge_days(spark, tmp_path, MIDNIGHT_MS + HOUR_MS)
     assert now is not None
     assert file_slots() == ["2023-11-13", *today, "unknown-03"]
     assert terms() == known
     assert (now.done, now.as_of_ms) == ({"trace_events": 7}, 5)
-    assert keys.merge_days(spark, tmp_path, MIDNIGHT_MS + HOUR_MS) is None
+    assert message_keys.merge_days(spark, tmp_path, MIDNIGHT_MS + HOUR_MS) is None
 
     # A slot of the merged day is folded again: its rows come beside, and go into the day's file with the next merge.
     publish_slots("2023-11-13T1000", "2023-11-13T2350")
     assert terms() == sorted([*known, "key-2023-11-13T2350"])
-    assert keys.merge_days(spark, tmp_path, MIDNIGHT_MS + HOUR_MS) is None, "two late files are few"
-    monkeypatch.setattr(keys, "SLOTS_MAX", 1)
-    again = keys.merge_days(spark, tmp_path, MIDNIGHT_MS + HOUR_MS)
+    assert message_keys.merge_days(spark, tmp_path, MIDNIGHT_MS + HOUR_MS) is None, "two late files are few"
+    monkeypatch.setattr(message_keys, "SLOTS_MAX", 1)
+    again = message_keys.merge_days(spark, tmp_path, MIDNIGHT_MS + HOUR_MS)
     assert file_slots() == ["2023-11-13", *today, "unknown-03"]
     assert terms() == sorted([*known, "key-2023-11-13T2350"])
     assert again is not None
@@ -91,11 +93,11 @@ def test_days_that_are_over_are_merged_and_what_is_late_is_found_beside_them(
 def test_a_day_that_goes_on_is_merged_when_it_has_many_files(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(keys, "SLOTS_MAX", 2)
+    monkeypatch.setattr(message_keys, "SLOTS_MAX", 2)
     slots = ["2023-11-14T0000", "2023-11-14T0010", "2023-11-14T0020", "2023-11-14T0150"]
     rows = [(f"key-{slot}", "M", slot, frames.STORED, slot) for slot in slots]
     frame = spark.createDataFrame(rows, f"{MESSAGE_KEYS.ddl}, slot STRING")
-    publish.change(frame, tmp_path, MESSAGE_KEYS, done={}, replaced=(), as_of_ms=5, now_ms=0)
-    now = keys.merge_days(spark, tmp_path, MIDNIGHT_MS + 2 * HOUR_MS)
+    table_publisher.change(frame, tmp_path, MESSAGE_KEYS, done={}, replaced=(), as_of_ms=5, now_ms=0)
+    now = message_keys.merge_days(spark, tmp_path, MIDNIGHT_MS + 2 * HOUR_MS)
     assert now is not None
     assert sorted(file.slot for file in now.files) == ["2023-11-14", "2023-11-14T0150"]

@@ -18,8 +18,8 @@ pytest.importorskip("pyspark", reason="needs pyspark: pip install 'ariane[spark]
 import trace_frames as frames
 from trace_frames import after, before, pub
 
-from ariane.admin import asking, published
-from ariane.tables import JOURNEYS, TRACE_EVENTS
+from ariane.reports import table_views
+from ariane.tables import JOURNEYS, TRACE_EVENTS, published
 
 if __name__ != "__main__":
     from pyspark.sql import SparkSession
@@ -35,14 +35,14 @@ def job(inbox: str, home: str) -> None:
     """What is killed: the trace job over a stream of files, a file a batch."""
     import threading
 
-    from ariane.pipeline import jobs, publish, run
-    from ariane.pipeline.session import session
+    from ariane.pipeline import jobs, run, table_publisher
+    from ariane.pipeline.spark_session import session
 
     spark = session("ariane kill test", "local[2]")
     trace = jobs.JOBS["trace"]
     trace = trace._replace(folds=tuple(fold for fold in trace.folds if fold.table == JOURNEYS))
     messages = spark.readStream.schema(jobs.TRACES.schema).option("maxFilesPerTrigger", 1).parquet(inbox)
-    with publish.claimed(Path(home), trace.tables):
+    with table_publisher.claimed(Path(home), trace.tables):
         run.keeping(
             spark, trace, {"traces": messages}, Path(home),
             interval_s=0.1, keep_days=36_500, on_progress=lambda _: None, stop=threading.Event(),
@@ -60,12 +60,12 @@ class Reader:
     def look(self) -> int:
         """How many events there are; each is there once, and what was there stays."""
         now = published.current(self._home, TRACE_EVENTS)
-        with asking.asked(self._home, asking.whole(TRACE_EVENTS), asking.whole(JOURNEYS)) as sql:
+        with table_views.asked(self._home, table_views.whole(TRACE_EVENTS), table_views.whole(JOURNEYS)) as sql:
             place = "trace_broker, trace_queue_id, trace_queue_offset, record_index"
-            (events,) = asking.rows(
+            (events,) = table_views.rows(
                 sql, f"SELECT count(*) AS rows, count(DISTINCT ({place})) AS records FROM trace_events"
             )
-            (journeys,) = asking.rows(
+            (journeys,) = table_views.rows(
                 sql, "SELECT count(*) AS rows, count(DISTINCT (message_id, consumer_group)) AS pairs FROM journeys"
             )
         assert events["rows"] == events["records"], "a record is in the table twice"
@@ -118,8 +118,8 @@ def test_readers_see_whole_versions_and_nothing_is_lost_or_twice(spark: SparkSes
             os.killpg(running.pid, signal.SIGKILL)
             running.wait()
     assert reader.look() == total
-    with asking.asked(home, asking.whole(JOURNEYS)) as sql:
-        results = asking.rows(sql, "SELECT result, count(*) AS messages FROM journeys GROUP BY ALL")
+    with table_views.asked(home, table_views.whole(JOURNEYS)) as sql:
+        results = table_views.rows(sql, "SELECT result, count(*) AS messages FROM journeys GROUP BY ALL")
     assert results == [{"result": "success", "messages": count * MESSAGES}]
     print(f"{KILLS} kills, {reader.reads} reads, versions {published.current(home, TRACE_EVENTS).version}")  # type: ignore[union-attr]
 

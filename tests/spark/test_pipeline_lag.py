@@ -12,10 +12,10 @@ pytest.importorskip("pyspark", reason="needs pyspark: pip install 'ariane[spark]
 import sample_frames as frames
 from sample_frames import Row, at, away, folded, sample, state
 
-from ariane.admin.samples import Ends, Sample, bodies
+from ariane.metrics_collector.sample import Ends, Sample, bodies
 from ariane.pipeline import samples
 from ariane.tables import CONSUMPTION, SAMPLES_BROKERS, SAMPLES_COUNTERS, SAMPLES_QUEUES, SAMPLES_REJECTS
-from ariane.tables.slots import of_time
+from ariane.tables.time_buckets import of_time
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

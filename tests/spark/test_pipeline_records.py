@@ -16,14 +16,13 @@ pytest.importorskip("pyspark", reason="needs pyspark: pip install 'ariane[spark]
 
 from record_frames import SCHEMA, Log, Row, at, frame, unique_id
 
-from ariane.admin import asking, published
-from ariane.admin.report import Report, Sheet
-from ariane.admin.reports import delay, transactions
 from ariane.client import LocalState, Producer, SendResult, TraceSettings, TransactionProducer
 from ariane.clock import SYSTEM_CLOCK
 from ariane.model.message import CHECK_IMMUNITY_TIME, Message, ReceivedMessage
 from ariane.pipeline import jobs, messages, run
-from ariane.tables import DELAYS, MARKS, MESSAGES, TRANSACTIONS, Table
+from ariane.reports import delay_report, table_views, transaction_report
+from ariane.reports.report import Report, Sheet
+from ariane.tables import DELAYS, MARKS, MESSAGES, TRANSACTIONS, Table, published
 from ariane.testing.cluster import cluster_in_thread
 
 if TYPE_CHECKING:
@@ -36,8 +35,8 @@ BOTH = jobs.joined(("delay", "transactions"))
 
 
 def rows_of(home: Path, table: Table) -> list[dict[str, Any]]:
-    with asking.asked(home, asking.whole(table)) as sql:
-        return asking.rows(sql, f"SELECT * FROM {table.name} ORDER BY {', '.join(table.order)}")
+    with table_views.asked(home, table_views.whole(table)) as sql:
+        return table_views.rows(sql, f"SELECT * FROM {table.name} ORDER BY {', '.join(table.order)}")
 
 
 def test_the_pattern_takes_what_tells_of_messages() -> None:
@@ -214,14 +213,14 @@ def test_from_a_broker_to_the_reports(spark: SparkSession, tmp_path: Path) -> No
     assert 0 <= ended["commit"]["decision_ms"] < 5000 <= 10_000 + ended["checked"]["decision_ms"]
 
     span = {"since_ms": began_ms - 1000, "until_ms": began_ms + 2 * HOUR_MS, "now_ms": SYSTEM_CLOCK.now_ms()}
-    report = delay.report(home, **span)
+    report = delay_report.report(home, **span)
     assert report.gaps == ()
     assert [(row["kind"], row["delivered"], row["pending"], row["cancelled"]) for row in part(report, "Deliveries")] == [
         ("level", 1, 0, 0), ("time", 1, 1, 1),
     ]  # fmt: skip
     assert [row["time"] for row in part(report, "Pending by due hour")] == [1]
     assert part(report, "Overdue") == []
-    report = transactions.report(home, **span)
+    report = transaction_report.report(home, **span)
     assert report.gaps == ()
     (row,) = part(report, "How they ended")
     assert (row["committed"], row["rolled back"], row["given up"], row["open"]) == (2, 1, 1, 1)

@@ -18,9 +18,9 @@ pytest.importorskip("pyspark", reason="needs pyspark: pip install 'ariane[spark]
 
 import mixed_traffic
 
-from ariane.admin import asking, published
-from ariane.cli.serve import READY
-from ariane.tables import DELAYS, JOURNEYS, TRACE_EVENTS, TRANSACTIONS
+from ariane.cli.run_server import READY
+from ariane.reports import table_views
+from ariane.tables import DELAYS, JOURNEYS, TRACE_EVENTS, TRANSACTIONS, published
 from ariane.testing.java import free_ports
 
 if TYPE_CHECKING:
@@ -138,15 +138,15 @@ QUESTIONS = (
 
 
 def wrong(tables: Path, question: str) -> list[dict[str, object]]:
-    with asking.asked(tables, *map(asking.whole, (JOURNEYS, DELAYS, TRANSACTIONS))) as sql:
-        return asking.rows(sql, question)
+    with table_views.asked(tables, *map(table_views.whole, (JOURNEYS, DELAYS, TRANSACTIONS))) as sql:
+        return table_views.rows(sql, question)
 
 
 def assert_right(tables: Path) -> None:
     assert (rows(tables, JOURNEYS), rows(tables, DELAYS), rows(tables, TRANSACTIONS)) == (96, 8, 8)
     for question in QUESTIONS:
         assert wrong(tables, question) == []
-    with asking.asked(tables, asking.whole(TRACE_EVENTS)) as sql:
+    with table_views.asked(tables, table_views.whole(TRACE_EVENTS)) as sql:
         place = "trace_broker, trace_queue_id, trace_queue_offset, record_index"
-        (events,) = asking.rows(sql, f"SELECT count(*) AS n, count(DISTINCT ({place})) AS d FROM trace_events")
+        (events,) = table_views.rows(sql, f"SELECT count(*) AS n, count(DISTINCT ({place})) AS d FROM trace_events")
     assert events["n"] == events["d"]

@@ -21,14 +21,14 @@ from pyspark.sql.datasource import DataSource, SimpleDataSourceStreamReader
 from pyspark.sql.types import StructType
 from trace_frames import after, before, pub
 
-from ariane.admin import asking, published, status, traces
 from ariane.client.producer import Producer
 from ariane.clock import SYSTEM_CLOCK
 from ariane.errors import ArianeError, ConfigError, ConnectionLost
 from ariane.model.message import Message
-from ariane.pipeline import folds, jobs, publish, run
-from ariane.pipeline import slots as pipeline_slots
-from ariane.tables import JOURNEYS, TRACE_EVENTS, TRACE_REJECTS, Column, Table, slots
+from ariane.pipeline import bucket_columns as pipeline_slots
+from ariane.pipeline import incremental, jobs, run, table_publisher
+from ariane.reports import pipeline_status, table_views, trace_lookup
+from ariane.tables import JOURNEYS, TRACE_EVENTS, TRACE_REJECTS, Column, Table, published, time_buckets
 from ariane.testing.cluster import cluster_in_thread
 
 if TYPE_CHECKING:
@@ -82,13 +82,13 @@ class Fed:
 
     def events(self) -> list[tuple[str, str]]:
         """Type and message id of every row of trace_events."""
-        rows = publish.read(self.spark, self.home, TRACE_EVENTS).select("type", "message_id").collect()
+        rows = table_publisher.read(self.spark, self.home, TRACE_EVENTS).select("type", "message_id").collect()
         return sorted((row["type"], row["message_id"]) for row in rows)
 
     def journeys(self) -> list[tuple[str, str | None]]:
         """Message id and result of every published journey."""
-        with asking.asked(self.home, asking.whole(JOURNEYS)) as sql:
-            rows = asking.rows(sql, "SELECT message_id, result FROM journeys ORDER BY ALL")
+        with table_views.asked(self.home, table_views.whole(JOURNEYS)) as sql:
+            rows = table_views.rows(sql, "SELECT message_id, result FROM journeys ORDER BY ALL")
         return [(row["message_id"], row["result"]) for row in rows]
 
 
@@ -113,10 +113,10 @@ def test_what_comes_is_folded_and_a_round_without_news_publishes_nothing(fed: Fe
     fed.send(frames.body([after("A", "R", 17), pub("B")]))
     assert folded(fed.run_once()) == [("journeys", 2, 2)]
     assert fed.journeys() == [("A", "success"), ("B", None)]
-    rejects = publish.read(fed.spark, fed.home, TRACE_REJECTS).collect()
+    rejects = table_publisher.read(fed.spark, fed.home, TRACE_REJECTS).collect()
     assert [(row["record"], row["trace_queue_offset"]) for row in rejects] == [("nonsense", 1)]
     now_ms = SYSTEM_CLOCK.now_ms()
-    fresh = status.freshness(fed.home, JOURNEYS, now_ms)
+    fresh = pipeline_status.freshness(fed.home, JOURNEYS, now_ms)
     assert fresh.gaps == ()
     assert fresh.as_of_ms is not None
     assert begun_ms <= fresh.as_of_ms <= now_ms, "when all was read; the newest message is old"
@@ -191,38 +191,38 @@ def test_files_that_a_dead_writer_left_are_in_no_table_and_are_swept(fed: Fed) -
     fed.send(frames.body([pub("B")]))
     fed.run_once()
     assert fed.events() == [("Pub", "A"), ("Pub", "B")]
-    with publish.claimed(fed.home, [TRACE_EVENTS]):
+    with table_publisher.claimed(fed.home, [TRACE_EVENTS]):
         assert not dead.exists()
         assert part.exists()
 
 
 def test_a_second_pipeline_is_refused(fed: Fed) -> None:
     with (
-        publish.claimed(fed.home, [TRACE_EVENTS]),
+        table_publisher.claimed(fed.home, [TRACE_EVENTS]),
         pytest.raises(ConfigError, match="another pipeline is writing trace_events"),
-        publish.claimed(fed.home, [TRACE_EVENTS]),
+        table_publisher.claimed(fed.home, [TRACE_EVENTS]),
     ):
         pass
 
 
 def test_many_small_files_of_a_slot_are_merged_and_the_old_ones_stay_for_readers_a_while(fed: Fed) -> None:
-    for number in range(publish.FILES_MAX + 1):
+    for number in range(table_publisher.FILES_MAX + 1):
         fed.send(frames.body([pub("A", ms=number)]))
     fed.run_once()
     (merged,) = files(fed, TRACE_EVENTS)
-    assert merged.rows == publish.FILES_MAX + 1
+    assert merged.rows == table_publisher.FILES_MAX + 1
     assert folded(fed.run_once()) == [], "merging brings no news"
     old = sorted((fed.home / TRACE_EVENTS.name).glob("v=*/slot=*/*.parquet"))
-    assert len(old) == publish.FILES_MAX + 2
+    assert len(old) == table_publisher.FILES_MAX + 2
     now = published.current(fed.home, TRACE_EVENTS)
     assert now is not None
-    frame = publish.read(fed.spark, fed.home, TRACE_EVENTS).limit(0)
+    frame = table_publisher.read(fed.spark, fed.home, TRACE_EVENTS).limit(0)
     later = max(one.at_ms for one in now.dropped) + published.GRACE_MS
-    publish.change(frame, fed.home, TRACE_EVENTS, done=now.done, replaced=(), as_of_ms=None, now_ms=later)
+    table_publisher.change(frame, fed.home, TRACE_EVENTS, done=now.done, replaced=(), as_of_ms=None, now_ms=later)
     assert list((fed.home / TRACE_EVENTS.name).glob("v=*/slot=*/*.parquet")) == [
         fed.home / TRACE_EVENTS.name / merged.path
     ]
-    assert len(fed.events()) == publish.FILES_MAX + 1
+    assert len(fed.events()) == table_publisher.FILES_MAX + 1
 
 
 def test_slots_that_are_too_old_leave_the_tables(fed: Fed) -> None:
@@ -231,9 +231,9 @@ def test_slots_that_are_too_old_leave_the_tables(fed: Fed) -> None:
     }
     fed.send(frames.body([*(pub(unique_id(hours=hours), ms) for hours, ms in since_t0.items()), pub("A")]))
     fed.run_once()
-    publish.expire(fed.home, JOURNEYS, "2023-11-01T0900", 0)
+    table_publisher.expire(fed.home, JOURNEYS, "2023-11-01T0900", 0)
     assert fed.journeys() == [(unique_id(hours=9), None), ("A", None)]
-    publish.expire(fed.home, JOURNEYS, slots.of_time(frames.T0_MS + 600_000), 0)
+    table_publisher.expire(fed.home, JOURNEYS, time_buckets.of_time(frames.T0_MS + 600_000), 0)
     assert fed.journeys() == []
 
 
@@ -241,10 +241,10 @@ def test_a_fold_that_fails_leaves_the_table_as_it_was(fed: Fed) -> None:
     fed.send(frames.body([pub("A")]))
     fed.run_once()
     former = published.current(fed.home, JOURNEYS)
-    good = publish.read(fed.spark, fed.home, JOURNEYS)
+    good = table_publisher.read(fed.spark, fed.home, JOURNEYS)
     failing = good.withColumn("topic", F.raise_error(F.lit("the disk is on fire")).cast("string"))
     with pytest.raises(Exception, match="the disk is on fire"):
-        publish.change(failing, fed.home, JOURNEYS, done={}, replaced=(), as_of_ms=None, now_ms=0)
+        table_publisher.change(failing, fed.home, JOURNEYS, done={}, replaced=(), as_of_ms=None, now_ms=0)
     assert published.current(fed.home, JOURNEYS) == former
     assert fed.journeys() == [("A", None)]
 
@@ -253,16 +253,16 @@ def test_a_changed_schema_is_folded_anew_and_old_files_can_still_be_read(fed: Fe
     fed.send(frames.body([pub("A")]))
     fed.run_once()
     wider = JOURNEYS._replace(columns=(*JOURNEYS.columns, Column("mood", "STRING", "of the message")), schema=99)
-    assert [row["mood"] for row in publish.read(fed.spark, fed.home, wider).collect()] == [None]
-    with asking.asked(fed.home, asking.whole(wider)) as sql:
-        assert asking.rows(sql, "SELECT message_id, mood FROM journeys") == [{"message_id": "A", "mood": None}]
+    assert [row["mood"] for row in table_publisher.read(fed.spark, fed.home, wider).collect()] == [None]
+    with table_views.asked(fed.home, table_views.whole(wider)) as sql:
+        assert table_views.rows(sql, "SELECT message_id, mood FROM journeys") == [{"message_id": "A", "mood": None}]
 
     def happy(*frames_of: DataFrame) -> DataFrame:
         return TRACE.folds[0].work(*frames_of).withColumn("mood", F.lit("happy"))
 
     fold = TRACE.folds[0]._replace(table=wider, work=happy)
-    assert folds.refold(fed.spark, fed.home, fold, 0) is not None
-    assert [row["mood"] for row in publish.read(fed.spark, fed.home, wider).collect()] == ["happy"]
+    assert incremental.refold(fed.spark, fed.home, fold, 0) is not None
+    assert [row["mood"] for row in table_publisher.read(fed.spark, fed.home, wider).collect()] == ["happy"]
 
 
 def test_a_fold_that_looks_back_gets_the_slot_before_and_keeps_to_its_own(fed: Fed) -> None:
@@ -276,14 +276,14 @@ def test_a_fold_that_looks_back_gets_the_slot_before_and_keeps_to_its_own(fed: F
         seen = events.select(F.count("*").alias("seen"))
         return events.crossJoin(seen).select("message_id", "seen", F.col("event_time").alias("at"), "slot")
 
-    fold = folds.Fold(counted, (TRACE_EVENTS,), count, before=1)
+    fold = incremental.Fold(counted, (TRACE_EVENTS,), count, before=1)
     for message_id, touched in zip((ids[0], ids[2], ids[1]), (1, 1, 2), strict=True):
         fed.send(frames.body([pub(message_id)]))
         fed.run_once()
-        done = folds.refold(fed.spark, fed.home, fold, 0)
+        done = incremental.refold(fed.spark, fed.home, fold, 0)
         assert done is not None
         assert done.slots == touched
-    rows = publish.read(fed.spark, fed.home, counted).orderBy("message_id").collect()
+    rows = table_publisher.read(fed.spark, fed.home, counted).orderBy("message_id").collect()
     assert [(row["message_id"], row["seen"]) for row in rows] == [(ids[0], 1), (ids[1], 3), (ids[2], 3)]
 
 
@@ -415,11 +415,11 @@ def test_from_a_broker_to_the_timeline(spark: SparkSession, tmp_path: Path) -> N
             run.run(jobs.JOBS["trace"], {"namesrv": servers.namesrv}, home, once=True, on_progress=said.append)
     rows = [{name: count for name, _, count in folded(one)} for one in said]
     assert (rows[0]["journeys"], rows[0]["message_keys"], rows[1]) == (3, 6, {})
-    found = traces.find(home, key="order-1")
+    found = trace_lookup.find(home, key="order-1")
     assert [(row["topic"], row["producer_group"], row["consumer_group"]) for row in found.rows] == [
         ("T", "orders", None)
     ]
-    assert [moment.what for moment in traces.timeline(found.rows)] == ["sent", "stored"]
+    assert [moment.what for moment in trace_lookup.timeline(found.rows)] == ["sent", "stored"]
     assert spark.range(1).count() == 1, "a session that ran before goes on"
 
 
@@ -446,5 +446,5 @@ def test_spark_finds_the_same_slots(spark: SparkSession) -> None:
     frame = spark.createDataFrame(cases, "message_id STRING, near BIGINT")
     slot = pipeline_slots.of_message(F.col("message_id"), F.timestamp_millis("near"))
     found = frame.select("message_id", "near", slot.alias("slot")).collect()
-    expected = {(message_id, near): slots.of_id(message_id, near) for message_id, near in cases}
+    expected = {(message_id, near): time_buckets.of_id(message_id, near) for message_id, near in cases}
     assert {(row["message_id"], row["near"]): row["slot"] for row in found} == expected

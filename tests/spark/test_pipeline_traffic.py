@@ -17,14 +17,13 @@ import trace_frames as frames
 from pyspark.sql import functions as F
 from trace_frames import after, at, before, pub
 
-from ariane.admin import asking
-from ariane.admin.reports import REPORTS
 from ariane.client import Producer
 from ariane.clock import SYSTEM_CLOCK
 from ariane.model.message import Message
-from ariane.model.trace import TraceEvent
-from ariane.pipeline import decode, folds, journeys, publish, run, traffic
+from ariane.model.trace_event import TraceEvent
+from ariane.pipeline import incremental, journeys, run, table_publisher, trace_decoding, traffic
 from ariane.pipeline.jobs import JOBS
+from ariane.reports import REPORTS, table_views
 from ariane.tables import CLOCKS, LATENCIES, SLOW_MESSAGES, TRACE_EVENTS, TRAFFIC
 from ariane.tables.histogram import counted
 from ariane.tables.traffic import MISSING, SLOWEST
@@ -204,7 +203,7 @@ def test_of_a_message_that_is_tried_again_the_slowest_call_and_the_queueing_of_t
         for number, (request, ms, cost, code, host) in enumerate(tries, 1)
     ]
     sent = frames.message(frames.body([pub("M", 0)]), 0)
-    events = of_one_slot(decode.trace_events(frames.messages(spark, [sent, *bodies])))
+    events = of_one_slot(trace_decoding.trace_events(frames.messages(spark, [sent, *bodies])))
     found = of_traces(events)
     rows = {row["measure"]: row for row in frames.rows(traffic.slow_messages(found))}
     assert {name: (row["ms"], row["client_host"], row["noted_at"]) for name, row in rows.items()} == {
@@ -233,13 +232,13 @@ def test_the_job_folds_late_events_of_two_slots_into_what_duckdb_adds_up(spark: 
 
     def come(number: int, *events: TraceEvent) -> None:
         frame = frames.events(spark, list(events))
-        publish.append(frame, tmp_path, TRACE_EVENTS, "traces x", number, frames.T0_MS)
+        table_publisher.append(frame, tmp_path, TRACE_EVENTS, "traces x", number, frames.T0_MS)
         for fold in job.folds:
-            folds.refold(spark, tmp_path, fold, frames.T0_MS)
+            incremental.refold(spark, tmp_path, fold, frames.T0_MS)
 
     def known() -> list[dict[str, Any]]:
-        with asking.asked(tmp_path, asking.whole(TRAFFIC)) as sql:
-            return asking.rows(
+        with table_views.asked(tmp_path, table_views.whole(TRAFFIC)) as sql:
+            return table_views.rows(
                 sql, "SELECT direction, sum(messages)::INT AS m, sum(successes)::INT AS s, count(*)::INT AS parts "
                 "FROM traffic GROUP BY ALL ORDER BY ALL",
             )  # fmt: skip
@@ -251,8 +250,8 @@ def test_the_job_folds_late_events_of_two_slots_into_what_duckdb_adds_up(spark: 
     ]  # fmt: skip
     come(1, after("A", "R", 17))
     assert known()[0] == {"direction": "in", "m": 1, "s": 1, "parts": 1}
-    with asking.asked(tmp_path, asking.whole(SLOW_MESSAGES)) as sql:
-        slow = asking.rows(sql, "SELECT measure, message_id, noted_at FROM slow_messages ORDER BY ALL")
+    with table_views.asked(tmp_path, table_views.whole(SLOW_MESSAGES)) as sql:
+        slow = table_views.rows(sql, "SELECT measure, message_id, noted_at FROM slow_messages ORDER BY ALL")
     assert [(row["measure"], row["message_id"]) for row in slow] == [
         ("consume_cost_ms", "A"), ("queueing_ms", "A"), ("send_cost_ms", "A"), ("send_cost_ms", "B"),
     ]  # fmt: skip

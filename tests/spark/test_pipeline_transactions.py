@@ -11,7 +11,7 @@ pytest.importorskip("pyspark", reason="needs pyspark: pip install 'ariane[spark]
 
 from record_frames import Log, Row, Tables, at, unique_id
 
-from ariane.pipeline import publish, transactions
+from ariane.pipeline import table_publisher, transactions
 from ariane.tables import TRACE_EVENTS, TRANSACTIONS
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def folded(
     spark: SparkSession, *batches: list[Row], events: list[dict[str, Any]] | None = None
 ) -> list[dict[str, Any]]:
     tables = Tables(spark, batches)
-    told = spark.createDataFrame(events or [], f"{TRACE_EVENTS.ddl}, {publish.SLOT} STRING")
+    told = spark.createDataFrame(events or [], f"{TRACE_EVENTS.ddl}, {table_publisher.SLOT} STRING")
     frame = transactions.transactions(tables.messages, tables.marks, told)
     return sorted(frame.toArrow().to_pylist(), key=lambda row: (row["message_id"], row["broker"]))
 
@@ -48,7 +48,7 @@ def brief(row: dict[str, Any]) -> tuple[Any, ...]:
 
 def test_the_columns_are_those_of_the_table(spark: SparkSession) -> None:
     tables = Tables(spark, [[Log().half(A, 0)]])
-    told = spark.createDataFrame([], f"{TRACE_EVENTS.ddl}, {publish.SLOT} STRING")
+    told = spark.createDataFrame([], f"{TRACE_EVENTS.ddl}, {table_publisher.SLOT} STRING")
     made = transactions.transactions(tables.messages, tables.marks, told)
     assert [(field.name, field.dataType.simpleString()) for field in made.schema] == [
         *((column.name, column.type.lower()) for column in TRANSACTIONS.columns), ("slot", "string"),

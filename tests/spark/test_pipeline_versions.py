@@ -10,7 +10,7 @@ pytest.importorskip("pyspark", reason="needs pyspark: pip install 'ariane[spark]
 
 import trace_frames as frames
 
-from ariane.pipeline import decode
+from ariane.pipeline import trace_decoding
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -119,9 +119,9 @@ def test_records_of_every_version(spark: SparkSession) -> None:
     records = frames.messages(spark, messages)
     order = ("trace_queue_offset", "record_index", "message_id")
     found: list[list[dict[str, Any]]] = [[] for _ in bodies]
-    for row in frames.rows(decode.trace_events(records).orderBy(*order)):
+    for row in frames.rows(trace_decoding.trace_events(records).orderBy(*order)):
         found[row["trace_queue_offset"]].append(row)
-    assert frames.rows(decode.trace_rejects(records)) == []
+    assert frames.rows(trace_decoding.trace_rejects(records)) == []
     place = ("trace_broker", "trace_queue_id", "trace_queue_offset", "record_index", "trace_stored_at", "slot")
     for (who, (_, expected)), rows in zip(GOLDEN.items(), found, strict=True):
         told = [{name: value for name, value in row.items() if name not in place and value is not None} for row in rows]
@@ -130,5 +130,5 @@ def test_records_of_every_version(spark: SparkSession) -> None:
 
 def test_records_that_ran_together_have_places_of_their_own(spark: SparkSession) -> None:
     body = f"{AFTER}|2|{AFTER}|2|".replace("|", "\x01").encode()
-    rows = frames.rows(decode.trace_events(frames.messages(spark, [frames.message(body, 0)])))
+    rows = frames.rows(trace_decoding.trace_events(frames.messages(spark, [frames.message(body, 0)])))
     assert sorted(row["record_index"] for row in rows) == [0, 1]

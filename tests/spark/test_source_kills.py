@@ -27,8 +27,8 @@ from ariane.testing.cluster import Servers, cluster_in_thread
 
 pytest.importorskip("pyspark", reason="the extra spark is not installed")
 
-from ariane.spark.read import ends, pull
-from ariane.spark.read.options import parse
+from ariane.spark.read import pull_client, queue_bounds
+from ariane.spark.read.source_options import parse
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -56,9 +56,9 @@ def send(servers: Servers) -> None:
 
 def stored(servers: Servers) -> list[tuple[int, int, bytes]]:
     """Queue, offset and body of each row of the input, as the broker holds it."""
-    cluster = pull.Cluster(parse({"namesrv": servers.namesrv, "topic": "T"}))
+    cluster = pull_client.Cluster(parse({"namesrv": servers.namesrv, "topic": "T"}))
     found = []
-    for queue, end in ends.measured(cluster, cluster.queues("T")).last.items():
+    for queue, end in queue_bounds.measured(cluster, cluster.queues("T")).last.items():
         at = 0
         while at < end:
             for one in record.decode_all(cluster.pull(queue, [at])[0].body):

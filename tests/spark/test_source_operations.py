@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ariane.admin import lag, topics
 from ariane.client import ClientSettings, Credentials, Instance, Producer
+from ariane.cluster import group_lag, topic_admin
 from ariane.model.message import Message
-from ariane.net.client import Connections
+from ariane.net.connection_pool import Connections
 from ariane.testing.cluster import Servers, cluster_in_thread
 
 if TYPE_CHECKING:
@@ -52,15 +52,15 @@ def send(servers: Servers, count: int, settings: ClientSettings | None = None) -
 def make(servers: Servers, queues: int) -> None:
     async def work() -> None:
         async with Connections() as peers:
-            await topics.create_everywhere(peers, servers.namesrv, "T", queues)
+            await topic_admin.create_everywhere(peers, servers.namesrv, "T", queues)
 
     asyncio.run(work())
 
 
 def group_offsets(servers: Servers, group: str) -> dict[int, int | None]:
-    async def work() -> lag.GroupLag:
+    async def work() -> group_lag.GroupLag:
         async with Connections() as peers:
-            return await lag.group_lag(peers, servers.namesrv, group, "T")
+            return await group_lag.group_lag(peers, servers.namesrv, group, "T")
 
     return {one.queue_id: one.consumer_offset for one in asyncio.run(work()).queues}
 
@@ -162,7 +162,7 @@ def test_secrets_are_in_no_plan_progress_or_error(
 
 ALONE = """
 import sys
-from ariane.pipeline.session import session
+from ariane.pipeline.spark_session import session
 spark = session("alone", "local[1]")
 rows = spark.read.format("rocketmq").options(namesrv=sys.argv[1], topic="T").load().count()
 print("rows", rows)
@@ -191,7 +191,7 @@ def test_the_packages_that_spark_looks_at_name_their_source_and_load_nothing_bef
 def test_the_zip_for_executors_holds_them() -> None:
     import zipfile
 
-    from ariane.pipeline.session import package_zip
+    from ariane.pipeline.spark_session import package_zip
 
     names = set(zipfile.ZipFile(package_zip()).namelist())
     assert names >= {"ariane/spark/source.py", "pyspark_rocketmq/__init__.py", "pyspark_rocketmq_store/__init__.py"}

@@ -23,8 +23,8 @@ from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.command import Command
 from ariane.protocol.requests.messaging import PullMessage
 from ariane.protocol.requests.routing import BrokerData, QueueData, TopicRoute
-from ariane.spark.read.options import parse
-from ariane.spark.read.pull import Cluster, End
+from ariane.spark.read.pull_client import Cluster, End
+from ariane.spark.read.source_options import parse
 
 QUEUE = MessageQueue("T", "broker-a", 0)
 EMPTY = {"suggestWhichBrokerId": "0", "nextBeginOffset": "0", "minOffset": "0", "maxOffset": "0"}

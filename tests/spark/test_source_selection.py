@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ariane.admin import topics
 from ariane.client import Producer
+from ariane.cluster import topic_admin
 from ariane.model.message import Message
-from ariane.net.client import Connections
+from ariane.net.connection_pool import Connections
 from ariane.testing.cluster import Servers, cluster_in_thread
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def make(servers: Servers, queues: int, *names: str) -> None:
     async def work() -> None:
         async with Connections() as peers:
             for name in names:
-                await topics.create_everywhere(peers, servers.namesrv, name, queues)
+                await topic_admin.create_everywhere(peers, servers.namesrv, name, queues)
 
     asyncio.run(work())
 

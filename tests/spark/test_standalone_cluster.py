@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING
 import mixed_traffic
 import pytest
 
-from ariane.admin import asking, topics, traces
-from ariane.net.client import Connections
+from ariane.cluster import topic_admin
+from ariane.net.connection_pool import Connections
+from ariane.reports import table_views, trace_lookup
 from ariane.tables import DELAYS, TRANSACTIONS
 from ariane.testing.cluster import cluster_in_thread
 from ariane.testing.java import free_port
@@ -82,7 +83,7 @@ def place(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 async def made(namesrv: str, topic: str) -> None:
     async with Connections() as peers:
-        await topics.create_everywhere(peers, namesrv, topic, 4)
+        await topic_admin.create_everywhere(peers, namesrv, topic, 4)
 
 
 def run(*command: str) -> str:
@@ -99,11 +100,13 @@ def test_all_jobs_run_on_a_cluster(place: tuple[Path, str, str]) -> None:
     counts = {name: int(count) for name, count in re.findall(r"^(\w+) +rows (\d+) ", said, re.MULTILINE)}
     assert (counts["journeys"], counts["delays"], counts["transactions"]) == (22, 1, 1), said
     assert counts["consumption"] >= 1, said
-    (row,) = traces.find(tables, key="A-plain-7").rows
+    (row,) = trace_lookup.find(tables, key="A-plain-7").rows
     assert (row["consumer_group"], row["producer_group"], row["result"]) == ("G", "P", "success")
-    with asking.asked(tables, asking.whole(DELAYS), asking.whole(TRANSACTIONS)) as sql:
-        assert asking.rows(sql, "SELECT keys, state FROM delays") == [{"keys": "A-delayed-0", "state": "delivered"}]
-        (half,) = asking.rows(sql, "SELECT keys, decision, halves FROM transactions")
+    with table_views.asked(tables, table_views.whole(DELAYS), table_views.whole(TRANSACTIONS)) as sql:
+        assert table_views.rows(sql, "SELECT keys, state FROM delays") == [
+            {"keys": "A-delayed-0", "state": "delivered"}
+        ]
+        (half,) = table_views.rows(sql, "SELECT keys, decision, halves FROM transactions")
     assert half == {"keys": "A-half-0", "decision": "commit", "halves": 1}
 
 

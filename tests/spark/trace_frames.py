@@ -9,10 +9,10 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from ariane.model.trace import MessageType, Pub, SubAfter, SubBefore, TraceEvent
-from ariane.pipeline import decode, slots
+from ariane.model.trace_event import MessageType, Pub, SubAfter, SubBefore, TraceEvent
+from ariane.pipeline import bucket_columns, trace_decoding
 from ariane.pipeline.jobs import TRACES
-from ariane.protocol import trace
+from ariane.protocol import trace_codec
 from ariane.tables import MESSAGES
 
 T0_MS = 1_700_000_000_000
@@ -49,7 +49,7 @@ def after(message_id: str, request_id: str, ms: int, cost_ms: int = 7, code: int
 
 
 def body(events: Iterable[TraceEvent]) -> bytes:
-    return "".join(map(trace.encode, events)).encode()
+    return "".join(map(trace_codec.encode, events)).encode()
 
 
 def message(body: bytes, offset: int, born_host: str = "10.0.0.9:5000", stored_at: datetime = STORED) -> dict[str, Any]:
@@ -67,7 +67,7 @@ def messages(spark: SparkSession, rows: list[dict[str, Any]]) -> DataFrame:
 def events(spark: SparkSession, *bodies: Iterable[TraceEvent]) -> DataFrame:
     """trace_events of trace messages with these events, one message each."""
     rows = [message(body(one), offset) for offset, one in enumerate(bodies)]
-    return decode.trace_events(messages(spark, rows))
+    return trace_decoding.trace_events(messages(spark, rows))
 
 
 def stored(message_id: str, ms: int, topic: str = "T", **other: Any) -> dict[str, Any]:
@@ -79,7 +79,7 @@ def stored(message_id: str, ms: int, topic: str = "T", **other: Any) -> dict[str
 
 def stored_messages(spark: SparkSession, rows: list[dict[str, Any]]) -> DataFrame:
     frame = spark.createDataFrame([{name: row[name] for name in MESSAGES.names} for row in rows], MESSAGES.ddl)
-    return frame.withColumn("slot", slots.of_message(F.col("message_id"), F.col("store_timestamp")))
+    return frame.withColumn("slot", bucket_columns.of_message(F.col("message_id"), F.col("store_timestamp")))
 
 
 def solid(spark: SparkSession, frame: DataFrame) -> DataFrame:

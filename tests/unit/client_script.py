@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from ariane.client.instance import Instance
-from ariane.client.routes import Routes
+from ariane.client.client_instance import Instance
+from ariane.client.route_cache import Routes
 from ariane.errors import ReplyError
 from ariane.model.message import MessageQueue, ReceivedMessage
 from ariane.protocol import fastjson

@@ -10,9 +10,9 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ariane.admin.asking import split_type
-from ariane.admin.published import CURRENT, File, Published, current
+from ariane.reports.table_views import split_type
 from ariane.tables import Table
+from ariane.tables.published import CURRENT, File, Published, current
 
 SIMPLE = {
     "STRING": pa.string(), "BIGINT": pa.int64(), "INT": pa.int32(), "DOUBLE": pa.float64(), "BOOLEAN": pa.bool_(),

@@ -17,8 +17,8 @@ import msgspec
 import pytest
 import yaml
 
-from ariane.broker import white_addresses
-from ariane.broker.access import AccessControl
+from ariane.broker import ip_allowlist
+from ariane.broker.access_control import AccessControl
 from ariane.broker.acl import ADMIN_CODES, Acl, read
 from ariane.client import ClientSettings, Credentials
 from ariane.errors import ConfigError
@@ -132,9 +132,9 @@ def test_keys_do_not_show() -> None:
     ],
 )
 def test_addresses(pattern: str, inside: str, outside: str) -> None:
-    patterns = white_addresses.parse(pattern)
-    assert [ip for ip in inside.split() if not white_addresses.holds(patterns, ip)] == []
-    assert [ip for ip in outside.split() if white_addresses.holds(patterns, ip)] == []
+    patterns = ip_allowlist.parse(pattern)
+    assert [ip for ip in inside.split() if not ip_allowlist.holds(patterns, ip)] == []
+    assert [ip for ip in outside.split() if ip_allowlist.holds(patterns, ip)] == []
 
 
 @pytest.mark.parametrize(
@@ -144,7 +144,7 @@ def test_addresses(pattern: str, inside: str, outside: str) -> None:
 )  # fmt: skip
 def test_what_is_no_address_is_named(pattern: str) -> None:
     with pytest.raises(ConfigError, match="whiteRemoteAddress"):
-        white_addresses.parse(pattern)
+        ip_allowlist.parse(pattern)
 
 
 # --- the decision ---

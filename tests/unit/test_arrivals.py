@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from ariane.broker import arrivals as arrivals_module
-from ariane.broker.arrivals import Arrivals
+from ariane.broker import long_polling as arrivals_module
+from ariane.broker.long_polling import Arrivals
 from ariane.errors import ReplyError
 from ariane.protocol.codes import ResponseCode
 from ariane.store.message_store import Arrival

@@ -11,14 +11,14 @@ import msgspec
 import pytest
 
 from ariane.broker.config import BrokerConfig
-from ariane.broker.state import change_log, changes, documents
-from ariane.broker.state.changes import TopicPut
-from ariane.broker.state.saved import SavedState
-from ariane.broker.state.topics import AUTO_CREATE_MAX, Topics
+from ariane.broker.state import change_log, change_records, json_documents
+from ariane.broker.state.change_records import TopicPut
+from ariane.broker.state.saved_state import SavedState
+from ariane.broker.state.topic_registry import AUTO_CREATE_MAX, Topics
 from ariane.errors import ReplyError, StoreError, StoreFull
 from ariane.model import host
 from ariane.model.topic import DataVersion, SubscriptionGroupConfig, TopicConfig, TopicDeletion
-from ariane.net.client import Connections
+from ariane.net.connection_pool import Connections
 from ariane.net.tasks import Tasks
 from ariane.protocol import fastjson, properties, record
 from ariane.protocol.codes import RequestCode
@@ -60,7 +60,7 @@ def write(disk: FakeDisk, path: str, data: bytes) -> None:
 
 
 def topics_json(*names: str) -> bytes:
-    return documents.text(TopicTable(DataVersion(3, 5), {name: TopicConfig(topic_name=name) for name in names}))
+    return json_documents.text(TopicTable(DataVersion(3, 5), {name: TopicConfig(topic_name=name) for name in names}))
 
 
 def topics_of(disk: FakeDisk) -> set[str]:
@@ -130,13 +130,13 @@ def test_a_document_is_written_in_slices_as_it_was_whole() -> None:
         ConsumerOffsetTable({"T@G": {0: 1, 3: 2}, "U@G": {}}),
         SubscriptionGroupTable(),
     ):
-        assert documents.text(document) == fastjson.write(document, pretty=True)
+        assert json_documents.text(document) == fastjson.write(document, pretty=True)
 
 
 def test_a_line_that_was_cut_off_is_ignored_and_a_damaged_one_takes_no_other_with_it(caplog) -> None:
     disk = FakeDisk()
     lines = [
-        changes.encode(changes.Entry(n, TopicPut(TopicConfig(topic_name=f"T{n}"), DataVersion(n, 1))))
+        change_records.encode(change_records.Entry(n, TopicPut(TopicConfig(topic_name=f"T{n}"), DataVersion(n, 1))))
         for n in (1, 2, 3, 4)
     ]
     lines[1] = lines[1].replace(b"T2", b"T7")
@@ -167,7 +167,7 @@ def test_after_an_orderly_stop_the_documents_hold_everything() -> None:
         await world.start()
         await create(world, "A")
         await world.broker.stop()
-        table = documents.load(world.disk, CONFIG_DIR, documents.TOPICS, TopicTable)
+        table = json_documents.load(world.disk, CONFIG_DIR, json_documents.TOPICS, TopicTable)
         assert table.topic_config_table["A"].write_queue_nums == 16
 
     in_broker(scenario)
@@ -229,7 +229,7 @@ def test_a_document_that_cannot_be_read_is_replaced_by_its_bak_with_an_error(con
     write(disk, f"{TOPICS}.bak", topics_json("A"))
     assert topics_of(disk) == {"A"}
     assert any(one.levelno == logging.ERROR and TOPICS in one.getMessage() for one in caplog.records)
-    documents.save(disk, CONFIG_DIR, documents.TOPICS, topics_json("A", "B"))
+    json_documents.save(disk, CONFIG_DIR, json_documents.TOPICS, topics_json("A", "B"))
     assert topics_of(disk) == {"A", "B"}
     assert disk.contents(f"{TOPICS}.damaged") == content
     disk.remove(TOPICS)
@@ -243,7 +243,7 @@ def test_a_missing_document_with_a_bak_is_told(caplog) -> None:
     assert "is missing; using" in caplog.text
 
 
-@pytest.mark.parametrize("name", [documents.TOPICS, documents.GROUPS, documents.OFFSETS])
+@pytest.mark.parametrize("name", [json_documents.TOPICS, json_documents.GROUPS, json_documents.OFFSETS])
 @pytest.mark.parametrize("bak", [None, b"", b"{"])
 def test_without_a_whole_bak_an_empty_document_is_a_refusal(name: str, bak: bytes | None) -> None:
     disk = FakeDisk()
@@ -277,7 +277,7 @@ def test_a_document_that_was_removed_is_a_refusal() -> None:
 
 def test_damaged_locks_keep_no_broker_from_its_start(caplog) -> None:
     disk = FakeDisk()
-    write(disk, f"{CONFIG_DIR}/{documents.LOCKS}", b"")
+    write(disk, f"{CONFIG_DIR}/{json_documents.LOCKS}", b"")
     SavedState(disk, CONFIG_DIR).load()
     assert "starting without its content" in caplog.text
 
@@ -286,7 +286,7 @@ def test_damaged_locks_keep_no_broker_from_its_start(caplog) -> None:
 
 
 def test_sends_create_no_topic_beyond_their_bound_and_tools_do(monkeypatch) -> None:
-    monkeypatch.setattr("ariane.broker.state.topics.AUTO_CREATE_MAX", 12)
+    monkeypatch.setattr("ariane.broker.state.topic_registry.AUTO_CREATE_MAX", 12)
     topics = Topics(TopicTable(), BrokerConfig(broker_name="broker-a"), now_ms=lambda: 1)
     with pytest.raises(ReplyError, match="create it with updateTopic"):
         for number in range(12):
@@ -298,14 +298,14 @@ def test_sends_create_no_topic_beyond_their_bound_and_tools_do(monkeypatch) -> N
 def test_a_log_whose_documents_cannot_be_written_is_bounded(monkeypatch) -> None:
     monkeypatch.setattr(change_log, "LOG_BYTES_MAX", 2_000)
     disk = FakeDisk()
-    log = change_log.ChangeLog(disk, CONFIG_DIR, changes.load(disk, CONFIG_DIR), None, is_sync=False)  # type: ignore[arg-type]
+    log = change_log.ChangeLog(disk, CONFIG_DIR, change_records.load(disk, CONFIG_DIR), None, is_sync=False)  # type: ignore[arg-type]
     with pytest.raises(StoreFull, match="wait in /store/config"):
         for number in range(100):
             log.append(TopicPut(TopicConfig(topic_name=f"T{number}"), DataVersion()))
-    content = changes.SavedDocument(crc=1, n=log.last_n)
+    content = change_records.SavedDocument(crc=1, n=log.last_n)
     log.rotate()
-    log.document_saved(documents.TOPICS, content)  # what makes room is not refused for lack of room
-    log.drop_covered(documents.TOPICS, content)
+    log.document_saved(json_documents.TOPICS, content)  # what makes room is not refused for lack of room
+    log.drop_covered(json_documents.TOPICS, content)
     log.append(TopicPut(TopicConfig(topic_name="A"), DataVersion()))
 
 
@@ -313,7 +313,7 @@ def test_a_new_directory_of_the_change_log_is_durable_before_its_first_change() 
     synced: list[str] = []
     disk = FakeDisk()
     disk.fail = lambda kind, path: synced.append(path) if kind == "fsync_dir" else None
-    log = change_log.ChangeLog(disk, CONFIG_DIR, changes.load(disk, CONFIG_DIR), None, is_sync=True)  # type: ignore[arg-type]
+    log = change_log.ChangeLog(disk, CONFIG_DIR, change_records.load(disk, CONFIG_DIR), None, is_sync=True)  # type: ignore[arg-type]
     log.append(TopicPut(TopicConfig(topic_name="A"), DataVersion()))
     log.flush_now()
     assert {"/store", CONFIG_DIR} <= set(synced)
@@ -498,9 +498,9 @@ def test_in_synchronous_mode_a_failed_flush_of_a_change_refuses_the_answer_and_a
         world.disk.fail = lambda kind, path: None
         await commit(world, "G", "A", 1)
         await asyncio.sleep(10)
-        assert b'"A@G":{0:1}' in world.disk.contents(f"{CONFIG_DIR}/{documents.OFFSETS}").replace(b"\t", b"").replace(
-            b"\n", b""
-        )
+        assert b'"A@G":{0:1}' in world.disk.contents(f"{CONFIG_DIR}/{json_documents.OFFSETS}").replace(
+            b"\t", b""
+        ).replace(b"\n", b"")
 
     in_broker(scenario, flush_disk_type="SYNC_FLUSH")
 
@@ -543,7 +543,7 @@ def remove_config(disk: FakeDisk) -> None:
 
 def remove_change_log(disk: FakeDisk) -> None:
     for path in disk.paths():
-        if path.startswith(f"{CONFIG_DIR}/{changes.PREFIX}"):
+        if path.startswith(f"{CONFIG_DIR}/{change_records.PREFIX}"):
             disk.remove(path)
 
 
@@ -579,7 +579,7 @@ async def start_with_state(world: World) -> None:
 
 
 async def check_state(world: World, *names: str) -> None:
-    topics = documents.load(world.disk, CONFIG_DIR, documents.TOPICS, TopicTable).topic_config_table
+    topics = json_documents.load(world.disk, CONFIG_DIR, json_documents.TOPICS, TopicTable).topic_config_table
     assert {"A", *names} <= set(topics) and topics["A"].write_queue_nums == 16
     await world.broker.start()
     assert await messages(world, "A") == [b"one"]
@@ -620,13 +620,13 @@ def test_a_stop_right_after_the_removal_writes_all_documents(remove) -> None:
 
 def test_the_positions_of_delay_levels_are_written_again() -> None:
     async def scenario(world: World) -> None:
-        write(world.disk, f"{CONFIG_DIR}/{documents.DELAYS}", b'{"offsetTable":{3:7}}')
+        write(world.disk, f"{CONFIG_DIR}/{json_documents.DELAYS}", b'{"offsetTable":{3:7}}')
         await start_with_state(world)
-        positions = documents.load(world.disk, CONFIG_DIR, documents.DELAYS, DelayOffsetTable)
+        positions = json_documents.load(world.disk, CONFIG_DIR, json_documents.DELAYS, DelayOffsetTable)
         remove_config(world.disk)
         await asyncio.sleep(1)
         assert positions.offset_table
-        assert documents.load(world.disk, CONFIG_DIR, documents.DELAYS, DelayOffsetTable) == positions
+        assert json_documents.load(world.disk, CONFIG_DIR, json_documents.DELAYS, DelayOffsetTable) == positions
 
     in_broker(scenario)
 
@@ -639,7 +639,9 @@ def test_in_synchronous_mode_a_change_after_the_removal_is_answered_when_it_is_o
         await create(world, "B")
         world.broker.lose_power(Kept.NONE)
         if remove is remove_topics:  # the change log is on the disk; only the lost document was not noticed
-            assert b'"B"' in b"".join(world.disk.contents(one) for one in world.disk.paths() if changes.PREFIX in one)
+            assert b'"B"' in b"".join(
+                world.disk.contents(one) for one in world.disk.paths() if change_records.PREFIX in one
+            )
         else:
             await check_state(world, "B")
 
@@ -652,8 +654,8 @@ def test_a_topic_that_is_deleted_right_after_the_removal_stays_deleted() -> None
         await send(world, "D", b"old")
         remove_config(world.disk)
         await ask(world, RequestCode.DELETE_TOPIC_IN_BROKER, TopicRef("D"))
-        entries = changes.load(world.disk, CONFIG_DIR).entries
-        assert [one.change.name for one in entries if isinstance(one.change, changes.TopicDeleted)] == ["D"]
+        entries = change_records.load(world.disk, CONFIG_DIR).entries
+        assert [one.change.name for one in entries if isinstance(one.change, change_records.TopicDeleted)] == ["D"]
         await asyncio.sleep(1)
         world.broker.lose_power(Kept.NONE)
         await check_state(world)

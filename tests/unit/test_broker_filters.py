@@ -10,9 +10,9 @@ import pytest
 
 from ariane.broker.config import BrokerConfig, checked, parse
 from ariane.broker.handlers import pull
-from ariane.broker.state import documents
-from ariane.broker.state import filters as filters_module
-from ariane.broker.state.filters import ConsumerFilters, FilterTable
+from ariane.broker.state import consumer_filters as filters_module
+from ariane.broker.state import json_documents
+from ariane.broker.state.consumer_filters import ConsumerFilters, FilterTable
 from ariane.errors import ConfigError, ProtocolError, ReplyError
 from ariane.filter.bloom import Bloom, murmur3
 from ariane.protocol import fastjson, properties, record
@@ -178,7 +178,7 @@ def test_a_file_of_another_bloom_filter_is_dropped():
 def test_the_file_has_javas_form():
     filters = made()
     filters.register("CGSQL", [sql("a > 5", 7, topic="TopicTest")])
-    written = json.loads(documents.text(filters.table()))
+    written = json.loads(json_documents.text(filters.table()))
     group = {
         "bloomFilterData": {"bitNum": 112, "bitPos": [6, 92, 66]},
         "bornTime": 1_000_000,

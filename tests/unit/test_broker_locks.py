@@ -7,8 +7,8 @@ import errno
 
 import pytest
 
-from ariane.client.locks import Locks
 from ariane.client.producer import Producer
+from ariane.client.queue_locks import Locks
 from ariane.model.message import MessageQueue
 from ariane.testing.virtual_cluster import World, virtual_cluster
 

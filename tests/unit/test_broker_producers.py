@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ariane.broker.producers import BUSY, Producers
-from ariane.broker.state.members import Member, Members
+from ariane.broker.producer_selection import BUSY, Producers
+from ariane.broker.state.group_members import Member, Members
 from ariane.errors import ConnectionLost
 from ariane.protocol.requests.messaging import CheckTransactionState
 

@@ -7,10 +7,10 @@ import asyncio
 import msgspec
 
 from ariane.broker.config import BrokerConfig
-from ariane.broker.protection import REFUSE_MAX_S, WriteProtection
-from ariane.broker.settings import Settings
+from ariane.broker.dynamic_config import Settings
+from ariane.broker.write_protection import REFUSE_MAX_S, WriteProtection
 from ariane.net.connection import Handled, Peer, Reply
-from ariane.net.limits import Limits
+from ariane.net.flow_limits import Limits
 from ariane.protocol.codes import RequestCode
 from ariane.protocol.command import Command
 

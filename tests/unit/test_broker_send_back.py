@@ -8,10 +8,10 @@ import msgspec
 import pytest
 
 from ariane.broker.config import BrokerConfig
+from ariane.broker.dynamic_config import Settings
 from ariane.broker.handlers.send_back import SendBackParts, send_back
-from ariane.broker.settings import Settings
-from ariane.broker.state.groups import Groups
-from ariane.broker.state.topics import Topics
+from ariane.broker.state.group_registry import Groups
+from ariane.broker.state.topic_registry import Topics
 from ariane.errors import ReplyError
 from ariane.model import host, ids
 from ariane.model.topic import TopicConfig

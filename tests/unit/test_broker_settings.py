@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ariane.broker.config import BrokerConfig, texts
-from ariane.broker.settings import CHANGEABLE, Settings, changed, write_file
+from ariane.broker.dynamic_config import CHANGEABLE, Settings, changed, write_file
 from ariane.errors import ConfigError
 from ariane.model.topic import DataVersion
 from ariane.protocol import java_properties

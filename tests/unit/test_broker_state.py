@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 
 from ariane.broker.config import BrokerConfig
-from ariane.broker.state import locks as locks_module
-from ariane.broker.state import members as members_module
-from ariane.broker.state import offsets as offsets_module
-from ariane.broker.state.groups import Groups
-from ariane.broker.state.locks import LOCK_LIVE_MS, LockTable, QueueLocks
-from ariane.broker.state.members import ConsumerGroup, Member, Members
-from ariane.broker.state.offsets import ConsumerOffsets
-from ariane.broker.state.topics import OWN_TOPICS_MAX, TOPICS_MAX, Topics
+from ariane.broker.state import consumer_offsets as offsets_module
+from ariane.broker.state import group_members as members_module
+from ariane.broker.state import queue_locks as locks_module
+from ariane.broker.state.consumer_offsets import ConsumerOffsets
+from ariane.broker.state.group_members import ConsumerGroup, Member, Members
+from ariane.broker.state.group_registry import Groups
+from ariane.broker.state.queue_locks import LOCK_LIVE_MS, LockTable, QueueLocks
+from ariane.broker.state.topic_registry import OWN_TOPICS_MAX, TOPICS_MAX, Topics
 from ariane.errors import ProtocolError, ReplyError
 from ariane.model.message import MessageQueue
 from ariane.model.topic import QUEUES_MAX, TopicConfig

@@ -11,14 +11,14 @@ from zoneinfo import ZoneInfo
 import msgspec
 import pytest
 
-from ariane.broker.stats import lines
-from ariane.broker.stats.counters import BrokerStats, is_tool
-from ariane.broker.stats.items import DAY, HOUR, MINUTE, NOTHING, SIZE, Item, Items, Moments, Snapshot
-from ariane.broker.stats.journal import Journal
-from ariane.broker.stats.puts import FINE_BOUNDS_MS, LABELS, Morning, Puts
-from ariane.broker.stats.recorder import Protection, Recorder
-from ariane.broker.stats.schedule import Job, Schedule, next_hour_ms, next_midnight_ms, next_minute_ms
-from ariane.spark.read.options import SourceOptions
+from ariane.broker.stats import stats_log_format
+from ariane.broker.stats.broker_stats import BrokerStats, is_tool
+from ariane.broker.stats.stats_items import DAY, HOUR, MINUTE, NOTHING, SIZE, Item, Items, Moments, Snapshot
+from ariane.broker.stats.stats_journal import Journal
+from ariane.broker.stats.stats_recorder import Protection, Recorder
+from ariane.broker.stats.stats_schedule import Job, Schedule, next_hour_ms, next_midnight_ms, next_minute_ms
+from ariane.broker.stats.store_stats import FINE_BOUNDS_MS, LABELS, Morning, Puts
+from ariane.spark.read.source_options import SourceOptions
 
 PULL = {"count": 32, "size": 6400, "seconds": 0.002, "behind": 177, "late_ms": 5}
 
@@ -211,35 +211,35 @@ def test_an_unknown_name_or_key_has_no_snapshot() -> None:
 
 
 def test_lines_are_those_of_4_9_4() -> None:
-    line = lines.item("TOPIC_PUT_NUMS", "T1", MINUTE, Snapshot(6, 0.1, 6, 1.0))
-    assert lines.stamped(at("2026-11-21T01:50:00"), line) == (
+    line = stats_log_format.item("TOPIC_PUT_NUMS", "T1", MINUTE, Snapshot(6, 0.1, 6, 1.0))
+    assert stats_log_format.stamped(at("2026-11-21T01:50:00"), line) == (
         "2026-11-21 09:50:00 INFO - [TOPIC_PUT_NUMS] [T1] Stats In One Minute, SUM: 6 TPS: 0.10 AVGPT: 1.00\n"
     )
     latency = Snapshot(1, 0.5, 4, 0.25)
-    assert lines.item("GROUP_GET_LATENCY", "0@T@G", HOUR, latency) == (
+    assert stats_log_format.item("GROUP_GET_LATENCY", "0@T@G", HOUR, latency) == (
         "[GROUP_GET_LATENCY] [0@T@G] Stats In One Hour, TIMES: 4 AVGRT: 0.25"
     )
-    assert lines.item("X", "k", DAY, NOTHING) == "[X] [k] Stats In One Day, SUM: 0 TPS: 0.00 AVGPT: 0.00"
-    assert lines.moment("GROUP_GET_FALL_SIZE", "0@T@G", 177) == (
+    assert stats_log_format.item("X", "k", DAY, NOTHING) == "[X] [k] Stats In One Day, SUM: 0 TPS: 0.00 AVGPT: 0.00"
+    assert stats_log_format.moment("GROUP_GET_FALL_SIZE", "0@T@G", 177) == (
         "[GROUP_GET_FALL_SIZE] [0@T@G] Stats Every 5 Minutes, Value: 177"
     )
 
 
 @pytest.mark.parametrize(("value", "text"), [(0.125, "0.13"), (0.135, "0.14"), (2.5, "2.50"), (1e7, "10000000.00")])
 def test_halves_are_rounded_up(value: float, text: str) -> None:
-    assert lines.fixed(value) == text
+    assert stats_log_format.fixed(value) == text
 
 
 def test_the_stores_lines() -> None:
     puts = Puts()
-    assert lines.store_rates(puts) == "[STORETPS] put_tps  get_found_tps  get_miss_tps  get_transfered_tps "
+    assert stats_log_format.store_rates(puts) == "[STORETPS] put_tps  get_found_tps  get_miss_tps  get_transfered_tps "
     for second in range(61):
         puts.sample(second * 1000, second * 5)
     puts.fast += 3
-    assert lines.store_rates(puts) == (
+    assert stats_log_format.store_rates(puts) == (
         "[STORETPS] put_tps 5.0 get_found_tps 0.0 get_miss_tps 0.0 get_transfered_tps 0.0"
     )
-    assert lines.put_times(puts.roll()).startswith(
+    assert stats_log_format.put_times(puts.roll()).startswith(
         "[PAGECACHERT] TotalPut 3, PutMessageDistributeTime [<=0ms]:3 [0~10ms]:0 "
     )
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from ariane.cli import home as homes
 from ariane.cli import main
+from ariane.cli import paths as homes
 from ariane.errors import ConfigError, StoreError
 
 

@@ -5,21 +5,21 @@ from __future__ import annotations
 import pytest
 from typer.testing import CliRunner
 
-from ariane.cli import account
+from ariane.cli import auth_options
 from ariane.cli.main import app
 from ariane.errors import ConfigError
 
 
 def test_both_or_neither() -> None:
-    assert account.options("n:1", "", "") == {"namesrv": "n:1"}
-    assert account.options("n:1", "a", "s") == {"namesrv": "n:1", "accessKey": "a", "secretKey": "s"}
-    assert account.client("", "") is None
-    settings = account.client("a", "s")
+    assert auth_options.options("n:1", "", "") == {"namesrv": "n:1"}
+    assert auth_options.options("n:1", "a", "s") == {"namesrv": "n:1", "accessKey": "a", "secretKey": "s"}
+    assert auth_options.client("", "") is None
+    settings = auth_options.client("a", "s")
     assert settings is not None
     assert settings.credentials is not None
     for one in (("a", ""), ("", "s")):
         with pytest.raises(ConfigError, match="given together"):
-            account.client(*one)
+            auth_options.client(*one)
 
 
 @pytest.mark.parametrize("command", [("pipeline", "run"), ("archive", "run"), ("collect",), ("replay",)])

@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from ariane.cli.demo_ledger import STEPS, Ledger, Report, faults, percentile, report, turned_around
+from ariane.cli.demo_tracker import STEPS, Ledger, Report, faults, percentile, report, turned_around
 
 GROUPS = ("billing", "shipping")
 

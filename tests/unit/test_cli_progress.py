@@ -14,14 +14,14 @@ pytest.importorskip("pyspark", reason="the extra spark is not installed")
 from rich.console import Console
 from rich.live import Live
 
-from ariane.admin.collecting import Round
-from ariane.admin.published import Published
-from ariane.admin.status import Status
 from ariane.cli import progress
 from ariane.errors import ConnectionLost
-from ariane.pipeline.folds import Folded
+from ariane.metrics_collector.publisher import Round
+from ariane.pipeline.incremental import Folded
 from ariane.pipeline.run import Progress
+from ariane.reports.pipeline_status import Status
 from ariane.tables import CLOCKS, DELAYS, JOURNEYS, TRAFFIC, Table
+from ariane.tables.published import Published
 
 
 def source(name: str = "traces", behind: int | None = 0, **other: Any) -> Status:

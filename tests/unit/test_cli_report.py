@@ -16,10 +16,10 @@ pytest.importorskip("pyarrow", reason="needs pyarrow: pip install 'ariane[spark]
 
 from traffic_tables import at, both, consumed, sent, slow
 
-from ariane.admin.report import Field, Line, Plot, Report, Sheet
-from ariane.cli import cells, drawing, main, page
-from ariane.cli import report as command
+from ariane.cli import html, main, terminal, value_format
+from ariane.cli import report_command as command
 from ariane.errors import ArianeError
+from ariane.reports.report import Field, Line, Plot, Report, Sheet
 
 BAD = "<script>alert('&')</script>"
 ID = "7F00000100002A139A5A3C0000000004"
@@ -47,7 +47,7 @@ REPORT = Report(
 
 
 def text(report: Report = REPORT, width: int = 80) -> list[str]:
-    return [line.plain for line in drawing.drawn(report, width)]
+    return [line.plain for line in terminal.drawn(report, width)]
 
 
 @pytest.fixture
@@ -69,7 +69,7 @@ def times() -> list[str]:
 def test_the_terminal_is_never_too_narrow_and_nothing_is_cut(width: int) -> None:
     lines = text(width=width)
     if width >= 60:
-        assert max(map(drawing._long, lines)) <= width
+        assert max(map(terminal._long, lines)) <= width
     whole = "\n".join(lines)
     for part in (BAD, ID, "12,345", "99.99", "日本", "7 more are left out", "traces has 3"):
         assert part.split()[0] in whole
@@ -92,7 +92,7 @@ def test_unknown_is_a_question_mark_and_said() -> None:
 def test_a_plot_tells_zero_from_unknown() -> None:
     lines = text(width=80)
     place = lines.index("up  0 to 2.00 /s")
-    bottom = lines[place + drawing.BESIDE_HEIGHT]
+    bottom = lines[place + terminal.BESIDE_HEIGHT]
     label, marks = bottom.split("┤")
     quarter = len(marks) // 4
     assert label.strip() == "0"
@@ -104,12 +104,12 @@ def test_of_more_points_than_columns_the_greatest_are_shown() -> None:
     peak = Line("x", series(*(100.0 if number == 501 else 1.0 for number in range(1000))))
     lines = text(Report("R", at(), (), (Plot("P", "", (peak,)),)), 80)
     assert max(map(len, lines)) <= 80
-    assert sum(line.count("█") for line in lines) == drawing.ALONE_HEIGHT, "one column of 100"
+    assert sum(line.count("█") for line in lines) == terminal.ALONE_HEIGHT, "one column of 100"
     assert any("each column is the greatest of 14 points" in line for line in lines)
 
 
 def test_more_rows_than_a_screen_are_said() -> None:
-    sheet = Sheet("S", (Field("n"),), tuple((number,) for number in range(drawing.ROWS_MAX + 5)))
+    sheet = Sheet("S", (Field("n"),), tuple((number,) for number in range(terminal.ROWS_MAX + 5)))
     assert "5 more rows: --json and --html show them" in text(Report("R", at(), (), (sheet,)))
 
 
@@ -122,7 +122,7 @@ def test_more_rows_than_a_screen_are_said() -> None:
     ],
 )  # fmt: skip
 def test_cells(value: Any, unit: str, said: str) -> None:
-    assert cells.shown(value, unit) == said
+    assert value_format.shown(value, unit) == said
 
 
 class Tags(HTMLParser):
@@ -150,7 +150,7 @@ class Tags(HTMLParser):
 
 
 def test_the_page_needs_nothing_else_and_escapes_its_values() -> None:
-    made = page.page(REPORT)
+    made = html.page(REPORT)
     assert not re.search(r"https?:|//|url\(|@import", made)
     tags = Tags()
     tags.feed(made)
@@ -166,7 +166,7 @@ def test_the_page_needs_nothing_else_and_escapes_its_values() -> None:
 
 def test_the_page_breaks_lines_where_nothing_is_known() -> None:
     line = Line("x", series(1.0, 2.0, None, 3.0, None, 0.0, 4.0))
-    made = page.page(Report("R", None, ("nothing yet",), (Plot("P", "ms", (line,)),)))
+    made = html.page(Report("R", None, ("nothing yet",), (Plot("P", "ms", (line,)),)))
     assert (made.count("<polyline"), made.count("<circle")) == (2, 1)
     assert "nothing is known yet" in made
     assert "nothing yet" in made

@@ -13,8 +13,8 @@ import typer
 from typer.testing import CliRunner
 
 import ariane
-from ariane.cli import main, names, options, serve, spark_options, stopping
-from ariane.cli import up as upping
+from ariane.cli import command_names, main, run_server, shared_options, signals, spark_options
+from ariane.cli import up_command as upping
 from ariane.errors import ConfigError, UsageError
 from ariane.nameserver.server import local_addr
 
@@ -145,7 +145,7 @@ def test_a_failure_is_one_line(
 def test_a_log_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match="--log = .*cannot be written"):
-        serve.log_to(tmp_path / "file" / "broker.log")
+        run_server.log_to(tmp_path / "file" / "broker.log")
 
 
 def test_errors_of_the_operating_system_are_one_line(capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -160,7 +160,7 @@ def test_an_interrupted_command_says_so(capsys: Any, monkeypatch: pytest.MonkeyP
     def interrupted(directory: Path) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("ariane.cli.store._root", interrupted)
+    monkeypatch.setattr("ariane.cli.store_command._root", interrupted)
     assert called(["store", "check", "."], capsys, monkeypatch) == (130, "ariane: interrupted\n")
 
 
@@ -171,7 +171,9 @@ def test_the_version_is_printed() -> None:
 
 def commands() -> list[list[str]]:
     groups = {"pipeline": ["run", "status", "tables"], "archive": ["run"], "store": ["check", "cat"]}
-    return [[name, *part] for name in names.COMMANDS for part in ([[one] for one in groups.get(name, [])] or [[]])]
+    return [
+        [name, *part] for name in command_names.COMMANDS for part in ([[one] for one in groups.get(name, [])] or [[]])
+    ]
 
 
 @pytest.mark.parametrize("command", [[], *commands()], ids=" ".join)
@@ -188,20 +190,20 @@ def test_help_fits_80_columns(command: list[str], capsys: Any, monkeypatch: pyte
 
 def test_names_are_those_that_exist() -> None:
     pytest.importorskip("pyspark", reason="needs pyspark: pip install 'ariane[spark]'")
-    from ariane.admin.reports import REPORTS
     from ariane.pipeline.jobs import JOBS
+    from ariane.reports import REPORTS
 
     registered = [one.name for one in (*main.app.registered_commands, *main.app.registered_groups)]
-    assert set(names.COMMANDS) == set(registered)
-    assert tuple(names.JOBS) == tuple(JOBS)
-    assert tuple(names.REPORTS) == tuple(REPORTS)
-    for listed in (names.COMMANDS, names.JOBS, names.REPORTS):
+    assert set(command_names.COMMANDS) == set(registered)
+    assert tuple(command_names.JOBS) == tuple(JOBS)
+    assert tuple(command_names.REPORTS) == tuple(REPORTS)
+    for listed in (command_names.COMMANDS, command_names.JOBS, command_names.REPORTS):
         assert max(len(meaning) for meaning in listed.values()) <= 80 - 17
 
 
 def test_jobs_are_expanded_once() -> None:
-    assert names.jobs(["trace", "lag", "trace"]) == ("trace", "lag")
-    assert names.jobs(["lag", "all"]) == tuple(names.JOBS)
+    assert command_names.jobs(["trace", "lag", "trace"]) == ("trace", "lag")
+    assert command_names.jobs(["lag", "all"]) == tuple(command_names.JOBS)
 
 
 @pytest.mark.parametrize(
@@ -214,14 +216,14 @@ def test_jobs_are_expanded_once() -> None:
 )
 def test_names_are_checked_without_anything_installed(words: str, said: str) -> None:
     with pytest.raises(UsageError, match=said.replace("?", r"\?")):
-        names.check(words.split())
+        command_names.check(words.split())
 
 
 @pytest.mark.parametrize(
     "words", ["", "-h", "up --demo", "pipeline run -n a:1 nothing", "report", "test -k x", "install dev"]
 )
 def test_what_only_the_command_can_check_passes(words: str) -> None:
-    names.check(words.split())
+    command_names.check(words.split())
 
 
 def test_under_the_probe_a_command_that_needs_spark_ends_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -233,7 +235,7 @@ def test_under_the_probe_a_command_that_needs_spark_ends_before_it(monkeypatch: 
 
 
 def test_without_spark_it_is_said_before_anything_starts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ariane.pipeline.session.spark_fault", lambda: "pyspark is not installed: pip install it")
+    monkeypatch.setattr("ariane.pipeline.spark_session.spark_fault", lambda: "pyspark is not installed: pip install it")
     done = CliRunner().invoke(main.app, ["pipeline", "run", "trace"])
     assert isinstance(done.exception, ConfigError)
     assert str(done.exception) == "Spark: pyspark is not installed: pip install it"
@@ -242,18 +244,18 @@ def test_without_spark_it_is_said_before_anything_starts(monkeypatch: pytest.Mon
 @pytest.mark.parametrize("text", ["s3://b/t", "S3A://b", "file:///x", "hdfs:/x", "", "  ", "a\0b"])
 def test_what_is_no_local_path_is_refused(text: str) -> None:
     with pytest.raises(typer.BadParameter):
-        options.local_path(text)
+        shared_options.local_path(text)
 
 
 def test_local_paths_are_taken_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/users/me")
-    assert options.local_path("~/t") == Path("/users/me/t")
-    assert options.local_path("a:b/c") == Path("a:b/c")
-    assert options.local_path("C:/tables") == Path("C:/tables"), "a drive is no scheme"
+    assert shared_options.local_path("~/t") == Path("/users/me/t")
+    assert shared_options.local_path("a:b/c") == Path("a:b/c")
+    assert shared_options.local_path("C:/tables") == Path("C:/tables"), "a drive is no scheme"
 
 
 def test_a_default_home_that_is_a_uri_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    from ariane.cli import home as homes
+    from ariane.cli import paths as homes
 
     monkeypatch.setenv("ARIANE_HOME", "s3://b/t")
     with pytest.raises(UsageError, match="ARIANE_HOME = 's3://b/t': .* is a URI"):
@@ -266,7 +268,7 @@ def test_a_default_home_that_is_a_uri_is_refused(monkeypatch: pytest.MonkeyPatch
 )
 def test_the_value_of_a_spark_setting_is_not_shown(texts: list[str]) -> None:
     """It may be a password, and errors end in logs."""
-    from ariane.pipeline.session import _merged
+    from ariane.pipeline.spark_session import _merged
 
     with pytest.raises(UsageError) as caught:
         spark_options.settings(texts)
@@ -280,7 +282,7 @@ def test_the_second_signal_ends_a_command_that_is_stopping(monkeypatch: pytest.M
     handlers: dict[int, Any] = {}
     monkeypatch.setattr(signal, "signal", handlers.__setitem__)
     said: list[str] = []
-    stop = stopping.of_thread(said.append)
+    stop = signals.of_thread(said.append)
     handlers[signal.SIGINT](signal.SIGINT, None)
     assert stop.is_set()
     assert said == ["stopping after the current batch; once more to stop at once"]
@@ -322,9 +324,9 @@ def test_the_demo_writes_the_tables_that_the_command_it_prints_reads(
     tmp_path: Path, has_tables: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where `pipeline run --home` made the home a directory of tables before."""
-    from ariane.cli import demo
-    from ariane.cli import home as homes
-    from ariane.pipeline import session
+    from ariane.cli import demo_traffic
+    from ariane.cli import paths as homes
+    from ariane.pipeline import spark_session
 
     if has_tables:
         (tmp_path / "journeys").mkdir()
@@ -339,8 +341,8 @@ def test_the_demo_writes_the_tables_that_the_command_it_prints_reads(
     async def endless(namesrv: str, tables: Path | None, say: Any, stop: asyncio.Event) -> None:
         assert tables == homes.tables_of(tmp_path)
 
-    monkeypatch.setattr(session, "spark_fault", lambda: None)
-    monkeypatch.setattr(demo, "endless", endless)
+    monkeypatch.setattr(spark_session, "spark_fault", lambda: None)
+    monkeypatch.setattr(demo_traffic, "endless", endless)
     with homes.held(tmp_path):
         asyncio.run(upping._demo(Started(), tmp_path, "a:1", False, asyncio.Event()))  # type: ignore[arg-type]
         (arguments,) = started

@@ -8,9 +8,9 @@ import json
 import pytest
 from client_script import Script, StillClock, instance, name_server, route
 
-from ariane.client.config import ConsumerSettings
-from ariane.client.orderly import OrderlyListeners
+from ariane.client.orderly_delivery import OrderlyListeners
 from ariane.client.push_consumer import PushConsumer
+from ariane.client.settings import ConsumerSettings
 from ariane.errors import ConfigError
 from ariane.model.message import MessageQueue
 from ariane.protocol.codes import RequestCode

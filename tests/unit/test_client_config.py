@@ -7,13 +7,13 @@ import re
 
 import pytest
 
-from ariane.client import config, validation
+from ariane.client import settings, validation
+from ariane.client.client_instance import Instance
 from ariane.client.idempotent import Idempotent
-from ariane.client.instance import Instance
 from ariane.client.lite_pull_consumer import LitePullConsumer
 from ariane.client.producer import Producer
 from ariane.client.push_consumer import PushConsumer
-from ariane.client.transactions import TransactionProducer
+from ariane.client.transaction_producer import TransactionProducer
 from ariane.errors import ClientClosed, ConfigError
 from ariane.model.message import Message
 
@@ -21,17 +21,17 @@ from ariane.model.message import Message
 @pytest.mark.parametrize(
     ("kind", "key", "value"),
     [
-        (config.ProducerSettings, "retries", -1),
-        (config.ProducerSettings, "send_timeout_ms", 0),
-        (config.ProducerSettings, "send_timeout_ms", True),
-        (config.ProducerSettings, "create_topic_key", "a b"),
-        (config.ConsumerSettings, "pull_batch", 1025),
-        (config.ConsumerSettings, "message_model", "both"),
-        (config.ConsumerSettings, "pull_timeout_ms", 15_000),
-        (config.TraceSettings, "when_full", "wait"),
-        (config.TraceSettings, "flush_ms", 501),
-        (config.TraceSettings, "keys_max", 32_767),
-        (config.ClientSettings, "heartbeat_ms", 120_000),
+        (settings.ProducerSettings, "retries", -1),
+        (settings.ProducerSettings, "send_timeout_ms", 0),
+        (settings.ProducerSettings, "send_timeout_ms", True),
+        (settings.ProducerSettings, "create_topic_key", "a b"),
+        (settings.ConsumerSettings, "pull_batch", 1025),
+        (settings.ConsumerSettings, "message_model", "both"),
+        (settings.ConsumerSettings, "pull_timeout_ms", 15_000),
+        (settings.TraceSettings, "when_full", "wait"),
+        (settings.TraceSettings, "flush_ms", 501),
+        (settings.TraceSettings, "keys_max", 32_767),
+        (settings.ClientSettings, "heartbeat_ms", 120_000),
     ],
 )
 def test_a_setting_that_cannot_be_used_is_named(kind, key, value):
@@ -42,7 +42,7 @@ def test_a_setting_that_cannot_be_used_is_named(kind, key, value):
 
 def test_credentials_of_another_type_are_refused_without_showing_the_key():
     with pytest.raises(ConfigError, match="credentials") as caught:
-        config.ClientSettings(credentials=("access", "s3cret"))
+        settings.ClientSettings(credentials=("access", "s3cret"))
     assert "s3cret" not in str(caught.value)
     assert "tuple" in str(caught.value)
 
@@ -110,8 +110,8 @@ def test_groups_that_nobody_may_use(group):
         {"listener": None},
         {"namesrv": None},
         {"group": None},
-        {"settings": config.ProducerSettings()},
-        {"client": config.ConsumerSettings()},
+        {"settings": settings.ProducerSettings()},
+        {"client": settings.ConsumerSettings()},
         {"orderly": "yes"},
         {"strategy": lambda me: []},
         {"hooks": print},
@@ -234,7 +234,7 @@ def test_the_error_of_a_listener_says_how_it_is_called_and_what_it_takes():
     "wrong",
     [
         {"check": lambda: None}, {"check": None}, {"checks_at_once": 0}, {"checks_at_once": 1.5}, {"end_hooks": [several]},
-        {"hooks": [nothing]}, {"settings": 5}, {"trace": 1}, {"group": 7}, {"client": config.ClientSettings, "trace": False},
+        {"hooks": [nothing]}, {"settings": 5}, {"trace": 1}, {"group": 7}, {"client": settings.ClientSettings, "trace": False},
     ],
 )  # fmt: skip
 def test_a_producer_that_cannot_work_is_refused_when_it_is_made(wrong):
@@ -247,7 +247,7 @@ def test_a_producer_that_cannot_work_is_refused_when_it_is_made(wrong):
 
 def test_settings_of_the_connection_belong_to_the_instance_that_is_shared():
     with pytest.raises(ConfigError, match="client"):
-        Producer("g", instance=Instance("a:1"), client=config.ClientSettings())
+        Producer("g", instance=Instance("a:1"), client=settings.ClientSettings())
     with pytest.raises(ConfigError, match="instance"):
         Producer("g", instance="a:1")
 

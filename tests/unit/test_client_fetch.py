@@ -10,11 +10,11 @@ import pytest
 import zstandard
 from client_script import QUEUE, Script, StillClock, instance, message, name_server, route
 
-from ariane.client import fetch as fetching
-from ariane.client.config import ConsumerSettings
-from ariane.client.fetch import Fetching, fetch
-from ariane.client.offsets import Offsets
+from ariane.client import fetcher as fetching
+from ariane.client.fetcher import Fetching, fetch
+from ariane.client.offset_store import Offsets
 from ariane.client.process_queue import ProcessQueue
+from ariane.client.settings import ConsumerSettings
 from ariane.errors import ConnectionLost, ProtocolError, RequestTimeout
 from ariane.model import host
 from ariane.protocol import properties, record

@@ -16,7 +16,7 @@ from client_script import StillClock
 from ariane.client import idempotent
 from ariane.client.hooks import ConsumeReturn
 from ariane.client.idempotent import BLOCK, Idempotent, Seen
-from ariane.client.listening import Listening
+from ariane.client.listener_invoker import Listening
 from ariane.errors import ConfigError
 from ariane.model import dedup
 from ariane.model.dedup import Row

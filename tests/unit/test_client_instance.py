@@ -8,7 +8,7 @@ import json
 import pytest
 from client_script import Script, instance, name_server, raising, route
 
-from ariane.client.instance import Instance, Part
+from ariane.client.client_instance import Instance, Part
 from ariane.errors import ClientClosed, ConnectionLost, HeaderError, ReplyError
 from ariane.net.connection import Peer, Reply
 from ariane.protocol.codes import RequestCode

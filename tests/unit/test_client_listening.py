@@ -8,15 +8,15 @@ import threading
 import pytest
 from client_script import QUEUE, PausingClock, Script, StillClock, instance, message, name_server, route
 
-from ariane.client.concurrent import ConcurrentListeners
-from ariane.client.config import ConsumerSettings, ProducerSettings
+from ariane.client.concurrent_delivery import ConcurrentListeners
 from ariane.client.hooks import Consumed, ConsumeReturn, Consuming
-from ariane.client.listening import Listening, ReconsumeLater
-from ariane.client.offsets import Offsets
-from ariane.client.orderly import OrderlyListeners
+from ariane.client.listener_invoker import Listening, ReconsumeLater
+from ariane.client.offset_store import Offsets
+from ariane.client.orderly_delivery import OrderlyListeners
 from ariane.client.process_queue import ProcessQueue
 from ariane.client.send_back import SendBack
 from ariane.client.sender import Sender
+from ariane.client.settings import ConsumerSettings, ProducerSettings
 from ariane.errors import ConnectionLost
 from ariane.protocol import properties
 from ariane.protocol.codes import RequestCode

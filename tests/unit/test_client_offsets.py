@@ -10,7 +10,7 @@ import pytest
 from client_script import QUEUE, Script, instance, name_server, raising, route
 
 from ariane.client import local_offsets
-from ariane.client.offsets import Offsets
+from ariane.client.offset_store import Offsets
 from ariane.errors import ConnectionLost, ReplyError
 from ariane.model.message import MessageQueue
 from ariane.protocol.codes import RequestCode

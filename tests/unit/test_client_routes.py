@@ -9,8 +9,8 @@ import pytest
 from client_script import Script, instance, name_server, raising, route
 from msgspec.structs import replace
 
-from ariane.client import routes
-from ariane.client.routes import Routes
+from ariane.client import route_cache
+from ariane.client.route_cache import Routes
 from ariane.errors import ConnectionLost, RouteNotFound
 from ariane.model.message import MessageQueue
 from ariane.protocol.codes import RequestCode
@@ -35,7 +35,7 @@ def test_publish_queues_are_sorted_by_broker_and_need_a_master_and_permission():
             QueueData("a", 2, 1, 0, 2),
         ),
     )
-    assert routes.publish_queues("T", found) == (
+    assert route_cache.publish_queues("T", found) == (
         MessageQueue("T", "a", 0),
         MessageQueue("T", "a", 1),
         MessageQueue("T", "b", 0),
@@ -44,7 +44,7 @@ def test_publish_queues_are_sorted_by_broker_and_need_a_master_and_permission():
 
 def test_order_configuration_names_exactly_the_queues():
     found = replace(route("a", "b", queues=4), order_topic_conf="b:2;a:1")
-    assert routes.publish_queues("T", found) == (
+    assert route_cache.publish_queues("T", found) == (
         MessageQueue("T", "b", 0),
         MessageQueue("T", "b", 1),
         MessageQueue("T", "a", 0),
@@ -53,17 +53,17 @@ def test_order_configuration_names_exactly_the_queues():
 
 def test_an_order_configuration_that_cannot_be_read_is_an_error():
     with pytest.raises(RouteNotFound, match="broker:queues"):
-        routes.publish_queues("T", replace(route("a"), order_topic_conf="b:x"))
+        route_cache.publish_queues("T", replace(route("a"), order_topic_conf="b:x"))
 
 
 def test_subscribe_queues_need_no_master():
     found = TopicRoute(broker_datas=(BrokerData({1: "s:1"}, "a"),), queue_datas=(QueueData("a", 4, 2, 0, 9),))
-    assert routes.subscribe_queues("T", found) == (MessageQueue("T", "a", 0), MessageQueue("T", "a", 1))
+    assert route_cache.subscribe_queues("T", found) == (MessageQueue("T", "a", 0), MessageQueue("T", "a", 1))
 
 
 def test_the_default_topic_lends_at_most_so_many_queues():
-    assert [data.write_queue_nums for data in routes.capped(route("a", queues=8), 4).queue_datas] == [4]
-    assert [data.write_queue_nums for data in routes.capped(route("a", queues=3), 4).queue_datas] == [3]
+    assert [data.write_queue_nums for data in route_cache.capped(route("a", queues=8), 4).queue_datas] == [4]
+    assert [data.write_queue_nums for data in route_cache.capped(route("a", queues=3), 4).queue_datas] == [3]
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_the_default_topic_lends_at_most_so_many_queues():
     ],
 )
 def test_where_to_read_from(ids, wanted, expected):
-    assert routes.read_address({"a": ids}, "a", wanted) == expected
+    assert route_cache.read_address({"a": ids}, "a", wanted) == expected
 
 
 def test_an_unknown_topic_gets_the_queues_of_the_default_topic_until_it_exists():

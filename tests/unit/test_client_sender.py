@@ -7,10 +7,10 @@ import asyncio
 import pytest
 from client_script import PausingClock, Script, StillClock, instance, name_server, raising, route
 
-from ariane.client import sending
-from ariane.client.config import ProducerSettings
+from ariane.client import send_codec
 from ariane.client.producer import Producer
 from ariane.client.sender import Sender
+from ariane.client.settings import ProducerSettings
 from ariane.errors import ConfigError, ConnectionLost, MessageRefused, ReplyError, RequestTimeout, RouteNotFound
 from ariane.model.message import Message, MessageQueue
 from ariane.protocol.codes import RequestCode
@@ -39,7 +39,7 @@ def send(peers: Script, *, queue=None, clock=None, hooks=(), **settings):
 
     async def play():
         sender = Sender(instance(peers, clock), "g", made, hooks)
-        return await sender.send(sending.outgoing(Message(topic="T", body=b"x"), "ID", made), queue)
+        return await sender.send(send_codec.outgoing(Message(topic="T", body=b"x"), "ID", made), queue)
 
     return asyncio.run(play())
 
@@ -96,14 +96,14 @@ def test_all_attempts_share_one_deadline():
 
 def test_late_flush_is_a_result():
     peers = script(LATE)
-    assert send(peers).status is sending.SendStatus.FLUSH_DISK_TIMEOUT
+    assert send(peers).status is send_codec.SendStatus.FLUSH_DISK_TIMEOUT
 
 
 def test_late_flush_is_retried_when_asked_for_and_is_still_the_result_when_nothing_better_comes():
     peers = script(LATE, ReplyError(13, "no"))
-    assert send(peers, retry_not_stored=True).status is sending.SendStatus.FLUSH_DISK_TIMEOUT
+    assert send(peers, retry_not_stored=True).status is send_codec.SendStatus.FLUSH_DISK_TIMEOUT
     peers = script(LATE, STORED)
-    assert send(peers, retry_not_stored=True).status is sending.SendStatus.SEND_OK
+    assert send(peers, retry_not_stored=True).status is send_codec.SendStatus.SEND_OK
 
 
 def test_no_route_is_an_error_at_once():
@@ -139,7 +139,7 @@ def test_in_flight_sends_are_bounded():
 
         peers.to = to
         sender = Sender(made, "g", settings)
-        out = sending.outgoing(Message(topic="T", body=b"x"), "ID", settings)
+        out = send_codec.outgoing(Message(topic="T", body=b"x"), "ID", settings)
         results = await asyncio.gather(*(sender.send(out) for _ in range(20)))
         assert len(results) == 20
 

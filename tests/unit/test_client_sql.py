@@ -10,11 +10,11 @@ from client_script import QUEUE, Script, StillClock, instance, name_server, rais
 from test_client_fetch import END, PULL, Play, answer, stored
 
 from ariane.client import PushConsumer, Sql
-from ariane.client import fetch as fetching
-from ariane.client.config import ConsumerSettings
-from ariane.client.fetch import SQL_VERSION_MIN
-from ariane.client.offsets import Offsets
+from ariane.client import fetcher as fetching
+from ariane.client.fetcher import SQL_VERSION_MIN
+from ariane.client.offset_store import Offsets
 from ariane.client.process_queue import ProcessQueue
+from ariane.client.settings import ConsumerSettings
 from ariane.errors import ConfigError, ConnectionLost, ReplyError, RequestTimeout
 from ariane.protocol.codes import RequestCode
 from ariane.protocol.command import Command

@@ -8,11 +8,11 @@ import logging
 import pytest
 from client_script import QUEUE, StillClock, message
 
-from ariane.client import sending
-from ariane.client import trace as client_trace
-from ariane.client.config import ProducerSettings, TraceSettings
+from ariane.client import send_codec
+from ariane.client import trace_dispatcher as client_trace
 from ariane.client.hooks import Consumed, ConsumeReturn, Consuming, Sent
-from ariane.client.trace import Tracer, next_batch, records_of_consume, records_of_send
+from ariane.client.settings import ProducerSettings, TraceSettings
+from ariane.client.trace_dispatcher import Tracer, next_batch, records_of_consume, records_of_send
 from ariane.errors import ConnectionLost, ReplyError
 from ariane.model.message import Message
 from ariane.protocol.command import Command
@@ -29,7 +29,7 @@ def sent(out, *, code: int = 0, offset_ids: str = "OFF", topic_trace_on: str = "
     )
     result = refusal = None
     try:
-        result = sending.result(out, answer, QUEUE, "a:1")
+        result = send_codec.result(out, answer, QUEUE, "a:1")
     except ReplyError as error:
         refusal = error
     return Sent(
@@ -37,8 +37,8 @@ def sent(out, *, code: int = 0, offset_ids: str = "OFF", topic_trace_on: str = "
     )
 
 
-def one(topic: str = "T", **more) -> sending.Outgoing:
-    return sending.outgoing(Message(topic=topic, body=b"xyz", tags="A", keys=["k1", "k2"], **more), "ID", SETTINGS)
+def one(topic: str = "T", **more) -> send_codec.Outgoing:
+    return send_codec.outgoing(Message(topic=topic, body=b"xyz", tags="A", keys=["k1", "k2"], **more), "ID", SETTINGS)
 
 
 def test_pub_of_a_stored_message():
@@ -66,7 +66,7 @@ def test_a_delayed_message_is_marked():
 
 def test_each_message_of_a_batch_has_a_record_of_its_own():
     ids = iter(["ID0", "ID1"])
-    out = sending.outgoing_batch(
+    out = send_codec.outgoing_batch(
         [Message(topic="T", body=b"a", keys=["k0"]), Message(topic="T", body=b"bc")], lambda: next(ids), SETTINGS
     )
     records = records_of_send(sent(out, offset_ids="OFF0,OFF1"), TOPIC)

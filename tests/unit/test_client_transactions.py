@@ -6,17 +6,17 @@ import asyncio
 
 import pytest
 
-from ariane.client import transactions as client
-from ariane.client.config import ProducerSettings
+from ariane.client import transaction_producer as client
+from ariane.client.client_instance import Instance
 from ariane.client.hooks import Ending, LocalState
-from ariane.client.instance import Instance
-from ariane.client.trace import record_of_end
-from ariane.client.transactions import TransactionProducer, half
+from ariane.client.settings import ProducerSettings
+from ariane.client.trace_dispatcher import record_of_end
+from ariane.client.transaction_producer import TransactionProducer, half
 from ariane.errors import ConfigError, MessageRefused
 from ariane.model.message import Message
 from ariane.net.connection import Peer
 from ariane.protocol import properties
-from ariane.protocol import trace as trace_text
+from ariane.protocol import trace_codec as trace_text
 from ariane.protocol.command import Command
 from ariane.protocol.requests import fields
 from ariane.protocol.requests.messaging import EndTransaction

@@ -6,7 +6,7 @@ from client_script import message
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ariane.client.window import Window
+from ariane.client.offset_tracker import Window
 
 
 def test_commit_offset_is_the_smallest_that_waits():

@@ -10,7 +10,7 @@ import pytest
 
 from ariane.broker import config as broker_config
 from ariane.broker import config_keys
-from ariane.broker.settings import changed
+from ariane.broker.dynamic_config import changed
 from ariane.errors import ConfigError
 from ariane.nameserver import config as nameserver_config
 from ariane.protocol.setting_keys import Unsupported

@@ -12,7 +12,7 @@ import pytest
 
 from ariane.errors import ProtocolError
 from ariane.net.connection import TURN_BYTES, Connection, Handler, LateReply, Reply
-from ariane.net.limits import Limits
+from ariane.net.flow_limits import Limits
 from ariane.net.peer_log import ALL_LINES, LINES, WINDOW_S, PeerLog
 from ariane.protocol import command as commands
 from ariane.protocol.command import Command

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from ariane.broker.config import BrokerConfig, checked
-from ariane.broker.delay import Deliveries, Limits, delayed, forget, kept, timer
+from ariane.broker.delayed_delivery import Deliveries, Limits, delayed, forget, kept, timer
 from ariane.errors import ConfigError, ProtocolError, ReplyError
 from ariane.model import host
 from ariane.protocol import properties, record
-from ariane.store import pending
+from ariane.store import pending_deliveries
 from ariane.store.message_store import Draft, MessageStore, Placed, StoreConfig, open_store
 from ariane.testing.disk import FakeDisk
 
@@ -248,7 +248,7 @@ def test_a_clock_that_is_set_back_holds_no_level_back() -> None:
 @pytest.fixture
 def small_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in (("RUN_MIN", 4), ("RUN_MAX", 6), ("BLOCK", 2), ("LONE_RUNS", 3), ("LONE_ENTRIES", 2)):
-        monkeypatch.setattr(pending, name, value)
+        monkeypatch.setattr(pending_deliveries, name, value)
 
 
 @pytest.mark.usefixtures("small_runs")

@@ -12,10 +12,9 @@ pytest.importorskip("pyarrow", reason="needs pyarrow: pip install 'ariane[spark]
 
 from tables_on_disk import put
 
-from ariane.admin import status
-from ariane.admin.report import Plot, Report, Sheet
-from ariane.admin.reports import delay
-from ariane.admin.status import Status
+from ariane.reports import delay_report, pipeline_status
+from ariane.reports.pipeline_status import Status
+from ariane.reports.report import Plot, Report, Sheet
 from ariane.tables import DELAYS, MESSAGES
 
 T0_MS = 1_700_000_000_000  # 2023-11-14 22:13:20
@@ -35,7 +34,7 @@ def row(number: int, due: timedelta | None, off_by_ms: int | None = None, **more
 
 def asked(home: Path, **more: Any) -> Report:
     span = {"since_ms": T0_MS - 3_600_000, "until_ms": T0_MS, "now_ms": T0_MS + 1000}
-    return delay.report(home, **(span | more))
+    return delay_report.report(home, **(span | more))
 
 
 def part(report: Report, title: str) -> Any:
@@ -107,7 +106,7 @@ def test_what_waits_by_the_hour_in_which_it_is_due_and_what_is_overdue(tmp_path:
 def test_more_hours_than_are_shown_are_counted(tmp_path: Path) -> None:
     put(tmp_path, DELAYS, [row(number, number * HOUR) for number in range(60)], as_of_ms=T0_MS)
     sheet = part(asked(tmp_path), "Pending by due hour")
-    assert (len(sheet.rows), sheet.left_out) == (delay.HOURS_MAX, 60 - delay.HOURS_MAX)
+    assert (len(sheet.rows), sheet.left_out) == (delay_report.HOURS_MAX, 60 - delay_report.HOURS_MAX)
 
 
 def test_nothing_is_overdue_before_its_delivery_could_be_known(tmp_path: Path) -> None:
@@ -118,7 +117,9 @@ def test_nothing_is_overdue_before_its_delivery_could_be_known(tmp_path: Path) -
 
     def overdue(behind: int | None) -> tuple[int, bool]:
         (tmp_path / "status").mkdir(exist_ok=True)
-        status.write(tmp_path, Status("messages", later_ms, 1, 5, behind, None, 1, None if behind else later_ms))
+        pipeline_status.write(
+            tmp_path, Status("messages", later_ms, 1, 5, behind, None, 1, None if behind else later_ms)
+        )
         report = asked(tmp_path, now_ms=later_ms)
         return len(part(report, "Overdue").rows), not report.gaps
 

@@ -8,8 +8,8 @@ from concurrent.futures import Executor, Future
 from typing import Any
 
 from ariane.broker.config import BrokerConfig
-from ariane.broker.state.saved import SavedState
-from ariane.broker.tables import Tables
+from ariane.broker.persistent_state import Tables
+from ariane.broker.state.saved_state import SavedState
 from ariane.model.topic import TopicConfig
 from ariane.testing.disk import FakeDisk
 

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from ariane.broker.flush import Flusher
+from ariane.broker.flusher import Flusher
 from ariane.store.files import PARALLEL, SystemDisk
 from ariane.store.message_store import MessageStore
 

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from ariane.nameserver import registration
-from ariane.protocol import batch, command, fastjson, record, trace
+from ariane.protocol import batch, command, fastjson, record, trace_codec
 from ariane.protocol.codes import RequestCode
 from ariane.protocol.command import Command
 from ariane.protocol.frame import FrameReader
@@ -193,8 +193,8 @@ def test_traces_of_java_clients_are_read_without_a_reject() -> None:
     events = []
     for path in sorted((DATA / "trace").iterdir()):
         body = path.read_bytes()
-        found, rejects = trace.decode(body)
+        found, rejects = trace_codec.decode(body)
         assert rejects == []
-        assert "".join(map(trace.encode, found)).encode() == body
+        assert "".join(map(trace_codec.encode, found)).encode() == body
         events += found
     assert {type(event).__name__ for event in events} == {"Pub", "SubBefore", "SubAfter"}

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ariane.broker.state.halves import PIECE, HalfState, Halves, Rebuild, Verdict, due_ms, verdict
+from ariane.broker.state.open_transactions import PIECE, HalfState, Halves, Rebuild, Verdict, due_ms, verdict
 
 STOP = 1 << 40
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 import pytest
 
 from ariane.broker.config import BrokerConfig
-from ariane.broker.handlers.clients import ClientParts, heartbeat
-from ariane.broker.state.filters import ConsumerFilters, FilterTable
-from ariane.broker.state.groups import Groups
-from ariane.broker.state.locks import QueueLocks
-from ariane.broker.state.members import Members
-from ariane.broker.state.topics import Topics
+from ariane.broker.handlers.client_sessions import ClientParts, heartbeat
+from ariane.broker.state.consumer_filters import ConsumerFilters, FilterTable
+from ariane.broker.state.group_members import Members
+from ariane.broker.state.group_registry import Groups
+from ariane.broker.state.queue_locks import QueueLocks
+from ariane.broker.state.topic_registry import Topics
 from ariane.errors import ProtocolError
 from ariane.filter.bloom import Bloom
 from ariane.model.topic import SubscriptionGroupConfig
-from ariane.net.handling import peer_of
+from ariane.net.replies import peer_of
 from ariane.protocol import fastjson
 from ariane.protocol.codes import RequestCode
 from ariane.protocol.command import Command

@@ -18,10 +18,10 @@ from ariane.nameserver import handlers as handlers_module
 from ariane.nameserver import registration
 from ariane.nameserver.config import NameServerConfig
 from ariane.nameserver.handlers import Handlers
-from ariane.nameserver.kv import KvTable
-from ariane.nameserver.routes import Routes
+from ariane.nameserver.kv_store import KvTable
+from ariane.nameserver.route_table import Routes
 from ariane.net.connection import Reply
-from ariane.net.handling import peer_of
+from ariane.net.replies import peer_of
 from ariane.protocol import fastjson
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.command import Command

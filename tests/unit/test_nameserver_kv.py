@@ -10,8 +10,8 @@ from unittest import mock
 import pytest
 
 from ariane.errors import ConfigError, ProtocolError, StoreError
-from ariane.nameserver import kv
-from ariane.nameserver.kv import KvTable
+from ariane.nameserver import kv_store
+from ariane.nameserver.kv_store import KvTable
 
 
 def test_changes_that_come_together_share_a_write(tmp_path: Path) -> None:
@@ -82,9 +82,9 @@ def test_an_empty_or_damaged_file_is_never_an_empty_table(
 def test_the_table_is_bounded_in_bytes_and_a_smaller_value_is_taken_at_the_bound(tmp_path: Path) -> None:
     table = KvTable(tmp_path / "kv.json")
     value = "x" * 250_000
-    for number in range(kv.TABLE_MAX // 250_100):
+    for number in range(kv_store.TABLE_MAX // 250_100):
         table.put("NS", str(number), value)
-    with pytest.raises(ProtocolError, match=f"at most {kv.TABLE_MAX}"):
+    with pytest.raises(ProtocolError, match=f"at most {kv_store.TABLE_MAX}"):
         table.put("NS", "one more", value)
     table.put("NS", "0", "small")
     table.put("NS", "one more", "small")
@@ -97,7 +97,7 @@ def test_names_and_values_are_bounded(tmp_path: Path, monkeypatch: pytest.Monkey
     for namespace, key in (("n" * 1025, "k"), ("n", "k" * 1025)):
         with pytest.raises(ProtocolError, match="1025 characters"):
             table.put(namespace, key, "v")
-    monkeypatch.setattr(kv, "VALUES_MAX", 2)
+    monkeypatch.setattr(kv_store, "VALUES_MAX", 2)
     table.put("n", "1", "v")
     table.put("n", "2", "v")
     table.put("n", "2", "w")
@@ -106,7 +106,7 @@ def test_names_and_values_are_bounded(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_empty_namespaces_give_way_to_new_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kv, "NAMESPACES_MAX", 3)
+    monkeypatch.setattr(kv_store, "NAMESPACES_MAX", 3)
     table = KvTable(tmp_path / "kv.json")
     for number in range(10):
         table.put(f"n{number}", "k", "v")

@@ -13,7 +13,7 @@ from ariane.model.topic import DataVersion, TopicConfig
 from ariane.nameserver import config as settings
 from ariane.nameserver import registration
 from ariane.nameserver.config import NameServerConfig
-from ariane.nameserver.routes import LIVE_MS, SLICE, Routes
+from ariane.nameserver.route_table import LIVE_MS, SLICE, Routes
 from ariane.protocol import fastjson
 from ariane.protocol.requests.routing import BrokerRef, RegisterBroker, RegisterBrokerBody, TopicTable
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from ariane.cli import programs as supervisor
-from ariane.cli.programs import Program, Programs
-from ariane.cli.serve import _Notices
+from ariane.cli import child_processes as supervisor
+from ariane.cli.child_processes import Program, Programs
+from ariane.cli.run_server import _Notices
 from ariane.net.interfaces import is_loopback
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from ariane.errors import ArianeError, ConfigError
 from ariane.pipeline import restarts
-from ariane.pipeline.session import JAVA_OPTIONS, _merged
+from ariane.pipeline.spark_session import JAVA_OPTIONS, _merged
 
 WORKER = "o1.start.\n: org.apache.spark.SparkException: Python worker failed to connect back.\n\tat org.apache…\n" * 20
 

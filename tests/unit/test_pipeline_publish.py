@@ -13,13 +13,13 @@ import pytest
 
 pytest.importorskip("pyspark", reason="needs pyspark: pip install 'ariane[spark]'")
 
-from ariane.admin import published, status
-from ariane.admin.published import File, Published
 from ariane.errors import ConfigError, StoreError
 from ariane.model import ids
-from ariane.pipeline import folds, jobs, publish, run
-from ariane.tables import JOURNEYS, MESSAGES, TRACE_EVENTS, TRAFFIC, Table
-from ariane.tables.slots import of_id, of_time
+from ariane.pipeline import incremental, jobs, run, table_publisher
+from ariane.reports import pipeline_status
+from ariane.tables import JOURNEYS, MESSAGES, TRACE_EVENTS, TRAFFIC, Table, published
+from ariane.tables.published import File, Published
+from ariane.tables.time_buckets import of_id, of_time
 
 T0_MS = 1_700_000_000_000
 QUERY = "traces 4f0c"
@@ -36,7 +36,7 @@ def files(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[File]]:
         slot = of_time(T0_MS)
         return next_ones or [File(f"v={number:08d}/slot={slot}/part.parquet", slot, 1, 9, added, T0_MS, T0_MS)]
 
-    monkeypatch.setattr(publish, "_write", write)
+    monkeypatch.setattr(table_publisher, "_write", write)
     yield next_ones
 
 
@@ -49,19 +49,19 @@ def there(home: Path, table: Table) -> Published:
 def test_a_batch_and_the_leaving_of_old_rows_at_once_lose_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    publish.append(FRAME, tmp_path, TRACE_EVENTS, QUERY, 0, T0_MS)
-    write = publish._write
+    table_publisher.append(FRAME, tmp_path, TRACE_EVENTS, QUERY, 0, T0_MS)
+    write = table_publisher._write
     others: list[threading.Thread] = []
 
     def write_while_others_change(*of: Any) -> list[File]:
-        other = threading.Thread(target=publish.expire, args=(tmp_path, TRACE_EVENTS, "2024-01-01T0000", T0_MS))
+        other = threading.Thread(target=table_publisher.expire, args=(tmp_path, TRACE_EVENTS, "2024-01-01T0000", T0_MS))
         other.start()
         other.join(0.2)  # it has to wait; when it does not, it is done by now
         others.append(other)
         return write(*of)
 
-    monkeypatch.setattr(publish, "_write", write_while_others_change)
-    publish.append(FRAME, tmp_path, TRACE_EVENTS, QUERY, 1, T0_MS)
+    monkeypatch.setattr(table_publisher, "_write", write_while_others_change)
+    table_publisher.append(FRAME, tmp_path, TRACE_EVENTS, QUERY, 1, T0_MS)
     for other in others:
         other.join(10)
     now = there(tmp_path, TRACE_EVENTS)
@@ -84,19 +84,19 @@ def test_old_are_rows_and_not_the_ids_of_a_clock_that_is_ahead(tmp_path: Path, f
     kept += [file("new", "unknown-03", noon_ms), file("none", "unknown-03", None)]
     files[:] = [*kept, file("old", ahead, old_ms), file("none", ahead, None), file("old", "unknown-03", old_ms)]
     files.append(file("far", of_time(noon_ms - keep_ms - 33 * 86_400_000), noon_ms + 3650 * 86_400_000))
-    publish.append(FRAME, tmp_path, TRACE_EVENTS, QUERY, 0, noon_ms)
-    publish.expire(tmp_path, TRACE_EVENTS, first, noon_ms)
+    table_publisher.append(FRAME, tmp_path, TRACE_EVENTS, QUERY, 0, noon_ms)
+    table_publisher.expire(tmp_path, TRACE_EVENTS, first, noon_ms)
     assert there(tmp_path, TRACE_EVENTS).files == tuple(kept)
-    assert publish.expire(tmp_path, TRACE_EVENTS, first, noon_ms) is None
+    assert table_publisher.expire(tmp_path, TRACE_EVENTS, first, noon_ms) is None
 
 
 def test_a_base_table_that_was_removed_is_no_silent_gap(tmp_path: Path) -> None:
     for batch in (0, 1, 1):
-        publish.append(FRAME, tmp_path, TRACE_EVENTS, QUERY, batch, T0_MS)
+        table_publisher.append(FRAME, tmp_path, TRACE_EVENTS, QUERY, batch, T0_MS)
     assert there(tmp_path, TRACE_EVENTS).rows == 2, "a batch that is done again is there once"
     (tmp_path / TRACE_EVENTS.name / published.CURRENT).unlink()
     with pytest.raises(StoreError, match=r"trace_events lacks batches 0 to 1 of traces: .*remove .*checkpoint/traces"):
-        publish.append(FRAME, tmp_path, TRACE_EVENTS, QUERY, 2, T0_MS)
+        table_publisher.append(FRAME, tmp_path, TRACE_EVENTS, QUERY, 2, T0_MS)
 
 
 @pytest.mark.parametrize("batches", [1, 4, 9])
@@ -104,54 +104,54 @@ def test_a_table_that_was_made_anew_is_folded_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batches: int
 ) -> None:
     """However many versions it has by then: fewer than were folded of the former one, as many, or more."""
-    fold = folds.Fold(TRAFFIC, (JOURNEYS,), lambda *_: FRAME)
-    monkeypatch.setattr(publish, "read", lambda *_: FRAME)
+    fold = incremental.Fold(TRAFFIC, (JOURNEYS,), lambda *_: FRAME)
+    monkeypatch.setattr(table_publisher, "read", lambda *_: FRAME)
     for batch in range(4):
-        publish.append(FRAME, tmp_path, JOURNEYS, QUERY, batch, T0_MS)
-    assert folds.refold(FRAME, tmp_path, fold, T0_MS) is not None
-    assert folds.refold(FRAME, tmp_path, fold, T0_MS) is None
+        table_publisher.append(FRAME, tmp_path, JOURNEYS, QUERY, batch, T0_MS)
+    assert incremental.refold(FRAME, tmp_path, fold, T0_MS) is not None
+    assert incremental.refold(FRAME, tmp_path, fold, T0_MS) is None
     (tmp_path / JOURNEYS.name / published.CURRENT).unlink()
     for batch in range(batches):
-        publish.append(FRAME, tmp_path, JOURNEYS, "traces another", batch, T0_MS + 60_000)
-    (gap,) = [one for one in status.freshness(tmp_path, TRAFFIC, T0_MS).gaps if "newest" in one]
+        table_publisher.append(FRAME, tmp_path, JOURNEYS, "traces another", batch, T0_MS + 60_000)
+    (gap,) = [one for one in pipeline_status.freshness(tmp_path, TRAFFIC, T0_MS).gaps if "newest" in one]
     assert gap == "traffic does not have the newest journeys yet"
-    assert folds.refold(FRAME, tmp_path, fold, T0_MS + 60_000) is not None
+    assert incremental.refold(FRAME, tmp_path, fold, T0_MS + 60_000) is not None
 
 
 def test_a_list_that_is_older_than_what_was_folded_is_folded_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A backup of one table was put back."""
-    fold = folds.Fold(TRAFFIC, (JOURNEYS,), lambda *_: FRAME)
-    monkeypatch.setattr(publish, "read", lambda *_: FRAME)
-    publish.append(FRAME, tmp_path, JOURNEYS, QUERY, 0, T0_MS)
+    fold = incremental.Fold(TRAFFIC, (JOURNEYS,), lambda *_: FRAME)
+    monkeypatch.setattr(table_publisher, "read", lambda *_: FRAME)
+    table_publisher.append(FRAME, tmp_path, JOURNEYS, QUERY, 0, T0_MS)
     backup = (tmp_path / JOURNEYS.name / published.CURRENT).read_bytes()
-    publish.append(FRAME, tmp_path, JOURNEYS, QUERY, 1, T0_MS)
-    folds.refold(FRAME, tmp_path, fold, T0_MS)
+    table_publisher.append(FRAME, tmp_path, JOURNEYS, QUERY, 1, T0_MS)
+    incremental.refold(FRAME, tmp_path, fold, T0_MS)
     (tmp_path / JOURNEYS.name / published.CURRENT).write_bytes(backup)
-    assert "traffic does not have the newest journeys yet" in status.freshness(tmp_path, TRAFFIC, T0_MS).gaps
-    assert folds.refold(FRAME, tmp_path, fold, T0_MS) is not None
+    assert "traffic does not have the newest journeys yet" in pipeline_status.freshness(tmp_path, TRAFFIC, T0_MS).gaps
+    assert incremental.refold(FRAME, tmp_path, fold, T0_MS) is not None
 
 
 def test_journeys_are_as_new_as_traces_where_messages_were_read_long_ago(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: list[File]
 ) -> None:
-    monkeypatch.setattr(publish, "read", lambda *_: FRAME)
+    monkeypatch.setattr(table_publisher, "read", lambda *_: FRAME)
     day_ms = 86_400_000
     for table, at_ms in ((MESSAGES, T0_MS), (TRACE_EVENTS, T0_MS + 7 * day_ms)):
         files[:] = [File("v=1/slot=s/part.parquet", of_time(at_ms), 1, 9, 2_000_000_000, at_ms, at_ms)]
-        publish.append(FRAME, tmp_path, table, "source id", 0, T0_MS)
+        table_publisher.append(FRAME, tmp_path, table, "source id", 0, T0_MS)
     for fold in jobs.OF_TRACES:
-        folds.refold(FRAME, tmp_path, fold._replace(work=lambda *_: FRAME), T0_MS)
+        incremental.refold(FRAME, tmp_path, fold._replace(work=lambda *_: FRAME), T0_MS)
     assert there(tmp_path, JOURNEYS).as_of_ms == T0_MS + 7 * day_ms
 
 
 def test_versions_that_nobody_named_are_swept(tmp_path: Path) -> None:
-    publish.append(FRAME, tmp_path, TRACE_EVENTS, QUERY, 0, T0_MS)
+    table_publisher.append(FRAME, tmp_path, TRACE_EVENTS, QUERY, 0, T0_MS)
     (file,) = there(tmp_path, TRACE_EVENTS).files
     for name in (file.path.partition("/")[0], "v=00000007", "v=9999999999"):
         (tmp_path / TRACE_EVENTS.name / name).mkdir()
-    with publish.claimed(tmp_path, [TRACE_EVENTS]):
+    with table_publisher.claimed(tmp_path, [TRACE_EVENTS]):
         assert [place.name for place in (tmp_path / TRACE_EVENTS.name).glob("v=*")] == [file.path.partition("/")[0]]
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ariane.pipeline.session import _stderr_to
+from ariane.pipeline.spark_session import _stderr_to
 
 
 def cry(word: str) -> None:

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ariane.client import rebalance
+from ariane.client import assignment_strategy
 from ariane.model.message import MessageQueue
 
-STRATEGIES = [rebalance.average, rebalance.by_circle, rebalance.consistent_hash]
+STRATEGIES = [assignment_strategy.average, assignment_strategy.by_circle, assignment_strategy.consistent_hash]
 
 
 def queues(count: int, broker: str = "a") -> list[MessageQueue]:
@@ -22,27 +22,27 @@ def ids(found: list[MessageQueue]) -> list[int]:
 
 def test_average_gives_the_first_members_one_more():
     members = ["A", "B", "C"]
-    shares = [ids(rebalance.average(me, members, queues(7))) for me in members]
+    shares = [ids(assignment_strategy.average(me, members, queues(7))) for me in members]
     assert shares == [[0, 1, 2], [3, 4], [5, 6]]
 
 
 def test_average_with_more_members_than_queues_leaves_the_last_without():
     members = ["A", "B", "C"]
-    assert [ids(rebalance.average(me, members, queues(2))) for me in members] == [[0], [1], []]
+    assert [ids(assignment_strategy.average(me, members, queues(2))) for me in members] == [[0], [1], []]
 
 
 def test_by_circle_takes_every_mth():
-    assert ids(rebalance.by_circle("B", ["A", "B", "C"], queues(7))) == [1, 4]
+    assert ids(assignment_strategy.by_circle("B", ["A", "B", "C"], queues(7))) == [1, 4]
 
 
 def test_share_sorts_both_sides_first():
     mixed = [MessageQueue("T", "b", 0), MessageQueue("T", "a", 1), MessageQueue("T", "a", 0), MessageQueue("T", "b", 1)]
-    mine = rebalance.share("x", ["y", "x"], mixed, rebalance.average)
+    mine = assignment_strategy.share("x", ["y", "x"], mixed, assignment_strategy.average)
     assert mine == [MessageQueue("T", "a", 0), MessageQueue("T", "a", 1)]
 
 
 def test_fixed_gives_only_what_exists():
-    chosen = rebalance.fixed([MessageQueue("T", "a", 1), MessageQueue("T", "a", 9)])
+    chosen = assignment_strategy.fixed([MessageQueue("T", "a", 1), MessageQueue("T", "a", 9)])
     assert ids(chosen("A", ["A"], queues(3))) == [1]
 
 
@@ -56,7 +56,7 @@ def test_who_is_no_member_gets_nothing(strategy):
 def test_every_queue_has_exactly_one_owner(strategy, member_count, queue_count):
     members = [f"10.0.0.{number}@{number}" for number in range(member_count)]
     everything = queues(queue_count)
-    given_out = [queue for me in members for queue in rebalance.share(me, members, everything, strategy)]
+    given_out = [queue for me in members for queue in assignment_strategy.share(me, members, everything, strategy)]
     assert sorted(given_out) == everything
 
 
@@ -68,16 +68,20 @@ def test_average_is_the_formula_of_the_reference(m, n):
         size = 1 if n <= m else n // m + 1 if i < mod else n // m
         start = i * size if mod > 0 and i < mod else i * size + mod
         count = max(0, min(size, n - start))
-        assert ids(rebalance.average(me, members, queues(n))) == list(range(start, start + count))
+        assert ids(assignment_strategy.average(me, members, queues(n))) == list(range(start, start + count))
 
 
 def test_consistent_hash_moves_only_the_queues_of_who_left():
     members = ["A", "B", "C", "D"]
-    before = {queue: me for me in members for queue in rebalance.consistent_hash(me, members, queues(64))}
-    after = {queue: me for me in "ABC" for queue in rebalance.consistent_hash(me, ["A", "B", "C"], queues(64))}
+    before = {queue: me for me in members for queue in assignment_strategy.consistent_hash(me, members, queues(64))}
+    after = {
+        queue: me for me in "ABC" for queue in assignment_strategy.consistent_hash(me, ["A", "B", "C"], queues(64))
+    }
     assert all(after[queue] == owner for queue, owner in before.items() if owner != "D")
 
 
 def test_changes_says_what_to_begin_and_what_to_end():
     one, two, three = queues(3)
-    assert rebalance.changes([one, two], [two, three]) == rebalance.Changes(begin=[three], end=[one])
+    assert assignment_strategy.changes([one, two], [two, three]) == assignment_strategy.Changes(
+        begin=[three], end=[one]
+    )

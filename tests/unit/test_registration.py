@@ -10,13 +10,13 @@ import msgspec
 import pytest
 
 from ariane.broker.config import BrokerConfig
+from ariane.broker.dynamic_config import Settings
 from ariane.broker.registration import PART_TOPICS, Registration
-from ariane.broker.settings import Settings
-from ariane.broker.state.topics import Topics
+from ariane.broker.state.topic_registry import Topics
 from ariane.errors import ConnectionLost
 from ariane.model.topic import PERM_READ, DataVersion, TopicConfig
 from ariane.nameserver import registration as wire
-from ariane.nameserver.routes import Routes
+from ariane.nameserver.route_table import Routes
 from ariane.net.tasks import Tasks
 from ariane.protocol import fastjson
 from ariane.protocol.codes import RequestCode

@@ -12,18 +12,18 @@ from typing import Any
 import msgspec
 import pytest
 
-from ariane.admin import published, replay_origins
-from ariane.admin.published import CURRENT, File, Published
-from ariane.admin.replay import NOT_TAKEN, Original, Outcome, Pace, Place, Replayed, message_of, replay
-from ariane.admin.replay_origins import Wanted
-from ariane.admin.replay_result import ResultFile
-from ariane.cli.replay import rate_of
-from ariane.client.sending import SendResult, SendStatus
+from ariane.cli.replay_command import rate_of
+from ariane.client.send_codec import SendResult, SendStatus
+from ariane.cluster.replay import NOT_TAKEN, Original, Outcome, Pace, Place, Replayed, message_of, replay
 from ariane.errors import ConfigError, ConnectionLost, MessageRefused, StoreError
 from ariane.model.message import Message, MessageQueue
 from ariane.protocol.codes import ResponseCode
 from ariane.protocol.command import Command
-from ariane.tables import ARCHIVE
+from ariane.reports import replay_source
+from ariane.reports.replay_result import ResultFile
+from ariane.reports.replay_source import Wanted
+from ariane.tables import ARCHIVE, published
+from ariane.tables.published import CURRENT, File, Published
 
 DEAD = {
     "KEYS": "order-1 order-2", "TAGS": "new", "UNIQ_KEY": "U1", "WAIT": "true", "DELAY": "0", "RETRY_TOPIC": "orders",
@@ -308,7 +308,7 @@ def archive(home: Path) -> Path:
 
 def chosen(home: Path, **wanted: Any) -> list[Original]:
     async def work() -> list[Original]:
-        return [one async for one in replay_origins.of_archive(home, Wanted(**wanted))]
+        return [one async for one in replay_source.of_archive(home, Wanted(**wanted))]
 
     return asyncio.run(work())
 
@@ -360,7 +360,7 @@ def test_messages_that_a_broker_removes_meanwhile_are_not_passed_over(code: Resp
             return Command(code, fields=told)
 
     async def work() -> None:
-        async for _ in replay_origins._pages(Peers(), "10.0.0.1:10911", "T", 3, 2, 9):  # type: ignore[arg-type]
+        async for _ in replay_source._pages(Peers(), "10.0.0.1:10911", "T", 3, 2, 9):  # type: ignore[arg-type]
             pass
 
     with pytest.raises(

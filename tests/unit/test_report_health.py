@@ -11,9 +11,8 @@ import pytest
 pytest.importorskip("pyarrow", reason="needs pyarrow: pip install 'ariane[spark]'")
 from tables_on_disk import put
 
-from ariane.admin import status
-from ariane.admin.report import Report, Sheet
-from ariane.admin.reports import health
+from ariane.reports import health_report, pipeline_status
+from ariane.reports.report import Report, Sheet
 from ariane.tables import HEALTH
 
 T0_MS = 1_700_000_040_000  # a whole minute
@@ -30,7 +29,7 @@ def row(kind: str, count: int = 1, *, minutes: int = 0, example: str = "M", **ot
 
 def asked(home: Path, *rows: dict[str, Any], now_ms: int = T0_MS + HOUR_MS, **filters: Any) -> Report:
     put(home, HEALTH, rows, as_of_ms=now_ms)
-    return health.report(home, since_ms=T0_MS, until_ms=T0_MS + HOUR_MS, now_ms=now_ms, **filters)
+    return health_report.report(home, since_ms=T0_MS, until_ms=T0_MS + HOUR_MS, now_ms=now_ms, **filters)
 
 
 def sheet(report: Report, title: str) -> Sheet:
@@ -89,15 +88,15 @@ def test_when_all_is_read_and_nobody_traces_any_more_never_consumed_is_known_unt
         done={"traces x": 1, "messages y": 1},
     )
     for source, at_ms in (("traces", now_ms), ("messages", now_ms - 60_000)):
-        status.write(tmp_path, status.Status(source, at_ms, 1, 10, 0, None, 1, at_ms))
-    report = health.report(tmp_path, since_ms=T0_MS, until_ms=now_ms, now_ms=now_ms)
+        pipeline_status.write(tmp_path, pipeline_status.Status(source, at_ms, 1, 10, 0, None, 1, at_ms))
+    report = health_report.report(tmp_path, since_ms=T0_MS, until_ms=now_ms, now_ms=now_ms)
     assert [line[:3] for line in sheet(report, "Never consumed").rows] == [("T", None, 5)]
 
 
 def test_that_the_table_begins_after_what_was_asked_for_is_said(tmp_path: Path) -> None:
     put(tmp_path, HEALTH, [row("stored", 5, minutes=2)], as_of_ms=T0_MS + HOUR_MS)
     gaps = [
-        health.report(tmp_path, since_ms=T0_MS + ms, until_ms=T0_MS + HOUR_MS, now_ms=T0_MS + HOUR_MS).gaps
+        health_report.report(tmp_path, since_ms=T0_MS + ms, until_ms=T0_MS + HOUR_MS, now_ms=T0_MS + HOUR_MS).gaps
         for ms in (0, 90_000)
     ]
     assert [any("the tables begin at 2023-11-14 22:16 UTC" in gap for gap in some) for some in gaps] == [True, False]
@@ -135,7 +134,7 @@ def test_rows_that_are_left_out_are_counted(tmp_path: Path) -> None:
 
 
 def test_tables_that_are_not_there_are_said(tmp_path: Path) -> None:
-    report = health.report(tmp_path, since_ms=T0_MS, until_ms=T0_MS + 1, now_ms=T0_MS + 2)
+    report = health_report.report(tmp_path, since_ms=T0_MS, until_ms=T0_MS + 1, now_ms=T0_MS + 2)
     assert report.as_of is None
     assert any("no health in" in gap for gap in report.gaps)
     assert any("no messages in" in gap and "clocks" in gap for gap in report.gaps)

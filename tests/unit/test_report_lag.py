@@ -12,9 +12,8 @@ pytest.importorskip("pyarrow", reason="needs pyarrow: pip install 'ariane[spark]
 
 from tables_on_disk import put
 
-from ariane.admin import status
-from ariane.admin.report import Plot, Report, Sheet, Value
-from ariane.admin.reports import lag
+from ariane.reports import lag_report, pipeline_status
+from ariane.reports.report import Plot, Report, Sheet, Value
 from ariane.tables import CONSUMPTION, SAMPLES_BROKERS, SAMPLES_COUNTERS, SAMPLES_QUEUES
 
 T0 = datetime(2026, 11, 21, 10, 0, tzinfo=UTC)
@@ -55,8 +54,8 @@ def reported(
     for table in inputs:
         put(home, table, told if table is SAMPLES_BROKERS else [], as_of_ms=AS_OF_MS, done={"samples x": 1})
     put(home, CONSUMPTION, minutes, as_of_ms=AS_OF_MS, done={table.name: 1 for table in inputs})
-    status.write(home, status.Status("samples", T0_MS + 185_000, 1, 10, 0, None))
-    return lag.report(home, since_ms=T0_MS, until_ms=T0_MS + 190_000, now_ms=T0_MS + 190_000, **filters)
+    pipeline_status.write(home, pipeline_status.Status("samples", T0_MS + 185_000, 1, 10, 0, None))
+    return lag_report.report(home, since_ms=T0_MS, until_ms=T0_MS + 190_000, now_ms=T0_MS + 190_000, **filters)
 
 
 def sheet(report: Report, title: str) -> list[dict[str, Value]]:
@@ -169,7 +168,7 @@ def test_filters_and_order(tmp_path: Path) -> None:
     rows.append(minute(1, consumer_group="lost", lag=None))
     report = reported(tmp_path / "all", rows)
     assert [row["group"] for row in sheet(report, "Groups")] == ["lost", "G7", "G6", "G5", "G4", "G3", "G2", "G1", "G0"]
-    assert len(plot(report, "Lag").lines) == lag.LINES_MAX
+    assert len(plot(report, "Lag").lines) == lag_report.LINES_MAX
     assert plot(report, "Lag").note.startswith("The 5 of 9 with the greatest lag.")
     (row,) = sheet(reported(tmp_path / "one", rows, group="G3"), "Groups")
     assert row["lag"] == 3
@@ -177,10 +176,10 @@ def test_filters_and_order(tmp_path: Path) -> None:
 
 
 def test_rows_that_are_left_out_are_counted(tmp_path: Path) -> None:
-    rows = [minute(1, consumer_group=f"G{number}") for number in range(lag.ROWS_MAX + 3)]
+    rows = [minute(1, consumer_group=f"G{number}") for number in range(lag_report.ROWS_MAX + 3)]
     first = reported(tmp_path, rows).parts[0]
     assert isinstance(first, Sheet)
-    assert (len(first.rows), first.left_out) == (lag.ROWS_MAX, 3)
+    assert (len(first.rows), first.left_out) == (lag_report.ROWS_MAX, 3)
 
 
 def test_brokers_their_rates_and_what_a_slave_has_to_copy(tmp_path: Path) -> None:
@@ -204,6 +203,6 @@ def test_why_samples_may_be_missing(tmp_path: Path) -> None:
     )
     gaps = reported(tmp_path / "none", [], []).gaps
     assert gaps == ("no samples of the last 10 minutes: is `ariane collect` running?",)
-    empty = lag.report(tmp_path / "empty", since_ms=0, until_ms=T0_MS, now_ms=T0_MS)
+    empty = lag_report.report(tmp_path / "empty", since_ms=0, until_ms=T0_MS, now_ms=T0_MS)
     assert empty.as_of is None
     assert empty.gaps[0].startswith("no consumption in ")

@@ -14,8 +14,8 @@ from ariane.errors import ProtocolError
 from ariane.model.message import MessageQueue
 from ariane.model.topic import DataVersion, SubscriptionGroupConfig, TopicConfig
 from ariane.nameserver import registration
-from ariane.net.client import Connections
 from ariane.net.connection import Handler
+from ariane.net.connection_pool import Connections
 from ariane.net.server import Server
 from ariane.protocol.codes import VERSION, RequestCode, ResponseCode
 from ariane.protocol.command import Command

@@ -11,8 +11,8 @@ from types import SimpleNamespace
 import pytest
 from msgspec.structs import replace
 
-from ariane.broker.delay import move_timers
-from ariane.broker.handlers import runtime
+from ariane.broker.delayed_delivery import move_timers
+from ariane.broker.handlers import runtime_info
 from ariane.errors import StoreError, StoreFull
 from ariane.model import host
 from ariane.model.message import REAL_QID, REAL_TOPIC, TIMER_OUT_MS
@@ -303,5 +303,5 @@ def test_the_size_of_a_disk_includes_what_only_root_may_use(monkeypatch: pytest.
     assert usage == Usage(950 * 4_096, 250 * 4_096, 50 * 4_096)
     store = SimpleNamespace(config=SimpleNamespace(log_directory="/commitlog"))
     parts = SimpleNamespace(config=SimpleNamespace(store_path_root_dir="/"), disk=SystemDisk(), store=store)
-    capacity = runtime._space(parts)["commitLogDirCapacity"]
+    capacity = runtime_info._space(parts)["commitLogDirCapacity"]
     assert capacity == "Total : 3.9 MiB, Free : 1000.0 KiB."

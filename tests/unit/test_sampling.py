@@ -9,13 +9,13 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from ariane.admin import collecting, samples
-from ariane.admin.samples import Counter, Ends, LeftOut, Progress, Sample
-from ariane.admin.sampling import FORGET_MS, Limits, Sampler, in_turn
 from ariane.client.producer import Producer
 from ariane.errors import ArianeError, ConfigError, ConnectionLost, RequestTimeout
+from ariane.metrics_collector import publisher, sample
+from ariane.metrics_collector.poller import FORGET_MS, Limits, Sampler, in_turn
+from ariane.metrics_collector.sample import Counter, Ends, LeftOut, Progress, Sample
 from ariane.model.message import Message
-from ariane.net.client import Connections
+from ariane.net.connection_pool import Connections
 from ariane.protocol import fastjson
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.command import Command
@@ -130,7 +130,7 @@ def test_a_round_over_a_master_and_its_slave() -> None:
         Counter("GROUP_GET_SIZE", "T", "G", 1000, 6000, 100.0),
     )
     assert (slave.broker_id, slave.topics, slave.groups) == (1, (), ())
-    assert master.runtime == samples.Runtime(1000, 77, 5, 6, None, 900, None)
+    assert master.runtime == sample.Runtime(1000, 77, 5, 6, None, 900, None)
     of_broker = {addr: [code for one, code, _ in cluster.asked if one == addr] for addr in ("master:1", "slave:1")}
     assert (master.requests, slave.requests) == tuple(len(codes) for codes in of_broker.values()) == (9, 3)
     assert RequestCode.PULL_MESSAGE not in of_broker["master:1"]
@@ -239,11 +239,11 @@ def test_brokers_stay_known_while_name_servers_are_away_and_for_a_while_when_the
 
 def test_messages_of_a_sample_hold_it_all() -> None:
     (master, slave) = one_round(Cluster())
-    (body,) = samples.bodies(master)
+    (body,) = sample.bodies(master)
     assert msgspec.json.decode(body, type=Sample) == master
     queues = tuple((queue, 0, queue) for queue in range(9000))
     many = msgspec.structs.replace(slave, topics=tuple(Ends(f"T{number}", 1, queues) for number in range(5)))
-    parts = [msgspec.json.decode(body, type=Sample) for body in samples.bodies(many)]
+    parts = [msgspec.json.decode(body, type=Sample) for body in sample.bodies(many)]
     assert [[one.topic for one in part.topics] for part in parts] == [["T0", "T1"], ["T2", "T3"], ["T4"]]
     assert [(part.part, len(part.counters)) for part in parts] == [(0, 2), (1, 0), (2, 0)]
 
@@ -262,14 +262,14 @@ class Producing:
 
 
 def test_what_no_broker_takes_waits_and_what_is_too_old_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(collecting, "WAITING_MAX", 3)
+    monkeypatch.setattr(publisher, "WAITING_MAX", 3)
     producing, clock, cluster = Producing(), Clock(), Cluster()
-    seen: list[collecting.Round] = []
+    seen: list[publisher.Round] = []
 
     async def work(rounds: int) -> None:
         stop = asyncio.Event()
 
-        def on_round(done: collecting.Round) -> None:
+        def on_round(done: publisher.Round) -> None:
             seen.append(done)
             if len(seen) == rounds - 1:
                 producing.room = 100
@@ -277,7 +277,7 @@ def test_what_no_broker_takes_waits_and_what_is_too_old_is_counted(monkeypatch: 
                 stop.set()
 
         producer = cast(Producer, producing)
-        await collecting._rounds(sampler(cluster, clock), producer, "S", 5.0, False, on_round, stop, clock)
+        await publisher._rounds(sampler(cluster, clock), producer, "S", 5.0, False, on_round, stop, clock)
 
     asyncio.run(work(4))
     assert [(one.waiting, one.lost) for one in seen] == [(1, 0), (3, 0), (3, 2), (0, 4)]
@@ -292,13 +292,13 @@ def test_once_says_that_no_broker_took_the_samples() -> None:
     async def work() -> None:
         clock = Clock()
         waiting: deque[tuple[str, bytes]] = deque()
-        assert await collecting._send(cast(Producer, Producing()), "S", waiting) is None
+        assert await publisher._send(cast(Producer, Producing()), "S", waiting) is None
         producer = cast(Producer, Producing())
-        await collecting._rounds(
+        await publisher._rounds(
             sampler(Cluster(), clock), producer, "S", 5.0, True, lambda _: None, asyncio.Event(), clock
         )
 
     with pytest.raises(ConnectionLost, match="keeper:1"):
         asyncio.run(work())
     with pytest.raises(ConfigError, match="interval"):
-        asyncio.run(collecting.collect("127.0.0.1:1", interval_s=0.1))
+        asyncio.run(publisher.collect("127.0.0.1:1", interval_s=0.1))

@@ -6,13 +6,13 @@ import asyncio
 import inspect
 from typing import cast
 
-from ariane.broker import slave, topic_pages
+from ariane.broker import slave_sync, topic_pages
 from ariane.broker.config import BrokerConfig
-from ariane.broker.deletion import TopicRemover
-from ariane.broker.state.saved import SavedState
-from ariane.broker.state.topics import Topics
-from ariane.broker.stats.counters import BrokerStats
-from ariane.broker.tables import Tables
+from ariane.broker.persistent_state import Tables
+from ariane.broker.state.saved_state import SavedState
+from ariane.broker.state.topic_registry import Topics
+from ariane.broker.stats.broker_stats import BrokerStats
+from ariane.broker.topic_deletion import TopicRemover
 from ariane.errors import ReplyError
 from ariane.model.topic import TopicConfig, TopicDeletion
 from ariane.net.connection import Peer, Reply
@@ -60,8 +60,10 @@ class Slave:
 
     def copy(self, master: Master) -> None:
         tables = self.tables
-        copied = slave.Copied(tables.topics, tables.groups, tables.offsets, tables.save_delays, self.remover.take_over)
-        asyncio.run(slave.copy_tables(master, "10.0.0.1:10911", copied))  # type: ignore[arg-type]
+        copied = slave_sync.Copied(
+            tables.topics, tables.groups, tables.offsets, tables.save_delays, self.remover.take_over
+        )
+        asyncio.run(slave_sync.copy_tables(master, "10.0.0.1:10911", copied))  # type: ignore[arg-type]
 
     def put(self, topic: str, count: int, queue_id: int = 0) -> None:
         for _ in range(count):
@@ -125,5 +127,5 @@ def test_only_the_queues_that_began_again_outlive_a_deletion() -> None:
 
 def test_a_slave_deletes_no_messages_of_topics_that_it_has_not_copied_yet() -> None:
     peer = cast(Peer, None)
-    reply = slave.refusals()[RequestCode.CLEAN_UNUSED_TOPIC](Command(RequestCode.CLEAN_UNUSED_TOPIC), peer)
+    reply = slave_sync.refusals()[RequestCode.CLEAN_UNUSED_TOPIC](Command(RequestCode.CLEAN_UNUSED_TOPIC), peer)
     assert isinstance(reply, Reply) and reply.code == ResponseCode.SUCCESS

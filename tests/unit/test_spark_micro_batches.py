@@ -18,11 +18,11 @@ from ariane.model.message import MessageQueue
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.command import Command
 from ariane.protocol.requests.routing import BrokerData, ClusterInfo
-from ariane.spark.read import offsets, progress, pull
+from ariane.spark.read import offset_ranges, progress, pull_client
 from ariane.spark.read.micro_batches import StreamReader
-from ariane.spark.read.options import parse
-from ariane.spark.read.pull import Answer, Cluster, End
-from ariane.spark.read.tasks import DataLoss
+from ariane.spark.read.pull_client import Answer, Cluster, End
+from ariane.spark.read.read_task import DataLoss
+from ariane.spark.read.source_options import parse
 
 A, B = MessageQueue("T", "a", 0), MessageQueue("T", "b", 0)
 
@@ -58,7 +58,7 @@ class Servers(Cluster):
 @pytest.fixture
 def servers(monkeypatch: pytest.MonkeyPatch) -> Iterator[Servers]:
     made = Servers()
-    monkeypatch.setattr(pull, "cluster", lambda options: made)
+    monkeypatch.setattr(pull_client, "cluster", lambda options: made)
     yield made
 
 
@@ -76,8 +76,8 @@ def test_a_broker_that_is_away_keeps_its_position_and_its_lag_is_not_known(serve
     start = next_batch(one, one.initialOffset())
     servers.held |= {A: ConnectionLost("h:2", "refused"), B: End(0, 40, True)}
     after = next_batch(one, start)
-    assert offsets.planned(after) == [offsets.Range(B, 30, 40)]
-    assert offsets.reached(after)[A] == 10
+    assert offset_ranges.planned(after) == [offset_ranges.Range(B, 30, 40)]
+    assert offset_ranges.reached(after)[A] == 10
     why = "connection to h:2: refused"
     assert one.reportLatestOffset() == {"ends": {"T": {"b": {"0": 40}}}, "away": {"a": why}}
     assert progress.away({"sources": [{"latestOffset": json.dumps(one.reportLatestOffset())}]}) == {"a": why}
@@ -134,7 +134,7 @@ def test_a_broker_that_name_servers_have_dropped_is_away(servers: Servers, caplo
     assert lag_of(one, start) is None
     servers.registered.add("a")
     servers.held[A] = End(0, 12, True)
-    assert offsets.planned(next_batch(one, start)) == [offsets.Range(A, 10, 12)]
+    assert offset_ranges.planned(next_batch(one, start)) == [offset_ranges.Range(A, 10, 12)]
     assert caplog.messages == ["a is away: no answer from h:2 within 1000 ms", "a is back"]
 
 
@@ -149,7 +149,7 @@ def test_available_now_waits_for_brokers_that_were_dropped_and_then_fails(server
         next_batch(again, start)
     servers.registered = {"a", "b"}
     servers.held[A] = End(0, 12, True)
-    assert offsets.planned(next_batch(again, start)) == [offsets.Range(A, 10, 12)]
+    assert offset_ranges.planned(next_batch(again, start)) == [offset_ranges.Range(A, 10, 12)]
 
 
 def test_a_topic_that_vanishes_is_told_of_once_and_leaves_nothing_to_read(
@@ -178,8 +178,8 @@ def test_a_new_queue_without_messages_has_a_position_and_nothing_to_read(servers
     new = MessageQueue("T", "a", 1)
     servers.held[new] = End(4, 4, True)
     after = next_batch(one, start)
-    assert offsets.planned(after) == []
-    assert offsets.reached(after)[new] == 4
+    assert offset_ranges.planned(after) == []
+    assert offset_ranges.reached(after)[new] == 4
     assert lag_of(one, after) == 0
     assert next_batch(one, after) is after
 
@@ -209,7 +209,7 @@ def test_the_initial_offset_is_asked_once(servers: Servers) -> None:
     first = one.initialOffset()
     servers.held[A] = End(0, 99, True)
     assert one.initialOffset() is first
-    assert offsets.planned(next_batch(one, first)) == [offsets.Range(A, 10, 99)]
+    assert offset_ranges.planned(next_batch(one, first)) == [offset_ranges.Range(A, 10, 99)]
 
 
 def test_a_batch_waits_for_its_least_or_its_time(servers: Servers) -> None:
@@ -219,14 +219,14 @@ def test_a_batch_waits_for_its_least_or_its_time(servers: Servers) -> None:
     assert next_batch(one, start) is start
     now_s[0] = 10.0
     after = next_batch(one, start)
-    assert offsets.reached(after) == {A: 10, B: 30}
+    assert offset_ranges.reached(after) == {A: 10, B: 30}
     servers.held[A] = End(0, 100, True)
-    assert offsets.reached(next_batch(one, after))[A] == 100
+    assert offset_ranges.reached(next_batch(one, after))[A] == 100
     one = reader(minOffsetsPerTrigger="50")
     assert one.latestOffset(start, ReadAllAvailable()) != start
     one.prepareForTriggerAvailableNow()
     servers.held[A] = End(0, 1000, True)
-    assert offsets.reached(next_batch(one, start))[A] == 100  # as it was when the query began
+    assert offset_ranges.reached(next_batch(one, start))[A] == 100  # as it was when the query began
 
 
 def test_the_limit_that_spark_is_told() -> None:
@@ -242,7 +242,7 @@ def test_finished_batches_are_committed_when_the_next_is_asked_for(servers: Serv
     after = next_batch(one, start)
     assert servers.committed == {}
     next_batch(one, after)
-    assert servers.committed == offsets.reached(after) == {A: 2, B: 6}
+    assert servers.committed == offset_ranges.reached(after) == {A: 2, B: 6}
     assert reader().latestOffset(after, ReadAllAvailable()) != after
     assert servers.committed == {A: 2, B: 6}
 

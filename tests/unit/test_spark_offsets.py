@@ -10,66 +10,66 @@ from hypothesis import strategies as st
 
 from ariane.errors import ConfigError
 from ariane.model.message import MessageQueue
-from ariane.spark.read import offsets
-from ariane.spark.read.options import access, listed_topics, parse, time_of
+from ariane.spark.read import offset_ranges
+from ariane.spark.read.source_options import access, listed_topics, parse, time_of
 
 A, B, NEW = MessageQueue("T", "a", 0), MessageQueue("T", "b", 1), MessageQueue("T", "c", 0)
 MINIMAL = {"namesrv": "h:9876", "topic": "T"}
 
 
 def test_a_batch_carries_its_start_and_is_planned_from_its_end_alone() -> None:
-    start = offsets.initial({A: 5, B: 0})
-    end = offsets.advance(start, {A: 0, B: 0}, {A: 9, B: 0})
-    assert offsets.planned(end) == [offsets.Range(A, 5, 9)]
-    assert offsets.reached(end) == {A: 9, B: 0}
-    assert offsets.planned(start) == []
+    start = offset_ranges.initial({A: 5, B: 0})
+    end = offset_ranges.advance(start, {A: 0, B: 0}, {A: 9, B: 0})
+    assert offset_ranges.planned(end) == [offset_ranges.Range(A, 5, 9)]
+    assert offset_ranges.reached(end) == {A: 9, B: 0}
+    assert offset_ranges.planned(start) == []
 
 
 def test_nothing_new_is_the_very_same_offset() -> None:
-    start = offsets.initial({A: 5})
-    assert offsets.advance(start, {A: 0}, {A: 5}) is start
-    assert offsets.advance(start, {}, {}) is start
+    start = offset_ranges.initial({A: 5})
+    assert offset_ranges.advance(start, {A: 0}, {A: 5}) is start
+    assert offset_ranges.advance(start, {}, {}) is start
 
 
 def test_a_new_queue_is_read_from_its_beginning_and_an_absent_one_keeps_its_place() -> None:
-    start = offsets.initial({A: 5, B: 7})
-    end = offsets.advance(start, {A: 0, NEW: 2}, {A: 6, NEW: 4})
-    assert offsets.planned(end) == [offsets.Range(A, 5, 6), offsets.Range(NEW, 2, 4)]
-    assert offsets.reached(end)[B] == 7
+    start = offset_ranges.initial({A: 5, B: 7})
+    end = offset_ranges.advance(start, {A: 0, NEW: 2}, {A: 6, NEW: 4})
+    assert offset_ranges.planned(end) == [offset_ranges.Range(A, 5, 6), offset_ranges.Range(NEW, 2, 4)]
+    assert offset_ranges.reached(end)[B] == 7
 
 
 def test_the_text_of_an_offset_does_not_depend_on_the_order_of_queues() -> None:
-    one = offsets.advance(offsets.initial({A: 0, B: 0}), {A: 0, B: 0}, {A: 1, B: 1})
-    other = offsets.advance(offsets.initial({B: 0, A: 0}), {B: 0, A: 0}, {B: 1, A: 1})
+    one = offset_ranges.advance(offset_ranges.initial({A: 0, B: 0}), {A: 0, B: 0}, {A: 1, B: 1})
+    other = offset_ranges.advance(offset_ranges.initial({B: 0, A: 0}), {B: 0, A: 0}, {B: 1, A: 1})
     assert json.dumps(one) == json.dumps(other)
 
 
 def test_positions_that_their_queue_no_longer_has_are_told_of_and_put_right() -> None:
-    start = offsets.initial({A: 5, B: 40, NEW: 3})
+    start = offset_ranges.initial({A: 5, B: 40, NEW: 3})
     first, ends = {A: 8, B: 0, NEW: 0}, {A: 8, B: 30, NEW: 4}
-    below, beyond = offsets.losses(start, first, ends)
+    below, beyond = offset_ranges.losses(start, first, ends)
     assert (below.queue, below.position, below.resume) == (A, 5, 8)
     assert (beyond.queue, beyond.position, beyond.resume) == (B, 40, 30)
     assert "T queue 0 of a: offsets 5 to 7 are gone (the queue holds nothing)" in str(below)
     assert "T queue 1 of b: offsets 30 to 39" in str(beyond)
-    after = offsets.advance(start, first, ends)
-    assert offsets.planned(after) == [offsets.Range(NEW, 3, 4)]
-    assert offsets.reached(after) == {A: 8, B: 30, NEW: 4}
-    assert offsets.losses(after, first, ends) == []
-    assert offsets.advance(after, first, ends) is after
+    after = offset_ranges.advance(start, first, ends)
+    assert offset_ranges.planned(after) == [offset_ranges.Range(NEW, 3, 4)]
+    assert offset_ranges.reached(after) == {A: 8, B: 30, NEW: 4}
+    assert offset_ranges.losses(after, first, ends) == []
+    assert offset_ranges.advance(after, first, ends) is after
 
 
 def test_a_queue_that_nothing_is_known_of_is_no_loss() -> None:
-    assert offsets.losses(offsets.initial({A: 5}), {}, {}) == []
+    assert offset_ranges.losses(offset_ranges.initial({A: 5}), {}, {}) == []
 
 
 def test_what_the_options_ask_for() -> None:
     first, last = {A: 2, B: 3}, {A: 20, B: 30}
-    assert offsets.asked("earliest", first, last) == first
-    assert offsets.asked("latest", first, last) == last
-    assert offsets.asked({A: 7}, first, last) == {A: 7, B: 3}
-    assert offsets.asked({A: offsets.LATEST, B: offsets.EARLIEST}, first, last) == {A: 20, B: 3}
-    assert offsets.asked({A: 7, B: offsets.LATEST}, {}, {}) == {A: 7}
+    assert offset_ranges.asked("earliest", first, last) == first
+    assert offset_ranges.asked("latest", first, last) == last
+    assert offset_ranges.asked({A: 7}, first, last) == {A: 7, B: 3}
+    assert offset_ranges.asked({A: offset_ranges.LATEST, B: offset_ranges.EARLIEST}, first, last) == {A: 20, B: 3}
+    assert offset_ranges.asked({A: 7, B: offset_ranges.LATEST}, {}, {}) == {A: 7}
 
 
 QUEUES = st.builds(MessageQueue, st.just("T"), st.sampled_from("abc"), st.integers(0, 3))
@@ -78,10 +78,10 @@ QUEUES = st.builds(MessageQueue, st.just("T"), st.sampled_from("abc"), st.intege
 @given(st.dictionaries(QUEUES, st.integers(0, 1000), min_size=1), st.integers(1, 50))
 def test_limited_batches_add_up_to_everything_once(ends: dict[MessageQueue, int], most: int) -> None:
     first = dict.fromkeys(ends, 0)
-    offset = offsets.initial(first)
+    offset = offset_ranges.initial(first)
     read: dict[MessageQueue, int] = dict.fromkeys(ends, 0)
-    while (after := offsets.advance(offset, first, ends, offsets.Limits(most))) is not offset:
-        parts = offsets.planned(json.loads(json.dumps(after)))
+    while (after := offset_ranges.advance(offset, first, ends, offset_ranges.Limits(most))) is not offset:
+        parts = offset_ranges.planned(json.loads(json.dumps(after)))
         assert 0 < sum(part.end - part.start for part in parts) <= most + len(ends)  # at least one of each queue
         for part in parts:
             assert part.start == read[part.queue]
@@ -100,7 +100,7 @@ def test_options_are_values() -> None:
 
 def test_queues_in_json_may_say_earliest_and_latest() -> None:
     options = parse({**MINIMAL, "startingOffsets": '{"T":{"a":{"0":-2},"b":{"1":-1}}}'})
-    assert options.starting_offsets == {A: offsets.EARLIEST, B: offsets.LATEST}
+    assert options.starting_offsets == {A: offset_ranges.EARLIEST, B: offset_ranges.LATEST}
 
 
 @pytest.mark.parametrize(

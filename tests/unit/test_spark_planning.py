@@ -27,12 +27,12 @@ from ariane.protocol import fastjson
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.command import Command
 from ariane.protocol.requests.routing import BrokerData, ClusterInfo
-from ariane.spark.read import offsets, pushdown
-from ariane.spark.read.ends import matching
-from ariane.spark.read.offsets import Limits, Range
-from ariane.spark.read.options import parse
-from ariane.spark.read.pull import Cluster
-from ariane.spark.wire.connection import Question
+from ariane.spark.read import offset_ranges, pushdown
+from ariane.spark.read.offset_ranges import Limits, Range
+from ariane.spark.read.pull_client import Cluster
+from ariane.spark.read.queue_bounds import matching
+from ariane.spark.read.source_options import parse
+from ariane.spark.wire.blocking_connection import Question
 
 A, B, C = MessageQueue("T", "a", 0), MessageQueue("T", "b", 1), MessageQueue("U", "a", 0)
 
@@ -80,26 +80,26 @@ def test_pieces_are_the_same_entries_in_as_many_ranges_as_asked(
     spans: list[tuple[int, int]], at_least: int, most: int | None
 ) -> None:
     parts = [Range(MessageQueue("T", "a", n), start, start + count) for n, (start, count) in enumerate(spans)]
-    pieces = offsets.split(parts, at_least, most)
+    pieces = offset_ranges.split(parts, at_least, most)
     entries = [(one.queue, at) for one in parts for at in range(one.start, one.end)]
     assert [(one.queue, at) for one in pieces for at in range(one.start, one.end)] == entries
     assert all(one.start < one.end for one in pieces)
     assert len(pieces) >= min(at_least, len(entries))
     assert most is None or all(one.end - one.start <= most for one in pieces)
-    assert offsets.split(parts, at_least, most) == pieces
+    assert offset_ranges.split(parts, at_least, most) == pieces
 
 
 def test_ranges_that_are_enough_stay_whole() -> None:
     parts = [Range(A, 0, 100), Range(B, 5, 6)]
-    assert offsets.split(parts) == parts
-    assert offsets.split(parts, 2) == parts
-    assert offsets.split(parts, 4) == [Range(A, 0, 33), Range(A, 33, 66), Range(A, 66, 100), Range(B, 5, 6)]
+    assert offset_ranges.split(parts) == parts
+    assert offset_ranges.split(parts, 2) == parts
+    assert offset_ranges.split(parts, 4) == [Range(A, 0, 33), Range(A, 33, 66), Range(A, 66, 100), Range(B, 5, 6)]
 
 
 def taken(limits: Limits) -> dict[MessageQueue, int]:
-    start = offsets.initial({A: 0, B: 0})
-    after = offsets.advance(start, {A: 0, B: 0}, {A: 100, B: 300}, limits)
-    return {part.queue: part.end - part.start for part in offsets.planned(after)}
+    start = offset_ranges.initial({A: 0, B: 0})
+    after = offset_ranges.advance(start, {A: 0, B: 0}, {A: 100, B: 300}, limits)
+    return {part.queue: part.end - part.start for part in offset_ranges.planned(after)}
 
 
 def test_bytes_are_shared_by_what_waits_and_both_limits_count() -> None:
@@ -111,8 +111,8 @@ def test_bytes_are_shared_by_what_waits_and_both_limits_count() -> None:
 
 
 def test_what_waits_is_counted_from_where_the_next_batch_begins() -> None:
-    start = offsets.initial({A: 5, B: 40})
-    assert offsets.waiting(start, {A: 8, B: 0, C: 2}, {A: 10, B: 40, C: 4}) == {A: 2, C: 2}
+    start = offset_ranges.initial({A: 5, B: 40})
+    assert offset_ranges.waiting(start, {A: 8, B: 0, C: 2}, {A: 10, B: 40, C: 4}) == {A: 2, C: 2}
 
 
 def test_filters_leave_queues_and_offsets() -> None:

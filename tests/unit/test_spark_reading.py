@@ -16,11 +16,11 @@ from ariane.model import host
 from ariane.model.message import COMPRESSED, MessageQueue
 from ariane.protocol import compression, properties, record
 from ariane.protocol.codes import ResponseCode
-from ariane.spark.read import tasks
-from ariane.spark.read.offsets import Range
-from ariane.spark.read.options import parse
-from ariane.spark.read.pull import Cluster, Pulled
-from ariane.spark.read.tasks import DataLoss
+from ariane.spark.read import read_task
+from ariane.spark.read.offset_ranges import Range
+from ariane.spark.read.pull_client import Cluster, Pulled
+from ariane.spark.read.read_task import DataLoss
+from ariane.spark.read.source_options import parse
 from ariane.spark.records import bodies
 
 QUEUE = MessageQueue("T", "broker-a", 3)
@@ -74,7 +74,7 @@ def read(start: int, end: int, answers: dict[int, Any], **options: str) -> list[
 def reading_of(start: int, end: int, answers: dict[int, Any], **options: str) -> tuple[list[int], Script]:
     parsed = parse({"namesrv": "h:1", "topic": "T", "retries": "2", **options})
     cluster = Script(parsed, answers)
-    batches = tasks.read_range(cluster, Range(QUEUE, start, end), parsed, ["queue_offset"])
+    batches = read_task.read_range(cluster, Range(QUEUE, start, end), parsed, ["queue_offset"])
     return [offset for batch in batches for offset in batch["queue_offset"].to_pylist()], cluster
 
 
@@ -84,7 +84,7 @@ def test_answers_are_joined_and_cut_at_the_end() -> None:
 
 
 def test_a_range_larger_than_a_batch_gives_several(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tasks, "BATCH_ROWS", 2)
+    monkeypatch.setattr(read_task, "BATCH_ROWS", 2)
     answers = {at: Pulled(FOUND, records(at), at + 1, 0, 5) for at in range(5)}
     assert read(0, 5, answers) == [0, 1, 2, 3, 4]
 
@@ -258,7 +258,7 @@ def test_a_broken_body_names_the_broker_the_queue_and_the_offset() -> None:
     parsed = parse({"namesrv": "h:1", "topic": "T"})
     cluster = Script(parsed, {4: Pulled(FOUND, records(4, sys_flag=COMPRESSED), 5, 0, 5)})
     with pytest.raises(ProtocolError, match="T queue 3 of broker-a, .*offset 4: the body compressed with zlib ends"):
-        list(tasks.read_range(cluster, Range(QUEUE, 4, 5), parsed, ["body"]))
+        list(read_task.read_range(cluster, Range(QUEUE, 4, 5), parsed, ["body"]))
 
 
 @pytest.mark.parametrize("born", [HOST, V6])
@@ -274,8 +274,8 @@ def test_bodies_that_expand_to_more_than_a_batch_come_in_several(monkeypatch: py
     )  # fmt: skip
     parsed = parse({"namesrv": "h:1", "topic": "T"})
     cluster = Script(parsed, {0: Pulled(FOUND, data, 6, 0, 6)})
-    found = [batch["body"].to_pylist() for batch in tasks.read_range(cluster, Range(QUEUE, 0, 6), parsed, ["body"])]
+    found = [batch["body"].to_pylist() for batch in read_task.read_range(cluster, Range(QUEUE, 0, 6), parsed, ["body"])]
     assert [body for some in found for body in some] == made
     assert max(sum(map(len, some)) for some in found) <= 1000
-    offsets = list(tasks.read_range(cluster, Range(QUEUE, 0, 6), parsed, ["queue_offset"]))
+    offsets = list(read_task.read_range(cluster, Range(QUEUE, 0, 6), parsed, ["queue_offset"]))
     assert len(offsets) == 1, "bodies that nobody wants cost nothing"

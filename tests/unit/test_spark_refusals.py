@@ -16,24 +16,24 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 
 from ariane.errors import ArianeError, ConfigError, MessageRefused
 from ariane.model.message import MessageQueue
-from ariane.spark.options import camel
-from ariane.spark.read import options as source
-from ariane.spark.read import progress, pull
+from ariane.spark.option_parsing import camel
+from ariane.spark.read import progress, pull_client
+from ariane.spark.read import source_options as source
 from ariane.spark.read.batch import BatchReader
 from ariane.spark.read.micro_batches import StreamReader
-from ariane.spark.read.options import SourceOptions
-from ariane.spark.read.pull import Cluster, End
-from ariane.spark.read.tasks import DataLoss
-from ariane.spark.store import options as store
+from ariane.spark.read.pull_client import Cluster, End
+from ariane.spark.read.read_task import DataLoss
+from ariane.spark.read.source_options import SourceOptions
+from ariane.spark.store import store_options as store
 from ariane.spark.store.commit_log import Log
 from ariane.spark.store.micro_batches import StoreStreamReader
-from ariane.spark.store.options import StoreOptions
 from ariane.spark.store.source import StoreReader
-from ariane.spark.write import encode
-from ariane.spark.write import options as sink
-from ariane.spark.write.options import SinkOptions
+from ariane.spark.store.store_options import StoreOptions
+from ariane.spark.write import message_encoder
+from ariane.spark.write import sink_options as sink
+from ariane.spark.write.partitioner import Spread
 from ariane.spark.write.sink import batch_writer, stream_writer
-from ariane.spark.write.spread import Spread
+from ariane.spark.write.sink_options import SinkOptions
 
 NEEDED = {"namesrv": "h:9876", "topic": "T"}
 NOW_MS = 1_800_000_000_000
@@ -178,7 +178,7 @@ class Servers(Cluster):
 @pytest.fixture
 def servers(monkeypatch: pytest.MonkeyPatch) -> Iterator[Servers]:
     made = Servers()
-    monkeypatch.setattr(pull, "cluster", lambda options: made)
+    monkeypatch.setattr(pull_client, "cluster", lambda options: made)
     yield made
 
 
@@ -293,8 +293,8 @@ def test_a_row_with_a_broker_and_no_queue_is_refused() -> None:
     columns = {"body": pa.array([b"x"]), "queue_id": pa.array([None], pa.int32()), "broker": pa.array(["a"])}
     batch = pa.record_batch(list(columns.values()), list(columns))
     options = sink.parse(NEEDED)
-    called = encode.names_of("run", 0, 0, NOW_MS)
-    rows = encode.messages(batch, called, 0, options)
+    called = message_encoder.names_of("run", 0, 0, NOW_MS)
+    rows = message_encoder.messages(batch, called, 0, options)
     with pytest.raises(MessageRefused, match="row run/0/0/0: has a broker and no queue_id"):
         list(Spread(options, called, 0, lambda _: [A, B]).chunks(batch, rows))
 
@@ -304,7 +304,7 @@ def test_seconds_that_were_taken_for_ms_are_no_delivery_time() -> None:
     columns = {"body": pa.array([b"x"]), "deliver_at": pa.array([seconds_as_ms], pa.timestamp("us", "UTC"))}
     batch = pa.record_batch(list(columns.values()), list(columns))
     with pytest.raises(MessageRefused, match="deliver_at lies before 1970-04-26"):
-        encode.messages(batch, encode.names_of("run", 0, 0, NOW_MS), 0, sink.parse(NEEDED))
+        message_encoder.messages(batch, message_encoder.names_of("run", 0, 0, NOW_MS), 0, sink.parse(NEEDED))
 
 
 # --- functions ---

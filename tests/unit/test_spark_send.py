@@ -13,19 +13,19 @@ from typing import Any
 
 import pyarrow as pa
 
-from ariane.client.sending import queue_of_key
+from ariane.client.send_codec import queue_of_key
 from ariane.errors import ArianeError, ConnectionLost, MessageRefused, RequestTimeout, RouteNotFound
 from ariane.model.message import MessageQueue
 from ariane.protocol import batch, compression, fastjson, properties
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.command import Command
 from ariane.protocol.requests.routing import BrokerData, QueueData, TopicRoute
-from ariane.spark.wire.connections import Answer
-from ariane.spark.write import encode, send, sink
-from ariane.spark.write.options import SinkOptions, parse
-from ariane.spark.write.spread import Chunk, Spread
+from ariane.spark.wire.pipelined_connections import Answer
+from ariane.spark.write import message_encoder, send_client, sink
+from ariane.spark.write.partitioner import Chunk, Spread
+from ariane.spark.write.sink_options import SinkOptions, parse
 
-CALLED = encode.names_of("run-1", 0, 1, 1_760_000_000_000)
+CALLED = message_encoder.names_of("run-1", 0, 1, 1_760_000_000_000)
 ADDRS = {"broker-a": "10.0.0.1:10911", "broker-b": "10.0.0.2:10911"}
 NO = ResponseCode.SYSTEM_BUSY
 
@@ -120,16 +120,16 @@ def options(**given: str) -> SinkOptions:
     return parse({"namesrv": "10.0.0.9:9876", "topic": "T", "retries": "5", **given})
 
 
-def write(cluster: Cluster, rows: dict[str, list[Any]], record_batch: int = 50, **given: str) -> send.Sent:
+def write(cluster: Cluster, rows: dict[str, list[Any]], record_batch: int = 50, **given: str) -> send_client.Sent:
     said = options(**given)
-    routes = send.Routes(said, NameServer(cluster), lambda: cluster.now)
+    routes = send_client.Routes(said, NameServer(cluster), lambda: cluster.now)
     spread = Spread(said, CALLED, 1, routes.queues)
-    sender = send.Sender(said, routes, cluster, now_ms=lambda: 5, monotonic=lambda: cluster.now)
+    sender = send_client.Sender(said, routes, cluster, now_ms=lambda: 5, monotonic=lambda: cluster.now)
     types = {"queue_id": pa.int32(), "delay_level": pa.int32(), "flag": pa.int32(), "body": pa.binary()}
     table = pa.table({name: pa.array(values, types.get(name, pa.string())) for name, values in rows.items()})
     first = 0
     for part in table.to_batches(record_batch):
-        for chunk in spread.chunks(part, encode.messages(part, CALLED, first, said)):
+        for chunk in spread.chunks(part, message_encoder.messages(part, CALLED, first, said)):
             sender.put(chunk)
         first += part.num_rows
     return sender.finish()
@@ -216,7 +216,7 @@ def test_a_broker_that_moved_is_found() -> None:
     cluster = Cluster(lambda number, addr: "refused" if addr == ADDRS["broker-a"] else 0)
     cluster.brokers = {"broker-a": ADDRS["broker-a"]}
     said = options()
-    routes = send.Routes(said, NameServer(cluster), lambda: cluster.now)
+    routes = send_client.Routes(said, NameServer(cluster), lambda: cluster.now)
     queue = routes.queues("T")[0]
     cluster.brokers = {"broker-a": "10.0.0.3:10911"}
     cluster.queues = 7
@@ -264,7 +264,7 @@ def test_no_request_is_larger_than_it_may_be() -> None:
     said = options(batchBytes="1000", batchSize="100")
     table = pa.record_batch({"body": pa.array([b"x" * (number * 7 % 900 + 1) for number in range(200)])})
     spread = Spread(said, CALLED, 0, lambda topic: [MessageQueue(topic, "broker-a", 0)])
-    chunks: list[Chunk] = list(spread.chunks(table, encode.messages(table, CALLED, 0, said)))
+    chunks: list[Chunk] = list(spread.chunks(table, message_encoder.messages(table, CALLED, 0, said)))
     assert sum(chunk.messages for chunk in chunks) == 200
     assert all(len(chunk.body) <= 1000 for chunk in chunks)
     assert max(len(chunk.body) for chunk in chunks if chunk.is_batch) > 700

@@ -9,9 +9,9 @@ pytest.importorskip("pyspark", reason="the extra spark is not installed")
 from pyspark.sql.types import BinaryType, DataType, IntegerType, LongType, MapType, StringType, StructField, StructType
 
 from ariane.errors import ConfigError
-from ariane.spark.read import options as source_options
+from ariane.spark.read import source_options
 from ariane.spark.wire.access import Access
-from ariane.spark.write.options import check_columns, parse
+from ariane.spark.write.sink_options import check_columns, parse
 
 TYPES: dict[str, DataType] = {
     "BINARY": BinaryType(), "BIGINT": LongType(), "INT": IntegerType(), "STRING": StringType(),

@@ -21,10 +21,10 @@ from ariane.errors import ConfigError, StoreError
 from ariane.model import host
 from ariane.protocol import compression, record
 from ariane.spark.records import bodies
-from ariane.spark.store import commit_log, tasks
+from ariane.spark.store import commit_log, log_task
 from ariane.spark.store.commit_log import Damage
-from ariane.spark.store.options import StoreOptions, parse
-from ariane.store import contents
+from ariane.spark.store.store_options import StoreOptions, parse
+from ariane.store import reader
 from ariane.store.files import OpenFiles, ReadOnlyDisk
 from ariane.store.message_store import Draft, MessageStore, StoreConfig, open_store
 from ariane.store.segments import Segments
@@ -75,15 +75,15 @@ def rows(root: Path, split: int = 1 << 40, columns: Sequence[str] = COLUMNS, **m
     options = StoreOptions(path=str(root), **more)
     found = commit_log.find(str(root))
     made = []
-    for part in tasks.plan(found, found.start, found.end, split):
-        for batch in tasks.rows(part, options, columns, found.size):
+    for part in log_task.plan(found, found.start, found.end, split):
+        for batch in log_task.rows(part, options, columns, found.size):
             batch.validate(full=True)
             made += batch.to_pylist()
     return made
 
 
 def told(root: Path) -> list[record.Record]:
-    return [one for one in contents.of_log(str(root)) if isinstance(one, record.Record)]
+    return [one for one in reader.of_log(str(root)) if isinstance(one, record.Record)]
 
 
 @pytest.mark.parametrize("split", [1 << 40, 50_000, 9_000, 700, 97])
@@ -300,8 +300,8 @@ def test_a_log_that_grows_is_read_up_to_its_end_each_time(tmp_path: Path) -> Non
         known = commit_log.find(str(tmp_path), known)
         assert known.end == store.commit_log_max
         assert known.end == commit_log.find(str(tmp_path)).end
-        for part in tasks.plan(known, at, known.end, 10_000):
-            for batch in tasks.rows(part, options, ["position", "valid"], known.size):
+        for part in log_task.plan(known, at, known.end, 10_000):
+            for batch in log_task.rows(part, options, ["position", "valid"], known.size):
                 seen += batch.to_pylist()
         at = known.end
     store.close()
@@ -340,22 +340,22 @@ def test_what_is_no_store_says_so(tmp_path: Path) -> None:
 def test_a_file_removed_after_planning_is_an_error(tmp_path: Path) -> None:
     filled(tmp_path, 300)
     found = commit_log.find(str(tmp_path))
-    parts = tasks.plan(found, found.start, found.end, 1 << 40)
+    parts = log_task.plan(found, found.start, found.end, 1 << 40)
     shutil.rmtree(tmp_path / "commitlog")
     with pytest.raises(StoreError, match="removed after this read was planned"):
-        list(tasks.rows(parts[0], StoreOptions(path=str(tmp_path)), COLUMNS, found.size))
+        list(log_task.rows(parts[0], StoreOptions(path=str(tmp_path)), COLUMNS, found.size))
 
 
 def test_parts_cover_the_log_without_overlap() -> None:
     found = commit_log.Log("d", 1000, (1000, 2000, 4000), 4321)
-    parts = tasks.plan(found, 1000, 4321, 300)
-    assert parts[0] == tasks.Part("d", 1000, 1000, 1300, 2000, True)
+    parts = log_task.plan(found, 1000, 4321, 300)
+    assert parts[0] == log_task.Part("d", 1000, 1000, 1300, 2000, True)
     assert Damage(3000, 1000, "this file is missing") in parts
     edges = [(p.offset, p.offset + p.size) if isinstance(p, Damage) else (p.begin, p.end) for p in parts]
     assert edges[0][0] == 1000
     assert edges[-1][1] == 4321
     assert all(low[1] == high[0] for low, high in itertools.pairwise(edges))
-    assert tasks.plan(found, 4321, 4321, 300) == []
+    assert log_task.plan(found, 4321, 4321, 300) == []
 
 
 def test_options_are_checked() -> None:
@@ -412,8 +412,8 @@ def test_a_log_that_is_written_while_it_is_read_shows_whole_records_only(tmp_pat
     while not is_last:
         is_last = done.is_set()
         known = commit_log.find(str(tmp_path), known)
-        for part in tasks.plan(known, at, known.end, 1 << 40):
-            for batch in tasks.rows(part, options, ["position", "valid"], known.size):
+        for part in log_task.plan(known, at, known.end, 1 << 40):
+            for batch in log_task.rows(part, options, ["position", "valid"], known.size):
                 seen += batch.to_pylist()
         at = known.end
     writer.join()
@@ -436,8 +436,8 @@ def test_bodies_that_expand_to_more_than_a_batch_come_in_several(
     store.step()
     store.close()
     found = commit_log.find(str(tmp_path))
-    (part,) = tasks.plan(found, found.start, found.end, 1 << 40)
-    batches = list(tasks.rows(part, StoreOptions(path=str(tmp_path)), ["body", "valid"], found.size))
+    (part,) = log_task.plan(found, found.start, found.end, 1 << 40)
+    batches = list(log_task.rows(part, StoreOptions(path=str(tmp_path)), ["body", "valid"], found.size))
     assert [body for batch in batches for body in batch["body"].to_pylist()] == made
     assert all(all(batch["valid"].to_pylist()) for batch in batches)
     assert max(sum(map(len, batch["body"].to_pylist())) for batch in batches) <= 1000

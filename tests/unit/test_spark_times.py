@@ -16,9 +16,9 @@ from ariane.model import host
 from ariane.model.message import MessageQueue
 from ariane.protocol import record
 from ariane.protocol.codes import ResponseCode
-from ariane.spark.read import ends, offsets, progress
-from ariane.spark.read.options import parse
-from ariane.spark.read.pull import Cluster, Pulled
+from ariane.spark.read import offset_ranges, progress, queue_bounds
+from ariane.spark.read.pull_client import Cluster, Pulled
+from ariane.spark.read.source_options import parse
 
 QUEUE, OTHER = MessageQueue("T", "a", 0), MessageQueue("T", "b", 0)
 HOST = host.pack("10.0.0.1", 10911)
@@ -36,9 +36,9 @@ class Stored(Cluster):
         self.faults: list[ArianeError] = []
         self.behind: list[int] = []  # what a slave holds of each queue that answers the next pulls
 
-    def ends(self) -> ends.Ends:  # type: ignore[override]
+    def ends(self) -> queue_bounds.Ends:  # type: ignore[override]
         lasts = {queue: self.first + len(times) for queue, times in self.times.items()}
-        return ends.Ends(dict.fromkeys(self.times, self.first), lasts)
+        return queue_bounds.Ends(dict.fromkeys(self.times, self.first), lasts)
 
     def offsets_at(self, times: Any) -> Any:
         return {queue: self.first + self._nearest(self.times[queue], ms) for queue, ms in times.items()}
@@ -85,7 +85,7 @@ def test_the_first_entry_at_a_time_is_found_among_equal_times_and_gaps(first: in
         stored = sorted(chance.choices(range(100, 160), k=chance.randrange(60)))
         for ms in (0, 100, 101, chance.randrange(90, 170), 159, 160, 500):
             cluster = Stored({QUEUE: stored, OTHER: [130] * 30}, first)
-            found = ends.first_at(cluster, {QUEUE: ms, OTHER: ms}, cluster.ends())
+            found = queue_bounds.first_at(cluster, {QUEUE: ms, OTHER: ms}, cluster.ends())
             assert found[QUEUE] == first + bisect.bisect_left(stored, ms), (stored, ms)
             assert found[OTHER] == first + (0 if ms <= 130 else 30)
 
@@ -93,29 +93,31 @@ def test_the_first_entry_at_a_time_is_found_among_equal_times_and_gaps(first: in
 def test_a_long_row_of_equal_times_costs_few_pulls() -> None:
     stored = [1000] * 20_000 + [1001] * 20_000
     cluster = Stored({QUEUE: stored})
-    assert ends.first_at(cluster, {QUEUE: 1001}, cluster.ends()) == {QUEUE: 20_000}
+    assert queue_bounds.first_at(cluster, {QUEUE: 1001}, cluster.ends()) == {QUEUE: 20_000}
     assert cluster.pulled <= 24
 
 
 def test_a_broker_that_is_away_is_asked_again() -> None:
     cluster = Stored({QUEUE: [1, 2, 3]})
     cluster.faults = [RequestTimeout("h:2", 5)]
-    assert ends.first_at(cluster, {QUEUE: 2}, cluster.ends()) == {QUEUE: 1}
+    assert queue_bounds.first_at(cluster, {QUEUE: 2}, cluster.ends()) == {QUEUE: 1}
     cluster.faults = [RequestTimeout("h:2", 5)] * 2
     with pytest.raises(ArianeError, match="offsets by time of T: no answer from h:2.*tried 2 times"):
-        ends.first_at(cluster, {QUEUE: 2}, cluster.ends())
+        queue_bounds.first_at(cluster, {QUEUE: 2}, cluster.ends())
 
 
 @pytest.mark.parametrize("first", [0, 40])
 def test_a_slave_that_is_behind_is_no_end(first: int) -> None:
     cluster = Stored({QUEUE: list(range(100, 160))}, first)
     cluster.behind = [3]
-    assert ends.first_at(cluster, {QUEUE: 130}, cluster.ends()) == {QUEUE: first + 30}
+    assert queue_bounds.first_at(cluster, {QUEUE: 130}, cluster.ends()) == {QUEUE: first + 30}
     cluster.behind = [3, 3]
     with pytest.raises(ArianeError, match=f"a has nothing at {first + 28} yet .it holds {first} to {first + 2}"):
-        ends.first_at(cluster, {QUEUE: 130}, cluster.ends())
+        queue_bounds.first_at(cluster, {QUEUE: 130}, cluster.ends())
     cluster.behind = [50, 50]
-    assert ends.first_at(cluster, {QUEUE: 130}, cluster.ends()) == {QUEUE: first + 30}, "what it holds is believed"
+    assert queue_bounds.first_at(cluster, {QUEUE: 130}, cluster.ends()) == {QUEUE: first + 30}, (
+        "what it holds is believed"
+    )
 
 
 def test_sizes_are_those_of_a_few_entries() -> None:
@@ -123,16 +125,16 @@ def test_sizes_are_those_of_a_few_entries() -> None:
                              store_ms=1, store_host=HOST))  # fmt: skip
     many = {MessageQueue("T", "a", number): [1] * 20 for number in range(600)}
     cluster = Stored(many, body=b"y" * 500)
-    found = ends.sizes(cluster, dict.fromkeys(many, 3))
+    found = queue_bounds.sizes(cluster, dict.fromkeys(many, 3))
     assert found == dict.fromkeys(many, size)
 
 
 def progressed(reached: dict[MessageQueue, int], there: dict[MessageQueue, int]) -> dict[str, Any]:
-    end = {"from": {}, "to": offsets.positions_to_json(reached)}
+    end = {"from": {}, "to": offset_ranges.positions_to_json(reached)}
     return {
         "sources": [
             {"description": "other", "endOffset": {"logOffset": 3}, "latestOffset": 5},
-            {"endOffset": end, "latestOffset": json.dumps({"ends": offsets.positions_to_json(there)})},
+            {"endOffset": end, "latestOffset": json.dumps({"ends": offset_ranges.positions_to_json(there)})},
         ]
     }
 

@@ -9,15 +9,15 @@ from typing import Any, cast
 import pytest
 
 from ariane.broker.config import BrokerConfig
-from ariane.broker.handlers.stats import StatsParts, handlers
-from ariane.broker.state.groups import Groups
-from ariane.broker.state.members import Members
-from ariane.broker.state.offsets import ConsumerOffsets
-from ariane.broker.state.topics import Topics
-from ariane.broker.stats.counters import BrokerStats
+from ariane.broker.handlers.statistics import StatsParts, handlers
+from ariane.broker.state.consumer_offsets import ConsumerOffsets
+from ariane.broker.state.group_members import Members
+from ariane.broker.state.group_registry import Groups
+from ariane.broker.state.topic_registry import Topics
+from ariane.broker.stats.broker_stats import BrokerStats
 from ariane.model.topic import SubscriptionGroupConfig, TopicConfig
 from ariane.net.connection import Reply
-from ariane.net.handling import peer_of
+from ariane.net.replies import peer_of
 from ariane.protocol import fastjson
 from ariane.protocol.codes import RequestCode
 from ariane.protocol.command import Command

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ariane.model import host
-from ariane.store import reading
+from ariane.store import queue_reader
 from ariane.store.message_store import Draft, GetStatus, MessageStore, StoreConfig, open_store
 from ariane.testing.disk import FakeDisk
 
@@ -43,6 +43,6 @@ def test_a_read_judges_800_records(store: MessageStore) -> None:
 def test_a_read_looks_at_a_bounded_number_of_entries(
     store: MessageStore, monkeypatch: pytest.MonkeyPatch, asked: int, seen: int
 ) -> None:
-    monkeypatch.setattr(reading, "ENTRIES_MAX", 900)
+    monkeypatch.setattr(queue_reader, "ENTRIES_MAX", 900)
     got = store.get("T", 0, 0, asked, frozenset({1}))
     assert (got.status, got.next_offset) == (GetStatus.NO_MATCHED_MESSAGE, seen)

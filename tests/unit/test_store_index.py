@@ -15,10 +15,10 @@ from ariane.model import host
 from ariane.model.hashes import java_hash, string_hash
 from ariane.model.message import TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
 from ariane.protocol import record
-from ariane.store import indexing, query
-from ariane.store.keys import KeyHashes, key_hash, keys_of
+from ariane.store import index_builder, key_query
+from ariane.store.key_hashes import KeyHashes, key_hash, keys_of
+from ariane.store.key_query import Position, Wanted
 from ariane.store.message_store import Draft, MessageStore, StoreConfig, open_store
-from ariane.store.query import Position, Wanted
 from ariane.testing.disk import FakeDisk
 
 HOST = host.pack("127.0.0.1", 10911)
@@ -324,7 +324,7 @@ def test_what_is_looked_at_is_bounded_and_said(monkeypatch: pytest.MonkeyPatch) 
     for _ in range(30):
         store.put(draft(keys="BB"))
     store.step()
-    monkeypatch.setattr(query, "LOOKED_MAX", 7)
+    monkeypatch.setattr(key_query, "LOOKED_MAX", 7)
     position, rounds = None, 0
     while True:
         got = store.index.query(Wanted("T", "Aa", 64, position=position))
@@ -341,10 +341,10 @@ def test_an_answer_has_a_size(monkeypatch: pytest.MonkeyPatch) -> None:
     store = opened(FakeDisk())
     offsets = [store.put(draft(keys="k", body=b"x" * 1000)).offset for _ in range(10)]
     store.step()
-    monkeypatch.setattr(query, "BYTES_MAX", 2500)
+    monkeypatch.setattr(key_query, "BYTES_MAX", 2500)
     assert found(store, "k") == offsets[-2:]
     assert pages(store, "k", 64) == offsets
-    monkeypatch.setattr(query, "BYTES_MAX", 1)
+    monkeypatch.setattr(key_query, "BYTES_MAX", 1)
     assert found(store, "k", begin_ms=T0) != []
 
 
@@ -432,7 +432,7 @@ def test_retention_drops_the_files_below() -> None:
 
 
 def test_a_full_disk_refuses_queries_not_messages(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(indexing, "AT_ONCE", 2)
+    monkeypatch.setattr(index_builder, "AT_ONCE", 2)
     disk = FakeDisk()
     store = opened(disk)
     offsets = [store.put(draft(f"ID{number}")).offset for number in range(5)]

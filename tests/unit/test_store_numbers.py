@@ -7,7 +7,7 @@ import pytest
 from ariane.model.message import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
 from ariane.protocol import record
 from ariane.store.message_store import Draft, MessageStore, StoreConfig, open_store
-from ariane.store.numbering import Restarts, judge, last_stays
+from ariane.store.queue_numbering import Restarts, judge, last_stays
 from ariane.testing.disk import FakeDisk, PowerLost
 
 LOG = "/s/commitlog/" + "0" * 20

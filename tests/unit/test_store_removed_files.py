@@ -8,8 +8,8 @@ import logging
 import pytest
 
 from ariane.errors import StoreError
+from ariane.store.key_query import Wanted
 from ariane.store.message_store import Draft, MessageStore, StoreConfig, open_store
-from ariane.store.query import Wanted
 from ariane.testing.disk import FakeDisk
 
 CONFIG = StoreConfig(

@@ -7,7 +7,7 @@ import inspect
 
 from ariane.broker import topic_pages
 from ariane.broker.config import BrokerConfig
-from ariane.broker.state.topics import Topics
+from ariane.broker.state.topic_registry import Topics
 from ariane.broker.topic_pages import PAGE
 from ariane.model.topic import DataVersion, TopicConfig, TopicDeletion
 from ariane.net.connection import Reply

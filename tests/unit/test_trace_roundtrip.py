@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ariane.model.trace import EndTransaction, Pub, SubAfter, SubBefore, TraceEvent
-from ariane.protocol import trace
+from ariane.model.trace_event import EndTransaction, Pub, SubAfter, SubBefore, TraceEvent
+from ariane.protocol import trace_codec
 
 TEXT = st.text(st.characters(exclude_characters="\x01\x02", exclude_categories=("Cs",))).filter(
     lambda text: text != "null"
@@ -35,14 +35,14 @@ EVENTS = PUBS | BEFORES | AFTERS | ENDS
 
 @given(st.lists(EVENTS, max_size=5), st.booleans())
 def test_events_come_back_with_and_without_the_last_end(events: list[TraceEvent], is_ended: bool) -> None:
-    text = "".join(map(trace.encode, events))
+    text = "".join(map(trace_codec.encode, events))
     body = (text if is_ended else text[:-1]).encode()
-    assert trace.decode(body) == (events, [])
+    assert trace_codec.decode(body) == (events, [])
 
 
 @given(EVENTS)
 def test_a_record_has_its_fields_and_none_is_empty(event: TraceEvent) -> None:
-    fields = trace.encode(event)[:-1].split("\x01")
+    fields = trace_codec.encode(event)[:-1].split("\x01")
     assert len(fields) == {Pub: 14, SubBefore: 8, SubAfter: 9, EndTransaction: 13}[type(event)]
     assert all(fields)
 
@@ -55,8 +55,13 @@ def test_a_record_has_its_fields_and_none_is_empty(event: TraceEvent) -> None:
 def test_whatever_stands_between_records_hides_none(
     before: list[TraceEvent], junk: bytes, after: list[TraceEvent]
 ) -> None:
-    body = "".join(map(trace.encode, before)).encode() + junk + b"\x02" + "".join(map(trace.encode, after)).encode()
-    events, rejects = trace.decode(body)
+    body = (
+        "".join(map(trace_codec.encode, before)).encode()
+        + junk
+        + b"\x02"
+        + "".join(map(trace_codec.encode, after)).encode()
+    )
+    events, rejects = trace_codec.decode(body)
     assert events[: len(before)] == before
     assert events[len(events) - len(after) :] == after
     assert len(events) + len(rejects) == len(before) + len(after) + (1 if junk else 0)
@@ -64,6 +69,6 @@ def test_whatever_stands_between_records_hides_none(
 
 @given(EVENTS)
 def test_keys_hold_no_blank_but_the_ids(event: TraceEvent) -> None:
-    first, *business = trace.keys(event)
+    first, *business = trace_codec.keys(event)
     assert first == event.message_id
     assert business == event.keys.split()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ariane.model.trace import EndTransaction, MessageType, Pub, SubAfter, SubBefore
-from ariane.protocol import trace
+from ariane.model.trace_event import EndTransaction, MessageType, Pub, SubAfter, SubBefore
+from ariane.protocol import trace_codec
 
 PUB = Pub(
     timestamp_ms=1700000000000,
@@ -34,29 +34,29 @@ END = EndTransaction(
 
 @pytest.mark.parametrize(("event", "fields"), [(PUB, 14), (BEFORE, 8), (AFTER, 9), (END, 13)])
 def test_each_layout_has_its_number_of_fields_and_reads_back(event: object, fields: int) -> None:
-    text = trace.encode(event)  # type: ignore[arg-type]
+    text = trace_codec.encode(event)  # type: ignore[arg-type]
     assert text.endswith("\x02")
     assert len(text[:-1].split("\x01")) == fields
-    assert trace.decode(text.encode()) == ([event], [])
+    assert trace_codec.decode(text.encode()) == ([event], [])
 
 
 def test_the_text_is_javas_to_the_letter() -> None:
     pub = "Pub|1700000000000|DefaultRegion|P|T|ID1|a|k1 k2|10.0.0.1:10911|5|3|0|OFF1|true"
-    assert trace.encode(PUB) == pub.replace("|", "\x01") + "\x02"
-    assert trace.encode(BEFORE) == "SubBefore\x011\x01null\x01G\x01R\x01ID1\x010\x01null\x02"
-    assert trace.encode(AFTER) == "SubAfter\x01R\x01ID1\x017\x01false\x01k\x014\x019\x01G\x02"
+    assert trace_codec.encode(PUB) == pub.replace("|", "\x01") + "\x02"
+    assert trace_codec.encode(BEFORE) == "SubBefore\x011\x01null\x01G\x01R\x01ID1\x010\x01null\x02"
+    assert trace_codec.encode(AFTER) == "SubAfter\x01R\x01ID1\x017\x01false\x01k\x014\x019\x01G\x02"
 
 
 def test_keys_are_the_id_and_each_business_key() -> None:
-    assert trace.keys(PUB) == ("ID1", "k1", "k2")
-    assert trace.keys(BEFORE) == ("ID1",)
+    assert trace_codec.keys(PUB) == ("ID1", "k1", "k2")
+    assert trace_codec.keys(BEFORE) == ("ID1",)
 
 
 def test_a_separator_in_a_value_does_not_make_fields_of_it() -> None:
     event = SubBefore(
         timestamp_ms=1, region="", group="G", request_id="R", message_id="I", retry_times=0, keys="a\x01b\x02c"
     )
-    ((back,), rejects) = trace.decode(trace.encode(event).encode())
+    ((back,), rejects) = trace_codec.decode(trace_codec.encode(event).encode())
     assert (back.keys, rejects) == ("a b c", [])
 
 
@@ -70,21 +70,21 @@ def test_a_separator_in_a_value_does_not_make_fields_of_it() -> None:
     ],
 )
 def test_pubs_of_older_and_newer_clients(text: str, success: bool, offset_id: str, host: str) -> None:
-    ((event,), rejects) = trace.decode(text.replace("|", "\x01").encode() + b"\x02")
+    ((event,), rejects) = trace_codec.decode(text.replace("|", "\x01").encode() + b"\x02")
     assert isinstance(event, Pub)
     assert (event.success, event.offset_message_id, event.client_host, rejects) == (success, offset_id, host, [])
 
 
 @pytest.mark.parametrize(("text", "code", "time"), [("R|i|5|true|k", 0, None), ("R|i|5|true|k|4", 4, None)])
 def test_consumes_without_time_and_group(text: str, code: int, time: int | None) -> None:
-    ((event,), _) = trace.decode(f"SubAfter|{text}".replace("|", "\x01").encode())
+    ((event,), _) = trace_codec.decode(f"SubAfter|{text}".replace("|", "\x01").encode())
     assert isinstance(event, SubAfter)
     assert (event.context_code, event.timestamp_ms, event.group) == (code, time, "")
 
 
 def test_a_broken_record_is_kept_with_its_reason_and_hides_no_other() -> None:
     broken = "Pub\x01soon\x01" + "x\x01" * 12 + "\x02Reply\x011\x02SubBefore\x011\x02"
-    events, rejects = trace.decode((trace.encode(PUB) + broken + trace.encode(AFTER)).encode())
+    events, rejects = trace_codec.decode((trace_codec.encode(PUB) + broken + trace_codec.encode(AFTER)).encode())
     assert events == [PUB, AFTER]
     assert [reject.why for reject in rejects] == [
         "Pub: invalid literal for int() with base 10: 'soon'",

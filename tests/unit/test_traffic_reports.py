@@ -12,9 +12,9 @@ pytest.importorskip("pyarrow", reason="needs pyarrow: pip install 'ariane[spark]
 
 from traffic_tables import T0_MS, at, both, consumed, ms, put, sent, slow
 
-from ariane.admin.report import Plot, Report, Sheet
-from ariane.admin.reports import REPORTS
-from ariane.admin.reports.tps import LINES_MAX, ROWS_MAX
+from ariane.reports import REPORTS
+from ariane.reports.report import Plot, Report, Sheet
+from ariane.reports.tps_report import LINES_MAX, ROWS_MAX
 from ariane.tables import CLOCKS, TRACE_EVENTS
 from ariane.tables.traffic import MISSING
 
@@ -185,10 +185,10 @@ def test_latency_is_narrowed_and_null_topics_are_there(tmp_path: Path) -> None:
 
 def test_the_reasons_fit_80_columns(tmp_path: Path) -> None:
     """A text that is printed on a line of its own is not wrapped."""
-    from ariane.cli import drawing
+    from ariane.cli import terminal
 
     both(tmp_path, [sent(0, 1), consumed(0, 6, **dict.fromkeys(MISSING, 1_000_000))], [], as_of_s=60)
-    lines = [line.plain for line in drawing.drawn(asked("latency", tmp_path), 80)]
+    lines = [line.plain for line in terminal.drawn(asked("latency", tmp_path), 80)]
     assert sum("meaning: " in line for line in lines) == len(MISSING)
     assert max(map(len, lines)) <= 80
 

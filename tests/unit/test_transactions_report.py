@@ -12,8 +12,8 @@ pytest.importorskip("pyarrow", reason="needs pyarrow: pip install 'ariane[spark]
 
 from tables_on_disk import put
 
-from ariane.admin.report import Plot, Report, Sheet
-from ariane.admin.reports import transactions
+from ariane.reports import transaction_report
+from ariane.reports.report import Plot, Report, Sheet
 from ariane.tables import TRANSACTIONS
 
 T0_MS = 1_700_000_000_000
@@ -33,7 +33,7 @@ def row(number: int, decision: str, ms: int | None = None, *, age_s: float = 60,
 
 def asked(home: Path, **more: Any) -> Report:
     span = {"since_ms": T0_MS - 3_600_000, "until_ms": T0_MS, "now_ms": T0_MS}
-    return transactions.report(home, **(span | more))
+    return transaction_report.report(home, **(span | more))
 
 
 def part(report: Report, title: str) -> Any:

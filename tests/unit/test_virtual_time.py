@@ -7,13 +7,13 @@ from random import Random
 
 import pytest
 
-from ariane.client.config import ConsumerSettings
 from ariane.client.producer import Producer
 from ariane.client.push_consumer import PushConsumer
+from ariane.client.settings import ConsumerSettings
 from ariane.errors import ConnectionLost
 from ariane.model.message import Message
-from ariane.net.client import Connections
 from ariane.net.connection import Reply
+from ariane.net.connection_pool import Connections
 from ariane.net.server import Server
 from ariane.testing import virtual_time
 from ariane.testing.virtual_cluster import virtual_cluster

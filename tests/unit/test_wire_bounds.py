@@ -11,7 +11,7 @@ from ariane.errors import ConfigError, ProtocolError
 from ariane.nameserver import config as nameserver_config
 from ariane.nameserver import registration
 from ariane.nameserver.config import NameServerConfig
-from ariane.protocol import command, fastjson, java_properties, properties, trace
+from ariane.protocol import command, fastjson, java_properties, properties, trace_codec
 from ariane.protocol.codes import RequestCode
 from ariane.protocol.command import Command
 from ariane.protocol.frame import Frame
@@ -140,7 +140,7 @@ def test_properties_bodies_are_bounded() -> None:
 
 def test_trace_records_that_lost_their_ends_are_cut_in_linear_time() -> None:
     record = "\x01".join(("SubAfter", "req", "m", "1", "true", "k", "0")) + "\x01"
-    events, rejects = trace.decode((record * 50_000 + "SubAfter\x01\x02").encode())
+    events, rejects = trace_codec.decode((record * 50_000 + "SubAfter\x01\x02").encode())
     assert (len(events), len(rejects)) == (50_000, 1)
 
 

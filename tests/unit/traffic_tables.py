@@ -9,11 +9,11 @@ from typing import Any
 
 import tables_on_disk
 
-from ariane.admin.status import Status, write
 from ariane.clock import ms_of
+from ariane.reports.pipeline_status import Status, write
 from ariane.tables import LATENCIES, SLOW_MESSAGES, TRAFFIC, Table
 from ariane.tables.histogram import counted
-from ariane.tables.slots import of_time
+from ariane.tables.time_buckets import of_time
 from ariane.tables.traffic import NOT_QUEUED
 
 T0_MS = 1_700_000_040_000  # a whole minute

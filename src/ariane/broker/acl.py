@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from ariane.broker import white_addresses
-from ariane.broker.white_addresses import Pattern
+from ariane.broker import ip_allowlist
+from ariane.broker.ip_allowlist import Pattern
 from ariane.errors import ConfigError
 from ariane.model.topic import RETRY_PREFIX, TRACE_TOPIC, DataVersion
 from ariane.protocol.codes import RequestCode
@@ -113,7 +113,7 @@ def read(path: str, document: Any) -> AclFile:
     for entry in file.accounts or ():
         account(path, entry)
     for one in file.global_white_remote_addresses or ():
-        white_addresses.parse(one)
+        ip_allowlist.parse(one)
     return file
 
 
@@ -166,7 +166,7 @@ def account(path: str, entry: AccountEntry) -> Account:
             resources[prefix + name.strip()] = PERMISSIONS[right.strip()]
     return Account(
         entry,
-        white_addresses.parse(entry.white_remote_address or ""),
+        ip_allowlist.parse(entry.white_remote_address or ""),
         PERMISSIONS.get((entry.default_topic_perm or "").strip(), Permission.DENY),
         PERMISSIONS.get((entry.default_group_perm or "").strip(), Permission.DENY),
         resources,
@@ -186,14 +186,14 @@ class Acl:
             for entry in file.accounts or ():
                 self._accounts.setdefault(entry.access_key, account(path, entry))
             for one in file.global_white_remote_addresses or ():
-                white += white_addresses.parse(one)
+                white += ip_allowlist.parse(one)
         if len(self._accounts) > ACCOUNTS_MAX:
             raise ConfigError("accounts", f"{len(self._accounts)} accounts", f"use at most {ACCOUNTS_MAX}")
         self._white = tuple(white)
 
     def denial(self, code: int, fields: Mapping[str, str], body: bytes, ip: str) -> str | None:
         """Why a request is not served; None: it is."""
-        if white_addresses.holds(self._white, ip):
+        if ip_allowlist.holds(self._white, ip):
             return None
         access_key = fields.get(ACCESS_KEY)
         if not access_key:
@@ -201,7 +201,7 @@ class Acl:
         known = self._accounts.get(access_key)
         if known is None:
             return f"No acl config for {_shown(access_key)}"
-        if white_addresses.holds(known.white, ip):
+        if ip_allowlist.holds(known.white, ip):
             return None
         if not verified(known.entry.secret_key, fields, body):
             return f"Check signature failed for accessKey={access_key}"

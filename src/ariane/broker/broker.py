@@ -20,33 +20,33 @@ from typing import Self
 
 import msgspec
 
-from ariane.broker import served, slave
-from ariane.broker.access import POLL_S, AccessControl
-from ariane.broker.check_back import CheckBack
-from ariane.broker.cleaning import CHECK_S, FIRST_CHECK_S, FIRST_RUN_S, Cleaner
+from ariane.broker import request_routing, slave_sync
+from ariane.broker.access_control import POLL_S, AccessControl
+from ariane.broker.client_registry import Presence
 from ariane.broker.config import BrokerConfig, checked, store_config
-from ariane.broker.deletion import TopicRemover
-from ariane.broker.flush import Flusher
-from ariane.broker.messages import Messages
+from ariane.broker.dynamic_config import Settings, write_file
+from ariane.broker.file_cleaner import CHECK_S, FIRST_CHECK_S, FIRST_RUN_S, Cleaner
+from ariane.broker.flusher import Flusher
+from ariane.broker.persistent_state import Tables, delay_positions
 from ariane.broker.ports import NOT_FAST, take_ports
-from ariane.broker.presence import Presence
-from ariane.broker.producers import Producers
-from ariane.broker.protection import NEVER_HELD, WriteProtection, set_limits
+from ariane.broker.post_store import Messages
+from ariane.broker.producer_selection import Producers
 from ariane.broker.registration import Registration
 from ariane.broker.replication import Feed
-from ariane.broker.settings import Settings, write_file
-from ariane.broker.state.saved import SavedState
-from ariane.broker.stats.counters import BrokerStats
-from ariane.broker.stats.journal import Journal
-from ariane.broker.stats.recorder import Protection, Recorder
-from ariane.broker.tables import Tables, delay_positions
-from ariane.broker.transactions import Transactions
+from ariane.broker.state.saved_state import SavedState
+from ariane.broker.stats.broker_stats import BrokerStats
+from ariane.broker.stats.stats_journal import Journal
+from ariane.broker.stats.stats_recorder import Protection, Recorder
+from ariane.broker.topic_deletion import TopicRemover
+from ariane.broker.transaction_check import CheckBack
+from ariane.broker.transaction_service import Transactions
+from ariane.broker.write_protection import NEVER_HELD, WriteProtection, set_limits
 from ariane.clock import SYSTEM_CLOCK, Clock
 from ariane.model import host
-from ariane.net.client import Connections
 from ariane.net.connection import Handler
+from ariane.net.connection_pool import Connections
+from ariane.net.flow_limits import Limits
 from ariane.net.interfaces import is_loopback, local_ip
-from ariane.net.limits import Limits
 from ariane.net.streams import Stream
 from ariane.net.tasks import Tasks
 from ariane.protocol.codes import RequestCode
@@ -156,7 +156,9 @@ class Broker:
         self._open.push_async_callback(self._registration.leave)
         if self._replica is not None:
             copied = self._copied()
-            slave.start(config, self._registration, peers, self._tasks, copied, self._replica, self._messages.stored)
+            slave_sync.start(
+                config, self._registration, peers, self._tasks, copied, self._replica, self._messages.stored
+            )
         log.info("broker %s serves at %s, store %s", config.broker_name, self.addr, config.store_path_root_dir)
         if not is_loopback(config.bind_address):
             self._warn_of_open_ports(config)
@@ -176,9 +178,11 @@ class Broker:
             )
         log.warning("%s", text, extra={"notice": True})
 
-    def _copied(self) -> slave.Copied:
+    def _copied(self) -> slave_sync.Copied:
         tables = self._tables
-        return slave.Copied(tables.topics, tables.groups, tables.offsets, tables.save_delays, self._remover.take_over)
+        return slave_sync.Copied(
+            tables.topics, tables.groups, tables.offsets, tables.save_delays, self._remover.take_over
+        )
 
     def _open_store(self, store_host: bytes) -> None:
         config, now_ms = self.config, self._clock.now_ms
@@ -250,8 +254,8 @@ class Broker:
 
     def _handlers(self, store_host: bytes, peers: Connections) -> dict[int, Handler]:
         aside = functools.partial(asyncio.get_running_loop().run_in_executor, self._thread)
-        table = served.handlers(
-            served.Parts(
+        table = request_routing.handlers(
+            request_routing.Parts(
                 self._settings,
                 self.addr,
                 store_host,
@@ -281,8 +285,8 @@ class Broker:
             table = self._tables.guarded(table)
         table = self._protection.guarded(table)
         if self.config.is_slave:
-            table.update(slave.refusals())
-            table[RequestCode.DELETE_TOPIC_IN_BROKER] = slave.deletion(
+            table.update(slave_sync.refusals())
+            table[RequestCode.DELETE_TOPIC_IN_BROKER] = slave_sync.deletion(
                 peers, lambda: self._registration.master.master_addr, self._copied()
             )
         return self._access.guarded(table) if self._access else table

@@ -18,7 +18,7 @@ from ariane.broker.config_keys import ADDRESS_SERVER_KEY, ADDRESS_SERVER_UNUSED,
 from ariane.errors import ConfigError, ProtocolError
 from ariane.model import host
 from ariane.model.topic import TRACE_TOPIC, topic_name_fault
-from ariane.net.limits import CONNECTION_UNREAD_MAX, UNFINISHED_MAX, UNREAD_MAX
+from ariane.net.flow_limits import CONNECTION_UNREAD_MAX, UNFINISHED_MAX, UNREAD_MAX
 from ariane.protocol import java_properties
 from ariane.protocol.command import HEADER_MAX
 from ariane.protocol.setting_keys import check_keys

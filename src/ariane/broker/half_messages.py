@@ -30,7 +30,7 @@ from ariane.protocol import properties, record
 from ariane.protocol.record import Record
 from ariane.store.message_store import Draft
 
-log = logging.getLogger("ariane.broker.transactions")
+log = logging.getLogger("ariane.broker.transaction_service")
 
 END_TAG = "d"
 OP_PROPERTIES = properties.encode({WAIT: "true", TAGS: END_TAG})  # the order of 4.9.4

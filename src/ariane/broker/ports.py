@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from ariane.broker.config import BrokerConfig
 from ariane.errors import ConfigError
 from ariane.net.connection import Handler, Peer
-from ariane.net.limits import Limits
+from ariane.net.flow_limits import Limits
 from ariane.net.server import Server
 from ariane.net.streams import Stream, StreamServer
 from ariane.protocol.codes import RequestCode

@@ -24,12 +24,12 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 import msgspec
 
 from ariane.broker.config import BrokerConfig
-from ariane.broker.settings import Settings
-from ariane.broker.state.topics import Topics
+from ariane.broker.dynamic_config import Settings
+from ariane.broker.state.topic_registry import Topics
 from ariane.errors import ArianeError, ReplyError
 from ariane.model.topic import PERM_READ, PERM_WRITE, DataVersion, TopicConfig
-from ariane.net.client import Connections
 from ariane.net.connection import Connection
+from ariane.net.connection_pool import Connections
 from ariane.net.tasks import Tasks
 from ariane.protocol import fastjson
 from ariane.protocol.codes import RequestCode, ResponseCode

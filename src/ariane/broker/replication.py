@@ -22,8 +22,8 @@ from ariane.errors import ArianeError, ConnectionLost, ProtocolError
 from ariane.net.streams import Stream, connected
 from ariane.protocol.codes import ResponseCode
 from ariane.protocol.replication import Chunk, Chunks, Reports, frame_head, report
+from ariane.store.log_replica import Replica
 from ariane.store.message_store import MessageStore
-from ariane.store.replica import Replica
 
 log = logging.getLogger("ariane.broker.replication")
 

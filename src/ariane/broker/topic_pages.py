@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Mapping
 
 import msgspec
 
-from ariane.broker.state.topics import Topics
+from ariane.broker.state.topic_registry import Topics
 from ariane.errors import ProtocolError
 from ariane.model.topic import DataVersion, TopicConfig, TopicDeletion
 from ariane.net.connection import Reply

@@ -13,7 +13,18 @@ from typing import Annotated
 import typer
 
 import ariane
-from ariane.cli import archive, broker, collect, namesrv, pipeline, replay, report, store, trace, up
+from ariane.cli import (
+    archive_command,
+    broker_command,
+    collect_command,
+    namesrv_command,
+    pipeline_command,
+    replay_command,
+    report_command,
+    store_command,
+    trace_command,
+    up_command,
+)
 from ariane.errors import ArianeError, UsageError
 
 FAILED, MISUSED, INTERRUPTED = 1, 2, 130
@@ -26,16 +37,16 @@ app = typer.Typer(
     rich_markup_mode=None,  # boxes of 80 columns cut texts that are to be copied
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command("up")(up.up)
-app.command("namesrv")(namesrv.namesrv)
-app.command("broker")(broker.broker)
-app.command("trace")(trace.trace)
-app.command("collect")(collect.collect)
-app.command("replay")(replay.replay)
-app.add_typer(archive.app, name="archive")
-app.command("report")(report.report)
-app.add_typer(pipeline.app, name="pipeline")
-app.add_typer(store.app, name="store")
+app.command("up")(up_command.up)
+app.command("namesrv")(namesrv_command.namesrv)
+app.command("broker")(broker_command.broker)
+app.command("trace")(trace_command.trace)
+app.command("collect")(collect_command.collect)
+app.command("replay")(replay_command.replay)
+app.add_typer(archive_command.app, name="archive")
+app.command("report")(report_command.report)
+app.add_typer(pipeline_command.app, name="pipeline")
+app.add_typer(store_command.app, name="store")
 
 
 def _print_version(wanted: bool) -> None:

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from rich.live import Live
     from rich.table import Table
 
-    from ariane.admin.collecting import Round
-    from ariane.admin.status import Status
+    from ariane.metrics_collector.publisher import Round
     from ariane.pipeline.run import Progress
+    from ariane.reports.pipeline_status import Status
 
 APART_S = 10.0  # between lines
 QUIET_S = 60.0  # without news a line comes this often all the same: it runs

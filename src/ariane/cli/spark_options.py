@@ -29,7 +29,7 @@ def require() -> None:
     Raises:
         ConfigError: pyspark or Java is missing. Says how to install it.
     """
-    from ariane.pipeline.session import spark_fault
+    from ariane.pipeline.spark_session import spark_fault
 
     if os.environ.get(PROBE):
         raise typer.Exit(NEEDED)
@@ -43,7 +43,7 @@ def settings(texts: Sequence[str] | None) -> dict[str, str]:
     Raises:
         UsageError: a text is not KEY=VALUE, a key is repeated, or it is one that the jobs choose themselves.
     """
-    from ariane.pipeline.session import setting_fault
+    from ariane.pipeline.spark_session import setting_fault
 
     found: dict[str, str] = {}
     for text in texts or ():

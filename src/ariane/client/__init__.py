@@ -13,16 +13,16 @@ Both tell hooks what happened, and trace makes records of it; every client has a
 heartbeats), its own or one that it shares.
 """
 
-from ariane.client.config import ClientSettings, ConsumerSettings, ProducerSettings, TraceSettings
+from ariane.client.client_instance import Instance
 from ariane.client.hooks import LocalState
 from ariane.client.idempotent import Idempotent
-from ariane.client.instance import Instance
-from ariane.client.listening import ReconsumeLater
+from ariane.client.listener_invoker import ReconsumeLater
 from ariane.client.lite_pull_consumer import LitePullConsumer
 from ariane.client.producer import Producer
 from ariane.client.push_consumer import PushConsumer, Sql
-from ariane.client.sending import SendResult, SendStatus
-from ariane.client.transactions import TransactionProducer, TransactionResult
+from ariane.client.send_codec import SendResult, SendStatus
+from ariane.client.settings import ClientSettings, ConsumerSettings, ProducerSettings, TraceSettings
+from ariane.client.transaction_producer import TransactionProducer, TransactionResult
 from ariane.protocol.signing import Credentials
 
 __all__ = [

@@ -18,7 +18,7 @@ from typing import TypeVar
 
 import msgspec
 
-from ariane.client.sending import Outgoing, SendResult
+from ariane.client.send_codec import Outgoing, SendResult
 from ariane.errors import ReplyError
 from ariane.model.message import MessageQueue, ReceivedMessage
 

@@ -28,7 +28,7 @@ from types import TracebackType
 from typing import IO, Self
 
 from ariane.client import validation
-from ariane.client.listening import Around, Listener, Run, is_async
+from ariane.client.listener_invoker import Around, Listener, Run, is_async
 from ariane.errors import ConfigError
 from ariane.model.dedup import DEDUP, Row, parse, text
 from ariane.model.message import ReceivedMessage

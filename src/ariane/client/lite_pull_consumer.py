@@ -20,15 +20,15 @@ from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import Self
 
-from ariane.client import asked, validation
-from ariane.client.allocation import Allocating, Allocation
-from ariane.client.config import ClientSettings, ConsumerSettings
-from ariane.client.fetch import Fetching
-from ariane.client.instance import Instance, Part
-from ariane.client.offsets import Offsets, Start
+from ariane.client import admin_requests, validation
+from ariane.client.assignment_strategy import Strategy, average
+from ariane.client.client_instance import Instance, Part
+from ariane.client.fetcher import Fetching
+from ariane.client.offset_store import Offsets, Start
 from ariane.client.process_queue import ProcessQueue
 from ariane.client.rates import Rates
-from ariane.client.rebalance import Strategy, average
+from ariane.client.rebalancer import Allocating, Allocation
+from ariane.client.settings import ClientSettings, ConsumerSettings
 from ariane.client.subscriptions import by_tags
 from ariane.errors import ClientClosed, ConfigError
 from ariane.filter import tags
@@ -74,7 +74,7 @@ class LitePullConsumer:
         self._polled = Polled()
         self._offsets: Offsets | None = None
         self._allocation: Allocation | None = None
-        self._answers: dict[int, asked.Answer] = {}
+        self._answers: dict[int, admin_requests.Answer] = {}
         self._open = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
@@ -255,8 +255,8 @@ class LitePullConsumer:
         opening.push_async_callback(close)
         self._allocation, self._offsets = allocation, offsets
         self._answers.update(
-            asked.answers(
-                asked.Asked(
+            admin_requests.answers(
+                admin_requests.Asked(
                     group=self.group,
                     settings=lambda: self._texts(started_ms),
                     subscriptions=self._subscriptions.values,
@@ -287,8 +287,8 @@ class LitePullConsumer:
 
     def _texts(self, started_ms: int) -> dict[str, str]:
         return {
-            **asked.settings_texts(self.settings),
-            **asked.identity_texts(self._instance, self._describe(), started_ms, is_orderly=False),
+            **admin_requests.settings_texts(self.settings),
+            **admin_requests.identity_texts(self._instance, self._describe(), started_ms, is_orderly=False),
         }
 
     def _describe(self) -> ConsumerData:

@@ -16,8 +16,8 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from ariane.client.offsets import Offsets
-from ariane.client.routes import Peers, Routes
+from ariane.client.offset_store import Offsets
+from ariane.client.route_cache import Peers, Routes
 from ariane.errors import ConfigError, ProtocolError
 from ariane.model.message import MessageQueue, ReceivedMessage
 from ariane.protocol.requests.callbacks import QueueTable, reset_body, reset_table

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from ariane.client.window import Window
+from ariane.client.offset_tracker import Window
 from ariane.model.message import MessageQueue
 
 LOCK_VALID_S = 30.0  # a lock last asked for so long ago is not relied on; the broker keeps it for 60 s

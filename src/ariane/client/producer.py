@@ -16,13 +16,13 @@ from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import Self
 
-from ariane.client import replies, sending, validation
-from ariane.client.config import ClientSettings, ProducerSettings, TraceSettings
+from ariane.client import request_reply, send_codec, validation
+from ariane.client.client_instance import Instance
 from ariane.client.hooks import SendHook
-from ariane.client.instance import Instance
+from ariane.client.send_codec import SendResult
 from ariane.client.sender import Sender
-from ariane.client.sending import SendResult
-from ariane.client.trace import Tracer, trace_settings
+from ariane.client.settings import ClientSettings, ProducerSettings, TraceSettings
+from ariane.client.trace_dispatcher import Tracer, trace_settings
 from ariane.errors import ArianeError, ClientClosed, MessageRefused, RequestTimeout, RouteNotFound
 from ariane.model.message import Message, MessageQueue, ReceivedMessage
 from ariane.protocol.codes import RequestCode
@@ -97,7 +97,7 @@ class Producer:
         three there is one attempt, otherwise 1 + `retries`.
         """
         sender = self._running()
-        out = sending.outgoing(message, sending.id_of(message, self._instance.make_id), self._settings)
+        out = send_codec.outgoing(message, send_codec.id_of(message, self._instance.make_id), self._settings)
         if queue is None and (order_key is not None or selector is not None):
             queue = self._chosen(await sender.queues(message.topic), message, order_key, selector)
         return await sender.send(out, queue)
@@ -107,16 +107,16 @@ class Producer:
     ) -> SendResult:
         """Send messages of one topic in one request; they are stored next to each other in one queue, or not at all."""
         sender = self._running()
-        out = sending.outgoing_batch(messages, self._instance.make_id, self._settings)
+        out = send_codec.outgoing_batch(messages, self._instance.make_id, self._settings)
         if queue is None and order_key is not None:
-            queue = sending.queue_of_key(await sender.queues(out.topic), order_key)
+            queue = send_codec.queue_of_key(await sender.queues(out.topic), order_key)
         return await sender.send(out, queue)
 
     async def send_one_way(self, message: Message, *, queue: MessageQueue | None = None) -> None:
         """Send and do not wait for an answer: what goes wrong at the broker is not known here."""
         sender = self._running()
         await sender.send_one_way(
-            sending.outgoing(message, sending.id_of(message, self._instance.make_id), self._settings), queue
+            send_codec.outgoing(message, send_codec.id_of(message, self._instance.make_id), self._settings), queue
         )
 
     async def recall(self, sent: SendResult) -> None:
@@ -143,9 +143,9 @@ class Producer:
         """Send, and wait for the message that a consumer replies with (`reply`). RequestTimeout when none comes in time."""
         sender, instance = self._running(), self._instance
         validation.seconds("timeout_s", timeout_s)
-        out = sending.outgoing(message, sending.id_of(message, instance.make_id), self._settings)
+        out = send_codec.outgoing(message, send_codec.id_of(message, instance.make_id), self._settings)
         correlation_id = str(uuid.uuid4())
-        out = replies.request(out, correlation_id, instance.client_id, round(timeout_s * 1000))
+        out = request_reply.request(out, correlation_id, instance.client_id, round(timeout_s * 1000))
         answer = instance.replies.expect(correlation_id)
         try:
             async with asyncio.timeout(timeout_s):
@@ -178,8 +178,8 @@ class Producer:
         It goes through the broker that the request came by: who asked is connected to that one for sure.
         """
         sender = self._running()
-        answer = replies.answer_to(asked, body, tags=tags, keys=keys, properties=properties or {})
-        out = replies.reply(asked, answer, self._instance.make_id(), self._settings)
+        answer = request_reply.answer_to(asked, body, tags=tags, keys=keys, properties=properties or {})
+        out = request_reply.reply(asked, answer, self._instance.make_id(), self._settings)
         queues = await sender.queues(out.topic)
         return await sender.send(out, next((one for one in queues if one.broker == asked.queue.broker), None))
 
@@ -222,7 +222,7 @@ class Producer:
     ) -> MessageQueue:
         if selector is None:
             assert order_key is not None
-            return sending.queue_of_key(queues, order_key)
+            return send_codec.queue_of_key(queues, order_key)
         if order_key is not None:
             raise MessageRefused("give an order_key or a selector, not both")
         chosen = selector(queues, message)

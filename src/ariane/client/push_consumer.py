@@ -19,25 +19,25 @@ from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import NamedTuple, Self
 
-from ariane.client import asked, validation
-from ariane.client.allocation import Allocating, Allocation
-from ariane.client.concurrent import ConcurrentListeners
-from ariane.client.config import ClientSettings, ConsumerSettings, ProducerSettings, TraceSettings
-from ariane.client.fetch import Fetching
+from ariane.client import admin_requests, validation
+from ariane.client.assignment_strategy import Strategy, average
+from ariane.client.client_instance import Instance, Part
+from ariane.client.concurrent_delivery import ConcurrentListeners
+from ariane.client.fetcher import Fetching
 from ariane.client.hooks import ConsumeHook
-from ariane.client.instance import Instance, Part
-from ariane.client.listening import Listener, Listening
+from ariane.client.listener_invoker import Listener, Listening
 from ariane.client.local_offsets import Dropping, LocalOffsets, offsets_path
-from ariane.client.locks import Locks
-from ariane.client.offsets import Offsets, Start
-from ariane.client.orderly import OrderlyListeners
+from ariane.client.offset_store import Offsets, Start
+from ariane.client.orderly_delivery import OrderlyListeners
 from ariane.client.process_queue import ProcessQueue
+from ariane.client.queue_locks import Locks
 from ariane.client.rates import Rates
-from ariane.client.rebalance import Strategy, average
+from ariane.client.rebalancer import Allocating, Allocation
 from ariane.client.send_back import Returning, SendBack
 from ariane.client.sender import Sender
+from ariane.client.settings import ClientSettings, ConsumerSettings, ProducerSettings, TraceSettings
 from ariane.client.subscriptions import by_tags, checked_topic
-from ariane.client.trace import Tracer, trace_settings
+from ariane.client.trace_dispatcher import Tracer, trace_settings
 from ariane.errors import ClientClosed, ConfigError
 from ariane.filter import tags
 from ariane.model.message import MessageQueue
@@ -106,7 +106,7 @@ class PushConsumer:
             retry = retry_topic(self.group)
             self._subscriptions[retry] = self._subscription(retry, tags.ALL)
         self._allocation: Allocation | None = None
-        self._answers: dict[int, asked.Answer] = {}
+        self._answers: dict[int, admin_requests.Answer] = {}
         self._open = AsyncExitStack()
         self.trace: Tracer | None = None
         """The trace queue and its counters (`sent`, `dropped`, `failed`), when tracing is on."""
@@ -230,8 +230,8 @@ class PushConsumer:
         opening.push_async_callback(close)
         self._allocation = allocation
         self._answers.update(
-            asked.answers(
-                asked.Asked(
+            admin_requests.answers(
+                admin_requests.Asked(
                     group=self.group,
                     settings=lambda: self._texts(started_ms),
                     subscriptions=self._subscriptions.values,
@@ -302,8 +302,10 @@ class PushConsumer:
         """What running info says of this consumer."""
         threads, orderly = self.settings.concurrency, self._is_orderly
         return {
-            **asked.settings_texts(self.settings),
-            **asked.identity_texts(self._instance, self._describe(), started_ms, is_orderly=orderly, threads=threads),
+            **admin_requests.settings_texts(self.settings),
+            **admin_requests.identity_texts(
+                self._instance, self._describe(), started_ms, is_orderly=orderly, threads=threads
+            ),
         }
 
     def _describe(self) -> ConsumerData:

@@ -11,11 +11,11 @@ from __future__ import annotations
 import logging
 from typing import Protocol
 
-from ariane.client.config import ProducerSettings
-from ariane.client.fetch import is_unreadable
-from ariane.client.routes import Peers, Routes
+from ariane.client.fetcher import is_unreadable
+from ariane.client.route_cache import Peers, Routes
+from ariane.client.send_codec import Outgoing
 from ariane.client.sender import Sender
-from ariane.client.sending import Outgoing
+from ariane.client.settings import ProducerSettings
 from ariane.errors import ArianeError, ConnectionLost, ReplyError
 from ariane.model import message as names
 from ariane.model.message import ReceivedMessage

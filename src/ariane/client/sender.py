@@ -16,12 +16,12 @@ import logging
 from collections.abc import Iterable, Sequence
 
 from ariane.client import hooks as hook_events
-from ariane.client import sending
-from ariane.client.config import ProducerSettings
+from ariane.client import send_codec
+from ariane.client.client_instance import Instance
 from ariane.client.hooks import SendHook, Sent
-from ariane.client.instance import Instance
 from ariane.client.instants import Instant
-from ariane.client.sending import Outgoing, SendResult, SendStatus
+from ariane.client.send_codec import Outgoing, SendResult, SendStatus
+from ariane.client.settings import ProducerSettings
 from ariane.errors import ConnectionLost, ReplyError, RequestTimeout
 from ariane.model.message import MessageQueue
 from ariane.net.connection import Connection
@@ -70,10 +70,10 @@ class Sender:
     async def send_one_way(self, out: Outgoing, queue: MessageQueue | None = None) -> None:
         """Send without an answer; ConnectionLost when there is no connection to write to."""
         if queue is None:
-            queue = sending.next_queue(await self.queues(out.topic), self._next_turn(), None)
-        header = sending.header(out, self._group, queue.queue_id, self._instance.clock.now_ms(), self.settings)
+            queue = send_codec.next_queue(await self.queues(out.topic), self._next_turn(), None)
+        header = send_codec.header(out, self._group, queue.queue_id, self._instance.clock.now_ms(), self.settings)
         connection = await self._instance.peers.to(self._address(queue))
-        connection.one_way(sending.code(out), header, out.body)
+        connection.one_way(send_codec.code(out), header, out.body)
 
     async def _attempts(self, out: Outgoing, deadline: float) -> SendResult:
         queues = await self.queues(out.topic)
@@ -84,12 +84,12 @@ class Sender:
             left_ms = (deadline - self._instance.clock.monotonic()) * 1000
             if left_ms <= 0:
                 break
-            queue = sending.next_queue(queues, self._next_turn(), avoid)
+            queue = send_codec.next_queue(queues, self._next_turn(), avoid)
             avoid = queue.broker
             try:
                 stored = await self._attempt(out, queue, left_ms)
             except (ConnectionLost, RequestTimeout, ReplyError) as error:
-                if not sending.may_go_elsewhere(error):
+                if not send_codec.may_go_elsewhere(error):
                     if late is not None:
                         return late
                     raise
@@ -106,17 +106,19 @@ class Sender:
         addr = self._address(queue)
         clock = self._instance.clock
         connection = await self._connection(addr, timeout_ms)
-        header = sending.header(out, self._group, queue.queue_id, clock.now_ms(), self.settings)
-        code = sending.code(out)
+        header = send_codec.header(out, self._group, queue.queue_id, clock.now_ms(), self.settings)
+        code = send_codec.code(out)
         if not self._hooks:
-            return sending.result(out, await connection.ask(code, header, out.body, timeout_ms=timeout_ms), queue, addr)
+            return send_codec.result(
+                out, await connection.ask(code, header, out.body, timeout_ms=timeout_ms), queue, addr
+            )
         refusal = stored = None
         # Only the request lies between the two readings, so that the broker's store time is between them, too.
         started = Instant.read(clock)
         answer = await connection.ask(code, header, out.body, timeout_ms=timeout_ms)
         answered = Instant.read(clock)
         try:
-            stored = sending.result(out, answer, queue, addr)
+            stored = send_codec.result(out, answer, queue, addr)
         except ReplyError as error:
             refusal = error
         event = Sent(

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from ariane.errors import ConfigError, ProtocolError
-from ariane.net.limits import CONNECTION_UNREAD_MAX, UNFINISHED_MAX, UNREAD_MAX, Limits
+from ariane.net.flow_limits import CONNECTION_UNREAD_MAX, UNFINISHED_MAX, UNREAD_MAX, Limits
 from ariane.protocol import java_properties
 from ariane.protocol.command import HEADER_MAX
 from ariane.protocol.frame import FRAME_MAX

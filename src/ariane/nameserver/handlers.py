@@ -15,8 +15,8 @@ from ariane.model.topic import DataVersion
 from ariane.nameserver import config as settings
 from ariane.nameserver import registration
 from ariane.nameserver.config import NameServerConfig
-from ariane.nameserver.kv import ORDER_TOPIC_CONFIG, KvTable
-from ariane.nameserver.routes import SLICE, UNIT, UNIT_SUB, Routes
+from ariane.nameserver.kv_store import ORDER_TOPIC_CONFIG, KvTable
+from ariane.nameserver.route_table import SLICE, UNIT, UNIT_SUB, Routes
 from ariane.net.connection import Handler, Peer, Reply
 from ariane.net.shared_replies import SharedReplies
 from ariane.protocol import fastjson, java_properties

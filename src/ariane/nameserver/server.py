@@ -14,8 +14,8 @@ from typing import Self
 from ariane.clock import SYSTEM_CLOCK, Clock
 from ariane.nameserver.config import NameServerConfig
 from ariane.nameserver.handlers import Handlers
-from ariane.nameserver.kv import KvTable
-from ariane.nameserver.routes import Routes
+from ariane.nameserver.kv_store import KvTable
+from ariane.nameserver.route_table import Routes
 from ariane.net.connection import Handler, Peer
 from ariane.net.interfaces import is_loopback, local_ip
 from ariane.net.server import Server

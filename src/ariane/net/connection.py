@@ -22,10 +22,10 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple, cast
 
 from ariane.errors import ArianeError, ConnectionLost, ProtocolError, ReplyError, RequestTimeout
-from ariane.net import handling
-from ariane.net.handling import Handled, Handler, LateReply, Peer, Reply, Sign, peer_of
-from ariane.net.limits import Limits
-from ariane.net.unread import NOTED_FROM
+from ariane.net import replies
+from ariane.net.flow_limits import Limits
+from ariane.net.replies import Handled, Handler, LateReply, Peer, Reply, Sign, peer_of
+from ariane.net.unread_responses import NOTED_FROM
 from ariane.protocol import command as commands
 from ariane.protocol.codes import ResponseCode, code_name
 from ariane.protocol.command import ONE_WAY, RESPONSE, Command
@@ -334,7 +334,7 @@ class Connection(asyncio.Protocol):
         handler = self._handlers.get(command.code)
         if handler is None:
             self._log_unserved(command.code)
-            self._reply(command, handling.not_supported(command.code))
+            self._reply(command, replies.not_supported(command.code))
             return
         if (self._overload is not None or self._waited_s) and (remark := self._busy(command.code)) is not None:
             self._reply(command, Reply(ResponseCode.SYSTEM_BUSY, remark=remark))
@@ -357,7 +357,7 @@ class Connection(asyncio.Protocol):
         """Answer a request whose header is too large; its fields are not looked at."""
         command = commands.outline(frame)
         if not command.flag & RESPONSE:
-            self._reply(command, handling.header_too_large(command.code, len(frame.header), header_max))
+            self._reply(command, replies.header_too_large(command.code, len(frame.header), header_max))
 
     def _log_unserved(self, code: int) -> None:
         """Log a code that is not served here, once for each connection: clients of later versions ask again and again."""
@@ -387,7 +387,7 @@ class Connection(asyncio.Protocol):
             self._reply(command, reply)
             return
         else:
-            late = handling.ready(reply)  # many may finish at once
+            late = replies.ready(reply)  # many may finish at once
         self._late.append((command, late))
         self._answer_late()
 
@@ -415,7 +415,7 @@ class Connection(asyncio.Protocol):
                 form=command.form,
             )
         except ProtocolError as error:
-            refusal = handling.answer_too_large(command.code, error)
+            refusal = replies.answer_too_large(command.code, error)
             self._limits.log.warning(self.peer.ip, self._loop.time(), "%s: %s", self.peer.addr, refusal.remark)
             self._reply(command, refusal)
             return

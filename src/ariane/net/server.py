@@ -12,7 +12,7 @@ from typing import Self
 
 from ariane.errors import ConfigError, ConnectionLost
 from ariane.net.connection import Connection, Handler, Peer
-from ariane.net.limits import Limits
+from ariane.net.flow_limits import Limits
 from ariane.net.tasks import Tasks
 from ariane.protocol.command import Command
 

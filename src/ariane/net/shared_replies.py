@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Hashable
 
-from ariane.net.handling import Reply
+from ariane.net.replies import Reply
 
 
 class SharedReplies:

@@ -15,7 +15,7 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from ariane.pipeline import slots
+from ariane.pipeline import bucket_columns
 from ariane.tables import CONSUMPTION
 from ariane.tables.samples import WINDOW_MS
 
@@ -35,7 +35,7 @@ def consumption(brokers: DataFrame, queues: DataFrame, counters: DataFrame) -> D
     )
     told = _judged(joined)
     columns = [F.col(one.name).cast(one.type).alias(one.name) for one in CONSUMPTION.columns]
-    return told.select(*columns, slots.of_time(F.col("window_at")).alias("slot"))
+    return told.select(*columns, bucket_columns.of_time(F.col("window_at")).alias("slot"))
 
 
 def _window(at: str) -> Column:

@@ -29,7 +29,7 @@ from ariane.model.message import (
 )
 from ariane.model.topic import DLQ_PREFIX, HALF_TOPIC, RETRY_PREFIX, SCHEDULE_TOPIC, TIMER_TOPIC
 from ariane.pipeline.messages import TIMERS
-from ariane.store.values import DELAYS_MS
+from ariane.store.types import DELAYS_MS
 from ariane.tables import DELAYS
 from ariane.tables.delays import CANCELLED, DELIVERED, LEVEL, PENDING, RETRY, TIME
 

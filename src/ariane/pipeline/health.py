@@ -26,10 +26,10 @@ from pyspark.sql import functions as F
 
 from ariane.model.message import REAL_TOPIC, RETRY_TOPIC
 from ariane.model.topic import DLQ_PREFIX, RETRY_PREFIX, SYSTEM_TOPIC_PREFIX, SYSTEM_TOPICS
-from ariane.model.trace import MessageType
+from ariane.model.trace_event import MessageType
 from ariane.tables import HEALTH
 from ariane.tables import health as kinds
-from ariane.tables.slots import MINUTES
+from ariane.tables.time_buckets import MINUTES
 
 SHARDING_KEY = "__SHARDINGKEY"
 REPLY_TOPIC = "_REPLY_TOPIC"  # end of its name: answers that brokers push, nobody consumes them

@@ -1,4 +1,4 @@
-"""The jobs by name: what each reads, and the tables that follow. A new job is a new line here and in `ariane.cli.names`.
+"""The jobs by name: what each reads, and the tables that follow. A new job is a new line here and in `ariane.cli.command_names`.
 
 topics ─ Source ─ Appended ─→ base tables ─ Fold ─→ tables that follow from them
 """
@@ -14,17 +14,17 @@ from ariane.model.topic import SAMPLES_TOPIC, TRACE_TOPIC
 from ariane.pipeline import (
     clocks,
     consumption,
-    decode,
     delays,
     health,
     journeys,
-    keys,
+    message_keys,
     messages,
     samples,
+    trace_decoding,
     traffic,
     transactions,
 )
-from ariane.pipeline.folds import Fold
+from ariane.pipeline.incremental import Fold
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -70,7 +70,7 @@ TRACES = Source(
     "traces",
     {"topic": TRACE_TOPIC},
     "body BINARY, broker STRING, queue_id INT, queue_offset BIGINT, store_timestamp TIMESTAMP, born_host STRING",
-    (Appended(t.TRACE_EVENTS, decode.trace_events), Appended(t.TRACE_REJECTS, decode.trace_rejects)),
+    (Appended(t.TRACE_EVENTS, trace_decoding.trace_events), Appended(t.TRACE_REJECTS, trace_decoding.trace_rejects)),
 )
 SAMPLES = Source(
     "samples",
@@ -96,7 +96,7 @@ RECORDS = Source(
 # Messages are read by other jobs, which may not run: as of when these are, say the traces.
 OF_TRACES = (
     Fold(t.CLOCKS, (t.TRACE_EVENTS, t.MESSAGES), clocks.clocks, timed_by=(t.TRACE_EVENTS,)),
-    Fold(t.MESSAGE_KEYS, (t.TRACE_EVENTS,), keys.message_keys, tend=keys.merge_days),
+    Fold(t.MESSAGE_KEYS, (t.TRACE_EVENTS,), message_keys.message_keys, tend=message_keys.merge_days),
     Fold(t.JOURNEYS, (t.TRACE_EVENTS, t.MESSAGES, t.CLOCKS), journeys.journeys, timed_by=(t.TRACE_EVENTS,)),
 )
 OF_TRAFFIC = (

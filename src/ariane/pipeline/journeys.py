@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 from ariane.model.topic import DLQ_PREFIX, RETRY_PREFIX
 from ariane.pipeline.clocks import CUT_MS, estimate, host_of, hour_of, noted_ms, stored, stored_exactly
 from ariane.tables import JOURNEYS
-from ariane.tables.trace import BEFORE_SENT, CONTRADICTION, NO_CLOCK, NO_STORE_TIME, OUTLIER
+from ariane.tables.trace_tables import BEFORE_SENT, CONTRADICTION, NO_CLOCK, NO_STORE_TIME, OUTLIER
 
 RESULTS = {0: "success", 1: "timeout", 2: "exception", 3: "null", 4: "failed"}
 SENT_TYPES = ("Pub", "EndTransaction", "Recall")

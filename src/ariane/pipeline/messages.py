@@ -34,10 +34,10 @@ from ariane.model.topic import (
     SYSTEM_TOPICS,
     TIMER_TOPIC,
 )
-from ariane.pipeline import slots
-from ariane.spark.records.decode import COLUMNS
+from ariane.pipeline import bucket_columns
+from ariane.spark.records.arrow_decoder import COLUMNS
 from ariane.tables import MARKS, MESSAGES, PLACES
-from ariane.tables.places import BROKERS, MARK, RECORD, SPAN
+from ariane.tables.record_positions import BROKERS, MARK, RECORD, SPAN
 
 # Of the system topics, those that tell of messages; traces and samples are sources of their own.
 READ_SYSTEM_TOPICS = (SCHEDULE_TOPIC, TIMER_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, CHECK_MAX_TIME_TOPIC)
@@ -129,5 +129,5 @@ def _slot() -> Column:
         is_delayed |= own[name].isNotNull()
     is_long = F.unix_millis(stored) - F.unix_millis(born) > LONG_MS
     near = F.when(is_delayed & is_long, born).otherwise(stored)
-    of_message = slots.of_message(F.col("message_id"), near)
-    return F.when(own[UNIQ_KEY].isNotNull(), of_message).otherwise(slots.of_time(stored))
+    of_message = bucket_columns.of_message(F.col("message_id"), near)
+    return F.when(own[UNIQ_KEY].isNotNull(), of_message).otherwise(bucket_columns.of_time(stored))

@@ -1,4 +1,4 @@
-"""A DataFrame of messages, sent once more: the result is a DataFrame too. The sending itself is `ariane.admin.replay`.
+"""A DataFrame of messages, sent once more: the result is a DataFrame too. The sending itself is `ariane.cluster.replay`.
 
     result = replayed(archive.where("tags = 'paid'"), "127.0.0.1:9876", Path("result.parquet"), topic="orders-again")
 
@@ -14,12 +14,12 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ariane.admin.replay import RATE, Original, Place
-from ariane.admin.replay_origins import COLUMNS, ROWS_AT_ONCE
-from ariane.admin.replay_result import replay_into
-from ariane.client.config import ClientSettings
-from ariane.client.instance import Instance
+from ariane.client.client_instance import Instance
+from ariane.client.settings import ClientSettings
+from ariane.cluster.replay import RATE, Original, Place
 from ariane.errors import ConfigError
+from ariane.reports.replay_result import replay_into
+from ariane.reports.replay_source import COLUMNS, ROWS_AT_ONCE
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row

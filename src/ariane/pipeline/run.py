@@ -25,14 +25,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from ariane.admin.status import Status, read, write
 from ariane.clock import SYSTEM_CLOCK, ms_of
 from ariane.errors import ArianeError, ConfigError
-from ariane.pipeline import folds, publish, restarts
+from ariane.pipeline import incremental, restarts, table_publisher
 from ariane.pipeline.jobs import Job, Source
-from ariane.pipeline.session import running
+from ariane.pipeline.spark_session import running
+from ariane.reports.pipeline_status import Status, read, write
 from ariane.spark.read import progress as lag
-from ariane.tables.slots import of_time
+from ariane.tables.time_buckets import of_time
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -75,7 +75,7 @@ class Stopped(ArianeError):
 class Progress(NamedTuple):
     """What a round did."""
 
-    folded: tuple[folds.Folded, ...]
+    folded: tuple[incremental.Folded, ...]
     sources: tuple[Status, ...]
     seconds: float
 
@@ -114,7 +114,7 @@ def run(
     if interval_s < INTERVAL_MIN_S:
         raise ConfigError("interval", interval_s, f"give {INTERVAL_MIN_S} seconds or more")
     with (
-        publish.claimed(home, job.tables),
+        table_publisher.claimed(home, job.tables),
         restarts.in_one_line(log, stop),
         running(f"ariane {job.name}", master, lasting=not once, log=log, conf=conf) as spark,
     ):
@@ -235,7 +235,7 @@ def _start(source: Source, messages: DataFrame, home: Path, interval_s: float | 
         prepared = source.prepare(batch).persist()
         try:
             for one in source.appended:
-                publish.append(one.rows(prepared), home, one.table, query, number, SYSTEM_CLOCK.now_ms())
+                table_publisher.append(one.rows(prepared), home, one.table, query, number, SYSTEM_CLOCK.now_ms())
         finally:
             prepared.unpersist()
 
@@ -273,8 +273,8 @@ def _round(
     return Progress(tuple(done), sources, time.monotonic() - began_s)
 
 
-def _refold(spark: SparkSession, home: Path, fold: folds.Fold) -> folds.Folded | None:
-    return folds.refold(spark, home, fold, SYSTEM_CLOCK.now_ms())
+def _refold(spark: SparkSession, home: Path, fold: incremental.Fold) -> incremental.Folded | None:
+    return incremental.refold(spark, home, fold, SYSTEM_CLOCK.now_ms())
 
 
 def _looked(job: Job, readings: Mapping[str, Reading], home: Path) -> tuple[Status, ...]:
@@ -376,8 +376,8 @@ def _tend(spark: SparkSession, job: Job, home: Path, keep_days: int) -> None:
     """Merge small files, leave old ones."""
     now_ms = SYSTEM_CLOCK.now_ms()
     for table in job.tables:
-        publish.merge_small(spark, home, table, now_ms)
-        publish.expire(home, table, of_time(now_ms - keep_days * DAY_MS), now_ms)
+        table_publisher.merge_small(spark, home, table, now_ms)
+        table_publisher.expire(home, table, of_time(now_ms - keep_days * DAY_MS), now_ms)
     for fold in job.folds:
         if fold.tend is not None:
             fold.tend(spark, home, now_ms)

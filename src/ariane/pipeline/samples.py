@@ -1,4 +1,4 @@
-"""Samples of the collector (`ariane.admin.samples`) → samples_brokers, samples_queues, samples_counters, samples_rejects.
+"""Samples of the metrics collector → samples_brokers, samples_queues, samples_counters, samples_rejects.
 
 In Spark's own functions: no row goes through Python. What is no sample is a reject with a reason; nothing that a message of
 the topic can hold ends the query. Rows lie in the slot of the sample's own time.
@@ -11,8 +11,8 @@ from functools import partial
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from ariane.admin.samples import SCHEMA
-from ariane.pipeline import slots
+from ariane.metrics_collector.sample import SCHEMA
+from ariane.pipeline import bucket_columns
 from ariane.tables import SAMPLES_BROKERS, SAMPLES_COUNTERS, SAMPLES_QUEUES, SAMPLES_REJECTS, Table
 
 MESSAGE = "body BINARY, broker STRING, queue_id INT, queue_offset BIGINT, store_timestamp TIMESTAMP"
@@ -122,7 +122,7 @@ def rejects(rows: DataFrame) -> DataFrame:
     columns = {"body": F.substring("text", 1, BODY_MAX), "broker": F.col("kept_by")}
     bad = rows.where("reason IS NOT NULL")
     chosen = [columns.get(one.name, F.col(one.name)).alias(one.name) for one in SAMPLES_REJECTS.columns]
-    return bad.select(*chosen, slots.of_time(F.col("stored_at")).alias("slot"))
+    return bad.select(*chosen, bucket_columns.of_time(F.col("stored_at")).alias("slot"))
 
 
 def _good(rows: DataFrame) -> DataFrame:
@@ -134,7 +134,7 @@ def _shaped(rows: DataFrame, table: Table, columns: dict[str, Column]) -> DataFr
     time, by which it comes into a minute."""
     known = columns | {"stored_at": F.col("stored_at")}
     chosen = [known.get(one.name, F.col(f"s.{one.name}")).cast(one.type).alias(one.name) for one in table.columns]
-    return rows.select(*chosen, slots.of_time(columns["sampled_at"]).alias("slot"))
+    return rows.select(*chosen, bucket_columns.of_time(columns["sampled_at"]).alias("slot"))
 
 
 def _reason() -> Column:

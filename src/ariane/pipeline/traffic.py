@@ -11,7 +11,7 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from ariane.pipeline.histogram import added, aggregated
+from ariane.pipeline.histogram_columns import added, aggregated
 from ariane.tables import LATENCIES, SLOW_MESSAGES, TRAFFIC, Table
 from ariane.tables.traffic import AGAIN, BEGIN_MINUTES, MEASURES, MISSING, NOT_QUEUED, SLOWEST
 

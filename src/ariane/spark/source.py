@@ -24,8 +24,8 @@ from pyspark.sql.types import StructType
 
 from ariane.spark.availability import require_stream_reads
 from ariane.spark.read.batch import BatchReader, FilteredReader
-from ariane.spark.read.options import parse
-from ariane.spark.records import decode
+from ariane.spark.read.source_options import parse
+from ariane.spark.records import arrow_decoder
 from ariane.spark.records.schema import asked
 from ariane.spark.reporting import or_refusal, readable
 
@@ -42,21 +42,21 @@ class RocketMQSource(DataSource):
         parse(
             self.options
         )  # Spark asks for the schema when a frame is made: mistakes are reported there, not when it is used
-        return decode.DDL
+        return arrow_decoder.DDL
 
     @readable
     def reader(self, schema: StructType) -> DataSourceReader:
         options = parse(self.options)
         # Spark refuses a reader that has pushFilters unless its setting allows it: so it is one of two classes.
         kind = FilteredReader if options.pushdown else BatchReader
-        return kind(options, asked(schema, decode.COLUMNS))
+        return kind(options, asked(schema, arrow_decoder.COLUMNS))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         def reader() -> DataSourceStreamReader:
             require_stream_reads()
             from ariane.spark.read.micro_batches import StreamReader
 
-            return StreamReader(parse(self.options), asked(schema, decode.COLUMNS))
+            return StreamReader(parse(self.options), asked(schema, arrow_decoder.COLUMNS))
 
         return or_refusal(reader)
 

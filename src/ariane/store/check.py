@@ -20,16 +20,16 @@ import msgspec
 from ariane.errors import ProtocolError, StoreError
 from ariane.protocol import fastjson
 from ariane.store import checkpoint as checkpoints
-from ariane.store import holes
+from ariane.store import corrupt_ranges
 from ariane.store.check_index import check_index, index_files_of
 from ariane.store.check_queues import QueueChecks
+from ariane.store.check_report import ERROR, NOTE, WARNING, Finding, files_of
 from ariane.store.checkpoint import Checkpoint
 from ariane.store.files import Disk, OpenFiles, ReadOnlyDisk, read_whole
-from ariane.store.findings import ERROR, NOTE, WARNING, Finding, files_of
 from ariane.store.index_file import Sizes
-from ariane.store.scan import CHUNK, Found, Walk
+from ariane.store.record_scanner import CHUNK, Found, Walk
 from ariane.store.segments import Segments
-from ariane.store.values import StoreConfig
+from ariane.store.types import StoreConfig
 
 __all__ = ["ERROR", "NOTE", "WARNING", "Finding", "Summary", "check"]
 
@@ -130,7 +130,7 @@ def _log(
             summary.records += 1
             times_back += record.store_ms < last_ms
             last_ms = record.store_ms
-            if holes.is_hole(record):
+            if corrupt_ranges.is_hole(record):
                 yield _closed(log, record, root)
             else:
                 yield from queues.take(record, must_have=record.end <= complete_to)
@@ -164,7 +164,7 @@ def _hole(log: Segments, offset: int, size: int, why: str) -> Finding:
 def _closed(log: Segments, record: Found, root: str) -> Finding:
     why = record.properties.decode("utf-8", "replace").partition("\x01")[2] or "unknown"
     what = f"{record.size} bytes at {record.offset} were no record and were passed over by a start: {why}"
-    fix = f"what was there, if anything, is kept below {holes.directory_of(root)}"
+    fix = f"what was there, if anything, is kept below {corrupt_ranges.directory_of(root)}"
     return Finding(WARNING, log.path(record.offset - record.offset % log.size), record.offset % log.size, what, fix)
 
 

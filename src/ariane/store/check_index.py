@@ -9,10 +9,11 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterator
 
+from ariane.store.check_report import NOTE, WARNING, Finding
+from ariane.store.corrupt_ranges import is_hole
 from ariane.store.files import Disk, OpenFiles
-from ariane.store.findings import NOTE, WARNING, Finding
-from ariane.store.holes import is_hole
 from ariane.store.index import NAME_DIGITS
+from ariane.store.index_builder import hashes_of
 from ariane.store.index_file import (
     CHUNK_ENTRIES,
     ENTRY,
@@ -24,8 +25,7 @@ from ariane.store.index_file import (
     Sizes,
     other_order,
 )
-from ariane.store.indexing import hashes_of
-from ariane.store.scan import NotARecord, record_at
+from ariane.store.record_scanner import NotARecord, record_at
 from ariane.store.segments import Segments
 
 SAMPLE = 1000  # entries of a file whose records are looked up

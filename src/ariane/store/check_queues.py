@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ariane.model.topic import SCHEDULE_TOPIC
+from ariane.store.check_report import ERROR, NOTE, WARNING, Finding, files_of
 from ariane.store.consume_queue import BLANK_SIZE, ENTRY, ENTRY_SIZE, LMQ_PREFIX, LOST_CODE
 from ariane.store.dispatch import has_entry
 from ariane.store.files import OpenFiles
-from ariane.store.findings import ERROR, NOTE, WARNING, Finding, files_of
-from ariane.store.scan import Found, tags_code
+from ariane.store.record_scanner import Found, tags_code
 from ariane.store.segments import Segments
 
 WINDOW = 256  # entries of a queue in memory

@@ -20,7 +20,7 @@ from typing import NamedTuple
 from ariane.model.topic import SCHEDULE_TOPIC
 from ariane.protocol.record import FILLER_MAGIC, FILLER_SIZE, MAGIC
 from ariane.store.files import OpenFiles
-from ariane.store.scan import NotARecord, look
+from ariane.store.record_scanner import NotARecord, look
 from ariane.store.segments import Segments
 
 ENTRY = Struct(">qiq")

@@ -26,10 +26,10 @@ import msgspec
 from ariane.model.message import TRANSACTION_MASK, TRANSACTION_ROLLBACK
 from ariane.model.topic import SCHEDULE_TOPIC, TIMER_TOPIC
 from ariane.store.consume_queue import BLANK_SIZE, ENTRY, LOST_CODE, ConsumeQueue
+from ariane.store.consume_queues import ConsumeQueues
 from ariane.store.files import OpenFiles, read_whole
-from ariane.store.pending import BEFORE_ALL, DamagedRun, Key, Pending
-from ariane.store.queues import ConsumeQueues
-from ariane.store.scan import Found, NotARecord, Walk, record_at, tags_code
+from ariane.store.pending_deliveries import BEFORE_ALL, DamagedRun, Key, Pending
+from ariane.store.record_scanner import Found, NotARecord, Walk, record_at, tags_code
 from ariane.store.segments import Segments
 
 log = logging.getLogger("ariane.store")

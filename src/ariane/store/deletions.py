@@ -5,7 +5,7 @@
 
 Removing the queues of a topic leaves its records in the log, and everything that is rebuilt from the log has to skip them: the
 queues after a crash or a loss of files, the answers of the key index, a slave's queues. The broker stores this table in its
-change log before it removes a queue (`ariane.broker.state.changes`). An entry is obsolete once the log starts behind it.
+change log before it removes a queue (`ariane.broker.state.change_records`). An entry is obsolete once the log starts behind it.
 
 A record is deleted only if it is also as old as its deletion, so an entry is harmless when another log takes the place of this one.
 [no counterpart in Java, where the messages of a deleted topic come back with every rebuild]
@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from ariane.model.topic import TopicDeletion
-from ariane.store.scan import Found
+from ariane.store.record_scanner import Found
 
 
 class Deletions:

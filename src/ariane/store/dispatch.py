@@ -13,14 +13,14 @@ from typing import NamedTuple
 
 from ariane.model.message import TRANSACTION_COMMIT, TRANSACTION_MASK
 from ariane.protocol.record import FIXED_SIZE
-from ariane.store import numbering
+from ariane.store import queue_numbering
 from ariane.store.consume_queue import ENTRY, ConsumeQueue
+from ariane.store.consume_queues import ConsumeQueues
 from ariane.store.deletions import Deletions
 from ariane.store.files import write_error
-from ariane.store.numbering import Restarts
-from ariane.store.queues import ConsumeQueues
+from ariane.store.queue_numbering import Restarts
+from ariane.store.record_scanner import Found, Hole, tags_code
 from ariane.store.recovery import Recovered
-from ariane.store.scan import Found, Hole, tags_code
 
 DERIVE_AT_ONCE = 20_000  # records whose entries are gathered before they are written, when the log is read again
 
@@ -170,7 +170,7 @@ class _Deriving:
         for queue, held in self._held.items():
             is_new = self._recovered.rebuilds and not queue.segments.bases and not queue.max
             restarts = self._restarts(queue, held)
-            stays = numbering.last_stays(
+            stays = queue_numbering.last_stays(
                 queue.next_offset, held.queue_offset, missing_max, restarts=restarts, is_new=is_new
             )
             if stays:
@@ -185,7 +185,7 @@ class _Deriving:
         if held is not None:
             due = queue.next_offset
             restarts = self._restarts(queue, held)
-            verdict = numbering.judge(due, held.queue_offset, found.queue_offset, restarts=restarts)
+            verdict = queue_numbering.judge(due, held.queue_offset, found.queue_offset, restarts=restarts)
             if verdict.held:
                 self._place(queue, held)
             else:

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from ariane.store.consume_queue import Changed
 from ariane.store.files import OpenFiles
 from ariane.store.index_file import Damaged, IndexFile, LogView, Sizes
-from ariane.store.keys import Hashed
+from ariane.store.key_hashes import Hashed
 
 NAME_DIGITS = 17
 

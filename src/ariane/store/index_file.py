@@ -19,7 +19,7 @@ from struct import Struct
 from typing import NamedTuple
 
 from ariane.store.files import OpenFiles
-from ariane.store.keys import Hashed
+from ariane.store.key_hashes import Hashed
 
 HEADER = Struct(">qqqqii")
 SLOT = Struct(">i")

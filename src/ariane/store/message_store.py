@@ -21,28 +21,28 @@ from ariane.errors import StoreError, StoreFull
 from ariane.model.hashes import java_hash
 from ariane.model.topic import SCHEDULE_TOPIC
 from ariane.store import checkpoint as checkpoints
-from ariane.store import dispatch, holes, indexing, reading, recovery
+from ariane.store import corrupt_ranges, dispatch, index_builder, queue_reader, recovery
 from ariane.store.checkpoint import Checkpoint
 from ariane.store.commit_log import CommitLog
 from ariane.store.consume_queue import ENTRY, ConsumeQueue
+from ariane.store.consume_queues import ConsumeQueues
 from ariane.store.delayed import Delayed
 from ariane.store.deletions import Deletions
-from ariane.store.directory import claim, mark_running, release
 from ariane.store.dispatch import Arrival, Note
-from ariane.store.drafts import checked, due_code, encoded, encoded_all
+from ariane.store.encoding import checked, due_code, encoded, encoded_all
+from ariane.store.file_loading import load_log
 from ariane.store.files import Disk, OpenFiles, SystemDisk, open_error, read_whole
 from ariane.store.flush import Flush, Postponed
-from ariane.store.keys import is_indexed
-from ariane.store.loading import load_log
-from ariane.store.queues import ConsumeQueues
+from ariane.store.key_hashes import is_indexed
+from ariane.store.log_replica import Replica, Source
+from ariane.store.queue_rebuild import rebuild_queues, withdraw
+from ariane.store.record_scanner import Found, NotARecord, Walk, record_at
 from ariane.store.recovery import Recovered
-from ariane.store.removal import TopicRemoval
 from ariane.store.removed_files import RemovedFiles
-from ariane.store.replica import Replica, Source
 from ariane.store.retention import Retention
-from ariane.store.scan import Found, NotARecord, Walk, record_at
-from ariane.store.values import Draft, GetStatus, Got, Placed, StoreConfig
-from ariane.store.withdrawal import rebuild_queues, withdraw
+from ariane.store.store_directory import claim, mark_running, release
+from ariane.store.topic_removal import TopicRemoval
+from ariane.store.types import Draft, GetStatus, Got, Placed, StoreConfig
 
 __all__ = [
     "Arrival",
@@ -137,7 +137,7 @@ class MessageStore:
             clean=clean,
             check_crc=config.check_crc_on_recover,
             pass_over=not config.follower,
-            damaged=holes.directory_of(root),
+            damaged=corrupt_ranges.directory_of(root),
             lower=self._lower,
         )
         removal = TopicRemoval(self, self._queues)
@@ -153,7 +153,7 @@ class MessageStore:
         self.clear_write_failure = self._log.clear_write_failure
         self.delayed = Delayed(files, root, self._queues, segments, config.delays_ms)
         mended = self.delayed.load(delivered, self._log.end, delay_positions)
-        self.index = indexing.opened(
+        self.index = index_builder.opened(
             config, files, self._log, now_ms, self._checkpoint, clean=clean, lower=self._lower, deletions=deletions
         )
         self.recovered = recovery.reported(self.recovered, passed, [*accepted, *notes, *mended, *self.index.notes])
@@ -314,7 +314,7 @@ class MessageStore:
         if queue is None:
             return Got(GetStatus.NO_MESSAGE_IN_QUEUE, [], 0, 0, 0, False)
         try:
-            return reading.get(queue, self._log, self.config, offset, max_count, codes, max_bytes, accept)
+            return queue_reader.get(queue, self._log, self.config, offset, max_count, codes, max_bytes, accept)
         except FileNotFoundError as error:
             raise self._removed.report(str(error.filename)) from error
 
@@ -359,11 +359,11 @@ class MessageStore:
     def offset_by_time(self, topic: str, queue_id: int, ms: int) -> int:
         """The entry stored nearest to `ms`; the last one for a later time, 0 for an unknown queue."""
         queue = self._queues.existing(topic, queue_id)
-        return 0 if queue is None else reading.offset_by_time(queue, self._log, ms)
+        return 0 if queue is None else queue_reader.offset_by_time(queue, self._log, ms)
 
     def store_time(self, topic: str, queue_id: int, offset: int) -> int | None:
         queue = self._queues.existing(topic, queue_id)
-        return None if queue is None else reading.store_ms(queue, self._log, offset)
+        return None if queue is None else queue_reader.store_ms(queue, self._log, offset)
 
     def earliest_ms(self, topic: str, queue_id: int) -> int | None:
         """Store time of the oldest message of a queue; None when it has none."""

@@ -25,11 +25,11 @@ from typing import NamedTuple
 from ariane.errors import StoreCorrupt, StoreError
 from ariane.store.checkpoint import REBUILDING, REBUILDING_JAVA, Checkpoint
 from ariane.store.consume_queue import ConsumeQueue
+from ariane.store.consume_queues import ConsumeQueues
+from ariane.store.corrupt_ranges import close as close_hole
 from ariane.store.files import OpenFiles
-from ariane.store.holes import close as close_hole
-from ariane.store.numbering import Restarts
-from ariane.store.queues import ConsumeQueues
-from ariane.store.scan import CHUNK, Found, Hole, NotARecord, Walk, first_good, record_at
+from ariane.store.queue_numbering import Restarts
+from ariane.store.record_scanner import CHUNK, Found, Hole, NotARecord, Walk, first_good, record_at
 from ariane.store.segments import Segments
 
 logger = logging.getLogger("ariane.store")

@@ -14,9 +14,9 @@ from collections.abc import Callable
 
 from ariane.errors import StoreError
 from ariane.store.commit_log import CommitLog
+from ariane.store.consume_queues import ConsumeQueues
 from ariane.store.files import Disk
-from ariane.store.indexing import Indexing
-from ariane.store.queues import ConsumeQueues
+from ariane.store.index_builder import Indexing
 
 logger = logging.getLogger("ariane.store")
 

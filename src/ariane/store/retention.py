@@ -22,8 +22,8 @@ from typing import NamedTuple
 from ariane.store.checkpoint import Checkpoint
 from ariane.store.commit_log import CommitLog
 from ariane.store.consume_queue import ENTRY, ENTRY_SIZE, ConsumeQueue
+from ariane.store.consume_queues import ConsumeQueues
 from ariane.store.files import Disk, Usage
-from ariane.store.queues import ConsumeQueues
 
 FILES_MAX = 10  # commit log files removed in one run
 PLANNED_MAX = 1000  # queue files removed between two flushes: removing one takes some 20 µs, and the loop waits

@@ -16,10 +16,10 @@ from ariane.tables.archive import ARCHIVE
 from ariane.tables.delays import DELAYS
 from ariane.tables.health import HEALTH
 from ariane.tables.messages import MESSAGES
-from ariane.tables.places import MARKS, PLACES
+from ariane.tables.record_positions import MARKS, PLACES
 from ariane.tables.samples import CONSUMPTION, SAMPLES_BROKERS, SAMPLES_COUNTERS, SAMPLES_QUEUES, SAMPLES_REJECTS
 from ariane.tables.table import Column, Table, page
-from ariane.tables.trace import CLOCKS, JOURNEYS, MESSAGE_KEYS, TRACE_EVENTS, TRACE_REJECTS
+from ariane.tables.trace_tables import CLOCKS, JOURNEYS, MESSAGE_KEYS, TRACE_EVENTS, TRACE_REJECTS
 from ariane.tables.traffic import LATENCIES, SLOW_MESSAGES, TRAFFIC
 from ariane.tables.transactions import TRANSACTIONS
 

@@ -4,8 +4,8 @@
     bucket ZERO covers what is no longer than GAMMA^ZERO, 2.5 picoseconds: 0 ms
 
 Each value of a bucket lies within (GAMMA - 1) / (GAMMA + 1) = 0.99 % of the value that stands for it, and so does every
-quantile: whichever rows, slots or hosts were added up, in whatever order. The same in Spark (`ariane.pipeline.histogram`) and
-in DuckDB (`ariane.admin.histogram`).
+quantile: whichever rows, slots or hosts were added up, in whatever order. The same in Spark
+(`ariane.pipeline.histogram_columns`) and in DuckDB (`ariane.reports.histogram_sql`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the collector saw of all brokers (`ariane.admin.sampling`), and the consumption that follows from it.
+"""What the collector saw of all brokers (`ariane.metrics_collector.poller`), and the consumption that follows from it.
 
 `sampled_at` is the collector's clock when the answer came: rates are differences of two answers by this one clock. Ages of
 messages are differences of the broker's own clock.

@@ -18,7 +18,7 @@ GROUP_BYTES = 16 * 1024 * 1024
 
 
 class Table(NamedTuple):
-    """A table of Parquet files under HOME/<name>; which files, says HOME/<name>/CURRENT (`ariane.admin.published`)."""
+    """A table of Parquet files under HOME/<name>; which files, says HOME/<name>/CURRENT (`ariane.tables.published`)."""
 
     name: str
     meaning: str

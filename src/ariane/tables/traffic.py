@@ -7,7 +7,7 @@ slow_messages   the slowest of each slot: the slowest of a longer time are among
 
 from __future__ import annotations
 
-from ariane.tables import histogram, trace
+from ariane.tables import histogram, trace_tables
 from ariane.tables.table import Column, Table
 
 MEASURES = ("send_cost_ms", "queueing_ms", "consume_cost_ms")
@@ -20,11 +20,11 @@ SLOWEST = 10
 AGAIN, NO_COST = "again", "no_cost"
 NOT_QUEUED = {
     AGAIN: "the message was delivered again: only its first delivery counts",
-    trace.OUTLIER: "its record contradicts its host's clock, as most records give it",
-    trace.CONTRADICTION: "no majority of the records agrees on the clock of its host",
-    trace.BEFORE_SENT: "it was delivered before it was sent, by clocks that are not known",
-    trace.NO_CLOCK: "the clock of its host is not known",
-    trace.NO_STORE_TIME: "the time when the message was stored is not known",
+    trace_tables.OUTLIER: "its record contradicts its host's clock, as most records give it",
+    trace_tables.CONTRADICTION: "no majority of the records agrees on the clock of its host",
+    trace_tables.BEFORE_SENT: "it was delivered before it was sent, by clocks that are not known",
+    trace_tables.NO_CLOCK: "the clock of its host is not known",
+    trace_tables.NO_STORE_TIME: "the time when the message was stored is not known",
 }
 # Counters: name → measure, reason, meaning.
 MISSING = {

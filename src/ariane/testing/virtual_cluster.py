@@ -35,8 +35,8 @@ from typing import Any, TypeVar
 
 from ariane.broker.broker import Broker
 from ariane.broker.config import BrokerConfig
-from ariane.client.config import ClientSettings
-from ariane.client.instance import Instance
+from ariane.client.client_instance import Instance
+from ariane.client.settings import ClientSettings
 from ariane.nameserver.config import NameServerConfig
 from ariane.nameserver.server import NameServer
 from ariane.testing.disk import FakeDisk, Kept

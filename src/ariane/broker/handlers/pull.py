@@ -16,15 +16,15 @@ from typing import NamedTuple
 
 import msgspec
 
-from ariane.broker.arrivals import Arrivals, Waiter
 from ariane.broker.config import BrokerConfig
-from ariane.broker.settings import Settings
-from ariane.broker.state.filters import ConsumerFilters, unsupported
-from ariane.broker.state.groups import Groups
-from ariane.broker.state.members import Members
-from ariane.broker.state.offsets import ConsumerOffsets
-from ariane.broker.state.topics import Topics
-from ariane.broker.stats.counters import BrokerStats
+from ariane.broker.dynamic_config import Settings
+from ariane.broker.long_polling import Arrivals, Waiter
+from ariane.broker.state.consumer_filters import ConsumerFilters, unsupported
+from ariane.broker.state.consumer_offsets import ConsumerOffsets
+from ariane.broker.state.group_members import Members
+from ariane.broker.state.group_registry import Groups
+from ariane.broker.state.topic_registry import Topics
+from ariane.broker.stats.broker_stats import BrokerStats
 from ariane.errors import FilterError, ProtocolError, ReplyError, StoreError
 from ariane.filter import tags
 from ariane.filter.sql import SqlFilter, compile_sql

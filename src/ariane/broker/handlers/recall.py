@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable
 from typing import NamedTuple
 
-from ariane.broker import delay
+from ariane.broker import delayed_delivery
 from ariane.errors import FlushFailed, ProtocolError, ReplyError, StoreError
 from ariane.model import ids
 from ariane.net.connection import Handled, Handler, Peer, Reply
@@ -25,7 +25,7 @@ class RecallParts(NamedTuple):
     """What a recall needs. `timers_of` gives the records of the timer topic that have a unique key."""
 
     store: MessageStore
-    deliveries: delay.Deliveries
+    deliveries: delayed_delivery.Deliveries
     timers_of: Callable[[str], Iterable[bytes]]
     durable: Callable[[int], Awaitable[bool]] | None
 
@@ -45,7 +45,7 @@ def recall(parts: RecallParts, command: Command, peer: Peer) -> Handled:
     return reply if parts.durable is None else _when_durable(parts.durable, placed, reply)
 
 
-def cancel(parts: RecallParts, name: str, born_host: bytes) -> tuple[delay.Timer, Placed]:
+def cancel(parts: RecallParts, name: str, born_host: bytes) -> tuple[delayed_delivery.Timer, Placed]:
     """Cancel the timer that `name` means; it, and the note of that. ReplyError when none waits under that name."""
     timer = _timer(parts, name)
     return timer, parts.deliveries.cancel(timer.number, timer.due_ms, born_host)
@@ -59,17 +59,17 @@ async def _when_durable(durable: Callable[[int], Awaitable[bool]], placed: Place
     return reply if flushed else Reply(ResponseCode.FLUSH_DISK_TIMEOUT, reply.fields)
 
 
-def _timer(parts: RecallParts, name: str) -> delay.Timer:
+def _timer(parts: RecallParts, name: str) -> delayed_delivery.Timer:
     try:
         offset = ids.parse_offset_message_id(name)[1]
     except ProtocolError:
         key = ids.recalled_key(name).rpartition("+")[2]  # in TIMER_DEL_UNIQKEY, 5.x puts the topic before it
     else:
-        timer = delay.timer(parts.store.record_at(offset))
+        timer = delayed_delivery.timer(parts.store.record_at(offset))
         if timer is not None:
             return timer
         key = name
-    found = [timer for data in parts.timers_of(key) if (timer := delay.timer(data)) is not None]
+    found = [timer for data in parts.timers_of(key) if (timer := delayed_delivery.timer(data)) is not None]
     if not found:
         raise ReplyError(
             ResponseCode.SYSTEM_ERROR,

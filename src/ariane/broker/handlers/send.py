@@ -12,13 +12,13 @@ import random
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
-from ariane.broker import delay
+from ariane.broker import delayed_delivery
 from ariane.broker.config import BrokerConfig
-from ariane.broker.settings import Settings
-from ariane.broker.state.groups import Groups
-from ariane.broker.state.topics import Topics
-from ariane.broker.stats.counters import BrokerStats
-from ariane.broker.transactions import Transactions
+from ariane.broker.dynamic_config import Settings
+from ariane.broker.state.group_registry import Groups
+from ariane.broker.state.topic_registry import Topics
+from ariane.broker.stats.broker_stats import BrokerStats
+from ariane.broker.transaction_service import Transactions
 from ariane.errors import FlushFailed, MessageRefused, ProtocolError, ReplyError, StoreError
 from ariane.model import ids
 from ariane.model.message import (
@@ -252,7 +252,7 @@ def _single(
     if name.startswith(RETRY_PREFIX):
         name, queue_id = _retry_target(parts, request, reconsume_times, queue_id)
         if name != topic.topic_name:
-            delay.forget(outer)  # a dead letter is not delayed once more
+            delayed_delivery.forget(outer)  # a dead letter is not delayed once more
     if _is_half(outer, request.topic, reconsume_times):
         return _half(parts, request, name, topic, queue_id, outer, body, peer)
     _refuse_transaction_bits(outer, request.sys_flag)
@@ -284,7 +284,7 @@ def _half(
     if config.reject_transaction_message:
         remark = f"the broker[{config.broker_ip1}] sending transaction message is forbidden: rejectTransactionMessage"
         raise ReplyError(ResponseCode.NO_PERMISSION, remark)
-    delays = delay.asked(own)
+    delays = delayed_delivery.asked(own)
     if delays:
         raise ProtocolError(f"{', '.join(sorted(delays))}: a transactional message cannot be delayed")
     rules.PRODUCER_GROUP.check("producerGroup", request.producer_group)
@@ -316,7 +316,7 @@ def _batch(
         own = properties.decode(entry.properties)
         own.update(outer)
         _refuse_bad_transactions(own, request.sys_flag)
-        if delays := delay.asked(own):
+        if delays := delayed_delivery.asked(own):
             raise ProtocolError(
                 f"{', '.join(sorted(delays))}: the messages of a batch cannot be delayed; send them one by one"
             )

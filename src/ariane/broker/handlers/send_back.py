@@ -14,9 +14,9 @@ import random
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
-from ariane.broker.settings import Settings
-from ariane.broker.state.groups import Groups
-from ariane.broker.state.topics import Topics
+from ariane.broker.dynamic_config import Settings
+from ariane.broker.state.group_registry import Groups
+from ariane.broker.state.topic_registry import Topics
 from ariane.errors import FlushFailed, ReplyError
 from ariane.model import ids
 from ariane.model import message as names

@@ -10,13 +10,13 @@ from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
 from ariane.errors import ConfigError, RouteNotFound
 from ariane.model.message import MessageQueue
-from ariane.spark.read import ends as queue_ends
-from ariane.spark.read import offsets, pull, pushdown
-from ariane.spark.read.ends import Ends
-from ariane.spark.read.offsets import Positions
-from ariane.spark.read.options import SourceOptions, listed_topics, refuse_stream_options, time_of
+from ariane.spark.read import offset_ranges, pull_client, pushdown
+from ariane.spark.read import queue_bounds as queue_ends
+from ariane.spark.read.offset_ranges import Positions
 from ariane.spark.read.partitions import QueuePartition, begin_of, pieces, read_partition, refuse_unknown
-from ariane.spark.read.tasks import DataLoss
+from ariane.spark.read.queue_bounds import Ends
+from ariane.spark.read.read_task import DataLoss
+from ariane.spark.read.source_options import SourceOptions, listed_topics, refuse_stream_options, time_of
 from ariane.spark.reporting import message_only, readable
 
 log = logging.getLogger("ariane.spark")
@@ -34,7 +34,7 @@ class BatchReader(DataSourceReader):
     @readable
     def partitions(self) -> list[QueuePartition]:
         options = self._options
-        cluster = pull.cluster(options)
+        cluster = pull_client.cluster(options)
         chosen = cluster.retry("topics", queue_ends.topics, cluster, options)
         queues = cluster.retry(f"routes of {', '.join(chosen[:3])}", cluster.queues, *chosen) if chosen else []
         missing = sorted(set(listed_topics(options)) - {queue.topic for queue in queues})
@@ -49,7 +49,7 @@ class BatchReader(DataSourceReader):
         begin = begin_of(cluster, options, queues, ends)
         end = self._end_of(cluster, ends)
         self._check_held(begin, end, ends)
-        parts = offsets.ranges(begin, end)
+        parts = offset_ranges.ranges(begin, end)
         parts = [part for part in self._cut(cluster, parts) if part.start < part.end]
         return [QueuePartition(part, by_time=True) for part in pieces(parts, options)]
 
@@ -82,28 +82,28 @@ class BatchReader(DataSourceReader):
         starting, ending = options.starting_offsets, options.ending_offsets
         low = {queue: begin[queue] for queue in ends.last if isinstance(starting, dict) and queue in starting}
         high = {queue: end[queue] for queue in ends.last if isinstance(ending, dict) and queue in ending}
-        for fault in offsets.unreadable(low, high, ends.first, ends.last):
+        for fault in offset_ranges.unreadable(low, high, ends.first, ends.last):
             if options.fail_on_data_loss:
                 slave = "" if not ends.by_slave else " (slaves answered, and may lack the newest messages)"
                 raise DataLoss(f"{fault}{slave}; set failOnDataLoss to false to read what there is")
             log.warning("%s; reading what there is", fault)
         for queue in sorted(high):
             if (queue in low or starting == "latest") and high[queue] < begin[queue]:
-                why = f"{offsets.named(queue)}: lies before the start, {begin[queue]}"
+                why = f"{offset_ranges.named(queue)}: lies before the start, {begin[queue]}"
                 raise ConfigError("endingOffsets", high[queue], why)
 
-    def _end_of(self, cluster: pull.Cluster, ends: Ends) -> Positions:
+    def _end_of(self, cluster: pull_client.Cluster, ends: Ends) -> Positions:
         """Where to stop, of the queues in `ends`; those that an option does not name are read to their last."""
         options = self._options
         if options.ending_timestamp is not None:
             times = {queue: time_of(options.ending_timestamp, queue) for queue in ends.last}
             return {**ends.last, **queue_ends.first_at(cluster, _said(times), ends)}
         wanted = options.ending_offsets
-        until = offsets.asked(wanted, ends.first, ends.last)
+        until = offset_ranges.asked(wanted, ends.first, ends.last)
         named = wanted if isinstance(wanted, dict) else {}
         return {queue: until[queue] if queue in named else last for queue, last in ends.last.items()}
 
-    def _cut(self, cluster: pull.Cluster, parts: list[offsets.Range]) -> list[offsets.Range]:
+    def _cut(self, cluster: pull_client.Cluster, parts: list[offset_ranges.Range]) -> list[offset_ranges.Range]:
         """What pushed filters leave of the ranges."""
         wanted = self._wanted
         cut = [wanted.cut(part) for part in parts]
@@ -114,7 +114,7 @@ class BatchReader(DataSourceReader):
             first = queue_ends.first_at(cluster, dict.fromkeys(first, wanted.first_ms), within)
         if wanted.end_ms is not None:
             last = queue_ends.first_at(cluster, dict.fromkeys(last, wanted.end_ms), within)
-        return [offsets.Range(part.queue, first[part.queue], last[part.queue]) for part in cut]
+        return [offset_ranges.Range(part.queue, first[part.queue], last[part.queue]) for part in cut]
 
 
 class FilteredReader(BatchReader):

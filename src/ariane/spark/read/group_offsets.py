@@ -18,9 +18,9 @@ from ariane.protocol import fastjson
 from ariane.protocol.codes import RequestCode
 from ariane.protocol.requests.clients import ConsumerData, HeartbeatData, UnregisterClient
 from ariane.protocol.requests.messaging import UpdateConsumerOffset
-from ariane.spark.read.offsets import Positions
-from ariane.spark.read.pull import Cluster, Nothing
-from ariane.spark.wire.connection import Question
+from ariane.spark.read.offset_ranges import Positions
+from ariane.spark.read.pull_client import Cluster, Nothing
+from ariane.spark.wire.blocking_connection import Question
 
 log = logging.getLogger("ariane.spark")
 

@@ -29,13 +29,13 @@ from pyspark.sql.streaming.datasource import (
 
 from ariane.errors import RouteNotFound
 from ariane.model.message import MessageQueue
-from ariane.spark.read import ends as queue_ends
-from ariane.spark.read import offsets, pull, tasks
-from ariane.spark.read.ends import Ends
+from ariane.spark.read import offset_ranges, pull_client, read_task
+from ariane.spark.read import queue_bounds as queue_ends
 from ariane.spark.read.group_offsets import GroupOffsets
-from ariane.spark.read.offsets import Limits, Positions
-from ariane.spark.read.options import SourceOptions, refuse_batch_options
+from ariane.spark.read.offset_ranges import Limits, Positions
 from ariane.spark.read.partitions import QueuePartition, begin_of, pieces, read_partition
+from ariane.spark.read.queue_bounds import Ends
+from ariane.spark.read.source_options import SourceOptions, refuse_batch_options
 from ariane.spark.reporting import message_only, readable
 
 log = logging.getLogger("ariane.spark")
@@ -67,28 +67,28 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._initial is None:
             cluster, queues = self._waited()
             ends = queue_ends.measured(cluster, queues)
-            self._initial = offsets.initial(begin_of(cluster, self._options, queues, ends))
+            self._initial = offset_ranges.initial(begin_of(cluster, self._options, queues, ends))
         return self._initial
 
     @readable
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         if self._options.commit_offsets and "to" in start:
-            self._commit(offsets.reached(start))
-        reached = offsets.reached(start)
+            self._commit(offset_ranges.reached(start))
+        reached = offset_ranges.reached(start)
         first, last, by_slave = (
             self._ends(reached) if self._at_stop is None else self._ends_at_stop(self._at_stop, reached)
         )
         # A slave lags: an end behind what was read is no loss when a slave told it.
         last = {**last, **{queue: at for queue, at in reached.items() if queue in by_slave and last[queue] < at}}
-        for loss in offsets.losses(start, first, last):
+        for loss in offset_ranges.losses(start, first, last):
             if self._options.fail_on_data_loss:
-                raise tasks.DataLoss(f"{loss}; set failOnDataLoss to false to go on at {loss.resume}")
+                raise read_task.DataLoss(f"{loss}; set failOnDataLoss to false to go on at {loss.resume}")
             log.warning("%s; going on at %d", loss, loss.resume)
         self._seen = last
-        if self._is_too_little(offsets.waiting(start, first, last), limit):
+        if self._is_too_little(offset_ranges.waiting(start, first, last), limit):
             return start
         self._planned_s = self._monotonic()
-        return offsets.advance(start, first, last, self._limits(start, first, last, limit))
+        return offset_ranges.advance(start, first, last, self._limits(start, first, last, limit))
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """Spark knows one limit at a time; with any of them all options count (`_limits`)."""
@@ -103,7 +103,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """What there is to read: with the end of a batch it tells the lag (`progress.lags`); and what is away."""
-        ends = {"ends": offsets.positions_to_json(self._seen)} if self._seen else {}
+        ends = {"ends": offset_ranges.positions_to_json(self._seen)} if self._seen else {}
         return {**ends, **({"away": self._away} if self._away else {})} or None
 
     @readable
@@ -113,7 +113,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @readable
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[QueuePartition]:
-        return [QueuePartition(part) for part in pieces(offsets.planned(end), self._options)]
+        return [QueuePartition(part) for part in pieces(offset_ranges.planned(end), self._options)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         with message_only():
@@ -122,21 +122,21 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def commit(self, end: dict[str, Any]) -> None:
         """Nothing: offsets live in the checkpoint, and those for others to see are committed earlier than this comes."""
 
-    def _waited(self) -> tuple[pull.Cluster, list[MessageQueue]]:
+    def _waited(self) -> tuple[pull_client.Cluster, list[MessageQueue]]:
         """The queues there are; absent servers are waited for."""
-        cluster = pull.cluster(self._options)
+        cluster = pull_client.cluster(self._options)
         chosen = cluster.retry("topics", queue_ends.topics, cluster, self._options)
         return cluster, cluster.retry("routes", cluster.queues, *chosen)
 
     def _ends(self, reached: Positions) -> Ends:
         """The ends of all queues that can be asked now. What cannot be keeps its positions, and the next micro-batch asks again."""
-        cluster = pull.cluster(self._options)
+        cluster = pull_client.cluster(self._options)
         try:
             queues = cluster.queues(*queue_ends.topics(cluster, self._options))
             missing = sorted(reached.keys() - set(queues))
             brokers = cluster.brokers().broker_addr_table if missing else {}
-        except pull.AWAY as error:
-            pull.raise_unless_passing(error)
+        except pull_client.AWAY as error:
+            pull_client.raise_unless_passing(error)
             self._tell({**self._away, "every name server": str(error)})
             return Ends({}, {})
         ends, away = queue_ends.measured_now(cluster, queues)
@@ -148,7 +148,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The ends when AvailableNow began. Brokers that were read from, and that name servers have dropped, are waited for."""
         missing = sorted(reached.keys() - at_stop.last.keys())
         if missing:
-            cluster = pull.cluster(self._options)
+            cluster = pull_client.cluster(self._options)
             cluster.retry("what was read before", _refuse_dropped, cluster, missing)
             ends = queue_ends.measured(cluster, sorted({*self._waited()[1]} & {*missing}))
             both = Ends(
@@ -188,22 +188,22 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         options = self._options
         if options.max_bytes_per_trigger is None:
             return Limits(options.max_offsets_per_trigger)
-        begin = {**first, **offsets.reached(start)}
-        at = {queue: begin[queue] for queue in offsets.waiting(start, first, last)}
-        sizes = queue_ends.sizes(pull.cluster(options), at) if at else {}
+        begin = {**first, **offset_ranges.reached(start)}
+        at = {queue: begin[queue] for queue in offset_ranges.waiting(start, first, last)}
+        sizes = queue_ends.sizes(pull_client.cluster(options), at) if at else {}
         return Limits(options.max_offsets_per_trigger, options.max_bytes_per_trigger, sizes)
 
     def _commit(self, reached: Positions) -> None:
         """Tell the brokers how far the query is. What fails is tried with the next batch, and fails no query."""
-        for queue, error in self._group.commit(pull.cluster(self._options), reached).items():
-            log.warning("%s: offset %d is not committed: %s", offsets.named(queue), reached[queue], error)
+        for queue, error in self._group.commit(pull_client.cluster(self._options), reached).items():
+            log.warning("%s: offset %d is not committed: %s", offset_ranges.named(queue), reached[queue], error)
 
 
 def _masters_away(ends: Ends) -> dict[str, str]:
     return {f"the master of {queue.broker}": "a slave answers, and may lack the newest" for queue in ends.by_slave}
 
 
-def _refuse_dropped(cluster: pull.Cluster, queues: Sequence[MessageQueue]) -> None:
+def _refuse_dropped(cluster: pull_client.Cluster, queues: Sequence[MessageQueue]) -> None:
     """RouteNotFound when no name server knows the broker of one of the queues."""
     brokers = cluster.brokers().broker_addr_table
     for queue in queues:

@@ -9,11 +9,11 @@ from pyspark.sql.datasource import InputPartition
 
 from ariane.errors import ConfigError
 from ariane.model.message import MessageQueue
-from ariane.spark.read import ends as queue_ends
-from ariane.spark.read import offsets, pull, tasks
-from ariane.spark.read.ends import Ends
-from ariane.spark.read.offsets import Positions, Range
-from ariane.spark.read.options import SourceOptions, Times, time_of
+from ariane.spark.read import offset_ranges, pull_client, read_task
+from ariane.spark.read import queue_bounds as queue_ends
+from ariane.spark.read.offset_ranges import Positions, Range
+from ariane.spark.read.queue_bounds import Ends
+from ariane.spark.read.source_options import SourceOptions, Times, time_of
 
 
 class QueuePartition(InputPartition):
@@ -28,16 +28,18 @@ class QueuePartition(InputPartition):
 def read_partition(partition: InputPartition, options: SourceOptions, columns: list[str]) -> Iterator[pa.RecordBatch]:
     """The rows of a task. Spark makes one task of its own when there is nothing to read: it has none."""
     if isinstance(partition, QueuePartition):
-        cluster = pull.cluster(options)
-        yield from tasks.read_range(cluster, partition.part, options, columns, by_time=partition.by_time)
+        cluster = pull_client.cluster(options)
+        yield from read_task.read_range(cluster, partition.part, options, columns, by_time=partition.by_time)
 
 
 def pieces(parts: list[Range], options: SourceOptions) -> list[Range]:
     """The ranges of the tasks."""
-    return offsets.split(parts, options.min_partitions, options.max_records_per_partition)
+    return offset_ranges.split(parts, options.min_partitions, options.max_records_per_partition)
 
 
-def begin_of(cluster: pull.Cluster, options: SourceOptions, queues: Sequence[MessageQueue], ends: Ends) -> Positions:
+def begin_of(
+    cluster: pull_client.Cluster, options: SourceOptions, queues: Sequence[MessageQueue], ends: Ends
+) -> Positions:
     """Where to begin, of the queues in `ends` and those that an option names."""
     if options.starting_timestamp is not None:
         refuse_unknown("startingTimestamp", options.starting_timestamp, queues)
@@ -45,7 +47,7 @@ def begin_of(cluster: pull.Cluster, options: SourceOptions, queues: Sequence[Mes
         said = {queue: ms for queue, ms in times.items() if ms is not None}
         return {**ends.first, **queue_ends.first_at(cluster, said, ends)}
     refuse_unknown("startingOffsets", options.starting_offsets, queues)
-    return offsets.asked(options.starting_offsets, ends.first, ends.last)
+    return offset_ranges.asked(options.starting_offsets, ends.first, ends.last)
 
 
 def refuse_unknown(option: str, wanted: str | Positions | Times | None, queues: Sequence[MessageQueue]) -> None:
@@ -56,4 +58,4 @@ def refuse_unknown(option: str, wanted: str | Positions | Times | None, queues: 
     for strange in sorted(set(wanted) - set(queues)):
         if strange.topic in existing:
             there = ", ".join(f"{one.broker} {one.queue_id}" for one in sorted(queues) if one.topic == strange.topic)
-            raise ConfigError(option, offsets.named(strange), f"no such queue; the topic has {there}")
+            raise ConfigError(option, offset_ranges.named(strange), f"no such queue; the topic has {there}")

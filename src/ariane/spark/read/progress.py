@@ -26,10 +26,10 @@ from pyspark.sql.streaming.listener import (
 
 from ariane.errors import ArianeError, ConfigError
 from ariane.model.message import MessageQueue
-from ariane.spark.read import offsets, pull
+from ariane.spark.read import offset_ranges, pull_client
 from ariane.spark.read.group_offsets import GroupOffsets
-from ariane.spark.read.offsets import Positions
-from ariane.spark.read.options import access, parse
+from ariane.spark.read.offset_ranges import Positions
+from ariane.spark.read.source_options import access, parse
 from ariane.spark.wire.access import GROUP
 
 log = logging.getLogger("ariane.spark")
@@ -81,7 +81,7 @@ def _sources(progress: Mapping[str, Any] | str | None) -> Iterator[tuple[Positio
     for source in _tree(progress).get("sources", ()):
         end, latest = _offset(source.get("endOffset")), _offset(source.get("latestOffset"))
         if isinstance(end.get("to", end.get("initial")), dict):  # those of store files are numbers
-            yield offsets.reached(end), offsets.positions_from_json(latest.get("ends", {}))
+            yield offset_ranges.reached(end), offset_ranges.positions_from_json(latest.get("ends", {}))
 
 
 def _tree(progress: Mapping[str, Any] | str | None) -> Mapping[str, Any]:
@@ -165,7 +165,7 @@ class CommitOffsets(_Listener):
         parsed = parse({**options, **every_topic})
         if parsed.group_id == GROUP:
             raise ConfigError("groupId", parsed.group_id, "says which group, one of this query's own")
-        self._cluster = pull.Cluster(access(parsed))
+        self._cluster = pull_client.Cluster(access(parsed))
         self._group = GroupOffsets(parsed.group_id)
 
     def progressed(self, progress: Mapping[str, Any]) -> None:
@@ -176,4 +176,4 @@ class CommitOffsets(_Listener):
 
 
 def _named(queue: MessageQueue, count: int) -> str:
-    return offsets.named(queue) + (f" and {count - 1} queues more" if count > 1 else "")
+    return offset_ranges.named(queue) + (f" and {count - 1} queues more" if count > 1 else "")

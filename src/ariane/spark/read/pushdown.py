@@ -24,7 +24,7 @@ from pyspark.sql.datasource import (
 
 from ariane.clock import EPOCH
 from ariane.model.message import MessageQueue
-from ariane.spark.read.offsets import Range
+from ariane.spark.read.offset_ranges import Range
 
 _MS = timedelta(milliseconds=1)
 

@@ -27,9 +27,9 @@ from ariane.protocol import record
 from ariane.spark.records import layout
 from ariane.spark.records.layout import Header
 from ariane.store import checkpoint as checkpoints
+from ariane.store.check_report import files_of
 from ariane.store.files import OpenFiles, ReadOnlyDisk, read_whole
-from ariane.store.findings import files_of
-from ariane.store.scan import SMALL, NotARecord, first_good, look, spans
+from ariane.store.record_scanner import SMALL, NotARecord, first_good, look, spans
 from ariane.store.segments import NAME_DIGITS, Segments
 
 log = logging.getLogger("ariane.spark")

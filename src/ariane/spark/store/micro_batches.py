@@ -16,8 +16,8 @@ from ariane.errors import ConfigError, StoreError
 from ariane.spark.reporting import message_only, readable
 from ariane.spark.store import commit_log
 from ariane.spark.store.commit_log import Log
-from ariane.spark.store.options import StoreOptions
 from ariane.spark.store.source import planned, read_part
+from ariane.spark.store.store_options import StoreOptions
 from ariane.store.files import OpenFiles, ReadOnlyDisk
 from ariane.store.segments import Segments
 

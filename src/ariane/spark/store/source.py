@@ -18,10 +18,10 @@ from pyspark.sql.types import StructType
 from ariane.spark.availability import require_stream_reads
 from ariane.spark.records.schema import asked
 from ariane.spark.reporting import message_only, or_refusal, readable
-from ariane.spark.store import commit_log, tasks
+from ariane.spark.store import commit_log, log_task
 from ariane.spark.store.commit_log import Damage, Log
-from ariane.spark.store.options import StoreOptions, parse, refuse_stream_options
-from ariane.spark.store.tasks import Part
+from ariane.spark.store.log_task import Part
+from ariane.spark.store.store_options import StoreOptions, parse, refuse_stream_options
 
 
 class LogPartition(InputPartition):
@@ -45,18 +45,18 @@ class StoreSource(DataSource):
         parse(
             self.options
         )  # Spark asks for the schema when a frame is made: mistakes are reported there, not when it is used
-        return tasks.DDL
+        return log_task.DDL
 
     @readable
     def reader(self, schema: StructType) -> DataSourceReader:
-        return StoreReader(parse(self.options), asked(schema, tasks.COLUMNS))
+        return StoreReader(parse(self.options), asked(schema, log_task.COLUMNS))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         def reader() -> DataSourceStreamReader:
             require_stream_reads()
             from ariane.spark.store.micro_batches import StoreStreamReader
 
-            return StoreStreamReader(parse(self.options), asked(schema, tasks.COLUMNS))
+            return StoreStreamReader(parse(self.options), asked(schema, log_task.COLUMNS))
 
         return or_refusal(reader)
 
@@ -80,11 +80,11 @@ class StoreReader(DataSourceReader):
 
 
 def planned(found: Log, begin: int, end: int, options: StoreOptions) -> list[InputPartition]:
-    parts = tasks.plan(found, begin, end, options.split_bytes)
+    parts = log_task.plan(found, begin, end, options.split_bytes)
     return [LogPartition(part, found.size) for part in parts]
 
 
 def read_part(partition: InputPartition, options: StoreOptions, columns: list[str]) -> Iterator[pa.RecordBatch]:
     """The rows of a task. Spark makes one task of its own when there is nothing to read: it has none."""
     if isinstance(partition, LogPartition):
-        yield from tasks.rows(partition.part, options, columns, partition.size)
+        yield from log_task.rows(partition.part, options, columns, partition.size)

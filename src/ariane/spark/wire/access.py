@@ -11,7 +11,7 @@ from ariane.errors import ConfigError, ProtocolError
 from ariane.model import host
 from ariane.model.topic import group_name_fault
 from ariane.protocol.signing import Credentials
-from ariane.spark.options import Readers, Secret, flag, listed, number, secret
+from ariane.spark.option_parsing import Readers, Secret, flag, listed, number, secret
 
 GROUP = "ariane-spark"
 

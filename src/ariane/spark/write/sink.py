@@ -25,11 +25,11 @@ from pyspark.sql.types import StructType
 from ariane.errors import ConfigError
 from ariane.spark.reporting import readable
 from ariane.spark.wire.access import credentials, tls_context
-from ariane.spark.wire.connections import Wires
-from ariane.spark.write import encode, send
-from ariane.spark.write.options import SinkOptions, check_columns, parse
-from ariane.spark.write.send import Sent
-from ariane.spark.write.spread import Spread
+from ariane.spark.wire.pipelined_connections import Wires
+from ariane.spark.write import message_encoder, send_client
+from ariane.spark.write.partitioner import Spread
+from ariane.spark.write.send_client import Sent
+from ariane.spark.write.sink_options import SinkOptions, check_columns, parse
 
 log = logging.getLogger("ariane.spark")
 
@@ -50,7 +50,7 @@ def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool
     if checked.topic:  # a mistyped one is told now, and not by each task after its retries
         wires = _wires(checked)
         try:
-            send.Routes(checked, wires).find(checked.topic)
+            send_client.Routes(checked, wires).find(checked.topic)
         finally:
             wires.close()
     return BatchWriter(checked, checked.run_id or secrets.token_hex(16))
@@ -115,16 +115,16 @@ def write_partition(
     now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
 ) -> Written:
     """Send the rows of a partition; returns when all of them are stored."""
-    called = encode.names_of(run, batch, partition, now_ms())
+    called = message_encoder.names_of(run, batch, partition, now_ms())
     names, wires = _wires(options), _wires(options)
     try:
-        routes = send.Routes(options, names)
+        routes = send_client.Routes(options, names)
         spread = Spread(options, called, partition, routes.queues)
-        sender = send.Sender(options, routes, wires, now_ms=now_ms)
+        sender = send_client.Sender(options, routes, wires, now_ms=now_ms)
         first = 0
         for whole in iterator:
-            for part in encode.slices(whole):
-                rows = encode.messages(part, called, first, options)
+            for part in message_encoder.slices(whole):
+                rows = message_encoder.messages(part, called, first, options)
                 for chunk in spread.chunks(part, rows):
                     sender.put(chunk)
                 first += part.num_rows

@@ -1,1 +1,0 @@
-"""Use cases of operators, as functions that return values; the command line and the console only show them."""

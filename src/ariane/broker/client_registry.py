@@ -1,0 +1,56 @@
+"""Who is there: clients that come, leave or fall silent, and what the others of their groups are told.
+
+[ClientHousekeepingService]
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from ariane.broker.dynamic_config import Settings
+from ariane.broker.state.filter_servers import FilterServers
+from ariane.broker.state.group_members import Members
+from ariane.errors import ConnectionLost
+from ariane.net.connection import Peer
+from ariane.net.server import Server
+from ariane.protocol.codes import RequestCode
+from ariane.protocol.requests import fields
+from ariane.protocol.requests.clients import GroupRef
+
+log = logging.getLogger("ariane.broker")
+
+
+class Presence:
+    """The members of all groups, and the filter servers. `server` reaches their connections."""
+
+    def __init__(self, settings: Settings, monotonic_ms: Callable[[], float]) -> None:
+        self.members = Members()
+        self.filter_servers = FilterServers()
+        self.server: Server | None = None
+        self._settings = settings
+        self._monotonic_ms = monotonic_ms
+
+    def changed(self, group: str) -> None:
+        """Tell the members of a consumer group to share its queues out again."""
+        if self.server is None or not self._settings.now.notify_consumer_ids_changed_enable:
+            return
+        header = fields(GroupRef(group))
+        for peer_id in self.members.peers(group):
+            try:
+                self.server.one_way(peer_id, RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, header)
+            except ConnectionLost as error:
+                log.info("%s of group %s is not told of the change: %s", peer_id, group, error)
+
+    def lost(self, peer: Peer) -> None:
+        """A connection is over."""
+        self.filter_servers.lost(peer.id)
+        for group in self.members.lost(peer.id):
+            self.changed(group)
+
+    async def drop_silent(self) -> None:
+        for peer_id in self.members.silent(self._monotonic_ms()):
+            for group in self.members.lost(peer_id):
+                self.changed(group)
+            if self.server is not None:
+                self.server.close_peer(peer_id)

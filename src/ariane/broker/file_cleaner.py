@@ -1,0 +1,168 @@
+"""When old files are removed, and writes refused because the disk is nearly full. [CleanCommitLogService]
+
+Rules and removals are `store.retention`; here are their clock, their pauses, and the worker thread that unlinks files of a
+gigabyte while the loop goes on. Reads are served whatever the disk says.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from concurrent.futures import Executor
+from datetime import datetime
+
+from ariane.broker.config import BrokerConfig
+from ariane.broker.delayed_delivery import move_timers
+from ariane.broker.flusher import Flusher
+from ariane.errors import StoreError, StoreFull
+from ariane.store.files import Disk
+from ariane.store.message_store import MessageStore
+from ariane.store.retention import Removal, Rule, due, trigger, used_percent
+
+log = logging.getLogger("ariane.broker.file_cleaner")
+
+FIRST_RUN_S = 60.0
+FIRST_CHECK_S = 1.0
+CHECK_S = 10.0  # how soon writes are refused on a disk that fills up, and taken again
+MANUAL_RUNS = 20  # runs that one request for cleaning lasts, as in Java
+MOVED_TIMEOUT_S = 30.0
+ROUNDS_MAX = 100  # of removed queue files in one run
+HOUR_MS = 3_600_000
+USED_MAX_LIMITS = (10, 95)  # diskMaxUsedSpaceRatio is held within these, as in Java
+
+
+class Cleaner:
+    """`run` every cleanResourceInterval, `check_room` every CHECK_S. `refuses` False: a slave stores what its master stored."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        store: MessageStore,
+        disk: Disk,
+        flusher: Flusher,
+        executor: Executor,
+        stored: Callable[[], None],
+        now_ms: Callable[[], int],
+        *,
+        refuses: bool,
+    ) -> None:
+        self._config = config
+        self._store = store
+        self._disk = disk
+        self._flusher = flusher
+        self._executor = executor
+        self._stored = stored
+        self._now_ms = now_ms
+        self._refuses = refuses
+        self._rule = rule(config)
+        self._manual_runs = 0
+        self._trimmed_for = -1  # the log's start when files of queues were last looked at
+
+    def clean_soon(self) -> None:
+        """Remove expired files in the next MANUAL_RUNS runs, whatever the hour and the disk."""
+        self._manual_runs = MANUAL_RUNS
+
+    async def run(self) -> None:
+        """Remove what is due now."""
+        now_ms = self._now_ms()
+        manual = self._manual_runs > 0
+        self._manual_runs = max(0, self._manual_runs - 1)
+        percent = self._used()
+        why = trigger(self._rule, percent, datetime.fromtimestamp(now_ms / 1000).hour, manual=manual)
+        if why is not None:
+            files = self._store.retention.log_files()
+            for file in files[: due(files, self._rule, percent, now_ms)]:
+                if not await self._kept_timers(file.base + self._store.config.commit_log_size):
+                    break
+                await self._remove(self._store.retention.begin_log_removal(file))
+                log.info("removed the commit log file at %d because of %s; %d %% used", file.base, why.value, percent)
+                await asyncio.sleep(self._config.delete_commit_log_files_interval / 1000)
+        await self._remove(self._store.retention.begin_log_removal(None))
+        await self._trim()
+
+    async def _kept_timers(self, end: int) -> bool:
+        """Whether no timer is lost when the log below `end` goes: a master stores those once more, a slave waits for that."""
+        if not self._refuses:
+            return not self._store.delayed.below(end)
+        refusal, self._store.refusal = self._store.refusal, None  # what frees a gigabyte may take a little
+        try:
+            moved = move_timers(self._store, end)
+        except StoreError as error:
+            log.error("no file is removed, for timers in it cannot be stored once more: %s", error)
+            return False
+        finally:
+            self._store.refusal = refusal
+        if not moved:
+            return True
+        self._stored()
+        return await self._flusher.durable(moved, MOVED_TIMEOUT_S)
+
+    async def check_room(self) -> None:
+        """Refuse messages while the disk is nearly full."""
+        if not self._refuses:
+            return
+        percent = self._used()
+        full = percent > self._config.disk_space_warning_level_ratio
+        if full and self._store.refusal is None:
+            self._store.refusal = StoreFull(_remark(percent, self._config))
+            if not self._store.clear_write_failure():  # else it was reported by the write that met it
+                log.error("Messages are refused: %s", self._store.refusal, extra={"notice": True})
+        elif not full and isinstance(self._store.refusal, StoreFull):
+            self._store.refusal = None
+            self._store.clear_write_failure()
+            log.warning("Messages are accepted again: %d %% of the disk are used", percent, extra={"notice": True})
+        elif not full and self._store.clear_write_failure():
+            log.warning("Messages are accepted again, as long as the disk takes them", extra={"notice": True})
+
+    def _used(self) -> int:
+        """Return how full the fuller one of the disks of the root and of the commit log is, -1 if unknown."""
+        directories = (self._config.store_path_root_dir, self._store.config.log_directory)
+        try:
+            return max(used_percent(self._disk.usage(directory)) for directory in directories)
+        except OSError as error:
+            log.error("Cannot read the disk usage of %s: %s", " and ".join(directories), error)
+            return -1
+
+    async def _remove(self, removal: Removal | None) -> None:
+        if removal is None:
+            return
+        # Once the checkpoint says where the log begins, a start can tell this removal from a loss.
+        await self._flusher.flush_derived()
+        if self._store.retention.is_recorded:
+            await asyncio.get_running_loop().run_in_executor(self._executor, removal.run)
+            self._store.retention.end_log_removal(removal)
+
+    async def _trim(self) -> None:
+        """Files of the index and of queues whose messages are gone. Each round removes at most one of a queue, after a flush."""
+        start = self._store.commit_log_min
+        if start == self._trimmed_for:
+            return
+        self._store.index.drop_before(start)
+        for _ in range(ROUNDS_MAX):
+            if not self._store.retention.plan_queue_files():
+                self._trimmed_for = start
+                return
+            await self._flusher.flush_derived()
+            if not self._store.retention.remove_queue_files():
+                return  # a flush was under way; the next run goes on
+            await asyncio.sleep(self._config.delete_consume_queue_files_interval / 1000)
+
+
+def rule(config: BrokerConfig) -> Rule:
+    low, high = USED_MAX_LIMITS
+    return Rule(
+        reserved_ms=config.file_reserved_time * HOUR_MS,
+        hours=config.delete_hours,
+        used_max=max(low, min(config.disk_max_used_space_ratio, high)),
+        at_once=config.disk_space_clean_forcibly_ratio if config.clean_file_forcibly_enable else None,
+    )
+
+
+def _remark(percent: int, config: BrokerConfig) -> str:
+    share = f"{percent / 100:5.2f}"
+    return (
+        f"the disk of {config.store_path_root_dir} is nearly full [CL: {share} CQ: {share} INDEX: {share}], more than"
+        f" {config.disk_space_warning_level_ratio} %: free space there, or keep messages for less than fileReservedTime ="
+        f" {config.file_reserved_time} h; reads go on meanwhile"
+    )

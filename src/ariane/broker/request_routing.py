@@ -1,0 +1,226 @@
+"""Which request code is served by whom, and with which parts: the broker's table of contents.
+
+[BrokerController.registerProcessor]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any, NamedTuple
+
+from ariane.broker.access_control import AccessControl
+from ariane.broker.client_registry import Presence
+from ariane.broker.dynamic_config import Settings
+from ariane.broker.file_cleaner import Cleaner
+from ariane.broker.flusher import Flusher
+from ariane.broker.handlers import (
+    acl_admin,
+    broker_admin,
+    client_sessions,
+    config_admin,
+    consumer_admin,
+    end_transaction,
+    file_expiry,
+    message_query,
+    offset_requests,
+    pull,
+    recall,
+    reply_message,
+    runtime_info,
+    send,
+    send_back,
+    statistics,
+    topic_admin,
+)
+from ariane.broker.persistent_state import Tables
+from ariane.broker.post_store import Messages
+from ariane.broker.registration import Registration
+from ariane.broker.replication import Feed
+from ariane.broker.stats.broker_stats import BrokerStats
+from ariane.broker.stats.stats_recorder import Recorder
+from ariane.broker.topic_deletion import TopicRemover
+from ariane.broker.transaction_service import Transactions
+from ariane.model.topic import TIMER_TOPIC
+from ariane.net.connection import Handler
+from ariane.net.server import Server
+from ariane.net.tasks import Tasks
+from ariane.protocol.requests.admin import DelayOffsetTable
+from ariane.store.files import Disk
+from ariane.store.key_query import Wanted
+from ariane.store.message_store import MessageStore
+
+RECALL_MAX = 32  # timers of one unique key that are looked at: a message that is sent again has it twice
+
+
+class Parts(NamedTuple):
+    """All there is to serve with. A handler is given the few of it that it needs."""
+
+    settings: Settings
+    addr: str
+    store_host: bytes
+    boot_ms: int
+    disk: Disk
+    store: MessageStore
+    tables: Tables
+    remover: TopicRemover
+    presence: Presence
+    messages: Messages
+    flusher: Flusher
+    feed: Feed
+    transactions: Transactions
+    cleaner: Cleaner
+    stats: BrokerStats
+    recorder: Recorder
+    registration: Registration
+    access: AccessControl | None
+    server: Server
+    tasks: Tasks
+    write_settings: Callable[..., Awaitable[Any]] | None
+    now_ms: Callable[[], int]
+    monotonic_ms: Callable[[], float]
+
+
+def handlers(parts: Parts) -> dict[int, Handler]:
+    """The whole table."""
+    config, store, now_ms = parts.settings.now, parts.store, parts.now_ms
+    tables, presence, messages = parts.tables, parts.presence, parts.messages
+    durable = parts.flusher.waiting(config)
+    recalling = recall.RecallParts(store, messages.deliveries, lambda key: _timers_of(store, key), durable)
+    sending = send.SendParts(
+        parts.settings,
+        tables.topics,
+        tables.groups,
+        store,
+        parts.store_host,
+        durable,
+        messages.stored,
+        now_ms,
+        messages.kept,
+        parts.stats,
+        parts.transactions,
+        lambda name, peer: recall.cancel(recalling, name, peer.packed)[1],
+        parts.feed.replicated if config.broker_role == "SYNC_MASTER" else None,
+    )
+    return {
+        **send.handlers(sending),
+        **send_back.handlers(
+            send_back.SendBackParts(
+                parts.settings, tables.topics, tables.groups, store, messages.put_returned, durable, messages.stored
+            )
+        ),
+        **recall.handlers(recalling),
+        **reply_message.handlers(reply_message.ReplyParts(sending, presence.members, parts.server.request)),
+        **end_transaction.handlers(parts.transactions, durable, is_slave=config.is_slave),
+        **consumer_admin.handlers(
+            consumer_admin.RelayParts(
+                config.broker_name,
+                tables.topics,
+                presence.members,
+                tables.offsets,
+                store,
+                parts.server.request,
+                parts.server.one_way,
+            )
+        ),
+        **pull.handlers(
+            pull.PullParts(
+                parts.settings,
+                tables.topics,
+                tables.groups,
+                presence.members,
+                tables.offsets,
+                store,
+                parts.store_host,
+                messages.arrivals,
+                messages.stored,
+                now_ms,
+                tables.filters,
+                parts.stats,
+            )
+        ),
+        **message_query.handlers(config, store),
+        **offset_requests.handlers(tables.offsets, tables.topics, store),
+        **client_sessions.handlers(
+            client_sessions.ClientParts(
+                tables.topics,
+                tables.groups,
+                presence.members,
+                tables.locks,
+                presence.changed,
+                parts.monotonic_ms,
+                tables.filters,
+                config.enable_property_filter,
+                tables.locks_durable,
+            )
+        ),
+        **_administration(parts),
+    }
+
+
+def _administration(parts: Parts) -> dict[int, Handler]:
+    config, store, now_ms = parts.settings.now, parts.store, parts.now_ms
+    tables, presence = parts.tables, parts.presence
+    return {
+        **topic_admin.handlers(
+            topic_admin.AdminParts(config, tables, parts.remover, parts.registration.settled, parts.stats)
+        ),
+        **statistics.handlers(
+            statistics.StatsParts(
+                config,
+                parts.addr,
+                tables.topics,
+                tables.groups,
+                presence.members,
+                tables.offsets,
+                store,
+                parts.stats,
+                now_ms,
+            )
+        ),
+        **runtime_info.handlers(
+            runtime_info.RuntimeParts(
+                parts.settings,
+                store,
+                parts.disk,
+                parts.stats,
+                lambda: parts.recorder.late_ms,
+                now_ms,
+                parts.boot_ms,
+                parts.messages.delay_levels,
+            )
+        ),
+        **broker_admin.handlers(
+            broker_admin.WholeParts(
+                parts.settings,
+                tables.topics,
+                presence.members,
+                tables.offsets,
+                store,
+                parts.remover,
+                presence.filter_servers,
+                lambda: DelayOffsetTable(store.delayed.level_positions()),
+                now_ms,
+                parts.monotonic_ms,
+            )
+        ),
+        **file_expiry.handlers(parts.cleaner.clean_soon),
+        **acl_admin.handlers(acl_admin.AclParts(config, parts.addr, parts.access)),
+        **config_admin.handlers(
+            config_admin.SettingsParts(
+                parts.settings,
+                tables.topics,
+                tables.groups,
+                store,
+                parts.server.limits,
+                now_ms,
+                parts.write_settings,
+                parts.registration.settled,
+                lambda work: parts.tasks.start(work, "change the settings"),
+            )
+        ),
+    }
+
+
+def _timers_of(store: MessageStore, unique_key: str) -> Iterable[bytes]:
+    """Records of the timer topic with this unique key."""
+    return store.index.query(Wanted(TIMER_TOPIC, unique_key, RECALL_MAX)).records

@@ -1,0 +1,217 @@
+"""Topics of this broker: those that are always there, created ones, and creation by the first send. [TopicConfigManager]"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+
+import msgspec
+
+from ariane.broker.config import BrokerConfig
+from ariane.broker.state.change_records import TopicDeleted, TopicPut
+from ariane.errors import ReplyError
+from ariane.model.topic import (
+    AUTO_CREATE_TOPIC,
+    BENCHMARK_TOPIC,
+    OFFSET_MOVED_TOPIC,
+    PERM_INHERIT,
+    PERM_READ,
+    PERM_WRITE,
+    QUEUES_MAX,
+    SCHEDULE_TOPIC,
+    SELF_TEST_TOPIC,
+    SYSTEM_TOPICS,
+    TIMER_TOPIC,
+    DataVersion,
+    TopicConfig,
+    TopicDeletion,
+    topic_name_fault,
+)
+from ariane.protocol.codes import ResponseCode
+from ariane.protocol.requests.routing import TopicTable
+
+TOPICS_MAX = 200_000
+OWN_TOPICS_MAX = 250_000  # with retry and dead letter topics: a full table does not stop consumers
+AUTO_CREATE_MAX = 150_000  # topics beyond which no send creates another one; tools still can
+
+READ_WRITE = PERM_READ | PERM_WRITE
+
+
+def builtin_topics(config: BrokerConfig) -> dict[str, TopicConfig]:
+    """Topics that every broker has from its start."""
+
+    def topic(name: str, queues: int, perm: int = READ_WRITE) -> TopicConfig:
+        return TopicConfig(topic_name=name, read_queue_nums=queues, write_queue_nums=queues, perm=perm)
+
+    open_perm = PERM_INHERIT | READ_WRITE
+    topics = [
+        topic(SELF_TEST_TOPIC, 1),
+        topic(BENCHMARK_TOPIC, 1024),
+        topic(config.broker_cluster_name, 16, open_perm if config.cluster_topic_enable else PERM_INHERIT),
+        topic(config.broker_name, 1, open_perm if config.broker_topic_enable else PERM_INHERIT),
+        topic(OFFSET_MOVED_TOPIC, 1),
+        topic(SCHEDULE_TOPIC, len(config.delays_ms)),
+        topic(TIMER_TOPIC, 2),  # timers, and their cancellations
+        topic(f"{config.broker_cluster_name}_REPLY_TOPIC", 1),
+    ]
+    if config.auto_create_topic_enable:
+        topics.append(topic(AUTO_CREATE_TOPIC, config.default_topic_queue_nums, open_perm))
+    if config.trace_topic_enable:
+        topics.append(topic(config.msg_trace_topic_name, 1))
+    return {config.topic_name: config for config in topics}
+
+
+def own_topics(config: BrokerConfig) -> frozenset[str]:
+    """Names that tools may neither make nor remove here."""
+    own = {config.broker_cluster_name, config.broker_name, f"{config.broker_cluster_name}_REPLY_TOPIC"}
+    if config.trace_topic_enable:
+        own.add(config.msg_trace_topic_name)
+    return SYSTEM_TOPICS | own
+
+
+class Topics:
+    """The topic table.
+
+    A topic is put or deleted after `record` has stored the change, and not if it raises. After each change `on_change` receives the
+    names (None: all topics), then `changed` is called.
+    """
+
+    def __init__(
+        self,
+        table: TopicTable,
+        config: BrokerConfig,
+        now_ms: Callable[[], int],
+        record: Callable[[TopicPut | TopicDeleted], object] = lambda change: None,
+    ) -> None:
+        self._record = record
+        self._topics = {**table.topic_config_table, **builtin_topics(config)}
+        if not config.auto_create_topic_enable and AUTO_CREATE_TOPIC in self._topics:
+            del self._topics[AUTO_CREATE_TOPIC]
+        self._version = table.data_version
+        self._now_ms = now_ms
+        self._ordered = {name for name, topic in self._topics.items() if topic.order}
+        self.changed: Callable[[], None] = lambda: None
+        self.on_change: Callable[[Collection[str] | None], None] = lambda names: None
+
+    @property
+    def version(self) -> DataVersion:
+        """The version of the table."""
+        return self._version
+
+    def names(self) -> list[str]:
+        return list(self._topics)
+
+    def get(self, name: str) -> TopicConfig | None:
+        return self._topics.get(name)
+
+    def table(self) -> TopicTable:
+        return TopicTable(self._version, dict(self._topics))
+
+    def replace(self, table: TopicTable) -> None:
+        """Take over a master's table, when it is another one (a slave)."""
+        if table.data_version != self._version:
+            self._topics = dict(table.topic_config_table)
+            self._ordered = {name for name, topic in self._topics.items() if topic.order}
+            self._version = table.data_version
+            self.on_change(None)
+            self.changed()
+
+    def put(self, config: TopicConfig, topics_max: int = TOPICS_MAX) -> None:
+        """Create or change a topic. Raises ReplyError if its name or numbers are invalid, or there are too many topics."""
+        name = config.topic_name
+        if fault := topic_name_fault(name):
+            raise ReplyError(ResponseCode.SYSTEM_ERROR, fault)
+        for what, queues in (("readQueueNums", config.read_queue_nums), ("writeQueueNums", config.write_queue_nums)):
+            if not 0 <= queues <= QUEUES_MAX:
+                raise ReplyError(
+                    ResponseCode.SYSTEM_ERROR, f"{what} {queues} of {name} is not within 0 and {QUEUES_MAX}"
+                )
+        if name not in self._topics and len(self._topics) >= topics_max:
+            remark = f"topic {name} not created: this broker has {len(self._topics)} topics; delete unused topics first"
+            raise ReplyError(ResponseCode.SYSTEM_ERROR, remark)
+        version = self._next_version()
+        self._record(TopicPut(config, version))
+        self._topics[name] = config
+        self._note_order(config)
+        self._took([name], version)
+
+    def create_like(self, template_name: str, name: str, queues: int) -> TopicConfig | None:
+        """The topic `name` made after the model of another, with at most its number of queues; None when it is no model.
+
+        Never fewer than one queue: 4.9.4 makes a topic with none when asked for none, and nobody can write to it.
+        """
+        template = self._topics.get(template_name)
+        if template is None or not template.perm & PERM_INHERIT:
+            return None
+        if len(self._topics) >= AUTO_CREATE_MAX:
+            remark = f"topic[{name}] is not created: this broker has {len(self._topics)} topics, and sends create none beyond"
+            raise ReplyError(ResponseCode.SYSTEM_ERROR, f"{remark} {AUTO_CREATE_MAX}; create it with updateTopic")
+        nums = max(1, min(queues, template.write_queue_nums))
+        config = TopicConfig(
+            topic_name=name,
+            read_queue_nums=nums,
+            write_queue_nums=nums,
+            perm=template.perm & ~PERM_INHERIT,
+            topic_filter_type=template.topic_filter_type,
+        )
+        self.put(config)
+        return config
+
+    def create_own(self, name: str, queues: int, perm: int = READ_WRITE) -> TopicConfig:
+        """A topic that the broker needs by itself (%RETRY%group); the one that is there when there is one."""
+        known = self._topics.get(name)
+        if known is not None:
+            return known
+        config = TopicConfig(topic_name=name, read_queue_nums=queues, write_queue_nums=queues, perm=perm)
+        self.put(config, OWN_TOPICS_MAX)
+        return config
+
+    def delete(self, name: str, deletion: TopicDeletion | None = None) -> None:
+        """Delete a topic with all that is stored of it; `deletion` says which messages.
+
+        One that is not in the table may still have messages and offsets, so its deletion is recorded as well.
+        """
+        version = self._next_version() if name in self._topics else None
+        self._record(TopicDeleted(name, version, deletion))
+        if version is not None:
+            del self._topics[name]
+            self._ordered.discard(name)
+            self._took([name], version)
+
+    def touch(self) -> None:
+        """The table means something else than before: name servers take a permission over with a new version only."""
+        self._touch(None)
+
+    def set_auto_create(self, config: BrokerConfig) -> None:
+        """Have the model for topics that are made by their first send, or have it no longer."""
+        model = builtin_topics(config).get(AUTO_CREATE_TOPIC)
+        if model is None:
+            self.delete(AUTO_CREATE_TOPIC)
+        elif self._topics.get(AUTO_CREATE_TOPIC) != model:
+            self.put(model)
+
+    def set_order(self, ordered: Mapping[str, str]) -> None:
+        """Mark the topics that the name server's ORDER_TOPIC_CONFIG lists as ordered, all others not."""
+        listed = {name for name in ordered if name in self._topics}
+        changed = sorted(listed ^ self._ordered)
+        for name in changed:
+            self._topics[name] = msgspec.structs.replace(self._topics[name], order=name in listed)
+        if changed:
+            self._ordered = listed
+            self._touch(changed)
+
+    def _note_order(self, config: TopicConfig) -> None:
+        if config.order:
+            self._ordered.add(config.topic_name)
+        else:
+            self._ordered.discard(config.topic_name)
+
+    def _touch(self, names: Collection[str] | None) -> None:
+        self._took(names, self._next_version())
+
+    def _next_version(self) -> DataVersion:
+        return self._version.next(self._now_ms())
+
+    def _took(self, names: Collection[str] | None, version: DataVersion) -> None:
+        self._version = version
+        self.on_change(names)
+        self.changed()

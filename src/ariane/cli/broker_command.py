@@ -1,0 +1,64 @@
+"""`ariane broker`: one broker in the foreground. [mqbroker]"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ariane.cli import shared_options
+
+
+def broker(
+    config_file: Annotated[
+        Path | None,
+        typer.Option(
+            "-c", "--configFile", parser=shared_options.local_path, metavar="FILE", help="broker.conf of RocketMQ."
+        ),
+    ] = None,
+    namesrv: Annotated[
+        str | None,
+        typer.Option(
+            "-n",
+            "--namesrvAddr",
+            parser=shared_options.name_servers,
+            metavar="HOST:PORT",
+            help="Name server addresses, separated by ';'.",
+        ),
+    ] = None,
+    port: Annotated[
+        int | None,
+        typer.Option("--port", parser=shared_options.port, metavar="PORT", help="Port in place of listenPort; 0: any."),
+    ] = None,
+    print_config: Annotated[
+        bool, typer.Option("-p", "--printConfigItem", help="Print the settings, then exit.")
+    ] = False,
+    log_file: shared_options.LogFile = None,
+    accept_empty_log: Annotated[
+        bool,
+        typer.Option(
+            "--accept-empty-log",
+            help="Start although the commit log, or its end, is missing. The messages of the missing files are lost.",
+        ),
+    ] = False,
+    until_stdin_closes: Annotated[bool, typer.Option(hidden=True)] = False,
+) -> None:
+    """Run a broker until SIGINT or SIGTERM. Keys of the file that have no effect are reported on stderr."""
+    from ariane.broker import config as settings
+    from ariane.broker.broker import Broker
+    from ariane.cli import run_server
+
+    given = {"namesrvAddr": namesrv, "listenPort": None if port is None else str(port)}
+    texts = {key: text for key, text in given.items() if text is not None}
+    config, remarks = settings.load(config_file, texts) if config_file else settings.parse(texts)
+    run_server.report(remarks, config_file)
+    if print_config:
+        run_server.print_settings(settings.texts(config))
+        return
+    path = str(config_file.resolve()) if config_file else None
+    run_server.serve(
+        lambda: Broker(config, config_file=path, accept_empty_log=accept_empty_log),
+        log_file=log_file,
+        until_stdin_closes=until_stdin_closes,
+    )

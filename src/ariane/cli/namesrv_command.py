@@ -1,0 +1,41 @@
+"""`ariane namesrv`: one name server in the foreground. [mqnamesrv]"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ariane.cli import shared_options
+
+
+def namesrv(
+    config_file: Annotated[
+        Path | None,
+        typer.Option(
+            "-c", "--configFile", parser=shared_options.local_path, metavar="FILE", help="namesrv.conf of RocketMQ."
+        ),
+    ] = None,
+    port: Annotated[
+        int | None,
+        typer.Option("--port", parser=shared_options.port, metavar="PORT", help="Port in place of listenPort; 0: any."),
+    ] = None,
+    print_config: Annotated[
+        bool, typer.Option("-p", "--printConfigItem", help="Print the settings, then exit.")
+    ] = False,
+    log_file: shared_options.LogFile = None,
+    until_stdin_closes: Annotated[bool, typer.Option(hidden=True)] = False,
+) -> None:
+    """Run a name server until SIGINT or SIGTERM. Keys of the file that have no effect are reported on stderr."""
+    from ariane.cli import run_server
+    from ariane.nameserver import config as settings
+    from ariane.nameserver.server import NameServer
+
+    given = {} if port is None else {"listenPort": str(port)}
+    config, remarks = settings.load(config_file, given) if config_file else settings.parse(given)
+    run_server.report(remarks, config_file)
+    if print_config:
+        run_server.print_settings(settings.texts(config))
+        return
+    run_server.serve(lambda: NameServer(config), log_file=log_file, until_stdin_closes=until_stdin_closes)

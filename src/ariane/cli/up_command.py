@@ -1,0 +1,222 @@
+"""`ariane up`: name server and broker on this machine, and, when asked, demo traffic and the pipeline."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import shlex
+import socket
+import time
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import typer
+
+from ariane.cli import paths as homes
+from ariane.cli import run_server, shared_options, signals, spark_options
+from ariane.cli.child_processes import Program, Programs
+from ariane.errors import ArianeError, ConfigError, UsageError
+
+T = TypeVar("T")
+
+LOOPBACK = "127.0.0.1"
+NAMESRV_PORT = 9876
+BROKER_PORT = 10911
+BROKER_OFFSETS = (0, -2, 1)  # a broker listens on two more ports
+PORT_TRIES = 50
+INTERRUPTED = 130  # exit status, as shells have it
+
+
+def _broker_port(text: object) -> int:
+    """A port that has room for the broker's other two: two below it, and the one above."""
+    number = shared_options.port(text)
+    if number in (1, 2, shared_options.PORT_MAX):
+        message = f"{number}: the broker also listens on {number - 2} and {number + 1}: choose 3 to {shared_options.PORT_MAX - 1}."
+        raise typer.BadParameter(message)
+    return number
+
+
+class Interrupted(ArianeError):
+    """SIGINT or SIGTERM came before the servers were ready, or before the demo had its verdict."""
+
+
+def up(
+    home: Annotated[
+        Path | None,
+        typer.Option(
+            parser=shared_options.local_path,
+            metavar="DIR",
+            help="Directory of everything that is stored. Default: $ARIANE_HOME or ~/.ariane.",
+        ),
+    ] = None,
+    demo: Annotated[
+        bool, typer.Option("--demo", help="Send and consume orders, in a temporary home unless --home is given.")
+    ] = False,
+    exit_after: Annotated[
+        bool, typer.Option("--exit", help="With --demo: send 1,000 orders, verify the outcome, then exit.")
+    ] = False,
+    namesrv_port: Annotated[
+        int, typer.Option(parser=shared_options.port, metavar="PORT", help="Port of the name server.")
+    ] = NAMESRV_PORT,
+    broker_port: Annotated[
+        int, typer.Option(parser=_broker_port, metavar="PORT", help="Port of the broker.")
+    ] = BROKER_PORT,
+) -> None:
+    """Run a name server and a broker until Ctrl-C. A program that dies is started again."""
+    if exit_after and not demo:
+        raise UsageError("--exit", None, "works with --demo only")
+    if namesrv_port and broker_port and namesrv_port - broker_port in BROKER_OFFSETS:
+        fix = f"the broker listens on {broker_port - 2}, {broker_port} and {broker_port + 1}: choose another"
+        raise UsageError("--namesrv-port", namesrv_port, fix)
+    if demo and os.environ.get(spark_options.PROBE):
+        spark_options.require()
+    place = homes.held(home or homes.default_home()) if home or not demo else homes.temporary()
+    with place as kept:
+        run_server.log_to(kept / "logs" / "up.log")  # what the demo's clients report
+        name_server = _free("--namesrv-port", namesrv_port, demo)
+        ports = name_server, _free("--broker-port", broker_port, demo, BROKER_OFFSETS)
+        try:
+            run_server.run_loop(_up(kept, demo, exit_after, *ports))
+        except Interrupted:
+            raise typer.Exit(INTERRUPTED) from None
+
+
+def say(line: str) -> None:
+    typer.echo(f"{time.strftime('%H:%M:%S')} {line}")
+
+
+async def _up(home: Path, demo: bool, exit_after: bool, namesrv_port: int, broker_port: int) -> None:
+    say(f"home      {home}")
+    with signals.of_loop() as stop:
+        async with Programs(home, say) as programs:
+            namesrv = await _unless(stop, programs.start(_name_server(home, namesrv_port)))
+            port = namesrv.rpartition(":")[2]
+            await _unless(stop, programs.start(_broker(home, f"{LOOPBACK}:{port}", broker_port)))
+            serving = f"{LOOPBACK}:{port}"
+            say(f"ready     namesrv {serving}: give clients this address (NAMESRV_ADDR={serving})")
+            work = _demo(programs, home, serving, exit_after, stop) if demo else _until_told(stop)
+            await _until_first(work, programs)
+
+
+async def _demo(programs: Programs, home: Path, namesrv: str, exit_after: bool, stop: asyncio.Event) -> None:
+    from ariane.cli import demo_traffic
+    from ariane.pipeline.spark_session import spark_fault
+
+    tables = None
+    if fault := spark_fault():
+        say(f"pipeline  off: {fault}")
+    else:
+        tables = homes.tables_of(home)
+        arguments = ("pipeline", "run", "trace", "--namesrv", namesrv, "--home", str(tables), "--until-stdin-closes")
+        await _unless(stop, programs.start(Program("pipeline", arguments, ready=False)))
+        say(f"timeline  ariane trace --home {shlex.quote(str(home))} --key ORDER-17")
+    if exit_after:
+        await _unless(stop, demo_traffic.judged(namesrv, tables, say))
+    else:
+        await demo_traffic.endless(namesrv, tables, say, stop)
+
+
+async def _until_told(stop: asyncio.Event) -> None:
+    say("Ctrl-C stops everything")
+    await stop.wait()
+    say("stopping")
+
+
+async def _unless(stop: asyncio.Event, work: Coroutine[Any, Any, T]) -> T:
+    """Return what `work` returns; when `stop` is set first, cancel it and raise Interrupted."""
+    task = asyncio.ensure_future(work)
+    stopped = asyncio.ensure_future(stop.wait())
+    try:
+        await asyncio.wait([task, stopped], return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            return task.result()
+        say("stopping")
+        raise Interrupted
+    finally:
+        stopped.cancel()
+        task.cancel()
+        await asyncio.wait([task])
+
+
+async def _until_first(work: object, programs: Programs) -> None:
+    """Until `work` is done; a program that cannot be kept running ends it."""
+    task = asyncio.ensure_future(work)  # type: ignore[call-overload]
+    await asyncio.wait([task, programs.failed], return_when=asyncio.FIRST_COMPLETED)
+    if not task.done():
+        task.cancel()
+        await asyncio.wait([task])
+        programs.failed.result()
+    task.result()
+
+
+def _name_server(home: Path, port: int) -> Program:
+    settings = {
+        "bindAddress": LOOPBACK,
+        "kvConfigPath": str(home / "store" / "namesrv" / "kvConfig.json"),
+    }
+    conf = _written_once(home / "conf" / "namesrv.conf", settings)
+    return Program("namesrv", ("namesrv", "-c", str(conf), "--port", str(port), *_supervised(home, "namesrv")))
+
+
+def _broker(home: Path, namesrv: str, port: int) -> Program:
+    settings = {
+        "brokerClusterName": "DefaultCluster",
+        "brokerName": "broker-a",
+        "bindAddress": LOOPBACK,
+        "brokerIP1": LOOPBACK,
+        "storePathRootDir": str(home / "store"),
+    }
+    conf = _written_once(home / "conf" / "broker.conf", settings)
+    arguments = ("broker", "-c", str(conf), "-n", namesrv, "--port", str(port))
+    return Program("broker", (*arguments, *_supervised(home, "broker")))
+
+
+def _supervised(home: Path, name: str) -> tuple[str, ...]:
+    return ("--log", str(home / "logs" / f"{name}.log"), "--until-stdin-closes")
+
+
+def _written_once(path: Path, settings: dict[str, str]) -> Path:
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("".join(f"{key}={value}\n" for key, value in settings.items()), encoding="utf-8")
+    return path
+
+
+def _free(option: str, port: int, demo: bool, offsets: tuple[int, ...] = (0,)) -> int:
+    """Return `port`, or one that is free where any will do: 0, or a demo. A server that is killed comes back at the same port.
+
+    Raises:
+        ConfigError: `port`, or one at the `offsets` from it, cannot be listened on.
+    """
+    fault = _fault(port, offsets) if port else None
+    if port and fault is None:
+        return port
+    if fault is not None and (not demo or fault[1].errno != errno.EADDRINUSE):
+        taken, error = fault
+        what = "another program listens" if error.errno == errno.EADDRINUSE else "this program may not listen"
+        raise ConfigError(option, port, f"{what} on {taken} ({error.strerror}): stop it, or choose another port")
+    for _ in range(PORT_TRIES):
+        with socket.socket() as probe:
+            probe.bind((LOOPBACK, 0))
+            free = int(probe.getsockname()[1])
+        if _fault(free, offsets) is None:
+            if fault is not None:
+                say(f"port {fault[0]} is taken, the demo uses {free}")
+            return free
+    raise ConfigError(option, port, "no free port was found: name one")
+
+
+def _fault(port: int, offsets: tuple[int, ...]) -> tuple[int, OSError] | None:
+    """Return the first port that cannot be listened on, and why; None if all can."""
+    for offset in offsets:
+        if not 0 < port + offset <= shared_options.PORT_MAX:
+            return port + offset, OSError(errno.EADDRINUSE, "no such port")
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((LOOPBACK, port + offset))
+            except OSError as error:
+                return port + offset, error
+    return None

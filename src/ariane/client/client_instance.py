@@ -1,0 +1,291 @@
+"""What the clients of one process share: connections, routes, heartbeats, one client id. [MQClientInstance]
+
+A producer or consumer makes one of its own unless it is given one:
+
+    async with Instance("127.0.0.1:9876") as instance:
+        async with Producer("a", instance=instance) as producer, PushConsumer("b", instance=instance, …): …
+
+Each group joins as a Part: what to say about it in heartbeats, and whom to wake when its members changed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import itertools
+import logging
+import os
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from random import Random
+from types import TracebackType
+from typing import NamedTuple, Self
+
+from ariane.client import validation
+from ariane.client.request_reply import Replies
+from ariane.client.route_cache import Routes
+from ariane.client.settings import ClientSettings
+from ariane.clock import SYSTEM_CLOCK, Clock
+from ariane.errors import ArianeError, ClientClosed, ConfigError, ConnectionLost, ReplyError, RequestTimeout
+from ariane.model.ids import unique_ids
+from ariane.model.message import PGROUP
+from ariane.net.connection import Handled, Handler, Peer, Reply
+from ariane.net.connection_pool import Connections
+from ariane.net.interfaces import local_ip
+from ariane.net.tasks import Tasks
+from ariane.protocol import fastjson, record, signing
+from ariane.protocol.codes import RequestCode, ResponseCode
+from ariane.protocol.command import Command
+from ariane.protocol.requests import typed
+from ariane.protocol.requests.callbacks import OfGroup
+from ariane.protocol.requests.clients import (
+    CheckClient,
+    ConsumerData,
+    GroupRef,
+    HeartbeatData,
+    ProducerData,
+    SubscriptionData,
+    UnregisterClient,
+)
+
+log = logging.getLogger("ariane.client")
+
+AnswerCheck = Callable[[Command, Peer], None]
+
+_numbers = itertools.count(1)
+
+# What brokers ask a consumer group.
+GROUP_REQUESTS = (
+    RequestCode.RESET_CONSUMER_CLIENT_OFFSET,
+    RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT,
+    RequestCode.GET_CONSUMER_RUNNING_INFO,
+    RequestCode.CONSUME_MESSAGE_DIRECTLY,
+)
+
+
+class Part(NamedTuple):
+    """One consumer group at this client: its part of a heartbeat, and what to call when members or routes changed."""
+
+    describe: Callable[[], ConsumerData]
+    topics: Callable[[], Iterable[str]]
+    members_changed: Callable[[], None]
+    routes_changed: Callable[[list[str]], None]
+    answers: Mapping[int, Callable[[Command], Handled]] = {}
+    """What brokers may ask this group, by code (GROUP_REQUESTS)."""
+
+
+class Instance:
+    """`async with Instance(namesrv)`: leaving it closes the connections; close producers and consumers before."""
+
+    def __init__(
+        self,
+        namesrv: str | Sequence[str],
+        settings: ClientSettings | None = None,
+        *,
+        clock: Clock = SYSTEM_CLOCK,
+        chance: Random | None = None,
+    ) -> None:
+        self.settings = validation.optional("client", settings, ClientSettings) or ClientSettings()
+        self.clock = clock
+        self.chance = chance or Random()  # noqa: S311 - spreads load, guards nothing
+        ip = self.settings.client_ip or local_ip()
+        name = self.settings.instance_name or f"{os.getpid()}#{time.time_ns()}{next(_numbers)}"
+        self.client_id = f"{ip}@{name}"
+        self.make_id = unique_ids(clock.now_ms, ip=ip)
+        self.name_servers = validation.name_servers(namesrv)
+        self._producers: set[str] = set()
+        self._consumers: dict[str, Part] = {}
+        self._checks: dict[str, AnswerCheck] = {}
+        self._tasks = Tasks("client")
+        self._known: set[str] = set()
+        self._versions: dict[str, int] = {}
+        self._met: dict[str, int] = {}
+        self.replies = Replies(clock)
+        self._peers: Connections | None = None
+        self._routes: Routes | None = None
+
+    @classmethod
+    def shared_or_new(
+        cls, namesrv: str | Sequence[str] | None, client: ClientSettings | None, instance: Instance | None
+    ) -> Instance:
+        """Return `instance`, or a new instance for the name servers: a client is given one or the other."""
+        if instance is None:
+            if namesrv is None:
+                fix = "give either the name servers' addresses or an instance to share"
+                raise ConfigError("namesrv", namesrv, fix)
+            return cls(namesrv, client)
+        if namesrv is not None:
+            raise ConfigError("namesrv", namesrv, "leave it out: the instance to share has name servers of its own")
+        if client is not None:
+            raise ConfigError("client", client, "leave it out: the instance to share has settings of its own")
+        return validation.of_kind("instance", instance, cls)
+
+    async def __aenter__(self) -> Self:
+        credentials = self.settings.credentials
+        handlers: dict[int, Handler] = {
+            RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: self._members_changed,
+            RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT: self.replies.arrived,
+            RequestCode.CHECK_TRANSACTION_STATE: self._check_transaction,
+            **dict.fromkeys(GROUP_REQUESTS, self._ask_group),
+        }
+        self._peers = Connections(
+            handlers, sign=functools.partial(signing.signed, credentials) if credentials else None
+        )
+        self._routes = Routes(
+            self._peers, self.name_servers, timeout_ms=self.settings.request_timeout_ms, chance=self.chance
+        )
+        self._tasks.every(self.settings.route_refresh_ms / 1000, self.refresh_routes, "refresh routes")
+        self._tasks.every(self.settings.heartbeat_ms / 1000, self.heartbeat, "heartbeat")
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._tasks.close()
+        peers, self._peers, self._routes = self._peers, None, None
+        if peers is not None:
+            await peers.__aexit__(kind, error, trace)
+
+    @property
+    def peers(self) -> Connections:
+        if self._peers is None:
+            raise ClientClosed("the client instance is not open: use it within `async with`")
+        return self._peers
+
+    @property
+    def routes(self) -> Routes:
+        if self._routes is None:
+            raise ClientClosed("the client instance is not open: use it within `async with`")
+        return self._routes
+
+    # --- groups ---
+
+    def join_producer(self, group: str) -> None:
+        if group in self._producers:
+            raise ConfigError("group", group, "this instance has a producer of the group already: share that one")
+        self._producers.add(group)
+        self._met.clear()
+
+    def answer_checks(self, group: str, answer: AnswerCheck | None) -> None:
+        """Give `answer` what brokers ask about transactions of `group`; None: nobody answers any longer."""
+        if answer is None:
+            self._checks.pop(group, None)
+            return
+        if group in self._checks:
+            raise ConfigError("group", group, "this instance has a producer of the group already: share that one")
+        self._checks[group] = answer
+
+    def join_consumer(self, group: str, part: Part) -> None:
+        if group in self._consumers:
+            raise ConfigError("group", group, "this instance has a consumer of the group already: use another instance")
+        self._consumers[group] = part
+
+    async def leave(self, *, producer_group: str | None = None, consumer_group: str | None = None) -> None:
+        """A group is no longer here: tell the brokers, so that they need not wait for a heartbeat that does not come."""
+        if producer_group is not None:
+            self._producers.discard(producer_group)
+        if consumer_group is not None:
+            self._consumers.pop(consumer_group, None)
+        request = UnregisterClient(self.client_id, producer_group, consumer_group)
+        await self._tell_all(sorted(self._known), RequestCode.UNREGISTER_CLIENT, request)
+
+    async def check(self, group: str, subscription: SubscriptionData) -> None:
+        """Ask one broker of the topic whether it can filter so: ReplyError when it cannot, as Java clients do.
+
+        A broker that does not answer does not keep the consumer from starting.
+        """
+        addr = self.routes.any_broker(subscription.topic)
+        if addr is None:
+            return
+        body = fastjson.write(CheckClient(self.client_id, group, subscription))
+        try:
+            await self.peers.ask(
+                addr, RequestCode.CHECK_CLIENT_CONFIG, body=body, timeout_ms=self.settings.request_timeout_ms
+            )
+        except (ConnectionLost, RequestTimeout) as error:
+            log.warning("whether %s is filtered as group %s wants is not known: %s", subscription.topic, group, error)
+
+    def broker_version(self, addr: str) -> int | None:
+        """The version that the broker's answers to heartbeats carry; None before the first."""
+        return self._versions.get(addr)
+
+    # --- heartbeats and routes ---
+
+    async def heartbeat(self) -> None:
+        """Tell every broker what groups are here; masters only while there is no consumer."""
+        targets = self.routes.every_address(masters_only=not self._consumers)
+        if targets and (self._producers or self._consumers):
+            await self._tell_all(targets, RequestCode.HEART_BEAT, body=self._heartbeat_body())
+            self._known.update(targets)
+
+    async def heartbeat_to(self, addr: str) -> None:
+        """Tell one broker, which does not seem to know."""
+        await self._tell_all([addr], RequestCode.HEART_BEAT, body=self._heartbeat_body())
+        self._known.add(addr)
+
+    async def refresh_routes(self) -> None:
+        topics = {topic for part in self._consumers.values() for topic in part.topics()}
+        changed = await self.routes.refresh(topics)
+        if changed:
+            for part in list(self._consumers.values()):
+                part.routes_changed(changed)
+        self.meet_new_brokers()
+
+    def meet_new_brokers(self) -> None:
+        """Tell the brokers that a route brought to light what groups are here; nobody waits for their answers."""
+        found = set(self.routes.every_address(masters_only=not self._consumers)) - self._known
+        if found and (self._producers or self._consumers):
+            self._known |= found
+            body = self._heartbeat_body()
+            self._tasks.start(self._tell_all(sorted(found), RequestCode.HEART_BEAT, body=body), "meet new brokers")
+
+    async def meet(self, addr: str) -> None:
+        """Be sure that a broker knows this client on the connection that is open now; ArianeError when it cannot be told."""
+        connection = await self.peers.to(addr)
+        if self._met.get(addr) != connection.peer.id:
+            timeout_ms = self.settings.request_timeout_ms
+            await self.peers.ask(addr, RequestCode.HEART_BEAT, body=self._heartbeat_body(), timeout_ms=timeout_ms)
+            self._met[addr] = connection.peer.id
+            self._known.add(addr)
+
+    def _heartbeat_body(self) -> bytes:
+        consumers = tuple(part.describe() for part in self._consumers.values())
+        producers = tuple(ProducerData(group) for group in sorted(self._producers))
+        return fastjson.write(HeartbeatData(self.client_id, consumers, producers))
+
+    async def _tell_all(
+        self, targets: Iterable[str], code: RequestCode, header: UnregisterClient | None = None, body: bytes = b""
+    ) -> None:
+        async def tell(addr: str) -> None:
+            try:
+                answer = await self.peers.ask(addr, code, header, body, timeout_ms=self.settings.request_timeout_ms)
+                self._versions[addr] = answer.version
+            except ArianeError as error:
+                log.warning("%s: %s", code.name, error)
+
+        await asyncio.gather(*map(tell, targets))
+
+    def _check_transaction(self, command: Command, peer: Peer) -> Reply | None:
+        """CHECK_TRANSACTION_STATE: the half message in the body names the group; nothing is answered here."""
+        group = record.decode(command.body).property_map().get(PGROUP, "")
+        answer = self._checks.get(group)
+        if answer is None:
+            log.info("%s asks about a transaction of group %s, which is not here", peer.addr, group)
+        else:
+            answer(command, peer)
+        return None
+
+    def _members_changed(self, command: Command, peer: Peer) -> Reply | None:
+        part = self._consumers.get(typed(command, GroupRef).consumer_group)
+        if part is not None:
+            part.members_changed()
+        return None
+
+    def _ask_group(self, command: Command, peer: Peer) -> Handled:
+        about = typed(command, OfGroup)
+        group = about.consumer_group or about.group or ""
+        part = self._consumers.get(group)
+        answer = part.answers.get(command.code) if part is not None else None
+        if answer is None:
+            raise ReplyError(ResponseCode.SYSTEM_ERROR, f"The Consumer Group <{group}> not exist in this consumer")
+        return answer(command)

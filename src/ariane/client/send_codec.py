@@ -1,0 +1,319 @@
+"""From a message to a request, and from the answer to a result: pure. [DefaultMQProducerImpl.sendKernelImpl, Validators]
+
+    Message ─ outgoing() ─→ Outgoing ─ header() ─→ SEND_MESSAGE_V2 (310) ─→ answer ─ result() ─→ SendResult
+    Messages ─ outgoing_batch() ─↗            SEND_BATCH_MESSAGE (320)
+
+A message that brokers would refuse, or silently cripple (a property with an empty value vanishes), is refused here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from enum import Enum
+from functools import lru_cache
+from typing import NamedTuple
+
+import msgspec
+
+from ariane.client import validation
+from ariane.client.settings import ProducerSettings
+from ariane.errors import ConnectionLost, MessageRefused, ProtocolError, ReplyError, RequestTimeout
+from ariane.model import message as names
+from ariane.model.hashes import java_hash
+from ariane.model.message import Message, MessageQueue
+from ariane.model.topic import RETRY_PREFIX, SEND_FORBIDDEN, topic_name_fault
+from ariane.protocol import batch, compression, properties
+from ariane.protocol.codes import RequestCode, ResponseCode
+from ariane.protocol.command import Command
+from ariane.protocol.requests import typed
+from ariane.protocol.requests.messaging import SendMessageAnswer
+
+
+class SendStatus(Enum):
+    """How safely a message is stored. All four mean: it is stored."""
+
+    SEND_OK = ResponseCode.SUCCESS
+    FLUSH_DISK_TIMEOUT = ResponseCode.FLUSH_DISK_TIMEOUT
+    FLUSH_SLAVE_TIMEOUT = ResponseCode.FLUSH_SLAVE_TIMEOUT
+    SLAVE_NOT_AVAILABLE = ResponseCode.SLAVE_NOT_AVAILABLE
+
+
+_STATUS = {status.value: status for status in SendStatus}
+
+
+class SendResult(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a message was stored. For a batch, `message_id` and `offset_message_id` are joined by commas and
+    `queue_offset` is the first message's."""
+
+    status: SendStatus
+    message_id: str
+    offset_message_id: str
+    queue: MessageQueue
+    queue_offset: int
+    transaction_id: str | None
+    region: str
+    trace_on: bool
+    recall_handle: str | None = None  # takes back a message that waits for its time
+
+
+class Outgoing(NamedTuple):
+    """A message or a batch, ready for any queue of its topic. `messages` and `ids` are what it was made from."""
+
+    topic: str
+    body: bytes
+    properties: str
+    sys_flag: int
+    flag: int
+    is_batch: bool
+    messages: Sequence[Message]
+    ids: Sequence[str]
+    reconsume_times: int = 0
+    max_reconsume_times: int | None = None
+    is_reply: bool = False
+
+
+# Answers after which another broker may do better (reference: client-behaviour 5.5).
+RETRY_ELSEWHERE = frozenset(
+    {
+        ResponseCode.TOPIC_NOT_EXIST,
+        ResponseCode.SERVICE_NOT_AVAILABLE,
+        ResponseCode.SYSTEM_ERROR,
+        ResponseCode.NO_PERMISSION,
+        ResponseCode.NO_BUYER_ID,
+        ResponseCode.NOT_IN_CURRENT_UNIT,
+    }
+)
+
+
+def outgoing(message: Message, message_id: str, settings: ProducerSettings) -> Outgoing:
+    """`message` checked, its body compressed when it is large. MessageRefused says what to change."""
+    _check_types(message)
+    body = _checked_body(message, settings)
+    _check_topic(message.topic)
+    sys_flag = 0
+    if len(body) >= settings.compress_from:
+        body, sys_flag = compression.compress(body), compression.ZLIB_FLAGS
+    text = _property_text(message, message_id)
+    return Outgoing(message.topic, body, text, sys_flag, message.flag, False, (message,), (message_id,))
+
+
+def outgoing_batch(messages: Sequence[Message], make_id: Callable[[], str], settings: ProducerSettings) -> Outgoing:
+    """`messages` as one request: stored together or not at all, in one queue, next to each other."""
+    if not isinstance(messages, Sequence) or isinstance(messages, str | bytes):
+        raise MessageRefused(f"a batch is a list of messages, not {type(messages).__name__}")
+    if not messages:
+        raise MessageRefused("a batch needs at least one message")
+    for message in messages:
+        _check_types(message)
+    first = messages[0]
+    _check_topic(first.topic)
+    if first.topic.startswith(RETRY_PREFIX):
+        raise MessageRefused(f"{first.topic}: retry topics take no batches")
+    ids = [message.message_id or make_id() for message in messages]
+    entries = []
+    for message, message_id in zip(messages, ids, strict=True):
+        if message.topic != first.topic:
+            raise MessageRefused(f"a batch goes to one topic, and this one names {first.topic} and {message.topic}")
+        if message.wait_stored != first.wait_stored:
+            raise MessageRefused("wait_stored differs within the batch: send those messages in two batches")
+        if message.delay_level or message.deliver_at_ms:
+            raise MessageRefused("a batch cannot be delayed: send messages with a delay one by one")
+        body = _checked_body(message, settings)
+        entries.append(batch.Entry(message.flag, body, _property_text(message, message_id)))
+    body = batch.encode(entries)
+    if len(body) > settings.message_max:
+        raise MessageRefused(
+            f"the batch has {len(body)} bytes, at most {settings.message_max} are allowed: split it into smaller ones"
+        )
+    outer = properties.encode({names.WAIT: "true" if first.wait_stored else "false"})
+    return Outgoing(first.topic, body, outer, 0, 0, True, tuple(messages), ids)
+
+
+def with_properties(out: Outgoing, own: Mapping[str, str]) -> Outgoing:
+    """`out` with properties that only the client itself sets."""
+    text = f"{out.properties}{properties.PAIR_END}{properties.encode(own)}"
+    if len(text.encode()) > properties.SIZE_MAX:
+        raise MessageRefused(
+            f"the properties have {len(text.encode())} bytes, at most {properties.SIZE_MAX} are allowed"
+        )
+    return out._replace(properties=text)
+
+
+def code(out: Outgoing) -> RequestCode:
+    if out.is_reply:
+        return RequestCode.SEND_REPLY_MESSAGE_V2
+    return RequestCode.SEND_BATCH_MESSAGE if out.is_batch else RequestCode.SEND_MESSAGE_V2
+
+
+def header(out: Outgoing, group: str, queue_id: int, born_ms: int, settings: ProducerSettings) -> dict[str, str]:
+    """extFields of the request: those of `requests.messaging.SendMessage`, written at once because every message pays."""
+    names_and_values = {
+        "a": group,
+        "b": out.topic,
+        "c": settings.create_topic_key,
+        "d": str(settings.default_topic_queue_nums),
+        "e": str(queue_id),
+        "f": str(out.sys_flag),
+        "g": str(born_ms),
+        "h": str(out.flag),
+        "i": out.properties,
+        "j": str(out.reconsume_times),
+        "k": "false",
+        "m": "true" if out.is_batch else "false",
+    }
+    if out.max_reconsume_times is not None:
+        names_and_values["l"] = str(out.max_reconsume_times)
+    return names_and_values
+
+
+def result(out: Outgoing, answer: Command, queue: MessageQueue, addr: str) -> SendResult:
+    """What a broker's answer says; ReplyError when the message is not stored."""
+    status = _STATUS.get(answer.code)  # type: ignore[call-overload]
+    if status is None:
+        raise ReplyError(answer.code, answer.remark, addr)
+    stored = typed(answer, SendMessageAnswer)
+    if stored.queue_id != queue.queue_id:
+        queue = MessageQueue(queue.topic, queue.broker, stored.queue_id)
+    return SendResult(
+        status=status,
+        message_id=",".join(out.ids),
+        offset_message_id=stored.message_id,
+        queue=queue,
+        queue_offset=stored.queue_offset,
+        transaction_id=stored.transaction_id,
+        region=stored.region,
+        trace_on=stored.trace_on,
+        recall_handle=stored.recall_handle,
+    )
+
+
+def may_go_elsewhere(error: Exception) -> bool:
+    """Whether another attempt makes sense after `error`."""
+    if isinstance(error, ReplyError):
+        return error.code in RETRY_ELSEWHERE
+    return isinstance(error, ConnectionLost | RequestTimeout)
+
+
+def next_queue(queues: Sequence[MessageQueue], turn: int, avoid: str | None) -> MessageQueue:
+    """The queue whose turn it is; not one of broker `avoid` while another broker has queues."""
+    count = len(queues)
+    if avoid is not None:
+        for step in range(count):
+            queue = queues[(turn + step) % count]
+            if queue.broker != avoid:
+                return queue
+    return queues[turn % count]
+
+
+def queue_of_key(queues: Sequence[MessageQueue], key: str) -> MessageQueue:
+    """The queue that all messages with this ordering key go to: Java's SelectMessageQueueByHash for a String."""
+    size = abs(java_hash(key))
+    return queues[0 if size == 2**31 else size % len(queues)]
+
+
+@lru_cache(maxsize=4096)
+def _topic_fault(topic: str) -> str | None:
+    if topic in SEND_FORBIDDEN:
+        return f"{topic} belongs to the broker; nobody else writes to it"
+    return topic_name_fault(topic)
+
+
+def _check_topic(topic: str) -> None:
+    fault = _topic_fault(topic)
+    if fault:
+        raise MessageRefused(fault)
+
+
+# field of a message → type
+_TYPES = {"topic": str, "tags": str, "flag": int, "wait_stored": bool, "message_id": str}
+FLAG_MAX = 2**31
+
+
+def id_of(message: Message, make_id: Callable[[], str]) -> str:
+    """Return the id that the application gave the message, or a new one."""
+    _check_class(message)
+    return message.message_id or make_id()
+
+
+def _check_class(message: object) -> None:
+    if not isinstance(message, Message):
+        raise MessageRefused(f"{message!r} is of type {type(message).__name__}: expected a Message")
+
+
+def _check_types(message: Message) -> None:
+    """Raise MessageRefused if a field has another type: its text would be sent in place of a value."""
+    _check_class(message)
+    for name, kind in _TYPES.items():
+        value = getattr(message, name)
+        if type(value) is not kind and not isinstance(value, kind):
+            raise MessageRefused(f"{name} = {value!r} is of type {type(value).__name__}: expected {kind.__name__}")
+    if not -FLAG_MAX <= message.flag < FLAG_MAX:
+        raise MessageRefused(f"flag = {message.flag}: choose a number of 32 bits")
+
+
+def _checked_body(message: Message, settings: ProducerSettings) -> bytes:
+    body = message.body
+    if not isinstance(body, bytes):
+        raise MessageRefused(f"the body is of type {type(body).__name__}: encode it to bytes first")
+    if not body:
+        raise MessageRefused("the body is empty, which brokers refuse")
+    if len(body) > settings.message_max:
+        raise MessageRefused(f"the body has {len(body)} bytes, at most {settings.message_max} are allowed")
+    return body
+
+
+def _property_text(message: Message, message_id: str) -> str:
+    table = {names.UNIQ_KEY: message_id, names.WAIT: "true" if message.wait_stored else "false"}
+    if message.tags:
+        table[names.TAGS] = message.tags
+    if message.keys:
+        table[names.KEYS] = _joined_keys(message.keys)
+    if message.delay_level:
+        if isinstance(message.delay_level, bool) or not isinstance(message.delay_level, int) or message.delay_level < 0:
+            raise MessageRefused(f"delay_level = {message.delay_level!r}: choose a whole number; levels count from 1")
+        table[names.DELAY] = str(message.delay_level)
+    if message.deliver_at_ms:
+        if message.delay_level:
+            raise MessageRefused("a message has either a delay_level or deliver_at_ms, not both")
+        if fault := validation.time_fault(message.deliver_at_ms):
+            raise MessageRefused(f"deliver_at_ms = {message.deliver_at_ms!r}: {fault}")
+        # What Alibaba Cloud's brokers and Ariane read, and what 5.x reads.
+        table[names.START_DELIVER_TIME] = table[names.TIMER_DELIVER_MS] = str(message.deliver_at_ms)
+    if message.properties:
+        _check_properties(message)
+        table.update(message.properties)
+    try:
+        text = properties.encode(table)
+    except ProtocolError as error:
+        raise MessageRefused(str(error)) from None
+    # a character takes at most four bytes, so most texts need not be encoded to be measured
+    if len(text) * 4 > properties.SIZE_MAX and len(text.encode()) > properties.SIZE_MAX:
+        raise MessageRefused(
+            f"the properties have {len(text.encode())} bytes, at most {properties.SIZE_MAX} are allowed"
+        )
+    return text
+
+
+def _joined_keys(keys: Sequence[str]) -> str:
+    if isinstance(keys, str):
+        raise MessageRefused(f"keys is the text {keys!r}: give a list of keys")
+    if not isinstance(keys, Sequence | set | frozenset):
+        raise MessageRefused(f"keys is of type {type(keys).__name__}: give a list of keys")
+    for key in keys:
+        if not isinstance(key, str):
+            raise MessageRefused(f"the key {key!r} is of type {type(key).__name__}: expected str")
+        if key.split() != [key]:
+            raise MessageRefused(f"the key {key!r} is empty or holds white space, which separates keys")
+    return " ".join(keys)
+
+
+def _check_properties(message: Message) -> None:
+    if not isinstance(message.properties, Mapping):
+        raise MessageRefused(f"properties is of type {type(message.properties).__name__}: give a mapping of texts")
+    for name, value in message.properties.items():
+        if not isinstance(name, str) or not isinstance(value, str):
+            raise MessageRefused(f"the property {name!r} = {value!r}: expected texts, give str(…)")
+        if name in names.RESERVED:
+            raise MessageRefused(f"the property name {name} is reserved; use another, or the field of Message for it")
+        if not name or not value:
+            raise MessageRefused(f"the property {name!r} = {value!r}: an empty name or value does not arrive")

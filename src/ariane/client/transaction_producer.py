@@ -1,0 +1,249 @@
+"""Messages that consumers get if, and only if, something else was done: the producer's side. [TransactionMQProducer]
+
+    async def check(message): return LocalState.COMMIT if await is_paid(message.message_id) else LocalState.ROLLBACK
+
+    async with TransactionProducer("shop", "127.0.0.1:9876", check=check) as producer:
+        async def pay(sent):                            # sent.message_id names the transaction, also in `check`
+            await database.pay(order, sent.message_id)
+            return LocalState.COMMIT
+        result = await producer.send_in_transaction(Message(topic="paid", body=b"…"), pay)
+
+    half message ─→ broker        stored, and shown to nobody
+    execute(sent)                 what else has to be done
+    end of it ─→ broker           one-way: when it is lost, or the state is UNKNOWN, the broker asks a producer of the group
+    question (39) ─→ check(message) ─→ end of it ─→ broker
+
+A check may be asked of any producer of the group, also of a later process, and more than once: it has to look at what was
+done, and its answer must not change once it is COMMIT or ROLLBACK.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack
+from types import TracebackType
+from typing import Any, Self
+
+import msgspec
+
+from ariane.client import hooks as hook_events
+from ariane.client import send_codec, validation
+from ariane.client.client_instance import Instance
+from ariane.client.fetcher import received
+from ariane.client.hooks import EndHook, Ending, LocalState, SendHook
+from ariane.client.producer import Producer
+from ariane.client.send_codec import Outgoing, SendResult, SendStatus
+from ariane.client.settings import ClientSettings, ProducerSettings, TraceSettings
+from ariane.errors import ArianeError, ConnectionLost, MessageRefused, ProtocolError
+from ariane.model import ids
+from ariane.model import message as names
+from ariane.model.message import Message, MessageQueue, ReceivedMessage
+from ariane.net.connection import Peer
+from ariane.net.tasks import Tasks
+from ariane.protocol import properties, record
+from ariane.protocol.codes import RequestCode
+from ariane.protocol.command import Command
+from ariane.protocol.requests import fields, typed
+from ariane.protocol.requests.messaging import CheckTransactionState, EndTransaction
+
+log = logging.getLogger("ariane.client")
+
+Execute = Callable[[SendResult], Awaitable[LocalState] | LocalState]
+Check = Callable[[ReceivedMessage], Awaitable[LocalState] | LocalState]
+
+QUESTIONS_MAX = 2000  # that wait for `check`; the broker asks again about those that are dropped
+DEFAULT_REGION = "DefaultRegion"
+
+
+class TransactionResult(msgspec.Struct, frozen=True, kw_only=True):
+    """The half message was stored as `sent` says, and `state` was told to the broker. `error`: what `execute` raised."""
+
+    sent: SendResult
+    state: LocalState
+    error: Exception | None = None
+
+
+class TransactionProducer(Producer):
+    """A producer whose group answers what became of its transactions. What it sends with `send` is not transactional."""
+
+    def __init__(
+        self,
+        group: str,
+        namesrv: str | Sequence[str] | None = None,
+        *,
+        check: Check,
+        checks_at_once: int = 4,
+        settings: ProducerSettings | None = None,
+        client: ClientSettings | None = None,
+        trace: TraceSettings | bool = False,
+        hooks: Sequence[SendHook] = (),
+        end_hooks: Sequence[EndHook] = (),
+        instance: Instance | None = None,
+    ) -> None:
+        super().__init__(group, namesrv, settings=settings, client=client, trace=trace, hooks=hooks, instance=instance)
+        self._check: Check = validation.callback("check", check, "message")
+        self._checks_at_once = validation.whole("checks_at_once", checks_at_once, 1, 1_000)
+        self._end_hooks: tuple[EndHook, ...] = validation.callbacks("end_hooks", end_hooks, "event")
+        self._questions: asyncio.Queue[tuple[Command, Peer]] = asyncio.Queue(QUESTIONS_MAX)
+        self._answering = AsyncExitStack()
+
+    async def __aenter__(self) -> Self:
+        async with AsyncExitStack() as opening:
+            tasks = Tasks(f"producer {self.group}")
+            opening.push_async_callback(tasks.close)
+            self._instance.answer_checks(self.group, self._asked)
+            opening.callback(self._instance.answer_checks, self.group, None)
+            await super().__aenter__()
+            opening.push_async_callback(super().__aexit__, None, None, None)
+            for _ in range(self._checks_at_once):
+                tasks.start(self._answer(), "answer questions about transactions")
+            self._answering = opening.pop_all()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._answering.aclose()
+
+    async def send_in_transaction(
+        self, message: Message, execute: Execute, *, immunity_s: int | None = None
+    ) -> TransactionResult:
+        """Send `message` as a half message, call `execute`, and tell the broker what it returned.
+
+        What `execute` raises makes the state UNKNOWN and is in the result. When the half message was stored with a late flush
+        or replica it is rolled back, and `execute` is not called. `immunity_s`: the broker does not ask before that time.
+        """
+        sender = self._running()
+        out = half(message, send_codec.id_of(message, self._instance.make_id), self.group, self._settings, immunity_s)
+        sent = await sender.send(out)
+        state, error = LocalState.ROLLBACK, None
+        if sent.status is SendStatus.SEND_OK:
+            state, error = await _state(execute, sent, f"the transaction of {sent.message_id}")
+        await self._end_first(message, sent, state, error)
+        return TransactionResult(sent=sent, state=state, error=error)
+
+    async def _end_first(self, message: Message, sent: SendResult, state: LocalState, error: Exception | None) -> None:
+        addr = self._instance.routes.master(sent.queue.broker)
+        if addr is None:
+            log.warning(
+                "the end of transaction %s is not told: %s has no master now", sent.message_id, sent.queue.broker
+            )
+            return
+        end = EndTransaction(
+            producer_group=self.group,
+            tran_state_table_offset=sent.queue_offset,
+            commit_log_offset=ids.parse_offset_message_id(sent.offset_message_id)[1],
+            commit_or_rollback=state,
+            msg_id=sent.message_id,
+            transaction_id=sent.transaction_id,
+        )
+        about = (message.topic, message.tags, " ".join(message.keys), sent.region)
+        await self._end(addr, end, about, state, error)
+
+    async def _end(
+        self,
+        addr: str,
+        end: EndTransaction,
+        about: tuple[str, str, str, str],
+        state: LocalState,
+        error: Exception | None,
+    ) -> None:
+        """Tell one broker. When that fails the broker asks later, so it is only logged."""
+        topic, tags, keys, region = about
+        event = Ending(
+            group=self.group,
+            topic=topic,
+            tags=tags,
+            keys=keys,
+            region=region,
+            message_id=end.msg_id or "",
+            transaction_id=end.transaction_id or end.msg_id or "",
+            state=state,
+            from_check=end.from_transaction_check,
+            broker_addr=addr,
+            at_ms=self._instance.clock.now_ms(),
+        )
+        hooks = self._end_hooks if self.trace is None else (*self._end_hooks, self.trace.ended_transaction)
+        await hook_events.tell(hooks, event)
+        remark = f"{type(error).__name__}: {error}" if error is not None else None
+        try:
+            connection = await self._instance.peers.to(addr)
+            connection.one_way(RequestCode.END_TRANSACTION, fields(end), remark=remark)
+        except (ConnectionLost, ProtocolError, OSError) as failure:
+            log.warning("the end of transaction %s is not told, the broker will ask: %s", end.msg_id, failure)
+
+    # --- questions of brokers ---
+
+    def _asked(self, command: Command, peer: Peer) -> None:
+        try:
+            self._questions.put_nowait((command, peer))
+        except asyncio.QueueFull:
+            log.warning(
+                "group %s: %d questions wait already, one of %s is dropped", self.group, QUESTIONS_MAX, peer.addr
+            )
+
+    async def _answer(self) -> None:
+        while True:
+            command, peer = await self._questions.get()
+            try:
+                await self._answer_one(command, peer)
+            except ArianeError as error:
+                log.warning("group %s: a question of %s is not answered: %s", self.group, peer.addr, error)
+
+    async def _answer_one(self, command: Command, peer: Peer) -> None:
+        question = typed(command, CheckTransactionState)
+        stored = record.decode(command.body)
+        table = stored.property_map()
+        message = received(stored, table, MessageQueue(stored.topic, "", stored.queue_id))
+        state, error = await _state(self._check, message, f"the check of {message.message_id}")
+        end = EndTransaction(
+            producer_group=self.group,
+            tran_state_table_offset=question.tran_state_table_offset,
+            commit_log_offset=question.commit_log_offset,
+            commit_or_rollback=state,
+            from_transaction_check=True,
+            msg_id=message.message_id,
+            transaction_id=question.transaction_id,
+        )
+        region = table.get(names.MSG_REGION, DEFAULT_REGION)
+        await self._end(peer.addr, end, (message.topic, message.tags, " ".join(message.keys), region), state, error)
+
+
+def half(
+    message: Message, message_id: str, group: str, settings: ProducerSettings, immunity_s: int | None = None
+) -> Outgoing:
+    """`message` as the half message of a transaction of `group`."""
+    if message.delay_level or message.deliver_at_ms:
+        raise MessageRefused("a transactional message cannot be delayed: leave delay_level and deliver_at_ms 0")
+    own = {names.TRAN_MSG: "true", names.PGROUP: group}
+    if immunity_s is not None:
+        if immunity_s < 0:
+            raise MessageRefused(
+                f"immunity_s is {immunity_s}: give seconds, or None for the broker's transactionTimeOut"
+            )
+        own[names.CHECK_IMMUNITY_TIME] = str(immunity_s)
+    out = send_codec.outgoing(message, message_id, settings)
+    text = out.properties + properties.PAIR_END + properties.encode(own)
+    if len(text.encode()) > properties.SIZE_MAX:
+        raise MessageRefused(
+            f"the properties have {len(text.encode())} bytes, at most {properties.SIZE_MAX} are allowed"
+        )
+    return out._replace(properties=text, sys_flag=out.sys_flag | names.TRANSACTION_PREPARED)
+
+
+async def _state(ask: Callable[[Any], Any], about: object, what: str) -> tuple[LocalState, Exception | None]:
+    """What the application says; UNKNOWN when it raises, or says nothing that is a state."""
+    try:
+        state = ask(about)
+        if inspect.isawaitable(state):
+            state = await state
+    except Exception as error:
+        log.exception("%s failed: its state is unknown", what)
+        return LocalState.UNKNOWN, error
+    if not isinstance(state, LocalState):
+        log.warning("%s returned %r instead of a LocalState: its state is unknown", what, state)
+        return LocalState.UNKNOWN, None
+    return state, None

@@ -1,0 +1,265 @@
+"""How far groups are behind, what topics hold, how brokers fare: asked of all masters at once, told as values.
+
+What a broker did not answer is in `unknown`, and a total that lacks a part is None: unknown is never shown as zero.
+[ConsumerProgressSubCommand, TopicStatusSubCommand, BrokerStatusSubCommand]
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable
+from typing import NamedTuple, TypeVar
+
+from ariane.errors import ArianeError, ProtocolError, ReplyError, RouteNotFound
+from ariane.net.connection_pool import Connections
+from ariane.protocol import fastjson
+from ariane.protocol.codes import RequestCode, ResponseCode
+from ariane.protocol.command import Command
+from ariane.protocol.requests.admin import TopicRef
+from ariane.protocol.requests.messaging import QueryConsumerOffset
+from ariane.protocol.requests.routing import ClusterInfo, KvTable
+from ariane.protocol.requests.stats import ConsumeStats, GetConsumeStats, GroupOffset, TopicStats, by_queue
+
+T = TypeVar("T")
+
+MASTER = 0
+STATS_TIMEOUT_MS = 15_000  # three times an ordinary request's, as Java's tools have it: every queue is looked at
+QUEUES_AT_ONCE = 64  # questions to one broker about single queues
+_TOTALS = ("msgPutTotalTodayNow", "msgPutTotalTodayMorning", "msgGetTotalTodayNow", "msgGetTotalTodayMorning")
+_NEEDED = {"brokerVersionDesc", "bootTimestamp", *_TOTALS}
+
+
+class Silent(NamedTuple):
+    """A broker that did not answer, and why."""
+
+    broker: str
+    addr: str
+    why: str
+
+
+class QueueLag(NamedTuple):
+    """One queue of a group. `consumer_offset` is None when the group has committed none and would not begin at 0; so is
+    `lag` then. `consumed_ms`: store time of the last message consumed, None when there is none or it is gone."""
+
+    topic: str
+    broker: str
+    queue_id: int
+    broker_offset: int
+    consumer_offset: int | None
+    consumed_ms: int | None
+
+    @property
+    def lag(self) -> int | None:
+        return None if self.consumer_offset is None else self.broker_offset - self.consumer_offset
+
+
+class GroupLag(NamedTuple):
+    """A group over all brokers."""
+
+    group: str
+    queues: tuple[QueueLag, ...]
+    known_tps: float
+    unknown: tuple[Silent, ...]
+
+    @property
+    def total(self) -> int | None:
+        """Messages not consumed yet; None when a broker or a queue is not known, or no broker knows the group at all."""
+        lags = [queue.lag for queue in self.queues]
+        return None if self.unknown or not lags or None in lags else sum(lag for lag in lags if lag is not None)
+
+    @property
+    def consume_tps(self) -> float | None:
+        """Messages consumed a second, over the last minute; None when a broker did not answer."""
+        return None if self.unknown else self.known_tps
+
+
+class QueueEnds(NamedTuple):
+    """One queue of a topic. `stored_ms`: store time of its last message, None when it is empty."""
+
+    broker: str
+    queue_id: int
+    min_offset: int
+    max_offset: int
+    stored_ms: int | None
+
+
+class TopicEnds(NamedTuple):
+    """A topic over all brokers that have it."""
+
+    topic: str
+    queues: tuple[QueueEnds, ...]
+    unknown: tuple[Silent, ...]
+
+    @property
+    def messages(self) -> int | None:
+        """How many messages its queues hold; None when a broker did not answer."""
+        return None if self.unknown else sum(queue.max_offset - queue.min_offset for queue in self.queues)
+
+
+class Rates(NamedTuple):
+    """A second's share over the last 10, 60 and 600 s; None while a broker has not run for so long."""
+
+    ten_s: float | None
+    minute: float | None
+    ten_min: float | None
+
+
+class Runtime(NamedTuple):
+    """What a broker says of itself; `table` is all of it, as texts. Counts of today are since midnight of its clock, or
+    since its start. Latencies and `put_times` (bucket -> puts) are of the last whole minute, None when there was no put."""
+
+    addr: str
+    version: str
+    boot_ms: int
+    put_today: int
+    got_today: int
+    put_tps: Rates
+    get_tps: Rates
+    put_latency_99_ms: float | None
+    put_latency_999_ms: float | None
+    put_times: dict[str, int] | None
+    disk_ratio: float | None
+    earliest_ms: int | None
+    table: dict[str, str]
+
+
+async def masters(peers: Connections, namesrv: str) -> tuple[dict[str, str], tuple[Silent, ...]]:
+    """Broker name -> address of its master, and the brokers that have none now. RouteNotFound when none is registered."""
+    answer = await peers.ask(namesrv, RequestCode.GET_BROKER_CLUSTER_INFO)
+    found, without = {}, []
+    for name, broker in sorted(fastjson.decode(answer.body, ClusterInfo).broker_addr_table.items()):
+        if MASTER in broker.broker_addrs:
+            found[name] = broker.broker_addrs[MASTER]
+        else:
+            without.append(Silent(name, "", "no master of it is registered"))
+    if not found and not without:
+        raise RouteNotFound("*", f"no broker is registered with {namesrv}")
+    return found, tuple(without)
+
+
+async def group_lag(peers: Connections, namesrv: str, group: str, topic: str | None = None) -> GroupLag:
+    """How far a group is behind, in one topic or in all that it has offsets of."""
+
+    async def ask(broker: str, addr: str) -> tuple[float, list[QueueLag]]:
+        header = GetConsumeStats(group, topic)
+        answer = await peers.ask(addr, RequestCode.GET_CONSUME_STATS, header, timeout_ms=STATS_TIMEOUT_MS)
+        stats = fastjson.decode(answer.body, ConsumeStats)
+        limit = asyncio.Semaphore(QUEUES_AT_ONCE)
+        queues = by_queue(stats.offset_table).items()
+        offsets = await asyncio.gather(
+            *(_committed(peers, addr, group, queue.topic, queue.queue_id, one, limit) for queue, one in queues)
+        )
+        return stats.consume_tps, [
+            QueueLag(queue.topic, queue.broker, queue.queue_id, one.broker_offset, offset, _time(one.last_timestamp))
+            for (queue, one), offset in zip(queues, offsets, strict=True)
+        ]
+
+    answers, unknown = await _of_masters(peers, namesrv, ask)
+    queues = sorted(queue for _, found in answers for queue in found)
+    return GroupLag(group, tuple(queues), sum(tps for tps, _ in answers), unknown)
+
+
+async def _committed(
+    peers: Connections,
+    addr: str,
+    group: str,
+    topic: str,
+    queue_id: int,
+    told: GroupOffset,
+    limit: asyncio.Semaphore,
+) -> int | None:
+    """The offset of a group. A broker tells 0 for one that was never committed, too: then it is asked what it knows."""
+    if told.consumer_offset > 0 or told.broker_offset == 0:
+        return told.consumer_offset
+    async with limit:
+        header = QueryConsumerOffset(group, topic, queue_id)
+        answer = await peers.request(addr, RequestCode.QUERY_CONSUMER_OFFSET, header)
+    return 0 if answer.code == ResponseCode.SUCCESS else None
+
+
+async def topic_ends(peers: Connections, namesrv: str, topic: str) -> TopicEnds:
+    """The queues of a topic. RouteNotFound when every broker answered that it has no such topic."""
+
+    async def ask(broker: str, addr: str) -> list[QueueEnds] | None:
+        code = RequestCode.GET_TOPIC_STATS_INFO
+        answer = await peers.request(addr, code, TopicRef(topic), timeout_ms=STATS_TIMEOUT_MS)
+        if answer.code == ResponseCode.TOPIC_NOT_EXIST:
+            return None
+        return [
+            QueueEnds(queue.broker, queue.queue_id, one.min_offset, one.max_offset, _time(one.last_update_timestamp))
+            for queue, one in by_queue(fastjson.decode(_good(answer, addr).body, TopicStats).offset_table).items()
+        ]
+
+    answers, unknown = await _of_masters(peers, namesrv, ask)
+    if not unknown and all(found is None for found in answers):
+        raise RouteNotFound(topic, f"no broker registered with {namesrv} has it")
+    return TopicEnds(topic, tuple(sorted(one for found in answers if found for one in found)), unknown)
+
+
+async def broker_runtime(peers: Connections, addr: str) -> Runtime:
+    """What the broker at `addr` says of itself."""
+    answer = await peers.ask(addr, RequestCode.GET_BROKER_RUNTIME_INFO)
+    table = fastjson.decode(answer.body, KvTable).table
+    if lacking := sorted(_NEEDED - table.keys()):
+        raise ProtocolError(f"{addr} tells no {', '.join(lacking)} of its runtime: is it a broker of RocketMQ 4 or 5?")
+    times = _put_times(table.get("putMessageDistributeTime", ""))
+    latency_known = times is not None and sum(times.values()) > 0
+    put_now, put_morning, got_now, got_morning = (int(table[key]) for key in _TOTALS)
+    ratio, earliest = float(table.get("commitLogDiskRatio", -1)), int(table.get("earliestMessageTimeStamp", -1))
+    return Runtime(
+        addr=addr,
+        version=table["brokerVersionDesc"],
+        boot_ms=int(table["bootTimestamp"]),
+        put_today=put_now - put_morning,
+        got_today=got_now - got_morning,
+        put_tps=_rates(table.get("putTps", "")),
+        get_tps=_rates(table.get("getTransferedTps", "")),
+        put_latency_99_ms=float(table["putLatency99"]) if latency_known and "putLatency99" in table else None,
+        put_latency_999_ms=float(table["putLatency999"]) if latency_known and "putLatency999" in table else None,
+        put_times=times,
+        disk_ratio=ratio if ratio >= 0 else None,
+        earliest_ms=earliest if earliest >= 0 else None,
+        table=table,
+    )
+
+
+async def _of_masters(
+    peers: Connections, namesrv: str, ask: Callable[[str, str], Awaitable[T]]
+) -> tuple[list[T], tuple[Silent, ...]]:
+    """The answers of all brokers, and those that gave none."""
+    brokers, without = await masters(peers, namesrv)
+    answers = await asyncio.gather(*(ask(name, addr) for name, addr in brokers.items()), return_exceptions=True)
+    good: list[T] = []
+    silent = list(without)
+    for (name, addr), answer in zip(brokers.items(), answers, strict=True):
+        if isinstance(answer, ArianeError):
+            silent.append(Silent(name, addr, str(answer)))
+        elif isinstance(answer, BaseException):
+            raise answer
+        else:
+            good.append(answer)
+    return good, tuple(silent)
+
+
+def _good(answer: Command, addr: str) -> Command:
+    if answer.code != ResponseCode.SUCCESS:
+        raise ReplyError(answer.code, answer.remark, addr)
+    return answer
+
+
+def _time(ms: int) -> int | None:
+    return ms if ms > 0 else None
+
+
+def _rates(text: str) -> Rates:
+    """`a b c`; what is not known yet is left out between the blanks."""
+    values = [float(part) if part else None for part in text.split(" ")][:3]
+    values += [None] * (3 - len(values))
+    return Rates(*values)
+
+
+def _put_times(text: str) -> dict[str, int] | None:
+    """`[<=0ms]:12 [0~10ms]:3 …`; None in the broker's first minute."""
+    found = {label: int(count) for label, count in re.findall(r"\[([^\]]+)\]:(\d+)", text)}
+    return found or None

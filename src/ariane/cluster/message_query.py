@@ -1,0 +1,140 @@
+"""Messages by key, by unique id, by offset id, wherever they lie. [QueryMsgByKey-, -ByUniqueKey-, -ByIdSubCommand]
+
+Every broker of the topic's route is asked, page by page until it has no more. What could not be asked, or may be missing, is
+part of the result: it is for the caller to say so.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import msgspec
+
+from ariane.client.fetcher import received
+from ariane.errors import ConnectionLost, ReplyError, RequestTimeout
+from ariane.model import ids
+from ariane.model.message import KEYS, UNIQ_KEY, MessageQueue, ReceivedMessage
+from ariane.net.connection_pool import Connections
+from ariane.protocol import fastjson, record
+from ariane.protocol.codes import RequestCode, ResponseCode
+from ariane.protocol.requests import typed
+from ariane.protocol.requests.messaging import QueryMessage, QueryMessageAnswer, ViewMessage
+from ariane.protocol.requests.routing import BrokerData, RouteRequest, TopicRoute
+
+PAGE = 64  # what a broker gives at most by default (maxMsgsNumBatch)
+MESSAGES_MAX = 10_000  # of one query, unless the caller asks for more
+TIMEOUT_MS = 10_000
+EVER_MS = (1 << 63) - 1
+
+
+class Found(NamedTuple):
+    """Messages in the order of their store times; `missing` says per broker why its messages are not all among them."""
+
+    messages: list[ReceivedMessage]
+    missing: dict[str, str]
+
+
+class FoundUnique(NamedTuple):
+    """The message with a unique id (None: nobody has it): of all copies, the one stored first."""
+
+    message: ReceivedMessage | None
+    copies: list[ReceivedMessage]
+    missing: dict[str, str]
+
+
+async def by_key(
+    peers: Connections,
+    namesrv: str,
+    topic: str,
+    key: str,
+    *,
+    begin_ms: int = 0,
+    end_ms: int = EVER_MS,
+    messages_max: int = MESSAGES_MAX,
+) -> Found:
+    """Messages of `topic` with the key `key` (or that unique id) stored in a time window, of each broker the newest.
+
+    ReplyError when the name server does not know the topic.
+    """
+    answer = await peers.ask(namesrv, RequestCode.GET_ROUTEINFO_BY_TOPIC, RouteRequest(topic))
+    route = fastjson.decode(answer.body, TopicRoute)
+    query = QueryMessage(topic, key, PAGE, begin_ms, end_ms)
+    messages: list[ReceivedMessage] = []
+    missing: dict[str, str] = {}
+    for broker in sorted(route.broker_datas, key=lambda data: data.broker_name):
+        found: dict[int, ReceivedMessage] = {}
+        try:
+            why = await _of_broker(peers, broker, query, messages_max, found)
+        except (ConnectionLost, RequestTimeout, ReplyError) as error:
+            why = str(error)
+        if why:
+            missing[broker.broker_name] = why
+        messages += found.values()
+    return Found(sorted(messages, key=_by_store_time), missing)
+
+
+async def by_unique_key(peers: Connections, namesrv: str, topic: str, unique_id: str) -> FoundUnique:
+    """The message of `topic` with a unique id. No clock has a say in it: all times are asked for."""
+    found = await by_key(peers, namesrv, topic, unique_id)
+    copies = [message for message in found.messages if message.properties.get(UNIQ_KEY) == unique_id]
+    return FoundUnique(copies[0] if copies else None, copies, found.missing)
+
+
+async def by_offset_id(peers: Connections, message_id: str) -> ReceivedMessage:
+    """The message that an offset message id names, of the broker that stored it.
+
+    ProtocolError when the id can be none, ReplyError when that broker has no such message.
+    """
+    addr, offset = ids.parse_offset_message_id(message_id)
+    answer = await peers.ask(addr, RequestCode.VIEW_MESSAGE_BY_ID, ViewMessage(offset), timeout_ms=TIMEOUT_MS)
+    return _message(record.decode(answer.body), addr)
+
+
+async def _of_broker(
+    peers: Connections, broker: BrokerData, query: QueryMessage, messages_max: int, found: dict[int, ReceivedMessage]
+) -> str:
+    """Put what one broker has into `found`, by offset; why that may not be all, or ""."""
+    if not broker.broker_addrs:
+        return "it has no address"
+    addr = broker.broker_addrs[min(broker.broker_addrs)]
+    while True:
+        answer = await peers.request(addr, RequestCode.QUERY_MESSAGE, query, timeout_ms=TIMEOUT_MS)
+        if answer.code not in (ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND):
+            raise ReplyError(answer.code, answer.remark, addr)
+        page = list(record.decode_all(answer.body))
+        for one in page:
+            if one.offset not in found and one.topic == query.topic and _has_key(one, query.key):
+                found[one.offset] = _message(one, broker.broker_name)
+        if len(found) > messages_max:
+            for offset in sorted(found)[: len(found) - messages_max]:
+                del found[offset]
+            return f"only the newest {messages_max} were asked for"
+        said = typed(answer, QueryMessageAnswer) if answer.field_map() else QueryMessageAnswer(0, 0)
+        if said.truncated is not None:
+            if said.next_position is None:
+                return ""
+            query = _on(query, query_position=said.next_position)
+        elif len(page) < PAGE:
+            return ""
+        else:  # a Java broker does not say whether there is more: it is asked for what was stored before
+            oldest_ms = min(one.store_ms for one in page)
+            if oldest_ms >= query.end_timestamp:
+                return f"it gives {PAGE} messages and no more of those stored up to {oldest_ms}"
+            query = _on(query, end_timestamp=oldest_ms)
+
+
+def _on(query: QueryMessage, **changes: str | int) -> QueryMessage:
+    return msgspec.structs.replace(query, **changes)
+
+
+def _has_key(one: record.Record, key: str) -> bool:
+    table = one.property_map()
+    return key == table.get(UNIQ_KEY) or key in table.get(KEYS, "").split(" ")
+
+
+def _message(one: record.Record, broker: str) -> ReceivedMessage:
+    return received(one, one.property_map(), MessageQueue(one.topic, broker, one.queue_id))
+
+
+def _by_store_time(message: ReceivedMessage) -> tuple[int, str, int]:
+    return message.store_ms, message.queue.broker, message.commit_log_offset

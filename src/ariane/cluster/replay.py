@@ -1,0 +1,382 @@
+"""Sending messages once more: of an archive, of a dead-letter topic, or any others, to a topic.
+
+    originals ─→ chunk ─→ journal: "sending", with new ids ─→ Producer ─→ journal: what became of each ─→ result
+                   ↑ at a rate
+
+A message goes out with its body, keys, tag, flag and the application's properties, under a new unique id, and with a property
+that names where it comes from (`REPLAYED_FROM`). What brokers and clients had put on it is left out (`NOT_TAKEN`): it is
+delivered at once, in no transaction, as a first attempt. Messages with a sharding key go to that key's queue, in their order:
+when one of them fails, the later ones of its key are not sent.
+
+At least once: the new id stands in the journal before the message is sent, so a replay that is killed, or gets no answer,
+sends it under the same id again. It may then be stored twice, and consumers can tell by the id.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import NamedTuple, Protocol
+
+import msgspec
+
+from ariane.client.client_instance import Instance
+from ariane.client.producer import Producer
+from ariane.client.send_codec import SendResult
+from ariane.clock import SYSTEM_CLOCK, Clock
+from ariane.errors import (
+    ArianeError,
+    ConfigError,
+    ConnectionLost,
+    MessageRefused,
+    ReplyError,
+    RequestTimeout,
+    RouteNotFound,
+)
+from ariane.model import message as names
+from ariane.model.message import COMPRESSED, RESERVED, Message
+from ariane.model.topic import DLQ_PREFIX, RETRY_PREFIX, topic_name_fault
+from ariane.protocol.codes import RequestCode, ResponseCode
+from ariane.protocol.requests.routing import RouteRequest
+
+REPLAYED_FROM = "REPLAYED_FROM"  # topic, broker, queue id, queue offset and message id, joined by "/"
+SHARDING_KEY = "__SHARDINGKEY"
+RATE = 500.0  # messages a second
+CHUNK_MAX = 64  # messages under way at once
+CHUNK_S = 0.1  # and no more than the rate allows in this time
+
+# Properties that say how a record came to be where it was. KEYS and TAGS are taken by themselves.
+NOT_TAKEN = RESERVED | {
+    names.CHECK_IMMUNITY_TIME,
+    names.PREPARED_QUEUE_OFFSET,
+    names.CHECK_TIMES,
+    names.START_DELIVER_TIME,
+    names.TIMER_DELIVER_MS,
+    names.TIMER_DELAY_MS,
+    names.TIMER_DELAY_SEC,
+    names.TIMER_DEL_UNIQKEY,
+    names.TIMER_OUT_MS,
+    names.TIMER_CANCELS,
+    "__transactionId__",
+    "DLQ_ORIGIN_TOPIC",  # of 5.x
+    "DLQ_ORIGIN_MESSAGE_ID",
+    REPLAYED_FROM,
+}
+
+AWAY = (ConnectionLost, RequestTimeout, RouteNotFound)
+
+
+class Place(NamedTuple):
+    """Where a record lies: it names it."""
+
+    topic: str
+    broker: str
+    queue_id: int
+    queue_offset: int
+
+
+class Original(NamedTuple):
+    """A message that is to be sent once more."""
+
+    place: Place
+    message_id: str
+    properties: Mapping[str, str]
+    body: bytes
+    flag: int
+    sys_flag: int
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of a message: a row of the result."""
+
+    source_topic: str
+    source_broker: str
+    source_queue_id: int
+    source_queue_offset: int
+    source_message_id: str
+    state: str
+    """ok; failed; unsent: the replay ended before; sending: it was killed before the answer came."""
+    error: str | None = None
+    at_ms: int
+    """When this was so: our clock, ms since the epoch."""
+    topic: str | None = None
+    message_id: str | None = None
+    """Its new unique id; a message that is tried again keeps it."""
+    broker: str | None = None
+    queue_id: int | None = None
+    queue_offset: int | None = None
+    offset_message_id: str | None = None
+
+    @property
+    def place(self) -> Place:
+        return Place(self.source_topic, self.source_broker, self.source_queue_id, self.source_queue_offset)
+
+
+class Replayed(NamedTuple):
+    """How many messages: `earlier` were sent by an earlier replay with the same result."""
+
+    ok: int
+    failed: int
+    unsent: int
+    earlier: int
+    why: str | None = None
+    """What ended the replay before all were sent."""
+
+
+class Journal(Protocol):
+    """Where outcomes are kept (`ariane.reports.replay_result`)."""
+
+    def is_done(self, place: Place) -> bool:
+        """Whether it was sent."""
+        ...
+
+    def id_of(self, place: Place) -> str | None:
+        """The new id under which it was tried before."""
+        ...
+
+    def write(self, outcomes: list[Outcome]) -> None:
+        """Keep them, also when the process is killed right after."""
+        ...
+
+
+class Target(Protocol):
+    """Where messages are sent to (`ProducerTarget`)."""
+
+    def make_id(self) -> str:
+        """A new unique id."""
+        ...
+
+    async def fault(self, topic: str) -> str | None:
+        """Why nothing can be sent to a topic; None when it can."""
+        ...
+
+    async def send(self, message: Message, order_key: str | None) -> SendResult: ...
+
+
+class Pace:
+    """Lets `rate` messages a second pass, evenly; time that was not used is not made up for."""
+
+    def __init__(self, rate: float, clock: Clock = SYSTEM_CLOCK) -> None:
+        if not rate > 0:
+            raise ConfigError("--rate", rate, "give messages a second, more than 0, such as 500/s")
+        self._rate = rate
+        self._clock = clock
+        self._next_s = clock.monotonic()
+
+    @property
+    def chunk(self) -> int:
+        """How many messages go at once."""
+        return max(1, min(CHUNK_MAX, int(self._rate * CHUNK_S)))
+
+    async def wait(self, count: int) -> None:
+        """Wait until `count` more may go."""
+        now_s = self._clock.monotonic()
+        if self._next_s > now_s:
+            await self._clock.sleep(self._next_s - now_s)
+        self._next_s = max(self._next_s, now_s) + count / self._rate
+
+
+def message_of(original: Original, topic: str | None, message_id: str) -> Message:
+    """The message to send to `topic`, or to where it came from. MessageRefused when it cannot be sent."""
+    if original.sys_flag & COMPRESSED:
+        raise MessageRefused("its body cannot be decompressed here")
+    own = original.properties
+    kept = {name: value for name, value in own.items() if name not in NOT_TAKEN and value}
+    kept[REPLAYED_FROM] = "/".join(map(str, (*original.place, original.message_id)))
+    return Message(
+        topic=topic or destination(original),
+        body=original.body,
+        tags=own.get(names.TAGS, ""),
+        keys=tuple(own.get(names.KEYS, "").split()),
+        properties=kept,
+        flag=original.flag,
+        message_id=message_id,
+    )
+
+
+def destination(original: Original) -> str:
+    """The topic that a dead letter or a retried message was first sent to."""
+    if not original.place.topic.startswith((DLQ_PREFIX, RETRY_PREFIX)):
+        raise MessageRefused(f"it lies in {original.place.topic}, which tells no other topic: name one with --topic")
+    first = original.properties.get(names.RETRY_TOPIC) or original.properties.get("DLQ_ORIGIN_TOPIC")
+    if not first:
+        raise MessageRefused("its first topic is not known (no RETRY_TOPIC): name one with --topic")
+    return first
+
+
+async def replay(
+    originals: AsyncIterator[Original],
+    target: Target,
+    journal: Journal,
+    *,
+    topic: str | None = None,
+    pace: Pace,
+    clock: Clock = SYSTEM_CLOCK,
+    stop: asyncio.Event | None = None,
+    on_progress: Callable[[Replayed], None] = lambda _: None,
+) -> Replayed:
+    """Send what the journal does not have as sent. `topic` None: each to the topic that it was first sent to.
+
+    When servers are away, or `stop` is set, the rest is kept in the journal as unsent. ConfigError when there is no such
+    topic.
+    """
+    if topic is not None and (fault := await target.fault(topic)):
+        raise ConfigError("--topic", topic, fault)
+    sending = _Sending(target, journal, topic, clock)
+    done = Replayed(0, 0, 0, 0)
+    async for chunk in _chunks(originals, pace.chunk):
+        due = [one for one in chunk if not journal.is_done(one.place)]
+        done = done._replace(earlier=done.earlier + len(chunk) - len(due))
+        if due and done.why is None and stop is not None and stop.is_set():
+            done = done._replace(why="it was stopped")
+        if done.why is not None:
+            journal.write([sending.outcome(one, "unsent", error=done.why) for one in due])
+            done = done._replace(unsent=done.unsent + len(due))
+        elif due:
+            await pace.wait(len(due))
+            outcomes, why = await sending.send(due)
+            ok = sum(one.state == "ok" for one in outcomes)
+            done = done._replace(ok=done.ok + ok, failed=done.failed + len(due) - ok, why=why)
+        on_progress(done)
+    return done
+
+
+async def _chunks(originals: AsyncIterator[Original], size: int) -> AsyncIterator[list[Original]]:
+    chunk: list[Original] = []
+    async for one in originals:
+        chunk.append(one)
+        if len(chunk) == size:
+            yield chunk
+            chunk = []
+    if chunk:
+        yield chunk
+
+
+class _Sending:
+    """Sends chunks, and keeps what became of each message."""
+
+    def __init__(self, target: Target, journal: Journal, topic: str | None, clock: Clock) -> None:
+        self._target = target
+        self._journal = journal
+        self._topic = topic
+        self._clock = clock
+        self._faults: dict[str, str | None] = {}
+        self._broken: set[tuple[str, str]] = set()  # topic and sharding key of which a message has failed
+
+    async def send(self, chunk: list[Original]) -> tuple[list[Outcome], str | None]:
+        """The outcomes, which are in the journal; and why no more should be tried, if servers are away."""
+        ready: list[tuple[Original, Message]] = []
+        outcomes: list[Outcome] = []
+        for one in chunk:
+            try:
+                message = message_of(one, self._topic, self._journal.id_of(one.place) or self._target.make_id())
+                if fault := await self._fault(message.topic):
+                    raise MessageRefused(f"{message.topic}: {fault}")
+            except MessageRefused as error:
+                outcomes.append(self.outcome(one, "failed", error=str(error)))
+            except AWAY as error:
+                outcomes.append(self.outcome(one, "unsent", error=str(error)))
+            else:
+                ready.append((one, message))
+        self._journal.write([self.outcome(one, "sending", message) for one, message in ready])
+        # Messages of one key go one after another, all others side by side.
+        by_key: dict[object, list[tuple[Original, Message]]] = {}
+        for number, (one, message) in enumerate(ready):
+            key = message.properties.get(SHARDING_KEY)
+            by_key.setdefault(number if key is None else (message.topic, key), []).append((one, message))
+        errors: list[ArianeError] = []
+        for some in await asyncio.gather(*(self._send_in_order(those, errors) for those in by_key.values())):
+            outcomes += some
+        self._journal.write(outcomes)
+        away = [one.error for one in outcomes if one.state == "unsent"] + [
+            str(error) for error in errors if isinstance(error, AWAY)
+        ]
+        is_over = not any(one.state == "ok" for one in outcomes) and all(isinstance(error, AWAY) for error in errors)
+        return outcomes, away[0] if away and is_over else None
+
+    async def _send_in_order(self, those: list[tuple[Original, Message]], errors: list[ArianeError]) -> list[Outcome]:
+        outcomes = []
+        for one, message in those:
+            key = message.properties.get(SHARDING_KEY)
+            if key is not None and (message.topic, key) in self._broken:
+                outcomes.append(
+                    self.outcome(one, "failed", message, error=f"an earlier message of key {key} was not sent")
+                )
+                continue
+            try:
+                result = await self._target.send(message, key)
+            except ArianeError as error:
+                if key is not None:
+                    self._broken.add((message.topic, key))
+                errors.append(error)
+                outcomes.append(self.outcome(one, "failed", message, error=str(error)))
+            else:
+                outcomes.append(self.outcome(one, "ok", message, result))
+        return outcomes
+
+    async def _fault(self, topic: str) -> str | None:
+        if topic not in self._faults:
+            self._faults[topic] = await self._target.fault(topic)
+        return self._faults[topic]
+
+    def outcome(
+        self,
+        one: Original,
+        state: str,
+        message: Message | None = None,
+        result: SendResult | None = None,
+        error: str | None = None,
+    ) -> Outcome:
+        return Outcome(
+            source_topic=one.place.topic,
+            source_broker=one.place.broker,
+            source_queue_id=one.place.queue_id,
+            source_queue_offset=one.place.queue_offset,
+            source_message_id=one.message_id,
+            state=state,
+            error=error,
+            at_ms=self._clock.now_ms(),
+            topic=self._topic if message is None else message.topic,
+            # What may have been sent is tried again under the same id.
+            message_id=self._journal.id_of(one.place) if message is None else message.message_id,
+            broker=result.queue.broker if result else None,
+            queue_id=result.queue.queue_id if result else None,
+            queue_offset=result.queue_offset if result else None,
+            offset_message_id=result.offset_message_id if result else None,
+        )
+
+
+class ProducerTarget:
+    """A cluster, through a producer that shares `instance`."""
+
+    def __init__(self, instance: Instance, producer: Producer) -> None:
+        self._instance = instance
+        self._producer = producer
+
+    def make_id(self) -> str:
+        return self._instance.make_id()
+
+    async def fault(self, topic: str) -> str | None:
+        """Brokers would make a topic that is not there, with their defaults; a replay is not to do that by a slip."""
+        if reason := topic_name_fault(topic):
+            return reason
+        failed: ArianeError | None = None
+        for addr in self._instance.name_servers:
+            try:
+                answer = await self._instance.peers.request(
+                    addr, RequestCode.GET_ROUTEINFO_BY_TOPIC, RouteRequest(topic)
+                )
+            except AWAY as error:
+                failed = error
+                continue
+            if answer.code == ResponseCode.SUCCESS:
+                return None
+            if answer.code != ResponseCode.TOPIC_NOT_EXIST:
+                raise ReplyError(answer.code, answer.remark, addr)
+            failed = None
+        if failed is not None:
+            raise failed
+        return "no such topic: create it first"
+
+    async def send(self, message: Message, order_key: str | None) -> SendResult:
+        return await self._producer.send(message, order_key=order_key)

@@ -1,0 +1,29 @@
+"""Topics: made on a broker, and known to the name servers once it answers. [UpdateTopicSubCommand]"""
+
+from __future__ import annotations
+
+from ariane.errors import RouteNotFound
+from ariane.model.topic import AUTO_CREATE_TOPIC, PERM_READ, PERM_WRITE
+from ariane.net.connection_pool import Connections
+from ariane.protocol import fastjson
+from ariane.protocol.codes import RequestCode
+from ariane.protocol.requests.admin import CreateTopic
+from ariane.protocol.requests.routing import ClusterInfo
+
+MASTER = 0
+
+
+async def create_everywhere(peers: Connections, namesrv: str, topic: str, queues: int) -> list[str]:
+    """Make `topic` with `queues` readable and writable queues on every master that `namesrv` knows; their addresses.
+
+    A topic that is there gets that many queues. RouteNotFound when no broker is registered, ReplyError when one refuses.
+    """
+    answer = await peers.ask(namesrv, RequestCode.GET_BROKER_CLUSTER_INFO)
+    brokers = fastjson.decode(answer.body, ClusterInfo).broker_addr_table.values()
+    masters = [broker.broker_addrs[MASTER] for broker in brokers if MASTER in broker.broker_addrs]
+    if not masters:
+        raise RouteNotFound(topic, f"no broker is registered with {namesrv} that it could be made on")
+    header = CreateTopic(topic, AUTO_CREATE_TOPIC, queues, queues, PERM_READ | PERM_WRITE)
+    for addr in masters:
+        await peers.ask(addr, RequestCode.UPDATE_AND_CREATE_TOPIC, header)
+    return masters

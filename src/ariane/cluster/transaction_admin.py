@@ -1,0 +1,248 @@
+"""Transactions for operators: which halves are open on which broker, which were put aside, and asking again about one.
+
+    open_halves(peers, namesrv)      half and op queue of every master, read from the broker's own progress on
+    put_aside(peers, namesrv)        TRANS_CHECK_MAX_TIME_TOPIC
+    resume(peers, addr, id)          RESUME_CHECK_HALF_MESSAGE (323), for one of either
+
+It asks for nothing that 4.9.4 brokers do not serve. Those keep no topic for the op queue, so it cannot be pulled there: its
+entries are asked for (321), then each record (33). [ResumeCheckHalfMessage of DefaultMQAdminExt; the list has no counterpart]
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import NamedTuple
+
+import msgspec
+
+from ariane.broker import half_messages
+from ariane.broker.state.open_transactions import Halves, Rebuild
+from ariane.errors import ReplyError, RouteNotFound
+from ariane.model import ids
+from ariane.model.message import CHECK_IMMUNITY_TIME, CHECK_TIMES, KEYS, PGROUP, REAL_QID, REAL_TOPIC, UNIQ_KEY
+from ariane.model.topic import CHECK_MAX_TIME_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, TRANSACTION_GROUP
+from ariane.net.connection_pool import Connections
+from ariane.protocol import fastjson, record
+from ariane.protocol.codes import RequestCode, ResponseCode
+from ariane.protocol.record import Record
+from ariane.protocol.requests import typed
+from ariane.protocol.requests.messaging import (
+    SUBSCRIPTION,
+    OffsetAnswer,
+    PullMessage,
+    PullMessageAnswer,
+    QueryConsumeQueue,
+    QueryConsumerOffset,
+    QueueRef,
+    ResumeCheckHalfMessage,
+    ViewMessage,
+)
+from ariane.protocol.requests.routing import ClusterInfo
+
+TOOLS_GROUP = "TOOLS_CONSUMER"  # every broker has it
+AT_ONCE = 32
+MASTER = 0
+
+
+class HalfMessage(NamedTuple):
+    """A half message as its newest copy says. Times are the broker's, in ms; `first_stored_ms` is None when the first copy
+    cannot be found (Java's copies do not name it), `born_ms` is the producer's clock. `immunity_s` as the producer wrote it."""
+
+    broker: str
+    addr: str
+    topic: str
+    queue_id: int
+    group: str
+    unique_key: str
+    keys: str
+    checks: int
+    immunity_s: str | None
+    first_stored_ms: int | None
+    stored_ms: int
+    born_ms: int
+    body_size: int
+    queue_offset: int
+    offset_message_id: str
+
+
+class BrokerHalves(NamedTuple):
+    """Halves of one broker, oldest first. `total` is how many there are: more than `halves` when that was limited."""
+
+    broker: str
+    addr: str
+    total: int
+    halves: list[HalfMessage]
+
+
+async def open_halves(
+    peers: Connections, namesrv: str, *, cluster: str | None = None, most: int = 1000
+) -> list[BrokerHalves]:
+    """Open halves of every master (of `cluster`), at most `most` of each broker in detail.
+
+    What a broker ends while it is read may still be shown. RouteNotFound when there is no master.
+    """
+    return [await _open_on(peers, name, addr, most) for name, addr in await _masters(peers, namesrv, cluster)]
+
+
+async def put_aside(
+    peers: Connections, namesrv: str, *, cluster: str | None = None, most: int = 1000
+) -> list[BrokerHalves]:
+    """Halves that brokers asked about too often, the last `most` of each. One that was resumed is still among them."""
+    found = []
+    for name, addr in await _masters(peers, namesrv, cluster):
+        first, stop = await _bounds(peers, addr, CHECK_MAX_TIME_TOPIC)
+        halves = [
+            _described(name, addr, one, None)
+            async for one in _read(peers, addr, CHECK_MAX_TIME_TOPIC, max(first, stop - most), stop)
+        ]
+        found.append(BrokerHalves(name, addr, stop - first, halves))
+    return found
+
+
+async def resume(peers: Connections, addr: str, offset_message_id: str) -> None:
+    """Have the broker at `addr` ask again, from the first time on. ReplyError when it cannot."""
+    header = ResumeCheckHalfMessage(offset_message_id)
+    await peers.ask(addr, RequestCode.RESUME_CHECK_HALF_MESSAGE, header)
+
+
+# --- one broker ---
+
+
+async def _open_on(peers: Connections, name: str, addr: str, most: int) -> BrokerHalves:
+    low, stop = await _bounds(peers, addr, HALF_TOPIC)
+    op_low, op_stop = await _bounds(peers, addr, OP_HALF_TOPIC)
+    low = max(low, await _progress(peers, addr, HALF_TOPIC) or 0)
+    op_low = max(op_low, await _progress(peers, addr, OP_HALF_TOPIC) or 0)
+    halves = Halves(low, op_low)
+    rebuild = Rebuild(halves)
+    at = op_low
+    async for op in _read(peers, addr, OP_HALF_TOPIC, op_low, op_stop):
+        rebuild.op(max(op.queue_offset, at), half_messages.ended_by_record(op))
+        at = op.queue_offset + 1
+    kept: dict[int, tuple[int, Record]] = {}
+    async for half in _read(peers, addr, HALF_TOPIC, low, stop):
+        root = half_messages.root_of(half.property_map(), half.queue_offset)
+        rebuild.half(half.queue_offset, root)
+        if len(kept) < most or root in kept:
+            kept[root] = (half.queue_offset, half)
+        if halves.newest(root) is None:
+            kept.pop(root, None)
+    shown = sorted((offset, root) for root, (offset, _) in kept.items() if halves.newest(root) == offset)
+    rows = []
+    for _, root in shown:
+        half = kept[root][1]
+        first = half if half.queue_offset == root else await _one(peers, addr, HALF_TOPIC, root)
+        if half.queue_offset == root and half_messages.number(half.property_map().get(CHECK_TIMES)):
+            first = None  # Java's copy, which does not say of what
+        rows.append(_described(name, addr, half, first))
+    return BrokerHalves(name, addr, halves.count, rows)
+
+
+def _described(name: str, addr: str, half: Record, first: Record | None) -> HalfMessage:
+    table = half.property_map()
+    return HalfMessage(
+        broker=name,
+        addr=addr,
+        topic=table.get(REAL_TOPIC, ""),
+        queue_id=half_messages.number(table.get(REAL_QID), -1),
+        group=table.get(PGROUP, ""),
+        unique_key=table.get(UNIQ_KEY, ""),
+        keys=table.get(KEYS, ""),
+        checks=half_messages.number(table.get(CHECK_TIMES)),
+        immunity_s=table.get(CHECK_IMMUNITY_TIME),
+        first_stored_ms=first.store_ms if first is not None else None,
+        stored_ms=half.store_ms,
+        born_ms=half.born_ms,
+        body_size=len(half.body),
+        queue_offset=half.queue_offset,
+        offset_message_id=ids.offset_message_id(half.store_host, half.offset),
+    )
+
+
+async def _masters(peers: Connections, namesrv: str, cluster: str | None) -> list[tuple[str, str]]:
+    answer = await peers.ask(namesrv, RequestCode.GET_BROKER_CLUSTER_INFO)
+    info = fastjson.decode(answer.body, ClusterInfo)
+    names = set(info.broker_addr_table) if cluster is None else set(info.cluster_addr_table.get(cluster, ()))
+    found = [
+        (name, data.broker_addrs[MASTER])
+        for name, data in sorted(info.broker_addr_table.items())
+        if name in names and MASTER in data.broker_addrs
+    ]
+    if not found:
+        where = f"cluster {cluster}" if cluster is not None else "any cluster"
+        raise RouteNotFound(HALF_TOPIC, f"no master of {where} is registered with {namesrv}")
+    return found
+
+
+async def _bounds(peers: Connections, addr: str, topic: str) -> tuple[int, int]:
+    header = QueueRef(topic, 0)
+    first = typed(await peers.ask(addr, RequestCode.GET_MIN_OFFSET, header), OffsetAnswer).offset
+    stop = typed(await peers.ask(addr, RequestCode.GET_MAX_OFFSET, header), OffsetAnswer).offset
+    return max(first, 0), max(stop, 0)
+
+
+async def _progress(peers: Connections, addr: str, topic: str) -> int | None:
+    header = QueryConsumerOffset(TRANSACTION_GROUP, topic, 0)
+    answer = await peers.request(addr, RequestCode.QUERY_CONSUMER_OFFSET, header)
+    if answer.code == ResponseCode.QUERY_NOT_FOUND:
+        return None
+    if answer.code != ResponseCode.SUCCESS:
+        raise ReplyError(answer.code, answer.remark, addr)
+    return typed(answer, OffsetAnswer).offset
+
+
+# --- reading a queue ---
+
+
+async def _one(peers: Connections, addr: str, topic: str, offset: int) -> Record | None:
+    async for found in _read(peers, addr, topic, offset, offset + 1):
+        if found.queue_offset == offset:
+            return found
+    return None
+
+
+async def _read(peers: Connections, addr: str, topic: str, start: int, stop: int) -> AsyncIterator[Record]:
+    """Queue 0 of `topic` from `start` up to `stop`."""
+    while start < stop:
+        header = PullMessage(TOOLS_GROUP, topic, 0, start, min(AT_ONCE, stop - start), SUBSCRIPTION, subscription="*")
+        answer = await peers.request(addr, RequestCode.PULL_MESSAGE, header)
+        if answer.code == ResponseCode.TOPIC_NOT_EXIST:
+            async for found in _read_by_entries(peers, addr, topic, start, stop):
+                yield found
+            return
+        if answer.code == ResponseCode.SUCCESS:
+            for found in record.decode_all(answer.body):
+                if start <= found.queue_offset < stop:
+                    yield found
+        elif answer.code not in (ResponseCode.PULL_RETRY_IMMEDIATELY, ResponseCode.PULL_OFFSET_MOVED):
+            if answer.code == ResponseCode.PULL_NOT_FOUND:
+                return
+            raise ReplyError(answer.code, answer.remark, addr)
+        start = max(typed(answer, PullMessageAnswer).next_begin_offset, start + 1)
+
+
+class _Entry(msgspec.Struct, frozen=True, rename="camel"):
+    physic_offset: int
+
+
+class _Entries(msgspec.Struct, frozen=True, rename="camel"):
+    """Body of the answer to QUERY_CONSUME_QUEUE."""
+
+    queue_data: tuple[_Entry, ...] = ()
+
+
+async def _read_by_entries(peers: Connections, addr: str, topic: str, start: int, stop: int) -> AsyncIterator[Record]:
+    """The same on a broker that has the queue but not the topic."""
+    while start < stop:
+        header = QueryConsumeQueue(topic, 0, start, min(AT_ONCE, stop - start))
+        answer = await peers.ask(addr, RequestCode.QUERY_CONSUME_QUEUE, header)
+        entries = fastjson.decode(answer.body, _Entries).queue_data if answer.body else ()
+        if not entries:
+            return
+        wanted = [ViewMessage(entry.physic_offset) for entry in entries]
+        answers = await asyncio.gather(*(peers.request(addr, RequestCode.VIEW_MESSAGE_BY_ID, one) for one in wanted))
+        for one in answers:
+            if one.code == ResponseCode.SUCCESS:
+                yield record.decode(one.body)
+        start += len(entries)

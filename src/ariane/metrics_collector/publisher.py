@@ -1,0 +1,157 @@
+"""The collector: rounds of samples, each sent to a topic as it comes.
+
+    Sampler.round() → samples → waiting (WAITING_MAX messages) → Producer → SAMPLES_TOPIC
+
+While no broker takes samples they wait here, the newest of them; how many were thrown away is told in the next ones.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+import socket
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from ariane.client import validation
+from ariane.client.producer import Producer
+from ariane.client.settings import ClientSettings
+from ariane.clock import SYSTEM_CLOCK, Clock
+from ariane.cluster import topic_admin
+from ariane.errors import ArianeError, ConfigError, ReplyError
+from ariane.metrics_collector.poller import USUAL, Limits, Sampler
+from ariane.metrics_collector.sample import Sample, bodies
+from ariane.model.message import Message
+from ariane.model.topic import SAMPLES_TOPIC
+from ariane.net.connection_pool import Connections
+from ariane.protocol import signing
+from ariane.protocol.codes import RequestCode, ResponseCode
+from ariane.protocol.requests.routing import RouteRequest
+
+log = logging.getLogger("ariane.metrics_collector")
+
+GROUP = "ariane-collector"
+QUEUES = 1  # on each master: samples carry their own time, and one is small
+INTERVAL_MIN_S = 1.0
+WAITING_MAX = 2_000  # messages: half an hour of a cluster of six brokers
+
+
+class Round(NamedTuple):
+    """What a round saw. `waiting`: messages that no broker has taken yet, and `fault` why."""
+
+    samples: Sequence[Sample]
+    waiting: int
+    lost: int
+    fault: ArianeError | None
+
+
+async def collect(
+    namesrv: str,
+    *,
+    interval_s: float = 5.0,
+    topic: str = SAMPLES_TOPIC,
+    once: bool = False,
+    collector: str = "",
+    limits: Limits = USUAL,
+    settings: ClientSettings | None = None,
+    on_round: Callable[[Round], None] = lambda _: None,
+    stop: asyncio.Event | None = None,
+    clock: Clock = SYSTEM_CLOCK,
+) -> None:
+    """Sample every `interval_s` until `stop` is set, or once. The topic is made on every master when it is not there.
+
+    At the start a cluster has to be there: RouteNotFound, ConnectionLost, … when it is not; later it is waited for. `once`
+    raises when no broker took the samples.
+    """
+    if interval_s < INTERVAL_MIN_S:
+        fix = f"give at least {INTERVAL_MIN_S:g}: brokers count by ten seconds, and clients commit by five"
+        raise ConfigError("interval", interval_s, fix)
+    settings = settings or ClientSettings()
+    credentials = settings.credentials
+    sign = functools.partial(signing.signed, credentials) if credentials else None
+    servers = validation.name_servers(namesrv)
+    async with Connections(sign=sign) as peers:
+        await _topic_made(peers, servers, topic)
+        sampler = Sampler(
+            peers,
+            servers,
+            collector=collector or socket.gethostname(),
+            interval_ms=round(interval_s * 1000),
+            limits=limits,
+            clock=clock,
+        )
+        async with Producer(GROUP, namesrv, client=settings) as producer:
+            await _rounds(sampler, producer, topic, interval_s, once, on_round, stop or asyncio.Event(), clock)
+
+
+async def _rounds(
+    sampler: Sampler,
+    producer: Producer,
+    topic: str,
+    interval_s: float,
+    once: bool,
+    on_round: Callable[[Round], None],
+    stop: asyncio.Event,
+    clock: Clock,
+) -> None:
+    waiting: deque[tuple[str, bytes]] = deque()
+    while True:
+        began = clock.monotonic()
+        samples = await sampler.round()
+        for sample in samples:
+            waiting.extend((sample.broker, body) for body in bodies(sample))
+        while len(waiting) > WAITING_MAX:
+            waiting.popleft()
+            sampler.lost += 1
+        fault = await _send(producer, topic, waiting)
+        on_round(Round(samples, len(waiting), sampler.lost, fault))
+        if once:
+            if fault is not None:
+                raise fault
+            return
+        if await _stopped(stop, interval_s - (clock.monotonic() - began), clock):
+            return
+
+
+async def _send(producer: Producer, topic: str, waiting: deque[tuple[str, bytes]]) -> ArianeError | None:
+    """Send what waits, oldest first, until a broker does not take it: the error then."""
+    while waiting:
+        broker, body = waiting[0]
+        try:
+            await producer.send(Message(topic=topic, body=body, keys=[broker]))
+        except ArianeError as error:
+            return error
+        waiting.popleft()
+    return None
+
+
+async def _stopped(stop: asyncio.Event, seconds: float, clock: Clock) -> bool:
+    """Wait for the next round; whether it is told to stop before."""
+    pause, told = asyncio.ensure_future(clock.sleep(max(0.0, seconds))), asyncio.ensure_future(stop.wait())
+    try:
+        await asyncio.wait((pause, told), return_when=asyncio.FIRST_COMPLETED)
+        return stop.is_set()
+    finally:
+        pause.cancel()
+        told.cancel()
+
+
+async def _topic_made(peers: Connections, servers: Sequence[str], topic: str) -> None:
+    """Make the topic, unless a name server knows it."""
+    errors: list[ArianeError] = []
+    for addr in servers:
+        try:
+            answer = await peers.request(addr, RequestCode.GET_ROUTEINFO_BY_TOPIC, RouteRequest(topic))
+            if answer.code == ResponseCode.SUCCESS:
+                return
+            if answer.code != ResponseCode.TOPIC_NOT_EXIST:
+                raise ReplyError(answer.code, answer.remark, addr)
+            made = await topic_admin.create_everywhere(peers, addr, topic, QUEUES)
+        except ArianeError as error:
+            errors.append(error)
+            continue
+        log.info("made the topic %s on %s", topic, ", ".join(made))
+        return
+    raise errors[0]

@@ -1,0 +1,195 @@
+"""Trace messages → trace_events and trace_rejects, in Spark's own functions: no row goes through Python.
+
+The layouts are those of `protocol.trace`; clients write more or fewer fields, so every field is read with `get`, every number
+with `try_cast`: a record that lacks what its type needs is a reject with a reason, and hides no other record. Nothing that
+a client can write may end the query, for it would end it again after every restart: bytes that are no UTF-8 (clients write
+in their platform's charset) are replaced, numbers and times that no column can hold are rejects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import reduce
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from ariane.pipeline import bucket_columns
+from ariane.protocol.trace_codec import FIELD_END, RECORD_END
+from ariane.tables import TRACE_EVENTS, TRACE_REJECTS
+
+# Least number of fields, the type's name included.
+FIELDS_MIN = {"Pub": 12, "SubBefore": 7, "SubAfter": 5, "EndTransaction": 13, "Recall": 7}
+SUB_AFTER_TIMED = 9  # with fewer fields a SubAfter has neither time nor group
+
+# Where a record of each type has what. (Places that depend on more than the type stand in `_columns`.)
+TEXTS = {
+    "region": {"Pub": 2, "SubBefore": 2, "EndTransaction": 2, "Recall": 2},
+    "client_group": {"Pub": 3, "SubBefore": 3, "SubAfter": 8, "EndTransaction": 3, "Recall": 3},
+    "topic": {"Pub": 4, "EndTransaction": 4, "Recall": 4},
+    "message_id": {"Pub": 5, "SubBefore": 5, "SubAfter": 2, "EndTransaction": 5, "Recall": 5},
+    "tags": {"Pub": 6, "EndTransaction": 6},
+    "keys": {"Pub": 7, "SubBefore": 7, "SubAfter": 5, "EndTransaction": 7},
+    "store_host": {"Pub": 8, "EndTransaction": 8},
+    "request_id": {"SubBefore": 4, "SubAfter": 1},
+    "transaction_id": {"EndTransaction": 10},
+    "transaction_state": {"EndTransaction": 11},
+}
+# The same of numbers: what is there has to be one. Java's times are long, the others int.
+NUMBERS = {
+    "event_ms": ({"Pub": 1, "SubBefore": 1, "SubAfter": 7, "EndTransaction": 1, "Recall": 1}, "bigint"),
+    "cost_ms": ({"Pub": 10, "SubAfter": 3}, "int"),
+    "body_length": ({"Pub": 9}, "int"),
+    "message_type": ({"Pub": 11, "EndTransaction": 9}, "int"),
+    "retry_times": ({"SubBefore": 6}, "int"),
+    "context_code": ({"SubAfter": 6}, "int"),
+}
+
+# A SubAfter that lost its end: the name of the next record's type stands in place of its time. (\\G: where the last one ended.)
+_TYPES = "|".join(FIELDS_MIN)
+RUN_TOGETHER = (
+    f"(?:\\G|(?<={RECORD_END}))(SubAfter(?:{FIELD_END}[^{FIELD_END}{RECORD_END}]*+){{6}})"
+    f"{FIELD_END}(?=(?:{_TYPES}){FIELD_END})"
+)
+
+TIME_MAX_MS = 253_402_300_799_999  # the last ms of the year 9999: later ones overflow readers' dates
+REASON_TYPE_MAX = 40  # of an unknown type's name in the reason; the record stands beside it in full
+
+
+def records(messages: DataFrame) -> DataFrame:
+    """One row per record of each trace message: `f` its fields, and `type`, `n` (how many fields), `reason` (null: it can
+    be read). `messages` has the columns of the source that are named below."""
+    text = F.make_valid_utf8(F.col("body").cast("string"))
+    split = messages.select(
+        F.posexplode(F.split(_taken_apart(text), RECORD_END)).alias("record_index", "record"),
+        F.col("broker").alias("trace_broker"),
+        F.col("queue_id").alias("trace_queue_id"),
+        F.col("queue_offset").alias("trace_queue_offset"),
+        F.col("store_timestamp").alias("trace_stored_at"),
+        "born_host",
+    ).where("record != ''")
+    fields = _once(split, f=F.split("record", FIELD_END))
+    typed = _once(fields, type=F.get("f", F.lit(0)), n=F.size("f"))
+    told = _once(typed, message_id=_text(TEXTS["message_id"]), **{name: _number(*one) for name, one in NUMBERS.items()})
+    return _once(told, reason=_reason())
+
+
+def _once(frame: DataFrame, **columns: Column) -> DataFrame:
+    """The frame with more columns, worked out once per row. A plain column would be put into every expression that uses it, and
+    the fields of a record are used some sixty times; what a generator gives stays as it is."""
+    return frame.select("*", F.inline(F.array(F.struct(*(column.alias(name) for name, column in columns.items())))))
+
+
+def trace_events(messages: DataFrame) -> DataFrame:
+    """The records that can be read, with the columns of TRACE_EVENTS and `slot`."""
+    columns = _columns()
+    good = records(messages).where("reason IS NULL")
+    events = good.select(
+        *(columns.get(one.name, F.col(one.name)).cast(one.type).alias(one.name) for one in TRACE_EVENTS.columns)
+    )
+    # The record of a batch has the ids of its messages joined by commas, and those of the broker in the same order.
+    one_by_one = events.select("*", F.posexplode(F.split("message_id", ",")).alias("at", "one_id")).where(
+        "one_id != ''"
+    )
+    offset_ids = F.split("offset_message_id", ",")
+    as_many = F.size(offset_ids) == F.size(F.split("message_id", ","))
+    told = one_by_one.withColumns(
+        {
+            "message_id": F.col("one_id"),
+            "offset_message_id": F.when(as_many, F.get(offset_ids, F.col("at"))).otherwise(F.col("offset_message_id")),
+        }
+    )
+    slot = bucket_columns.of_message(F.col("message_id"), F.col("trace_stored_at"))
+    return told.select(*TRACE_EVENTS.names, slot.alias("slot"))
+
+
+def trace_rejects(messages: DataFrame) -> DataFrame:
+    """The records that cannot, with the columns of TRACE_REJECTS and `slot`."""
+    bad = records(messages).where("reason IS NOT NULL").select(*TRACE_REJECTS.names)
+    return bad.withColumn("slot", bucket_columns.of_time(F.col("trace_stored_at")))
+
+
+def _taken_apart(text: Column) -> Column:
+    """The text with an end after each record: CLOUD clients from 4.9.5 to 5.3.0 write none after a SubAfter."""
+    # A type's name after FIELD_END is looked for first, which is far cheaper than the expression.
+    suspect = _any(F.contains(text, F.lit(f"{FIELD_END}{name}{FIELD_END}")) for name in FIELDS_MIN)
+    return F.when(suspect, F.regexp_replace(text, RUN_TOGETHER, f"$1{RECORD_END}")).otherwise(text)
+
+
+def _known(text: Column) -> Column:
+    """Null for a text that is absent, empty, or the four letters that Java prints for null."""
+    return F.when((text != "") & (text != "null"), text)
+
+
+def _field(number: int) -> Column:
+    return _known(F.get("f", F.lit(number)))
+
+
+def _place(places: Mapping[str, int]) -> Column:
+    """The field of a record that is meant; null for types that have none."""
+    return F.coalesce(*(F.when(F.col("type") == name, F.lit(at)) for name, at in places.items()))
+
+
+def _text(places: Mapping[str, int]) -> Column:
+    return _known(F.get("f", _place(places)))
+
+
+def _number(places: Mapping[str, int], kind: str) -> Column:
+    """Null for what is no number of that kind. The field is chosen before it is read as one: a reading that fails is slow."""
+    return _text(places).try_cast(kind)
+
+
+def _reason() -> Column:
+    """Why a record cannot be read; null when it can."""
+    kind = F.col("type")
+    least = F.coalesce(*(F.when(kind == name, F.lit(count)) for name, count in FIELDS_MIN.items()))
+    timed = (kind != "SubAfter") | (F.col("n") >= SUB_AFTER_TIMED)
+    bad_number = _any(
+        F.col(name).isNull() & (F.col("n") > _place(places))
+        for name, (places, _) in NUMBERS.items()
+        if name != "event_ms"
+    )
+    no_time = ~F.coalesce(F.col("event_ms").between(0, TIME_MAX_MS), F.lit(False))
+    no_id = F.coalesce(F.trim(F.translate("message_id", ",", "")), F.lit("")) == ""
+    return (
+        F.when(least.isNull(), F.concat(F.lit("unknown record type "), F.substring("type", 1, REASON_TYPE_MAX)))
+        .when(F.col("n") < least, F.concat(kind, F.lit(" with "), F.col("n"), F.lit(" fields is too short")))
+        .when(bad_number, F.concat(kind, F.lit(" with a number that is none, or out of range")))
+        .when(timed & no_time, F.concat(kind, F.lit(" with a time that is none, or out of range")))
+        .when(no_id, F.concat(kind, F.lit(" without a message id")))
+    )
+
+
+def _any(conditions: Iterable[Column]) -> Column:
+    return reduce(lambda one, other: one | other, conditions)
+
+
+def _is_true(number: int) -> Column:
+    return F.coalesce(_field(number) == "true", F.lit(False))
+
+
+def _columns() -> dict[str, Column]:
+    """Every column of TRACE_EVENTS, from the fields of its record; those that are not here stand in the row by their name."""
+    kind, n = F.col("type"), F.col("n")
+    many = (kind == "Pub") & (n >= 14)  # an offset id before the success flag
+    late = (kind != "SubAfter") | (n >= SUB_AFTER_TIMED)
+    keys = _text(TEXTS["keys"])
+    success = (
+        F.when(many, _is_true(13))
+        .when((kind == "Pub") & (n >= 13), _is_true(12))
+        .when(kind == "Pub", F.lit(True))
+        .when(kind == "SubAfter", _is_true(4))
+        .when(kind == "Recall", _is_true(6))
+    )
+    host = F.when((kind == "Pub") & (n >= 15), _field(14)).when((kind == "SubBefore") & (n >= 9), _field(8))
+    texts = {name: _text(places) for name, places in TEXTS.items() if name != "message_id"}
+    return texts | {
+        "event_time": F.timestamp_millis(F.when(late, F.col("event_ms"))),
+        "client_group": F.when(late, texts["client_group"]),
+        # Consumers in C++ write `dKey` for no keys.
+        "keys": F.when(~(kind.isin("SubBefore", "SubAfter") & (keys == "dKey")), keys),
+        "offset_message_id": F.when(many, _field(12)),
+        "success": success,
+        "from_check": F.when(kind == "EndTransaction", _is_true(12)),
+        "client_host": F.coalesce(host, F.col("born_host")),
+    }

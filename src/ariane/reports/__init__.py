@@ -1,0 +1,26 @@
+"""The reports by name, and the filters of each. A new report is a new line here and in `ariane.cli.command_names`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from ariane.reports import delay_report, health_report, lag_report, latency_report, tps_report, transaction_report
+from ariane.reports.report import Report
+
+
+class Kind(NamedTuple):
+    """A report. `function(home, *, since_ms, until_ms, now_ms, **filters)`, each filter a text or None: for all."""
+
+    function: Callable[..., Report]
+    filters: tuple[str, ...]
+
+
+REPORTS = {
+    "tps": Kind(tps_report.report, ("topic", "group")),
+    "latency": Kind(latency_report.report, ("topic", "group")),
+    "lag": Kind(lag_report.report, ("topic", "group")),
+    "health": Kind(health_report.report, ("topic", "group")),
+    "delay": Kind(delay_report.report, ("topic", "group")),
+    "transactions": Kind(transaction_report.report, ("topic", "group")),
+}

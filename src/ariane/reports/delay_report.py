@@ -1,0 +1,169 @@
+"""Report `delay`: how far off deliveries of delayed messages were, by level and to any time; what is pending, what overdue.
+
+Of the table `delays`, so by the brokers' clocks.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ariane.model.topic import dlq_topic, retry_topic
+from ariane.reports import plot_buckets, time_range
+from ariane.reports.pipeline_status import freshness
+from ariane.reports.report import Field, Plot, Report, Sheet, Value, at
+from ariane.reports.table_views import asked, rows, whole
+from ariane.tables import DELAYS, MESSAGES
+from ariane.tables.delays import LEVEL, RETRY, TIME
+
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
+
+OVERDUE_MS = 10_000  # brokers look at what is due every 100 ms (Java) or in time: this late, something is wrong
+HOURS_MAX = 48  # of the pending ones, the next
+IDS_MAX = 20  # of the overdue ones, the oldest
+HOUR_MS = 3_600_000
+
+# What is counted: the ids of a million rows take longer to read than all else.
+COUNTED = "kind, level, state, asked_at, off_by_ms"
+
+# Name, and up to which ms (inclusive) from the one before.
+DISTANCES: tuple[tuple[str, int | None], ...] = (
+    ("more than 1 s early", -1001), ("up to 1 s early", -1), ("0 to 100 ms late", 100), ("to 1 s late", 1000),
+    ("to 10 s late", 10_000), ("to 1 min late", 60_000), ("to 10 min late", 600_000), ("later", None),
+)  # fmt: skip
+
+
+def report(
+    home: Path, *, since_ms: int, until_ms: int, now_ms: int, topic: str | None = None, group: str | None = None
+) -> Report:
+    """Deliveries that were asked for between two instants; what waits, whenever it is due. `topic`: where they go, `group`: the
+    consumer group whose retries they are."""
+    fresh = freshness(home, DELAYS, now_ms)
+    with asked(home, whole(DELAYS)) as sql:
+        narrowed = ""
+        values: list[object] = []
+        if topic is not None:
+            narrowed += " AND topic = ?"
+            values.append(topic)
+        if group is not None:
+            narrowed += " AND topic IN (?, ?)"
+            values += [retry_topic(group), dlq_topic(group)]
+        inside = f"coalesce(asked_at, delivered_at) BETWEEN to_timestamp({since_ms} / 1000.0) AND to_timestamp({until_ms} / 1000.0)"
+        sql.execute(f"CREATE TEMP TABLE chosen AS SELECT {COUNTED} FROM delays WHERE {inside}{narrowed}", values)
+        sql.execute(f"CREATE TEMP TABLE waiting AS SELECT * FROM delays WHERE state = 'pending'{narrowed}", values)
+        parts: list[Sheet | Plot] = [_deliveries(sql), _distances(sql), _plot(sql)]
+        if fresh.as_of_ms is not None:
+            parts += [_pending(sql, fresh.as_of_ms), _overdue(sql, fresh.as_of_ms)]
+    gaps = (*fresh.gaps, *time_range.begins_late(home, MESSAGES, since_ms))
+    return Report("Delayed messages", at(fresh.as_of_ms), gaps, tuple(parts))
+
+
+def _deliveries(sql: DuckDBPyConnection) -> Sheet:
+    side = {"early": ("off_by_ms < 0", "-off_by_ms"), "late": ("off_by_ms >= 0", "off_by_ms")}
+    sides = ", ".join(
+        f"""count(*) FILTER (WHERE {where}) AS {name}, quantile_disc({ms}, 0.5) FILTER (WHERE {where}) AS {name}_p50,
+        quantile_disc({ms}, 0.99) FILTER (WHERE {where}) AS {name}_p99, max({ms}) FILTER (WHERE {where}) AS {name}_max"""
+        for name, (where, ms) in side.items()
+    )
+    found = rows(
+        sql,
+        f"""SELECT kind, level, count(*) FILTER (WHERE state = 'delivered') AS delivered,
+        count(*) FILTER (WHERE state = 'pending') AS pending, count(*) FILTER (WHERE state = 'cancelled') AS cancelled,
+        count(*) FILTER (WHERE state = 'delivered' AND off_by_ms IS NULL) AS unknown, {sides}
+        FROM chosen GROUP BY ALL ORDER BY kind, level""",
+    )
+    fields = (
+        Field("kind"), Field("level"), Field("delivered"), Field("pending"), Field("cancelled"),
+        Field("early"), Field("p50 early", "ms"), Field("p99 early", "ms"), Field("max early", "ms"),
+        Field("in time or late"), Field("p50 late", "ms"), Field("p99 late", "ms"), Field("max late", "ms"), Field("unknown"),
+    )  # fmt: skip
+    names = (
+        "kind", "level", "delivered", "pending", "cancelled", "early", "early_p50", "early_p99", "early_max", "late", "late_p50",
+        "late_p99", "late_max", "unknown",
+    )  # fmt: skip
+    note = (
+        "Of what was due in this time. Late: stored in its topic after it was due, by the broker's clock; by a level it is due its "
+        "delay after it was stored. retry: a consumer group's, whose level says how often it failed. Unknown: delivered, but the "
+        "record that waited is in no table."
+    )
+    return Sheet("Deliveries", fields, tuple(tuple(row[name] for name in names) for row in found), note)
+
+
+def _distances(sql: DuckDBPyConnection) -> Sheet:
+    cases = " ".join(
+        f"WHEN off_by_ms <= {most} THEN {number}" for number, (_, most) in enumerate(DISTANCES) if most is not None
+    )
+    found = rows(
+        sql,
+        f"""SELECT CASE {cases} ELSE {len(DISTANCES) - 1} END AS distance, kind, count(*) AS count
+        FROM chosen WHERE off_by_ms IS NOT NULL GROUP BY ALL""",
+    )
+    counts = {(row["distance"], row["kind"]): row["count"] for row in found}
+    kinds = (LEVEL, TIME, RETRY)
+    listed: tuple[tuple[Value, ...], ...] = tuple(
+        (name, *(counts.get((number, kind), 0) for kind in kinds)) for number, (name, _) in enumerate(DISTANCES)
+    )
+    return Sheet("How far off", (Field("delivered"), *map(Field, kinds)), listed if found else ())
+
+
+def _plot(sql: DuckDBPyConnection) -> Plot:
+    title, unit, note = "p99 of how late", "ms", "By when they were due. Early ones count as negative."
+    (span,) = rows(
+        sql,
+        "SELECT epoch_ms(min(asked_at)) AS first, epoch_ms(max(asked_at)) AS last FROM chosen WHERE off_by_ms IS NOT NULL",
+    )
+    if span["first"] is None:
+        return Plot(title, unit, (), "Nothing was delivered that was due in this time.")
+    step = plot_buckets.step_ms(span["first"], span["last"])
+    found = rows(
+        sql,
+        f"""SELECT epoch_ms(asked_at) // {step} * {step} AS step, kind, quantile_disc(off_by_ms, 0.99) AS p99
+        FROM chosen WHERE off_by_ms IS NOT NULL GROUP BY ALL""",
+    )
+    first, last = (span[name] // step * step for name in ("first", "last"))
+    lines = []
+    for kind in (LEVEL, TIME, RETRY):
+        if values := {row["step"]: float(row["p99"]) for row in found if row["kind"] == kind}:
+            lines.append(plot_buckets.line(kind, values, first, last, step))
+    return Plot(title, unit, tuple(lines), note)
+
+
+def _pending(sql: DuckDBPyConnection, judged_ms: int) -> Sheet:
+    found = rows(
+        sql,
+        f"""SELECT epoch_ms(asked_at) // {HOUR_MS} * {HOUR_MS} AS hour, count(*) FILTER (WHERE kind = 'level') AS level,
+        count(*) FILTER (WHERE kind = 'time') AS time, count(*) FILTER (WHERE kind = 'retry') AS retry, count(*) AS all_of_them
+        FROM waiting WHERE asked_at IS NULL OR epoch_ms(asked_at) >= {judged_ms - OVERDUE_MS}
+        GROUP BY ALL ORDER BY hour NULLS FIRST""",
+    )
+    listed: tuple[tuple[Value, ...], ...] = tuple(
+        (at(row["hour"]), *(row[name] for name in ("level", "time", "retry", "all_of_them")))
+        for row in found[:HOURS_MAX]
+    )
+    fields = (Field("due in the hour from"), Field("level"), Field("time"), Field("retry"), Field("all"))
+    note = (
+        "Whenever they are due; hours without any are left out. No hour: the level is not in the list (--delay-levels)."
+    )
+    return Sheet("Pending by due hour", fields, listed, note, max(0, len(found) - HOURS_MAX))
+
+
+def _overdue(sql: DuckDBPyConnection, judged_ms: int) -> Sheet:
+    question = f"FROM waiting WHERE epoch_ms(asked_at) < {judged_ms - OVERDUE_MS}"
+    ((count,),) = sql.execute(f"SELECT count(*) {question}").fetchall()
+    names = ("message_id", "kind", "level", "topic", "broker", "asked_at", "overdue_ms")
+    found = rows(
+        sql,
+        f"""SELECT *, {judged_ms} - epoch_ms(asked_at) AS overdue_ms {question}
+        ORDER BY asked_at, message_id, commit_log_offset LIMIT {IDS_MAX}""",
+    )
+    fields = (
+        Field("message id"), Field("kind"), Field("level"), Field("topic"), Field("broker"), Field("due"), Field("overdue", "ms"),
+    )  # fmt: skip
+    note = (
+        f"Due {OVERDUE_MS // 1000} s or more before {at(judged_ms):%Y-%m-%d %H:%M:%S} UTC, until when deliveries are known. "
+        "Oldest first. Its broker is late or stopped, or could not deliver it (its log says why); one that stays is lost."
+    )
+    return Sheet(
+        "Overdue", fields, tuple(tuple(row[name] for name in names) for row in found), note, count - len(found)
+    )

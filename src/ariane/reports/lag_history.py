@@ -1,0 +1,121 @@
+"""The part of the report `lag` that covers every minute of the time range, not only the last one.
+
+    consumption: minute, broker, topic, group → by_minute: minute, topic, group, summed over brokers → rows of the two tables
+
+A sum is unknown where a broker that has been seen before has no value. The newest minute is left out as long as it is not whole.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ariane.reports.report import Field, Sheet
+from ariane.reports.table_views import rows
+
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
+
+SUMMED = ("produced_tps", "consumed_tps", "delivered_master_tps", "delivered_slaves_tps", "lag")
+
+
+def sum_minutes(sql: DuckDBPyConnection, topic: str | None, group: str | None) -> None:
+    """Create the table `by_minute` from the view `minutes`.
+
+    `misleads`: whether the master's TPS, which consoles show, was not the group's. One broker with slaves that serve is enough.
+    """
+    sums = ", ".join(f"CASE WHEN count({name}) = any_value(brokers) THEN sum({name}) END AS {name}" for name in SUMMED)
+    sql.execute(
+        f"""
+        CREATE TEMP TABLE by_minute AS
+        WITH wanted AS (
+            SELECT * FROM minutes WHERE (? IS NULL OR topic = ?) AND (? IS NULL OR consumer_group = ?)
+        ), whole AS (
+            SELECT * FROM wanted
+            WHERE window_at < (SELECT max(window_at) FROM minutes) OR (SELECT count(DISTINCT window_at) FROM minutes) = 1
+        ), seen AS (
+            SELECT consumer_group, topic, broker, min(window_at) AS first_at FROM whole GROUP BY ALL
+        ), expected AS (
+            SELECT consumer_group, topic, window_at, count(*) AS brokers
+            FROM (SELECT DISTINCT consumer_group, topic, window_at FROM whole) JOIN seen USING (consumer_group, topic)
+            WHERE first_at <= window_at GROUP BY ALL
+        )
+        SELECT consumer_group, topic, window_at, {sums}, max(oldest_age_ms) AS oldest_age_ms,
+               list_distinct(flatten(list(coalesce(flags, [])))) AS flags,
+               coalesce(bool_or(whole.delivered_slaves_tps > 0), false) OR coalesce(
+                   count(whole.delivered_master_tps) = any_value(brokers) AND sum(whole.delivered_master_tps) = 0
+                   AND sum(whole.consumed_tps) > 0, false) AS misleads
+        FROM whole JOIN expected USING (consumer_group, topic, window_at) GROUP BY consumer_group, topic, window_at
+        """,
+        [topic, topic, group, group],
+    )
+
+
+def misleading(sql: DuckDBPyConnection, rows_max: int) -> Sheet:
+    """Return the groups whose TPS a console shows wrongly in any minute, with the worst of these minutes."""
+    found = rows(
+        sql,
+        """
+        SELECT consumer_group, topic, count(*) FILTER (misleads) AS misled, count(*) AS minutes,
+               max(window_at) FILTER (misleads) AS last_at,
+               first(by_minute ORDER BY delivered_slaves_tps DESC NULLS LAST, consumed_tps DESC NULLS LAST, window_at)
+                   FILTER (misleads) AS worst
+        FROM by_minute GROUP BY consumer_group, topic HAVING misled > 0
+        ORDER BY misled DESC, consumer_group, topic
+        """,
+    )
+    fields = (
+        Field("group"), Field("topic"), Field("minutes"), Field("of"), Field("last"), Field("worst"),
+        Field("a console's TPS", "/s"), Field("confirmed", "/s"), Field("handed out by slaves", "/s"), Field("lag"),
+    )  # fmt: skip
+    note = (
+        "Consoles and consumerProgress query masters only: what slaves hand out is not in their TPS. Minutes: how many of those "
+        "in which the group was seen. Rates and lag are those of the worst minute."
+    )
+    names = ("window_at", "delivered_master_tps", "consumed_tps", "delivered_slaves_tps", "lag")
+    listed = tuple(
+        (
+            row["consumer_group"],
+            row["topic"],
+            row["misled"],
+            row["minutes"],
+            row["last_at"],
+            *_values(row["worst"], names),
+        )
+        for row in found
+    )
+    return Sheet(
+        "Where a console's TPS misleads", fields, listed[:rows_max], note, max(0, len(listed) - rows_max)
+    )  # fmt: skip
+
+
+def whole_range(sql: DuckDBPyConnection, rows_max: int) -> Sheet:
+    """Return each group's rates, greatest lag and doubts over all minutes."""
+    found = rows(
+        sql,
+        """
+        WITH doubts AS (
+            SELECT consumer_group, topic, flag || ' (' || count(*) || ' min)' AS doubt
+            FROM (SELECT consumer_group, topic, unnest(flags) AS flag FROM by_minute) GROUP BY consumer_group, topic, flag
+        ), told AS (
+            SELECT consumer_group, topic, string_agg(doubt, ', ' ORDER BY doubt) AS doubts FROM doubts GROUP BY ALL
+        )
+        SELECT consumer_group, topic, count(*) AS minutes, avg(produced_tps) AS produced, avg(consumed_tps) AS consumed,
+               100 * sum(delivered_slaves_tps) FILTER (delivered_master_tps IS NOT NULL)
+               / nullif(sum(delivered_master_tps + delivered_slaves_tps), 0) AS share,
+               max(lag) AS greatest, arg_max(window_at, lag) AS greatest_at, max(oldest_age_ms) AS oldest,
+               any_value(doubts) AS doubts
+        FROM by_minute LEFT JOIN told USING (consumer_group, topic) GROUP BY consumer_group, topic
+        ORDER BY greatest IS NOT NULL, greatest DESC, consumer_group, topic
+        """,
+    )
+    fields = (
+        Field("group"), Field("topic"), Field("minutes"), Field("in", "/s"), Field("confirmed", "/s"), Field("by slaves", "%"),
+        Field("greatest lag"), Field("at"), Field("oldest", "ms"), Field("in doubt"),
+    )  # fmt: skip
+    note = "Means of rates and greatest values of all whole minutes in which the group was seen."
+    listed = tuple((*tuple(row.values())[:-1], row["doubts"] or "") for row in found)
+    return Sheet("Groups over the whole time", fields, listed[:rows_max], note, max(0, len(listed) - rows_max))
+
+
+def _values(row: dict[str, Any], names: tuple[str, ...]) -> tuple[Any, ...]:
+    return tuple(row[name] for name in names)

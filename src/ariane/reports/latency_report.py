@@ -1,0 +1,213 @@
+"""Report `latency`: how long sends, queueing and listeners take, by topic and group, and which messages were the slowest.
+
+Of the tables `traffic` and `slow_messages`, so of what clients traced, by their clocks.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ariane.reports import histogram_sql, table_views, time_range
+from ariane.reports.pipeline_status import freshness
+from ariane.reports.report import Field, Line, Plot, Report, Sheet, Value, at
+from ariane.reports.tps_report import LINES_MAX, NARROWED, ROWS_MAX
+from ariane.tables import CLOCKS, LATENCIES, SLOW_MESSAGES, TRAFFIC
+from ariane.tables.traffic import BEGIN_MINUTES, MISSING, SLOWEST
+
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
+
+QUANTILES = (0.5, 0.9, 0.99)
+# Of a longer time the histograms by ten minutes are asked: those by minute and host are ten times as many, and more.
+MINUTES_MAX = 120
+HOUR_MS = 60 * time_range.MINUTE_MS
+NAMES = ("p50", "p90", "p99")
+
+
+class Measure(NamedTuple):
+    column: str
+    title: str
+    events: str
+    meaning: str
+
+
+MEASURES = (
+    Measure("send_cost_ms", "Send", "sends", "From the call to the broker's answer."),
+    Measure(
+        "queueing_ms",
+        "Queueing",
+        "calls of listeners",
+        "From the broker's answer to the listener, first delivery: two hosts' clocks are compared.",
+    ),
+    Measure(
+        "consume_cost_ms", "Consumption", "calls of listeners", "In the listener; of batches the mean of the batch."
+    ),
+)
+
+
+def report(
+    home: Path, *, since_ms: int, until_ms: int, now_ms: int, topic: str | None = None, group: str | None = None
+) -> Report:
+    """Latencies between two instants; `topic` and `group` (of producers or consumers) narrow them."""
+    is_long = until_ms - since_ms > MINUTES_MAX * time_range.MINUTE_MS
+    source = LATENCIES if is_long else TRAFFIC
+    if is_long:  # in whole rows of that table
+        since_ms -= since_ms % (BEGIN_MINUTES * time_range.MINUTE_MS)
+    fresh, slow = freshness(home, source, now_ms), freshness(home, SLOW_MESSAGES, now_ms)
+    span = time_range.known(home, source, since_ms, until_ms, fresh.as_of_ms, BEGIN_MINUTES if is_long else 1)
+    # A row of `clocks` has the beginning of its hour.
+    clocks_since_ms = span.begin_ms - span.begin_ms % HOUR_MS
+    tables = (table_views.between(table, span.begin_ms, until_ms) for table in (source, SLOW_MESSAGES))
+    with table_views.asked(home, *tables, table_views.between(CLOCKS, clocks_since_ms, until_ms)) as sql:
+        columns = ", ".join((*(f"{one.column}, {one.column}_max" for one in MEASURES), *MISSING))
+        sql.execute(
+            f"""CREATE TEMP TABLE asked AS
+            SELECT {time_range.step_of(source.time, span)} AS step, topic, client_group, {columns}
+            FROM {source.name} WHERE {time_range.inside(source.time, span)} AND {NARROWED}""",
+            [topic, group],
+        )
+        parts: list[Sheet | Plot] = []
+        for measure in MEASURES:
+            parts += (_sheet(sql, measure, span), _plot(sql, measure, span))
+        parts.append(_slowest(sql, span, topic, group))
+        parts += _not_counted(sql)
+        parts += _contradicting(sql, clocks_since_ms, until_ms)
+    gaps = tuple(dict.fromkeys((*fresh.gaps, *slow.gaps, *time_range.missing(span, since_ms))))
+    return Report(
+        time_range.title("Latency", since_ms, until_ms, topic=topic, group=group),
+        at(fresh.as_of_ms),
+        gaps,
+        tuple(parts),
+    )
+
+
+def _sheet(sql: DuckDBPyConnection, measure: Measure, span: time_range.Span) -> Sheet:
+    by = ("topic", "client_group")
+    counted = {
+        _pair(row): row
+        for row in table_views.rows(sql, histogram_sql.quantiles("asked", by, measure.column, QUANTILES))
+    }
+    reasons = [name for name, (column, *_) in MISSING.items() if column == measure.column]
+    # A counter of files of an older schema is null: then it is not known how many are missing.
+    missing = " + ".join(f"sum({name})" for name in reasons)
+    others = table_views.rows(
+        sql,
+        f"SELECT topic, client_group, max({measure.column}_max) AS most, ({missing})::BIGINT AS missing "
+        f"FROM asked GROUP BY ALL HAVING most IS NOT NULL OR missing > 0",
+    )
+    rows = [_row(one, counted.get(_pair(one))) for one in others]
+    rows.sort(key=lambda row: (-(row[5] if isinstance(row[5], float) else -1.0), str(row[0] or ""), str(row[1] or "")))
+    fields = (
+        Field("topic"), Field("group"), Field("messages"), *(Field(name, "ms") for name in NAMES), Field("max", "ms"),
+        Field("not counted"),
+    )  # fmt: skip
+    note = f"{measure.meaning} Slowest p99 first; percentiles are within 1 %, max is exact."
+    if measure is MEASURES[0]:
+        note += f" {time_range.told(span)}"
+    total = sum(row[-1] for row in rows if isinstance(row[-1], int))
+    if total:
+        note += f" {total:,} {measure.events} are not counted: see Not counted."
+    return Sheet(measure.title, fields, tuple(rows[:ROWS_MAX]), note, max(0, len(rows) - ROWS_MAX))
+
+
+def _pair(row: dict[str, Any]) -> tuple[Any, Any]:
+    return row["topic"], row["client_group"]
+
+
+def _row(one: dict[str, Any], counted: dict[str, Any] | None) -> tuple[Value, ...]:
+    """The row of a topic and a group; no percentiles where nothing is counted."""
+    quantiles = (counted[f"q{number}"] if counted else None for number in range(len(QUANTILES)))
+    return (*_pair(one), counted["count"] if counted else 0, *quantiles, one["most"], one["missing"])
+
+
+def _not_counted(sql: DuckDBPyConnection) -> list[Sheet]:
+    """How many sends and calls are in no percentile, and why; no sheet when all are counted."""
+    titles = {measure.column: measure.title for measure in MEASURES}
+    totals = ", ".join(f"sum({name})::BIGINT AS {name}" for name in MISSING)
+    (row,) = table_views.rows(sql, f"SELECT {totals} FROM asked")
+    rows = tuple(
+        (titles[column], row[name], reason, meaning) for name, (column, reason, meaning) in MISSING.items() if row[name]
+    )
+    if not rows:
+        return []
+    note = "Sends and calls of listeners that are in no percentile above."
+    return [Sheet("Not counted", (Field("of"), Field("count"), Field("reason"), Field("meaning")), rows, note)]
+
+
+def _contradicting(sql: DuckDBPyConnection, since_ms: int, until_ms: int) -> list[Sheet]:
+    """Return the hosts with messages that contradict the clock that the others agree on; no sheet without any."""
+    found = table_views.rows(
+        sql,
+        f"""SELECT host, hour, sum(messages)::BIGINT AS messages, sum(discarded)::BIGINT AS discarded,
+        bool_or(coalesce(lower_ms > upper_ms, false)) AS is_unknown, min(discarded_ids[1]) AS example
+        FROM clocks WHERE hour >= to_timestamp({since_ms} / 1000) AND hour < to_timestamp({until_ms} / 1000)
+        GROUP BY host, hour HAVING sum(discarded) > 0 ORDER BY sum(discarded) DESC, host, hour""",
+    )
+    if not found:
+        return []
+    rows = tuple(
+        (
+            row["host"], row["hour"], row["messages"], row["discarded"],
+            "in part not known: no majority agrees" if row["is_unknown"] else "known", row["example"],
+        )
+        for row in found[:ROWS_MAX]
+    )  # fmt: skip
+    fields = (
+        Field("host"), Field("hour"), Field("messages"), Field("discarded"), Field("clock"), Field("message id"),
+    )  # fmt: skip
+    note = (
+        "Messages whose records contradict the clock that most records of the host agree on. They are not used to estimate "
+        "it; docs/journeys.md, Clocks. Of all topics and groups."
+    )
+    return [Sheet("Records that contradict their clock", fields, rows, note, max(0, len(found) - ROWS_MAX))]
+
+
+def _plot(sql: DuckDBPyConnection, measure: Measure, span: time_range.Span) -> Plot:
+    """The p99 of the busiest. A step without a message has no point, whether it is whole or not."""
+    sql.execute(
+        f"""CREATE OR REPLACE TEMP TABLE busiest AS
+        SELECT topic, client_group, sum(list_sum(map_values({measure.column}))) AS messages
+        FROM asked WHERE {measure.column} IS NOT NULL GROUP BY ALL"""
+    )
+    pairs = table_views.rows(sql, "SELECT * FROM busiest ORDER BY messages DESC, topic, client_group")
+    of_them = f"""(
+        SELECT step, asked.topic, asked.client_group, {measure.column} FROM asked
+        JOIN (SELECT * FROM busiest ORDER BY messages DESC, topic, client_group LIMIT {LINES_MAX}) AS pair
+        ON asked.topic IS NOT DISTINCT FROM pair.topic AND asked.client_group IS NOT DISTINCT FROM pair.client_group)"""
+    found = table_views.rows(
+        sql, histogram_sql.quantiles(of_them, ("step", "topic", "client_group"), measure.column, (QUANTILES[-1],))
+    )
+    there = {(row["step"], row["topic"], row["client_group"]): row["q0"] for row in found}
+    lines = tuple(
+        Line(
+            time_range.line_name(pair),
+            tuple((at(step), there.get((step, pair["topic"], pair["client_group"]))) for step in span.steps),
+        )
+        for pair in pairs[:LINES_MAX]
+    )
+    left = len(pairs) - LINES_MAX
+    note = f"The {LINES_MAX} busiest; {left} more are in the table above." if left > 0 else ""
+    return Plot(f"{measure.title}: p99 by {time_range.step_name(span)}", "ms", lines, note)
+
+
+def _slowest(sql: DuckDBPyConnection, span: time_range.Span, topic: str | None, group: str | None) -> Sheet:
+    found = table_views.rows(
+        sql,
+        f"""SELECT * FROM slow_messages WHERE {time_range.inside("noted_at", span)} AND {NARROWED}
+        QUALIFY row_number() OVER (PARTITION BY measure ORDER BY ms DESC, message_id, client_group) <= {SLOWEST}""",
+        [topic, group],
+    )
+    titles = {measure.column: measure.title for measure in MEASURES}
+    order = list(titles)
+    found.sort(key=lambda row: (order.index(row["measure"]), -row["ms"], row["message_id"]))
+    names = ("ms", "noted_at", "topic", "client_group", "client_host", "message_id", "keys")
+    rows: tuple[tuple[Value, ...], ...] = tuple(
+        (titles[row["measure"]], *(row[name] for name in names)) for row in found
+    )
+    fields = (
+        Field("what"), Field("took", "ms"), Field("at"), Field("topic"), Field("group"), Field("host"), Field("message id"),
+        Field("keys"),
+    )  # fmt: skip
+    note = f"The {SLOWEST} slowest of each. `ariane trace --id ID` tells what happened to one."
+    return Sheet("Slowest messages", fields, rows, note)

@@ -1,0 +1,274 @@
+"""Where is my message? Journeys by id, key or topic, and the timeline of what happened to it. Reads Parquet, never Spark.
+
+id     → the slots that it can lie in (`tables.slots.possible`)         → journeys of these slots
+key    → message_keys, sorted by term → ids and their slots             → journeys of these slots
+topic  → journeys whose files hold the time asked for, newest or slowest first
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Mapping
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ariane.errors import StoreError
+from ariane.reports import table_views
+from ariane.reports.report import at
+from ariane.tables import JOURNEYS, MESSAGE_KEYS, MESSAGES, TRACE_EVENTS, published
+from ariane.tables.time_buckets import AHEAD_MS, begins_ms, possible
+
+STAGES = (
+    "send failed", "sent", "stored", "decided", "recalled", "available", "delivered", "consumed", "dead-lettered",
+)  # fmt: skip
+LIMIT = 20
+# Files are chosen by when their messages were stored, rows of which that is not known by another time: so far may they differ.
+SLACK_MS = 3_600_000
+LOOKED_AT = 1000  # messages of a key at once, when only those of a group are wanted
+NAMES_MAX = 20  # topics that are named where one is not found
+
+# How long the last attempt ended after the message was there for consumers.
+TOOK_MS = "queueing_ms + greatest(0, epoch_ms(consumed_at) - epoch_ms(delivered_at))"
+AT = "coalesce(stored_at, sent_corrected_at, sent_at, available_at, delivered_at)"
+
+
+class Found(NamedTuple):
+    """Journeys that match, as rows with the columns of JOURNEYS; as of when, `status.freshness` tells. `left_out`: messages (of
+    a topic: journeys) that match too and are beyond the limit, or of which it was not looked at whether they match."""
+
+    rows: list[dict[str, Any]]
+    left_out: int = 0
+
+
+class Moment(NamedTuple):
+    """One thing that happened to a message, or to a delivery of it."""
+
+    at: datetime
+    error_ms: int | None
+    """`at` is the broker's time, at most so far off; None: it is by the clock of a client that is not known to be right."""
+    what: str
+    where: str | None
+    group: str | None
+    message_id: str
+    keys: str | None
+    tags: str | None
+    cost: timedelta | None
+    note: str
+
+
+def find(
+    home: Path,
+    *,
+    key: str | None = None,
+    message_id: str | None = None,
+    group: str | None = None,
+    limit: int = LIMIT,
+) -> Found:
+    """Journeys of the messages with a business key, the newest first, or with an id (unique or offset id), in HOME of the
+    pipeline. At most `limit` messages; with `group` only those that it consumed.
+
+    StoreError when nothing was published there yet.
+    """
+    if (key is None) == (message_id is None):
+        raise ValueError("give a key or a message id")
+    version = _published(home)
+    if message_id is not None:
+        rows = _journeys(home, {message_id}, _slots(home, message_id, version), group)
+        if rows:
+            return Found(rows)
+    term = key if key is not None else message_id or ""
+    # How many of them a group consumed is seen in their journeys only.
+    places, count = _places(home, term, limit if group is None else None)
+    return _newest(home, places, count, group, limit)
+
+
+def of_topic(
+    home: Path,
+    topic: str,
+    *,
+    since_ms: int,
+    until_ms: int,
+    group: str | None = None,
+    is_slowest_first: bool = False,
+    limit: int = LIMIT,
+) -> Found:
+    """Journeys of the messages of a topic that were stored between two instants, the newest or the slowest first; each with
+    `took_ms`, from being there for consumers to the end of the last attempt.
+
+    StoreError when nothing was published yet, or nothing of the topic in that time, with the topics of which there is.
+    """
+    _published(home)
+    between = table_views.between(JOURNEYS, since_ms - SLACK_MS, until_ms + SLACK_MS)
+    condition = f"topic = $1 AND {AT} BETWEEN $2 AND $3" + (" AND consumer_group = $4" if group is not None else "")
+    values: list[object] = [topic, at(since_ms), at(until_ms), *(() if group is None else (group,))]
+    order = f"{TOOK_MS} DESC NULLS LAST" if is_slowest_first else f"{AT} DESC"
+    with table_views.asked(home, between) as sql:
+        (count,) = table_views.rows(sql, f"SELECT count(*) AS journeys FROM journeys WHERE {condition}", values)
+        if not count["journeys"] and group is None:
+            _refuse(topic, sql, values[1:3])
+        question = f"SELECT *, {TOOK_MS} AS took_ms FROM journeys WHERE {condition} ORDER BY {order} LIMIT {int(limit)}"
+        rows = table_views.rows(sql, question, values)
+    return Found(rows, count["journeys"] - len(rows))
+
+
+def timeline(rows: Iterable[Mapping[str, Any]]) -> list[Moment]:
+    """What happened, by the broker's clock where that is known, else by the clocks that noted it; what has one time, in the
+    order that it must have had."""
+    moments: dict[Moment, None] = {}
+    for row in rows:
+        for moment in (*_sending(row), *_keeping(row), *_deliveries(row)):
+            moments[moment] = None
+    return sorted(
+        moments,
+        key=lambda moment: (moment.at, STAGES.index(moment.what.split(":")[0]), moment.message_id, moment.group or ""),
+    )
+
+
+# --- finding -----------------------------------------------------------------------------------------------------------
+
+
+def _published(home: Path) -> published.Published:
+    version = published.current(home, JOURNEYS)
+    if version is None:
+        command = f"ariane pipeline run trace -n 127.0.0.1:9876 --home {shlex.quote(str(home))}"
+        raise StoreError(f"no journeys in {home} yet: run `{command}` (-n: your name server)")
+    return version
+
+
+def _slots(home: Path, message_id: str, version: published.Published) -> set[str]:
+    """The slots of the table that hold the journeys of a message, if there are any."""
+    begins = [begin for file in version.files if (begin := begins_ms(file.slot)) is not None]
+    news = [now.as_of_ms for table in (TRACE_EVENTS, MESSAGES) if (now := published.current(home, table)) is not None]
+    times = [ms for ms in (*begins, *news, version.as_of_ms) if ms is not None]
+    if not times:
+        return {file.slot for file in version.files}
+    return possible(message_id, min(times) - AHEAD_MS, max(times))
+
+
+def _places(home: Path, term: str, limit: int | None) -> tuple[list[tuple[str, list[str]]], int]:
+    """Ids and slots of the messages that a term leads to, of the newest `limit` of them, the newest first; and how many there
+    are."""
+    with table_views.asked(home, table_views.whole(MESSAGE_KEYS)) as sql:
+        found = table_views.rows(
+            sql,
+            "SELECT message_id, list(DISTINCT journey_slot) AS slots, max(told_at) AS told_at, count(*) OVER () AS messages "
+            "FROM message_keys WHERE term = $1 GROUP BY message_id ORDER BY told_at DESC, message_id"
+            + ("" if limit is None else f" LIMIT {int(limit)}"),
+            [term],
+        )
+    return [(row["message_id"], row["slots"]) for row in found], found[0]["messages"] if found else 0
+
+
+def _newest(home: Path, places: list[tuple[str, list[str]]], count: int, group: str | None, limit: int) -> Found:
+    """The journeys of the first `limit` of these messages, of `count` that there are; with `group`, of those that it consumed."""
+    step = limit if group is None else max(limit, LOOKED_AT)
+    rows: list[dict[str, Any]] = []
+    ids: list[str] = []
+    looked = 0
+    while looked < len(places) and len(ids) < limit:
+        some = dict(places[looked : looked + step])
+        looked += len(some)
+        found = _journeys(home, set(some), {slot for slots in some.values() for slot in slots}, group)
+        there = {row["message_id"] for row in found} if group is not None else set(some)
+        ids += [one for one in some if one in there]
+        rows += found
+    shown = set(ids[:limit])
+    rows = sorted((row for row in rows if row["message_id"] in shown), key=lambda row: row["message_id"])
+    return Found(rows, len(ids) - len(shown) + count - looked)
+
+
+def _journeys(home: Path, ids: set[str], slots: set[str], group: str | None) -> list[dict[str, Any]]:
+    """The journeys of these messages, which lie in these slots."""
+    wanted = ", ".join(f"${number}" for number in range(1, len(ids) + 1))
+    condition = f"message_id IN ({wanted})" + ("" if group is None else f" AND consumer_group = ${len(ids) + 1}")
+    values = [*sorted(ids), *(() if group is None else (group,))]
+    with table_views.asked(home, table_views.in_slots(JOURNEYS, slots)) as sql:
+        return table_views.rows(
+            sql, f"SELECT * FROM journeys WHERE {condition} ORDER BY message_id, consumer_group NULLS FIRST", values
+        )
+
+
+def _refuse(topic: str, sql: Any, between: list[object]) -> None:
+    """Say that there is nothing of a topic, and of which there is."""
+    question = f"SELECT DISTINCT topic FROM journeys WHERE topic IS NOT NULL AND {AT} BETWEEN $1 AND $2 ORDER BY topic"
+    names = [row["topic"] for row in table_views.rows(sql, question, between)]
+    there = ", ".join(names[:NAMES_MAX]) + (f" and {len(names) - NAMES_MAX:,} more" if len(names) > NAMES_MAX else "")
+    raise StoreError(
+        f"no traced message of topic {topic} in that time; "
+        + (f"there are of {there}" if names else "nor of any other: widen --since, or run `ariane pipeline run trace`")
+    )
+
+
+# --- the timeline ------------------------------------------------------------------------------------------------------
+
+
+def _sending(row: Mapping[str, Any]) -> Iterable[Moment]:
+    """What the producer told."""
+    about = (row["message_id"], row["keys"], row["tags"])
+    host, group = row["producer_host"], row["producer_group"]
+    clock = (row["producer_clock_ms"], row["producer_clock_error_ms"])
+    if row["sent_at"] is not None:
+        what = "sent" if row["sent_ok"] else "send failed"
+        note = f"{row['sends']} sends" if row["sends"] and row["sends"] > 1 else ""
+        yield Moment(*_by_broker(row["sent_at"], *clock), what, host, group, *about, _ms(row["send_cost_ms"]), note)
+    for decision in row["transactions"] or ():
+        note = "asked by the broker" if decision["from_check"] else ""
+        what = f"decided: {decision['state']}"
+        yield Moment(*_by_broker(decision["decided_at"], *clock), what, decision["host"], group, *about, None, note)
+    if row["recalled_at"] is not None:
+        yield Moment(*_by_broker(row["recalled_at"], *clock), "recalled", host, group, *about, None, "")
+
+
+def _keeping(row: Mapping[str, Any]) -> Iterable[Moment]:
+    """What the broker did."""
+    about = (row["message_id"], row["keys"], row["tags"])
+    if row["stored_at"] is not None:
+        # An estimate is the answer's arrival, so the record was stored up to the whole send earlier.
+        known = (
+            None
+            if row["producer_clock_error_ms"] is None or row["send_cost_ms"] is None
+            else (row["producer_clock_error_ms"] + row["send_cost_ms"])
+        )
+        error = 0 if row["stored_exact"] else known
+        note = row["offset_message_id"] or ""
+        yield Moment(row["stored_at"], error, "stored", row["store_host"], None, *about, None, note)
+    if row["available_at"] is not None and row["delay_ms"]:
+        yield Moment(row["available_at"], 0, "available", row["store_host"], None, *about, _ms(row["delay_ms"]), "")
+    if row["dead_lettered_at"] is not None:
+        group = row["consumer_group"]
+        yield Moment(row["dead_lettered_at"], 0, "dead-lettered", row["store_host"], group, *about, None, "")
+
+
+def _deliveries(row: Mapping[str, Any]) -> Iterable[Moment]:
+    """What the consumers told: each attempt."""
+    about = (row["message_id"], row["keys"], row["tags"])
+    group, attempts = row["consumer_group"], row["deliveries"] or ()
+    for number, one in enumerate(attempts):
+        clock = (one["clock_ms"], one["clock_error_ms"])
+        began, ended, cost = one["began_at"], one["ended_at"], _ms(one["cost_ms"])
+        if began is None and ended is not None:
+            began = ended - (cost or timedelta())  # its beginning left no trace
+        notes = [f"retry {one['retry_times']}"] if one["retry_times"] else []
+        if number == 0:
+            if row["clock_skew"]:
+                notes.append("clocks contradict each other")
+            if row["attempts"] > len(attempts):
+                notes.append(f"{row['attempts'] - len(attempts):,} attempts between are left out")
+        waited = _ms(row["queueing_ms"]) if number == 0 else None
+        if began is not None:
+            yield Moment(*_by_broker(began, *clock), "delivered", one["host"], group, *about, waited, ", ".join(notes))
+        if ended is not None:
+            what = "consumed" if one["result"] == "success" else f"consumed: {one['result']}"
+            yield Moment(*_by_broker(ended, *clock), what, one["host"], group, *about, cost, "")
+
+
+def _by_broker(at: datetime, clock_ms: int | None, error_ms: int | None) -> tuple[datetime, int | None]:
+    """A client's time by the broker's clock, and how far off that may be; as it is, and None, when its clock is not known."""
+    if clock_ms is None:
+        return at, None
+    return at + timedelta(milliseconds=clock_ms), error_ms
+
+
+def _ms(value: int | None) -> timedelta | None:
+    return None if value is None else timedelta(milliseconds=value)

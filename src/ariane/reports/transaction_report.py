@@ -1,0 +1,190 @@
+"""Report `transactions`: from half messages to their decisions, how often brokers had to ask, what is open or given up.
+
+Of the table `transactions`, so by the brokers' clocks; what producers answered comes from their traces.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ariane.reports import plot_buckets, time_range
+from ariane.reports.pipeline_status import freshness
+from ariane.reports.report import Field, Plot, Report, Sheet, at
+from ariane.reports.table_views import asked, rows, whole
+from ariane.tables import MESSAGES, TRANSACTIONS
+from ariane.tables.transactions import COMMIT, GIVEN_UP, OPEN, ROLLBACK, UNKNOWN
+
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
+
+DECISIONS = (COMMIT, ROLLBACK, UNKNOWN, GIVEN_UP, OPEN)
+# Brokers ask every minute, unless told otherwise: what was left alone for so long is ended, or too young by its own immunity.
+SILENT_MS = 600_000
+# What is counted: the ids of a million rows take longer to read than all else.
+COUNTED = "topic, producer_group, half_at, decision, decision_ms, checks, commits, answer, from_check"
+ROWS_MAX = 50  # topics and groups, the busiest
+IDS_MAX = 20  # of the open ones, the oldest
+# Name, and up to which age (ms); the last has no bound.
+AGES: tuple[tuple[str, int | None], ...] = (
+    ("to 10 s", 10_000), ("to 1 min", 60_000), ("to 10 min", 600_000), ("to 1 h", 3_600_000), ("to 1 day", 86_400_000),
+    ("older", None),
+)  # fmt: skip
+
+
+def report(
+    home: Path, *, since_ms: int, until_ms: int, now_ms: int, topic: str | None = None, group: str | None = None
+) -> Report:
+    """Transactions whose half message was stored between two instants; open ones of any age. `topic`: where a commit puts them,
+    `group`: of their producers."""
+    fresh = freshness(home, TRANSACTIONS, now_ms)
+    with asked(home, whole(TRANSACTIONS)) as sql:
+        narrowed = "".join(
+            f" AND {name} = ?" for name, wanted in (("topic", topic), ("producer_group", group)) if wanted is not None
+        )
+        values = [wanted for wanted in (topic, group) if wanted is not None]
+        inside = f"coalesce(half_at, decided_at) BETWEEN to_timestamp({since_ms} / 1000.0) AND to_timestamp({until_ms} / 1000.0)"
+        sql.execute(f"CREATE TEMP TABLE chosen AS SELECT {COUNTED} FROM transactions WHERE {inside}{narrowed}", values)
+        sql.execute(
+            f"""CREATE TEMP TABLE given_up AS SELECT * FROM transactions
+            WHERE decision = 'given_up' AND {inside}{narrowed}""",
+            values,
+        )
+        is_silent = "false" if fresh.as_of_ms is None else f"epoch_ms(newest_at) < {fresh.as_of_ms - SILENT_MS}"
+        sql.execute(
+            f"""CREATE TEMP TABLE waiting AS SELECT *, {is_silent} AS is_silent,
+            if(half_at IS NULL, NULL, greatest({now_ms} - epoch_ms(half_at), 0)) AS age_ms
+            FROM transactions WHERE decision = 'open'{narrowed}""",
+            values,
+        )
+        parts = (_ends(sql), _times(sql), _plot(sql), _checks(sql), _ages(sql), _oldest(sql), _given_up(sql))
+    gaps = (*fresh.gaps, *time_range.begins_late(home, MESSAGES, since_ms))
+    return Report("Transactions", at(fresh.as_of_ms), gaps, parts)
+
+
+def _ends(sql: DuckDBPyConnection) -> Sheet:
+    counts = ", ".join(f"count(*) FILTER (WHERE decision = '{decision}') AS {decision}" for decision in DECISIONS)
+    found = rows(
+        sql,
+        f"""SELECT topic, producer_group, count(*) AS all_of_them, {counts},
+        count(*) FILTER (WHERE decision IN ('open', 'given_up') AND answer = 'UNKNOW') AS unknown_at_end,
+        count(*) FILTER (WHERE commits > 1) AS twice
+        FROM chosen GROUP BY ALL ORDER BY all_of_them DESC, topic, producer_group""",
+    )
+    names = ("topic", "producer_group", "all_of_them", *DECISIONS, "unknown_at_end", "twice")
+    fields = (
+        Field("topic"), Field("group"), Field("transactions"), Field("committed"), Field("rolled back"),
+        Field("ended, not known how"), Field("given up"), Field("open"), Field("last answer: unknown"), Field("committed twice"),
+    )  # fmt: skip
+    note = (
+        "Of half messages that were stored in this time. Last answer: what producers of open ones and of those given up said at "
+        "the end, as far as they trace."
+    )
+    listed = tuple(tuple(row[name] for name in names) for row in found[:ROWS_MAX])
+    return Sheet("How they ended", fields, listed, note, max(0, len(found) - ROWS_MAX))
+
+
+def _times(sql: DuckDBPyConnection) -> Sheet:
+    quantiles = ", ".join(f"quantile_disc(decision_ms, {q}) AS p{q * 100:.0f}" for q in (0.5, 0.9, 0.99))
+    found = rows(
+        sql,
+        f"""SELECT decision, coalesce(checks > 0, false) AS is_checked, count(*) AS count, {quantiles}, max(decision_ms) AS most,
+        count(*) FILTER (WHERE from_check) AS from_check, count(*) FILTER (WHERE decision_ms IS NULL) AS unknown
+        FROM chosen WHERE decision != 'open' GROUP BY ALL ORDER BY decision, is_checked""",
+    )
+    names = ("decision", "is_checked", "count", "p50", "p90", "p99", "most", "from_check", "unknown")
+    fields = (
+        Field("decision"), Field("was checked"), Field("transactions"), Field("p50", "ms"), Field("p90", "ms"),
+        Field("p99", "ms"), Field("max", "ms"), Field("traced as answers to a check"), Field("time unknown"),
+    )  # fmt: skip
+    note = "From when the half message was stored to when its commit, op message or copy put aside was: by the broker's clock."
+    return Sheet("Half to decision", fields, tuple(tuple(row[name] for name in names) for row in found), note)
+
+
+def _plot(sql: DuckDBPyConnection) -> Plot:
+    title, unit = "Transactions by decision", ""
+    (span,) = rows(sql, "SELECT epoch_ms(min(half_at)) AS first, epoch_ms(max(half_at)) AS last FROM chosen")
+    if span["first"] is None:
+        return Plot(title, unit, (), "No half message of this time is known.")
+    step = plot_buckets.step_ms(span["first"], span["last"])
+    found = rows(
+        sql,
+        f"""SELECT epoch_ms(half_at) // {step} * {step} AS step, decision, count(*) AS count
+        FROM chosen WHERE half_at IS NOT NULL GROUP BY ALL""",
+    )
+    first, last = (span[name] // step * step for name in ("first", "last"))
+    there = {row["step"] for row in found}
+    lines = []
+    for decision in DECISIONS:
+        counts = {row["step"]: float(row["count"]) for row in found if row["decision"] == decision}
+        if counts:
+            # Where others are known, none of this decision is none.
+            lines.append(plot_buckets.line(decision, {at: counts.get(at, 0.0) for at in there}, first, last, step))
+    return Plot(title, unit, tuple(lines), f"By when the half message was stored, in steps of {step // 60_000} min.")
+
+
+def _checks(sql: DuckDBPyConnection) -> Sheet:
+    counts = ", ".join(f"count(*) FILTER (WHERE decision = '{decision}') AS {decision}" for decision in DECISIONS)
+    found = rows(
+        sql, f"SELECT checks, count(*) AS all_of_them, {counts} FROM chosen GROUP BY ALL ORDER BY checks NULLS LAST"
+    )
+    names = ("checks", "all_of_them", *DECISIONS)
+    fields = (
+        Field("checks"), Field("transactions"), Field("committed"), Field("rolled back"), Field("ended, not known how"),
+        Field("given up"), Field("open"),
+    )  # fmt: skip
+    note = "How often brokers asked, or would have: a round counts also when no producer of the group was connected."
+    return Sheet("Check-backs", fields, tuple(tuple(row[name] for name in names) for row in found), note)
+
+
+def _ages(sql: DuckDBPyConnection) -> Sheet:
+    cases = " ".join(
+        f"WHEN age_ms <= {most} THEN {number}" for number, (_, most) in enumerate(AGES) if most is not None
+    )
+    found = rows(
+        sql,
+        f"""SELECT CASE WHEN age_ms IS NULL THEN {len(AGES)} {cases} ELSE {len(AGES) - 1} END AS age, count(*) AS count,
+        count(*) FILTER (WHERE is_silent) AS silent, count(*) FILTER (WHERE checks > 0) AS checked, max(checks) AS most_checks,
+        count(*) FILTER (WHERE answer = 'UNKNOW') AS unknown FROM waiting GROUP BY ALL ORDER BY age""",
+    )
+    ages = [*(name for name, _ in AGES), "unknown"]
+    names = ("count", "silent", "checked", "most_checks", "unknown")
+    listed = tuple((ages[row["age"]], *(row[name] for name in names)) for row in found)
+    fields = (
+        Field("age"), Field("open"), Field(f"not asked about for {SILENT_MS // 60_000} min"), Field("asked about"),
+        Field("most checks"), Field("last answer: unknown"),
+    )  # fmt: skip
+    note = (
+        "All of which no end is known, whenever they were sent; their age is as of now. What brokers do not ask about any more is "
+        "ended, or immune for that long: Java brokers do not show rollbacks, only traces of their producers tell of them."
+    )
+    return Sheet("Open by age", fields, listed, note)
+
+
+def _oldest(sql: DuckDBPyConnection) -> Sheet:
+    ((count,),) = sql.execute("SELECT count(*) FROM waiting").fetchall()
+    names = (
+        "message_id", "topic", "producer_group", "broker", "half_at", "age_ms", "checks", "newest_at", "answer",
+        "offset_message_id",
+    )  # fmt: skip
+    found = rows(sql, f"SELECT * FROM waiting ORDER BY half_at NULLS FIRST, message_id, broker LIMIT {IDS_MAX}")
+    fields = (
+        Field("message id"), Field("topic"), Field("group"), Field("broker"), Field("stored"), Field("age", "ms"), Field("checks"),
+        Field("newest copy"), Field("last answer"), Field("broker's id"),
+    )  # fmt: skip
+    note = "Look at whether producers of the group are connected, and what they know of it."
+    listed = tuple(tuple(row[name] for name in names) for row in found)
+    return Sheet("Oldest open", fields, listed, note, count - len(found))
+
+
+def _given_up(sql: DuckDBPyConnection) -> Sheet:
+    ((count,),) = sql.execute("SELECT count(*) FROM given_up").fetchall()
+    names = ("message_id", "topic", "producer_group", "broker", "half_at", "decided_at", "checks", "answer")
+    found = rows(sql, f"SELECT * FROM given_up ORDER BY decided_at DESC, message_id, broker LIMIT {IDS_MAX}")
+    fields = (
+        Field("message id"), Field("topic"), Field("group"), Field("broker"), Field("stored"), Field("given up"), Field("checks"),
+        Field("last answer"),
+    )  # fmt: skip
+    note = "They lie in TRANS_CHECK_MAX_TIME_TOPIC; resuming one has its broker ask anew. Newest first."
+    listed = tuple(tuple(row[name] for name in names) for row in found)
+    return Sheet("Given up", fields, listed, note, count - len(found))

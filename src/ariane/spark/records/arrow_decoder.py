@@ -1,0 +1,356 @@
+"""Records to Arrow: the columns of the sources, decoded for many records at once.
+
+Records with IPv4 hosts (nearly all) are read with numpy (`layout`): a gather for each fixed field, and the variable parts as
+slices of the buffer itself; compressed bodies are then expanded one by one. A chunk that holds an IPv6 host goes one record
+after another (`plain`); both give the same table. A column costs only when it is asked for: `MADE` says how each is made, and
+the text of the properties is searched once for all that come from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from functools import cache, cached_property
+from struct import unpack_from
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ariane.errors import ProtocolError
+from ariane.model import host
+from ariane.model.message import (
+    CHECK_TIMES,
+    DELAY,
+    KEYS,
+    ORIGIN_MESSAGE_ID,
+    PGROUP,
+    REAL_QID,
+    REAL_TOPIC,
+    RETRY_TOPIC,
+    TAGS,
+    TRAN_MSG,
+    UNIQ_KEY,
+)
+from ariane.model.topic import HALF_TOPIC
+from ariane.protocol import record
+from ariane.protocol.record import Record
+from ariane.spark.records import bodies, layout, row_decoder
+from ariane.spark.records.layout import Header
+from ariane.spark.records.property_texts import PropertyTexts
+
+_TIME = pa.timestamp("us", tz="UTC")
+
+# name → Arrow type, Spark DDL
+COLUMNS: dict[str, tuple[pa.DataType, str]] = {
+    "topic": (pa.string(), "STRING"),
+    "broker": (pa.string(), "STRING"),
+    "queue_id": (pa.int32(), "INT"),
+    "queue_offset": (pa.int64(), "BIGINT"),
+    "commit_log_offset": (pa.int64(), "BIGINT"),
+    "message_id": (pa.string(), "STRING"),
+    "offset_message_id": (pa.string(), "STRING"),
+    "keys": (pa.string(), "STRING"),
+    "tags": (pa.string(), "STRING"),
+    "properties": (pa.map_(pa.string(), pa.string()), "MAP<STRING, STRING>"),
+    "body": (pa.binary(), "BINARY"),
+    "born_timestamp": (_TIME, "TIMESTAMP"),
+    "store_timestamp": (_TIME, "TIMESTAMP"),
+    "born_host": (pa.string(), "STRING"),
+    "store_host": (pa.string(), "STRING"),
+    "reconsume_times": (pa.int32(), "INT"),
+    "sys_flag": (pa.int32(), "INT"),
+    "flag": (pa.int32(), "INT"),
+    "unique_key": (pa.string(), "STRING"),
+    "store_size": (pa.int32(), "INT"),
+    "delay_level": (pa.int32(), "INT"),
+    "deliver_at": (_TIME, "TIMESTAMP"),
+    "real_topic": (pa.string(), "STRING"),
+    "real_queue_id": (pa.int32(), "INT"),
+    "transaction_state": (pa.string(), "STRING"),
+    "transaction_id": (pa.string(), "STRING"),
+    "prepared_transaction_offset": (pa.int64(), "BIGINT"),
+    "check_times": (pa.int32(), "INT"),
+    "producer_group": (pa.string(), "STRING"),
+    "retry_topic": (pa.string(), "STRING"),
+    "origin_message_id": (pa.string(), "STRING"),
+    bodies.ERROR_COLUMN: (pa.string(), "STRING"),
+}
+
+# A body that cannot be expanded is an error unless a schema asks for the reason: nobody gets a null who does not look for it.
+DDL = ", ".join(f"{name} {ddl}" for name, (_, ddl) in COLUMNS.items() if name != bodies.ERROR_COLUMN)
+
+_HEX = np.frombuffer("".join(f"{octet:02X}" for octet in range(256)).encode(), np.uint16)
+HEAP_KEPT = 60 * 1024 * 1024  # glibc knows 64 MiB at most
+_STATES = pa.array(row_decoder.TRANSACTION_STATES, pa.string())
+
+
+class Scan(NamedTuple):
+    """Records back to back: where they begin, and their queue offsets."""
+
+    data: bytes
+    starts: Any
+    queue_offsets: Any
+
+
+def scan(data: bytes) -> Scan:
+    """The records of `data`, found but not yet decoded. ProtocolError when it holds anything else."""
+    settle_heap()
+    starts = positions(data)
+    if not len(starts):
+        return Scan(data, starts, starts)
+    return Scan(data, starts, Header(data, starts)["queue_offset"])
+
+
+def batch(data: bytes, broker: str | None, columns: Sequence[str], end: int | None = None) -> pa.RecordBatch:
+    """Records back to back as a batch with `columns`; those at queue offset `end` and beyond are left out.
+
+    ProtocolError when the bytes are no records, or a compressed body is broken: nothing is skipped.
+    """
+    return columns_of(scan(data), broker, columns, end)
+
+
+def batches_of(
+    found: Scan, broker: str | None, columns: Sequence[str], end: int | None = None
+) -> Iterator[pa.RecordBatch]:
+    """As `columns_of`, in several batches where compressed bodies expand to more than one may hold."""
+    with suppress(bodies.TooMuch):
+        yield columns_of(found, broker, columns, end)
+        return
+    half = len(found.starts) // 2
+    for some in (slice(0, half), slice(half, None)):
+        part = Scan(found.data, found.starts[some], found.queue_offsets[some])
+        yield from batches_of(part, broker, columns, end)
+
+
+def columns_of(found: Scan, broker: str | None, columns: Sequence[str], end: int | None = None) -> pa.RecordBatch:
+    """As `batch`, of records that were found. TooMuch when their bodies have no room in one batch."""
+    data, starts, _ = found
+    if end is not None:
+        starts = starts[found.queue_offsets < end]
+    if len(starts):
+        header = Header(data, starts)
+        bounds, fits = layout.edges(data, starts, header)
+        if not fits.all():
+            at = int(starts[np.argmin(fits)])
+            record.decode(data, at)  # says what is wrong
+            raise ProtocolError(f"the lengths of the record at {at} do not fit")
+        if not header.is_odd:
+            records = Records(data, header, bounds, broker, tolerant=bodies.ERROR_COLUMN in columns)
+            return records.batch(columns)
+    return _slow([record.decode(data, int(at)) for at in starts], broker, columns)
+
+
+def positions(data: bytes) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """Where the records of `data` begin."""
+    found = layout.candidates(data)
+    if len(found) and not found[0]:
+        ends = found + layout.gathered(data, ">i4", 0, found)
+        if (found[1:] == ends[:-1]).all() and ends[-1] == len(data) and (ends - found >= record.FIXED_SIZE).all():
+            return found
+    return _positions_one_by_one(data)
+
+
+def _positions_one_by_one(data: bytes) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """As `positions` where the magic also stands elsewhere, in a body; it names what is no record."""
+    starts = []
+    at, end = 0, len(data)
+    while at < end:
+        if end - at < record.FIXED_SIZE:
+            raise ProtocolError(f"{end - at} bytes at {at} are no record")
+        size, magic = unpack_from(">ii", data, at)
+        if magic != record.MAGIC or not record.FIXED_SIZE <= size <= end - at:
+            raise ProtocolError(f"no record at {at}: magic {magic & 0xFFFFFFFF:#x}, size {size}")
+        starts.append(at)
+        at += size
+    return np.array(starts, dtype=np.int64)
+
+
+@cache
+def settle_heap() -> None:
+    """Let glibc keep freed memory of this process, up to twice what is freed here at once.
+
+    It gives buffers of a chunk's size back to the kernel each time and gets them anew, a page fault for every 4 KiB: a
+    quarter of the time that a task takes. Its limit for that follows the largest block that was freed.
+    """
+    np.empty(HEAP_KEPT // 2, np.uint8)
+
+
+class Records:
+    """Records whose parts are known (`layout.edges`), made into columns as far as they are asked for.
+
+    With an IPv6 host among them the variable parts alone are right.
+    """
+
+    def __init__(self, data: bytes, header: Header, bounds: Any, broker: str | None, *, tolerant: bool) -> None:
+        self.header = header
+        self.broker = broker
+        self.tolerant = tolerant
+        # Every boundary in ascending order: all parts are slices of one buffer, and what lies between them is skipped by `take`.
+        packed = pa.py_buffer(np.ascontiguousarray(bounds).ravel())
+        self._parts = pa.Array.from_buffers(pa.binary(), max(bounds.size - 1, 0), [None, packed, pa.py_buffer(data)])
+        self._every = np.arange(0, bounds.size, 6)
+
+    def __len__(self) -> int:
+        return len(self._every)
+
+    def batch(self, columns: Sequence[str]) -> pa.RecordBatch:
+        return pa.record_batch([MADE[name](self) for name in columns], schema=_schema(columns))
+
+    @cached_property
+    def topics(self) -> pa.Array:
+        return _texts(self._parts.take(pa.array(self._every + 2)), self.header)
+
+    @cached_property
+    def properties(self) -> PropertyTexts:
+        return PropertyTexts(_texts(self._parts.take(pa.array(self._every + 4)), self.header))
+
+    @cached_property
+    def stored_bodies(self) -> pa.Array:
+        """As they lie there: their CRCs are of these."""
+        return self._parts.take(pa.array(self._every))
+
+    @cached_property
+    def bodies(self) -> tuple[pa.Array, pa.Array]:
+        return bodies.bodies(self.stored_bodies, self.header, tolerant=self.tolerant)
+
+    @cached_property
+    def unique_keys(self) -> pa.Array:
+        return self.properties.values(UNIQ_KEY)
+
+
+def _slow(records: list[Record], broker: str | None, columns: Sequence[str]) -> pa.RecordBatch:
+    return pa.record_batch(
+        row_decoder.columns(records, broker, {name: COLUMNS[name][0] for name in columns}), list(columns)
+    )
+
+
+def _field(name: str) -> Callable[[Records], pa.Array]:
+    return lambda records: pa.array(records.header[name])
+
+
+def _property(name: str) -> Callable[[Records], pa.Array]:
+    return lambda records: records.properties.values(name)
+
+
+def _number(name: str) -> Callable[[Records], pa.Array]:
+    """A property that says a number; null where it says none."""
+
+    def made(records: Records) -> pa.Array:
+        texts = records.properties.values(name)
+        if texts.null_count == len(texts):
+            return pa.nulls(len(texts), pa.int32())
+        return pa.array([row_decoder.number(text) for text in texts.to_pylist()], pa.int32())
+
+    return made
+
+
+def _broker(records: Records) -> pa.Array:
+    return pa.repeat(pa.scalar(records.broker, pa.string()), len(records))
+
+
+def _offset_ids(records: Records) -> pa.Array:
+    """Address and offset as hexadecimal digits: they lie in the records as the id writes them."""
+    header = records.header
+    raw = np.empty((len(header), 16), np.uint8)
+    raw[:, :8] = header["store_host"].view(np.uint8).reshape(-1, 8)
+    raw[:, 8:] = header["offset"].astype(">i8").view(np.uint8).reshape(-1, 8)
+    edges = np.arange(0, 32 * len(header) + 1, 32, dtype=np.int32)
+    return pa.Array.from_buffers(pa.string(), len(header), [None, pa.py_buffer(edges), pa.py_buffer(_HEX[raw].ravel())])
+
+
+def _message_ids(records: Records) -> pa.Array:
+    keys = records.unique_keys
+    return pc.coalesce(keys, _offset_ids(records)) if keys.null_count else keys
+
+
+def _deliver_at(records: Records) -> pa.Array:
+    asked = {name: records.properties.values(name) for name in row_decoder.TIMES}
+    rows = {name: texts.to_pylist() for name, texts in asked.items() if texts.null_count < len(texts)}
+    if not rows:
+        return pa.nulls(len(records), _TIME)
+    stored = records.header["store_ms"].tolist()
+    return row_decoder.times(
+        [row_decoder.deliver_ms({name: rows[name][at] for name in rows}, ms) for at, ms in enumerate(stored)]
+    )
+
+
+def _transaction_states(records: Records) -> pa.Array:
+    states = (records.header["sys_flag"] >> 2) & 3
+    states[(states == 0) & pc.equal(records.topics, HALF_TOPIC).to_numpy(zero_copy_only=False)] = row_decoder.PREPARED
+    return _STATES.take(pa.array(states.astype(np.int32)))
+
+
+def _transaction_ids(records: Records) -> pa.Array:
+    is_one = pc.equal(records.properties.values(TRAN_MSG), "true")
+    return pc.if_else(is_one, records.unique_keys, pa.scalar(None, pa.string()))
+
+
+# column → how it is made
+MADE: dict[str, Callable[[Records], pa.Array]] = {
+    "topic": lambda records: records.topics,
+    "broker": _broker,
+    "queue_id": _field("queue_id"),
+    "queue_offset": _field("queue_offset"),
+    "commit_log_offset": _field("offset"),
+    "message_id": _message_ids,
+    "offset_message_id": _offset_ids,
+    "keys": _property(KEYS),
+    "tags": _property(TAGS),
+    "properties": lambda records: records.properties.maps(),
+    "body": lambda records: records.bodies[0],
+    "born_timestamp": lambda records: _times(records.header["born_ms"]),
+    "store_timestamp": lambda records: _times(records.header["store_ms"]),
+    "born_host": lambda records: _hosts(records.header["born_host"]),
+    "store_host": lambda records: _hosts(records.header["store_host"]),
+    "reconsume_times": _field("reconsume_times"),
+    "sys_flag": _field("sys_flag"),
+    "flag": _field("flag"),
+    "unique_key": lambda records: records.unique_keys,
+    "store_size": _field("size"),
+    "delay_level": _number(DELAY),
+    "deliver_at": _deliver_at,
+    "real_topic": _property(REAL_TOPIC),
+    "real_queue_id": _number(REAL_QID),
+    "transaction_state": _transaction_states,
+    "transaction_id": _transaction_ids,
+    "prepared_transaction_offset": _field("prepared"),
+    "check_times": _number(CHECK_TIMES),
+    "producer_group": _property(PGROUP),
+    "retry_topic": _property(RETRY_TOPIC),
+    "origin_message_id": _property(ORIGIN_MESSAGE_ID),
+    bodies.ERROR_COLUMN: lambda records: records.bodies[1],
+}
+
+
+def _texts(packed: pa.Array, header: Header) -> pa.Array:
+    """UTF-8 as strings; ProtocolError names the record whose text is none."""
+    try:
+        return packed.cast(pa.string())
+    except pa.ArrowInvalid:
+        for text, queue_id, offset in zip(packed.to_pylist(), header["queue_id"], header["queue_offset"], strict=True):
+            try:
+                text.decode()
+            except UnicodeDecodeError as error:
+                fault = f"queue {queue_id} offset {offset}: topic or properties are not UTF-8: {error}"
+                raise ProtocolError(fault) from None
+        raise
+
+
+def _times(ms: Any) -> pa.Array:
+    unsayable = np.abs(ms.astype(np.float64)) >= row_decoder.MS_MAX
+    if not unsayable.any():
+        return pa.array(ms * 1000).view(_TIME)
+    return pa.array(np.where(unsayable, 0, ms) * 1000, pa.int64(), mask=unsayable).cast(_TIME)
+
+
+def _hosts(packed: Any) -> pa.Array:
+    """Few hosts send many messages: each is written once."""
+    distinct, which = np.unique(packed.view(np.uint64), return_inverse=True)
+    texts = pa.array([host.text(one.tobytes()) for one in distinct], pa.string())
+    return texts.take(pa.array(which.ravel()))
+
+
+def _schema(columns: Sequence[str]) -> pa.Schema:
+    return pa.schema([(name, COLUMNS[name][0]) for name in columns])

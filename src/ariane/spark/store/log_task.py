@@ -1,0 +1,232 @@
+"""A part of a commit log to rows: what a task of `format("rocketmq-store")` does.
+
+    Part → pieces of the log (`commit_log`) → Arrow batches: records with `valid` true, and what is damaged as rows of its own
+
+A record whose body has a wrong CRC, or cannot be expanded, keeps its other columns and has no body. What is no record at all has
+only its place, its size and the reason; so has a record by which a broker's start closed a hole (`store.holes`).
+"""
+
+from __future__ import annotations
+
+import itertools
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ariane.errors import ProtocolError, StoreError
+from ariane.model.message import TRANSACTION_ROLLBACK
+from ariane.spark.records import arrow_decoder, bodies
+from ariane.spark.store import commit_log
+from ariane.spark.store.commit_log import Damage, Log, Run
+from ariane.spark.store.store_options import StoreOptions
+from ariane.store import corrupt_ranges
+from ariane.store.files import OpenFiles, ReadOnlyDisk
+from ariane.store.record_scanner import look
+from ariane.store.segments import NAME_DIGITS, Segments
+
+# A batch of Arrow rows: enough to share its cost, little enough to stay in the processor's cache.
+BATCH_ROWS = 8192
+CRC_ROWS = 512  # bodies that are objects at a time: they stay in the cache, and their memory is used again
+
+# What store files have besides the columns of a record: name → Arrow type, Spark DDL
+OWN: dict[str, tuple[pa.DataType, str]] = {
+    "segment": (pa.string(), "STRING"),
+    "position": (pa.int64(), "BIGINT"),
+    "valid": (pa.bool_(), "BOOLEAN"),
+    "damage": (pa.string(), "STRING"),
+}
+COLUMNS = {name: kind for name, kind in arrow_decoder.COLUMNS.items() if name != bodies.ERROR_COLUMN} | OWN
+DDL = ", ".join(f"{name} {ddl}" for name, (_, ddl) in COLUMNS.items())
+
+
+class Part(NamedTuple):
+    """What begins in [begin, end) of one file, whose records lie below `limit`. `exact`: a record begins at `begin`."""
+
+    directory: str
+    size: int
+    begin: int
+    end: int
+    limit: int
+    exact: bool
+
+
+def plan(found: Log, begin: int, end: int, split_bytes: int) -> list[Part | Damage]:
+    """The log from `begin`, where a record or a file begins, to `end`, in parts; missing files are damage."""
+    parts: list[Part | Damage] = []
+    there = set(found.bases)
+    base = begin - begin % found.size
+    while base < end:
+        limit = min(base + found.size, end)
+        if base not in there:
+            parts.append(Damage(max(base, begin), limit - max(base, begin), "this file is missing"))
+        else:
+            edges = [*range(max(base, begin), limit, split_bytes), limit]
+            # A rest that is not worth a task goes with the part before it.
+            if len(edges) > 2 and edges[-1] - edges[-2] < split_bytes // 4:
+                del edges[-2]
+            parts += [
+                Part(found.directory, found.size, low, high, limit, exact=low == edges[0])
+                for low, high in itertools.pairwise(edges)
+            ]
+        base += found.size
+    return parts
+
+
+def rows(part: Part | Damage, options: StoreOptions, columns: Sequence[str], size: int) -> Iterator[pa.RecordBatch]:
+    """The rows of a part, in the order of the log. `size`: that of its files."""
+    shape = _Shape(options, columns, size)
+    if isinstance(part, Damage):
+        yield shape.damaged(part)
+        return
+    arrow_decoder.settle_heap()
+    base = part.begin - part.begin % part.size
+    files = OpenFiles(ReadOnlyDisk())
+    segments = Segments(files, part.directory, part.size, [base])
+    try:
+        found = commit_log.pieces(segments, part.begin, part.end, part.limit, options.chunk_bytes, exact=part.exact)
+        for piece in found:
+            if isinstance(piece, Damage):
+                yield shape.damaged(piece)
+            else:
+                yield from shape.rows(piece)
+    except FileNotFoundError:
+        name = Path(segments.path(base)).name
+        gone = f"{part.directory}/{name} was removed after this read was planned (retention?): read again"
+        raise StoreError(gone) from None
+    except OSError as error:
+        raise StoreError(f"cannot read {error.filename or part.directory}: {error.strerror or error}") from error
+    finally:
+        files.close()
+
+
+class _Shape:
+    """How the rows of a task look."""
+
+    def __init__(self, options: StoreOptions, columns: Sequence[str], size: int) -> None:
+        self._options = options
+        self._columns = list(columns)
+        self._size = size
+        self._topics = [topic.encode() for topic in options.topic]
+        self._decoded = [name for name in columns if name not in OWN]
+        if "body" in columns:
+            self._decoded.append(bodies.ERROR_COLUMN)
+        self._schema = pa.schema([(name, COLUMNS[name][0]) for name in columns])
+
+    def rows(self, run: Run) -> Iterator[pa.RecordBatch]:
+        for at in range(0, len(run.starts), BATCH_ROWS):
+            yield from self._batches(run.part(slice(at, at + BATCH_ROWS)))
+
+    def _batches(self, run: Run) -> Iterator[pa.RecordBatch]:
+        """Records as batches, those that close a hole apart."""
+        header = run.header
+        closing = (header["sys_flag"] == TRANSACTION_ROLLBACK) & (header["flag"] == corrupt_ranges.FLAG)
+        at = 0
+        for index in np.flatnonzero(closing).tolist():
+            start, place = int(run.starts[index]), run.at + int(run.starts[index])
+            found = look(run.data, start, place, self._size - place % self._size, check_crc=False)
+            if not corrupt_ranges.is_hole(found):
+                continue
+            yield from self._good(run.part(slice(at, index)))
+            why = found.properties.decode("utf-8", "replace").partition("\x01")[2] or "unknown"
+            yield self.damaged(Damage(place, found.size, f"a start of the broker closed a hole here: {why}"))
+            at = index + 1
+        yield from self._good(run.part(slice(at, None)) if at else run)
+
+    def _good(self, run: Run) -> Iterator[pa.RecordBatch]:
+        if self._topics:
+            run = run.part(np.flatnonzero(_of_topics(run, self._topics)))
+        count = len(run.starts)
+        if not count:
+            return
+        try:
+            with suppress(bodies.TooMuch):
+                yield self._batch(run)
+                return
+        except ProtocolError as error:  # a text that is no UTF-8, or a host that is none: nothing checked them
+            if count == 1:
+                yield self.damaged(Damage(run.at + int(run.starts[0]), int(run.header["size"][0]), str(error)))
+                return
+        yield from self._good(run.part(slice(0, count // 2)))
+        yield from self._good(run.part(slice(count // 2, None)))
+
+    def _batch(self, run: Run) -> pa.RecordBatch:
+        broker = self._options.broker
+        records = arrow_decoder.Records(run.data, run.header, run.bounds, broker, tolerant=True)
+        if run.header.is_odd:
+            found = arrow_decoder.Scan(run.data, run.starts, run.header["queue_offset"])
+            decoded = arrow_decoder.columns_of(found, broker, self._decoded)
+        else:
+            decoded = records.batch(self._decoded)
+        made = dict(zip(self._decoded, decoded.columns, strict=True))
+        damage = made.pop(bodies.ERROR_COLUMN, None)
+        wrong = _wrong(run, records) if self._options.check_crc else {}
+        if wrong:
+            texts: list[str | None] = [None] * len(run.starts) if damage is None else damage.to_pylist()
+            for index, why in wrong.items():
+                texts[index] = why
+            damage = pa.array(texts, pa.string())
+            if "body" in made:
+                is_wrong = np.zeros(len(run.starts), bool)
+                is_wrong[list(wrong)] = True
+                made["body"] = pc.if_else(pa.array(is_wrong), pa.scalar(None, pa.binary()), made["body"])
+        return self._assembled(made, run.at + run.starts, damage)
+
+    def _assembled(self, made: dict[str, pa.Array], positions: Any, damage: pa.Array | None) -> pa.RecordBatch:
+        count = len(positions)
+        own = {
+            "segment": lambda: pa.repeat(pa.scalar(self._name(int(positions[0]))), count),
+            "position": lambda: pa.array(positions.astype(np.int64)),
+            "valid": lambda: pa.repeat(pa.scalar(True), count) if damage is None else damage.is_null(),
+            "damage": lambda: pa.nulls(count, pa.string()) if damage is None else damage,
+        }
+        arrays = [own[name]() if name in own else made[name] for name in self._columns]
+        return pa.record_batch(arrays, schema=self._schema)
+
+    def damaged(self, damage: Damage) -> pa.RecordBatch:
+        """The row of what is no record."""
+        row: dict[str, Any] = {
+            "broker": self._options.broker,
+            "store_size": damage.size if damage.size < 2**31 else None,
+            "segment": self._name(damage.offset),
+            "position": damage.offset,
+            "valid": False,
+            "damage": f"{damage.size} bytes are no record: {damage.why}",
+        }
+        arrays = [pa.array([row.get(field.name)], field.type) for field in self._schema]
+        return pa.record_batch(arrays, schema=self._schema)
+
+    def _name(self, place: int) -> str:
+        return f"{place - place % self._size:0{NAME_DIGITS}d}"
+
+
+def _wrong(run: Run, records: arrow_decoder.Records) -> dict[int, str]:
+    """Which records of a run are damaged within, and how."""
+    stored = records.stored_bodies
+    crcs = np.empty(len(stored), np.int64)
+    for at in range(0, len(stored), CRC_ROWS):
+        some = stored.slice(at, CRC_ROWS)
+        crcs[at : at + len(some)] = np.fromiter(map(zlib.crc32, some.to_pylist()), np.int64, len(some))
+    differ = ((crcs & 0x7FFFFFFF) != run.header["crc"]) & (run.bounds[:, 1] > run.bounds[:, 0])
+    wrong = dict.fromkeys(np.flatnonzero(differ).tolist(), "the body's CRC is wrong")
+    # No checksum covers properties, and no text ends so: the write was torn in them, the file held zeros before.
+    text_start, text_end = run.bounds[:, 4], run.bounds[:, 5]
+    torn = (np.frombuffer(run.data, np.uint8)[text_end - 1] == 0) & (text_end > text_start)
+    return wrong | dict.fromkeys(np.flatnonzero(torn).tolist(), "its properties end in zeros")
+
+
+def _of_topics(run: Run, topics: list[bytes]) -> Any:
+    """Which records are of one of the topics."""
+    start, lengths = run.bounds[:, 2].astype(np.int64), run.bounds[:, 3] - run.bounds[:, 2]
+    found = np.zeros(len(start), bool)
+    for topic in topics:
+        alike = np.flatnonzero(lengths == len(topic))
+        if len(alike):
+            texts = np.ndarray((len(run.data) - len(topic) + 1,), f"S{len(topic)}", run.data, 0, (1,))
+            found[alike[texts[start[alike]] == topic]] = True
+    return found

@@ -1,0 +1,227 @@
+"""Which queue each row of a partition goes to, and how rows are put together into requests: pure.
+
+    queue_id (and broker)   that queue                                                  in order
+    ordering_key            Java's hash of it over the topic's writable queues          in order
+    neither                 each `batch_size` rows the next queue                       any order; another broker may take it
+
+"In order": rows of one partition for one queue arrive in the order of the partition. The hash is that of our producers and of
+Java's SelectMessageQueueByHash, so a key has the same queue whoever sends. Where a row goes depends on nothing but its
+columns, its sequence, its partition and the topic's queues: a partition that is written again goes where it went.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ariane.client.send_codec import queue_of_key
+from ariane.errors import MessageRefused
+from ariane.model.message import MessageQueue
+from ariane.model.topic import RETRY_PREFIX
+from ariane.protocol import compression
+from ariane.spark.write import message_encoder
+from ariane.spark.write.message_encoder import Bools, Ints, Messages, Names
+from ariane.spark.write.sink_options import SinkOptions, topic_fault
+
+Queues = Callable[[str], Sequence[MessageQueue]]
+
+
+class Lane(NamedTuple):
+    """Where rows go; those of an ordered lane one request after another."""
+
+    queue: MessageQueue
+    is_ordered: bool
+
+
+class Chunk(NamedTuple):
+    """One request's worth of messages."""
+
+    lane: Lane
+    body: bytes
+    properties: str
+    """Of the message; of a batch, what the request says about all of it."""
+    messages: int
+    is_batch: bool
+    flag: int
+    sys_flag: int
+    first: str
+    """The dedup name of its first row, for messages to people."""
+
+
+BATCH_PROPERTIES = "WAIT\x01true"
+
+
+class Spread:
+    """The rows of one partition. `queues` gives the writable queues of a topic, the same for as long as it is asked."""
+
+    def __init__(self, options: SinkOptions, called: Names, partition: int, queues: Queues) -> None:
+        self._options = options
+        self._called = called
+        self._partition = partition
+        self._queues = queues
+        self._numbers: dict[Lane, int] = {}
+        self._lanes: list[Lane] = []
+
+    def chunks(self, batch: pa.RecordBatch, rows: Messages) -> Iterator[Chunk]:
+        """Requests for the rows of `batch`, which `rows` are; those of a lane in the order of the rows."""
+        where = self._where(batch, rows)
+        order = np.argsort(where, kind="stable").astype(np.int64)
+        alone = self._alone(where, rows)
+        encoded = _Entries(rows, order[~alone[order]])
+        starts = np.flatnonzero(np.diff(where[order], prepend=-1))
+        for start, stop in zip(starts.tolist(), [*starts[1:].tolist(), len(order)], strict=True):
+            mine = order[start:stop]
+            yield from self._of_lane(self._lanes[int(where[mine[0]])], mine, alone[mine], rows, encoded)
+
+    def _of_lane(self, lane: Lane, mine: Ints, alone: Bools, rows: Messages, encoded: _Entries) -> Iterator[Chunk]:
+        options = self._options
+        ends = np.cumsum(np.where(alone, 0, rows.sizes[mine]))
+        borders = np.flatnonzero(alone)
+        most_bytes = min(options.batch_bytes, options.max_message_size)
+        at = 0
+        while at < len(mine):
+            if alone[at]:
+                yield self._single(lane, int(mine[at]), rows)
+                at += 1
+                continue
+            before = int(ends[at - 1]) if at else 0
+            stop = min(at + options.batch_size, int(np.searchsorted(ends, before + most_bytes, "right")))
+            next_alone = np.searchsorted(borders, at)
+            if next_alone < len(borders):
+                stop = min(stop, int(borders[next_alone]))
+            stop = max(stop, at + 1)
+            body = encoded.next(stop - at)
+            first = self._called.of(rows.first + int(mine[at]))
+            yield Chunk(lane, body, BATCH_PROPERTIES, stop - at, True, 0, 0, first)
+            at = stop
+
+    def _alone(self, where: Ints, rows: Messages) -> Bools:
+        """Rows that get a request of their own, by what they are, where they go, or because all do."""
+        lanes_alone = np.array([lane.queue.topic.startswith(RETRY_PREFIX) for lane in self._lanes], np.bool_)
+        too_large = rows.sizes > min(self._options.batch_bytes, self._options.max_message_size)
+        return rows.alone | too_large | lanes_alone[where] | (self._options.batch_size == 1)
+
+    def _single(self, lane: Lane, row: int, rows: Messages) -> Chunk:
+        body: bytes = rows.bodies[row].as_py()
+        sys_flag = 0
+        if len(body) >= self._options.compress_over:
+            body, sys_flag = compression.compress(body), compression.ZLIB_FLAGS
+        text = rows.texts[row].as_py().decode()
+        first = self._called.of(rows.first + row)
+        return Chunk(lane, body, text, 1, False, int(rows.flags[row]), sys_flag, first)
+
+    # --- lanes ---
+
+    def _where(self, batch: pa.RecordBatch, rows: Messages) -> Ints:
+        """Number of each row's lane."""
+        columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+        where = np.zeros(batch.num_rows, np.int64)
+        for topic, mine in self._topics(columns.get("topic"), rows):
+            queues = self._queues(topic)
+            turns = ((rows.first + mine) // self._options.batch_size + self._partition) % len(queues)
+            free = np.array([self._number(Lane(queue, False)) for queue in queues], np.int64)
+            where[mine] = free[turns]
+            keyed = self._keyed(columns.get("ordering_key"), mine, where, queues)
+            self._chosen(columns, mine, where, queues, rows, keyed)
+        return where
+
+    def _topics(self, column: pa.Array | None, rows: Messages) -> Iterator[tuple[str, Ints]]:
+        """Each topic with its rows."""
+        everything = np.arange(len(rows.sizes), dtype=np.int64)
+        if column is None:
+            yield self._options.topic, everything
+            return
+        given = pc.fill_null(column, self._options.topic).dictionary_encode()
+        numbers = message_encoder.ints(given.indices, 0)
+        for number, topic in enumerate(given.dictionary.to_pylist()):
+            mine = np.flatnonzero(numbers == number)
+            if fault := topic_fault(topic):
+                fix = "" if topic else "; give the column topic a value, or set the option topic for rows without"
+                raise MessageRefused(f"row {self._called.of(rows.first + int(mine[0]))}: {fault}{fix}")
+            yield topic, mine
+
+    def _keyed(self, column: pa.Array | None, mine: Ints, where: Ints, queues: Sequence[MessageQueue]) -> Ints:
+        """Puts rows with an ordering key into its lane; gives those rows."""
+        if column is None:
+            return np.empty(0, np.int64)
+        given = column.take(pa.array(mine)).dictionary_encode()
+        lanes = [self._number(Lane(queue_of_key(queues, key), True)) for key in given.dictionary.to_pylist()]
+        has = message_encoder.bools(given.is_valid())
+        where[mine[has]] = np.array(lanes, np.int64)[message_encoder.ints(given.indices, 0)[has]]
+        return mine[has]
+
+    def _chosen(
+        self, columns: dict[str, pa.Array], mine: Ints, where: Ints, queues: Sequence[MessageQueue], rows: Messages,
+        keyed: Ints,
+    ) -> None:  # fmt: skip
+        """Puts rows with a queue id into that queue's lane."""
+        if "queue_id" not in columns:
+            return
+        queue_ids = columns["queue_id"].to_pylist()
+        brokers = columns["broker"].to_pylist() if "broker" in columns else [None] * len(queue_ids)
+        known: dict[tuple[str | None, int], int] = {}
+        has_key = set(keyed.tolist())
+        for row in mine.tolist():
+            wanted = (brokers[row], queue_ids[row])
+            if wanted[1] is None:
+                if wanted[0] is not None:
+                    name = self._called.of(rows.first + row)
+                    raise MessageRefused(
+                        f"row {name}: has a broker and no queue_id, which names no queue: set both or none"
+                    )
+                continue
+            if row in has_key:
+                raise MessageRefused(
+                    f"row {self._called.of(rows.first + row)}: has a queue_id and an ordering_key: keep one"
+                )
+            if wanted not in known:
+                try:
+                    known[wanted] = self._number(Lane(_queue(queues, *wanted), True))
+                except MessageRefused as error:
+                    raise MessageRefused(f"row {self._called.of(rows.first + row)}: {error}") from None
+            where[row] = known[wanted]
+
+    def _number(self, lane: Lane) -> int:
+        number = self._numbers.setdefault(lane, len(self._lanes))
+        if number == len(self._lanes):
+            self._lanes.append(lane)
+        return number
+
+
+class _Entries:
+    """Batch entries of rows, handed out in their order."""
+
+    def __init__(self, rows: Messages, order: Ints) -> None:
+        self._ends = [0]
+        self._buffer: pa.Buffer | None = None
+        self._at = 0
+        if len(order):
+            found = message_encoder.entries(rows, order)
+            self._ends = np.frombuffer(found.buffers()[1], np.int32)[: len(order) + 1].tolist()
+            self._buffer = found.buffers()[2]
+
+    def next(self, count: int) -> bytes:
+        start, stop = self._ends[self._at], self._ends[self._at + count]
+        self._at += count
+        assert self._buffer is not None
+        data: bytes = self._buffer[start:stop].to_pybytes()
+        return data
+
+
+def _queue(queues: Sequence[MessageQueue], broker: str | None, queue_id: int) -> MessageQueue:
+    """The queue that is meant; MessageRefused when there is none, or more than one."""
+    found = [queue for queue in queues if queue.queue_id == queue_id and broker in (None, queue.broker)]
+    if len(found) == 1:
+        return found[0]
+    there: dict[str, list[int]] = {}
+    for queue in queues:
+        there.setdefault(queue.broker, []).append(queue.queue_id)
+    named = f"queue_id {queue_id}" + (f" of {broker}" if broker is not None else "")
+    has = ", ".join(f"{name} {min(numbers)} to {max(numbers)}" for name, numbers in sorted(there.items()))
+    if found:
+        raise MessageRefused(f"{named} is there on several brokers ({has}): add a column broker")
+    raise MessageRefused(f"{named} is no writable queue of {queues[0].topic}; it has {has}")

@@ -1,0 +1,240 @@
+"""All consume queues of a store: which there are is read at start, what is in one only when it is first used.
+
+    consumequeue/<topic>/<queue id>/<20 digits>
+
+[DefaultMessageStore.consumeQueueTable]
+"""
+
+from __future__ import annotations
+
+from ariane.errors import ConfigError, MessageRefused, StoreCorrupt
+from ariane.model.topic import topic_name_fault
+from ariane.protocol.record import FILLER_SIZE
+from ariane.store.consume_queue import ENTRY, ENTRY_SIZE, LMQ_PREFIX, Changed, ConsumeQueue, Read
+from ariane.store.file_loading import Loaded, configured_otherwise, load
+from ariane.store.files import OpenFiles
+from ariane.store.record_scanner import Found, NotARecord, look
+from ariane.store.segments import FileCount, Segments
+
+SETTING = "mappedFileSizeConsumeQueue"
+TAILS_MAX = 2048  # queues with entries in memory: 2048 × 10 KB = 20 MB at most
+
+
+class ConsumeQueues:
+    """The table of queues. `limit` and `read` must be set before a queue is opened: see `use`."""
+
+    def __init__(self, files: OpenFiles, root: str, size: int, *, counted: bool) -> None:
+        """`counted`: the checkpoint says how many files there were, so a missing one is noticed by `recovery`."""
+        self._files = files
+        self._disk = files.disk
+        self._root = root
+        self._size = (size + ENTRY_SIZE - 1) // ENTRY_SIZE * ENTRY_SIZE
+        self._table: dict[tuple[str, int], ConsumeQueue] = {}
+        self._of_topic: dict[str, dict[int, ConsumeQueue]] = {}
+        self._count = FileCount()
+        self._tails: dict[ConsumeQueue, None] = {}
+        self._limit = 0
+        self._trusted = False
+        self._read: Read = _not_yet
+        self.changed = Changed(set(), set())
+        self.broken: list[str] = []  # why queues have to be rebuilt: a file was missing or had a wrong length
+        self._broken_files: list[Segments] = []  # what is stored of them, until `drop_broken`
+        self.get = self._table.get
+        self._load(counted=counted)
+
+    def _load(self, *, counted: bool) -> None:
+        loaded: list[tuple[str, int, Loaded]] = []
+        for topic in self._disk.listdir(self._root):
+            path = f"{self._root}/{topic}"
+            for name in self._names(path):
+                if not name.isdecimal() or not name.isascii() or (len(name) > 1 and name[0] == "0"):
+                    raise StoreCorrupt(f"{path}/{name}", 0, "not a queue id: move it out of the store directory")
+                self._names(f"{path}/{name}")
+                loaded.append((topic, int(name), load(self._files, f"{path}/{name}", self._size)))
+        other = configured_otherwise([length for _, _, queue in loaded for length in queue.lengths.values()])
+        if other not in (None, self._size) and other % ENTRY_SIZE == 0:
+            fix = f"all consume queue files of {self._root} have {other} bytes: set {SETTING} = {other}"
+            raise ConfigError(SETTING, self._size, fix)
+        for topic, queue_id, queue in loaded:
+            self._take(topic, queue_id, queue, counted=counted)
+
+    def _take(self, topic: str, queue_id: int, loaded: Loaded, *, counted: bool) -> None:
+        """Put a queue into the table; without its files, to be built again from the log, if one is not as it has to be."""
+        segments, wrong = loaded.segments, loaded.wrong()
+        if counted and wrong and wrong == {segments.bases[-1]: 0}:
+            # A crash came between the creation of the file and its first entry: it was not counted yet.
+            segments.remove_file(segments.bases[-1])
+            self.changed.directories.add(segments.directory)
+            wrong = {}
+        elif fault := self._fault(loaded, wrong):
+            if topic.startswith(LMQ_PREFIX):
+                raise StoreCorrupt(segments.directory, 0, f"{fault}; a light queue is restored from a copy, or by Java")
+            self.broken.append(fault)
+            self._broken_files.append(segments)
+            segments = Segments(self._files, segments.directory, self._size, [])
+        self._enter(ConsumeQueue(self._files, topic, queue_id, segments, self.changed))
+
+    def drop_broken(self) -> None:
+        """Remove the files of broken queues, once the checkpoint says that the queues have to be rebuilt."""
+        for segments in self._broken_files:
+            for base in list(segments.bases):
+                segments.remove_file(base)
+            self.changed.directories.add(segments.directory)
+        self._broken_files.clear()
+
+    def _fault(self, loaded: Loaded, wrong: dict[int, int]) -> str:
+        segments, gap = loaded.segments, loaded.gap()
+        if wrong:
+            base, length = next(iter(wrong.items()))
+            return f"{segments.path(base)} has {length} bytes instead of {segments.size}"
+        if loaded.misplaced() is not None:
+            return f"{segments.path(loaded.misplaced() or 0)} does not begin at a multiple of {segments.size}"
+        return "" if gap is None else f"{segments.directory} lacks its file at {gap}"
+
+    def _names(self, path: str) -> list[str]:
+        try:
+            return self._disk.listdir(path)
+        except NotADirectoryError:
+            raise StoreCorrupt(
+                path, 0, "a file where a directory should be: move it out of the store directory"
+            ) from None
+
+    def use(self, limit: int, read: Read, *, trusted: bool = False) -> None:
+        """From now on queues may be opened: entries of records behind `limit` are cut, `read` reads the log.
+
+        `trusted`: no stale entry can lie below `limit`, for this store wrote them and has always cleared what it cut.
+        """
+        self._limit = limit
+        self._trusted = trusted
+        self._read = read
+
+    def existing(self, topic: str, queue_id: int) -> ConsumeQueue | None:
+        """The queue, opened; None when nothing was ever put into it."""
+        queue = self._table.get((topic, queue_id))
+        if queue is not None and not queue.opened:
+            queue.open(self._limit, self._read, trusted=self._trusted)
+        return queue
+
+    def needed(self, topic: str, queue_id: int) -> ConsumeQueue:
+        """The queue, opened, and made if there is none (its files come with its first entry)."""
+        queue = self.existing(topic, queue_id)
+        if queue is None:
+            fault = topic_name_fault(topic)
+            if fault or not 0 <= queue_id < 1 << 31:
+                raise MessageRefused(fault or f"queue id {queue_id} is out of range")
+            segments = Segments(self._files, f"{self._root}/{topic}/{queue_id}", self._size, [])
+            queue = ConsumeQueue(self._files, topic, queue_id, segments, self.changed)
+            queue.opened = True
+            self._enter(queue)
+        return queue
+
+    def _enter(self, queue: ConsumeQueue) -> None:
+        self._table[queue.topic, queue.queue_id] = queue
+        self._of_topic.setdefault(queue.topic, {})[queue.queue_id] = queue
+        queue.segments.count_in(self._count)
+
+    def _leave(self, queue: ConsumeQueue) -> None:
+        if self._table.pop((queue.topic, queue.queue_id), None) is not None:
+            queues = self._of_topic[queue.topic]
+            del queues[queue.queue_id]
+            if not queues:
+                del self._of_topic[queue.topic]
+        queue.segments.count_in(None)
+
+    def of_record(self, found: Found) -> tuple[str, ConsumeQueue | None]:
+        """The queue a record belongs to, or why it cannot have one."""
+        try:
+            return "", self.needed(found.topic.decode("utf-8", "replace"), found.queue_id)
+        except MessageRefused as fault:
+            return str(fault), None
+
+    def all(self) -> list[ConsumeQueue]:
+        return list(self._table.values())
+
+    def of_topic(self, topic: str) -> list[ConsumeQueue]:
+        return list(self._of_topic.get(topic, {}).values())
+
+    def has_file(self, path: str) -> bool:
+        """Whether `path` is a file that a queue is stored in."""
+        directory, _, name = path.rpartition("/")
+        topic, _, queue_id = directory.removeprefix(f"{self._root}/").rpartition("/")
+        queue = self._table.get((topic, int(queue_id))) if queue_id.isdecimal() and name.isdecimal() else None
+        return queue is not None and queue.segments.directory == directory and int(name) in queue.segments.bases
+
+    def files(self) -> int:
+        """Return the number of files of all queues. Asked for at each flush, so it is counted as files come and go."""
+        return self._count.files
+
+    def has_files(self, topic: str, queue_id: int) -> bool:
+        """Return whether anything is stored in a queue."""
+        queue = self._table.get((topic, queue_id))
+        return queue is not None and bool(queue.segments.bases)
+
+    def claimed_end(self) -> int:
+        """Return the end of the last record that a queue has an entry for, without opening any queue."""
+        return max((queue.claimed_end() for queue in self._table.values() if queue.segments.bases), default=0)
+
+    def topics(self) -> dict[str, list[int]]:
+        found: dict[str, list[int]] = {}
+        for topic, queues in self._of_topic.items():
+            if ids := sorted(queue_id for queue_id, queue in queues.items() if queue.segments.bases):
+                found[topic] = ids
+        return found
+
+    def remember_tail(self, queue: ConsumeQueue) -> None:
+        """Bound how many queues keep entries in memory; the one that began first forgets."""
+        if queue not in self._tails:
+            self._tails[queue] = None
+            if len(self._tails) > TAILS_MAX:
+                oldest = next(iter(self._tails))
+                del self._tails[oldest]
+                oldest.forget_tail()
+
+    def take_changed(self) -> tuple[list[str], list[str]]:
+        """Files, and directories (inner ones first), that the flush which begins now has to fsync."""
+        taken = sorted(self.changed.files), sorted(self.changed.directories, reverse=True)
+        self.changed.files.clear()
+        self.changed.directories.clear()
+        return taken
+
+    def entries(self, topic: str, queue_id: int, offset: int, count: int) -> list[tuple[int, int, int]]:
+        """Entries of a queue from `offset` on: commit log offset, record size, tags code. Fewer at the queue's end."""
+        queue = self.existing(topic, queue_id)
+        found: list[tuple[int, int, int]] = []
+        while queue is not None and len(found) < count and offset + len(found) < queue.max:
+            found += ENTRY.iter_unpack(queue.entries(offset + len(found), count - len(found)))
+        return found
+
+    def last_store_ms(self, queue: ConsumeQueue) -> int | None:
+        """Return the store time of the last record of an opened queue; None if there is none, or it cannot be read."""
+        data = queue.entries(queue.max - 1, 1) if queue.last_end else b""
+        if len(data) < ENTRY_SIZE:
+            return None
+        offset, size, _ = ENTRY.unpack(data)
+        try:
+            return look(self._read(offset, size), 0, offset, size + FILLER_SIZE, check_crc=False).store_ms
+        except NotARecord:
+            return None
+
+    def expired(self, queues: list[ConsumeQueue], log_start: int) -> list[ConsumeQueue]:
+        """Those whose records all lie before the log's start, and that no put has been promised a place in."""
+        opened = [self.existing(queue.topic, queue.queue_id) for queue in queues]
+        return [q for q in opened if q is not None and 0 < q.last_end <= log_start and q.next_offset == q.max]
+
+    def remove(self, queues: list[ConsumeQueue]) -> None:
+        """Delete these queues with their files."""
+        topics = set()
+        for queue in queues:
+            self._leave(queue)
+            self._tails.pop(queue, None)
+            if self._disk.size(queue.segments.directory) is not None:
+                queue.segments.remove()
+                topics.add(queue.topic)
+        for topic in sorted(topics):
+            if not self._disk.listdir(f"{self._root}/{topic}"):
+                self._disk.remove_dir(f"{self._root}/{topic}")
+        self._disk.fsync_dir(self._root)
+
+
+def _not_yet(offset: int, length: int) -> bytes:
+    raise AssertionError(f"a queue was opened before the log was recovered ({offset}, {length})")

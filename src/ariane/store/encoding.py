@@ -1,0 +1,72 @@
+"""From a draft to the record's bytes: what the format cannot hold is refused here. [CommitLog.MessageExtEncoder]"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ariane.errors import MessageRefused
+from ariane.model.hashes import java_hash
+from ariane.protocol import properties as properties_text
+from ariane.protocol.record import encode, encode_v4
+from ariane.store.record_scanner import due_ms
+from ariane.store.types import Draft
+
+
+def checked(draft: Draft, body_max: int) -> bytes:
+    """Properties as bytes. Only what the format cannot hold is refused here; a topic that has a queue fits."""
+    properties = draft.properties.encode()
+    if len(properties) > properties_text.SIZE_MAX:
+        raise MessageRefused(
+            f"the properties have {len(properties)} bytes, at most {properties_text.SIZE_MAX} can be stored"
+        )
+    if len(draft.body) > body_max:
+        raise MessageRefused(f"the body has {len(draft.body)} bytes, at most {body_max} can be stored")
+    return properties
+
+
+def due_code(draft: Draft, store_ms: int, delays_ms: Sequence[int]) -> int:
+    """The tags code of a queue entry in a topic where it is a time: that of the draft, or when its delay level is over."""
+    if draft.tags_code is not None:
+        return draft.tags_code
+    due = due_ms(draft.properties, store_ms, delays_ms)
+    return java_hash(draft.tags) if due is None else due
+
+
+def encoded(
+    draft: Draft, topic: bytes, properties: bytes, queue_offset: int, offset: int, store_ms: int, store_host: bytes
+) -> bytes:
+    """The record, as it lies at `offset` of the log."""
+    born_host = draft.born_host
+    if len(born_host) == 8 and len(store_host) == 8:
+        return encode_v4(
+            topic, draft.body, properties, draft.queue_id, queue_offset, offset, draft.born_ms, born_host, store_ms,
+            store_host, draft.flag, draft.sys_flag, draft.reconsume_times, draft.prepared_offset,
+        )  # fmt: skip
+    return encode(
+        topic,
+        draft.body,
+        properties,
+        queue_id=draft.queue_id,
+        queue_offset=queue_offset,
+        offset=offset,
+        born_ms=draft.born_ms,
+        born_host=born_host,
+        store_ms=store_ms,
+        store_host=store_host,
+        flag=draft.flag,
+        sys_flag=draft.sys_flag,
+        reconsume_times=draft.reconsume_times,
+        prepared_offset=draft.prepared_offset,
+    )
+
+
+def encoded_all(
+    parts: Sequence[tuple[Draft, object, bool, bytes, bytes, int]], offset: int, store_ms: int, store_host: bytes
+) -> list[bytes]:
+    """The records of a batch, one after another from `offset` on."""
+    records = []
+    for draft, _, _, topic, properties, queue_offset in parts:
+        data = encoded(draft, topic, properties, queue_offset, offset, store_ms, store_host)
+        records.append(data)
+        offset += len(data)
+    return records

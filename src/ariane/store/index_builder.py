@@ -1,0 +1,250 @@
+"""Keeping the key index up with the log, at its own pace: a put leaves the place of its keys, and many are indexed at once.
+
+    put -> note -> ... a thousand of them, a flush, or a query -> hashes -> one write of entries
+
+What was noted is indexed once its queue entries are made, so in synchronous mode nothing above the flushed position is. A query
+brings the index up first: it never knows less than consumers do. When a batch cannot be written, its notes are given up and the
+log is read again from where the index ends. [DefaultMessageStore.CommitLogDispatcherBuildIndex]
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import TypeVar
+
+from ariane.errors import StoreCorrupt, StoreError
+from ariane.store import key_query
+from ariane.store.checkpoint import Checkpoint
+from ariane.store.commit_log import CommitLog
+from ariane.store.consume_queue import Changed
+from ariane.store.deletions import Deletions
+from ariane.store.files import OpenFiles, write_error
+from ariane.store.index import KeyIndex, Known
+from ariane.store.index_file import Damaged, LogView, Sizes
+from ariane.store.key_hashes import Keyed, KeyHashes, is_indexed
+from ariane.store.key_query import Queried, Wanted
+from ariane.store.queue_reader import store_ms_of
+from ariane.store.record_scanner import Found, NotARecord, readable, record_at
+from ariane.store.segments import Segments
+from ariane.store.types import StoreConfig
+
+T = TypeVar("T")
+
+log = logging.getLogger("ariane.store")
+
+AT_ONCE = 1024  # records whose keys are indexed together: some 1.5 ms
+DAMAGE_MAX = 8  # times that one call finds damage and makes the index anew before it gives up
+
+
+def opened(
+    config: StoreConfig,
+    files: OpenFiles,
+    log: CommitLog,
+    now_ms: Callable[[], int],
+    checkpoint: Checkpoint,
+    *,
+    clean: bool,
+    lower: Callable[[Checkpoint], None],
+    deletions: Deletions | None = None,
+) -> Indexing:
+    """The index of a store whose log is in order: what the directory holds is taken over, the rest of the log indexed.
+
+    `lower` is to make a checkpoint durable that vouches for less: what is made anew is no more flushed than what is new.
+    """
+    if not config.index:
+        return Indexing(None, log.segments)
+    index = KeyIndex(
+        files,
+        f"{config.root}/index",
+        Sizes(config.index_slots, config.index_entries),
+        now_ms=now_ms,
+        log=LogView(
+            log.start, lambda offset: store_ms_of(log, offset), lambda offset: _hashes_at(log.segments, offset)
+        ),
+    )
+    known = Known(clean, checkpoint.indexed_offset, checkpoint.index_files, checkpoint.index_ms)
+    index.open(known, log.end)
+    indexing = Indexing(index, log.segments, deletions)
+    if known.position is not None and (index.position < known.position or len(index) < known.files):
+        lower(indexing.in_checkpoint(checkpoint, log.end))
+    index.settle()
+    indexing.read_up_to(log.end)
+    return indexing
+
+
+class Indexing:
+    """The index of a store, and what waits to get into it. `note` takes a Keyed for each record that `is_indexed`."""
+
+    def __init__(self, index: KeyIndex | None, log: Segments, deletions: Deletions | None = None) -> None:
+        """Without an index nothing is done, and queries are refused. Records in `deletions` are in no answer."""
+        self._deletions = deletions
+        self._index = index
+        self._log = log
+        self._hashes = KeyHashes()
+        self._waiting: deque[Keyed] = deque()
+        self._reading = False  # the index is behind what was noted: the log is read
+        self._derived = 0  # what has its queue entries, and may be indexed
+        self.note: Callable[[Keyed], None] = self._waiting.append if index is not None else _pass_over
+
+    @property
+    def notes(self) -> list[str]:
+        """What had to be made anew and why, in words."""
+        return [] if self._index is None else self._index.notes
+
+    def read_up_to(self, derived: int) -> None:
+        """Index the log from where the index ends. A disk that does not let it keeps no broker from its start: only queries
+        are refused until it does."""
+        self._reading, self._derived = True, derived
+        self._try_catch_up()
+
+    def step(self, derived: int) -> None:
+        """Everything below `derived` may be indexed now; it is if it is much. A failure is left to the next query."""
+        self._derived = derived
+        if len(self._waiting) >= AT_ONCE:
+            self._try_catch_up()
+
+    def _try_catch_up(self) -> None:
+        """Index what may be, unless the disk does not let it: puts and consumers do not need the index."""
+        try:
+            self._undamaged(lambda index: None)
+        except StoreError:
+            self._reading = True
+
+    def query(self, wanted: Wanted) -> Queried:
+        """Records by key, among all that consumers can see. StoreError when there is no index, or it cannot be brought up to
+        that; the next call tries again."""
+        return self._undamaged(lambda index: key_query.find(index, self._log, wanted, self._deletions))
+
+    def complete(self, derived: int) -> None:
+        """Index the rest and complete the files; they are the caller's to flush."""
+        self._derived = derived
+        if self._index is not None:
+            self._undamaged(KeyIndex.write_slots)
+
+    def _undamaged(self, work: Callable[[KeyIndex], T]) -> T:
+        """Bring the index up and do `work` with it; a file that is found damaged is made anew first."""
+        index = self._index
+        if index is None:
+            raise StoreError("this store keeps no key index: set messageIndexEnable to true")
+        fault: Damaged | None = None
+        for _ in range(DAMAGE_MAX):
+            try:
+                self._catch_up(index, self._derived)
+                return work(index)
+            except Damaged as damage:
+                fault = damage
+                index.remove_damaged(damage.path)
+                self._reading = True
+                index.notes.append(f"{damage}: the key index is made anew from {index.position} of the log")
+            except FileNotFoundError as error:
+                self._rebuild_missing(index, error)
+            except OSError as error:
+                self._reading = True
+                raise write_error(error, index.root) from error
+        if fault is None:
+            raise StoreError(f"{index.root} is removed again and again: look for what removes it")
+        raise StoreCorrupt(fault.path, 0, f"damaged again and again: {fault}")
+
+    def check_missing(self, paths: Iterable[str]) -> None:
+        """Rebuild the index if one of `paths`, which are gone from the disk, is one of its files."""
+        index = self._index
+        missing = [] if index is None else [path for path in paths if index.has_file(path)]
+        if index is not None and missing:
+            try:
+                self._rebuild_missing(index, FileNotFoundError(2, "No such file or directory", missing[0]))
+            except StoreError as error:
+                log.error("%s", error)
+                return
+            self._try_catch_up()
+
+    def _rebuild_missing(self, index: KeyIndex, error: FileNotFoundError) -> None:
+        """Begin with an empty index, because its files were removed while the store is open."""
+        self._reading = True
+        log.error("%s was removed while the broker runs: the key index is rebuilt from the log", error.filename)
+        try:
+            index.begin_again()
+        except OSError as fault:
+            raise write_error(fault, index.root) from fault
+
+    def _catch_up(self, index: KeyIndex, derived: int) -> None:
+        waiting = self._waiting
+        if waiting and waiting[-1][2] < derived:
+            taken = list(waiting)
+            waiting.clear()
+        else:
+            taken = []
+            while waiting and waiting[0][2] < derived:
+                taken.append(waiting.popleft())
+        if self._reading:
+            position = max(index.position, self._log.start)
+            for batch in _batches(readable(self._log, position, derived)):
+                index.add(self._hashes.of([keyed(found) for found in batch]), batch[-1].end)
+        elif taken:
+            self._reading = True  # until it has succeeded
+            index.add(self._hashes.of(taken), derived)
+        self._reading = False
+        index.position = max(index.position, derived)
+
+    # --- for the flush ---
+
+    def take_changed(self, derived: int) -> Changed:
+        """Index what waits; files, and directories, that the flush which begins now has to fsync."""
+        if self._index is None:
+            return Changed(set(), set())
+        self._derived = derived
+        self._try_catch_up()
+        return self._index.take_changed()
+
+    def in_checkpoint(self, checkpoint: Checkpoint, flushed: int) -> Checkpoint:
+        """The checkpoint with what it says about the index, once what `take_changed` gave is flushed."""
+        index = self._index
+        if index is None:
+            return checkpoint
+        indexed_offset = min(flushed, index.position)
+        return checkpoint._replace(index_ms=index.full_ms, indexed_offset=indexed_offset, index_files=len(index))
+
+    # --- for retention ---
+
+    def drop_before(self, min_offset: int) -> int:
+        """Give up the index files that know only records below `min_offset`, which the log lost; how many. The newest stays.
+
+        They are removed once the checkpoint says that there are fewer, that is, after the next flush of the derived files.
+        """
+        return 0 if self._index is None else self._index.drop_before(min_offset)
+
+
+def _pass_over(_: Keyed) -> None:
+    """What a store without an index notes."""
+
+
+def keyed(found: Found) -> Keyed:
+    """What a put would have noted of a record; one that is not indexed has no properties."""
+    properties = found.properties.decode("utf-8", "replace") if is_indexed(found.sys_flag) else ""
+    return found.topic.decode("utf-8", "replace"), properties, found.offset, found.store_ms
+
+
+def _hashes_at(log: Segments, offset: int) -> list[int]:
+    """Hashes of the keys of the record at `offset`, in the order of their entries; none when no record lies there."""
+    try:
+        found, _ = record_at(log, offset)
+    except NotARecord:
+        return []
+    return hashes_of(found)
+
+
+def hashes_of(found: Found) -> list[int]:
+    """Hashes of the keys of a record, in the order of their entries."""
+    return [value for value, _, _ in KeyHashes().of([keyed(found)])]
+
+
+def _batches(records: Iterable[Found]) -> Iterable[list[Found]]:
+    batch: list[Found] = []
+    for found in records:
+        batch.append(found)
+        if len(batch) >= AT_ONCE:
+            yield batch
+            batch = []
+    if batch:
+        yield batch

@@ -1,0 +1,145 @@
+"""Finding records by key: the index names candidates by hash, the records themselves decide.
+
+Files and chains are walked from the newest entry to the oldest, as in Java. What does not fit into one answer is not lost: the
+answer says where to go on. [IndexService.queryOffset, DefaultMessageStore.queryMessage]
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from ariane.errors import ProtocolError
+from ariane.store.deletions import Deletions
+from ariane.store.index import KeyIndex
+from ariane.store.index_file import Entry, IndexFile
+from ariane.store.key_hashes import key_hash, keys_of
+from ariane.store.record_scanner import NotARecord, record_at
+from ariane.store.segments import Segments
+
+BYTES_MAX = 8 << 20  # of one answer; a frame may have 16 MiB
+LOOKED_MAX = 50_000  # entries looked at for one answer, which holds up everything else: some 0.1 s
+EVER = (1 << 63) - 1
+_SECOND = 999  # an entry's time may be that much earlier than its record's
+
+
+class Position(NamedTuple):
+    """Where a query goes on: at an entry of an index file, or if that is gone, at the record it was for."""
+
+    offset: int
+    file: str
+    number: int
+
+    def text(self) -> str:
+        """As it travels, `<offset>-<file>-<entry>`."""
+        return f"{self.offset}-{self.file}-{self.number}"
+
+    @classmethod
+    def parse(cls, text: str) -> Position:
+        parts = text.split("-")
+        if len(parts) != 3 or not all(part.isdecimal() and part.isascii() and len(part) < 20 for part in parts):
+            raise ProtocolError(f"{text!r} is no position of a query: give one as it came in an answer")
+        return cls(int(parts[0]), parts[1], int(parts[2]))
+
+
+class Wanted(NamedTuple):
+    """A query. Store times count from `begin_ms` to `end_ms`, both included."""
+
+    topic: str
+    key: str
+    max_count: int
+    begin_ms: int = 0
+    end_ms: int = EVER
+    position: Position | None = None
+
+
+class Queried(NamedTuple):
+    """What a query found: records in the order of the log, the newest `max_count` that match; `position` of what comes next,
+    None when that was all; time and offset of the last record that the index knows."""
+
+    records: list[bytes]
+    position: Position | None
+    last_ms: int
+    last_offset: int
+
+
+class _Full(Exception):
+    """The answer is full, or enough was looked at; the query goes on at `position`."""
+
+    def __init__(self, position: Position) -> None:
+        super().__init__()
+        self.position = position
+
+
+def find(index: KeyIndex, log: Segments, wanted: Wanted, deletions: Deletions | None = None) -> Queried:
+    """Records of a topic whose UNIQ_KEY, or a word of whose KEYS, is the key. Damaged when an index file is."""
+    search = _Search(log, wanted, deletions or Deletions())
+    files = index.files()
+    position = wanted.position
+    if position is not None and position.file in [file.name for file in files]:
+        files = [file for file in files if file.name <= position.file]
+    rest: Position | None = None
+    try:
+        for file in files:
+            search.through(file)
+            if file.header.begin_ms < wanted.begin_ms:
+                break
+    except _Full as full:
+        rest = full.position
+    records = [search.taken[offset] for offset in sorted(search.taken)]
+    return Queried(records, rest, *index.last_update)
+
+
+class _Search:
+    """One query under way; `taken` are its records by offset."""
+
+    def __init__(self, log: Segments, wanted: Wanted, deletions: Deletions) -> None:
+        self._log = log
+        self._deletions = deletions
+        self._wanted = wanted
+        self._topic = wanted.topic.encode()
+        self._hash = key_hash(wanted.topic, wanted.key)
+        self._looked = 0
+        self._bytes = 0
+        self.taken: dict[int, bytes] = {}
+
+    def through(self, file: IndexFile) -> None:
+        """Take what matches in one file."""
+        begin_ms, end_ms = self._wanted.begin_ms, self._wanted.end_ms
+        if file.header.begin_ms > end_ms or file.header.end_ms < begin_ms:
+            return
+        position = self._wanted.position
+        last = EVER if position is None else position.offset
+        for entry in file.chain(self._hash, self._start(file)):
+            self._looked += 1
+            if self._looked > LOOKED_MAX:
+                raise _Full(Position(entry.offset, file.name, entry.number))
+            if entry.offset < self._log.start or entry.ms + _SECOND < begin_ms:
+                return
+            if entry.hashed == self._hash and entry.offset <= last and entry.ms <= end_ms:
+                self._take(file, entry)
+
+    def _start(self, file: IndexFile) -> int:
+        position = self._wanted.position
+        here = position is not None and position.file == file.name
+        if here and position and file.holds(self._hash, position.number, position.offset):
+            return position.number
+        return file.newest(self._hash)
+
+    def _take(self, file: IndexFile, entry: Entry) -> None:
+        wanted = self._wanted
+        if entry.offset in self.taken:
+            return
+        try:
+            found, data = record_at(self._log, entry.offset)
+        except NotARecord:
+            return
+        if found.topic != self._topic or not wanted.begin_ms <= found.store_ms <= wanted.end_ms:
+            return
+        if self._deletions.cover(found):
+            return
+        if wanted.key not in keys_of(found.properties.decode("utf-8", "replace")):
+            return
+        if len(self.taken) >= wanted.max_count or (self.taken and self._bytes + len(data) > BYTES_MAX):
+            raise _Full(Position(entry.offset, file.name, entry.number))
+        self.taken[entry.offset] = data
+        self._bytes += len(data)

@@ -1,0 +1,77 @@
+"""Rebuilds the queue entries that a start misses, and takes records without one out of the way of later rebuilds.
+
+    before   | 0 | 1 | 2 | 0 torn |                  acknowledged, acknowledged, acknowledged, not acknowledged
+    after    | 0 | 1 | 2 | -      | 3 | 4 |          the next start reads 0 1 2 3 4, whatever it has to rebuild
+
+A torn write can lose the queue offset or the queue id of a record and nothing else: no checksum covers them. If the record stayed,
+every later rebuild would decide about it again, and read "0 1 2 0" as a topic that was deleted and created again. So it becomes a
+record of a rolled-back transaction, which gets no entry in a queue or an index, here and in Java. Only the transaction bits of
+SYSFLAG change: the record stays readable by its offset.
+[no counterpart in Java, which drops what is behind and leaves a gap before what is ahead]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from struct import Struct
+
+from ariane.model.message import TRANSACTION_MASK, TRANSACTION_ROLLBACK
+from ariane.store.consume_queues import ConsumeQueues
+from ariane.store.delayed import watched
+from ariane.store.deletions import Deletions
+from ariane.store.dispatch import Derived, Refused, derive
+from ariane.store.files import OpenFiles
+from ariane.store.queue_numbering import Restarts
+from ariane.store.record_scanner import Hole
+from ariane.store.recovery import Recovered, records_again
+from ariane.store.segments import Segments
+
+SYS_FLAG_AT = 36  # of a record
+_SYS_FLAG = Struct(">i")
+
+
+def rebuild_queues(
+    log: Segments,
+    queues: ConsumeQueues,
+    recovered: Recovered,
+    *,
+    delays_ms: Sequence[int],
+    deletions: Deletions,
+) -> tuple[Derived, Iterable[int], list[Hole]]:
+    """Add the missing queue entries.
+
+    Returns what could not be done; the offsets of the delayed messages that the other records deliver (a refused delivery is
+    repeated, or its message would be lost); all corrupt ranges of what was read, those of `recovered` first.
+    """
+    passed = list(recovered.holes)
+    delivered: dict[int, int] = {}
+    records = watched(records_again(log, recovered, passed), delivered)
+    derived = derive(records, queues, delays_ms, passed, recovered=recovered, deletions=deletions)
+    for one in derived.refused:
+        delivered.pop(one.record.offset, None)
+    return derived, delivered.values(), passed
+
+
+def withdraw(files: OpenFiles, log: Segments, refused: Sequence[Refused], recovered: Recovered) -> list[str]:
+    """Withdraw the refused records that a torn write can have left, durably. Returns a line for each refused record.
+
+    Records below `recovered.read_from` were flushed as they are, and those of a log that Java or a master wrote stay as they are.
+    """
+    notes: list[str] = []
+    paths: set[str] = set()
+    for one in refused:
+        record = one.record
+        if recovered.restarts is not Restarts.NEVER or record.offset < recovered.read_from:
+            notes.append(str(one))
+            continue
+        sys_flag = record.sys_flag & ~TRANSACTION_MASK | TRANSACTION_ROLLBACK
+        try:
+            log.write(record.offset + SYS_FLAG_AT, _SYS_FLAG.pack(sys_flag))
+        except OSError as error:
+            notes.append(f"{one}; it could not be withdrawn: {error}")
+            continue
+        paths.add(log.path(record.offset - record.offset % log.size))
+        notes.append(f"{one}; it was withdrawn and stays readable by its offset")
+    for path in sorted(paths):
+        files.disk.fsync(files.get(path))
+    return notes

@@ -1,0 +1,63 @@
+"""The directories of a store at its start: created, readable, and claimed by one process. [DefaultMessageStore.start]"""
+
+from __future__ import annotations
+
+from ariane.errors import StoreLocked
+from ariane.store import checkpoint
+from ariane.store.files import Disk, OpenFiles, open_error
+from ariane.store.types import StoreConfig
+
+
+def claim(config: StoreConfig, disk: Disk) -> tuple[int, ...]:
+    """Create what is missing and lock the store. Return the handles of the locks, for `release`.
+
+    Raises:
+        StoreLocked: another process has the store, or the directory of its commit log.
+        StoreError: a directory cannot be created, read or written.
+    """
+    root = config.root
+    index = [f"{root}/index"] if config.index else []
+    for directory in (root, config.log_directory, f"{root}/consumequeue", *index):
+        try:
+            for parent in disk.make_dirs(directory):
+                disk.fsync_dir(parent)
+            disk.listdir(directory)
+        except OSError as error:
+            raise open_error(error, directory) from error
+    try:
+        lock = disk.lock(f"{root}/lock", b"lock")
+    except BlockingIOError as error:
+        raise StoreLocked(
+            f"{root} is in use by another process ({error}): stop that one, or give this one another directory"
+        ) from error
+    except OSError as error:
+        raise open_error(error, f"{root}/lock") from error
+    try:
+        # A lock file in it would be none of Java's files, and a store with another root may name the same directory.
+        return lock, disk.lock_dir(config.log_directory)
+    except BlockingIOError as error:
+        disk.unlock(lock)
+        raise StoreLocked(
+            f"{config.log_directory} is in use by the store of another process: set storePathCommitLog to a directory of"
+            " its own for each broker"
+        ) from error
+    except OSError as error:
+        disk.unlock(lock)
+        raise open_error(error, config.log_directory) from error
+
+
+def release(disk: Disk, locks: tuple[int, ...]) -> None:
+    """Let another process have the store."""
+    for lock in reversed(locks):
+        disk.unlock(lock)
+
+
+def mark_running(files: OpenFiles, root: str) -> None:
+    """Create `abort`, which an orderly stop removes, and the checkpoint at its full size."""
+    disk, abort = files.disk, f"{root}/abort"
+    if disk.size(abort) is None:
+        disk.close(disk.create(abort, 0))
+    else:
+        disk.close(disk.open(abort))  # a directory in its place is noticed now, not at the stop
+    checkpoint.make_room(files, f"{root}/checkpoint")
+    disk.fsync_dir(root)

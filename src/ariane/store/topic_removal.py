@@ -1,0 +1,101 @@
+"""Removes the queues of deleted topics. Their records stay in the log and are skipped by every rebuild (`deletions`).
+
+[DefaultMessageStore.cleanUnusedTopic, cleanExpiredConsumerQueue]
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from ariane.errors import StoreError
+from ariane.model.topic import TopicDeletion
+from ariane.store.consume_queue import ConsumeQueue
+from ariane.store.consume_queues import ConsumeQueues
+from ariane.store.deletions import Deletions
+from ariane.store.files import write_error
+
+
+class Store(Protocol):
+    """What a removal needs of a store."""
+
+    deletions: Deletions
+
+    @property
+    def failure(self) -> StoreError | None: ...
+    @property
+    def commit_log_min(self) -> int: ...
+    @property
+    def commit_log_max(self) -> int: ...
+    @property
+    def last_ms(self) -> int: ...
+    def flush(self) -> None: ...
+    def step_and_hold(self) -> None: ...
+    def flush_derived(self) -> None: ...
+
+
+class TopicRemoval:
+    """The removals of one store."""
+
+    def __init__(self, store: Store, queues: ConsumeQueues) -> None:
+        self._store = store
+        self._queues = queues
+
+    def deletion_of(self, topic: str) -> TopicDeletion | None:
+        """Return the deletion to store before `delete`; None when the topic has no queue, and so no message to delete."""
+        if not self._queues.of_topic(topic):
+            return None
+        self._store.flush()  # else a loss of power could end the log before the end that the deletion names
+        return TopicDeletion(below=self._store.commit_log_max, store_ms=self._store.last_ms)
+
+    def delete(self, topic: str, *, expired_only: bool = False) -> list[int]:
+        """Remove the queues of a topic, or those without a record. Returns their ids.
+
+        All is flushed first, lest they are derived again.
+        """
+        queues = self._queues.of_topic(topic)
+        if expired_only:
+            queues = self._queues.expired(queues, self._store.commit_log_min)
+        if not queues:
+            return []
+        if self._store.failure is not None:
+            raise self._store.failure.with_traceback(None)
+        self._store.flush()
+        self._store.step_and_hold()
+        self._remove(topic, queues)
+        return sorted(queue.queue_id for queue in queues)
+
+    def apply(self, topic: str, deletion: TopicDeletion) -> None:
+        """Skip the records of a deletion that another broker (the master) made, and remove the queues that hold only such."""
+        self._store.deletions.add(topic, deletion)
+        if not self._queues.of_topic(topic):
+            return
+        self._store.flush()
+        self._store.step_and_hold()
+        # Queues that reach beyond it began again with the topic that was created again.
+        queues = [queue for queue in self._queues.of_topic(topic) if self._is_deleted(queue)]
+        if queues:
+            self._remove(topic, queues)
+
+    def _remove(self, topic: str, queues: list[ConsumeQueue]) -> None:
+        try:
+            self._queues.remove(queues)
+        except OSError as error:
+            raise write_error(error, f"the consume queues of {topic}") from error
+        self._store.flush_derived()
+
+    def finish(self) -> None:
+        """Remove, at a start, the queues that the last process recorded as deleted and did not get to."""
+        left = [queue for queue in self._queues.all() if self._is_deleted(queue)]
+        if left:
+            self._queues.remove(left)
+
+    def _is_deleted(self, queue: ConsumeQueue) -> bool:
+        """Whether the queue holds only records of a deleted topic."""
+        deletion = self._store.deletions.get(queue.topic)
+        if deletion is None:
+            return False
+        opened = self._queues.existing(queue.topic, queue.queue_id) or queue
+        if opened.last_end > deletion.below:
+            return False
+        last_ms = self._queues.last_store_ms(opened)  # a later one: the deletion was of another log
+        return opened.last_end == 0 or (last_ms is not None and last_ms <= deletion.store_ms)
