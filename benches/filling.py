@@ -16,7 +16,7 @@ import time
 from struct import Struct
 
 from answers import OPAQUE, Answers, accepted, connected
-from ariane.net.connection_pool import Connections
+from ariane.net.connection_pool import ConnectionPool
 from ariane.protocol import command
 from ariane.protocol.codes import RequestCode
 from ariane.protocol.requests import fields, typed
@@ -64,7 +64,7 @@ def drive(addr: str, topic: str, queues: int, count: int, size: int, keys: bool,
 
 
 async def until_readable(addr: str, topic: str, queues: int, count: int) -> None:
-    async with Connections() as peers:
+    async with ConnectionPool() as peers:
         for _ in range(PATIENCE_S * 10):
             there = 0
             for queue in range(queues):

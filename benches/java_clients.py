@@ -13,7 +13,7 @@ import statistics
 import time
 
 from ariane.errors import ReplyError
-from ariane.net.connection_pool import Connections
+from ariane.net.connection_pool import ConnectionPool
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.requests import typed
 from ariane.protocol.requests.messaging import OffsetAnswer, QueryConsumerOffset
@@ -64,7 +64,7 @@ async def progress(
     """Time, messages consumed and CPU time of the broker, at the two points of the backlog between which is counted."""
     first: tuple[float, int, float] | None = None
     deadline = time.monotonic() + patience_s
-    async with Connections() as peers:
+    async with ConnectionPool() as peers:
         while time.monotonic() < deadline:
             done = sum(
                 await asyncio.gather(*(committed(peers, running.addr, topic, group, queue) for queue in range(queues)))
@@ -78,7 +78,7 @@ async def progress(
     raise SystemExit(f"the Java consumer took {done} of {count} messages of {topic} within {patience_s:.0f} s")
 
 
-async def committed(peers: Connections, addr: str, topic: str, group: str, queue: int) -> int:
+async def committed(peers: ConnectionPool, addr: str, topic: str, group: str, queue: int) -> int:
     header = QueryConsumerOffset(group, topic, queue)
     try:
         answer = await peers.ask(addr, RequestCode.QUERY_CONSUMER_OFFSET, header, timeout_ms=10_000)

@@ -30,8 +30,8 @@ import pyarrow.parquet as pq
 
 from ariane.reports import trace_lookup
 from ariane.reports.table_views import sql_type
-from ariane.tables import JOURNEYS, MESSAGE_KEYS, Table
-from ariane.tables.published import CURRENT, File, Published
+from ariane.tables import JOURNEYS, MESSAGE_KEYS, TableSchema
+from ariane.tables.published import CURRENT, DataFile, TableVersion
 from ariane.tables.time_buckets import SPAN_MS, of_time
 
 DAY_MS = 86_400_000
@@ -75,7 +75,7 @@ def write(home: Path, rows: int, days: int) -> None:
     end = int(time.time() * 1000) // SPAN_MS * SPAN_MS + SPAN_MS
     begin = end - days * DAY_MS
     slots = (end - begin) // SPAN_MS
-    files: dict[str, list[File]] = {JOURNEYS.name: [], MESSAGE_KEYS.name: []}
+    files: dict[str, list[DataFile]] = {JOURNEYS.name: [], MESSAGE_KEYS.name: []}
     keys: list[pa.Table] = []
     for slot in range(slots):
         first, last = rows * slot // slots, rows * (slot + 1) // slots
@@ -91,7 +91,7 @@ def write(home: Path, rows: int, days: int) -> None:
             keys = []
     for table in (JOURNEYS, MESSAGE_KEYS):
         there = tuple(files[table.name])
-        now = Published(1, table.schema, sum(file.rows for file in there), end, there)
+        now = TableVersion(1, table.schema, sum(file.rows for file in there), end, there)
         (home / table.name / CURRENT).write_bytes(msgspec.json.encode(now))
 
 
@@ -172,20 +172,20 @@ def offset_ids(numbers: Any) -> pa.Array:
     return pc.binary_join_element_wise("0A00000100002A9F", text, "")
 
 
-def arrow_schema(table: Table) -> pa.Schema:
+def arrow_schema(table: TableSchema) -> pa.Schema:
     nulls = ", ".join(f'NULL::{sql_type(column.type)} AS "{column.name}"' for column in table.columns)
     with duckdb.connect() as sql:
         sql.execute("SET TimeZone = 'UTC'")
         return sql.sql(f"SELECT {nulls}").to_arrow_table().schema
 
 
-def put(home: Path, table: Table, slot: str, rows: pa.Table, times_ms: Any) -> File:
+def put(home: Path, table: TableSchema, slot: str, rows: pa.Table, times_ms: Any) -> DataFile:
     path = home / table.name / "v=00000001" / f"slot={slot}" / "part-0.parquet"
     path.parent.mkdir(parents=True, exist_ok=True)
     pq.write_table(rows, path, compression="zstd", row_group_size=GROUP_ROWS[table.name])
     name = path.relative_to(home / table.name).as_posix()
     first, last = (int(times_ms[0]), int(times_ms[-1])) if len(times_ms) else (None, None)
-    return File(name, slot, rows.num_rows, path.stat().st_size, 1, first, last)
+    return DataFile(name, slot, rows.num_rows, path.stat().st_size, 1, first, last)
 
 
 def measured(home: Path, rows: int, asks: int) -> dict[str, Any]:
@@ -193,7 +193,7 @@ def measured(home: Path, rows: int, asks: int) -> dict[str, Any]:
     now_ms = int(time.time() * 1000)
     picked = [f"order-{rows * (2 * n + 1) // (2 * asks):010}" for n in range(asks)]
     ids = [trace_lookup.find(home, key=key).rows[0]["message_id"] for key in picked]
-    kinds: dict[str, tuple[Callable[[int], trace_lookup.Found], Callable[[int], list[str]]]] = {
+    kinds: dict[str, tuple[Callable[[int], trace_lookup.LookupResult], Callable[[int], list[str]]]] = {
         "id": (lambda n: trace_lookup.find(home, message_id=ids[n]), lambda n: ["--id", ids[n]]),
         "key": (lambda n: trace_lookup.find(home, key=picked[n]), lambda n: ["--key", picked[n]]),
         "key_unknown": (lambda n: trace_lookup.find(home, key=f"nobody-{n}"), lambda n: ["--key", f"nobody-{n}"]),

@@ -16,7 +16,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 from ariane.cluster.topic_admin import create_everywhere
-from ariane.net.connection_pool import Connections
+from ariane.net.connection_pool import ConnectionPool
 from ariane.spark.read import micro_batches, offset_ranges, pull_client, queue_bounds
 from ariane.spark.read.source_options import parse
 from ariane.testing.cluster import cluster
@@ -26,7 +26,7 @@ ROUNDS = 5
 
 def serve(home: str, topics: int, queues: int, told: Connection) -> None:
     async def run() -> None:
-        async with cluster(Path(home)) as servers, Connections() as peers:
+        async with cluster(Path(home)) as servers, ConnectionPool() as peers:
             for number in range(topics):
                 await create_everywhere(peers, servers.namesrv, f"T{number}", queues)
             told.send(servers.namesrv)

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from ariane.model import host
 from ariane.store.files import OpenFiles
-from ariane.store.message_store import Draft, MessageStore, StoreConfig, open_store
+from ariane.store.message_store import MessageStore, RecordDraft, StoreConfig, open_store
 
 HOST = host.pack("127.0.0.1", 10911)
 QUEUES = 16
@@ -35,7 +35,7 @@ def fill(root: Path, messages: int, body: int, behind: int) -> None:
     properties = "UNIQ_KEY\x017F000001000018B4AAC20000000000\x02KEYS\x01order-17\x02TAGS\x01a"
     for number in range(0, messages, BATCH):
         drafts = [
-            Draft(
+            RecordDraft(
                 topic="bench",
                 queue_id=n % QUEUES,
                 body=data,

@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from ariane.errors import ArianeError
 from ariane.model.topic import AUTO_CREATE_TOPIC, PERM_READ, PERM_WRITE
-from ariane.net.connection_pool import Connections
+from ariane.net.connection_pool import ConnectionPool
 from ariane.protocol.codes import RequestCode
 from ariane.protocol.requests.admin import CreateTopic
 from ariane.protocol.requests.messaging import SendMessage
@@ -77,7 +77,7 @@ def first_message(addr: str, began: float) -> float:
     header = SendMessage("bench", "FirstMessage", "TBW102", 1, 0, 0, int(time.time() * 1000), 0)
 
     async def attempt() -> None:
-        async with Connections() as peers:
+        async with ConnectionPool() as peers:
             await peers.ask(addr, RequestCode.SEND_MESSAGE_V2, header, b"first", timeout_ms=1000)
 
     while time.perf_counter() - began < START_S:
@@ -93,7 +93,7 @@ def make_topic(addr: str, topic: str, queues: int) -> None:
     header = CreateTopic(topic, AUTO_CREATE_TOPIC, queues, queues, PERM_READ | PERM_WRITE)
 
     async def make() -> None:
-        async with Connections() as peers:
+        async with ConnectionPool() as peers:
             await peers.ask(addr, RequestCode.UPDATE_AND_CREATE_TOPIC, header, timeout_ms=30_000)
 
     asyncio.run(make())

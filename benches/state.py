@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 
 from ariane.errors import ArianeError
-from ariane.net.connection_pool import Connections
+from ariane.net.connection_pool import ConnectionPool
 from ariane.protocol import fastjson
 from ariane.protocol.codes import RequestCode
 from ariane.protocol.requests.admin import CreateTopic
@@ -70,7 +70,7 @@ def write_topics(config: Path, count: int) -> None:
 
 async def locks(running: Running, offsets: int, count: int, *, load: bool) -> dict[str, float]:
     await asyncio.to_thread(make_topic, running.addr, "orders", 16)
-    async with Connections() as peers, Connections() as committing, Connections() as sending:
+    async with ConnectionPool() as peers, ConnectionPool() as committing, ConnectionPool() as sending:
         pending: set[asyncio.Task[object]] = set()
         for number in range(offsets):
             pending.add(asyncio.create_task(_commit(committing, running.addr, number)))
@@ -93,7 +93,7 @@ async def locks(running: Running, offsets: int, count: int, *, load: bool) -> di
 
 
 async def topics(running: Running, count: int) -> dict[str, float]:
-    async with Connections() as peers, Connections() as pinging:
+    async with ConnectionPool() as peers, ConnectionPool() as pinging:
         pings: list[float] = []
         pinger = asyncio.create_task(_ping_on(pinging, running.addr, pings))
         await asyncio.sleep(1)
@@ -110,12 +110,12 @@ async def topics(running: Running, count: int) -> dict[str, float]:
     return {**_figures("ping", pings), **_figures("create", took), "creations/s": count / all_s}
 
 
-async def _commit(peers: Connections, addr: str, number: int) -> None:
+async def _commit(peers: ConnectionPool, addr: str, number: int) -> None:
     header = UpdateConsumerOffset(f"group-{number % 100}", f"topic-{number // 100}", 0, number + int(time.time()))
     await peers.ask(addr, RequestCode.UPDATE_CONSUMER_OFFSET, header, timeout_ms=60_000)
 
 
-async def _commit_on(peers: Connections, addr: str, offsets: int) -> None:
+async def _commit_on(peers: ConnectionPool, addr: str, offsets: int) -> None:
     number = 0
     while True:
         await _commit(peers, addr, number % offsets)
@@ -123,13 +123,13 @@ async def _commit_on(peers: Connections, addr: str, offsets: int) -> None:
         await asyncio.sleep(OFFSET_PAUSE_S)
 
 
-async def _send_on(peers: Connections, addr: str) -> None:
+async def _send_on(peers: ConnectionPool, addr: str) -> None:
     while True:
         header = SendMessage("bench", "orders", "TBW102", 4, 0, 0, int(time.time() * 1000), 0)
         await peers.ask(addr, RequestCode.SEND_MESSAGE_V2, header, b"x" * 128, timeout_ms=60_000)
 
 
-async def _ping_on(peers: Connections, addr: str, pings: list[float]) -> None:
+async def _ping_on(peers: ConnectionPool, addr: str, pings: list[float]) -> None:
     while True:
         began = time.perf_counter()
         await peers.ask(addr, RequestCode.GET_MAX_OFFSET, QueueRef("bench-000000", 0), timeout_ms=60_000)

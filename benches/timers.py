@@ -24,7 +24,7 @@ import time
 from pathlib import Path
 
 from ariane.errors import ArianeError
-from ariane.net.connection_pool import Connections
+from ariane.net.connection_pool import ConnectionPool
 from ariane.protocol import record
 from ariane.protocol.codes import RequestCode
 from ariane.protocol.requests import typed
@@ -63,7 +63,7 @@ def main() -> None:
 
 
 async def measure(addr: str, pid: int, args: argparse.Namespace) -> dict[str, float]:
-    async with Connections() as peers:
+    async with ConnectionPool() as peers:
         await ready(peers, addr)
         result = await accept(peers, addr)
         before = memory_mib(pid)
@@ -78,7 +78,7 @@ async def measure(addr: str, pid: int, args: argparse.Namespace) -> dict[str, fl
         return result
 
 
-async def accept(peers: Connections, addr: str, count: int = 20_000, rounds: int = 5) -> dict[str, float]:
+async def accept(peers: ConnectionPool, addr: str, count: int = 20_000, rounds: int = 5) -> dict[str, float]:
     plain, timed = [], []
     for _ in range(rounds):
         for costs, due_ms in ((plain, 0), (timed, now_ms() + HOUR_MS)):
@@ -92,7 +92,7 @@ async def accept(peers: Connections, addr: str, count: int = 20_000, rounds: int
     }
 
 
-async def steady(peers: Connections, addr: str, rate: int, seconds: int) -> dict[str, float]:
+async def steady(peers: ConnectionPool, addr: str, rate: int, seconds: int) -> dict[str, float]:
     start_ms = now_ms() + max(5000, rate * seconds // 5)
     due = [start_ms + n * 1000 // rate for n in range(rate * seconds)]
     await send(peers, addr, "Steady", due)
@@ -105,7 +105,7 @@ async def steady(peers: Connections, addr: str, rate: int, seconds: int) -> dict
     }
 
 
-async def burst(peers: Connections, addr: str, count: int) -> dict[str, float]:
+async def burst(peers: ConnectionPool, addr: str, count: int) -> dict[str, float]:
     start_ms = now_ms() + max(5000, count // 10)
     await send(peers, addr, "Burst", [start_ms + n * 1000 // count for n in range(count)])
     found = await delivered(peers, addr, "Burst", count)
@@ -115,7 +115,7 @@ async def burst(peers: Connections, addr: str, count: int) -> dict[str, float]:
     }
 
 
-async def send(peers: Connections, addr: str, topic: str, due: list[int]) -> None:
+async def send(peers: ConnectionPool, addr: str, topic: str, due: list[int]) -> None:
     """One message for each time, the time as its body too; 0: at once."""
     connection = await peers.to(addr)
     numbers = iter(due)
@@ -133,7 +133,7 @@ async def send(peers: Connections, addr: str, topic: str, due: list[int]) -> Non
     await asyncio.gather(*(one_after_another() for _ in range(UNDER_WAY)))
 
 
-async def delivered(peers: Connections, addr: str, topic: str, count: int) -> list[tuple[int, int]]:
+async def delivered(peers: ConnectionPool, addr: str, topic: str, count: int) -> list[tuple[int, int]]:
     """Store time and due time of every message, once all are there. Nothing is pulled before: the machine is the broker's."""
     while True:
         answer = await peers.ask(addr, RequestCode.GET_MAX_OFFSET, QueueRef(topic, 0), timeout_ms=60_000)
@@ -148,7 +148,7 @@ async def delivered(peers: Connections, addr: str, topic: str, count: int) -> li
     return found
 
 
-async def ready(peers: Connections, addr: str) -> None:
+async def ready(peers: ConnectionPool, addr: str) -> None:
     for _ in range(200):
         try:
             await peers.to(addr)

@@ -29,7 +29,7 @@ from pathlib import Path
 import servers
 from ariane.errors import ArianeError
 from ariane.model.topic import AUTO_CREATE_TOPIC, PERM_READ, PERM_WRITE
-from ariane.net.connection_pool import Connections
+from ariane.net.connection_pool import ConnectionPool
 from ariane.protocol.codes import RequestCode
 from ariane.protocol.requests.admin import CreateTopic
 from ariane.protocol.requests.messaging import QueueRef, SendMessage
@@ -97,7 +97,7 @@ def name_server(kind: str, home: Path) -> Iterator[tuple[str, int]]:
 
 
 async def load(addr: str, namesrv: str, args: argparse.Namespace, result: dict[str, float]) -> None:
-    async with Connections() as peers:
+    async with ConnectionPool() as peers:
 
         async def create(number: int) -> None:
             header = CreateTopic(f"T{number}", AUTO_CREATE_TOPIC, args.queues, args.queues, PERM_READ | PERM_WRITE)
@@ -148,7 +148,7 @@ async def pings(addr: str, namesrv: str, name: str, result: dict[str, float]):  
     done = asyncio.Event()
 
     async def ping(target: str, code: RequestCode, header: object, into: list[float]) -> None:
-        async with Connections() as peers:
+        async with ConnectionPool() as peers:
             while not done.is_set():
                 began = time.perf_counter()
                 await peers.request(target, code, header, timeout_ms=TIMEOUT_MS)  # type: ignore[arg-type]
@@ -177,7 +177,7 @@ def put(result: dict[str, float], name: str, times: list[float]) -> None:
 
 async def routed(namesrv: str, topic: str) -> None:
     """Wait until the name server routes the topic."""
-    async with Connections() as peers:
+    async with ConnectionPool() as peers:
         while True:
             with contextlib.suppress(ArianeError):
                 await peers.ask(namesrv, RequestCode.GET_ROUTEINFO_BY_TOPIC, RouteRequest(topic))

@@ -19,13 +19,13 @@ from pathlib import Path
 
 from ariane.broker.config import BrokerConfig
 from ariane.broker.state.consumer_offsets import ConsumerOffsets
-from ariane.broker.state.topic_registry import Topics
-from ariane.broker.transaction_check import CheckBack
-from ariane.broker.transaction_service import Transactions
+from ariane.broker.state.topic_registry import TopicRegistry
+from ariane.broker.transaction_check import TransactionChecker
+from ariane.broker.transaction_service import TransactionService
 from ariane.model import host
-from ariane.protocol.requests.messaging import COMMIT, CheckTransactionState, EndTransaction
+from ariane.protocol.requests.messaging import COMMIT, CheckTransactionState, EndTransactionHeader
 from ariane.protocol.requests.routing import TopicTable
-from ariane.store.message_store import Draft, MessageStore, StoreConfig, open_store
+from ariane.store.message_store import MessageStore, RecordDraft, StoreConfig, open_store
 
 HOST = host.pack("127.0.0.1", 10911)
 STEP = 1000  # halves between two steps of the store
@@ -83,7 +83,7 @@ async def measured(home: Path, count: int, size: int) -> dict[str, object]:
         result[name] = {**took(began, start_mib), "asked": producers.asked, "longest_hold_ms": await stopped(held)}
     began = time.perf_counter()
     for one in producers.kept:
-        transactions.end(EndTransaction("P", one.tran_state_table_offset, one.commit_log_offset, COMMIT))
+        transactions.end(EndTransactionHeader("P", one.tran_state_table_offset, one.commit_log_offset, COMMIT))
     result["commits"] = {**took(began, start_mib), "count": len(producers.kept)}
     store.step()
     left = transactions.halves.count
@@ -101,25 +101,25 @@ async def measured(home: Path, count: int, size: int) -> dict[str, object]:
     return result
 
 
-def made(store: MessageStore, offsets: ConsumerOffsets) -> Transactions:
+def made(store: MessageStore, offsets: ConsumerOffsets) -> TransactionService:
     async def flush() -> None:
         store.flush()
 
-    topics = Topics(TopicTable(), BrokerConfig(broker_name="a"), now_ms)
-    return Transactions(
+    topics = TopicRegistry(TopicTable(), BrokerConfig(broker_name="a"), now_ms)
+    return TransactionService(
         store, topics, offsets, HOST, flush=flush, stored=store.step, now_ms=now_ms  # type: ignore[arg-type]
     )  # fmt: skip
 
 
-def checks(transactions: Transactions, producers: Producers) -> CheckBack:
-    return CheckBack(
+def checks(transactions: TransactionService, producers: Producers) -> TransactionChecker:
+    return TransactionChecker(
         transactions, producers, time_out_ms=1, checks_max=15, durable=None, now_ms=now_ms  # type: ignore[arg-type]
     )  # fmt: skip
 
 
-def put(transactions: Transactions, number: int, size: int) -> None:
+def put(transactions: TransactionService, number: int, size: int) -> None:
     table = {"UNIQ_KEY": f"{number:032X}", "TRAN_MSG": "true", "PGROUP": "P", "WAIT": "true"}
-    draft = Draft(topic="T", queue_id=number % 4, body=b"x" * size, born_ms=1, born_host=HOST, sys_flag=4)
+    draft = RecordDraft(topic="T", queue_id=number % 4, body=b"x" * size, born_ms=1, born_host=HOST, sys_flag=4)
     placed = transactions.store.put(transactions.half(draft, table))
     transactions.half_stored(placed.queue_offset)
 

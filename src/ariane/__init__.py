@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ariane import errors
     from ariane.client import (
+        ClientInstance,
         ClientSettings,
         ConsumerSettings,
         Credentials,
         Idempotent,
-        Instance,
         LitePullConsumer,
         LocalState,
         Producer,
@@ -38,11 +38,11 @@ if TYPE_CHECKING:
     __version__: str
 
 __all__ = [
+    "ClientInstance",
     "ClientSettings",
     "ConsumerSettings",
     "Credentials",
     "Idempotent",
-    "Instance",
     "LitePullConsumer",
     "LocalState",
     "Message",

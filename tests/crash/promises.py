@@ -16,7 +16,7 @@ from concurrent.futures import Executor, Future
 from typing import Any, NamedTuple
 
 from ariane.broker.config import BrokerConfig
-from ariane.broker.persistent_state import Tables
+from ariane.broker.persistent_state import PersistentState
 from ariane.broker.state.saved_state import SavedState
 from ariane.broker.state.topic_registry import builtin_topics
 from ariane.broker.stats.broker_stats import BrokerStats
@@ -28,17 +28,17 @@ from ariane.model.topic import AUTO_CREATE_TOPIC, SubscriptionGroupConfig, Topic
 from ariane.protocol import record
 from ariane.protocol.requests.clients import WireQueue
 from ariane.store import check
-from ariane.store.message_store import Draft, GetStatus, MessageStore, StoreConfig, open_store
-from ariane.testing.disk import FakeDisk, Kept, PowerLost
+from ariane.store.message_store import GetStatus, MessageStore, RecordDraft, StoreConfig, open_store
+from ariane.testing.disk import FakeDisk, PowerLost, SurvivingData
 
 HOST = host.pack("127.0.0.1", 10911)
 CONFIG = StoreConfig(root="/store", commit_log_size=1024, consume_queue_size=200, flush="sync")
 ASYNC_CONFIG = StoreConfig(root="/store", commit_log_size=1024, consume_queue_size=200, flush="async")
 FATES = [
-    (Kept.NONE, 0),
-    (Kept.ALL, 0),
-    *((Kept.SOME, seed) for seed in range(4)),
-    *((Kept.TORN, seed) for seed in range(4)),
+    (SurvivingData.NONE, 0),
+    (SurvivingData.ALL, 0),
+    *((SurvivingData.SOME, seed) for seed in range(4)),
+    *((SurvivingData.TORN, seed) for seed in range(4)),
 ]
 QUEUE_ID_AT, QUEUE_OFFSET_AT, BODY_AT = 12, 20, 88  # fields of a record
 START_MS = 1_700_000_000_000
@@ -58,8 +58,10 @@ def opened(disk: FakeDisk, config: StoreConfig = CONFIG) -> MessageStore:
     return open_store(config, disk, now_ms=lambda: next(clock), store_host=HOST)
 
 
-def draft(body: bytes, queue_id: int = 0, topic: str = "T") -> Draft:
-    return Draft(topic=topic, queue_id=queue_id, body=body, born_ms=1, born_host=HOST, tags="a", properties="TAGS\x01a")
+def draft(body: bytes, queue_id: int = 0, topic: str = "T") -> RecordDraft:
+    return RecordDraft(
+        topic=topic, queue_id=queue_id, body=body, born_ms=1, born_host=HOST, tags="a", properties="TAGS\x01a"
+    )
 
 
 class Sent:
@@ -138,12 +140,12 @@ def judge(disk: FakeDisk, sent: Sent, config: StoreConfig = CONFIG, *, is_damage
     require(is_damaged or not unsound, f"a store that was brought into order has findings: {unsound}")
 
 
-def _is_allowed(one: check.Finding) -> bool:
+def _is_allowed(one: check.CheckFinding) -> bool:
     """What a store may keep of a crash: closed holes, and empty entries of queues that lost a record in them."""
     return one.severity == check.NOTE or "passed over by a start" in one.what or "are empty" in one.what
 
 
-def power_lost_at_every_change(kept: Kept, seed: int) -> int:
+def power_lost_at_every_change(kept: SurvivingData, seed: int) -> int:
     """How many places there were."""
     cut = 0
     while True:
@@ -161,7 +163,7 @@ def power_lost_at_every_change(kept: Kept, seed: int) -> int:
         return cut - 1
 
 
-def power_lost_again_while_recovering(kept: Kept, seed: int) -> None:
+def power_lost_again_while_recovering(kept: SurvivingData, seed: int) -> None:
     """Also with a damaged record below good ones, so that the recovery has something to write."""
     first, sent = FakeDisk(), Sent()
     store = opened(first)
@@ -226,7 +228,7 @@ def numbers_torn() -> int:
             sent.put.update(b"torn %d" % number for number in range(torn))
             queue_id = 1 if field == QUEUE_ID_AT else 0
             lost = [store.put(draft(b"torn %d" % number, queue_id)).offset for number in range(torn)]
-            left = disk.after_power_loss(Kept.ALL, random.Random(0))
+            left = disk.after_power_loss(SurvivingData.ALL, random.Random(0))
             for offset in lost:
                 damage(left, CONFIG, offset + field, bytes(size))
             judge(left, sent)
@@ -300,7 +302,7 @@ def derived_write_torn_at_every_byte() -> int:
                 workload(opened(disk), sent)
             except PowerLost:
                 judge(disk.after_kill(), sent)
-                judge(disk.after_power_loss(Kept.SOME, random.Random(number)), sent)
+                judge(disk.after_power_loss(SurvivingData.SOME, random.Random(number)), sent)
                 cases += 1
     return cases
 
@@ -428,7 +430,7 @@ def full_disk() -> None:
         sent.put.add(b"room again")
         sent.acknowledged[placed.offset] = b"room again"
         require(stored(store).items() >= sent.acknowledged.items(), "writes go on")
-        judge(disk.after_power_loss(Kept.NONE, random.Random(room)), sent)
+        judge(disk.after_power_loss(SurvivingData.NONE, random.Random(room)), sent)
 
 
 def unflushed_is_unread() -> None:
@@ -503,7 +505,7 @@ class Flips:
             self.sizes[placed.offset] = placed.size
             number += 1
         store.flush()
-        self.disk = self.disk.after_power_loss(Kept.ALL, chance)
+        self.disk = self.disk.after_power_loss(SurvivingData.ALL, chance)
         self.file = f"/store/commitlog/{0:020d}"
         self.starts = sorted(self.sizes)
 
@@ -600,7 +602,7 @@ class Configured:
         clock = iter(range(START_MS, START_MS + 100_000_000))
         saved = SavedState(disk, settings.config_dir)
         self.store = open_store(config, disk, now_ms=lambda: next(clock), store_host=HOST, deletions=saved.load)
-        self.tables = Tables(settings, disk, saved, Inline(), lambda: START_MS, lambda: 0.0)
+        self.tables = PersistentState(settings, disk, saved, Inline(), lambda: START_MS, lambda: 0.0)
         self.stats = BrokerStats("c", detail=False, fall_recorded=False, drop_unused=False, now_ms=lambda: 0.0)
         self.remover = TopicRemover(tables=self.tables, store=self.store, stats=self.stats)
 
@@ -828,6 +830,6 @@ def configuration_fails_in_turn(kind: str, code: int) -> int:
         if left > 0:
             return number - 1
         disk.fail = lambda what, path: None
-        found = Configured(disk.after_power_loss(Kept.NONE, random.Random(0))).state().topics
+        found = Configured(disk.after_power_loss(SurvivingData.NONE, random.Random(0))).state().topics
         lost = acknowledged.keys() - found.keys() - refused
         require(not lost, f"{kind} number {number} failed: {lost} were acknowledged and are lost")

@@ -8,11 +8,11 @@ import random
 import promises
 import pytest
 
-from ariane.testing.disk import Kept
+from ariane.testing.disk import SurvivingData
 
 
 @pytest.mark.parametrize(("kept", "seed"), promises.FATES)
-def test_power_lost_at_every_change_of_the_configuration(kept: Kept, seed: int) -> None:
+def test_power_lost_at_every_change_of_the_configuration(kept: SurvivingData, seed: int) -> None:
     cases = promises.configuration_changed(
         lambda disk, cut: disk.after_power_loss(kept, random.Random(seed * 1000 + cut))
     )

@@ -12,17 +12,17 @@ from collections.abc import Iterator
 
 import pytest
 
-from ariane.broker.delayed_delivery import Deliveries, Limits, kept
+from ariane.broker.delayed_delivery import DelayLimits, DeliveryLoop, kept
 from ariane.errors import ReplyError
 from ariane.model import host
 from ariane.protocol import record
 from ariane.store import pending_deliveries
-from ariane.store.message_store import Draft, MessageStore, StoreConfig, open_store
-from ariane.testing.disk import FakeDisk, Kept, PowerLost
+from ariane.store.message_store import MessageStore, RecordDraft, StoreConfig, open_store
+from ariane.testing.disk import FakeDisk, PowerLost, SurvivingData
 
 HOST = host.pack("127.0.0.1", 10911)
 START_MS = 1_700_000_000_000
-FATES = [(Kept.NONE, 0), (Kept.ALL, 0), (Kept.SOME, 1), (Kept.SOME, 2)]
+FATES = [(SurvivingData.NONE, 0), (SurvivingData.ALL, 0), (SurvivingData.SOME, 1), (SurvivingData.SOME, 2)]
 DELAYS_MS = (3, 20)
 
 
@@ -45,13 +45,13 @@ class World:
         self.cancelled: set[bytes] = set()
         self.asked_to_cancel: set[bytes] = set()
 
-    def open(self, disk: FakeDisk) -> tuple[MessageStore, Deliveries]:
+    def open(self, disk: FakeDisk) -> tuple[MessageStore, DeliveryLoop]:
         store = open_store(self.config, disk, now_ms=lambda: self.now_ms, store_host=HOST)
         store.step()
-        return store, Deliveries(store, lambda: None, lambda: self.now_ms)
+        return store, DeliveryLoop(store, lambda: None, lambda: self.now_ms)
 
 
-def workload(world: World, store: MessageStore, deliveries: Deliveries, seed: int) -> None:
+def workload(world: World, store: MessageStore, deliveries: DeliveryLoop, seed: int) -> None:
     chance = random.Random(seed)
     waiting: set[bytes] = set()
     cancels: set[bytes] = set()
@@ -63,8 +63,8 @@ def workload(world: World, store: MessageStore, deliveries: Deliveries, seed: in
         delay_ms = DELAYS_MS[step % 2] if level else chance.randrange(1, 30)
         own = {"DELAY": str(step % 2 + 1)} if level else {"TIMER_DELAY_MS": str(delay_ms)}
         floor_ms = max(store.last_ms, store.delayed.floor_ms)
-        draft = Draft(topic="T", queue_id=0, body=body, born_ms=1, born_host=HOST)
-        draft = kept(draft, own, world.now_ms, Limits(2, floor_ms, 10**9))
+        draft = RecordDraft(topic="T", queue_id=0, body=body, born_ms=1, born_host=HOST)
+        draft = kept(draft, own, world.now_ms, DelayLimits(2, floor_ms, 10**9))
         world.due_ms[body] = world.now_ms + delay_ms
         placed = store.put(draft)
         waiting.add(body)
@@ -125,7 +125,7 @@ def check(world: World, disk: FakeDisk) -> None:
 
 @pytest.mark.parametrize("flush", ["async", "sync"])
 @pytest.mark.parametrize(("fate", "chance_seed"), FATES)
-def test_power_lost_at_every_change(flush: str, fate: Kept, chance_seed: int) -> None:
+def test_power_lost_at_every_change(flush: str, fate: SurvivingData, chance_seed: int) -> None:
     cases = 0
     for at in range(1, 10_000):
         world = World(flush)

@@ -13,9 +13,9 @@ from ariane.errors import StoreError
 from ariane.model import host
 from ariane.protocol import record
 from ariane.store import index_builder
-from ariane.store.key_query import Wanted
-from ariane.store.message_store import Draft, MessageStore, StoreConfig, open_store
-from ariane.testing.disk import FakeDisk, Kept, PowerLost
+from ariane.store.key_query import KeyQuery
+from ariane.store.message_store import MessageStore, RecordDraft, StoreConfig, open_store
+from ariane.testing.disk import FakeDisk, PowerLost, SurvivingData
 
 HOST = host.pack("127.0.0.1", 10911)
 CONFIG = StoreConfig(
@@ -27,7 +27,11 @@ CONFIG = StoreConfig(
     index_slots=3,
     index_entries=8,
 )
-FATES = [(Kept.NONE, 0), (Kept.ALL, 0), *((kept, seed) for kept in (Kept.SOME, Kept.TORN) for seed in range(3))]
+FATES = [
+    (SurvivingData.NONE, 0),
+    (SurvivingData.ALL, 0),
+    *((kept, seed) for kept in (SurvivingData.SOME, SurvivingData.TORN) for seed in range(3)),
+]
 
 
 @pytest.fixture(autouse=True)
@@ -41,9 +45,9 @@ def opened(disk: FakeDisk, config: StoreConfig = CONFIG) -> MessageStore:
     return open_store(config, disk, now_ms=lambda: next(clock), store_host=HOST)
 
 
-def draft(unique: str, words: str = "") -> Draft:
+def draft(unique: str, words: str = "") -> RecordDraft:
     properties = f"UNIQ_KEY\x01{unique}" + (f"\x02KEYS\x01{words}" if words else "")
-    return Draft(topic="T", queue_id=0, body=b"", born_ms=1, born_host=HOST, properties=properties)
+    return RecordDraft(topic="T", queue_id=0, body=b"", born_ms=1, born_host=HOST, properties=properties)
 
 
 Messages = dict[int, str]  # unique ids by offset
@@ -77,7 +81,7 @@ def in_log(store: MessageStore) -> Messages:
 
 
 def by_key(store: MessageStore, key: str) -> list[int]:
-    return [record.decode(data).offset for data in store.index.query(Wanted("T", key, 1000)).records]
+    return [record.decode(data).offset for data in store.index.query(KeyQuery("T", key, 1000)).records]
 
 
 def check_index(store: MessageStore) -> None:
@@ -115,7 +119,7 @@ def run(disk: FakeDisk, acknowledged: Messages, config: StoreConfig = CONFIG) ->
 
 @pytest.mark.parametrize("flush", ["sync", "async"])
 @pytest.mark.parametrize(("kept", "seed"), FATES)
-def test_power_lost_at_every_change(kept: Kept, seed: int, flush: str) -> None:
+def test_power_lost_at_every_change(kept: SurvivingData, seed: int, flush: str) -> None:
     config = replace(CONFIG, flush=flush)
     probe = FakeDisk()
     run(probe, {}, config)
@@ -129,7 +133,7 @@ def test_power_lost_at_every_change(kept: Kept, seed: int, flush: str) -> None:
 
 
 @pytest.mark.parametrize(("kept", "seed"), FATES)
-def test_power_lost_again_while_recovering(kept: Kept, seed: int) -> None:
+def test_power_lost_again_while_recovering(kept: SurvivingData, seed: int) -> None:
     first, acknowledged = FakeDisk(), Messages()
     store = opened(first)
     workload(store, {}, acknowledged)
@@ -182,7 +186,7 @@ def test_entries_torn_behind_the_flushed_ones(seed: int) -> None:
         store.flush()
         store.step()
     acknowledged.update(sent)
-    check(disk.after_power_loss(Kept.TORN, random.Random(seed)), acknowledged, config)
+    check(disk.after_power_loss(SurvivingData.TORN, random.Random(seed)), acknowledged, config)
 
 
 @pytest.mark.parametrize("place", ["no record", "the record before", "one before the first"])
@@ -191,14 +195,14 @@ def test_an_entry_torn_to_name_another_place(place: str) -> None:
     config = replace(CONFIG, flush="async", index_slots=3000, index_entries=50, commit_log_size=65536)
     disk, acknowledged = FakeDisk(), Messages()
     store = opened(disk, config)
-    store.put(Draft(topic="U", queue_id=0, body=b"", born_ms=1, born_host=HOST, properties=""))
+    store.put(RecordDraft(topic="U", queue_id=0, body=b"", born_ms=1, born_host=HOST, properties=""))
     for number in range(20, 24):
         unique = f"ID{number:04X}"
         acknowledged[store.put(draft(unique)).offset] = unique
     store.flush()
     store.step()
     store.flush_derived()
-    left = disk.after_power_loss(Kept.NONE, random.Random(1))
+    left = disk.after_power_loss(SurvivingData.NONE, random.Random(1))
     (path,) = [one for one in left.paths() if "/index/" in one]
     content = left.contents(path)
     *_, before, last = acknowledged
@@ -233,7 +237,7 @@ def test_an_entry_torn_to_name_another_place(place: str) -> None:
 
 @pytest.mark.parametrize("is_clean", [True, False])
 @pytest.mark.parametrize(("kept", "seed"), FATES)
-def test_power_lost_while_a_damaged_file_is_made_again(kept: Kept, seed: int, is_clean: bool) -> None:
+def test_power_lost_while_a_damaged_file_is_made_again(kept: SurvivingData, seed: int, is_clean: bool) -> None:
     """Of a file that is made again nothing is flushed, whatever the checkpoint said of the one it replaces."""
     first, acknowledged = FakeDisk(), Messages()
     store = opened(first)
@@ -246,7 +250,7 @@ def test_power_lost_while_a_damaged_file_is_made_again(kept: Kept, seed: int, is
     for damaged in files[::2]:
         left = first.after_kill()
         left.contents(damaged)[40 + 4 * 3 + 20 + 8 :] = bytes(len(left.contents(damaged)) - (40 + 4 * 3 + 20 + 8))
-        left = left.after_power_loss(Kept.ALL, random.Random(0))
+        left = left.after_power_loss(SurvivingData.ALL, random.Random(0))
         probe = left.after_kill()
         opened(probe)
         for cut in range(1, probe.changes + 1):
@@ -359,7 +363,7 @@ def test_an_index_that_stays_damaged_is_an_error_of_queries_alone() -> None:
 
     disk.pread = noise  # type: ignore[method-assign]
     with pytest.raises(StoreError, match="damaged again and again"):
-        store.index.query(Wanted("T", "all", 10))
+        store.index.query(KeyQuery("T", "all", 10))
     placed = store.put(draft("ID0406"))
     store.flush()
     store.step()
@@ -379,12 +383,12 @@ def test_what_a_crash_cut_from_the_log_leaves_no_trace_in_the_index() -> None:
     for number in range(4, 24):
         store.put(draft(f"ID{number:04X}", f"{number * 7919:x}zz"))  # its slot is far from the others
     store.step()
-    store.index.query(Wanted("T", "none", 1))
+    store.index.query(KeyQuery("T", "none", 1))
     store.index.complete(store.commit_log_max)  # the slots, too, as if it was about to stop
     (path,) = [one for one in disk.paths() if "/index/" in one]
     handle = disk.open(path)
     disk.fsync(handle)  # and the system writes them by itself
-    left = disk.after_power_loss(Kept.NONE, random.Random(1))
+    left = disk.after_power_loss(SurvivingData.NONE, random.Random(1))
     store = opened(left, config)
     assert list(in_log(store).values()) == ["ID0002"]
     content = left.contents(path)
@@ -405,14 +409,14 @@ def test_the_index_never_claims_more_than_the_log_has_flushed() -> None:
         store.put(draft(f"ID{number:04X}", "all" if number % 4 == 0 else "Aa" if number % 4 == 1 else ""))
     store.step()
     store.flush_derived()
-    disk = disk.after_power_loss(Kept.NONE, random.Random(1))
+    disk = disk.after_power_loss(SurvivingData.NONE, random.Random(1))
     store = opened(disk, config)
     assert in_log(store) == {}
     for number in range(20, 30):
         store.put(draft(f"ID{number:04X}", "all" if number % 4 == 0 else "Aa" if number % 4 == 1 else ""))
     store.step()
     store.flush()
-    store = opened(disk.after_power_loss(Kept.NONE, random.Random(1)), config)
+    store = opened(disk.after_power_loss(SurvivingData.NONE, random.Random(1)), config)
     assert len(in_log(store)) == 10
     check_index(store)
 
@@ -420,7 +424,7 @@ def test_the_index_never_claims_more_than_the_log_has_flushed() -> None:
 def test_another_size_after_a_crash() -> None:
     disk, acknowledged = FakeDisk(), Messages()
     workload(opened(disk), {}, acknowledged)
-    left = disk.after_power_loss(Kept.NONE, random.Random(1))
+    left = disk.after_power_loss(SurvivingData.NONE, random.Random(1))
     store = opened(left, replace(CONFIG, index_slots=7, index_entries=30))
     assert in_log(store).items() >= acknowledged.items()
     check_index(store)

@@ -95,11 +95,11 @@ def no_fsync_of_full_files(patch: pytest.MonkeyPatch) -> None:
 
 
 def no_fsync_of_queues(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(flush.Flush, "_fsync_path", lambda self, path: None)
+    patch.setattr(flush.FlushRound, "_fsync_path", lambda self, path: None)
 
 
 def no_fsync_of_directories(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(flush.Flush, "_fsync_dir", lambda self, path: None)
+    patch.setattr(flush.FlushRound, "_fsync_dir", lambda self, path: None)
 
 
 def no_fsync_of_any_directory(patch: pytest.MonkeyPatch) -> None:
@@ -114,7 +114,7 @@ def no_directory_in_a_flush_of_the_log(patch: pytest.MonkeyPatch) -> None:
 def flushed_before_the_fsync(patch: pytest.MonkeyPatch) -> None:
     plain = commit_log.CommitLog.begin_flush
 
-    def begin_flush(self: commit_log.CommitLog) -> flush.Flush | None:
+    def begin_flush(self: commit_log.CommitLog) -> flush.FlushRound | None:
         made = plain(self)
         self.flushed, self.flushed_ms = self.end, self.last_ms
         return made
@@ -133,13 +133,13 @@ def flushed_up_to_the_end_not_to_where_it_began(patch: pytest.MonkeyPatch) -> No
 
 
 def checkpoint_before_the_data(patch: pytest.MonkeyPatch) -> None:
-    plain = flush.Flush.run
+    plain = flush.FlushRound.run
 
-    def run(self: flush.Flush) -> None:
+    def run(self: flush.FlushRound) -> None:
         plain(self._replace(handles=(), paths=(), directories=()))
         plain(self._replace(checkpoint=None))
 
-    patch.setattr(flush.Flush, "run", run)
+    patch.setattr(flush.FlushRound, "run", run)
 
 
 def checkpoint_speaks_of_what_is_not_flushed(patch: pytest.MonkeyPatch) -> None:
@@ -191,27 +191,27 @@ def failure_of_an_fsync_forgotten(patch: pytest.MonkeyPatch) -> None:
 
 
 def failed_fsync_swallowed(patch: pytest.MonkeyPatch) -> None:
-    plain = flush.Flush.run
+    plain = flush.FlushRound.run
 
-    def run(self: flush.Flush) -> None:
+    def run(self: flush.FlushRound) -> None:
         try:
             plain(self)
         except OSError:
             return
 
-    patch.setattr(flush.Flush, "run", run)
+    patch.setattr(flush.FlushRound, "run", run)
 
 
 def failed_directory_fsync_swallowed(patch: pytest.MonkeyPatch) -> None:
-    plain = flush.Flush._fsync_dir
+    plain = flush.FlushRound._fsync_dir
 
-    def fsync_dir(self: flush.Flush, path: str) -> None:
+    def fsync_dir(self: flush.FlushRound, path: str) -> None:
         try:
             plain(self, path)
         except OSError:
             return
 
-    patch.setattr(flush.Flush, "_fsync_dir", fsync_dir)
+    patch.setattr(flush.FlushRound, "_fsync_dir", fsync_dir)
 
 
 def failed_write_swallowed(patch: pytest.MonkeyPatch) -> None:
@@ -229,7 +229,7 @@ def failed_write_swallowed(patch: pytest.MonkeyPatch) -> None:
 def body_crc_skipped(patch: pytest.MonkeyPatch) -> None:
     plain = record_scanner.look
 
-    def look(data: bytes, at: int, offset: int, room: int, *, check_crc: bool) -> record_scanner.Found:
+    def look(data: bytes, at: int, offset: int, room: int, *, check_crc: bool) -> record_scanner.ScannedRecord:
         return plain(data, at, offset, room, check_crc=False)
 
     patch.setattr(record_scanner, "look", look)
@@ -248,7 +248,7 @@ def own_offset_skipped(patch: pytest.MonkeyPatch) -> None:
 
     plain = record_scanner.look
 
-    def look(data: bytes, at: int, offset: int, room: int, *, check_crc: bool) -> record_scanner.Found:
+    def look(data: bytes, at: int, offset: int, room: int, *, check_crc: bool) -> record_scanner.ScannedRecord:
         own = int.from_bytes(data[at + 28 : at + 36], "big")
         return plain(data, at, own, room, check_crc=check_crc)._replace(offset=offset)
 
@@ -293,13 +293,15 @@ def last_entry_is_not_verified(patch: pytest.MonkeyPatch) -> None:
 
 
 def damage_ends_the_log(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(record_scanner.Walk, "_next", lambda self, place: None)
+    patch.setattr(record_scanner.RecordScanner, "_next", lambda self, place: None)
 
 
 def holes_are_not_told(patch: pytest.MonkeyPatch) -> None:
-    plain = recovery.Recovered._replace
+    plain = recovery.RecoveredState._replace
     patch.setattr(
-        recovery.Recovered, "_replace", lambda self, **changed: plain(self, **{**changed, "holes": (), "notes": ()})
+        recovery.RecoveredState,
+        "_replace",
+        lambda self, **changed: plain(self, **{**changed, "holes": (), "notes": ()}),
     )
 
 
@@ -329,7 +331,7 @@ def lost_numbers_are_closed_up(patch: pytest.MonkeyPatch) -> None:
 
 def torn_numbers_restart_queues(patch: pytest.MonkeyPatch) -> None:
     """A log of this store is read as one of Java's, whose deletions are not recorded."""
-    patch.setattr(recovery, "_restarts", lambda **settings: queue_numbering.Restarts.LIKELY)
+    patch.setattr(recovery, "_restarts", lambda **settings: queue_numbering.NumberingRestarts.LIKELY)
 
 
 def torn_numbers_stay_in_the_log(patch: pytest.MonkeyPatch) -> None:
@@ -373,7 +375,7 @@ def unflushed_records_are_shown(patch: pytest.MonkeyPatch) -> None:
 
 
 def unflushed_records_are_found_by_offset(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(log_replica.Source, "end", property(lambda self: self._log.end))
+    patch.setattr(log_replica.ReplicationSource, "end", property(lambda self: self._log.end))
 
 
 def failed_write_is_not_wiped_and_counts(patch: pytest.MonkeyPatch) -> None:
@@ -390,7 +392,7 @@ def failed_write_is_not_wiped_and_counts(patch: pytest.MonkeyPatch) -> None:
 
 def filler_is_missing(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(commit_log, "filler", lambda room: b"")
-    patch.setattr(record_scanner.Walk, "_next", lambda self, place: None)
+    patch.setattr(record_scanner.RecordScanner, "_next", lambda self, place: None)
 
 
 def crc_of_another_kind(patch: pytest.MonkeyPatch) -> None:

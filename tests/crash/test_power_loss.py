@@ -14,7 +14,7 @@ import time
 import promises
 import pytest
 
-from ariane.testing.disk import Kept
+from ariane.testing.disk import SurvivingData
 
 FLIPS = 1_000  # of a plain run
 TORN_NUMBERS = (
@@ -33,12 +33,12 @@ SEGMENT_BITS = 8 * promises.FLIP_CONFIG.commit_log_size
 
 
 @pytest.mark.parametrize(("kept", "seed"), promises.FATES)
-def test_power_lost_at_every_change(kept: Kept, seed: int) -> None:
+def test_power_lost_at_every_change(kept: SurvivingData, seed: int) -> None:
     assert promises.power_lost_at_every_change(kept, seed) > 60
 
 
 @pytest.mark.parametrize(("kept", "seed"), promises.FATES)
-def test_power_lost_again_while_recovering(kept: Kept, seed: int) -> None:
+def test_power_lost_again_while_recovering(kept: SurvivingData, seed: int) -> None:
     promises.power_lost_again_while_recovering(kept, seed)
 
 
@@ -48,7 +48,7 @@ def test_what_is_read_after_a_kill_survives_a_loss_of_power() -> None:
 
 @pytest.mark.parametrize("seed", TORN_NUMBERS)
 def test_power_lost_at_every_change_with_torn_numbers(seed: int) -> None:
-    assert promises.power_lost_at_every_change(Kept.TORN, seed) > 60
+    assert promises.power_lost_at_every_change(SurvivingData.TORN, seed) > 60
 
 
 def test_a_torn_number_hides_no_acknowledged_record() -> None:

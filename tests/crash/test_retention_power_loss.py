@@ -8,12 +8,12 @@ import pytest
 
 from ariane.model import host
 from ariane.protocol import record
-from ariane.store.message_store import Draft, GetStatus, MessageStore, StoreConfig, open_store
-from ariane.testing.disk import FakeDisk, Kept, PowerLost
+from ariane.store.message_store import GetStatus, MessageStore, RecordDraft, StoreConfig, open_store
+from ariane.testing.disk import FakeDisk, PowerLost, SurvivingData
 
 HOST = host.pack("127.0.0.1", 10911)
 CONFIG = StoreConfig(root="/store", commit_log_size=1024, consume_queue_size=100, flush="sync")
-FATES = [(Kept.NONE, 0), (Kept.ALL, 0), *((Kept.SOME, seed) for seed in range(4))]
+FATES = [(SurvivingData.NONE, 0), (SurvivingData.ALL, 0), *((SurvivingData.SOME, seed) for seed in range(4))]
 
 
 def opened(disk: FakeDisk) -> MessageStore:
@@ -21,8 +21,8 @@ def opened(disk: FakeDisk) -> MessageStore:
     return open_store(CONFIG, disk, now_ms=lambda: next(clock), store_host=HOST)
 
 
-def draft(body: bytes, queue_id: int) -> Draft:
-    return Draft(topic="T", queue_id=queue_id, body=body, born_ms=1, born_host=HOST)
+def draft(body: bytes, queue_id: int) -> RecordDraft:
+    return RecordDraft(topic="T", queue_id=queue_id, body=body, born_ms=1, born_host=HOST)
 
 
 class Known:
@@ -102,7 +102,7 @@ def check(disk: FakeDisk, known: Known) -> None:
 
 
 @pytest.mark.parametrize(("kept", "seed"), FATES)
-def test_power_lost_at_every_change_of_a_store_that_forgets(kept: Kept, seed: int) -> None:
+def test_power_lost_at_every_change_of_a_store_that_forgets(kept: SurvivingData, seed: int) -> None:
     whole, known = FakeDisk(), Known()
     store = opened(whole)
     workload(store, known)

@@ -16,24 +16,24 @@ from ariane.broker import transaction_check
 from ariane.broker.config import BrokerConfig
 from ariane.broker.producer_selection import BUSY
 from ariane.broker.state.consumer_offsets import ConsumerOffsets
-from ariane.broker.state.topic_registry import Topics
-from ariane.broker.transaction_check import CheckBack
-from ariane.broker.transaction_service import Transactions
+from ariane.broker.state.topic_registry import TopicRegistry
+from ariane.broker.transaction_check import TransactionChecker
+from ariane.broker.transaction_service import TransactionService
 from ariane.errors import MessageRefused, ReplyError, StoreError
 from ariane.model import host
 from ariane.model.topic import CHECK_MAX_TIME_TOPIC, HALF_TOPIC, OP_HALF_TOPIC
 from ariane.protocol import properties, record
 from ariane.protocol.record import Record
 from ariane.protocol.requests.admin import ConsumerOffsetTable
-from ariane.protocol.requests.messaging import COMMIT, ROLLBACK, CheckTransactionState, EndTransaction
+from ariane.protocol.requests.messaging import COMMIT, ROLLBACK, CheckTransactionState, EndTransactionHeader
 from ariane.protocol.requests.routing import TopicTable
-from ariane.store.message_store import Draft, MessageStore, StoreConfig, open_store
-from ariane.testing.disk import FakeDisk, Kept, PowerLost
+from ariane.store.message_store import MessageStore, RecordDraft, StoreConfig, open_store
+from ariane.testing.disk import FakeDisk, PowerLost, SurvivingData
 
 HOST = host.pack("127.0.0.1", 10911)
 CONFIG = StoreConfig(root="/store", commit_log_size=8192, consume_queue_size=400, flush="async", max_message_size=4096)
 CHECKS_MAX = 3
-FATES = [(Kept.NONE, 0), (Kept.ALL, 0), *((Kept.SOME, seed) for seed in range(3))]
+FATES = [(SurvivingData.NONE, 0), (SurvivingData.ALL, 0), *((SurvivingData.SOME, seed) for seed in range(3))]
 
 
 class Clock:
@@ -76,11 +76,11 @@ class Broker:
         self.meanwhile: Callable[[], object] = lambda: None
         self.store: MessageStore = open_store(config, disk, now_ms=self.clock, store_host=HOST)
         self.offsets = ConsumerOffsets(saved)
-        topics = Topics(TopicTable(), BrokerConfig(broker_name="a"), self.clock)
-        self.transactions = Transactions(
+        topics = TopicRegistry(TopicTable(), BrokerConfig(broker_name="a"), self.clock)
+        self.transactions = TransactionService(
             self.store, topics, self.offsets, HOST, flush=self._flush, stored=self._stored, now_ms=self.clock
         )
-        self.checks = CheckBack(
+        self.checks = TransactionChecker(
             self.transactions,
             self.producers,  # type: ignore[arg-type]
             time_out_ms=1000,
@@ -107,7 +107,7 @@ class Broker:
     def half(self, name: str, **own: str) -> CheckTransactionState:
         """Store a half message; named as a question about it would."""
         table = {"UNIQ_KEY": name, "TRAN_MSG": "true", "PGROUP": "P", **own}
-        draft = Draft(topic="T", queue_id=0, body=name.encode(), born_ms=1, born_host=HOST, sys_flag=4)
+        draft = RecordDraft(topic="T", queue_id=0, body=name.encode(), born_ms=1, born_host=HOST, sys_flag=4)
         placed = self.store.put(self.transactions.half(draft, table))
         self.transactions.half_stored(placed.queue_offset)
         self.store.step()
@@ -115,7 +115,7 @@ class Broker:
 
     def end(self, half: CheckTransactionState, decision: int) -> int | None:
         return self.transactions.end(
-            EndTransaction("P", half.tran_state_table_offset, half.commit_log_offset, decision)
+            EndTransactionHeader("P", half.tran_state_table_offset, half.commit_log_offset, decision)
         )
 
     async def round(self, after_ms: int = 2000) -> list[str]:
@@ -260,7 +260,7 @@ async def changes_of_workload() -> int:
 @pytest.mark.parametrize(("kept", "seed"), FATES)
 @pytest.mark.parametrize("torn_at", [None, 150, 300])
 def test_power_lost_at_every_change_commits_nothing_twice_and_forgets_nothing(
-    kept: Kept, seed: int, torn_at: int | None
+    kept: SurvivingData, seed: int, torn_at: int | None
 ) -> None:
     """Afterwards every half that is left is asked about until it is committed; in the end each of them was, once."""
 
@@ -309,7 +309,7 @@ def test_a_commit_whose_op_message_was_torn_off_is_recognised() -> None:
         disk.torn_at = stored.size + 20  # all of the committed message, and the first bytes of the op message
         with pytest.raises(PowerLost):
             broker.end(half, COMMIT)
-        broker = await Broker(disk.after_power_loss(Kept.ALL, random.Random(1))).ready()
+        broker = await Broker(disk.after_power_loss(SurvivingData.ALL, random.Random(1))).ready()
         assert broker.names("T") == ["U1"]
         assert broker.names(OP_HALF_TOPIC) == ["0"]
         assert broker.transactions.halves.count == 0

@@ -16,7 +16,7 @@ from ariane.model import ids
 from ariane.nameserver.config import NameServerConfig
 from ariane.nameserver.server import NameServer
 from ariane.net.connection import Peer, Reply
-from ariane.net.connection_pool import Connections
+from ariane.net.connection_pool import ConnectionPool
 from ariane.protocol import batch, fastjson, properties, record
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.command import Command
@@ -61,7 +61,7 @@ def config(path: Path, **settings: object) -> BrokerConfig:
 class Client:
     """A peer that speaks to one broker, request by request."""
 
-    def __init__(self, peers: Connections, addr: str) -> None:
+    def __init__(self, peers: ConnectionPool, addr: str) -> None:
         self.addr = addr
         self._peers = peers
 
@@ -98,7 +98,7 @@ def against_broker(
     handlers: dict[int, Callable[[Command, Peer], Reply | None]] | None = None,
 ) -> None:
     async def run() -> None:
-        async with Broker(settings) as broker, Connections(handlers or {}) as peers:
+        async with Broker(settings) as broker, ConnectionPool(handlers or {}) as peers:
             await work(Client(peers, broker.addr))
 
     asyncio.run(asyncio.wait_for(run(), 60))
@@ -141,7 +141,7 @@ def test_the_long_names_of_code_10_say_the_same(tmp_path: Path) -> None:
 
 def test_a_batch_is_stored_side_by_side(tmp_path: Path) -> None:
     async def work(client: Client) -> None:
-        entries = [batch.Entry(number, b"m%d" % number, f"UNIQ_KEY\x01U{number}") for number in range(3)]
+        entries = [batch.BatchEntry(number, b"m%d" % number, f"UNIQ_KEY\x01U{number}") for number in range(3)]
         header = SendMessage("P", "T", "TBW102", 4, 1, 0, 9, 0, "WAIT\x01true", batch=True)
         sent = await client.call(RequestCode.SEND_BATCH_MESSAGE, header, batch.encode(entries))
         answer = typed(sent, SendMessageAnswer)
@@ -336,7 +336,7 @@ def test_members_are_told_when_one_comes_or_goes(tmp_path: Path) -> None:
     async def work(client: Client) -> None:
         subscription = SubscriptionData(topic="T", sub_version=1)
         await client.heartbeat("c1", subscription)
-        async with Connections() as others:
+        async with ConnectionPool() as others:
             second = Client(others, client.addr)
             await second.heartbeat("c2", subscription)
             answer = await client.call(RequestCode.GET_CONSUMER_LIST_BY_GROUP, GroupRef("G"))
@@ -408,7 +408,7 @@ def test_it_registers_with_every_name_server_that_lives(tmp_path: Path) -> None:
         return NameServer(settings)
 
     async def run() -> None:
-        async with name_server("a") as first, name_server("b") as second, Connections() as peers:
+        async with name_server("a") as first, name_server("b") as second, ConnectionPool() as peers:
             addrs = ["127.0.0.1:1", first.addr, second.addr]
             settings = msgspec.structs.replace(config(tmp_path / "store"), namesrv_addr=";".join(addrs))
             async with Broker(settings) as broker:

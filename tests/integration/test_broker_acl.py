@@ -10,15 +10,15 @@ from pathlib import Path
 import pytest
 import yaml
 
-from ariane.client import ClientSettings, Credentials, Instance, Producer, PushConsumer
+from ariane.client import ClientInstance, ClientSettings, Credentials, Producer, PushConsumer
 from ariane.errors import ArianeError
 from ariane.model.message import Message, ReceivedMessage
-from ariane.net.connection_pool import Connections
+from ariane.net.connection_pool import ConnectionPool
 from ariane.protocol import fastjson, signing
 from ariane.protocol.codes import RequestCode
 from ariane.protocol.command import Command
 from ariane.protocol.requests.acl import AclConfig, DeleteAccount, UpdateAccount, UpdateWhiteAddresses
-from ariane.testing.cluster import Servers, cluster
+from ariane.testing.cluster import LocalCluster, cluster
 
 ADMIN = Credentials("administrator", "an-admin-secret")
 USER = Credentials("user-of-orders", "a-user-secret")
@@ -40,11 +40,13 @@ class Tool:
         self._sign = (lambda fields, body: signing.signed(who, fields, body)) if who else None
 
     async def call(self, code: int, header: object = None, body: bytes = b"") -> Command:
-        async with Connections(sign=self._sign) as peers:
+        async with ConnectionPool(sign=self._sign) as peers:
             return await peers.request(self._addr, code, header, body)  # type: ignore[arg-type]
 
 
-def with_cluster(home: Path, work: Callable[[Servers], Awaitable[None]], *, acl: bool = True, file: str = FILE) -> None:
+def with_cluster(
+    home: Path, work: Callable[[LocalCluster], Awaitable[None]], *, acl: bool = True, file: str = FILE
+) -> None:
     async def run() -> None:
         (home / "conf").mkdir()
         (home / "conf" / "plain_acl.yml").write_text(file)
@@ -55,14 +57,14 @@ def with_cluster(home: Path, work: Callable[[Servers], Awaitable[None]], *, acl:
 
 
 def test_our_clients_sign_and_others_are_refused(tmp_path: Path) -> None:
-    async def work(servers: Servers) -> None:
+    async def work(servers: LocalCluster) -> None:
         got: asyncio.Queue[bytes] = asyncio.Queue()
 
         async def listen(messages: list[ReceivedMessage]) -> None:
             for message in messages:
                 await got.put(message.body)
 
-        async with Instance(servers.namesrv, ClientSettings(credentials=USER)) as instance:
+        async with ClientInstance(servers.namesrv, ClientSettings(credentials=USER)) as instance:
             async with Producer("shop", instance=instance) as producer:
                 await producer.send(Message(topic="orders", body=b"one"))
                 await producer.send_batch(
@@ -82,7 +84,7 @@ def test_our_clients_sign_and_others_are_refused(tmp_path: Path) -> None:
 
 
 def test_accounts_are_made_changed_and_deleted(tmp_path: Path) -> None:
-    async def work(servers: Servers) -> None:
+    async def work(servers: LocalCluster) -> None:
         admin, user = Tool(servers.broker, ADMIN), Tool(servers.broker, USER)
         new = Tool(servers.broker, Credentials("new-account", "new-secret"))
         code = RequestCode.UPDATE_AND_CREATE_ACL_CONFIG
@@ -118,7 +120,7 @@ def test_accounts_are_made_changed_and_deleted(tmp_path: Path) -> None:
 
 
 def test_white_addresses_need_no_account(tmp_path: Path) -> None:
-    async def work(servers: Servers) -> None:
+    async def work(servers: LocalCluster) -> None:
         admin, nobody = Tool(servers.broker, ADMIN), Tool(servers.broker, None)
         code = RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG
         assert (await nobody.call(RequestCode.GET_ALL_TOPIC_CONFIG)).code == 1
@@ -133,7 +135,7 @@ def test_white_addresses_need_no_account(tmp_path: Path) -> None:
 
 
 def test_without_access_control_every_code_says_so(tmp_path: Path) -> None:
-    async def work(servers: Servers) -> None:
+    async def work(servers: LocalCluster) -> None:
         tool = Tool(servers.broker, None)
         answers = [await tool.call(code, UpdateAccount("some-account", "some-secret")) for code in range(50, 55)]
         assert [answer.code for answer in answers] == [209, 210, 1, 211, 1]
@@ -143,7 +145,7 @@ def test_without_access_control_every_code_says_so(tmp_path: Path) -> None:
 
 
 def test_a_file_that_cannot_be_used_stops_the_start(tmp_path: Path) -> None:
-    async def work(servers: Servers) -> None:
+    async def work(servers: LocalCluster) -> None:
         raise AssertionError("it started")
 
     with pytest.raises(ArianeError, match="secretKey has 5 characters"):

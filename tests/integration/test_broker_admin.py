@@ -15,7 +15,7 @@ from ariane.errors import ConnectionLost
 from ariane.model.topic import SubscriptionGroupConfig
 from ariane.nameserver.config import NameServerConfig
 from ariane.nameserver.server import NameServer
-from ariane.net.connection_pool import Connections
+from ariane.net.connection_pool import ConnectionPool
 from ariane.protocol import fastjson, java_properties, properties
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.command import Command
@@ -52,7 +52,7 @@ def config(path: Path, **settings: object) -> BrokerConfig:
 
 
 class Client:
-    def __init__(self, peers: Connections, addr: str) -> None:
+    def __init__(self, peers: ConnectionPool, addr: str) -> None:
         self.addr = addr
         self.peers = peers
 
@@ -88,7 +88,7 @@ def against_broker(
 ) -> None:
     async def run() -> None:
         file = str(config_file) if config_file else None
-        async with Broker(settings, config_file=file) as broker, Connections() as peers:
+        async with Broker(settings, config_file=file) as broker, ConnectionPool() as peers:
             await work(Client(peers, broker.addr))
 
     asyncio.run(asyncio.wait_for(run(), 60))
@@ -139,7 +139,7 @@ def test_a_change_is_whole_even_when_the_one_who_asked_is_gone(tmp_path: Path) -
     file.write_text("brokerName=broker-a\n")
 
     async def work(client: Client) -> None:
-        async with Connections() as others:
+        async with ConnectionPool() as others:
             connection = await others.to(client.addr)
             asked = connection.ask(RequestCode.UPDATE_BROKER_CONFIG, body=b"traceOn=false", timeout_ms=1000)
             connection.close()
@@ -175,7 +175,7 @@ def test_a_permission_that_is_taken_away_reaches_the_name_server(tmp_path: Path)
         names = NameServerConfig(bind_address="127.0.0.1", listen_port=0, kv_config_path=str(tmp_path / "kv.json"))
         async with NameServer(names) as name_server:
             namesrv = f"127.0.0.1:{name_server.addr.rpartition(':')[2]}"
-            async with Broker(config(tmp_path / "s", namesrv_addr=namesrv)) as broker, Connections() as peers:
+            async with Broker(config(tmp_path / "s", namesrv_addr=namesrv)) as broker, ConnectionPool() as peers:
                 client = Client(peers, broker.addr)
                 await client.send()
                 await client.ok(RequestCode.UPDATE_BROKER_CONFIG, body=b"brokerPermission=4")
@@ -188,7 +188,7 @@ def test_a_permission_that_is_taken_away_reaches_the_name_server(tmp_path: Path)
 def test_limits_change_while_the_broker_runs(tmp_path: Path) -> None:
     async def work(client: Client) -> None:
         assert (await client.update("serverConnectionsMax=1\n")).code == 0
-        async with Connections() as others:
+        async with ConnectionPool() as others:
             with pytest.raises(ConnectionLost):
                 await Client(others, client.addr).send()
 
@@ -312,7 +312,7 @@ def test_filter_servers_go_to_the_name_server(tmp_path: Path) -> None:
         names = NameServerConfig(bind_address="127.0.0.1", listen_port=0, kv_config_path=str(tmp_path / "kv.json"))
         async with NameServer(names) as name_server:
             namesrv = f"127.0.0.1:{name_server.addr.rpartition(':')[2]}"
-            async with Broker(config(tmp_path / "s", namesrv_addr=namesrv)) as broker, Connections() as peers:
+            async with Broker(config(tmp_path / "s", namesrv_addr=namesrv)) as broker, ConnectionPool() as peers:
                 client = Client(peers, broker.addr)
                 answer = await client.ok(RequestCode.REGISTER_FILTER_SERVER, FilterServer("10.0.0.1:30000"))
                 assert answer.field_map() == {"brokerName": "broker-a", "brokerId": "0"}

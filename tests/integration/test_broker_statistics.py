@@ -18,15 +18,15 @@ from ariane.cluster import group_lag
 from ariane.errors import ReplyError, RouteNotFound
 from ariane.model.message import MessageQueue
 from ariane.net.connection import Reply
-from ariane.net.connection_pool import Connections
-from ariane.net.server import Server
+from ariane.net.connection_pool import ConnectionPool
+from ariane.net.server import RemotingServer
 from ariane.protocol import batch, fastjson
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.command import Command
 from ariane.protocol.requests.admin import CreateTopic, DeleteGroup, TopicRef
 from ariane.protocol.requests.clients import ConsumerData, HeartbeatData, SubscriptionData
 from ariane.protocol.requests.messaging import SUBSCRIPTION, PullMessage, SendMessage, UpdateConsumerOffset
-from ariane.protocol.requests.routing import BrokerData, ClusterInfo, KvTable
+from ariane.protocol.requests.routing import BrokerData, ClusterInfo, KvTableBody
 from ariane.protocol.requests.stats import (
     BrokerStatsData,
     BrokerStatsItem,
@@ -90,7 +90,7 @@ class JumpingClock:
 class Client:
     """A peer that speaks to one broker."""
 
-    def __init__(self, peers: Connections, addr: str, clock: JumpingClock) -> None:
+    def __init__(self, peers: ConnectionPool, addr: str, clock: JumpingClock) -> None:
         self.peers, self.addr, self.clock = peers, addr, clock
 
     async def ask(self, code: int, header: msgspec.Struct | None = None, body: bytes = b"") -> Command:
@@ -127,7 +127,7 @@ class Client:
         return stats.consume_tps, by_queue(stats.offset_table)
 
     async def runtime(self) -> dict[str, str]:
-        return fastjson.decode((await self.ask(RequestCode.GET_BROKER_RUNTIME_INFO)).body, KvTable).table
+        return fastjson.decode((await self.ask(RequestCode.GET_BROKER_RUNTIME_INFO)).body, KvTableBody).table
 
 
 def against_broker(
@@ -141,7 +141,7 @@ def against_broker(
 
     async def run() -> None:
         clock = JumpingClock()
-        async with Broker(config, disk=disk, clock=clock) as broker, Connections() as peers:
+        async with Broker(config, disk=disk, clock=clock) as broker, ConnectionPool() as peers:
             await work(Client(peers, broker.addr, clock))
 
     asyncio.run(asyncio.wait_for(run(), 60))
@@ -152,7 +152,7 @@ def queue(queue_id: int, topic: str = "T") -> MessageQueue:
 
 
 def three() -> bytes:
-    return batch.encode(batch.Entry(0, body, "") for body in (b"a", b"b", b"c"))
+    return batch.encode(batch.BatchEntry(0, body, "") for body in (b"a", b"b", b"c"))
 
 
 def test_sends_and_pulls_are_counted(tmp_path: Path) -> None:
@@ -318,7 +318,7 @@ def test_a_broker_tells_of_itself(tmp_path: Path) -> None:
         assert (early["putMessageTimesTotal"], early["earliestMessageTimeStamp"]) == ("0", "-1")
         unknown = await group_lag.broker_runtime(client.peers, client.addr)
         assert (unknown.put_latency_99_ms, unknown.put_times, unknown.earliest_ms) == (None, None, None)
-        assert unknown.put_tps == group_lag.Rates(None, None, None)
+        assert unknown.put_tps == group_lag.BrokerRates(None, None, None)
 
         await client.topic()
         await client.send()
@@ -438,7 +438,7 @@ def test_lag_over_all_brokers_never_shows_what_is_not_known_as_zero(tmp_path: Pa
         def cluster(command: Command, peer: object) -> Reply:
             return Reply(body=fastjson.write(ClusterInfo(brokers, {})))
 
-        async with Server({RequestCode.GET_BROKER_CLUSTER_INFO: cluster}, "127.0.0.1", 0) as names:
+        async with RemotingServer({RequestCode.GET_BROKER_CLUSTER_INFO: cluster}, "127.0.0.1", 0) as names:
             namesrv = f"127.0.0.1:{names.port}"
             lag_of = functools.partial(group_lag.group_lag, client.peers, namesrv)
             found = await lag_of("G")

@@ -9,7 +9,7 @@ from pathlib import Path
 from ariane.broker.broker import Broker
 from ariane.broker.config import BrokerConfig
 from ariane.errors import ReplyError
-from ariane.net.connection_pool import Connections
+from ariane.net.connection_pool import ConnectionPool
 from ariane.protocol import properties, record
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.requests import typed
@@ -59,12 +59,12 @@ async def recorded(broker: Broker) -> None:
             await asyncio.sleep(0.01)
 
 
-async def send(peers: Connections, addr: str) -> int:
+async def send(peers: ConnectionPool, addr: str) -> int:
     header = SendMessage("P", "T", "TBW102", 1, 0, 0, 1, 0, properties.encode({"KEYS": "k"}))
     return (await peers.request(addr, RequestCode.SEND_MESSAGE_V2, header, bytes(400))).code
 
 
-async def pull(peers: Connections, addr: str, offset: int) -> tuple[int, PullMessageAnswer]:
+async def pull(peers: ConnectionPool, addr: str, offset: int) -> tuple[int, PullMessageAnswer]:
     header = PullMessage("G", "T", 0, offset, 32, SUBSCRIPTION, 0, 0, "*", 0, None)
     answer = await peers.request(addr, RequestCode.PULL_MESSAGE, header)
     return answer.code, typed(answer, PullMessageAnswer)
@@ -76,7 +76,7 @@ def files(path: Path, part: str) -> list[Path]:
 
 def test_expired_files_go_on_request_and_offsets_move(tmp_path: Path) -> None:
     async def run() -> None:
-        async with Broker(config(tmp_path, file_reserved_time=1)) as broker, Connections() as peers:
+        async with Broker(config(tmp_path, file_reserved_time=1)) as broker, ConnectionPool() as peers:
             for _ in range(60):
                 assert await send(peers, broker.addr) == 0
             await recorded(broker)
@@ -104,7 +104,7 @@ def test_expired_files_go_on_request_and_offsets_move(tmp_path: Path) -> None:
 def test_timers_outlive_the_files_they_were_stored_in(tmp_path: Path) -> None:
     async def run() -> None:
         disk = FillingDisk()
-        async with Broker(config(tmp_path), disk=disk) as broker, Connections() as peers:
+        async with Broker(config(tmp_path), disk=disk) as broker, ConnectionPool() as peers:
             store = broker._store
             for number in range(6):
                 own = properties.encode({"TIMER_DELAY_MS": "4000", "KEYS": "k"})
@@ -135,7 +135,7 @@ def test_timers_outlive_the_files_they_were_stored_in(tmp_path: Path) -> None:
 def test_a_nearly_full_disk_forgets_early_refuses_sends_serves_pulls_and_goes_on(tmp_path: Path) -> None:
     async def run() -> None:
         disk = FillingDisk()
-        async with Broker(config(tmp_path), disk=disk) as broker, Connections() as peers:
+        async with Broker(config(tmp_path), disk=disk) as broker, ConnectionPool() as peers:
             for _ in range(60):
                 assert await send(peers, broker.addr) == 0
             await recorded(broker)

@@ -11,14 +11,14 @@ from test_client_reach import QUICK, Inbox, run, stored
 from ariane.client import ClientSettings, ConsumerSettings, Producer, PushConsumer, ReconsumeLater
 from ariane.errors import ConfigError
 from ariane.model.message import Message, ReceivedMessage
-from ariane.net.connection_pool import Connections
+from ariane.net.connection_pool import ConnectionPool
 from ariane.protocol.codes import RequestCode
 from ariane.protocol.requests.callbacks import ResetOffset, reset_table
 from ariane.protocol.requests.messaging import UpdateConsumerOffset
-from ariane.testing.cluster import Servers, cluster
+from ariane.testing.cluster import LocalCluster, cluster
 
 
-def member(servers: Servers, home: Path, name: str, inbox: Inbox, *, orderly: bool = False) -> PushConsumer:
+def member(servers: LocalCluster, home: Path, name: str, inbox: Inbox, *, orderly: bool = False) -> PushConsumer:
     settings = ConsumerSettings(**QUICK, message_model="broadcasting", offsets_dir=str(home / "offsets"))
     client = ClientSettings(instance_name=name, client_ip="127.0.0.1")
     return PushConsumer(
@@ -73,7 +73,7 @@ def test_what_fails_is_given_up(tmp_path: Path) -> None:
 
 def test_a_reset_moves_the_file(tmp_path: Path) -> None:
     async def work() -> None:
-        async with cluster(tmp_path) as servers, Producer("p", servers.namesrv) as producer, Connections() as peers:
+        async with cluster(tmp_path) as servers, Producer("p", servers.namesrv) as producer, ConnectionPool() as peers:
             for number in range(4):
                 await producer.send(Message(topic="t", body=b"%d" % number))
             inbox = Inbox()
@@ -95,4 +95,4 @@ def test_a_reset_moves_the_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["", "..", "a/b"])
 def test_a_broadcasting_consumer_needs_a_name(tmp_path: Path, name: str) -> None:
     with pytest.raises(ConfigError, match="instance_name"):
-        member(Servers("127.0.0.1:1", "127.0.0.1:2"), tmp_path, name, Inbox())
+        member(LocalCluster("127.0.0.1:1", "127.0.0.1:2"), tmp_path, name, Inbox())

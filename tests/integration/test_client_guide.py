@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from ariane.testing.cluster import Servers
+from ariane.testing.cluster import LocalCluster
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -45,14 +45,14 @@ def test_the_page_has_its_examples():
 
 
 @pytest.mark.parametrize("page", PROGRAMS)
-def test_the_first_example_is_a_program(page: str, ariane_cluster: Servers, tmp_path: Path):
+def test_the_first_example_is_a_program(page: str, ariane_cluster: LocalCluster, tmp_path: Path):
     program = tmp_path / "hello.py"
     program.write_text(with_namesrv(PROGRAMS[page], ariane_cluster))
     done = subprocess.run([sys.executable, program], capture_output=True, text=True, check=False, timeout=60)
     assert (done.returncode, done.stdout, done.stderr) == (0, "orders ('ORDER-17',) created\n", "")
 
 
-def test_the_other_examples_run_one_after_another(ariane_cluster: Servers):
+def test_the_other_examples_run_one_after_another(ariane_cluster: LocalCluster):
     async def run_all() -> None:
         names: dict[str, Any] = {"__name__": "__main__"}
         for block in BLOCKS[1:]:
@@ -70,7 +70,7 @@ def test_the_other_examples_run_one_after_another(ariane_cluster: Servers):
     asyncio.run(run_all())
 
 
-def with_namesrv(block: str, servers: Servers) -> str:
+def with_namesrv(block: str, servers: LocalCluster) -> str:
     return block.replace("127.0.0.1:9876", servers.namesrv)
 
 

@@ -11,16 +11,16 @@ from test_client_reach import QUICK, run
 from ariane.client import ConsumerSettings, LitePullConsumer, Producer
 from ariane.errors import ClientClosed, ConfigError
 from ariane.model.message import Message, MessageQueue, ReceivedMessage
-from ariane.net.connection_pool import Connections
+from ariane.net.connection_pool import ConnectionPool
 from ariane.protocol import fastjson
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.requests.callbacks import ConsumeDirectly, RunningInfoRequest
-from ariane.testing.cluster import Servers, cluster
+from ariane.testing.cluster import LocalCluster, cluster
 
 SETTINGS = ConsumerSettings(**QUICK)
 
 
-def member(servers: Servers, topics: dict[str, str] | None = None, **more: object) -> LitePullConsumer:
+def member(servers: LocalCluster, topics: dict[str, str] | None = None, **more: object) -> LitePullConsumer:
     return LitePullConsumer("g", servers.namesrv, topics, start="first", settings=SETTINGS, **more)  # type: ignore[arg-type]
 
 
@@ -127,7 +127,7 @@ def test_assigned_queues_seek_and_pause(tmp_path: Path) -> None:
 
 def test_tags_and_what_tools_see(tmp_path: Path) -> None:
     async def work() -> None:
-        async with cluster(tmp_path) as servers, Producer("p", servers.namesrv) as producer, Connections() as peers:
+        async with cluster(tmp_path) as servers, Producer("p", servers.namesrv) as producer, ConnectionPool() as peers:
             await fill(producer, 4, tags="a")
             queues = await fill(producer, 4, tags="b")
             async with member(servers, {"t": "b || c"}) as consumer:

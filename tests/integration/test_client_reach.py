@@ -12,12 +12,12 @@ import pytest
 from ariane.client import ConsumerSettings, Producer, PushConsumer, ReconsumeLater
 from ariane.errors import MessageRefused, ReplyError, RequestTimeout
 from ariane.model.message import Message, ReceivedMessage
-from ariane.net.connection_pool import Connections
+from ariane.net.connection_pool import ConnectionPool
 from ariane.protocol import fastjson, record
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.requests.callbacks import ConsumeDirectly, ConsumerStatus, ResetOffset, RunningInfoRequest
 from ariane.protocol.requests.messaging import SUBSCRIPTION, PullMessage
-from ariane.testing.cluster import Servers, cluster
+from ariane.testing.cluster import LocalCluster, cluster
 
 QUICK = {"commit_ms": 50, "rebalance_ms": 200, "suspend_ms": 200, "close_wait_ms": 1000}
 
@@ -51,16 +51,16 @@ class Inbox:
             return list(self.got)
 
 
-async def stored(servers: Servers, topic: str) -> list[record.Record]:
+async def stored(servers: LocalCluster, topic: str) -> list[record.Record]:
     """What lies in queue 0 of a topic."""
-    async with Connections() as peers:
+    async with ConnectionPool() as peers:
         header = PullMessage("reader", topic, 0, 0, 32, SUBSCRIPTION, subscription="*")
         answer = await peers.request(servers.broker, RequestCode.PULL_MESSAGE, header)
         return list(record.decode_all(answer.body)) if answer.code == 0 else []
 
 
 @contextlib.asynccontextmanager
-async def consumer(servers: Servers, listener: Inbox, **settings: object) -> AsyncIterator[PushConsumer]:
+async def consumer(servers: LocalCluster, listener: Inbox, **settings: object) -> AsyncIterator[PushConsumer]:
     known = {name: settings.pop(name) for name in list(settings) if name in ("orderly", "client")}
     values = ConsumerSettings(**{**QUICK, **settings})  # type: ignore[arg-type]
     async with PushConsumer(
@@ -180,7 +180,7 @@ def test_a_request_that_nobody_answers_ends_and_a_late_reply_is_refused(tmp_path
 @pytest.mark.parametrize("orderly", [False, True])
 def test_offsets_are_reset_while_consuming(tmp_path: Path, orderly: bool) -> None:
     async def work() -> None:
-        async with cluster(tmp_path) as servers, Producer("p", servers.namesrv) as producer, Connections() as peers:
+        async with cluster(tmp_path) as servers, Producer("p", servers.namesrv) as producer, ConnectionPool() as peers:
             for number in range(12):
                 await producer.send(Message(topic="t", body=b"%d" % number))
             inbox = Inbox()
@@ -202,7 +202,7 @@ def test_offsets_are_reset_while_consuming(tmp_path: Path, orderly: bool) -> Non
 
 def test_running_info_and_status(tmp_path: Path) -> None:
     async def work() -> None:
-        async with cluster(tmp_path) as servers, Producer("p", servers.namesrv) as producer, Connections() as peers:
+        async with cluster(tmp_path) as servers, Producer("p", servers.namesrv) as producer, ConnectionPool() as peers:
             for number in range(8):
                 await producer.send(Message(topic="t", body=b"%d" % number))
             inbox = Inbox()
@@ -246,7 +246,7 @@ def test_one_message_is_consumed_directly(tmp_path: Path, error: Exception | Non
     async def work() -> None:
         nonlocal inbox
         inbox = Inbox(then)
-        async with cluster(tmp_path) as servers, Producer("p", servers.namesrv) as producer, Connections() as peers:
+        async with cluster(tmp_path) as servers, Producer("p", servers.namesrv) as producer, ConnectionPool() as peers:
             sent = await producer.send(Message(topic="t", body=b"again", tags="a"))
             async with consumer(servers, inbox) as member:
                 await inbox.count(1)

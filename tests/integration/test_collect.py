@@ -18,7 +18,7 @@ from ariane.client.producer import Producer
 from ariane.metrics_collector.sample import Sample
 from ariane.model.message import Message
 from ariane.model.topic import SAMPLES_TOPIC
-from ariane.net.connection_pool import Connections
+from ariane.net.connection_pool import ConnectionPool
 from ariane.protocol import fastjson
 from ariane.protocol.codes import RequestCode
 from ariane.protocol.requests.routing import RouteRequest, TopicRoute
@@ -52,7 +52,7 @@ def test_once(tmp_path: Path) -> None:
             await producer.send(Message(topic="T", body=b"x"))
 
     async def queues(namesrv: str) -> int:
-        async with Connections() as peers:
+        async with ConnectionPool() as peers:
             answer = await peers.ask(namesrv, RequestCode.GET_ROUTEINFO_BY_TOPIC, RouteRequest(SAMPLES_TOPIC))
         return sum(one.write_queue_nums for one in fastjson.decode(answer.body, TopicRoute).queue_datas)
 
@@ -88,7 +88,7 @@ def test_it_goes_on_until_told_to_stop(tmp_path: Path) -> None:
 
 async def stored_when_there(namesrv: str) -> list[Sample]:
     """The first three samples, of a collector that is just starting."""
-    async with Connections() as peers:
+    async with ConnectionPool() as peers:
         while (await peers.request(namesrv, RequestCode.GET_ROUTEINFO_BY_TOPIC, RouteRequest("OTHER"))).code != 0:
             await asyncio.sleep(0.1)
     return (await stored(namesrv, "OTHER", 3))[:3]

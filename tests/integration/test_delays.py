@@ -15,7 +15,7 @@ from ariane.client import Producer
 from ariane.errors import ReplyError
 from ariane.model import ids
 from ariane.model.message import Message
-from ariane.net.connection_pool import Connections
+from ariane.net.connection_pool import ConnectionPool
 from ariane.protocol import batch, properties, record
 from ariane.protocol.codes import RequestCode
 from ariane.protocol.command import Command
@@ -45,12 +45,12 @@ def config(path: Path, **settings: object) -> BrokerConfig:
     )
 
 
-async def send(peers: Connections, addr: str, body: bytes, **own: str) -> Command:
+async def send(peers: ConnectionPool, addr: str, body: bytes, **own: str) -> Command:
     header = SendMessage("P", "T", "TBW102", 1, 0, 0, 1234, 0, properties.encode(own))
     return await peers.request(addr, RequestCode.SEND_MESSAGE_V2, header, body, timeout_ms=3000)
 
 
-async def pulled(peers: Connections, addr: str, count: int) -> list[record.Record]:
+async def pulled(peers: ConnectionPool, addr: str, count: int) -> list[record.Record]:
     """`count` messages of T, in the order of their arrival."""
     found: list[record.Record] = []
     while len(found) < count:
@@ -67,7 +67,7 @@ def test_times_and_levels_reach_a_held_pull_in_order(tmp_path: Path) -> None:
 
 
 async def _in_order(path: Path, flush: str) -> None:
-    async with Broker(config(path, flush_disk_type=flush)) as broker, Connections() as peers:
+    async with Broker(config(path, flush_disk_type=flush)) as broker, ConnectionPool() as peers:
         start_ms = time.time_ns() // 1_000_000
         for after_ms in (900, 300, 600):
             sent = await send(peers, broker.addr, b"%d" % after_ms, __STARTDELIVERTIME=str(start_ms + after_ms))
@@ -84,14 +84,14 @@ async def _in_order(path: Path, flush: str) -> None:
 
 def test_what_waits_survives_a_restart(tmp_path: Path) -> None:
     async def first() -> None:
-        async with Broker(config(tmp_path)) as broker, Connections() as peers:
+        async with Broker(config(tmp_path)) as broker, ConnectionPool() as peers:
             await send(peers, broker.addr, b"timer", TIMER_DELAY_MS="1500")
             await send(peers, broker.addr, b"level", DELAY="2")
             await send(peers, broker.addr, b"soon", TIMER_DELAY_MS="1")
             assert [one.body for one in await pulled(peers, broker.addr, 1)] == [b"soon"]
 
     async def second() -> None:
-        async with Broker(config(tmp_path, flush_delay_offset_interval=100)) as broker, Connections() as peers:
+        async with Broker(config(tmp_path, flush_delay_offset_interval=100)) as broker, ConnectionPool() as peers:
             assert [one.body for one in await pulled(peers, broker.addr, 3)] == [b"soon", b"level", b"timer"]
             await asyncio.sleep(1.5)
         assert json.loads((tmp_path / "config/delayOffset.json").read_text().replace("2:", '"2":')) == {
@@ -106,7 +106,7 @@ def test_a_stop_in_order_saves_how_far_each_level_is(tmp_path: Path) -> None:
     """A Java broker that opens the store next delivers again whatever lies behind that position."""
 
     async def play() -> None:
-        async with Broker(config(tmp_path)) as broker, Connections() as peers:
+        async with Broker(config(tmp_path)) as broker, ConnectionPool() as peers:
             for body in (b"1", b"2"):
                 assert (await send(peers, broker.addr, body, DELAY="2")).code == 0
             await pulled(peers, broker.addr, 2)
@@ -119,7 +119,7 @@ def test_a_stop_in_order_saves_how_far_each_level_is(tmp_path: Path) -> None:
 
 def test_a_message_that_waits_is_taken_back_by_any_of_its_names(tmp_path: Path) -> None:
     async def run() -> None:
-        async with Broker(config(tmp_path)) as broker, Connections() as peers:
+        async with Broker(config(tmp_path)) as broker, ConnectionPool() as peers:
 
             async def recall(name: str) -> Command:
                 return await peers.request(
@@ -158,7 +158,7 @@ def test_a_producer_takes_a_message_back(tmp_path: Path) -> None:
             with pytest.raises(ReplyError, match="before"):
                 await producer.recall(first)
             assert second.recall_handle
-            async with Connections() as peers:
+            async with ConnectionPool() as peers:
                 found: list[record.Record] = []
                 while not found:
                     header = PullMessage("G", "T", first.queue.queue_id, 0, 32, SUBSCRIPTION, 0, 0, "*", 0, None)
@@ -172,10 +172,12 @@ def test_a_producer_takes_a_message_back(tmp_path: Path) -> None:
 
 def test_a_batch_may_have_level_0_and_no_other(tmp_path: Path) -> None:
     async def run() -> None:
-        async with Broker(config(tmp_path)) as broker, Connections() as peers:
+        async with Broker(config(tmp_path)) as broker, ConnectionPool() as peers:
 
             async def send_batch(level: str) -> Command:
-                entries = [batch.Entry(0, b"%d" % number, properties.encode({"DELAY": level})) for number in range(2)]
+                entries = [
+                    batch.BatchEntry(0, b"%d" % number, properties.encode({"DELAY": level})) for number in range(2)
+                ]
                 header = SendMessage("P", "T", "TBW102", 1, 0, 0, 1234, 0, "", batch=True)
                 return await peers.request(
                     broker.addr, RequestCode.SEND_BATCH_MESSAGE, header, batch.encode(entries), timeout_ms=3000

@@ -12,8 +12,8 @@ import pytest
 
 from ariane.model import host
 from ariane.protocol import record
-from ariane.store.key_query import Wanted
-from ariane.store.message_store import Draft, MessageStore, StoreConfig, open_store
+from ariane.store.key_query import KeyQuery
+from ariane.store.message_store import MessageStore, RecordDraft, StoreConfig, open_store
 
 DATA = Path(__file__).parents[1] / "data"
 HOST = host.pack("127.0.0.1", 10911)
@@ -47,10 +47,10 @@ def check(store: MessageStore) -> None:
     by_key: dict[str, set[str]] = {}
     for one in expected():
         by_key.setdefault(one["key"], set()).add(one["msgId"])
-        (data,) = store.index.query(Wanted("T", one["msgId"], 32)).records
+        (data,) = store.index.query(KeyQuery("T", one["msgId"], 32)).records
         assert record.decode(data).offset == int(one["offsetMsgId"][16:], 16)
     for key, ids in by_key.items():
-        found = store.index.query(Wanted("T", key, 1000)).records
+        found = store.index.query(KeyQuery("T", key, 1000)).records
         assert {record.decode(data).property_map()["UNIQ_KEY"] for data in found} == ids
 
 
@@ -61,13 +61,15 @@ def test_a_clean_index_of_java_is_taken_over(root: Path) -> None:
     assert set(names(root)) >= set(java)
     check(store)
     placed = store.put(
-        Draft(topic="T", queue_id=0, body=b"b", born_ms=1, born_host=HOST, properties="UNIQ_KEY\x01OURS\x02KEYS\x01K")
+        RecordDraft(
+            topic="T", queue_id=0, body=b"b", born_ms=1, born_host=HOST, properties="UNIQ_KEY\x01OURS\x02KEYS\x01K"
+        )
     )
     store.step()
     store.close()
     again = opened(root)
     check(again)
-    (data,) = again.index.query(Wanted("T", "OURS", 1)).records
+    (data,) = again.index.query(KeyQuery("T", "OURS", 1)).records
     assert record.decode(data).offset == placed.offset
     again.close()
 
@@ -87,9 +89,9 @@ def test_windows_reach_the_first_key_of_a_file_of_java(root: Path) -> None:
     store = opened(root)
     for one in expected():
         stored = int(one["storeTimestamp"])
-        assert len(store.index.query(Wanted("T", one["msgId"], 1, stored, stored)).records) == 1
-        assert store.index.query(Wanted("T", one["msgId"], 1, stored + 1)).records == []
-        assert store.index.query(Wanted("T", one["msgId"], 1, 0, stored - 1)).records == []
+        assert len(store.index.query(KeyQuery("T", one["msgId"], 1, stored, stored)).records) == 1
+        assert store.index.query(KeyQuery("T", one["msgId"], 1, stored + 1)).records == []
+        assert store.index.query(KeyQuery("T", one["msgId"], 1, 0, stored - 1)).records == []
     store.close()
 
 

@@ -15,7 +15,7 @@ from ariane.protocol import compression, record
 from ariane.protocol.requests.admin import ConsumerOffsetTable, SubscriptionGroupTable
 from ariane.protocol.requests.routing import TopicTable
 from ariane.store.files import SystemDisk
-from ariane.store.message_store import Draft, MessageStore, StoreConfig, open_store
+from ariane.store.message_store import MessageStore, RecordDraft, StoreConfig, open_store
 
 DATA = Path(__file__).parents[1] / "data"
 HOST = host.pack("127.0.0.1", 10911)
@@ -70,7 +70,7 @@ def test_every_message_is_there(root: Path, is_clean: bool) -> None:
 def test_it_goes_on_where_java_stopped(root: Path) -> None:
     store = opened(root)
     before = store.max_offset("T", 0)
-    placed = store.put(Draft(topic="T", queue_id=0, body=b"ours", born_ms=1, born_host=HOST))
+    placed = store.put(RecordDraft(topic="T", queue_id=0, body=b"ours", born_ms=1, born_host=HOST))
     assert placed.queue_offset == before
     store.step()
     count = len(messages(store))

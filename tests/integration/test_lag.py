@@ -10,15 +10,15 @@ import pytest
 from ariane.cluster import group_lag
 from ariane.errors import ProtocolError, RouteNotFound
 from ariane.net.connection import Handler, Peer, Reply
-from ariane.net.connection_pool import Connections
-from ariane.net.server import Server
+from ariane.net.connection_pool import ConnectionPool
+from ariane.net.server import RemotingServer
 from ariane.protocol import fastjson
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.command import Command
 from ariane.protocol.requests import fields, typed
 from ariane.protocol.requests.clients import WireQueue
 from ariane.protocol.requests.messaging import OffsetAnswer, QueryConsumerOffset
-from ariane.protocol.requests.routing import BrokerData, ClusterInfo, KvTable
+from ariane.protocol.requests.routing import BrokerData, ClusterInfo, KvTableBody
 from ariane.protocol.requests.stats import ConsumeStats, GroupOffset, TopicStats
 
 COMMITTED, NEVER, EMPTY, FROM_START = range(4)
@@ -35,11 +35,11 @@ RUNTIME = {
 }
 
 
-def against(handlers: dict[int, Handler], work: Callable[[Connections, str], Awaitable[None]]) -> None:
+def against(handlers: dict[int, Handler], work: Callable[[ConnectionPool, str], Awaitable[None]]) -> None:
     """`handlers` are those of the name server and of its only broker at once."""
 
     async def run() -> None:
-        async with Server(handlers, "127.0.0.1", 0) as server, Connections() as peers:
+        async with RemotingServer(handlers, "127.0.0.1", 0) as server, ConnectionPool() as peers:
             addr = f"127.0.0.1:{server.port}"
             brokers = {"a": BrokerData({0: addr}, "a", "C")} if handlers else {}
 
@@ -68,7 +68,7 @@ def test_a_group_that_committed_nothing_has_no_known_lag() -> None:
             return Reply(ResponseCode.QUERY_NOT_FOUND, {}, "none")
         return Reply(fields=fields(OffsetAnswer(0)))
 
-    async def work(peers: Connections, addr: str) -> None:
+    async def work(peers: ConnectionPool, addr: str) -> None:
         found = await group_lag.group_lag(peers, addr, "G")
         assert [(one.queue_id, one.lag, one.consumed_ms) for one in found.queues] == [
             (COMMITTED, 5, 77),
@@ -90,10 +90,10 @@ def test_a_group_that_committed_nothing_has_no_known_lag() -> None:
 
 
 def test_a_broker_that_refuses_is_named() -> None:
-    async def work(peers: Connections, addr: str) -> None:
+    async def work(peers: ConnectionPool, addr: str) -> None:
         found = await group_lag.group_lag(peers, addr, "G")
         assert (found.total, found.consume_tps) == (None, None)
-        assert found.unknown == (group_lag.Silent("a", addr, f"{addr} answered code 1: not now"),)
+        assert found.unknown == (group_lag.BrokerUnavailable("a", addr, f"{addr} answered code 1: not now"),)
         ends = await group_lag.topic_ends(peers, addr, "T")
         assert (ends.messages, [one.broker for one in ends.unknown]) == (None, ["a"])
 
@@ -104,7 +104,7 @@ def test_a_broker_that_refuses_is_named() -> None:
 
 
 def test_without_a_broker_there_is_no_answer() -> None:
-    async def work(peers: Connections, addr: str) -> None:
+    async def work(peers: ConnectionPool, addr: str) -> None:
         with pytest.raises(RouteNotFound, match="no broker is registered"):
             await group_lag.group_lag(peers, addr, "G")
 
@@ -112,19 +112,19 @@ def test_without_a_broker_there_is_no_answer() -> None:
 
 
 def test_what_a_broker_does_not_tell_of_itself_is_unknown() -> None:
-    async def work(peers: Connections, addr: str) -> None:
+    async def work(peers: ConnectionPool, addr: str) -> None:
         told = await group_lag.broker_runtime(peers, addr)
         assert (told.put_today, told.got_today, told.boot_ms) == (20, 0, 5)
-        assert told.put_tps == group_lag.Rates(1.5, 2.0e-4, None)
-        assert told.get_tps == group_lag.Rates(None, None, None)
+        assert told.put_tps == group_lag.BrokerRates(1.5, 2.0e-4, None)
+        assert told.get_tps == group_lag.BrokerRates(None, None, None)
         assert (told.put_latency_99_ms, told.put_times, told.disk_ratio, told.earliest_ms) == (None,) * 4
 
-    table = fastjson.write(KvTable(RUNTIME))
+    table = fastjson.write(KvTableBody(RUNTIME))
     against({RequestCode.GET_BROKER_RUNTIME_INFO: lambda command, peer: Reply(body=table)}, work)
 
 
 def test_an_answer_that_is_no_runtime_is_refused_with_what_it_lacks() -> None:
-    async def work(peers: Connections, addr: str) -> None:
+    async def work(peers: ConnectionPool, addr: str) -> None:
         with pytest.raises(ProtocolError, match="bootTimestamp"):
             await group_lag.broker_runtime(peers, addr)
 
@@ -135,8 +135,10 @@ def test_tables_by_queue_are_read_in_both_forms() -> None:
     bare = b'{"offsetTable":{{"brokerName":"a","queueId":1,"topic":"T"}:{"maxOffset":5}}}'
     quoted = rb'{"offsetTable":{"{\"brokerName\":\"a\",\"queueId\":1,\"topic\":\"T\"}":{"maxOffset":5}}}'
 
-    async def work(peers: Connections, addr: str) -> None:
-        assert (await group_lag.topic_ends(peers, addr, "T")).queues == (group_lag.QueueEnds("a", 1, 0, 5, None),)
+    async def work(peers: ConnectionPool, addr: str) -> None:
+        assert (await group_lag.topic_ends(peers, addr, "T")).queues == (
+            group_lag.TopicQueueBounds("a", 1, 0, 5, None),
+        )
 
     for body in (bare, quoted):
         assert fastjson.decode(body, TopicStats).offset_table

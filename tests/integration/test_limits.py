@@ -10,15 +10,15 @@ import pytest
 
 from ariane.errors import ConnectionLost
 from ariane.net.connection import Handler, Peer, Reply
-from ariane.net.connection_pool import Connections
-from ariane.net.flow_limits import Limits
-from ariane.net.server import Server
+from ariane.net.connection_pool import ConnectionPool
+from ariane.net.flow_limits import ServerLimits
+from ariane.net.server import RemotingServer
 from ariane.protocol.command import Command
 
 ECHO, HELD, SLOW, EXEMPT = 1, 2, 3, 4
 
 
-def with_server(limits: Limits, work: Callable[[str, asyncio.Event], Awaitable[None]]) -> None:
+def with_server(limits: ServerLimits, work: Callable[[str, asyncio.Event], Awaitable[None]]) -> None:
     async def run() -> None:
         release = asyncio.Event()
 
@@ -34,7 +34,7 @@ def with_server(limits: Limits, work: Callable[[str, asyncio.Event], Awaitable[N
             return Reply()
 
         handlers: dict[int, Handler] = {ECHO: echo, HELD: held, SLOW: slow, EXEMPT: echo}
-        async with Server(handlers, "127.0.0.1", 0, limits=limits) as server:
+        async with RemotingServer(handlers, "127.0.0.1", 0, limits=limits) as server:
             await work(f"127.0.0.1:{server.port}", release)
 
     asyncio.run(asyncio.wait_for(run(), 30))
@@ -42,7 +42,7 @@ def with_server(limits: Limits, work: Callable[[str, asyncio.Event], Awaitable[N
 
 def test_beyond_the_limit_requests_are_refused_until_others_are_answered() -> None:
     async def work(addr: str, release: asyncio.Event) -> None:
-        async with Connections() as peers, Connections() as others:
+        async with ConnectionPool() as peers, ConnectionPool() as others:
             held = [asyncio.ensure_future(peers.request(addr, HELD)) for _ in range(2)]
             while limits.under_way < 2:
                 await asyncio.sleep(0.01)
@@ -55,13 +55,13 @@ def test_beyond_the_limit_requests_are_refused_until_others_are_answered() -> No
             assert limits.under_way == 0
             assert (await others.request(addr, ECHO)).code == 0
 
-    limits = Limits(requests_max=2, exempt=frozenset({EXEMPT}))
+    limits = ServerLimits(requests_max=2, exempt=frozenset({EXEMPT}))
     with_server(limits, work)
 
 
 def test_one_connection_has_a_limit_of_its_own() -> None:
     async def work(addr: str, release: asyncio.Event) -> None:
-        async with Connections() as peers, Connections() as others:
+        async with ConnectionPool() as peers, ConnectionPool() as others:
             held = asyncio.ensure_future(peers.request(addr, HELD))
             while limits.under_way < 1:
                 await asyncio.sleep(0.01)
@@ -70,13 +70,13 @@ def test_one_connection_has_a_limit_of_its_own() -> None:
             release.set()
             assert (await held).code == 0
 
-    limits = Limits(connection_requests_max=1)
+    limits = ServerLimits(connection_requests_max=1)
     with_server(limits, work)
 
 
 def test_requests_of_a_connection_that_is_lost_are_no_longer_under_way() -> None:
     async def work(addr: str, release: asyncio.Event) -> None:
-        async with Connections() as peers:
+        async with ConnectionPool() as peers:
             held = asyncio.ensure_future(peers.request(addr, HELD))
             while limits.under_way < 1:
                 await asyncio.sleep(0.01)
@@ -85,13 +85,13 @@ def test_requests_of_a_connection_that_is_lost_are_no_longer_under_way() -> None
         while limits.under_way:
             await asyncio.sleep(0.01)
 
-    limits = Limits()
+    limits = ServerLimits()
     with_server(limits, work)
 
 
 def test_a_request_that_waited_too_long_for_its_turn_is_told_so() -> None:
     async def work(addr: str, release: asyncio.Event) -> None:
-        async with Connections() as peers:
+        async with ConnectionPool() as peers:
             connection = await peers.to(addr)
             answers = [connection.ask(SLOW, timeout_ms=9000) for _ in range(100)]  # one write: turns of 32, 64 ms each
             codes = [(await one).code for one in answers]
@@ -100,17 +100,17 @@ def test_a_request_that_waited_too_long_for_its_turn_is_told_so() -> None:
             assert str((await answers[-1]).remark).startswith("[TIMEOUT_CLEAN_QUEUE]")
             assert (await peers.request(addr, SLOW)).code == 0
 
-    with_server(Limits(waits_s={SLOW: 0.03}), work)
+    with_server(ServerLimits(waits_s={SLOW: 0.03}), work)
 
 
 def test_one_connection_too_many_is_closed() -> None:
     async def work(addr: str, release: asyncio.Event) -> None:
-        async with Connections() as peers, Connections() as others:
+        async with ConnectionPool() as peers, ConnectionPool() as others:
             assert (await peers.request(addr, ECHO)).code == 0
             with pytest.raises(ConnectionLost):
                 await others.request(addr, ECHO)
             limits.connections_max = 2
             assert (await others.request(addr, ECHO)).code == 0
 
-    limits = Limits(connections_max=1)
+    limits = ServerLimits(connections_max=1)
     with_server(limits, work)

@@ -12,9 +12,9 @@ import pytest
 from ariane.errors import ConfigError
 from ariane.model.topic import DataVersion, TopicConfig
 from ariane.nameserver.config import NameServerConfig
-from ariane.nameserver.kv_store import KvTable
+from ariane.nameserver.kv_store import KvStore
 from ariane.nameserver.server import NameServer
-from ariane.net.connection_pool import Connections
+from ariane.net.connection_pool import ConnectionPool
 from ariane.protocol import fastjson
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.command import Command
@@ -36,7 +36,7 @@ def against_name_server(path: Path, work: Callable[[Call, str], Awaitable[None]]
     config = NameServerConfig(listen_port=0, bind_address="127.0.0.1", kv_config_path=str(path / "kv.json"))
 
     async def run() -> None:
-        async with NameServer(config) as server, Connections() as peers:
+        async with NameServer(config) as server, ConnectionPool() as peers:
 
             async def call(code: int, header: object = None, body: bytes = b"") -> Command:
                 return await peers.request(server.addr, code, header, body)  # type: ignore[arg-type]
@@ -56,7 +56,7 @@ def registration(version: int = 1) -> bytes:
 
 def test_registered_found_and_gone_with_its_connection(tmp_path: Path) -> None:
     async def work(call: Call, addr: str) -> None:
-        async with Connections() as broker:
+        async with ConnectionPool() as broker:
             await broker.ask(addr, RequestCode.REGISTER_BROKER, REGISTER, registration())
             answer = await call(RequestCode.GET_ROUTEINFO_BY_TOPIC, RouteRequest("T"))
             assert json.loads(answer.body)["brokerDatas"][0]["brokerAddrs"] == {"0": "10.0.0.1:10911"}
@@ -113,7 +113,7 @@ def test_a_broken_kv_file_falls_back_to_the_former_one_or_stops_the_start(tmp_pa
     path = tmp_path / "kv.json"
 
     async def put_twice() -> None:
-        table = KvTable(path)
+        table = KvStore(path)
         for value in ("1", "2"):
             table.put("NS", "k", value)
             await table.saved()
@@ -121,10 +121,10 @@ def test_a_broken_kv_file_falls_back_to_the_former_one_or_stops_the_start(tmp_pa
 
     asyncio.run(put_twice())
     path.write_text("{")
-    assert KvTable(path).get("NS", "k") == "1"
+    assert KvStore(path).get("NS", "k") == "1"
     (tmp_path / "kv.json.bak").write_text("{")
     with pytest.raises(ConfigError, match=r"kv\.json"):
-        KvTable(path)
+        KvStore(path)
 
 
 def test_settings_can_be_read_and_paths_not_written(tmp_path: Path) -> None:

@@ -9,8 +9,8 @@ import pytest
 
 from ariane.errors import ConfigError, ConnectionLost, ProtocolError, ReplyError, RequestTimeout
 from ariane.net.connection import Handler, Peer, Reply
-from ariane.net.connection_pool import Connections
-from ariane.net.server import Server
+from ariane.net.connection_pool import ConnectionPool
+from ariane.net.server import RemotingServer
 from ariane.protocol import command
 from ariane.protocol.command import Command
 from ariane.protocol.frame import FRAME_MAX
@@ -18,7 +18,7 @@ from ariane.protocol.frame import FRAME_MAX
 ECHO, REFUSE, BREAK, CRASH, NEVER, LATER, BACK = range(1, 8)
 
 
-def handlers(server: Callable[[], Server]) -> dict[int, Handler]:
+def handlers(server: Callable[[], RemotingServer]) -> dict[int, Handler]:
     def refuse(request: Command, peer: Peer) -> Reply:
         raise ReplyError(17, "no such topic")
 
@@ -46,17 +46,17 @@ def handlers(server: Callable[[], Server]) -> dict[int, Handler]:
     }  # fmt: skip
 
 
-def with_server(work: Callable[[Server], Awaitable[None]]) -> None:
+def with_server(work: Callable[[RemotingServer], Awaitable[None]]) -> None:
     async def run() -> None:
-        box: list[Server] = []
-        async with Server(handlers(lambda: box[0]), "127.0.0.1", 0) as server:
+        box: list[RemotingServer] = []
+        async with RemotingServer(handlers(lambda: box[0]), "127.0.0.1", 0) as server:
             box.append(server)
             await work(server)
 
     asyncio.run(asyncio.wait_for(run(), 30))
 
 
-async def answers_after(server: Server, sent: bytes) -> bytes:
+async def answers_after(server: RemotingServer, sent: bytes) -> bytes:
     """What a raw connection gets until it is closed, or has been silent for a moment."""
     reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
     writer.write(sent)
@@ -92,15 +92,15 @@ def frame(header: bytes, form: int = 0) -> bytes:
     ],
 )
 def test_what_cannot_be_followed_is_closed_without_an_answer(sent: bytes) -> None:
-    async def work(server: Server) -> None:
+    async def work(server: RemotingServer) -> None:
         assert await answers_after(server, sent) == b""
 
     with_server(work)
 
 
 def test_a_closed_connection_is_nobody_elses(caplog: pytest.LogCaptureFixture) -> None:
-    async def work(server: Server) -> None:
-        async with Connections() as peers:
+    async def work(server: RemotingServer) -> None:
+        async with ConnectionPool() as peers:
             addr = f"127.0.0.1:{server.port}"
             assert (await peers.request(addr, ECHO, None, b"1")).body == b"1"
             await answers_after(server, frame(b"no json"))
@@ -120,8 +120,8 @@ def test_a_closed_connection_is_nobody_elses(caplog: pytest.LogCaptureFixture) -
     ],
 )
 def test_what_fails_is_answered_with_its_reason(code: int, answered: int, remark: str) -> None:
-    async def work(server: Server) -> None:
-        async with Connections() as peers:
+    async def work(server: RemotingServer) -> None:
+        async with ConnectionPool() as peers:
             answer = await peers.request(f"127.0.0.1:{server.port}", code)
             assert (answer.code, answer.remark) == (answered, remark)
             assert (await peers.request(f"127.0.0.1:{server.port}", ECHO, None, b"on")).body == b"on"
@@ -131,21 +131,21 @@ def test_what_fails_is_answered_with_its_reason(code: int, answered: int, remark
 
 @pytest.mark.parametrize("code", [ECHO, REFUSE, CRASH, LATER, 99])
 def test_a_one_way_request_gets_no_answer(code: int) -> None:
-    async def work(server: Server) -> None:
+    async def work(server: RemotingServer) -> None:
         assert await answers_after(server, b"".join(command.encode(code, opaque=1, flag=2))) == b"<open>"
 
     with_server(work)
 
 
 def test_an_answer_for_nobody_is_ignored() -> None:
-    async def work(server: Server) -> None:
+    async def work(server: RemotingServer) -> None:
         assert await answers_after(server, b"".join(command.encode(0, opaque=77, flag=1))) == b"<open>"
 
     with_server(work)
 
 
 def test_answers_come_in_the_form_of_the_request() -> None:
-    async def work(server: Server) -> None:
+    async def work(server: RemotingServer) -> None:
         got = await answers_after(server, b"".join(command.encode(ECHO, opaque=1, flag=0, form=1)))
         assert got[4] == 1
 
@@ -153,8 +153,8 @@ def test_answers_come_in_the_form_of_the_request() -> None:
 
 
 def test_many_requests_overtake_each_other_on_one_connection() -> None:
-    async def work(server: Server) -> None:
-        async with Connections() as peers:
+    async def work(server: RemotingServer) -> None:
+        async with ConnectionPool() as peers:
             connection = await peers.to(f"127.0.0.1:{server.port}")
             late = asyncio.ensure_future(connection.request(LATER, None, b"late", timeout_ms=1000))
             early = await connection.request(ECHO, None, b"early", timeout_ms=1000)
@@ -169,8 +169,8 @@ def test_many_requests_overtake_each_other_on_one_connection() -> None:
 
 
 def test_a_server_asks_its_client_on_the_same_connection() -> None:
-    async def work(server: Server) -> None:
-        async with Connections({ECHO: lambda request, peer: Reply(fields=request.field_map())}) as peers:
+    async def work(server: RemotingServer) -> None:
+        async with ConnectionPool({ECHO: lambda request, peer: Reply(fields=request.field_map())}) as peers:
             answer = await peers.request(f"127.0.0.1:{server.port}", BACK)
             assert answer.field_map() == {"from": "server"}
 
@@ -178,8 +178,8 @@ def test_a_server_asks_its_client_on_the_same_connection() -> None:
 
 
 def test_silence_is_a_timeout_and_the_connection_goes_on() -> None:
-    async def work(server: Server) -> None:
-        async with Connections() as peers:
+    async def work(server: RemotingServer) -> None:
+        async with ConnectionPool() as peers:
             addr = f"127.0.0.1:{server.port}"
             with pytest.raises(RequestTimeout, match=addr):
                 await peers.request(addr, NEVER, timeout_ms=30)
@@ -189,8 +189,8 @@ def test_silence_is_a_timeout_and_the_connection_goes_on() -> None:
 
 
 def test_a_lost_connection_ends_what_waits_and_is_made_anew() -> None:
-    async def work(server: Server) -> None:
-        async with Connections() as peers:
+    async def work(server: RemotingServer) -> None:
+        async with ConnectionPool() as peers:
             addr = f"127.0.0.1:{server.port}"
             waiting = asyncio.ensure_future(peers.request(addr, NEVER, timeout_ms=10_000))
             await peers.request(addr, ECHO)
@@ -204,11 +204,11 @@ def test_a_lost_connection_ends_what_waits_and_is_made_anew() -> None:
 
 def test_nobody_there_is_said_with_the_address() -> None:
     async def run() -> None:
-        async with Server({}, "127.0.0.1", 0) as server:
+        async with RemotingServer({}, "127.0.0.1", 0) as server:
             addr = f"127.0.0.1:{server.port}"
             with pytest.raises(ConfigError, match="listenPort"):
-                await Server({}, "127.0.0.1", server.port).bind()
-        async with Connections() as peers:
+                await RemotingServer({}, "127.0.0.1", server.port).bind()
+        async with ConnectionPool() as peers:
             with pytest.raises(ConnectionLost, match=addr):
                 await peers.request(addr, ECHO)
 
@@ -217,7 +217,7 @@ def test_nobody_there_is_said_with_the_address() -> None:
 
 def test_a_silent_connection_is_closed() -> None:
     async def run() -> None:
-        async with Server({}, "127.0.0.1", 0, idle_s=0.05) as server:
+        async with RemotingServer({}, "127.0.0.1", 0, idle_s=0.05) as server:
             reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
             assert await asyncio.wait_for(reader.read(), 5) == b""
             writer.close()
@@ -226,7 +226,7 @@ def test_a_silent_connection_is_closed() -> None:
 
 
 def test_a_peer_that_does_not_read_its_answers_is_not_read_from() -> None:
-    async def work(server: Server) -> None:
+    async def work(server: RemotingServer) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port, limit=1024)
         request = b"".join(command.encode(ECHO, opaque=1, flag=0, body=bytes(1024 * 1024)))
         for _ in range(200):
@@ -249,7 +249,7 @@ def test_a_request_to_a_peer_that_reads_nothing_ends_in_time() -> None:
     async def run() -> None:
         server = await asyncio.start_server(deaf, "127.0.0.1", 0, limit=1024)
         addr = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
-        async with Connections() as peers:
+        async with ConnectionPool() as peers:
             sends = [peers.request(addr, ECHO, None, bytes(8 * 1024 * 1024), timeout_ms=200) for _ in range(8)]
             ends = await asyncio.wait_for(asyncio.gather(*sends, return_exceptions=True), 5)
             assert {type(one) for one in ends} == {RequestTimeout}
@@ -260,7 +260,7 @@ def test_a_request_to_a_peer_that_reads_nothing_ends_in_time() -> None:
 
 def test_a_server_stops_although_a_peer_does_not_read() -> None:
     async def run() -> None:
-        async with Server(handlers(lambda: None), "127.0.0.1", 0) as server:  # type: ignore[arg-type, return-value]
+        async with RemotingServer(handlers(lambda: None), "127.0.0.1", 0) as server:  # type: ignore[arg-type, return-value]
             _, writer = await asyncio.open_connection("127.0.0.1", server.port, limit=1024)
             writer.write(b"".join(command.encode(ECHO, opaque=1, flag=0, body=bytes(12 * 1024 * 1024))) * 3)
             await asyncio.sleep(0.3)
@@ -277,7 +277,11 @@ def test_one_connection_that_asks_much_does_not_hold_up_another() -> None:
         return Reply()
 
     async def run() -> None:
-        async with Server({ECHO: note}, "127.0.0.1", 0) as server, Connections() as one, Connections() as other:
+        async with (
+            RemotingServer({ECHO: note}, "127.0.0.1", 0) as server,
+            ConnectionPool() as one,
+            ConnectionPool() as other,
+        ):
             addr = f"127.0.0.1:{server.port}"
             await other.request(addr, ECHO)
             connection = await one.to(addr)
@@ -299,8 +303,8 @@ def test_one_way_requests_are_served_although_their_connection_is_closed_at_once
         return Reply()
 
     async def run() -> None:
-        async with Server({ECHO: note}, "127.0.0.1", 0) as server:
-            async with Connections() as peers:
+        async with RemotingServer({ECHO: note}, "127.0.0.1", 0) as server:
+            async with ConnectionPool() as peers:
                 for number in range(200):
                     await peers.one_way(f"127.0.0.1:{server.port}", ECHO, None, b"%d" % number)
             while len(served) < 200:

@@ -12,7 +12,7 @@ from ariane.broker.broker import Broker
 from ariane.broker.config import BrokerConfig, parse
 from ariane.cluster import message_query
 from ariane.errors import ConfigError, ConnectionLost, ReplyError
-from ariane.net.connection_pool import Connections
+from ariane.net.connection_pool import ConnectionPool
 from ariane.protocol import batch, properties, record
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.command import Command
@@ -30,23 +30,23 @@ EVER = (1 << 63) - 1
 ID = "7F0000011A2B18B4AAC2000000050007"
 
 
-def against_broker(path: Path, work: Callable[[Connections, str], Awaitable[None]], **settings: object) -> None:
+def against_broker(path: Path, work: Callable[[ConnectionPool, str], Awaitable[None]], **settings: object) -> None:
     values = {"broker_name": "broker-a", "broker_ip1": "127.0.0.1", "listen_port": 0, "namesrv_addr": "", **settings}
 
     async def run() -> None:
         config = BrokerConfig(store_path_root_dir=str(path), **values)  # type: ignore[arg-type]
-        async with Broker(config) as broker, Connections() as peers:
+        async with Broker(config) as broker, ConnectionPool() as peers:
             await work(peers, broker.addr)
 
     asyncio.run(asyncio.wait_for(run(), 60))
 
 
-async def send(peers: Connections, addr: str, body: bytes = b"b", topic: str = "T", **own: str) -> SendMessageAnswer:
+async def send(peers: ConnectionPool, addr: str, body: bytes = b"b", topic: str = "T", **own: str) -> SendMessageAnswer:
     header = SendMessage("P", topic, "TBW102", 4, 0, 0, 1234, 0, properties.encode(own))
     return typed(await peers.ask(addr, RequestCode.SEND_MESSAGE_V2, header, body), SendMessageAnswer)
 
 
-async def query(peers: Connections, addr: str, key: str, most: int = 64, **more: object) -> Command:
+async def query(peers: ConnectionPool, addr: str, key: str, most: int = 64, **more: object) -> Command:
     header = QueryMessage("T", key, most, *more.pop("window", (0, EVER)), **more)  # type: ignore[misc, arg-type]
     return await peers.request(addr, RequestCode.QUERY_MESSAGE, header)
 
@@ -56,7 +56,7 @@ def ids_of(answer: Command) -> list[str]:
 
 
 def test_by_key_and_by_unique_id(tmp_path: Path) -> None:
-    async def work(peers: Connections, addr: str) -> None:
+    async def work(peers: ConnectionPool, addr: str) -> None:
         await send(peers, addr, UNIQ_KEY=ID, KEYS="order-1 customer-2")
         await send(peers, addr, UNIQ_KEY=ID[:-1] + "8", KEYS="order-3 customer-2")
         for key, expected in (("order-1", 1), ("customer-2", 2), (ID, 1)):
@@ -75,15 +75,15 @@ def test_by_key_and_by_unique_id(tmp_path: Path) -> None:
     against_broker(tmp_path, found_again)
 
 
-async def found_again(peers: Connections, addr: str) -> None:
+async def found_again(peers: ConnectionPool, addr: str) -> None:
     """After a restart."""
     assert ids_of(await query(peers, addr, "order-1")) == [ID]
 
 
 def test_the_records_of_a_batch_are_found(tmp_path: Path) -> None:
-    async def work(peers: Connections, addr: str) -> None:
+    async def work(peers: ConnectionPool, addr: str) -> None:
         entries = [
-            batch.Entry(0, b"body", properties.encode({"UNIQ_KEY": f"{ID[:-2]}{number:02X}", "KEYS": "k"}))
+            batch.BatchEntry(0, b"body", properties.encode({"UNIQ_KEY": f"{ID[:-2]}{number:02X}", "KEYS": "k"}))
             for number in range(3)
         ]
         header = SendMessage("P", "T", "TBW102", 4, 0, 0, 1234, 0, "WAIT\x01true", batch=True)
@@ -96,7 +96,7 @@ def test_the_records_of_a_batch_are_found(tmp_path: Path) -> None:
 def test_the_window_counts_for_keys_and_not_for_unique_ids(tmp_path: Path) -> None:
     """The client's clock is 1.2 s ahead: what it asks for begins 200 ms after the message was stored."""
 
-    async def work(peers: Connections, addr: str) -> None:
+    async def work(peers: ConnectionPool, addr: str) -> None:
         await send(peers, addr, UNIQ_KEY=ID, KEYS="k")
         (one,) = record.decode_all((await query(peers, addr, "k")).body)
         ahead = (one.store_ms + 1200 - 1000, EVER)
@@ -110,7 +110,7 @@ def test_the_window_counts_for_keys_and_not_for_unique_ids(tmp_path: Path) -> No
 
 
 def test_an_answer_that_is_cut_says_so_and_goes_on(tmp_path: Path) -> None:
-    async def work(peers: Connections, addr: str) -> None:
+    async def work(peers: ConnectionPool, addr: str) -> None:
         sent = [f"{ID[:-4]}{number:04X}" for number in range(150)]
         for one in sent:
             await send(peers, addr, UNIQ_KEY=one, KEYS="k")
@@ -140,7 +140,7 @@ def test_an_answer_that_is_cut_says_so_and_goes_on(tmp_path: Path) -> None:
 
 
 def test_limits_are_settings(tmp_path: Path) -> None:
-    async def work(peers: Connections, addr: str) -> None:
+    async def work(peers: ConnectionPool, addr: str) -> None:
         for number in range(9):
             await send(peers, addr, UNIQ_KEY=f"{ID[:-1]}{number}", KEYS="k")
         assert len(ids_of(await query(peers, addr, "k"))) == 7
@@ -154,7 +154,7 @@ def test_limits_are_settings(tmp_path: Path) -> None:
 
 
 def test_without_an_index_the_answer_says_why(tmp_path: Path) -> None:
-    async def work(peers: Connections, addr: str) -> None:
+    async def work(peers: ConnectionPool, addr: str) -> None:
         answer = await query(peers, addr, "k")
         assert answer.code == ResponseCode.SYSTEM_ERROR
         assert "messageIndexEnable" in (answer.remark or "")
@@ -171,7 +171,7 @@ def test_without_an_index_the_answer_says_why(tmp_path: Path) -> None:
 
 def test_messages_of_a_cluster(tmp_path: Path) -> None:
     async def run() -> None:
-        async with cluster(tmp_path) as (namesrv, addr), Connections() as peers:
+        async with cluster(tmp_path) as (namesrv, addr), ConnectionPool() as peers:
             placed = [
                 await send(
                     peers, addr, UNIQ_KEY=f"{ID[:-4]}{number:04X}", KEYS=f"k Aa{number % 2}", body=b"%d" % number
@@ -209,7 +209,7 @@ def test_messages_of_a_cluster(tmp_path: Path) -> None:
 
 def test_a_broker_that_is_not_there_is_missed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def run() -> None:
-        async with cluster(tmp_path) as (namesrv, addr), Connections() as peers:
+        async with cluster(tmp_path) as (namesrv, addr), ConnectionPool() as peers:
             await send(peers, addr, UNIQ_KEY=ID)
             await message_query.by_unique_key(peers, namesrv, "T", ID)
             ask = peers.request

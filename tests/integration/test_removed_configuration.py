@@ -12,7 +12,7 @@ import pytest
 from ariane.broker.broker import Broker
 from ariane.broker.config import BrokerConfig
 from ariane.errors import StoreError
-from ariane.net.connection_pool import Connections
+from ariane.net.connection_pool import ConnectionPool
 from ariane.protocol.codes import RequestCode
 from ariane.protocol.requests.admin import CreateTopic
 from ariane.protocol.requests.messaging import QueryConsumerOffset, UpdateConsumerOffset
@@ -49,11 +49,11 @@ def put_a_file(directory: Path) -> None:
     directory.touch()
 
 
-async def create(peers: Connections, broker: Broker, name: str) -> None:
+async def create(peers: ConnectionPool, broker: Broker, name: str) -> None:
     await peers.ask(broker.addr, RequestCode.UPDATE_AND_CREATE_TOPIC, CreateTopic(name, "TBW102", 16, 16, 6))
 
 
-async def start_with_state(peers: Connections, broker: Broker, config: Path) -> None:
+async def start_with_state(peers: ConnectionPool, broker: Broker, config: Path) -> None:
     await create(peers, broker, "A")
     await peers.ask(broker.addr, RequestCode.UPDATE_CONSUMER_OFFSET, UpdateConsumerOffset("G", "A", 0, 0))
     async with asyncio.timeout(20):
@@ -69,7 +69,7 @@ def test_a_removed_config_directory_is_written_again(
     config = tmp_path / "store" / "config"
 
     async def run() -> None:
-        async with Connections() as peers:
+        async with ConnectionPool() as peers:
             async with Broker(settings(tmp_path)) as broker:
                 await start_with_state(peers, broker, config)
                 take(config)
@@ -95,7 +95,7 @@ def test_a_file_in_place_of_the_removed_directory_refuses_changes(
     config = tmp_path / "store" / "config"
 
     async def run() -> None:
-        async with Connections() as peers:
+        async with ConnectionPool() as peers:
             async with Broker(settings(tmp_path)) as broker:
                 await start_with_state(peers, broker, config)
                 put_a_file(config)

@@ -14,28 +14,28 @@ from pathlib import Path
 
 import pytest
 
-from ariane.client import Instance, Producer
-from ariane.cluster.replay import Original
+from ariane.client import ClientInstance, Producer
+from ariane.cluster.replay import OriginalMessage
 from ariane.model import ids
 from ariane.model.message import Message
 from ariane.protocol.codes import RequestCode
 from ariane.protocol.requests.messaging import ConsumerSendMsgBack
 from ariane.reports import replay_source
-from ariane.reports.replay_source import Wanted
-from ariane.testing.cluster import Servers, cluster_in_thread
+from ariane.reports.replay_source import ReplayFilter
+from ariane.testing.cluster import LocalCluster, cluster_in_thread
 
 DLQ = "%DLQ%G"
 
 
 @pytest.fixture
-def servers(tmp_path: Path) -> Iterator[Servers]:
+def servers(tmp_path: Path) -> Iterator[LocalCluster]:
     with cluster_in_thread(tmp_path / "servers") as started:
         yield started
 
 
-async def dead_letters(servers: Servers, count: int) -> None:
+async def dead_letters(servers: LocalCluster, count: int) -> None:
     """`count` messages of topic orders, each given up by group G."""
-    async with Instance(servers.namesrv) as instance, Producer("P", instance=instance) as producer:
+    async with ClientInstance(servers.namesrv) as instance, Producer("P", instance=instance) as producer:
         for number in range(count):
             message = Message(
                 topic="orders", body=f"{number}".encode(), keys=(f"order-{number}",), tags="new",
@@ -47,20 +47,20 @@ async def dead_letters(servers: Servers, count: int) -> None:
             await instance.peers.ask(servers.broker, RequestCode.CONSUMER_SEND_MSG_BACK, header)
 
 
-async def stored(servers: Servers, topic: str) -> list[Original]:
-    async with Instance(servers.namesrv) as instance:
-        return [one async for one in replay_source.of_topic(instance.peers, instance.name_servers, Wanted(topic))]
+async def stored(servers: LocalCluster, topic: str) -> list[OriginalMessage]:
+    async with ClientInstance(servers.namesrv) as instance:
+        return [one async for one in replay_source.of_topic(instance.peers, instance.name_servers, ReplayFilter(topic))]
 
 
-def command(servers: Servers, *arguments: str) -> list[str]:
+def command(servers: LocalCluster, *arguments: str) -> list[str]:
     return [sys.executable, "-m", "ariane.cli", "replay", "-n", servers.namesrv, *arguments]
 
 
-def run(servers: Servers, *arguments: str) -> subprocess.CompletedProcess[str]:
+def run(servers: LocalCluster, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command(servers, *arguments), capture_output=True, text=True, timeout=60, check=False)
 
 
-def test_dead_letters_go_back_once_and_a_dry_run_sends_nothing(servers: Servers, tmp_path: Path) -> None:
+def test_dead_letters_go_back_once_and_a_dry_run_sends_nothing(servers: LocalCluster, tmp_path: Path) -> None:
     asyncio.run(dead_letters(servers, 5))
     result = tmp_path / "result.jsonl"
     dry = run(servers, "--from-topic", DLQ, "--dry-run")
@@ -95,7 +95,7 @@ def test_dead_letters_go_back_once_and_a_dry_run_sends_nothing(servers: Servers,
     assert sorted(one.body for one in again.values()) == [b"0", b"1", b"2", b"3", b"4"]
 
 
-def test_a_topic_sent_to_itself_is_sent_once(servers: Servers, tmp_path: Path) -> None:
+def test_a_topic_sent_to_itself_is_sent_once(servers: LocalCluster, tmp_path: Path) -> None:
     """Each of its queues is read up to where it ended before the first message was sent."""
     asyncio.run(dead_letters(servers, 12))
     done = run(
@@ -105,7 +105,7 @@ def test_a_topic_sent_to_itself_is_sent_once(servers: Servers, tmp_path: Path) -
     assert len(asyncio.run(stored(servers, "orders"))) == 24
 
 
-def test_after_a_kill_the_rest_is_sent(servers: Servers, tmp_path: Path) -> None:
+def test_after_a_kill_the_rest_is_sent(servers: LocalCluster, tmp_path: Path) -> None:
     asyncio.run(dead_letters(servers, 60))
     result = tmp_path / "result.parquet"
     journal = tmp_path / "result.parquet.journal"
@@ -128,7 +128,7 @@ def test_after_a_kill_the_rest_is_sent(servers: Servers, tmp_path: Path) -> None
     assert run(servers, *arguments, "1000/s").stdout.startswith("0 sent, 0 failed, 0 unsent, 60 were sent before")
 
 
-def test_what_cannot_be_is_said(servers: Servers, tmp_path: Path) -> None:
+def test_what_cannot_be_is_said(servers: LocalCluster, tmp_path: Path) -> None:
     asyncio.run(dead_letters(servers, 1))
     result = str(tmp_path / "r.jsonl")
     missing = run(servers, "--from-topic", DLQ, "--topic", "nowhere", "--result", result)

@@ -14,7 +14,7 @@ from ariane.client.push_consumer import PushConsumer
 from ariane.model.message import ReceivedMessage
 from ariane.nameserver.config import NameServerConfig
 from ariane.nameserver.server import NameServer
-from ariane.net.connection_pool import Connections
+from ariane.net.connection_pool import ConnectionPool
 from ariane.protocol import fastjson, properties, record
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.command import Command
@@ -37,7 +37,7 @@ QUICK = {"ha_send_heartbeat_interval": 100, "ha_housekeeping_interval": 2000}
 class Pair:
     """A name server, and brokers that a test starts and stops."""
 
-    def __init__(self, home: Path, namesrv: str, peers: Connections) -> None:
+    def __init__(self, home: Path, namesrv: str, peers: ConnectionPool) -> None:
         self.home = home
         self.namesrv = namesrv
         self.peers = peers
@@ -62,7 +62,7 @@ def with_pair(home: Path, work: Callable[[Pair], Awaitable[None]]) -> None:
     @contextlib.asynccontextmanager
     async def pair() -> AsyncIterator[Pair]:
         names = NameServerConfig(bind_address="127.0.0.1", listen_port=0, kv_config_path=str(home / "kv.json"))
-        async with NameServer(names) as name_server, Connections() as peers:
+        async with NameServer(names) as name_server, ConnectionPool() as peers:
             yield Pair(home, f"127.0.0.1:{name_server.addr.rpartition(':')[2]}", peers)
 
     async def run() -> None:
@@ -288,7 +288,7 @@ def test_the_test_cluster_has_slaves(tmp_path: Path) -> None:
     async def run() -> None:
         async with replicated_cluster(tmp_path, slaves=2) as servers:
             assert len(servers.slaves) == 2
-            async with Connections() as peers:
+            async with ConnectionPool() as peers:
                 pair = Pair(tmp_path, servers.namesrv, peers)
                 assert await pair.send(servers.broker) == 0
                 for addr in servers.slaves:

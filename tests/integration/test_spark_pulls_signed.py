@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ariane.client import ClientSettings, Credentials, Instance, Producer
+from ariane.client import ClientInstance, ClientSettings, Credentials, Producer
 from ariane.errors import ArianeError, ConfigError
 from ariane.model.message import Message
 from ariane.protocol import record
@@ -33,13 +33,13 @@ def test_signed_pulls_are_answered_and_others_are_refused_at_once(tmp_path: Path
         async with cluster(tmp_path, acl_enable=True, rocketmq_home=str(tmp_path)) as servers:
             settings = ClientSettings(credentials=Credentials("writer-account", "a-writer-secret"))
             async with (
-                Instance(servers.namesrv, settings) as instance,
+                ClientInstance(servers.namesrv, settings) as instance,
                 Producer("shop", instance=instance) as producer,
             ):
                 sent = await producer.send(Message(topic="orders", body=b"one"))
 
             def read(**account: str) -> list[bytes]:
-                reader = pull_client.Cluster(
+                reader = pull_client.BlockingCluster(
                     parsed(servers.namesrv, **account), sleep=lambda seconds: pytest.fail("waited")
                 )
                 try:

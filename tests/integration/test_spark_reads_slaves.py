@@ -18,14 +18,14 @@ from ariane.errors import ArianeError
 from ariane.model.message import Message, MessageQueue
 from ariane.nameserver.config import NameServerConfig
 from ariane.nameserver.server import NameServer
-from ariane.net.connection_pool import Connections
+from ariane.net.connection_pool import ConnectionPool
 from ariane.protocol import fastjson
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.requests import typed
 from ariane.protocol.requests.messaging import OffsetAnswer, QueueRef
 from ariane.protocol.requests.routing import TopicTable
 from ariane.spark.read import pull_client, queue_bounds, read_task
-from ariane.spark.read.offset_ranges import Range
+from ariane.spark.read.offset_ranges import OffsetRange
 from ariane.spark.read.source_options import SourceOptions, parse
 from ariane.testing.cluster import broker_config
 
@@ -33,13 +33,13 @@ QUICK = {"ha_send_heartbeat_interval": 100, "ha_housekeeping_interval": 2000}
 COUNT = 40
 
 
-def bodies(cluster: pull_client.Cluster, options: SourceOptions, found: queue_bounds.Ends) -> list[int]:
-    parts = [Range(queue, found.first[queue], last) for queue, last in found.last.items()]
+def bodies(cluster: pull_client.BlockingCluster, options: SourceOptions, found: queue_bounds.QueueBounds) -> list[int]:
+    parts = [OffsetRange(queue, found.first[queue], last) for queue, last in found.last.items()]
     rows = (batch for part in parts for batch in read_task.read_range(cluster, part, options, ["body"]))
     return sorted(int(body) for batch in rows for body in batch["body"].to_pylist())
 
 
-def measured(cluster: pull_client.Cluster) -> queue_bounds.Ends:
+def measured(cluster: pull_client.BlockingCluster) -> queue_bounds.QueueBounds:
     return queue_bounds.measured(cluster, cluster.retry("routes", cluster.queues, "T"))
 
 
@@ -51,7 +51,7 @@ async def send(namesrv: str, count: int) -> None:
 
 async def copied(addr: str, queues: list[MessageQueue]) -> None:
     """Wait until the slave at `addr` knows the topic and holds everything."""
-    async with Connections() as peers:
+    async with ConnectionPool() as peers:
 
         async def end(queue: MessageQueue) -> int:
             answer = await peers.request(addr, RequestCode.GET_MAX_OFFSET, QueueRef(queue.topic, queue.queue_id))
@@ -74,7 +74,7 @@ def test_a_slave_is_read_when_its_master_is_gone(tmp_path: Path) -> None:
         async with NameServer(names_config(tmp_path)) as names:
             namesrv = f"127.0.0.1:{names.addr.rpartition(':')[2]}"
             options = parse({"namesrv": namesrv, "topic": "T", "retries": "20"})
-            cluster = pull_client.Cluster(options)
+            cluster = pull_client.BlockingCluster(options)
             own = {**QUICK, "broker_role": "SLAVE", "broker_id": 1}
             async with contextlib.AsyncExitStack() as slaves:
                 async with Broker(broker_config(tmp_path / "master", namesrv, **QUICK)):
@@ -102,14 +102,14 @@ def test_a_broker_lost_in_the_middle_of_a_read_is_waited_for_or_named(
         async with NameServer(names_config(tmp_path)) as names:
             namesrv = f"127.0.0.1:{names.addr.rpartition(':')[2]}"
             patient = parse({"namesrv": namesrv, "topic": "T", "pullBatchSize": "1", "retries": "60"})
-            cluster = pull_client.Cluster(patient, sleep=lambda _: slept(waits))
+            cluster = pull_client.BlockingCluster(patient, sleep=lambda _: slept(waits))
             waits: list[int] = []
             settings = broker_config(tmp_path / "store", namesrv)
             async with Broker(settings):
                 await send(namesrv, COUNT)
                 found = await asyncio.to_thread(measured, cluster)
                 queue = max(found.last, key=lambda one: found.last[one])
-                part = Range(queue, 0, found.last[queue])
+                part = OffsetRange(queue, 0, found.last[queue])
                 rows = rows_of(cluster, patient, part)
                 first = await asyncio.to_thread(next, rows)
             rest = asyncio.create_task(asyncio.to_thread(list, rows))
@@ -117,7 +117,7 @@ def test_a_broker_lost_in_the_middle_of_a_read_is_waited_for_or_named(
                 await asyncio.sleep(0.02)
             async with Broker(settings):
                 assert [first, *await rest] == list(range(part.end))
-                hasty = pull_client.Cluster(
+                hasty = pull_client.BlockingCluster(
                     parse({"namesrv": namesrv, "topic": "T", "pullBatchSize": "1", "retries": "1"}),
                     sleep=lambda _: None,
                 )
@@ -137,7 +137,7 @@ def slept(waits: list[int]) -> None:
     time.sleep(0.05)
 
 
-def rows_of(cluster: pull_client.Cluster, options: SourceOptions, part: Range) -> Iterator[int]:
+def rows_of(cluster: pull_client.BlockingCluster, options: SourceOptions, part: OffsetRange) -> Iterator[int]:
     """Queue offsets as they come out."""
     for batch in read_task.read_range(cluster, part, options, ["queue_offset"]):
         yield from batch["queue_offset"].to_pylist()

@@ -14,7 +14,7 @@ from ariane.client.transaction_producer import TransactionProducer
 from ariane.model.message import Message
 from ariane.model.topic import HALF_TOPIC
 from ariane.spark.read import pull_client, queue_bounds, read_task
-from ariane.spark.read.offset_ranges import Range
+from ariane.spark.read.offset_ranges import OffsetRange
 from ariane.spark.read.source_options import parse
 from ariane.testing.cluster import cluster_in_thread
 
@@ -34,9 +34,9 @@ def send_halves(namesrv: str, count: int) -> None:
 
 def halves(namesrv: str) -> list[tuple[bytes, str]]:
     options = parse({"namesrv": namesrv, "topic": HALF_TOPIC, "retries": "0"})
-    cluster = pull_client.Cluster(options)
+    cluster = pull_client.BlockingCluster(options)
     found = queue_bounds.measured(cluster, cluster.queues(HALF_TOPIC))
-    parts = [Range(queue, found.first[queue], last) for queue, last in found.last.items()]
+    parts = [OffsetRange(queue, found.first[queue], last) for queue, last in found.last.items()]
     rows = [
         (row["body"], dict(row["properties"])["REAL_TOPIC"])
         for part in parts

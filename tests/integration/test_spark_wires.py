@@ -20,13 +20,13 @@ from typing import Any
 import pyarrow as pa
 
 from ariane.broker.broker import Broker
-from ariane.client import ClientSettings, Credentials, Instance, Producer
+from ariane.client import ClientInstance, ClientSettings, Credentials, Producer
 from ariane.cluster import topic_admin
 from ariane.errors import ArianeError, ConnectionLost, RequestTimeout
 from ariane.model.message import Message
 from ariane.nameserver.config import NameServerConfig
 from ariane.nameserver.server import NameServer
-from ariane.net.connection_pool import Connections
+from ariane.net.connection_pool import ConnectionPool
 from ariane.protocol import command as commands
 from ariane.protocol import record
 from ariane.protocol.codes import RequestCode
@@ -34,7 +34,7 @@ from ariane.protocol.frame import FrameReader
 from ariane.protocol.requests import typed
 from ariane.protocol.requests.messaging import SUBSCRIPTION, OffsetAnswer, PullMessage, PullMessageAnswer, QueueRef
 from ariane.spark.wire.access import tls_context
-from ariane.spark.wire.pipelined_connections import Answer, Wires
+from ariane.spark.wire.pipelined_connections import PipelinedConnectionPool, PipelinedResponse
 from ariane.spark.write import sink
 from ariane.spark.write.sink_options import parse
 from ariane.testing.cluster import broker_config, cluster
@@ -81,8 +81,8 @@ def answer(connection: socket.socket, asked: commands.Command) -> None:
     connection.sendall(b"".join(pieces))
 
 
-def gather(wires: Wires, count: int) -> list[Answer]:
-    found: list[Answer] = []
+def gather(wires: PipelinedConnectionPool, count: int) -> list[PipelinedResponse]:
+    found: list[PipelinedResponse] = []
     ends = time.monotonic() + 20
     while len(found) < count:
         assert time.monotonic() < ends
@@ -95,7 +95,7 @@ def test_answers_find_their_requests_whatever_their_order(peer: Any) -> None:
         for asked in reversed(found):
             answer(connection, asked)
 
-    wires = Wires(5000)
+    wires = PipelinedConnectionPool(5000)
     addr = peer(3, backwards)
     large = b"x" * 3_000_000  # more than a socket takes at once
     tokens = {wires.ask(addr, 310, {}, body): body for body in (b"a", large, b"c")}
@@ -112,7 +112,7 @@ def test_a_connection_that_ends_fails_its_requests_and_the_next_has_a_new_one(pe
         if len(calls) > 1:
             answer(connection, found[0])
 
-    wires = Wires(5000)
+    wires = PipelinedConnectionPool(5000)
     addr = peer(1, first_closes)
     wires.ask(addr, 310, {})
     (lost,) = gather(wires, 1)
@@ -124,7 +124,7 @@ def test_a_connection_that_ends_fails_its_requests_and_the_next_has_a_new_one(pe
 
 
 def test_a_connection_that_was_closed_while_idle_is_noticed_before_it_is_used(peer: Any) -> None:
-    wires = Wires(5000)
+    wires = PipelinedConnectionPool(5000)
     addr = peer(1, lambda connection, found: answer(connection, found[0]))  # and closes
     wires.ask(addr, 310, {})
     gather(wires, 1)
@@ -139,7 +139,7 @@ def test_a_connection_that_was_closed_while_idle_is_noticed_before_it_is_used(pe
 
 
 def test_a_silent_peer_is_given_up(peer: Any) -> None:
-    wires = Wires(200)
+    wires = PipelinedConnectionPool(200)
     done = threading.Event()
     addr = peer(1, lambda connection, found: done.wait(10) and None)
     wires.ask(addr, 310, {})
@@ -171,7 +171,7 @@ def test_requests_and_answers_are_encrypted(peer: Any, certificate: tuple[Path, 
             answer(connection, asked)
 
     said = parse({"namesrv": "h:1", "topic": "T", "useTls": "true", "tlsCaFile": str(certificate[0])})
-    wires = Wires(20_000, tls=tls_context(said))
+    wires = PipelinedConnectionPool(20_000, tls=tls_context(said))
     addr = peer(40, backwards, server)
     large = b"x" * 3_000_000  # more than a socket takes at once, and many TLS records
     tokens = {wires.ask(addr, 310, {}, body): body for body in (large, *(b"%d" % n for n in range(39)))}
@@ -184,7 +184,7 @@ def test_requests_and_answers_are_encrypted(peer: Any, certificate: tuple[Path, 
 def test_a_server_that_is_not_trusted_or_speaks_no_tls_is_told(peer: Any, certificate: tuple[Path, Path]) -> None:
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     server.load_cert_chain(*certificate)
-    wires = Wires(5000, tls=tls_context(parse({"namesrv": "h:1", "topic": "T", "useTls": "true"})))
+    wires = PipelinedConnectionPool(5000, tls=tls_context(parse({"namesrv": "h:1", "topic": "T", "useTls": "true"})))
     with pytest.raises(ConnectionLost, match="TLS: .*certificate verify failed.*tlsCaFile"):
         wires.ask(peer(1, lambda connection, found: None, server), 310, {})
     plain = peer(0, lambda connection, found: connection.sendall(b"no TLS here"))
@@ -196,7 +196,7 @@ def test_a_server_that_is_not_trusted_or_speaks_no_tls_is_told(peer: Any, certif
 def test_nobody_there() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         addr = f"127.0.0.1:{server.getsockname()[1]}"
-    wires = Wires(200)
+    wires = PipelinedConnectionPool(200)
     with pytest.raises(ConnectionLost, match="refused"):
         wires.ask(addr, 310, {})
     wires.close()
@@ -205,7 +205,7 @@ def test_nobody_there() -> None:
 async def stored(broker: str, queues: int) -> list[list[int]]:
     """Bodies of each queue of T, as numbers."""
     found: list[list[int]] = []
-    async with Connections() as peers:
+    async with ConnectionPool() as peers:
         for queue_id in range(queues):
             mine: list[int] = []
             answer = await peers.ask(broker, RequestCode.GET_MAX_OFFSET, QueueRef("T", queue_id))
@@ -230,7 +230,7 @@ def rows(first: int, count: int) -> pa.RecordBatch:
 
 
 async def make_topic(namesrv: str) -> None:
-    async with Connections() as peers:
+    async with ConnectionPool() as peers:
         await topic_admin.create_everywhere(peers, namesrv, "T", 4)
 
 
@@ -283,7 +283,7 @@ def test_requests_are_signed_and_a_denial_fails_the_task_at_once(tmp_path: Path)
         async with cluster(tmp_path, acl_enable=True, rocketmq_home=str(tmp_path)) as servers:
             settings = ClientSettings(credentials=Credentials("writer-account", "a-writer-secret"))
             async with (
-                Instance(servers.namesrv, settings) as instance,
+                ClientInstance(servers.namesrv, settings) as instance,
                 Producer("shop", instance=instance) as producer,
             ):
                 await producer.send(Message(topic="T", body=b"first"))

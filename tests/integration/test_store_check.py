@@ -14,9 +14,9 @@ from typer.testing import CliRunner
 
 from ariane.cli.main import app
 from ariane.model import host
-from ariane.store.check import ERROR, NOTE, WARNING, Finding, Summary, check
-from ariane.store.index_file import Sizes
-from ariane.store.message_store import Draft, MessageStore, StoreConfig, open_store
+from ariane.store.check import ERROR, NOTE, WARNING, CheckFinding, CheckSummary, check
+from ariane.store.index_file import IndexSizes
+from ariane.store.message_store import MessageStore, RecordDraft, StoreConfig, open_store
 from ariane.testing.disk import FakeDisk
 
 DATA = Path(__file__).parents[1] / "data"
@@ -34,7 +34,7 @@ SECOND = f"/store/commitlog/{1024:020d}"
 def filled(disk: FakeDisk | None = None, root: str = "/store", count: int = 12) -> MessageStore:
     store = open_store(StoreConfig(root=root, commit_log_size=1024, consume_queue_size=200), disk, store_host=HOST)
     for number in range(count):
-        draft = Draft(
+        draft = RecordDraft(
             topic="T", queue_id=0, body=b"body %d" % number, born_ms=1, born_host=HOST, tags="a", properties=PROPERTIES
         )
         store.put(draft)
@@ -50,12 +50,12 @@ def disk() -> FakeDisk:
     return made
 
 
-def faults(disk: FakeDisk) -> list[Finding]:
+def faults(disk: FakeDisk) -> list[CheckFinding]:
     return [one for one in check("/store", disk) if one.severity != NOTE]
 
 
 def test_a_sound_store_has_no_finding_and_is_not_written_to(disk: FakeDisk) -> None:
-    before, summary = disk.changes, Summary()
+    before, summary = disk.changes, CheckSummary()
     assert list(check("/store", disk, summary)) == []
     assert (summary.records, summary.entries, summary.queues) == (30, 30, 1)
     assert disk.changes == before
@@ -65,7 +65,7 @@ def test_a_running_store_is_sound_while_entries_are_not_yet_there() -> None:
     disk = FakeDisk()
     store = filled(disk)
     for _ in range(3):
-        store.put(Draft(topic="T", queue_id=0, body=b"new", born_ms=1, born_host=HOST))
+        store.put(RecordDraft(topic="T", queue_id=0, body=b"new", born_ms=1, born_host=HOST))
     found = list(check("/store", disk))
     assert {one.severity for one in found} == {NOTE}
     assert any("3 new records have no entry yet" in one.what for one in found)
@@ -138,7 +138,7 @@ def test_a_directory_in_place_of_a_document_is_an_error(disk: FakeDisk) -> None:
     assert [(one.severity, one.fix) for one in found] == [(ERROR, "move it away: no broker starts with it")]
 
 
-INDEX_SIZES = Sizes(5, 12)
+INDEX_SIZES = IndexSizes(5, 12)
 INDEXED = replace(CONFIG, index=True, index_slots=5, index_entries=12)
 ENTRIES_AT = 40 + 4 * 5
 
@@ -146,19 +146,21 @@ ENTRIES_AT = 40 + 4 * 5
 def indexed(disk: FakeDisk) -> MessageStore:
     store = open_store(INDEXED, disk, now_ms=lambda: 1_700_000_000_000, store_host=HOST)
     for number in range(20):
-        draft = Draft(topic="T", queue_id=0, body=b"", born_ms=1, born_host=HOST, properties=f"KEYS\x01k{number} all")
+        draft = RecordDraft(
+            topic="T", queue_id=0, body=b"", born_ms=1, born_host=HOST, properties=f"KEYS\x01k{number} all"
+        )
         store.put(draft)
     store.flush()
     store.step()
     return store
 
 
-def index_faults(disk: FakeDisk) -> list[Finding]:
+def index_faults(disk: FakeDisk) -> list[CheckFinding]:
     return list(check("/store", disk, index_sizes=INDEX_SIZES))
 
 
 def test_a_sound_key_index_has_no_finding() -> None:
-    disk, summary = FakeDisk(), Summary()
+    disk, summary = FakeDisk(), CheckSummary()
     store = indexed(disk)
     store.flush_derived()
     assert [one for one in index_faults(disk) if one.severity != NOTE] == []
@@ -260,7 +262,7 @@ def test_cli_on_a_sound_and_on_a_damaged_store(tmp_path: Path) -> None:
 def test_a_store_of_java_is_sound(tmp_path: Path) -> None:
     with tarfile.open(DATA / "store.tar.gz") as archive:
         archive.extractall(tmp_path, filter="data")
-    summary = Summary()
+    summary = CheckSummary()
     found = list(check(str(tmp_path / "store"), summary=summary))
     assert [one for one in found if one.severity != NOTE] == []
     assert summary.records > 20 and summary.entries > 20

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ariane.broker.broker import Broker
 from ariane.broker.config import BrokerConfig
-from ariane.net.connection_pool import Connections
+from ariane.net.connection_pool import ConnectionPool
 from ariane.protocol.codes import RequestCode
 from ariane.protocol.command import Command
 from ariane.protocol.requests.messaging import SUBSCRIPTION, PullMessage, SendMessage
@@ -45,7 +45,7 @@ def on_disk(
             broker_name="broker-a", broker_ip1="127.0.0.1", bind_address="127.0.0.1", listen_port=0, namesrv_addr="",
             store_path_root_dir=str(path), **values,  # type: ignore[arg-type]
         )  # fmt: skip
-        async with Broker(config, disk=disk) as broker, Connections() as peers:
+        async with Broker(config, disk=disk) as broker, ConnectionPool() as peers:
 
             async def call(send: bool) -> Command:
                 if send:

@@ -21,14 +21,14 @@ from ariane.client import (
     TraceSettings,
     TransactionProducer,
 )
-from ariane.client.hooks import Ending
+from ariane.client.hooks import TransactionEnd
 from ariane.cluster import transaction_admin as admin
 from ariane.errors import MessageRefused, ReplyError, RouteNotFound
 from ariane.model import ids
 from ariane.model.message import Message, ReceivedMessage
 from ariane.model.topic import CHECK_MAX_TIME_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, TRANSACTION_GROUP
 from ariane.net.connection import Peer
-from ariane.net.connection_pool import Connections
+from ariane.net.connection_pool import ConnectionPool
 from ariane.protocol import fastjson, properties, record
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.command import Command
@@ -40,7 +40,7 @@ from ariane.protocol.requests.messaging import (
     ROLLBACK,
     SUBSCRIPTION,
     CheckTransactionState,
-    EndTransaction,
+    EndTransactionHeader,
     OffsetAnswer,
     PullMessage,
     QueryConsumerOffset,
@@ -116,7 +116,7 @@ def test_a_commit_is_delivered_once_and_a_rollback_never(tmp_path: Path) -> None
             for message in inbox.messages:
                 assert message.message_id in committed
                 assert (message.tags, message.keys, message.sys_flag) == ("a", (message.body.decode(),), 8)
-            assert all(isinstance(event, Ending) and not event.from_check for event in told)
+            assert all(isinstance(event, TransactionEnd) and not event.from_check for event in told)
             assert [event.message_id for event in told] == [result.sent.message_id for result in results]
 
     run(work())
@@ -271,7 +271,7 @@ class Asking:
             **settings,
         }
         self._broker = Broker(BrokerConfig(store_path_root_dir=str(home), **values))
-        self._peers = Connections({RequestCode.CHECK_TRANSACTION_STATE: self._asked})
+        self._peers = ConnectionPool({RequestCode.CHECK_TRANSACTION_STATE: self._asked})
         self._group = group
         self.questions: list[tuple[CheckTransactionState, Record]] = []
 
@@ -300,7 +300,9 @@ class Asking:
         return typed(answer, SendMessageAnswer)
 
     async def end(self, half: int, offset: int, decision: int, group: str = "P") -> Command:
-        return await self.call(RequestCode.END_TRANSACTION, EndTransaction(group, half, offset, decision, msg_id="U"))
+        return await self.call(
+            RequestCode.END_TRANSACTION, EndTransactionHeader(group, half, offset, decision, msg_id="U")
+        )
 
     async def resume(self, offset: int) -> Command:
         message_id = ids.offset_message_id(b"\x7f\0\0\1\0\0\0\1", offset)
@@ -479,7 +481,7 @@ def test_operators_see_open_halves_and_those_put_aside(tmp_path: Path) -> None:
             TransactionProducer(
                 "P", servers.namesrv, check=lambda message: states.get(message.message_id, LocalState.UNKNOWN)
             ) as producer,
-            Connections() as peers,
+            ConnectionPool() as peers,
         ):
             unknown = always(LocalState.UNKNOWN)
             waits = await producer.send_in_transaction(text(b"waits"), unknown, immunity_s=3600)
@@ -522,7 +524,7 @@ def test_the_age_of_a_half_that_was_asked_about_is_that_of_its_first_copy(tmp_pa
         async with (
             cluster(tmp_path, **EAGER, transaction_check_max=1000) as servers,
             TransactionProducer("P", servers.namesrv, check=always(LocalState.UNKNOWN)) as producer,
-            Connections() as peers,
+            ConnectionPool() as peers,
         ):
             await producer.send_in_transaction(text(b"x"), always(LocalState.UNKNOWN))
             (broker,) = await admin.open_halves(peers, servers.namesrv)

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from ariane.client import ClientSettings, Credentials, Instance, Producer, PushConsumer
+from ariane.client import ClientInstance, ClientSettings, Credentials, Producer, PushConsumer
 from ariane.errors import ArianeError
 from ariane.model.message import Message, ReceivedMessage
 from ariane.model.topic import TIMER_TOPIC
-from ariane.net.connection_pool import Connections
+from ariane.net.connection_pool import ConnectionPool
 from ariane.protocol import fastjson, signing
 from ariane.protocol.codes import RequestCode
 from ariane.protocol.command import Command
@@ -43,7 +43,7 @@ REFUSED: list[tuple[int, dict[str, str], Credentials | None]] = [
 
 
 async def ask(addr: str, code: int, fields: dict[str, str], who: Credentials | None = ADMIN) -> Command:
-    async with Connections() as peers:
+    async with ConnectionPool() as peers:
         connection = await peers.to(addr)
         signed = signing.signed(who, fields, b"") if who else fields
         return await connection.request(code, signed, timeout_ms=5000)
@@ -68,7 +68,7 @@ def test_our_clients_and_answers_with_access_control(tmp_path: Path) -> None:
             for message in messages:
                 await got.put(message.body)
 
-        async with Instance(namesrv, ClientSettings(credentials=USER)) as instance:
+        async with ClientInstance(namesrv, ClientSettings(credentials=USER)) as instance:
             async with Producer("P", instance=instance) as producer:
                 await producer.send(Message(topic="T", body=b"one", tags="ä"))
                 with pytest.raises(ArianeError, match="topic:Other"):
@@ -84,7 +84,7 @@ def test_our_clients_and_answers_with_access_control(tmp_path: Path) -> None:
             made = UpdateAccount("new-account", "new-secret", admin=False, topic_perms="T=PUB")
             topics, accounts = [], []
             for broker in (addr, servers.broker):
-                async with Connections(sign=lambda fields, body: signing.signed(ADMIN, fields, body)) as peers:
+                async with ConnectionPool(sign=lambda fields, body: signing.signed(ADMIN, fields, body)) as peers:
                     await peers.ask(broker, RequestCode.UPDATE_AND_CREATE_ACL_CONFIG, made)
                     shown = await peers.ask(broker, RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG)
                     accounts.append(fastjson.decode(shown.body, AclConfig).plain_access_configs)

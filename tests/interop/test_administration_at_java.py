@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ariane.net.connection import Connection
-from ariane.net.connection_pool import Connections
+from ariane.net.connection_pool import ConnectionPool
 from ariane.protocol import fastjson
 from ariane.protocol.codes import RequestCode
 from ariane.protocol.command import Command
@@ -88,7 +88,7 @@ async def prepare(connection: Connection) -> None:
 
 def test_administration_answers_as_java(tmp_path: Path) -> None:
     async def work(addr: str) -> None:
-        async with cluster(tmp_path / "ours") as servers, Connections() as peers:
+        async with cluster(tmp_path / "ours") as servers, ConnectionPool() as peers:
             theirs, ours = await peers.to(addr), await peers.to(servers.broker)
             await prepare(theirs)
             await prepare(ours)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import pytest
 
-from ariane.client import ConsumerSettings, Instance, Producer, PushConsumer, ReconsumeLater, SendStatus
+from ariane.client import ClientInstance, ConsumerSettings, Producer, PushConsumer, ReconsumeLater, SendStatus
 from ariane.errors import ReplyError
 from ariane.model.message import Message, ReceivedMessage
 from ariane.testing import java
@@ -284,7 +284,7 @@ def test_what_a_listener_fails_on_comes_again_with_its_own_topic(peers, topic, g
 
     async def play():
         async with (
-            Instance(peers.name_server) as shared,
+            ClientInstance(peers.name_server) as shared,
             Producer("producers", instance=shared) as producer,
             PushConsumer(group, None, {topic: "*"}, listener, start="first", settings=FAST, instance=shared),
         ):

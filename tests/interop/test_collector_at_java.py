@@ -14,7 +14,7 @@ from ariane.client.push_consumer import PushConsumer
 from ariane.client.settings import ConsumerSettings
 from ariane.clock import SYSTEM_CLOCK
 from ariane.metrics_collector import publisher
-from ariane.metrics_collector.sample import Counter, Progress, Sample
+from ariane.metrics_collector.sample import GroupProgress, Sample, StatsCounter
 from ariane.model.message import Message, ReceivedMessage
 from ariane.model.topic import SAMPLES_TOPIC
 from ariane.testing import java
@@ -27,11 +27,11 @@ READ_FROM_SLAVE = {
 }
 
 
-def progress(sample: Sample) -> Progress | None:
+def progress(sample: Sample) -> GroupProgress | None:
     return next((one for one in sample.groups if (one.topic, one.group) == ("T", "G")), None)
 
 
-def counter(sample: Sample, name: str) -> Counter | None:
+def counter(sample: Sample, name: str) -> StatsCounter | None:
     return next((one for one in sample.counters if (one.topic, one.name) == ("T", name)), None)
 
 
@@ -50,7 +50,7 @@ def test_a_java_master_and_slave_are_sampled(tmp_path: Path) -> None:
         await asyncio.sleep(8)  # the slave has copied log and topics
         stop = asyncio.Event()
 
-        def look(done: publisher.Round) -> None:
+        def look(done: publisher.PollingRound) -> None:
             rounds.append({sample.broker_id: sample for sample in done.samples})
             by_slave = counter(rounds[-1][1], "GROUP_GET_SIZE")
             if by_slave is not None and by_slave.sum and len(rounds) > 8:

@@ -15,7 +15,7 @@ from ariane.client import LocalState, TransactionProducer
 from ariane.model.message import Message
 from ariane.pipeline.spark_session import java_fault
 from ariane.reports import table_views
-from ariane.tables import DELAYS, TRANSACTIONS, Table
+from ariane.tables import DELAYS, TRANSACTIONS, TableSchema
 from ariane.testing import java
 from ariane.testing.cluster import SMALL_FILES, cluster_in_thread
 
@@ -42,7 +42,7 @@ async def send_half(namesrv: str) -> None:
         await producer.send_in_transaction(Message(topic="T", body=b"half", keys=["ours"]), lambda _: LocalState.COMMIT)
 
 
-def rows_of(home: Path, table: Table) -> list[dict[str, Any]]:
+def rows_of(home: Path, table: TableSchema) -> list[dict[str, Any]]:
     with table_views.asked(home, table_views.whole(table)) as sql:
         return table_views.rows(sql, f"SELECT * FROM {table.name} ORDER BY keys, stored_at" if table == DELAYS else
                            f"SELECT * FROM {table.name} ORDER BY keys")  # fmt: skip

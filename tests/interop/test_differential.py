@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from ariane.errors import ArianeError, RequestTimeout
-from ariane.net.connection_pool import Connections
+from ariane.net.connection_pool import ConnectionPool
 from ariane.protocol import batch, fastjson, record
 from ariane.testing import java
 from ariane.testing.cluster import cluster_in_thread
@@ -72,7 +72,7 @@ BATCH = Step(
     "send a batch", 320,
     {"a": "P", "b": "T", "c": "TBW102", "d": "4", "e": "1", "f": "0", "g": "1700000000000", "h": "0", "i": "WAIT\x01true",
      "j": "0", "k": "false", "m": "true"},
-    batch.encode([batch.Entry(0, b"m%d" % n, f"UNIQ_KEY\x01B{n}\x02KEYS\x01kb") for n in range(3)]),
+    batch.encode([batch.BatchEntry(0, b"m%d" % n, f"UNIQ_KEY\x01B{n}\x02KEYS\x01kb") for n in range(3)]),
 )  # fmt: skip
 QUEUE = {"topic": "T", "brokerName": "broker-a", "queueId": 0}
 HEARTBEAT = {
@@ -350,13 +350,13 @@ def our_broker(home: Path) -> Iterator[str]:
 
 async def answers(addr: str) -> dict[str, Answer]:
     found = {}
-    async with Connections() as peers:
+    async with ConnectionPool() as peers:
         for step in STEPS:
             found[step.name] = await answer(peers, addr, step)
     return found
 
 
-async def answer(peers: Connections, addr: str, step: Step) -> Answer:
+async def answer(peers: ConnectionPool, addr: str, step: Step) -> Answer:
     connection = await peers.to(addr)
     try:
         got = await connection.request(step.code, dict(step.fields), step.body, timeout_ms=5000)

@@ -13,7 +13,7 @@ from pathlib import Path
 from interop_servers import consume, mqadmin, produce
 
 from ariane.broker.broker import Broker
-from ariane.net.connection_pool import Connections
+from ariane.net.connection_pool import ConnectionPool
 from ariane.protocol import properties
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.requests.messaging import (
@@ -39,7 +39,7 @@ async def until(what: Callable[[], bool]) -> None:
             await asyncio.sleep(0.05)
 
 
-async def until_replicated(peers: Connections, master: str) -> int:
+async def until_replicated(peers: ConnectionPool, master: str) -> int:
     """Send until the answer is 0 and not 11: a slave is there; how many messages that took."""
     header = SendMessage("P", "T", "TBW102", 4, 0, 0, 1, 0, properties.encode({"KEYS": "first"}))
     for count in range(1, 200):
@@ -65,7 +65,7 @@ def same_log(master: Path, slave: Path) -> int:
 def test_a_java_master_and_our_slave(tmp_path: Path) -> None:
     async def run(namesrv: str, stop_master: Callable[[], None], master: str) -> None:
         settings = broker_config(tmp_path / "slave", namesrv, **SMALL, broker_role="SLAVE", broker_id=1)
-        async with Broker(settings) as slave, Connections() as peers:
+        async with Broker(settings) as slave, ConnectionPool() as peers:
             store = slave._store
             first = await until_replicated(peers, master)
             sent = await asyncio.to_thread(produce, namesrv, COUNT, "size=3000")
@@ -86,7 +86,7 @@ def test_a_java_master_and_our_slave(tmp_path: Path) -> None:
 
 def test_our_master_and_a_java_slave(tmp_path: Path) -> None:
     async def run() -> None:
-        async with cluster(tmp_path, **SMALL, broker_role="SYNC_MASTER") as servers, Connections() as peers:
+        async with cluster(tmp_path, **SMALL, broker_role="SYNC_MASTER") as servers, ConnectionPool() as peers:
             # Before the slave comes: with an empty log it gets these, too.
             await asyncio.to_thread(not_replicated, servers.namesrv)
             slave_is = {**JAVA_SMALL, "brokerRole": "SLAVE", "brokerId": "1"}
@@ -109,7 +109,7 @@ def test_our_master_and_a_java_slave(tmp_path: Path) -> None:
         lines = java.run("ariane.peers.Produce", [namesrv, "T", "P", "400", "size=3000"])
         assert {one["status"] for one in java.events(lines)} == {"SLAVE_NOT_AVAILABLE"}
 
-    async def until_served(peers: Connections, slave: str) -> int:
+    async def until_served(peers: ConnectionPool, slave: str) -> int:
         """The Java slave has copied the topic and answers pulls with the first messages; their bytes."""
         header = PullMessage("G", "T", 0, 0, 32, SUBSCRIPTION, 0, 0, "*", 0, None)
         for _ in range(100):
@@ -119,7 +119,7 @@ def test_our_master_and_a_java_slave(tmp_path: Path) -> None:
             await asyncio.sleep(0.3)
         raise AssertionError(f"the slave answers {answer.code}: {answer.remark}")
 
-    async def until_offset(peers: Connections, slave: str) -> int:
+    async def until_offset(peers: ConnectionPool, slave: str) -> int:
         """The offset of the group as the Java slave has copied it."""
         header = QueryConsumerOffset("G", "T", 0)
         for _ in range(100):
@@ -136,7 +136,7 @@ def test_java_tools_delete_a_topic_of_a_cluster_with_a_slave(tmp_path: Path) -> 
     """On a cluster of Java brokers the command fails: the slave refuses the request."""
 
     async def run() -> None:
-        async with cluster(tmp_path / "master", **SMALL) as servers, Connections() as peers:
+        async with cluster(tmp_path / "master", **SMALL) as servers, ConnectionPool() as peers:
             settings = broker_config(tmp_path / "slave", servers.namesrv, **SMALL, broker_role="SLAVE", broker_id=1)
             async with Broker(settings) as slave:
                 header = SendMessage("P", "T", "TBW102", 1, 0, 0, 1, 0, None)
@@ -154,7 +154,7 @@ def test_java_tools_delete_a_topic_of_a_cluster_with_a_slave(tmp_path: Path) -> 
 def test_java_tools_start_the_cleaning_of_our_broker(tmp_path: Path) -> None:
     async def run() -> None:
         settings = {**SMALL, "mapped_file_size_commit_log": 4096, "delete_when": "", "file_reserved_time": 0}
-        async with cluster(tmp_path, **settings) as servers, Connections() as peers:
+        async with cluster(tmp_path, **settings) as servers, ConnectionPool() as peers:
             header = SendMessage("P", "T", "TBW102", 1, 0, 0, 1, 0, None)
             for _ in range(40):
                 assert (await peers.request(servers.broker, RequestCode.SEND_MESSAGE_V2, header, bytes(500))).code == 0

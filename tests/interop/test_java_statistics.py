@@ -13,7 +13,7 @@ import msgspec
 import pytest
 from interop_servers import consume, produce
 
-from ariane.net.connection_pool import Connections
+from ariane.net.connection_pool import ConnectionPool
 from ariane.protocol import fastjson
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.requests.admin import CreateTopic, TopicRef
@@ -83,7 +83,7 @@ def test_mqadmin_puts_rates_and_lag_together(tmp_path: Path) -> None:
 
 
 async def code_of(addr: str, code: int, header: msgspec.Struct) -> int:
-    async with Connections() as peers:
+    async with ConnectionPool() as peers:
         return (await peers.request(addr, code, header)).code
 
 
@@ -111,7 +111,7 @@ def test_both_brokers_answer_in_the_same_form(tmp_path: Path) -> None:
 
 async def used_and_asked(addr: str) -> dict[str, Any]:
     """Twelve messages to four queues, all read, two of one queue consumed; what the broker tells after its next sample."""
-    async with Connections() as peers:
+    async with ConnectionPool() as peers:
         await peers.ask(addr, RequestCode.UPDATE_AND_CREATE_TOPIC, CreateTopic("T", "TBW102", 4, 4, 6))
         for number in range(SENT):
             header = SendMessage("P", "T", "TBW102", 4, number % 4, 0, 1234, 0)
@@ -144,7 +144,7 @@ async def answers(addr: str) -> dict[str, Any]:
     for key in (*keys, "BROKER_GET_NUMS DefaultCluster", "GROUP_GET_LATENCY 0@T@G", "GROUP_GET_FALL_SIZE 0@T@G", "X y"):
         questions[f"315 {key}"] = (RequestCode.VIEW_BROKER_STATS_DATA, ViewBrokerStats(*key.split()))
     told: dict[str, Any] = {}
-    async with Connections() as peers:
+    async with ConnectionPool() as peers:
         for name, (code, header) in questions.items():
             answer = await peers.request(addr, code, header)
             told[name] = {"code": answer.code, "body": fastjson.read(answer.body) if answer.body else None}

@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 
 from ariane.broker.config import BrokerConfig
-from ariane.broker.dynamic_config import Settings
+from ariane.broker.dynamic_config import DynamicConfig
 from ariane.broker.registration import Registration
-from ariane.broker.state.topic_registry import Topics
+from ariane.broker.state.topic_registry import TopicRegistry
 from ariane.model.topic import DataVersion, TopicConfig
 from ariane.nameserver.config import NameServerConfig
 from ariane.nameserver.server import NameServer
-from ariane.net.connection_pool import Connections
-from ariane.net.tasks import Tasks
+from ariane.net.connection_pool import ConnectionPool
+from ariane.net.tasks import BackgroundTasks
 from ariane.protocol import fastjson
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.requests.routing import (
@@ -39,14 +39,14 @@ JVM = ("-Xms512m", "-Xmx1g")
 class Broker:
     """A broker's topic table with its registration, and connections to check the result with."""
 
-    def __init__(self, namesrv: list[str], peers: Connections, tasks: Tasks, count: int) -> None:
+    def __init__(self, namesrv: list[str], peers: ConnectionPool, tasks: BackgroundTasks, count: int) -> None:
         self.addrs = namesrv
         self._peers = peers
         config = BrokerConfig(broker_name="broker-a", namesrv_addr=";".join(namesrv))
         table = {f"T{i}": TopicConfig(topic_name=f"T{i}", read_queue_nums=i % 8 + 1) for i in range(count)}
-        self.topics = Topics(TopicTable(DataVersion(1, 1), table), config, now_ms=lambda: 2)
+        self.topics = TopicRegistry(TopicTable(DataVersion(1, 1), table), config, now_ms=lambda: 2)
         self.registration = Registration(
-            Settings(config, 0), "127.0.0.1:1", "127.0.0.1:2", self.topics, peers, tasks, now_ms=lambda: 2
+            DynamicConfig(config, 0), "127.0.0.1:1", "127.0.0.1:2", self.topics, peers, tasks, now_ms=lambda: 2
         )
         self.topics.changed = self.registration.soon
 
@@ -87,8 +87,8 @@ class Broker:
 
 @asynccontextmanager
 async def broker(namesrv: list[str], count: int) -> AsyncIterator[Broker]:
-    tasks = Tasks("test")
-    async with Connections() as peers:
+    tasks = BackgroundTasks("test")
+    async with ConnectionPool() as peers:
         try:
             yield Broker(namesrv, peers, tasks, count)
         finally:
@@ -96,7 +96,7 @@ async def broker(namesrv: list[str], count: int) -> AsyncIterator[Broker]:
 
 
 @contextmanager
-def java_name_server(home: Path, port: int = 0) -> Iterator[java.Server]:
+def java_name_server(home: Path, port: int = 0) -> Iterator[java.JavaServer]:
     with java.name_server(home, port=port, jvm_args=JVM) as server:
         yield server
 
@@ -170,7 +170,7 @@ def test_the_whole_table_of_a_java_broker_is_taken_at_once(tmp_path: Path, count
     """A 4.9.4 broker repeats its whole table every 30 s, in one request."""
 
     async def work() -> None:
-        async with our_name_server(tmp_path) as ours, broker([ours.addr], count) as sender, Connections() as peers:
+        async with our_name_server(tmp_path) as ours, broker([ours.addr], count) as sender, ConnectionPool() as peers:
             header = RegisterBroker("broker-a", "127.0.0.1:1", "DefaultCluster", "127.0.0.1:2", 0)
             body = fastjson.write(RegisterBrokerBody((), sender.topics.table()))
             for _ in range(3):

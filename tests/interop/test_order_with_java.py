@@ -58,21 +58,21 @@ class Got(NamedTuple):
 
 
 @contextlib.contextmanager
-def ours(namesrv: str, group: str) -> Iterator[java.Program]:
+def ours(namesrv: str, group: str) -> Iterator[java.JavaProgram]:
     with subprocess.Popen(
         [sys.executable, "-c", OUR_MEMBER, namesrv, group], stdout=subprocess.PIPE, text=True
     ) as process:
         try:
-            yield java.Program(process)
+            yield java.JavaProgram(process)
         finally:
             process.kill()
 
 
-def theirs(namesrv: str, group: str) -> contextlib.AbstractContextManager[java.Program]:
+def theirs(namesrv: str, group: str) -> contextlib.AbstractContextManager[java.JavaProgram]:
     return java.start("ariane.peers.Consume", [namesrv, "T", group, "*", "0", "600", "orderly", "pause=20"])
 
 
-def got(member: str, program: java.Program) -> list[Got]:
+def got(member: str, program: java.JavaProgram) -> list[Got]:
     """What it got so far."""
     found = []
     for line in program.lines(time.monotonic()):

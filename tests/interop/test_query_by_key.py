@@ -12,7 +12,7 @@ from interop_servers import produce
 
 from ariane.cluster import message_query
 from ariane.model import ids
-from ariane.net.connection_pool import Connections
+from ariane.net.connection_pool import ConnectionPool
 from ariane.protocol import properties, record
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.requests.messaging import QueryMessage, SendMessage
@@ -56,7 +56,7 @@ def every_id(namesrv: str, sent: Sequence[dict[str, object]]) -> None:
     """Every message by its unique id and by its key, asked by our use cases of whichever broker serves."""
 
     async def run() -> None:
-        async with Connections() as peers:
+        async with ConnectionPool() as peers:
             for one in sent:
                 found = await message_query.by_unique_key(peers, namesrv, "T", str(one["msgId"]))
                 assert found.message is not None
@@ -78,12 +78,12 @@ def test_mqadmin_finds_what_java_sent(tmp_path: Path) -> None:
 AHEAD_MS = 1200
 
 
-async def asked_ahead(namesrv: str, addr: str) -> tuple[str, int, message_query.FoundUnique]:
+async def asked_ahead(namesrv: str, addr: str) -> tuple[str, int, message_query.UniqueKeyResult]:
     """Send a message with a unique id as a client makes it whose clock is ahead, and ask for it as Java's client does: from
     the id's time less a second on, 200 ms after it was stored. The id, the code of the answer, and what our tools find."""
     now_ms = time.time_ns() // 1_000_000
     ahead = f"7F0000011A2B18B4AAC2{now_ms + AHEAD_MS - ids.month_start_ms(now_ms):08X}0007"
-    async with Connections() as peers:
+    async with ConnectionPool() as peers:
         header = SendMessage("P", "T", "TBW102", 4, 0, 0, now_ms + AHEAD_MS, 0, properties.encode({"UNIQ_KEY": ahead}))
         await peers.ask(addr, RequestCode.SEND_MESSAGE_V2, header, b"b")
         await asyncio.sleep(0.3)  # Java's broker indexes a moment later
@@ -145,8 +145,8 @@ def test_after_java_was_killed_its_index_is_completed(tmp_path: Path) -> None:
 
 
 def test_a_java_broker_that_cuts_in_silence_is_found_out(tmp_path: Path) -> None:
-    async def run(namesrv: str, addr: str, offset_id: str) -> message_query.Found:
-        async with Connections() as peers:
+    async def run(namesrv: str, addr: str, offset_id: str) -> message_query.QueryResult:
+        async with ConnectionPool() as peers:
             answer = await peers.ask(addr, RequestCode.QUERY_MESSAGE, QueryMessage("T", "K-0", 1000, 0, 1 << 62))
             assert len(list(record.decode_all(answer.body))) == 64
             one = await message_query.by_offset_id(peers, offset_id)

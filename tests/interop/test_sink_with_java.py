@@ -22,7 +22,7 @@ from ariane.cluster import topic_admin
 from ariane.errors import ConnectionLost
 from ariane.model import dedup
 from ariane.model.message import ReceivedMessage
-from ariane.net.connection_pool import Connections
+from ariane.net.connection_pool import ConnectionPool
 from ariane.spark.write import sink
 from ariane.spark.write.sink_options import parse
 from ariane.testing import java
@@ -32,13 +32,13 @@ PATIENCE_S = 60.0
 
 def make_topic(namesrv: str, topic: str) -> None:
     async def work() -> None:
-        async with Connections() as peers:
+        async with ConnectionPool() as peers:
             await topic_admin.create_everywhere(peers, namesrv, topic, 4)
 
     asyncio.run(work())
 
 
-def write(namesrv: str, topic: str, rows: pa.RecordBatch, **options: str) -> sink.Written:
+def write(namesrv: str, topic: str, rows: pa.RecordBatch, **options: str) -> sink.TaskCommit:
     said = parse({"namesrv": namesrv, "topic": topic, **options})
     return sink.write_partition(iter([rows]), said, "run-1", 0, 0)
 

@@ -22,7 +22,7 @@ from ariane.model.topic import HALF_TOPIC
 from ariane.protocol import record
 from ariane.spark.read import pull_client, queue_bounds, read_task
 from ariane.spark.read.group_offsets import GroupOffsets
-from ariane.spark.read.offset_ranges import Range
+from ariane.spark.read.offset_ranges import OffsetRange
 from ariane.spark.read.source_options import parse
 from ariane.testing import java
 
@@ -36,8 +36,8 @@ class Peers(NamedTuple):
     """Store times of topic T."""
 
 
-def cluster(namesrv: str, **options: str) -> pull_client.Cluster:
-    return pull_client.Cluster(
+def cluster(namesrv: str, **options: str) -> pull_client.BlockingCluster:
+    return pull_client.BlockingCluster(
         parse({"namesrv": namesrv, "topic": "T", "retries": "1", **options}), sleep=lambda _: None
     )
 
@@ -69,7 +69,7 @@ def test_permissive_servers_are_read_over_tls(peers: Peers) -> None:
     assert sum(found.last.values()) == 120
     queue, last = next(iter(found.last.items()))
     options = parse({"namesrv": peers.namesrv, "topic": "T"})
-    batches = list(read_task.read_range(encrypted, Range(queue, 0, last), options, ["queue_offset"]))
+    batches = list(read_task.read_range(encrypted, OffsetRange(queue, 0, last), options, ["queue_offset"]))
     assert [at for batch in batches for at in batch["queue_offset"].to_pylist()] == list(range(last))
     for verify in ("true", "ca"):
         with pytest.raises(ConnectionLost, match="certificate verify failed.*tlsVerify"):
@@ -102,7 +102,7 @@ def test_topics_that_the_broker_keeps_for_itself(peers: Peers) -> None:
     found = queue_bounds.measured(asked, queues)
     assert {queue.queue_id: last for queue, last in found.last.items() if last} == {17: 3}
     options = parse({"namesrv": peers.namesrv, "topic": "SCHEDULE_TOPIC_XXXX"})
-    part = Range(MessageQueue("SCHEDULE_TOPIC_XXXX", "broker-a", 17), 0, 3)
+    part = OffsetRange(MessageQueue("SCHEDULE_TOPIC_XXXX", "broker-a", 17), 0, 3)
     (batch,) = read_task.read_range(asked, part, options, ["properties"])
     assert [dict(one)["REAL_TOPIC"] for one in batch["properties"].to_pylist()] == ["T"] * 3
     assert queue_bounds.matching(".*", False, asked.topics(), asked.brokers()) == ["T"]
@@ -120,7 +120,7 @@ def test_half_messages_of_open_transactions(peers: Peers) -> None:
         assert time.monotonic() < ends_s
         time.sleep(0.2)
     options = parse({"namesrv": peers.namesrv, "topic": HALF_TOPIC})
-    (batch,) = read_task.read_range(asked, Range(queues[0], 0, 1), options, ["body"])
+    (batch,) = read_task.read_range(asked, OffsetRange(queues[0], 0, 1), options, ["body"])
     assert batch["body"].to_pylist() == [b"half"]
 
 

@@ -19,7 +19,7 @@ from ariane.cluster import transaction_admin as admin
 from ariane.model import host
 from ariane.model.message import Message, ReceivedMessage
 from ariane.model.topic import CHECK_MAX_TIME_TOPIC, HALF_TOPIC, OP_HALF_TOPIC
-from ariane.net.connection_pool import Connections
+from ariane.net.connection_pool import ConnectionPool
 from ariane.protocol import record
 from ariane.protocol.record import Record
 from ariane.store.message_store import StoreConfig, open_store
@@ -176,7 +176,7 @@ def test_a_java_operator_resumes_a_half_that_our_broker_put_aside(tmp_path: Path
 
 def test_open_halves_of_a_java_broker_are_listed(tmp_path: Path) -> None:
     async def listed(namesrv: str) -> admin.BrokerHalves:
-        async with Connections() as peers:
+        async with ConnectionPool() as peers:
             (broker,) = await admin.open_halves(peers, namesrv)
             return broker
 

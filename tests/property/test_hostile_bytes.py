@@ -151,7 +151,10 @@ def test_records_and_batches(data: bytes) -> None:
     read_or_refused(lambda: batch.decode(data))
 
 
-@given(mutated([batch.encode([batch.Entry(1, b"body", "a\x01b"), batch.Entry(0, b"", "")])]) | st.binary(max_size=100))
+@given(
+    mutated([batch.encode([batch.BatchEntry(1, b"body", "a\x01b"), batch.BatchEntry(0, b"", "")])])
+    | st.binary(max_size=100)
+)
 def test_batches(data: bytes) -> None:
     read_or_refused(lambda: batch.decode(data))
 
@@ -180,8 +183,8 @@ def test_texts(data: bytes) -> None:
 
 @given(mutated([b"\0" * 8 + b"\0\0\0\4data" + b"\0" * 12]) | st.binary(max_size=100))
 def test_replication_streams(data: bytes) -> None:
-    read_or_refused(lambda: replication.Chunks().feed(data))
-    read_or_refused(lambda: replication.Reports().feed(data))
+    read_or_refused(lambda: replication.ReplicationChunkReader().feed(data))
+    read_or_refused(lambda: replication.AckReader().feed(data))
 
 
 @given(mutated([zlib.compress(b"body" * 10), zlib.compress(b"")]), st.sampled_from([0, 1, 0x101, 0x201, 0x301, 0x701]))

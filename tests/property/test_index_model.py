@@ -15,10 +15,10 @@ from ariane.model import host
 from ariane.model.message import TRANSACTION_MASK, TRANSACTION_ROLLBACK
 from ariane.protocol import properties as properties_text
 from ariane.store import index_builder
-from ariane.store.key_query import Wanted
-from ariane.store.message_store import Draft, MessageStore, StoreConfig, open_store
+from ariane.store.key_query import KeyQuery
+from ariane.store.message_store import MessageStore, RecordDraft, StoreConfig, open_store
 from ariane.store.record_scanner import look
-from ariane.testing.disk import FakeDisk, Kept
+from ariane.testing.disk import FakeDisk, SurvivingData
 
 HOST = host.pack("127.0.0.1", 10911)
 T0 = 1_700_000_000_000
@@ -64,7 +64,7 @@ class IndexMachine(RuleBasedStateMachine):
         self.ms += later_ms
         pairs = {"UNIQ_KEY": unique, "KEYS": " ".join(words)}
         properties = "\x02".join(f"{name}\x01{value}" for name, value in pairs.items() if value)
-        draft = Draft(topic=topic, queue_id=0, body=b"", born_ms=1, born_host=HOST, properties=properties)
+        draft = RecordDraft(topic=topic, queue_id=0, body=b"", born_ms=1, born_host=HOST, properties=properties)
         placed = self.store.put(draft)
         self.model[placed.offset] = Stored(topic, {unique, *words} - {""}, self.ms)
 
@@ -88,8 +88,8 @@ class IndexMachine(RuleBasedStateMachine):
         self.seen = set(self.model)
         assert self.store.recovered.notes == ()
 
-    @rule(kill=st.booleans(), kept=st.sampled_from(Kept), seed=st.integers(0, 99))
-    def crash(self, kill: bool, kept: Kept, seed: int) -> None:
+    @rule(kill=st.booleans(), kept=st.sampled_from(SurvivingData), seed=st.integers(0, 99))
+    def crash(self, kill: bool, kept: SurvivingData, seed: int) -> None:
         sure = self.store.commit_log_max if kill else self.store.flushed
         self.disk = self.disk.after_kill() if kill else self.disk.after_power_loss(kept, random.Random(seed))
         self.open()
@@ -129,7 +129,7 @@ class IndexMachine(RuleBasedStateMachine):
     def query(self, topic: str, key: str, max_count: int, window: tuple[int, int] | None) -> None:
         begin_ms, end_ms = (T0 + window[0], T0 + window[1]) if window else (0, 1 << 62)
         expected = self.expected(topic, key, begin_ms, end_ms)
-        wanted = Wanted(topic, key, max_count, begin_ms, end_ms)
+        wanted = KeyQuery(topic, key, max_count, begin_ms, end_ms)
         collected: list[int] = []
         while True:
             got = self.store.index.query(wanted)
@@ -151,7 +151,7 @@ class IndexMachine(RuleBasedStateMachine):
     @invariant()
     def nothing_is_found_that_is_not_there(self) -> None:
         if hasattr(self, "store"):
-            assert self.store.index.query(Wanted("T", "none", 1)).records == []
+            assert self.store.index.query(KeyQuery("T", "none", 1)).records == []
 
 
 @pytest.fixture(autouse=True)

@@ -106,7 +106,7 @@ def test_any_properties_file_is_read_or_refused(text: str) -> None:
 
 @given(st.lists(st.tuples(INT32, st.binary(max_size=50), TEXT), max_size=6))
 def test_batches(entries: list[tuple[int, bytes, str]]) -> None:
-    made = [batch.Entry(*entry) for entry in entries]
+    made = [batch.BatchEntry(*entry) for entry in entries]
     assert batch.decode(batch.encode(made)) == made
 
 

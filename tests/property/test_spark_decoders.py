@@ -20,7 +20,7 @@ from ariane.model import host
 from ariane.protocol import compression, record
 from ariane.spark.records import arrow_decoder, bodies
 from ariane.spark.store import commit_log, log_task
-from ariane.spark.store.commit_log import Damage
+from ariane.spark.store.commit_log import LogDamage
 from ariane.spark.store.store_options import parse
 from ariane.store.files import OpenFiles, ReadOnlyDisk
 from ariane.store.segments import Segments
@@ -166,7 +166,7 @@ def test_a_file_becomes_rows_that_cover_it_once(data: bytes, chunk: int) -> None
     shape = log_task._Shape(parse({"path": "/log"}), [*COLUMNS[:-1], *log_task.OWN], max(len(data), 1))
     at = 0
     for piece in pieces:
-        if isinstance(piece, Damage):
+        if isinstance(piece, LogDamage):
             assert (piece.offset, piece.size > 0) == (at, True)
             at += piece.size
             shape.damaged(piece).validate(full=True)
@@ -184,7 +184,7 @@ def test_a_file_becomes_rows_that_cover_it_once(data: bytes, chunk: int) -> None
 def test_what_is_found_is_the_same_however_much_is_read_at_once(data: bytes, exact: bool) -> None:
     def places(chunk: int) -> Iterator[tuple[int, str]]:
         for piece in pieces_of(data, chunk, exact)[0]:
-            if isinstance(piece, Damage):
+            if isinstance(piece, LogDamage):
                 yield piece.offset, "damage"
             else:
                 yield from ((piece.at + start, "record") for start in piece.starts.tolist())
@@ -205,5 +205,5 @@ def test_damage_everywhere_costs_no_more_than_a_few_reads_of_the_file(claimed: i
         data += _record_at(len(data))
         data += _record_at(len(data), claimed) if claimed else b"junk bytes"
     pieces, octets = pieces_of(data, commit_log.CHUNK)
-    assert sum(isinstance(piece, Damage) for piece in pieces) > 1000
+    assert sum(isinstance(piece, LogDamage) for piece in pieces) > 1000
     assert octets < 100 * len(data)

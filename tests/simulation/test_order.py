@@ -27,8 +27,8 @@ import pytest
 from ariane.broker.state.queue_locks import LockTable, QueueLocks
 from ariane.client import process_queue
 from ariane.client.listener_invoker import ReconsumeLater
-from ariane.client.offset_store import Offsets
-from ariane.client.offset_tracker import Window
+from ariane.client.offset_store import OffsetStore
+from ariane.client.offset_tracker import OffsetTracker
 from ariane.client.orderly_delivery import OrderlyListeners
 from ariane.client.producer import Producer
 from ariane.client.push_consumer import PushConsumer
@@ -36,8 +36,8 @@ from ariane.client.settings import ConsumerSettings, ProducerSettings
 from ariane.errors import ArianeError
 from ariane.model.message import Message, MessageQueue, ReceivedMessage
 from ariane.protocol.codes import RequestCode
-from ariane.testing.virtual_cluster import World, virtual_cluster
-from ariane.testing.virtual_time import Process, VirtualLoop
+from ariane.testing.virtual_cluster import VirtualCluster, virtual_cluster
+from ariane.testing.virtual_time import VirtualLoop, VirtualProcess
 
 SEEDS = int(os.environ.get("ORDER_SEEDS", "8"))
 FAULTS = int(os.environ.get("ORDER_FAULTS", "150"))
@@ -111,11 +111,11 @@ class Ledger:
             behind = messages[-1].queue_offset + 1
             self.next_offset[call.queue] = max(self.next_offset[call.queue], behind)
 
-    def forget(self, process: Process) -> None:
+    def forget(self, process: VirtualProcess) -> None:
         for calls in self.inside.values():
             calls[:] = [call for call in calls if call.member.process is not process]
 
-    def paused(self, process: Process) -> None:
+    def paused(self, process: VirtualProcess) -> None:
         for calls in self.inside.values():
             for call in calls:
                 call.was_paused |= call.member.process is process
@@ -124,7 +124,7 @@ class Ledger:
 class Member:
     """A consumer in a process of its own."""
 
-    def __init__(self, world: World, ledger: Ledger, number: int) -> None:
+    def __init__(self, world: VirtualCluster, ledger: Ledger, number: int) -> None:
         self.process = world.process(f"consumer-{number}")
         self._world = world
         self._ledger = ledger
@@ -173,7 +173,7 @@ class Member:
 class Scenario:
     """What befalls a group; each of KINDS is one fault."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: VirtualCluster) -> None:
         self.world = world
         self.chance = world.chance
         self.ledger = Ledger()
@@ -236,7 +236,7 @@ class Scenario:
         """Whoever asks for locks next is paused between its request and the answer."""
         self._pause_asker = True
 
-    def _pause(self, process: Process) -> None:
+    def _pause(self, process: VirtualProcess) -> None:
         self.told(process.name)
         process.pause()
         self.ledger.paused(process)
@@ -324,7 +324,7 @@ class Scenario:
         ]
         assert missing == [], "the last offsets of some queues were not consumed"
 
-    async def _send(self, shop: Process) -> dict[MessageQueue, int]:
+    async def _send(self, shop: VirtualProcess) -> dict[MessageQueue, int]:
         """A message of some key now and then, or forty at once; the last offset by queue."""
         last: dict[MessageQueue, int] = {}
         numbers: Counter[str] = Counter()
@@ -407,8 +407,8 @@ def skipped_when_failed(self, messages):
 
 
 def committed_too_far(monkeypatch):
-    plain = Offsets.update
-    monkeypatch.setattr(Offsets, "update", lambda self, queue, offset: plain(self, queue, offset + 1))
+    plain = OffsetStore.update
+    monkeypatch.setattr(OffsetStore, "update", lambda self, queue, offset: plain(self, queue, offset + 1))
 
 
 PLANTED = {
@@ -424,7 +424,7 @@ PLANTED = {
     "a queue is given up while the listener works": lambda patch: patch.setattr(
         OrderlyListeners, "end", not_waited_for
     ),
-    "a failed message is passed over": lambda patch: patch.setattr(Window, "replace", skipped_when_failed),
+    "a failed message is passed over": lambda patch: patch.setattr(OffsetTracker, "replace", skipped_when_failed),
     "one too many is committed": committed_too_far,
 }
 

@@ -9,7 +9,7 @@ from ariane.client import LocalState, Producer, PushConsumer, TransactionProduce
 from ariane.cluster import topic_admin
 from ariane.errors import ConnectionLost, ReplyError, RequestTimeout, RouteNotFound
 from ariane.model.message import Message, ReceivedMessage
-from ariane.net.connection_pool import Connections
+from ariane.net.connection_pool import ConnectionPool
 
 TOPIC, GROUP = "T", "G"
 QUICK = {"transaction_time_out": 500, "transaction_check_interval": 500}  # settings of a broker
@@ -43,7 +43,7 @@ async def traffic(namesrv: str, prefix: str, plain: int, delayed: int, transacti
 
 async def _served(namesrv: str) -> None:
     """Wait until a broker is registered and has the topic."""
-    async with Connections() as peers:
+    async with ConnectionPool() as peers:
         while True:
             try:
                 await topic_admin.create_everywhere(peers, namesrv, TOPIC, 4)

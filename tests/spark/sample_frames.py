@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 from pyspark.sql import DataFrame, SparkSession
 
-from ariane.metrics_collector.sample import Counter, Ends, Progress, Runtime, Sample, bodies
+from ariane.metrics_collector.sample import BrokerRuntime, GroupProgress, Sample, StatsCounter, TopicQueueEnds, bodies
 from ariane.pipeline import consumption, samples
 
 Row = dict[str, Any]
@@ -24,7 +24,7 @@ def sample(second: float, broker_id: int = 0, **other: Any) -> Sample:
     values: dict[str, Any] = {
         "collector": "host", "round": round(second), "at_ms": ms(second), "interval_ms": 10_000, "took_ms": 5, "requests": 9,
         "cluster": "c", "broker": "b", "broker_id": broker_id, "addr": "10.0.0.1:10911",
-        "runtime": Runtime(ms(second), T0_MS - 5000, 10, 20, 0, 900, 0),
+        "runtime": BrokerRuntime(ms(second), T0_MS - 5000, 10, 20, 0, 900, 0),
     }  # fmt: skip
     return Sample(**(values | other))
 
@@ -41,16 +41,18 @@ def at(second: float) -> datetime:
     return datetime.fromtimestamp(T0_MS / 1000, UTC) + timedelta(seconds=second)
 
 
-def group(second: float, *queues: tuple[int, int, int | None, int | None, int | None], name: str = "G") -> Progress:
-    return Progress(name, "T", ms(second), ms(second), queues)
+def group(
+    second: float, *queues: tuple[int, int, int | None, int | None, int | None], name: str = "G"
+) -> GroupProgress:
+    return GroupProgress(name, "T", ms(second), ms(second), queues)
 
 
-def ends(second: float, *queues: tuple[int, int, int]) -> Ends:
-    return Ends("T", ms(second), queues)
+def ends(second: float, *queues: tuple[int, int, int]) -> TopicQueueEnds:
+    return TopicQueueEnds("T", ms(second), queues)
 
 
-def got(second: float, tps: float, name: str = "G") -> Counter:
-    return Counter("GROUP_GET_NUMS", "T", name, ms(second), round(tps * 60), tps)
+def got(second: float, tps: float, name: str = "G") -> StatsCounter:
+    return StatsCounter("GROUP_GET_NUMS", "T", name, ms(second), round(tps * 60), tps)
 
 
 def state(

@@ -14,7 +14,7 @@ pytest.importorskip("pyspark", reason="needs pyspark: pip install 'ariane[spark]
 from test_notebook import run
 
 from ariane.cluster import topic_admin
-from ariane.net.connection_pool import Connections
+from ariane.net.connection_pool import ConnectionPool
 from ariane.spark.read.source_options import SourceOptions
 from ariane.spark.records import arrow_decoder
 from ariane.spark.store import log_task as store_tasks
@@ -52,7 +52,7 @@ def test_every_block_of_code_runs(spark: SparkSession, tmp_path: Path) -> None:
     assert len(blocks) >= 7
 
     async def run_all(namesrv: str) -> None:
-        async with Connections() as peers:
+        async with ConnectionPool() as peers:
             for topic in ("orders", "changes"):
                 await topic_admin.create_everywhere(peers, namesrv, topic, 2)
         names["stopped"] = asyncio.Event()

@@ -24,7 +24,7 @@ from ariane.metrics_collector import publisher
 from ariane.model.message import Message, ReceivedMessage
 from ariane.pipeline import jobs, run
 from ariane.reports import lag_report
-from ariane.reports.report import Report, Sheet, Value
+from ariane.reports.report import Report, Table, Value
 from ariane.reports.table_views import asked, rows, whole
 from ariane.tables import SAMPLES_COUNTERS, SAMPLES_REJECTS
 from ariane.tables.samples import WINDOW_MS
@@ -48,7 +48,7 @@ class Watched:
         self._namesrv = namesrv
         self._since_ms: int | None = None
 
-    def look(self, done: publisher.Round) -> None:
+    def look(self, done: publisher.PollingRound) -> None:
         now_ms = SYSTEM_CLOCK.now_ms()
         tps = {
             sample.broker_id: counter.tps
@@ -122,7 +122,7 @@ def backlog_served_by_the_slave(home: Path) -> Iterator[str]:
 
 
 def row_of(report: Report, title: str) -> dict[str, Value]:
-    (found,) = (part for part in report.parts if isinstance(part, Sheet) and part.title == title)
+    (found,) = (part for part in report.parts if isinstance(part, Table) and part.title == title)
     (row,) = (row for row in found.rows if row[:2] == ("G", "T"))
     return dict(zip((field.name for field in found.fields), row, strict=True))
 

@@ -17,7 +17,7 @@ from ariane.model.message import Message
 from ariane.pipeline import archive, run, table_publisher
 from ariane.pipeline.replay import replayed
 from ariane.reports import replay_source
-from ariane.reports.replay_source import Wanted
+from ariane.reports.replay_source import ReplayFilter
 from ariane.reports.table_views import asked, rows, whole
 from ariane.spark.records import arrow_decoder
 from ariane.tables import ARCHIVE, published
@@ -114,7 +114,7 @@ def test_from_a_broker_to_the_archive_and_what_replay_reads(spark: SparkSession,
                 await producer.send(Message(topic="T", body=b"x" * 5000, keys=(f"order-{number}",), properties=own))
 
     async def chosen() -> list[tuple[str, bytes, str]]:
-        found = replay_source.of_archive(tmp_path / "archive", Wanted(topic="T"))
+        found = replay_source.of_archive(tmp_path / "archive", ReplayFilter(topic="T"))
         return [(one.properties["KEYS"], one.body, one.properties["color"]) async for one in found]
 
     with cluster_in_thread(tmp_path / "servers") as servers:

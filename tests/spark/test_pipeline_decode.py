@@ -11,7 +11,15 @@ pytest.importorskip("pyspark", reason="needs pyspark: pip install 'ariane[spark]
 
 import trace_frames as frames
 
-from ariane.model.trace_event import EndTransaction, MessageType, Pub, Recall, SubAfter, SubBefore, TraceEvent
+from ariane.model.trace_event import (
+    ConsumeEndEvent,
+    ConsumeStartEvent,
+    EndTransactionEvent,
+    MessageType,
+    PublishEvent,
+    RecallEvent,
+    TraceEvent,
+)
 from ariane.pipeline import trace_decoding
 from ariane.protocol import trace_codec
 from ariane.tables import TRACE_EVENTS, TRACE_REJECTS
@@ -21,13 +29,13 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.spark
 
-END = EndTransaction(
+END = EndTransactionEvent(
     timestamp_ms=frames.T0_MS, region="r", group="P", topic="T", message_id="M", tags="a", keys="k", store_host="h:1",
     message_type=MessageType.COMMIT, transaction_id="X", state="ROLLBACK_MESSAGE", from_check=True,
 )  # fmt: skip
 
 
-RECALL = Recall(timestamp_ms=frames.T0_MS, region="r", group="P", topic="T", message_id="M", success=True)
+RECALL = RecallEvent(timestamp_ms=frames.T0_MS, region="r", group="P", topic="T", message_id="M", success=True)
 
 
 def decoded(spark: SparkSession, *bodies: bytes) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
@@ -51,27 +59,27 @@ def of_row(row: dict[str, Any]) -> TraceEvent:
         "store_host": text.get("store_host", ""), "message_type": row["message_type"],
     }  # fmt: skip
     if row["type"] == "Pub":
-        return Pub(
+        return PublishEvent(
             **about, **place, body_length=row["body_length"], cost_ms=row["cost_ms"], success=row["success"],
             offset_message_id=text.get("offset_message_id", ""),
         )  # fmt: skip
     if row["type"] == "SubBefore":
-        return SubBefore(
+        return ConsumeStartEvent(
             **about, timestamp_ms=ms, region=place["region"], request_id=text.get("request_id", ""),
             retry_times=row["retry_times"],
         )  # fmt: skip
     if row["type"] == "Recall":
-        return Recall(
+        return RecallEvent(
             timestamp_ms=ms, region=place["region"], group=about["group"], topic=place["topic"], message_id="M",
             success=row["success"],
         )  # fmt: skip
     if row["type"] == "SubAfter":
         code = row["context_code"] if row["context_code"] is not None else (0 if row["success"] else 4)
-        return SubAfter(
+        return ConsumeEndEvent(
             **about, request_id=text.get("request_id", ""), cost_ms=row["cost_ms"], success=row["success"],
             context_code=code, timestamp_ms=ms,
         )  # fmt: skip
-    return EndTransaction(
+    return EndTransactionEvent(
         **about, **place, transaction_id=text.get("transaction_id", ""), state=text.get("transaction_state", ""),
         from_check=row["from_check"],
     )  # fmt: skip
@@ -122,13 +130,13 @@ def test_spark_reads_what_the_plain_decoder_reads(spark: SparkSession) -> None:
     assert [(row["type"], row["message_id"]) for row in events] == [(type(one).__name__, "M") for one in said]
     hosts = [getattr(one, "client_host", "") or "10.0.0.9:5000" for one in said]
     assert [row["client_host"] for row in events] == hosts
-    bare = [_without_host(one) if isinstance(one, Pub | SubBefore) else one for one in said]
+    bare = [_without_host(one) if isinstance(one, PublishEvent | ConsumeStartEvent) else one for one in said]
     assert [of_row(row) for row in events] == bare
     assert len(events) > 300
     assert len(rejects) > 50
 
 
-def _without_host(event: Pub | SubBefore) -> TraceEvent:
+def _without_host(event: PublishEvent | ConsumeStartEvent) -> TraceEvent:
     return type(event)(**{name: getattr(event, name) for name in event.__struct_fields__ if name != "client_host"})
 
 

@@ -17,7 +17,7 @@ from ariane.model.trace_event import MessageType, TraceEvent
 from ariane.pipeline import bucket_columns, health, incremental, table_publisher
 from ariane.pipeline.jobs import JOBS
 from ariane.reports import health_report as reports
-from ariane.reports.report import Sheet
+from ariane.reports.report import Table
 from ariane.tables import HEALTH, MESSAGES, TRACE_EVENTS
 from ariane.tables import health as kinds
 
@@ -223,7 +223,7 @@ def test_from_the_tables_to_the_report(spark: SparkSession, tmp_path: Path) -> N
 
     def titles() -> list[str]:
         report = reports.report(tmp_path, since_ms=0, until_ms=2 * frames.T0_MS, now_ms=frames.T0_MS + 3_600_000)
-        return [part.title for part in report.parts if isinstance(part, Sheet)]
+        return [part.title for part in report.parts if isinstance(part, Table)]
 
     table_publisher.append(begun, tmp_path, TRACE_EVENTS, "traces q", 0, 0)
     table_publisher.append(records.where(records["message_id"] == second), tmp_path, MESSAGES, "messages q", 0, 0)

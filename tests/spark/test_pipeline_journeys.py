@@ -11,7 +11,7 @@ pytest.importorskip("pyspark", reason="needs pyspark: pip install 'ariane[spark]
 import trace_frames as frames
 from trace_frames import after, at, before, pub
 
-from ariane.model.trace_event import EndTransaction, MessageType, Recall, TraceEvent
+from ariane.model.trace_event import EndTransactionEvent, MessageType, RecallEvent, TraceEvent
 from ariane.pipeline import clocks, journeys
 from ariane.tables import JOURNEYS
 
@@ -223,13 +223,13 @@ def test_dead_letters_and_retries_after_a_pop(spark: SparkSession) -> None:
 
 
 def test_decisions_and_recalls(spark: SparkSession) -> None:
-    def end(ms: int, state: str, is_check: bool) -> EndTransaction:
-        return EndTransaction(
+    def end(ms: int, state: str, is_check: bool) -> EndTransactionEvent:
+        return EndTransactionEvent(
             timestamp_ms=frames.T0_MS + ms, region="r", group="P", topic="T", message_id="M", tags="", keys="", store_host="",
             message_type=MessageType.COMMIT, transaction_id="X", state=state, from_check=is_check,
         )  # fmt: skip
 
-    recall = Recall(timestamp_ms=frames.T0_MS + 9, region="r", group="P", topic="T", message_id="N", success=True)
+    recall = RecallEvent(timestamp_ms=frames.T0_MS + 9, region="r", group="P", topic="T", message_id="N", success=True)
     ends = [end(900, "UNKNOW", True), end(5, "UNKNOW", False), end(500, "COMMIT_MESSAGE", True)]
     decided, recalled = folded(spark, [pub("M", message_type=1), pub("N"), *ends, recall], ends)
     assert [(one["decided_at"], one["state"], one["from_check"]) for one in decided["transactions"]] == [

@@ -21,8 +21,8 @@ from ariane.clock import SYSTEM_CLOCK
 from ariane.model.message import CHECK_IMMUNITY_TIME, Message, ReceivedMessage
 from ariane.pipeline import jobs, messages, run
 from ariane.reports import delay_report, table_views, transaction_report
-from ariane.reports.report import Report, Sheet
-from ariane.tables import DELAYS, MARKS, MESSAGES, TRANSACTIONS, Table, published
+from ariane.reports.report import Report, Table
+from ariane.tables import DELAYS, MARKS, MESSAGES, TRANSACTIONS, TableSchema, published
 from ariane.testing.cluster import cluster_in_thread
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ HOUR_MS = 3_600_000
 BOTH = jobs.joined(("delay", "transactions"))
 
 
-def rows_of(home: Path, table: Table) -> list[dict[str, Any]]:
+def rows_of(home: Path, table: TableSchema) -> list[dict[str, Any]]:
     with table_views.asked(home, table_views.whole(table)) as sql:
         return table_views.rows(sql, f"SELECT * FROM {table.name} ORDER BY {', '.join(table.order)}")
 
@@ -73,7 +73,7 @@ def test_traces_and_samples_in_other_topics_are_no_messages() -> None:
 
 def run_once(spark: SparkSession, home: Path, inbox: Path) -> list[tuple[str, int]]:
     """Tables that were folded, and their rows then."""
-    said: list[run.Progress] = []
+    said: list[run.JobProgress] = []
     stream = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(inbox))
     run.keeping(
         spark, BOTH, {"messages": stream}, home,
@@ -177,7 +177,7 @@ STATES = {
 
 def part(report: Report, title: str) -> list[dict[str, Any]]:
     (found,) = (one for one in report.parts if one.title == title)
-    assert isinstance(found, Sheet)
+    assert isinstance(found, Table)
     return [dict(zip((field.name for field in found.fields), line, strict=True)) for line in found.rows]
 
 

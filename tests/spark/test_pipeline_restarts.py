@@ -26,7 +26,7 @@ from ariane.testing.java import free_ports
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from ariane.tables import Table
+    from ariane.tables import TableSchema
 
 PATIENCE_S = 120  # on a machine that is busy otherwise; alone a round takes some seconds
 STOP_S = 60
@@ -63,7 +63,7 @@ def until(what: str, is_so: Callable[[], bool], log: Path) -> None:
         time.sleep(0.3)
 
 
-def rows(tables: Path, table: Table) -> int:
+def rows(tables: Path, table: TableSchema) -> int:
     now = published.current(tables, table)
     return now.rows if now else 0
 

@@ -28,7 +28,7 @@ from ariane.model.message import Message
 from ariane.pipeline import bucket_columns as pipeline_slots
 from ariane.pipeline import incremental, jobs, run, table_publisher
 from ariane.reports import pipeline_status, table_views, trace_lookup
-from ariane.tables import JOURNEYS, TRACE_EVENTS, TRACE_REJECTS, Column, Table, published, time_buckets
+from ariane.tables import JOURNEYS, TRACE_EVENTS, TRACE_REJECTS, ColumnSchema, TableSchema, published, time_buckets
 from ariane.testing.cluster import cluster_in_thread
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def unique_id(hours: int, minutes: int = 0) -> str:
     return f"7F0000010001AABBCCDD{(hours * 60 + minutes) * 60_000:08X}0001"
 
 
-def files(fed: Fed, table: Table) -> tuple[published.File, ...]:
+def files(fed: Fed, table: TableSchema) -> tuple[published.DataFile, ...]:
     now = published.current(fed.home, table)
     assert now is not None
     return now.files
@@ -71,12 +71,18 @@ class Fed:
             self.spark.readStream.schema(jobs.TRACES.schema).option("maxFilesPerTrigger", 1).parquet(str(self._inbox))
         )
 
-    def run_once(self) -> run.Progress:
-        said: list[run.Progress] = []
+    def run_once(self) -> run.JobProgress:
+        said: list[run.JobProgress] = []
         run.keeping(
-            self.spark, TRACE, {"traces": self.messages()}, self.home,
-            interval_s=None, keep_days=FOREVER, on_progress=said.append, stop=threading.Event(),
-        )  # fmt: skip
+            self.spark,
+            TRACE,
+            {"traces": self.messages()},
+            self.home,
+            interval_s=None,
+            keep_days=FOREVER,
+            on_progress=said.append,
+            stop=threading.Event(),
+        )
         (progress,) = said
         return progress
 
@@ -97,7 +103,7 @@ def fed(spark: SparkSession, tmp_path: Path) -> Fed:
     return Fed(spark, tmp_path)
 
 
-def folded(progress: run.Progress) -> list[tuple[str, int, int]]:
+def folded(progress: run.JobProgress) -> list[tuple[str, int, int]]:
     """Table, slots that were folded, rows then."""
     return [(one.table.name, one.slots, one.published.rows) for one in progress.folded]
 
@@ -252,7 +258,7 @@ def test_a_fold_that_fails_leaves_the_table_as_it_was(fed: Fed) -> None:
 def test_a_changed_schema_is_folded_anew_and_old_files_can_still_be_read(fed: Fed) -> None:
     fed.send(frames.body([pub("A")]))
     fed.run_once()
-    wider = JOURNEYS._replace(columns=(*JOURNEYS.columns, Column("mood", "STRING", "of the message")), schema=99)
+    wider = JOURNEYS._replace(columns=(*JOURNEYS.columns, ColumnSchema("mood", "STRING", "of the message")), schema=99)
     assert [row["mood"] for row in table_publisher.read(fed.spark, fed.home, wider).collect()] == [None]
     with table_views.asked(fed.home, table_views.whole(wider)) as sql:
         assert table_views.rows(sql, "SELECT message_id, mood FROM journeys") == [{"message_id": "A", "mood": None}]
@@ -267,16 +273,23 @@ def test_a_changed_schema_is_folded_anew_and_old_files_can_still_be_read(fed: Fe
 
 def test_a_fold_that_looks_back_gets_the_slot_before_and_keeps_to_its_own(fed: Fed) -> None:
     ids = [unique_id(hours=1, minutes=minutes) for minutes in (0, 10, 20)]
-    counted = Table(
-        "counted", "", (Column("message_id", "STRING", ""), Column("seen", "BIGINT", ""), Column("at", "TIMESTAMP", "")),
-        "at", ("message_id",),
-    )  # fmt: skip
+    counted = TableSchema(
+        "counted",
+        "",
+        (
+            ColumnSchema("message_id", "STRING", ""),
+            ColumnSchema("seen", "BIGINT", ""),
+            ColumnSchema("at", "TIMESTAMP", ""),
+        ),
+        "at",
+        ("message_id",),
+    )
 
     def count(events: DataFrame) -> DataFrame:
         seen = events.select(F.count("*").alias("seen"))
         return events.crossJoin(seen).select("message_id", "seen", F.col("event_time").alias("at"), "slot")
 
-    fold = incremental.Fold(counted, (TRACE_EVENTS,), count, before=1)
+    fold = incremental.IncrementalTable(counted, (TRACE_EVENTS,), count, before=1)
     for message_id, touched in zip((ids[0], ids[2], ids[1]), (1, 1, 2), strict=True):
         fed.send(frames.body([pub(message_id)]))
         fed.run_once()
@@ -287,13 +300,13 @@ def test_a_fold_that_looks_back_gets_the_slot_before_and_keeps_to_its_own(fed: F
     assert [(row["message_id"], row["seen"]) for row in rows] == [(ids[0], 1), (ids[1], 3), (ids[2], 3)]
 
 
-def watching(work: Callable[[Callable[[run.Progress], None], threading.Event], None]) -> Iterator[run.Progress]:
+def watching(work: Callable[[Callable[[run.JobProgress], None], threading.Event], None]) -> Iterator[run.JobProgress]:
     """The progress of a job in a thread. When the caller has seen enough, the job is stopped; what it raises is raised."""
-    said: list[run.Progress | BaseException | None] = []
+    said: list[run.JobProgress | BaseException | None] = []
     news = threading.Semaphore(0)
     stop = threading.Event()
 
-    def tell(one: run.Progress | BaseException | None) -> None:
+    def tell(one: run.JobProgress | BaseException | None) -> None:
         said.append(one)
         news.release()
 
@@ -354,7 +367,7 @@ def test_a_server_that_is_away_is_said_and_waited_for(
 
     spark.dataSource.register(Flaky)
 
-    def job(tell: Callable[[run.Progress], None], stop: threading.Event) -> None:
+    def job(tell: Callable[[run.JobProgress], None], stop: threading.Event) -> None:
         home = tmp_path / "tables"
         home.mkdir(exist_ok=True)
         streams = {"traces": spark.readStream.format("flaky").load()}
@@ -373,15 +386,21 @@ def test_a_source_that_fails_does_not_keep_the_others_from_what_there_is(spark: 
     """With `once`: no name server answers to one source, the other one's messages are read and folded."""
     fed = Fed(spark, tmp_path)
     fed.send(frames.body([pub("A")]))
-    lost = jobs.Source("lost", {"topic": "T"}, "body BINARY", ())
+    lost = jobs.TopicSource("lost", {"topic": "T"}, "body BINARY", ())
     both = TRACE._replace(sources=(lost, *TRACE.sources))
     options = {"namesrv": "127.0.0.1:1", "retries": "0"}
     streams = {"traces": fed.messages(), "lost": run.stream(spark, lost, options)}
     with pytest.raises(ArianeError, match=r"^lost: .*127\.0\.0\.1:1"):
         run.keeping(
-            spark, both, streams, fed.home,
-            interval_s=None, keep_days=FOREVER, on_progress=lambda _: None, stop=threading.Event(),
-        )  # fmt: skip
+            spark,
+            both,
+            streams,
+            fed.home,
+            interval_s=None,
+            keep_days=FOREVER,
+            on_progress=lambda _: None,
+            stop=threading.Event(),
+        )
     assert fed.journeys() == [("A", None)]
 
 
@@ -391,7 +410,7 @@ def test_any_other_fault_ends_the_job(spark: SparkSession, tmp_path: Path) -> No
     (inbox / "part-0.parquet").write_bytes(b"this is no parquet file")
     messages = spark.readStream.schema(jobs.TRACES.schema).parquet(str(inbox))
 
-    def job(tell: Callable[[run.Progress], None], stop: threading.Event) -> None:
+    def job(tell: Callable[[run.JobProgress], None], stop: threading.Event) -> None:
         home = tmp_path / "tables"
         home.mkdir(exist_ok=True)
         run.keeping(spark, TRACE, {"traces": messages}, home, interval_s=0.2, on_progress=tell, stop=stop)
@@ -407,7 +426,7 @@ def test_from_a_broker_to_the_timeline(spark: SparkSession, tmp_path: Path) -> N
             for number in range(3):
                 await producer.send(Message(topic="T", body=b"order", keys=(f"order-{number}",), tags="new"))
 
-    said: list[run.Progress] = []
+    said: list[run.JobProgress] = []
     home = tmp_path / "tables"
     with cluster_in_thread(tmp_path / "servers", trace_topic_enable=True) as servers:
         asyncio.run(produce(servers.namesrv))

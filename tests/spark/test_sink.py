@@ -16,8 +16,8 @@ import pytest
 from ariane.client import Producer
 from ariane.cluster import topic_admin
 from ariane.model.message import Message
-from ariane.net.connection_pool import Connections
-from ariane.testing.cluster import Servers, cluster_in_thread
+from ariane.net.connection_pool import ConnectionPool
+from ariane.testing.cluster import LocalCluster, cluster_in_thread
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.spark
 
 
 @pytest.fixture(scope="module")
-def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     with cluster_in_thread(tmp_path_factory.mktemp("sink") / "cluster") as running:
         yield running
 
@@ -38,15 +38,15 @@ def _registered(spark: SparkSession) -> None:
     spark.dataSource.register(RocketMQSource)
 
 
-def make_topic(servers: Servers, queues: int, topic: str) -> None:
+def make_topic(servers: LocalCluster, queues: int, topic: str) -> None:
     async def work() -> None:
-        async with Connections() as peers:
+        async with ConnectionPool() as peers:
             await topic_admin.create_everywhere(peers, servers.namesrv, topic, queues)
 
     asyncio.run(work())
 
 
-def send(servers: Servers, first: int, count: int, topic: str) -> None:
+def send(servers: LocalCluster, first: int, count: int, topic: str) -> None:
     """Messages whose bodies are numbers, and whose keys say the same."""
 
     async def work() -> None:
@@ -62,15 +62,15 @@ def numbers(frame: DataFrame) -> list[int]:
     return sorted(int(row.body) for row in frame.select("body").collect())
 
 
-def write(frame: DataFrame, servers: Servers, **options: Any) -> None:
+def write(frame: DataFrame, servers: LocalCluster, **options: Any) -> None:
     frame.write.format("rocketmq").options(namesrv=servers.namesrv, **options).mode("append").save()
 
 
-def read(spark: SparkSession, servers: Servers, topic: str) -> DataFrame:
+def read(spark: SparkSession, servers: LocalCluster, topic: str) -> DataFrame:
     return spark.read.format("rocketmq").options(namesrv=servers.namesrv, topic=topic).load()
 
 
-def test_a_batch_comes_back_with_all_it_said(spark: SparkSession, servers: Servers) -> None:
+def test_a_batch_comes_back_with_all_it_said(spark: SparkSession, servers: LocalCluster) -> None:
     make_topic(servers, 3, "All")
     large = "large " * 2000
     frame = spark.range(500).selectExpr(
@@ -90,7 +90,7 @@ def test_a_batch_comes_back_with_all_it_said(spark: SparkSession, servers: Serve
     assert halves == [set(range(250))] * 2
 
 
-def test_rows_choose_topic_queue_and_time(spark: SparkSession, servers: Servers) -> None:
+def test_rows_choose_topic_queue_and_time(spark: SparkSession, servers: LocalCluster) -> None:
     make_topic(servers, 4, "One")
     make_topic(servers, 4, "Two")
     due = datetime.now(UTC) + timedelta(seconds=3)
@@ -116,7 +116,7 @@ def test_rows_choose_topic_queue_and_time(spark: SparkSession, servers: Servers)
     assert late[0].store_timestamp.astimezone(UTC) >= due - timedelta(milliseconds=1)
 
 
-def test_rows_of_a_key_keep_their_order(spark: SparkSession, servers: Servers) -> None:
+def test_rows_of_a_key_keep_their_order(spark: SparkSession, servers: LocalCluster) -> None:
     make_topic(servers, 3, "Order")
     frame = spark.range(0, 3000, 1, 2).selectExpr(
         "CAST(id AS STRING) AS body", "CAST(id % 17 AS STRING) AS ordering_key", "map('k', CAST(id % 17 AS STRING)) AS properties",
@@ -131,7 +131,7 @@ def test_rows_of_a_key_keep_their_order(spark: SparkSession, servers: Servers) -
         assert len({row.queue_id for row in stored if row["properties"]["k"] == str(key)}) == 1
 
 
-def test_what_cannot_be_written_is_named_before_a_task_starts(spark: SparkSession, servers: Servers) -> None:
+def test_what_cannot_be_written_is_named_before_a_task_starts(spark: SparkSession, servers: LocalCluster) -> None:
     frame = spark.range(1).selectExpr("CAST(id AS STRING) AS body", "id AS queue_id")
     with pytest.raises(Exception, match=r"queue_id bigint.*col\(.*queue_id.*\).cast\(.*int"):
         write(frame, servers, topic="All")
@@ -145,7 +145,7 @@ def test_what_cannot_be_written_is_named_before_a_task_starts(spark: SparkSessio
     assert "hidden-key" not in str(caught.value)
 
 
-def test_a_bad_row_fails_the_job_and_says_which(spark: SparkSession, servers: Servers) -> None:
+def test_a_bad_row_fails_the_job_and_says_which(spark: SparkSession, servers: LocalCluster) -> None:
     make_topic(servers, 1, "Bad")
     frame = spark.range(0, 10, 1, 1).selectExpr("CASE WHEN id <> 6 THEN CAST(id AS STRING) END AS body")
     with pytest.raises(Exception, match="row bad-run/0/0/6: the body is null or empty"):
@@ -155,7 +155,7 @@ def test_a_bad_row_fails_the_job_and_says_which(spark: SparkSession, servers: Se
 class Copy:
     """A streaming query from one topic to another."""
 
-    def __init__(self, spark: SparkSession, servers: Servers, home: Path, source: str, sink: str) -> None:
+    def __init__(self, spark: SparkSession, servers: LocalCluster, home: Path, source: str, sink: str) -> None:
         self._spark, self._servers, self._home, self._source, self._sink = spark, servers, home, source, sink
 
     def run(self, failing: bool = False) -> None:
@@ -174,7 +174,7 @@ class Copy:
 
 
 def test_a_stream_that_is_killed_and_goes_on_writes_duplicates_which_are_known(
-    spark: SparkSession, servers: Servers, tmp_path: Path
+    spark: SparkSession, servers: LocalCluster, tmp_path: Path
 ) -> None:
     from ariane.spark import drop_duplicates
 
@@ -256,7 +256,7 @@ def test_a_stream_drops_copies_and_never_a_row_that_comes_late(spark: SparkSessi
     assert run() == ["none", "none", "none", "q/0/0/0", "q/0/0/0", "q/0/0/1", "q/0/0/2", "q/0/0/3"]
 
 
-def test_what_was_read_can_be_written_back(spark: SparkSession, servers: Servers) -> None:
+def test_what_was_read_can_be_written_back(spark: SparkSession, servers: LocalCluster) -> None:
     make_topic(servers, 1, "From")
     make_topic(servers, 1, "To")
     send(servers, 0, 5, "From")

@@ -13,8 +13,8 @@ import pytest
 from ariane.client import Producer
 from ariane.cluster import topic_admin
 from ariane.model.message import Message
-from ariane.net.connection_pool import Connections
-from ariane.testing.cluster import Servers, cluster_in_thread
+from ariane.net.connection_pool import ConnectionPool
+from ariane.testing.cluster import LocalCluster, cluster_in_thread
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.spark
 
 
 @pytest.fixture
-def servers(tmp_path: Path) -> Iterator[Servers]:
+def servers(tmp_path: Path) -> Iterator[LocalCluster]:
     with cluster_in_thread(tmp_path / "cluster") as running:
         yield running
 
@@ -35,7 +35,7 @@ def _registered(spark: SparkSession) -> None:
     spark.dataSource.register(RocketMQSource)
 
 
-def send(servers: Servers, first: int, count: int, topic: str = "T") -> None:
+def send(servers: LocalCluster, first: int, count: int, topic: str = "T") -> None:
     """Messages whose bodies are numbers, and whose keys say the same."""
 
     async def work() -> None:
@@ -47,15 +47,15 @@ def send(servers: Servers, first: int, count: int, topic: str = "T") -> None:
     asyncio.run(work())
 
 
-def make_topic(servers: Servers, queues: int, topic: str = "T") -> None:
+def make_topic(servers: LocalCluster, queues: int, topic: str = "T") -> None:
     async def work() -> None:
-        async with Connections() as peers:
+        async with ConnectionPool() as peers:
             await topic_admin.create_everywhere(peers, servers.namesrv, topic, queues)
 
     asyncio.run(work())
 
 
-def read(spark: SparkSession, servers: Servers, **options: Any) -> DataFrame:
+def read(spark: SparkSession, servers: LocalCluster, **options: Any) -> DataFrame:
     return spark.read.format("rocketmq").options(namesrv=servers.namesrv, topic="T", **options).load()
 
 
@@ -66,7 +66,7 @@ def numbers(frame: DataFrame) -> list[int]:
 class Stream:
     """A streaming query to Parquet, run until there is nothing more, as often as wanted."""
 
-    def __init__(self, spark: SparkSession, servers: Servers, home: Path, **options: Any) -> None:
+    def __init__(self, spark: SparkSession, servers: LocalCluster, home: Path, **options: Any) -> None:
         self._spark, self._servers, self._home, self._options = spark, servers, home, options
 
     def run(self) -> int:
@@ -87,7 +87,7 @@ class Stream:
         return numbers(self._spark.read.parquet(str(self._home / "rows")))
 
 
-def test_a_batch_reads_everything_with_all_columns(spark: SparkSession, servers: Servers) -> None:
+def test_a_batch_reads_everything_with_all_columns(spark: SparkSession, servers: LocalCluster) -> None:
     send(servers, 0, 100)
     rows = read(spark, servers).collect()
     assert sorted(int(row.body) for row in rows) == list(range(100))
@@ -99,7 +99,7 @@ def test_a_batch_reads_everything_with_all_columns(spark: SparkSession, servers:
     assert abs((row.store_timestamp - row.born_timestamp).total_seconds()) < 60
 
 
-def test_a_batch_between_offsets_and_by_tag(spark: SparkSession, servers: Servers) -> None:
+def test_a_batch_between_offsets_and_by_tag(spark: SparkSession, servers: LocalCluster) -> None:
     make_topic(servers, 1)
     send(servers, 0, 50)
     some = read(
@@ -112,7 +112,7 @@ def test_a_batch_between_offsets_and_by_tag(spark: SparkSession, servers: Server
 
 
 def test_a_stream_goes_on_from_its_checkpoint_and_finds_new_queues(
-    spark: SparkSession, servers: Servers, tmp_path: Path
+    spark: SparkSession, servers: LocalCluster, tmp_path: Path
 ) -> None:
     make_topic(servers, 2)
     send(servers, 0, 40)
@@ -127,7 +127,7 @@ def test_a_stream_goes_on_from_its_checkpoint_and_finds_new_queues(
     assert stream.rows() == list(range(80))
 
 
-def test_a_limit_makes_several_batches(spark: SparkSession, servers: Servers, tmp_path: Path) -> None:
+def test_a_limit_makes_several_batches(spark: SparkSession, servers: LocalCluster, tmp_path: Path) -> None:
     send(servers, 0, 60)
     stream = Stream(spark, servers, tmp_path, maxOffsetsPerTrigger=20)
     assert stream.run() >= 3
@@ -135,7 +135,7 @@ def test_a_limit_makes_several_batches(spark: SparkSession, servers: Servers, tm
 
 
 def test_a_batch_that_was_not_committed_is_read_again_as_it_was(
-    spark: SparkSession, servers: Servers, tmp_path: Path
+    spark: SparkSession, servers: LocalCluster, tmp_path: Path
 ) -> None:
     send(servers, 0, 30)
     stream = Stream(spark, servers, tmp_path)
@@ -150,7 +150,7 @@ def test_a_batch_that_was_not_committed_is_read_again_as_it_was(
     assert stream.rows() == list(range(60))
 
 
-def test_offsets_that_are_gone_end_the_query_or_are_skipped(spark: SparkSession, servers: Servers) -> None:
+def test_offsets_that_are_gone_end_the_query_or_are_skipped(spark: SparkSession, servers: LocalCluster) -> None:
     make_topic(servers, 1)
     send(servers, 0, 10)
     beyond = json.dumps({"T": {"broker-a": {"0": 25}}})
@@ -159,7 +159,7 @@ def test_offsets_that_are_gone_end_the_query_or_are_skipped(spark: SparkSession,
     assert numbers(read(spark, servers, endingOffsets=beyond, failOnDataLoss="false")) == list(range(10))
 
 
-def test_an_unknown_topic_and_a_wrong_option_are_named(spark: SparkSession, servers: Servers) -> None:
+def test_an_unknown_topic_and_a_wrong_option_are_named(spark: SparkSession, servers: LocalCluster) -> None:
     with pytest.raises(Exception, match="no route for topic T"):
         read(spark, servers).collect()
     with pytest.raises(Exception, match=r"startingoffset = ...: is no option"):
@@ -169,7 +169,7 @@ def test_an_unknown_topic_and_a_wrong_option_are_named(spark: SparkSession, serv
 
 
 def test_a_stream_waits_for_a_topic_that_does_not_exist_yet(
-    spark: SparkSession, servers: Servers, tmp_path: Path
+    spark: SparkSession, servers: LocalCluster, tmp_path: Path
 ) -> None:
     stream = Stream(spark, servers, tmp_path, startingOffsets="latest")
     assert stream.run() == 0
@@ -178,7 +178,7 @@ def test_a_stream_waits_for_a_topic_that_does_not_exist_yet(
     assert stream.rows() == list(range(20))  # all of them came after the start
 
 
-def test_a_stream_from_the_end_reads_what_comes(spark: SparkSession, servers: Servers, tmp_path: Path) -> None:
+def test_a_stream_from_the_end_reads_what_comes(spark: SparkSession, servers: LocalCluster, tmp_path: Path) -> None:
     send(servers, 0, 20)
     stream = Stream(spark, servers, tmp_path, startingOffsets="latest")
     stream.run()
@@ -188,7 +188,7 @@ def test_a_stream_from_the_end_reads_what_comes(spark: SparkSession, servers: Se
 
 
 def test_a_stream_beyond_the_end_of_a_queue_fails_or_goes_on(
-    spark: SparkSession, servers: Servers, tmp_path: Path
+    spark: SparkSession, servers: LocalCluster, tmp_path: Path
 ) -> None:
     make_topic(servers, 1)
     send(servers, 0, 10)
@@ -204,7 +204,7 @@ def test_a_stream_beyond_the_end_of_a_queue_fails_or_goes_on(
 
 
 def test_json_offsets_may_say_earliest_and_latest_and_name_queues_that_exist(
-    spark: SparkSession, servers: Servers
+    spark: SparkSession, servers: LocalCluster
 ) -> None:
     make_topic(servers, 1)
     send(servers, 0, 10)
@@ -221,7 +221,7 @@ def test_json_offsets_may_say_earliest_and_latest_and_name_queues_that_exist(
         read(spark, servers, endingOffsets=json.dumps({"T": {"broker-a": {"5": 1}}})).collect()
 
 
-def test_tags_are_compared_themselves(spark: SparkSession, servers: Servers) -> None:
+def test_tags_are_compared_themselves(spark: SparkSession, servers: LocalCluster) -> None:
     async def work() -> None:
         async with Producer("P", servers.namesrv) as producer:
             for number, tag in enumerate(["Aa", "BB", "Aa", "BB"]):  # the broker holds equal hashes
@@ -233,7 +233,7 @@ def test_tags_are_compared_themselves(spark: SparkSession, servers: Servers) -> 
     assert [row.tags for row in rows] == ["BB", "BB"]
 
 
-def test_large_bodies_come_as_they_were_sent(spark: SparkSession, servers: Servers) -> None:
+def test_large_bodies_come_as_they_were_sent(spark: SparkSession, servers: LocalCluster) -> None:
     body = b"large and repeated " * 1000
 
     async def work() -> None:

@@ -23,7 +23,7 @@ import pytest
 from ariane.client import Producer
 from ariane.model.message import Message
 from ariane.protocol import record
-from ariane.testing.cluster import Servers, cluster_in_thread
+from ariane.testing.cluster import LocalCluster, cluster_in_thread
 
 pytest.importorskip("pyspark", reason="the extra spark is not installed")
 
@@ -44,7 +44,7 @@ MASTER = "local[2,4]"  # tasks are tried again, so that the loss of a worker alo
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300 + 20 * KILLS)]
 
 
-def send(servers: Servers) -> None:
+def send(servers: LocalCluster) -> None:
     async def work() -> None:
         async with Producer("P", servers.namesrv) as producer:
             for first in range(0, ROWS, 50):
@@ -54,9 +54,9 @@ def send(servers: Servers) -> None:
     asyncio.run(work())
 
 
-def stored(servers: Servers) -> list[tuple[int, int, bytes]]:
+def stored(servers: LocalCluster) -> list[tuple[int, int, bytes]]:
     """Queue, offset and body of each row of the input, as the broker holds it."""
-    cluster = pull_client.Cluster(parse({"namesrv": servers.namesrv, "topic": "T"}))
+    cluster = pull_client.BlockingCluster(parse({"namesrv": servers.namesrv, "topic": "T"}))
     found = []
     for queue, end in queue_bounds.measured(cluster, cluster.queues("T")).last.items():
         at = 0
@@ -99,7 +99,7 @@ def committed(home: Path) -> int:
 class Driver:
     """A driver process in a session of its own."""
 
-    def __init__(self, servers: Servers, home: Path, until: str) -> None:
+    def __init__(self, servers: LocalCluster, home: Path, until: str) -> None:
         script = str(Path(__file__).with_name("killed_driver.py"))
         command = [sys.executable, script, servers.namesrv, str(home), MASTER, until]
         self._log = (home / "driver.log").open("ab")
@@ -135,7 +135,7 @@ class Driver:
 
 
 @contextlib.contextmanager
-def driver(servers: Servers, home: Path, until: str = "on") -> Iterator[Driver]:
+def driver(servers: LocalCluster, home: Path, until: str = "on") -> Iterator[Driver]:
     started = Driver(servers, home, until)
     try:
         yield started

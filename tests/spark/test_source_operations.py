@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ariane.client import ClientSettings, Credentials, Instance, Producer
+from ariane.client import ClientInstance, ClientSettings, Credentials, Producer
 from ariane.cluster import group_lag, topic_admin
 from ariane.model.message import Message
-from ariane.net.connection_pool import Connections
-from ariane.testing.cluster import Servers, cluster_in_thread
+from ariane.net.connection_pool import ConnectionPool
+from ariane.testing.cluster import LocalCluster, cluster_in_thread
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.spark
 
 
 @pytest.fixture
-def servers(tmp_path: Path) -> Iterator[Servers]:
+def servers(tmp_path: Path) -> Iterator[LocalCluster]:
     with cluster_in_thread(tmp_path / "cluster") as running:
         yield running
 
@@ -39,9 +39,9 @@ def _registered(spark: SparkSession) -> None:
     spark.dataSource.register(RocketMQSource)
 
 
-def send(servers: Servers, count: int, settings: ClientSettings | None = None) -> None:
+def send(servers: LocalCluster, count: int, settings: ClientSettings | None = None) -> None:
     async def work() -> None:
-        instance = Instance(servers.namesrv, settings or ClientSettings())
+        instance = ClientInstance(servers.namesrv, settings or ClientSettings())
         async with instance, Producer("P", instance=instance) as producer:
             for number in range(count):
                 await producer.send(Message(topic="T", body=b"%d" % number))
@@ -49,23 +49,23 @@ def send(servers: Servers, count: int, settings: ClientSettings | None = None) -
     asyncio.run(work())
 
 
-def make(servers: Servers, queues: int) -> None:
+def make(servers: LocalCluster, queues: int) -> None:
     async def work() -> None:
-        async with Connections() as peers:
+        async with ConnectionPool() as peers:
             await topic_admin.create_everywhere(peers, servers.namesrv, "T", queues)
 
     asyncio.run(work())
 
 
-def group_offsets(servers: Servers, group: str) -> dict[int, int | None]:
+def group_offsets(servers: LocalCluster, group: str) -> dict[int, int | None]:
     async def work() -> group_lag.GroupLag:
-        async with Connections() as peers:
+        async with ConnectionPool() as peers:
             return await group_lag.group_lag(peers, servers.namesrv, group, "T")
 
     return {one.queue_id: one.consumer_offset for one in asyncio.run(work()).queues}
 
 
-def start(spark: SparkSession, servers: Servers, home: Path, **options: Any) -> StreamingQuery:
+def start(spark: SparkSession, servers: LocalCluster, home: Path, **options: Any) -> StreamingQuery:
     frame = spark.readStream.format("rocketmq").options(namesrv=servers.namesrv, topic="T", **options).load()
     to_noop = frame.writeStream.format("noop").option("checkpointLocation", str(home / "checkpoint"))
     return to_noop.trigger(availableNow=True).queryName("tested").start()
@@ -79,7 +79,7 @@ def until(condition: Callable[[], bool]) -> None:
 
 
 def test_the_lag_is_in_the_progress_and_told_to_a_listener(
-    spark: SparkSession, servers: Servers, tmp_path: Path
+    spark: SparkSession, servers: LocalCluster, tmp_path: Path
 ) -> None:
     from ariane.spark.read import progress
 
@@ -99,7 +99,7 @@ def test_the_lag_is_in_the_progress_and_told_to_a_listener(
 
 
 def test_offsets_are_committed_to_the_group_the_last_batch_too(
-    spark: SparkSession, servers: Servers, tmp_path: Path
+    spark: SparkSession, servers: LocalCluster, tmp_path: Path
 ) -> None:
     make(servers, 2)
     send(servers, 50)
@@ -108,7 +108,7 @@ def test_offsets_are_committed_to_the_group_the_last_batch_too(
     assert group_offsets(servers, "shown") == {0: 25, 1: 25}
 
 
-def test_a_listener_commits_each_batch(spark: SparkSession, servers: Servers, tmp_path: Path) -> None:
+def test_a_listener_commits_each_batch(spark: SparkSession, servers: LocalCluster, tmp_path: Path) -> None:
     from ariane.spark import CommitOffsets
 
     make(servers, 2)
@@ -170,7 +170,7 @@ spark.stop()
 """
 
 
-def test_the_format_is_found_without_a_register_call(servers: Servers) -> None:
+def test_the_format_is_found_without_a_register_call(servers: LocalCluster) -> None:
     send(servers, 7)
     done = subprocess.run(
         [sys.executable, "-c", ALONE, servers.namesrv], capture_output=True, text=True, timeout=120, check=False

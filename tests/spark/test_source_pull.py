@@ -17,13 +17,13 @@ pytest.importorskip("pyarrow", reason="the extra spark is not installed")
 from ariane.errors import ArianeError, ConnectionLost, ReplyError, RequestTimeout
 from ariane.model.message import MessageQueue
 from ariane.net.connection import Handled, Peer, Reply
-from ariane.net.server import Server
+from ariane.net.server import RemotingServer
 from ariane.protocol import fastjson
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.command import Command
 from ariane.protocol.requests.messaging import PullMessage
 from ariane.protocol.requests.routing import BrokerData, QueueData, TopicRoute
-from ariane.spark.read.pull_client import Cluster, End
+from ariane.spark.read.pull_client import BlockingCluster, QueueEnd
 from ariane.spark.read.source_options import parse
 
 QUEUE = MessageQueue("T", "broker-a", 0)
@@ -71,7 +71,7 @@ def serving(fake: Fake, idle_s: float = 120.0) -> Iterator[Fake]:
             RequestCode.GET_ROUTEINFO_BY_TOPIC, RequestCode.PULL_MESSAGE, RequestCode.GET_MIN_OFFSET,
             RequestCode.GET_MAX_OFFSET,
         )  # fmt: skip
-        async with Server(dict.fromkeys(codes, fake.handler), "127.0.0.1", fake.port, idle_s=idle_s) as server:
+        async with RemotingServer(dict.fromkeys(codes, fake.handler), "127.0.0.1", fake.port, idle_s=idle_s) as server:
             fake.port = server.port
             started.set_result((asyncio.get_running_loop(), told))
             await told.wait()
@@ -100,19 +100,19 @@ def fake() -> Iterator[Fake]:
         yield running
 
 
-def cluster_at(*addrs: str, waits: list[float] | None = None, **options: str) -> Cluster:
+def cluster_at(*addrs: str, waits: list[float] | None = None, **options: str) -> BlockingCluster:
     slept = waits if waits is not None else []
-    return Cluster(parse({"namesrv": ";".join(addrs), "topic": "T", **options}), sleep=slept.append)
+    return BlockingCluster(parse({"namesrv": ";".join(addrs), "topic": "T", **options}), sleep=slept.append)
 
 
-def asked(cluster: Cluster) -> End:
+def asked(cluster: BlockingCluster) -> QueueEnd:
     (one,) = cluster.ends([QUEUE]).values()
     if isinstance(one, ArianeError):
         raise one
     return one
 
 
-def end_of(cluster: Cluster) -> int:
+def end_of(cluster: BlockingCluster) -> int:
     return asked(cluster).last
 
 
@@ -126,7 +126,7 @@ def refused() -> str:
 def test_readable_queues_ends_and_a_pull_over_one_connection(fake: Fake) -> None:
     with contextlib.closing(cluster_at(fake.addr, groupId="g", pullBatchSize="16")) as cluster:
         assert cluster.queues("T") == [QUEUE, MessageQueue("T", "broker-a", 1)]
-        assert cluster.ends([QUEUE]) == {QUEUE: End(31, 30, from_master=True)}
+        assert cluster.ends([QUEUE]) == {QUEUE: QueueEnd(31, 30, from_master=True)}
         assert cluster.pull(QUEUE, [7], "a || b")[0].removed
     code, fields = fake.asked[-1]
     request: Any = PullMessage("g", "T", 0, 7, 16, 4)

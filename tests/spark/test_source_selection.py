@@ -15,8 +15,8 @@ import pytest
 from ariane.client import Producer
 from ariane.cluster import topic_admin
 from ariane.model.message import Message
-from ariane.net.connection_pool import Connections
-from ariane.testing.cluster import Servers, cluster_in_thread
+from ariane.net.connection_pool import ConnectionPool
+from ariane.testing.cluster import LocalCluster, cluster_in_thread
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.spark
 
 
 @pytest.fixture(scope="module")
-def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     with cluster_in_thread(tmp_path_factory.mktemp("cluster")) as running:
         yield running
 
@@ -37,16 +37,16 @@ def _registered(spark: SparkSession) -> None:
     spark.dataSource.register(RocketMQSource)
 
 
-def make(servers: Servers, queues: int, *names: str) -> None:
+def make(servers: LocalCluster, queues: int, *names: str) -> None:
     async def work() -> None:
-        async with Connections() as peers:
+        async with ConnectionPool() as peers:
             for name in names:
                 await topic_admin.create_everywhere(peers, servers.namesrv, name, queues)
 
     asyncio.run(work())
 
 
-def send(servers: Servers, topic: str, *numbers: int, delay_level: int = 0, pause_s: float = 0.0) -> None:
+def send(servers: LocalCluster, topic: str, *numbers: int, delay_level: int = 0, pause_s: float = 0.0) -> None:
     async def work() -> None:
         async with Producer("P", servers.namesrv) as producer:
             for number in numbers:
@@ -58,7 +58,7 @@ def send(servers: Servers, topic: str, *numbers: int, delay_level: int = 0, paus
     asyncio.run(work())
 
 
-def read(spark: SparkSession, servers: Servers, **options: Any) -> DataFrame:
+def read(spark: SparkSession, servers: LocalCluster, **options: Any) -> DataFrame:
     return spark.read.format("rocketmq").options(namesrv=servers.namesrv, **options).load()
 
 
@@ -66,7 +66,7 @@ def numbers(frame: DataFrame) -> list[int]:
     return sorted(int(row.body) for row in frame.select("body").collect())
 
 
-def stream(spark: SparkSession, servers: Servers, home: Path, **options: Any) -> list[dict[str, Any]]:
+def stream(spark: SparkSession, servers: LocalCluster, home: Path, **options: Any) -> list[dict[str, Any]]:
     """The micro-batches that had rows; the rows go to Parquet."""
     frame = spark.readStream.format("rocketmq").schema("topic STRING, body BINARY")
     query = (
@@ -82,7 +82,7 @@ def stream(spark: SparkSession, servers: Servers, home: Path, **options: Any) ->
     return [json.loads(one.json) for one in query.recentProgress if one.numInputRows]
 
 
-def test_topics_by_list_and_by_pattern(spark: SparkSession, servers: Servers) -> None:
+def test_topics_by_list_and_by_pattern(spark: SparkSession, servers: LocalCluster) -> None:
     make(servers, 2, "list-a", "list-b", "list-c")
     for number, name in enumerate(["list-a", "list-b", "list-c"]):
         send(servers, name, number)
@@ -94,7 +94,7 @@ def test_topics_by_list_and_by_pattern(spark: SparkSession, servers: Servers) ->
         read(spark, servers, topics="list-a,list-d").collect()
 
 
-def test_a_stream_by_pattern_finds_new_topics(spark: SparkSession, servers: Servers, tmp_path: Path) -> None:
+def test_a_stream_by_pattern_finds_new_topics(spark: SparkSession, servers: LocalCluster, tmp_path: Path) -> None:
     make(servers, 1, "found-1")
     send(servers, "found-1", 1, 2)
     options = {"topicsPattern": "found-.*", "startingOffsets": "latest"}
@@ -106,7 +106,7 @@ def test_a_stream_by_pattern_finds_new_topics(spark: SparkSession, servers: Serv
     assert numbers(spark.read.parquet(str(tmp_path / "rows"))) == [3, 4, 5]
 
 
-def test_system_topics_by_name(spark: SparkSession, servers: Servers) -> None:
+def test_system_topics_by_name(spark: SparkSession, servers: LocalCluster) -> None:
     make(servers, 1, "delayed")
     send(servers, "delayed", 1, 2, delay_level=18)
     rows = read(spark, servers, topic="SCHEDULE_TOPIC_XXXX").select("queue_id", "body", "properties").collect()
@@ -118,7 +118,7 @@ def test_system_topics_by_name(spark: SparkSession, servers: Servers) -> None:
     assert numbers(read(spark, servers, topicsPattern="SCHEDULE.*")) == []
 
 
-def test_times_are_exact(spark: SparkSession, servers: Servers) -> None:
+def test_times_are_exact(spark: SparkSession, servers: LocalCluster) -> None:
     make(servers, 2, "timed")
     send(servers, "timed", *range(30), pause_s=0.004)
     rows = read(spark, servers, topic="timed").select("body", "store_timestamp").collect()
@@ -136,7 +136,7 @@ def test_times_are_exact(spark: SparkSession, servers: Servers) -> None:
     assert all(round(row.store_timestamp.timestamp() * 1000) >= high for row in rows if row.queue_id == 0)
 
 
-def test_a_stream_begins_at_a_time(spark: SparkSession, servers: Servers, tmp_path: Path) -> None:
+def test_a_stream_begins_at_a_time(spark: SparkSession, servers: LocalCluster, tmp_path: Path) -> None:
     make(servers, 1, "since")
     send(servers, "since", 1, 2)
     time.sleep(0.02)
@@ -148,7 +148,7 @@ def test_a_stream_begins_at_a_time(spark: SparkSession, servers: Servers, tmp_pa
         stream(spark, servers, tmp_path / "other", topic="since", endingTimestamp=now_ms)
 
 
-def test_keys(spark: SparkSession, servers: Servers) -> None:
+def test_keys(spark: SparkSession, servers: LocalCluster) -> None:
     make(servers, 2, "keyed")
     send(servers, "keyed", *range(12))
     assert numbers(read(spark, servers, topic="keyed", keys="K1, K10,none")) == [1, 10]
@@ -159,7 +159,7 @@ def test_keys(spark: SparkSession, servers: Servers) -> None:
     assert len(only.load().collect()) == 1
 
 
-def test_more_tasks_than_queues(spark: SparkSession, servers: Servers) -> None:
+def test_more_tasks_than_queues(spark: SparkSession, servers: LocalCluster) -> None:
     make(servers, 1, "split")
     send(servers, "split", *range(40))
     frame = read(spark, servers, topic="split", minPartitions=5)
@@ -168,7 +168,7 @@ def test_more_tasks_than_queues(spark: SparkSession, servers: Servers) -> None:
     assert (frame.rdd.getNumPartitions(), numbers(frame)) == (6, list(range(40)))
 
 
-def test_filters_reach_the_source(spark: SparkSession, servers: Servers) -> None:
+def test_filters_reach_the_source(spark: SparkSession, servers: LocalCluster) -> None:
     make(servers, 4, "pushed")
     send(servers, "pushed", *range(40))
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
@@ -186,7 +186,7 @@ def test_filters_reach_the_source(spark: SparkSession, servers: Servers) -> None
         spark.conf.unset("spark.sql.python.filterPushdown.enabled")
 
 
-def test_bytes_limit_a_batch_with_available_now(spark: SparkSession, servers: Servers, tmp_path: Path) -> None:
+def test_bytes_limit_a_batch_with_available_now(spark: SparkSession, servers: LocalCluster, tmp_path: Path) -> None:
     make(servers, 2, "sized")
     send(servers, "sized", *range(60))
     batches = stream(spark, servers, tmp_path, topic="sized", maxBytesPerTrigger="4k")
@@ -197,7 +197,7 @@ def test_bytes_limit_a_batch_with_available_now(spark: SparkSession, servers: Se
 
 
 def test_a_batch_waits_for_its_least_but_not_with_available_now(
-    spark: SparkSession, servers: Servers, tmp_path: Path
+    spark: SparkSession, servers: LocalCluster, tmp_path: Path
 ) -> None:
     make(servers, 1, "least")
     send(servers, "least", *range(5))

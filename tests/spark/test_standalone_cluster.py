@@ -19,7 +19,7 @@ import mixed_traffic
 import pytest
 
 from ariane.cluster import topic_admin
-from ariane.net.connection_pool import Connections
+from ariane.net.connection_pool import ConnectionPool
 from ariane.reports import table_views, trace_lookup
 from ariane.tables import DELAYS, TRANSACTIONS
 from ariane.testing.cluster import cluster_in_thread
@@ -82,7 +82,7 @@ def place(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 
 async def made(namesrv: str, topic: str) -> None:
-    async with Connections() as peers:
+    async with ConnectionPool() as peers:
         await topic_admin.create_everywhere(peers, namesrv, topic, 4)
 
 

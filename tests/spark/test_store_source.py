@@ -12,7 +12,7 @@ pytest.importorskip("pyspark", reason="needs pyspark: pip install 'ariane[spark]
 
 from ariane.model import host
 from ariane.spark import StoreSource
-from ariane.store.message_store import Draft, MessageStore, StoreConfig, open_store
+from ariane.store.message_store import MessageStore, RecordDraft, StoreConfig, open_store
 
 HOST = host.pack("127.0.0.1", 10911)
 FILE = 256 * 1024
@@ -35,7 +35,7 @@ def reader(spark: Any) -> Any:
 def put(store: MessageStore, first: int, count: int) -> None:
     for n in range(first, first + count):
         store.put(
-            Draft(
+            RecordDraft(
                 topic=f"T{n % 2}",
                 queue_id=0,
                 body=b"%d" % n * 20,

@@ -9,7 +9,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from ariane.model.trace_event import MessageType, Pub, SubAfter, SubBefore, TraceEvent
+from ariane.model.trace_event import ConsumeEndEvent, ConsumeStartEvent, MessageType, PublishEvent, TraceEvent
 from ariane.pipeline import bucket_columns, trace_decoding
 from ariane.pipeline.jobs import TRACES
 from ariane.protocol import trace_codec
@@ -25,24 +25,26 @@ def at(ms: int) -> datetime:
     return T0 + timedelta(milliseconds=ms)
 
 
-def pub(message_id: str, ms: int = 0, **other: Any) -> Pub:
+def pub(message_id: str, ms: int = 0, **other: Any) -> PublishEvent:
     values: dict[str, Any] = {
         "region": "r", "group": "P", "topic": "T", "tags": "a", "keys": f"key-{message_id}", "store_host": "10.0.0.1:10911",
         "body_length": 5, "cost_ms": 3, "message_type": MessageType.NORMAL, "offset_message_id": f"OFF-{message_id}",
         "success": True,
     }  # fmt: skip
-    return Pub(timestamp_ms=T0_MS + ms, message_id=message_id, **(values | other))
+    return PublishEvent(timestamp_ms=T0_MS + ms, message_id=message_id, **(values | other))
 
 
-def before(message_id: str, request_id: str, ms: int, group: str = "G", retry_times: int = 0) -> SubBefore:
-    return SubBefore(
+def before(message_id: str, request_id: str, ms: int, group: str = "G", retry_times: int = 0) -> ConsumeStartEvent:
+    return ConsumeStartEvent(
         timestamp_ms=T0_MS + ms, region="", group=group, request_id=request_id, message_id=message_id,
         retry_times=retry_times, keys=f"key-{message_id}",
     )  # fmt: skip
 
 
-def after(message_id: str, request_id: str, ms: int, cost_ms: int = 7, code: int = 0, group: str = "G") -> SubAfter:
-    return SubAfter(
+def after(
+    message_id: str, request_id: str, ms: int, cost_ms: int = 7, code: int = 0, group: str = "G"
+) -> ConsumeEndEvent:
+    return ConsumeEndEvent(
         request_id=request_id, message_id=message_id, cost_ms=cost_ms, success=code == 0, keys=f"key-{message_id}",
         context_code=code, timestamp_ms=T0_MS + ms, group=group,
     )  # fmt: skip

@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from ariane.client.client_instance import Instance
-from ariane.client.route_cache import Routes
+from ariane.client.client_instance import ClientInstance
+from ariane.client.route_cache import RouteCache
 from ariane.errors import ReplyError
 from ariane.model.message import MessageQueue, ReceivedMessage
 from ariane.protocol import fastjson
@@ -141,11 +141,11 @@ def name_server(topics: dict[str, TopicRoute]) -> Answer:
     return answer
 
 
-def instance(script: Script, clock: StillClock | None = None) -> Instance:
+def instance(script: Script, clock: StillClock | None = None) -> ClientInstance:
     """An instance that is open, without a connection."""
-    made = Instance("ns:1;ns2:1", clock=clock or StillClock(), chance=Random(1))
+    made = ClientInstance("ns:1;ns2:1", clock=clock or StillClock(), chance=Random(1))
     made._peers = script  # the only door to the network
-    made._routes = Routes(script, ("ns:1", "ns2:1"), timeout_ms=3000, chance=Random(1))
+    made._routes = RouteCache(script, ("ns:1", "ns2:1"), timeout_ms=3000, chance=Random(1))
     script.answers.setdefault(RequestCode.HEART_BEAT, lambda asked: Command(0))
     return made
 

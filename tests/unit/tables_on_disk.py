@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ariane.reports.table_views import split_type
-from ariane.tables import Table
-from ariane.tables.published import CURRENT, File, Published, current
+from ariane.tables import TableSchema
+from ariane.tables.published import CURRENT, DataFile, TableVersion, current
 
 SIMPLE = {
     "STRING": pa.string(), "BIGINT": pa.int64(), "INT": pa.int32(), "DOUBLE": pa.float64(), "BOOLEAN": pa.bool_(),
@@ -22,15 +22,15 @@ SIMPLE = {
 
 def put(
     home: Path,
-    table: Table,
+    table: TableSchema,
     rows: Sequence[Mapping[str, Any]],
     *,
     slot: str = "2023-11-14T2210",
     as_of_ms: int | None = None,
     done: Mapping[str, int] = {},
-) -> Published:
+) -> TableVersion:
     """Add rows, in a file of `slot`; columns that a row does not name are null."""
-    former = current(home, table) or Published(0, table.schema, 0, None)
+    former = current(home, table) or TableVersion(0, table.schema, 0, None)
     number = former.version + 1
     path = Path(f"v={number:08d}") / f"slot={slot}" / "part-0.parquet"
     place = home / table.name / path
@@ -40,7 +40,7 @@ def put(
     assert all(set(row) == set(table.names) for row in whole), "a row has a column that the table has not"
     pq.write_table(pa.Table.from_pylist(whole, schema), place)
     times = [int(row[table.time].timestamp() * 1000) for row in whole if row[table.time] is not None]
-    file = File(
+    file = DataFile(
         path.as_posix(),
         slot,
         len(rows),
@@ -49,7 +49,7 @@ def put(
         min(times, default=None),
         max(times, default=None),
     )
-    now = Published(number, table.schema, former.rows + len(rows), as_of_ms, (*former.files, file), dict(done))
+    now = TableVersion(number, table.schema, former.rows + len(rows), as_of_ms, (*former.files, file), dict(done))
     (home / table.name / CURRENT).write_bytes(msgspec.json.encode(now))
     return now
 

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from ariane.broker import long_polling as arrivals_module
-from ariane.broker.long_polling import Arrivals
+from ariane.broker.long_polling import PullWaiters
 from ariane.errors import ReplyError
 from ariane.protocol.codes import ResponseCode
 from ariane.store.message_store import Arrival
@@ -18,7 +18,7 @@ def test_the_subscriptions_of_held_pulls_are_bounded(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(arrivals_module, "SUBSCRIPTION_CHARS_MAX", 10)
 
     async def hold() -> None:
-        held = Arrivals()
+        held = PullWaiters()
         first = held.wait("T", 0, 0, None, 60_000, 6)
         with pytest.raises(ReplyError, match="10 characters") as refused:
             held.wait("T", 0, 0, None, 60_000, 5)

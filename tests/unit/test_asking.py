@@ -14,25 +14,41 @@ from tables_on_disk import put
 
 from ariane.errors import StoreError
 from ariane.reports import pipeline_status, table_views
-from ariane.reports.pipeline_status import Freshness, Status
-from ariane.tables import JOURNEYS, TRACE_EVENTS, Column, Table, published
+from ariane.reports.pipeline_status import Freshness, TableStatus
+from ariane.tables import JOURNEYS, TRACE_EVENTS, ColumnSchema, TableSchema, published
 
 T0_MS = 1_700_000_000_000
 T0 = datetime.fromtimestamp(T0_MS / 1000, UTC)
-EVERY = Table(
-    "every", "One column of every type.",
+EVERY = TableSchema(
+    "every",
+    "One column of every type.",
     (
-        Column("at", "TIMESTAMP", ""), Column("text", "STRING", ""), Column("many", "BIGINT", ""), Column("few", "INT", ""),
-        Column("share", "DOUBLE", ""), Column("is_so", "BOOLEAN", ""), Column("day", "DATE", ""), Column("raw", "BINARY", ""),
-        Column("counts", "MAP<INT, BIGINT>", ""),
-        Column("tries", "ARRAY<STRUCT<at: TIMESTAMP, hosts: ARRAY<STRING>, cost_ms: BIGINT>>", ""),
+        ColumnSchema("at", "TIMESTAMP", ""),
+        ColumnSchema("text", "STRING", ""),
+        ColumnSchema("many", "BIGINT", ""),
+        ColumnSchema("few", "INT", ""),
+        ColumnSchema("share", "DOUBLE", ""),
+        ColumnSchema("is_so", "BOOLEAN", ""),
+        ColumnSchema("day", "DATE", ""),
+        ColumnSchema("raw", "BINARY", ""),
+        ColumnSchema("counts", "MAP<INT, BIGINT>", ""),
+        ColumnSchema("tries", "ARRAY<STRUCT<at: TIMESTAMP, hosts: ARRAY<STRING>, cost_ms: BIGINT>>", ""),
     ),
-    time="at", order=("text",),
-)  # fmt: skip
+    time="at",
+    order=("text",),
+)
 ROW = {
-    "at": T0, "text": "it's", "many": 1, "few": 2, "share": 0.5, "is_so": True, "day": T0.date(), "raw": b"\x00",
-    "counts": {1: 2}, "tries": [{"at": T0, "hosts": ["a", "b"], "cost_ms": None}],
-}  # fmt: skip
+    "at": T0,
+    "text": "it's",
+    "many": 1,
+    "few": 2,
+    "share": 0.5,
+    "is_so": True,
+    "day": T0.date(),
+    "raw": b"\x00",
+    "counts": {1: 2},
+    "tries": [{"at": T0, "hosts": ["a", "b"], "cost_ms": None}],
+}
 
 
 def test_every_type_comes_back_as_it_was(tmp_path: Path) -> None:
@@ -65,7 +81,7 @@ def test_only_files_that_a_question_can_need_are_opened(tmp_path: Path) -> None:
     put(tmp_path, EVERY, [{"many": 99}], slot="S9")
     hour_ms = 3_600_000
 
-    def found(part: table_views.Part) -> list[int]:
+    def found(part: table_views.TablePart) -> list[int]:
         with table_views.asked(tmp_path, part) as sql:
             return [row["many"] for row in table_views.rows(sql, "SELECT many FROM every ORDER BY many")]
 
@@ -83,7 +99,7 @@ def test_a_list_that_is_none_is_said(tmp_path: Path) -> None:
 
 
 def tell(home: Path, *, behind: int | None = 0, away: str | None = None, read_ms: int | None = None) -> None:
-    pipeline_status.write(home, Status("traces", T0_MS, 3, 90, behind, away, 1, read_ms))
+    pipeline_status.write(home, TableStatus("traces", T0_MS, 3, 90, behind, away, 1, read_ms))
 
 
 def test_an_answer_says_as_of_when_it_is_and_what_it_may_lack(tmp_path: Path) -> None:

@@ -14,12 +14,12 @@ from ariane.broker.config import BrokerConfig
 from ariane.broker.state import change_log, change_records, json_documents
 from ariane.broker.state.change_records import TopicPut
 from ariane.broker.state.saved_state import SavedState
-from ariane.broker.state.topic_registry import AUTO_CREATE_MAX, Topics
+from ariane.broker.state.topic_registry import AUTO_CREATE_MAX, TopicRegistry
 from ariane.errors import ReplyError, StoreError, StoreFull
 from ariane.model import host
 from ariane.model.topic import DataVersion, SubscriptionGroupConfig, TopicConfig, TopicDeletion
-from ariane.net.connection_pool import Connections
-from ariane.net.tasks import Tasks
+from ariane.net.connection_pool import ConnectionPool
+from ariane.net.tasks import BackgroundTasks
 from ariane.protocol import fastjson, properties, record
 from ariane.protocol.codes import RequestCode
 from ariane.protocol.command import Command
@@ -41,9 +41,9 @@ from ariane.protocol.requests.messaging import (
 )
 from ariane.protocol.requests.routing import TopicTable
 from ariane.store.deletions import Deletions
-from ariane.store.message_store import Draft, StoreConfig, open_store
-from ariane.testing.disk import FakeDisk, Kept
-from ariane.testing.virtual_cluster import World, virtual_cluster
+from ariane.store.message_store import RecordDraft, StoreConfig, open_store
+from ariane.testing.disk import FakeDisk, SurvivingData
+from ariane.testing.virtual_cluster import VirtualCluster, virtual_cluster
 from ariane.testing.virtual_time import VirtualLoop
 
 CONFIG_DIR = "/store/config"
@@ -77,31 +77,31 @@ def in_broker(scenario, **settings):
 BROKER = "10.0.0.2:10911"
 
 
-async def ask(world: World, code: int, header: msgspec.Struct | None, body: bytes = b"") -> Command:
+async def ask(world: VirtualCluster, code: int, header: msgspec.Struct | None, body: bytes = b"") -> Command:
     """Send one request to the broker. Raises ReplyError if it is refused."""
 
     async def send_request() -> Command:
-        async with Connections() as peers:
+        async with ConnectionPool() as peers:
             return await peers.ask(BROKER, code, header, body)
 
     return await world.process("tool").start(send_request())
 
 
-async def create(world: World, *names: str) -> None:
+async def create(world: VirtualCluster, *names: str) -> None:
     for name in names:
         await ask(world, RequestCode.UPDATE_AND_CREATE_TOPIC, CreateTopic(name, "TBW102", 16, 16, 6))
 
 
-async def send(world: World, topic: str, body: bytes, key: str = "k") -> None:
+async def send(world: VirtualCluster, topic: str, body: bytes, key: str = "k") -> None:
     own = properties.encode({"KEYS": key})
     await ask(world, RequestCode.SEND_MESSAGE_V2, SendMessage("P", topic, "TBW102", 4, 0, 0, 1, 0, own), body)
 
 
-async def commit(world: World, group: str, topic: str, offset: int) -> None:
+async def commit(world: VirtualCluster, group: str, topic: str, offset: int) -> None:
     await ask(world, RequestCode.UPDATE_CONSUMER_OFFSET, UpdateConsumerOffset(group, topic, 0, offset))
 
 
-async def committed(world: World, group: str, topic: str) -> int | None:
+async def committed(world: VirtualCluster, group: str, topic: str) -> int | None:
     try:
         answer = await ask(world, RequestCode.QUERY_CONSUMER_OFFSET, QueryConsumerOffset(group, topic, 0))
     except ReplyError:
@@ -109,7 +109,7 @@ async def committed(world: World, group: str, topic: str) -> int | None:
     return int(answer.field_map()["offset"])
 
 
-async def messages(world: World, topic: str) -> list[bytes]:
+async def messages(world: VirtualCluster, topic: str) -> list[bytes]:
     """Bodies in queue 0 of a topic that consumers can read."""
     bodies: list[bytes] = []
     end = int((await ask(world, RequestCode.GET_MAX_OFFSET, QueueRef(topic, 0))).field_map()["offset"])
@@ -136,7 +136,9 @@ def test_a_document_is_written_in_slices_as_it_was_whole() -> None:
 def test_a_line_that_was_cut_off_is_ignored_and_a_damaged_one_takes_no_other_with_it(caplog) -> None:
     disk = FakeDisk()
     lines = [
-        change_records.encode(change_records.Entry(n, TopicPut(TopicConfig(topic_name=f"T{n}"), DataVersion(n, 1))))
+        change_records.encode(
+            change_records.ChangeEntry(n, TopicPut(TopicConfig(topic_name=f"T{n}"), DataVersion(n, 1)))
+        )
         for n in (1, 2, 3, 4)
     ]
     lines[1] = lines[1].replace(b"T2", b"T7")
@@ -147,7 +149,7 @@ def test_a_line_that_was_cut_off_is_ignored_and_a_damaged_one_takes_no_other_wit
 
 
 def test_a_document_that_java_wrote_since_is_taken_as_it_is_and_what_it_lacks_is_named(caplog) -> None:
-    async def scenario(world: World) -> None:
+    async def scenario(world: VirtualCluster) -> None:
         await world.start()
         await create(world, "A")
         await asyncio.sleep(5)
@@ -163,7 +165,7 @@ def test_a_document_that_java_wrote_since_is_taken_as_it_is_and_what_it_lacks_is
 
 
 def test_after_an_orderly_stop_the_documents_hold_everything() -> None:
-    async def scenario(world: World) -> None:
+    async def scenario(world: VirtualCluster) -> None:
         await world.start()
         await create(world, "A")
         await world.broker.stop()
@@ -175,7 +177,7 @@ def test_after_an_orderly_stop_the_documents_hold_everything() -> None:
 
 @pytest.mark.parametrize("flush", ["SYNC_FLUSH", "ASYNC_FLUSH"])
 def test_a_topic_survives_a_kill_right_after_its_answer(flush: str) -> None:
-    async def scenario(world: World) -> None:
+    async def scenario(world: VirtualCluster) -> None:
         await world.start()
         await create(world, "A")
         if flush == "SYNC_FLUSH":
@@ -188,7 +190,7 @@ def test_a_topic_survives_a_kill_right_after_its_answer(flush: str) -> None:
 
 
 def test_the_log_stays_small(caplog) -> None:
-    async def scenario(world: World) -> None:
+    async def scenario(world: VirtualCluster) -> None:
         await world.start()
         for number in range(200):
             await create(world, f"T{number}")
@@ -206,7 +208,7 @@ def test_a_full_disk_refuses_a_topic_and_takes_it_when_there_is_room() -> None:
         if "/config/" in path and kind in ("write", "create"):
             raise OSError(errno.ENOSPC, "no space left on device", path)
 
-    async def scenario(world: World) -> None:
+    async def scenario(world: VirtualCluster) -> None:
         await world.start()
         world.disk.fail = full
         with pytest.raises(ReplyError, match="no room to write"):
@@ -262,7 +264,7 @@ def test_a_directory_in_place_of_a_document_is_a_refusal() -> None:
 
 
 def test_a_document_that_was_removed_is_a_refusal() -> None:
-    async def scenario(world: World) -> None:
+    async def scenario(world: VirtualCluster) -> None:
         await world.start()
         await create(world, "A")
         await world.broker.stop()
@@ -287,7 +289,7 @@ def test_damaged_locks_keep_no_broker_from_its_start(caplog) -> None:
 
 def test_sends_create_no_topic_beyond_their_bound_and_tools_do(monkeypatch) -> None:
     monkeypatch.setattr("ariane.broker.state.topic_registry.AUTO_CREATE_MAX", 12)
-    topics = Topics(TopicTable(), BrokerConfig(broker_name="broker-a"), now_ms=lambda: 1)
+    topics = TopicRegistry(TopicTable(), BrokerConfig(broker_name="broker-a"), now_ms=lambda: 1)
     with pytest.raises(ReplyError, match="create it with updateTopic"):
         for number in range(12):
             topics.create_like("TBW102", f"T{number}", 4)
@@ -329,7 +331,7 @@ def test_a_repeated_save_that_fails_is_one_line_and_comes_less_and_less_often(ca
             raise OSError(errno.ENOSPC, "No space left on device", TOPICS)
 
     async def scenario() -> None:
-        tasks = Tasks("broker")
+        tasks = BackgroundTasks("broker")
         tasks.every(5, save, "save the consumer offsets")
         await asyncio.sleep(600)
         await tasks.close()
@@ -348,7 +350,7 @@ def test_a_repeated_save_that_fails_is_one_line_and_comes_less_and_less_often(ca
 
 
 def test_a_deleted_topic_stays_deleted_after_a_kill_and_a_rebuild_of_all_queues() -> None:
-    async def scenario(world: World) -> None:
+    async def scenario(world: VirtualCluster) -> None:
         await world.start()
         await send(world, "A", b"old", key="k")
         await commit(world, "G", "A", 1)
@@ -371,7 +373,7 @@ def test_a_deleted_topic_stays_deleted_after_a_kill_and_a_rebuild_of_all_queues(
 
 
 def test_the_only_topic_stays_deleted_after_an_orderly_stop() -> None:
-    async def scenario(world: World) -> None:
+    async def scenario(world: VirtualCluster) -> None:
         await world.start()
         await send(world, "A", b"old")
         await asyncio.sleep(10)
@@ -386,7 +388,7 @@ def test_the_only_topic_stays_deleted_after_an_orderly_stop() -> None:
 
 
 def test_a_consumer_of_a_deleted_topic_commits_nothing_to_the_one_that_was_created_again() -> None:
-    async def scenario(world: World) -> None:
+    async def scenario(world: VirtualCluster) -> None:
         await world.start()
         for number in range(3):
             await send(world, "A", b"%d" % number)
@@ -400,7 +402,7 @@ def test_a_consumer_of_a_deleted_topic_commits_nothing_to_the_one_that_was_creat
 
 
 def test_a_deleted_group_stays_deleted_with_its_offsets() -> None:
-    async def scenario(world: World) -> None:
+    async def scenario(world: VirtualCluster) -> None:
         await world.start()
         await send(world, "A", b"one")
         group = fastjson.write(SubscriptionGroupConfig(group_name="G"))
@@ -437,7 +439,9 @@ def test_a_slave_deletes_what_its_master_deleted() -> None:
     replica = slave.follow()
 
     def put(body: bytes) -> None:
-        master.put(Draft(topic="A", queue_id=0, body=body, born_ms=1, born_host=host_bytes, tags="", properties=""))
+        master.put(
+            RecordDraft(topic="A", queue_id=0, body=body, born_ms=1, born_host=host_bytes, tags="", properties="")
+        )
 
     def copy() -> None:
         data = master.source.read(replica.received, 4096)
@@ -464,12 +468,12 @@ def test_a_slave_deletes_what_its_master_deleted() -> None:
 
 @pytest.mark.parametrize("flush", ["SYNC_FLUSH", "ASYNC_FLUSH"])
 def test_no_send_is_acknowledged_before_the_topic_that_it_created(flush: str) -> None:
-    async def scenario(world: World) -> None:
+    async def scenario(world: VirtualCluster) -> None:
         await world.start()
         first, second = asyncio.create_task(send(world, "A", b"one")), asyncio.create_task(send(world, "A", b"two"))
         await asyncio.wait((first, second), return_when=asyncio.FIRST_COMPLETED)
         if flush == "SYNC_FLUSH":
-            world.broker.lose_power(Kept.NONE)
+            world.broker.lose_power(SurvivingData.NONE)
         else:
             world.broker.kill()
         sent = [body for task, body in ((first, b"one"), (second, b"two")) if task.done()]
@@ -485,7 +489,7 @@ def test_in_synchronous_mode_a_failed_flush_of_a_change_refuses_the_answer_and_a
         if kind == "fsync" and "/config/changes." in path:
             raise OSError(errno.EIO, "input/output error", path)
 
-    async def scenario(world: World) -> None:
+    async def scenario(world: VirtualCluster) -> None:
         await world.start()
         await create(world, "A")
         world.disk.fail = fail
@@ -510,7 +514,7 @@ def test_in_synchronous_mode_a_failed_flush_of_a_change_refuses_the_answer_and_a
 
 @pytest.mark.parametrize("place", ["/store", CONFIG_DIR])
 def test_a_file_in_place_of_a_directory_is_a_refusal_that_names_it_and_the_fix(place: str) -> None:
-    async def scenario(world: World) -> None:
+    async def scenario(world: VirtualCluster) -> None:
         world.disk.make_dirs(place.rpartition("/")[0])
         world.disk.put_file(place)
         await world.name_server.start()
@@ -525,7 +529,7 @@ def test_a_config_directory_that_cannot_be_created_is_a_refusal() -> None:
         if kind == "create" and path.startswith(f"{CONFIG_DIR}/"):
             raise FileExistsError(errno.EEXIST, "File exists", CONFIG_DIR)
 
-    async def scenario(world: World) -> None:
+    async def scenario(world: VirtualCluster) -> None:
         world.disk.fail = broken_link
         await world.name_server.start()
         with pytest.raises(StoreError, match=rf"{CONFIG_DIR}: File exists.*broken link"):
@@ -569,7 +573,7 @@ def removal_lines(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
     return [one for one in caplog.records if "removed while the broker runs" in one.getMessage()]
 
 
-async def start_with_state(world: World) -> None:
+async def start_with_state(world: VirtualCluster) -> None:
     """Start, with a topic of 16 queues and an offset in the documents."""
     await world.start()
     await create(world, "A")
@@ -578,7 +582,7 @@ async def start_with_state(world: World) -> None:
     await asyncio.sleep(10)
 
 
-async def check_state(world: World, *names: str) -> None:
+async def check_state(world: VirtualCluster, *names: str) -> None:
     topics = json_documents.load(world.disk, CONFIG_DIR, json_documents.TOPICS, TopicTable).topic_config_table
     assert {"A", *names} <= set(topics) and topics["A"].write_queue_nums == 16
     await world.broker.start()
@@ -589,7 +593,7 @@ async def check_state(world: World, *names: str) -> None:
 @FLUSH_MODES
 @REMOVALS
 def test_a_removed_configuration_is_written_again_from_memory(remove, flush: str, caplog) -> None:
-    async def scenario(world: World) -> None:
+    async def scenario(world: VirtualCluster) -> None:
         await start_with_state(world)
         remove(world.disk)
         await asyncio.sleep(1)  # the flush of the change log notices it; nothing else changes meanwhile
@@ -597,7 +601,7 @@ def test_a_removed_configuration_is_written_again_from_memory(remove, flush: str
         assert line.levelno == logging.ERROR and line.notice and CONFIG_DIR in line.getMessage()
         await create(world, "B")
         await asyncio.sleep(0.6)
-        world.broker.lose_power(Kept.NONE)
+        world.broker.lose_power(SurvivingData.NONE)
         assert {"A", "B"} <= topics_of(world.disk)
         await check_state(world)
         assert len(removal_lines(caplog)) == 1
@@ -607,7 +611,7 @@ def test_a_removed_configuration_is_written_again_from_memory(remove, flush: str
 
 @REMOVALS
 def test_a_stop_right_after_the_removal_writes_all_documents(remove) -> None:
-    async def scenario(world: World) -> None:
+    async def scenario(world: VirtualCluster) -> None:
         await start_with_state(world)
         before = {path for path in world.disk.paths() if path.endswith(".json") and "/config/" in path}
         remove(world.disk)
@@ -619,7 +623,7 @@ def test_a_stop_right_after_the_removal_writes_all_documents(remove) -> None:
 
 
 def test_the_positions_of_delay_levels_are_written_again() -> None:
-    async def scenario(world: World) -> None:
+    async def scenario(world: VirtualCluster) -> None:
         write(world.disk, f"{CONFIG_DIR}/{json_documents.DELAYS}", b'{"offsetTable":{3:7}}')
         await start_with_state(world)
         positions = json_documents.load(world.disk, CONFIG_DIR, json_documents.DELAYS, DelayOffsetTable)
@@ -633,11 +637,11 @@ def test_the_positions_of_delay_levels_are_written_again() -> None:
 
 @REMOVALS
 def test_in_synchronous_mode_a_change_after_the_removal_is_answered_when_it_is_on_the_disk(remove) -> None:
-    async def scenario(world: World) -> None:
+    async def scenario(world: VirtualCluster) -> None:
         await start_with_state(world)
         remove(world.disk)
         await create(world, "B")
-        world.broker.lose_power(Kept.NONE)
+        world.broker.lose_power(SurvivingData.NONE)
         if remove is remove_topics:  # the change log is on the disk; only the lost document was not noticed
             assert b'"B"' in b"".join(
                 world.disk.contents(one) for one in world.disk.paths() if change_records.PREFIX in one
@@ -649,7 +653,7 @@ def test_in_synchronous_mode_a_change_after_the_removal_is_answered_when_it_is_o
 
 
 def test_a_topic_that_is_deleted_right_after_the_removal_stays_deleted() -> None:
-    async def scenario(world: World) -> None:
+    async def scenario(world: VirtualCluster) -> None:
         await start_with_state(world)
         await send(world, "D", b"old")
         remove_config(world.disk)
@@ -657,7 +661,7 @@ def test_a_topic_that_is_deleted_right_after_the_removal_stays_deleted() -> None
         entries = change_records.load(world.disk, CONFIG_DIR).entries
         assert [one.change.name for one in entries if isinstance(one.change, change_records.TopicDeleted)] == ["D"]
         await asyncio.sleep(1)
-        world.broker.lose_power(Kept.NONE)
+        world.broker.lose_power(SurvivingData.NONE)
         await check_state(world)
         await create(world, "D")
         assert await messages(world, "D") == []
@@ -672,7 +676,7 @@ def test_a_start_that_misses_what_was_removed_is_a_refusal() -> None:
         if kind == "create" and ".json" in path:
             raise FileNotFoundError(errno.ENOENT, "No such file or directory", path)
 
-    async def scenario(world: World) -> None:
+    async def scenario(world: VirtualCluster) -> None:
         await start_with_state(world)
         remove_config(world.disk)
         world.disk.fail = no_document
@@ -693,7 +697,7 @@ def test_a_configuration_that_cannot_be_written_again_refuses_changes_until_a_re
         if kind == "create" and "/config/" in path and (broken == "directory" or ".json" in path):
             raise OSError(errno.EROFS, "Read-only file system", path)
 
-    async def scenario(world: World) -> None:
+    async def scenario(world: VirtualCluster) -> None:
         await start_with_state(world)
         remove_config(world.disk)
         world.disk.fail = fail
@@ -718,7 +722,7 @@ def test_in_synchronous_mode_an_answer_that_waits_for_a_removed_file_is_an_error
         if kind == "create" and "/config/" in path:
             raise OSError(errno.EROFS, "Read-only file system", path)
 
-    async def scenario(world: World) -> None:
+    async def scenario(world: VirtualCluster) -> None:
         await start_with_state(world)
         remove_config(world.disk)
         world.disk.fail = fail
@@ -729,7 +733,7 @@ def test_in_synchronous_mode_an_answer_that_waits_for_a_removed_file_is_an_error
 
 
 def test_a_document_that_only_its_bak_holds_at_a_start_was_not_removed(caplog) -> None:
-    async def scenario(world: World) -> None:
+    async def scenario(world: VirtualCluster) -> None:
         await start_with_state(world)
         await world.broker.stop()
         world.disk.rename(TOPICS, f"{TOPICS}.bak")

@@ -10,7 +10,7 @@ import pytest
 from ariane.broker import config as configs
 from ariane.broker.config_keys import UNSUPPORTED, WITHOUT_EFFECT
 from ariane.errors import ConfigError
-from ariane.store.message_store import Draft, StoreConfig, open_store
+from ariane.store.message_store import RecordDraft, StoreConfig, open_store
 from ariane.testing.disk import FakeDisk
 
 SAMPLE = """\
@@ -117,7 +117,7 @@ def test_queues_written_in_turn_keep_their_files_open():
             if turn == 1:
                 disk.open = lambda path: opens.append(path) or disk_open(path)
             for queue in range(8):
-                store.put(Draft(topic="T", queue_id=queue, body=b"x", born_ms=1, born_host=bytes(8)))
+                store.put(RecordDraft(topic="T", queue_id=queue, body=b"x", born_ms=1, born_host=bytes(8)))
                 store.step()
         store.close()
         return sum("consumequeue" in path for path in opens)

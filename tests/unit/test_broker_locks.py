@@ -8,9 +8,9 @@ import errno
 import pytest
 
 from ariane.client.producer import Producer
-from ariane.client.queue_locks import Locks
+from ariane.client.queue_locks import QueueLockClient
 from ariane.model.message import MessageQueue
-from ariane.testing.virtual_cluster import World, virtual_cluster
+from ariane.testing.virtual_cluster import VirtualCluster, virtual_cluster
 
 QUEUE = MessageQueue("T", "broker-a", 0)
 
@@ -18,7 +18,7 @@ QUEUE = MessageQueue("T", "broker-a", 0)
 class Clients:
     """Members of one group, each a client id."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: VirtualCluster) -> None:
         self._world = world
         self._process = world.process("clients")
 
@@ -31,7 +31,7 @@ class Clients:
     async def _with_locks(self, name, act):
         async with self._world.instance(self._process, name) as instance, Producer(name, instance=instance) as producer:
             await producer.queues("TBW102")
-            locked = await act(Locks(instance.peers, instance.routes, "g", name))
+            locked = await act(QueueLockClient(instance.peers, instance.routes, "g", name))
             return locked and locked.held
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ariane.broker.producer_selection import BUSY, Producers
-from ariane.broker.state.group_members import Member, Members
+from ariane.broker.producer_selection import BUSY, ProducerSelector
+from ariane.broker.state.group_members import GroupMembers, Member
 from ariane.errors import ConnectionLost
 from ariane.protocol.requests.messaging import CheckTransactionState
 
@@ -28,8 +28,8 @@ class Server:
         self.sent.append((peer_id, code))
 
 
-def group(*peer_ids: int, name: str = "P", members: Members | None = None) -> Members:
-    members = members or Members()
+def group(*peer_ids: int, name: str = "P", members: GroupMembers | None = None) -> GroupMembers:
+    members = members or GroupMembers()
     for peer_id in peer_ids:
         members.heartbeat_producer(name, Member(f"c{peer_id}", peer_id, "a", "JAVA", 401, 0))
     return members
@@ -37,13 +37,13 @@ def group(*peer_ids: int, name: str = "P", members: Members | None = None) -> Me
 
 def test_each_group_has_its_own_turn() -> None:
     members = group(3, 4, name="Q", members=group(1, 2))
-    producers = Producers(members, Server({1, 2, 3, 4}))  # type: ignore[arg-type]
+    producers = ProducerSelector(members, Server({1, 2, 3, 4}))  # type: ignore[arg-type]
     assert [producers.pick("PQ"[number % 2]) for number in range(8)] == [1, 3, 2, 4, 1, 3, 2, 4]
 
 
 def test_who_does_not_read_or_left_is_passed_over() -> None:
     server = Server({1, 2, 3})
-    producers = Producers(group(1, 2, 3, 4), server)  # type: ignore[arg-type]
+    producers = ProducerSelector(group(1, 2, 3, 4), server)  # type: ignore[arg-type]
     server.reading = {2}
     assert {producers.pick("P") for _ in range(5)} == {2}
     server.reading = set()

@@ -7,10 +7,10 @@ import asyncio
 import msgspec
 
 from ariane.broker.config import BrokerConfig
-from ariane.broker.dynamic_config import Settings
+from ariane.broker.dynamic_config import DynamicConfig
 from ariane.broker.write_protection import REFUSE_MAX_S, WriteProtection
 from ariane.net.connection import Handled, Peer, Reply
-from ariane.net.flow_limits import Limits
+from ariane.net.flow_limits import ServerLimits
 from ariane.protocol.codes import RequestCode
 from ariane.protocol.command import Command
 
@@ -24,7 +24,7 @@ class Scene:
         self.now = 100.0
         self.takes_s = 0.0
         self.unflushed = 0
-        self.settings = Settings(BrokerConfig(broker_name="b", flush_behind_max=1_000), 0)
+        self.settings = DynamicConfig(BrokerConfig(broker_name="b", flush_behind_max=1_000), 0)
         self.protection = WriteProtection(self.settings, lambda: self.unflushed, lambda: self.now)
         codes = (RequestCode.SEND_MESSAGE_V2, RequestCode.PULL_MESSAGE)
         self.handlers = self.protection.guarded(dict.fromkeys(codes, self._serve))
@@ -78,7 +78,7 @@ def test_too_much_that_waits_for_the_disk_refuses_sends_until_it_is_flushed() ->
 
 
 def test_limits_say_what_is_too_much() -> None:
-    limits = Limits(requests_max=3, connection_requests_max=2, waits_s={10: 0.2})
+    limits = ServerLimits(requests_max=3, connection_requests_max=2, waits_s={10: 0.2})
     limits.under_way = 2
     assert limits.overload(1) is None
     assert str(limits.overload(2)).startswith("[OVERLOAD]")

@@ -8,10 +8,10 @@ import msgspec
 import pytest
 
 from ariane.broker.config import BrokerConfig
-from ariane.broker.dynamic_config import Settings
-from ariane.broker.handlers.send_back import SendBackParts, send_back
-from ariane.broker.state.group_registry import Groups
-from ariane.broker.state.topic_registry import Topics
+from ariane.broker.dynamic_config import DynamicConfig
+from ariane.broker.handlers.send_back import SendBackHandler, send_back
+from ariane.broker.state.group_registry import GroupRegistry
+from ariane.broker.state.topic_registry import TopicRegistry
 from ariane.errors import ReplyError
 from ariane.model import host, ids
 from ariane.model.topic import TopicConfig
@@ -21,7 +21,7 @@ from ariane.protocol.codes import VERSION, ResponseCode
 from ariane.protocol.requests.admin import SubscriptionGroupTable
 from ariane.protocol.requests.messaging import ConsumerSendMsgBack
 from ariane.protocol.requests.routing import TopicTable
-from ariane.store.message_store import Draft, Placed
+from ariane.store.message_store import AppendResult, RecordDraft
 
 CONFIG = BrokerConfig(broker_name="broker-a")
 HERE = host.pack("127.0.0.1", 10911)
@@ -32,22 +32,22 @@ class Stage:
     """A broker's tables, one stored message, and a list of what was put."""
 
     def __init__(self, *, times: int = 0, **own: str) -> None:
-        self.topics = Topics(TopicTable(), CONFIG, now_ms=lambda: 1)
-        self.drafts: list[Draft] = []
+        self.topics = TopicRegistry(TopicTable(), CONFIG, now_ms=lambda: 1)
+        self.drafts: list[RecordDraft] = []
         stored = record.encode(
             b"T", b"body", properties.encode(own).encode(), queue_id=2, queue_offset=9, offset=77, born_ms=12,
             born_host=BORN, store_ms=34, store_host=HERE, flag=7, sys_flag=1, reconsume_times=times,
         )  # fmt: skip
-        groups = Groups(SubscriptionGroupTable(), auto_create=True, now_ms=lambda: 1)
+        groups = GroupRegistry(SubscriptionGroupTable(), auto_create=True, now_ms=lambda: 1)
         store = SimpleNamespace(record_at=lambda offset: stored if offset == 77 else None)
-        self.settings = Settings(CONFIG, 0)
-        self.parts = SendBackParts(self.settings, self.topics, groups, store, self.put, None, lambda: None)  # type: ignore[arg-type]
+        self.settings = DynamicConfig(CONFIG, 0)
+        self.parts = SendBackHandler(self.settings, self.topics, groups, store, self.put, None, lambda: None)  # type: ignore[arg-type]
 
-    def put(self, draft: Draft) -> Placed:
+    def put(self, draft: RecordDraft) -> AppendResult:
         self.drafts.append(draft)
-        return Placed(0, 1, 0, 0)
+        return AppendResult(0, 1, 0, 0)
 
-    def back(self, level: int = 0, most: int | None = 16, version: int = VERSION) -> tuple[Draft, dict[str, str]]:
+    def back(self, level: int = 0, most: int | None = 16, version: int = VERSION) -> tuple[RecordDraft, dict[str, str]]:
         assert send_back(self.parts, ConsumerSendMsgBack(77, "G", level, None, None, False, most), version) == Reply()
         (draft,) = self.drafts
         return draft, properties.decode(draft.properties)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ariane.broker.config import BrokerConfig, texts
-from ariane.broker.dynamic_config import CHANGEABLE, Settings, changed, write_file
+from ariane.broker.dynamic_config import CHANGEABLE, DynamicConfig, changed, write_file
 from ariane.errors import ConfigError
 from ariane.model.topic import DataVersion
 from ariane.protocol import java_properties
@@ -27,7 +27,7 @@ brokerPermission=6"""
 
 
 def test_what_is_wanted_is_taken_and_the_version_counts() -> None:
-    settings = Settings(CONFIG, 5)
+    settings = DynamicConfig(CONFIG, 5)
     after, changes = changed(CONFIG, {"brokerPermission": " 4", "traceOn": "false", "longPollingEnable": "true"})
     assert changes == {"brokerPermission": "4", "traceOn": "false"}
     settings.take(after, 9)

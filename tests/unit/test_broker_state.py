@@ -11,10 +11,10 @@ from ariane.broker.state import consumer_offsets as offsets_module
 from ariane.broker.state import group_members as members_module
 from ariane.broker.state import queue_locks as locks_module
 from ariane.broker.state.consumer_offsets import ConsumerOffsets
-from ariane.broker.state.group_members import ConsumerGroup, Member, Members
-from ariane.broker.state.group_registry import Groups
+from ariane.broker.state.group_members import ConsumerGroup, GroupMembers, Member
+from ariane.broker.state.group_registry import GroupRegistry
 from ariane.broker.state.queue_locks import LOCK_LIVE_MS, LockTable, QueueLocks
-from ariane.broker.state.topic_registry import OWN_TOPICS_MAX, TOPICS_MAX, Topics
+from ariane.broker.state.topic_registry import OWN_TOPICS_MAX, TOPICS_MAX, TopicRegistry
 from ariane.errors import ProtocolError, ReplyError
 from ariane.model.message import MessageQueue
 from ariane.model.topic import QUEUES_MAX, TopicConfig
@@ -28,8 +28,8 @@ QUEUE = MessageQueue("T", "broker-a", 0)
 OTHER = MessageQueue("T", "broker-a", 1)
 
 
-def topics(config: BrokerConfig = CONFIG) -> Topics:
-    return Topics(TopicTable(), config, now_ms=lambda: 1000)
+def topics(config: BrokerConfig = CONFIG) -> TopicRegistry:
+    return TopicRegistry(TopicTable(), config, now_ms=lambda: 1000)
 
 
 def member(peer_id: int, client_id: str = "c1", seen_ms: float = 0) -> Member:
@@ -63,7 +63,7 @@ def test_only_a_topic_with_the_inherit_bit_is_a_model(template: str) -> None:
 def test_without_auto_creation_there_is_no_model() -> None:
     stored = TopicTable(topic_config_table={"TBW102": TopicConfig(topic_name="TBW102", perm=7)})
     config = BrokerConfig(broker_name="broker-a", auto_create_topic_enable=False)
-    assert Topics(stored, config, now_ms=lambda: 0).create_like("TBW102", "T", 4) is None
+    assert TopicRegistry(stored, config, now_ms=lambda: 0).create_like("TBW102", "T", 4) is None
 
 
 def test_each_change_counts_and_is_told() -> None:
@@ -124,11 +124,11 @@ def test_order_follows_the_name_server() -> None:
 
 
 def test_groups_are_made_by_use_only_when_that_is_allowed() -> None:
-    closed = Groups(SubscriptionGroupTable(), auto_create=False, now_ms=lambda: 0)
+    closed = GroupRegistry(SubscriptionGroupTable(), auto_create=False, now_ms=lambda: 0)
     assert closed.find("G") is None
     assert closed.find("CID_RMQ_SYS_TRANS") is not None
     assert closed.find("TOOLS_CONSUMER") is not None
-    opened = Groups(SubscriptionGroupTable(), auto_create=True, now_ms=lambda: 0)
+    opened = GroupRegistry(SubscriptionGroupTable(), auto_create=True, now_ms=lambda: 0)
     made = opened.find("G")
     assert made is not None and made.retry_max_times == 16
 
@@ -208,7 +208,7 @@ def test_locks_are_to_be_saved_when_an_owner_came_or_went() -> None:
 
 
 def test_a_new_member_and_a_new_topic_are_changes_a_new_version_is_none() -> None:
-    members = Members()
+    members = GroupMembers()
     first = consumer("G", SubscriptionData(topic="T", sub_version=1))
     assert members.heartbeat_consumer(first, member(1))
     assert not members.heartbeat_consumer(first, member(1))
@@ -219,7 +219,7 @@ def test_a_new_member_and_a_new_topic_are_changes_a_new_version_is_none() -> Non
 
 
 def test_an_older_subscription_does_not_replace_a_newer_one() -> None:
-    members = Members()
+    members = GroupMembers()
     members.heartbeat_consumer(consumer("G", SubscriptionData(topic="T", sub_version=5, sub_string="a")), member(1))
     members.heartbeat_consumer(consumer("G", SubscriptionData(topic="T", sub_version=4, sub_string="b")), member(1))
     subscription = members.subscription("G", "T")
@@ -227,7 +227,7 @@ def test_an_older_subscription_does_not_replace_a_newer_one() -> None:
 
 
 def test_a_lost_connection_leaves_its_groups_and_the_last_member_ends_one() -> None:
-    members = Members()
+    members = GroupMembers()
     members.heartbeat_consumer(consumer("G"), member(1))
     members.heartbeat_consumer(consumer("G"), member(2, "c2"))
     members.heartbeat_consumer(consumer("H"), member(1))
@@ -239,14 +239,14 @@ def test_a_lost_connection_leaves_its_groups_and_the_last_member_ends_one() -> N
 
 
 def test_silent_members_are_named_by_their_connection() -> None:
-    members = Members()
+    members = GroupMembers()
     members.heartbeat_consumer(consumer("G"), member(1, seen_ms=0))
     members.heartbeat_consumer(consumer("G"), member(2, seen_ms=100_000))
     assert members.silent(120_001) == {1}
 
 
 def test_a_client_is_found_among_consumers_and_producers() -> None:
-    members = Members()
+    members = GroupMembers()
     assert members.consumer("G", "c1") is None and members.producer("c1") is None
     members.heartbeat_consumer(consumer("G"), member(1, seen_ms=5))
     members.heartbeat_consumer(consumer("G"), member(2, seen_ms=9))  # the same client, connected once more
@@ -257,7 +257,7 @@ def test_a_client_is_found_among_consumers_and_producers() -> None:
 
 
 def test_a_producer_is_found_as_long_as_one_of_its_groups_is_here() -> None:
-    members = Members()
+    members = GroupMembers()
     for group in ("A", "B"):
         members.heartbeat_producer(group, member(1))
     members.leave_producer("B", 1)
@@ -276,7 +276,7 @@ def test_a_producer_is_found_as_long_as_one_of_its_groups_is_here() -> None:
 
 def test_a_connection_is_a_member_of_a_bounded_number_of_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(members_module, "CONNECTION_GROUPS_MAX", 3)
-    table = Members()
+    table = GroupMembers()
     for number in range(3):
         table.heartbeat_consumer(consumer(f"G{number}"), member(1))
     with pytest.raises(ReplyError, match="3 groups"):
@@ -295,7 +295,7 @@ def test_a_connection_is_a_member_of_a_bounded_number_of_groups(monkeypatch: pyt
 
 def test_the_number_of_memberships_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(members_module, "MEMBERSHIPS_MAX", 2)
-    table = Members()
+    table = GroupMembers()
     table.heartbeat_consumer(consumer("G"), member(1))
     table.heartbeat_producer("P", member(1))
     with pytest.raises(ReplyError, match="2 members"):
@@ -306,7 +306,7 @@ def test_the_number_of_memberships_is_bounded(monkeypatch: pytest.MonkeyPatch) -
 
 def test_the_subscriptions_of_all_groups_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(members_module, "SUBSCRIPTION_CHARS_MAX", 100)
-    table = Members()
+    table = GroupMembers()
     long = SubscriptionData(topic="T", sub_string="x" * 80)
     table.heartbeat_consumer(consumer("A", long), member(1))
     with pytest.raises(ReplyError, match="100 characters"):
@@ -321,7 +321,7 @@ def test_a_full_table_of_subscriptions_takes_the_heartbeats_of_those_that_are_st
 ) -> None:
     """Else strangers would have every consumer forgotten after two minutes."""
     monkeypatch.setattr(members_module, "SUBSCRIPTION_CHARS_MAX", 100)
-    table = Members()
+    table = GroupMembers()
     subscription = SubscriptionData(topic="T", sub_string="x" * 50)
     table.heartbeat_consumer(consumer("A", subscription), member(1))
     table.heartbeat_consumer(consumer("B", SubscriptionData(topic="T", sub_string="x" * 48)), member(2))
@@ -333,7 +333,7 @@ def test_a_full_table_of_subscriptions_takes_the_heartbeats_of_those_that_are_st
 
 def test_a_subscription_that_stays_because_it_is_newer_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(members_module, "SUBSCRIPTION_CHARS_MAX", 100)
-    table = Members()
+    table = GroupMembers()
     table.heartbeat_consumer(consumer("A", SubscriptionData(topic="T", sub_string="x" * 80, sub_version=2)), member(1))
     table.heartbeat_consumer(consumer("A", SubscriptionData(topic="T", sub_version=1)), member(1))
     assert table.consumers["A"].subscriptions["T"].sub_string == "x" * 80
@@ -351,7 +351,7 @@ def test_a_lost_connection_costs_what_its_own_groups_do() -> None:
             self.looked_at += 1
             return super().get(*args)
 
-    table = Members()
+    table = GroupMembers()
     table.consumers = groups = Counted()
     for number in range(1000):
         table.heartbeat_consumer(consumer(f"G{number}"), member(1))
@@ -374,7 +374,7 @@ def test_queue_locks_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_group_is_created_by_use_only_with_a_valid_name() -> None:
-    groups = Groups(SubscriptionGroupTable(), auto_create=True, now_ms=lambda: 0)
+    groups = GroupRegistry(SubscriptionGroupTable(), auto_create=True, now_ms=lambda: 0)
     for name in ("", " ", "x" * 256, "a\x01", "a@b", "a/b"):
         with pytest.raises(ProtocolError, match="Invalid consumerGroup"):
             groups.find(name)

@@ -13,11 +13,27 @@ import pytest
 
 from ariane.broker.stats import stats_log_format
 from ariane.broker.stats.broker_stats import BrokerStats, is_tool
-from ariane.broker.stats.stats_items import DAY, HOUR, MINUTE, NOTHING, SIZE, Item, Items, Moments, Snapshot
-from ariane.broker.stats.stats_journal import Journal
-from ariane.broker.stats.stats_recorder import Protection, Recorder
-from ariane.broker.stats.stats_schedule import Job, Schedule, next_hour_ms, next_midnight_ms, next_minute_ms
-from ariane.broker.stats.store_stats import FINE_BOUNDS_MS, LABELS, Morning, Puts
+from ariane.broker.stats.stats_items import (
+    DAY,
+    HOUR,
+    MINUTE,
+    NOTHING,
+    SIZE,
+    Moments,
+    StatsItem,
+    StatsItemSet,
+    StatsSnapshot,
+)
+from ariane.broker.stats.stats_journal import StatsLogFile
+from ariane.broker.stats.stats_recorder import Protection, StatsRecorder
+from ariane.broker.stats.stats_schedule import (
+    ScheduledTask,
+    StatsSchedule,
+    next_hour_ms,
+    next_midnight_ms,
+    next_minute_ms,
+)
+from ariane.broker.stats.store_stats import FINE_BOUNDS_MS, LABELS, Morning, StoreStats
 from ariane.spark.read.source_options import SourceOptions
 
 PULL = {"count": 32, "size": 6400, "seconds": 0.002, "behind": 177, "late_ms": 5}
@@ -50,20 +66,20 @@ class StoodClock:
 
 
 def test_the_first_sample_follows_a_zero_one_period_earlier() -> None:
-    item = Item()
+    item = StatsItem()
     assert item.snapshot(MINUTE) == NOTHING
     item.times, item.count, item.size = 2, 6, 600
     item.sample(MINUTE, 50_000)
-    assert item.snapshot(MINUTE) == Snapshot(6, 0.6, 2, 3.0)
-    assert item.snapshot(MINUTE, SIZE) == Snapshot(600, 60.0, 2, 300.0)
+    assert item.snapshot(MINUTE) == StatsSnapshot(6, 0.6, 2, 3.0)
+    assert item.snapshot(MINUTE, SIZE) == StatsSnapshot(600, 60.0, 2, 300.0)
     assert item.snapshot(HOUR) == NOTHING
     item.sample(HOUR, 50_000)
-    assert item.snapshot(HOUR) == Snapshot(6, 6 * 1000 / 600_000, 2, 3.0)
+    assert item.snapshot(HOUR) == StatsSnapshot(6, 6 * 1000 / 600_000, 2, 3.0)
 
 
 @pytest.mark.parametrize(("window", "kept"), [(MINUTE, 7), (HOUR, 7), (DAY, 25)])
 def test_a_window_slides(window: object, kept: int) -> None:
-    item = Item()
+    item = StatsItem()
     every = window.every_ms  # type: ignore[attr-defined]
     for number in range(1, 100):
         item.times += 1
@@ -77,16 +93,16 @@ def test_a_window_slides(window: object, kept: int) -> None:
 
 
 def test_an_average_of_nothing_is_nothing() -> None:
-    item = Item()
+    item = StatsItem()
     item.count = 5  # a BROKER_ item: its times are never raised
     item.sample(MINUTE, 10_000)
-    assert item.snapshot(MINUTE) == Snapshot(5, 0.5, 0, 0.0)
+    assert item.snapshot(MINUTE) == StatsSnapshot(5, 0.5, 0, 0.0)
     item.sample(MINUTE, 0)  # and a clock that stands still is no division by zero
     assert item.snapshot(MINUTE).tps == 0.0
 
 
 def test_items_have_a_bound_and_say_what_found_no_place() -> None:
-    items = Items("topic", items_max=2)
+    items = StatsItemSet("topic", items_max=2)
     for topic in ("A", "B", "C", "C", "A"):
         items.add(topic, 1, 10)
     assert [key for key, _ in items] == ["A", "B"]
@@ -99,7 +115,7 @@ def test_items_have_a_bound_and_say_what_found_no_place() -> None:
 
 
 def test_an_item_that_was_silent_for_a_day_is_forgotten() -> None:
-    items = Items("topic")
+    items = StatsItemSet("topic")
     items.add("silent", 1)
     items.add("alive", 1)
     for hour in range(26):
@@ -211,11 +227,11 @@ def test_an_unknown_name_or_key_has_no_snapshot() -> None:
 
 
 def test_lines_are_those_of_4_9_4() -> None:
-    line = stats_log_format.item("TOPIC_PUT_NUMS", "T1", MINUTE, Snapshot(6, 0.1, 6, 1.0))
+    line = stats_log_format.item("TOPIC_PUT_NUMS", "T1", MINUTE, StatsSnapshot(6, 0.1, 6, 1.0))
     assert stats_log_format.stamped(at("2026-11-21T01:50:00"), line) == (
         "2026-11-21 09:50:00 INFO - [TOPIC_PUT_NUMS] [T1] Stats In One Minute, SUM: 6 TPS: 0.10 AVGPT: 1.00\n"
     )
-    latency = Snapshot(1, 0.5, 4, 0.25)
+    latency = StatsSnapshot(1, 0.5, 4, 0.25)
     assert stats_log_format.item("GROUP_GET_LATENCY", "0@T@G", HOUR, latency) == (
         "[GROUP_GET_LATENCY] [0@T@G] Stats In One Hour, TIMES: 4 AVGRT: 0.25"
     )
@@ -231,7 +247,7 @@ def test_halves_are_rounded_up(value: float, text: str) -> None:
 
 
 def test_the_stores_lines() -> None:
-    puts = Puts()
+    puts = StoreStats()
     assert stats_log_format.store_rates(puts) == "[STORETPS] put_tps  get_found_tps  get_miss_tps  get_transfered_tps "
     for second in range(61):
         puts.sample(second * 1000, second * 5)
@@ -248,7 +264,7 @@ def test_the_stores_lines() -> None:
 
 
 def test_rates_need_their_whole_window() -> None:
-    puts = Puts()
+    puts = StoreStats()
     for second in range(11):
         assert puts.rate(10, "put") is None
         puts.found += 1
@@ -272,7 +288,7 @@ def test_rates_need_their_whole_window() -> None:
     ],
 )  # fmt: skip
 def test_a_put_falls_into_its_bucket(ms: float, label: str) -> None:
-    puts = Puts()
+    puts = StoreStats()
     puts.slow(ms)
     minute = puts.roll()
     assert dict(zip(LABELS, minute.coarse, strict=True)) == {one: int(one == label) for one in LABELS}
@@ -281,7 +297,7 @@ def test_a_put_falls_into_its_bucket(ms: float, label: str) -> None:
 
 
 def test_percentiles_are_taken_straight_inside_a_bucket() -> None:
-    puts = Puts()
+    puts = StoreStats()
     puts.fast = 900
     for _ in range(100):
         puts.slow(105)  # the bucket from 100 to 110
@@ -289,7 +305,7 @@ def test_percentiles_are_taken_straight_inside_a_bucket() -> None:
     assert minute.percentile_ms(0.45) == 0.5
     assert minute.percentile_ms(0.99) == pytest.approx(109)
     assert minute.percentile_ms(0.999) == pytest.approx(109.9)
-    assert Puts().roll().percentile_ms(0.99) == 0.0
+    assert StoreStats().roll().percentile_ms(0.99) == 0.0
     puts.slow(60_000)
     assert puts.roll().percentile_ms(1.0) == FINE_BOUNDS_MS[-1] == 10_000
     assert puts.put_max_ms == 60_000
@@ -301,7 +317,7 @@ def test_fine_bounds_grow_as_in_4_9_4() -> None:
 
 
 def test_morning_totals_move_on_at_midnight() -> None:
-    puts = Puts()
+    puts = StoreStats()
     puts.transferred = 30
     puts.midnight(100)
     puts.transferred = 50
@@ -330,40 +346,40 @@ def test_a_day_of_23_hours_ends_at_midnight_too() -> None:
 
 def test_what_is_due_when() -> None:
     start = at("2026-11-21T23:58:57")
-    schedule = Schedule(start, 0, UTC)
-    seen: dict[Job, list[int]] = {job: [] for job in Job}
+    schedule = StatsSchedule(start, 0, UTC)
+    seen: dict[ScheduledTask, list[int]] = {job: [] for job in ScheduledTask}
     for second in range(0, 700):
         for job in schedule.due(start + second * 1000, second * 1000):
             seen[job].append(second)
-    assert seen[Job.SAMPLE_MINUTE] == list(range(0, 700, 10))
-    assert seen[Job.SAMPLE_HOUR] == [0, 600]
-    assert seen[Job.SAMPLE_DAY] == [0]
-    assert seen[Job.ROLL_PUT_TIMES] == list(range(60, 700, 60))
-    assert seen[Job.STOP_SLOW_CONSUMERS] == [180, 360, 540]
-    assert seen[Job.PRINT_MINUTE] == list(range(3, 700, 60))
-    assert seen[Job.PRINT_MOMENTS] == [3, 303, 603]
-    assert seen[Job.PRINT_HOUR] == seen[Job.PRINT_DAY] == seen[Job.MORNING] == [63]
+    assert seen[ScheduledTask.SAMPLE_MINUTE] == list(range(0, 700, 10))
+    assert seen[ScheduledTask.SAMPLE_HOUR] == [0, 600]
+    assert seen[ScheduledTask.SAMPLE_DAY] == [0]
+    assert seen[ScheduledTask.ROLL_PUT_TIMES] == list(range(60, 700, 60))
+    assert seen[ScheduledTask.STOP_SLOW_CONSUMERS] == [180, 360, 540]
+    assert seen[ScheduledTask.PRINT_MINUTE] == list(range(3, 700, 60))
+    assert seen[ScheduledTask.PRINT_MOMENTS] == [3, 303, 603]
+    assert seen[ScheduledTask.PRINT_HOUR] == seen[ScheduledTask.PRINT_DAY] == seen[ScheduledTask.MORNING] == [63]
 
 
 def test_a_span_slept_through_is_made_up_for_once_and_a_clock_set_back_is_followed() -> None:
     start = at("2026-11-21T10:00:30")
-    schedule = Schedule(start, 0, UTC)
+    schedule = StatsSchedule(start, 0, UTC)
     schedule.due(start, 0)
     later = 3 * 3_600_000
     due = schedule.due(start + later, later)
     assert due == sorted(due)
-    assert {Job.SAMPLE_MINUTE, Job.PRINT_MINUTE, Job.PRINT_HOUR} <= set(due)
+    assert {ScheduledTask.SAMPLE_MINUTE, ScheduledTask.PRINT_MINUTE, ScheduledTask.PRINT_HOUR} <= set(due)
     assert schedule.due(start + later + 1000, later + 1000) == []
     back = start - 3_600_000
     assert schedule.due(back, later + 2000) == []
-    assert Job.PRINT_MINUTE in schedule.due(back + 30_000, later + 3000)
+    assert ScheduledTask.PRINT_MINUTE in schedule.due(back + 30_000, later + 3000)
 
 
 # --- the log, and who writes it ---
 
 
 def test_the_log_begins_anew_at_its_size_and_keeps_generations(tmp_path: Path) -> None:
-    journal = Journal(tmp_path / "logs", size_max=100, generations=2)
+    journal = StatsLogFile(tmp_path / "logs", size_max=100, generations=2)
     for number in range(5):
         journal.write([f"{number}" * 59 + "\n"])
     assert journal.path.read_text() == "4" * 59 + "\n"
@@ -372,7 +388,7 @@ def test_the_log_begins_anew_at_its_size_and_keeps_generations(tmp_path: Path) -
     assert len(list(journal.path.parent.iterdir())) == 3
 
 
-def run_for(recorder: Recorder, clock: StoodClock, seconds: int) -> None:
+def run_for(recorder: StatsRecorder, clock: StoodClock, seconds: int) -> None:
     async def run() -> None:
         task = asyncio.create_task(recorder.run())
         while clock.slept < seconds and not task.done():
@@ -388,8 +404,8 @@ def test_the_recorder_samples_and_prints(tmp_path: Path) -> None:
     stats = BrokerStats("C", now_ms=lambda: clock.ms)
     stats.sent("T1", 6, 600)
     stats.pulled("T1", "G", 0, **PULL)  # type: ignore[arg-type]
-    journal = Journal(tmp_path)
-    run_for(Recorder(stats, lambda: 6, journal, clock), clock, 50)
+    journal = StatsLogFile(tmp_path)
+    run_for(StatsRecorder(stats, lambda: 6, journal, clock), clock, 50)
     written = journal.path.read_text().splitlines()
     assert (
         "2026-11-21 09:50:00 INFO - [TOPIC_PUT_NUMS] [T1] Stats In One Minute, SUM: 6 TPS: 0.12 AVGPT: 6.00" in written
@@ -402,7 +418,7 @@ def test_groups_that_read_too_far_behind_are_stopped_and_silent_ones_left_alone(
     clock = StoodClock()
     stats = BrokerStats("C", now_ms=lambda: clock.ms)
     stopped: list[str] = []
-    recorder = Recorder(stats, lambda: 0, Journal(tmp_path), clock, Protection(1000, stopped.append))
+    recorder = StatsRecorder(stats, lambda: 0, StatsLogFile(tmp_path), clock, Protection(1000, stopped.append))
     stats.pulled("T", "near", 0, **PULL)  # type: ignore[arg-type]
     stats.pulled("T", "far", 0, **{**PULL, "behind": 1001})  # type: ignore[arg-type]
     stats.scanned("T", "far", 1, 2000)
@@ -420,6 +436,6 @@ def test_a_log_that_cannot_be_written_is_told_and_stops_nothing(
     clock = StoodClock(at("2026-11-21T01:49:50"))
     stats = BrokerStats("C", now_ms=lambda: clock.ms)
     stats.sent("T", 1, 1)
-    run_for(Recorder(stats, lambda: 1, Journal(tmp_path / "file"), clock), clock, 30)
+    run_for(StatsRecorder(stats, lambda: 1, StatsLogFile(tmp_path / "file"), clock), clock, 30)
     assert "cannot be written" in caplog.text
     assert clock.slept >= 30

@@ -6,13 +6,13 @@ import dataclasses
 
 import pytest
 
-from ariane.cli.demo_tracker import STEPS, Ledger, Report, faults, percentile, report, turned_around
+from ariane.cli.demo_tracker import STEPS, DemoReport, DemoTracker, faults, percentile, report, turned_around
 
 GROUPS = ("billing", "shipping")
 
 
-def played(orders: int) -> Ledger:
-    ledger = Ledger(GROUPS)
+def played(orders: int) -> DemoTracker:
+    ledger = DemoTracker(GROUPS)
     for order in range(orders):
         for step in STEPS:
             ledger.sending(order, step, 1.0)
@@ -24,7 +24,7 @@ def played(orders: int) -> Ledger:
 
 def test_every_step_once_in_both_groups_is_a_success():
     made = report(played(10), journeys=60)
-    assert made == Report(30, 60, 60, 0, 0, {"p50": 5.0, "p99": 5.0})
+    assert made == DemoReport(30, 60, 60, 0, 0, {"p50": 5.0, "p99": 5.0})
     assert faults(made, orders=10, groups=2) == []
 
 
@@ -59,7 +59,7 @@ def test_a_step_that_was_never_acknowledged_is_missing_but_not_lost():
 
 
 def test_steps_of_an_earlier_demo_in_the_same_home_do_not_count():
-    ledger = Ledger(GROUPS)
+    ledger = DemoTracker(GROUPS)
     ledger.consumed("billing", 5, "paid", 3.0)
     assert ledger.consumed_count == 0
 

@@ -16,25 +16,25 @@ from rich.live import Live
 
 from ariane.cli import progress
 from ariane.errors import ConnectionLost
-from ariane.metrics_collector.publisher import Round
-from ariane.pipeline.incremental import Folded
-from ariane.pipeline.run import Progress
-from ariane.reports.pipeline_status import Status
-from ariane.tables import CLOCKS, DELAYS, JOURNEYS, TRAFFIC, Table
-from ariane.tables.published import Published
+from ariane.metrics_collector.publisher import PollingRound
+from ariane.pipeline.incremental import AggregationResult
+from ariane.pipeline.run import JobProgress
+from ariane.reports.pipeline_status import TableStatus
+from ariane.tables import CLOCKS, DELAYS, JOURNEYS, TRAFFIC, TableSchema
+from ariane.tables.published import TableVersion
 
 
-def source(name: str = "traces", behind: int | None = 0, **other: Any) -> Status:
+def source(name: str = "traces", behind: int | None = 0, **other: Any) -> TableStatus:
     values = {"at_ms": 1, "batch": 7, "batch_ms": 812, "behind": behind, "away": None, "topics": 1}
-    return Status(name, **(values | other))
+    return TableStatus(name, **(values | other))
 
 
-def folded(table: Table, rows: int) -> Folded:
-    return Folded(table, 1, Published(3, table.schema, rows, None))
+def folded(table: TableSchema, rows: int) -> AggregationResult:
+    return AggregationResult(table, 1, TableVersion(3, table.schema, rows, None))
 
 
-def done(*sources: Status, folds: tuple[Folded, ...] = ()) -> Progress:
-    return Progress(folds, sources, 0.5)
+def done(*sources: TableStatus, folds: tuple[AggregationResult, ...] = ()) -> JobProgress:
+    return JobProgress(folds, sources, 0.5)
 
 
 class Told:
@@ -43,7 +43,7 @@ class Told:
     def __init__(self) -> None:
         self.now_s = 100.0
         self.lines: list[str] = []
-        self.screen = progress.Lines(self.lines.append, lambda: self.now_s)
+        self.screen = progress.PlainProgress(self.lines.append, lambda: self.now_s)
 
     def new(self) -> list[str]:
         """What was said since, without the time of day."""
@@ -96,7 +96,7 @@ def test_the_table_fits_a_terminal_of_eighty_columns_and_keeps_what_was_folded()
     shown = io.StringIO()
     console = Console(file=shown, force_terminal=True, width=80, color_system=None)
     with Live(console=console, auto_refresh=False) as live:
-        drawn = progress.Drawn(live)
+        drawn = progress.LiveProgress(live)
         drawn.step(done(source(behind=1_234_567), folds=(folded(JOURNEYS, 123_456_789),)))
         drawn.show(done(source(behind=9), source("samples", away="broker-a is away: refused")))
     last = shown.getvalue().rpartition("Ctrl-C stops")[2].splitlines()
@@ -110,7 +110,7 @@ def test_the_table_fits_a_terminal_of_eighty_columns_and_keeps_what_was_folded()
 
 
 def test_the_end_of_once_lists_sources_and_tables(capsys: pytest.CaptureFixture[str]) -> None:
-    progress.Listed().show(
+    progress.SummaryProgress().show(
         done(source(), source("samples", topics=0), folds=(folded(JOURNEYS, 12), folded(TRAFFIC, 3)))
     )
     assert [line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines()] == [
@@ -124,11 +124,11 @@ def test_the_end_of_once_lists_sources_and_tables(capsys: pytest.CaptureFixture[
 
 def test_the_collector_speaks_when_brokers_come_or_go_and_of_each_fault_once() -> None:
     lines: list[str] = []
-    collected = progress.Collected(lines.append)
+    collected = progress.CollectorProgress(lines.append)
 
-    def seen(*away: str | None, fault: ConnectionLost | None = None) -> Round:
+    def seen(*away: str | None, fault: ConnectionLost | None = None) -> PollingRound:
         samples = [SimpleNamespace(broker=f"b{at}", broker_id=0, away=why) for at, why in enumerate(away)]
-        return Round(samples, 3 if fault else 0, 0, fault)  # type: ignore[arg-type]
+        return PollingRound(samples, 3 if fault else 0, 0, fault)  # type: ignore[arg-type]
 
     lost = ConnectionLost("h:1", "refused")
     for one in (seen(None, None), seen(None, None), seen(None, "refused"), seen(None, "refused", fault=lost)):

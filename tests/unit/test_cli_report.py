@@ -19,7 +19,7 @@ from traffic_tables import at, both, consumed, sent, slow
 from ariane.cli import html, main, terminal, value_format
 from ariane.cli import report_command as command
 from ariane.errors import ArianeError
-from ariane.reports.report import Field, Line, Plot, Report, Sheet
+from ariane.reports.report import Column, Line, Plot, Report, Table
 
 BAD = "<script>alert('&')</script>"
 ID = "7F00000100002A139A5A3C0000000004"
@@ -34,9 +34,9 @@ REPORT = Report(
     at(90),
     ("traces has 3 messages to read",),
     (
-        Sheet(
+        Table(
             "A sheet",
-            (Field("topic"), Field("took", "ms"), Field("ok", "%"), Field("at"), Field("whole"), Field("id")),
+            (Column("topic"), Column("took", "ms"), Column("ok", "%"), Column("at"), Column("whole"), Column("id")),
             ((BAD, 12345, 99.999, at(), True, ID), ("日本", None, 100.0, None, False, "short")),
             f"Mind {BAD}",
             left_out=7,
@@ -109,7 +109,7 @@ def test_of_more_points_than_columns_the_greatest_are_shown() -> None:
 
 
 def test_more_rows_than_a_screen_are_said() -> None:
-    sheet = Sheet("S", (Field("n"),), tuple((number,) for number in range(terminal.ROWS_MAX + 5)))
+    sheet = Table("S", (Column("n"),), tuple((number,) for number in range(terminal.ROWS_MAX + 5)))
     assert "5 more rows: --json and --html show them" in text(Report("R", at(), (), (sheet,)))
 
 

@@ -8,7 +8,7 @@ import re
 import pytest
 
 from ariane.client import settings, validation
-from ariane.client.client_instance import Instance
+from ariane.client.client_instance import ClientInstance
 from ariane.client.idempotent import Idempotent
 from ariane.client.lite_pull_consumer import LitePullConsumer
 from ariane.client.producer import Producer
@@ -80,7 +80,7 @@ def test_wrong_name_servers_are_named_with_the_fix(wrong, fix):
         lambda: TransactionProducer("g", wrong, check=print),
         lambda: PushConsumer("g", wrong, {"T": "*"}, print),
         lambda: LitePullConsumer("g", wrong),
-        lambda: Instance(wrong),
+        lambda: ClientInstance(wrong),
     ):
         with pytest.raises(ConfigError, match=re.escape(fix)) as caught:
             construct()
@@ -117,7 +117,7 @@ def test_groups_that_nobody_may_use(group):
         {"hooks": print},
         {"hooks": [lambda: None]},
         {"trace": "on"},
-        {"instance": Instance("a:1")},
+        {"instance": ClientInstance("a:1")},
     ],
 )
 def test_a_consumer_that_cannot_work_is_refused_when_it_is_made(wrong):
@@ -247,7 +247,7 @@ def test_a_producer_that_cannot_work_is_refused_when_it_is_made(wrong):
 
 def test_settings_of_the_connection_belong_to_the_instance_that_is_shared():
     with pytest.raises(ConfigError, match="client"):
-        Producer("g", instance=Instance("a:1"), client=settings.ClientSettings())
+        Producer("g", instance=ClientInstance("a:1"), client=settings.ClientSettings())
     with pytest.raises(ConfigError, match="instance"):
         Producer("g", instance="a:1")
 

@@ -11,8 +11,8 @@ import zstandard
 from client_script import QUEUE, Script, StillClock, instance, message, name_server, route
 
 from ariane.client import fetcher as fetching
-from ariane.client.fetcher import Fetching, fetch
-from ariane.client.offset_store import Offsets
+from ariane.client.fetcher import FetchContext, fetch
+from ariane.client.offset_store import OffsetStore
 from ariane.client.process_queue import ProcessQueue
 from ariane.client.settings import ConsumerSettings
 from ariane.errors import ConnectionLost, ProtocolError, RequestTimeout
@@ -54,7 +54,7 @@ class Play:
         self.settings = settings or ConsumerSettings()
         self.subscription = SubscriptionData(topic="T", tags_set=tags, sub_version=77) if subscribed else None
         self.orderly = orderly
-        self.offsets: Offsets
+        self.offsets: OffsetStore
         self.consumed = consumed
         asyncio.run(self._run())
 
@@ -69,14 +69,14 @@ class Play:
     async def _run(self) -> None:
         made = instance(self.peers, self.clock)
         await made.routes.queues_to_read("T")
-        self.offsets = Offsets(self.peers, made.routes, "g", timeout_ms=3000)
+        self.offsets = OffsetStore(self.peers, made.routes, "g", timeout_ms=3000)
         if self.consumed is not None:
             self.offsets.update(QUEUE, self.consumed)
 
         async def heartbeat_to(addr):
             self.heartbeats.append(addr)
 
-        parts = Fetching(
+        parts = FetchContext(
             peers=self.peers,
             routes=made.routes,
             offsets=self.offsets,
@@ -254,8 +254,8 @@ def test_a_full_window_is_not_pulled_until_there_is_room():
 
         made = instance(Script({RequestCode.GET_ROUTEINFO_BY_TOPIC: name_server({"T": route("a")})}))
         await made.routes.queues_to_read("T")
-        parts = Fetching(
-            Peers(), made.routes, Offsets(Peers(), made.routes, "g", timeout_ms=1), "g", ConsumerSettings(cached_max=1),
+        parts = FetchContext(
+            Peers(), made.routes, OffsetStore(Peers(), made.routes, "g", timeout_ms=1), "g", ConsumerSettings(cached_max=1),
             False, lambda topic: SubscriptionData(topic="T"), lambda *_: None, lambda *_: None, None, lambda: 0.0, None,
         )  # fmt: skip
         task = asyncio.ensure_future(fetch(queue, parts))

@@ -15,8 +15,8 @@ from client_script import StillClock
 
 from ariane.client import idempotent
 from ariane.client.hooks import ConsumeReturn
-from ariane.client.idempotent import BLOCK, Idempotent, Seen
-from ariane.client.listener_invoker import Listening
+from ariane.client.idempotent import BLOCK, Idempotent, SeenStore
+from ariane.client.listener_invoker import ListenerInvoker
 from ariane.errors import ConfigError
 from ariane.model import dedup
 from ariane.model.dedup import Row
@@ -149,8 +149,8 @@ class Held:
             self.at_once -= 1
 
 
-def listening_to(once: Idempotent, timeout_ms: int = 20, **settings: Any) -> Listening:
-    return Listening(
+def listening_to(once: Idempotent, timeout_ms: int = 20, **settings: Any) -> ListenerInvoker:
+    return ListenerInvoker(
         "g", once, (), clock=StillClock(), make_id=lambda: "R", timeout_ms=timeout_ms, threads=4, **settings
     )
 
@@ -181,7 +181,7 @@ def test_rows_whose_thread_nobody_waits_for_are_held_until_it_has_ended(fails: b
     assert len(listener.threads) == (3 if fails else 1)
     if not fails:
         assert listener.at_once_max == 1
-    seen = Seen()
+    seen = SeenStore()
     assert all(seen.read(line) for line in (tmp_path / "seen").read_text().splitlines())
     assert all(Row("q-1", 0, 2, number) in seen for number in (0, 1))
 
@@ -209,7 +209,9 @@ def test_a_call_that_no_thread_has_taken_is_free_at_once() -> None:
 
     async def work() -> None:
         once = Idempotent(listener)
-        listening = Listening("g", once, (), clock=StillClock(), make_id=lambda: "R", timeout_ms=60_000, threads=1)
+        listening = ListenerInvoker(
+            "g", once, (), clock=StillClock(), make_id=lambda: "R", timeout_ms=60_000, threads=1
+        )
         try:
             first, second = (asyncio.ensure_future(listening.outcome(QUEUE, rows(number))) for number in (0, 1))
             while not listener.threads:
@@ -297,16 +299,16 @@ def test_a_memory_that_cannot_be_read_is_said(tmp_path: Path) -> None:
 @pytest.mark.parametrize("seed", range(10))
 def test_bits_say_what_a_set_says_and_forget_only_the_oldest_blocks(seed: int) -> None:
     chance = random.Random(seed)
-    seen, exact = Seen(), set()
+    seen, exact = SeenStore(), set()
     for _ in range(3000):
         row = Row(chance.choice("ab"), chance.randrange(3), chance.randrange(2), chance.randrange(3 * BLOCK))
         assert (row in seen) == (row in exact)
         seen.add(row)
         exact.add(row)
-    again = Seen()
+    again = SeenStore()
     assert all(again.read(line) for line in seen.lines())
     assert all(row in again for row in exact)
-    small = Seen(blocks_max=2)
+    small = SeenStore(blocks_max=2)
     for block in range(4):
         small.add(Row("a", 0, 0, block * BLOCK))
     assert [Row("a", 0, 0, block * BLOCK) in small for block in range(4)] == [False, False, True, True]

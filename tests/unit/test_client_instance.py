@@ -8,7 +8,7 @@ import json
 import pytest
 from client_script import Script, instance, name_server, raising, route
 
-from ariane.client.client_instance import Instance, Part
+from ariane.client.client_instance import ClientInstance, GroupMembership
 from ariane.errors import ClientClosed, ConnectionLost, HeaderError, ReplyError
 from ariane.net.connection import Peer, Reply
 from ariane.protocol.codes import RequestCode
@@ -36,8 +36,8 @@ async def beats() -> None:
         await asyncio.sleep(0)
 
 
-def part(group: str, woken: list[str]) -> Part:
-    return Part(
+def part(group: str, woken: list[str]) -> GroupMembership:
+    return GroupMembership(
         describe=lambda: ConsumerData(group_name=group),
         topics=lambda: ["T"],
         members_changed=lambda: woken.append(group),
@@ -123,14 +123,14 @@ def test_a_notification_wakes_its_group_and_no_other():
 
 
 def test_two_instances_of_one_process_have_two_ids():
-    first, second = Instance("a:1"), Instance("a:1")
+    first, second = ClientInstance("a:1"), ClientInstance("a:1")
     assert first.client_id != second.client_id
     assert first.make_id() != second.make_id()
 
 
 def test_an_instance_that_is_not_open_says_so():
     with pytest.raises(ClientClosed):
-        _ = Instance("a:1").peers
+        _ = ClientInstance("a:1").peers
 
 
 def test_what_a_broker_asks_goes_to_the_group_it_names():

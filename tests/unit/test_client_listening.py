@@ -9,13 +9,13 @@ import pytest
 from client_script import QUEUE, PausingClock, Script, StillClock, instance, message, name_server, route
 
 from ariane.client.concurrent_delivery import ConcurrentListeners
-from ariane.client.hooks import Consumed, ConsumeReturn, Consuming
-from ariane.client.listener_invoker import Listening, ReconsumeLater
-from ariane.client.offset_store import Offsets
+from ariane.client.hooks import ConsumeFinished, ConsumeReturn, ConsumeStarted
+from ariane.client.listener_invoker import ListenerInvoker, ReconsumeLater
+from ariane.client.offset_store import OffsetStore
 from ariane.client.orderly_delivery import OrderlyListeners
 from ariane.client.process_queue import ProcessQueue
 from ariane.client.send_back import SendBack
-from ariane.client.sender import Sender
+from ariane.client.sender import MessageSender
 from ariane.client.settings import ConsumerSettings, ProducerSettings
 from ariane.errors import ConnectionLost
 from ariane.protocol import properties
@@ -28,7 +28,7 @@ BACK, SEND = RequestCode.CONSUMER_SEND_MSG_BACK, RequestCode.SEND_MESSAGE_V2
 
 def outcome_of(listener, *, hooks=(), timeout_ms=60_000):
     async def play():
-        listening = Listening(
+        listening = ListenerInvoker(
             "g", listener, hooks, clock=StillClock(), make_id=lambda: "R", timeout_ms=timeout_ms, threads=2
         )
         try:
@@ -91,7 +91,7 @@ def test_the_times_of_a_call_enclose_it_wherever_the_process_pauses(pause_at):
         called.append(clock.now)
 
     async def play():
-        listening = Listening(
+        listening = ListenerInvoker(
             "g", listener, (events.append,), clock=clock, make_id=lambda: "R", timeout_ms=1000, threads=1
         )
         await listening.call(QUEUE, [message(0)])
@@ -119,7 +119,9 @@ def test_a_call_that_waits_for_a_thread_has_not_failed():
             assert held.wait(30)
 
     async def play():
-        listening = Listening("g", listener, (), clock=StillClock(), make_id=lambda: "R", timeout_ms=20, threads=1)
+        listening = ListenerInvoker(
+            "g", listener, (), clock=StillClock(), make_id=lambda: "R", timeout_ms=20, threads=1
+        )
         try:
             first = asyncio.ensure_future(listening.call(QUEUE, [message(0)]))
             second = asyncio.ensure_future(listening.call(QUEUE, [message(1)]))
@@ -148,8 +150,8 @@ def test_hooks_see_before_and_after_with_one_request_id():
     told = []
     outcome_of(bad, hooks=(told.append,))
     before, after = told
-    assert isinstance(before, Consuming)
-    assert isinstance(after, Consumed)
+    assert isinstance(before, ConsumeStarted)
+    assert isinstance(after, ConsumeFinished)
     assert after.consuming is before
     assert after.outcome is ConsumeReturn.EXCEPTION
     assert [one.queue_offset for one in before.messages] == [0, 1]
@@ -183,11 +185,11 @@ class Stage:
         async def run():
             made = instance(self.peers, self.clock)
             await made.routes.queues_to_read("T")
-            self.offsets = Offsets(self.peers, made.routes, "g", timeout_ms=1)
-            listening = Listening(
+            self.offsets = OffsetStore(self.peers, made.routes, "g", timeout_ms=1)
+            listening = ListenerInvoker(
                 "g", self.listener, (), clock=self.clock, make_id=lambda: "R", timeout_ms=60_000, threads=1
             )
-            sender = Sender(made, "CLIENT_INNER_PRODUCER", ProducerSettings())
+            sender = MessageSender(made, "CLIENT_INNER_PRODUCER", ProducerSettings())
             back = SendBack(self.peers, made.routes, sender, "g", max(self.settings.max_reconsume_times, 0))
             listeners = self.kind(listening, self.offsets, back, self.settings, self.clock)
             listeners.start()
@@ -303,8 +305,10 @@ def test_what_ends_after_the_queue_was_given_up_counts_no_more():
             raise ValueError("no")
 
         stage = Stage(ConcurrentListeners, listener)
-        offsets = Offsets(stage.peers, None, "g", timeout_ms=1)
-        listening = Listening("g", listener, (), clock=stage.clock, make_id=lambda: "R", timeout_ms=60_000, threads=1)
+        offsets = OffsetStore(stage.peers, None, "g", timeout_ms=1)
+        listening = ListenerInvoker(
+            "g", listener, (), clock=stage.clock, make_id=lambda: "R", timeout_ms=60_000, threads=1
+        )
         listeners = ConcurrentListeners(listening, offsets, None, ConsumerSettings(), stage.clock)
         listeners.start()
         stage.queue.window.put([message(0)], 1)
@@ -328,8 +332,10 @@ def test_closing_waits_for_calls_under_way_and_begins_none():
             ended.append(messages[0].queue_offset)
 
         stage = Stage(ConcurrentListeners, listener)
-        offsets = Offsets(stage.peers, None, "g", timeout_ms=1)
-        listening = Listening("g", listener, (), clock=stage.clock, make_id=lambda: "R", timeout_ms=60_000, threads=1)
+        offsets = OffsetStore(stage.peers, None, "g", timeout_ms=1)
+        listening = ListenerInvoker(
+            "g", listener, (), clock=stage.clock, make_id=lambda: "R", timeout_ms=60_000, threads=1
+        )
         listeners = ConcurrentListeners(listening, offsets, None, ConsumerSettings(concurrency=1), stage.clock)
         listeners.start()
         stage.queue.window.put([message(0), message(1)], 2)
@@ -372,8 +378,8 @@ def test_an_orderly_queue_without_its_lock_calls_nobody():
         clock = StillClock()
         queue = ProcessQueue(QUEUE, 0)
         queue.window.put([message(0)], 1)
-        listening = Listening("g", listener, (), clock=clock, make_id=lambda: "R", timeout_ms=1000, threads=1)
-        offsets = Offsets(Script({}), None, "g", timeout_ms=1)
+        listening = ListenerInvoker("g", listener, (), clock=clock, make_id=lambda: "R", timeout_ms=1000, threads=1)
+        offsets = OffsetStore(Script({}), None, "g", timeout_ms=1)
         listeners = OrderlyListeners(listening, offsets, None, ConsumerSettings(), clock)
         listeners.begin(queue)
         for _ in range(20):
@@ -418,8 +424,8 @@ class Orderly:
         self.queue = ProcessQueue(QUEUE, 0)
         self.queue.window.put([message(0)], 1)
         self.queue.locked(0.0)
-        self.offsets = Offsets(Script({}), None, "g", timeout_ms=1)
-        self.listening = Listening(
+        self.offsets = OffsetStore(Script({}), None, "g", timeout_ms=1)
+        self.listening = ListenerInvoker(
             "g", listener, hooks, clock=clock, make_id=lambda: "R", timeout_ms=3_600_000, threads=1, **settings
         )
         self.listeners = OrderlyListeners(self.listening, self.offsets, None, ConsumerSettings(), clock)
@@ -472,14 +478,14 @@ def test_a_hook_that_takes_longer_than_the_lock_keeps_the_listener_from_being_ca
 
     Orderly(listener, hooks=[slow]).play(lambda: asyncio.sleep(90))
     assert called == []
-    assert [one.outcome for one in told if isinstance(one, Consumed)] == [ConsumeReturn.FAILED]
+    assert [one.outcome for one in told if isinstance(one, ConsumeFinished)] == [ConsumeReturn.FAILED]
 
 
 def test_an_orderly_listener_in_a_thread_is_waited_for():
     held = threading.Event()
 
     async def play():
-        listening = Listening(
+        listening = ListenerInvoker(
             "g",
             lambda messages: held.wait(30),
             (),
@@ -514,8 +520,10 @@ def test_a_thread_that_closing_does_not_wait_for_keeps_its_queue():
             begun.set()
             held.wait(30)
 
-        listening = Listening("g", listener, (), clock=StillClock(), make_id=lambda: "R", timeout_ms=60_000, threads=1)
-        offsets = Offsets(Script({}), None, "g", timeout_ms=1)
+        listening = ListenerInvoker(
+            "g", listener, (), clock=StillClock(), make_id=lambda: "R", timeout_ms=60_000, threads=1
+        )
+        offsets = OffsetStore(Script({}), None, "g", timeout_ms=1)
         queue.locked(StillClock().monotonic())
         listeners = OrderlyListeners(listening, offsets, None, ConsumerSettings(), StillClock())
         listeners.begin(queue)

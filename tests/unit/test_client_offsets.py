@@ -10,7 +10,7 @@ import pytest
 from client_script import QUEUE, Script, instance, name_server, raising, route
 
 from ariane.client import local_offsets
-from ariane.client.offset_store import Offsets
+from ariane.client.offset_store import OffsetStore
 from ariane.errors import ConnectionLost, ReplyError
 from ariane.model.message import MessageQueue
 from ariane.protocol.codes import RequestCode
@@ -32,7 +32,7 @@ def play(peers: Script, act):
     async def run():
         made = instance(peers)
         await made.routes.queues_to_read("T")
-        return await act(Offsets(peers, made.routes, "g", timeout_ms=3000))
+        return await act(OffsetStore(peers, made.routes, "g", timeout_ms=3000))
 
     return asyncio.run(run())
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from client_script import StillClock
 
-from ariane.client.rates import Rates
+from ariane.client.rates import ConsumeRates
 from ariane.protocol.requests.callbacks import ConsumeStatus
 
 
 def test_a_minute_and_an_hour() -> None:
     clock = StillClock()
-    rates = Rates(clock.monotonic)
+    rates = ConsumeRates(clock.monotonic)
     assert rates.status("T") == ConsumeStatus()
     clock.now += 30_000
     rates.pulled("T", 30, 0.010)
@@ -29,7 +29,7 @@ def test_a_minute_and_an_hour() -> None:
 
 def test_what_is_kept_is_an_hour_at_most() -> None:
     clock = StillClock()
-    rates = Rates(clock.monotonic)
+    rates = ConsumeRates(clock.monotonic)
     for _ in range(1_000):
         clock.now += 10_000
         rates.consumed("T", 1, 0, ok=False)

@@ -69,7 +69,7 @@ def test_properties_that_are_too_long_are_refused() -> None:
 
 def test_a_pushed_reply_ends_the_waiting_once() -> None:
     async def play() -> None:
-        waiting = request_reply.Replies(StillClock())
+        waiting = request_reply.ReplyTable(StillClock())
         answer = waiting.expect("x")
         body = zlib.compress(b"yes")
         assert waiting.arrived(push(body, COMPRESSED, CORRELATION_ID="x", UNIQ_KEY="U"), PEER).code == 0
@@ -86,7 +86,7 @@ def test_who_no_longer_waits_is_not_told(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(request_reply, "WAITING_MAX", 1)
 
     async def play() -> None:
-        waiting = request_reply.Replies(StillClock())
+        waiting = request_reply.ReplyTable(StillClock())
         waiting.expect("x")
         with pytest.raises(MessageRefused, match="wait for their replies"):
             waiting.expect("y")

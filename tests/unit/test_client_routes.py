@@ -10,7 +10,7 @@ from client_script import Script, instance, name_server, raising, route
 from msgspec.structs import replace
 
 from ariane.client import route_cache
-from ariane.client.route_cache import Routes
+from ariane.client.route_cache import RouteCache
 from ariane.errors import ConnectionLost, RouteNotFound
 from ariane.model.message import MessageQueue
 from ariane.protocol.codes import RequestCode
@@ -132,7 +132,7 @@ def test_a_silent_name_server_is_left_for_the_next():
     script = Script({ROUTE: answer})
 
     async def play():
-        made = Routes(script, ("one:1", "two:1"), timeout_ms=1, chance=Random(2))
+        made = RouteCache(script, ("one:1", "two:1"), timeout_ms=1, chance=Random(2))
         for _ in range(4):
             await made.fetch("T")
         down.add("two:1")

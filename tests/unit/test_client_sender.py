@@ -9,7 +9,7 @@ from client_script import PausingClock, Script, StillClock, instance, name_serve
 
 from ariane.client import send_codec
 from ariane.client.producer import Producer
-from ariane.client.sender import Sender
+from ariane.client.sender import MessageSender
 from ariane.client.settings import ProducerSettings
 from ariane.errors import ConfigError, ConnectionLost, MessageRefused, ReplyError, RequestTimeout, RouteNotFound
 from ariane.model.message import Message, MessageQueue
@@ -38,7 +38,7 @@ def send(peers: Script, *, queue=None, clock=None, hooks=(), **settings):
     made = ProducerSettings(**settings)
 
     async def play():
-        sender = Sender(instance(peers, clock), "g", made, hooks)
+        sender = MessageSender(instance(peers, clock), "g", made, hooks)
         return await sender.send(send_codec.outgoing(Message(topic="T", body=b"x"), "ID", made), queue)
 
     return asyncio.run(play())
@@ -138,7 +138,7 @@ def test_in_flight_sends_are_bounded():
             return Slow()
 
         peers.to = to
-        sender = Sender(made, "g", settings)
+        sender = MessageSender(made, "g", settings)
         out = send_codec.outgoing(Message(topic="T", body=b"x"), "ID", settings)
         results = await asyncio.gather(*(sender.send(out) for _ in range(20)))
         assert len(results) == 20

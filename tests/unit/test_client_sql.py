@@ -12,7 +12,7 @@ from test_client_fetch import END, PULL, Play, answer, stored
 from ariane.client import PushConsumer, Sql
 from ariane.client import fetcher as fetching
 from ariane.client.fetcher import SQL_VERSION_MIN
-from ariane.client.offset_store import Offsets
+from ariane.client.offset_store import OffsetStore
 from ariane.client.process_queue import ProcessQueue
 from ariane.client.settings import ConsumerSettings
 from ariane.errors import ConfigError, ConnectionLost, ReplyError, RequestTimeout
@@ -142,10 +142,10 @@ def _versioned(versions: list[int | None]) -> Script:
         async def heartbeat_to(addr):
             await peers.request(addr, BEAT)
 
-        parts = fetching.Fetching(
+        parts = fetching.FetchContext(
             peers=peers,
             routes=made.routes,
-            offsets=Offsets(peers, made.routes, "g", timeout_ms=3000),
+            offsets=OffsetStore(peers, made.routes, "g", timeout_ms=3000),
             group="g",
             settings=ConsumerSettings(),
             is_orderly=False,

@@ -10,9 +10,9 @@ from client_script import QUEUE, StillClock, message
 
 from ariane.client import send_codec
 from ariane.client import trace_dispatcher as client_trace
-from ariane.client.hooks import Consumed, ConsumeReturn, Consuming, Sent
+from ariane.client.hooks import ConsumeFinished, ConsumeReturn, ConsumeStarted, SendEvent
 from ariane.client.settings import ProducerSettings, TraceSettings
-from ariane.client.trace_dispatcher import Tracer, next_batch, records_of_consume, records_of_send
+from ariane.client.trace_dispatcher import TraceDispatcher, next_batch, records_of_consume, records_of_send
 from ariane.errors import ConnectionLost, ReplyError
 from ariane.model.message import Message
 from ariane.protocol.command import Command
@@ -21,7 +21,7 @@ TOPIC = "RMQ_SYS_TRACE_TOPIC"
 SETTINGS = ProducerSettings()
 
 
-def sent(out, *, code: int = 0, offset_ids: str = "OFF", topic_trace_on: str = "true") -> Sent:
+def sent(out, *, code: int = 0, offset_ids: str = "OFF", topic_trace_on: str = "true") -> SendEvent:
     answer = Command(
         code,
         remark="no",
@@ -32,12 +32,12 @@ def sent(out, *, code: int = 0, offset_ids: str = "OFF", topic_trace_on: str = "
         result = send_codec.result(out, answer, QUEUE, "a:1")
     except ReplyError as error:
         refusal = error
-    return Sent(
+    return SendEvent(
         group="g", outgoing=out, queue=QUEUE, broker_addr="a:1", started_ms=5, cost_ms=7, result=result, refusal=refusal
     )
 
 
-def one(topic: str = "T", **more) -> send_codec.Outgoing:
+def one(topic: str = "T", **more) -> send_codec.PreparedMessage:
     return send_codec.outgoing(Message(topic=topic, body=b"xyz", tags="A", keys=["k1", "k2"], **more), "ID", SETTINGS)
 
 
@@ -81,8 +81,8 @@ def test_no_record_of_trace_messages_nor_when_the_broker_says_so():
     assert records_of_send(sent(one(), topic_trace_on="false"), TOPIC) == []
 
 
-def consuming(*messages) -> Consuming:
-    return Consuming(group="g", queue=QUEUE, messages=messages, request_id="REQ", started_ms=5)
+def consuming(*messages) -> ConsumeStarted:
+    return ConsumeStarted(group="g", queue=QUEUE, messages=messages, request_id="REQ", started_ms=5)
 
 
 def test_records_of_a_call_of_the_listener():
@@ -91,7 +91,7 @@ def test_records_of_a_call_of_the_listener():
     texts = [client_trace.trace_text.encode(record) for record in records_of_consume(before)]
     assert texts[0] == "\x01".join(["SubBefore", "5", "R", "g", "REQ", "ID0", "2", "k1 k2"]) + "\x02"
     assert texts[1] == "\x01".join(["SubBefore", "5", "R", "g", "REQ", "ID1", "0", "null"]) + "\x02"
-    after = Consumed(consuming=before, outcome=ConsumeReturn.EXCEPTION, ended_ms=9, cost_ms=8)
+    after = ConsumeFinished(consuming=before, outcome=ConsumeReturn.EXCEPTION, ended_ms=9, cost_ms=8)
     texts = [client_trace.trace_text.encode(record) for record in records_of_consume(after)]
     assert texts[0] == "\x01".join(["SubAfter", "REQ", "ID0", "4", "false", "k1 k2", "2", "9", "g"]) + "\x02"
 
@@ -101,11 +101,11 @@ def test_a_message_with_its_own_switch_off_leaves_no_record():
     assert [record.message_id for record in records_of_consume(before)] == ["ID1"]
 
 
-def entries(count: int, *, text: int = 10, key: str = "k{}") -> list[client_trace.Entry]:
+def entries(count: int, *, text: int = 10, key: str = "k{}") -> list[client_trace.TraceEntry]:
     found = []
     for number in range(count):
         name = key.format(number)
-        found.append(client_trace.Entry(b"t" * text, (name,), len(name) + 1, 0.0))
+        found.append(client_trace.TraceEntry(b"t" * text, (name,), len(name) + 1, 0.0))
     return found
 
 
@@ -121,7 +121,7 @@ def test_a_batch_is_bounded_by_its_keys_which_count_once():
 
 
 def test_keys_of_one_message_that_do_not_fit_are_left_out_and_counted():
-    many = client_trace.Entry(b"t", ("id", "key-1", "key-2"), 20, 0.0)
+    many = client_trace.TraceEntry(b"t", ("id", "key-1", "key-2"), 20, 0.0)
     batch = next_batch([many], 1000, 9)
     assert (batch.records, batch.keys, batch.keys_left_out) == (1, ("id", "key-1"), 1)
 
@@ -141,9 +141,9 @@ class Play:
             raise self.rest.pop(0)
         self.messages.append(sent_message)
 
-    def run(self, act) -> Tracer:
+    def run(self, act) -> TraceDispatcher:
         async def play():
-            tracer = Tracer(self.send, self.settings, self.clock)
+            tracer = TraceDispatcher(self.send, self.settings, self.clock)
             async with asyncio.timeout(5), tracer:
                 await act(tracer)
             return tracer

@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from ariane.client import transaction_producer as client
-from ariane.client.client_instance import Instance
-from ariane.client.hooks import Ending, LocalState
+from ariane.client.client_instance import ClientInstance
+from ariane.client.hooks import LocalState, TransactionEnd
 from ariane.client.settings import ProducerSettings
 from ariane.client.trace_dispatcher import record_of_end
 from ariane.client.transaction_producer import TransactionProducer, half
@@ -19,7 +19,7 @@ from ariane.protocol import properties
 from ariane.protocol import trace_codec as trace_text
 from ariane.protocol.command import Command
 from ariane.protocol.requests import fields
-from ariane.protocol.requests.messaging import EndTransaction
+from ariane.protocol.requests.messaging import EndTransactionHeader
 
 SETTINGS = ProducerSettings()
 PEER = Peer(1, "127.0.0.1", 10911, b"\x7f\0\0\1\0\0\x2a\x9f")
@@ -55,7 +55,7 @@ def test_what_cannot_be_a_half_message_is_refused(refused: Message, immunity_s: 
 
 
 def test_an_instance_answers_for_one_producer_of_a_group() -> None:
-    instance = Instance("127.0.0.1:1")
+    instance = ClientInstance("127.0.0.1:1")
     instance.answer_checks("P", lambda command, peer: None)
     with pytest.raises(ConfigError, match="already"):
         instance.answer_checks("P", lambda command, peer: None)
@@ -94,7 +94,7 @@ def test_only_a_state_is_a_state(answer, expected: LocalState, raises: bool) -> 
 
 
 def test_an_end_is_traced_as_4_9_4_does_but_not_that_of_a_trace_message() -> None:
-    ending = Ending(
+    ending = TransactionEnd(
         group="P", topic="T", tags="a", keys="k1 k2", region="R", message_id="ID", transaction_id="TX",
         state=LocalState.UNKNOWN, from_check=True, broker_addr="a:1", at_ms=5,
     )  # fmt: skip
@@ -109,5 +109,5 @@ def test_an_end_is_traced_as_4_9_4_does_but_not_that_of_a_trace_message() -> Non
 def test_a_state_is_printed_by_its_name_and_sent_by_its_number() -> None:
     """`print(result.state)` printed 8."""
     assert [f"{state} {state!s}" for state in LocalState] == ["UNKNOWN UNKNOWN", "COMMIT COMMIT", "ROLLBACK ROLLBACK"]
-    header = EndTransaction("P", 0, 0, LocalState.COMMIT)
+    header = EndTransactionHeader("P", 0, 0, LocalState.COMMIT)
     assert fields(header)["commitOrRollback"] == "8"

@@ -6,11 +6,11 @@ from client_script import message
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ariane.client.offset_tracker import Window
+from ariane.client.offset_tracker import OffsetTracker
 
 
 def test_commit_offset_is_the_smallest_that_waits():
-    window = Window(42)
+    window = OffsetTracker(42)
     window.put([message(offset) for offset in range(42, 48)], 48)
     assert window.done([message(43)]) == 42
     assert window.done([message(42)]) == 44
@@ -21,14 +21,14 @@ def test_commit_offset_is_the_smallest_that_waits():
 
 
 def test_filtered_messages_count_as_consumed():
-    window = Window(0)
+    window = OffsetTracker(0)
     window.put([message(3)], 10)
     assert window.commit_offset == 3
     assert window.done([message(3)]) == 10
 
 
 def test_an_offset_that_comes_twice_counts_once():
-    window = Window(0)
+    window = OffsetTracker(0)
     window.put([message(0), message(1)], 2)
     window.done([message(0)])
     window.put([message(0), message(1)], 2)
@@ -37,14 +37,14 @@ def test_an_offset_that_comes_twice_counts_once():
 
 
 def test_first_gives_the_order_and_skips_what_is_done():
-    window = Window(0)
+    window = OffsetTracker(0)
     window.put([message(offset) for offset in range(5)], 5)
     window.done([message(1)])
     assert [one.queue_offset for one in window.first(3)] == [0, 2, 3]
 
 
 def test_replace_changes_what_first_gives_and_nothing_that_is_done():
-    window = Window(0)
+    window = OffsetTracker(0)
     window.put([message(0), message(1)], 2)
     window.done([message(0)])
     window.replace([message(0, reconsume_times=1), message(1, reconsume_times=1)])
@@ -52,7 +52,7 @@ def test_replace_changes_what_first_gives_and_nothing_that_is_done():
 
 
 def test_full_by_count_by_bytes_and_by_span():
-    window = Window(0)
+    window = OffsetTracker(0)
     window.put([message(0), message(10)], 11)
     limits = {"count_max": 2, "bytes_max": 200, "span_max": 10}
     assert not window.is_full(**limits)
@@ -64,7 +64,7 @@ def test_full_by_count_by_bytes_and_by_span():
 
 @given(st.lists(st.integers(1, 5), min_size=1, max_size=40), st.randoms())
 def test_no_waiting_message_is_ever_below_the_commit_offset(gaps, chance):
-    window, offset, waiting, committed = Window(0), 0, set(), 0
+    window, offset, waiting, committed = OffsetTracker(0), 0, set(), 0
     for gap in gaps:
         offset += gap
         window.put([message(offset)], offset + 1)

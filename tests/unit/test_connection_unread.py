@@ -12,7 +12,7 @@ import pytest
 
 from ariane.errors import ProtocolError
 from ariane.net.connection import TURN_BYTES, Connection, Handler, LateReply, Reply
-from ariane.net.flow_limits import Limits
+from ariane.net.flow_limits import ServerLimits
 from ariane.net.peer_log import ALL_LINES, LINES, WINDOW_S, PeerLog
 from ariane.protocol import command as commands
 from ariane.protocol.command import Command
@@ -81,7 +81,7 @@ class SlowTransport:
 
 
 def connect(
-    handlers: dict[int, Handler], limits: Limits | None = None, number: int = 1
+    handlers: dict[int, Handler], limits: ServerLimits | None = None, number: int = 1
 ) -> tuple[Connection, SlowTransport]:
     transport = SlowTransport()
     connection = Connection(number, handlers, serving=True, limits=limits)
@@ -239,7 +239,7 @@ def test_a_client_answers_all_requests_whose_answers_are_ready_together() -> Non
 
 def test_beyond_the_bound_of_all_a_connection_is_served_when_it_has_read_everything() -> None:
     async def work() -> None:
-        limits = Limits(unread_max=3 * MIB)
+        limits = ServerLimits(unread_max=3 * MIB)
         connections = [connect({7: large}, limits, number) for number in range(3)]
         for connection, _ in connections[:2]:
             connection.data_received(request(7, 3))  # 1.5 MiB each: together the bound, and their frames
@@ -261,7 +261,7 @@ def test_beyond_the_bound_of_all_a_connection_is_served_when_it_has_read_everyth
 
 def test_far_beyond_the_bound_of_all_the_connection_with_most_is_closed(caplog: pytest.LogCaptureFixture) -> None:
     async def work() -> None:
-        limits = Limits(unread_max=2 * MIB)
+        limits = ServerLimits(unread_max=2 * MIB)
         connections = [connect({7: large}, limits, number) for number in range(20)]
         for number, (connection, _) in enumerate(connections):
             connection.data_received(request(7, 1 if number else 3))
@@ -279,7 +279,7 @@ def test_a_peer_that_reads_nothing_for_long_is_closed_and_one_that_reads_slowly_
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def work() -> None:
-        limits = Limits(unread_timeout_s=0.05)
+        limits = ServerLimits(unread_timeout_s=0.05)
         (slow, slow_transport), (dead, dead_transport) = connect({7: large}, limits), connect({7: large}, limits, 2)
         for connection in (slow, dead):
             connection.data_received(request(7, 100))
@@ -295,7 +295,7 @@ def test_a_peer_that_reads_nothing_for_long_is_closed_and_one_that_reads_slowly_
 
 def test_of_unfinished_frames_the_oldest_go_when_they_are_too_many(caplog: pytest.LogCaptureFixture) -> None:
     async def work() -> None:
-        limits = Limits(unfinished_max=3 * MIB)
+        limits = ServerLimits(unfinished_max=3 * MIB)
         (frame,) = commands.encode(7, opaque=1, flag=0, body=b"")
         whole = b"".join(commands.encode(7, opaque=1, flag=0, body=bytes(2 * MIB)))
         handlers: dict[int, Handler] = {7: lambda command, peer: Reply()}
@@ -319,7 +319,7 @@ def test_an_unfinished_frame_of_a_lost_connection_is_not_counted() -> None:
     """The frames before it are served after the connection was lost."""
 
     async def work() -> None:
-        limits = Limits()
+        limits = ServerLimits()
         connection, transport = connect({7: lambda command, peer: Reply()}, limits)
         connection.data_received(request(7, 100) + (MIB).to_bytes(4, "big") + bytes(64 * 1024))
         transport.abort()
@@ -358,7 +358,7 @@ def test_a_request_that_no_frame_holds_is_refused_and_nothing_waits_for_it() -> 
 @pytest.mark.parametrize("form", [0, 1])
 def test_a_request_whose_header_is_too_large_is_answered_and_the_next_is_served(form: int) -> None:
     async def work() -> None:
-        connection, transport = connect({7: lambda command, peer: Reply()}, Limits(header_max=1000))
+        connection, transport = connect({7: lambda command, peer: Reply()}, ServerLimits(header_max=1000))
         connection.data_received(request(7, fields={"a": "x" * 1000}, form=form) + request(7))
         refused, served = answers(transport.last)
         assert (refused.code, served.code) == (1, 0)
@@ -386,7 +386,7 @@ def test_a_header_that_cannot_be_read_closes_the_connection_with_one_line(
 
 def test_a_code_that_is_not_served_is_logged_once_for_each_connection(caplog: pytest.LogCaptureFixture) -> None:
     async def work() -> None:
-        limits = Limits()
+        limits = ServerLimits()
         for number in (1, 2):
             connection, transport = connect({}, limits, number)
             for _ in range(50):

@@ -5,18 +5,18 @@ from __future__ import annotations
 import pytest
 
 from ariane.broker.config import BrokerConfig, checked
-from ariane.broker.delayed_delivery import Deliveries, Limits, delayed, forget, kept, timer
+from ariane.broker.delayed_delivery import DelayLimits, DeliveryLoop, delayed, forget, kept, timer
 from ariane.errors import ConfigError, ProtocolError, ReplyError
 from ariane.model import host
 from ariane.protocol import properties, record
 from ariane.store import pending_deliveries
-from ariane.store.message_store import Draft, MessageStore, Placed, StoreConfig, open_store
+from ariane.store.message_store import AppendResult, MessageStore, RecordDraft, StoreConfig, open_store
 from ariane.testing.disk import FakeDisk
 
 HOST = host.pack("127.0.0.1", 10911)
 NOW_MS = 1_700_000_000_000
 YEAR_MS = 365 * 86_400_000
-LIMITS = Limits(levels=18, floor_ms=NOW_MS, longest_ms=YEAR_MS)
+LIMITS = DelayLimits(levels=18, floor_ms=NOW_MS, longest_ms=YEAR_MS)
 
 
 class Rig:
@@ -30,11 +30,11 @@ class Rig:
 
     def open(self) -> None:
         self.store: MessageStore = open_store(self.config, self.disk, now_ms=lambda: self.now_ms, store_host=HOST)
-        self.deliveries = Deliveries(self.store, lambda: None, lambda: self.now_ms)
+        self.deliveries = DeliveryLoop(self.store, lambda: None, lambda: self.now_ms)
         self.store.step()
 
-    def send(self, body: str, **own: str) -> Placed:
-        draft = Draft(topic="T", queue_id=1, body=body.encode(), born_ms=1, born_host=HOST)
+    def send(self, body: str, **own: str) -> AppendResult:
+        draft = RecordDraft(topic="T", queue_id=1, body=body.encode(), born_ms=1, born_host=HOST)
         floor_ms = max(self.store.last_ms, self.store.delayed.floor_ms)
         placed = self.store.put(kept(draft, own, self.now_ms, LIMITS._replace(floor_ms=floor_ms)))
         self.store.step()
@@ -178,7 +178,7 @@ def test_a_message_that_cannot_be_delivered_blocks_no_other() -> None:
     rig = Rig()
     bad = {"REAL_TOPIC": "../x", "REAL_QID": "0", "TIMER_OUT_MS": str(NOW_MS + 1)}
     rig.store.put(
-        Draft(
+        RecordDraft(
             topic="rmq_sys_wheel_timer", queue_id=0, body=b"", born_ms=1, born_host=HOST,
             properties=properties.join(bad), tags_code=NOW_MS + 1,
         )

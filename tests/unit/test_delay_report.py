@@ -13,8 +13,8 @@ pytest.importorskip("pyarrow", reason="needs pyarrow: pip install 'ariane[spark]
 from tables_on_disk import put
 
 from ariane.reports import delay_report, pipeline_status
-from ariane.reports.pipeline_status import Status
-from ariane.reports.report import Plot, Report, Sheet
+from ariane.reports.pipeline_status import TableStatus
+from ariane.reports.report import Plot, Report, Table
 from ariane.tables import DELAYS, MESSAGES
 
 T0_MS = 1_700_000_000_000  # 2023-11-14 22:13:20
@@ -42,7 +42,7 @@ def part(report: Report, title: str) -> Any:
     return found
 
 
-def dicts(sheet: Sheet) -> list[dict[str, Any]]:
+def dicts(sheet: Table) -> list[dict[str, Any]]:
     return [dict(zip((field.name for field in sheet.fields), line, strict=True)) for line in sheet.rows]
 
 
@@ -118,7 +118,7 @@ def test_nothing_is_overdue_before_its_delivery_could_be_known(tmp_path: Path) -
     def overdue(behind: int | None) -> tuple[int, bool]:
         (tmp_path / "status").mkdir(exist_ok=True)
         pipeline_status.write(
-            tmp_path, Status("messages", later_ms, 1, 5, behind, None, 1, None if behind else later_ms)
+            tmp_path, TableStatus("messages", later_ms, 1, 5, behind, None, 1, None if behind else later_ms)
         )
         report = asked(tmp_path, now_ms=later_ms)
         return len(part(report, "Overdue").rows), not report.gaps

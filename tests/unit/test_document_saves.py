@@ -8,7 +8,7 @@ from concurrent.futures import Executor, Future
 from typing import Any
 
 from ariane.broker.config import BrokerConfig
-from ariane.broker.persistent_state import Tables
+from ariane.broker.persistent_state import PersistentState
 from ariane.broker.state.saved_state import SavedState
 from ariane.model.topic import TopicConfig
 from ariane.testing.disk import FakeDisk
@@ -58,7 +58,7 @@ def test_a_write_that_a_stop_interrupts_ends_before_the_last_one_begins() -> Non
     disk.make_dirs(CONFIG.config_dir)
     saved = SavedState(disk, CONFIG.config_dir)
     saved.load()
-    tables = Tables(CONFIG, disk, saved, threads, lambda: 5, lambda: 0.0)
+    tables = PersistentState(CONFIG, disk, saved, threads, lambda: 5, lambda: 0.0)
 
     async def scenario() -> None:
         tables.topics.put(TopicConfig(topic_name="A"))

@@ -6,7 +6,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ariane.broker.state.open_transactions import PIECE, HalfState, Halves, Rebuild, Verdict, due_ms, verdict
+from ariane.broker.state.open_transactions import (
+    PIECE,
+    OpenTransactions,
+    OpenTransactionsState,
+    OperationResult,
+    Rebuild,
+    due_ms,
+    verdict,
+)
 
 STOP = 1 << 40
 
@@ -16,7 +24,7 @@ class Queues:
 
     def __init__(self, spread: int) -> None:
         self.spread = spread  # empty places between two halves, so that few of them fill many pieces
-        self.halves = Halves()
+        self.halves = OpenTransactions()
         self.roots: dict[int, int] = {}
         self.ops: list[int] = []
         self.open: dict[int, int] = {}
@@ -38,7 +46,7 @@ class Queues:
 
     def restart(self) -> None:
         low, op_low = self.saved
-        self.halves = Halves(low, op_low)
+        self.halves = OpenTransactions(low, op_low)
         rebuild = Rebuild(self.halves)
         for number in range(op_low, len(self.ops)):
             rebuild.op(number, [self.ops[number]])
@@ -96,7 +104,7 @@ def test_progress_passes_what_is_ended_and_no_op_that_is_still_needed() -> None:
 
 def test_an_op_of_another_copy_ends_a_half_and_is_told() -> None:
     """Java writes such when a half was copied because it was immune."""
-    halves = Halves(5, 0)
+    halves = OpenTransactions(5, 0)
     rebuild = Rebuild(halves)
     rebuild.op(0, [2])
     rebuild.half(5, 2)
@@ -105,7 +113,7 @@ def test_an_op_of_another_copy_ends_a_half_and_is_told() -> None:
 
 
 def test_several_offsets_in_one_op_end_all_of_them() -> None:
-    halves = Halves()
+    halves = OpenTransactions()
     rebuild = Rebuild(halves)
     rebuild.op(0, [0, 2])
     rebuild.op(1, [-1])
@@ -116,7 +124,7 @@ def test_several_offsets_in_one_op_end_all_of_them() -> None:
 
 
 def test_halves_that_rest_are_not_gone_over_before_their_time() -> None:
-    halves = Halves()
+    halves = OpenTransactions()
     for offset in range(2 * PIECE):
         halves.stored(offset)
     halves.rest(0, 100, 2 * PIECE)
@@ -130,7 +138,7 @@ def test_halves_that_rest_are_not_gone_over_before_their_time() -> None:
 
 
 def test_memory_of_what_is_ended_is_given_back() -> None:
-    halves = Halves()
+    halves = OpenTransactions()
     for offset in range(10 * PIECE):
         halves.stored(offset)
         halves.stored(10 * PIECE + offset, offset)
@@ -143,20 +151,20 @@ def test_memory_of_what_is_ended_is_given_back() -> None:
 @pytest.mark.parametrize(
     ("half", "now_ms", "expected"),
     [
-        (HalfState(1000, 0, None), 6999, Verdict.WAIT),
-        (HalfState(1000, 0, None), 7000, Verdict.ASK),
-        (HalfState(1000, 0, "2"), 2999, Verdict.WAIT),
-        (HalfState(1000, 0, "2"), 3000, Verdict.ASK),
-        (HalfState(1000, 0, "60"), 7000, Verdict.WAIT),
-        (HalfState(1000, 0, "soon"), 6999, Verdict.WAIT),
-        (HalfState(1000, 0, "-1"), 7000, Verdict.ASK),
-        (HalfState(1000, 0, "9" * 5000), 7000, Verdict.ASK),
-        (HalfState(1000, 1, "60"), 0, Verdict.ASK),
-        (HalfState(1000, 14, None), 9000, Verdict.ASK),
-        (HalfState(1000, 15, None), 9000, Verdict.PUT_ASIDE),
-        (HalfState(1000, 99, "60"), 0, Verdict.PUT_ASIDE),
+        (OpenTransactionsState(1000, 0, None), 6999, OperationResult.WAIT),
+        (OpenTransactionsState(1000, 0, None), 7000, OperationResult.ASK),
+        (OpenTransactionsState(1000, 0, "2"), 2999, OperationResult.WAIT),
+        (OpenTransactionsState(1000, 0, "2"), 3000, OperationResult.ASK),
+        (OpenTransactionsState(1000, 0, "60"), 7000, OperationResult.WAIT),
+        (OpenTransactionsState(1000, 0, "soon"), 6999, OperationResult.WAIT),
+        (OpenTransactionsState(1000, 0, "-1"), 7000, OperationResult.ASK),
+        (OpenTransactionsState(1000, 0, "9" * 5000), 7000, OperationResult.ASK),
+        (OpenTransactionsState(1000, 1, "60"), 0, OperationResult.ASK),
+        (OpenTransactionsState(1000, 14, None), 9000, OperationResult.ASK),
+        (OpenTransactionsState(1000, 15, None), 9000, OperationResult.PUT_ASIDE),
+        (OpenTransactionsState(1000, 99, "60"), 0, OperationResult.PUT_ASIDE),
     ],
 )
-def test_when_a_half_is_asked_about(half: HalfState, now_ms: int, expected: Verdict) -> None:
+def test_when_a_half_is_asked_about(half: OpenTransactionsState, now_ms: int, expected: OperationResult) -> None:
     assert verdict(half, now_ms, 6000, 15) is expected
-    assert (due_ms(half, 6000) <= now_ms or half.checks > 0) == (expected is not Verdict.WAIT)
+    assert (due_ms(half, 6000) <= now_ms or half.checks > 0) == (expected is not OperationResult.WAIT)

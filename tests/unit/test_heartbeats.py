@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from ariane.broker.config import BrokerConfig
-from ariane.broker.handlers.client_sessions import ClientParts, heartbeat
+from ariane.broker.handlers.client_sessions import ClientSessionHandler, heartbeat
 from ariane.broker.state.consumer_filters import ConsumerFilters, FilterTable
-from ariane.broker.state.group_members import Members
-from ariane.broker.state.group_registry import Groups
+from ariane.broker.state.group_members import GroupMembers
+from ariane.broker.state.group_registry import GroupRegistry
 from ariane.broker.state.queue_locks import QueueLocks
-from ariane.broker.state.topic_registry import Topics
+from ariane.broker.state.topic_registry import TopicRegistry
 from ariane.errors import ProtocolError
 from ariane.filter.bloom import Bloom
 from ariane.model.topic import SubscriptionGroupConfig
@@ -23,14 +23,14 @@ from ariane.protocol.requests.clients import ConsumerData, HeartbeatData
 from ariane.protocol.requests.routing import TopicTable
 
 
-def parts(*stored: str) -> ClientParts:
+def parts(*stored: str) -> ClientSessionHandler:
     groups = SubscriptionGroupTable(
         subscription_group_table={name: SubscriptionGroupConfig(group_name=name) for name in stored}
     )
-    return ClientParts(
-        topics=Topics(TopicTable(), BrokerConfig(broker_name="broker-a"), now_ms=lambda: 0),
-        groups=Groups(groups, auto_create=True, now_ms=lambda: 0),
-        members=Members(),
+    return ClientSessionHandler(
+        topics=TopicRegistry(TopicTable(), BrokerConfig(broker_name="broker-a"), now_ms=lambda: 0),
+        groups=GroupRegistry(groups, auto_create=True, now_ms=lambda: 0),
+        members=GroupMembers(),
         locks=QueueLocks(),
         changed=lambda group: None,
         monotonic_ms=lambda: 0.0,
@@ -40,7 +40,7 @@ def parts(*stored: str) -> ClientParts:
     )
 
 
-def beat(broker: ClientParts, group: str) -> None:
+def beat(broker: ClientSessionHandler, group: str) -> None:
     body = fastjson.write(HeartbeatData("c", (ConsumerData(group_name=group),)))
     heartbeat(broker, Command(RequestCode.HEART_BEAT, body=body), peer_of(1, ("127.0.0.1", 1)))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ariane.model import host
-from ariane.store.message_store import Draft, MessageStore, StoreConfig, open_store
+from ariane.store.message_store import MessageStore, RecordDraft, StoreConfig, open_store
 from ariane.testing.disk import FakeDisk
 
 CONFIG = StoreConfig(root="/store", commit_log_size=4096, consume_queue_size=100)
@@ -26,7 +26,7 @@ def test_the_number_of_queue_files_follows_creation_deletion_and_restart() -> No
     store = opened(disk)
     for number in range(120):
         topic, queue = f"T{number % 4}", number % 3
-        store.put(Draft(topic=topic, queue_id=queue, body=b"x", born_ms=1, born_host=host.pack("127.0.0.1", 1)))
+        store.put(RecordDraft(topic=topic, queue_id=queue, body=b"x", born_ms=1, born_host=host.pack("127.0.0.1", 1)))
         store.step()
     assert store._queues.files() == files_on_disk(disk) > 12  # several files of each queue
     assert store.has_queue("T0", 0) and not store.has_queue("T0", 9) and not store.has_queue("none", 0)

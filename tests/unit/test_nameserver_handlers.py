@@ -17,9 +17,9 @@ from ariane.errors import ReplyError
 from ariane.nameserver import handlers as handlers_module
 from ariane.nameserver import registration
 from ariane.nameserver.config import NameServerConfig
-from ariane.nameserver.handlers import Handlers
-from ariane.nameserver.kv_store import KvTable
-from ariane.nameserver.route_table import Routes
+from ariane.nameserver.handlers import NameServerHandlers
+from ariane.nameserver.kv_store import KvStore
+from ariane.nameserver.route_table import RouteTable
 from ariane.net.connection import Reply
 from ariane.net.replies import peer_of
 from ariane.protocol import fastjson
@@ -32,8 +32,8 @@ PEER = peer_of(1, ("127.0.0.1", 1))
 I32 = Struct(">i")
 
 
-def name_server(path: Path) -> Handlers:
-    return Handlers(Routes(), KvTable(path / "kv.json"), NameServerConfig(), lambda: 0.0)
+def name_server(path: Path) -> NameServerHandlers:
+    return NameServerHandlers(RouteTable(), KvStore(path / "kv.json"), NameServerConfig(), lambda: 0.0)
 
 
 def compressed(names: list[str], name: str = "a") -> Command:

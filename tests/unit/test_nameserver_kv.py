@@ -11,12 +11,12 @@ import pytest
 
 from ariane.errors import ConfigError, ProtocolError, StoreError
 from ariane.nameserver import kv_store
-from ariane.nameserver.kv_store import KvTable
+from ariane.nameserver.kv_store import KvStore
 
 
 def test_changes_that_come_together_share_a_write(tmp_path: Path) -> None:
     async def run() -> None:
-        table = KvTable(tmp_path / "kv.json")
+        table = KvStore(tmp_path / "kv.json")
         with mock.patch.object(table, "_write", wraps=table._write) as write:
 
             async def put(number: int) -> None:
@@ -34,7 +34,7 @@ def test_changes_that_come_together_share_a_write(tmp_path: Path) -> None:
 def test_a_change_that_cannot_be_written_is_an_error_and_written_later(tmp_path: Path) -> None:
     async def run() -> None:
         (tmp_path / "not a directory").write_text("")
-        table = KvTable(tmp_path / "not a directory" / "kv.json")
+        table = KvStore(tmp_path / "not a directory" / "kv.json")
         table.put("NS", "k", "v")
         with pytest.raises(StoreError, match=r"kv\.json"):
             await table.saved()
@@ -43,7 +43,7 @@ def test_a_change_that_cannot_be_written_is_an_error_and_written_later(tmp_path:
         table.close()
 
     asyncio.run(run())
-    assert KvTable(tmp_path / "not a directory" / "kv.json").get("NS", "k") == "v"
+    assert KvStore(tmp_path / "not a directory" / "kv.json").get("NS", "k") == "v"
 
 
 @pytest.mark.parametrize("content", ["", "\0\0\0\0", "{"])
@@ -53,10 +53,10 @@ def test_an_empty_or_damaged_file_is_never_an_empty_table(
     path = tmp_path / "kv.json"
     path.write_text(content)
     with pytest.raises(ConfigError, match=r"kv\.json.*mend or remove"):
-        KvTable(path)
+        KvStore(path)
     backup = tmp_path / "kv.json.bak"
     backup.write_text('{"configTable":{"NS":{"k":"v"}}}')
-    table = KvTable(path)
+    table = KvStore(path)
     assert table.get("NS", "k") == "v"
     assert "kv.json.bak" in caplog.text
 
@@ -69,18 +69,18 @@ def test_an_empty_or_damaged_file_is_never_an_empty_table(
         table.put("NS", "k2", "v")
         with mock.patch.object(Path, "replace", crash), pytest.raises(StoreError):
             await table.saved()
-        assert KvTable(path).get("NS", "k") == "v", "the good copy outlives a crash of the next write"
+        assert KvStore(path).get("NS", "k") == "v", "the good copy outlives a crash of the next write"
         await table.saved()
         table.close()
 
     rename = Path.replace
     asyncio.run(run())
-    assert KvTable(path).get("NS", "k2") == "v"
+    assert KvStore(path).get("NS", "k2") == "v"
     assert (tmp_path / "kv.json.damaged").read_text() == content
 
 
 def test_the_table_is_bounded_in_bytes_and_a_smaller_value_is_taken_at_the_bound(tmp_path: Path) -> None:
-    table = KvTable(tmp_path / "kv.json")
+    table = KvStore(tmp_path / "kv.json")
     value = "x" * 250_000
     for number in range(kv_store.TABLE_MAX // 250_100):
         table.put("NS", str(number), value)
@@ -93,7 +93,7 @@ def test_the_table_is_bounded_in_bytes_and_a_smaller_value_is_taken_at_the_bound
 
 
 def test_names_and_values_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    table = KvTable(tmp_path / "kv.json")
+    table = KvStore(tmp_path / "kv.json")
     for namespace, key in (("n" * 1025, "k"), ("n", "k" * 1025)):
         with pytest.raises(ProtocolError, match="1025 characters"):
             table.put(namespace, key, "v")
@@ -107,7 +107,7 @@ def test_names_and_values_are_bounded(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_empty_namespaces_give_way_to_new_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kv_store, "NAMESPACES_MAX", 3)
-    table = KvTable(tmp_path / "kv.json")
+    table = KvStore(tmp_path / "kv.json")
     for number in range(10):
         table.put(f"n{number}", "k", "v")
         table.delete(f"n{number}", "k")
@@ -121,4 +121,4 @@ def test_empty_namespaces_give_way_to_new_ones(tmp_path: Path, monkeypatch: pyte
 def test_a_directory_in_place_of_the_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "kv.json").mkdir()
     with pytest.raises(ConfigError, match=r"cannot read .*kv\.json"):
-        KvTable(tmp_path / "kv.json")
+        KvStore(tmp_path / "kv.json")

@@ -13,7 +13,7 @@ from ariane.model.topic import DataVersion, TopicConfig
 from ariane.nameserver import config as settings
 from ariane.nameserver import registration
 from ariane.nameserver.config import NameServerConfig
-from ariane.nameserver.route_table import LIVE_MS, SLICE, Routes
+from ariane.nameserver.route_table import LIVE_MS, SLICE, RouteTable
 from ariane.protocol import fastjson
 from ariane.protocol.requests.routing import BrokerRef, RegisterBroker, RegisterBrokerBody, TopicTable
 
@@ -35,7 +35,7 @@ def all_of(slices: Iterator[list[str]]) -> list[str]:
 
 
 def test_a_route_names_queues_and_addresses() -> None:
-    routes = Routes()
+    routes = RouteTable()
     routes.register(header("a", "h:1"), body("T"), 1, 0)
     routes.register(header("b", "h:2"), body("T", "U"), 2, 0)
     found = routes.route("T")
@@ -47,7 +47,7 @@ def test_a_route_names_queues_and_addresses() -> None:
 
 
 def test_topics_are_taken_over_only_with_another_version_and_never_removed() -> None:
-    routes = Routes()
+    routes = RouteTable()
     routes.register(header(), body("T"), 1, 0)
     routes.register(header(), body("U"), 1, 0)
     assert all_of(routes.topics()) == ["T"]
@@ -56,7 +56,7 @@ def test_topics_are_taken_over_only_with_another_version_and_never_removed() -> 
 
 
 def test_a_slave_brings_no_topics_and_learns_its_master() -> None:
-    routes = Routes()
+    routes = RouteTable()
     assert routes.register(header(addr="h:9", broker_id=1), body("T"), 2, 0).master_addr is None
     assert routes.route("T") is None
     routes.register(header(), body("T"), 1, 0)
@@ -67,7 +67,7 @@ def test_a_slave_brings_no_topics_and_learns_its_master() -> None:
 
 
 def test_an_address_under_a_new_id_leaves_the_old_one() -> None:
-    routes = Routes()
+    routes = RouteTable()
     routes.register(header(broker_id=1), body("T"), 1, 0)
     routes.register(header(broker_id=0), body("T"), 1, 0)
     found = routes.route("T")
@@ -75,7 +75,7 @@ def test_an_address_under_a_new_id_leaves_the_old_one() -> None:
 
 
 def test_silence_for_two_minutes_ends_a_broker_and_its_topics() -> None:
-    routes = Routes()
+    routes = RouteTable()
     routes.register(header("a", "h:1"), body("T"), 1, 0)
     routes.register(header("b", "h:2"), body("T", "U"), 2, 1000)
     assert routes.expire(LIVE_MS) == []
@@ -87,7 +87,7 @@ def test_silence_for_two_minutes_ends_a_broker_and_its_topics() -> None:
 
 
 def test_a_broker_that_came_back_over_a_new_connection_survives_the_end_of_the_old_one() -> None:
-    routes = Routes()
+    routes = RouteTable()
     routes.register(header(), body("T"), 1, 0)
     routes.register(header(), body("T"), 2, 10)
     assert routes.lost(1) == []
@@ -95,7 +95,7 @@ def test_a_broker_that_came_back_over_a_new_connection_survives_the_end_of_the_o
 
 
 def test_the_last_address_takes_the_name_along_a_slave_keeps_it() -> None:
-    routes = Routes()
+    routes = RouteTable()
     routes.register(header(), body("T"), 1, 0)
     routes.register(header(addr="h:9", broker_id=1), body(), 2, 0)
     routes.unregister(BrokerRef("a", "h:1", "C", 0))
@@ -107,7 +107,7 @@ def test_the_last_address_takes_the_name_along_a_slave_keeps_it() -> None:
 
 
 def test_write_permission_is_wiped_until_something_new_is_registered() -> None:
-    routes = Routes()
+    routes = RouteTable()
     routes.register(header(), body("T", "U"), 1, 0)
     assert sum(routes.wipe_write_perm("a")) == 2
     assert sum(routes.wipe_write_perm("none")) == 0
@@ -122,7 +122,7 @@ def test_write_permission_is_wiped_until_something_new_is_registered() -> None:
 
 
 def test_a_version_that_is_known_counts_as_a_sign_of_life() -> None:
-    routes = Routes()
+    routes = RouteTable()
     reference = BrokerRef("a", "h:1", "C", 0)
     assert routes.seen_version(reference, DataVersion(1, 1), 0) is None
     routes.register(header(), body("T"), 1, 0)
@@ -132,7 +132,7 @@ def test_a_version_that_is_known_counts_as_a_sign_of_life() -> None:
 
 
 def test_topics_by_cluster_unit_and_name() -> None:
-    routes = Routes()
+    routes = RouteTable()
     routes.register(header("a", "h:1", cluster="C"), body("T", flag=1), 1, 0)
     routes.register(header("b", "h:2", cluster="D"), body("T", "U", flag=2), 2, 0)
     assert all_of(routes.topics_of_cluster("C")) == ["T"]
@@ -147,7 +147,7 @@ def test_topics_by_cluster_unit_and_name() -> None:
 
 
 def test_a_broker_is_forgotten_with_many_topics_and_its_lists_come_in_slices() -> None:
-    routes = Routes()
+    routes = RouteTable()
     names = [f"T{number}" for number in range(2 * SLICE + 1)]
     routes.register(header("a", "h:1"), body(*names, "only a"), 1, 0)
     routes.register(header("b", "h:2"), body(*names), 2, 0)
@@ -220,7 +220,7 @@ def test_only_harmless_settings_change_at_run_time() -> None:
 
 def test_every_address_of_a_broker_counts() -> None:
     """A name server takes 10,000 brokers; one name could bring any number of addresses."""
-    routes = Routes()
+    routes = RouteTable()
     routes.register(header("a", "h:1"), body("T"), 1, 0)
     routes.register(header("a", "h:2", broker_id=1), body(), 2, 0)
     assert (routes.address_count(), routes.has_address("h:2"), routes.has_address("h:3")) == (2, True, False)

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from ariane.cli import child_processes as supervisor
-from ariane.cli.child_processes import Program, Programs
-from ariane.cli.run_server import _Notices
+from ariane.cli.child_processes import ChildProcess, ChildProcesses
+from ariane.cli.run_server import _StderrNotices
 from ariane.net.interfaces import is_loopback
 
 
@@ -33,7 +33,7 @@ def record(text: str, *, notice: bool) -> logging.LogRecord:
 
 def test_only_notices_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
     for supervised in (False, True):
-        handler = _Notices(supervised)
+        handler = _StderrNotices(supervised)
         handler.handle(record("other", notice=False))
         handler.handle(record("disk full:\nfree space", notice=True))
     printed = capsys.readouterr()
@@ -70,8 +70,8 @@ def test_notices_of_a_program_are_said_before_and_after_it_is_ready(
             if "no room" in line:
                 heard.set()
 
-        async with Programs(tmp_path, say) as programs:
-            assert await programs.start(Program("broker", ())) == "127.0.0.1:1"
+        async with ChildProcesses(tmp_path, say) as programs:
+            assert await programs.start(ChildProcess("broker", ())) == "127.0.0.1:1"
             await asyncio.wait_for(heard.wait(), 60)
         return said
 

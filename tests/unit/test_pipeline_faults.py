@@ -77,7 +77,7 @@ def test_a_job_that_is_told_to_stop_tries_nothing_again() -> None:
 
 
 def test_a_success_between_begins_the_pauses_again() -> None:
-    backoff = restarts.Backoff("traces")
+    backoff = restarts.RestartBackoff("traces")
     assert [backoff.failed("x"), backoff.failed("x")] == [5, 10]
     backoff.succeeded()
     assert backoff.failed("x") == 5
@@ -155,7 +155,7 @@ def test_a_query_that_a_transient_fault_ended_is_started_again_until_it_is_done(
     queries = [Query(WORKER), Query(WORKER), Query(None)]
     stop, said = Stop(), list[str]()
     started = iter([run.Reading(query, 1) for query in queries])
-    reading = run._finish(next(started), lambda: next(started), restarts.Backoff("traces"), stop, said.append)
+    reading = run._finish(next(started), lambda: next(started), restarts.RestartBackoff("traces"), stop, said.append)
     assert reading.query is queries[2]
     assert stop.waited == [5, 10]
     assert said[1] == "traces failed: Spark: Python worker failed to connect back; retrying in 10 s"

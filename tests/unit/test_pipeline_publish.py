@@ -17,8 +17,8 @@ from ariane.errors import ConfigError, StoreError
 from ariane.model import ids
 from ariane.pipeline import incremental, jobs, run, table_publisher
 from ariane.reports import pipeline_status
-from ariane.tables import JOURNEYS, MESSAGES, TRACE_EVENTS, TRAFFIC, Table, published
-from ariane.tables.published import File, Published
+from ariane.tables import JOURNEYS, MESSAGES, TRACE_EVENTS, TRAFFIC, TableSchema, published
+from ariane.tables.published import DataFile, TableVersion
 from ariane.tables.time_buckets import of_id, of_time
 
 T0_MS = 1_700_000_000_000
@@ -27,20 +27,20 @@ FRAME: Any = None  # files are written by a double
 
 
 @pytest.fixture(autouse=True)
-def files(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[File]]:
+def files(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[DataFile]]:
     """The files of the next version, in place of what Spark would write."""
-    next_ones: list[File] = []
+    next_ones: list[DataFile] = []
 
-    def write(frame: object, directory: Path, number: int, table: Table, added: int) -> list[File]:
+    def write(frame: object, directory: Path, number: int, table: TableSchema, added: int) -> list[DataFile]:
         directory.mkdir(parents=True, exist_ok=True)
         slot = of_time(T0_MS)
-        return next_ones or [File(f"v={number:08d}/slot={slot}/part.parquet", slot, 1, 9, added, T0_MS, T0_MS)]
+        return next_ones or [DataFile(f"v={number:08d}/slot={slot}/part.parquet", slot, 1, 9, added, T0_MS, T0_MS)]
 
     monkeypatch.setattr(table_publisher, "_write", write)
     yield next_ones
 
 
-def there(home: Path, table: Table) -> Published:
+def there(home: Path, table: TableSchema) -> TableVersion:
     now = published.current(home, table)
     assert now is not None
     return now
@@ -53,7 +53,7 @@ def test_a_batch_and_the_leaving_of_old_rows_at_once_lose_nothing(
     write = table_publisher._write
     others: list[threading.Thread] = []
 
-    def write_while_others_change(*of: Any) -> list[File]:
+    def write_while_others_change(*of: Any) -> list[DataFile]:
         other = threading.Thread(target=table_publisher.expire, args=(tmp_path, TRACE_EVENTS, "2024-01-01T0000", T0_MS))
         other.start()
         other.join(0.2)  # it has to wait; when it does not, it is done by now
@@ -69,15 +69,15 @@ def test_a_batch_and_the_leaving_of_old_rows_at_once_lose_nothing(
     assert (len(now.files), len(now.dropped)) == (0, 2), "both batches were there, then both left"
 
 
-def test_old_are_rows_and_not_the_ids_of_a_clock_that_is_ahead(tmp_path: Path, files: list[File]) -> None:
+def test_old_are_rows_and_not_the_ids_of_a_clock_that_is_ahead(tmp_path: Path, files: list[DataFile]) -> None:
     noon_ms, hour_ms, keep_ms = 1_786_795_200_000, 3_600_000, 30 * 86_400_000  # 2026-08-15 12:00
     counted = noon_ms + 20 * hour_ms - ids.month_start_ms(noon_ms)
     ahead = of_id(f"7F0000010001AABBCCDD{counted:08X}0001", noon_ms)
     first = of_time(noon_ms - keep_ms)
     assert ahead < first, "by its id it is of the month before"
 
-    def file(name: str, slot: str, last_ms: int | None) -> File:
-        return File(f"v=1/slot={slot}/{name}.parquet", slot, 1, 9, 1, last_ms, last_ms)
+    def file(name: str, slot: str, last_ms: int | None) -> DataFile:
+        return DataFile(f"v=1/slot={slot}/{name}.parquet", slot, 1, 9, 1, last_ms, last_ms)
 
     old_ms = noon_ms - keep_ms - 1
     kept = [file("new", ahead, noon_ms), file("old", first, old_ms), file("none", first, None)]
@@ -104,7 +104,7 @@ def test_a_table_that_was_made_anew_is_folded_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batches: int
 ) -> None:
     """However many versions it has by then: fewer than were folded of the former one, as many, or more."""
-    fold = incremental.Fold(TRAFFIC, (JOURNEYS,), lambda *_: FRAME)
+    fold = incremental.IncrementalTable(TRAFFIC, (JOURNEYS,), lambda *_: FRAME)
     monkeypatch.setattr(table_publisher, "read", lambda *_: FRAME)
     for batch in range(4):
         table_publisher.append(FRAME, tmp_path, JOURNEYS, QUERY, batch, T0_MS)
@@ -122,7 +122,7 @@ def test_a_list_that_is_older_than_what_was_folded_is_folded_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A backup of one table was put back."""
-    fold = incremental.Fold(TRAFFIC, (JOURNEYS,), lambda *_: FRAME)
+    fold = incremental.IncrementalTable(TRAFFIC, (JOURNEYS,), lambda *_: FRAME)
     monkeypatch.setattr(table_publisher, "read", lambda *_: FRAME)
     table_publisher.append(FRAME, tmp_path, JOURNEYS, QUERY, 0, T0_MS)
     backup = (tmp_path / JOURNEYS.name / published.CURRENT).read_bytes()
@@ -134,12 +134,12 @@ def test_a_list_that_is_older_than_what_was_folded_is_folded_anew(
 
 
 def test_journeys_are_as_new_as_traces_where_messages_were_read_long_ago(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: list[File]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: list[DataFile]
 ) -> None:
     monkeypatch.setattr(table_publisher, "read", lambda *_: FRAME)
     day_ms = 86_400_000
     for table, at_ms in ((MESSAGES, T0_MS), (TRACE_EVENTS, T0_MS + 7 * day_ms)):
-        files[:] = [File("v=1/slot=s/part.parquet", of_time(at_ms), 1, 9, 2_000_000_000, at_ms, at_ms)]
+        files[:] = [DataFile("v=1/slot=s/part.parquet", of_time(at_ms), 1, 9, 2_000_000_000, at_ms, at_ms)]
         table_publisher.append(FRAME, tmp_path, table, "source id", 0, T0_MS)
     for fold in jobs.OF_TRACES:
         incremental.refold(FRAME, tmp_path, fold._replace(work=lambda *_: FRAME), T0_MS)
@@ -183,7 +183,7 @@ class Query:
 
 
 def test_a_query_that_found_nothing_is_not_behind() -> None:
-    found = run._status(jobs.TRACES, run.Reading(Query(active=False), 1000))  # type: ignore[arg-type]
+    found = run._status(jobs.TRACES, run.RunningQuery(Query(active=False), 1000))  # type: ignore[arg-type]
     assert (found.batch, found.behind, found.away, found.read_ms) == (None, 0, None, 1000)
 
 
@@ -193,7 +193,7 @@ def test_a_query_that_found_nothing_is_not_behind() -> None:
 )
 def test_until_when_all_was_read(ends: int, away: str | None, behind: int, read_ms: int | None) -> None:
     """A batch asks for the ends when it begins, so what was stored then is read when none is left."""
-    found = run._status(jobs.TRACES, run.Reading(Query(active=True, ends=ends, away=away), None))  # type: ignore[arg-type]
+    found = run._status(jobs.TRACES, run.RunningQuery(Query(active=True, ends=ends, away=away), None))  # type: ignore[arg-type]
     assert (found.behind, found.read_ms, found.batch, found.batch_ms) == (behind, read_ms, 3, 9)
     assert found.away == (away and f"a is away: {away}")
 

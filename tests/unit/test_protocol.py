@@ -23,7 +23,7 @@ from ariane.protocol.requests import fields, typed
 from ariane.protocol.requests.admin import ConsumerOffsetTable, SubscriptionGroupTable
 from ariane.protocol.requests.clients import HeartbeatData
 from ariane.protocol.requests.messaging import LONG_NAMES, QueueRef, SendMessage
-from ariane.protocol.requests.routing import KvTable
+from ariane.protocol.requests.routing import KvTableBody
 from ariane.protocol.session import Session, TooManyRequests
 
 JAVA_HEADER = (
@@ -282,7 +282,7 @@ def test_properties_are_javas_text() -> None:
 
 
 def test_a_batch_comes_back_and_a_broken_one_not_at_all() -> None:
-    entries = [batch.Entry(5, b"one", "k\x01v"), batch.Entry(0, b"", "")]
+    entries = [batch.BatchEntry(5, b"one", "k\x01v"), batch.BatchEntry(0, b"", "")]
     data = batch.encode(entries)
     assert batch.decode(data) == entries
     for cut in range(1, len(data)):
@@ -456,7 +456,7 @@ def test_large_tables_are_strict_json_as_java_prints_them() -> None:
     """Strict JSON is a hundred times faster; the same text, but for the quotes around queue ids."""
     groups = SubscriptionGroupTable(DataVersion(1, 2), {"G": SubscriptionGroupConfig(group_name="G")})
     assert msgspec.json.encode(groups) == fastjson.write(groups)
-    values = KvTable({"T": 'broker-a:4;"b"'})
+    values = KvTableBody({"T": 'broker-a:4;"b"'})
     assert msgspec.json.encode(values) == fastjson.write(values)
     offsets = ConsumerOffsetTable({"T@G": {0: 1, 7: 2}})
     assert msgspec.json.encode(offsets) == b'{"offsetTable":{"T@G":{"0":1,"7":2}}}'

@@ -82,6 +82,6 @@ def test_consistent_hash_moves_only_the_queues_of_who_left():
 
 def test_changes_says_what_to_begin_and_what_to_end():
     one, two, three = queues(3)
-    assert assignment_strategy.changes([one, two], [two, three]) == assignment_strategy.Changes(
+    assert assignment_strategy.changes([one, two], [two, three]) == assignment_strategy.AssignmentChanges(
         begin=[three], end=[one]
     )

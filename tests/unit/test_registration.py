@@ -10,14 +10,14 @@ import msgspec
 import pytest
 
 from ariane.broker.config import BrokerConfig
-from ariane.broker.dynamic_config import Settings
+from ariane.broker.dynamic_config import DynamicConfig
 from ariane.broker.registration import PART_TOPICS, Registration
-from ariane.broker.state.topic_registry import Topics
+from ariane.broker.state.topic_registry import TopicRegistry
 from ariane.errors import ConnectionLost
 from ariane.model.topic import PERM_READ, DataVersion, TopicConfig
 from ariane.nameserver import registration as wire
-from ariane.nameserver.route_table import Routes
-from ariane.net.tasks import Tasks
+from ariane.nameserver.route_table import RouteTable
+from ariane.net.tasks import BackgroundTasks
 from ariane.protocol import fastjson
 from ariane.protocol.codes import RequestCode
 from ariane.protocol.command import Command
@@ -36,7 +36,7 @@ class FakeNameServer:
         self.is_down = False
 
     def restart(self) -> None:
-        self.routes = Routes()
+        self.routes = RouteTable()
         self.connection = FakeConnection(self)
 
     def topics(self) -> set[str]:
@@ -102,9 +102,9 @@ class Setup:
         self.first, self.second = FakeNameServer(), FakeNameServer()
         config = BrokerConfig(broker_name="broker-a", namesrv_addr="ns:1;ns:2", **settings)
         stored = TopicTable(DataVersion(7, 7), {f"T{i}": TopicConfig(topic_name=f"T{i}") for i in range(count)})
-        self.topics = Topics(stored, config, now_ms=lambda: 1000)
-        self.settings = Settings(config, 0)
-        self.tasks = Tasks("test")
+        self.topics = TopicRegistry(stored, config, now_ms=lambda: 1000)
+        self.settings = DynamicConfig(config, 0)
+        self.tasks = BackgroundTasks("test")
         peers: Any = FakePeers({"ns:1": self.first, "ns:2": self.second})
         self.registration = Registration(
             self.settings, "h:1", "h:2", self.topics, peers, self.tasks, now_ms=lambda: 1000

@@ -14,16 +14,25 @@ import pytest
 
 from ariane.cli.replay_command import rate_of
 from ariane.client.send_codec import SendResult, SendStatus
-from ariane.cluster.replay import NOT_TAKEN, Original, Outcome, Pace, Place, Replayed, message_of, replay
+from ariane.cluster.replay import (
+    NOT_TAKEN,
+    OriginalMessage,
+    RecordId,
+    ReplayOutcome,
+    ReplayPace,
+    ReplayResult,
+    message_of,
+    replay,
+)
 from ariane.errors import ConfigError, ConnectionLost, MessageRefused, StoreError
 from ariane.model.message import Message, MessageQueue
 from ariane.protocol.codes import ResponseCode
 from ariane.protocol.command import Command
 from ariane.reports import replay_source
 from ariane.reports.replay_result import ResultFile
-from ariane.reports.replay_source import Wanted
+from ariane.reports.replay_source import ReplayFilter
 from ariane.tables import ARCHIVE, published
-from ariane.tables.published import CURRENT, File, Published
+from ariane.tables.published import CURRENT, DataFile, TableVersion
 
 DEAD = {
     "KEYS": "order-1 order-2", "TAGS": "new", "UNIQ_KEY": "U1", "WAIT": "true", "DELAY": "0", "RETRY_TOPIC": "orders",
@@ -33,9 +42,9 @@ DEAD = {
 }  # fmt: skip
 
 
-def original(number: int = 0, topic: str = "%DLQ%G", sys_flag: int = 0, **own: str) -> Original:
+def original(number: int = 0, topic: str = "%DLQ%G", sys_flag: int = 0, **own: str) -> OriginalMessage:
     properties = own or {"RETRY_TOPIC": "orders", "KEYS": f"order-{number}"}
-    return Original(Place(topic, "broker-a", 0, number), f"U{number}", properties, b"body", 7, sys_flag)
+    return OriginalMessage(RecordId(topic, "broker-a", 0, number), f"U{number}", properties, b"body", 7, sys_flag)
 
 
 class FakeClock:
@@ -84,15 +93,15 @@ class FakeTarget:
         )  # fmt: skip
 
 
-async def listed(*some: Original) -> AsyncIterator[Original]:
+async def listed(*some: OriginalMessage) -> AsyncIterator[OriginalMessage]:
     for one in some:
         yield one
 
 
-def run(target: FakeTarget, path: Path, *some: Original, rate: float = 20.0, **other: Any) -> Replayed:
+def run(target: FakeTarget, path: Path, *some: OriginalMessage, rate: float = 20.0, **other: Any) -> ReplayResult:
     clock = FakeClock()
     with ResultFile(path) as journal:
-        pace = Pace(rate, clock)
+        pace = ReplayPace(rate, clock)
         return asyncio.run(replay(listed(*some), target, journal, pace=pace, clock=clock, **other))
 
 
@@ -131,7 +140,7 @@ def test_the_rate_is_kept_and_lost_time_is_not_made_up_for(tmp_path: Path) -> No
 
     async def passed() -> list[float]:
         times = []
-        pace = Pace(100, clock)
+        pace = ReplayPace(100, clock)
         assert pace.chunk == 10
         for number in range(4):
             await pace.wait(10)
@@ -141,8 +150,8 @@ def test_the_rate_is_kept_and_lost_time_is_not_made_up_for(tmp_path: Path) -> No
         return times
 
     assert asyncio.run(passed()) == [0.0, 0.1, 5.1, 5.2]
-    assert Pace(0.5).chunk == 1
-    assert Pace(1e9).chunk == 64
+    assert ReplayPace(0.5).chunk == 1
+    assert ReplayPace(1e9).chunk == 64
 
 
 def test_rates() -> None:
@@ -161,12 +170,12 @@ def test_a_second_run_sends_only_what_was_not_sent(tmp_path: Path, suffix: str) 
     target = FakeTarget()
     target.refused = {"N2"}
     three = [original(number) for number in range(3)]
-    assert run(target, path, *three) == Replayed(2, 1, 0, 0)
+    assert run(target, path, *three) == ReplayResult(2, 1, 0, 0)
     assert not path.with_name(f"{path.name}.journal").exists()
     again = FakeTarget("M")
-    assert run(again, path, *three, original(3)) == Replayed(2, 0, 0, 2)
+    assert run(again, path, *three, original(3)) == ReplayResult(2, 0, 0, 2)
     assert [one.message_id for one in again.sent] == ["N2", "M1"], "what may have been sent keeps its id"
-    assert run(again, path, *three, original(3)) == Replayed(0, 0, 0, 4)
+    assert run(again, path, *three, original(3)) == ReplayResult(0, 0, 0, 4)
 
 
 def test_each_message_is_one_row(tmp_path: Path) -> None:
@@ -191,7 +200,7 @@ def test_servers_that_are_away_end_it_and_the_rest_stands_in_the_result(tmp_path
     assert "10.0.0.1:1" in done.why
     assert [row["state"] for row in results(path)] == ["failed", "failed", "unsent", "unsent"]
     target.away = False
-    assert run(target, path, *four) == Replayed(4, 0, 0, 0)
+    assert run(target, path, *four) == ReplayResult(4, 0, 0, 0)
     assert [row["state"] for row in results(path)] == ["ok"] * 4
 
 
@@ -204,7 +213,7 @@ def test_it_can_be_stopped(tmp_path: Path) -> None:
         stop=stop,
         on_progress=lambda _: stop.set(),
     )
-    assert done == Replayed(2, 0, 3, 0, "it was stopped")
+    assert done == ReplayResult(2, 0, 3, 0, "it was stopped")
 
 
 def test_a_killed_replay_goes_on_and_what_was_under_way_keeps_its_id(tmp_path: Path) -> None:
@@ -220,7 +229,7 @@ def test_a_killed_replay_goes_on_and_what_was_under_way_keeps_its_id(tmp_path: P
     lines = [line(0, "sending"), line(1, "sending"), line(0, "ok"), line(1, "ok")[:20]]
     path.with_name("result.jsonl.journal").write_text("\n".join(lines))
     target = FakeTarget()
-    assert run(target, path, original(0), original(1), original(2)) == Replayed(2, 0, 0, 1)
+    assert run(target, path, original(0), original(1), original(2)) == ReplayResult(2, 0, 0, 1)
     assert [one.message_id for one in target.sent] == ["K1", "N1"]
     assert [(row["message_id"], row["state"]) for row in results(path)] == [("K0", "ok"), ("K1", "ok"), ("N1", "ok")]
 
@@ -246,7 +255,7 @@ def test_a_topic_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no such topic"):
         run(target, tmp_path / "r.jsonl", original(0), topic="missing")
     done = run(target, tmp_path / "r.jsonl", original(0, RETRY_TOPIC="missing"), original(1))
-    assert done == Replayed(1, 1, 0, 0)
+    assert done == ReplayResult(1, 1, 0, 0)
     assert [row["error"] for row in results(tmp_path / "r.jsonl")] == ["missing: no such topic", None]
 
 
@@ -270,10 +279,10 @@ def test_when_one_of_a_sharding_key_fails_later_ones_wait_for_it(tmp_path: Path)
     keys = ("a", "b", "a", "b", "a")
     own = [{"RETRY_TOPIC": "orders", "__SHARDINGKEY": key, "n": str(n)} for n, key in enumerate(keys)]
     all_of_them = [original(n, **one) for n, one in enumerate(own)]
-    assert run(target, tmp_path / "r.jsonl", *all_of_them) == Replayed(2, 3, 0, 0)
+    assert run(target, tmp_path / "r.jsonl", *all_of_them) == ReplayResult(2, 3, 0, 0)
     assert "an earlier message of key a was not sent" in str(results(tmp_path / "r.jsonl")[2]["error"])
     target.refused = set()
-    assert run(target, tmp_path / "r.jsonl", *all_of_them) == Replayed(3, 0, 0, 2)
+    assert run(target, tmp_path / "r.jsonl", *all_of_them) == ReplayResult(3, 0, 0, 2)
     assert [message.properties["n"] for message in target.sent] == ["1", "3", "0", "2", "4"]
 
 
@@ -301,14 +310,14 @@ def archive(home: Path) -> Path:
         name = f"{len(files)}.parquet"
         (home / ARCHIVE.name).mkdir(exist_ok=True)
         pq.write_table(pa.Table.from_pylist(rows, schema), home / ARCHIVE.name / name)
-        files.append(File(name, f"1970-01-01.{topic}", 4, 1, 1, 0, 3000))
-    (home / ARCHIVE.name / CURRENT).write_bytes(msgspec.json.encode(Published(1, 1, 8, 3000, tuple(files))))
+        files.append(DataFile(name, f"1970-01-01.{topic}", 4, 1, 1, 0, 3000))
+    (home / ARCHIVE.name / CURRENT).write_bytes(msgspec.json.encode(TableVersion(1, 1, 8, 3000, tuple(files))))
     return home
 
 
-def chosen(home: Path, **wanted: Any) -> list[Original]:
-    async def work() -> list[Original]:
-        return [one async for one in replay_source.of_archive(home, Wanted(**wanted))]
+def chosen(home: Path, **wanted: Any) -> list[OriginalMessage]:
+    async def work() -> list[OriginalMessage]:
+        return [one async for one in replay_source.of_archive(home, ReplayFilter(**wanted))]
 
     return asyncio.run(work())
 
@@ -325,7 +334,7 @@ def test_an_archives_messages_are_chosen(tmp_path: Path) -> None:
     assert offsets(where="properties['color'] = 'red' AND flag > 1 -- the odd ones") == [3]
     assert [one.place.topic for one in chosen(home, key="k1")] == ["%DLQ%G", "orders"]
     one = chosen(home, key="k3", topic="orders")[0]
-    assert one == Original(Place("orders", "broker-a", 0, 3), "orders-3", {"color": "red"}, b"xxx", 3, 0)
+    assert one == OriginalMessage(RecordId("orders", "broker-a", 0, 3), "orders-3", {"color": "red"}, b"xxx", 3, 0)
 
 
 @pytest.mark.parametrize(
@@ -345,11 +354,11 @@ def test_no_archive(tmp_path: Path) -> None:
 
 
 def test_an_outcome_is_named_by_its_place() -> None:
-    row = Outcome(
+    row = ReplayOutcome(
         source_topic="T", source_broker="b", source_queue_id=1, source_queue_offset=2, source_message_id="U", state="ok",
         at_ms=1,
     )  # fmt: skip
-    assert row.place == Place("T", "b", 1, 2)
+    assert row.place == RecordId("T", "b", 1, 2)
 
 
 @pytest.mark.parametrize("code", [ResponseCode.PULL_OFFSET_MOVED, ResponseCode.PULL_RETRY_IMMEDIATELY])

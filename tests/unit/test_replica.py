@@ -11,14 +11,14 @@ from typing import cast
 import pytest
 
 from ariane.broker.config import BrokerConfig
-from ariane.broker.replication import Feed
+from ariane.broker.replication import ReplicationFeed
 from ariane.errors import ArianeError, ConfigError, ConnectionLost, ProtocolError, StoreError, StoreFull
 from ariane.model import host
 from ariane.net.streams import Stream
 from ariane.protocol.codes import ResponseCode
-from ariane.protocol.replication import Chunk, Chunks, Reports, frame_head, report
-from ariane.store.message_store import Draft, GetStatus, MessageStore, StoreConfig, open_store
-from ariane.testing.disk import FakeDisk, Kept, PowerLost
+from ariane.protocol.replication import AckReader, ReplicationChunk, ReplicationChunkReader, frame_head, report
+from ariane.store.message_store import GetStatus, MessageStore, RecordDraft, StoreConfig, open_store
+from ariane.testing.disk import FakeDisk, PowerLost, SurvivingData
 
 HOST = host.pack("127.0.0.1", 10911)
 CONFIG = StoreConfig(root="/store", commit_log_size=1024, consume_queue_size=100)
@@ -26,7 +26,7 @@ FOLLOWER = StoreConfig(root="/store", commit_log_size=1024, consume_queue_size=1
 
 
 def test_only_the_last_whole_report_counts() -> None:
-    reports = Reports()
+    reports = AckReader()
     assert reports.feed(report(1)[:5]) is None
     assert reports.feed(report(1)[5:] + report(2) + report(3)[:7]) == 2
     assert reports.feed(report(3)[7:]) == 3
@@ -35,16 +35,16 @@ def test_only_the_last_whole_report_counts() -> None:
 
 
 def test_chunks_come_out_as_they_went_in_however_they_are_cut() -> None:
-    sent = [Chunk(0, b"abc"), Chunk(3, b""), Chunk(3, bytes(1000))]
+    sent = [ReplicationChunk(0, b"abc"), ReplicationChunk(3, b""), ReplicationChunk(3, bytes(1000))]
     stream = b"".join(frame_head(offset, len(data)) + data for offset, data in sent)
     for step in (1, 7, 13, len(stream)):
-        chunks, got = Chunks(), []
+        chunks, got = ReplicationChunkReader(), []
         for at in range(0, len(stream), step):
             got += chunks.feed(stream[at : at + step])
         assert got == sent
     for bad in (frame_head(-1, 0), frame_head(0, -1), frame_head(0, 5 << 20)):
         with pytest.raises(ProtocolError):
-            Chunks().feed(bad)
+            ReplicationChunkReader().feed(bad)
 
 
 def opened(disk: FakeDisk, config: StoreConfig = CONFIG) -> MessageStore:
@@ -52,8 +52,10 @@ def opened(disk: FakeDisk, config: StoreConfig = CONFIG) -> MessageStore:
     return open_store(config, disk, now_ms=lambda: next(clock), store_host=HOST)
 
 
-def draft(body: bytes, queue_id: int = 0, topic: str = "T") -> Draft:
-    return Draft(topic=topic, queue_id=queue_id, body=body, born_ms=1, born_host=HOST, tags="a", properties="TAGS\x01a")
+def draft(body: bytes, queue_id: int = 0, topic: str = "T") -> RecordDraft:
+    return RecordDraft(
+        topic=topic, queue_id=queue_id, body=body, born_ms=1, born_host=HOST, tags="a", properties="TAGS\x01a"
+    )
 
 
 def master(count: int = 50) -> MessageStore:
@@ -64,11 +66,11 @@ def master(count: int = 50) -> MessageStore:
     return store
 
 
-def pieces(store: MessageStore, at: int, size: int) -> list[Chunk]:
+def pieces(store: MessageStore, at: int, size: int) -> list[ReplicationChunk]:
     """The master's log from `at` on as it is sent: cut at the ends of files."""
     found = []
     while data := store.source.read(at, size):
-        found.append(Chunk(at, data))
+        found.append(ReplicationChunk(at, data))
         at += len(data)
     return found
 
@@ -202,9 +204,12 @@ def test_a_follower_whose_disk_is_full_goes_on_with_room() -> None:
     assert stored(follower) == stored(first)
 
 
-@pytest.mark.parametrize(("kept", "seed"), [(Kept.NONE, 0), (Kept.ALL, 0), (Kept.SOME, 1), (Kept.SOME, 2)])
+@pytest.mark.parametrize(
+    ("kept", "seed"),
+    [(SurvivingData.NONE, 0), (SurvivingData.ALL, 0), (SurvivingData.SOME, 1), (SurvivingData.SOME, 2)],
+)
 @pytest.mark.parametrize("flush", ["async", "sync"])
-def test_power_lost_at_every_change_of_a_follower(kept: Kept, seed: int, flush: str) -> None:
+def test_power_lost_at_every_change_of_a_follower(kept: SurvivingData, seed: int, flush: str) -> None:
     """It opens, holds nothing but the master's records, all it had flushed, and takes the rest from where it is."""
     first = master(40)
     config = StoreConfig(root="/store", commit_log_size=1024, consume_queue_size=100, flush=flush, follower=True)  # type: ignore[arg-type]
@@ -254,8 +259,8 @@ class Script:
 
     def __init__(self) -> None:
         self.said: asyncio.Queue[bytes | None] = asyncio.Queue()
-        self.heard = Chunks()
-        self.got: list[Chunk] = []
+        self.heard = ReplicationChunkReader()
+        self.got: list[ReplicationChunk] = []
 
     async def read(self, silence_s: float) -> bytes:
         data = await self.said.get()
@@ -275,11 +280,11 @@ async def turns() -> None:
 
 
 def with_feed(
-    work: Callable[[Feed, MessageStore, Script, asyncio.Task[None]], Awaitable[None]], **settings: int
+    work: Callable[[ReplicationFeed, MessageStore, Script, asyncio.Task[None]], Awaitable[None]], **settings: int
 ) -> None:
     async def run() -> None:
         store = master(20)
-        feed = Feed(BrokerConfig(broker_name="b", **settings), store)  # type: ignore[arg-type]
+        feed = ReplicationFeed(BrokerConfig(broker_name="b", **settings), store)  # type: ignore[arg-type]
         script = Script()
         serving = asyncio.ensure_future(feed.serve(cast(Stream, script)))
         try:
@@ -292,7 +297,7 @@ def with_feed(
 
 
 def test_nothing_is_sent_before_the_first_report_and_an_empty_slave_gets_everything() -> None:
-    async def work(feed: Feed, store: MessageStore, script: Script, serving: asyncio.Task[None]) -> None:
+    async def work(feed: ReplicationFeed, store: MessageStore, script: Script, serving: asyncio.Task[None]) -> None:
         await turns()
         assert script.got == []
         script.said.put_nowait(report(0))
@@ -309,7 +314,7 @@ def test_nothing_is_sent_before_the_first_report_and_an_empty_slave_gets_everyth
 
 
 def test_a_send_waits_until_a_slave_has_it() -> None:
-    async def work(feed: Feed, store: MessageStore, script: Script, serving: asyncio.Task[None]) -> None:
+    async def work(feed: ReplicationFeed, store: MessageStore, script: Script, serving: asyncio.Task[None]) -> None:
         end = store.commit_log_max
         assert await feed.replicated(end) == ResponseCode.SLAVE_NOT_AVAILABLE
         script.said.put_nowait(report(10))
@@ -334,7 +339,7 @@ def test_a_send_waits_until_a_slave_has_it() -> None:
 
 
 def test_a_slave_that_does_not_answer_or_is_too_far_behind() -> None:
-    async def work(feed: Feed, store: MessageStore, script: Script, serving: asyncio.Task[None]) -> None:
+    async def work(feed: ReplicationFeed, store: MessageStore, script: Script, serving: asyncio.Task[None]) -> None:
         script.said.put_nowait(report(10))
         await turns()
         assert await feed.replicated(1009) == ResponseCode.FLUSH_SLAVE_TIMEOUT
@@ -345,7 +350,7 @@ def test_a_slave_that_does_not_answer_or_is_too_far_behind() -> None:
 
 @pytest.mark.parametrize("reports", [[1 << 40], [10, 1 << 40]])
 def test_a_slave_ahead_of_its_master_is_let_go(reports: list[int]) -> None:
-    async def work(feed: Feed, store: MessageStore, script: Script, serving: asyncio.Task[None]) -> None:
+    async def work(feed: ReplicationFeed, store: MessageStore, script: Script, serving: asyncio.Task[None]) -> None:
         for offset in reports:
             script.said.put_nowait(report(offset))
             await turns()

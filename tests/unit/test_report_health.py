@@ -12,7 +12,7 @@ pytest.importorskip("pyarrow", reason="needs pyarrow: pip install 'ariane[spark]
 from tables_on_disk import put
 
 from ariane.reports import health_report, pipeline_status
-from ariane.reports.report import Report, Sheet
+from ariane.reports.report import Report, Table
 from ariane.tables import HEALTH
 
 T0_MS = 1_700_000_040_000  # a whole minute
@@ -32,8 +32,8 @@ def asked(home: Path, *rows: dict[str, Any], now_ms: int = T0_MS + HOUR_MS, **fi
     return health_report.report(home, since_ms=T0_MS, until_ms=T0_MS + HOUR_MS, now_ms=now_ms, **filters)
 
 
-def sheet(report: Report, title: str) -> Sheet:
-    (found,) = (part for part in report.parts if isinstance(part, Sheet) and part.title.startswith(f"{title}:"))
+def sheet(report: Report, title: str) -> Table:
+    (found,) = (part for part in report.parts if isinstance(part, Table) and part.title.startswith(f"{title}:"))
     return found
 
 
@@ -88,7 +88,7 @@ def test_when_all_is_read_and_nobody_traces_any_more_never_consumed_is_known_unt
         done={"traces x": 1, "messages y": 1},
     )
     for source, at_ms in (("traces", now_ms), ("messages", now_ms - 60_000)):
-        pipeline_status.write(tmp_path, pipeline_status.Status(source, at_ms, 1, 10, 0, None, 1, at_ms))
+        pipeline_status.write(tmp_path, pipeline_status.TableStatus(source, at_ms, 1, 10, 0, None, 1, at_ms))
     report = health_report.report(tmp_path, since_ms=T0_MS, until_ms=now_ms, now_ms=now_ms)
     assert [line[:3] for line in sheet(report, "Never consumed").rows] == [("T", None, 5)]
 

@@ -13,7 +13,7 @@ pytest.importorskip("pyarrow", reason="needs pyarrow: pip install 'ariane[spark]
 from tables_on_disk import put
 
 from ariane.reports import lag_report, pipeline_status
-from ariane.reports.report import Plot, Report, Sheet, Value
+from ariane.reports.report import Plot, Report, Table, Value
 from ariane.tables import CONSUMPTION, SAMPLES_BROKERS, SAMPLES_COUNTERS, SAMPLES_QUEUES
 
 T0 = datetime(2026, 11, 21, 10, 0, tzinfo=UTC)
@@ -54,12 +54,12 @@ def reported(
     for table in inputs:
         put(home, table, told if table is SAMPLES_BROKERS else [], as_of_ms=AS_OF_MS, done={"samples x": 1})
     put(home, CONSUMPTION, minutes, as_of_ms=AS_OF_MS, done={table.name: 1 for table in inputs})
-    pipeline_status.write(home, pipeline_status.Status("samples", T0_MS + 185_000, 1, 10, 0, None))
+    pipeline_status.write(home, pipeline_status.TableStatus("samples", T0_MS + 185_000, 1, 10, 0, None))
     return lag_report.report(home, since_ms=T0_MS, until_ms=T0_MS + 190_000, now_ms=T0_MS + 190_000, **filters)
 
 
 def sheet(report: Report, title: str) -> list[dict[str, Value]]:
-    (found,) = (part for part in report.parts if isinstance(part, Sheet) and part.title == title)
+    (found,) = (part for part in report.parts if isinstance(part, Table) and part.title == title)
     return [dict(zip((field.name for field in found.fields), row, strict=True)) for row in found.rows]
 
 
@@ -178,7 +178,7 @@ def test_filters_and_order(tmp_path: Path) -> None:
 def test_rows_that_are_left_out_are_counted(tmp_path: Path) -> None:
     rows = [minute(1, consumer_group=f"G{number}") for number in range(lag_report.ROWS_MAX + 3)]
     first = reported(tmp_path, rows).parts[0]
-    assert isinstance(first, Sheet)
+    assert isinstance(first, Table)
     assert (len(first.rows), first.left_out) == (lag_report.ROWS_MAX, 3)
 
 

@@ -15,8 +15,8 @@ from ariane.model.message import MessageQueue
 from ariane.model.topic import DataVersion, SubscriptionGroupConfig, TopicConfig
 from ariane.nameserver import registration
 from ariane.net.connection import Handler
-from ariane.net.connection_pool import Connections
-from ariane.net.server import Server
+from ariane.net.connection_pool import ConnectionPool
+from ariane.net.server import RemotingServer
 from ariane.protocol.codes import VERSION, RequestCode, ResponseCode
 from ariane.protocol.command import Command
 from ariane.protocol.requests import fields, rules, typed
@@ -37,7 +37,7 @@ from ariane.protocol.requests.clients import (
 )
 from ariane.protocol.requests.messaging import (
     ConsumerSendMsgBack,
-    EndTransaction,
+    EndTransactionHeader,
     PullMessage,
     QueryConsumerOffset,
     QueryMessage,
@@ -63,7 +63,7 @@ from ariane.protocol.requests.routing import (
     TopicTable,
 )
 from ariane.protocol.requests.stats import GetBrokerConsumeStats, GetConsumeStats, QueryConsumeTimeSpan, ViewBrokerStats
-from ariane.testing.virtual_cluster import World, virtual_cluster
+from ariane.testing.virtual_cluster import VirtualCluster, virtual_cluster
 
 OVERSIZED = "x" * 40_000
 CONTROL = "a\x02b\x00"
@@ -117,7 +117,7 @@ BROKER_REQUESTS: dict[int, Example] = {
     ),
     RequestCode.UNREGISTER_CLIENT: Example(UnregisterClient("c", "P", "G")),
     RequestCode.CONSUMER_SEND_MSG_BACK: Example(ConsumerSendMsgBack(0, "G", 0, "id", "T")),
-    RequestCode.END_TRANSACTION: Example(EndTransaction("P", 0, 0, 8, False, "id", "id")),
+    RequestCode.END_TRANSACTION: Example(EndTransactionHeader("P", 0, 0, 8, False, "id", "id")),
     RequestCode.GET_CONSUMER_LIST_BY_GROUP: Example(GroupRef("G")),
     RequestCode.LOCK_BATCH_MQ: Example(None, LockBatch("c", "G", (QUEUE,))),
     RequestCode.UNLOCK_BATCH_MQ: Example(None, LockBatch("c", "G", (QUEUE,))),
@@ -289,7 +289,7 @@ OWN_ANSWERS = {
 }
 
 
-async def ask(peers: Connections, addr: str, code: int, header: dict[str, str] | None, body: bytes) -> Command:
+async def ask(peers: ConnectionPool, addr: str, code: int, header: dict[str, str] | None, body: bytes) -> Command:
     connection = await peers.to(addr)
     return await connection.request(code, header, body, timeout_ms=30_000)
 
@@ -297,16 +297,16 @@ async def ask(peers: Connections, addr: str, code: int, header: dict[str, str] |
 @pytest.mark.parametrize("server", ["broker", "name server"])
 def test_every_code_refuses_bad_names(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
     served: list[Mapping[int, Handler]] = []
-    start = Server.__init__
+    start = RemotingServer.__init__
 
     @functools.wraps(start)
-    def record_handlers(self: Server, handlers: Mapping[int, Handler], *args: Any, **named: Any) -> None:
+    def record_handlers(self: RemotingServer, handlers: Mapping[int, Handler], *args: Any, **named: Any) -> None:
         served.append(handlers)  # the broker fills it later
         start(self, handlers, *args, **named)
 
-    monkeypatch.setattr(Server, "__init__", record_handlers)
+    monkeypatch.setattr(RemotingServer, "__init__", record_handlers)
 
-    async def scenario(world: World) -> None:
+    async def scenario(world: VirtualCluster) -> None:
         await world.start()
         examples = BROKER_REQUESTS if server == "broker" else NAME_SERVER_REQUESTS
         addr = BROKER_ADDR if server == "broker" else world.namesrv
@@ -317,7 +317,7 @@ def test_every_code_refuses_bad_names(server: str, monkeypatch: pytest.MonkeyPat
         table = max((table for table in served if known in table), key=len)
         assert {RequestCode(code).name for code in table} == {RequestCode(code).name for code in examples}
         faults = []
-        async with Connections({}) as peers:
+        async with ConnectionPool({}) as peers:
             created = fields(CreateTopic("T", "TBW102", 4, 4, 6))
             if server == "broker":
                 assert (await ask(peers, addr, RequestCode.UPDATE_AND_CREATE_TOPIC, created, b"")).code == 0
@@ -361,11 +361,11 @@ def test_account_headers_refuse_bad_names(header: msgspec.Struct) -> None:
 def test_an_offset_is_committed_for_queues_that_may_exist(header: UpdateConsumerOffset, code: int) -> None:
     """60 commits with group names of 4 MiB took 760 MiB; names and numbers were taken as they came."""
 
-    async def scenario(world: World) -> None:
+    async def scenario(world: VirtualCluster) -> None:
         await world.start()
 
         async def commit() -> Command:
-            async with Connections({}) as peers:
+            async with ConnectionPool({}) as peers:
                 created = fields(CreateTopic("T", "TBW102", 4, 4, 6))
                 await ask(peers, BROKER_ADDR, RequestCode.UPDATE_AND_CREATE_TOPIC, created, b"")
                 return await ask(peers, BROKER_ADDR, RequestCode.UPDATE_CONSUMER_OFFSET, fields(header), b"")
@@ -402,7 +402,7 @@ def test_a_java_broker_registers_under_the_name_of_its_host(name: str) -> None:
 
 def test_a_rule_remembers_a_bounded_number_of_values(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rules, "REMEMBERED_VALUES", 2)
-    rule = rules.Rule(1_000)
+    rule = rules.FieldRule(1_000)
     for value in ("a", "b", "c", "x" * 500):
         rule.check("topic", value)
     assert rule.accepted == {"c"}

@@ -19,12 +19,12 @@ from ariane.model.message import REAL_QID, REAL_TOPIC, TIMER_OUT_MS
 from ariane.model.topic import TIMER_TOPIC
 from ariane.protocol import properties
 from ariane.store.files import SystemDisk, Usage
-from ariane.store.message_store import Draft, GetStatus, MessageStore, StoreConfig, open_store
-from ariane.store.retention import FILES_MAX, LogFile, Rule, Trigger, due, trigger, used_percent
-from ariane.testing.disk import FakeDisk, Kept
+from ariane.store.message_store import GetStatus, MessageStore, RecordDraft, StoreConfig, open_store
+from ariane.store.retention import FILES_MAX, RetainedFile, RetentionRule, RetentionTrigger, due, trigger, used_percent
+from ariane.testing.disk import FakeDisk, SurvivingData
 
 HOST = host.pack("127.0.0.1", 10911)
-RULE = Rule(reserved_ms=1000, hours=frozenset({4}), used_max=75, at_once=85)
+RULE = RetentionRule(reserved_ms=1000, hours=frozenset({4}), used_max=75, at_once=85)
 CONFIG = StoreConfig(root="/store", commit_log_size=1024, consume_queue_size=100)
 
 
@@ -46,33 +46,33 @@ def test_use_is_rounded_up_and_unknown_is_not_zero(usage: Usage | None, percent:
 @pytest.mark.parametrize(
     ("percent", "hour", "manual", "why"),
     [
-        (10, 4, False, Trigger.HOUR),
+        (10, 4, False, RetentionTrigger.HOUR),
         (75, 5, False, None),
-        (76, 5, False, Trigger.SPACE),
-        (-1, 5, False, Trigger.SPACE),
-        (10, 5, True, Trigger.MANUAL),
+        (76, 5, False, RetentionTrigger.SPACE),
+        (-1, 5, False, RetentionTrigger.SPACE),
+        (10, 5, True, RetentionTrigger.MANUAL),
     ],
 )
-def test_what_starts_a_removal(percent: int, hour: int, manual: bool, why: Trigger | None) -> None:
+def test_what_starts_a_removal(percent: int, hour: int, manual: bool, why: RetentionTrigger | None) -> None:
     assert trigger(RULE, percent, hour, manual=manual) is why
 
 
 def test_files_go_oldest_first_until_one_has_not_expired() -> None:
-    files = [LogFile(0, 100), LogFile(1, 200), LogFile(2, 900), LogFile(3, 150)]
+    files = [RetainedFile(0, 100), RetainedFile(1, 200), RetainedFile(2, 900), RetainedFile(3, 150)]
     assert due(files, RULE, 10, 1099) == 0
     assert due(files, RULE, 10, 1200) == 2
     assert due(files, RULE, 85, 1200) == 2
     assert due(files, RULE, 86, 0) == 4
     assert due(files, RULE._replace(at_once=None), 99, 1200) == 2
-    assert due([LogFile(n, 0) for n in range(99)], RULE, 99, 0) == FILES_MAX
+    assert due([RetainedFile(n, 0) for n in range(99)], RULE, 99, 0) == FILES_MAX
 
 
 def opened(disk: FakeDisk, config: StoreConfig = CONFIG) -> MessageStore:
     return open_store(config, disk, now_ms=disk.now_ms, store_host=HOST)
 
 
-def draft(body: bytes, queue_id: int = 0, topic: str = "T") -> Draft:
-    return Draft(topic=topic, queue_id=queue_id, body=body, born_ms=1, born_host=HOST)
+def draft(body: bytes, queue_id: int = 0, topic: str = "T") -> RecordDraft:
+    return RecordDraft(topic=topic, queue_id=queue_id, body=body, born_ms=1, born_host=HOST)
 
 
 def filled(count: int = 60) -> tuple[FakeDisk, MessageStore]:
@@ -280,7 +280,7 @@ def test_timers_in_a_file_that_goes_are_stored_once_more_and_due_once() -> None:
     assert store.commit_log_max > end
     clean(store, 3)
     assert store.commit_log_min == end
-    left = disk.after_power_loss(Kept.NONE, random.Random(0))
+    left = disk.after_power_loss(SurvivingData.NONE, random.Random(0))
     left.now_ms = disk.now_ms
     assert due_numbers(store) == [5, 6, 7, 8, 9]
     assert due_numbers(opened(left)) == [5, 6, 7, 8, 9]
@@ -290,7 +290,7 @@ def test_a_timer_counts_as_moved_only_once_its_new_record_is_on_the_disk() -> No
     disk, store = with_timers(5)
     move_timers(store, 1024 * 3)
     store.flush_derived()
-    left = disk.after_power_loss(Kept.NONE, random.Random(0))
+    left = disk.after_power_loss(SurvivingData.NONE, random.Random(0))
     left.now_ms = disk.now_ms
     assert due_numbers(opened(left)) == [0, 1, 2, 3, 4]
 

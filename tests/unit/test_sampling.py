@@ -12,16 +12,16 @@ import pytest
 from ariane.client.producer import Producer
 from ariane.errors import ArianeError, ConfigError, ConnectionLost, RequestTimeout
 from ariane.metrics_collector import publisher, sample
-from ariane.metrics_collector.poller import FORGET_MS, Limits, Sampler, in_turn
-from ariane.metrics_collector.sample import Counter, Ends, LeftOut, Progress, Sample
+from ariane.metrics_collector.poller import FORGET_MS, BrokerPoller, PollLimits, in_turn
+from ariane.metrics_collector.sample import GroupProgress, OmittedPart, Sample, StatsCounter, TopicQueueEnds
 from ariane.model.message import Message
-from ariane.net.connection_pool import Connections
+from ariane.net.connection_pool import ConnectionPool
 from ariane.protocol import fastjson
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.command import Command
 from ariane.protocol.requests import fields as fields_of
 from ariane.protocol.requests.admin import ConsumerOffsetTable
-from ariane.protocol.requests.routing import BrokerData, ClusterInfo, KvTable
+from ariane.protocol.requests.routing import BrokerData, ClusterInfo, KvTableBody
 
 BOOT = {"bootTimestamp": "77", "msgPutTotalTodayNow": "5", "msgGetTotalTodayNow": "6", "commitLogMaxOffset": "900"}
 
@@ -42,7 +42,7 @@ class Clock:
         self.ms += round(seconds * 1000)
 
 
-class Cluster(Connections):
+class Cluster(ConnectionPool):
     """Brokers as tables in place of sockets: one name, a master and a slave, `ns` the name server."""
 
     def __init__(self) -> None:
@@ -71,7 +71,7 @@ class Cluster(Connections):
         if code == RequestCode.GET_BROKER_CLUSTER_INFO:
             return good(ClusterInfo({"b": BrokerData(self.brokers, "b", "c")}))
         if code == RequestCode.GET_BROKER_RUNTIME_INFO:
-            return good(KvTable(BOOT))
+            return good(KvTableBody(BOOT))
         if code == RequestCode.GET_ALL_TOPIC_CONFIG:
             names = [*self.topics, "gone", "TBW102", "b", "c", "RMQ_SYS_TRACE_TOPIC"]
             table = {name: {"topicName": name} for name in names}
@@ -109,8 +109,10 @@ def _span(queue: int, delay_ms: int) -> dict[str, Any]:
     }
 
 
-def sampler(cluster: Cluster, clock: Clock | None = None, **limits: int) -> Sampler:
-    return Sampler(cluster, ["ns"], collector="host", interval_ms=5000, limits=Limits(**limits), clock=clock or Clock())
+def sampler(cluster: Cluster, clock: Clock | None = None, **limits: int) -> BrokerPoller:
+    return BrokerPoller(
+        cluster, ["ns"], collector="host", interval_ms=5000, limits=PollLimits(**limits), clock=clock or Clock()
+    )
 
 
 def one_round(cluster: Cluster) -> list[Sample]:
@@ -120,17 +122,17 @@ def one_round(cluster: Cluster) -> list[Sample]:
 def test_a_round_over_a_master_and_its_slave() -> None:
     cluster = Cluster()
     master, slave = one_round(cluster)
-    assert master.topics == (Ends("T", 1000, ((0, 0, 100), (1, 3, 50))),)
+    assert master.topics == (TopicQueueEnds("T", 1000, ((0, 0, 100), (1, 3, 50))),)
     # What waits in queue 0 is 4.1 s old; nothing waits in queue 1.
-    assert master.groups == (Progress("G", "T", 1000, 1000, ((0, 90, 0, 100, 4100), (1, 50, 3, 50, None))),)
+    assert master.groups == (GroupProgress("G", "T", 1000, 1000, ((0, 90, 0, 100, 4100), (1, 50, 3, 50, None))),)
     none = {(one.name, one.sum, one.tps) for one in master.counters}
     assert none == {("GROUP_GET_NUMS", 0, 0.0), ("TOPIC_PUT_NUMS", 0, 0.0), ("SNDBCK_PUT_NUMS", 0, 0.0)}
     assert slave.counters == (
-        Counter("GROUP_GET_NUMS", "T", "G", 1000, 60, 1.0),
-        Counter("GROUP_GET_SIZE", "T", "G", 1000, 6000, 100.0),
+        StatsCounter("GROUP_GET_NUMS", "T", "G", 1000, 60, 1.0),
+        StatsCounter("GROUP_GET_SIZE", "T", "G", 1000, 6000, 100.0),
     )
     assert (slave.broker_id, slave.topics, slave.groups) == (1, (), ())
-    assert master.runtime == sample.Runtime(1000, 77, 5, 6, None, 900, None)
+    assert master.runtime == sample.BrokerRuntime(1000, 77, 5, 6, None, 900, None)
     of_broker = {addr: [code for one, code, _ in cluster.asked if one == addr] for addr in ("master:1", "slave:1")}
     assert (master.requests, slave.requests) == tuple(len(codes) for codes in of_broker.values()) == (9, 3)
     assert RequestCode.PULL_MESSAGE not in of_broker["master:1"]
@@ -166,7 +168,7 @@ def test_what_is_too_much_for_a_round_has_its_turn_in_the_next() -> None:
     cluster.offsets = {f"T@G{number}": {0: 90} for number in range(5)}
     cluster.topics |= {f"other{number}": {0: (0, 1)} for number in range(3)}
 
-    async def work() -> tuple[list[list[str]], list[list[str]], list[LeftOut]]:
+    async def work() -> tuple[list[list[str]], list[list[str]], list[OmittedPart]]:
         rounds = sampler(cluster, pairs=2, ages=1, topics=2)
         groups, topics, left = [], [], []
         for _ in range(3):
@@ -180,7 +182,7 @@ def test_what_is_too_much_for_a_round_has_its_turn_in_the_next() -> None:
     assert groups == [["G0", "G1"], ["G2", "G3"], ["G4", "G0"]]
     # "gone" has its turn, too, and is refused.
     assert topics == [["T", "other0"], ["T", "other1", "other2"], ["T", "other0"]]
-    assert left[0] == LeftOut(topics=2, groups=3, counters=3, ages=1)
+    assert left[0] == OmittedPart(topics=2, groups=3, counters=3, ages=1)
     with pytest.raises(ConfigError, match="pairs in a round"):
         sampler(cluster, pairs=0)
 
@@ -242,7 +244,7 @@ def test_messages_of_a_sample_hold_it_all() -> None:
     (body,) = sample.bodies(master)
     assert msgspec.json.decode(body, type=Sample) == master
     queues = tuple((queue, 0, queue) for queue in range(9000))
-    many = msgspec.structs.replace(slave, topics=tuple(Ends(f"T{number}", 1, queues) for number in range(5)))
+    many = msgspec.structs.replace(slave, topics=tuple(TopicQueueEnds(f"T{number}", 1, queues) for number in range(5)))
     parts = [msgspec.json.decode(body, type=Sample) for body in sample.bodies(many)]
     assert [[one.topic for one in part.topics] for part in parts] == [["T0", "T1"], ["T2", "T3"], ["T4"]]
     assert [(part.part, len(part.counters)) for part in parts] == [(0, 2), (1, 0), (2, 0)]
@@ -264,12 +266,12 @@ class Producing:
 def test_what_no_broker_takes_waits_and_what_is_too_old_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(publisher, "WAITING_MAX", 3)
     producing, clock, cluster = Producing(), Clock(), Cluster()
-    seen: list[publisher.Round] = []
+    seen: list[publisher.PollingRound] = []
 
     async def work(rounds: int) -> None:
         stop = asyncio.Event()
 
-        def on_round(done: publisher.Round) -> None:
+        def on_round(done: publisher.PollingRound) -> None:
             seen.append(done)
             if len(seen) == rounds - 1:
                 producing.room = 100

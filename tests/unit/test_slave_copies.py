@@ -8,9 +8,9 @@ from typing import cast
 
 from ariane.broker import slave_sync, topic_pages
 from ariane.broker.config import BrokerConfig
-from ariane.broker.persistent_state import Tables
+from ariane.broker.persistent_state import PersistentState
 from ariane.broker.state.saved_state import SavedState
-from ariane.broker.state.topic_registry import Topics
+from ariane.broker.state.topic_registry import TopicRegistry
 from ariane.broker.stats.broker_stats import BrokerStats
 from ariane.broker.topic_deletion import TopicRemover
 from ariane.errors import ReplyError
@@ -20,7 +20,7 @@ from ariane.net.shared_replies import SharedReplies
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.command import Command
 from ariane.protocol.requests.routing import TopicTable
-from ariane.store.message_store import Draft, MessageStore, StoreConfig, open_store
+from ariane.store.message_store import MessageStore, RecordDraft, StoreConfig, open_store
 from ariane.testing.disk import FakeDisk
 
 CONFIG = BrokerConfig(broker_name="broker-a", store_path_root_dir="/store")
@@ -31,7 +31,7 @@ class Master:
     """The connections of a slave to a master that answers for its topics only."""
 
     def __init__(self, *names: str) -> None:
-        self.topics = Topics(TopicTable(), CONFIG, now_ms=lambda: 2)
+        self.topics = TopicRegistry(TopicTable(), CONFIG, now_ms=lambda: 2)
         self.deletions: dict[str, TopicDeletion] = {}
         for name in names:
             self.topics.put(TopicConfig(topic_name=name))
@@ -54,7 +54,7 @@ class Slave:
         self.disk = FakeDisk()
         saved = SavedState(self.disk, CONFIG.config_dir)
         self.store: MessageStore = open_store(STORE, self.disk, store_host=bytes(8), deletions=saved.load)
-        self.tables = Tables(CONFIG, self.disk, saved, None, lambda: 5, lambda: 0.0)  # type: ignore[arg-type]
+        self.tables = PersistentState(CONFIG, self.disk, saved, None, lambda: 5, lambda: 0.0)  # type: ignore[arg-type]
         stats = BrokerStats("c", detail=True, fall_recorded=True, drop_unused=False, now_ms=lambda: 0.0)
         self.remover = TopicRemover(tables=self.tables, store=self.store, stats=stats)
 
@@ -67,7 +67,7 @@ class Slave:
 
     def put(self, topic: str, count: int, queue_id: int = 0) -> None:
         for _ in range(count):
-            self.store.put(Draft(topic=topic, queue_id=queue_id, body=bytes(900), born_ms=1, born_host=bytes(8)))
+            self.store.put(RecordDraft(topic=topic, queue_id=queue_id, body=bytes(900), born_ms=1, born_host=bytes(8)))
         self.store.step()
         self.store.flush()
         self.store.flush_derived()

@@ -58,7 +58,7 @@ def frame(rows: list[Any]) -> pa.RecordBatch:
     return pa.RecordBatch.from_pylist(table, schema=SCHEMA)
 
 
-def one(row: Any, sequence: int) -> batch.Entry:
+def one(row: Any, sequence: int) -> batch.BatchEntry:
     """A row as a message, without Arrow."""
     body, tags, keys, table, (level, at), flag = row
     month_ms = ids.month_start_ms(NOW_MS - NOW_MS % 86_400_000)
@@ -74,7 +74,7 @@ def one(row: Any, sequence: int) -> batch.Entry:
     if at is not None:
         text |= {"__STARTDELIVERTIME": str(at // 1000), "TIMER_DELIVER_MS": str(at // 1000)}
     text |= {name: value for name, value in (table or {}).items() if value is not None}
-    return batch.Entry(flag or 0, body, properties.encode(text))
+    return batch.BatchEntry(flag or 0, body, properties.encode(text))
 
 
 @settings(max_examples=150, deadline=None)

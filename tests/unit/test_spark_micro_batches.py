@@ -20,19 +20,19 @@ from ariane.protocol.command import Command
 from ariane.protocol.requests.routing import BrokerData, ClusterInfo
 from ariane.spark.read import offset_ranges, progress, pull_client
 from ariane.spark.read.micro_batches import StreamReader
-from ariane.spark.read.pull_client import Answer, Cluster, End
+from ariane.spark.read.pull_client import BlockingCluster, PullAnswer, QueueEnd
 from ariane.spark.read.read_task import DataLoss
 from ariane.spark.read.source_options import parse
 
 A, B = MessageQueue("T", "a", 0), MessageQueue("T", "b", 0)
 
 
-class Servers(Cluster):
+class Servers(BlockingCluster):
     """Queues that hold what a test says; an error in place of an End is what the broker answers."""
 
     def __init__(self) -> None:
         super().__init__(parse({"namesrv": "h:1", "topic": "T", "retries": "1"}), sleep=lambda _: None)
-        self.held: dict[MessageQueue, End | ArianeError] = {A: End(0, 10, True), B: End(0, 30, True)}
+        self.held: dict[MessageQueue, QueueEnd | ArianeError] = {A: QueueEnd(0, 10, True), B: QueueEnd(0, 30, True)}
         self.names: ArianeError | None = None
         self.committed: dict[MessageQueue, int] = {}
         self.registered = {"a", "b"}
@@ -45,14 +45,14 @@ class Servers(Cluster):
     def brokers(self) -> ClusterInfo:
         return ClusterInfo({name: BrokerData({0: "h:2"}, name) for name in self.registered})
 
-    def ends(self, queues: Any) -> dict[MessageQueue, End | ArianeError]:
+    def ends(self, queues: Any) -> dict[MessageQueue, QueueEnd | ArianeError]:
         return {queue: self.held[queue] for queue in queues}
 
-    def ask_all(self, asked: Any, accepted: Any = (0,)) -> list[Answer | ArianeError]:
+    def ask_all(self, asked: Any, accepted: Any = (0,)) -> list[PullAnswer | ArianeError]:
         for queue, question in asked:
             if question.code == RequestCode.UPDATE_CONSUMER_OFFSET:
                 self.committed[queue] = question.header.commit_offset
-        return [Answer(Command(0), True) for _ in asked]
+        return [PullAnswer(Command(0), True) for _ in asked]
 
 
 @pytest.fixture
@@ -74,9 +74,9 @@ def next_batch(one: StreamReader, start: dict[str, Any]) -> dict[str, Any]:
 def test_a_broker_that_is_away_keeps_its_position_and_its_lag_is_not_known(servers: Servers) -> None:
     one = reader()
     start = next_batch(one, one.initialOffset())
-    servers.held |= {A: ConnectionLost("h:2", "refused"), B: End(0, 40, True)}
+    servers.held |= {A: ConnectionLost("h:2", "refused"), B: QueueEnd(0, 40, True)}
     after = next_batch(one, start)
-    assert offset_ranges.planned(after) == [offset_ranges.Range(B, 30, 40)]
+    assert offset_ranges.planned(after) == [offset_ranges.OffsetRange(B, 30, 40)]
     assert offset_ranges.reached(after)[A] == 10
     why = "connection to h:2: refused"
     assert one.reportLatestOffset() == {"ends": {"T": {"b": {"0": 40}}}, "away": {"a": why}}
@@ -92,7 +92,7 @@ def test_what_goes_away_and_comes_back_is_told_of_once(servers: Servers, caplog:
     servers.held[A] = ConnectionLost("h:2", "refused")
     for _ in range(3):
         assert next_batch(one, start) is start
-    servers.held[A] = End(0, 10, True)
+    servers.held[A] = QueueEnd(0, 10, True)
     for _ in range(2):
         assert next_batch(one, start) is start
     assert caplog.messages == ["a is away: connection to h:2: refused", "a is back"]
@@ -101,7 +101,7 @@ def test_what_goes_away_and_comes_back_is_told_of_once(servers: Servers, caplog:
     assert next_batch(one, start) is start
     servers.names = ConnectionLost("h:1", "refused")
     assert next_batch(one, start) is start
-    servers.held[A], servers.names = End(0, 10, True), None
+    servers.held[A], servers.names = QueueEnd(0, 10, True), None
     assert next_batch(one, start) is start
     away = ["a is away: connection to h:2: refused", "every name server is away: connection to h:1: refused"]
     assert caplog.messages == [*away, "a is back", "every name server is back"]
@@ -133,8 +133,8 @@ def test_a_broker_that_name_servers_have_dropped_is_away(servers: Servers, caplo
     assert one.reportLatestOffset() == {"ends": {"T": {"b": {"0": 30}}}, "away": {"a": "no name server knows it"}}
     assert lag_of(one, start) is None
     servers.registered.add("a")
-    servers.held[A] = End(0, 12, True)
-    assert offset_ranges.planned(next_batch(one, start)) == [offset_ranges.Range(A, 10, 12)]
+    servers.held[A] = QueueEnd(0, 12, True)
+    assert offset_ranges.planned(next_batch(one, start)) == [offset_ranges.OffsetRange(A, 10, 12)]
     assert caplog.messages == ["a is away: no answer from h:2 within 1000 ms", "a is back"]
 
 
@@ -148,8 +148,8 @@ def test_available_now_waits_for_brokers_that_were_dropped_and_then_fails(server
     with pytest.raises(ArianeError, match=r"what was read before: no route .* was read from.*tried 2 times"):
         next_batch(again, start)
     servers.registered = {"a", "b"}
-    servers.held[A] = End(0, 12, True)
-    assert offset_ranges.planned(next_batch(again, start)) == [offset_ranges.Range(A, 10, 12)]
+    servers.held[A] = QueueEnd(0, 12, True)
+    assert offset_ranges.planned(next_batch(again, start)) == [offset_ranges.OffsetRange(A, 10, 12)]
 
 
 def test_a_topic_that_vanishes_is_told_of_once_and_leaves_nothing_to_read(
@@ -167,7 +167,7 @@ def test_a_topic_that_vanishes_is_told_of_once_and_leaves_nothing_to_read(
     again = reader()
     again.prepareForTriggerAvailableNow()
     assert next_batch(again, start) is start
-    servers.held = {**held, A: End(0, 3, True)}  # made anew
+    servers.held = {**held, A: QueueEnd(0, 3, True)}  # made anew
     with pytest.raises(DataLoss, match="offsets 3 to 9"):
         next_batch(one, start)
 
@@ -176,7 +176,7 @@ def test_a_new_queue_without_messages_has_a_position_and_nothing_to_read(servers
     one = reader()
     start = next_batch(one, one.initialOffset())
     new = MessageQueue("T", "a", 1)
-    servers.held[new] = End(4, 4, True)
+    servers.held[new] = QueueEnd(4, 4, True)
     after = next_batch(one, start)
     assert offset_ranges.planned(after) == []
     assert offset_ranges.reached(after)[new] == 4
@@ -187,7 +187,7 @@ def test_a_new_queue_without_messages_has_a_position_and_nothing_to_read(servers
 def test_a_slave_that_answers_for_its_master_is_told(servers: Servers) -> None:
     one = reader()
     start = next_batch(one, one.initialOffset())
-    servers.held[A] = End(0, 10, False)
+    servers.held[A] = QueueEnd(0, 10, False)
     assert next_batch(one, start) is start
     report = one.reportLatestOffset()
     assert report is not None
@@ -197,9 +197,9 @@ def test_a_slave_that_answers_for_its_master_is_told(servers: Servers) -> None:
 def test_a_slave_behind_what_was_read_is_no_loss(servers: Servers) -> None:
     one = reader()
     start = next_batch(one, one.initialOffset())
-    servers.held[A] = End(0, 7, False)
+    servers.held[A] = QueueEnd(0, 7, False)
     assert next_batch(one, start) is start
-    servers.held[A] = End(0, 7, True)
+    servers.held[A] = QueueEnd(0, 7, True)
     with pytest.raises(DataLoss):
         next_batch(one, start)
 
@@ -207,9 +207,9 @@ def test_a_slave_behind_what_was_read_is_no_loss(servers: Servers) -> None:
 def test_the_initial_offset_is_asked_once(servers: Servers) -> None:
     one = reader(startingOffsets="latest")
     first = one.initialOffset()
-    servers.held[A] = End(0, 99, True)
+    servers.held[A] = QueueEnd(0, 99, True)
     assert one.initialOffset() is first
-    assert offset_ranges.planned(next_batch(one, first)) == [offset_ranges.Range(A, 10, 99)]
+    assert offset_ranges.planned(next_batch(one, first)) == [offset_ranges.OffsetRange(A, 10, 99)]
 
 
 def test_a_batch_waits_for_its_least_or_its_time(servers: Servers) -> None:
@@ -220,12 +220,12 @@ def test_a_batch_waits_for_its_least_or_its_time(servers: Servers) -> None:
     now_s[0] = 10.0
     after = next_batch(one, start)
     assert offset_ranges.reached(after) == {A: 10, B: 30}
-    servers.held[A] = End(0, 100, True)
+    servers.held[A] = QueueEnd(0, 100, True)
     assert offset_ranges.reached(next_batch(one, after))[A] == 100
     one = reader(minOffsetsPerTrigger="50")
     assert one.latestOffset(start, ReadAllAvailable()) != start
     one.prepareForTriggerAvailableNow()
-    servers.held[A] = End(0, 1000, True)
+    servers.held[A] = QueueEnd(0, 1000, True)
     assert offset_ranges.reached(next_batch(one, start))[A] == 100  # as it was when the query began
 
 

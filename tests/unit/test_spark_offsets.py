@@ -20,7 +20,7 @@ MINIMAL = {"namesrv": "h:9876", "topic": "T"}
 def test_a_batch_carries_its_start_and_is_planned_from_its_end_alone() -> None:
     start = offset_ranges.initial({A: 5, B: 0})
     end = offset_ranges.advance(start, {A: 0, B: 0}, {A: 9, B: 0})
-    assert offset_ranges.planned(end) == [offset_ranges.Range(A, 5, 9)]
+    assert offset_ranges.planned(end) == [offset_ranges.OffsetRange(A, 5, 9)]
     assert offset_ranges.reached(end) == {A: 9, B: 0}
     assert offset_ranges.planned(start) == []
 
@@ -34,7 +34,7 @@ def test_nothing_new_is_the_very_same_offset() -> None:
 def test_a_new_queue_is_read_from_its_beginning_and_an_absent_one_keeps_its_place() -> None:
     start = offset_ranges.initial({A: 5, B: 7})
     end = offset_ranges.advance(start, {A: 0, NEW: 2}, {A: 6, NEW: 4})
-    assert offset_ranges.planned(end) == [offset_ranges.Range(A, 5, 6), offset_ranges.Range(NEW, 2, 4)]
+    assert offset_ranges.planned(end) == [offset_ranges.OffsetRange(A, 5, 6), offset_ranges.OffsetRange(NEW, 2, 4)]
     assert offset_ranges.reached(end)[B] == 7
 
 
@@ -53,7 +53,7 @@ def test_positions_that_their_queue_no_longer_has_are_told_of_and_put_right() ->
     assert "T queue 0 of a: offsets 5 to 7 are gone (the queue holds nothing)" in str(below)
     assert "T queue 1 of b: offsets 30 to 39" in str(beyond)
     after = offset_ranges.advance(start, first, ends)
-    assert offset_ranges.planned(after) == [offset_ranges.Range(NEW, 3, 4)]
+    assert offset_ranges.planned(after) == [offset_ranges.OffsetRange(NEW, 3, 4)]
     assert offset_ranges.reached(after) == {A: 8, B: 30, NEW: 4}
     assert offset_ranges.losses(after, first, ends) == []
     assert offset_ranges.advance(after, first, ends) is after
@@ -80,7 +80,7 @@ def test_limited_batches_add_up_to_everything_once(ends: dict[MessageQueue, int]
     first = dict.fromkeys(ends, 0)
     offset = offset_ranges.initial(first)
     read: dict[MessageQueue, int] = dict.fromkeys(ends, 0)
-    while (after := offset_ranges.advance(offset, first, ends, offset_ranges.Limits(most))) is not offset:
+    while (after := offset_ranges.advance(offset, first, ends, offset_ranges.ReadLimits(most))) is not offset:
         parts = offset_ranges.planned(json.loads(json.dumps(after)))
         assert 0 < sum(part.end - part.start for part in parts) <= most + len(ends)  # at least one of each queue
         for part in parts:

@@ -28,11 +28,11 @@ from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.command import Command
 from ariane.protocol.requests.routing import BrokerData, ClusterInfo
 from ariane.spark.read import offset_ranges, pushdown
-from ariane.spark.read.offset_ranges import Limits, Range
-from ariane.spark.read.pull_client import Cluster
+from ariane.spark.read.offset_ranges import OffsetRange, ReadLimits
+from ariane.spark.read.pull_client import BlockingCluster
 from ariane.spark.read.queue_bounds import matching
 from ariane.spark.read.source_options import parse
-from ariane.spark.wire.blocking_connection import Question
+from ariane.spark.wire.blocking_connection import Request
 
 A, B, C = MessageQueue("T", "a", 0), MessageQueue("T", "b", 1), MessageQueue("U", "a", 0)
 
@@ -56,8 +56,8 @@ def test_system_topics_are_matched_when_they_are_asked_for() -> None:
 
 @pytest.mark.parametrize("error", [ConnectionLost("h:1", "refused"), RequestTimeout("h:1", 5)])
 def test_a_broker_that_is_away_is_named_when_it_alone_knows_its_queues(error: ArianeError) -> None:
-    class Servers(Cluster):
-        def _calls(self, addr: str, questions: Sequence[Question]) -> list[Command]:
+    class Servers(BlockingCluster):
+        def _calls(self, addr: str, questions: Sequence[Request]) -> list[Command]:
             if addr == "h:1":
                 raise error
             if questions[0].code == RequestCode.GET_BROKER_CLUSTER_INFO:
@@ -79,7 +79,7 @@ PARTS = st.lists(st.tuples(st.integers(0, 50), st.integers(1, 300)), max_size=8)
 def test_pieces_are_the_same_entries_in_as_many_ranges_as_asked(
     spans: list[tuple[int, int]], at_least: int, most: int | None
 ) -> None:
-    parts = [Range(MessageQueue("T", "a", n), start, start + count) for n, (start, count) in enumerate(spans)]
+    parts = [OffsetRange(MessageQueue("T", "a", n), start, start + count) for n, (start, count) in enumerate(spans)]
     pieces = offset_ranges.split(parts, at_least, most)
     entries = [(one.queue, at) for one in parts for at in range(one.start, one.end)]
     assert [(one.queue, at) for one in pieces for at in range(one.start, one.end)] == entries
@@ -90,13 +90,18 @@ def test_pieces_are_the_same_entries_in_as_many_ranges_as_asked(
 
 
 def test_ranges_that_are_enough_stay_whole() -> None:
-    parts = [Range(A, 0, 100), Range(B, 5, 6)]
+    parts = [OffsetRange(A, 0, 100), OffsetRange(B, 5, 6)]
     assert offset_ranges.split(parts) == parts
     assert offset_ranges.split(parts, 2) == parts
-    assert offset_ranges.split(parts, 4) == [Range(A, 0, 33), Range(A, 33, 66), Range(A, 66, 100), Range(B, 5, 6)]
+    assert offset_ranges.split(parts, 4) == [
+        OffsetRange(A, 0, 33),
+        OffsetRange(A, 33, 66),
+        OffsetRange(A, 66, 100),
+        OffsetRange(B, 5, 6),
+    ]
 
 
-def taken(limits: Limits) -> dict[MessageQueue, int]:
+def taken(limits: ReadLimits) -> dict[MessageQueue, int]:
     start = offset_ranges.initial({A: 0, B: 0})
     after = offset_ranges.advance(start, {A: 0, B: 0}, {A: 100, B: 300}, limits)
     return {part.queue: part.end - part.start for part in offset_ranges.planned(after)}
@@ -104,10 +109,10 @@ def taken(limits: Limits) -> dict[MessageQueue, int]:
 
 def test_bytes_are_shared_by_what_waits_and_both_limits_count() -> None:
     sizes = {A: 1000.0, B: 100.0}  # 100,000 and 30,000 bytes wait
-    assert taken(Limits(size=13_000, sizes=sizes)) == {A: 10, B: 30}
-    assert taken(Limits(size=130_000, sizes=sizes)) == {A: 100, B: 300}
-    assert taken(Limits(entries=40, size=6_500, sizes=sizes)) == {A: 5, B: 15}
-    assert taken(Limits(size=1, sizes=sizes)) == {A: 1, B: 1}
+    assert taken(ReadLimits(size=13_000, sizes=sizes)) == {A: 10, B: 30}
+    assert taken(ReadLimits(size=130_000, sizes=sizes)) == {A: 100, B: 300}
+    assert taken(ReadLimits(entries=40, size=6_500, sizes=sizes)) == {A: 5, B: 15}
+    assert taken(ReadLimits(size=1, sizes=sizes)) == {A: 1, B: 1}
 
 
 def test_what_waits_is_counted_from_where_the_next_batch_begins() -> None:
@@ -124,9 +129,9 @@ def test_filters_leave_queues_and_offsets() -> None:
         ]
     )  # fmt: skip
     assert [wanted.has(queue) for queue in (A, B, C)] == [False, True, False]
-    assert wanted.cut(Range(B, 0, 100)) == Range(B, 10, 20)
-    assert wanted.cut(Range(B, 12, 15)) == Range(B, 12, 15)
-    for other in (Range(B, 0, 5), Range(B, 40, 50)):
+    assert wanted.cut(OffsetRange(B, 0, 100)) == OffsetRange(B, 10, 20)
+    assert wanted.cut(OffsetRange(B, 12, 15)) == OffsetRange(B, 12, 15)
+    for other in (OffsetRange(B, 0, 5), OffsetRange(B, 40, 50)):
         cut = wanted.cut(other)
         assert cut.start == cut.end
 
@@ -157,4 +162,4 @@ def test_store_times_of_whole_ms(one: type, bounds: tuple[int | None, int | None
 
 def test_a_time_without_zone_and_a_part_of_a_column_are_not_understood() -> None:
     naive = LessThan(("store_timestamp",), datetime(2026, 1, 1))
-    assert pushdown.wanted([naive, EqualTo(("properties", "topic"), "T")]) == pushdown.Wanted()
+    assert pushdown.wanted([naive, EqualTo(("properties", "topic"), "T")]) == pushdown.PushedFilters()

@@ -17,8 +17,8 @@ from ariane.model.message import COMPRESSED, MessageQueue
 from ariane.protocol import compression, properties, record
 from ariane.protocol.codes import ResponseCode
 from ariane.spark.read import read_task
-from ariane.spark.read.offset_ranges import Range
-from ariane.spark.read.pull_client import Cluster, Pulled
+from ariane.spark.read.offset_ranges import OffsetRange
+from ariane.spark.read.pull_client import BlockingCluster, PulledRecords
 from ariane.spark.read.read_task import DataLoss
 from ariane.spark.read.source_options import parse
 from ariane.spark.records import bodies
@@ -32,14 +32,23 @@ PASSED, MOVED = ResponseCode.PULL_RETRY_IMMEDIATELY, ResponseCode.PULL_OFFSET_MO
 def records(*numbers: int, tag: Callable[[int], str] = lambda _: "a", sys_flag: int = 0) -> bytes:
     return b"".join(
         record.encode(
-            b"T", b"%d" % number, properties.encode({"TAGS": tag(number)}).encode(), queue_id=3, queue_offset=number,
-            offset=number, born_ms=1, born_host=HOST, store_ms=1, store_host=HOST, sys_flag=sys_flag,
+            b"T",
+            b"%d" % number,
+            properties.encode({"TAGS": tag(number)}).encode(),
+            queue_id=3,
+            queue_offset=number,
+            offset=number,
+            born_ms=1,
+            born_host=HOST,
+            store_ms=1,
+            store_host=HOST,
+            sys_flag=sys_flag,
         )
         for number in numbers
-    )  # fmt: skip
+    )
 
 
-class Script(Cluster):
+class Script(BlockingCluster):
     """Answers `pull` by offset, the last of a list for ever; it never waits, and counts how often it would have."""
 
     def __init__(self, options: Any, answers: dict[int, Any]) -> None:
@@ -49,12 +58,12 @@ class Script(Cluster):
         super().__init__(options, sleep=self._waited)
         self._answers = {at: list(one) if isinstance(one, list) else [one] for at, one in answers.items()}
 
-    def pull(self, queue: MessageQueue, offsets: Sequence[int], tags: str = "*") -> list[Pulled]:
+    def pull(self, queue: MessageQueue, offsets: Sequence[int], tags: str = "*") -> list[PulledRecords]:
         self.asked.append(list(offsets))
         answers = [self._answer(at) for at in offsets]
         if isinstance(answers[0], Exception):
             raise answers[0]
-        return list(itertools.takewhile(lambda one: isinstance(one, Pulled), answers))
+        return list(itertools.takewhile(lambda one: isinstance(one, PulledRecords), answers))
 
     def forget_routes(self, *topics: str) -> None:
         self.forgotten += topics
@@ -74,24 +83,27 @@ def read(start: int, end: int, answers: dict[int, Any], **options: str) -> list[
 def reading_of(start: int, end: int, answers: dict[int, Any], **options: str) -> tuple[list[int], Script]:
     parsed = parse({"namesrv": "h:1", "topic": "T", "retries": "2", **options})
     cluster = Script(parsed, answers)
-    batches = read_task.read_range(cluster, Range(QUEUE, start, end), parsed, ["queue_offset"])
+    batches = read_task.read_range(cluster, OffsetRange(QUEUE, start, end), parsed, ["queue_offset"])
     return [offset for batch in batches for offset in batch["queue_offset"].to_pylist()], cluster
 
 
 def test_answers_are_joined_and_cut_at_the_end() -> None:
-    answers = {5: Pulled(FOUND, records(5, 6), 7, 0, 12), 7: Pulled(FOUND, records(7, 8, 9, 10), 11, 0, 12)}
+    answers = {
+        5: PulledRecords(FOUND, records(5, 6), 7, 0, 12),
+        7: PulledRecords(FOUND, records(7, 8, 9, 10), 11, 0, 12),
+    }
     assert read(5, 9, answers) == [5, 6, 7, 8]
 
 
 def test_a_range_larger_than_a_batch_gives_several(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(read_task, "BATCH_ROWS", 2)
-    answers = {at: Pulled(FOUND, records(at), at + 1, 0, 5) for at in range(5)}
+    answers = {at: PulledRecords(FOUND, records(at), at + 1, 0, 5) for at in range(5)}
     assert read(0, 5, answers) == [0, 1, 2, 3, 4]
 
 
 def of_two(start: int, end: int) -> dict[int, Any]:
     """Answers of two messages."""
-    return {at: Pulled(FOUND, records(at, at + 1), at + 2, 0, end) for at in range(start, end, 2)}
+    return {at: PulledRecords(FOUND, records(at, at + 1), at + 2, 0, end) for at in range(start, end, 2)}
 
 
 def test_pulls_are_sent_ahead_while_answers_go_equally_far() -> None:
@@ -103,8 +115,8 @@ def test_pulls_are_sent_ahead_while_answers_go_equally_far() -> None:
 
 
 def test_an_answer_that_goes_less_far_ends_the_guess() -> None:
-    answers = of_two(0, 40) | {20: Pulled(FOUND, records(20), 21, 0, 40)}
-    answers |= {at: Pulled(FOUND, records(at), at + 1, 0, 40) for at in range(21, 40)}
+    answers = of_two(0, 40) | {20: PulledRecords(FOUND, records(20), 21, 0, 40)}
+    answers |= {at: PulledRecords(FOUND, records(at), at + 1, 0, 40) for at in range(21, 40)}
     offsets, cluster = reading_of(0, 40, answers)
     assert offsets == list(range(40))
     guessed = next(number for number, asked in enumerate(cluster.asked) if 22 in asked)
@@ -114,9 +126,9 @@ def test_an_answer_that_goes_less_far_ends_the_guess() -> None:
 @pytest.mark.parametrize(
     "odd",
     [
-        Pulled(NOTHING, b"", 14, 0, 40, False),  # a slave that is behind, for once
-        Pulled(FOUND, records(12, 13), 12, 0, 40),  # it goes nowhere
-        Pulled(FOUND, records(12, 13), 10, 0, 40),
+        PulledRecords(NOTHING, b"", 14, 0, 40, False),  # a slave that is behind, for once
+        PulledRecords(FOUND, records(12, 13), 12, 0, 40),  # it goes nowhere
+        PulledRecords(FOUND, records(12, 13), 10, 0, 40),
         ConnectionLost("h:1", "refused"),
         ReplyError(ResponseCode.SYSTEM_BUSY, "busy", "h:1"),
     ],
@@ -130,8 +142,8 @@ def test_an_odd_answer_to_a_guess_is_asked_for_again(odd: Any) -> None:
 
 
 def test_what_other_tags_leave_out_is_passed_over_ahead_and_nothing_is_asked_twice() -> None:
-    answers: dict[int, Any] = {at: Pulled(PASSED, b"", at + 800, 0, 80_000) for at in range(0, 80_000, 800)}
-    answers[40_000] = Pulled(FOUND, records(40_100), 40_800, 0, 80_000)
+    answers: dict[int, Any] = {at: PulledRecords(PASSED, b"", at + 800, 0, 80_000) for at in range(0, 80_000, 800)}
+    answers[40_000] = PulledRecords(FOUND, records(40_100), 40_800, 0, 80_000)
     offsets, cluster = reading_of(0, 80_000, answers, tags="a")
     assert offsets == [40_100]
     assert sum(map(len, cluster.asked)) == 100
@@ -139,39 +151,53 @@ def test_what_other_tags_leave_out_is_passed_over_ahead_and_nothing_is_asked_twi
 
 def test_entries_that_do_not_ascend_are_refused() -> None:
     with pytest.raises(ProtocolError, match="do not ascend"):
-        read(0, 4, {0: Pulled(FOUND, records(0, 1), 2, 0, 4), 2: Pulled(FOUND, records(1, 2), 4, 0, 4)})
+        read(0, 4, {0: PulledRecords(FOUND, records(0, 1), 2, 0, 4), 2: PulledRecords(FOUND, records(1, 2), 4, 0, 4)})
 
 
 def test_a_loss_met_by_a_guess_is_a_loss() -> None:
-    answers = of_two(0, 40) | {12: Pulled(MOVED, b"", 20, 20, 40)}
+    answers = of_two(0, 40) | {12: PulledRecords(MOVED, b"", 20, 20, 40)}
     with pytest.raises(DataLoss, match="12 to 19 are gone"):
         read(0, 40, answers)
     assert read(0, 40, answers, failOnDataLoss="false") == [*range(12), *range(20, 40)]
 
 
 GONE = {
-    "deleted before": ({0: Pulled(MOVED, b"", 4, 4, 6), 4: Pulled(FOUND, records(4, 5), 6, 4, 6)}, "0 to 3", [4, 5]),
-    "no end any more": (
-        {0: Pulled(FOUND, records(0, 1), 2, 0, 2), 2: Pulled(NOTHING, b"", 2, 0, 2)}, "2 to 5", [0, 1],
+    "deleted before": (
+        {0: PulledRecords(MOVED, b"", 4, 4, 6), 4: PulledRecords(FOUND, records(4, 5), 6, 4, 6)},
+        "0 to 3",
+        [4, 5],
     ),
-    "beyond the end": ({0: Pulled(MOVED, b"", 0, 0, 0)}, "0 to 5", []),
-    "all deleted": ({0: Pulled(MOVED, b"", 9, 9, 12)}, "0 to 5", []),
+    "no end any more": (
+        {0: PulledRecords(FOUND, records(0, 1), 2, 0, 2), 2: PulledRecords(NOTHING, b"", 2, 0, 2)},
+        "2 to 5",
+        [0, 1],
+    ),
+    "beyond the end": ({0: PulledRecords(MOVED, b"", 0, 0, 0)}, "0 to 5", []),
+    "all deleted": ({0: PulledRecords(MOVED, b"", 9, 9, 12)}, "0 to 5", []),
     "passed over while being deleted": (
-        {0: Pulled(PASSED, b"", 3, 0, 6, removed=True), 3: Pulled(FOUND, records(3, 4, 5), 6, 0, 6)}, "0 to 2", [3, 4, 5],
+        {0: PulledRecords(PASSED, b"", 3, 0, 6, removed=True), 3: PulledRecords(FOUND, records(3, 4, 5), 6, 0, 6)},
+        "0 to 2",
+        [3, 4, 5],
     ),
     "passed over without a filter": (
-        {0: Pulled(PASSED, b"", 3, 0, 6), 3: Pulled(FOUND, records(3, 4, 5), 6, 0, 6)}, "0 to 2", [3, 4, 5],
+        {0: PulledRecords(PASSED, b"", 3, 0, 6), 3: PulledRecords(FOUND, records(3, 4, 5), 6, 0, 6)},
+        "0 to 2",
+        [3, 4, 5],
     ),
     "a hole in the queue's files": (
-        {0: Pulled(NOTHING, b"", 4, 0, 6), 4: Pulled(FOUND, records(4, 5), 6, 0, 6)}, "0 to 3", [4, 5],
+        {0: PulledRecords(NOTHING, b"", 4, 0, 6), 4: PulledRecords(FOUND, records(4, 5), 6, 0, 6)},
+        "0 to 3",
+        [4, 5],
     ),
-    "a gap in an answer": ({0: Pulled(FOUND, records(0, 1, 4, 5), 6, 0, 6)}, "2 to 3", [0, 1, 4, 5]),
-    "an answer that begins late": ({0: Pulled(FOUND, records(2, 3, 4, 5), 6, 0, 6)}, "0 to 1", [2, 3, 4, 5]),
-    "an answer that ends early": ({0: Pulled(FOUND, records(0, 1), 6, 0, 6)}, "2 to 5", [0, 1]),
+    "a gap in an answer": ({0: PulledRecords(FOUND, records(0, 1, 4, 5), 6, 0, 6)}, "2 to 3", [0, 1, 4, 5]),
+    "an answer that begins late": ({0: PulledRecords(FOUND, records(2, 3, 4, 5), 6, 0, 6)}, "0 to 1", [2, 3, 4, 5]),
+    "an answer that ends early": ({0: PulledRecords(FOUND, records(0, 1), 6, 0, 6)}, "2 to 5", [0, 1]),
     "on a slave, deleted": (
-        {0: Pulled(PASSED, b"", 0, 4, 6, False), 4: Pulled(FOUND, records(4, 5), 6, 4, 6, False)}, "0 to 3", [4, 5],
+        {0: PulledRecords(PASSED, b"", 0, 4, 6, False), 4: PulledRecords(FOUND, records(4, 5), 6, 4, 6, False)},
+        "0 to 3",
+        [4, 5],
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", GONE)
@@ -186,10 +212,14 @@ def test_what_is_gone_is_told_or_left_out(case: str, caplog: pytest.LogCaptureFi
 
 @pytest.mark.parametrize("keep", ["true", "false"])
 @pytest.mark.parametrize(
-    "old", [Pulled(NOTHING, b"", 2, 0, 2), Pulled(MOVED, b"", 4, 4, 4), Pulled(MOVED, b"", 0, 0, 0)]
+    "old",
+    [PulledRecords(NOTHING, b"", 2, 0, 2), PulledRecords(MOVED, b"", 4, 4, 4), PulledRecords(MOVED, b"", 0, 0, 0)],
 )
-def test_a_loss_told_by_a_master_that_was_replaced_is_not_believed(old: Pulled, keep: str) -> None:
-    answers = {0: Pulled(FOUND, records(0, 1), 2, 0, 2), 2: [old, Pulled(FOUND, records(2, 3, 4, 5), 6, 0, 6)]}
+def test_a_loss_told_by_a_master_that_was_replaced_is_not_believed(old: PulledRecords, keep: str) -> None:
+    answers = {
+        0: PulledRecords(FOUND, records(0, 1), 2, 0, 2),
+        2: [old, PulledRecords(FOUND, records(2, 3, 4, 5), 6, 0, 6)],
+    }
     offsets, cluster = reading_of(0, 6, answers, failOnDataLoss=keep)
     assert offsets == list(range(6))
     assert cluster.forgotten == ["T"]
@@ -197,9 +227,11 @@ def test_a_loss_told_by_a_master_that_was_replaced_is_not_believed(old: Pulled, 
 
 def test_each_loss_is_asked_for_once_more() -> None:
     answers = {
-        0: Pulled(MOVED, b"", 2, 2, 8), 2: Pulled(FOUND, records(2, 3), 4, 2, 8), 4: Pulled(NOTHING, b"", 6, 2, 8),
-        6: Pulled(FOUND, records(6, 7), 8, 2, 8),
-    }  # fmt: skip
+        0: PulledRecords(MOVED, b"", 2, 2, 8),
+        2: PulledRecords(FOUND, records(2, 3), 4, 2, 8),
+        4: PulledRecords(NOTHING, b"", 6, 2, 8),
+        6: PulledRecords(FOUND, records(6, 7), 8, 2, 8),
+    }
     offsets, cluster = reading_of(0, 8, answers, failOnDataLoss="false")
     assert offsets == [2, 3, 6, 7]
     assert [asked[0] for asked in cluster.asked] == [0, 0, 2, 4, 4, 6]
@@ -207,14 +239,14 @@ def test_each_loss_is_asked_for_once_more() -> None:
 
 
 def test_a_gap_beyond_the_range_is_no_loss() -> None:
-    assert read(0, 2, {0: Pulled(FOUND, records(0, 1, 5), 6, 0, 6)}) == [0, 1]
+    assert read(0, 2, {0: PulledRecords(FOUND, records(0, 1, 5), 6, 0, 6)}) == [0, 1]
 
 
 def test_other_tags_are_passed_over_and_equal_hashes_are_no_equal_tags() -> None:
     answers = {
-        0: Pulled(PASSED, b"", 800, 0, 1000),
+        0: PulledRecords(PASSED, b"", 800, 0, 1000),
         # "Aa" and "BB" have the same hash: a broker that was asked for one sends both
-        800: Pulled(FOUND, records(801, 803, tag=lambda n: "Aa" if n == 801 else "BB"), 1000, 0, 1000),
+        800: PulledRecords(FOUND, records(801, 803, tag=lambda n: "Aa" if n == 801 else "BB"), 1000, 0, 1000),
     }
     assert read(0, 1000, answers, tags="Aa") == [801]
     assert read(0, 1000, answers, tags="BB || Aa") == [801, 803]
@@ -222,13 +254,15 @@ def test_other_tags_are_passed_over_and_equal_hashes_are_no_equal_tags() -> None
 
 def test_with_tags_what_is_being_deleted_is_still_a_loss() -> None:
     with pytest.raises(DataLoss, match="0 to 3 are gone"):
-        read(0, 6, {0: Pulled(PASSED, b"", 4, 0, 6, removed=True)}, tags="a")
+        read(0, 6, {0: PulledRecords(PASSED, b"", 4, 0, 6, removed=True)}, tags="a")
 
 
 @pytest.mark.parametrize("tags", ["*", "a"])
-@pytest.mark.parametrize("behind", [Pulled(PASSED, b"", 2, 0, 2, False), Pulled(NOTHING, b"", 2, 0, 2, False)])
-def test_a_slave_that_is_behind_is_waited_for(tags: str, behind: Pulled) -> None:
-    rest = Pulled(FOUND, records(2, 3), 4, 0, 4, False)
+@pytest.mark.parametrize(
+    "behind", [PulledRecords(PASSED, b"", 2, 0, 2, False), PulledRecords(NOTHING, b"", 2, 0, 2, False)]
+)
+def test_a_slave_that_is_behind_is_waited_for(tags: str, behind: PulledRecords) -> None:
+    rest = PulledRecords(FOUND, records(2, 3), 4, 0, 4, False)
     offsets, cluster = reading_of(2, 4, {2: [behind, behind, rest]}, tags=tags)
     assert offsets == [2, 3]
     assert cluster.waits == 2
@@ -238,12 +272,12 @@ def test_a_slave_that_is_behind_is_waited_for(tags: str, behind: Pulled) -> None
 def test_an_answer_that_gets_no_further_is_no_end_and_no_endless_loop(code: int) -> None:
     body = records(1) if code == FOUND else b""
     with pytest.raises(ArianeError, match=r"offsets 1 to 2: broker-a has nothing at 1 yet.*tried 3 times"):
-        read(1, 3, {1: Pulled(code, body, 1, 0, 3)}, tags="a")
+        read(1, 3, {1: PulledRecords(code, body, 1, 0, 3)}, tags="a")
 
 
 def test_a_broker_in_trouble_is_asked_again_and_a_refusal_is_not() -> None:
     busy = ReplyError(ResponseCode.SYSTEM_BUSY, "busy", "h:2")
-    offsets, cluster = reading_of(0, 1, {0: [busy, Pulled(FOUND, records(0), 1, 0, 1)]})
+    offsets, cluster = reading_of(0, 1, {0: [busy, PulledRecords(FOUND, records(0), 1, 0, 1)]})
     assert (offsets, cluster.waits) == ([0], 1)
     with pytest.raises(
         ArianeError, match=r"T queue 3 of broker-a, offsets 0 to 0: h:2 answered code 2: busy \(tried 3"
@@ -256,9 +290,9 @@ def test_a_broker_in_trouble_is_asked_again_and_a_refusal_is_not() -> None:
 
 def test_a_broken_body_names_the_broker_the_queue_and_the_offset() -> None:
     parsed = parse({"namesrv": "h:1", "topic": "T"})
-    cluster = Script(parsed, {4: Pulled(FOUND, records(4, sys_flag=COMPRESSED), 5, 0, 5)})
+    cluster = Script(parsed, {4: PulledRecords(FOUND, records(4, sys_flag=COMPRESSED), 5, 0, 5)})
     with pytest.raises(ProtocolError, match="T queue 3 of broker-a, .*offset 4: the body compressed with zlib ends"):
-        list(read_task.read_range(cluster, Range(QUEUE, 4, 5), parsed, ["body"]))
+        list(read_task.read_range(cluster, OffsetRange(QUEUE, 4, 5), parsed, ["body"]))
 
 
 @pytest.mark.parametrize("born", [HOST, V6])
@@ -267,15 +301,26 @@ def test_bodies_that_expand_to_more_than_a_batch_come_in_several(monkeypatch: py
     made = [b"%d" % number * size for number, size in enumerate([400, 1, 400, 900, 100, 1000])]
     data = b"".join(
         record.encode(
-            b"T", compression.compress(body), b"", queue_id=3, queue_offset=number, offset=number, born_ms=1, born_host=born,
-            store_ms=1, store_host=HOST, sys_flag=compression.ZLIB_FLAGS,
+            b"T",
+            compression.compress(body),
+            b"",
+            queue_id=3,
+            queue_offset=number,
+            offset=number,
+            born_ms=1,
+            born_host=born,
+            store_ms=1,
+            store_host=HOST,
+            sys_flag=compression.ZLIB_FLAGS,
         )
         for number, body in enumerate(made)
-    )  # fmt: skip
+    )
     parsed = parse({"namesrv": "h:1", "topic": "T"})
-    cluster = Script(parsed, {0: Pulled(FOUND, data, 6, 0, 6)})
-    found = [batch["body"].to_pylist() for batch in read_task.read_range(cluster, Range(QUEUE, 0, 6), parsed, ["body"])]
+    cluster = Script(parsed, {0: PulledRecords(FOUND, data, 6, 0, 6)})
+    found = [
+        batch["body"].to_pylist() for batch in read_task.read_range(cluster, OffsetRange(QUEUE, 0, 6), parsed, ["body"])
+    ]
     assert [body for some in found for body in some] == made
     assert max(sum(map(len, some)) for some in found) <= 1000
-    offsets = list(read_task.read_range(cluster, Range(QUEUE, 0, 6), parsed, ["queue_offset"]))
+    offsets = list(read_task.read_range(cluster, OffsetRange(QUEUE, 0, 6), parsed, ["queue_offset"]))
     assert len(offsets) == 1, "bodies that nobody wants cost nothing"

@@ -21,17 +21,17 @@ from ariane.spark.read import progress, pull_client
 from ariane.spark.read import source_options as source
 from ariane.spark.read.batch import BatchReader
 from ariane.spark.read.micro_batches import StreamReader
-from ariane.spark.read.pull_client import Cluster, End
+from ariane.spark.read.pull_client import BlockingCluster, QueueEnd
 from ariane.spark.read.read_task import DataLoss
 from ariane.spark.read.source_options import SourceOptions
 from ariane.spark.store import store_options as store
-from ariane.spark.store.commit_log import Log
+from ariane.spark.store.commit_log import StoredLog
 from ariane.spark.store.micro_batches import StoreStreamReader
 from ariane.spark.store.source import StoreReader
 from ariane.spark.store.store_options import StoreOptions
 from ariane.spark.write import message_encoder
 from ariane.spark.write import sink_options as sink
-from ariane.spark.write.partitioner import Spread
+from ariane.spark.write.partitioner import Partitioner
 from ariane.spark.write.sink import batch_writer, stream_writer
 from ariane.spark.write.sink_options import SinkOptions
 
@@ -155,7 +155,7 @@ def test_options_of_batches_are_refused_in_a_stream(name: str, value: str) -> No
 A, B = MessageQueue("T", "a", 0), MessageQueue("T", "b", 0)
 
 
-class Servers(Cluster):
+class Servers(BlockingCluster):
     def __init__(self) -> None:
         super().__init__(source.parse({**NEEDED, "retries": "0"}), sleep=lambda _: None)
         self.from_master = True
@@ -172,7 +172,7 @@ class Servers(Cluster):
         return [queue for queue in (A, B) if queue.topic in topics]
 
     def ends(self, queues: Any) -> Any:
-        return {queue: End(10, 100, self.from_master) for queue in queues}
+        return {queue: QueueEnd(10, 100, self.from_master) for queue in queues}
 
 
 @pytest.fixture
@@ -250,7 +250,7 @@ def test_options_of_streams_of_store_files_are_refused_in_a_batch(name: str, val
 
 
 def test_a_starting_position_that_the_log_does_not_hold(monkeypatch: pytest.MonkeyPatch) -> None:
-    log = Log("/store/commitlog", 1024, (1024, 2048), 2500)
+    log = StoredLog("/store/commitlog", 1024, (1024, 2048), 2500)
     monkeypatch.setattr("ariane.spark.store.commit_log.find", lambda *_: log)
     monkeypatch.setattr("ariane.spark.store.micro_batches._boundary", lambda _, place: place)
 
@@ -296,7 +296,7 @@ def test_a_row_with_a_broker_and_no_queue_is_refused() -> None:
     called = message_encoder.names_of("run", 0, 0, NOW_MS)
     rows = message_encoder.messages(batch, called, 0, options)
     with pytest.raises(MessageRefused, match="row run/0/0/0: has a broker and no queue_id"):
-        list(Spread(options, called, 0, lambda _: [A, B]).chunks(batch, rows))
+        list(Partitioner(options, called, 0, lambda _: [A, B]).chunks(batch, rows))
 
 
 def test_seconds_that_were_taken_for_ms_are_no_delivery_time() -> None:

@@ -20,9 +20,9 @@ from ariane.protocol import batch, compression, fastjson, properties
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.command import Command
 from ariane.protocol.requests.routing import BrokerData, QueueData, TopicRoute
-from ariane.spark.wire.pipelined_connections import Answer
+from ariane.spark.wire.pipelined_connections import PipelinedResponse
 from ariane.spark.write import message_encoder, send_client, sink
-from ariane.spark.write.partitioner import Chunk, Spread
+from ariane.spark.write.partitioner import Partitioner, SendRequest
 from ariane.spark.write.sink_options import SinkOptions, parse
 
 CALLED = message_encoder.names_of("run-1", 0, 1, 1_760_000_000_000)
@@ -44,7 +44,7 @@ class Cluster:
         self.requests: list[tuple[str, int, dict[str, str]]] = []
         self.in_flight = self.most_in_flight = 0
         self.now = 100.0
-        self._waiting: list[Answer] = []
+        self._waiting: list[PipelinedResponse] = []
         self._chance = random.Random(seed)
         self._tokens = 0
 
@@ -58,12 +58,12 @@ class Cluster:
             self._store(addr, fields, body)
         error = RequestTimeout(addr, 10) if outcome == "silent" else None
         command = None if error else Command(outcome, remark="because")
-        self._waiting.append(Answer(self._tokens, command, error))
+        self._waiting.append(PipelinedResponse(self._tokens, command, error))
         self.in_flight += 1
         self.most_in_flight = max(self.most_in_flight, self.in_flight)
         return self._tokens
 
-    def answers(self, wait_s: float) -> list[Answer]:
+    def answers(self, wait_s: float) -> list[PipelinedResponse]:
         if not self._waiting:
             self.now += wait_s
             return []
@@ -100,14 +100,14 @@ class NameServer:
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
-        self._answers: list[Answer] = []
+        self._answers: list[PipelinedResponse] = []
 
     def ask(self, addr: str, code: int, fields: dict[str, str], body: bytes = b"") -> int:
         assert code == RequestCode.GET_ROUTEINFO_BY_TOPIC
-        self._answers.append(Answer(1, self._cluster.route(fields["topic"])))
+        self._answers.append(PipelinedResponse(1, self._cluster.route(fields["topic"])))
         return 1
 
-    def answers(self, wait_s: float) -> list[Answer]:
+    def answers(self, wait_s: float) -> list[PipelinedResponse]:
         found, self._answers = self._answers, []
         self._cluster.now += 0 if found else wait_s
         return found
@@ -120,11 +120,11 @@ def options(**given: str) -> SinkOptions:
     return parse({"namesrv": "10.0.0.9:9876", "topic": "T", "retries": "5", **given})
 
 
-def write(cluster: Cluster, rows: dict[str, list[Any]], record_batch: int = 50, **given: str) -> send_client.Sent:
+def write(cluster: Cluster, rows: dict[str, list[Any]], record_batch: int = 50, **given: str) -> send_client.SentChunk:
     said = options(**given)
-    routes = send_client.Routes(said, NameServer(cluster), lambda: cluster.now)
-    spread = Spread(said, CALLED, 1, routes.queues)
-    sender = send_client.Sender(said, routes, cluster, now_ms=lambda: 5, monotonic=lambda: cluster.now)
+    routes = send_client.WriteRoutes(said, NameServer(cluster), lambda: cluster.now)
+    spread = Partitioner(said, CALLED, 1, routes.queues)
+    sender = send_client.ChunkSender(said, routes, cluster, now_ms=lambda: 5, monotonic=lambda: cluster.now)
     types = {"queue_id": pa.int32(), "delay_level": pa.int32(), "flag": pa.int32(), "body": pa.binary()}
     table = pa.table({name: pa.array(values, types.get(name, pa.string())) for name, values in rows.items()})
     first = 0
@@ -216,7 +216,7 @@ def test_a_broker_that_moved_is_found() -> None:
     cluster = Cluster(lambda number, addr: "refused" if addr == ADDRS["broker-a"] else 0)
     cluster.brokers = {"broker-a": ADDRS["broker-a"]}
     said = options()
-    routes = send_client.Routes(said, NameServer(cluster), lambda: cluster.now)
+    routes = send_client.WriteRoutes(said, NameServer(cluster), lambda: cluster.now)
     queue = routes.queues("T")[0]
     cluster.brokers = {"broker-a": "10.0.0.3:10911"}
     cluster.queues = 7
@@ -230,9 +230,12 @@ def test_a_broker_that_moved_is_found() -> None:
 )
 def test_what_asking_again_does_not_change_is_not_asked_again(code: int, remark: str) -> None:
     class Refusing(Cluster):
-        def answers(self, wait_s: float) -> list[Answer]:
+        def answers(self, wait_s: float) -> list[PipelinedResponse]:
             found = super().answers(wait_s)
-            return [Answer(one.token, Command(one.command.code, remark=remark, body=one.command.body)) for one in found]
+            return [
+                PipelinedResponse(one.token, Command(one.command.code, remark=remark, body=one.command.body))
+                for one in found
+            ]
 
     cluster = Refusing(lambda number, addr: code)
     with pytest.raises(ArianeError, match=f"T queue 1 of broker-a.*answered code {int(code)}: {remark}"):
@@ -263,8 +266,8 @@ def test_large_delayed_and_retry_messages_go_alone() -> None:
 def test_no_request_is_larger_than_it_may_be() -> None:
     said = options(batchBytes="1000", batchSize="100")
     table = pa.record_batch({"body": pa.array([b"x" * (number * 7 % 900 + 1) for number in range(200)])})
-    spread = Spread(said, CALLED, 0, lambda topic: [MessageQueue(topic, "broker-a", 0)])
-    chunks: list[Chunk] = list(spread.chunks(table, message_encoder.messages(table, CALLED, 0, said)))
+    spread = Partitioner(said, CALLED, 0, lambda topic: [MessageQueue(topic, "broker-a", 0)])
+    chunks: list[SendRequest] = list(spread.chunks(table, message_encoder.messages(table, CALLED, 0, said)))
     assert sum(chunk.messages for chunk in chunks) == 200
     assert all(len(chunk.body) <= 1000 for chunk in chunks)
     assert max(len(chunk.body) for chunk in chunks if chunk.is_batch) > 700
@@ -290,7 +293,7 @@ def test_an_unknown_topic_or_queue_is_named_with_what_to_do() -> None:
 
 
 def test_a_job_tells_its_counts_and_a_failed_one_that_nothing_is_taken_back(caplog: pytest.LogCaptureFixture) -> None:
-    done = [sink.Written(10, 2, 500, 1, 3, partition=0), None, sink.Written(5, 1, 100, partition=2)]
+    done = [sink.TaskCommit(10, 2, 500, 1, 3, partition=0), None, sink.TaskCommit(5, 1, 100, partition=2)]
     counts = "15 messages, 600 bytes in 3 requests by 2 of 3 tasks"
     assert sink.told(done).startswith(counts)
     assert "1 requests sent again (their messages may be there twice), 3 messages stored before" in sink.told(done)

@@ -10,7 +10,7 @@ from pyspark.sql.types import BinaryType, DataType, IntegerType, LongType, MapTy
 
 from ariane.errors import ConfigError
 from ariane.spark.read import source_options
-from ariane.spark.wire.access import Access
+from ariane.spark.wire.access import ClusterAccess
 from ariane.spark.write.sink_options import check_columns, parse
 
 TYPES: dict[str, DataType] = {
@@ -65,8 +65,8 @@ def test_servers_are_reached_as_the_source_reaches_them() -> None:
     }  # fmt: skip
     given = {"namesrv": "a:1", "topic": "T", **shared}
     sink, source = parse(given), source_options.parse(given)
-    for name in Access.__struct_fields__:
-        assert getattr(sink, name) == getattr(source, name) != getattr(Access(), name), name
+    for name in ClusterAccess.__struct_fields__:
+        assert getattr(sink, name) == getattr(source, name) != getattr(ClusterAccess(), name), name
     assert "useTls = true only" in fault(tlsCaFile="ca.pem")
     assert fault(useTls="true", tlsKeyFile="own.key") == "tlsKeyFile = 'own.key': tlsCertFile is missing"
     assert "use true, ca" in fault(useTls="true", tlsVerify="no")

@@ -22,11 +22,11 @@ from ariane.model import host
 from ariane.protocol import compression, record
 from ariane.spark.records import bodies
 from ariane.spark.store import commit_log, log_task
-from ariane.spark.store.commit_log import Damage
+from ariane.spark.store.commit_log import LogDamage
 from ariane.spark.store.store_options import StoreOptions, parse
 from ariane.store import reader
 from ariane.store.files import OpenFiles, ReadOnlyDisk
-from ariane.store.message_store import Draft, MessageStore, StoreConfig, open_store
+from ariane.store.message_store import MessageStore, RecordDraft, StoreConfig, open_store
 from ariane.store.segments import Segments
 
 HOST, V6 = host.pack("127.0.0.1", 10911), host.pack("2001:db8::1", 10911)
@@ -55,7 +55,9 @@ def filled(root: Path, count: int = 600, seed: int = 1, *, nested: bool = True) 
             body += inner(store.commit_log_max + 88 + len(body))
         born = V6 if n % 50 == 49 else HOST
         store.put(
-            Draft(topic=f"T{n % 3}", queue_id=n % 2, body=body, born_ms=5 + n, born_host=born, properties="KEYS\x01k")
+            RecordDraft(
+                topic=f"T{n % 3}", queue_id=n % 2, body=body, born_ms=5 + n, born_host=born, properties="KEYS\x01k"
+            )
         )
         bodies.append(body)
     store.step()
@@ -200,7 +202,9 @@ def test_texts_that_are_none_and_bodies_that_do_not_expand_are_damage(tmp_path: 
         flag = compression.ZLIB_FLAGS if n % 2 else 0
         body = b"none" if n == 13 else body
         store.put(
-            Draft(topic="T", queue_id=0, body=body, born_ms=5, born_host=HOST, properties="KEYS\x01k", sys_flag=flag)
+            RecordDraft(
+                topic="T", queue_id=0, body=body, born_ms=5, born_host=HOST, properties="KEYS\x01k", sys_flag=flag
+            )
         )
     store.close()
     flip(tmp_path, told(tmp_path)[4].offset + told(tmp_path)[4].size - 1)  # the property's value
@@ -296,7 +300,9 @@ def test_a_log_that_grows_is_read_up_to_its_end_each_time(tmp_path: Path) -> Non
     options = StoreOptions(path=str(tmp_path))
     for turn in range(60):
         for n in range(turn % 5 * 10):
-            store.put(Draft(topic="T", queue_id=0, body=b"%d" % n * 300, born_ms=5, born_host=HOST, properties=""))
+            store.put(
+                RecordDraft(topic="T", queue_id=0, body=b"%d" % n * 300, born_ms=5, born_host=HOST, properties="")
+            )
         known = commit_log.find(str(tmp_path), known)
         assert known.end == store.commit_log_max
         assert known.end == commit_log.find(str(tmp_path)).end
@@ -347,11 +353,11 @@ def test_a_file_removed_after_planning_is_an_error(tmp_path: Path) -> None:
 
 
 def test_parts_cover_the_log_without_overlap() -> None:
-    found = commit_log.Log("d", 1000, (1000, 2000, 4000), 4321)
+    found = commit_log.StoredLog("d", 1000, (1000, 2000, 4000), 4321)
     parts = log_task.plan(found, 1000, 4321, 300)
-    assert parts[0] == log_task.Part("d", 1000, 1000, 1300, 2000, True)
-    assert Damage(3000, 1000, "this file is missing") in parts
-    edges = [(p.offset, p.offset + p.size) if isinstance(p, Damage) else (p.begin, p.end) for p in parts]
+    assert parts[0] == log_task.LogRange("d", 1000, 1000, 1300, 2000, True)
+    assert LogDamage(3000, 1000, "this file is missing") in parts
+    edges = [(p.offset, p.offset + p.size) if isinstance(p, LogDamage) else (p.begin, p.end) for p in parts]
     assert edges[0][0] == 1000
     assert edges[-1][1] == 4321
     assert all(low[1] == high[0] for low, high in itertools.pairwise(edges))
@@ -400,7 +406,7 @@ def test_a_log_that_is_written_while_it_is_read_shows_whole_records_only(tmp_pat
         chance = random.Random(3)
         for n in range(3000):
             body = chance.randbytes(chance.randrange(2000))
-            store.put(Draft(topic="T", queue_id=0, body=body, born_ms=5, born_host=HOST, properties="KEYS\x01k"))
+            store.put(RecordDraft(topic="T", queue_id=0, body=body, born_ms=5, born_host=HOST, properties="KEYS\x01k"))
             if n % 100 == 0:
                 store.step()
         done.set()
@@ -432,7 +438,9 @@ def test_bodies_that_expand_to_more_than_a_batch_come_in_several(
     store = opened(tmp_path)
     for body in made:
         packed = compression.compress(body)
-        store.put(Draft(topic="T", queue_id=0, body=packed, born_ms=1, born_host=born, sys_flag=compression.ZLIB_FLAGS))
+        store.put(
+            RecordDraft(topic="T", queue_id=0, body=packed, born_ms=1, born_host=born, sys_flag=compression.ZLIB_FLAGS)
+        )
     store.step()
     store.close()
     found = commit_log.find(str(tmp_path))

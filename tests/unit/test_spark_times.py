@@ -17,14 +17,14 @@ from ariane.model.message import MessageQueue
 from ariane.protocol import record
 from ariane.protocol.codes import ResponseCode
 from ariane.spark.read import offset_ranges, progress, queue_bounds
-from ariane.spark.read.pull_client import Cluster, Pulled
+from ariane.spark.read.pull_client import BlockingCluster, PulledRecords
 from ariane.spark.read.source_options import parse
 
 QUEUE, OTHER = MessageQueue("T", "a", 0), MessageQueue("T", "b", 0)
 HOST = host.pack("10.0.0.1", 10911)
 
 
-class Stored(Cluster):
+class Stored(BlockingCluster):
     """Brokers whose queues hold entries with the given store times; they answer searches as Java does: with any entry of
     equal times, else with the nearer neighbour."""
 
@@ -36,9 +36,9 @@ class Stored(Cluster):
         self.faults: list[ArianeError] = []
         self.behind: list[int] = []  # what a slave holds of each queue that answers the next pulls
 
-    def ends(self) -> queue_bounds.Ends:  # type: ignore[override]
+    def ends(self) -> queue_bounds.QueueBounds:  # type: ignore[override]
         lasts = {queue: self.first + len(times) for queue, times in self.times.items()}
-        return queue_bounds.Ends(dict.fromkeys(self.times, self.first), lasts)
+        return queue_bounds.QueueBounds(dict.fromkeys(self.times, self.first), lasts)
 
     def offsets_at(self, times: Any) -> Any:
         return {queue: self.first + self._nearest(self.times[queue], ms) for queue, ms in times.items()}
@@ -60,7 +60,7 @@ class Stored(Cluster):
             return {queue: self._of_a_slave(self.times[queue], offset, most, end) for queue, offset in at.items()}
         return {queue: self._pulled(self.times[queue], offset, most) for queue, offset in at.items()}
 
-    def _pulled(self, stored: list[int], offset: int, most: int) -> Pulled:
+    def _pulled(self, stored: list[int], offset: int, most: int) -> PulledRecords:
         there = stored[offset - self.first :][:most]
         body = b"".join(
             record.encode(
@@ -69,11 +69,11 @@ class Stored(Cluster):
             )
             for n, ms in enumerate(there)
         )  # fmt: skip
-        return Pulled(ResponseCode.SUCCESS, body, offset + len(there), self.first, self.first + len(stored))
+        return PulledRecords(ResponseCode.SUCCESS, body, offset + len(there), self.first, self.first + len(stored))
 
-    def _of_a_slave(self, stored: list[int], offset: int, most: int, end: int) -> Pulled:
+    def _of_a_slave(self, stored: list[int], offset: int, most: int, end: int) -> PulledRecords:
         if offset >= end:
-            return Pulled(ResponseCode.PULL_NOT_FOUND, b"", end, self.first, end, from_master=False)
+            return PulledRecords(ResponseCode.PULL_NOT_FOUND, b"", end, self.first, end, from_master=False)
         found = self._pulled(stored[: end - self.first], offset, most)
         return found._replace(from_master=False)
 

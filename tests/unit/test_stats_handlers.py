@@ -9,11 +9,11 @@ from typing import Any, cast
 import pytest
 
 from ariane.broker.config import BrokerConfig
-from ariane.broker.handlers.statistics import StatsParts, handlers
+from ariane.broker.handlers.statistics import StatisticsHandler, handlers
 from ariane.broker.state.consumer_offsets import ConsumerOffsets
-from ariane.broker.state.group_members import Members
-from ariane.broker.state.group_registry import Groups
-from ariane.broker.state.topic_registry import Topics
+from ariane.broker.state.group_members import GroupMembers
+from ariane.broker.state.group_registry import GroupRegistry
+from ariane.broker.state.topic_registry import TopicRegistry
 from ariane.broker.stats.broker_stats import BrokerStats
 from ariane.model.topic import SubscriptionGroupConfig, TopicConfig
 from ariane.net.connection import Reply
@@ -48,18 +48,18 @@ class NoStatistics:
         return None
 
 
-def parts() -> StatsParts:
+def parts() -> StatisticsHandler:
     config = BrokerConfig(broker_name="b")
     topic = TopicConfig(topic_name="T", read_queue_nums=QUEUES, write_queue_nums=QUEUES)
     offsets = ConsumerOffsets()
     offsets.commit("G", "T", 0, 4)
     groups = SubscriptionGroupTable(subscription_group_table={"G": SubscriptionGroupConfig(group_name="G")})
-    return StatsParts(
+    return StatisticsHandler(
         config=config,
         addr="h:1",
-        topics=Topics(TopicTable(topic_config_table={"T": topic}), config, now_ms=lambda: 0),
-        groups=Groups(groups, auto_create=False, now_ms=lambda: 0),
-        members=Members(),
+        topics=TopicRegistry(TopicTable(topic_config_table={"T": topic}), config, now_ms=lambda: 0),
+        groups=GroupRegistry(groups, auto_create=False, now_ms=lambda: 0),
+        members=GroupMembers(),
         offsets=offsets,
         store=cast(MessageStore, TenEach()),
         stats=cast(BrokerStats, NoStatistics()),

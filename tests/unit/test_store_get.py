@@ -6,7 +6,7 @@ import pytest
 
 from ariane.model import host
 from ariane.store import queue_reader
-from ariane.store.message_store import Draft, GetStatus, MessageStore, StoreConfig, open_store
+from ariane.store.message_store import GetStatus, MessageStore, RecordDraft, StoreConfig, open_store
 from ariane.testing.disk import FakeDisk
 
 HOST = host.pack("127.0.0.1", 10911)
@@ -20,7 +20,7 @@ def store() -> MessageStore:
     disk = FakeDisk()
     opened = open_store(CONFIG, disk, now_ms=disk.now_ms, store_host=HOST)
     for _ in range(1_000):
-        opened.put(Draft(topic="T", queue_id=0, body=b"x", born_ms=1, born_host=HOST))
+        opened.put(RecordDraft(topic="T", queue_id=0, body=b"x", born_ms=1, born_host=HOST))
     opened.flush()
     opened.step()
     return opened

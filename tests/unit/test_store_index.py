@@ -17,8 +17,8 @@ from ariane.model.message import TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
 from ariane.protocol import record
 from ariane.store import index_builder, key_query
 from ariane.store.key_hashes import KeyHashes, key_hash, keys_of
-from ariane.store.key_query import Position, Wanted
-from ariane.store.message_store import Draft, MessageStore, StoreConfig, open_store
+from ariane.store.key_query import KeyQuery, QueryPosition
+from ariane.store.message_store import MessageStore, RecordDraft, StoreConfig, open_store
 from ariane.testing.disk import FakeDisk
 
 HOST = host.pack("127.0.0.1", 10911)
@@ -40,17 +40,17 @@ def opened(disk: FakeDisk, clock: Clock | None = None, config: StoreConfig = CON
     return open_store(config, disk, now_ms=(clock or Clock()).now_ms, store_host=HOST)
 
 
-def draft(unique: str = "", keys: str = "", *, topic: str = "T", sys_flag: int = 0, body: bytes = b"b") -> Draft:
+def draft(unique: str = "", keys: str = "", *, topic: str = "T", sys_flag: int = 0, body: bytes = b"b") -> RecordDraft:
     pairs = [("UNIQ_KEY", unique), ("KEYS", keys), ("WAIT", "true")]
     properties = "\x02".join(f"{name}\x01{value}" for name, value in pairs if value)
-    return Draft(
+    return RecordDraft(
         topic=topic, queue_id=0, body=body, born_ms=1, born_host=HOST, properties=properties, sys_flag=sys_flag
     )
 
 
 def found(store: MessageStore, key: str, topic: str = "T", **limits: int) -> list[int]:
     """Offsets of what one query gives."""
-    got = store.index.query(Wanted(topic, key, limits.pop("max_count", 64), **limits))
+    got = store.index.query(KeyQuery(topic, key, limits.pop("max_count", 64), **limits))
     return [record.decode(data).offset for data in got.records]
 
 
@@ -269,9 +269,9 @@ def test_pages_go_on_to_the_oldest(max_count: int) -> None:
 def pages(store: MessageStore, key: str, max_count: int) -> list[int]:
     """All pages of a query, each made of what was newest among the rest; while it goes on, more is put."""
     collected: list[int] = []
-    position: Position | None = None
+    position: QueryPosition | None = None
     while True:
-        got = store.index.query(Wanted("T", key, max_count, position=position))
+        got = store.index.query(KeyQuery("T", key, max_count, position=position))
         page = [record.decode(data).offset for data in got.records]
         assert len(page) <= max_count
         assert page == sorted(page)
@@ -280,7 +280,7 @@ def pages(store: MessageStore, key: str, max_count: int) -> list[int]:
         store.step()
         if got.position is None:
             return collected
-        position = Position.parse(got.position.text())
+        position = QueryPosition.parse(got.position.text())
 
 
 def test_a_page_ends_only_when_there_is_more() -> None:
@@ -288,9 +288,9 @@ def test_a_page_ends_only_when_there_is_more() -> None:
     for number in range(3):
         store.put(draft(keys=f"k only{number}"))
     store.step()
-    assert store.index.query(Wanted("T", "k", 3)).position is None
-    assert store.index.query(Wanted("T", "k", 2)).position is not None
-    nothing = store.index.query(Wanted("T", "k", 0))
+    assert store.index.query(KeyQuery("T", "k", 3)).position is None
+    assert store.index.query(KeyQuery("T", "k", 2)).position is not None
+    nothing = store.index.query(KeyQuery("T", "k", 0))
     assert nothing.records == []
     assert nothing.position is not None
 
@@ -300,7 +300,7 @@ def test_a_position_in_a_file_that_is_gone_goes_on_by_offset() -> None:
     store = opened(disk)
     offsets = [store.put(draft(f"ID{number}", "many")).offset for number in range(20)]
     store.step()
-    first = store.index.query(Wanted("T", "many", 5))
+    first = store.index.query(KeyQuery("T", "many", 5))
     assert first.position is not None
     store.close()
     for path in index_files(disk):
@@ -308,14 +308,14 @@ def test_a_position_in_a_file_that_is_gone_goes_on_by_offset() -> None:
     again = opened(disk)
     assert "made anew" in again.recovered.notes[-1]
     gone = first.position._replace(file="20010101000000000", number=99)
-    rest = again.index.query(Wanted("T", "many", 64, position=gone))
+    rest = again.index.query(KeyQuery("T", "many", 64, position=gone))
     assert [record.decode(data).offset for data in rest.records] == offsets[:15]
 
 
 @pytest.mark.parametrize("text", ["", "1", "1-2", "1-2-x", "-1-2-3", "1-2-3-4", "9" * 30 + "-1-1", "1-../x-1", "²-1-1"])
 def test_a_position_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(ProtocolError, match="position"):
-        Position.parse(text)
+        QueryPosition.parse(text)
 
 
 def test_what_is_looked_at_is_bounded_and_said(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -327,7 +327,7 @@ def test_what_is_looked_at_is_bounded_and_said(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(key_query, "LOOKED_MAX", 7)
     position, rounds = None, 0
     while True:
-        got = store.index.query(Wanted("T", "Aa", 64, position=position))
+        got = store.index.query(KeyQuery("T", "Aa", 64, position=position))
         rounds += 1
         if got.position is None:
             break
@@ -351,12 +351,12 @@ def test_an_answer_has_a_size(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_last_update_is_told() -> None:
     clock = Clock()
     store = opened(FakeDisk(), clock)
-    assert store.index.query(Wanted("T", "k", 1))[2:] == (0, 0)
+    assert store.index.query(KeyQuery("T", "k", 1))[2:] == (0, 0)
     store.put(draft(keys="k"))
     clock.ms += 5
     placed = store.put(draft(keys="k"))
     store.step()
-    assert store.index.query(Wanted("T", "none", 1))[2:] == (T0 + 5, placed.offset)
+    assert store.index.query(KeyQuery("T", "none", 1))[2:] == (T0 + 5, placed.offset)
 
 
 # --- life ---
@@ -368,7 +368,7 @@ def test_without_an_index_queries_are_refused_and_nothing_is_kept() -> None:
     store.put(draft("ID"))
     store.step()
     with pytest.raises(StoreError, match="messageIndexEnable"):
-        store.index.query(Wanted("T", "ID", 1))
+        store.index.query(KeyQuery("T", "ID", 1))
     assert store.index.drop_before(100) == 0
     store.close()
     assert index_files(disk) == []
@@ -449,12 +449,12 @@ def test_a_full_disk_refuses_queries_not_messages(monkeypatch: pytest.MonkeyPatc
     store.flush_derived()
     for _ in range(2):
         with pytest.raises(StoreFull):
-            store.index.query(Wanted("T", "ID0", 1))
+            store.index.query(KeyQuery("T", "ID0", 1))
     survivor = disk.after_kill()
     survivor.fail = lambda kind, path: fail(kind, path) if kind == "create" else None
     started = opened(survivor)
     with pytest.raises(StoreFull):
-        started.index.query(Wanted("T", "ID0", 1))
+        started.index.query(KeyQuery("T", "ID0", 1))
     survivor = survivor.after_kill()
     disk.fail = lambda kind, path: None
     assert [found(store, f"ID{number}") for number in range(12)] == [[offset] for offset in offsets]

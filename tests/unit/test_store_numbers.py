@@ -6,8 +6,8 @@ import pytest
 
 from ariane.model.message import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
 from ariane.protocol import record
-from ariane.store.message_store import Draft, MessageStore, StoreConfig, open_store
-from ariane.store.queue_numbering import Restarts, judge, last_stays
+from ariane.store.message_store import MessageStore, RecordDraft, StoreConfig, open_store
+from ariane.store.queue_numbering import NumberingRestarts, judge, last_stays
 from ariane.testing.disk import FakeDisk, PowerLost
 
 LOG = "/s/commitlog/" + "0" * 20
@@ -21,7 +21,7 @@ def opened(disk: FakeDisk, *, follower: bool = False) -> MessageStore:
 
 
 def put(store: MessageStore, body: str, sys_flag: int = 0) -> int:
-    draft = Draft(topic="T", queue_id=0, body=body.encode(), born_ms=1, born_host=HOST, sys_flag=sys_flag)
+    draft = RecordDraft(topic="T", queue_id=0, body=body.encode(), born_ms=1, born_host=HOST, sys_flag=sys_flag)
     return store.put(draft).offset
 
 
@@ -37,27 +37,30 @@ def bodies(store: MessageStore) -> list[str]:
 @pytest.mark.parametrize(
     ("restarts", "due", "held", "number", "is_placed"),
     [
-        (Restarts.LIKELY, 5, 0, 1, True),
-        (Restarts.CONFIRMED, 5, 0, 1, True),
-        (Restarts.NEVER, 5, 0, 1, False),
-        (Restarts.LIKELY, 1, 0, 1, True),
-        (Restarts.CONFIRMED, 1, 0, 1, False),
-        (Restarts.NEVER, 1, 0, 1, False),
-        (Restarts.LIKELY, 5, 0, 3, True),
-        (Restarts.CONFIRMED, 5, 0, 3, False),
-        (Restarts.NEVER, 5, 7, 8, True),
+        (NumberingRestarts.LIKELY, 5, 0, 1, True),
+        (NumberingRestarts.CONFIRMED, 5, 0, 1, True),
+        (NumberingRestarts.NEVER, 5, 0, 1, False),
+        (NumberingRestarts.LIKELY, 1, 0, 1, True),
+        (NumberingRestarts.CONFIRMED, 1, 0, 1, False),
+        (NumberingRestarts.NEVER, 1, 0, 1, False),
+        (NumberingRestarts.LIKELY, 5, 0, 3, True),
+        (NumberingRestarts.CONFIRMED, 5, 0, 3, False),
+        (NumberingRestarts.NEVER, 5, 7, 8, True),
     ],
 )
 def test_a_number_out_of_order_is_judged_with_the_next(
-    restarts: Restarts, due: int, held: int, number: int, *, is_placed: bool
+    restarts: NumberingRestarts, due: int, held: int, number: int, *, is_placed: bool
 ) -> None:
     assert judge(due, held, number, restarts=restarts).held is is_placed
 
 
 @pytest.mark.parametrize(
-    ("restarts", "is_placed"), [(Restarts.LIKELY, True), (Restarts.CONFIRMED, False), (Restarts.NEVER, False)]
+    ("restarts", "is_placed"),
+    [(NumberingRestarts.LIKELY, True), (NumberingRestarts.CONFIRMED, False), (NumberingRestarts.NEVER, False)],
 )
-def test_a_last_record_with_number_0_restarts_only_queues_of_java(restarts: Restarts, *, is_placed: bool) -> None:
+def test_a_last_record_with_number_0_restarts_only_queues_of_java(
+    restarts: NumberingRestarts, *, is_placed: bool
+) -> None:
     assert last_stays(5, 0, 0, restarts=restarts, is_new=False) is is_placed
 
 

@@ -8,8 +8,8 @@ import logging
 import pytest
 
 from ariane.errors import StoreError
-from ariane.store.key_query import Wanted
-from ariane.store.message_store import Draft, MessageStore, StoreConfig, open_store
+from ariane.store.key_query import KeyQuery
+from ariane.store.message_store import MessageStore, RecordDraft, StoreConfig, open_store
 from ariane.testing.disk import FakeDisk
 
 CONFIG = StoreConfig(
@@ -21,8 +21,8 @@ def opened(disk: FakeDisk, **changes: object) -> MessageStore:
     return open_store(CONFIG, disk, now_ms=lambda: 1_000_000, store_host=bytes(8))
 
 
-def draft(number: int) -> Draft:
-    return Draft(
+def draft(number: int) -> RecordDraft:
+    return RecordDraft(
         topic="T", queue_id=0, body=b"%090d" % number, born_ms=1, born_host=bytes(8), properties=f"KEYS\x01k{number}"
     )
 
@@ -168,7 +168,7 @@ def test_a_removed_index_is_rebuilt(caplog: pytest.LogCaptureFixture) -> None:
     put(store, 3, 90)
     flush(store)
     for number in (0, 50, 92):
-        assert len(store.index.query(Wanted("T", f"k{number}", 5)).records) == 1, number
+        assert len(store.index.query(KeyQuery("T", f"k{number}", 5)).records) == 1, number
     assert len([record for record in caplog.records if "index is rebuilt" in record.message]) == 1
     store.close()
     assert [path for path in disk.paths() if "/index/" in path]

@@ -13,8 +13,8 @@ from ariane.model.topic import TopicDeletion
 from ariane.store import checkpoint as checkpoints
 from ariane.store import dispatch
 from ariane.store.deletions import Deletions
-from ariane.store.message_store import Draft, GetStatus, MessageStore, StoreConfig, open_store
-from ariane.testing.disk import FakeDisk, Kept, PowerLost
+from ariane.store.message_store import GetStatus, MessageStore, RecordDraft, StoreConfig, open_store
+from ariane.testing.disk import FakeDisk, PowerLost, SurvivingData
 
 SEGMENT, QUEUE_FILE = 4096, 200
 COUNT = 60
@@ -40,7 +40,7 @@ def filled(disk: FakeDisk, count: int = COUNT, **changes: object) -> None:
     """A store with some segments and two queues of several files, stopped in order."""
     store = opened(disk, **changes)
     for number in range(count):
-        store.put(Draft(topic="T", queue_id=number % 2, body=b"%090d" % number, born_ms=1, born_host=bytes(8)))
+        store.put(RecordDraft(topic="T", queue_id=number % 2, body=b"%090d" % number, born_ms=1, born_host=bytes(8)))
     store.step()
     store.close()
 
@@ -118,7 +118,7 @@ def test_a_missing_log_can_be_accepted() -> None:
     store = opened(disk, commit_log="/elsewhere", accept_empty_log=True)
     assert any("/elsewhere" in note and "accepted" in note for note in store.recovered.notes)
     assert store.topics() == {}
-    store.put(Draft(topic="T", queue_id=0, body=b"%090d" % 7, born_ms=1, born_host=bytes(8)))
+    store.put(RecordDraft(topic="T", queue_id=0, body=b"%090d" % 7, born_ms=1, born_host=bytes(8)))
     store.step()
     store.close()
     assert bodies(opened(disk, commit_log="/elsewhere")) == [7]
@@ -127,7 +127,7 @@ def test_a_missing_log_can_be_accepted() -> None:
 def test_a_new_store_and_one_that_crashed_before_its_first_flush_start() -> None:
     disk = FakeDisk()
     store = opened(disk)
-    store.put(Draft(topic="T", queue_id=0, body=b"%090d" % 7, born_ms=1, born_host=bytes(8)))
+    store.put(RecordDraft(topic="T", queue_id=0, body=b"%090d" % 7, born_ms=1, born_host=bytes(8)))
     store.step()
     again = disk.after_kill()
     opened(again).close()
@@ -151,7 +151,7 @@ def test_a_missing_end_of_the_log_stops_the_start(*, java_wrote_last: bool) -> N
     left = bodies(store)
     assert left == list(range(len(left)))
     assert COUNT // 2 < len(left) < COUNT
-    store.put(Draft(topic="T", queue_id=0, body=b"%090d" % 99, born_ms=1, born_host=bytes(8)))
+    store.put(RecordDraft(topic="T", queue_id=0, body=b"%090d" % 99, born_ms=1, born_host=bytes(8)))
     store.step()
     store.close()
     assert bodies(opened(disk)) == [*left, 99]
@@ -293,7 +293,7 @@ def test_a_rebuild_that_was_interrupted_begins_again(
         try:
             opened(broken)
         except PowerLost:
-            for kept in (None, Kept.ALL, Kept.NONE):
+            for kept in (None, SurvivingData.ALL, SurvivingData.NONE):
                 after = broken.after_kill() if kept is None else broken.after_power_loss(kept, random.Random(1))
                 after.power_off_at = None
                 store = opened(after)

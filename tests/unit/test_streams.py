@@ -9,7 +9,7 @@ import pytest
 
 from ariane.broker import replication
 from ariane.broker.config import BrokerConfig
-from ariane.broker.replication import Feed
+from ariane.broker.replication import ReplicationFeed
 from ariane.errors import ConnectionLost
 from ariane.net.streams import ADDRESS_CONNECTIONS_MAX, CLOSE_S, CONNECTIONS_MAX, Stream, displaced_by
 from ariane.store.message_store import MessageStore
@@ -98,7 +98,7 @@ class Silent:
 @pytest.mark.parametrize("piece", [b"", b"\0" * 7])
 def test_a_connection_that_does_not_report_is_closed_within_seconds(piece: bytes) -> None:
     async def run() -> float:
-        feed = Feed(BrokerConfig(), cast(MessageStore, None))
+        feed = ReplicationFeed(BrokerConfig(), cast(MessageStore, None))
         began = asyncio.get_running_loop().time()
         with pytest.raises(ConnectionLost):
             await feed.serve(cast(Stream, Silent(piece)))

@@ -7,7 +7,7 @@ import inspect
 
 from ariane.broker import topic_pages
 from ariane.broker.config import BrokerConfig
-from ariane.broker.state.topic_registry import Topics
+from ariane.broker.state.topic_registry import TopicRegistry
 from ariane.broker.topic_pages import PAGE
 from ariane.model.topic import DataVersion, TopicConfig, TopicDeletion
 from ariane.net.connection import Reply
@@ -19,15 +19,17 @@ from ariane.protocol.requests.routing import MasterTopicTable, TopicPageRequest,
 DELETED = {"gone": TopicDeletion(below=100, store_ms=1)}
 
 
-def topics(count: int, version: int = 7) -> Topics:
+def topics(count: int, version: int = 7) -> TopicRegistry:
     table = {f"T{number}": TopicConfig(topic_name=f"T{number}") for number in range(count)}
-    return Topics(TopicTable(DataVersion(version, 1), table), BrokerConfig(broker_name="broker-a"), now_ms=lambda: 2)
+    return TopicRegistry(
+        TopicTable(DataVersion(version, 1), table), BrokerConfig(broker_name="broker-a"), now_ms=lambda: 2
+    )
 
 
 class Master:
     """Answers as our master, or as Java's: whole tables only."""
 
-    def __init__(self, table: Topics, *, is_java: bool = False) -> None:
+    def __init__(self, table: TopicRegistry, *, is_java: bool = False) -> None:
         self.table = table
         self.sizes: list[int] = []
         self.after_page = lambda: None
@@ -43,7 +45,7 @@ class Master:
         return Command(0, fields=dict(reply.fields or {}), body=reply.body)
 
 
-def copied(master: Master, slave: Topics) -> MasterTopicTable:
+def copied(master: Master, slave: TopicRegistry) -> MasterTopicTable:
     return asyncio.run(topic_pages.copy(slave, master.ask))
 
 
@@ -85,7 +87,7 @@ def test_tools_get_the_whole_table_as_java_prints_it() -> None:
     for count in (1, 2 * PAGE):
         master = topics(count)
 
-        async def whole(master: Topics = master) -> Reply:
+        async def whole(master: TopicRegistry = master) -> Reply:
             handled = topic_pages.reply(master, DELETED, TopicPageRequest(), SharedReplies())
             return await handled if inspect.isawaitable(handled) else handled
 

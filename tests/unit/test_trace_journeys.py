@@ -74,7 +74,7 @@ def publish(home: Path, *rows: dict[str, Any]) -> None:
             put(home, table, there, slot=slot, as_of_ms=T0_MS + 60_000)
 
 
-def ids(found: trace_lookup.Found) -> list[str]:
+def ids(found: trace_lookup.LookupResult) -> list[str]:
     return [row["message_id"] for row in found.rows]
 
 

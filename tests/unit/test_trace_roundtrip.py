@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ariane.model.trace_event import EndTransaction, Pub, SubAfter, SubBefore, TraceEvent
+from ariane.model.trace_event import ConsumeEndEvent, ConsumeStartEvent, EndTransactionEvent, PublishEvent, TraceEvent
 from ariane.protocol import trace_codec
 
 TEXT = st.text(st.characters(exclude_characters="\x01\x02", exclude_categories=("Cs",))).filter(
@@ -15,19 +15,19 @@ TIME = st.integers(0, 2**63 - 1)
 INT = st.integers(-(2**31), 2**31 - 1)
 
 PUBS = st.builds(
-    Pub, timestamp_ms=TIME, region=TEXT, group=TEXT, topic=TEXT, message_id=TEXT, tags=TEXT, keys=TEXT, store_host=TEXT,
+    PublishEvent, timestamp_ms=TIME, region=TEXT, group=TEXT, topic=TEXT, message_id=TEXT, tags=TEXT, keys=TEXT, store_host=TEXT,
     body_length=INT, cost_ms=INT, message_type=INT, offset_message_id=TEXT, success=st.booleans(), client_host=st.just(""),
 )  # fmt: skip
 BEFORES = st.builds(
-    SubBefore, timestamp_ms=TIME, region=TEXT, group=TEXT, request_id=TEXT, message_id=TEXT, retry_times=INT, keys=TEXT,
+    ConsumeStartEvent, timestamp_ms=TIME, region=TEXT, group=TEXT, request_id=TEXT, message_id=TEXT, retry_times=INT, keys=TEXT,
     client_host=st.just(""),
 )  # fmt: skip
 AFTERS = st.builds(
-    SubAfter, request_id=TEXT, message_id=TEXT, cost_ms=INT, success=st.booleans(), keys=TEXT, context_code=INT,
+    ConsumeEndEvent, request_id=TEXT, message_id=TEXT, cost_ms=INT, success=st.booleans(), keys=TEXT, context_code=INT,
     timestamp_ms=TIME, group=TEXT,
 )  # fmt: skip
 ENDS = st.builds(
-    EndTransaction, timestamp_ms=TIME, region=TEXT, group=TEXT, topic=TEXT, message_id=TEXT, tags=TEXT, keys=TEXT,
+    EndTransactionEvent, timestamp_ms=TIME, region=TEXT, group=TEXT, topic=TEXT, message_id=TEXT, tags=TEXT, keys=TEXT,
     store_host=TEXT, message_type=INT, transaction_id=TEXT, state=TEXT, from_check=st.booleans(),
 )  # fmt: skip
 EVENTS = PUBS | BEFORES | AFTERS | ENDS
@@ -43,7 +43,10 @@ def test_events_come_back_with_and_without_the_last_end(events: list[TraceEvent]
 @given(EVENTS)
 def test_a_record_has_its_fields_and_none_is_empty(event: TraceEvent) -> None:
     fields = trace_codec.encode(event)[:-1].split("\x01")
-    assert len(fields) == {Pub: 14, SubBefore: 8, SubAfter: 9, EndTransaction: 13}[type(event)]
+    assert (
+        len(fields)
+        == {PublishEvent: 14, ConsumeStartEvent: 8, ConsumeEndEvent: 9, EndTransactionEvent: 13}[type(event)]
+    )
     assert all(fields)
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from ariane.model.trace_event import EndTransaction, MessageType, Pub, SubAfter, SubBefore
+from ariane.model.trace_event import ConsumeEndEvent, ConsumeStartEvent, EndTransactionEvent, MessageType, PublishEvent
 from ariane.protocol import trace_codec
 
-PUB = Pub(
+PUB = PublishEvent(
     timestamp_ms=1700000000000,
     region="DefaultRegion",
     group="P",
@@ -22,11 +22,13 @@ PUB = Pub(
     offset_message_id="OFF1",
     success=True,
 )
-BEFORE = SubBefore(timestamp_ms=1, region="", group="G", request_id="R", message_id="ID1", retry_times=0, keys="")
-AFTER = SubAfter(
+BEFORE = ConsumeStartEvent(
+    timestamp_ms=1, region="", group="G", request_id="R", message_id="ID1", retry_times=0, keys=""
+)
+AFTER = ConsumeEndEvent(
     request_id="R", message_id="ID1", cost_ms=7, success=False, keys="k", context_code=4, timestamp_ms=9, group="G"
 )
-END = EndTransaction(
+END = EndTransactionEvent(
     timestamp_ms=1, region="r", group="P", topic="T", message_id="ID1", tags="", keys="k", store_host="h:1",
     message_type=MessageType.COMMIT, transaction_id="TX", state="ROLLBACK_MESSAGE", from_check=True,
 )  # fmt: skip
@@ -53,7 +55,7 @@ def test_keys_are_the_id_and_each_business_key() -> None:
 
 
 def test_a_separator_in_a_value_does_not_make_fields_of_it() -> None:
-    event = SubBefore(
+    event = ConsumeStartEvent(
         timestamp_ms=1, region="", group="G", request_id="R", message_id="I", retry_times=0, keys="a\x01b\x02c"
     )
     ((back,), rejects) = trace_codec.decode(trace_codec.encode(event).encode())
@@ -71,14 +73,14 @@ def test_a_separator_in_a_value_does_not_make_fields_of_it() -> None:
 )
 def test_pubs_of_older_and_newer_clients(text: str, success: bool, offset_id: str, host: str) -> None:
     ((event,), rejects) = trace_codec.decode(text.replace("|", "\x01").encode() + b"\x02")
-    assert isinstance(event, Pub)
+    assert isinstance(event, PublishEvent)
     assert (event.success, event.offset_message_id, event.client_host, rejects) == (success, offset_id, host, [])
 
 
 @pytest.mark.parametrize(("text", "code", "time"), [("R|i|5|true|k", 0, None), ("R|i|5|true|k|4", 4, None)])
 def test_consumes_without_time_and_group(text: str, code: int, time: int | None) -> None:
     ((event,), _) = trace_codec.decode(f"SubAfter|{text}".replace("|", "\x01").encode())
-    assert isinstance(event, SubAfter)
+    assert isinstance(event, ConsumeEndEvent)
     assert (event.context_code, event.timestamp_ms, event.group) == (code, time, "")
 
 

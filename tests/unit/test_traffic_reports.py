@@ -13,7 +13,7 @@ pytest.importorskip("pyarrow", reason="needs pyarrow: pip install 'ariane[spark]
 from traffic_tables import T0_MS, at, both, consumed, ms, put, sent, slow
 
 from ariane.reports import REPORTS
-from ariane.reports.report import Plot, Report, Sheet
+from ariane.reports.report import Plot, Report, Table
 from ariane.reports.tps_report import LINES_MAX, ROWS_MAX
 from ariane.tables import CLOCKS, TRACE_EVENTS
 from ariane.tables.traffic import MISSING
@@ -26,7 +26,7 @@ def asked(name: str, home: Path, since_s: float = 0, until_s: float = 600, **fil
 
 
 def sheet(report: Report, title: str) -> list[dict[str, Any]]:
-    (found,) = (part for part in report.parts if isinstance(part, Sheet) and part.title == title)
+    (found,) = (part for part in report.parts if isinstance(part, Table) and part.title == title)
     return [dict(zip((field.name for field in found.fields), row, strict=True)) for row in found.rows]
 
 
@@ -131,7 +131,7 @@ def test_what_is_beyond_the_known_is_said(tmp_path: Path) -> None:
 def test_more_than_a_sheet_or_a_plot_holds_is_said(tmp_path: Path) -> None:
     both(tmp_path, [sent(0, 1 + number, topic=f"t{number}") for number in range(ROWS_MAX + 5)], [], as_of_s=90)
     report = asked("tps", tmp_path)
-    assert isinstance(report.parts[0], Sheet)
+    assert isinstance(report.parts[0], Table)
     assert (len(report.parts[0].rows), report.parts[0].left_out) == (ROWS_MAX, 5)
     assert isinstance(report.parts[1], Plot)
     assert len(report.parts[1].lines) == LINES_MAX
@@ -152,7 +152,7 @@ def test_of_nothing_nothing_is_known(tmp_path: Path, name: str) -> None:
     report = asked(name, tmp_path)
     assert report.as_of is None
     assert re.fullmatch(r"no \w+ in .* yet", report.gaps[0])
-    assert all(not (part.rows if isinstance(part, Sheet) else part.lines) for part in report.parts)
+    assert all(not (part.rows if isinstance(part, Table) else part.lines) for part in report.parts)
 
 
 def test_percentiles_are_of_all_hosts_and_slots(tmp_path: Path) -> None:
@@ -208,7 +208,7 @@ def test_messages_that_are_not_counted_are_said_with_the_reason(tmp_path: Path, 
         ("billing", 45, 17_955), ("audit", 0, 10),
     ]  # fmt: skip
     assert [row["p99"] for row in sheet(report, "Queueing")] == [pytest.approx(20, rel=0.01), None]
-    (queueing,) = (part for part in report.parts if isinstance(part, Sheet) and part.title == "Queueing")
+    (queueing,) = (part for part in report.parts if isinstance(part, Table) and part.title == "Queueing")
     assert "17,965 calls of listeners are not counted" in queueing.note
     assert [(row["of"], row["count"], row["reason"]) for row in sheet(report, "Not counted")] == [
         ("Send", 1, "no_cost"), ("Queueing", 5, "again"), ("Queueing", 17_900, "outlier"),

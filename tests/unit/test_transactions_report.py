@@ -13,7 +13,7 @@ pytest.importorskip("pyarrow", reason="needs pyarrow: pip install 'ariane[spark]
 from tables_on_disk import put
 
 from ariane.reports import transaction_report
-from ariane.reports.report import Plot, Report, Sheet
+from ariane.reports.report import Plot, Report, Table
 from ariane.tables import TRANSACTIONS
 
 T0_MS = 1_700_000_000_000
@@ -41,7 +41,7 @@ def part(report: Report, title: str) -> Any:
     return found
 
 
-def dicts(sheet: Sheet) -> list[dict[str, Any]]:
+def dicts(sheet: Table) -> list[dict[str, Any]]:
     return [dict(zip((field.name for field in sheet.fields), line, strict=True)) for line in sheet.rows]
 
 
@@ -107,7 +107,7 @@ def test_filters_and_a_home_without_the_table(tmp_path: Path) -> None:
     empty = asked(tmp_path)
     assert empty.as_of is None
     assert empty.gaps
-    assert all(not one.rows for one in empty.parts if isinstance(one, Sheet))
+    assert all(not one.rows for one in empty.parts if isinstance(one, Table))
     put(tmp_path, TRANSACTIONS, [*ROWS, row(200, "rollback", 5, producer_group="Q")], as_of_ms=T0_MS)
     assert [line["transactions"] for line in dicts(part(asked(tmp_path, group="Q"), "How they ended"))] == [1]
     assert part(asked(tmp_path, topic="U"), "Oldest open").rows[0][0] == "M106"

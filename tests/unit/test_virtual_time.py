@@ -13,11 +13,11 @@ from ariane.client.settings import ConsumerSettings
 from ariane.errors import ConnectionLost
 from ariane.model.message import Message
 from ariane.net.connection import Reply
-from ariane.net.connection_pool import Connections
-from ariane.net.server import Server
+from ariane.net.connection_pool import ConnectionPool
+from ariane.net.server import RemotingServer
 from ariane.testing import virtual_time
 from ariane.testing.virtual_cluster import virtual_cluster
-from ariane.testing.virtual_network import Network
+from ariane.testing.virtual_network import VirtualNetwork
 from ariane.testing.virtual_time import ProcessKilled, VirtualClock, VirtualLoop
 
 SERVER = "10.0.0.9"
@@ -25,7 +25,7 @@ SERVER = "10.0.0.9"
 
 def play(act):
     loop = VirtualLoop()
-    loop.network = Network(loop, Random(1))
+    loop.network = VirtualNetwork(loop, Random(1))
     try:
         return loop.run_until_complete(act(loop))
     finally:
@@ -147,7 +147,7 @@ def serving(loop, answer=lambda command, peer: Reply(body=command.body)):
     process = loop.process("server", SERVER)
 
     async def serve():
-        async with Server({1: answer}, SERVER, 1000):
+        async with RemotingServer({1: answer}, SERVER, 1000):
             await asyncio.sleep(1e6)
 
     process.start(serve())
@@ -155,7 +155,7 @@ def serving(loop, answer=lambda command, peer: Reply(body=command.body)):
 
 
 async def asking(body=b"hello", timeout_ms=3000) -> bytes:
-    async with Connections() as peers:
+    async with ConnectionPool() as peers:
         return (await peers.request(f"{SERVER}:1000", 1, body=body, timeout_ms=timeout_ms)).body
 
 
@@ -230,7 +230,7 @@ def test_who_does_not_read_stops_who_writes():
         await asyncio.sleep(1)
 
         async def flood():
-            async with Connections() as peers:
+            async with ConnectionPool() as peers:
                 connection = await peers.to(f"{SERVER}:1000")
                 loop.call_later(5, server.pause)
                 await asyncio.sleep(6)

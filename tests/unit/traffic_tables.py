@@ -10,8 +10,8 @@ from typing import Any
 import tables_on_disk
 
 from ariane.clock import ms_of
-from ariane.reports.pipeline_status import Status, write
-from ariane.tables import LATENCIES, SLOW_MESSAGES, TRAFFIC, Table
+from ariane.reports.pipeline_status import TableStatus, write
+from ariane.tables import LATENCIES, SLOW_MESSAGES, TRAFFIC, TableSchema
 from ariane.tables.histogram import counted
 from ariane.tables.time_buckets import of_time
 from ariane.tables.traffic import NOT_QUEUED
@@ -59,7 +59,7 @@ def slow(seconds: float, took_ms: int, message_id: str, **other: Any) -> dict[st
     } | other  # fmt: skip
 
 
-def put(home: Path, table: Table, rows: Iterable[dict[str, Any]], as_of_s: float) -> None:
+def put(home: Path, table: TableSchema, rows: Iterable[dict[str, Any]], as_of_s: float) -> None:
     """Publish rows, as of some seconds after the tests' epoch; the pipeline says it is up to date."""
     of_slots: dict[str, list[dict[str, Any]]] = {}
     for row in rows:
@@ -67,7 +67,7 @@ def put(home: Path, table: Table, rows: Iterable[dict[str, Any]], as_of_s: float
         of_slots.setdefault(of_time(ms_of(row[table.time])), []).append(row | maps)
     for slot, some in of_slots.items() or [("2023-11-14T2210", [])]:
         tables_on_disk.put(home, table, some, slot=slot, as_of_ms=ms(as_of_s), done={"traces x": 1})
-    write(home, Status("traces", ms(as_of_s), 1, 10, 0, None))
+    write(home, TableStatus("traces", ms(as_of_s), 1, 10, 0, None))
 
 
 def both(home: Path, traffic: Iterable[dict[str, Any]], slow: Iterable[dict[str, Any]], as_of_s: float) -> None:

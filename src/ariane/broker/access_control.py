@@ -37,7 +37,7 @@ DENIED = "org.apache.rocketmq.acl.common.AclException: "  # what clients of 4.9.
 Edit = Callable[[dict[str, Any]], None]
 
 
-class State(NamedTuple):
+class AclState(NamedTuple):
     """What one reading of the files brought."""
 
     acl: Acl
@@ -59,7 +59,7 @@ class AccessControl:
         self._state = self._read()
 
     @property
-    def state(self) -> State:
+    def state(self) -> AclState:
         return self._state
 
     def guarded(self, handlers: Mapping[int, Handler]) -> dict[int, Handler]:
@@ -145,12 +145,12 @@ class AccessControl:
                 stamps[path] = (state.st_mtime_ns, state.st_size, state.st_ino)
         return stamps
 
-    def _read(self, instead: Mapping[str, AclFile] | None = None) -> State:
+    def _read(self, instead: Mapping[str, AclFile] | None = None) -> AclState:
         files = {
             path: instead[path] if instead and path in instead else read(path, _document(path))
             for path in self._paths()
         }
-        return State(Acl(list(files.items())), files)
+        return AclState(Acl(list(files.items())), files)
 
 
 def _document(path: str) -> dict[str, Any]:

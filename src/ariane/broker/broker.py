@@ -22,33 +22,33 @@ import msgspec
 
 from ariane.broker import request_routing, slave_sync
 from ariane.broker.access_control import POLL_S, AccessControl
-from ariane.broker.client_registry import Presence
+from ariane.broker.client_registry import ClientRegistry
 from ariane.broker.config import BrokerConfig, checked, store_config
-from ariane.broker.dynamic_config import Settings, write_file
+from ariane.broker.dynamic_config import DynamicConfig, write_file
 from ariane.broker.file_cleaner import CHECK_S, FIRST_CHECK_S, FIRST_RUN_S, Cleaner
 from ariane.broker.flusher import Flusher
-from ariane.broker.persistent_state import Tables, delay_positions
+from ariane.broker.persistent_state import PersistentState, delay_positions
 from ariane.broker.ports import NOT_FAST, take_ports
-from ariane.broker.post_store import Messages
-from ariane.broker.producer_selection import Producers
+from ariane.broker.post_store import PostStoreDispatcher
+from ariane.broker.producer_selection import ProducerSelector
 from ariane.broker.registration import Registration
-from ariane.broker.replication import Feed
+from ariane.broker.replication import ReplicationFeed
 from ariane.broker.state.saved_state import SavedState
 from ariane.broker.stats.broker_stats import BrokerStats
-from ariane.broker.stats.stats_journal import Journal
-from ariane.broker.stats.stats_recorder import Protection, Recorder
+from ariane.broker.stats.stats_journal import StatsLogFile
+from ariane.broker.stats.stats_recorder import Protection, StatsRecorder
 from ariane.broker.topic_deletion import TopicRemover
-from ariane.broker.transaction_check import CheckBack
-from ariane.broker.transaction_service import Transactions
+from ariane.broker.transaction_check import TransactionChecker
+from ariane.broker.transaction_service import TransactionService
 from ariane.broker.write_protection import NEVER_HELD, WriteProtection, set_limits
 from ariane.clock import SYSTEM_CLOCK, Clock
 from ariane.model import host
 from ariane.net.connection import Handler
-from ariane.net.connection_pool import Connections
-from ariane.net.flow_limits import Limits
+from ariane.net.connection_pool import ConnectionPool
+from ariane.net.flow_limits import ServerLimits
 from ariane.net.interfaces import is_loopback, local_ip
 from ariane.net.streams import Stream
-from ariane.net.tasks import Tasks
+from ariane.net.tasks import BackgroundTasks
 from ariane.protocol.codes import RequestCode
 from ariane.store.files import Disk, SystemDisk
 from ariane.store.message_store import open_store
@@ -76,18 +76,18 @@ class Broker:
         """`config_file` is where `config` came from: settings that tools change are kept there. `accept_empty_log`: start
         although the commit log, or its end, is missing."""
         self._accept_empty_log = accept_empty_log
-        self._settings = Settings(checked(config), clock.now_ms())
+        self._settings = DynamicConfig(checked(config), clock.now_ms())
         self._config_file = config_file
         self.addr = ""
         self._disk = disk or SystemDisk()
         self._clock = clock
-        self._tasks = Tasks("broker")
+        self._tasks = BackgroundTasks("broker")
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="ariane-disk")
         # Two threads: the fsync of a change does not wait for a large document.
         self._state_thread = ThreadPoolExecutor(max_workers=2, thread_name_prefix="ariane-state")
         self._derived_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="ariane-derived")
         self._open = contextlib.AsyncExitStack()
-        self._presence = Presence(self._settings, self._monotonic_ms)
+        self._presence = ClientRegistry(self._settings, self._monotonic_ms)
 
     @property
     def config(self) -> BrokerConfig:
@@ -121,7 +121,7 @@ class Broker:
         handlers: dict[int, Handler] = {}
         fast_handlers: dict[int, Handler] = {}
         self._server, self._ha_server = await take_ports(
-            config, handlers, fast_handlers, self._presence.lost, self._serve_slave, Limits(exempt=NEVER_HELD)
+            config, handlers, fast_handlers, self._presence.lost, self._serve_slave, ServerLimits(exempt=NEVER_HELD)
         )
         self._presence.server = self._server
         set_limits(self._server.limits, config)
@@ -133,7 +133,7 @@ class Broker:
         self._open_store(store_host)
         self._make_parts(store_host)
 
-        peers = await self._open.enter_async_context(Connections())
+        peers = await self._open.enter_async_context(ConnectionPool())
         self._open.push_async_callback(self._tasks.close)
         self._registration = Registration(
             self._settings,
@@ -197,7 +197,7 @@ class Broker:
         )
         self._open.callback(self._store.close)
         self._replica = self._store.follow() if config.is_slave else None
-        self._tables = Tables(config, self._disk, saved, self._state_thread, now_ms, self._monotonic_ms)
+        self._tables = PersistentState(config, self._disk, saved, self._state_thread, now_ms, self._monotonic_ms)
         self._open.push_async_callback(self._tables.close)
         self._presence.members.gone = self._tables.filters.group_gone
 
@@ -209,12 +209,12 @@ class Broker:
         self._protection = WriteProtection(
             self._settings, lambda: store.commit_log_max - store.flushed, self._clock.monotonic
         )
-        self._feed = Feed(config, store)
-        self._messages = Messages(self._settings, store, self._stats, self._feed, now_ms)
+        self._feed = ReplicationFeed(config, store)
+        self._messages = PostStoreDispatcher(self._settings, store, self._stats, self._feed, now_ms)
         self._flusher = Flusher(store, self._thread, self._derived_thread, self._messages.flushed)
         if config.sync_flush:
             self._messages.wake_flusher = self._flusher.wake
-        self._transactions = Transactions(
+        self._transactions = TransactionService(
             store,
             self._tables.topics,
             self._tables.offsets,
@@ -249,13 +249,13 @@ class Broker:
         protection = None
         if config.disable_consume_if_consumer_read_slowly:
             protection = Protection(config.consumer_fallbehind_threshold, self._tables.groups.stop_consuming)
-        journal = Journal(config.stats_dir)
-        self._recorder = Recorder(self._stats, lambda: store.puts, journal, self._clock, protection)
+        journal = StatsLogFile(config.stats_dir)
+        self._recorder = StatsRecorder(self._stats, lambda: store.puts, journal, self._clock, protection)
 
-    def _handlers(self, store_host: bytes, peers: Connections) -> dict[int, Handler]:
+    def _handlers(self, store_host: bytes, peers: ConnectionPool) -> dict[int, Handler]:
         aside = functools.partial(asyncio.get_running_loop().run_in_executor, self._thread)
         table = request_routing.handlers(
-            request_routing.Parts(
+            request_routing.BrokerServices(
                 self._settings,
                 self.addr,
                 store_host,
@@ -319,9 +319,9 @@ class Broker:
 
         every(config.flush_delay_offset_interval / 1000, self._save_delays, "save the positions of delay levels")
         self._tasks.start(self._messages.deliveries.run(), "deliver what is due")
-        check_back = CheckBack(
+        check_back = TransactionChecker(
             self._transactions,
-            Producers(self._presence.members, self._server),
+            ProducerSelector(self._presence.members, self._server),
             time_out_ms=config.transaction_time_out,
             checks_max=config.transaction_check_max,
             durable=self._flusher.waiting(config),

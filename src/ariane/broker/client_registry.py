@@ -8,12 +8,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from ariane.broker.dynamic_config import Settings
+from ariane.broker.dynamic_config import DynamicConfig
 from ariane.broker.state.filter_servers import FilterServers
-from ariane.broker.state.group_members import Members
+from ariane.broker.state.group_members import GroupMembers
 from ariane.errors import ConnectionLost
 from ariane.net.connection import Peer
-from ariane.net.server import Server
+from ariane.net.server import RemotingServer
 from ariane.protocol.codes import RequestCode
 from ariane.protocol.requests import fields
 from ariane.protocol.requests.clients import GroupRef
@@ -21,13 +21,13 @@ from ariane.protocol.requests.clients import GroupRef
 log = logging.getLogger("ariane.broker")
 
 
-class Presence:
+class ClientRegistry:
     """The members of all groups, and the filter servers. `server` reaches their connections."""
 
-    def __init__(self, settings: Settings, monotonic_ms: Callable[[], float]) -> None:
-        self.members = Members()
+    def __init__(self, settings: DynamicConfig, monotonic_ms: Callable[[], float]) -> None:
+        self.members = GroupMembers()
         self.filter_servers = FilterServers()
-        self.server: Server | None = None
+        self.server: RemotingServer | None = None
         self._settings = settings
         self._monotonic_ms = monotonic_ms
 

@@ -33,8 +33,8 @@ from ariane.model.message import (
 from ariane.model.topic import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC, topic_name_fault
 from ariane.protocol import properties, record
 from ariane.protocol.codes import ResponseCode
-from ariane.store.delayed import CANCELS, TIMERS, Due
-from ariane.store.message_store import Draft, MessageStore, Placed
+from ariane.store.delayed import CANCELS, TIMERS, DueMessage
+from ariane.store.message_store import AppendResult, MessageStore, RecordDraft
 
 log = logging.getLogger("ariane.broker.delayed_delivery")
 
@@ -48,7 +48,7 @@ TIMES = {START_DELIVER_TIME: None, TIMER_DELAY_SEC: 1000, TIMER_DELAY_MS: 1, TIM
 ASKS = frozenset({DELAY, *TIMES})
 
 
-class Where(NamedTuple):
+class DelayTarget(NamedTuple):
     """Where a delayed message is kept until it is due."""
 
     topic: str
@@ -56,7 +56,7 @@ class Where(NamedTuple):
     tags_code: int | None  # due time of a timer; a level's is known when it is stored
 
 
-class Limits(NamedTuple):
+class DelayLimits(NamedTuple):
     """`levels`: how many there are. `floor_ms`: a timer must be due after it. `longest_ms`: how far ahead it may be."""
 
     levels: int
@@ -64,7 +64,7 @@ class Limits(NamedTuple):
     longest_ms: int
 
 
-def delayed(own: dict[str, str], topic: str, queue_id: int, now_ms: int, limits: Limits) -> Where | None:
+def delayed(own: dict[str, str], topic: str, queue_id: int, now_ms: int, limits: DelayLimits) -> DelayTarget | None:
     """Where a message with these properties has to be kept, or None when it is for now. `own` is changed to what is stored.
 
     ProtocolError names a property that says no time. A delay level wins over a time, and removes it.
@@ -75,7 +75,7 @@ def delayed(own: dict[str, str], topic: str, queue_id: int, now_ms: int, limits:
             own.pop(name, None)
         own[DELAY] = str(min(level, limits.levels))
         own[REAL_TOPIC], own[REAL_QID] = topic, str(queue_id)
-        return Where(SCHEDULE_TOPIC, min(level, limits.levels) - 1, None)
+        return DelayTarget(SCHEDULE_TOPIC, min(level, limits.levels) - 1, None)
     name = next((name for name in TIMES if name in own), "")
     if not name:
         return None
@@ -95,10 +95,10 @@ def delayed(own: dict[str, str], topic: str, queue_id: int, now_ms: int, limits:
         )
     due_ms = max(due_ms, limits.floor_ms + 1)
     own[REAL_TOPIC], own[REAL_QID], own[TIMER_OUT_MS] = topic, str(queue_id), str(due_ms)
-    return Where(TIMER_TOPIC, TIMERS, due_ms)
+    return DelayTarget(TIMER_TOPIC, TIMERS, due_ms)
 
 
-def kept(draft: Draft, own: dict[str, str], now_ms: int, limits: Limits) -> Draft:
+def kept(draft: RecordDraft, own: dict[str, str], now_ms: int, limits: DelayLimits) -> RecordDraft:
     """`draft`, whose properties are `own`, as it has to be stored now: itself, or kept until it is due."""
     if ASKS.isdisjoint(own):
         return draft
@@ -129,7 +129,7 @@ def _number(own: dict[str, str], name: str) -> int:
     return int(text)
 
 
-class Counts(msgspec.Struct):
+class DelayCounters(msgspec.Struct):
     """What was delivered since the start, for operators."""
 
     delivered: int = 0
@@ -139,7 +139,7 @@ class Counts(msgspec.Struct):
     cancelled: int = 0
 
 
-class Deliveries:
+class DeliveryLoop:
     """Delivers what is due. `stored` is told after puts; `wake` must be called when something was delayed."""
 
     def __init__(
@@ -147,9 +147,9 @@ class Deliveries:
         store: MessageStore,
         stored: Callable[[], None],
         now_ms: Callable[[], int],
-        delivered: Callable[[Due, Draft, int], None] = lambda due, draft, size: None,
+        delivered: Callable[[DueMessage, RecordDraft, int], None] = lambda due, draft, size: None,
     ) -> None:
-        self.counts = Counts()
+        self.counts = DelayCounters()
         self._store = store
         self._stored = stored
         self._now_ms = now_ms
@@ -202,7 +202,7 @@ class Deliveries:
         self._stored()
         return count
 
-    def _deliver(self, due: Due, now_ms: int) -> None:
+    def _deliver(self, due: DueMessage, now_ms: int) -> None:
         counts = self.counts
         data = self._store.record_of(due.topic, due.queue_id, due.number)
         try:
@@ -227,7 +227,7 @@ class Deliveries:
         counts.worst_late_ms = max(counts.worst_late_ms, late_ms)
         self._delivered(due, draft, placed.size)
 
-    def cancel(self, number: int, due_ms: int, born_host: bytes) -> Placed:
+    def cancel(self, number: int, due_ms: int, born_host: bytes) -> AppendResult:
         """Write down that a pending timer is not to be delivered; where that note lies.
 
         ReplyError when it is no longer pending.
@@ -236,7 +236,7 @@ class Deliveries:
             raise ReplyError(ResponseCode.SYSTEM_ERROR, "it was delivered or cancelled before")
         now_ms = self._now_ms()
         placed = self._store.put(
-            Draft(
+            RecordDraft(
                 topic=TIMER_TOPIC,
                 queue_id=CANCELS,
                 body=b"",
@@ -264,7 +264,7 @@ def move_timers(store: MessageStore, log_offset: int) -> int:
             log.error("timer %d, due at %d, cannot be read: it is lost with the file that is removed", number, due_ms)
             continue
         kept = record.decode(data)
-        draft = Draft(
+        draft = RecordDraft(
             topic=TIMER_TOPIC,
             queue_id=TIMERS,
             body=kept.body,
@@ -283,7 +283,7 @@ def move_timers(store: MessageStore, log_offset: int) -> int:
     return end
 
 
-def real(data: bytes, due: Due) -> Draft:
+def real(data: bytes, due: DueMessage) -> RecordDraft:
     """The message that a delayed record stands for. ProtocolError when it stands for none.
 
     A level's message keeps DELAY, REAL_TOPIC and REAL_QID, as in 4.9.4; a timer's keeps what it was asked for.
@@ -299,7 +299,7 @@ def real(data: bytes, due: Due) -> Draft:
         del own[REAL_TOPIC], own[REAL_QID]
         own.pop(TIMER_OUT_MS, None)
         text = properties.join(own)
-    return Draft(
+    return RecordDraft(
         topic=topic,
         queue_id=int(queue_text),
         body=kept.body,
@@ -314,7 +314,7 @@ def real(data: bytes, due: Due) -> Draft:
     )
 
 
-class Timer(NamedTuple):
+class DeliveryTimer(NamedTuple):
     """A message that waits in the timer topic."""
 
     number: int
@@ -322,7 +322,7 @@ class Timer(NamedTuple):
     unique_key: str
 
 
-def timer(data: bytes | None) -> Timer | None:
+def timer(data: bytes | None) -> DeliveryTimer | None:
     """The timer that a record of the log is; None when it is none."""
     if data is None:
         return None
@@ -330,4 +330,4 @@ def timer(data: bytes | None) -> Timer | None:
     due = kept.property_map().get(TIMER_OUT_MS, "")
     if kept.topic != TIMER_TOPIC or kept.queue_id != TIMERS or not due.isdecimal():
         return None
-    return Timer(kept.queue_offset, int(due), kept.property_map().get(UNIQ_KEY, ""))
+    return DeliveryTimer(kept.queue_offset, int(due), kept.property_map().get(UNIQ_KEY, ""))

@@ -68,7 +68,7 @@ CHANGEABLE: dict[str, Bounds] = {
 TEXT_MAX = 255
 
 
-class Settings:
+class DynamicConfig:
     """`now` is the value in force, `version` counts its changes."""
 
     def __init__(self, config: BrokerConfig, now_ms: int) -> None:

@@ -18,7 +18,7 @@ from ariane.broker.flusher import Flusher
 from ariane.errors import StoreError, StoreFull
 from ariane.store.files import Disk
 from ariane.store.message_store import MessageStore
-from ariane.store.retention import Removal, Rule, due, trigger, used_percent
+from ariane.store.retention import Removal, RetentionRule, due, trigger, used_percent
 
 log = logging.getLogger("ariane.broker.file_cleaner")
 
@@ -149,9 +149,9 @@ class Cleaner:
             await asyncio.sleep(self._config.delete_consume_queue_files_interval / 1000)
 
 
-def rule(config: BrokerConfig) -> Rule:
+def rule(config: BrokerConfig) -> RetentionRule:
     low, high = USED_MAX_LIMITS
-    return Rule(
+    return RetentionRule(
         reserved_ms=config.file_reserved_time * HOUR_MS,
         hours=config.delete_hours,
         used_max=max(low, min(config.disk_max_used_space_ratio, high)),

@@ -16,7 +16,7 @@ from concurrent.futures import Executor
 from ariane.broker.config import BrokerConfig
 from ariane.errors import FlushFailed
 from ariane.net.tasks import ended
-from ariane.store.message_store import Flush, MessageStore, Postponed
+from ariane.store.message_store import FlushPostponed, FlushRound, MessageStore
 
 log = logging.getLogger("ariane.broker.flusher")
 
@@ -101,18 +101,18 @@ class Flusher:
             if flush is not None:
                 await self._run(flush, self._derived_executor)
 
-    async def _run(self, flush: Flush, executor: Executor) -> None:
+    async def _run(self, flush: FlushRound, executor: Executor) -> None:
         """Do it, and take its outcome even when cancelled meanwhile: the store has one flush at a time, and none goes on
         while it is closed."""
         running = asyncio.get_running_loop().run_in_executor(executor, flush.run)
         cancelled = await ended(running)
-        error: OSError | Postponed | None = None
+        error: OSError | FlushPostponed | None = None
         try:
             running.result()
-        except (OSError, Postponed) as failure:
+        except (OSError, FlushPostponed) as failure:
             error = failure
         self._store.end_flush(flush, error)
-        if isinstance(error, Postponed):
+        if isinstance(error, FlushPostponed):
             log.warning("%s; the next start has more to read", error)
         elif error is not None:
             self._failure = FlushFailed(str(error.filename or "the store"), error.strerror or str(error))

@@ -28,7 +28,7 @@ from ariane.model.message import (
 from ariane.model.topic import HALF_TOPIC, OP_HALF_TOPIC
 from ariane.protocol import properties, record
 from ariane.protocol.record import Record
-from ariane.store.message_store import Draft
+from ariane.store.message_store import RecordDraft
 
 log = logging.getLogger("ariane.broker.transaction_service")
 
@@ -37,7 +37,7 @@ OP_PROPERTIES = properties.encode({WAIT: "true", TAGS: END_TAG})  # the order of
 _PREPARED = PREPARED_QUEUE_OFFSET.encode()
 
 
-def first(draft: Draft, table: dict[str, str]) -> Draft:
+def first(draft: RecordDraft, table: dict[str, str]) -> RecordDraft:
     """The half message to store in place of a message that has the properties `table`."""
     table = {**table, REAL_TOPIC: draft.topic, REAL_QID: str(draft.queue_id)}
     for name in (PREPARED_QUEUE_OFFSET, CHECK_TIMES):
@@ -51,9 +51,9 @@ def first(draft: Draft, table: dict[str, str]) -> Draft:
     )
 
 
-def copy(half: Record, table: dict[str, str], topic: str = HALF_TOPIC) -> Draft:
+def copy(half: Record, table: dict[str, str], topic: str = HALF_TOPIC) -> RecordDraft:
     """A half message once more, with other properties."""
-    return Draft(
+    return RecordDraft(
         topic=topic,
         queue_id=0,
         body=half.body,
@@ -67,7 +67,7 @@ def copy(half: Record, table: dict[str, str], topic: str = HALF_TOPIC) -> Draft:
     )
 
 
-def committed(half: Record) -> Draft:
+def committed(half: Record) -> RecordDraft:
     """The message that consumers get."""
     table = half.property_map()
     return msgspec.structs.replace(
@@ -80,9 +80,9 @@ def committed(half: Record) -> Draft:
     )
 
 
-def op(offset: int, now_ms: int, store_host: bytes) -> Draft:
+def op(offset: int, now_ms: int, store_host: bytes) -> RecordDraft:
     """The op message that ends the copy at a queue offset."""
-    return Draft(
+    return RecordDraft(
         topic=OP_HALF_TOPIC,
         queue_id=0,
         body=str(offset).encode(),

@@ -18,7 +18,7 @@ Waiter = asyncio.Future[None]
 SUBSCRIPTION_CHARS_MAX = 8 * 1024 * 1024  # of all held pulls; parsed, a subscription takes up to 80 times its length
 
 
-class Arrivals:
+class PullWaiters:
     """Waiters by topic and queue."""
 
     def __init__(self) -> None:

@@ -27,16 +27,16 @@ from ariane.broker.state.change_log import ChangeLog
 from ariane.broker.state.change_records import DOCUMENTS, Change, SavedDocument, TopicDeleted
 from ariane.broker.state.consumer_filters import ConsumerFilters, FilterTable
 from ariane.broker.state.consumer_offsets import ConsumerOffsets
-from ariane.broker.state.group_registry import Groups
+from ariane.broker.state.group_registry import GroupRegistry
 from ariane.broker.state.queue_locks import QueueLocks
 from ariane.broker.state.saved_state import DeletedTopics, SavedState
-from ariane.broker.state.topic_registry import Topics
+from ariane.broker.state.topic_registry import TopicRegistry
 from ariane.broker.write_protection import SENDS
 from ariane.errors import FlushFailed, StoreError
 from ariane.filter.bloom import Bloom
 from ariane.model.topic import TopicDeletion
 from ariane.net.connection import Handled, Handler, LateReply, Peer, Reply
-from ariane.net.tasks import Tasks, ended
+from ariane.net.tasks import BackgroundTasks, ended
 from ariane.protocol import fastjson
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.command import Command
@@ -69,7 +69,7 @@ def delay_positions(disk: Disk, config: BrokerConfig) -> dict[int, int]:
     return json_documents.load(disk, config.config_dir, json_documents.DELAYS, DelayOffsetTable).offset_table
 
 
-class Tables:
+class PersistentState:
     """The tables, loaded. `save` writes what changed, `start` does so from now on.
 
     Args:
@@ -86,8 +86,8 @@ class Tables:
         now_ms: Callable[[], int],
         monotonic_ms: Callable[[], float],
     ) -> None:
-        self.topics = Topics(saved.topics, config, now_ms, self.record)
-        self.groups = Groups(
+        self.topics = TopicRegistry(saved.topics, config, now_ms, self.record)
+        self.groups = GroupRegistry(
             saved.groups, auto_create=config.auto_create_subscription_group, now_ms=now_ms, record=self.record
         )
         self.offsets = ConsumerOffsets(saved.offsets, self.record)
@@ -122,7 +122,7 @@ class Tables:
         self.topics.changed = lambda: self._unsaved.add(json_documents.TOPICS)
         self.groups.changed = lambda: self._unsaved.add(json_documents.GROUPS)
 
-    def start(self, tasks: Tasks, topics_changed: Callable[[], None]) -> None:
+    def start(self, tasks: BackgroundTasks, topics_changed: Callable[[], None]) -> None:
         """Write documents as they change, from now on; call `topics_changed` after each change of a topic."""
 
         def changed() -> None:

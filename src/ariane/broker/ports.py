@@ -14,8 +14,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from ariane.broker.config import BrokerConfig
 from ariane.errors import ConfigError
 from ariane.net.connection import Handler, Peer
-from ariane.net.flow_limits import Limits
-from ariane.net.server import Server
+from ariane.net.flow_limits import ServerLimits
+from ariane.net.server import RemotingServer
 from ariane.net.streams import Stream, StreamServer
 from ariane.protocol.codes import RequestCode
 
@@ -31,12 +31,12 @@ async def take_ports(
     fast_handlers: Mapping[int, Handler],
     on_lost: Callable[[Peer], None],
     serve_slave: Callable[[Stream], Awaitable[None]],
-    limits: Limits,
-) -> tuple[Server, StreamServer]:
+    limits: ServerLimits,
+) -> tuple[RemotingServer, StreamServer]:
     """Bind all three, and let nobody in yet. ConfigError names one that is taken; with listenPort 0 others are tried."""
     for tries_left in reversed(range(PORT_TRIES)):
         idle_s = config.server_channel_max_idle_time_seconds
-        server = Server(
+        server = RemotingServer(
             handlers, config.bind_address, config.listen_port, on_lost=on_lost, idle_s=idle_s, limits=limits
         )
         try:

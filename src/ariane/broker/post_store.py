@@ -12,36 +12,36 @@ import logging
 from collections.abc import Callable
 
 from ariane.broker import delayed_delivery
-from ariane.broker.delayed_delivery import Deliveries
-from ariane.broker.dynamic_config import Settings
-from ariane.broker.long_polling import Arrivals
-from ariane.broker.replication import Feed
+from ariane.broker.delayed_delivery import DeliveryLoop
+from ariane.broker.dynamic_config import DynamicConfig
+from ariane.broker.long_polling import PullWaiters
+from ariane.broker.replication import ReplicationFeed
 from ariane.broker.stats.broker_stats import BrokerStats
 from ariane.errors import StoreError
 from ariane.model.message import DELAY, RETRY_TOPIC
 from ariane.model.topic import DLQ_PREFIX, RETRY_PREFIX, SCHEDULE_TOPIC
 from ariane.protocol import properties
-from ariane.store.delayed import Due
-from ariane.store.message_store import Draft, MessageStore, Placed
+from ariane.store.delayed import DueMessage
+from ariane.store.message_store import AppendResult, MessageStore, RecordDraft
 
 log = logging.getLogger("ariane.broker")
 
 DISPATCH_RETRY_S = 1.0
 
 
-class Messages:
+class PostStoreDispatcher:
     """The way of messages through one store. `wake_flusher` is called after puts when consumers wait for the disk (sync mode)."""
 
     def __init__(
         self,
-        settings: Settings,
+        settings: DynamicConfig,
         store: MessageStore,
         stats: BrokerStats,
-        feed: Feed,
+        feed: ReplicationFeed,
         now_ms: Callable[[], int],
     ) -> None:
-        self.arrivals = Arrivals()
-        self.deliveries = Deliveries(store, self.stored, now_ms, self._count_delivered)
+        self.arrivals = PullWaiters()
+        self.deliveries = DeliveryLoop(store, self.stored, now_ms, self._count_delivered)
         self.wake_flusher: Callable[[], None] = lambda: None
         self._settings = settings
         self._store = store
@@ -79,17 +79,17 @@ class Messages:
             self._store.delayed.arrived = False
             self.deliveries.wake()
 
-    def kept(self, draft: Draft, own: dict[str, str]) -> Draft:
+    def kept(self, draft: RecordDraft, own: dict[str, str]) -> RecordDraft:
         """A message with these properties where it waits for its time, or as it is."""
         if delayed_delivery.ASKS.isdisjoint(own):
             return draft
         store = self._store
         floor_ms = max(store.last_ms, store.delayed.floor_ms)
         longest_ms = self._settings.now.timer_max_delay_sec * 1000
-        limits = delayed_delivery.Limits(len(store.config.delays_ms), floor_ms, longest_ms)
+        limits = delayed_delivery.DelayLimits(len(store.config.delays_ms), floor_ms, longest_ms)
         return delayed_delivery.kept(draft, own, self._now_ms(), limits)
 
-    def put_returned(self, draft: Draft) -> Placed:
+    def put_returned(self, draft: RecordDraft) -> AppendResult:
         """Store a message that a consumer gave back: after the delay of its level, or at once (a dead letter)."""
         own = properties.decode(draft.properties)
         if own.get(DELAY) == "0":
@@ -107,7 +107,7 @@ class Messages:
         positions = store.delayed.level_positions()
         return {level: (number, store.max_offset(SCHEDULE_TOPIC, level - 1)) for level, number in positions.items()}
 
-    def _count_delivered(self, due: Due, draft: Draft, size: int) -> None:
+    def _count_delivered(self, due: DueMessage, draft: RecordDraft, size: int) -> None:
         if due.topic == SCHEDULE_TOPIC:
             self._stats.delivered_delayed(draft.topic, due.queue_id, 1, size)
         else:

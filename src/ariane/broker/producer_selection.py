@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 from typing import Final
 
-from ariane.broker.state.group_members import Members
+from ariane.broker.state.group_members import GroupMembers
 from ariane.errors import ConnectionLost
-from ariane.net.server import Server
+from ariane.net.server import RemotingServer
 from ariane.protocol.codes import RequestCode
 from ariane.protocol.requests import fields
 from ariane.protocol.requests.messaging import CheckTransactionState
@@ -18,10 +18,10 @@ BUSY: Final = -1
 GROUPS_MAX = 10_000  # whose turns are remembered; forgetting them costs nothing but some fairness
 
 
-class Producers:
+class ProducerSelector:
     """The producers among `members`, reached through `server`."""
 
-    def __init__(self, members: Members, server: Server) -> None:
+    def __init__(self, members: GroupMembers, server: RemotingServer) -> None:
         self._members = members
         self._server = server
         self._turns: dict[str, int] = {}

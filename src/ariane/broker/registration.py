@@ -24,20 +24,20 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 import msgspec
 
 from ariane.broker.config import BrokerConfig
-from ariane.broker.dynamic_config import Settings
-from ariane.broker.state.topic_registry import Topics
+from ariane.broker.dynamic_config import DynamicConfig
+from ariane.broker.state.topic_registry import TopicRegistry
 from ariane.errors import ArianeError, ReplyError
 from ariane.model.topic import PERM_READ, PERM_WRITE, DataVersion, TopicConfig
 from ariane.net.connection import Connection
-from ariane.net.connection_pool import Connections
-from ariane.net.tasks import Tasks
+from ariane.net.connection_pool import ConnectionPool
+from ariane.net.tasks import BackgroundTasks
 from ariane.protocol import fastjson
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.command import Command
 from ariane.protocol.requests import fields, typed
 from ariane.protocol.requests.routing import (
     BrokerRef,
-    KvTable,
+    KvTableBody,
     RegisterBroker,
     RegisterBrokerAnswer,
     RegisterBrokerBody,
@@ -94,12 +94,12 @@ class Registration:
 
     def __init__(
         self,
-        settings: Settings,
+        settings: DynamicConfig,
         addr: str,
         ha_addr: str,
-        topics: Topics,
-        peers: Connections,
-        tasks: Tasks,
+        topics: TopicRegistry,
+        peers: ConnectionPool,
+        tasks: BackgroundTasks,
         now_ms: Callable[[], int],
         filter_servers: Callable[[], tuple[str, ...]] = tuple,
     ) -> None:
@@ -251,7 +251,7 @@ class Registration:
         told = typed(answer, RegisterBrokerAnswer)
         if told.master_addr:
             self.master = told
-        return fastjson.decode(answer.body, KvTable).table if answer.body else None
+        return fastjson.decode(answer.body, KvTableBody).table if answer.body else None
 
     def _body(self, version: DataVersion, names: Iterable[str]) -> bytes:
         """Return the part as JSON. Topics are read when their part is sent: a deleted one is not sent any more."""

@@ -21,7 +21,7 @@ from ariane.broker.config import BrokerConfig
 from ariane.errors import ArianeError, ConnectionLost, ProtocolError
 from ariane.net.streams import Stream, connected
 from ariane.protocol.codes import ResponseCode
-from ariane.protocol.replication import Chunk, Chunks, Reports, frame_head, report
+from ariane.protocol.replication import AckReader, ReplicationChunk, ReplicationChunkReader, frame_head, report
 from ariane.store.log_replica import Replica
 from ariane.store.message_store import MessageStore
 
@@ -39,7 +39,7 @@ class _Waiter(NamedTuple):
     answer: asyncio.Future[ResponseCode]
 
 
-class Feed:
+class ReplicationFeed:
     """The master's side. `appended` is called whenever there may be more for slaves."""
 
     def __init__(self, config: BrokerConfig, store: MessageStore) -> None:
@@ -79,7 +79,7 @@ class Feed:
     async def serve(self, stream: Stream) -> None:
         """Feed one slave until it leaves."""
         silence_s = self._config.ha_housekeeping_interval / 1000
-        reports = Reports()
+        reports = AckReader()
         heartbeat_s = self._config.ha_send_heartbeat_interval / 1000
         first = await _first_report(stream, reports, min(silence_s, max(FIRST_REPORT_S, 2 * heartbeat_s)))
         start = first or self._store.commit_log_min
@@ -106,7 +106,7 @@ class Feed:
             del self._slaves[stream]
             log.info("slave %s is gone, %d slaves are left", stream.addr, len(self._slaves))
 
-    async def _listen(self, stream: Stream, reports: Reports, silence_s: float) -> None:
+    async def _listen(self, stream: Stream, reports: AckReader, silence_s: float) -> None:
         while True:
             offset = reports.feed(await stream.read(silence_s))
             if offset is None:
@@ -138,7 +138,7 @@ class Feed:
                 await stream.write(frame_head(at, 0))
 
 
-async def _first_report(stream: Stream, reports: Reports, within_s: float) -> int:
+async def _first_report(stream: Stream, reports: AckReader, within_s: float) -> int:
     """Wait for the report with which every slave begins.
 
     Raises:
@@ -188,7 +188,7 @@ async def follow(
 
 
 async def _follow_once(config: BrokerConfig, replica: Replica, stream: Stream, stored: Callable[[], None]) -> None:
-    chunks = Chunks()
+    chunks = ReplicationChunkReader()
     reporting = asyncio.ensure_future(_report_regularly(config, replica, stream))
     try:
         await stream.write(report(replica.received))
@@ -208,9 +208,9 @@ async def _follow_once(config: BrokerConfig, replica: Replica, stream: Stream, s
         await asyncio.gather(reporting, return_exceptions=True)
 
 
-def _joined(chunks: Sequence[Chunk], file_size: int) -> list[Chunk]:
+def _joined(chunks: Sequence[ReplicationChunk], file_size: int) -> list[ReplicationChunk]:
     """Chunks that came together and follow each other as one, for one write each; not across the end of a file."""
-    joined: list[Chunk] = []
+    joined: list[ReplicationChunk] = []
     runs: list[list[bytes]] = []
     end = -1
     for chunk in chunks:
@@ -220,7 +220,7 @@ def _joined(chunks: Sequence[Chunk], file_size: int) -> list[Chunk]:
             joined.append(chunk)
             runs.append([chunk.data])
         end = chunk.offset + len(chunk.data)
-    return [Chunk(first.offset, b"".join(run)) for first, run in zip(joined, runs, strict=True)]
+    return [ReplicationChunk(first.offset, b"".join(run)) for first, run in zip(joined, runs, strict=True)]
 
 
 async def _report_regularly(config: BrokerConfig, replica: Replica, stream: Stream) -> None:

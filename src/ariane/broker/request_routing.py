@@ -9,8 +9,8 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, NamedTuple
 
 from ariane.broker.access_control import AccessControl
-from ariane.broker.client_registry import Presence
-from ariane.broker.dynamic_config import Settings
+from ariane.broker.client_registry import ClientRegistry
+from ariane.broker.dynamic_config import DynamicConfig
 from ariane.broker.file_cleaner import Cleaner
 from ariane.broker.flusher import Flusher
 from ariane.broker.handlers import (
@@ -32,61 +32,61 @@ from ariane.broker.handlers import (
     statistics,
     topic_admin,
 )
-from ariane.broker.persistent_state import Tables
-from ariane.broker.post_store import Messages
+from ariane.broker.persistent_state import PersistentState
+from ariane.broker.post_store import PostStoreDispatcher
 from ariane.broker.registration import Registration
-from ariane.broker.replication import Feed
+from ariane.broker.replication import ReplicationFeed
 from ariane.broker.stats.broker_stats import BrokerStats
-from ariane.broker.stats.stats_recorder import Recorder
+from ariane.broker.stats.stats_recorder import StatsRecorder
 from ariane.broker.topic_deletion import TopicRemover
-from ariane.broker.transaction_service import Transactions
+from ariane.broker.transaction_service import TransactionService
 from ariane.model.topic import TIMER_TOPIC
 from ariane.net.connection import Handler
-from ariane.net.server import Server
-from ariane.net.tasks import Tasks
+from ariane.net.server import RemotingServer
+from ariane.net.tasks import BackgroundTasks
 from ariane.protocol.requests.admin import DelayOffsetTable
 from ariane.store.files import Disk
-from ariane.store.key_query import Wanted
+from ariane.store.key_query import KeyQuery
 from ariane.store.message_store import MessageStore
 
 RECALL_MAX = 32  # timers of one unique key that are looked at: a message that is sent again has it twice
 
 
-class Parts(NamedTuple):
+class BrokerServices(NamedTuple):
     """All there is to serve with. A handler is given the few of it that it needs."""
 
-    settings: Settings
+    settings: DynamicConfig
     addr: str
     store_host: bytes
     boot_ms: int
     disk: Disk
     store: MessageStore
-    tables: Tables
+    tables: PersistentState
     remover: TopicRemover
-    presence: Presence
-    messages: Messages
+    presence: ClientRegistry
+    messages: PostStoreDispatcher
     flusher: Flusher
-    feed: Feed
-    transactions: Transactions
+    feed: ReplicationFeed
+    transactions: TransactionService
     cleaner: Cleaner
     stats: BrokerStats
-    recorder: Recorder
+    recorder: StatsRecorder
     registration: Registration
     access: AccessControl | None
-    server: Server
-    tasks: Tasks
+    server: RemotingServer
+    tasks: BackgroundTasks
     write_settings: Callable[..., Awaitable[Any]] | None
     now_ms: Callable[[], int]
     monotonic_ms: Callable[[], float]
 
 
-def handlers(parts: Parts) -> dict[int, Handler]:
+def handlers(parts: BrokerServices) -> dict[int, Handler]:
     """The whole table."""
     config, store, now_ms = parts.settings.now, parts.store, parts.now_ms
     tables, presence, messages = parts.tables, parts.presence, parts.messages
     durable = parts.flusher.waiting(config)
-    recalling = recall.RecallParts(store, messages.deliveries, lambda key: _timers_of(store, key), durable)
-    sending = send.SendParts(
+    recalling = recall.RecallHandler(store, messages.deliveries, lambda key: _timers_of(store, key), durable)
+    sending = send.SendHandler(
         parts.settings,
         tables.topics,
         tables.groups,
@@ -104,15 +104,15 @@ def handlers(parts: Parts) -> dict[int, Handler]:
     return {
         **send.handlers(sending),
         **send_back.handlers(
-            send_back.SendBackParts(
+            send_back.SendBackHandler(
                 parts.settings, tables.topics, tables.groups, store, messages.put_returned, durable, messages.stored
             )
         ),
         **recall.handlers(recalling),
-        **reply_message.handlers(reply_message.ReplyParts(sending, presence.members, parts.server.request)),
+        **reply_message.handlers(reply_message.ReplyMessageHandler(sending, presence.members, parts.server.request)),
         **end_transaction.handlers(parts.transactions, durable, is_slave=config.is_slave),
         **consumer_admin.handlers(
-            consumer_admin.RelayParts(
+            consumer_admin.ConsumerAdminHandler(
                 config.broker_name,
                 tables.topics,
                 presence.members,
@@ -123,7 +123,7 @@ def handlers(parts: Parts) -> dict[int, Handler]:
             )
         ),
         **pull.handlers(
-            pull.PullParts(
+            pull.PullHandler(
                 parts.settings,
                 tables.topics,
                 tables.groups,
@@ -141,7 +141,7 @@ def handlers(parts: Parts) -> dict[int, Handler]:
         **message_query.handlers(config, store),
         **offset_requests.handlers(tables.offsets, tables.topics, store),
         **client_sessions.handlers(
-            client_sessions.ClientParts(
+            client_sessions.ClientSessionHandler(
                 tables.topics,
                 tables.groups,
                 presence.members,
@@ -157,15 +157,15 @@ def handlers(parts: Parts) -> dict[int, Handler]:
     }
 
 
-def _administration(parts: Parts) -> dict[int, Handler]:
+def _administration(parts: BrokerServices) -> dict[int, Handler]:
     config, store, now_ms = parts.settings.now, parts.store, parts.now_ms
     tables, presence = parts.tables, parts.presence
     return {
         **topic_admin.handlers(
-            topic_admin.AdminParts(config, tables, parts.remover, parts.registration.settled, parts.stats)
+            topic_admin.TopicAdminHandler(config, tables, parts.remover, parts.registration.settled, parts.stats)
         ),
         **statistics.handlers(
-            statistics.StatsParts(
+            statistics.StatisticsHandler(
                 config,
                 parts.addr,
                 tables.topics,
@@ -178,7 +178,7 @@ def _administration(parts: Parts) -> dict[int, Handler]:
             )
         ),
         **runtime_info.handlers(
-            runtime_info.RuntimeParts(
+            runtime_info.RuntimeInfoHandler(
                 parts.settings,
                 store,
                 parts.disk,
@@ -190,7 +190,7 @@ def _administration(parts: Parts) -> dict[int, Handler]:
             )
         ),
         **broker_admin.handlers(
-            broker_admin.WholeParts(
+            broker_admin.BrokerAdminHandler(
                 parts.settings,
                 tables.topics,
                 presence.members,
@@ -204,9 +204,9 @@ def _administration(parts: Parts) -> dict[int, Handler]:
             )
         ),
         **file_expiry.handlers(parts.cleaner.clean_soon),
-        **acl_admin.handlers(acl_admin.AclParts(config, parts.addr, parts.access)),
+        **acl_admin.handlers(acl_admin.AclAdminHandler(config, parts.addr, parts.access)),
         **config_admin.handlers(
-            config_admin.SettingsParts(
+            config_admin.ConfigAdminHandler(
                 parts.settings,
                 tables.topics,
                 tables.groups,
@@ -223,4 +223,4 @@ def _administration(parts: Parts) -> dict[int, Handler]:
 
 def _timers_of(store: MessageStore, unique_key: str) -> Iterable[bytes]:
     """Records of the timer topic with this unique key."""
-    return store.index.query(Wanted(TIMER_TOPIC, unique_key, RECALL_MAX)).records
+    return store.index.query(KeyQuery(TIMER_TOPIC, unique_key, RECALL_MAX)).records

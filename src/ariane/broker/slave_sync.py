@@ -13,14 +13,14 @@ from ariane.broker.ports import FAST_PORT_BEFORE
 from ariane.broker.registration import Registration
 from ariane.broker.replication import follow
 from ariane.broker.state.consumer_offsets import ConsumerOffsets
-from ariane.broker.state.group_registry import Groups
-from ariane.broker.state.topic_registry import Topics
+from ariane.broker.state.group_registry import GroupRegistry
+from ariane.broker.state.topic_registry import TopicRegistry
 from ariane.errors import ArianeError
 from ariane.model import host
 from ariane.model.topic import TopicDeletion
 from ariane.net.connection import Handler, Peer, Reply
-from ariane.net.connection_pool import Connections
-from ariane.net.tasks import Tasks
+from ariane.net.connection_pool import ConnectionPool
+from ariane.net.tasks import BackgroundTasks
 from ariane.protocol import fastjson
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.command import Command
@@ -70,7 +70,7 @@ def refusals() -> dict[int, Handler]:
     return {code: refuse(answer) for code, answer in REFUSED.items()}
 
 
-def deletion(peers: Connections, master: Callable[[], str | None], copied: Copied) -> Handler:
+def deletion(peers: ConnectionPool, master: Callable[[], str | None], copied: Copied) -> Handler:
     """A handler of DELETE_TOPIC_IN_BROKER that has the master delete the topic, and takes that over at once.
 
     `mqadmin deleteTopic -c` sends the request to every broker of a cluster, slaves included, in any order. The slave of 4.9.4
@@ -99,8 +99,8 @@ def deletion(peers: Connections, master: Callable[[], str | None], copied: Copie
 class Copied(NamedTuple):
     """The tables that follow the master's. `save_delays` writes delayOffset.json, `take_deletions` deletes topics."""
 
-    topics: Topics
-    groups: Groups
+    topics: TopicRegistry
+    groups: GroupRegistry
     offsets: ConsumerOffsets
     save_delays: Callable[[bytes], Awaitable[None]]
     take_deletions: Callable[[Mapping[str, TopicDeletion]], None]
@@ -109,8 +109,8 @@ class Copied(NamedTuple):
 def start(
     config: BrokerConfig,
     registration: Registration,
-    peers: Connections,
-    tasks: Tasks,
+    peers: ConnectionPool,
+    tasks: BackgroundTasks,
     tables: Copied,
     replica: Replica,
     stored: Callable[[], None],
@@ -132,7 +132,7 @@ def start(
     tasks.every(COPY_EVERY_S, copy, "copy the master's tables", first_s=COPY_FIRST_S)
 
 
-async def copy_tables(peers: Connections, master: str, tables: Copied) -> None:
+async def copy_tables(peers: ConnectionPool, master: str, tables: Copied) -> None:
     """Take over the master's tables once. One that cannot be had is tried again with the next round; the others go on."""
 
     async def topics() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ariane.broker.persistent_state import Tables
+from ariane.broker.persistent_state import PersistentState
 from ariane.broker.stats.broker_stats import BrokerStats
 from ariane.model.topic import TopicDeletion
 from ariane.store.message_store import MessageStore
@@ -13,7 +13,7 @@ from ariane.store.message_store import MessageStore
 class TopicRemover:
     """Deletes topics of one broker."""
 
-    def __init__(self, *, tables: Tables, store: MessageStore, stats: BrokerStats) -> None:
+    def __init__(self, *, tables: PersistentState, store: MessageStore, stats: BrokerStats) -> None:
         self._tables = tables
         self._store = store
         self._stats = stats

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Mapping
 
 import msgspec
 
-from ariane.broker.state.topic_registry import Topics
+from ariane.broker.state.topic_registry import TopicRegistry
 from ariane.errors import ProtocolError
 from ariane.model.topic import DataVersion, TopicConfig, TopicDeletion
 from ariane.net.connection import Reply
@@ -29,7 +29,7 @@ LARGE_BODY = 256 * 1024
 Deletions = Mapping[str, TopicDeletion]
 
 
-class _Outline(msgspec.Struct, frozen=True, rename="camel"):
+class _TopicPageOutline(msgspec.Struct, frozen=True, rename="camel"):
     """A MasterTopicTable without its topics: decoding skips them."""
 
     data_version: DataVersion = DataVersion()
@@ -37,7 +37,7 @@ class _Outline(msgspec.Struct, frozen=True, rename="camel"):
 
 
 def reply(
-    topics: Topics, deletions: Deletions, request: TopicPageRequest, shared: SharedReplies
+    topics: TopicRegistry, deletions: Deletions, request: TopicPageRequest, shared: SharedReplies
 ) -> Reply | Awaitable[Reply]:
     """Return the table, or the requested page of it. A large table is `shared` by all who ask for it at once."""
     deleted = dict(deletions) or None
@@ -51,7 +51,9 @@ def reply(
     return shared.get("topics", lambda: _whole(topics, dict(deletions) or None))
 
 
-def _page(topics: Topics, deleted: dict[str, TopicDeletion] | None, request: TopicPageRequest, offset: int) -> Reply:
+def _page(
+    topics: TopicRegistry, deleted: dict[str, TopicDeletion] | None, request: TopicPageRequest, offset: int
+) -> Reply:
     version = topics.version
     if DataVersion(request.known_counter, request.known_timestamp) == version:
         return Reply(fields={}, body=fastjson.write(MasterTopicTable(version, {}, deleted)))
@@ -61,7 +63,7 @@ def _page(topics: Topics, deleted: dict[str, TopicDeletion] | None, request: Top
     return Reply(fields=more, body=body)
 
 
-async def _whole(topics: Topics, deleted: dict[str, TopicDeletion] | None) -> Reply:
+async def _whole(topics: TopicRegistry, deleted: dict[str, TopicDeletion] | None) -> Reply:
     """Encode a large table in slices, between which other requests are served."""
     version, names = topics.version, topics.names()
     pieces = []
@@ -76,11 +78,11 @@ async def _whole(topics: Topics, deleted: dict[str, TopicDeletion] | None) -> Re
     return Reply(fields={}, body=b"".join((head, b",".join(pieces), b"}}")))
 
 
-def _configs(topics: Topics, names: list[str]) -> dict[str, TopicConfig]:
+def _configs(topics: TopicRegistry, names: list[str]) -> dict[str, TopicConfig]:
     return {name: config for name in names if (config := topics.get(name)) is not None}  # others are deleted by now
 
 
-async def copy(topics: Topics, ask: Callable[[TopicPageRequest], Awaitable[Command]]) -> MasterTopicTable:
+async def copy(topics: TopicRegistry, ask: Callable[[TopicPageRequest], Awaitable[Command]]) -> MasterTopicTable:
     """Return the master's table, page by page if the master supports that; without topics if ours has its version."""
     known = topics.version
     pages: list[MasterTopicTable] = []
@@ -103,7 +105,7 @@ async def copy(topics: Topics, ask: Callable[[TopicPageRequest], Awaitable[Comma
 def _decoded(body: bytes, known: DataVersion) -> MasterTopicTable:
     if len(body) > LARGE_BODY:
         try:
-            brief = msgspec.json.decode(body, type=_Outline, strict=False)
+            brief = msgspec.json.decode(body, type=_TopicPageOutline, strict=False)
         except (msgspec.DecodeError, UnicodeDecodeError):
             pass  # not strict JSON: decoded below
         else:

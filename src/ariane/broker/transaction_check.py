@@ -18,9 +18,9 @@ from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
 from ariane.broker import half_messages
-from ariane.broker.producer_selection import BUSY, Producers
-from ariane.broker.state.open_transactions import HalfState, Verdict, due_ms, verdict
-from ariane.broker.transaction_service import READ_AT_ONCE, Transactions
+from ariane.broker.producer_selection import BUSY, ProducerSelector
+from ariane.broker.state.open_transactions import OpenTransactionsState, OperationResult, due_ms, verdict
+from ariane.broker.transaction_service import READ_AT_ONCE, TransactionService
 from ariane.errors import MessageRefused, ProtocolError, ReplyError, StoreError
 from ariane.model import ids
 from ariane.model.message import (
@@ -53,13 +53,13 @@ class _Question(NamedTuple):
     body: bytes
 
 
-class CheckBack:
+class TransactionChecker:
     """`durable` as in sends: with it, a question leaves when the copy that it names is on the disk."""
 
     def __init__(
         self,
-        transactions: Transactions,
-        producers: Producers,
+        transactions: TransactionService,
+        producers: ProducerSelector,
         *,
         time_out_ms: int,
         checks_max: int,
@@ -142,13 +142,13 @@ class CheckBack:
         root = half_messages.root_of(table, offset)
         checks = max(half_messages.number(table.get(CHECK_TIMES)), self._asked_in_place.get(offset, 0))
         first_ms = half.store_ms if root == offset or checks else self._stored_ms(root)
-        state = HalfState(first_ms, checks, table.get(CHECK_IMMUNITY_TIME))
+        state = OpenTransactionsState(first_ms, checks, table.get(CHECK_IMMUNITY_TIME))
         what = verdict(state, now_ms, self._time_out_ms, self._checks_max)
-        if what is Verdict.WAIT:
+        if what is OperationResult.WAIT:
             if offset < stop - HELD_BACK_MAX:
                 self._transactions.put_copy(half, {**table, PREPARED_QUEUE_OFFSET: str(root)}, root)
             return due_ms(state, self._time_out_ms)
-        if what is Verdict.PUT_ASIDE:
+        if what is OperationResult.PUT_ASIDE:
             self._put_aside(half, table, root)
             return None
         peer_id = self._producers.pick(table.get(PGROUP, ""))

@@ -23,16 +23,16 @@ import msgspec
 
 from ariane.broker import half_messages
 from ariane.broker.state.consumer_offsets import ConsumerOffsets
-from ariane.broker.state.open_transactions import Halves, Rebuild
-from ariane.broker.state.topic_registry import Topics
+from ariane.broker.state.open_transactions import OpenTransactions, Rebuild
+from ariane.broker.state.topic_registry import TopicRegistry
 from ariane.errors import ProtocolError, ReplyError, StoreError
 from ariane.model.message import CHECK_TIMES, PGROUP, PREPARED_QUEUE_OFFSET, TRANSACTION_COMMIT, TRANSACTION_MASK
 from ariane.model.topic import CHECK_MAX_TIME_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, TRANSACTION_GROUP
 from ariane.protocol import record
 from ariane.protocol.codes import ResponseCode
 from ariane.protocol.record import QUEUE_OFFSET_AT, Record
-from ariane.protocol.requests.messaging import COMMIT, EndTransaction
-from ariane.store.message_store import Draft, MessageStore
+from ariane.protocol.requests.messaging import COMMIT, EndTransactionHeader
+from ariane.store.message_store import MessageStore, RecordDraft
 
 log = logging.getLogger("ariane.broker.transaction_service")
 
@@ -40,7 +40,7 @@ READ_AT_ONCE = 32  # records between two turns of the event loop
 _I64 = Struct(">q")
 
 
-class Transactions:
+class TransactionService:
     """Give it halves as they are stored, and ends as they come; `rebuild` once, before all but sends.
 
     `flush` flushes the log, `stored` is told after each put.
@@ -49,7 +49,7 @@ class Transactions:
     def __init__(
         self,
         store: MessageStore,
-        topics: Topics,
+        topics: TopicRegistry,
         offsets: ConsumerOffsets,
         store_host: bytes,
         *,
@@ -68,14 +68,14 @@ class Transactions:
         op_low, op_stop = self._start_of(OP_HALF_TOPIC), store.max_offset(OP_HALF_TOPIC, 0)
         if low == half_stop:
             op_low = op_stop  # nothing is open that they could end
-        self.halves = Halves(low, op_low)
+        self.halves = OpenTransactions(low, op_low)
         self._found = (low, half_stop, op_low, op_stop)
         self._ready = asyncio.Event()
         self._fault: Exception | None = None
 
     # --- sends ---
 
-    def half(self, draft: Draft, table: dict[str, str]) -> Draft:
+    def half(self, draft: RecordDraft, table: dict[str, str]) -> RecordDraft:
         """The half message to store in place of a message with these properties; tell `half_stored` where it came to lie."""
         for name in (HALF_TOPIC, OP_HALF_TOPIC):
             self.topics.create_own(name, 1)
@@ -97,7 +97,7 @@ class Transactions:
     def is_ready(self) -> bool:
         return self._ready.is_set() and self._fault is None
 
-    def end(self, request: EndTransaction) -> int | None:
+    def end(self, request: EndTransactionHeader) -> int | None:
         """Commit or roll back, once: the end of the log that has to be flushed for it, None when it was ended before.
 
         ReplyError with the remarks of 4.9.4 when it names no half message of the group.
@@ -130,7 +130,7 @@ class Transactions:
         table[CHECK_TIMES] = "0"
         self.put_copy(half, table, root)
 
-    def _named(self, request: EndTransaction) -> Record:
+    def _named(self, request: EndTransactionHeader) -> Record:
         half = self._record(request.commit_log_offset)
         if half is None or half.topic != HALF_TOPIC:
             raise ReplyError(ResponseCode.SYSTEM_ERROR, "Find prepared transaction message failed")
@@ -150,7 +150,7 @@ class Transactions:
             log.error("the record at %d cannot be read: %s", offset, error)
             return None
 
-    def end_with(self, root: int, newest: int, drafts: list[Draft]) -> int:
+    def end_with(self, root: int, newest: int, drafts: list[RecordDraft]) -> int:
         """Store what a half becomes, and behind it the op message that ends it, with one write; the log's end after that."""
         placed = self.store.put_batch([*drafts, half_messages.op(newest, self._now_ms(), self._store_host)])
         self.halves.op_stored(placed[-1].queue_offset, newest)

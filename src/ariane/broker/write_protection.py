@@ -15,9 +15,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from ariane.broker.config import BrokerConfig
-from ariane.broker.dynamic_config import Settings
+from ariane.broker.dynamic_config import DynamicConfig
 from ariane.net.connection import Handled, Handler, Peer, Reply
-from ariane.net.flow_limits import Limits
+from ariane.net.flow_limits import ServerLimits
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.command import Command
 
@@ -52,7 +52,7 @@ REFUSE_MAX_S = 10.0  # a disk that hung for minutes is tried again after so long
 class WriteProtection:
     """Watches how long sends take. `unflushed` are the bytes of the log that wait for the disk; `monotonic` is in seconds."""
 
-    def __init__(self, settings: Settings, unflushed: Callable[[], int], monotonic: Callable[[], float]) -> None:
+    def __init__(self, settings: DynamicConfig, unflushed: Callable[[], int], monotonic: Callable[[], float]) -> None:
         self._settings = settings
         self._unflushed = unflushed
         self._monotonic = monotonic
@@ -106,7 +106,7 @@ class WriteProtection:
         return guarded
 
 
-def set_limits(limits: Limits, config: BrokerConfig) -> None:
+def set_limits(limits: ServerLimits, config: BrokerConfig) -> None:
     """Bound what a server takes on, as the settings say."""
     limits.connections_max = config.server_connections_max
     limits.requests_max = config.server_requests_max

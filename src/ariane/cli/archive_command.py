@@ -15,7 +15,7 @@ from ariane.cli import paths as homes
 from ariane.errors import UsageError
 
 if TYPE_CHECKING:
-    from ariane.pipeline.run import Progress
+    from ariane.pipeline.run import JobProgress
 
 app = typer.Typer(help="Whole messages of topics, as Parquet.", no_args_is_help=True)
 
@@ -107,7 +107,7 @@ def _line(text: str) -> None:
     typer.echo(f"{time.strftime('%H:%M:%S')} {text}")
 
 
-def _say(progress: Progress) -> None:
+def _say(progress: JobProgress) -> None:
     for source in progress.sources:
         behind = "?" if source.behind is None else f"{source.behind:,}"
         waiting = "" if source.away is None else f"  waiting: {source.away}"

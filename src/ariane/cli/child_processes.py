@@ -38,7 +38,7 @@ RESTART_PAUSE_S = 0.1
 LAST_LINES = 15
 
 
-class ProgramFailed(ArianeError):
+class ChildProcessFailed(ArianeError):
     """A program that we started could not be kept running."""
 
     def __init__(self, name: str, why: str, last_lines: str) -> None:
@@ -47,7 +47,7 @@ class ProgramFailed(ArianeError):
 
 
 @dataclass(frozen=True)
-class Program:
+class ChildProcess:
     """`ariane` with these arguments. `ready`: it says so on standard output; else it counts as started at once."""
 
     name: str
@@ -57,13 +57,13 @@ class Program:
 
 @dataclass
 class _Running:
-    program: Program
+    program: ChildProcess
     process: Process
     ends: list[float] = field(default_factory=list)
     watcher: asyncio.Task[None] | None = None
 
 
-class Programs:
+class ChildProcesses:
     """The programs of one home."""
 
     def __init__(self, home: Path, say: Callable[[str], None]) -> None:
@@ -92,7 +92,7 @@ class Programs:
         else:
             self.failed.cancel()
 
-    async def start(self, program: Program) -> str:
+    async def start(self, program: ChildProcess) -> str:
         """Start `program` and keep it running. Returns the address it serves at, "" if it serves none."""
         began = time.monotonic()
         process, addr = await self._spawn(program)
@@ -109,7 +109,7 @@ class Programs:
             self._running.remove(running)
             await self._stop(running)
 
-    async def _spawn(self, program: Program) -> tuple[Process, str]:
+    async def _spawn(self, program: ChildProcess) -> tuple[Process, str]:
         with self._error_file(program.name).open("wb") as errors:
             process = await asyncio.create_subprocess_exec(
                 sys.executable,
@@ -136,19 +136,19 @@ class Programs:
         relay.add_done_callback(self._relays.discard)
         return process, addr
 
-    async def _relay(self, program: Program, process: Process) -> None:
+    async def _relay(self, program: ChildProcess, process: Process) -> None:
         """Pass on the notices of a program until it ends."""
         assert process.stdout is not None
         while line := await process.stdout.readline():
             self._notice(program, line.decode(errors="replace"))
 
-    def _notice(self, program: Program, line: str) -> bool:
+    def _notice(self, program: ChildProcess, line: str) -> bool:
         kind, _, text = line.strip().partition(" ")
         if kind == NOTICE:
             self._say(f"{program.name:<9} {text}")
         return kind == NOTICE
 
-    async def _address(self, program: Program, process: Process) -> str:
+    async def _address(self, program: ChildProcess, process: Process) -> str:
         assert process.stdout is not None
         try:
             async with asyncio.timeout(START_S):
@@ -157,13 +157,13 @@ class Programs:
                     text = (await process.stdout.readline()).decode(errors="replace")
                 line = text.split()
         except TimeoutError:
-            raise ProgramFailed(
+            raise ChildProcessFailed(
                 program.name, f"was not ready after {START_S:.0f} s", self._tail(program.name)
             ) from None
         if len(line) != 2 or line[0] != READY:
             await process.wait()
             why = f"did not start ({_ending(process)})"
-            raise ProgramFailed(program.name, why, self._tail(program.name))
+            raise ChildProcessFailed(program.name, why, self._tail(program.name))
         return line[1]
 
     async def _watch(self, running: _Running) -> None:
@@ -189,11 +189,11 @@ class Programs:
             now = time.monotonic()
             running.ends = [t for t in running.ends if now - t < RESTARTS_WITHIN_S] + [now]
             if len(running.ends) > RESTARTS_MAX:
-                raise ProgramFailed(name, f"ended {len(running.ends)} times in a minute", self._tail(name))
+                raise ChildProcessFailed(name, f"ended {len(running.ends)} times in a minute", self._tail(name))
             await asyncio.sleep(RESTART_PAUSE_S)
             try:
                 running.process, addr = await self._spawn(running.program)
-            except ProgramFailed as error:
+            except ChildProcessFailed as error:
                 self._say(f"{error}; starting it again")
                 continue
             return addr

@@ -13,7 +13,7 @@ from ariane.cli import auth_options, shared_options, signals
 from ariane.model.topic import SAMPLES_TOPIC
 
 if TYPE_CHECKING:
-    from ariane.metrics_collector.publisher import Round
+    from ariane.metrics_collector.publisher import PollingRound
 
 SAY_EVERY_S = 60.0
 
@@ -48,11 +48,11 @@ def collect(
     secret_key: auth_options.SecretKey = "",
 ) -> None:
     """Sample all groups at all brokers to a topic. Runs until SIGINT or SIGTERM."""
-    from ariane.metrics_collector.poller import Limits
+    from ariane.metrics_collector.poller import PollLimits
     from ariane.metrics_collector.publisher import collect as collecting
 
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)-7s %(name)s  %(message)s")
-    limits = Limits(topics_max, groups_max, ages_max)
+    limits = PollLimits(topics_max, groups_max, ages_max)
     settings = auth_options.client(access_key, secret_key)
 
     async def run() -> None:
@@ -65,21 +65,21 @@ def collect(
                 collector=name or "",
                 limits=limits,
                 settings=settings,
-                on_round=Said().say,
+                on_round=CollectorStatus().say,
                 stop=stop,
             )
 
     asyncio.run(run())
 
 
-class Said:
+class CollectorStatus:
     """A line for the first round, for each in which something is otherwise than before, and for one in a minute."""
 
     def __init__(self) -> None:
         self._before: tuple[object, ...] | None = None
         self._at_s = 0.0
 
-    def say(self, done: Round) -> None:
+    def say(self, done: PollingRound) -> None:
         away = {f"{one.broker}/{one.broker_id}": one.away for one in done.samples if one.away is not None}
         full = any(any((one.left_out.topics, one.left_out.groups, one.left_out.ages)) for one in done.samples)
         now = (tuple(sorted(away)), len(done.samples), full, done.fault is None, done.lost)

@@ -16,7 +16,7 @@ from ariane.errors import ArianeError
 
 if TYPE_CHECKING:
     from ariane.client.settings import ClientSettings
-    from ariane.metrics_collector.publisher import Round
+    from ariane.metrics_collector.publisher import PollingRound
 
 log = logging.getLogger("ariane.cli")
 
@@ -30,7 +30,7 @@ def once(
     settings: ClientSettings | None,
     *,
     on_fault: Callable[[Exception], None],
-    on_round: Callable[[Round], None],
+    on_round: Callable[[PollingRound], None],
 ) -> None:
     """One round."""
     from ariane.metrics_collector.publisher import collect
@@ -48,7 +48,7 @@ def beside(
     settings: ClientSettings | None,
     *,
     on_fault: Callable[[Exception], None],
-    on_round: Callable[[Round], None],
+    on_round: Callable[[PollingRound], None],
     again_s: float = AGAIN_S,
 ) -> Iterator[None]:
     """Rounds until the block ends."""

@@ -17,7 +17,7 @@ STEPS = ("created", "paid", "shipped")
 Entry = tuple[int, str]
 
 
-class Ledger:
+class DemoTracker:
     """Entries of one demo. `groups` are the consumer groups, each of which has to see every entry."""
 
     def __init__(self, groups: Sequence[str]) -> None:
@@ -88,7 +88,7 @@ def percentile(ordered: Sequence[float], percent: int) -> float | None:
 
 
 @dataclass(frozen=True)
-class Report:
+class DemoReport:
     """The last line of `up --demo --exit`. `journeys` None: not computed."""
 
     sent: int
@@ -99,8 +99,8 @@ class Report:
     produce_to_consume_ms: dict[str, float | None]
 
 
-def report(ledger: Ledger, journeys: int | None) -> Report:
-    return Report(
+def report(ledger: DemoTracker, journeys: int | None) -> DemoReport:
+    return DemoReport(
         ledger.sent_count,
         ledger.consumed_count,
         journeys,
@@ -110,7 +110,7 @@ def report(ledger: Ledger, journeys: int | None) -> Report:
     )
 
 
-def faults(made: Report, orders: int, groups: int) -> list[str]:
+def faults(made: DemoReport, orders: int, groups: int) -> list[str]:
     """What is not as it has to be after `orders` orders; empty: the demo succeeded."""
     sent = orders * len(STEPS)
     found = []

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import typer
 
-from ariane.cli.demo_tracker import STEPS, Ledger, faults, report
+from ariane.cli.demo_tracker import STEPS, DemoTracker, faults, report
 from ariane.client.producer import Producer
 from ariane.client.push_consumer import PushConsumer
 from ariane.client.settings import TraceSettings
@@ -25,7 +25,7 @@ from ariane.cluster import topic_admin
 from ariane.errors import ArianeError
 from ariane.model import ids
 from ariane.model.message import Message, ReceivedMessage
-from ariane.net.connection_pool import Connections
+from ariane.net.connection_pool import ConnectionPool
 from ariane.reports import table_views
 from ariane.tables import JOURNEYS, published
 
@@ -47,7 +47,7 @@ Say = Callable[[str], None]
 
 async def judged(namesrv: str, tables: Path | None, say: Say) -> None:
     """The whole demo. Prints the report as the last line; exit status 1 when something is not as it has to be."""
-    ledger = Ledger(GROUPS)
+    ledger = DemoTracker(GROUPS)
     async with AsyncExitStack() as clients:
         producer = await _open_clients(clients, namesrv, ledger)
         say(f"sending   {ORDERS:,} orders of {len(STEPS)} steps")
@@ -73,7 +73,7 @@ async def judged(namesrv: str, tables: Path | None, say: Say) -> None:
 
 async def endless(namesrv: str, tables: Path | None, say: Say, stop: asyncio.Event) -> None:
     """Orders for ever, a few a second."""
-    ledger = Ledger(GROUPS)
+    ledger = DemoTracker(GROUPS)
     async with AsyncExitStack() as clients:
         producer = await _open_clients(clients, namesrv, ledger)
         say("demo      sending orders; Ctrl-C stops everything")
@@ -87,9 +87,9 @@ async def endless(namesrv: str, tables: Path | None, say: Say, stop: asyncio.Eve
     say("stopping")
 
 
-async def _open_clients(clients: AsyncExitStack, namesrv: str, ledger: Ledger) -> Producer:
+async def _open_clients(clients: AsyncExitStack, namesrv: str, ledger: DemoTracker) -> Producer:
     """A producer and a consumer of each group. The topic is made first, so that nobody waits for a route to it."""
-    async with Connections() as peers:
+    async with ConnectionPool() as peers:
         await topic_admin.create_everywhere(peers, namesrv, TOPIC, QUEUES)
     producer = await clients.enter_async_context(Producer("shop", namesrv, trace=TRACED))
     for group in GROUPS:
@@ -97,7 +97,7 @@ async def _open_clients(clients: AsyncExitStack, namesrv: str, ledger: Ledger) -
     return producer
 
 
-def _consumer(group: str, namesrv: str, ledger: Ledger) -> PushConsumer:
+def _consumer(group: str, namesrv: str, ledger: DemoTracker) -> PushConsumer:
     async def listener(messages: Sequence[ReceivedMessage]) -> None:
         for message in messages:
             number = message.keys[0].removeprefix("ORDER-")
@@ -106,7 +106,7 @@ def _consumer(group: str, namesrv: str, ledger: Ledger) -> PushConsumer:
     return PushConsumer(group, namesrv, {TOPIC: "*"}, listener, start="first", orderly=True, trace=TRACED)
 
 
-async def _send_orders(producer: Producer, ledger: Ledger, orders: range) -> None:
+async def _send_orders(producer: Producer, ledger: DemoTracker, orders: range) -> None:
     """Each order's steps one after another, AT_ONCE orders side by side."""
     left = iter(orders)
 
@@ -119,7 +119,7 @@ async def _send_orders(producer: Producer, ledger: Ledger, orders: range) -> Non
             workers.create_task(worker())
 
 
-async def _send_for_ever(producer: Producer, ledger: Ledger) -> None:
+async def _send_for_ever(producer: Producer, ledger: DemoTracker) -> None:
     order = 0
     while True:
         await _send_order(producer, ledger, order)
@@ -130,7 +130,7 @@ async def _send_for_ever(producer: Producer, ledger: Ledger) -> None:
 _make_id = ids.unique_ids(SYSTEM_CLOCK.now_ms, ip="127.0.0.1")
 
 
-async def _send_order(producer: Producer, ledger: Ledger, order: int) -> None:
+async def _send_order(producer: Producer, ledger: DemoTracker, order: int) -> None:
     """A step is sent again, under the same id, until a broker has acknowledged it."""
     key = f"ORDER-{order}"
     for step in STEPS:
@@ -147,7 +147,7 @@ async def _send_order(producer: Producer, ledger: Ledger, order: int) -> None:
         await asyncio.sleep(STEP_S)
 
 
-async def _while_saying(work: Awaitable[None], ledger: Ledger, say: Say) -> None:
+async def _while_saying(work: Awaitable[None], ledger: DemoTracker, say: Say) -> None:
     task = asyncio.ensure_future(work)
     while not task.done():
         await asyncio.wait([task], timeout=SAY_EVERY_S)
@@ -162,7 +162,7 @@ async def _until(reached: Callable[[], bool], seconds: float) -> bool:
     return reached()
 
 
-def _standing(ledger: Ledger) -> str:
+def _standing(ledger: DemoTracker) -> str:
     wait = ledger.produce_to_consume_ms()
     times = "" if wait["p50"] is None else f"  produce to consume p50 {wait['p50']:.1f} ms, p99 {wait['p99']:.1f} ms"
     behind = ledger.sent_count * len(GROUPS) - ledger.consumed_count

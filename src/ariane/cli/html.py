@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from html import escape
 
 from ariane.cli import value_format
-from ariane.reports.report import Line, Plot, Report, Sheet
+from ariane.reports.report import Line, Plot, Report, Table
 
 # Nothing may be loaded, whatever a value should contain.
 POLICY = "default-src 'none'; style-src 'unsafe-inline'"
@@ -70,13 +70,13 @@ def _body(report: Report, home: str) -> Iterator[str]:
         yield '<ul class="gaps">' + "".join(f"<li>{escape(gap)}</li>" for gap in report.gaps) + "</ul>\n"
     for part in report.parts:
         yield f"<h2>{escape(part.title)}</h2>\n"
-        yield from _sheet(part) if isinstance(part, Sheet) else _plot(part)
+        yield from _sheet(part) if isinstance(part, Table) else _plot(part)
         if part.note:
             yield f'<p class="note">{escape(part.note)}</p>\n'
     yield f"<footer>{escape(value_format.LEGEND)}. Times are UTC.</footer>\n"
 
 
-def _sheet(sheet: Sheet) -> Iterator[str]:
+def _sheet(sheet: Table) -> Iterator[str]:
     if not sheet.rows:
         yield "<p>nothing</p>\n"
         return

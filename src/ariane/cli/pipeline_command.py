@@ -82,7 +82,7 @@ def run(
             threading.Thread(target=_stop_at_end_of_stdin, args=(stop,), daemon=True).start()
         screen.say(f"tables in {tables}; starting Spark")
         if collect and known.SAMPLES.name in {source.name for source in job.sources}:
-            said = progress.Collected(screen.say)
+            said = progress.CollectorProgress(screen.say)
             if once:
                 collector_thread.once(namesrv, samples_topic, client, on_fault=said.fault, on_round=said.round)
             else:

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from rich.live import Live
     from rich.table import Table
 
-    from ariane.metrics_collector.publisher import Round
-    from ariane.pipeline.run import Progress
-    from ariane.reports.pipeline_status import Status
+    from ariane.metrics_collector.publisher import PollingRound
+    from ariane.pipeline.run import JobProgress
+    from ariane.reports.pipeline_status import TableStatus
 
 APART_S = 10.0  # between lines
 QUIET_S = 60.0  # without news a line comes this often all the same: it runs
@@ -33,14 +33,14 @@ WIDTH = 14  # of names: rejects have the longest
 Say = Callable[[str], None]
 
 
-class Screen(Protocol):
+class ProgressReporter(Protocol):
     """Where it is shown."""
 
-    def step(self, progress: Progress) -> None:
+    def step(self, progress: JobProgress) -> None:
         """A table is published, in the middle of a round."""
         ...
 
-    def show(self, progress: Progress) -> None:
+    def show(self, progress: JobProgress) -> None:
         """A round is done."""
         ...
 
@@ -48,36 +48,36 @@ class Screen(Protocol):
 
 
 @contextlib.contextmanager
-def screen(*, once: bool) -> Iterator[Screen]:
+def screen(*, once: bool) -> Iterator[ProgressReporter]:
     """What fits standard output."""
     from rich.console import Console
 
     console = Console()
     if once:
-        yield Listed()
+        yield SummaryProgress()
     elif not console.is_terminal:
-        yield Lines()
+        yield PlainProgress()
     else:
         from rich.live import Live
 
         with Live(console=console, auto_refresh=False) as live:
-            yield Drawn(live)
+            yield LiveProgress(live)
 
 
-def waits(status: Status) -> str | None:
+def waits(status: TableStatus) -> str | None:
     """What a source waits for."""
     if status.away is not None:
         return status.away
     return "none of its topics is there yet" if status.topics == 0 else None
 
 
-class Waiting:
+class JobWaiting:
     """Says what a source waits for when it begins to, waits for something else, or goes on."""
 
     def __init__(self) -> None:
         self._before: dict[str, str | None] = {}
 
-    def news(self, progress: Progress) -> Iterator[str]:
+    def news(self, progress: JobProgress) -> Iterator[str]:
         for status in progress.sources:
             why, before = waits(status), self._before.get(status.source)
             self._before[status.source] = why
@@ -85,13 +85,13 @@ class Waiting:
                 yield f"{status.source} waits: {why}" if why else f"{status.source} goes on"
 
 
-class Listed:
+class SummaryProgress:
     """All of it, once."""
 
-    def step(self, progress: Progress) -> None:
+    def step(self, progress: JobProgress) -> None:
         """The end lists it."""
 
-    def show(self, progress: Progress) -> None:
+    def show(self, progress: JobProgress) -> None:
         for status in progress.sources:
             why = waits(status)
             typer.echo(f"{status.source:{WIDTH}} {f'waits: {why}' if why else _source(status)}")
@@ -104,24 +104,24 @@ class Listed:
         typer.echo(line)
 
 
-class Lines:
+class PlainProgress:
     """A line for the news of ten seconds, of a round or a part of it."""
 
     def __init__(self, echo: Say = typer.echo, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._echo = echo
         self._monotonic = monotonic
-        self._waiting = Waiting()
+        self._waiting = JobWaiting()
         self._at_s = -math.inf
         self._folded: dict[str, int] = {}  # rows of the tables that no line has named yet
 
-    def step(self, progress: Progress) -> None:
+    def step(self, progress: JobProgress) -> None:
         for line in self._waiting.news(progress):
             self.say(line)
         self._folded |= {one.table.name: one.published.rows for one in progress.folded}
         if self._folded and self._monotonic() - self._at_s >= APART_S:
             self._line(progress)
 
-    def show(self, progress: Progress) -> None:
+    def show(self, progress: JobProgress) -> None:
         self.step(progress._replace(folded=()))  # they were told one by one
         if self._monotonic() - self._at_s >= QUIET_S:
             self._line(progress)
@@ -129,7 +129,7 @@ class Lines:
     def say(self, line: str) -> None:
         self._echo(f"{time.strftime('%H:%M:%S')}  {line}")
 
-    def _line(self, progress: Progress) -> None:
+    def _line(self, progress: JobProgress) -> None:
         self._at_s = self._monotonic()
         sources = "  ".join(f"{one.source} {'waits' if waits(one) else _source(one)}" for one in progress.sources)
         most = sorted(self._folded.items(), key=lambda one: -one[1])
@@ -139,28 +139,28 @@ class Lines:
         self._folded = {}
 
 
-class Drawn:
+class LiveProgress:
     """A table that is drawn anew with each round; lines stay above it."""
 
     def __init__(self, live: Live) -> None:
         self._live = live
-        self._waiting = Waiting()
+        self._waiting = JobWaiting()
         self._tables: dict[str, tuple[int, str]] = {}  # rows, and when they were folded
 
-    def step(self, progress: Progress) -> None:
+    def step(self, progress: JobProgress) -> None:
         for line in self._waiting.news(progress):
             self.say(line)
         at = time.strftime("%H:%M:%S")
         self._tables |= {one.table.name: (one.published.rows, at) for one in progress.folded}
         self._live.update(self._table(progress, at), refresh=True)
 
-    def show(self, progress: Progress) -> None:
+    def show(self, progress: JobProgress) -> None:
         self.step(progress._replace(folded=()))  # they were told one by one
 
     def say(self, line: str) -> None:
         self._live.console.print(f"{time.strftime('%H:%M:%S')}  {line}", markup=False, highlight=False, soft_wrap=True)
 
-    def _table(self, progress: Progress, at: str) -> Table:
+    def _table(self, progress: JobProgress, at: str) -> Table:
         from rich.table import Table
 
         drawn = Table(box=None, pad_edge=False, header_style="bold", title=f"{at}  Ctrl-C stops", title_justify="left")
@@ -176,14 +176,14 @@ class Drawn:
         return drawn
 
 
-class Collected:
+class CollectorProgress:
     """What the collector says beside the jobs: when brokers come or go, and its faults, once each."""
 
     def __init__(self, say: Say) -> None:
         self._say = say
         self._before: object = None
 
-    def round(self, done: Round) -> None:
+    def round(self, done: PollingRound) -> None:
         away = {f"{one.broker}/{one.broker_id}": one.away for one in done.samples if one.away is not None}
         now = (len(done.samples), tuple(away), done.fault is None)
         if now == self._before:
@@ -200,10 +200,10 @@ class Collected:
             self._say(f"collector waits: {error}")
 
 
-def _source(status: Status) -> str:
+def _source(status: TableStatus) -> str:
     behind = f"{_behind(status)} behind"
     return behind if status.batch_ms is None else f"{behind}, {status.batch_ms:,} ms"
 
 
-def _behind(status: Status) -> str:
+def _behind(status: TableStatus) -> str:
     return "?" if status.behind is None else f"{status.behind:,}"

@@ -19,9 +19,9 @@ from ariane.errors import ArianeError, UsageError
 from ariane.model.topic import DLQ_PREFIX, RETRY_PREFIX
 
 if TYPE_CHECKING:
-    from ariane.client.client_instance import Instance
-    from ariane.cluster.replay import Original, Replayed
-    from ariane.reports.replay_source import Wanted
+    from ariane.client.client_instance import ClientInstance
+    from ariane.cluster.replay import OriginalMessage, ReplayResult
+    from ariane.reports.replay_source import ReplayFilter
 
 RATE_MAX = 1e9  # more than any cluster takes
 SHOWN = 5  # messages that a dry run shows
@@ -79,9 +79,9 @@ def replay(
     secret_key: auth_options.SecretKey = "",
 ) -> None:
     """Send messages again, with a rate limit and a result for each. At least once; needs no Spark."""
-    from ariane.client.client_instance import Instance
+    from ariane.client.client_instance import ClientInstance
     from ariane.reports.replay_result import SUFFIXES
-    from ariane.reports.replay_source import Wanted
+    from ariane.reports.replay_source import ReplayFilter
 
     if archive is None and from_topic is None:
         raise UsageError("--from", None, "give --from DIR (an archive), --from-topic TOPIC, or both")
@@ -98,12 +98,12 @@ def replay(
         raise UsageError("--since", since, f"is not before --until {until}")
     if archive is not None:
         archive = homes.archive_of(archive)
-    wanted = Wanted(from_topic, since_ms, until_ms, key, where)
+    wanted = ReplayFilter(from_topic, since_ms, until_ms, key, where)
     per_second = rate_of(rate)
     client = auth_options.client(access_key, secret_key)
 
     async def work() -> None:
-        async with Instance(namesrv, client) as instance:
+        async with ClientInstance(namesrv, client) as instance:
             if dry_run:
                 await _show(_originals(archive, wanted, instance), topic)
             else:
@@ -122,7 +122,7 @@ def rate_of(text: str) -> float:
     return float(found[1]) / (60 if found[2] == "m" else 1)
 
 
-def _originals(archive: Path | None, wanted: Wanted, instance: Instance) -> AsyncIterator[Original]:
+def _originals(archive: Path | None, wanted: ReplayFilter, instance: ClientInstance) -> AsyncIterator[OriginalMessage]:
     from ariane.reports import replay_source
 
     if archive is not None:
@@ -130,7 +130,7 @@ def _originals(archive: Path | None, wanted: Wanted, instance: Instance) -> Asyn
     return replay_source.of_topic(instance.peers, instance.name_servers, wanted)
 
 
-async def _show(originals: AsyncIterator[Original], topic: str | None) -> None:
+async def _show(originals: AsyncIterator[OriginalMessage], topic: str | None) -> None:
     """What would be sent: how many to which topic, and the first few."""
     from ariane.cluster.replay import message_of
     from ariane.errors import MessageRefused
@@ -156,14 +156,18 @@ async def _show(originals: AsyncIterator[Original], topic: str | None) -> None:
 
 
 async def _send(
-    originals: AsyncIterator[Original], instance: Instance, topic: str | None, per_second: float, result: Path
+    originals: AsyncIterator[OriginalMessage],
+    instance: ClientInstance,
+    topic: str | None,
+    per_second: float,
+    result: Path,
 ) -> None:
-    from ariane.cluster.replay import Replayed
+    from ariane.cluster.replay import ReplayResult
     from ariane.reports.replay_result import replay_into
 
     told_s = time.monotonic()
 
-    def tell(done: Replayed) -> None:
+    def tell(done: ReplayResult) -> None:
         nonlocal told_s
         if time.monotonic() - told_s > 1:
             told_s = time.monotonic()
@@ -171,7 +175,7 @@ async def _send(
 
     with signals.of_loop() as stop:
         done = await replay_into(result, originals, instance, topic=topic, rate=per_second, stop=stop, on_progress=tell)
-    if done == Replayed(0, 0, 0, 0):
+    if done == ReplayResult(0, 0, 0, 0):
         raise _nothing()
     typer.echo(f"{_said(done)}; each in {result}")
     if done.why is not None or done.failed:
@@ -184,6 +188,6 @@ def _nothing() -> ArianeError:
     return ArianeError("no message matches --from, --from-topic, --since, --until, --key and --where")
 
 
-def _said(done: Replayed) -> str:
+def _said(done: ReplayResult) -> str:
     earlier = f", {done.earlier:,} were sent before" if done.earlier else ""
     return f"{done.ok:,} sent, {done.failed:,} failed, {done.unsent:,} unsent{earlier}"

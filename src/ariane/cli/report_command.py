@@ -20,8 +20,8 @@ from ariane.cli.time_options import instant
 from ariane.errors import ConfigError, UsageError
 
 if TYPE_CHECKING:
-    from ariane.reports import Kind
-    from ariane.reports.report import Plot, Report, Sheet
+    from ariane.reports import ReportKind
+    from ariane.reports.report import Plot, Report, Table
 
 WATCH_MIN_S = 1.0
 
@@ -99,7 +99,7 @@ def _times(since: str, until: str | None) -> tuple[int, int, int]:
 
 def as_dict(report: Report, home: Path) -> dict[str, Any]:
     """Return the report as values of JSON. Times are ISO 8601; null is what is not known; `home` is where its tables are."""
-    from ariane.reports.report import Plot, Sheet
+    from ariane.reports.report import Plot, Table
 
     return {
         "title": report.title,
@@ -107,12 +107,12 @@ def as_dict(report: Report, home: Path) -> dict[str, Any]:
         "as_of": _iso(report.as_of),
         "complete": report.as_of is not None and not report.gaps,
         "gaps": list(report.gaps),
-        "sheets": [_sheet_dict(part) for part in report.parts if isinstance(part, Sheet)],
+        "sheets": [_sheet_dict(part) for part in report.parts if isinstance(part, Table)],
         "plots": [_plot_dict(part) for part in report.parts if isinstance(part, Plot)],
     }
 
 
-def _sheet_dict(sheet: Sheet) -> dict[str, Any]:
+def _sheet_dict(sheet: Table) -> dict[str, Any]:
     return {
         "title": sheet.title,
         "note": sheet.note,
@@ -131,7 +131,7 @@ def _iso(value: object) -> object:
     return value.astimezone(UTC).isoformat() if isinstance(value, datetime) else value
 
 
-def _kind(name: str) -> Kind:
+def _kind(name: str) -> ReportKind:
     from ariane.reports import REPORTS
 
     return REPORTS[name]

@@ -30,7 +30,7 @@ LOG_FILES = 5
 LOG_FORMAT = "%(asctime)s %(levelname)-7s %(name)s  %(message)s"
 
 
-class Serving(Protocol):
+class RunningServer(Protocol):
     """What a started server tells about itself."""
 
     @property
@@ -38,12 +38,12 @@ class Serving(Protocol):
 
 
 def serve(
-    make: Callable[[], AbstractAsyncContextManager[Serving]], *, log_file: Path | None, until_stdin_closes: bool
+    make: Callable[[], AbstractAsyncContextManager[RunningServer]], *, log_file: Path | None, until_stdin_closes: bool
 ) -> None:
     """Run the server that `make` makes. Returns once it has stopped in order."""
     log_to(log_file)
     if log_file is not None:
-        logging.getLogger().addHandler(_Notices(until_stdin_closes))
+        logging.getLogger().addHandler(_StderrNotices(until_stdin_closes))
     run_loop(_serve(make, until_stdin_closes))
 
 
@@ -69,7 +69,7 @@ def print_settings(texts: dict[str, str]) -> None:
         typer.echo(f"{key}={text}")
 
 
-class _Notices(logging.Handler):
+class _StderrNotices(logging.Handler):
     """Prints the log records that people have to see, for a server whose log goes to a file."""
 
     def __init__(self, supervised: bool) -> None:
@@ -90,7 +90,7 @@ class _Notices(logging.Handler):
             self.handleError(record)  # the parent died: the log has the record too
 
 
-async def _serve(make: Callable[[], AbstractAsyncContextManager[Serving]], until_stdin_closes: bool) -> None:
+async def _serve(make: Callable[[], AbstractAsyncContextManager[RunningServer]], until_stdin_closes: bool) -> None:
     loop = asyncio.get_running_loop()
     told_to_stop = asyncio.Event()
 

@@ -41,7 +41,7 @@ def check(
     from ariane.errors import StoreError
     from ariane.store import check as checks
 
-    summary = checks.Summary()
+    summary = checks.CheckSummary()
     counts: Counter[str] = Counter()
     try:
         for finding in checks.check(_root(directory), summary=summary, commit_log=_log_root(commit_log)):

@@ -16,7 +16,7 @@ from datetime import UTC
 from typing import TYPE_CHECKING
 
 from ariane.cli import value_format
-from ariane.reports.report import Line, Plot, Report, Sheet
+from ariane.reports.report import Line, Plot, Report, Table
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -43,16 +43,16 @@ def drawn(report: Report, width: int, home: str = "") -> Iterator[Text]:
     for part in report.parts:
         yield Text()
         yield Text(f"{part.title}{_unit(part)}", style="bold underline")
-        yield from _sheet(part, width) if isinstance(part, Sheet) else _plot(part, width)
+        yield from _sheet(part, width) if isinstance(part, Table) else _plot(part, width)
         if part.note:
             yield from _wrapped(part.note, width, "italic")
 
 
-def _unit(part: Sheet | Plot) -> str:
+def _unit(part: Table | Plot) -> str:
     return f" ({part.unit})" if isinstance(part, Plot) and part.unit else ""
 
 
-def _sheet(sheet: Sheet, width: int) -> Iterator[Text]:
+def _sheet(sheet: Table, width: int) -> Iterator[Text]:
     from rich.text import Text
 
     if not sheet.rows:

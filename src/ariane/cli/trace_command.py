@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from ariane.reports.pipeline_status import Freshness
-    from ariane.reports.trace_lookup import Found, Moment
+    from ariane.reports.trace_lookup import LookupResult, TimelineEvent
 
 
 SINCE = "10m"
@@ -89,7 +89,7 @@ def trace(
         _say(found, trust, wanted, topic is not None)
 
 
-def _say_json(found: Found, trust: list[str]) -> None:
+def _say_json(found: LookupResult, trust: list[str]) -> None:
     """The journeys, one a line; what a reader of them must know goes to stderr."""
     for row in found.rows:
         typer.echo(json.dumps(row, default=_json_value))
@@ -97,7 +97,7 @@ def _say_json(found: Found, trust: list[str]) -> None:
         typer.echo(line, err=True)
 
 
-def _say(found: Found, trust: list[str], wanted: str, is_list: bool) -> None:
+def _say(found: LookupResult, trust: list[str], wanted: str, is_list: bool) -> None:
     from rich.console import Console
 
     from ariane.reports import trace_lookup
@@ -169,7 +169,7 @@ def _clock(time: datetime | None) -> str:
     return "?" if time is None else f"{time:%H:%M:%S.%f}"[:-3]
 
 
-def _drawn(moments: list[Moment]) -> Table:
+def _drawn(moments: list[TimelineEvent]) -> Table:
     """One line per moment, within 80 columns, without columns that say nothing; messages are numbered, their ids stand below."""
     from rich.table import Table
     from rich.text import Text
@@ -201,7 +201,7 @@ def _drawn(moments: list[Moment]) -> Table:
     return table
 
 
-def _numbers(moments: Iterable[Moment]) -> dict[str, int]:
+def _numbers(moments: Iterable[TimelineEvent]) -> dict[str, int]:
     """Messages by number, in the order of their first moments."""
     ids = dict.fromkeys(moment.message_id for moment in moments)
     return {message_id: number for number, message_id in enumerate(ids, 1)}

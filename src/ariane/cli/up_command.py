@@ -16,7 +16,7 @@ import typer
 
 from ariane.cli import paths as homes
 from ariane.cli import run_server, shared_options, signals, spark_options
-from ariane.cli.child_processes import Program, Programs
+from ariane.cli.child_processes import ChildProcess, ChildProcesses
 from ariane.errors import ArianeError, ConfigError, UsageError
 
 T = TypeVar("T")
@@ -90,7 +90,7 @@ def say(line: str) -> None:
 async def _up(home: Path, demo: bool, exit_after: bool, namesrv_port: int, broker_port: int) -> None:
     say(f"home      {home}")
     with signals.of_loop() as stop:
-        async with Programs(home, say) as programs:
+        async with ChildProcesses(home, say) as programs:
             namesrv = await _unless(stop, programs.start(_name_server(home, namesrv_port)))
             port = namesrv.rpartition(":")[2]
             await _unless(stop, programs.start(_broker(home, f"{LOOPBACK}:{port}", broker_port)))
@@ -100,7 +100,7 @@ async def _up(home: Path, demo: bool, exit_after: bool, namesrv_port: int, broke
             await _until_first(work, programs)
 
 
-async def _demo(programs: Programs, home: Path, namesrv: str, exit_after: bool, stop: asyncio.Event) -> None:
+async def _demo(programs: ChildProcesses, home: Path, namesrv: str, exit_after: bool, stop: asyncio.Event) -> None:
     from ariane.cli import demo_traffic
     from ariane.pipeline.spark_session import spark_fault
 
@@ -110,7 +110,7 @@ async def _demo(programs: Programs, home: Path, namesrv: str, exit_after: bool, 
     else:
         tables = homes.tables_of(home)
         arguments = ("pipeline", "run", "trace", "--namesrv", namesrv, "--home", str(tables), "--until-stdin-closes")
-        await _unless(stop, programs.start(Program("pipeline", arguments, ready=False)))
+        await _unless(stop, programs.start(ChildProcess("pipeline", arguments, ready=False)))
         say(f"timeline  ariane trace --home {shlex.quote(str(home))} --key ORDER-17")
     if exit_after:
         await _unless(stop, demo_traffic.judged(namesrv, tables, say))
@@ -140,7 +140,7 @@ async def _unless(stop: asyncio.Event, work: Coroutine[Any, Any, T]) -> T:
         await asyncio.wait([task])
 
 
-async def _until_first(work: object, programs: Programs) -> None:
+async def _until_first(work: object, programs: ChildProcesses) -> None:
     """Until `work` is done; a program that cannot be kept running ends it."""
     task = asyncio.ensure_future(work)  # type: ignore[call-overload]
     await asyncio.wait([task, programs.failed], return_when=asyncio.FIRST_COMPLETED)
@@ -151,16 +151,16 @@ async def _until_first(work: object, programs: Programs) -> None:
     task.result()
 
 
-def _name_server(home: Path, port: int) -> Program:
+def _name_server(home: Path, port: int) -> ChildProcess:
     settings = {
         "bindAddress": LOOPBACK,
         "kvConfigPath": str(home / "store" / "namesrv" / "kvConfig.json"),
     }
     conf = _written_once(home / "conf" / "namesrv.conf", settings)
-    return Program("namesrv", ("namesrv", "-c", str(conf), "--port", str(port), *_supervised(home, "namesrv")))
+    return ChildProcess("namesrv", ("namesrv", "-c", str(conf), "--port", str(port), *_supervised(home, "namesrv")))
 
 
-def _broker(home: Path, namesrv: str, port: int) -> Program:
+def _broker(home: Path, namesrv: str, port: int) -> ChildProcess:
     settings = {
         "brokerClusterName": "DefaultCluster",
         "brokerName": "broker-a",
@@ -170,7 +170,7 @@ def _broker(home: Path, namesrv: str, port: int) -> Program:
     }
     conf = _written_once(home / "conf" / "broker.conf", settings)
     arguments = ("broker", "-c", str(conf), "-n", namesrv, "--port", str(port))
-    return Program("broker", (*arguments, *_supervised(home, "broker")))
+    return ChildProcess("broker", (*arguments, *_supervised(home, "broker")))
 
 
 def _supervised(home: Path, name: str) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ Both tell hooks what happened, and trace makes records of it; every client has a
 heartbeats), its own or one that it shares.
 """
 
-from ariane.client.client_instance import Instance
+from ariane.client.client_instance import ClientInstance
 from ariane.client.hooks import LocalState
 from ariane.client.idempotent import Idempotent
 from ariane.client.listener_invoker import ReconsumeLater
@@ -26,11 +26,11 @@ from ariane.client.transaction_producer import TransactionProducer, TransactionR
 from ariane.protocol.signing import Credentials
 
 __all__ = [
+    "ClientInstance",
     "ClientSettings",
     "ConsumerSettings",
     "Credentials",
     "Idempotent",
-    "Instance",
     "LitePullConsumer",
     "LocalState",
     "Producer",

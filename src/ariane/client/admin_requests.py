@@ -15,14 +15,14 @@ from typing import NamedTuple
 
 import msgspec
 
-from ariane.client.client_instance import Instance
+from ariane.client.client_instance import ClientInstance
 from ariane.client.fetcher import is_unreadable, received
 from ariane.client.hooks import ConsumeReturn
-from ariane.client.listener_invoker import Listening
-from ariane.client.offset_store import Offsets
+from ariane.client.listener_invoker import ListenerInvoker
+from ariane.client.offset_store import OffsetStore
 from ariane.client.process_queue import LOCK_VALID_S, ProcessQueue
-from ariane.client.rates import Rates
-from ariane.client.rebalancer import Allocation
+from ariane.client.rates import ConsumeRates
+from ariane.client.rebalancer import Rebalancer
 from ariane.clock import Clock
 from ariane.errors import ReplyError
 from ariane.model.message import MessageQueue
@@ -61,7 +61,7 @@ RESULTS = {
 }
 
 
-class Asked(NamedTuple):
+class AdminRequestHandler(NamedTuple):
     """What the answers are made of. `settings` are the consumer's as texts, by the names that Java gives them; without a
     listener (`listening` None) nothing can be consumed for a tool."""
 
@@ -69,17 +69,17 @@ class Asked(NamedTuple):
     settings: Callable[[], Mapping[str, str]]
     subscriptions: Callable[[], Iterable[SubscriptionData]]
     is_orderly: bool
-    allocation: Allocation
-    offsets: Offsets
-    listening: Listening | None
-    rates: Rates
+    allocation: Rebalancer
+    offsets: OffsetStore
+    listening: ListenerInvoker | None
+    rates: ConsumeRates
     clock: Clock
 
 
 Answer = Callable[[Command], Handled]
 
 
-def answers(parts: Asked) -> dict[int, Answer]:
+def answers(parts: AdminRequestHandler) -> dict[int, Answer]:
     def reset(command: Command) -> Handled:
         return reset_offsets(parts, typed(command, ResetOffset), command.body)
 
@@ -107,7 +107,7 @@ def answers(parts: Asked) -> dict[int, Answer]:
     }
 
 
-def reset_offsets(parts: Asked, request: ResetOffset, body: bytes) -> Reply:
+def reset_offsets(parts: AdminRequestHandler, request: ResetOffset, body: bytes) -> Reply:
     """Begin anew where a tool says. Queues of other members are theirs to reset: they are told the same."""
     table = {queue: offset for queue, offset in reset_table(body).items() if queue.topic == request.topic}
     mine = parts.allocation.reset(table)
@@ -115,7 +115,9 @@ def reset_offsets(parts: Asked, request: ResetOffset, body: bytes) -> Reply:
     return Reply()
 
 
-async def consume_directly(parts: Asked, listening: Listening, request: ConsumeDirectly, body: bytes) -> Reply:
+async def consume_directly(
+    parts: AdminRequestHandler, listening: ListenerInvoker, request: ConsumeDirectly, body: bytes
+) -> Reply:
     """Call the listener once with the record in `body`, whatever was consumed before."""
     stored = record.decode(body)
     queue = MessageQueue(stored.topic, request.broker_name or "", stored.queue_id)
@@ -135,7 +137,7 @@ async def consume_directly(parts: Asked, listening: Listening, request: ConsumeD
     return Reply(body=fastjson.write(result))
 
 
-def running_info(parts: Asked, stacks: str | None) -> RunningInfo:
+def running_info(parts: AdminRequestHandler, stacks: str | None) -> RunningInfo:
     """This consumer as tools see it."""
     now, now_ms = parts.clock.monotonic(), parts.clock.now_ms()
 
@@ -156,7 +158,7 @@ def running_info(parts: Asked, stacks: str | None) -> RunningInfo:
 
 
 def _queue_info(
-    process_queue: ProcessQueue, offsets: Offsets, now: float, wall_ms: Callable[[float], int]
+    process_queue: ProcessQueue, offsets: OffsetStore, now: float, wall_ms: Callable[[float], int]
 ) -> ProcessQueueInfo:
     window = process_queue.window
     bounds = window.bounds
@@ -188,7 +190,7 @@ def settings_texts(settings: msgspec.Struct) -> dict[str, str]:
 
 
 def identity_texts(
-    instance: Instance, described: ConsumerData, started_ms: int, *, is_orderly: bool, threads: int = 1
+    instance: ClientInstance, described: ConsumerData, started_ms: int, *, is_orderly: bool, threads: int = 1
 ) -> dict[str, str]:
     """What tools need to know of a consumer, by the names that they know."""
     return {

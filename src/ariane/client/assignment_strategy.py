@@ -63,16 +63,16 @@ def share(me: str, members: Iterable[str], queues: Iterable[MessageQueue], strat
     return strategy(me, sorted(set(members)), sorted(set(queues)))
 
 
-class Changes(NamedTuple):
+class AssignmentChanges(NamedTuple):
     """What a new allocation asks for: queues to begin with, and queues to give up."""
 
     begin: list[MessageQueue]
     end: list[MessageQueue]
 
 
-def changes(owned: Iterable[MessageQueue], wanted: Iterable[MessageQueue]) -> Changes:
+def changes(owned: Iterable[MessageQueue], wanted: Iterable[MessageQueue]) -> AssignmentChanges:
     have, want = set(owned), set(wanted)
-    return Changes(sorted(want - have), sorted(have - want))
+    return AssignmentChanges(sorted(want - have), sorted(have - want))
 
 
 def _index(me: str, members: Sequence[str]) -> int | None:

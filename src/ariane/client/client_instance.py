@@ -22,17 +22,17 @@ from types import TracebackType
 from typing import NamedTuple, Self
 
 from ariane.client import validation
-from ariane.client.request_reply import Replies
-from ariane.client.route_cache import Routes
+from ariane.client.request_reply import ReplyTable
+from ariane.client.route_cache import RouteCache
 from ariane.client.settings import ClientSettings
 from ariane.clock import SYSTEM_CLOCK, Clock
 from ariane.errors import ArianeError, ClientClosed, ConfigError, ConnectionLost, ReplyError, RequestTimeout
 from ariane.model.ids import unique_ids
 from ariane.model.message import PGROUP
 from ariane.net.connection import Handled, Handler, Peer, Reply
-from ariane.net.connection_pool import Connections
+from ariane.net.connection_pool import ConnectionPool
 from ariane.net.interfaces import local_ip
-from ariane.net.tasks import Tasks
+from ariane.net.tasks import BackgroundTasks
 from ariane.protocol import fastjson, record, signing
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.command import Command
@@ -63,7 +63,7 @@ GROUP_REQUESTS = (
 )
 
 
-class Part(NamedTuple):
+class GroupMembership(NamedTuple):
     """One consumer group at this client: its part of a heartbeat, and what to call when members or routes changed."""
 
     describe: Callable[[], ConsumerData]
@@ -74,7 +74,7 @@ class Part(NamedTuple):
     """What brokers may ask this group, by code (GROUP_REQUESTS)."""
 
 
-class Instance:
+class ClientInstance:
     """`async with Instance(namesrv)`: leaving it closes the connections; close producers and consumers before."""
 
     def __init__(
@@ -94,20 +94,20 @@ class Instance:
         self.make_id = unique_ids(clock.now_ms, ip=ip)
         self.name_servers = validation.name_servers(namesrv)
         self._producers: set[str] = set()
-        self._consumers: dict[str, Part] = {}
+        self._consumers: dict[str, GroupMembership] = {}
         self._checks: dict[str, AnswerCheck] = {}
-        self._tasks = Tasks("client")
+        self._tasks = BackgroundTasks("client")
         self._known: set[str] = set()
         self._versions: dict[str, int] = {}
         self._met: dict[str, int] = {}
-        self.replies = Replies(clock)
-        self._peers: Connections | None = None
-        self._routes: Routes | None = None
+        self.replies = ReplyTable(clock)
+        self._peers: ConnectionPool | None = None
+        self._routes: RouteCache | None = None
 
     @classmethod
     def shared_or_new(
-        cls, namesrv: str | Sequence[str] | None, client: ClientSettings | None, instance: Instance | None
-    ) -> Instance:
+        cls, namesrv: str | Sequence[str] | None, client: ClientSettings | None, instance: ClientInstance | None
+    ) -> ClientInstance:
         """Return `instance`, or a new instance for the name servers: a client is given one or the other."""
         if instance is None:
             if namesrv is None:
@@ -128,10 +128,10 @@ class Instance:
             RequestCode.CHECK_TRANSACTION_STATE: self._check_transaction,
             **dict.fromkeys(GROUP_REQUESTS, self._ask_group),
         }
-        self._peers = Connections(
+        self._peers = ConnectionPool(
             handlers, sign=functools.partial(signing.signed, credentials) if credentials else None
         )
-        self._routes = Routes(
+        self._routes = RouteCache(
             self._peers, self.name_servers, timeout_ms=self.settings.request_timeout_ms, chance=self.chance
         )
         self._tasks.every(self.settings.route_refresh_ms / 1000, self.refresh_routes, "refresh routes")
@@ -147,13 +147,13 @@ class Instance:
             await peers.__aexit__(kind, error, trace)
 
     @property
-    def peers(self) -> Connections:
+    def peers(self) -> ConnectionPool:
         if self._peers is None:
             raise ClientClosed("the client instance is not open: use it within `async with`")
         return self._peers
 
     @property
-    def routes(self) -> Routes:
+    def routes(self) -> RouteCache:
         if self._routes is None:
             raise ClientClosed("the client instance is not open: use it within `async with`")
         return self._routes
@@ -175,7 +175,7 @@ class Instance:
             raise ConfigError("group", group, "this instance has a producer of the group already: share that one")
         self._checks[group] = answer
 
-    def join_consumer(self, group: str, part: Part) -> None:
+    def join_consumer(self, group: str, part: GroupMembership) -> None:
         if group in self._consumers:
             raise ConfigError("group", group, "this instance has a consumer of the group already: use another instance")
         self._consumers[group] = part

@@ -15,14 +15,14 @@ import logging
 import msgspec
 
 from ariane.client.fetcher import is_unreadable
-from ariane.client.listener_invoker import Listening
-from ariane.client.offset_store import Offsets
+from ariane.client.listener_invoker import ListenerInvoker
+from ariane.client.offset_store import OffsetStore
 from ariane.client.process_queue import ProcessQueue
-from ariane.client.send_back import DEAD_LETTER, Returning
+from ariane.client.send_back import DEAD_LETTER, SendBackStrategy
 from ariane.client.settings import ConsumerSettings
 from ariane.clock import Clock
 from ariane.model.message import ReceivedMessage
-from ariane.net.tasks import Tasks
+from ariane.net.tasks import BackgroundTasks
 
 log = logging.getLogger("ariane.client")
 
@@ -33,14 +33,19 @@ class ConcurrentListeners:
     """The workers. What waits for them is bounded by the windows of the queues."""
 
     def __init__(
-        self, listening: Listening, offsets: Offsets, send_back: Returning, settings: ConsumerSettings, clock: Clock
+        self,
+        listening: ListenerInvoker,
+        offsets: OffsetStore,
+        send_back: SendBackStrategy,
+        settings: ConsumerSettings,
+        clock: Clock,
     ) -> None:
         self._listening = listening
         self._offsets = offsets
         self._send_back = send_back
         self._settings = settings
         self._clock = clock
-        self._tasks = Tasks("listeners")
+        self._tasks = BackgroundTasks("listeners")
         self._chunks: asyncio.Queue[Chunk] = asyncio.Queue()
         self._running = 0
         self._is_closing = False

@@ -16,10 +16,10 @@ from collections.abc import Awaitable, Callable
 from functools import lru_cache
 from typing import NamedTuple
 
-from ariane.client.offset_store import Offsets
+from ariane.client.offset_store import OffsetStore
 from ariane.client.process_queue import ProcessQueue
-from ariane.client.rates import Rates
-from ariane.client.route_cache import Peers, Routes
+from ariane.client.rates import ConsumeRates
+from ariane.client.route_cache import Peers, RouteCache
 from ariane.client.settings import ConsumerSettings
 from ariane.errors import ArianeError, ConnectionLost, ProtocolError, ReplyError
 from ariane.model import host
@@ -59,15 +59,15 @@ UNKNOWN_TO_BROKER = frozenset(
 )
 
 
-class Fetching(NamedTuple):
+class FetchContext(NamedTuple):
     """What a fetch loop works with. `subscription` gives the topic's current one, None when there is none any more;
     `arrived` hands messages to the listeners; `moved` is told when the queue has to start again elsewhere;
     `broker_version` is what the broker at an address answered a heartbeat with, None before it did; `sys_flags` are further
     ones of the request: with SUBSCRIPTION it carries the expression, whatever the group's heartbeats say."""
 
     peers: Peers
-    routes: Routes
-    offsets: Offsets
+    routes: RouteCache
+    offsets: OffsetStore
     group: str
     settings: ConsumerSettings
     is_orderly: bool
@@ -78,11 +78,11 @@ class Fetching(NamedTuple):
     monotonic: Callable[[], float]
     sleep: Callable[[float], Awaitable[None]]
     broker_version: Callable[[str], int | None] = lambda addr: VERSION
-    rates: Rates | None = None
+    rates: ConsumeRates | None = None
     sys_flags: int = 0
 
 
-class Pulled(NamedTuple):
+class PullResult(NamedTuple):
     """An answer, read."""
 
     code: int
@@ -91,7 +91,7 @@ class Pulled(NamedTuple):
     messages: list[ReceivedMessage]
 
 
-async def fetch(process_queue: ProcessQueue, parts: Fetching) -> None:
+async def fetch(process_queue: ProcessQueue, parts: FetchContext) -> None:
     """Read the queue until it is given up."""
     settings, window = parts.settings, process_queue.window
     span_max = None if parts.is_orderly else settings.span_max
@@ -137,7 +137,7 @@ async def fetch(process_queue: ProcessQueue, parts: Fetching) -> None:
             await parts.sleep(ERROR_PAUSE_S)
 
 
-async def pull(process_queue: ProcessQueue, parts: Fetching) -> Pulled:
+async def pull(process_queue: ProcessQueue, parts: FetchContext) -> PullResult:
     """One request, and what came of it."""
     queue = process_queue.queue
     subscription = parts.subscription(queue.topic)
@@ -170,7 +170,7 @@ async def pull(process_queue: ProcessQueue, parts: Fetching) -> Pulled:
     return read(answer, queue, subscription.tags_set)
 
 
-async def _check_version(addr: str, parts: Fetching) -> None:
+async def _check_version(addr: str, parts: FetchContext) -> None:
     """Brokers that do not know SQL92 are not asked for it: they would answer by tags."""
     if parts.broker_version(addr) is None:
         await parts.heartbeat_to(addr)
@@ -183,7 +183,7 @@ async def _check_version(addr: str, parts: Fetching) -> None:
         )
 
 
-def read(answer: Command, queue: MessageQueue, tags: frozenset[str]) -> Pulled:
+def read(answer: Command, queue: MessageQueue, tags: frozenset[str]) -> PullResult:
     """The messages of an answer that the subscription wants: the broker compared hashes of tags only."""
     header = typed(answer, PullMessageAnswer)
     messages = []
@@ -192,7 +192,7 @@ def read(answer: Command, queue: MessageQueue, tags: frozenset[str]) -> Pulled:
             table = stored.property_map()
             if not tags or table.get(names.TAGS) in tags:
                 messages.append(received(stored, table, queue))
-    return Pulled(answer.code, header.next_begin_offset, header.suggest_which_broker_id, messages)
+    return PullResult(answer.code, header.next_begin_offset, header.suggest_which_broker_id, messages)
 
 
 def received(stored: Record, table: dict[str, str], queue: MessageQueue) -> ReceivedMessage:

@@ -18,18 +18,18 @@ from typing import TypeVar
 
 import msgspec
 
-from ariane.client.send_codec import Outgoing, SendResult
+from ariane.client.send_codec import PreparedMessage, SendResult
 from ariane.errors import ReplyError
 from ariane.model.message import MessageQueue, ReceivedMessage
 
 log = logging.getLogger("ariane.client")
 
 
-class Sent(msgspec.Struct, frozen=True, kw_only=True):
+class SendEvent(msgspec.Struct, frozen=True, kw_only=True):
     """One attempt to send a message or a batch, and what the broker said. Exactly one of `result` and `refusal` is set."""
 
     group: str
-    outgoing: Outgoing
+    outgoing: PreparedMessage
     queue: MessageQueue
     broker_addr: str
     started_ms: int
@@ -48,7 +48,7 @@ class ConsumeReturn(IntEnum):
     FAILED = 4
 
 
-class Consuming(msgspec.Struct, frozen=True, kw_only=True):
+class ConsumeStarted(msgspec.Struct, frozen=True, kw_only=True):
     """The listener is about to be called. `request_id` joins this event with its `Consumed`."""
 
     group: str
@@ -58,10 +58,10 @@ class Consuming(msgspec.Struct, frozen=True, kw_only=True):
     started_ms: int
 
 
-class Consumed(msgspec.Struct, frozen=True, kw_only=True):
+class ConsumeFinished(msgspec.Struct, frozen=True, kw_only=True):
     """The call is over."""
 
-    consuming: Consuming
+    consuming: ConsumeStarted
     outcome: ConsumeReturn
     ended_ms: int
     cost_ms: int
@@ -82,7 +82,7 @@ class LocalState(IntEnum):
         return format(self.name, spec)
 
 
-class Ending(msgspec.Struct, frozen=True, kw_only=True):
+class TransactionEnd(msgspec.Struct, frozen=True, kw_only=True):
     """The broker is about to be told the state of a transaction: `from_check` because it asked."""
 
     group: str
@@ -99,9 +99,9 @@ class Ending(msgspec.Struct, frozen=True, kw_only=True):
 
 
 Event = TypeVar("Event")
-SendHook = Callable[[Sent], Awaitable[None] | None]
-EndHook = Callable[[Ending], Awaitable[None] | None]
-ConsumeHook = Callable[[Consuming | Consumed], Awaitable[None] | None]
+SendHook = Callable[[SendEvent], Awaitable[None] | None]
+EndHook = Callable[[TransactionEnd], Awaitable[None] | None]
+ConsumeHook = Callable[[ConsumeStarted | ConsumeFinished], Awaitable[None] | None]
 
 
 async def tell(hooks: Sequence[Callable[[Event], Awaitable[None] | None]], event: Event) -> None:

@@ -28,7 +28,7 @@ from types import TracebackType
 from typing import IO, Self
 
 from ariane.client import validation
-from ariane.client.listener_invoker import Around, Listener, Run, is_async
+from ariane.client.listener_invoker import Listener, ListenerMiddleware, Run, is_async
 from ariane.errors import ConfigError
 from ariane.model.dedup import DEDUP, Row, parse, text
 from ariane.model.message import ReceivedMessage
@@ -42,7 +42,7 @@ JOURNAL_LINES = 100_000  # then the file is written anew, from what is remembere
 Block = tuple[str, int, int, int]  # run, batch, partition, number
 
 
-class Seen:
+class SeenStore:
     """Rows that were consumed, the blocks that were last written to; pure."""
 
     def __init__(self, blocks_max: int = BLOCKS_MAX) -> None:
@@ -89,7 +89,7 @@ class Seen:
         return True
 
 
-class Idempotent(Around):
+class Idempotent(ListenerMiddleware):
     """The listener to give to a consumer in place of `listener`. With a `path` the memory outlives the process: a line for each
     row, handed to the operating system before the consumer is told of success.
 
@@ -102,7 +102,7 @@ class Idempotent(Around):
         validation.whole("blocks_max", blocks_max, 1, 2**31 - 1)
         self.listener = validation.callback("listener", listener, "messages")
         self._is_async = is_async(listener)
-        self._seen = Seen(blocks_max)
+        self._seen = SeenStore(blocks_max)
         self._running: dict[Row, asyncio.Event] = {}
         self._file = _File(path) if path is not None else None
         self._late: set[asyncio.Task[None]] = set()  # calls in threads that nobody waits for any more
@@ -244,7 +244,7 @@ class _File:
     def is_long(self) -> bool:
         return self._lines >= JOURNAL_LINES
 
-    def load(self, seen: Seen) -> None:
+    def load(self, seen: SeenStore) -> None:
         """Claim the file, read it, if there is one, and write it anew: what a dying process left half written is gone then.
         A line without its end does not count: half of a number is another number."""
         lock = self._claim()
@@ -276,7 +276,7 @@ class _File:
             raise ConfigError("path", str(self.path), why) from error
         return lock
 
-    def _load(self, seen: Seen) -> None:
+    def _load(self, seen: SeenStore) -> None:
         try:
             with self.path.open(encoding="utf-8", errors="replace", newline="\n") as lines:
                 bad = sum(not (line.endswith("\n") and seen.read(line[:-1])) for line in lines)

@@ -19,9 +19,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 from ariane.client import hooks as hook_events
-from ariane.client.hooks import Consumed, ConsumeHook, ConsumeReturn, Consuming
+from ariane.client.hooks import ConsumeFinished, ConsumeHook, ConsumeReturn, ConsumeStarted
 from ariane.client.instants import Instant
-from ariane.client.rates import Rates
+from ariane.client.rates import ConsumeRates
 from ariane.clock import Clock
 from ariane.errors import ArianeError
 from ariane.model.message import MessageQueue, ReceivedMessage
@@ -38,7 +38,7 @@ def is_async(listener: Listener) -> bool:
     return inspect.iscoroutinefunction(listener) or inspect.iscoroutinefunction(call)
 
 
-class Around(ABC):
+class ListenerMiddleware(ABC):
     """A listener around another, which is called by the consumer's own rules: its threads, its timeout."""
 
     listener: Listener
@@ -62,7 +62,7 @@ class ReconsumeLater(ArianeError):
         self.delay_level = delay_level
 
 
-class Outcome(NamedTuple):
+class ListenerOutcome(NamedTuple):
     """How a call ended."""
 
     kind: ConsumeReturn
@@ -74,7 +74,7 @@ class Outcome(NamedTuple):
         return self.kind is ConsumeReturn.SUCCESS
 
 
-class Listening:
+class ListenerInvoker:
     """Calls one listener; a coroutine function in the loop, any other in a pool of `threads` threads."""
 
     def __init__(
@@ -87,7 +87,7 @@ class Listening:
         make_id: Callable[[], str],
         timeout_ms: int,
         threads: int,
-        rates: Rates | None = None,
+        rates: ConsumeRates | None = None,
         waits_for_threads: bool = False,
     ) -> None:
         """`waits_for_threads`: a thread, which cannot be cancelled, may take as long as it does (one call at a time)."""
@@ -98,8 +98,8 @@ class Listening:
         self._make_id = make_id
         self._timeout_s = timeout_ms / 1000
         self._waits_for_threads = waits_for_threads
-        self._around = listener if isinstance(listener, Around) else None
-        self._listener = listener.listener if isinstance(listener, Around) else listener
+        self._around = listener if isinstance(listener, ListenerMiddleware) else None
+        self._listener = listener.listener if isinstance(listener, ListenerMiddleware) else listener
         self._pool = (
             None if is_async(self._listener) else ThreadPoolExecutor(threads, thread_name_prefix=f"listener-{group}")
         )
@@ -110,11 +110,11 @@ class Listening:
 
     async def call(
         self, queue: MessageQueue, messages: list[ReceivedMessage], *, may_begin: Callable[[], bool] = lambda: True
-    ) -> Outcome:
+    ) -> ListenerOutcome:
         """Hooks, the listener, hooks. Hooks may take their time: `may_begin` is asked again behind them."""
         if not self._hooks:
             return await self._measured(queue, messages)
-        consuming = Consuming(
+        consuming = ConsumeStarted(
             group=self._group,
             queue=queue,
             messages=messages,
@@ -126,9 +126,9 @@ class Listening:
         if may_begin():
             outcome = await self._measured(queue, messages)
         else:
-            outcome = Outcome(ConsumeReturn.FAILED, why="the queue is no longer this member's")
+            outcome = ListenerOutcome(ConsumeReturn.FAILED, why="the queue is no longer this member's")
         ended = Instant.read(self._clock)
-        consumed = Consumed(
+        consumed = ConsumeFinished(
             consuming=consuming, outcome=outcome.kind, ended_ms=ended.wall_ms, cost_ms=ended.ms_since(started)
         )
         await hook_events.tell(self._hooks, consumed)
@@ -138,7 +138,7 @@ class Listening:
         if self._pool is not None:
             self._pool.shutdown(wait=False, cancel_futures=True)
 
-    async def _measured(self, queue: MessageQueue, messages: list[ReceivedMessage]) -> Outcome:
+    async def _measured(self, queue: MessageQueue, messages: list[ReceivedMessage]) -> ListenerOutcome:
         if self._rates is None:
             return await self.outcome(queue, messages)
         started = self._clock.monotonic()
@@ -148,7 +148,7 @@ class Listening:
         )
         return outcome
 
-    async def outcome(self, queue: MessageQueue, messages: list[ReceivedMessage]) -> Outcome:
+    async def outcome(self, queue: MessageQueue, messages: list[ReceivedMessage]) -> ListenerOutcome:
         """Call the listener once; neither hooks nor rates know of it."""
         limit = asyncio.timeout(self._timeout_s if self._pool is None else None)
         try:
@@ -156,7 +156,7 @@ class Listening:
                 await self._called(messages, limit)
         except ReconsumeLater as later:
             log.info("group %s: %s: %s", self._group, _which(queue, messages), later)
-            return Outcome(ConsumeReturn.FAILED, later.delay_level, str(later))
+            return ListenerOutcome(ConsumeReturn.FAILED, later.delay_level, str(later))
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if task is None or task.cancelling():
@@ -166,7 +166,7 @@ class Listening:
                 self._group,
                 _which(queue, messages),
             )
-            return Outcome(ConsumeReturn.EXCEPTION, why="something that the listener awaits was cancelled")
+            return ListenerOutcome(ConsumeReturn.EXCEPTION, why="something that the listener awaits was cancelled")
         except Exception as error:
             if limit.expired() and isinstance(error, TimeoutError):
                 log.warning(
@@ -175,10 +175,12 @@ class Listening:
                     self._timeout_s,
                     _which(queue, messages),
                 )
-                return Outcome(ConsumeReturn.TIME_OUT, why=f"the listener took longer than {self._timeout_s:g} s")
+                return ListenerOutcome(
+                    ConsumeReturn.TIME_OUT, why=f"the listener took longer than {self._timeout_s:g} s"
+                )
             log.exception("group %s: the listener failed on %s", self._group, _which(queue, messages))
-            return Outcome(ConsumeReturn.EXCEPTION, why=f"{type(error).__name__}: {error}")
-        return Outcome(ConsumeReturn.SUCCESS)
+            return ListenerOutcome(ConsumeReturn.EXCEPTION, why=f"{type(error).__name__}: {error}")
+        return ListenerOutcome(ConsumeReturn.SUCCESS)
 
     async def _called(self, messages: list[ReceivedMessage], limit: asyncio.Timeout) -> None:
         async def run(listener: Listener, messages: list[ReceivedMessage]) -> None:

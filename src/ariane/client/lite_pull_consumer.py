@@ -22,18 +22,18 @@ from typing import Self
 
 from ariane.client import admin_requests, validation
 from ariane.client.assignment_strategy import Strategy, average
-from ariane.client.client_instance import Instance, Part
-from ariane.client.fetcher import Fetching
-from ariane.client.offset_store import Offsets, Start
+from ariane.client.client_instance import ClientInstance, GroupMembership
+from ariane.client.fetcher import FetchContext
+from ariane.client.offset_store import OffsetStore, Start
 from ariane.client.process_queue import ProcessQueue
-from ariane.client.rates import Rates
-from ariane.client.rebalancer import Allocating, Allocation
+from ariane.client.rates import ConsumeRates
+from ariane.client.rebalancer import RebalanceContext, Rebalancer
 from ariane.client.settings import ClientSettings, ConsumerSettings
 from ariane.client.subscriptions import by_tags
 from ariane.errors import ClientClosed, ConfigError
 from ariane.filter import tags
 from ariane.model.message import MessageQueue, ReceivedMessage
-from ariane.net.tasks import Tasks
+from ariane.net.tasks import BackgroundTasks
 from ariane.protocol.requests.clients import ConsumerData, SubscriptionData
 from ariane.protocol.requests.messaging import LITE_PULL, SUBSCRIPTION
 
@@ -54,7 +54,7 @@ class LitePullConsumer:
         strategy: Strategy = average,
         settings: ConsumerSettings | None = None,
         client: ClientSettings | None = None,
-        instance: Instance | None = None,
+        instance: ClientInstance | None = None,
     ) -> None:
         self.group = validation.group_name(group)
         self.settings = validation.optional("settings", settings, ConsumerSettings) or ConsumerSettings()
@@ -62,7 +62,7 @@ class LitePullConsumer:
             raise ConfigError("message_model", self.settings.message_model, "to read everything, assign all queues")
         # None: queues are assigned. A mapping without topics is a mistake, not a choice.
         topics = {} if subscriptions is None else validation.subscriptions(subscriptions)
-        self._instance = Instance.shared_or_new(namesrv, client, instance)
+        self._instance = ClientInstance.shared_or_new(namesrv, client, instance)
         self._owns_instance = instance is None
         self._start = validation.start(start)
         self._auto_commit = validation.of_kind("auto_commit", auto_commit, bool)
@@ -72,8 +72,8 @@ class LitePullConsumer:
         self._subscriptions = {topic: self._subscription(topic, expression) for topic, expression in topics.items()}
         self._paused: set[MessageQueue] = set()
         self._polled = Polled()
-        self._offsets: Offsets | None = None
-        self._allocation: Allocation | None = None
+        self._offsets: OffsetStore | None = None
+        self._allocation: Rebalancer | None = None
         self._answers: dict[int, admin_requests.Answer] = {}
         self._open = AsyncExitStack()
 
@@ -81,7 +81,7 @@ class LitePullConsumer:
         async with AsyncExitStack() as opening:
             if self._owns_instance:
                 await opening.enter_async_context(self._instance)
-            part = Part(
+            part = GroupMembership(
                 self._describe,
                 lambda: list(self._subscriptions),
                 self._wake,
@@ -198,11 +198,11 @@ class LitePullConsumer:
     async def _begin(self, opening: AsyncExitStack) -> None:
         instance, settings = self._instance, self.settings
         timeout_ms = instance.settings.request_timeout_ms
-        offsets = Offsets(instance.peers, instance.routes, self.group, timeout_ms=timeout_ms)
-        rates = Rates(instance.clock.monotonic)
+        offsets = OffsetStore(instance.peers, instance.routes, self.group, timeout_ms=timeout_ms)
+        rates = ConsumeRates(instance.clock.monotonic)
 
-        def fetching(moved: Callable[[ProcessQueue, int], None]) -> Fetching:
-            return Fetching(
+        def fetching(moved: Callable[[ProcessQueue, int], None]) -> FetchContext:
+            return FetchContext(
                 peers=instance.peers,
                 routes=instance.routes,
                 offsets=offsets,
@@ -219,8 +219,8 @@ class LitePullConsumer:
                 sys_flags=SUBSCRIPTION | LITE_PULL,
             )
 
-        allocation = Allocation(
-            Allocating(
+        allocation = Rebalancer(
+            RebalanceContext(
                 peers=instance.peers,
                 routes=instance.routes,
                 offsets=offsets,
@@ -241,7 +241,7 @@ class LitePullConsumer:
         )
         await instance.routes.refresh(self._subscriptions)
         await instance.heartbeat()
-        commits = Tasks("offsets")
+        commits = BackgroundTasks("offsets")
         started_ms = instance.clock.now_ms()
 
         async def close() -> None:
@@ -256,7 +256,7 @@ class LitePullConsumer:
         self._allocation, self._offsets = allocation, offsets
         self._answers.update(
             admin_requests.answers(
-                admin_requests.Asked(
+                admin_requests.AdminRequestHandler(
                     group=self.group,
                     settings=lambda: self._texts(started_ms),
                     subscriptions=self._subscriptions.values,
@@ -307,12 +307,12 @@ class LitePullConsumer:
         if self._allocation is not None:
             self._allocation.wake()
 
-    def _running(self) -> Allocation:
+    def _running(self) -> Rebalancer:
         if self._allocation is None:
             raise ClientClosed(f"consumer {self.group} is not open: use it within `async with`")
         return self._allocation
 
-    def _known_offsets(self) -> Offsets:
+    def _known_offsets(self) -> OffsetStore:
         self._running()
         assert self._offsets is not None
         return self._offsets

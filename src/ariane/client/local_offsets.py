@@ -16,8 +16,8 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from ariane.client.offset_store import Offsets
-from ariane.client.route_cache import Peers, Routes
+from ariane.client.offset_store import OffsetStore
+from ariane.client.route_cache import Peers, RouteCache
 from ariane.errors import ConfigError, ProtocolError
 from ariane.model.message import MessageQueue, ReceivedMessage
 from ariane.protocol.requests.callbacks import QueueTable, reset_body, reset_table
@@ -32,12 +32,12 @@ def offsets_path(directory: str, client_id: str, group: str) -> Path:
     return base / client_id / group / "offsets.json"
 
 
-class LocalOffsets(Offsets):
+class LocalOffsets(OffsetStore):
     """As Offsets, with a file in place of the brokers. `load` comes first."""
 
     is_local = True
 
-    def __init__(self, peers: Peers, routes: Routes, group: str, *, timeout_ms: int, path: Path) -> None:
+    def __init__(self, peers: Peers, routes: RouteCache, group: str, *, timeout_ms: int, path: Path) -> None:
         super().__init__(peers, routes, group, timeout_ms=timeout_ms)
         self._path = path
         self._table: QueueTable = {}
@@ -69,7 +69,7 @@ class LocalOffsets(Offsets):
         return self._table.get(queue)
 
 
-class Dropping:
+class DropFailed:
     """What a broadcasting listener fails on is not delivered again: there is no retry topic for one member. It is logged."""
 
     def __init__(self, group: str) -> None:

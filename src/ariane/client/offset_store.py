@@ -13,7 +13,7 @@ import logging
 from collections.abc import Iterable
 from typing import Literal
 
-from ariane.client.route_cache import Peers, Routes
+from ariane.client.route_cache import Peers, RouteCache
 from ariane.errors import ArianeError, ConnectionLost, ReplyError
 from ariane.model.message import MessageQueue
 from ariane.model.topic import RETRY_PREFIX
@@ -34,12 +34,12 @@ COMMIT_TIMEOUT_MS = 5_000
 Start = Literal["first", "last"] | int  # int: milliseconds since the epoch
 
 
-class Offsets:
+class OffsetStore:
     """Offsets of the queues that one member of a group reads."""
 
     is_local = False  # whether brokers are not to be told
 
-    def __init__(self, peers: Peers, routes: Routes, group: str, *, timeout_ms: int) -> None:
+    def __init__(self, peers: Peers, routes: RouteCache, group: str, *, timeout_ms: int) -> None:
         self._peers = peers
         self._routes = routes
         self._group = group

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from ariane.model.message import ReceivedMessage
 
 
-class Window:
+class OffsetTracker:
     """Messages by offset, put in rising order, taken out in any. `next_offset` is where the next pull begins."""
 
     def __init__(self, next_offset: int) -> None:

@@ -19,14 +19,14 @@ from collections.abc import Sequence
 import msgspec
 
 from ariane.client.fetcher import is_unreadable
-from ariane.client.listener_invoker import Listening, Outcome
-from ariane.client.offset_store import Offsets
+from ariane.client.listener_invoker import ListenerInvoker, ListenerOutcome
+from ariane.client.offset_store import OffsetStore
 from ariane.client.process_queue import ProcessQueue
-from ariane.client.send_back import DEAD_LETTER, Returning
+from ariane.client.send_back import DEAD_LETTER, SendBackStrategy
 from ariane.client.settings import ConsumerSettings
 from ariane.clock import Clock
 from ariane.model.message import ReceivedMessage
-from ariane.net.tasks import Tasks
+from ariane.net.tasks import BackgroundTasks
 
 log = logging.getLogger("ariane.client")
 
@@ -40,9 +40,9 @@ class OrderlyListeners:
 
     def __init__(
         self,
-        listening: Listening,
-        offsets: Offsets,
-        send_back: Returning,
+        listening: ListenerInvoker,
+        offsets: OffsetStore,
+        send_back: SendBackStrategy,
         settings: ConsumerSettings,
         clock: Clock,
     ) -> None:
@@ -52,7 +52,7 @@ class OrderlyListeners:
         self._send_back = send_back
         self._settings = settings
         self._clock = clock
-        self._tasks = Tasks("listeners")
+        self._tasks = BackgroundTasks("listeners")
         self._of_queue: dict[ProcessQueue, asyncio.Task[None]] = {}
         self._room = asyncio.Semaphore(settings.concurrency)
         self._is_closing = False
@@ -125,7 +125,7 @@ class OrderlyListeners:
             process_queue.changed.set()
         return is_done
 
-    async def _call(self, process_queue: ProcessQueue, messages: list[ReceivedMessage]) -> Outcome:
+    async def _call(self, process_queue: ProcessQueue, messages: list[ReceivedMessage]) -> ListenerOutcome:
         try:
             return await self._listening.call(
                 process_queue.queue, messages, may_begin=lambda: self._may_consume(process_queue)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from ariane.client.offset_tracker import Window
+from ariane.client.offset_tracker import OffsetTracker
 from ariane.model.message import MessageQueue
 
 LOCK_VALID_S = 30.0  # a lock last asked for so long ago is not relied on; the broker keeps it for 60 s
@@ -16,7 +16,7 @@ class ProcessQueue:
 
     def __init__(self, queue: MessageQueue, next_offset: int, now: float = 0.0) -> None:
         self.queue = queue
-        self.window = Window(next_offset)
+        self.window = OffsetTracker(next_offset)
         self.is_ending = False
         self.is_dropped = False
         self.changed = asyncio.Event()

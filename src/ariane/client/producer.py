@@ -17,12 +17,12 @@ from types import TracebackType
 from typing import Self
 
 from ariane.client import request_reply, send_codec, validation
-from ariane.client.client_instance import Instance
+from ariane.client.client_instance import ClientInstance
 from ariane.client.hooks import SendHook
 from ariane.client.send_codec import SendResult
-from ariane.client.sender import Sender
+from ariane.client.sender import MessageSender
 from ariane.client.settings import ClientSettings, ProducerSettings, TraceSettings
-from ariane.client.trace_dispatcher import Tracer, trace_settings
+from ariane.client.trace_dispatcher import TraceDispatcher, trace_settings
 from ariane.errors import ArianeError, ClientClosed, MessageRefused, RequestTimeout, RouteNotFound
 from ariane.model.message import Message, MessageQueue, ReceivedMessage
 from ariane.protocol.codes import RequestCode
@@ -47,17 +47,17 @@ class Producer:
         client: ClientSettings | None = None,
         trace: TraceSettings | bool = False,
         hooks: Sequence[SendHook] = (),
-        instance: Instance | None = None,
+        instance: ClientInstance | None = None,
     ) -> None:
         self.group = validation.group_name(group)
         self._settings = validation.optional("settings", settings, ProducerSettings) or ProducerSettings()
-        self._instance = Instance.shared_or_new(namesrv, client, instance)
+        self._instance = ClientInstance.shared_or_new(namesrv, client, instance)
         self._owns_instance = instance is None
         self._trace_settings = trace_settings(trace)
         self._hooks = validation.callbacks("hooks", hooks, "event")
-        self._sender: Sender | None = None
+        self._sender: MessageSender | None = None
         self._open = AsyncExitStack()
-        self.trace: Tracer | None = None
+        self.trace: TraceDispatcher | None = None
         """The trace queue and its counters (`sent`, `dropped`, `failed`), when tracing is on."""
 
     async def __aenter__(self) -> Self:
@@ -68,10 +68,10 @@ class Producer:
             opening.push_async_callback(self._instance.leave, producer_group=self.group)
             hooks = self._hooks
             if self._trace_settings is not None:
-                tracer = Tracer.of_client(self._instance, self.group, "PRODUCE", self._trace_settings)
+                tracer = TraceDispatcher.of_client(self._instance, self.group, "PRODUCE", self._trace_settings)
                 self.trace = await opening.enter_async_context(tracer)
                 hooks = (*hooks, self.trace.sent_message)
-            self._sender = Sender(self._instance, self.group, self._settings, hooks)
+            self._sender = MessageSender(self._instance, self.group, self._settings, hooks)
             opening.callback(self._closed)
             await self._meet_brokers()
             self._open = opening.pop_all()
@@ -187,7 +187,7 @@ class Producer:
         """Queues that `topic` may be sent to."""
         return await self._running().queues(topic)
 
-    def _running(self) -> Sender:
+    def _running(self) -> MessageSender:
         if self._sender is None:
             raise ClientClosed(f"producer {self.group} is not open: use it within `async with`")
         return self._sender

@@ -21,28 +21,28 @@ from typing import NamedTuple, Self
 
 from ariane.client import admin_requests, validation
 from ariane.client.assignment_strategy import Strategy, average
-from ariane.client.client_instance import Instance, Part
+from ariane.client.client_instance import ClientInstance, GroupMembership
 from ariane.client.concurrent_delivery import ConcurrentListeners
-from ariane.client.fetcher import Fetching
+from ariane.client.fetcher import FetchContext
 from ariane.client.hooks import ConsumeHook
-from ariane.client.listener_invoker import Listener, Listening
-from ariane.client.local_offsets import Dropping, LocalOffsets, offsets_path
-from ariane.client.offset_store import Offsets, Start
+from ariane.client.listener_invoker import Listener, ListenerInvoker
+from ariane.client.local_offsets import DropFailed, LocalOffsets, offsets_path
+from ariane.client.offset_store import OffsetStore, Start
 from ariane.client.orderly_delivery import OrderlyListeners
 from ariane.client.process_queue import ProcessQueue
-from ariane.client.queue_locks import Locks
-from ariane.client.rates import Rates
-from ariane.client.rebalancer import Allocating, Allocation
-from ariane.client.send_back import Returning, SendBack
-from ariane.client.sender import Sender
+from ariane.client.queue_locks import QueueLockClient
+from ariane.client.rates import ConsumeRates
+from ariane.client.rebalancer import RebalanceContext, Rebalancer
+from ariane.client.send_back import SendBack, SendBackStrategy
+from ariane.client.sender import MessageSender
 from ariane.client.settings import ClientSettings, ConsumerSettings, ProducerSettings, TraceSettings
 from ariane.client.subscriptions import by_tags, checked_topic
-from ariane.client.trace_dispatcher import Tracer, trace_settings
+from ariane.client.trace_dispatcher import TraceDispatcher, trace_settings
 from ariane.errors import ClientClosed, ConfigError
 from ariane.filter import tags
 from ariane.model.message import MessageQueue
 from ariane.model.topic import retry_topic
-from ariane.net.tasks import Tasks
+from ariane.net.tasks import BackgroundTasks
 from ariane.protocol.requests.clients import ConsumerData, SubscriptionData
 from ariane.protocol.requests.messaging import SQL92
 
@@ -84,14 +84,14 @@ class PushConsumer:
         client: ClientSettings | None = None,
         trace: TraceSettings | bool = False,
         hooks: Sequence[ConsumeHook] = (),
-        instance: Instance | None = None,
+        instance: ClientInstance | None = None,
     ) -> None:
         self.group = validation.group_name(group)
         self.settings = validation.optional("settings", settings, ConsumerSettings) or ConsumerSettings()
         checked: Listener = validation.callback("listener", listener, "messages")
         topics = validation.subscriptions(subscriptions)
         validation.of_kind("orderly", orderly, bool)
-        self._instance = Instance.shared_or_new(namesrv, client, instance)
+        self._instance = ClientInstance.shared_or_new(namesrv, client, instance)
         self._owns_instance = instance is None
         self._listener = checked
         self._start = validation.start(start)
@@ -105,17 +105,17 @@ class PushConsumer:
         else:
             retry = retry_topic(self.group)
             self._subscriptions[retry] = self._subscription(retry, tags.ALL)
-        self._allocation: Allocation | None = None
+        self._allocation: Rebalancer | None = None
         self._answers: dict[int, admin_requests.Answer] = {}
         self._open = AsyncExitStack()
-        self.trace: Tracer | None = None
+        self.trace: TraceDispatcher | None = None
         """The trace queue and its counters (`sent`, `dropped`, `failed`), when tracing is on."""
 
     async def __aenter__(self) -> Self:
         async with AsyncExitStack() as opening:
             if self._owns_instance:
                 await opening.enter_async_context(self._instance)
-            part = Part(
+            part = GroupMembership(
                 self._describe,
                 lambda: list(self._subscriptions),
                 self._wake,
@@ -126,7 +126,7 @@ class PushConsumer:
             opening.push_async_callback(self._instance.leave, consumer_group=self.group)
             hooks = self._hooks
             if self._trace_settings is not None:
-                tracer = Tracer.of_client(self._instance, self.group, "CONSUME", self._trace_settings)
+                tracer = TraceDispatcher.of_client(self._instance, self.group, "CONSUME", self._trace_settings)
                 self.trace = await opening.enter_async_context(tracer)
                 hooks = (*hooks, self.trace.consumed_messages)
             await self._begin(hooks, opening)
@@ -165,15 +165,15 @@ class PushConsumer:
         instance, settings = self._instance, self.settings
         timeout_ms = instance.settings.request_timeout_ms
         offsets = await self._offsets(timeout_ms)
-        rates = Rates(instance.clock.monotonic)
+        rates = ConsumeRates(instance.clock.monotonic)
         listening = self._listening(hooks, rates)
         listeners = self._listeners(listening, offsets)
         locks = None
         if self._is_orderly and not self._is_broadcasting:
-            locks = Locks(instance.peers, instance.routes, self.group, instance.client_id)
+            locks = QueueLockClient(instance.peers, instance.routes, self.group, instance.client_id)
 
-        def fetching(moved: Callable[[ProcessQueue, int], None]) -> Fetching:
-            return Fetching(
+        def fetching(moved: Callable[[ProcessQueue, int], None]) -> FetchContext:
+            return FetchContext(
                 peers=instance.peers,
                 routes=instance.routes,
                 offsets=offsets,
@@ -190,8 +190,8 @@ class PushConsumer:
                 rates=rates,
             )
 
-        allocation = Allocation(
-            Allocating(
+        allocation = Rebalancer(
+            RebalanceContext(
                 peers=instance.peers,
                 routes=instance.routes,
                 offsets=offsets,
@@ -215,7 +215,7 @@ class PushConsumer:
             if subscription.expression_type == SQL92:
                 await instance.check(self.group, subscription)
         await instance.heartbeat()
-        commits = Tasks("offsets")
+        commits = BackgroundTasks("offsets")
 
         started_ms = instance.clock.now_ms()
 
@@ -231,7 +231,7 @@ class PushConsumer:
         self._allocation = allocation
         self._answers.update(
             admin_requests.answers(
-                admin_requests.Asked(
+                admin_requests.AdminRequestHandler(
                     group=self.group,
                     settings=lambda: self._texts(started_ms),
                     subscriptions=self._subscriptions.values,
@@ -261,17 +261,17 @@ class PushConsumer:
             )
             raise ConfigError("instance_name", name, fix)
 
-    async def _offsets(self, timeout_ms: int) -> Offsets:
+    async def _offsets(self, timeout_ms: int) -> OffsetStore:
         instance = self._instance
         if not self._is_broadcasting:
-            return Offsets(instance.peers, instance.routes, self.group, timeout_ms=timeout_ms)
+            return OffsetStore(instance.peers, instance.routes, self.group, timeout_ms=timeout_ms)
         path = offsets_path(self.settings.offsets_dir, instance.client_id, self.group)
         local = LocalOffsets(instance.peers, instance.routes, self.group, timeout_ms=timeout_ms, path=path)
         await local.load()
         return local
 
-    def _listening(self, hooks: Sequence[ConsumeHook], rates: Rates) -> Listening:
-        return Listening(
+    def _listening(self, hooks: Sequence[ConsumeHook], rates: ConsumeRates) -> ListenerInvoker:
+        return ListenerInvoker(
             self.group,
             self._listener,
             hooks,
@@ -283,15 +283,15 @@ class PushConsumer:
             waits_for_threads=self._is_orderly,
         )
 
-    def _listeners(self, listening: Listening, offsets: Offsets) -> ConcurrentListeners | OrderlyListeners:
+    def _listeners(self, listening: ListenerInvoker, offsets: OffsetStore) -> ConcurrentListeners | OrderlyListeners:
         instance, settings = self._instance, self.settings
         times_max = settings.max_reconsume_times
         if times_max < 0:
             times_max = UNLIMITED if self._is_orderly else RECONSUME_MAX
         if self._is_broadcasting:
-            send_back: Returning = Dropping(self.group)
+            send_back: SendBackStrategy = DropFailed(self.group)
         else:
-            sender = Sender(instance, INNER_PRODUCER, ProducerSettings())
+            sender = MessageSender(instance, INNER_PRODUCER, ProducerSettings())
             send_back = SendBack(instance.peers, instance.routes, sender, self.group, times_max)
         kind = OrderlyListeners if self._is_orderly else ConcurrentListeners
         return kind(listening, offsets, send_back, settings, instance.clock)
@@ -342,7 +342,7 @@ class PushConsumer:
         await self._instance.heartbeat()
         self._wake()
 
-    def _running(self) -> Allocation:
+    def _running(self) -> Rebalancer:
         if self._allocation is None:
             raise ClientClosed(f"consumer {self.group} is not open: use it within `async with`")
         return self._allocation

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from ariane.client.route_cache import Peers, Routes
+from ariane.client.route_cache import Peers, RouteCache
 from ariane.errors import ArianeError, ConnectionLost
 from ariane.model.message import MessageQueue
 from ariane.protocol import fastjson
@@ -23,27 +23,27 @@ LOCK_EVERY_S = 20.0
 TIMEOUT_MS = 1_000
 
 
-class Locked(NamedTuple):
+class QueueLock(NamedTuple):
     """The queues that are ours now, and those whose broker did not say."""
 
     held: set[MessageQueue]
     unknown: set[MessageQueue]
 
 
-class Locks:
+class QueueLockClient:
     """Locks and unlocks queues for one member of a group."""
 
-    def __init__(self, peers: Peers, routes: Routes, group: str, client_id: str) -> None:
+    def __init__(self, peers: Peers, routes: RouteCache, group: str, client_id: str) -> None:
         self._peers = peers
         self._routes = routes
         self._group = group
         self._client_id = client_id
 
-    async def lock(self, queues: Iterable[MessageQueue]) -> Locked:
+    async def lock(self, queues: Iterable[MessageQueue]) -> QueueLock:
         """Ask for the locks of `queues`."""
         by_broker = _by_broker(queues)
         answers = await asyncio.gather(*(self._lock_at(broker, some) for broker, some in by_broker.items()))
-        return Locked(set().union(*(one.held for one in answers)), set().union(*(one.unknown for one in answers)))
+        return QueueLock(set().union(*(one.held for one in answers)), set().union(*(one.unknown for one in answers)))
 
     async def unlock(self, queues: Iterable[MessageQueue]) -> None:
         """Give the locks back, so that the next owner need not wait until they expire."""
@@ -53,13 +53,13 @@ class Locks:
             except ArianeError as error:
                 log.warning("group %s: queues at %s stay locked until the lock expires: %s", self._group, broker, error)
 
-    async def _lock_at(self, broker: str, queues: list[MessageQueue]) -> Locked:
+    async def _lock_at(self, broker: str, queues: list[MessageQueue]) -> QueueLock:
         try:
             body = await self._ask(broker, RequestCode.LOCK_BATCH_MQ, queues)
-            return Locked({queue.queue() for queue in fastjson.decode(body, LockBatchAnswer).locked}, set())
+            return QueueLock({queue.queue() for queue in fastjson.decode(body, LockBatchAnswer).locked}, set())
         except ArianeError as error:
             log.warning("group %s: no locks from %s: %s", self._group, broker, error)
-            return Locked(set(), set(queues))
+            return QueueLock(set(), set(queues))
 
     async def _ask(self, broker: str, code: RequestCode, queues: list[MessageQueue]) -> bytes:
         addr = self._routes.master(broker)

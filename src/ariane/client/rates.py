@@ -26,7 +26,7 @@ class _Span:
         self.pull_ms = self.call_ms = 0.0
 
 
-class Rates:
+class ConsumeRates:
     """Counts of one consumer. Its topics are those it subscribes to, so there are few."""
 
     def __init__(self, monotonic: Callable[[], float]) -> None:

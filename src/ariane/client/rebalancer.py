@@ -16,15 +16,15 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from ariane.client.assignment_strategy import Strategy, changes, share
-from ariane.client.fetcher import Fetching, fetch
-from ariane.client.offset_store import Offsets, Start
+from ariane.client.fetcher import FetchContext, fetch
+from ariane.client.offset_store import OffsetStore, Start
 from ariane.client.process_queue import ProcessQueue
-from ariane.client.queue_locks import LOCK_EVERY_S, Locks
-from ariane.client.route_cache import Peers, Routes
+from ariane.client.queue_locks import LOCK_EVERY_S, QueueLockClient
+from ariane.client.route_cache import Peers, RouteCache
 from ariane.errors import ArianeError, RouteNotFound
 from ariane.model.message import MessageQueue, ReceivedMessage
 from ariane.model.topic import RETRY_PREFIX
-from ariane.net.tasks import Tasks
+from ariane.net.tasks import BackgroundTasks
 from ariane.protocol import fastjson
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.requests.clients import ConsumerList, GroupRef
@@ -35,7 +35,7 @@ LEAVE_WAIT_S = 5.0  # for queues that are being given up while the consumer clos
 SOON_S = 1.0  # when something is still missing: a topic's route, a lock that its former owner is about to give back
 
 
-class Listeners(Protocol):
+class DeliveryStrategy(Protocol):
     """Concurrent or orderly consumption."""
 
     def begin(self, process_queue: ProcessQueue) -> None: ...
@@ -45,22 +45,22 @@ class Listeners(Protocol):
     async def end(self, process_queue: ProcessQueue) -> None: ...
 
 
-class Allocating(NamedTuple):
+class RebalanceContext(NamedTuple):
     """What allocation works with. `topics` are the subscribed ones, the retry topic among them; `heartbeat_to` tells a
     broker that this member is here. `own_share` gives what is read of a topic's queues where nobody shares them
     (broadcasting, queues assigned by hand); None: the members of the group share them."""
 
     peers: Peers
-    routes: Routes
-    offsets: Offsets
-    locks: Locks | None
-    listeners: Listeners
+    routes: RouteCache
+    offsets: OffsetStore
+    locks: QueueLockClient | None
+    listeners: DeliveryStrategy
     group: str
     client_id: str
     strategy: Strategy
     start: Start
     topics: Callable[[], Iterable[str]]
-    fetching: Callable[[Callable[[ProcessQueue, int], None]], Fetching]
+    fetching: Callable[[Callable[[ProcessQueue, int], None]], FetchContext]
     timeout_ms: int
     period_s: float
     monotonic: Callable[[], float]
@@ -68,18 +68,18 @@ class Allocating(NamedTuple):
     own_share: Callable[[Sequence[MessageQueue]], list[MessageQueue]] | None = None
 
 
-class Allocation:
+class Rebalancer:
     """Owns the fetch tasks. `wake` makes it look at once."""
 
-    def __init__(self, parts: Allocating) -> None:
+    def __init__(self, parts: RebalanceContext) -> None:
         self._parts = parts
         self._fetching = parts.fetching(self._moved)
         self._owned: dict[MessageQueue, ProcessQueue] = {}
         self._leaving: dict[MessageQueue, ProcessQueue] = {}
         self._fetches: dict[MessageQueue, asyncio.Task[None]] = {}
         self._woken = asyncio.Event()
-        self._tasks = Tasks("allocation")
-        self._endings = Tasks("allocation")
+        self._tasks = BackgroundTasks("allocation")
+        self._endings = BackgroundTasks("allocation")
         self._ending: set[asyncio.Task[None]] = set()
         self._is_quiet: set[str] = set()
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 
 from ariane.client import send_codec
 from ariane.client.fetcher import expanded
-from ariane.client.send_codec import Outgoing
+from ariane.client.send_codec import PreparedMessage
 from ariane.client.settings import ProducerSettings
 from ariane.clock import Clock
 from ariane.errors import MessageRefused
@@ -33,7 +33,7 @@ WAITING_MAX = 65_536  # requests of one client that wait for their replies
 UNKNOWN_OFFSET = -1  # a reply is pushed, whether or not it lies in a queue
 
 
-class Replies:
+class ReplyTable:
     """The requests of one client that wait."""
 
     def __init__(self, clock: Clock) -> None:
@@ -66,7 +66,7 @@ class Replies:
         return Reply()
 
 
-def request(out: Outgoing, correlation_id: str, client_id: str, timeout_ms: int) -> Outgoing:
+def request(out: PreparedMessage, correlation_id: str, client_id: str, timeout_ms: int) -> PreparedMessage:
     """`out` as a request of `client_id`."""
     own = {
         names.CORRELATION_ID: correlation_id,
@@ -88,7 +88,7 @@ def answer_to(
     return Message(topic=topic, body=body, tags=tags, keys=keys, properties=properties)
 
 
-def reply(asked: ReceivedMessage, answer: Message, message_id: str, settings: ProducerSettings) -> Outgoing:
+def reply(asked: ReceivedMessage, answer: Message, message_id: str, settings: ProducerSettings) -> PreparedMessage:
     """`answer` (made by `answer_to`) as the reply to `asked`."""
     out = send_codec.outgoing(answer, message_id, settings)
     own = {

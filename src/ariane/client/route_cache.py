@@ -127,7 +127,7 @@ def _order_configuration(topic: str, text: str) -> list[tuple[str, int]]:
 # --- what was fetched --------------------------------------------------------------------------------------------------
 
 
-class Routes:
+class RouteCache:
     """Routes of the topics in use. `changed` topics are returned by `refresh`; nobody is called back."""
 
     def __init__(self, peers: Peers, name_servers: tuple[str, ...], *, timeout_ms: int, chance: Random) -> None:

@@ -12,9 +12,9 @@ import logging
 from typing import Protocol
 
 from ariane.client.fetcher import is_unreadable
-from ariane.client.route_cache import Peers, Routes
-from ariane.client.send_codec import Outgoing
-from ariane.client.sender import Sender
+from ariane.client.route_cache import Peers, RouteCache
+from ariane.client.send_codec import PreparedMessage
+from ariane.client.sender import MessageSender
 from ariane.client.settings import ProducerSettings
 from ariane.errors import ArianeError, ConnectionLost, ReplyError
 from ariane.model import message as names
@@ -31,7 +31,7 @@ FIRST_DELAY_LEVEL = 3  # levels 1 and 2 (1 s, 5 s) are too short for a retry, sa
 DEAD_LETTER = -1
 
 
-class Returning(Protocol):
+class SendBackStrategy(Protocol):
     """Where messages go that the listener failed on: back to the broker, or (broadcasting) nowhere."""
 
     async def send_back(self, message: ReceivedMessage, delay_level: int) -> bool: ...
@@ -42,7 +42,9 @@ class Returning(Protocol):
 class SendBack:
     """Sends messages of one group back."""
 
-    def __init__(self, peers: Peers, routes: Routes, sender: Sender, group: str, max_reconsume_times: int) -> None:
+    def __init__(
+        self, peers: Peers, routes: RouteCache, sender: MessageSender, group: str, max_reconsume_times: int
+    ) -> None:
         self._peers = peers
         self._routes = routes
         self._sender = sender
@@ -90,7 +92,7 @@ class SendBack:
         return True
 
 
-def copy_to_retry(message: ReceivedMessage, group: str, max_times: int, settings: ProducerSettings) -> Outgoing:
+def copy_to_retry(message: ReceivedMessage, group: str, max_times: int, settings: ProducerSettings) -> PreparedMessage:
     """The message as a new one for the group's retry topic."""
     table = dict(message.properties)
     table.pop(names.TRAN_MSG, None)
@@ -102,7 +104,7 @@ def copy_to_retry(message: ReceivedMessage, group: str, max_times: int, settings
         sys_flag = message.sys_flag & (names.COMPRESSED | names.COMPRESSION_MASK)
     elif len(body) >= settings.compress_from:
         body, sys_flag = compression.compress(body), compression.ZLIB_FLAGS
-    return Outgoing(
+    return PreparedMessage(
         topic=retry_topic(group),
         body=body,
         properties=properties.encode(table),

@@ -56,7 +56,7 @@ class SendResult(msgspec.Struct, frozen=True, kw_only=True):
     recall_handle: str | None = None  # takes back a message that waits for its time
 
 
-class Outgoing(NamedTuple):
+class PreparedMessage(NamedTuple):
     """A message or a batch, ready for any queue of its topic. `messages` and `ids` are what it was made from."""
 
     topic: str
@@ -85,7 +85,7 @@ RETRY_ELSEWHERE = frozenset(
 )
 
 
-def outgoing(message: Message, message_id: str, settings: ProducerSettings) -> Outgoing:
+def outgoing(message: Message, message_id: str, settings: ProducerSettings) -> PreparedMessage:
     """`message` checked, its body compressed when it is large. MessageRefused says what to change."""
     _check_types(message)
     body = _checked_body(message, settings)
@@ -94,10 +94,12 @@ def outgoing(message: Message, message_id: str, settings: ProducerSettings) -> O
     if len(body) >= settings.compress_from:
         body, sys_flag = compression.compress(body), compression.ZLIB_FLAGS
     text = _property_text(message, message_id)
-    return Outgoing(message.topic, body, text, sys_flag, message.flag, False, (message,), (message_id,))
+    return PreparedMessage(message.topic, body, text, sys_flag, message.flag, False, (message,), (message_id,))
 
 
-def outgoing_batch(messages: Sequence[Message], make_id: Callable[[], str], settings: ProducerSettings) -> Outgoing:
+def outgoing_batch(
+    messages: Sequence[Message], make_id: Callable[[], str], settings: ProducerSettings
+) -> PreparedMessage:
     """`messages` as one request: stored together or not at all, in one queue, next to each other."""
     if not isinstance(messages, Sequence) or isinstance(messages, str | bytes):
         raise MessageRefused(f"a batch is a list of messages, not {type(messages).__name__}")
@@ -119,17 +121,17 @@ def outgoing_batch(messages: Sequence[Message], make_id: Callable[[], str], sett
         if message.delay_level or message.deliver_at_ms:
             raise MessageRefused("a batch cannot be delayed: send messages with a delay one by one")
         body = _checked_body(message, settings)
-        entries.append(batch.Entry(message.flag, body, _property_text(message, message_id)))
+        entries.append(batch.BatchEntry(message.flag, body, _property_text(message, message_id)))
     body = batch.encode(entries)
     if len(body) > settings.message_max:
         raise MessageRefused(
             f"the batch has {len(body)} bytes, at most {settings.message_max} are allowed: split it into smaller ones"
         )
     outer = properties.encode({names.WAIT: "true" if first.wait_stored else "false"})
-    return Outgoing(first.topic, body, outer, 0, 0, True, tuple(messages), ids)
+    return PreparedMessage(first.topic, body, outer, 0, 0, True, tuple(messages), ids)
 
 
-def with_properties(out: Outgoing, own: Mapping[str, str]) -> Outgoing:
+def with_properties(out: PreparedMessage, own: Mapping[str, str]) -> PreparedMessage:
     """`out` with properties that only the client itself sets."""
     text = f"{out.properties}{properties.PAIR_END}{properties.encode(own)}"
     if len(text.encode()) > properties.SIZE_MAX:
@@ -139,13 +141,13 @@ def with_properties(out: Outgoing, own: Mapping[str, str]) -> Outgoing:
     return out._replace(properties=text)
 
 
-def code(out: Outgoing) -> RequestCode:
+def code(out: PreparedMessage) -> RequestCode:
     if out.is_reply:
         return RequestCode.SEND_REPLY_MESSAGE_V2
     return RequestCode.SEND_BATCH_MESSAGE if out.is_batch else RequestCode.SEND_MESSAGE_V2
 
 
-def header(out: Outgoing, group: str, queue_id: int, born_ms: int, settings: ProducerSettings) -> dict[str, str]:
+def header(out: PreparedMessage, group: str, queue_id: int, born_ms: int, settings: ProducerSettings) -> dict[str, str]:
     """extFields of the request: those of `requests.messaging.SendMessage`, written at once because every message pays."""
     names_and_values = {
         "a": group,
@@ -166,7 +168,7 @@ def header(out: Outgoing, group: str, queue_id: int, born_ms: int, settings: Pro
     return names_and_values
 
 
-def result(out: Outgoing, answer: Command, queue: MessageQueue, addr: str) -> SendResult:
+def result(out: PreparedMessage, answer: Command, queue: MessageQueue, addr: str) -> SendResult:
     """What a broker's answer says; ReplyError when the message is not stored."""
     status = _STATUS.get(answer.code)  # type: ignore[call-overload]
     if status is None:

@@ -17,10 +17,10 @@ from collections.abc import Iterable, Sequence
 
 from ariane.client import hooks as hook_events
 from ariane.client import send_codec
-from ariane.client.client_instance import Instance
-from ariane.client.hooks import SendHook, Sent
+from ariane.client.client_instance import ClientInstance
+from ariane.client.hooks import SendEvent, SendHook
 from ariane.client.instants import Instant
-from ariane.client.send_codec import Outgoing, SendResult, SendStatus
+from ariane.client.send_codec import PreparedMessage, SendResult, SendStatus
 from ariane.client.settings import ProducerSettings
 from ariane.errors import ConnectionLost, ReplyError, RequestTimeout
 from ariane.model.message import MessageQueue
@@ -29,11 +29,11 @@ from ariane.net.connection import Connection
 log = logging.getLogger("ariane.client")
 
 
-class Sender:
+class MessageSender:
     """Sends what is ready to go, for one group."""
 
     def __init__(
-        self, instance: Instance, group: str, settings: ProducerSettings, hooks: Sequence[SendHook] = ()
+        self, instance: ClientInstance, group: str, settings: ProducerSettings, hooks: Sequence[SendHook] = ()
     ) -> None:
         self._instance = instance
         self._group = group
@@ -59,7 +59,7 @@ class Sender:
         found = {self._instance.routes.master(queue.broker) for queue in queues}
         return sorted(addr for addr in found if addr is not None)
 
-    async def send(self, out: Outgoing, queue: MessageQueue | None = None) -> SendResult:
+    async def send(self, out: PreparedMessage, queue: MessageQueue | None = None) -> SendResult:
         """Send to `queue`, or to the queue whose turn it is. The last attempt's error when none succeeded."""
         async with self._room:
             deadline = self._instance.clock.monotonic() + self.settings.send_timeout_ms / 1000
@@ -67,7 +67,7 @@ class Sender:
                 return await self._attempt(out, queue, self.settings.send_timeout_ms)
             return await self._attempts(out, deadline)
 
-    async def send_one_way(self, out: Outgoing, queue: MessageQueue | None = None) -> None:
+    async def send_one_way(self, out: PreparedMessage, queue: MessageQueue | None = None) -> None:
         """Send without an answer; ConnectionLost when there is no connection to write to."""
         if queue is None:
             queue = send_codec.next_queue(await self.queues(out.topic), self._next_turn(), None)
@@ -75,7 +75,7 @@ class Sender:
         connection = await self._instance.peers.to(self._address(queue))
         connection.one_way(send_codec.code(out), header, out.body)
 
-    async def _attempts(self, out: Outgoing, deadline: float) -> SendResult:
+    async def _attempts(self, out: PreparedMessage, deadline: float) -> SendResult:
         queues = await self.queues(out.topic)
         avoid: str | None = None
         failed: Exception | None = None
@@ -102,7 +102,7 @@ class Sender:
             return late
         raise failed or RequestTimeout(f"a broker of {out.topic}", self.settings.send_timeout_ms)
 
-    async def _attempt(self, out: Outgoing, queue: MessageQueue, timeout_ms: float) -> SendResult:
+    async def _attempt(self, out: PreparedMessage, queue: MessageQueue, timeout_ms: float) -> SendResult:
         addr = self._address(queue)
         clock = self._instance.clock
         connection = await self._connection(addr, timeout_ms)
@@ -121,7 +121,7 @@ class Sender:
             stored = send_codec.result(out, answer, queue, addr)
         except ReplyError as error:
             refusal = error
-        event = Sent(
+        event = SendEvent(
             group=self._group,
             outgoing=out,
             queue=queue,

@@ -20,17 +20,24 @@ from types import TracebackType
 from typing import NamedTuple, Self
 
 from ariane.client import send_codec
-from ariane.client.client_instance import Instance
-from ariane.client.hooks import Consumed, ConsumeReturn, Consuming, Ending, LocalState, Sent
-from ariane.client.send_codec import Outgoing
-from ariane.client.sender import Sender
+from ariane.client.client_instance import ClientInstance
+from ariane.client.hooks import ConsumeFinished, ConsumeReturn, ConsumeStarted, LocalState, SendEvent, TransactionEnd
+from ariane.client.send_codec import PreparedMessage
+from ariane.client.sender import MessageSender
 from ariane.client.settings import ProducerSettings, TraceSettings
 from ariane.clock import Clock
 from ariane.errors import ArianeError, ConfigError, MessageRefused
 from ariane.model import message as names
 from ariane.model.message import Message, ReceivedMessage
-from ariane.model.trace_event import EndTransaction, MessageType, Pub, SubAfter, SubBefore, TraceEvent
-from ariane.net.tasks import Tasks
+from ariane.model.trace_event import (
+    ConsumeEndEvent,
+    ConsumeStartEvent,
+    EndTransactionEvent,
+    MessageType,
+    PublishEvent,
+    TraceEvent,
+)
+from ariane.net.tasks import BackgroundTasks
 from ariane.protocol import trace_codec as trace_text
 
 log = logging.getLogger("ariane.client.trace_dispatcher")
@@ -58,7 +65,7 @@ def trace_settings(trace: TraceSettings | bool) -> TraceSettings | None:
 # --- from events to records --------------------------------------------------------------------------------------------
 
 
-def records_of_send(event: Sent, trace_topic: str) -> list[TraceEvent]:
+def records_of_send(event: SendEvent, trace_topic: str) -> list[TraceEvent]:
     """One Pub per message. Nothing for trace messages, and when the broker has traces switched off."""
     out, result = event.outgoing, event.result
     if out.topic.startswith(trace_topic) or (result is not None and not result.trace_on):
@@ -68,7 +75,7 @@ def records_of_send(event: Sent, trace_topic: str) -> list[TraceEvent]:
         offset_ids = [""] * len(out.messages)
     is_stored = result is not None and result.status is send_codec.SendStatus.SEND_OK
     return [
-        Pub(
+        PublishEvent(
             timestamp_ms=event.started_ms,
             region=result.region if result is not None else DEFAULT_REGION,
             group=event.group,
@@ -87,18 +94,18 @@ def records_of_send(event: Sent, trace_topic: str) -> list[TraceEvent]:
     ]
 
 
-def _type(out: Outgoing, message: Message) -> MessageType:
+def _type(out: PreparedMessage, message: Message) -> MessageType:
     if out.sys_flag & names.TRANSACTION_MASK == names.TRANSACTION_PREPARED:
         return MessageType.HALF
     return MessageType.DELAY if message.delay_level or message.deliver_at_ms else MessageType.NORMAL
 
 
-def record_of_end(event: Ending, trace_topic: str) -> list[TraceEvent]:
+def record_of_end(event: TransactionEnd, trace_topic: str) -> list[TraceEvent]:
     """One EndTransaction; nothing for trace messages. Its type is COMMIT whatever the state, as in 4.9.4."""
     if event.topic.startswith(trace_topic):
         return []
     return [
-        EndTransaction(
+        EndTransactionEvent(
             timestamp_ms=event.at_ms,
             region=event.region,
             group=event.group,
@@ -115,15 +122,15 @@ def record_of_end(event: Ending, trace_topic: str) -> list[TraceEvent]:
     ]
 
 
-def records_of_consume(event: Consuming | Consumed) -> list[TraceEvent]:
+def records_of_consume(event: ConsumeStarted | ConsumeFinished) -> list[TraceEvent]:
     """One SubBefore or SubAfter per message, but for messages whose own switch is off."""
-    consuming = event.consuming if isinstance(event, Consumed) else event
+    consuming = event.consuming if isinstance(event, ConsumeFinished) else event
     messages = [one for one in consuming.messages if one.properties.get(names.TRACE_ON) != "false"]
-    if isinstance(event, Consumed):
+    if isinstance(event, ConsumeFinished):
         return [_after(event, consuming, message) for message in messages]
     region = consuming.messages[-1].properties.get(names.MSG_REGION, "")
     return [
-        SubBefore(
+        ConsumeStartEvent(
             timestamp_ms=consuming.started_ms,
             region=region,
             group=consuming.group,
@@ -136,8 +143,8 @@ def records_of_consume(event: Consuming | Consumed) -> list[TraceEvent]:
     ]
 
 
-def _after(event: Consumed, consuming: Consuming, message: ReceivedMessage) -> SubAfter:
-    return SubAfter(
+def _after(event: ConsumeFinished, consuming: ConsumeStarted, message: ReceivedMessage) -> ConsumeEndEvent:
+    return ConsumeEndEvent(
         request_id=consuming.request_id,
         message_id=message.message_id,
         cost_ms=event.cost_ms // len(consuming.messages),
@@ -152,7 +159,7 @@ def _after(event: Consumed, consuming: Consuming, message: ReceivedMessage) -> S
 # --- from records to messages ------------------------------------------------------------------------------------------
 
 
-class Entry(NamedTuple):
+class TraceEntry(NamedTuple):
     """A record as it waits: its text and the keys that its trace message is to be found by."""
 
     text: bytes
@@ -161,7 +168,7 @@ class Entry(NamedTuple):
     since: float
 
 
-class Batch(NamedTuple):
+class TraceBatch(NamedTuple):
     """What one trace message takes: the first `records` entries that wait, and their keys."""
 
     records: int
@@ -170,12 +177,12 @@ class Batch(NamedTuple):
     keys_left_out: int
 
 
-def entry(event: TraceEvent, now: float) -> Entry:
+def entry(event: TraceEvent, now: float) -> TraceEntry:
     keys = trace_text.keys(event)
-    return Entry(trace_text.encode(event).encode(), keys, sum(len(key.encode()) + 1 for key in keys), now)
+    return TraceEntry(trace_text.encode(event).encode(), keys, sum(len(key.encode()) + 1 for key in keys), now)
 
 
-def next_batch(entries: Iterable[Entry], body_max: int, keys_max: int) -> Batch:
+def next_batch(entries: Iterable[TraceEntry], body_max: int, keys_max: int) -> TraceBatch:
     """As many of the first entries as fit into both bounds, at least one.
 
     Keys that make a single record pass `keys_max` are left out; its ids come first among them.
@@ -197,10 +204,10 @@ def next_batch(entries: Iterable[Entry], body_max: int, keys_max: int) -> Batch:
                 continue
             keys[key] = None
             key_bytes += size
-    return Batch(len(texts), b"".join(texts), tuple(keys), left_out)
+    return TraceBatch(len(texts), b"".join(texts), tuple(keys), left_out)
 
 
-class Tracer:
+class TraceDispatcher:
     """`async with Tracer(send, settings, clock)`: leaving it sends what waits, within a bounded time."""
 
     def __init__(self, send: Callable[[Message], Awaitable[object]], settings: TraceSettings, clock: Clock) -> None:
@@ -215,7 +222,7 @@ class Tracer:
         self._send = send
         self._settings = settings
         self._clock = clock
-        self._entries: deque[Entry] = deque()
+        self._entries: deque[TraceEntry] = deque()
         self._bytes = 0
         self._key_bytes = 0
         self._arrived = asyncio.Event()
@@ -224,14 +231,14 @@ class Tracer:
         self._empty = asyncio.Event()
         self._empty.set()
         self._is_closing = False
-        self._tasks = Tasks("trace")
+        self._tasks = BackgroundTasks("trace")
         self._said: dict[str, float] = {}
 
     @classmethod
-    def of_client(cls, instance: Instance, group: str, kind: str, settings: TraceSettings) -> Self:
+    def of_client(cls, instance: ClientInstance, group: str, kind: str, settings: TraceSettings) -> Self:
         """A tracer that sends through `instance`, as a group of its own; what it sends is not traced."""
         own = ProducerSettings(send_timeout_ms=settings.send_timeout_ms)
-        sender = Sender(instance, f"_INNER_TRACE_PRODUCER-{group}-{kind}-{next(_counter)}", own)
+        sender = MessageSender(instance, f"_INNER_TRACE_PRODUCER-{group}-{kind}-{next(_counter)}", own)
 
         async def send(message: Message) -> object:
             return await sender.send(send_codec.outgoing(message, instance.make_id(), own))
@@ -262,13 +269,13 @@ class Tracer:
 
     # --- hooks ---
 
-    def sent_message(self, event: Sent) -> Awaitable[None] | None:
+    def sent_message(self, event: SendEvent) -> Awaitable[None] | None:
         return self.record(records_of_send(event, self._settings.topic))
 
-    def ended_transaction(self, event: Ending) -> Awaitable[None] | None:
+    def ended_transaction(self, event: TransactionEnd) -> Awaitable[None] | None:
         return self.record(record_of_end(event, self._settings.topic))
 
-    def consumed_messages(self, event: Consuming | Consumed) -> Awaitable[None] | None:
+    def consumed_messages(self, event: ConsumeStarted | ConsumeFinished) -> Awaitable[None] | None:
         return self.record(records_of_consume(event))
 
     def record(self, events: Sequence[TraceEvent]) -> Awaitable[None] | None:

@@ -31,23 +31,23 @@ import msgspec
 
 from ariane.client import hooks as hook_events
 from ariane.client import send_codec, validation
-from ariane.client.client_instance import Instance
+from ariane.client.client_instance import ClientInstance
 from ariane.client.fetcher import received
-from ariane.client.hooks import EndHook, Ending, LocalState, SendHook
+from ariane.client.hooks import EndHook, LocalState, SendHook, TransactionEnd
 from ariane.client.producer import Producer
-from ariane.client.send_codec import Outgoing, SendResult, SendStatus
+from ariane.client.send_codec import PreparedMessage, SendResult, SendStatus
 from ariane.client.settings import ClientSettings, ProducerSettings, TraceSettings
 from ariane.errors import ArianeError, ConnectionLost, MessageRefused, ProtocolError
 from ariane.model import ids
 from ariane.model import message as names
 from ariane.model.message import Message, MessageQueue, ReceivedMessage
 from ariane.net.connection import Peer
-from ariane.net.tasks import Tasks
+from ariane.net.tasks import BackgroundTasks
 from ariane.protocol import properties, record
 from ariane.protocol.codes import RequestCode
 from ariane.protocol.command import Command
 from ariane.protocol.requests import fields, typed
-from ariane.protocol.requests.messaging import CheckTransactionState, EndTransaction
+from ariane.protocol.requests.messaging import CheckTransactionState, EndTransactionHeader
 
 log = logging.getLogger("ariane.client")
 
@@ -81,7 +81,7 @@ class TransactionProducer(Producer):
         trace: TraceSettings | bool = False,
         hooks: Sequence[SendHook] = (),
         end_hooks: Sequence[EndHook] = (),
-        instance: Instance | None = None,
+        instance: ClientInstance | None = None,
     ) -> None:
         super().__init__(group, namesrv, settings=settings, client=client, trace=trace, hooks=hooks, instance=instance)
         self._check: Check = validation.callback("check", check, "message")
@@ -92,7 +92,7 @@ class TransactionProducer(Producer):
 
     async def __aenter__(self) -> Self:
         async with AsyncExitStack() as opening:
-            tasks = Tasks(f"producer {self.group}")
+            tasks = BackgroundTasks(f"producer {self.group}")
             opening.push_async_callback(tasks.close)
             self._instance.answer_checks(self.group, self._asked)
             opening.callback(self._instance.answer_checks, self.group, None)
@@ -132,7 +132,7 @@ class TransactionProducer(Producer):
                 "the end of transaction %s is not told: %s has no master now", sent.message_id, sent.queue.broker
             )
             return
-        end = EndTransaction(
+        end = EndTransactionHeader(
             producer_group=self.group,
             tran_state_table_offset=sent.queue_offset,
             commit_log_offset=ids.parse_offset_message_id(sent.offset_message_id)[1],
@@ -146,14 +146,14 @@ class TransactionProducer(Producer):
     async def _end(
         self,
         addr: str,
-        end: EndTransaction,
+        end: EndTransactionHeader,
         about: tuple[str, str, str, str],
         state: LocalState,
         error: Exception | None,
     ) -> None:
         """Tell one broker. When that fails the broker asks later, so it is only logged."""
         topic, tags, keys, region = about
-        event = Ending(
+        event = TransactionEnd(
             group=self.group,
             topic=topic,
             tags=tags,
@@ -199,7 +199,7 @@ class TransactionProducer(Producer):
         table = stored.property_map()
         message = received(stored, table, MessageQueue(stored.topic, "", stored.queue_id))
         state, error = await _state(self._check, message, f"the check of {message.message_id}")
-        end = EndTransaction(
+        end = EndTransactionHeader(
             producer_group=self.group,
             tran_state_table_offset=question.tran_state_table_offset,
             commit_log_offset=question.commit_log_offset,
@@ -214,7 +214,7 @@ class TransactionProducer(Producer):
 
 def half(
     message: Message, message_id: str, group: str, settings: ProducerSettings, immunity_s: int | None = None
-) -> Outgoing:
+) -> PreparedMessage:
     """`message` as the half message of a transaction of `group`."""
     if message.delay_level or message.deliver_at_ms:
         raise MessageRefused("a transactional message cannot be delayed: leave delay_level and deliver_at_ms 0")

@@ -12,13 +12,13 @@ from collections.abc import Awaitable, Callable
 from typing import NamedTuple, TypeVar
 
 from ariane.errors import ArianeError, ProtocolError, ReplyError, RouteNotFound
-from ariane.net.connection_pool import Connections
+from ariane.net.connection_pool import ConnectionPool
 from ariane.protocol import fastjson
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.command import Command
 from ariane.protocol.requests.admin import TopicRef
 from ariane.protocol.requests.messaging import QueryConsumerOffset
-from ariane.protocol.requests.routing import ClusterInfo, KvTable
+from ariane.protocol.requests.routing import ClusterInfo, KvTableBody
 from ariane.protocol.requests.stats import ConsumeStats, GetConsumeStats, GroupOffset, TopicStats, by_queue
 
 T = TypeVar("T")
@@ -30,7 +30,7 @@ _TOTALS = ("msgPutTotalTodayNow", "msgPutTotalTodayMorning", "msgGetTotalTodayNo
 _NEEDED = {"brokerVersionDesc", "bootTimestamp", *_TOTALS}
 
 
-class Silent(NamedTuple):
+class BrokerUnavailable(NamedTuple):
     """A broker that did not answer, and why."""
 
     broker: str
@@ -60,7 +60,7 @@ class GroupLag(NamedTuple):
     group: str
     queues: tuple[QueueLag, ...]
     known_tps: float
-    unknown: tuple[Silent, ...]
+    unknown: tuple[BrokerUnavailable, ...]
 
     @property
     def total(self) -> int | None:
@@ -74,7 +74,7 @@ class GroupLag(NamedTuple):
         return None if self.unknown else self.known_tps
 
 
-class QueueEnds(NamedTuple):
+class TopicQueueBounds(NamedTuple):
     """One queue of a topic. `stored_ms`: store time of its last message, None when it is empty."""
 
     broker: str
@@ -84,12 +84,12 @@ class QueueEnds(NamedTuple):
     stored_ms: int | None
 
 
-class TopicEnds(NamedTuple):
+class TopicBounds(NamedTuple):
     """A topic over all brokers that have it."""
 
     topic: str
-    queues: tuple[QueueEnds, ...]
-    unknown: tuple[Silent, ...]
+    queues: tuple[TopicQueueBounds, ...]
+    unknown: tuple[BrokerUnavailable, ...]
 
     @property
     def messages(self) -> int | None:
@@ -97,7 +97,7 @@ class TopicEnds(NamedTuple):
         return None if self.unknown else sum(queue.max_offset - queue.min_offset for queue in self.queues)
 
 
-class Rates(NamedTuple):
+class BrokerRates(NamedTuple):
     """A second's share over the last 10, 60 and 600 s; None while a broker has not run for so long."""
 
     ten_s: float | None
@@ -105,7 +105,7 @@ class Rates(NamedTuple):
     ten_min: float | None
 
 
-class Runtime(NamedTuple):
+class RuntimeInfo(NamedTuple):
     """What a broker says of itself; `table` is all of it, as texts. Counts of today are since midnight of its clock, or
     since its start. Latencies and `put_times` (bucket -> puts) are of the last whole minute, None when there was no put."""
 
@@ -114,8 +114,8 @@ class Runtime(NamedTuple):
     boot_ms: int
     put_today: int
     got_today: int
-    put_tps: Rates
-    get_tps: Rates
+    put_tps: BrokerRates
+    get_tps: BrokerRates
     put_latency_99_ms: float | None
     put_latency_999_ms: float | None
     put_times: dict[str, int] | None
@@ -124,7 +124,7 @@ class Runtime(NamedTuple):
     table: dict[str, str]
 
 
-async def masters(peers: Connections, namesrv: str) -> tuple[dict[str, str], tuple[Silent, ...]]:
+async def masters(peers: ConnectionPool, namesrv: str) -> tuple[dict[str, str], tuple[BrokerUnavailable, ...]]:
     """Broker name -> address of its master, and the brokers that have none now. RouteNotFound when none is registered."""
     answer = await peers.ask(namesrv, RequestCode.GET_BROKER_CLUSTER_INFO)
     found, without = {}, []
@@ -132,13 +132,13 @@ async def masters(peers: Connections, namesrv: str) -> tuple[dict[str, str], tup
         if MASTER in broker.broker_addrs:
             found[name] = broker.broker_addrs[MASTER]
         else:
-            without.append(Silent(name, "", "no master of it is registered"))
+            without.append(BrokerUnavailable(name, "", "no master of it is registered"))
     if not found and not without:
         raise RouteNotFound("*", f"no broker is registered with {namesrv}")
     return found, tuple(without)
 
 
-async def group_lag(peers: Connections, namesrv: str, group: str, topic: str | None = None) -> GroupLag:
+async def group_lag(peers: ConnectionPool, namesrv: str, group: str, topic: str | None = None) -> GroupLag:
     """How far a group is behind, in one topic or in all that it has offsets of."""
 
     async def ask(broker: str, addr: str) -> tuple[float, list[QueueLag]]:
@@ -161,7 +161,7 @@ async def group_lag(peers: Connections, namesrv: str, group: str, topic: str | N
 
 
 async def _committed(
-    peers: Connections,
+    peers: ConnectionPool,
     addr: str,
     group: str,
     topic: str,
@@ -178,36 +178,38 @@ async def _committed(
     return 0 if answer.code == ResponseCode.SUCCESS else None
 
 
-async def topic_ends(peers: Connections, namesrv: str, topic: str) -> TopicEnds:
+async def topic_ends(peers: ConnectionPool, namesrv: str, topic: str) -> TopicBounds:
     """The queues of a topic. RouteNotFound when every broker answered that it has no such topic."""
 
-    async def ask(broker: str, addr: str) -> list[QueueEnds] | None:
+    async def ask(broker: str, addr: str) -> list[TopicQueueBounds] | None:
         code = RequestCode.GET_TOPIC_STATS_INFO
         answer = await peers.request(addr, code, TopicRef(topic), timeout_ms=STATS_TIMEOUT_MS)
         if answer.code == ResponseCode.TOPIC_NOT_EXIST:
             return None
         return [
-            QueueEnds(queue.broker, queue.queue_id, one.min_offset, one.max_offset, _time(one.last_update_timestamp))
+            TopicQueueBounds(
+                queue.broker, queue.queue_id, one.min_offset, one.max_offset, _time(one.last_update_timestamp)
+            )
             for queue, one in by_queue(fastjson.decode(_good(answer, addr).body, TopicStats).offset_table).items()
         ]
 
     answers, unknown = await _of_masters(peers, namesrv, ask)
     if not unknown and all(found is None for found in answers):
         raise RouteNotFound(topic, f"no broker registered with {namesrv} has it")
-    return TopicEnds(topic, tuple(sorted(one for found in answers if found for one in found)), unknown)
+    return TopicBounds(topic, tuple(sorted(one for found in answers if found for one in found)), unknown)
 
 
-async def broker_runtime(peers: Connections, addr: str) -> Runtime:
+async def broker_runtime(peers: ConnectionPool, addr: str) -> RuntimeInfo:
     """What the broker at `addr` says of itself."""
     answer = await peers.ask(addr, RequestCode.GET_BROKER_RUNTIME_INFO)
-    table = fastjson.decode(answer.body, KvTable).table
+    table = fastjson.decode(answer.body, KvTableBody).table
     if lacking := sorted(_NEEDED - table.keys()):
         raise ProtocolError(f"{addr} tells no {', '.join(lacking)} of its runtime: is it a broker of RocketMQ 4 or 5?")
     times = _put_times(table.get("putMessageDistributeTime", ""))
     latency_known = times is not None and sum(times.values()) > 0
     put_now, put_morning, got_now, got_morning = (int(table[key]) for key in _TOTALS)
     ratio, earliest = float(table.get("commitLogDiskRatio", -1)), int(table.get("earliestMessageTimeStamp", -1))
-    return Runtime(
+    return RuntimeInfo(
         addr=addr,
         version=table["brokerVersionDesc"],
         boot_ms=int(table["bootTimestamp"]),
@@ -225,8 +227,8 @@ async def broker_runtime(peers: Connections, addr: str) -> Runtime:
 
 
 async def _of_masters(
-    peers: Connections, namesrv: str, ask: Callable[[str, str], Awaitable[T]]
-) -> tuple[list[T], tuple[Silent, ...]]:
+    peers: ConnectionPool, namesrv: str, ask: Callable[[str, str], Awaitable[T]]
+) -> tuple[list[T], tuple[BrokerUnavailable, ...]]:
     """The answers of all brokers, and those that gave none."""
     brokers, without = await masters(peers, namesrv)
     answers = await asyncio.gather(*(ask(name, addr) for name, addr in brokers.items()), return_exceptions=True)
@@ -234,7 +236,7 @@ async def _of_masters(
     silent = list(without)
     for (name, addr), answer in zip(brokers.items(), answers, strict=True):
         if isinstance(answer, ArianeError):
-            silent.append(Silent(name, addr, str(answer)))
+            silent.append(BrokerUnavailable(name, addr, str(answer)))
         elif isinstance(answer, BaseException):
             raise answer
         else:
@@ -252,11 +254,11 @@ def _time(ms: int) -> int | None:
     return ms if ms > 0 else None
 
 
-def _rates(text: str) -> Rates:
+def _rates(text: str) -> BrokerRates:
     """`a b c`; what is not known yet is left out between the blanks."""
     values = [float(part) if part else None for part in text.split(" ")][:3]
     values += [None] * (3 - len(values))
-    return Rates(*values)
+    return BrokerRates(*values)
 
 
 def _put_times(text: str) -> dict[str, int] | None:

@@ -14,7 +14,7 @@ from ariane.client.fetcher import received
 from ariane.errors import ConnectionLost, ReplyError, RequestTimeout
 from ariane.model import ids
 from ariane.model.message import KEYS, UNIQ_KEY, MessageQueue, ReceivedMessage
-from ariane.net.connection_pool import Connections
+from ariane.net.connection_pool import ConnectionPool
 from ariane.protocol import fastjson, record
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.requests import typed
@@ -27,14 +27,14 @@ TIMEOUT_MS = 10_000
 EVER_MS = (1 << 63) - 1
 
 
-class Found(NamedTuple):
+class QueryResult(NamedTuple):
     """Messages in the order of their store times; `missing` says per broker why its messages are not all among them."""
 
     messages: list[ReceivedMessage]
     missing: dict[str, str]
 
 
-class FoundUnique(NamedTuple):
+class UniqueKeyResult(NamedTuple):
     """The message with a unique id (None: nobody has it): of all copies, the one stored first."""
 
     message: ReceivedMessage | None
@@ -43,7 +43,7 @@ class FoundUnique(NamedTuple):
 
 
 async def by_key(
-    peers: Connections,
+    peers: ConnectionPool,
     namesrv: str,
     topic: str,
     key: str,
@@ -51,7 +51,7 @@ async def by_key(
     begin_ms: int = 0,
     end_ms: int = EVER_MS,
     messages_max: int = MESSAGES_MAX,
-) -> Found:
+) -> QueryResult:
     """Messages of `topic` with the key `key` (or that unique id) stored in a time window, of each broker the newest.
 
     ReplyError when the name server does not know the topic.
@@ -70,17 +70,17 @@ async def by_key(
         if why:
             missing[broker.broker_name] = why
         messages += found.values()
-    return Found(sorted(messages, key=_by_store_time), missing)
+    return QueryResult(sorted(messages, key=_by_store_time), missing)
 
 
-async def by_unique_key(peers: Connections, namesrv: str, topic: str, unique_id: str) -> FoundUnique:
+async def by_unique_key(peers: ConnectionPool, namesrv: str, topic: str, unique_id: str) -> UniqueKeyResult:
     """The message of `topic` with a unique id. No clock has a say in it: all times are asked for."""
     found = await by_key(peers, namesrv, topic, unique_id)
     copies = [message for message in found.messages if message.properties.get(UNIQ_KEY) == unique_id]
-    return FoundUnique(copies[0] if copies else None, copies, found.missing)
+    return UniqueKeyResult(copies[0] if copies else None, copies, found.missing)
 
 
-async def by_offset_id(peers: Connections, message_id: str) -> ReceivedMessage:
+async def by_offset_id(peers: ConnectionPool, message_id: str) -> ReceivedMessage:
     """The message that an offset message id names, of the broker that stored it.
 
     ProtocolError when the id can be none, ReplyError when that broker has no such message.
@@ -91,7 +91,7 @@ async def by_offset_id(peers: Connections, message_id: str) -> ReceivedMessage:
 
 
 async def _of_broker(
-    peers: Connections, broker: BrokerData, query: QueryMessage, messages_max: int, found: dict[int, ReceivedMessage]
+    peers: ConnectionPool, broker: BrokerData, query: QueryMessage, messages_max: int, found: dict[int, ReceivedMessage]
 ) -> str:
     """Put what one broker has into `found`, by offset; why that may not be all, or ""."""
     if not broker.broker_addrs:

@@ -20,7 +20,7 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
-from ariane.client.client_instance import Instance
+from ariane.client.client_instance import ClientInstance
 from ariane.client.producer import Producer
 from ariane.client.send_codec import SendResult
 from ariane.clock import SYSTEM_CLOCK, Clock
@@ -66,7 +66,7 @@ NOT_TAKEN = RESERVED | {
 AWAY = (ConnectionLost, RequestTimeout, RouteNotFound)
 
 
-class Place(NamedTuple):
+class RecordId(NamedTuple):
     """Where a record lies: it names it."""
 
     topic: str
@@ -75,10 +75,10 @@ class Place(NamedTuple):
     queue_offset: int
 
 
-class Original(NamedTuple):
+class OriginalMessage(NamedTuple):
     """A message that is to be sent once more."""
 
-    place: Place
+    place: RecordId
     message_id: str
     properties: Mapping[str, str]
     body: bytes
@@ -86,7 +86,7 @@ class Original(NamedTuple):
     sys_flag: int
 
 
-class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+class ReplayOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """What became of a message: a row of the result."""
 
     source_topic: str
@@ -108,11 +108,11 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     offset_message_id: str | None = None
 
     @property
-    def place(self) -> Place:
-        return Place(self.source_topic, self.source_broker, self.source_queue_id, self.source_queue_offset)
+    def place(self) -> RecordId:
+        return RecordId(self.source_topic, self.source_broker, self.source_queue_id, self.source_queue_offset)
 
 
-class Replayed(NamedTuple):
+class ReplayResult(NamedTuple):
     """How many messages: `earlier` were sent by an earlier replay with the same result."""
 
     ok: int
@@ -123,23 +123,23 @@ class Replayed(NamedTuple):
     """What ended the replay before all were sent."""
 
 
-class Journal(Protocol):
+class ReplayJournal(Protocol):
     """Where outcomes are kept (`ariane.reports.replay_result`)."""
 
-    def is_done(self, place: Place) -> bool:
+    def is_done(self, place: RecordId) -> bool:
         """Whether it was sent."""
         ...
 
-    def id_of(self, place: Place) -> str | None:
+    def id_of(self, place: RecordId) -> str | None:
         """The new id under which it was tried before."""
         ...
 
-    def write(self, outcomes: list[Outcome]) -> None:
+    def write(self, outcomes: list[ReplayOutcome]) -> None:
         """Keep them, also when the process is killed right after."""
         ...
 
 
-class Target(Protocol):
+class ReplayTarget(Protocol):
     """Where messages are sent to (`ProducerTarget`)."""
 
     def make_id(self) -> str:
@@ -153,7 +153,7 @@ class Target(Protocol):
     async def send(self, message: Message, order_key: str | None) -> SendResult: ...
 
 
-class Pace:
+class ReplayPace:
     """Lets `rate` messages a second pass, evenly; time that was not used is not made up for."""
 
     def __init__(self, rate: float, clock: Clock = SYSTEM_CLOCK) -> None:
@@ -176,7 +176,7 @@ class Pace:
         self._next_s = max(self._next_s, now_s) + count / self._rate
 
 
-def message_of(original: Original, topic: str | None, message_id: str) -> Message:
+def message_of(original: OriginalMessage, topic: str | None, message_id: str) -> Message:
     """The message to send to `topic`, or to where it came from. MessageRefused when it cannot be sent."""
     if original.sys_flag & COMPRESSED:
         raise MessageRefused("its body cannot be decompressed here")
@@ -194,7 +194,7 @@ def message_of(original: Original, topic: str | None, message_id: str) -> Messag
     )
 
 
-def destination(original: Original) -> str:
+def destination(original: OriginalMessage) -> str:
     """The topic that a dead letter or a retried message was first sent to."""
     if not original.place.topic.startswith((DLQ_PREFIX, RETRY_PREFIX)):
         raise MessageRefused(f"it lies in {original.place.topic}, which tells no other topic: name one with --topic")
@@ -205,16 +205,16 @@ def destination(original: Original) -> str:
 
 
 async def replay(
-    originals: AsyncIterator[Original],
-    target: Target,
-    journal: Journal,
+    originals: AsyncIterator[OriginalMessage],
+    target: ReplayTarget,
+    journal: ReplayJournal,
     *,
     topic: str | None = None,
-    pace: Pace,
+    pace: ReplayPace,
     clock: Clock = SYSTEM_CLOCK,
     stop: asyncio.Event | None = None,
-    on_progress: Callable[[Replayed], None] = lambda _: None,
-) -> Replayed:
+    on_progress: Callable[[ReplayResult], None] = lambda _: None,
+) -> ReplayResult:
     """Send what the journal does not have as sent. `topic` None: each to the topic that it was first sent to.
 
     When servers are away, or `stop` is set, the rest is kept in the journal as unsent. ConfigError when there is no such
@@ -223,7 +223,7 @@ async def replay(
     if topic is not None and (fault := await target.fault(topic)):
         raise ConfigError("--topic", topic, fault)
     sending = _Sending(target, journal, topic, clock)
-    done = Replayed(0, 0, 0, 0)
+    done = ReplayResult(0, 0, 0, 0)
     async for chunk in _chunks(originals, pace.chunk):
         due = [one for one in chunk if not journal.is_done(one.place)]
         done = done._replace(earlier=done.earlier + len(chunk) - len(due))
@@ -241,8 +241,8 @@ async def replay(
     return done
 
 
-async def _chunks(originals: AsyncIterator[Original], size: int) -> AsyncIterator[list[Original]]:
-    chunk: list[Original] = []
+async def _chunks(originals: AsyncIterator[OriginalMessage], size: int) -> AsyncIterator[list[OriginalMessage]]:
+    chunk: list[OriginalMessage] = []
     async for one in originals:
         chunk.append(one)
         if len(chunk) == size:
@@ -255,7 +255,7 @@ async def _chunks(originals: AsyncIterator[Original], size: int) -> AsyncIterato
 class _Sending:
     """Sends chunks, and keeps what became of each message."""
 
-    def __init__(self, target: Target, journal: Journal, topic: str | None, clock: Clock) -> None:
+    def __init__(self, target: ReplayTarget, journal: ReplayJournal, topic: str | None, clock: Clock) -> None:
         self._target = target
         self._journal = journal
         self._topic = topic
@@ -263,10 +263,10 @@ class _Sending:
         self._faults: dict[str, str | None] = {}
         self._broken: set[tuple[str, str]] = set()  # topic and sharding key of which a message has failed
 
-    async def send(self, chunk: list[Original]) -> tuple[list[Outcome], str | None]:
+    async def send(self, chunk: list[OriginalMessage]) -> tuple[list[ReplayOutcome], str | None]:
         """The outcomes, which are in the journal; and why no more should be tried, if servers are away."""
-        ready: list[tuple[Original, Message]] = []
-        outcomes: list[Outcome] = []
+        ready: list[tuple[OriginalMessage, Message]] = []
+        outcomes: list[ReplayOutcome] = []
         for one in chunk:
             try:
                 message = message_of(one, self._topic, self._journal.id_of(one.place) or self._target.make_id())
@@ -280,7 +280,7 @@ class _Sending:
                 ready.append((one, message))
         self._journal.write([self.outcome(one, "sending", message) for one, message in ready])
         # Messages of one key go one after another, all others side by side.
-        by_key: dict[object, list[tuple[Original, Message]]] = {}
+        by_key: dict[object, list[tuple[OriginalMessage, Message]]] = {}
         for number, (one, message) in enumerate(ready):
             key = message.properties.get(SHARDING_KEY)
             by_key.setdefault(number if key is None else (message.topic, key), []).append((one, message))
@@ -294,7 +294,9 @@ class _Sending:
         is_over = not any(one.state == "ok" for one in outcomes) and all(isinstance(error, AWAY) for error in errors)
         return outcomes, away[0] if away and is_over else None
 
-    async def _send_in_order(self, those: list[tuple[Original, Message]], errors: list[ArianeError]) -> list[Outcome]:
+    async def _send_in_order(
+        self, those: list[tuple[OriginalMessage, Message]], errors: list[ArianeError]
+    ) -> list[ReplayOutcome]:
         outcomes = []
         for one, message in those:
             key = message.properties.get(SHARDING_KEY)
@@ -321,13 +323,13 @@ class _Sending:
 
     def outcome(
         self,
-        one: Original,
+        one: OriginalMessage,
         state: str,
         message: Message | None = None,
         result: SendResult | None = None,
         error: str | None = None,
-    ) -> Outcome:
-        return Outcome(
+    ) -> ReplayOutcome:
+        return ReplayOutcome(
             source_topic=one.place.topic,
             source_broker=one.place.broker,
             source_queue_id=one.place.queue_id,
@@ -349,7 +351,7 @@ class _Sending:
 class ProducerTarget:
     """A cluster, through a producer that shares `instance`."""
 
-    def __init__(self, instance: Instance, producer: Producer) -> None:
+    def __init__(self, instance: ClientInstance, producer: Producer) -> None:
         self._instance = instance
         self._producer = producer
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ariane.errors import RouteNotFound
 from ariane.model.topic import AUTO_CREATE_TOPIC, PERM_READ, PERM_WRITE
-from ariane.net.connection_pool import Connections
+from ariane.net.connection_pool import ConnectionPool
 from ariane.protocol import fastjson
 from ariane.protocol.codes import RequestCode
 from ariane.protocol.requests.admin import CreateTopic
@@ -13,7 +13,7 @@ from ariane.protocol.requests.routing import ClusterInfo
 MASTER = 0
 
 
-async def create_everywhere(peers: Connections, namesrv: str, topic: str, queues: int) -> list[str]:
+async def create_everywhere(peers: ConnectionPool, namesrv: str, topic: str, queues: int) -> list[str]:
     """Make `topic` with `queues` readable and writable queues on every master that `namesrv` knows; their addresses.
 
     A topic that is there gets that many queues. RouteNotFound when no broker is registered, ReplyError when one refuses.

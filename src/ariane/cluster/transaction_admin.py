@@ -17,12 +17,12 @@ from typing import NamedTuple
 import msgspec
 
 from ariane.broker import half_messages
-from ariane.broker.state.open_transactions import Halves, Rebuild
+from ariane.broker.state.open_transactions import OpenTransactions, Rebuild
 from ariane.errors import ReplyError, RouteNotFound
 from ariane.model import ids
 from ariane.model.message import CHECK_IMMUNITY_TIME, CHECK_TIMES, KEYS, PGROUP, REAL_QID, REAL_TOPIC, UNIQ_KEY
 from ariane.model.topic import CHECK_MAX_TIME_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, TRANSACTION_GROUP
-from ariane.net.connection_pool import Connections
+from ariane.net.connection_pool import ConnectionPool
 from ariane.protocol import fastjson, record
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.record import Record
@@ -76,7 +76,7 @@ class BrokerHalves(NamedTuple):
 
 
 async def open_halves(
-    peers: Connections, namesrv: str, *, cluster: str | None = None, most: int = 1000
+    peers: ConnectionPool, namesrv: str, *, cluster: str | None = None, most: int = 1000
 ) -> list[BrokerHalves]:
     """Open halves of every master (of `cluster`), at most `most` of each broker in detail.
 
@@ -86,7 +86,7 @@ async def open_halves(
 
 
 async def put_aside(
-    peers: Connections, namesrv: str, *, cluster: str | None = None, most: int = 1000
+    peers: ConnectionPool, namesrv: str, *, cluster: str | None = None, most: int = 1000
 ) -> list[BrokerHalves]:
     """Halves that brokers asked about too often, the last `most` of each. One that was resumed is still among them."""
     found = []
@@ -100,7 +100,7 @@ async def put_aside(
     return found
 
 
-async def resume(peers: Connections, addr: str, offset_message_id: str) -> None:
+async def resume(peers: ConnectionPool, addr: str, offset_message_id: str) -> None:
     """Have the broker at `addr` ask again, from the first time on. ReplyError when it cannot."""
     header = ResumeCheckHalfMessage(offset_message_id)
     await peers.ask(addr, RequestCode.RESUME_CHECK_HALF_MESSAGE, header)
@@ -109,12 +109,12 @@ async def resume(peers: Connections, addr: str, offset_message_id: str) -> None:
 # --- one broker ---
 
 
-async def _open_on(peers: Connections, name: str, addr: str, most: int) -> BrokerHalves:
+async def _open_on(peers: ConnectionPool, name: str, addr: str, most: int) -> BrokerHalves:
     low, stop = await _bounds(peers, addr, HALF_TOPIC)
     op_low, op_stop = await _bounds(peers, addr, OP_HALF_TOPIC)
     low = max(low, await _progress(peers, addr, HALF_TOPIC) or 0)
     op_low = max(op_low, await _progress(peers, addr, OP_HALF_TOPIC) or 0)
-    halves = Halves(low, op_low)
+    halves = OpenTransactions(low, op_low)
     rebuild = Rebuild(halves)
     at = op_low
     async for op in _read(peers, addr, OP_HALF_TOPIC, op_low, op_stop):
@@ -160,7 +160,7 @@ def _described(name: str, addr: str, half: Record, first: Record | None) -> Half
     )
 
 
-async def _masters(peers: Connections, namesrv: str, cluster: str | None) -> list[tuple[str, str]]:
+async def _masters(peers: ConnectionPool, namesrv: str, cluster: str | None) -> list[tuple[str, str]]:
     answer = await peers.ask(namesrv, RequestCode.GET_BROKER_CLUSTER_INFO)
     info = fastjson.decode(answer.body, ClusterInfo)
     names = set(info.broker_addr_table) if cluster is None else set(info.cluster_addr_table.get(cluster, ()))
@@ -175,14 +175,14 @@ async def _masters(peers: Connections, namesrv: str, cluster: str | None) -> lis
     return found
 
 
-async def _bounds(peers: Connections, addr: str, topic: str) -> tuple[int, int]:
+async def _bounds(peers: ConnectionPool, addr: str, topic: str) -> tuple[int, int]:
     header = QueueRef(topic, 0)
     first = typed(await peers.ask(addr, RequestCode.GET_MIN_OFFSET, header), OffsetAnswer).offset
     stop = typed(await peers.ask(addr, RequestCode.GET_MAX_OFFSET, header), OffsetAnswer).offset
     return max(first, 0), max(stop, 0)
 
 
-async def _progress(peers: Connections, addr: str, topic: str) -> int | None:
+async def _progress(peers: ConnectionPool, addr: str, topic: str) -> int | None:
     header = QueryConsumerOffset(TRANSACTION_GROUP, topic, 0)
     answer = await peers.request(addr, RequestCode.QUERY_CONSUMER_OFFSET, header)
     if answer.code == ResponseCode.QUERY_NOT_FOUND:
@@ -195,14 +195,14 @@ async def _progress(peers: Connections, addr: str, topic: str) -> int | None:
 # --- reading a queue ---
 
 
-async def _one(peers: Connections, addr: str, topic: str, offset: int) -> Record | None:
+async def _one(peers: ConnectionPool, addr: str, topic: str, offset: int) -> Record | None:
     async for found in _read(peers, addr, topic, offset, offset + 1):
         if found.queue_offset == offset:
             return found
     return None
 
 
-async def _read(peers: Connections, addr: str, topic: str, start: int, stop: int) -> AsyncIterator[Record]:
+async def _read(peers: ConnectionPool, addr: str, topic: str, start: int, stop: int) -> AsyncIterator[Record]:
     """Queue 0 of `topic` from `start` up to `stop`."""
     while start < stop:
         header = PullMessage(TOOLS_GROUP, topic, 0, start, min(AT_ONCE, stop - start), SUBSCRIPTION, subscription="*")
@@ -226,18 +226,20 @@ class _Entry(msgspec.Struct, frozen=True, rename="camel"):
     physic_offset: int
 
 
-class _Entries(msgspec.Struct, frozen=True, rename="camel"):
+class _PagedEntries(msgspec.Struct, frozen=True, rename="camel"):
     """Body of the answer to QUERY_CONSUME_QUEUE."""
 
     queue_data: tuple[_Entry, ...] = ()
 
 
-async def _read_by_entries(peers: Connections, addr: str, topic: str, start: int, stop: int) -> AsyncIterator[Record]:
+async def _read_by_entries(
+    peers: ConnectionPool, addr: str, topic: str, start: int, stop: int
+) -> AsyncIterator[Record]:
     """The same on a broker that has the queue but not the topic."""
     while start < stop:
         header = QueryConsumeQueue(topic, 0, start, min(AT_ONCE, stop - start))
         answer = await peers.ask(addr, RequestCode.QUERY_CONSUME_QUEUE, header)
-        entries = fastjson.decode(answer.body, _Entries).queue_data if answer.body else ()
+        entries = fastjson.decode(answer.body, _PagedEntries).queue_data if answer.body else ()
         if not entries:
             return
         wanted = [ViewMessage(entry.physic_offset) for entry in entries]

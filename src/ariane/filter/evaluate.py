@@ -27,12 +27,12 @@ from ariane.filter.tree import (
     Compare,
     Constant,
     In,
-    Kind,
     Negate,
     Node,
     Not,
     Property,
     Some,
+    ValueKind,
     kind_of,
 )
 
@@ -48,11 +48,11 @@ _TESTS: dict[str, Callable[[Any, Any], bool]] = {
     LESS: operator.lt,
     LESS_EQUAL: operator.le,
 }
-_WHOLE = {Kind.INT: numbers.int32, Kind.LONG: numbers.int64}
-_READ: dict[Kind, Callable[[str], Any]] = {
+_WHOLE = {ValueKind.INT: numbers.int32, ValueKind.LONG: numbers.int64}
+_READ: dict[ValueKind, Callable[[str], Any]] = {
     **_WHOLE,
-    Kind.DOUBLE: numbers.double,
-    Kind.BOOLEAN: lambda text: text.lower() == "true",
+    ValueKind.DOUBLE: numbers.double,
+    ValueKind.BOOLEAN: lambda text: text.lower() == "true",
 }
 
 
@@ -76,7 +76,7 @@ def _(node: Constant) -> Value:
 
 @value_of.register
 def _(node: Negate) -> Value:
-    if kind_of(node) is Kind.NOTHING:
+    if kind_of(node) is ValueKind.NOTHING:
         inner = value_of(node.operand)
 
         def nothing(properties: Properties) -> None:
@@ -180,7 +180,7 @@ def _(node: Compare) -> Value:
 def _with_constant(node: Compare, name: str) -> Value | None:
     """The usual comparison, of a property with a text or a number, without the detour; None when it is another."""
     kind = kind_of(node.right)
-    if node.operator == EQUAL and kind is Kind.TEXT and isinstance(node.right, Constant):
+    if node.operator == EQUAL and kind is ValueKind.TEXT and isinstance(node.right, Constant):
         text = node.right.value
 
         def same(properties: Properties) -> Truth:
@@ -190,7 +190,7 @@ def _with_constant(node: Compare, name: str) -> Value | None:
         return same
     if kind not in NUMBERS:
         return None
-    number, compare = _number(node.right), _comparison(node.operator, Kind.TEXT, kind)
+    number, compare = _number(node.right), _comparison(node.operator, ValueKind.TEXT, kind)
 
     def compared(properties: Properties) -> Truth:
         value = properties.get(name)
@@ -199,25 +199,25 @@ def _with_constant(node: Compare, name: str) -> Value | None:
     return compared
 
 
-def _comparison(symbol: str, left: Kind, right: Kind) -> Callable[[Any, Any], bool]:
+def _comparison(symbol: str, left: ValueKind, right: ValueKind) -> Callable[[Any, Any], bool]:
     """How two values that are there compare."""
     test = _TESTS[symbol]
-    if Kind.NOTHING in (left, right):
+    if ValueKind.NOTHING in (left, right):
         return lambda one, other: False  # never reached: one of them is never there
-    if left is Kind.TEXT is right:
+    if left is ValueKind.TEXT is right:
         if symbol == EQUAL:
             return operator.eq
         return lambda one, other: test(numbers.order(numbers.double(one), numbers.double(other)), 0)
-    if left is Kind.TEXT:
-        return _reading(test, _READ[right], right is Kind.DOUBLE)
-    if right is Kind.TEXT:
-        if left is Kind.BOOLEAN:
+    if left is ValueKind.TEXT:
+        return _reading(test, _READ[right], right is ValueKind.DOUBLE)
+    if right is ValueKind.TEXT:
+        if left is ValueKind.BOOLEAN:
             return _unreadable
-        swapped = _reading(_SWAPPED[symbol], _READ[left], left is Kind.DOUBLE)
+        swapped = _reading(_SWAPPED[symbol], _READ[left], left is ValueKind.DOUBLE)
         return lambda one, other: swapped(other, one)
-    if (left is Kind.BOOLEAN) is not (right is Kind.BOOLEAN):
+    if (left is ValueKind.BOOLEAN) is not (right is ValueKind.BOOLEAN):
         return lambda one, other: test(-1, 0)
-    if Kind.DOUBLE in (left, right):
+    if ValueKind.DOUBLE in (left, right):
         return lambda one, other: test(numbers.order(float(one), float(other)), 0)
     return test
 

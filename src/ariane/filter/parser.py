@@ -31,12 +31,12 @@ from ariane.filter.tree import (
     Compare,
     Constant,
     In,
-    Kind,
     Negate,
     Node,
     Not,
     Property,
     Some,
+    ValueKind,
     is_boolean,
 )
 
@@ -46,8 +46,8 @@ INT_MAX = 2**31 - 1
 LONG_MAX = 2**63 - 1
 
 ORDERED = (GREATER, GREATER_EQUAL, LESS, LESS_EQUAL)
-NULL = Constant(Kind.NOTHING, None)
-LITERALS = {"TRUE": Constant(Kind.BOOLEAN, True), "FALSE": Constant(Kind.BOOLEAN, False), "NULL": NULL}
+NULL = Constant(ValueKind.NOTHING, None)
+LITERALS = {"TRUE": Constant(ValueKind.BOOLEAN, True), "FALSE": Constant(ValueKind.BOOLEAN, False), "NULL": NULL}
 LATER_WORDS = ("LIKE", "CONTAINS", "STARTSWITH", "ENDSWITH")  # of SQL, or of 5.x
 
 
@@ -118,7 +118,11 @@ class _Parser:
         for node, at in ((left, left_at), (right, right_at)):
             if node == NULL:
                 raise self._error(at, f"{written} NULL is never true or false: write IS NULL or IS NOT NULL")
-        if isinstance(left, Constant) and isinstance(right, Constant) and left.kind is Kind.BOOLEAN is not right.kind:
+        if (
+            isinstance(left, Constant)
+            and isinstance(right, Constant)
+            and left.kind is ValueKind.BOOLEAN is not right.kind
+        ):
             raise self._error(right_at, f"a truth value is not compared with a {right.kind.value}")
         return self._compare(EQUAL, left, right)
 
@@ -188,7 +192,7 @@ class _Parser:
             self._at += 1
             return LITERALS[token.text]
         if token.kind == lexer.TEXT:
-            return Constant(Kind.TEXT, self._text())
+            return Constant(ValueKind.TEXT, self._text())
         if token.kind == lexer.WORD:
             self._at += 1
             return Property(token.text)
@@ -204,7 +208,7 @@ class _Parser:
         if len(digits) > len(str(LONG_MAX)) or int(digits) > LONG_MAX:
             raise self._error(token.at, f"{digits} is larger than {LONG_MAX}")
         value = int(digits)
-        return Constant(Kind.INT if value <= INT_MAX else Kind.LONG, value)
+        return Constant(ValueKind.INT if value <= INT_MAX else ValueKind.LONG, value)
 
     def _decimal(self, token: Token) -> Constant:
         value = float(token.text)
@@ -212,7 +216,7 @@ class _Parser:
             raise self._error(token.at, f"{token.text} is larger than any double")
         if value == 0:
             raise self._error(token.at, f"{token.text} is 0 as a double, which 4.9.4 takes for too small: write 0")
-        return Constant(Kind.DOUBLE, value)
+        return Constant(ValueKind.DOUBLE, value)
 
     def _text(self) -> str:
         token = self._token

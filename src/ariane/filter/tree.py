@@ -12,7 +12,7 @@ from enum import Enum
 EQUAL, GREATER, GREATER_EQUAL, LESS, LESS_EQUAL = "=", ">", ">=", "<", "<="
 
 
-class Kind(Enum):
+class ValueKind(Enum):
     """What a node's value is when it is there. [String, Integer, Long, Double, Boolean]"""
 
     TEXT = "text"
@@ -23,7 +23,7 @@ class Kind(Enum):
     NOTHING = "nothing"
 
 
-NUMBERS = frozenset((Kind.INT, Kind.LONG, Kind.DOUBLE))
+NUMBERS = frozenset((ValueKind.INT, ValueKind.LONG, ValueKind.DOUBLE))
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Property:
 class Constant:
     """A literal; NULL has the kind NOTHING."""
 
-    kind: Kind
+    kind: ValueKind
     value: str | int | float | bool | None
     depth: int = 1
 
@@ -101,16 +101,16 @@ Node = Property | Constant | Negate | Not | Cast | Compare | In | All | Some
 def is_boolean(node: Node) -> bool:
     """Whether a truth value comes of it; NULL counts as one, a property does not."""
     if isinstance(node, Constant):
-        return node.kind in (Kind.BOOLEAN, Kind.NOTHING)
+        return node.kind in (ValueKind.BOOLEAN, ValueKind.NOTHING)
     return not isinstance(node, Property | Negate)
 
 
-def kind_of(node: Node) -> Kind:
+def kind_of(node: Node) -> ValueKind:
     if isinstance(node, Property):
-        return Kind.TEXT
+        return ValueKind.TEXT
     if isinstance(node, Constant):
         return node.kind
     if isinstance(node, Negate):
         kind = kind_of(node.operand)
-        return kind if kind in NUMBERS else Kind.NOTHING
-    return Kind.BOOLEAN
+        return kind if kind in NUMBERS else ValueKind.NOTHING
+    return ValueKind.BOOLEAN

@@ -26,14 +26,21 @@ import msgspec
 
 from ariane.clock import SYSTEM_CLOCK, Clock
 from ariane.errors import ArianeError, ConfigError, ProtocolError, ReplyError
-from ariane.metrics_collector.sample import Counter, Ends, LeftOut, Progress, Runtime, Sample
+from ariane.metrics_collector.sample import (
+    BrokerRuntime,
+    GroupProgress,
+    OmittedPart,
+    Sample,
+    StatsCounter,
+    TopicQueueEnds,
+)
 from ariane.model.topic import AUTO_CREATE_TOPIC, RETRY_PREFIX, SYSTEM_GROUP_PREFIX, is_system_topic, reply_topic
-from ariane.net.connection_pool import Connections
+from ariane.net.connection_pool import ConnectionPool
 from ariane.protocol import fastjson
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.command import Command
 from ariane.protocol.requests.admin import ConsumerOffsetTable, TopicRef
-from ariane.protocol.requests.routing import ClusterInfo, KvTable, TopicTable
+from ariane.protocol.requests.routing import ClusterInfo, KvTableBody, TopicTable
 from ariane.protocol.requests.stats import (
     BrokerStatsData,
     ConsumeTimeSpans,
@@ -55,7 +62,7 @@ AGE_MAX_MS = 20 * 365 * 86_400_000  # more is Java's answer for a message that i
 SIZE_OF = {"GROUP_GET_NUMS": "GROUP_GET_SIZE"}
 
 
-class Limits(NamedTuple):
+class PollLimits(NamedTuple):
     """What a round asks of one broker at most."""
 
     topics: int = 500
@@ -64,10 +71,10 @@ class Limits(NamedTuple):
     ages: int = 50
 
 
-USUAL = Limits()
+USUAL = PollLimits()
 
 
-class Place(NamedTuple):
+class BrokerRef(NamedTuple):
     """A broker, as the name server names it."""
 
     cluster: str
@@ -108,10 +115,10 @@ def in_turn(items: Sequence[T], most: int, first: int) -> tuple[list[T], int]:
     return twice[first : first + most], (first + most) % len(items)
 
 
-class _Questions:
+class _PollRequests:
     """Asks one broker, a few questions at once, and counts them."""
 
-    def __init__(self, peers: Connections, addr: str, timeout_ms: float) -> None:
+    def __init__(self, peers: ConnectionPool, addr: str, timeout_ms: float) -> None:
         self.asked = 0
         self.faults: list[str] = []
         self._peers = peers
@@ -139,17 +146,17 @@ class _Questions:
             self.faults.append("and others")
 
 
-class Sampler:
+class BrokerPoller:
     """`await sampler.round()`: one sample per broker. The first of `name_servers` that answers is taken."""
 
     def __init__(
         self,
-        peers: Connections,
+        peers: ConnectionPool,
         name_servers: Sequence[str],
         *,
         collector: str,
         interval_ms: int,
-        limits: Limits = USUAL,
+        limits: PollLimits = USUAL,
         timeout_ms: float = 3000,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
@@ -164,7 +171,7 @@ class Sampler:
         self._timeout_ms = timeout_ms
         self._clock = clock
         self._number = 0
-        self._places: dict[tuple[str, int], tuple[Place, int]] = {}
+        self._places: dict[tuple[str, int], tuple[BrokerRef, int]] = {}
         self._masters: dict[str, _Master] = {}
         self.lost = 0
         """Samples that were thrown away; told in the next ones."""
@@ -189,7 +196,7 @@ class Sampler:
         samples = await asyncio.gather(*(self._sample(place, now_ms) for place in masters))
         return samples + await asyncio.gather(*(self._sample(place, now_ms) for place in slaves))
 
-    async def _named(self) -> tuple[list[Place], str | None]:
+    async def _named(self) -> tuple[list[BrokerRef], str | None]:
         """The brokers that the first name server that answers names; else those named before, and why."""
         errors: list[ArianeError] = []
         for addr in self._name_servers:
@@ -200,7 +207,7 @@ class Sampler:
                 errors.append(error)
                 continue
             return [
-                Place(broker.cluster, name, broker_id, place)
+                BrokerRef(broker.cluster, name, broker_id, place)
                 for name, broker in sorted(table.items())
                 for broker_id, place in sorted(broker.broker_addrs.items())
             ], None
@@ -208,8 +215,8 @@ class Sampler:
             raise errors[0]
         return [], str(errors[0])
 
-    async def _sample(self, place: Place, now_ms: int) -> Sample:
-        questions = _Questions(self._peers, place.addr, self._timeout_ms)
+    async def _sample(self, place: BrokerRef, now_ms: int) -> Sample:
+        questions = _PollRequests(self._peers, place.addr, self._timeout_ms)
         master = self._masters.setdefault(place.broker, _Master())
         began = self._clock.monotonic()
         try:
@@ -217,7 +224,7 @@ class Sampler:
             if place.broker_id == MASTER:
                 topics, groups, left = await self._offsets(questions, place, master)
             else:
-                topics, groups, left = (), (), LeftOut(groups=master.left_pairs, counters=master.left_pairs)
+                topics, groups, left = (), (), OmittedPart(groups=master.left_pairs, counters=master.left_pairs)
             counters = await self._counters(questions, master.pairs, [one.topic for one in topics], place.broker_id)
         except ArianeError as error:
             return self._away(place, now_ms, self._took_ms(began), questions.asked, str(error))
@@ -235,7 +242,7 @@ class Sampler:
     def _took_ms(self, began: float) -> int:
         return round((self._clock.monotonic() - began) * 1000)
 
-    def _away(self, place: Place, now_ms: int, took_ms: int, requests: int, why: str | None) -> Sample:
+    def _away(self, place: BrokerRef, now_ms: int, took_ms: int, requests: int, why: str | None) -> Sample:
         """A sample that knows nothing but why."""
         return Sample(
             collector=self._collector,
@@ -252,15 +259,15 @@ class Sampler:
             lost=self.lost,
         )
 
-    async def _runtime(self, questions: _Questions) -> Runtime:
+    async def _runtime(self, questions: _PollRequests) -> BrokerRuntime:
         answer = await questions.ask(RequestCode.GET_BROKER_RUNTIME_INFO)
-        table = fastjson.decode(answer.body, KvTable).table
+        table = fastjson.decode(answer.body, KvTableBody).table
 
         def number(key: str) -> int | None:
             text = table.get(key, "")
             return int(text) if text.lstrip("-").isdigit() else None
 
-        return Runtime(
+        return BrokerRuntime(
             self._clock.now_ms(),
             boot_ms=number("bootTimestamp"),
             put_total=number("msgPutTotalTodayNow"),
@@ -271,8 +278,8 @@ class Sampler:
         )
 
     async def _offsets(
-        self, questions: _Questions, place: Place, master: _Master
-    ) -> tuple[tuple[Ends, ...], tuple[Progress, ...], LeftOut]:
+        self, questions: _PollRequests, place: BrokerRef, master: _Master
+    ) -> tuple[tuple[TopicQueueEnds, ...], tuple[GroupProgress, ...], OmittedPart]:
         """The ends of queues, and where groups stand in them."""
         answer = await questions.ask(RequestCode.GET_ALL_CONSUMER_OFFSET)
         at_ms = self._clock.now_ms()
@@ -291,10 +298,10 @@ class Sampler:
         ages = dict(await _all(self._ages(questions, pair) for pair in asked))
         groups = [_progress(pair, at_ms, offsets[pair], topics.get(pair[0]), ages.get(pair, {})) for pair in pairs]
         master.pairs, master.left_pairs = tuple(pairs), len(there) - len(pairs)
-        left = LeftOut(len(others) - len(turn), master.left_pairs, master.left_pairs, len(behind) - len(asked))
+        left = OmittedPart(len(others) - len(turn), master.left_pairs, master.left_pairs, len(behind) - len(asked))
         return tuple(topics.values()), tuple(groups), left
 
-    async def _know_topics(self, questions: _Questions, master: _Master, consumed: set[str]) -> None:
+    async def _know_topics(self, questions: _PollRequests, master: _Master, consumed: set[str]) -> None:
         """Ask for the master's topics when they were not asked for long, or when a group has one that is new."""
         strange = consumed - master.topics - master.missing
         is_known = master.topics_round is not None and self._number - master.topics_round < TOPICS_EVERY
@@ -305,7 +312,7 @@ class Sampler:
         master.missing = frozenset(consumed - master.topics)
         master.topics_round = self._number
 
-    async def _ends(self, questions: _Questions, topic: str) -> Ends | None:
+    async def _ends(self, questions: _PollRequests, topic: str) -> TopicQueueEnds | None:
         answer = await questions.request(RequestCode.GET_TOPIC_STATS_INFO, TopicRef(topic))
         at_ms = self._clock.now_ms()
         if answer.code != ResponseCode.SUCCESS:
@@ -316,11 +323,11 @@ class Sampler:
         except ProtocolError as error:
             questions.refused(f"ends of {topic}", error)
             return None
-        return Ends(
+        return TopicQueueEnds(
             topic, at_ms, tuple(sorted((q.queue_id, one.min_offset, one.max_offset) for q, one in table.items()))
         )
 
-    async def _ages(self, questions: _Questions, pair: Pair) -> tuple[Pair, dict[int, int]] | None:
+    async def _ages(self, questions: _PollRequests, pair: Pair) -> tuple[Pair, dict[int, int]] | None:
         """Queue → how long the message that the group wants next has been stored, where there is one."""
         answer = await questions.request(RequestCode.QUERY_CONSUME_TIME_SPAN, QueryConsumeTimeSpan(*pair))
         what = f"ages of {pair[0]} for {pair[1]}"
@@ -336,8 +343,8 @@ class Sampler:
         return pair, ages
 
     async def _counters(
-        self, questions: _Questions, pairs: Sequence[Pair], topics: Sequence[str], broker_id: int
-    ) -> tuple[Counter, ...]:
+        self, questions: _PollRequests, pairs: Sequence[Pair], topics: Sequence[str], broker_id: int
+    ) -> tuple[StatsCounter, ...]:
         wanted: list[tuple[str, str, str | None]] = [("GROUP_GET_NUMS", *pair) for pair in pairs]
         if broker_id == MASTER:
             wanted += [("TOPIC_PUT_NUMS", topic, None) for topic in topics]
@@ -346,12 +353,12 @@ class Sampler:
         more = [(SIZE_OF[one.name], one.topic, one.group) for one in counted if one.sum and one.name in SIZE_OF]
         return (*counted, *await _all(self._counter(questions, *one) for one in more))
 
-    async def _counter(self, questions: _Questions, name: str, topic: str, group: str | None) -> Counter | None:
+    async def _counter(self, questions: _PollRequests, name: str, topic: str, group: str | None) -> StatsCounter | None:
         key = topic if group is None else f"{topic}@{group}"
         answer = await questions.request(RequestCode.VIEW_BROKER_STATS_DATA, ViewBrokerStats(name, key))
         at_ms = self._clock.now_ms()
         if answer.code == ResponseCode.SYSTEM_ERROR and "not exist" in (answer.remark or ""):
-            return Counter(name, topic, group, at_ms, 0, 0.0)  # it is made with the first that is counted
+            return StatsCounter(name, topic, group, at_ms, 0, 0.0)  # it is made with the first that is counted
         if answer.code != ResponseCode.SUCCESS:
             questions.refused(f"{name} of {key}", f"code {answer.code}: {answer.remark}")
             return None
@@ -360,7 +367,7 @@ class Sampler:
         except ProtocolError as error:
             questions.refused(f"{name} of {key}", error)
             return None
-        return Counter(name, topic, group, at_ms, minute.sum, minute.tps)
+        return StatsCounter(name, topic, group, at_ms, minute.sum, minute.tps)
 
 
 async def _all(answers: Iterable[Awaitable[T | None]]) -> list[T]:
@@ -371,7 +378,7 @@ async def _all(answers: Iterable[Awaitable[T | None]]) -> list[T]:
     return [one for one in got if one is not None and not isinstance(one, BaseException)]
 
 
-def _is_told(topic: str, place: Place) -> bool:
+def _is_told(topic: str, place: BrokerRef) -> bool:
     """Whether a topic that no group has offsets of is worth a question: not those that are there for the servers' sake."""
     return not is_system_topic(topic) and topic not in (
         AUTO_CREATE_TOPIC,
@@ -391,13 +398,13 @@ def _pairs(table: Mapping[str, dict[int, int]]) -> dict[Pair, dict[int, int]]:
     return found
 
 
-def _is_behind(offsets: Mapping[int, int], ends: Ends) -> bool:
+def _is_behind(offsets: Mapping[int, int], ends: TopicQueueEnds) -> bool:
     return any(queue in offsets and offsets[queue] < last for queue, _, last in ends.queues)
 
 
 def _progress(
-    pair: Pair, at_ms: int, offsets: Mapping[int, int], ends: Ends | None, ages: Mapping[int, int]
-) -> Progress:
+    pair: Pair, at_ms: int, offsets: Mapping[int, int], ends: TopicQueueEnds | None, ages: Mapping[int, int]
+) -> GroupProgress:
     """Where a group stands, in the queues that it has offsets of."""
     known = {queue: (first, last) for queue, first, last in ends.queues} if ends else {}
     queues = []
@@ -405,4 +412,4 @@ def _progress(
         first, last = known.get(queue, (None, None))
         is_behind = last is not None and offset < last
         queues.append((queue, offset, first, last, ages.get(queue) if is_behind else None))
-    return Progress(pair[1], pair[0], at_ms, ends.at_ms if ends else None, tuple(queues))
+    return GroupProgress(pair[1], pair[0], at_ms, ends.at_ms if ends else None, tuple(queues))

@@ -21,11 +21,11 @@ from ariane.client.settings import ClientSettings
 from ariane.clock import SYSTEM_CLOCK, Clock
 from ariane.cluster import topic_admin
 from ariane.errors import ArianeError, ConfigError, ReplyError
-from ariane.metrics_collector.poller import USUAL, Limits, Sampler
+from ariane.metrics_collector.poller import USUAL, BrokerPoller, PollLimits
 from ariane.metrics_collector.sample import Sample, bodies
 from ariane.model.message import Message
 from ariane.model.topic import SAMPLES_TOPIC
-from ariane.net.connection_pool import Connections
+from ariane.net.connection_pool import ConnectionPool
 from ariane.protocol import signing
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.requests.routing import RouteRequest
@@ -38,7 +38,7 @@ INTERVAL_MIN_S = 1.0
 WAITING_MAX = 2_000  # messages: half an hour of a cluster of six brokers
 
 
-class Round(NamedTuple):
+class PollingRound(NamedTuple):
     """What a round saw. `waiting`: messages that no broker has taken yet, and `fault` why."""
 
     samples: Sequence[Sample]
@@ -54,9 +54,9 @@ async def collect(
     topic: str = SAMPLES_TOPIC,
     once: bool = False,
     collector: str = "",
-    limits: Limits = USUAL,
+    limits: PollLimits = USUAL,
     settings: ClientSettings | None = None,
-    on_round: Callable[[Round], None] = lambda _: None,
+    on_round: Callable[[PollingRound], None] = lambda _: None,
     stop: asyncio.Event | None = None,
     clock: Clock = SYSTEM_CLOCK,
 ) -> None:
@@ -72,9 +72,9 @@ async def collect(
     credentials = settings.credentials
     sign = functools.partial(signing.signed, credentials) if credentials else None
     servers = validation.name_servers(namesrv)
-    async with Connections(sign=sign) as peers:
+    async with ConnectionPool(sign=sign) as peers:
         await _topic_made(peers, servers, topic)
-        sampler = Sampler(
+        sampler = BrokerPoller(
             peers,
             servers,
             collector=collector or socket.gethostname(),
@@ -87,12 +87,12 @@ async def collect(
 
 
 async def _rounds(
-    sampler: Sampler,
+    sampler: BrokerPoller,
     producer: Producer,
     topic: str,
     interval_s: float,
     once: bool,
-    on_round: Callable[[Round], None],
+    on_round: Callable[[PollingRound], None],
     stop: asyncio.Event,
     clock: Clock,
 ) -> None:
@@ -106,7 +106,7 @@ async def _rounds(
             waiting.popleft()
             sampler.lost += 1
         fault = await _send(producer, topic, waiting)
-        on_round(Round(samples, len(waiting), sampler.lost, fault))
+        on_round(PollingRound(samples, len(waiting), sampler.lost, fault))
         if once:
             if fault is not None:
                 raise fault
@@ -138,7 +138,7 @@ async def _stopped(stop: asyncio.Event, seconds: float, clock: Clock) -> bool:
         told.cancel()
 
 
-async def _topic_made(peers: Connections, servers: Sequence[str], topic: str) -> None:
+async def _topic_made(peers: ConnectionPool, servers: Sequence[str], topic: str) -> None:
     """Make the topic, unless a name server knows it."""
     errors: list[ArianeError] = []
     for addr in servers:

@@ -23,7 +23,7 @@ ENTRIES_MAX = 500  # of each list in one message: some 100 KB with 8 queues each
 QUEUES_MAX = 20_000  # of all entries of a message together, for topics of many queues
 
 
-class Runtime(msgspec.Struct, frozen=True):
+class BrokerRuntime(msgspec.Struct, frozen=True):
     """What the broker says of itself (28)."""
 
     at_ms: int
@@ -35,7 +35,7 @@ class Runtime(msgspec.Struct, frozen=True):
     behind_bytes: int | None
 
 
-class Ends(msgspec.Struct, frozen=True):
+class TopicQueueEnds(msgspec.Struct, frozen=True):
     """Queues of a topic: id, first offset, next offset."""
 
     topic: str
@@ -43,7 +43,7 @@ class Ends(msgspec.Struct, frozen=True):
     queues: tuple[tuple[int, int, int], ...]
 
 
-class Progress(msgspec.Struct, frozen=True):
+class GroupProgress(msgspec.Struct, frozen=True):
     """Queues of a topic as a group stands in them: id, committed offset, first offset, next offset, age of the oldest
     message that is not consumed (ms). `at_ms`: when the committed offsets came, `ends_at_ms` when the ends did."""
 
@@ -54,7 +54,7 @@ class Progress(msgspec.Struct, frozen=True):
     queues: tuple[tuple[int, int, int | None, int | None, int | None], ...]
 
 
-class Counter(msgspec.Struct, frozen=True):
+class StatsCounter(msgspec.Struct, frozen=True):
     """A statistic's last minute (315); zeros when the broker has no such statistic, which it makes with the first count."""
 
     name: str
@@ -65,7 +65,7 @@ class Counter(msgspec.Struct, frozen=True):
     tps: float
 
 
-class LeftOut(msgspec.Struct, frozen=True):
+class OmittedPart(msgspec.Struct, frozen=True):
     """How many had no turn in this round."""
 
     topics: int = 0
@@ -90,11 +90,11 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
     broker_id: int
     addr: str
     away: str | None = None
-    runtime: Runtime | None = None
-    topics: tuple[Ends, ...] = ()
-    groups: tuple[Progress, ...] = ()
-    counters: tuple[Counter, ...] = ()
-    left_out: LeftOut = LeftOut()
+    runtime: BrokerRuntime | None = None
+    topics: tuple[TopicQueueEnds, ...] = ()
+    groups: tuple[GroupProgress, ...] = ()
+    counters: tuple[StatsCounter, ...] = ()
+    left_out: OmittedPart = OmittedPart()
     lost: int = 0
     faults: tuple[str, ...] = ()
 

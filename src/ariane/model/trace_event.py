@@ -21,7 +21,7 @@ class MessageType(IntEnum):
     ORDER = 4
 
 
-class Pub(msgspec.Struct, frozen=True, kw_only=True):
+class PublishEvent(msgspec.Struct, frozen=True, kw_only=True):
     """A send was answered. `success` False: refused, or stored with a late flush or replica."""
 
     timestamp_ms: int
@@ -40,7 +40,7 @@ class Pub(msgspec.Struct, frozen=True, kw_only=True):
     client_host: str = ""
 
 
-class SubBefore(msgspec.Struct, frozen=True, kw_only=True):
+class ConsumeStartEvent(msgspec.Struct, frozen=True, kw_only=True):
     """The listener is about to be called with the message. `request_id` joins it with its SubAfter."""
 
     timestamp_ms: int
@@ -53,7 +53,7 @@ class SubBefore(msgspec.Struct, frozen=True, kw_only=True):
     client_host: str = ""
 
 
-class SubAfter(msgspec.Struct, frozen=True, kw_only=True):
+class ConsumeEndEvent(msgspec.Struct, frozen=True, kw_only=True):
     """The listener has returned. `context_code`: 0 success, 1 time-out, 2 exception, 3 null, 4 failed."""
 
     request_id: str
@@ -66,7 +66,7 @@ class SubAfter(msgspec.Struct, frozen=True, kw_only=True):
     group: str
 
 
-class EndTransaction(msgspec.Struct, frozen=True, kw_only=True):
+class EndTransactionEvent(msgspec.Struct, frozen=True, kw_only=True):
     """The decision on a half message was sent. `state`: COMMIT_MESSAGE, ROLLBACK_MESSAGE, UNKNOW."""
 
     timestamp_ms: int
@@ -83,7 +83,7 @@ class EndTransaction(msgspec.Struct, frozen=True, kw_only=True):
     from_check: bool
 
 
-class Recall(msgspec.Struct, frozen=True, kw_only=True):
+class RecallEvent(msgspec.Struct, frozen=True, kw_only=True):
     """A message that waited for its time was taken back. From 5.3.2 on."""
 
     timestamp_ms: int
@@ -94,4 +94,4 @@ class Recall(msgspec.Struct, frozen=True, kw_only=True):
     success: bool
 
 
-TraceEvent = Pub | SubBefore | SubAfter | EndTransaction | Recall
+TraceEvent = PublishEvent | ConsumeStartEvent | ConsumeEndEvent | EndTransactionEvent | RecallEvent

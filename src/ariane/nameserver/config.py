@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from ariane.errors import ConfigError, ProtocolError
-from ariane.net.flow_limits import CONNECTION_UNREAD_MAX, UNFINISHED_MAX, UNREAD_MAX, Limits
+from ariane.net.flow_limits import CONNECTION_UNREAD_MAX, UNFINISHED_MAX, UNREAD_MAX, ServerLimits
 from ariane.protocol import java_properties
 from ariane.protocol.command import HEADER_MAX
 from ariane.protocol.frame import FRAME_MAX
@@ -41,9 +41,9 @@ class NameServerConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel"
     unread_timeout_seconds: int = 60
     """s after which a client that reads nothing of its answers is disconnected. A key of this name server."""
 
-    def limits(self) -> Limits:
+    def limits(self) -> ServerLimits:
         """What the server takes on at once."""
-        return Limits(
+        return ServerLimits(
             header_max=self.max_request_header_size,
             connection_unread_max=self.connection_unread_max,
             unread_max=self.server_unread_max,

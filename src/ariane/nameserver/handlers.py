@@ -15,8 +15,8 @@ from ariane.model.topic import DataVersion
 from ariane.nameserver import config as settings
 from ariane.nameserver import registration
 from ariane.nameserver.config import NameServerConfig
-from ariane.nameserver.kv_store import ORDER_TOPIC_CONFIG, KvTable
-from ariane.nameserver.route_table import SLICE, UNIT, UNIT_SUB, Routes
+from ariane.nameserver.kv_store import ORDER_TOPIC_CONFIG, KvStore
+from ariane.nameserver.route_table import SLICE, UNIT, UNIT_SUB, RouteTable
 from ariane.net.connection import Handler, Peer, Reply
 from ariane.net.shared_replies import SharedReplies
 from ariane.protocol import fastjson, java_properties
@@ -37,7 +37,7 @@ from ariane.protocol.requests.routing import (
     TopicRoute,
     TopicTable,
 )
-from ariane.protocol.requests.routing import KvTable as KvBody
+from ariane.protocol.requests.routing import KvTableBody as KvBody
 
 T = TypeVar("T")
 
@@ -49,11 +49,11 @@ LARGE_BYTES_MAX = 64 * 1024 * 1024  # bytes of large registrations that wait for
 COMPRESSED_MAX = 64 * 1024  # bytes to which a registration expands that is decoded in the loop: some 1,000 topics
 
 
-class Handlers:
+class NameServerHandlers:
     """The handlers share the route table, the KV table and the settings that code 318 may change."""
 
     def __init__(
-        self, routes: Routes, kv: KvTable, config: NameServerConfig, monotonic_ms: Callable[[], float]
+        self, routes: RouteTable, kv: KvStore, config: NameServerConfig, monotonic_ms: Callable[[], float]
     ) -> None:
         self._routes = routes
         self._kv = kv

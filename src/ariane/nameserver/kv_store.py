@@ -36,7 +36,7 @@ class KvDocument(msgspec.Struct, frozen=True, rename="camel"):
     config_table: dict[str, dict[str, str]] = {}
 
 
-class KvTable:
+class KvStore:
     """The table and its file."""
 
     def __init__(self, path: Path) -> None:

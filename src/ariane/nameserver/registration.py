@@ -34,7 +34,7 @@ class _Version(msgspec.Struct, frozen=True, rename="camel"):
     data_version: DataVersion = DataVersion()
 
 
-class _Outline(msgspec.Struct, frozen=True, rename="camel"):
+class _RegistrationOutline(msgspec.Struct, frozen=True, rename="camel"):
     """A RegisterBrokerBody without its topics: decoding skips them."""
 
     filter_server_list: tuple[str, ...] = ()
@@ -46,7 +46,7 @@ def outline(header: RegisterBroker, body: bytes, version: int) -> RegisterBroker
     if version < FULL_BODY_VERSION or header.compressed:
         return None
     try:
-        read = msgspec.json.decode(body, type=_Outline, strict=False)
+        read = msgspec.json.decode(body, type=_RegistrationOutline, strict=False)
     except fastjson.UNREADABLE:
         return None
     brief = RegisterBrokerBody(read.filter_server_list, TopicTable(read.topic_config_serialize_wrapper.data_version))

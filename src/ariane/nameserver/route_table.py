@@ -49,7 +49,7 @@ class _Broker(NamedTuple):
     addrs: dict[int, str]
 
 
-class Routes:
+class RouteTable:
     """The table. Answers are values; the caller may keep them."""
 
     def __init__(self) -> None:

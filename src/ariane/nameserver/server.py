@@ -13,13 +13,13 @@ from typing import Self
 
 from ariane.clock import SYSTEM_CLOCK, Clock
 from ariane.nameserver.config import NameServerConfig
-from ariane.nameserver.handlers import Handlers
-from ariane.nameserver.kv_store import KvTable
-from ariane.nameserver.route_table import Routes
+from ariane.nameserver.handlers import NameServerHandlers
+from ariane.nameserver.kv_store import KvStore
+from ariane.nameserver.route_table import RouteTable
 from ariane.net.connection import Handler, Peer
 from ariane.net.interfaces import is_loopback, local_ip
-from ariane.net.server import Server
-from ariane.net.tasks import Tasks
+from ariane.net.server import RemotingServer
+from ariane.net.tasks import BackgroundTasks
 
 log = logging.getLogger("ariane.nameserver")
 
@@ -41,14 +41,14 @@ class NameServer:
         self.config = config
         self.addr = ""
         self._clock = clock
-        self._routes = Routes()
-        self._tasks = Tasks("name server")
+        self._routes = RouteTable()
+        self._tasks = BackgroundTasks("name server")
 
     async def __aenter__(self) -> Self:
         config = self.config
-        self._kv = kv = KvTable(Path(config.kv_config_path))
-        handlers: dict[int, Handler] = Handlers(self._routes, kv, config, self._monotonic_ms).table()
-        self._server = Server(
+        self._kv = kv = KvStore(Path(config.kv_config_path))
+        handlers: dict[int, Handler] = NameServerHandlers(self._routes, kv, config, self._monotonic_ms).table()
+        self._server = RemotingServer(
             handlers,
             config.bind_address,
             config.listen_port,

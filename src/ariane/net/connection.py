@@ -23,7 +23,7 @@ from typing import NamedTuple, cast
 
 from ariane.errors import ArianeError, ConnectionLost, ProtocolError, ReplyError, RequestTimeout
 from ariane.net import replies
-from ariane.net.flow_limits import Limits
+from ariane.net.flow_limits import ServerLimits
 from ariane.net.replies import Handled, Handler, LateReply, Peer, Reply, Sign, peer_of
 from ariane.net.unread_responses import NOTED_FROM
 from ariane.protocol import command as commands
@@ -62,7 +62,7 @@ class Connection(asyncio.Protocol):
         handlers: Mapping[int, Handler],
         *,
         serving: bool,
-        limits: Limits | None = None,
+        limits: ServerLimits | None = None,
         sign: Sign | None = None,
         made: Callable[[Connection], None] | None = None,
         lost: Callable[[Connection], None] | None = None,
@@ -71,7 +71,7 @@ class Connection(asyncio.Protocol):
         self.last_active = 0.0
         self._handlers = handlers
         self._serving = serving
-        self._limits = limits or Limits()
+        self._limits = limits or ServerLimits()
         self._sign = sign
         self._made = made
         self._lost = lost

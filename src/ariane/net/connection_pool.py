@@ -21,7 +21,7 @@ CONNECT_TIMEOUT_MS = 3000
 REQUEST_TIMEOUT_MS = 3000
 
 
-class Connections:
+class ConnectionPool:
     """`async with Connections(handlers) as peers: await peers.request(addr, code, header)`.
 
     `handlers` serve what the other side asks on our connections (a broker notifies its consumers); `sign` signs what we ask.

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from ariane.net.peer_log import PeerLog
-from ariane.net.unread_responses import UnreadAnswers
+from ariane.net.unread_responses import UnreadResponses
 from ariane.protocol.command import HEADER_MAX
 
 CONNECTIONS_MAX = 16_384
@@ -24,7 +24,7 @@ UNREAD_TIMEOUT_S = 60.0
 UNFINISHED_MAX = 512 * 1024 * 1024
 
 
-class Sender(Protocol):
+class PeerQuota(Protocol):
     """A connection that has received a part of a frame."""
 
     def give_up(self, why: str) -> None:
@@ -41,9 +41,9 @@ class UnfinishedFrames:
     def __init__(self, total_max: int) -> None:
         self.total_max = total_max
         self.total = 0
-        self._sizes: dict[Sender, int] = {}  # in the order in which their frames began
+        self._sizes: dict[PeerQuota, int] = {}  # in the order in which their frames began
 
-    def note(self, sender: Sender, size: int) -> None:
+    def note(self, sender: PeerQuota, size: int) -> None:
         """Record that `sender` has `size` bytes of an unfinished frame; 0: it is finished."""
         self.total += size - self._sizes.get(sender, 0)
         if size:
@@ -56,7 +56,7 @@ class UnfinishedFrames:
             oldest.give_up(f"all connections together have more than {self.total_max} bytes of unfinished frames")
 
 
-class Limits:
+class ServerLimits:
     """Bounds that may be changed while the server runs, and the count that they bound.
 
     `header_max` bounds the header of a request. A connection with more than `connection_unread_max` bytes of unread answers is
@@ -87,7 +87,7 @@ class Limits:
         self.header_max = header_max
         self.connection_unread_max = connection_unread_max
         self.unread_timeout_s = unread_timeout_s
-        self.unread = UnreadAnswers(unread_max)
+        self.unread = UnreadResponses(unread_max)
         self.unfinished = UnfinishedFrames(unfinished_max)
         self.log = PeerLog(logging.getLogger("ariane.net"))
         self.waits_s: Mapping[int, float] = waits_s or {}

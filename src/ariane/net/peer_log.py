@@ -15,7 +15,7 @@ WINDOW_S = 60.0
 ADDRESSES_MAX = 4096
 
 
-class _Window:
+class _LogWindow:
     """The lines of one address, or of all."""
 
     __slots__ = ("began", "lines", "suppressed")
@@ -34,8 +34,8 @@ class PeerLog:
 
     def __init__(self, log: logging.Logger) -> None:
         self._log = log
-        self._windows: dict[str, _Window] = {}
-        self._all = _Window(float("-inf"))
+        self._windows: dict[str, _LogWindow] = {}
+        self._all = _LogWindow(float("-inf"))
 
     def warning(self, ip: str, now: float, text: str, *args: object) -> None:
         self.line(logging.WARNING, ip, now, text, *args)
@@ -47,7 +47,7 @@ class PeerLog:
         """Write a line that the peer at `ip` caused, unless its budget or that of all is exhausted."""
         window = self._window(ip, now)
         if self._all.is_over(now):
-            self._all = _Window(now)
+            self._all = _LogWindow(now)
         if window.lines >= LINES or self._all.lines >= ALL_LINES:
             window.suppressed += 1
             return
@@ -60,12 +60,12 @@ class PeerLog:
             args = (*args, ip) if window.lines == LINES else args
         self._log.log(level, text, *args, **kwargs)
 
-    def _window(self, ip: str, now: float) -> _Window:
+    def _window(self, ip: str, now: float) -> _LogWindow:
         window = self._windows.get(ip)
         if window is None or window.is_over(now):
             suppressed = 0 if window is None else window.suppressed
             self._windows.pop(ip, None)  # it goes behind the others: the first is the oldest
-            self._windows[ip] = window = _Window(now)
+            self._windows[ip] = window = _LogWindow(now)
             if len(self._windows) > ADDRESSES_MAX:
                 del self._windows[next(iter(self._windows))]
             if suppressed:

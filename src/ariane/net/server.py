@@ -12,8 +12,8 @@ from typing import Self
 
 from ariane.errors import ConfigError, ConnectionLost
 from ariane.net.connection import Connection, Handler, Peer
-from ariane.net.flow_limits import Limits
-from ariane.net.tasks import Tasks
+from ariane.net.flow_limits import ServerLimits
+from ariane.net.tasks import BackgroundTasks
 from ariane.protocol.command import Command
 
 log = logging.getLogger("ariane.net")
@@ -24,7 +24,7 @@ BACKLOG = 1024
 CLOSE_S = 1.0
 
 
-class Server:
+class RemotingServer:
     """`async with Server(handlers, host, port): …` listens; leaving it closes every connection.
 
     `on_lost` is called with the peer of each connection that ends. Port 0 takes a free one (`port` tells which); who has
@@ -39,19 +39,19 @@ class Server:
         *,
         on_lost: Callable[[Peer], None] | None = None,
         idle_s: float = IDLE_S,
-        limits: Limits | None = None,
+        limits: ServerLimits | None = None,
     ) -> None:
         self._handlers = handlers
         self._host = host
         self.port = port
         self._on_lost = on_lost
         self._idle_s = idle_s
-        self.limits = limits or Limits()
+        self.limits = limits or ServerLimits()
         self._connections: dict[int, Connection] = {}
         self._numbers = itertools.count(1)
         self._server: asyncio.Server | None = None
         self._beside: list[asyncio.Server] = []
-        self._tasks = Tasks("server")
+        self._tasks = BackgroundTasks("server")
         self._all_gone = asyncio.Event()
 
     async def bind(self) -> None:

@@ -22,7 +22,7 @@ from typing import Self
 from ariane.errors import ArianeError, ConfigError, ConnectionLost
 from ariane.model import host
 from ariane.net.peer_log import PeerLog
-from ariane.net.tasks import Tasks
+from ariane.net.tasks import BackgroundTasks
 
 log = logging.getLogger("ariane.net.streams")
 
@@ -95,7 +95,7 @@ class StreamServer:
         self._serve = serve
         self._setting = setting
         self._server: asyncio.Server | None = None
-        self._tasks = Tasks("streams")
+        self._tasks = BackgroundTasks("streams")
         self._open: list[Stream] = []  # the oldest first
         self._log = PeerLog(log)
 

@@ -29,7 +29,7 @@ async def ended(running: asyncio.Future[Any]) -> asyncio.CancelledError | None:
     return cancelled
 
 
-class Tasks:
+class BackgroundTasks:
     """The tasks of one program part. `close` cancels and awaits them all; an error of one is logged with its name."""
 
     def __init__(self, owner: str) -> None:

@@ -23,7 +23,7 @@ class Holder(Protocol):
         ...
 
 
-class UnreadAnswers:
+class UnreadResponses:
     """The sum over all connections."""
 
     def __init__(self, total_max: int) -> None:

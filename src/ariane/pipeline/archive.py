@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 
 from ariane.errors import ConfigError
 from ariane.model.topic import topic_name_fault
-from ariane.pipeline.jobs import Appended, Job, Source
+from ariane.pipeline.jobs import AppendTable, PipelineJob, TopicSource
 from ariane.tables import ARCHIVE
 from ariane.tables.archive import SLOT_SEPARATOR
 
@@ -26,7 +26,7 @@ def archived(messages: DataFrame) -> DataFrame:
     return messages.select(*ARCHIVE.names, F.concat_ws(SLOT_SEPARATOR, day, "topic").alias("slot"))
 
 
-def job(topics: Sequence[str] = (), pattern: str = "", *, system_topics: bool = False) -> Job:
+def job(topics: Sequence[str] = (), pattern: str = "", *, system_topics: bool = False) -> PipelineJob:
     """The job that archives these topics, or those whose names match. ConfigError when neither or both are given.
 
     With other topics than before, the topics that are new are read from their beginning.
@@ -41,5 +41,5 @@ def job(topics: Sequence[str] = (), pattern: str = "", *, system_topics: bool = 
         options = {"topic": topics[0]} if len(topics) == 1 else {"topics": ",".join(topics)}
     if system_topics:
         options["includeSystemTopics"] = "true"
-    source = Source(NAME, options, ARCHIVE.ddl, (Appended(ARCHIVE, archived),))
-    return Job(NAME, (source,), ())
+    source = TopicSource(NAME, options, ARCHIVE.ddl, (AppendTable(ARCHIVE, archived),))
+    return PipelineJob(NAME, (source,), ())

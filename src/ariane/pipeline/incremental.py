@@ -13,41 +13,41 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from ariane.pipeline import table_publisher
-from ariane.tables import Table
-from ariane.tables.published import Published, current
+from ariane.tables import TableSchema
+from ariane.tables.published import TableVersion, current
 from ariane.tables.time_buckets import SPAN_MS, begins_ms, of_time
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
-class Fold(NamedTuple):
+class IncrementalTable(NamedTuple):
     """`work` is given one DataFrame per input, with the input's columns and `slot`, and returns the table's columns and
     `slot`. An input that nobody has published has no rows."""
 
-    table: Table
-    inputs: tuple[Table, ...]
+    table: TableSchema
+    inputs: tuple[TableSchema, ...]
     work: Callable[..., DataFrame]
     before: int = 0
     """How many slots before a slot `work` has to see too; the rows that it returns for those are left out."""
     routed: bool = False
     """Whether its rows lie in other slots than what they follow from. Then `work` is given one DataFrame more per input, in
     front of the others: of the slots with news only what is new. Its rows are added, and may come to be there twice."""
-    timed_by: tuple[Table, ...] = ()
+    timed_by: tuple[TableSchema, ...] = ()
     """The inputs that tell as of when the table is, where others may have nothing for days; none: all of them."""
     tend: Callable[[SparkSession, Path, int], object] | None = None
     """Called now and then, with HOME and the time in ms, beside the merging of small files."""
 
 
-class Folded(NamedTuple):
+class AggregationResult(NamedTuple):
     """What a fold did."""
 
-    table: Table
+    table: TableSchema
     slots: int
-    published: Published
+    published: TableVersion
 
 
-def refold(spark: SparkSession, home: Path, fold: Fold, now_ms: int) -> Folded | None:
+def refold(spark: SparkSession, home: Path, fold: IncrementalTable, now_ms: int) -> AggregationResult | None:
     """Fold the slots that have news and publish them; None when there are none."""
     inputs = {table.name: now for table in fold.inputs if (now := current(home, table)) is not None}
     former = current(home, fold.table)
@@ -77,10 +77,10 @@ def refold(spark: SparkSession, home: Path, fold: Fold, now_ms: int) -> Folded |
         as_of_ms=min(times, default=None),
         now_ms=now_ms,
     )
-    return Folded(fold.table, len(slots), published)
+    return AggregationResult(fold.table, len(slots), published)
 
 
-def _news(spark: SparkSession, home: Path, table: Table, known: int) -> DataFrame:
+def _news(spark: SparkSession, home: Path, table: TableSchema, known: int) -> DataFrame:
     """The rows that came after a version of a table."""
     return table_publisher.read(spark, home, table, lambda file: file.added > known)
 

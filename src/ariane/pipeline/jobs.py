@@ -24,20 +24,20 @@ from ariane.pipeline import (
     traffic,
     transactions,
 )
-from ariane.pipeline.incremental import Fold
+from ariane.pipeline.incremental import IncrementalTable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
-class Appended(NamedTuple):
+class AppendTable(NamedTuple):
     """A base table and how its rows (with `slot`) come from a micro-batch that `Source.prepare` has prepared."""
 
-    table: t.Table
+    table: t.TableSchema
     rows: Callable[[DataFrame], DataFrame]
 
 
-class Source(NamedTuple):
+class TopicSource(NamedTuple):
     """A stream of messages; its name is that of its checkpoint."""
 
     name: str
@@ -45,98 +45,101 @@ class Source(NamedTuple):
     """Of format("rocketmq"): which topics. Where the cluster is and who asks is added by `run`."""
     schema: str
     """The columns that are read."""
-    appended: tuple[Appended, ...]
+    appended: tuple[AppendTable, ...]
     prepare: Callable[[DataFrame], DataFrame] = lambda batch: batch
     """Work on a micro-batch that all its tables share; what it gives is kept until all of them have it."""
 
 
-class Job(NamedTuple):
+class PipelineJob(NamedTuple):
     """What `ariane pipeline run NAME` does."""
 
     name: str
-    sources: tuple[Source, ...]
-    folds: tuple[Fold, ...]
+    sources: tuple[TopicSource, ...]
+    folds: tuple[IncrementalTable, ...]
     """In an order in which each comes after those whose tables it reads."""
 
     @property
-    def tables(self) -> tuple[t.Table, ...]:
+    def tables(self) -> tuple[t.TableSchema, ...]:
         return (
             *(one.table for source in self.sources for one in source.appended),
             *(fold.table for fold in self.folds),
         )
 
 
-TRACES = Source(
+TRACES = TopicSource(
     "traces",
     {"topic": TRACE_TOPIC},
     "body BINARY, broker STRING, queue_id INT, queue_offset BIGINT, store_timestamp TIMESTAMP, born_host STRING",
-    (Appended(t.TRACE_EVENTS, trace_decoding.trace_events), Appended(t.TRACE_REJECTS, trace_decoding.trace_rejects)),
+    (
+        AppendTable(t.TRACE_EVENTS, trace_decoding.trace_events),
+        AppendTable(t.TRACE_REJECTS, trace_decoding.trace_rejects),
+    ),
 )
-SAMPLES = Source(
+SAMPLES = TopicSource(
     "samples",
     {"topic": SAMPLES_TOPIC},
     samples.MESSAGE,
     (
-        Appended(t.SAMPLES_BROKERS, samples.brokers),
-        Appended(t.SAMPLES_QUEUES, samples.queues),
-        Appended(t.SAMPLES_COUNTERS, samples.counters),
-        Appended(t.SAMPLES_REJECTS, samples.rejects),
+        AppendTable(t.SAMPLES_BROKERS, samples.brokers),
+        AppendTable(t.SAMPLES_QUEUES, samples.queues),
+        AppendTable(t.SAMPLES_COUNTERS, samples.counters),
+        AppendTable(t.SAMPLES_REJECTS, samples.rejects),
     ),
     samples.records,
 )
 
-RECORDS = Source(
+RECORDS = TopicSource(
     "messages",
     messages.options(),
     messages.SCHEMA,
-    (Appended(t.MESSAGES, messages.headers), Appended(t.PLACES, messages.places)),
+    (AppendTable(t.MESSAGES, messages.headers), AppendTable(t.PLACES, messages.places)),
     messages.records,
 )
 
 # Messages are read by other jobs, which may not run: as of when these are, say the traces.
 OF_TRACES = (
-    Fold(t.CLOCKS, (t.TRACE_EVENTS, t.MESSAGES), clocks.clocks, timed_by=(t.TRACE_EVENTS,)),
-    Fold(t.MESSAGE_KEYS, (t.TRACE_EVENTS,), message_keys.message_keys, tend=message_keys.merge_days),
-    Fold(t.JOURNEYS, (t.TRACE_EVENTS, t.MESSAGES, t.CLOCKS), journeys.journeys, timed_by=(t.TRACE_EVENTS,)),
+    IncrementalTable(t.CLOCKS, (t.TRACE_EVENTS, t.MESSAGES), clocks.clocks, timed_by=(t.TRACE_EVENTS,)),
+    IncrementalTable(t.MESSAGE_KEYS, (t.TRACE_EVENTS,), message_keys.message_keys, tend=message_keys.merge_days),
+    IncrementalTable(t.JOURNEYS, (t.TRACE_EVENTS, t.MESSAGES, t.CLOCKS), journeys.journeys, timed_by=(t.TRACE_EVENTS,)),
 )
 OF_TRAFFIC = (
-    Fold(t.TRAFFIC, (t.TRACE_EVENTS, t.JOURNEYS), traffic.traffic),
-    Fold(t.LATENCIES, (t.TRAFFIC,), traffic.latencies),
-    Fold(t.SLOW_MESSAGES, (t.JOURNEYS,), traffic.slow_messages),
+    IncrementalTable(t.TRAFFIC, (t.TRACE_EVENTS, t.JOURNEYS), traffic.traffic),
+    IncrementalTable(t.LATENCIES, (t.TRAFFIC,), traffic.latencies),
+    IncrementalTable(t.SLOW_MESSAGES, (t.JOURNEYS,), traffic.slow_messages),
 )
-OF_SAMPLES = Fold(
+OF_SAMPLES = IncrementalTable(
     t.CONSUMPTION, (t.SAMPLES_BROKERS, t.SAMPLES_QUEUES, t.SAMPLES_COUNTERS), consumption.consumption, before=1
 )
-OF_HEALTH = Fold(t.HEALTH, (t.TRACE_EVENTS, t.MESSAGES), health.health, before=1)
+OF_HEALTH = IncrementalTable(t.HEALTH, (t.TRACE_EVENTS, t.MESSAGES), health.health, before=1)
 # Marks may have nothing for days, and traces are read by another job: as of when these are, say the messages.
-OF_PLACES = Fold(t.MARKS, (t.PLACES,), messages.marks, routed=True)
-OF_DELAYS = Fold(t.DELAYS, (t.MESSAGES, t.MARKS), delays.delays, timed_by=(t.MESSAGES,))
-OF_HALVES = Fold(
+OF_PLACES = IncrementalTable(t.MARKS, (t.PLACES,), messages.marks, routed=True)
+OF_DELAYS = IncrementalTable(t.DELAYS, (t.MESSAGES, t.MARKS), delays.delays, timed_by=(t.MESSAGES,))
+OF_HALVES = IncrementalTable(
     t.TRANSACTIONS, (t.MESSAGES, t.MARKS, t.TRACE_EVENTS), transactions.transactions, timed_by=(t.MESSAGES,)
 )
 
 JOBS = {
     job.name: job
     for job in (
-        Job("trace", (TRACES,), OF_TRACES),
-        Job("traffic", (TRACES,), (*OF_TRACES, *OF_TRAFFIC)),
-        Job("lag", (SAMPLES,), (OF_SAMPLES,)),
-        Job("health", (TRACES, RECORDS), (OF_HEALTH,)),
-        Job("delay", (RECORDS,), (OF_PLACES, OF_DELAYS)),
-        Job("transactions", (RECORDS,), (OF_PLACES, OF_HALVES)),
+        PipelineJob("trace", (TRACES,), OF_TRACES),
+        PipelineJob("traffic", (TRACES,), (*OF_TRACES, *OF_TRAFFIC)),
+        PipelineJob("lag", (SAMPLES,), (OF_SAMPLES,)),
+        PipelineJob("health", (TRACES, RECORDS), (OF_HEALTH,)),
+        PipelineJob("delay", (RECORDS,), (OF_PLACES, OF_DELAYS)),
+        PipelineJob("transactions", (RECORDS,), (OF_PLACES, OF_HALVES)),
     )
 }
 
 
-def joined(names: tuple[str, ...]) -> Job:
+def joined(names: tuple[str, ...]) -> PipelineJob:
     """One job that does what these do; what they share is done once."""
     jobs = [JOBS[name] for name in names]
     sources = {source.name: source for job in jobs for source in job.sources}
     folds = {fold.table.name: fold for job in jobs for fold in job.folds}
-    return Job("+".join(names), tuple(sources.values()), tuple(folds.values()))
+    return PipelineJob("+".join(names), tuple(sources.values()), tuple(folds.values()))
 
 
-def with_topics(job: Job, traces: str, samples: str) -> Job:
+def with_topics(job: PipelineJob, traces: str, samples: str) -> PipelineJob:
     """The job for a cluster with traces and samples in these topics, which are no application's."""
     options = {
         TRACES.name: {"topic": traces},
@@ -146,7 +149,7 @@ def with_topics(job: Job, traces: str, samples: str) -> Job:
     return job._replace(sources=tuple(source._replace(options=options[source.name]) for source in job.sources))
 
 
-def with_delay_levels(job: Job, levels_ms: Sequence[int]) -> Job:
+def with_delay_levels(job: PipelineJob, levels_ms: Sequence[int]) -> PipelineJob:
     """The job for brokers with another messageDelayLevel."""
     folds = (
         fold._replace(work=partial(delays.delays, levels_ms=levels_ms)) if fold.table == t.DELAYS else fold

@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 
 from ariane.pipeline import table_publisher
 from ariane.tables import MESSAGE_KEYS
-from ariane.tables.published import File, Published, current
+from ariane.tables.published import DataFile, TableVersion, current
 from ariane.tables.time_buckets import SPAN_MS, begins_ms
 
 if TYPE_CHECKING:
@@ -40,13 +40,13 @@ def message_keys(events: DataFrame) -> DataFrame:
     return rows.select(*(F.col(one.name).cast(one.type).alias(one.name) for one in MESSAGE_KEYS.columns), "slot")
 
 
-def merge_days(spark: SparkSession, home: Path, now_ms: int) -> Published | None:
+def merge_days(spark: SparkSession, home: Path, now_ms: int) -> TableVersion | None:
     """Merge the files of quiet slots into one file a day, where a day has many of them or is over; None when there are
     none."""
     former = current(home, MESSAGE_KEYS)
     if former is None:
         return None
-    days: dict[str, list[File]] = {}
+    days: dict[str, list[DataFile]] = {}
     for file in former.files:
         begin = begins_ms(file.slot)
         if begin is not None and begin + SPAN_MS + QUIET_MS <= now_ms:

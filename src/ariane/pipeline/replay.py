@@ -14,9 +14,9 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ariane.client.client_instance import Instance
+from ariane.client.client_instance import ClientInstance
 from ariane.client.settings import ClientSettings
-from ariane.cluster.replay import RATE, Original, Place
+from ariane.cluster.replay import RATE, OriginalMessage, RecordId
 from ariane.errors import ConfigError
 from ariane.reports.replay_result import replay_into
 from ariane.reports.replay_source import COLUMNS, ROWS_AT_ONCE
@@ -47,7 +47,7 @@ def replayed(
     rows = frame.select(*COLUMNS).toLocalIterator()
 
     async def work() -> None:
-        async with Instance(namesrv, client) as instance:
+        async with ClientInstance(namesrv, client) as instance:
             await replay_into(result, _originals(rows), instance, topic=topic, rate=rate)
 
     # In a thread of its own: a notebook has a loop that runs already.
@@ -56,12 +56,12 @@ def replayed(
     return frame.sparkSession.read.parquet(str(result))
 
 
-async def _originals(rows: Iterator[Row]) -> AsyncIterator[Original]:
+async def _originals(rows: Iterator[Row]) -> AsyncIterator[OriginalMessage]:
     """Spark is waited for beside the loop, whose heartbeats go on."""
     while some := await asyncio.to_thread(lambda: list(islice(rows, ROWS_AT_ONCE))):
         for row in some:
-            place = Place(row["topic"], row["broker"], row["queue_id"], row["queue_offset"])
+            place = RecordId(row["topic"], row["broker"], row["queue_id"], row["queue_offset"])
             # The source and the archive give bodies decompressed.
-            yield Original(
+            yield OriginalMessage(
                 place, row["message_id"], row["properties"] or {}, bytes(row["body"] or b""), row["flag"] or 0, 0
             )

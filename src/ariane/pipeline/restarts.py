@@ -36,7 +36,7 @@ def transient_fault(error: BaseException | None) -> str | None:
     return f"Spark: {found[0]}" if found else None
 
 
-class Backoff:
+class RestartBackoff:
     """Pauses between tries of one thing: each twice as long as the one before, until a try succeeds."""
 
     def __init__(self, what: str) -> None:
@@ -60,7 +60,7 @@ class Backoff:
 
 def retried(what: str, work: Callable[[], T], stop: threading.Event, report: Report) -> T:
     """Do `work` until no transient fault ends it; one line to `report` for each. When `stop` is set, the fault is raised."""
-    backoff = Backoff(what)
+    backoff = RestartBackoff(what)
     while True:
         try:
             return work()

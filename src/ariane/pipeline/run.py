@@ -28,9 +28,9 @@ import msgspec
 from ariane.clock import SYSTEM_CLOCK, ms_of
 from ariane.errors import ArianeError, ConfigError
 from ariane.pipeline import incremental, restarts, table_publisher
-from ariane.pipeline.jobs import Job, Source
+from ariane.pipeline.jobs import PipelineJob, TopicSource
 from ariane.pipeline.spark_session import running
-from ariane.reports.pipeline_status import Status, read, write
+from ariane.reports.pipeline_status import TableStatus, read, write
 from ariane.spark.read import progress as lag
 from ariane.tables.time_buckets import of_time
 
@@ -54,34 +54,34 @@ DAY_MS = 86_400_000
 TEND_S = 60.0  # between rounds of merging small files and leaving old ones
 
 
-class Gate(NamedTuple):
+class CommitGate(NamedTuple):
     """Batches of a query end before it is stopped: one that is cut off in Python makes Spark cry out."""
 
     closing: threading.Event
     batch: threading.Lock
 
 
-class Reading(NamedTuple):
+class RunningQuery(NamedTuple):
     """A query of a source. `until_ms`: it reads what was there then, and ends; None: it goes on."""
 
     query: StreamingQuery
     until_ms: int | None
 
 
-class Stopped(ArianeError):
+class JobStopped(ArianeError):
     """Told to a query that begins a batch when it is to end; the batch is done on the next start."""
 
 
-class Progress(NamedTuple):
+class JobProgress(NamedTuple):
     """What a round did."""
 
-    folded: tuple[incremental.Folded, ...]
-    sources: tuple[Status, ...]
+    folded: tuple[incremental.AggregationResult, ...]
+    sources: tuple[TableStatus, ...]
     seconds: float
 
 
 def run(
-    job: Job,
+    job: PipelineJob,
     options: Mapping[str, str],
     home: Path,
     *,
@@ -89,8 +89,8 @@ def run(
     once: bool = False,
     interval_s: float = 2.0,
     keep_days: int = KEEP_DAYS,
-    on_progress: Callable[[Progress], None] = lambda _: None,
-    on_step: Callable[[Progress], None] = lambda _: None,
+    on_progress: Callable[[JobProgress], None] = lambda _: None,
+    on_step: Callable[[JobProgress], None] = lambda _: None,
     on_fault: Callable[[str], None] = lambda _: None,
     conf: Mapping[str, str] | None = None,
     stop: threading.Event | None = None,
@@ -136,7 +136,7 @@ def run(
         )
 
 
-def stream(spark: SparkSession, source: Source, options: Mapping[str, str]) -> DataFrame:
+def stream(spark: SparkSession, source: TopicSource, options: Mapping[str, str]) -> DataFrame:
     """The messages of a source, from their beginning."""
     from ariane.spark import RocketMQSource
 
@@ -155,14 +155,14 @@ def stream(spark: SparkSession, source: Source, options: Mapping[str, str]) -> D
 
 def keeping(
     spark: SparkSession,
-    job: Job,
+    job: PipelineJob,
     streams: Mapping[str, DataFrame],
     home: Path,
     *,
     interval_s: float | None,
     keep_days: int = KEEP_DAYS,
-    on_progress: Callable[[Progress], None],
-    on_step: Callable[[Progress], None] = lambda _: None,
+    on_progress: Callable[[JobProgress], None],
+    on_step: Callable[[JobProgress], None] = lambda _: None,
     on_fault: Callable[[str], None] = lambda _: None,
     stop: threading.Event,
 ) -> None:
@@ -170,17 +170,17 @@ def keeping(
     is set. A round of many folds takes long: `on_step` is called with each table as it is published, `on_fault` with each
     transient fault."""
     closing = threading.Event()
-    gates = {source.name: Gate(closing, threading.Lock()) for source in job.sources}
+    gates = {source.name: CommitGate(closing, threading.Lock()) for source in job.sources}
 
-    def start(source: Source) -> Reading:
+    def start(source: TopicSource) -> RunningQuery:
         until_ms = SYSTEM_CLOCK.now_ms() if interval_s is None else None
-        return Reading(_start(source, streams[source.name], home, interval_s, gates[source.name]), until_ms)
+        return RunningQuery(_start(source, streams[source.name], home, interval_s, gates[source.name]), until_ms)
 
     def tend() -> None:
         restarts.retried("merging of files", partial(_tend, spark, job, home, keep_days), stop, on_fault)
 
     readings = {source.name: start(source) for source in job.sources}
-    backoffs = {source.name: restarts.Backoff(source.name) for source in job.sources}
+    backoffs = {source.name: restarts.RestartBackoff(source.name) for source in job.sources}
     tended_s = time.monotonic()
     try:
         if interval_s is None:
@@ -220,13 +220,15 @@ def keeping(
             query.stop()
 
 
-def _start(source: Source, messages: DataFrame, home: Path, interval_s: float | None, gate: Gate) -> StreamingQuery:
+def _start(
+    source: TopicSource, messages: DataFrame, home: Path, interval_s: float | None, gate: CommitGate
+) -> StreamingQuery:
     checkpoint = home / "checkpoint" / source.name
 
     def add(batch: DataFrame, number: int) -> None:
         with gate.batch:
             if gate.closing.is_set():
-                raise Stopped(f"{source.name}: told to stop before batch {number}")
+                raise JobStopped(f"{source.name}: told to stop before batch {number}")
             append(batch, number)
 
     def append(batch: DataFrame, number: int) -> None:
@@ -247,13 +249,13 @@ def _start(source: Source, messages: DataFrame, home: Path, interval_s: float | 
 
 def _round(
     spark: SparkSession,
-    job: Job,
-    readings: Mapping[str, Reading],
+    job: PipelineJob,
+    readings: Mapping[str, RunningQuery],
     home: Path,
-    on_step: Callable[[Progress], None],
+    on_step: Callable[[JobProgress], None],
     on_fault: Callable[[str], None],
     stop: threading.Event,
-) -> Progress:
+) -> JobProgress:
     """Fold what is new, and tell how far the sources are. Between folds it may be told to stop: the others come next time."""
     began_s = step_s = time.monotonic()
     sources = _looked(job, readings, home)
@@ -266,18 +268,20 @@ def _round(
         if one is None:
             continue
         done.append(one)
-        on_step(Progress((one,), sources, time.monotonic() - step_s))
+        on_step(JobProgress((one,), sources, time.monotonic() - step_s))
         step_s = time.monotonic()
         # The queries go on meanwhile, and who asks the tables has to know that this runs.
         sources = _looked(job, readings, home)
-    return Progress(tuple(done), sources, time.monotonic() - began_s)
+    return JobProgress(tuple(done), sources, time.monotonic() - began_s)
 
 
-def _refold(spark: SparkSession, home: Path, fold: incremental.Fold) -> incremental.Folded | None:
+def _refold(
+    spark: SparkSession, home: Path, fold: incremental.IncrementalTable
+) -> incremental.AggregationResult | None:
     return incremental.refold(spark, home, fold, SYSTEM_CLOCK.now_ms())
 
 
-def _looked(job: Job, readings: Mapping[str, Reading], home: Path) -> tuple[Status, ...]:
+def _looked(job: PipelineJob, readings: Mapping[str, RunningQuery], home: Path) -> tuple[TableStatus, ...]:
     """How far the sources are, put down for who asks the tables."""
     before = read(home)
     sources = []
@@ -290,7 +294,7 @@ def _looked(job: Job, readings: Mapping[str, Reading], home: Path) -> tuple[Stat
     return tuple(sources)
 
 
-def _status(source: Source, reading: Reading) -> Status:
+def _status(source: TopicSource, reading: RunningQuery) -> TableStatus:
     """How far a source is. What ended its query is raised, but for a server's absence."""
     now_ms = SYSTEM_CLOCK.now_ms()
     query, until_ms = reading
@@ -299,7 +303,7 @@ def _status(source: Source, reading: Reading) -> Status:
     is_done = not query.isActive and away is None
     progress = query.lastProgress
     if progress is None:
-        return Status(
+        return TableStatus(
             source.name, now_ms, None, None, 0 if is_done else None, away, read_ms=until_ms if is_done else None
         )
     known = lag.lags(progress.json)
@@ -309,7 +313,7 @@ def _status(source: Source, reading: Reading) -> Status:
     asked_ms = until_ms if is_done else ms_of(datetime.fromisoformat(progress.timestamp))
     is_all = behind == 0 and away is None
     took_ms = progress.durationMs.get("triggerExecution")
-    return Status(
+    return TableStatus(
         source.name, now_ms, progress.batchId, took_ms, behind, away, len(known), asked_ms if is_all else None
     )
 
@@ -332,12 +336,12 @@ def _wait(query: StreamingQuery, stop: threading.Event) -> None:
 
 
 def _finish(
-    reading: Reading,
-    start: Callable[[], Reading],
-    backoff: restarts.Backoff,
+    reading: RunningQuery,
+    start: Callable[[], RunningQuery],
+    backoff: restarts.RestartBackoff,
     stop: threading.Event,
     on_fault: Callable[[str], None],
-) -> Reading:
+) -> RunningQuery:
     """Wait until a query has done what there is; start it again when a transient fault of Spark ended it."""
     while True:
         _wait(reading.query, stop)
@@ -347,7 +351,7 @@ def _finish(
         reading = start()
 
 
-def _pause_s(query: StreamingQuery, backoff: restarts.Backoff, on_fault: Callable[[str], None]) -> float:
+def _pause_s(query: StreamingQuery, backoff: restarts.RestartBackoff, on_fault: Callable[[str], None]) -> float:
     """Seconds until a query that ended is started again; a transient fault of Spark is reported."""
     fault = restarts.transient_fault(query.exception())
     if fault is None:
@@ -372,7 +376,7 @@ def _why_away(query: StreamingQuery) -> str | None:
     return said[1]
 
 
-def _tend(spark: SparkSession, job: Job, home: Path, keep_days: int) -> None:
+def _tend(spark: SparkSession, job: PipelineJob, home: Path, keep_days: int) -> None:
     """Merge small files, leave old ones."""
     now_ms = SYSTEM_CLOCK.now_ms()
     for table in job.tables:

@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 
 from ariane.metrics_collector.sample import SCHEMA
 from ariane.pipeline import bucket_columns
-from ariane.tables import SAMPLES_BROKERS, SAMPLES_COUNTERS, SAMPLES_QUEUES, SAMPLES_REJECTS, Table
+from ariane.tables import SAMPLES_BROKERS, SAMPLES_COUNTERS, SAMPLES_QUEUES, SAMPLES_REJECTS, TableSchema
 
 MESSAGE = "body BINARY, broker STRING, queue_id INT, queue_offset BIGINT, store_timestamp TIMESTAMP"
 
@@ -129,7 +129,7 @@ def _good(rows: DataFrame) -> DataFrame:
     return rows.where("reason IS NULL")
 
 
-def _shaped(rows: DataFrame, table: Table, columns: dict[str, Column]) -> DataFrame:
+def _shaped(rows: DataFrame, table: TableSchema, columns: dict[str, Column]) -> DataFrame:
     """The table's columns: those named here, else the sample's members of the same names; and the slot of the row's own
     time, by which it comes into a minute."""
     known = columns | {"stored_at": F.col("stored_at")}

@@ -26,8 +26,8 @@ from pyspark.sql import types as T
 
 from ariane.clock import ms_of
 from ariane.errors import ConfigError, StoreError
-from ariane.tables import Table
-from ariane.tables.published import CURRENT, GRACE_MS, Dropped, File, Published, current, paths
+from ariane.tables import TableSchema
+from ariane.tables.published import CURRENT, GRACE_MS, DataFile, RetiredFile, TableVersion, current, paths
 from ariane.tables.time_buckets import COUNTED_MAX_MS, begins_ms
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ _changes: dict[Path, threading.RLock] = {}
 
 
 @contextmanager
-def claimed(home: Path, tables: Collection[Table]) -> Iterator[None]:
+def claimed(home: Path, tables: Collection[TableSchema]) -> Iterator[None]:
     """The right to change these tables. ConfigError while another pipeline has it, or when HOME cannot be written to."""
     with ExitStack() as held:
         for table in tables:
@@ -66,13 +66,15 @@ def claimed(home: Path, tables: Collection[Table]) -> Iterator[None]:
 
 
 @contextmanager
-def changing(home: Path, table: Table) -> Iterator[None]:
+def changing(home: Path, table: TableSchema) -> Iterator[None]:
     """The right of a thread to change a table: who reads its list, and writes the next one, does so before anybody else."""
     with _changes.setdefault((home / table.name).absolute(), threading.RLock()):
         yield
 
 
-def read(spark: SparkSession, home: Path, table: Table, wanted: Callable[[File], bool] = lambda _: True) -> DataFrame:
+def read(
+    spark: SparkSession, home: Path, table: TableSchema, wanted: Callable[[DataFile], bool] = lambda _: True
+) -> DataFrame:
     """The rows of a table, or of those of its files that are `wanted`, with the column `slot`."""
     schema = f"{table.ddl}, {SLOT} STRING"
     files = [str(path) for path in paths(home, table, wanted)]
@@ -90,7 +92,7 @@ def _nothing(spark: SparkSession, schema: str) -> DataFrame:
     return none.select(*(F.lit(None).cast(field.dataType).alias(field.name) for field in kinds.fields))
 
 
-def append(frame: DataFrame, home: Path, table: Table, query: str, batch: int, now_ms: int) -> Published:
+def append(frame: DataFrame, home: Path, table: TableSchema, query: str, batch: int, now_ms: int) -> TableVersion:
     """Add the rows of a micro-batch, once: a batch that is in the table already is left alone. StoreError when the table lacks
     the batches before it."""
     with changing(home, table):
@@ -112,45 +114,47 @@ def append(frame: DataFrame, home: Path, table: Table, query: str, batch: int, n
 def change(
     frame: DataFrame,
     home: Path,
-    table: Table,
+    table: TableSchema,
     *,
     done: Mapping[str, int],
     replaced: Collection[str],
     as_of_ms: int | None,
     now_ms: int,
     added: int | None = None,
-) -> Published:
+) -> TableVersion:
     """Publish `frame` (the table's columns and `slot`) in place of all rows of the slots, or files by path, that are `replaced`.
 
     `as_of_ms` None: the newest time of the table's own rows. `added` is for rows that were there before.
     """
     with changing(home, table):
         # A table that is made anew counts from the time, so that no fold takes a version of it for one of a table that was removed.
-        former = current(home, table) or Published(now_ms // 1000, table.schema, 0, None)
+        former = current(home, table) or TableVersion(now_ms // 1000, table.schema, 0, None)
         number = former.version + 1
         directory = home / table.name
         written = _write(frame, directory, number, table, added or number)
         kept = [file for file in former.files if file.slot not in replaced and file.path not in replaced]
-        gone = [Dropped(file.path, now_ms) for file in former.files if file.slot in replaced or file.path in replaced]
+        gone = [
+            RetiredFile(file.path, now_ms) for file in former.files if file.slot in replaced or file.path in replaced
+        ]
         files = (*kept, *written)
         if as_of_ms is None:
             times = [former.as_of_ms, *(file.last_ms for file in written)]
             as_of_ms = max((ms for ms in times if ms is not None), default=None)
         dropped = [old for old in former.dropped if not _forget(directory, old, now_ms)]
-        now = Published(
+        now = TableVersion(
             number, table.schema, sum(file.rows for file in files), as_of_ms, files, dict(done), (*dropped, *gone)
         )
         put(directory / CURRENT, msgspec.json.encode(now) + b"\n")
         return now
 
 
-def merge_small(spark: SparkSession, home: Path, table: Table, now_ms: int) -> Published | None:
+def merge_small(spark: SparkSession, home: Path, table: TableSchema, now_ms: int) -> TableVersion | None:
     """Merge the small files of slots that have more than `FILES_MAX` of them; None when there are none."""
     with changing(home, table):
         former = current(home, table)
         if former is None:
             return None
-        by_slot: dict[str, list[File]] = {}
+        by_slot: dict[str, list[DataFile]] = {}
         for file in former.files:
             if file.bytes < SMALL_BYTES:
                 by_slot.setdefault(file.slot, []).append(file)
@@ -165,7 +169,7 @@ def merge_small(spark: SparkSession, home: Path, table: Table, now_ms: int) -> P
         )  # fmt: skip
 
 
-def expire(home: Path, table: Table, first_slot: str, now_ms: int) -> Published | None:
+def expire(home: Path, table: TableSchema, first_slot: str, now_ms: int) -> TableVersion | None:
     """Take the slots before `first_slot`, and those without a time, out of the table, but for files with rows that are not older
     than it; None when there are none. An id by a wrong clock lies in a slot up to a month before its news: what is older than
     that is old, whatever clients' times say."""
@@ -176,7 +180,7 @@ def expire(home: Path, table: Table, first_slot: str, now_ms: int) -> Published 
         least_ms = begins_ms(first_slot)
         assert least_ms is not None
 
-        def is_old(file: File) -> bool:
+        def is_old(file: DataFile) -> bool:
             begin_ms = begins_ms(file.slot)
             if begin_ms is None:
                 return file.last_ms is not None and file.last_ms < least_ms
@@ -192,7 +196,7 @@ def expire(home: Path, table: Table, first_slot: str, now_ms: int) -> Published 
             version=former.version + 1,
             files=files,
             rows=sum(file.rows for file in files),
-            dropped=(*former.dropped, *(Dropped(file.path, now_ms) for file in old)),
+            dropped=(*former.dropped, *(RetiredFile(file.path, now_ms) for file in old)),
         )
         put(home / table.name / CURRENT, msgspec.json.encode(now) + b"\n")
         return now
@@ -209,7 +213,7 @@ def put(path: Path, text: bytes) -> None:
     _sync(path.parent)
 
 
-def _write(frame: DataFrame, directory: Path, number: int, table: Table, added: int) -> list[File]:
+def _write(frame: DataFrame, directory: Path, number: int, table: TableSchema, added: int) -> list[DataFile]:
     """Write the files of a version. Every slot is in one file, sorted by the table's order."""
     import pyarrow.parquet as pq
 
@@ -224,7 +228,7 @@ def _write(frame: DataFrame, directory: Path, number: int, table: Table, added: 
         first_ms, last_ms = _times(footer, table.time)
         slot = unquote(path.parent.name.removeprefix(f"{SLOT}="))
         name = path.relative_to(directory).as_posix()
-        written.append(File(name, slot, footer.num_rows, path.stat().st_size, added, first_ms, last_ms))
+        written.append(DataFile(name, slot, footer.num_rows, path.stat().st_size, added, first_ms, last_ms))
         _sync(path)
         _sync(path.parent)
     if not written:  # or every batch without rows would leave a directory
@@ -246,7 +250,7 @@ def _times(footer: Any, column: str) -> tuple[int | None, int | None]:
     return ms_of(min(part.min for part in known)), ms_of(max(part.max for part in known))
 
 
-def _forget(directory: Path, old: Dropped, now_ms: int) -> bool:
+def _forget(directory: Path, old: RetiredFile, now_ms: int) -> bool:
     """Remove a file that left the table long enough ago; whether it was removed."""
     if now_ms - old.at_ms < GRACE_MS:
         return False
@@ -258,7 +262,7 @@ def _forget(directory: Path, old: Dropped, now_ms: int) -> bool:
     return True
 
 
-def _sweep(home: Path, table: Table) -> None:
+def _sweep(home: Path, table: TableSchema) -> None:
     """Remove the versions that CURRENT does not know: their writer died before it named them."""
     now = current(home, table)
     paths_known = [*(file.path for file in now.files), *(old.path for old in now.dropped)] if now else []

@@ -12,7 +12,7 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from ariane.pipeline.histogram_columns import added, aggregated
-from ariane.tables import LATENCIES, SLOW_MESSAGES, TRAFFIC, Table
+from ariane.tables import LATENCIES, SLOW_MESSAGES, TRAFFIC, TableSchema
 from ariane.tables.traffic import AGAIN, BEGIN_MINUTES, MEASURES, MISSING, NOT_QUEUED, SLOWEST
 
 KEYS = ("slot", "minute", "direction", "topic", "client_group", "client_host")
@@ -159,6 +159,6 @@ def _ip(host: Column | str) -> Column:
     return F.regexp_replace(F.regexp_replace(host, "@.*$", ""), r"^(\[.*\]|[^:]*):\d+$", "$1")
 
 
-def _of(table: Table) -> list[Column]:
+def _of(table: TableSchema) -> list[Column]:
     """The columns of a table, with its types."""
     return [F.col(one.name).cast(one.type).alias(one.name) for one in table.columns]

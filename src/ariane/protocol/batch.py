@@ -18,13 +18,13 @@ _I16 = Struct(">h")
 OVERHEAD = _START.size + _I16.size
 
 
-class Entry(NamedTuple):
+class BatchEntry(NamedTuple):
     flag: int
     body: bytes
     properties: str
 
 
-def encode(entries: Iterable[Entry]) -> bytes:
+def encode(entries: Iterable[BatchEntry]) -> bytes:
     parts: list[bytes] = []
     for flag, body, properties in entries:
         text = properties.encode()
@@ -37,9 +37,9 @@ def encode(entries: Iterable[Entry]) -> bytes:
     return b"".join(parts)
 
 
-def decode(data: bytes) -> list[Entry]:
+def decode(data: bytes) -> list[BatchEntry]:
     """All entries; ProtocolError when one does not fit, and then none of them counts."""
-    entries: list[Entry] = []
+    entries: list[BatchEntry] = []
     at, end = 0, len(data)
     while at < end:
         if at + _START.size > end:
@@ -58,6 +58,6 @@ def decode(data: bytes) -> list[Entry]:
             properties = data[at : at + size].decode()
         except UnicodeDecodeError:
             raise ProtocolError(f"batch entry {len(entries)}: properties are not UTF-8") from None
-        entries.append(Entry(flag, body, properties))
+        entries.append(BatchEntry(flag, body, properties))
         at += size
     return entries

@@ -57,7 +57,7 @@ _I16 = Struct(">h")
 _I32 = Struct(">i")
 
 
-class Header(msgspec.Struct, rename={"fields": "extFields", "form": "serializeTypeCurrentRPC"}):
+class CommandHeader(msgspec.Struct, rename={"fields": "extFields", "form": "serializeTypeCurrentRPC"}):
     """A JSON header. `fields` are the extFields as raw JSON, empty when there are none."""
 
     code: Int32 = 0
@@ -121,7 +121,7 @@ class Command:
         return f"<{kind} code={self.code} opaque={self.opaque} fields={self.field_map()} body={len(self.body)} B>"
 
 
-_decode_json = msgspec.json.Decoder(Header).decode
+_decode_json = msgspec.json.Decoder(CommandHeader).decode
 _decode_texts = msgspec.json.Decoder(dict[str, str] | None).decode
 _encode_json = msgspec.json.Encoder().encode
 
@@ -260,7 +260,7 @@ def _piece(data: bytes, at: int, size: int, what: str) -> str:
         raise ProtocolError(f"{what} is not UTF-8") from None
 
 
-def _liberal_header(data: bytes) -> Header:
+def _liberal_header(data: bytes) -> CommandHeader:
     """A header that is no strict JSON, or not of the strict types, read as fastjson would."""
     value = fastjson.read(data, LIBERAL_HEADER_MAX)
     if not isinstance(value, dict):
@@ -269,7 +269,7 @@ def _liberal_header(data: bytes) -> Header:
     if not isinstance(value.get("language"), str):
         value["language"] = None
     try:
-        header = msgspec.convert(value, Header, strict=False)
+        header = msgspec.convert(value, CommandHeader, strict=False)
     except fastjson.UNREADABLE as error:
         raise ProtocolError(f"the header is wrong: {error}") from None
     if fields is not None:

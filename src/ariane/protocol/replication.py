@@ -18,7 +18,7 @@ _HEAD = Struct(">qi")
 SIZE_MAX = 4 << 20  # of a frame with its header; a Java slave's buffer is as large
 
 
-class Chunk(NamedTuple):
+class ReplicationChunk(NamedTuple):
     offset: int
     data: bytes
 
@@ -31,7 +31,7 @@ def frame_head(offset: int, size: int) -> bytes:
     return _HEAD.pack(offset, size)
 
 
-class Reports:
+class AckReader:
     """What a slave sends: of all that has come in, only the last whole report counts."""
 
     def __init__(self) -> None:
@@ -50,17 +50,17 @@ class Reports:
         return int(offset)
 
 
-class Chunks:
+class ReplicationChunkReader:
     """What a master sends."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
 
-    def feed(self, data: bytes) -> list[Chunk]:
+    def feed(self, data: bytes) -> list[ReplicationChunk]:
         """The chunks that are complete now, heartbeats (no data) among them."""
         buffer = self._buffer
         buffer += data
-        found: list[Chunk] = []
+        found: list[ReplicationChunk] = []
         at = 0
         while len(buffer) - at >= _HEAD.size:
             offset, size = _HEAD.unpack_from(buffer, at)
@@ -69,7 +69,7 @@ class Chunks:
             if len(buffer) - at < _HEAD.size + size:
                 break
             at += _HEAD.size
-            found.append(Chunk(offset, bytes(buffer[at : at + size])))
+            found.append(ReplicationChunk(offset, bytes(buffer[at : at + size])))
             at += size
         del buffer[:at]
         return found

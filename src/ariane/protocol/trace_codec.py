@@ -17,7 +17,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from ariane.model.trace_event import EndTransaction, Pub, Recall, SubAfter, SubBefore, TraceEvent
+from ariane.model.trace_event import (
+    ConsumeEndEvent,
+    ConsumeStartEvent,
+    EndTransactionEvent,
+    PublishEvent,
+    RecallEvent,
+    TraceEvent,
+)
 
 FIELD_END = "\x01"
 RECORD_END = "\x02"
@@ -27,7 +34,7 @@ ABSENT = "null"
 _SAFE = str.maketrans({FIELD_END: " ", RECORD_END: " "})
 
 
-class Reject(NamedTuple):
+class TraceReject(NamedTuple):
     """A record that is none, and why."""
 
     text: str
@@ -41,10 +48,10 @@ def encode(event: TraceEvent) -> str:
 
 def keys(event: TraceEvent) -> tuple[str, ...]:
     """What the trace message is to be found by: the message's id, and its business keys."""
-    return (event.message_id, *("" if isinstance(event, Recall) else event.keys).split())
+    return (event.message_id, *("" if isinstance(event, RecallEvent) else event.keys).split())
 
 
-def decode(body: bytes) -> tuple[list[TraceEvent], list[Reject]]:
+def decode(body: bytes) -> tuple[list[TraceEvent], list[TraceReject]]:
     """The records of a trace message's body. One that is broken does not hide the others."""
     events: list[TraceEvent] = []
     rejects = []
@@ -52,14 +59,14 @@ def decode(body: bytes) -> tuple[list[TraceEvent], list[Reject]]:
         text = FIELD_END.join(fields)
         reader = _READERS.get(fields[0])
         if reader is None:
-            rejects.append(Reject(text, f"unknown record type {fields[0]!r}"))
+            rejects.append(TraceReject(text, f"unknown record type {fields[0]!r}"))
             continue
         try:
             events.append(reader(fields))
         except IndexError:
-            rejects.append(Reject(text, f"{fields[0]} with {len(fields)} fields is too short"))
+            rejects.append(TraceReject(text, f"{fields[0]} with {len(fields)} fields is too short"))
         except ValueError as error:
-            rejects.append(Reject(text, f"{fields[0]}: {error}"))
+            rejects.append(TraceReject(text, f"{fields[0]}: {error}"))
     return events, rejects
 
 
@@ -76,19 +83,19 @@ def _text(value: object) -> str:
 
 
 _LAYOUTS: dict[type, Callable[[Any], tuple[object, ...]]] = {
-    Pub: lambda e: (
+    PublishEvent: lambda e: (
         e.timestamp_ms, e.region, e.group, e.topic, e.message_id, e.tags, e.keys, e.store_host, e.body_length, e.cost_ms,
         e.message_type, e.offset_message_id, e.success,
     ),
-    SubBefore: lambda e: (e.timestamp_ms, e.region, e.group, e.request_id, e.message_id, e.retry_times, e.keys),
-    SubAfter: lambda e: (
+    ConsumeStartEvent: lambda e: (e.timestamp_ms, e.region, e.group, e.request_id, e.message_id, e.retry_times, e.keys),
+    ConsumeEndEvent: lambda e: (
         e.request_id, e.message_id, e.cost_ms, e.success, e.keys, e.context_code, e.timestamp_ms, e.group,
     ),
-    EndTransaction: lambda e: (
+    EndTransactionEvent: lambda e: (
         e.timestamp_ms, e.region, e.group, e.topic, e.message_id, e.tags, e.keys, e.store_host, e.message_type,
         e.transaction_id, e.state, e.from_check,
     ),
-    Recall: lambda e: (e.timestamp_ms, e.region, e.group, e.topic, e.message_id, e.success),
+    RecallEvent: lambda e: (e.timestamp_ms, e.region, e.group, e.topic, e.message_id, e.success),
 }  # fmt: skip
 
 
@@ -118,9 +125,9 @@ def _known(text: str) -> str:
     return "" if text == ABSENT else text
 
 
-def _pub(f: list[str]) -> Pub:
+def _pub(f: list[str]) -> PublishEvent:
     has_offset_id = len(f) >= 14
-    return Pub(
+    return PublishEvent(
         timestamp_ms=int(f[1]),
         region=_known(f[2]),
         group=_known(f[3]),
@@ -138,8 +145,8 @@ def _pub(f: list[str]) -> Pub:
     )
 
 
-def _sub_before(f: list[str]) -> SubBefore:
-    return SubBefore(
+def _sub_before(f: list[str]) -> ConsumeStartEvent:
+    return ConsumeStartEvent(
         timestamp_ms=int(f[1]),
         region=_known(f[2]),
         group=_known(f[3]),
@@ -151,9 +158,9 @@ def _sub_before(f: list[str]) -> SubBefore:
     )
 
 
-def _sub_after(f: list[str]) -> SubAfter:
+def _sub_after(f: list[str]) -> ConsumeEndEvent:
     success = f[4] == "true"
-    return SubAfter(
+    return ConsumeEndEvent(
         request_id=_known(f[1]),
         message_id=_known(f[2]),
         cost_ms=int(f[3]),
@@ -165,8 +172,8 @@ def _sub_after(f: list[str]) -> SubAfter:
     )
 
 
-def _end_transaction(f: list[str]) -> EndTransaction:
-    return EndTransaction(
+def _end_transaction(f: list[str]) -> EndTransactionEvent:
+    return EndTransactionEvent(
         timestamp_ms=int(f[1]),
         region=_known(f[2]),
         group=_known(f[3]),
@@ -182,8 +189,8 @@ def _end_transaction(f: list[str]) -> EndTransaction:
     )
 
 
-def _recall(f: list[str]) -> Recall:
-    return Recall(
+def _recall(f: list[str]) -> RecallEvent:
+    return RecallEvent(
         timestamp_ms=int(f[1]),
         region=_known(f[2]),
         group=_known(f[3]),

@@ -9,7 +9,7 @@ from ariane.reports import delay_report, health_report, lag_report, latency_repo
 from ariane.reports.report import Report
 
 
-class Kind(NamedTuple):
+class ReportKind(NamedTuple):
     """A report. `function(home, *, since_ms, until_ms, now_ms, **filters)`, each filter a text or None: for all."""
 
     function: Callable[..., Report]
@@ -17,10 +17,10 @@ class Kind(NamedTuple):
 
 
 REPORTS = {
-    "tps": Kind(tps_report.report, ("topic", "group")),
-    "latency": Kind(latency_report.report, ("topic", "group")),
-    "lag": Kind(lag_report.report, ("topic", "group")),
-    "health": Kind(health_report.report, ("topic", "group")),
-    "delay": Kind(delay_report.report, ("topic", "group")),
-    "transactions": Kind(transaction_report.report, ("topic", "group")),
+    "tps": ReportKind(tps_report.report, ("topic", "group")),
+    "latency": ReportKind(latency_report.report, ("topic", "group")),
+    "lag": ReportKind(lag_report.report, ("topic", "group")),
+    "health": ReportKind(health_report.report, ("topic", "group")),
+    "delay": ReportKind(delay_report.report, ("topic", "group")),
+    "transactions": ReportKind(transaction_report.report, ("topic", "group")),
 }

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from ariane.model.topic import dlq_topic, retry_topic
 from ariane.reports import plot_buckets, time_range
 from ariane.reports.pipeline_status import freshness
-from ariane.reports.report import Field, Plot, Report, Sheet, Value, at
+from ariane.reports.report import Column, Plot, Report, Table, Value, at
 from ariane.reports.table_views import asked, rows, whole
 from ariane.tables import DELAYS, MESSAGES
 from ariane.tables.delays import LEVEL, RETRY, TIME
@@ -29,9 +29,15 @@ COUNTED = "kind, level, state, asked_at, off_by_ms"
 
 # Name, and up to which ms (inclusive) from the one before.
 DISTANCES: tuple[tuple[str, int | None], ...] = (
-    ("more than 1 s early", -1001), ("up to 1 s early", -1), ("0 to 100 ms late", 100), ("to 1 s late", 1000),
-    ("to 10 s late", 10_000), ("to 1 min late", 60_000), ("to 10 min late", 600_000), ("later", None),
-)  # fmt: skip
+    ("more than 1 s early", -1001),
+    ("up to 1 s early", -1),
+    ("0 to 100 ms late", 100),
+    ("to 1 s late", 1000),
+    ("to 10 s late", 10_000),
+    ("to 1 min late", 60_000),
+    ("to 10 min late", 600_000),
+    ("later", None),
+)
 
 
 def report(
@@ -52,14 +58,14 @@ def report(
         inside = f"coalesce(asked_at, delivered_at) BETWEEN to_timestamp({since_ms} / 1000.0) AND to_timestamp({until_ms} / 1000.0)"
         sql.execute(f"CREATE TEMP TABLE chosen AS SELECT {COUNTED} FROM delays WHERE {inside}{narrowed}", values)
         sql.execute(f"CREATE TEMP TABLE waiting AS SELECT * FROM delays WHERE state = 'pending'{narrowed}", values)
-        parts: list[Sheet | Plot] = [_deliveries(sql), _distances(sql), _plot(sql)]
+        parts: list[Table | Plot] = [_deliveries(sql), _distances(sql), _plot(sql)]
         if fresh.as_of_ms is not None:
             parts += [_pending(sql, fresh.as_of_ms), _overdue(sql, fresh.as_of_ms)]
     gaps = (*fresh.gaps, *time_range.begins_late(home, MESSAGES, since_ms))
     return Report("Delayed messages", at(fresh.as_of_ms), gaps, tuple(parts))
 
 
-def _deliveries(sql: DuckDBPyConnection) -> Sheet:
+def _deliveries(sql: DuckDBPyConnection) -> Table:
     side = {"early": ("off_by_ms < 0", "-off_by_ms"), "late": ("off_by_ms >= 0", "off_by_ms")}
     sides = ", ".join(
         f"""count(*) FILTER (WHERE {where}) AS {name}, quantile_disc({ms}, 0.5) FILTER (WHERE {where}) AS {name}_p50,
@@ -74,23 +80,46 @@ def _deliveries(sql: DuckDBPyConnection) -> Sheet:
         FROM chosen GROUP BY ALL ORDER BY kind, level""",
     )
     fields = (
-        Field("kind"), Field("level"), Field("delivered"), Field("pending"), Field("cancelled"),
-        Field("early"), Field("p50 early", "ms"), Field("p99 early", "ms"), Field("max early", "ms"),
-        Field("in time or late"), Field("p50 late", "ms"), Field("p99 late", "ms"), Field("max late", "ms"), Field("unknown"),
-    )  # fmt: skip
+        Column("kind"),
+        Column("level"),
+        Column("delivered"),
+        Column("pending"),
+        Column("cancelled"),
+        Column("early"),
+        Column("p50 early", "ms"),
+        Column("p99 early", "ms"),
+        Column("max early", "ms"),
+        Column("in time or late"),
+        Column("p50 late", "ms"),
+        Column("p99 late", "ms"),
+        Column("max late", "ms"),
+        Column("unknown"),
+    )
     names = (
-        "kind", "level", "delivered", "pending", "cancelled", "early", "early_p50", "early_p99", "early_max", "late", "late_p50",
-        "late_p99", "late_max", "unknown",
-    )  # fmt: skip
+        "kind",
+        "level",
+        "delivered",
+        "pending",
+        "cancelled",
+        "early",
+        "early_p50",
+        "early_p99",
+        "early_max",
+        "late",
+        "late_p50",
+        "late_p99",
+        "late_max",
+        "unknown",
+    )
     note = (
         "Of what was due in this time. Late: stored in its topic after it was due, by the broker's clock; by a level it is due its "
         "delay after it was stored. retry: a consumer group's, whose level says how often it failed. Unknown: delivered, but the "
         "record that waited is in no table."
     )
-    return Sheet("Deliveries", fields, tuple(tuple(row[name] for name in names) for row in found), note)
+    return Table("Deliveries", fields, tuple(tuple(row[name] for name in names) for row in found), note)
 
 
-def _distances(sql: DuckDBPyConnection) -> Sheet:
+def _distances(sql: DuckDBPyConnection) -> Table:
     cases = " ".join(
         f"WHEN off_by_ms <= {most} THEN {number}" for number, (_, most) in enumerate(DISTANCES) if most is not None
     )
@@ -104,7 +133,7 @@ def _distances(sql: DuckDBPyConnection) -> Sheet:
     listed: tuple[tuple[Value, ...], ...] = tuple(
         (name, *(counts.get((number, kind), 0) for kind in kinds)) for number, (name, _) in enumerate(DISTANCES)
     )
-    return Sheet("How far off", (Field("delivered"), *map(Field, kinds)), listed if found else ())
+    return Table("How far off", (Column("delivered"), *map(Column, kinds)), listed if found else ())
 
 
 def _plot(sql: DuckDBPyConnection) -> Plot:
@@ -129,7 +158,7 @@ def _plot(sql: DuckDBPyConnection) -> Plot:
     return Plot(title, unit, tuple(lines), note)
 
 
-def _pending(sql: DuckDBPyConnection, judged_ms: int) -> Sheet:
+def _pending(sql: DuckDBPyConnection, judged_ms: int) -> Table:
     found = rows(
         sql,
         f"""SELECT epoch_ms(asked_at) // {HOUR_MS} * {HOUR_MS} AS hour, count(*) FILTER (WHERE kind = 'level') AS level,
@@ -141,14 +170,14 @@ def _pending(sql: DuckDBPyConnection, judged_ms: int) -> Sheet:
         (at(row["hour"]), *(row[name] for name in ("level", "time", "retry", "all_of_them")))
         for row in found[:HOURS_MAX]
     )
-    fields = (Field("due in the hour from"), Field("level"), Field("time"), Field("retry"), Field("all"))
+    fields = (Column("due in the hour from"), Column("level"), Column("time"), Column("retry"), Column("all"))
     note = (
         "Whenever they are due; hours without any are left out. No hour: the level is not in the list (--delay-levels)."
     )
-    return Sheet("Pending by due hour", fields, listed, note, max(0, len(found) - HOURS_MAX))
+    return Table("Pending by due hour", fields, listed, note, max(0, len(found) - HOURS_MAX))
 
 
-def _overdue(sql: DuckDBPyConnection, judged_ms: int) -> Sheet:
+def _overdue(sql: DuckDBPyConnection, judged_ms: int) -> Table:
     question = f"FROM waiting WHERE epoch_ms(asked_at) < {judged_ms - OVERDUE_MS}"
     ((count,),) = sql.execute(f"SELECT count(*) {question}").fetchall()
     names = ("message_id", "kind", "level", "topic", "broker", "asked_at", "overdue_ms")
@@ -158,12 +187,18 @@ def _overdue(sql: DuckDBPyConnection, judged_ms: int) -> Sheet:
         ORDER BY asked_at, message_id, commit_log_offset LIMIT {IDS_MAX}""",
     )
     fields = (
-        Field("message id"), Field("kind"), Field("level"), Field("topic"), Field("broker"), Field("due"), Field("overdue", "ms"),
-    )  # fmt: skip
+        Column("message id"),
+        Column("kind"),
+        Column("level"),
+        Column("topic"),
+        Column("broker"),
+        Column("due"),
+        Column("overdue", "ms"),
+    )
     note = (
         f"Due {OVERDUE_MS // 1000} s or more before {at(judged_ms):%Y-%m-%d %H:%M:%S} UTC, until when deliveries are known. "
         "Oldest first. Its broker is late or stopped, or could not deliver it (its log says why); one that stays is lost."
     )
-    return Sheet(
+    return Table(
         "Overdue", fields, tuple(tuple(row[name] for name in names) for row in found), note, count - len(found)
     )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ariane.reports import time_range
 from ariane.reports.pipeline_status import freshness
-from ariane.reports.report import Field, Report, Sheet, Value, at
+from ariane.reports.report import Column, Report, Table, Value, at
 from ariane.reports.table_views import asked, between, rows
 from ariane.tables import HEALTH, MESSAGES, TRACE_EVENTS
 from ariane.tables import health as kinds
@@ -22,59 +22,59 @@ NEVER_AFTER_MS = 600_000  # so old has a message to be before it counts as never
 SUBSCRIBED_MS = 86_400_000
 
 
-class _Kind(NamedTuple):
+class _ProblemKind(NamedTuple):
     """A kind of finding and its sheet. `worst` is the field of the worst value, `by` what tells the rows apart."""
 
     kind: str
     title: str
     by: tuple[str, ...]
-    worst: Field
+    worst: Column
     note: str
 
 
 NAMES = {"consumer_group": "group", "host": "client", "cause": "cause", "topic": "topic"}
 
 KINDS = (
-    _Kind(
+    _ProblemKind(
         kinds.CONSUMED_TWICE,
         "Consumed twice",
         ("consumer_group", "topic"),
-        Field("most times"),
+        Column("most times"),
         "One group reported success for two calls of its listener with the same message. Delivery is at least once: make the "
         "listener idempotent by the unique id. Many at once: consumers that come and go (rebalancing before offsets are "
         "stored), or a listener that is slower than its time-out. Members of a broadcasting group consume each message each: "
         "that is no fault.",
     ),
-    _Kind(
+    _ProblemKind(
         kinds.STORED_TWICE,
         "Stored twice",
         ("topic", "host"),
-        Field("most copies"),
+        Column("most copies"),
         "A producer sent again what a broker had stored, because its answer did not come in time. Consumers get both, with "
         "one unique id: drop the second by it. Look at the send time-out and at the broker's flush times.",
     ),
-    _Kind(
+    _ProblemKind(
         kinds.OUT_OF_ORDER,
         "Out of order",
         ("consumer_group", "topic", "cause"),
-        Field("worst by", "ms"),
+        Column("worst by", "ms"),
         "The first delivery of a message began before that of an earlier one of the same key and queue. It matters where the "
         "group relies on order: use an orderly listener there. Two clients: a queue changed hands, or their clocks differ.",
     ),
-    _Kind(
+    _ProblemKind(
         kinds.CLOCK_AHEAD,
         "Producers' clocks ahead of the broker's",
         ("host", "topic"),
-        Field("at least", "ms"),
+        Column("at least", "ms"),
         "These messages were born later than they were stored. A search by unique key that begins at the time in the id "
         "does not find them. Set the client's clock (NTP); until then search with an earlier beginning, or by "
         "`ariane trace --id`. Clocks that are less ahead than a send takes are not seen.",
     ),
-    _Kind(
+    _ProblemKind(
         kinds.DEAD_LETTER,
         "Dead letters",
         ("consumer_group", "topic", "cause"),
-        Field("most retries"),
+        Column("most retries"),
         "Messages that a group gave up, by the result of its last attempt. Mend the listener, then send them again: "
         "`ariane replay --from-topic '%DLQ%<group>' --result FILE`.",
     ),
@@ -129,7 +129,7 @@ def _sum(sql: DuckDBPyConnection, since_ms: int, until_ms: int, old_ms: int, top
     )
 
 
-def _found(sql: DuckDBPyConnection, kind: _Kind, group: str | None) -> Sheet:
+def _found(sql: DuckDBPyConnection, kind: _ProblemKind, group: str | None) -> Table:
     names = ", ".join(kind.by)
     found = rows(
         sql,
@@ -140,7 +140,13 @@ def _found(sql: DuckDBPyConnection, kind: _Kind, group: str | None) -> Sheet:
             GROUP BY {names} ORDER BY messages DESC, worst DESC, {names}""",
         [kind.kind, group],
     )
-    fields = (*(Field(NAMES[name]) for name in kind.by), Field("messages"), kind.worst, Field("last"), Field("example"))
+    fields = (
+        *(Column(NAMES[name]) for name in kind.by),
+        Column("messages"),
+        kind.worst,
+        Column("last"),
+        Column("example"),
+    )
     return _sheet(f"{kind.title}: {_total(found)}", fields, _with_examples(sql, kind.kind, found), kind.note)
 
 
@@ -167,7 +173,7 @@ def _with_examples(sql: DuckDBPyConnection, kind: str, found: list[dict[str, Any
     ]
 
 
-def _never_consumed(sql: DuckDBPyConnection, group: str | None, after_ms: int) -> Sheet:
+def _never_consumed(sql: DuckDBPyConnection, group: str | None, after_ms: int) -> Table:
     """Stored, less consumed: for every group that has consumed of a topic and tag, then or in the day before."""
     found = rows(
         sql,
@@ -196,11 +202,11 @@ def _never_consumed(sql: DuckDBPyConnection, group: str | None, after_ms: int) -
         "the topic is known at all. A group that stands still or lags shows here first (`ariane report lag`); one that "
         "filters by SQL, or that skipped ahead, never gets them; clients that lose their traces look the same."
     )
-    fields = (Field("topic"), Field("group"), Field("messages"), Field("first"), Field("last"), Field("example"))
+    fields = (Column("topic"), Column("group"), Column("messages"), Column("first"), Column("last"), Column("example"))
     return _sheet(f"Never consumed: {_total(found)}", fields, _with_examples(sql, kinds.STORED, found), note)
 
 
-def _untraced_producers(sql: DuckDBPyConnection) -> Sheet:
+def _untraced_producers(sql: DuckDBPyConnection) -> Table:
     found = rows(
         sql,
         """SELECT host, topic, sum(count) FILTER (cause = 'untraced')::BIGINT AS untraced, sum(count)::BIGINT AS messages,
@@ -211,11 +217,11 @@ def _untraced_producers(sql: DuckDBPyConnection) -> Sheet:
         "Messages that brokers stored and whose send left no trace. 100 %: the producer does not trace (enableMsgTrace). "
         "Less: it loses traces; Java 4.9.4 does from about 1,000 messages a second on. Java's one-way sends are never traced."
     )
-    fields = (Field("client"), Field("topic"), Field("without trace"), Field("messages"), Field("share", "%"))
+    fields = (Column("client"), Column("topic"), Column("without trace"), Column("messages"), Column("share", "%"))
     return _sheet(f"Producers that do not trace: {len(found)}", fields, found, note)
 
 
-def _untraced_groups(sql: DuckDBPyConnection, group: str | None) -> Sheet:
+def _untraced_groups(sql: DuckDBPyConnection, group: str | None) -> Table:
     found = rows(
         sql,
         """SELECT consumer_group, topic, sum(count)::BIGINT AS records, max(last) AS last
@@ -229,13 +235,13 @@ def _untraced_groups(sql: DuckDBPyConnection, group: str | None) -> Sheet:
         "Groups that are known by messages in their retry or dead-letter topics, and that left no trace of a consumption, then "
         "or in the day before. A group that never failed and does not trace cannot be seen here."
     )
-    fields = (Field("group"), Field("topic"), Field("records sent back"), Field("last"))
+    fields = (Column("group"), Column("topic"), Column("records sent back"), Column("last"))
     return _sheet(f"Groups that do not trace: {len(found)}", fields, found, note)
 
 
-def _sheet(title: str, fields: tuple[Field, ...], found: list[dict[str, Any]], note: str) -> Sheet:
+def _sheet(title: str, fields: tuple[Column, ...], found: list[dict[str, Any]], note: str) -> Table:
     shown: tuple[tuple[Value, ...], ...] = tuple(tuple(row.values()) for row in found[:ROWS_MAX])
-    return Sheet(title, fields, shown, note, max(0, len(found) - ROWS_MAX))
+    return Table(title, fields, shown, note, max(0, len(found) - ROWS_MAX))
 
 
 def _total(found: list[dict[str, Any]]) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ariane.reports.report import Field, Sheet
+from ariane.reports.report import Column, Table
 from ariane.reports.table_views import rows
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def sum_minutes(sql: DuckDBPyConnection, topic: str | None, group: str | None) -
     )
 
 
-def misleading(sql: DuckDBPyConnection, rows_max: int) -> Sheet:
+def misleading(sql: DuckDBPyConnection, rows_max: int) -> Table:
     """Return the groups whose TPS a console shows wrongly in any minute, with the worst of these minutes."""
     found = rows(
         sql,
@@ -64,9 +64,17 @@ def misleading(sql: DuckDBPyConnection, rows_max: int) -> Sheet:
         """,
     )
     fields = (
-        Field("group"), Field("topic"), Field("minutes"), Field("of"), Field("last"), Field("worst"),
-        Field("a console's TPS", "/s"), Field("confirmed", "/s"), Field("handed out by slaves", "/s"), Field("lag"),
-    )  # fmt: skip
+        Column("group"),
+        Column("topic"),
+        Column("minutes"),
+        Column("of"),
+        Column("last"),
+        Column("worst"),
+        Column("a console's TPS", "/s"),
+        Column("confirmed", "/s"),
+        Column("handed out by slaves", "/s"),
+        Column("lag"),
+    )
     note = (
         "Consoles and consumerProgress query masters only: what slaves hand out is not in their TPS. Minutes: how many of those "
         "in which the group was seen. Rates and lag are those of the worst minute."
@@ -83,12 +91,10 @@ def misleading(sql: DuckDBPyConnection, rows_max: int) -> Sheet:
         )
         for row in found
     )
-    return Sheet(
-        "Where a console's TPS misleads", fields, listed[:rows_max], note, max(0, len(listed) - rows_max)
-    )  # fmt: skip
+    return Table("Where a console's TPS misleads", fields, listed[:rows_max], note, max(0, len(listed) - rows_max))
 
 
-def whole_range(sql: DuckDBPyConnection, rows_max: int) -> Sheet:
+def whole_range(sql: DuckDBPyConnection, rows_max: int) -> Table:
     """Return each group's rates, greatest lag and doubts over all minutes."""
     found = rows(
         sql,
@@ -109,12 +115,20 @@ def whole_range(sql: DuckDBPyConnection, rows_max: int) -> Sheet:
         """,
     )
     fields = (
-        Field("group"), Field("topic"), Field("minutes"), Field("in", "/s"), Field("confirmed", "/s"), Field("by slaves", "%"),
-        Field("greatest lag"), Field("at"), Field("oldest", "ms"), Field("in doubt"),
-    )  # fmt: skip
+        Column("group"),
+        Column("topic"),
+        Column("minutes"),
+        Column("in", "/s"),
+        Column("confirmed", "/s"),
+        Column("by slaves", "%"),
+        Column("greatest lag"),
+        Column("at"),
+        Column("oldest", "ms"),
+        Column("in doubt"),
+    )
     note = "Means of rates and greatest values of all whole minutes in which the group was seen."
     listed = tuple((*tuple(row.values())[:-1], row["doubts"] or "") for row in found)
-    return Sheet("Groups over the whole time", fields, listed[:rows_max], note, max(0, len(listed) - rows_max))
+    return Table("Groups over the whole time", fields, listed[:rows_max], note, max(0, len(listed) - rows_max))
 
 
 def _values(row: dict[str, Any], names: tuple[str, ...]) -> tuple[Any, ...]:

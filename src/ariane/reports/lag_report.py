@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ariane.clock import ms_of
 from ariane.reports import lag_history, time_range
 from ariane.reports.pipeline_status import freshness
-from ariane.reports.report import Field, Line, Plot, Report, Sheet, Value, at
+from ariane.reports.report import Column, Line, Plot, Report, Table, Value, at
 from ariane.reports.table_views import asked, between, rows
 from ariane.tables import CONSUMPTION, SAMPLES_BROKERS
 from ariane.tables.samples import WINDOW_MS
@@ -74,7 +74,7 @@ def report(
         history = (lag_history.misleading(sql, ROWS_MAX), lag_history.whole_range(sql, ROWS_MAX))
         states, gaps = _brokers(sql, since_ms, min(until_ms, now_ms))
         plots = _plots(sql, groups[:LINES_MAX], len(groups), since_ms, until_ms)
-    parts: tuple[Sheet | Plot, ...] = (_groups(groups), *history, _by_broker(latest), states, *plots)
+    parts: tuple[Table | Plot, ...] = (_groups(groups), *history, _by_broker(latest), states, *plots)
     return Report(
         "Lag and true TPS of groups",
         at(fresh.as_of_ms),
@@ -151,18 +151,18 @@ def _latest(sql: DuckDBPyConnection, topic: str | None, group: str | None) -> li
     )
 
 
-def _cut(title: str, fields: tuple[Field, ...], all_rows: Sequence[tuple[Value, ...]], note: str = "") -> Sheet:
-    return Sheet(title, fields, tuple(all_rows[:ROWS_MAX]), note, max(0, len(all_rows) - ROWS_MAX))
+def _cut(title: str, fields: tuple[Column, ...], all_rows: Sequence[tuple[Value, ...]], note: str = "") -> Table:
+    return Table(title, fields, tuple(all_rows[:ROWS_MAX]), note, max(0, len(all_rows) - ROWS_MAX))
 
 
 def _ms(seconds: float | None) -> int | None:
     return None if seconds is None else round(seconds * 1000)
 
 
-def _groups(groups: Sequence[GroupNow]) -> Sheet:
+def _groups(groups: Sequence[GroupNow]) -> Table:
     fields = (
-        Field("group"), Field("topic"), Field("minute"), Field("lag"), Field("change"), Field("in", "/s"),
-        Field("confirmed", "/s"), Field("by slaves", "%"), Field("oldest", "ms"), Field("done in", "ms"), Field("in doubt"),
+        Column("group"), Column("topic"), Column("minute"), Column("lag"), Column("change"), Column("in", "/s"),
+        Column("confirmed", "/s"), Column("by slaves", "%"), Column("oldest", "ms"), Column("done in", "ms"), Column("in doubt"),
     )  # fmt: skip
     note = (
         "In the group's last whole minute. Confirmed is what committed offsets say: the true TPS. By slaves is the share of what "
@@ -178,10 +178,10 @@ def _groups(groups: Sequence[GroupNow]) -> Sheet:
     return _cut("Groups", fields, found, note)
 
 
-def _by_broker(latest: Sequence[dict[str, Any]]) -> Sheet:
+def _by_broker(latest: Sequence[dict[str, Any]]) -> Table:
     fields = (
-        Field("group"), Field("topic"), Field("broker"), Field("queues"), Field("lag"), Field("in", "/s"),
-        Field("confirmed", "/s"), Field("by master", "/s"), Field("by slaves", "/s"), Field("share of the group", "%"),
+        Column("group"), Column("topic"), Column("broker"), Column("queues"), Column("lag"), Column("in", "/s"),
+        Column("confirmed", "/s"), Column("by master", "/s"), Column("by slaves", "/s"), Column("share of the group", "%"),
     )  # fmt: skip
     whole = {(one.group, one.topic): one.consumed_tps for one in summed(latest)}
     found = []
@@ -194,7 +194,7 @@ def _by_broker(latest: Sequence[dict[str, Any]]) -> Sheet:
     return _cut("By broker", fields, found, "In the group's last whole minute.")
 
 
-def _brokers(sql: DuckDBPyConnection, since_ms: int, until_ms: int) -> tuple[Sheet, list[str]]:
+def _brokers(sql: DuckDBPyConnection, since_ms: int, until_ms: int) -> tuple[Table, list[str]]:
     """The brokers at their last sample, rates since the one before, how often they were away; and why samples may be missing."""
     found = rows(
         sql,
@@ -243,8 +243,8 @@ def _brokers(sql: DuckDBPyConnection, since_ms: int, until_ms: int) -> tuple[She
             )
         )
     fields = (
-        Field("broker"), Field("role"), Field("address"), Field("sampled"), Field("state"), Field("away", "%"),
-        Field("stored", "/s"), Field("handed out", "/s"), Field("to copy", "B"),
+        Column("broker"), Column("role"), Column("address"), Column("sampled"), Column("state"), Column("away", "%"),
+        Column("stored", "/s"), Column("handed out", "/s"), Column("to copy", "B"),
     )  # fmt: skip
     note = (
         "Rates are those between the last two samples, over all topics and readers. Away: the share of the samples of this time "

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ariane.reports import histogram_sql, table_views, time_range
 from ariane.reports.pipeline_status import freshness
-from ariane.reports.report import Field, Line, Plot, Report, Sheet, Value, at
+from ariane.reports.report import Column, Line, Plot, Report, Table, Value, at
 from ariane.reports.tps_report import LINES_MAX, NARROWED, ROWS_MAX
 from ariane.tables import CLOCKS, LATENCIES, SLOW_MESSAGES, TRAFFIC
 from ariane.tables.traffic import BEGIN_MINUTES, MISSING, SLOWEST
@@ -25,7 +25,7 @@ HOUR_MS = 60 * time_range.MINUTE_MS
 NAMES = ("p50", "p90", "p99")
 
 
-class Measure(NamedTuple):
+class LatencyMeasure(NamedTuple):
     column: str
     title: str
     events: str
@@ -33,14 +33,14 @@ class Measure(NamedTuple):
 
 
 MEASURES = (
-    Measure("send_cost_ms", "Send", "sends", "From the call to the broker's answer."),
-    Measure(
+    LatencyMeasure("send_cost_ms", "Send", "sends", "From the call to the broker's answer."),
+    LatencyMeasure(
         "queueing_ms",
         "Queueing",
         "calls of listeners",
         "From the broker's answer to the listener, first delivery: two hosts' clocks are compared.",
     ),
-    Measure(
+    LatencyMeasure(
         "consume_cost_ms", "Consumption", "calls of listeners", "In the listener; of batches the mean of the batch."
     ),
 )
@@ -67,7 +67,7 @@ def report(
             FROM {source.name} WHERE {time_range.inside(source.time, span)} AND {NARROWED}""",
             [topic, group],
         )
-        parts: list[Sheet | Plot] = []
+        parts: list[Table | Plot] = []
         for measure in MEASURES:
             parts += (_sheet(sql, measure, span), _plot(sql, measure, span))
         parts.append(_slowest(sql, span, topic, group))
@@ -82,7 +82,7 @@ def report(
     )
 
 
-def _sheet(sql: DuckDBPyConnection, measure: Measure, span: time_range.Span) -> Sheet:
+def _sheet(sql: DuckDBPyConnection, measure: LatencyMeasure, span: time_range.TimeRange) -> Table:
     by = ("topic", "client_group")
     counted = {
         _pair(row): row
@@ -99,8 +99,8 @@ def _sheet(sql: DuckDBPyConnection, measure: Measure, span: time_range.Span) -> 
     rows = [_row(one, counted.get(_pair(one))) for one in others]
     rows.sort(key=lambda row: (-(row[5] if isinstance(row[5], float) else -1.0), str(row[0] or ""), str(row[1] or "")))
     fields = (
-        Field("topic"), Field("group"), Field("messages"), *(Field(name, "ms") for name in NAMES), Field("max", "ms"),
-        Field("not counted"),
+        Column("topic"), Column("group"), Column("messages"), *(Column(name, "ms") for name in NAMES), Column("max", "ms"),
+        Column("not counted"),
     )  # fmt: skip
     note = f"{measure.meaning} Slowest p99 first; percentiles are within 1 %, max is exact."
     if measure is MEASURES[0]:
@@ -108,7 +108,7 @@ def _sheet(sql: DuckDBPyConnection, measure: Measure, span: time_range.Span) -> 
     total = sum(row[-1] for row in rows if isinstance(row[-1], int))
     if total:
         note += f" {total:,} {measure.events} are not counted: see Not counted."
-    return Sheet(measure.title, fields, tuple(rows[:ROWS_MAX]), note, max(0, len(rows) - ROWS_MAX))
+    return Table(measure.title, fields, tuple(rows[:ROWS_MAX]), note, max(0, len(rows) - ROWS_MAX))
 
 
 def _pair(row: dict[str, Any]) -> tuple[Any, Any]:
@@ -121,7 +121,7 @@ def _row(one: dict[str, Any], counted: dict[str, Any] | None) -> tuple[Value, ..
     return (*_pair(one), counted["count"] if counted else 0, *quantiles, one["most"], one["missing"])
 
 
-def _not_counted(sql: DuckDBPyConnection) -> list[Sheet]:
+def _not_counted(sql: DuckDBPyConnection) -> list[Table]:
     """How many sends and calls are in no percentile, and why; no sheet when all are counted."""
     titles = {measure.column: measure.title for measure in MEASURES}
     totals = ", ".join(f"sum({name})::BIGINT AS {name}" for name in MISSING)
@@ -132,10 +132,10 @@ def _not_counted(sql: DuckDBPyConnection) -> list[Sheet]:
     if not rows:
         return []
     note = "Sends and calls of listeners that are in no percentile above."
-    return [Sheet("Not counted", (Field("of"), Field("count"), Field("reason"), Field("meaning")), rows, note)]
+    return [Table("Not counted", (Column("of"), Column("count"), Column("reason"), Column("meaning")), rows, note)]
 
 
-def _contradicting(sql: DuckDBPyConnection, since_ms: int, until_ms: int) -> list[Sheet]:
+def _contradicting(sql: DuckDBPyConnection, since_ms: int, until_ms: int) -> list[Table]:
     """Return the hosts with messages that contradict the clock that the others agree on; no sheet without any."""
     found = table_views.rows(
         sql,
@@ -154,16 +154,16 @@ def _contradicting(sql: DuckDBPyConnection, since_ms: int, until_ms: int) -> lis
         for row in found[:ROWS_MAX]
     )  # fmt: skip
     fields = (
-        Field("host"), Field("hour"), Field("messages"), Field("discarded"), Field("clock"), Field("message id"),
+        Column("host"), Column("hour"), Column("messages"), Column("discarded"), Column("clock"), Column("message id"),
     )  # fmt: skip
     note = (
         "Messages whose records contradict the clock that most records of the host agree on. They are not used to estimate "
         "it; docs/journeys.md, Clocks. Of all topics and groups."
     )
-    return [Sheet("Records that contradict their clock", fields, rows, note, max(0, len(found) - ROWS_MAX))]
+    return [Table("Records that contradict their clock", fields, rows, note, max(0, len(found) - ROWS_MAX))]
 
 
-def _plot(sql: DuckDBPyConnection, measure: Measure, span: time_range.Span) -> Plot:
+def _plot(sql: DuckDBPyConnection, measure: LatencyMeasure, span: time_range.TimeRange) -> Plot:
     """The p99 of the busiest. A step without a message has no point, whether it is whole or not."""
     sql.execute(
         f"""CREATE OR REPLACE TEMP TABLE busiest AS
@@ -191,7 +191,7 @@ def _plot(sql: DuckDBPyConnection, measure: Measure, span: time_range.Span) -> P
     return Plot(f"{measure.title}: p99 by {time_range.step_name(span)}", "ms", lines, note)
 
 
-def _slowest(sql: DuckDBPyConnection, span: time_range.Span, topic: str | None, group: str | None) -> Sheet:
+def _slowest(sql: DuckDBPyConnection, span: time_range.TimeRange, topic: str | None, group: str | None) -> Table:
     found = table_views.rows(
         sql,
         f"""SELECT * FROM slow_messages WHERE {time_range.inside("noted_at", span)} AND {NARROWED}
@@ -206,8 +206,8 @@ def _slowest(sql: DuckDBPyConnection, span: time_range.Span, topic: str | None, 
         (titles[row["measure"]], *(row[name] for name in names)) for row in found
     )
     fields = (
-        Field("what"), Field("took", "ms"), Field("at"), Field("topic"), Field("group"), Field("host"), Field("message id"),
-        Field("keys"),
+        Column("what"), Column("took", "ms"), Column("at"), Column("topic"), Column("group"), Column("host"), Column("message id"),
+        Column("keys"),
     )  # fmt: skip
     note = f"The {SLOWEST} slowest of each. `ariane trace --id ID` tells what happened to one."
-    return Sheet("Slowest messages", fields, rows, note)
+    return Table("Slowest messages", fields, rows, note)

@@ -13,14 +13,14 @@ import msgspec
 
 from ariane import tables
 from ariane.errors import StoreError
-from ariane.tables import Table
+from ariane.tables import TableSchema
 from ariane.tables.published import current
 
 STATUS = "status"
 SILENT_MS = 120_000  # a pipeline that has not said anything for so long is taken for stopped
 
 
-class Status(msgspec.Struct, frozen=True):
+class TableStatus(msgspec.Struct, frozen=True):
     """How far a source is."""
 
     source: str
@@ -58,7 +58,7 @@ class Freshness(NamedTuple):
         return not self.gaps
 
 
-def write(home: Path, status: Status) -> None:
+def write(home: Path, status: TableStatus) -> None:
     """Put down how far a source is."""
     path = home / STATUS / status.source
     path.parent.mkdir(exist_ok=True)
@@ -67,24 +67,24 @@ def write(home: Path, status: Status) -> None:
     beside.replace(path)
 
 
-def read(home: Path) -> dict[str, Status]:
+def read(home: Path) -> dict[str, TableStatus]:
     """Every source that has ever run, by name."""
     found = {}
     for path in sorted((home / STATUS).glob("[!.]*")):
         try:
-            found[path.name] = msgspec.json.decode(path.read_bytes(), type=Status)
+            found[path.name] = msgspec.json.decode(path.read_bytes(), type=TableStatus)
         except msgspec.DecodeError as error:
             raise StoreError(f"{path} is no status: {error}; remove it, the pipeline writes it anew") from error
     return found
 
 
-def freshness(home: Path, table: Table, now_ms: int) -> Freshness:
+def freshness(home: Path, table: TableSchema, now_ms: int) -> Freshness:
     """As of when a table is, and whether it is complete until then. To be asked before the table is: rows that come meanwhile do no
     harm."""
     return _freshness(home, table, now_ms, read(home))
 
 
-def _freshness(home: Path, table: Table, now_ms: int, statuses: Mapping[str, Status]) -> Freshness:
+def _freshness(home: Path, table: TableSchema, now_ms: int, statuses: Mapping[str, TableStatus]) -> Freshness:
     now = current(home, table)
     if now is None:
         return Freshness(None, (f"no {table.name} in {home} yet",))
@@ -111,7 +111,7 @@ def _freshness(home: Path, table: Table, now_ms: int, statuses: Mapping[str, Sta
     return Freshness(max(times, default=None), tuple(dict.fromkeys(gaps)), all_read_ms)
 
 
-def _gaps(source: str, statuses: Mapping[str, Status], now_ms: int) -> list[str]:
+def _gaps(source: str, statuses: Mapping[str, TableStatus], now_ms: int) -> list[str]:
     """Why the tables of a source may lack something."""
     status = statuses.get(source)
     if status is None:

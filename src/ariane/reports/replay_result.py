@@ -19,9 +19,17 @@ from typing import IO, Any, Self
 
 import msgspec
 
-from ariane.client.client_instance import Instance
+from ariane.client.client_instance import ClientInstance
 from ariane.client.producer import Producer
-from ariane.cluster.replay import Original, Outcome, Pace, Place, ProducerTarget, Replayed, replay
+from ariane.cluster.replay import (
+    OriginalMessage,
+    ProducerTarget,
+    RecordId,
+    ReplayOutcome,
+    ReplayPace,
+    ReplayResult,
+    replay,
+)
 from ariane.errors import ConfigError, StoreError
 from ariane.reports.table_views import sql_type
 
@@ -50,16 +58,16 @@ LAST = f"QUALIFY row_number() OVER (PARTITION BY {PLACE} ORDER BY state = 'ok' D
 
 async def replay_into(
     result: Path,
-    originals: AsyncIterator[Original],
-    instance: Instance,
+    originals: AsyncIterator[OriginalMessage],
+    instance: ClientInstance,
     *,
     topic: str | None,
     rate: float,
     stop: asyncio.Event | None = None,
-    on_progress: Callable[[Replayed], None] = lambda _: None,
-) -> Replayed:
+    on_progress: Callable[[ReplayResult], None] = lambda _: None,
+) -> ReplayResult:
     """`replay` to the cluster of `instance`, `rate` messages a second, with a result in a file."""
-    pace = Pace(rate)
+    pace = ReplayPace(rate)
     with ResultFile(result) as journal:
         async with Producer(GROUP, instance=instance) as producer:
             target = ProducerTarget(instance, producer)
@@ -75,8 +83,8 @@ class ResultFile:
         self._path = path
         self._journal_path = path.with_name(f"{path.name}.journal")
         self._journal: IO[bytes] | None = None
-        self._done: set[Place] = set()
-        self._tried: dict[Place, str] = {}
+        self._done: set[RecordId] = set()
+        self._tried: dict[RecordId, str] = {}
 
     def __enter__(self) -> Self:
         try:
@@ -104,13 +112,13 @@ class ResultFile:
             # Removed while it is locked: who waits for it sees that FILE has it all.
             self._journal_path.unlink()
 
-    def is_done(self, place: Place) -> bool:
+    def is_done(self, place: RecordId) -> bool:
         return place in self._done
 
-    def id_of(self, place: Place) -> str | None:
+    def id_of(self, place: RecordId) -> str | None:
         return self._tried.get(place)
 
-    def write(self, outcomes: list[Outcome]) -> None:
+    def write(self, outcomes: list[ReplayOutcome]) -> None:
         assert self._journal is not None
         if not outcomes:
             return
@@ -120,7 +128,7 @@ class ResultFile:
         for one in outcomes:
             self._keep(one.place, one.state, one.message_id)
 
-    def _keep(self, place: Place, state: str, message_id: str | None) -> None:
+    def _keep(self, place: RecordId, state: str, message_id: str | None) -> None:
         if state == "ok":
             self._done.add(place)
             self._tried.pop(place, None)
@@ -144,7 +152,7 @@ class ResultFile:
             answer = self._ask(sql, f"SELECT {PLACE}, state, message_id FROM ({self._every()}) {LAST}")
             while some := answer.fetchmany(10_000):
                 for *place, state, message_id in some:
-                    self._keep(Place(*place), state, message_id)
+                    self._keep(RecordId(*place), state, message_id)
 
     def _merge(self) -> None:
         """FILE and journal to FILE, which is replaced at once."""

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ariane.cluster.replay import Original, Place
+from ariane.cluster.replay import OriginalMessage, RecordId
 from ariane.errors import (
     ConnectionLost,
     ProtocolError,
@@ -22,7 +22,7 @@ from ariane.errors import (
 from ariane.model import host, ids
 from ariane.model.message import COMPRESSED, COMPRESSION_MASK, KEYS, TAGS, UNIQ_KEY
 from ariane.model.topic import PERM_READ
-from ariane.net.connection_pool import Connections
+from ariane.net.connection_pool import ConnectionPool
 from ariane.protocol import compression, fastjson, record
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.record import Record
@@ -32,7 +32,7 @@ from ariane.protocol.requests.routing import RouteRequest, TopicRoute
 from ariane.reports import table_views
 from ariane.tables import ARCHIVE
 from ariane.tables.archive import topic_of
-from ariane.tables.published import File, current
+from ariane.tables.published import DataFile, current
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -48,7 +48,7 @@ COLUMNS = (
 )  # fmt: skip
 
 
-class Wanted(NamedTuple):
+class ReplayFilter(NamedTuple):
     """What is chosen. Times are the broker's store times, in ms; `where` is a condition in SQL (DuckDB) over ARCHIVE's
     columns."""
 
@@ -59,13 +59,13 @@ class Wanted(NamedTuple):
     where: str | None = None
 
 
-async def of_archive(home: Path, wanted: Wanted) -> AsyncIterator[Original]:
+async def of_archive(home: Path, wanted: ReplayFilter) -> AsyncIterator[OriginalMessage]:
     """Messages of the archive in `home`, day by day, each queue in its order. StoreError when there is no archive."""
     now = current(home, ARCHIVE)
     if now is None:
         raise StoreError(f"no archive in {home}: make one with `ariane archive run`")
 
-    def has(file: File) -> bool:
+    def has(file: DataFile) -> bool:
         if wanted.topic is not None and topic_of(file.slot) != wanted.topic:
             return False
         if file.first_ms is None or file.last_ms is None:
@@ -79,7 +79,7 @@ async def of_archive(home: Path, wanted: Wanted) -> AsyncIterator[Original]:
             question, values = _question(sql, ARCHIVE.name, wanted)
             order = "ORDER BY broker, queue_id, queue_offset"
             answer = sql.execute(f"SELECT {', '.join(COLUMNS)} FROM {question} {order}", values)
-            before: Place | None = None
+            before: RecordId | None = None
             while found := answer.fetchmany(ROWS_AT_ONCE):
                 for row in found:
                     one = _of_row(dict(zip(COLUMNS, row, strict=True)))
@@ -89,7 +89,9 @@ async def of_archive(home: Path, wanted: Wanted) -> AsyncIterator[Original]:
                     before = one.place
 
 
-async def of_topic(peers: Connections, name_servers: tuple[str, ...], wanted: Wanted) -> AsyncIterator[Original]:
+async def of_topic(
+    peers: ConnectionPool, name_servers: tuple[str, ...], wanted: ReplayFilter
+) -> AsyncIterator[OriginalMessage]:
     """Messages that brokers have of a topic now, queue by queue: what comes later is not among them.
 
     RouteNotFound when no name server knows it; any server that is away ends it.
@@ -127,7 +129,7 @@ def where_fault(sql: DuckDBPyConnection, where: str) -> str | None:
     return None
 
 
-def _question(sql: DuckDBPyConnection, view: str, wanted: Wanted) -> tuple[str, list[object]]:
+def _question(sql: DuckDBPyConnection, view: str, wanted: ReplayFilter) -> tuple[str, list[object]]:
     """FROM … WHERE …, and its values."""
     conditions, values = ["true"], list[object]()
     for condition, value in (
@@ -152,17 +154,17 @@ def _one(sql: DuckDBPyConnection, question: str, values: list[object]) -> Any:
     return found[0]
 
 
-def _of_row(row: dict[str, Any]) -> Original:
-    place = Place(row["topic"], row["broker"], row["queue_id"], row["queue_offset"])
+def _of_row(row: dict[str, Any]) -> OriginalMessage:
+    place = RecordId(row["topic"], row["broker"], row["queue_id"], row["queue_offset"])
     # The archive's bodies are decompressed, whatever the flag of the stored record says.
     sys_flag = row["sys_flag"] & ~(COMPRESSED | COMPRESSION_MASK)
-    return Original(place, row["message_id"], row["properties"] or {}, row["body"] or b"", row["flag"], sys_flag)
+    return OriginalMessage(place, row["message_id"], row["properties"] or {}, row["body"] or b"", row["flag"], sys_flag)
 
 
 # --- a topic ---
 
 
-async def _route(peers: Connections, name_servers: tuple[str, ...], topic: str) -> TopicRoute:
+async def _route(peers: ConnectionPool, name_servers: tuple[str, ...], topic: str) -> TopicRoute:
     failed: Exception | None = None
     for addr in name_servers:
         try:
@@ -178,7 +180,7 @@ async def _route(peers: Connections, name_servers: tuple[str, ...], topic: str) 
     raise failed or RouteNotFound(topic, "no name server is given")
 
 
-async def _bounds(peers: Connections, addr: str, topic: str, queue_id: int) -> tuple[int, int]:
+async def _bounds(peers: ConnectionPool, addr: str, topic: str, queue_id: int) -> tuple[int, int]:
     header = QueueRef(topic, queue_id)
     first = typed(await peers.ask(addr, RequestCode.GET_MIN_OFFSET, header), OffsetAnswer).offset
     end = typed(await peers.ask(addr, RequestCode.GET_MAX_OFFSET, header), OffsetAnswer).offset
@@ -186,7 +188,7 @@ async def _bounds(peers: Connections, addr: str, topic: str, queue_id: int) -> t
 
 
 async def _pages(
-    peers: Connections, addr: str, topic: str, queue_id: int, at: int, end: int
+    peers: ConnectionPool, addr: str, topic: str, queue_id: int, at: int, end: int
 ) -> AsyncIterator[list[Record]]:
     """The records of a queue between two offsets, all of them: an error rather than messages passed over."""
     while at < end:
@@ -205,7 +207,7 @@ async def _pages(
         at += len(found)
 
 
-def _chosen(records: list[Record], broker: str, wanted: Wanted) -> Iterator[Record]:
+def _chosen(records: list[Record], broker: str, wanted: ReplayFilter) -> Iterator[Record]:
     fit = [
         one
         for one in records
@@ -220,7 +222,7 @@ def _chosen(records: list[Record], broker: str, wanted: Wanted) -> Iterator[Reco
         yield fit[number]
 
 
-def _numbers_where(records: list[Record], broker: str, wanted: Wanted) -> list[int]:
+def _numbers_where(records: list[Record], broker: str, wanted: ReplayFilter) -> list[int]:
     """Which of them fulfil the condition."""
     import duckdb
 
@@ -231,7 +233,7 @@ def _numbers_where(records: list[Record], broker: str, wanted: Wanted) -> list[i
         sql.execute(f"CREATE TABLE {ARCHIVE.name} ({columns}, number INTEGER)")
         rows = [[*_columns(one, broker), number] for number, one in enumerate(records)]
         sql.executemany(f"INSERT INTO {ARCHIVE.name} VALUES ({marks}, ?)", rows)
-        question, values = _question(sql, ARCHIVE.name, Wanted(where=wanted.where))
+        question, values = _question(sql, ARCHIVE.name, ReplayFilter(where=wanted.where))
         return [row[0] for row in sql.execute(f"SELECT number FROM {question} ORDER BY number", values).fetchall()]
 
 
@@ -262,7 +264,7 @@ def _columns(one: Record, broker: str) -> list[object]:
     return [values[column.name] for column in ARCHIVE.columns]
 
 
-def _of_record(one: Record, broker: str) -> Original:
+def _of_record(one: Record, broker: str) -> OriginalMessage:
     """A body that cannot be decompressed stays as it is stored, and `sys_flag` says so."""
     own = one.property_map()
     body, sys_flag = one.body, one.sys_flag
@@ -271,7 +273,9 @@ def _of_record(one: Record, broker: str) -> Original:
             body = compression.expand(body, sys_flag)
             sys_flag &= ~(COMPRESSED | COMPRESSION_MASK)
     message_id = own.get(UNIQ_KEY) or ids.offset_message_id(one.store_host, one.offset)
-    return Original(Place(one.topic, broker, one.queue_id, one.queue_offset), message_id, own, body, one.flag, sys_flag)
+    return OriginalMessage(
+        RecordId(one.topic, broker, one.queue_id, one.queue_offset), message_id, own, body, one.flag, sys_flag
+    )
 
 
 def _time(ms: int) -> datetime | None:

@@ -12,18 +12,18 @@ Value = str | int | float | bool | datetime | None
 """A cell. None is what is not known, and is shown as such, never as zero."""
 
 
-class Field(NamedTuple):
+class Column(NamedTuple):
     """A column of a sheet. `unit`: ms, /s, %, B, or empty for counts and texts."""
 
     name: str
     unit: str = ""
 
 
-class Sheet(NamedTuple):
+class Table(NamedTuple):
     """Rows under a title. `note` says what a reader must know to read them right; `left_out` how many rows more there are."""
 
     title: str
-    fields: tuple[Field, ...]
+    fields: tuple[Column, ...]
     rows: tuple[tuple[Value, ...], ...]
     note: str = ""
     left_out: int = 0
@@ -53,7 +53,7 @@ class Report(NamedTuple):
     """Broker's time of the newest that is in it; None when nothing came yet."""
     gaps: tuple[str, ...]
     """Why it may lack something until then; none: it is complete."""
-    parts: tuple[Sheet | Plot, ...]
+    parts: tuple[Table | Plot, ...]
     """In the order in which they are to be read."""
 
 

@@ -15,41 +15,41 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ariane.tables import Table
-from ariane.tables.published import File, paths
+from ariane.tables import TableSchema
+from ariane.tables.published import DataFile, paths
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
 
-class Part(NamedTuple):
+class TablePart(NamedTuple):
     """Those files of a table that a question can need."""
 
-    table: Table
-    wanted: Callable[[File], bool]
+    table: TableSchema
+    wanted: Callable[[DataFile], bool]
 
 
-def whole(table: Table) -> Part:
-    return Part(table, lambda _: True)
+def whole(table: TableSchema) -> TablePart:
+    return TablePart(table, lambda _: True)
 
 
-def between(table: Table, since_ms: int, until_ms: int) -> Part:
+def between(table: TableSchema, since_ms: int, until_ms: int) -> TablePart:
     """The files that hold times (of `Table.time`) between two instants, or rows without a time."""
 
-    def wanted(file: File) -> bool:
+    def wanted(file: DataFile) -> bool:
         if file.first_ms is None or file.last_ms is None:
             return True
         return file.first_ms <= until_ms and file.last_ms >= since_ms
 
-    return Part(table, wanted)
+    return TablePart(table, wanted)
 
 
-def in_slots(table: Table, slots: set[str]) -> Part:
-    return Part(table, lambda file: file.slot in slots)
+def in_slots(table: TableSchema, slots: set[str]) -> TablePart:
+    return TablePart(table, lambda file: file.slot in slots)
 
 
 @contextmanager
-def asked(home: Path, *parts: Part) -> Iterator[DuckDBPyConnection]:
+def asked(home: Path, *parts: TablePart) -> Iterator[DuckDBPyConnection]:
     """A connection with one view per part, named as its table. A table that is not published has no rows."""
     import duckdb
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ariane.reports import table_views
 from ariane.reports.report import at
-from ariane.tables import TRACE_EVENTS, Table
+from ariane.tables import TRACE_EVENTS, TableSchema
 from ariane.tables.published import current
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ STEPS_MAX = 720
 STEP_MINUTES = (1, 5, 10, 30, 60, 360, 1440)
 
 
-class Span(NamedTuple):
+class TimeRange(NamedTuple):
     """The part of a time that a table knows, in whole minutes at its beginning. Empty (begin = end): nothing is known."""
 
     begin_ms: int
@@ -54,7 +54,9 @@ class Span(NamedTuple):
         return step_ms >= least_ms and step_ms + self.step_ms <= self.end_ms
 
 
-def known(home: Path, table: Table, since_ms: int, until_ms: int, as_of_ms: int | None, least_minutes: int = 1) -> Span:
+def known(
+    home: Path, table: TableSchema, since_ms: int, until_ms: int, as_of_ms: int | None, least_minutes: int = 1
+) -> TimeRange:
     """What a table of traces knows of the time between two instants; its rows and the steps are no shorter than
     `least_minutes`."""
     first_ms = _first_ms(home, table)
@@ -64,31 +66,31 @@ def known(home: Path, table: Table, since_ms: int, until_ms: int, as_of_ms: int 
         first_ms = max(first_ms, (traced_ms - HELD_MS) // row_ms * row_ms)
     floor_ms = since_ms // MINUTE_MS * MINUTE_MS
     if first_ms is None or as_of_ms is None:
-        return Span(floor_ms, floor_ms, MINUTE_MS, False)
+        return TimeRange(floor_ms, floor_ms, MINUTE_MS, False)
     begin_ms = max(floor_ms, first_ms // MINUTE_MS * MINUTE_MS)
     end_ms = max(begin_ms, min(until_ms, as_of_ms))
     long = (minutes for minutes in STEP_MINUTES if minutes >= least_minutes)
     steps = (minutes for minutes in long if (end_ms - begin_ms) / (minutes * MINUTE_MS) <= STEPS_MAX)
-    return Span(begin_ms, end_ms, MINUTE_MS * next(steps, STEP_MINUTES[-1]), first_ms >= floor_ms)
+    return TimeRange(begin_ms, end_ms, MINUTE_MS * next(steps, STEP_MINUTES[-1]), first_ms >= floor_ms)
 
 
-def heard(sql: DuckDBPyConnection, table: Table, span: Span) -> set[int]:
+def heard(sql: DuckDBPyConnection, table: TableSchema, span: TimeRange) -> set[int]:
     """The steps in which any client traced anything."""
     question = f"SELECT DISTINCT {step_of(table.time, span)} AS step FROM {table.name} WHERE {inside(table.time, span)}"
     return {row["step"] for row in table_views.rows(sql, question)}
 
 
-def step_of(time: str, span: Span) -> str:
+def step_of(time: str, span: TimeRange) -> str:
     """Expression: when the step of a time begins, ms since the epoch."""
     return f"(epoch_ms({time}) // {span.step_ms} * {span.step_ms})"
 
 
-def inside(time: str, span: Span) -> str:
+def inside(time: str, span: TimeRange) -> str:
     """Condition: a time that is known."""
     return f"{time} >= to_timestamp({span.begin_ms} / 1000) AND {time} < to_timestamp({span.end_ms} / 1000)"
 
 
-def whole_minutes(time: str, span: Span) -> str:
+def whole_minutes(time: str, span: TimeRange) -> str:
     """Condition: a time in a minute of which all is known."""
     first_ms = span.begin_ms + MINUTE_MS * span.begins_in_it
     last_ms = span.end_ms - MINUTE_MS
@@ -101,20 +103,20 @@ def title(name: str, since_ms: int, until_ms: int, **filters: str | None) -> str
     return f"{name}{of}, {at(since_ms):%Y-%m-%d %H:%M} to {at(until_ms):%Y-%m-%d %H:%M} UTC"
 
 
-def missing(span: Span, since_ms: int) -> tuple[str, ...]:
+def missing(span: TimeRange, since_ms: int) -> tuple[str, ...]:
     """Why an answer is not complete at its beginning."""
     if not span.begins_in_it or span.begin_ms <= since_ms:
         return ()
     return (_begin_at(span.begin_ms),)
 
 
-def begins_late(home: Path, table: Table, since_ms: int) -> tuple[str, ...]:
+def begins_late(home: Path, table: TableSchema, since_ms: int) -> tuple[str, ...]:
     """The same of a report that has no span: `table` begins after what was asked for, in another minute."""
     first_ms = _first_ms(home, table)
     return (_begin_at(first_ms),) if first_ms is not None and first_ms >= since_ms + MINUTE_MS else ()
 
 
-def _first_ms(home: Path, table: Table) -> int | None:
+def _first_ms(home: Path, table: TableSchema) -> int | None:
     """The earliest time in a table; None when there is none."""
     now = current(home, table)
     return min((file.first_ms for file in now.files if file.first_ms is not None), default=None) if now else None
@@ -124,14 +126,14 @@ def _begin_at(ms: int) -> str:
     return f"the tables begin at {at(ms):%Y-%m-%d %H:%M} UTC: what was before is not known"
 
 
-def told(span: Span) -> str:
+def told(span: TimeRange) -> str:
     """A sentence about the span, for the notes of a report."""
     if not span.seconds:
         return "Nothing of this time is known."
     return f"{at(span.begin_ms):%Y-%m-%d %H:%M:%S} to {at(span.end_ms):%Y-%m-%d %H:%M:%S} UTC is known."
 
 
-def step_name(span: Span) -> str:
+def step_name(span: TimeRange) -> str:
     minutes = span.step_ms // MINUTE_MS
     return "minute" if minutes == 1 else f"{minutes} minutes"
 

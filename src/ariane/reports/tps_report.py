@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ariane.reports import table_views, time_range
 from ariane.reports.pipeline_status import freshness
-from ariane.reports.report import Field, Line, Plot, Report, Sheet, Value, at
+from ariane.reports.report import Column, Line, Plot, Report, Table, Value, at
 from ariane.tables import TRAFFIC
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def report(
         )
         heard = time_range.heard(sql, TRAFFIC, span)
         beyond = _beyond(sql, span, since_ms, until_ms, topic, group)
-        parts: list[Sheet | Plot] = []
+        parts: list[Table | Plot] = []
         for direction in DIRECTIONS:
             parts += (_by_group(sql, span, direction, beyond), _plot(sql, span, heard, direction))
         parts += (_by_host(sql, span, direction) for direction in DIRECTIONS)
@@ -52,7 +52,7 @@ def report(
     )
 
 
-def _by_group(sql: DuckDBPyConnection, span: time_range.Span, direction: str, beyond: str) -> Sheet:
+def _by_group(sql: DuckDBPyConnection, span: time_range.TimeRange, direction: str, beyond: str) -> Table:
     by = "topic, client_group"
     peaks = table_views.rows(
         sql,
@@ -79,17 +79,17 @@ def _by_group(sql: DuckDBPyConnection, span: time_range.Span, direction: str, be
         for row in found[:ROWS_MAX]
     )  # fmt: skip
     fields = (
-        Field("topic"), Field("group"), Field("hosts"), Field("messages"), Field("mean", "/s"), Field("peak", "/s"),
-        Field("ok", "%"), Field("failed"), Field("bytes", "B/s") if is_out else Field("open"),
+        Column("topic"), Column("group"), Column("hosts"), Column("messages"), Column("mean", "/s"), Column("peak", "/s"),
+        Column("ok", "%"), Column("failed"), Column("bytes", "B/s") if is_out else Column("open"),
     )  # fmt: skip
     note = f"{time_range.told(span)} Mean: over all of that time. Peak: the best whole minute."
     if not is_out:
         note += " Ok: of those that ended. Open: no end is known."
     title = f"{DIRECTIONS[direction].capitalize()} by topic and group"
-    return Sheet(title, fields, rows, note + beyond, max(0, len(found) - ROWS_MAX))
+    return Table(title, fields, rows, note + beyond, max(0, len(found) - ROWS_MAX))
 
 
-def _by_host(sql: DuckDBPyConnection, span: time_range.Span, direction: str) -> Sheet:
+def _by_host(sql: DuckDBPyConnection, span: time_range.TimeRange, direction: str) -> Table:
     found = table_views.rows(
         sql,
         f"""SELECT client_host, topic, client_group, {SUMS} FROM asked WHERE direction = $1 GROUP BY ALL
@@ -104,14 +104,14 @@ def _by_host(sql: DuckDBPyConnection, span: time_range.Span, direction: str) -> 
         for row in found[:ROWS_MAX]
     )  # fmt: skip
     fields = (
-        Field("host"), Field("topic"), Field("group"), Field("messages"), Field("mean", "/s"), Field("ok", "%"),
-        Field("failed"),
+        Column("host"), Column("topic"), Column("group"), Column("messages"), Column("mean", "/s"), Column("ok", "%"),
+        Column("failed"),
     )  # fmt: skip
     title = f"{DIRECTIONS[direction].capitalize()} by client host"
-    return Sheet(title, fields, rows, left_out=max(0, len(found) - ROWS_MAX))
+    return Table(title, fields, rows, left_out=max(0, len(found) - ROWS_MAX))
 
 
-def _by_step(sql: DuckDBPyConnection, span: time_range.Span, heard: set[int]) -> Sheet:
+def _by_step(sql: DuckDBPyConnection, span: time_range.TimeRange, heard: set[int]) -> Table:
     """All topics and groups together, step by step."""
     found = table_views.rows(sql, f"SELECT step, direction, {SUMS} FROM asked GROUP BY ALL")
     there = {(row["step"], row["direction"]): row for row in found}
@@ -125,14 +125,14 @@ def _by_step(sql: DuckDBPyConnection, span: time_range.Span, heard: set[int]) ->
             cells.append(row["messages"] / (span.step_ms / 1000) if is_known and span.is_whole(step) else None)
             cells.append(_outcome(row)[0])
         rows.append(tuple(cells))
-    fields = [Field("from"), Field("whole")]
+    fields = [Column("from"), Column("whole")]
     for direction, name in DIRECTIONS.items():
-        fields += [Field(name), Field(f"tps {direction}", "/s"), Field(f"ok {direction}", "%")]
+        fields += [Column(name), Column(f"tps {direction}", "/s"), Column(f"ok {direction}", "%")]
     note = "Not whole: the time that is known begins or ends in it, so nothing is said per second."
-    return Sheet(f"By {time_range.step_name(span)}, the newest first", tuple(fields), tuple(rows), note)
+    return Table(f"By {time_range.step_name(span)}, the newest first", tuple(fields), tuple(rows), note)
 
 
-def _plot(sql: DuckDBPyConnection, span: time_range.Span, heard: set[int], direction: str) -> Plot:
+def _plot(sql: DuckDBPyConnection, span: time_range.TimeRange, heard: set[int], direction: str) -> Plot:
     pairs = table_views.rows(
         sql,
         f"SELECT topic, client_group, {SUMS} FROM asked WHERE direction = $1 GROUP BY ALL "
@@ -161,7 +161,12 @@ def _plot(sql: DuckDBPyConnection, span: time_range.Span, heard: set[int], direc
 
 
 def _beyond(
-    sql: DuckDBPyConnection, span: time_range.Span, since_ms: int, until_ms: int, topic: str | None, group: str | None
+    sql: DuckDBPyConnection,
+    span: time_range.TimeRange,
+    since_ms: int,
+    until_ms: int,
+    topic: str | None,
+    group: str | None,
 ) -> str:
     """Sentences about messages that were asked for and lie beyond what is known, by their clients' clocks."""
     said = ""
@@ -184,5 +189,5 @@ def _outcome(row: dict[str, Any]) -> tuple[float | None, int]:
     return 100 * row["successes"] / ended if ended else None, row["failures"]
 
 
-def _rate(count: int | None, span: time_range.Span) -> float | None:
+def _rate(count: int | None, span: time_range.TimeRange) -> float | None:
     return None if count is None or not span.seconds else count / span.seconds

@@ -33,7 +33,7 @@ TOOK_MS = "queueing_ms + greatest(0, epoch_ms(consumed_at) - epoch_ms(delivered_
 AT = "coalesce(stored_at, sent_corrected_at, sent_at, available_at, delivered_at)"
 
 
-class Found(NamedTuple):
+class LookupResult(NamedTuple):
     """Journeys that match, as rows with the columns of JOURNEYS; as of when, `status.freshness` tells. `left_out`: messages (of
     a topic: journeys) that match too and are beyond the limit, or of which it was not looked at whether they match."""
 
@@ -41,7 +41,7 @@ class Found(NamedTuple):
     left_out: int = 0
 
 
-class Moment(NamedTuple):
+class TimelineEvent(NamedTuple):
     """One thing that happened to a message, or to a delivery of it."""
 
     at: datetime
@@ -64,7 +64,7 @@ def find(
     message_id: str | None = None,
     group: str | None = None,
     limit: int = LIMIT,
-) -> Found:
+) -> LookupResult:
     """Journeys of the messages with a business key, the newest first, or with an id (unique or offset id), in HOME of the
     pipeline. At most `limit` messages; with `group` only those that it consumed.
 
@@ -76,7 +76,7 @@ def find(
     if message_id is not None:
         rows = _journeys(home, {message_id}, _slots(home, message_id, version), group)
         if rows:
-            return Found(rows)
+            return LookupResult(rows)
     term = key if key is not None else message_id or ""
     # How many of them a group consumed is seen in their journeys only.
     places, count = _places(home, term, limit if group is None else None)
@@ -92,7 +92,7 @@ def of_topic(
     group: str | None = None,
     is_slowest_first: bool = False,
     limit: int = LIMIT,
-) -> Found:
+) -> LookupResult:
     """Journeys of the messages of a topic that were stored between two instants, the newest or the slowest first; each with
     `took_ms`, from being there for consumers to the end of the last attempt.
 
@@ -109,13 +109,13 @@ def of_topic(
             _refuse(topic, sql, values[1:3])
         question = f"SELECT *, {TOOK_MS} AS took_ms FROM journeys WHERE {condition} ORDER BY {order} LIMIT {int(limit)}"
         rows = table_views.rows(sql, question, values)
-    return Found(rows, count["journeys"] - len(rows))
+    return LookupResult(rows, count["journeys"] - len(rows))
 
 
-def timeline(rows: Iterable[Mapping[str, Any]]) -> list[Moment]:
+def timeline(rows: Iterable[Mapping[str, Any]]) -> list[TimelineEvent]:
     """What happened, by the broker's clock where that is known, else by the clocks that noted it; what has one time, in the
     order that it must have had."""
-    moments: dict[Moment, None] = {}
+    moments: dict[TimelineEvent, None] = {}
     for row in rows:
         for moment in (*_sending(row), *_keeping(row), *_deliveries(row)):
             moments[moment] = None
@@ -128,7 +128,7 @@ def timeline(rows: Iterable[Mapping[str, Any]]) -> list[Moment]:
 # --- finding -----------------------------------------------------------------------------------------------------------
 
 
-def _published(home: Path) -> published.Published:
+def _published(home: Path) -> published.TableVersion:
     version = published.current(home, JOURNEYS)
     if version is None:
         command = f"ariane pipeline run trace -n 127.0.0.1:9876 --home {shlex.quote(str(home))}"
@@ -136,7 +136,7 @@ def _published(home: Path) -> published.Published:
     return version
 
 
-def _slots(home: Path, message_id: str, version: published.Published) -> set[str]:
+def _slots(home: Path, message_id: str, version: published.TableVersion) -> set[str]:
     """The slots of the table that hold the journeys of a message, if there are any."""
     begins = [begin for file in version.files if (begin := begins_ms(file.slot)) is not None]
     news = [now.as_of_ms for table in (TRACE_EVENTS, MESSAGES) if (now := published.current(home, table)) is not None]
@@ -160,7 +160,7 @@ def _places(home: Path, term: str, limit: int | None) -> tuple[list[tuple[str, l
     return [(row["message_id"], row["slots"]) for row in found], found[0]["messages"] if found else 0
 
 
-def _newest(home: Path, places: list[tuple[str, list[str]]], count: int, group: str | None, limit: int) -> Found:
+def _newest(home: Path, places: list[tuple[str, list[str]]], count: int, group: str | None, limit: int) -> LookupResult:
     """The journeys of the first `limit` of these messages, of `count` that there are; with `group`, of those that it consumed."""
     step = limit if group is None else max(limit, LOOKED_AT)
     rows: list[dict[str, Any]] = []
@@ -175,7 +175,7 @@ def _newest(home: Path, places: list[tuple[str, list[str]]], count: int, group: 
         rows += found
     shown = set(ids[:limit])
     rows = sorted((row for row in rows if row["message_id"] in shown), key=lambda row: row["message_id"])
-    return Found(rows, len(ids) - len(shown) + count - looked)
+    return LookupResult(rows, len(ids) - len(shown) + count - looked)
 
 
 def _journeys(home: Path, ids: set[str], slots: set[str], group: str | None) -> list[dict[str, Any]]:
@@ -203,7 +203,7 @@ def _refuse(topic: str, sql: Any, between: list[object]) -> None:
 # --- the timeline ------------------------------------------------------------------------------------------------------
 
 
-def _sending(row: Mapping[str, Any]) -> Iterable[Moment]:
+def _sending(row: Mapping[str, Any]) -> Iterable[TimelineEvent]:
     """What the producer told."""
     about = (row["message_id"], row["keys"], row["tags"])
     host, group = row["producer_host"], row["producer_group"]
@@ -211,16 +211,20 @@ def _sending(row: Mapping[str, Any]) -> Iterable[Moment]:
     if row["sent_at"] is not None:
         what = "sent" if row["sent_ok"] else "send failed"
         note = f"{row['sends']} sends" if row["sends"] and row["sends"] > 1 else ""
-        yield Moment(*_by_broker(row["sent_at"], *clock), what, host, group, *about, _ms(row["send_cost_ms"]), note)
+        yield TimelineEvent(
+            *_by_broker(row["sent_at"], *clock), what, host, group, *about, _ms(row["send_cost_ms"]), note
+        )
     for decision in row["transactions"] or ():
         note = "asked by the broker" if decision["from_check"] else ""
         what = f"decided: {decision['state']}"
-        yield Moment(*_by_broker(decision["decided_at"], *clock), what, decision["host"], group, *about, None, note)
+        yield TimelineEvent(
+            *_by_broker(decision["decided_at"], *clock), what, decision["host"], group, *about, None, note
+        )
     if row["recalled_at"] is not None:
-        yield Moment(*_by_broker(row["recalled_at"], *clock), "recalled", host, group, *about, None, "")
+        yield TimelineEvent(*_by_broker(row["recalled_at"], *clock), "recalled", host, group, *about, None, "")
 
 
-def _keeping(row: Mapping[str, Any]) -> Iterable[Moment]:
+def _keeping(row: Mapping[str, Any]) -> Iterable[TimelineEvent]:
     """What the broker did."""
     about = (row["message_id"], row["keys"], row["tags"])
     if row["stored_at"] is not None:
@@ -232,15 +236,17 @@ def _keeping(row: Mapping[str, Any]) -> Iterable[Moment]:
         )
         error = 0 if row["stored_exact"] else known
         note = row["offset_message_id"] or ""
-        yield Moment(row["stored_at"], error, "stored", row["store_host"], None, *about, None, note)
+        yield TimelineEvent(row["stored_at"], error, "stored", row["store_host"], None, *about, None, note)
     if row["available_at"] is not None and row["delay_ms"]:
-        yield Moment(row["available_at"], 0, "available", row["store_host"], None, *about, _ms(row["delay_ms"]), "")
+        yield TimelineEvent(
+            row["available_at"], 0, "available", row["store_host"], None, *about, _ms(row["delay_ms"]), ""
+        )
     if row["dead_lettered_at"] is not None:
         group = row["consumer_group"]
-        yield Moment(row["dead_lettered_at"], 0, "dead-lettered", row["store_host"], group, *about, None, "")
+        yield TimelineEvent(row["dead_lettered_at"], 0, "dead-lettered", row["store_host"], group, *about, None, "")
 
 
-def _deliveries(row: Mapping[str, Any]) -> Iterable[Moment]:
+def _deliveries(row: Mapping[str, Any]) -> Iterable[TimelineEvent]:
     """What the consumers told: each attempt."""
     about = (row["message_id"], row["keys"], row["tags"])
     group, attempts = row["consumer_group"], row["deliveries"] or ()
@@ -257,10 +263,12 @@ def _deliveries(row: Mapping[str, Any]) -> Iterable[Moment]:
                 notes.append(f"{row['attempts'] - len(attempts):,} attempts between are left out")
         waited = _ms(row["queueing_ms"]) if number == 0 else None
         if began is not None:
-            yield Moment(*_by_broker(began, *clock), "delivered", one["host"], group, *about, waited, ", ".join(notes))
+            yield TimelineEvent(
+                *_by_broker(began, *clock), "delivered", one["host"], group, *about, waited, ", ".join(notes)
+            )
         if ended is not None:
             what = "consumed" if one["result"] == "success" else f"consumed: {one['result']}"
-            yield Moment(*_by_broker(ended, *clock), what, one["host"], group, *about, cost, "")
+            yield TimelineEvent(*_by_broker(ended, *clock), what, one["host"], group, *about, cost, "")
 
 
 def _by_broker(at: datetime, clock_ms: int | None, error_ms: int | None) -> tuple[datetime, int | None]:

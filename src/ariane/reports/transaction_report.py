@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from ariane.reports import plot_buckets, time_range
 from ariane.reports.pipeline_status import freshness
-from ariane.reports.report import Field, Plot, Report, Sheet, at
+from ariane.reports.report import Column, Plot, Report, Table, at
 from ariane.reports.table_views import asked, rows, whole
 from ariane.tables import MESSAGES, TRANSACTIONS
 from ariane.tables.transactions import COMMIT, GIVEN_UP, OPEN, ROLLBACK, UNKNOWN
@@ -27,9 +27,13 @@ ROWS_MAX = 50  # topics and groups, the busiest
 IDS_MAX = 20  # of the open ones, the oldest
 # Name, and up to which age (ms); the last has no bound.
 AGES: tuple[tuple[str, int | None], ...] = (
-    ("to 10 s", 10_000), ("to 1 min", 60_000), ("to 10 min", 600_000), ("to 1 h", 3_600_000), ("to 1 day", 86_400_000),
+    ("to 10 s", 10_000),
+    ("to 1 min", 60_000),
+    ("to 10 min", 600_000),
+    ("to 1 h", 3_600_000),
+    ("to 1 day", 86_400_000),
     ("older", None),
-)  # fmt: skip
+)
 
 
 def report(
@@ -62,7 +66,7 @@ def report(
     return Report("Transactions", at(fresh.as_of_ms), gaps, parts)
 
 
-def _ends(sql: DuckDBPyConnection) -> Sheet:
+def _ends(sql: DuckDBPyConnection) -> Table:
     counts = ", ".join(f"count(*) FILTER (WHERE decision = '{decision}') AS {decision}" for decision in DECISIONS)
     found = rows(
         sql,
@@ -73,18 +77,26 @@ def _ends(sql: DuckDBPyConnection) -> Sheet:
     )
     names = ("topic", "producer_group", "all_of_them", *DECISIONS, "unknown_at_end", "twice")
     fields = (
-        Field("topic"), Field("group"), Field("transactions"), Field("committed"), Field("rolled back"),
-        Field("ended, not known how"), Field("given up"), Field("open"), Field("last answer: unknown"), Field("committed twice"),
-    )  # fmt: skip
+        Column("topic"),
+        Column("group"),
+        Column("transactions"),
+        Column("committed"),
+        Column("rolled back"),
+        Column("ended, not known how"),
+        Column("given up"),
+        Column("open"),
+        Column("last answer: unknown"),
+        Column("committed twice"),
+    )
     note = (
         "Of half messages that were stored in this time. Last answer: what producers of open ones and of those given up said at "
         "the end, as far as they trace."
     )
     listed = tuple(tuple(row[name] for name in names) for row in found[:ROWS_MAX])
-    return Sheet("How they ended", fields, listed, note, max(0, len(found) - ROWS_MAX))
+    return Table("How they ended", fields, listed, note, max(0, len(found) - ROWS_MAX))
 
 
-def _times(sql: DuckDBPyConnection) -> Sheet:
+def _times(sql: DuckDBPyConnection) -> Table:
     quantiles = ", ".join(f"quantile_disc(decision_ms, {q}) AS p{q * 100:.0f}" for q in (0.5, 0.9, 0.99))
     found = rows(
         sql,
@@ -94,11 +106,18 @@ def _times(sql: DuckDBPyConnection) -> Sheet:
     )
     names = ("decision", "is_checked", "count", "p50", "p90", "p99", "most", "from_check", "unknown")
     fields = (
-        Field("decision"), Field("was checked"), Field("transactions"), Field("p50", "ms"), Field("p90", "ms"),
-        Field("p99", "ms"), Field("max", "ms"), Field("traced as answers to a check"), Field("time unknown"),
-    )  # fmt: skip
+        Column("decision"),
+        Column("was checked"),
+        Column("transactions"),
+        Column("p50", "ms"),
+        Column("p90", "ms"),
+        Column("p99", "ms"),
+        Column("max", "ms"),
+        Column("traced as answers to a check"),
+        Column("time unknown"),
+    )
     note = "From when the half message was stored to when its commit, op message or copy put aside was: by the broker's clock."
-    return Sheet("Half to decision", fields, tuple(tuple(row[name] for name in names) for row in found), note)
+    return Table("Half to decision", fields, tuple(tuple(row[name] for name in names) for row in found), note)
 
 
 def _plot(sql: DuckDBPyConnection) -> Plot:
@@ -123,21 +142,26 @@ def _plot(sql: DuckDBPyConnection) -> Plot:
     return Plot(title, unit, tuple(lines), f"By when the half message was stored, in steps of {step // 60_000} min.")
 
 
-def _checks(sql: DuckDBPyConnection) -> Sheet:
+def _checks(sql: DuckDBPyConnection) -> Table:
     counts = ", ".join(f"count(*) FILTER (WHERE decision = '{decision}') AS {decision}" for decision in DECISIONS)
     found = rows(
         sql, f"SELECT checks, count(*) AS all_of_them, {counts} FROM chosen GROUP BY ALL ORDER BY checks NULLS LAST"
     )
     names = ("checks", "all_of_them", *DECISIONS)
     fields = (
-        Field("checks"), Field("transactions"), Field("committed"), Field("rolled back"), Field("ended, not known how"),
-        Field("given up"), Field("open"),
-    )  # fmt: skip
+        Column("checks"),
+        Column("transactions"),
+        Column("committed"),
+        Column("rolled back"),
+        Column("ended, not known how"),
+        Column("given up"),
+        Column("open"),
+    )
     note = "How often brokers asked, or would have: a round counts also when no producer of the group was connected."
-    return Sheet("Check-backs", fields, tuple(tuple(row[name] for name in names) for row in found), note)
+    return Table("Check-backs", fields, tuple(tuple(row[name] for name in names) for row in found), note)
 
 
-def _ages(sql: DuckDBPyConnection) -> Sheet:
+def _ages(sql: DuckDBPyConnection) -> Table:
     cases = " ".join(
         f"WHEN age_ms <= {most} THEN {number}" for number, (_, most) in enumerate(AGES) if most is not None
     )
@@ -151,40 +175,66 @@ def _ages(sql: DuckDBPyConnection) -> Sheet:
     names = ("count", "silent", "checked", "most_checks", "unknown")
     listed = tuple((ages[row["age"]], *(row[name] for name in names)) for row in found)
     fields = (
-        Field("age"), Field("open"), Field(f"not asked about for {SILENT_MS // 60_000} min"), Field("asked about"),
-        Field("most checks"), Field("last answer: unknown"),
-    )  # fmt: skip
+        Column("age"),
+        Column("open"),
+        Column(f"not asked about for {SILENT_MS // 60_000} min"),
+        Column("asked about"),
+        Column("most checks"),
+        Column("last answer: unknown"),
+    )
     note = (
         "All of which no end is known, whenever they were sent; their age is as of now. What brokers do not ask about any more is "
         "ended, or immune for that long: Java brokers do not show rollbacks, only traces of their producers tell of them."
     )
-    return Sheet("Open by age", fields, listed, note)
+    return Table("Open by age", fields, listed, note)
 
 
-def _oldest(sql: DuckDBPyConnection) -> Sheet:
+def _oldest(sql: DuckDBPyConnection) -> Table:
     ((count,),) = sql.execute("SELECT count(*) FROM waiting").fetchall()
     names = (
-        "message_id", "topic", "producer_group", "broker", "half_at", "age_ms", "checks", "newest_at", "answer",
+        "message_id",
+        "topic",
+        "producer_group",
+        "broker",
+        "half_at",
+        "age_ms",
+        "checks",
+        "newest_at",
+        "answer",
         "offset_message_id",
-    )  # fmt: skip
+    )
     found = rows(sql, f"SELECT * FROM waiting ORDER BY half_at NULLS FIRST, message_id, broker LIMIT {IDS_MAX}")
     fields = (
-        Field("message id"), Field("topic"), Field("group"), Field("broker"), Field("stored"), Field("age", "ms"), Field("checks"),
-        Field("newest copy"), Field("last answer"), Field("broker's id"),
-    )  # fmt: skip
+        Column("message id"),
+        Column("topic"),
+        Column("group"),
+        Column("broker"),
+        Column("stored"),
+        Column("age", "ms"),
+        Column("checks"),
+        Column("newest copy"),
+        Column("last answer"),
+        Column("broker's id"),
+    )
     note = "Look at whether producers of the group are connected, and what they know of it."
     listed = tuple(tuple(row[name] for name in names) for row in found)
-    return Sheet("Oldest open", fields, listed, note, count - len(found))
+    return Table("Oldest open", fields, listed, note, count - len(found))
 
 
-def _given_up(sql: DuckDBPyConnection) -> Sheet:
+def _given_up(sql: DuckDBPyConnection) -> Table:
     ((count,),) = sql.execute("SELECT count(*) FROM given_up").fetchall()
     names = ("message_id", "topic", "producer_group", "broker", "half_at", "decided_at", "checks", "answer")
     found = rows(sql, f"SELECT * FROM given_up ORDER BY decided_at DESC, message_id, broker LIMIT {IDS_MAX}")
     fields = (
-        Field("message id"), Field("topic"), Field("group"), Field("broker"), Field("stored"), Field("given up"), Field("checks"),
-        Field("last answer"),
-    )  # fmt: skip
+        Column("message id"),
+        Column("topic"),
+        Column("group"),
+        Column("broker"),
+        Column("stored"),
+        Column("given up"),
+        Column("checks"),
+        Column("last answer"),
+    )
     note = "They lie in TRANS_CHECK_MAX_TIME_TOPIC; resuming one has its broker ask anew. Newest first."
     listed = tuple(tuple(row[name] for name in names) for row in found)
-    return Sheet("Given up", fields, listed, note, count - len(found))
+    return Table("Given up", fields, listed, note, count - len(found))

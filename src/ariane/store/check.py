@@ -23,22 +23,22 @@ from ariane.store import checkpoint as checkpoints
 from ariane.store import corrupt_ranges
 from ariane.store.check_index import check_index, index_files_of
 from ariane.store.check_queues import QueueChecks
-from ariane.store.check_report import ERROR, NOTE, WARNING, Finding, files_of
+from ariane.store.check_report import ERROR, NOTE, WARNING, CheckFinding, files_of
 from ariane.store.checkpoint import Checkpoint
 from ariane.store.files import Disk, OpenFiles, ReadOnlyDisk, read_whole
-from ariane.store.index_file import Sizes
-from ariane.store.record_scanner import CHUNK, Found, Walk
+from ariane.store.index_file import IndexSizes
+from ariane.store.record_scanner import CHUNK, RecordScanner, ScannedRecord
 from ariane.store.segments import Segments
 from ariane.store.types import StoreConfig
 
-__all__ = ["ERROR", "NOTE", "WARNING", "Finding", "Summary", "check"]
+__all__ = ["ERROR", "NOTE", "WARNING", "CheckFinding", "CheckSummary", "check"]
 
 NOTHING = (1 << 63) - 1
 _DEFAULTS = StoreConfig(root="")
-DEFAULT_SIZES = Sizes(_DEFAULTS.index_slots, _DEFAULTS.index_entries)
+DEFAULT_SIZES = IndexSizes(_DEFAULTS.index_slots, _DEFAULTS.index_entries)
 
 
-class Summary(msgspec.Struct):
+class CheckSummary(msgspec.Struct):
     """What was looked at; complete once `check` has ended."""
 
     files: int = 0
@@ -51,23 +51,25 @@ class Summary(msgspec.Struct):
 def check(
     root: str,
     disk: Disk | None = None,
-    summary: Summary | None = None,
-    index_sizes: Sizes = DEFAULT_SIZES,
+    summary: CheckSummary | None = None,
+    index_sizes: IndexSizes = DEFAULT_SIZES,
     commit_log: str | None = None,
-) -> Iterator[Finding]:
+) -> Iterator[CheckFinding]:
     """Findings, as they are met. StoreError when `root` is no store that can be read. `index_sizes` is how the files of the
     key index are laid out; those of another length are looked at in part. `commit_log` is the directory of the log when it is
     not `root`/commitlog."""
     commit_log = commit_log or f"{root}/commitlog"
     disk = disk or ReadOnlyDisk()
-    summary = summary or Summary()
+    summary = summary or CheckSummary()
     files = OpenFiles(disk)
     try:
         if disk.size(root) is None or disk.size(commit_log) is None:
             raise StoreError(f"{root} is not a store directory: {commit_log} is missing (see --commit-log)")
         is_running = disk.size(f"{root}/abort") is not None
         if is_running:
-            yield Finding(NOTE, f"{root}/abort", 0, "a broker is running, or the last one did not stop in order", "")
+            yield CheckFinding(
+                NOTE, f"{root}/abort", 0, "a broker is running, or the last one did not stop in order", ""
+            )
         checkpoint, found = _checkpoint(disk, root)
         yield from found
         log, found = files_of(files, commit_log, "mappedFileSizeCommitLog")
@@ -87,31 +89,31 @@ def check(
         files.close()
 
 
-def _checkpoint(disk: Disk, root: str) -> tuple[Checkpoint, list[Finding]]:
+def _checkpoint(disk: Disk, root: str) -> tuple[Checkpoint, list[CheckFinding]]:
     path = f"{root}/checkpoint"
     data = read_whole(disk, path)
     if data is None:
         return Checkpoint(), [
-            Finding(WARNING, path, 0, "is missing", "start a broker: it reads all and makes it again")
+            CheckFinding(WARNING, path, 0, "is missing", "start a broker: it reads all and makes it again")
         ]
     found = []
     if len(data) != checkpoints.SIZE:
         found.append(
-            Finding(
+            CheckFinding(
                 WARNING, path, 0, f"has {len(data)} bytes, not {checkpoints.SIZE}", "start a broker: it is made again"
             )
         )
     made = checkpoints.decode(data)
     if made.safe_offset is None and any(data):
         found.append(
-            Finding(NOTE, path, 0, "Java wrote it last, or a write of it was torn: no safe offset is known", "")
+            CheckFinding(NOTE, path, 0, "Java wrote it last, or a write of it was torn: no safe offset is known", "")
         )
     return made, found
 
 
 def _log(
-    root: str, log: Segments, queues: QueueChecks, checkpoint: Checkpoint, summary: Summary, *, is_running: bool
-) -> Iterator[Finding]:
+    root: str, log: Segments, queues: QueueChecks, checkpoint: Checkpoint, summary: CheckSummary, *, is_running: bool
+) -> Iterator[CheckFinding]:
     """Walk over all records, from file to file, and over files that are missing."""
     safe = checkpoint.safe_offset
     complete_to = (safe or 0) if is_running else NOTHING
@@ -121,7 +123,7 @@ def _log(
     while True:
         is_sure = safe is not None and end < safe <= log.stop
         stop = safe if is_sure and safe is not None else NOTHING
-        walk = Walk(log, end, stop, check_crc=True, floor_ms=0, sure=is_sure)
+        walk = RecordScanner(log, end, stop, check_crc=True, floor_ms=0, sure=is_sure)
         told = 0
         for record in walk:
             for hole in walk.holes[told:]:
@@ -142,33 +144,35 @@ def _log(
             continue
         if log.has(end) or not later:
             break
-        yield Finding(
+        yield CheckFinding(
             ERROR, log.path(end), 0, "this file is missing between others", "put it back, or move the later ones away"
         )
         end = later[0]
     summary.bytes = end - log.start
     if times_back:
-        yield Finding(NOTE, log.directory, 0, f"{times_back} records are older than the one before them", "")
+        yield CheckFinding(NOTE, log.directory, 0, f"{times_back} records are older than the one before them", "")
     if safe is not None and end < safe:
         what = f"the log ends at {end}, but everything below {safe} was on the disk"
-        yield Finding(ERROR, log.path(end - end % log.size), end % log.size, what, "take the files from a copy")
+        yield CheckFinding(ERROR, log.path(end - end % log.size), end % log.size, what, "take the files from a copy")
     yield from _behind(log, end, walk.why, is_running=is_running)
 
 
-def _hole(log: Segments, offset: int, size: int, why: str) -> Finding:
+def _hole(log: Segments, offset: int, size: int, why: str) -> CheckFinding:
     what = f"{size} bytes at {offset} are no record: {why}"
     fix = "good records follow and are served; a start that reads over it closes it (Java would cut the log here)"
-    return Finding(ERROR, log.path(offset - offset % log.size), offset % log.size, what, fix)
+    return CheckFinding(ERROR, log.path(offset - offset % log.size), offset % log.size, what, fix)
 
 
-def _closed(log: Segments, record: Found, root: str) -> Finding:
+def _closed(log: Segments, record: ScannedRecord, root: str) -> CheckFinding:
     why = record.properties.decode("utf-8", "replace").partition("\x01")[2] or "unknown"
     what = f"{record.size} bytes at {record.offset} were no record and were passed over by a start: {why}"
     fix = f"what was there, if anything, is kept below {corrupt_ranges.directory_of(root)}"
-    return Finding(WARNING, log.path(record.offset - record.offset % log.size), record.offset % log.size, what, fix)
+    return CheckFinding(
+        WARNING, log.path(record.offset - record.offset % log.size), record.offset % log.size, what, fix
+    )
 
 
-def _behind(log: Segments, end: int, why: str, *, is_running: bool) -> Iterator[Finding]:
+def _behind(log: Segments, end: int, why: str, *, is_running: bool) -> Iterator[CheckFinding]:
     """What was written behind the last record: of a crash, or of a broker that is just writing."""
     at: int | None = end
     rest = 0
@@ -184,10 +188,10 @@ def _behind(log: Segments, end: int, why: str, *, is_running: bool) -> Iterator[
     if rest:
         what = f"{rest} bytes that are not zero lie behind the last record at {end}: {why}"
         fix = "a start cuts them off"
-        yield Finding(NOTE if is_running else WARNING, log.path(end - end % log.size), end % log.size, what, fix)
+        yield CheckFinding(NOTE if is_running else WARNING, log.path(end - end % log.size), end % log.size, what, fix)
 
 
-def _config(disk: Disk, root: str) -> Iterator[Finding]:
+def _config(disk: Disk, root: str) -> Iterator[CheckFinding]:
     directory = f"{root}/config"
     if disk.size(directory) is None:
         return
@@ -200,7 +204,7 @@ def _config(disk: Disk, root: str) -> Iterator[Finding]:
         except ProtocolError as error:
             spare = name.endswith(".bak") or disk.size(f"{path}.bak") is None
             fix = "put back a copy, or remove it to go on without" if spare else f"a broker goes on with {name}.bak"
-            yield Finding(ERROR, path, 0, f"cannot be parsed: {error}", fix)
+            yield CheckFinding(ERROR, path, 0, f"cannot be parsed: {error}", fix)
         except OSError as error:
             fix = "move it away: no broker starts with it" if isinstance(error, IsADirectoryError) else "let it be read"
-            yield Finding(ERROR, path, 0, f"cannot be read: {error.strerror or error}", fix)
+            yield CheckFinding(ERROR, path, 0, f"cannot be read: {error.strerror or error}", fix)

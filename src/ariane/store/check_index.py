@@ -9,7 +9,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterator
 
-from ariane.store.check_report import NOTE, WARNING, Finding
+from ariane.store.check_report import NOTE, WARNING, CheckFinding
 from ariane.store.corrupt_ranges import is_hole
 from ariane.store.files import Disk, OpenFiles
 from ariane.store.index import NAME_DIGITS
@@ -21,8 +21,8 @@ from ariane.store.index_file import (
     HEADER,
     HEADER_SIZE,
     SLOT_SIZE,
-    Header,
-    Sizes,
+    IndexHeader,
+    IndexSizes,
     other_order,
 )
 from ariane.store.record_scanner import NotARecord, record_at
@@ -34,8 +34,8 @@ _FIX = "remove the file while no broker runs: it is made again from the log"
 
 
 def check_index(
-    files: OpenFiles, root: str, log: Segments, log_end: int, sizes: Sizes, *, is_running: bool
-) -> Iterator[Finding]:
+    files: OpenFiles, root: str, log: Segments, log_end: int, sizes: IndexSizes, *, is_running: bool
+) -> Iterator[CheckFinding]:
     """Findings about the files in `root`/index; of each file the first only, since the others mostly follow from it."""
     directory, disk = f"{root}/index", files.disk
     if disk.size(directory) is None:
@@ -45,14 +45,14 @@ def check_index(
     for name in names:
         path = f"{directory}/{name}"
         if len(name) != NAME_DIGITS or not name.isdigit():
-            yield Finding(WARNING, path, 0, "is no index file", "move it out of the store directory")
+            yield CheckFinding(WARNING, path, 0, "is no index file", "move it out of the store directory")
             continue
         data, size = disk.pread(files.get(path), HEADER_SIZE, 0), disk.size(path) or 0
         fault = _header_fault(data, size, behind)
         if fault:
-            yield Finding(WARNING, path, 0, fault, _FIX)
+            yield CheckFinding(WARNING, path, 0, fault, _FIX)
             continue
-        header = Header(*HEADER.unpack(data))
+        header = IndexHeader(*HEADER.unpack(data))
         behind = max(behind, header.begin_offset)
         if header.next_entry <= 1:
             continue
@@ -61,13 +61,13 @@ def check_index(
                 f"has {size} bytes, not the {sizes.file_size} of {sizes.slots} slots and {sizes.entries} entries:"
                 " its entries were not looked at"
             )
-            yield Finding(NOTE, path, 0, what, "")
+            yield CheckFinding(NOTE, path, 0, what, "")
             continue
         # The slots of the file that is being written are in the memory of the broker.
         one = _FileCheck(files, path, header, sizes, log, log_end, is_running=is_running)
         found = one.fault(with_slots=not (is_running and name == names[-1]))
         if found is not None:
-            yield Finding(WARNING, path, found[0], found[1], _FIX)
+            yield CheckFinding(WARNING, path, found[0], found[1], _FIX)
 
 
 def index_files_of(disk: Disk, root: str) -> int:
@@ -99,8 +99,8 @@ class _FileCheck:
         self,
         files: OpenFiles,
         path: str,
-        header: Header,
-        sizes: Sizes,
+        header: IndexHeader,
+        sizes: IndexSizes,
         log: Segments,
         log_end: int,
         *,

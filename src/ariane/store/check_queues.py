@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ariane.model.topic import SCHEDULE_TOPIC
-from ariane.store.check_report import ERROR, NOTE, WARNING, Finding, files_of
+from ariane.store.check_report import ERROR, NOTE, WARNING, CheckFinding, files_of
 from ariane.store.consume_queue import BLANK_SIZE, ENTRY, ENTRY_SIZE, LMQ_PREFIX, LOST_CODE
 from ariane.store.dispatch import has_entry
 from ariane.store.files import OpenFiles
-from ariane.store.record_scanner import Found, tags_code
+from ariane.store.record_scanner import ScannedRecord, tags_code
 from ariane.store.segments import Segments
 
 WINDOW = 256  # entries of a queue in memory
@@ -107,41 +107,43 @@ class QueueChecks:
     def count(self) -> int:
         return len(self._table)
 
-    def load(self) -> Iterator[Finding]:
+    def load(self) -> Iterator[CheckFinding]:
         disk = self._files.disk
         if disk.size(self._root) is None:
-            yield Finding(WARNING, self._root, 0, "is missing", "start a broker: queues are made again from the log")
+            yield CheckFinding(
+                WARNING, self._root, 0, "is missing", "start a broker: queues are made again from the log"
+            )
             return
         for topic in disk.listdir(self._root):
             try:
                 names = disk.listdir(f"{self._root}/{topic}")
             except NotADirectoryError:
                 fix = "move it out of the store directory: no broker starts with it"
-                yield Finding(ERROR, f"{self._root}/{topic}", 0, "a file where a directory should be", fix)
+                yield CheckFinding(ERROR, f"{self._root}/{topic}", 0, "a file where a directory should be", fix)
                 continue
             for name in names:
                 yield from self._load(topic, name)
 
-    def _load(self, topic: str, name: str) -> Iterator[Finding]:
+    def _load(self, topic: str, name: str) -> Iterator[CheckFinding]:
         directory = f"{self._root}/{topic}/{name}"
         if not name.isdecimal() or not name.isascii():
-            yield Finding(ERROR, directory, 0, "is not a queue id", "move it out of the store directory")
+            yield CheckFinding(ERROR, directory, 0, "is not a queue id", "move it out of the store directory")
             return
         segments, found = files_of(self._files, directory, "mappedFileSizeConsumeQueue")
         yield from found
         if segments.size % ENTRY_SIZE and segments.bases:
             what = f"files of {segments.size} bytes do not hold whole entries"
-            yield Finding(ERROR, directory, 0, what, "remove the queue's directory: it is made again from the log")
+            yield CheckFinding(ERROR, directory, 0, what, "remove the queue's directory: it is made again from the log")
             return
         for before, base in zip(segments.bases, segments.bases[1:], strict=False):
             if base != before + segments.size:
                 fix = "remove the queue's directory: it is made again from the log"
                 what = "this file is missing between others"
-                yield Finding(ERROR, segments.path(before + segments.size), 0, what, fix)
+                yield CheckFinding(ERROR, segments.path(before + segments.size), 0, what, fix)
         self.files += len(segments.bases)
         self._table[topic, int(name)] = _Queue(topic, int(name), segments)
 
-    def take(self, record: Found, *, must_have: bool) -> Iterator[Finding]:
+    def take(self, record: ScannedRecord, *, must_have: bool) -> Iterator[CheckFinding]:
         """Look for the entry of `record`. Without `must_have` it may still come."""
         if self._log_start is None:
             self._log_start = record.offset
@@ -189,33 +191,33 @@ class QueueChecks:
                 del self._windows[oldest]
                 oldest.window = b""
 
-    def _tell(self, queue: _Queue, number: int, severity: str, what: str) -> Iterator[Finding]:
+    def _tell(self, queue: _Queue, number: int, severity: str, what: str) -> Iterator[CheckFinding]:
         queue.told += 1
         if queue.told <= TOLD_MAX:
             file, at = queue.place(number)
             fix = "remove the queue's directory while no broker runs: it is made again from the log"
-            yield Finding(severity, file, at, f"{queue.name} {what}", fix)
+            yield CheckFinding(severity, file, at, f"{queue.name} {what}", fix)
 
-    def end(self) -> Iterator[Finding]:
+    def end(self) -> Iterator[CheckFinding]:
         """What the records did not claim."""
         for topic, count in sorted(self._without.items()):
             what = f"{count} records of {topic} have no queue: the topic was deleted, or its queues are lost"
             fix = (
                 "if it was not deleted: remove the checkpoint and all of consumequeue, they are made again from the log"
             )
-            yield Finding(NOTE, f"{self._root}/{topic}", 0, what, fix)
+            yield CheckFinding(NOTE, f"{self._root}/{topic}", 0, what, fix)
         if self._former:
             what = f"{self._former} records are of topics that were deleted and made again"
-            yield Finding(NOTE, self._root, 0, what, "")
+            yield CheckFinding(NOTE, self._root, 0, what, "")
         if self._pending:
-            yield Finding(NOTE, self._root, 0, f"{self._pending} new records have no entry yet", "")
+            yield CheckFinding(NOTE, self._root, 0, f"{self._pending} new records have no entry yet", "")
         for queue in self._table.values():
             yield from self._rest(queue)
             if queue.told > TOLD_MAX:
                 what = f"{queue.name} has {queue.told - TOLD_MAX} more findings of this kind"
-                yield Finding(ERROR, queue.segments.directory, 0, what, "as above")
+                yield CheckFinding(ERROR, queue.segments.directory, 0, what, "as above")
 
-    def _rest(self, queue: _Queue) -> Iterator[Finding]:
+    def _rest(self, queue: _Queue) -> Iterator[CheckFinding]:
         """Empty and stale entries, and those whose record is not there."""
         lost: list[int] = []  # number of the first, how many
         here = stale = 0
@@ -248,16 +250,16 @@ class QueueChecks:
         if lost:
             what = f"{lost[1]} entries, the first of them {lost[0]}, are empty: their records were lost in a hole of the log"
             file, at = queue.place(lost[0])
-            yield Finding(WARNING, file, at, f"{queue.name}: {what}", "consumers are led past them; nothing to do")
+            yield CheckFinding(WARNING, file, at, f"{queue.name}: {what}", "consumers are led past them; nothing to do")
         if stale:
             file, at = queue.place(queue.newest + 1)
             what = f"{queue.name}: {stale} entries lie behind unwritten ones"
-            yield Finding(WARNING, file, at, what, "left by a crash or by Java; a start clears them")
+            yield CheckFinding(WARNING, file, at, what, "left by a crash or by Java; a start clears them")
         if here > queue.claimed and not queue.topic.startswith(LMQ_PREFIX):
             file, at = queue.place(queue.newest)
             what = f"{queue.name}: {here - queue.claimed} of {here} entries point to no good record of this queue"
             fix = "consumers are led past what cannot be read; a start clears entries behind the end of the log"
-            yield Finding(ERROR, file, at, what, fix)
+            yield CheckFinding(ERROR, file, at, what, fix)
 
     @staticmethod
     def _only_zeros(queue: _Queue, number: int) -> bool:

@@ -14,7 +14,7 @@ WARNING = "warning"  # something is not as it has to be, and nothing is lost by 
 NOTE = "note"  # worth knowing, not a fault
 
 
-class Finding(msgspec.Struct, frozen=True):
+class CheckFinding(msgspec.Struct, frozen=True):
     """One of them; `offset` is a byte of `file`, `fix` may be empty."""
 
     severity: str
@@ -24,7 +24,7 @@ class Finding(msgspec.Struct, frozen=True):
     fix: str
 
 
-def files_of(files: OpenFiles, directory: str, setting: str) -> tuple[Segments, list[Finding]]:
+def files_of(files: OpenFiles, directory: str, setting: str) -> tuple[Segments, list[CheckFinding]]:
     """The files in `directory` as they lie there, and what is wrong with their names and lengths.
 
     Their size is that of most of them. Gaps are the caller's to find.
@@ -36,7 +36,7 @@ def files_of(files: OpenFiles, directory: str, setting: str) -> tuple[Segments, 
         length = files.disk.size(path)
         if len(name) != NAME_DIGITS or not name.isdigit() or length is None:
             fix = "move it out of the store directory: no broker starts with it"
-            found.append(Finding(ERROR, path, 0, "does not belong here", fix))
+            found.append(CheckFinding(ERROR, path, 0, "does not belong here", fix))
         else:
             sizes[int(name)] = length
     lengths = Counter(length for length in sizes.values() if length)
@@ -45,7 +45,9 @@ def files_of(files: OpenFiles, directory: str, setting: str) -> tuple[Segments, 
         path = f"{directory}/{base:0{NAME_DIGITS}d}"
         if length != size:
             fix = f"a start after a crash brings it to its length; else set {setting} to what it was made with"
-            found.append(Finding(WARNING, path, 0, f"has {length} bytes, the others {size}", fix))
+            found.append(CheckFinding(WARNING, path, 0, f"has {length} bytes, the others {size}", fix))
         if base % size:
-            found.append(Finding(ERROR, path, 0, f"does not begin at a multiple of {size}", f"set {setting} right"))
+            found.append(
+                CheckFinding(ERROR, path, 0, f"does not begin at a multiple of {size}", f"set {setting} right")
+            )
     return Segments(files, directory, size, sorted(base for base in sizes if base % size == 0)), found

@@ -15,7 +15,7 @@ import logging
 from ariane.errors import FlushFailed, MessageRefused, StoreError
 from ariane.protocol.record import FILLER_SIZE, filler
 from ariane.store.files import Disk, OpenFiles, write_error
-from ariane.store.flush import Flush
+from ariane.store.flush import FlushRound
 from ariane.store.segments import Segments
 
 log = logging.getLogger("ariane.store")
@@ -38,7 +38,7 @@ class CommitLog:
         self.failure: StoreError | None = None
         self.write_failure: StoreError | None = None  # the first failed write that was reported, until it is cleared
         self.damaged: dict[int, int] = {}  # offset and size of records that a queue points to and nobody can read
-        self._flushing: Flush | None = None
+        self._flushing: FlushRound | None = None
         self._filled: list[tuple[str, int]] = []  # files that are full and not flushed, with their handles
         self._directory_changed = False
         if not segments.has(end):
@@ -169,7 +169,7 @@ class CommitLog:
                 f"cannot clean {self._path} after a failed write: {error}; no more writes until the store is restarted"
             )
 
-    def begin_flush(self) -> Flush | None:
+    def begin_flush(self) -> FlushRound | None:
         """The work to make everything appended so far durable; None when there is none, or a flush is under way."""
         if self._flushing is not None or self.failure is not None:
             return None
@@ -178,9 +178,9 @@ class CommitLog:
         self._flushing = self.flush_now()
         return self._flushing
 
-    def flush_now(self) -> Flush:
+    def flush_now(self) -> FlushRound:
         """The same, whatever is under way."""
-        return Flush(
+        return FlushRound(
             self._disk,
             self.end,
             self.last_ms,
@@ -188,7 +188,7 @@ class CommitLog:
             directories=(self.segments.directory,) if self._directory_changed else (),
         )
 
-    def end_flush(self, flush: Flush, error: OSError | None) -> None:
+    def end_flush(self, flush: FlushRound, error: OSError | None) -> None:
         """Take the outcome of `flush.run()`."""
         if flush is self._flushing:
             self._flushing = None

@@ -35,7 +35,7 @@ LMQ_PREFIX = "%LMQ%"  # Java's light queues hold entries of records of other top
 Read = Callable[[int, int], bytes]  # reads the commit log: (offset, length)
 
 
-class Changed(NamedTuple):
+class QueueFilesChanged(NamedTuple):
     """Paths that need an fsync."""
 
     files: set[str]
@@ -63,7 +63,9 @@ class ConsumeQueue:
         "topic_bytes",
     )
 
-    def __init__(self, files: OpenFiles, topic: str, queue_id: int, segments: Segments, changed: Changed) -> None:
+    def __init__(
+        self, files: OpenFiles, topic: str, queue_id: int, segments: Segments, changed: QueueFilesChanged
+    ) -> None:
         """`changed` collects what the next flush has to fsync."""
         self._files = files
         self._disk = files.disk

@@ -10,10 +10,10 @@ from __future__ import annotations
 from ariane.errors import ConfigError, MessageRefused, StoreCorrupt
 from ariane.model.topic import topic_name_fault
 from ariane.protocol.record import FILLER_SIZE
-from ariane.store.consume_queue import ENTRY, ENTRY_SIZE, LMQ_PREFIX, Changed, ConsumeQueue, Read
-from ariane.store.file_loading import Loaded, configured_otherwise, load
+from ariane.store.consume_queue import ENTRY, ENTRY_SIZE, LMQ_PREFIX, ConsumeQueue, QueueFilesChanged, Read
+from ariane.store.file_loading import LoadedFiles, configured_otherwise, load
 from ariane.store.files import OpenFiles
-from ariane.store.record_scanner import Found, NotARecord, look
+from ariane.store.record_scanner import NotARecord, ScannedRecord, look
 from ariane.store.segments import FileCount, Segments
 
 SETTING = "mappedFileSizeConsumeQueue"
@@ -36,14 +36,14 @@ class ConsumeQueues:
         self._limit = 0
         self._trusted = False
         self._read: Read = _not_yet
-        self.changed = Changed(set(), set())
+        self.changed = QueueFilesChanged(set(), set())
         self.broken: list[str] = []  # why queues have to be rebuilt: a file was missing or had a wrong length
         self._broken_files: list[Segments] = []  # what is stored of them, until `drop_broken`
         self.get = self._table.get
         self._load(counted=counted)
 
     def _load(self, *, counted: bool) -> None:
-        loaded: list[tuple[str, int, Loaded]] = []
+        loaded: list[tuple[str, int, LoadedFiles]] = []
         for topic in self._disk.listdir(self._root):
             path = f"{self._root}/{topic}"
             for name in self._names(path):
@@ -58,7 +58,7 @@ class ConsumeQueues:
         for topic, queue_id, queue in loaded:
             self._take(topic, queue_id, queue, counted=counted)
 
-    def _take(self, topic: str, queue_id: int, loaded: Loaded, *, counted: bool) -> None:
+    def _take(self, topic: str, queue_id: int, loaded: LoadedFiles, *, counted: bool) -> None:
         """Put a queue into the table; without its files, to be built again from the log, if one is not as it has to be."""
         segments, wrong = loaded.segments, loaded.wrong()
         if counted and wrong and wrong == {segments.bases[-1]: 0}:
@@ -82,7 +82,7 @@ class ConsumeQueues:
             self.changed.directories.add(segments.directory)
         self._broken_files.clear()
 
-    def _fault(self, loaded: Loaded, wrong: dict[int, int]) -> str:
+    def _fault(self, loaded: LoadedFiles, wrong: dict[int, int]) -> str:
         segments, gap = loaded.segments, loaded.gap()
         if wrong:
             base, length = next(iter(wrong.items()))
@@ -141,7 +141,7 @@ class ConsumeQueues:
                 del self._of_topic[queue.topic]
         queue.segments.count_in(None)
 
-    def of_record(self, found: Found) -> tuple[str, ConsumeQueue | None]:
+    def of_record(self, found: ScannedRecord) -> tuple[str, ConsumeQueue | None]:
         """The queue a record belongs to, or why it cannot have one."""
         try:
             return "", self.needed(found.topic.decode("utf-8", "replace"), found.queue_id)

@@ -15,7 +15,7 @@ from __future__ import annotations
 from ariane.model.message import TRANSACTION_ROLLBACK
 from ariane.protocol.record import FIXED_SIZE, encode, filler
 from ariane.store.files import OpenFiles
-from ariane.store.record_scanner import CHUNK, Found, Hole
+from ariane.store.record_scanner import CHUNK, CorruptRange, ScannedRecord
 from ariane.store.segments import NAME_DIGITS, Segments
 
 FLAG = int.from_bytes(b"HOLE", "big")
@@ -30,12 +30,12 @@ def directory_of(root: str) -> str:
     return f"{root}/{DIRECTORY}"
 
 
-def is_hole(found: Found) -> bool:
+def is_hole(found: ScannedRecord) -> bool:
     """Whether a record was written here to close a hole."""
     return found.sys_flag == TRANSACTION_ROLLBACK and found.queue_id == 0 and TOPIC.startswith(found.topic)
 
 
-def close(files: OpenFiles, log: Segments, hole: Hole, store_ms: int, directory: str) -> str:
+def close(files: OpenFiles, log: Segments, hole: CorruptRange, store_ms: int, directory: str) -> str:
     """Overwrite `hole`; the caller fsyncs the file. Return what was done, in words.
 
     `store_ms` is that of the record before; the former bytes are copied to `directory`.
@@ -84,7 +84,7 @@ def _record(there: bytes, offset: int, why: str, store_ms: int) -> bytes:
     )
 
 
-def _copy(files: OpenFiles, log: Segments, hole: Hole, directory: str) -> str:
+def _copy(files: OpenFiles, log: Segments, hole: CorruptRange, directory: str) -> str:
     """Copy the bytes of `hole` to a file of their own, durably; its path, or "" when there are only zeros."""
     disk = files.disk
     stop = hole.offset + hole.size

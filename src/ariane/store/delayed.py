@@ -28,8 +28,8 @@ from ariane.model.topic import SCHEDULE_TOPIC, TIMER_TOPIC
 from ariane.store.consume_queue import BLANK_SIZE, ENTRY, LOST_CODE, ConsumeQueue
 from ariane.store.consume_queues import ConsumeQueues
 from ariane.store.files import OpenFiles, read_whole
-from ariane.store.pending_deliveries import BEFORE_ALL, DamagedRun, Key, Pending
-from ariane.store.record_scanner import Found, NotARecord, Walk, record_at, tags_code
+from ariane.store.pending_deliveries import BEFORE_ALL, CorruptRun, Key, PendingDeliveries
+from ariane.store.record_scanner import NotARecord, RecordScanner, ScannedRecord, record_at, tags_code
 from ariane.store.segments import Segments
 
 log = logging.getLogger("ariane.store")
@@ -39,7 +39,7 @@ AT_ONCE = 1000  # entries read in one go
 DUE_MIN_MS = 10**12  # a tags code below is no time of this century: Java made the entry, and hashed the tags
 
 
-class Due(NamedTuple):
+class DueMessage(NamedTuple):
     """An entry that is due: its queue and number there, and since when."""
 
     topic: str
@@ -48,7 +48,7 @@ class Due(NamedTuple):
     due_ms: int
 
 
-class Mark(NamedTuple):
+class DelayMark(NamedTuple):
     """What was delivered when the log ended at `log_end`."""
 
     log_end: int
@@ -57,7 +57,7 @@ class Mark(NamedTuple):
     levels: tuple[int, ...]
 
 
-class State(msgspec.Struct, frozen=True, rename="camel"):
+class DelayState(msgspec.Struct, frozen=True, rename="camel"):
     """timers/state."""
 
     runs: list[int] = []
@@ -71,7 +71,7 @@ class State(msgspec.Struct, frozen=True, rename="camel"):
     ahead: list[tuple[int, int]] = []
 
 
-class Delayed:
+class DelayedMessages:
     """`due`, then `done`, one after the other. One thread, as the store."""
 
     def __init__(self, files: OpenFiles, root: str, queues: ConsumeQueues, segments: Segments, delays: Sequence[int]):
@@ -81,9 +81,11 @@ class Delayed:
         self._queues = queues
         self._segments = segments
         self._delays = delays
-        self._pending = Pending(files, self.directory)
+        self._pending = PendingDeliveries(files, self.directory)
         self._levels = [0] * len(delays)
-        self._heads: list[Due | None] = [None] * len(delays)  # next entry of each level, as far as it was looked up
+        self._heads: list[DueMessage | None] = [None] * len(
+            delays
+        )  # next entry of each level, as far as it was looked up
         self._first_seen: dict[int, tuple[int, int]] = {}  # level: its head, and when it was met too far ahead
         self._position = 0  # entries of the timer queue below it are pending or done
         self._written = 0  # those below it are in runs
@@ -96,9 +98,9 @@ class Delayed:
             set()
         )  # level and number of what was delivered at or behind the level's mark
         self._moved: dict[int, int] = {}  # of those: moved by a record that ends there, perhaps not flushed yet
-        self._marks: deque[Mark] = deque()
-        self._saved = State()
-        self._saving: State | None = None
+        self._marks: deque[DelayMark] = deque()
+        self._saved = DelayState()
+        self._saving: DelayState | None = None
 
     # --- at start ---
 
@@ -114,14 +116,14 @@ class Delayed:
         if state is not None:
             try:
                 self._pending.load(state.runs, state.next_run, state.done)
-            except DamagedRun as fault:
+            except CorruptRun as fault:
                 notes.append(str(fault))
                 state = None
                 self._pending.clear()
         if state is None and (high > low or (self._levels_used() and not java_levels)):
             notes.append("what is delayed, and what of it was delivered, is derived again from the whole commit log")
             delivered = self._all_delivered(log_end)
-        state = state or State(position=low, seen=low)
+        state = state or DelayState(position=low, seen=low)
         self._saved = state
         self._levels = [
             max(state.levels[at] if at < len(state.levels) else 0, java_levels.get(at + 1, 0))
@@ -138,20 +140,20 @@ class Delayed:
         self._mark(log_end)
         return notes
 
-    def _state(self) -> tuple[State | None, list[str]]:
+    def _state(self) -> tuple[DelayState | None, list[str]]:
         path = f"{self.directory}/state"
         data = read_whole(self._disk, path)
         if not data:
             return None, []
         try:
-            return msgspec.json.decode(data, type=State), []
+            return msgspec.json.decode(data, type=DelayState), []
         except msgspec.DecodeError as error:
             return None, [f"{path} cannot be read ({error})"]
 
     def _all_delivered(self, log_end: int) -> list[int]:
         at, found = self._segments.start, []
         while at < log_end:
-            walk = Walk(self._segments, at, log_end, check_crc=False, floor_ms=0, sure=True)
+            walk = RecordScanner(self._segments, at, log_end, check_crc=False, floor_ms=0, sure=True)
             found += [~one.prepared_offset for one in walk if delivers(one)]
             at = walk.end
             if at < log_end:
@@ -282,10 +284,12 @@ class Delayed:
             times.append(timer[0])
         return min(times, default=None)
 
-    def due(self, now_ms: int) -> Due | None:
+    def due(self, now_ms: int) -> DueMessage | None:
         """The entry that is due for the longest time; it stays there until it is `done`."""
         timer = self._timer()
-        first = Due(TIMER_TOPIC, TIMERS, timer[1], timer[0]) if timer is not None and timer[0] <= now_ms else None
+        first = (
+            DueMessage(TIMER_TOPIC, TIMERS, timer[1], timer[0]) if timer is not None and timer[0] <= now_ms else None
+        )
         for level in range(len(self._levels)):
             head = self._head(level)
             if head is None:
@@ -295,7 +299,7 @@ class Delayed:
                 first = head
         return first
 
-    def done(self, due: Due, log_end: int) -> None:
+    def done(self, due: DueMessage, log_end: int) -> None:
         """`due` was delivered, by a record that ends at or below `log_end`."""
         if due.topic == TIMER_TOPIC:
             self._late.discard(due.number)
@@ -322,7 +326,7 @@ class Delayed:
             self._pending.use(key)
             self._mark(self._marks[-1].log_end)
 
-    def _head(self, level: int) -> Due | None:
+    def _head(self, level: int) -> DueMessage | None:
         head = self._heads[level]
         if head is not None:
             return head
@@ -339,10 +343,10 @@ class Delayed:
         number = self._levels[level]
         offset, size, code = ENTRY.unpack(queue.entries(number, 1))
         due_ms = code if code >= DUE_MIN_MS else self._due_of(offset, size)
-        self._heads[level] = Due(SCHEDULE_TOPIC, level, number, due_ms)
+        self._heads[level] = DueMessage(SCHEDULE_TOPIC, level, number, due_ms)
         return self._heads[level]
 
-    def _level_due_ms(self, level: int, head: Due, now_ms: int) -> int:
+    def _level_due_ms(self, level: int, head: DueMessage, now_ms: int) -> int:
         """A clock that was set back must not hold a level back: no entry waits longer than its delay once it is met."""
         latest = now_ms + self._delays[level]
         if head.due_ms <= latest:
@@ -396,7 +400,7 @@ class Delayed:
         self._ahead = {(level, number) for level, number in self._ahead if number >= mark.levels[level]}
         self._moved = {number: end for number, end in self._moved.items() if end > flushed}
         cancels = min([*self._cancels.values(), *self._spent], default=self._cancel_position)
-        state = State(
+        state = DelayState(
             runs=sorted(runs),
             next_run=self._pending.next_run,
             position=self._written,
@@ -430,9 +434,11 @@ class Delayed:
         marks = self._marks
         if marks and marks[-1].log_end == log_end:
             marks.pop()
-        marks.append(Mark(log_end, self._pending.last, min(self._late, default=self._position), tuple(self._levels)))
+        marks.append(
+            DelayMark(log_end, self._pending.last, min(self._late, default=self._position), tuple(self._levels))
+        )
 
-    def _flushed_mark(self, flushed: int) -> Mark:
+    def _flushed_mark(self, flushed: int) -> DelayMark:
         """The last mark that the flushed part of the log covers. The first one, made at start, always is."""
         marks = self._marks
         while len(marks) > 1 and marks[1].log_end <= flushed:
@@ -443,12 +449,12 @@ class Delayed:
         return self._queues.existing(topic, queue_id)
 
 
-def delivers(found: Found) -> bool:
+def delivers(found: ScannedRecord) -> bool:
     """Whether a record is the delivered form of a delayed one. A withdrawn one (`withdrawal`) delivered nothing."""
     return found.prepared_offset < 0 and found.sys_flag & TRANSACTION_MASK != TRANSACTION_ROLLBACK
 
 
-def watched(records: Iterable[Found], delivered: dict[int, int]) -> Iterator[Found]:
+def watched(records: Iterable[ScannedRecord], delivered: dict[int, int]) -> Iterator[ScannedRecord]:
     """The same records. The offsets of those that deliver a delayed one are collected on the way, with the delayed one's."""
     for found in records:
         if delivers(found):

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from ariane.model.topic import TopicDeletion
-from ariane.store.record_scanner import Found
+from ariane.store.record_scanner import ScannedRecord
 
 
 class Deletions:
@@ -45,7 +45,7 @@ class Deletions:
         former = self._table.get(topic.encode())
         return former is None or former.store_ms < deletion.store_ms or former.below < deletion.below
 
-    def cover(self, record: Found) -> bool:
+    def cover(self, record: ScannedRecord) -> bool:
         """Whether the record was deleted with its topic."""
         deletion = self._table.get(record.topic)
         return deletion is not None and record.offset < deletion.below and record.store_ms <= deletion.store_ms

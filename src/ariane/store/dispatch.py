@@ -18,9 +18,9 @@ from ariane.store.consume_queue import ENTRY, ConsumeQueue
 from ariane.store.consume_queues import ConsumeQueues
 from ariane.store.deletions import Deletions
 from ariane.store.files import write_error
-from ariane.store.queue_numbering import Restarts
-from ariane.store.record_scanner import Found, Hole, tags_code
-from ariane.store.recovery import Recovered
+from ariane.store.queue_numbering import NumberingRestarts
+from ariane.store.record_scanner import CorruptRange, ScannedRecord, tags_code
+from ariane.store.recovery import RecoveredState
 
 DERIVE_AT_ONCE = 20_000  # records whose entries are gathered before they are written, when the log is read again
 
@@ -38,21 +38,21 @@ class Arrival(NamedTuple):
 class Refused(NamedTuple):
     """A record that gets no entry, and why."""
 
-    record: Found
+    record: ScannedRecord
     why: str
 
     def __str__(self) -> str:
         return f"record at {self.record.offset} ({self.record.topic.decode('utf-8', 'replace')}): {self.why}"
 
 
-class Derived(NamedTuple):
+class DispatchResult(NamedTuple):
     """What a rebuild of queue entries could not do."""
 
     refused: list[Refused]
     lost: list[str]  # entries without a record, in words
 
 
-class Note(NamedTuple):
+class PendingEntry(NamedTuple):
     """What a put leaves behind: `entry` for `queue` (None: no entry), of a record that ends at `end`."""
 
     queue: ConsumeQueue | None
@@ -68,7 +68,7 @@ def has_entry(sys_flag: int) -> bool:
     return sys_flag & TRANSACTION_MASK in (0, TRANSACTION_COMMIT)
 
 
-def step(notes: deque[Note], up_to: int, queues: ConsumeQueues) -> tuple[list[Arrival], Note | None]:
+def step(notes: deque[PendingEntry], up_to: int, queues: ConsumeQueues) -> tuple[list[Arrival], PendingEntry | None]:
     """Derive the noted records that end at or below `up_to`; what arrived, and the last note taken.
 
     All entries are written before any counts: when a write fails the notes stay, and the next call writes the same again.
@@ -77,7 +77,7 @@ def step(notes: deque[Note], up_to: int, queues: ConsumeQueues) -> tuple[list[Ar
     ends: dict[ConsumeQueue, int] = {}
     arrivals: list[Arrival] = []
     taken = 0
-    last: Note | None = None
+    last: PendingEntry | None = None
     for note in notes:
         queue, entry, queue_offset, tags, store_ms, end = note
         if end > up_to:
@@ -114,14 +114,14 @@ def _write(queue: ConsumeQueue, data: bytes) -> None:
 
 
 def derive(
-    records: Iterable[Found],
+    records: Iterable[ScannedRecord],
     queues: ConsumeQueues,
     delays_ms: Sequence[int],
-    lost: Sequence[Hole] = (),
+    lost: Sequence[CorruptRange] = (),
     *,
-    recovered: Recovered,
+    recovered: RecoveredState,
     deletions: Deletions,
-) -> Derived:
+) -> DispatchResult:
     """Make the entries of `records`, in the order of the log, that their queues lack.
 
     `lost` are the holes of what is read, complete once all records were taken. Numbers out of order: see `numbering`. Records in
@@ -130,24 +130,24 @@ def derive(
     deriving = _Deriving(queues, delays_ms, recovered, deletions)
     deriving.take(records)
     deriving.end(sum(hole.size for hole in lost))
-    return Derived(deriving.refused, deriving.lost)
+    return DispatchResult(deriving.refused, deriving.lost)
 
 
 class _Deriving:
     def __init__(
-        self, queues: ConsumeQueues, delays_ms: Sequence[int], recovered: Recovered, deletions: Deletions
+        self, queues: ConsumeQueues, delays_ms: Sequence[int], recovered: RecoveredState, deletions: Deletions
     ) -> None:
         self._queues = queues
         self._deletions = deletions
         self._delays_ms = delays_ms
         self._recovered = recovered
         self._gathered: dict[ConsumeQueue, list[bytes]] = {}
-        self._held: dict[ConsumeQueue, Found] = {}
+        self._held: dict[ConsumeQueue, ScannedRecord] = {}
         self._count = 0
         self.refused: list[Refused] = []
         self.lost: list[str] = []
 
-    def take(self, records: Iterable[Found]) -> None:
+    def take(self, records: Iterable[ScannedRecord]) -> None:
         """All of `records`, one after another."""
         queues = self._queues
         for found in records:
@@ -180,7 +180,7 @@ class _Deriving:
         self._held.clear()
         self._write_all()
 
-    def _out_of_order(self, queue: ConsumeQueue, found: Found) -> None:
+    def _out_of_order(self, queue: ConsumeQueue, found: ScannedRecord) -> None:
         held = self._held.pop(queue, None)
         if held is not None:
             due = queue.next_offset
@@ -198,11 +198,11 @@ class _Deriving:
         else:
             self._held[queue] = found
 
-    def _restarts(self, queue: ConsumeQueue, held: Found) -> Restarts:
+    def _restarts(self, queue: ConsumeQueue, held: ScannedRecord) -> NumberingRestarts:
         # A queue without an entry can lose none. Its first file may be lost, then its numbers begin with those of the second.
-        return self._recovered.restarts_at(held.offset) if queue.last_end else Restarts.LIKELY
+        return self._recovered.restarts_at(held.offset) if queue.last_end else NumberingRestarts.LIKELY
 
-    def _place(self, queue: ConsumeQueue, found: Found) -> None:
+    def _place(self, queue: ConsumeQueue, found: ScannedRecord) -> None:
         """Let `found` be the next entry of its queue, at the number it names."""
         if found.queue_offset != queue.next_offset:
             self._write(queue)
@@ -218,7 +218,7 @@ class _Deriving:
                 )
         self._append(queue, found)
 
-    def _append(self, queue: ConsumeQueue, found: Found) -> None:
+    def _append(self, queue: ConsumeQueue, found: ScannedRecord) -> None:
         entry = ENTRY.pack(found.offset, found.size, tags_code(found, self._delays_ms))
         self._gathered.setdefault(queue, []).append(entry)
         queue.next_offset += 1
@@ -227,7 +227,7 @@ class _Deriving:
         if self._count % DERIVE_AT_ONCE == 0:
             self._write_all()
 
-    def _refuse(self, found: Found, why: str) -> None:
+    def _refuse(self, found: ScannedRecord, why: str) -> None:
         self.refused.append(Refused(found, why))
 
     def _write_all(self) -> None:
@@ -242,7 +242,7 @@ class _Deriving:
             queue.forget_tail()
 
 
-def make_room(queue: ConsumeQueue, found: Found, code: int) -> str:
+def make_room(queue: ConsumeQueue, found: ScannedRecord, code: int) -> str:
     """Let `found` have the next entry of a queue that ends elsewhere; why it cannot, or ""."""
     number = found.queue_offset
     if not queue.segments.bases:

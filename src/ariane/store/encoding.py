@@ -9,10 +9,10 @@ from ariane.model.hashes import java_hash
 from ariane.protocol import properties as properties_text
 from ariane.protocol.record import encode, encode_v4
 from ariane.store.record_scanner import due_ms
-from ariane.store.types import Draft
+from ariane.store.types import RecordDraft
 
 
-def checked(draft: Draft, body_max: int) -> bytes:
+def checked(draft: RecordDraft, body_max: int) -> bytes:
     """Properties as bytes. Only what the format cannot hold is refused here; a topic that has a queue fits."""
     properties = draft.properties.encode()
     if len(properties) > properties_text.SIZE_MAX:
@@ -24,7 +24,7 @@ def checked(draft: Draft, body_max: int) -> bytes:
     return properties
 
 
-def due_code(draft: Draft, store_ms: int, delays_ms: Sequence[int]) -> int:
+def due_code(draft: RecordDraft, store_ms: int, delays_ms: Sequence[int]) -> int:
     """The tags code of a queue entry in a topic where it is a time: that of the draft, or when its delay level is over."""
     if draft.tags_code is not None:
         return draft.tags_code
@@ -33,7 +33,13 @@ def due_code(draft: Draft, store_ms: int, delays_ms: Sequence[int]) -> int:
 
 
 def encoded(
-    draft: Draft, topic: bytes, properties: bytes, queue_offset: int, offset: int, store_ms: int, store_host: bytes
+    draft: RecordDraft,
+    topic: bytes,
+    properties: bytes,
+    queue_offset: int,
+    offset: int,
+    store_ms: int,
+    store_host: bytes,
 ) -> bytes:
     """The record, as it lies at `offset` of the log."""
     born_host = draft.born_host
@@ -61,7 +67,7 @@ def encoded(
 
 
 def encoded_all(
-    parts: Sequence[tuple[Draft, object, bool, bytes, bytes, int]], offset: int, store_ms: int, store_host: bytes
+    parts: Sequence[tuple[RecordDraft, object, bool, bytes, bytes, int]], offset: int, store_ms: int, store_host: bytes
 ) -> list[bytes]:
     """The records of a batch, one after another from `offset` on."""
     records = []

@@ -19,7 +19,7 @@ from ariane.store.segments import NAME_DIGITS, Segments
 LOG_SETTING = "mappedFileSizeCommitLog"
 
 
-class Loaded(NamedTuple):
+class LoadedFiles(NamedTuple):
     """The files of one directory, as they are."""
 
     segments: Segments
@@ -43,7 +43,7 @@ class Loaded(NamedTuple):
         return next((base for base in self.segments.bases if base % self.segments.size), None)
 
 
-def load(files: OpenFiles, directory: str, size: int) -> Loaded:
+def load(files: OpenFiles, directory: str, size: int) -> LoadedFiles:
     """Return the files of `directory`.
 
     Raises:
@@ -59,10 +59,10 @@ def load(files: OpenFiles, directory: str, size: int) -> Loaded:
         if length is None:
             raise StoreCorrupt(path, 0, "this file cannot be read: a broken link? move it out of the store directory")
         lengths[int(name)] = length
-    return Loaded(Segments(files, directory, size, list(lengths)), lengths)
+    return LoadedFiles(Segments(files, directory, size, list(lengths)), lengths)
 
 
-def load_log(files: OpenFiles, directory: str, size: int, *, clean: bool, flushed: int | None) -> Loaded:
+def load_log(files: OpenFiles, directory: str, size: int, *, clean: bool, flushed: int | None) -> LoadedFiles:
     """Return the files of the commit log, all of the configured length.
 
     Args:
@@ -98,7 +98,7 @@ def configured_otherwise(lengths: list[int]) -> int | None:
     return lengths[0] if len(lengths) > 1 and len(set(lengths)) == 1 and lengths[0] else None
 
 
-def _log_fault(loaded: Loaded, wrong: dict[int, int]) -> ConfigError | StoreCorrupt:
+def _log_fault(loaded: LoadedFiles, wrong: dict[int, int]) -> ConfigError | StoreCorrupt:
     size, lengths = loaded.segments.size, list(loaded.lengths.values())
     other = configured_otherwise(lengths)
     if other is not None:

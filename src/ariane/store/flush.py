@@ -12,11 +12,11 @@ from typing import NamedTuple
 from ariane.store.files import NO_ROOM, Disk, write_atomic
 
 
-class Postponed(Exception):
+class FlushPostponed(Exception):
     """The disk had no room for a derived file; all that was there before is as it was, and a later flush may try again."""
 
 
-class Flush(NamedTuple):
+class FlushRound(NamedTuple):
     """Make durable everything below `up_to`."""
 
     disk: Disk
@@ -59,7 +59,7 @@ class Flush(NamedTuple):
             write_atomic(self.disk, path, content)
         except OSError as error:
             if error.errno in NO_ROOM:
-                raise Postponed(f"no room to write {path}: free space on that disk") from error
+                raise FlushPostponed(f"no room to write {path}: free space on that disk") from error
             raise
 
     def _fsync_path(self, path: str) -> None:

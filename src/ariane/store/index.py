@@ -14,15 +14,15 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import NamedTuple
 
-from ariane.store.consume_queue import Changed
+from ariane.store.consume_queue import QueueFilesChanged
 from ariane.store.files import OpenFiles
-from ariane.store.index_file import Damaged, IndexFile, LogView, Sizes
+from ariane.store.index_file import IndexCorrupt, IndexFile, IndexSizes, LogView
 from ariane.store.key_hashes import Hashed
 
 NAME_DIGITS = 17
 
 
-class Known(NamedTuple):
+class IndexProgress(NamedTuple):
     """What the last process said about the index when it was last flushed."""
 
     clean: bool  # it stopped in order
@@ -36,7 +36,9 @@ class Known(NamedTuple):
 class KeyIndex:
     """All index files of a store. `open` first; what it had to do is in `notes`."""
 
-    def __init__(self, files: OpenFiles, root: str, sizes: Sizes, *, now_ms: Callable[[], int], log: LogView) -> None:
+    def __init__(
+        self, files: OpenFiles, root: str, sizes: IndexSizes, *, now_ms: Callable[[], int], log: LogView
+    ) -> None:
         self._open_files = files
         self._disk = files.disk
         self.root = root
@@ -64,7 +66,7 @@ class KeyIndex:
 
     # ------------------------------------------------------------------------------------------------------------ opening
 
-    def open(self, known: Known, log_end: int) -> None:
+    def open(self, known: IndexProgress, log_end: int) -> None:
         """Take over the files that can be trusted, remove the others; `position` is where to go on from. If that is less than
         what was known, the checkpoint has to say so before `settle`, which has to follow."""
         log_start = self._log.start
@@ -105,7 +107,7 @@ class KeyIndex:
                 if file.is_begun(limit, self._log):
                     continue
                 why = ""
-            except Damaged as damage:
+            except IndexCorrupt as damage:
                 why = str(damage)
             self._remove_from(number)
             return why
@@ -117,7 +119,7 @@ class KeyIndex:
             try:
                 if ends(file):
                     return number
-            except Damaged:
+            except IndexCorrupt:
                 continue
         return len(self._files)
 
@@ -137,7 +139,7 @@ class KeyIndex:
                     self._check_order(limit)
                     break
                 self._remove_from(len(self._files) - 1)
-            except Damaged as damage:
+            except IndexCorrupt as damage:
                 why = str(damage)
                 self._remove_from([file.path for file in self._files].index(damage.path))
         return why
@@ -146,10 +148,10 @@ class KeyIndex:
         end = -1
         for file in self._files:
             if file.header.next_entry > 1 and file.header.begin_offset < end:
-                raise Damaged(file.path, f"it begins at {file.header.begin_offset} before the one before it ends")
+                raise IndexCorrupt(file.path, f"it begins at {file.header.begin_offset} before the one before it ends")
             end = max(end, file.header.end_offset)
             if file.header.next_entry > 1 and end >= limit:
-                raise Damaged(file.path, f"it knows a record at {end}, where the log has none")
+                raise IndexCorrupt(file.path, f"it knows a record at {end}, where the log has none")
 
     def remove_damaged(self, path: str) -> None:
         """Remove the file at `path`, in which damage was found, and those behind it; `position` goes back with them."""
@@ -212,12 +214,12 @@ class KeyIndex:
             self._files[-1].write_slots()
             self._changed.add(self._files[-1].path)
 
-    def take_changed(self) -> Changed:
+    def take_changed(self) -> QueueFilesChanged:
         """Files, and directories, that the flush which begins now has to fsync."""
         for file in self._to_remove:
             self._remove(file)
         self._to_remove, self._given_up = self._given_up, []
-        taken = Changed(self._changed, {self.root} if self._names_changed else set())
+        taken = QueueFilesChanged(self._changed, {self.root} if self._names_changed else set())
         self._changed, self._names_changed = set(), False
         return taken
 

@@ -18,15 +18,15 @@ from ariane.errors import StoreCorrupt, StoreError
 from ariane.store import key_query
 from ariane.store.checkpoint import Checkpoint
 from ariane.store.commit_log import CommitLog
-from ariane.store.consume_queue import Changed
+from ariane.store.consume_queue import QueueFilesChanged
 from ariane.store.deletions import Deletions
 from ariane.store.files import OpenFiles, write_error
-from ariane.store.index import KeyIndex, Known
-from ariane.store.index_file import Damaged, LogView, Sizes
+from ariane.store.index import IndexProgress, KeyIndex
+from ariane.store.index_file import IndexCorrupt, IndexSizes, LogView
 from ariane.store.key_hashes import Keyed, KeyHashes, is_indexed
-from ariane.store.key_query import Queried, Wanted
+from ariane.store.key_query import KeyQuery, KeyQueryResult
 from ariane.store.queue_reader import store_ms_of
-from ariane.store.record_scanner import Found, NotARecord, readable, record_at
+from ariane.store.record_scanner import NotARecord, ScannedRecord, readable, record_at
 from ariane.store.segments import Segments
 from ariane.store.types import StoreConfig
 
@@ -48,25 +48,25 @@ def opened(
     clean: bool,
     lower: Callable[[Checkpoint], None],
     deletions: Deletions | None = None,
-) -> Indexing:
+) -> IndexBuilder:
     """The index of a store whose log is in order: what the directory holds is taken over, the rest of the log indexed.
 
     `lower` is to make a checkpoint durable that vouches for less: what is made anew is no more flushed than what is new.
     """
     if not config.index:
-        return Indexing(None, log.segments)
+        return IndexBuilder(None, log.segments)
     index = KeyIndex(
         files,
         f"{config.root}/index",
-        Sizes(config.index_slots, config.index_entries),
+        IndexSizes(config.index_slots, config.index_entries),
         now_ms=now_ms,
         log=LogView(
             log.start, lambda offset: store_ms_of(log, offset), lambda offset: _hashes_at(log.segments, offset)
         ),
     )
-    known = Known(clean, checkpoint.indexed_offset, checkpoint.index_files, checkpoint.index_ms)
+    known = IndexProgress(clean, checkpoint.indexed_offset, checkpoint.index_files, checkpoint.index_ms)
     index.open(known, log.end)
-    indexing = Indexing(index, log.segments, deletions)
+    indexing = IndexBuilder(index, log.segments, deletions)
     if known.position is not None and (index.position < known.position or len(index) < known.files):
         lower(indexing.in_checkpoint(checkpoint, log.end))
     index.settle()
@@ -74,7 +74,7 @@ def opened(
     return indexing
 
 
-class Indexing:
+class IndexBuilder:
     """The index of a store, and what waits to get into it. `note` takes a Keyed for each record that `is_indexed`."""
 
     def __init__(self, index: KeyIndex | None, log: Segments, deletions: Deletions | None = None) -> None:
@@ -112,7 +112,7 @@ class Indexing:
         except StoreError:
             self._reading = True
 
-    def query(self, wanted: Wanted) -> Queried:
+    def query(self, wanted: KeyQuery) -> KeyQueryResult:
         """Records by key, among all that consumers can see. StoreError when there is no index, or it cannot be brought up to
         that; the next call tries again."""
         return self._undamaged(lambda index: key_query.find(index, self._log, wanted, self._deletions))
@@ -128,12 +128,12 @@ class Indexing:
         index = self._index
         if index is None:
             raise StoreError("this store keeps no key index: set messageIndexEnable to true")
-        fault: Damaged | None = None
+        fault: IndexCorrupt | None = None
         for _ in range(DAMAGE_MAX):
             try:
                 self._catch_up(index, self._derived)
                 return work(index)
-            except Damaged as damage:
+            except IndexCorrupt as damage:
                 fault = damage
                 index.remove_damaged(damage.path)
                 self._reading = True
@@ -189,10 +189,10 @@ class Indexing:
 
     # --- for the flush ---
 
-    def take_changed(self, derived: int) -> Changed:
+    def take_changed(self, derived: int) -> QueueFilesChanged:
         """Index what waits; files, and directories, that the flush which begins now has to fsync."""
         if self._index is None:
-            return Changed(set(), set())
+            return QueueFilesChanged(set(), set())
         self._derived = derived
         self._try_catch_up()
         return self._index.take_changed()
@@ -219,7 +219,7 @@ def _pass_over(_: Keyed) -> None:
     """What a store without an index notes."""
 
 
-def keyed(found: Found) -> Keyed:
+def keyed(found: ScannedRecord) -> Keyed:
     """What a put would have noted of a record; one that is not indexed has no properties."""
     properties = found.properties.decode("utf-8", "replace") if is_indexed(found.sys_flag) else ""
     return found.topic.decode("utf-8", "replace"), properties, found.offset, found.store_ms
@@ -234,13 +234,13 @@ def _hashes_at(log: Segments, offset: int) -> list[int]:
     return hashes_of(found)
 
 
-def hashes_of(found: Found) -> list[int]:
+def hashes_of(found: ScannedRecord) -> list[int]:
     """Hashes of the keys of a record, in the order of their entries."""
     return [value for value, _, _ in KeyHashes().of([keyed(found)])]
 
 
-def _batches(records: Iterable[Found]) -> Iterable[list[Found]]:
-    batch: list[Found] = []
+def _batches(records: Iterable[ScannedRecord]) -> Iterable[list[ScannedRecord]]:
+    batch: list[ScannedRecord] = []
     for found in records:
         batch.append(found)
         if len(batch) >= AT_ONCE:

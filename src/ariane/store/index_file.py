@@ -31,7 +31,7 @@ CHUNK_ENTRIES = 50_000  # entries read at once when slots are made again
 SECONDS_MAX = 2147483647
 
 
-class Sizes(NamedTuple):
+class IndexSizes(NamedTuple):
     """How the files of an index are laid out; the files themselves do not say."""
 
     slots: int  # maxHashSlotNum
@@ -46,7 +46,7 @@ class Sizes(NamedTuple):
         return self.entries_at + ENTRY_SIZE * self.entries
 
 
-class Header(NamedTuple):
+class IndexHeader(NamedTuple):
     begin_ms: int
     end_ms: int
     begin_offset: int
@@ -55,7 +55,7 @@ class Header(NamedTuple):
     next_entry: int
 
 
-class Entry(NamedTuple):
+class IndexEntry(NamedTuple):
     """An entry of a chain: where the record lies, and when it was stored, without the part of a second."""
 
     number: int
@@ -79,7 +79,7 @@ class LogView(NamedTuple):
         return found == hashes if all_of_them else set(hashes) <= set(found)
 
 
-class Damaged(Exception):
+class IndexCorrupt(Exception):
     """An index file holds what no rule allows; says what. Never leaves the store."""
 
     def __init__(self, path: str, why: str) -> None:
@@ -90,13 +90,13 @@ class Damaged(Exception):
 class IndexFile:
     """One file. It exists on the disk; `header` says what of it counts."""
 
-    def __init__(self, files: OpenFiles, path: str, sizes: Sizes) -> None:
+    def __init__(self, files: OpenFiles, path: str, sizes: IndexSizes) -> None:
         self._files = files
         self._disk = files.disk
         self.path = path
         self.name = path.rpartition("/")[2]
         self.sizes = sizes
-        self.header = Header(0, 0, 0, 0, 0, 1)
+        self.header = IndexHeader(0, 0, 0, 0, 0, 1)
         self._slots: memoryview | None = None  # native i32; None: on the disk, or to be made from the entries
         self.slots_on_disk = True
         self._slots_are_stale = False
@@ -127,12 +127,12 @@ class IndexFile:
                 used += 1
             elif not 0 < older < count:
                 self._slots = None
-                raise Damaged(self.path, f"slot {slot} names entry {older} of {count}")
+                raise IndexCorrupt(self.path, f"slot {slot} names entry {older} of {count}")
             entries.append(pack(value, offset, seconds, older))
             slots[slot] = count
             count += 1
         _, end_offset, last_ms = hashed[-1]
-        header = Header(begin_ms, max(end_ms, last_ms), begin_offset, end_offset, used, count)
+        header = IndexHeader(begin_ms, max(end_ms, last_ms), begin_offset, end_offset, used, count)
         self.slots_on_disk = False
         try:
             handle = self._files.get(self.path)
@@ -192,10 +192,10 @@ class IndexFile:
             wanted = min(CHUNK_ENTRIES, self.header.next_entry - number)
             data = self._disk.pread(handle, ENTRY_SIZE * wanted, self.sizes.entries_at + ENTRY_SIZE * number)
             if len(data) < ENTRY_SIZE * wanted:
-                raise Damaged(self.path, f"it ends before entry {number + wanted}")
+                raise IndexCorrupt(self.path, f"it ends before entry {number + wanted}")
             for value, _, _, older in ENTRY.iter_unpack(data):
                 if value < 0 or slots[value % slot_count] != older:
-                    raise Damaged(self.path, f"entry {number} is not the newest of its slot when it comes")
+                    raise IndexCorrupt(self.path, f"entry {number} is not the newest of its slot when it comes")
                 slots[value % slot_count] = number
                 number += 1
                 if not older:
@@ -208,7 +208,7 @@ class IndexFile:
         """Hash, offset, seconds, number of the next older one."""
         data = self._disk.pread(self._files.get(self.path), ENTRY_SIZE, self.sizes.entries_at + ENTRY_SIZE * number)
         if len(data) < ENTRY_SIZE:
-            raise Damaged(self.path, f"it ends before entry {number}")
+            raise IndexCorrupt(self.path, f"it ends before entry {number}")
         return ENTRY.unpack(data)
 
     def holds(self, value: int, number: int, offset: int) -> bool:
@@ -226,24 +226,24 @@ class IndexFile:
         else:
             data = self._disk.pread(self._files.get(self.path), SLOT_SIZE, HEADER_SIZE + SLOT_SIZE * slot)
             if len(data) < SLOT_SIZE:
-                raise Damaged(self.path, f"it ends before slot {slot}")
+                raise IndexCorrupt(self.path, f"it ends before slot {slot}")
             number = SLOT.unpack(data)[0]
         if not 0 <= number < self.header.next_entry:
-            raise Damaged(self.path, f"slot {slot} names entry {number} of {self.header.next_entry}")
+            raise IndexCorrupt(self.path, f"slot {slot} names entry {number} of {self.header.next_entry}")
         return number
 
-    def chain(self, value: int, number: int) -> Iterator[Entry]:
+    def chain(self, value: int, number: int) -> Iterator[IndexEntry]:
         """The chain of a hash from entry `number` on, newest first, with the entries of other hashes that share it."""
         begin_ms, _, begin_offset, end_offset, _, _ = self.header
         slot = value % self.sizes.slots
         while number:
             found, offset, seconds, older = self.entry(number)
             if found % self.sizes.slots != slot or found < 0 or not begin_offset <= offset <= end_offset:
-                raise Damaged(self.path, f"entry {number} does not belong to slot {slot}")
+                raise IndexCorrupt(self.path, f"entry {number} does not belong to slot {slot}")
             # Java counts the first entry's seconds from the end of the file before: it was stored when this one begins.
-            yield Entry(number, found, offset, begin_ms + (1000 * seconds if number > 1 else 0))
+            yield IndexEntry(number, found, offset, begin_ms + (1000 * seconds if number > 1 else 0))
             if not 0 <= older < number:
-                raise Damaged(self.path, f"entry {number} says that {older} is older")
+                raise IndexCorrupt(self.path, f"entry {number} says that {older} is older")
             number = older
 
     # ------------------------------------------------------------------------------------------------------------ opening
@@ -256,13 +256,13 @@ class IndexFile:
         self._read_header()
         _, _, begin_offset, end_offset, used, count = self.header
         if not 1 <= count <= self.sizes.entries or not 0 <= used <= min(count, self.sizes.slots):
-            raise Damaged(self.path, f"{count} entries in {used} slots")
+            raise IndexCorrupt(self.path, f"{count} entries in {used} slots")
         if begin_offset > end_offset:
-            raise Damaged(self.path, "it ends before it begins")
+            raise IndexCorrupt(self.path, "it ends before it begins")
         if count > 1:
             self._check_begin(store_ms)
             if self.entry(count - 1)[1] != end_offset:
-                raise Damaged(self.path, f"its last entry is not for the record at {end_offset}")
+                raise IndexCorrupt(self.path, f"its last entry is not for the record at {end_offset}")
 
     def recover(self, limit: int, log: LogView) -> bool:
         """After a crash: let the entries of records below `limit` count, which were flushed, and nothing else; whether among
@@ -310,7 +310,7 @@ class IndexFile:
             wanted = min(CHUNK_ENTRIES, self.sizes.entries - number)
             data = self._disk.pread(handle, ENTRY_SIZE * wanted, self.sizes.entries_at + ENTRY_SIZE * number)
             if len(data) < ENTRY_SIZE * wanted:
-                raise Damaged(self.path, f"it ends before entry {number + wanted}")
+                raise IndexCorrupt(self.path, f"it ends before entry {number + wanted}")
             for at, (value, offset, seconds, older) in enumerate(ENTRY.iter_unpack(data)):
                 slot = value % slot_count
                 is_blank = not (value or offset or seconds or older) and not log.is_confirmed(0, [0])
@@ -339,7 +339,7 @@ class IndexFile:
         if offset >= limit or (not (value or offset or seconds or older) and not log.is_confirmed(0, [0])):
             return False
         if offset < 0 or not log.is_confirmed(offset, [value]):
-            raise Damaged(
+            raise IndexCorrupt(
                 self.path, f"its first entry is for a record at {offset} that is not there, or has not its key"
             )
         return True
@@ -352,7 +352,7 @@ class IndexFile:
     def _check_size(self) -> None:
         size = self._disk.size(self.path)
         if size != self.sizes.file_size:
-            raise Damaged(
+            raise IndexCorrupt(
                 self.path,
                 f"it has {size} bytes, a file with {self.sizes.slots} slots (maxHashSlotNum) and {self.sizes.entries}"
                 f" entries (maxIndexNum) has {self.sizes.file_size}",
@@ -360,15 +360,17 @@ class IndexFile:
 
     def _read_header(self) -> None:
         self._check_size()
-        self.header = Header(*HEADER.unpack(self._disk.pread(self._files.get(self.path), HEADER_SIZE, 0)))
+        self.header = IndexHeader(*HEADER.unpack(self._disk.pread(self._files.get(self.path), HEADER_SIZE, 0)))
 
     def _check_begin(self, store_ms: Callable[[int], int | None]) -> None:
         begin_ms, _, begin_offset, *_ = self.header
         if self.entry(1)[1] != begin_offset:
-            raise Damaged(self.path, f"its first entry is not for the record at {begin_offset}")
+            raise IndexCorrupt(self.path, f"its first entry is not for the record at {begin_offset}")
         stored = store_ms(begin_offset)
         if stored is not None and stored != begin_ms:
-            raise Damaged(self.path, f"it begins at {begin_ms}, the record at {begin_offset} was stored at {stored}")
+            raise IndexCorrupt(
+                self.path, f"it begins at {begin_ms}, the record at {begin_offset} was stored at {stored}"
+            )
 
 
 def _claims(data: bytes, limit: int) -> bool:

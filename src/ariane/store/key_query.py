@@ -11,7 +11,7 @@ from typing import NamedTuple
 from ariane.errors import ProtocolError
 from ariane.store.deletions import Deletions
 from ariane.store.index import KeyIndex
-from ariane.store.index_file import Entry, IndexFile
+from ariane.store.index_file import IndexEntry, IndexFile
 from ariane.store.key_hashes import key_hash, keys_of
 from ariane.store.record_scanner import NotARecord, record_at
 from ariane.store.segments import Segments
@@ -22,7 +22,7 @@ EVER = (1 << 63) - 1
 _SECOND = 999  # an entry's time may be that much earlier than its record's
 
 
-class Position(NamedTuple):
+class QueryPosition(NamedTuple):
     """Where a query goes on: at an entry of an index file, or if that is gone, at the record it was for."""
 
     offset: int
@@ -34,14 +34,14 @@ class Position(NamedTuple):
         return f"{self.offset}-{self.file}-{self.number}"
 
     @classmethod
-    def parse(cls, text: str) -> Position:
+    def parse(cls, text: str) -> QueryPosition:
         parts = text.split("-")
         if len(parts) != 3 or not all(part.isdecimal() and part.isascii() and len(part) < 20 for part in parts):
             raise ProtocolError(f"{text!r} is no position of a query: give one as it came in an answer")
         return cls(int(parts[0]), parts[1], int(parts[2]))
 
 
-class Wanted(NamedTuple):
+class KeyQuery(NamedTuple):
     """A query. Store times count from `begin_ms` to `end_ms`, both included."""
 
     topic: str
@@ -49,15 +49,15 @@ class Wanted(NamedTuple):
     max_count: int
     begin_ms: int = 0
     end_ms: int = EVER
-    position: Position | None = None
+    position: QueryPosition | None = None
 
 
-class Queried(NamedTuple):
+class KeyQueryResult(NamedTuple):
     """What a query found: records in the order of the log, the newest `max_count` that match; `position` of what comes next,
     None when that was all; time and offset of the last record that the index knows."""
 
     records: list[bytes]
-    position: Position | None
+    position: QueryPosition | None
     last_ms: int
     last_offset: int
 
@@ -65,19 +65,19 @@ class Queried(NamedTuple):
 class _Full(Exception):
     """The answer is full, or enough was looked at; the query goes on at `position`."""
 
-    def __init__(self, position: Position) -> None:
+    def __init__(self, position: QueryPosition) -> None:
         super().__init__()
         self.position = position
 
 
-def find(index: KeyIndex, log: Segments, wanted: Wanted, deletions: Deletions | None = None) -> Queried:
+def find(index: KeyIndex, log: Segments, wanted: KeyQuery, deletions: Deletions | None = None) -> KeyQueryResult:
     """Records of a topic whose UNIQ_KEY, or a word of whose KEYS, is the key. Damaged when an index file is."""
     search = _Search(log, wanted, deletions or Deletions())
     files = index.files()
     position = wanted.position
     if position is not None and position.file in [file.name for file in files]:
         files = [file for file in files if file.name <= position.file]
-    rest: Position | None = None
+    rest: QueryPosition | None = None
     try:
         for file in files:
             search.through(file)
@@ -86,13 +86,13 @@ def find(index: KeyIndex, log: Segments, wanted: Wanted, deletions: Deletions | 
     except _Full as full:
         rest = full.position
     records = [search.taken[offset] for offset in sorted(search.taken)]
-    return Queried(records, rest, *index.last_update)
+    return KeyQueryResult(records, rest, *index.last_update)
 
 
 class _Search:
     """One query under way; `taken` are its records by offset."""
 
-    def __init__(self, log: Segments, wanted: Wanted, deletions: Deletions) -> None:
+    def __init__(self, log: Segments, wanted: KeyQuery, deletions: Deletions) -> None:
         self._log = log
         self._deletions = deletions
         self._wanted = wanted
@@ -112,7 +112,7 @@ class _Search:
         for entry in file.chain(self._hash, self._start(file)):
             self._looked += 1
             if self._looked > LOOKED_MAX:
-                raise _Full(Position(entry.offset, file.name, entry.number))
+                raise _Full(QueryPosition(entry.offset, file.name, entry.number))
             if entry.offset < self._log.start or entry.ms + _SECOND < begin_ms:
                 return
             if entry.hashed == self._hash and entry.offset <= last and entry.ms <= end_ms:
@@ -125,7 +125,7 @@ class _Search:
             return position.number
         return file.newest(self._hash)
 
-    def _take(self, file: IndexFile, entry: Entry) -> None:
+    def _take(self, file: IndexFile, entry: IndexEntry) -> None:
         wanted = self._wanted
         if entry.offset in self.taken:
             return
@@ -140,6 +140,6 @@ class _Search:
         if wanted.key not in keys_of(found.properties.decode("utf-8", "replace")):
             return
         if len(self.taken) >= wanted.max_count or (self.taken and self._bytes + len(data) > BYTES_MAX):
-            raise _Full(Position(entry.offset, file.name, entry.number))
+            raise _Full(QueryPosition(entry.offset, file.name, entry.number))
         self.taken[entry.offset] = data
         self._bytes += len(data)

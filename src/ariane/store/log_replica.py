@@ -21,17 +21,17 @@ from ariane.store.consume_queue import ENTRY, ConsumeQueue
 from ariane.store.consume_queues import ConsumeQueues
 from ariane.store.delayed import delivers
 from ariane.store.deletions import Deletions
-from ariane.store.dispatch import Arrival, Note
+from ariane.store.dispatch import Arrival, PendingEntry
 from ariane.store.files import write_error
 from ariane.store.index_builder import keyed
 from ariane.store.key_hashes import Keyed, is_indexed
-from ariane.store.record_scanner import Found, Walk, tags_code
+from ariane.store.record_scanner import RecordScanner, ScannedRecord, tags_code
 
 NOTES_AT_ONCE = 20_000  # records taken between two writes of queue entries
 FOUND_MAX = 200_000  # records that wait for that; beyond, the log waits, too
 
 
-class Source:
+class ReplicationSource:
     """What consumers and slaves of one store may read of its log."""
 
     def __init__(self, log: CommitLog, *, sync: bool) -> None:
@@ -56,7 +56,7 @@ class Replica:
         self,
         log: CommitLog,
         queues: ConsumeQueues,
-        notes: deque[Note],
+        notes: deque[PendingEntry],
         delays_ms: tuple[int, ...],
         note_keys: Callable[[Keyed], None],
         deletions: Deletions,
@@ -69,13 +69,15 @@ class Replica:
         self._delays_ms = delays_ms
         self.received = log.end
         self.file_size = log.size
-        self._found: deque[Found] = deque()  # whole records that are not noted yet
+        self._found: deque[ScannedRecord] = deque()  # whole records that are not noted yet
         self.delivered: list[
             int
         ] = []  # where the delayed records lie that the master has delivered; emptied by the store
         self._arrivals: list[Arrival] = []  # of a step that failed half-way, too
-        self._last: Note | None = None
-        self._behind: Found | None = None  # the first of them, when it does not follow the last one of its queue
+        self._last: PendingEntry | None = None
+        self._behind: ScannedRecord | None = (
+            None  # the first of them, when it does not follow the last one of its queue
+        )
 
     def append(self, offset: int, data: bytes) -> None:
         """Take the bytes that the master has at `offset`. An empty log begins wherever the first ones come from."""
@@ -113,7 +115,7 @@ class Replica:
     def _advance(self) -> None:
         """Let the log end behind the last record that is complete."""
         log = self._log
-        walk = Walk(log.segments, log.end, self.received, check_crc=False)
+        walk = RecordScanner(log.segments, log.end, self.received, check_crc=False)
         end, last_ms = log.end, log.last_ms
         for found in walk:
             if found.end > self.received:
@@ -127,7 +129,7 @@ class Replica:
         if self.received - end > log.size:
             raise StoreCorrupt(log.segments.path(end - end % log.size), end % log.size, f"no record here: {walk.why}")
 
-    def step(self, up_to: int) -> tuple[list[Arrival], Note | None]:
+    def step(self, up_to: int) -> tuple[list[Arrival], PendingEntry | None]:
         """Derive the entries of what has come, as far as `up_to`; as `dispatch.step`."""
         while True:
             self._take(up_to)
@@ -160,16 +162,16 @@ class Replica:
                 self._note_keys(keyed(found))
             self._note(found, queue)
 
-    def _note(self, found: Found, queue: ConsumeQueue | None) -> None:
+    def _note(self, found: ScannedRecord, queue: ConsumeQueue | None) -> None:
         if queue is None:
-            self._notes.append(Note(None, b"", 0, 0, found.store_ms, found.end))
+            self._notes.append(PendingEntry(None, b"", 0, 0, found.store_ms, found.end))
         else:
             code = tags_code(found, self._delays_ms)
             entry = ENTRY.pack(found.offset, found.size, code)
-            self._notes.append(Note(queue, entry, found.queue_offset, code, found.store_ms, found.end))
+            self._notes.append(PendingEntry(queue, entry, found.queue_offset, code, found.store_ms, found.end))
             queue.next_offset += 1
 
-    def _make_room(self, found: Found) -> None:
+    def _make_room(self, found: ScannedRecord) -> None:
         """The master deleted the topic of `found` and made it anew, or removed what came before."""
         fault, queue = self._queues.of_record(found)
         try:

@@ -26,35 +26,35 @@ from ariane.store.checkpoint import Checkpoint
 from ariane.store.commit_log import CommitLog
 from ariane.store.consume_queue import ENTRY, ConsumeQueue
 from ariane.store.consume_queues import ConsumeQueues
-from ariane.store.delayed import Delayed
+from ariane.store.delayed import DelayedMessages
 from ariane.store.deletions import Deletions
-from ariane.store.dispatch import Arrival, Note
+from ariane.store.dispatch import Arrival, PendingEntry
 from ariane.store.encoding import checked, due_code, encoded, encoded_all
 from ariane.store.file_loading import load_log
 from ariane.store.files import Disk, OpenFiles, SystemDisk, open_error, read_whole
-from ariane.store.flush import Flush, Postponed
+from ariane.store.flush import FlushPostponed, FlushRound
 from ariane.store.key_hashes import is_indexed
-from ariane.store.log_replica import Replica, Source
+from ariane.store.log_replica import Replica, ReplicationSource
 from ariane.store.queue_rebuild import rebuild_queues, withdraw
-from ariane.store.record_scanner import Found, NotARecord, Walk, record_at
-from ariane.store.recovery import Recovered
+from ariane.store.record_scanner import NotARecord, RecordScanner, ScannedRecord, record_at
+from ariane.store.recovery import RecoveredState
 from ariane.store.removed_files import RemovedFiles
 from ariane.store.retention import Retention
 from ariane.store.store_directory import claim, mark_running, release
 from ariane.store.topic_removal import TopicRemoval
-from ariane.store.types import Draft, GetStatus, Got, Placed, StoreConfig
+from ariane.store.types import AppendResult, GetResult, GetStatus, RecordDraft, StoreConfig
 
 __all__ = [
+    "AppendResult",
     "Arrival",
     "Disk",
-    "Draft",
-    "Flush",
+    "FlushPostponed",
+    "FlushRound",
+    "GetResult",
     "GetStatus",
-    "Got",
     "MessageStore",
-    "Placed",
-    "Postponed",
-    "Recovered",
+    "RecordDraft",
+    "RecoveredState",
     "StoreConfig",
     "SystemDisk",
     "open_store",
@@ -151,21 +151,21 @@ class MessageStore:
             files, segments, self.recovered.end, recovery.believed_ms(self.recovered.last_ms, now_ms())
         )
         self.clear_write_failure = self._log.clear_write_failure
-        self.delayed = Delayed(files, root, self._queues, segments, config.delays_ms)
+        self.delayed = DelayedMessages(files, root, self._queues, segments, config.delays_ms)
         mended = self.delayed.load(delivered, self._log.end, delay_positions)
         self.index = index_builder.opened(
             config, files, self._log, now_ms, self._checkpoint, clean=clean, lower=self._lower, deletions=deletions
         )
         self.recovered = recovery.reported(self.recovered, passed, [*accepted, *notes, *mended, *self.index.notes])
         self._delays_put = False  # since all was derived
-        self._notes: deque[Note] = deque()
+        self._notes: deque[PendingEntry] = deque()
         self._held: list[Arrival] = []  # arrivals of a step that was not the caller's, for the next one
         self._derived, self._derived_ms = self._log.end, self._log.last_ms
-        self._flushing_derived: Flush | None = None
+        self._flushing_derived: FlushRound | None = None
         self.refusal: StoreError | None = None  # why no message may be put: a nearly full disk, the role of a slave
         self._removed = RemovedFiles(disk, self._log, self._queues, partial(setattr, self, "refusal"))
         self.replica: Replica | None = None  # set by `follow`
-        self.source = Source(self._log, sync=config.flush == "sync")
+        self.source = ReplicationSource(self._log, sync=config.flush == "sync")
         self.retention = Retention(disk, self._log, self._queues, lambda: self._checkpoint_on_disk)
         self.has_queue = self._queues.has_files
         self.puts = self.put_bytes = 0  # messages taken since the start
@@ -184,7 +184,7 @@ class MessageStore:
 
     # ------------------------------------------------------------------------------------------------------------ writing
 
-    def put(self, draft: Draft) -> Placed:
+    def put(self, draft: RecordDraft) -> AppendResult:
         """Append one message. Once this has returned, the record survives the death of the process."""
         log = self._log
         if log.failure is not None or self.refusal is not None or len(self._notes) >= NOTES_MAX:
@@ -206,9 +206,9 @@ class MessageStore:
         if listed:
             queue.next_offset += 1
         self._note(draft, queue, listed, offset, size, queue_offset, store_ms)
-        return Placed(offset, size, queue_offset, store_ms)
+        return AppendResult(offset, size, queue_offset, store_ms)
 
-    def put_batch(self, drafts: list[Draft]) -> list[Placed]:
+    def put_batch(self, drafts: list[RecordDraft]) -> list[AppendResult]:
         """Append messages side by side in one file with one write: all of them or none."""
         log = self._log
         if log.failure is not None or self.refusal is not None or len(self._notes) >= NOTES_MAX:
@@ -216,7 +216,7 @@ class MessageStore:
         now = self._now_ms()
         store_ms = now if now > log.last_ms else log.last_ms
         next_offsets: dict[ConsumeQueue, int] = {}
-        parts: list[tuple[Draft, ConsumeQueue, bool, bytes, bytes, int]] = []
+        parts: list[tuple[RecordDraft, ConsumeQueue, bool, bytes, bytes, int]] = []
         for draft in drafts:
             queue = self._queues.needed(draft.topic, draft.queue_id)
             topic, properties = queue.topic_bytes, checked(draft, self.config.max_message_size)
@@ -236,7 +236,7 @@ class MessageStore:
         placed = []
         for (draft, queue, listed, _, _, queue_offset), data in zip(parts, records, strict=True):
             self._note(draft, queue, listed, offset, len(data), queue_offset, store_ms)
-            placed.append(Placed(offset, len(data), queue_offset, store_ms))
+            placed.append(AppendResult(offset, len(data), queue_offset, store_ms))
             offset += len(data)
         for queue, number in next_offsets.items():
             queue.next_offset = number
@@ -249,21 +249,30 @@ class MessageStore:
         raise StoreFull(f"{NOTES_MAX} records wait for their queue entries: the disk of {self.config.root} takes none")
 
     def _note(
-        self, draft: Draft, queue: ConsumeQueue, listed: bool, offset: int, size: int, queue_offset: int, store_ms: int
+        self,
+        draft: RecordDraft,
+        queue: ConsumeQueue,
+        listed: bool,
+        offset: int,
+        size: int,
+        queue_offset: int,
+        store_ms: int,
     ) -> None:
         if listed or is_indexed(draft.sys_flag):
             self.index.note((queue.topic, draft.properties, offset, store_ms))
         self.puts += 1
         self.put_bytes += size
         if not listed:
-            self._notes.append(Note(None, b"", 0, 0, store_ms, offset + size))
+            self._notes.append(PendingEntry(None, b"", 0, 0, store_ms, offset + size))
             return
         if draft.tags_code is None and queue.topic != SCHEDULE_TOPIC:
             code = java_hash(draft.tags) if draft.tags else 0
         else:
             code = due_code(draft, store_ms, self.config.delays_ms)
             self._delays_put = True
-        self._notes.append(Note(queue, ENTRY.pack(offset, size, code), queue_offset, code, store_ms, offset + size))
+        self._notes.append(
+            PendingEntry(queue, ENTRY.pack(offset, size, code), queue_offset, code, store_ms, offset + size)
+        )
 
     # -------------------------------------------------------------------------------------------------- what consumers see
 
@@ -307,12 +316,12 @@ class MessageStore:
         codes: frozenset[int] | None = None,
         max_bytes: int | None = None,
         accept: Callable[[bytes], bool] | None = None,
-    ) -> Got:
+    ) -> GetResult:
         """Records of a queue from entry `offset` on, at most one answer full; `codes` None takes all tags, `accept` sees
         each record that has one of them."""
         queue = self._queues.existing(topic, queue_id)
         if queue is None:
-            return Got(GetStatus.NO_MESSAGE_IN_QUEUE, [], 0, 0, 0, False)
+            return GetResult(GetStatus.NO_MESSAGE_IN_QUEUE, [], 0, 0, 0, False)
         try:
             return queue_reader.get(queue, self._log, self.config, offset, max_count, codes, max_bytes, accept)
         except FileNotFoundError as error:
@@ -327,9 +336,11 @@ class MessageStore:
         except NotARecord:
             return None
 
-    def records_between(self, start: int, stop: int) -> Iterator[Found]:
+    def records_between(self, start: int, stop: int) -> Iterator[ScannedRecord]:
         """What lies in the log from `start`, where a record begins, up to `stop`; what cannot be read is passed over."""
-        return iter(Walk(self._log.segments, max(start, self._log.start), stop, check_crc=False, floor_ms=0, sure=True))
+        return iter(
+            RecordScanner(self._log.segments, max(start, self._log.start), stop, check_crc=False, floor_ms=0, sure=True)
+        )
 
     def record_of(self, topic: str, queue_id: int, number: int) -> bytes | None:
         """The record of one queue entry; None when there is no such entry, or its record is gone, lost or damaged."""
@@ -407,11 +418,11 @@ class MessageStore:
 
     # ----------------------------------------------------------------------------------------------------------- flushing
 
-    def begin_flush(self) -> Flush | None:
+    def begin_flush(self) -> FlushRound | None:
         """The work that makes all puts so far durable; None when there is none, or one is under way."""
         return self._log.begin_flush()
 
-    def begin_flush_derived(self) -> Flush | None:
+    def begin_flush_derived(self) -> FlushRound | None:
         """The same for queue files and checkpoint, which only spare a start from reading the log."""
         self._removed.check_log()
         if self._flushing_derived is not None or self._log.failure is not None:
@@ -425,7 +436,7 @@ class MessageStore:
         self._checkpoint = checkpoint
         paths, directories = [*files, *keys.files], [*directories, *keys.directories]
         written = (self._checkpoint_path, checkpoints.encode(checkpoint))
-        flush = Flush(self._disk, 0, 0, (), tuple(paths), tuple(directories), tuple(delays), written, [])
+        flush = FlushRound(self._disk, 0, 0, (), tuple(paths), tuple(directories), tuple(delays), written, [])
         self._flushing_derived = flush
         return flush
 
@@ -437,7 +448,7 @@ class MessageStore:
         found = Checkpoint(log.flushed_ms, self._derived_ms, index_ms, safe, files, log_start=start)
         return self.index.in_checkpoint(found, self._log.flushed)
 
-    def end_flush(self, flush: Flush, error: OSError | Postponed | None) -> None:
+    def end_flush(self, flush: FlushRound, error: OSError | FlushPostponed | None) -> None:
         """Take the outcome of `flush.run()`. After an OSError all later writes are refused with FlushFailed."""
         if flush is self._flushing_derived:
             self._flushing_derived = None
@@ -449,7 +460,7 @@ class MessageStore:
                 self._checkpoint = self._checkpoint._replace(safe_offset=None)  # not what is on disk: written next time
             else:
                 self._checkpoint_on_disk = self._checkpoint
-        elif not isinstance(error, Postponed):
+        elif not isinstance(error, FlushPostponed):
             self._log.end_flush(flush, error)
 
     def flush(self) -> None:
@@ -462,10 +473,10 @@ class MessageStore:
         if flush is not None:
             self._run(flush)
 
-    def _run(self, flush: Flush) -> None:
+    def _run(self, flush: FlushRound) -> None:
         try:
             flush.run()
-        except Postponed as reason:
+        except FlushPostponed as reason:
             self.end_flush(flush, reason)
             raise StoreFull(str(reason)) from reason
         except OSError as error:

@@ -39,11 +39,11 @@ _ENTRY_SIZE = 16
 BEFORE_ALL: Key = (-(1 << 62), -1)
 
 
-class DamagedRun(Exception):
+class CorruptRun(Exception):
     """A run cannot be read as one; says why. Never leaves the store: the timer queue tells the same."""
 
 
-class Run:
+class DeliveryRun:
     """A file of entries and how far it was read."""
 
     def __init__(self, files: OpenFiles, path: str, count: int, lowest: int) -> None:
@@ -98,7 +98,7 @@ class Run:
         return _entries(data)
 
 
-class Written(NamedTuple):
+class WrittenRun(NamedTuple):
     """A run on its way to the disk."""
 
     number: int
@@ -109,19 +109,19 @@ class Written(NamedTuple):
     up_to: int  # young entries below this number are in it
 
 
-class Pending:
+class PendingDeliveries:
     """All pending entries. `head` and `use` go through them in order; `begin_write`/`end_write` move them to the disk."""
 
     def __init__(self, files: OpenFiles, directory: str) -> None:
         self.directory = directory
-        self.runs: dict[int, Run] = {}
+        self.runs: dict[int, DeliveryRun] = {}
         self.next_run = 0
         self._files = files
         self._disk = files.disk
         self._young: list[Key] = []
         self._heads: list[tuple[Key, int]] = []
         self._last = BEFORE_ALL
-        self._writing: Written | None = None
+        self._writing: WrittenRun | None = None
 
     def __len__(self) -> int:
         """How many, entries that stand in two runs counted twice."""
@@ -187,7 +187,7 @@ class Pending:
     def clear(self) -> None:
         self.runs, self._young, self._heads, self._last = {}, [], [], BEFORE_ALL
 
-    def begin_write(self, up_to: int) -> Written | None:
+    def begin_write(self, up_to: int) -> WrittenRun | None:
         """The next run, of young entries below `up_to`; None while there are too few of them."""
         if self._writing is not None or len(self._young) < RUN_MIN:
             return None
@@ -202,7 +202,7 @@ class Pending:
             keys = sorted([*keys, *(key for number in absorbed for key in self.runs[number].rest())])
         number = self.next_run
         self.next_run += 1
-        self._writing = Written(number, self.path(number), _content(keys), keys, absorbed, up_to)
+        self._writing = WrittenRun(number, self.path(number), _content(keys), keys, absorbed, up_to)
         return self._writing
 
     def _lone(self) -> list[int]:
@@ -225,7 +225,7 @@ class Pending:
             heapify(self._young)
             for one in absorbed:
                 self.runs.pop(one, None)
-            run = Run(self._files, path, len(keys), min(key[1] for key in keys))
+            run = DeliveryRun(self._files, path, len(keys), min(key[1] for key in keys))
             run.skip_to(self._last)
             if run.head() is not None:
                 self.runs[number] = run
@@ -248,18 +248,18 @@ class Pending:
     def path(self, number: int) -> str:
         return f"{self.directory}/{number:020d}"
 
-    def _opened(self, number: int) -> Run:
+    def _opened(self, number: int) -> DeliveryRun:
         path = self.path(number)
         data = read_whole(self._disk, path)
         if data is None:
-            raise DamagedRun(f"{path} is missing")
+            raise CorruptRun(f"{path} is missing")
         if len(data) < _HEAD.size:
-            raise DamagedRun(f"{path} has {len(data)} bytes")
+            raise CorruptRun(f"{path} has {len(data)} bytes")
         mark, count, crc, lowest = _HEAD.unpack_from(data)
         entries = data[_HEAD.size :]
         if mark != _MARK or len(entries) != count * _ENTRY_SIZE or crc != zlib.crc32(entries):
-            raise DamagedRun(f"{path} is damaged")
-        return Run(self._files, path, count, lowest)
+            raise CorruptRun(f"{path} is damaged")
+        return DeliveryRun(self._files, path, count, lowest)
 
 
 def _content(keys: list[Key]) -> bytes:

@@ -22,7 +22,7 @@ from typing import NamedTuple
 SMALL_GAP = 16  # missing records that need no explanation: so few empty entries harm nobody, a record left out would
 
 
-class Restarts(enum.Enum):
+class NumberingRestarts(enum.Enum):
     """Which lower numbers mean that the topic was deleted and created again."""
 
     NEVER = "never"
@@ -33,7 +33,7 @@ class Restarts(enum.Enum):
     """Deletions are not recorded, and records are hardly torn: a single 0 is enough."""
 
 
-class Verdict(NamedTuple):
+class NumberingDecision(NamedTuple):
     """What becomes of a held record and of the one that follows it."""
 
     held: bool  # the held record is placed, at its number
@@ -41,21 +41,21 @@ class Verdict(NamedTuple):
     follows: bool  # the new one is placed, else it is held in turn
 
 
-def judge(due: int, held: int, number: int, *, restarts: Restarts) -> Verdict:
+def judge(due: int, held: int, number: int, *, restarts: NumberingRestarts) -> NumberingDecision:
     """Decide about a record numbered `held`, which came where `due` was expected, now that one numbered `number` comes."""
-    is_likely = restarts is Restarts.LIKELY
+    is_likely = restarts is NumberingRestarts.LIKELY
     # 0 (0) 1: the second 0 may be the torn record 1, whose number was then given again.
-    backward = (is_likely and held == 0) or (restarts is not Restarts.NEVER and number != due)
+    backward = (is_likely and held == 0) or (restarts is not NumberingRestarts.NEVER and number != due)
     if number == held + 1 and (held > due or backward):
-        return Verdict(True, held, True)
+        return NumberingDecision(True, held, True)
     if number in (due, due + 1):
-        return Verdict(False, number, True)
+        return NumberingDecision(False, number, True)
     if due < held < number or (is_likely and held == 0 < number < due):
-        return Verdict(True, held, False)
-    return Verdict(False, due, False)
+        return NumberingDecision(True, held, False)
+    return NumberingDecision(False, due, False)
 
 
-def last_stays(due: int, held: int, missing_max: int, *, restarts: Restarts, is_new: bool) -> bool:
+def last_stays(due: int, held: int, missing_max: int, *, restarts: NumberingRestarts, is_new: bool) -> bool:
     """Return whether to place a record out of order that none of its queue follows.
 
     Args:
@@ -64,4 +64,4 @@ def last_stays(due: int, held: int, missing_max: int, *, restarts: Restarts, is_
     """
     if held > due:
         return is_new or held - due <= missing_max + SMALL_GAP
-    return restarts is Restarts.LIKELY and held == 0
+    return restarts is NumberingRestarts.LIKELY and held == 0

@@ -17,7 +17,7 @@ from ariane.model.message import BORN_HOST_V6
 from ariane.protocol.record import FIXED_SIZE, MAGIC, SYS_FLAG_AT
 from ariane.store.commit_log import CommitLog
 from ariane.store.consume_queue import BLANK_SIZE, ENTRY, ENTRY_SIZE, LOST_CODE, ConsumeQueue
-from ariane.store.types import GetStatus, Got, StoreConfig
+from ariane.store.types import GetResult, GetStatus, StoreConfig
 
 SCAN_BYTES = (
     16_000  # of entries looked at in one read when few are asked for: a rare tag must not need a pull per entry
@@ -45,7 +45,7 @@ def get(
     codes: frozenset[int] | None,
     max_bytes: int | None,
     accept: Callable[[bytes], bool] | None = None,
-) -> Got:
+) -> GetResult:
     """Records of `queue` from entry `offset` on. The first match is always taken, whatever its size. `accept` is asked about
     each record that `codes` lets pass."""
     low, high = queue.min_offset(log.start), queue.max
@@ -97,7 +97,7 @@ def get(
         status = GetStatus.MESSAGE_WAS_REMOVING  # all were damaged: the consumer goes on behind them
     suggest_slave = log.end - last > config.memory_bytes
     behind = log.end - last if last or taken else None
-    return Got(status, records, offset + scanned, low, high, suggest_slave, behind)
+    return GetResult(status, records, offset + scanned, low, high, suggest_slave, behind)
 
 
 def _entry_count(max_count: int, codes: frozenset[int] | None, accept: Callable[[bytes], bool] | None) -> int:
@@ -108,8 +108,8 @@ def _entry_count(max_count: int, codes: frozenset[int] | None, accept: Callable[
     return max(1, min(max_count, ENTRIES_MAX) if codes is None else max(scanned, min(max_count, ENTRIES_MAX)))
 
 
-def _nothing(status: GetStatus, next_offset: int, low: int, high: int) -> Got:
-    return Got(status, [], next_offset, low, high, False)
+def _nothing(status: GetStatus, next_offset: int, low: int, high: int) -> GetResult:
+    return GetResult(status, [], next_offset, low, high, False)
 
 
 def _low_32(code: int) -> int:

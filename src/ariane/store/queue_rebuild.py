@@ -19,11 +19,11 @@ from ariane.model.message import TRANSACTION_MASK, TRANSACTION_ROLLBACK
 from ariane.store.consume_queues import ConsumeQueues
 from ariane.store.delayed import watched
 from ariane.store.deletions import Deletions
-from ariane.store.dispatch import Derived, Refused, derive
+from ariane.store.dispatch import DispatchResult, Refused, derive
 from ariane.store.files import OpenFiles
-from ariane.store.queue_numbering import Restarts
-from ariane.store.record_scanner import Hole
-from ariane.store.recovery import Recovered, records_again
+from ariane.store.queue_numbering import NumberingRestarts
+from ariane.store.record_scanner import CorruptRange
+from ariane.store.recovery import RecoveredState, records_again
 from ariane.store.segments import Segments
 
 SYS_FLAG_AT = 36  # of a record
@@ -33,11 +33,11 @@ _SYS_FLAG = Struct(">i")
 def rebuild_queues(
     log: Segments,
     queues: ConsumeQueues,
-    recovered: Recovered,
+    recovered: RecoveredState,
     *,
     delays_ms: Sequence[int],
     deletions: Deletions,
-) -> tuple[Derived, Iterable[int], list[Hole]]:
+) -> tuple[DispatchResult, Iterable[int], list[CorruptRange]]:
     """Add the missing queue entries.
 
     Returns what could not be done; the offsets of the delayed messages that the other records deliver (a refused delivery is
@@ -52,7 +52,7 @@ def rebuild_queues(
     return derived, delivered.values(), passed
 
 
-def withdraw(files: OpenFiles, log: Segments, refused: Sequence[Refused], recovered: Recovered) -> list[str]:
+def withdraw(files: OpenFiles, log: Segments, refused: Sequence[Refused], recovered: RecoveredState) -> list[str]:
     """Withdraw the refused records that a torn write can have left, durably. Returns a line for each refused record.
 
     Records below `recovered.read_from` were flushed as they are, and those of a log that Java or a master wrote stay as they are.
@@ -61,7 +61,7 @@ def withdraw(files: OpenFiles, log: Segments, refused: Sequence[Refused], recove
     paths: set[str] = set()
     for one in refused:
         record = one.record
-        if recovered.restarts is not Restarts.NEVER or record.offset < recovered.read_from:
+        if recovered.restarts is not NumberingRestarts.NEVER or record.offset < recovered.read_from:
             notes.append(str(one))
             continue
         sys_flag = record.sys_flag & ~TRANSACTION_MASK | TRANSACTION_ROLLBACK

@@ -13,7 +13,7 @@ from ariane.store import corrupt_ranges
 from ariane.store.check_report import files_of
 from ariane.store.consume_queue import BLANK_SIZE, ENTRY, ENTRY_SIZE, LOST_CODE
 from ariane.store.files import Disk, OpenFiles, ReadOnlyDisk
-from ariane.store.record_scanner import NotARecord, Walk, record_at
+from ariane.store.record_scanner import NotARecord, RecordScanner, record_at
 from ariane.store.segments import Segments
 
 FOREVER = (1 << 63) - 1
@@ -28,7 +28,7 @@ def of_log(
         log = _log(files, root, commit_log)
         at = max(start, log.start)
         while log.has(at):
-            walk = Walk(log, at, FOREVER, check_crc=False, floor_ms=0)
+            walk = RecordScanner(log, at, FOREVER, check_crc=False, floor_ms=0)
             told = 0
             for found in walk:
                 yield from (str(hole) for hole in walk.holes[told:])

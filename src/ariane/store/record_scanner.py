@@ -34,7 +34,7 @@ _TIMER = TIMER_TOPIC.encode()
 _TAGS = f"{TAGS}{properties_text.NAME_END}".encode()
 
 
-class Found(NamedTuple):
+class ScannedRecord(NamedTuple):
     """What a consume queue entry needs to know of a record, and where it lies."""
 
     offset: int
@@ -56,7 +56,7 @@ class NotARecord(Exception):
     """The bytes at a place are no record of that place; says why. Never leaves the store."""
 
 
-def look(data: bytes, at: int, offset: int, room: int, *, check_crc: bool) -> Found:
+def look(data: bytes, at: int, offset: int, room: int, *, check_crc: bool) -> ScannedRecord:
     """The record at `data[at:]`, which lies at `offset` with `room` bytes left in its file. NotARecord when it is none."""
     if len(data) - at < FIXED_SIZE:
         raise NotARecord(f"{len(data) - at} bytes are left, a record has at least {FIXED_SIZE}")
@@ -88,10 +88,10 @@ def look(data: bytes, at: int, offset: int, room: int, *, check_crc: bool) -> Fo
     topic = data[at + topic_at + 1 : at + properties_at]
     properties = data[at + properties_at + 2 : at + size]
     (prepared_offset,) = _I64.unpack_from(data, at + body_at - 8)
-    return Found(offset, size, topic, queue_id, queue_offset, sys_flag, store_ms, properties, prepared_offset)
+    return ScannedRecord(offset, size, topic, queue_id, queue_offset, sys_flag, store_ms, properties, prepared_offset)
 
 
-def record_at(segments: Segments, offset: int) -> tuple[Found, bytes]:
+def record_at(segments: Segments, offset: int) -> tuple[ScannedRecord, bytes]:
     """The record at `offset` and its bytes; NotARecord when none lies there."""
     room = segments.size - offset % segments.size
     data = segments.read(offset, SMALL)
@@ -102,7 +102,7 @@ def record_at(segments: Segments, offset: int) -> tuple[Found, bytes]:
     return found, data[: found.size]
 
 
-class Hole(NamedTuple):
+class CorruptRange(NamedTuple):
     """Bytes between good records that are no record: damaged, or never written because power was lost."""
 
     offset: int
@@ -113,7 +113,7 @@ class Hole(NamedTuple):
         return f"{self.size} bytes at {self.offset} are no record ({self.why})"
 
 
-class Walk:
+class RecordScanner:
     """Iterate over the records from `start` on. Afterwards `end` is behind the last one, `why` says what ended it.
 
     `stop` bounds it: no record that ends behind it is looked at. `check_crc` reads every body. With `floor_ms` a place that holds
@@ -134,7 +134,7 @@ class Walk:
     ) -> None:
         self.end = start
         self.why = ""
-        self.holes: list[Hole] = []
+        self.holes: list[CorruptRange] = []
         self._segments = segments
         self._stop = stop
         self._check_crc = check_crc
@@ -146,12 +146,12 @@ class Walk:
         """A time before which no record behind the last but one was stored."""
         return self._floor_ms or 0
 
-    def __iter__(self) -> Iterator[Found]:
+    def __iter__(self) -> Iterator[ScannedRecord]:
         segments, size = self._segments, self._segments.size
         data, at = b"", 0
         place = self.end
         before_ms = 0
-        passed: list[Hole] = []  # counts once a record follows
+        passed: list[CorruptRange] = []  # counts once a record follows
         while place < self._stop:
             room = size - place % size
             if len(data) - at < FIXED_SIZE:
@@ -179,7 +179,7 @@ class Walk:
                 following = self._next(place)
                 if following is None:
                     return
-                passed.append(Hole(place, following - place, str(fault)))
+                passed.append(CorruptRange(place, following - place, str(fault)))
                 place = following
                 data, at = b"", 0
                 if place == self._stop:
@@ -288,12 +288,12 @@ def spans(segments: Segments, offset: int, size: int) -> bool:
     return bool(length >= 0 and properties_at + 2 + length == size)
 
 
-def readable(segments: Segments, start: int, stop: int) -> Iterator[Found]:
+def readable(segments: Segments, start: int, stop: int) -> Iterator[ScannedRecord]:
     """The records between two record boundaries, the bodies unchecked. Over one that cannot be read, it goes on with the next
     file (nothing else tells where the next record begins)."""
     at = start
     while at < stop:
-        walk = Walk(segments, at, stop, check_crc=False)
+        walk = RecordScanner(segments, at, stop, check_crc=False)
         yield from walk
         at = walk.end
         if at < stop:
@@ -308,7 +308,7 @@ def _record_size(data: bytes, at: int) -> int:
     return int(size) if magic == MAGIC else 0
 
 
-def tags_code(found: Found, delays_ms: Sequence[int]) -> int:
+def tags_code(found: ScannedRecord, delays_ms: Sequence[int]) -> int:
     """The queue entry's tags code for a record: hash of its TAGS, or when it is due if it lies in the schedule topic."""
     if found.topic == _SCHEDULE:
         due = due_ms(found.properties.decode("utf-8", "replace"), found.store_ms, delays_ms)

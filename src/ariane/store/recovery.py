@@ -28,8 +28,16 @@ from ariane.store.consume_queue import ConsumeQueue
 from ariane.store.consume_queues import ConsumeQueues
 from ariane.store.corrupt_ranges import close as close_hole
 from ariane.store.files import OpenFiles
-from ariane.store.queue_numbering import Restarts
-from ariane.store.record_scanner import CHUNK, Found, Hole, NotARecord, Walk, first_good, record_at
+from ariane.store.queue_numbering import NumberingRestarts
+from ariane.store.record_scanner import (
+    CHUNK,
+    CorruptRange,
+    NotARecord,
+    RecordScanner,
+    ScannedRecord,
+    first_good,
+    record_at,
+)
 from ariane.store.segments import Segments
 
 logger = logging.getLogger("ariane.store")
@@ -43,7 +51,7 @@ _LOSS_FIX = (
 AHEAD_MAX_MS = 86_400_000  # a clock is hardly ever put back by more than a day; a flipped bit makes years
 
 
-class Recovered(NamedTuple):
+class RecoveredState(NamedTuple):
     """What a start found and did, for the log of the program and for tests."""
 
     clean: bool  # the last process ended in order
@@ -54,16 +62,18 @@ class Recovered(NamedTuple):
     stopped_by: str  # why the record at `end` is none
     cut_bytes: int  # written bytes behind `end` that were thrown away
     notes: tuple[str, ...] = ()  # anything else worth a line
-    holes: tuple[Hole, ...] = ()  # what was passed over
+    holes: tuple[CorruptRange, ...] = ()  # what was passed over
     rebuilds: bool = True  # queues may have been lost, so the first record of one may have any number
-    restarts: Restarts = Restarts.LIKELY  # of topics that were deleted and created again, from `read_from` on
+    restarts: NumberingRestarts = (
+        NumberingRestarts.LIKELY
+    )  # of topics that were deleted and created again, from `read_from` on
 
-    def restarts_at(self, offset: int) -> Restarts:
+    def restarts_at(self, offset: int) -> NumberingRestarts:
         """Return which lower numbers restart a queue at this place of the log.
 
         Below `read_from` nothing is torn: it was flushed, and torn records were withdrawn. But Java may have written it.
         """
-        return self.restarts if offset >= self.read_from else Restarts.LIKELY
+        return self.restarts if offset >= self.read_from else NumberingRestarts.LIKELY
 
 
 def refuse_loss(
@@ -108,7 +118,7 @@ def recover_log(
     pass_over: bool,
     damaged: str,
     lower: Callable[[Checkpoint], None],
-) -> Recovered:
+) -> RecoveredState:
     """Find the end of the log, make it the end on the disk too, and let the queues be opened. `refuse_loss` comes before.
 
     Args:
@@ -134,7 +144,7 @@ def recover_log(
         if log.bases:
             _cut(files, log, log.start, log.start)
         queues.use(log.start, log.read)
-        return Recovered(clean, log.start, log.start, log.start, 0, "the log is empty", 0, tuple(notes))
+        return RecoveredState(clean, log.start, log.start, log.start, 0, "the log is empty", 0, tuple(notes))
     read_from = _start(log, queues, checkpoint, clean=clean)
     ours = checkpoint.safe_offset is not None
     missing = checkpoint.queue_files - queues.files() if ours else 0
@@ -155,7 +165,7 @@ def recover_log(
         queues.remove(queues.all())
     derive_from = log.start if all_again else read_from
     floor_ms = _floor_ms(log, read_from, checkpoint) if pass_over else None
-    walk = Walk(log, read_from, EVERYTHING, check_crc=check_crc, floor_ms=floor_ms)
+    walk = RecordScanner(log, read_from, EVERYTHING, check_crc=check_crc, floor_ms=floor_ms)
     holes: list[str] = []
     newest_ms = 0
     for found in walk:
@@ -173,7 +183,7 @@ def recover_log(
     ):  # entries that Java left behind the end of a queue are cleared before a checkpoint of ours vouches for them
         for queue in queues.all():
             _opened(queues, queue)
-    return Recovered(
+    return RecoveredState(
         clean,
         read_from,
         derive_from,
@@ -188,24 +198,24 @@ def recover_log(
     )
 
 
-def _restarts(*, is_java: bool, is_slave: bool) -> Restarts:
+def _restarts(*, is_java: bool, is_slave: bool) -> NumberingRestarts:
     if is_java:
-        return Restarts.LIKELY
-    return Restarts.CONFIRMED if is_slave else Restarts.NEVER
+        return NumberingRestarts.LIKELY
+    return NumberingRestarts.CONFIRMED if is_slave else NumberingRestarts.NEVER
 
 
-def records_again(log: Segments, recovered: Recovered, holes: list[Hole]) -> Iterator[Found]:
+def records_again(log: Segments, recovered: RecoveredState, holes: list[CorruptRange]) -> Iterator[ScannedRecord]:
     """The records whose queue entries have to be derived; what is passed over below what was recovered is put into `holes`.
 
     Everything below the end is known to have been written, and what the recovery walked over was checked in full."""
     if recovered.derive_from < recovered.read_from:
-        walk = Walk(log, recovered.derive_from, recovered.read_from, check_crc=False, floor_ms=0, sure=True)
+        walk = RecordScanner(log, recovered.derive_from, recovered.read_from, check_crc=False, floor_ms=0, sure=True)
         yield from walk
         holes += walk.holes
-    yield from Walk(log, recovered.read_from, recovered.end, check_crc=False, floor_ms=0, sure=True)
+    yield from RecordScanner(log, recovered.read_from, recovered.end, check_crc=False, floor_ms=0, sure=True)
 
 
-def reported(recovered: Recovered, holes: list[Hole], notes: list[str]) -> Recovered:
+def reported(recovered: RecoveredState, holes: list[CorruptRange], notes: list[str]) -> RecoveredState:
     """With all that was met after the log itself was recovered; everything worth a line is logged."""
     older = [f"{hole}: passed over" for hole in holes if hole not in recovered.holes]
     made = recovered._replace(notes=(*recovered.notes, *older, *notes), holes=tuple(sorted({*holes, *recovered.holes})))

@@ -16,7 +16,7 @@ from ariane.errors import StoreError
 from ariane.store.commit_log import CommitLog
 from ariane.store.consume_queues import ConsumeQueues
 from ariane.store.files import Disk
-from ariane.store.index_builder import Indexing
+from ariane.store.index_builder import IndexBuilder
 
 logger = logging.getLogger("ariane.store")
 
@@ -52,7 +52,7 @@ class RemovedFiles:
                 log.failure = _removed(path, LOG_FIX)
                 return
 
-    def check_flushed(self, paths: list[str], index: Indexing) -> None:
+    def check_flushed(self, paths: list[str], index: IndexBuilder) -> None:
         """Stop writes if one of `paths`, which a flush did not find, is a file of a queue and not of a deleted topic.
 
         If one is a file of the key index, that is rebuilt.

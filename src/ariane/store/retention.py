@@ -29,7 +29,7 @@ FILES_MAX = 10  # commit log files removed in one run
 PLANNED_MAX = 1000  # queue files removed between two flushes: removing one takes some 20 µs, and the loop waits
 
 
-class Trigger(enum.Enum):
+class RetentionTrigger(enum.Enum):
     """Why a run removes files."""
 
     HOUR = "the hour of deleteWhen"
@@ -37,7 +37,7 @@ class Trigger(enum.Enum):
     MANUAL = "a request"
 
 
-class Rule(NamedTuple):
+class RetentionRule(NamedTuple):
     """When files go."""
 
     reserved_ms: int
@@ -50,7 +50,7 @@ class Rule(NamedTuple):
     """Percent above which files go that have not expired, too; None: never (cleanFileForciblyEnable)."""
 
 
-class LogFile(NamedTuple):
+class RetainedFile(NamedTuple):
     base: int
     modified_ms: int
 
@@ -62,16 +62,16 @@ def used_percent(usage: Usage | None) -> int:
     return -(-(usage.total - usage.free) * 100 // usage.total)
 
 
-def trigger(rule: Rule, percent: int, hour: int, *, manual: bool) -> Trigger | None:
+def trigger(rule: RetentionRule, percent: int, hour: int, *, manual: bool) -> RetentionTrigger | None:
     """Why expired files should be removed now; None when it is not the time. An unknown use counts as too much, as in Java."""
     if hour in rule.hours:
-        return Trigger.HOUR
+        return RetentionTrigger.HOUR
     if percent < 0 or percent > rule.used_max:
-        return Trigger.SPACE
-    return Trigger.MANUAL if manual else None
+        return RetentionTrigger.SPACE
+    return RetentionTrigger.MANUAL if manual else None
 
 
-def due(files: Sequence[LogFile], rule: Rule, percent: int, now_ms: int) -> int:
+def due(files: Sequence[RetainedFile], rule: RetentionRule, percent: int, now_ms: int) -> int:
     """How many of `files`, oldest first and without the last, go in this run: up to the first one that has not expired."""
     at_once = rule.at_once is not None and percent > rule.at_once
     count = 0
@@ -114,7 +114,7 @@ class Retention:
 
     # --- commit log ---
 
-    def log_files(self) -> list[LogFile]:
+    def log_files(self) -> list[RetainedFile]:
         """Those that could be removed, oldest first: all but the last, as far as the checkpoint on the disk goes."""
         segments, safe = self._log.segments, self._on_disk().safe_offset
         if safe is None or self._log.failure is not None:
@@ -126,10 +126,10 @@ class Retention:
             modified_ms = self._disk.modified_ms(segments.path(base))
             if modified_ms is None:
                 break  # removed by somebody else: nothing is known, so nothing behind it goes either
-            found.append(LogFile(base, modified_ms))
+            found.append(RetainedFile(base, modified_ms))
         return found
 
-    def begin_log_removal(self, file: LogFile | None) -> Removal | None:
+    def begin_log_removal(self, file: RetainedFile | None) -> Removal | None:
         """Take `file`, the oldest one, out of the log; the work that is left, also that of a former run that failed."""
         if file is not None:
             if file.base != self._log.segments.start or len(self._log.segments.bases) < 2:

@@ -99,7 +99,7 @@ class StoreConfig(msgspec.Struct, frozen=True, kw_only=True):
             raise ConfigError("maxMessageSize", self.max_message_size, "set it to at least 1")
 
 
-class Draft(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class RecordDraft(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A message to be stored. Its sizes and its right to be stored were checked by who made it, save for what would break the
     format. `properties` is the stored text and must hold `tags` as its TAGS; `tags_code` overrides what is derived from them."""
 
@@ -117,7 +117,7 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     tags_code: int | None = None
 
 
-class Placed(NamedTuple):
+class AppendResult(NamedTuple):
     """Where a draft came to lie."""
 
     offset: int
@@ -140,7 +140,7 @@ class GetStatus(enum.Enum):
     NO_MESSAGE_IN_QUEUE = enum.auto()
 
 
-class Got(NamedTuple):
+class GetResult(NamedTuple):
     """What a read found: `records` as they lie on the disk, and where to read on."""
 
     status: GetStatus

@@ -18,7 +18,7 @@ from ariane.tables.health import HEALTH
 from ariane.tables.messages import MESSAGES
 from ariane.tables.record_positions import MARKS, PLACES
 from ariane.tables.samples import CONSUMPTION, SAMPLES_BROKERS, SAMPLES_COUNTERS, SAMPLES_QUEUES, SAMPLES_REJECTS
-from ariane.tables.table import Column, Table, page
+from ariane.tables.table import ColumnSchema, TableSchema, page
 from ariane.tables.trace_tables import CLOCKS, JOURNEYS, MESSAGE_KEYS, TRACE_EVENTS, TRACE_REJECTS
 from ariane.tables.traffic import LATENCIES, SLOW_MESSAGES, TRAFFIC
 from ariane.tables.transactions import TRANSACTIONS
@@ -66,7 +66,7 @@ __all__ = [
     "TRACE_REJECTS",
     "TRAFFIC",
     "TRANSACTIONS",
-    "Column",
-    "Table",
+    "ColumnSchema",
+    "TableSchema",
     "page",
 ]

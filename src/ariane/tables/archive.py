@@ -2,31 +2,31 @@
 
 from __future__ import annotations
 
-from ariane.tables.table import Column, Table
+from ariane.tables.table import ColumnSchema, TableSchema
 
-ARCHIVE = Table(
+ARCHIVE = TableSchema(
     "archive",
     "One row per record of the topics that are archived. Slots are days and topics, `2026-11-21.orders`: the day (UTC) on "
     "which the broker stored it. What a topic's delay, transaction and retry columns say stands in the properties.",
     (
-        Column("topic", "STRING", ""),
-        Column("broker", "STRING", ""),
-        Column("queue_id", "INT", ""),
-        Column("queue_offset", "BIGINT", "(topic, broker, queue_id, queue_offset) names a record"),
-        Column("commit_log_offset", "BIGINT", ""),
-        Column("message_id", "STRING", "unique id, else the offset id"),
-        Column("offset_message_id", "STRING", "broker's id of this record"),
-        Column("keys", "STRING", "business keys, joined by blanks"),
-        Column("tags", "STRING", ""),
-        Column("properties", "MAP<STRING, STRING>", "all of them"),
-        Column("body", "BINARY", "decompressed"),
-        Column("born_timestamp", "TIMESTAMP", "producer's clock"),
-        Column("store_timestamp", "TIMESTAMP", "broker's clock"),
-        Column("born_host", "STRING", "the producer's address"),
-        Column("store_host", "STRING", "the broker's address"),
-        Column("reconsume_times", "INT", "how often the message was sent back"),
-        Column("sys_flag", "INT", "as stored; the body is decompressed all the same"),
-        Column("flag", "INT", "the application's"),
+        ColumnSchema("topic", "STRING", ""),
+        ColumnSchema("broker", "STRING", ""),
+        ColumnSchema("queue_id", "INT", ""),
+        ColumnSchema("queue_offset", "BIGINT", "(topic, broker, queue_id, queue_offset) names a record"),
+        ColumnSchema("commit_log_offset", "BIGINT", ""),
+        ColumnSchema("message_id", "STRING", "unique id, else the offset id"),
+        ColumnSchema("offset_message_id", "STRING", "broker's id of this record"),
+        ColumnSchema("keys", "STRING", "business keys, joined by blanks"),
+        ColumnSchema("tags", "STRING", ""),
+        ColumnSchema("properties", "MAP<STRING, STRING>", "all of them"),
+        ColumnSchema("body", "BINARY", "decompressed"),
+        ColumnSchema("born_timestamp", "TIMESTAMP", "producer's clock"),
+        ColumnSchema("store_timestamp", "TIMESTAMP", "broker's clock"),
+        ColumnSchema("born_host", "STRING", "the producer's address"),
+        ColumnSchema("store_host", "STRING", "the broker's address"),
+        ColumnSchema("reconsume_times", "INT", "how often the message was sent back"),
+        ColumnSchema("sys_flag", "INT", "as stored; the body is decompressed all the same"),
+        ColumnSchema("flag", "INT", "the application's"),
     ),
     time="store_timestamp",
     order=("queue_id", "queue_offset"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ariane.tables.table import Column, Table
+from ariane.tables.table import ColumnSchema, TableSchema
 
 EXAMPLES_MAX = 10  # of a row, the worst ones; `count` says how many there are
 
@@ -20,21 +20,21 @@ RETRIED = "retried"  # records in a group's retry and dead-letter topics
 SOME_GROUP = "?"  # in `stored`: a client that does not tell its group consumed it
 TRACED, UNTRACED = "traced", "untraced"
 
-HEALTH = Table(
+HEALTH = TableSchema(
     "health",
     "Findings and counts per slot, one row per kind, minute, topic, group, host and cause. Rows are partial: a minute may lie in "
     "several slots, so counts are summed and worst values compared over rows. Each message is in one slot.",
     (
-        Column("kind", "STRING", "see ariane.tables.health"),
-        Column("minute", "TIMESTAMP", "in which the message was stored: broker's clock; where no record of it is known, when "
+        ColumnSchema("kind", "STRING", "see ariane.tables.health"),
+        ColumnSchema("minute", "TIMESTAMP", "in which the message was stored: broker's clock; where no record of it is known, when "
                "the first trace of it was stored"),
-        Column("topic", "STRING", "of the application, of retries and dead letters too; null where nothing tells it"),
-        Column("consumer_group", "STRING", "for `stored` several, joined by blanks"),
-        Column("host", "STRING", "client's address, without its port"),
-        Column("cause", "STRING", "depends on the kind"),
-        Column("count", "BIGINT", "messages; for `retried` records"),
-        Column("worst", "BIGINT", "depends on the kind"),
-        Column(
+        ColumnSchema("topic", "STRING", "of the application, of retries and dead letters too; null where nothing tells it"),
+        ColumnSchema("consumer_group", "STRING", "for `stored` several, joined by blanks"),
+        ColumnSchema("host", "STRING", "client's address, without its port"),
+        ColumnSchema("cause", "STRING", "depends on the kind"),
+        ColumnSchema("count", "BIGINT", "messages; for `retried` records"),
+        ColumnSchema("worst", "BIGINT", "depends on the kind"),
+        ColumnSchema(
             "examples",
             "ARRAY<STRUCT<worst: BIGINT, message_id: STRING, at: TIMESTAMP, detail: STRING>>",
             f"the worst {EXAMPLES_MAX}, or all if there are no more",

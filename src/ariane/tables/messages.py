@@ -2,35 +2,35 @@
 
 from __future__ import annotations
 
-from ariane.tables.table import Column, Table
+from ariane.tables.table import ColumnSchema, TableSchema
 
-MESSAGES = Table(
+MESSAGES = TableSchema(
     "messages",
     "One row per stored record, system topics (delayed, half, retry, dead-letter) included; appended only, so a record may be "
     "there twice after a fault: (broker, commit_log_offset) names it.",
     (
-        Column("topic", "STRING", "where the record lies"),
-        Column("broker", "STRING", ""),
-        Column("queue_id", "INT", ""),
-        Column("queue_offset", "BIGINT", ""),
-        Column("commit_log_offset", "BIGINT", ""),
-        Column(
+        ColumnSchema("topic", "STRING", "where the record lies"),
+        ColumnSchema("broker", "STRING", ""),
+        ColumnSchema("queue_id", "INT", ""),
+        ColumnSchema("queue_offset", "BIGINT", ""),
+        ColumnSchema("commit_log_offset", "BIGINT", ""),
+        ColumnSchema(
             "message_id",
             "STRING",
             "unique id, the same in every topic that the message comes through; else the offset id",
         ),
-        Column("offset_message_id", "STRING", "broker's id of this record"),
-        Column("keys", "STRING", "business keys, joined by blanks"),
-        Column("tags", "STRING", ""),
-        Column("properties", "MAP<STRING, STRING>", "all of them"),
-        Column("body_length", "INT", "bytes, decompressed"),
-        Column("born_timestamp", "TIMESTAMP", "producer's clock"),
-        Column("store_timestamp", "TIMESTAMP", "broker's clock"),
-        Column("born_host", "STRING", "the producer's address"),
-        Column("store_host", "STRING", "the broker's address"),
-        Column("reconsume_times", "INT", "how often the message was sent back"),
-        Column("sys_flag", "INT", "compression, transaction state, kinds of addresses"),
-        Column("prepared_transaction_offset", "BIGINT", "of a decided transaction: where its half message lies"),
+        ColumnSchema("offset_message_id", "STRING", "broker's id of this record"),
+        ColumnSchema("keys", "STRING", "business keys, joined by blanks"),
+        ColumnSchema("tags", "STRING", ""),
+        ColumnSchema("properties", "MAP<STRING, STRING>", "all of them"),
+        ColumnSchema("body_length", "INT", "bytes, decompressed"),
+        ColumnSchema("born_timestamp", "TIMESTAMP", "producer's clock"),
+        ColumnSchema("store_timestamp", "TIMESTAMP", "broker's clock"),
+        ColumnSchema("born_host", "STRING", "the producer's address"),
+        ColumnSchema("store_host", "STRING", "the broker's address"),
+        ColumnSchema("reconsume_times", "INT", "how often the message was sent back"),
+        ColumnSchema("sys_flag", "INT", "compression, transaction state, kinds of addresses"),
+        ColumnSchema("prepared_transaction_offset", "BIGINT", "of a decided transaction: where its half message lies"),
     ),
     time="store_timestamp",
     order=("topic", "message_id"),

@@ -15,13 +15,13 @@ from pathlib import Path
 import msgspec
 
 from ariane.errors import StoreError
-from ariane.tables import Table
+from ariane.tables import TableSchema
 
 CURRENT = "CURRENT"
 GRACE_MS = 600_000
 
 
-class File(msgspec.Struct, frozen=True):
+class DataFile(msgspec.Struct, frozen=True):
     """A file of a table."""
 
     path: str
@@ -37,14 +37,14 @@ class File(msgspec.Struct, frozen=True):
     last_ms: int | None = None
 
 
-class Dropped(msgspec.Struct, frozen=True):
+class RetiredFile(msgspec.Struct, frozen=True):
     """A file that has left the table, and when (ms since the epoch)."""
 
     path: str
     at_ms: int
 
 
-class Published(msgspec.Struct, frozen=True):
+class TableVersion(msgspec.Struct, frozen=True):
     """What CURRENT says."""
 
     version: int
@@ -53,17 +53,17 @@ class Published(msgspec.Struct, frozen=True):
     rows: int
     as_of_ms: int | None
     """Broker's time of the newest input that is in the table; None when nothing came yet."""
-    files: tuple[File, ...] = ()
+    files: tuple[DataFile, ...] = ()
     done: dict[str, int] = {}
     """Input → how far it is in the table: the last batch of a query, or the version of a table that was folded."""
-    dropped: tuple[Dropped, ...] = ()
+    dropped: tuple[RetiredFile, ...] = ()
 
 
-def current(home: Path, table: Table) -> Published | None:
+def current(home: Path, table: TableSchema) -> TableVersion | None:
     """The version that is published; None before the first. StoreError when the list cannot be read."""
     path = home / table.name / CURRENT
     try:
-        return msgspec.json.decode(path.read_bytes(), type=Published)
+        return msgspec.json.decode(path.read_bytes(), type=TableVersion)
     except FileNotFoundError:
         return None
     except (msgspec.DecodeError, OSError) as error:
@@ -72,7 +72,7 @@ def current(home: Path, table: Table) -> Published | None:
         ) from error
 
 
-def paths(home: Path, table: Table, wanted: Callable[[File], bool] = lambda _: True) -> list[Path]:
+def paths(home: Path, table: TableSchema, wanted: Callable[[DataFile], bool] = lambda _: True) -> list[Path]:
     """The files of a table, or those of them that are `wanted`; none before something was published."""
     now = current(home, table)
     return [home / table.name / file.path for file in now.files if wanted(file)] if now else []

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 
-class Column(NamedTuple):
+class ColumnSchema(NamedTuple):
     """`type` is Spark's name of it (DDL). `meaning` may be empty where the name says it all."""
 
     name: str
@@ -17,12 +17,12 @@ class Column(NamedTuple):
 GROUP_BYTES = 16 * 1024 * 1024
 
 
-class Table(NamedTuple):
+class TableSchema(NamedTuple):
     """A table of Parquet files under HOME/<name>; which files, says HOME/<name>/CURRENT (`ariane.tables.published`)."""
 
     name: str
     meaning: str
-    columns: tuple[Column, ...]
+    columns: tuple[ColumnSchema, ...]
     time: str
     """The TIMESTAMP column by which files are known to be old or new."""
     order: tuple[str, ...]
@@ -43,7 +43,7 @@ class Table(NamedTuple):
         return tuple(column.name for column in self.columns)
 
 
-def page(table: Table) -> str:
+def page(table: TableSchema) -> str:
     """The table for people, as Markdown."""
     rows = [f"| `{column.name}` | {column.type} | {column.meaning} |\n" for column in table.columns]
     about = f"Schema {table.schema}. Files are sorted by {', '.join(table.order)}; old and new go by `{table.time}`."

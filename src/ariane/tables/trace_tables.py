@@ -2,91 +2,95 @@
 
 from __future__ import annotations
 
-from ariane.tables.table import Column, Table
+from ariane.tables.table import ColumnSchema, TableSchema
 
-TRACE_EVENTS = Table(
+TRACE_EVENTS = TableSchema(
     "trace_events",
     "One row per trace record as clients wrote them, appended only. (trace_broker, trace_queue_id, trace_queue_offset, "
     "record_index) names a record.",
     (
-        Column("type", "STRING", "Pub, SubBefore, SubAfter, EndTransaction or Recall"),
-        Column("event_time", "TIMESTAMP", "client clock; null for SubAfter of clients that do not send it"),
-        Column("region", "STRING", "region of the broker"),
-        Column("client_group", "STRING", "producer or consumer group; null for SubAfter of old clients"),
-        Column("topic", "STRING", "null for consumption, whose records do not carry it"),
-        Column("message_id", "STRING", "unique id of the message; the record of a batch is a row for each of its ids"),
-        Column("tags", "STRING", "tag of the message"),
-        Column("keys", "STRING", "business keys, joined by blanks"),
-        Column("store_host", "STRING", "address of the broker that was sent to"),
-        Column("body_length", "INT", "bytes, after compression"),
-        Column(
+        ColumnSchema("type", "STRING", "Pub, SubBefore, SubAfter, EndTransaction or Recall"),
+        ColumnSchema("event_time", "TIMESTAMP", "client clock; null for SubAfter of clients that do not send it"),
+        ColumnSchema("region", "STRING", "region of the broker"),
+        ColumnSchema("client_group", "STRING", "producer or consumer group; null for SubAfter of old clients"),
+        ColumnSchema("topic", "STRING", "null for consumption, whose records do not carry it"),
+        ColumnSchema(
+            "message_id", "STRING", "unique id of the message; the record of a batch is a row for each of its ids"
+        ),
+        ColumnSchema("tags", "STRING", "tag of the message"),
+        ColumnSchema("keys", "STRING", "business keys, joined by blanks"),
+        ColumnSchema("store_host", "STRING", "address of the broker that was sent to"),
+        ColumnSchema("body_length", "INT", "bytes, after compression"),
+        ColumnSchema(
             "cost_ms",
             "BIGINT",
             "of the send, or of the consumption, as the client says: negative if its clock was set back",
         ),
-        Column("message_type", "INT", "0 normal, 1 half, 2 commit, 3 delay, 4 order"),
-        Column("offset_message_id", "STRING", "broker's id of the message"),
-        Column("success", "BOOLEAN", "whether the client took it for a success"),
-        Column("request_id", "STRING", "joins SubBefore and SubAfter"),
-        Column("retry_times", "INT", "how often it had been delivered to the group before"),
-        Column("context_code", "INT", "0 success, 1 time-out, 2 exception, 3 null, 4 failed; null where not sent"),
-        Column("transaction_id", "STRING", "EndTransaction only"),
-        Column("transaction_state", "STRING", "COMMIT_MESSAGE, ROLLBACK_MESSAGE, UNKNOW"),
-        Column("from_check", "BOOLEAN", "whether the decision answered a check of the broker"),
-        Column(
+        ColumnSchema("message_type", "INT", "0 normal, 1 half, 2 commit, 3 delay, 4 order"),
+        ColumnSchema("offset_message_id", "STRING", "broker's id of the message"),
+        ColumnSchema("success", "BOOLEAN", "whether the client took it for a success"),
+        ColumnSchema("request_id", "STRING", "joins SubBefore and SubAfter"),
+        ColumnSchema("retry_times", "INT", "how often it had been delivered to the group before"),
+        ColumnSchema(
+            "context_code", "INT", "0 success, 1 time-out, 2 exception, 3 null, 4 failed; null where not sent"
+        ),
+        ColumnSchema("transaction_id", "STRING", "EndTransaction only"),
+        ColumnSchema("transaction_state", "STRING", "COMMIT_MESSAGE, ROLLBACK_MESSAGE, UNKNOW"),
+        ColumnSchema("from_check", "BOOLEAN", "whether the decision answered a check of the broker"),
+        ColumnSchema(
             "client_host", "STRING", "who wrote the record: what it says, else the address its trace message came from"
         ),
-        Column("trace_broker", "STRING", "where the trace message lies"),
-        Column("trace_queue_id", "INT", ""),
-        Column("trace_queue_offset", "BIGINT", ""),
-        Column("record_index", "INT", "place of the record in its trace message, from 0"),
-        Column("trace_stored_at", "TIMESTAMP", "when the broker stored the trace message: the broker's clock"),
+        ColumnSchema("trace_broker", "STRING", "where the trace message lies"),
+        ColumnSchema("trace_queue_id", "INT", ""),
+        ColumnSchema("trace_queue_offset", "BIGINT", ""),
+        ColumnSchema("record_index", "INT", "place of the record in its trace message, from 0"),
+        ColumnSchema("trace_stored_at", "TIMESTAMP", "when the broker stored the trace message: the broker's clock"),
     ),
     time="trace_stored_at",
     order=("message_id",),
 )
 
-TRACE_REJECTS = Table(
+TRACE_REJECTS = TableSchema(
     "trace_rejects",
     "Records that could not be read, and why.",
     (
-        Column("record", "STRING", "the text as it was"),
-        Column("reason", "STRING", "what is wrong with it"),
-        Column("trace_broker", "STRING", ""),
-        Column("trace_queue_id", "INT", ""),
-        Column("trace_queue_offset", "BIGINT", ""),
-        Column("record_index", "INT", ""),
-        Column("trace_stored_at", "TIMESTAMP", ""),
+        ColumnSchema("record", "STRING", "the text as it was"),
+        ColumnSchema("reason", "STRING", "what is wrong with it"),
+        ColumnSchema("trace_broker", "STRING", ""),
+        ColumnSchema("trace_queue_id", "INT", ""),
+        ColumnSchema("trace_queue_offset", "BIGINT", ""),
+        ColumnSchema("record_index", "INT", ""),
+        ColumnSchema("trace_stored_at", "TIMESTAMP", ""),
     ),
     time="trace_stored_at",
     order=("trace_stored_at",),
 )
 
-CLOCKS = Table(
+CLOCKS = TableSchema(
     "clocks",
     "How far the clocks of clients are off: per address and hour, the bounds of (broker's clock - client's clock) that more than "
     "half of the messages agree on. A row per ten minutes of message ids: bounds of one address and hour hold together (greatest "
     "lower_ms, least upper_ms), counts add up.",
     (
-        Column("host", "STRING", "IP address of the client"),
-        Column("hour", "TIMESTAMP", "hour of the broker's clock in which the evidence was stored"),
-        Column("lower_ms", "BIGINT", "the difference is no less; null: nothing bounds it"),
-        Column(
+        ColumnSchema("host", "STRING", "IP address of the client"),
+        ColumnSchema("hour", "TIMESTAMP", "hour of the broker's clock in which the evidence was stored"),
+        ColumnSchema("lower_ms", "BIGINT", "the difference is no less; null: nothing bounds it"),
+        ColumnSchema(
             "upper_ms",
             "BIGINT",
             "the difference is no more; null: nothing bounds it. Less than lower_ms: no majority agrees, nothing is corrected",
         ),
-        Column(
+        ColumnSchema(
             "messages", "BIGINT", "messages with a record of this host, each of which bounds the difference from above"
         ),
-        Column("sends", "BIGINT", "messages whose store time, known from `messages`, lies within the send"),
-        Column("deliveries", "BIGINT", "messages delivered after their store time, known from `messages`"),
-        Column(
+        ColumnSchema("sends", "BIGINT", "messages whose store time, known from `messages`, lies within the send"),
+        ColumnSchema("deliveries", "BIGINT", "messages delivered after their store time, known from `messages`"),
+        ColumnSchema(
             "discarded",
             "BIGINT",
             "messages whose records contradict these bounds and were not used for them; without a majority all of them",
         ),
-        Column("discarded_ids", "ARRAY<STRING>", "up to 8 of the discarded; empty without a majority"),
+        ColumnSchema("discarded_ids", "ARRAY<STRING>", "up to 8 of the discarded; empty without a majority"),
     ),
     time="hour",
     order=("host", "hour"),
@@ -125,113 +129,123 @@ OUTLIER, CONTRADICTION, BEFORE_SENT, NO_CLOCK, NO_STORE_TIME = (
     "outlier", "contradiction", "before_sent", "no_clock", "no_store_time",
 )  # fmt: skip
 
-JOURNEYS = Table(
+JOURNEYS = TableSchema(
     "journeys",
     "One row per message and consumer group; one with a null group for a message that nobody is known to have consumed. Times "
     "named *_corrected_at are by the broker's clock, see `clocks`. No duration is ever negative.",
     (
-        Column("message_id", "STRING", "unique id of the message"),
-        Column(
+        ColumnSchema("message_id", "STRING", "unique id of the message"),
+        ColumnSchema(
             "consumer_group",
             "STRING",
             "null: no consumption is known, or (attempts not null) the client's version does not trace its group",
         ),
-        Column("topic", "STRING", "null when neither the send nor the record is known"),
-        Column("keys", "STRING", "business keys, joined by blanks"),
-        Column("tags", "STRING", ""),
-        Column("message_type", "INT", "0 normal, 1 half, 2 commit, 3 delay, 4 order; null when the send left no trace"),
-        Column("region", "STRING", "region of the broker"),
-        Column("producer_group", "STRING", ""),
-        Column("producer_host", "STRING", "who traced the send: what it says of itself, else the address it came from"),
-        Column("store_host", "STRING", "address of the broker"),
-        Column("offset_message_id", "STRING", "broker's id of the record that the send made"),
-        Column("sent_at", "TIMESTAMP", "producer's clock, start of the send that succeeded"),
-        Column(
+        ColumnSchema("topic", "STRING", "null when neither the send nor the record is known"),
+        ColumnSchema("keys", "STRING", "business keys, joined by blanks"),
+        ColumnSchema("tags", "STRING", ""),
+        ColumnSchema(
+            "message_type", "INT", "0 normal, 1 half, 2 commit, 3 delay, 4 order; null when the send left no trace"
+        ),
+        ColumnSchema("region", "STRING", "region of the broker"),
+        ColumnSchema("producer_group", "STRING", ""),
+        ColumnSchema(
+            "producer_host", "STRING", "who traced the send: what it says of itself, else the address it came from"
+        ),
+        ColumnSchema("store_host", "STRING", "address of the broker"),
+        ColumnSchema("offset_message_id", "STRING", "broker's id of the record that the send made"),
+        ColumnSchema("sent_at", "TIMESTAMP", "producer's clock, start of the send that succeeded"),
+        ColumnSchema(
             "sent_corrected_at",
             "TIMESTAMP",
             "the same by the broker's clock; null: its clock is not known, or this record contradicts what is known of it",
         ),
-        Column(
+        ColumnSchema(
             "producer_clock_ms",
             "BIGINT",
             "broker's clock - producer's clock, as estimated (`clocks`); null as sent_corrected_at",
         ),
-        Column("producer_clock_error_ms", "BIGINT", "at most so far off is the estimate"),
-        Column("send_cost_ms", "BIGINT", "until the broker's answer"),
-        Column(
+        ColumnSchema("producer_clock_error_ms", "BIGINT", "at most so far off is the estimate"),
+        ColumnSchema("send_cost_ms", "BIGINT", "until the broker's answer"),
+        ColumnSchema(
             "stored_at",
             "TIMESTAMP",
             "broker's clock (stored_exact); else when the answer came, corrected where the producer's clock is known: no later "
             "than this",
         ),
-        Column("stored_exact", "BOOLEAN", "whether stored_at is the broker's; null when stored_at is"),
-        Column("available_at", "TIMESTAMP", "broker's clock: stored in its own topic, for consumers; null: not known"),
-        Column(
+        ColumnSchema("stored_exact", "BOOLEAN", "whether stored_at is the broker's; null when stored_at is"),
+        ColumnSchema(
+            "available_at", "TIMESTAMP", "broker's clock: stored in its own topic, for consumers; null: not known"
+        ),
+        ColumnSchema(
             "delay_ms",
             "BIGINT",
             "how long the broker held it back (delay, transaction); 0: not at all; null: not known",
         ),
-        Column("sends", "BIGINT", "how many sends of this id left a trace"),
-        Column("sent_ok", "BOOLEAN", "whether one of them succeeded; null when none left a trace"),
-        Column("recalled_at", "TIMESTAMP", "producer's clock: taken back before its time"),
-        Column(
+        ColumnSchema("sends", "BIGINT", "how many sends of this id left a trace"),
+        ColumnSchema("sent_ok", "BOOLEAN", "whether one of them succeeded; null when none left a trace"),
+        ColumnSchema("recalled_at", "TIMESTAMP", "producer's clock: taken back before its time"),
+        ColumnSchema(
             "transactions",
             f"ARRAY<{DECISION}>",
             "decisions as producers sent them (their clocks), in order; null when none is known",
         ),
-        Column(
+        ColumnSchema(
             "transaction_state",
             "STRING",
             "COMMIT_MESSAGE or ROLLBACK_MESSAGE: the last such decision; UNKNOW: no other was sent; null: none is known",
         ),
-        Column(
+        ColumnSchema(
             "first_pulled_at",
             "TIMESTAMP",
             "broker's clock, of retries after a pop of 5.x (their property 1ST_POP_TIME); null else: pulls leave no trace",
         ),
-        Column(
+        ColumnSchema(
             "delivered_at",
             "TIMESTAMP",
             "consumer's clock, first call of the listener: its own record, else its end less its cost",
         ),
-        Column(
+        ColumnSchema(
             "delivered_corrected_at",
             "TIMESTAMP",
             "the same by the broker's clock; null: its clock is not known, or this record contradicts what is known of it",
         ),
-        Column("delivered_error_ms", "BIGINT", "at most so far off is delivered_corrected_at"),
-        Column(
+        ColumnSchema("delivered_error_ms", "BIGINT", "at most so far off is delivered_corrected_at"),
+        ColumnSchema(
             "queueing_ms",
             "BIGINT",
             "from available_at, else stored_at, to delivered_corrected_at; by the clients' clocks when none is known (error "
             "null); 0 when the delivery overtook the answer; null when unknown",
         ),
-        Column("queueing_error_ms", "BIGINT", "at most so far off is queueing_ms; null: not known"),
-        Column(
+        ColumnSchema("queueing_error_ms", "BIGINT", "at most so far off is queueing_ms; null: not known"),
+        ColumnSchema(
             "queueing_missing",
             "STRING",
             "why queueing_ms is null: outlier, contradiction, before_sent, no_clock, no_store_time (docs/journeys.md); null "
             "when it is known, and without a delivery",
         ),
-        Column("consume_cost_ms", "BIGINT", "of the last attempt"),
-        Column("consumed_at", "TIMESTAMP", "consumer's clock, end of the last attempt"),
-        Column("attempts", "BIGINT", "calls of the listener; null: none is known"),
-        Column("consumed_times", "BIGINT", "how many of them succeeded: more than 1 is a duplicate (or broadcasting)"),
-        Column("retries", "INT", "how often it was delivered again, as the last record says; null when none says it"),
-        Column(
+        ColumnSchema("consume_cost_ms", "BIGINT", "of the last attempt"),
+        ColumnSchema("consumed_at", "TIMESTAMP", "consumer's clock, end of the last attempt"),
+        ColumnSchema("attempts", "BIGINT", "calls of the listener; null: none is known"),
+        ColumnSchema(
+            "consumed_times", "BIGINT", "how many of them succeeded: more than 1 is a duplicate (or broadcasting)"
+        ),
+        ColumnSchema(
+            "retries", "INT", "how often it was delivered again, as the last record says; null when none says it"
+        ),
+        ColumnSchema(
             "result",
             "STRING",
             "of the last attempt: success, timeout, exception, null, failed; unknown: no end is known",
         ),
-        Column("consumer_host", "STRING", "who traced the last attempt, as producer_host"),
-        Column(
+        ColumnSchema("consumer_host", "STRING", "who traced the last attempt, as producer_host"),
+        ColumnSchema(
             "deliveries",
             f"ARRAY<{DELIVERY}>",
             "the attempts in order, began_at and ended_at by the consumer's clock; of more than 64 the first and the last 32",
         ),
-        Column("dead_lettered_at", "TIMESTAMP", "broker's clock: stored in the group's dead-letter topic"),
-        Column("dead_lettered", "BOOLEAN", "null when `messages` holds no record of the message"),
-        Column(
+        ColumnSchema("dead_lettered_at", "TIMESTAMP", "broker's clock: stored in the group's dead-letter topic"),
+        ColumnSchema("dead_lettered", "BOOLEAN", "null when `messages` holds no record of the message"),
+        ColumnSchema(
             "clock_skew",
             "BOOLEAN",
             "whether clocks are why queueing_ms is null: outlier, contradiction or before_sent in queueing_missing; null "
@@ -243,14 +257,14 @@ JOURNEYS = Table(
     schema=3,
 )
 
-MESSAGE_KEYS = Table(
+MESSAGE_KEYS = TableSchema(
     "message_keys",
     "Which messages a term leads to. A row may be there twice.",
     (
-        Column("term", "STRING", "a business key, or the broker's id of the message"),
-        Column("message_id", "STRING", "unique id of the message"),
-        Column("journey_slot", "STRING", "the slot of its journeys"),
-        Column("told_at", "TIMESTAMP", "when the broker stored the first trace of it"),
+        ColumnSchema("term", "STRING", "a business key, or the broker's id of the message"),
+        ColumnSchema("message_id", "STRING", "unique id of the message"),
+        ColumnSchema("journey_slot", "STRING", "the slot of its journeys"),
+        ColumnSchema("told_at", "TIMESTAMP", "when the broker stored the first trace of it"),
     ),
     time="told_at",
     order=("term", "told_at"),

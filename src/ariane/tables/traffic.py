@@ -8,7 +8,7 @@ slow_messages   the slowest of each slot: the slowest of a longer time are among
 from __future__ import annotations
 
 from ariane.tables import histogram, trace_tables
-from ariane.tables.table import Column, Table
+from ariane.tables.table import ColumnSchema, TableSchema
 
 MEASURES = ("send_cost_ms", "queueing_ms", "consume_cost_ms")
 BEGIN_MINUTES = 10  # of LATENCIES
@@ -33,39 +33,43 @@ MISSING = {
     "consume_cost_missing": ("consume_cost_ms", NO_COST, "the listener has not ended, or its end left no trace"),
 }
 _MISSING = tuple(
-    Column(name, "BIGINT", f"how many are not in {measure}: {meaning}")
+    ColumnSchema(name, "BIGINT", f"how many are not in {measure}: {meaning}")
     for name, (measure, _, meaning) in MISSING.items()
 )
 
-TRAFFIC = Table(
+TRAFFIC = TableSchema(
     "traffic",
     "Messages sent and consumed per minute. Rows are partial: sum those of the same minute, direction, topic, group and host.",
     (
-        Column("minute", "TIMESTAMP", "its beginning, by the client's clock: of the send, or of the consumption's end"),
-        Column("direction", "STRING", "out: sent by producers; in: consumed"),
-        Column("topic", "STRING", "null: consumed, and the send left no trace"),
-        Column(
+        ColumnSchema(
+            "minute", "TIMESTAMP", "its beginning, by the client's clock: of the send, or of the consumption's end"
+        ),
+        ColumnSchema("direction", "STRING", "out: sent by producers; in: consumed"),
+        ColumnSchema("topic", "STRING", "null: consumed, and the send left no trace"),
+        ColumnSchema(
             "client_group", "STRING", "producer or consumer group; null where the client's version does not trace it"
         ),
-        Column("client_host", "STRING", "IP address of the client"),
-        Column(
+        ColumnSchema("client_host", "STRING", "IP address of the client"),
+        ColumnSchema(
             "messages",
             "BIGINT",
             "out: sends, in: calls of listeners; each message of a batch and each attempt counted, of more than 64 attempts 64",
         ),
-        Column("successes", "BIGINT", "out: the broker stored it; in: the listener succeeded"),
-        Column("failures", "BIGINT", "the contrary; what is neither has not ended, or its end left no trace"),
-        Column("bytes", "BIGINT", "out: bodies after compression; null: in, whose traces do not tell"),
-        Column("send_cost_ms", histogram.TYPE, "histogram: from the send to the broker's answer; null: none known"),
-        Column(
+        ColumnSchema("successes", "BIGINT", "out: the broker stored it; in: the listener succeeded"),
+        ColumnSchema("failures", "BIGINT", "the contrary; what is neither has not ended, or its end left no trace"),
+        ColumnSchema("bytes", "BIGINT", "out: bodies after compression; null: in, whose traces do not tell"),
+        ColumnSchema(
+            "send_cost_ms", histogram.TYPE, "histogram: from the send to the broker's answer; null: none known"
+        ),
+        ColumnSchema(
             "queueing_ms",
             histogram.TYPE,
             "histogram: from the broker's answer to the listener's first call; null: none known",
         ),
-        Column("consume_cost_ms", histogram.TYPE, "histogram: in the listener; null: none known"),
-        Column("send_cost_ms_max", "BIGINT", "the greatest, exactly"),
-        Column("queueing_ms_max", "BIGINT", "the greatest, exactly"),
-        Column("consume_cost_ms_max", "BIGINT", "the greatest, exactly"),
+        ColumnSchema("consume_cost_ms", histogram.TYPE, "histogram: in the listener; null: none known"),
+        ColumnSchema("send_cost_ms_max", "BIGINT", "the greatest, exactly"),
+        ColumnSchema("queueing_ms_max", "BIGINT", "the greatest, exactly"),
+        ColumnSchema("consume_cost_ms_max", "BIGINT", "the greatest, exactly"),
         *_MISSING,
     ),
     time="minute",
@@ -73,14 +77,14 @@ TRAFFIC = Table(
     schema=2,
 )
 
-LATENCIES = Table(
+LATENCIES = TableSchema(
     "latencies",
     "Histograms of `traffic` by ten minutes and without hosts, for questions about longer times. Rows are partial: add up those "
     "of the same time, topic and group.",
     (
-        Column("begin", "TIMESTAMP", "of the ten minutes, by the client's clock"),
-        Column("topic", "STRING", "null: consumed, and the send left no trace"),
-        Column(
+        ColumnSchema("begin", "TIMESTAMP", "of the ten minutes, by the client's clock"),
+        ColumnSchema("topic", "STRING", "null: consumed, and the send left no trace"),
+        ColumnSchema(
             "client_group", "STRING", "producer or consumer group; null where the client's version does not trace it"
         ),
         *(column for column in TRAFFIC.columns if column.name in (*MEASURES, *(f"{name}_max" for name in MEASURES))),
@@ -91,23 +95,25 @@ LATENCIES = Table(
     schema=2,
 )
 
-SLOW_MESSAGES = Table(
+SLOW_MESSAGES = TableSchema(
     "slow_messages",
     f"The {SLOWEST} slowest messages per measure, topic and group of every slot: of a longer time, the slowest {SLOWEST} are "
     "among them, others may not be.",
     (
-        Column(
+        ColumnSchema(
             "noted_at",
             "TIMESTAMP",
             "client's clock: start of the send, or end of the first or the slowest call (its start if that is all)",
         ),
-        Column("measure", "STRING", "send_cost_ms, queueing_ms or consume_cost_ms"),
-        Column("ms", "BIGINT", "how long it took: queueing until the first call, consumption in the slowest call"),
-        Column("topic", "STRING", "null: the send left no trace"),
-        Column("client_group", "STRING", "producer group of a send, else consumer group"),
-        Column("client_host", "STRING", "IP address of that client: of the send or the call"),
-        Column("message_id", "STRING", "for `ariane trace --id`"),
-        Column("keys", "STRING", "business keys, joined by blanks"),
+        ColumnSchema("measure", "STRING", "send_cost_ms, queueing_ms or consume_cost_ms"),
+        ColumnSchema(
+            "ms", "BIGINT", "how long it took: queueing until the first call, consumption in the slowest call"
+        ),
+        ColumnSchema("topic", "STRING", "null: the send left no trace"),
+        ColumnSchema("client_group", "STRING", "producer group of a send, else consumer group"),
+        ColumnSchema("client_host", "STRING", "IP address of that client: of the send or the call"),
+        ColumnSchema("message_id", "STRING", "for `ariane trace --id`"),
+        ColumnSchema("keys", "STRING", "business keys, joined by blanks"),
     ),
     time="noted_at",
     order=("measure", "topic", "client_group"),

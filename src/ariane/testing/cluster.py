@@ -31,14 +31,14 @@ START_S = 30.0
 SMALL_FILES = {"mapped_file_size_commit_log": 16 * 1024 * 1024, "mapped_file_size_consume_queue": 60_000}
 
 
-class Servers(NamedTuple):
+class LocalCluster(NamedTuple):
     """Addresses of what runs."""
 
     namesrv: str
     broker: str
 
 
-class ReplicatedServers(NamedTuple):
+class ReplicatedCluster(NamedTuple):
     """The same with slaves; `broker` is their master."""
 
     namesrv: str
@@ -47,16 +47,16 @@ class ReplicatedServers(NamedTuple):
 
 
 @contextlib.asynccontextmanager
-async def cluster(home: Path | None = None, **settings: Any) -> AsyncIterator[Servers]:
+async def cluster(home: Path | None = None, **settings: Any) -> AsyncIterator[LocalCluster]:
     """A name server and a broker until the block ends. `settings` are fields of BrokerConfig."""
     async with replicated_cluster(home, slaves=0, **settings) as servers:
-        yield Servers(servers.namesrv, servers.broker)
+        yield LocalCluster(servers.namesrv, servers.broker)
 
 
 @contextlib.asynccontextmanager
 async def replicated_cluster(
     home: Path | None = None, *, slaves: int = 1, **settings: Any
-) -> AsyncIterator[ReplicatedServers]:
+) -> AsyncIterator[ReplicatedCluster]:
     """The same, and as many slaves, which have the settings of their master."""
     with contextlib.ExitStack() as directories:
         if home is None:
@@ -71,7 +71,7 @@ async def replicated_cluster(
                     own = {**settings, "broker_role": "SLAVE", "broker_id": number}
                     config = broker_config(home / f"slave{number}", namesrv, **own)
                     followers.append(await brokers.enter_async_context(Broker(config)))
-                yield ReplicatedServers(namesrv, master.addr, tuple(one.addr for one in followers))
+                yield ReplicatedCluster(namesrv, master.addr, tuple(one.addr for one in followers))
 
 
 def broker_config(store: Path, namesrv: str, **settings: Any) -> BrokerConfig:
@@ -90,9 +90,9 @@ def broker_config(store: Path, namesrv: str, **settings: Any) -> BrokerConfig:
 
 
 @contextlib.contextmanager
-def cluster_in_thread(home: Path | None = None, **settings: Any) -> Iterator[Servers]:
+def cluster_in_thread(home: Path | None = None, **settings: Any) -> Iterator[LocalCluster]:
     """As `cluster`, with an event loop in a thread of its own. What fails while starting or stopping is raised here."""
-    started: Future[Servers] = Future()
+    started: Future[LocalCluster] = Future()
     stop: Future[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = Future()
     faults: list[BaseException] = []
 

@@ -28,7 +28,7 @@ class PowerLost(BaseException):
     """The machine is off: no code of the program runs on, so nothing that handles errors may catch this."""
 
 
-class Kept(enum.Enum):
+class SurvivingData(enum.Enum):
     """What becomes of changes that were not flushed."""
 
     NONE = "none"
@@ -40,7 +40,7 @@ class Kept(enum.Enum):
 
 
 @dataclass(eq=False)
-class _File:
+class _FakeFile:
     data: bytearray
     durable: bytes = b""
     pending: list[Change] = field(default_factory=list)
@@ -89,11 +89,11 @@ class FakeDisk:
         """The clock that files take the time of their last write from."""
         self.used: Usage | None = None
         """What `usage` answers; None: what `room` says."""
-        self._files: dict[str, _File] = {}
-        self._durable_names: dict[str, _File] = {}
-        self._names_pending: list[tuple[str, _File | None]] = []
+        self._files: dict[str, _FakeFile] = {}
+        self._durable_names: dict[str, _FakeFile] = {}
+        self._names_pending: list[tuple[str, _FakeFile | None]] = []
         self._directories = {"", "/"}
-        self._handles: dict[int, tuple[str, _File]] = {}
+        self._handles: dict[int, tuple[str, _FakeFile]] = {}
         self._numbers = itertools.count(3)
         self._locked: set[str] = set()
 
@@ -114,7 +114,7 @@ class FakeDisk:
         if _parent(path) not in self._directories:
             raise FileNotFoundError(errno.ENOENT, "no such directory", path)
         self._changing("create", path)
-        file = _File(bytearray(size), bytes(size), modified_ms=self.now_ms())
+        file = _FakeFile(bytearray(size), bytes(size), modified_ms=self.now_ms())
         self._link(path, file)
         return self._handle(path)
 
@@ -227,7 +227,7 @@ class FakeDisk:
         if path in self._locked:
             raise BlockingIOError(errno.EAGAIN, "locked", path)
         if path not in self._files:
-            self._link(path, _File(bytearray(content), content))
+            self._link(path, _FakeFile(bytearray(content), content))
         self._locked.add(path)
         return self._handle(path)
 
@@ -236,7 +236,7 @@ class FakeDisk:
             raise BlockingIOError(errno.EAGAIN, "locked", path)
         self._locked.add(path)
         number = next(self._numbers)
-        self._handles[number] = (path, _File(bytearray()))
+        self._handles[number] = (path, _FakeFile(bytearray()))
         return number
 
     def unlock(self, handle: int) -> None:
@@ -251,26 +251,26 @@ class FakeDisk:
 
     # --- what a test does ---
 
-    def after_power_loss(self, kept: Kept, chance: random.Random) -> FakeDisk:
+    def after_power_loss(self, kept: SurvivingData, chance: random.Random) -> FakeDisk:
         """The disk as the next start finds it. With Kept.SOME `chance` decides of each change that was not flushed."""
         survivor = FakeDisk()
         survivor.now_ms = self.now_ms
         survivor._directories = set(self._directories)
 
         def stays() -> bool:
-            return kept is Kept.ALL or (kept is not Kept.NONE and chance.random() < 0.5)
+            return kept is SurvivingData.ALL or (kept is not SurvivingData.NONE and chance.random() < 0.5)
 
         names = dict(self._durable_names)
         for name, file in self._names_pending:
             if stays():
                 _relink(names, name, file)
         for name, file in names.items():
-            data = bytearray(file.data if kept is Kept.ALL else file.durable)
-            for change in () if kept is Kept.ALL else file.pending:
-                for part in _parts(change, chance) if kept is Kept.TORN else (change,):
+            data = bytearray(file.data if kept is SurvivingData.ALL else file.durable)
+            for change in () if kept is SurvivingData.ALL else file.pending:
+                for part in _parts(change, chance) if kept is SurvivingData.TORN else (change,):
                     if stays():
                         _apply(data, part)
-            survivor._files[name] = _File(data, bytes(data), modified_ms=file.modified_ms)
+            survivor._files[name] = _FakeFile(data, bytes(data), modified_ms=file.modified_ms)
             survivor.make_dirs(_parent(name))  # a directory is not lost with a name left in it
         survivor._durable_names = dict(survivor._files)
         return survivor
@@ -280,7 +280,7 @@ class FakeDisk:
         survivor = FakeDisk(self.room)
         survivor._directories = set(self._directories)
         copies = {
-            id(one): _File(bytearray(one.data), one.durable, list(one.pending))
+            id(one): _FakeFile(bytearray(one.data), one.durable, list(one.pending))
             for one in (
                 *self._files.values(),
                 *self._durable_names.values(),
@@ -308,7 +308,7 @@ class FakeDisk:
 
     def put_file(self, path: str, data: bytes = b"") -> None:
         """Create a file, or replace it, as another process does."""
-        file = _File(bytearray(data), data)
+        file = _FakeFile(bytearray(data), data)
         self._link(path, file)
 
     # --- details ---
@@ -329,7 +329,7 @@ class FakeDisk:
         self._handles[number] = (path, self._files[path])
         return number
 
-    def _link(self, path: str, file: _File) -> None:
+    def _link(self, path: str, file: _FakeFile) -> None:
         self._files[path] = file
         self._names_pending.append((path, file))
 
@@ -342,7 +342,7 @@ def _parent(path: str) -> str:
     return path.rpartition("/")[0]
 
 
-def _relink(names: dict[str, _File], name: str, file: _File | None) -> None:
+def _relink(names: dict[str, _FakeFile], name: str, file: _FakeFile | None) -> None:
     if file is None:
         names.pop(name, None)
     else:

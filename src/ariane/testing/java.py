@@ -78,7 +78,7 @@ _LOGBACK = """<configuration>
 """
 
 
-class Server(NamedTuple):
+class JavaServer(NamedTuple):
     """A running Java name server or broker."""
 
     addr: str
@@ -89,7 +89,7 @@ class Server(NamedTuple):
         return self.process.pid
 
 
-class Program:
+class JavaProgram:
     """A running Java program; `lines` gives what it prints."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
@@ -278,7 +278,7 @@ def name_server(
     properties: Mapping[str, str] | None = None,
     jvm_args: Sequence[str] | None = None,
     orderly: bool = False,
-) -> Iterator[Server]:
+) -> Iterator[JavaServer]:
     """A Java name server with its files in `home`. It is killed unless `orderly`: it has nothing to lose, and waits for 3 s."""
     port = port or free_port()
     settings = {"listenPort": str(port), "kvConfigPath": str(home / "kvConfig.json"), **(properties or {})}
@@ -298,7 +298,7 @@ def broker(
     properties: Mapping[str, str] | None = None,
     jvm_args: Sequence[str] | None = None,
     wait: bool = True,
-) -> Iterator[Server]:
+) -> Iterator[JavaServer]:
     """A Java broker `broker-a` at 127.0.0.1, its store in home/store. With `wait` it has registered when this returns."""
     port = port or free_port()
     settings = {
@@ -318,13 +318,13 @@ def broker(
 @contextlib.contextmanager
 def _server(
     main: str, home: Path, settings: Mapping[str, str], port: int, jvm_args: Sequence[str] | None, *, wait: bool
-) -> Iterator[Server]:
+) -> Iterator[JavaServer]:
     path = _configure_logs(home) / "server.conf"
     path.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
     output = (home / "output.log").open("w")
     java = [*(jvm_args or quick_start()), f"-Drocketmq.home.dir={home}", f"-Duser.home={home}"]
     process = _spawn([*java, "-cp", classpath(), main, "-c", str(path)], output)
-    server = Server(f"127.0.0.1:{port}", process)
+    server = JavaServer(f"127.0.0.1:{port}", process)
     try:
         if wait:
             _wait_until_ready(process, port, home / "output.log")
@@ -360,7 +360,7 @@ def _wait_until_ready(process: subprocess.Popen[str], port: int, output: Path) -
 @contextlib.contextmanager
 def start(
     main: str, args: Sequence[str], *, jvm_args: Sequence[str] | None = None, home: Path | None = None
-) -> Iterator[Program]:
+) -> Iterator[JavaProgram]:
     """A Java program that runs until the block ends, or until it ends by itself."""
     with tempfile.TemporaryDirectory() as own:
         place = home or Path(own)
@@ -368,7 +368,7 @@ def start(
         java = [*(jvm_args or quick_start()), f"-Duser.home={place}", f"-Drocketmq.home.dir={place}"]
         process = _spawn([*java, "-cp", classpath(), main, *args], subprocess.PIPE, place)  # tools leave files behind
         try:
-            yield Program(process)
+            yield JavaProgram(process)
         finally:
             _stop(process)
 

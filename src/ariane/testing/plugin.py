@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from ariane.testing.cluster import Servers
+    from ariane.testing.cluster import LocalCluster
 
 
 @pytest.fixture
-def ariane_cluster(tmp_path: Path) -> Iterator[Servers]:
+def ariane_cluster(tmp_path: Path) -> Iterator[LocalCluster]:
     """A name server and a broker of this test's own: .namesrv, .broker. They run in a thread, with their store in tmp_path."""
     from ariane.testing.cluster import cluster_in_thread  # servers are loaded by tests that use them
 

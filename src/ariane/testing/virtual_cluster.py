@@ -35,13 +35,13 @@ from typing import Any, TypeVar
 
 from ariane.broker.broker import Broker
 from ariane.broker.config import BrokerConfig
-from ariane.client.client_instance import Instance
+from ariane.client.client_instance import ClientInstance
 from ariane.client.settings import ClientSettings
 from ariane.nameserver.config import NameServerConfig
 from ariane.nameserver.server import NameServer
-from ariane.testing.disk import FakeDisk, Kept
-from ariane.testing.virtual_network import Network
-from ariane.testing.virtual_time import Process, VirtualClock, VirtualLoop
+from ariane.testing.disk import FakeDisk, SurvivingData
+from ariane.testing.virtual_network import VirtualNetwork
+from ariane.testing.virtual_time import VirtualClock, VirtualLoop, VirtualProcess
 
 T = TypeVar("T")
 
@@ -56,12 +56,12 @@ STORE = "/store"
 
 
 @contextlib.contextmanager
-def virtual_cluster(seed: int = 0, **settings: Any) -> Iterator[World]:
+def virtual_cluster(seed: int = 0, **settings: Any) -> Iterator[VirtualCluster]:
     """A world that has nothing in it yet (`World.start`). `settings` are fields of BrokerConfig."""
     before = random.getstate()
     random.seed(seed)  # the broker draws queues with the module's own generator
     with tempfile.TemporaryDirectory(prefix="ariane-virtual-") as home:
-        world = World(seed, Path(home), settings)
+        world = VirtualCluster(seed, Path(home), settings)
         try:
             yield world
         finally:
@@ -69,13 +69,13 @@ def virtual_cluster(seed: int = 0, **settings: Any) -> Iterator[World]:
             random.setstate(before)
 
 
-class World:
+class VirtualCluster:
     """Made by `virtual_cluster`."""
 
     def __init__(self, seed: int, home: Path, settings: dict[str, Any]) -> None:
         self.chance = Random(seed)  # noqa: S311 - repeats a run, guards nothing
         self.loop = VirtualLoop()
-        self.network = Network(self.loop, Random(self.chance.random()))  # noqa: S311
+        self.network = VirtualNetwork(self.loop, Random(self.chance.random()))  # noqa: S311
         self.loop.network = self.network
         self.clock = VirtualClock(self.loop)
         self.disk = FakeDisk()
@@ -84,10 +84,10 @@ class World:
         self._home = home
         self._numbers = itertools.count()
         names = NameServerConfig(bind_address="10.0.0.1", listen_port=9876, kv_config_path=str(home / "kvConfig.json"))
-        self.name_server = Program(
+        self.name_server = VirtualProgram(
             self, "name server", "10.0.0.1", lambda: NameServer(names, clock=VirtualClock(self.loop))
         )
-        self.broker = Program(self, "broker", "10.0.0.2", lambda: self._broker(settings))
+        self.broker = VirtualProgram(self, "broker", "10.0.0.2", lambda: self._broker(settings))
 
     def run(self, work: Coroutine[Any, Any, T], limit_s: float = LIMIT_S) -> T:
         """Until `work` is done, which sees and moves everything from outside of all processes."""
@@ -103,15 +103,17 @@ class World:
         await self.name_server.start()
         await self.broker.start()
 
-    def process(self, name: str) -> Process:
+    def process(self, name: str) -> VirtualProcess:
         """A new process on a machine of its own."""
         number = next(self._numbers)
         return self.loop.process(name, f"10.{number // 62_500 + 1}.{number // 250 % 250}.{number % 250 + 1}")
 
-    def instance(self, process: Process, name: str = "", settings: ClientSettings | None = None) -> Instance:
+    def instance(
+        self, process: VirtualProcess, name: str = "", settings: ClientSettings | None = None
+    ) -> ClientInstance:
         """What the clients of `process` share; to be opened in it. `name` tells several of one machine apart."""
         given = settings or ClientSettings(client_ip=process.ip, instance_name=name or process.name)
-        return Instance(self.namesrv, given, clock=self.clock, chance=Random(self.chance.random()))  # noqa: S311
+        return ClientInstance(self.namesrv, given, clock=self.clock, chance=Random(self.chance.random()))  # noqa: S311
 
     def close(self) -> None:
         """Kill what still runs."""
@@ -132,13 +134,13 @@ class World:
         return Broker(BrokerConfig(**values), disk=self.disk, clock=VirtualClock(self.loop))
 
 
-class Program:
+class VirtualProgram:
     """A server that can be started again after it was stopped, killed, or lost with its machine."""
 
     def __init__(
-        self, world: World, name: str, ip: str, make: Callable[[], AbstractAsyncContextManager[object]]
+        self, world: VirtualCluster, name: str, ip: str, make: Callable[[], AbstractAsyncContextManager[object]]
     ) -> None:
-        self.process: Process | None = None
+        self.process: VirtualProcess | None = None
         self._world = world
         self._name = name
         self._ip = ip
@@ -177,7 +179,7 @@ class Program:
             self._world.disk = self._world.disk.after_kill()
             self.process.kill()
 
-    def lose_power(self, kept: Kept = Kept.SOME) -> None:
+    def lose_power(self, kept: SurvivingData = SurvivingData.SOME) -> None:
         """Its machine is gone: nobody is told, and what was not flushed is lost in part (`kept`)."""
         if self.process is not None:
             self._world.disk = self._world.disk.after_power_loss(kept, self._world.chance)

@@ -18,14 +18,14 @@ from contextvars import Context, copy_context
 from random import Random
 from typing import Any
 
-from ariane.testing.virtual_time import Process, VirtualLoop
+from ariane.testing.virtual_time import VirtualLoop, VirtualProcess
 
 DELAY_MS = (0.1, 2.0)  # one way, within a data centre
 HIGH_WATER = 64 * 1024  # asyncio's own, until a protocol asks for another
 PORT_FIRST = 32_768  # of those that are handed out
 
 
-class Network:
+class VirtualNetwork:
     """Give it to a loop: `loop.network = Network(loop, chance)`.
 
     `delay_s(from_ip, to_ip)` is the way of one write; `is_lost(frame)` may drop frames (length-prefixed, as RocketMQ's).
@@ -35,12 +35,12 @@ class Network:
         self.delay_s: Callable[[str, str], float] = lambda from_ip, to_ip: chance.uniform(*DELAY_MS) / 1000
         self.is_lost: Callable[[bytes], bool] | None = None
         self._loop = loop
-        self._listeners: dict[tuple[str, int], Listener] = {}
-        self._ends: dict[Process, dict[End, None]] = {}
+        self._listeners: dict[tuple[str, int], VirtualListener] = {}
+        self._ends: dict[VirtualProcess, dict[VirtualEndpoint, None]] = {}
         self._vanished: set[str] = set()
         self._ports = itertools.count(PORT_FIRST)
 
-    def vanish(self, process: Process) -> None:
+    def vanish(self, process: VirtualProcess) -> None:
         """Kill `process` with its machine: nobody is told, connections to it stay open and silent. Ends of it in the same
         machine do not exist; its address comes back with the next process that listens there."""
         self._vanished.add(process.ip)
@@ -56,13 +56,13 @@ class Network:
         *,
         backlog: int = 100,
         start_serving: bool = True,
-    ) -> Listener:
+    ) -> VirtualListener:
         process = self._current()
         ip = process.ip
         port = port or next(self._ports)
         if (ip, port) in self._listeners:
             raise OSError(errno.EADDRINUSE, "address already in use")
-        listener = Listener(self, ip, port, protocol_factory)
+        listener = VirtualListener(self, ip, port, protocol_factory)
         self._listeners[ip, port] = listener
         self._vanished.discard(ip)
         process.killed.append(listener.close)
@@ -72,7 +72,7 @@ class Network:
 
     async def create_connection(
         self, protocol_factory: Callable[[], asyncio.Protocol], host: str, port: int
-    ) -> tuple[End, asyncio.Protocol]:
+    ) -> tuple[VirtualEndpoint, asyncio.Protocol]:
         process = self._current()
         await asyncio.sleep(self.delay_s(process.ip, host))
         if host in self._vanished:
@@ -82,8 +82,8 @@ class Network:
             raise ConnectionRefusedError(errno.ECONNREFUSED, "connection refused")
         local, remote = (process.ip, next(self._ports)), (host, port)
         protocol = protocol_factory()
-        here = End(self, process, local, remote, copy_context())
-        there = End(self, listener.process, remote, local, listener.context)
+        here = VirtualEndpoint(self, process, local, remote, copy_context())
+        there = VirtualEndpoint(self, listener.process, remote, local, listener.context)
         here.other, there.other = there, here
         for end in (here, there):
             self._own(end)
@@ -94,29 +94,29 @@ class Network:
 
     # --- details ---
 
-    def _current(self) -> Process:
+    def _current(self) -> VirtualProcess:
         process = self._loop.current_process()
         if process is None:
             raise RuntimeError("sockets belong to processes: run this by loop.process(name).start(…)")
         return process
 
-    def _own(self, end: End) -> None:
+    def _own(self, end: VirtualEndpoint) -> None:
         if end.process not in self._ends:
             self._ends[end.process] = {}
             end.process.killed.append(lambda: self._cut(end.process))
         self._ends[end.process][end] = None
 
-    def _cut(self, process: Process) -> None:
+    def _cut(self, process: VirtualProcess) -> None:
         """The process is gone: its system closes its connections, if there is still a system."""
         for end in list(self._ends.pop(process, {})):
             end.is_over = True
             if process.ip not in self._vanished:
                 end.tell_end(ConnectionResetError(errno.ECONNRESET, "connection reset by peer"))
 
-    def forget(self, end: End) -> None:
+    def forget(self, end: VirtualEndpoint) -> None:
         self._ends.get(end.process, {}).pop(end, None)
 
-    def stop_listening(self, listener: Listener) -> None:
+    def stop_listening(self, listener: VirtualListener) -> None:
         if self._listeners.get((listener.ip, listener.port)) is listener:
             del self._listeners[listener.ip, listener.port]
 
@@ -144,10 +144,12 @@ class _Address:
         return self._name
 
 
-class Listener:
+class VirtualListener:
     """A listening socket; what `loop.create_server` gives."""
 
-    def __init__(self, network: Network, ip: str, port: int, protocol_factory: Callable[[], asyncio.Protocol]) -> None:
+    def __init__(
+        self, network: VirtualNetwork, ip: str, port: int, protocol_factory: Callable[[], asyncio.Protocol]
+    ) -> None:
         self.ip = ip
         self.port = port
         self.process = network._current()
@@ -171,13 +173,18 @@ class Listener:
         """Nothing is under way."""
 
 
-class End(asyncio.Transport):
+class VirtualEndpoint(asyncio.Transport):
     """One end of a connection."""
 
-    other: End
+    other: VirtualEndpoint
 
     def __init__(
-        self, network: Network, process: Process, local: tuple[str, int], remote: tuple[str, int], context: Context
+        self,
+        network: VirtualNetwork,
+        process: VirtualProcess,
+        local: tuple[str, int],
+        remote: tuple[str, int],
+        context: Context,
     ) -> None:
         super().__init__({"sockname": local, "peername": remote})
         self.process = process

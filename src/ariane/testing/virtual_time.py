@@ -32,7 +32,7 @@ EPOCH_MS = 1_700_000_000_000  # what the wall clocks show when a loop begins
 SAME_INSTANT_MAX = 1_000_000  # callbacks without a step of the clock: by then the program goes round in a circle
 CLOSE_TRIES = 100  # a coroutine that awaits while it is thrown away is thrown away again
 
-_process: ContextVar[Process | None] = ContextVar("process", default=None)
+_process: ContextVar[VirtualProcess | None] = ContextVar("process", default=None)
 
 
 class ProcessKilled(ArianeError):
@@ -56,7 +56,7 @@ class VirtualClock:
         await asyncio.sleep(seconds)
 
 
-class Process:
+class VirtualProcess:
     """Made by `VirtualLoop.process`. What it is called in messages is `name`, its machine is `ip`."""
 
     def __init__(self, loop: VirtualLoop, name: str, ip: str) -> None:
@@ -147,16 +147,16 @@ class VirtualLoop(asyncio.BaseEventLoop):
         super().__init__()
         self.network: Any = None
         self._now = 0.0
-        self._due: deque[tuple[Process | None, asyncio.Handle]] = deque()
-        self._later: list[tuple[float, int, Process | None, asyncio.TimerHandle]] = []
+        self._due: deque[tuple[VirtualProcess | None, asyncio.Handle]] = deque()
+        self._later: list[tuple[float, int, VirtualProcess | None, asyncio.TimerHandle]] = []
         self._numbers = itertools.count()
         self._at_this_instant = 0
-        self._processes: list[Process] = []
+        self._processes: list[VirtualProcess] = []
         self.callbacks = 0
         """How many callbacks ran: two runs with the same seed have the same."""
 
-    def process(self, name: str, ip: str = "10.0.0.1") -> Process:
-        process = Process(self, name, ip)
+    def process(self, name: str, ip: str = "10.0.0.1") -> VirtualProcess:
+        process = VirtualProcess(self, name, ip)
         self._processes.append(process)
         return process
 
@@ -174,7 +174,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
             _throw_away(task)
 
     @staticmethod
-    def current_process() -> Process | None:
+    def current_process() -> VirtualProcess | None:
         """The process whose code is running."""
         return _process.get()
 
@@ -246,7 +246,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
     # --- details ---
 
-    def run_soon(self, owner: Process, handles: list[asyncio.Handle]) -> None:
+    def run_soon(self, owner: VirtualProcess, handles: list[asyncio.Handle]) -> None:
         self._due.extend((owner, handle) for handle in handles)
 
     def _check_open(self) -> None:
@@ -303,5 +303,5 @@ def _throw_away(task: asyncio.Task[Any]) -> None:
             return
 
 
-def _owner(context: Context | None) -> Process | None:
+def _owner(context: Context | None) -> VirtualProcess | None:
     return _process.get() if context is None else context.get(_process)

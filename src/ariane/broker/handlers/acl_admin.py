@@ -41,7 +41,7 @@ FAILED = {
 DISABLED = "access control is off at this broker: set aclEnable=true in broker.conf and start it again"
 
 
-class AclParts(NamedTuple):
+class AclAdminHandler(NamedTuple):
     """What these handlers need; `access` is None when access control is off."""
 
     config: BrokerConfig
@@ -49,7 +49,7 @@ class AclParts(NamedTuple):
     access: AccessControl | None
 
 
-def handlers(parts: AclParts) -> dict[int, Handler]:
+def handlers(parts: AclAdminHandler) -> dict[int, Handler]:
     access = parts.access
     if access is None:
         return {code: _refusing(failed) for code, failed in FAILED.items()}
@@ -145,7 +145,7 @@ async def update_white_addresses(access: AccessControl, command: Command) -> str
     return f"set the white addresses {', '.join(addresses) or '(none)'}"
 
 
-def acl_version(parts: AclParts, access: AccessControl) -> Reply:
+def acl_version(parts: AclAdminHandler, access: AccessControl) -> Reply:
     versions = {path: file.version for path, file in access.state.files.items()}
     answer = AclVersion(
         version=fastjson.write(versions[str(access.default)]).decode(),

@@ -7,11 +7,11 @@ import logging
 from collections.abc import Callable
 from typing import NamedTuple
 
-from ariane.broker.dynamic_config import Settings
+from ariane.broker.dynamic_config import DynamicConfig
 from ariane.broker.state.consumer_offsets import ConsumerOffsets
 from ariane.broker.state.filter_servers import FilterServers
-from ariane.broker.state.group_members import Members
-from ariane.broker.state.topic_registry import Topics, own_topics
+from ariane.broker.state.group_members import GroupMembers
+from ariane.broker.state.topic_registry import TopicRegistry, own_topics
 from ariane.broker.topic_deletion import TopicRemover
 from ariane.errors import ReplyError
 from ariane.filter import tags
@@ -49,12 +49,12 @@ ENTRIES_MAX = 4_096  # of one answer to 321: under 1 MiB of JSON
 BEHIND = 2**63 - 1  # what 308 says of a queue in which the compared group is behind the others
 
 
-class WholeParts(NamedTuple):
+class BrokerAdminHandler(NamedTuple):
     """What these handlers need. `delay_offsets` gives the offsets of the delay levels."""
 
-    settings: Settings
-    topics: Topics
-    members: Members
+    settings: DynamicConfig
+    topics: TopicRegistry
+    members: GroupMembers
     offsets: ConsumerOffsets
     store: MessageStore
     remover: TopicRemover
@@ -64,7 +64,7 @@ class WholeParts(NamedTuple):
     monotonic_ms: Callable[[], float]
 
 
-def handlers(parts: WholeParts) -> dict[int, Handler]:
+def handlers(parts: BrokerAdminHandler) -> dict[int, Handler]:
     def consumed_by(command: Command, peer: Peer) -> Reply:
         topic = typed(command, TopicRef).topic
         groups = parts.members.groups_of(topic) | parts.offsets.groups_of(topic)
@@ -97,7 +97,7 @@ def handlers(parts: WholeParts) -> dict[int, Handler]:
     }
 
 
-def clone_offsets(parts: WholeParts, request: CloneOffsets) -> Reply:
+def clone_offsets(parts: BrokerAdminHandler, request: CloneOffsets) -> Reply:
     """Give one group the offsets of another: of a topic, or of all topics that the other has consumed. Topics that are gone
     are left out, and, unless `offline`, those that the other group is online for and does not subscribe to."""
     if fault := group_name_fault(request.dest_group):
@@ -118,7 +118,7 @@ def clone_offsets(parts: WholeParts, request: CloneOffsets) -> Reply:
     return Reply(remark=f"nothing to clone: {request.src_group} has no offsets of {request.topic or 'any topic'} here")
 
 
-def correction(parts: WholeParts, request: QueryCorrection) -> Reply:
+def correction(parts: BrokerAdminHandler, request: QueryCorrection) -> Reply:
     """How far the slowest group has come in each queue of a topic; BEHIND where the compared group is slower still. The
     groups to filter out are left out of the count (4.9.4 deletes their offsets)."""
     left_out = set(filter(None, (request.filter_groups or "").split(",")))
@@ -133,7 +133,7 @@ def correction(parts: WholeParts, request: QueryCorrection) -> Reply:
     return Reply(body=fastjson.write(Corrections(slowest)))
 
 
-def query_queue(parts: WholeParts, request: QueryQueue) -> Reply:
+def query_queue(parts: BrokerAdminHandler, request: QueryQueue) -> Reply:
     """Entries of a consume queue as they stand there, and what the filter of a group makes of them (no group: false)."""
     topic, queue_id = request.topic, request.queue_id
     if not 0 <= request.count <= ENTRIES_MAX:
@@ -172,7 +172,7 @@ def _codes(wanted: SubscriptionData | None) -> frozenset[int] | None:
     return wanted.code_set
 
 
-def producers(parts: WholeParts) -> Reply:
+def producers(parts: BrokerAdminHandler) -> Reply:
     now_ms, monotonic_ms = parts.now_ms(), parts.monotonic_ms()
     table = {
         group: tuple(
@@ -186,7 +186,7 @@ def producers(parts: WholeParts) -> Reply:
     return Reply(body=fastjson.write(ProducerTable(table)))
 
 
-async def clean_unused_topics(parts: WholeParts) -> Reply:
+async def clean_unused_topics(parts: BrokerAdminHandler) -> Reply:
     """Delete what is stored of topics that this broker no longer has."""
     for topic in parts.store.topics():
         if parts.topics.get(topic) is None and not is_system_topic(topic) and not topic.startswith(LMQ_PREFIX):
@@ -196,7 +196,7 @@ async def clean_unused_topics(parts: WholeParts) -> Reply:
     return Reply()
 
 
-async def clean_expired_queues(parts: WholeParts) -> Reply:
+async def clean_expired_queues(parts: BrokerAdminHandler) -> Reply:
     """Remove consume queues whose messages are all gone from the commit log."""
     for topic in parts.store.topics():
         if topic in NUMBERED_ELSEWHERE or topic.startswith(LMQ_PREFIX):

@@ -10,10 +10,10 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import NamedTuple
 
 from ariane.broker.state.consumer_filters import ConsumerFilters, unsupported
-from ariane.broker.state.group_members import Member, Members
-from ariane.broker.state.group_registry import Groups
+from ariane.broker.state.group_members import GroupMembers, Member
+from ariane.broker.state.group_registry import GroupRegistry
 from ariane.broker.state.queue_locks import QueueLocks
-from ariane.broker.state.topic_registry import Topics
+from ariane.broker.state.topic_registry import TopicRegistry
 from ariane.errors import FilterError, FlushFailed, StoreError
 from ariane.filter.sql import compile_sql
 from ariane.model.topic import retry_topic, topic_name_fault
@@ -43,14 +43,14 @@ from ariane.protocol.requests.messaging import SQL92, TAG
 log = logging.getLogger("ariane.broker")
 
 
-class ClientParts(NamedTuple):
+class ClientSessionHandler(NamedTuple):
     """What these handlers need. `changed` tells the members of a group that one came or went; `monotonic_ms` is the
     time that memberships and locks live by; `sql` says whether SQL92 is served; `durable` waits until a change of locks is as
     safe as the flush mode promises, None when it is."""
 
-    topics: Topics
-    groups: Groups
-    members: Members
+    topics: TopicRegistry
+    groups: GroupRegistry
+    members: GroupMembers
     locks: QueueLocks
     changed: Callable[[str], None]
     monotonic_ms: Callable[[], float]
@@ -59,8 +59,8 @@ class ClientParts(NamedTuple):
     durable: Callable[[], Awaitable[None] | None]
 
 
-def handlers(parts: ClientParts) -> dict[int, Handler]:
-    table: dict[RequestCode, Callable[[ClientParts, Command, Peer], Handled]] = {
+def handlers(parts: ClientSessionHandler) -> dict[int, Handler]:
+    table: dict[RequestCode, Callable[[ClientSessionHandler, Command, Peer], Handled]] = {
         RequestCode.HEART_BEAT: heartbeat,
         RequestCode.UNREGISTER_CLIENT: unregister,
         RequestCode.GET_CONSUMER_LIST_BY_GROUP: consumer_list,
@@ -71,13 +71,13 @@ def handlers(parts: ClientParts) -> dict[int, Handler]:
         RequestCode.GET_PRODUCER_CONNECTION_LIST: producer_connections,
     }
 
-    def bound(serve: Callable[[ClientParts, Command, Peer], Handled]) -> Handler:
+    def bound(serve: Callable[[ClientSessionHandler, Command, Peer], Handled]) -> Handler:
         return lambda command, peer: serve(parts, command, peer)
 
     return {code: bound(serve) for code, serve in table.items()}
 
 
-def heartbeat(parts: ClientParts, command: Command, peer: Peer) -> Reply:
+def heartbeat(parts: ClientSessionHandler, command: Command, peer: Peer) -> Reply:
     """Keep the groups of a client alive; each consumer group gets its retry topic. The answer's version counts."""
     data = typed_body(command, HeartbeatData)
     member = Member(data.client_id, peer.id, peer.addr, command.language, command.version, parts.monotonic_ms())
@@ -97,14 +97,14 @@ def heartbeat(parts: ClientParts, command: Command, peer: Peer) -> Reply:
     return Reply()
 
 
-def _create_retry_topic(parts: ClientParts, name: str, queues: int) -> None:
+def _create_retry_topic(parts: ClientSessionHandler, name: str, queues: int) -> None:
     try:
         parts.topics.create_own(name, queues)
     except StoreError as error:  # a full disk keeps nobody from reading: the next heartbeat tries again
         log.warning("topic %s is not created yet: %s", name, error)
 
 
-def unregister(parts: ClientParts, command: Command, peer: Peer) -> Reply:
+def unregister(parts: ClientSessionHandler, command: Command, peer: Peer) -> Reply:
     request = typed(command, UnregisterClient)
     if request.producer_group:
         parts.members.leave_producer(request.producer_group, peer.id)
@@ -115,7 +115,7 @@ def unregister(parts: ClientParts, command: Command, peer: Peer) -> Reply:
     return Reply(fields={})
 
 
-def consumer_list(parts: ClientParts, command: Command, peer: Peer) -> Reply:
+def consumer_list(parts: ClientSessionHandler, command: Command, peer: Peer) -> Reply:
     group = typed(command, GroupRef).consumer_group
     ids = parts.members.client_ids(group)
     if not ids:
@@ -123,7 +123,7 @@ def consumer_list(parts: ClientParts, command: Command, peer: Peer) -> Reply:
     return Reply(fields={}, body=fastjson.write(ConsumerList(tuple(ids))))
 
 
-def lock(parts: ClientParts, command: Command, peer: Peer) -> Handled:
+def lock(parts: ClientSessionHandler, command: Command, peer: Peer) -> Handled:
     """The queues that are the client's from now on. A new owner is not told before the next start would know it, too."""
     request = typed_body(command, LockBatch)
     queues = [queue.queue() for queue in request.mq_set]
@@ -141,13 +141,13 @@ async def _when_durable(durable: Awaitable[None], answer: Reply) -> Reply:
     return answer
 
 
-def unlock(parts: ClientParts, command: Command, peer: Peer) -> Reply:
+def unlock(parts: ClientSessionHandler, command: Command, peer: Peer) -> Reply:
     request = typed_body(command, LockBatch)
     parts.locks.unlock(request.consumer_group, request.client_id, [queue.queue() for queue in request.mq_set])
     return Reply()
 
 
-def check_client(parts: ClientParts, command: Command, peer: Peer) -> Reply:
+def check_client(parts: ClientSessionHandler, command: Command, peer: Peer) -> Reply:
     """Whether the broker can filter as a consumer wants to."""
     subscription = typed_body(command, CheckClient).subscription_data
     if subscription is None or subscription.expression_type in (None, "", TAG):
@@ -161,7 +161,7 @@ def check_client(parts: ClientParts, command: Command, peer: Peer) -> Reply:
     return Reply()
 
 
-def consumer_connections(parts: ClientParts, command: Command, peer: Peer) -> Reply:
+def consumer_connections(parts: ClientSessionHandler, command: Command, peer: Peer) -> Reply:
     name = typed(command, GroupRef).consumer_group
     group = parts.members.consumers.get(name)
     if group is None:
@@ -176,7 +176,7 @@ def consumer_connections(parts: ClientParts, command: Command, peer: Peer) -> Re
     return Reply(body=fastjson.write(body))
 
 
-def producer_connections(parts: ClientParts, command: Command, peer: Peer) -> Reply:
+def producer_connections(parts: ClientSessionHandler, command: Command, peer: Peer) -> Reply:
     name = typed(command, ProducerGroupRef).producer_group
     members = parts.members.producers.get(name)
     if not members:

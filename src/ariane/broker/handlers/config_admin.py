@@ -9,13 +9,13 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any, NamedTuple
 
 from ariane.broker.config import BrokerConfig, store_config, texts
-from ariane.broker.dynamic_config import Settings, changed
-from ariane.broker.state.group_registry import Groups
-from ariane.broker.state.topic_registry import Topics
+from ariane.broker.dynamic_config import DynamicConfig, changed
+from ariane.broker.state.group_registry import GroupRegistry
+from ariane.broker.state.topic_registry import TopicRegistry
 from ariane.broker.write_protection import set_limits
 from ariane.errors import ConfigError, ProtocolError
 from ariane.net.connection import Handled, Handler, Peer, Reply
-from ariane.net.flow_limits import Limits
+from ariane.net.flow_limits import ServerLimits
 from ariane.protocol import fastjson, java_properties
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.command import Command
@@ -33,23 +33,23 @@ TOLD_TO_TOOLS = {
 }
 
 
-class SettingsParts(NamedTuple):
+class ConfigAdminHandler(NamedTuple):
     """What these handlers need. `write` puts changed texts into the configuration file, None when the broker has none;
     `registered` waits until the name servers know of the change; `start` gives work to the broker, which does it even when
     the connection that asked for it is lost."""
 
-    settings: Settings
-    topics: Topics
-    groups: Groups
+    settings: DynamicConfig
+    topics: TopicRegistry
+    groups: GroupRegistry
     store: MessageStore
-    limits: Limits
+    limits: ServerLimits
     now_ms: Callable[[], int]
     write: Callable[[Mapping[str, str]], Awaitable[None]] | None
     registered: Callable[[], Awaitable[None]]
     start: Callable[[Coroutine[Any, Any, Reply]], asyncio.Task[Reply]]
 
 
-def handlers(parts: SettingsParts) -> dict[int, Handler]:
+def handlers(parts: ConfigAdminHandler) -> dict[int, Handler]:
     one_at_a_time = asyncio.Lock()
 
     async def change(body: bytes, peer: Peer) -> Reply:
@@ -68,7 +68,7 @@ def handlers(parts: SettingsParts) -> dict[int, Handler]:
     return {RequestCode.UPDATE_BROKER_CONFIG: update, RequestCode.GET_BROKER_CONFIG: get}
 
 
-async def update_config(parts: SettingsParts, body: bytes, peer: Peer) -> Reply:
+async def update_config(parts: ConfigAdminHandler, body: bytes, peer: Peer) -> Reply:
     """Take all that is wanted, or nothing: the file is written first, and only what it holds comes into force."""
     try:
         wanted = java_properties.parse_body(body)
@@ -92,7 +92,7 @@ async def update_config(parts: SettingsParts, body: bytes, peer: Peer) -> Reply:
     return Reply(remark=remark)
 
 
-def take(parts: SettingsParts, after: BrokerConfig) -> None:
+def take(parts: ConfigAdminHandler, after: BrokerConfig) -> None:
     """Put settings in force: most parts read them at each use, the others are told here."""
     before = parts.settings.now
     parts.settings.take(after, parts.now_ms())

@@ -14,8 +14,8 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple, Protocol
 
 from ariane.broker.state.consumer_offsets import ConsumerOffsets
-from ariane.broker.state.group_members import Member, Members
-from ariane.broker.state.topic_registry import Topics
+from ariane.broker.state.group_members import GroupMembers, Member
+from ariane.broker.state.topic_registry import TopicRegistry
 from ariane.errors import ArianeError, ConnectionLost, ProtocolError, ReplyError, RequestTimeout
 from ariane.model import ids
 from ariane.model.message import MessageQueue
@@ -49,19 +49,19 @@ class Ask(Protocol):
     ) -> Command: ...
 
 
-class RelayParts(NamedTuple):
+class ConsumerAdminHandler(NamedTuple):
     """What these handlers need. `ask` and `tell` reach a client by the number of its connection."""
 
     broker_name: str
-    topics: Topics
-    members: Members
+    topics: TopicRegistry
+    members: GroupMembers
     offsets: ConsumerOffsets
     store: MessageStore
     ask: Ask
     tell: Callable[[int, int, Mapping[str, str] | None, bytes], None]
 
 
-def handlers(parts: RelayParts) -> dict[int, Handler]:
+def handlers(parts: ConsumerAdminHandler) -> dict[int, Handler]:
     def reset(command: Command, peer: Peer) -> Handled:
         return reset_offsets(parts, typed(command, ResetOffset), command.language)
 
@@ -87,7 +87,7 @@ def handlers(parts: RelayParts) -> dict[int, Handler]:
 # --- one member ---
 
 
-def consume_directly(parts: RelayParts, request: ConsumeDirectly, command: Command) -> Handled:
+def consume_directly(parts: ConsumerAdminHandler, request: ConsumeDirectly, command: Command) -> Handled:
     """Have one member consume the message that `msg_id` names; nothing is acknowledged by that."""
     if not request.client_id or not request.msg_id:
         raise ReplyError(ResponseCode.SYSTEM_ERROR, "name the client (clientId) and the message (msgId, an offset id)")
@@ -100,7 +100,7 @@ def consume_directly(parts: RelayParts, request: ConsumeDirectly, command: Comma
     return _passed_on(parts, member, request.consumer_group, command, texts, record)
 
 
-def _member(parts: RelayParts, group: str, client_id: str) -> Member:
+def _member(parts: ConsumerAdminHandler, group: str, client_id: str) -> Member:
     member = parts.members.consumer(group, client_id)
     if member is None:
         raise ReplyError(ResponseCode.SYSTEM_ERROR, f"The Consumer <{group}> <{client_id}> not online")
@@ -108,7 +108,7 @@ def _member(parts: RelayParts, group: str, client_id: str) -> Member:
 
 
 async def _passed_on(
-    parts: RelayParts, member: Member, group: str, command: Command, texts: Mapping[str, str], body: bytes
+    parts: ConsumerAdminHandler, member: Member, group: str, command: Command, texts: Mapping[str, str], body: bytes
 ) -> Reply:
     try:
         answer = await parts.ask(member.peer_id, command.code, texts, body, timeout_ms=CALL_MS)
@@ -121,7 +121,7 @@ async def _passed_on(
 # --- all members ---
 
 
-def reset_offsets(parts: RelayParts, request: ResetOffset, language: str | None) -> Reply:
+def reset_offsets(parts: ConsumerAdminHandler, request: ResetOffset, language: str | None) -> Reply:
     """Tell the members of a group where to go on. They store the offsets themselves, so nothing changes without them."""
     table = _new_offsets(parts, request)
     members = parts.members.of_consumer(request.group)
@@ -146,7 +146,7 @@ def reset_offsets(parts: RelayParts, request: ResetOffset, language: str | None)
     return Reply(remark=told, body=reset_body(table))
 
 
-def _new_offsets(parts: RelayParts, request: ResetOffset) -> QueueTable:
+def _new_offsets(parts: ConsumerAdminHandler, request: ResetOffset) -> QueueTable:
     topic = parts.topics.get(request.topic)
     if topic is None:
         remark = f"[reset-offset] reset offset failed, no topic in this broker. topic={request.topic}"
@@ -167,7 +167,7 @@ def _new_offsets(parts: RelayParts, request: ResetOffset) -> QueueTable:
     return table
 
 
-async def consumer_status(parts: RelayParts, request: ConsumerStatus) -> Reply:
+async def consumer_status(parts: ConsumerAdminHandler, request: ConsumerStatus) -> Reply:
     """The offsets of a topic as the members have them in memory, by client id."""
     members = parts.members.of_consumer(request.group)
     if not members:
@@ -188,7 +188,7 @@ async def consumer_status(parts: RelayParts, request: ConsumerStatus) -> Reply:
     return Reply(remark=missing, body=statuses_body(known))
 
 
-async def _status_of(parts: RelayParts, member: Member, header: Mapping[str, str]) -> QueueTable | str:
+async def _status_of(parts: ConsumerAdminHandler, member: Member, header: Mapping[str, str]) -> QueueTable | str:
     """The member's offsets, or why there are none."""
     code = RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT
     try:

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
-from ariane.broker.transaction_service import Transactions
+from ariane.broker.transaction_service import TransactionService
 from ariane.errors import FlushFailed, MessageRefused, ProtocolError, ReplyError, StoreError
 from ariane.model import ids
 from ariane.net.connection import Handled, Handler, Peer, Reply
@@ -14,7 +14,7 @@ from ariane.net.peer_log import PeerLog
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.command import Command
 from ariane.protocol.requests import typed
-from ariane.protocol.requests.messaging import COMMIT, ROLLBACK, EndTransaction, ResumeCheckHalfMessage
+from ariane.protocol.requests.messaging import COMMIT, ROLLBACK, EndTransactionHeader, ResumeCheckHalfMessage
 
 log = logging.getLogger("ariane.broker.transaction_service")
 _peer_log = PeerLog(log)
@@ -22,13 +22,13 @@ _peer_log = PeerLog(log)
 Durable = Callable[[int], Awaitable[bool]]
 
 
-def handlers(transactions: Transactions, durable: Durable | None, *, is_slave: bool) -> dict[int, Handler]:
+def handlers(transactions: TransactionService, durable: Durable | None, *, is_slave: bool) -> dict[int, Handler]:
     """`durable` waits until the log is flushed up to an offset; None when answers do not wait for that."""
 
     no = Reply(ResponseCode.SLAVE_NOT_AVAILABLE, remark="transactions are the master's, and this broker is a slave")
 
     def end(command: Command, peer: Peer) -> Handled:
-        request = typed(command, EndTransaction)
+        request = typed(command, EndTransactionHeader)
         return no if is_slave else end_transaction(transactions, durable, request, command, peer)
 
     def resume(command: Command, peer: Peer) -> Handled:
@@ -40,7 +40,11 @@ def handlers(transactions: Transactions, durable: Durable | None, *, is_slave: b
 
 
 def end_transaction(
-    transactions: Transactions, durable: Durable | None, request: EndTransaction, command: Command, peer: Peer
+    transactions: TransactionService,
+    durable: Durable | None,
+    request: EndTransactionHeader,
+    command: Command,
+    peer: Peer,
 ) -> Handled:
     """Commit or roll back. A producer that does not know gets no answer, as in 4.9.4: it is asked later."""
     if request.commit_or_rollback not in (COMMIT, ROLLBACK):
@@ -55,7 +59,9 @@ def end_transaction(
     return end if isinstance(end, Reply) else _settled(durable, end)
 
 
-async def _when_ready(transactions: Transactions, durable: Durable | None, request: EndTransaction) -> Reply:
+async def _when_ready(
+    transactions: TransactionService, durable: Durable | None, request: EndTransactionHeader
+) -> Reply:
     await transactions.ready()
     end = _ended(transactions, request)
     settled = end if isinstance(end, Reply) else _settled(durable, end)
@@ -66,7 +72,7 @@ def _now() -> float:
     return asyncio.get_running_loop().time()
 
 
-def _ended(transactions: Transactions, request: EndTransaction) -> int | Reply:
+def _ended(transactions: TransactionService, request: EndTransactionHeader) -> int | Reply:
     """Up to where the log has to be flushed, or the answer that needs no flush."""
     try:
         end = transactions.end(request)
@@ -94,7 +100,7 @@ async def _when_durable(durable: Durable, end: int) -> Reply:
     return Reply()
 
 
-async def _resume(transactions: Transactions, request: ResumeCheckHalfMessage) -> Reply:
+async def _resume(transactions: TransactionService, request: ResumeCheckHalfMessage) -> Reply:
     try:
         _, offset = ids.parse_offset_message_id(request.msg_id or "")
         await transactions.ready()

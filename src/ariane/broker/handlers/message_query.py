@@ -14,7 +14,7 @@ from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.command import Command
 from ariane.protocol.requests import fields, typed
 from ariane.protocol.requests.messaging import QueryMessage, QueryMessageAnswer, ViewMessage
-from ariane.store.key_query import Position, Wanted
+from ariane.store.key_query import KeyQuery, QueryPosition
 from ariane.store.message_store import MessageStore
 
 UNIQUE_ID = re.compile(r"[0-9A-F]{32}(?:[0-9A-F]{24})?")  # as Java clients make them, over IPv4 or IPv6
@@ -34,8 +34,8 @@ def query_message(config: BrokerConfig, store: MessageStore, request: QueryMessa
     """The newest messages with a key, in the order of the log; what did not fit is said, and where to go on."""
     is_unique = request.unique_key_query == "true"
     most = min(config.default_query_max_num if is_unique else request.max_num, config.max_msgs_num_batch)
-    position = Position.parse(request.query_position) if request.query_position else None
-    wanted = Wanted(request.topic, request.key, most, position=position)
+    position = QueryPosition.parse(request.query_position) if request.query_position else None
+    wanted = KeyQuery(request.topic, request.key, most, position=position)
     if not is_unique and not UNIQUE_ID.fullmatch(request.key):
         wanted = wanted._replace(begin_ms=request.begin_timestamp, end_ms=request.end_timestamp)
     found = store.index.query(wanted)

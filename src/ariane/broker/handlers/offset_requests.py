@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from ariane.broker.state.consumer_offsets import ConsumerOffsets
-from ariane.broker.state.topic_registry import Topics
+from ariane.broker.state.topic_registry import TopicRegistry
 from ariane.errors import ReplyError
 from ariane.model.topic import topic_name_fault
 from ariane.net.connection import Handler, Peer, Reply
@@ -25,7 +25,7 @@ from ariane.store.message_store import GetStatus, MessageStore
 UNKNOWN_TOPIC_QUEUES = 1_024  # whose offsets are stored for a topic that this broker does not have
 
 
-def handlers(offsets: ConsumerOffsets, topics: Topics, store: MessageStore) -> dict[int, Handler]:
+def handlers(offsets: ConsumerOffsets, topics: TopicRegistry, store: MessageStore) -> dict[int, Handler]:
     def query(command: Command, peer: Peer) -> Reply:
         return query_consumer_offset(offsets, store, typed(command, QueryConsumerOffset))
 
@@ -79,7 +79,7 @@ def query_consumer_offset(offsets: ConsumerOffsets, store: MessageStore, request
 
 
 def update_consumer_offset(
-    offsets: ConsumerOffsets, topics: Topics, store: MessageStore, request: UpdateConsumerOffset
+    offsets: ConsumerOffsets, topics: TopicRegistry, store: MessageStore, request: UpdateConsumerOffset
 ) -> Reply:
     """Commit an offset. Topics that do not exist yet are accepted, as in 4.9.4, if they could be created."""
     topic = topics.get(request.topic)

@@ -17,13 +17,13 @@ from typing import NamedTuple
 import msgspec
 
 from ariane.broker.config import BrokerConfig
-from ariane.broker.dynamic_config import Settings
-from ariane.broker.long_polling import Arrivals, Waiter
+from ariane.broker.dynamic_config import DynamicConfig
+from ariane.broker.long_polling import PullWaiters, Waiter
 from ariane.broker.state.consumer_filters import ConsumerFilters, unsupported
 from ariane.broker.state.consumer_offsets import ConsumerOffsets
-from ariane.broker.state.group_members import Members
-from ariane.broker.state.group_registry import Groups
-from ariane.broker.state.topic_registry import Topics
+from ariane.broker.state.group_members import GroupMembers
+from ariane.broker.state.group_registry import GroupRegistry
+from ariane.broker.state.topic_registry import TopicRegistry
 from ariane.broker.stats.broker_stats import BrokerStats
 from ariane.errors import FilterError, ProtocolError, ReplyError, StoreError
 from ariane.filter import tags
@@ -37,14 +37,14 @@ from ariane.protocol.command import Command
 from ariane.protocol.requests import typed
 from ariane.protocol.requests.clients import WireQueue
 from ariane.protocol.requests.messaging import COMMIT_OFFSET, SQL92, SUBSCRIPTION, SUSPEND, TAG, PullMessage
-from ariane.store.message_store import Draft, GetStatus, Got, MessageStore
+from ariane.store.message_store import GetResult, GetStatus, MessageStore, RecordDraft
 
 log = logging.getLogger("ariane.broker")
 
 HOLD_MAX_MS = 120_000  # longer than any client waits for its answer
 
 
-class Wanted(NamedTuple):
+class PullQuery(NamedTuple):
     """What a pull takes: records with a tag hash of `codes` (None: any) that `accept` (None: no question) says yes to."""
 
     codes: frozenset[int] | None = None
@@ -75,17 +75,17 @@ class OffsetMoved(msgspec.Struct, frozen=True, rename="camel"):
     offset_request: int
 
 
-class PullParts(NamedTuple):
+class PullHandler(NamedTuple):
     """What a pull needs. `stored` is told after an OFFSET_MOVED_EVENT was put."""
 
-    settings: Settings
-    topics: Topics
-    groups: Groups
-    members: Members
+    settings: DynamicConfig
+    topics: TopicRegistry
+    groups: GroupRegistry
+    members: GroupMembers
     offsets: ConsumerOffsets
     store: MessageStore
     store_host: bytes
-    arrivals: Arrivals
+    arrivals: PullWaiters
     stored: Callable[[], None]
     now_ms: Callable[[], int]
     filters: ConsumerFilters
@@ -97,14 +97,14 @@ class PullParts(NamedTuple):
         return self.settings.now
 
 
-def handlers(parts: PullParts) -> dict[int, Handler]:
+def handlers(parts: PullHandler) -> dict[int, Handler]:
     def handler(command: Command, peer: Peer) -> Handled:
         return pull(parts, typed(command, PullMessage))
 
     return {RequestCode.PULL_MESSAGE: handler, RequestCode.LITE_PULL_MESSAGE: handler}
 
 
-def pull(parts: PullParts, request: PullMessage) -> Handled:
+def pull(parts: PullHandler, request: PullMessage) -> Handled:
     """Messages from an offset on, or the reason why there are none; held when there are none yet."""
     try:
         wanted = _wanted(parts, request)
@@ -124,23 +124,23 @@ def pull(parts: PullParts, request: PullMessage) -> Handled:
     return _answer(parts, request, got)
 
 
-def _wait(parts: PullParts, request: PullMessage, wanted: Wanted, offset: int, hold_ms: float) -> Waiter:
+def _wait(parts: PullHandler, request: PullMessage, wanted: PullQuery, offset: int, hold_ms: float) -> Waiter:
     chars = len(request.subscription or "")
     return parts.arrivals.wait(request.topic, request.queue_id, offset, wanted.codes, hold_ms, chars)
 
 
-async def _held(parts: PullParts, request: PullMessage, wanted: Wanted, waiter: Waiter) -> LateReply:
+async def _held(parts: PullHandler, request: PullMessage, wanted: PullQuery, waiter: Waiter) -> LateReply:
     await waiter
     return _late(parts, request, wanted, request.queue_offset)
 
 
-def _late(parts: PullParts, request: PullMessage, wanted: Wanted, offset: int) -> LateReply:
+def _late(parts: PullHandler, request: PullMessage, wanted: PullQuery, offset: int) -> LateReply:
     # One arrival may wake many pulls: each reads its messages when its connection has room for them.
     return LateReply(lambda: _answer(parts, request, _counted_get(parts, request, wanted, offset)))
 
 
 async def _held_for_match(
-    parts: PullParts, request: PullMessage, wanted: Wanted, waiter: Waiter, hold_ms: float
+    parts: PullHandler, request: PullMessage, wanted: PullQuery, waiter: Waiter, hold_ms: float
 ) -> LateReply:
     """Looks at what arrives, each record once, and answers with the first match; when the time is over, the answer moves
     the reader behind what did not match."""
@@ -159,7 +159,7 @@ async def _held_for_match(
         waiter = _wait(parts, request, wanted, offset, left_ms)
 
 
-def _wanted(parts: PullParts, request: PullMessage) -> Wanted:
+def _wanted(parts: PullHandler, request: PullMessage) -> PullQuery:
     """What the group wants of the topic; ReplyError when it may not pull at all."""
     config, group, topic = parts.config, request.consumer_group, request.topic
     if not config.broker_permission & PERM_READ:
@@ -189,10 +189,10 @@ def _wanted(parts: PullParts, request: PullMessage) -> Wanted:
     return wanted
 
 
-def _asked(parts: PullParts, request: PullMessage) -> Wanted:
+def _asked(parts: PullHandler, request: PullMessage) -> PullQuery:
     """What the request itself says."""
     if request.expression_type in (None, "", TAG):
-        return Wanted(tags.codes(tags.parse(request.subscription)))
+        return PullQuery(tags.codes(tags.parse(request.subscription)))
     if request.expression_type == SQL92:
         try:
             sql = compile_sql(request.subscription or "")
@@ -200,12 +200,12 @@ def _asked(parts: PullParts, request: PullMessage) -> Wanted:
             remark = f"parse the consumer's subscription failed: {error}"
             raise ReplyError(ResponseCode.SUBSCRIPTION_PARSE_FAILED, remark) from error
         if parts.config.enable_property_filter:
-            return Wanted(accept=_matching(sql))
+            return PullQuery(accept=_matching(sql))
     remark = unsupported(request.expression_type, parts.config.enable_property_filter)
     raise ReplyError(ResponseCode.SYSTEM_ERROR, remark)
 
 
-def _subscribed(parts: PullParts, request: PullMessage, may_broadcast: bool) -> Wanted:
+def _subscribed(parts: PullHandler, request: PullMessage, may_broadcast: bool) -> PullQuery:
     """What the group's heartbeats say that it wants of the topic."""
     group, topic = request.consumer_group, request.topic
     online = parts.members.consumers.get(group)
@@ -224,11 +224,11 @@ def _subscribed(parts: PullParts, request: PullMessage, may_broadcast: bool) -> 
         remark = f"the consumer's subscription not latest: {subscription.sub_version} < {request.sub_version}"
         raise ReplyError(ResponseCode.SUBSCRIPTION_NOT_LATEST, remark)
     if subscription.expression_type not in (None, "", TAG):
-        return Wanted(accept=_matching(_registered(parts, request, subscription.expression_type)))
-    return Wanted(None if subscription.sub_string in (None, "", tags.ALL) else subscription.code_set)
+        return PullQuery(accept=_matching(_registered(parts, request, subscription.expression_type)))
+    return PullQuery(None if subscription.sub_string in (None, "", tags.ALL) else subscription.code_set)
 
 
-def _registered(parts: PullParts, request: PullMessage, expression_type: str | None) -> SqlFilter:
+def _registered(parts: PullHandler, request: PullMessage, expression_type: str | None) -> SqlFilter:
     """The filter that a heartbeat left."""
     known = parts.filters.get(request.consumer_group, request.topic)
     if known is None:
@@ -267,12 +267,12 @@ def _properties(data: bytes) -> dict[str, str]:
         return {}
 
 
-def _get(parts: PullParts, request: PullMessage, wanted: Wanted, offset: int) -> Got:
+def _get(parts: PullHandler, request: PullMessage, wanted: PullQuery, offset: int) -> GetResult:
     codes, accept = wanted
     return parts.store.get(request.topic, request.queue_id, offset, request.max_msg_nums, codes, accept=accept)
 
 
-def _counted_get(parts: PullParts, request: PullMessage, wanted: Wanted, offset: int) -> Got:
+def _counted_get(parts: PullHandler, request: PullMessage, wanted: PullQuery, offset: int) -> GetResult:
     """As `_get`, and record it in the statistics."""
     began = parts.stats.timer()
     got = _get(parts, request, wanted, offset)
@@ -280,7 +280,7 @@ def _counted_get(parts: PullParts, request: PullMessage, wanted: Wanted, offset:
     return got
 
 
-def _count(parts: PullParts, request: PullMessage, got: Got, seconds: float) -> None:
+def _count(parts: PullHandler, request: PullMessage, got: GetResult, seconds: float) -> None:
     stats, topic, group, queue_id = parts.stats, request.topic, request.consumer_group, request.queue_id
     records = got.records
     if got.status is GetStatus.FOUND:
@@ -300,13 +300,13 @@ def _count(parts: PullParts, request: PullMessage, got: Got, seconds: float) -> 
             stats.scanned(topic, group, queue_id, got.behind)
 
 
-def _code(got: Got, request: PullMessage) -> ResponseCode:
+def _code(got: GetResult, request: PullMessage) -> ResponseCode:
     if got.status in EMPTY:
         return ResponseCode.PULL_OFFSET_MOVED if request.queue_offset else ResponseCode.PULL_NOT_FOUND
     return ANSWERS[got.status]
 
 
-def _answer(parts: PullParts, request: PullMessage, got: Got) -> Reply:
+def _answer(parts: PullHandler, request: PullMessage, got: GetResult) -> Reply:
     code = _code(got, request)
     next_offset = got.next_offset
     if parts.config.is_slave and not parts.config.offset_check_in_slave:
@@ -326,7 +326,7 @@ def _answer(parts: PullParts, request: PullMessage, got: Got) -> Reply:
     return Reply(code, fields, got.status.name, got.records)
 
 
-def _next_broker(parts: PullParts, request: PullMessage, got: Got) -> str:
+def _next_broker(parts: PullHandler, request: PullMessage, got: GetResult) -> str:
     """From which of the brokers of this name the group should read on."""
     group = parts.groups.get(request.consumer_group)
     if not parts.config.slave_read_enable or group is None:
@@ -334,12 +334,12 @@ def _next_broker(parts: PullParts, request: PullMessage, got: Got) -> str:
     return str(group.which_broker_when_consume_slowly if got.suggest_slave else group.broker_id)
 
 
-def _tell_offset_moved(parts: PullParts, request: PullMessage, got: Got) -> None:
+def _tell_offset_moved(parts: PullHandler, request: PullMessage, got: GetResult) -> None:
     """Leave a message in OFFSET_MOVED_EVENT, which monitors read."""
     group = request.consumer_group
     queue = WireQueue(parts.config.broker_name, request.queue_id, request.topic)
     body = fastjson.write(OffsetMoved(group, queue, got.next_offset, request.queue_offset))
-    draft = Draft(
+    draft = RecordDraft(
         topic=OFFSET_MOVED_TOPIC,
         queue_id=0,
         body=body,

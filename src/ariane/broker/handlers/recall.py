@@ -18,23 +18,23 @@ from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.command import Command
 from ariane.protocol.requests import fields, typed
 from ariane.protocol.requests.messaging import RecallMessage, RecallMessageAnswer
-from ariane.store.message_store import MessageStore, Placed
+from ariane.store.message_store import AppendResult, MessageStore
 
 
-class RecallParts(NamedTuple):
+class RecallHandler(NamedTuple):
     """What a recall needs. `timers_of` gives the records of the timer topic that have a unique key."""
 
     store: MessageStore
-    deliveries: delayed_delivery.Deliveries
+    deliveries: delayed_delivery.DeliveryLoop
     timers_of: Callable[[str], Iterable[bytes]]
     durable: Callable[[int], Awaitable[bool]] | None
 
 
-def handlers(parts: RecallParts) -> dict[int, Handler]:
+def handlers(parts: RecallHandler) -> dict[int, Handler]:
     return {RequestCode.RECALL_MESSAGE: lambda command, peer: recall(parts, command, peer)}
 
 
-def recall(parts: RecallParts, command: Command, peer: Peer) -> Handled:
+def recall(parts: RecallHandler, command: Command, peer: Peer) -> Handled:
     """Cancel a timer. What cannot be found, or waits no more, is answered with 1 and the reason."""
     request = typed(command, RecallMessage)
     try:
@@ -45,13 +45,13 @@ def recall(parts: RecallParts, command: Command, peer: Peer) -> Handled:
     return reply if parts.durable is None else _when_durable(parts.durable, placed, reply)
 
 
-def cancel(parts: RecallParts, name: str, born_host: bytes) -> tuple[delayed_delivery.Timer, Placed]:
+def cancel(parts: RecallHandler, name: str, born_host: bytes) -> tuple[delayed_delivery.DeliveryTimer, AppendResult]:
     """Cancel the timer that `name` means; it, and the note of that. ReplyError when none waits under that name."""
     timer = _timer(parts, name)
     return timer, parts.deliveries.cancel(timer.number, timer.due_ms, born_host)
 
 
-async def _when_durable(durable: Callable[[int], Awaitable[bool]], placed: Placed, reply: Reply) -> Reply:
+async def _when_durable(durable: Callable[[int], Awaitable[bool]], placed: AppendResult, reply: Reply) -> Reply:
     try:
         flushed = await durable(placed.offset + placed.size)
     except FlushFailed as error:
@@ -59,7 +59,7 @@ async def _when_durable(durable: Callable[[int], Awaitable[bool]], placed: Place
     return reply if flushed else Reply(ResponseCode.FLUSH_DISK_TIMEOUT, reply.fields)
 
 
-def _timer(parts: RecallParts, name: str) -> delayed_delivery.Timer:
+def _timer(parts: RecallHandler, name: str) -> delayed_delivery.DeliveryTimer:
     try:
         offset = ids.parse_offset_message_id(name)[1]
     except ProtocolError:

@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 from ariane.broker.handlers import send
 from ariane.broker.handlers.consumer_admin import Ask
-from ariane.broker.handlers.send import SendParts
-from ariane.broker.state.group_members import Members
+from ariane.broker.handlers.send import SendHandler
+from ariane.broker.state.group_members import GroupMembers
 from ariane.errors import ArianeError, ReplyError
 from ariane.model import host, ids
 from ariane.model import message as names
@@ -26,22 +26,22 @@ from ariane.protocol.command import Command
 from ariane.protocol.requests import fields, typed
 from ariane.protocol.requests.callbacks import PushReply
 from ariane.protocol.requests.messaging import LONG_NAMES, SendMessage
-from ariane.store.message_store import Draft
+from ariane.store.message_store import RecordDraft
 
 log = logging.getLogger("ariane.broker")
 
 PUSH_MS = 10_000  # how long a requester may take to answer that it has the reply
 
 
-class ReplyParts(NamedTuple):
+class ReplyMessageHandler(NamedTuple):
     """What a reply needs: the parts of a send, and a way to the producers."""
 
-    sending: SendParts
-    members: Members
+    sending: SendHandler
+    members: GroupMembers
     ask: Ask
 
 
-def handlers(parts: ReplyParts) -> dict[int, Handler]:
+def handlers(parts: ReplyMessageHandler) -> dict[int, Handler]:
     return {
         RequestCode.SEND_REPLY_MESSAGE: lambda command, peer: reply(
             parts, typed(command, SendMessage, LONG_NAMES), command, peer
@@ -52,7 +52,7 @@ def handlers(parts: ReplyParts) -> dict[int, Handler]:
     }
 
 
-def reply(parts: ReplyParts, request: SendMessage, command: Command, peer: Peer) -> Handled:
+def reply(parts: ReplyMessageHandler, request: SendMessage, command: Command, peer: Peer) -> Handled:
     """Push a reply to who waits for it, and store it."""
     config = parts.sending.config
     context = {"MSG_REGION": config.region_id, "TRACE_ON": "true" if config.trace_on else "false"}
@@ -64,7 +64,13 @@ def reply(parts: ReplyParts, request: SendMessage, command: Command, peer: Peer)
 
 
 async def _pushed_and_stored(
-    parts: ReplyParts, request: SendMessage, body: bytes, peer: Peer, topic: str, queue_id: int, context: dict[str, str]
+    parts: ReplyMessageHandler,
+    request: SendMessage,
+    body: bytes,
+    peer: Peer,
+    topic: str,
+    queue_id: int,
+    context: dict[str, str],
 ) -> Reply:
     own = properties.decode(request.properties) if request.properties else {}
     fault = await _push(parts, request, body, peer, queue_id, own)
@@ -84,7 +90,7 @@ async def _pushed_and_stored(
 
 
 async def _push(
-    parts: ReplyParts, request: SendMessage, body: bytes, peer: Peer, queue_id: int, own: dict[str, str]
+    parts: ReplyMessageHandler, request: SendMessage, body: bytes, peer: Peer, queue_id: int, own: dict[str, str]
 ) -> str | None:
     """Why the requester did not get the reply, or None. PUSH_REPLY_TIME is put into `own`."""
     client_id = own.get(names.REPLY_TO_CLIENT)
@@ -121,8 +127,10 @@ async def _push(
     return None
 
 
-def _draft(request: SendMessage, body: bytes, peer: Peer, topic: str, queue_id: int, own: dict[str, str]) -> Draft:
-    return Draft(
+def _draft(
+    request: SendMessage, body: bytes, peer: Peer, topic: str, queue_id: int, own: dict[str, str]
+) -> RecordDraft:
+    return RecordDraft(
         topic=topic,
         queue_id=queue_id,
         body=body,

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from ariane.broker.config import BrokerConfig
-from ariane.broker.dynamic_config import Settings
+from ariane.broker.dynamic_config import DynamicConfig
 from ariane.broker.stats import stats_log_format
 from ariane.broker.stats.broker_stats import BrokerStats
 from ariane.broker.stats.store_stats import RATE_S
@@ -18,7 +18,7 @@ from ariane.net.connection import Handler, Peer, Reply
 from ariane.protocol import fastjson, record
 from ariane.protocol.codes import VERSION, RequestCode
 from ariane.protocol.command import Command
-from ariane.protocol.requests.routing import KvTable
+from ariane.protocol.requests.routing import KvTableBody
 from ariane.store.files import Disk, Usage
 from ariane.store.message_store import MessageStore
 
@@ -37,11 +37,11 @@ _HEADS = (
 )
 
 
-class RuntimeParts(NamedTuple):
+class RuntimeInfoHandler(NamedTuple):
     """What this handler needs. `late_ms`: how late the loop is. `delays`: level -> (offset delivered, last offset), of the
     levels that have a stored offset."""
 
-    settings: Settings
+    settings: DynamicConfig
     store: MessageStore
     disk: Disk
     stats: BrokerStats
@@ -56,14 +56,14 @@ class RuntimeParts(NamedTuple):
         return self.settings.now
 
 
-def handlers(parts: RuntimeParts) -> dict[int, Handler]:
+def handlers(parts: RuntimeInfoHandler) -> dict[int, Handler]:
     def runtime(command: Command, peer: Peer) -> Reply:
-        return Reply(body=fastjson.write(KvTable(table(parts))))
+        return Reply(body=fastjson.write(KvTableBody(table(parts))))
 
     return {RequestCode.GET_BROKER_RUNTIME_INFO: runtime}
 
 
-def table(parts: RuntimeParts) -> dict[str, str]:
+def table(parts: RuntimeInfoHandler) -> dict[str, str]:
     """Every key and its text."""
     delays = {f"scheduleMessageOffset_{level}": f"{at},{last}" for level, (at, last) in parts.delays().items()}
     late = str(round(parts.late_ms()))
@@ -86,7 +86,7 @@ def table(parts: RuntimeParts) -> dict[str, str]:
     }
 
 
-def _totals(parts: RuntimeParts) -> dict[str, str]:
+def _totals(parts: RuntimeInfoHandler) -> dict[str, str]:
     puts, store = parts.stats.puts, parts.store
     morning, total, size = puts.morning, store.puts, store.put_bytes
     return {
@@ -123,7 +123,7 @@ def _rates(stats: BrokerStats) -> dict[str, str]:
     }
 
 
-def _log(parts: RuntimeParts) -> dict[str, str]:
+def _log(parts: RuntimeInfoHandler) -> dict[str, str]:
     store = parts.store
     first, last = store.commit_log_min, store.commit_log_max
     oldest = store.record_at(first) if last > first else None
@@ -136,7 +136,7 @@ def _log(parts: RuntimeParts) -> dict[str, str]:
     }
 
 
-def _space(parts: RuntimeParts) -> dict[str, str]:
+def _space(parts: RuntimeInfoHandler) -> dict[str, str]:
     """How full the disk is: a share of 1 in whole percent, rounded up."""
     directory = parts.store.config.log_directory
     usage = parts.disk.usage(directory)

@@ -14,11 +14,11 @@ from typing import NamedTuple
 
 from ariane.broker import delayed_delivery
 from ariane.broker.config import BrokerConfig
-from ariane.broker.dynamic_config import Settings
-from ariane.broker.state.group_registry import Groups
-from ariane.broker.state.topic_registry import Topics
+from ariane.broker.dynamic_config import DynamicConfig
+from ariane.broker.state.group_registry import GroupRegistry
+from ariane.broker.state.topic_registry import TopicRegistry
 from ariane.broker.stats.broker_stats import BrokerStats
-from ariane.broker.transaction_service import Transactions
+from ariane.broker.transaction_service import TransactionService
 from ariane.errors import FlushFailed, MessageRefused, ProtocolError, ReplyError, StoreError
 from ariane.model import ids
 from ariane.model.message import (
@@ -50,28 +50,28 @@ from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.command import Command
 from ariane.protocol.requests import rules, typed
 from ariane.protocol.requests.messaging import LONG_NAMES, SendMessage
-from ariane.store.message_store import Draft, MessageStore, Placed
+from ariane.store.message_store import AppendResult, MessageStore, RecordDraft
 
 MULTI_TAGS = 0x2
 
 
-class SendParts(NamedTuple):
+class SendHandler(NamedTuple):
     """What a send needs. `durable` waits until the log is flushed up to an offset (False: not in time); None when sends
     are answered without waiting. `stored` is told after each put, to have it dispatched. `kept` gives a draft with these
     properties the place where it waits for its time, if it has to."""
 
-    settings: Settings
-    topics: Topics
-    groups: Groups
+    settings: DynamicConfig
+    topics: TopicRegistry
+    groups: GroupRegistry
     store: MessageStore
     store_host: bytes
     durable: Callable[[int], Awaitable[bool]] | None
     stored: Callable[[], None]
     now_ms: Callable[[], int]
-    kept: Callable[[Draft, dict[str, str]], Draft]
+    kept: Callable[[RecordDraft, dict[str, str]], RecordDraft]
     stats: BrokerStats
-    transactions: Transactions
-    recalled: Callable[[str, Peer], Placed]
+    transactions: TransactionService
+    recalled: Callable[[str, Peer], AppendResult]
     """Takes back the message of this name that waits for its time, and tells where that was noted."""
     replicated: Callable[[int], Awaitable[ResponseCode]] | None = None
     """Waits for a slave (SYNC_MASTER); None when nobody does."""
@@ -82,7 +82,7 @@ class SendParts(NamedTuple):
         return self.settings.now
 
 
-def handlers(parts: SendParts) -> dict[int, Handler]:
+def handlers(parts: SendHandler) -> dict[int, Handler]:
     return {
         RequestCode.SEND_MESSAGE: lambda command, peer: send(
             parts, typed(command, SendMessage, LONG_NAMES), command, peer
@@ -92,7 +92,7 @@ def handlers(parts: SendParts) -> dict[int, Handler]:
     }
 
 
-def send(parts: SendParts, request: SendMessage, command: Command, peer: Peer) -> Handled:
+def send(parts: SendHandler, request: SendMessage, command: Command, peer: Peer) -> Handled:
     """Store one message or a batch, and say where."""
     config = parts.config
     context = {"MSG_REGION": config.region_id, "TRACE_ON": "true" if config.trace_on else "false"}
@@ -138,8 +138,13 @@ def send(parts: SendParts, request: SendMessage, command: Command, peer: Peer) -
 
 
 def _put(
-    parts: SendParts, draft: Draft, own: dict[str, str], request: SendMessage, peer: Peer, context: dict[str, str]
-) -> Placed:
+    parts: SendHandler,
+    draft: RecordDraft,
+    own: dict[str, str],
+    request: SendMessage,
+    peer: Peer,
+    context: dict[str, str],
+) -> AppendResult:
     """Store one message, and do what its kind asks for."""
     if TIMER_DEL_UNIQKEY in own:  # not a message, but the end of one
         return parts.recalled(own[TIMER_DEL_UNIQKEY], peer)
@@ -152,13 +157,13 @@ def _put(
     return placed
 
 
-def target(parts: SendParts, request: SendMessage) -> tuple[TopicConfig, int]:
+def target(parts: SendHandler, request: SendMessage) -> tuple[TopicConfig, int]:
     """The topic and the queue that a send goes to, for replies too; ReplyError for every refusal."""
     topic = _topic(parts, parts.config, request)
     return topic, _queue_id(request, topic)
 
 
-def _count(stats: BrokerStats, first: Draft, placed: list[Placed], began: float) -> None:
+def _count(stats: BrokerStats, first: RecordDraft, placed: list[AppendResult], began: float) -> None:
     size = placed[-1].offset + placed[-1].size - placed[0].offset
     if first.topic == SCHEDULE_TOPIC:
         stats.sent_delayed(first.queue_id, len(placed), size)
@@ -170,8 +175,8 @@ def _count(stats: BrokerStats, first: Draft, placed: list[Placed], began: float)
 async def _when_durable(
     durable: Callable[[int], Awaitable[bool]],
     stats: BrokerStats,
-    first: Draft,
-    placed: list[Placed],
+    first: RecordDraft,
+    placed: list[AppendResult],
     began: float,
     fields: dict[str, str],
 ) -> Reply:
@@ -200,7 +205,7 @@ async def _when_replicated(
     return answer if code == ResponseCode.SUCCESS else Reply(code, fields)
 
 
-def _topic(parts: SendParts, config: BrokerConfig, request: SendMessage) -> TopicConfig:
+def _topic(parts: SendHandler, config: BrokerConfig, request: SendMessage) -> TopicConfig:
     """The topic to store to, made when it may be; every refusal that does not depend on the message."""
     name = request.topic
     since = config.start_accept_send_request_time_stamp
@@ -239,14 +244,14 @@ def _queue_id(request: SendMessage, topic: TopicConfig) -> int:
 
 
 def _single(
-    parts: SendParts,
+    parts: SendHandler,
     request: SendMessage,
     topic: TopicConfig,
     queue_id: int,
     outer: dict[str, str],
     body: bytes,
     peer: Peer,
-) -> Draft:
+) -> RecordDraft:
     name = topic.topic_name
     reconsume_times = request.reconsume_times or 0
     if name.startswith(RETRY_PREFIX):
@@ -270,7 +275,7 @@ def _is_half(own: dict[str, str], topic: str, reconsume_times: int) -> bool:
 
 
 def _half(
-    parts: SendParts,
+    parts: SendHandler,
     request: SendMessage,
     name: str,
     topic: TopicConfig,
@@ -278,7 +283,7 @@ def _half(
     own: dict[str, str],
     body: bytes,
     peer: Peer,
-) -> Draft:
+) -> RecordDraft:
     """The half message of a transaction; it goes to the broker's own topic."""
     config = parts.config
     if config.reject_transaction_message:
@@ -298,14 +303,14 @@ def _half(
 
 
 def _batch(
-    parts: SendParts,
+    parts: SendHandler,
     request: SendMessage,
     topic: TopicConfig,
     queue_id: int,
     outer: dict[str, str],
     body: bytes,
     peer: Peer,
-) -> list[Draft]:
+) -> list[RecordDraft]:
     if topic.topic_name.startswith(RETRY_PREFIX):
         raise ProtocolError("a batch cannot be sent to a retry topic")
     if len(body) > parts.config.max_message_size:
@@ -327,7 +332,7 @@ def _batch(
 
 
 def _draft(
-    parts: SendParts,
+    parts: SendHandler,
     request: SendMessage,
     name: str,
     topic: TopicConfig,
@@ -337,9 +342,9 @@ def _draft(
     flag: int,
     reconsume_times: int,
     peer: Peer,
-) -> Draft:
+) -> RecordDraft:
     own[CLUSTER] = parts.config.broker_cluster_name
-    return Draft(
+    return RecordDraft(
         topic=name,
         queue_id=queue_id,
         body=body,
@@ -353,7 +358,7 @@ def _draft(
     )
 
 
-def _retry_target(parts: SendParts, request: SendMessage, reconsume_times: int, queue_id: int) -> tuple[str, int]:
+def _retry_target(parts: SendHandler, request: SendMessage, reconsume_times: int, queue_id: int) -> tuple[str, int]:
     """A message sent to %RETRY%group directly: it stays there, or goes to %DLQ%group when it was retried enough."""
     group = request.topic.removeprefix(RETRY_PREFIX)
     config = parts.groups.find(group)

@@ -14,9 +14,9 @@ import random
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
-from ariane.broker.dynamic_config import Settings
-from ariane.broker.state.group_registry import Groups
-from ariane.broker.state.topic_registry import Topics
+from ariane.broker.dynamic_config import DynamicConfig
+from ariane.broker.state.group_registry import GroupRegistry
+from ariane.broker.state.topic_registry import TopicRegistry
 from ariane.errors import FlushFailed, ReplyError
 from ariane.model import ids
 from ariane.model import message as names
@@ -35,33 +35,33 @@ from ariane.protocol.command import Command
 from ariane.protocol.record import Record
 from ariane.protocol.requests import typed
 from ariane.protocol.requests.messaging import ConsumerSendMsgBack
-from ariane.store.message_store import Draft, MessageStore, Placed
+from ariane.store.message_store import AppendResult, MessageStore, RecordDraft
 
 FIRST_DELAY_LEVEL = 3  # of the first attempt when the client leaves it to the broker: 10 s
 SINCE_OWN_MAXIMUM = 121  # version ordinal (V3_4_9) from which a client's maxReconsumeTimes counts
 
 
-class SendBackParts(NamedTuple):
+class SendBackHandler(NamedTuple):
     """What a send-back needs. `put` stores a draft, and delays it when its DELAY says so; `durable` waits until the log is
     flushed up to an offset, None when nobody has to wait; `stored` is told after each put."""
 
-    settings: Settings
-    topics: Topics
-    groups: Groups
+    settings: DynamicConfig
+    topics: TopicRegistry
+    groups: GroupRegistry
     store: MessageStore
-    put: Callable[[Draft], Placed]
+    put: Callable[[RecordDraft], AppendResult]
     durable: Callable[[int], Awaitable[bool]] | None
     stored: Callable[[], None]
 
 
-def handlers(parts: SendBackParts) -> dict[int, Handler]:
+def handlers(parts: SendBackHandler) -> dict[int, Handler]:
     def back(command: Command, peer: Peer) -> Handled:
         return send_back(parts, typed(command, ConsumerSendMsgBack), command.version)
 
     return {RequestCode.CONSUMER_SEND_MSG_BACK: back}
 
 
-def send_back(parts: SendBackParts, request: ConsumerSendMsgBack, version: int) -> Handled:
+def send_back(parts: SendBackHandler, request: ConsumerSendMsgBack, version: int) -> Handled:
     """Store the record at `request.offset` once more. The answer comes when that is as safe as any send."""
     group = _group(parts, request.group)
     config = parts.settings.now
@@ -80,7 +80,7 @@ def send_back(parts: SendBackParts, request: ConsumerSendMsgBack, version: int) 
     return Reply() if parts.durable is None else _when_durable(parts.durable, placed)
 
 
-async def _when_durable(durable: Callable[[int], Awaitable[bool]], placed: Placed) -> Reply:
+async def _when_durable(durable: Callable[[int], Awaitable[bool]], placed: AppendResult) -> Reply:
     """The client forgets the message with this answer. One that is late is stored all the same: a refusal would have the
     client send it once more."""
     try:
@@ -90,7 +90,7 @@ async def _when_durable(durable: Callable[[int], Awaitable[bool]], placed: Place
     return Reply()
 
 
-def _group(parts: SendBackParts, name: str) -> SubscriptionGroupConfig:
+def _group(parts: SendBackHandler, name: str) -> SubscriptionGroupConfig:
     if fault := group_name_fault(name):
         raise ReplyError(ResponseCode.SYSTEM_ERROR, fault)
     group = parts.groups.find(name)
@@ -101,8 +101,8 @@ def _group(parts: SendBackParts, name: str) -> SubscriptionGroupConfig:
 
 
 def _draft(
-    parts: SendBackParts, group: SubscriptionGroupConfig, request: ConsumerSendMsgBack, sent: Record, most: int
-) -> Draft:
+    parts: SendBackHandler, group: SubscriptionGroupConfig, request: ConsumerSendMsgBack, sent: Record, most: int
+) -> RecordDraft:
     own = sent.property_map()
     own.setdefault(names.RETRY_TOPIC, sent.topic)
     own.setdefault(names.ORIGIN_MESSAGE_ID, ids.offset_message_id(sent.store_host, sent.offset))
@@ -115,7 +115,7 @@ def _draft(
         queue_id = random.randrange(group.retry_queue_nums)  # noqa: S311 - spreads load, hides nothing
         level = request.delay_level or FIRST_DELAY_LEVEL + sent.reconsume_times
     own[names.DELAY] = str(level)
-    return Draft(
+    return RecordDraft(
         topic=topic.topic_name,
         queue_id=queue_id,
         body=sent.body,

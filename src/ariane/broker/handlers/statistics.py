@@ -14,11 +14,11 @@ import msgspec
 
 from ariane.broker.config import BrokerConfig
 from ariane.broker.state.consumer_offsets import ConsumerOffsets
-from ariane.broker.state.group_members import Members
-from ariane.broker.state.group_registry import Groups
-from ariane.broker.state.topic_registry import Topics
+from ariane.broker.state.group_members import GroupMembers
+from ariane.broker.state.group_registry import GroupRegistry
+from ariane.broker.state.topic_registry import TopicRegistry
 from ariane.broker.stats.broker_stats import BrokerStats
-from ariane.broker.stats.stats_items import DAY, HOUR, MINUTE, Snapshot
+from ariane.broker.stats.stats_items import DAY, HOUR, MINUTE, StatsSnapshot
 from ariane.errors import ReplyError
 from ariane.model.topic import TopicConfig
 from ariane.net.connection import Handled, Handler, Peer, Reply
@@ -48,22 +48,22 @@ UNKNOWN_MS = -1
 SLICE = 100  # queues: 2 ms
 
 
-class StatsParts(NamedTuple):
+class StatisticsHandler(NamedTuple):
     """What these handlers need. `addr` is where this broker serves."""
 
     config: BrokerConfig
     addr: str
-    topics: Topics
-    groups: Groups
-    members: Members
+    topics: TopicRegistry
+    groups: GroupRegistry
+    members: GroupMembers
     offsets: ConsumerOffsets
     store: MessageStore
     stats: BrokerStats
     now_ms: Callable[[], int]
 
 
-def handlers(parts: StatsParts) -> dict[int, Handler]:
-    def shared(kind: type[Request], serve: Callable[[StatsParts, Request], Awaitable[Reply]]) -> Handler:
+def handlers(parts: StatisticsHandler) -> dict[int, Handler]:
+    def shared(kind: type[Request], serve: Callable[[StatisticsHandler, Request], Awaitable[Reply]]) -> Handler:
         replies = SharedReplies()
 
         def handler(command: Command, peer: Peer) -> Handled:
@@ -81,7 +81,7 @@ def handlers(parts: StatsParts) -> dict[int, Handler]:
     }
 
 
-async def topic_stats(parts: StatsParts, request: TopicRef) -> Reply:
+async def topic_stats(parts: StatisticsHandler, request: TopicRef) -> Reply:
     """The ends of every queue that can be written to."""
     name, store = request.topic, parts.store
 
@@ -94,7 +94,7 @@ async def topic_stats(parts: StatsParts, request: TopicRef) -> Reply:
     return Reply(body=b'{"offsetTable":{%b}}' % entries)
 
 
-async def consume_stats(parts: StatsParts, request: GetConsumeStats) -> Reply:
+async def consume_stats(parts: StatisticsHandler, request: GetConsumeStats) -> Reply:
     """How far a group has come, in one topic or in all that it has offsets of."""
     group = request.consumer_group
     names = [request.topic] if request.topic else sorted(parts.offsets.topics_of(group))
@@ -108,7 +108,7 @@ async def consume_stats(parts: StatsParts, request: GetConsumeStats) -> Reply:
     return Reply(body=_stats(tps, await _joined(entries)))
 
 
-async def all_consume_stats(parts: StatsParts, request: GetBrokerConsumeStats) -> Reply:
+async def all_consume_stats(parts: StatisticsHandler, request: GetBrokerConsumeStats) -> Reply:
     """The same for every group of this broker, topic by topic."""
     topics = parts.offsets.topics_by_group()
     total = 0
@@ -131,7 +131,7 @@ async def all_consume_stats(parts: StatsParts, request: GetBrokerConsumeStats) -
     return Reply(body=b'%b%b],"totalDiff":%d}' % (head, b",".join(groups), total))
 
 
-def view(parts: StatsParts, request: ViewBrokerStats) -> Reply:
+def view(parts: StatisticsHandler, request: ViewBrokerStats) -> Reply:
     """One statistic: the last minute, hour and day."""
     name, key = request.stats_name, request.stats_key
     minute, hour, day = (parts.stats.snapshot(name, key, window) for window in (MINUTE, HOUR, DAY))
@@ -140,7 +140,7 @@ def view(parts: StatsParts, request: ViewBrokerStats) -> Reply:
     return Reply(body=fastjson.write(BrokerStatsData(_item(day), _item(hour), _item(minute))))
 
 
-async def time_spans(parts: StatsParts, request: QueryConsumeTimeSpan) -> Reply:
+async def time_spans(parts: StatisticsHandler, request: QueryConsumeTimeSpan) -> Reply:
     """Store times of each queue: first message, last one, last one consumed; and for how long the next one has waited."""
     queues = range(_topic(parts, request.topic).write_queue_nums)
     spans = await _joined(fastjson.write(_time_span(parts, request, queue_id)) for queue_id in queues)
@@ -167,7 +167,7 @@ def _stats(tps: float, entries: bytes) -> bytes:
     return b'{"consumeTps":%b,"offsetTable":{%b}}' % (fastjson.write(tps), entries)
 
 
-def _time_span(parts: StatsParts, request: QueryConsumeTimeSpan, queue_id: int) -> QueueTimeSpan:
+def _time_span(parts: StatisticsHandler, request: QueryConsumeTimeSpan, queue_id: int) -> QueueTimeSpan:
     topic = request.topic
 
     def stored(number: int) -> int:
@@ -191,14 +191,14 @@ def _text(ms: int) -> str:
     return f"{local:%Y-%m-%d#%H:%M:%S}:{ms % 1000:03d}"
 
 
-def _topic(parts: StatsParts, name: str) -> TopicConfig:
+def _topic(parts: StatisticsHandler, name: str) -> TopicConfig:
     topic = parts.topics.get(name)
     if topic is None:
         raise ReplyError(ResponseCode.TOPIC_NOT_EXIST, f"topic[{name}] not exist on {parts.config.broker_name}")
     return topic
 
 
-def _consumed(parts: StatsParts, group: str, names: Iterable[str]) -> list[TopicConfig]:
+def _consumed(parts: StatisticsHandler, group: str, names: Iterable[str]) -> list[TopicConfig]:
     """Those topics that are there and, when the group is online, that it subscribes to."""
     online = parts.members.consumers.get(group)
     wanted = online.subscriptions if online and online.subscriptions else None
@@ -206,7 +206,7 @@ def _consumed(parts: StatsParts, group: str, names: Iterable[str]) -> list[Topic
     return [topic for topic in topics if topic is not None]
 
 
-def _offsets(parts: StatsParts, group: str, topic: str, queues: int) -> Iterator[tuple[WireQueue, GroupOffset]]:
+def _offsets(parts: StatisticsHandler, group: str, topic: str, queues: int) -> Iterator[tuple[WireQueue, GroupOffset]]:
     store = parts.store
     for queue_id in range(queues):
         consumed = max(0, parts.offsets.get(group, topic, queue_id) or 0)
@@ -214,14 +214,14 @@ def _offsets(parts: StatsParts, group: str, topic: str, queues: int) -> Iterator
         yield _queue(parts, topic, queue_id), GroupOffset(store.max_offset(topic, queue_id), consumed, time_ms)
 
 
-def _tps(parts: StatsParts, group: str, topic: str) -> float:
+def _tps(parts: StatisticsHandler, group: str, topic: str) -> float:
     held = parts.stats.snapshot("GROUP_GET_NUMS", f"{topic}@{group}", MINUTE)
     return held.tps if held else 0.0
 
 
-def _queue(parts: StatsParts, topic: str, queue_id: int) -> WireQueue:
+def _queue(parts: StatisticsHandler, topic: str, queue_id: int) -> WireQueue:
     return WireQueue(parts.config.broker_name, queue_id, topic)
 
 
-def _item(held: Snapshot) -> BrokerStatsItem:
+def _item(held: StatsSnapshot) -> BrokerStatsItem:
     return BrokerStatsItem(held.avgpt, held.sum, held.tps)

@@ -10,7 +10,7 @@ import msgspec
 
 from ariane.broker import topic_pages
 from ariane.broker.config import BrokerConfig
-from ariane.broker.persistent_state import Tables
+from ariane.broker.persistent_state import PersistentState
 from ariane.broker.state.topic_registry import own_topics
 from ariane.broker.stats.broker_stats import BrokerStats
 from ariane.broker.topic_deletion import TopicRemover
@@ -35,17 +35,17 @@ from ariane.protocol.requests.routing import TopicPageRequest
 FILTER_TYPES = ("SINGLE_TAG", "MULTI_TAG")
 
 
-class AdminParts(NamedTuple):
+class TopicAdminHandler(NamedTuple):
     """What these handlers need. `registered` waits until the name servers know of the change."""
 
     config: BrokerConfig
-    tables: Tables
+    tables: PersistentState
     remover: TopicRemover
     registered: Callable[[], Awaitable[None]]
     stats: BrokerStats
 
 
-def handlers(parts: AdminParts) -> dict[int, Handler]:
+def handlers(parts: TopicAdminHandler) -> dict[int, Handler]:
     shared = SharedReplies()
 
     async def create(command: Command, peer: Peer) -> Reply:
@@ -110,7 +110,7 @@ def handlers(parts: AdminParts) -> dict[int, Handler]:
     }
 
 
-def create_topic(parts: AdminParts, request: CreateTopic) -> None:
+def create_topic(parts: TopicAdminHandler, request: CreateTopic) -> None:
     """Make a topic, or change its queues and permission. `order` comes from the name server's table, not from here."""
     _refuse_own_topic(parts, request.topic)
     if request.topic_filter_type not in FILTER_TYPES:
@@ -130,13 +130,13 @@ def create_topic(parts: AdminParts, request: CreateTopic) -> None:
     )
 
 
-def delete_topic(parts: AdminParts, name: str) -> None:
+def delete_topic(parts: TopicAdminHandler, name: str) -> None:
     """Delete a topic, its messages and its offsets."""
     _refuse_own_topic(parts, name)
     parts.remover.remove(name)
 
 
-def _refuse_own_topic(parts: AdminParts, name: str) -> None:
+def _refuse_own_topic(parts: TopicAdminHandler, name: str) -> None:
     if fault := topic_name_fault(name):
         raise ReplyError(ResponseCode.SYSTEM_ERROR, fault)
     if is_system_topic(name) or name in own_topics(parts.config):

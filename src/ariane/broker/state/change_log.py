@@ -18,12 +18,12 @@ from typing import NamedTuple
 from ariane.broker.state.change_records import (
     NAME_DIGITS,
     PREFIX,
-    Begin,
     Change,
+    ChangeEntry,
+    ChangeLogFile,
+    ChangeLogStart,
     DocumentSaved,
-    Entry,
-    Loaded,
-    LogFile,
+    LoadedChanges,
     QueuesLocked,
     QueuesUnlocked,
     SavedDocument,
@@ -76,7 +76,7 @@ class ChangeLog:
         executor: Runs fsyncs.
     """
 
-    def __init__(self, disk: Disk, directory: str, loaded: Loaded, executor: Executor, *, is_sync: bool) -> None:
+    def __init__(self, disk: Disk, directory: str, loaded: LoadedChanges, executor: Executor, *, is_sync: bool) -> None:
         self._disk = disk
         self._directory = directory
         self._executor = executor
@@ -148,7 +148,7 @@ class ChangeLog:
             if self._handle is None:
                 self._begin_file()
             n = self._last_n + 1
-            self._write(encode(Entry(n, change)))
+            self._write(encode(ChangeEntry(n, change)))
         except OSError as error:
             raise write_error(error, self._files[-1].path if self._handle is not None else self._directory) from error
         self._last_n = n
@@ -177,7 +177,7 @@ class ChangeLog:
             self._disk.remove(path)
             self._files = [file for file in self._files if file.path != path]
         handle = self._disk.create(path, 0)
-        data = encode(Entry(self._last_n, Begin(self._documents)))
+        data = encode(ChangeEntry(self._last_n, ChangeLogStart(self._documents)))
         try:
             self._disk.pwrite(handle, data, 0)
         except OSError:
@@ -186,7 +186,7 @@ class ChangeLog:
             raise
         self.close()
         self._handle = handle
-        self._files.append(LogFile(path, len(data)))
+        self._files.append(ChangeLogFile(path, len(data)))
         self._unflushed[path] = self._last_n
         self._new_paths.add(path)
 
@@ -203,7 +203,7 @@ class ChangeLog:
             self._removed = next((file.path for file in self._files if not self._is_in_place(file)), None)
         return self._removed
 
-    def _is_in_place(self, file: LogFile) -> bool:
+    def _is_in_place(self, file: ChangeLogFile) -> bool:
         if self._handle is not None and file is self._files[-1]:
             return self._disk.is_at(self._handle, file.path)
         return exists(self._disk, file.path)
@@ -378,7 +378,7 @@ class ChangeLog:
             if self._disk.size(file.path) is not None:
                 self._disk.remove(file.path)
 
-    def _is_covered(self, file: LogFile) -> bool:
+    def _is_covered(self, file: ChangeLogFile) -> bool:
         held = {name: contents[0].n for name, contents in self._documents.items() if contents}
         return all(n <= held.get(name, -1) for name, n in file.last.items())
 

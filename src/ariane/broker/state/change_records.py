@@ -94,7 +94,7 @@ class DocumentSaved(msgspec.Struct, frozen=True, tag="saved"):
     exists: bool
 
 
-class Begin(msgspec.Struct, frozen=True, tag="begin"):
+class ChangeLogStart(msgspec.Struct, frozen=True, tag="begin"):
     """First line of a file: the documents that its changes extend, each with its `.bak`."""
 
     documents: dict[str, tuple[SavedDocument, ...]]
@@ -114,7 +114,7 @@ DOCUMENTS: dict[type, tuple[str, ...]] = {
 }
 
 
-class Entry(msgspec.Struct, frozen=True):
+class ChangeEntry(msgspec.Struct, frozen=True):
     """One line."""
 
     n: int
@@ -127,16 +127,16 @@ class Entry(msgspec.Struct, frozen=True):
         | QueuesLocked
         | QueuesUnlocked
         | DocumentSaved
-        | Begin
+        | ChangeLogStart
     )
 
 
-def encode(entry: Entry) -> bytes:
+def encode(entry: ChangeEntry) -> bytes:
     data = msgspec.json.encode(entry)
     return b"%08x %s\n" % (zlib.crc32(data), data)
 
 
-class LogFile(msgspec.Struct):
+class ChangeLogFile(msgspec.Struct):
     """A file of the log: its size, and the number of the last change in it that each document has to hold."""
 
     path: str
@@ -148,31 +148,31 @@ class LogFile(msgspec.Struct):
             self.last[name] = n
 
 
-class Loaded(NamedTuple):
+class LoadedChanges(NamedTuple):
     """The log as a start finds it. `saved`: the contents of documents that it has seen, as checksum → number; `existing`: the
     documents that must be there."""
 
-    entries: list[Entry]
+    entries: list[ChangeEntry]
     saved: dict[str, dict[int, int]]
-    files: list[LogFile]
+    files: list[ChangeLogFile]
     last_n: int
     existing: set[str]
 
 
-def load(disk: Disk, directory: str) -> Loaded:
+def load(disk: Disk, directory: str) -> LoadedChanges:
     """Read all files. What is no line is reported: after a crash a line at the end, which nobody was answered for."""
-    loaded = Loaded([], {}, [], 0, set())
+    loaded = LoadedChanges([], {}, [], 0, set())
     for path in _paths(disk, directory):
         try:
             data = read_whole(disk, path) or b""
         except OSError as error:
             raise read_error(disk, error, path) from error
-        file = LogFile(path, len(data))
+        file = ChangeLogFile(path, len(data))
         loaded.files.append(file)
         for entry in _entries(path, data):
             loaded = loaded._replace(last_n=max(loaded.last_n, entry.n))
             match entry.change:
-                case Begin(known):
+                case ChangeLogStart(known):
                     loaded.saved.clear()
                     loaded.saved.update({name: {one.crc: one.n for one in each} for name, each in known.items()})
                     loaded.existing.update(known)
@@ -196,7 +196,7 @@ def _paths(disk: Disk, directory: str) -> list[str]:
     return [f"{directory}/{name}" for name in names if name.startswith(PREFIX) and name[len(PREFIX) :].isdigit()]
 
 
-def _entries(path: str, data: bytes) -> Iterable[Entry]:
+def _entries(path: str, data: bytes) -> Iterable[ChangeEntry]:
     """The lines that can be read. One damaged line takes no other with it: each change stands for itself."""
     *lines, rest = data.split(b"\n")
     at, bad, bad_at = 0, 0, 0
@@ -219,11 +219,11 @@ def _entries(path: str, data: bytes) -> Iterable[Entry]:
         )
 
 
-def _entry(line: bytes) -> Entry | None:
+def _entry(line: bytes) -> ChangeEntry | None:
     crc, _, text = line.partition(b" ")
     try:
         if len(crc) != CRC_DIGITS or int(crc, 16) != zlib.crc32(text):
             return None
-        return msgspec.json.decode(text, type=Entry)
+        return msgspec.json.decode(text, type=ChangeEntry)
     except (ValueError, msgspec.DecodeError):
         return None

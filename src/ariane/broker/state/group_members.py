@@ -67,7 +67,7 @@ def _chars(subscription: SubscriptionData) -> int:
     return len(subscription.topic) + len(subscription.sub_string or "") + tags
 
 
-class Members:
+class GroupMembers:
     """All groups of both kinds. Bounded by the constants above: what exceeds them is refused with a ReplyError."""
 
     def __init__(self) -> None:

@@ -30,7 +30,7 @@ DEFAULT_GROUPS = (
 GROUPS_MAX = 100_000
 
 
-class Groups:
+class GroupRegistry:
     """The table of consumer groups.
 
     A group is put or deleted after `record` has stored the change, and not if it raises. `changed` is called after each change.

@@ -36,7 +36,7 @@ LOCKS = "queueLocks.json"
 DELETED = "deletedTopics.json"
 
 
-class Stored(NamedTuple, Generic[T]):
+class LoadedDocument(NamedTuple, Generic[T]):
     """A document and the checksum of the content it was read from; None when neither it nor its `.bak` exists."""
 
     document: T
@@ -48,7 +48,7 @@ def load(disk: Disk, directory: str, name: str, kind: type[T]) -> T:
     return read(disk, directory, name, kind).document
 
 
-def read(disk: Disk, directory: str, name: str, kind: type[T], *, is_expendable: bool = False) -> Stored[T]:
+def read(disk: Disk, directory: str, name: str, kind: type[T], *, is_expendable: bool = False) -> LoadedDocument[T]:
     """Return the document with the checksum of its content.
 
     Args:
@@ -72,14 +72,14 @@ def read(disk: Disk, directory: str, name: str, kind: type[T], *, is_expendable:
             log.error("%s; using %s instead, which may be older", faults[0], candidate)
         elif candidate != path:
             log.warning("%s is missing; using %s instead, which may be older", path, candidate)
-        return Stored(document, zlib.crc32(data))
+        return LoadedDocument(document, zlib.crc32(data))
     if faults and is_expendable:
         log.error("%s; starting without its content", "; ".join(faults))
     elif faults:
         raise StoreError(
             f"{'; '.join(faults)}; put back a copy, or remove it with its .bak and {directory}/changes.* to start without"
         )
-    return Stored(kind(), None)
+    return LoadedDocument(kind(), None)
 
 
 def _content(disk: Disk, path: str) -> bytes | None:

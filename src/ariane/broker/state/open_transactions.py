@@ -22,7 +22,7 @@ from typing import NamedTuple
 PIECE = 512
 
 
-class Verdict(enum.Enum):
+class OperationResult(enum.Enum):
     """What a round of checks does with an open half."""
 
     WAIT = enum.auto()
@@ -30,7 +30,7 @@ class Verdict(enum.Enum):
     PUT_ASIDE = enum.auto()
 
 
-class HalfState(NamedTuple):
+class OpenTransactionsState(NamedTuple):
     """What decides about an open half. `first_ms`: the broker's time when its first copy was stored; `immunity_s`: the
     message's own wish, None or not a number when it has none."""
 
@@ -39,21 +39,21 @@ class HalfState(NamedTuple):
     immunity_s: str | None
 
 
-def verdict(half: HalfState, now_ms: int, time_out_ms: int, checks_max: int) -> Verdict:
+def verdict(half: OpenTransactionsState, now_ms: int, time_out_ms: int, checks_max: int) -> OperationResult:
     """A half that was asked about once is past its immunity, whatever the clock says."""
     if half.checks >= checks_max:
-        return Verdict.PUT_ASIDE
-    return Verdict.WAIT if half.checks == 0 and now_ms < due_ms(half, time_out_ms) else Verdict.ASK
+        return OperationResult.PUT_ASIDE
+    return OperationResult.WAIT if half.checks == 0 and now_ms < due_ms(half, time_out_ms) else OperationResult.ASK
 
 
-def due_ms(half: HalfState, time_out_ms: int) -> int:
+def due_ms(half: OpenTransactionsState, time_out_ms: int) -> int:
     """When the first question about a half is due."""
     seconds = half.immunity_s
     is_number = seconds is not None and seconds.isascii() and seconds.isdecimal() and len(seconds) <= 12
     return half.first_ms + (int(seconds) * 1000 if is_number and seconds is not None else time_out_ms)
 
 
-class Halves:
+class OpenTransactions:
     """`low`: no half below it is open. `op_low`: the op message that `ops` begins with."""
 
     def __init__(self, low: int = 0, op_low: int = 0) -> None:
@@ -144,7 +144,7 @@ class Halves:
 class Rebuild:
     """Tells `halves` what the queues hold: first every op message from `op_low` on, then every half from `low` on."""
 
-    def __init__(self, halves: Halves) -> None:
+    def __init__(self, halves: OpenTransactions) -> None:
         self._halves = halves
         self._ended = _Pieces("B")
         self.unmarked: list[int] = []

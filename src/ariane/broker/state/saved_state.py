@@ -63,7 +63,7 @@ class SavedState:
         self.deletions = Deletions()
         self.unsaved: set[str] = set()  # documents that lack changes of the log
         self.contents: dict[str, tuple[SavedDocument, ...]] = {}
-        self.log = change_records.Loaded([], {}, [], 0, set())
+        self.log = change_records.LoadedChanges([], {}, [], 0, set())
 
     def load(self) -> Deletions:
         """Read everything. Returns the deletions, which the store needs to recover."""

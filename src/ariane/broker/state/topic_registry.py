@@ -68,7 +68,7 @@ def own_topics(config: BrokerConfig) -> frozenset[str]:
     return SYSTEM_TOPICS | own
 
 
-class Topics:
+class TopicRegistry:
     """The topic table.
 
     A topic is put or deleted after `record` has stored the change, and not if it raises. After each change `on_change` receives the

@@ -19,8 +19,8 @@ import time
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from ariane.broker.stats.stats_items import COUNT, SIZE, Item, Items, Moments, Snapshot, Window
-from ariane.broker.stats.store_stats import Puts
+from ariane.broker.stats.stats_items import COUNT, SIZE, Moments, StatsItem, StatsItemSet, StatsSnapshot, StatsWindow
+from ariane.broker.stats.store_stats import StoreStats
 from ariane.model.topic import SCHEDULE_TOPIC, SYSTEM_GROUP_PREFIX
 
 TRANSACTION_GROUP = "CID_RMQ_SYS_TRANS"
@@ -37,7 +37,7 @@ def is_tool(group: str) -> bool:
 class Shown(NamedTuple):
     """A statistic of RocketMQ's name: the table that holds it, what of its items, and how many of that make one."""
 
-    items: Items
+    items: StatsItemSet
     column: int
     per: int = 1
 
@@ -56,18 +56,18 @@ class BrokerStats:
         now_ms: Callable[[], float] = lambda: time.monotonic() * 1000,
     ) -> None:
         self.timer = timer
-        self.puts = Puts()
+        self.puts = StoreStats()
         self._detail = detail
         self._fall_recorded = fall_recorded
         self._drop_unused = drop_unused
         self._now_ms = now_ms
-        self._topic_put = Items("topic")
-        self._queue_put = Items("topic", "queue")
-        self._group_get = Items("topic", "group")
-        self._queue_get = Items("topic", "queue", "group")
-        self._latency = Items("queue", "topic", "group") if detail else Items("topic", "group")
-        self._sent_back = Items("topic", "group")
-        broker_put, broker_get = Items(), Items()
+        self._topic_put = StatsItemSet("topic")
+        self._queue_put = StatsItemSet("topic", "queue")
+        self._group_get = StatsItemSet("topic", "group")
+        self._queue_get = StatsItemSet("topic", "queue", "group")
+        self._latency = StatsItemSet("queue", "topic", "group") if detail else StatsItemSet("topic", "group")
+        self._sent_back = StatsItemSet("topic", "group")
+        broker_put, broker_get = StatsItemSet(), StatsItemSet()
         # Their `times` stay 0, as in 4.9.4: there is no average of once for a whole broker.
         self._broker_put, self._broker_get = broker_put.make(cluster), broker_get.make(cluster)
         self.fall_size = Moments("queue", "topic", "group")
@@ -166,19 +166,19 @@ class BrokerStats:
 
     # --- asked ---
 
-    def snapshot(self, name: str, key: str, window: Window) -> Snapshot | None:
+    def snapshot(self, name: str, key: str, window: StatsWindow) -> StatsSnapshot | None:
         """What a window of a statistic held; None when the broker has no such item."""
         shown = self.shown.get(name)
         item = shown.items.get(key) if shown else None
         return None if shown is None or item is None else _shown(shown, item, window)
 
-    def snapshots(self, window: Window) -> Iterator[tuple[str, str, Snapshot]]:
+    def snapshots(self, window: StatsWindow) -> Iterator[tuple[str, str, StatsSnapshot]]:
         """Name, key and content of everything, as stats.log prints it."""
         for name, shown in self.shown.items():
             for key, item in shown.items:
                 yield name, key, _shown(shown, item, window)
 
-    def items(self) -> Iterator[Item]:
+    def items(self) -> Iterator[StatsItem]:
         for table in self._tables():
             for _, item in table:
                 yield item
@@ -212,12 +212,12 @@ class BrokerStats:
             for moments in self.moments.values():
                 moments.drop(part, name)
 
-    def _tables(self) -> list[Items]:
+    def _tables(self) -> list[StatsItemSet]:
         return list(dict.fromkeys(shown.items for shown in self.shown.values()))
 
 
-def _shown(shown: Shown, item: Item, window: Window) -> Snapshot:
+def _shown(shown: Shown, item: StatsItem, window: StatsWindow) -> StatsSnapshot:
     held = item.snapshot(window, shown.column)
     if shown.per == 1:
         return held
-    return Snapshot(held.sum // shown.per, held.tps / shown.per, held.times, held.avgpt / shown.per)
+    return StatsSnapshot(held.sum // shown.per, held.tps / shown.per, held.times, held.avgpt / shown.per)

@@ -17,7 +17,7 @@ ITEMS_MAX = 20_000  # of one table; what comes beyond is counted for the broker 
 _ROW = 4
 
 
-class Window(NamedTuple):
+class StatsWindow(NamedTuple):
     """A list of samples: its place in an item, ms between two of them, how many are kept."""
 
     at: int
@@ -25,16 +25,16 @@ class Window(NamedTuple):
     kept: int
 
 
-MINUTE = Window(0, 10_000, 7)
-HOUR = Window(1, 600_000, 7)
-DAY = Window(2, 3_600_000, 25)
+MINUTE = StatsWindow(0, 10_000, 7)
+HOUR = StatsWindow(1, 600_000, 7)
+DAY = StatsWindow(2, 3_600_000, 25)
 
 # Columns of a row that a statistic may be about.
 COUNT = 2
 SIZE = 3
 
 
-class Snapshot(NamedTuple):
+class StatsSnapshot(NamedTuple):
     """What a window held: the sum, its rate per second, how often it was raised, and the average of once."""
 
     sum: int = 0
@@ -43,10 +43,10 @@ class Snapshot(NamedTuple):
     avgpt: float = 0.0
 
 
-NOTHING = Snapshot()
+NOTHING = StatsSnapshot()
 
 
-class Item:
+class StatsItem:
     """What one key raised: `times`, and a count and a size together. Whoever counts adds to the members."""
 
     __slots__ = ("_samples", "count", "size", "times")
@@ -57,7 +57,7 @@ class Item:
         self.size = 0
         self._samples = (array("q"), array("q"), array("q"))
 
-    def sample(self, window: Window, now_ms: int) -> None:
+    def sample(self, window: StatsWindow, now_ms: int) -> None:
         rows = self._samples[window.at]
         if not rows:
             rows.extend((now_ms - window.every_ms, 0, 0, 0))
@@ -65,13 +65,13 @@ class Item:
         if len(rows) > window.kept * _ROW:
             del rows[:_ROW]
 
-    def snapshot(self, window: Window, column: int = COUNT) -> Snapshot:
+    def snapshot(self, window: StatsWindow, column: int = COUNT) -> StatsSnapshot:
         rows = self._samples[window.at]
         if not rows:
             return NOTHING
         last = len(rows) - _ROW
         total, times, ms = rows[last + column] - rows[column], rows[last + 1] - rows[1], rows[last] - rows[0]
-        return Snapshot(total, total * 1000 / ms if ms > 0 else 0.0, times, total / times if times > 0 else 0.0)
+        return StatsSnapshot(total, total * 1000 / ms if ms > 0 else 0.0, times, total / times if times > 0 else 0.0)
 
     @property
     def idle(self) -> bool:
@@ -80,7 +80,7 @@ class Item:
         return len(rows) == DAY.kept * _ROW and rows[1:_ROW] == array("q", (self.times, self.count, self.size))
 
 
-class Items:
+class StatsItemSet:
     """Items by key. `layout` names what stands between the @ of a key: topic, group, queue.
 
     Beyond `items_max` keys all others share one item that has no name: memory stays bounded, whatever names clients use.
@@ -89,23 +89,23 @@ class Items:
     def __init__(self, *layout: str, items_max: int = ITEMS_MAX) -> None:
         self.layout = layout
         self.uncounted = 0  # raises under keys that found no place
-        self._items: dict[str, Item] = {}
-        self._rest = Item()
+        self._items: dict[str, StatsItem] = {}
+        self._rest = StatsItem()
         self._items_max = items_max
         self.get = self._items.get
 
     def __len__(self) -> int:
         return len(self._items)
 
-    def __iter__(self) -> Iterator[tuple[str, Item]]:
+    def __iter__(self) -> Iterator[tuple[str, StatsItem]]:
         return iter(list(self._items.items()))
 
-    def make(self, key: str) -> Item:
+    def make(self, key: str) -> StatsItem:
         """The item of a key that has none yet."""
         if len(self._items) >= self._items_max:
             self.uncounted += 1
             return self._rest
-        item = self._items[key] = Item()
+        item = self._items[key] = StatsItem()
         return item
 
     def add(self, key: str, count: int, size: int = 0) -> None:

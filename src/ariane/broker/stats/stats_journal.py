@@ -15,7 +15,7 @@ FILE_SIZE_MAX = 100 * 1024 * 1024
 GENERATIONS = 5
 
 
-class Journal:
+class StatsLogFile:
     """Lines go to the end of `directory`/stats.log."""
 
     def __init__(self, directory: Path, *, size_max: int = FILE_SIZE_MAX, generations: int = GENERATIONS) -> None:

@@ -12,11 +12,11 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta, timezone
 from decimal import ROUND_HALF_UP, Decimal
 
-from ariane.broker.stats.stats_items import DAY, HOUR, MINUTE, Snapshot, Window
-from ariane.broker.stats.store_stats import Minute, Puts
+from ariane.broker.stats.stats_items import DAY, HOUR, MINUTE, StatsSnapshot, StatsWindow
+from ariane.broker.stats.store_stats import Minute, StoreStats
 from ariane.protocol import fastjson
 
-PERIODS: dict[Window, str] = {MINUTE: "One Minute", HOUR: "One Hour", DAY: "One Day"}
+PERIODS: dict[StatsWindow, str] = {MINUTE: "One Minute", HOUR: "One Hour", DAY: "One Day"}
 STORE_RATE_S = 60
 
 _CHINA = timezone(timedelta(hours=8))
@@ -29,7 +29,7 @@ def stamped(now_ms: int, text: str) -> str:
     return f"{time:%Y-%m-%d %H:%M:%S} INFO - {text}\n"
 
 
-def item(name: str, key: str, window: Window, held: Snapshot) -> str:
+def item(name: str, key: str, window: StatsWindow, held: StatsSnapshot) -> str:
     head = f"[{name}] [{key}] Stats In {PERIODS[window]}, "
     if name.endswith("_LATENCY"):
         return f"{head}TIMES: {held.times} AVGRT: {fixed(held.avgpt)}"
@@ -40,7 +40,7 @@ def moment(name: str, key: str, value: int) -> str:
     return f"[{name}] [{key}] Stats Every 5 Minutes, Value: {value}"
 
 
-def store_rates(puts: Puts) -> str:
+def store_rates(puts: StoreStats) -> str:
     """Rates of the last minute; a rate that is not known yet is empty."""
     put, found, missed, moved = (rate(puts, STORE_RATE_S, one) for one in ("put", "found", "missed", "transferred"))
     return f"[STORETPS] put_tps {put} get_found_tps {found} get_miss_tps {missed} get_transfered_tps {moved}"
@@ -50,7 +50,7 @@ def put_times(minute: Minute) -> str:
     return f"[PAGECACHERT] TotalPut {minute.total}, PutMessageDistributeTime {minute.text()}"
 
 
-def rate(puts: Puts, seconds: int, *columns: str) -> str:
+def rate(puts: StoreStats, seconds: int, *columns: str) -> str:
     """A rate as Java prints a double; empty when it is not known yet."""
     value = puts.rate(seconds, *columns)
     return "" if value is None else double(value)

@@ -12,9 +12,9 @@ from typing import NamedTuple, TypeVar
 
 from ariane.broker.stats import stats_log_format
 from ariane.broker.stats.broker_stats import BrokerStats
-from ariane.broker.stats.stats_items import DAY, HOUR, MINUTE, Window
-from ariane.broker.stats.stats_journal import Journal
-from ariane.broker.stats.stats_schedule import Job, Schedule
+from ariane.broker.stats.stats_items import DAY, HOUR, MINUTE, StatsWindow
+from ariane.broker.stats.stats_journal import StatsLogFile
+from ariane.broker.stats.stats_schedule import ScheduledTask, StatsSchedule
 from ariane.clock import Clock
 
 log = logging.getLogger("ariane.broker.stats")
@@ -26,8 +26,16 @@ TICK_S = 1.0
 SLICE = 100  # items between two looks at the sockets: less than a millisecond, lines made of them included
 MOMENT_LIVE_MS = 24 * 3_600_000
 
-SAMPLED: dict[Job, Window] = {Job.SAMPLE_MINUTE: MINUTE, Job.SAMPLE_HOUR: HOUR, Job.SAMPLE_DAY: DAY}
-PRINTED: dict[Job, Window] = {Job.PRINT_MINUTE: MINUTE, Job.PRINT_HOUR: HOUR, Job.PRINT_DAY: DAY}
+SAMPLED: dict[ScheduledTask, StatsWindow] = {
+    ScheduledTask.SAMPLE_MINUTE: MINUTE,
+    ScheduledTask.SAMPLE_HOUR: HOUR,
+    ScheduledTask.SAMPLE_DAY: DAY,
+}
+PRINTED: dict[ScheduledTask, StatsWindow] = {
+    ScheduledTask.PRINT_MINUTE: MINUTE,
+    ScheduledTask.PRINT_HOUR: HOUR,
+    ScheduledTask.PRINT_DAY: DAY,
+}
 
 
 class Protection(NamedTuple):
@@ -37,7 +45,7 @@ class Protection(NamedTuple):
     stop: Callable[[str], None]
 
 
-class Recorder:
+class StatsRecorder:
     """`put_total` is how many messages the store took since its start; without `journal` nothing is printed to stats.log.
 
     `late_ms` is how much later than asked for the loop came back to this task last: what a request has to wait, too.
@@ -47,7 +55,7 @@ class Recorder:
         self,
         stats: BrokerStats,
         put_total: Callable[[], int],
-        journal: Journal | None,
+        journal: StatsLogFile | None,
         clock: Clock,
         protection: Protection | None = None,
     ) -> None:
@@ -59,23 +67,23 @@ class Recorder:
         self._protection = protection
         self._uncounted = 0
         self._looked_ms = float("-inf")
-        self._jobs: dict[Job, Callable[[], Awaitable[None]]] = {
-            Job.ROLL_PUT_TIMES: self._roll,
-            Job.STOP_SLOW_CONSUMERS: self._stop_slow,
-            Job.MORNING: self._morning,
-            Job.PRINT_MOMENTS: self._print_moments,
+        self._jobs: dict[ScheduledTask, Callable[[], Awaitable[None]]] = {
+            ScheduledTask.ROLL_PUT_TIMES: self._roll,
+            ScheduledTask.STOP_SLOW_CONSUMERS: self._stop_slow,
+            ScheduledTask.MORNING: self._morning,
+            ScheduledTask.PRINT_MOMENTS: self._print_moments,
         }
 
     async def run(self) -> None:
         """Until cancelled."""
-        schedule = Schedule(self._clock.now_ms(), self._monotonic_ms())
+        schedule = StatsSchedule(self._clock.now_ms(), self._monotonic_ms())
         while True:
             await self.tick(schedule)
             asked_ms = self._monotonic_ms() + TICK_S * 1000
             await self._clock.sleep(TICK_S)
             self.late_ms = max(0.0, self._monotonic_ms() - asked_ms)
 
-    async def tick(self, schedule: Schedule) -> None:
+    async def tick(self, schedule: StatsSchedule) -> None:
         """What is due now. An error of one job is logged and does not keep the others."""
         self._stats.puts.sample(self._monotonic_ms(), self._put_total())
         for job in schedule.due(self._clock.now_ms(), self._monotonic_ms()):
@@ -89,7 +97,7 @@ class Recorder:
             except Exception:
                 log.exception("statistics: %s failed; it is done again when it is next due", job.name)
 
-    async def _sample(self, window: Window) -> None:
+    async def _sample(self, window: StatsWindow) -> None:
         async for item in _sliced(self._stats.items()):
             item.sample(window, round(self._monotonic_ms()))
         if window is DAY:
@@ -102,7 +110,7 @@ class Recorder:
                 )
                 self._uncounted = uncounted
 
-    async def _print(self, window: Window) -> None:
+    async def _print(self, window: StatsWindow) -> None:
         now_ms = self._clock.now_ms()
         texts = [
             stats_log_format.stamped(now_ms, stats_log_format.item(name, key, window, held))

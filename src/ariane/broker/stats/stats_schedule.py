@@ -12,7 +12,7 @@ from datetime import datetime, timedelta, tzinfo
 MINUTE_MS = 60_000
 
 
-class Job(enum.IntEnum):
+class ScheduledTask(enum.IntEnum):
     """What may be due, in the order in which it is done: samples first, so that lines show them."""
 
     SAMPLE_MINUTE = 1
@@ -28,27 +28,30 @@ class Job(enum.IntEnum):
 
 
 EVERY_MS = {
-    Job.SAMPLE_MINUTE: 10_000,
-    Job.SAMPLE_HOUR: 600_000,
-    Job.SAMPLE_DAY: 3_600_000,
-    Job.ROLL_PUT_TIMES: 60_000,
-    Job.STOP_SLOW_CONSUMERS: 180_000,
+    ScheduledTask.SAMPLE_MINUTE: 10_000,
+    ScheduledTask.SAMPLE_HOUR: 600_000,
+    ScheduledTask.SAMPLE_DAY: 3_600_000,
+    ScheduledTask.ROLL_PUT_TIMES: 60_000,
+    ScheduledTask.STOP_SLOW_CONSUMERS: 180_000,
 }
-FIRST_AT_ONCE = (Job.SAMPLE_MINUTE, Job.SAMPLE_HOUR, Job.SAMPLE_DAY)
+FIRST_AT_ONCE = (ScheduledTask.SAMPLE_MINUTE, ScheduledTask.SAMPLE_HOUR, ScheduledTask.SAMPLE_DAY)
 MOMENTS_EVERY_MS = 5 * MINUTE_MS
 
 
-class Schedule:
+class StatsSchedule:
     """`due` is asked every second."""
 
     def __init__(self, now_ms: int, monotonic_ms: float, zone: tzinfo | None = None) -> None:
         self._zone = zone
         self._next = {job: monotonic_ms + (0 if job in FIRST_AT_ONCE else every) for job, every in EVERY_MS.items()}
-        self._wall = {job: self._after(job, now_ms) for job in (Job.PRINT_MINUTE, Job.PRINT_HOUR, Job.PRINT_DAY)}
-        self._wall[Job.MORNING] = self._wall[Job.PRINT_DAY]
-        self._wall[Job.PRINT_MOMENTS] = self._wall[Job.PRINT_MINUTE]
+        self._wall = {
+            job: self._after(job, now_ms)
+            for job in (ScheduledTask.PRINT_MINUTE, ScheduledTask.PRINT_HOUR, ScheduledTask.PRINT_DAY)
+        }
+        self._wall[ScheduledTask.MORNING] = self._wall[ScheduledTask.PRINT_DAY]
+        self._wall[ScheduledTask.PRINT_MOMENTS] = self._wall[ScheduledTask.PRINT_MINUTE]
 
-    def due(self, now_ms: int, monotonic_ms: float) -> list[Job]:
+    def due(self, now_ms: int, monotonic_ms: float) -> list[ScheduledTask]:
         due = []
         for job, at in self._next.items():
             if monotonic_ms >= at:
@@ -63,12 +66,12 @@ class Schedule:
                 self._wall[job] = after
         return sorted(due)
 
-    def _after(self, job: Job, now_ms: int) -> int:
-        if job in (Job.PRINT_DAY, Job.MORNING):
+    def _after(self, job: ScheduledTask, now_ms: int) -> int:
+        if job in (ScheduledTask.PRINT_DAY, ScheduledTask.MORNING):
             return next_midnight_ms(now_ms, self._zone)
-        if job is Job.PRINT_HOUR:
+        if job is ScheduledTask.PRINT_HOUR:
             return next_hour_ms(now_ms, self._zone)
-        if job is Job.PRINT_MOMENTS:
+        if job is ScheduledTask.PRINT_MOMENTS:
             return next_minute_ms(now_ms) + MOMENTS_EVERY_MS - MINUTE_MS
         return next_minute_ms(now_ms)
 

@@ -31,7 +31,7 @@ FINE_BOUNDS_MS = (
 )
 
 
-class Sample(NamedTuple):
+class StoreSample(NamedTuple):
     ms: float
     put: int
     found: int
@@ -72,7 +72,7 @@ class Morning(NamedTuple):
     got_today: int = 0
 
 
-class Puts:
+class StoreStats:
     """Counters that only grow; whoever counts adds to the members. `total` and `size` of puts are the store's own."""
 
     def __init__(self) -> None:
@@ -87,7 +87,7 @@ class Puts:
         self.last: Minute | None = None  # unknown until a minute is whole
         self._coarse = [0] * len(LABELS)
         self._fine = [0] * (len(FINE_BOUNDS_MS) + 1)
-        self._samples: deque[Sample] = deque(maxlen=SAMPLES_MAX)
+        self._samples: deque[StoreSample] = deque(maxlen=SAMPLES_MAX)
 
     def slow(self, ms: float) -> None:
         """A put took a millisecond or longer."""
@@ -100,7 +100,7 @@ class Puts:
 
     def sample(self, now_ms: float, put_total: int) -> None:
         """Once a second."""
-        self._samples.append(Sample(now_ms, put_total, self.found, self.missed, self.transferred))
+        self._samples.append(StoreSample(now_ms, put_total, self.found, self.missed, self.transferred))
 
     def roll(self) -> Minute:
         """Once a minute: the minute that ended, from now on the last whole one."""

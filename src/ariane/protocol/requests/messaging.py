@@ -236,7 +236,7 @@ COMMIT = 8
 ROLLBACK = 12
 
 
-class EndTransaction(msgspec.Struct, frozen=True, rename="camel"):
+class EndTransactionHeader(msgspec.Struct, frozen=True, rename="camel"):
     """END_TRANSACTION (37), mostly one-way. The two offsets name a copy of the half message: its place in the half queue and
     in the commit log."""
 

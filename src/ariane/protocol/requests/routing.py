@@ -33,7 +33,7 @@ class KvNamespace(msgspec.Struct, frozen=True):
     namespace: str
 
 
-class KvTable(msgspec.Struct, frozen=True):
+class KvTableBody(msgspec.Struct, frozen=True):
     """Body of 219, of 28, and of the answer to REGISTER_BROKER."""
 
     table: dict[str, str] = {}

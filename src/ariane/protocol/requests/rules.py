@@ -28,7 +28,7 @@ INT32 = (-(2**31), 2**31 - 1)
 INT64 = (-(2**63), 2**63 - 1)
 
 
-class Rule:
+class FieldRule:
     """A rule for texts: 1 to `longest` characters, none of them a control character, not blank.
 
     Attributes:
@@ -75,7 +75,7 @@ class Rule:
         return None
 
 
-class Range(NamedTuple):
+class NumberRange(NamedTuple):
     """A rule for numbers, both ends included."""
 
     least: int
@@ -83,26 +83,26 @@ class Range(NamedTuple):
 
 
 # Names that are looked up. The retry topic of a group with the longest name is longer than a topic may be that is created.
-TOPIC = Rule(NAME_MAX)
-GROUP = Rule(GROUP_MAX, never="@/\\")  # stored as part of `topic@group`, and of the names of retry topics
-PRODUCER_GROUP = Rule(GROUP_MAX)
-CLIENT_ID = Rule(512)  # IP@instance@unit; the last two are the application's
-SERVER_NAME = Rule(GROUP_MAX, never="/\\")  # brokers and clusters: Java's default is the name of the host
-ADDRESS = Rule(GROUP_MAX)
-KV_NAME = Rule(1_024)
-ACCESS_KEY = Rule(1_024)
-MESSAGE_KEY = Rule(32_767, is_free=True)  # as many as the properties of a message hold
-EXPRESSION = Rule(EXPRESSION_MAX, may_be_empty=True, is_free=True)
-TAG = Rule(EXPRESSION_MAX, may_be_empty=True, is_free=True, count=EXPRESSION_MAX // 2)
-WORD = Rule(WORD_MAX, may_be_empty=True)  # the name of a constant
-ID = Rule(1_024, may_be_empty=True)  # compared with what is stored, or passed on
-LIST = Rule(32_767, may_be_empty=True, is_free=True)  # names joined by commas
-OPTIONAL_TOPIC = Rule(TOPIC.longest, may_be_empty=True)
-OPTIONAL_GROUP = Rule(GROUP_MAX, may_be_empty=True, never=GROUP.never)
-OPTIONAL_PRODUCER_GROUP = Rule(GROUP_MAX, may_be_empty=True)
-OPTIONAL_ADDRESS = Rule(GROUP_MAX, may_be_empty=True)
+TOPIC = FieldRule(NAME_MAX)
+GROUP = FieldRule(GROUP_MAX, never="@/\\")  # stored as part of `topic@group`, and of the names of retry topics
+PRODUCER_GROUP = FieldRule(GROUP_MAX)
+CLIENT_ID = FieldRule(512)  # IP@instance@unit; the last two are the application's
+SERVER_NAME = FieldRule(GROUP_MAX, never="/\\")  # brokers and clusters: Java's default is the name of the host
+ADDRESS = FieldRule(GROUP_MAX)
+KV_NAME = FieldRule(1_024)
+ACCESS_KEY = FieldRule(1_024)
+MESSAGE_KEY = FieldRule(32_767, is_free=True)  # as many as the properties of a message hold
+EXPRESSION = FieldRule(EXPRESSION_MAX, may_be_empty=True, is_free=True)
+TAG = FieldRule(EXPRESSION_MAX, may_be_empty=True, is_free=True, count=EXPRESSION_MAX // 2)
+WORD = FieldRule(WORD_MAX, may_be_empty=True)  # the name of a constant
+ID = FieldRule(1_024, may_be_empty=True)  # compared with what is stored, or passed on
+LIST = FieldRule(32_767, may_be_empty=True, is_free=True)  # names joined by commas
+OPTIONAL_TOPIC = FieldRule(TOPIC.longest, may_be_empty=True)
+OPTIONAL_GROUP = FieldRule(GROUP_MAX, may_be_empty=True, never=GROUP.never)
+OPTIONAL_PRODUCER_GROUP = FieldRule(GROUP_MAX, may_be_empty=True)
+OPTIONAL_ADDRESS = FieldRule(GROUP_MAX, may_be_empty=True)
 
-RULES: dict[str, Rule | None] = {
+RULES: dict[str, FieldRule | None] = {
     # Sends and pulls are the hot path: their types bound the lengths, and the handlers check a name only if it is not in the
     # table of topics or groups.
     "SendMessage.topic": None,
@@ -118,7 +118,7 @@ RULES: dict[str, Rule | None] = {
     "origin_topic": OPTIONAL_TOPIC,
     "topic_name": OPTIONAL_TOPIC,  # in a table the key counts
     "topic_filter_type": WORD,
-    "topic_config_table": Rule(NAME_MAX, never="/\\"),  # the keys
+    "topic_config_table": FieldRule(NAME_MAX, never="/\\"),  # the keys
     "RecallMessage.topic": OPTIONAL_TOPIC,
     "GetConsumeStats.topic": OPTIONAL_TOPIC,  # every topic of the group
     "CloneOffsets.topic": OPTIONAL_TOPIC,
@@ -140,8 +140,8 @@ RULES: dict[str, Rule | None] = {
     "OfGroup.group": OPTIONAL_GROUP,
     "CheckClient.group": OPTIONAL_GROUP,
     "client_id": CLIENT_ID,
-    "CheckClient.client_id": Rule(CLIENT_ID.longest, may_be_empty=True),
-    "client_addr": Rule(CLIENT_ID.longest, may_be_empty=True),  # of 223, a client id
+    "CheckClient.client_id": FieldRule(CLIENT_ID.longest, may_be_empty=True),
+    "client_addr": FieldRule(CLIENT_ID.longest, may_be_empty=True),  # of 223, a client id
     "consume_from_where": WORD,
     "consume_type": WORD,
     "message_model": WORD,
@@ -150,11 +150,11 @@ RULES: dict[str, Rule | None] = {
     "sub_string": EXPRESSION,
     "expression_type": WORD,
     "tags_set": TAG,
-    "code_set": Rule(0, count=EXPRESSION_MAX // 2),
-    "subscription_data_set": Rule(0, count=10_000),
-    "consumers": Rule(0, count=4_096),
-    "producers": Rule(0, count=4_096),
-    "mq_set": Rule(0, count=QUEUES_MAX),
+    "code_set": FieldRule(0, count=EXPRESSION_MAX // 2),
+    "subscription_data_set": FieldRule(0, count=10_000),
+    "consumers": FieldRule(0, count=4_096),
+    "producers": FieldRule(0, count=4_096),
+    "mq_set": FieldRule(0, count=QUEUES_MAX),
     # messages
     "properties": None,  # the store refuses more than 32,767 bytes with code 13, as 4.9.4 does
     "msg_id": ID,
@@ -162,53 +162,53 @@ RULES: dict[str, Rule | None] = {
     "transaction_id": ID,
     "unique_key_query": ID,
     "query_position": ID,
-    "recall_handle": Rule(4_096, may_be_empty=True),
+    "recall_handle": FieldRule(4_096, may_be_empty=True),
     "QueryMessage.key": MESSAGE_KEY,
     # brokers and name servers
     "broker_name": SERVER_NAME,
-    "ConsumeDirectly.broker_name": Rule(SERVER_NAME.longest, may_be_empty=True),
+    "ConsumeDirectly.broker_name": FieldRule(SERVER_NAME.longest, may_be_empty=True),
     "cluster_name": SERVER_NAME,
-    "DeleteTopicRoute.cluster_name": Rule(SERVER_NAME.longest, may_be_empty=True),
+    "DeleteTopicRoute.cluster_name": FieldRule(SERVER_NAME.longest, may_be_empty=True),
     "cluster": SERVER_NAME,
     "broker_addr": ADDRESS,
     "ha_server_addr": OPTIONAL_ADDRESS,
     "filter_server_addr": ADDRESS,
-    "filter_server_list": Rule(GROUP_MAX, count=256),
+    "filter_server_list": FieldRule(GROUP_MAX, count=256),
     "namespace": KV_NAME,
     "key": KV_NAME,
-    "value": Rule(1024 * 1024, may_be_empty=True, is_free=True),
-    "stats_name": Rule(64),
-    "stats_key": Rule(1_024),
+    "value": FieldRule(1024 * 1024, may_be_empty=True, is_free=True),
+    "stats_name": FieldRule(64),
+    "stats_key": FieldRule(1_024),
     # accounts
     "access_key": ACCESS_KEY,
-    "secret_key": Rule(1_024, may_be_empty=True, is_free=True),
+    "secret_key": FieldRule(1_024, may_be_empty=True, is_free=True),
     "white_remote_address": LIST,
     "default_topic_perm": WORD,
     "default_group_perm": WORD,
     "topic_perms": LIST,
     "group_perms": LIST,
     "global_white_addrs": LIST,
-    "acl_file_full_path": Rule(4_096, may_be_empty=True),
+    "acl_file_full_path": FieldRule(4_096, may_be_empty=True),
 }
 
-QUEUE_COUNT = Range(0, QUEUES_MAX)
+QUEUE_COUNT = NumberRange(0, QUEUES_MAX)
 
 # Numbers that are not bounded by their type (`Int32`, `Int64`); all others must fit 64 bits.
-RANGES: dict[str, Range] = {
+RANGES: dict[str, NumberRange] = {
     "read_queue_nums": QUEUE_COUNT,
     "write_queue_nums": QUEUE_COUNT,
-    "perm": Range(0, 15),
-    "topic_sys_flag": Range(0, INT32[1]),
-    "retry_queue_nums": Range(-1, QUEUES_MAX),
-    "retry_max_times": Range(*INT32),
-    "WireQueue.queue_id": Range(0, QUEUES_MAX),
-    "UpdateConsumerOffset.queue_id": Range(0, QUEUES_MAX),
-    "UpdateConsumerOffset.commit_offset": Range(0, INT64[1]),
-    "broker_id": Range(0, INT64[1]),
-    "body_crc32": Range(*INT32),
+    "perm": NumberRange(0, 15),
+    "topic_sys_flag": NumberRange(0, INT32[1]),
+    "retry_queue_nums": NumberRange(-1, QUEUES_MAX),
+    "retry_max_times": NumberRange(*INT32),
+    "WireQueue.queue_id": NumberRange(0, QUEUES_MAX),
+    "UpdateConsumerOffset.queue_id": NumberRange(0, QUEUES_MAX),
+    "UpdateConsumerOffset.commit_offset": NumberRange(0, INT64[1]),
+    "broker_id": NumberRange(0, INT64[1]),
+    "body_crc32": NumberRange(*INT32),
 }
 
-ANY_INT64 = Range(*INT64)
+ANY_INT64 = NumberRange(*INT64)
 
 Check = Callable[[Any], None]
 
@@ -240,7 +240,7 @@ def checks(kind: type[msgspec.Struct]) -> tuple[tuple[str, Check], ...]:
     return tuple(found)
 
 
-def _check_of(kind: inspect.Type, name: str, rule: Rule | None, span: Range | None) -> Check | None:
+def _check_of(kind: inspect.Type, name: str, rule: FieldRule | None, span: NumberRange | None) -> Check | None:
     """The check for values of `kind`; None if nothing can be wrong with them."""
     match kind:
         case inspect.UnionType():
@@ -276,7 +276,7 @@ def _all_of(parts: list[Check]) -> Check | None:
     return check_all
 
 
-def _text_check(name: str, rule: Rule) -> Check:
+def _text_check(name: str, rule: FieldRule) -> Check:
     def check_text(value: Any) -> None:
         if isinstance(value, str) and value not in rule.accepted:
             rule.check(name, value)
@@ -284,7 +284,7 @@ def _text_check(name: str, rule: Rule) -> Check:
     return check_text
 
 
-def _number_check(name: str, span: Range) -> Check:
+def _number_check(name: str, span: NumberRange) -> Check:
     least, most = span
 
     def check_number(value: Any) -> None:
@@ -309,7 +309,7 @@ def _dict_check(key_check: Check | None, value_check: Check | None) -> Check | N
     return check_dict
 
 
-def _collection_check(name: str, rule: Rule | None, item_check: Check | None) -> Check | None:
+def _collection_check(name: str, rule: FieldRule | None, item_check: Check | None) -> Check | None:
     most = rule.count if rule is not None else 0
     if not most and item_check is None:
         return None

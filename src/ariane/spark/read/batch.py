@@ -14,7 +14,7 @@ from ariane.spark.read import offset_ranges, pull_client, pushdown
 from ariane.spark.read import queue_bounds as queue_ends
 from ariane.spark.read.offset_ranges import Positions
 from ariane.spark.read.partitions import QueuePartition, begin_of, pieces, read_partition, refuse_unknown
-from ariane.spark.read.queue_bounds import Ends
+from ariane.spark.read.queue_bounds import QueueBounds
 from ariane.spark.read.read_task import DataLoss
 from ariane.spark.read.source_options import SourceOptions, listed_topics, refuse_stream_options, time_of
 from ariane.spark.reporting import message_only, readable
@@ -29,7 +29,7 @@ class BatchReader(DataSourceReader):
         refuse_stream_options(options)
         self._options = options
         self._columns = columns
-        self._wanted = pushdown.Wanted()
+        self._wanted = pushdown.PushedFilters()
 
     @readable
     def partitions(self) -> list[QueuePartition]:
@@ -71,7 +71,7 @@ class BatchReader(DataSourceReader):
             if missing := sorted(topics - {queue.topic for queue in queues}):
                 raise ConfigError(name, missing[0], "no such topic: leave it out, or create it")
 
-    def _check_held(self, begin: Positions, end: Positions, ends: Ends) -> None:
+    def _check_held(self, begin: Positions, end: Positions, ends: QueueBounds) -> None:
         """Compare what the options name with what the queues hold.
 
         Raises:
@@ -92,7 +92,7 @@ class BatchReader(DataSourceReader):
                 why = f"{offset_ranges.named(queue)}: lies before the start, {begin[queue]}"
                 raise ConfigError("endingOffsets", high[queue], why)
 
-    def _end_of(self, cluster: pull_client.Cluster, ends: Ends) -> Positions:
+    def _end_of(self, cluster: pull_client.BlockingCluster, ends: QueueBounds) -> Positions:
         """Where to stop, of the queues in `ends`; those that an option does not name are read to their last."""
         options = self._options
         if options.ending_timestamp is not None:
@@ -103,18 +103,20 @@ class BatchReader(DataSourceReader):
         named = wanted if isinstance(wanted, dict) else {}
         return {queue: until[queue] if queue in named else last for queue, last in ends.last.items()}
 
-    def _cut(self, cluster: pull_client.Cluster, parts: list[offset_ranges.Range]) -> list[offset_ranges.Range]:
+    def _cut(
+        self, cluster: pull_client.BlockingCluster, parts: list[offset_ranges.OffsetRange]
+    ) -> list[offset_ranges.OffsetRange]:
         """What pushed filters leave of the ranges."""
         wanted = self._wanted
         cut = [wanted.cut(part) for part in parts]
         cut = [part for part in cut if part.start < part.end]
-        within = Ends({part.queue: part.start for part in cut}, {part.queue: part.end for part in cut})
+        within = QueueBounds({part.queue: part.start for part in cut}, {part.queue: part.end for part in cut})
         first, last = within.first, within.last
         if wanted.first_ms is not None:
             first = queue_ends.first_at(cluster, dict.fromkeys(first, wanted.first_ms), within)
         if wanted.end_ms is not None:
             last = queue_ends.first_at(cluster, dict.fromkeys(last, wanted.end_ms), within)
-        return [offset_ranges.Range(part.queue, first[part.queue], last[part.queue]) for part in cut]
+        return [offset_ranges.OffsetRange(part.queue, first[part.queue], last[part.queue]) for part in cut]
 
 
 class FilteredReader(BatchReader):

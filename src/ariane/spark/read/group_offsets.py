@@ -19,8 +19,8 @@ from ariane.protocol.codes import RequestCode
 from ariane.protocol.requests.clients import ConsumerData, HeartbeatData, UnregisterClient
 from ariane.protocol.requests.messaging import UpdateConsumerOffset
 from ariane.spark.read.offset_ranges import Positions
-from ariane.spark.read.pull_client import Cluster, Nothing
-from ariane.spark.wire.blocking_connection import Question
+from ariane.spark.read.pull_client import BlockingCluster, EmptyPull
+from ariane.spark.wire.blocking_connection import Request
 
 log = logging.getLogger("ariane.spark")
 
@@ -35,7 +35,7 @@ class GroupOffsets:
         self._committed: Positions = {}
         self._is_introduced = False
 
-    def commit(self, cluster: Cluster, reached: Positions) -> dict[MessageQueue, ArianeError]:
+    def commit(self, cluster: BlockingCluster, reached: Positions) -> dict[MessageQueue, ArianeError]:
         """Commit what has changed since the last time; what failed, which is tried again with the next call."""
         new = {queue: at for queue, at in reached.items() if self._committed.get(queue) != at}
         if new and not self._is_introduced:
@@ -43,7 +43,7 @@ class GroupOffsets:
         asked = [
             (
                 queue,
-                Question(
+                Request(
                     RequestCode.UPDATE_CONSUMER_OFFSET,
                     UpdateConsumerOffset(self._group, queue.topic, queue.queue_id, at),
                 ),
@@ -55,12 +55,12 @@ class GroupOffsets:
         self._committed |= {queue: at for queue, at in new.items() if queue not in failed}
         return failed
 
-    def _introduce(self, cluster: Cluster, queues: Sequence[MessageQueue]) -> None:
+    def _introduce(self, cluster: BlockingCluster, queues: Sequence[MessageQueue]) -> None:
         consumer = ConsumerData(consume_type="CONSUME_ACTIVELY", group_name=self._group)
         hello = HeartbeatData(CLIENT_ID, (consumer,))
         questions = (
-            Question(RequestCode.HEART_BEAT, Nothing(), fastjson.write(hello)),
-            Question(RequestCode.UNREGISTER_CLIENT, UnregisterClient(CLIENT_ID, consumer_group=self._group)),
+            Request(RequestCode.HEART_BEAT, EmptyPull(), fastjson.write(hello)),
+            Request(RequestCode.UNREGISTER_CLIENT, UnregisterClient(CLIENT_ID, consumer_group=self._group)),
         )
         one_of_each = {queue.broker: queue for queue in queues}.values()
         try:

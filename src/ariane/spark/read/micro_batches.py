@@ -32,9 +32,9 @@ from ariane.model.message import MessageQueue
 from ariane.spark.read import offset_ranges, pull_client, read_task
 from ariane.spark.read import queue_bounds as queue_ends
 from ariane.spark.read.group_offsets import GroupOffsets
-from ariane.spark.read.offset_ranges import Limits, Positions
+from ariane.spark.read.offset_ranges import Positions, ReadLimits
 from ariane.spark.read.partitions import QueuePartition, begin_of, pieces, read_partition
-from ariane.spark.read.queue_bounds import Ends
+from ariane.spark.read.queue_bounds import QueueBounds
 from ariane.spark.read.source_options import SourceOptions, refuse_batch_options
 from ariane.spark.reporting import message_only, readable
 
@@ -54,7 +54,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._columns = columns
         self._monotonic = monotonic
         self._initial: dict[str, Any] | None = None
-        self._at_stop: Ends | None = None  # AvailableNow: the ends when it began
+        self._at_stop: QueueBounds | None = None  # AvailableNow: the ends when it began
         self._seen: Positions = {}  # the ends that were told last, of the queues that were told
         self._away: dict[str, str] = {}  # who did not answer when asked last, and why
         self._gone: set[str] = set()  # topics that were read, and that are not there any more
@@ -122,13 +122,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def commit(self, end: dict[str, Any]) -> None:
         """Nothing: offsets live in the checkpoint, and those for others to see are committed earlier than this comes."""
 
-    def _waited(self) -> tuple[pull_client.Cluster, list[MessageQueue]]:
+    def _waited(self) -> tuple[pull_client.BlockingCluster, list[MessageQueue]]:
         """The queues there are; absent servers are waited for."""
         cluster = pull_client.cluster(self._options)
         chosen = cluster.retry("topics", queue_ends.topics, cluster, self._options)
         return cluster, cluster.retry("routes", cluster.queues, *chosen)
 
-    def _ends(self, reached: Positions) -> Ends:
+    def _ends(self, reached: Positions) -> QueueBounds:
         """The ends of all queues that can be asked now. What cannot be keeps its positions, and the next micro-batch asks again."""
         cluster = pull_client.cluster(self._options)
         try:
@@ -138,20 +138,20 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         except pull_client.AWAY as error:
             pull_client.raise_unless_passing(error)
             self._tell({**self._away, "every name server": str(error)})
-            return Ends({}, {})
+            return QueueBounds({}, {})
         ends, away = queue_ends.measured_now(cluster, queues)
         dropped = {queue.broker: UNKNOWN for queue in missing if queue.broker not in brokers}
         self._tell({**away, **dropped, **_masters_away(ends)})
         return self._with_gone(ends, {queue: reached[queue] for queue in missing if queue.broker in brokers})
 
-    def _ends_at_stop(self, at_stop: Ends, reached: Positions) -> Ends:
+    def _ends_at_stop(self, at_stop: QueueBounds, reached: Positions) -> QueueBounds:
         """The ends when AvailableNow began. Brokers that were read from, and that name servers have dropped, are waited for."""
         missing = sorted(reached.keys() - at_stop.last.keys())
         if missing:
             cluster = pull_client.cluster(self._options)
             cluster.retry("what was read before", _refuse_dropped, cluster, missing)
             ends = queue_ends.measured(cluster, sorted({*self._waited()[1]} & {*missing}))
-            both = Ends(
+            both = QueueBounds(
                 {**at_stop.first, **ends.first}, {**at_stop.last, **ends.last}, at_stop.by_slave | ends.by_slave
             )
             at_stop = self._with_gone(both, {queue: reached[queue] for queue in missing if queue not in ends.last})
@@ -159,7 +159,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._tell(_masters_away(at_stop))
         return at_stop
 
-    def _with_gone(self, ends: Ends, gone: Positions) -> Ends:
+    def _with_gone(self, ends: QueueBounds, gone: Positions) -> QueueBounds:
         """With queues that brokers do not have any more, or that are not chosen any more: nothing is left of them."""
         for topic in sorted({queue.topic for queue in gone} - self._gone):
             log.warning("queues of %s are not there any more: what was not read of them is not known", topic)
@@ -182,16 +182,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         is_late = self._monotonic() - self._planned_s >= self._options.max_trigger_delay / 1000
         return sum(waiting.values()) < least and not is_late
 
-    def _limits(self, start: dict[str, Any], first: Positions, last: Positions, limit: ReadLimit) -> Limits:
+    def _limits(self, start: dict[str, Any], first: Positions, last: Positions, limit: ReadLimit) -> ReadLimits:
         if isinstance(limit, ReadAllAvailable):
-            return Limits()
+            return ReadLimits()
         options = self._options
         if options.max_bytes_per_trigger is None:
-            return Limits(options.max_offsets_per_trigger)
+            return ReadLimits(options.max_offsets_per_trigger)
         begin = {**first, **offset_ranges.reached(start)}
         at = {queue: begin[queue] for queue in offset_ranges.waiting(start, first, last)}
         sizes = queue_ends.sizes(pull_client.cluster(options), at) if at else {}
-        return Limits(options.max_offsets_per_trigger, options.max_bytes_per_trigger, sizes)
+        return ReadLimits(options.max_offsets_per_trigger, options.max_bytes_per_trigger, sizes)
 
     def _commit(self, reached: Positions) -> None:
         """Tell the brokers how far the query is. What fails is tried with the next batch, and fails no query."""
@@ -199,11 +199,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             log.warning("%s: offset %d is not committed: %s", offset_ranges.named(queue), reached[queue], error)
 
 
-def _masters_away(ends: Ends) -> dict[str, str]:
+def _masters_away(ends: QueueBounds) -> dict[str, str]:
     return {f"the master of {queue.broker}": "a slave answers, and may lack the newest" for queue in ends.by_slave}
 
 
-def _refuse_dropped(cluster: pull_client.Cluster, queues: Sequence[MessageQueue]) -> None:
+def _refuse_dropped(cluster: pull_client.BlockingCluster, queues: Sequence[MessageQueue]) -> None:
     """RouteNotFound when no name server knows the broker of one of the queues."""
     brokers = cluster.brokers().broker_addr_table
     for queue in queues:

@@ -22,7 +22,7 @@ EARLIEST = -2  # in place of an offset given by the user, as in rocketmq-spark a
 LATEST = -1
 
 
-class Range(NamedTuple):
+class OffsetRange(NamedTuple):
     """Entries of a queue to read: from `start` up to but not including `end`."""
 
     queue: MessageQueue
@@ -30,7 +30,7 @@ class Range(NamedTuple):
     end: int
 
 
-class Limits(NamedTuple):
+class ReadLimits(NamedTuple):
     """How much a micro-batch may take: entries, and bytes by the mean size of the entries of each queue."""
 
     entries: int | None = None
@@ -38,7 +38,7 @@ class Limits(NamedTuple):
     sizes: Mapping[MessageQueue, float] = {}
 
 
-class Loss(NamedTuple):
+class OffsetLoss(NamedTuple):
     """A position that its queue no longer allows: reading goes on at `resume`, if it may."""
 
     queue: MessageQueue
@@ -110,7 +110,7 @@ def asked(wanted: str | Positions, first: Positions, last: Positions) -> Positio
     return {**first, **{queue: offset for queue, offset in found.items() if offset is not None}}
 
 
-def losses(offset: Mapping[str, Any], first: Positions, ends: Positions) -> list[Loss]:
+def losses(offset: Mapping[str, Any], first: Positions, ends: Positions) -> list[OffsetLoss]:
     """Positions before the beginning of their queue (retention), and beyond its end (a broker lost its last entries).
 
     The first go on at the beginning; the others at the end, since what is before it was read.
@@ -119,7 +119,7 @@ def losses(offset: Mapping[str, Any], first: Positions, ends: Positions) -> list
     for queue, position in sorted(reached(offset).items()):
         if queue in ends and not first[queue] <= position <= ends[queue]:
             resume = first[queue] if position < first[queue] else ends[queue]
-            found.append(Loss(queue, position, resume, first[queue], ends[queue]))
+            found.append(OffsetLoss(queue, position, resume, first[queue], ends[queue]))
     return found
 
 
@@ -153,7 +153,7 @@ def advance(
     offset: dict[str, Any],
     first: Positions,
     ends: Positions,
-    limits: Limits = Limits(),  # noqa: B008 - frozen
+    limits: ReadLimits = ReadLimits(),  # noqa: B008 - frozen
 ) -> dict[str, Any]:
     """The end of the next batch after `offset`, or `offset` itself when there is nothing new.
 
@@ -174,21 +174,23 @@ def _begin(offset: Mapping[str, Any], first: Positions, ends: Positions) -> Posi
     return {**{queue: first[queue] for queue in ends}, **reached(offset), **right}
 
 
-def ranges(begin: Positions, end: Positions) -> list[Range]:
+def ranges(begin: Positions, end: Positions) -> list[OffsetRange]:
     """What lies between two positions, one range per queue with something to read."""
     return [
-        Range(queue, begin[queue], end[queue]) for queue in sorted(end) if end[queue] > begin.get(queue, end[queue])
+        OffsetRange(queue, begin[queue], end[queue])
+        for queue in sorted(end)
+        if end[queue] > begin.get(queue, end[queue])
     ]
 
 
-def planned(offset: Mapping[str, Any]) -> list[Range]:
+def planned(offset: Mapping[str, Any]) -> list[OffsetRange]:
     """The ranges of a batch that ends at `offset`."""
     if "from" not in offset:
         return []
     return ranges(positions_from_json(offset["from"]), positions_from_json(offset["to"]))
 
 
-def split(parts: list[Range], at_least: int = 1, most: int | None = None) -> list[Range]:
+def split(parts: list[OffsetRange], at_least: int = 1, most: int | None = None) -> list[OffsetRange]:
     """The same entries in at least `at_least` ranges (as far as there are so many entries), none of more than `most`.
 
     Larger ranges are split into more, all pieces of one range are of nearly the same length, and the same parts always
@@ -202,17 +204,17 @@ def split(parts: list[Range], at_least: int = 1, most: int | None = None) -> lis
     return [piece for part in parts for piece in _cut(part, _pieces(part, low))]
 
 
-def _pieces(part: Range, largest: int) -> int:
+def _pieces(part: OffsetRange, largest: int) -> int:
     return -(-(part.end - part.start) // largest)
 
 
-def _cut(part: Range, pieces: int) -> list[Range]:
+def _cut(part: OffsetRange, pieces: int) -> list[OffsetRange]:
     count = part.end - part.start
     edges = [part.start + count * number // pieces for number in range(pieces + 1)]
-    return [Range(part.queue, low, high) for low, high in pairwise(edges)]
+    return [OffsetRange(part.queue, low, high) for low, high in pairwise(edges)]
 
 
-def _shares(there: Positions, limits: Limits) -> Positions:
+def _shares(there: Positions, limits: ReadLimits) -> Positions:
     """How much of each queue to take: all, or within the limits, after what each has waiting and at least 1."""
     shares = _within(there, limits.entries, {})
     return shares if limits.size is None else _within(shares, limits.size, limits.sizes)

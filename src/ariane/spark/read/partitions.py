@@ -11,15 +11,15 @@ from ariane.errors import ConfigError
 from ariane.model.message import MessageQueue
 from ariane.spark.read import offset_ranges, pull_client, read_task
 from ariane.spark.read import queue_bounds as queue_ends
-from ariane.spark.read.offset_ranges import Positions, Range
-from ariane.spark.read.queue_bounds import Ends
+from ariane.spark.read.offset_ranges import OffsetRange, Positions
+from ariane.spark.read.queue_bounds import QueueBounds
 from ariane.spark.read.source_options import SourceOptions, Times, time_of
 
 
 class QueuePartition(InputPartition):
     """A range of one queue: one task."""
 
-    def __init__(self, part: Range, *, by_time: bool = False) -> None:
+    def __init__(self, part: OffsetRange, *, by_time: bool = False) -> None:
         super().__init__(part)
         self.part = part
         self.by_time = by_time
@@ -32,13 +32,13 @@ def read_partition(partition: InputPartition, options: SourceOptions, columns: l
         yield from read_task.read_range(cluster, partition.part, options, columns, by_time=partition.by_time)
 
 
-def pieces(parts: list[Range], options: SourceOptions) -> list[Range]:
+def pieces(parts: list[OffsetRange], options: SourceOptions) -> list[OffsetRange]:
     """The ranges of the tasks."""
     return offset_ranges.split(parts, options.min_partitions, options.max_records_per_partition)
 
 
 def begin_of(
-    cluster: pull_client.Cluster, options: SourceOptions, queues: Sequence[MessageQueue], ends: Ends
+    cluster: pull_client.BlockingCluster, options: SourceOptions, queues: Sequence[MessageQueue], ends: QueueBounds
 ) -> Positions:
     """Where to begin, of the queues in `ends` and those that an option names."""
     if options.starting_timestamp is not None:

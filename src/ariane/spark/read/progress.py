@@ -165,7 +165,7 @@ class CommitOffsets(_Listener):
         parsed = parse({**options, **every_topic})
         if parsed.group_id == GROUP:
             raise ConfigError("groupId", parsed.group_id, "says which group, one of this query's own")
-        self._cluster = pull_client.Cluster(access(parsed))
+        self._cluster = pull_client.BlockingCluster(access(parsed))
         self._group = GroupOffsets(parsed.group_id)
 
     def progressed(self, progress: Mapping[str, Any]) -> None:

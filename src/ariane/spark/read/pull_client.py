@@ -45,7 +45,7 @@ from ariane.protocol.requests.routing import (
 )
 from ariane.spark.read.source_options import PullAccess, access
 from ariane.spark.wire.access import credentials, tls_context
-from ariane.spark.wire.blocking_connection import Question, Wire
+from ariane.spark.wire.blocking_connection import BlockingConnection, Request
 
 log = logging.getLogger("ariane.spark")
 
@@ -91,7 +91,7 @@ def _passes(error: ReplyError) -> bool:
     return error.code in PASSING and ACCESS_DENIED not in (error.remark or "")
 
 
-class Pulled(NamedTuple):
+class PulledRecords(NamedTuple):
     """An answer to a pull: `body` holds records when `code` is 0."""
 
     code: int
@@ -104,7 +104,7 @@ class Pulled(NamedTuple):
     """Whether the entries up to `next_offset` were passed because their records are gone, not because of a filter."""
 
 
-class End(NamedTuple):
+class QueueEnd(NamedTuple):
     """What a queue holds: from `first` up to but not including `last`. A slave may lag behind the master's."""
 
     first: int
@@ -112,18 +112,18 @@ class End(NamedTuple):
     from_master: bool
 
 
-class Answer(NamedTuple):
+class PullAnswer(NamedTuple):
     """What a broker answered, and whether it was the master: a slave may lag behind it."""
 
     command: Command
     from_master: bool
 
 
-class Nothing(msgspec.Struct, frozen=True):
+class EmptyPull(msgspec.Struct, frozen=True):
     """The header of requests without members."""
 
 
-class Cluster:
+class BlockingCluster:
     """Name servers and the brokers that they know, for one way to reach them."""
 
     def __init__(
@@ -137,7 +137,7 @@ class Cluster:
         self._monotonic = monotonic
         self._credentials = credentials(access)
         self._tls = tls_context(access)
-        self._wires: dict[str, Wire] = {}
+        self._wires: dict[str, BlockingConnection] = {}
         self._routes: dict[str, TopicRoute] = {}
         self._away: dict[str, float] = {}  # address → until when (monotonic) another is asked first
 
@@ -170,34 +170,34 @@ class Cluster:
 
     # --- many queues at once: an answer or an error for each ---
 
-    def ends(self, queues: Sequence[MessageQueue]) -> dict[MessageQueue, End | ArianeError]:
+    def ends(self, queues: Sequence[MessageQueue]) -> dict[MessageQueue, QueueEnd | ArianeError]:
         """First offset of each queue, and the one that its next message will have."""
         codes = (RequestCode.GET_MIN_OFFSET, RequestCode.GET_MAX_OFFSET)
-        asked = [(queue, Question(code, QueueRef(queue.topic, queue.queue_id))) for queue in queues for code in codes]
+        asked = [(queue, Request(code, QueueRef(queue.topic, queue.queue_id))) for queue in queues for code in codes]
         answers = self.ask_all(asked)
-        found: dict[MessageQueue, End | ArianeError] = {}
+        found: dict[MessageQueue, QueueEnd | ArianeError] = {}
         for queue, low, high in zip(queues, answers[::2], answers[1::2], strict=True):
             if isinstance(low, ArianeError) or isinstance(high, ArianeError):
                 found[queue] = low if isinstance(low, ArianeError) else high  # type: ignore[assignment]
             else:
                 first, last = typed(low.command, OffsetAnswer).offset, typed(high.command, OffsetAnswer).offset
-                found[queue] = End(first, last, low.from_master and high.from_master)
+                found[queue] = QueueEnd(first, last, low.from_master and high.from_master)
         return found
 
     def offsets_at(self, times: Mapping[MessageQueue, int]) -> dict[MessageQueue, int | ArianeError]:
         """About the entry that was stored at a time (ms), as the broker says: of the nearest ones, before or after."""
         code = RequestCode.SEARCH_OFFSET_BY_TIMESTAMP
-        asked = [(queue, Question(code, SearchOffset(queue.topic, queue.queue_id, ms))) for queue, ms in times.items()]
+        asked = [(queue, Request(code, SearchOffset(queue.topic, queue.queue_id, ms))) for queue, ms in times.items()]
         return {
             queue: one if isinstance(one, ArianeError) else typed(one.command, OffsetAnswer).offset
             for queue, one in zip(times, self.ask_all(asked), strict=True)
         }
 
-    def pulls(self, offsets: Mapping[MessageQueue, int], most: int) -> dict[MessageQueue, Pulled | ArianeError]:
+    def pulls(self, offsets: Mapping[MessageQueue, int], most: int) -> dict[MessageQueue, PulledRecords | ArianeError]:
         """Up to `most` messages of each queue, whatever their tags."""
         code = RequestCode.PULL_MESSAGE
         asked = [
-            (queue, Question(code, self._pull_header(queue, offset, most, "*"))) for queue, offset in offsets.items()
+            (queue, Request(code, self._pull_header(queue, offset, most, "*"))) for queue, offset in offsets.items()
         ]
         answers = self.ask_all(asked, PULLED)
         return {
@@ -207,12 +207,12 @@ class Cluster:
 
     # --- one queue ---
 
-    def pull(self, queue: MessageQueue, offsets: Sequence[int], tags: str = "*") -> list[Pulled]:
+    def pull(self, queue: MessageQueue, offsets: Sequence[int], tags: str = "*") -> list[PulledRecords]:
         """Messages of a queue from each of the offsets on, all asked at once, up to the first that is refused; the refusal of
         the first offset is raised."""
         most, code = self._access.pull_batch_size, RequestCode.PULL_MESSAGE
-        asked = [(queue, Question(code, self._pull_header(queue, offset, most, tags))) for offset in offsets]
-        found: list[Pulled] = []
+        asked = [(queue, Request(code, self._pull_header(queue, offset, most, tags))) for offset in offsets]
+        found: list[PulledRecords] = []
         for answer in self.ask_all(asked, PULLED):
             if isinstance(answer, ArianeError):
                 if not found:
@@ -250,10 +250,10 @@ class Cluster:
         )  # fmt: skip
 
     def ask_all(
-        self, asked: Sequence[tuple[MessageQueue, Question]], accepted: tuple[int, ...] = (0,)
-    ) -> list[Answer | ArianeError]:
+        self, asked: Sequence[tuple[MessageQueue, Request]], accepted: tuple[int, ...] = (0,)
+    ) -> list[PullAnswer | ArianeError]:
         """An answer or an error for each question, in their order; those to one server go over its connection together."""
-        answers: list[Answer | ArianeError | None] = [None] * len(asked)
+        answers: list[PullAnswer | ArianeError | None] = [None] * len(asked)
         by_server: dict[tuple[int, str], list[int]] = {}
         for number, (queue, _) in enumerate(asked):
             try:
@@ -270,7 +270,7 @@ class Cluster:
             for number, command in zip(numbers, commands, strict=True):
                 is_good = command.code in accepted
                 answers[number] = (
-                    Answer(command, broker_id == MASTER_ID)
+                    PullAnswer(command, broker_id == MASTER_ID)
                     if is_good
                     else ReplyError(command.code, command.remark, addr)
                 )
@@ -304,7 +304,7 @@ class Cluster:
         raise failed or ConnectionLost(";".join(self._access.namesrv), "no name server is given")
 
     def _good(self, addr: str, code: int) -> Command:
-        (answer,) = self._calls(addr, [Question(code, Nothing())])
+        (answer,) = self._calls(addr, [Request(code, EmptyPull())])
         if answer.code != ResponseCode.SUCCESS:
             raise ReplyError(answer.code, answer.remark, addr)
         return answer
@@ -321,7 +321,7 @@ class Cluster:
                 break
             code = RequestCode.GET_ROUTEINFO_BY_TOPIC
             try:
-                answers = self._calls(addr, [Question(code, RouteRequest(topic, True)) for topic in left])
+                answers = self._calls(addr, [Request(code, RouteRequest(topic, True)) for topic in left])
             except (ConnectionLost, RequestTimeout) as error:
                 failed |= dict.fromkeys(left, error)
                 continue
@@ -371,7 +371,7 @@ class Cluster:
 
     # --- connections ---
 
-    def _calls(self, addr: str, questions: Sequence[Question]) -> list[Command]:
+    def _calls(self, addr: str, questions: Sequence[Request]) -> list[Command]:
         wire = self._wires.get(addr)
         try:
             if wire is not None:
@@ -379,7 +379,7 @@ class Cluster:
                     return self._on(wire, addr, questions)
                 except ConnectionLost:
                     log.debug("the connection to %s was closed while idle; connecting again", addr)
-            wire = self._wires[addr] = Wire(addr, self._access.timeout_ms, self._credentials, self._tls)
+            wire = self._wires[addr] = BlockingConnection(addr, self._access.timeout_ms, self._credentials, self._tls)
             answers = self._on(wire, addr, questions)
         except (ConnectionLost, RequestTimeout):
             self._away[addr] = self._monotonic() + AWAY_S
@@ -387,7 +387,7 @@ class Cluster:
         self._away.pop(addr, None)
         return answers
 
-    def _on(self, wire: Wire, addr: str, questions: Sequence[Question]) -> list[Command]:
+    def _on(self, wire: BlockingConnection, addr: str, questions: Sequence[Request]) -> list[Command]:
         """The answers on `wire`, which is closed and forgotten when one is missing."""
         try:
             return wire.calls(questions)
@@ -397,21 +397,21 @@ class Cluster:
             raise
 
 
-def _pulled(answer: Answer) -> Pulled:
+def _pulled(answer: PullAnswer) -> PulledRecords:
     at = typed(answer.command, PullMessageAnswer)
-    return Pulled(
+    return PulledRecords(
         answer.command.code, answer.command.body, at.next_begin_offset, at.min_offset, at.max_offset,
         answer.from_master, answer.command.remark == REMOVING,
     )  # fmt: skip
 
 
-_clusters: dict[PullAccess, Cluster] = {}
+_clusters: dict[PullAccess, BlockingCluster] = {}
 
 
-def cluster(options: PullAccess) -> Cluster:
+def cluster(options: PullAccess) -> BlockingCluster:
     """The cluster of `options`, kept while this process lives."""
     key = access(options)
     found = _clusters.get(key)
     if found is None:
-        found = _clusters[key] = Cluster(key)
+        found = _clusters[key] = BlockingCluster(key)
     return found

@@ -24,12 +24,12 @@ from pyspark.sql.datasource import (
 
 from ariane.clock import EPOCH
 from ariane.model.message import MessageQueue
-from ariane.spark.read.offset_ranges import Range
+from ariane.spark.read.offset_ranges import OffsetRange
 
 _MS = timedelta(milliseconds=1)
 
 
-class Wanted(NamedTuple):
+class PushedFilters(NamedTuple):
     """What filters leave. None: everything."""
 
     topics: frozenset[Any] | None = None
@@ -49,16 +49,16 @@ class Wanted(NamedTuple):
             and (self.queue_ids is None or queue.queue_id in self.queue_ids)
         )
 
-    def cut(self, part: Range) -> Range:
+    def cut(self, part: OffsetRange) -> OffsetRange:
         """What of a range is wanted; it may be empty."""
         start = part.start if self.first_offset is None else min(max(part.start, self.first_offset), part.end)
         end = part.end if self.end_offset is None else max(min(part.end, self.end_offset), start)
-        return Range(part.queue, start, end)
+        return OffsetRange(part.queue, start, end)
 
 
-def wanted(filters: Iterable[Filter]) -> Wanted:
+def wanted(filters: Iterable[Filter]) -> PushedFilters:
     """What all `filters` leave together."""
-    left = Wanted()
+    left = PushedFilters()
     for one in filters:
         attribute: tuple[str, ...] = getattr(one, "attribute", ())
         if len(attribute) == 1:
@@ -69,7 +69,7 @@ def wanted(filters: Iterable[Filter]) -> Wanted:
 _SETS = {"topic": "topics", "broker": "brokers", "queue_id": "queue_ids"}
 
 
-def _with(left: Wanted, column: str, one: Any) -> Wanted:
+def _with(left: PushedFilters, column: str, one: Any) -> PushedFilters:
     if column in _SETS:
         if isinstance(one, EqualTo | EqualNullSafe | In):
             values = frozenset(one.value if isinstance(one, In) else (one.value,))
@@ -86,7 +86,7 @@ def _with(left: Wanted, column: str, one: Any) -> Wanted:
 Bound = Callable[[Any, bool], int | None]
 
 
-def _between(left: Wanted, first: str, end: str, one: Any, bound: Bound) -> Wanted:
+def _between(left: PushedFilters, first: str, end: str, one: Any, bound: Bound) -> PushedFilters:
     """`bound(value, beyond)` is the first whole number that is at the value, or beyond it."""
     lows, highs = [], []
     if isinstance(one, EqualTo | EqualNullSafe | GreaterThan | GreaterThanOrEqual):
@@ -101,7 +101,7 @@ def _between(left: Wanted, first: str, end: str, one: Any, bound: Bound) -> Want
     return _replaced(left, changes)
 
 
-def _replaced(left: Wanted, changes: dict[str, Any]) -> Wanted:
+def _replaced(left: PushedFilters, changes: dict[str, Any]) -> PushedFilters:
     return left._replace(**changes)
 
 

@@ -28,7 +28,7 @@ SIZED = 8  # messages that an estimate of a queue's entries is made of
 SIZED_QUEUES_MAX = 256  # queues that are asked for it; the others have the mean of these
 
 
-class Ends(NamedTuple):
+class QueueBounds(NamedTuple):
     """First and last offsets of the queues that could be asked, and those of them for which a slave answered."""
 
     first: Positions
@@ -36,7 +36,7 @@ class Ends(NamedTuple):
     by_slave: frozenset[MessageQueue] = frozenset()
 
 
-def topics(cluster: pull_client.Cluster, options: SourceOptions) -> list[str]:
+def topics(cluster: pull_client.BlockingCluster, options: SourceOptions) -> list[str]:
     """The topics that are read: those that were listed, or those there are now that match the pattern."""
     listed = listed_topics(options)
     if listed:
@@ -60,25 +60,27 @@ def is_internal(topic: str) -> bool:
     return is_system_topic(topic.lower()) or is_system_topic(topic) or topic.startswith((RETRY_PREFIX, DLQ_PREFIX))
 
 
-def measured(cluster: pull_client.Cluster, queues: Sequence[MessageQueue]) -> Ends:
+def measured(cluster: pull_client.BlockingCluster, queues: Sequence[MessageQueue]) -> QueueBounds:
     """The ends of all `queues`; servers that are away are waited for."""
-    found: dict[MessageQueue, pull_client.End] = {}
+    found: dict[MessageQueue, pull_client.QueueEnd] = {}
 
     def ask() -> None:
         answers = cluster.ends([queue for queue in queues if queue not in found])
-        found.update({queue: one for queue, one in answers.items() if isinstance(one, pull_client.End)})
+        found.update({queue: one for queue, one in answers.items() if isinstance(one, pull_client.QueueEnd)})
         raise_first(answers)
 
     cluster.retry(f"ends of {_named(queues)}", ask)
     return _ends(found)
 
 
-def measured_now(cluster: pull_client.Cluster, queues: Sequence[MessageQueue]) -> tuple[Ends, dict[str, str]]:
+def measured_now(
+    cluster: pull_client.BlockingCluster, queues: Sequence[MessageQueue]
+) -> tuple[QueueBounds, dict[str, str]]:
     """The ends of those queues whose broker answers, and why the other brokers do not."""
-    found: dict[MessageQueue, pull_client.End] = {}
+    found: dict[MessageQueue, pull_client.QueueEnd] = {}
     away: dict[str, str] = {}
     for queue, one in cluster.ends(queues).items():
-        if isinstance(one, pull_client.End):
+        if isinstance(one, pull_client.QueueEnd):
             found[queue] = one
         else:
             pull_client.raise_unless_passing(one)
@@ -86,15 +88,15 @@ def measured_now(cluster: pull_client.Cluster, queues: Sequence[MessageQueue]) -
     return _ends(found), away
 
 
-def _ends(found: Mapping[MessageQueue, pull_client.End]) -> Ends:
-    return Ends(
+def _ends(found: Mapping[MessageQueue, pull_client.QueueEnd]) -> QueueBounds:
+    return QueueBounds(
         {queue: one.first for queue, one in found.items()},
         {queue: one.last for queue, one in found.items()},
         frozenset(queue for queue, one in found.items() if not one.from_master),
     )
 
 
-def first_at(cluster: pull_client.Cluster, times: Mapping[MessageQueue, int], ends: Ends) -> Positions:
+def first_at(cluster: pull_client.BlockingCluster, times: Mapping[MessageQueue, int], ends: QueueBounds) -> Positions:
     """The first entry of each queue that was stored at its time (ms) or later, else the end of the queue.
 
     Brokers answer with an entry near the time, before or after it, and in a row of equal times with any of them. So they are
@@ -125,10 +127,10 @@ def first_at(cluster: pull_client.Cluster, times: Mapping[MessageQueue, int], en
     return {queue: high[queue] for queue in times}
 
 
-def _probed(cluster: pull_client.Cluster, at: Positions) -> dict[MessageQueue, pull_client.Pulled]:
+def _probed(cluster: pull_client.BlockingCluster, at: Positions) -> dict[MessageQueue, pull_client.PulledRecords]:
     answers = cluster.pulls(at, PROBED)
     raise_first(answers)
-    found = {queue: one for queue, one in answers.items() if isinstance(one, pull_client.Pulled)}
+    found = {queue: one for queue, one in answers.items() if isinstance(one, pull_client.PulledRecords)}
     for queue, one in found.items():
         if not one.from_master and at[queue] >= one.max_offset:  # it is behind, which is no hole
             there = held(one.min_offset, one.max_offset)
@@ -137,7 +139,7 @@ def _probed(cluster: pull_client.Cluster, at: Positions) -> dict[MessageQueue, p
 
 
 def _narrow(
-    queue: MessageQueue, ms: int, probe: int, pulled: pull_client.Pulled, low: Positions, high: Positions
+    queue: MessageQueue, ms: int, probe: int, pulled: pull_client.PulledRecords, low: Positions, high: Positions
 ) -> None:
     """Take over what the entries from `probe` on say."""
     before = low[queue], high[queue]
@@ -161,13 +163,13 @@ def _next_probe(low: int, high: int, last: int, reach: int) -> int:
     return low + step if last < low else high - max(step, 1)
 
 
-def _store_times(pulled: pull_client.Pulled) -> list[tuple[int, int]]:
+def _store_times(pulled: pull_client.PulledRecords) -> list[tuple[int, int]]:
     if pulled.code != ResponseCode.SUCCESS:
         return []
     return [(one.queue_offset, one.store_ms) for one in record.decode_all(pulled.body)]
 
 
-def sizes(cluster: pull_client.Cluster, at: Positions) -> dict[MessageQueue, float]:
+def sizes(cluster: pull_client.BlockingCluster, at: Positions) -> dict[MessageQueue, float]:
     """About how many bytes an entry of each queue has, by a few from `at` on: of the first queues in their order, and the
     mean of these for the others and for those that do not answer."""
     queues = sorted(at)

@@ -26,7 +26,7 @@ from ariane.filter import tags
 from ariane.model.message import MessageQueue
 from ariane.protocol.codes import ResponseCode
 from ariane.spark.read import offset_ranges, pull_client
-from ariane.spark.read.offset_ranges import Range
+from ariane.spark.read.offset_ranges import OffsetRange
 from ariane.spark.read.source_options import SourceOptions, time_of
 from ariane.spark.records import arrow_decoder
 
@@ -43,7 +43,7 @@ class DataLoss(ArianeError):
     """Entries that were to be read are gone. Set failOnDataLoss to false to go on without them."""
 
 
-class Rows(NamedTuple):
+class RowReader(NamedTuple):
     """Which rows of a range come out, and with which columns."""
 
     columns: list[str]
@@ -59,7 +59,7 @@ class Rows(NamedTuple):
         wanted = {"tags": self.tags is not None, "keys": bool(self.keys), "store_timestamp": by_time}
         return [name for name, needed in wanted.items() if needed]
 
-    def of(self, found: arrow_decoder.Scan, broker: str, end: int) -> Iterator[pa.RecordBatch]:
+    def of(self, found: arrow_decoder.RecordScan, broker: str, end: int) -> Iterator[pa.RecordBatch]:
         decoded = list(dict.fromkeys([*self.columns, *self.filtered_by]))
         for every in arrow_decoder.batches_of(found, broker, decoded, end):
             rows = every
@@ -83,7 +83,12 @@ class Rows(NamedTuple):
 
 
 def read_range(
-    cluster: pull_client.Cluster, part: Range, options: SourceOptions, columns: list[str], *, by_time: bool = False
+    cluster: pull_client.BlockingCluster,
+    part: OffsetRange,
+    options: SourceOptions,
+    columns: list[str],
+    *,
+    by_time: bool = False,
 ) -> Iterator[pa.RecordBatch]:
     """The rows of a range, in order; with `by_time` those alone whose store time is between the options' times.
     DataLoss when some are gone and failOnDataLoss is true."""
@@ -91,7 +96,7 @@ def read_range(
     wanted = tags.parse(options.tags)
     first_ms = time_of(options.starting_timestamp, part.queue) if by_time else None
     end_ms = time_of(options.ending_timestamp, part.queue) if by_time else None
-    rows = Rows(columns, None if wanted is None else sorted(wanted), options.keys, first_ms, end_ms)
+    rows = RowReader(columns, None if wanted is None else sorted(wanted), options.keys, first_ms, end_ms)
     begin = offset = part.start  # of the chunk that is gathered, and of the next pull
     bodies: list[bytes] = []
     size = 0
@@ -141,8 +146,8 @@ class _Pace:
 
 
 def _pull(
-    cluster: pull_client.Cluster, queue: MessageQueue, offsets: range, tags_wanted: str, is_filtered: bool
-) -> list[pull_client.Pulled]:
+    cluster: pull_client.BlockingCluster, queue: MessageQueue, offsets: range, tags_wanted: str, is_filtered: bool
+) -> list[pull_client.PulledRecords]:
     """Pulls that each go on where the one before ended; NotYetThere when the first got nowhere and does not say why."""
     first, *others = cluster.pull(queue, offsets, tags_wanted)
     _check_far(queue, offsets[0], first)
@@ -155,13 +160,13 @@ def _pull(
     return found
 
 
-def _passes(pulled: pull_client.Pulled, is_filtered: bool) -> bool:
+def _passes(pulled: pull_client.PulledRecords, is_filtered: bool) -> bool:
     """Whether nothing is to be said of an answer that went on."""
     is_other_tags = pulled.code == ResponseCode.PULL_RETRY_IMMEDIATELY and not pulled.removed
     return pulled.code == ResponseCode.SUCCESS or (is_filtered and is_other_tags)
 
 
-def _check_far(queue: MessageQueue, offset: int, pulled: pull_client.Pulled) -> None:
+def _check_far(queue: MessageQueue, offset: int, pulled: pull_client.PulledRecords) -> None:
     if pulled.code == ResponseCode.SUCCESS:
         stuck = pulled.next_offset <= offset
     elif offset < pulled.min_offset:
@@ -175,7 +180,7 @@ def _check_far(queue: MessageQueue, offset: int, pulled: pull_client.Pulled) -> 
 
 
 def _rows(
-    bodies: list[bytes], begin: int, end: int, part: Range, what: str, options: SourceOptions, rows: Rows
+    bodies: list[bytes], begin: int, end: int, part: OffsetRange, what: str, options: SourceOptions, rows: RowReader
 ) -> Iterator[pa.RecordBatch]:
     """The rows of pulled `bodies`, which cover the entries from `begin` to `end`."""
     if not bodies:
@@ -205,11 +210,11 @@ def _lose(lost: str, resume: int, options: SourceOptions) -> None:
     log.warning("%s; going on at %d", lost, resume)
 
 
-def _held(pulled: pull_client.Pulled) -> str:
+def _held(pulled: pull_client.PulledRecords) -> str:
     return offset_ranges.held(pulled.min_offset, pulled.max_offset)
 
 
-def _after_loss(pulled: pull_client.Pulled, offset: int, end: int) -> int:
+def _after_loss(pulled: pull_client.PulledRecords, offset: int, end: int) -> int:
     """Where to go on when nothing is at `offset`: at the queue's beginning or where the broker says, when that lies ahead."""
     ahead = [at for at in (pulled.min_offset, pulled.next_offset) if offset < at]
     return min(*ahead, end) if ahead else end

@@ -33,7 +33,7 @@ from ariane.spark.option_parsing import (
 )
 from ariane.spark.read.offset_ranges import EARLIEST, Positions, named, positions_from_json
 from ariane.spark.wire import access as reaching
-from ariane.spark.wire.access import GROUP, Access
+from ariane.spark.wire.access import GROUP, ClusterAccess
 
 Start = Literal["earliest", "latest"] | Positions
 Times = int | dict[MessageQueue, int]
@@ -55,7 +55,7 @@ STREAM_ONLY = dict.fromkeys(
 ALIASES = reaching.ALIASES | {"subexpression": "tags", "pulltimeoutms": "timeoutms"}
 
 
-class PullAccess(Access, frozen=True, kw_only=True):
+class PullAccess(ClusterAccess, frozen=True, kw_only=True):
     """How servers are reached, and how much is asked of them at once."""
 
     pull_batch_size: int = 32

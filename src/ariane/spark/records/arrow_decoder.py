@@ -37,7 +37,7 @@ from ariane.model.topic import HALF_TOPIC
 from ariane.protocol import record
 from ariane.protocol.record import Record
 from ariane.spark.records import bodies, layout, row_decoder
-from ariane.spark.records.layout import Header
+from ariane.spark.records.layout import RecordHeader
 from ariane.spark.records.property_texts import PropertyTexts
 
 _TIME = pa.timestamp("us", tz="UTC")
@@ -86,7 +86,7 @@ HEAP_KEPT = 60 * 1024 * 1024  # glibc knows 64 MiB at most
 _STATES = pa.array(row_decoder.TRANSACTION_STATES, pa.string())
 
 
-class Scan(NamedTuple):
+class RecordScan(NamedTuple):
     """Records back to back: where they begin, and their queue offsets."""
 
     data: bytes
@@ -94,13 +94,13 @@ class Scan(NamedTuple):
     queue_offsets: Any
 
 
-def scan(data: bytes) -> Scan:
+def scan(data: bytes) -> RecordScan:
     """The records of `data`, found but not yet decoded. ProtocolError when it holds anything else."""
     settle_heap()
     starts = positions(data)
     if not len(starts):
-        return Scan(data, starts, starts)
-    return Scan(data, starts, Header(data, starts)["queue_offset"])
+        return RecordScan(data, starts, starts)
+    return RecordScan(data, starts, RecordHeader(data, starts)["queue_offset"])
 
 
 def batch(data: bytes, broker: str | None, columns: Sequence[str], end: int | None = None) -> pa.RecordBatch:
@@ -112,7 +112,7 @@ def batch(data: bytes, broker: str | None, columns: Sequence[str], end: int | No
 
 
 def batches_of(
-    found: Scan, broker: str | None, columns: Sequence[str], end: int | None = None
+    found: RecordScan, broker: str | None, columns: Sequence[str], end: int | None = None
 ) -> Iterator[pa.RecordBatch]:
     """As `columns_of`, in several batches where compressed bodies expand to more than one may hold."""
     with suppress(bodies.TooMuch):
@@ -120,24 +120,24 @@ def batches_of(
         return
     half = len(found.starts) // 2
     for some in (slice(0, half), slice(half, None)):
-        part = Scan(found.data, found.starts[some], found.queue_offsets[some])
+        part = RecordScan(found.data, found.starts[some], found.queue_offsets[some])
         yield from batches_of(part, broker, columns, end)
 
 
-def columns_of(found: Scan, broker: str | None, columns: Sequence[str], end: int | None = None) -> pa.RecordBatch:
+def columns_of(found: RecordScan, broker: str | None, columns: Sequence[str], end: int | None = None) -> pa.RecordBatch:
     """As `batch`, of records that were found. TooMuch when their bodies have no room in one batch."""
     data, starts, _ = found
     if end is not None:
         starts = starts[found.queue_offsets < end]
     if len(starts):
-        header = Header(data, starts)
+        header = RecordHeader(data, starts)
         bounds, fits = layout.edges(data, starts, header)
         if not fits.all():
             at = int(starts[np.argmin(fits)])
             record.decode(data, at)  # says what is wrong
             raise ProtocolError(f"the lengths of the record at {at} do not fit")
         if not header.is_odd:
-            records = Records(data, header, bounds, broker, tolerant=bodies.ERROR_COLUMN in columns)
+            records = RecordColumns(data, header, bounds, broker, tolerant=bodies.ERROR_COLUMN in columns)
             return records.batch(columns)
     return _slow([record.decode(data, int(at)) for at in starts], broker, columns)
 
@@ -177,13 +177,13 @@ def settle_heap() -> None:
     np.empty(HEAP_KEPT // 2, np.uint8)
 
 
-class Records:
+class RecordColumns:
     """Records whose parts are known (`layout.edges`), made into columns as far as they are asked for.
 
     With an IPv6 host among them the variable parts alone are right.
     """
 
-    def __init__(self, data: bytes, header: Header, bounds: Any, broker: str | None, *, tolerant: bool) -> None:
+    def __init__(self, data: bytes, header: RecordHeader, bounds: Any, broker: str | None, *, tolerant: bool) -> None:
         self.header = header
         self.broker = broker
         self.tolerant = tolerant
@@ -226,18 +226,18 @@ def _slow(records: list[Record], broker: str | None, columns: Sequence[str]) -> 
     )
 
 
-def _field(name: str) -> Callable[[Records], pa.Array]:
+def _field(name: str) -> Callable[[RecordColumns], pa.Array]:
     return lambda records: pa.array(records.header[name])
 
 
-def _property(name: str) -> Callable[[Records], pa.Array]:
+def _property(name: str) -> Callable[[RecordColumns], pa.Array]:
     return lambda records: records.properties.values(name)
 
 
-def _number(name: str) -> Callable[[Records], pa.Array]:
+def _number(name: str) -> Callable[[RecordColumns], pa.Array]:
     """A property that says a number; null where it says none."""
 
-    def made(records: Records) -> pa.Array:
+    def made(records: RecordColumns) -> pa.Array:
         texts = records.properties.values(name)
         if texts.null_count == len(texts):
             return pa.nulls(len(texts), pa.int32())
@@ -246,11 +246,11 @@ def _number(name: str) -> Callable[[Records], pa.Array]:
     return made
 
 
-def _broker(records: Records) -> pa.Array:
+def _broker(records: RecordColumns) -> pa.Array:
     return pa.repeat(pa.scalar(records.broker, pa.string()), len(records))
 
 
-def _offset_ids(records: Records) -> pa.Array:
+def _offset_ids(records: RecordColumns) -> pa.Array:
     """Address and offset as hexadecimal digits: they lie in the records as the id writes them."""
     header = records.header
     raw = np.empty((len(header), 16), np.uint8)
@@ -260,12 +260,12 @@ def _offset_ids(records: Records) -> pa.Array:
     return pa.Array.from_buffers(pa.string(), len(header), [None, pa.py_buffer(edges), pa.py_buffer(_HEX[raw].ravel())])
 
 
-def _message_ids(records: Records) -> pa.Array:
+def _message_ids(records: RecordColumns) -> pa.Array:
     keys = records.unique_keys
     return pc.coalesce(keys, _offset_ids(records)) if keys.null_count else keys
 
 
-def _deliver_at(records: Records) -> pa.Array:
+def _deliver_at(records: RecordColumns) -> pa.Array:
     asked = {name: records.properties.values(name) for name in row_decoder.TIMES}
     rows = {name: texts.to_pylist() for name, texts in asked.items() if texts.null_count < len(texts)}
     if not rows:
@@ -276,19 +276,19 @@ def _deliver_at(records: Records) -> pa.Array:
     )
 
 
-def _transaction_states(records: Records) -> pa.Array:
+def _transaction_states(records: RecordColumns) -> pa.Array:
     states = (records.header["sys_flag"] >> 2) & 3
     states[(states == 0) & pc.equal(records.topics, HALF_TOPIC).to_numpy(zero_copy_only=False)] = row_decoder.PREPARED
     return _STATES.take(pa.array(states.astype(np.int32)))
 
 
-def _transaction_ids(records: Records) -> pa.Array:
+def _transaction_ids(records: RecordColumns) -> pa.Array:
     is_one = pc.equal(records.properties.values(TRAN_MSG), "true")
     return pc.if_else(is_one, records.unique_keys, pa.scalar(None, pa.string()))
 
 
 # column → how it is made
-MADE: dict[str, Callable[[Records], pa.Array]] = {
+MADE: dict[str, Callable[[RecordColumns], pa.Array]] = {
     "topic": lambda records: records.topics,
     "broker": _broker,
     "queue_id": _field("queue_id"),
@@ -324,7 +324,7 @@ MADE: dict[str, Callable[[Records], pa.Array]] = {
 }
 
 
-def _texts(packed: pa.Array, header: Header) -> pa.Array:
+def _texts(packed: pa.Array, header: RecordHeader) -> pa.Array:
     """UTF-8 as strings; ProtocolError names the record whose text is none."""
     try:
         return packed.cast(pa.string())

@@ -10,7 +10,7 @@ import pyarrow as pa
 from ariane.errors import ArianeError, ProtocolError
 from ariane.model.message import COMPRESSED
 from ariane.protocol import compression
-from ariane.spark.records.layout import Header
+from ariane.spark.records.layout import RecordHeader
 
 ERROR_COLUMN = "body_error"
 BATCH_MAX = compression.EXPANDED_MAX  # bytes that compressed bodies of a batch expand to; one body has room in any case
@@ -23,7 +23,7 @@ class TooMuch(ArianeError):
     """The compressed bodies expand to more than a batch may hold: to be decoded in two halves."""
 
 
-def bodies(stored: pa.Array, header: Header, *, tolerant: bool) -> tuple[pa.Array, pa.Array]:
+def bodies(stored: pa.Array, header: RecordHeader, *, tolerant: bool) -> tuple[pa.Array, pa.Array]:
     """All bodies, and why one is null: only so with `tolerant`; else the first that cannot be expanded is a ProtocolError.
     TooMuch when those that are compressed have no room in a batch."""
     if not (header["sys_flag"] & COMPRESSED).any():

@@ -38,7 +38,7 @@ _ODD = BORN_HOST_V6 | STORE_HOST_V6
 _MAGIC = np.frombuffer(record.MAGIC.to_bytes(4, "big", signed=True), np.uint8)
 
 
-class Header:
+class RecordHeader:
     """Fixed fields of the records of `data` that begin at `starts`, each of which has at least FIXED_SIZE bytes there."""
 
     __slots__ = ("_data", "_found", "_starts")
@@ -60,8 +60,10 @@ class Header:
             found = self._found[name] = places if kind == "V8" else places.astype(places.dtype.newbyteorder("="))
         return found
 
-    def part(self, which: Any) -> Header:
-        return Header(self._data, self._starts[which], {name: field[which] for name, field in self._found.items()})
+    def part(self, which: Any) -> RecordHeader:
+        return RecordHeader(
+            self._data, self._starts[which], {name: field[which] for name, field in self._found.items()}
+        )
 
     @property
     def is_odd(self) -> bool:
@@ -83,7 +85,7 @@ def candidates(data: bytes) -> np.ndarray[Any, np.dtype[np.int64]]:
     return hits
 
 
-def edges(data: bytes, starts: Any, header: Header) -> tuple[Any, Any]:
+def edges(data: bytes, starts: Any, header: RecordHeader) -> tuple[Any, Any]:
     """Where body, topic and properties begin and end in `data`: six columns; and which records these lengths fit.
 
     Each record has to lie within `data` by its size. IPv6 hosts are reckoned with.

@@ -25,7 +25,7 @@ import numpy as np
 from ariane.errors import StoreError
 from ariane.protocol import record
 from ariane.spark.records import layout
-from ariane.spark.records.layout import Header
+from ariane.spark.records.layout import RecordHeader
 from ariane.store import checkpoint as checkpoints
 from ariane.store.check_report import files_of
 from ariane.store.files import OpenFiles, ReadOnlyDisk, read_whole
@@ -42,7 +42,7 @@ _HEAD = Struct(">ii")
 _CUT_OFF = "the file is cut off here"
 
 
-class Log(NamedTuple):
+class StoredLog(NamedTuple):
     """Files of `size` bytes that begin at `bases`; records lie below `end`. `floor_ms`: none behind it was stored earlier."""
 
     directory: str
@@ -56,7 +56,7 @@ class Log(NamedTuple):
         return self.bases[0]
 
 
-class Damage(NamedTuple):
+class LogDamage(NamedTuple):
     """Bytes of the log that are no record, and why."""
 
     offset: int
@@ -64,20 +64,20 @@ class Damage(NamedTuple):
     why: str
 
 
-class Run(NamedTuple):
+class RecordRun(NamedTuple):
     """Records in `data`, whose first byte lies at log offset `at`."""
 
     data: bytes
     at: int
     starts: Any
-    header: Header
+    header: RecordHeader
     bounds: Any
 
-    def part(self, which: Any) -> Run:
-        return Run(self.data, self.at, self.starts[which], self.header.part(which), self.bounds[which])
+    def part(self, which: Any) -> RecordRun:
+        return RecordRun(self.data, self.at, self.starts[which], self.header.part(which), self.bounds[which])
 
 
-def find(path: str, known: Log | None = None, chunk: int = CHUNK) -> Log:
+def find(path: str, known: StoredLog | None = None, chunk: int = CHUNK) -> StoredLog:
     """The log below the store directory `path`, or in it. `known`: what an earlier call gave, to look only at what came since.
 
     StoreError when there is none, or one that cannot be read.
@@ -99,7 +99,7 @@ def find(path: str, known: Log | None = None, chunk: int = CHUNK) -> Log:
         if Path(kept).is_file():  # a directory of that name is Spark's, beside a copied commit log
             safe = checkpoints.decode(read_whole(files.disk, kept) or b"").safe_offset or 0
         end, floor_ms = _end(segments, safe, known, chunk)
-        return Log(directory, segments.size, tuple(segments.bases), end, floor_ms)
+        return StoredLog(directory, segments.size, tuple(segments.bases), end, floor_ms)
     except OSError as error:
         raise StoreError(f"cannot read {error.filename or path}: {error.strerror or error}") from error
     finally:
@@ -108,7 +108,7 @@ def find(path: str, known: Log | None = None, chunk: int = CHUNK) -> Log:
 
 def pieces(
     segments: Segments, begin: int, end: int, limit: int, chunk: int = CHUNK, *, exact: bool = False
-) -> Iterator[Run | Damage]:
+) -> Iterator[RecordRun | LogDamage]:
     """What begins in [begin, end), all of one file, in which records lie below `limit`. `exact`: a record begins at `begin`."""
     place = begin if exact else _chained(segments, begin, limit)
     wanted = window = chunk
@@ -136,7 +136,7 @@ def pieces(
         if place >= begin:
             if is_cut:  # a reason is told by all that is there of it
                 data = segments.read(place, min(following - place, chunk))
-            yield Damage(place, following - place, _why(data, following - place, place, segments.size))
+            yield LogDamage(place, following - place, _why(data, following - place, place, segments.size))
         # Where there is damage there may be much of it: what is read again of what follows stays small until records follow.
         window = min(SMALL, chunk)
         place, wanted = following, window
@@ -145,18 +145,18 @@ def pieces(
 def boundary(segments: Segments, place: int, limit: int, chunk: int = CHUNK) -> int:
     """The first place at or behind `place` where a record begins; `limit`, the end of what its file holds, when none does."""
     for piece in pieces(segments, place, limit, limit, chunk):
-        return piece.offset if isinstance(piece, Damage) else piece.at + int(piece.starts[0])
+        return piece.offset if isinstance(piece, LogDamage) else piece.at + int(piece.starts[0])
     return limit
 
 
-def chain(data: bytes, place: int, file_size: int) -> tuple[Run, int]:
+def chain(data: bytes, place: int, file_size: int) -> tuple[RecordRun, int]:
     """The records at the beginning of `data`, each behind the one before, and their length together."""
     starts = layout.candidates(data)
     starts = starts[starts + record.FIXED_SIZE <= len(data)]
     if not len(starts) or starts[0]:
         none = np.zeros(0, np.int64)
-        return Run(data, place, none, Header(data, none), np.zeros((0, 6), np.int32)), 0
-    header = Header(data, starts)
+        return RecordRun(data, place, none, RecordHeader(data, none), np.zeros((0, 6), np.int32)), 0
+    header = RecordHeader(data, starts)
     room = file_size - place % file_size - record.FILLER_SIZE
     sizes = header["size"]
     stops = starts + sizes
@@ -168,7 +168,7 @@ def chain(data: bytes, place: int, file_size: int) -> tuple[Run, int]:
     if not (fits.all() and count and not starts[0] and (starts[1:] == stops[:-1]).all()):
         keep = _linked(starts, stops, fits)
         starts, header, bounds, stops = starts[keep], header.part(keep), bounds[keep], stops[keep]
-    return Run(data, place, starts, header, bounds), int(stops[-1]) if len(stops) else 0
+    return RecordRun(data, place, starts, header, bounds), int(stops[-1]) if len(stops) else 0
 
 
 def _linked(starts: Any, stops: Any, fits: Any) -> list[int]:
@@ -215,14 +215,14 @@ def _why(data: bytes, size: int, place: int, file_size: int) -> str:
     raise StoreError(f"the record at {place} changed while it was read: read again")
 
 
-def _end(segments: Segments, safe: int, known: Log | None, chunk: int) -> tuple[int, int]:
+def _end(segments: Segments, safe: int, known: StoredLog | None, chunk: int) -> tuple[int, int]:
     """Where the log ends, and the store time that nothing behind it undercuts."""
     floor_ms = 0
     if known is None and safe and segments.has(safe):
         # Our store flushed all below and clears what it cuts: what lies before needs no look, when a record or nothing is there.
         base, data = safe - safe % segments.size, segments.read(safe, SMALL)
         if safe > base and (not data.strip(b"\0") or chain(data, safe, segments.size)[1]):
-            known = Log("", segments.size, (), safe)
+            known = StoredLog("", segments.size, (), safe)
     for base in reversed(segments.bases):
         if known is not None and known.end == base + segments.size:
             return known.end, known.floor_ms
@@ -281,7 +281,7 @@ def _is_whole(segments: Segments, place: int, stop: int) -> bool:
     return True
 
 
-def _store_ms(run: Run, index: int) -> int:
+def _store_ms(run: RecordRun, index: int) -> int:
     at = int(run.starts[index])
     return record.store_ms(run.data[at : at + record.FIXED_SIZE])
 

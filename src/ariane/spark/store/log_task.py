@@ -23,7 +23,7 @@ from ariane.errors import ProtocolError, StoreError
 from ariane.model.message import TRANSACTION_ROLLBACK
 from ariane.spark.records import arrow_decoder, bodies
 from ariane.spark.store import commit_log
-from ariane.spark.store.commit_log import Damage, Log, Run
+from ariane.spark.store.commit_log import LogDamage, RecordRun, StoredLog
 from ariane.spark.store.store_options import StoreOptions
 from ariane.store import corrupt_ranges
 from ariane.store.files import OpenFiles, ReadOnlyDisk
@@ -45,7 +45,7 @@ COLUMNS = {name: kind for name, kind in arrow_decoder.COLUMNS.items() if name !=
 DDL = ", ".join(f"{name} {ddl}" for name, (_, ddl) in COLUMNS.items())
 
 
-class Part(NamedTuple):
+class LogRange(NamedTuple):
     """What begins in [begin, end) of one file, whose records lie below `limit`. `exact`: a record begins at `begin`."""
 
     directory: str
@@ -56,32 +56,34 @@ class Part(NamedTuple):
     exact: bool
 
 
-def plan(found: Log, begin: int, end: int, split_bytes: int) -> list[Part | Damage]:
+def plan(found: StoredLog, begin: int, end: int, split_bytes: int) -> list[LogRange | LogDamage]:
     """The log from `begin`, where a record or a file begins, to `end`, in parts; missing files are damage."""
-    parts: list[Part | Damage] = []
+    parts: list[LogRange | LogDamage] = []
     there = set(found.bases)
     base = begin - begin % found.size
     while base < end:
         limit = min(base + found.size, end)
         if base not in there:
-            parts.append(Damage(max(base, begin), limit - max(base, begin), "this file is missing"))
+            parts.append(LogDamage(max(base, begin), limit - max(base, begin), "this file is missing"))
         else:
             edges = [*range(max(base, begin), limit, split_bytes), limit]
             # A rest that is not worth a task goes with the part before it.
             if len(edges) > 2 and edges[-1] - edges[-2] < split_bytes // 4:
                 del edges[-2]
             parts += [
-                Part(found.directory, found.size, low, high, limit, exact=low == edges[0])
+                LogRange(found.directory, found.size, low, high, limit, exact=low == edges[0])
                 for low, high in itertools.pairwise(edges)
             ]
         base += found.size
     return parts
 
 
-def rows(part: Part | Damage, options: StoreOptions, columns: Sequence[str], size: int) -> Iterator[pa.RecordBatch]:
+def rows(
+    part: LogRange | LogDamage, options: StoreOptions, columns: Sequence[str], size: int
+) -> Iterator[pa.RecordBatch]:
     """The rows of a part, in the order of the log. `size`: that of its files."""
     shape = _Shape(options, columns, size)
-    if isinstance(part, Damage):
+    if isinstance(part, LogDamage):
         yield shape.damaged(part)
         return
     arrow_decoder.settle_heap()
@@ -91,7 +93,7 @@ def rows(part: Part | Damage, options: StoreOptions, columns: Sequence[str], siz
     try:
         found = commit_log.pieces(segments, part.begin, part.end, part.limit, options.chunk_bytes, exact=part.exact)
         for piece in found:
-            if isinstance(piece, Damage):
+            if isinstance(piece, LogDamage):
                 yield shape.damaged(piece)
             else:
                 yield from shape.rows(piece)
@@ -118,11 +120,11 @@ class _Shape:
             self._decoded.append(bodies.ERROR_COLUMN)
         self._schema = pa.schema([(name, COLUMNS[name][0]) for name in columns])
 
-    def rows(self, run: Run) -> Iterator[pa.RecordBatch]:
+    def rows(self, run: RecordRun) -> Iterator[pa.RecordBatch]:
         for at in range(0, len(run.starts), BATCH_ROWS):
             yield from self._batches(run.part(slice(at, at + BATCH_ROWS)))
 
-    def _batches(self, run: Run) -> Iterator[pa.RecordBatch]:
+    def _batches(self, run: RecordRun) -> Iterator[pa.RecordBatch]:
         """Records as batches, those that close a hole apart."""
         header = run.header
         closing = (header["sys_flag"] == TRANSACTION_ROLLBACK) & (header["flag"] == corrupt_ranges.FLAG)
@@ -134,11 +136,11 @@ class _Shape:
                 continue
             yield from self._good(run.part(slice(at, index)))
             why = found.properties.decode("utf-8", "replace").partition("\x01")[2] or "unknown"
-            yield self.damaged(Damage(place, found.size, f"a start of the broker closed a hole here: {why}"))
+            yield self.damaged(LogDamage(place, found.size, f"a start of the broker closed a hole here: {why}"))
             at = index + 1
         yield from self._good(run.part(slice(at, None)) if at else run)
 
-    def _good(self, run: Run) -> Iterator[pa.RecordBatch]:
+    def _good(self, run: RecordRun) -> Iterator[pa.RecordBatch]:
         if self._topics:
             run = run.part(np.flatnonzero(_of_topics(run, self._topics)))
         count = len(run.starts)
@@ -150,16 +152,16 @@ class _Shape:
                 return
         except ProtocolError as error:  # a text that is no UTF-8, or a host that is none: nothing checked them
             if count == 1:
-                yield self.damaged(Damage(run.at + int(run.starts[0]), int(run.header["size"][0]), str(error)))
+                yield self.damaged(LogDamage(run.at + int(run.starts[0]), int(run.header["size"][0]), str(error)))
                 return
         yield from self._good(run.part(slice(0, count // 2)))
         yield from self._good(run.part(slice(count // 2, None)))
 
-    def _batch(self, run: Run) -> pa.RecordBatch:
+    def _batch(self, run: RecordRun) -> pa.RecordBatch:
         broker = self._options.broker
-        records = arrow_decoder.Records(run.data, run.header, run.bounds, broker, tolerant=True)
+        records = arrow_decoder.RecordColumns(run.data, run.header, run.bounds, broker, tolerant=True)
         if run.header.is_odd:
-            found = arrow_decoder.Scan(run.data, run.starts, run.header["queue_offset"])
+            found = arrow_decoder.RecordScan(run.data, run.starts, run.header["queue_offset"])
             decoded = arrow_decoder.columns_of(found, broker, self._decoded)
         else:
             decoded = records.batch(self._decoded)
@@ -188,7 +190,7 @@ class _Shape:
         arrays = [own[name]() if name in own else made[name] for name in self._columns]
         return pa.record_batch(arrays, schema=self._schema)
 
-    def damaged(self, damage: Damage) -> pa.RecordBatch:
+    def damaged(self, damage: LogDamage) -> pa.RecordBatch:
         """The row of what is no record."""
         row: dict[str, Any] = {
             "broker": self._options.broker,
@@ -205,7 +207,7 @@ class _Shape:
         return f"{place - place % self._size:0{NAME_DIGITS}d}"
 
 
-def _wrong(run: Run, records: arrow_decoder.Records) -> dict[int, str]:
+def _wrong(run: RecordRun, records: arrow_decoder.RecordColumns) -> dict[int, str]:
     """Which records of a run are damaged within, and how."""
     stored = records.stored_bodies
     crcs = np.empty(len(stored), np.int64)
@@ -220,7 +222,7 @@ def _wrong(run: Run, records: arrow_decoder.Records) -> dict[int, str]:
     return wrong | dict.fromkeys(np.flatnonzero(torn).tolist(), "its properties end in zeros")
 
 
-def _of_topics(run: Run, topics: list[bytes]) -> Any:
+def _of_topics(run: RecordRun, topics: list[bytes]) -> Any:
     """Which records are of one of the topics."""
     start, lengths = run.bounds[:, 2].astype(np.int64), run.bounds[:, 3] - run.bounds[:, 2]
     found = np.zeros(len(start), bool)

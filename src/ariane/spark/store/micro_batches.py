@@ -15,7 +15,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from ariane.errors import ConfigError, StoreError
 from ariane.spark.reporting import message_only, readable
 from ariane.spark.store import commit_log
-from ariane.spark.store.commit_log import Log
+from ariane.spark.store.commit_log import StoredLog
 from ariane.spark.store.source import planned, read_part
 from ariane.spark.store.store_options import StoreOptions
 from ariane.store.files import OpenFiles, ReadOnlyDisk
@@ -28,7 +28,7 @@ class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: StoreOptions, columns: list[str]) -> None:
         self._options = options
         self._columns = columns
-        self._log: Log | None = None  # as far as it was looked at
+        self._log: StoredLog | None = None  # as far as it was looked at
         self._initial: int | None = None
         self._at_stop: int | None = None  # AvailableNow: the end when it began
 
@@ -45,7 +45,7 @@ class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 self._initial = _boundary(found, self._held(found, int(wanted)))
         return {"from": self._initial, "to": self._initial}
 
-    def _held(self, found: Log, position: int) -> int:
+    def _held(self, found: StoredLog, position: int) -> int:
         """The option startingPosition, as far as the log holds it."""
         held = f"the log holds {found.start} to {found.end}"
         if position > found.end:
@@ -90,12 +90,12 @@ class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def commit(self, end: dict[str, Any]) -> None:
         """Nothing: offsets live in the checkpoint."""
 
-    def _look(self) -> Log:
+    def _look(self) -> StoredLog:
         self._log = commit_log.find(self._options.path, self._log)
         return self._log
 
 
-def _boundary(found: Log, place: int) -> int:
+def _boundary(found: StoredLog, place: int) -> int:
     """The first place at or behind `place` where a record begins or a file does."""
     base = place - place % found.size
     limit = min(base + found.size, found.end)

@@ -19,15 +19,15 @@ from ariane.spark.availability import require_stream_reads
 from ariane.spark.records.schema import asked
 from ariane.spark.reporting import message_only, or_refusal, readable
 from ariane.spark.store import commit_log, log_task
-from ariane.spark.store.commit_log import Damage, Log
-from ariane.spark.store.log_task import Part
+from ariane.spark.store.commit_log import LogDamage, StoredLog
+from ariane.spark.store.log_task import LogRange
 from ariane.spark.store.store_options import StoreOptions, parse, refuse_stream_options
 
 
 class LogPartition(InputPartition):
     """A part of the log: one task. `size` is that of the log's files."""
 
-    def __init__(self, part: Part | Damage, size: int) -> None:
+    def __init__(self, part: LogRange | LogDamage, size: int) -> None:
         super().__init__(part)
         self.part = part
         self.size = size
@@ -79,7 +79,7 @@ class StoreReader(DataSourceReader):
             yield from read_part(partition, self._options, self._columns)
 
 
-def planned(found: Log, begin: int, end: int, options: StoreOptions) -> list[InputPartition]:
+def planned(found: StoredLog, begin: int, end: int, options: StoreOptions) -> list[InputPartition]:
     parts = log_task.plan(found, begin, end, options.split_bytes)
     return [LogPartition(part, found.size) for part in parts]
 

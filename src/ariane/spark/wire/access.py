@@ -16,7 +16,7 @@ from ariane.spark.option_parsing import Readers, Secret, flag, listed, number, s
 GROUP = "ariane-spark"
 
 
-class Access(msgspec.Struct, frozen=True, kw_only=True):
+class ClusterAccess(msgspec.Struct, frozen=True, kw_only=True):
     """Who asks, how, and for how long."""
 
     namesrv: tuple[str, ...] = ()
@@ -64,7 +64,7 @@ READ: Readers = {
 }
 
 
-def check(access: Access) -> None:
+def check(access: ClusterAccess) -> None:
     """ConfigError for what does not go together, or cannot be."""
     if not access.namesrv:
         raise ConfigError("namesrv", "", 'is needed: .option("namesrv", "host:port")')
@@ -93,14 +93,14 @@ def check(access: Access) -> None:
         raise ConfigError("tlsKeyFile", access.tls_key_file, "tlsCertFile is missing")
 
 
-def credentials(access: Access) -> Credentials | None:
+def credentials(access: ClusterAccess) -> Credentials | None:
     """What requests are signed with; None when they are not."""
     # As plain texts: what encodes headers knows no others.
     account = (access.access_key, str(access.secret_key), str(access.security_token))
     return Credentials(*account) if access.access_key else None
 
 
-def tls_context(access: Access) -> ssl.SSLContext | None:
+def tls_context(access: ClusterAccess) -> ssl.SSLContext | None:
     """How connections are encrypted; None when they are not. ConfigError when a file cannot be used."""
     if not access.use_tls:
         return None

@@ -38,7 +38,7 @@ NEVER = float("inf")
 _NOT_NOW = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)  # of a socket that does not wait
 
 
-class Question(NamedTuple):
+class Request(NamedTuple):
     """A request."""
 
     code: int
@@ -46,7 +46,7 @@ class Question(NamedTuple):
     body: bytes = b""
 
 
-class Wire:
+class BlockingConnection:
     """One connection, made at once; `session` has those of its requests that have no answer yet, by number."""
 
     def __init__(
@@ -60,7 +60,7 @@ class Wire:
         self._frames = FrameReader()
         self.socket = _connected(addr, tls)
 
-    def calls(self, questions: Sequence[Question]) -> list[Command]:
+    def calls(self, questions: Sequence[Request]) -> list[Command]:
         """The answers in the order of the questions. RequestTimeout when for its time none of them comes."""
         answers: dict[int, Command] = {}
         asked = 0

@@ -15,12 +15,12 @@ from typing import NamedTuple
 from ariane.errors import ArianeError, ConnectionLost, ProtocolError, RequestTimeout
 from ariane.protocol.command import Command
 from ariane.protocol.signing import Credentials
-from ariane.spark.wire.blocking_connection import Wire
+from ariane.spark.wire.blocking_connection import BlockingConnection
 
 WAIT_MAX_S = 1.0
 
 
-class Answer(NamedTuple):
+class PipelinedResponse(NamedTuple):
     """How a request ended: with an answer, or with an error."""
 
     token: int
@@ -28,7 +28,7 @@ class Answer(NamedTuple):
     error: ArianeError | None = None
 
 
-class Wires:
+class PipelinedConnectionPool:
     """All connections of one task; `close` ends them."""
 
     def __init__(
@@ -42,7 +42,7 @@ class Wires:
         self._credentials = credentials
         self._tls = tls
         self._monotonic = monotonic
-        self._wires: dict[str, Wire] = {}
+        self._wires: dict[str, BlockingConnection] = {}
         self._read_at: dict[str, float] = {}  # address → when something last came
         self._selector = selectors.DefaultSelector()
         self._tokens = 0
@@ -51,7 +51,7 @@ class Wires:
         """Number of the request, which its Answer names; ConnectionLost when there is no connection."""
         wire = self._wires.get(addr)
         if wire is None:
-            wire = self._wires[addr] = Wire(addr, self._timeout_ms, self._credentials, self._tls)
+            wire = self._wires[addr] = BlockingConnection(addr, self._timeout_ms, self._credentials, self._tls)
             wire.socket.setblocking(False)
             self._read_at[addr] = self._monotonic()
             self._selector.register(wire.socket, selectors.EVENT_READ, wire)
@@ -60,23 +60,23 @@ class Wires:
         self._selector.modify(wire.socket, selectors.EVENT_READ | selectors.EVENT_WRITE, wire)
         return self._tokens
 
-    def answers(self, wait_s: float) -> list[Answer]:
+    def answers(self, wait_s: float) -> list[PipelinedResponse]:
         """What was answered by now, or failed; waits for something at most `wait_s`."""
         deadlines = [at for wire in self._wires.values() if (at := wire.session.next_deadline()) is not None]
         wait_s = max(0.0, min([wait_s, WAIT_MAX_S, *(at - self._monotonic() for at in deadlines)]))
         if not self._wires:
             time.sleep(wait_s)
             return []
-        found: list[Answer] = []
+        found: list[PipelinedResponse] = []
         for key, events in self._selector.select(wait_s):
-            wire: Wire = key.data
+            wire: BlockingConnection = key.data
             try:
                 if events & selectors.EVENT_WRITE:
                     wire.write()
                     if not wire.unsent:
                         self._selector.modify(wire.socket, selectors.EVENT_READ, wire)
                 if events & selectors.EVENT_READ:
-                    found += [Answer(token, command) for token, command in wire.read()]
+                    found += [PipelinedResponse(token, command) for token, command in wire.read()]
                     self._read_at[wire.addr] = self._monotonic()
             except (OSError, ProtocolError) as error:
                 found += self._end(wire, getattr(error, "strerror", None) or str(error))
@@ -90,19 +90,19 @@ class Wires:
         self._wires.clear()
         self._selector.close()
 
-    def _late(self) -> list[Answer]:
+    def _late(self) -> list[PipelinedResponse]:
         """Requests whose time is up."""
-        found: list[Answer] = []
+        found: list[PipelinedResponse] = []
         now = self._monotonic()
         for wire in list(self._wires.values()):
             late = wire.session.expired(now)
-            found += [Answer(token, None, RequestTimeout(wire.addr, self._timeout_ms)) for token in late]
+            found += [PipelinedResponse(token, None, RequestTimeout(wire.addr, self._timeout_ms)) for token in late]
             if late and self._read_at[wire.addr] <= now - self._timeout_ms / 1000:
                 found += self._end(wire, f"nothing came for {self._timeout_ms} ms")
         return found
 
-    def _end(self, wire: Wire, why: str) -> list[Answer]:
+    def _end(self, wire: BlockingConnection, why: str) -> list[PipelinedResponse]:
         del self._wires[wire.addr], self._read_at[wire.addr]
         self._selector.unregister(wire.socket)
         wire.close()
-        return [Answer(token, None, ConnectionLost(wire.addr, why)) for token in wire.session.end()]
+        return [PipelinedResponse(token, None, ConnectionLost(wire.addr, why)) for token in wire.session.end()]

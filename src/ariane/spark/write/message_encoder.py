@@ -50,7 +50,7 @@ HEX = np.frombuffer(b"0123456789ABCDEF", np.uint8)
 SHIFTS = np.arange(44, -1, -4, dtype=np.int64)  # of the twelve hex digits that differ within a partition
 
 
-class Names(NamedTuple):
+class ColumnNames(NamedTuple):
     """What the rows of a partition are called: the dedup property without its sequence, and the parts of unique ids."""
 
     prefix: str
@@ -61,7 +61,7 @@ class Names(NamedTuple):
         return f"{self.prefix}{sequence}"
 
 
-class Messages(NamedTuple):
+class EncodedMessages(NamedTuple):
     """The rows of a record batch as messages. `alone`: those that no batch request may hold."""
 
     bodies: pa.BinaryArray
@@ -74,11 +74,11 @@ class Messages(NamedTuple):
     """Sequence of the first row."""
 
 
-def names_of(run: str, batch: int, partition: int, now_ms: int) -> Names:
+def names_of(run: str, batch: int, partition: int, now_ms: int) -> ColumnNames:
     prefix = dedup.prefix(run, batch, partition)
     day_ms = now_ms - now_ms % DAY_MS
     elapsed_ms = max(day_ms - ids.month_start_ms(day_ms), 0)
-    return Names(prefix, hashlib.blake2b(prefix.encode(), digest_size=10).hexdigest().upper(), elapsed_ms << 16)
+    return ColumnNames(prefix, hashlib.blake2b(prefix.encode(), digest_size=10).hexdigest().upper(), elapsed_ms << 16)
 
 
 def slices(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
@@ -91,7 +91,7 @@ def slices(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         yield batch
 
 
-def messages(batch: pa.RecordBatch, called: Names, first: int, options: SinkOptions) -> Messages:
+def messages(batch: pa.RecordBatch, called: ColumnNames, first: int, options: SinkOptions) -> EncodedMessages:
     """The rows of `batch`, the first of which has the sequence `first`. MessageRefused names a row and what to change."""
     columns = dict(zip(batch.schema.names, batch.columns, strict=True))
     count = batch.num_rows
@@ -121,10 +121,10 @@ def messages(batch: pa.RecordBatch, called: Names, first: int, options: SinkOpti
     sizes = body_sizes + text_sizes + batch_form.OVERHEAD
     alone = delayed | (body_sizes >= options.compress_over)
     flags = ints(columns["flag"], 0) if "flag" in columns else np.zeros(count, np.int64)
-    return Messages(bodies, texts, flags, sizes, alone, first)
+    return EncodedMessages(bodies, texts, flags, sizes, alone, first)
 
 
-def entries(rows: Messages, order: Ints) -> pa.BinaryArray:
+def entries(rows: EncodedMessages, order: Ints) -> pa.BinaryArray:
     """Batch entries of the rows in `order`; entries that follow each other follow each other in the buffer too."""
     bodies, texts = rows.bodies.take(pa.array(order)), rows.texts.take(pa.array(order))
     starts = np.zeros(len(order), ENTRY_START)
@@ -138,7 +138,7 @@ def entries(rows: Messages, order: Ints) -> pa.BinaryArray:
 Refuse = Callable[[Any, str], None]
 
 
-def _unique_ids(called: Names, first: int, count: int) -> pa.BinaryArray:
+def _unique_ids(called: ColumnNames, first: int, count: int) -> pa.BinaryArray:
     """Twenty hex digits for the partition, twelve for the row: 65,536 rows, then the next ms."""
     numbers = called.id_base + first + np.arange(count, dtype=np.int64)
     digits = HEX[(numbers[:, None] >> SHIFTS) & 15]

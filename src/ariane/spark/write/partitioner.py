@@ -24,23 +24,23 @@ from ariane.model.message import MessageQueue
 from ariane.model.topic import RETRY_PREFIX
 from ariane.protocol import compression
 from ariane.spark.write import message_encoder
-from ariane.spark.write.message_encoder import Bools, Ints, Messages, Names
+from ariane.spark.write.message_encoder import Bools, ColumnNames, EncodedMessages, Ints
 from ariane.spark.write.sink_options import SinkOptions, topic_fault
 
 Queues = Callable[[str], Sequence[MessageQueue]]
 
 
-class Lane(NamedTuple):
+class QueueLane(NamedTuple):
     """Where rows go; those of an ordered lane one request after another."""
 
     queue: MessageQueue
     is_ordered: bool
 
 
-class Chunk(NamedTuple):
+class SendRequest(NamedTuple):
     """One request's worth of messages."""
 
-    lane: Lane
+    lane: QueueLane
     body: bytes
     properties: str
     """Of the message; of a batch, what the request says about all of it."""
@@ -55,29 +55,31 @@ class Chunk(NamedTuple):
 BATCH_PROPERTIES = "WAIT\x01true"
 
 
-class Spread:
+class Partitioner:
     """The rows of one partition. `queues` gives the writable queues of a topic, the same for as long as it is asked."""
 
-    def __init__(self, options: SinkOptions, called: Names, partition: int, queues: Queues) -> None:
+    def __init__(self, options: SinkOptions, called: ColumnNames, partition: int, queues: Queues) -> None:
         self._options = options
         self._called = called
         self._partition = partition
         self._queues = queues
-        self._numbers: dict[Lane, int] = {}
-        self._lanes: list[Lane] = []
+        self._numbers: dict[QueueLane, int] = {}
+        self._lanes: list[QueueLane] = []
 
-    def chunks(self, batch: pa.RecordBatch, rows: Messages) -> Iterator[Chunk]:
+    def chunks(self, batch: pa.RecordBatch, rows: EncodedMessages) -> Iterator[SendRequest]:
         """Requests for the rows of `batch`, which `rows` are; those of a lane in the order of the rows."""
         where = self._where(batch, rows)
         order = np.argsort(where, kind="stable").astype(np.int64)
         alone = self._alone(where, rows)
-        encoded = _Entries(rows, order[~alone[order]])
+        encoded = _BatchEntries(rows, order[~alone[order]])
         starts = np.flatnonzero(np.diff(where[order], prepend=-1))
         for start, stop in zip(starts.tolist(), [*starts[1:].tolist(), len(order)], strict=True):
             mine = order[start:stop]
             yield from self._of_lane(self._lanes[int(where[mine[0]])], mine, alone[mine], rows, encoded)
 
-    def _of_lane(self, lane: Lane, mine: Ints, alone: Bools, rows: Messages, encoded: _Entries) -> Iterator[Chunk]:
+    def _of_lane(
+        self, lane: QueueLane, mine: Ints, alone: Bools, rows: EncodedMessages, encoded: _BatchEntries
+    ) -> Iterator[SendRequest]:
         options = self._options
         ends = np.cumsum(np.where(alone, 0, rows.sizes[mine]))
         borders = np.flatnonzero(alone)
@@ -96,40 +98,40 @@ class Spread:
             stop = max(stop, at + 1)
             body = encoded.next(stop - at)
             first = self._called.of(rows.first + int(mine[at]))
-            yield Chunk(lane, body, BATCH_PROPERTIES, stop - at, True, 0, 0, first)
+            yield SendRequest(lane, body, BATCH_PROPERTIES, stop - at, True, 0, 0, first)
             at = stop
 
-    def _alone(self, where: Ints, rows: Messages) -> Bools:
+    def _alone(self, where: Ints, rows: EncodedMessages) -> Bools:
         """Rows that get a request of their own, by what they are, where they go, or because all do."""
         lanes_alone = np.array([lane.queue.topic.startswith(RETRY_PREFIX) for lane in self._lanes], np.bool_)
         too_large = rows.sizes > min(self._options.batch_bytes, self._options.max_message_size)
         return rows.alone | too_large | lanes_alone[where] | (self._options.batch_size == 1)
 
-    def _single(self, lane: Lane, row: int, rows: Messages) -> Chunk:
+    def _single(self, lane: QueueLane, row: int, rows: EncodedMessages) -> SendRequest:
         body: bytes = rows.bodies[row].as_py()
         sys_flag = 0
         if len(body) >= self._options.compress_over:
             body, sys_flag = compression.compress(body), compression.ZLIB_FLAGS
         text = rows.texts[row].as_py().decode()
         first = self._called.of(rows.first + row)
-        return Chunk(lane, body, text, 1, False, int(rows.flags[row]), sys_flag, first)
+        return SendRequest(lane, body, text, 1, False, int(rows.flags[row]), sys_flag, first)
 
     # --- lanes ---
 
-    def _where(self, batch: pa.RecordBatch, rows: Messages) -> Ints:
+    def _where(self, batch: pa.RecordBatch, rows: EncodedMessages) -> Ints:
         """Number of each row's lane."""
         columns = dict(zip(batch.schema.names, batch.columns, strict=True))
         where = np.zeros(batch.num_rows, np.int64)
         for topic, mine in self._topics(columns.get("topic"), rows):
             queues = self._queues(topic)
             turns = ((rows.first + mine) // self._options.batch_size + self._partition) % len(queues)
-            free = np.array([self._number(Lane(queue, False)) for queue in queues], np.int64)
+            free = np.array([self._number(QueueLane(queue, False)) for queue in queues], np.int64)
             where[mine] = free[turns]
             keyed = self._keyed(columns.get("ordering_key"), mine, where, queues)
             self._chosen(columns, mine, where, queues, rows, keyed)
         return where
 
-    def _topics(self, column: pa.Array | None, rows: Messages) -> Iterator[tuple[str, Ints]]:
+    def _topics(self, column: pa.Array | None, rows: EncodedMessages) -> Iterator[tuple[str, Ints]]:
         """Each topic with its rows."""
         everything = np.arange(len(rows.sizes), dtype=np.int64)
         if column is None:
@@ -149,13 +151,13 @@ class Spread:
         if column is None:
             return np.empty(0, np.int64)
         given = column.take(pa.array(mine)).dictionary_encode()
-        lanes = [self._number(Lane(queue_of_key(queues, key), True)) for key in given.dictionary.to_pylist()]
+        lanes = [self._number(QueueLane(queue_of_key(queues, key), True)) for key in given.dictionary.to_pylist()]
         has = message_encoder.bools(given.is_valid())
         where[mine[has]] = np.array(lanes, np.int64)[message_encoder.ints(given.indices, 0)[has]]
         return mine[has]
 
     def _chosen(
-        self, columns: dict[str, pa.Array], mine: Ints, where: Ints, queues: Sequence[MessageQueue], rows: Messages,
+        self, columns: dict[str, pa.Array], mine: Ints, where: Ints, queues: Sequence[MessageQueue], rows: EncodedMessages,
         keyed: Ints,
     ) -> None:  # fmt: skip
         """Puts rows with a queue id into that queue's lane."""
@@ -180,22 +182,22 @@ class Spread:
                 )
             if wanted not in known:
                 try:
-                    known[wanted] = self._number(Lane(_queue(queues, *wanted), True))
+                    known[wanted] = self._number(QueueLane(_queue(queues, *wanted), True))
                 except MessageRefused as error:
                     raise MessageRefused(f"row {self._called.of(rows.first + row)}: {error}") from None
             where[row] = known[wanted]
 
-    def _number(self, lane: Lane) -> int:
+    def _number(self, lane: QueueLane) -> int:
         number = self._numbers.setdefault(lane, len(self._lanes))
         if number == len(self._lanes):
             self._lanes.append(lane)
         return number
 
 
-class _Entries:
+class _BatchEntries:
     """Batch entries of rows, handed out in their order."""
 
-    def __init__(self, rows: Messages, order: Ints) -> None:
+    def __init__(self, rows: EncodedMessages, order: Ints) -> None:
         self._ends = [0]
         self._buffer: pa.Buffer | None = None
         self._at = 0

@@ -32,8 +32,8 @@ from ariane.protocol.command import Command
 from ariane.protocol.requests import fields
 from ariane.protocol.requests.messaging import SendMessage
 from ariane.protocol.requests.routing import RouteRequest, TopicRoute
-from ariane.spark.wire.pipelined_connections import Answer
-from ariane.spark.write.partitioner import Chunk
+from ariane.spark.wire.pipelined_connections import PipelinedResponse
+from ariane.spark.write.partitioner import SendRequest
 from ariane.spark.write.sink_options import SinkOptions
 
 log = logging.getLogger("ariane.spark")
@@ -46,18 +46,18 @@ PASSING = RETRY_ELSEWHERE | {ResponseCode.SYSTEM_BUSY}
 ACCESS_DENIED = "AclException"  # in the remark of SYSTEM_ERROR: asking again does not help
 
 
-class Connections(Protocol):
+class SendConnections(Protocol):
     """What requests go through: `wire.connections.Wires`, or a script in tests."""
 
     def ask(self, addr: str, code: int, fields: dict[str, str], body: bytes = b"") -> int: ...
 
-    def answers(self, wait_s: float) -> list[Answer]: ...
+    def answers(self, wait_s: float) -> list[PipelinedResponse]: ...
 
     def close(self) -> None: ...
 
 
 @dataclass
-class Sent:
+class SentChunk:
     """What a task stored."""
 
     messages: int = 0
@@ -69,11 +69,11 @@ class Sent:
     """Messages that were stored before a flush or a replica answered."""
 
 
-class Routes:
+class WriteRoutes:
     """Queues and addresses of topics. A topic's queues stay as they were first seen: keys keep their queues within a task."""
 
     def __init__(
-        self, options: SinkOptions, names: Connections, monotonic: Callable[[], float] = time.monotonic
+        self, options: SinkOptions, names: SendConnections, monotonic: Callable[[], float] = time.monotonic
     ) -> None:
         self._options = options
         self._names = names
@@ -161,19 +161,19 @@ class Routes:
 class _Work:
     """A chunk on its way."""
 
-    chunk: Chunk
+    chunk: SendRequest
     queue: MessageQueue
     attempts: int = 0
 
 
-class Sender:
+class ChunkSender:
     """The requests of one task. `put` chunks, then `finish`."""
 
     def __init__(
         self,
         options: SinkOptions,
-        routes: Routes,
-        wires: Connections,
+        routes: WriteRoutes,
+        wires: SendConnections,
         *,
         now_ms: Callable[[], int],
         monotonic: Callable[[], float] = time.monotonic,
@@ -189,9 +189,9 @@ class Sender:
         self._asked: dict[int, _Work] = {}
         self._pending_bytes = 0
         self._turn = 0
-        self.sent = Sent()
+        self.sent = SentChunk()
 
-    def put(self, chunk: Chunk) -> None:
+    def put(self, chunk: SendRequest) -> None:
         """Take a chunk; waits while PENDING_BYTES are under way. ArianeError when one that was taken before cannot be sent."""
         if not self._asked:  # a connection that was closed while it was idle is noticed before it is used
             self._wires.answers(0.0)
@@ -208,7 +208,7 @@ class Sender:
         while self._pending_bytes > PENDING_BYTES:
             self._step(WAIT_MAX_S)
 
-    def finish(self) -> Sent:
+    def finish(self) -> SentChunk:
         """What was sent, when all of it is stored."""
         while self._ready or self._later or self._asked:
             self._step(WAIT_MAX_S)
@@ -242,7 +242,7 @@ class Sender:
         except ConnectionLost as error:
             self._failed(work, error)
 
-    def _answered(self, work: _Work, answer: Answer) -> None:
+    def _answered(self, work: _Work, answer: PipelinedResponse) -> None:
         if answer.command is None:
             assert answer.error is not None
             self._failed(work, answer.error)
@@ -298,7 +298,7 @@ def wait_s(attempt: int) -> float:
     return float(min(FIRST_WAIT_S * 2 ** min(attempt, 10), WAIT_MAX_S))
 
 
-def _wait(wires: Connections, seconds: float, monotonic: Callable[[], float]) -> None:
+def _wait(wires: SendConnections, seconds: float, monotonic: Callable[[], float]) -> None:
     ends = monotonic() + seconds
     while (left := ends - monotonic()) > 0:
         wires.answers(left)

@@ -25,10 +25,10 @@ from pyspark.sql.types import StructType
 from ariane.errors import ConfigError
 from ariane.spark.reporting import readable
 from ariane.spark.wire.access import credentials, tls_context
-from ariane.spark.wire.pipelined_connections import Wires
+from ariane.spark.wire.pipelined_connections import PipelinedConnectionPool
 from ariane.spark.write import message_encoder, send_client
-from ariane.spark.write.partitioner import Spread
-from ariane.spark.write.send_client import Sent
+from ariane.spark.write.partitioner import Partitioner
+from ariane.spark.write.send_client import SentChunk
 from ariane.spark.write.sink_options import SinkOptions, check_columns, parse
 
 log = logging.getLogger("ariane.spark")
@@ -38,7 +38,7 @@ QUERY_ID = "sql.streaming.queryId"
 
 
 @dataclass
-class Written(Sent, WriterCommitMessage):
+class TaskCommit(SentChunk, WriterCommitMessage):
     """What one task stored."""
 
     partition: int = 0
@@ -50,7 +50,7 @@ def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool
     if checked.topic:  # a mistyped one is told now, and not by each task after its retries
         wires = _wires(checked)
         try:
-            send_client.Routes(checked, wires).find(checked.topic)
+            send_client.WriteRoutes(checked, wires).find(checked.topic)
         finally:
             wires.close()
     return BatchWriter(checked, checked.run_id or secrets.token_hex(16))
@@ -73,7 +73,7 @@ class BatchWriter(DataSourceArrowWriter):
         self._run = run
 
     @readable
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskCommit:
         return write_partition(iterator, self._options, self._run, 0, _task().partitionId())
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
@@ -90,7 +90,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         self._options = options
 
     @readable
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskCommit:
         task = _task()
         query, batch = task.getLocalProperty(QUERY_ID), task.getLocalProperty(BATCH_ID)
         if query is None or batch is None:
@@ -113,14 +113,14 @@ def write_partition(
     batch: int,
     partition: int,
     now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
-) -> Written:
+) -> TaskCommit:
     """Send the rows of a partition; returns when all of them are stored."""
     called = message_encoder.names_of(run, batch, partition, now_ms())
     names, wires = _wires(options), _wires(options)
     try:
-        routes = send_client.Routes(options, names)
-        spread = Spread(options, called, partition, routes.queues)
-        sender = send_client.Sender(options, routes, wires, now_ms=now_ms)
+        routes = send_client.WriteRoutes(options, names)
+        spread = Partitioner(options, called, partition, routes.queues)
+        sender = send_client.ChunkSender(options, routes, wires, now_ms=now_ms)
         first = 0
         for whole in iterator:
             for part in message_encoder.slices(whole):
@@ -132,7 +132,7 @@ def write_partition(
     finally:
         wires.close()
         names.close()
-    return Written(**{field.name: getattr(sent, field.name) for field in fields(Sent)}, partition=partition)
+    return TaskCommit(**{field.name: getattr(sent, field.name) for field in fields(SentChunk)}, partition=partition)
 
 
 STAYS = "what was sent stays in its topics: no message is taken back, and a run again sends it again"
@@ -140,7 +140,7 @@ STAYS = "what was sent stays in its topics: no message is taken back, and a run 
 
 def told(messages: list[WriterCommitMessage | None]) -> str:
     """The counts of a job for people. A task that failed has no counts."""
-    done = [one for one in messages if isinstance(one, Written)]
+    done = [one for one in messages if isinstance(one, TaskCommit)]
     text = (
         f"{sum(one.messages for one in done)} messages, {sum(one.bytes for one in done)} bytes "
         f"in {sum(one.requests for one in done)} requests by {len(done)} of {len(messages)} tasks"
@@ -168,5 +168,5 @@ def _task() -> TaskContext:
     return task
 
 
-def _wires(options: SinkOptions) -> Wires:
-    return Wires(options.timeout_ms, credentials(options), tls_context(options))
+def _wires(options: SinkOptions) -> PipelinedConnectionPool:
+    return PipelinedConnectionPool(options.timeout_ms, credentials(options), tls_context(options))

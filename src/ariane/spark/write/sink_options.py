@@ -15,7 +15,7 @@ from ariane.model.topic import SEND_FORBIDDEN, topic_name_fault
 from ariane.protocol import compression
 from ariane.spark.option_parsing import Readers, flag, number, values
 from ariane.spark.wire import access
-from ariane.spark.wire.access import Access
+from ariane.spark.wire.access import ClusterAccess
 
 MESSAGE_MAX = 4 * 1024 * 1024  # maxMessageSize of a broker that nobody configured
 BATCH_BYTES = 256 * 1024
@@ -39,7 +39,7 @@ COLUMNS = {
 SPARKS_OWN = frozenset({"checkpointlocation", "queryname"})
 
 
-class SinkOptions(Access, frozen=True, kw_only=True):
+class SinkOptions(ClusterAccess, frozen=True, kw_only=True):
     """What a write was asked for."""
 
     topic: str = ""
