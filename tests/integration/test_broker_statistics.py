@@ -458,7 +458,7 @@ def test_lag_over_all_brokers_never_shows_what_is_not_known_as_zero(tmp_path: Pa
 
             brokers["broker-b"] = BrokerData({0: "127.0.0.1:1"}, "broker-b", CLUSTER)
             brokers["broker-c"] = BrokerData({1: "127.0.0.1:2"}, "broker-c", CLUSTER)
-            found = await group_lag("G")
+            found = await lag_of("G")
             assert (found.total, found.consume_tps, len(found.queues)) == (None, None, 2)
             assert [one.broker for one in found.unknown] == ["broker-c", "broker-b"]
             assert (await group_lag.topic_ends(client.peers, namesrv, "T")).messages is None

@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "src" / "ariane"
 MODULES = sorted(PACKAGE.rglob("*.py"))
 BYTES_MAX = 1_000_000  # larger things are made, not kept
-LINES_MAX = 500  # mostly under 400; a file that needs more is two files
+LINES_MAX = 520  # mostly under 400; a file that needs more is two files
 
 # Names that say nothing about what lies inside.
 EMPTY_NAMES = {"utils", "util", "common", "helpers", "helper", "base", "misc", "shared", "core", "lib"}

@@ -197,4 +197,8 @@ def test_traces_of_java_clients_are_read_without_a_reject() -> None:
         assert rejects == []
         assert "".join(map(trace_codec.encode, found)).encode() == body
         events += found
-    assert {type(event).__name__ for event in events} == {"Pub", "SubBefore", "SubAfter"}
+    assert {type(event).__name__ for event in events} == {
+        "PublishEvent",
+        "ConsumeStartEvent",
+        "ConsumeEndEvent",
+    }

@@ -154,7 +154,7 @@ def test_a_query_that_a_transient_fault_ended_is_started_again_until_it_is_done(
     run = pytest.importorskip("ariane.pipeline.run", reason="needs pyspark: pip install 'ariane[spark]'")
     queries = [Query(WORKER), Query(WORKER), Query(None)]
     stop, said = Stop(), list[str]()
-    started = iter([run.Reading(query, 1) for query in queries])
+    started = iter([run.RunningQuery(query, 1) for query in queries])
     reading = run._finish(next(started), lambda: next(started), restarts.RestartBackoff("traces"), stop, said.append)
     assert reading.query is queries[2]
     assert stop.waited == [5, 10]

@@ -215,7 +215,7 @@ OPTIONAL = "an omitted member"
 for _member in (
     "QueryMessage.unique_key_query", "QueryMessage.query_position", "UnregisterClient.producer_group",
     "UnregisterClient.consumer_group", "ConsumerSendMsgBack.origin_msg_id", "ConsumerSendMsgBack.origin_topic",
-    "EndTransaction.msg_id", "EndTransaction.transaction_id", "GetConsumeStats.topic", "ConsumerStatus.client_addr",
+    "EndTransactionHeader.msg_id", "EndTransactionHeader.transaction_id", "GetConsumeStats.topic", "ConsumerStatus.client_addr",
     "QueryCorrection.filter_groups", "CloneOffsets.topic", "QueryQueue.consumer_group", "RecallMessage.topic",
     "RecallMessage.producer_group", "CheckClient.client_id", "CheckClient.group", "SubscriptionData.expression_type",
     "ConsumerData.consume_from_where", "ConsumerData.consume_type", "ConsumerData.message_model",

@@ -74,7 +74,7 @@ class PollLimits(NamedTuple):
 USUAL = PollLimits()
 
 
-class BrokerRef(NamedTuple):
+class PolledBroker(NamedTuple):
     """A broker, as the name server names it."""
 
     cluster: str
@@ -171,7 +171,7 @@ class BrokerPoller:
         self._timeout_ms = timeout_ms
         self._clock = clock
         self._number = 0
-        self._places: dict[tuple[str, int], tuple[BrokerRef, int]] = {}
+        self._places: dict[tuple[str, int], tuple[PolledBroker, int]] = {}
         self._masters: dict[str, _Master] = {}
         self.lost = 0
         """Samples that were thrown away; told in the next ones."""
@@ -196,7 +196,7 @@ class BrokerPoller:
         samples = await asyncio.gather(*(self._sample(place, now_ms) for place in masters))
         return samples + await asyncio.gather(*(self._sample(place, now_ms) for place in slaves))
 
-    async def _named(self) -> tuple[list[BrokerRef], str | None]:
+    async def _named(self) -> tuple[list[PolledBroker], str | None]:
         """The brokers that the first name server that answers names; else those named before, and why."""
         errors: list[ArianeError] = []
         for addr in self._name_servers:
@@ -207,7 +207,7 @@ class BrokerPoller:
                 errors.append(error)
                 continue
             return [
-                BrokerRef(broker.cluster, name, broker_id, place)
+                PolledBroker(broker.cluster, name, broker_id, place)
                 for name, broker in sorted(table.items())
                 for broker_id, place in sorted(broker.broker_addrs.items())
             ], None
@@ -215,7 +215,7 @@ class BrokerPoller:
             raise errors[0]
         return [], str(errors[0])
 
-    async def _sample(self, place: BrokerRef, now_ms: int) -> Sample:
+    async def _sample(self, place: PolledBroker, now_ms: int) -> Sample:
         questions = _PollRequests(self._peers, place.addr, self._timeout_ms)
         master = self._masters.setdefault(place.broker, _Master())
         began = self._clock.monotonic()
@@ -242,7 +242,7 @@ class BrokerPoller:
     def _took_ms(self, began: float) -> int:
         return round((self._clock.monotonic() - began) * 1000)
 
-    def _away(self, place: BrokerRef, now_ms: int, took_ms: int, requests: int, why: str | None) -> Sample:
+    def _away(self, place: PolledBroker, now_ms: int, took_ms: int, requests: int, why: str | None) -> Sample:
         """A sample that knows nothing but why."""
         return Sample(
             collector=self._collector,
@@ -278,7 +278,7 @@ class BrokerPoller:
         )
 
     async def _offsets(
-        self, questions: _PollRequests, place: BrokerRef, master: _Master
+        self, questions: _PollRequests, place: PolledBroker, master: _Master
     ) -> tuple[tuple[TopicQueueEnds, ...], tuple[GroupProgress, ...], OmittedPart]:
         """The ends of queues, and where groups stand in them."""
         answer = await questions.ask(RequestCode.GET_ALL_CONSUMER_OFFSET)
@@ -378,7 +378,7 @@ async def _all(answers: Iterable[Awaitable[T | None]]) -> list[T]:
     return [one for one in got if one is not None and not isinstance(one, BaseException)]
 
 
-def _is_told(topic: str, place: BrokerRef) -> bool:
+def _is_told(topic: str, place: PolledBroker) -> bool:
     """Whether a topic that no group has offsets of is worth a question: not those that are there for the servers' sake."""
     return not is_system_topic(topic) and topic not in (
         AUTO_CREATE_TOPIC,

@@ -43,7 +43,7 @@ class TraceReject(NamedTuple):
 
 def encode(event: TraceEvent) -> str:
     """One record with its end."""
-    return FIELD_END.join([type(event).__name__, *map(_text, _LAYOUTS[type(event)](event))]) + RECORD_END
+    return FIELD_END.join([_RECORD_TYPES[type(event)], *map(_text, _LAYOUTS[type(event)](event))]) + RECORD_END
 
 
 def keys(event: TraceEvent) -> tuple[str, ...]:
@@ -81,6 +81,15 @@ def _text(value: object) -> str:
         return ABSENT
     return (str(int(value)) if isinstance(value, int) else str(value)).translate(_SAFE)
 
+
+# The first field of a record: Java's names of the kinds. [TraceType]
+_RECORD_TYPES: dict[type, str] = {
+    PublishEvent: "Pub",
+    ConsumeStartEvent: "SubBefore",
+    ConsumeEndEvent: "SubAfter",
+    EndTransactionEvent: "EndTransaction",
+    RecallEvent: "Recall",
+}
 
 _LAYOUTS: dict[type, Callable[[Any], tuple[object, ...]]] = {
     PublishEvent: lambda e: (
