@@ -78,7 +78,7 @@ async def measured(home: Path, count: int, size: int) -> dict[str, object]:
         producers = Producers()
         held = asyncio.ensure_future(longest_hold())
         began = time.perf_counter()
-        await checks(transactions, producers).round()
+        await checks(transactions, producers).check_all()
         store.step()
         result[name] = {**took(began, start_mib), "asked": producers.asked, "longest_hold_ms": await stopped(held)}
     began = time.perf_counter()
@@ -120,8 +120,8 @@ def checks(transactions: TransactionService, producers: Producers) -> Transactio
 def put(transactions: TransactionService, number: int, size: int) -> None:
     table = {"UNIQ_KEY": f"{number:032X}", "TRAN_MSG": "true", "PGROUP": "P", "WAIT": "true"}
     draft = RecordDraft(topic="T", queue_id=number % 4, body=b"x" * size, born_ms=1, born_host=HOST, sys_flag=4)
-    placed = transactions.store.put(transactions.half(draft, table))
-    transactions.half_stored(placed.queue_offset)
+    placed = transactions.store.put(transactions.redirect(draft, table))
+    transactions.on_half_stored(placed.queue_offset)
 
 
 def now_ms() -> int:

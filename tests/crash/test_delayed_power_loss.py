@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from ariane.broker.delayed_delivery import DelayLimits, DeliveryLoop, kept
+from ariane.broker.delayed_delivery import DelayLimits, DeliveryLoop, schedule
 from ariane.errors import ReplyError
 from ariane.model import host
 from ariane.protocol import record
@@ -64,7 +64,7 @@ def workload(world: World, store: MessageStore, deliveries: DeliveryLoop, seed: 
         own = {"DELAY": str(step % 2 + 1)} if level else {"TIMER_DELAY_MS": str(delay_ms)}
         floor_ms = max(store.last_ms, store.delayed.floor_ms)
         draft = RecordDraft(topic="T", queue_id=0, body=body, born_ms=1, born_host=HOST)
-        draft = kept(draft, own, world.now_ms, DelayLimits(2, floor_ms, 10**9))
+        draft = schedule(draft, own, world.now_ms, DelayLimits(2, floor_ms, 10**9))
         world.due_ms[body] = world.now_ms + delay_ms
         placed = store.put(draft)
         waiting.add(body)

@@ -108,8 +108,8 @@ class Broker:
         """Store a half message; named as a question about it would."""
         table = {"UNIQ_KEY": name, "TRAN_MSG": "true", "PGROUP": "P", **own}
         draft = RecordDraft(topic="T", queue_id=0, body=name.encode(), born_ms=1, born_host=HOST, sys_flag=4)
-        placed = self.store.put(self.transactions.half(draft, table))
-        self.transactions.half_stored(placed.queue_offset)
+        placed = self.store.put(self.transactions.redirect(draft, table))
+        self.transactions.on_half_stored(placed.queue_offset)
         self.store.step()
         return CheckTransactionState(placed.queue_offset, placed.offset, name)
 
@@ -121,7 +121,7 @@ class Broker:
     async def round(self, after_ms: int = 2000) -> list[str]:
         """A round of checks some time later: who was asked about."""
         self.clock.now_ms += after_ms
-        await self.checks.round()
+        await self.checks.check_all()
         return self.producers.take()
 
     def read(self, topic: str) -> list[Record]:
@@ -192,7 +192,7 @@ def test_any_order_of_halves_ends_checks_and_restarts(steps: list[tuple[str, int
                 due = {one for one, asked in is_open.items() if one not in immune}
                 over = {one for one in due if is_open[one] >= CHECKS_MAX}
                 broker.clock.now_ms += 2000
-                await broker.checks.round()
+                await broker.checks.check_all()
                 questions = list(broker.producers.questions)
                 assert Counter(broker.producers.take()) == Counter(due - over)
                 for question in questions:
@@ -281,7 +281,7 @@ def test_power_lost_at_every_change_commits_nothing_twice_and_forgets_nothing(
             assert all(before[name] == 1 for name, decision in told.items() if decision == COMMIT)
             assert not rolled_back & set(before)
             broker.clock.now_ms += 1_000_000
-            await broker.checks.round()
+            await broker.checks.check_all()
             questions = list(broker.producers.questions)
             names = broker.producers.take()
             assert not set(names) & (set(before) | rolled_back)

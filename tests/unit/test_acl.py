@@ -338,7 +338,7 @@ def test_a_guarded_handler_serves_only_what_is_permitted(tmp_path: Path) -> None
     written(tmp_path, FILE)
 
     async def work(access: AccessControl) -> None:
-        handler = access.guarded({30: lambda command, peer: Reply(body=b"served")})[30]
+        handler = access.with_checks({30: lambda command, peer: Reply(body=b"served")})[30]
 
         def ask(fields: dict[str, str]) -> Reply:
             raw = msgspec.Raw(json.dumps(fields).encode())

@@ -50,7 +50,7 @@ def test_who_does_not_read_or_left_is_passed_over() -> None:
     assert producers.pick("P") == BUSY
     server.peers = set()
     assert (producers.pick("P"), producers.pick("unknown")) == (None, None)
-    producers.ask(1, CheckTransactionState(0, 0), b"")
+    producers.send_check(1, CheckTransactionState(0, 0), b"")
     server.peers = {1}
-    producers.ask(1, CheckTransactionState(0, 0), b"")
+    producers.send_check(1, CheckTransactionState(0, 0), b"")
     assert server.sent == [(1, 39)]

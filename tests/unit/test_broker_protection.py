@@ -8,7 +8,7 @@ import msgspec
 
 from ariane.broker.config import BrokerConfig
 from ariane.broker.dynamic_config import DynamicConfig
-from ariane.broker.write_protection import REFUSE_MAX_S, WriteProtection
+from ariane.broker.write_protection import REJECT_MAX_S, WriteProtection
 from ariane.net.connection import Handled, Peer, Reply
 from ariane.net.flow_limits import ServerLimits
 from ariane.protocol.codes import RequestCode
@@ -27,7 +27,7 @@ class Scene:
         self.settings = DynamicConfig(BrokerConfig(broker_name="b", flush_behind_max=1_000), 0)
         self.protection = WriteProtection(self.settings, lambda: self.unflushed, lambda: self.now)
         codes = (RequestCode.SEND_MESSAGE_V2, RequestCode.PULL_MESSAGE)
-        self.handlers = self.protection.guarded(dict.fromkeys(codes, self._serve))
+        self.handlers = self.protection.with_checks(dict.fromkeys(codes, self._serve))
 
     def _serve(self, command: Command, peer: Peer) -> Handled:
         self.now += self.takes_s
@@ -63,17 +63,17 @@ def test_a_write_within_the_limit_refuses_nothing_and_a_hung_disk_is_tried_again
     scene.now += 0.9
     scene.takes_s = 600.0
     assert scene.ask().code == 0
-    scene.now += REFUSE_MAX_S
+    scene.now += REJECT_MAX_S
     assert scene.ask().code == 0
 
 
 def test_too_much_that_waits_for_the_disk_refuses_sends_until_it_is_flushed() -> None:
     scene = Scene()
     scene.unflushed = 1_001
-    asyncio.run(scene.protection.look())
+    asyncio.run(scene.protection.update_backlog())
     assert "1001 bytes" in str(scene.ask().remark)
     scene.unflushed = 10
-    asyncio.run(scene.protection.look())
+    asyncio.run(scene.protection.update_backlog())
     assert scene.ask().code == 0
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ariane.broker.config import BrokerConfig, checked
-from ariane.broker.delayed_delivery import DelayLimits, DeliveryLoop, delayed, forget, kept, timer
+from ariane.broker.delayed_delivery import DelayLimits, DeliveryLoop, decode_timer, delay_target, remove_delay, schedule
 from ariane.errors import ConfigError, ProtocolError, ReplyError
 from ariane.model import host
 from ariane.protocol import properties, record
@@ -16,7 +16,7 @@ from ariane.testing.disk import FakeDisk
 HOST = host.pack("127.0.0.1", 10911)
 NOW_MS = 1_700_000_000_000
 YEAR_MS = 365 * 86_400_000
-LIMITS = DelayLimits(levels=18, floor_ms=NOW_MS, longest_ms=YEAR_MS)
+LIMITS = DelayLimits(levels=18, floor_ms=NOW_MS, max_delay_ms=YEAR_MS)
 
 
 class Rig:
@@ -36,7 +36,7 @@ class Rig:
     def send(self, body: str, **own: str) -> AppendResult:
         draft = RecordDraft(topic="T", queue_id=1, body=body.encode(), born_ms=1, born_host=HOST)
         floor_ms = max(self.store.last_ms, self.store.delayed.floor_ms)
-        placed = self.store.put(kept(draft, own, self.now_ms, LIMITS._replace(floor_ms=floor_ms)))
+        placed = self.store.put(schedule(draft, own, self.now_ms, LIMITS._replace(floor_ms=floor_ms)))
         self.store.step()
         return placed
 
@@ -68,14 +68,14 @@ class Rig:
     ],
 )
 def test_a_time_sends_a_message_to_the_timer_topic(own: dict[str, str], due_ms: int) -> None:
-    where = delayed(own, "T", 2, NOW_MS, LIMITS)
+    where = delay_target(own, "T", 2, NOW_MS, LIMITS)
     assert where == ("rmq_sys_wheel_timer", 0, due_ms)
     assert (own["REAL_TOPIC"], own["REAL_QID"], own["TIMER_OUT_MS"]) == ("T", "2", str(due_ms))
 
 
 def test_a_relative_delay_is_kept_as_a_time_so_that_the_message_can_be_sent_again() -> None:
     own = {"TIMER_DELAY_SEC": "3", "a": "b"}
-    delayed(own, "T", 2, NOW_MS, LIMITS)
+    delay_target(own, "T", 2, NOW_MS, LIMITS)
     assert "TIMER_DELAY_SEC" not in own
     assert own["TIMER_DELIVER_MS"] == str(NOW_MS + 3000)
     assert own["a"] == "b"
@@ -88,13 +88,13 @@ def test_a_time_that_has_come_is_no_delay() -> None:
         {"TIMER_DELAY_MS": "0"},
         {"DELAY": "0"},
     ):
-        assert delayed(own, "T", 0, NOW_MS, LIMITS) is None
+        assert delay_target(own, "T", 0, NOW_MS, LIMITS) is None
         assert "REAL_TOPIC" not in own
 
 
 def test_a_level_wins_over_a_time_and_is_capped() -> None:
     own = {"DELAY": "99", "__STARTDELIVERTIME": str(NOW_MS + 5)}
-    assert delayed(own, "T", 0, NOW_MS, LIMITS) == ("SCHEDULE_TOPIC_XXXX", 17, None)
+    assert delay_target(own, "T", 0, NOW_MS, LIMITS) == ("SCHEDULE_TOPIC_XXXX", 17, None)
     assert own == {"DELAY": "18", "REAL_TOPIC": "T", "REAL_QID": "0"}
 
 
@@ -111,12 +111,12 @@ def test_a_level_wins_over_a_time_and_is_capped() -> None:
 )
 def test_what_is_no_time_is_refused_by_name(own: dict[str, str], named: str) -> None:
     with pytest.raises(ProtocolError, match=named):
-        delayed(own, "T", 0, NOW_MS, LIMITS)
+        delay_target(own, "T", 0, NOW_MS, LIMITS)
 
 
 def test_a_dead_letter_forgets_its_delay() -> None:
     own = {"DELAY": "3", "TIMER_DELAY_SEC": "9", "a": "b"}
-    forget(own)
+    remove_delay(own)
     assert own == {"a": "b"}
 
 
@@ -196,14 +196,14 @@ def test_late_deliveries_are_counted() -> None:
     rig.send("y", TIMER_DELAY_MS="1500")
     rig.now_ms += 1500
     rig.deliver()
-    assert (rig.deliveries.counts.late, rig.deliveries.counts.worst_late_ms) == (1, 1490)
+    assert (rig.deliveries.counts.late, rig.deliveries.counts.max_late_ms) == (1, 1490)
 
 
 def test_a_cancelled_timer_is_never_delivered_also_after_a_restart() -> None:
     rig = Rig()
     placed = rig.send("no", TIMER_DELAY_MS="10")
     rig.send("yes", TIMER_DELAY_MS="11")
-    found = timer(rig.store.record_at(placed.offset))
+    found = decode_timer(rig.store.record_at(placed.offset))
     assert found is not None
     rig.deliveries.cancel(found.number, found.due_ms, HOST)
     rig.store.step()

@@ -108,9 +108,9 @@ def test_who_waits_is_answered_by_its_own_deadline_or_by_the_flush() -> None:
         log = Log()
         nothing = cast(ThreadPoolExecutor, None)
         flusher = Flusher(cast(MessageStore, log), nothing, nothing, lambda: None)
-        assert await flusher.durable(0, 60) is True
-        short, long = flusher.durable(10, 0.01), flusher.durable(20, 60)
-        later = flusher.durable(30, 0.02)
+        assert await flusher.wait_flushed(0, 60) is True
+        short, long = flusher.wait_flushed(10, 0.01), flusher.wait_flushed(20, 60)
+        later = flusher.wait_flushed(30, 0.02)
         assert await short is False
         assert not long.done()
         assert await later is False

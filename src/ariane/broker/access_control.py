@@ -62,7 +62,7 @@ class AccessControl:
     def state(self) -> AclState:
         return self._state
 
-    def guarded(self, handlers: Mapping[int, Handler]) -> dict[int, Handler]:
+    def with_checks(self, handlers: Mapping[int, Handler]) -> dict[int, Handler]:
         """The same handlers, reached only by requests that are permitted."""
         return {code: self._guard(serve) for code, serve in handlers.items()}
 

@@ -28,7 +28,7 @@ from ariane.broker.dynamic_config import DynamicConfig, write_file
 from ariane.broker.file_cleaner import CHECK_S, FIRST_CHECK_S, FIRST_RUN_S, Cleaner
 from ariane.broker.flusher import Flusher
 from ariane.broker.persistent_state import PersistentState, delay_positions
-from ariane.broker.ports import NOT_FAST, take_ports
+from ariane.broker.ports import VIP_EXCLUDED_CODES, bind_ports
 from ariane.broker.post_store import PostStoreDispatcher
 from ariane.broker.producer_selection import ProducerSelector
 from ariane.broker.registration import Registration
@@ -40,7 +40,7 @@ from ariane.broker.stats.stats_recorder import Protection, StatsRecorder
 from ariane.broker.topic_deletion import TopicRemover
 from ariane.broker.transaction_check import TransactionChecker
 from ariane.broker.transaction_service import TransactionService
-from ariane.broker.write_protection import NEVER_HELD, WriteProtection, set_limits
+from ariane.broker.write_protection import EXEMPT_CODES, WriteProtection, set_limits
 from ariane.clock import SYSTEM_CLOCK, Clock
 from ariane.model import host
 from ariane.net.connection import Handler
@@ -119,9 +119,14 @@ class Broker:
     async def _start(self) -> None:
         config = self.config
         handlers: dict[int, Handler] = {}
-        fast_handlers: dict[int, Handler] = {}
-        self._server, self._ha_server = await take_ports(
-            config, handlers, fast_handlers, self._presence.lost, self._serve_slave, ServerLimits(exempt=NEVER_HELD)
+        vip_handlers: dict[int, Handler] = {}
+        self._server, self._ha_server = await bind_ports(
+            config,
+            handlers,
+            vip_handlers,
+            self._presence.on_connection_lost,
+            self._serve_slave,
+            ServerLimits(exempt=EXEMPT_CODES),
         )
         self._presence.server = self._server
         set_limits(self._server.limits, config)
@@ -146,7 +151,7 @@ class Broker:
             lambda: self._presence.filter_servers.addresses(self._monotonic_ms()),
         )
         handlers.update(self._handlers(store_host, peers))
-        fast_handlers.update({code: one for code, one in handlers.items() if code not in NOT_FAST})
+        vip_handlers.update({code: one for code, one in handlers.items() if code not in VIP_EXCLUDED_CODES})
         await self._server.__aenter__()
         await self._ha_server.__aenter__()
         self._start_tasks()
@@ -157,7 +162,7 @@ class Broker:
         if self._replica is not None:
             copied = self._copied()
             slave_sync.start(
-                config, self._registration, peers, self._tasks, copied, self._replica, self._messages.stored
+                config, self._registration, peers, self._tasks, copied, self._replica, self._messages.on_stored
             )
         log.info("broker %s serves at %s, store %s", config.broker_name, self.addr, config.store_path_root_dir)
         if not is_loopback(config.bind_address):
@@ -211,16 +216,16 @@ class Broker:
         )
         self._feed = ReplicationFeed(config, store)
         self._messages = PostStoreDispatcher(self._settings, store, self._stats, self._feed, now_ms)
-        self._flusher = Flusher(store, self._thread, self._derived_thread, self._messages.flushed)
+        self._flusher = Flusher(store, self._thread, self._derived_thread, self._messages.on_flushed)
         if config.sync_flush:
-            self._messages.wake_flusher = self._flusher.wake
+            self._messages.wake_flusher = self._flusher.request_flush
         self._transactions = TransactionService(
             store,
             self._tables.topics,
             self._tables.offsets,
             store_host,
             flush=self._flusher.flush_once,
-            stored=self._messages.stored,
+            stored=self._messages.on_stored,
             now_ms=now_ms,
         )
         self._open.callback(self._transactions.close)
@@ -230,9 +235,9 @@ class Broker:
             self._disk,
             self._flusher,
             self._thread,
-            self._messages.stored,
+            self._messages.on_stored,
             now_ms,
-            refuses=not config.is_slave,
+            reject_writes=not config.is_slave,
         )
         if not config.is_slave:
             self._open.push_async_callback(self._save_delays_at_last)
@@ -282,19 +287,19 @@ class Broker:
             )
         )
         if self.config.sync_flush:
-            table = self._tables.guarded(table)
-        table = self._protection.guarded(table)
+            table = self._tables.with_checks(table)
+        table = self._protection.with_checks(table)
         if self.config.is_slave:
             table.update(slave_sync.refusals())
             table[RequestCode.DELETE_TOPIC_IN_BROKER] = slave_sync.deletion(
                 peers, lambda: self._registration.master.master_addr, self._copied()
             )
-        return self._access.guarded(table) if self._access else table
+        return self._access.with_checks(table) if self._access else table
 
     def _start_tasks(self) -> None:
         config, every, tables = self.config, self._tasks.every, self._tables
         if config.sync_flush:
-            self._tasks.start(self._flusher.commit_groups(), "flush the commit log for those who wait")
+            self._tasks.start(self._flusher.run_group_commit(), "flush the commit log for those who wait")
         else:
             every(config.flush_interval_commit_log / 1000, self._flusher.flush_once, "flush the commit log")
         every(config.flush_interval_consume_queue / 1000, self._flusher.flush_derived, "flush the derived files")
@@ -305,10 +310,10 @@ class Broker:
         every(clean_s, self._drop_obsolete_deletions, "forget deletions of messages that are gone")
         every(clean_s, self._cleaner.run, "remove old files", first_s=FIRST_RUN_S)
         every(CHECK_S, self._cleaner.check_room, "watch the disk", first_s=FIRST_CHECK_S)
-        every(PROTECTION_LOOK_S, self._protection.look, "see how much of the log waits for the disk")
+        every(PROTECTION_LOOK_S, self._protection.update_backlog, "see how much of the log waits for the disk")
         if self._access:
             every(POLL_S, self._access.poll, "read changed access control files")
-        every(MEMBER_SCAN_S, self._presence.drop_silent, "drop silent clients")
+        every(MEMBER_SCAN_S, self._presence.evict_idle, "drop silent clients")
         every(LOCK_SCAN_S, tables.forget_expired_locks, "forget expired queue locks")
         self._tasks.start(self._recorder.run(), "count")
         tables.start(self._tasks, self._registration.soon)
@@ -328,7 +333,7 @@ class Broker:
             now_ms=self._clock.now_ms,
         )
         self._tasks.start(self._transactions.rebuild(), "learn which transactions are open")
-        every(config.transaction_check_interval / 1000, check_back.round, "check open transactions")
+        every(config.transaction_check_interval / 1000, check_back.check_all, "check open transactions")
 
     async def _drop_obsolete_deletions(self) -> None:
         self._tables.drop_obsolete_deletions(self._store.commit_log_min)

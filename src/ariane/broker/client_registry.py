@@ -31,7 +31,7 @@ class ClientRegistry:
         self._settings = settings
         self._monotonic_ms = monotonic_ms
 
-    def changed(self, group: str) -> None:
+    def notify_group_changed(self, group: str) -> None:
         """Tell the members of a consumer group to share its queues out again."""
         if self.server is None or not self._settings.now.notify_consumer_ids_changed_enable:
             return
@@ -42,15 +42,15 @@ class ClientRegistry:
             except ConnectionLost as error:
                 log.info("%s of group %s is not told of the change: %s", peer_id, group, error)
 
-    def lost(self, peer: Peer) -> None:
+    def on_connection_lost(self, peer: Peer) -> None:
         """A connection is over."""
         self.filter_servers.lost(peer.id)
         for group in self.members.lost(peer.id):
-            self.changed(group)
+            self.notify_group_changed(group)
 
-    async def drop_silent(self) -> None:
+    async def evict_idle(self) -> None:
         for peer_id in self.members.silent(self._monotonic_ms()):
             for group in self.members.lost(peer_id):
-                self.changed(group)
+                self.notify_group_changed(group)
             if self.server is not None:
                 self.server.close_peer(peer_id)

@@ -44,8 +44,8 @@ RETRY_S = 1.0  # after the store took no write
 LATE_MS = 1000  # a delivery this late counts as late
 
 # Properties that ask for a time, and how many ms their unit has; None: an absolute time in ms. Earlier ones win, as in 5.x.
-TIMES = {START_DELIVER_TIME: None, TIMER_DELAY_SEC: 1000, TIMER_DELAY_MS: 1, TIMER_DELIVER_MS: None}
-ASKS = frozenset({DELAY, *TIMES})
+DELIVERY_TIME_UNITS_MS = {START_DELIVER_TIME: None, TIMER_DELAY_SEC: 1000, TIMER_DELAY_MS: 1, TIMER_DELIVER_MS: None}
+DELAY_PROPERTIES = frozenset({DELAY, *DELIVERY_TIME_UNITS_MS})
 
 
 class DelayTarget(NamedTuple):
@@ -61,35 +61,37 @@ class DelayLimits(NamedTuple):
 
     levels: int
     floor_ms: int
-    longest_ms: int
+    max_delay_ms: int
 
 
-def delayed(own: dict[str, str], topic: str, queue_id: int, now_ms: int, limits: DelayLimits) -> DelayTarget | None:
+def delay_target(
+    own: dict[str, str], topic: str, queue_id: int, now_ms: int, limits: DelayLimits
+) -> DelayTarget | None:
     """Where a message with these properties has to be kept, or None when it is for now. `own` is changed to what is stored.
 
     ProtocolError names a property that says no time. A delay level wins over a time, and removes it.
     """
     level = _number(own, DELAY) if DELAY in own else 0
     if level > 0:
-        for name in TIMES:
+        for name in DELIVERY_TIME_UNITS_MS:
             own.pop(name, None)
         own[DELAY] = str(min(level, limits.levels))
         own[REAL_TOPIC], own[REAL_QID] = topic, str(queue_id)
         return DelayTarget(SCHEDULE_TOPIC, min(level, limits.levels) - 1, None)
-    name = next((name for name in TIMES if name in own), "")
+    name = next((name for name in DELIVERY_TIME_UNITS_MS if name in own), "")
     if not name:
         return None
-    unit, asked = TIMES[name], _number(own, name)
+    unit, asked = DELIVERY_TIME_UNITS_MS[name], _number(own, name)
     due_ms = asked if unit is None else now_ms + asked * unit
-    for other in TIMES:
+    for other in DELIVERY_TIME_UNITS_MS:
         if other != START_DELIVER_TIME:
             own.pop(other, None)
     if name != START_DELIVER_TIME:
         own[TIMER_DELIVER_MS] = str(due_ms)  # a delay, sent again with its properties, would begin anew
     if due_ms <= now_ms:
         return None
-    if due_ms - now_ms > limits.longest_ms:
-        days = limits.longest_ms / 86_400_000
+    if due_ms - now_ms > limits.max_delay_ms:
+        days = limits.max_delay_ms / 86_400_000
         raise ProtocolError(
             f"{name}={asked} is {(due_ms - now_ms) / 86_400_000:.1f} days ahead, at most {days:g} are allowed (timerMaxDelaySec)"
         )
@@ -98,12 +100,12 @@ def delayed(own: dict[str, str], topic: str, queue_id: int, now_ms: int, limits:
     return DelayTarget(TIMER_TOPIC, TIMERS, due_ms)
 
 
-def kept(draft: RecordDraft, own: dict[str, str], now_ms: int, limits: DelayLimits) -> RecordDraft:
+def schedule(draft: RecordDraft, property_map: dict[str, str], now_ms: int, limits: DelayLimits) -> RecordDraft:
     """`draft`, whose properties are `own`, as it has to be stored now: itself, or kept until it is due."""
-    if ASKS.isdisjoint(own):
+    if DELAY_PROPERTIES.isdisjoint(property_map):
         return draft
-    where = delayed(own, draft.topic, draft.queue_id, now_ms, limits)
-    text = properties.join(own)
+    where = delay_target(property_map, draft.topic, draft.queue_id, now_ms, limits)
+    text = properties.join(property_map)
     if where is None:
         return msgspec.structs.replace(draft, properties=text)
     return msgspec.structs.replace(
@@ -111,14 +113,14 @@ def kept(draft: RecordDraft, own: dict[str, str], now_ms: int, limits: DelayLimi
     )
 
 
-def asked(own: dict[str, str]) -> set[str]:
+def delay_properties(own: dict[str, str]) -> set[str]:
     """Which properties ask for a delay. Level 0, which Java clients write down when they are told it, asks for none."""
-    return TIMES.keys() & own.keys() | ({DELAY} if own.get(DELAY, "0") != "0" else set())
+    return DELIVERY_TIME_UNITS_MS.keys() & own.keys() | ({DELAY} if own.get(DELAY, "0") != "0" else set())
 
 
-def forget(own: dict[str, str]) -> None:
+def remove_delay(own: dict[str, str]) -> None:
     """Let a message go at once, whatever it was asked for (dead letters)."""
-    for name in ASKS:
+    for name in DELAY_PROPERTIES:
         own.pop(name, None)
 
 
@@ -134,7 +136,7 @@ class DelayCounters(msgspec.Struct):
 
     delivered: int = 0
     late: int = 0
-    worst_late_ms: int = 0
+    max_late_ms: int = 0
     failed: int = 0
     cancelled: int = 0
 
@@ -208,7 +210,7 @@ class DeliveryLoop:
         try:
             if data is None:
                 raise ProtocolError("its record is gone or damaged")
-            draft = real(data, due)
+            draft = restore_original(data, due)
             placed = self._store.put(draft)
         except (ProtocolError, MessageRefused) as fault:
             counts.failed += 1
@@ -224,7 +226,7 @@ class DeliveryLoop:
         late_ms = now_ms - due.due_ms
         counts.delivered += 1
         counts.late += late_ms >= LATE_MS
-        counts.worst_late_ms = max(counts.worst_late_ms, late_ms)
+        counts.max_late_ms = max(counts.max_late_ms, late_ms)
         self._delivered(due, draft, placed.size)
 
     def cancel(self, number: int, due_ms: int, born_host: bytes) -> AppendResult:
@@ -283,7 +285,7 @@ def move_timers(store: MessageStore, log_offset: int) -> int:
     return end
 
 
-def real(data: bytes, due: DueMessage) -> RecordDraft:
+def restore_original(data: bytes, due: DueMessage) -> RecordDraft:
     """The message that a delayed record stands for. ProtocolError when it stands for none.
 
     A level's message keeps DELAY, REAL_TOPIC and REAL_QID, as in 4.9.4; a timer's keeps what it was asked for.
@@ -322,7 +324,7 @@ class DeliveryTimer(NamedTuple):
     unique_key: str
 
 
-def timer(data: bytes | None) -> DeliveryTimer | None:
+def decode_timer(data: bytes | None) -> DeliveryTimer | None:
     """The timer that a record of the log is; None when it is none."""
     if data is None:
         return None

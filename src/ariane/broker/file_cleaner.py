@@ -45,7 +45,7 @@ class Cleaner:
         stored: Callable[[], None],
         now_ms: Callable[[], int],
         *,
-        refuses: bool,
+        reject_writes: bool,
     ) -> None:
         self._config = config
         self._store = store
@@ -54,7 +54,7 @@ class Cleaner:
         self._executor = executor
         self._stored = stored
         self._now_ms = now_ms
-        self._refuses = refuses
+        self._reject_writes = reject_writes
         self._rule = rule(config)
         self._manual_runs = 0
         self._trimmed_for = -1  # the log's start when files of queues were last looked at
@@ -83,7 +83,7 @@ class Cleaner:
 
     async def _kept_timers(self, end: int) -> bool:
         """Whether no timer is lost when the log below `end` goes: a master stores those once more, a slave waits for that."""
-        if not self._refuses:
+        if not self._reject_writes:
             return not self._store.delayed.below(end)
         refusal, self._store.refusal = self._store.refusal, None  # what frees a gigabyte may take a little
         try:
@@ -96,11 +96,11 @@ class Cleaner:
         if not moved:
             return True
         self._stored()
-        return await self._flusher.durable(moved, MOVED_TIMEOUT_S)
+        return await self._flusher.wait_flushed(moved, MOVED_TIMEOUT_S)
 
     async def check_room(self) -> None:
         """Refuse messages while the disk is nearly full."""
-        if not self._refuses:
+        if not self._reject_writes:
             return
         percent = self._used()
         full = percent > self._config.disk_space_warning_level_ratio

@@ -41,9 +41,9 @@ class Flusher:
         """`durable` with the time-out of the settings; None when nobody has to wait for the disk."""
         if not config.sync_flush:
             return None
-        return functools.partial(self.durable, timeout_s=config.sync_flush_timeout / 1000)
+        return functools.partial(self.wait_flushed, timeout_s=config.sync_flush_timeout / 1000)
 
-    def durable(self, offset: int, timeout_s: float) -> asyncio.Future[bool]:
+    def wait_flushed(self, offset: int, timeout_s: float) -> asyncio.Future[bool]:
         """True once the log is on disk up to `offset`, False after `timeout_s`; FlushFailed when it never will be."""
         loop = asyncio.get_running_loop()
         waiter: asyncio.Future[bool] = loop.create_future()
@@ -68,11 +68,11 @@ class Flusher:
         deadlines = [deadline for _, deadline in self._waiting.values()]
         self._timer = loop.call_at(min(deadlines), self._expire) if deadlines else None
 
-    def wake(self) -> None:
+    def request_flush(self) -> None:
         """Something was stored that nobody waits for."""
         self._wanted.set()
 
-    async def commit_groups(self) -> None:
+    async def run_group_commit(self) -> None:
         """SYNC_FLUSH: flush whenever somebody waits. Runs until cancelled."""
         while True:
             await self._wanted.wait()

@@ -37,7 +37,7 @@ OP_PROPERTIES = properties.encode({WAIT: "true", TAGS: END_TAG})  # the order of
 _PREPARED = PREPARED_QUEUE_OFFSET.encode()
 
 
-def first(draft: RecordDraft, table: dict[str, str]) -> RecordDraft:
+def half_draft(draft: RecordDraft, table: dict[str, str]) -> RecordDraft:
     """The half message to store in place of a message that has the properties `table`."""
     table = {**table, REAL_TOPIC: draft.topic, REAL_QID: str(draft.queue_id)}
     for name in (PREPARED_QUEUE_OFFSET, CHECK_TIMES):
@@ -51,7 +51,7 @@ def first(draft: RecordDraft, table: dict[str, str]) -> RecordDraft:
     )
 
 
-def copy(half: Record, table: dict[str, str], topic: str = HALF_TOPIC) -> RecordDraft:
+def copy_draft(half: Record, table: dict[str, str], topic: str = HALF_TOPIC) -> RecordDraft:
     """A half message once more, with other properties."""
     return RecordDraft(
         topic=topic,
@@ -67,20 +67,20 @@ def copy(half: Record, table: dict[str, str], topic: str = HALF_TOPIC) -> Record
     )
 
 
-def committed(half: Record) -> RecordDraft:
+def committed_draft(half: Record) -> RecordDraft:
     """The message that consumers get."""
     table = half.property_map()
     return msgspec.structs.replace(
-        copy(half, table),
+        copy_draft(half, table),
         topic=table.get(REAL_TOPIC, ""),
-        queue_id=number(table.get(REAL_QID), -1),
+        queue_id=parse_number(table.get(REAL_QID), -1),
         properties=half.properties,
         sys_flag=half.sys_flag & ~TRANSACTION_MASK | TRANSACTION_COMMIT,
         prepared_offset=half.offset,
     )
 
 
-def op(offset: int, now_ms: int, store_host: bytes) -> RecordDraft:
+def op_draft(offset: int, now_ms: int, store_host: bytes) -> RecordDraft:
     """The op message that ends the copy at a queue offset."""
     return RecordDraft(
         topic=OP_HALF_TOPIC,
@@ -93,7 +93,7 @@ def op(offset: int, now_ms: int, store_host: bytes) -> RecordDraft:
     )
 
 
-def question_body(half: Record) -> bytes:
+def check_body(half: Record) -> bytes:
     """The body of CHECK_TRANSACTION_STATE: the copy as a record of the topic that the message is for.
 
     KeyError or ValueError when the properties do not say which one that is.
@@ -118,7 +118,7 @@ def question_body(half: Record) -> bytes:
 
 def root_of(table: dict[str, str], offset: int) -> int:
     """The root of the copy at a queue offset."""
-    root = number(table.get(PREPARED_QUEUE_OFFSET), offset)
+    root = parse_number(table.get(PREPARED_QUEUE_OFFSET), offset)
     return root if root < offset else offset
 
 
@@ -132,23 +132,23 @@ def root_of_record(data: bytes | None, offset: int) -> int:
         return offset
 
 
-def ended_by(data: bytes | None) -> list[int]:
+def decode_ended(data: bytes | None) -> list[int]:
     """The queue offsets that an op message ends: one in 4.9.4, several joined by commas in 5.x."""
     try:
         found = record.decode(data or b"")
     except ProtocolError as error:
         log.error("an op message cannot be read: %s", error)
         return []
-    return ended_by_record(found)
+    return ended_offsets(found)
 
 
-def ended_by_record(found: Record) -> list[int]:
+def ended_offsets(found: Record) -> list[int]:
     """The same of a decoded one."""
     if found.property_map().get(TAGS) != END_TAG:
         log.error("the op message %d has no tag %s and ends nothing", found.queue_offset, END_TAG)
         return []
-    return [number(text, -1) for text in found.body.decode("ascii", "replace").split(",")]
+    return [parse_number(text, -1) for text in found.body.decode("ascii", "replace").split(",")]
 
 
-def number(text: str | None, otherwise: int = 0) -> int:
+def parse_number(text: str | None, otherwise: int = 0) -> int:
     return int(text) if text is not None and text.isascii() and text.isdecimal() and len(text) <= 18 else otherwise

@@ -31,7 +31,7 @@ from ariane.broker.state.group_registry import GroupRegistry
 from ariane.broker.state.queue_locks import QueueLocks
 from ariane.broker.state.saved_state import DeletedTopics, SavedState
 from ariane.broker.state.topic_registry import TopicRegistry
-from ariane.broker.write_protection import SENDS
+from ariane.broker.write_protection import SEND_CODES
 from ariane.errors import FlushFailed, StoreError
 from ariane.filter.bloom import Bloom
 from ariane.model.topic import TopicDeletion
@@ -51,7 +51,7 @@ SLICE = 64  # entries encoded at once: about 0.5 ms
 
 
 # Requests that store or change something; heartbeats and locks are not among them, so that consumers go on.
-WRITES = SENDS | {
+WRITE_CODES = SEND_CODES | {
     RequestCode.CONSUMER_SEND_MSG_BACK,
     RequestCode.END_TRANSACTION,
     RequestCode.UPDATE_AND_CREATE_TOPIC,
@@ -178,7 +178,7 @@ class PersistentState:
         if self.deletions.drop_before(log_start):
             self._unsaved.add(json_documents.DELETED)
 
-    def guarded(self, handlers: Mapping[int, Handler]) -> dict[int, Handler]:
+    def with_checks(self, handlers: Mapping[int, Handler]) -> dict[int, Handler]:
         """The same handlers. In synchronous mode no answer leaves before the changes that it may depend on are on the disk.
 
         After a failed fsync what is stored or changed is answered with an error, and reads go on.
@@ -194,7 +194,7 @@ class PersistentState:
 
             return guarded
 
-        return {code: guard(serve, is_read=code not in WRITES) for code, serve in handlers.items()}
+        return {code: guard(serve, is_read=code not in WRITE_CODES) for code, serve in handlers.items()}
 
     # --- documents ---
 

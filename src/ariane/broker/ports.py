@@ -19,16 +19,16 @@ from ariane.net.server import RemotingServer
 from ariane.net.streams import Stream, StreamServer
 from ariane.protocol.codes import RequestCode
 
-FAST_PORT_BEFORE = 2
-HA_PORT_AFTER = 1
+VIP_PORT_OFFSET = 2
+HA_PORT_OFFSET = 1
 PORT_TRIES = 50  # when any port will do, until three are free that lie together
-NOT_FAST = (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)  # what the fast port does not serve
+VIP_EXCLUDED_CODES = (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)  # what the fast port does not serve
 
 
-async def take_ports(
+async def bind_ports(
     config: BrokerConfig,
     handlers: Mapping[int, Handler],
-    fast_handlers: Mapping[int, Handler],
+    vip_handlers: Mapping[int, Handler],
     on_lost: Callable[[Peer], None],
     serve_slave: Callable[[Stream], Awaitable[None]],
     limits: ServerLimits,
@@ -41,8 +41,8 @@ async def take_ports(
         )
         try:
             await server.bind()
-            await server.bind_beside(server.port - FAST_PORT_BEFORE, fast_handlers)
-            ha_server = StreamServer(config.bind_address, server.port + HA_PORT_AFTER, serve_slave, "listenPort")
+            await server.bind_additional(server.port - VIP_PORT_OFFSET, vip_handlers)
+            ha_server = StreamServer(config.bind_address, server.port + HA_PORT_OFFSET, serve_slave, "listenPort")
             await ha_server.bind()
         except ConfigError:
             await server.__aexit__(None, None, None)

@@ -40,8 +40,8 @@ class PostStoreDispatcher:
         feed: ReplicationFeed,
         now_ms: Callable[[], int],
     ) -> None:
-        self.arrivals = PullWaiters()
-        self.deliveries = DeliveryLoop(store, self.stored, now_ms, self._count_delivered)
+        self.pull_waiters = PullWaiters()
+        self.deliveries = DeliveryLoop(store, self.on_stored, now_ms, self._count_delivered)
         self.wake_flusher: Callable[[], None] = lambda: None
         self._settings = settings
         self._store = store
@@ -51,12 +51,12 @@ class PostStoreDispatcher:
         self._dispatch_due = False
         self._dispatch_fault = ""  # why the last dispatch failed, "" if it did not
 
-    def stored(self) -> None:
+    def on_stored(self) -> None:
         """Derive queue entries and wake held pulls, once for all that this turn of the loop stores."""
         self.wake_flusher()  # in sync mode nothing is derived before it is flushed, and not everybody waits for that
-        self.flushed()
+        self.on_flushed()
 
-    def flushed(self) -> None:
+    def on_flushed(self) -> None:
         """More may be readable."""
         if not self._dispatch_due:
             self._dispatch_due = True
@@ -71,37 +71,37 @@ class PostStoreDispatcher:
             if str(error) != self._dispatch_fault:  # it is tried again every second
                 self._dispatch_fault = str(error)
                 log.error("Messages stay invisible to consumers until their queue entries are written: %s", error)
-            asyncio.get_running_loop().call_later(DISPATCH_RETRY_S, self.flushed)
+            asyncio.get_running_loop().call_later(DISPATCH_RETRY_S, self.on_flushed)
             return
         self._dispatch_fault = ""
-        self.arrivals.notify(arrivals)
+        self.pull_waiters.notify(arrivals)
         if self._store.delayed.arrived:
             self._store.delayed.arrived = False
             self.deliveries.wake()
 
-    def kept(self, draft: RecordDraft, own: dict[str, str]) -> RecordDraft:
+    def schedule(self, draft: RecordDraft, own: dict[str, str]) -> RecordDraft:
         """A message with these properties where it waits for its time, or as it is."""
-        if delayed_delivery.ASKS.isdisjoint(own):
+        if delayed_delivery.DELAY_PROPERTIES.isdisjoint(own):
             return draft
         store = self._store
         floor_ms = max(store.last_ms, store.delayed.floor_ms)
         longest_ms = self._settings.now.timer_max_delay_sec * 1000
         limits = delayed_delivery.DelayLimits(len(store.config.delays_ms), floor_ms, longest_ms)
-        return delayed_delivery.kept(draft, own, self._now_ms(), limits)
+        return delayed_delivery.schedule(draft, own, self._now_ms(), limits)
 
-    def put_returned(self, draft: RecordDraft) -> AppendResult:
+    def store_returned(self, draft: RecordDraft) -> AppendResult:
         """Store a message that a consumer gave back: after the delay of its level, or at once (a dead letter)."""
         own = properties.decode(draft.properties)
         if own.get(DELAY) == "0":
-            delayed_delivery.forget(own)
-        kept = self.kept(draft, own)
+            delayed_delivery.remove_delay(own)
+        kept = self.schedule(draft, own)
         placed = self._store.put(kept)
         delay_queue = kept.queue_id if kept.topic == SCHEDULE_TOPIC else None
         group = draft.topic.removeprefix(RETRY_PREFIX).removeprefix(DLQ_PREFIX)
         self._stats.sent_back(own.get(RETRY_TOPIC, draft.topic), group, delay_queue=delay_queue, size=placed.size)
         return placed
 
-    def delay_levels(self) -> dict[int, tuple[int, int]]:
+    def delay_level_positions(self) -> dict[int, tuple[int, int]]:
         """Delay level: number of its next entry, and behind its last."""
         store = self._store
         positions = store.delayed.level_positions()

@@ -40,7 +40,7 @@ class ProducerSelector:
                 return peer_id
         return BUSY
 
-    def ask(self, peer_id: int, header: CheckTransactionState, body: bytes) -> None:
+    def send_check(self, peer_id: int, header: CheckTransactionState, body: bytes) -> None:
         """CHECK_TRANSACTION_STATE, one-way. Who left meanwhile is not asked: the next round asks another."""
         try:
             self._server.one_way(peer_id, RequestCode.CHECK_TRANSACTION_STATE, fields(header), body)

@@ -93,9 +93,9 @@ def handlers(parts: BrokerServices) -> dict[int, Handler]:
         store,
         parts.store_host,
         durable,
-        messages.stored,
+        messages.on_stored,
         now_ms,
-        messages.kept,
+        messages.schedule,
         parts.stats,
         parts.transactions,
         lambda name, peer: recall.cancel(recalling, name, peer.packed)[1],
@@ -105,7 +105,13 @@ def handlers(parts: BrokerServices) -> dict[int, Handler]:
         **send.handlers(sending),
         **send_back.handlers(
             send_back.SendBackHandler(
-                parts.settings, tables.topics, tables.groups, store, messages.put_returned, durable, messages.stored
+                parts.settings,
+                tables.topics,
+                tables.groups,
+                store,
+                messages.store_returned,
+                durable,
+                messages.on_stored,
             )
         ),
         **recall.handlers(recalling),
@@ -131,8 +137,8 @@ def handlers(parts: BrokerServices) -> dict[int, Handler]:
                 tables.offsets,
                 store,
                 parts.store_host,
-                messages.arrivals,
-                messages.stored,
+                messages.pull_waiters,
+                messages.on_stored,
                 now_ms,
                 tables.filters,
                 parts.stats,
@@ -146,7 +152,7 @@ def handlers(parts: BrokerServices) -> dict[int, Handler]:
                 tables.groups,
                 presence.members,
                 tables.locks,
-                presence.changed,
+                presence.notify_group_changed,
                 parts.monotonic_ms,
                 tables.filters,
                 config.enable_property_filter,
@@ -186,7 +192,7 @@ def _administration(parts: BrokerServices) -> dict[int, Handler]:
                 lambda: parts.recorder.late_ms,
                 now_ms,
                 parts.boot_ms,
-                parts.messages.delay_levels,
+                parts.messages.delay_level_positions,
             )
         ),
         **broker_admin.handlers(

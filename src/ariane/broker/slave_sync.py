@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from ariane.broker import topic_pages
 from ariane.broker.config import BrokerConfig
-from ariane.broker.ports import FAST_PORT_BEFORE
+from ariane.broker.ports import VIP_PORT_OFFSET
 from ariane.broker.registration import Registration
 from ariane.broker.replication import follow
 from ariane.broker.state.consumer_offsets import ConsumerOffsets
@@ -138,7 +138,7 @@ async def copy_tables(peers: ConnectionPool, master: str, tables: Copied) -> Non
     async def topics() -> None:
         ip, port = host.parse(master)
         fast = f"[{ip}]" if ":" in ip else ip
-        fast_addr = f"{fast}:{port - FAST_PORT_BEFORE}"
+        fast_addr = f"{fast}:{port - VIP_PORT_OFFSET}"
         table = await topic_pages.copy(
             tables.topics, lambda page: peers.ask(fast_addr, RequestCode.GET_ALL_TOPIC_CONFIG, page)
         )

@@ -80,7 +80,7 @@ class TransactionChecker:
         self._asked_in_place: dict[int, int] = {}
         self._done: Counter[str] = Counter()
 
-    async def round(self) -> None:
+    async def check_all(self) -> None:
         """Go over all open halves, a few hundred at a time, and save the progress."""
         await self._transactions.ready()
         now_ms = self._now_ms()
@@ -121,7 +121,7 @@ class TransactionChecker:
                 await self._durable(self._store.commit_log_max)
             for question in questions:
                 if self._halves.is_open(question.header.tran_state_table_offset):  # it may have been ended meanwhile
-                    self._producers.ask(*question)
+                    self._producers.send_check(*question)
             await self._sleep(PATIENCE_S if busy else 0)
             if not busy:
                 break
@@ -140,7 +140,7 @@ class TransactionChecker:
             self._could_not_read(offset, error)
             return None
         root = half_messages.root_of(table, offset)
-        checks = max(half_messages.number(table.get(CHECK_TIMES)), self._asked_in_place.get(offset, 0))
+        checks = max(half_messages.parse_number(table.get(CHECK_TIMES)), self._asked_in_place.get(offset, 0))
         first_ms = half.store_ms if root == offset or checks else self._stored_ms(root)
         state = OpenTransactionsState(first_ms, checks, table.get(CHECK_IMMUNITY_TIME))
         what = verdict(state, now_ms, self._time_out_ms, self._checks_max)
@@ -180,7 +180,7 @@ class TransactionChecker:
         what = f"half message {root} ({table.get(UNIQ_KEY)}, group {table.get(PGROUP)})"
         try:
             self._transactions.end_with(
-                root, half.queue_offset, [half_messages.copy(half, table, CHECK_MAX_TIME_TOPIC)]
+                root, half.queue_offset, [half_messages.copy_draft(half, table, CHECK_MAX_TIME_TOPIC)]
             )
         except MessageRefused as error:
             log.error("%s is given up, it cannot be copied: %s; it lies at %d of the log", what, error, half.offset)
@@ -207,4 +207,4 @@ class TransactionChecker:
 def _question(peer_id: int, half: Record, unique: str | None) -> _Question:
     offset_id = ids.offset_message_id(half.store_host, half.offset)
     header = CheckTransactionState(half.queue_offset, half.offset, unique, unique, offset_id)
-    return _Question(peer_id, header, half_messages.question_body(half))
+    return _Question(peer_id, header, half_messages.check_body(half))

@@ -75,13 +75,13 @@ class TransactionService:
 
     # --- sends ---
 
-    def half(self, draft: RecordDraft, table: dict[str, str]) -> RecordDraft:
+    def redirect(self, draft: RecordDraft, table: dict[str, str]) -> RecordDraft:
         """The half message to store in place of a message with these properties; tell `half_stored` where it came to lie."""
         for name in (HALF_TOPIC, OP_HALF_TOPIC):
             self.topics.create_own(name, 1)
-        return half_messages.first(draft, table)
+        return half_messages.half_draft(draft, table)
 
-    def half_stored(self, queue_offset: int) -> None:
+    def on_half_stored(self, queue_offset: int) -> None:
         self.halves.stored(queue_offset)
 
     # --- ends ---
@@ -109,7 +109,7 @@ class TransactionService:
             log.info("half message %d (log offset %d) is ended already; nothing is done", root, half.offset)
             return None
         is_commit = request.commit_or_rollback == COMMIT
-        return self.end_with(root, newest, [half_messages.committed(half)] if is_commit else [])
+        return self.end_with(root, newest, [half_messages.committed_draft(half)] if is_commit else [])
 
     def resume(self, offset: int) -> None:
         """Begin anew to ask about the half message at this log offset: an open one, or one that was put aside."""
@@ -152,7 +152,7 @@ class TransactionService:
 
     def end_with(self, root: int, newest: int, drafts: list[RecordDraft]) -> int:
         """Store what a half becomes, and behind it the op message that ends it, with one write; the log's end after that."""
-        placed = self.store.put_batch([*drafts, half_messages.op(newest, self._now_ms(), self._store_host)])
+        placed = self.store.put_batch([*drafts, half_messages.op_draft(newest, self._now_ms(), self._store_host)])
         self.halves.op_stored(placed[-1].queue_offset, newest)
         self.halves.ended(root)
         self._stored()
@@ -160,7 +160,7 @@ class TransactionService:
 
     def put_copy(self, half: Record, table: dict[str, str], root: int | None) -> Record:
         """Store a half once more with other properties; without a root it is a new one. The copy as it lies there."""
-        draft = half_messages.copy(half, table)
+        draft = half_messages.copy_draft(half, table)
         placed = self.store.put(draft)
         self.halves.stored(placed.queue_offset, root)
         self._stored()
@@ -193,7 +193,7 @@ class TransactionService:
         low, half_stop, op_low, op_stop = self._found
         rebuild = Rebuild(self.halves)
         for number, (offset, data) in enumerate(self._read(OP_HALF_TOPIC, op_low, op_stop)):
-            rebuild.op(offset, half_messages.ended_by(data))
+            rebuild.op(offset, half_messages.decode_ended(data))
             await _breathe(number)
         for number, (offset, data) in enumerate(self._read(HALF_TOPIC, low, half_stop)):
             rebuild.half(offset, half_messages.root_of_record(data, offset))

@@ -22,7 +22,7 @@ from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.command import Command
 
 # What puts messages into the log for clients.
-SENDS = frozenset(
+SEND_CODES = frozenset(
     {
         RequestCode.SEND_MESSAGE,
         RequestCode.SEND_MESSAGE_V2,
@@ -33,7 +33,7 @@ SENDS = frozenset(
 
 # Answered at once, and so also while as many requests are under way as are allowed: clients keep their membership and
 # offsets, and an operator gets in.
-NEVER_HELD = frozenset(
+EXEMPT_CODES = frozenset(
     {
         RequestCode.HEART_BEAT,
         RequestCode.UNREGISTER_CLIENT,
@@ -46,7 +46,7 @@ NEVER_HELD = frozenset(
     }
 )
 
-REFUSE_MAX_S = 10.0  # a disk that hung for minutes is tried again after so long
+REJECT_MAX_S = 10.0  # a disk that hung for minutes is tried again after so long
 
 
 class WriteProtection:
@@ -56,27 +56,27 @@ class WriteProtection:
         self._settings = settings
         self._unflushed = unflushed
         self._monotonic = monotonic
-        self._until = 0.0
+        self._reject_until = 0.0
         self._took_s = 0.0
-        self._behind = False
+        self._is_backlog_full = False
 
-    def guarded(self, handlers: Mapping[int, Handler]) -> dict[int, Handler]:
+    def with_checks(self, handlers: Mapping[int, Handler]) -> dict[int, Handler]:
         """The same handlers, those of sends under this protection."""
-        return {code: self._guard(serve) if code in SENDS else serve for code, serve in handlers.items()}
+        return {code: self._with_check(serve) if code in SEND_CODES else serve for code, serve in handlers.items()}
 
-    async def look(self) -> None:
+    async def update_backlog(self) -> None:
         """See how much waits for the disk; to be called a few times a second."""
-        self._behind = self._unflushed() > self._settings.now.flush_behind_max
+        self._is_backlog_full = self._unflushed() > self._settings.now.flush_behind_max
 
     def refusal(self, now: float) -> str | None:
         """Why no message is taken at this time; None: it is."""
-        if now < self._until:
+        if now < self._reject_until:
             limit_ms = self._settings.now.os_page_cache_busy_time_out_mills
             return (
                 f"[REJECTREQUEST]system busy, storing a message took {self._took_s * 1000:.0f} ms just now "
-                f"(osPageCacheBusyTimeOutMills is {limit_ms}); try again in {(self._until - now) * 1000:.0f} ms"
+                f"(osPageCacheBusyTimeOutMills is {limit_ms}); try again in {(self._reject_until - now) * 1000:.0f} ms"
             )
-        if self._behind:
+        if self._is_backlog_full:
             most = self._settings.now.flush_behind_max
             return (
                 f"[REJECTREQUEST]system busy, {self._unflushed()} bytes of the log wait for the disk "
@@ -84,26 +84,26 @@ class WriteProtection:
             )
         return None
 
-    def took(self, began: float, ended: float) -> None:
+    def on_stored_within(self, began: float, ended: float) -> None:
         """A send was stored within this time."""
         self._took_s = ended - began
         if self._took_s * 1000 > self._settings.now.os_page_cache_busy_time_out_mills:
-            self._until = ended + min(self._took_s, REFUSE_MAX_S)
+            self._reject_until = ended + min(self._took_s, REJECT_MAX_S)
 
-    def _guard(self, serve: Handler) -> Handler:
+    def _with_check(self, serve: Handler) -> Handler:
         monotonic = self._monotonic
 
-        def guarded(command: Command, peer: Peer) -> Handled:
+        def checked(command: Command, peer: Peer) -> Handled:
             began = monotonic()
-            if self._behind or began < self._until:
+            if self._is_backlog_full or began < self._reject_until:
                 return Reply(ResponseCode.SYSTEM_BUSY, remark=self.refusal(began))
             handled = serve(command, peer)
             ended = monotonic()
             if ended - began > 0.001:  # far below any limit: spares the hot path a look at the settings
-                self.took(began, ended)
+                self.on_stored_within(began, ended)
             return handled
 
-        return guarded
+        return checked
 
 
 def set_limits(limits: ServerLimits, config: BrokerConfig) -> None:
@@ -117,7 +117,7 @@ def set_limits(limits: ServerLimits, config: BrokerConfig) -> None:
     limits.unfinished.total_max = config.server_unfinished_max
     limits.unread_timeout_s = config.unread_timeout_seconds
     waits_ms = {
-        **dict.fromkeys(SENDS, config.wait_time_mills_in_send_queue),
+        **dict.fromkeys(SEND_CODES, config.wait_time_mills_in_send_queue),
         RequestCode.PULL_MESSAGE: config.wait_time_mills_in_pull_queue,
         RequestCode.LITE_PULL_MESSAGE: config.wait_time_mills_in_pull_queue,
         RequestCode.HEART_BEAT: config.wait_time_mills_in_heartbeat_queue,

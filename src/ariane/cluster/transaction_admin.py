@@ -118,7 +118,7 @@ async def _open_on(peers: ConnectionPool, name: str, addr: str, most: int) -> Br
     rebuild = Rebuild(halves)
     at = op_low
     async for op in _read(peers, addr, OP_HALF_TOPIC, op_low, op_stop):
-        rebuild.op(max(op.queue_offset, at), half_messages.ended_by_record(op))
+        rebuild.op(max(op.queue_offset, at), half_messages.ended_offsets(op))
         at = op.queue_offset + 1
     kept: dict[int, tuple[int, Record]] = {}
     async for half in _read(peers, addr, HALF_TOPIC, low, stop):
@@ -133,7 +133,7 @@ async def _open_on(peers: ConnectionPool, name: str, addr: str, most: int) -> Br
     for _, root in shown:
         half = kept[root][1]
         first = half if half.queue_offset == root else await _one(peers, addr, HALF_TOPIC, root)
-        if half.queue_offset == root and half_messages.number(half.property_map().get(CHECK_TIMES)):
+        if half.queue_offset == root and half_messages.parse_number(half.property_map().get(CHECK_TIMES)):
             first = None  # Java's copy, which does not say of what
         rows.append(_described(name, addr, half, first))
     return BrokerHalves(name, addr, halves.count, rows)
@@ -145,11 +145,11 @@ def _described(name: str, addr: str, half: Record, first: Record | None) -> Half
         broker=name,
         addr=addr,
         topic=table.get(REAL_TOPIC, ""),
-        queue_id=half_messages.number(table.get(REAL_QID), -1),
+        queue_id=half_messages.parse_number(table.get(REAL_QID), -1),
         group=table.get(PGROUP, ""),
         unique_key=table.get(UNIQ_KEY, ""),
         keys=table.get(KEYS, ""),
-        checks=half_messages.number(table.get(CHECK_TIMES)),
+        checks=half_messages.parse_number(table.get(CHECK_TIMES)),
         immunity_s=table.get(CHECK_IMMUNITY_TIME),
         first_stored_ms=first.store_ms if first is not None else None,
         stored_ms=half.store_ms,

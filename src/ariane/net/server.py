@@ -59,7 +59,7 @@ class RemotingServer:
         self._server = await self._listen(self.port, self._handlers)
         self.port = self._server.sockets[0].getsockname()[1]
 
-    async def bind_beside(self, port: int, handlers: Mapping[int, Handler]) -> None:
+    async def bind_additional(self, port: int, handlers: Mapping[int, Handler]) -> None:
         """Listen at another port, too, with handlers of its own; peers are numbered together."""
         self._beside.append(await self._listen(port, handlers))
 

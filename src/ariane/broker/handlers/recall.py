@@ -65,11 +65,11 @@ def _timer(parts: RecallHandler, name: str) -> delayed_delivery.DeliveryTimer:
     except ProtocolError:
         key = ids.recalled_key(name).rpartition("+")[2]  # in TIMER_DEL_UNIQKEY, 5.x puts the topic before it
     else:
-        timer = delayed_delivery.timer(parts.store.record_at(offset))
+        timer = delayed_delivery.decode_timer(parts.store.record_at(offset))
         if timer is not None:
             return timer
         key = name
-    found = [timer for data in parts.timers_of(key) if (timer := delayed_delivery.timer(data)) is not None]
+    found = [timer for data in parts.timers_of(key) if (timer := delayed_delivery.decode_timer(data)) is not None]
     if not found:
         raise ReplyError(
             ResponseCode.SYSTEM_ERROR,

@@ -150,7 +150,7 @@ def _put(
         return parts.recalled(own[TIMER_DEL_UNIQKEY], peer)
     placed = parts.store.put(draft)
     if draft.topic == HALF_TOPIC:
-        parts.transactions.half_stored(placed.queue_offset)
+        parts.transactions.on_half_stored(placed.queue_offset)
     elif draft.topic == TIMER_TOPIC and UNIQ_KEY in own:
         broker, due_ms = parts.config.broker_name, draft.tags_code or 0
         context["recallHandle"] = ids.recall_handle(request.topic, broker, due_ms, own[UNIQ_KEY])
@@ -257,7 +257,7 @@ def _single(
     if name.startswith(RETRY_PREFIX):
         name, queue_id = _retry_target(parts, request, reconsume_times, queue_id)
         if name != topic.topic_name:
-            delayed_delivery.forget(outer)  # a dead letter is not delayed once more
+            delayed_delivery.remove_delay(outer)  # a dead letter is not delayed once more
     if _is_half(outer, request.topic, reconsume_times):
         return _half(parts, request, name, topic, queue_id, outer, body, peer)
     _refuse_transaction_bits(outer, request.sys_flag)
@@ -289,7 +289,7 @@ def _half(
     if config.reject_transaction_message:
         remark = f"the broker[{config.broker_ip1}] sending transaction message is forbidden: rejectTransactionMessage"
         raise ReplyError(ResponseCode.NO_PERMISSION, remark)
-    delays = delayed_delivery.asked(own)
+    delays = delayed_delivery.delay_properties(own)
     if delays:
         raise ProtocolError(f"{', '.join(sorted(delays))}: a transactional message cannot be delayed")
     rules.PRODUCER_GROUP.check("producerGroup", request.producer_group)
@@ -299,7 +299,7 @@ def _half(
         own[WAIT] = wait  # 4.9.4 keeps it in half messages only
     reconsume_times = request.reconsume_times or 0
     draft = _draft(parts, request, name, topic, queue_id, own, body, request.flag, reconsume_times, peer)
-    return parts.transactions.half(draft, own)
+    return parts.transactions.redirect(draft, own)
 
 
 def _batch(
@@ -321,7 +321,7 @@ def _batch(
         own = properties.decode(entry.properties)
         own.update(outer)
         _refuse_bad_transactions(own, request.sys_flag)
-        if delays := delayed_delivery.asked(own):
+        if delays := delayed_delivery.delay_properties(own):
             raise ProtocolError(
                 f"{', '.join(sorted(delays))}: the messages of a batch cannot be delayed; send them one by one"
             )
