@@ -192,13 +192,15 @@ def measured(home: Path, rows: int, asks: int) -> dict[str, Any]:
     """Seconds of each kind of question: as a command, and within a process."""
     now_ms = int(time.time() * 1000)
     picked = [f"order-{rows * (2 * n + 1) // (2 * asks):010}" for n in range(asks)]
-    ids = [trace_lookup.find(home, key=key).rows[0]["message_id"] for key in picked]
+    ids = [trace_lookup.find_journeys(home, key=key).rows[0]["message_id"] for key in picked]
     kinds: dict[str, tuple[Callable[[int], trace_lookup.LookupResult], Callable[[int], list[str]]]] = {
-        "id": (lambda n: trace_lookup.find(home, message_id=ids[n]), lambda n: ["--id", ids[n]]),
-        "key": (lambda n: trace_lookup.find(home, key=picked[n]), lambda n: ["--key", picked[n]]),
-        "key_unknown": (lambda n: trace_lookup.find(home, key=f"nobody-{n}"), lambda n: ["--key", f"nobody-{n}"]),
+        "id": (lambda n: trace_lookup.find_journeys(home, message_id=ids[n]), lambda n: ["--id", ids[n]]),
+        "key": (lambda n: trace_lookup.find_journeys(home, key=picked[n]), lambda n: ["--key", picked[n]]),
+        "key_unknown": (lambda n: trace_lookup.find_journeys(home, key=f"nobody-{n}"), lambda n: ["--key", f"nobody-{n}"]),
         "topic_10m": (
-            lambda n: trace_lookup.of_topic(home, f"topic-{n}", since_ms=now_ms - 600_000, until_ms=now_ms, is_slowest_first=True),
+            lambda n: trace_lookup.journeys_of_topic(
+                home, f"topic-{n}", since_ms=now_ms - 600_000, until_ms=now_ms, is_slowest_first=True
+            ),
             lambda n: ["--topic", f"topic-{n}", "--since", "10m", "--slowest"],
         ),
     }  # fmt: skip

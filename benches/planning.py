@@ -15,7 +15,7 @@ import time
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from ariane.cluster.topic_admin import create_everywhere
+from ariane.cluster.topic_admin import create_topic
 from ariane.net.connection_pool import ConnectionPool
 from ariane.spark.read import micro_batches, offset_ranges, pull_client, queue_bounds
 from ariane.spark.read.source_options import parse
@@ -28,7 +28,7 @@ def serve(home: str, topics: int, queues: int, told: Connection) -> None:
     async def run() -> None:
         async with cluster(Path(home)) as servers, ConnectionPool() as peers:
             for number in range(topics):
-                await create_everywhere(peers, servers.namesrv, f"T{number}", queues)
+                await create_topic(peers, servers.namesrv, f"T{number}", queues)
             told.send(servers.namesrv)
             await asyncio.to_thread(told.recv)
 

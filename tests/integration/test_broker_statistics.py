@@ -442,25 +442,25 @@ def test_lag_over_all_brokers_never_shows_what_is_not_known_as_zero(tmp_path: Pa
             namesrv = f"127.0.0.1:{names.port}"
             lag_of = functools.partial(group_lag.group_lag, client.peers, namesrv)
             found = await lag_of("G")
-            assert (found.total, found.unknown, found.consume_tps) == (3, (), 0.0)
+            assert (found.total, found.unavailable, found.consume_tps) == (3, (), 0.0)
             assert [(one.queue_id, one.lag, one.consumer_offset) for one in found.queues] == [(0, 3, 2), (1, 0, 0)]
             assert found.queues[0].consumed_ms is not None and found.queues[1].consumed_ms is None
             assert (await lag_of("Nobody")).total is None
 
-            ends = await group_lag.topic_ends(client.peers, namesrv, "T")
+            ends = await group_lag.topic_bounds(client.peers, namesrv, "T")
             assert ends.messages == 5
             assert [(one.queue_id, one.max_offset, one.stored_ms is None) for one in ends.queues] == [
                 (0, 5, False),
                 (1, 0, True),
             ]
             with pytest.raises(RouteNotFound, match="no broker registered"):
-                await group_lag.topic_ends(client.peers, namesrv, "Nothing")
+                await group_lag.topic_bounds(client.peers, namesrv, "Nothing")
 
             brokers["broker-b"] = BrokerData({0: "127.0.0.1:1"}, "broker-b", CLUSTER)
             brokers["broker-c"] = BrokerData({1: "127.0.0.1:2"}, "broker-c", CLUSTER)
             found = await lag_of("G")
             assert (found.total, found.consume_tps, len(found.queues)) == (None, None, 2)
-            assert [one.broker for one in found.unknown] == ["broker-c", "broker-b"]
-            assert (await group_lag.topic_ends(client.peers, namesrv, "T")).messages is None
+            assert [one.broker for one in found.unavailable] == ["broker-c", "broker-b"]
+            assert (await group_lag.topic_bounds(client.peers, namesrv, "T")).messages is None
 
     against_broker(tmp_path, work)

@@ -93,9 +93,9 @@ def test_a_broker_that_refuses_is_named() -> None:
     async def work(peers: ConnectionPool, addr: str) -> None:
         found = await group_lag.group_lag(peers, addr, "G")
         assert (found.total, found.consume_tps) == (None, None)
-        assert found.unknown == (group_lag.BrokerUnavailable("a", addr, f"{addr} answered code 1: not now"),)
-        ends = await group_lag.topic_ends(peers, addr, "T")
-        assert (ends.messages, [one.broker for one in ends.unknown]) == (None, ["a"])
+        assert found.unavailable == (group_lag.BrokerUnavailable("a", addr, f"{addr} answered code 1: not now"),)
+        ends = await group_lag.topic_bounds(peers, addr, "T")
+        assert (ends.messages, [one.broker for one in ends.unavailable]) == (None, ["a"])
 
     def refuse(command: Command, peer: Peer) -> Reply:
         return Reply(ResponseCode.SYSTEM_ERROR, remark="not now")
@@ -136,7 +136,7 @@ def test_tables_by_queue_are_read_in_both_forms() -> None:
     quoted = rb'{"offsetTable":{"{\"brokerName\":\"a\",\"queueId\":1,\"topic\":\"T\"}":{"maxOffset":5}}}'
 
     async def work(peers: ConnectionPool, addr: str) -> None:
-        assert (await group_lag.topic_ends(peers, addr, "T")).queues == (
+        assert (await group_lag.topic_bounds(peers, addr, "T")).queues == (
             group_lag.TopicQueueBounds("a", 1, 0, 5, None),
         )
 

@@ -179,30 +179,30 @@ def test_messages_of_a_cluster(tmp_path: Path) -> None:
                 for number in range(130)
             ]
             again = await send(peers, addr, UNIQ_KEY=ID[:-4] + "0005", KEYS="k", body=b"again")
-            found = await message_query.by_key(peers, namesrv, "T", "k")
+            found = await message_query.query_by_key(peers, namesrv, "T", "k")
             assert found.missing == {}
             assert [one.body for one in found.messages] == [*(b"%d" % number for number in range(130)), b"again"]
             assert found.messages[0].queue.broker == "broker-a"
-            few = await message_query.by_key(peers, namesrv, "T", "k", messages_max=70)
+            few = await message_query.query_by_key(peers, namesrv, "T", "k", messages_max=70)
             assert few.missing == {"broker-a": "only the newest 70 were asked for"}
             assert few.messages == found.messages[-70:]
-            half = await message_query.by_key(peers, namesrv, "T", "Aa1", end_ms=found.messages[-1].store_ms)
+            half = await message_query.query_by_key(peers, namesrv, "T", "Aa1", end_ms=found.messages[-1].store_ms)
             assert len(half.messages) == 65
-            late = await message_query.by_key(peers, namesrv, "T", "k", begin_ms=found.messages[-1].store_ms + 1)
+            late = await message_query.query_by_key(peers, namesrv, "T", "k", begin_ms=found.messages[-1].store_ms + 1)
             assert late == ([], {})
 
-            unique = await message_query.by_unique_key(peers, namesrv, "T", ID[:-4] + "0005")
+            unique = await message_query.query_by_unique_key(peers, namesrv, "T", ID[:-4] + "0005")
             assert unique.message is not None
             assert unique.message.body == b"5"
             assert [one.offset_message_id for one in unique.copies] == [placed[5].message_id, again.message_id]
-            assert await message_query.by_unique_key(peers, namesrv, "T", ID[:-4] + "FFFF") == (None, [], {})
+            assert await message_query.query_by_unique_key(peers, namesrv, "T", ID[:-4] + "FFFF") == (None, [], {})
 
-            one = await message_query.by_offset_id(peers, placed[7].message_id)
+            one = await message_query.view_by_offset_id(peers, placed[7].message_id)
             assert (one.body, one.message_id) == (b"7", f"{ID[:-4]}0007")
             with pytest.raises(ReplyError, match="can not find message"):
-                await message_query.by_offset_id(peers, placed[7].message_id[:-1] + "1")
+                await message_query.view_by_offset_id(peers, placed[7].message_id[:-1] + "1")
             with pytest.raises(ReplyError, match="No topic route"):
-                await message_query.by_key(peers, namesrv, "Nowhere", "k")
+                await message_query.query_by_key(peers, namesrv, "Nowhere", "k")
 
     asyncio.run(asyncio.wait_for(run(), 60))
 
@@ -211,7 +211,7 @@ def test_a_broker_that_is_not_there_is_missed(tmp_path: Path, monkeypatch: pytes
     async def run() -> None:
         async with cluster(tmp_path) as (namesrv, addr), ConnectionPool() as peers:
             await send(peers, addr, UNIQ_KEY=ID)
-            await message_query.by_unique_key(peers, namesrv, "T", ID)
+            await message_query.query_by_unique_key(peers, namesrv, "T", ID)
             ask = peers.request
 
             async def request(to: str, code: int, *rest: object, **more: object) -> Command:
@@ -220,7 +220,7 @@ def test_a_broker_that_is_not_there_is_missed(tmp_path: Path, monkeypatch: pytes
                 return await ask(to, code, *rest, **more)  # type: ignore[arg-type]
 
             monkeypatch.setattr(peers, "request", request)
-            found = await message_query.by_unique_key(peers, namesrv, "T", ID)
+            found = await message_query.query_by_unique_key(peers, namesrv, "T", ID)
             assert found.message is None
             assert list(found.missing) == ["broker-a"]
             assert "refused" in found.missing["broker-a"]

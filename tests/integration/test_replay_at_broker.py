@@ -49,7 +49,10 @@ async def dead_letters(servers: LocalCluster, count: int) -> None:
 
 async def stored(servers: LocalCluster, topic: str) -> list[OriginalMessage]:
     async with ClientInstance(servers.namesrv) as instance:
-        return [one async for one in replay_source.of_topic(instance.peers, instance.name_servers, ReplayFilter(topic))]
+        return [
+            one
+            async for one in replay_source.topic_messages(instance.peers, instance.name_servers, ReplayFilter(topic))
+        ]
 
 
 def command(servers: LocalCluster, *arguments: str) -> list[str]:
@@ -80,7 +83,7 @@ def test_dead_letters_go_back_once_and_a_dry_run_sends_nothing(servers: LocalClu
     assert {row["message_id"] for row in rows} == set(again)
     for row in rows:
         one = again[row["message_id"]]
-        assert one.place == ("orders", row["broker"], row["queue_id"], row["queue_offset"])
+        assert one.record_id == ("orders", row["broker"], row["queue_id"], row["queue_offset"])
         assert set(one.properties) == {
             "KEYS",
             "TAGS",

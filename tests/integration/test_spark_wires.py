@@ -231,7 +231,7 @@ def rows(first: int, count: int) -> pa.RecordBatch:
 
 async def make_topic(namesrv: str) -> None:
     async with ConnectionPool() as peers:
-        await topic_admin.create_everywhere(peers, namesrv, "T", 4)
+        await topic_admin.create_topic(peers, namesrv, "T", 4)
 
 
 def test_a_task_waits_for_a_broker_that_restarts_and_keeps_the_order_of_keys(tmp_path: Path) -> None:

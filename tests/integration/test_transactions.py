@@ -491,11 +491,11 @@ def test_operators_see_open_halves_and_those_put_aside(tmp_path: Path) -> None:
             async with asyncio.timeout(PATIENCE_S):
                 while not aside:
                     await asyncio.sleep(0.05)
-                    (broker,) = await admin.put_aside(peers, servers.namesrv)
-                    aside = broker.halves
-            (broker,) = await admin.open_halves(peers, servers.namesrv)
+                    (broker,) = await admin.list_check_limit_exceeded(peers, servers.namesrv)
+                    aside = broker.messages
+            (broker,) = await admin.list_open(peers, servers.namesrv)
             assert (broker.broker, broker.addr, broker.total) == ("broker-a", servers.broker, 1)
-            (half,) = broker.halves
+            (half,) = broker.messages
             assert (half.topic, half.group, half.unique_key, half.keys) == ("T", "P", waits.sent.message_id, "waits")
             assert (half.checks, half.immunity_s, half.body_size) == (0, "3600", 5)
             assert half.first_stored_ms == half.stored_ms
@@ -503,7 +503,7 @@ def test_operators_see_open_halves_and_those_put_aside(tmp_path: Path) -> None:
             assert [(one.unique_key, one.checks) for one in aside] == [(lost.sent.message_id, 2)]
 
             states[lost.sent.message_id] = LocalState.COMMIT
-            await admin.resume(peers, servers.broker, aside[0].offset_message_id)
+            await admin.resume_checks(peers, servers.broker, aside[0].offset_message_id)
             inbox = Inbox()
             async with PushConsumer("C", servers.namesrv, {"T": "*"}, inbox, start="first", settings=FAST):
                 await until(lambda: len(inbox.messages) >= 2)
@@ -511,10 +511,10 @@ def test_operators_see_open_halves_and_those_put_aside(tmp_path: Path) -> None:
 
             for number in range(5):
                 await producer.send_in_transaction(text(b"%d" % number), unknown, immunity_s=3600)
-            (broker,) = await admin.open_halves(peers, servers.namesrv, cluster="DefaultCluster", most=3)
-            assert (broker.total, [half.keys for half in broker.halves]) == (6, ["waits", "0", "1"])
+            (broker,) = await admin.list_open(peers, servers.namesrv, cluster="DefaultCluster", most=3)
+            assert (broker.total, [half.keys for half in broker.messages]) == (6, ["waits", "0", "1"])
             with pytest.raises(RouteNotFound):
-                await admin.open_halves(peers, servers.namesrv, cluster="Other")
+                await admin.list_open(peers, servers.namesrv, cluster="Other")
 
     run(work())
 
@@ -527,13 +527,13 @@ def test_the_age_of_a_half_that_was_asked_about_is_that_of_its_first_copy(tmp_pa
             ConnectionPool() as peers,
         ):
             await producer.send_in_transaction(text(b"x"), always(LocalState.UNKNOWN))
-            (broker,) = await admin.open_halves(peers, servers.namesrv)
-            first_ms = broker.halves[0].stored_ms
+            (broker,) = await admin.list_open(peers, servers.namesrv)
+            first_ms = broker.messages[0].stored_ms
             async with asyncio.timeout(PATIENCE_S):
-                while broker.halves[0].checks < 3:
+                while broker.messages[0].checks < 3:
                     await asyncio.sleep(0.05)
-                    (broker,) = await admin.open_halves(peers, servers.namesrv)
-            (half,) = broker.halves
+                    (broker,) = await admin.list_open(peers, servers.namesrv)
+            (half,) = broker.messages
             assert (half.first_stored_ms, half.stored_ms > first_ms, broker.total) == (first_ms, True, 1)
 
     run(work())

@@ -43,8 +43,8 @@ async def send_half(namesrv: str) -> None:
 
 
 def rows_of(home: Path, table: TableSchema) -> list[dict[str, Any]]:
-    with table_views.asked(home, table_views.whole(table)) as sql:
-        return table_views.rows(sql, f"SELECT * FROM {table.name} ORDER BY keys, stored_at" if table == DELAYS else
+    with table_views.open_views(home, table_views.whole_table(table)) as sql:
+        return table_views.query(sql, f"SELECT * FROM {table.name} ORDER BY keys, stored_at" if table == DELAYS else
                            f"SELECT * FROM {table.name} ORDER BY keys")  # fmt: skip
 
 

@@ -100,7 +100,7 @@ def test_a_java_store_gives_the_same_messages_as_its_broker(done: Done) -> None:
 def test_each_message_of_a_java_client_is_a_whole_journey(done: Done) -> None:
     assert re.search(rf"journeys +rows {COUNT + 2} ", done.said), done.said
     for one in done.sent:
-        (row,) = trace_lookup.find(done.home, message_id=str(one["msgId"])).rows
+        (row,) = trace_lookup.find_journeys(done.home, message_id=str(one["msgId"])).rows
         assert (row["consumer_group"], row["producer_group"], row["topic"], row["result"]) == ("G", "P", "T", "success")
         assert row["offset_message_id"] == one["offsetMsgId"]
         assert row["sent_ok"] and row["attempts"] == 1
@@ -109,19 +109,21 @@ def test_each_message_of_a_java_client_is_a_whole_journey(done: Done) -> None:
         (attempt,) = row["deliveries"]
         assert (attempt["result"], attempt["retry_times"]) == ("success", 0)
         assert attempt["began_at"] <= attempt["ended_at"]
-        (by_offset,) = trace_lookup.find(done.home, message_id=str(one["offsetMsgId"])).rows
+        (by_offset,) = trace_lookup.find_journeys(done.home, message_id=str(one["offsetMsgId"])).rows
         assert by_offset == row
-    (by_key,) = trace_lookup.find(done.home, key="ORDER-7").rows
-    assert [moment.what for moment in trace_lookup.timeline([by_key])] == ["sent", "stored", "delivered", "consumed"]
-    with table_views.asked(done.home, table_views.whole(JOURNEYS)) as sql:
-        rows = table_views.rows(sql, "SELECT topic, consumer_group, result, sent_ok FROM journeys")
+    (by_key,) = trace_lookup.find_journeys(done.home, key="ORDER-7").rows
+    assert [moment.event for moment in trace_lookup.timeline([by_key])] == ["sent", "stored", "delivered", "consumed"]
+    with table_views.open_views(done.home, table_views.whole_table(JOURNEYS)) as sql:
+        rows = table_views.query(sql, "SELECT topic, consumer_group, result, sent_ok FROM journeys")
     assert Counter(tuple(row.values()) for row in rows) == Counter({("T", "G", "success", True): COUNT + 2})
 
 
 def test_a_delayed_message_and_a_transaction_of_java_are_told(done: Done) -> None:
-    with table_views.asked(done.home, table_views.whole(DELAYS), table_views.whole(TRANSACTIONS)) as sql:
-        delays = table_views.rows(sql, "SELECT message_id, level, state, topic, off_by_ms FROM delays")
-        halves = table_views.rows(sql, "SELECT message_id, topic, producer_group, decision, commits FROM transactions")
+    with table_views.open_views(
+        done.home, table_views.whole_table(DELAYS), table_views.whole_table(TRANSACTIONS)
+    ) as sql:
+        delays = table_views.query(sql, "SELECT message_id, level, state, topic, off_by_ms FROM delays")
+        halves = table_views.query(sql, "SELECT message_id, topic, producer_group, decision, commits FROM transactions")
     ((late,), (half,)) = delays, halves
     off_by_ms = late.pop("off_by_ms")
     assert late == {"message_id": done.delayed["msgId"], "level": 1, "state": "delivered", "topic": "T"}
@@ -136,7 +138,7 @@ def test_every_report_is_complete(done: Done, name: str) -> None:
     now_ms = SYSTEM_CLOCK.now_ms()
     answer = REPORTS[name].function(done.home, since_ms=now_ms - HOUR_MS, until_ms=now_ms, now_ms=now_ms)
     assert answer.as_of is not None
-    assert answer.parts
+    assert answer.sections
     # The cluster is younger than the hour that is asked about, and `--once` has ended: nobody looks any more.
     expected = ("the tables begin at", "has not looked at", "no samples since")
-    assert [gap for gap in answer.gaps if not any(text in gap for text in expected)] == []
+    assert [gap for gap in answer.warnings if not any(text in gap for text in expected)] == []

@@ -58,10 +58,10 @@ def every_id(namesrv: str, sent: Sequence[dict[str, object]]) -> None:
     async def run() -> None:
         async with ConnectionPool() as peers:
             for one in sent:
-                found = await message_query.by_unique_key(peers, namesrv, "T", str(one["msgId"]))
+                found = await message_query.query_by_unique_key(peers, namesrv, "T", str(one["msgId"]))
                 assert found.message is not None
                 assert found.message.offset_message_id == one["offsetMsgId"]
-                same = await message_query.by_key(peers, namesrv, "T", str(one["key"]))
+                same = await message_query.query_by_key(peers, namesrv, "T", str(one["key"]))
                 assert [other.message_id for other in same.messages] == [one["msgId"]]
                 assert same.missing == {}
 
@@ -87,7 +87,7 @@ async def asked_ahead(namesrv: str, addr: str) -> tuple[str, int, message_query.
         header = SendMessage("P", "T", "TBW102", 4, 0, 0, now_ms + AHEAD_MS, 0, properties.encode({"UNIQ_KEY": ahead}))
         await peers.ask(addr, RequestCode.SEND_MESSAGE_V2, header, b"b")
         await asyncio.sleep(0.3)  # Java's broker indexes a moment later
-        found = await message_query.by_unique_key(peers, namesrv, "T", ahead)
+        found = await message_query.query_by_unique_key(peers, namesrv, "T", ahead)
         assert found.message is not None
         begin_ms = found.message.store_ms + AHEAD_MS - 1000
         request = QueryMessage("T", ahead, 32, begin_ms, (1 << 63) - 1, "true")
@@ -149,9 +149,9 @@ def test_a_java_broker_that_cuts_in_silence_is_found_out(tmp_path: Path) -> None
         async with ConnectionPool() as peers:
             answer = await peers.ask(addr, RequestCode.QUERY_MESSAGE, QueryMessage("T", "K-0", 1000, 0, 1 << 62))
             assert len(list(record.decode_all(answer.body))) == 64
-            one = await message_query.by_offset_id(peers, offset_id)
+            one = await message_query.view_by_offset_id(peers, offset_id)
             assert (one.offset_message_id, one.keys) == (offset_id, ("K-0",))
-            return await message_query.by_key(peers, namesrv, "T", "K-0")
+            return await message_query.query_by_key(peers, namesrv, "T", "K-0")
 
     with java.name_server(tmp_path / "ns") as ns, java.broker(tmp_path, ns.addr) as broker:
         sent = produce(ns.addr, 160, "orders=2")

@@ -33,7 +33,7 @@ PATIENCE_S = 60.0
 def make_topic(namesrv: str, topic: str) -> None:
     async def work() -> None:
         async with ConnectionPool() as peers:
-            await topic_admin.create_everywhere(peers, namesrv, topic, 4)
+            await topic_admin.create_topic(peers, namesrv, topic, 4)
 
     asyncio.run(work())
 

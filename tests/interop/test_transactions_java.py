@@ -175,21 +175,21 @@ def test_a_java_operator_resumes_a_half_that_our_broker_put_aside(tmp_path: Path
 
 
 def test_open_halves_of_a_java_broker_are_listed(tmp_path: Path) -> None:
-    async def listed(namesrv: str) -> admin.BrokerHalves:
+    async def listed(namesrv: str) -> admin.BrokerHalfMessages:
         async with ConnectionPool() as peers:
-            (broker,) = await admin.open_halves(peers, namesrv)
+            (broker,) = await admin.list_open(peers, namesrv)
             return broker
 
     with java_servers(tmp_path, transactionCheckMax="1000", transactionCheckInterval="2000") as namesrv:
         sent = of(transact(namesrv, 9, 0, THREE, "check=unknown"), "sent")
         deadline = time.monotonic() + PATIENCE_S
         broker = asyncio.run(listed(namesrv))
-        assert (broker.total, [half.keys for half in broker.halves]) == (3, ["K-2", "K-5", "K-8"])
-        while min(half.checks for half in broker.halves) < 2:
+        assert (broker.total, [half.keys for half in broker.messages]) == (3, ["K-2", "K-5", "K-8"])
+        while min(half.checks for half in broker.messages) < 2:
             assert time.monotonic() < deadline
             time.sleep(0.5)
             broker = asyncio.run(listed(namesrv))
-        assert sorted(half.keys for half in broker.halves) == ["K-2", "K-5", "K-8"]
+        assert sorted(half.keys for half in broker.messages) == ["K-2", "K-5", "K-8"]
         ids = {one["key"]: one["msgId"] for one in sent}
-        assert all((half.topic, half.group, half.unique_key) == ("T", "P", ids[half.keys]) for half in broker.halves)
-        assert all(half.first_stored_ms is None for half in broker.halves)  # Java's copies do not name their first
+        assert all((half.topic, half.group, half.unique_key) == ("T", "P", ids[half.keys]) for half in broker.messages)
+        assert all(half.first_stored_ms is None for half in broker.messages)  # Java's copies do not name their first

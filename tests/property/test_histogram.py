@@ -71,7 +71,7 @@ def test_duckdb_makes_the_same_buckets_and_quantiles(rows: list[tuple[str, float
         SELECT * FROM ({in_sql.quantiles("partial", ["name"], "h", QS)}) ORDER BY name"""
     made = f"""
         WITH partial AS (
-            SELECT name, place % 3 AS slot, {in_sql.histogram("ms")} AS h
+            SELECT name, place % 3 AS slot, {in_sql.histogram_aggregate("ms")} AS h
             FROM (SELECT unnest($1) AS name, unnest($2::DOUBLE[]) AS ms, generate_subscripts($1, 1) AS place) GROUP BY ALL
         ) {question}"""
     expected = []
@@ -85,7 +85,7 @@ def test_duckdb_makes_the_same_buckets_and_quantiles(rows: list[tuple[str, float
 
 
 def test_duckdb_knows_what_is_no_duration() -> None:
-    question = f"SELECT {in_sql.bucket_of('ms')} FROM (SELECT unnest([NULL, -3, 0, 1, 250]::BIGINT[]) AS ms)"
+    question = f"SELECT {in_sql.bucket_expression('ms')} FROM (SELECT unnest([NULL, -3, 0, 1, 250]::BIGINT[]) AS ms)"
     assert asked(question) == [(None,), (None,), (ZERO,), (0,), (bucket(250),)]
 
 

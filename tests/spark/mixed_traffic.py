@@ -46,7 +46,7 @@ async def _served(namesrv: str) -> None:
     async with ConnectionPool() as peers:
         while True:
             try:
-                await topic_admin.create_everywhere(peers, namesrv, TOPIC, 4)
+                await topic_admin.create_topic(peers, namesrv, TOPIC, 4)
                 return
             except (ConnectionLost, RequestTimeout, RouteNotFound, ReplyError):
                 await asyncio.sleep(0.1)

@@ -54,7 +54,7 @@ def test_every_block_of_code_runs(spark: SparkSession, tmp_path: Path) -> None:
     async def run_all(namesrv: str) -> None:
         async with ConnectionPool() as peers:
             for topic in ("orders", "changes"):
-                await topic_admin.create_everywhere(peers, namesrv, topic, 2)
+                await topic_admin.create_topic(peers, namesrv, topic, 2)
         names["stopped"] = asyncio.Event()
         asyncio.get_running_loop().call_later(60, names["stopped"].set)
         for block in blocks:

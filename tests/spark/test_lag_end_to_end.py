@@ -25,7 +25,7 @@ from ariane.model.message import Message, ReceivedMessage
 from ariane.pipeline import jobs, run
 from ariane.reports import lag_report
 from ariane.reports.report import Report, Table, Value
-from ariane.reports.table_views import asked, rows, whole
+from ariane.reports.table_views import open_views, query, whole_table
 from ariane.tables import SAMPLES_COUNTERS, SAMPLES_REJECTS
 from ariane.tables.samples import WINDOW_MS
 from ariane.testing.cluster import replicated_cluster
@@ -122,9 +122,9 @@ def backlog_served_by_the_slave(home: Path) -> Iterator[str]:
 
 
 def row_of(report: Report, title: str) -> dict[str, Value]:
-    (found,) = (part for part in report.parts if isinstance(part, Table) and part.title == title)
+    (found,) = (part for part in report.sections if isinstance(part, Table) and part.title == title)
     (row,) = (row for row in found.rows if row[:2] == ("G", "T"))
-    return dict(zip((field.name for field in found.fields), row, strict=True))
+    return dict(zip((field.name for field in found.columns), row, strict=True))
 
 
 def test_a_consoles_tps_is_0_and_the_report_tells_the_truth(spark: SparkSession, tmp_path: Path) -> None:
@@ -132,9 +132,9 @@ def test_a_consoles_tps_is_0_and_the_report_tells_the_truth(spark: SparkSession,
     with backlog_served_by_the_slave(tmp_path) as namesrv:
         run.run(jobs.JOBS["lag"], {"namesrv": namesrv}, home, once=True)
     now_ms = SYSTEM_CLOCK.now_ms()
-    with asked(home, whole(SAMPLES_COUNTERS), whole(SAMPLES_REJECTS)) as sql:
-        (newest,) = rows(sql, "SELECT max(sampled_at) AS newest FROM samples_counters")
-        assert rows(sql, "SELECT * FROM samples_rejects") == []
+    with open_views(home, whole_table(SAMPLES_COUNTERS), whole_table(SAMPLES_REJECTS)) as sql:
+        (newest,) = query(sql, "SELECT max(sampled_at) AS newest FROM samples_counters")
+        assert query(sql, "SELECT * FROM samples_rejects") == []
     newest_ms = round(newest["newest"].timestamp() * 1000)
     # The minute of the newest sample alone: what the master handed out at first is not in it.
     since_ms = newest_ms // WINDOW_MS * WINDOW_MS
@@ -153,4 +153,4 @@ def test_a_consoles_tps_is_0_and_the_report_tells_the_truth(spark: SparkSession,
     assert truth["done in"] == pytest.approx(1000 * left / confirmed, rel=0.01)
     assert isinstance(truth["oldest"], int) and truth["oldest"] > 60_000
     assert truth["in doubt"] == ""
-    assert report.gaps == ()
+    assert report.warnings == ()

@@ -18,7 +18,7 @@ from ariane.pipeline import archive, run, table_publisher
 from ariane.pipeline.replay import replayed
 from ariane.reports import replay_source
 from ariane.reports.replay_source import ReplayFilter
-from ariane.reports.table_views import asked, rows, whole
+from ariane.reports.table_views import open_views, query, whole_table
 from ariane.spark.records import arrow_decoder
 from ariane.tables import ARCHIVE, published
 from ariane.tables.time_buckets import of_time
@@ -64,8 +64,8 @@ def test_by_day_and_topic_each_batch_once_and_old_days_leave(spark: SparkSession
     assert sorted((file.slot, file.rows) for file in now.files) == [
         (f"{first}.%DLQ%G", 1), (f"{first}.orders", 2), (f"{second}.orders", 1),
     ]  # fmt: skip
-    with asked(tmp_path, whole(ARCHIVE)) as sql:
-        assert rows(sql, "SELECT topic, count(*) AS n, any_value(body) AS body FROM archive GROUP BY topic ORDER BY 1") == [
+    with open_views(tmp_path, whole_table(ARCHIVE)) as sql:
+        assert query(sql, "SELECT topic, count(*) AS n, any_value(body) AS body FROM archive GROUP BY topic ORDER BY 1") == [
             {"topic": "%DLQ%G", "n": 1, "body": b"body"}, {"topic": "orders", "n": 3, "body": b"body"},
         ]  # fmt: skip
     left = table_publisher.expire(tmp_path, ARCHIVE, of_time(T0_MS + DAY_MS), T0_MS)
@@ -114,7 +114,7 @@ def test_from_a_broker_to_the_archive_and_what_replay_reads(spark: SparkSession,
                 await producer.send(Message(topic="T", body=b"x" * 5000, keys=(f"order-{number}",), properties=own))
 
     async def chosen() -> list[tuple[str, bytes, str]]:
-        found = replay_source.of_archive(tmp_path / "archive", ReplayFilter(topic="T"))
+        found = replay_source.archived_messages(tmp_path / "archive", ReplayFilter(topic="T"))
         return [(one.properties["KEYS"], one.body, one.properties["color"]) async for one in found]
 
     with cluster_in_thread(tmp_path / "servers") as servers:

@@ -223,7 +223,7 @@ def test_from_the_tables_to_the_report(spark: SparkSession, tmp_path: Path) -> N
 
     def titles() -> list[str]:
         report = reports.report(tmp_path, since_ms=0, until_ms=2 * frames.T0_MS, now_ms=frames.T0_MS + 3_600_000)
-        return [part.title for part in report.parts if isinstance(part, Table)]
+        return [part.title for part in report.sections if isinstance(part, Table)]
 
     table_publisher.append(begun, tmp_path, TRACE_EVENTS, "traces q", 0, 0)
     table_publisher.append(records.where(records["message_id"] == second), tmp_path, MESSAGES, "messages q", 0, 0)

@@ -33,7 +33,7 @@ def test_the_three_agree(spark: SparkSession) -> None:
     assert {row["ms"]: row["b"] for row in rows} == expected
     with duckdb.connect() as sql:
         sql.register("t", table)
-        assert dict(sql.execute(f"SELECT ms, {in_sql.bucket_of('ms')} FROM t").fetchall()) == expected
+        assert dict(sql.execute(f"SELECT ms, {in_sql.bucket_expression('ms')} FROM t").fetchall()) == expected
 
 
 def test_histograms_by_group(spark: SparkSession) -> None:

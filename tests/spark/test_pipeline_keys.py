@@ -55,9 +55,9 @@ def test_days_that_are_over_are_merged_and_what_is_late_is_found_beside_them(
         )  # fmt: skip
 
     def terms() -> list[str]:
-        with table_views.asked(tmp_path, table_views.whole(MESSAGE_KEYS)) as sql:
+        with table_views.open_views(tmp_path, table_views.whole_table(MESSAGE_KEYS)) as sql:
             return [
-                row["term"] for row in table_views.rows(sql, "SELECT DISTINCT term FROM message_keys ORDER BY term")
+                row["term"] for row in table_views.query(sql, "SELECT DISTINCT term FROM message_keys ORDER BY term")
             ]
 
     def file_slots() -> list[str]:

@@ -60,12 +60,14 @@ class Reader:
     def look(self) -> int:
         """How many events there are; each is there once, and what was there stays."""
         now = published.current(self._home, TRACE_EVENTS)
-        with table_views.asked(self._home, table_views.whole(TRACE_EVENTS), table_views.whole(JOURNEYS)) as sql:
+        with table_views.open_views(
+            self._home, table_views.whole_table(TRACE_EVENTS), table_views.whole_table(JOURNEYS)
+        ) as sql:
             place = "trace_broker, trace_queue_id, trace_queue_offset, record_index"
-            (events,) = table_views.rows(
+            (events,) = table_views.query(
                 sql, f"SELECT count(*) AS rows, count(DISTINCT ({place})) AS records FROM trace_events"
             )
-            (journeys,) = table_views.rows(
+            (journeys,) = table_views.query(
                 sql, "SELECT count(*) AS rows, count(DISTINCT (message_id, consumer_group)) AS pairs FROM journeys"
             )
         assert events["rows"] == events["records"], "a record is in the table twice"
@@ -118,8 +120,8 @@ def test_readers_see_whole_versions_and_nothing_is_lost_or_twice(spark: SparkSes
             os.killpg(running.pid, signal.SIGKILL)
             running.wait()
     assert reader.look() == total
-    with table_views.asked(home, table_views.whole(JOURNEYS)) as sql:
-        results = table_views.rows(sql, "SELECT result, count(*) AS messages FROM journeys GROUP BY ALL")
+    with table_views.open_views(home, table_views.whole_table(JOURNEYS)) as sql:
+        results = table_views.query(sql, "SELECT result, count(*) AS messages FROM journeys GROUP BY ALL")
     assert results == [{"result": "success", "messages": count * MESSAGES}]
     print(f"{KILLS} kills, {reader.reads} reads, versions {published.current(home, TRACE_EVENTS).version}")  # type: ignore[union-attr]
 

@@ -35,8 +35,8 @@ BOTH = jobs.joined(("delay", "transactions"))
 
 
 def rows_of(home: Path, table: TableSchema) -> list[dict[str, Any]]:
-    with table_views.asked(home, table_views.whole(table)) as sql:
-        return table_views.rows(sql, f"SELECT * FROM {table.name} ORDER BY {', '.join(table.order)}")
+    with table_views.open_views(home, table_views.whole_table(table)) as sql:
+        return table_views.query(sql, f"SELECT * FROM {table.name} ORDER BY {', '.join(table.order)}")
 
 
 def test_the_pattern_takes_what_tells_of_messages() -> None:
@@ -176,9 +176,9 @@ STATES = {
 
 
 def part(report: Report, title: str) -> list[dict[str, Any]]:
-    (found,) = (one for one in report.parts if one.title == title)
+    (found,) = (one for one in report.sections if one.title == title)
     assert isinstance(found, Table)
-    return [dict(zip((field.name for field in found.fields), line, strict=True)) for line in found.rows]
+    return [dict(zip((field.name for field in found.columns), line, strict=True)) for line in found.rows]
 
 
 def test_from_a_broker_to_the_reports(spark: SparkSession, tmp_path: Path) -> None:
@@ -214,14 +214,14 @@ def test_from_a_broker_to_the_reports(spark: SparkSession, tmp_path: Path) -> No
 
     span = {"since_ms": began_ms - 1000, "until_ms": began_ms + 2 * HOUR_MS, "now_ms": SYSTEM_CLOCK.now_ms()}
     report = delay_report.report(home, **span)
-    assert report.gaps == ()
+    assert report.warnings == ()
     assert [(row["kind"], row["delivered"], row["pending"], row["cancelled"]) for row in part(report, "Deliveries")] == [
         ("level", 1, 0, 0), ("time", 1, 1, 1),
     ]  # fmt: skip
     assert [row["time"] for row in part(report, "Pending by due hour")] == [1]
     assert part(report, "Overdue") == []
     report = transaction_report.report(home, **span)
-    assert report.gaps == ()
+    assert report.warnings == ()
     (row,) = part(report, "How they ended")
     assert (row["committed"], row["rolled back"], row["given up"], row["open"]) == (2, 1, 1, 1)
     assert row["last answer: unknown"] == 2

@@ -138,15 +138,15 @@ QUESTIONS = (
 
 
 def wrong(tables: Path, question: str) -> list[dict[str, object]]:
-    with table_views.asked(tables, *map(table_views.whole, (JOURNEYS, DELAYS, TRANSACTIONS))) as sql:
-        return table_views.rows(sql, question)
+    with table_views.open_views(tables, *map(table_views.whole_table, (JOURNEYS, DELAYS, TRANSACTIONS))) as sql:
+        return table_views.query(sql, question)
 
 
 def assert_right(tables: Path) -> None:
     assert (rows(tables, JOURNEYS), rows(tables, DELAYS), rows(tables, TRANSACTIONS)) == (96, 8, 8)
     for question in QUESTIONS:
         assert wrong(tables, question) == []
-    with table_views.asked(tables, table_views.whole(TRACE_EVENTS)) as sql:
+    with table_views.open_views(tables, table_views.whole_table(TRACE_EVENTS)) as sql:
         place = "trace_broker, trace_queue_id, trace_queue_offset, record_index"
-        (events,) = table_views.rows(sql, f"SELECT count(*) AS n, count(DISTINCT ({place})) AS d FROM trace_events")
+        (events,) = table_views.query(sql, f"SELECT count(*) AS n, count(DISTINCT ({place})) AS d FROM trace_events")
     assert events["n"] == events["d"]

@@ -93,8 +93,8 @@ class Fed:
 
     def journeys(self) -> list[tuple[str, str | None]]:
         """Message id and result of every published journey."""
-        with table_views.asked(self.home, table_views.whole(JOURNEYS)) as sql:
-            rows = table_views.rows(sql, "SELECT message_id, result FROM journeys ORDER BY ALL")
+        with table_views.open_views(self.home, table_views.whole_table(JOURNEYS)) as sql:
+            rows = table_views.query(sql, "SELECT message_id, result FROM journeys ORDER BY ALL")
         return [(row["message_id"], row["result"]) for row in rows]
 
 
@@ -123,7 +123,7 @@ def test_what_comes_is_folded_and_a_round_without_news_publishes_nothing(fed: Fe
     assert [(row["record"], row["trace_queue_offset"]) for row in rejects] == [("nonsense", 1)]
     now_ms = SYSTEM_CLOCK.now_ms()
     fresh = pipeline_status.freshness(fed.home, JOURNEYS, now_ms)
-    assert fresh.gaps == ()
+    assert fresh.warnings == ()
     assert fresh.as_of_ms is not None
     assert begun_ms <= fresh.as_of_ms <= now_ms, "when all was read; the newest message is old"
     journeys = published.current(fed.home, JOURNEYS)
@@ -260,8 +260,8 @@ def test_a_changed_schema_is_folded_anew_and_old_files_can_still_be_read(fed: Fe
     fed.run_once()
     wider = JOURNEYS._replace(columns=(*JOURNEYS.columns, ColumnSchema("mood", "STRING", "of the message")), schema=99)
     assert [row["mood"] for row in table_publisher.read(fed.spark, fed.home, wider).collect()] == [None]
-    with table_views.asked(fed.home, table_views.whole(wider)) as sql:
-        assert table_views.rows(sql, "SELECT message_id, mood FROM journeys") == [{"message_id": "A", "mood": None}]
+    with table_views.open_views(fed.home, table_views.whole_table(wider)) as sql:
+        assert table_views.query(sql, "SELECT message_id, mood FROM journeys") == [{"message_id": "A", "mood": None}]
 
     def happy(*frames_of: DataFrame) -> DataFrame:
         return TRACE.folds[0].work(*frames_of).withColumn("mood", F.lit("happy"))
@@ -375,7 +375,7 @@ def test_a_server_that_is_away_is_said_and_waited_for(
 
     fault.write_text("away")
     progress = watching(job)
-    away = next(source.away for one in progress for source in one.sources if source.away)
+    away = next(source.unavailable for one in progress for source in one.sources if source.unavailable)
     assert away == "ConnectionLost: connection to 10.0.0.1:9876: refused"
     fault.unlink()
     assert folded(next(one for one in progress if one.folded)) == [("journeys", 1, 1)]
@@ -434,11 +434,11 @@ def test_from_a_broker_to_the_timeline(spark: SparkSession, tmp_path: Path) -> N
             run.run(jobs.JOBS["trace"], {"namesrv": servers.namesrv}, home, once=True, on_progress=said.append)
     rows = [{name: count for name, _, count in folded(one)} for one in said]
     assert (rows[0]["journeys"], rows[0]["message_keys"], rows[1]) == (3, 6, {})
-    found = trace_lookup.find(home, key="order-1")
+    found = trace_lookup.find_journeys(home, key="order-1")
     assert [(row["topic"], row["producer_group"], row["consumer_group"]) for row in found.rows] == [
         ("T", "orders", None)
     ]
-    assert [moment.what for moment in trace_lookup.timeline(found.rows)] == ["sent", "stored"]
+    assert [moment.event for moment in trace_lookup.timeline(found.rows)] == ["sent", "stored"]
     assert spark.range(1).count() == 1, "a session that ran before goes on"
 
 

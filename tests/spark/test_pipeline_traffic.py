@@ -237,8 +237,8 @@ def test_the_job_folds_late_events_of_two_slots_into_what_duckdb_adds_up(spark: 
             incremental.refold(spark, tmp_path, fold, frames.T0_MS)
 
     def known() -> list[dict[str, Any]]:
-        with table_views.asked(tmp_path, table_views.whole(TRAFFIC)) as sql:
-            return table_views.rows(
+        with table_views.open_views(tmp_path, table_views.whole_table(TRAFFIC)) as sql:
+            return table_views.query(
                 sql, "SELECT direction, sum(messages)::INT AS m, sum(successes)::INT AS s, count(*)::INT AS parts "
                 "FROM traffic GROUP BY ALL ORDER BY ALL",
             )  # fmt: skip
@@ -250,8 +250,8 @@ def test_the_job_folds_late_events_of_two_slots_into_what_duckdb_adds_up(spark: 
     ]  # fmt: skip
     come(1, after("A", "R", 17))
     assert known()[0] == {"direction": "in", "m": 1, "s": 1, "parts": 1}
-    with table_views.asked(tmp_path, table_views.whole(SLOW_MESSAGES)) as sql:
-        slow = table_views.rows(sql, "SELECT measure, message_id, noted_at FROM slow_messages ORDER BY ALL")
+    with table_views.open_views(tmp_path, table_views.whole_table(SLOW_MESSAGES)) as sql:
+        slow = table_views.query(sql, "SELECT measure, message_id, noted_at FROM slow_messages ORDER BY ALL")
     assert [(row["measure"], row["message_id"]) for row in slow] == [
         ("consume_cost_ms", "A"), ("queueing_ms", "A"), ("send_cost_ms", "A"), ("send_cost_ms", "B"),
     ]  # fmt: skip
@@ -273,8 +273,8 @@ def test_from_a_broker_to_the_report(spark: SparkSession, tmp_path: Path) -> Non
     asked = {"since_ms": now_ms - 3_600_000, "until_ms": now_ms, "now_ms": now_ms}
     tps = REPORTS["tps"].function(home, **asked, topic="T")
     assert tps.as_of is not None
-    assert [(row[:2], row[3]) for row in tps.parts[0].rows] == [(("T", "orders"), 5)]
-    sends, *_, slowest = REPORTS["latency"].function(home, **asked).parts
+    assert [(row[:2], row[3]) for row in tps.sections[0].rows] == [(("T", "orders"), 5)]
+    sends, *_, slowest = REPORTS["latency"].function(home, **asked).sections
     assert [row[:3] for row in sends.rows] == [("T", "orders", 5)]
     assert {row[0] for row in slowest.rows} == {"Send"}
     assert len({row[6] for row in slowest.rows}) == 5

@@ -41,7 +41,7 @@ def _registered(spark: SparkSession) -> None:
 def make_topic(servers: LocalCluster, queues: int, topic: str) -> None:
     async def work() -> None:
         async with ConnectionPool() as peers:
-            await topic_admin.create_everywhere(peers, servers.namesrv, topic, queues)
+            await topic_admin.create_topic(peers, servers.namesrv, topic, queues)
 
     asyncio.run(work())
 

@@ -50,7 +50,7 @@ def send(servers: LocalCluster, first: int, count: int, topic: str = "T") -> Non
 def make_topic(servers: LocalCluster, queues: int, topic: str = "T") -> None:
     async def work() -> None:
         async with ConnectionPool() as peers:
-            await topic_admin.create_everywhere(peers, servers.namesrv, topic, queues)
+            await topic_admin.create_topic(peers, servers.namesrv, topic, queues)
 
     asyncio.run(work())
 

@@ -52,7 +52,7 @@ def send(servers: LocalCluster, count: int, settings: ClientSettings | None = No
 def make(servers: LocalCluster, queues: int) -> None:
     async def work() -> None:
         async with ConnectionPool() as peers:
-            await topic_admin.create_everywhere(peers, servers.namesrv, "T", queues)
+            await topic_admin.create_topic(peers, servers.namesrv, "T", queues)
 
     asyncio.run(work())
 

@@ -41,7 +41,7 @@ def make(servers: LocalCluster, queues: int, *names: str) -> None:
     async def work() -> None:
         async with ConnectionPool() as peers:
             for name in names:
-                await topic_admin.create_everywhere(peers, servers.namesrv, name, queues)
+                await topic_admin.create_topic(peers, servers.namesrv, name, queues)
 
     asyncio.run(work())
 

@@ -83,7 +83,7 @@ def place(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 async def made(namesrv: str, topic: str) -> None:
     async with ConnectionPool() as peers:
-        await topic_admin.create_everywhere(peers, namesrv, topic, 4)
+        await topic_admin.create_topic(peers, namesrv, topic, 4)
 
 
 def run(*command: str) -> str:
@@ -100,13 +100,13 @@ def test_all_jobs_run_on_a_cluster(place: tuple[Path, str, str]) -> None:
     counts = {name: int(count) for name, count in re.findall(r"^(\w+) +rows (\d+) ", said, re.MULTILINE)}
     assert (counts["journeys"], counts["delays"], counts["transactions"]) == (22, 1, 1), said
     assert counts["consumption"] >= 1, said
-    (row,) = trace_lookup.find(tables, key="A-plain-7").rows
+    (row,) = trace_lookup.find_journeys(tables, key="A-plain-7").rows
     assert (row["consumer_group"], row["producer_group"], row["result"]) == ("G", "P", "success")
-    with table_views.asked(tables, table_views.whole(DELAYS), table_views.whole(TRANSACTIONS)) as sql:
-        assert table_views.rows(sql, "SELECT keys, state FROM delays") == [
+    with table_views.open_views(tables, table_views.whole_table(DELAYS), table_views.whole_table(TRANSACTIONS)) as sql:
+        assert table_views.query(sql, "SELECT keys, state FROM delays") == [
             {"keys": "A-delayed-0", "state": "delivered"}
         ]
-        (half,) = table_views.rows(sql, "SELECT keys, decision, halves FROM transactions")
+        (half,) = table_views.query(sql, "SELECT keys, decision, halves FROM transactions")
     assert half == {"keys": "A-half-0", "decision": "commit", "halves": 1}
 
 

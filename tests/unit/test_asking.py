@@ -14,7 +14,7 @@ from tables_on_disk import put
 
 from ariane.errors import StoreError
 from ariane.reports import pipeline_status, table_views
-from ariane.reports.pipeline_status import Freshness, TableStatus
+from ariane.reports.pipeline_status import Freshness, SourceStatus
 from ariane.tables import JOURNEYS, TRACE_EVENTS, ColumnSchema, TableSchema, published
 
 T0_MS = 1_700_000_000_000
@@ -53,24 +53,24 @@ ROW = {
 
 def test_every_type_comes_back_as_it_was(tmp_path: Path) -> None:
     put(tmp_path, EVERY, [{**ROW, "counts": list(ROW["counts"].items())}, {}])  # type: ignore[attr-defined]
-    with table_views.asked(tmp_path, table_views.whole(EVERY)) as sql:
-        full, empty = table_views.rows(sql, "SELECT * FROM every ORDER BY many NULLS LAST")
+    with table_views.open_views(tmp_path, table_views.whole_table(EVERY)) as sql:
+        full, empty = table_views.query(sql, "SELECT * FROM every ORDER BY many NULLS LAST")
     assert full == ROW
     assert empty == dict.fromkeys(EVERY.names)
 
 
 def test_a_table_that_is_not_published_has_its_columns_and_no_rows(tmp_path: Path) -> None:
-    with table_views.asked(tmp_path, table_views.whole(EVERY)) as sql:
-        assert table_views.rows(sql, 'SELECT tries[1].cost_ms FROM every WHERE counts[1] = 2 AND "at" > now()') == []
+    with table_views.open_views(tmp_path, table_views.whole_table(EVERY)) as sql:
+        assert table_views.query(sql, 'SELECT tries[1].cost_ms FROM every WHERE counts[1] = 2 AND "at" > now()') == []
         with pytest.raises(duckdb.BinderException):
-            table_views.rows(sql, "SELECT nothing FROM every")
+            table_views.query(sql, "SELECT nothing FROM every")
 
 
 def test_values_are_parameters(tmp_path: Path) -> None:
     put(tmp_path, EVERY, [ROW])
-    with table_views.asked(tmp_path, table_views.whole(EVERY)) as sql:
-        assert table_views.rows(sql, "SELECT many FROM every WHERE text = $1", ["it's"]) == [{"many": 1}]
-        assert table_views.rows(sql, "SELECT many FROM every WHERE text = $1", ["' OR true --"]) == []
+    with table_views.open_views(tmp_path, table_views.whole_table(EVERY)) as sql:
+        assert table_views.query(sql, "SELECT many FROM every WHERE text = $1", ["it's"]) == [{"many": 1}]
+        assert table_views.query(sql, "SELECT many FROM every WHERE text = $1", ["' OR true --"]) == []
 
 
 def test_only_files_that_a_question_can_need_are_opened(tmp_path: Path) -> None:
@@ -82,13 +82,13 @@ def test_only_files_that_a_question_can_need_are_opened(tmp_path: Path) -> None:
     hour_ms = 3_600_000
 
     def found(part: table_views.TablePart) -> list[int]:
-        with table_views.asked(tmp_path, part) as sql:
-            return [row["many"] for row in table_views.rows(sql, "SELECT many FROM every ORDER BY many")]
+        with table_views.open_views(tmp_path, part) as sql:
+            return [row["many"] for row in table_views.query(sql, "SELECT many FROM every ORDER BY many")]
 
-    assert found(table_views.whole(EVERY)) == [0, 1, 2, 99]
-    assert found(table_views.between(EVERY, T0_MS + hour_ms, T0_MS + 2 * hour_ms)) == [1, 2, 99]
-    assert found(table_views.between(EVERY, 0, T0_MS - 1)) == [99], "rows without a time are in every span"
-    assert found(table_views.in_slots(EVERY, {"S1", "S7"})) == [1]
+    assert found(table_views.whole_table(EVERY)) == [0, 1, 2, 99]
+    assert found(table_views.files_between(EVERY, T0_MS + hour_ms, T0_MS + 2 * hour_ms)) == [1, 2, 99]
+    assert found(table_views.files_between(EVERY, 0, T0_MS - 1)) == [99], "rows without a time are in every span"
+    assert found(table_views.files_of_buckets(EVERY, {"S1", "S7"})) == [1]
 
 
 def test_a_list_that_is_none_is_said(tmp_path: Path) -> None:
@@ -99,14 +99,14 @@ def test_a_list_that_is_none_is_said(tmp_path: Path) -> None:
 
 
 def tell(home: Path, *, behind: int | None = 0, away: str | None = None, read_ms: int | None = None) -> None:
-    pipeline_status.write(home, TableStatus("traces", T0_MS, 3, 90, behind, away, 1, read_ms))
+    pipeline_status.write_status(home, SourceStatus("traces", T0_MS, 3, 90, behind, away, 1, read_ms))
 
 
 def test_an_answer_says_as_of_when_it_is_and_what_it_may_lack(tmp_path: Path) -> None:
     assert pipeline_status.freshness(tmp_path, JOURNEYS, T0_MS) == Freshness(None, (f"no journeys in {tmp_path} yet",))
     put(tmp_path, TRACE_EVENTS, [{}], as_of_ms=T0_MS - 5, done={"traces 0a-1b": 3})
     put(tmp_path, JOURNEYS, [{}], as_of_ms=T0_MS - 5, done={"trace_events": 1})
-    assert pipeline_status.freshness(tmp_path, JOURNEYS, T0_MS).gaps == ("it is not known how far traces is",)
+    assert pipeline_status.freshness(tmp_path, JOURNEYS, T0_MS).warnings == ("it is not known how far traces is",)
     tell(tmp_path)
     fresh = pipeline_status.freshness(tmp_path, JOURNEYS, T0_MS)
     assert fresh == Freshness(T0_MS - 5, ())
@@ -114,23 +114,23 @@ def test_an_answer_says_as_of_when_it_is_and_what_it_may_lack(tmp_path: Path) ->
     tell(tmp_path, read_ms=T0_MS - 2)
     assert pipeline_status.freshness(tmp_path, JOURNEYS, T0_MS) == Freshness(T0_MS - 2, (), T0_MS - 2)
     stopped = pipeline_status.freshness(tmp_path, JOURNEYS, T0_MS + 180_000)
-    assert (stopped.as_of_ms, len(stopped.gaps)) == (T0_MS - 2, 1), "all was read until it stopped"
+    assert (stopped.as_of_ms, len(stopped.warnings)) == (T0_MS - 2, 1), "all was read until it stopped"
 
     tell(tmp_path, behind=1200)
-    assert pipeline_status.freshness(tmp_path, JOURNEYS, T0_MS).gaps == ("traces has 1,200 messages to read",)
+    assert pipeline_status.freshness(tmp_path, JOURNEYS, T0_MS).warnings == ("traces has 1,200 messages to read",)
     tell(tmp_path, behind=None, away="ConnectionLost: refused")
-    assert pipeline_status.freshness(tmp_path, JOURNEYS, T0_MS).gaps == (
+    assert pipeline_status.freshness(tmp_path, JOURNEYS, T0_MS).warnings == (
         "traces waits for a server: ConnectionLost: refused",
         "it is not known how many messages traces has still to read",
     )
     tell(tmp_path)
-    assert pipeline_status.freshness(tmp_path, JOURNEYS, T0_MS + 180_000).gaps == (
+    assert pipeline_status.freshness(tmp_path, JOURNEYS, T0_MS + 180_000).warnings == (
         "the pipeline has not looked at traces for 3 minutes",
     )
     tell(tmp_path, read_ms=T0_MS + 9)
     put(tmp_path, TRACE_EVENTS, [{}], as_of_ms=T0_MS, done={"traces 0a-1b": 4})
     assert pipeline_status.freshness(tmp_path, JOURNEYS, T0_MS).as_of_ms == T0_MS - 5, "it lacks what was read last"
-    assert pipeline_status.freshness(tmp_path, JOURNEYS, T0_MS).gaps == (
+    assert pipeline_status.freshness(tmp_path, JOURNEYS, T0_MS).warnings == (
         "journeys does not have the newest trace_events yet",
     )
 
@@ -139,4 +139,4 @@ def test_a_status_that_is_none_is_said(tmp_path: Path) -> None:
     tell(tmp_path)
     (tmp_path / "status" / "traces").write_text("{}")
     with pytest.raises(StoreError, match="is no status"):
-        pipeline_status.read(tmp_path)
+        pipeline_status.read_statuses(tmp_path)

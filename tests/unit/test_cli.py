@@ -43,9 +43,13 @@ def test_the_table_of_commands_loads_nothing_heavy():
 
 
 def test_a_home_is_held_by_one_at_a_time(tmp_path: Path):
-    with homes.held(tmp_path / "h"), pytest.raises(ConfigError, match="runs there already"), homes.held(tmp_path / "h"):
+    with (
+        homes.locked_home(tmp_path / "h"),
+        pytest.raises(ConfigError, match="runs there already"),
+        homes.locked_home(tmp_path / "h"),
+    ):
         pass
-    with homes.held(tmp_path / "h"):
+    with homes.locked_home(tmp_path / "h"):
         assert (tmp_path / "h" / "up.pid").read_text(encoding="ascii").strip().isdigit()
 
 
@@ -64,7 +68,7 @@ def own(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatc
 
 
 def make_demo(place: Path) -> Path:
-    with homes.temporary() as demo:
+    with homes.temporary_home() as demo:
         (demo / homes.TABLES).mkdir()
     return demo
 
@@ -72,55 +76,55 @@ def make_demo(place: Path) -> Path:
 def test_tables_of_a_demo_are_never_read_for_those_of_the_default_home(own: Path, temporary_files: Path):
     (own / homes.TABLES).mkdir(parents=True)
     make_demo(temporary_files)  # newer than the default home's
-    assert homes.tables_to_read(None) == own / homes.TABLES
+    assert homes.existing_tables_dir(None) == own / homes.TABLES
 
 
 def test_a_home_without_tables_names_the_demos_instead_of_reading_them(own: Path, temporary_files: Path):
-    with homes.held(own):
+    with homes.locked_home(own):
         pass
     demo = make_demo(temporary_files)
     with pytest.raises(StoreError, match=f"(?s)no tables in {own / homes.TABLES}: run .*--home {demo}$"):
-        homes.tables_to_read(None)
+        homes.existing_tables_dir(None)
 
 
 def test_as_long_as_the_default_home_does_not_exist_it_is_that_of_the_last_demo(own: Path, temporary_files: Path):
     demo = make_demo(temporary_files)
-    assert homes.tables_to_read(None) == demo / homes.TABLES
+    assert homes.existing_tables_dir(None) == demo / homes.TABLES
     with pytest.raises(StoreError, match="no tables in"):
-        homes.tables_to_read(own)
+        homes.existing_tables_dir(own)
 
 
 def test_one_rule_for_what_home_means(own: Path, tmp_path: Path):
-    assert homes.tables_of(None) == homes.tables_of(own) == own / homes.TABLES
-    assert homes.archive_of(None) == homes.archive_of(own) == own / homes.ARCHIVE
-    with homes.held(tmp_path / "up") as up:
-        assert homes.tables_of(up) == up / homes.TABLES
-        assert homes.archive_of(up) == up / homes.ARCHIVE
+    assert homes.tables_dir(None) == homes.tables_dir(own) == own / homes.TABLES
+    assert homes.archive_dir(None) == homes.archive_dir(own) == own / homes.ARCHIVE
+    with homes.locked_home(tmp_path / "up") as up:
+        assert homes.tables_dir(up) == up / homes.TABLES
+        assert homes.archive_dir(up) == up / homes.ARCHIVE
     other = tmp_path / "link"
     other.symlink_to(own.parent)
-    assert homes.tables_of(other / own.name) == other / own.name / homes.TABLES, "another path of the default home"
+    assert homes.tables_dir(other / own.name) == other / own.name / homes.TABLES, "another path of the default home"
     plain = tmp_path / "plain"
-    assert homes.tables_of(plain) == homes.archive_of(plain) == plain
+    assert homes.tables_dir(plain) == homes.archive_dir(plain) == plain
     (plain / "journeys").mkdir(parents=True)
     (plain / "journeys" / "CURRENT").touch()
-    with homes.held(plain):
-        assert homes.tables_of(plain) == plain, "tables that are there already are not lost"
+    with homes.locked_home(plain):
+        assert homes.tables_dir(plain) == plain, "tables that are there already are not lost"
 
 
 def test_of_a_demo_only_the_tables_stay_until_the_next(temporary_files: Path):
-    with homes.temporary() as first:
+    with homes.temporary_home() as first:
         for name in (homes.TABLES, "store", "logs"):
             (first / name).mkdir()
         (first / "broker.pid").write_text("1\n", encoding="ascii")
     assert {entry.name for entry in first.iterdir()} == {homes.TABLES, "up.pid"}
-    with homes.temporary() as second:
+    with homes.temporary_home() as second:
         assert not first.exists()
         assert homes.demo_homes() == [second]
 
 
 def test_a_demo_that_failed_keeps_everything(temporary_files: Path):
     def fails() -> None:
-        with homes.temporary() as home:
+        with homes.temporary_home() as home:
             (home / "logs").mkdir()
             raise ConfigError("x", 1, "y")
 
@@ -131,6 +135,6 @@ def test_a_demo_that_failed_keeps_everything(temporary_files: Path):
 
 
 def test_a_demo_leaves_the_home_of_a_running_one_alone(temporary_files: Path):
-    with homes.temporary() as first, homes.temporary() as second:
+    with homes.temporary_home() as first, homes.temporary_home() as second:
         assert first.is_dir()
         assert set(homes.demo_homes()) == {first, second}

@@ -11,15 +11,15 @@ from ariane.errors import ConfigError
 
 
 def test_both_or_neither() -> None:
-    assert auth_options.options("n:1", "", "") == {"namesrv": "n:1"}
-    assert auth_options.options("n:1", "a", "s") == {"namesrv": "n:1", "accessKey": "a", "secretKey": "s"}
-    assert auth_options.client("", "") is None
-    settings = auth_options.client("a", "s")
+    assert auth_options.source_options("n:1", "", "") == {"namesrv": "n:1"}
+    assert auth_options.source_options("n:1", "a", "s") == {"namesrv": "n:1", "accessKey": "a", "secretKey": "s"}
+    assert auth_options.client_settings("", "") is None
+    settings = auth_options.client_settings("a", "s")
     assert settings is not None
     assert settings.credentials is not None
     for one in (("a", ""), ("", "s")):
         with pytest.raises(ConfigError, match="given together"):
-            auth_options.client(*one)
+            auth_options.client_settings(*one)
 
 
 @pytest.mark.parametrize("command", [("pipeline", "run"), ("archive", "run"), ("collect",), ("replay",)])

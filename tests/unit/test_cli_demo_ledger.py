@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from ariane.cli.demo_tracker import STEPS, DemoReport, DemoTracker, faults, percentile, report, turned_around
+from ariane.cli.demo_tracker import STEPS, DemoReport, DemoTracker, build_report, count_out_of_order, percentile, verify
 
 GROUPS = ("billing", "shipping")
 
@@ -15,24 +15,24 @@ def played(orders: int) -> DemoTracker:
     ledger = DemoTracker(GROUPS)
     for order in range(orders):
         for step in STEPS:
-            ledger.sending(order, step, 1.0)
-            ledger.sent(order, step)
+            ledger.on_send(order, step, 1.0)
+            ledger.on_acknowledged(order, step)
             for group in GROUPS:
-                ledger.consumed(group, order, step, 1.005)
+                ledger.on_consumed(group, order, step, 1.005)
     return ledger
 
 
 def test_every_step_once_in_both_groups_is_a_success():
-    made = report(played(10), journeys=60)
+    made = build_report(played(10), journeys=60)
     assert made == DemoReport(30, 60, 60, 0, 0, {"p50": 5.0, "p99": 5.0})
-    assert faults(made, orders=10, groups=2) == []
+    assert verify(made, orders=10, groups=2) == []
 
 
 def test_a_send_stored_twice_and_a_delivery_repeated_count_once():
     ledger = played(1)
-    ledger.sending(0, "paid", 9.0)
-    ledger.sent(0, "paid")
-    ledger.consumed("billing", 0, "paid", 10.0)
+    ledger.on_send(0, "paid", 9.0)
+    ledger.on_acknowledged(0, "paid")
+    ledger.on_consumed("billing", 0, "paid", 10.0)
     assert (ledger.sent_count, ledger.consumed_count, ledger.repeated) == (3, 6, 1)
     assert ledger.out_of_order == 0, "a repeated early step after a late one is a repetition, not disorder"
     assert ledger.produce_to_consume_ms() == {"p50": 5.0, "p99": 5.0}
@@ -40,18 +40,18 @@ def test_a_send_stored_twice_and_a_delivery_repeated_count_once():
 
 def test_an_acknowledged_step_that_one_group_never_saw_is_lost_once():
     ledger = played(1)
-    ledger.sending(1, "created", 2.0)
-    ledger.sent(1, "created")
-    ledger.consumed("billing", 1, "created", 2.1)
+    ledger.on_send(1, "created", 2.0)
+    ledger.on_acknowledged(1, "created")
+    ledger.on_consumed("billing", 1, "created", 2.1)
     assert ledger.lost == 1
 
 
 def test_a_step_that_was_never_acknowledged_is_missing_but_not_lost():
     ledger = played(1)
-    ledger.sending(1, "created", 2.0)
-    made = report(ledger, journeys=6)
+    ledger.on_send(1, "created", 2.0)
+    made = build_report(ledger, journeys=6)
     assert (made.lost, made.sent) == (0, 3)
-    assert faults(made, orders=2, groups=2) == [
+    assert verify(made, orders=2, groups=2) == [
         "steps sent: 3, expected 6",
         "steps consumed: 6, expected 12",
         "journeys: 6, expected 12",
@@ -60,7 +60,7 @@ def test_a_step_that_was_never_acknowledged_is_missing_but_not_lost():
 
 def test_steps_of_an_earlier_demo_in_the_same_home_do_not_count():
     ledger = DemoTracker(GROUPS)
-    ledger.consumed("billing", 5, "paid", 3.0)
+    ledger.on_consumed("billing", 5, "paid", 3.0)
     assert ledger.consumed_count == 0
 
 
@@ -74,7 +74,7 @@ def test_steps_of_an_earlier_demo_in_the_same_home_do_not_count():
     ],
 )
 def test_turned_around_counts_within_an_order_only(arrivals, count):
-    assert turned_around(arrivals) == count
+    assert count_out_of_order(arrivals) == count
 
 
 def test_percentile_is_the_nearest_rank_and_unknown_without_values():
@@ -85,5 +85,5 @@ def test_percentile_is_the_nearest_rank_and_unknown_without_values():
 
 
 def test_unknown_journeys_are_told_as_unknown_and_fail():
-    made = dataclasses.replace(report(played(1), journeys=None))
-    assert faults(made, orders=1, groups=2) == ["journeys: unknown, expected 6"]
+    made = dataclasses.replace(build_report(played(1), journeys=None))
+    assert verify(made, orders=1, groups=2) == ["journeys: unknown, expected 6"]

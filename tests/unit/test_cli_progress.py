@@ -19,21 +19,21 @@ from ariane.errors import ConnectionLost
 from ariane.metrics_collector.publisher import PollingRound
 from ariane.pipeline.incremental import AggregationResult
 from ariane.pipeline.run import JobProgress
-from ariane.reports.pipeline_status import TableStatus
+from ariane.reports.pipeline_status import SourceStatus
 from ariane.tables import CLOCKS, DELAYS, JOURNEYS, TRAFFIC, TableSchema
 from ariane.tables.published import TableVersion
 
 
-def source(name: str = "traces", behind: int | None = 0, **other: Any) -> TableStatus:
-    values = {"at_ms": 1, "batch": 7, "batch_ms": 812, "behind": behind, "away": None, "topics": 1}
-    return TableStatus(name, **(values | other))
+def source(name: str = "traces", behind: int | None = 0, **other: Any) -> SourceStatus:
+    values = {"at_ms": 1, "batch": 7, "batch_ms": 812, "pending": behind, "unavailable": None, "topics": 1}
+    return SourceStatus(name, **(values | other))
 
 
 def folded(table: TableSchema, rows: int) -> AggregationResult:
     return AggregationResult(table, 1, TableVersion(3, table.schema, rows, None))
 
 
-def done(*sources: TableStatus, folds: tuple[AggregationResult, ...] = ()) -> JobProgress:
+def done(*sources: SourceStatus, folds: tuple[AggregationResult, ...] = ()) -> JobProgress:
     return JobProgress(folds, sources, 0.5)
 
 
@@ -53,38 +53,38 @@ class Told:
 
 def test_a_line_has_the_news_of_ten_seconds_and_the_largest_tables_by_name() -> None:
     told = Told()
-    told.screen.step(done(source(behind=1234), folds=(folded(JOURNEYS, 12345),)))
+    told.screen.on_tables_published(done(source(behind=1234), folds=(folded(JOURNEYS, 12345),)))
     assert told.new() == ["traces 1,234 behind, 812 ms  |  rows: journeys 12,345"]
     for table, rows in ((JOURNEYS, 12346), (TRAFFIC, 960), (CLOCKS, 2), (DELAYS, 1)):
         told.now_s += 2
-        told.screen.step(done(source(), folds=(folded(table, rows),)))
+        told.screen.on_tables_published(done(source(), folds=(folded(table, rows),)))
     assert told.new() == []
     told.now_s += 2
-    told.screen.step(done(source(behind=None), folds=(folded(TRAFFIC, 961),)))
+    told.screen.on_tables_published(done(source(behind=None), folds=(folded(TRAFFIC, 961),)))
     assert told.new() == ["traces ? behind, 812 ms  |  rows: journeys 12,346  traffic 961  clocks 2  1 more"]
 
 
 def test_without_news_a_line_a_minute_says_that_it_runs() -> None:
     told = Told()
-    told.screen.show(done(source(batch=None, batch_ms=None)))
+    told.screen.on_round(done(source(batch=None, batch_ms=None)))
     assert told.new() == ["traces 0 behind  |  no news"]
     told.now_s += 59
-    told.screen.show(done(source()))
+    told.screen.on_round(done(source()))
     assert told.new() == []
     told.now_s += 1
-    told.screen.show(done(source()))
+    told.screen.on_round(done(source()))
     assert told.new() == ["traces 0 behind, 812 ms  |  no news"]
 
 
 def test_what_a_source_waits_for_is_said_when_it_changes() -> None:
     told = Told()
-    told.screen.show(done(source(topics=0), source("samples")))
+    told.screen.on_round(done(source(topics=0), source("samples")))
     assert told.new() == [
         "traces waits: none of its topics is there yet",
         "traces waits  samples 0 behind, 812 ms  |  no news",
     ]
     for why in ("broker-a is away: refused", "broker-a is away: refused", "broker-b is away: refused", None):
-        told.screen.show(done(source(away=why), source("samples")))
+        told.screen.on_round(done(source(unavailable=why), source("samples")))
     assert told.new() == [
         "traces waits: broker-a is away: refused",
         "traces waits: broker-b is away: refused",
@@ -97,8 +97,8 @@ def test_the_table_fits_a_terminal_of_eighty_columns_and_keeps_what_was_folded()
     console = Console(file=shown, force_terminal=True, width=80, color_system=None)
     with Live(console=console, auto_refresh=False) as live:
         drawn = progress.LiveProgress(live)
-        drawn.step(done(source(behind=1_234_567), folds=(folded(JOURNEYS, 123_456_789),)))
-        drawn.show(done(source(behind=9), source("samples", away="broker-a is away: refused")))
+        drawn.on_tables_published(done(source(behind=1_234_567), folds=(folded(JOURNEYS, 123_456_789),)))
+        drawn.on_round(done(source(behind=9), source("samples", unavailable="broker-a is away: refused")))
     last = shown.getvalue().rpartition("Ctrl-C stops")[2].splitlines()
     assert [line.split()[:5] for line in last[2:5]] == [
         ["traces", "9", "7", "812"],
@@ -110,7 +110,7 @@ def test_the_table_fits_a_terminal_of_eighty_columns_and_keeps_what_was_folded()
 
 
 def test_the_end_of_once_lists_sources_and_tables(capsys: pytest.CaptureFixture[str]) -> None:
-    progress.SummaryProgress().show(
+    progress.SummaryProgress().on_round(
         done(source(), source("samples", topics=0), folds=(folded(JOURNEYS, 12), folded(TRAFFIC, 3)))
     )
     assert [line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines()] == [
@@ -132,10 +132,10 @@ def test_the_collector_speaks_when_brokers_come_or_go_and_of_each_fault_once() -
 
     lost = ConnectionLost("h:1", "refused")
     for one in (seen(None, None), seen(None, None), seen(None, "refused"), seen(None, "refused", fault=lost)):
-        collected.round(one)
+        collected.on_round(one)
     for _ in range(2):
-        collected.fault(lost)
-    collected.round(seen(None, None))
+        collected.on_fault(lost)
+    collected.on_round(seen(None, None))
     assert lines == [
         "collector samples 2 of 2 brokers",
         "collector samples 1 of 2 brokers; away: b1/0: refused",

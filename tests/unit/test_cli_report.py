@@ -39,7 +39,7 @@ REPORT = Report(
             (Column("topic"), Column("took", "ms"), Column("ok", "%"), Column("at"), Column("whole"), Column("id")),
             ((BAD, 12345, 99.999, at(), True, ID), ("日本", None, 100.0, None, False, "short")),
             f"Mind {BAD}",
-            left_out=7,
+            omitted_rows=7,
         ),
         Plot("A plot", "/s", (Line("up", series(0.2, None, 0.0, 2.0)), Line(BAD, series(None, 7.0, None, None))), "so"),
     ),
@@ -47,7 +47,7 @@ REPORT = Report(
 
 
 def text(report: Report = REPORT, width: int = 80) -> list[str]:
-    return [line.plain for line in terminal.drawn(report, width)]
+    return [line.plain for line in terminal.render(report, width)]
 
 
 @pytest.fixture
@@ -122,7 +122,7 @@ def test_more_rows_than_a_screen_are_said() -> None:
     ],
 )  # fmt: skip
 def test_cells(value: Any, unit: str, said: str) -> None:
-    assert value_format.shown(value, unit) == said
+    assert value_format.format_value(value, unit) == said
 
 
 class Tags(HTMLParser):
@@ -150,7 +150,7 @@ class Tags(HTMLParser):
 
 
 def test_the_page_needs_nothing_else_and_escapes_its_values() -> None:
-    made = html.page(REPORT)
+    made = html.render(REPORT)
     assert not re.search(r"https?:|//|url\(|@import", made)
     tags = Tags()
     tags.feed(made)
@@ -166,7 +166,7 @@ def test_the_page_needs_nothing_else_and_escapes_its_values() -> None:
 
 def test_the_page_breaks_lines_where_nothing_is_known() -> None:
     line = Line("x", series(1.0, 2.0, None, 3.0, None, 0.0, 4.0))
-    made = html.page(Report("R", None, ("nothing yet",), (Plot("P", "ms", (line,)),)))
+    made = html.render(Report("R", None, ("nothing yet",), (Plot("P", "ms", (line,)),)))
     assert (made.count("<polyline"), made.count("<circle")) == (2, 1)
     assert "nothing is known yet" in made
     assert "nothing yet" in made

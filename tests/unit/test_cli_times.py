@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ariane.cli.time_options import instant
+from ariane.cli.time_options import parse_time
 from ariane.errors import ConfigError
 
 NOW_MS = 1_700_000_040_000  # 2023-11-14T22:14 in UTC
@@ -18,10 +18,10 @@ NOW_MS = 1_700_000_040_000  # 2023-11-14T22:14 in UTC
     ],
 )  # fmt: skip
 def test_so_long_ago_or_a_time(said: str, before_ms: int) -> None:
-    assert instant(said, NOW_MS, "--since") == NOW_MS - before_ms
+    assert parse_time(said, NOW_MS, "--since") == NOW_MS - before_ms
 
 
 @pytest.mark.parametrize("said", ["10", "m", "-1m", "1w", "9999999d", "yesterday", ""])
 def test_what_is_no_time_names_the_option(said: str) -> None:
     with pytest.raises(ConfigError, match="--until"):
-        instant(said, NOW_MS, "--until")
+        parse_time(said, NOW_MS, "--until")

@@ -202,8 +202,8 @@ def test_names_are_those_that_exist() -> None:
 
 
 def test_jobs_are_expanded_once() -> None:
-    assert command_names.jobs(["trace", "lag", "trace"]) == ("trace", "lag")
-    assert command_names.jobs(["lag", "all"]) == tuple(command_names.JOBS)
+    assert command_names.parse_jobs(["trace", "lag", "trace"]) == ("trace", "lag")
+    assert command_names.parse_jobs(["lag", "all"]) == tuple(command_names.JOBS)
 
 
 @pytest.mark.parametrize(
@@ -259,7 +259,7 @@ def test_a_default_home_that_is_a_uri_is_refused(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setenv("ARIANE_HOME", "s3://b/t")
     with pytest.raises(UsageError, match="ARIANE_HOME = 's3://b/t': .* is a URI"):
-        homes.tables_of(None)
+        homes.tables_dir(None)
 
 
 @pytest.mark.parametrize(
@@ -271,7 +271,7 @@ def test_the_value_of_a_spark_setting_is_not_shown(texts: list[str]) -> None:
     from ariane.pipeline.spark_session import _merged
 
     with pytest.raises(UsageError) as caught:
-        spark_options.settings(texts)
+        spark_options.parse_conf(texts)
     assert "hidden" not in str(caught.value)
     with pytest.raises(ConfigError) as refused:
         _merged({}, {"fs.s3a.secret.key": "hidden"})
@@ -282,7 +282,7 @@ def test_the_second_signal_ends_a_command_that_is_stopping(monkeypatch: pytest.M
     handlers: dict[int, Any] = {}
     monkeypatch.setattr(signal, "signal", handlers.__setitem__)
     said: list[str] = []
-    stop = signals.of_thread(said.append)
+    stop = signals.thread_stop_event(said.append)
     handlers[signal.SIGINT](signal.SIGINT, None)
     assert stop.is_set()
     assert said == ["stopping after the current batch; once more to stop at once"]
@@ -338,16 +338,16 @@ def test_the_demo_writes_the_tables_that_the_command_it_prints_reads(
             started.append(program.arguments)
             return ""
 
-    async def endless(namesrv: str, tables: Path | None, say: Any, stop: asyncio.Event) -> None:
-        assert tables == homes.tables_of(tmp_path)
+    async def run_forever(namesrv: str, tables: Path | None, say: Any, stop: asyncio.Event) -> None:
+        assert tables == homes.tables_dir(tmp_path)
 
     monkeypatch.setattr(spark_session, "spark_fault", lambda: None)
-    monkeypatch.setattr(demo_traffic, "endless", endless)
-    with homes.held(tmp_path):
+    monkeypatch.setattr(demo_traffic, "run_forever", run_forever)
+    with homes.locked_home(tmp_path):
         asyncio.run(upping._demo(Started(), tmp_path, "a:1", False, asyncio.Event()))  # type: ignore[arg-type]
         (arguments,) = started
         written = Path(arguments[arguments.index("--home") + 1])
-        assert homes.tables_of(written) == homes.tables_of(tmp_path)
+        assert homes.tables_dir(written) == homes.tables_dir(tmp_path)
 
 
 def test_a_port_that_may_not_be_listened_on_is_not_called_taken(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ pytest.importorskip("pyarrow", reason="needs pyarrow: pip install 'ariane[spark]
 from tables_on_disk import put
 
 from ariane.reports import delay_report, pipeline_status
-from ariane.reports.pipeline_status import TableStatus
+from ariane.reports.pipeline_status import SourceStatus
 from ariane.reports.report import Plot, Report, Table
 from ariane.tables import DELAYS, MESSAGES
 
@@ -38,12 +38,12 @@ def asked(home: Path, **more: Any) -> Report:
 
 
 def part(report: Report, title: str) -> Any:
-    (found,) = (one for one in report.parts if one.title == title)
+    (found,) = (one for one in report.sections if one.title == title)
     return found
 
 
 def dicts(sheet: Table) -> list[dict[str, Any]]:
-    return [dict(zip((field.name for field in sheet.fields), line, strict=True)) for line in sheet.rows]
+    return [dict(zip((field.name for field in sheet.columns), line, strict=True)) for line in sheet.rows]
 
 
 def test_both_sides_of_what_was_asked_for(tmp_path: Path) -> None:
@@ -96,7 +96,7 @@ def test_what_waits_by_the_hour_in_which_it_is_due_and_what_is_overdue(tmp_path:
         (None, 1, 0, 0, 1), (hour, 1, 0, 0, 1), (hour + HOUR, 1, 0, 1, 2), (hour + 60 * 24 * HOUR, 1, 0, 0, 1),
     )  # fmt: skip
     overdue = part(report, "Overdue")
-    assert overdue.left_out == 5
+    assert overdue.omitted_rows == 5
     assert dicts(overdue)[0] == {
         "message id": "M34", "kind": "level", "level": 3, "topic": "T", "broker": "broker-a",
         "due": T0 - timedelta(seconds=84), "overdue": 84_000,
@@ -106,7 +106,7 @@ def test_what_waits_by_the_hour_in_which_it_is_due_and_what_is_overdue(tmp_path:
 def test_more_hours_than_are_shown_are_counted(tmp_path: Path) -> None:
     put(tmp_path, DELAYS, [row(number, number * HOUR) for number in range(60)], as_of_ms=T0_MS)
     sheet = part(asked(tmp_path), "Pending by due hour")
-    assert (len(sheet.rows), sheet.left_out) == (delay_report.HOURS_MAX, 60 - delay_report.HOURS_MAX)
+    assert (len(sheet.rows), sheet.omitted_rows) == (delay_report.HOURS_MAX, 60 - delay_report.HOURS_MAX)
 
 
 def test_nothing_is_overdue_before_its_delivery_could_be_known(tmp_path: Path) -> None:
@@ -117,11 +117,11 @@ def test_nothing_is_overdue_before_its_delivery_could_be_known(tmp_path: Path) -
 
     def overdue(behind: int | None) -> tuple[int, bool]:
         (tmp_path / "status").mkdir(exist_ok=True)
-        pipeline_status.write(
-            tmp_path, TableStatus("messages", later_ms, 1, 5, behind, None, 1, None if behind else later_ms)
+        pipeline_status.write_status(
+            tmp_path, SourceStatus("messages", later_ms, 1, 5, behind, None, 1, None if behind else later_ms)
         )
         report = asked(tmp_path, now_ms=later_ms)
-        return len(part(report, "Overdue").rows), not report.gaps
+        return len(part(report, "Overdue").rows), not report.warnings
 
     assert overdue(0) == (1, True)
     assert overdue(7) == (0, False)
@@ -130,7 +130,7 @@ def test_nothing_is_overdue_before_its_delivery_could_be_known(tmp_path: Path) -
 def test_filters_and_a_home_without_the_table(tmp_path: Path) -> None:
     empty = asked(tmp_path)
     assert empty.as_of is None
-    assert empty.gaps
+    assert empty.warnings
     assert part(empty, "Deliveries").rows == part(empty, "How far off").rows == ()
     rows = [row(1, -HOUR / 2, 5), row(2, -HOUR / 2, 6, topic="U"), row(3, -HOUR / 2, 7, topic="%RETRY%G", kind="retry")]
     put(tmp_path, DELAYS, [*rows, row(4, HOUR, topic="U")], as_of_ms=T0_MS)

@@ -113,7 +113,7 @@ def test_a_table_that_was_made_anew_is_folded_anew(
     (tmp_path / JOURNEYS.name / published.CURRENT).unlink()
     for batch in range(batches):
         table_publisher.append(FRAME, tmp_path, JOURNEYS, "traces another", batch, T0_MS + 60_000)
-    (gap,) = [one for one in pipeline_status.freshness(tmp_path, TRAFFIC, T0_MS).gaps if "newest" in one]
+    (gap,) = [one for one in pipeline_status.freshness(tmp_path, TRAFFIC, T0_MS).warnings if "newest" in one]
     assert gap == "traffic does not have the newest journeys yet"
     assert incremental.refold(FRAME, tmp_path, fold, T0_MS + 60_000) is not None
 
@@ -129,7 +129,9 @@ def test_a_list_that_is_older_than_what_was_folded_is_folded_anew(
     table_publisher.append(FRAME, tmp_path, JOURNEYS, QUERY, 1, T0_MS)
     incremental.refold(FRAME, tmp_path, fold, T0_MS)
     (tmp_path / JOURNEYS.name / published.CURRENT).write_bytes(backup)
-    assert "traffic does not have the newest journeys yet" in pipeline_status.freshness(tmp_path, TRAFFIC, T0_MS).gaps
+    assert (
+        "traffic does not have the newest journeys yet" in pipeline_status.freshness(tmp_path, TRAFFIC, T0_MS).warnings
+    )
     assert incremental.refold(FRAME, tmp_path, fold, T0_MS) is not None
 
 
@@ -184,7 +186,7 @@ class Query:
 
 def test_a_query_that_found_nothing_is_not_behind() -> None:
     found = run._status(jobs.TRACES, run.RunningQuery(Query(active=False), 1000))  # type: ignore[arg-type]
-    assert (found.batch, found.behind, found.away, found.read_ms) == (None, 0, None, 1000)
+    assert (found.batch, found.pending, found.unavailable, found.caught_up_ms) == (None, 0, None, 1000)
 
 
 @pytest.mark.parametrize(
@@ -194,8 +196,8 @@ def test_a_query_that_found_nothing_is_not_behind() -> None:
 def test_until_when_all_was_read(ends: int, away: str | None, behind: int, read_ms: int | None) -> None:
     """A batch asks for the ends when it begins, so what was stored then is read when none is left."""
     found = run._status(jobs.TRACES, run.RunningQuery(Query(active=True, ends=ends, away=away), None))  # type: ignore[arg-type]
-    assert (found.behind, found.read_ms, found.batch, found.batch_ms) == (behind, read_ms, 3, 9)
-    assert found.away == (away and f"a is away: {away}")
+    assert (found.pending, found.caught_up_ms, found.batch, found.batch_ms) == (behind, read_ms, 3, 9)
+    assert found.unavailable == (away and f"a is away: {away}")
 
 
 @pytest.mark.parametrize(("option", "value"), [("keep_days", 0), ("interval_s", 0.0), ("interval_s", -1.0)])

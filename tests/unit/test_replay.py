@@ -12,16 +12,16 @@ from typing import Any
 import msgspec
 import pytest
 
-from ariane.cli.replay_command import rate_of
+from ariane.cli.replay_command import parse_rate
 from ariane.client.send_codec import SendResult, SendStatus
 from ariane.cluster.replay import (
-    NOT_TAKEN,
+    DROPPED_PROPERTIES,
     OriginalMessage,
     RecordId,
     ReplayOutcome,
     ReplayPace,
     ReplayResult,
-    message_of,
+    build_message,
     replay,
 )
 from ariane.errors import ConfigError, ConnectionLost, MessageRefused, StoreError
@@ -77,7 +77,7 @@ class FakeTarget:
         self._made += 1
         return f"{self._prefix}{self._made}"
 
-    async def fault(self, topic: str) -> str | None:
+    async def topic_fault(self, topic: str) -> str | None:
         return "no such topic" if topic == "missing" else None
 
     async def send(self, message: Message, order_key: str | None) -> SendResult:
@@ -113,23 +113,23 @@ def results(path: Path) -> list[dict[str, Any]]:
 
 
 def test_the_applications_properties_stay_and_the_brokers_go() -> None:
-    message = message_of(original(3, **DEAD), None, "NEW")
+    message = build_message(original(3, **DEAD), None, "NEW")
     assert (message.topic, message.tags, message.keys, message.flag) == ("orders", "new", ("order-1", "order-2"), 7)
     assert (message.message_id, message.delay_level, message.deliver_at_ms) == ("NEW", 0, 0)
     assert message.properties == {
         "color": "red", "__SHARDINGKEY": "k", "REPLAYED_FROM": "%DLQ%G/broker-a/0/3/U3",
     }  # fmt: skip
-    assert set(DEAD) - NOT_TAKEN == {"color", "__SHARDINGKEY", "empty"}
+    assert set(DEAD) - DROPPED_PROPERTIES == {"color", "__SHARDINGKEY", "empty"}
 
 
 def test_a_destination_that_is_not_known_is_asked_for() -> None:
     with pytest.raises(MessageRefused, match="no RETRY_TOPIC"):
-        message_of(original(0, color="red"), None, "")
+        build_message(original(0, color="red"), None, "")
     with pytest.raises(MessageRefused, match="lies in orders"):
-        message_of(original(0, topic="orders"), None, "")
-    assert message_of(original(0, topic="orders"), "again", "").topic == "again"
+        build_message(original(0, topic="orders"), None, "")
+    assert build_message(original(0, topic="orders"), "again", "").topic == "again"
     with pytest.raises(MessageRefused, match="decompressed"):
-        message_of(original(0, sys_flag=1), "T", "")
+        build_message(original(0, sys_flag=1), "T", "")
 
 
 # --- how fast ---
@@ -141,7 +141,7 @@ def test_the_rate_is_kept_and_lost_time_is_not_made_up_for(tmp_path: Path) -> No
     async def passed() -> list[float]:
         times = []
         pace = ReplayPace(100, clock)
-        assert pace.chunk == 10
+        assert pace.chunk_size == 10
         for number in range(4):
             await pace.wait(10)
             times.append(round(clock.now_s - 100, 3))
@@ -150,15 +150,15 @@ def test_the_rate_is_kept_and_lost_time_is_not_made_up_for(tmp_path: Path) -> No
         return times
 
     assert asyncio.run(passed()) == [0.0, 0.1, 5.1, 5.2]
-    assert ReplayPace(0.5).chunk == 1
-    assert ReplayPace(1e9).chunk == 64
+    assert ReplayPace(0.5).chunk_size == 1
+    assert ReplayPace(1e9).chunk_size == 64
 
 
 def test_rates() -> None:
-    assert [rate_of(text) for text in ("500/s", "20", "30/m", "0.5/s")] == [500, 20, 0.5, 0.5]
+    assert [parse_rate(text) for text in ("500/s", "20", "30/m", "0.5/s")] == [500, 20, 0.5, 0.5]
     for text in ("0", "fast", "-1/s", "5/h", "inf"):
         with pytest.raises(ConfigError, match="500/s"):
-            rate_of(text)
+            parse_rate(text)
 
 
 # --- the result ---
@@ -196,8 +196,8 @@ def test_servers_that_are_away_end_it_and_the_rest_stands_in_the_result(tmp_path
     four = [original(number) for number in range(4)]
     done = run(target, path, *four)
     assert (done.ok, done.failed, done.unsent) == (0, 2, 2)
-    assert done.why is not None
-    assert "10.0.0.1:1" in done.why
+    assert done.stop_reason is not None
+    assert "10.0.0.1:1" in done.stop_reason
     assert [row["state"] for row in results(path)] == ["failed", "failed", "unsent", "unsent"]
     target.away = False
     assert run(target, path, *four) == ReplayResult(4, 0, 0, 0)
@@ -317,7 +317,7 @@ def archive(home: Path) -> Path:
 
 def chosen(home: Path, **wanted: Any) -> list[OriginalMessage]:
     async def work() -> list[OriginalMessage]:
-        return [one async for one in replay_source.of_archive(home, ReplayFilter(**wanted))]
+        return [one async for one in replay_source.archived_messages(home, ReplayFilter(**wanted))]
 
     return asyncio.run(work())
 
@@ -326,13 +326,13 @@ def test_an_archives_messages_are_chosen(tmp_path: Path) -> None:
     home = archive(tmp_path)
 
     def offsets(**wanted: Any) -> list[int]:
-        return [one.place.queue_offset for one in chosen(home, topic="orders", **wanted)]
+        return [one.record_id.queue_offset for one in chosen(home, topic="orders", **wanted)]
 
     assert offsets() == [0, 1, 2, 3]
     assert offsets(since_ms=1000, until_ms=3000) == [1, 2]
     assert offsets(key="k2") == [2]
     assert offsets(where="properties['color'] = 'red' AND flag > 1 -- the odd ones") == [3]
-    assert [one.place.topic for one in chosen(home, key="k1")] == ["%DLQ%G", "orders"]
+    assert [one.record_id.topic for one in chosen(home, key="k1")] == ["%DLQ%G", "orders"]
     one = chosen(home, key="k3", topic="orders")[0]
     assert one == OriginalMessage(RecordId("orders", "broker-a", 0, 3), "orders-3", {"color": "red"}, b"xxx", 3, 0)
 
@@ -358,7 +358,7 @@ def test_an_outcome_is_named_by_its_place() -> None:
         source_topic="T", source_broker="b", source_queue_id=1, source_queue_offset=2, source_message_id="U", state="ok",
         at_ms=1,
     )  # fmt: skip
-    assert row.place == RecordId("T", "b", 1, 2)
+    assert row.record_id == RecordId("T", "b", 1, 2)
 
 
 @pytest.mark.parametrize("code", [ResponseCode.PULL_OFFSET_MOVED, ResponseCode.PULL_RETRY_IMMEDIATELY])
@@ -386,4 +386,4 @@ def test_what_an_archive_has_twice_is_sent_once(tmp_path: Path) -> None:
     again = msgspec.structs.replace(now.files[0], path="again.parquet")
     twice = msgspec.structs.replace(now, files=(*now.files, again))
     (home / ARCHIVE.name / CURRENT).write_bytes(msgspec.json.encode(twice))
-    assert [one.place.queue_offset for one in chosen(home, topic="orders")] == [0, 1, 2, 3]
+    assert [one.record_id.queue_offset for one in chosen(home, topic="orders")] == [0, 1, 2, 3]

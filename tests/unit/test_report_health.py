@@ -33,7 +33,7 @@ def asked(home: Path, *rows: dict[str, Any], now_ms: int = T0_MS + HOUR_MS, **fi
 
 
 def sheet(report: Report, title: str) -> Table:
-    (found,) = (part for part in report.parts if isinstance(part, Table) and part.title.startswith(f"{title}:"))
+    (found,) = (part for part in report.sections if isinstance(part, Table) and part.title.startswith(f"{title}:"))
     return found
 
 
@@ -88,7 +88,7 @@ def test_when_all_is_read_and_nobody_traces_any_more_never_consumed_is_known_unt
         done={"traces x": 1, "messages y": 1},
     )
     for source, at_ms in (("traces", now_ms), ("messages", now_ms - 60_000)):
-        pipeline_status.write(tmp_path, pipeline_status.TableStatus(source, at_ms, 1, 10, 0, None, 1, at_ms))
+        pipeline_status.write_status(tmp_path, pipeline_status.SourceStatus(source, at_ms, 1, 10, 0, None, 1, at_ms))
     report = health_report.report(tmp_path, since_ms=T0_MS, until_ms=now_ms, now_ms=now_ms)
     assert [line[:3] for line in sheet(report, "Never consumed").rows] == [("T", None, 5)]
 
@@ -96,7 +96,7 @@ def test_when_all_is_read_and_nobody_traces_any_more_never_consumed_is_known_unt
 def test_that_the_table_begins_after_what_was_asked_for_is_said(tmp_path: Path) -> None:
     put(tmp_path, HEALTH, [row("stored", 5, minutes=2)], as_of_ms=T0_MS + HOUR_MS)
     gaps = [
-        health_report.report(tmp_path, since_ms=T0_MS + ms, until_ms=T0_MS + HOUR_MS, now_ms=T0_MS + HOUR_MS).gaps
+        health_report.report(tmp_path, since_ms=T0_MS + ms, until_ms=T0_MS + HOUR_MS, now_ms=T0_MS + HOUR_MS).warnings
         for ms in (0, 90_000)
     ]
     assert [any("the tables begin at 2023-11-14 22:16 UTC" in gap for gap in some) for some in gaps] == [True, False]
@@ -130,11 +130,11 @@ def test_who_does_not_trace(tmp_path: Path) -> None:
 def test_rows_that_are_left_out_are_counted(tmp_path: Path) -> None:
     many = [row("stored-twice", host=f"h{number:02}", worst=2) for number in range(25)]
     twice = sheet(asked(tmp_path, *many), "Stored twice")
-    assert (len(twice.rows), twice.left_out, twice.title) == (20, 5, "Stored twice: 25")
+    assert (len(twice.rows), twice.omitted_rows, twice.title) == (20, 5, "Stored twice: 25")
 
 
 def test_tables_that_are_not_there_are_said(tmp_path: Path) -> None:
     report = health_report.report(tmp_path, since_ms=T0_MS, until_ms=T0_MS + 1, now_ms=T0_MS + 2)
     assert report.as_of is None
-    assert any("no health in" in gap for gap in report.gaps)
-    assert any("no messages in" in gap and "clocks" in gap for gap in report.gaps)
+    assert any("no health in" in gap for gap in report.warnings)
+    assert any("no messages in" in gap and "clocks" in gap for gap in report.warnings)

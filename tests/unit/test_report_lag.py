@@ -54,17 +54,17 @@ def reported(
     for table in inputs:
         put(home, table, told if table is SAMPLES_BROKERS else [], as_of_ms=AS_OF_MS, done={"samples x": 1})
     put(home, CONSUMPTION, minutes, as_of_ms=AS_OF_MS, done={table.name: 1 for table in inputs})
-    pipeline_status.write(home, pipeline_status.TableStatus("samples", T0_MS + 185_000, 1, 10, 0, None))
+    pipeline_status.write_status(home, pipeline_status.SourceStatus("samples", T0_MS + 185_000, 1, 10, 0, None))
     return lag_report.report(home, since_ms=T0_MS, until_ms=T0_MS + 190_000, now_ms=T0_MS + 190_000, **filters)
 
 
 def sheet(report: Report, title: str) -> list[dict[str, Value]]:
-    (found,) = (part for part in report.parts if isinstance(part, Table) and part.title == title)
-    return [dict(zip((field.name for field in found.fields), row, strict=True)) for row in found.rows]
+    (found,) = (part for part in report.sections if isinstance(part, Table) and part.title == title)
+    return [dict(zip((field.name for field in found.columns), row, strict=True)) for row in found.rows]
 
 
 def plot(report: Report, title: str) -> Plot:
-    (found,) = (part for part in report.parts if isinstance(part, Plot) and part.title == title)
+    (found,) = (part for part in report.sections if isinstance(part, Plot) and part.title == title)
     return found
 
 
@@ -74,7 +74,7 @@ def test_a_groups_numbers_are_sums_over_brokers_in_its_last_whole_minute(tmp_pat
         tmp_path, [minute(1), minute(2), minute(2, "b", lag=30, drain_s=6.0, oldest_age_ms=9000), minute(3, **last)]
     )
     assert report.as_of == at(185)
-    assert report.gaps == ("the tables begin at 2026-11-21 10:01 UTC: what was before is not known",)
+    assert report.warnings == ("the tables begin at 2026-11-21 10:01 UTC: what was before is not known",)
     (row,) = sheet(report, "Groups")
     assert row == {
         "group": "G", "topic": "T", "minute": at(120), "lag": 630, "change": -600, "in": 10.0, "confirmed": 20.0,
@@ -132,7 +132,7 @@ def test_a_broker_that_was_away_and_a_silent_collector_are_told_also_when_both_a
     report = reported(tmp_path, [minute(0), minute(1)], [*samples, broker(185)])
     (row,) = sheet(report, "Brokers")
     assert (row["state"], row["away"]) == ("answers", 20.0)
-    assert report.gaps == (
+    assert report.warnings == (
         "no samples from 11-21 10:01:20 to 11-21 10:03:00 UTC, and 1 more times",
         "the collector has thrown away 9 samples, as no broker took them",
     )
@@ -177,9 +177,9 @@ def test_filters_and_order(tmp_path: Path) -> None:
 
 def test_rows_that_are_left_out_are_counted(tmp_path: Path) -> None:
     rows = [minute(1, consumer_group=f"G{number}") for number in range(lag_report.ROWS_MAX + 3)]
-    first = reported(tmp_path, rows).parts[0]
+    first = reported(tmp_path, rows).sections[0]
     assert isinstance(first, Table)
-    assert (len(first.rows), first.left_out) == (lag_report.ROWS_MAX, 3)
+    assert (len(first.rows), first.omitted_rows) == (lag_report.ROWS_MAX, 3)
 
 
 def test_brokers_their_rates_and_what_a_slave_has_to_copy(tmp_path: Path) -> None:
@@ -196,13 +196,13 @@ def test_brokers_their_rates_and_what_a_slave_has_to_copy(tmp_path: Path) -> Non
 def test_why_samples_may_be_missing(tmp_path: Path) -> None:
     early = [broker(60, lost=7, left_groups=2)]
     report = reported(tmp_path / "late", [minute(0)], early)
-    assert report.gaps == (
+    assert report.warnings == (
         "no samples since 10:01:00 UTC: is `ariane collect` running?",
         "the collector has thrown away 7 samples, as no broker took them",
         "groups take turns: there are more than the collector asks for in a round (--groups-max)",
     )
-    gaps = reported(tmp_path / "none", [], []).gaps
+    gaps = reported(tmp_path / "none", [], []).warnings
     assert gaps == ("no samples of the last 10 minutes: is `ariane collect` running?",)
     empty = lag_report.report(tmp_path / "empty", since_ms=0, until_ms=T0_MS, now_ms=T0_MS)
     assert empty.as_of is None
-    assert empty.gaps[0].startswith("no consumption in ")
+    assert empty.warnings[0].startswith("no consumption in ")

@@ -81,28 +81,28 @@ def ids(found: trace_lookup.LookupResult) -> list[str]:
 def test_found_by_a_whole_key_and_by_either_id(tmp_path: Path) -> None:
     one, two, three = (unique_id(number) for number in (1, 2, 3))
     publish(tmp_path, journey(one), journey(two), journey(three, keys=None), journey("not-unique"))
-    assert ids(trace_lookup.find(tmp_path, key=f"order-{one}")) == [one]
-    assert ids(trace_lookup.find(tmp_path, key="all")) == [one, two, "not-unique"]
-    assert ids(trace_lookup.find(tmp_path, key="order")) == []
-    assert ids(trace_lookup.find(tmp_path, message_id=two)) == [two]
-    assert ids(trace_lookup.find(tmp_path, message_id="not-unique")) == ["not-unique"]
-    assert ids(trace_lookup.find(tmp_path, message_id=f"OFF-{three}")) == [three]
-    assert ids(trace_lookup.find(tmp_path, message_id=unique_id(9))) == []
+    assert ids(trace_lookup.find_journeys(tmp_path, key=f"order-{one}")) == [one]
+    assert ids(trace_lookup.find_journeys(tmp_path, key="all")) == [one, two, "not-unique"]
+    assert ids(trace_lookup.find_journeys(tmp_path, key="order")) == []
+    assert ids(trace_lookup.find_journeys(tmp_path, message_id=two)) == [two]
+    assert ids(trace_lookup.find_journeys(tmp_path, message_id="not-unique")) == ["not-unique"]
+    assert ids(trace_lookup.find_journeys(tmp_path, message_id=f"OFF-{three}")) == [three]
+    assert ids(trace_lookup.find_journeys(tmp_path, message_id=unique_id(9))) == []
 
 
 def test_of_many_messages_the_newest_and_how_many_are_left_out(tmp_path: Path) -> None:
     publish(tmp_path, *(journey(unique_id(number)) for number in range(5)))
-    found = trace_lookup.find(tmp_path, key="all", limit=2)
-    assert (ids(found), found.left_out) == ([unique_id(3), unique_id(4)], 3)
-    assert trace_lookup.find(tmp_path, key="all").left_out == 0
+    found = trace_lookup.find_journeys(tmp_path, key="all", limit=2)
+    assert (ids(found), found.omitted) == ([unique_id(3), unique_id(4)], 3)
+    assert trace_lookup.find_journeys(tmp_path, key="all").omitted == 0
 
 
 def test_one_group_only(tmp_path: Path) -> None:
     publish(tmp_path, journey(unique_id(1)), journey(unique_id(1), "H"))
-    assert [row["consumer_group"] for row in trace_lookup.find(tmp_path, message_id=unique_id(1), group="H").rows] == [
-        "H"
-    ]
-    assert [row["consumer_group"] for row in trace_lookup.find(tmp_path, key="all").rows] == ["G", "H"]
+    assert [
+        row["consumer_group"] for row in trace_lookup.find_journeys(tmp_path, message_id=unique_id(1), group="H").rows
+    ] == ["H"]
+    assert [row["consumer_group"] for row in trace_lookup.find_journeys(tmp_path, key="all").rows] == ["G", "H"]
 
 
 @pytest.mark.parametrize("looked_at", [1, 7, 1000])
@@ -112,25 +112,25 @@ def test_of_a_key_the_messages_of_a_group_however_many_others_are_newer(
     monkeypatch.setattr(trace_lookup, "LOOKED_AT", looked_at)
     theirs = [journey(unique_id(number), group) for number in range(3) for group in ("H", "G")]
     publish(tmp_path, *theirs, *(journey(unique_id(number)) for number in range(3, 3 + trace_lookup.LIMIT)))
-    found = trace_lookup.find(tmp_path, key="all", group="H")
-    assert ([(row["message_id"], row["consumer_group"]) for row in found.rows], found.left_out) == (
+    found = trace_lookup.find_journeys(tmp_path, key="all", group="H")
+    assert ([(row["message_id"], row["consumer_group"]) for row in found.rows], found.omitted) == (
         [(unique_id(number), "H") for number in range(3)], 0,
     )  # fmt: skip
-    newest = trace_lookup.find(tmp_path, key="all", group="H", limit=1)
-    assert (ids(newest), newest.left_out) == ([unique_id(2)], 2)
-    assert trace_lookup.find(tmp_path, key="all", group="none") == ([], 0)
+    newest = trace_lookup.find_journeys(tmp_path, key="all", group="H", limit=1)
+    assert (ids(newest), newest.omitted) == ([unique_id(2)], 2)
+    assert trace_lookup.find_journeys(tmp_path, key="all", group="none") == ([], 0)
 
 
 def test_of_a_topic_also_what_a_client_with_a_wrong_clock_sent(tmp_path: Path) -> None:
     """Files are chosen by the broker's clock, as rows are."""
     publish(tmp_path, journey(unique_id(1), sent_at=at(-8 * 3_600_000), stored_at=at(0), stored_exact=True))
-    found = trace_lookup.of_topic(tmp_path, "T", since_ms=T0_MS - 600_000, until_ms=T0_MS + 60_000)
+    found = trace_lookup.journeys_of_topic(tmp_path, "T", since_ms=T0_MS - 600_000, until_ms=T0_MS + 60_000)
     assert ids(found) == [unique_id(1)]
 
 
 def test_rows_have_the_columns_of_the_table_and_times_in_utc(tmp_path: Path) -> None:
     publish(tmp_path, journey(unique_id(1)))
-    (row,) = trace_lookup.find(tmp_path, message_id=unique_id(1)).rows
+    (row,) = trace_lookup.find_journeys(tmp_path, message_id=unique_id(1)).rows
     assert row == journey(unique_id(1))
 
 
@@ -144,20 +144,20 @@ def test_a_topic_newest_first_or_slowest_first(tmp_path: Path) -> None:
         journey(other, topic="U", stored_at=at(2500)),
     )
     span = {"since_ms": T0_MS, "until_ms": T0_MS + 3000}
-    assert ids(trace_lookup.of_topic(tmp_path, "T", **span)) == [fast, slow]
-    slowest = trace_lookup.of_topic(tmp_path, "T", **span, is_slowest_first=True, limit=1)
-    assert (ids(slowest), slowest.left_out, slowest.rows[0]["took_ms"]) == ([slow], 1, 405)
-    assert ids(trace_lookup.of_topic(tmp_path, "T", **span, group="H")) == []
+    assert ids(trace_lookup.journeys_of_topic(tmp_path, "T", **span)) == [fast, slow]
+    slowest = trace_lookup.journeys_of_topic(tmp_path, "T", **span, is_slowest_first=True, limit=1)
+    assert (ids(slowest), slowest.omitted, slowest.rows[0]["took_ms"]) == ([slow], 1, 405)
+    assert ids(trace_lookup.journeys_of_topic(tmp_path, "T", **span, group="H")) == []
     with pytest.raises(StoreError, match="no traced message of topic V in that time; there are of T, U"):
-        trace_lookup.of_topic(tmp_path, "V", **span)
+        trace_lookup.journeys_of_topic(tmp_path, "V", **span)
     with pytest.raises(StoreError, match="nor of any other: widen --since"):
-        trace_lookup.of_topic(tmp_path, "T", since_ms=T0_MS + 9000, until_ms=T0_MS + 9999)
+        trace_lookup.journeys_of_topic(tmp_path, "T", since_ms=T0_MS + 9000, until_ms=T0_MS + 9999)
 
 
 def test_nothing_published_yet_says_what_to_run(tmp_path: Path) -> None:
     for ask in (
-        lambda: trace_lookup.find(tmp_path, key="k"),
-        lambda: trace_lookup.of_topic(tmp_path, "T", since_ms=0, until_ms=1),
+        lambda: trace_lookup.find_journeys(tmp_path, key="k"),
+        lambda: trace_lookup.journeys_of_topic(tmp_path, "T", since_ms=0, until_ms=1),
     ):
         with pytest.raises(StoreError, match=r"no journeys in .* yet: run `ariane pipeline run trace"):
             ask()
@@ -166,14 +166,14 @@ def test_nothing_published_yet_says_what_to_run(tmp_path: Path) -> None:
 @pytest.mark.parametrize("wanted", [{}, {"key": "k", "message_id": "m"}])
 def test_either_key_or_id(tmp_path: Path, wanted: dict[str, str]) -> None:
     with pytest.raises(ValueError, match="a key or a message id"):
-        trace_lookup.find(tmp_path, **wanted)
+        trace_lookup.find_journeys(tmp_path, **wanted)
 
 
 def test_the_timeline_of_two_groups_tells_the_send_once_and_every_attempt() -> None:
     tries = [delivery(20, 30, result="failed"), delivery(1020, 1030, retry_times=1)]
     late = journey("1", "H", delivered_at=at(20), consumed_at=at(1030), attempts=2, queueing_ms=17, deliveries=tries)
     moments = trace_lookup.timeline([late, journey("1")])
-    assert [(moment.at, moment.what, moment.group) for moment in moments] == [
+    assert [(moment.at, moment.event, moment.group) for moment in moments] == [
         (at(0), "sent", "P"),
         (at(3), "stored", None),
         (at(10), "delivered", "G"),
@@ -183,7 +183,7 @@ def test_the_timeline_of_two_groups_tells_the_send_once_and_every_attempt() -> N
         (at(1020), "delivered", "H"),
         (at(1030), "consumed", "H"),
     ]
-    assert [moment.cost for moment in moments[2:4]] == [timedelta(milliseconds=7), timedelta(milliseconds=5)]
+    assert [moment.duration for moment in moments[2:4]] == [timedelta(milliseconds=7), timedelta(milliseconds=5)]
     assert moments[-2].note == "retry 1"
 
 
@@ -193,7 +193,7 @@ def test_times_are_the_brokers_where_the_clocks_are_known() -> None:
         "1", sent_at=at(1200), stored_at=at(2), stored_exact=True, producer_clock_ms=-1200, producer_clock_error_ms=2,
         deliveries=[delivery(10, 15, clock_ms=0, clock_error_ms=4)],
     )  # fmt: skip
-    assert [(moment.what, moment.at, moment.error_ms) for moment in trace_lookup.timeline([row])] == [
+    assert [(moment.event, moment.at, moment.error_ms) for moment in trace_lookup.timeline([row])] == [
         ("sent", at(0), 2),
         ("stored", at(2), 0),
         ("delivered", at(10), 4),
@@ -204,7 +204,7 @@ def test_times_are_the_brokers_where_the_clocks_are_known() -> None:
 
 def test_what_happened_at_one_time_stands_in_the_order_it_must_have_had() -> None:
     row = journey("1", stored_at=at(0), deliveries=[delivery(0, 0)])
-    assert [moment.what for moment in trace_lookup.timeline([row])] == ["sent", "stored", "delivered", "consumed"]
+    assert [moment.event for moment in trace_lookup.timeline([row])] == ["sent", "stored", "delivered", "consumed"]
 
 
 def test_decisions_delays_recalls_and_dead_letters() -> None:
@@ -212,25 +212,25 @@ def test_decisions_delays_recalls_and_dead_letters() -> None:
     row = journey(
         "1", transactions=[decision], available_at=at(60), delay_ms=57, dead_lettered_at=at(90), recalled_at=at(55)
     )
-    assert [moment.what for moment in trace_lookup.timeline([row])] == [
+    assert [moment.event for moment in trace_lookup.timeline([row])] == [
         "sent", "stored", "delivered", "consumed", "decided: COMMIT_MESSAGE", "recalled", "available", "dead-lettered",
     ]  # fmt: skip
 
 
 def test_a_send_that_failed_and_a_delivery_with_skew_are_said() -> None:
     failed = journey("1", None, sent_ok=False, stored_at=None)
-    assert [moment.what for moment in trace_lookup.timeline([failed])] == ["send failed"]
+    assert [moment.event for moment in trace_lookup.timeline([failed])] == ["send failed"]
     skewed = journey("2", sent_at=at(100), stored_at=at(103), clock_skew=True, queueing_ms=None)
     first, *_ = trace_lookup.timeline([skewed])
-    assert (first.what, first.cost) == ("delivered", None)
+    assert (first.event, first.duration) == ("delivered", None)
     assert "clocks" in first.note
 
 
 def test_a_consumption_that_has_not_ended_and_ones_without_a_send_or_a_beginning() -> None:
     running = journey("1", deliveries=[delivery(10, None, result="unknown", cost_ms=None)])
-    assert [moment.what for moment in trace_lookup.timeline([running])] == ["sent", "stored", "delivered"]
+    assert [moment.event for moment in trace_lookup.timeline([running])] == ["sent", "stored", "delivered"]
     unsent = journey("2", sent_at=None, stored_at=None, deliveries=[delivery(None, 15)])
-    assert [(moment.what, moment.at) for moment in trace_lookup.timeline([unsent])] == [
+    assert [(moment.event, moment.at) for moment in trace_lookup.timeline([unsent])] == [
         ("delivered", at(10)),
         ("consumed", at(15)),
     ]

@@ -26,12 +26,12 @@ def asked(name: str, home: Path, since_s: float = 0, until_s: float = 600, **fil
 
 
 def sheet(report: Report, title: str) -> list[dict[str, Any]]:
-    (found,) = (part for part in report.parts if isinstance(part, Table) and part.title == title)
-    return [dict(zip((field.name for field in found.fields), row, strict=True)) for row in found.rows]
+    (found,) = (part for part in report.sections if isinstance(part, Table) and part.title == title)
+    return [dict(zip((field.name for field in found.columns), row, strict=True)) for row in found.rows]
 
 
 def plot(report: Report, title: str) -> dict[str, list[float | None]]:
-    (found,) = (part for part in report.parts if isinstance(part, Plot) and part.title.startswith(title))
+    (found,) = (part for part in report.sections if isinstance(part, Plot) and part.title.startswith(title))
     return {line.name: [value for _, value in line.points] for line in found.lines}
 
 
@@ -84,8 +84,8 @@ def test_the_first_minute_of_the_table_is_not_whole(tmp_path: Path) -> None:
     assert [(row["whole"], row["sent"]) for row in steps] == [(True, 6), (False, 6)]
     for name in OF_TRAFFIC:
         said = f"the tables begin at {at(120):%Y-%m-%d %H:%M} UTC: what was before is not known"
-        assert said in REPORTS[name].function(tmp_path, since_ms=ms(0), until_ms=ms(240), now_ms=ms(240)).gaps
-        assert REPORTS[name].function(tmp_path, since_ms=ms(180), until_ms=ms(240), now_ms=ms(240)).gaps == ()
+        assert said in REPORTS[name].function(tmp_path, since_ms=ms(0), until_ms=ms(240), now_ms=ms(240)).warnings
+        assert REPORTS[name].function(tmp_path, since_ms=ms(180), until_ms=ms(240), now_ms=ms(240)).warnings == ()
 
 
 @pytest.mark.parametrize("is_long", [False, True])
@@ -99,11 +99,11 @@ def test_a_clock_three_days_slow_does_not_make_the_tables_older(tmp_path: Path, 
     tps = asked("tps", tmp_path, since_s, 60 * hour)
     (row,) = sheet(tps, "Sent by topic and group")
     assert (row["topic"], row["messages"], row["mean"], row["peak"]) == ("orders", 3600, 1.0, 1.0)
-    assert ("300 messages are left out: clocks of their clients are behind" in tps.parts[0].note) == is_long
+    assert ("300 messages are left out: clocks of their clients are behind" in tps.sections[0].note) == is_long
     begins = {"tps": 0, "latency": 0 if not is_long else -(T0_MS // 1000 % 600)}
     for name, seconds in begins.items():
         report = asked(name, tmp_path, since_s, 60 * hour)
-        assert f"the tables begin at {at(seconds):%Y-%m-%d %H:%M} UTC: what was before is not known" in report.gaps
+        assert f"the tables begin at {at(seconds):%Y-%m-%d %H:%M} UTC: what was before is not known" in report.warnings
     (send,) = sheet(asked("latency", tmp_path, since_s, 60 * hour), "Send")
     assert (send["topic"], send["messages"]) == ("orders", 3600)
 
@@ -125,17 +125,17 @@ def test_what_is_beyond_the_known_is_said(tmp_path: Path) -> None:
     both(tmp_path, [sent(0, 6), sent(5, 7)], [], as_of_s=90)
     report = asked("tps", tmp_path)
     assert sheet(report, "Sent by topic and group")[0]["messages"] == 6
-    assert "7 messages are left out" in report.parts[0].note
+    assert "7 messages are left out" in report.sections[0].note
 
 
 def test_more_than_a_sheet_or_a_plot_holds_is_said(tmp_path: Path) -> None:
     both(tmp_path, [sent(0, 1 + number, topic=f"t{number}") for number in range(ROWS_MAX + 5)], [], as_of_s=90)
     report = asked("tps", tmp_path)
-    assert isinstance(report.parts[0], Table)
-    assert (len(report.parts[0].rows), report.parts[0].left_out) == (ROWS_MAX, 5)
-    assert isinstance(report.parts[1], Plot)
-    assert len(report.parts[1].lines) == LINES_MAX
-    assert f"{ROWS_MAX + 5 - LINES_MAX} more" in report.parts[1].note
+    assert isinstance(report.sections[0], Table)
+    assert (len(report.sections[0].rows), report.sections[0].omitted_rows) == (ROWS_MAX, 5)
+    assert isinstance(report.sections[1], Plot)
+    assert len(report.sections[1].lines) == LINES_MAX
+    assert f"{ROWS_MAX + 5 - LINES_MAX} more" in report.sections[1].note
 
 
 def test_of_two_days_the_steps_are_longer_and_the_rates_the_same(tmp_path: Path) -> None:
@@ -151,8 +151,8 @@ def test_of_two_days_the_steps_are_longer_and_the_rates_the_same(tmp_path: Path)
 def test_of_nothing_nothing_is_known(tmp_path: Path, name: str) -> None:
     report = asked(name, tmp_path)
     assert report.as_of is None
-    assert re.fullmatch(r"no \w+ in .* yet", report.gaps[0])
-    assert all(not (part.rows if isinstance(part, Table) else part.lines) for part in report.parts)
+    assert re.fullmatch(r"no \w+ in .* yet", report.warnings[0])
+    assert all(not (part.rows if isinstance(part, Table) else part.lines) for part in report.sections)
 
 
 def test_percentiles_are_of_all_hosts_and_slots(tmp_path: Path) -> None:
@@ -188,7 +188,7 @@ def test_the_reasons_fit_80_columns(tmp_path: Path) -> None:
     from ariane.cli import terminal
 
     both(tmp_path, [sent(0, 1), consumed(0, 6, **dict.fromkeys(MISSING, 1_000_000))], [], as_of_s=60)
-    lines = [line.plain for line in terminal.drawn(asked("latency", tmp_path), 80)]
+    lines = [line.plain for line in terminal.render(asked("latency", tmp_path), 80)]
     assert sum("meaning: " in line for line in lines) == len(MISSING)
     assert max(map(len, lines)) <= 80
 
@@ -208,7 +208,7 @@ def test_messages_that_are_not_counted_are_said_with_the_reason(tmp_path: Path, 
         ("billing", 45, 17_955), ("audit", 0, 10),
     ]  # fmt: skip
     assert [row["p99"] for row in sheet(report, "Queueing")] == [pytest.approx(20, rel=0.01), None]
-    (queueing,) = (part for part in report.parts if isinstance(part, Table) and part.title == "Queueing")
+    (queueing,) = (part for part in report.sections if isinstance(part, Table) and part.title == "Queueing")
     assert "17,965 calls of listeners are not counted" in queueing.note
     assert [(row["of"], row["count"], row["reason"]) for row in sheet(report, "Not counted")] == [
         ("Send", 1, "no_cost"), ("Queueing", 5, "again"), ("Queueing", 17_900, "outlier"),
@@ -221,7 +221,7 @@ def test_messages_that_are_not_counted_are_said_with_the_reason(tmp_path: Path, 
 
 def test_messages_that_contradict_a_clock_are_reported(tmp_path: Path) -> None:
     both(tmp_path, [sent(0, 9)], [], as_of_s=600)
-    assert not [part for part in asked("latency", tmp_path).parts if part.title.startswith("Records that")]
+    assert not [part for part in asked("latency", tmp_path).sections if part.title.startswith("Records that")]
     clock = {"hour": at(0).replace(minute=0, second=0), "messages": 500, "sends": 500, "deliveries": 500}
     rows = [
         clock
@@ -246,7 +246,7 @@ def test_of_a_long_time_the_answer_is_the_same_by_ten_minutes(tmp_path: Path) ->
     assert (row["messages"], row["max"]) == (2 * 399, 798)
     costs = sorted([*range(1, 400), *range(2, 800, 2)])
     assert row["p90"] == pytest.approx(costs[-(-9 * len(costs) // 10) - 1], rel=0.01)
-    (found,) = (part for part in report.parts if part.title == "Send: p99 by 10 minutes")
+    (found,) = (part for part in report.sections if part.title == "Send: p99 by 10 minutes")
     assert isinstance(found, Plot)
     assert {time.minute % 10 for time, _ in found.lines[0].points} == {0}
     assert len(found.lines[0].points) in (40, 41)

@@ -37,12 +37,12 @@ def asked(home: Path, **more: Any) -> Report:
 
 
 def part(report: Report, title: str) -> Any:
-    (found,) = (one for one in report.parts if one.title == title)
+    (found,) = (one for one in report.sections if one.title == title)
     return found
 
 
 def dicts(sheet: Table) -> list[dict[str, Any]]:
-    return [dict(zip((field.name for field in sheet.fields), line, strict=True)) for line in sheet.rows]
+    return [dict(zip((field.name for field in sheet.columns), line, strict=True)) for line in sheet.rows]
 
 
 ROWS = [
@@ -100,14 +100,14 @@ def test_what_is_open_by_age_whenever_it_was_sent(tmp_path: Path) -> None:
 def test_more_than_are_shown_are_counted(tmp_path: Path) -> None:
     put(tmp_path, TRANSACTIONS, [row(number, "open", age_s=number) for number in range(30)], as_of_ms=T0_MS)
     sheet = part(asked(tmp_path), "Oldest open")
-    assert (len(sheet.rows), sheet.left_out, sheet.rows[0][0]) == (20, 10, "M29")
+    assert (len(sheet.rows), sheet.omitted_rows, sheet.rows[0][0]) == (20, 10, "M29")
 
 
 def test_filters_and_a_home_without_the_table(tmp_path: Path) -> None:
     empty = asked(tmp_path)
     assert empty.as_of is None
-    assert empty.gaps
-    assert all(not one.rows for one in empty.parts if isinstance(one, Table))
+    assert empty.warnings
+    assert all(not one.rows for one in empty.sections if isinstance(one, Table))
     put(tmp_path, TRANSACTIONS, [*ROWS, row(200, "rollback", 5, producer_group="Q")], as_of_ms=T0_MS)
     assert [line["transactions"] for line in dicts(part(asked(tmp_path, group="Q"), "How they ended"))] == [1]
     assert part(asked(tmp_path, topic="U"), "Oldest open").rows[0][0] == "M106"

@@ -10,7 +10,7 @@ from typing import Any
 import tables_on_disk
 
 from ariane.clock import ms_of
-from ariane.reports.pipeline_status import TableStatus, write
+from ariane.reports.pipeline_status import SourceStatus, write_status
 from ariane.tables import LATENCIES, SLOW_MESSAGES, TRAFFIC, TableSchema
 from ariane.tables.histogram import counted
 from ariane.tables.time_buckets import of_time
@@ -67,7 +67,7 @@ def put(home: Path, table: TableSchema, rows: Iterable[dict[str, Any]], as_of_s:
         of_slots.setdefault(of_time(ms_of(row[table.time])), []).append(row | maps)
     for slot, some in of_slots.items() or [("2023-11-14T2210", [])]:
         tables_on_disk.put(home, table, some, slot=slot, as_of_ms=ms(as_of_s), done={"traces x": 1})
-    write(home, TableStatus("traces", ms(as_of_s), 1, 10, 0, None))
+    write_status(home, SourceStatus("traces", ms(as_of_s), 1, 10, 0, None))
 
 
 def both(home: Path, traffic: Iterable[dict[str, Any]], slow: Iterable[dict[str, Any]], as_of_s: float) -> None:

@@ -75,10 +75,10 @@ def run(
     """Archive every message of topics. Starts at the first that brokers still have, runs until SIGINT or SIGTERM."""
     if bool(topics) == bool(pattern):
         raise UsageError("--topics", topics or None, "give either --topics or --topics-pattern")
-    settings = spark_options.settings(conf)
-    source = auth_options.options(namesrv, access_key, secret_key, source_options)
-    place = homes.archive_of(home)
-    spark_options.require()
+    settings = spark_options.parse_conf(conf)
+    source = auth_options.source_options(namesrv, access_key, secret_key, source_options)
+    place = homes.archive_dir(home)
+    spark_options.require_spark()
 
     from ariane.pipeline import archive
     from ariane.pipeline import run as running
@@ -86,7 +86,7 @@ def run(
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)-7s %(name)s  %(message)s")
     logging.getLogger("py4j").setLevel(logging.CRITICAL)  # what fails in a batch is raised by its query, and told once
     job = archive.job(topics.split(",") if topics else [], pattern, system_topics=system_topics)
-    stop = signals.of_thread(_line)
+    stop = signals.thread_stop_event(_line)
     _line(f"archive in {place}; starting Spark")
     running.run(
         job,
@@ -109,6 +109,6 @@ def _line(text: str) -> None:
 
 def _say(progress: JobProgress) -> None:
     for source in progress.sources:
-        behind = "?" if source.behind is None else f"{source.behind:,}"
-        waiting = "" if source.away is None else f"  waiting: {source.away}"
+        behind = "?" if source.pending is None else f"{source.pending:,}"
+        waiting = "" if source.unavailable is None else f"  waiting: {source.unavailable}"
         _line(f"{source.source:12} behind {behind}{waiting}")

@@ -29,7 +29,7 @@ SourceOption = Annotated[
 ]
 
 # What the command or its jobs say in other ways: with these the rows would be others than the tables promise.
-OWN = {
+RESERVED_OPTIONS = {
     **dict.fromkeys(("namesrv", "nameserver"), "give --namesrv"),
     "accesskey": "give --access-key, or ARIANE_ACCESS_KEY",
     "secretkey": "give --secret-key, or ARIANE_SECRET_KEY",
@@ -39,7 +39,7 @@ OWN = {
 }
 
 
-def client(access_key: str, secret_key: str) -> ClientSettings | None:
+def client_settings(access_key: str, secret_key: str) -> ClientSettings | None:
     """Settings of a client of this account; None without one. UsageError when one half of it is missing."""
     from ariane.client.settings import ClientSettings
     from ariane.protocol.signing import Credentials
@@ -49,7 +49,9 @@ def client(access_key: str, secret_key: str) -> ClientSettings | None:
     return ClientSettings(credentials=Credentials(access_key, secret_key))
 
 
-def options(namesrv: str, access_key: str, secret_key: str, given: Sequence[str] | None = None) -> dict[str, str]:
+def source_options(
+    namesrv: str, access_key: str, secret_key: str, given: Sequence[str] | None = None
+) -> dict[str, str]:
     """Options of format("rocketmq") that all sources share. What it does not know is refused there."""
     found = {"namesrv": namesrv}
     if _is_given(access_key, secret_key):
@@ -59,7 +61,7 @@ def options(namesrv: str, access_key: str, secret_key: str, given: Sequence[str]
         name = name.strip()
         if not sign or not name:
             raise UsageError("--option", name, "write NAME=VALUE, such as useTls=true")
-        if fix := OWN.get(name.lower()):
+        if fix := RESERVED_OPTIONS.get(name.lower()):
             raise UsageError("--option", name, fix)
         if name.lower() in map(str.lower, found):
             raise UsageError("--option", name, "is given twice: keep one")

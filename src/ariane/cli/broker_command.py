@@ -52,7 +52,7 @@ def broker(
     given = {"namesrvAddr": namesrv, "listenPort": None if port is None else str(port)}
     texts = {key: text for key, text in given.items() if text is not None}
     config, remarks = settings.load(config_file, texts) if config_file else settings.parse(texts)
-    run_server.report(remarks, config_file)
+    run_server.report_remarks(remarks, config_file)
     if print_config:
         run_server.print_settings(settings.texts(config))
         return

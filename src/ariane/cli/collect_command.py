@@ -53,10 +53,10 @@ def collect(
 
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)-7s %(name)s  %(message)s")
     limits = PollLimits(topics_max, groups_max, ages_max)
-    settings = auth_options.client(access_key, secret_key)
+    settings = auth_options.client_settings(access_key, secret_key)
 
     async def run() -> None:
-        with signals.of_loop() as stop:
+        with signals.loop_stop_event() as stop:
             await collecting(
                 namesrv,
                 interval_s=interval,

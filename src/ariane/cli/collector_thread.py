@@ -24,7 +24,7 @@ AGAIN_S = 5.0  # after which it begins anew when it ended with a fault
 STOP_S = 10.0  # a round under way is finished, and its samples sent
 
 
-def once(
+def poll_once(
     namesrv: str,
     topic: str,
     settings: ClientSettings | None,
@@ -42,7 +42,7 @@ def once(
 
 
 @contextlib.contextmanager
-def beside(
+def poll_in_background(
     namesrv: str,
     topic: str,
     settings: ClientSettings | None,

@@ -46,7 +46,7 @@ REPORTS = {
 }
 
 
-def jobs(names: Sequence[str] | None) -> tuple[str, ...]:
+def parse_jobs(names: Sequence[str] | None) -> tuple[str, ...]:
     """Return the jobs that a command line names, `all` expanded, each once.
 
     Raises:
@@ -60,7 +60,7 @@ def jobs(names: Sequence[str] | None) -> tuple[str, ...]:
     return tuple(JOBS) if ALL in names else tuple(dict.fromkeys(names))
 
 
-def report(name: str | None) -> str:
+def parse_report(name: str | None) -> str:
     """Return the name of a report.
 
     Raises:
@@ -82,9 +82,9 @@ def check(arguments: Sequence[str]) -> None:
     if words[0] not in known:
         raise UsageError("COMMAND", words[0], _unknown("command", words[0], known))
     if words[:2] == ["pipeline", "run"] and len(words) > 2:
-        jobs(words[2:])
+        parse_jobs(words[2:])
     if words[0] == "report" and len(words) > 1:
-        report(words[1])
+        parse_report(words[1])
 
 
 def _before_options(arguments: Iterable[str]) -> Iterable[str]:

@@ -27,15 +27,15 @@ class DemoTracker:
         self._waited_ms: dict[str, dict[Entry, float]] = {group: {} for group in groups}
         self.repeated = 0
 
-    def sending(self, order: int, step: str, now_s: float) -> None:
+    def on_send(self, order: int, step: str, now_s: float) -> None:
         """The application asked for this step to be sent; from here its way is measured, retries and all."""
         self._began.setdefault((order, step), now_s)
 
-    def sent(self, order: int, step: str) -> None:
+    def on_acknowledged(self, order: int, step: str) -> None:
         """A broker acknowledged it."""
         self._sent.add((order, step))
 
-    def consumed(self, group: str, order: int, step: str, now_s: float) -> None:
+    def on_consumed(self, group: str, order: int, step: str, now_s: float) -> None:
         """A listener of `group` got it. Only the first time counts; the order of the first times is kept."""
         seen = self._waited_ms[group]
         entry = (order, step)
@@ -60,14 +60,14 @@ class DemoTracker:
     @property
     def out_of_order(self) -> int:
         """Entries seen for the first time after a later step of their order, over all groups."""
-        return sum(map(turned_around, self._waited_ms.values()))
+        return sum(map(count_out_of_order, self._waited_ms.values()))
 
     def produce_to_consume_ms(self) -> dict[str, float | None]:
         waits = sorted(wait for seen in self._waited_ms.values() for wait in seen.values())
         return {"p50": percentile(waits, 50), "p99": percentile(waits, 99)}
 
 
-def turned_around(entries: Iterable[Entry]) -> int:
+def count_out_of_order(entries: Iterable[Entry]) -> int:
     """How many of `entries`, in the order of arrival, came after a later step of the same order."""
     furthest: dict[int, int] = {}
     count = 0
@@ -99,7 +99,7 @@ class DemoReport:
     produce_to_consume_ms: dict[str, float | None]
 
 
-def report(ledger: DemoTracker, journeys: int | None) -> DemoReport:
+def build_report(ledger: DemoTracker, journeys: int | None) -> DemoReport:
     return DemoReport(
         ledger.sent_count,
         ledger.consumed_count,
@@ -110,7 +110,7 @@ def report(ledger: DemoTracker, journeys: int | None) -> DemoReport:
     )
 
 
-def faults(made: DemoReport, orders: int, groups: int) -> list[str]:
+def verify(made: DemoReport, orders: int, groups: int) -> list[str]:
     """What is not as it has to be after `orders` orders; empty: the demo succeeded."""
     sent = orders * len(STEPS)
     found = []

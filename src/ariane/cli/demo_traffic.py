@@ -16,7 +16,7 @@ from pathlib import Path
 
 import typer
 
-from ariane.cli.demo_tracker import STEPS, DemoTracker, faults, report
+from ariane.cli.demo_tracker import STEPS, DemoTracker, build_report, verify
 from ariane.client.producer import Producer
 from ariane.client.push_consumer import PushConsumer
 from ariane.client.settings import TraceSettings
@@ -45,7 +45,7 @@ TRACED = TraceSettings(when_full="block", retries=100, close_wait_ms=60_000)
 Say = Callable[[str], None]
 
 
-async def judged(namesrv: str, tables: Path | None, say: Say) -> None:
+async def run_once_and_verify(namesrv: str, tables: Path | None, say: Say) -> None:
     """The whole demo. Prints the report as the last line; exit status 1 when something is not as it has to be."""
     ledger = DemoTracker(GROUPS)
     async with AsyncExitStack() as clients:
@@ -60,8 +60,8 @@ async def judged(namesrv: str, tables: Path | None, say: Say) -> None:
         say("pipeline  waiting for the journeys")
         await _until(lambda: (_journeys(tables) or 0) >= expected, JOURNEYS_S)
         journeys = _journeys(tables)
-    made = report(ledger, journeys)
-    wrong = faults(made, ORDERS, len(GROUPS))
+    made = build_report(ledger, journeys)
+    wrong = verify(made, ORDERS, len(GROUPS))
     for fault in wrong:
         typer.echo(f"ariane: {fault}", err=True)
     if tables is None:
@@ -71,7 +71,7 @@ async def judged(namesrv: str, tables: Path | None, say: Say) -> None:
         raise typer.Exit(1)
 
 
-async def endless(namesrv: str, tables: Path | None, say: Say, stop: asyncio.Event) -> None:
+async def run_forever(namesrv: str, tables: Path | None, say: Say, stop: asyncio.Event) -> None:
     """Orders for ever, a few a second."""
     ledger = DemoTracker(GROUPS)
     async with AsyncExitStack() as clients:
@@ -90,7 +90,7 @@ async def endless(namesrv: str, tables: Path | None, say: Say, stop: asyncio.Eve
 async def _open_clients(clients: AsyncExitStack, namesrv: str, ledger: DemoTracker) -> Producer:
     """A producer and a consumer of each group. The topic is made first, so that nobody waits for a route to it."""
     async with ConnectionPool() as peers:
-        await topic_admin.create_everywhere(peers, namesrv, TOPIC, QUEUES)
+        await topic_admin.create_topic(peers, namesrv, TOPIC, QUEUES)
     producer = await clients.enter_async_context(Producer("shop", namesrv, trace=TRACED))
     for group in GROUPS:
         await clients.enter_async_context(_consumer(group, namesrv, ledger))
@@ -101,7 +101,7 @@ def _consumer(group: str, namesrv: str, ledger: DemoTracker) -> PushConsumer:
     async def listener(messages: Sequence[ReceivedMessage]) -> None:
         for message in messages:
             number = message.keys[0].removeprefix("ORDER-")
-            ledger.consumed(group, int(number), message.body.decode(), time.monotonic())
+            ledger.on_consumed(group, int(number), message.body.decode(), time.monotonic())
 
     return PushConsumer(group, namesrv, {TOPIC: "*"}, listener, start="first", orderly=True, trace=TRACED)
 
@@ -135,7 +135,7 @@ async def _send_order(producer: Producer, ledger: DemoTracker, order: int) -> No
     key = f"ORDER-{order}"
     for step in STEPS:
         message = Message(topic=TOPIC, body=step.encode(), tags=step, keys=[key], message_id=_make_id())
-        ledger.sending(order, step, time.monotonic())
+        ledger.on_send(order, step, time.monotonic())
         async with asyncio.timeout(SEND_S):
             while True:
                 try:
@@ -143,7 +143,7 @@ async def _send_order(producer: Producer, ledger: DemoTracker, order: int) -> No
                     break
                 except ArianeError:
                     await asyncio.sleep(RETRY_S)
-        ledger.sent(order, step)
+        ledger.on_acknowledged(order, step)
         await asyncio.sleep(STEP_S)
 
 
@@ -173,8 +173,8 @@ def _journeys(tables: Path) -> int | None:
     """Rows of the published journeys whose message was sent and consumed; None before the first."""
     if published.current(tables, JOURNEYS) is None:
         return None
-    with table_views.asked(tables, table_views.whole(JOURNEYS)) as sql:
+    with table_views.open_views(tables, table_views.whole_table(JOURNEYS)) as sql:
         question = (
             "SELECT count(*) AS n FROM journeys WHERE consumer_group IS NOT NULL AND sent_at IS NOT NULL AND topic = $1"
         )
-        return int(table_views.rows(sql, question, [TOPIC])[0]["n"])
+        return int(table_views.query(sql, question, [TOPIC])[0]["n"])

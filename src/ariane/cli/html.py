@@ -51,7 +51,7 @@ LEFT, RIGHT, TOP, BOTTOM = 64, 12, 10, 24
 TICKS_Y, TICKS_X = 4, 6
 
 
-def page(report: Report, home: str = "") -> str:
+def render(report: Report, home: str = "") -> str:
     """Return the whole page. `home` is the directory of the tables that it is made of."""
     title = escape(f"{report.title} · Ariane")
     return (
@@ -63,12 +63,12 @@ def page(report: Report, home: str = "") -> str:
 
 
 def _body(report: Report, home: str) -> Iterator[str]:
-    yield f'<h1>{escape(report.title)}</h1>\n<p class="state">{escape(value_format.answers(report))}</p>\n'
+    yield f'<h1>{escape(report.title)}</h1>\n<p class="state">{escape(value_format.freshness_line(report))}</p>\n'
     if home:
-        yield f'<p class="state">{escape(value_format.source(home))}</p>\n'
-    if report.gaps:
-        yield '<ul class="gaps">' + "".join(f"<li>{escape(gap)}</li>" for gap in report.gaps) + "</ul>\n"
-    for part in report.parts:
+        yield f'<p class="state">{escape(value_format.source_line(home))}</p>\n'
+    if report.warnings:
+        yield '<ul class="gaps">' + "".join(f"<li>{escape(gap)}</li>" for gap in report.warnings) + "</ul>\n"
+    for part in report.sections:
         yield f"<h2>{escape(part.title)}</h2>\n"
         yield from _sheet(part) if isinstance(part, Table) else _plot(part)
         if part.note:
@@ -80,24 +80,24 @@ def _sheet(sheet: Table) -> Iterator[str]:
     if not sheet.rows:
         yield "<p>nothing</p>\n"
         return
-    right = [value_format.is_number(row[place] for row in sheet.rows) for place in range(len(sheet.fields))]
-    has_units = any(field.unit for field in sheet.fields)
+    right = [value_format.is_number(row[place] for row in sheet.rows) for place in range(len(sheet.columns))]
+    has_units = any(field.unit for field in sheet.columns)
     yield '<div class="wide"><table>\n<thead><tr>'
-    for field, is_right in zip(sheet.fields, right, strict=True):
+    for field, is_right in zip(sheet.columns, right, strict=True):
         unit = f"<small>{escape(field.unit) or '&nbsp;'}</small>" if has_units else ""
         yield f'<th scope="col"{_class(is_right)}>{escape(field.name)}{unit}</th>'
     yield "</tr></thead>\n<tbody>\n"
     for row in sheet.rows:
         yield "<tr>"
-        for value, field, is_right in zip(row, sheet.fields, right, strict=True):
-            text = escape(value_format.shown(value, field.unit))
+        for value, field, is_right in zip(row, sheet.columns, right, strict=True):
+            text = escape(value_format.format_value(value, field.unit))
             if value is None:
                 text = f'<span class="unknown" title="not known">{text}</span>'
             yield f"<td{_class(is_right)}>{text}</td>"
         yield "</tr>\n"
     yield "</tbody></table></div>\n"
-    if sheet.left_out:
-        yield f'<p class="more">{sheet.left_out:,} more are left out: narrow the question.</p>\n'
+    if sheet.omitted_rows:
+        yield f'<p class="more">{sheet.omitted_rows:,} more are left out: narrow the question.</p>\n'
 
 
 def _class(is_right: bool) -> str:
@@ -123,7 +123,7 @@ def _plot(plot: Plot) -> Iterator[str]:
     for tick in range(TICKS_Y + 1):
         value = top * tick / TICKS_Y
         yield f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y(value):.1f}" y2="{y(value):.1f}"/>'
-        text = value_format.number(value, plot.unit) + (f" {plot.unit}" if tick == TICKS_Y and plot.unit else "")
+        text = value_format.format_number(value, plot.unit) + (f" {plot.unit}" if tick == TICKS_Y and plot.unit else "")
         yield f'<text x="{LEFT - 6}" y="{y(value) + 4:.1f}" text-anchor="end">{escape(text)}</text>\n'
     yield from _hours(least, most, x)
     for number, line in enumerate(plot.lines):

@@ -34,7 +34,7 @@ def namesrv(
 
     given = {} if port is None else {"listenPort": str(port)}
     config, remarks = settings.load(config_file, given) if config_file else settings.parse(given)
-    run_server.report(remarks, config_file)
+    run_server.report_remarks(remarks, config_file)
     if print_config:
         run_server.print_settings(settings.texts(config))
         return

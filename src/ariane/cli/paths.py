@@ -42,17 +42,17 @@ def default_home() -> Path:
         raise UsageError("ARIANE_HOME", chosen, str(error)) from None
 
 
-def tables_of(home: Path | None) -> Path:
+def tables_dir(home: Path | None) -> Path:
     """Return the directory of the pipeline's tables: HOME/tables, or `home` itself if it is no home of `ariane up`."""
     return _part_of(home, TABLES)
 
 
-def archive_of(home: Path | None) -> Path:
+def archive_dir(home: Path | None) -> Path:
     """Return the directory of the archive: HOME/archive, or `home` itself if it is no home of `ariane up`."""
     return _part_of(home, ARCHIVE)
 
 
-def tables_to_read(home: Path | None) -> Path:
+def existing_tables_dir(home: Path | None) -> Path:
     """Return the directory of the tables that a command reads.
 
     Without `home`, and as long as the default home does not exist, it is that of the last demo.
@@ -60,7 +60,7 @@ def tables_to_read(home: Path | None) -> Path:
     Raises:
         StoreError: there is no such directory. Names the demos that left one.
     """
-    tables = tables_of(home)
+    tables = tables_dir(home)
     if tables.is_dir():
         return tables
     demos = [demo for demo in demo_homes() if (demo / TABLES).is_dir()]
@@ -80,7 +80,7 @@ def _part_of(home: Path | None, name: str) -> Path:
 
 
 @contextlib.contextmanager
-def held(home: Path) -> Iterator[Path]:
+def locked_home(home: Path) -> Iterator[Path]:
     """`home`, made if it is not there, for one `ariane up` at a time."""
     try:
         home.mkdir(parents=True, exist_ok=True)
@@ -101,13 +101,13 @@ def held(home: Path) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def temporary() -> Iterator[Path]:
+def temporary_home() -> Iterator[Path]:
     """A home for one demo, held. In the end only its tables stay, until the next demo removes them."""
     for earlier in demo_homes():
         if not _in_use(earlier):
             shutil.rmtree(earlier, ignore_errors=True)
     home = Path(tempfile.mkdtemp(prefix=_demo_prefix()))
-    with held(home):
+    with locked_home(home):
         yield home
         for entry in home.iterdir():
             if entry.is_dir() and entry.name != TABLES:

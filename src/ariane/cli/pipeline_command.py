@@ -59,13 +59,13 @@ def run(
     until_stdin_closes: Annotated[bool, typer.Option(hidden=True)] = False,
 ) -> None:
     """Compute tables from topics, until SIGINT or SIGTERM."""
-    job_names = command_names.jobs(jobs)
+    job_names = command_names.parse_jobs(jobs)
     delays_ms = _delays_ms(delay_levels) if delay_levels else None
-    settings = spark_options.settings(conf)
-    source = auth_options.options(namesrv, access_key, secret_key, source_options)
-    client = auth_options.client(access_key, secret_key)
-    tables = homes.tables_of(home)
-    spark_options.require()
+    settings = spark_options.parse_conf(conf)
+    source = auth_options.source_options(namesrv, access_key, secret_key, source_options)
+    client = auth_options.client_settings(access_key, secret_key)
+    tables = homes.tables_dir(home)
+    spark_options.require_spark()
 
     from ariane.cli import collector_thread, progress
     from ariane.pipeline import jobs as known
@@ -76,18 +76,20 @@ def run(
     job = known.with_topics(known.joined(job_names), topic, samples_topic)
     if delays_ms is not None:
         job = known.with_delay_levels(job, delays_ms)
-    with progress.screen(once=once) as screen, contextlib.ExitStack() as beside:
-        stop = signals.of_thread(screen.say)
+    with progress.progress_reporter(once=once) as screen, contextlib.ExitStack() as beside:
+        stop = signals.thread_stop_event(screen.print_line)
         if until_stdin_closes:
             threading.Thread(target=_stop_at_end_of_stdin, args=(stop,), daemon=True).start()
-        screen.say(f"tables in {tables}; starting Spark")
+        screen.print_line(f"tables in {tables}; starting Spark")
         if collect and known.SAMPLES.name in {source.name for source in job.sources}:
-            said = progress.CollectorProgress(screen.say)
+            said = progress.CollectorProgress(screen.print_line)
             if once:
-                collector_thread.once(namesrv, samples_topic, client, on_fault=said.fault, on_round=said.round)
+                collector_thread.poll_once(
+                    namesrv, samples_topic, client, on_fault=said.on_fault, on_round=said.on_round
+                )
             else:
-                rounds = collector_thread.beside(
-                    namesrv, samples_topic, client, on_fault=said.fault, on_round=said.round
+                rounds = collector_thread.poll_in_background(
+                    namesrv, samples_topic, client, on_fault=said.on_fault, on_round=said.on_round
                 )
                 beside.enter_context(rounds)
         running.run(
@@ -99,9 +101,9 @@ def run(
             once=once,
             interval_s=interval,
             keep_days=keep_days,
-            on_progress=screen.show,
-            on_step=screen.step,
-            on_fault=screen.say,
+            on_progress=screen.on_round,
+            on_step=screen.on_tables_published,
+            on_fault=screen.print_line,
             stop=stop,
         )
 
@@ -122,7 +124,7 @@ def status(
     from ariane.reports.pipeline_status import freshness
     from ariane.tables import published
 
-    place = homes.tables_to_read(home)
+    place = homes.existing_tables_dir(home)
     now_ms = SYSTEM_CLOCK.now_ms()
     lines = []
     for table in tables.ALL:
@@ -137,7 +139,7 @@ def status(
         for name, count, files, size, fresh in lines:
             row = {"table": name, "home": str(place), "rows": count, "files": files, "bytes": size}
             row |= {"as_of_ms": fresh.as_of_ms}
-            typer.echo(json.dumps(row | {"complete": fresh.is_complete, "gaps": fresh.gaps}))
+            typer.echo(json.dumps(row | {"complete": fresh.is_complete, "gaps": fresh.warnings}))
     else:
         drawn = Table(box=None, pad_edge=False, header_style="bold")
         for name in ("table", "rows", "files", "MB", "as of (UTC)", "age", "complete"):
@@ -152,7 +154,7 @@ def status(
         console = Console()
         console.print(f"tables in {place}", markup=False, highlight=False, soft_wrap=True)
         console.print(drawn)
-        if why := list(dict.fromkeys(gap for *_, fresh in lines for gap in fresh.gaps)):
+        if why := list(dict.fromkeys(warning for *_, fresh in lines for warning in fresh.warnings)):
             console.print("\nNot complete:")
             for gap in why:
                 console.print(Padding(Text(gap), (0, 0, 0, 2)))

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from ariane.metrics_collector.publisher import PollingRound
     from ariane.pipeline.run import JobProgress
-    from ariane.reports.pipeline_status import TableStatus
+    from ariane.reports.pipeline_status import SourceStatus
 
 APART_S = 10.0  # between lines
 QUIET_S = 60.0  # without news a line comes this often all the same: it runs
@@ -36,19 +36,19 @@ Say = Callable[[str], None]
 class ProgressReporter(Protocol):
     """Where it is shown."""
 
-    def step(self, progress: JobProgress) -> None:
+    def on_tables_published(self, progress: JobProgress) -> None:
         """A table is published, in the middle of a round."""
         ...
 
-    def show(self, progress: JobProgress) -> None:
+    def on_round(self, progress: JobProgress) -> None:
         """A round is done."""
         ...
 
-    def say(self, line: str) -> None: ...
+    def print_line(self, line: str) -> None: ...
 
 
 @contextlib.contextmanager
-def screen(*, once: bool) -> Iterator[ProgressReporter]:
+def progress_reporter(*, once: bool) -> Iterator[ProgressReporter]:
     """What fits standard output."""
     from rich.console import Console
 
@@ -64,10 +64,10 @@ def screen(*, once: bool) -> Iterator[ProgressReporter]:
             yield LiveProgress(live)
 
 
-def waits(status: TableStatus) -> str | None:
+def wait_reason(status: SourceStatus) -> str | None:
     """What a source waits for."""
-    if status.away is not None:
-        return status.away
+    if status.unavailable is not None:
+        return status.unavailable
     return "none of its topics is there yet" if status.topics == 0 else None
 
 
@@ -77,9 +77,9 @@ class JobWaiting:
     def __init__(self) -> None:
         self._before: dict[str, str | None] = {}
 
-    def news(self, progress: JobProgress) -> Iterator[str]:
+    def changes(self, progress: JobProgress) -> Iterator[str]:
         for status in progress.sources:
-            why, before = waits(status), self._before.get(status.source)
+            why, before = wait_reason(status), self._before.get(status.source)
             self._before[status.source] = why
             if why != before:
                 yield f"{status.source} waits: {why}" if why else f"{status.source} goes on"
@@ -88,19 +88,19 @@ class JobWaiting:
 class SummaryProgress:
     """All of it, once."""
 
-    def step(self, progress: JobProgress) -> None:
+    def on_tables_published(self, progress: JobProgress) -> None:
         """The end lists it."""
 
-    def show(self, progress: JobProgress) -> None:
+    def on_round(self, progress: JobProgress) -> None:
         for status in progress.sources:
-            why = waits(status)
+            why = wait_reason(status)
             typer.echo(f"{status.source:{WIDTH}} {f'waits: {why}' if why else _source(status)}")
         for one in progress.folded:
             slots = f"{one.slots:,} slot{'' if one.slots == 1 else 's'}"
             typer.echo(f"{one.table.name:{WIDTH}} rows {one.published.rows:,}  {slots} folded")
         typer.echo(f"{len(progress.folded)} tables folded in {progress.seconds:.1f} s")
 
-    def say(self, line: str) -> None:
+    def print_line(self, line: str) -> None:
         typer.echo(line)
 
 
@@ -114,28 +114,28 @@ class PlainProgress:
         self._at_s = -math.inf
         self._folded: dict[str, int] = {}  # rows of the tables that no line has named yet
 
-    def step(self, progress: JobProgress) -> None:
-        for line in self._waiting.news(progress):
-            self.say(line)
+    def on_tables_published(self, progress: JobProgress) -> None:
+        for line in self._waiting.changes(progress):
+            self.print_line(line)
         self._folded |= {one.table.name: one.published.rows for one in progress.folded}
         if self._folded and self._monotonic() - self._at_s >= APART_S:
             self._line(progress)
 
-    def show(self, progress: JobProgress) -> None:
-        self.step(progress._replace(folded=()))  # they were told one by one
+    def on_round(self, progress: JobProgress) -> None:
+        self.on_tables_published(progress._replace(folded=()))  # they were told one by one
         if self._monotonic() - self._at_s >= QUIET_S:
             self._line(progress)
 
-    def say(self, line: str) -> None:
+    def print_line(self, line: str) -> None:
         self._echo(f"{time.strftime('%H:%M:%S')}  {line}")
 
     def _line(self, progress: JobProgress) -> None:
         self._at_s = self._monotonic()
-        sources = "  ".join(f"{one.source} {'waits' if waits(one) else _source(one)}" for one in progress.sources)
+        sources = "  ".join(f"{one.source} {'waits' if wait_reason(one) else _source(one)}" for one in progress.sources)
         most = sorted(self._folded.items(), key=lambda one: -one[1])
         named = "  ".join(f"{name} {rows:,}" for name, rows in most[:NAMED])
         more = f"  {len(most) - NAMED} more" if len(most) > NAMED else ""
-        self.say(f"{sources}  |  rows: {named}{more}" if most else f"{sources}  |  no news")
+        self.print_line(f"{sources}  |  rows: {named}{more}" if most else f"{sources}  |  no news")
         self._folded = {}
 
 
@@ -147,17 +147,17 @@ class LiveProgress:
         self._waiting = JobWaiting()
         self._tables: dict[str, tuple[int, str]] = {}  # rows, and when they were folded
 
-    def step(self, progress: JobProgress) -> None:
-        for line in self._waiting.news(progress):
-            self.say(line)
+    def on_tables_published(self, progress: JobProgress) -> None:
+        for line in self._waiting.changes(progress):
+            self.print_line(line)
         at = time.strftime("%H:%M:%S")
         self._tables |= {one.table.name: (one.published.rows, at) for one in progress.folded}
         self._live.update(self._table(progress, at), refresh=True)
 
-    def show(self, progress: JobProgress) -> None:
-        self.step(progress._replace(folded=()))  # they were told one by one
+    def on_round(self, progress: JobProgress) -> None:
+        self.on_tables_published(progress._replace(folded=()))  # they were told one by one
 
-    def say(self, line: str) -> None:
+    def print_line(self, line: str) -> None:
         self._live.console.print(f"{time.strftime('%H:%M:%S')}  {line}", markup=False, highlight=False, soft_wrap=True)
 
     def _table(self, progress: JobProgress, at: str) -> Table:
@@ -170,7 +170,7 @@ class LiveProgress:
         for status in progress.sources:
             took = "" if status.batch_ms is None else f"{status.batch_ms:,}"
             batch = "" if status.batch is None else f"{status.batch:,}"
-            drawn.add_row(status.source, "waits" if waits(status) else _behind(status), batch, took, style="cyan")
+            drawn.add_row(status.source, "waits" if wait_reason(status) else _behind(status), batch, took, style="cyan")
         for name, (rows, folded_at) in sorted(self._tables.items()):
             drawn.add_row(name, "", "", "", f"{rows:,}", folded_at)
         return drawn
@@ -183,7 +183,7 @@ class CollectorProgress:
         self._say = say
         self._before: object = None
 
-    def round(self, done: PollingRound) -> None:
+    def on_round(self, done: PollingRound) -> None:
         away = {f"{one.broker}/{one.broker_id}": one.away for one in done.samples if one.away is not None}
         now = (len(done.samples), tuple(away), done.fault is None)
         if now == self._before:
@@ -194,16 +194,16 @@ class CollectorProgress:
         if done.fault is not None:
             self._say(f"collector has {done.waiting:,} samples that no broker takes: {done.fault}")
 
-    def fault(self, error: Exception) -> None:
+    def on_fault(self, error: Exception) -> None:
         if str(error) != self._before:
             self._before = str(error)
             self._say(f"collector waits: {error}")
 
 
-def _source(status: TableStatus) -> str:
+def _source(status: SourceStatus) -> str:
     behind = f"{_behind(status)} behind"
     return behind if status.batch_ms is None else f"{behind}, {status.batch_ms:,} ms"
 
 
-def _behind(status: TableStatus) -> str:
-    return "?" if status.behind is None else f"{status.behind:,}"
+def _behind(status: SourceStatus) -> str:
+    return "?" if status.pending is None else f"{status.pending:,}"

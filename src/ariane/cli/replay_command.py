@@ -13,7 +13,7 @@ import typer
 
 from ariane.cli import auth_options, shared_options, signals
 from ariane.cli import paths as homes
-from ariane.cli.time_options import instant
+from ariane.cli.time_options import parse_time
 from ariane.clock import SYSTEM_CLOCK
 from ariane.errors import ArianeError, UsageError
 from ariane.model.topic import DLQ_PREFIX, RETRY_PREFIX
@@ -92,15 +92,15 @@ def replay(
     if result is not None and result.suffix not in SUFFIXES:
         raise UsageError("--result", str(result), f"name a file that ends in {' or '.join(SUFFIXES)}")
     now_ms = SYSTEM_CLOCK.now_ms()
-    since_ms = None if since is None else instant(since, now_ms, "--since")
-    until_ms = None if until is None else instant(until, now_ms, "--until")
+    since_ms = None if since is None else parse_time(since, now_ms, "--since")
+    until_ms = None if until is None else parse_time(until, now_ms, "--until")
     if since_ms is not None and until_ms is not None and since_ms >= until_ms:
         raise UsageError("--since", since, f"is not before --until {until}")
     if archive is not None:
-        archive = homes.archive_of(archive)
+        archive = homes.archive_dir(archive)
     wanted = ReplayFilter(from_topic, since_ms, until_ms, key, where)
-    per_second = rate_of(rate)
-    client = auth_options.client(access_key, secret_key)
+    per_second = parse_rate(rate)
+    client = auth_options.client_settings(access_key, secret_key)
 
     async def work() -> None:
         async with ClientInstance(namesrv, client) as instance:
@@ -113,7 +113,7 @@ def replay(
     asyncio.run(work())
 
 
-def rate_of(text: str) -> float:
+def parse_rate(text: str) -> float:
     """Messages a second, of `500/s`, `500`, `30/m`."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)(?:/(s|m))?", text.strip())
     if found is None or not 0 < float(found[1]) <= RATE_MAX:
@@ -126,20 +126,20 @@ def _originals(archive: Path | None, wanted: ReplayFilter, instance: ClientInsta
     from ariane.reports import replay_source
 
     if archive is not None:
-        return replay_source.of_archive(archive, wanted)
-    return replay_source.of_topic(instance.peers, instance.name_servers, wanted)
+        return replay_source.archived_messages(archive, wanted)
+    return replay_source.topic_messages(instance.peers, instance.name_servers, wanted)
 
 
 async def _show(originals: AsyncIterator[OriginalMessage], topic: str | None) -> None:
     """What would be sent: how many to which topic, and the first few."""
-    from ariane.cluster.replay import message_of
+    from ariane.cluster.replay import build_message
     from ariane.errors import MessageRefused
 
     to: dict[str, int] = {}
     shown = 0
     async for one in originals:
         try:
-            message = message_of(one, topic, "")
+            message = build_message(one, topic, "")
         except MessageRefused as error:
             to[f"cannot be sent: {error}"] = to.get(f"cannot be sent: {error}", 0) + 1
             continue
@@ -147,7 +147,7 @@ async def _show(originals: AsyncIterator[OriginalMessage], topic: str | None) ->
         if shown < SHOWN:
             shown += 1
             about = f"keys {' '.join(message.keys) or '-'}  tag {message.tags or '-'}  {len(message.body):,} bytes"
-            typer.echo(f"{'/'.join(map(str, one.place))}  {one.message_id}  →  {message.topic}  {about}")
+            typer.echo(f"{'/'.join(map(str, one.record_id))}  {one.message_id}  →  {message.topic}  {about}")
     if not to:
         raise _nothing()
     for name, count in sorted(to.items()):
@@ -173,13 +173,13 @@ async def _send(
             told_s = time.monotonic()
             typer.echo(_said(done))
 
-    with signals.of_loop() as stop:
+    with signals.loop_stop_event() as stop:
         done = await replay_into(result, originals, instance, topic=topic, rate=per_second, stop=stop, on_progress=tell)
     if done == ReplayResult(0, 0, 0, 0):
         raise _nothing()
     typer.echo(f"{_said(done)}; each in {result}")
-    if done.why is not None or done.failed:
-        why = f"{done.why}: " if done.why else ""
+    if done.stop_reason is not None or done.failed:
+        why = f"{done.stop_reason}: " if done.stop_reason else ""
         typer.echo(f"{why}{done.failed + done.unsent:,} were not sent; run it again with the same --result", err=True)
         raise typer.Exit(1)
 
@@ -189,5 +189,5 @@ def _nothing() -> ArianeError:
 
 
 def _said(done: ReplayResult) -> str:
-    earlier = f", {done.earlier:,} were sent before" if done.earlier else ""
+    earlier = f", {done.already_sent:,} were sent before" if done.already_sent else ""
     return f"{done.ok:,} sent, {done.failed:,} failed, {done.unsent:,} unsent{earlier}"

@@ -16,7 +16,7 @@ import typer
 
 from ariane.cli import command_names, shared_options
 from ariane.cli import paths as homes
-from ariane.cli.time_options import instant
+from ariane.cli.time_options import parse_time
 from ariane.errors import ConfigError, UsageError
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def report(
     ] = None,
 ) -> None:
     """Print a report from the pipeline's tables. Exits with status 1 if no data is available yet."""
-    name = command_names.report(name)
+    name = command_names.parse_report(name)
     kind = _kind(name)
     filters = {"topic": topic, "group": group}
     for option, value in filters.items():
@@ -65,7 +65,7 @@ def report(
     if as_json and html:
         raise UsageError("--html", str(html), "give either --json or --html")
     _times(since, until)
-    place = homes.tables_to_read(home)
+    place = homes.existing_tables_dir(home)
     own = {option: value for option, value in filters.items() if option in kind.filters}
 
     def ask() -> Report:
@@ -90,8 +90,8 @@ def _times(since: str, until: str | None) -> tuple[int, int, int]:
     from ariane.clock import SYSTEM_CLOCK
 
     now_ms = SYSTEM_CLOCK.now_ms()
-    since_ms = instant(since, now_ms, "--since")
-    until_ms = now_ms if until is None else instant(until, now_ms, "--until")
+    since_ms = parse_time(since, now_ms, "--since")
+    until_ms = now_ms if until is None else parse_time(until, now_ms, "--until")
     if since_ms >= until_ms:
         raise UsageError("--since", since, f"is not before {'now' if until is None else f'--until {until}'}")
     return since_ms, until_ms, now_ms
@@ -105,10 +105,10 @@ def as_dict(report: Report, home: Path) -> dict[str, Any]:
         "title": report.title,
         "home": str(home),
         "as_of": _iso(report.as_of),
-        "complete": report.as_of is not None and not report.gaps,
-        "gaps": list(report.gaps),
-        "sheets": [_sheet_dict(part) for part in report.parts if isinstance(part, Table)],
-        "plots": [_plot_dict(part) for part in report.parts if isinstance(part, Plot)],
+        "complete": report.as_of is not None and not report.warnings,
+        "gaps": list(report.warnings),
+        "sheets": [_sheet_dict(part) for part in report.sections if isinstance(part, Table)],
+        "plots": [_plot_dict(part) for part in report.sections if isinstance(part, Plot)],
     }
 
 
@@ -116,8 +116,8 @@ def _sheet_dict(sheet: Table) -> dict[str, Any]:
     return {
         "title": sheet.title,
         "note": sheet.note,
-        "left_out": sheet.left_out,
-        "fields": [field._asdict() for field in sheet.fields],
+        "left_out": sheet.omitted_rows,
+        "fields": [field._asdict() for field in sheet.columns],
         "rows": [[_iso(cell) for cell in row] for row in sheet.rows],
     }
 
@@ -141,7 +141,7 @@ def _write(path: Path, answer: Report, home: Path) -> None:
     from ariane.cli import html
 
     try:
-        path.write_text(html.page(answer, str(home)), encoding="utf-8")
+        path.write_text(html.render(answer, str(home)), encoding="utf-8")
     except OSError as error:
         raise ConfigError("--html", str(path), f"cannot be written: {error.strerror}") from error
     typer.echo(f"{path}: {answer.title} (tables in {home})", err=True)
@@ -155,7 +155,7 @@ def _print(answer: Report, home: Path, *, clear: bool = False) -> None:
     console = Console()
     if clear:
         console.clear()  # does nothing where there is no terminal
-    for line in terminal.drawn(answer, console.width, str(home)):
+    for line in terminal.render(answer, console.width, str(home)):
         console.print(line, soft_wrap=True)
 
 

@@ -38,13 +38,16 @@ class RunningServer(Protocol):
 
 
 def serve(
-    make: Callable[[], AbstractAsyncContextManager[RunningServer]], *, log_file: Path | None, until_stdin_closes: bool
+    create_server: Callable[[], AbstractAsyncContextManager[RunningServer]],
+    *,
+    log_file: Path | None,
+    until_stdin_closes: bool,
 ) -> None:
     """Run the server that `make` makes. Returns once it has stopped in order."""
     log_to(log_file)
     if log_file is not None:
         logging.getLogger().addHandler(_StderrNotices(until_stdin_closes))
-    run_loop(_serve(make, until_stdin_closes))
+    run_loop(_serve(create_server, until_stdin_closes))
 
 
 def run_loop(main: Coroutine[Any, Any, None]) -> None:
@@ -57,7 +60,7 @@ def run_loop(main: Coroutine[Any, Any, None]) -> None:
         uvloop.run(main)
 
 
-def report(remarks: list[str], path: Path | None) -> None:
+def report_remarks(remarks: list[str], path: Path | None) -> None:
     """Tell what a configuration file holds that changes nothing."""
     for remark in remarks:
         typer.echo(f"{path}: {remark}", err=True)

@@ -18,7 +18,7 @@ def _print(line: str) -> None:
     typer.echo(line, err=True)
 
 
-def of_thread(say: Callable[[str], None] = _print) -> threading.Event:
+def thread_stop_event(say: Callable[[str], None] = _print) -> threading.Event:
     """Set when the main thread, which has to call this, is told to stop. The second signal ends the program at once."""
     stop = threading.Event()
 
@@ -34,7 +34,7 @@ def of_thread(say: Callable[[str], None] = _print) -> threading.Event:
 
 
 @contextlib.contextmanager
-def of_loop() -> Iterator[asyncio.Event]:
+def loop_stop_event() -> Iterator[asyncio.Event]:
     """Set when the running loop is told to stop. Afterwards the signals mean what they mean to Python."""
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
     with contextlib.ExitStack() as known:

@@ -23,7 +23,7 @@ ConfOption = Annotated[
 ]
 
 
-def require() -> None:
+def require_spark() -> None:
     """Return if Spark can be started here.
 
     Raises:
@@ -37,7 +37,7 @@ def require() -> None:
         raise ConfigError("Spark", None, fault)
 
 
-def settings(texts: Sequence[str] | None) -> dict[str, str]:
+def parse_conf(texts: Sequence[str] | None) -> dict[str, str]:
     """Return the settings that `--conf` names. Errors show keys only, as a value may be a password.
 
     Raises:

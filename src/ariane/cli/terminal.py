@@ -30,17 +30,17 @@ ALONE_HEIGHT, BESIDE_HEIGHT = 6, 3  # rows of a plot's only line, and of each of
 COLUMNS_MAX = 120  # of a plot: wider ones tell no more
 
 
-def drawn(report: Report, width: int, home: str = "") -> Iterator[Text]:
+def render(report: Report, width: int, home: str = "") -> Iterator[Text]:
     """Return the lines of the report. `home` is the directory of the tables that it is made of."""
     from rich.text import Text
 
     yield from _wrapped(report.title, width, "bold")
-    yield from _wrapped(value_format.answers(report), width, "")
+    yield from _wrapped(value_format.freshness_line(report), width, "")
     if home:
-        yield from _wrapped(value_format.source(home), width, "")
-    for gap in report.gaps:
+        yield from _wrapped(value_format.source_line(home), width, "")
+    for gap in report.warnings:
         yield from _wrapped(f"! {gap}", width, "bold yellow")
-    for part in report.parts:
+    for part in report.sections:
         yield Text()
         yield Text(f"{part.title}{_unit(part)}", style="bold underline")
         yield from _sheet(part, width) if isinstance(part, Table) else _plot(part, width)
@@ -60,15 +60,15 @@ def _sheet(sheet: Table, width: int) -> Iterator[Text]:
         return
     rows = sheet.rows[:ROWS_MAX]
     columns = [
-        [value_format.shown(row[place], field.unit) for row in sheet.rows[:ROWS_MAX]]
-        for place, field in enumerate(sheet.fields)
+        [value_format.format_value(row[place], field.unit) for row in sheet.rows[:ROWS_MAX]]
+        for place, field in enumerate(sheet.columns)
     ]
     right = [value_format.is_number(row[place] for row in sheet.rows) for place in range(len(columns))]
     # The unit stands under the name: short names keep columns narrow.
-    has_units = any(field.unit for field in sheet.fields)
+    has_units = any(field.unit for field in sheet.columns)
     wide = [
         max(_long(field.name), _long(field.unit), *map(_long, column))
-        for field, column in zip(sheet.fields, columns, strict=True)
+        for field, column in zip(sheet.columns, columns, strict=True)
     ]
     gap = GAP if _width(wide, GAP) <= width else NARROW_GAP
     below = _below(
@@ -81,19 +81,19 @@ def _sheet(sheet: Table, width: int) -> Iterator[Text]:
     def laid(texts: Sequence[str]) -> str:
         return gap.join(_set(texts[place], wide[place], right[place]) for place in line).rstrip()
 
-    yield Text(laid([field.name for field in sheet.fields]), style="bold")
+    yield Text(laid([field.name for field in sheet.columns]), style="bold")
     if has_units:
-        yield Text(laid([field.unit for field in sheet.fields]), style="dim")
+        yield Text(laid([field.unit for field in sheet.columns]), style="dim")
     for number in range(len(rows)):
         yield Text(laid([column[number] for column in columns]))
-        named = [f"{sheet.fields[place].name}: {columns[place][number]}" for place in below]
+        named = [f"{sheet.columns[place].name}: {columns[place][number]}" for place in below]
         yield from _filled(named, width, "    ")
     if any(value_format.UNKNOWN in column for column in columns):
         yield Text(value_format.LEGEND, style="dim")
     if more := len(sheet.rows) - len(rows):
         yield Text(f"{more:,} more rows: --json and --html show them", style="bold")
-    if sheet.left_out:
-        yield Text(f"{sheet.left_out:,} more are left out: narrow the question (--topic, --group)", style="bold")
+    if sheet.omitted_rows:
+        yield Text(f"{sheet.omitted_rows:,} more are left out: narrow the question (--topic, --group)", style="bold")
 
 
 def _below(wide: Sequence[int], stays: Sequence[bool], width: int) -> list[int]:
@@ -118,7 +118,9 @@ def _plot(plot: Plot, width: int) -> Iterator[Text]:
     if not plot.lines:
         yield Text("nothing")
         return
-    labels = [value_format.number(most, plot.unit) for line in plot.lines if (most := max(_known(line), default=0))]
+    labels = [
+        value_format.format_number(most, plot.unit) for line in plot.lines if (most := max(_known(line), default=0))
+    ]
     margin = max(map(len, (*labels, "0")))
     room = min(COLUMNS_MAX, width - margin - 3)
     height = ALONE_HEIGHT if len(plot.lines) == 1 else BESIDE_HEIGHT
@@ -147,7 +149,9 @@ def _line(line: Line, unit: str, room: int, height: int, margin: int) -> Iterato
     values = _columns(line, room)
     most = max((value for value in values if value is not None), default=0) or 1
     for row in reversed(range(height)):
-        label = value_format.number(most, unit) if row == height - 1 and _known(line) else "0" if row == 0 else ""
+        label = (
+            value_format.format_number(most, unit) if row == height - 1 and _known(line) else "0" if row == 0 else ""
+        )
         yield f"{label:>{margin}} ┤{''.join(_mark(value, most, height, row) for value in values)}".rstrip()
 
 
@@ -181,7 +185,7 @@ def _range(line: Line, unit: str) -> str:
     known = _known(line)
     if not known:
         return "not known"
-    return f"{value_format.number(min(known), unit)} to {value_format.number(max(known), unit)} {unit}".rstrip()
+    return f"{value_format.format_number(min(known), unit)} to {value_format.format_number(max(known), unit)} {unit}".rstrip()
 
 
 def _filled(texts: Sequence[str], width: int, indent: str) -> Iterator[Text]:

@@ -11,7 +11,7 @@ from ariane.errors import UsageError
 UNITS_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
-def instant(text: str, now_ms: int, option: str) -> int:
+def parse_time(text: str, now_ms: int, option: str) -> int:
     """A time in ms since the epoch: `15m` is 15 minutes before now, `2026-01-31T10:00` is in UTC if it does not say."""
     if found := re.fullmatch(r"(\d{1,9}(?:\.\d{1,6})?)([smhd])", text):
         ms = now_ms - int(float(found[1]) * UNITS_MS[found[2]])

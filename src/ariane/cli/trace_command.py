@@ -12,7 +12,7 @@ import typer
 
 from ariane.cli import paths as homes
 from ariane.cli import shared_options, value_format
-from ariane.cli.time_options import instant
+from ariane.cli.time_options import parse_time
 from ariane.clock import SYSTEM_CLOCK
 from ariane.errors import UsageError
 
@@ -72,16 +72,16 @@ def trace(
     if topic is None and (slowest or since is not None):
         raise UsageError("--slowest" if slowest else "--since", since, "works with --topic TOPIC only")
     now_ms = SYSTEM_CLOCK.now_ms()
-    since_ms = instant(since or SINCE, now_ms, "--since")
-    place = homes.tables_to_read(home)
+    since_ms = parse_time(since or SINCE, now_ms, "--since")
+    place = homes.existing_tables_dir(home)
     fresh = freshness(place, JOURNEYS, now_ms)
     if topic is None:
-        found = trace_lookup.find(place, key=key, message_id=message_id, group=group, limit=limit)
+        found = trace_lookup.find_journeys(place, key=key, message_id=message_id, group=group, limit=limit)
     else:
-        found = trace_lookup.of_topic(
+        found = trace_lookup.journeys_of_topic(
             place, topic, since_ms=since_ms, until_ms=now_ms, group=group, is_slowest_first=slowest, limit=limit,
         )  # fmt: skip
-    trust = _trust(fresh, found.left_out, place)
+    trust = _trust(fresh, found.omitted, place)
     if as_json:
         _say_json(found, trust)
     else:
@@ -128,14 +128,14 @@ def _say_lines(console: Console, lines: list[str]) -> None:
 
 def _trust(fresh: Freshness, left_out: int, home: Path) -> list[str]:
     """What is left out, as of when the answer is, and why it may lack something."""
-    from ariane.reports.report import at
+    from ariane.reports.report import utc_time
 
-    as_of = at(fresh.as_of_ms)
+    as_of = utc_time(fresh.as_of_ms)
     known_until = f"{as_of:%Y-%m-%d %H:%M:%S} UTC" if as_of else "unknown"
     more = [f"{left_out:,} more results omitted; raise --limit to see them"] if left_out else []
-    complete = "" if fresh.gaps else ", complete"
-    lines = [*more, f"traces until {known_until}{complete}; times in UTC", value_format.source(str(home))]
-    return [*lines, *(f"may lack: {gap}" for gap in fresh.gaps)]
+    complete = "" if fresh.warnings else ", complete"
+    lines = [*more, f"traces until {known_until}{complete}; times in UTC", value_format.source_line(str(home))]
+    return [*lines, *(f"may lack: {gap}" for gap in fresh.warnings)]
 
 
 def _listed(rows: list[dict[str, Any]]) -> Table:
@@ -182,12 +182,12 @@ def _drawn(moments: list[TimelineEvent]) -> Table:
             "?" if moment.error_ms is None else "" if moment.error_ms == 0 else str(moment.error_ms),
             _ms(moment.at - moments[0].at),
             str(numbers[moment.message_id]),
-            Text(moment.what, style="" if moment.what in good else "bold red"),
+            Text(moment.event, style="" if moment.event in good else "bold red"),
             moment.group or "",
-            "" if moment.cost is None else _ms(moment.cost),
-            moment.where or "",
+            "" if moment.duration is None else _ms(moment.duration),
+            moment.host or "",
             moment.tags or "",
-            "" if moment.what == "stored" else moment.note,
+            "" if moment.event == "stored" else moment.note,
         )
         for moment in moments
     ]

@@ -71,8 +71,8 @@ def up(
         fix = f"the broker listens on {broker_port - 2}, {broker_port} and {broker_port + 1}: choose another"
         raise UsageError("--namesrv-port", namesrv_port, fix)
     if demo and os.environ.get(spark_options.PROBE):
-        spark_options.require()
-    place = homes.held(home or homes.default_home()) if home or not demo else homes.temporary()
+        spark_options.require_spark()
+    place = homes.locked_home(home or homes.default_home()) if home or not demo else homes.temporary_home()
     with place as kept:
         run_server.log_to(kept / "logs" / "up.log")  # what the demo's clients report
         name_server = _free("--namesrv-port", namesrv_port, demo)
@@ -83,19 +83,19 @@ def up(
             raise typer.Exit(INTERRUPTED) from None
 
 
-def say(line: str) -> None:
+def print_line(line: str) -> None:
     typer.echo(f"{time.strftime('%H:%M:%S')} {line}")
 
 
 async def _up(home: Path, demo: bool, exit_after: bool, namesrv_port: int, broker_port: int) -> None:
-    say(f"home      {home}")
-    with signals.of_loop() as stop:
-        async with ChildProcesses(home, say) as programs:
+    print_line(f"home      {home}")
+    with signals.loop_stop_event() as stop:
+        async with ChildProcesses(home, print_line) as programs:
             namesrv = await _unless(stop, programs.start(_name_server(home, namesrv_port)))
             port = namesrv.rpartition(":")[2]
             await _unless(stop, programs.start(_broker(home, f"{LOOPBACK}:{port}", broker_port)))
             serving = f"{LOOPBACK}:{port}"
-            say(f"ready     namesrv {serving}: give clients this address (NAMESRV_ADDR={serving})")
+            print_line(f"ready     namesrv {serving}: give clients this address (NAMESRV_ADDR={serving})")
             work = _demo(programs, home, serving, exit_after, stop) if demo else _until_told(stop)
             await _until_first(work, programs)
 
@@ -106,22 +106,22 @@ async def _demo(programs: ChildProcesses, home: Path, namesrv: str, exit_after: 
 
     tables = None
     if fault := spark_fault():
-        say(f"pipeline  off: {fault}")
+        print_line(f"pipeline  off: {fault}")
     else:
-        tables = homes.tables_of(home)
+        tables = homes.tables_dir(home)
         arguments = ("pipeline", "run", "trace", "--namesrv", namesrv, "--home", str(tables), "--until-stdin-closes")
         await _unless(stop, programs.start(ChildProcess("pipeline", arguments, ready=False)))
-        say(f"timeline  ariane trace --home {shlex.quote(str(home))} --key ORDER-17")
+        print_line(f"timeline  ariane trace --home {shlex.quote(str(home))} --key ORDER-17")
     if exit_after:
-        await _unless(stop, demo_traffic.judged(namesrv, tables, say))
+        await _unless(stop, demo_traffic.run_once_and_verify(namesrv, tables, print_line))
     else:
-        await demo_traffic.endless(namesrv, tables, say, stop)
+        await demo_traffic.run_forever(namesrv, tables, print_line, stop)
 
 
 async def _until_told(stop: asyncio.Event) -> None:
-    say("Ctrl-C stops everything")
+    print_line("Ctrl-C stops everything")
     await stop.wait()
-    say("stopping")
+    print_line("stopping")
 
 
 async def _unless(stop: asyncio.Event, work: Coroutine[Any, Any, T]) -> T:
@@ -132,7 +132,7 @@ async def _unless(stop: asyncio.Event, work: Coroutine[Any, Any, T]) -> T:
         await asyncio.wait([task, stopped], return_when=asyncio.FIRST_COMPLETED)
         if task.done():
             return task.result()
-        say("stopping")
+        print_line("stopping")
         raise Interrupted
     finally:
         stopped.cancel()
@@ -203,7 +203,7 @@ def _free(option: str, port: int, demo: bool, offsets: tuple[int, ...] = (0,)) -
             free = int(probe.getsockname()[1])
         if _fault(free, offsets) is None:
             if fault is not None:
-                say(f"port {fault[0]} is taken, the demo uses {free}")
+                print_line(f"port {fault[0]} is taken, the demo uses {free}")
             return free
     raise ConfigError(option, port, "no free port was found: name one")
 

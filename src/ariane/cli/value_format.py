@@ -15,7 +15,7 @@ PER_CENT_FINE = 99  # between this and 100 the digits matter, and nothing is rou
 LEAST = 0.001
 
 
-def shown(value: Value, unit: str = "") -> str:
+def format_value(value: Value, unit: str = "") -> str:
     """A cell, without its unit."""
     if value is None:
         return UNKNOWN
@@ -31,10 +31,10 @@ def shown(value: Value, unit: str = "") -> str:
         return f"{value:,}"
     if unit == "%" and PER_CENT_FINE < value < 100:
         return f"{math.floor(value * 100) / 100:.2f}"
-    return number(value, unit)
+    return format_number(value, unit)
 
 
-def number(value: float, unit: str = "") -> str:
+def format_number(value: float, unit: str = "") -> str:
     """Three digits, of ms two below 100; never 0 for what is not."""
     size = abs(value)
     fine = unit != "ms"
@@ -57,15 +57,15 @@ def is_time(values: Iterable[Value]) -> bool:
     return any(isinstance(value, datetime) for value in values)
 
 
-def answers(report: Report) -> str:
+def freshness_line(report: Report) -> str:
     """As of when an answer is, and whether it is complete."""
     if report.as_of is None:
         return "as of: nothing is known yet"
-    state = "complete" if not report.gaps else "NOT COMPLETE"
+    state = "complete" if not report.warnings else "NOT COMPLETE"
     return f"as of {report.as_of.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC, {state}"
 
 
-def source(home: str) -> str:
+def source_line(home: str) -> str:
     """Where an answer comes from."""
     return f"tables: {home}"
 
@@ -73,5 +73,5 @@ def source(home: str) -> str:
 def _scaled(value: float) -> str:
     for size, name in SCALES:
         if abs(value) >= size:
-            return f"{number(value / size)}{name}"
-    return number(value)
+            return f"{format_number(value / size)}{name}"
+    return format_number(value)

@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 MASTER = 0
 STATS_TIMEOUT_MS = 15_000  # three times an ordinary request's, as Java's tools have it: every queue is looked at
-QUEUES_AT_ONCE = 64  # questions to one broker about single queues
+CONCURRENT_QUEUES = 64  # questions to one broker about single queues
 _TOTALS = ("msgPutTotalTodayNow", "msgPutTotalTodayMorning", "msgGetTotalTodayNow", "msgGetTotalTodayMorning")
 _NEEDED = {"brokerVersionDesc", "bootTimestamp", *_TOTALS}
 
@@ -35,7 +35,7 @@ class BrokerUnavailable(NamedTuple):
 
     broker: str
     addr: str
-    why: str
+    reason: str
 
 
 class QueueLag(NamedTuple):
@@ -59,19 +59,19 @@ class GroupLag(NamedTuple):
 
     group: str
     queues: tuple[QueueLag, ...]
-    known_tps: float
-    unknown: tuple[BrokerUnavailable, ...]
+    reported_tps: float
+    unavailable: tuple[BrokerUnavailable, ...]
 
     @property
     def total(self) -> int | None:
         """Messages not consumed yet; None when a broker or a queue is not known, or no broker knows the group at all."""
         lags = [queue.lag for queue in self.queues]
-        return None if self.unknown or not lags or None in lags else sum(lag for lag in lags if lag is not None)
+        return None if self.unavailable or not lags or None in lags else sum(lag for lag in lags if lag is not None)
 
     @property
     def consume_tps(self) -> float | None:
         """Messages consumed a second, over the last minute; None when a broker did not answer."""
-        return None if self.unknown else self.known_tps
+        return None if self.unavailable else self.reported_tps
 
 
 class TopicQueueBounds(NamedTuple):
@@ -89,12 +89,12 @@ class TopicBounds(NamedTuple):
 
     topic: str
     queues: tuple[TopicQueueBounds, ...]
-    unknown: tuple[BrokerUnavailable, ...]
+    unavailable: tuple[BrokerUnavailable, ...]
 
     @property
     def messages(self) -> int | None:
         """How many messages its queues hold; None when a broker did not answer."""
-        return None if self.unknown else sum(queue.max_offset - queue.min_offset for queue in self.queues)
+        return None if self.unavailable else sum(queue.max_offset - queue.min_offset for queue in self.queues)
 
 
 class BrokerRates(NamedTuple):
@@ -124,7 +124,7 @@ class RuntimeInfo(NamedTuple):
     table: dict[str, str]
 
 
-async def masters(peers: ConnectionPool, namesrv: str) -> tuple[dict[str, str], tuple[BrokerUnavailable, ...]]:
+async def list_masters(peers: ConnectionPool, namesrv: str) -> tuple[dict[str, str], tuple[BrokerUnavailable, ...]]:
     """Broker name -> address of its master, and the brokers that have none now. RouteNotFound when none is registered."""
     answer = await peers.ask(namesrv, RequestCode.GET_BROKER_CLUSTER_INFO)
     found, without = {}, []
@@ -145,7 +145,7 @@ async def group_lag(peers: ConnectionPool, namesrv: str, group: str, topic: str 
         header = GetConsumeStats(group, topic)
         answer = await peers.ask(addr, RequestCode.GET_CONSUME_STATS, header, timeout_ms=STATS_TIMEOUT_MS)
         stats = fastjson.decode(answer.body, ConsumeStats)
-        limit = asyncio.Semaphore(QUEUES_AT_ONCE)
+        limit = asyncio.Semaphore(CONCURRENT_QUEUES)
         queues = by_queue(stats.offset_table).items()
         offsets = await asyncio.gather(
             *(_committed(peers, addr, group, queue.topic, queue.queue_id, one, limit) for queue, one in queues)
@@ -178,7 +178,7 @@ async def _committed(
     return 0 if answer.code == ResponseCode.SUCCESS else None
 
 
-async def topic_ends(peers: ConnectionPool, namesrv: str, topic: str) -> TopicBounds:
+async def topic_bounds(peers: ConnectionPool, namesrv: str, topic: str) -> TopicBounds:
     """The queues of a topic. RouteNotFound when every broker answered that it has no such topic."""
 
     async def ask(broker: str, addr: str) -> list[TopicQueueBounds] | None:
@@ -230,7 +230,7 @@ async def _of_masters(
     peers: ConnectionPool, namesrv: str, ask: Callable[[str, str], Awaitable[T]]
 ) -> tuple[list[T], tuple[BrokerUnavailable, ...]]:
     """The answers of all brokers, and those that gave none."""
-    brokers, without = await masters(peers, namesrv)
+    brokers, without = await list_masters(peers, namesrv)
     answers = await asyncio.gather(*(ask(name, addr) for name, addr in brokers.items()), return_exceptions=True)
     good: list[T] = []
     silent = list(without)

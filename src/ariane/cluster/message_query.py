@@ -21,7 +21,7 @@ from ariane.protocol.requests import typed
 from ariane.protocol.requests.messaging import QueryMessage, QueryMessageAnswer, ViewMessage
 from ariane.protocol.requests.routing import BrokerData, RouteRequest, TopicRoute
 
-PAGE = 64  # what a broker gives at most by default (maxMsgsNumBatch)
+PAGE_MESSAGES = 64  # what a broker gives at most by default (maxMsgsNumBatch)
 MESSAGES_MAX = 10_000  # of one query, unless the caller asks for more
 TIMEOUT_MS = 10_000
 EVER_MS = (1 << 63) - 1
@@ -42,7 +42,7 @@ class UniqueKeyResult(NamedTuple):
     missing: dict[str, str]
 
 
-async def by_key(
+async def query_by_key(
     peers: ConnectionPool,
     namesrv: str,
     topic: str,
@@ -58,7 +58,7 @@ async def by_key(
     """
     answer = await peers.ask(namesrv, RequestCode.GET_ROUTEINFO_BY_TOPIC, RouteRequest(topic))
     route = fastjson.decode(answer.body, TopicRoute)
-    query = QueryMessage(topic, key, PAGE, begin_ms, end_ms)
+    query = QueryMessage(topic, key, PAGE_MESSAGES, begin_ms, end_ms)
     messages: list[ReceivedMessage] = []
     missing: dict[str, str] = {}
     for broker in sorted(route.broker_datas, key=lambda data: data.broker_name):
@@ -73,14 +73,14 @@ async def by_key(
     return QueryResult(sorted(messages, key=_by_store_time), missing)
 
 
-async def by_unique_key(peers: ConnectionPool, namesrv: str, topic: str, unique_id: str) -> UniqueKeyResult:
+async def query_by_unique_key(peers: ConnectionPool, namesrv: str, topic: str, unique_id: str) -> UniqueKeyResult:
     """The message of `topic` with a unique id. No clock has a say in it: all times are asked for."""
-    found = await by_key(peers, namesrv, topic, unique_id)
+    found = await query_by_key(peers, namesrv, topic, unique_id)
     copies = [message for message in found.messages if message.properties.get(UNIQ_KEY) == unique_id]
     return UniqueKeyResult(copies[0] if copies else None, copies, found.missing)
 
 
-async def by_offset_id(peers: ConnectionPool, message_id: str) -> ReceivedMessage:
+async def view_by_offset_id(peers: ConnectionPool, message_id: str) -> ReceivedMessage:
     """The message that an offset message id names, of the broker that stored it.
 
     ProtocolError when the id can be none, ReplyError when that broker has no such message.
@@ -114,12 +114,12 @@ async def _of_broker(
             if said.next_position is None:
                 return ""
             query = _on(query, query_position=said.next_position)
-        elif len(page) < PAGE:
+        elif len(page) < PAGE_MESSAGES:
             return ""
         else:  # a Java broker does not say whether there is more: it is asked for what was stored before
             oldest_ms = min(one.store_ms for one in page)
             if oldest_ms >= query.end_timestamp:
-                return f"it gives {PAGE} messages and no more of those stored up to {oldest_ms}"
+                return f"it gives {PAGE_MESSAGES} messages and no more of those stored up to {oldest_ms}"
             query = _on(query, end_timestamp=oldest_ms)
 
 

@@ -46,7 +46,7 @@ CHUNK_MAX = 64  # messages under way at once
 CHUNK_S = 0.1  # and no more than the rate allows in this time
 
 # Properties that say how a record came to be where it was. KEYS and TAGS are taken by themselves.
-NOT_TAKEN = RESERVED | {
+DROPPED_PROPERTIES = RESERVED | {
     names.CHECK_IMMUNITY_TIME,
     names.PREPARED_QUEUE_OFFSET,
     names.CHECK_TIMES,
@@ -63,7 +63,7 @@ NOT_TAKEN = RESERVED | {
     REPLAYED_FROM,
 }
 
-AWAY = (ConnectionLost, RequestTimeout, RouteNotFound)
+UNAVAILABLE = (ConnectionLost, RequestTimeout, RouteNotFound)
 
 
 class RecordId(NamedTuple):
@@ -78,7 +78,7 @@ class RecordId(NamedTuple):
 class OriginalMessage(NamedTuple):
     """A message that is to be sent once more."""
 
-    place: RecordId
+    record_id: RecordId
     message_id: str
     properties: Mapping[str, str]
     body: bytes
@@ -108,7 +108,7 @@ class ReplayOutcome(msgspec.Struct, frozen=True, kw_only=True):
     offset_message_id: str | None = None
 
     @property
-    def place(self) -> RecordId:
+    def record_id(self) -> RecordId:
         return RecordId(self.source_topic, self.source_broker, self.source_queue_id, self.source_queue_offset)
 
 
@@ -118,19 +118,19 @@ class ReplayResult(NamedTuple):
     ok: int
     failed: int
     unsent: int
-    earlier: int
-    why: str | None = None
+    already_sent: int
+    stop_reason: str | None = None
     """What ended the replay before all were sent."""
 
 
 class ReplayJournal(Protocol):
     """Where outcomes are kept (`ariane.reports.replay_result`)."""
 
-    def is_done(self, place: RecordId) -> bool:
+    def is_sent(self, place: RecordId) -> bool:
         """Whether it was sent."""
         ...
 
-    def id_of(self, place: RecordId) -> str | None:
+    def message_id_of(self, place: RecordId) -> str | None:
         """The new id under which it was tried before."""
         ...
 
@@ -146,7 +146,7 @@ class ReplayTarget(Protocol):
         """A new unique id."""
         ...
 
-    async def fault(self, topic: str) -> str | None:
+    async def topic_fault(self, topic: str) -> str | None:
         """Why nothing can be sent to a topic; None when it can."""
         ...
 
@@ -164,7 +164,7 @@ class ReplayPace:
         self._next_s = clock.monotonic()
 
     @property
-    def chunk(self) -> int:
+    def chunk_size(self) -> int:
         """How many messages go at once."""
         return max(1, min(CHUNK_MAX, int(self._rate * CHUNK_S)))
 
@@ -176,15 +176,15 @@ class ReplayPace:
         self._next_s = max(self._next_s, now_s) + count / self._rate
 
 
-def message_of(original: OriginalMessage, topic: str | None, message_id: str) -> Message:
+def build_message(original: OriginalMessage, topic: str | None, message_id: str) -> Message:
     """The message to send to `topic`, or to where it came from. MessageRefused when it cannot be sent."""
     if original.sys_flag & COMPRESSED:
         raise MessageRefused("its body cannot be decompressed here")
     own = original.properties
-    kept = {name: value for name, value in own.items() if name not in NOT_TAKEN and value}
-    kept[REPLAYED_FROM] = "/".join(map(str, (*original.place, original.message_id)))
+    kept = {name: value for name, value in own.items() if name not in DROPPED_PROPERTIES and value}
+    kept[REPLAYED_FROM] = "/".join(map(str, (*original.record_id, original.message_id)))
     return Message(
-        topic=topic or destination(original),
+        topic=topic or original_topic(original),
         body=original.body,
         tags=own.get(names.TAGS, ""),
         keys=tuple(own.get(names.KEYS, "").split()),
@@ -194,10 +194,12 @@ def message_of(original: OriginalMessage, topic: str | None, message_id: str) ->
     )
 
 
-def destination(original: OriginalMessage) -> str:
+def original_topic(original: OriginalMessage) -> str:
     """The topic that a dead letter or a retried message was first sent to."""
-    if not original.place.topic.startswith((DLQ_PREFIX, RETRY_PREFIX)):
-        raise MessageRefused(f"it lies in {original.place.topic}, which tells no other topic: name one with --topic")
+    if not original.record_id.topic.startswith((DLQ_PREFIX, RETRY_PREFIX)):
+        raise MessageRefused(
+            f"it lies in {original.record_id.topic}, which tells no other topic: name one with --topic"
+        )
     first = original.properties.get(names.RETRY_TOPIC) or original.properties.get("DLQ_ORIGIN_TOPIC")
     if not first:
         raise MessageRefused("its first topic is not known (no RETRY_TOPIC): name one with --topic")
@@ -220,23 +222,23 @@ async def replay(
     When servers are away, or `stop` is set, the rest is kept in the journal as unsent. ConfigError when there is no such
     topic.
     """
-    if topic is not None and (fault := await target.fault(topic)):
+    if topic is not None and (fault := await target.topic_fault(topic)):
         raise ConfigError("--topic", topic, fault)
-    sending = _Sending(target, journal, topic, clock)
+    sending = _ChunkSender(target, journal, topic, clock)
     done = ReplayResult(0, 0, 0, 0)
-    async for chunk in _chunks(originals, pace.chunk):
-        due = [one for one in chunk if not journal.is_done(one.place)]
-        done = done._replace(earlier=done.earlier + len(chunk) - len(due))
-        if due and done.why is None and stop is not None and stop.is_set():
-            done = done._replace(why="it was stopped")
-        if done.why is not None:
-            journal.write([sending.outcome(one, "unsent", error=done.why) for one in due])
+    async for chunk in _chunks(originals, pace.chunk_size):
+        due = [one for one in chunk if not journal.is_sent(one.record_id)]
+        done = done._replace(already_sent=done.already_sent + len(chunk) - len(due))
+        if due and done.stop_reason is None and stop is not None and stop.is_set():
+            done = done._replace(stop_reason="it was stopped")
+        if done.stop_reason is not None:
+            journal.write([sending.outcome(one, "unsent", error=done.stop_reason) for one in due])
             done = done._replace(unsent=done.unsent + len(due))
         elif due:
             await pace.wait(len(due))
             outcomes, why = await sending.send(due)
             ok = sum(one.state == "ok" for one in outcomes)
-            done = done._replace(ok=done.ok + ok, failed=done.failed + len(due) - ok, why=why)
+            done = done._replace(ok=done.ok + ok, failed=done.failed + len(due) - ok, stop_reason=why)
         on_progress(done)
     return done
 
@@ -252,7 +254,7 @@ async def _chunks(originals: AsyncIterator[OriginalMessage], size: int) -> Async
         yield chunk
 
 
-class _Sending:
+class _ChunkSender:
     """Sends chunks, and keeps what became of each message."""
 
     def __init__(self, target: ReplayTarget, journal: ReplayJournal, topic: str | None, clock: Clock) -> None:
@@ -269,12 +271,14 @@ class _Sending:
         outcomes: list[ReplayOutcome] = []
         for one in chunk:
             try:
-                message = message_of(one, self._topic, self._journal.id_of(one.place) or self._target.make_id())
+                message = build_message(
+                    one, self._topic, self._journal.message_id_of(one.record_id) or self._target.make_id()
+                )
                 if fault := await self._fault(message.topic):
                     raise MessageRefused(f"{message.topic}: {fault}")
             except MessageRefused as error:
                 outcomes.append(self.outcome(one, "failed", error=str(error)))
-            except AWAY as error:
+            except UNAVAILABLE as error:
                 outcomes.append(self.outcome(one, "unsent", error=str(error)))
             else:
                 ready.append((one, message))
@@ -289,9 +293,11 @@ class _Sending:
             outcomes += some
         self._journal.write(outcomes)
         away = [one.error for one in outcomes if one.state == "unsent"] + [
-            str(error) for error in errors if isinstance(error, AWAY)
+            str(error) for error in errors if isinstance(error, UNAVAILABLE)
         ]
-        is_over = not any(one.state == "ok" for one in outcomes) and all(isinstance(error, AWAY) for error in errors)
+        is_over = not any(one.state == "ok" for one in outcomes) and all(
+            isinstance(error, UNAVAILABLE) for error in errors
+        )
         return outcomes, away[0] if away and is_over else None
 
     async def _send_in_order(
@@ -318,7 +324,7 @@ class _Sending:
 
     async def _fault(self, topic: str) -> str | None:
         if topic not in self._faults:
-            self._faults[topic] = await self._target.fault(topic)
+            self._faults[topic] = await self._target.topic_fault(topic)
         return self._faults[topic]
 
     def outcome(
@@ -330,17 +336,17 @@ class _Sending:
         error: str | None = None,
     ) -> ReplayOutcome:
         return ReplayOutcome(
-            source_topic=one.place.topic,
-            source_broker=one.place.broker,
-            source_queue_id=one.place.queue_id,
-            source_queue_offset=one.place.queue_offset,
+            source_topic=one.record_id.topic,
+            source_broker=one.record_id.broker,
+            source_queue_id=one.record_id.queue_id,
+            source_queue_offset=one.record_id.queue_offset,
             source_message_id=one.message_id,
             state=state,
             error=error,
             at_ms=self._clock.now_ms(),
             topic=self._topic if message is None else message.topic,
             # What may have been sent is tried again under the same id.
-            message_id=self._journal.id_of(one.place) if message is None else message.message_id,
+            message_id=self._journal.message_id_of(one.record_id) if message is None else message.message_id,
             broker=result.queue.broker if result else None,
             queue_id=result.queue.queue_id if result else None,
             queue_offset=result.queue_offset if result else None,
@@ -358,7 +364,7 @@ class ProducerTarget:
     def make_id(self) -> str:
         return self._instance.make_id()
 
-    async def fault(self, topic: str) -> str | None:
+    async def topic_fault(self, topic: str) -> str | None:
         """Brokers would make a topic that is not there, with their defaults; a replay is not to do that by a slip."""
         if reason := topic_name_fault(topic):
             return reason
@@ -368,7 +374,7 @@ class ProducerTarget:
                 answer = await self._instance.peers.request(
                     addr, RequestCode.GET_ROUTEINFO_BY_TOPIC, RouteRequest(topic)
                 )
-            except AWAY as error:
+            except UNAVAILABLE as error:
                 failed = error
                 continue
             if answer.code == ResponseCode.SUCCESS:

@@ -13,7 +13,7 @@ from ariane.protocol.requests.routing import ClusterInfo
 MASTER = 0
 
 
-async def create_everywhere(peers: ConnectionPool, namesrv: str, topic: str, queues: int) -> list[str]:
+async def create_topic(peers: ConnectionPool, namesrv: str, topic: str, queues: int) -> list[str]:
     """Make `topic` with `queues` readable and writable queues on every master that `namesrv` knows; their addresses.
 
     A topic that is there gets that many queues. RouteNotFound when no broker is registered, ReplyError when one refuses.

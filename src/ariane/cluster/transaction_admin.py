@@ -66,18 +66,18 @@ class HalfMessage(NamedTuple):
     offset_message_id: str
 
 
-class BrokerHalves(NamedTuple):
+class BrokerHalfMessages(NamedTuple):
     """Halves of one broker, oldest first. `total` is how many there are: more than `halves` when that was limited."""
 
     broker: str
     addr: str
     total: int
-    halves: list[HalfMessage]
+    messages: list[HalfMessage]
 
 
-async def open_halves(
+async def list_open(
     peers: ConnectionPool, namesrv: str, *, cluster: str | None = None, most: int = 1000
-) -> list[BrokerHalves]:
+) -> list[BrokerHalfMessages]:
     """Open halves of every master (of `cluster`), at most `most` of each broker in detail.
 
     What a broker ends while it is read may still be shown. RouteNotFound when there is no master.
@@ -85,9 +85,9 @@ async def open_halves(
     return [await _open_on(peers, name, addr, most) for name, addr in await _masters(peers, namesrv, cluster)]
 
 
-async def put_aside(
+async def list_check_limit_exceeded(
     peers: ConnectionPool, namesrv: str, *, cluster: str | None = None, most: int = 1000
-) -> list[BrokerHalves]:
+) -> list[BrokerHalfMessages]:
     """Halves that brokers asked about too often, the last `most` of each. One that was resumed is still among them."""
     found = []
     for name, addr in await _masters(peers, namesrv, cluster):
@@ -96,11 +96,11 @@ async def put_aside(
             _described(name, addr, one, None)
             async for one in _read(peers, addr, CHECK_MAX_TIME_TOPIC, max(first, stop - most), stop)
         ]
-        found.append(BrokerHalves(name, addr, stop - first, halves))
+        found.append(BrokerHalfMessages(name, addr, stop - first, halves))
     return found
 
 
-async def resume(peers: ConnectionPool, addr: str, offset_message_id: str) -> None:
+async def resume_checks(peers: ConnectionPool, addr: str, offset_message_id: str) -> None:
     """Have the broker at `addr` ask again, from the first time on. ReplyError when it cannot."""
     header = ResumeCheckHalfMessage(offset_message_id)
     await peers.ask(addr, RequestCode.RESUME_CHECK_HALF_MESSAGE, header)
@@ -109,7 +109,7 @@ async def resume(peers: ConnectionPool, addr: str, offset_message_id: str) -> No
 # --- one broker ---
 
 
-async def _open_on(peers: ConnectionPool, name: str, addr: str, most: int) -> BrokerHalves:
+async def _open_on(peers: ConnectionPool, name: str, addr: str, most: int) -> BrokerHalfMessages:
     low, stop = await _bounds(peers, addr, HALF_TOPIC)
     op_low, op_stop = await _bounds(peers, addr, OP_HALF_TOPIC)
     low = max(low, await _progress(peers, addr, HALF_TOPIC) or 0)
@@ -136,7 +136,7 @@ async def _open_on(peers: ConnectionPool, name: str, addr: str, most: int) -> Br
         if half.queue_offset == root and half_messages.parse_number(half.property_map().get(CHECK_TIMES)):
             first = None  # Java's copy, which does not say of what
         rows.append(_described(name, addr, half, first))
-    return BrokerHalves(name, addr, halves.count, rows)
+    return BrokerHalfMessages(name, addr, halves.count, rows)
 
 
 def _described(name: str, addr: str, half: Record, first: Record | None) -> HalfMessage:

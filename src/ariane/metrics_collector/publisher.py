@@ -148,7 +148,7 @@ async def _topic_made(peers: ConnectionPool, servers: Sequence[str], topic: str)
                 return
             if answer.code != ResponseCode.TOPIC_NOT_EXIST:
                 raise ReplyError(answer.code, answer.remark, addr)
-            made = await topic_admin.create_everywhere(peers, addr, topic, QUEUES)
+            made = await topic_admin.create_topic(peers, addr, topic, QUEUES)
         except ArianeError as error:
             errors.append(error)
             continue

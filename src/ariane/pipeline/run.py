@@ -30,7 +30,7 @@ from ariane.errors import ArianeError, ConfigError
 from ariane.pipeline import incremental, restarts, table_publisher
 from ariane.pipeline.jobs import PipelineJob, TopicSource
 from ariane.pipeline.spark_session import running
-from ariane.reports.pipeline_status import TableStatus, read, write
+from ariane.reports.pipeline_status import SourceStatus, read_statuses, write_status
 from ariane.spark.read import progress as lag
 from ariane.tables.time_buckets import of_time
 
@@ -76,7 +76,7 @@ class JobProgress(NamedTuple):
     """What a round did."""
 
     folded: tuple[incremental.AggregationResult, ...]
-    sources: tuple[TableStatus, ...]
+    sources: tuple[SourceStatus, ...]
     seconds: float
 
 
@@ -191,7 +191,7 @@ def keeping(
             on_progress(progress)
             if not stop.is_set():
                 tend()
-            if away := [f"{status.source}: {status.away}" for status in progress.sources if status.away]:
+            if away := [f"{status.source}: {status.unavailable}" for status in progress.sources if status.unavailable]:
                 raise ArianeError("; ".join(away))
             if stop.is_set():
                 raise ArianeError("stopped before all was read or folded; run it again, and it goes on from there")
@@ -281,20 +281,20 @@ def _refold(
     return incremental.refold(spark, home, fold, SYSTEM_CLOCK.now_ms())
 
 
-def _looked(job: PipelineJob, readings: Mapping[str, RunningQuery], home: Path) -> tuple[TableStatus, ...]:
+def _looked(job: PipelineJob, readings: Mapping[str, RunningQuery], home: Path) -> tuple[SourceStatus, ...]:
     """How far the sources are, put down for who asks the tables."""
-    before = read(home)
+    before = read_statuses(home)
     sources = []
     for source in job.sources:
         status = _status(source, readings[source.name])
-        if status.read_ms is None and source.name in before:
-            status = msgspec.structs.replace(status, read_ms=before[source.name].read_ms)
-        write(home, status)
+        if status.caught_up_ms is None and source.name in before:
+            status = msgspec.structs.replace(status, caught_up_ms=before[source.name].caught_up_ms)
+        write_status(home, status)
         sources.append(status)
     return tuple(sources)
 
 
-def _status(source: TopicSource, reading: RunningQuery) -> TableStatus:
+def _status(source: TopicSource, reading: RunningQuery) -> SourceStatus:
     """How far a source is. What ended its query is raised, but for a server's absence."""
     now_ms = SYSTEM_CLOCK.now_ms()
     query, until_ms = reading
@@ -303,8 +303,8 @@ def _status(source: TopicSource, reading: RunningQuery) -> TableStatus:
     is_done = not query.isActive and away is None
     progress = query.lastProgress
     if progress is None:
-        return TableStatus(
-            source.name, now_ms, None, None, 0 if is_done else None, away, read_ms=until_ms if is_done else None
+        return SourceStatus(
+            source.name, now_ms, None, None, 0 if is_done else None, away, caught_up_ms=until_ms if is_done else None
         )
     known = lag.lags(progress.json)
     away = away or _absent(lag.away(progress.json))
@@ -313,7 +313,7 @@ def _status(source: TopicSource, reading: RunningQuery) -> TableStatus:
     asked_ms = until_ms if is_done else ms_of(datetime.fromisoformat(progress.timestamp))
     is_all = behind == 0 and away is None
     took_ms = progress.durationMs.get("triggerExecution")
-    return TableStatus(
+    return SourceStatus(
         source.name, now_ms, progress.batchId, took_ms, behind, away, len(known), asked_ms if is_all else None
     )
 

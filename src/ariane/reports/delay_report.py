@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from ariane.model.topic import dlq_topic, retry_topic
 from ariane.reports import plot_buckets, time_range
 from ariane.reports.pipeline_status import freshness
-from ariane.reports.report import Column, Plot, Report, Table, Value, at
-from ariane.reports.table_views import asked, rows, whole
+from ariane.reports.report import Column, Plot, Report, Table, Value, utc_time
+from ariane.reports.table_views import open_views, query, whole_table
 from ariane.tables import DELAYS, MESSAGES
 from ariane.tables.delays import LEVEL, RETRY, TIME
 
@@ -46,7 +46,7 @@ def report(
     """Deliveries that were asked for between two instants; what waits, whenever it is due. `topic`: where they go, `group`: the
     consumer group whose retries they are."""
     fresh = freshness(home, DELAYS, now_ms)
-    with asked(home, whole(DELAYS)) as sql:
+    with open_views(home, whole_table(DELAYS)) as sql:
         narrowed = ""
         values: list[object] = []
         if topic is not None:
@@ -61,8 +61,8 @@ def report(
         parts: list[Table | Plot] = [_deliveries(sql), _distances(sql), _plot(sql)]
         if fresh.as_of_ms is not None:
             parts += [_pending(sql, fresh.as_of_ms), _overdue(sql, fresh.as_of_ms)]
-    gaps = (*fresh.gaps, *time_range.begins_late(home, MESSAGES, since_ms))
-    return Report("Delayed messages", at(fresh.as_of_ms), gaps, tuple(parts))
+    gaps = (*fresh.warnings, *time_range.late_start_warnings(home, MESSAGES, since_ms))
+    return Report("Delayed messages", utc_time(fresh.as_of_ms), gaps, tuple(parts))
 
 
 def _deliveries(sql: DuckDBPyConnection) -> Table:
@@ -72,7 +72,7 @@ def _deliveries(sql: DuckDBPyConnection) -> Table:
         quantile_disc({ms}, 0.99) FILTER (WHERE {where}) AS {name}_p99, max({ms}) FILTER (WHERE {where}) AS {name}_max"""
         for name, (where, ms) in side.items()
     )
-    found = rows(
+    found = query(
         sql,
         f"""SELECT kind, level, count(*) FILTER (WHERE state = 'delivered') AS delivered,
         count(*) FILTER (WHERE state = 'pending') AS pending, count(*) FILTER (WHERE state = 'cancelled') AS cancelled,
@@ -123,7 +123,7 @@ def _distances(sql: DuckDBPyConnection) -> Table:
     cases = " ".join(
         f"WHEN off_by_ms <= {most} THEN {number}" for number, (_, most) in enumerate(DISTANCES) if most is not None
     )
-    found = rows(
+    found = query(
         sql,
         f"""SELECT CASE {cases} ELSE {len(DISTANCES) - 1} END AS distance, kind, count(*) AS count
         FROM chosen WHERE off_by_ms IS NOT NULL GROUP BY ALL""",
@@ -138,14 +138,14 @@ def _distances(sql: DuckDBPyConnection) -> Table:
 
 def _plot(sql: DuckDBPyConnection) -> Plot:
     title, unit, note = "p99 of how late", "ms", "By when they were due. Early ones count as negative."
-    (span,) = rows(
+    (span,) = query(
         sql,
         "SELECT epoch_ms(min(asked_at)) AS first, epoch_ms(max(asked_at)) AS last FROM chosen WHERE off_by_ms IS NOT NULL",
     )
     if span["first"] is None:
         return Plot(title, unit, (), "Nothing was delivered that was due in this time.")
-    step = plot_buckets.step_ms(span["first"], span["last"])
-    found = rows(
+    step = plot_buckets.bucket_ms(span["first"], span["last"])
+    found = query(
         sql,
         f"""SELECT epoch_ms(asked_at) // {step} * {step} AS step, kind, quantile_disc(off_by_ms, 0.99) AS p99
         FROM chosen WHERE off_by_ms IS NOT NULL GROUP BY ALL""",
@@ -154,12 +154,12 @@ def _plot(sql: DuckDBPyConnection) -> Plot:
     lines = []
     for kind in (LEVEL, TIME, RETRY):
         if values := {row["step"]: float(row["p99"]) for row in found if row["kind"] == kind}:
-            lines.append(plot_buckets.line(kind, values, first, last, step))
+            lines.append(plot_buckets.series(kind, values, first, last, step))
     return Plot(title, unit, tuple(lines), note)
 
 
 def _pending(sql: DuckDBPyConnection, judged_ms: int) -> Table:
-    found = rows(
+    found = query(
         sql,
         f"""SELECT epoch_ms(asked_at) // {HOUR_MS} * {HOUR_MS} AS hour, count(*) FILTER (WHERE kind = 'level') AS level,
         count(*) FILTER (WHERE kind = 'time') AS time, count(*) FILTER (WHERE kind = 'retry') AS retry, count(*) AS all_of_them
@@ -167,7 +167,7 @@ def _pending(sql: DuckDBPyConnection, judged_ms: int) -> Table:
         GROUP BY ALL ORDER BY hour NULLS FIRST""",
     )
     listed: tuple[tuple[Value, ...], ...] = tuple(
-        (at(row["hour"]), *(row[name] for name in ("level", "time", "retry", "all_of_them")))
+        (utc_time(row["hour"]), *(row[name] for name in ("level", "time", "retry", "all_of_them")))
         for row in found[:HOURS_MAX]
     )
     fields = (Column("due in the hour from"), Column("level"), Column("time"), Column("retry"), Column("all"))
@@ -181,7 +181,7 @@ def _overdue(sql: DuckDBPyConnection, judged_ms: int) -> Table:
     question = f"FROM waiting WHERE epoch_ms(asked_at) < {judged_ms - OVERDUE_MS}"
     ((count,),) = sql.execute(f"SELECT count(*) {question}").fetchall()
     names = ("message_id", "kind", "level", "topic", "broker", "asked_at", "overdue_ms")
-    found = rows(
+    found = query(
         sql,
         f"""SELECT *, {judged_ms} - epoch_ms(asked_at) AS overdue_ms {question}
         ORDER BY asked_at, message_id, commit_log_offset LIMIT {IDS_MAX}""",
@@ -196,7 +196,7 @@ def _overdue(sql: DuckDBPyConnection, judged_ms: int) -> Table:
         Column("overdue", "ms"),
     )
     note = (
-        f"Due {OVERDUE_MS // 1000} s or more before {at(judged_ms):%Y-%m-%d %H:%M:%S} UTC, until when deliveries are known. "
+        f"Due {OVERDUE_MS // 1000} s or more before {utc_time(judged_ms):%Y-%m-%d %H:%M:%S} UTC, until when deliveries are known. "
         "Oldest first. Its broker is late or stopped, or could not deliver it (its log says why); one that stays is lost."
     )
     return Table(

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ariane.reports import time_range
 from ariane.reports.pipeline_status import freshness
-from ariane.reports.report import Column, Report, Table, Value, at
-from ariane.reports.table_views import asked, between, rows
+from ariane.reports.report import Column, Report, Table, Value, utc_time
+from ariane.reports.table_views import files_between, open_views, query
 from ariane.tables import HEALTH, MESSAGES, TRACE_EVENTS
 from ariane.tables import health as kinds
 from ariane.tables.published import current
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
 ROWS_MAX = 20  # of a sheet, the worst ones
-NEVER_AFTER_MS = 600_000  # so old has a message to be before it counts as never consumed
+UNCONSUMED_AFTER_MS = 600_000  # so old has a message to be before it counts as never consumed
 # How long before the asked time consumptions tell which group consumes which topic: a group may stand still for long.
 SUBSCRIBED_MS = 86_400_000
 
@@ -89,22 +89,22 @@ def report(
     now_ms: int,
     topic: str | None = None,
     group: str | None = None,
-    never_after_ms: int = NEVER_AFTER_MS,
+    unconsumed_after_ms: int = UNCONSUMED_AFTER_MS,
 ) -> Report:
     """Findings about messages stored between two instants, worst first."""
     fresh = freshness(home, HEALTH, now_ms)
-    gaps = [*fresh.gaps, *time_range.begins_late(home, HEALTH, since_ms)]
+    gaps = [*fresh.warnings, *time_range.late_start_warnings(home, HEALTH, since_ms)]
     for table, lost in ((MESSAGES, "clocks, disorder and dead letters"), (TRACE_EVENTS, "consumption")):
         if current(home, table) is None:
             gaps.append(f"no {table.name} in {home}: nothing is known of {lost}")
     known_ms = min(now_ms, fresh.as_of_ms) if fresh.as_of_ms is not None else now_ms
-    old_ms = min(until_ms, known_ms - never_after_ms)
-    with asked(home, between(HEALTH, since_ms - SUBSCRIBED_MS, until_ms)) as sql:
+    old_ms = min(until_ms, known_ms - unconsumed_after_ms)
+    with open_views(home, files_between(HEALTH, since_ms - SUBSCRIBED_MS, until_ms)) as sql:
         _sum(sql, since_ms, until_ms, old_ms, topic)
         sheets = [_found(sql, kind, group) for kind in KINDS]
-        sheets.insert(4, _never_consumed(sql, group, never_after_ms))
+        sheets.insert(4, _never_consumed(sql, group, unconsumed_after_ms))
         sheets += [_untraced_producers(sql), _untraced_groups(sql, group)]
-    return Report("Health of messages", at(fresh.as_of_ms), tuple(dict.fromkeys(gaps)), tuple(sheets))
+    return Report("Health of messages", utc_time(fresh.as_of_ms), tuple(dict.fromkeys(gaps)), tuple(sheets))
 
 
 def _sum(sql: DuckDBPyConnection, since_ms: int, until_ms: int, old_ms: int, topic: str | None) -> None:
@@ -125,13 +125,13 @@ def _sum(sql: DuckDBPyConnection, since_ms: int, until_ms: int, old_ms: int, top
            FROM health
            WHERE minute BETWEEN $4 AND $2 AND (minute >= $1 OR kind = 'stored') AND ($5 IS NULL OR topic = $5)
            GROUP BY ALL""",
-        [at(since_ms), at(until_ms), at(old_ms), at(since_ms - SUBSCRIBED_MS), topic],
+        [utc_time(since_ms), utc_time(until_ms), utc_time(old_ms), utc_time(since_ms - SUBSCRIBED_MS), topic],
     )
 
 
 def _found(sql: DuckDBPyConnection, kind: _ProblemKind, group: str | None) -> Table:
     names = ", ".join(kind.by)
-    found = rows(
+    found = query(
         sql,
         f"""SELECT {names}, sum(count)::BIGINT AS messages, max(worst) AS worst, max(last) AS last,
                    arg_max({{'topic': topic, 'consumer_group': consumer_group, 'host': host, 'cause': cause,
@@ -157,7 +157,7 @@ def _with_examples(sql: DuckDBPyConnection, kind: str, found: list[dict[str, Any
         return found
     # Named by their minutes and topics, the rows are found without reading the examples of others.
     minutes = ", ".join(f"TIMESTAMPTZ '{minute.isoformat()}'" for minute in {row["example"]["minute"] for row in shown})
-    there = rows(
+    there = query(
         sql,
         f"""SELECT topic, consumer_group, host, cause, minute, arg_min(examples[1].message_id, -examples[1].worst) AS worst,
                    min(examples[1].message_id) AS any_one
@@ -175,7 +175,7 @@ def _with_examples(sql: DuckDBPyConnection, kind: str, found: list[dict[str, Any
 
 def _never_consumed(sql: DuckDBPyConnection, group: str | None, after_ms: int) -> Table:
     """Stored, less consumed: for every group that has consumed of a topic and tag, then or in the day before."""
-    found = rows(
+    found = query(
         sql,
         """WITH stored AS (
              SELECT *, cause AS tag, string_split(coalesce(consumer_group, ''), ' ') AS groups
@@ -207,7 +207,7 @@ def _never_consumed(sql: DuckDBPyConnection, group: str | None, after_ms: int) -
 
 
 def _untraced_producers(sql: DuckDBPyConnection) -> Table:
-    found = rows(
+    found = query(
         sql,
         """SELECT host, topic, sum(count) FILTER (cause = 'untraced')::BIGINT AS untraced, sum(count)::BIGINT AS messages,
                   round(100 * untraced / messages, 2) AS share
@@ -222,7 +222,7 @@ def _untraced_producers(sql: DuckDBPyConnection) -> Table:
 
 
 def _untraced_groups(sql: DuckDBPyConnection, group: str | None) -> Table:
-    found = rows(
+    found = query(
         sql,
         """SELECT consumer_group, topic, sum(count)::BIGINT AS records, max(last) AS last
            FROM sums WHERE kind = 'retried' AND ($1 IS NULL OR consumer_group = $1) AND consumer_group NOT IN (

@@ -10,23 +10,23 @@ from collections.abc import Sequence
 from ariane.tables.histogram import GAMMA, LN_GAMMA, RANK_SLACK, ZERO
 
 
-def bucket_of(ms: str) -> str:
+def bucket_expression(ms: str) -> str:
     """Expression: the bucket of a duration; NULL for NULL, and for a negative one, which is no duration."""
     number = f"greatest({ZERO}, ceil(ln(nullif(greatest({ms}, 0), 0)) / {LN_GAMMA!r}::DOUBLE))"
     return f"(CASE WHEN {ms} = 0 THEN {ZERO} WHEN {ms} > 0 THEN {number} END)::INTEGER"
 
 
-def value_of(bucket: str) -> str:
+def value_expression(bucket: str) -> str:
     """Expression: the ms that stand for a bucket."""
     return f"(CASE WHEN {bucket} <= {ZERO} THEN 0.0 ELSE 2 * exp({bucket} * {LN_GAMMA!r}::DOUBLE) / {GAMMA + 1!r}::DOUBLE END)"
 
 
-def histogram(ms: str) -> str:
+def histogram_aggregate(ms: str) -> str:
     """Aggregate: the histogram of durations, MAP(INTEGER, BIGINT)."""
-    return f"histogram({bucket_of(ms)})::MAP(INTEGER, BIGINT)"
+    return f"histogram({bucket_expression(ms)})::MAP(INTEGER, BIGINT)"
 
 
-def added(relation: str, by: Sequence[str], column: str) -> str:
+def merged_histograms(relation: str, by: Sequence[str], column: str) -> str:
     """Question: the rows of `relation` grouped by `by` with their histograms `column` added up: by, bucket, count."""
     keys = "".join(f"{key}, " for key in by)
     return f"""
@@ -35,23 +35,23 @@ def added(relation: str, by: Sequence[str], column: str) -> str:
         GROUP BY ALL"""
 
 
-def quantiles(relation: str, by: Sequence[str], column: str, wanted: Sequence[float]) -> str:
+def quantiles(relation: str, by: Sequence[str], column: str, levels: Sequence[float]) -> str:
     """Question: quantiles of the histograms `column` of `relation` added up by `by`: by, count, q0, q1, … in the order of
     `wanted`. A group without a value has no row."""
     keys = "".join(f"{key}, " for key in by)
     parted = f"PARTITION BY {', '.join(by)}" if by else ""
     found = ", ".join(
-        value_of(
+        value_expression(
             f"min(bucket) FILTER (WHERE upto >= greatest(1, ceil({float(q)!r}::DOUBLE * total - {RANK_SLACK!r}::DOUBLE)))"
         )
         + f" AS q{number}"
-        for number, q in enumerate(wanted)
+        for number, q in enumerate(levels)
     )
     return f"""
         SELECT {keys}any_value(total) AS count, {found}
         FROM (
             SELECT *, sum(count) OVER ({parted} ORDER BY bucket)::BIGINT AS upto, sum(count) OVER ({parted})::BIGINT AS total
-            FROM ({added(relation, by, column)})
+            FROM ({merged_histograms(relation, by, column)})
         )
         GROUP BY ALL
         HAVING any_value(total) IS NOT NULL"""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ariane.reports.report import Column, Table
-from ariane.reports.table_views import rows
+from ariane.reports.table_views import query
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 SUMMED = ("produced_tps", "consumed_tps", "delivered_master_tps", "delivered_slaves_tps", "lag")
 
 
-def sum_minutes(sql: DuckDBPyConnection, topic: str | None, group: str | None) -> None:
+def create_by_minute(sql: DuckDBPyConnection, topic: str | None, group: str | None) -> None:
     """Create the table `by_minute` from the view `minutes`.
 
     `misleads`: whether the master's TPS, which consoles show, was not the group's. One broker with slaves that serve is enough.
@@ -50,9 +50,9 @@ def sum_minutes(sql: DuckDBPyConnection, topic: str | None, group: str | None) -
     )
 
 
-def misleading(sql: DuckDBPyConnection, rows_max: int) -> Table:
+def misleading_tps(sql: DuckDBPyConnection, rows_max: int) -> Table:
     """Return the groups whose TPS a console shows wrongly in any minute, with the worst of these minutes."""
-    found = rows(
+    found = query(
         sql,
         """
         SELECT consumer_group, topic, count(*) FILTER (misleads) AS misled, count(*) AS minutes,
@@ -94,9 +94,9 @@ def misleading(sql: DuckDBPyConnection, rows_max: int) -> Table:
     return Table("Where a console's TPS misleads", fields, listed[:rows_max], note, max(0, len(listed) - rows_max))
 
 
-def whole_range(sql: DuckDBPyConnection, rows_max: int) -> Table:
+def groups_over_range(sql: DuckDBPyConnection, rows_max: int) -> Table:
     """Return each group's rates, greatest lag and doubts over all minutes."""
-    found = rows(
+    found = query(
         sql,
         """
         WITH doubts AS (

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ariane.clock import ms_of
 from ariane.reports import lag_history, time_range
 from ariane.reports.pipeline_status import freshness
-from ariane.reports.report import Column, Line, Plot, Report, Table, Value, at
-from ariane.reports.table_views import asked, between, rows
+from ariane.reports.report import Column, Line, Plot, Report, Table, Value, utc_time
+from ariane.reports.table_views import files_between, open_views, query
 from ariane.tables import CONSUMPTION, SAMPLES_BROKERS
 from ariane.tables.samples import WINDOW_MS
 
@@ -29,7 +29,7 @@ SILENT_MS = 60_000  # a collector that has not sampled for so long is taken for 
 RECENT_MS = 600_000  # brokers are told as they were at most so long ago
 
 
-class GroupNow(NamedTuple):
+class GroupSnapshot(NamedTuple):
     """A group in a topic over all brokers, in one minute. None is what is not known."""
 
     group: str
@@ -60,30 +60,30 @@ def report(
     fresh = freshness(home, CONSUMPTION, now_ms)
     since_ms = since_ms // WINDOW_MS * WINDOW_MS
     minutes, brokers = (
-        between(CONSUMPTION, since_ms, until_ms),
-        between(SAMPLES_BROKERS, min(since_ms, until_ms - RECENT_MS), until_ms),
+        files_between(CONSUMPTION, since_ms, until_ms),
+        files_between(SAMPLES_BROKERS, min(since_ms, until_ms - RECENT_MS), until_ms),
     )
-    with asked(home, minutes, brokers) as sql:
+    with open_views(home, minutes, brokers) as sql:
         sql.execute(
             "CREATE VIEW minutes AS SELECT * FROM consumption WHERE consumer_group IS NOT NULL "
             f"AND window_at BETWEEN make_timestamptz({since_ms * 1000}) AND make_timestamptz({until_ms * 1000})"
         )
         latest = _latest(sql, topic, group)
-        groups = summed(latest)
-        lag_history.sum_minutes(sql, topic, group)
-        history = (lag_history.misleading(sql, ROWS_MAX), lag_history.whole_range(sql, ROWS_MAX))
+        groups = sum_brokers(latest)
+        lag_history.create_by_minute(sql, topic, group)
+        history = (lag_history.misleading_tps(sql, ROWS_MAX), lag_history.groups_over_range(sql, ROWS_MAX))
         states, gaps = _brokers(sql, since_ms, min(until_ms, now_ms))
         plots = _plots(sql, groups[:LINES_MAX], len(groups), since_ms, until_ms)
     parts: tuple[Table | Plot, ...] = (_groups(groups), *history, _by_broker(latest), states, *plots)
     return Report(
         "Lag and true TPS of groups",
-        at(fresh.as_of_ms),
-        (*fresh.gaps, *time_range.begins_late(home, CONSUMPTION, since_ms), *gaps),
+        utc_time(fresh.as_of_ms),
+        (*fresh.warnings, *time_range.late_start_warnings(home, CONSUMPTION, since_ms), *gaps),
         parts,
     )
 
 
-def summed(latest: Iterable[dict[str, Any]]) -> list[GroupNow]:
+def sum_brokers(latest: Iterable[dict[str, Any]]) -> list[GroupSnapshot]:
     """One value per group and topic, of its brokers' rows; what needs a look first: unknown lags, then great ones."""
     together: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
     for row in latest:
@@ -92,13 +92,13 @@ def summed(latest: Iterable[dict[str, Any]]) -> list[GroupNow]:
     return sorted(groups, key=lambda one: (one.lag is not None, -(one.lag or 0), one.group, one.topic))
 
 
-def _summed(group: str, topic: str, members: Sequence[dict[str, Any]]) -> GroupNow:
+def _summed(group: str, topic: str, members: Sequence[dict[str, Any]]) -> GroupSnapshot:
     def total(name: str) -> Any:
         values = [row[name] for row in members]
         return None if None in values else sum(values)
 
     drains = [row["drain_s"] for row in members]
-    return GroupNow(
+    return GroupSnapshot(
         group,
         topic,
         max(row["window_at"] for row in members),
@@ -136,7 +136,7 @@ def _latest(sql: DuckDBPyConnection, topic: str | None, group: str | None) -> li
         """
     )
     first = sql.execute("SELECT min(window_at) FROM chosen").fetchone()
-    return rows(
+    return query(
         sql,
         """
         SELECT consumer_group, topic, broker, window_at, queues, lag, lag_change, produced_tps, consumed_tps,
@@ -159,7 +159,7 @@ def _ms(seconds: float | None) -> int | None:
     return None if seconds is None else round(seconds * 1000)
 
 
-def _groups(groups: Sequence[GroupNow]) -> Table:
+def _groups(groups: Sequence[GroupSnapshot]) -> Table:
     fields = (
         Column("group"), Column("topic"), Column("minute"), Column("lag"), Column("change"), Column("in", "/s"),
         Column("confirmed", "/s"), Column("by slaves", "%"), Column("oldest", "ms"), Column("done in", "ms"), Column("in doubt"),
@@ -183,7 +183,7 @@ def _by_broker(latest: Sequence[dict[str, Any]]) -> Table:
         Column("group"), Column("topic"), Column("broker"), Column("queues"), Column("lag"), Column("in", "/s"),
         Column("confirmed", "/s"), Column("by master", "/s"), Column("by slaves", "/s"), Column("share of the group", "%"),
     )  # fmt: skip
-    whole = {(one.group, one.topic): one.consumed_tps for one in summed(latest)}
+    whole = {(one.group, one.topic): one.consumed_tps for one in sum_brokers(latest)}
     found = []
     for row in latest:
         total, own = whole[row["consumer_group"], row["topic"]], row["consumed_tps"]
@@ -196,7 +196,7 @@ def _by_broker(latest: Sequence[dict[str, Any]]) -> Table:
 
 def _brokers(sql: DuckDBPyConnection, since_ms: int, until_ms: int) -> tuple[Table, list[str]]:
     """The brokers at their last sample, rates since the one before, how often they were away; and why samples may be missing."""
-    found = rows(
+    found = query(
         sql,
         f"""
         WITH once AS (
@@ -255,7 +255,7 @@ def _brokers(sql: DuckDBPyConnection, since_ms: int, until_ms: int) -> tuple[Tab
 
 def _silences(sql: DuckDBPyConnection, since_ms: int, until_ms: int) -> list[str]:
     """Why samples are missing between others: nobody sampled any broker for some time."""
-    found = rows(
+    found = query(
         sql,
         f"""
         WITH rounds AS (
@@ -295,7 +295,7 @@ def _missing(brokers: Sequence[dict[str, Any]], until_ms: int) -> list[str]:
 
 
 def _plots(
-    sql: DuckDBPyConnection, groups: Sequence[GroupNow], known: int, since_ms: int, until_ms: int
+    sql: DuckDBPyConnection, groups: Sequence[GroupSnapshot], known: int, since_ms: int, until_ms: int
 ) -> tuple[Plot, ...]:
     """Lag and rates of some groups over time; a minute without samples is a hole."""
     step = max(1, -((since_ms - until_ms) // WINDOW_MS // POINTS_MAX)) * WINDOW_MS
@@ -322,9 +322,9 @@ def _plots(
 Point = tuple[datetime, float | None, float | None, float | None]
 
 
-def _points(sql: DuckDBPyConnection, one: GroupNow, step_ms: int) -> list[Point]:
+def _points(sql: DuckDBPyConnection, one: GroupSnapshot, step_ms: int) -> list[Point]:
     """Time, lag, rate in, rate confirmed: of all brokers together, or unknown."""
-    found = rows(
+    found = query(
         sql,
         f"""
         WITH wanted AS (SELECT * FROM plotted WHERE consumer_group = $1 AND topic = $2

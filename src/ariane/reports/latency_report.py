@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ariane.reports import histogram_sql, table_views, time_range
 from ariane.reports.pipeline_status import freshness
-from ariane.reports.report import Column, Line, Plot, Report, Table, Value, at
+from ariane.reports.report import Column, Line, Plot, Report, Table, Value, utc_time
 from ariane.reports.tps_report import LINES_MAX, NARROWED, ROWS_MAX
 from ariane.tables import CLOCKS, LATENCIES, SLOW_MESSAGES, TRAFFIC
 from ariane.tables.traffic import BEGIN_MINUTES, MISSING, SLOWEST
@@ -55,16 +55,16 @@ def report(
     if is_long:  # in whole rows of that table
         since_ms -= since_ms % (BEGIN_MINUTES * time_range.MINUTE_MS)
     fresh, slow = freshness(home, source, now_ms), freshness(home, SLOW_MESSAGES, now_ms)
-    span = time_range.known(home, source, since_ms, until_ms, fresh.as_of_ms, BEGIN_MINUTES if is_long else 1)
+    span = time_range.covered_range(home, source, since_ms, until_ms, fresh.as_of_ms, BEGIN_MINUTES if is_long else 1)
     # A row of `clocks` has the beginning of its hour.
-    clocks_since_ms = span.begin_ms - span.begin_ms % HOUR_MS
-    tables = (table_views.between(table, span.begin_ms, until_ms) for table in (source, SLOW_MESSAGES))
-    with table_views.asked(home, *tables, table_views.between(CLOCKS, clocks_since_ms, until_ms)) as sql:
+    clocks_since_ms = span.start_ms - span.start_ms % HOUR_MS
+    tables = (table_views.files_between(table, span.start_ms, until_ms) for table in (source, SLOW_MESSAGES))
+    with table_views.open_views(home, *tables, table_views.files_between(CLOCKS, clocks_since_ms, until_ms)) as sql:
         columns = ", ".join((*(f"{one.column}, {one.column}_max" for one in MEASURES), *MISSING))
         sql.execute(
             f"""CREATE TEMP TABLE asked AS
-            SELECT {time_range.step_of(source.time, span)} AS step, topic, client_group, {columns}
-            FROM {source.name} WHERE {time_range.inside(source.time, span)} AND {NARROWED}""",
+            SELECT {time_range.bucket_expression(source.time, span)} AS step, topic, client_group, {columns}
+            FROM {source.name} WHERE {time_range.in_range(source.time, span)} AND {NARROWED}""",
             [topic, group],
         )
         parts: list[Table | Plot] = []
@@ -73,10 +73,10 @@ def report(
         parts.append(_slowest(sql, span, topic, group))
         parts += _not_counted(sql)
         parts += _contradicting(sql, clocks_since_ms, until_ms)
-    gaps = tuple(dict.fromkeys((*fresh.gaps, *slow.gaps, *time_range.missing(span, since_ms))))
+    gaps = tuple(dict.fromkeys((*fresh.warnings, *slow.warnings, *time_range.start_warnings(span, since_ms))))
     return Report(
-        time_range.title("Latency", since_ms, until_ms, topic=topic, group=group),
-        at(fresh.as_of_ms),
+        time_range.report_title("Latency", since_ms, until_ms, topic=topic, group=group),
+        utc_time(fresh.as_of_ms),
         gaps,
         tuple(parts),
     )
@@ -86,12 +86,12 @@ def _sheet(sql: DuckDBPyConnection, measure: LatencyMeasure, span: time_range.Ti
     by = ("topic", "client_group")
     counted = {
         _pair(row): row
-        for row in table_views.rows(sql, histogram_sql.quantiles("asked", by, measure.column, QUANTILES))
+        for row in table_views.query(sql, histogram_sql.quantiles("asked", by, measure.column, QUANTILES))
     }
     reasons = [name for name, (column, *_) in MISSING.items() if column == measure.column]
     # A counter of files of an older schema is null: then it is not known how many are missing.
     missing = " + ".join(f"sum({name})" for name in reasons)
-    others = table_views.rows(
+    others = table_views.query(
         sql,
         f"SELECT topic, client_group, max({measure.column}_max) AS most, ({missing})::BIGINT AS missing "
         f"FROM asked GROUP BY ALL HAVING most IS NOT NULL OR missing > 0",
@@ -104,7 +104,7 @@ def _sheet(sql: DuckDBPyConnection, measure: LatencyMeasure, span: time_range.Ti
     )  # fmt: skip
     note = f"{measure.meaning} Slowest p99 first; percentiles are within 1 %, max is exact."
     if measure is MEASURES[0]:
-        note += f" {time_range.told(span)}"
+        note += f" {time_range.range_note(span)}"
     total = sum(row[-1] for row in rows if isinstance(row[-1], int))
     if total:
         note += f" {total:,} {measure.events} are not counted: see Not counted."
@@ -125,7 +125,7 @@ def _not_counted(sql: DuckDBPyConnection) -> list[Table]:
     """How many sends and calls are in no percentile, and why; no sheet when all are counted."""
     titles = {measure.column: measure.title for measure in MEASURES}
     totals = ", ".join(f"sum({name})::BIGINT AS {name}" for name in MISSING)
-    (row,) = table_views.rows(sql, f"SELECT {totals} FROM asked")
+    (row,) = table_views.query(sql, f"SELECT {totals} FROM asked")
     rows = tuple(
         (titles[column], row[name], reason, meaning) for name, (column, reason, meaning) in MISSING.items() if row[name]
     )
@@ -137,7 +137,7 @@ def _not_counted(sql: DuckDBPyConnection) -> list[Table]:
 
 def _contradicting(sql: DuckDBPyConnection, since_ms: int, until_ms: int) -> list[Table]:
     """Return the hosts with messages that contradict the clock that the others agree on; no sheet without any."""
-    found = table_views.rows(
+    found = table_views.query(
         sql,
         f"""SELECT host, hour, sum(messages)::BIGINT AS messages, sum(discarded)::BIGINT AS discarded,
         bool_or(coalesce(lower_ms > upper_ms, false)) AS is_unknown, min(discarded_ids[1]) AS example
@@ -170,31 +170,31 @@ def _plot(sql: DuckDBPyConnection, measure: LatencyMeasure, span: time_range.Tim
         SELECT topic, client_group, sum(list_sum(map_values({measure.column}))) AS messages
         FROM asked WHERE {measure.column} IS NOT NULL GROUP BY ALL"""
     )
-    pairs = table_views.rows(sql, "SELECT * FROM busiest ORDER BY messages DESC, topic, client_group")
+    pairs = table_views.query(sql, "SELECT * FROM busiest ORDER BY messages DESC, topic, client_group")
     of_them = f"""(
         SELECT step, asked.topic, asked.client_group, {measure.column} FROM asked
         JOIN (SELECT * FROM busiest ORDER BY messages DESC, topic, client_group LIMIT {LINES_MAX}) AS pair
         ON asked.topic IS NOT DISTINCT FROM pair.topic AND asked.client_group IS NOT DISTINCT FROM pair.client_group)"""
-    found = table_views.rows(
+    found = table_views.query(
         sql, histogram_sql.quantiles(of_them, ("step", "topic", "client_group"), measure.column, (QUANTILES[-1],))
     )
     there = {(row["step"], row["topic"], row["client_group"]): row["q0"] for row in found}
     lines = tuple(
         Line(
-            time_range.line_name(pair),
-            tuple((at(step), there.get((step, pair["topic"], pair["client_group"]))) for step in span.steps),
+            time_range.series_name(pair),
+            tuple((utc_time(step), there.get((step, pair["topic"], pair["client_group"]))) for step in span.buckets),
         )
         for pair in pairs[:LINES_MAX]
     )
     left = len(pairs) - LINES_MAX
     note = f"The {LINES_MAX} busiest; {left} more are in the table above." if left > 0 else ""
-    return Plot(f"{measure.title}: p99 by {time_range.step_name(span)}", "ms", lines, note)
+    return Plot(f"{measure.title}: p99 by {time_range.bucket_name(span)}", "ms", lines, note)
 
 
 def _slowest(sql: DuckDBPyConnection, span: time_range.TimeRange, topic: str | None, group: str | None) -> Table:
-    found = table_views.rows(
+    found = table_views.query(
         sql,
-        f"""SELECT * FROM slow_messages WHERE {time_range.inside("noted_at", span)} AND {NARROWED}
+        f"""SELECT * FROM slow_messages WHERE {time_range.in_range("noted_at", span)} AND {NARROWED}
         QUALIFY row_number() OVER (PARTITION BY measure ORDER BY ms DESC, message_id, client_group) <= {SLOWEST}""",
         [topic, group],
     )

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ariane.reports.report import Line, at
+from ariane.reports.report import Line, utc_time
 
 MINUTE_MS = 60_000
-STEPS_MAX = 240  # a terminal has fewer columns, a page shows no more
-STEPS_MS = tuple(minutes * MINUTE_MS for minutes in (1, 5, 10, 30, 60, 360, 1440, 10_080))
+BUCKETS_MAX = 240  # a terminal has fewer columns, a page shows no more
+BUCKET_SIZES_MS = tuple(minutes * MINUTE_MS for minutes in (1, 5, 10, 30, 60, 360, 1440, 10_080))
 
 
-def step_ms(first_ms: int, last_ms: int) -> int:
+def bucket_ms(first_ms: int, last_ms: int) -> int:
     """The least step that does with `STEPS_MAX`; the longest one holds for any longer time."""
-    return next((step for step in STEPS_MS if (last_ms - first_ms) / step < STEPS_MAX), STEPS_MS[-1])
+    return next((step for step in BUCKET_SIZES_MS if (last_ms - first_ms) / step < BUCKETS_MAX), BUCKET_SIZES_MS[-1])
 
 
-def line(name: str, values: Mapping[int, float], first_ms: int, last_ms: int, step: int) -> Line:
+def series(name: str, values: Mapping[int, float], first_ms: int, last_ms: int, bucket: int) -> Line:
     """A line over every step between two; where there is no value nothing is known."""
-    return Line(name, tuple((at(ms), values.get(ms)) for ms in range(first_ms, last_ms + 1, step)))
+    return Line(name, tuple((utc_time(ms), values.get(ms)) for ms in range(first_ms, last_ms + 1, bucket)))

@@ -112,10 +112,10 @@ class ResultFile:
             # Removed while it is locked: who waits for it sees that FILE has it all.
             self._journal_path.unlink()
 
-    def is_done(self, place: RecordId) -> bool:
+    def is_sent(self, place: RecordId) -> bool:
         return place in self._done
 
-    def id_of(self, place: RecordId) -> str | None:
+    def message_id_of(self, place: RecordId) -> str | None:
         return self._tried.get(place)
 
     def write(self, outcomes: list[ReplayOutcome]) -> None:
@@ -126,7 +126,7 @@ class ResultFile:
         self._journal.flush()
         os.fsync(self._journal.fileno())
         for one in outcomes:
-            self._keep(one.place, one.state, one.message_id)
+            self._keep(one.record_id, one.state, one.message_id)
 
     def _keep(self, place: RecordId, state: str, message_id: str | None) -> None:
         if state == "ok":

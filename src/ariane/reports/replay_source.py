@@ -59,7 +59,7 @@ class ReplayFilter(NamedTuple):
     where: str | None = None
 
 
-async def of_archive(home: Path, wanted: ReplayFilter) -> AsyncIterator[OriginalMessage]:
+async def archived_messages(home: Path, wanted: ReplayFilter) -> AsyncIterator[OriginalMessage]:
     """Messages of the archive in `home`, day by day, each queue in its order. StoreError when there is no archive."""
     now = current(home, ARCHIVE)
     if now is None:
@@ -75,7 +75,7 @@ async def of_archive(home: Path, wanted: ReplayFilter) -> AsyncIterator[Original
 
     # One slot after another: no more than a day of a topic is sorted at once.
     for slot in sorted({file.slot for file in now.files if has(file)}):
-        with table_views.asked(home, table_views.in_slots(ARCHIVE, {slot})) as sql:
+        with table_views.open_views(home, table_views.files_of_buckets(ARCHIVE, {slot})) as sql:
             question, values = _question(sql, ARCHIVE.name, wanted)
             order = "ORDER BY broker, queue_id, queue_offset"
             answer = sql.execute(f"SELECT {', '.join(COLUMNS)} FROM {question} {order}", values)
@@ -84,12 +84,12 @@ async def of_archive(home: Path, wanted: ReplayFilter) -> AsyncIterator[Original
                 for row in found:
                     one = _of_row(dict(zip(COLUMNS, row, strict=True)))
                     # An archive whose checkpoint was lost has messages twice.
-                    if one.place != before:
+                    if one.record_id != before:
                         yield one
-                    before = one.place
+                    before = one.record_id
 
 
-async def of_topic(
+async def topic_messages(
     peers: ConnectionPool, name_servers: tuple[str, ...], wanted: ReplayFilter
 ) -> AsyncIterator[OriginalMessage]:
     """Messages that brokers have of a topic now, queue by queue: what comes later is not among them.
@@ -115,7 +115,7 @@ async def of_topic(
                 yield _of_record(one, broker)
 
 
-def where_fault(sql: DuckDBPyConnection, where: str) -> str | None:
+def condition_fault(sql: DuckDBPyConnection, where: str) -> str | None:
     """Why `where` is no condition; None when it is one. Only what can be read as one SELECT passes, so nothing is changed."""
     import duckdb
 
@@ -142,7 +142,7 @@ def _question(sql: DuckDBPyConnection, view: str, wanted: ReplayFilter) -> tuple
             values.append(value)
             conditions.append(condition.format(len(values)))
     if wanted.where is not None:
-        if fault := where_fault(sql, wanted.where):
+        if fault := condition_fault(sql, wanted.where):
             raise UsageError("--where", wanted.where, fault)
         conditions.append(f"(\n{wanted.where}\n)")
     return f"{view} WHERE {' AND '.join(conditions)}", values

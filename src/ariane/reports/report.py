@@ -23,10 +23,10 @@ class Table(NamedTuple):
     """Rows under a title. `note` says what a reader must know to read them right; `left_out` how many rows more there are."""
 
     title: str
-    fields: tuple[Column, ...]
+    columns: tuple[Column, ...]
     rows: tuple[tuple[Value, ...], ...]
     note: str = ""
-    left_out: int = 0
+    omitted_rows: int = 0
 
 
 class Line(NamedTuple):
@@ -51,16 +51,16 @@ class Report(NamedTuple):
     title: str
     as_of: datetime | None
     """Broker's time of the newest that is in it; None when nothing came yet."""
-    gaps: tuple[str, ...]
+    warnings: tuple[str, ...]
     """Why it may lack something until then; none: it is complete."""
-    parts: tuple[Table | Plot, ...]
+    sections: tuple[Table | Plot, ...]
     """In the order in which they are to be read."""
 
 
 @overload
-def at(ms: int) -> datetime: ...
+def utc_time(ms: int) -> datetime: ...
 @overload
-def at(ms: None) -> None: ...
-def at(ms: int | None) -> datetime | None:
+def utc_time(ms: None) -> None: ...
+def utc_time(ms: int | None) -> datetime | None:
     """An instant, in ms since the epoch, as a cell."""
     return None if ms is None else datetime.fromtimestamp(ms / 1000, UTC)

@@ -26,14 +26,14 @@ class TablePart(NamedTuple):
     """Those files of a table that a question can need."""
 
     table: TableSchema
-    wanted: Callable[[DataFile], bool]
+    is_needed: Callable[[DataFile], bool]
 
 
-def whole(table: TableSchema) -> TablePart:
+def whole_table(table: TableSchema) -> TablePart:
     return TablePart(table, lambda _: True)
 
 
-def between(table: TableSchema, since_ms: int, until_ms: int) -> TablePart:
+def files_between(table: TableSchema, since_ms: int, until_ms: int) -> TablePart:
     """The files that hold times (of `Table.time`) between two instants, or rows without a time."""
 
     def wanted(file: DataFile) -> bool:
@@ -44,12 +44,12 @@ def between(table: TableSchema, since_ms: int, until_ms: int) -> TablePart:
     return TablePart(table, wanted)
 
 
-def in_slots(table: TableSchema, slots: set[str]) -> TablePart:
+def files_of_buckets(table: TableSchema, slots: set[str]) -> TablePart:
     return TablePart(table, lambda file: file.slot in slots)
 
 
 @contextmanager
-def asked(home: Path, *parts: TablePart) -> Iterator[DuckDBPyConnection]:
+def open_views(home: Path, *parts: TablePart) -> Iterator[DuckDBPyConnection]:
     """A connection with one view per part, named as its table. A table that is not published has no rows."""
     import duckdb
 
@@ -67,7 +67,7 @@ def asked(home: Path, *parts: TablePart) -> Iterator[DuckDBPyConnection]:
         yield sql
 
 
-def rows(sql: DuckDBPyConnection, question: str, values: Sequence[object] = ()) -> list[dict[str, Any]]:
+def query(sql: DuckDBPyConnection, question: str, values: Sequence[object] = ()) -> list[dict[str, Any]]:
     """The answer, as dicts by the names of its columns."""
     answer = sql.execute(question, list(values))
     names = [column[0] for column in answer.description]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ariane.reports import table_views, time_range
 from ariane.reports.pipeline_status import freshness
-from ariane.reports.report import Column, Line, Plot, Report, Table, Value, at
+from ariane.reports.report import Column, Line, Plot, Report, Table, Value, utc_time
 from ariane.tables import TRAFFIC
 
 if TYPE_CHECKING:
@@ -28,16 +28,16 @@ def report(
 ) -> Report:
     """Throughput between two instants; `topic` and `group` (of producers or consumers) narrow it."""
     fresh = freshness(home, TRAFFIC, now_ms)
-    span = time_range.known(home, TRAFFIC, since_ms, until_ms, fresh.as_of_ms)
-    with table_views.asked(home, table_views.between(TRAFFIC, since_ms, until_ms)) as sql:
+    span = time_range.covered_range(home, TRAFFIC, since_ms, until_ms, fresh.as_of_ms)
+    with table_views.open_views(home, table_views.files_between(TRAFFIC, since_ms, until_ms)) as sql:
         sql.execute(
             f"""CREATE TEMP TABLE asked AS
-            SELECT minute, {time_range.step_of("minute", span)} AS step, direction, topic, client_group, client_host,
+            SELECT minute, {time_range.bucket_expression("minute", span)} AS step, direction, topic, client_group, client_host,
                 messages, successes, failures, bytes
-            FROM traffic WHERE {time_range.inside("minute", span)} AND {NARROWED}""",
+            FROM traffic WHERE {time_range.in_range("minute", span)} AND {NARROWED}""",
             [topic, group],
         )
-        heard = time_range.heard(sql, TRAFFIC, span)
+        heard = time_range.reported_buckets(sql, TRAFFIC, span)
         beyond = _beyond(sql, span, since_ms, until_ms, topic, group)
         parts: list[Table | Plot] = []
         for direction in DIRECTIONS:
@@ -45,25 +45,25 @@ def report(
         parts += (_by_host(sql, span, direction) for direction in DIRECTIONS)
         parts.append(_by_step(sql, span, heard))
     return Report(
-        time_range.title("Throughput", since_ms, until_ms, topic=topic, group=group),
-        at(fresh.as_of_ms),
-        (*fresh.gaps, *time_range.missing(span, since_ms)),
+        time_range.report_title("Throughput", since_ms, until_ms, topic=topic, group=group),
+        utc_time(fresh.as_of_ms),
+        (*fresh.warnings, *time_range.start_warnings(span, since_ms)),
         tuple(parts),
     )
 
 
 def _by_group(sql: DuckDBPyConnection, span: time_range.TimeRange, direction: str, beyond: str) -> Table:
     by = "topic, client_group"
-    peaks = table_views.rows(
+    peaks = table_views.query(
         sql,
         f"""SELECT {by}, max(messages) AS peak FROM (
             SELECT {by}, minute, {SUMS} FROM asked
-            WHERE direction = $1 AND {time_range.whole_minutes("minute", span)} GROUP BY ALL
+            WHERE direction = $1 AND {time_range.in_complete_minutes("minute", span)} GROUP BY ALL
         ) GROUP BY ALL""",
         [direction],
     )
     peak = {(row["topic"], row["client_group"]): row["peak"] / 60 for row in peaks}
-    found = table_views.rows(
+    found = table_views.query(
         sql,
         f"""SELECT {by}, count(DISTINCT client_host) AS hosts, {SUMS}, sum(bytes)::BIGINT AS bytes
         FROM asked WHERE direction = $1 GROUP BY ALL ORDER BY messages DESC, topic, client_group""",
@@ -82,7 +82,7 @@ def _by_group(sql: DuckDBPyConnection, span: time_range.TimeRange, direction: st
         Column("topic"), Column("group"), Column("hosts"), Column("messages"), Column("mean", "/s"), Column("peak", "/s"),
         Column("ok", "%"), Column("failed"), Column("bytes", "B/s") if is_out else Column("open"),
     )  # fmt: skip
-    note = f"{time_range.told(span)} Mean: over all of that time. Peak: the best whole minute."
+    note = f"{time_range.range_note(span)} Mean: over all of that time. Peak: the best whole minute."
     if not is_out:
         note += " Ok: of those that ended. Open: no end is known."
     title = f"{DIRECTIONS[direction].capitalize()} by topic and group"
@@ -90,7 +90,7 @@ def _by_group(sql: DuckDBPyConnection, span: time_range.TimeRange, direction: st
 
 
 def _by_host(sql: DuckDBPyConnection, span: time_range.TimeRange, direction: str) -> Table:
-    found = table_views.rows(
+    found = table_views.query(
         sql,
         f"""SELECT client_host, topic, client_group, {SUMS} FROM asked WHERE direction = $1 GROUP BY ALL
         ORDER BY messages DESC, client_host, topic, client_group""",
@@ -108,38 +108,40 @@ def _by_host(sql: DuckDBPyConnection, span: time_range.TimeRange, direction: str
         Column("failed"),
     )  # fmt: skip
     title = f"{DIRECTIONS[direction].capitalize()} by client host"
-    return Table(title, fields, rows, left_out=max(0, len(found) - ROWS_MAX))
+    return Table(title, fields, rows, omitted_rows=max(0, len(found) - ROWS_MAX))
 
 
 def _by_step(sql: DuckDBPyConnection, span: time_range.TimeRange, heard: set[int]) -> Table:
     """All topics and groups together, step by step."""
-    found = table_views.rows(sql, f"SELECT step, direction, {SUMS} FROM asked GROUP BY ALL")
+    found = table_views.query(sql, f"SELECT step, direction, {SUMS} FROM asked GROUP BY ALL")
     there = {(row["step"], row["direction"]): row for row in found}
     rows: list[tuple[Value, ...]] = []
-    for step in reversed(span.steps):
-        cells: list[Value] = [at(step), span.is_whole(step)]
+    for step in reversed(span.buckets):
+        cells: list[Value] = [utc_time(step), span.is_complete_bucket(step)]
         for direction in DIRECTIONS:
             row = there.get((step, direction), {"messages": 0, "successes": 0, "failures": 0})
             is_known = step in heard
             cells.append(row["messages"] if is_known else None)
-            cells.append(row["messages"] / (span.step_ms / 1000) if is_known and span.is_whole(step) else None)
+            cells.append(
+                row["messages"] / (span.bucket_ms / 1000) if is_known and span.is_complete_bucket(step) else None
+            )
             cells.append(_outcome(row)[0])
         rows.append(tuple(cells))
     fields = [Column("from"), Column("whole")]
     for direction, name in DIRECTIONS.items():
         fields += [Column(name), Column(f"tps {direction}", "/s"), Column(f"ok {direction}", "%")]
     note = "Not whole: the time that is known begins or ends in it, so nothing is said per second."
-    return Table(f"By {time_range.step_name(span)}, the newest first", tuple(fields), tuple(rows), note)
+    return Table(f"By {time_range.bucket_name(span)}, the newest first", tuple(fields), tuple(rows), note)
 
 
 def _plot(sql: DuckDBPyConnection, span: time_range.TimeRange, heard: set[int], direction: str) -> Plot:
-    pairs = table_views.rows(
+    pairs = table_views.query(
         sql,
         f"SELECT topic, client_group, {SUMS} FROM asked WHERE direction = $1 GROUP BY ALL "
         "ORDER BY messages DESC, topic, client_group",
         [direction],
     )
-    found = table_views.rows(
+    found = table_views.query(
         sql, f"SELECT step, topic, client_group, {SUMS} FROM asked WHERE direction = $1 GROUP BY ALL", [direction]
     )
     there = {(row["step"], row["topic"], row["client_group"]): row["messages"] for row in found}
@@ -147,17 +149,17 @@ def _plot(sql: DuckDBPyConnection, span: time_range.TimeRange, heard: set[int], 
     for pair in pairs[:LINES_MAX]:
         points = tuple(
             (
-                at(step),
-                there.get((step, pair["topic"], pair["client_group"]), 0) / (span.step_ms / 1000)
-                if step in heard and span.is_whole(step)
+                utc_time(step),
+                there.get((step, pair["topic"], pair["client_group"]), 0) / (span.bucket_ms / 1000)
+                if step in heard and span.is_complete_bucket(step)
                 else None,
             )
-            for step in span.steps
+            for step in span.buckets
         )
-        lines.append(Line(time_range.line_name(pair), points))
+        lines.append(Line(time_range.series_name(pair), points))
     left = len(pairs) - LINES_MAX
     note = f"The {LINES_MAX} busiest; {left} more are in the table above." if left > 0 else ""
-    return Plot(f"{DIRECTIONS[direction].capitalize()} by {time_range.step_name(span)}", "/s", tuple(lines), note)
+    return Plot(f"{DIRECTIONS[direction].capitalize()} by {time_range.bucket_name(span)}", "/s", tuple(lines), note)
 
 
 def _beyond(
@@ -171,8 +173,8 @@ def _beyond(
     """Sentences about messages that were asked for and lie beyond what is known, by their clients' clocks."""
     said = ""
     first_ms = since_ms // time_range.MINUTE_MS * time_range.MINUTE_MS
-    for begin_ms, end_ms, where in ((first_ms, span.begin_ms, "behind"), (span.end_ms, until_ms, "ahead of")):
-        (row,) = table_views.rows(
+    for begin_ms, end_ms, where in ((first_ms, span.start_ms, "behind"), (span.end_ms, until_ms, "ahead of")):
+        (row,) = table_views.query(
             sql,
             f"""SELECT coalesce(sum(messages), 0)::BIGINT AS count FROM traffic
             WHERE minute >= to_timestamp({begin_ms} / 1000) AND minute < to_timestamp({end_ms} / 1000) AND {NARROWED}""",

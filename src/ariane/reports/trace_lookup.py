@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from ariane.errors import StoreError
 from ariane.reports import table_views
-from ariane.reports.report import at
+from ariane.reports.report import utc_time
 from ariane.tables import JOURNEYS, MESSAGE_KEYS, MESSAGES, TRACE_EVENTS, published
 from ariane.tables.time_buckets import AHEAD_MS, begins_ms, possible
 
@@ -38,7 +38,7 @@ class LookupResult(NamedTuple):
     a topic: journeys) that match too and are beyond the limit, or of which it was not looked at whether they match."""
 
     rows: list[dict[str, Any]]
-    left_out: int = 0
+    omitted: int = 0
 
 
 class TimelineEvent(NamedTuple):
@@ -47,17 +47,17 @@ class TimelineEvent(NamedTuple):
     at: datetime
     error_ms: int | None
     """`at` is the broker's time, at most so far off; None: it is by the clock of a client that is not known to be right."""
-    what: str
-    where: str | None
+    event: str
+    host: str | None
     group: str | None
     message_id: str
     keys: str | None
     tags: str | None
-    cost: timedelta | None
+    duration: timedelta | None
     note: str
 
 
-def find(
+def find_journeys(
     home: Path,
     *,
     key: str | None = None,
@@ -83,7 +83,7 @@ def find(
     return _newest(home, places, count, group, limit)
 
 
-def of_topic(
+def journeys_of_topic(
     home: Path,
     topic: str,
     *,
@@ -99,16 +99,16 @@ def of_topic(
     StoreError when nothing was published yet, or nothing of the topic in that time, with the topics of which there is.
     """
     _published(home)
-    between = table_views.between(JOURNEYS, since_ms - SLACK_MS, until_ms + SLACK_MS)
+    between = table_views.files_between(JOURNEYS, since_ms - SLACK_MS, until_ms + SLACK_MS)
     condition = f"topic = $1 AND {AT} BETWEEN $2 AND $3" + (" AND consumer_group = $4" if group is not None else "")
-    values: list[object] = [topic, at(since_ms), at(until_ms), *(() if group is None else (group,))]
+    values: list[object] = [topic, utc_time(since_ms), utc_time(until_ms), *(() if group is None else (group,))]
     order = f"{TOOK_MS} DESC NULLS LAST" if is_slowest_first else f"{AT} DESC"
-    with table_views.asked(home, between) as sql:
-        (count,) = table_views.rows(sql, f"SELECT count(*) AS journeys FROM journeys WHERE {condition}", values)
+    with table_views.open_views(home, between) as sql:
+        (count,) = table_views.query(sql, f"SELECT count(*) AS journeys FROM journeys WHERE {condition}", values)
         if not count["journeys"] and group is None:
             _refuse(topic, sql, values[1:3])
         question = f"SELECT *, {TOOK_MS} AS took_ms FROM journeys WHERE {condition} ORDER BY {order} LIMIT {int(limit)}"
-        rows = table_views.rows(sql, question, values)
+        rows = table_views.query(sql, question, values)
     return LookupResult(rows, count["journeys"] - len(rows))
 
 
@@ -121,7 +121,7 @@ def timeline(rows: Iterable[Mapping[str, Any]]) -> list[TimelineEvent]:
             moments[moment] = None
     return sorted(
         moments,
-        key=lambda moment: (moment.at, STAGES.index(moment.what.split(":")[0]), moment.message_id, moment.group or ""),
+        key=lambda moment: (moment.at, STAGES.index(moment.event.split(":")[0]), moment.message_id, moment.group or ""),
     )
 
 
@@ -149,8 +149,8 @@ def _slots(home: Path, message_id: str, version: published.TableVersion) -> set[
 def _places(home: Path, term: str, limit: int | None) -> tuple[list[tuple[str, list[str]]], int]:
     """Ids and slots of the messages that a term leads to, of the newest `limit` of them, the newest first; and how many there
     are."""
-    with table_views.asked(home, table_views.whole(MESSAGE_KEYS)) as sql:
-        found = table_views.rows(
+    with table_views.open_views(home, table_views.whole_table(MESSAGE_KEYS)) as sql:
+        found = table_views.query(
             sql,
             "SELECT message_id, list(DISTINCT journey_slot) AS slots, max(told_at) AS told_at, count(*) OVER () AS messages "
             "FROM message_keys WHERE term = $1 GROUP BY message_id ORDER BY told_at DESC, message_id"
@@ -183,8 +183,8 @@ def _journeys(home: Path, ids: set[str], slots: set[str], group: str | None) -> 
     wanted = ", ".join(f"${number}" for number in range(1, len(ids) + 1))
     condition = f"message_id IN ({wanted})" + ("" if group is None else f" AND consumer_group = ${len(ids) + 1}")
     values = [*sorted(ids), *(() if group is None else (group,))]
-    with table_views.asked(home, table_views.in_slots(JOURNEYS, slots)) as sql:
-        return table_views.rows(
+    with table_views.open_views(home, table_views.files_of_buckets(JOURNEYS, slots)) as sql:
+        return table_views.query(
             sql, f"SELECT * FROM journeys WHERE {condition} ORDER BY message_id, consumer_group NULLS FIRST", values
         )
 
@@ -192,7 +192,7 @@ def _journeys(home: Path, ids: set[str], slots: set[str], group: str | None) -> 
 def _refuse(topic: str, sql: Any, between: list[object]) -> None:
     """Say that there is nothing of a topic, and of which there is."""
     question = f"SELECT DISTINCT topic FROM journeys WHERE topic IS NOT NULL AND {AT} BETWEEN $1 AND $2 ORDER BY topic"
-    names = [row["topic"] for row in table_views.rows(sql, question, between)]
+    names = [row["topic"] for row in table_views.query(sql, question, between)]
     there = ", ".join(names[:NAMES_MAX]) + (f" and {len(names) - NAMES_MAX:,} more" if len(names) > NAMES_MAX else "")
     raise StoreError(
         f"no traced message of topic {topic} in that time; "

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from ariane.reports import plot_buckets, time_range
 from ariane.reports.pipeline_status import freshness
-from ariane.reports.report import Column, Plot, Report, Table, at
-from ariane.reports.table_views import asked, rows, whole
+from ariane.reports.report import Column, Plot, Report, Table, utc_time
+from ariane.reports.table_views import open_views, query, whole_table
 from ariane.tables import MESSAGES, TRANSACTIONS
 from ariane.tables.transactions import COMMIT, GIVEN_UP, OPEN, ROLLBACK, UNKNOWN
 
@@ -42,7 +42,7 @@ def report(
     """Transactions whose half message was stored between two instants; open ones of any age. `topic`: where a commit puts them,
     `group`: of their producers."""
     fresh = freshness(home, TRANSACTIONS, now_ms)
-    with asked(home, whole(TRANSACTIONS)) as sql:
+    with open_views(home, whole_table(TRANSACTIONS)) as sql:
         narrowed = "".join(
             f" AND {name} = ?" for name, wanted in (("topic", topic), ("producer_group", group)) if wanted is not None
         )
@@ -62,13 +62,13 @@ def report(
             values,
         )
         parts = (_ends(sql), _times(sql), _plot(sql), _checks(sql), _ages(sql), _oldest(sql), _given_up(sql))
-    gaps = (*fresh.gaps, *time_range.begins_late(home, MESSAGES, since_ms))
-    return Report("Transactions", at(fresh.as_of_ms), gaps, parts)
+    gaps = (*fresh.warnings, *time_range.late_start_warnings(home, MESSAGES, since_ms))
+    return Report("Transactions", utc_time(fresh.as_of_ms), gaps, parts)
 
 
 def _ends(sql: DuckDBPyConnection) -> Table:
     counts = ", ".join(f"count(*) FILTER (WHERE decision = '{decision}') AS {decision}" for decision in DECISIONS)
-    found = rows(
+    found = query(
         sql,
         f"""SELECT topic, producer_group, count(*) AS all_of_them, {counts},
         count(*) FILTER (WHERE decision IN ('open', 'given_up') AND answer = 'UNKNOW') AS unknown_at_end,
@@ -98,7 +98,7 @@ def _ends(sql: DuckDBPyConnection) -> Table:
 
 def _times(sql: DuckDBPyConnection) -> Table:
     quantiles = ", ".join(f"quantile_disc(decision_ms, {q}) AS p{q * 100:.0f}" for q in (0.5, 0.9, 0.99))
-    found = rows(
+    found = query(
         sql,
         f"""SELECT decision, coalesce(checks > 0, false) AS is_checked, count(*) AS count, {quantiles}, max(decision_ms) AS most,
         count(*) FILTER (WHERE from_check) AS from_check, count(*) FILTER (WHERE decision_ms IS NULL) AS unknown
@@ -122,11 +122,11 @@ def _times(sql: DuckDBPyConnection) -> Table:
 
 def _plot(sql: DuckDBPyConnection) -> Plot:
     title, unit = "Transactions by decision", ""
-    (span,) = rows(sql, "SELECT epoch_ms(min(half_at)) AS first, epoch_ms(max(half_at)) AS last FROM chosen")
+    (span,) = query(sql, "SELECT epoch_ms(min(half_at)) AS first, epoch_ms(max(half_at)) AS last FROM chosen")
     if span["first"] is None:
         return Plot(title, unit, (), "No half message of this time is known.")
-    step = plot_buckets.step_ms(span["first"], span["last"])
-    found = rows(
+    step = plot_buckets.bucket_ms(span["first"], span["last"])
+    found = query(
         sql,
         f"""SELECT epoch_ms(half_at) // {step} * {step} AS step, decision, count(*) AS count
         FROM chosen WHERE half_at IS NOT NULL GROUP BY ALL""",
@@ -138,13 +138,13 @@ def _plot(sql: DuckDBPyConnection) -> Plot:
         counts = {row["step"]: float(row["count"]) for row in found if row["decision"] == decision}
         if counts:
             # Where others are known, none of this decision is none.
-            lines.append(plot_buckets.line(decision, {at: counts.get(at, 0.0) for at in there}, first, last, step))
+            lines.append(plot_buckets.series(decision, {at: counts.get(at, 0.0) for at in there}, first, last, step))
     return Plot(title, unit, tuple(lines), f"By when the half message was stored, in steps of {step // 60_000} min.")
 
 
 def _checks(sql: DuckDBPyConnection) -> Table:
     counts = ", ".join(f"count(*) FILTER (WHERE decision = '{decision}') AS {decision}" for decision in DECISIONS)
-    found = rows(
+    found = query(
         sql, f"SELECT checks, count(*) AS all_of_them, {counts} FROM chosen GROUP BY ALL ORDER BY checks NULLS LAST"
     )
     names = ("checks", "all_of_them", *DECISIONS)
@@ -165,7 +165,7 @@ def _ages(sql: DuckDBPyConnection) -> Table:
     cases = " ".join(
         f"WHEN age_ms <= {most} THEN {number}" for number, (_, most) in enumerate(AGES) if most is not None
     )
-    found = rows(
+    found = query(
         sql,
         f"""SELECT CASE WHEN age_ms IS NULL THEN {len(AGES)} {cases} ELSE {len(AGES) - 1} END AS age, count(*) AS count,
         count(*) FILTER (WHERE is_silent) AS silent, count(*) FILTER (WHERE checks > 0) AS checked, max(checks) AS most_checks,
@@ -203,7 +203,7 @@ def _oldest(sql: DuckDBPyConnection) -> Table:
         "answer",
         "offset_message_id",
     )
-    found = rows(sql, f"SELECT * FROM waiting ORDER BY half_at NULLS FIRST, message_id, broker LIMIT {IDS_MAX}")
+    found = query(sql, f"SELECT * FROM waiting ORDER BY half_at NULLS FIRST, message_id, broker LIMIT {IDS_MAX}")
     fields = (
         Column("message id"),
         Column("topic"),
@@ -224,7 +224,7 @@ def _oldest(sql: DuckDBPyConnection) -> Table:
 def _given_up(sql: DuckDBPyConnection) -> Table:
     ((count,),) = sql.execute("SELECT count(*) FROM given_up").fetchall()
     names = ("message_id", "topic", "producer_group", "broker", "half_at", "decided_at", "checks", "answer")
-    found = rows(sql, f"SELECT * FROM given_up ORDER BY decided_at DESC, message_id, broker LIMIT {IDS_MAX}")
+    found = query(sql, f"SELECT * FROM given_up ORDER BY decided_at DESC, message_id, broker LIMIT {IDS_MAX}")
     fields = (
         Column("message id"),
         Column("topic"),
