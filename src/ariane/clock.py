@@ -1,4 +1,4 @@
-"""Time as a parameter: who needs to know or to wait for time is given a Clock."""
+"""Clock abstraction. Code that reads the time or sleeps takes a Clock argument so that tests can control it."""
 
 from __future__ import annotations
 
@@ -11,31 +11,34 @@ EPOCH = datetime.fromtimestamp(0, UTC)
 
 
 class Clock(Protocol):
-    """What a program may ask of time. Tests pass `ariane.testing.clock.FakeClock`."""
+    """Source of time. Programs pass `SYSTEM_CLOCK`, tests pass `ariane.testing.clock.FakeClock`."""
 
     def now_ms(self) -> int:
-        """Wall clock: milliseconds since the epoch."""
+        """Return the wall-clock time in milliseconds since the epoch."""
         ...
 
     def monotonic(self) -> float:
-        """Seconds since an arbitrary instant; never goes back."""
+        """Return seconds since an arbitrary instant; the value never decreases."""
         ...
 
     async def sleep(self, seconds: float) -> None:
-        """Let `seconds` pass."""
+        """Wait until `seconds` have passed."""
         ...
 
 
 class SystemClock:
-    """The machine's clock."""
+    """The clock of the machine."""
 
     def now_ms(self) -> int:
+        """Return the wall-clock time in milliseconds since the epoch."""
         return time.time_ns() // 1_000_000
 
     def monotonic(self) -> float:
+        """Return seconds since an arbitrary instant; the value never decreases."""
         return time.monotonic()
 
     async def sleep(self, seconds: float) -> None:
+        """Wait until `seconds` have passed."""
         await asyncio.sleep(seconds)
 
 
@@ -43,5 +46,5 @@ SYSTEM_CLOCK: Clock = SystemClock()
 
 
 def ms_of(time: datetime) -> int:
-    """Whole ms since the epoch at `time`, which is in UTC when it has no zone."""
+    """Return `time` in whole milliseconds since the epoch. A time without a zone is taken as UTC."""
     return ((time if time.tzinfo else time.replace(tzinfo=UTC)) - EPOCH) // timedelta(milliseconds=1)

@@ -29,6 +29,7 @@ from ariane.protocol import record
 from ariane.protocol.requests.clients import WireQueue
 from ariane.store import check
 from ariane.store.message_store import GetStatus, MessageStore, RecordDraft, StoreConfig, open_store
+from ariane.testing.clock import FakeClock
 from ariane.testing.disk import FakeDisk, PowerLost, SurvivingData
 
 HOST = host.pack("127.0.0.1", 10911)
@@ -54,8 +55,8 @@ def require(holds: object, what: str) -> None:
 
 
 def opened(disk: FakeDisk, config: StoreConfig = CONFIG) -> MessageStore:
-    clock = iter(range(START_MS, START_MS + 100_000_000))
-    return open_store(config, disk, now_ms=lambda: next(clock), store_host=HOST)
+    clock = FakeClock(START_MS, tick_ms=1)
+    return open_store(config, disk, now_ms=clock.now_ms, store_host=HOST)
 
 
 def draft(body: bytes, queue_id: int = 0, topic: str = "T") -> RecordDraft:
@@ -599,9 +600,9 @@ class Configured:
             store_path_root_dir=config.root,
             flush_disk_type="SYNC_FLUSH" if self.is_sync else "ASYNC_FLUSH",
         )
-        clock = iter(range(START_MS, START_MS + 100_000_000))
+        clock = FakeClock(START_MS, tick_ms=1)
         saved = SavedState(disk, settings.config_dir)
-        self.store = open_store(config, disk, now_ms=lambda: next(clock), store_host=HOST, deletions=saved.load)
+        self.store = open_store(config, disk, now_ms=clock.now_ms, store_host=HOST, deletions=saved.load)
         self.tables = PersistentState(settings, disk, saved, Inline(), lambda: START_MS, lambda: 0.0)
         self.stats = BrokerStats("c", detail=False, fall_recorded=False, drop_unused=False, now_ms=lambda: 0.0)
         self.remover = TopicRemover(tables=self.tables, store=self.store, stats=self.stats)

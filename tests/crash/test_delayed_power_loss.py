@@ -18,6 +18,7 @@ from ariane.model import host
 from ariane.protocol import record
 from ariane.store import pending_deliveries
 from ariane.store.message_store import MessageStore, RecordDraft, StoreConfig, open_store
+from ariane.testing.clock import FakeClock
 from ariane.testing.disk import FakeDisk, PowerLost, SurvivingData
 
 HOST = host.pack("127.0.0.1", 10911)
@@ -36,7 +37,7 @@ class World:
     """What a producer knows, and the time."""
 
     def __init__(self, flush: str) -> None:
-        self.now_ms = START_MS
+        self.clock = FakeClock(START_MS)
         self.config = StoreConfig(
             root="/store", commit_log_size=2048, consume_queue_size=200, flush=flush, delays_ms=DELAYS_MS
         )  # type: ignore[arg-type]
@@ -46,9 +47,9 @@ class World:
         self.asked_to_cancel: set[bytes] = set()
 
     def open(self, disk: FakeDisk) -> tuple[MessageStore, DeliveryLoop]:
-        store = open_store(self.config, disk, now_ms=lambda: self.now_ms, store_host=HOST)
+        store = open_store(self.config, disk, now_ms=self.clock.now_ms, store_host=HOST)
         store.step()
-        return store, DeliveryLoop(store, lambda: None, lambda: self.now_ms)
+        return store, DeliveryLoop(store, lambda: None, self.clock.now_ms)
 
 
 def workload(world: World, store: MessageStore, deliveries: DeliveryLoop, seed: int) -> None:
@@ -57,15 +58,15 @@ def workload(world: World, store: MessageStore, deliveries: DeliveryLoop, seed: 
     cancels: set[bytes] = set()
     numbers: list[tuple[int, int, bytes]] = []
     for step in range(26):
-        world.now_ms += chance.randrange(3)
+        world.clock.advance_ms(chance.randrange(3))
         body = b"%d.%d" % (seed, step)
         level = step % 5 == 4
         delay_ms = DELAYS_MS[step % 2] if level else chance.randrange(1, 30)
         own = {"DELAY": str(step % 2 + 1)} if level else {"TIMER_DELAY_MS": str(delay_ms)}
         floor_ms = max(store.last_ms, store.delayed.floor_ms)
         draft = RecordDraft(topic="T", queue_id=0, body=body, born_ms=1, born_host=HOST)
-        draft = schedule(draft, own, world.now_ms, DelayLimits(2, floor_ms, 10**9))
-        world.due_ms[body] = world.now_ms + delay_ms
+        draft = schedule(draft, own, world.clock.now_ms(), DelayLimits(2, floor_ms, 10**9))
+        world.due_ms[body] = world.clock.now_ms() + delay_ms
         placed = store.put(draft)
         waiting.add(body)
         if not level:
@@ -77,7 +78,9 @@ def workload(world: World, store: MessageStore, deliveries: DeliveryLoop, seed: 
                 world.asked_to_cancel.add(victim)
                 cancels.add(victim)
             except ReplyError:
-                assert world.now_ms >= world.due_ms[victim] or victim in world.asked_to_cancel or victim in waiting
+                assert (
+                    world.clock.now_ms() >= world.due_ms[victim] or victim in world.asked_to_cancel or victim in waiting
+                )
         store.step()
         deliveries.deliver(5)
         if step % 2:
@@ -107,7 +110,7 @@ def check(world: World, disk: FakeDisk) -> None:
     deliveries.deliver(100)
     store.close()
     store, deliveries = world.open(disk)
-    world.now_ms += 1000
+    world.clock.advance_ms(1000)
     store.flush()
     store.step()
     while deliveries.deliver(10):

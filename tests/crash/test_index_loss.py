@@ -15,6 +15,7 @@ from ariane.protocol import record
 from ariane.store import index_builder
 from ariane.store.key_query import KeyQuery
 from ariane.store.message_store import MessageStore, RecordDraft, StoreConfig, open_store
+from ariane.testing.clock import FakeClock
 from ariane.testing.disk import FakeDisk, PowerLost, SurvivingData
 
 HOST = host.pack("127.0.0.1", 10911)
@@ -41,8 +42,7 @@ def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def opened(disk: FakeDisk, config: StoreConfig = CONFIG) -> MessageStore:
-    clock = iter(range(1_700_000_000_000, 1_800_000_000_000, 700))
-    return open_store(config, disk, now_ms=lambda: next(clock), store_host=HOST)
+    return open_store(config, disk, now_ms=FakeClock(tick_ms=700).now_ms, store_host=HOST)
 
 
 def draft(unique: str, words: str = "") -> RecordDraft:

@@ -9,6 +9,7 @@ import pytest
 from ariane.model import host
 from ariane.protocol import record
 from ariane.store.message_store import GetStatus, MessageStore, RecordDraft, StoreConfig, open_store
+from ariane.testing.clock import FakeClock
 from ariane.testing.disk import FakeDisk, PowerLost, SurvivingData
 
 HOST = host.pack("127.0.0.1", 10911)
@@ -17,8 +18,7 @@ FATES = [(SurvivingData.NONE, 0), (SurvivingData.ALL, 0), *((SurvivingData.SOME,
 
 
 def opened(disk: FakeDisk) -> MessageStore:
-    clock = iter(range(1_700_000_000_000, 1_800_000_000_000))
-    return open_store(CONFIG, disk, now_ms=lambda: next(clock), store_host=HOST)
+    return open_store(CONFIG, disk, now_ms=FakeClock(tick_ms=1).now_ms, store_host=HOST)
 
 
 def draft(body: bytes, queue_id: int) -> RecordDraft:

@@ -28,20 +28,13 @@ from ariane.protocol.requests.admin import ConsumerOffsetTable
 from ariane.protocol.requests.messaging import COMMIT, ROLLBACK, CheckTransactionState, EndTransactionHeader
 from ariane.protocol.requests.routing import TopicTable
 from ariane.store.message_store import MessageStore, RecordDraft, StoreConfig, open_store
+from ariane.testing.clock import FakeClock
 from ariane.testing.disk import FakeDisk, PowerLost, SurvivingData
 
 HOST = host.pack("127.0.0.1", 10911)
 CONFIG = StoreConfig(root="/store", commit_log_size=8192, consume_queue_size=400, flush="async", max_message_size=4096)
 CHECKS_MAX = 3
 FATES = [(SurvivingData.NONE, 0), (SurvivingData.ALL, 0), *((SurvivingData.SOME, seed) for seed in range(3))]
-
-
-class Clock:
-    now_ms = 1_700_000_000_000
-
-    def __call__(self) -> int:
-        self.now_ms += 1
-        return self.now_ms
 
 
 class Asked:
@@ -72,13 +65,13 @@ class Broker:
     would hold."""
 
     def __init__(self, disk: FakeDisk, saved: ConsumerOffsetTable | None = None, config: StoreConfig = CONFIG) -> None:
-        self.disk, self.clock, self.producers = disk, Clock(), Asked()
+        self.disk, self.clock, self.producers = disk, FakeClock(tick_ms=1), Asked()
         self.meanwhile: Callable[[], object] = lambda: None
-        self.store: MessageStore = open_store(config, disk, now_ms=self.clock, store_host=HOST)
+        self.store: MessageStore = open_store(config, disk, now_ms=self.clock.now_ms, store_host=HOST)
         self.offsets = ConsumerOffsets(saved)
-        topics = TopicRegistry(TopicTable(), BrokerConfig(broker_name="a"), self.clock)
+        topics = TopicRegistry(TopicTable(), BrokerConfig(broker_name="a"), self.clock.now_ms)
         self.transactions = TransactionService(
-            self.store, topics, self.offsets, HOST, flush=self._flush, stored=self._stored, now_ms=self.clock
+            self.store, topics, self.offsets, HOST, flush=self._flush, stored=self._stored, now_ms=self.clock.now_ms
         )
         self.checks = TransactionChecker(
             self.transactions,
@@ -86,7 +79,7 @@ class Broker:
             time_out_ms=1000,
             checks_max=CHECKS_MAX,
             durable=None,
-            now_ms=self.clock,
+            now_ms=self.clock.now_ms,
             sleep=self._sleep,
         )
 
@@ -120,7 +113,7 @@ class Broker:
 
     async def round(self, after_ms: int = 2000) -> list[str]:
         """A round of checks some time later: who was asked about."""
-        self.clock.now_ms += after_ms
+        self.clock.advance_ms(after_ms)
         await self.checks.check_all()
         return self.producers.take()
 
@@ -191,7 +184,7 @@ def test_any_order_of_halves_ends_checks_and_restarts(steps: list[tuple[str, int
             elif what == "round":
                 due = {one for one, asked in is_open.items() if one not in immune}
                 over = {one for one in due if is_open[one] >= CHECKS_MAX}
-                broker.clock.now_ms += 2000
+                broker.clock.advance_ms(2000)
                 await broker.checks.check_all()
                 questions = list(broker.producers.questions)
                 assert Counter(broker.producers.take()) == Counter(due - over)
@@ -202,11 +195,11 @@ def test_any_order_of_halves_ends_checks_and_restarts(steps: list[tuple[str, int
                     del is_open[one]
                     aside.append(one)
             elif what in ("stop", "kill"):
-                now_ms = broker.clock.now_ms
+                now_ms = broker.clock.time_ms
                 saved = broker.stop() if what == "stop" else broker.saved()
                 broker.disk = broker.disk if what == "stop" else broker.disk.after_kill()
                 broker = Broker(broker.disk, saved)
-                broker.clock.now_ms = now_ms
+                broker.clock.set_ms(now_ms)
                 await broker.ready()
             assert broker.transactions.halves.count == len(is_open)
         assert broker.names("T") == committed
@@ -280,7 +273,7 @@ def test_power_lost_at_every_change_commits_nothing_twice_and_forgets_nothing(
             rolled_back = {name for name, decision in told.items() if decision == ROLLBACK}
             assert all(before[name] == 1 for name, decision in told.items() if decision == COMMIT)
             assert not rolled_back & set(before)
-            broker.clock.now_ms += 1_000_000
+            broker.clock.advance_ms(1_000_000)
             await broker.checks.check_all()
             questions = list(broker.producers.questions)
             names = broker.producers.take()
@@ -401,9 +394,9 @@ def test_an_immune_half_far_behind_is_copied_to_the_end(monkeypatch: pytest.Monk
         assert broker.names(HALF_TOPIC)[5:] == ["immune"]
         assert broker.transactions.halves.progress() == (5, 4)
         assert await broker.round(17_000) == []  # its age is still that of its first copy
-        saved, now_ms = broker.stop(), broker.clock.now_ms
+        saved, now_ms = broker.stop(), broker.clock.time_ms
         broker = Broker(broker.disk, saved)
-        broker.clock.now_ms = now_ms
+        broker.clock.set_ms(now_ms)
         await broker.ready()
         assert await broker.round(2000) == ["immune"]
         assert broker.end(half, COMMIT) is not None

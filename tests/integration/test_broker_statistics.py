@@ -43,6 +43,7 @@ from ariane.protocol.requests.stats import (
     by_queue,
 )
 from ariane.store.message_store import Disk, SystemDisk
+from ariane.testing.clock import FakeClock
 
 CLUSTER = "DefaultCluster"
 # Every key that a 4.9.4 broker tells of itself (it adds scheduleMessageOffset_N and remainHowManyDataToCommit at times).
@@ -62,28 +63,24 @@ RUNTIME_KEYS = {
 }  # fmt: skip
 
 
-class JumpingClock:
-    """The machine's time and what a test adds to it; whoever sleeps wakes soon."""
-
-    def __init__(self) -> None:
-        self.added_s = 0
-        self.woken = 0
+class JumpingClock(FakeClock):
+    """Follows the machine's clock, plus the seconds that a test adds; a sleep of any length ends soon."""
 
     def now_ms(self) -> int:
-        return time.time_ns() // 1_000_000 + self.added_s * 1000
+        return time.time_ns() // 1_000_000 + int(self.elapsed_ms)
 
     def monotonic(self) -> float:
-        return time.monotonic() + self.added_s
+        return time.monotonic() + self.elapsed_ms / 1000
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(0.005)
-        self.woken += 1
+        self.sleep_count += 1
 
     async def jump(self, seconds: int) -> None:
-        """Let time pass, and what it makes due be done."""
-        self.added_s += seconds
-        woken = self.woken
-        while self.woken < woken + 3:
+        """Let time pass and wait until the work that is due then is done."""
+        self.advance(seconds)
+        sleeps = self.sleep_count
+        while self.sleep_count < sleeps + 3:
             await asyncio.sleep(0.005)
 
 

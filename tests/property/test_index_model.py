@@ -18,6 +18,7 @@ from ariane.store import index_builder
 from ariane.store.key_query import KeyQuery
 from ariane.store.message_store import MessageStore, RecordDraft, StoreConfig, open_store
 from ariane.store.record_scanner import look
+from ariane.testing.clock import FakeClock
 from ariane.testing.disk import FakeDisk, SurvivingData
 
 HOST = host.pack("127.0.0.1", 10911)
@@ -45,14 +46,14 @@ class IndexMachine(RuleBasedStateMachine):
 
     @initialize()
     def start(self) -> None:
-        self.ms = T0
+        self.clock = FakeClock(T0)
         self.disk = FakeDisk()
         self.model: dict[int, Stored] = {}
         self.seen: set[int] = set()
         self.open()
 
     def open(self) -> None:
-        self.store = open_store(CONFIG, self.disk, now_ms=lambda: self.ms, store_host=HOST)
+        self.store = open_store(CONFIG, self.disk, now_ms=self.clock.now_ms, store_host=HOST)
 
     @rule(
         topic=st.sampled_from(TOPICS),
@@ -61,12 +62,12 @@ class IndexMachine(RuleBasedStateMachine):
         later_ms=st.sampled_from([0, 0, 1, 400, 999, 1000, 60_000]),
     )
     def put(self, topic: str, unique: str, words: list[str], later_ms: int) -> None:
-        self.ms += later_ms
+        self.clock.advance_ms(later_ms)
         pairs = {"UNIQ_KEY": unique, "KEYS": " ".join(words)}
         properties = "\x02".join(f"{name}\x01{value}" for name, value in pairs.items() if value)
         draft = RecordDraft(topic=topic, queue_id=0, body=b"", born_ms=1, born_host=HOST, properties=properties)
         placed = self.store.put(draft)
-        self.model[placed.offset] = Stored(topic, {unique, *words} - {""}, self.ms)
+        self.model[placed.offset] = Stored(topic, {unique, *words} - {""}, self.clock.now_ms())
 
     @rule()
     def step(self) -> None:
@@ -98,7 +99,7 @@ class IndexMachine(RuleBasedStateMachine):
             assert offset >= sure or left[offset] == stored
         self.model = left
         self.seen = set(self.model)
-        self.ms = max([self.ms, *(stored.ms for stored in self.model.values())])
+        self.clock.set_ms(max([self.clock.time_ms, *(stored.ms for stored in self.model.values())]))
 
     def stored_at(self, offset: int) -> Stored | None:
         """What the log has there: a write that was torn in its properties can leave some of the keys, or others."""

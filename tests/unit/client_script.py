@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Mapping
 from random import Random
 from typing import NamedTuple
@@ -18,6 +17,7 @@ from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.command import Command
 from ariane.protocol.requests import fields
 from ariane.protocol.requests.routing import BrokerData, QueueData, TopicRoute
+from ariane.testing.clock import EPOCH_MS, FakeClock
 
 
 class Asked(NamedTuple):
@@ -76,35 +76,15 @@ def _texts(header) -> Mapping[str, str]:
     return fields(header) if isinstance(header, msgspec.Struct) else header or {}
 
 
-class StillClock:
-    """Time that only tests and sleepers move."""
-
-    def __init__(self) -> None:
-        self.now = 1_700_000_000_000.0
-
-    def now_ms(self) -> int:
-        return int(self.now)
-
-    def monotonic(self) -> float:
-        return self.now / 1000
-
-    async def sleep(self, seconds: float) -> None:
-        self.now += seconds * 1000
-        await asyncio.sleep(0)
-
-
-class PausingClock(StillClock):
+class PausingClock(FakeClock):
     """A clock in whose reading number `pause_at` the process pauses for 49 ms, before the value is taken."""
 
     def __init__(self, pause_at: int) -> None:
-        super().__init__()
-        self.now += 0.75
+        super().__init__(EPOCH_MS + 0.75, is_auto=True)
         self.readings_left = pause_at
 
     def _read(self) -> None:
-        self.now += 0.01
-        if self.readings_left == 0:
-            self.now += 49
+        self.advance_ms(49.01 if self.readings_left == 0 else 0.01)
         self.readings_left -= 1
 
     def now_ms(self):
@@ -141,9 +121,9 @@ def name_server(topics: dict[str, TopicRoute]) -> Answer:
     return answer
 
 
-def instance(script: Script, clock: StillClock | None = None) -> ClientInstance:
+def instance(script: Script, clock: FakeClock | None = None) -> ClientInstance:
     """An instance that is open, without a connection."""
-    made = ClientInstance("ns:1;ns2:1", clock=clock or StillClock(), chance=Random(1))
+    made = ClientInstance("ns:1;ns2:1", clock=clock or FakeClock(is_auto=True), chance=Random(1))
     made._peers = script  # the only door to the network
     made._routes = RouteCache(script, ("ns:1", "ns2:1"), timeout_ms=3000, chance=Random(1))
     script.answers.setdefault(RequestCode.HEART_BEAT, lambda asked: Command(0))

@@ -19,21 +19,14 @@ from ariane.protocol import fastjson, properties, record
 from ariane.protocol.codes import ResponseCode
 from ariane.protocol.requests.clients import SubscriptionData
 from ariane.protocol.requests.messaging import PullMessage
+from ariane.testing.clock import FakeClock
 
 DAY_MS = 86_400_000
 BLOOM = Bloom.sized(20, 32)
 
 
-class Time:
-    def __init__(self, ms: int = 1_000_000) -> None:
-        self.ms = ms
-
-    def __call__(self) -> int:
-        return self.ms
-
-
-def made(table: FilterTable | None = None, *, now: Time | None = None, bloom: Bloom = BLOOM) -> ConsumerFilters:
-    return ConsumerFilters(table or FilterTable(), bloom, keep_ms=DAY_MS, now_ms=now or Time())
+def made(table: FilterTable | None = None, *, clock: FakeClock | None = None, bloom: Bloom = BLOOM) -> ConsumerFilters:
+    return ConsumerFilters(table or FilterTable(), bloom, keep_ms=DAY_MS, now_ms=(clock or FakeClock(1_000_000)).now_ms)
 
 
 def sql(expression: str | None, version: int = 1, topic: str = "T", kind: str = "SQL92") -> SubscriptionData:
@@ -79,10 +72,10 @@ def test_a_newer_version_replaces_an_older_one_does_not():
 
 
 def test_the_same_expression_in_a_newer_version_keeps_its_birth():
-    now = Time()
-    filters = made(now=now)
+    clock = FakeClock(1_000_000)
+    filters = made(clock=clock)
     filters.register("G", [sql("a > 5", 1)])
-    now.ms += 10
+    clock.advance_ms(10)
     filters.register("G", [sql("a > 5", 2)])
     data = filters.get("G", "T").data
     assert (data.born_time, data.client_version) == (1_000_000, 2)
@@ -108,32 +101,32 @@ def test_a_bad_expression_leaves_no_filter_and_takes_the_old_one_away(bad):
 
 
 def test_filters_die_with_their_group_or_topic_and_live_again():
-    now = Time()
-    filters = made(now=now)
+    clock = FakeClock(1_000_000)
+    filters = made(clock=clock)
     filters.register("G", [sql("a > 5"), sql("b > 5", topic="U")])
     filters.register("G", [sql("a > 5")])
-    assert filters.get("G", "U").data.dead_time == now.ms
+    assert filters.get("G", "U").data.dead_time == clock.now_ms()
     assert not filters.get("G", "T").is_dead
-    now.ms += 5
+    clock.advance_ms(5)
     filters.group_gone("G")
     filters.group_gone("unknown")
-    assert filters.get("G", "T").data.dead_time == now.ms
-    assert filters.get("G", "U").data.dead_time == now.ms - 5
+    assert filters.get("G", "T").data.dead_time == clock.now_ms()
+    assert filters.get("G", "U").data.dead_time == clock.now_ms() - 5
     filters.register("G", [sql("a > 5"), sql("b > 5", 2, topic="U")])
     assert not filters.get("G", "T").is_dead
     assert not filters.get("G", "U").is_dead
 
 
 def test_what_is_long_dead_is_forgotten():
-    now = Time()
-    filters = made(now=now)
+    clock = FakeClock(1_000_000)
+    filters = made(clock=clock)
     filters.register("G", [sql("a > 5")])
     filters.register("H", [sql("a > 5")])
     filters.group_gone("G")
-    now.ms += DAY_MS - 1
+    clock.advance_ms(DAY_MS - 1)
     filters.forget_dead()
     assert filters.get("G", "T")
-    now.ms += 1
+    clock.advance_ms(1)
     filters.changed = False
     filters.forget_dead()
     assert filters.get("G", "T") is None

@@ -35,31 +35,13 @@ from ariane.broker.stats.stats_schedule import (
 )
 from ariane.broker.stats.store_stats import FINE_BOUNDS_MS, LABELS, Morning, StoreStats
 from ariane.spark.read.source_options import SourceOptions
+from ariane.testing.clock import FakeClock
 
 PULL = {"count": 32, "size": 6400, "seconds": 0.002, "behind": 177, "late_ms": 5}
 
 
 def at(text: str, zone: timezone | ZoneInfo = UTC) -> int:  # type: ignore[valid-type]
     return round(datetime.fromisoformat(text).replace(tzinfo=zone).timestamp() * 1000)
-
-
-class StoodClock:
-    """Time that a test moves."""
-
-    def __init__(self, now_ms: int = 0) -> None:
-        self.ms = now_ms
-        self.slept = 0
-
-    def now_ms(self) -> int:
-        return self.ms
-
-    def monotonic(self) -> float:
-        return self.ms / 1000
-
-    async def sleep(self, seconds: float) -> None:
-        self.ms += round(seconds * 1000)
-        self.slept += 1
-        await asyncio.sleep(0)
 
 
 # --- items ---
@@ -388,10 +370,10 @@ def test_the_log_begins_anew_at_its_size_and_keeps_generations(tmp_path: Path) -
     assert len(list(journal.path.parent.iterdir())) == 3
 
 
-def run_for(recorder: StatsRecorder, clock: StoodClock, seconds: int) -> None:
+def run_for(recorder: StatsRecorder, clock: FakeClock, seconds: int) -> None:
     async def run() -> None:
         task = asyncio.create_task(recorder.run())
-        while clock.slept < seconds and not task.done():
+        while clock.sleep_count < seconds and not task.done():
             await asyncio.sleep(0)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
@@ -400,8 +382,8 @@ def run_for(recorder: StatsRecorder, clock: StoodClock, seconds: int) -> None:
 
 
 def test_the_recorder_samples_and_prints(tmp_path: Path) -> None:
-    clock = StoodClock(at("2026-11-21T01:49:15"))
-    stats = BrokerStats("C", now_ms=lambda: clock.ms)
+    clock = FakeClock(at("2026-11-21T01:49:15"), is_auto=True)
+    stats = BrokerStats("C", now_ms=clock.now_ms)
     stats.sent("T1", 6, 600)
     stats.pulled("T1", "G", 0, **PULL)  # type: ignore[arg-type]
     journal = StatsLogFile(tmp_path)
@@ -415,15 +397,15 @@ def test_the_recorder_samples_and_prints(tmp_path: Path) -> None:
 
 
 def test_groups_that_read_too_far_behind_are_stopped_and_silent_ones_left_alone(tmp_path: Path) -> None:
-    clock = StoodClock()
-    stats = BrokerStats("C", now_ms=lambda: clock.ms)
+    clock = FakeClock(0, is_auto=True)
+    stats = BrokerStats("C", now_ms=clock.now_ms)
     stopped: list[str] = []
     recorder = StatsRecorder(stats, lambda: 0, StatsLogFile(tmp_path), clock, Protection(1000, stopped.append))
     stats.pulled("T", "near", 0, **PULL)  # type: ignore[arg-type]
     stats.pulled("T", "far", 0, **{**PULL, "behind": 1001})  # type: ignore[arg-type]
     stats.scanned("T", "far", 1, 2000)
     stats.pulled("T", "caught-up", 0, **{**PULL, "behind": 5000})  # type: ignore[arg-type]
-    clock.ms = 1
+    clock.advance_ms(1)
     stats.scanned("T", "caught-up", 0, 5)
     run_for(recorder, clock, 700)
     assert stopped == ["far"]
@@ -433,9 +415,9 @@ def test_a_log_that_cannot_be_written_is_told_and_stops_nothing(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "file").write_text("")
-    clock = StoodClock(at("2026-11-21T01:49:50"))
-    stats = BrokerStats("C", now_ms=lambda: clock.ms)
+    clock = FakeClock(at("2026-11-21T01:49:50"), is_auto=True)
+    stats = BrokerStats("C", now_ms=clock.now_ms)
     stats.sent("T", 1, 1)
     run_for(StatsRecorder(stats, lambda: 1, StatsLogFile(tmp_path / "file"), clock), clock, 30)
     assert "cannot be written" in caplog.text
-    assert clock.slept >= 30
+    assert clock.sleep_count >= 30

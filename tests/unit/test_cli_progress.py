@@ -22,6 +22,7 @@ from ariane.pipeline.run import JobProgress
 from ariane.reports.pipeline_status import SourceStatus
 from ariane.tables import CLOCKS, DELAYS, JOURNEYS, TRAFFIC, TableSchema
 from ariane.tables.published import TableVersion
+from ariane.testing.clock import FakeClock
 
 
 def source(name: str = "traces", behind: int | None = 0, **other: Any) -> SourceStatus:
@@ -41,9 +42,9 @@ class Told:
     """Lines, and the clock they go by."""
 
     def __init__(self) -> None:
-        self.now_s = 100.0
+        self.clock = FakeClock(100_000)
         self.lines: list[str] = []
-        self.screen = progress.PlainProgress(self.lines.append, lambda: self.now_s)
+        self.screen = progress.PlainProgress(self.lines.append, self.clock.monotonic)
 
     def new(self) -> list[str]:
         """What was said since, without the time of day."""
@@ -56,10 +57,10 @@ def test_a_line_has_the_news_of_ten_seconds_and_the_largest_tables_by_name() -> 
     told.screen.on_tables_published(done(source(behind=1234), folds=(folded(JOURNEYS, 12345),)))
     assert told.new() == ["traces 1,234 behind, 812 ms  |  rows: journeys 12,345"]
     for table, rows in ((JOURNEYS, 12346), (TRAFFIC, 960), (CLOCKS, 2), (DELAYS, 1)):
-        told.now_s += 2
+        told.clock.advance(2)
         told.screen.on_tables_published(done(source(), folds=(folded(table, rows),)))
     assert told.new() == []
-    told.now_s += 2
+    told.clock.advance(2)
     told.screen.on_tables_published(done(source(behind=None), folds=(folded(TRAFFIC, 961),)))
     assert told.new() == ["traces ? behind, 812 ms  |  rows: journeys 12,346  traffic 961  clocks 2  1 more"]
 
@@ -68,10 +69,10 @@ def test_without_news_a_line_a_minute_says_that_it_runs() -> None:
     told = Told()
     told.screen.on_round(done(source(batch=None, batch_ms=None)))
     assert told.new() == ["traces 0 behind  |  no news"]
-    told.now_s += 59
+    told.clock.advance(59)
     told.screen.on_round(done(source()))
     assert told.new() == []
-    told.now_s += 1
+    told.clock.advance(1)
     told.screen.on_round(done(source()))
     assert told.new() == ["traces 0 behind, 812 ms  |  no news"]
 

@@ -6,7 +6,7 @@ import asyncio
 import json
 
 import pytest
-from client_script import Script, StillClock, instance, name_server, route
+from client_script import Script, instance, name_server, route
 
 from ariane.client.orderly_delivery import OrderlyListeners
 from ariane.client.push_consumer import PushConsumer
@@ -15,6 +15,7 @@ from ariane.errors import ConfigError
 from ariane.model.message import MessageQueue
 from ariane.protocol.codes import RequestCode
 from ariane.protocol.command import Command
+from ariane.testing.clock import FakeClock
 
 ME = "me"
 
@@ -40,7 +41,7 @@ class Cluster:
                 RequestCode.PULL_MESSAGE: self.pull,
             }
         )
-        self.instance = instance(self.peers, StillClock())
+        self.instance = instance(self.peers, FakeClock(is_auto=True))
         self.instance.client_id = ME
 
     def heartbeat(self, asked) -> Command:
@@ -261,7 +262,7 @@ def test_a_lock_counts_from_when_it_was_asked_for_not_from_the_answer():
     granted = cluster.lock
 
     def answered_late(asked) -> Command:
-        cluster.instance.clock.now += 40_000  # the process stood still: the broker's 60 s are nearly over
+        cluster.instance.clock.advance_ms(40_000)  # the process stood still: the broker's 60 s are nearly over
         return granted(asked)
 
     cluster.peers.answers[RequestCode.LOCK_BATCH_MQ] = answered_late
@@ -315,7 +316,7 @@ def test_no_offset_is_stored_without_the_lock():
         queue = MessageQueue("T", "a", 0)
         assert queue in allocation.committable
         allocation._parts.offsets.update(queue, 7)
-        cluster.instance.clock.now += 31_000
+        cluster.instance.clock.advance_ms(31_000)
         assert allocation.committable == []
         cluster.members.append("you")
         cluster.members.sort(reverse=True)

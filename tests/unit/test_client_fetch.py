@@ -8,7 +8,7 @@ import zlib
 import lz4.frame
 import pytest
 import zstandard
-from client_script import QUEUE, Script, StillClock, instance, message, name_server, route
+from client_script import QUEUE, Script, instance, message, name_server, route
 
 from ariane.client import fetcher as fetching
 from ariane.client.fetcher import FetchContext, fetch
@@ -21,6 +21,7 @@ from ariane.protocol import properties, record
 from ariane.protocol.codes import RequestCode
 from ariane.protocol.command import Command
 from ariane.protocol.requests.clients import SubscriptionData
+from ariane.testing.clock import FakeClock
 
 PULL = RequestCode.PULL_MESSAGE
 HOST = host.pack("127.0.0.1", 10911)
@@ -48,7 +49,7 @@ class Play:
         self.arrived: list[int] = []
         self.moved: list[int] = []
         self.heartbeats: list[str] = []
-        self.clock = StillClock()
+        self.clock = FakeClock(is_auto=True)
         self.peers = Script({RequestCode.GET_ROUTEINFO_BY_TOPIC: name_server({"T": route("a")}), PULL: self._answer})
         self.queue = ProcessQueue(QUEUE, 5)
         self.settings = settings or ConsumerSettings()
@@ -158,7 +159,7 @@ def test_an_offset_that_does_not_exist_moves_the_queue():
 def test_an_error_is_tried_again_a_second_later(failure):
     play = Play(failure, END)
     assert play.asked == [5, 5]
-    assert play.clock.now - StillClock().now == 1000
+    assert play.clock.elapsed_ms == 1000
 
 
 @pytest.mark.parametrize("code", [24, 25, 26])
@@ -169,7 +170,7 @@ def test_a_broker_that_forgot_the_group_is_told(code):
 
 def test_a_slave_that_is_behind_is_not_asked_in_a_busy_loop():
     play = Play(answer(20, 5), answer(20, 5), END)
-    assert play.clock.now - StillClock().now == 2000
+    assert play.clock.elapsed_ms == 2000
 
 
 def test_bytes_that_are_no_record_are_an_error_and_not_skipped():
@@ -179,10 +180,9 @@ def test_bytes_that_are_no_record_are_an_error_and_not_skipped():
 
 
 def test_an_orderly_queue_is_pulled_only_under_its_lock():
-    clock_start = StillClock().now
     play = Play.__new__(Play)
     play.__dict__.update(
-        rest=[END], arrived=[], moved=[], heartbeats=[], clock=StillClock(), orderly=True, consumed=None
+        rest=[END], arrived=[], moved=[], heartbeats=[], clock=FakeClock(is_auto=True), orderly=True, consumed=None
     )
     play.peers = Script({RequestCode.GET_ROUTEINFO_BY_TOPIC: name_server({"T": route("a")}), PULL: play._answer})
     play.queue, play.settings = ProcessQueue(QUEUE, 5), ConsumerSettings()
@@ -197,7 +197,7 @@ def test_an_orderly_queue_is_pulled_only_under_its_lock():
     asyncio.run(play._run())
     assert slept == [1.0]
     assert play.asked == [5]
-    assert play.clock.now == clock_start
+    assert play.clock.elapsed_ms == 0
 
 
 def test_compressed_bodies_are_expanded():

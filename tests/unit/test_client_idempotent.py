@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from client_script import StillClock
 
 from ariane.client import idempotent
 from ariane.client.hooks import ConsumeReturn
@@ -21,6 +20,7 @@ from ariane.errors import ConfigError
 from ariane.model import dedup
 from ariane.model.dedup import Row
 from ariane.model.message import MessageQueue, ReceivedMessage
+from ariane.testing.clock import FakeClock
 
 QUEUE = MessageQueue("T", "broker-a", 0)
 
@@ -151,7 +151,7 @@ class Held:
 
 def listening_to(once: Idempotent, timeout_ms: int = 20, **settings: Any) -> ListenerInvoker:
     return ListenerInvoker(
-        "g", once, (), clock=StillClock(), make_id=lambda: "R", timeout_ms=timeout_ms, threads=4, **settings
+        "g", once, (), clock=FakeClock(is_auto=True), make_id=lambda: "R", timeout_ms=timeout_ms, threads=4, **settings
     )
 
 
@@ -210,7 +210,7 @@ def test_a_call_that_no_thread_has_taken_is_free_at_once() -> None:
     async def work() -> None:
         once = Idempotent(listener)
         listening = ListenerInvoker(
-            "g", once, (), clock=StillClock(), make_id=lambda: "R", timeout_ms=60_000, threads=1
+            "g", once, (), clock=FakeClock(is_auto=True), make_id=lambda: "R", timeout_ms=60_000, threads=1
         )
         try:
             first, second = (asyncio.ensure_future(listening.outcome(QUEUE, rows(number))) for number in (0, 1))

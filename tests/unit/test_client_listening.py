@@ -6,7 +6,7 @@ import asyncio
 import threading
 
 import pytest
-from client_script import QUEUE, PausingClock, Script, StillClock, instance, message, name_server, route
+from client_script import QUEUE, PausingClock, Script, instance, message, name_server, route
 
 from ariane.client.concurrent_delivery import ConcurrentListeners
 from ariane.client.hooks import ConsumeFinished, ConsumeReturn, ConsumeStarted
@@ -21,6 +21,7 @@ from ariane.errors import ConnectionLost
 from ariane.protocol import properties
 from ariane.protocol.codes import RequestCode
 from ariane.protocol.command import Command
+from ariane.testing.clock import FakeClock
 from ariane.testing.virtual_time import VirtualClock, VirtualLoop
 
 BACK, SEND = RequestCode.CONSUMER_SEND_MSG_BACK, RequestCode.SEND_MESSAGE_V2
@@ -29,7 +30,7 @@ BACK, SEND = RequestCode.CONSUMER_SEND_MSG_BACK, RequestCode.SEND_MESSAGE_V2
 def outcome_of(listener, *, hooks=(), timeout_ms=60_000):
     async def play():
         listening = ListenerInvoker(
-            "g", listener, hooks, clock=StillClock(), make_id=lambda: "R", timeout_ms=timeout_ms, threads=2
+            "g", listener, hooks, clock=FakeClock(is_auto=True), make_id=lambda: "R", timeout_ms=timeout_ms, threads=2
         )
         try:
             return await listening.call(QUEUE, [message(0), message(1)])
@@ -86,9 +87,9 @@ def test_the_times_of_a_call_enclose_it_wherever_the_process_pauses(pause_at):
     clock, events, called = PausingClock(pause_at), [], []
 
     async def listener(messages) -> None:
-        called.append(clock.now)
-        clock.now += 3.2
-        called.append(clock.now)
+        called.append(clock.time_ms)
+        clock.advance_ms(3.2)
+        called.append(clock.time_ms)
 
     async def play():
         listening = ListenerInvoker(
@@ -120,7 +121,7 @@ def test_a_call_that_waits_for_a_thread_has_not_failed():
 
     async def play():
         listening = ListenerInvoker(
-            "g", listener, (), clock=StillClock(), make_id=lambda: "R", timeout_ms=20, threads=1
+            "g", listener, (), clock=FakeClock(is_auto=True), make_id=lambda: "R", timeout_ms=20, threads=1
         )
         try:
             first = asyncio.ensure_future(listening.call(QUEUE, [message(0)]))
@@ -161,7 +162,7 @@ class Stage:
     """Listeners over one queue with messages 0 … 4, and a broker that is a script."""
 
     def __init__(self, kind, listener, *, back=0, copy=0, times_max=16, **settings) -> None:
-        self.clock = StillClock()
+        self.clock = FakeClock(is_auto=True)
         answers = {
             RequestCode.GET_ROUTEINFO_BY_TOPIC: name_server({"T": route("a"), "%RETRY%g": route("a", queues=1)}),
             BACK: self._answer(back, {}),
@@ -284,7 +285,7 @@ def test_what_nobody_takes_stays_here_and_is_tried_again(back):
     assert (2, 0) in seen
     assert (2, 1) in seen
     assert stage.offset == 5
-    assert stage.clock.now - StillClock().now == 5000  # local_retry_ms
+    assert stage.clock.elapsed_ms == 5000  # local_retry_ms
     assert bool(stage.peers.of(SEND)) == (back != 3)  # code 3: no broker feature, so no copy either
 
 
@@ -356,7 +357,7 @@ def test_an_orderly_queue_waits_on_the_message_that_fails():
     stage = Stage(OrderlyListeners, listener, times_max=-1).play(all_done)
     assert seen == [(0, 0), (1, 0), (2, 0), (2, 1), (2, 2), (3, 0), (4, 0)]
     assert stage.offset == 5
-    assert stage.clock.now - StillClock().now == 2000  # suspend_queue_ms, twice
+    assert stage.clock.elapsed_ms == 2000  # suspend_queue_ms, twice
 
 
 def test_an_orderly_message_with_no_attempt_left_goes_to_the_retry_topic_with_all_used_up():
@@ -375,7 +376,7 @@ def test_an_orderly_queue_without_its_lock_calls_nobody():
         async def listener(messages):
             called.append(messages)
 
-        clock = StillClock()
+        clock = FakeClock(is_auto=True)
         queue = ProcessQueue(QUEUE, 0)
         queue.window.put([message(0)], 1)
         listening = ListenerInvoker("g", listener, (), clock=clock, make_id=lambda: "R", timeout_ms=1000, threads=1)
@@ -489,7 +490,7 @@ def test_an_orderly_listener_in_a_thread_is_waited_for():
             "g",
             lambda messages: held.wait(30),
             (),
-            clock=StillClock(),
+            clock=FakeClock(is_auto=True),
             make_id=lambda: "R",
             timeout_ms=1,
             threads=1,
@@ -521,11 +522,11 @@ def test_a_thread_that_closing_does_not_wait_for_keeps_its_queue():
             held.wait(30)
 
         listening = ListenerInvoker(
-            "g", listener, (), clock=StillClock(), make_id=lambda: "R", timeout_ms=60_000, threads=1
+            "g", listener, (), clock=FakeClock(is_auto=True), make_id=lambda: "R", timeout_ms=60_000, threads=1
         )
         offsets = OffsetStore(Script({}), None, "g", timeout_ms=1)
-        queue.locked(StillClock().monotonic())
-        listeners = OrderlyListeners(listening, offsets, None, ConsumerSettings(), StillClock())
+        queue.locked(FakeClock(is_auto=True).monotonic())
+        listeners = OrderlyListeners(listening, offsets, None, ConsumerSettings(), FakeClock(is_auto=True))
         listeners.begin(queue)
         await asyncio.to_thread(begun.wait, 30)
         try:

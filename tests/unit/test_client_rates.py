@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from client_script import StillClock
-
 from ariane.client.rates import ConsumeRates
 from ariane.protocol.requests.callbacks import ConsumeStatus
+from ariane.testing.clock import FakeClock
 
 
 def test_a_minute_and_an_hour() -> None:
-    clock = StillClock()
+    clock = FakeClock(is_auto=True)
     rates = ConsumeRates(clock.monotonic)
     assert rates.status("T") == ConsumeStatus()
-    clock.now += 30_000
+    clock.advance_ms(30_000)
     rates.pulled("T", 30, 0.010)
     rates.consumed("T", 20, 0.004, ok=True)
     rates.consumed("T", 10, 0.008, ok=False)
@@ -20,17 +19,17 @@ def test_a_minute_and_an_hour() -> None:
     known = rates.status("T")
     assert (known.pull_tps, known.consume_ok_tps, known.consume_failed_msgs) == (1.0, 20 / 30, 10)
     assert (round(known.pull_rt), round(known.consume_rt), known.consume_failed_tps) == (10, 6, 10 / 30)
-    clock.now += 70_000
+    clock.advance_ms(70_000)
     later = rates.status("T")
     assert (later.pull_tps, later.consume_rt, later.consume_failed_tps, later.consume_failed_msgs) == (0, 0, 0, 10)
-    clock.now += 3_600_000
+    clock.advance_ms(3_600_000)
     assert rates.status("T").consume_failed_msgs == 0
 
 
 def test_what_is_kept_is_an_hour_at_most() -> None:
-    clock = StillClock()
+    clock = FakeClock(is_auto=True)
     rates = ConsumeRates(clock.monotonic)
     for _ in range(1_000):
-        clock.now += 10_000
+        clock.advance_ms(10_000)
         rates.consumed("T", 1, 0, ok=False)
     assert rates.status("T").consume_failed_msgs == 360

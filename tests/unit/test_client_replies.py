@@ -6,7 +6,7 @@ import asyncio
 import zlib
 
 import pytest
-from client_script import StillClock, message
+from client_script import message
 
 from ariane.client import request_reply, send_codec
 from ariane.client.settings import ProducerSettings
@@ -18,6 +18,7 @@ from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.command import Command
 from ariane.protocol.requests import fields
 from ariane.protocol.requests.callbacks import PushReply
+from ariane.testing.clock import FakeClock
 
 SETTINGS = ProducerSettings()
 PEER = Peer(1, "127.0.0.1", 5, b"")
@@ -69,13 +70,13 @@ def test_properties_that_are_too_long_are_refused() -> None:
 
 def test_a_pushed_reply_ends_the_waiting_once() -> None:
     async def play() -> None:
-        waiting = request_reply.ReplyTable(StillClock())
+        waiting = request_reply.ReplyTable(FakeClock(is_auto=True))
         answer = waiting.expect("x")
         body = zlib.compress(b"yes")
         assert waiting.arrived(push(body, COMPRESSED, CORRELATION_ID="x", UNIQ_KEY="U"), PEER).code == 0
         got = await answer
         assert (got.body, got.message_id, got.flag, got.queue_offset) == (b"yes", "U", 7, -1)
-        assert got.properties["ARRIVE_TIME"] == str(StillClock().now_ms())
+        assert got.properties["ARRIVE_TIME"] == str(FakeClock(is_auto=True).now_ms())
         assert waiting.arrived(push(CORRELATION_ID="x"), PEER).code == ResponseCode.SYSTEM_ERROR
         assert waiting.arrived(push(mine="1"), PEER).code == ResponseCode.SYSTEM_ERROR
 
@@ -86,7 +87,7 @@ def test_who_no_longer_waits_is_not_told(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(request_reply, "WAITING_MAX", 1)
 
     async def play() -> None:
-        waiting = request_reply.ReplyTable(StillClock())
+        waiting = request_reply.ReplyTable(FakeClock(is_auto=True))
         waiting.expect("x")
         with pytest.raises(MessageRefused, match="wait for their replies"):
             waiting.expect("y")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from client_script import PausingClock, Script, StillClock, instance, name_server, raising, route
+from client_script import PausingClock, Script, instance, name_server, raising, route
 
 from ariane.client import send_codec
 from ariane.client.producer import Producer
@@ -15,6 +15,7 @@ from ariane.errors import ConfigError, ConnectionLost, MessageRefused, ReplyErro
 from ariane.model.message import Message, MessageQueue
 from ariane.protocol.codes import RequestCode
 from ariane.protocol.command import Command
+from ariane.testing.clock import FakeClock
 
 SEND = RequestCode.SEND_MESSAGE_V2
 STORED = Command(0, fields={"msgId": "OFF", "queueId": "0", "queueOffset": "1"})
@@ -81,11 +82,11 @@ def test_a_chosen_queue_has_one_attempt():
 
 
 def test_all_attempts_share_one_deadline():
-    clock = StillClock()
+    clock = FakeClock(is_auto=True)
     peers = script()
 
     def slow(asked):
-        clock.now += 2000
+        clock.advance_ms(2000)
         raise RequestTimeout(asked.addr, asked.timeout_ms)
 
     peers.answers[SEND] = slow
@@ -177,13 +178,13 @@ def test_a_traced_send_encloses_the_time_of_storing_wherever_the_process_pauses(
     peers = script()
 
     def store(asked):
-        clock.now += 0.4
-        stored_at.append(clock.now)
-        clock.now += 0.2
+        clock.advance_ms(0.4)
+        stored_at.append(clock.time_ms)
+        clock.advance_ms(0.2)
         return STORED
 
     peers.answers[SEND] = store
-    send(peers, clock=clock, hooks=(events.append, lambda event: told_at.append(clock.now)))
+    send(peers, clock=clock, hooks=(events.append, lambda event: told_at.append(clock.time_ms)))
     (event,), (stored_ms,), (told_ms,) = events, stored_at, told_at
     # whole ms of the wall clock: the answer came before the end of the last one
     assert event.started_ms <= stored_ms < event.started_ms + event.cost_ms + 1
@@ -191,18 +192,12 @@ def test_a_traced_send_encloses_the_time_of_storing_wherever_the_process_pauses(
 
 
 def test_a_send_during_which_the_wall_clock_was_set_back_has_the_cost_of_the_monotonic_clock():
-    class SetBack(StillClock):
-        back_ms = 0
-
-        def now_ms(self):
-            return super().now_ms() - self.back_ms
-
-    clock, events = SetBack(), []
+    clock, events = FakeClock(is_auto=True), []
     peers = script()
 
     def store(asked):
-        clock.now += 7
-        clock.back_ms = 5_000
+        clock.advance_ms(7)
+        clock.wall_offset_ms = -5_000
         return STORED
 
     peers.answers[SEND] = store

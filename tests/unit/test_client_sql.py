@@ -6,7 +6,7 @@ import asyncio
 import json
 
 import pytest
-from client_script import QUEUE, Script, StillClock, instance, name_server, raising, route
+from client_script import QUEUE, Script, instance, name_server, raising, route
 from test_client_fetch import END, PULL, Play, answer, stored
 
 from ariane.client import PushConsumer, Sql
@@ -19,6 +19,7 @@ from ariane.errors import ConfigError, ConnectionLost, ReplyError, RequestTimeou
 from ariane.protocol.codes import RequestCode
 from ariane.protocol.command import Command
 from ariane.protocol.requests.clients import SubscriptionData
+from ariane.testing.clock import FakeClock
 
 CHECK, BEAT = RequestCode.CHECK_CLIENT_CONFIG, RequestCode.HEART_BEAT
 SUBSCRIPTION = SubscriptionData(topic="T", expression_type="SQL92", sub_string="a > 5", sub_version=77)
@@ -57,7 +58,7 @@ def script(**answers) -> Script:
 
 def started(peers: Script, subscriptions, act=None) -> None:
     async def play() -> None:
-        made = instance(peers, StillClock())
+        made = instance(peers, FakeClock(is_auto=True))
         async with asyncio.timeout(5), PushConsumer("g", None, subscriptions, print, instance=made) as consumer:
             if act is not None:
                 await act(consumer)
@@ -136,7 +137,7 @@ def _versioned(versions: list[int | None]) -> Script:
     peers.said = ""
 
     async def play() -> None:
-        made = instance(peers, StillClock())
+        made = instance(peers, FakeClock(is_auto=True))
         await made.routes.queues_to_read("T")
 
         async def heartbeat_to(addr):
@@ -170,7 +171,7 @@ def test_the_version_is_what_answers_to_heartbeats_carry():
     peers = script(HEART_BEAT=lambda asked: Command(0, version=239))
 
     async def play() -> None:
-        made = instance(peers, StillClock())
+        made = instance(peers, FakeClock(is_auto=True))
         assert made.broker_version("a:1") is None
         await made.heartbeat_to("a:1")
         assert made.broker_version("a:1") == 239

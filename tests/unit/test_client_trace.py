@@ -6,7 +6,7 @@ import asyncio
 import logging
 
 import pytest
-from client_script import QUEUE, StillClock, message
+from client_script import QUEUE, message
 
 from ariane.client import send_codec
 from ariane.client import trace_dispatcher as client_trace
@@ -16,6 +16,7 @@ from ariane.client.trace_dispatcher import TraceDispatcher, next_batch, records_
 from ariane.errors import ConnectionLost, ReplyError
 from ariane.model.message import Message
 from ariane.protocol.command import Command
+from ariane.testing.clock import FakeClock
 
 TOPIC = "RMQ_SYS_TRACE_TOPIC"
 SETTINGS = ProducerSettings()
@@ -132,7 +133,7 @@ class Play:
     def __init__(self, *answers: Exception, **settings) -> None:
         self.rest = list(answers)
         self.messages: list[Message] = []
-        self.clock = StillClock()
+        self.clock = FakeClock(is_auto=True)
         self.settings = TraceSettings(**({"flush_ms": 500} | settings))
 
     async def send(self, sent_message: Message) -> None:
@@ -202,7 +203,7 @@ def test_a_full_queue_drops_and_counts_and_says_so_once_a_minute(caplog):
         for number in range(20):
             assert tracer.record(records(1)) is None
             if number == 15:
-                play.clock.now += 61_000
+                play.clock.advance_ms(61_000)
 
     with caplog.at_level(logging.WARNING):
         tracer = play.run(act)
@@ -234,7 +235,7 @@ def test_a_failed_batch_is_sent_again():
 
     tracer = play.run(act)
     assert (tracer.sent, tracer.failed, play.records) == (3, 0, 3)
-    assert play.clock.now - StillClock().now == 1000  # retry_ms, twice
+    assert play.clock.elapsed_ms == 1000  # retry_ms, twice
 
 
 def test_a_batch_that_cannot_be_sent_is_counted_and_the_next_one_goes_on():

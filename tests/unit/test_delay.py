@@ -11,6 +11,7 @@ from ariane.model import host
 from ariane.protocol import properties, record
 from ariane.store import pending_deliveries
 from ariane.store.message_store import AppendResult, MessageStore, RecordDraft, StoreConfig, open_store
+from ariane.testing.clock import FakeClock
 from ariane.testing.disk import FakeDisk
 
 HOST = host.pack("127.0.0.1", 10911)
@@ -24,19 +25,19 @@ class Rig:
 
     def __init__(self, disk: FakeDisk | None = None, **settings: object) -> None:
         self.disk = disk or FakeDisk()
-        self.now_ms = NOW_MS
+        self.clock = FakeClock(NOW_MS)
         self.config = StoreConfig(root="/store", commit_log_size=1 << 20, consume_queue_size=2000, **settings)  # type: ignore[arg-type]
         self.open()
 
     def open(self) -> None:
-        self.store: MessageStore = open_store(self.config, self.disk, now_ms=lambda: self.now_ms, store_host=HOST)
-        self.deliveries = DeliveryLoop(self.store, lambda: None, lambda: self.now_ms)
+        self.store: MessageStore = open_store(self.config, self.disk, now_ms=self.clock.now_ms, store_host=HOST)
+        self.deliveries = DeliveryLoop(self.store, lambda: None, self.clock.now_ms)
         self.store.step()
 
     def send(self, body: str, **own: str) -> AppendResult:
         draft = RecordDraft(topic="T", queue_id=1, body=body.encode(), born_ms=1, born_host=HOST)
         floor_ms = max(self.store.last_ms, self.store.delayed.floor_ms)
-        placed = self.store.put(schedule(draft, own, self.now_ms, LIMITS._replace(floor_ms=floor_ms)))
+        placed = self.store.put(schedule(draft, own, self.clock.now_ms(), LIMITS._replace(floor_ms=floor_ms)))
         self.store.step()
         return placed
 
@@ -135,11 +136,11 @@ def test_timers_are_delivered_in_the_order_they_are_due_and_never_early() -> Non
     for body, after_ms in (("c", 300), ("a", 100), ("b", 200)):
         rig.send(body, TIMER_DELAY_MS=str(after_ms))
     assert rig.store.delayed.next_ms() == NOW_MS + 100
-    rig.now_ms = NOW_MS + 99
+    rig.clock.set_ms(NOW_MS + 99)
     assert rig.deliver() == []
-    rig.now_ms = NOW_MS + 100
+    rig.clock.set_ms(NOW_MS + 100)
     assert rig.deliver() == ["a"]
-    rig.now_ms = NOW_MS + 300
+    rig.clock.set_ms(NOW_MS + 300)
     assert rig.deliver() == ["b", "c"]
     assert rig.store.delayed.next_ms() is None
 
@@ -147,7 +148,7 @@ def test_timers_are_delivered_in_the_order_they_are_due_and_never_early() -> Non
 def test_a_delivered_message_has_its_own_topic_queue_and_properties() -> None:
     rig = Rig()
     placed = rig.send("x", __STARTDELIVERTIME=str(NOW_MS + 5), TAGS="a", k="v")
-    rig.now_ms += 10
+    rig.clock.advance_ms(10)
     rig.deliver()
     (one,) = rig.records()
     assert (one.topic, one.queue_id, one.body, ~one.prepared_offset) == ("T", 1, b"x", placed.offset)
@@ -158,9 +159,9 @@ def test_a_delivered_message_has_its_own_topic_queue_and_properties() -> None:
 def test_levels_keep_the_properties_of_4_9_4() -> None:
     rig = Rig()
     rig.send("x", DELAY="2", k="v")
-    rig.now_ms += 4999
+    rig.clock.advance_ms(4999)
     assert rig.deliver() == []
-    rig.now_ms += 1
+    rig.clock.advance_ms(1)
     assert rig.deliver() == ["x"]
     assert rig.records()[0].property_map() == {"DELAY": "2", "k": "v", "REAL_TOPIC": "T", "REAL_QID": "1"}
 
@@ -170,7 +171,7 @@ def test_what_is_due_longest_goes_first_whatever_its_kind() -> None:
     rig.send("level", DELAY="1")
     rig.send("early", TIMER_DELAY_MS="500")
     rig.send("late", TIMER_DELAY_MS="1500")
-    rig.now_ms += 5000
+    rig.clock.advance_ms(5000)
     assert rig.deliver() == ["early", "level", "late"]
 
 
@@ -185,7 +186,7 @@ def test_a_message_that_cannot_be_delivered_blocks_no_other() -> None:
     )  # fmt: skip
     rig.store.step()
     rig.send("good", TIMER_DELAY_MS="2")
-    rig.now_ms += 10
+    rig.clock.advance_ms(10)
     assert rig.deliver() == ["good"]
     assert (rig.deliveries.counts.failed, rig.deliveries.counts.delivered) == (1, 1)
 
@@ -194,7 +195,7 @@ def test_late_deliveries_are_counted() -> None:
     rig = Rig()
     rig.send("x", TIMER_DELAY_MS="10")
     rig.send("y", TIMER_DELAY_MS="1500")
-    rig.now_ms += 1500
+    rig.clock.advance_ms(1500)
     rig.deliver()
     assert (rig.deliveries.counts.late, rig.deliveries.counts.max_late_ms) == (1, 1490)
 
@@ -211,7 +212,7 @@ def test_a_cancelled_timer_is_never_delivered_also_after_a_restart() -> None:
         rig.deliveries.cancel(found.number, found.due_ms, HOST)
     rig.store.close()
     rig.open()
-    rig.now_ms += 100
+    rig.clock.advance_ms(100)
     assert rig.deliver() == ["yes"]
     with pytest.raises(ReplyError, match="delivered"):
         rig.deliveries.cancel(1, NOW_MS + 11, HOST)
@@ -220,25 +221,25 @@ def test_a_cancelled_timer_is_never_delivered_also_after_a_restart() -> None:
 def test_a_clock_that_is_set_back_makes_no_timer_early_and_loses_none() -> None:
     rig = Rig()
     rig.send("a", TIMER_DELAY_MS="10")
-    rig.now_ms += 3_600_000
+    rig.clock.advance_ms(3_600_000)
     assert rig.deliver() == ["a"]
-    rig.now_ms -= 3_600_000
-    due_ms = rig.now_ms + 50
+    rig.clock.advance_ms(-3_600_000)
+    due_ms = rig.clock.now_ms() + 50
     rig.send("b", TIMER_DELIVER_MS=str(due_ms))
     rig.store.close()
     rig.open()
-    rig.now_ms += 10
+    rig.clock.advance_ms(10)
     assert rig.deliver() == []
-    rig.now_ms += 3_600_000
+    rig.clock.advance_ms(3_600_000)
     assert rig.deliver() == ["b"]
 
 
 def test_a_clock_that_is_set_back_holds_no_level_back() -> None:
     rig = Rig()
     rig.send("a", DELAY="1")
-    rig.now_ms -= 3_600_000
+    rig.clock.advance_ms(-3_600_000)
     assert rig.deliver() == []
-    rig.now_ms += 1000
+    rig.clock.advance_ms(1000)
     assert rig.deliver() == ["a"]
 
 
@@ -265,7 +266,7 @@ def test_many_timers_through_runs_and_restarts(restart: str) -> None:
             rig.store.flush_derived()
     got = []
     for step in range(0, 121, 20):
-        rig.now_ms = NOW_MS + step
+        rig.clock.set_ms(NOW_MS + step)
         got += rig.deliver()
         if restart == "none":
             continue
@@ -291,7 +292,7 @@ def test_a_delivery_whose_number_was_torn_does_not_count() -> None:
     rig.store.flush()
     rig.store.flush_derived()
     end = rig.store.commit_log_max
-    rig.now_ms += 10
+    rig.clock.advance_ms(10)
     assert rig.deliver() == ["delayed"]
     rig.disk = rig.disk.after_kill()
     rig.disk.contents("/store/commitlog/" + "0" * 20)[end + 20 : end + 28] = bytes(8)
@@ -305,14 +306,14 @@ def test_used_up_runs_are_removed_and_lone_ones_joined() -> None:
         rig.send("far" if number % 10 == 0 else "near", TIMER_DELAY_MS="100000" if number % 10 == 0 else "5")
         rig.store.flush()
         rig.store.flush_derived()
-    rig.now_ms += 10
+    rig.clock.advance_ms(10)
     assert len(rig.deliver()) == 90
     for _ in range(40):
         rig.send("far", TIMER_DELAY_MS="100000")
         rig.store.flush()
         rig.store.flush_derived()
     assert len(rig.disk.listdir("/store/timers")) < 16
-    rig.now_ms += 200_000
+    rig.clock.advance_ms(200_000)
     assert len(rig.deliver()) == 50
     rig.store.flush()
     rig.store.flush_derived()

@@ -33,6 +33,7 @@ from ariane.reports.replay_result import ResultFile
 from ariane.reports.replay_source import ReplayFilter
 from ariane.tables import ARCHIVE, published
 from ariane.tables.published import CURRENT, DataFile, TableVersion
+from ariane.testing.clock import FakeClock
 
 DEAD = {
     "KEYS": "order-1 order-2", "TAGS": "new", "UNIQ_KEY": "U1", "WAIT": "true", "DELAY": "0", "RETRY_TOPIC": "orders",
@@ -45,22 +46,6 @@ DEAD = {
 def original(number: int = 0, topic: str = "%DLQ%G", sys_flag: int = 0, **own: str) -> OriginalMessage:
     properties = own or {"RETRY_TOPIC": "orders", "KEYS": f"order-{number}"}
     return OriginalMessage(RecordId(topic, "broker-a", 0, number), f"U{number}", properties, b"body", 7, sys_flag)
-
-
-class FakeClock:
-    """Time that passes only in `sleep`."""
-
-    def __init__(self) -> None:
-        self.now_s = 100.0
-
-    def now_ms(self) -> int:
-        return int(self.now_s * 1000)
-
-    def monotonic(self) -> float:
-        return self.now_s
-
-    async def sleep(self, seconds: float) -> None:
-        self.now_s += seconds
 
 
 class FakeTarget:
@@ -99,7 +84,7 @@ async def listed(*some: OriginalMessage) -> AsyncIterator[OriginalMessage]:
 
 
 def run(target: FakeTarget, path: Path, *some: OriginalMessage, rate: float = 20.0, **other: Any) -> ReplayResult:
-    clock = FakeClock()
+    clock = FakeClock(is_auto=True)
     with ResultFile(path) as journal:
         pace = ReplayPace(rate, clock)
         return asyncio.run(replay(listed(*some), target, journal, pace=pace, clock=clock, **other))
@@ -136,7 +121,7 @@ def test_a_destination_that_is_not_known_is_asked_for() -> None:
 
 
 def test_the_rate_is_kept_and_lost_time_is_not_made_up_for(tmp_path: Path) -> None:
-    clock = FakeClock()
+    clock = FakeClock(is_auto=True)
 
     async def passed() -> list[float]:
         times = []
@@ -144,9 +129,9 @@ def test_the_rate_is_kept_and_lost_time_is_not_made_up_for(tmp_path: Path) -> No
         assert pace.chunk_size == 10
         for number in range(4):
             await pace.wait(10)
-            times.append(round(clock.now_s - 100, 3))
+            times.append(round(clock.elapsed_ms / 1000, 3))
             if number == 1:
-                clock.now_s += 5  # a broker was slow
+                clock.advance(5)  # a broker was slow
         return times
 
     assert asyncio.run(passed()) == [0.0, 0.1, 5.1, 5.2]

@@ -18,6 +18,7 @@ from ariane.net.streams import Stream
 from ariane.protocol.codes import ResponseCode
 from ariane.protocol.replication import AckReader, ReplicationChunk, ReplicationChunkReader, frame_head, report
 from ariane.store.message_store import GetStatus, MessageStore, RecordDraft, StoreConfig, open_store
+from ariane.testing.clock import FakeClock
 from ariane.testing.disk import FakeDisk, PowerLost, SurvivingData
 
 HOST = host.pack("127.0.0.1", 10911)
@@ -48,8 +49,7 @@ def test_chunks_come_out_as_they_went_in_however_they_are_cut() -> None:
 
 
 def opened(disk: FakeDisk, config: StoreConfig = CONFIG) -> MessageStore:
-    clock = iter(range(1_700_000_000_000, 1_800_000_000_000))
-    return open_store(config, disk, now_ms=lambda: next(clock), store_host=HOST)
+    return open_store(config, disk, now_ms=FakeClock(tick_ms=1).now_ms, store_host=HOST)
 
 
 def draft(body: bytes, queue_id: int = 0, topic: str = "T") -> RecordDraft:

@@ -21,6 +21,7 @@ from ariane.protocol import properties
 from ariane.store.files import SystemDisk, Usage
 from ariane.store.message_store import GetStatus, MessageStore, RecordDraft, StoreConfig, open_store
 from ariane.store.retention import FILES_MAX, RetainedFile, RetentionRule, RetentionTrigger, due, trigger, used_percent
+from ariane.testing.clock import FakeClock
 from ariane.testing.disk import FakeDisk, SurvivingData
 
 HOST = host.pack("127.0.0.1", 10911)
@@ -78,8 +79,7 @@ def draft(body: bytes, queue_id: int = 0, topic: str = "T") -> RecordDraft:
 def filled(count: int = 60) -> tuple[FakeDisk, MessageStore]:
     """A store with one message per ms, half of them in each of two queues, all flushed."""
     disk = FakeDisk()
-    clock = iter(range(1_000_000, 2_000_000))
-    disk.now_ms = lambda: next(clock)
+    disk.now_ms = FakeClock(1_000_000, tick_ms=1).now_ms
     store = opened(disk)
     for number in range(count):
         store.put(draft(b"%03d" % number, number % 2))

@@ -22,24 +22,9 @@ from ariane.protocol.command import Command
 from ariane.protocol.requests import fields as fields_of
 from ariane.protocol.requests.admin import ConsumerOffsetTable
 from ariane.protocol.requests.routing import BrokerData, ClusterInfo, KvTableBody
+from ariane.testing.clock import FakeClock
 
 BOOT = {"bootTimestamp": "77", "msgPutTotalTodayNow": "5", "msgGetTotalTodayNow": "6", "commitLogMaxOffset": "900"}
-
-
-class Clock:
-    """Time that a test sets."""
-
-    def __init__(self) -> None:
-        self.ms = 1000
-
-    def now_ms(self) -> int:
-        return self.ms
-
-    def monotonic(self) -> float:
-        return self.ms / 1000
-
-    async def sleep(self, seconds: float) -> None:
-        self.ms += round(seconds * 1000)
 
 
 class Cluster(ConnectionPool):
@@ -109,9 +94,14 @@ def _span(queue: int, delay_ms: int) -> dict[str, Any]:
     }
 
 
-def sampler(cluster: Cluster, clock: Clock | None = None, **limits: int) -> BrokerPoller:
+def sampler(cluster: Cluster, clock: FakeClock | None = None, **limits: int) -> BrokerPoller:
     return BrokerPoller(
-        cluster, ["ns"], collector="host", interval_ms=5000, limits=PollLimits(**limits), clock=clock or Clock()
+        cluster,
+        ["ns"],
+        collector="host",
+        interval_ms=5000,
+        limits=PollLimits(**limits),
+        clock=clock or FakeClock(1000, is_auto=True),
     )
 
 
@@ -217,7 +207,7 @@ def test_a_refused_question_is_told_and_hides_no_other() -> None:
 
 
 def test_brokers_stay_known_while_name_servers_are_away_and_for_a_while_when_they_forget_them() -> None:
-    cluster, clock = Cluster(), Clock()
+    cluster, clock = Cluster(), FakeClock(1000, is_auto=True)
 
     async def work() -> None:
         rounds = sampler(cluster, clock)
@@ -227,13 +217,13 @@ def test_brokers_stay_known_while_name_servers_are_away_and_for_a_while_when_the
         cluster.silent = set()
         assert len(await rounds.round()) == 2
         cluster.silent = {"ns"}
-        clock.ms += 2 * FORGET_MS
+        clock.advance_ms(2 * FORGET_MS)
         assert [one.away for one in await rounds.round()] == [None, None]
         cluster.silent = {"slave:1"}
         await rounds.round()
         cluster.brokers = {0: "master:1"}
         assert [one.away is None for one in await rounds.round()] == [True, False]
-        clock.ms += FORGET_MS + 1
+        clock.advance_ms(FORGET_MS + 1)
         assert [one.addr for one in await rounds.round()] == ["master:1"]
 
     asyncio.run(work())
@@ -265,7 +255,7 @@ class Producing:
 
 def test_what_no_broker_takes_waits_and_what_is_too_old_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(publisher, "WAITING_MAX", 3)
-    producing, clock, cluster = Producing(), Clock(), Cluster()
+    producing, clock, cluster = Producing(), FakeClock(1000, is_auto=True), Cluster()
     seen: list[publisher.PollingRound] = []
 
     async def work(rounds: int) -> None:
@@ -292,7 +282,7 @@ def test_what_no_broker_takes_waits_and_what_is_too_old_is_counted(monkeypatch: 
 
 def test_once_says_that_no_broker_took_the_samples() -> None:
     async def work() -> None:
-        clock = Clock()
+        clock = FakeClock(1000, is_auto=True)
         waiting: deque[tuple[str, bytes]] = deque()
         assert await publisher._send(cast(Producer, Producing()), "S", waiting) is None
         producer = cast(Producer, Producing())

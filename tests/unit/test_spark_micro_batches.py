@@ -23,6 +23,7 @@ from ariane.spark.read.micro_batches import StreamReader
 from ariane.spark.read.pull_client import BlockingCluster, PullAnswer, QueueEnd
 from ariane.spark.read.read_task import DataLoss
 from ariane.spark.read.source_options import parse
+from ariane.testing.clock import FakeClock
 
 A, B = MessageQueue("T", "a", 0), MessageQueue("T", "b", 0)
 
@@ -62,9 +63,9 @@ def servers(monkeypatch: pytest.MonkeyPatch) -> Iterator[Servers]:
     yield made
 
 
-def reader(now_s: list[float] | None = None, **options: str) -> StreamReader:
-    clock = now_s or [0.0]
-    return StreamReader(parse({"namesrv": "h:1", "topic": "T", **options}), ["body"], lambda: clock[0])
+def reader(clock: FakeClock | None = None, **options: str) -> StreamReader:
+    clock = clock or FakeClock(0)
+    return StreamReader(parse({"namesrv": "h:1", "topic": "T", **options}), ["body"], clock.monotonic)
 
 
 def next_batch(one: StreamReader, start: dict[str, Any]) -> dict[str, Any]:
@@ -213,11 +214,11 @@ def test_the_initial_offset_is_asked_once(servers: Servers) -> None:
 
 
 def test_a_batch_waits_for_its_least_or_its_time(servers: Servers) -> None:
-    now_s = [0.0]
-    one = reader(now_s, minOffsetsPerTrigger="50", maxTriggerDelay="10s")
+    clock = FakeClock(0)
+    one = reader(clock, minOffsetsPerTrigger="50", maxTriggerDelay="10s")
     start = one.initialOffset()
     assert next_batch(one, start) is start
-    now_s[0] = 10.0
+    clock.advance(10)
     after = next_batch(one, start)
     assert offset_ranges.reached(after) == {A: 10, B: 30}
     servers.held[A] = QueueEnd(0, 100, True)

@@ -24,6 +24,7 @@ from ariane.spark.wire.pipelined_connections import PipelinedResponse
 from ariane.spark.write import message_encoder, send_client, sink
 from ariane.spark.write.partitioner import Partitioner, SendRequest
 from ariane.spark.write.sink_options import SinkOptions, parse
+from ariane.testing.clock import FakeClock
 
 CALLED = message_encoder.names_of("run-1", 0, 1, 1_760_000_000_000)
 ADDRS = {"broker-a": "10.0.0.1:10911", "broker-b": "10.0.0.2:10911"}
@@ -43,7 +44,7 @@ class Cluster:
         self.stored: dict[tuple[str, int], list[tuple[bytes, dict[str, str]]]] = {}
         self.requests: list[tuple[str, int, dict[str, str]]] = []
         self.in_flight = self.most_in_flight = 0
-        self.now = 100.0
+        self.clock = FakeClock(100_000)
         self._waiting: list[PipelinedResponse] = []
         self._chance = random.Random(seed)
         self._tokens = 0
@@ -65,7 +66,7 @@ class Cluster:
 
     def answers(self, wait_s: float) -> list[PipelinedResponse]:
         if not self._waiting:
-            self.now += wait_s
+            self.clock.advance(wait_s)
             return []
         answer = self._waiting.pop(self._chance.randrange(len(self._waiting)))
         self.in_flight = max(0, self.in_flight - 1)
@@ -109,7 +110,7 @@ class NameServer:
 
     def answers(self, wait_s: float) -> list[PipelinedResponse]:
         found, self._answers = self._answers, []
-        self._cluster.now += 0 if found else wait_s
+        self._cluster.clock.advance(0 if found else wait_s)
         return found
 
     def close(self) -> None:
@@ -122,9 +123,9 @@ def options(**given: str) -> SinkOptions:
 
 def write(cluster: Cluster, rows: dict[str, list[Any]], record_batch: int = 50, **given: str) -> send_client.SentChunk:
     said = options(**given)
-    routes = send_client.WriteRoutes(said, NameServer(cluster), lambda: cluster.now)
+    routes = send_client.WriteRoutes(said, NameServer(cluster), cluster.clock.monotonic)
     spread = Partitioner(said, CALLED, 1, routes.queues)
-    sender = send_client.ChunkSender(said, routes, cluster, now_ms=lambda: 5, monotonic=lambda: cluster.now)
+    sender = send_client.ChunkSender(said, routes, cluster, now_ms=lambda: 5, monotonic=cluster.clock.monotonic)
     types = {"queue_id": pa.int32(), "delay_level": pa.int32(), "flag": pa.int32(), "body": pa.binary()}
     table = pa.table({name: pa.array(values, types.get(name, pa.string())) for name, values in rows.items()})
     first = 0
@@ -216,7 +217,7 @@ def test_a_broker_that_moved_is_found() -> None:
     cluster = Cluster(lambda number, addr: "refused" if addr == ADDRS["broker-a"] else 0)
     cluster.brokers = {"broker-a": ADDRS["broker-a"]}
     said = options()
-    routes = send_client.WriteRoutes(said, NameServer(cluster), lambda: cluster.now)
+    routes = send_client.WriteRoutes(said, NameServer(cluster), cluster.clock.monotonic)
     queue = routes.queues("T")[0]
     cluster.brokers = {"broker-a": "10.0.0.3:10911"}
     cluster.queues = 7

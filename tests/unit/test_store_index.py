@@ -19,6 +19,7 @@ from ariane.store import index_builder, key_query
 from ariane.store.key_hashes import KeyHashes, key_hash, keys_of
 from ariane.store.key_query import KeyQuery, QueryPosition
 from ariane.store.message_store import MessageStore, RecordDraft, StoreConfig, open_store
+from ariane.testing.clock import FakeClock
 from ariane.testing.disk import FakeDisk
 
 HOST = host.pack("127.0.0.1", 10911)
@@ -28,16 +29,8 @@ CONFIG = StoreConfig(
 T0 = 1_700_000_000_000
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.ms = T0
-
-    def now_ms(self) -> int:
-        return self.ms
-
-
-def opened(disk: FakeDisk, clock: Clock | None = None, config: StoreConfig = CONFIG) -> MessageStore:
-    return open_store(config, disk, now_ms=(clock or Clock()).now_ms, store_host=HOST)
+def opened(disk: FakeDisk, clock: FakeClock | None = None, config: StoreConfig = CONFIG) -> MessageStore:
+    return open_store(config, disk, now_ms=(clock or FakeClock(T0)).now_ms, store_host=HOST)
 
 
 def draft(unique: str = "", keys: str = "", *, topic: str = "T", sys_flag: int = 0, body: bytes = b"b") -> RecordDraft:
@@ -118,12 +111,12 @@ def test_keys_are_the_unique_id_and_the_words() -> None:
 
 def test_the_bytes_of_a_file() -> None:
     """Three keys, computed by hand: hash of "T#k1" = (84*31+35)*961 + 107*31 + 49."""
-    disk, clock = FakeDisk(), Clock()
+    disk, clock = FakeDisk(), FakeClock(T0)
     store = opened(disk, clock)
     h1 = (84 * 31 + 35) * 961 + 107 * 31 + 49
     h2, h5 = h1 + 1, h1 + 4
     first = store.put(draft(keys="k1"))
-    clock.ms += 2999
+    clock.advance_ms(2999)
     second = store.put(draft(keys="k2 k5"))
     store.step()
     store.close()
@@ -197,11 +190,11 @@ def test_half_messages_are_found_rolled_back_ones_are_not() -> None:
 
 
 def test_the_keys_of_a_message_stay_in_one_file_and_times_are_right_after_a_roll() -> None:
-    disk, clock = FakeDisk(), Clock()
+    disk, clock = FakeDisk(), FakeClock(T0)
     store = opened(disk, clock)
     for _ in range(3):
         store.put(draft(keys="x y"))  # 6 of 7
-    clock.ms += 3_600_000
+    clock.advance_ms(3_600_000)
     late = store.put(draft("ID", "late"))  # does not fit any more
     store.step()
     assert found(store, "late", begin_ms=T0 + 3_600_000, end_ms=T0 + 3_600_000) == [late.offset]
@@ -231,11 +224,11 @@ def test_a_message_with_more_keys_than_a_file_loses_none() -> None:
 
 
 def test_names_of_files_grow_even_when_the_clock_does_not() -> None:
-    disk, clock = FakeDisk(), Clock()
+    disk, clock = FakeDisk(), FakeClock(T0)
     store = opened(disk, clock)
     for number in range(40):
         store.put(draft(f"ID{number}"))
-        clock.ms -= 1000
+        clock.advance_ms(-1000)
     store.step()
     assert all(len(found(store, f"ID{number}")) == 1 for number in range(40))
     store.close()
@@ -245,11 +238,11 @@ def test_names_of_files_grow_even_when_the_clock_does_not() -> None:
 
 
 def test_windows_are_exact_to_the_millisecond() -> None:
-    clock = Clock()
+    clock = FakeClock(T0)
     store = opened(FakeDisk(), clock)
     offsets = {}
     for ms in (0, 1, 999, 1000, 1500, 2999, 3000, 60_000):
-        clock.ms = T0 + ms
+        clock.set_ms(T0 + ms)
         offsets[ms] = store.put(draft(keys="k")).offset
     store.step()
     for begin in (0, 1, 2, 999, 1000, 1001, 2500, 3000, 3001, 60_001):
@@ -349,11 +342,11 @@ def test_an_answer_has_a_size(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_last_update_is_told() -> None:
-    clock = Clock()
+    clock = FakeClock(T0)
     store = opened(FakeDisk(), clock)
     assert store.index.query(KeyQuery("T", "k", 1))[2:] == (0, 0)
     store.put(draft(keys="k"))
-    clock.ms += 5
+    clock.advance_ms(5)
     placed = store.put(draft(keys="k"))
     store.step()
     assert store.index.query(KeyQuery("T", "none", 1))[2:] == (T0 + 5, placed.offset)

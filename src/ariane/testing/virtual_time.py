@@ -24,11 +24,12 @@ from contextvars import Context, ContextVar, copy_context
 from typing import Any, TypeVar, TypeVarTuple, cast
 
 from ariane.errors import ArianeError
+from ariane.testing.clock import EPOCH_MS
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
-EPOCH_MS = 1_700_000_000_000  # what the wall clocks show when a loop begins
+
 SAME_INSTANT_MAX = 1_000_000  # callbacks without a step of the clock: by then the program goes round in a circle
 CLOSE_TRIES = 100  # a coroutine that awaits while it is thrown away is thrown away again
 
