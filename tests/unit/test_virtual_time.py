@@ -35,7 +35,7 @@ def play(act):
 
 def test_the_clock_jumps_to_the_next_timer():
     async def act(loop):
-        clock = VirtualClock(loop, ahead_ms=5)
+        clock = VirtualClock(loop, wall_offset_ms=5)
         before = clock.now_ms()
         await clock.sleep(3600)
         assert clock.monotonic() == 3600

@@ -41,14 +41,14 @@ class ProcessKilled(ArianeError):
 
 
 class VirtualClock:
-    """A `Clock` of a loop. `ahead_ms`: how far this wall clock is wrong."""
+    """An `ariane.clock.Clock` that shows the time of a virtual loop. `wall_offset_ms` is the error of its wall clock."""
 
-    def __init__(self, loop: VirtualLoop, ahead_ms: int = 0) -> None:
+    def __init__(self, loop: VirtualLoop, wall_offset_ms: int = 0) -> None:
         self._loop = loop
-        self.ahead_ms = ahead_ms
+        self.wall_offset_ms = wall_offset_ms
 
     def now_ms(self) -> int:
-        return EPOCH_MS + round(self._loop.time() * 1000) + self.ahead_ms
+        return EPOCH_MS + round(self._loop.time() * 1000) + self.wall_offset_ms
 
     def monotonic(self) -> float:
         return self._loop.time()
