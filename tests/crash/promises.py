@@ -609,7 +609,7 @@ class Configured:
 
     def acknowledge(self) -> None:
         if self.is_sync:
-            self.tables.log.flush_now()
+            self.tables.change_log.flush_blocking()
             self.store.flush()
         self.store.step()
 
@@ -618,7 +618,7 @@ class Configured:
 
     def send(self, topic: str, body: bytes, queue_id: int = 0) -> None:
         if self.tables.topics.get(topic) is None:
-            self.tables.topics.create_like(AUTO_CREATE_TOPIC, topic, 2)
+            self.tables.topics.create_from_template(AUTO_CREATE_TOPIC, topic, 2)
         self.store.put(draft(body, queue_id, topic))
 
     def lock(self, client_id: str, queue_id: int) -> None:
@@ -633,7 +633,7 @@ class Configured:
 
     def delete_group(self, group: str) -> None:
         self.tables.groups.delete(group, offsets=True)
-        self.tables.offsets.forget_group(group)
+        self.tables.offsets.remove_group(group)
 
     def state(self) -> State:
         tables = self.tables
@@ -673,7 +673,7 @@ CONFIGURING: tuple[tuple[str, Callable[[Configured], object]], ...] = (
         lambda broker: broker.tables.groups.put(SubscriptionGroupConfig(group_name="G", retry_max_times=3)),
     ),
     ("queue files are flushed before it is deleted", lambda broker: broker.store.flush_derived()),
-    ("a group is created by use", lambda broker: broker.tables.groups.find("H")),
+    ("a group is created by use", lambda broker: broker.tables.groups.get_or_create("H")),
     ("documents are saved", lambda broker: asyncio.run(broker.tables.save())),
     ("a queue is locked", lambda broker: broker.lock("one", 0)),
     ("another queue is locked", lambda broker: broker.lock("two", 1)),

@@ -411,7 +411,7 @@ def changes_are_not_flushed(patch: pytest.MonkeyPatch) -> None:
 
 
 def names_of_new_change_files_are_not_flushed(patch: pytest.MonkeyPatch) -> None:
-    plain = change_log.ChangeLog._take_flush
+    plain = change_log.ChangeLog._plan_flush
     patch.setattr(change_log.ChangeLog, "_take_flush", lambda self: plain(self)._replace(new_paths=frozenset()))
 
 

@@ -328,7 +328,7 @@ def test_a_half_that_cannot_be_read_stops_no_other_and_is_given_up() -> None:
         assert await broker.round() == []
         assert sorted(broker.names(CHECK_MAX_TIME_TOPIC)) == ["U0", "U2", "U3"]
         assert broker.transactions.halves.count == 0
-        assert broker.transactions.halves.progress()[0] == broker.store.max_offset(HALF_TOPIC, 0)
+        assert broker.transactions.halves.trim()[0] == broker.store.max_offset(HALF_TOPIC, 0)
 
     play(work)
 
@@ -392,7 +392,7 @@ def test_an_immune_half_far_behind_is_copied_to_the_end(monkeypatch: pytest.Monk
             broker.end(broker.half(f"U{number}"), ROLLBACK)
         assert await broker.round() == []
         assert broker.names(HALF_TOPIC)[5:] == ["immune"]
-        assert broker.transactions.halves.progress() == (5, 4)
+        assert broker.transactions.halves.trim() == (5, 4)
         assert await broker.round(17_000) == []  # its age is still that of its first copy
         saved, now_ms = broker.stop(), broker.clock.time_ms
         broker = Broker(broker.disk, saved)
@@ -415,7 +415,7 @@ def test_a_half_that_rests_is_copied_to_the_end_all_the_same(monkeypatch: pytest
                 broker.end(broker.half(f"U{number}"), ROLLBACK)
             assert await broker.round() == []
         assert broker.store.max_offset(HALF_TOPIC, 0) == 652
-        assert broker.transactions.halves.progress() == (651, 650)
+        assert broker.transactions.halves.trim() == (651, 650)
 
     play(work)
 

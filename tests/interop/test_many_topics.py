@@ -48,7 +48,7 @@ class Broker:
         self.registration = Registration(
             DynamicConfig(config, 0), "127.0.0.1:1", "127.0.0.1:2", self.topics, peers, tasks, now_ms=lambda: 2
         )
-        self.topics.changed = self.registration.soon
+        self.topics.on_table_change = self.registration.soon
 
     async def assert_routed(self, names: Iterable[str] | None = None) -> None:
         """Each topic has a route with its number of queues at each name server; their lists hold exactly our topics."""

@@ -60,7 +60,7 @@ def write(disk: FakeDisk, path: str, data: bytes) -> None:
 
 
 def topics_json(*names: str) -> bytes:
-    return json_documents.text(TopicTable(DataVersion(3, 5), {name: TopicConfig(topic_name=name) for name in names}))
+    return json_documents.encode(TopicTable(DataVersion(3, 5), {name: TopicConfig(topic_name=name) for name in names}))
 
 
 def topics_of(disk: FakeDisk) -> set[str]:
@@ -130,7 +130,7 @@ def test_a_document_is_written_in_slices_as_it_was_whole() -> None:
         ConsumerOffsetTable({"T@G": {0: 1, 3: 2}, "U@G": {}}),
         SubscriptionGroupTable(),
     ):
-        assert json_documents.text(document) == fastjson.write(document, pretty=True)
+        assert json_documents.encode(document) == fastjson.write(document, pretty=True)
 
 
 def test_a_line_that_was_cut_off_is_ignored_and_a_damaged_one_takes_no_other_with_it(caplog) -> None:
@@ -292,7 +292,7 @@ def test_sends_create_no_topic_beyond_their_bound_and_tools_do(monkeypatch) -> N
     topics = TopicRegistry(TopicTable(), BrokerConfig(broker_name="broker-a"), now_ms=lambda: 1)
     with pytest.raises(ReplyError, match="create it with updateTopic"):
         for number in range(12):
-            topics.create_like("TBW102", f"T{number}", 4)
+            topics.create_from_template("TBW102", f"T{number}", 4)
     topics.put(TopicConfig(topic_name="by-hand"))
     assert AUTO_CREATE_MAX >= 100_000
 
@@ -306,8 +306,8 @@ def test_a_log_whose_documents_cannot_be_written_is_bounded(monkeypatch) -> None
             log.append(TopicPut(TopicConfig(topic_name=f"T{number}"), DataVersion()))
     content = change_records.SavedDocument(crc=1, n=log.last_n)
     log.rotate()
-    log.document_saved(json_documents.TOPICS, content)  # what makes room is not refused for lack of room
-    log.drop_covered(json_documents.TOPICS, content)
+    log.record_document(json_documents.TOPICS, content)  # what makes room is not refused for lack of room
+    log.remove_covered(json_documents.TOPICS, content)
     log.append(TopicPut(TopicConfig(topic_name="A"), DataVersion()))
 
 
@@ -317,7 +317,7 @@ def test_a_new_directory_of_the_change_log_is_durable_before_its_first_change() 
     disk.fail = lambda kind, path: synced.append(path) if kind == "fsync_dir" else None
     log = change_log.ChangeLog(disk, CONFIG_DIR, change_records.load(disk, CONFIG_DIR), None, is_sync=True)  # type: ignore[arg-type]
     log.append(TopicPut(TopicConfig(topic_name="A"), DataVersion()))
-    log.flush_now()
+    log.flush_blocking()
     assert {"/store", CONFIG_DIR} <= set(synced)
 
 
@@ -624,13 +624,13 @@ def test_a_stop_right_after_the_removal_writes_all_documents(remove) -> None:
 
 def test_the_positions_of_delay_levels_are_written_again() -> None:
     async def scenario(world: VirtualCluster) -> None:
-        write(world.disk, f"{CONFIG_DIR}/{json_documents.DELAYS}", b'{"offsetTable":{3:7}}')
+        write(world.disk, f"{CONFIG_DIR}/{json_documents.DELAY_OFFSETS}", b'{"offsetTable":{3:7}}')
         await start_with_state(world)
-        positions = json_documents.load(world.disk, CONFIG_DIR, json_documents.DELAYS, DelayOffsetTable)
+        positions = json_documents.load(world.disk, CONFIG_DIR, json_documents.DELAY_OFFSETS, DelayOffsetTable)
         remove_config(world.disk)
         await asyncio.sleep(1)
         assert positions.offset_table
-        assert json_documents.load(world.disk, CONFIG_DIR, json_documents.DELAYS, DelayOffsetTable) == positions
+        assert json_documents.load(world.disk, CONFIG_DIR, json_documents.DELAY_OFFSETS, DelayOffsetTable) == positions
 
     in_broker(scenario)
 

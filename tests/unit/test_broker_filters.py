@@ -57,7 +57,7 @@ def test_a_heartbeat_leaves_a_filter_and_only_for_sql92():
     filters.register("G", [sql("a > 5"), sql("TagA", topic="U", kind="TAG"), sql("x", topic="V", kind="CLASS")])
     assert expression(filters) == "a > 5"
     assert filters.get("G", "U") is filters.get("G", "V") is filters.get("H", "T") is None
-    assert filters.changed
+    assert filters.is_changed
 
 
 def test_a_newer_version_replaces_an_older_one_does_not():
@@ -84,9 +84,9 @@ def test_the_same_expression_in_a_newer_version_keeps_its_birth():
 def test_the_same_heartbeat_again_changes_nothing():
     filters = made()
     filters.register("G", [sql("a > 5")])
-    filters.changed = False
+    filters.is_changed = False
     filters.register("G", [sql("a > 5")])
-    assert not filters.changed
+    assert not filters.is_changed
 
 
 @pytest.mark.parametrize("bad", ["a >", "", None])
@@ -108,8 +108,8 @@ def test_filters_die_with_their_group_or_topic_and_live_again():
     assert filters.get("G", "U").data.dead_time == clock.now_ms()
     assert not filters.get("G", "T").is_dead
     clock.advance_ms(5)
-    filters.group_gone("G")
-    filters.group_gone("unknown")
+    filters.mark_group_dead("G")
+    filters.mark_group_dead("unknown")
     assert filters.get("G", "T").data.dead_time == clock.now_ms()
     assert filters.get("G", "U").data.dead_time == clock.now_ms() - 5
     filters.register("G", [sql("a > 5"), sql("b > 5", 2, topic="U")])
@@ -122,16 +122,16 @@ def test_what_is_long_dead_is_forgotten():
     filters = made(clock=clock)
     filters.register("G", [sql("a > 5")])
     filters.register("H", [sql("a > 5")])
-    filters.group_gone("G")
+    filters.mark_group_dead("G")
     clock.advance_ms(DAY_MS - 1)
-    filters.forget_dead()
+    filters.remove_dead()
     assert filters.get("G", "T")
     clock.advance_ms(1)
-    filters.changed = False
-    filters.forget_dead()
+    filters.is_changed = False
+    filters.remove_dead()
     assert filters.get("G", "T") is None
     assert filters.get("H", "T")
-    assert filters.changed
+    assert filters.is_changed
 
 
 def test_there_is_a_bound(monkeypatch):
@@ -165,13 +165,13 @@ def test_a_file_is_read_and_all_that_lived_is_dead():
 def test_a_file_of_another_bloom_filter_is_dropped():
     filters = made(fastjson.decode(STORED.encode(), FilterTable), bloom=Bloom.sized(10, 32))
     assert filters.table() == FilterTable()
-    assert filters.changed
+    assert filters.is_changed
 
 
 def test_the_file_has_javas_form():
     filters = made()
     filters.register("CGSQL", [sql("a > 5", 7, topic="TopicTest")])
-    written = json.loads(json_documents.text(filters.table()))
+    written = json.loads(json_documents.encode(filters.table()))
     group = {
         "bloomFilterData": {"bitNum": 112, "bitPos": [6, 92, 66]},
         "bornTime": 1_000_000,

@@ -14,7 +14,7 @@ from ariane.broker.state.consumer_offsets import ConsumerOffsets
 from ariane.broker.state.group_members import ConsumerGroup, GroupMembers, Member
 from ariane.broker.state.group_registry import GroupRegistry
 from ariane.broker.state.queue_locks import LOCK_LIVE_MS, LockTable, QueueLocks
-from ariane.broker.state.topic_registry import OWN_TOPICS_MAX, TOPICS_MAX, TopicRegistry
+from ariane.broker.state.topic_registry import INTERNAL_TOPICS_MAX, TOPICS_MAX, TopicRegistry
 from ariane.errors import ProtocolError, ReplyError
 from ariane.model.message import MessageQueue
 from ariane.model.topic import QUEUES_MAX, TopicConfig
@@ -42,8 +42,8 @@ def consumer(group: str, *subscriptions: SubscriptionData) -> ConsumerData:
 
 def test_auto_created_topic_takes_the_smaller_number_of_queues_and_loses_the_inherit_bit() -> None:
     table = topics()
-    four = table.create_like("TBW102", "T", 4)
-    many = table.create_like("TBW102", "U", 100)
+    four = table.create_from_template("TBW102", "T", 4)
+    many = table.create_from_template("TBW102", "U", 100)
     assert four is not None and many is not None
     assert (four.read_queue_nums, four.write_queue_nums, four.perm) == (4, 4, 6)
     assert many.write_queue_nums == 8
@@ -51,25 +51,25 @@ def test_auto_created_topic_takes_the_smaller_number_of_queues_and_loses_the_inh
 
 
 def test_auto_created_topic_has_a_queue_even_when_asked_for_none() -> None:
-    made = topics().create_like("TBW102", "T", 0)
+    made = topics().create_from_template("TBW102", "T", 0)
     assert made is not None and made.write_queue_nums == 1
 
 
 @pytest.mark.parametrize("template", ["OFFSET_MOVED_EVENT", "unknown"])
 def test_only_a_topic_with_the_inherit_bit_is_a_model(template: str) -> None:
-    assert topics().create_like(template, "T", 4) is None
+    assert topics().create_from_template(template, "T", 4) is None
 
 
 def test_without_auto_creation_there_is_no_model() -> None:
     stored = TopicTable(topic_config_table={"TBW102": TopicConfig(topic_name="TBW102", perm=7)})
     config = BrokerConfig(broker_name="broker-a", auto_create_topic_enable=False)
-    assert TopicRegistry(stored, config, now_ms=lambda: 0).create_like("TBW102", "T", 4) is None
+    assert TopicRegistry(stored, config, now_ms=lambda: 0).create_from_template("TBW102", "T", 4) is None
 
 
 def test_each_change_counts_and_is_told() -> None:
     table = topics()
     told = []
-    table.changed = lambda: told.append(table.table().data_version.counter)
+    table.on_table_change = lambda: told.append(table.table().data_version.counter)
     table.put(TopicConfig(topic_name="T"))
     table.delete("T")
     table.delete("T")
@@ -93,43 +93,43 @@ def test_a_full_table_refuses_new_topics_but_not_those_that_consumers_need() -> 
     with pytest.raises(ReplyError, match=f"topic T not created: this broker has {number} topics"):
         table.put(TopicConfig(topic_name="T"), topics_max=number)
     table.put(TopicConfig(topic_name="TBW102", perm=7), topics_max=number)  # an existing topic can be changed
-    assert OWN_TOPICS_MAX > TOPICS_MAX >= 100_000 + number
-    table.create_own("%RETRY%g", 1)
+    assert INTERNAL_TOPICS_MAX > TOPICS_MAX >= 100_000 + number
+    table.get_or_create_internal("%RETRY%g", 1)
     assert table.get("%RETRY%g") is not None
 
 
 def test_each_change_names_its_topics() -> None:
     table = topics()
     changes: list[object] = []
-    table.on_change = changes.append
+    table.on_topics_change = changes.append
     table.put(TopicConfig(topic_name="T"))
     table.put(TopicConfig(topic_name="U"))
-    table.set_order({"T": "broker-a:4", "unknown": "broker-a:1"})
-    table.set_order({"U": "broker-a:4"})
+    table.mark_ordered({"T": "broker-a:4", "unknown": "broker-a:1"})
+    table.mark_ordered({"U": "broker-a:4"})
     table.delete("T")
-    table.touch()
+    table.bump_version()
     assert changes == [["T"], ["U"], ["T"], ["T", "U"], ["T"], None]
 
 
 def test_order_follows_the_name_server() -> None:
     table = topics()
     table.put(TopicConfig(topic_name="T"))
-    table.set_order({"T": "broker-a:4"})
+    table.mark_ordered({"T": "broker-a:4"})
     assert table.get("T") == TopicConfig(topic_name="T", order=True)
     version = table.table().data_version
-    table.set_order({"T": "broker-a:4"})
+    table.mark_ordered({"T": "broker-a:4"})
     assert table.table().data_version == version
-    table.set_order({})
+    table.mark_ordered({})
     assert table.get("T") == TopicConfig(topic_name="T")
 
 
 def test_groups_are_made_by_use_only_when_that_is_allowed() -> None:
     closed = GroupRegistry(SubscriptionGroupTable(), auto_create=False, now_ms=lambda: 0)
-    assert closed.find("G") is None
-    assert closed.find("CID_RMQ_SYS_TRANS") is not None
-    assert closed.find("TOOLS_CONSUMER") is not None
+    assert closed.get_or_create("G") is None
+    assert closed.get_or_create("CID_RMQ_SYS_TRANS") is not None
+    assert closed.get_or_create("TOOLS_CONSUMER") is not None
     opened = GroupRegistry(SubscriptionGroupTable(), auto_create=True, now_ms=lambda: 0)
-    made = opened.find("G")
+    made = opened.get_or_create("G")
     assert made is not None and made.retry_max_times == 16
 
 
@@ -143,11 +143,11 @@ def test_offsets_survive_their_file_and_forget_by_topic_and_group() -> None:
     again = ConsumerOffsets(fastjson.decode(text, ConsumerOffsetTable))
     assert again.get("G", "T", 1) == 9
     assert again.get("G", "T", 7) is None
-    again.forget_group("G")
+    again.remove_group("G")
     assert again.get("G", "T", 0) is None
     assert again.get("G", "TG", 0) is None
     assert again.get("H", "T", 0) == 3
-    again.forget_topic("T")
+    again.remove_topic("T")
     assert again.table() == ConsumerOffsetTable({})
 
 
@@ -199,7 +199,7 @@ def test_locks_are_to_be_saved_when_an_owner_came_or_went() -> None:
         lambda: locks.unlock("G", "c1", [QUEUE]),
         lambda: locks.lock("G", "c2", [QUEUE], 3),
         lambda: locks.lock("G", "c1", [QUEUE], 4 + LOCK_LIVE_MS),  # expired
-        lambda: locks.forget_expired(6 + 2 * LOCK_LIVE_MS),
+        lambda: locks.remove_expired(6 + 2 * LOCK_LIVE_MS),
     ):
         recorded.clear()
         act()
@@ -232,7 +232,7 @@ def test_a_lost_connection_leaves_its_groups_and_the_last_member_ends_one() -> N
     members.heartbeat_consumer(consumer("G"), member(2, "c2"))
     members.heartbeat_consumer(consumer("H"), member(1))
     members.heartbeat_producer("P", member(1))
-    assert sorted(members.lost(1)) == ["G", "H"]
+    assert sorted(members.remove_peer(1)) == ["G", "H"]
     assert members.client_ids("G") == ["c2"]
     assert members.client_ids("H") == []
     assert members.producers == {}
@@ -242,35 +242,35 @@ def test_silent_members_are_named_by_their_connection() -> None:
     members = GroupMembers()
     members.heartbeat_consumer(consumer("G"), member(1, seen_ms=0))
     members.heartbeat_consumer(consumer("G"), member(2, seen_ms=100_000))
-    assert members.silent(120_001) == {1}
+    assert members.expired_peers(120_001) == {1}
 
 
 def test_a_client_is_found_among_consumers_and_producers() -> None:
     members = GroupMembers()
-    assert members.consumer("G", "c1") is None and members.producer("c1") is None
+    assert members.find_consumer("G", "c1") is None and members.find_producer("c1") is None
     members.heartbeat_consumer(consumer("G"), member(1, seen_ms=5))
     members.heartbeat_consumer(consumer("G"), member(2, seen_ms=9))  # the same client, connected once more
     members.heartbeat_consumer(consumer("G"), member(3, "c2"))
-    found = members.consumer("G", "c1")
+    found = members.find_consumer("G", "c1")
     assert found is not None and found.peer_id == 2
-    assert sorted(one.peer_id for one in members.of_consumer("G")) == [2, 3]
+    assert sorted(one.peer_id for one in members.consumer_members("G")) == [2, 3]
 
 
 def test_a_producer_is_found_as_long_as_one_of_its_groups_is_here() -> None:
     members = GroupMembers()
     for group in ("A", "B"):
         members.heartbeat_producer(group, member(1))
-    members.leave_producer("B", 1)
-    found = members.producer("c1")
+    members.remove_producer("B", 1)
+    found = members.find_producer("c1")
     assert found is not None and found.peer_id == 1
     members.heartbeat_producer("A", member(2))
-    members.lost(2)
-    found = members.producer("c1")
+    members.remove_peer(2)
+    found = members.find_producer("c1")
     assert found is not None and found.peer_id == 1
     members.heartbeat_producer("A", member(1, "renamed"))
-    assert members.producer("c1") is None
-    members.lost(1)
-    assert members.producer("renamed") is None
+    assert members.find_producer("c1") is None
+    members.remove_peer(1)
+    assert members.find_producer("renamed") is None
     assert members._producer_of == {}
 
 
@@ -285,10 +285,10 @@ def test_a_connection_is_a_member_of_a_bounded_number_of_groups(monkeypatch: pyt
         table.heartbeat_producer("P", member(1))
     table.heartbeat_consumer(consumer("G0"), member(1))  # a renewal
     table.heartbeat_consumer(consumer("G3"), member(2))
-    table.leave_consumer("G1", 1)
+    table.remove_consumer("G1", 1)
     table.heartbeat_producer("P", member(1))
     assert "G1" not in table.consumers and set(table.producers) == {"P"}
-    table.lost(1)
+    table.remove_peer(1)
     assert set(table.consumers) == {"G3"}
     table.heartbeat_consumer(consumer("G9"), member(1))
 
@@ -300,7 +300,7 @@ def test_the_number_of_memberships_is_bounded(monkeypatch: pytest.MonkeyPatch) -
     table.heartbeat_producer("P", member(1))
     with pytest.raises(ReplyError, match="2 members"):
         table.heartbeat_consumer(consumer("G"), member(2))
-    table.lost(1)
+    table.remove_peer(1)
     table.heartbeat_consumer(consumer("G"), member(2))
 
 
@@ -312,7 +312,7 @@ def test_the_subscriptions_of_all_groups_are_bounded(monkeypatch: pytest.MonkeyP
     with pytest.raises(ReplyError, match="100 characters"):
         table.heartbeat_consumer(consumer("B", long), member(1))
     assert set(table.consumers) == {"A"}
-    table.leave_consumer("A", 1)
+    table.remove_consumer("A", 1)
     table.heartbeat_consumer(consumer("B", long), member(1))
 
 
@@ -357,7 +357,7 @@ def test_a_lost_connection_costs_what_its_own_groups_do() -> None:
         table.heartbeat_consumer(consumer(f"G{number}"), member(1))
     table.heartbeat_consumer(consumer("G"), member(2))
     groups.looked_at = 0
-    assert table.lost(2) == ["G"]
+    assert table.remove_peer(2) == ["G"]
     assert groups.looked_at < 10
 
 
@@ -369,7 +369,7 @@ def test_queue_locks_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         locks.lock("G2", "c", [OTHER], 0)
     locks.unlock("G", "c", [QUEUE])
     assert locks.lock("G2", "c", [OTHER], 0) == [OTHER]
-    locks.forget_expired(LOCK_LIVE_MS + 1)
+    locks.remove_expired(LOCK_LIVE_MS + 1)
     assert locks.lock("G", "c", [QUEUE], LOCK_LIVE_MS + 1) == [QUEUE]
 
 
@@ -377,8 +377,8 @@ def test_a_group_is_created_by_use_only_with_a_valid_name() -> None:
     groups = GroupRegistry(SubscriptionGroupTable(), auto_create=True, now_ms=lambda: 0)
     for name in ("", " ", "x" * 256, "a\x01", "a@b", "a/b"):
         with pytest.raises(ProtocolError, match="Invalid consumerGroup"):
-            groups.find(name)
-    assert groups.find("a.b") is not None
+            groups.get_or_create(name)
+    assert groups.get_or_create("a.b") is not None
 
 
 def test_stored_offsets_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -393,8 +393,8 @@ def test_stored_offsets_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         offsets.commit("I", "T", 1, 1)
     assert offsets.groups_of("T") == {"G", "H"}
     offsets.commit("H", "T", 0, 2)  # a queue that is known
-    offsets.forget_group("H")
+    offsets.remove_group("H")
     offsets.commit("I", "T", 0, 1)
-    offsets.forget_topic("T")
+    offsets.remove_topic("T")
     for queue_id in range(3):
         offsets.commit("G", "T", queue_id, 1)

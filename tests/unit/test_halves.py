@@ -7,13 +7,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ariane.broker.state.open_transactions import (
-    PIECE,
+    PIECE_OFFSETS,
     OpenTransactions,
-    OpenTransactionsState,
-    OperationResult,
-    Rebuild,
-    due_ms,
-    verdict,
+    HalfMessageState,
+    CheckDecision,
+    OpenTransactionsBuilder,
+    first_check_ms,
+    decide_check,
 )
 
 STOP = 1 << 40
@@ -36,33 +36,33 @@ class Queues:
         self.next += 1 + self.spread
         self.roots[offset] = offset if root is None else root
         self.open[self.roots[offset]] = offset
-        self.halves.stored(offset, root)
+        self.halves.add_half(offset, root)
 
     def end(self, root: int) -> None:
         newest = self.open.pop(root)
-        self.halves.op_stored(len(self.ops), newest)
+        self.halves.add_op(len(self.ops), newest)
         self.ops.append(newest)
-        self.halves.ended(root)
+        self.halves.complete(root)
 
     def restart(self) -> None:
         low, op_low = self.saved
         self.halves = OpenTransactions(low, op_low)
-        rebuild = Rebuild(self.halves)
+        rebuild = OpenTransactionsBuilder(self.halves)
         for number in range(op_low, len(self.ops)):
-            rebuild.op(number, [self.ops[number]])
+            rebuild.add_op(number, [self.ops[number]])
         for offset, root in sorted(self.roots.items()):
             if offset >= low:
-                rebuild.half(offset, root)
+                rebuild.add_half(offset, root)
         assert rebuild.unmarked == []
 
     def check(self) -> None:
         assert self.halves.count == len(self.open)
         for offset, root in self.roots.items():
-            assert self.halves.newest(root) == self.open.get(root)
+            assert self.halves.newest_copy(root) == self.open.get(root)
             assert self.halves.is_open(offset) == (self.open.get(root) == offset)
-        pieces = list(self.halves.pieces(STOP if self.next > 1 << 30 else self.next + 1, 0))
+        pieces = list(self.halves.open_batches(STOP if self.next > 1 << 30 else self.next + 1, 0))
         assert [one for piece in pieces for one in piece] == sorted(self.open.values())
-        assert all(len(piece) <= PIECE for piece in pieces)
+        assert all(len(piece) <= PIECE_OFFSETS for piece in pieces)
 
 
 @settings(deadline=None)
@@ -79,7 +79,7 @@ def test_what_is_open_is_known_whatever_happens_and_after_every_restart(
         if what == "store":
             queues.store()
         elif what == "save":
-            queues.saved = queues.halves.progress()
+            queues.saved = queues.halves.trim()
             assert queues.saved[0] == min(queues.open.values(), default=queues.saved[0])
         elif what == "restart":
             queues.restart()
@@ -95,76 +95,76 @@ def test_progress_passes_what_is_ended_and_no_op_that_is_still_needed() -> None:
         queues.store()
     for root in (3, 0, 1):
         queues.end(root)
-    assert queues.halves.progress() == (2, 0)  # the op of 3 comes first, and 3 lies behind 2, which is open
+    assert queues.halves.trim() == (2, 0)  # the op of 3 comes first, and 3 lies behind 2, which is open
     queues.store(2)
-    assert queues.halves.progress() == (4, 3)
+    assert queues.halves.trim() == (4, 3)
     queues.end(2)
-    assert queues.halves.progress() == (5, 4)
+    assert queues.halves.trim() == (5, 4)
 
 
 def test_an_op_of_another_copy_ends_a_half_and_is_told() -> None:
     """Java writes such when a half was copied because it was immune."""
     halves = OpenTransactions(5, 0)
-    rebuild = Rebuild(halves)
-    rebuild.op(0, [2])
-    rebuild.half(5, 2)
-    rebuild.half(6, 6)
-    assert (halves.newest(2), halves.newest(6), rebuild.unmarked) == (None, 6, [5])
+    rebuild = OpenTransactionsBuilder(halves)
+    rebuild.add_op(0, [2])
+    rebuild.add_half(5, 2)
+    rebuild.add_half(6, 6)
+    assert (halves.newest_copy(2), halves.newest_copy(6), rebuild.unmarked) == (None, 6, [5])
 
 
 def test_several_offsets_in_one_op_end_all_of_them() -> None:
     halves = OpenTransactions()
-    rebuild = Rebuild(halves)
-    rebuild.op(0, [0, 2])
-    rebuild.op(1, [-1])
+    rebuild = OpenTransactionsBuilder(halves)
+    rebuild.add_op(0, [0, 2])
+    rebuild.add_op(1, [-1])
     for offset in range(4):
-        rebuild.half(offset, offset)
+        rebuild.add_half(offset, offset)
     assert [offset for offset in range(4) if halves.is_open(offset)] == [1, 3]
-    assert halves.progress() == (1, 0)
+    assert halves.trim() == (1, 0)
 
 
 def test_halves_that_rest_are_not_gone_over_before_their_time() -> None:
     halves = OpenTransactions()
-    for offset in range(2 * PIECE):
-        halves.stored(offset)
-    halves.rest(0, 100, 2 * PIECE)
-    assert [piece[0] for piece in halves.pieces(2 * PIECE, 99)] == [PIECE]
-    assert [piece[0] for piece in halves.pieces(2 * PIECE, 100)] == [0, PIECE]
-    halves.rest(PIECE, 100, 2 * PIECE - 1)
-    assert [piece[0] for piece in halves.pieces(2 * PIECE, 100)] == [0, PIECE]
-    halves.rest(PIECE, 100, 2 * PIECE)
-    halves.stored(2 * PIECE - 1)
-    assert [piece[0] for piece in halves.pieces(2 * PIECE, 0)] == [0, PIECE]
+    for offset in range(2 * PIECE_OFFSETS):
+        halves.add_half(offset)
+    halves.defer(0, 100, 2 * PIECE_OFFSETS)
+    assert [piece[0] for piece in halves.open_batches(2 * PIECE_OFFSETS, 99)] == [PIECE_OFFSETS]
+    assert [piece[0] for piece in halves.open_batches(2 * PIECE_OFFSETS, 100)] == [0, PIECE_OFFSETS]
+    halves.defer(PIECE_OFFSETS, 100, 2 * PIECE_OFFSETS - 1)
+    assert [piece[0] for piece in halves.open_batches(2 * PIECE_OFFSETS, 100)] == [0, PIECE_OFFSETS]
+    halves.defer(PIECE_OFFSETS, 100, 2 * PIECE_OFFSETS)
+    halves.add_half(2 * PIECE_OFFSETS - 1)
+    assert [piece[0] for piece in halves.open_batches(2 * PIECE_OFFSETS, 0)] == [0, PIECE_OFFSETS]
 
 
 def test_memory_of_what_is_ended_is_given_back() -> None:
     halves = OpenTransactions()
-    for offset in range(10 * PIECE):
-        halves.stored(offset)
-        halves.stored(10 * PIECE + offset, offset)
-        halves.op_stored(offset, 10 * PIECE + offset)
-        halves.ended(offset)
-    assert halves.progress() == (20 * PIECE, 10 * PIECE)
-    assert not halves._open._pieces and not halves._moved._pieces and not halves._ops
+    for offset in range(10 * PIECE_OFFSETS):
+        halves.add_half(offset)
+        halves.add_half(10 * PIECE_OFFSETS + offset, offset)
+        halves.add_op(offset, 10 * PIECE_OFFSETS + offset)
+        halves.complete(offset)
+    assert halves.trim() == (20 * PIECE_OFFSETS, 10 * PIECE_OFFSETS)
+    assert not halves._open._pieces and not halves._newest_copies._pieces and not halves._ops
 
 
 @pytest.mark.parametrize(
     ("half", "now_ms", "expected"),
     [
-        (OpenTransactionsState(1000, 0, None), 6999, OperationResult.WAIT),
-        (OpenTransactionsState(1000, 0, None), 7000, OperationResult.ASK),
-        (OpenTransactionsState(1000, 0, "2"), 2999, OperationResult.WAIT),
-        (OpenTransactionsState(1000, 0, "2"), 3000, OperationResult.ASK),
-        (OpenTransactionsState(1000, 0, "60"), 7000, OperationResult.WAIT),
-        (OpenTransactionsState(1000, 0, "soon"), 6999, OperationResult.WAIT),
-        (OpenTransactionsState(1000, 0, "-1"), 7000, OperationResult.ASK),
-        (OpenTransactionsState(1000, 0, "9" * 5000), 7000, OperationResult.ASK),
-        (OpenTransactionsState(1000, 1, "60"), 0, OperationResult.ASK),
-        (OpenTransactionsState(1000, 14, None), 9000, OperationResult.ASK),
-        (OpenTransactionsState(1000, 15, None), 9000, OperationResult.PUT_ASIDE),
-        (OpenTransactionsState(1000, 99, "60"), 0, OperationResult.PUT_ASIDE),
+        (HalfMessageState(1000, 0, None), 6999, CheckDecision.WAIT),
+        (HalfMessageState(1000, 0, None), 7000, CheckDecision.CHECK),
+        (HalfMessageState(1000, 0, "2"), 2999, CheckDecision.WAIT),
+        (HalfMessageState(1000, 0, "2"), 3000, CheckDecision.CHECK),
+        (HalfMessageState(1000, 0, "60"), 7000, CheckDecision.WAIT),
+        (HalfMessageState(1000, 0, "soon"), 6999, CheckDecision.WAIT),
+        (HalfMessageState(1000, 0, "-1"), 7000, CheckDecision.CHECK),
+        (HalfMessageState(1000, 0, "9" * 5000), 7000, CheckDecision.CHECK),
+        (HalfMessageState(1000, 1, "60"), 0, CheckDecision.CHECK),
+        (HalfMessageState(1000, 14, None), 9000, CheckDecision.CHECK),
+        (HalfMessageState(1000, 15, None), 9000, CheckDecision.DISCARD),
+        (HalfMessageState(1000, 99, "60"), 0, CheckDecision.DISCARD),
     ],
 )
-def test_when_a_half_is_asked_about(half: OpenTransactionsState, now_ms: int, expected: OperationResult) -> None:
-    assert verdict(half, now_ms, 6000, 15) is expected
-    assert (due_ms(half, 6000) <= now_ms or half.checks > 0) == (expected is not OperationResult.WAIT)
+def test_when_a_half_is_asked_about(half: HalfMessageState, now_ms: int, expected: CheckDecision) -> None:
+    assert decide_check(half, now_ms, 6000, 15) is expected
+    assert (first_check_ms(half, 6000) <= now_ms or half.checks > 0) == (expected is not CheckDecision.WAIT)

@@ -109,7 +109,7 @@ class Setup:
         self.registration = Registration(
             self.settings, "h:1", "h:2", self.topics, peers, self.tasks, now_ms=lambda: 1000
         )
-        self.topics.changed = self.registration.soon
+        self.topics.on_table_change = self.registration.soon
 
     def names(self) -> set[str]:
         return set(self.topics.names())
@@ -241,7 +241,7 @@ def test_another_permission_of_the_broker_sends_the_whole_table() -> None:
     async def work(setup: Setup) -> None:
         await setup.registration.now()
         setup.settings.now = msgspec.structs.replace(setup.settings.now, broker_permission=PERM_READ)
-        setup.topics.touch()
+        setup.topics.bump_version()
         await setup.registration.settled()
         route = setup.first.routes.route("T0")
         assert route is not None and route.queue_datas[0].perm == PERM_READ

@@ -61,7 +61,7 @@ class Slave:
     def copy(self, master: Master) -> None:
         tables = self.tables
         copied = slave_sync.Copied(
-            tables.topics, tables.groups, tables.offsets, tables.save_delays, self.remover.take_over
+            tables.topics, tables.groups, tables.offsets, tables.save_delay_document, self.remover.take_over
         )
         asyncio.run(slave_sync.copy_tables(master, "10.0.0.1:10911", copied))  # type: ignore[arg-type]
 

@@ -27,7 +27,7 @@ from ariane.broker.config import BrokerConfig, checked, store_config
 from ariane.broker.dynamic_config import DynamicConfig, write_file
 from ariane.broker.file_cleaner import CHECK_S, FIRST_CHECK_S, FIRST_RUN_S, Cleaner
 from ariane.broker.flusher import Flusher
-from ariane.broker.persistent_state import PersistentState, delay_positions
+from ariane.broker.persistent_state import PersistentState, load_delay_offsets
 from ariane.broker.ports import VIP_EXCLUDED_CODES, bind_ports
 from ariane.broker.post_store import PostStoreDispatcher
 from ariane.broker.producer_selection import ProducerSelector
@@ -186,7 +186,7 @@ class Broker:
     def _copied(self) -> slave_sync.Copied:
         tables = self._tables
         return slave_sync.Copied(
-            tables.topics, tables.groups, tables.offsets, tables.save_delays, self._remover.take_over
+            tables.topics, tables.groups, tables.offsets, tables.save_delay_document, self._remover.take_over
         )
 
     def _open_store(self, store_host: bytes) -> None:
@@ -197,14 +197,14 @@ class Broker:
             self._disk,
             now_ms=now_ms,
             store_host=store_host,
-            delay_positions=delay_positions(self._disk, config),
+            delay_positions=load_delay_offsets(self._disk, config),
             deletions=saved.load,
         )
         self._open.callback(self._store.close)
         self._replica = self._store.follow() if config.is_slave else None
         self._tables = PersistentState(config, self._disk, saved, self._state_thread, now_ms, self._monotonic_ms)
         self._open.push_async_callback(self._tables.close)
-        self._presence.members.gone = self._tables.filters.group_gone
+        self._presence.members.on_group_empty = self._tables.filters.mark_group_dead
 
     def _make_parts(self, store_host: bytes) -> None:
         config, store, now_ms = self.config, self._store, self._clock.now_ms
@@ -253,7 +253,7 @@ class Broker:
         )
         protection = None
         if config.disable_consume_if_consumer_read_slowly:
-            protection = Protection(config.consumer_fallbehind_threshold, self._tables.groups.stop_consuming)
+            protection = Protection(config.consumer_fallbehind_threshold, self._tables.groups.disable_consuming)
         journal = StatsLogFile(config.stats_dir)
         self._recorder = StatsRecorder(self._stats, lambda: store.puts, journal, self._clock, protection)
 
@@ -287,7 +287,7 @@ class Broker:
             )
         )
         if self.config.sync_flush:
-            table = self._tables.with_checks(table)
+            table = self._tables.with_durable_replies(table)
         table = self._protection.with_checks(table)
         if self.config.is_slave:
             table.update(slave_sync.refusals())
@@ -314,7 +314,7 @@ class Broker:
         if self._access:
             every(POLL_S, self._access.poll, "read changed access control files")
         every(MEMBER_SCAN_S, self._presence.evict_idle, "drop silent clients")
-        every(LOCK_SCAN_S, tables.forget_expired_locks, "forget expired queue locks")
+        every(LOCK_SCAN_S, tables.remove_expired_locks, "forget expired queue locks")
         self._tasks.start(self._recorder.run(), "count")
         tables.start(self._tasks, self._registration.soon)
 
@@ -339,7 +339,7 @@ class Broker:
         self._tables.drop_obsolete_deletions(self._store.commit_log_min)
 
     async def _save_delays(self) -> None:
-        await self._tables.save_delay_positions(self._store.delayed.saved_level_positions())
+        await self._tables.save_delay_offsets(self._store.delayed.saved_level_positions())
 
     async def _save_delays_at_last(self) -> None:
         """Nothing is delivered any more. A Java broker that opens this store next knows of deliveries from that file alone."""

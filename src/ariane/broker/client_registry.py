@@ -36,7 +36,7 @@ class ClientRegistry:
         if self.server is None or not self._settings.now.notify_consumer_ids_changed_enable:
             return
         header = fields(GroupRef(group))
-        for peer_id in self.members.peers(group):
+        for peer_id in self.members.consumer_peers(group):
             try:
                 self.server.one_way(peer_id, RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, header)
             except ConnectionLost as error:
@@ -44,13 +44,13 @@ class ClientRegistry:
 
     def on_connection_lost(self, peer: Peer) -> None:
         """A connection is over."""
-        self.filter_servers.lost(peer.id)
-        for group in self.members.lost(peer.id):
+        self.filter_servers.remove_peer(peer.id)
+        for group in self.members.remove_peer(peer.id):
             self.notify_group_changed(group)
 
     async def evict_idle(self) -> None:
-        for peer_id in self.members.silent(self._monotonic_ms()):
-            for group in self.members.lost(peer_id):
+        for peer_id in self.members.expired_peers(self._monotonic_ms()):
+            for group in self.members.remove_peer(peer_id):
                 self.notify_group_changed(group)
             if self.server is not None:
                 self.server.close_peer(peer_id)

@@ -45,9 +45,9 @@ from ariane.store.files import Disk, exists, read_whole
 
 log = logging.getLogger("ariane.broker.state")
 
-SAVE_S = 1.0
-PACE = 10  # a document is written again after this many times the time that it took: 100,000 topics take a second
-SLICE = 64  # entries encoded at once: about 0.5 ms
+SAVE_INTERVAL_S = 1.0
+SAVE_PACE = 10  # a document is written again after this many times the time that it took: 100,000 topics take a second
+ENTRIES_PER_SLICE = 64  # entries encoded at once: about 0.5 ms
 
 
 # Requests that store or change something; heartbeats and locks are not among them, so that consumers go on.
@@ -64,9 +64,9 @@ WRITE_CODES = SEND_CODES | {
 }
 
 
-def delay_positions(disk: Disk, config: BrokerConfig) -> dict[int, int]:
+def load_delay_offsets(disk: Disk, config: BrokerConfig) -> dict[int, int]:
     """What delayOffset.json says of each level: the store wants to know it when it is opened."""
-    return json_documents.load(disk, config.config_dir, json_documents.DELAYS, DelayOffsetTable).offset_table
+    return json_documents.load(disk, config.config_dir, json_documents.DELAY_OFFSETS, DelayOffsetTable).offset_table
 
 
 class PersistentState:
@@ -102,15 +102,15 @@ class PersistentState:
         self._directory = config.config_dir
         self._executor = executor
         self._unsaved = set(saved.unsaved)
-        self._good = {name: contents[0].crc for name, contents in saved.contents.items()}
+        self._good_crcs = {name: contents[0].crc for name, contents in saved.contents.items()}
         self._lacks_room = False
         self._saving = asyncio.Lock()
         self._next_save_ms = 0.0
         self._saved_delays = DelayOffsetTable()
-        self._delays = read_whole(disk, self._path(json_documents.DELAYS))
-        self.log = ChangeLog(disk, config.config_dir, saved.log, executor, is_sync=config.sync_flush)
-        self.log.begin(saved.contents)
-        self._unsaved_by: dict[str, Callable[[], msgspec.Struct]] = {
+        self._delays = read_whole(disk, self._path(json_documents.DELAY_OFFSETS))
+        self.change_log = ChangeLog(disk, config.config_dir, saved.log, executor, is_sync=config.sync_flush)
+        self.change_log.start(saved.contents)
+        self._document_sources: dict[str, Callable[[], msgspec.Struct]] = {
             json_documents.TOPICS: self.topics.table,
             json_documents.GROUPS: self.groups.table,
             json_documents.OFFSETS: self.offsets.view,
@@ -118,9 +118,11 @@ class PersistentState:
             json_documents.LOCKS: self.locks.table,
             json_documents.DELETED: lambda: DeletedTopics(self.deletions.table()),
         }
-        self._present = {name for name in (*self._unsaved_by, json_documents.DELAYS) if exists(disk, self._path(name))}
-        self.topics.changed = lambda: self._unsaved.add(json_documents.TOPICS)
-        self.groups.changed = lambda: self._unsaved.add(json_documents.GROUPS)
+        self._present = {
+            name for name in (*self._document_sources, json_documents.DELAY_OFFSETS) if exists(disk, self._path(name))
+        }
+        self.topics.on_table_change = lambda: self._unsaved.add(json_documents.TOPICS)
+        self.groups.on_table_change = lambda: self._unsaved.add(json_documents.GROUPS)
 
     def start(self, tasks: BackgroundTasks, topics_changed: Callable[[], None]) -> None:
         """Write documents as they change, from now on; call `topics_changed` after each change of a topic."""
@@ -129,8 +131,8 @@ class PersistentState:
             self._unsaved.add(json_documents.TOPICS)
             topics_changed()
 
-        self.topics.changed = changed
-        tasks.every(SAVE_S, self._save_paced, "save topics and groups")
+        self.topics.on_table_change = changed
+        tasks.every(SAVE_INTERVAL_S, self._save_paced, "save topics and groups")
 
     # --- changes ---
 
@@ -138,14 +140,14 @@ class PersistentState:
         """Store a change. Raises StoreError if it cannot be; then it must not be made."""
         if isinstance(change, TopicDeleted):  # the caller removes the queues of the topic next
             self._check_removed()
-        self.log.append(change)
+        self.change_log.append(change)
         self._unsaved.update(DOCUMENTS[type(change)])
 
     def _record_lock(self, change: Change) -> None:
         # Consuming in order goes on while the disk is full: only a restart would forget who holds what.
         self._unsaved.update(DOCUMENTS[type(change)])
         try:
-            self.log.append(change)
+            self.change_log.append(change)
         except StoreError as error:
             if not self._lacks_room:
                 log.error("queue locks are not saved, a restart of this broker would forget them: %s", error)
@@ -153,32 +155,32 @@ class PersistentState:
         else:
             self._lacks_room = False
 
-    def locks_durable(self) -> Awaitable[None] | None:
+    def wait_locks_durable(self) -> Awaitable[None] | None:
         """Wait until all changes of locks so far are as safe as the flush mode promises; None when they are."""
-        return self.log.durable(self.log.last_n)
+        return self.change_log.wait_durable(self.change_log.last_n)
 
-    def record_deletion(self, name: str, deletion: TopicDeletion | None) -> None:
+    def delete_topic(self, name: str, deletion: TopicDeletion | None) -> None:
         """Delete a topic with its offsets, durably in every mode: the caller removes the queues of its messages next."""
         self.topics.delete(name, deletion)
-        self.offsets.forget_topic(name)
+        self.offsets.remove_topic(name)
         if deletion is not None:
             self.deletions.add(name, deletion)
-        self.log.flush_now()
+        self.change_log.flush_blocking()
 
-    def record_copied_deletions(self, deletions: Mapping[str, TopicDeletion]) -> None:
+    def apply_master_deletions(self, deletions: Mapping[str, TopicDeletion]) -> None:
         """Record deletions of the master, durably in every mode (a slave). Its topic table is copied, so ours stays."""
         for name, deletion in deletions.items():
             self.record(TopicDeleted(name, None, deletion))
-            self.offsets.forget_topic(name)
+            self.offsets.remove_topic(name)
             self.deletions.add(name, deletion)
-        self.log.flush_now()
+        self.change_log.flush_blocking()
 
     def drop_obsolete_deletions(self, log_start: int) -> None:
         """Forget the deletions of messages that have left the log."""
         if self.deletions.drop_before(log_start):
             self._unsaved.add(json_documents.DELETED)
 
-    def with_checks(self, handlers: Mapping[int, Handler]) -> dict[int, Handler]:
+    def with_durable_replies(self, handlers: Mapping[int, Handler]) -> dict[int, Handler]:
         """The same handlers. In synchronous mode no answer leaves before the changes that it may depend on are on the disk.
 
         After a failed fsync what is stored or changed is answered with an error, and reads go on.
@@ -187,10 +189,10 @@ class PersistentState:
         def guard(serve: Handler, *, is_read: bool) -> Handler:
             def guarded(command: Command, peer: Peer) -> Handled:
                 handled = serve(command, peer)
-                if is_read and self.log.has_failed:
+                if is_read and self.change_log.has_failed:
                     return handled
-                durable = self.log.durable()
-                return handled if durable is None else _after(durable, handled, is_read=is_read)
+                durable = self.change_log.wait_durable()
+                return handled if durable is None else _reply_when_durable(durable, handled, is_read=is_read)
 
             return guarded
 
@@ -206,21 +208,23 @@ class PersistentState:
         """Bring the change log to the disk. Write config/ again if somebody removed it, or a file of it."""
         self._check_removed()
         try:
-            if self.log.lacks_changes:
+            if self.change_log.needs_restore:
                 await self.save()
-            await self.log.flush()
+            await self.change_log.flush()
         except FlushFailed as error:
             log.debug("%s", error)  # told when it happened; changes are refused since
 
     def _check_removed(self) -> None:
         """Begin to write config/ again if a file that belongs there is missing; `flush` and `save` write the documents."""
         missing = (self._path(name) for name in sorted(self._present) if not exists(self._disk, self._path(name)))
-        removed = self.log.find_removed() or next(missing, None)
+        removed = self.change_log.find_removed() or next(missing, None)
         if removed is None:
             return
-        self._unsaved.update(self._unsaved_by)
+        self._unsaved.update(self._document_sources)
         self._present.clear()
-        self.log.begin_again(removed if exists(self._disk, self._directory) else self._directory, self._unsaved_by)
+        self.change_log.restart(
+            removed if exists(self._disk, self._directory) else self._directory, self._document_sources
+        )
 
     async def save(self) -> None:
         """Write the documents that changed.
@@ -229,32 +233,32 @@ class PersistentState:
             FlushFailed: Removed documents cannot be written again. Changes are refused from now on.
         """
         async with self._saving:
-            is_restoring, n = self.log.lacks_changes, self.log.last_n
+            is_restoring, n = self.change_log.needs_restore, self.change_log.last_n
             try:
                 await self._save_changed()
             except FileNotFoundError:
                 raise  # removed once more, which the next flush notices
             except (OSError, StoreError) as error:
-                if not is_restoring or self.log.has_failed:
+                if not is_restoring or self.change_log.has_failed:
                     raise
-                raise self.log.fail(error) from error
+                raise self.change_log.fail(error) from error
             if is_restoring:
-                self.log.restored(n)
+                self.change_log.mark_restored(n)
 
     async def _save_changed(self) -> None:
         began_ms = self._monotonic_ms()
-        if self._delays is not None and json_documents.DELAYS not in self._present:
-            await self._save_delays(self._delays)
+        if self._delays is not None and json_documents.DELAY_OFFSETS not in self._present:
+            await self._save_delay_document(self._delays)
         for name, state in ((json_documents.FILTERS, self.filters), (json_documents.OFFSETS, self.offsets)):
-            if state.changed:
-                state.changed = False
+            if state.is_changed:
+                state.is_changed = False
                 self._unsaved.add(name)
         if not self._unsaved:
             return
         names = sorted(self._unsaved)
-        self.log.rotate()
+        self.change_log.rotate()
         # All are taken now, before the loop runs on: together they hold exactly the changes so far.
-        n, taken = self.log.last_n, {name: self._unsaved_by[name]() for name in names}
+        n, taken = self.change_log.last_n, {name: self._document_sources[name]() for name in names}
         for name in names:
             self._unsaved.discard(name)
         while taken:
@@ -266,48 +270,50 @@ class PersistentState:
                 raise
             del taken[name]
         ended_ms = self._monotonic_ms()
-        self._next_save_ms = ended_ms + (ended_ms - began_ms) * PACE
+        self._next_save_ms = ended_ms + (ended_ms - began_ms) * SAVE_PACE
 
     async def _save(self, name: str, document: msgspec.Struct, n: int) -> None:
         text = b"".join(await _encoded(document))
         content = SavedDocument(zlib.crc32(text), n)
-        if not self.log.has_failed:  # else the document is all that is left to store the state in
-            self.log.document_saved(name, content)
-            await self.log.flush()
-        write = functools.partial(json_documents.save, good_crc=self._good.get(name))
+        if not self.change_log.has_failed:  # else the document is all that is left to store the state in
+            self.change_log.record_document(name, content)
+            await self.change_log.flush()
+        write = functools.partial(json_documents.save, good_crc=self._good_crcs.get(name))
         cancelled = await self._in_thread(write, self._disk, self._directory, name, text)
-        is_first = name not in self._good
-        self._good[name] = content.crc
+        is_first = name not in self._good_crcs
+        self._good_crcs[name] = content.crc
         self._present.add(name)
-        self.log.drop_covered(name, content)
-        if is_first and not self.log.has_failed:
-            self.log.document_saved(name, content)
+        self.change_log.remove_covered(name, content)
+        if is_first and not self.change_log.has_failed:
+            self.change_log.record_document(name, content)
         if cancelled is not None:
             raise cancelled
 
     async def save_filters(self) -> None:
         """Drop the filters that died long ago, and save the others."""
-        self.filters.forget_dead()
+        self.filters.remove_dead()
         await self.save()
 
-    async def forget_expired_locks(self) -> None:
-        self.locks.forget_expired(self._monotonic_ms())
+    async def remove_expired_locks(self) -> None:
+        self.locks.remove_expired(self._monotonic_ms())
 
-    async def save_delay_positions(self, positions: dict[int, int]) -> None:
+    async def save_delay_offsets(self, positions: dict[int, int]) -> None:
         table = DelayOffsetTable(positions)
         if table != self._saved_delays:
-            await self.save_delays(json_documents.text(table))
+            await self.save_delay_document(json_documents.encode(table))
             self._saved_delays = table
 
-    async def save_delays(self, text: bytes) -> None:
+    async def save_delay_document(self, text: bytes) -> None:
         """The text of delayOffset.json, as a slave copies it."""
         async with self._saving:
-            await self._save_delays(text)
+            await self._save_delay_document(text)
 
-    async def _save_delays(self, text: bytes) -> None:
-        cancelled = await self._in_thread(json_documents.save, self._disk, self._directory, json_documents.DELAYS, text)
+    async def _save_delay_document(self, text: bytes) -> None:
+        cancelled = await self._in_thread(
+            json_documents.save, self._disk, self._directory, json_documents.DELAY_OFFSETS, text
+        )
         self._delays = text
-        self._present.add(json_documents.DELAYS)
+        self._present.add(json_documents.DELAY_OFFSETS)
         if cancelled is not None:
             raise cancelled
 
@@ -328,19 +334,19 @@ class PersistentState:
             await self.save()
             await self.flush()
         finally:
-            self.log.close()
+            self.change_log.close()
 
 
 async def _encoded(document: msgspec.Struct) -> list[bytes]:
     """The text of a document, encoded in slices between which the loop serves others."""
     pieces, slices = fastjson.pieces(document), []
-    while taken := b"".join(itertools.islice(pieces, SLICE)):
+    while taken := b"".join(itertools.islice(pieces, ENTRIES_PER_SLICE)):
         slices.append(taken)
         await asyncio.sleep(0)
     return slices
 
 
-async def _after(durable: Awaitable[None], handled: Handled, *, is_read: bool) -> Reply | LateReply | None:
+async def _reply_when_durable(durable: Awaitable[None], handled: Handled, *, is_read: bool) -> Reply | LateReply | None:
     """The answer, once it may leave."""
     reply = handled if handled is None or isinstance(handled, Reply) else await handled
     try:

@@ -117,7 +117,7 @@ class Registration:
         """What a slave was told last: the addresses of its master, for requests and for replication."""
         names = [one.strip() for one in settings.now.namesrv_addr.split(";")]
         self._links = [NameServerLink(addr) for addr in dict.fromkeys(names) if addr]
-        topics.on_change = self.note
+        topics.on_topics_change = self.note
 
     @property
     def _config(self) -> BrokerConfig:
@@ -199,7 +199,7 @@ class Registration:
             finally:
                 link.wake()
         if table is not None and link is next((one for one in self._links if not one.failed), None):
-            self._topics.set_order(table)
+            self._topics.mark_ordered(table)
 
     async def _send(self, link: NameServerLink) -> Mapping[str, str] | None:
         """Send what the name server lacks. Returns its ORDER_TOPIC_CONFIG."""

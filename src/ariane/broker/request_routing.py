@@ -156,7 +156,7 @@ def handlers(parts: BrokerServices) -> dict[int, Handler]:
                 parts.monotonic_ms,
                 tables.filters,
                 config.enable_property_filter,
-                tables.locks_durable,
+                tables.wait_locks_durable,
             )
         ),
         **_administration(parts),

@@ -28,7 +28,7 @@ class TopicRemover:
         deletion = self._store.deletion_of(topic)
         if deletion is None and tables.topics.get(topic) is None and not tables.offsets.groups_of(topic):
             return
-        tables.record_deletion(topic, deletion)
+        tables.delete_topic(topic, deletion)
         self._stats.drop_topic(topic)
         self._store.delete_topic(topic)
 
@@ -42,6 +42,6 @@ class TopicRemover:
         }
         if not new:
             return
-        self._tables.record_copied_deletions(new)
+        self._tables.apply_master_deletions(new)
         for topic, deletion in new.items():
             store.apply_deletion(topic, deletion)

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from ariane.broker import half_messages
 from ariane.broker.producer_selection import BUSY, ProducerSelector
-from ariane.broker.state.open_transactions import OpenTransactionsState, OperationResult, due_ms, verdict
+from ariane.broker.state.open_transactions import HalfMessageState, CheckDecision, first_check_ms, decide_check
 from ariane.broker.transaction_service import READ_AT_ONCE, TransactionService
 from ariane.errors import MessageRefused, ProtocolError, ReplyError, StoreError
 from ariane.model import ids
@@ -86,12 +86,12 @@ class TransactionChecker:
         now_ms = self._now_ms()
         self._done.clear()
         stop = self._store.max_offset(HALF_TOPIC, 0)
-        for offsets in self._halves.pieces(stop, now_ms, stop - HELD_BACK_MAX):
+        for offsets in self._halves.open_batches(stop, now_ms, stop - HELD_BACK_MAX):
             due: list[int] = []
             for at in range(0, len(offsets), READ_AT_ONCE):
                 due += await self._few(offsets[at : at + READ_AT_ONCE], now_ms, stop)
             if len(due) == len(offsets):
-                self._halves.rest(offsets[0], min(due), stop)
+                self._halves.defer(offsets[0], min(due), stop)
         for remembered in (self._unreadable, self._asked_in_place):
             for offset in [one for one in remembered if not self._halves.is_open(one)]:
                 del remembered[offset]
@@ -142,13 +142,13 @@ class TransactionChecker:
         root = half_messages.root_of(table, offset)
         checks = max(half_messages.parse_number(table.get(CHECK_TIMES)), self._asked_in_place.get(offset, 0))
         first_ms = half.store_ms if root == offset or checks else self._stored_ms(root)
-        state = OpenTransactionsState(first_ms, checks, table.get(CHECK_IMMUNITY_TIME))
-        what = verdict(state, now_ms, self._time_out_ms, self._checks_max)
-        if what is OperationResult.WAIT:
+        state = HalfMessageState(first_ms, checks, table.get(CHECK_IMMUNITY_TIME))
+        what = decide_check(state, now_ms, self._time_out_ms, self._checks_max)
+        if what is CheckDecision.WAIT:
             if offset < stop - HELD_BACK_MAX:
                 self._transactions.put_copy(half, {**table, PREPARED_QUEUE_OFFSET: str(root)}, root)
-            return due_ms(state, self._time_out_ms)
-        if what is OperationResult.PUT_ASIDE:
+            return first_check_ms(state, self._time_out_ms)
+        if what is CheckDecision.DISCARD:
             self._put_aside(half, table, root)
             return None
         peer_id = self._producers.pick(table.get(PGROUP, ""))
@@ -175,7 +175,7 @@ class TransactionChecker:
     def _put_aside(self, half: Record, table: dict[str, str], root: int) -> None:
         """Nobody answers for it: keep it where an operator finds it."""
         self._done["put aside"] += 1
-        self._transactions.topics.create_own(CHECK_MAX_TIME_TOPIC, 1)
+        self._transactions.topics.get_or_create_internal(CHECK_MAX_TIME_TOPIC, 1)
         table = {name: value for name, value in table.items() if name != PREPARED_QUEUE_OFFSET}
         what = f"half message {root} ({table.get(UNIQ_KEY)}, group {table.get(PGROUP)})"
         try:

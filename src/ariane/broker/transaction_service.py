@@ -23,7 +23,7 @@ import msgspec
 
 from ariane.broker import half_messages
 from ariane.broker.state.consumer_offsets import ConsumerOffsets
-from ariane.broker.state.open_transactions import OpenTransactions, Rebuild
+from ariane.broker.state.open_transactions import OpenTransactions, OpenTransactionsBuilder
 from ariane.broker.state.topic_registry import TopicRegistry
 from ariane.errors import ProtocolError, ReplyError, StoreError
 from ariane.model.message import CHECK_TIMES, PGROUP, PREPARED_QUEUE_OFFSET, TRANSACTION_COMMIT, TRANSACTION_MASK
@@ -78,11 +78,11 @@ class TransactionService:
     def redirect(self, draft: RecordDraft, table: dict[str, str]) -> RecordDraft:
         """The half message to store in place of a message with these properties; tell `half_stored` where it came to lie."""
         for name in (HALF_TOPIC, OP_HALF_TOPIC):
-            self.topics.create_own(name, 1)
+            self.topics.get_or_create_internal(name, 1)
         return half_messages.half_draft(draft, table)
 
     def on_half_stored(self, queue_offset: int) -> None:
-        self.halves.stored(queue_offset)
+        self.halves.add_half(queue_offset)
 
     # --- ends ---
 
@@ -104,7 +104,7 @@ class TransactionService:
         """
         half = self._named(request)
         root = half_messages.root_of(half.property_map(), half.queue_offset)
-        newest = self.halves.newest(root)
+        newest = self.halves.newest_copy(root)
         if newest is None:
             log.info("half message %d (log offset %d) is ended already; nothing is done", root, half.offset)
             return None
@@ -121,7 +121,7 @@ class TransactionService:
         root = None
         if half.topic == HALF_TOPIC:
             root = half_messages.root_of(table, half.queue_offset)
-            if self.halves.newest(root) is None:
+            if self.halves.newest_copy(root) is None:
                 remark = f"the half message at {offset} is not open: resume its copy in {CHECK_MAX_TIME_TOPIC}, if it has one"
                 raise ReplyError(ResponseCode.SYSTEM_ERROR, remark)
             table[PREPARED_QUEUE_OFFSET] = str(root)
@@ -153,8 +153,8 @@ class TransactionService:
     def end_with(self, root: int, newest: int, drafts: list[RecordDraft]) -> int:
         """Store what a half becomes, and behind it the op message that ends it, with one write; the log's end after that."""
         placed = self.store.put_batch([*drafts, half_messages.op_draft(newest, self._now_ms(), self._store_host)])
-        self.halves.op_stored(placed[-1].queue_offset, newest)
-        self.halves.ended(root)
+        self.halves.add_op(placed[-1].queue_offset, newest)
+        self.halves.complete(root)
         self._stored()
         return placed[-1].offset + placed[-1].size
 
@@ -162,7 +162,7 @@ class TransactionService:
         """Store a half once more with other properties; without a root it is a new one. The copy as it lies there."""
         draft = half_messages.copy_draft(half, table)
         placed = self.store.put(draft)
-        self.halves.stored(placed.queue_offset, root)
+        self.halves.add_half(placed.queue_offset, root)
         self._stored()
         return msgspec.structs.replace(
             half,
@@ -191,12 +191,12 @@ class TransactionService:
 
     async def _rebuild(self) -> None:
         low, half_stop, op_low, op_stop = self._found
-        rebuild = Rebuild(self.halves)
+        rebuild = OpenTransactionsBuilder(self.halves)
         for number, (offset, data) in enumerate(self._read(OP_HALF_TOPIC, op_low, op_stop)):
-            rebuild.op(offset, half_messages.decode_ended(data))
+            rebuild.add_op(offset, half_messages.decode_ended(data))
             await _breathe(number)
         for number, (offset, data) in enumerate(self._read(HALF_TOPIC, low, half_stop)):
-            rebuild.half(offset, half_messages.root_of_record(data, offset))
+            rebuild.add_half(offset, half_messages.root_of_record(data, offset))
             await _breathe(number)
         for offset in rebuild.unmarked:
             self._end_again(offset, offset)
@@ -218,7 +218,7 @@ class TransactionService:
             if committed.property_map() != half.property_map():
                 continue  # torn within its properties, which no checksum covers: it has to be committed once more
             root = half_messages.root_of(half.property_map(), half.queue_offset)
-            newest = self.halves.newest(root)
+            newest = self.halves.newest_copy(root)
             if newest is not None:
                 log.warning("half message %d was committed before the crash (log offset %d)", root, found.offset)
                 self._end_again(root, newest)
@@ -228,14 +228,14 @@ class TransactionService:
         try:
             self.end_with(root, newest, [])
         except StoreError as error:
-            self.halves.ended(root)
+            self.halves.complete(root)
             log.error("the op message of half message %d is not written: %s", root, error)
 
     async def save_progress(self) -> None:
         """Let the consumer offsets say from where on the queues matter, once all that this rests on is flushed."""
         if not self.is_ready or not self.store.max_offset(HALF_TOPIC, 0):
             return
-        progress, end = self.halves.progress(), self.store.commit_log_max
+        progress, end = self.halves.trim(), self.store.commit_log_max
         if self.store.flushed < end:
             await self._flush()
         if self.store.flushed >= end:
@@ -250,7 +250,7 @@ class TransactionService:
         except StoreError as error:
             log.error("the progress of transactions is not saved, the next start reads more: %s", error)
             return
-        self._commit(*self.halves.progress())
+        self._commit(*self.halves.trim())
 
     def _commit(self, low: int, op_low: int) -> None:
         for topic, offset in ((HALF_TOPIC, low), (OP_HALF_TOPIC, op_low)):

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import msgspec
 
 from ariane.broker import half_messages
-from ariane.broker.state.open_transactions import OpenTransactions, Rebuild
+from ariane.broker.state.open_transactions import OpenTransactions, OpenTransactionsBuilder
 from ariane.errors import ReplyError, RouteNotFound
 from ariane.model import ids
 from ariane.model.message import CHECK_IMMUNITY_TIME, CHECK_TIMES, KEYS, PGROUP, REAL_QID, REAL_TOPIC, UNIQ_KEY
@@ -115,20 +115,20 @@ async def _open_on(peers: ConnectionPool, name: str, addr: str, most: int) -> Br
     low = max(low, await _progress(peers, addr, HALF_TOPIC) or 0)
     op_low = max(op_low, await _progress(peers, addr, OP_HALF_TOPIC) or 0)
     halves = OpenTransactions(low, op_low)
-    rebuild = Rebuild(halves)
+    rebuild = OpenTransactionsBuilder(halves)
     at = op_low
     async for op in _read(peers, addr, OP_HALF_TOPIC, op_low, op_stop):
-        rebuild.op(max(op.queue_offset, at), half_messages.ended_offsets(op))
+        rebuild.add_op(max(op.queue_offset, at), half_messages.ended_offsets(op))
         at = op.queue_offset + 1
     kept: dict[int, tuple[int, Record]] = {}
     async for half in _read(peers, addr, HALF_TOPIC, low, stop):
         root = half_messages.root_of(half.property_map(), half.queue_offset)
-        rebuild.half(half.queue_offset, root)
+        rebuild.add_half(half.queue_offset, root)
         if len(kept) < most or root in kept:
             kept[root] = (half.queue_offset, half)
-        if halves.newest(root) is None:
+        if halves.newest_copy(root) is None:
             kept.pop(root, None)
-    shown = sorted((offset, root) for root, (offset, _) in kept.items() if halves.newest(root) == offset)
+    shown = sorted((offset, root) for root, (offset, _) in kept.items() if halves.newest_copy(root) == offset)
     rows = []
     for _, root in shown:
         half = kept[root][1]

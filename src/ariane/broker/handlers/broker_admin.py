@@ -11,7 +11,7 @@ from ariane.broker.dynamic_config import DynamicConfig
 from ariane.broker.state.consumer_offsets import ConsumerOffsets
 from ariane.broker.state.filter_servers import FilterServers
 from ariane.broker.state.group_members import GroupMembers
-from ariane.broker.state.topic_registry import TopicRegistry, own_topics
+from ariane.broker.state.topic_registry import TopicRegistry, protected_topics
 from ariane.broker.topic_deletion import TopicRemover
 from ariane.errors import ReplyError
 from ariane.filter import tags
@@ -71,7 +71,7 @@ def handlers(parts: BrokerAdminHandler) -> dict[int, Handler]:
         return Reply(body=fastjson.write(GroupList(tuple(sorted(groups)))))
 
     def system_topics(command: Command, peer: Peer) -> Reply:
-        return Reply(body=fastjson.write(TopicList(None, tuple(sorted(own_topics(parts.settings.now))))))
+        return Reply(body=fastjson.write(TopicList(None, tuple(sorted(protected_topics(parts.settings.now))))))
 
     def delay_offsets(command: Command, peer: Peer) -> Reply:
         return Reply(body=fastjson.write(parts.delay_offsets()))
@@ -124,10 +124,10 @@ def correction(parts: BrokerAdminHandler, request: QueryCorrection) -> Reply:
     left_out = set(filter(None, (request.filter_groups or "").split(",")))
     slowest: dict[int, int] = {}
     for group in sorted(parts.offsets.groups_of(request.topic) - left_out):
-        for queue_id, offset in parts.offsets.of(group, request.topic).items():
+        for queue_id, offset in parts.offsets.queue_offsets(group, request.topic).items():
             if offset >= parts.store.min_offset(request.topic, queue_id):
                 slowest[queue_id] = min(offset, slowest.get(queue_id, offset))
-    for queue_id, offset in parts.offsets.of(request.compare_group, request.topic).items():
+    for queue_id, offset in parts.offsets.queue_offsets(request.compare_group, request.topic).items():
         least = slowest.get(queue_id, 0)
         slowest[queue_id] = BEHIND if least > offset else least
     return Reply(body=fastjson.write(Corrections(slowest)))

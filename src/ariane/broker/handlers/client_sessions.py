@@ -9,7 +9,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable
 from typing import NamedTuple
 
-from ariane.broker.state.consumer_filters import ConsumerFilters, unsupported
+from ariane.broker.state.consumer_filters import ConsumerFilters, unsupported_remark
 from ariane.broker.state.group_members import GroupMembers, Member
 from ariane.broker.state.group_registry import GroupRegistry
 from ariane.broker.state.queue_locks import QueueLocks
@@ -82,7 +82,7 @@ def heartbeat(parts: ClientSessionHandler, command: Command, peer: Peer) -> Repl
     data = typed_body(command, HeartbeatData)
     member = Member(data.client_id, peer.id, peer.addr, command.language, command.version, parts.monotonic_ms())
     for consumer in data.consumers:
-        settings = parts.groups.find(consumer.group_name)
+        settings = parts.groups.get_or_create(consumer.group_name)
         notify = True
         if settings is not None:
             notify = settings.notify_consumer_ids_changed_enable
@@ -99,7 +99,7 @@ def heartbeat(parts: ClientSessionHandler, command: Command, peer: Peer) -> Repl
 
 def _create_retry_topic(parts: ClientSessionHandler, name: str, queues: int) -> None:
     try:
-        parts.topics.create_own(name, queues)
+        parts.topics.get_or_create_internal(name, queues)
     except StoreError as error:  # a full disk keeps nobody from reading: the next heartbeat tries again
         log.warning("topic %s is not created yet: %s", name, error)
 
@@ -107,8 +107,8 @@ def _create_retry_topic(parts: ClientSessionHandler, name: str, queues: int) -> 
 def unregister(parts: ClientSessionHandler, command: Command, peer: Peer) -> Reply:
     request = typed(command, UnregisterClient)
     if request.producer_group:
-        parts.members.leave_producer(request.producer_group, peer.id)
-    if request.consumer_group and parts.members.leave_consumer(request.consumer_group, peer.id):
+        parts.members.remove_producer(request.producer_group, peer.id)
+    if request.consumer_group and parts.members.remove_consumer(request.consumer_group, peer.id):
         settings = parts.groups.get(request.consumer_group)
         if settings is None or settings.notify_consumer_ids_changed_enable:
             parts.changed(request.consumer_group)
@@ -153,7 +153,7 @@ def check_client(parts: ClientSessionHandler, command: Command, peer: Peer) -> R
     if subscription is None or subscription.expression_type in (None, "", TAG):
         return Reply()
     if not parts.sql or subscription.expression_type != SQL92:
-        return Reply(ResponseCode.SYSTEM_ERROR, remark=unsupported(subscription.expression_type, parts.sql))
+        return Reply(ResponseCode.SYSTEM_ERROR, remark=unsupported_remark(subscription.expression_type, parts.sql))
     try:
         compile_sql(subscription.sub_string or "")
     except FilterError as error:

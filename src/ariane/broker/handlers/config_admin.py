@@ -101,4 +101,4 @@ def take(parts: ConfigAdminHandler, after: BrokerConfig) -> None:
     set_limits(parts.limits, after)
     parts.topics.set_auto_create(after)
     if before.broker_permission != after.broker_permission:
-        parts.topics.touch()
+        parts.topics.bump_version()

@@ -101,7 +101,7 @@ def consume_directly(parts: ConsumerAdminHandler, request: ConsumeDirectly, comm
 
 
 def _member(parts: ConsumerAdminHandler, group: str, client_id: str) -> Member:
-    member = parts.members.consumer(group, client_id)
+    member = parts.members.find_consumer(group, client_id)
     if member is None:
         raise ReplyError(ResponseCode.SYSTEM_ERROR, f"The Consumer <{group}> <{client_id}> not online")
     return member
@@ -124,7 +124,7 @@ async def _passed_on(
 def reset_offsets(parts: ConsumerAdminHandler, request: ResetOffset, language: str | None) -> Reply:
     """Tell the members of a group where to go on. They store the offsets themselves, so nothing changes without them."""
     table = _new_offsets(parts, request)
-    members = parts.members.of_consumer(request.group)
+    members = parts.members.consumer_members(request.group)
     if not members:
         remark = (
             f"Consumer not online, so can not reset offset, Group: {request.group} "
@@ -169,7 +169,7 @@ def _new_offsets(parts: ConsumerAdminHandler, request: ResetOffset) -> QueueTabl
 
 async def consumer_status(parts: ConsumerAdminHandler, request: ConsumerStatus) -> Reply:
     """The offsets of a topic as the members have them in memory, by client id."""
-    members = parts.members.of_consumer(request.group)
+    members = parts.members.consumer_members(request.group)
     if not members:
         remark = f"No Any Consumer online in the consumer group: [{request.group}]"
         return Reply(ResponseCode.SYSTEM_ERROR, remark=remark)

@@ -19,7 +19,7 @@ import msgspec
 from ariane.broker.config import BrokerConfig
 from ariane.broker.dynamic_config import DynamicConfig
 from ariane.broker.long_polling import PullWaiters, Waiter
-from ariane.broker.state.consumer_filters import ConsumerFilters, unsupported
+from ariane.broker.state.consumer_filters import ConsumerFilters, unsupported_remark
 from ariane.broker.state.consumer_offsets import ConsumerOffsets
 from ariane.broker.state.group_members import GroupMembers
 from ariane.broker.state.group_registry import GroupRegistry
@@ -164,7 +164,7 @@ def _wanted(parts: PullHandler, request: PullMessage) -> PullQuery:
     config, group, topic = parts.config, request.consumer_group, request.topic
     if not config.broker_permission & PERM_READ:
         raise ReplyError(ResponseCode.NO_PERMISSION, f"the broker[{config.broker_ip1}] pulling message is forbidden")
-    settings = parts.groups.find(group)
+    settings = parts.groups.get_or_create(group)
     if settings is None:
         remark = f"subscription group [{group}] does not exist; create it, or set autoCreateSubscriptionGroup"
         raise ReplyError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
@@ -201,7 +201,7 @@ def _asked(parts: PullHandler, request: PullMessage) -> PullQuery:
             raise ReplyError(ResponseCode.SUBSCRIPTION_PARSE_FAILED, remark) from error
         if parts.config.enable_property_filter:
             return PullQuery(accept=_matching(sql))
-    remark = unsupported(request.expression_type, parts.config.enable_property_filter)
+    remark = unsupported_remark(request.expression_type, parts.config.enable_property_filter)
     raise ReplyError(ResponseCode.SYSTEM_ERROR, remark)
 
 
@@ -240,7 +240,7 @@ def _registered(parts: PullHandler, request: PullMessage, expression_type: str |
         remark = f"the consumer filter data is not latest: {known.data.client_version} < {request.sub_version}"
         raise ReplyError(ResponseCode.FILTER_DATA_NOT_LATEST, remark)
     if not parts.config.enable_property_filter:
-        raise ReplyError(ResponseCode.SYSTEM_ERROR, unsupported(expression_type, False))
+        raise ReplyError(ResponseCode.SYSTEM_ERROR, unsupported_remark(expression_type, False))
     return known.sql
 
 

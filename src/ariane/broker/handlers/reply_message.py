@@ -96,7 +96,7 @@ async def _push(
     client_id = own.get(names.REPLY_TO_CLIENT)
     if not client_id:
         return f"reply message property[{names.REPLY_TO_CLIENT}] is null"
-    member = parts.members.producer(client_id)
+    member = parts.members.find_producer(client_id)
     if member is None:
         return f"push reply message fail, channel of <{client_id}> not found."
     now = parts.sending.now_ms()

@@ -220,9 +220,9 @@ def _topic(parts: SendHandler, config: BrokerConfig, request: SendMessage) -> To
         return topic
     if fault := topic_name_fault(name):
         raise ReplyError(ResponseCode.SYSTEM_ERROR, fault)
-    topic = parts.topics.create_like(request.default_topic, name, request.default_topic_queue_nums)
+    topic = parts.topics.create_from_template(request.default_topic, name, request.default_topic_queue_nums)
     if topic is None and name.startswith(RETRY_PREFIX):
-        topic = parts.topics.create_own(name, 1)
+        topic = parts.topics.get_or_create_internal(name, 1)
     if topic is None:
         how = (
             f"create it, or send with the default topic {AUTO_CREATE_TOPIC}"
@@ -361,14 +361,14 @@ def _draft(
 def _retry_target(parts: SendHandler, request: SendMessage, reconsume_times: int, queue_id: int) -> tuple[str, int]:
     """A message sent to %RETRY%group directly: it stays there, or goes to %DLQ%group when it was retried enough."""
     group = request.topic.removeprefix(RETRY_PREFIX)
-    config = parts.groups.find(group)
+    config = parts.groups.get_or_create(group)
     if config is None:
         remark = f"subscription group not exist, {group}; create it"
         raise ReplyError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
     most = config.retry_max_times if request.max_reconsume_times is None else request.max_reconsume_times
     if reconsume_times < most:
         return request.topic, queue_id
-    return parts.topics.create_own(dlq_topic(group), 1).topic_name, 0
+    return parts.topics.get_or_create_internal(dlq_topic(group), 1).topic_name, 0
 
 
 def _refuse_transaction_bits(own: dict[str, str], sys_flag: int) -> None:

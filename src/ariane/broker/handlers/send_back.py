@@ -93,7 +93,7 @@ async def _when_durable(durable: Callable[[int], Awaitable[bool]], placed: Appen
 def _group(parts: SendBackHandler, name: str) -> SubscriptionGroupConfig:
     if fault := group_name_fault(name):
         raise ReplyError(ResponseCode.SYSTEM_ERROR, fault)
-    group = parts.groups.find(name)
+    group = parts.groups.get_or_create(name)
     if group is None:
         remark = f"subscription group not exist, {name}; create it, or set autoCreateSubscriptionGroup"
         raise ReplyError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
@@ -108,10 +108,10 @@ def _draft(
     own.setdefault(names.ORIGIN_MESSAGE_ID, ids.offset_message_id(sent.store_host, sent.offset))
     own[names.WAIT] = "false"
     if sent.reconsume_times >= most or request.delay_level < 0:
-        topic = _writable(parts.topics.create_own(dlq_topic(group.group_name), 1))
+        topic = _writable(parts.topics.get_or_create_internal(dlq_topic(group.group_name), 1))
         queue_id, level = 0, 0
     else:
-        topic = _writable(parts.topics.create_own(retry_topic(group.group_name), group.retry_queue_nums))
+        topic = _writable(parts.topics.get_or_create_internal(retry_topic(group.group_name), group.retry_queue_nums))
         queue_id = random.randrange(group.retry_queue_nums)  # noqa: S311 - spreads load, hides nothing
         level = request.delay_level or FIRST_DELAY_LEVEL + sent.reconsume_times
     own[names.DELAY] = str(level)

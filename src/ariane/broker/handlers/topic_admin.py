@@ -11,7 +11,7 @@ import msgspec
 from ariane.broker import topic_pages
 from ariane.broker.config import BrokerConfig
 from ariane.broker.persistent_state import PersistentState
-from ariane.broker.state.topic_registry import own_topics
+from ariane.broker.state.topic_registry import protected_topics
 from ariane.broker.stats.broker_stats import BrokerStats
 from ariane.broker.topic_deletion import TopicRemover
 from ariane.errors import ReplyError
@@ -50,7 +50,7 @@ def handlers(parts: TopicAdminHandler) -> dict[int, Handler]:
 
     async def create(command: Command, peer: Peer) -> Reply:
         create_topic(parts, typed(command, CreateTopic))
-        durable = parts.tables.log.durable()
+        durable = parts.tables.change_log.wait_durable()
         await parts.registered()
         if durable is not None:
             await durable
@@ -95,7 +95,7 @@ def handlers(parts: TopicAdminHandler) -> dict[int, Handler]:
         parts.tables.groups.delete(request.group_name, offsets=request.remove_offset)
         parts.stats.drop_group(request.group_name)
         if request.remove_offset:
-            parts.tables.offsets.forget_group(request.group_name)
+            parts.tables.offsets.remove_group(request.group_name)
         return Reply()
 
     return {
@@ -139,5 +139,5 @@ def delete_topic(parts: TopicAdminHandler, name: str) -> None:
 def _refuse_own_topic(parts: TopicAdminHandler, name: str) -> None:
     if fault := topic_name_fault(name):
         raise ReplyError(ResponseCode.SYSTEM_ERROR, fault)
-    if is_system_topic(name) or name in own_topics(parts.config):
+    if is_system_topic(name) or name in protected_topics(parts.config):
         raise ReplyError(ResponseCode.SYSTEM_ERROR, f"the topic[{name}] is conflict with system topic")

@@ -105,11 +105,11 @@ class ChangeLog:
         return self._failure is not None
 
     @property
-    def lacks_changes(self) -> bool:
+    def needs_restore(self) -> bool:
         """Whether changes are in memory alone, because files were removed: the documents have to be written again."""
         return self._lost_n is not None
 
-    def begin(self, contents: Mapping[str, tuple[SavedDocument, ...]]) -> None:
+    def start(self, contents: Mapping[str, tuple[SavedDocument, ...]]) -> None:
         """Begin a file that extends these contents of the documents. Later appends try again if the disk is full now.
 
         Raises:
@@ -117,7 +117,7 @@ class ChangeLog:
         """
         self._documents = dict(contents)
         try:
-            self._begin_file()
+            self._start_file()
         except OSError as error:
             if error.errno not in NO_ROOM:
                 raise open_error(error, self._directory) from error
@@ -146,7 +146,7 @@ class ChangeLog:
             raise self._failure.with_traceback(None)
         try:
             if self._handle is None:
-                self._begin_file()
+                self._start_file()
             n = self._last_n + 1
             self._write(encode(ChangeEntry(n, change)))
         except OSError as error:
@@ -169,7 +169,7 @@ class ChangeLog:
             raise
         file.size += len(data)
 
-    def _begin_file(self) -> None:
+    def _start_file(self) -> None:
         path = f"{self._directory}/{PREFIX}{self._last_n + 1:0{NAME_DIGITS}d}"
         for parent in self._disk.make_dirs(self._directory):
             self._disk.fsync_dir(parent)  # else a loss of power could take the directory with all that is flushed in it
@@ -208,7 +208,7 @@ class ChangeLog:
             return self._disk.is_at(self._handle, file.path)
         return exists(self._disk, file.path)
 
-    def begin_again(self, removed: str, names: Iterable[str]) -> None:
+    def restart(self, removed: str, names: Iterable[str]) -> None:
         """Begin a new file because `removed`, a file of the log or a document, was removed.
 
         The changes so far are durable once all documents (`names`) hold them: write these, then call `restored`. A start
@@ -221,7 +221,7 @@ class ChangeLog:
             self._documents = {name: self._documents.get(name, ()) for name in names}
             try:
                 self._files = [file for file in self._files if self._is_in_place(file)]
-                self._begin_file()
+                self._start_file()
             except OSError as error:
                 self.fail(error)
                 return
@@ -234,12 +234,12 @@ class ChangeLog:
             removed, self._directory, extra={"notice": True},
         )  # fmt: skip
 
-    def restored(self, n: int) -> None:
+    def mark_restored(self, n: int) -> None:
         """All documents were written again; they hold the changes up to number `n`."""
         if self._lost_n is not None and n >= self._lost_n:
             self._lost_n = None
             self._flushed_n = max(self._flushed_n, n)
-            self._settle_waiters()
+            self._resolve_waiters()
 
     def fail(self, error: OSError | StoreError) -> FlushFailed:
         """Refuse all later changes because removed files cannot be written again. Return the error for the caller."""
@@ -250,7 +250,7 @@ class ChangeLog:
             f"files in it were removed while the broker runs, and cannot be written again ({why}). Correct that before you"
             " stop the broker: a stop writes them once more",
         )
-        self._settle_waiters()
+        self._resolve_waiters()
         return failure
 
     def _refuse(self, path: str, why: str) -> FlushFailed:
@@ -260,7 +260,7 @@ class ChangeLog:
 
     # --- the disk ---
 
-    def durable(self, n: int | None = None) -> Awaitable[None] | None:
+    def wait_durable(self, n: int | None = None) -> Awaitable[None] | None:
         """Wait until changes are as safe as the flush mode promises: up to number `n`, or all that answers depend on.
 
         Returns None if they are; otherwise an awaitable, which raises FlushFailed if they never will be.
@@ -282,7 +282,7 @@ class ChangeLog:
     def _flush_for_waiters(self) -> None:
         if self._is_flushing or not self._waiters or self._removed is not None or self._lost_n is not None:
             return
-        flush = self._take_flush()
+        flush = self._plan_flush()
         self._is_flushing = True
         running = asyncio.get_running_loop().run_in_executor(self._executor, flush.run)
         running.add_done_callback(lambda done: self._flushed_for_waiters(flush, done))
@@ -290,10 +290,10 @@ class ChangeLog:
     def _flushed_for_waiters(self, flush: _Flush, done: asyncio.Future[None]) -> None:
         self._is_flushing = False
         if not done.cancelled():
-            self._end_flush(flush, done.exception())
-        self._settle_waiters()
+            self._finish_flush(flush, done.exception())
+        self._resolve_waiters()
 
-    def _settle_waiters(self) -> None:
+    def _resolve_waiters(self) -> None:
         waiters, self._waiters = self._waiters, []
         for n, waiter in waiters:
             if waiter.done():
@@ -312,32 +312,32 @@ class ChangeLog:
             raise self._failure.with_traceback(None)
         if not self._unflushed:
             return
-        flush = self._take_flush()
+        flush = self._plan_flush()
         try:
             await asyncio.get_running_loop().run_in_executor(self._executor, flush.run)
         except OSError as error:
-            self._end_flush(flush, error)
+            self._finish_flush(flush, error)
             assert self._failure is not None
             raise self._failure from error
-        self._end_flush(flush, None)
+        self._finish_flush(flush, None)
 
-    def flush_now(self) -> None:
+    def flush_blocking(self) -> None:
         """Bring everything to the disk, here and now. Raises FlushFailed."""
         if self._failure is not None:
             raise self._failure.with_traceback(None)
-        flush = self._take_flush()
+        flush = self._plan_flush()
         try:
             flush.run()
         except OSError as error:
-            self._end_flush(flush, error)
+            self._finish_flush(flush, error)
             assert self._failure is not None
             raise self._failure from error
-        self._end_flush(flush, None)
+        self._finish_flush(flush, None)
 
-    def _take_flush(self) -> _Flush:
+    def _plan_flush(self) -> _Flush:
         return _Flush(self._disk, self._last_n, tuple(self._unflushed), frozenset(self._new_paths))
 
-    def _end_flush(self, flush: _Flush, error: BaseException | None) -> None:
+    def _finish_flush(self, flush: _Flush, error: BaseException | None) -> None:
         try:
             self.find_removed()
         except OSError as caught:
@@ -362,13 +362,13 @@ class ChangeLog:
             or (not self._files[-1].last and self._files[-1].size < ROTATE_BYTES)
         ):
             return
-        self._begin_file()
+        self._start_file()
 
-    def document_saved(self, name: str, content: SavedDocument) -> None:
+    def record_document(self, name: str, content: SavedDocument) -> None:
         """Note that a document is about to be replaced by this content, or that its first one was written."""
         self._append(DocumentSaved(name, content, name in self._documents))
 
-    def drop_covered(self, name: str, content: SavedDocument) -> None:
+    def remove_covered(self, name: str, content: SavedDocument) -> None:
         """The document was replaced by this content: remove the files whose changes are in documents."""
         former = [one for one in self._documents.get(name, ()) if one.crc != content.crc]
         self._documents[name] = (content, *former[:1])

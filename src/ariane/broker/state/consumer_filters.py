@@ -30,7 +30,7 @@ EXPRESSIONS_MAX = 4 * 1024 * 1024  # characters of all of them together; compile
 DEAD_AT_LOAD_MS = 30_000  # after a start every group counts as gone since this long
 
 
-def unsupported(expression_type: str | None, sql: bool) -> str:
+def unsupported_remark(expression_type: str | None, sql: bool) -> str:
     """Why a broker does not filter by an expression of this type."""
     fix = f"use {TAG} or {SQL92}" if sql else "set enablePropertyFilter=true to allow it"
     return f"The broker does not support consumer to filter message by {expression_type}; {fix}"
@@ -78,7 +78,7 @@ class ConsumerFilter(NamedTuple):
     def is_dead(self) -> bool:
         return self.data.dead_time >= self.data.born_time
 
-    def replaced(self, **members: int) -> ConsumerFilter:
+    def with_changes(self, **members: int) -> ConsumerFilter:
         data = msgspec.structs.replace(self.data, **members)
         return ConsumerFilter(msgspec.structs.replace(data, dead=data.dead_time >= data.born_time), self.sql)
 
@@ -94,7 +94,7 @@ class ConsumerFilters:
         self._filters: dict[tuple[str, str], ConsumerFilter] = {}  # by group and topic
         self._topics: dict[str, set[str]] = {}  # of a group
         self._chars = 0
-        self.changed = False
+        self.is_changed = False
         self._load(table)
 
     def get(self, group: str, topic: str) -> ConsumerFilter | None:
@@ -108,14 +108,14 @@ class ConsumerFilters:
             if subscription.expression_type not in (None, "", TAG):
                 self._register(group, subscription)
         for topic in self._topics.get(group, set()) - named:
-            self._die(group, topic)
+            self._mark_dead(group, topic)
 
-    def group_gone(self, group: str) -> None:
+    def mark_group_dead(self, group: str) -> None:
         """The last member of the group left: its filters die."""
         for topic in self._topics.get(group, ()):
-            self._die(group, topic)
+            self._mark_dead(group, topic)
 
-    def forget_dead(self) -> None:
+    def remove_dead(self) -> None:
         """Drop what has been dead for long."""
         limit = self._now_ms() - self._keep_ms
         for (group, topic), known in list(self._filters.items()):
@@ -141,12 +141,12 @@ class ConsumerFilters:
             return
         elif known.data.expression == wanted.sub_string and known.data.expression_type == wanted.expression_type:
             if version != known.data.client_version or known.is_dead:
-                self._put(known.replaced(client_version=version, dead_time=0))
+                self._put(known.with_changes(client_version=version, dead_time=0))
         elif version > known.data.client_version:
             self._remove(group, topic)  # a new one that cannot be compiled leaves none: its pulls are told so
             self._add(group, wanted)
         elif known.is_dead:
-            self._put(known.replaced(dead_time=0))
+            self._put(known.with_changes(dead_time=0))
 
     def _add(self, group: str, wanted: SubscriptionData) -> None:
         if len(self._filters) >= FILTERS_MAX:
@@ -177,10 +177,10 @@ class ConsumerFilters:
         )
         self._put(ConsumerFilter(data, sql))
 
-    def _die(self, group: str, topic: str) -> None:
+    def _mark_dead(self, group: str, topic: str) -> None:
         known = self._filters[group, topic]
         if not known.is_dead:
-            self._put(known.replaced(dead_time=self._now_ms()))
+            self._put(known.with_changes(dead_time=self._now_ms()))
 
     def _put(self, new: ConsumerFilter) -> None:
         group, topic = new.data.consumer_group, new.data.topic
@@ -188,7 +188,7 @@ class ConsumerFilters:
         self._chars += len(new.sql.expression) - (len(former.sql.expression) if former else 0)
         self._filters[group, topic] = new
         self._topics.setdefault(group, set()).add(topic)
-        self.changed = True
+        self.is_changed = True
 
     def _remove(self, group: str, topic: str) -> None:
         self._chars -= len(self._filters.pop((group, topic)).sql.expression)
@@ -196,7 +196,7 @@ class ConsumerFilters:
         topics.discard(topic)
         if not topics:
             del self._topics[group]
-        self.changed = True
+        self.is_changed = True
 
     # --- the file ---
 
@@ -205,7 +205,7 @@ class ConsumerFilters:
         stored = [data for topic in table.filter_data_by_topic.values() for data in topic.group_filter_data.values()]
         if any(not self._fits(data.bloom_filter_data) for data in stored):
             log.warning("consumerFilter.json was written with other bloom settings; heartbeats fill it anew")
-            self.changed = True
+            self.is_changed = True
             return
         dead_ms = self._now_ms() - DEAD_AT_LOAD_MS
         for data in stored:
@@ -215,7 +215,7 @@ class ConsumerFilters:
                 log.error("consumerFilter.json: group %s on %s: %s", data.consumer_group, data.topic, error)
                 continue
             dead_time = data.dead_time or max(data.born_time, dead_ms)
-            self._put(known.replaced(dead_time=dead_time))
+            self._put(known.with_changes(dead_time=dead_time))
 
     def _fits(self, bloom: BloomData | None) -> bool:
         return bloom is not None and (bloom.bit_num, len(bloom.bit_pos)) == (self._bloom.bits, self._bloom.hashes)

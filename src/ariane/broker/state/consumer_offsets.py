@@ -25,7 +25,7 @@ class ConsumerOffsets:
         self._record = record
         self._table: dict[str, dict[int, int]] = dict(table.offset_table) if table else {}
         self._queues = sum(map(len, self._table.values()))
-        self.changed = False
+        self.is_changed = False
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """Takes any offset, backwards too, as 4.9.4 does: tools reset with the same request."""
@@ -43,13 +43,13 @@ class ConsumerOffsets:
             self._queues += 1
             self._table[key] = queues
         queues[queue_id] = offset
-        self.changed = True
+        self.is_changed = True
 
     def get(self, group: str, topic: str, queue_id: int) -> int | None:
         queues = self._table.get(f"{topic}@{group}")
         return queues.get(queue_id) if queues else None
 
-    def of(self, group: str, topic: str) -> dict[int, int]:
+    def queue_offsets(self, group: str, topic: str) -> dict[int, int]:
         """Offsets of a group in all queues of a topic: a copy."""
         return dict(self._table.get(f"{topic}@{group}", {}))
 
@@ -65,7 +65,7 @@ class ConsumerOffsets:
 
     def clone(self, source: str, target: str, topic: str) -> bool:
         """Let `target` stand where `source` does; False when that has no offsets of the topic."""
-        offsets = self.of(source, topic)
+        offsets = self.queue_offsets(source, topic)
         if offsets:
             self._record(OffsetsPut(target, topic, offsets))
             self.put(target, topic, offsets)
@@ -74,7 +74,7 @@ class ConsumerOffsets:
     def put(self, group: str, topic: str, offsets: Mapping[int, int]) -> None:
         """Replace all offsets of a group in a topic."""
         if f"{topic}@{group}" in self._table:
-            self._forget([f"{topic}@{group}"])
+            self._remove([f"{topic}@{group}"])
         for queue_id, offset in offsets.items():
             self.commit(group, topic, queue_id, offset)
 
@@ -86,13 +86,13 @@ class ConsumerOffsets:
             found.setdefault(group, []).append(topic)
         return found
 
-    def forget_group(self, group: str) -> None:
+    def remove_group(self, group: str) -> None:
         suffix = f"@{group}"
-        self._forget([key for key in self._table if key.endswith(suffix)])
+        self._remove([key for key in self._table if key.endswith(suffix)])
 
-    def forget_topic(self, topic: str) -> None:
+    def remove_topic(self, topic: str) -> None:
         prefix = f"{topic}@"
-        self._forget([key for key in self._table if key.startswith(prefix)])
+        self._remove([key for key in self._table if key.startswith(prefix)])
 
     def merge(self, table: ConsumerOffsetTable) -> None:
         """Take over a master's offsets; what only this broker knows stays (a slave)."""
@@ -107,7 +107,7 @@ class ConsumerOffsets:
             if any(known.get(queue_id) != offset for queue_id, offset in queues.items()):
                 self._queues += len(queues.keys() - known.keys())
                 known.update(queues)
-                self.changed = True
+                self.is_changed = True
 
     def view(self) -> ConsumerOffsetTable:
         """Return the table for consumerOffset.json: a copy of the pairs, whose offsets go on changing."""
@@ -117,7 +117,7 @@ class ConsumerOffsets:
         """What consumerOffset.json and code 43 hold: a copy."""
         return ConsumerOffsetTable({key: dict(queues) for key, queues in self._table.items()})
 
-    def _forget(self, keys: list[str]) -> None:
+    def _remove(self, keys: list[str]) -> None:
         for key in keys:
             self._queues -= len(self._table.pop(key))
-        self.changed = self.changed or bool(keys)
+        self.is_changed = self.is_changed or bool(keys)

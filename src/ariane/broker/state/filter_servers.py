@@ -24,7 +24,7 @@ class FilterServers:
             raise ReplyError(ResponseCode.SYSTEM_ERROR, remark)
         self._servers[peer_id] = (addr, now_ms)
 
-    def lost(self, peer_id: int) -> None:
+    def remove_peer(self, peer_id: int) -> None:
         self._servers.pop(peer_id, None)
 
     def addresses(self, now_ms: float) -> tuple[str, ...]:

@@ -40,7 +40,7 @@ class ConsumerGroup:
         self.consume_type: str | int | None = None
         self.message_model: str | int | None = None
         self.consume_from_where: str | int | None = None
-        self.chars = 0  # of the subscriptions, about
+        self.subscription_chars = 0  # of the subscriptions, about
 
     @property
     def is_broadcasting(self) -> bool:
@@ -57,7 +57,7 @@ class ConsumerGroup:
             known = self.subscriptions.get(topic)
             if known is not None and known.sub_version >= subscription.sub_version:
                 wanted[topic] = known
-        self.chars = sum(map(_chars, wanted.values()))
+        self.subscription_chars = sum(map(_chars, wanted.values()))
         self.subscriptions = wanted
         return changed
 
@@ -73,7 +73,9 @@ class GroupMembers:
     def __init__(self) -> None:
         self.consumers: dict[str, ConsumerGroup] = {}
         self.producers: dict[str, dict[int, Member]] = {}
-        self.gone: Callable[[str], None] = lambda group: None  # told when the last member of a consumer group left
+        self.on_group_empty: Callable[[str], None] = lambda group: (
+            None
+        )  # told when the last member of a consumer group left
         self._joined: dict[int, dict[tuple[bool, str], None]] = {}  # connection → is a consumer group, its name
         self._membership_count = 0
         self._chars = 0
@@ -83,21 +85,21 @@ class GroupMembers:
         """True when the others of the group have to be told: a new member, a topic more or less."""
         group = self.consumers.get(data.group_name) or ConsumerGroup()
         known = group.members.get(member.peer_id)
-        growth = sum(map(_chars, data.subscription_data_set)) - group.chars
+        growth = sum(map(_chars, data.subscription_data_set)) - group.subscription_chars
         self._refuse_too_many(growth, member, is_new=known is None)
         if known is None:
             self._join(member.peer_id, True, data.group_name)
         self.consumers[data.group_name] = group
         group.members[member.peer_id] = member
-        self._chars -= group.chars
+        self._chars -= group.subscription_chars
         changed = group.update(data)
-        self._chars += group.chars
+        self._chars += group.subscription_chars
         return changed or known is None or known.client_id != member.client_id
 
     def heartbeat_producer(self, group: str, member: Member) -> None:
         known = self.producers.get(group, {}).get(member.peer_id)
         if known is not None and known.client_id != member.client_id:
-            self.leave_producer(group, member.peer_id)
+            self.remove_producer(group, member.peer_id)
             known = None
         if known is None:
             self._refuse_too_many(0, member, is_new=True)
@@ -105,19 +107,19 @@ class GroupMembers:
         self.producers.setdefault(group, {})[member.peer_id] = member
         self._producer_of.setdefault(member.client_id, {})[group, member.peer_id] = None
 
-    def leave_consumer(self, group: str, peer_id: int) -> bool:
+    def remove_consumer(self, group: str, peer_id: int) -> bool:
         """True when it was a member."""
         known = self.consumers.get(group)
         if known is None or known.members.pop(peer_id, None) is None:
             return False
         self._leave(peer_id, True, group)
         if not known.members:
-            self._chars -= known.chars
+            self._chars -= known.subscription_chars
             del self.consumers[group]
-            self.gone(group)
+            self.on_group_empty(group)
         return True
 
-    def leave_producer(self, group: str, peer_id: int) -> None:
+    def remove_producer(self, group: str, peer_id: int) -> None:
         members = self.producers.get(group, {})
         left = members.pop(peer_id, None)
         if not members:
@@ -129,17 +131,17 @@ class GroupMembers:
             if not known:
                 self._producer_of.pop(left.client_id, None)
 
-    def lost(self, peer_id: int) -> list[str]:
+    def remove_peer(self, peer_id: int) -> list[str]:
         """A connection ended: the consumer groups it was a member of."""
         joined = list(self._joined.get(peer_id, ()))
         for is_consumer, group in joined:
             if is_consumer:
-                self.leave_consumer(group, peer_id)
+                self.remove_consumer(group, peer_id)
             else:
-                self.leave_producer(group, peer_id)
+                self.remove_producer(group, peer_id)
         return [group for is_consumer, group in joined if is_consumer]
 
-    def silent(self, now_ms: float, live_ms: int = MEMBER_LIVE_MS) -> set[int]:
+    def expired_peers(self, now_ms: float, live_ms: int = MEMBER_LIVE_MS) -> set[int]:
         """Connections whose last heartbeat is too old."""
         tables = [group.members for group in self.consumers.values()] + list(self.producers.values())
         return {m.peer_id for members in tables for m in members.values() if now_ms - m.seen_ms > live_ms}
@@ -148,12 +150,12 @@ class GroupMembers:
         known = self.consumers.get(group)
         return sorted({member.client_id for member in known.members.values()}) if known else []
 
-    def peers(self, group: str) -> list[int]:
+    def consumer_peers(self, group: str) -> list[int]:
         """Connections of a consumer group."""
         known = self.consumers.get(group)
         return list(known.members) if known else []
 
-    def of_consumer(self, group: str) -> list[Member]:
+    def consumer_members(self, group: str) -> list[Member]:
         """Members of a consumer group; of two connections with one client id, the one heard last."""
         known = self.consumers.get(group)
         if known is None:
@@ -165,11 +167,11 @@ class GroupMembers:
                 by_id[member.client_id] = member
         return list(by_id.values())
 
-    def consumer(self, group: str, client_id: str) -> Member | None:
+    def find_consumer(self, group: str, client_id: str) -> Member | None:
         """The member of a consumer group with this client id."""
-        return next((member for member in self.of_consumer(group) if member.client_id == client_id), None)
+        return next((member for member in self.consumer_members(group) if member.client_id == client_id), None)
 
-    def producer(self, client_id: str) -> Member | None:
+    def find_producer(self, client_id: str) -> Member | None:
         """The newest connection on which the client is a producer, of any group."""
         known = self._producer_of.get(client_id)
         if not known:

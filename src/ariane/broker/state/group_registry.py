@@ -50,12 +50,12 @@ class GroupRegistry:
         self._version = table.data_version
         self.auto_create = auto_create
         self._now_ms = now_ms
-        self.changed: Callable[[], None] = lambda: None
+        self.on_table_change: Callable[[], None] = lambda: None
 
     def get(self, name: str) -> SubscriptionGroupConfig | None:
         return self._groups.get(name)
 
-    def find(self, name: str) -> SubscriptionGroupConfig | None:
+    def get_or_create(self, name: str) -> SubscriptionGroupConfig | None:
         """The group, created when groups may be created by use."""
         config = self._groups.get(name)
         if config is None and (self.auto_create or name.startswith(SYSTEM_GROUP_PREFIX)):
@@ -65,7 +65,7 @@ class GroupRegistry:
                 self.put(config)
             except StoreError as error:  # a full disk keeps nobody from reading, and the next use creates it again
                 log.warning("consumer group %s is used without being stored: %s", name, error)
-                self._take(config, self._version)
+                self._apply(config, self._version)
         return config
 
     def replace(self, table: SubscriptionGroupTable) -> None:
@@ -73,7 +73,7 @@ class GroupRegistry:
         if table.data_version != self._version:
             self._groups = dict(table.subscription_group_table)
             self._version = table.data_version
-            self.changed()
+            self.on_table_change()
 
     def put(self, config: SubscriptionGroupConfig) -> None:
         if config.group_name not in self._groups and len(self._groups) >= GROUPS_MAX:
@@ -81,9 +81,9 @@ class GroupRegistry:
             raise ReplyError(ResponseCode.SYSTEM_ERROR, remark)
         version = self._version.next(self._now_ms())
         self._record(GroupPut(config, version))
-        self._take(config, version)
+        self._apply(config, version)
 
-    def stop_consuming(self, name: str) -> None:
+    def disable_consuming(self, name: str) -> None:
         """Let a group consume no more until somebody allows it again. In memory only, as in 4.9.4: a restart forgets it."""
         config = self._groups.get(name)
         if config is not None and config.consume_enable:
@@ -99,12 +99,12 @@ class GroupRegistry:
         if version is not None:
             del self._groups[name]
             self._version = version
-            self.changed()
+            self.on_table_change()
 
     def table(self) -> SubscriptionGroupTable:
         return SubscriptionGroupTable(self._version, dict(self._groups))
 
-    def _take(self, config: SubscriptionGroupConfig, version: DataVersion) -> None:
+    def _apply(self, config: SubscriptionGroupConfig, version: DataVersion) -> None:
         self._groups[config.group_name] = config
         self._version = version
-        self.changed()
+        self.on_table_change()

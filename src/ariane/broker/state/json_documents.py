@@ -30,7 +30,7 @@ T = TypeVar("T", bound=msgspec.Struct)
 TOPICS = "topics.json"
 GROUPS = "subscriptionGroup.json"
 OFFSETS = "consumerOffset.json"
-DELAYS = "delayOffset.json"
+DELAY_OFFSETS = "delayOffset.json"
 FILTERS = "consumerFilter.json"
 LOCKS = "queueLocks.json"
 DELETED = "deletedTopics.json"
@@ -124,6 +124,6 @@ class _Anything(msgspec.Struct):
     """Any object."""
 
 
-def text(document: msgspec.Struct) -> bytes:
+def encode(document: msgspec.Struct) -> bytes:
     """Return the document as its file holds it."""
     return b"".join(fastjson.pieces(document))

@@ -101,7 +101,7 @@ class QueueLocks:
         if released:
             self._record(QueuesUnlocked(group, tuple(map(WireQueue.of, released))))
 
-    def forget_expired(self, now_ms: float) -> None:
+    def remove_expired(self, now_ms: float) -> None:
         """Drop what nobody renewed, so that groups that went away do not stay for ever."""
         for group, held in list(self._groups.items()):
             self._release(group, [queue for queue, lock in held.items() if now_ms - lock.renewed_ms > self._live_ms])

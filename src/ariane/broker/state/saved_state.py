@@ -139,7 +139,7 @@ class SavedState:
                     self.topics.topic_config_table.pop(name, None)
                     self.topics = TopicTable(version, self.topics.topic_config_table)
                 if json_documents.OFFSETS in lacking:
-                    offsets.forget_topic(name)
+                    offsets.remove_topic(name)
                 if json_documents.DELETED in lacking and deletion is not None:
                     self.deletions.add(name, deletion)
             case GroupPut(config, version):
@@ -150,7 +150,7 @@ class SavedState:
                     self.groups.subscription_group_table.pop(name, None)
                     self.groups = SubscriptionGroupTable(version, self.groups.subscription_group_table)
                 if json_documents.OFFSETS in lacking and with_offsets:
-                    offsets.forget_group(name)
+                    offsets.remove_group(name)
             case OffsetsPut(group, topic, queues):
                 offsets.put(group, topic, queues)
             case QueuesLocked(group, client_id, queues):

@@ -30,7 +30,7 @@ from ariane.protocol.codes import ResponseCode
 from ariane.protocol.requests.routing import TopicTable
 
 TOPICS_MAX = 200_000
-OWN_TOPICS_MAX = 250_000  # with retry and dead letter topics: a full table does not stop consumers
+INTERNAL_TOPICS_MAX = 250_000  # with retry and dead letter topics: a full table does not stop consumers
 AUTO_CREATE_MAX = 150_000  # topics beyond which no send creates another one; tools still can
 
 READ_WRITE = PERM_READ | PERM_WRITE
@@ -60,7 +60,7 @@ def builtin_topics(config: BrokerConfig) -> dict[str, TopicConfig]:
     return {config.topic_name: config for config in topics}
 
 
-def own_topics(config: BrokerConfig) -> frozenset[str]:
+def protected_topics(config: BrokerConfig) -> frozenset[str]:
     """Names that tools may neither make nor remove here."""
     own = {config.broker_cluster_name, config.broker_name, f"{config.broker_cluster_name}_REPLY_TOPIC"}
     if config.trace_topic_enable:
@@ -89,8 +89,8 @@ class TopicRegistry:
         self._version = table.data_version
         self._now_ms = now_ms
         self._ordered = {name for name, topic in self._topics.items() if topic.order}
-        self.changed: Callable[[], None] = lambda: None
-        self.on_change: Callable[[Collection[str] | None], None] = lambda names: None
+        self.on_table_change: Callable[[], None] = lambda: None
+        self.on_topics_change: Callable[[Collection[str] | None], None] = lambda names: None
 
     @property
     def version(self) -> DataVersion:
@@ -112,8 +112,8 @@ class TopicRegistry:
             self._topics = dict(table.topic_config_table)
             self._ordered = {name for name, topic in self._topics.items() if topic.order}
             self._version = table.data_version
-            self.on_change(None)
-            self.changed()
+            self.on_topics_change(None)
+            self.on_table_change()
 
     def put(self, config: TopicConfig, topics_max: int = TOPICS_MAX) -> None:
         """Create or change a topic. Raises ReplyError if its name or numbers are invalid, or there are too many topics."""
@@ -131,10 +131,10 @@ class TopicRegistry:
         version = self._next_version()
         self._record(TopicPut(config, version))
         self._topics[name] = config
-        self._note_order(config)
-        self._took([name], version)
+        self._update_ordered(config)
+        self._publish([name], version)
 
-    def create_like(self, template_name: str, name: str, queues: int) -> TopicConfig | None:
+    def create_from_template(self, template_name: str, name: str, queues: int) -> TopicConfig | None:
         """The topic `name` made after the model of another, with at most its number of queues; None when it is no model.
 
         Never fewer than one queue: 4.9.4 makes a topic with none when asked for none, and nobody can write to it.
@@ -156,13 +156,13 @@ class TopicRegistry:
         self.put(config)
         return config
 
-    def create_own(self, name: str, queues: int, perm: int = READ_WRITE) -> TopicConfig:
+    def get_or_create_internal(self, name: str, queues: int, perm: int = READ_WRITE) -> TopicConfig:
         """A topic that the broker needs by itself (%RETRY%group); the one that is there when there is one."""
         known = self._topics.get(name)
         if known is not None:
             return known
         config = TopicConfig(topic_name=name, read_queue_nums=queues, write_queue_nums=queues, perm=perm)
-        self.put(config, OWN_TOPICS_MAX)
+        self.put(config, INTERNAL_TOPICS_MAX)
         return config
 
     def delete(self, name: str, deletion: TopicDeletion | None = None) -> None:
@@ -175,11 +175,11 @@ class TopicRegistry:
         if version is not None:
             del self._topics[name]
             self._ordered.discard(name)
-            self._took([name], version)
+            self._publish([name], version)
 
-    def touch(self) -> None:
+    def bump_version(self) -> None:
         """The table means something else than before: name servers take a permission over with a new version only."""
-        self._touch(None)
+        self._publish_change(None)
 
     def set_auto_create(self, config: BrokerConfig) -> None:
         """Have the model for topics that are made by their first send, or have it no longer."""
@@ -189,7 +189,7 @@ class TopicRegistry:
         elif self._topics.get(AUTO_CREATE_TOPIC) != model:
             self.put(model)
 
-    def set_order(self, ordered: Mapping[str, str]) -> None:
+    def mark_ordered(self, ordered: Mapping[str, str]) -> None:
         """Mark the topics that the name server's ORDER_TOPIC_CONFIG lists as ordered, all others not."""
         listed = {name for name in ordered if name in self._topics}
         changed = sorted(listed ^ self._ordered)
@@ -197,21 +197,21 @@ class TopicRegistry:
             self._topics[name] = msgspec.structs.replace(self._topics[name], order=name in listed)
         if changed:
             self._ordered = listed
-            self._touch(changed)
+            self._publish_change(changed)
 
-    def _note_order(self, config: TopicConfig) -> None:
+    def _update_ordered(self, config: TopicConfig) -> None:
         if config.order:
             self._ordered.add(config.topic_name)
         else:
             self._ordered.discard(config.topic_name)
 
-    def _touch(self, names: Collection[str] | None) -> None:
-        self._took(names, self._next_version())
+    def _publish_change(self, names: Collection[str] | None) -> None:
+        self._publish(names, self._next_version())
 
     def _next_version(self) -> DataVersion:
         return self._version.next(self._now_ms())
 
-    def _took(self, names: Collection[str] | None, version: DataVersion) -> None:
+    def _publish(self, names: Collection[str] | None, version: DataVersion) -> None:
         self._version = version
-        self.on_change(names)
-        self.changed()
+        self.on_topics_change(names)
+        self.on_table_change()
