@@ -144,7 +144,7 @@ def test_a_nearly_full_disk_forgets_early_refuses_sends_serves_pulls_and_goes_on
             await broker._cleaner.run()
             assert len(files(tmp_path, "commitlog")) == count
             disk.used = 91
-            await broker._cleaner.check_room()
+            await broker._cleaner.check_disk_space()
             await broker._cleaner.run()
             assert len(files(tmp_path, "commitlog")) == max(1, count - 10)
             assert await send(peers, broker.addr) == ResponseCode.SERVICE_NOT_AVAILABLE
@@ -159,7 +159,7 @@ def test_a_nearly_full_disk_forgets_early_refuses_sends_serves_pulls_and_goes_on
             assert code == ResponseCode.PULL_OFFSET_MOVED
             assert (await pull(peers, broker.addr, answer.next_begin_offset))[0] == ResponseCode.SUCCESS
             disk.used = 90
-            await broker._cleaner.check_room()
+            await broker._cleaner.check_disk_space()
             assert await send(peers, broker.addr) == 0
 
     asyncio.run(asyncio.wait_for(run(), 60))

@@ -116,7 +116,7 @@ def test_a_broken_kv_file_falls_back_to_the_former_one_or_stops_the_start(tmp_pa
         table = KvStore(path)
         for value in ("1", "2"):
             table.put("NS", "k", value)
-            await table.saved()
+            await table.wait_saved()
         table.close()
 
     asyncio.run(put_twice())

@@ -143,7 +143,7 @@ def test_a_sync_master_says_whether_a_slave_has_it(tmp_path: Path) -> None:
                 assert slave._replica is not None
                 slave._replica.append = _silent  # type: ignore[method-assign]
                 assert await servers.send(master.addr) == ResponseCode.FLUSH_SLAVE_TIMEOUT
-            await until(lambda: master._feed.acknowledged == 0)
+            await until(lambda: master._feed.acknowledged_offset == 0)
             assert await servers.send(master.addr) == ResponseCode.SLAVE_NOT_AVAILABLE
 
     def _silent(offset: int, data: bytes) -> None:

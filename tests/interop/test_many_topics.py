@@ -48,7 +48,7 @@ class Broker:
         self.registration = Registration(
             DynamicConfig(config, 0), "127.0.0.1:1", "127.0.0.1:2", self.topics, peers, tasks, now_ms=lambda: 2
         )
-        self.topics.on_table_change = self.registration.soon
+        self.topics.on_table_change = self.registration.register_soon
 
     async def assert_routed(self, names: Iterable[str] | None = None) -> None:
         """Each topic has a route with its number of queues at each name server; their lists hold exactly our topics."""
@@ -80,7 +80,7 @@ class Broker:
     async def delete(self, name: str) -> None:
         """As mqadmin does it: at the broker, then at the name servers."""
         self.topics.delete(name)
-        await self.registration.settled()
+        await self.registration.wait_registered()
         for addr in self.addrs:
             await self._peers.ask(addr, RequestCode.DELETE_TOPIC_IN_NAMESRV, DeleteTopicRoute(name, "DefaultCluster"))
 
@@ -109,18 +109,18 @@ def our_name_server(home: Path) -> NameServer:
 def test_a_hundred_thousand_topics_are_registered_and_routed(tmp_path: Path) -> None:
     async def work(namesrv: str) -> None:
         async with our_name_server(tmp_path) as ours, broker([namesrv, ours.addr], TOPICS) as registered:
-            await registered.registration.now()
+            await registered.registration.register_now()
             await registered.assert_routed()
 
             # Changes: new topics, one by one and many at once, another number of queues, a deletion.
             for number in range(20):
                 registered.topics.put(TopicConfig(topic_name=f"new{number}", read_queue_nums=3))
-                await registered.registration.settled()
+                await registered.registration.wait_registered()
             many = [f"many{number}" for number in range(2_500)]
             for name in many:
                 registered.topics.put(TopicConfig(topic_name=name, read_queue_nums=3))
             registered.topics.put(TopicConfig(topic_name="T7", read_queue_nums=5))
-            await registered.registration.settled()
+            await registered.registration.wait_registered()
             await registered.delete("T8")
             await registered.assert_routed(["T7", *many, *(f"new{number}" for number in range(20))])
             for addr in registered.addrs:
@@ -133,11 +133,11 @@ def test_a_hundred_thousand_topics_are_registered_and_routed(tmp_path: Path) -> 
 def test_a_restarted_broker_replaces_what_its_former_process_registered(tmp_path: Path) -> None:
     async def work(namesrv: str) -> None:
         async with our_name_server(tmp_path) as ours, broker([namesrv, ours.addr], 3_000) as former:
-            await former.registration.now()
+            await former.registration.register_now()
             async with broker(former.addrs, 3_000) as again:  # the same version, other topics
                 again.topics.put(TopicConfig(topic_name="T2999", read_queue_nums=1))
                 again.topics._version = former.topics.version
-                await again.registration.now()
+                await again.registration.register_now()
                 await again.assert_routed()
 
     with java_name_server(tmp_path / "ns") as server:
@@ -150,14 +150,14 @@ def test_a_restarted_name_server_has_all_topics_after_the_next_change(tmp_path: 
     async def work() -> None:
         async with broker([f"127.0.0.1:{port}"], 3_000) as registered:
             with java_name_server(tmp_path / "ns", port):
-                await registered.registration.now()
+                await registered.registration.register_now()
                 await registered.assert_routed()
             server = java_name_server(tmp_path / "ns", port)
             await asyncio.to_thread(server.__enter__)
             try:
                 registered.topics.put(TopicConfig(topic_name="new", read_queue_nums=3))
-                await registered.registration.settled()
-                await registered.registration.now()
+                await registered.registration.wait_registered()
+                await registered.registration.register_now()
                 await registered.assert_routed()
             finally:
                 await asyncio.to_thread(server.__exit__, None, None, None)

@@ -19,7 +19,7 @@ import yaml
 
 from ariane.broker import ip_allowlist
 from ariane.broker.access_control import AccessControl
-from ariane.broker.acl import ADMIN_CODES, Acl, read
+from ariane.broker.acl import ADMIN_CODES, Acl, parse_acl_file
 from ariane.client import ClientSettings, Credentials
 from ariane.errors import ConfigError
 from ariane.model.topic import DataVersion
@@ -59,11 +59,11 @@ FAR = "8.8.8.8"
 
 
 def acl() -> Acl:
-    return Acl([("plain_acl.yml", read("plain_acl.yml", yaml.safe_load(FILE)))])
+    return Acl([("plain_acl.yml", parse_acl_file("plain_acl.yml", yaml.safe_load(FILE)))])
 
 
 def denial(who: Credentials | None, code: int, body: bytes = b"", ip: str = FAR, **fields: str) -> str | None:
-    return acl().denial(code, signing.signed(who, fields, body) if who else fields, body, ip)
+    return acl().denial_reason(code, signing.signed(who, fields, body) if who else fields, body, ip)
 
 
 # --- signatures ---
@@ -100,7 +100,7 @@ def test_a_query_by_unique_key_is_verified_with_the_mark_signed_or_not() -> None
 
 def test_keys_do_not_show() -> None:
     settings = ClientSettings(credentials=Credentials("AK", SECRET))
-    entry = (read("f", yaml.safe_load(FILE)).accounts or ())[1]
+    entry = (parse_acl_file("f", yaml.safe_load(FILE)).accounts or ())[1]
     assert SECRET not in f"{settings!r} {settings.credentials} {entry!r}"
     with pytest.raises(ConfigError) as caught:
         ClientSettings(credentials=Credentials("", SECRET))
@@ -132,9 +132,9 @@ def test_keys_do_not_show() -> None:
     ],
 )
 def test_addresses(pattern: str, inside: str, outside: str) -> None:
-    patterns = ip_allowlist.parse(pattern)
-    assert [ip for ip in inside.split() if not ip_allowlist.holds(patterns, ip)] == []
-    assert [ip for ip in outside.split() if ip_allowlist.holds(patterns, ip)] == []
+    patterns = ip_allowlist.parse_patterns(pattern)
+    assert [ip for ip in inside.split() if not ip_allowlist.matches(patterns, ip)] == []
+    assert [ip for ip in outside.split() if ip_allowlist.matches(patterns, ip)] == []
 
 
 @pytest.mark.parametrize(
@@ -144,7 +144,7 @@ def test_addresses(pattern: str, inside: str, outside: str) -> None:
 )  # fmt: skip
 def test_what_is_no_address_is_named(pattern: str) -> None:
     with pytest.raises(ConfigError, match="whiteRemoteAddress"):
-        ip_allowlist.parse(pattern)
+        ip_allowlist.parse_patterns(pattern)
 
 
 # --- the decision ---
@@ -235,17 +235,17 @@ def test_only_admins_administer_and_their_own_permissions_bind_them() -> None:
 def test_an_account_that_cannot_be_used_is_named(change: dict[str, Any], why: str) -> None:
     document = {"accounts": [{"accessKey": "account-1", "secretKey": SECRET, **change}]}
     with pytest.raises(ConfigError, match=why) as caught:
-        read("plain_acl.yml", document)
+        parse_acl_file("plain_acl.yml", document)
     assert SECRET not in str(caught.value)
 
 
 def test_of_two_accounts_with_one_key_the_first_counts() -> None:
     def file(secret: str) -> Any:
-        return read("f", {"accounts": [{"accessKey": "account-1", "secretKey": secret}]})
+        return parse_acl_file("f", {"accounts": [{"accessKey": "account-1", "secretKey": secret}]})
 
     both = Acl([("a", file("first-secret")), ("b", file("second-secret"))])
     for secret, reason in (("first-secret", None), ("second-secret", "Check signature failed for accessKey=account-1")):
-        assert both.denial(30, signing.signed(Credentials("account-1", secret), {}, b""), b"", FAR) == reason
+        assert both.denial_reason(30, signing.signed(Credentials("account-1", secret), {}, b""), b"", FAR) == reason
 
 
 # --- files ---
@@ -269,7 +269,9 @@ def written(home: Path, text: str, name: str = "plain_acl.yml") -> Path:
 def test_the_default_file_is_made_and_only_its_owner_reads_it(tmp_path: Path) -> None:
     async def work(access: AccessControl) -> None:
         assert access.default.stat().st_mode & 0o777 == 0o600
-        assert access.state.acl.denial(30, signing.signed(USER, {}, b""), b"", FAR) == "No acl config for RocketMQ"
+        assert (
+            access.state.acl.denial_reason(30, signing.signed(USER, {}, b""), b"", FAR) == "No acl config for RocketMQ"
+        )
 
     with_access(tmp_path, work)
 
@@ -281,11 +283,11 @@ def test_all_files_count_and_a_change_is_seen(tmp_path: Path) -> None:
     second = signing.signed(Credentials("account-2", "1234567"), {}, b"")
 
     async def work(access: AccessControl) -> None:
-        assert access.state.acl.denial(30, second, b"", FAR) is None
+        assert access.state.acl.denial_reason(30, second, b"", FAR) is None
         assert list(access.state.files) == [str(access.default), str(more)]
         more.write_text("accounts: []")
-        await access.poll()
-        assert access.state.acl.denial(30, second, b"", FAR) == "No acl config for account-2"
+        await access.reload_if_changed()
+        assert access.state.acl.denial_reason(30, second, b"", FAR) == "No acl config for account-2"
 
     with_access(tmp_path, work)
 
@@ -297,10 +299,10 @@ def test_a_file_that_was_broken_changes_nothing_and_shows_nothing(
 
     async def work(access: AccessControl) -> None:
         path.write_text(f"accounts:\n- secretKey: *{SECRET}\n")
-        await access.poll()
+        await access.reload_if_changed()
         assert "line 2" in caplog.text
         assert SECRET not in caplog.text
-        assert access.state.acl.denial(30, signing.signed(USER, {}, b""), b"", FAR) is None
+        assert access.state.acl.denial_reason(30, signing.signed(USER, {}, b""), b"", FAR) is None
 
     with caplog.at_level(logging.DEBUG):
         with_access(tmp_path, work)

@@ -102,7 +102,7 @@ def test_store_keeps_half_of_what_the_process_may_open(monkeypatch):
         (resource.RLIM_INFINITY, configs.STORE_FILES_MAX),
     ):
         monkeypatch.setattr(resource, "getrlimit", lambda which, soft=soft: (soft, soft))
-        assert configs.store_config(configs.BrokerConfig(store_path_root_dir="/s")).open_files_max == expected
+        assert configs.to_store_config(configs.BrokerConfig(store_path_root_dir="/s")).open_files_max == expected
 
 
 def test_queues_written_in_turn_keep_their_files_open():

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from ariane.broker.config import BrokerConfig, checked, parse
+from ariane.broker.config import BrokerConfig, validate, parse
 from ariane.broker.handlers import pull
 from ariane.broker.state import consumer_filters as filters_module
 from ariane.broker.state import json_documents
@@ -199,7 +199,7 @@ def test_the_file_has_javas_form():
 )
 def test_settings_that_cannot_be_used(key, value):
     with pytest.raises(ConfigError):
-        checked(BrokerConfig(broker_name="b", **{key: value}))
+        validate(BrokerConfig(broker_name="b", **{key: value}))
 
 
 def test_keys_of_broker_conf():

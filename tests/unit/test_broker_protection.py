@@ -58,7 +58,7 @@ def test_a_write_within_the_limit_refuses_nothing_and_a_hung_disk_is_tried_again
     scene = Scene()
     scene.takes_s = 0.9
     assert [scene.ask().code for _ in range(3)] == [0, 0, 0]
-    scene.settings.take(msgspec.structs.replace(scene.settings.now, os_page_cache_busy_time_out_mills=500), 0)
+    scene.settings.apply(msgspec.structs.replace(scene.settings.current, os_page_cache_busy_time_out_mills=500), 0)
     assert [scene.ask().code for _ in range(2)] == [0, 2]
     scene.now += 0.9
     scene.takes_s = 600.0

@@ -100,7 +100,7 @@ def test_a_retry_topic_that_may_not_be_written_refuses() -> None:
 
 def test_a_permission_that_is_taken_while_the_broker_runs_counts() -> None:
     stage = Stage()
-    stage.settings.take(msgspec.structs.replace(CONFIG, broker_permission=4), 1)
+    stage.settings.apply(msgspec.structs.replace(CONFIG, broker_permission=4), 1)
     with pytest.raises(ReplyError) as refused:
         stage.back()
     assert refused.value.code == ResponseCode.NO_PERMISSION

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ariane.broker.config import BrokerConfig, texts
-from ariane.broker.dynamic_config import CHANGEABLE, DynamicConfig, changed, write_file
+from ariane.broker.dynamic_config import CHANGEABLE, DynamicConfig, changed, update_file
 from ariane.errors import ConfigError
 from ariane.model.topic import DataVersion
 from ariane.protocol import java_properties
@@ -30,8 +30,12 @@ def test_what_is_wanted_is_taken_and_the_version_counts() -> None:
     settings = DynamicConfig(CONFIG, 5)
     after, changes = changed(CONFIG, {"brokerPermission": " 4", "traceOn": "false", "longPollingEnable": "true"})
     assert changes == {"brokerPermission": "4", "traceOn": "false"}
-    settings.take(after, 9)
-    assert (settings.now.broker_permission, settings.now.trace_on, settings.version) == (4, False, DataVersion(1, 9))
+    settings.apply(after, 9)
+    assert (settings.current.broker_permission, settings.current.trace_on, settings.version) == (
+        4,
+        False,
+        DataVersion(1, 9),
+    )
 
 
 @pytest.mark.parametrize(
@@ -68,7 +72,7 @@ def test_the_file_keeps_its_comments_and_the_order_of_its_lines() -> None:
     disk.make_dirs("/conf")
     disk.close(disk.create("/conf/broker.conf", 0))
     disk.pwrite(disk.open("/conf/broker.conf"), FILE.encode(), 0)
-    write_file(disk, "/conf/broker.conf", {"traceOn": "false", "brokerPermission": "2", "regionId": "a\\b"})
+    update_file(disk, "/conf/broker.conf", {"traceOn": "false", "brokerPermission": "2", "regionId": "a\\b"})
     text = (read_whole(disk, "/conf/broker.conf") or b"").decode()
     assert text == (
         "# the broker of the first rack\nbrokerName=broker-a\n\ntraceOn=false\n! ports\nlistenPort: 10911\n"
@@ -80,7 +84,7 @@ def test_the_file_keeps_its_comments_and_the_order_of_its_lines() -> None:
 
 def test_a_file_that_is_gone_is_not_made_anew() -> None:
     with pytest.raises(FileNotFoundError, match="is gone"):
-        write_file(FakeDisk(), "/conf/broker.conf", {"traceOn": "false"})
+        update_file(FakeDisk(), "/conf/broker.conf", {"traceOn": "false"})
 
 
 @pytest.mark.parametrize("value", ["a b", " a", "a\\", "a\nb=c", "tab\there", "\r", "#x", "a=b:c", ""])

@@ -12,14 +12,14 @@ import msgspec
 import pytest
 
 from ariane.broker.stats import stats_log_format
-from ariane.broker.stats.broker_stats import BrokerStats, is_tool
+from ariane.broker.stats.broker_stats import BrokerStats, is_tool_group
 from ariane.broker.stats.stats_items import (
     DAY,
     HOUR,
     MINUTE,
-    NOTHING,
+    EMPTY_SNAPSHOT,
     SIZE,
-    Moments,
+    LatestValues,
     StatsItem,
     StatsItemSet,
     StatsSnapshot,
@@ -33,7 +33,7 @@ from ariane.broker.stats.stats_schedule import (
     next_midnight_ms,
     next_minute_ms,
 )
-from ariane.broker.stats.store_stats import FINE_BOUNDS_MS, LABELS, Morning, StoreStats
+from ariane.broker.stats.store_stats import FINE_BOUNDS_MS, LABELS, DailyTotals, StoreStats
 from ariane.spark.read.source_options import SourceOptions
 from ariane.testing.clock import FakeClock
 
@@ -49,12 +49,12 @@ def at(text: str, zone: timezone | ZoneInfo = UTC) -> int:  # type: ignore[valid
 
 def test_the_first_sample_follows_a_zero_one_period_earlier() -> None:
     item = StatsItem()
-    assert item.snapshot(MINUTE) == NOTHING
+    assert item.snapshot(MINUTE) == EMPTY_SNAPSHOT
     item.times, item.count, item.size = 2, 6, 600
     item.sample(MINUTE, 50_000)
     assert item.snapshot(MINUTE) == StatsSnapshot(6, 0.6, 2, 3.0)
     assert item.snapshot(MINUTE, SIZE) == StatsSnapshot(600, 60.0, 2, 300.0)
-    assert item.snapshot(HOUR) == NOTHING
+    assert item.snapshot(HOUR) == EMPTY_SNAPSHOT
     item.sample(HOUR, 50_000)
     assert item.snapshot(HOUR) == StatsSnapshot(6, 6 * 1000 / 600_000, 2, 3.0)
 
@@ -88,12 +88,12 @@ def test_items_have_a_bound_and_say_what_found_no_place() -> None:
     for topic in ("A", "B", "C", "C", "A"):
         items.add(topic, 1, 10)
     assert [key for key, _ in items] == ["A", "B"]
-    assert items.uncounted == 2
-    moments = Moments("queue", "topic", "group", items_max=1)
+    assert items.overflow_count == 2
+    moments = LatestValues("queue", "topic", "group", items_max=1)
     moments.set("0@A@G", 1, 0)
     moments.set("0@B@G", 1, 0)
     moments.set("0@A@G", 7, 1)
-    assert (moments.values(), moments.uncounted) == ({"0@A@G": 7}, 1)
+    assert (moments.values(), moments.overflow_count) == ({"0@A@G": 7}, 1)
 
 
 def test_an_item_that_was_silent_for_a_day_is_forgotten() -> None:
@@ -104,7 +104,7 @@ def test_an_item_that_was_silent_for_a_day_is_forgotten() -> None:
         for key, item in items:
             if key == "alive" and hour == 20:
                 item.times += 1
-            item.sample(DAY, hour * DAY.every_ms)
+            item.sample(DAY, hour * DAY.interval_ms)
         items.drop_idle()
         assert len(items) == (2 if hour < 24 else 1), hour
     assert items.get("alive") is not None
@@ -115,13 +115,13 @@ def test_an_item_that_was_silent_for_a_day_is_forgotten() -> None:
 
 def test_every_raise_stands_under_its_names_and_keys() -> None:
     stats = BrokerStats("C")
-    stats.sent("T", 5, 500)
-    stats.sent_delayed(2, 1, 90)
-    stats.sent_back("T", "G", delay_queue=3, size=80)
-    stats.sent_back("T", "G")
-    stats.delivered_delayed("T", 2, 1, 70)
-    stats.pulled("T", "G", 1, **PULL)  # type: ignore[arg-type]
-    stats.transaction_read("H", 4, 400)
+    stats.record_send("T", 5, 500)
+    stats.record_delayed_send(2, 1, 90)
+    stats.record_send_back("T", "G", delay_queue=3, size=80)
+    stats.record_send_back("T", "G")
+    stats.record_delayed_delivery("T", 2, 1, 70)
+    stats.record_pull("T", "G", 1, **PULL)  # type: ignore[arg-type]
+    stats.record_transaction_read("H", 4, 400)
     for item in stats.items():
         item.sample(MINUTE, 10_000)
     held = {f"{name} {key}": (one.sum, one.times) for name, key, one in stats.snapshots(MINUTE)}
@@ -155,9 +155,9 @@ def test_every_raise_stands_under_its_names_and_keys() -> None:
 
 def test_without_details_there_are_no_queues() -> None:
     stats = BrokerStats("C", detail=False, fall_recorded=False)
-    stats.sent_delayed(2, 1, 90)
-    stats.delivered_delayed("T", 2, 1, 70)
-    stats.pulled("T", "G", 1, **PULL)  # type: ignore[arg-type]
+    stats.record_delayed_send(2, 1, 90)
+    stats.record_delayed_delivery("T", 2, 1, 70)
+    stats.record_pull("T", "G", 1, **PULL)  # type: ignore[arg-type]
     keys = {name: key for name, key, _ in stats.snapshots(MINUTE)}
     assert not {name for name in keys if name.startswith("QUEUE_")}
     assert keys["GROUP_GET_LATENCY"] == "T@G"
@@ -167,27 +167,32 @@ def test_without_details_there_are_no_queues() -> None:
 @pytest.mark.parametrize("group", ["TOOLS_CONSUMER", "__MONITOR_CONSUMER", "CID_RMQ_SYS_X", "ariane-spark"])
 def test_what_a_tool_reads_is_no_consumption(group: str) -> None:
     stats = BrokerStats("C")
-    assert is_tool(group) and not is_tool("G")
-    stats.pulled("T", group, 1, **PULL)  # type: ignore[arg-type]
-    stats.missed(group)
-    stats.scanned("T", group, 1, 10**9)
+    assert is_tool_group(group) and not is_tool_group("G")
+    stats.record_pull("T", group, 1, **PULL)  # type: ignore[arg-type]
+    stats.record_miss(group)
+    stats.record_scan("T", group, 1, 10**9)
     assert [name for name, _, _ in stats.snapshots(MINUTE)] == ["BROKER_PUT_NUMS", "BROKER_GET_NUMS"]
-    assert (stats.puts.found, stats.puts.transferred, stats.puts.missed, len(stats.fall_size)) == (0, 0, 0, 0)
+    assert (stats.store_stats.found, stats.store_stats.transferred, stats.store_stats.missed, len(stats.fall_size)) == (
+        0,
+        0,
+        0,
+        0,
+    )
 
 
 def test_our_spark_source_reads_under_a_tools_group_unless_told_otherwise() -> None:
     defaults = {field.name: field.default for field in msgspec.structs.fields(SourceOptions)}
-    assert is_tool(str(defaults["group_id"]))
+    assert is_tool_group(str(defaults["group_id"]))
 
 
 @pytest.mark.parametrize("drop_unused", [True, False])
 def test_deleted_topics_and_groups_are_forgotten_when_that_is_wanted(drop_unused: bool) -> None:
     stats = BrokerStats("C", drop_unused=drop_unused)
     for topic in ("T", "T2"):
-        stats.sent(topic, 1, 1)
+        stats.record_send(topic, 1, 1)
         for group in ("G", "G2"):
-            stats.pulled(topic, group, 0, **PULL)  # type: ignore[arg-type]
-            stats.sent_back(topic, group)
+            stats.record_pull(topic, group, 0, **PULL)  # type: ignore[arg-type]
+            stats.record_send_back(topic, group)
     stats.drop_topic("T")
     stats.drop_group("G2")
     kept = {key for name, key, _ in stats.snapshots(MINUTE) if not name.startswith("BROKER_")}
@@ -202,42 +207,48 @@ def test_an_unknown_name_or_key_has_no_snapshot() -> None:
     stats = BrokerStats("C")
     assert stats.snapshot("TOPIC_PUT_NUMS", "T", MINUTE) is None
     assert stats.snapshot("NO_SUCH", "T", MINUTE) is None
-    assert stats.snapshot("BROKER_PUT_NUMS", "C", MINUTE) == NOTHING
+    assert stats.snapshot("BROKER_PUT_NUMS", "C", MINUTE) == EMPTY_SNAPSHOT
 
 
 # --- lines ---
 
 
 def test_lines_are_those_of_4_9_4() -> None:
-    line = stats_log_format.item("TOPIC_PUT_NUMS", "T1", MINUTE, StatsSnapshot(6, 0.1, 6, 1.0))
-    assert stats_log_format.stamped(at("2026-11-21T01:50:00"), line) == (
+    line = stats_log_format.format_item("TOPIC_PUT_NUMS", "T1", MINUTE, StatsSnapshot(6, 0.1, 6, 1.0))
+    assert stats_log_format.format_line(at("2026-11-21T01:50:00"), line) == (
         "2026-11-21 09:50:00 INFO - [TOPIC_PUT_NUMS] [T1] Stats In One Minute, SUM: 6 TPS: 0.10 AVGPT: 1.00\n"
     )
     latency = StatsSnapshot(1, 0.5, 4, 0.25)
-    assert stats_log_format.item("GROUP_GET_LATENCY", "0@T@G", HOUR, latency) == (
+    assert stats_log_format.format_item("GROUP_GET_LATENCY", "0@T@G", HOUR, latency) == (
         "[GROUP_GET_LATENCY] [0@T@G] Stats In One Hour, TIMES: 4 AVGRT: 0.25"
     )
-    assert stats_log_format.item("X", "k", DAY, NOTHING) == "[X] [k] Stats In One Day, SUM: 0 TPS: 0.00 AVGPT: 0.00"
-    assert stats_log_format.moment("GROUP_GET_FALL_SIZE", "0@T@G", 177) == (
+    assert (
+        stats_log_format.format_item("X", "k", DAY, EMPTY_SNAPSHOT)
+        == "[X] [k] Stats In One Day, SUM: 0 TPS: 0.00 AVGPT: 0.00"
+    )
+    assert stats_log_format.format_latest_value("GROUP_GET_FALL_SIZE", "0@T@G", 177) == (
         "[GROUP_GET_FALL_SIZE] [0@T@G] Stats Every 5 Minutes, Value: 177"
     )
 
 
 @pytest.mark.parametrize(("value", "text"), [(0.125, "0.13"), (0.135, "0.14"), (2.5, "2.50"), (1e7, "10000000.00")])
 def test_halves_are_rounded_up(value: float, text: str) -> None:
-    assert stats_log_format.fixed(value) == text
+    assert stats_log_format.format_two_decimals(value) == text
 
 
 def test_the_stores_lines() -> None:
     puts = StoreStats()
-    assert stats_log_format.store_rates(puts) == "[STORETPS] put_tps  get_found_tps  get_miss_tps  get_transfered_tps "
+    assert (
+        stats_log_format.format_store_rates(puts)
+        == "[STORETPS] put_tps  get_found_tps  get_miss_tps  get_transfered_tps "
+    )
     for second in range(61):
         puts.sample(second * 1000, second * 5)
-    puts.fast += 3
-    assert stats_log_format.store_rates(puts) == (
+    puts.fast_puts += 3
+    assert stats_log_format.format_store_rates(puts) == (
         "[STORETPS] put_tps 5.0 get_found_tps 0.0 get_miss_tps 0.0 get_transfered_tps 0.0"
     )
-    assert stats_log_format.put_times(puts.roll()).startswith(
+    assert stats_log_format.format_put_times(puts.roll_minute()).startswith(
         "[PAGECACHERT] TotalPut 3, PutMessageDistributeTime [<=0ms]:3 [0~10ms]:0 "
     )
 
@@ -271,25 +282,25 @@ def test_rates_need_their_whole_window() -> None:
 )  # fmt: skip
 def test_a_put_falls_into_its_bucket(ms: float, label: str) -> None:
     puts = StoreStats()
-    puts.slow(ms)
-    minute = puts.roll()
+    puts.record_slow_put(ms)
+    minute = puts.roll_minute()
     assert dict(zip(LABELS, minute.coarse, strict=True)) == {one: int(one == label) for one in LABELS}
-    assert f"{label}:1 " in minute.text()
-    assert puts.roll().total == 0
+    assert f"{label}:1 " in minute.format_java()
+    assert puts.roll_minute().total == 0
 
 
 def test_percentiles_are_taken_straight_inside_a_bucket() -> None:
     puts = StoreStats()
-    puts.fast = 900
+    puts.fast_puts = 900
     for _ in range(100):
-        puts.slow(105)  # the bucket from 100 to 110
-    minute = puts.roll()
+        puts.record_slow_put(105)  # the bucket from 100 to 110
+    minute = puts.roll_minute()
     assert minute.percentile_ms(0.45) == 0.5
     assert minute.percentile_ms(0.99) == pytest.approx(109)
     assert minute.percentile_ms(0.999) == pytest.approx(109.9)
-    assert StoreStats().roll().percentile_ms(0.99) == 0.0
-    puts.slow(60_000)
-    assert puts.roll().percentile_ms(1.0) == FINE_BOUNDS_MS[-1] == 10_000
+    assert StoreStats().roll_minute().percentile_ms(0.99) == 0.0
+    puts.record_slow_put(60_000)
+    assert puts.roll_minute().percentile_ms(1.0) == FINE_BOUNDS_MS[-1] == 10_000
     assert puts.put_max_ms == 60_000
 
 
@@ -301,10 +312,10 @@ def test_fine_bounds_grow_as_in_4_9_4() -> None:
 def test_morning_totals_move_on_at_midnight() -> None:
     puts = StoreStats()
     puts.transferred = 30
-    puts.midnight(100)
+    puts.start_day(100)
     puts.transferred = 50
-    puts.midnight(170)
-    assert puts.morning == Morning(put_yesterday=100, put_today=170, got_yesterday=30, got_today=50)
+    puts.start_day(170)
+    assert puts.daily_totals == DailyTotals(put_yesterday=100, put_today=170, got_yesterday=30, got_today=50)
 
 
 # --- schedule ---
@@ -339,8 +350,8 @@ def test_what_is_due_when() -> None:
     assert seen[ScheduledTask.ROLL_PUT_TIMES] == list(range(60, 700, 60))
     assert seen[ScheduledTask.STOP_SLOW_CONSUMERS] == [180, 360, 540]
     assert seen[ScheduledTask.PRINT_MINUTE] == list(range(3, 700, 60))
-    assert seen[ScheduledTask.PRINT_MOMENTS] == [3, 303, 603]
-    assert seen[ScheduledTask.PRINT_HOUR] == seen[ScheduledTask.PRINT_DAY] == seen[ScheduledTask.MORNING] == [63]
+    assert seen[ScheduledTask.PRINT_LATEST_VALUES] == [3, 303, 603]
+    assert seen[ScheduledTask.PRINT_HOUR] == seen[ScheduledTask.PRINT_DAY] == seen[ScheduledTask.START_DAY] == [63]
 
 
 def test_a_span_slept_through_is_made_up_for_once_and_a_clock_set_back_is_followed() -> None:
@@ -384,8 +395,8 @@ def run_for(recorder: StatsRecorder, clock: FakeClock, seconds: int) -> None:
 def test_the_recorder_samples_and_prints(tmp_path: Path) -> None:
     clock = FakeClock(at("2026-11-21T01:49:15"), is_auto=True)
     stats = BrokerStats("C", now_ms=clock.now_ms)
-    stats.sent("T1", 6, 600)
-    stats.pulled("T1", "G", 0, **PULL)  # type: ignore[arg-type]
+    stats.record_send("T1", 6, 600)
+    stats.record_pull("T1", "G", 0, **PULL)  # type: ignore[arg-type]
     journal = StatsLogFile(tmp_path)
     run_for(StatsRecorder(stats, lambda: 6, journal, clock), clock, 50)
     written = journal.path.read_text().splitlines()
@@ -393,7 +404,7 @@ def test_the_recorder_samples_and_prints(tmp_path: Path) -> None:
         "2026-11-21 09:50:00 INFO - [TOPIC_PUT_NUMS] [T1] Stats In One Minute, SUM: 6 TPS: 0.12 AVGPT: 6.00" in written
     )
     assert "2026-11-21 09:50:00 INFO - [GROUP_GET_FALL_SIZE] [0@T1@G] Stats Every 5 Minutes, Value: 177" in written
-    assert stats.puts.rate(10, "put") == 0.0
+    assert stats.store_stats.rate(10, "put") == 0.0
 
 
 def test_groups_that_read_too_far_behind_are_stopped_and_silent_ones_left_alone(tmp_path: Path) -> None:
@@ -401,12 +412,12 @@ def test_groups_that_read_too_far_behind_are_stopped_and_silent_ones_left_alone(
     stats = BrokerStats("C", now_ms=clock.now_ms)
     stopped: list[str] = []
     recorder = StatsRecorder(stats, lambda: 0, StatsLogFile(tmp_path), clock, Protection(1000, stopped.append))
-    stats.pulled("T", "near", 0, **PULL)  # type: ignore[arg-type]
-    stats.pulled("T", "far", 0, **{**PULL, "behind": 1001})  # type: ignore[arg-type]
-    stats.scanned("T", "far", 1, 2000)
-    stats.pulled("T", "caught-up", 0, **{**PULL, "behind": 5000})  # type: ignore[arg-type]
+    stats.record_pull("T", "near", 0, **PULL)  # type: ignore[arg-type]
+    stats.record_pull("T", "far", 0, **{**PULL, "behind": 1001})  # type: ignore[arg-type]
+    stats.record_scan("T", "far", 1, 2000)
+    stats.record_pull("T", "caught-up", 0, **{**PULL, "behind": 5000})  # type: ignore[arg-type]
     clock.advance_ms(1)
-    stats.scanned("T", "caught-up", 0, 5)
+    stats.record_scan("T", "caught-up", 0, 5)
     run_for(recorder, clock, 700)
     assert stopped == ["far"]
 
@@ -417,7 +428,7 @@ def test_a_log_that_cannot_be_written_is_told_and_stops_nothing(
     (tmp_path / "file").write_text("")
     clock = FakeClock(at("2026-11-21T01:49:50"), is_auto=True)
     stats = BrokerStats("C", now_ms=clock.now_ms)
-    stats.sent("T", 1, 1)
+    stats.record_send("T", 1, 1)
     run_for(StatsRecorder(stats, lambda: 1, StatsLogFile(tmp_path / "file"), clock), clock, 30)
     assert "cannot be written" in caplog.text
     assert clock.sleep_count >= 30

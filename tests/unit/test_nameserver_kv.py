@@ -21,7 +21,7 @@ def test_changes_that_come_together_share_a_write(tmp_path: Path) -> None:
 
             async def put(number: int) -> None:
                 table.put("NS", f"k{number}", "v")
-                await table.saved()
+                await table.wait_saved()
 
             await asyncio.gather(*(put(number) for number in range(1000)))
         assert write.call_count <= 2
@@ -37,9 +37,9 @@ def test_a_change_that_cannot_be_written_is_an_error_and_written_later(tmp_path:
         table = KvStore(tmp_path / "not a directory" / "kv.json")
         table.put("NS", "k", "v")
         with pytest.raises(StoreError, match=r"kv\.json"):
-            await table.saved()
+            await table.wait_saved()
         (tmp_path / "not a directory").unlink()
-        await table.saved()
+        await table.wait_saved()
         table.close()
 
     asyncio.run(run())
@@ -68,9 +68,9 @@ def test_an_empty_or_damaged_file_is_never_an_empty_table(
     async def run() -> None:
         table.put("NS", "k2", "v")
         with mock.patch.object(Path, "replace", crash), pytest.raises(StoreError):
-            await table.saved()
+            await table.wait_saved()
         assert KvStore(path).get("NS", "k") == "v", "the good copy outlives a crash of the next write"
-        await table.saved()
+        await table.wait_saved()
         table.close()
 
     rename = Path.replace

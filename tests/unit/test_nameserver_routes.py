@@ -13,7 +13,7 @@ from ariane.model.topic import DataVersion, TopicConfig
 from ariane.nameserver import config as settings
 from ariane.nameserver import registration
 from ariane.nameserver.config import NameServerConfig
-from ariane.nameserver.route_table import LIVE_MS, SLICE, RouteTable
+from ariane.nameserver.route_table import BROKER_LIVE_MS, TOPICS_PER_SLICE, RouteTable
 from ariane.protocol import fastjson
 from ariane.protocol.requests.routing import BrokerRef, RegisterBroker, RegisterBrokerBody, TopicTable
 
@@ -38,11 +38,11 @@ def test_a_route_names_queues_and_addresses() -> None:
     routes = RouteTable()
     routes.register(header("a", "h:1"), body("T"), 1, 0)
     routes.register(header("b", "h:2"), body("T", "U"), 2, 0)
-    found = routes.route("T")
+    found = routes.find_route("T")
     assert found is not None
     assert [(one.broker_name, one.broker_addrs) for one in found.broker_datas] == [("a", {0: "h:1"}), ("b", {0: "h:2"})]
     assert [one.write_queue_nums for one in found.queue_datas] == [4, 4]
-    assert routes.route("none") is None
+    assert routes.find_route("none") is None
     assert all_of(routes.topics()) == ["T", "U"]
 
 
@@ -58,11 +58,11 @@ def test_topics_are_taken_over_only_with_another_version_and_never_removed() -> 
 def test_a_slave_brings_no_topics_and_learns_its_master() -> None:
     routes = RouteTable()
     assert routes.register(header(addr="h:9", broker_id=1), body("T"), 2, 0).master_addr is None
-    assert routes.route("T") is None
+    assert routes.find_route("T") is None
     routes.register(header(), body("T"), 1, 0)
     answer = routes.register(header(addr="h:9", broker_id=1), body("T"), 2, 0)
     assert (answer.master_addr, answer.ha_server_addr) == ("h:1", "h:12")
-    found = routes.route("T")
+    found = routes.find_route("T")
     assert found is not None and found.broker_datas[0].broker_addrs == {0: "h:1", 1: "h:9"}
 
 
@@ -70,7 +70,7 @@ def test_an_address_under_a_new_id_leaves_the_old_one() -> None:
     routes = RouteTable()
     routes.register(header(broker_id=1), body("T"), 1, 0)
     routes.register(header(broker_id=0), body("T"), 1, 0)
-    found = routes.route("T")
+    found = routes.find_route("T")
     assert found is not None and found.broker_datas[0].broker_addrs == {0: "h:1"}
 
 
@@ -78,11 +78,11 @@ def test_silence_for_two_minutes_ends_a_broker_and_its_topics() -> None:
     routes = RouteTable()
     routes.register(header("a", "h:1"), body("T"), 1, 0)
     routes.register(header("b", "h:2"), body("T", "U"), 2, 1000)
-    assert routes.expire(LIVE_MS) == []
-    assert routes.expire(LIVE_MS + 1) == ["h:1"]
-    found = routes.route("T")
+    assert routes.expire(BROKER_LIVE_MS) == []
+    assert routes.expire(BROKER_LIVE_MS + 1) == ["h:1"]
+    found = routes.find_route("T")
     assert found is not None and [one.broker_name for one in found.queue_datas] == ["b"]
-    assert routes.lost(2) == ["h:2"]
+    assert routes.remove_peer(2) == ["h:2"]
     assert all_of(routes.topics()) == []
 
 
@@ -90,8 +90,8 @@ def test_a_broker_that_came_back_over_a_new_connection_survives_the_end_of_the_o
     routes = RouteTable()
     routes.register(header(), body("T"), 1, 0)
     routes.register(header(), body("T"), 2, 10)
-    assert routes.lost(1) == []
-    assert routes.route("T") is not None
+    assert routes.remove_peer(1) == []
+    assert routes.find_route("T") is not None
 
 
 def test_the_last_address_takes_the_name_along_a_slave_keeps_it() -> None:
@@ -99,10 +99,10 @@ def test_the_last_address_takes_the_name_along_a_slave_keeps_it() -> None:
     routes.register(header(), body("T"), 1, 0)
     routes.register(header(addr="h:9", broker_id=1), body(), 2, 0)
     routes.unregister(BrokerRef("a", "h:1", "C", 0))
-    found = routes.route("T")
+    found = routes.find_route("T")
     assert found is not None and found.broker_datas[0].broker_addrs == {1: "h:9"}
     routes.unregister(BrokerRef("a", "h:9", "C", 1))
-    assert routes.route("T") is None
+    assert routes.find_route("T") is None
     assert routes.clusters().cluster_addr_table == {}
 
 
@@ -112,23 +112,23 @@ def test_write_permission_is_wiped_until_something_new_is_registered() -> None:
     assert sum(routes.wipe_write_perm("a")) == 2
     assert sum(routes.wipe_write_perm("none")) == 0
     routes.register(header(), body("T", "U"), 1, 0)
-    found = routes.route("T")
+    found = routes.find_route("T")
     assert found is not None and found.queue_datas[0].perm == 4
     assert sum(routes.add_write_perm("a")) == 2
     assert sum(routes.wipe_write_perm("a")) == 2
     routes.register(header(), body("T", counter=2), 1, 0)
-    found = routes.route("T")
+    found = routes.find_route("T")
     assert found is not None and found.queue_datas[0].perm == 6
 
 
 def test_a_version_that_is_known_counts_as_a_sign_of_life() -> None:
     routes = RouteTable()
     reference = BrokerRef("a", "h:1", "C", 0)
-    assert routes.seen_version(reference, DataVersion(1, 1), 0) is None
+    assert routes.refresh_version(reference, DataVersion(1, 1), 0) is None
     routes.register(header(), body("T"), 1, 0)
-    assert routes.seen_version(reference, DataVersion(2, 1), LIVE_MS) == DataVersion(1, 1)
-    assert routes.seen_version(reference, DataVersion(1, 1), LIVE_MS) == DataVersion(1, 1)
-    assert routes.expire(LIVE_MS + 1) == []
+    assert routes.refresh_version(reference, DataVersion(2, 1), BROKER_LIVE_MS) == DataVersion(1, 1)
+    assert routes.refresh_version(reference, DataVersion(1, 1), BROKER_LIVE_MS) == DataVersion(1, 1)
+    assert routes.expire(BROKER_LIVE_MS + 1) == []
 
 
 def test_topics_by_cluster_unit_and_name() -> None:
@@ -148,18 +148,18 @@ def test_topics_by_cluster_unit_and_name() -> None:
 
 def test_a_broker_is_forgotten_with_many_topics_and_its_lists_come_in_slices() -> None:
     routes = RouteTable()
-    names = [f"T{number}" for number in range(2 * SLICE + 1)]
+    names = [f"T{number}" for number in range(2 * TOPICS_PER_SLICE + 1)]
     routes.register(header("a", "h:1"), body(*names, "only a"), 1, 0)
     routes.register(header("b", "h:2"), body(*names), 2, 0)
-    assert [len(part) for part in routes.topics()] == [SLICE, SLICE, 2, 0, 0, 0]
+    assert [len(part) for part in routes.topics()] == [TOPICS_PER_SLICE, TOPICS_PER_SLICE, 2, 0, 0, 0]
     changes = routes.wipe_write_perm("b")
-    assert next(changes) == SLICE
+    assert next(changes) == TOPICS_PER_SLICE
     routes.delete_topic(names[-1])
-    assert sum(changes) == SLICE  # the deleted one is not brought back
-    assert routes.route(names[-1]) is None
-    assert (routes.topic_count("a"), routes.topic_count("b")) == (2 * SLICE + 1, 2 * SLICE)
-    routes.lost(1)
-    assert routes.route("only a") is None
+    assert sum(changes) == TOPICS_PER_SLICE  # the deleted one is not brought back
+    assert routes.find_route(names[-1]) is None
+    assert (routes.topic_count("a"), routes.topic_count("b")) == (2 * TOPICS_PER_SLICE + 1, 2 * TOPICS_PER_SLICE)
+    routes.remove_peer(1)
+    assert routes.find_route("only a") is None
     assert all_of(routes.topics()) == sorted(names[:-1])
 
 
@@ -224,5 +224,5 @@ def test_every_address_of_a_broker_counts() -> None:
     routes.register(header("a", "h:1"), body("T"), 1, 0)
     routes.register(header("a", "h:2", broker_id=1), body(), 2, 0)
     assert (routes.address_count(), routes.has_address("h:2"), routes.has_address("h:3")) == (2, True, False)
-    routes.lost(2)
+    routes.remove_peer(2)
     assert (routes.address_count(), routes.has_address("h:2")) == (1, False)

@@ -43,7 +43,7 @@ class FakeNameServer:
         return {topic for part in self.routes.topics() for topic in part}
 
     def version(self) -> DataVersion | None:
-        return self.routes.seen_version(BrokerRef("broker-a", "h:1", "DefaultCluster", 0), DataVersion(), 0)
+        return self.routes.refresh_version(BrokerRef("broker-a", "h:1", "DefaultCluster", 0), DataVersion(), 0)
 
     async def serve(self, code: int, header: Mapping[str, str], body: bytes) -> Command:
         await asyncio.sleep(0)
@@ -64,7 +64,7 @@ class FakeNameServer:
             self.routes.unregister(ref)
             return answered({})
         assert code == RequestCode.QUERY_DATA_VERSION
-        version = self.routes.seen_version(ref, fastjson.decode(body, DataVersion), 0)
+        version = self.routes.refresh_version(ref, fastjson.decode(body, DataVersion), 0)
         return answered({"changed": "x"}, fastjson.write(version) if version else b"")
 
 
@@ -109,7 +109,7 @@ class Setup:
         self.registration = Registration(
             self.settings, "h:1", "h:2", self.topics, peers, self.tasks, now_ms=lambda: 1000
         )
-        self.topics.on_table_change = self.registration.soon
+        self.topics.on_table_change = self.registration.register_soon
 
     def names(self) -> set[str]:
         return set(self.topics.names())
@@ -128,11 +128,11 @@ def run(work: Callable[[Setup], Awaitable[None]], count: int = 3, **settings: An
 
 def test_a_new_topic_is_registered_alone() -> None:
     async def work(setup: Setup) -> None:
-        await setup.registration.now()
+        await setup.registration.register_now()
         assert setup.first.topics() == setup.names()
         setup.first.requests.clear()
         setup.topics.put(TopicConfig(topic_name="new"))
-        await setup.registration.settled()
+        await setup.registration.wait_registered()
         assert setup.first.requests == [(RequestCode.QUERY_DATA_VERSION, ()), (RequestCode.REGISTER_BROKER, ("new",))]
         assert setup.first.topics() == setup.second.topics() == setup.names()
         assert setup.first.version() == setup.topics.version
@@ -142,7 +142,7 @@ def test_a_new_topic_is_registered_alone() -> None:
 
 def test_a_large_table_is_registered_in_parts() -> None:
     async def work(setup: Setup) -> None:
-        await setup.registration.now()
+        await setup.registration.register_now()
         assert setup.first.topics() == setup.names()
         assert setup.first.version() == setup.topics.version
         sizes = [len(topics) for _, topics in setup.first.requests]
@@ -153,10 +153,10 @@ def test_a_large_table_is_registered_in_parts() -> None:
 
 def test_many_changes_are_registered_in_parts_too() -> None:
     async def work(setup: Setup) -> None:
-        await setup.registration.now()
+        await setup.registration.register_now()
         for number in range(2 * PART_TOPICS + 1):
             setup.topics.put(TopicConfig(topic_name=f"new{number}"))
-        await setup.registration.settled()
+        await setup.registration.wait_registered()
         assert setup.first.topics() == setup.second.topics() == setup.names()
         assert setup.first.version() == setup.topics.version
 
@@ -167,10 +167,10 @@ def test_many_changes_are_registered_in_parts_too() -> None:
 def test_a_registration_that_breaks_off_is_completed_by_the_next(served: int) -> None:
     async def work(setup: Setup) -> None:
         setup.first.fail_after = served
-        await setup.registration.now()
+        await setup.registration.register_now()
         assert setup.first.version() != setup.topics.version
         setup.first.fail_after = None
-        await setup.registration.now()
+        await setup.registration.register_now()
         assert setup.first.topics() == setup.names()
         assert setup.first.version() == setup.topics.version
 
@@ -180,13 +180,13 @@ def test_a_registration_that_breaks_off_is_completed_by_the_next(served: int) ->
 @pytest.mark.parametrize("served", range(4))
 def test_changes_of_a_registration_that_breaks_off_are_not_lost(served: int) -> None:
     async def work(setup: Setup) -> None:
-        await setup.registration.now()
+        await setup.registration.register_now()
         setup.first.fail_after = served
         for number in range(2 * PART_TOPICS + 1):
             setup.topics.put(TopicConfig(topic_name=f"new{number}"))
-        await setup.registration.settled()
+        await setup.registration.wait_registered()
         setup.first.fail_after = None
-        await setup.registration.now()
+        await setup.registration.register_now()
         assert setup.first.topics() == setup.names()
 
     run(work)
@@ -194,10 +194,10 @@ def test_changes_of_a_registration_that_breaks_off_are_not_lost(served: int) -> 
 
 def test_a_restarted_name_server_receives_the_whole_table() -> None:
     async def work(setup: Setup) -> None:
-        await setup.registration.now()
+        await setup.registration.register_now()
         setup.first.restart()
         setup.topics.put(TopicConfig(topic_name="new"))
-        await setup.registration.settled()
+        await setup.registration.wait_registered()
         assert setup.first.topics() == setup.names()
 
     run(work)
@@ -205,10 +205,10 @@ def test_a_restarted_name_server_receives_the_whole_table() -> None:
 
 def test_a_name_server_that_forgot_the_broker_receives_the_whole_table() -> None:
     async def work(setup: Setup) -> None:
-        await setup.registration.now()
+        await setup.registration.register_now()
         setup.first.routes.unregister(BrokerRef("broker-a", "h:1", "DefaultCluster", 0))
         setup.topics.put(TopicConfig(topic_name="new"))
-        await setup.registration.settled()
+        await setup.registration.wait_registered()
         assert setup.first.topics() == setup.names()
 
     run(work)
@@ -216,11 +216,11 @@ def test_a_name_server_that_forgot_the_broker_receives_the_whole_table() -> None
 
 def test_the_table_of_the_former_process_counts_for_nothing() -> None:
     async def work(setup: Setup) -> None:
-        await setup.registration.now()
+        await setup.registration.register_now()
         again = Setup(3, broker_permission=PERM_READ)
         again.first.routes, again.first.connection = setup.first.routes, FakeConnection(again.first)
-        await again.registration.now()  # the same version, other permissions
-        route = setup.first.routes.route("T0")
+        await again.registration.register_now()  # the same version, other permissions
+        route = setup.first.routes.find_route("T0")
         assert route is not None and route.queue_datas[0].perm == PERM_READ
         await again.tasks.close()
 
@@ -229,9 +229,9 @@ def test_the_table_of_the_former_process_counts_for_nothing() -> None:
 
 def test_a_period_without_changes_sends_no_topics() -> None:
     async def work(setup: Setup) -> None:
-        await setup.registration.now()
+        await setup.registration.register_now()
         setup.first.requests.clear()
-        await setup.registration.now()
+        await setup.registration.register_now()
         assert setup.first.requests == [(RequestCode.QUERY_DATA_VERSION, ()), (RequestCode.REGISTER_BROKER, ())]
 
     run(work)
@@ -239,11 +239,11 @@ def test_a_period_without_changes_sends_no_topics() -> None:
 
 def test_another_permission_of_the_broker_sends_the_whole_table() -> None:
     async def work(setup: Setup) -> None:
-        await setup.registration.now()
-        setup.settings.now = msgspec.structs.replace(setup.settings.now, broker_permission=PERM_READ)
+        await setup.registration.register_now()
+        setup.settings.current = msgspec.structs.replace(setup.settings.current, broker_permission=PERM_READ)
         setup.topics.bump_version()
-        await setup.registration.settled()
-        route = setup.first.routes.route("T0")
+        await setup.registration.wait_registered()
+        route = setup.first.routes.find_route("T0")
         assert route is not None and route.queue_datas[0].perm == PERM_READ
 
     run(work)
@@ -251,13 +251,13 @@ def test_another_permission_of_the_broker_sends_the_whole_table() -> None:
 
 def test_a_deleted_topic_is_in_no_later_part() -> None:
     async def work(setup: Setup) -> None:
-        task = asyncio.ensure_future(setup.registration.now())
+        task = asyncio.ensure_future(setup.registration.register_now())
         while not setup.first.requests:
             await asyncio.sleep(0)
         last = setup.topics.names()[4 * PART_TOPICS - 1]
         setup.topics.delete(last)
         await task
-        await setup.registration.settled()
+        await setup.registration.wait_registered()
         assert last not in setup.first.topics() | setup.second.topics()
         assert setup.first.version() == setup.topics.version
 
@@ -266,13 +266,13 @@ def test_a_deleted_topic_is_in_no_later_part() -> None:
 
 def test_a_silent_name_server_does_not_hold_up_the_others() -> None:
     async def work(setup: Setup) -> None:
-        await setup.registration.now()
+        await setup.registration.register_now()
         setup.first.hang = asyncio.Event()
         setup.topics.put(TopicConfig(topic_name="new"))
         while "new" not in setup.second.topics():
             await asyncio.sleep(0)
         setup.first.hang.set()
-        await setup.registration.settled()
+        await setup.registration.wait_registered()
         assert "new" in setup.first.topics()
 
     run(work)
@@ -280,12 +280,12 @@ def test_a_silent_name_server_does_not_hold_up_the_others() -> None:
 
 def test_a_broker_that_left_is_not_brought_back_by_a_late_registration() -> None:
     async def work(setup: Setup) -> None:
-        task = asyncio.ensure_future(setup.registration.now())
+        task = asyncio.ensure_future(setup.registration.register_now())
         while not setup.first.requests:
             await asyncio.sleep(0)
-        await setup.registration.leave()
+        await setup.registration.unregister()
         await task
-        await setup.registration.now()
+        await setup.registration.register_now()
         assert setup.first.version() is None and setup.second.version() is None
 
     run(work, 4 * PART_TOPICS)
@@ -294,14 +294,14 @@ def test_a_broker_that_left_is_not_brought_back_by_a_late_registration() -> None
 def test_changes_are_not_collected_for_a_name_server_that_receives_the_whole_table_next() -> None:
     async def work(setup: Setup) -> None:
         setup.second.is_down = True
-        await setup.registration.now()
+        await setup.registration.register_now()
         for number in range(50):
             setup.topics.put(TopicConfig(topic_name=f"new{number}"))
-            await setup.registration.settled()
+            await setup.registration.wait_registered()
         assert setup.first.topics() == setup.names()
         assert not setup.registration._links[1].pending
         setup.second.is_down = False
-        await setup.registration.now()
+        await setup.registration.register_now()
         assert setup.second.topics() == setup.names()
 
     run(work)
@@ -309,7 +309,7 @@ def test_changes_are_not_collected_for_a_name_server_that_receives_the_whole_tab
 
 def test_a_slave_sends_no_topics() -> None:
     async def work(setup: Setup) -> None:
-        await setup.registration.now()
+        await setup.registration.register_now()
         assert setup.first.requests == [(RequestCode.REGISTER_BROKER, ())]
 
     run(work, broker_id=1)

@@ -306,7 +306,7 @@ def test_nothing_is_sent_before_the_first_report_and_an_empty_slave_gets_everyth
         assert sum(len(data) for _, data in script.got) == store.commit_log_max
         assert all(offset // 1024 == (offset + len(data) - 1) // 1024 for offset, data in script.got)
         store.put(draft(b"more"))
-        feed.appended()
+        feed.notify_appended()
         await turns()
         assert script.got[-1].offset + len(script.got[-1].data) == store.commit_log_max
 
@@ -316,11 +316,11 @@ def test_nothing_is_sent_before_the_first_report_and_an_empty_slave_gets_everyth
 def test_a_send_waits_until_a_slave_has_it() -> None:
     async def work(feed: ReplicationFeed, store: MessageStore, script: Script, serving: asyncio.Task[None]) -> None:
         end = store.commit_log_max
-        assert await feed.replicated(end) == ResponseCode.SLAVE_NOT_AVAILABLE
+        assert await feed.wait_replicated(end) == ResponseCode.SLAVE_NOT_AVAILABLE
         script.said.put_nowait(report(10))
         await turns()
-        late = asyncio.ensure_future(feed.replicated(end))
-        early = asyncio.ensure_future(feed.replicated(500))
+        late = asyncio.ensure_future(feed.wait_replicated(end))
+        early = asyncio.ensure_future(feed.wait_replicated(500))
         await turns()
         assert not early.done()
         script.said.put_nowait(report(500))
@@ -329,11 +329,11 @@ def test_a_send_waits_until_a_slave_has_it() -> None:
         assert early.result() == ResponseCode.SUCCESS
         script.said.put_nowait(report(end))
         assert await late == ResponseCode.SUCCESS
-        assert feed.acknowledged == end
+        assert feed.acknowledged_offset == end
         script.said.put_nowait(None)
         with pytest.raises(ConnectionLost):
             await serving
-        assert await feed.replicated(end + 1) == ResponseCode.SLAVE_NOT_AVAILABLE
+        assert await feed.wait_replicated(end + 1) == ResponseCode.SLAVE_NOT_AVAILABLE
 
     with_feed(work)
 
@@ -342,8 +342,8 @@ def test_a_slave_that_does_not_answer_or_is_too_far_behind() -> None:
     async def work(feed: ReplicationFeed, store: MessageStore, script: Script, serving: asyncio.Task[None]) -> None:
         script.said.put_nowait(report(10))
         await turns()
-        assert await feed.replicated(1009) == ResponseCode.FLUSH_SLAVE_TIMEOUT
-        assert await feed.replicated(1010) == ResponseCode.SLAVE_NOT_AVAILABLE
+        assert await feed.wait_replicated(1009) == ResponseCode.FLUSH_SLAVE_TIMEOUT
+        assert await feed.wait_replicated(1010) == ResponseCode.SLAVE_NOT_AVAILABLE
 
     with_feed(work, slave_timeout=0, ha_slave_fallbehind_max=1000)
 
@@ -356,7 +356,7 @@ def test_a_slave_ahead_of_its_master_is_let_go(reports: list[int]) -> None:
             await turns()
         with pytest.raises(ArianeError):
             await serving
-        assert feed.acknowledged == 0
+        assert feed.acknowledged_offset == 0
 
     with_feed(work)
 

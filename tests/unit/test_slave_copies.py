@@ -61,7 +61,11 @@ class Slave:
     def copy(self, master: Master) -> None:
         tables = self.tables
         copied = slave_sync.Copied(
-            tables.topics, tables.groups, tables.offsets, tables.save_delay_document, self.remover.take_over
+            tables.topics,
+            tables.groups,
+            tables.offsets,
+            tables.save_delay_document,
+            self.remover.apply_master_deletions,
         )
         asyncio.run(slave_sync.copy_tables(master, "10.0.0.1:10911", copied))  # type: ignore[arg-type]
 
@@ -127,5 +131,5 @@ def test_only_the_queues_that_began_again_outlive_a_deletion() -> None:
 
 def test_a_slave_deletes_no_messages_of_topics_that_it_has_not_copied_yet() -> None:
     peer = cast(Peer, None)
-    reply = slave_sync.refusals()[RequestCode.CLEAN_UNUSED_TOPIC](Command(RequestCode.CLEAN_UNUSED_TOPIC), peer)
+    reply = slave_sync.reject_handlers()[RequestCode.CLEAN_UNUSED_TOPIC](Command(RequestCode.CLEAN_UNUSED_TOPIC), peer)
     assert isinstance(reply, Reply) and reply.code == ResponseCode.SUCCESS

@@ -8,7 +8,7 @@ import inspect
 from ariane.broker import topic_pages
 from ariane.broker.config import BrokerConfig
 from ariane.broker.state.topic_registry import TopicRegistry
-from ariane.broker.topic_pages import PAGE
+from ariane.broker.topic_pages import PAGE_TOPICS
 from ariane.model.topic import DataVersion, TopicConfig, TopicDeletion
 from ariane.net.connection import Reply
 from ariane.net.shared_replies import SharedReplies
@@ -46,30 +46,30 @@ class Master:
 
 
 def copied(master: Master, slave: TopicRegistry) -> MasterTopicTable:
-    return asyncio.run(topic_pages.copy(slave, master.ask))
+    return asyncio.run(topic_pages.fetch(slave, master.ask))
 
 
 def test_a_large_table_comes_in_pages_and_only_once() -> None:
-    master, slave = Master(topics(3 * PAGE)), topics(0, version=1)
+    master, slave = Master(topics(3 * PAGE_TOPICS)), topics(0, version=1)
     table = copied(master, slave)
     slave.replace(table)
     assert slave.table() == master.table.table()
     assert table.deleted_topics == DELETED
-    assert len(master.sizes) == 4 and max(master.sizes) == PAGE
+    assert len(master.sizes) == 4 and max(master.sizes) == PAGE_TOPICS
     master.sizes.clear()
     assert copied(master, slave) == MasterTopicTable(master.table.version, {}, DELETED)
     assert master.sizes == [0]
 
 
 def test_the_whole_table_of_a_java_master_is_taken_and_skipped_when_known() -> None:
-    master, slave = Master(topics(3 * PAGE), is_java=True), topics(0, version=1)
+    master, slave = Master(topics(3 * PAGE_TOPICS), is_java=True), topics(0, version=1)
     slave.replace(copied(master, slave))
     assert slave.table() == master.table.table()
     assert copied(master, slave).topic_config_table == {}
 
 
 def test_a_topic_deleted_between_two_pages_costs_the_slave_no_other_topic() -> None:
-    master, slave = Master(topics(3 * PAGE)), topics(3 * PAGE, version=1)
+    master, slave = Master(topics(3 * PAGE_TOPICS)), topics(3 * PAGE_TOPICS, version=1)
 
     def delete_once() -> None:
         master.after_page = lambda: None
@@ -84,7 +84,7 @@ def test_a_topic_deleted_between_two_pages_costs_the_slave_no_other_topic() -> N
 
 
 def test_tools_get_the_whole_table_as_java_prints_it() -> None:
-    for count in (1, 2 * PAGE):
+    for count in (1, 2 * PAGE_TOPICS):
         master = topics(count)
 
         async def whole(master: TopicRegistry = master) -> Reply:

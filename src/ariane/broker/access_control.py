@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from ariane.broker.acl import Acl, AclFile, read
+from ariane.broker.acl import Acl, AclFile, parse_acl_file
 from ariane.errors import ConfigError
 from ariane.net.connection import Handled, Handler, Peer, Reply
 from ariane.net.peer_log import PeerLog
@@ -28,7 +28,7 @@ from ariane.protocol.command import Command
 
 log = logging.getLogger("ariane.broker.acl")
 
-POLL_S = 5.0
+POLL_INTERVAL_S = 5.0
 FILE_BYTES_MAX = 4 * 1024 * 1024
 FILES_MAX = 1_000
 PRIVATE = 0o600
@@ -52,9 +52,9 @@ class AccessControl:
         self._more = home / "conf" / "acl"
         self._executor = executor
         self._now_ms = now_ms
-        self._one_at_a_time = asyncio.Lock()
+        self._lock = asyncio.Lock()
         self._peer_log = PeerLog(log)
-        self._make_default()
+        self._create_default()
         self._seen = self._stamps()
         self._state = self._read()
 
@@ -66,15 +66,15 @@ class AccessControl:
         """The same handlers, reached only by requests that are permitted."""
         return {code: self._guard(serve) for code, serve in handlers.items()}
 
-    async def poll(self) -> None:
+    async def reload_if_changed(self) -> None:
         """Read the files again when one of them changed."""
-        async with self._one_at_a_time:
-            stamps = await self._aside(self._stamps)
+        async with self._lock:
+            stamps = await self._in_thread(self._stamps)
             if stamps == self._seen:
                 return
             self._seen = stamps
             try:
-                self._state = await self._aside(self._read)
+                self._state = await self._in_thread(self._read)
             except (ConfigError, OSError) as error:
                 log.error("the access control files changed and cannot be used, what was read before stays: %s", error)
                 return
@@ -83,29 +83,29 @@ class AccessControl:
     async def edit(self, choose: Callable[[dict[str, AclFile]], str], change: Edit) -> None:
         """Change the file that `choose` names, as it is on the disk now, and take it in force. Nothing is written unless all
         files together can be used afterwards: else ConfigError."""
-        async with self._one_at_a_time:
-            await self._aside(self._edit, choose, change)
+        async with self._lock:
+            await self._in_thread(self._edit, choose, change)
 
     def _edit(self, choose: Callable[[dict[str, AclFile]], str], change: Edit) -> None:
         """In the worker thread from end to end, one at a time: whoever asked may be gone before it is done."""
         path = choose(self._read().files)
         document = _document(path)
-        version = read(path, document).version.next(self._now_ms())
+        version = parse_acl_file(path, document).version.next(self._now_ms())
         change(document)
         document["dataVersion"] = [{"counter": version.counter, "timestamp": version.timestamp}]
         text = yaml.safe_dump(document, sort_keys=False, allow_unicode=True, default_flow_style=False)
         if len(text.encode()) > FILE_BYTES_MAX:
             raise ConfigError("aclEnable", path, f"it would have more than {FILE_BYTES_MAX} bytes")
-        state = self._read({path: read(path, document)})
+        state = self._read({path: parse_acl_file(path, document)})
         _replace(path, text.encode())
         self._state, self._seen = state, self._stamps()
 
-    def _aside(self, work: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:
+    def _in_thread(self, work: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:
         return asyncio.get_running_loop().run_in_executor(self._executor, work, *args)
 
     def _guard(self, serve: Handler) -> Handler:
         def guarded(command: Command, peer: Peer) -> Handled:
-            denial = self._state.acl.denial(command.code, command.field_map(), command.body, peer.ip)
+            denial = self._state.acl.denial_reason(command.code, command.field_map(), command.body, peer.ip)
             if denial is None:
                 return serve(command, peer)
             now = asyncio.get_running_loop().time()
@@ -116,7 +116,7 @@ class AccessControl:
 
     # --- files ---
 
-    def _make_default(self) -> None:
+    def _create_default(self) -> None:
         if self.default.exists():
             return
         try:
@@ -147,7 +147,7 @@ class AccessControl:
 
     def _read(self, instead: Mapping[str, AclFile] | None = None) -> AclState:
         files = {
-            path: instead[path] if instead and path in instead else read(path, _document(path))
+            path: instead[path] if instead and path in instead else parse_acl_file(path, _document(path))
             for path in self._paths()
         }
         return AclState(Acl(list(files.items())), files)

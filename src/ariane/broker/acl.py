@@ -61,7 +61,7 @@ ADMIN_CODES = frozenset(
 )
 
 
-class Need(NamedTuple):
+class RequiredPermission(NamedTuple):
     """A right on a topic, or on a group (`resource` is then its retry topic, as in the file's own terms)."""
 
     resource: str
@@ -104,16 +104,16 @@ class AclFile(msgspec.Struct, frozen=True, rename="camel"):
         return self.data_version[0] if self.data_version else DataVersion()
 
 
-def read(path: str, document: Any) -> AclFile:
+def parse_acl_file(path: str, document: Any) -> AclFile:
     """The content of a YAML file, checked. ConfigError names what cannot be used, and never shows a secret."""
     try:
         file = msgspec.convert(_keys_as_texts(document or {}), AclFile)
     except msgspec.ValidationError as error:
         raise ConfigError("aclEnable", path, f"{error}; keys and addresses are texts: put them in quotes") from None
     for entry in file.accounts or ():
-        account(path, entry)
+        parse_account(path, entry)
     for one in file.global_white_remote_addresses or ():
-        ip_allowlist.parse(one)
+        ip_allowlist.parse_patterns(one)
     return file
 
 
@@ -145,12 +145,12 @@ class Account(NamedTuple):
     default_group: Permission
     resources: Mapping[str, Permission]  # groups by their retry topic
 
-    def may(self, need: Need) -> bool:
+    def has_permission(self, need: RequiredPermission) -> bool:
         default = self.default_group if need.resource.startswith(RETRY_PREFIX) else self.default_topic
         return bool(self.resources.get(need.resource, default) & need.right)
 
 
-def account(path: str, entry: AccountEntry) -> Account:
+def parse_account(path: str, entry: AccountEntry) -> Account:
     """ConfigError when the entry cannot be used."""
     for what, value in (("accessKey", entry.access_key), ("secretKey", entry.secret_key)):
         if len(value) < KEY_CHARACTERS_MIN:
@@ -166,7 +166,7 @@ def account(path: str, entry: AccountEntry) -> Account:
             resources[prefix + name.strip()] = PERMISSIONS[right.strip()]
     return Account(
         entry,
-        ip_allowlist.parse(entry.white_remote_address or ""),
+        ip_allowlist.parse_patterns(entry.white_remote_address or ""),
         PERMISSIONS.get((entry.default_topic_perm or "").strip(), Permission.DENY),
         PERMISSIONS.get((entry.default_group_perm or "").strip(), Permission.DENY),
         resources,
@@ -184,16 +184,16 @@ class Acl:
         white: list[Pattern] = []
         for path, file in files:
             for entry in file.accounts or ():
-                self._accounts.setdefault(entry.access_key, account(path, entry))
+                self._accounts.setdefault(entry.access_key, parse_account(path, entry))
             for one in file.global_white_remote_addresses or ():
-                white += ip_allowlist.parse(one)
+                white += ip_allowlist.parse_patterns(one)
         if len(self._accounts) > ACCOUNTS_MAX:
             raise ConfigError("accounts", f"{len(self._accounts)} accounts", f"use at most {ACCOUNTS_MAX}")
         self._white = tuple(white)
 
-    def denial(self, code: int, fields: Mapping[str, str], body: bytes, ip: str) -> str | None:
+    def denial_reason(self, code: int, fields: Mapping[str, str], body: bytes, ip: str) -> str | None:
         """Why a request is not served; None: it is."""
-        if ip_allowlist.holds(self._white, ip):
+        if ip_allowlist.matches(self._white, ip):
             return None
         access_key = fields.get(ACCESS_KEY)
         if not access_key:
@@ -201,22 +201,22 @@ class Acl:
         known = self._accounts.get(access_key)
         if known is None:
             return f"No acl config for {_shown(access_key)}"
-        if ip_allowlist.holds(known.white, ip):
+        if ip_allowlist.matches(known.white, ip):
             return None
         if not verified(known.entry.secret_key, fields, body):
             return f"Check signature failed for accessKey={access_key}"
-        return _not_permitted(known, code, fields, body)
+        return _missing_permission(known, code, fields, body)
 
 
-def _not_permitted(known: Account, code: int, fields: Mapping[str, str], body: bytes) -> str | None:
-    needed = list(needs(code, fields, body))
-    if Need(TRACE_TOPIC, Permission.PUB) in needed:
+def _missing_permission(known: Account, code: int, fields: Mapping[str, str], body: bytes) -> str | None:
+    needed = list(required_permissions(code, fields, body))
+    if RequiredPermission(TRACE_TOPIC, Permission.PUB) in needed:
         return None
     if code in ADMIN_CODES and not known.entry.admin:
         return f"Need admin permission for request code={code}, but accessKey={known.entry.access_key} is not"
     if known.entry.admin and not known.resources:
         return None
-    refused = next((need for need in needed if not known.may(need)), None)
+    refused = next((need for need in needed if not known.has_permission(need)), None)
     return None if refused is None else f"No default permission for {_shown(str(refused))}"
 
 
@@ -225,28 +225,28 @@ def _shown(text: str) -> str:
     return text if len(text) <= SHOWN_MAX and text.isprintable() else repr(text[:SHOWN_MAX])
 
 
-def needs(code: int, fields: Mapping[str, str], body: bytes) -> Iterable[Need]:
+def required_permissions(code: int, fields: Mapping[str, str], body: bytes) -> Iterable[RequiredPermission]:
     """The rights that a request needs."""
     of = _NEEDS.get(code)
     return of(fields, body) if of is not None else ()
 
 
-def _topic(name: str | None, right: Permission) -> list[Need]:
-    return [Need(name, right)] if name else []
+def _topic(name: str | None, right: Permission) -> list[RequiredPermission]:
+    return [RequiredPermission(name, right)] if name else []
 
 
-def _group(name: str | None) -> list[Need]:
-    return [Need(RETRY_PREFIX + name.removeprefix(RETRY_PREFIX), Permission.SUB)] if name else []
+def _group(name: str | None) -> list[RequiredPermission]:
+    return [RequiredPermission(RETRY_PREFIX + name.removeprefix(RETRY_PREFIX), Permission.SUB)] if name else []
 
 
-def _send(topic: str | None) -> list[Need]:
+def _send(topic: str | None) -> list[RequiredPermission]:
     """A message to a retry topic comes from a consumer of its group."""
     if topic is not None and topic.startswith(RETRY_PREFIX):
         return _group(topic)
     return _topic(topic, Permission.PUB)
 
 
-def _heartbeat(body: bytes) -> list[Need]:
+def _heartbeat(body: bytes) -> list[RequiredPermission]:
     needed = []
     for consumer in decode_body(RequestCode.HEART_BEAT, body, HeartbeatData).consumers:
         needed += _group(consumer.group_name)
@@ -255,7 +255,7 @@ def _heartbeat(body: bytes) -> list[Need]:
     return needed
 
 
-_Needs = Callable[[Mapping[str, str], bytes], list[Need]]
+_Needs = Callable[[Mapping[str, str], bytes], list[RequiredPermission]]
 
 # Reference remoting-protocol 12.2. Codes that are not here need an account and no more.
 _NEEDS: dict[int, _Needs] = {

@@ -21,11 +21,11 @@ from typing import Self
 import msgspec
 
 from ariane.broker import request_routing, slave_sync
-from ariane.broker.access_control import POLL_S, AccessControl
+from ariane.broker.access_control import POLL_INTERVAL_S, AccessControl
 from ariane.broker.client_registry import ClientRegistry
-from ariane.broker.config import BrokerConfig, checked, store_config
-from ariane.broker.dynamic_config import DynamicConfig, write_file
-from ariane.broker.file_cleaner import CHECK_S, FIRST_CHECK_S, FIRST_RUN_S, Cleaner
+from ariane.broker.config import BrokerConfig, validate, to_store_config
+from ariane.broker.dynamic_config import DynamicConfig, update_file
+from ariane.broker.file_cleaner import CHECK_INTERVAL_S, FIRST_CHECK_S, FIRST_RUN_S, FileCleaner
 from ariane.broker.flusher import Flusher
 from ariane.broker.persistent_state import PersistentState, load_delay_offsets
 from ariane.broker.ports import VIP_EXCLUDED_CODES, bind_ports
@@ -76,7 +76,7 @@ class Broker:
         """`config_file` is where `config` came from: settings that tools change are kept there. `accept_empty_log`: start
         although the commit log, or its end, is missing."""
         self._accept_empty_log = accept_empty_log
-        self._settings = DynamicConfig(checked(config), clock.now_ms())
+        self._settings = DynamicConfig(validate(config), clock.now_ms())
         self._config_file = config_file
         self.addr = ""
         self._disk = disk or SystemDisk()
@@ -92,7 +92,7 @@ class Broker:
     @property
     def config(self) -> BrokerConfig:
         """The settings that are in force now."""
-        return self._settings.now
+        return self._settings.current
 
     async def __aenter__(self) -> Self:
         try:
@@ -158,7 +158,7 @@ class Broker:
         if not config.is_slave:
             self._start_masters_tasks()
         await self._registration.start()
-        self._open.push_async_callback(self._registration.leave)
+        self._open.push_async_callback(self._registration.unregister)
         if self._replica is not None:
             copied = self._copied()
             slave_sync.start(
@@ -186,14 +186,18 @@ class Broker:
     def _copied(self) -> slave_sync.Copied:
         tables = self._tables
         return slave_sync.Copied(
-            tables.topics, tables.groups, tables.offsets, tables.save_delay_document, self._remover.take_over
+            tables.topics,
+            tables.groups,
+            tables.offsets,
+            tables.save_delay_document,
+            self._remover.apply_master_deletions,
         )
 
     def _open_store(self, store_host: bytes) -> None:
         config, now_ms = self.config, self._clock.now_ms
         saved = SavedState(self._disk, config.config_dir)
         self._store = open_store(
-            msgspec.structs.replace(store_config(config), accept_empty_log=self._accept_empty_log),
+            msgspec.structs.replace(to_store_config(config), accept_empty_log=self._accept_empty_log),
             self._disk,
             now_ms=now_ms,
             store_host=store_host,
@@ -229,7 +233,7 @@ class Broker:
             now_ms=now_ms,
         )
         self._open.callback(self._transactions.close)
-        self._cleaner = Cleaner(
+        self._cleaner = FileCleaner(
             config,
             store,
             self._disk,
@@ -281,7 +285,7 @@ class Broker:
                 self._access,
                 self._server,
                 self._tasks,
-                functools.partial(aside, write_file, self._disk, self._config_file) if self._config_file else None,
+                functools.partial(aside, update_file, self._disk, self._config_file) if self._config_file else None,
                 self._clock.now_ms,
                 self._monotonic_ms,
             )
@@ -290,8 +294,8 @@ class Broker:
             table = self._tables.with_durable_replies(table)
         table = self._protection.with_checks(table)
         if self.config.is_slave:
-            table.update(slave_sync.refusals())
-            table[RequestCode.DELETE_TOPIC_IN_BROKER] = slave_sync.deletion(
+            table.update(slave_sync.reject_handlers())
+            table[RequestCode.DELETE_TOPIC_IN_BROKER] = slave_sync.delete_topic_handler(
                 peers, lambda: self._registration.master.master_addr, self._copied()
             )
         return self._access.with_checks(table) if self._access else table
@@ -309,14 +313,14 @@ class Broker:
         clean_s = config.clean_resource_interval / 1000
         every(clean_s, self._drop_obsolete_deletions, "forget deletions of messages that are gone")
         every(clean_s, self._cleaner.run, "remove old files", first_s=FIRST_RUN_S)
-        every(CHECK_S, self._cleaner.check_room, "watch the disk", first_s=FIRST_CHECK_S)
+        every(CHECK_INTERVAL_S, self._cleaner.check_disk_space, "watch the disk", first_s=FIRST_CHECK_S)
         every(PROTECTION_LOOK_S, self._protection.update_backlog, "see how much of the log waits for the disk")
         if self._access:
-            every(POLL_S, self._access.poll, "read changed access control files")
+            every(POLL_INTERVAL_S, self._access.reload_if_changed, "read changed access control files")
         every(MEMBER_SCAN_S, self._presence.evict_idle, "drop silent clients")
         every(LOCK_SCAN_S, tables.remove_expired_locks, "forget expired queue locks")
         self._tasks.start(self._recorder.run(), "count")
-        tables.start(self._tasks, self._registration.soon)
+        tables.start(self._tasks, self._registration.register_soon)
 
     def _start_masters_tasks(self) -> None:
         """What a slave leaves to its master: deliveries, and asking about transactions."""

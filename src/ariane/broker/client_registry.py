@@ -33,7 +33,7 @@ class ClientRegistry:
 
     def notify_group_changed(self, group: str) -> None:
         """Tell the members of a consumer group to share its queues out again."""
-        if self.server is None or not self._settings.now.notify_consumer_ids_changed_enable:
+        if self.server is None or not self._settings.current.notify_consumer_ids_changed_enable:
             return
         header = fields(GroupRef(group))
         for peer_id in self.members.consumer_peers(group):

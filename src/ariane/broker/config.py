@@ -278,7 +278,7 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=_camel):
 
     @property
     def delays_ms(self) -> tuple[int, ...]:
-        return delays_ms(self.message_delay_level)
+        return parse_delay_levels(self.message_delay_level)
 
     @property
     def stats_dir(self) -> Path:
@@ -289,7 +289,7 @@ class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, rename=_camel):
         return str(Path(self.store_path_root_dir) / "config")
 
 
-def delays_ms(text: str) -> tuple[int, ...]:
+def parse_delay_levels(text: str) -> tuple[int, ...]:
     """messageDelayLevel, `1s 5s … 2h`, in ms. ProtocolError names what is no delay."""
     units = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
     found = []
@@ -332,7 +332,7 @@ def parse(properties: Mapping[str, str]) -> tuple[BrokerConfig, list[str]]:
         del unsupported[ADDRESS_SERVER_KEY]
         without_effect[ADDRESS_SERVER_KEY] = ADDRESS_SERVER_UNUSED
     remarks = check_keys(others, texts(config), without_effect, unsupported)
-    return checked(config), remarks
+    return validate(config), remarks
 
 
 def texts(config: BrokerConfig) -> dict[str, str]:
@@ -373,7 +373,7 @@ RANGES = {
 }
 
 
-def checked(config: BrokerConfig) -> BrokerConfig:
+def validate(config: BrokerConfig) -> BrokerConfig:
     """`config`, or ConfigError naming the first setting that cannot be used and what to write instead."""
     for name, (low, high) in RANGES.items():
         value = getattr(config, name)
@@ -403,7 +403,7 @@ def _check_paths(config: BrokerConfig) -> None:
 
 def _check_delays(config: BrokerConfig) -> None:
     try:
-        delays_ms(config.message_delay_level)
+        parse_delay_levels(config.message_delay_level)
     except ProtocolError as error:
         raise ConfigError("messageDelayLevel", config.message_delay_level, str(error)) from error
 
@@ -429,7 +429,7 @@ def _check_role(config: BrokerConfig) -> BrokerConfig:
     return config
 
 
-def store_config(config: BrokerConfig) -> StoreConfig:
+def to_store_config(config: BrokerConfig) -> StoreConfig:
     """What the store is told of these settings."""
     memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return StoreConfig(

@@ -17,7 +17,7 @@ from ariane.broker.config_keys import UNSUPPORTED, WITHOUT_EFFECT
 from ariane.errors import ConfigError
 from ariane.model.topic import DataVersion
 from ariane.protocol import java_properties
-from ariane.protocol.setting_keys import unknown
+from ariane.protocol.setting_keys import describe_unknown_key
 from ariane.store.files import Disk, read_whole, write_atomic
 
 Bounds = tuple[int, int]
@@ -72,12 +72,12 @@ class DynamicConfig:
     """`now` is the value in force, `version` counts its changes."""
 
     def __init__(self, config: BrokerConfig, now_ms: int) -> None:
-        self.now = config
+        self.current = config
         self.version = DataVersion(0, now_ms)
 
-    def take(self, config: BrokerConfig, now_ms: int) -> None:
+    def apply(self, config: BrokerConfig, now_ms: int) -> None:
         """From now on this value is in force."""
-        self.now = config
+        self.current = config
         self.version = self.version.next(now_ms)
 
 
@@ -98,14 +98,14 @@ def changed(config: BrokerConfig, wanted: Mapping[str, str]) -> tuple[BrokerConf
         elif key in UNSUPPORTED:
             raise ConfigError(key, text, UNSUPPORTED[key].fix)
         else:
-            line = unknown(key, [*known, *WITHOUT_EFFECT, *UNSUPPORTED])
+            line = describe_unknown_key(key, [*known, *WITHOUT_EFFECT, *UNSUPPORTED])
             raise ConfigError(key, text, f"{line} getBrokerConfig lists all keys")
     made, _ = parse({**known, **different})
     after = texts(made)
     return made, {key: after[key] for key in different}
 
 
-def write_file(disk: Disk, path: str, changes: Mapping[str, str]) -> None:
+def update_file(disk: Disk, path: str, changes: Mapping[str, str]) -> None:
     """Put changed values into a broker.conf: comments and the order of lines stay; the former file is kept as `.bak`."""
     former = read_whole(disk, path)
     if former is None:

@@ -24,7 +24,7 @@ log = logging.getLogger("ariane.broker.file_cleaner")
 
 FIRST_RUN_S = 60.0
 FIRST_CHECK_S = 1.0
-CHECK_S = 10.0  # how soon writes are refused on a disk that fills up, and taken again
+CHECK_INTERVAL_S = 10.0  # how soon writes are refused on a disk that fills up, and taken again
 MANUAL_RUNS = 20  # runs that one request for cleaning lasts, as in Java
 MOVED_TIMEOUT_S = 30.0
 ROUNDS_MAX = 100  # of removed queue files in one run
@@ -32,7 +32,7 @@ HOUR_MS = 3_600_000
 USED_MAX_LIMITS = (10, 95)  # diskMaxUsedSpaceRatio is held within these, as in Java
 
 
-class Cleaner:
+class FileCleaner:
     """`run` every cleanResourceInterval, `check_room` every CHECK_S. `refuses` False: a slave stores what its master stored."""
 
     def __init__(
@@ -42,7 +42,7 @@ class Cleaner:
         disk: Disk,
         flusher: Flusher,
         executor: Executor,
-        stored: Callable[[], None],
+        on_stored: Callable[[], None],
         now_ms: Callable[[], int],
         *,
         reject_writes: bool,
@@ -52,14 +52,14 @@ class Cleaner:
         self._disk = disk
         self._flusher = flusher
         self._executor = executor
-        self._stored = stored
+        self._stored = on_stored
         self._now_ms = now_ms
         self._reject_writes = reject_writes
-        self._rule = rule(config)
+        self._rule = retention_rule(config)
         self._manual_runs = 0
         self._trimmed_for = -1  # the log's start when files of queues were last looked at
 
-    def clean_soon(self) -> None:
+    def request_cleaning(self) -> None:
         """Remove expired files in the next MANUAL_RUNS runs, whatever the hour and the disk."""
         self._manual_runs = MANUAL_RUNS
 
@@ -73,15 +73,15 @@ class Cleaner:
         if why is not None:
             files = self._store.retention.log_files()
             for file in files[: due(files, self._rule, percent, now_ms)]:
-                if not await self._kept_timers(file.base + self._store.config.commit_log_size):
+                if not await self._preserve_timers(file.base + self._store.config.commit_log_size):
                     break
                 await self._remove(self._store.retention.begin_log_removal(file))
                 log.info("removed the commit log file at %d because of %s; %d %% used", file.base, why.value, percent)
                 await asyncio.sleep(self._config.delete_commit_log_files_interval / 1000)
         await self._remove(self._store.retention.begin_log_removal(None))
-        await self._trim()
+        await self._remove_derived_files()
 
-    async def _kept_timers(self, end: int) -> bool:
+    async def _preserve_timers(self, end: int) -> bool:
         """Whether no timer is lost when the log below `end` goes: a master stores those once more, a slave waits for that."""
         if not self._reject_writes:
             return not self._store.delayed.below(end)
@@ -98,7 +98,7 @@ class Cleaner:
         self._stored()
         return await self._flusher.wait_flushed(moved, MOVED_TIMEOUT_S)
 
-    async def check_room(self) -> None:
+    async def check_disk_space(self) -> None:
         """Refuse messages while the disk is nearly full."""
         if not self._reject_writes:
             return
@@ -133,7 +133,7 @@ class Cleaner:
             await asyncio.get_running_loop().run_in_executor(self._executor, removal.run)
             self._store.retention.end_log_removal(removal)
 
-    async def _trim(self) -> None:
+    async def _remove_derived_files(self) -> None:
         """Files of the index and of queues whose messages are gone. Each round removes at most one of a queue, after a flush."""
         start = self._store.commit_log_min
         if start == self._trimmed_for:
@@ -149,7 +149,7 @@ class Cleaner:
             await asyncio.sleep(self._config.delete_consume_queue_files_interval / 1000)
 
 
-def rule(config: BrokerConfig) -> RetentionRule:
+def retention_rule(config: BrokerConfig) -> RetentionRule:
     low, high = USED_MAX_LIMITS
     return RetentionRule(
         reserved_ms=config.file_reserved_time * HOUR_MS,

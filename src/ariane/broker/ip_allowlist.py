@@ -21,7 +21,7 @@ from ariane.errors import ConfigError
 
 Pattern = tuple[tuple[int, int], ...]
 
-EVERYBODY: tuple[Pattern, ...] = (((0, 255),) * 4, ((0, 0xFFFF),) * 8)
+ALL_ADDRESSES: tuple[Pattern, ...] = (((0, 255),) * 4, ((0, 0xFFFF),) * 8)
 _ALL_FORMS = ("*", "*.*.*.*", "*:*:*:*:*:*:*:*")
 _OUTSIDE_BRACES = re.compile(r",(?![^{]*\})")
 _BRACES = re.compile(r"(.*[.:])\{([^{}]+)\}\Z")
@@ -29,17 +29,17 @@ _BRACES = re.compile(r"(.*[.:])\{([^{}]+)\}\Z")
 PATTERNS_MAX = 10_000
 
 
-def split(text: str) -> list[str]:
+def split_patterns(text: str) -> list[str]:
     """The patterns of a list that is joined by commas; those inside braces join nothing."""
     return [one.strip() for one in _OUTSIDE_BRACES.split(text) if one.strip()]
 
 
-def parse(text: str) -> tuple[Pattern, ...]:
+def parse_patterns(text: str) -> tuple[Pattern, ...]:
     """The patterns of a text. ConfigError says which is none."""
     found: list[Pattern] = []
-    for one in split(text):
+    for one in split_patterns(text):
         if one in _ALL_FORMS:
-            found += EVERYBODY
+            found += ALL_ADDRESSES
         elif braces := _BRACES.match(one):
             found += [_pattern(braces[1] + last.strip(), one) for last in braces[2].split(",")]
         else:
@@ -49,7 +49,7 @@ def parse(text: str) -> tuple[Pattern, ...]:
     return tuple(found)
 
 
-def holds(patterns: tuple[Pattern, ...], ip: str) -> bool:
+def matches(patterns: tuple[Pattern, ...], ip: str) -> bool:
     """Whether one of the patterns holds the address."""
     if not patterns:
         return False

@@ -64,7 +64,7 @@ class PostStoreDispatcher:
 
     def _dispatch(self) -> None:
         self._dispatch_due = False
-        self._feed.appended()
+        self._feed.notify_appended()
         try:
             arrivals = self._store.step()
         except StoreError as error:
@@ -85,7 +85,7 @@ class PostStoreDispatcher:
             return draft
         store = self._store
         floor_ms = max(store.last_ms, store.delayed.floor_ms)
-        longest_ms = self._settings.now.timer_max_delay_sec * 1000
+        longest_ms = self._settings.current.timer_max_delay_sec * 1000
         limits = delayed_delivery.DelayLimits(len(store.config.delays_ms), floor_ms, longest_ms)
         return delayed_delivery.schedule(draft, own, self._now_ms(), limits)
 
@@ -98,7 +98,9 @@ class PostStoreDispatcher:
         placed = self._store.put(kept)
         delay_queue = kept.queue_id if kept.topic == SCHEDULE_TOPIC else None
         group = draft.topic.removeprefix(RETRY_PREFIX).removeprefix(DLQ_PREFIX)
-        self._stats.sent_back(own.get(RETRY_TOPIC, draft.topic), group, delay_queue=delay_queue, size=placed.size)
+        self._stats.record_send_back(
+            own.get(RETRY_TOPIC, draft.topic), group, delay_queue=delay_queue, size=placed.size
+        )
         return placed
 
     def delay_level_positions(self) -> dict[int, tuple[int, int]]:
@@ -109,6 +111,6 @@ class PostStoreDispatcher:
 
     def _count_delivered(self, due: DueMessage, draft: RecordDraft, size: int) -> None:
         if due.topic == SCHEDULE_TOPIC:
-            self._stats.delivered_delayed(draft.topic, due.queue_id, 1, size)
+            self._stats.record_delayed_delivery(draft.topic, due.queue_id, 1, size)
         else:
-            self._stats.sent(draft.topic, 1, size)
+            self._stats.record_send(draft.topic, 1, size)

@@ -58,8 +58,8 @@ class NameServerLink:
 
     def __init__(self, addr: str) -> None:
         self.addr = addr
-        self.confirmed: DataVersion | None = None  # recorded by the name server; None: unknown
-        self.is_whole_due = True  # the whole table has to be sent, whatever is recorded
+        self.confirmed_version: DataVersion | None = None  # recorded by the name server; None: unknown
+        self.needs_full_table = True  # the whole table has to be sent, whatever is recorded
         self.connection: Connection | None = None  # `confirmed` was recorded over this one
         self.pending: set[str] = set()  # names of topics that changed after `confirmed`
         self.failed = False  # the last attempt failed
@@ -67,16 +67,16 @@ class NameServerLink:
         self.task: asyncio.Task[None] | None = None
         self.waiters: list[tuple[int, asyncio.Future[None]]] = []  # (counter of the version waited for, its future)
 
-    def note(self, names: Collection[str] | None) -> None:
+    def mark_changed(self, names: Collection[str] | None) -> None:
         """Record changed topics; None: all topics."""
         if names is None:
-            self.is_whole_due = True
-        elif not self.is_whole_due:  # else they are sent with all others, however long that takes
+            self.needs_full_table = True
+        elif not self.needs_full_table:  # else they are sent with all others, however long that takes
             self.pending.update(names)
 
-    def wake(self) -> None:
+    def wake_waiters(self) -> None:
         """Wake up the waiters whose version has been recorded; all of them after a failure."""
-        recorded = -1 if self.confirmed is None or self.is_whole_due else self.confirmed.counter
+        recorded = -1 if self.confirmed_version is None or self.needs_full_table else self.confirmed_version.counter
         waiting = []
         for counter, future in self.waiters:
             if not self.failed and counter > recorded:
@@ -115,32 +115,32 @@ class Registration:
         self._has_left = False
         self.master = RegisterBrokerAnswer()
         """What a slave was told last: the addresses of its master, for requests and for replication."""
-        names = [one.strip() for one in settings.now.namesrv_addr.split(";")]
+        names = [one.strip() for one in settings.current.namesrv_addr.split(";")]
         self._links = [NameServerLink(addr) for addr in dict.fromkeys(names) if addr]
-        topics.on_topics_change = self.note
+        topics.on_topics_change = self.mark_changed
 
     @property
     def _config(self) -> BrokerConfig:
-        return self._settings.now
+        return self._settings.current
 
     async def start(self) -> None:
         """Register now, then periodically."""
-        await self.now()
+        await self.register_now()
         period_ms = max(PERIOD_MIN_MS, min(self._config.register_name_server_period, PERIOD_MAX_MS))
-        self._tasks.every(period_ms / 1000, self.now, "register with the name servers")
+        self._tasks.every(period_ms / 1000, self.register_now, "register with the name servers")
 
-    def note(self, names: Collection[str] | None) -> None:
+    def mark_changed(self, names: Collection[str] | None) -> None:
         """Record that these topics changed; None: all topics."""
         for link in self._links:
-            link.note(names)
+            link.mark_changed(names)
 
-    def soon(self) -> None:
+    def register_soon(self) -> None:
         """Register the changes so far. Changes during a registration follow in the next one."""
         for link in self._links:
             if link.task is None or link.task.done():
                 link.task = self._tasks.start(self._catch_up(link), f"register changes with {link.addr}")
 
-    async def settled(self) -> None:
+    async def wait_registered(self) -> None:
         """Wait until the name servers have recorded all changes so far.
 
         A name server whose last registration failed is not waited for, and none for more than registerBrokerTimeoutMills.
@@ -156,11 +156,11 @@ class Registration:
         if waits:
             await asyncio.wait(waits, timeout=self._config.register_broker_timeout_mills / 1000)
 
-    async def now(self) -> None:
+    async def register_now(self) -> None:
         """Register once with all name servers, also if nothing changed."""
         await asyncio.gather(*map(self._register, self._links))
 
-    async def leave(self) -> None:
+    async def unregister(self) -> None:
         """Unregister from all name servers, as part of an orderly stop."""
         config = self._config
         header = BrokerRef(config.broker_name, self._addr, config.broker_cluster_name, config.broker_id)
@@ -178,7 +178,7 @@ class Registration:
     async def _catch_up(self, link: NameServerLink) -> None:
         while True:
             await self._register(link)
-            if self._has_left or link.failed or not (link.is_whole_due or link.pending):
+            if self._has_left or link.failed or not (link.needs_full_table or link.pending):
                 return
 
     async def _register(self, link: NameServerLink) -> None:
@@ -188,16 +188,16 @@ class Registration:
             try:
                 table = await self._send(link)
             except ArianeError as error:
-                link.failed = link.is_whole_due = True
+                link.failed = link.needs_full_table = True
                 log.warning("cannot register with name server %s: %s", link.addr, error)
                 table = None
             except BaseException:
-                link.is_whole_due = True
+                link.needs_full_table = True
                 raise
             else:
                 link.failed = False
             finally:
-                link.wake()
+                link.wake_waiters()
         if table is not None and link is next((one for one in self._links if not one.failed), None):
             self._topics.mark_ordered(table)
 
@@ -205,17 +205,17 @@ class Registration:
         """Send what the name server lacks. Returns its ORDER_TOPIC_CONFIG."""
         connection = await self._peers.to(link.addr)
         is_complete = (
-            not link.is_whole_due
-            and link.confirmed is not None
+            not link.needs_full_table
+            and link.confirmed_version is not None
             and connection is link.connection  # a name server forgets a broker with its connection
-            and await self._recorded(connection, link.confirmed) == link.confirmed
-            and not link.is_whole_due
+            and await self._query_version(connection, link.confirmed_version) == link.confirmed_version
+            and not link.needs_full_table
         )
         # No await until `pending.clear`: a later change has a later version and stays pending.
         version = self._topics.version
         names = list(link.pending) if is_complete else self._topics.names()
         link.pending.clear()
-        link.is_whole_due = False
+        link.needs_full_table = False
         if self._config.broker_id != MASTER:
             names = []  # name servers ignore the topics of slaves
         parts = [names[at : at + PART_TOPICS] for at in range(0, len(names), PART_TOPICS)]
@@ -224,14 +224,14 @@ class Registration:
         for part in parts:
             await self._send_part(connection, DataVersion(-next(self._provisional), self._now_ms()), part)
         table = await self._send_part(connection, version, last)
-        link.confirmed, link.connection = version, connection
+        link.confirmed_version, link.connection = version, connection
         return table
 
-    async def _recorded(self, connection: Connection, version: DataVersion) -> DataVersion | None:
+    async def _query_version(self, connection: Connection, version: DataVersion) -> DataVersion | None:
         """Return the version that the name server has recorded; None: it does not list this broker."""
         config = self._config
         header = BrokerRef(config.broker_name, self._addr, config.broker_cluster_name, config.broker_id)
-        answer = await self._ask(connection, RequestCode.QUERY_DATA_VERSION, header, fastjson.write(version))
+        answer = await self._request(connection, RequestCode.QUERY_DATA_VERSION, header, fastjson.write(version))
         return fastjson.decode(answer.body, DataVersion) if answer.body else None
 
     async def _send_part(
@@ -247,7 +247,7 @@ class Registration:
             broker_id=config.broker_id,
             body_crc32=zlib.crc32(body) & 0x7FFFFFFF,
         )
-        answer = await self._ask(connection, RequestCode.REGISTER_BROKER, header, body)
+        answer = await self._request(connection, RequestCode.REGISTER_BROKER, header, body)
         told = typed(answer, RegisterBrokerAnswer)
         if told.master_addr:
             self.master = told
@@ -261,7 +261,7 @@ class Registration:
         # Topic names are ASCII, so that plain JSON is what fastjson prints, at a tenth of the time.
         return msgspec.json.encode(RegisterBrokerBody(self._filter_servers(), TopicTable(version, table)))
 
-    async def _ask(self, connection: Connection, code: RequestCode, header: msgspec.Struct, body: bytes) -> Command:
+    async def _request(self, connection: Connection, code: RequestCode, header: msgspec.Struct, body: bytes) -> Command:
         timeout_ms = self._config.register_broker_timeout_mills
         answer = await connection.request(code, fields(header), body, timeout_ms=timeout_ms)
         if answer.code != ResponseCode.SUCCESS:

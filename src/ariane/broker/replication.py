@@ -51,25 +51,25 @@ class ReplicationFeed:
         self._more = asyncio.Event()
 
     @property
-    def acknowledged(self) -> int:
+    def acknowledged_offset(self) -> int:
         """How far the best connected slave is; 0 without any."""
         return max(self._slaves.values(), default=0)
 
-    def appended(self) -> None:
+    def notify_appended(self) -> None:
         self._more.set()
         self._more = asyncio.Event()
 
-    async def replicated(self, end: int) -> ResponseCode:
+    async def wait_replicated(self, end: int) -> ResponseCode:
         """SUCCESS once a slave has the log up to `end`; else why it is not known to have it (SYNC_MASTER)."""
-        if self.acknowledged >= end:
+        if self.acknowledged_offset >= end:
             return ResponseCode.SUCCESS
-        if not self._slaves or end - self.acknowledged >= self._config.ha_slave_fallbehind_max:
+        if not self._slaves or end - self.acknowledged_offset >= self._config.ha_slave_fallbehind_max:
             return ResponseCode.SLAVE_NOT_AVAILABLE
         loop = asyncio.get_running_loop()
         waiter = _Waiter(end, next(self._numbers), loop.create_future())
         heapq.heappush(self._waiting, waiter)
         timer = loop.call_later(
-            self._config.slave_timeout / 1000, _settle, waiter.answer, ResponseCode.FLUSH_SLAVE_TIMEOUT
+            self._config.slave_timeout / 1000, _resolve, waiter.answer, ResponseCode.FLUSH_SLAVE_TIMEOUT
         )
         try:
             return await waiter.answer
@@ -115,7 +115,7 @@ class ReplicationFeed:
                 raise ProtocolError(f"slave {stream.addr} has the log up to {offset}, beyond this master's end")
             self._slaves[stream] = offset
             while self._waiting and self._waiting[0].end <= offset:
-                _settle(heapq.heappop(self._waiting).answer, ResponseCode.SUCCESS)
+                _resolve(heapq.heappop(self._waiting).answer, ResponseCode.SUCCESS)
 
     async def _send(self, stream: Stream, at: int) -> None:
         batch, store = self._config.ha_transfer_batch_size, self._store
@@ -153,23 +153,23 @@ async def _first_report(stream: Stream, reports: AckReader, within_s: float) -> 
     return first
 
 
-def _settle(answer: asyncio.Future[ResponseCode], code: ResponseCode) -> None:
+def _resolve(answer: asyncio.Future[ResponseCode], code: ResponseCode) -> None:
     if not answer.done():
         answer.set_result(code)
 
 
-async def follow(
+async def follow_master(
     config: BrokerConfig,
     replica: Replica,
-    master: Callable[[], str],
-    ask_again: Callable[[], Awaitable[None]],
-    stored: Callable[[], None],
+    master_address: Callable[[], str],
+    refresh_master: Callable[[], Awaitable[None]],
+    on_stored: Callable[[], None],
 ) -> None:
     """The slave's side, until cancelled. `master` is the address for replication, "" while unknown; `ask_again` has the name
     servers asked whether it is another now; `stored` is told of new bytes."""
     said = ""
     while True:
-        addr = master()
+        addr = master_address()
         try:
             if not addr:
                 raise ConnectionLost(
@@ -178,13 +178,13 @@ async def follow(
             async with connected(addr) as stream:
                 log.info("following the master at %s from %d", addr, replica.received)
                 said = ""
-                await _follow_once(config, replica, stream, stored)
+                await _follow_once(config, replica, stream, on_stored)
         except ArianeError as error:
             if str(error) != said:  # once for each reason, not every RETRY_S
                 said = str(error)
                 log.error("replication: %s; trying every %g s", error, RETRY_S)
         await asyncio.sleep(RETRY_S)
-        await ask_again()
+        await refresh_master()
 
 
 async def _follow_once(config: BrokerConfig, replica: Replica, stream: Stream, stored: Callable[[], None]) -> None:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from ariane.broker.access_control import AccessControl
 from ariane.broker.client_registry import ClientRegistry
 from ariane.broker.dynamic_config import DynamicConfig
-from ariane.broker.file_cleaner import Cleaner
+from ariane.broker.file_cleaner import FileCleaner
 from ariane.broker.flusher import Flusher
 from ariane.broker.handlers import (
     acl_admin,
@@ -68,7 +68,7 @@ class BrokerServices(NamedTuple):
     flusher: Flusher
     feed: ReplicationFeed
     transactions: TransactionService
-    cleaner: Cleaner
+    cleaner: FileCleaner
     stats: BrokerStats
     recorder: StatsRecorder
     registration: Registration
@@ -82,7 +82,7 @@ class BrokerServices(NamedTuple):
 
 def handlers(parts: BrokerServices) -> dict[int, Handler]:
     """The whole table."""
-    config, store, now_ms = parts.settings.now, parts.store, parts.now_ms
+    config, store, now_ms = parts.settings.current, parts.store, parts.now_ms
     tables, presence, messages = parts.tables, parts.presence, parts.messages
     durable = parts.flusher.waiting(config)
     recalling = recall.RecallHandler(store, messages.deliveries, lambda key: _timers_of(store, key), durable)
@@ -99,7 +99,7 @@ def handlers(parts: BrokerServices) -> dict[int, Handler]:
         parts.stats,
         parts.transactions,
         lambda name, peer: recall.cancel(recalling, name, peer.packed)[1],
-        parts.feed.replicated if config.broker_role == "SYNC_MASTER" else None,
+        parts.feed.wait_replicated if config.broker_role == "SYNC_MASTER" else None,
     )
     return {
         **send.handlers(sending),
@@ -164,11 +164,13 @@ def handlers(parts: BrokerServices) -> dict[int, Handler]:
 
 
 def _administration(parts: BrokerServices) -> dict[int, Handler]:
-    config, store, now_ms = parts.settings.now, parts.store, parts.now_ms
+    config, store, now_ms = parts.settings.current, parts.store, parts.now_ms
     tables, presence = parts.tables, parts.presence
     return {
         **topic_admin.handlers(
-            topic_admin.TopicAdminHandler(config, tables, parts.remover, parts.registration.settled, parts.stats)
+            topic_admin.TopicAdminHandler(
+                config, tables, parts.remover, parts.registration.wait_registered, parts.stats
+            )
         ),
         **statistics.handlers(
             statistics.StatisticsHandler(
@@ -189,7 +191,7 @@ def _administration(parts: BrokerServices) -> dict[int, Handler]:
                 store,
                 parts.disk,
                 parts.stats,
-                lambda: parts.recorder.late_ms,
+                lambda: parts.recorder.loop_lag_ms,
                 now_ms,
                 parts.boot_ms,
                 parts.messages.delay_level_positions,
@@ -209,7 +211,7 @@ def _administration(parts: BrokerServices) -> dict[int, Handler]:
                 parts.monotonic_ms,
             )
         ),
-        **file_expiry.handlers(parts.cleaner.clean_soon),
+        **file_expiry.handlers(parts.cleaner.request_cleaning),
         **acl_admin.handlers(acl_admin.AclAdminHandler(config, parts.addr, parts.access)),
         **config_admin.handlers(
             config_admin.ConfigAdminHandler(
@@ -220,7 +222,7 @@ def _administration(parts: BrokerServices) -> dict[int, Handler]:
                 parts.server.limits,
                 now_ms,
                 parts.write_settings,
-                parts.registration.settled,
+                parts.registration.wait_registered,
                 lambda work: parts.tasks.start(work, "change the settings"),
             )
         ),

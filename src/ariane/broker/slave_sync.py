@@ -11,7 +11,7 @@ from ariane.broker import topic_pages
 from ariane.broker.config import BrokerConfig
 from ariane.broker.ports import VIP_PORT_OFFSET
 from ariane.broker.registration import Registration
-from ariane.broker.replication import follow
+from ariane.broker.replication import follow_master
 from ariane.broker.state.consumer_offsets import ConsumerOffsets
 from ariane.broker.state.group_registry import GroupRegistry
 from ariane.broker.state.topic_registry import TopicRegistry
@@ -34,7 +34,7 @@ COPY_FIRST_S = 3.0
 MASTER_MS = 3_000  # within the 5 s that Java's tools wait for an answer
 
 # Requests that change what comes from the master, with the answer of a slave.
-REFUSED: dict[RequestCode, tuple[ResponseCode, str | None]] = {
+REJECTED: dict[RequestCode, tuple[ResponseCode, str | None]] = {
     **dict.fromkeys(
         (
             RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE,
@@ -58,7 +58,7 @@ REFUSED: dict[RequestCode, tuple[ResponseCode, str | None]] = {
 }  # fmt: skip
 
 
-def refusals() -> dict[int, Handler]:
+def reject_handlers() -> dict[int, Handler]:
     """Handlers that take the place of a master's."""
 
     def refuse(answer: tuple[ResponseCode, str | None]) -> Handler:
@@ -67,10 +67,10 @@ def refusals() -> dict[int, Handler]:
 
         return handler
 
-    return {code: refuse(answer) for code, answer in REFUSED.items()}
+    return {code: refuse(answer) for code, answer in REJECTED.items()}
 
 
-def deletion(peers: ConnectionPool, master: Callable[[], str | None], copied: Copied) -> Handler:
+def delete_topic_handler(peers: ConnectionPool, master: Callable[[], str | None], copied: Copied) -> Handler:
     """A handler of DELETE_TOPIC_IN_BROKER that has the master delete the topic, and takes that over at once.
 
     `mqadmin deleteTopic -c` sends the request to every broker of a cluster, slaves included, in any order. The slave of 4.9.4
@@ -122,13 +122,13 @@ def start(
 
     async def ask_again() -> None:
         if not config.ha_master_address:
-            await registration.now()
+            await registration.register_now()
 
     async def copy() -> None:
         if master := registration.master.master_addr:
             await copy_tables(peers, master, tables)
 
-    tasks.start(follow(config, replica, ha_master, ask_again, stored), "follow the master")
+    tasks.start(follow_master(config, replica, ha_master, ask_again, stored), "follow the master")
     tasks.every(COPY_EVERY_S, copy, "copy the master's tables", first_s=COPY_FIRST_S)
 
 
@@ -139,7 +139,7 @@ async def copy_tables(peers: ConnectionPool, master: str, tables: Copied) -> Non
         ip, port = host.parse(master)
         fast = f"[{ip}]" if ":" in ip else ip
         fast_addr = f"{fast}:{port - VIP_PORT_OFFSET}"
-        table = await topic_pages.copy(
+        table = await topic_pages.fetch(
             tables.topics, lambda page: peers.ask(fast_addr, RequestCode.GET_ALL_TOPIC_CONFIG, page)
         )
         tables.take_deletions(table.deleted_topics or {})

@@ -32,7 +32,7 @@ class TopicRemover:
         self._stats.drop_topic(topic)
         self._store.delete_topic(topic)
 
-    def take_over(self, deletions: Mapping[str, TopicDeletion]) -> None:
+    def apply_master_deletions(self, deletions: Mapping[str, TopicDeletion]) -> None:
         """Delete what the master deleted (a slave). Deletions of messages that have left this log are obsolete here."""
         store = self._store
         new = {

@@ -23,7 +23,7 @@ from ariane.protocol.command import Command
 from ariane.protocol.requests import typed
 from ariane.protocol.requests.routing import MasterTopicTable, TopicPage, TopicPageRequest
 
-PAGE = 2_000  # topics: 2 ms to encode
+PAGE_TOPICS = 2_000  # topics: 2 ms to encode
 LARGE_BODY = 256 * 1024
 
 Deletions = Mapping[str, TopicDeletion]
@@ -43,7 +43,7 @@ def reply(
     deleted = dict(deletions) or None
     if request.page_offset is not None:
         return _page(topics, deleted, request, request.page_offset)
-    if len(topics.names()) <= PAGE:
+    if len(topics.names()) <= PAGE_TOPICS:
         table = topics.table()
         return Reply(
             fields={}, body=fastjson.write(MasterTopicTable(table.data_version, table.topic_config_table, deleted))
@@ -58,8 +58,8 @@ def _page(
     if DataVersion(request.known_counter, request.known_timestamp) == version:
         return Reply(fields={}, body=fastjson.write(MasterTopicTable(version, {}, deleted)))
     names = topics.names()
-    body = fastjson.write(MasterTopicTable(version, _configs(topics, names[offset : offset + PAGE]), deleted))
-    more = {"nextOffset": str(offset + PAGE)} if offset + PAGE < len(names) else {}
+    body = fastjson.write(MasterTopicTable(version, _configs(topics, names[offset : offset + PAGE_TOPICS]), deleted))
+    more = {"nextOffset": str(offset + PAGE_TOPICS)} if offset + PAGE_TOPICS < len(names) else {}
     return Reply(fields=more, body=body)
 
 
@@ -67,9 +67,9 @@ async def _whole(topics: TopicRegistry, deleted: dict[str, TopicDeletion] | None
     """Encode a large table in slices, between which other requests are served."""
     version, names = topics.version, topics.names()
     pieces = []
-    for at in range(0, len(names), PAGE):
+    for at in range(0, len(names), PAGE_TOPICS):
         # Topic names are ASCII, so that plain JSON is what fastjson prints, at a tenth of the time.
-        piece = msgspec.json.encode(_configs(topics, names[at : at + PAGE]))[1:-1]
+        piece = msgspec.json.encode(_configs(topics, names[at : at + PAGE_TOPICS]))[1:-1]
         if piece:
             pieces.append(piece)
         await asyncio.sleep(0)
@@ -82,7 +82,7 @@ def _configs(topics: TopicRegistry, names: list[str]) -> dict[str, TopicConfig]:
     return {name: config for name in names if (config := topics.get(name)) is not None}  # others are deleted by now
 
 
-async def copy(topics: TopicRegistry, ask: Callable[[TopicPageRequest], Awaitable[Command]]) -> MasterTopicTable:
+async def fetch(topics: TopicRegistry, ask: Callable[[TopicPageRequest], Awaitable[Command]]) -> MasterTopicTable:
     """Return the master's table, page by page if the master supports that; without topics if ours has its version."""
     known = topics.version
     pages: list[MasterTopicTable] = []

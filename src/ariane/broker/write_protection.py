@@ -66,18 +66,18 @@ class WriteProtection:
 
     async def update_backlog(self) -> None:
         """See how much waits for the disk; to be called a few times a second."""
-        self._is_backlog_full = self._unflushed() > self._settings.now.flush_behind_max
+        self._is_backlog_full = self._unflushed() > self._settings.current.flush_behind_max
 
     def refusal(self, now: float) -> str | None:
         """Why no message is taken at this time; None: it is."""
         if now < self._reject_until:
-            limit_ms = self._settings.now.os_page_cache_busy_time_out_mills
+            limit_ms = self._settings.current.os_page_cache_busy_time_out_mills
             return (
                 f"[REJECTREQUEST]system busy, storing a message took {self._took_s * 1000:.0f} ms just now "
                 f"(osPageCacheBusyTimeOutMills is {limit_ms}); try again in {(self._reject_until - now) * 1000:.0f} ms"
             )
         if self._is_backlog_full:
-            most = self._settings.now.flush_behind_max
+            most = self._settings.current.flush_behind_max
             return (
                 f"[REJECTREQUEST]system busy, {self._unflushed()} bytes of the log wait for the disk "
                 f"(flushBehindMax is {most}); try again later"
@@ -87,7 +87,7 @@ class WriteProtection:
     def on_stored_within(self, began: float, ended: float) -> None:
         """A send was stored within this time."""
         self._took_s = ended - began
-        if self._took_s * 1000 > self._settings.now.os_page_cache_busy_time_out_mills:
+        if self._took_s * 1000 > self._settings.current.os_page_cache_busy_time_out_mills:
             self._reject_until = ended + min(self._took_s, REJECT_MAX_S)
 
     def _with_check(self, serve: Handler) -> Handler:

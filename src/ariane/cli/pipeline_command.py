@@ -176,11 +176,11 @@ def show_tables(
 
 def _delays_ms(text: str) -> tuple[int, ...]:
     """messageDelayLevel, as it is written in broker.conf."""
-    from ariane.broker.config import delays_ms
+    from ariane.broker.config import parse_delay_levels
     from ariane.errors import ProtocolError
 
     try:
-        return delays_ms(text)
+        return parse_delay_levels(text)
     except ProtocolError as error:
         raise UsageError("--delay-levels", text, str(error)) from error
 

@@ -12,7 +12,7 @@ from ariane.net.flow_limits import CONNECTION_UNREAD_MAX, UNFINISHED_MAX, UNREAD
 from ariane.protocol import java_properties
 from ariane.protocol.command import HEADER_MAX
 from ariane.protocol.frame import FRAME_MAX
-from ariane.protocol.setting_keys import Unsupported, check_keys, unknown
+from ariane.protocol.setting_keys import Unsupported, check_keys, describe_unknown_key
 
 
 class NameServerConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -149,6 +149,6 @@ def changed(config: NameServerConfig, properties: dict[str, str]) -> NameServerC
         elif key in UNSUPPORTED:
             raise ConfigError(key, text, UNSUPPORTED[key].fix)
         else:
-            line = unknown(key, [*known, *WITHOUT_EFFECT, *UNSUPPORTED])
+            line = describe_unknown_key(key, [*known, *WITHOUT_EFFECT, *UNSUPPORTED])
             raise ConfigError(key, text, f"{line} getNamesrvConfig lists all keys")
     return parse({**known, **different})[0]

@@ -16,7 +16,7 @@ from ariane.nameserver import config as settings
 from ariane.nameserver import registration
 from ariane.nameserver.config import NameServerConfig
 from ariane.nameserver.kv_store import ORDER_TOPIC_CONFIG, KvStore
-from ariane.nameserver.route_table import SLICE, UNIT, UNIT_SUB, RouteTable
+from ariane.nameserver.route_table import TOPICS_PER_SLICE, UNIT, UNIT_SUB, RouteTable
 from ariane.net.connection import Handler, Peer, Reply
 from ariane.net.shared_replies import SharedReplies
 from ariane.protocol import fastjson, java_properties
@@ -106,15 +106,15 @@ class NameServerHandlers:
             raise ReplyError(ResponseCode.SYSTEM_ERROR, f"this name server has {BROKERS_MAX} brokers, the maximum")
         if len(command.body) > LARGE_BODY:
             brief = registration.outline(header, command.body, command.version)
-            if brief and self._routes.is_known(header, brief.topic_config_serialize_wrapper.data_version):
+            if brief and self._routes.is_current(header, brief.topic_config_serialize_wrapper.data_version):
                 return self._record(header, brief, peer)
-        if registration.size(header, command.body, COMPRESSED_MAX) > (
+        if registration.expanded_size(header, command.body, COMPRESSED_MAX) > (
             COMPRESSED_MAX if header.compressed else LARGE_BODY
         ):
             return self._register_large(header, command, peer)
         body = registration.decode(header, command.body, command.version)
         self._refuse_too_many(header)
-        if len(body.topic_config_serialize_wrapper.topic_config_table) > SLICE:
+        if len(body.topic_config_serialize_wrapper.topic_config_table) > TOPICS_PER_SLICE:
             return self._record_in_slices(header, body, peer)
         return self._record(header, body, peer)
 
@@ -144,9 +144,9 @@ class NameServerHandlers:
     async def _record_in_slices(self, header: RegisterBroker, body: RegisterBrokerBody, peer: Peer) -> Reply:
         """Apply a large table in slices, under provisional versions: its own is recorded when all of it is applied."""
         table = body.topic_config_serialize_wrapper
-        if not self._routes.is_known(header, table.data_version):
+        if not self._routes.is_current(header, table.data_version):
             topics = iter(table.topic_config_table.items())
-            while part := dict(itertools.islice(topics, SLICE)):
+            while part := dict(itertools.islice(topics, TOPICS_PER_SLICE)):
                 version = DataVersion(-next(self._provisional), table.data_version.timestamp)
                 of_part = RegisterBrokerBody(body.filter_server_list, TopicTable(version, part))
                 self._routes.register(header, of_part, peer.id, self._monotonic_ms())
@@ -165,7 +165,7 @@ class NameServerHandlers:
     def query_data_version(self, command: Command, peer: Peer) -> Reply:
         """Whether a broker that says its version would bring something new by registering."""
         version = typed_body(command, DataVersion)
-        known = self._routes.seen_version(typed(command, BrokerRef), version, self._monotonic_ms())
+        known = self._routes.refresh_version(typed(command, BrokerRef), version, self._monotonic_ms())
         changed = {"changed": "false" if known == version else "true"}
         return Reply(fields=changed, body=fastjson.write(known) if known is not None else b"")
 
@@ -174,7 +174,7 @@ class NameServerHandlers:
     def route(self, command: Command, peer: Peer) -> Reply:
         """TopicRouteData; its broker ids are quoted for who can read that, bare for older clients."""
         request = typed(command, RouteRequest)
-        found = self._routes.route(request.topic)
+        found = self._routes.find_route(request.topic)
         if found is None:
             remark = f"No topic route info in name server for the topic: {request.topic}"
             return Reply(ResponseCode.TOPIC_NOT_EXIST, remark=remark)
@@ -215,7 +215,7 @@ class NameServerHandlers:
         if not request.namespace or not request.key:
             return Reply(ResponseCode.SYSTEM_ERROR, remark="namespace or key is null")
         self._kv.put(request.namespace, request.key, request.value)
-        await self._kv.saved()
+        await self._kv.wait_saved()
         return Reply()
 
     def get_kv(self, command: Command, peer: Peer) -> Reply:
@@ -229,7 +229,7 @@ class NameServerHandlers:
     async def delete_kv(self, command: Command, peer: Peer) -> Reply:
         request = typed(command, KvKey)
         self._kv.delete(request.namespace, request.key)
-        await self._kv.saved()
+        await self._kv.wait_saved()
         return Reply()
 
     def kv_namespace(self, command: Command, peer: Peer) -> Reply:

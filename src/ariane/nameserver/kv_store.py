@@ -89,7 +89,7 @@ class KvStore:
             self._size -= _size(key, former)
             self._changes += 1
 
-    async def saved(self) -> None:
+    async def wait_saved(self) -> None:
         """Wait until every change made so far is on disk.
 
         Raises:

@@ -54,7 +54,7 @@ def outline(header: RegisterBroker, body: bytes, version: int) -> RegisterBroker
     return brief
 
 
-def size(header: RegisterBroker, body: bytes, enough: int) -> int:
+def expanded_size(header: RegisterBroker, body: bytes, enough: int) -> int:
     """Return the bytes that `decode` would read: what a compressed body expands to, counted up to one more than `enough`."""
     if not header.compressed:
         return len(body)

@@ -29,11 +29,11 @@ from ariane.protocol.requests.routing import (
     TopicRoute,
 )
 
-LIVE_MS = 120_000
+BROKER_LIVE_MS = 120_000
 MASTER = 0
 UNIT = 1
 UNIT_SUB = 2
-SLICE = 2_000
+TOPICS_PER_SLICE = 2_000
 
 
 class _Live(NamedTuple):
@@ -86,7 +86,7 @@ class RouteTable:
             return RegisterBrokerAnswer()
         return RegisterBrokerAnswer(self._live[master].ha_addr, master)
 
-    def is_known(self, header: RegisterBroker, version: DataVersion) -> bool:
+    def is_current(self, header: RegisterBroker, version: DataVersion) -> bool:
         """Return whether the topics of a registration with this version have been taken over already."""
         broker, live = self._brokers.get(header.broker_name), self._live.get(header.broker_addr)
         has_id = broker is not None and header.broker_id in broker.addrs
@@ -99,15 +99,15 @@ class RouteTable:
         if broker is not None and broker.addrs.get(header.broker_id) == header.broker_addr:
             self._drop(header.broker_name, header.broker_addr)
 
-    def lost(self, peer_id: int) -> list[str]:
+    def remove_peer(self, peer_id: int) -> list[str]:
         """A connection ended: the addresses of the brokers that registered over it, which are forgotten."""
         return self._forget([addr for addr, live in self._live.items() if live.peer_id == peer_id])
 
-    def expire(self, now_ms: float, live_ms: float = LIVE_MS) -> list[str]:
+    def expire(self, now_ms: float, live_ms: float = BROKER_LIVE_MS) -> list[str]:
         """Forget brokers that were silent for too long; their addresses."""
         return self._forget([addr for addr, live in self._live.items() if now_ms - live.seen_ms > live_ms])
 
-    def seen_version(self, header: BrokerRef, version: DataVersion, now_ms: float) -> DataVersion | None:
+    def refresh_version(self, header: BrokerRef, version: DataVersion, now_ms: float) -> DataVersion | None:
         """The version that `header`'s broker registered last; the same one counts as a sign of life."""
         live = self._live.get(header.broker_addr)
         if live is None:
@@ -130,7 +130,7 @@ class RouteTable:
 
     # --- routes ---
 
-    def route(self, topic: str) -> TopicRoute | None:
+    def find_route(self, topic: str) -> TopicRoute | None:
         """Queues and addresses of a topic; None when nobody has it, or none of those who have it is there."""
         found = {name: data for name, queues in self._queues.items() if (data := queues.get(topic)) is not None}
         if not found:
@@ -239,4 +239,4 @@ def _queue_data(name: str, config: TopicConfig) -> QueueData:
 def _slices(queues: dict[str, QueueData]) -> Iterator[list[str]]:
     """Yield the topics that exist now, SLICE at a time."""
     topics = list(queues)
-    return (topics[at : at + SLICE] for at in range(0, len(topics), SLICE))
+    return (topics[at : at + TOPICS_PER_SLICE] for at in range(0, len(topics), TOPICS_PER_SLICE))

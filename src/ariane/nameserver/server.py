@@ -23,8 +23,8 @@ from ariane.net.tasks import BackgroundTasks
 
 log = logging.getLogger("ariane.nameserver")
 
-SCAN_S = 10.0
-SCAN_FIRST_S = 5.0
+SCAN_INTERVAL_S = 10.0
+FIRST_SCAN_S = 5.0
 ANY_ADDRESSES = ("", "0.0.0.0", "::")  # noqa: S104 - compared with, not listened on
 LOOPBACK = "127.0.0.1"
 
@@ -52,14 +52,14 @@ class NameServer:
             handlers,
             config.bind_address,
             config.listen_port,
-            on_lost=self._lost,
+            on_lost=self._on_connection_lost,
             idle_s=config.server_channel_max_idle_time_seconds,
             limits=config.limits(),
         )
         await self._server.__aenter__()
         port = self._server.port
         self.addr = local_addr(config.bind_address, port)
-        self._tasks.every(SCAN_S, self._expire, "forget silent brokers", first_s=SCAN_FIRST_S)
+        self._tasks.every(SCAN_INTERVAL_S, self._expire, "forget silent brokers", first_s=FIRST_SCAN_S)
         if config.bind_address in ANY_ADDRESSES:
             log.info(
                 "Listening on all addresses: clients on this machine use %s, others the address at which they reach it, "
@@ -88,8 +88,8 @@ class NameServer:
     def port(self) -> int:
         return self._server.port
 
-    def _lost(self, peer: Peer) -> None:
-        for addr in self._routes.lost(peer.id):
+    def _on_connection_lost(self, peer: Peer) -> None:
+        for addr in self._routes.remove_peer(peer.id):
             log.warning("broker %s is forgotten: its connection closed", addr)
 
     async def _expire(self) -> None:

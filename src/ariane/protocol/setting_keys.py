@@ -54,10 +54,12 @@ def check_keys(
         for reason, keys in reasons.items()
     ]
     known = [*settings, *without_effect, *unsupported]
-    return lines + [unknown(key, known) for key in others if key not in without_effect and key not in unsupported]
+    return lines + [
+        describe_unknown_key(key, known) for key in others if key not in without_effect and key not in unsupported
+    ]
 
 
-def unknown(key: str, known: Iterable[str]) -> str:
+def describe_unknown_key(key: str, known: Iterable[str]) -> str:
     """Return the line for a key that is in no table."""
     lower = {name.lower(): name for name in known}
     similar = difflib.get_close_matches(key.lower(), lower, 1, SIMILAR)

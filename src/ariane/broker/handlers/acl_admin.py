@@ -130,7 +130,7 @@ async def delete_account(access: AccessControl, command: Command) -> str:
 
 async def update_white_addresses(access: AccessControl, command: Command) -> str:
     request = typed(command, UpdateWhiteAddresses)
-    addresses = ip_allowlist.split(request.global_white_addrs)
+    addresses = ip_allowlist.split_patterns(request.global_white_addrs)
 
     def choose(files: dict[str, AclFile]) -> str:
         path = request.acl_file_full_path.strip() or str(access.default)

@@ -71,7 +71,7 @@ def handlers(parts: BrokerAdminHandler) -> dict[int, Handler]:
         return Reply(body=fastjson.write(GroupList(tuple(sorted(groups)))))
 
     def system_topics(command: Command, peer: Peer) -> Reply:
-        return Reply(body=fastjson.write(TopicList(None, tuple(sorted(protected_topics(parts.settings.now))))))
+        return Reply(body=fastjson.write(TopicList(None, tuple(sorted(protected_topics(parts.settings.current))))))
 
     def delay_offsets(command: Command, peer: Peer) -> Reply:
         return Reply(body=fastjson.write(parts.delay_offsets()))
@@ -80,7 +80,7 @@ def handlers(parts: BrokerAdminHandler) -> dict[int, Handler]:
         addr = typed(command, FilterServer).filter_server_addr
         host.parse(addr)
         parts.filter_servers.register(peer.id, addr, parts.monotonic_ms())
-        config = parts.settings.now
+        config = parts.settings.current
         return Reply(fields=fields(FilterServerAnswer(config.broker_name, config.broker_id)))
 
     return {

@@ -8,7 +8,7 @@ import os
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any, NamedTuple
 
-from ariane.broker.config import BrokerConfig, store_config, texts
+from ariane.broker.config import BrokerConfig, to_store_config, texts
 from ariane.broker.dynamic_config import DynamicConfig, changed
 from ariane.broker.state.group_registry import GroupRegistry
 from ariane.broker.state.topic_registry import TopicRegistry
@@ -62,7 +62,7 @@ def handlers(parts: ConfigAdminHandler) -> dict[int, Handler]:
 
     def get(command: Command, peer: Peer) -> Reply:
         version = fastjson.write(parts.settings.version).decode()
-        text = java_properties.write({**texts(parts.settings.now), **TOLD_TO_TOOLS})
+        text = java_properties.write({**texts(parts.settings.current), **TOLD_TO_TOOLS})
         return Reply(fields=fields(ConfigVersion(version)), body=text.encode())
 
     return {RequestCode.UPDATE_BROKER_CONFIG: update, RequestCode.GET_BROKER_CONFIG: get}
@@ -72,7 +72,7 @@ async def update_config(parts: ConfigAdminHandler, body: bytes, peer: Peer) -> R
     """Take all that is wanted, or nothing: the file is written first, and only what it holds comes into force."""
     try:
         wanted = java_properties.parse_body(body)
-        after, changes = changed(parts.settings.now, wanted)
+        after, changes = changed(parts.settings.current, wanted)
     except (ConfigError, ProtocolError) as error:
         return Reply(ResponseCode.SYSTEM_ERROR, remark=str(error))
     if not changes:
@@ -94,9 +94,9 @@ async def update_config(parts: ConfigAdminHandler, body: bytes, peer: Peer) -> R
 
 def take(parts: ConfigAdminHandler, after: BrokerConfig) -> None:
     """Put settings in force: most parts read them at each use, the others are told here."""
-    before = parts.settings.now
-    parts.settings.take(after, parts.now_ms())
-    parts.store.config = store_config(after)
+    before = parts.settings.current
+    parts.settings.apply(after, parts.now_ms())
+    parts.store.config = to_store_config(after)
     parts.groups.auto_create = after.auto_create_subscription_group
     set_limits(parts.limits, after)
     parts.topics.set_auto_create(after)

@@ -94,7 +94,7 @@ class PullHandler(NamedTuple):
     @property
     def config(self) -> BrokerConfig:
         """What is in force now."""
-        return self.settings.now
+        return self.settings.current
 
 
 def handlers(parts: PullHandler) -> dict[int, Handler]:
@@ -284,7 +284,7 @@ def _count(parts: PullHandler, request: PullMessage, got: GetResult, seconds: fl
     stats, topic, group, queue_id = parts.stats, request.topic, request.consumer_group, request.queue_id
     records = got.records
     if got.status is GetStatus.FOUND:
-        stats.pulled(
+        stats.record_pull(
             topic,
             group,
             queue_id,
@@ -295,9 +295,9 @@ def _count(parts: PullHandler, request: PullMessage, got: GetResult, seconds: fl
             late_ms=max(0, parts.now_ms() - record.store_ms(records[-1])),
         )
     else:
-        stats.missed(group)
+        stats.record_miss(group)
         if got.behind is not None:
-            stats.scanned(topic, group, queue_id, got.behind)
+            stats.record_scan(topic, group, queue_id, got.behind)
 
 
 def _code(got: GetResult, request: PullMessage) -> ResponseCode:

@@ -53,7 +53,7 @@ class RuntimeInfoHandler(NamedTuple):
     @property
     def config(self) -> BrokerConfig:
         """What is in force now."""
-        return self.settings.now
+        return self.settings.current
 
 
 def handlers(parts: RuntimeInfoHandler) -> dict[int, Handler]:
@@ -87,8 +87,8 @@ def table(parts: RuntimeInfoHandler) -> dict[str, str]:
 
 
 def _totals(parts: RuntimeInfoHandler) -> dict[str, str]:
-    puts, store = parts.stats.puts, parts.store
-    morning, total, size = puts.morning, store.puts, store.put_bytes
+    puts, store = parts.stats.store_stats, parts.store
+    morning, total, size = puts.daily_totals, store.puts, store.put_bytes
     return {
         "msgPutTotalYesterdayMorning": str(morning.put_yesterday),
         "msgPutTotalTodayMorning": str(morning.put_today),
@@ -97,24 +97,24 @@ def _totals(parts: RuntimeInfoHandler) -> dict[str, str]:
         "msgGetTotalTodayMorning": str(morning.got_today),
         "msgGetTotalTodayNow": str(puts.transferred),
         "putMessageTimesTotal": str(total),
-        "putMessageFailedTimes": str(puts.failed),
+        "putMessageFailedTimes": str(puts.failed_puts),
         "putMessageSizeTotal": str(size),
-        "putMessageAverageSize": stats_log_format.double(size / total if total else 0.0),
+        "putMessageAverageSize": stats_log_format.format_double(size / total if total else 0.0),
         "putMessageEntireTimeMax": str(int(puts.put_max_ms)),
         "getMessageEntireTimeMax": str(int(puts.get_max_ms)),
     }
 
 
 def _rates(stats: BrokerStats) -> dict[str, str]:
-    puts, last = stats.puts, stats.puts.last
+    puts, last = stats.store_stats, stats.store_stats.last_minute
 
     def rates(*columns: str, unknown: str = "") -> str:
-        return " ".join(stats_log_format.rate(puts, seconds, *columns) or unknown for seconds in RATE_S)
+        return " ".join(stats_log_format.format_rate(puts, seconds, *columns) or unknown for seconds in RATE_S)
 
     return {
-        "putMessageDistributeTime": "null" if last is None else last.text(),
-        "putLatency99": stats_log_format.fixed(last.percentile_ms(0.99) if last else 0.0),
-        "putLatency999": stats_log_format.fixed(last.percentile_ms(0.999) if last else 0.0),
+        "putMessageDistributeTime": "null" if last is None else last.format_java(),
+        "putLatency99": stats_log_format.format_two_decimals(last.percentile_ms(0.99) if last else 0.0),
+        "putLatency999": stats_log_format.format_two_decimals(last.percentile_ms(0.999) if last else 0.0),
         "putTps": rates("put"),
         "getFoundTps": rates("found"),
         "getMissTps": rates("missed"),
@@ -150,7 +150,9 @@ def _space(parts: RuntimeInfoHandler) -> dict[str, str]:
 
 
 def _ratio(usage: Usage) -> str:
-    return stats_log_format.double(-((usage.free - usage.total) * 100 // usage.total) / 100 if usage.total else -1.0)
+    return stats_log_format.format_double(
+        -((usage.free - usage.total) * 100 // usage.total) / 100 if usage.total else -1.0
+    )
 
 
 def _runtime(ms: int) -> str:

@@ -79,7 +79,7 @@ class SendHandler(NamedTuple):
     @property
     def config(self) -> BrokerConfig:
         """What is in force now."""
-        return self.settings.now
+        return self.settings.current
 
 
 def handlers(parts: SendHandler) -> dict[int, Handler]:
@@ -114,7 +114,7 @@ def send(parts: SendHandler, request: SendMessage, command: Command, peer: Peer)
     except ReplyError as error:
         return Reply(error.code, context, error.remark)
     except StoreError as error:
-        parts.stats.put_failed()
+        parts.stats.record_put_failure()
         return Reply(ResponseCode.SERVICE_NOT_AVAILABLE, context, str(error))
     except (ProtocolError, MessageRefused) as error:
         return Reply(ResponseCode.MESSAGE_ILLEGAL, context, str(error))
@@ -166,10 +166,10 @@ def target(parts: SendHandler, request: SendMessage) -> tuple[TopicConfig, int]:
 def _count(stats: BrokerStats, first: RecordDraft, placed: list[AppendResult], began: float) -> None:
     size = placed[-1].offset + placed[-1].size - placed[0].offset
     if first.topic == SCHEDULE_TOPIC:
-        stats.sent_delayed(first.queue_id, len(placed), size)
+        stats.record_delayed_send(first.queue_id, len(placed), size)
     else:
-        stats.sent(first.topic, len(placed), size)
-    stats.put_took(stats.timer() - began)
+        stats.record_send(first.topic, len(placed), size)
+    stats.record_put_time(stats.timer() - began)
 
 
 async def _when_durable(
@@ -183,7 +183,7 @@ async def _when_durable(
     try:
         flushed = await durable(placed[-1].offset + placed[-1].size)
     except FlushFailed as error:
-        stats.put_failed()
+        stats.record_put_failure()
         fields = {name: fields[name] for name in ("MSG_REGION", "TRACE_ON")}
         return Reply(ResponseCode.SERVICE_NOT_AVAILABLE, fields, str(error))
     _count(stats, first, placed, began)

@@ -64,7 +64,7 @@ def handlers(parts: SendBackHandler) -> dict[int, Handler]:
 def send_back(parts: SendBackHandler, request: ConsumerSendMsgBack, version: int) -> Handled:
     """Store the record at `request.offset` once more. The answer comes when that is as safe as any send."""
     group = _group(parts, request.group)
-    config = parts.settings.now
+    config = parts.settings.current
     if not config.broker_permission & PERM_WRITE:
         raise ReplyError(ResponseCode.NO_PERMISSION, f"the broker[{config.broker_name}] may not be written to")
     if group.retry_queue_nums <= 0:

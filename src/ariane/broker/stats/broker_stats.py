@@ -19,7 +19,15 @@ import time
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from ariane.broker.stats.stats_items import COUNT, SIZE, Moments, StatsItem, StatsItemSet, StatsSnapshot, StatsWindow
+from ariane.broker.stats.stats_items import (
+    COUNT,
+    SIZE,
+    LatestValues,
+    StatsItem,
+    StatsItemSet,
+    StatsSnapshot,
+    StatsWindow,
+)
 from ariane.broker.stats.store_stats import StoreStats
 from ariane.model.topic import SCHEDULE_TOPIC, SYSTEM_GROUP_PREFIX
 
@@ -30,16 +38,16 @@ SCHEDULE_GROUP = "SCHEDULE_CONSUMER"
 TOOL_GROUPS = frozenset({"TOOLS_CONSUMER", "__MONITOR_CONSUMER", "SELF_TEST_C_GROUP", "ariane-spark"})
 
 
-def is_tool(group: str) -> bool:
+def is_tool_group(group: str) -> bool:
     return group in TOOL_GROUPS or group.startswith(SYSTEM_GROUP_PREFIX)
 
 
-class Shown(NamedTuple):
+class StatsView(NamedTuple):
     """A statistic of RocketMQ's name: the table that holds it, what of its items, and how many of that make one."""
 
     items: StatsItemSet
     column: int
-    per: int = 1
+    divisor: int = 1
 
 
 class BrokerStats:
@@ -56,7 +64,7 @@ class BrokerStats:
         now_ms: Callable[[], float] = lambda: time.monotonic() * 1000,
     ) -> None:
         self.timer = timer
-        self.puts = StoreStats()
+        self.store_stats = StoreStats()
         self._detail = detail
         self._fall_recorded = fall_recorded
         self._drop_unused = drop_unused
@@ -69,42 +77,42 @@ class BrokerStats:
         self._sent_back = StatsItemSet("topic", "group")
         broker_put, broker_get = StatsItemSet(), StatsItemSet()
         # Their `times` stay 0, as in 4.9.4: there is no average of once for a whole broker.
-        self._broker_put, self._broker_get = broker_put.make(cluster), broker_get.make(cluster)
-        self.fall_size = Moments("queue", "topic", "group")
-        self.fall_time = Moments("queue", "topic", "group")
-        self.shown = {
-            "TOPIC_PUT_NUMS": Shown(self._topic_put, COUNT),
-            "TOPIC_PUT_SIZE": Shown(self._topic_put, SIZE),
-            "QUEUE_PUT_NUMS": Shown(self._queue_put, COUNT),
-            "QUEUE_PUT_SIZE": Shown(self._queue_put, SIZE),
-            "GROUP_GET_NUMS": Shown(self._group_get, COUNT),
-            "GROUP_GET_SIZE": Shown(self._group_get, SIZE),
-            "QUEUE_GET_NUMS": Shown(self._queue_get, COUNT),
-            "QUEUE_GET_SIZE": Shown(self._queue_get, SIZE),
-            "GROUP_GET_LATENCY": Shown(self._latency, COUNT, 1000),  # counted in µs, shown in ms
-            "SNDBCK_PUT_NUMS": Shown(self._sent_back, COUNT),
-            "BROKER_PUT_NUMS": Shown(broker_put, COUNT),
-            "BROKER_GET_NUMS": Shown(broker_get, COUNT),
+        self._broker_put, self._broker_get = broker_put.create(cluster), broker_get.create(cluster)
+        self.fall_size = LatestValues("queue", "topic", "group")
+        self.fall_time = LatestValues("queue", "topic", "group")
+        self.views = {
+            "TOPIC_PUT_NUMS": StatsView(self._topic_put, COUNT),
+            "TOPIC_PUT_SIZE": StatsView(self._topic_put, SIZE),
+            "QUEUE_PUT_NUMS": StatsView(self._queue_put, COUNT),
+            "QUEUE_PUT_SIZE": StatsView(self._queue_put, SIZE),
+            "GROUP_GET_NUMS": StatsView(self._group_get, COUNT),
+            "GROUP_GET_SIZE": StatsView(self._group_get, SIZE),
+            "QUEUE_GET_NUMS": StatsView(self._queue_get, COUNT),
+            "QUEUE_GET_SIZE": StatsView(self._queue_get, SIZE),
+            "GROUP_GET_LATENCY": StatsView(self._latency, COUNT, 1000),  # counted in µs, shown in ms
+            "SNDBCK_PUT_NUMS": StatsView(self._sent_back, COUNT),
+            "BROKER_PUT_NUMS": StatsView(broker_put, COUNT),
+            "BROKER_GET_NUMS": StatsView(broker_get, COUNT),
         }
         self.moments = {"GROUP_GET_FALL_SIZE": self.fall_size, "GROUP_GET_FALL_TIME": self.fall_time}
 
     # --- raised by who stores ---
 
-    def sent(self, topic: str, count: int, size: int) -> None:
+    def record_send(self, topic: str, count: int, size: int) -> None:
         """A send of `count` messages was stored in `topic` (after its transformation) with `size` bytes."""
-        item = self._topic_put.get(topic) or self._topic_put.make(topic)
+        item = self._topic_put.get(topic) or self._topic_put.create(topic)
         item.times += 1
         item.count += count
         item.size += size
         self._broker_put.count += count
 
-    def sent_delayed(self, queue_id: int, count: int, size: int) -> None:
+    def record_delayed_send(self, queue_id: int, count: int, size: int) -> None:
         """A send was stored in the delay topic, in the queue of its level."""
-        self.sent(SCHEDULE_TOPIC, count, size)
+        self.record_send(SCHEDULE_TOPIC, count, size)
         if self._detail:
             self._queue_put.add(f"{SCHEDULE_TOPIC}@{queue_id}", count, size)
 
-    def sent_back(self, topic: str, group: str, *, delay_queue: int | None = None, size: int = 0) -> None:
+    def record_send_back(self, topic: str, group: str, *, delay_queue: int | None = None, size: int = 0) -> None:
         """A consumer of `group` gave a message of `topic` back; with `delay_queue` it was stored there, `size` bytes long."""
         self._sent_back.add(f"{topic}@{group}", 1)
         if delay_queue is not None:
@@ -112,34 +120,34 @@ class BrokerStats:
             if self._detail:
                 self._queue_put.add(f"{SCHEDULE_TOPIC}@{delay_queue}", 1, size)
 
-    def delivered_delayed(self, topic: str, queue_id: int, count: int, size: int) -> None:
+    def record_delayed_delivery(self, topic: str, queue_id: int, count: int, size: int) -> None:
         """Messages of the delay topic's queue came due and were stored in `topic` (enableScheduleMessageStats)."""
         if self._detail:
             self._queue_get.add(f"{SCHEDULE_TOPIC}@{queue_id}@{SCHEDULE_GROUP}", count, size)
         self._group_get.add(f"{SCHEDULE_TOPIC}@{SCHEDULE_GROUP}", count, size)
-        self.sent(topic, count, size)
+        self.record_send(topic, count, size)
 
-    def put_took(self, seconds: float) -> None:
+    def record_put_time(self, seconds: float) -> None:
         """A put was answered after so long, waiting included."""
         if seconds < 0.001:
-            self.puts.fast += 1
+            self.store_stats.fast_puts += 1
         else:
-            self.puts.slow(seconds * 1000)
+            self.store_stats.record_slow_put(seconds * 1000)
 
-    def put_failed(self) -> None:
-        self.puts.failed += 1
+    def record_put_failure(self) -> None:
+        self.store_stats.failed_puts += 1
 
     # --- raised by who reads ---
 
-    def pulled(
+    def record_pull(
         self, topic: str, group: str, queue_id: int, *, count: int, size: int, seconds: float, behind: int, late_ms: int
     ) -> None:
         """A pull found messages after `seconds`; `behind` bytes of log follow the last one, stored `late_ms` ago."""
-        if is_tool(group):
+        if is_tool_group(group):
             return
-        self.puts.found += 1
-        self.puts.transferred += count
-        self.puts.get_took(seconds * 1000)
+        self.store_stats.found += 1
+        self.store_stats.transferred += count
+        self.store_stats.record_get_time(seconds * 1000)
         self._group_get.add(f"{topic}@{group}", count, size)
         self._broker_get.count += count
         key = f"{queue_id}@{topic}@{group}"
@@ -149,17 +157,17 @@ class BrokerStats:
             self.fall_size.set(key, behind, now_ms)
         self.fall_time.set(key, late_ms, now_ms)
 
-    def scanned(self, topic: str, group: str, queue_id: int, behind: int) -> None:
+    def record_scan(self, topic: str, group: str, queue_id: int, behind: int) -> None:
         """A pull looked at messages and found none that its group wants; `behind` bytes of log follow."""
-        if self._fall_recorded and not is_tool(group):
+        if self._fall_recorded and not is_tool_group(group):
             self.fall_size.set(f"{queue_id}@{topic}@{group}", behind, self._now_ms())
 
-    def missed(self, group: str) -> None:
+    def record_miss(self, group: str) -> None:
         """A pull found nothing."""
-        if not is_tool(group):
-            self.puts.missed += 1
+        if not is_tool_group(group):
+            self.store_stats.missed += 1
 
-    def transaction_read(self, topic: str, count: int, size: int) -> None:
+    def record_transaction_read(self, topic: str, count: int, size: int) -> None:
         """The broker read half or op messages to check transactions."""
         self._group_get.add(f"{topic}@{TRANSACTION_GROUP}", count, size)
         self._broker_get.count += count
@@ -168,24 +176,26 @@ class BrokerStats:
 
     def snapshot(self, name: str, key: str, window: StatsWindow) -> StatsSnapshot | None:
         """What a window of a statistic held; None when the broker has no such item."""
-        shown = self.shown.get(name)
+        shown = self.views.get(name)
         item = shown.items.get(key) if shown else None
-        return None if shown is None or item is None else _shown(shown, item, window)
+        return None if shown is None or item is None else _view_snapshot(shown, item, window)
 
     def snapshots(self, window: StatsWindow) -> Iterator[tuple[str, str, StatsSnapshot]]:
         """Name, key and content of everything, as stats.log prints it."""
-        for name, shown in self.shown.items():
+        for name, shown in self.views.items():
             for key, item in shown.items:
-                yield name, key, _shown(shown, item, window)
+                yield name, key, _view_snapshot(shown, item, window)
 
     def items(self) -> Iterator[StatsItem]:
         for table in self._tables():
             for _, item in table:
                 yield item
 
-    def uncounted(self) -> int:
+    def overflow_count(self) -> int:
         """How often something was raised under a key that found no place."""
-        return sum(table.uncounted for table in self._tables()) + sum(one.uncounted for one in self.moments.values())
+        return sum(table.overflow_count for table in self._tables()) + sum(
+            one.overflow_count for one in self.moments.values()
+        )
 
     # --- forgotten ---
 
@@ -199,7 +209,7 @@ class BrokerStats:
 
     def drop_idle(self, moments_since_ms: float) -> None:
         """Forget what nothing raised for a day, and last values that were set before `moments_since_ms`."""
-        for name, shown in self.shown.items():
+        for name, shown in self.views.items():
             if not name.startswith("BROKER_"):
                 shown.items.drop_idle()
         for moments in self.moments.values():
@@ -213,11 +223,11 @@ class BrokerStats:
                 moments.drop(part, name)
 
     def _tables(self) -> list[StatsItemSet]:
-        return list(dict.fromkeys(shown.items for shown in self.shown.values()))
+        return list(dict.fromkeys(shown.items for shown in self.views.values()))
 
 
-def _shown(shown: Shown, item: StatsItem, window: StatsWindow) -> StatsSnapshot:
+def _view_snapshot(shown: StatsView, item: StatsItem, window: StatsWindow) -> StatsSnapshot:
     held = item.snapshot(window, shown.column)
-    if shown.per == 1:
+    if shown.divisor == 1:
         return held
-    return StatsSnapshot(held.sum // shown.per, held.tps / shown.per, held.times, held.avgpt / shown.per)
+    return StatsSnapshot(held.sum // shown.divisor, held.tps / shown.divisor, held.times, held.avgpt / shown.divisor)

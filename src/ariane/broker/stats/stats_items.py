@@ -20,9 +20,9 @@ _ROW = 4
 class StatsWindow(NamedTuple):
     """A list of samples: its place in an item, ms between two of them, how many are kept."""
 
-    at: int
-    every_ms: int
-    kept: int
+    index: int
+    interval_ms: int
+    samples_max: int
 
 
 MINUTE = StatsWindow(0, 10_000, 7)
@@ -43,7 +43,7 @@ class StatsSnapshot(NamedTuple):
     avgpt: float = 0.0
 
 
-NOTHING = StatsSnapshot()
+EMPTY_SNAPSHOT = StatsSnapshot()
 
 
 class StatsItem:
@@ -58,26 +58,26 @@ class StatsItem:
         self._samples = (array("q"), array("q"), array("q"))
 
     def sample(self, window: StatsWindow, now_ms: int) -> None:
-        rows = self._samples[window.at]
+        rows = self._samples[window.index]
         if not rows:
-            rows.extend((now_ms - window.every_ms, 0, 0, 0))
+            rows.extend((now_ms - window.interval_ms, 0, 0, 0))
         rows.extend((now_ms, self.times, self.count, self.size))
-        if len(rows) > window.kept * _ROW:
+        if len(rows) > window.samples_max * _ROW:
             del rows[:_ROW]
 
     def snapshot(self, window: StatsWindow, column: int = COUNT) -> StatsSnapshot:
-        rows = self._samples[window.at]
+        rows = self._samples[window.index]
         if not rows:
-            return NOTHING
+            return EMPTY_SNAPSHOT
         last = len(rows) - _ROW
         total, times, ms = rows[last + column] - rows[column], rows[last + 1] - rows[1], rows[last] - rows[0]
         return StatsSnapshot(total, total * 1000 / ms if ms > 0 else 0.0, times, total / times if times > 0 else 0.0)
 
     @property
-    def idle(self) -> bool:
+    def is_idle(self) -> bool:
         """Whether a whole day's samples say that nothing was raised."""
-        rows = self._samples[DAY.at]
-        return len(rows) == DAY.kept * _ROW and rows[1:_ROW] == array("q", (self.times, self.count, self.size))
+        rows = self._samples[DAY.index]
+        return len(rows) == DAY.samples_max * _ROW and rows[1:_ROW] == array("q", (self.times, self.count, self.size))
 
 
 class StatsItemSet:
@@ -88,7 +88,7 @@ class StatsItemSet:
 
     def __init__(self, *layout: str, items_max: int = ITEMS_MAX) -> None:
         self.layout = layout
-        self.uncounted = 0  # raises under keys that found no place
+        self.overflow_count = 0  # raises under keys that found no place
         self._items: dict[str, StatsItem] = {}
         self._rest = StatsItem()
         self._items_max = items_max
@@ -100,37 +100,37 @@ class StatsItemSet:
     def __iter__(self) -> Iterator[tuple[str, StatsItem]]:
         return iter(list(self._items.items()))
 
-    def make(self, key: str) -> StatsItem:
+    def create(self, key: str) -> StatsItem:
         """The item of a key that has none yet."""
         if len(self._items) >= self._items_max:
-            self.uncounted += 1
+            self.overflow_count += 1
             return self._rest
         item = self._items[key] = StatsItem()
         return item
 
     def add(self, key: str, count: int, size: int = 0) -> None:
-        item = self._items.get(key) or self.make(key)
+        item = self._items.get(key) or self.create(key)
         item.times += 1
         item.count += count
         item.size += size
 
     def drop(self, part: str, name: str) -> None:
         """Forget the items of a topic or of a group."""
-        for key in matching(self._items, self.layout, part, name):
+        for key in matching_keys(self._items, self.layout, part, name):
             del self._items[key]
 
     def drop_idle(self) -> None:
         """Forget what nothing raised for a day."""
-        for key in [key for key, item in self._items.items() if item.idle]:
+        for key in [key for key, item in self._items.items() if item.is_idle]:
             del self._items[key]
 
 
-class Moments:
+class LatestValues:
     """Last values by key, each with the time it was set. [MomentStatsItem]"""
 
     def __init__(self, *layout: str, items_max: int = ITEMS_MAX) -> None:
         self.layout = layout
-        self.uncounted = 0
+        self.overflow_count = 0
         self._values: dict[str, tuple[int, float]] = {}
         self._items_max = items_max
 
@@ -139,7 +139,7 @@ class Moments:
 
     def set(self, key: str, value: int, now_ms: float) -> None:
         if key not in self._values and len(self._values) >= self._items_max:
-            self.uncounted += 1
+            self.overflow_count += 1
             return
         self._values[key] = (value, now_ms)
 
@@ -148,7 +148,7 @@ class Moments:
         return {key: value for key, (value, ms) in self._values.items() if ms > since_ms}
 
     def drop(self, part: str, name: str) -> None:
-        for key in matching(self._values, self.layout, part, name):
+        for key in matching_keys(self._values, self.layout, part, name):
             del self._values[key]
 
     def drop_idle(self, since_ms: float) -> None:
@@ -157,7 +157,7 @@ class Moments:
             del self._values[key]
 
 
-def matching(keys: Iterable[str], layout: tuple[str, ...], part: str, name: str) -> list[str]:
+def matching_keys(keys: Iterable[str], layout: tuple[str, ...], part: str, name: str) -> list[str]:
     """The keys whose `part` is `name`; no name of RocketMQ holds an @."""
     if part not in layout:
         return []

@@ -28,11 +28,11 @@ class StatsLogFile:
         data = "".join(lines).encode()
         self.path.parent.mkdir(parents=True, exist_ok=True)
         if self.path.exists() and (size := self.path.stat().st_size) and size + len(data) > self._size_max:
-            self._begin_anew()
+            self._rotate()
         with self.path.open("ab") as file:
             file.write(data)
 
-    def _begin_anew(self) -> None:
+    def _rotate(self) -> None:
         fresh = self.path.with_name("stats.log.gz.tmp")
         with self.path.open("rb") as source, gzip.open(fresh, "wb") as target:
             shutil.copyfileobj(source, target)

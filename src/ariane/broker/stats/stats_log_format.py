@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta, timezone
 from decimal import ROUND_HALF_UP, Decimal
 
 from ariane.broker.stats.stats_items import DAY, HOUR, MINUTE, StatsSnapshot, StatsWindow
-from ariane.broker.stats.store_stats import Minute, StoreStats
+from ariane.broker.stats.store_stats import PutTimes, StoreStats
 from ariane.protocol import fastjson
 
 PERIODS: dict[StatsWindow, str] = {MINUTE: "One Minute", HOUR: "One Hour", DAY: "One Day"}
@@ -23,43 +23,45 @@ _CHINA = timezone(timedelta(hours=8))
 _CENT = Decimal("0.01")
 
 
-def stamped(now_ms: int, text: str) -> str:
+def format_line(now_ms: int, text: str) -> str:
     """A whole line of stats.log."""
     time = datetime.fromtimestamp(now_ms / 1000, UTC).astimezone(_CHINA)
     return f"{time:%Y-%m-%d %H:%M:%S} INFO - {text}\n"
 
 
-def item(name: str, key: str, window: StatsWindow, held: StatsSnapshot) -> str:
+def format_item(name: str, key: str, window: StatsWindow, held: StatsSnapshot) -> str:
     head = f"[{name}] [{key}] Stats In {PERIODS[window]}, "
     if name.endswith("_LATENCY"):
-        return f"{head}TIMES: {held.times} AVGRT: {fixed(held.avgpt)}"
-    return f"{head}SUM: {held.sum} TPS: {fixed(held.tps)} AVGPT: {fixed(held.avgpt)}"
+        return f"{head}TIMES: {held.times} AVGRT: {format_two_decimals(held.avgpt)}"
+    return f"{head}SUM: {held.sum} TPS: {format_two_decimals(held.tps)} AVGPT: {format_two_decimals(held.avgpt)}"
 
 
-def moment(name: str, key: str, value: int) -> str:
+def format_latest_value(name: str, key: str, value: int) -> str:
     return f"[{name}] [{key}] Stats Every 5 Minutes, Value: {value}"
 
 
-def store_rates(puts: StoreStats) -> str:
+def format_store_rates(puts: StoreStats) -> str:
     """Rates of the last minute; a rate that is not known yet is empty."""
-    put, found, missed, moved = (rate(puts, STORE_RATE_S, one) for one in ("put", "found", "missed", "transferred"))
+    put, found, missed, moved = (
+        format_rate(puts, STORE_RATE_S, one) for one in ("put", "found", "missed", "transferred")
+    )
     return f"[STORETPS] put_tps {put} get_found_tps {found} get_miss_tps {missed} get_transfered_tps {moved}"
 
 
-def put_times(minute: Minute) -> str:
-    return f"[PAGECACHERT] TotalPut {minute.total}, PutMessageDistributeTime {minute.text()}"
+def format_put_times(minute: PutTimes) -> str:
+    return f"[PAGECACHERT] TotalPut {minute.total}, PutMessageDistributeTime {minute.format_java()}"
 
 
-def rate(puts: StoreStats, seconds: int, *columns: str) -> str:
+def format_rate(puts: StoreStats, seconds: int, *columns: str) -> str:
     """A rate as Java prints a double; empty when it is not known yet."""
     value = puts.rate(seconds, *columns)
-    return "" if value is None else double(value)
+    return "" if value is None else format_double(value)
 
 
-def double(value: float) -> str:
+def format_double(value: float) -> str:
     return fastjson.write(value).decode()
 
 
-def fixed(value: float) -> str:
+def format_two_decimals(value: float) -> str:
     """Two places, halves rounded up as Java's %.2f does."""
     return str(Decimal(repr(value)).quantize(_CENT, ROUND_HALF_UP))

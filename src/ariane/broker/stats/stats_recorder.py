@@ -22,9 +22,9 @@ store_log = logging.getLogger("ariane.store")
 
 T = TypeVar("T")
 
-TICK_S = 1.0
-SLICE = 100  # items between two looks at the sockets: less than a millisecond, lines made of them included
-MOMENT_LIVE_MS = 24 * 3_600_000
+TICK_INTERVAL_S = 1.0
+ITEMS_PER_SLICE = 100  # items between two looks at the sockets: less than a millisecond, lines made of them included
+LATEST_VALUE_LIVE_MS = 24 * 3_600_000
 
 SAMPLED: dict[ScheduledTask, StatsWindow] = {
     ScheduledTask.SAMPLE_MINUTE: MINUTE,
@@ -59,7 +59,7 @@ class StatsRecorder:
         clock: Clock,
         protection: Protection | None = None,
     ) -> None:
-        self.late_ms = 0.0
+        self.loop_lag_ms = 0.0
         self._stats = stats
         self._put_total = put_total
         self._journal = journal
@@ -70,8 +70,8 @@ class StatsRecorder:
         self._jobs: dict[ScheduledTask, Callable[[], Awaitable[None]]] = {
             ScheduledTask.ROLL_PUT_TIMES: self._roll,
             ScheduledTask.STOP_SLOW_CONSUMERS: self._stop_slow,
-            ScheduledTask.MORNING: self._morning,
-            ScheduledTask.PRINT_MOMENTS: self._print_moments,
+            ScheduledTask.START_DAY: self._morning,
+            ScheduledTask.PRINT_LATEST_VALUES: self._print_moments,
         }
 
     async def run(self) -> None:
@@ -79,13 +79,13 @@ class StatsRecorder:
         schedule = StatsSchedule(self._clock.now_ms(), self._monotonic_ms())
         while True:
             await self.tick(schedule)
-            asked_ms = self._monotonic_ms() + TICK_S * 1000
-            await self._clock.sleep(TICK_S)
-            self.late_ms = max(0.0, self._monotonic_ms() - asked_ms)
+            asked_ms = self._monotonic_ms() + TICK_INTERVAL_S * 1000
+            await self._clock.sleep(TICK_INTERVAL_S)
+            self.loop_lag_ms = max(0.0, self._monotonic_ms() - asked_ms)
 
     async def tick(self, schedule: StatsSchedule) -> None:
         """What is due now. An error of one job is logged and does not keep the others."""
-        self._stats.puts.sample(self._monotonic_ms(), self._put_total())
+        self._stats.store_stats.sample(self._monotonic_ms(), self._put_total())
         for job in schedule.due(self._clock.now_ms(), self._monotonic_ms()):
             try:
                 if job in SAMPLED:
@@ -101,8 +101,8 @@ class StatsRecorder:
         async for item in _sliced(self._stats.items()):
             item.sample(window, round(self._monotonic_ms()))
         if window is DAY:
-            self._stats.drop_idle(self._monotonic_ms() - MOMENT_LIVE_MS)
-            uncounted = self._stats.uncounted()
+            self._stats.drop_idle(self._monotonic_ms() - LATEST_VALUE_LIVE_MS)
+            uncounted = self._stats.overflow_count()
             if uncounted > self._uncounted:
                 log.error(
                     "%d raises found no place among the statistics, which are full; delete unused topics and groups",
@@ -113,7 +113,7 @@ class StatsRecorder:
     async def _print(self, window: StatsWindow) -> None:
         now_ms = self._clock.now_ms()
         texts = [
-            stats_log_format.stamped(now_ms, stats_log_format.item(name, key, window, held))
+            stats_log_format.format_line(now_ms, stats_log_format.format_item(name, key, window, held))
             async for name, key, held in _sliced(self._stats.snapshots(window))
         ]
         await self._write(texts)
@@ -121,7 +121,10 @@ class StatsRecorder:
     async def _print_moments(self) -> None:
         now_ms = self._clock.now_ms()
         moments = ((n, key, value) for n, one in self._stats.moments.items() for key, value in one.values().items())
-        texts = [stats_log_format.stamped(now_ms, stats_log_format.moment(*one)) async for one in _sliced(moments)]
+        texts = [
+            stats_log_format.format_line(now_ms, stats_log_format.format_latest_value(*one))
+            async for one in _sliced(moments)
+        ]
         await self._write(texts)
 
     async def _write(self, texts: list[str]) -> None:
@@ -132,12 +135,12 @@ class StatsRecorder:
                 log.error("%s cannot be written, %d lines are lost: %s", self._journal.path, len(texts), error)
 
     async def _roll(self) -> None:
-        minute = self._stats.puts.roll()
-        store_log.info("%s", stats_log_format.store_rates(self._stats.puts))
-        store_log.info("%s", stats_log_format.put_times(minute))
+        minute = self._stats.store_stats.roll_minute()
+        store_log.info("%s", stats_log_format.format_store_rates(self._stats.store_stats))
+        store_log.info("%s", stats_log_format.format_put_times(minute))
 
     async def _morning(self) -> None:
-        self._stats.puts.midnight(self._put_total())
+        self._stats.store_stats.start_day(self._put_total())
 
     async def _stop_slow(self) -> None:
         """Stop the groups that were read too far behind since this was last done; who reads no more is left alone."""
@@ -163,5 +166,5 @@ async def _sliced(values: Iterable[T]) -> AsyncIterator[T]:
     """`values`, with a look at the sockets after each slice."""
     for number, value in enumerate(values, 1):
         yield value
-        if number % SLICE == 0:
+        if number % ITEMS_PER_SLICE == 0:
             await asyncio.sleep(0)

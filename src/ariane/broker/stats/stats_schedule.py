@@ -20,14 +20,14 @@ class ScheduledTask(enum.IntEnum):
     SAMPLE_DAY = 3
     ROLL_PUT_TIMES = 4
     STOP_SLOW_CONSUMERS = 5
-    MORNING = 6
+    START_DAY = 6
     PRINT_MINUTE = 7
     PRINT_HOUR = 8
     PRINT_DAY = 9
-    PRINT_MOMENTS = 10
+    PRINT_LATEST_VALUES = 10
 
 
-EVERY_MS = {
+INTERVALS_MS = {
     ScheduledTask.SAMPLE_MINUTE: 10_000,
     ScheduledTask.SAMPLE_HOUR: 600_000,
     ScheduledTask.SAMPLE_DAY: 3_600_000,
@@ -35,7 +35,7 @@ EVERY_MS = {
     ScheduledTask.STOP_SLOW_CONSUMERS: 180_000,
 }
 FIRST_AT_ONCE = (ScheduledTask.SAMPLE_MINUTE, ScheduledTask.SAMPLE_HOUR, ScheduledTask.SAMPLE_DAY)
-MOMENTS_EVERY_MS = 5 * MINUTE_MS
+LATEST_VALUES_INTERVAL_MS = 5 * MINUTE_MS
 
 
 class StatsSchedule:
@@ -43,19 +43,19 @@ class StatsSchedule:
 
     def __init__(self, now_ms: int, monotonic_ms: float, zone: tzinfo | None = None) -> None:
         self._zone = zone
-        self._next = {job: monotonic_ms + (0 if job in FIRST_AT_ONCE else every) for job, every in EVERY_MS.items()}
+        self._next = {job: monotonic_ms + (0 if job in FIRST_AT_ONCE else every) for job, every in INTERVALS_MS.items()}
         self._wall = {
             job: self._after(job, now_ms)
             for job in (ScheduledTask.PRINT_MINUTE, ScheduledTask.PRINT_HOUR, ScheduledTask.PRINT_DAY)
         }
-        self._wall[ScheduledTask.MORNING] = self._wall[ScheduledTask.PRINT_DAY]
-        self._wall[ScheduledTask.PRINT_MOMENTS] = self._wall[ScheduledTask.PRINT_MINUTE]
+        self._wall[ScheduledTask.START_DAY] = self._wall[ScheduledTask.PRINT_DAY]
+        self._wall[ScheduledTask.PRINT_LATEST_VALUES] = self._wall[ScheduledTask.PRINT_MINUTE]
 
     def due(self, now_ms: int, monotonic_ms: float) -> list[ScheduledTask]:
         due = []
         for job, at in self._next.items():
             if monotonic_ms >= at:
-                every = EVERY_MS[job]
+                every = INTERVALS_MS[job]
                 self._next[job] = at + every * ((monotonic_ms - at) // every + 1)
                 due.append(job)
         for job, at in self._wall.items():
@@ -67,12 +67,12 @@ class StatsSchedule:
         return sorted(due)
 
     def _after(self, job: ScheduledTask, now_ms: int) -> int:
-        if job in (ScheduledTask.PRINT_DAY, ScheduledTask.MORNING):
+        if job in (ScheduledTask.PRINT_DAY, ScheduledTask.START_DAY):
             return next_midnight_ms(now_ms, self._zone)
         if job is ScheduledTask.PRINT_HOUR:
             return next_hour_ms(now_ms, self._zone)
-        if job is ScheduledTask.PRINT_MOMENTS:
-            return next_minute_ms(now_ms) + MOMENTS_EVERY_MS - MINUTE_MS
+        if job is ScheduledTask.PRINT_LATEST_VALUES:
+            return next_minute_ms(now_ms) + LATEST_VALUES_INTERVAL_MS - MINUTE_MS
         return next_minute_ms(now_ms)
 
 

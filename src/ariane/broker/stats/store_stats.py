@@ -39,7 +39,7 @@ class StoreSample(NamedTuple):
     transferred: int
 
 
-class Minute(NamedTuple):
+class PutTimes(NamedTuple):
     """Put times of one whole minute."""
 
     coarse: tuple[int, ...]
@@ -49,7 +49,7 @@ class Minute(NamedTuple):
     def total(self) -> int:
         return sum(self.coarse)
 
-    def text(self) -> str:
+    def format_java(self) -> str:
         return "".join(f"{label}:{count} " for label, count in zip(LABELS, self.coarse, strict=True))
 
     def percentile_ms(self, share: float) -> float:
@@ -63,7 +63,7 @@ class Minute(NamedTuple):
         raise AssertionError("a share of more than all")
 
 
-class Morning(NamedTuple):
+class DailyTotals(NamedTuple):
     """Totals since the broker's start, as they stood at local midnight: today's and yesterday's."""
 
     put_yesterday: int = 0
@@ -76,46 +76,46 @@ class StoreStats:
     """Counters that only grow; whoever counts adds to the members. `total` and `size` of puts are the store's own."""
 
     def __init__(self) -> None:
-        self.fast = 0  # puts that took less than a millisecond, in this minute
-        self.failed = 0
+        self.fast_puts = 0  # puts that took less than a millisecond, in this minute
+        self.failed_puts = 0
         self.found = 0
         self.missed = 0
         self.transferred = 0
         self.put_max_ms = 0.0
         self.get_max_ms = 0.0
-        self.morning = Morning()
-        self.last: Minute | None = None  # unknown until a minute is whole
+        self.daily_totals = DailyTotals()
+        self.last_minute: PutTimes | None = None  # unknown until a minute is whole
         self._coarse = [0] * len(LABELS)
         self._fine = [0] * (len(FINE_BOUNDS_MS) + 1)
         self._samples: deque[StoreSample] = deque(maxlen=SAMPLES_MAX)
 
-    def slow(self, ms: float) -> None:
+    def record_slow_put(self, ms: float) -> None:
         """A put took a millisecond or longer."""
         self._coarse[bisect_right(_LABEL_BOUNDS_MS, ms)] += 1
         self._fine[bisect_left(FINE_BOUNDS_MS, ms)] += 1
         self.put_max_ms = max(self.put_max_ms, ms)
 
-    def get_took(self, ms: float) -> None:
+    def record_get_time(self, ms: float) -> None:
         self.get_max_ms = max(self.get_max_ms, ms)
 
     def sample(self, now_ms: float, put_total: int) -> None:
         """Once a second."""
         self._samples.append(StoreSample(now_ms, put_total, self.found, self.missed, self.transferred))
 
-    def roll(self) -> Minute:
+    def roll_minute(self) -> PutTimes:
         """Once a minute: the minute that ended, from now on the last whole one."""
-        self._coarse[0] += self.fast
-        self._fine[0] += self.fast
-        self.last = Minute(tuple(self._coarse), tuple(self._fine))
-        self.fast = 0
+        self._coarse[0] += self.fast_puts
+        self._fine[0] += self.fast_puts
+        self.last_minute = PutTimes(tuple(self._coarse), tuple(self._fine))
+        self.fast_puts = 0
         self._coarse = [0] * len(self._coarse)
         self._fine = [0] * len(self._fine)
-        return self.last
+        return self.last_minute
 
-    def midnight(self, put_total: int) -> None:
+    def start_day(self, put_total: int) -> None:
         """A day begins: today's morning becomes yesterday's."""
-        was = self.morning
-        self.morning = Morning(was.put_today, put_total, was.got_today, self.transferred)
+        was = self.daily_totals
+        self.daily_totals = DailyTotals(was.put_today, put_total, was.got_today, self.transferred)
 
     def rate(self, seconds: int, *columns: str) -> float | None:
         """A second's share of what the last `seconds` added to these members of Sample; None before so much was seen."""
