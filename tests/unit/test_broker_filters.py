@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from ariane.broker.config import BrokerConfig, validate, parse
+from ariane.broker.config import BrokerConfig, parse, validate
 from ariane.broker.handlers import pull
 from ariane.broker.state import consumer_filters as filters_module
 from ariane.broker.state import json_documents

@@ -15,9 +15,9 @@ from ariane.broker.stats import stats_log_format
 from ariane.broker.stats.broker_stats import BrokerStats, is_tool_group
 from ariane.broker.stats.stats_items import (
     DAY,
+    EMPTY_SNAPSHOT,
     HOUR,
     MINUTE,
-    EMPTY_SNAPSHOT,
     SIZE,
     LatestValues,
     StatsItem,

@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 
 from ariane.broker.state.open_transactions import (
     PIECE_OFFSETS,
-    OpenTransactions,
-    HalfMessageState,
     CheckDecision,
+    HalfMessageState,
+    OpenTransactions,
     OpenTransactionsBuilder,
-    first_check_ms,
     decide_check,
+    first_check_ms,
 )
 
 STOP = 1 << 40

@@ -23,7 +23,7 @@ import msgspec
 from ariane.broker import request_routing, slave_sync
 from ariane.broker.access_control import POLL_INTERVAL_S, AccessControl
 from ariane.broker.client_registry import ClientRegistry
-from ariane.broker.config import BrokerConfig, validate, to_store_config
+from ariane.broker.config import BrokerConfig, to_store_config, validate
 from ariane.broker.dynamic_config import DynamicConfig, update_file
 from ariane.broker.file_cleaner import CHECK_INTERVAL_S, FIRST_CHECK_S, FIRST_RUN_S, FileCleaner
 from ariane.broker.flusher import Flusher

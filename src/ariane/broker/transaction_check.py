@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from ariane.broker import half_messages
 from ariane.broker.producer_selection import BUSY, ProducerSelector
-from ariane.broker.state.open_transactions import HalfMessageState, CheckDecision, first_check_ms, decide_check
+from ariane.broker.state.open_transactions import CheckDecision, HalfMessageState, decide_check, first_check_ms
 from ariane.broker.transaction_service import READ_AT_ONCE, TransactionService
 from ariane.errors import MessageRefused, ProtocolError, ReplyError, StoreError
 from ariane.model import ids

@@ -8,7 +8,7 @@ import os
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any, NamedTuple
 
-from ariane.broker.config import BrokerConfig, to_store_config, texts
+from ariane.broker.config import BrokerConfig, texts, to_store_config
 from ariane.broker.dynamic_config import DynamicConfig, changed
 from ariane.broker.state.group_registry import GroupRegistry
 from ariane.broker.state.topic_registry import TopicRegistry

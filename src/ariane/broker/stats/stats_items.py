@@ -20,7 +20,7 @@ _ROW = 4
 class StatsWindow(NamedTuple):
     """A list of samples: its place in an item, ms between two of them, how many are kept."""
 
-    index: int
+    position: int
     interval_ms: int
     samples_max: int
 
@@ -58,7 +58,7 @@ class StatsItem:
         self._samples = (array("q"), array("q"), array("q"))
 
     def sample(self, window: StatsWindow, now_ms: int) -> None:
-        rows = self._samples[window.index]
+        rows = self._samples[window.position]
         if not rows:
             rows.extend((now_ms - window.interval_ms, 0, 0, 0))
         rows.extend((now_ms, self.times, self.count, self.size))
@@ -66,7 +66,7 @@ class StatsItem:
             del rows[:_ROW]
 
     def snapshot(self, window: StatsWindow, column: int = COUNT) -> StatsSnapshot:
-        rows = self._samples[window.index]
+        rows = self._samples[window.position]
         if not rows:
             return EMPTY_SNAPSHOT
         last = len(rows) - _ROW
@@ -76,7 +76,7 @@ class StatsItem:
     @property
     def is_idle(self) -> bool:
         """Whether a whole day's samples say that nothing was raised."""
-        rows = self._samples[DAY.index]
+        rows = self._samples[DAY.position]
         return len(rows) == DAY.samples_max * _ROW and rows[1:_ROW] == array("q", (self.times, self.count, self.size))
 
 
