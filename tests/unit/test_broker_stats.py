@@ -62,7 +62,7 @@ def test_the_first_sample_follows_a_zero_one_period_earlier() -> None:
 @pytest.mark.parametrize(("window", "kept"), [(MINUTE, 7), (HOUR, 7), (DAY, 25)])
 def test_a_window_slides(window: object, kept: int) -> None:
     item = StatsItem()
-    every = window.every_ms  # type: ignore[attr-defined]
+    every = window.interval_ms  # type: ignore[attr-defined]
     for number in range(1, 100):
         item.times += 1
         item.count += number
