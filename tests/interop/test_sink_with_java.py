@@ -115,7 +115,7 @@ def _copies_are_left_out(namesrv: str) -> None:
     async def work() -> None:
         once = Idempotent(listener)
         async with PushConsumer("G", namesrv, {"Rows": "*"}, once, start="first"), asyncio.timeout(PATIENCE_S):
-            while len(given) + once.left_out < 400:
+            while len(given) + once.skipped < 400:
                 await asyncio.sleep(0.05)
 
     asyncio.run(work())

@@ -29,7 +29,7 @@ from ariane.client import process_queue
 from ariane.client.listener_invoker import ReconsumeLater
 from ariane.client.offset_store import OffsetStore
 from ariane.client.offset_tracker import OffsetTracker
-from ariane.client.orderly_delivery import OrderlyListeners
+from ariane.client.orderly_delivery import OrderlyDelivery
 from ariane.client.producer import Producer
 from ariane.client.push_consumer import PushConsumer
 from ariane.client.settings import ConsumerSettings, ProducerSettings
@@ -397,13 +397,13 @@ def granted_to_all(self, group, client_id, queues, now_ms):
 
 
 async def not_waited_for(self, process_queue):
-    process_queue.end()
+    process_queue.revoke()
     self._of_queue.pop(process_queue, None)
     process_queue.drop()
 
 
 def skipped_when_failed(self, messages):
-    self.done(messages)
+    self.mark_consumed(messages)
 
 
 def committed_too_far(monkeypatch):
@@ -419,10 +419,10 @@ PLANTED = {
     "the broker's locks live too short": lambda patch: patch.setattr(
         QueueLocks.__init__, "__defaults__", (None, 0.0, 25_000)
     ),
-    "a lock is relied on for too long": lambda patch: patch.setattr(process_queue, "LOCK_VALID_S", 90.0),
-    "the lock is not looked at": lambda patch: patch.setattr(OrderlyListeners, "_may_consume", lambda self, one: True),
+    "a lock is relied on for too long": lambda patch: patch.setattr(process_queue, "LOCK_TRUSTED_S", 90.0),
+    "the lock is not looked at": lambda patch: patch.setattr(OrderlyDelivery, "_may_consume", lambda self, one: True),
     "a queue is given up while the listener works": lambda patch: patch.setattr(
-        OrderlyListeners, "end", not_waited_for
+        OrderlyDelivery, "on_revoked", not_waited_for
     ),
     "a failed message is passed over": lambda patch: patch.setattr(OffsetTracker, "replace", skipped_when_failed),
     "one too many is committed": committed_too_far,

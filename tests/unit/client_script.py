@@ -123,9 +123,9 @@ def name_server(topics: dict[str, TopicRoute]) -> Answer:
 
 def instance(script: Script, clock: FakeClock | None = None) -> ClientInstance:
     """An instance that is open, without a connection."""
-    made = ClientInstance("ns:1;ns2:1", clock=clock or FakeClock(is_auto=True), chance=Random(1))
+    made = ClientInstance("ns:1;ns2:1", clock=clock or FakeClock(is_auto=True), rng=Random(1))
     made._peers = script  # the only door to the network
-    made._routes = RouteCache(script, ("ns:1", "ns2:1"), timeout_ms=3000, chance=Random(1))
+    made._routes = RouteCache(script, ("ns:1", "ns2:1"), timeout_ms=3000, rng=Random(1))
     script.answers.setdefault(RequestCode.HEART_BEAT, lambda asked: Command(0))
     return made
 

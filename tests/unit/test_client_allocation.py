@@ -8,7 +8,7 @@ import json
 import pytest
 from client_script import Script, instance, name_server, route
 
-from ariane.client.orderly_delivery import OrderlyListeners
+from ariane.client.orderly_delivery import OrderlyDelivery
 from ariane.client.push_consumer import PushConsumer
 from ariane.client.settings import ConsumerSettings
 from ariane.errors import ConfigError
@@ -286,11 +286,11 @@ def test_the_lock_of_a_queue_that_is_given_up_is_kept_while_the_listener_works(m
     at_work = asyncio.Event()
 
     async def end(self, process_queue):
-        process_queue.end()
+        process_queue.revoke()
         await at_work.wait()
         process_queue.drop()
 
-    monkeypatch.setattr(OrderlyListeners, "end", end)
+    monkeypatch.setattr(OrderlyDelivery, "on_revoked", end)
 
     async def act(consumer):
         await until(lambda: len(consumer.queues) == 5)
@@ -321,7 +321,7 @@ def test_no_offset_is_stored_without_the_lock():
         cluster.members.append("you")
         cluster.members.sort(reverse=True)
         await allocation._renew_locks()  # which finds out, and begins anew
-        await until(lambda: not allocation._leaving)
+        await until(lambda: not allocation._revoking)
 
     cluster.play(act, orderly=True)
     assert "7" not in map(str, cluster.stored.values())

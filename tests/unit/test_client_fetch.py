@@ -11,7 +11,7 @@ import zstandard
 from client_script import QUEUE, Script, instance, message, name_server, route
 
 from ariane.client import fetcher as fetching
-from ariane.client.fetcher import FetchContext, fetch
+from ariane.client.fetcher import FetchContext, run_fetch_loop
 from ariane.client.offset_store import OffsetStore
 from ariane.client.process_queue import ProcessQueue
 from ariane.client.settings import ConsumerSettings
@@ -62,14 +62,14 @@ class Play:
     def _answer(self, asked):
         one = self.rest.pop(0)
         if not self.rest:
-            self.queue.end()
+            self.queue.revoke()
         if isinstance(one, Exception):
             raise one
         return one
 
     async def _run(self) -> None:
         made = instance(self.peers, self.clock)
-        await made.routes.queues_to_read("T")
+        await made.routes.subscribe_queues("T")
         self.offsets = OffsetStore(self.peers, made.routes, "g", timeout_ms=3000)
         if self.consumed is not None:
             self.offsets.update(QUEUE, self.consumed)
@@ -92,7 +92,7 @@ class Play:
             sleep=self.clock.sleep,
         )
         async with asyncio.timeout(5):
-            await fetch(self.queue, parts)
+            await run_fetch_loop(self.queue, parts)
 
     @property
     def asked(self) -> list[int]:
@@ -191,7 +191,7 @@ def test_an_orderly_queue_is_pulled_only_under_its_lock():
 
     async def sleep(seconds):
         slept.append(seconds)
-        play.queue.locked(play.clock.monotonic())
+        play.queue.set_locked(play.clock.monotonic())
 
     play.clock.sleep = sleep
     asyncio.run(play._run())
@@ -201,14 +201,18 @@ def test_an_orderly_queue_is_pulled_only_under_its_lock():
 
 
 def test_compressed_bodies_are_expanded():
-    pulled = fetching.read(answer(0, 1, stored(0, body=zlib.compress(b"hello"), sys_flag=0x301)), QUEUE, frozenset())
+    pulled = fetching.parse_pull_result(
+        answer(0, 1, stored(0, body=zlib.compress(b"hello"), sys_flag=0x301)), QUEUE, frozenset()
+    )
     assert pulled.messages[0].body == b"hello"
     assert not fetching.is_unreadable(pulled.messages[0])
 
 
 @pytest.mark.parametrize(("body", "sys_flag"), [(b"broken", 0x301), (b"lz4", 0x101), (b"zstd", 0x201)])
 def test_a_body_that_cannot_be_expanded_is_kept_as_it_is_and_says_why(body, sys_flag, caplog):
-    pulled = fetching.read(answer(0, 1, stored(0, body=body, sys_flag=sys_flag, UNIQ_KEY="ID7")), QUEUE, frozenset())
+    pulled = fetching.parse_pull_result(
+        answer(0, 1, stored(0, body=body, sys_flag=sys_flag, UNIQ_KEY="ID7")), QUEUE, frozenset()
+    )
     (got,) = pulled.messages
     assert got.body == body
     assert fetching.is_unreadable(got)
@@ -219,13 +223,15 @@ def test_a_body_that_cannot_be_expanded_is_kept_as_it_is_and_says_why(body, sys_
 @pytest.mark.parametrize(("compress", "sys_flag"), [(lz4.frame.compress, 0x101), (zstandard.compress, 0x201)])
 def test_bodies_of_5x_producers_are_read(compress, sys_flag):
     body = b"hello " * 5_000
-    pulled = fetching.read(answer(0, 1, stored(0, body=compress(body), sys_flag=sys_flag)), QUEUE, frozenset())
+    pulled = fetching.parse_pull_result(
+        answer(0, 1, stored(0, body=compress(body), sys_flag=sys_flag)), QUEUE, frozenset()
+    )
     (got,) = pulled.messages
     assert (got.body, got.sys_flag, got.body_error) == (body, 0, "")
 
 
 def test_a_retried_message_shows_its_first_topic_and_its_first_id():
-    pulled = fetching.read(
+    pulled = fetching.parse_pull_result(
         answer(0, 1, stored(0, topic=b"%RETRY%g", RETRY_TOPIC="orders", UNIQ_KEY="ID")), QUEUE, frozenset()
     )
     got = pulled.messages[0]
@@ -236,33 +242,33 @@ def test_a_retried_message_shows_its_first_topic_and_its_first_id():
 
 def test_an_answer_without_its_numbers_is_a_protocol_error():
     with pytest.raises(ProtocolError, match="suggestWhichBrokerId"):
-        fetching.read(Command(0, fields={}), QUEUE, frozenset())
+        fetching.parse_pull_result(Command(0, fields={}), QUEUE, frozenset())
 
 
 def test_a_full_window_is_not_pulled_until_there_is_room():
     async def play():
         queue = ProcessQueue(QUEUE, 0)
-        queue.window.put([message(0), message(1)], 2)
+        queue.tracker.add([message(0), message(1)], 2)
         asked = 0
 
         class Peers:
             async def request(self, *args, **more):
                 nonlocal asked
                 asked += 1
-                queue.end()
+                queue.revoke()
                 return END
 
         made = instance(Script({RequestCode.GET_ROUTEINFO_BY_TOPIC: name_server({"T": route("a")})}))
-        await made.routes.queues_to_read("T")
+        await made.routes.subscribe_queues("T")
         parts = FetchContext(
             Peers(), made.routes, OffsetStore(Peers(), made.routes, "g", timeout_ms=1), "g", ConsumerSettings(cached_max=1),
             False, lambda topic: SubscriptionData(topic="T"), lambda *_: None, lambda *_: None, None, lambda: 0.0, None,
         )  # fmt: skip
-        task = asyncio.ensure_future(fetch(queue, parts))
+        task = asyncio.ensure_future(run_fetch_loop(queue, parts))
         for _ in range(5):
             await asyncio.sleep(0)
         assert asked == 0
-        queue.window.done([message(0)])
+        queue.tracker.mark_consumed([message(0)])
         queue.changed.set()
         async with asyncio.timeout(5):
             await task

@@ -14,7 +14,7 @@ import pytest
 
 from ariane.client import idempotent
 from ariane.client.hooks import ConsumeReturn
-from ariane.client.idempotent import BLOCK, Idempotent, SeenStore
+from ariane.client.idempotent import BLOCK, ConsumedRows, Idempotent
 from ariane.client.listener_invoker import ListenerInvoker
 from ariane.errors import ConfigError
 from ariane.model import dedup
@@ -82,7 +82,7 @@ def test_copies_are_left_out_in_the_same_call_and_in_later_ones() -> None:
         await once(rows(0, 1))
         await once([message(None), message(None), *rows(0, batch=1)])
         assert listener.given == [0, 1, 2, 3, -1, -1, 0]
-        assert once.left_out == 5
+        assert once.skipped == 5
 
     asyncio.run(work())
 
@@ -165,14 +165,14 @@ def test_rows_whose_thread_nobody_waits_for_are_held_until_it_has_ended(fails: b
         async with Idempotent(listener, tmp_path / "seen") as once:
             listening = listening_to(once)
             try:
-                assert (await listening.outcome(QUEUE, rows(0, 1))).kind is ConsumeReturn.TIME_OUT
-                again = [asyncio.ensure_future(listening.outcome(QUEUE, rows(number))) for number in (0, 1, 0)]
+                assert (await listening.invoke_once(QUEUE, rows(0, 1))).status is ConsumeReturn.TIME_OUT
+                again = [asyncio.ensure_future(listening.invoke_once(QUEUE, rows(number))) for number in (0, 1, 0)]
                 done, _ = await asyncio.wait(again, timeout=0.05)
                 assert not done and len(listener.threads) == 1
                 again[2].cancel()  # one that waits frees nothing
                 listener.gate.set()
                 assert all([(await one).is_success for one in again[:2]])
-                assert once.left_out == (0 if fails else 2)
+                assert once.skipped == (0 if fails else 2)
             finally:
                 listener.gate.set()
                 listening.close()
@@ -181,7 +181,7 @@ def test_rows_whose_thread_nobody_waits_for_are_held_until_it_has_ended(fails: b
     assert len(listener.threads) == (3 if fails else 1)
     if not fails:
         assert listener.at_once_max == 1
-    seen = SeenStore()
+    seen = ConsumedRows()
     assert all(seen.read(line) for line in (tmp_path / "seen").read_text().splitlines())
     assert all(Row("q-1", 0, 2, number) in seen for number in (0, 1))
 
@@ -199,7 +199,7 @@ def test_a_call_without_a_consumer_that_is_cancelled_holds_its_rows_too() -> Non
         await asyncio.wait([first])
         listener.gate.set()
         await second
-        assert (first.cancelled(), len(listener.threads), once.left_out) == (True, 1, 1)
+        assert (first.cancelled(), len(listener.threads), once.skipped) == (True, 1, 1)
 
     asyncio.run(work())
 
@@ -213,12 +213,12 @@ def test_a_call_that_no_thread_has_taken_is_free_at_once() -> None:
             "g", once, (), clock=FakeClock(is_auto=True), make_id=lambda: "R", timeout_ms=60_000, threads=1
         )
         try:
-            first, second = (asyncio.ensure_future(listening.outcome(QUEUE, rows(number))) for number in (0, 1))
+            first, second = (asyncio.ensure_future(listening.invoke_once(QUEUE, rows(number))) for number in (0, 1))
             while not listener.threads:
                 await asyncio.sleep(0)
             second.cancel()
             await asyncio.wait([second])
-            third = asyncio.ensure_future(listening.outcome(QUEUE, rows(1)))
+            third = asyncio.ensure_future(listening.invoke_once(QUEUE, rows(1)))
             listener.gate.set()
             assert (await first).is_success and (await third).is_success
             assert len(listener.threads) == 2
@@ -235,7 +235,7 @@ def test_the_consumers_rules_for_threads_hold_through_it() -> None:
     async def work() -> None:
         listening = listening_to(Idempotent(listener), timeout_ms=1, waits_for_threads=True)
         assert listening.uses_threads
-        call = asyncio.ensure_future(listening.outcome(QUEUE, rows(0)))
+        call = asyncio.ensure_future(listening.invoke_once(QUEUE, rows(0)))
         try:
             done, _ = await asyncio.wait([call], timeout=0.05)
             assert not done
@@ -299,16 +299,16 @@ def test_a_memory_that_cannot_be_read_is_said(tmp_path: Path) -> None:
 @pytest.mark.parametrize("seed", range(10))
 def test_bits_say_what_a_set_says_and_forget_only_the_oldest_blocks(seed: int) -> None:
     chance = random.Random(seed)
-    seen, exact = SeenStore(), set()
+    seen, exact = ConsumedRows(), set()
     for _ in range(3000):
         row = Row(chance.choice("ab"), chance.randrange(3), chance.randrange(2), chance.randrange(3 * BLOCK))
         assert (row in seen) == (row in exact)
         seen.add(row)
         exact.add(row)
-    again = SeenStore()
+    again = ConsumedRows()
     assert all(again.read(line) for line in seen.lines())
     assert all(row in again for row in exact)
-    small = SeenStore(blocks_max=2)
+    small = ConsumedRows(blocks_max=2)
     for block in range(4):
         small.add(Row("a", 0, 0, block * BLOCK))
     assert [Row("a", 0, 0, block * BLOCK) in small for block in range(4)] == [False, False, True, True]

@@ -8,7 +8,7 @@ import json
 import pytest
 from client_script import Script, instance, name_server, raising, route
 
-from ariane.client.client_instance import ClientInstance, GroupMembership
+from ariane.client.client_instance import ClientInstance, GroupRegistration
 from ariane.errors import ClientClosed, ConnectionLost, HeaderError, ReplyError
 from ariane.net.connection import Peer, Reply
 from ariane.protocol.codes import RequestCode
@@ -36,8 +36,8 @@ async def beats() -> None:
         await asyncio.sleep(0)
 
 
-def part(group: str, woken: list[str]) -> GroupMembership:
-    return GroupMembership(
+def part(group: str, woken: list[str]) -> GroupRegistration:
+    return GroupRegistration(
         describe=lambda: ConsumerData(group_name=group),
         topics=lambda: ["T"],
         members_changed=lambda: woken.append(group),
@@ -50,20 +50,20 @@ def test_producers_beat_to_masters_and_consumers_to_all():
 
     async def play():
         made = instance(peers)
-        await made.routes.queues_to_read("T")
+        await made.routes.subscribe_queues("T")
         await made.heartbeat()
         assert peers.of(BEAT) == []  # nobody is here
-        made.join_producer("p")
+        made.register_producer("p")
         await made.heartbeat()
         assert [one.addr for one in peers.of(BEAT)] == ["m:1"]
-        made.join_consumer("c", part("c", []))
+        made.register_consumer("c", part("c", []))
         await made.heartbeat()
         assert sorted(one.addr for one in peers.of(BEAT)[1:]) == ["m:1", "s:1"]
         data = json.loads(peers.of(BEAT)[-1].body)
         assert data["clientID"] == made.client_id
         assert [one["groupName"] for one in data["producerDataSet"]] == ["p"]
         assert [one["groupName"] for one in data["consumerDataSet"]] == ["c"]
-        await made.leave(consumer_group="c")
+        await made.unregister(consumer_group="c")
         assert sorted(one.addr for one in peers.of(RequestCode.UNREGISTER_CLIENT)) == ["m:1", "s:1"]
         await made.heartbeat()
         assert peers.of(BEAT)[-1].addr == "m:1"
@@ -76,8 +76,8 @@ def test_a_dead_broker_does_not_keep_the_others_from_their_heartbeat():
 
     async def play():
         made = instance(peers)
-        await made.routes.queues_to_read("T")
-        made.join_producer("p")
+        await made.routes.subscribe_queues("T")
+        made.register_producer("p")
         peers.answers[BEAT] = raising(ConnectionLost("x", "refused"))
         await made.heartbeat()
         assert sorted(one.addr for one in peers.of(BEAT)) == ["a:1", "b:1"]
@@ -93,7 +93,7 @@ def test_a_refresh_tells_of_changes_and_meets_new_brokers_once():
 
     async def play():
         made = instance(peers)
-        made.join_consumer("c", part("c", woken))
+        made.register_consumer("c", part("c", woken))
         for _ in range(3):
             await made.refresh_routes()
             await beats()
@@ -111,21 +111,21 @@ def test_a_refresh_tells_of_changes_and_meets_new_brokers_once():
 def test_a_notification_wakes_its_group_and_no_other():
     woken: list[str] = []
     made = instance(script())
-    made.join_consumer("one", part("one", woken))
-    made.join_consumer("two", part("two", woken))
+    made.register_consumer("one", part("one", woken))
+    made.register_consumer("two", part("two", woken))
     peer = Peer(1, "127.0.0.1", 1, b"\x7f\0\0\1\0\0\0\1")
     for group in ("two", "unknown"):
         command = Command(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, fields={"consumerGroup": group})
-        assert made._members_changed(command, peer) is None
+        assert made._on_members_changed(command, peer) is None
     assert woken == ["two"]
     with pytest.raises(HeaderError):
-        made._members_changed(Command(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, fields={}), peer)
+        made._on_members_changed(Command(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, fields={}), peer)
 
 
 def test_two_instances_of_one_process_have_two_ids():
     first, second = ClientInstance("a:1"), ClientInstance("a:1")
     assert first.client_id != second.client_id
-    assert first.make_id() != second.make_id()
+    assert first.new_message_id() != second.new_message_id()
 
 
 def test_an_instance_that_is_not_open_says_so():
@@ -143,15 +143,15 @@ def test_what_a_broker_asks_goes_to_the_group_it_names():
             return Reply(7)
 
         codes = (RequestCode.GET_CONSUMER_RUNNING_INFO, RequestCode.RESET_CONSUMER_CLIENT_OFFSET)
-        made.join_consumer("c", part("c", [])._replace(answers=dict.fromkeys(codes, answer)))
+        made.register_consumer("c", part("c", [])._replace(answers=dict.fromkeys(codes, answer)))
         peer = Peer(1, "127.0.0.1", 1, b"")
-        assert made._ask_group(Command(codes[0], fields={"consumerGroup": "c"}), peer) == Reply(7)
-        assert made._ask_group(Command(codes[1], fields={"group": "c"}), peer) == Reply(7)
+        assert made._handle_group_request(Command(codes[0], fields={"consumerGroup": "c"}), peer) == Reply(7)
+        assert made._handle_group_request(Command(codes[1], fields={"group": "c"}), peer) == Reply(7)
         assert asked == list(codes)
         for fields in ({"consumerGroup": "other"}, {}, {"group": ""}):
             with pytest.raises(ReplyError, match="not exist"):
-                made._ask_group(Command(codes[0], fields=fields), peer)
+                made._handle_group_request(Command(codes[0], fields=fields), peer)
         with pytest.raises(ReplyError, match="not exist"):
-            made._ask_group(Command(RequestCode.CONSUME_MESSAGE_DIRECTLY, fields={"group": "c"}), peer)
+            made._handle_group_request(Command(RequestCode.CONSUME_MESSAGE_DIRECTLY, fields={"group": "c"}), peer)
 
     asyncio.run(play())

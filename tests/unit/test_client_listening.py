@@ -8,11 +8,11 @@ import threading
 import pytest
 from client_script import QUEUE, PausingClock, Script, instance, message, name_server, route
 
-from ariane.client.concurrent_delivery import ConcurrentListeners
+from ariane.client.concurrent_delivery import ConcurrentDelivery
 from ariane.client.hooks import ConsumeFinished, ConsumeReturn, ConsumeStarted
 from ariane.client.listener_invoker import ListenerInvoker, ReconsumeLater
 from ariane.client.offset_store import OffsetStore
-from ariane.client.orderly_delivery import OrderlyListeners
+from ariane.client.orderly_delivery import OrderlyDelivery
 from ariane.client.process_queue import ProcessQueue
 from ariane.client.send_back import SendBack
 from ariane.client.sender import MessageSender
@@ -33,7 +33,7 @@ def outcome_of(listener, *, hooks=(), timeout_ms=60_000):
             "g", listener, hooks, clock=FakeClock(is_auto=True), make_id=lambda: "R", timeout_ms=timeout_ms, threads=2
         )
         try:
-            return await listening.call(QUEUE, [message(0), message(1)])
+            return await listening.invoke(QUEUE, [message(0), message(1)])
         finally:
             listening.close()
 
@@ -79,7 +79,7 @@ def test_what_the_end_of_a_call_means(listener, kind, level):
 
 
 def test_a_call_that_takes_too_long_is_cancelled():
-    assert outcome_of(endless, timeout_ms=1).kind is ConsumeReturn.TIME_OUT
+    assert outcome_of(endless, timeout_ms=1).status is ConsumeReturn.TIME_OUT
 
 
 @pytest.mark.parametrize("pause_at", range(6))
@@ -95,7 +95,7 @@ def test_the_times_of_a_call_enclose_it_wherever_the_process_pauses(pause_at):
         listening = ListenerInvoker(
             "g", listener, (events.append,), clock=clock, make_id=lambda: "R", timeout_ms=1000, threads=1
         )
-        await listening.call(QUEUE, [message(0)])
+        await listening.invoke(QUEUE, [message(0)])
 
     asyncio.run(play())
     (before, after), (began, ended) = events, called
@@ -124,9 +124,9 @@ def test_a_call_that_waits_for_a_thread_has_not_failed():
             "g", listener, (), clock=FakeClock(is_auto=True), make_id=lambda: "R", timeout_ms=20, threads=1
         )
         try:
-            first = asyncio.ensure_future(listening.call(QUEUE, [message(0)]))
-            second = asyncio.ensure_future(listening.call(QUEUE, [message(1)]))
-            assert (await first).kind is ConsumeReturn.TIME_OUT
+            first = asyncio.ensure_future(listening.invoke(QUEUE, [message(0)]))
+            second = asyncio.ensure_future(listening.invoke(QUEUE, [message(1)]))
+            assert (await first).status is ConsumeReturn.TIME_OUT
             done, _ = await asyncio.wait([second], timeout=0.1)
             assert not done and called == [0]
             held.set()
@@ -153,7 +153,7 @@ def test_hooks_see_before_and_after_with_one_request_id():
     before, after = told
     assert isinstance(before, ConsumeStarted)
     assert isinstance(after, ConsumeFinished)
-    assert after.consuming is before
+    assert after.started is before
     assert after.outcome is ConsumeReturn.EXCEPTION
     assert [one.queue_offset for one in before.messages] == [0, 1]
 
@@ -185,7 +185,7 @@ class Stage:
     def play(self, until, messages=None) -> Stage:
         async def run():
             made = instance(self.peers, self.clock)
-            await made.routes.queues_to_read("T")
+            await made.routes.subscribe_queues("T")
             self.offsets = OffsetStore(self.peers, made.routes, "g", timeout_ms=1)
             listening = ListenerInvoker(
                 "g", self.listener, (), clock=self.clock, make_id=lambda: "R", timeout_ms=60_000, threads=1
@@ -194,11 +194,11 @@ class Stage:
             back = SendBack(self.peers, made.routes, sender, "g", max(self.settings.max_reconsume_times, 0))
             listeners = self.kind(listening, self.offsets, back, self.settings, self.clock)
             listeners.start()
-            self.queue.locked(self.clock.monotonic() + 1e9)
-            listeners.begin(self.queue)
+            self.queue.set_locked(self.clock.monotonic() + 1e9)
+            listeners.on_assigned(self.queue)
             pulled = messages or [message(offset) for offset in range(5)]
-            self.queue.window.put(pulled, pulled[-1].queue_offset + 1)
-            listeners.arrived(self.queue, pulled)
+            self.queue.tracker.add(pulled, pulled[-1].queue_offset + 1)
+            listeners.on_messages(self.queue, pulled)
             self.listeners = listeners
             try:
                 async with asyncio.timeout(5):
@@ -216,10 +216,10 @@ class Stage:
 
 
 def all_done(stage: Stage) -> bool:
-    return len(stage.queue.window) == 0
+    return len(stage.queue.tracker) == 0
 
 
-KINDS = [ConcurrentListeners, OrderlyListeners]
+KINDS = [ConcurrentDelivery, OrderlyDelivery]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -253,7 +253,7 @@ def failing_on(*offsets, times=1):
 
 def test_concurrent_failures_go_back_to_the_broker_and_are_done_here():
     listener, _ = failing_on(2)
-    stage = Stage(ConcurrentListeners, listener).play(all_done)
+    stage = Stage(ConcurrentDelivery, listener).play(all_done)
     (asked,) = stage.peers.of(BACK)
     assert asked.addr == "a:1"
     assert asked.fields == {
@@ -270,7 +270,7 @@ def test_concurrent_failures_go_back_to_the_broker_and_are_done_here():
 
 def test_when_the_broker_cannot_take_it_back_a_copy_goes_to_the_retry_topic():
     listener, _ = failing_on(2)
-    stage = Stage(ConcurrentListeners, listener, back=ConnectionLost("a:1", "reset")).play(all_done)
+    stage = Stage(ConcurrentDelivery, listener, back=ConnectionLost("a:1", "reset")).play(all_done)
     (copy,) = stage.peers.of(SEND)
     assert (copy.fields["b"], copy.fields["j"], copy.fields["l"]) == ("%RETRY%g", "1", "16")
     table = properties.decode(copy.fields["i"])
@@ -281,7 +281,7 @@ def test_when_the_broker_cannot_take_it_back_a_copy_goes_to_the_retry_topic():
 @pytest.mark.parametrize("back", [Command(3).code, ConnectionLost("a:1", "reset")])
 def test_what_nobody_takes_stays_here_and_is_tried_again(back):
     listener, seen = failing_on(2)
-    stage = Stage(ConcurrentListeners, listener, back=back, copy=13).play(all_done)
+    stage = Stage(ConcurrentDelivery, listener, back=back, copy=13).play(all_done)
     assert (2, 0) in seen
     assert (2, 1) in seen
     assert stage.offset == 5
@@ -291,7 +291,7 @@ def test_what_nobody_takes_stays_here_and_is_tried_again(back):
 
 def test_while_a_message_stays_here_no_offset_passes_it():
     listener, _ = failing_on(2, times=10**6)
-    stage = Stage(ConcurrentListeners, listener, back=3).play(lambda stage: len(stage.peers.of(BACK)) >= 5)
+    stage = Stage(ConcurrentDelivery, listener, back=3).play(lambda stage: len(stage.peers.of(BACK)) >= 5)
     assert stage.offset == 2
 
 
@@ -305,17 +305,17 @@ def test_what_ends_after_the_queue_was_given_up_counts_no_more():
             await release.wait()
             raise ValueError("no")
 
-        stage = Stage(ConcurrentListeners, listener)
+        stage = Stage(ConcurrentDelivery, listener)
         offsets = OffsetStore(stage.peers, None, "g", timeout_ms=1)
         listening = ListenerInvoker(
             "g", listener, (), clock=stage.clock, make_id=lambda: "R", timeout_ms=60_000, threads=1
         )
-        listeners = ConcurrentListeners(listening, offsets, None, ConsumerSettings(), stage.clock)
+        listeners = ConcurrentDelivery(listening, offsets, None, ConsumerSettings(), stage.clock)
         listeners.start()
-        stage.queue.window.put([message(0)], 1)
-        listeners.arrived(stage.queue, [message(0)])
+        stage.queue.tracker.add([message(0)], 1)
+        listeners.on_messages(stage.queue, [message(0)])
         await called.wait()
-        await listeners.end(stage.queue)
+        await listeners.on_revoked(stage.queue)
         release.set()
         await listeners.close(5)
         assert offsets.consumed(QUEUE) is None
@@ -332,15 +332,15 @@ def test_closing_waits_for_calls_under_way_and_begins_none():
             await release.wait()
             ended.append(messages[0].queue_offset)
 
-        stage = Stage(ConcurrentListeners, listener)
+        stage = Stage(ConcurrentDelivery, listener)
         offsets = OffsetStore(stage.peers, None, "g", timeout_ms=1)
         listening = ListenerInvoker(
             "g", listener, (), clock=stage.clock, make_id=lambda: "R", timeout_ms=60_000, threads=1
         )
-        listeners = ConcurrentListeners(listening, offsets, None, ConsumerSettings(concurrency=1), stage.clock)
+        listeners = ConcurrentDelivery(listening, offsets, None, ConsumerSettings(concurrency=1), stage.clock)
         listeners.start()
-        stage.queue.window.put([message(0), message(1)], 2)
-        listeners.arrived(stage.queue, [message(0), message(1)])
+        stage.queue.tracker.add([message(0), message(1)], 2)
+        listeners.on_messages(stage.queue, [message(0), message(1)])
         await called.wait()
         closing = asyncio.ensure_future(listeners.close(5))
         await asyncio.sleep(0)
@@ -354,7 +354,7 @@ def test_closing_waits_for_calls_under_way_and_begins_none():
 
 def test_an_orderly_queue_waits_on_the_message_that_fails():
     listener, seen = failing_on(2, times=2)
-    stage = Stage(OrderlyListeners, listener, times_max=-1).play(all_done)
+    stage = Stage(OrderlyDelivery, listener, times_max=-1).play(all_done)
     assert seen == [(0, 0), (1, 0), (2, 0), (2, 1), (2, 2), (3, 0), (4, 0)]
     assert stage.offset == 5
     assert stage.clock.elapsed_ms == 2000  # suspend_queue_ms, twice
@@ -362,7 +362,7 @@ def test_an_orderly_queue_waits_on_the_message_that_fails():
 
 def test_an_orderly_message_with_no_attempt_left_goes_to_the_retry_topic_with_all_used_up():
     listener, seen = failing_on(2, times=10**6)
-    stage = Stage(OrderlyListeners, listener, times_max=1).play(all_done)
+    stage = Stage(OrderlyDelivery, listener, times_max=1).play(all_done)
     assert [one for one in seen if one[0] == 2] == [(2, 0), (2, 1)]
     (copy,) = stage.peers.of(SEND)
     assert (copy.fields["b"], copy.fields["j"], copy.fields["l"]) == ("%RETRY%g", "2", "1")
@@ -378,15 +378,15 @@ def test_an_orderly_queue_without_its_lock_calls_nobody():
 
         clock = FakeClock(is_auto=True)
         queue = ProcessQueue(QUEUE, 0)
-        queue.window.put([message(0)], 1)
+        queue.tracker.add([message(0)], 1)
         listening = ListenerInvoker("g", listener, (), clock=clock, make_id=lambda: "R", timeout_ms=1000, threads=1)
         offsets = OffsetStore(Script({}), None, "g", timeout_ms=1)
-        listeners = OrderlyListeners(listening, offsets, None, ConsumerSettings(), clock)
-        listeners.begin(queue)
+        listeners = OrderlyDelivery(listening, offsets, None, ConsumerSettings(), clock)
+        listeners.on_assigned(queue)
         for _ in range(20):
             await asyncio.sleep(0)
         assert called == []
-        queue.locked(clock.monotonic())
+        queue.set_locked(clock.monotonic())
         async with asyncio.timeout(5):
             while not called:
                 await asyncio.sleep(0)
@@ -423,17 +423,17 @@ class Orderly:
         self.loop = VirtualLoop()
         clock = VirtualClock(self.loop)
         self.queue = ProcessQueue(QUEUE, 0)
-        self.queue.window.put([message(0)], 1)
-        self.queue.locked(0.0)
+        self.queue.tracker.add([message(0)], 1)
+        self.queue.set_locked(0.0)
         self.offsets = OffsetStore(Script({}), None, "g", timeout_ms=1)
         self.listening = ListenerInvoker(
             "g", listener, hooks, clock=clock, make_id=lambda: "R", timeout_ms=3_600_000, threads=1, **settings
         )
-        self.listeners = OrderlyListeners(self.listening, self.offsets, None, ConsumerSettings(), clock)
+        self.listeners = OrderlyDelivery(self.listening, self.offsets, None, ConsumerSettings(), clock)
 
     def play(self, act) -> Orderly:
         async def run():
-            self.listeners.begin(self.queue)
+            self.listeners.on_assigned(self.queue)
             await act()
             await self.listeners.close(0)
 
@@ -451,7 +451,7 @@ def test_an_orderly_queue_is_given_up_when_its_listener_has_ended_however_long_i
 
     async def act():
         await asyncio.sleep(1)
-        await orderly.listeners.end(orderly.queue)
+        await orderly.listeners.on_revoked(orderly.queue)
         assert ended == [0]
 
     orderly = Orderly(listener)
@@ -496,7 +496,7 @@ def test_an_orderly_listener_in_a_thread_is_waited_for():
             threads=1,
             waits_for_threads=True,
         )
-        call = asyncio.ensure_future(listening.outcome(QUEUE, [message(0)]))
+        call = asyncio.ensure_future(listening.invoke_once(QUEUE, [message(0)]))
         try:
             done, _ = await asyncio.wait([call], timeout=0.05)
             assert not done
@@ -513,8 +513,8 @@ def test_a_thread_that_closing_does_not_wait_for_keeps_its_queue():
 
     async def play():
         queue = ProcessQueue(QUEUE, 0)
-        queue.window.put([message(0)], 1)
-        queue.locked(0.0)
+        queue.tracker.add([message(0)], 1)
+        queue.set_locked(0.0)
         begun = threading.Event()
 
         def listener(messages):
@@ -525,9 +525,9 @@ def test_a_thread_that_closing_does_not_wait_for_keeps_its_queue():
             "g", listener, (), clock=FakeClock(is_auto=True), make_id=lambda: "R", timeout_ms=60_000, threads=1
         )
         offsets = OffsetStore(Script({}), None, "g", timeout_ms=1)
-        queue.locked(FakeClock(is_auto=True).monotonic())
-        listeners = OrderlyListeners(listening, offsets, None, ConsumerSettings(), FakeClock(is_auto=True))
-        listeners.begin(queue)
+        queue.set_locked(FakeClock(is_auto=True).monotonic())
+        listeners = OrderlyDelivery(listening, offsets, None, ConsumerSettings(), FakeClock(is_auto=True))
+        listeners.on_assigned(queue)
         await asyncio.to_thread(begun.wait, 30)
         try:
             await listeners.close(0)

@@ -71,7 +71,7 @@ def test_offsets_of_queues_that_are_not_read_now_stay(tmp_path: Path) -> None:
         peers = Script({})
         offsets = LocalOffsets(peers, instance(peers).routes, "g", timeout_ms=1, path=path)
         await offsets.load()
-        assert await offsets.start(OTHER, "last") == 7
+        assert await offsets.start_offset(OTHER, "last") == 7
         offsets.update(QUEUE, 3)
         await offsets.commit([QUEUE])
         assert read(path) == {QUEUE: 3, OTHER: 7}

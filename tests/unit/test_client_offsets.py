@@ -31,14 +31,14 @@ def script(**answers) -> Script:
 def play(peers: Script, act):
     async def run():
         made = instance(peers)
-        await made.routes.queues_to_read("T")
+        await made.routes.subscribe_queues("T")
         return await act(OffsetStore(peers, made.routes, "g", timeout_ms=3000))
 
     return asyncio.run(run())
 
 
 def start(queue, position, **answers):
-    return play(script(**answers), lambda offsets: offsets.start(queue, position))
+    return play(script(**answers), lambda offsets: offsets.start_offset(queue, position))
 
 
 NOTHING = {"QUERY_CONSUMER_OFFSET": lambda asked: Command(22, remark="not found")}
@@ -76,7 +76,7 @@ def test_offsets_only_rise_but_for_what_the_broker_said():
         offsets.update(QUEUE, 5)
         offsets.update(QUEUE, 3)
         assert offsets.consumed(QUEUE) == 5
-        offsets.move(QUEUE, 3)
+        offsets.seek(QUEUE, 3)
         assert offsets.consumed(QUEUE) == 3
 
     play(script(), act)

@@ -12,10 +12,10 @@ def test_a_minute_and_an_hour() -> None:
     rates = ConsumeRates(clock.monotonic)
     assert rates.status("T") == ConsumeStatus()
     clock.advance_ms(30_000)
-    rates.pulled("T", 30, 0.010)
-    rates.consumed("T", 20, 0.004, ok=True)
-    rates.consumed("T", 10, 0.008, ok=False)
-    rates.consumed("other", 1, 1, ok=False)
+    rates.record_pull("T", 30, 0.010)
+    rates.record_consume("T", 20, 0.004, ok=True)
+    rates.record_consume("T", 10, 0.008, ok=False)
+    rates.record_consume("other", 1, 1, ok=False)
     known = rates.status("T")
     assert (known.pull_tps, known.consume_ok_tps, known.consume_failed_msgs) == (1.0, 20 / 30, 10)
     assert (round(known.pull_rt), round(known.consume_rt), known.consume_failed_tps) == (10, 6, 10 / 30)
@@ -31,5 +31,5 @@ def test_what_is_kept_is_an_hour_at_most() -> None:
     rates = ConsumeRates(clock.monotonic)
     for _ in range(1_000):
         clock.advance_ms(10_000)
-        rates.consumed("T", 1, 0, ok=False)
+        rates.record_consume("T", 1, 0, ok=False)
     assert rates.status("T").consume_failed_msgs == 360

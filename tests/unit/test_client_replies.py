@@ -35,21 +35,25 @@ def push(body: bytes = b"yes", sys_flag: int = 0, **own: str) -> Command:
 
 
 def test_a_request_is_a_message_that_says_who_waits() -> None:
-    out = send_codec.outgoing(Message(topic="T", body=b"b", properties={"mine": "1"}), "ID", SETTINGS)
-    asked = request_reply.request(out, "x", "me", 3000)
+    out = send_codec.prepare(Message(topic="T", body=b"b", properties={"mine": "1"}), "ID", SETTINGS)
+    asked = request_reply.prepare_request(out, "x", "me", 3000)
     own = properties.decode(asked.properties)
     assert own == {
         "UNIQ_KEY": "ID", "WAIT": "true", "mine": "1", "CORRELATION_ID": "x", "REPLY_TO_CLIENT": "me", "TTL": "3000",
     }  # fmt: skip
-    assert send_codec.code(asked) == RequestCode.SEND_MESSAGE_V2
+    assert send_codec.request_code(asked) == RequestCode.SEND_MESSAGE_V2
 
 
 def test_a_reply_goes_to_the_clusters_topic_with_what_the_request_said() -> None:
     asked = message(0, properties=ASKED)
-    answer = request_reply.answer_to(asked, b"yes", tags="a", keys=["k"], properties={"mine": "1"})
-    out = request_reply.reply(asked, answer, "ID", SETTINGS)
+    answer = request_reply.build_reply(asked, b"yes", tags="a", keys=["k"], properties={"mine": "1"})
+    out = request_reply.prepare_reply(asked, answer, "ID", SETTINGS)
     own = properties.decode(out.properties)
-    assert (out.topic, out.body, send_codec.code(out)) == ("C_REPLY_TOPIC", b"yes", RequestCode.SEND_REPLY_MESSAGE_V2)
+    assert (out.topic, out.body, send_codec.request_code(out)) == (
+        "C_REPLY_TOPIC",
+        b"yes",
+        RequestCode.SEND_REPLY_MESSAGE_V2,
+    )
     assert {name: own[name] for name in ("MSG_TYPE", "CORRELATION_ID", "REPLY_TO_CLIENT", "TTL", "TAGS", "mine")} == {
         "MSG_TYPE": "reply", "CORRELATION_ID": "x", "REPLY_TO_CLIENT": "me", "TTL": "3000", "TAGS": "a", "mine": "1",
     }  # fmt: skip
@@ -59,40 +63,40 @@ def test_a_reply_goes_to_the_clusters_topic_with_what_the_request_said() -> None
 def test_what_is_no_request_has_no_reply(missing: str) -> None:
     asked = message(0, properties={name: value for name, value in ASKED.items() if name != missing})
     with pytest.raises(MessageRefused, match=missing):
-        request_reply.answer_to(asked, b"yes", tags="", keys=(), properties={})
+        request_reply.build_reply(asked, b"yes", tags="", keys=(), properties={})
 
 
 def test_properties_that_are_too_long_are_refused() -> None:
-    out = send_codec.outgoing(Message(topic="T", body=b"b", properties={"mine": "x" * 32_600}), "ID", SETTINGS)
+    out = send_codec.prepare(Message(topic="T", body=b"b", properties={"mine": "x" * 32_600}), "ID", SETTINGS)
     with pytest.raises(MessageRefused, match="32767"):
-        request_reply.request(out, "x" * 100, "me", 3000)
+        request_reply.prepare_request(out, "x" * 100, "me", 3000)
 
 
 def test_a_pushed_reply_ends_the_waiting_once() -> None:
     async def play() -> None:
-        waiting = request_reply.ReplyTable(FakeClock(is_auto=True))
+        waiting = request_reply.PendingReplies(FakeClock(is_auto=True))
         answer = waiting.expect("x")
         body = zlib.compress(b"yes")
-        assert waiting.arrived(push(body, COMPRESSED, CORRELATION_ID="x", UNIQ_KEY="U"), PEER).code == 0
+        assert waiting.on_reply(push(body, COMPRESSED, CORRELATION_ID="x", UNIQ_KEY="U"), PEER).code == 0
         got = await answer
         assert (got.body, got.message_id, got.flag, got.queue_offset) == (b"yes", "U", 7, -1)
         assert got.properties["ARRIVE_TIME"] == str(FakeClock(is_auto=True).now_ms())
-        assert waiting.arrived(push(CORRELATION_ID="x"), PEER).code == ResponseCode.SYSTEM_ERROR
-        assert waiting.arrived(push(mine="1"), PEER).code == ResponseCode.SYSTEM_ERROR
+        assert waiting.on_reply(push(CORRELATION_ID="x"), PEER).code == ResponseCode.SYSTEM_ERROR
+        assert waiting.on_reply(push(mine="1"), PEER).code == ResponseCode.SYSTEM_ERROR
 
     asyncio.run(play())
 
 
 def test_who_no_longer_waits_is_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(request_reply, "WAITING_MAX", 1)
+    monkeypatch.setattr(request_reply, "PENDING_MAX", 1)
 
     async def play() -> None:
-        waiting = request_reply.ReplyTable(FakeClock(is_auto=True))
+        waiting = request_reply.PendingReplies(FakeClock(is_auto=True))
         waiting.expect("x")
         with pytest.raises(MessageRefused, match="wait for their replies"):
             waiting.expect("y")
         waiting.forget("x")
         assert len(waiting) == 0
-        assert waiting.arrived(push(CORRELATION_ID="x"), PEER).code == ResponseCode.SYSTEM_ERROR
+        assert waiting.on_reply(push(CORRELATION_ID="x"), PEER).code == ResponseCode.SYSTEM_ERROR
 
     asyncio.run(play())

@@ -62,8 +62,8 @@ def test_subscribe_queues_need_no_master():
 
 
 def test_the_default_topic_lends_at_most_so_many_queues():
-    assert [data.write_queue_nums for data in route_cache.capped(route("a", queues=8), 4).queue_datas] == [4]
-    assert [data.write_queue_nums for data in route_cache.capped(route("a", queues=3), 4).queue_datas] == [3]
+    assert [data.write_queue_nums for data in route_cache.cap_queues(route("a", queues=8), 4).queue_datas] == [4]
+    assert [data.write_queue_nums for data in route_cache.cap_queues(route("a", queues=3), 4).queue_datas] == [3]
 
 
 @pytest.mark.parametrize(
@@ -87,16 +87,16 @@ def test_an_unknown_topic_gets_the_queues_of_the_default_topic_until_it_exists()
 
     async def play():
         made = instance(script).routes
-        queues = await made.find_queues_to_send("T", "TBW102", 4)
+        queues = await made.publish_queues("T", "TBW102", 4)
         assert len(queues) == 4
         assert {queue.topic for queue in queues} == {"T"}
         with pytest.raises(RouteNotFound):
-            await made.queues_to_read("T")
+            await made.subscribe_queues("T")
         topics["T"] = route("a", "b", queues=3)
         assert await made.refresh([]) == ["T"]
-        assert len(made.queues_to_send("T")) == 6
-        assert len(await made.queues_to_read("T")) == 6
-        assert made.master("b") == "b:1"
+        assert len(made.cached_publish_queues("T")) == 6
+        assert len(await made.subscribe_queues("T")) == 6
+        assert made.master_address("b") == "b:1"
 
     asyncio.run(play())
 
@@ -104,7 +104,7 @@ def test_an_unknown_topic_gets_the_queues_of_the_default_topic_until_it_exists()
 def test_no_route_at_all_names_the_topic_that_was_asked_for():
     async def play():
         with pytest.raises(RouteNotFound, match="topic T:"):
-            await instance(Script({ROUTE: name_server({})})).routes.find_queues_to_send("T", "TBW102", 4)
+            await instance(Script({ROUTE: name_server({})})).routes.publish_queues("T", "TBW102", 4)
 
     asyncio.run(play())
 
@@ -114,7 +114,7 @@ def test_many_who_ask_at_once_cost_one_request():
 
     async def play():
         made = instance(script).routes
-        await asyncio.gather(*(made.find_queues_to_send("T", "TBW102", 4) for _ in range(50)))
+        await asyncio.gather(*(made.publish_queues("T", "TBW102", 4) for _ in range(50)))
 
     asyncio.run(play())
     assert len(script.asked) == 1
@@ -132,7 +132,7 @@ def test_a_silent_name_server_is_left_for_the_next():
     script = Script({ROUTE: answer})
 
     async def play():
-        made = RouteCache(script, ("one:1", "two:1"), timeout_ms=1, chance=Random(2))
+        made = RouteCache(script, ("one:1", "two:1"), timeout_ms=1, rng=Random(2))
         for _ in range(4):
             await made.fetch("T")
         down.add("two:1")
@@ -150,13 +150,13 @@ def test_a_route_that_cannot_be_asked_stays_known():
 
     async def play():
         made = instance(script).routes
-        await made.queues_to_read("T")
+        await made.subscribe_queues("T")
         script.answers[ROUTE] = raising(ConnectionLost("ns:1", "refused"))
         assert await made.refresh(["T"]) == []
-        assert made.master("a") == "a:1"
+        assert made.master_address("a") == "a:1"
         script.answers[ROUTE] = lambda asked: Command(1, remark="broken")
         assert await made.refresh(["T"]) == []
-        assert len(await made.queues_to_read("T")) == 2
+        assert len(await made.subscribe_queues("T")) == 2
 
     asyncio.run(play())
 
@@ -167,10 +167,10 @@ def test_brokers_that_left_all_routes_are_forgotten():
 
     async def play():
         made = instance(script).routes
-        await made.queues_to_read("T")
+        await made.subscribe_queues("T")
         topics["T"] = route("b")
         await made.refresh(["T"])
-        assert made.every_address(masters_only=True) == ["b:1"]
+        assert made.all_addresses(masters_only=True) == ["b:1"]
 
     asyncio.run(play())
 
@@ -182,7 +182,7 @@ def test_without_a_name_server_a_client_of_many_topics_waits_for_one_timeout(cap
     async def play():
         made = instance(script).routes
         for name in names:
-            await made.queues_to_read(name)
+            await made.subscribe_queues(name)
         script.answers[ROUTE] = raising(ConnectionLost("ns:1", "refused"))
         script.asked.clear()
         assert await made.refresh(names) == []
@@ -199,7 +199,7 @@ def test_a_refresh_asks_for_the_topics_in_use_and_for_no_list():
     async def play():
         made = instance(script).routes
         for name in names[:10]:
-            await made.queues_to_read(name)
+            await made.subscribe_queues(name)
         script.asked.clear()
         await made.refresh(names[:10])
         assert len(script.asked) == 10

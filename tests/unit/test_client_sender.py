@@ -40,7 +40,7 @@ def send(peers: Script, *, queue=None, clock=None, hooks=(), **settings):
 
     async def play():
         sender = MessageSender(instance(peers, clock), "g", made, hooks)
-        return await sender.send(send_codec.outgoing(Message(topic="T", body=b"x"), "ID", made), queue)
+        return await sender.send(send_codec.prepare(Message(topic="T", body=b"x"), "ID", made), queue)
 
     return asyncio.run(play())
 
@@ -122,7 +122,7 @@ def test_in_flight_sends_are_bounded():
         settings = ProducerSettings(in_flight_max=3)
         peers = script()
         made = instance(peers)
-        await made.routes.find_queues_to_send("T", "TBW102", 4)
+        await made.routes.publish_queues("T", "TBW102", 4)
 
         class Slow:
             is_open = True
@@ -140,7 +140,7 @@ def test_in_flight_sends_are_bounded():
 
         peers.to = to
         sender = MessageSender(made, "g", settings)
-        out = send_codec.outgoing(Message(topic="T", body=b"x"), "ID", settings)
+        out = send_codec.prepare(Message(topic="T", body=b"x"), "ID", settings)
         results = await asyncio.gather(*(sender.send(out) for _ in range(20)))
         assert len(results) == 20
 

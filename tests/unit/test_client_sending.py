@@ -26,7 +26,7 @@ def plain(**more) -> Message:
 
 
 def test_properties_of_a_message():
-    out = send_codec.outgoing(
+    out = send_codec.prepare(
         plain(tags="A", keys=["k1", "k2"], delay_level=3, properties={"mine": "1"}, wait_stored=False), "ID", SETTINGS
     )
     assert properties.decode(out.properties) == {
@@ -41,10 +41,10 @@ def test_properties_of_a_message():
 
 def test_a_large_body_is_compressed_and_says_so():
     body = b"z" * 4096
-    out = send_codec.outgoing(plain(body=body), "ID", SETTINGS)
+    out = send_codec.prepare(plain(body=body), "ID", SETTINGS)
     assert out.sys_flag == 0x301
     assert zlib.decompress(out.body) == body
-    assert send_codec.outgoing(plain(body=body[1:]), "ID", SETTINGS).sys_flag == 0
+    assert send_codec.prepare(plain(body=body[1:]), "ID", SETTINGS).sys_flag == 0
 
 
 @pytest.mark.parametrize(
@@ -69,20 +69,20 @@ def test_a_large_body_is_compressed_and_says_so():
 )
 def test_what_brokers_would_refuse_or_cripple_is_refused_here(message, says):
     with pytest.raises(MessageRefused, match=says):
-        send_codec.outgoing(message, "ID", SETTINGS)
+        send_codec.prepare(message, "ID", SETTINGS)
 
 
 def test_a_batch_holds_each_message_with_an_id_of_its_own():
     numbers = itertools.count()
-    out = send_codec.outgoing_batch(
+    out = send_codec.prepare_batch(
         [plain(body=b"1", keys=["k"]), plain(body=b"2", tags="B", flag=7)], lambda: f"ID{next(numbers)}", SETTINGS
     )
     entries = batch.decode(out.body)
     assert [(one.flag, one.body) for one in entries] == [(0, b"1"), (7, b"2")]
     assert [properties.decode(one.properties)["UNIQ_KEY"] for one in entries] == ["ID0", "ID1"]
     assert properties.decode(out.properties) == {"WAIT": "true"}
-    assert send_codec.code(out) == RequestCode.SEND_BATCH_MESSAGE
-    assert send_codec.header(out, "g", 3, 5, SETTINGS)["m"] == "true"
+    assert send_codec.request_code(out) == RequestCode.SEND_BATCH_MESSAGE
+    assert send_codec.request_fields(out, "g", 3, 5, SETTINGS)["m"] == "true"
 
 
 @pytest.mark.parametrize(
@@ -99,12 +99,12 @@ def test_a_batch_holds_each_message_with_an_id_of_its_own():
 )
 def test_batches_that_cannot_be(messages, says):
     with pytest.raises(MessageRefused, match=says):
-        send_codec.outgoing_batch(messages, lambda: "ID", SETTINGS)
+        send_codec.prepare_batch(messages, lambda: "ID", SETTINGS)
 
 
 def test_header_of_a_message():
-    out = send_codec.outgoing(plain(), "ID", SETTINGS)
-    sent = send_codec.header(out, "g", 3, 5, SETTINGS)
+    out = send_codec.prepare(plain(), "ID", SETTINGS)
+    sent = send_codec.request_fields(out, "g", 3, 5, SETTINGS)
     assert sent == {
         "a": "g",
         "b": "T",
@@ -120,15 +120,15 @@ def test_header_of_a_message():
         "m": "false",
     }
     assert fields(typed(Command(310, fields=sent), SendMessage)) == sent
-    assert send_codec.code(out) == RequestCode.SEND_MESSAGE_V2
+    assert send_codec.request_code(out) == RequestCode.SEND_MESSAGE_V2
 
 
 @pytest.mark.parametrize(("code", "name"), [(0, "SEND_OK"), (10, "FLUSH_DISK_TIMEOUT"), (11, "SLAVE_NOT_AVAILABLE"),
                                             (12, "FLUSH_SLAVE_TIMEOUT")])  # fmt: skip
 def test_result_of_an_answer(code, name):
-    out = send_codec.outgoing(plain(), "ID", SETTINGS)
+    out = send_codec.prepare(plain(), "ID", SETTINGS)
     answer = Command(code, fields={"msgId": "OFF", "queueId": "1", "queueOffset": "9", "TRACE_ON": "false"})
-    result = send_codec.result(out, answer, QUEUES[0], "a:1")
+    result = send_codec.parse_result(out, answer, QUEUES[0], "a:1")
     assert result.status.name == name
     assert (result.message_id, result.offset_message_id, result.queue_offset) == ("ID", "OFF", 9)
     assert result.queue == QUEUES[1]  # the broker's word counts
@@ -136,38 +136,38 @@ def test_result_of_an_answer(code, name):
 
 
 def test_any_other_answer_is_an_error_with_code_remark_and_address():
-    out = send_codec.outgoing(plain(), "ID", SETTINGS)
+    out = send_codec.prepare(plain(), "ID", SETTINGS)
     with pytest.raises(ReplyError) as caught:
-        send_codec.result(out, Command(13, remark="too large"), QUEUES[0], "a:1")
+        send_codec.parse_result(out, Command(13, remark="too large"), QUEUES[0], "a:1")
     assert (caught.value.code, caught.value.remark, caught.value.addr) == (13, "too large", "a:1")
 
 
 @pytest.mark.parametrize("code", [1, 14, 16, 17, 204, 205])
 def test_answers_that_another_broker_may_better(code):
-    assert send_codec.may_go_elsewhere(ReplyError(code, None))
+    assert send_codec.can_retry_elsewhere(ReplyError(code, None))
 
 
 @pytest.mark.parametrize("code", [2, 13, 26, 3])
 def test_answers_that_no_broker_betters(code):
-    assert not send_codec.may_go_elsewhere(ReplyError(code, None))
+    assert not send_codec.can_retry_elsewhere(ReplyError(code, None))
 
 
 def test_lost_connections_and_silence_may_go_elsewhere():
-    assert send_codec.may_go_elsewhere(ConnectionLost("a:1", "refused"))
-    assert send_codec.may_go_elsewhere(RequestTimeout("a:1", 3000))
-    assert not send_codec.may_go_elsewhere(ValueError())
+    assert send_codec.can_retry_elsewhere(ConnectionLost("a:1", "refused"))
+    assert send_codec.can_retry_elsewhere(RequestTimeout("a:1", 3000))
+    assert not send_codec.can_retry_elsewhere(ValueError())
 
 
 def test_queues_take_turns_and_a_failed_broker_is_avoided():
-    assert [send_codec.next_queue(QUEUES, turn, None) for turn in range(5)] == [*QUEUES, QUEUES[0]]
-    assert send_codec.next_queue(QUEUES, 0, "a") == QUEUES[2]
-    assert send_codec.next_queue(QUEUES[:2], 1, "a") == QUEUES[1]  # there is no other
+    assert [send_codec.select_queue(QUEUES, turn, None) for turn in range(5)] == [*QUEUES, QUEUES[0]]
+    assert send_codec.select_queue(QUEUES, 0, "a") == QUEUES[2]
+    assert send_codec.select_queue(QUEUES[:2], 1, "a") == QUEUES[1]  # there is no other
 
 
 @pytest.mark.parametrize(("key", "queue_id"), [("ORDER-17", 1), ("", 0), ("polygenelubricants", 0)])
 def test_an_ordering_key_chooses_as_java_does(key, queue_id):
     # Java: Math.abs("ORDER-17".hashCode()) % 2 = 2050450513 % 2; "polygenelubricants" hashes to the smallest int
-    assert send_codec.queue_of_key(QUEUES[:2], key).queue_id == queue_id
+    assert send_codec.queue_for_key(QUEUES[:2], key).queue_id == queue_id
 
 
 def test_codes_that_mean_stored_are_those_of_the_protocol():
@@ -191,21 +191,21 @@ def test_codes_that_mean_stored_are_those_of_the_protocol():
 )
 def test_a_time_of_delivery_in_another_unit_is_refused_and_not_delivered_at_once(deliver_at_ms, said):
     with pytest.raises(MessageRefused) as caught:
-        send_codec.outgoing(plain(deliver_at_ms=deliver_at_ms), "ID", SETTINGS)
+        send_codec.prepare(plain(deliver_at_ms=deliver_at_ms), "ID", SETTINGS)
     assert str(caught.value).startswith(f"deliver_at_ms = {deliver_at_ms!r}: ")
     assert said in str(caught.value)
 
 
 @pytest.mark.parametrize("deliver_at_ms", [0, 10**11, 1_700_000_000_000, 10**14 - 1])
 def test_a_time_of_delivery_in_ms_is_taken(deliver_at_ms):
-    text = send_codec.outgoing(plain(deliver_at_ms=deliver_at_ms), "ID", SETTINGS).properties
+    text = send_codec.prepare(plain(deliver_at_ms=deliver_at_ms), "ID", SETTINGS).properties
     assert properties.decode(text).get("TIMER_DELIVER_MS") == (str(deliver_at_ms) if deliver_at_ms else None)
 
 
 @pytest.mark.parametrize("level", [-1, "3", 1.5, True])
 def test_a_delay_level_that_is_no_number_from_1_on_is_refused(level):
     with pytest.raises(MessageRefused, match="delay_level = "):
-        send_codec.outgoing(plain(delay_level=level), "ID", SETTINGS)
+        send_codec.prepare(plain(delay_level=level), "ID", SETTINGS)
 
 
 @pytest.mark.parametrize(
@@ -219,8 +219,8 @@ def test_a_delay_level_that_is_no_number_from_1_on_is_refused(level):
 def test_a_field_of_another_type_is_refused_with_its_value(wrong):
     ((name, value),) = wrong.items()
     for prepare in (
-        lambda message: send_codec.outgoing(message, "ID", SETTINGS),
-        lambda message: send_codec.outgoing_batch([message], itertools.count, SETTINGS),
+        lambda message: send_codec.prepare(message, "ID", SETTINGS),
+        lambda message: send_codec.prepare_batch([message], itertools.count, SETTINGS),
     ):
         with pytest.raises(MessageRefused, match=name.removesuffix("ies").removesuffix("s")):
             prepare(plain(**wrong))
@@ -229,6 +229,6 @@ def test_a_field_of_another_type_is_refused_with_its_value(wrong):
 @pytest.mark.parametrize("wrong", [None, "x", b"x", 5, ["x"], [b"x"]])
 def test_what_is_no_message_is_refused(wrong):
     with pytest.raises(MessageRefused, match="list of messages|expected a Message"):
-        send_codec.outgoing_batch(wrong, itertools.count, SETTINGS)
+        send_codec.prepare_batch(wrong, itertools.count, SETTINGS)
     with pytest.raises(MessageRefused, match="expected a Message"):
-        send_codec.outgoing(wrong, "ID", SETTINGS)
+        send_codec.prepare(wrong, "ID", SETTINGS)

@@ -138,7 +138,7 @@ def _versioned(versions: list[int | None]) -> Script:
 
     async def play() -> None:
         made = instance(peers, FakeClock(is_auto=True))
-        await made.routes.queues_to_read("T")
+        await made.routes.subscribe_queues("T")
 
         async def heartbeat_to(addr):
             await peers.request(addr, BEAT)

@@ -12,7 +12,7 @@ from ariane.client import send_codec
 from ariane.client import trace_dispatcher as client_trace
 from ariane.client.hooks import ConsumeFinished, ConsumeReturn, ConsumeStarted, SendEvent
 from ariane.client.settings import ProducerSettings, TraceSettings
-from ariane.client.trace_dispatcher import TraceDispatcher, next_batch, records_of_consume, records_of_send
+from ariane.client.trace_dispatcher import TraceDispatcher, events_of_consume, events_of_send, next_batch
 from ariane.errors import ConnectionLost, ReplyError
 from ariane.model.message import Message
 from ariane.protocol.command import Command
@@ -30,47 +30,47 @@ def sent(out, *, code: int = 0, offset_ids: str = "OFF", topic_trace_on: str = "
     )
     result = refusal = None
     try:
-        result = send_codec.result(out, answer, QUEUE, "a:1")
+        result = send_codec.parse_result(out, answer, QUEUE, "a:1")
     except ReplyError as error:
         refusal = error
     return SendEvent(
-        group="g", outgoing=out, queue=QUEUE, broker_addr="a:1", started_ms=5, cost_ms=7, result=result, refusal=refusal
+        group="g", prepared=out, queue=QUEUE, broker_addr="a:1", started_ms=5, cost_ms=7, result=result, refusal=refusal
     )
 
 
 def one(topic: str = "T", **more) -> send_codec.PreparedMessage:
-    return send_codec.outgoing(Message(topic=topic, body=b"xyz", tags="A", keys=["k1", "k2"], **more), "ID", SETTINGS)
+    return send_codec.prepare(Message(topic=topic, body=b"xyz", tags="A", keys=["k1", "k2"], **more), "ID", SETTINGS)
 
 
 def test_pub_of_a_stored_message():
-    (record,) = records_of_send(sent(one()), TOPIC)
+    (record,) = events_of_send(sent(one()), TOPIC)
     assert client_trace.trace_text.encode(record) == (
         "\x01".join(["Pub", "5", "R", "g", "T", "ID", "A", "k1 k2", "a:1", "3", "7", "0", "OFF", "true"]) + "\x02"
     )
 
 
 def test_pub_of_a_refused_message_says_so():
-    (record,) = records_of_send(sent(one(), code=13), TOPIC)
+    (record,) = events_of_send(sent(one(), code=13), TOPIC)
     fields = client_trace.trace_text.encode(record).rstrip("\x02").split("\x01")
     assert (fields[5], fields[13]) == ("ID", "false")
 
 
 def test_a_late_flush_is_no_success():
-    (record,) = records_of_send(sent(one(), code=10), TOPIC)
+    (record,) = events_of_send(sent(one(), code=10), TOPIC)
     assert record.success is False
 
 
 def test_a_delayed_message_is_marked():
-    (record,) = records_of_send(sent(one(delay_level=2)), TOPIC)
+    (record,) = events_of_send(sent(one(delay_level=2)), TOPIC)
     assert client_trace.trace_text.encode(record).split("\x01")[11] == "3"
 
 
 def test_each_message_of_a_batch_has_a_record_of_its_own():
     ids = iter(["ID0", "ID1"])
-    out = send_codec.outgoing_batch(
+    out = send_codec.prepare_batch(
         [Message(topic="T", body=b"a", keys=["k0"]), Message(topic="T", body=b"bc")], lambda: next(ids), SETTINGS
     )
-    records = records_of_send(sent(out, offset_ids="OFF0,OFF1"), TOPIC)
+    records = events_of_send(sent(out, offset_ids="OFF0,OFF1"), TOPIC)
     assert [(r.message_id, r.offset_message_id, r.body_length, r.keys) for r in records] == [
         ("ID0", "OFF0", 1, "k0"),
         ("ID1", "OFF1", 2, ""),
@@ -78,8 +78,8 @@ def test_each_message_of_a_batch_has_a_record_of_its_own():
 
 
 def test_no_record_of_trace_messages_nor_when_the_broker_says_so():
-    assert records_of_send(sent(one(topic=TOPIC)), TOPIC) == []
-    assert records_of_send(sent(one(), topic_trace_on="false"), TOPIC) == []
+    assert events_of_send(sent(one(topic=TOPIC)), TOPIC) == []
+    assert events_of_send(sent(one(), topic_trace_on="false"), TOPIC) == []
 
 
 def consuming(*messages) -> ConsumeStarted:
@@ -89,17 +89,17 @@ def consuming(*messages) -> ConsumeStarted:
 def test_records_of_a_call_of_the_listener():
     messages = [message(0, properties={"KEYS": "k1 k2"}, reconsume_times=2), message(1, properties={"MSG_REGION": "R"})]
     before = consuming(*messages)
-    texts = [client_trace.trace_text.encode(record) for record in records_of_consume(before)]
+    texts = [client_trace.trace_text.encode(record) for record in events_of_consume(before)]
     assert texts[0] == "\x01".join(["SubBefore", "5", "R", "g", "REQ", "ID0", "2", "k1 k2"]) + "\x02"
     assert texts[1] == "\x01".join(["SubBefore", "5", "R", "g", "REQ", "ID1", "0", "null"]) + "\x02"
-    after = ConsumeFinished(consuming=before, outcome=ConsumeReturn.EXCEPTION, ended_ms=9, cost_ms=8)
-    texts = [client_trace.trace_text.encode(record) for record in records_of_consume(after)]
+    after = ConsumeFinished(started=before, outcome=ConsumeReturn.EXCEPTION, ended_ms=9, cost_ms=8)
+    texts = [client_trace.trace_text.encode(record) for record in events_of_consume(after)]
     assert texts[0] == "\x01".join(["SubAfter", "REQ", "ID0", "4", "false", "k1 k2", "2", "9", "g"]) + "\x02"
 
 
 def test_a_message_with_its_own_switch_off_leaves_no_record():
     before = consuming(message(0, properties={"TRACE_ON": "false"}), message(1))
-    assert [record.message_id for record in records_of_consume(before)] == ["ID1"]
+    assert [record.message_id for record in events_of_consume(before)] == ["ID1"]
 
 
 def entries(count: int, *, text: int = 10, key: str = "k{}") -> list[client_trace.TraceEntry]:
@@ -124,7 +124,7 @@ def test_a_batch_is_bounded_by_its_keys_which_count_once():
 def test_keys_of_one_message_that_do_not_fit_are_left_out_and_counted():
     many = client_trace.TraceEntry(b"t", ("id", "key-1", "key-2"), 20, 0.0)
     batch = next_batch([many], 1000, 9)
-    assert (batch.records, batch.keys, batch.keys_left_out) == (1, ("id", "key-1"), 1)
+    assert (batch.records, batch.keys, batch.dropped_keys) == (1, ("id", "key-1"), 1)
 
 
 class Play:
@@ -157,7 +157,7 @@ class Play:
 
 
 def records(count: int) -> list:
-    return [record for number in range(count) for record in records_of_consume(consuming(message(number)))]
+    return [record for number in range(count) for record in events_of_consume(consuming(message(number)))]
 
 
 def test_closing_sends_what_waits():

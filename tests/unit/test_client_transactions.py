@@ -10,8 +10,8 @@ from ariane.client import transaction_producer as client
 from ariane.client.client_instance import ClientInstance
 from ariane.client.hooks import LocalState, TransactionEnd
 from ariane.client.settings import ProducerSettings
-from ariane.client.trace_dispatcher import record_of_end
-from ariane.client.transaction_producer import TransactionProducer, half
+from ariane.client.trace_dispatcher import events_of_transaction_end
+from ariane.client.transaction_producer import TransactionProducer, prepare_half_message
 from ariane.errors import ConfigError, MessageRefused
 from ariane.model.message import Message
 from ariane.net.connection import Peer
@@ -30,13 +30,13 @@ def message(**more) -> Message:
 
 
 def test_a_half_message_says_so_in_properties_and_flags() -> None:
-    out = half(message(properties={"mine": "1"}), "ID", "P", SETTINGS, 7)
+    out = prepare_half_message(message(properties={"mine": "1"}), "ID", "P", SETTINGS, 7)
     assert properties.decode(out.properties) == {
         "UNIQ_KEY": "ID", "WAIT": "true", "TAGS": "a", "mine": "1",
         "TRAN_MSG": "true", "PGROUP": "P", "CHECK_IMMUNITY_TIME_IN_SECONDS": "7",
     }  # fmt: skip
     assert (out.sys_flag, out.topic, out.body) == (4, "T", b"x")
-    large = half(Message(topic="T", body=b"x" * 10_000), "ID", "P", SETTINGS)
+    large = prepare_half_message(Message(topic="T", body=b"x" * 10_000), "ID", "P", SETTINGS)
     assert (large.sys_flag & 0xC, large.sys_flag & 1, len(large.body) < 10_000) == (4, 1, True)
 
 
@@ -51,25 +51,25 @@ def test_a_half_message_says_so_in_properties_and_flags() -> None:
 )
 def test_what_cannot_be_a_half_message_is_refused(refused: Message, immunity_s: int | None, why: str) -> None:
     with pytest.raises(MessageRefused, match=why):
-        half(refused, "ID", "P", SETTINGS, immunity_s)
+        prepare_half_message(refused, "ID", "P", SETTINGS, immunity_s)
 
 
 def test_an_instance_answers_for_one_producer_of_a_group() -> None:
     instance = ClientInstance("127.0.0.1:1")
-    instance.answer_checks("P", lambda command, peer: None)
+    instance.register_transaction_check("P", lambda command, peer: None)
     with pytest.raises(ConfigError, match="already"):
-        instance.answer_checks("P", lambda command, peer: None)
-    instance.answer_checks("P", None)
-    instance.answer_checks("P", lambda command, peer: None)
+        instance.register_transaction_check("P", lambda command, peer: None)
+    instance.register_transaction_check("P", None)
+    instance.register_transaction_check("P", lambda command, peer: None)
 
 
 def test_questions_beyond_the_most_are_dropped_and_said_so(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(client, "QUESTIONS_MAX", 2)
+    monkeypatch.setattr(client, "PENDING_CHECKS_MAX", 2)
     producer = TransactionProducer("P", "127.0.0.1:1", check=lambda message: LocalState.COMMIT)
     for _ in range(3):
-        producer._asked(Command(39), PEER)
+        producer._on_check_request(Command(39), PEER)
     assert "one of 127.0.0.1:10911 is dropped" in caplog.text
     with pytest.raises(ConfigError, match="checks_at_once"):
         TransactionProducer("P", "127.0.0.1:1", check=lambda message: LocalState.COMMIT, checks_at_once=0)
@@ -89,21 +89,21 @@ def test_only_a_state_is_a_state(answer, expected: LocalState, raises: bool) -> 
         return answer(about)
 
     for ask in (answer, later):
-        state, error = asyncio.run(client._state(ask, None, "it"))
+        state, error = asyncio.run(client._local_state(ask, None, "it"))
         assert (state, error is not None) == (expected, raises)
 
 
 def test_an_end_is_traced_as_4_9_4_does_but_not_that_of_a_trace_message() -> None:
     ending = TransactionEnd(
         group="P", topic="T", tags="a", keys="k1 k2", region="R", message_id="ID", transaction_id="TX",
-        state=LocalState.UNKNOWN, from_check=True, broker_addr="a:1", at_ms=5,
+        state=LocalState.UNKNOWN, from_check=True, broker_addr="a:1", ended_ms=5,
     )  # fmt: skip
-    (record,) = record_of_end(ending, "RMQ_SYS_TRACE_TOPIC")
+    (record,) = events_of_transaction_end(ending, "RMQ_SYS_TRACE_TOPIC")
     assert trace_text.encode(record) == (
         "\x01".join(["EndTransaction", "5", "R", "P", "T", "ID", "a", "k1 k2", "a:1", "2", "TX", "UNKNOW", "true"])
         + "\x02"
     )
-    assert record_of_end(ending, "T") == []
+    assert events_of_transaction_end(ending, "T") == []
 
 
 def test_a_state_is_printed_by_its_name_and_sent_by_its_number() -> None:

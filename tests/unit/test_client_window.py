@@ -11,49 +11,49 @@ from ariane.client.offset_tracker import OffsetTracker
 
 def test_commit_offset_is_the_smallest_that_waits():
     window = OffsetTracker(42)
-    window.put([message(offset) for offset in range(42, 48)], 48)
-    assert window.done([message(43)]) == 42
-    assert window.done([message(42)]) == 44
-    assert window.done([message(47)]) == 44
-    assert window.done([message(44), message(45), message(46)]) == 48
+    window.add([message(offset) for offset in range(42, 48)], 48)
+    assert window.mark_consumed([message(43)]) == 42
+    assert window.mark_consumed([message(42)]) == 44
+    assert window.mark_consumed([message(47)]) == 44
+    assert window.mark_consumed([message(44), message(45), message(46)]) == 48
     assert len(window) == 0
     assert window.bytes == 0
 
 
 def test_filtered_messages_count_as_consumed():
     window = OffsetTracker(0)
-    window.put([message(3)], 10)
+    window.add([message(3)], 10)
     assert window.commit_offset == 3
-    assert window.done([message(3)]) == 10
+    assert window.mark_consumed([message(3)]) == 10
 
 
 def test_an_offset_that_comes_twice_counts_once():
     window = OffsetTracker(0)
-    window.put([message(0), message(1)], 2)
-    window.done([message(0)])
-    window.put([message(0), message(1)], 2)
+    window.add([message(0), message(1)], 2)
+    window.mark_consumed([message(0)])
+    window.add([message(0), message(1)], 2)
     assert len(window) == 1
     assert window.bytes == 100
 
 
 def test_first_gives_the_order_and_skips_what_is_done():
     window = OffsetTracker(0)
-    window.put([message(offset) for offset in range(5)], 5)
-    window.done([message(1)])
+    window.add([message(offset) for offset in range(5)], 5)
+    window.mark_consumed([message(1)])
     assert [one.queue_offset for one in window.first(3)] == [0, 2, 3]
 
 
 def test_replace_changes_what_first_gives_and_nothing_that_is_done():
     window = OffsetTracker(0)
-    window.put([message(0), message(1)], 2)
-    window.done([message(0)])
+    window.add([message(0), message(1)], 2)
+    window.mark_consumed([message(0)])
     window.replace([message(0, reconsume_times=1), message(1, reconsume_times=1)])
     assert [(one.queue_offset, one.reconsume_times) for one in window.first(9)] == [(1, 1)]
 
 
 def test_full_by_count_by_bytes_and_by_span():
     window = OffsetTracker(0)
-    window.put([message(0), message(10)], 11)
+    window.add([message(0), message(10)], 11)
     limits = {"count_max": 2, "bytes_max": 200, "span_max": 10}
     assert not window.is_full(**limits)
     assert window.is_full(**(limits | {"count_max": 1}))
@@ -67,12 +67,12 @@ def test_no_waiting_message_is_ever_below_the_commit_offset(gaps, chance):
     window, offset, waiting, committed = OffsetTracker(0), 0, set(), 0
     for gap in gaps:
         offset += gap
-        window.put([message(offset)], offset + 1)
+        window.add([message(offset)], offset + 1)
         waiting.add(offset)
         while waiting and chance.random() < 0.5:
             done = chance.choice(sorted(waiting))
             waiting.discard(done)
-            now = window.done([message(done)])
+            now = window.mark_consumed([message(done)])
             assert now >= committed
             committed = now
             assert all(other >= committed for other in waiting)

@@ -37,7 +37,7 @@ def test_by_circle_takes_every_mth():
 
 def test_share_sorts_both_sides_first():
     mixed = [MessageQueue("T", "b", 0), MessageQueue("T", "a", 1), MessageQueue("T", "a", 0), MessageQueue("T", "b", 1)]
-    mine = assignment_strategy.share("x", ["y", "x"], mixed, assignment_strategy.average)
+    mine = assignment_strategy.assign("x", ["y", "x"], mixed, assignment_strategy.average)
     assert mine == [MessageQueue("T", "a", 0), MessageQueue("T", "a", 1)]
 
 
@@ -56,7 +56,7 @@ def test_who_is_no_member_gets_nothing(strategy):
 def test_every_queue_has_exactly_one_owner(strategy, member_count, queue_count):
     members = [f"10.0.0.{number}@{number}" for number in range(member_count)]
     everything = queues(queue_count)
-    given_out = [queue for me in members for queue in assignment_strategy.share(me, members, everything, strategy)]
+    given_out = [queue for me in members for queue in assignment_strategy.assign(me, members, everything, strategy)]
     assert sorted(given_out) == everything
 
 
@@ -82,6 +82,6 @@ def test_consistent_hash_moves_only_the_queues_of_who_left():
 
 def test_changes_says_what_to_begin_and_what_to_end():
     one, two, three = queues(3)
-    assert assignment_strategy.changes([one, two], [two, three]) == assignment_strategy.AssignmentChanges(
-        begin=[three], end=[one]
+    assert assignment_strategy.assignment_changes([one, two], [two, three]) == assignment_strategy.AssignmentChanges(
+        assigned=[three], revoked=[one]
     )

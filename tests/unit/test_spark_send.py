@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from ariane.client.send_codec import queue_of_key
+from ariane.client.send_codec import queue_for_key
 from ariane.errors import ArianeError, ConnectionLost, MessageRefused, RequestTimeout, RouteNotFound
 from ariane.model.message import MessageQueue
 from ariane.protocol import batch, compression, fastjson, properties
@@ -161,7 +161,7 @@ def test_keys_have_the_queue_that_producers_give_them() -> None:
     write(cluster, {"body": numbers(60), "ordering_key": keys}, batchSize="3")
     queues = [MessageQueue("T", name, queue_id) for name in sorted(ADDRS) for queue_id in range(2)]
     for number, key in enumerate(keys):
-        queue = queue_of_key(queues, key)
+        queue = queue_for_key(queues, key)
         assert b"%d" % number in cluster.bodies(ADDRS[queue.broker], queue.queue_id)
 
 

@@ -16,11 +16,11 @@ from typing import NamedTuple
 import msgspec
 
 from ariane.client.client_instance import ClientInstance
-from ariane.client.fetcher import is_unreadable, received
+from ariane.client.fetcher import is_unreadable, to_received_message
 from ariane.client.hooks import ConsumeReturn
 from ariane.client.listener_invoker import ListenerInvoker
 from ariane.client.offset_store import OffsetStore
-from ariane.client.process_queue import LOCK_VALID_S, ProcessQueue
+from ariane.client.process_queue import LOCK_TRUSTED_S, ProcessQueue
 from ariane.client.rates import ConsumeRates
 from ariane.client.rebalancer import Rebalancer
 from ariane.clock import Clock
@@ -121,17 +121,17 @@ async def consume_directly(
     """Call the listener once with the record in `body`, whatever was consumed before."""
     stored = record.decode(body)
     queue = MessageQueue(stored.topic, request.broker_name or "", stored.queue_id)
-    message = received(stored, stored.property_map(), queue)
+    message = to_received_message(stored, stored.property_map(), queue)
     if is_unreadable(message):
         raise ReplyError(
             ResponseCode.SYSTEM_ERROR, f"the body of {message.message_id} cannot be read: {message.body_error}"
         )
     started = parts.clock.monotonic()
-    outcome = await listening.outcome(queue, [message])
+    outcome = await listening.invoke_once(queue, [message])
     result = DirectResult(
-        consume_result=RESULTS[outcome.kind],
+        consume_result=RESULTS[outcome.status],
         order=parts.is_orderly,
-        remark=outcome.why[:REMARK_MAX] or None,
+        remark=outcome.reason[:REMARK_MAX] or None,
         spent_time_mills=round((parts.clock.monotonic() - started) * 1000),
     )
     return Reply(body=fastjson.write(result))
@@ -160,7 +160,7 @@ def running_info(parts: AdminRequestHandler, stacks: str | None) -> RunningInfo:
 def _queue_info(
     process_queue: ProcessQueue, offsets: OffsetStore, now: float, wall_ms: Callable[[float], int]
 ) -> ProcessQueueInfo:
-    window = process_queue.window
+    window = process_queue.tracker
     bounds = window.bounds
     consumed = offsets.consumed(process_queue.queue)
     return ProcessQueueInfo(
@@ -171,13 +171,13 @@ def _queue_info(
         commit_offset=window.commit_offset if consumed is None else consumed,
         droped=process_queue.is_dropped,
         last_consume_timestamp=wall_ms(process_queue.consumed_at),
-        last_lock_timestamp=wall_ms(process_queue.locked_until - LOCK_VALID_S) if process_queue.locked_until else 0,
+        last_lock_timestamp=wall_ms(process_queue.locked_until - LOCK_TRUSTED_S) if process_queue.locked_until else 0,
         last_pull_timestamp=wall_ms(process_queue.pulled_at),
         locked=process_queue.is_locked(now),
     )
 
 
-def settings_texts(settings: msgspec.Struct) -> dict[str, str]:
+def settings_properties(settings: msgspec.Struct) -> dict[str, str]:
     """Members of a settings object as texts, in camelCase."""
     texts = {}
     for name in settings.__struct_fields__:
@@ -189,7 +189,7 @@ def settings_texts(settings: msgspec.Struct) -> dict[str, str]:
     return texts
 
 
-def identity_texts(
+def identity_properties(
     instance: ClientInstance, described: ConsumerData, started_ms: int, *, is_orderly: bool, threads: int = 1
 ) -> dict[str, str]:
     """What tools need to know of a consumer, by the names that they know."""

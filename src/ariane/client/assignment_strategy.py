@@ -19,12 +19,12 @@ from ariane.model.message import MessageQueue
 
 VIRTUAL_NODES = 10  # points of the ring per member, as in Java
 
-Strategy = Callable[[str, Sequence[str], Sequence[MessageQueue]], list[MessageQueue]]
+AssignmentStrategy = Callable[[str, Sequence[str], Sequence[MessageQueue]], list[MessageQueue]]
 
 
-def average(me: str, members: Sequence[str], queues: Sequence[MessageQueue]) -> list[MessageQueue]:
+def average(client_id: str, members: Sequence[str], queues: Sequence[MessageQueue]) -> list[MessageQueue]:
     """Consecutive queues, the first members one more when they do not divide evenly."""
-    index = _index(me, members)
+    index = _index(client_id, members)
     if index is None:
         return []
     share, more = divmod(len(queues), len(members))
@@ -32,15 +32,15 @@ def average(me: str, members: Sequence[str], queues: Sequence[MessageQueue]) -> 
     return list(queues[start : start + share + (index < more)])
 
 
-def by_circle(me: str, members: Sequence[str], queues: Sequence[MessageQueue]) -> list[MessageQueue]:
+def by_circle(client_id: str, members: Sequence[str], queues: Sequence[MessageQueue]) -> list[MessageQueue]:
     """Every m-th queue."""
-    index = _index(me, members)
+    index = _index(client_id, members)
     return [] if index is None else list(queues[index :: len(members)])
 
 
-def consistent_hash(me: str, members: Sequence[str], queues: Sequence[MessageQueue]) -> list[MessageQueue]:
+def consistent_hash(client_id: str, members: Sequence[str], queues: Sequence[MessageQueue]) -> list[MessageQueue]:
     """The queues whose hash falls to one of my points of the ring."""
-    if me not in members:
+    if client_id not in members:
         return []
     ring = sorted((_ring_hash(f"{member}-{k}"), member) for member in members for k in range(VIRTUAL_NODES))
     points = [point for point, _ in ring]
@@ -49,16 +49,18 @@ def consistent_hash(me: str, members: Sequence[str], queues: Sequence[MessageQue
         text = f"MessageQueue [topic={queue.topic}, brokerName={queue.broker}, queueId={queue.queue_id}]"
         return ring[bisect_left(points, _ring_hash(text)) % len(ring)][1]
 
-    return [queue for queue in queues if owner(queue) == me]
+    return [queue for queue in queues if owner(queue) == client_id]
 
 
-def fixed(mine: Iterable[MessageQueue]) -> Strategy:
+def fixed(queues: Iterable[MessageQueue]) -> AssignmentStrategy:
     """A strategy that gives `mine`, as long as they exist."""
-    chosen = frozenset(mine)
+    chosen = frozenset(queues)
     return lambda me, members, queues: [queue for queue in queues if queue in chosen]
 
 
-def share(me: str, members: Iterable[str], queues: Iterable[MessageQueue], strategy: Strategy) -> list[MessageQueue]:
+def assign(
+    me: str, members: Iterable[str], queues: Iterable[MessageQueue], strategy: AssignmentStrategy
+) -> list[MessageQueue]:
     """What of `queues` is mine: both lists in the order that all members agree on, then the strategy."""
     return strategy(me, sorted(set(members)), sorted(set(queues)))
 
@@ -66,11 +68,11 @@ def share(me: str, members: Iterable[str], queues: Iterable[MessageQueue], strat
 class AssignmentChanges(NamedTuple):
     """What a new allocation asks for: queues to begin with, and queues to give up."""
 
-    begin: list[MessageQueue]
-    end: list[MessageQueue]
+    assigned: list[MessageQueue]
+    revoked: list[MessageQueue]
 
 
-def changes(owned: Iterable[MessageQueue], wanted: Iterable[MessageQueue]) -> AssignmentChanges:
+def assignment_changes(owned: Iterable[MessageQueue], wanted: Iterable[MessageQueue]) -> AssignmentChanges:
     have, want = set(owned), set(wanted)
     return AssignmentChanges(sorted(want - have), sorted(have - want))
 

@@ -22,7 +22,7 @@ from types import TracebackType
 from typing import NamedTuple, Self
 
 from ariane.client import validation
-from ariane.client.request_reply import ReplyTable
+from ariane.client.request_reply import PendingReplies
 from ariane.client.route_cache import RouteCache
 from ariane.client.settings import ClientSettings
 from ariane.clock import SYSTEM_CLOCK, Clock
@@ -50,7 +50,7 @@ from ariane.protocol.requests.clients import (
 
 log = logging.getLogger("ariane.client")
 
-AnswerCheck = Callable[[Command, Peer], None]
+TransactionCheckHandler = Callable[[Command, Peer], None]
 
 _numbers = itertools.count(1)
 
@@ -63,7 +63,7 @@ GROUP_REQUESTS = (
 )
 
 
-class GroupMembership(NamedTuple):
+class GroupRegistration(NamedTuple):
     """One consumer group at this client: its part of a heartbeat, and what to call when members or routes changed."""
 
     describe: Callable[[], ConsumerData]
@@ -83,24 +83,24 @@ class ClientInstance:
         settings: ClientSettings | None = None,
         *,
         clock: Clock = SYSTEM_CLOCK,
-        chance: Random | None = None,
+        rng: Random | None = None,
     ) -> None:
         self.settings = validation.optional("client", settings, ClientSettings) or ClientSettings()
         self.clock = clock
-        self.chance = chance or Random()  # noqa: S311 - spreads load, guards nothing
+        self.rng = rng or Random()  # noqa: S311 - spreads load, guards nothing
         ip = self.settings.client_ip or local_ip()
         name = self.settings.instance_name or f"{os.getpid()}#{time.time_ns()}{next(_numbers)}"
         self.client_id = f"{ip}@{name}"
-        self.make_id = unique_ids(clock.now_ms, ip=ip)
+        self.new_message_id = unique_ids(clock.now_ms, ip=ip)
         self.name_servers = validation.name_servers(namesrv)
         self._producers: set[str] = set()
-        self._consumers: dict[str, GroupMembership] = {}
-        self._checks: dict[str, AnswerCheck] = {}
+        self._consumers: dict[str, GroupRegistration] = {}
+        self._checks: dict[str, TransactionCheckHandler] = {}
         self._tasks = BackgroundTasks("client")
-        self._known: set[str] = set()
+        self._registered_brokers: set[str] = set()
         self._versions: dict[str, int] = {}
-        self._met: dict[str, int] = {}
-        self.replies = ReplyTable(clock)
+        self._greeted_connections: dict[str, int] = {}
+        self.replies = PendingReplies(clock)
         self._peers: ConnectionPool | None = None
         self._routes: RouteCache | None = None
 
@@ -123,16 +123,16 @@ class ClientInstance:
     async def __aenter__(self) -> Self:
         credentials = self.settings.credentials
         handlers: dict[int, Handler] = {
-            RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: self._members_changed,
-            RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT: self.replies.arrived,
-            RequestCode.CHECK_TRANSACTION_STATE: self._check_transaction,
-            **dict.fromkeys(GROUP_REQUESTS, self._ask_group),
+            RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: self._on_members_changed,
+            RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT: self.replies.on_reply,
+            RequestCode.CHECK_TRANSACTION_STATE: self._on_transaction_check,
+            **dict.fromkeys(GROUP_REQUESTS, self._handle_group_request),
         }
         self._peers = ConnectionPool(
             handlers, sign=functools.partial(signing.signed, credentials) if credentials else None
         )
         self._routes = RouteCache(
-            self._peers, self.name_servers, timeout_ms=self.settings.request_timeout_ms, chance=self.chance
+            self._peers, self.name_servers, timeout_ms=self.settings.request_timeout_ms, rng=self.rng
         )
         self._tasks.every(self.settings.route_refresh_ms / 1000, self.refresh_routes, "refresh routes")
         self._tasks.every(self.settings.heartbeat_ms / 1000, self.heartbeat, "heartbeat")
@@ -160,13 +160,13 @@ class ClientInstance:
 
     # --- groups ---
 
-    def join_producer(self, group: str) -> None:
+    def register_producer(self, group: str) -> None:
         if group in self._producers:
             raise ConfigError("group", group, "this instance has a producer of the group already: share that one")
         self._producers.add(group)
-        self._met.clear()
+        self._greeted_connections.clear()
 
-    def answer_checks(self, group: str, answer: AnswerCheck | None) -> None:
+    def register_transaction_check(self, group: str, answer: TransactionCheckHandler | None) -> None:
         """Give `answer` what brokers ask about transactions of `group`; None: nobody answers any longer."""
         if answer is None:
             self._checks.pop(group, None)
@@ -175,26 +175,26 @@ class ClientInstance:
             raise ConfigError("group", group, "this instance has a producer of the group already: share that one")
         self._checks[group] = answer
 
-    def join_consumer(self, group: str, part: GroupMembership) -> None:
+    def register_consumer(self, group: str, part: GroupRegistration) -> None:
         if group in self._consumers:
             raise ConfigError("group", group, "this instance has a consumer of the group already: use another instance")
         self._consumers[group] = part
 
-    async def leave(self, *, producer_group: str | None = None, consumer_group: str | None = None) -> None:
+    async def unregister(self, *, producer_group: str | None = None, consumer_group: str | None = None) -> None:
         """A group is no longer here: tell the brokers, so that they need not wait for a heartbeat that does not come."""
         if producer_group is not None:
             self._producers.discard(producer_group)
         if consumer_group is not None:
             self._consumers.pop(consumer_group, None)
         request = UnregisterClient(self.client_id, producer_group, consumer_group)
-        await self._tell_all(sorted(self._known), RequestCode.UNREGISTER_CLIENT, request)
+        await self._request_all(sorted(self._registered_brokers), RequestCode.UNREGISTER_CLIENT, request)
 
-    async def check(self, group: str, subscription: SubscriptionData) -> None:
+    async def check_subscription(self, group: str, subscription: SubscriptionData) -> None:
         """Ask one broker of the topic whether it can filter so: ReplyError when it cannot, as Java clients do.
 
         A broker that does not answer does not keep the consumer from starting.
         """
-        addr = self.routes.any_broker(subscription.topic)
+        addr = self.routes.random_broker(subscription.topic)
         if addr is None:
             return
         body = fastjson.write(CheckClient(self.client_id, group, subscription))
@@ -213,15 +213,15 @@ class ClientInstance:
 
     async def heartbeat(self) -> None:
         """Tell every broker what groups are here; masters only while there is no consumer."""
-        targets = self.routes.every_address(masters_only=not self._consumers)
+        targets = self.routes.all_addresses(masters_only=not self._consumers)
         if targets and (self._producers or self._consumers):
-            await self._tell_all(targets, RequestCode.HEART_BEAT, body=self._heartbeat_body())
-            self._known.update(targets)
+            await self._request_all(targets, RequestCode.HEART_BEAT, body=self._heartbeat_body())
+            self._registered_brokers.update(targets)
 
     async def heartbeat_to(self, addr: str) -> None:
         """Tell one broker, which does not seem to know."""
-        await self._tell_all([addr], RequestCode.HEART_BEAT, body=self._heartbeat_body())
-        self._known.add(addr)
+        await self._request_all([addr], RequestCode.HEART_BEAT, body=self._heartbeat_body())
+        self._registered_brokers.add(addr)
 
     async def refresh_routes(self) -> None:
         topics = {topic for part in self._consumers.values() for topic in part.topics()}
@@ -229,31 +229,31 @@ class ClientInstance:
         if changed:
             for part in list(self._consumers.values()):
                 part.routes_changed(changed)
-        self.meet_new_brokers()
+        self.register_with_new_brokers()
 
-    def meet_new_brokers(self) -> None:
+    def register_with_new_brokers(self) -> None:
         """Tell the brokers that a route brought to light what groups are here; nobody waits for their answers."""
-        found = set(self.routes.every_address(masters_only=not self._consumers)) - self._known
+        found = set(self.routes.all_addresses(masters_only=not self._consumers)) - self._registered_brokers
         if found and (self._producers or self._consumers):
-            self._known |= found
+            self._registered_brokers |= found
             body = self._heartbeat_body()
-            self._tasks.start(self._tell_all(sorted(found), RequestCode.HEART_BEAT, body=body), "meet new brokers")
+            self._tasks.start(self._request_all(sorted(found), RequestCode.HEART_BEAT, body=body), "meet new brokers")
 
-    async def meet(self, addr: str) -> None:
+    async def send_initial_heartbeat(self, addr: str) -> None:
         """Be sure that a broker knows this client on the connection that is open now; ArianeError when it cannot be told."""
         connection = await self.peers.to(addr)
-        if self._met.get(addr) != connection.peer.id:
+        if self._greeted_connections.get(addr) != connection.peer.id:
             timeout_ms = self.settings.request_timeout_ms
             await self.peers.ask(addr, RequestCode.HEART_BEAT, body=self._heartbeat_body(), timeout_ms=timeout_ms)
-            self._met[addr] = connection.peer.id
-            self._known.add(addr)
+            self._greeted_connections[addr] = connection.peer.id
+            self._registered_brokers.add(addr)
 
     def _heartbeat_body(self) -> bytes:
         consumers = tuple(part.describe() for part in self._consumers.values())
         producers = tuple(ProducerData(group) for group in sorted(self._producers))
         return fastjson.write(HeartbeatData(self.client_id, consumers, producers))
 
-    async def _tell_all(
+    async def _request_all(
         self, targets: Iterable[str], code: RequestCode, header: UnregisterClient | None = None, body: bytes = b""
     ) -> None:
         async def tell(addr: str) -> None:
@@ -265,7 +265,7 @@ class ClientInstance:
 
         await asyncio.gather(*map(tell, targets))
 
-    def _check_transaction(self, command: Command, peer: Peer) -> Reply | None:
+    def _on_transaction_check(self, command: Command, peer: Peer) -> Reply | None:
         """CHECK_TRANSACTION_STATE: the half message in the body names the group; nothing is answered here."""
         group = record.decode(command.body).property_map().get(PGROUP, "")
         answer = self._checks.get(group)
@@ -275,13 +275,13 @@ class ClientInstance:
             answer(command, peer)
         return None
 
-    def _members_changed(self, command: Command, peer: Peer) -> Reply | None:
+    def _on_members_changed(self, command: Command, peer: Peer) -> Reply | None:
         part = self._consumers.get(typed(command, GroupRef).consumer_group)
         if part is not None:
             part.members_changed()
         return None
 
-    def _ask_group(self, command: Command, peer: Peer) -> Handled:
+    def _handle_group_request(self, command: Command, peer: Peer) -> Handled:
         about = typed(command, OfGroup)
         group = about.consumer_group or about.group or ""
         part = self._consumers.get(group)

@@ -29,7 +29,7 @@ log = logging.getLogger("ariane.client")
 Chunk = tuple[ProcessQueue, list[ReceivedMessage]]
 
 
-class ConcurrentListeners:
+class ConcurrentDelivery:
     """The workers. What waits for them is bounded by the windows of the queues."""
 
     def __init__(
@@ -55,15 +55,15 @@ class ConcurrentListeners:
         for number in range(self._settings.concurrency):
             self._tasks.start(self._work(), f"worker {number}")
 
-    def begin(self, process_queue: ProcessQueue) -> None:
+    def on_assigned(self, process_queue: ProcessQueue) -> None:
         """A queue was allocated; its messages come by `arrived`."""
 
-    def arrived(self, process_queue: ProcessQueue, messages: list[ReceivedMessage]) -> None:
+    def on_messages(self, process_queue: ProcessQueue, messages: list[ReceivedMessage]) -> None:
         size = self._settings.consume_batch_max
         for start in range(0, len(messages), size):
             self._chunks.put_nowait((process_queue, messages[start : start + size]))
 
-    async def end(self, process_queue: ProcessQueue) -> None:
+    async def on_revoked(self, process_queue: ProcessQueue) -> None:
         """The queue is another member's: what is under way counts no more, for the other begins at the stored offset."""
         process_queue.drop()
 
@@ -90,7 +90,7 @@ class ConcurrentListeners:
                 await self._consume(process_queue, messages)
             except Exception:
                 log.exception("consuming of %s failed; its messages are tried again", process_queue.queue)
-                self._again_later(process_queue, messages)
+                self._redeliver_later(process_queue, messages)
             finally:
                 self._running -= 1
                 if not self._running:
@@ -101,7 +101,7 @@ class ConcurrentListeners:
         failed = [(message, DEAD_LETTER) for message in messages if is_unreadable(message)]
         if readable:
             process_queue.consumed_at = self._clock.monotonic()
-            outcome = await self._listening.call(process_queue.queue, readable)
+            outcome = await self._listening.invoke(process_queue.queue, readable)
             if not outcome.is_success:
                 failed += [(message, outcome.delay_level) for message in readable]
         if process_queue.is_dropped:
@@ -109,15 +109,15 @@ class ConcurrentListeners:
         kept = [message for message, level in failed if not await self._send_back.send_back(message, level)]
         if kept:
             kept = [msgspec.structs.replace(one, reconsume_times=one.reconsume_times + 1) for one in kept]
-            process_queue.window.replace(kept)
-            self._again_later(process_queue, kept)
+            process_queue.tracker.replace(kept)
+            self._redeliver_later(process_queue, kept)
         staying = {message.queue_offset for message in kept}
-        offset = process_queue.window.done([one for one in messages if one.queue_offset not in staying])
+        offset = process_queue.tracker.mark_consumed([one for one in messages if one.queue_offset not in staying])
         if not process_queue.is_dropped:
             self._offsets.update(process_queue.queue, offset)
         process_queue.changed.set()
 
-    def _again_later(self, process_queue: ProcessQueue, messages: list[ReceivedMessage]) -> None:
+    def _redeliver_later(self, process_queue: ProcessQueue, messages: list[ReceivedMessage]) -> None:
         async def wait() -> None:
             await self._clock.sleep(self._settings.local_retry_ms / 1000)
             self._chunks.put_nowait((process_queue, messages))

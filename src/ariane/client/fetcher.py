@@ -39,7 +39,7 @@ log = logging.getLogger("ariane.client")
 ERROR_PAUSE_S = 1.0
 SQL_VERSION_MIN = 232  # 4.1.0-SNAPSHOT: older brokers take an expression for tags
 FULL_PAUSE_S = 0.05  # a full window is looked at this often, besides each time something was consumed
-WITHIN_ANSWER = frozenset(
+PULL_CODES = frozenset(
     {
         ResponseCode.SUCCESS,
         ResponseCode.PULL_NOT_FOUND,
@@ -48,7 +48,7 @@ WITHIN_ANSWER = frozenset(
     }
 )
 # The broker forgot this group or its subscription (it was restarted): a heartbeat tells it.
-UNKNOWN_TO_BROKER = frozenset(
+NOT_REGISTERED_CODES = frozenset(
     {
         ResponseCode.SUBSCRIPTION_NOT_EXIST,
         ResponseCode.SUBSCRIPTION_NOT_LATEST,
@@ -91,11 +91,11 @@ class PullResult(NamedTuple):
     messages: list[ReceivedMessage]
 
 
-async def fetch(process_queue: ProcessQueue, parts: FetchContext) -> None:
+async def run_fetch_loop(process_queue: ProcessQueue, parts: FetchContext) -> None:
     """Read the queue until it is given up."""
-    settings, window = parts.settings, process_queue.window
+    settings, window = parts.settings, process_queue.tracker
     span_max = None if parts.is_orderly else settings.span_max
-    while not process_queue.is_ending:
+    while not process_queue.is_revoked:
         if window.is_full(count_max=settings.cached_max, bytes_max=settings.cached_bytes_max, span_max=span_max):
             await process_queue.wait_change(FULL_PAUSE_S)
             continue
@@ -107,11 +107,11 @@ async def fetch(process_queue: ProcessQueue, parts: FetchContext) -> None:
             pulled = await pull(process_queue, parts)
         except ArianeError as error:
             log.warning("group %s: pulling %s: %s; again in 1 s", parts.group, process_queue.queue, error)
-            if isinstance(error, ReplyError) and error.code in UNKNOWN_TO_BROKER:
+            if isinstance(error, ReplyError) and error.code in NOT_REGISTERED_CODES:
                 await parts.heartbeat_to(error.addr)
             await parts.sleep(ERROR_PAUSE_S)
             continue
-        if process_queue.is_ending:
+        if process_queue.is_revoked:
             return
         if pulled.code == ResponseCode.PULL_OFFSET_MOVED:
             log.warning(
@@ -125,10 +125,10 @@ async def fetch(process_queue: ProcessQueue, parts: FetchContext) -> None:
             return
         process_queue.broker_id = pulled.broker_id
         is_stuck = pulled.next_offset == window.next_offset and pulled.code == ResponseCode.PULL_RETRY_IMMEDIATELY
-        window.put(pulled.messages, pulled.next_offset)
+        window.add(pulled.messages, pulled.next_offset)
         if pulled.messages:
             if parts.rates is not None:
-                parts.rates.pulled(process_queue.queue.topic, len(pulled.messages), parts.monotonic() - asked_at)
+                parts.rates.record_pull(process_queue.queue.topic, len(pulled.messages), parts.monotonic() - asked_at)
             parts.arrived(process_queue, pulled.messages)
             await parts.sleep(settings.pull_interval_ms / 1000)
         elif not len(window):
@@ -143,7 +143,7 @@ async def pull(process_queue: ProcessQueue, parts: FetchContext) -> PullResult:
     subscription = parts.subscription(queue.topic)
     if subscription is None:
         raise ConnectionLost(queue.broker, f"is not asked: {queue.topic} is not subscribed")
-    address = parts.routes.to_read(queue.broker, process_queue.broker_id)
+    address = parts.routes.pull_address(queue.broker, process_queue.broker_id)
     if address is None:
         raise ConnectionLost(queue.broker, "is not in the routes that are known")
     if subscription.expression_type != TAG:
@@ -153,7 +153,7 @@ async def pull(process_queue: ProcessQueue, parts: FetchContext) -> PullResult:
         consumer_group=parts.group,
         topic=queue.topic,
         queue_id=queue.queue_id,
-        queue_offset=process_queue.window.next_offset,
+        queue_offset=process_queue.tracker.next_offset,
         max_msg_nums=parts.settings.pull_batch,
         sys_flag=SUSPEND | (COMMIT_OFFSET if committed else 0) | parts.sys_flags,
         commit_offset=committed or 0,
@@ -165,9 +165,9 @@ async def pull(process_queue: ProcessQueue, parts: FetchContext) -> PullResult:
     answer = await parts.peers.request(
         address.addr, RequestCode.PULL_MESSAGE, request, timeout_ms=parts.settings.pull_timeout_ms
     )
-    if answer.code not in WITHIN_ANSWER:
+    if answer.code not in PULL_CODES:
         raise ReplyError(answer.code, answer.remark, address.addr)
-    return read(answer, queue, subscription.tags_set)
+    return parse_pull_result(answer, queue, subscription.tags_set)
 
 
 async def _check_version(addr: str, parts: FetchContext) -> None:
@@ -183,7 +183,7 @@ async def _check_version(addr: str, parts: FetchContext) -> None:
         )
 
 
-def read(answer: Command, queue: MessageQueue, tags: frozenset[str]) -> PullResult:
+def parse_pull_result(answer: Command, queue: MessageQueue, tags: frozenset[str]) -> PullResult:
     """The messages of an answer that the subscription wants: the broker compared hashes of tags only."""
     header = typed(answer, PullMessageAnswer)
     messages = []
@@ -191,16 +191,16 @@ def read(answer: Command, queue: MessageQueue, tags: frozenset[str]) -> PullResu
         for stored in record.decode_all(answer.body):
             table = stored.property_map()
             if not tags or table.get(names.TAGS) in tags:
-                messages.append(received(stored, table, queue))
+                messages.append(to_received_message(stored, table, queue))
     return PullResult(answer.code, header.next_begin_offset, header.suggest_which_broker_id, messages)
 
 
-def received(stored: Record, table: dict[str, str], queue: MessageQueue) -> ReceivedMessage:
+def to_received_message(stored: Record, table: dict[str, str], queue: MessageQueue) -> ReceivedMessage:
     """A record as the application sees it: a retried message shows its first topic, a body is expanded.
 
     A body that cannot be expanded stays as it is stored: `body_error` says why, and its sysFlag is unchanged.
     """
-    body, sys_flag, body_error = expanded(stored.body, stored.sys_flag)
+    body, sys_flag, body_error = expand_body(stored.body, stored.sys_flag)
     offset_id = offset_message_id(stored.store_host, stored.offset)
     message_id = table.get(names.UNIQ_KEY, offset_id)
     if body_error:
@@ -232,7 +232,7 @@ def received(stored: Record, table: dict[str, str], queue: MessageQueue) -> Rece
     )
 
 
-def expanded(body: bytes, sys_flag: int) -> tuple[bytes, int, str]:
+def expand_body(body: bytes, sys_flag: int) -> tuple[bytes, int, str]:
     """Return the body as the producer gave it, its sysFlag without compression, and why it cannot be expanded, if so."""
     if not sys_flag & names.COMPRESSED:
         return body, sys_flag, ""

@@ -29,7 +29,7 @@ class SendEvent(msgspec.Struct, frozen=True, kw_only=True):
     """One attempt to send a message or a batch, and what the broker said. Exactly one of `result` and `refusal` is set."""
 
     group: str
-    outgoing: PreparedMessage
+    prepared: PreparedMessage
     queue: MessageQueue
     broker_addr: str
     started_ms: int
@@ -61,7 +61,7 @@ class ConsumeStarted(msgspec.Struct, frozen=True, kw_only=True):
 class ConsumeFinished(msgspec.Struct, frozen=True, kw_only=True):
     """The call is over."""
 
-    consuming: ConsumeStarted
+    started: ConsumeStarted
     outcome: ConsumeReturn
     ended_ms: int
     cost_ms: int
@@ -95,16 +95,16 @@ class TransactionEnd(msgspec.Struct, frozen=True, kw_only=True):
     state: LocalState
     from_check: bool
     broker_addr: str
-    at_ms: int
+    ended_ms: int
 
 
 Event = TypeVar("Event")
 SendHook = Callable[[SendEvent], Awaitable[None] | None]
-EndHook = Callable[[TransactionEnd], Awaitable[None] | None]
+TransactionEndHook = Callable[[TransactionEnd], Awaitable[None] | None]
 ConsumeHook = Callable[[ConsumeStarted | ConsumeFinished], Awaitable[None] | None]
 
 
-async def tell(hooks: Sequence[Callable[[Event], Awaitable[None] | None]], event: Event) -> None:
+async def notify(hooks: Sequence[Callable[[Event], Awaitable[None] | None]], event: Event) -> None:
     """Give `event` to all hooks, one after another."""
     for hook in hooks:
         try:

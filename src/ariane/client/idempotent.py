@@ -28,7 +28,7 @@ from types import TracebackType
 from typing import IO, Self
 
 from ariane.client import validation
-from ariane.client.listener_invoker import Listener, ListenerMiddleware, Run, is_async
+from ariane.client.listener_invoker import CallListener, Listener, ListenerMiddleware, is_coroutine_listener
 from ariane.errors import ConfigError
 from ariane.model.dedup import DEDUP, Row, parse, text
 from ariane.model.message import ReceivedMessage
@@ -42,7 +42,7 @@ JOURNAL_LINES = 100_000  # then the file is written anew, from what is remembere
 Block = tuple[str, int, int, int]  # run, batch, partition, number
 
 
-class SeenStore:
+class ConsumedRows:
     """Rows that were consumed, the blocks that were last written to; pure."""
 
     def __init__(self, blocks_max: int = BLOCKS_MAX) -> None:
@@ -101,14 +101,14 @@ class Idempotent(ListenerMiddleware):
     def __init__(self, listener: Listener, path: Path | None = None, *, blocks_max: int = BLOCKS_MAX) -> None:
         validation.whole("blocks_max", blocks_max, 1, 2**31 - 1)
         self.listener = validation.callback("listener", listener, "messages")
-        self._is_async = is_async(listener)
-        self._seen = SeenStore(blocks_max)
+        self._is_async = is_coroutine_listener(listener)
+        self._seen = ConsumedRows(blocks_max)
         self._running: dict[Row, asyncio.Event] = {}
-        self._file = _File(path) if path is not None else None
+        self._file = _Journal(path) if path is not None else None
         self._late: set[asyncio.Task[None]] = set()  # calls in threads that nobody waits for any more
         self._turn = asyncio.Lock()
         self._writing: asyncio.Future[None] | None = None
-        self.left_out = 0
+        self.skipped = 0
         """Messages that the listener was not given, because their rows were consumed before."""
 
     async def __aenter__(self) -> Self:
@@ -126,9 +126,9 @@ class Idempotent(ListenerMiddleware):
                 await asyncio.to_thread(self._file.close)
 
     async def __call__(self, messages: list[ReceivedMessage]) -> None:
-        await self.around(messages, self._run)
+        await self.invoke(messages, self._run)
 
-    async def around(self, messages: list[ReceivedMessage], run: Run) -> None:
+    async def invoke(self, messages: list[ReceivedMessage], run: CallListener) -> None:
         rows = [parse(message.properties.get(DEDUP, "")) for message in messages]
         while running := [self._running[row] for row in rows if row is not None and row in self._running]:
             await running[0].wait()  # nothing is held meanwhile, so two calls never wait for each other
@@ -145,7 +145,7 @@ class Idempotent(ListenerMiddleware):
         in_thread: Future[bool] = Future()
         try:
             if fresh:
-                await run(self.listener if self._is_async else _followed(self.listener, in_thread), fresh)
+                await run(self.listener if self._is_async else _tracked(self.listener, in_thread), fresh)
         except BaseException:
             if in_thread.cancel():  # no thread has the call, and none will take it
                 self._end(mine, ended)
@@ -154,7 +154,7 @@ class Idempotent(ListenerMiddleware):
                 self._late.add(late)
                 late.add_done_callback(self._late.discard)
             raise
-        self.left_out += len(messages) - len(fresh)
+        self.skipped += len(messages) - len(fresh)
         await self._remember(mine, ended)
 
     async def _run(self, listener: Listener, messages: list[ReceivedMessage]) -> None:
@@ -207,7 +207,7 @@ class Idempotent(ListenerMiddleware):
                 log.error("%s: rows are remembered by this process only, a restart forgets them: %s", file.path, error)
 
 
-def _followed(listener: Listener, in_thread: Future[bool]) -> Listener:
+def _tracked(listener: Listener, in_thread: Future[bool]) -> Listener:
     """The plain function `listener`; `in_thread` says when its thread is done, and whether that was success."""
 
     def call(messages: list[ReceivedMessage]) -> Awaitable[None] | None:
@@ -224,7 +224,7 @@ def _followed(listener: Listener, in_thread: Future[bool]) -> Listener:
     return call
 
 
-class _File:
+class _Journal:
     """The memory on disk, and `path`.lock beside it, which says whose it is.
 
     + run/batch/partition/sequence            a row, appended
@@ -244,7 +244,7 @@ class _File:
     def is_long(self) -> bool:
         return self._lines >= JOURNAL_LINES
 
-    def load(self, seen: SeenStore) -> None:
+    def load(self, seen: ConsumedRows) -> None:
         """Claim the file, read it, if there is one, and write it anew: what a dying process left half written is gone then.
         A line without its end does not count: half of a number is another number."""
         lock = self._claim()
@@ -276,7 +276,7 @@ class _File:
             raise ConfigError("path", str(self.path), why) from error
         return lock
 
-    def _load(self, seen: SeenStore) -> None:
+    def _load(self, seen: ConsumedRows) -> None:
         try:
             with self.path.open(encoding="utf-8", errors="replace", newline="\n") as lines:
                 bad = sum(not (line.endswith("\n") and seen.read(line[:-1])) for line in lines)

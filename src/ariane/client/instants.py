@@ -11,7 +11,7 @@ from typing import NamedTuple, Self
 
 from ariane.clock import Clock
 
-APART_S = 0.0005  # half of the ms that times are rounded to; two readings take about a microsecond
+TOLERANCE_S = 0.0005  # half of the ms that times are rounded to; two readings take about a microsecond
 READINGS_MAX = 4
 
 
@@ -30,7 +30,7 @@ class Instant(NamedTuple):
         for _ in range(READINGS_MAX):
             monotonic_s = clock.monotonic()
             instant = cls(clock.now_ms(), monotonic_s)
-            if clock.monotonic() - monotonic_s <= APART_S:
+            if clock.monotonic() - monotonic_s <= TOLERANCE_S:
                 break
         return instant
 

@@ -29,10 +29,10 @@ from ariane.model.message import MessageQueue, ReceivedMessage
 log = logging.getLogger("ariane.client")
 
 Listener = Callable[[list[ReceivedMessage]], Awaitable[None] | None]
-Run = Callable[[Listener, list[ReceivedMessage]], Awaitable[None]]
+CallListener = Callable[[Listener, list[ReceivedMessage]], Awaitable[None]]
 
 
-def is_async(listener: Listener) -> bool:
+def is_coroutine_listener(listener: Listener) -> bool:
     """Whether it is called in the loop; any other in a thread."""
     call = getattr(listener, "__call__", None)  # noqa: B004 - an object may have an async __call__
     return inspect.iscoroutinefunction(listener) or inspect.iscoroutinefunction(call)
@@ -48,7 +48,7 @@ class ListenerMiddleware(ABC):
         """For who calls it without a consumer."""
 
     @abstractmethod
-    async def around(self, messages: list[ReceivedMessage], run: Run) -> None:
+    async def invoke(self, messages: list[ReceivedMessage], run: CallListener) -> None:
         """What `__call__` does; `run` calls `listener`, or a function of the same kind in its place. A `run` that is
         cancelled leaves the thread at work, if there is one."""
 
@@ -57,21 +57,21 @@ class ReconsumeLater(ArianeError):
     """Raised by a listener: deliver these messages again, after the delay of `delay_level` (0: the broker chooses, rising
     with each attempt; -1: never, to the dead-letter topic at once)."""
 
-    def __init__(self, why: str = "", delay_level: int = 0) -> None:
-        super().__init__(why or "the listener wants the messages again later")
+    def __init__(self, reason: str = "", delay_level: int = 0) -> None:
+        super().__init__(reason or "the listener wants the messages again later")
         self.delay_level = delay_level
 
 
 class ListenerOutcome(NamedTuple):
     """How a call ended."""
 
-    kind: ConsumeReturn
+    status: ConsumeReturn
     delay_level: int = 0
-    why: str = ""
+    reason: str = ""
 
     @property
     def is_success(self) -> bool:
-        return self.kind is ConsumeReturn.SUCCESS
+        return self.status is ConsumeReturn.SUCCESS
 
 
 class ListenerInvoker:
@@ -101,19 +101,21 @@ class ListenerInvoker:
         self._around = listener if isinstance(listener, ListenerMiddleware) else None
         self._listener = listener.listener if isinstance(listener, ListenerMiddleware) else listener
         self._pool = (
-            None if is_async(self._listener) else ThreadPoolExecutor(threads, thread_name_prefix=f"listener-{group}")
+            None
+            if is_coroutine_listener(self._listener)
+            else ThreadPoolExecutor(threads, thread_name_prefix=f"listener-{group}")
         )
 
     @property
     def uses_threads(self) -> bool:
         return self._pool is not None
 
-    async def call(
+    async def invoke(
         self, queue: MessageQueue, messages: list[ReceivedMessage], *, may_begin: Callable[[], bool] = lambda: True
     ) -> ListenerOutcome:
         """Hooks, the listener, hooks. Hooks may take their time: `may_begin` is asked again behind them."""
         if not self._hooks:
-            return await self._measured(queue, messages)
+            return await self._invoke_measured(queue, messages)
         consuming = ConsumeStarted(
             group=self._group,
             queue=queue,
@@ -121,39 +123,39 @@ class ListenerInvoker:
             request_id=self._make_id(),
             started_ms=self._clock.now_ms(),
         )
-        await hook_events.tell(self._hooks, consuming)
+        await hook_events.notify(self._hooks, consuming)
         started = Instant.read(self._clock)
         if may_begin():
-            outcome = await self._measured(queue, messages)
+            outcome = await self._invoke_measured(queue, messages)
         else:
-            outcome = ListenerOutcome(ConsumeReturn.FAILED, why="the queue is no longer this member's")
+            outcome = ListenerOutcome(ConsumeReturn.FAILED, reason="the queue is no longer this member's")
         ended = Instant.read(self._clock)
         consumed = ConsumeFinished(
-            consuming=consuming, outcome=outcome.kind, ended_ms=ended.wall_ms, cost_ms=ended.ms_since(started)
+            started=consuming, outcome=outcome.status, ended_ms=ended.wall_ms, cost_ms=ended.ms_since(started)
         )
-        await hook_events.tell(self._hooks, consumed)
+        await hook_events.notify(self._hooks, consumed)
         return outcome
 
     def close(self) -> None:
         if self._pool is not None:
             self._pool.shutdown(wait=False, cancel_futures=True)
 
-    async def _measured(self, queue: MessageQueue, messages: list[ReceivedMessage]) -> ListenerOutcome:
+    async def _invoke_measured(self, queue: MessageQueue, messages: list[ReceivedMessage]) -> ListenerOutcome:
         if self._rates is None:
-            return await self.outcome(queue, messages)
+            return await self.invoke_once(queue, messages)
         started = self._clock.monotonic()
-        outcome = await self.outcome(queue, messages)
-        self._rates.consumed(
-            queue.topic, len(messages), self._clock.monotonic() - started, ok=outcome.kind is ConsumeReturn.SUCCESS
+        outcome = await self.invoke_once(queue, messages)
+        self._rates.record_consume(
+            queue.topic, len(messages), self._clock.monotonic() - started, ok=outcome.status is ConsumeReturn.SUCCESS
         )
         return outcome
 
-    async def outcome(self, queue: MessageQueue, messages: list[ReceivedMessage]) -> ListenerOutcome:
+    async def invoke_once(self, queue: MessageQueue, messages: list[ReceivedMessage]) -> ListenerOutcome:
         """Call the listener once; neither hooks nor rates know of it."""
         limit = asyncio.timeout(self._timeout_s if self._pool is None else None)
         try:
             async with limit:
-                await self._called(messages, limit)
+                await self._call(messages, limit)
         except ReconsumeLater as later:
             log.info("group %s: %s: %s", self._group, _which(queue, messages), later)
             return ListenerOutcome(ConsumeReturn.FAILED, later.delay_level, str(later))
@@ -166,7 +168,7 @@ class ListenerInvoker:
                 self._group,
                 _which(queue, messages),
             )
-            return ListenerOutcome(ConsumeReturn.EXCEPTION, why="something that the listener awaits was cancelled")
+            return ListenerOutcome(ConsumeReturn.EXCEPTION, reason="something that the listener awaits was cancelled")
         except Exception as error:
             if limit.expired() and isinstance(error, TimeoutError):
                 log.warning(
@@ -176,13 +178,13 @@ class ListenerInvoker:
                     _which(queue, messages),
                 )
                 return ListenerOutcome(
-                    ConsumeReturn.TIME_OUT, why=f"the listener took longer than {self._timeout_s:g} s"
+                    ConsumeReturn.TIME_OUT, reason=f"the listener took longer than {self._timeout_s:g} s"
                 )
             log.exception("group %s: the listener failed on %s", self._group, _which(queue, messages))
-            return ListenerOutcome(ConsumeReturn.EXCEPTION, why=f"{type(error).__name__}: {error}")
+            return ListenerOutcome(ConsumeReturn.EXCEPTION, reason=f"{type(error).__name__}: {error}")
         return ListenerOutcome(ConsumeReturn.SUCCESS)
 
-    async def _called(self, messages: list[ReceivedMessage], limit: asyncio.Timeout) -> None:
+    async def _call(self, messages: list[ReceivedMessage], limit: asyncio.Timeout) -> None:
         async def run(listener: Listener, messages: list[ReceivedMessage]) -> None:
             if self._pool is None:
                 waiting = listener(messages)
@@ -194,7 +196,7 @@ class ListenerInvoker:
         if self._around is None:
             await run(self._listener, messages)
         else:
-            await self._around.around(messages, run)
+            await self._around.invoke(messages, run)
 
     async def _in_thread(
         self,

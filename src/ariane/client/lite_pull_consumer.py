@@ -21,15 +21,15 @@ from types import TracebackType
 from typing import Self
 
 from ariane.client import admin_requests, validation
-from ariane.client.assignment_strategy import Strategy, average
-from ariane.client.client_instance import ClientInstance, GroupMembership
+from ariane.client.assignment_strategy import AssignmentStrategy, average
+from ariane.client.client_instance import ClientInstance, GroupRegistration
 from ariane.client.fetcher import FetchContext
-from ariane.client.offset_store import OffsetStore, Start
+from ariane.client.offset_store import OffsetStore, StartPosition
 from ariane.client.process_queue import ProcessQueue
 from ariane.client.rates import ConsumeRates
 from ariane.client.rebalancer import RebalanceContext, Rebalancer
 from ariane.client.settings import ClientSettings, ConsumerSettings
-from ariane.client.subscriptions import by_tags
+from ariane.client.subscriptions import tag_subscription
 from ariane.errors import ClientClosed, ConfigError
 from ariane.filter import tags
 from ariane.model.message import MessageQueue, ReceivedMessage
@@ -49,9 +49,9 @@ class LitePullConsumer:
         namesrv: str | Sequence[str] | None = None,
         subscriptions: Mapping[str, str] | None = None,
         *,
-        start: Start = "last",
+        start: StartPosition = "last",
         auto_commit: bool = True,
-        strategy: Strategy = average,
+        strategy: AssignmentStrategy = average,
         settings: ConsumerSettings | None = None,
         client: ClientSettings | None = None,
         instance: ClientInstance | None = None,
@@ -66,12 +66,12 @@ class LitePullConsumer:
         self._owns_instance = instance is None
         self._start = validation.start(start)
         self._auto_commit = validation.of_kind("auto_commit", auto_commit, bool)
-        self._strategy: Strategy = validation.callback("strategy", strategy, "me", "members", "queues")
+        self._strategy: AssignmentStrategy = validation.callback("strategy", strategy, "me", "members", "queues")
         self._is_assigned = subscriptions is None
         self._assigned: frozenset[MessageQueue] | None = None
         self._subscriptions = {topic: self._subscription(topic, expression) for topic, expression in topics.items()}
         self._paused: set[MessageQueue] = set()
-        self._polled = Polled()
+        self._polled = PollingDelivery()
         self._offsets: OffsetStore | None = None
         self._allocation: Rebalancer | None = None
         self._answers: dict[int, admin_requests.Answer] = {}
@@ -81,15 +81,15 @@ class LitePullConsumer:
         async with AsyncExitStack() as opening:
             if self._owns_instance:
                 await opening.enter_async_context(self._instance)
-            part = GroupMembership(
+            part = GroupRegistration(
                 self._describe,
                 lambda: list(self._subscriptions),
                 self._wake,
                 lambda changed: self._wake(),
                 self._answers,
             )
-            self._instance.join_consumer(self.group, part)
-            opening.push_async_callback(self._instance.leave, consumer_group=self.group)
+            self._instance.register_consumer(self.group, part)
+            opening.push_async_callback(self._instance.unregister, consumer_group=self.group)
             await self._begin(opening)
             self._open = opening.pop_all()
         return self
@@ -115,10 +115,10 @@ class LitePullConsumer:
             self._acknowledge()
         deadline = asyncio.get_running_loop().time() + timeout_s
         while not (messages := self._polled.take(max_messages or self.settings.pull_batch, self._paused)):
-            self._polled.came.clear()
+            self._polled.available.clear()
             try:
                 async with asyncio.timeout_at(deadline):
-                    await self._polled.came.wait()
+                    await self._polled.available.wait()
             except TimeoutError:
                 return []
             self._running()
@@ -132,12 +132,12 @@ class LitePullConsumer:
             self._acknowledge()
         else:
             for queue, offset in offsets.items():
-                known.move(queue, offset)
+                known.seek(queue, offset)
         await known.commit(allocation.queues if offsets is None else offsets)
 
     async def committed(self, queue: MessageQueue) -> int | None:
         """The stored offset of the group; None when there is none."""
-        return await self._known_offsets().stored(queue)
+        return await self._known_offsets().committed(queue)
 
     # --- where to read ---
 
@@ -149,7 +149,7 @@ class LitePullConsumer:
     async def queues_of(self, topic: str) -> list[MessageQueue]:
         """All queues of a topic that can be read."""
         self._running()
-        return sorted(await self._instance.routes.queues_to_read(topic))
+        return sorted(await self._instance.routes.subscribe_queues(topic))
 
     async def assign(self, queues: Iterable[MessageQueue]) -> None:
         """Read these queues and no others, from their stored offsets on (else the start position)."""
@@ -183,7 +183,7 @@ class LitePullConsumer:
 
     async def offset_for_time(self, queue: MessageQueue, ms: int) -> int:
         """The offset of the message stored nearest to `ms` since the epoch."""
-        return await self._known_offsets().at_time(queue, validation.time_ms("ms", ms))
+        return await self._known_offsets().offset_for_time(queue, validation.time_ms("ms", ms))
 
     def pause(self, queues: Collection[MessageQueue]) -> None:
         """Give nothing of these queues until `resume`; they are fetched until their windows are full."""
@@ -191,7 +191,7 @@ class LitePullConsumer:
 
     def resume(self, queues: Collection[MessageQueue]) -> None:
         self._paused -= set(queues)
-        self._polled.came.set()
+        self._polled.available.set()
 
     # --- wiring ---
 
@@ -210,7 +210,7 @@ class LitePullConsumer:
                 settings=settings,
                 is_orderly=False,
                 subscription=self._subscriptions.get,
-                arrived=self._polled.arrived,
+                arrived=self._polled.on_messages,
                 moved=moved,
                 heartbeat_to=instance.heartbeat_to,
                 monotonic=instance.clock.monotonic,
@@ -247,7 +247,7 @@ class LitePullConsumer:
         async def close() -> None:
             self._allocation = None
             self._answers.clear()
-            self._polled.came.set()
+            self._polled.available.set()
             await allocation.stop()
             await commits.close()
             await allocation.leave()
@@ -287,8 +287,8 @@ class LitePullConsumer:
 
     def _texts(self, started_ms: int) -> dict[str, str]:
         return {
-            **admin_requests.settings_texts(self.settings),
-            **admin_requests.identity_texts(self._instance, self._describe(), started_ms, is_orderly=False),
+            **admin_requests.settings_properties(self.settings),
+            **admin_requests.identity_properties(self._instance, self._describe(), started_ms, is_orderly=False),
         }
 
     def _describe(self) -> ConsumerData:
@@ -301,7 +301,7 @@ class LitePullConsumer:
         )
 
     def _subscription(self, topic: str, expression: str) -> SubscriptionData:
-        return by_tags(topic, expression, self._instance.clock.now_ms())
+        return tag_subscription(topic, expression, self._instance.clock.now_ms())
 
     def _wake(self) -> None:
         if self._allocation is not None:
@@ -318,50 +318,50 @@ class LitePullConsumer:
         return self._offsets
 
 
-class Polled:
+class PollingDelivery:
     """What was fetched and not yet polled, and what was polled and not yet acknowledged. Both stay in the windows of their
     queues, so that no offset passes them and the windows bound them."""
 
     def __init__(self) -> None:
-        self.came = asyncio.Event()
-        self._waiting: dict[ProcessQueue, deque[ReceivedMessage]] = {}
-        self._given: dict[ProcessQueue, list[ReceivedMessage]] = {}
+        self.available = asyncio.Event()
+        self._fetched: dict[ProcessQueue, deque[ReceivedMessage]] = {}
+        self._polled: dict[ProcessQueue, list[ReceivedMessage]] = {}
 
-    def begin(self, process_queue: ProcessQueue) -> None:
+    def on_assigned(self, process_queue: ProcessQueue) -> None:
         """A queue was allocated; its messages come by `arrived`."""
 
-    def arrived(self, process_queue: ProcessQueue, messages: list[ReceivedMessage]) -> None:
-        self._waiting.setdefault(process_queue, deque()).extend(messages)
-        self.came.set()
+    def on_messages(self, process_queue: ProcessQueue, messages: list[ReceivedMessage]) -> None:
+        self._fetched.setdefault(process_queue, deque()).extend(messages)
+        self.available.set()
 
-    async def end(self, process_queue: ProcessQueue) -> None:
+    async def on_revoked(self, process_queue: ProcessQueue) -> None:
         process_queue.drop()
         self.forget_dropped()
 
     def forget_dropped(self) -> None:
         """What came of queues that are given up, or are read from elsewhere now, is no longer given."""
-        self._waiting = {one: messages for one, messages in self._waiting.items() if not one.is_dropped}
-        self._given = {one: messages for one, messages in self._given.items() if not one.is_dropped}
+        self._fetched = {one: messages for one, messages in self._fetched.items() if not one.is_dropped}
+        self._polled = {one: messages for one, messages in self._polled.items() if not one.is_dropped}
 
     def take(self, count: int, paused: Collection[MessageQueue]) -> list[ReceivedMessage]:
         """Messages of the queue whose turn it is."""
-        for process_queue in list(self._waiting):
+        for process_queue in list(self._fetched):
             if process_queue.is_dropped or process_queue.queue in paused:
                 continue
-            waiting = self._waiting.pop(process_queue)
+            waiting = self._fetched.pop(process_queue)
             messages = [waiting.popleft() for _ in range(min(count, len(waiting)))]
             if waiting:
-                self._waiting[process_queue] = waiting  # behind the others
-            self._given.setdefault(process_queue, []).extend(messages)
+                self._fetched[process_queue] = waiting  # behind the others
+            self._polled.setdefault(process_queue, []).extend(messages)
             return messages
         return []
 
     def acknowledge(self) -> dict[MessageQueue, int]:
         """All that was given is consumed: the offsets that may be stored."""
         offsets = {}
-        for process_queue, messages in self._given.items():
+        for process_queue, messages in self._polled.items():
             if not process_queue.is_dropped:
-                offsets[process_queue.queue] = process_queue.window.done(messages)
+                offsets[process_queue.queue] = process_queue.tracker.mark_consumed(messages)
                 process_queue.changed.set()
-        self._given.clear()
+        self._polled.clear()
         return offsets

@@ -31,7 +31,7 @@ log = logging.getLogger("ariane.client")
 
 COMMIT_TIMEOUT_MS = 5_000
 
-Start = Literal["first", "last"] | int  # int: milliseconds since the epoch
+StartPosition = Literal["first", "last"] | int  # int: milliseconds since the epoch
 
 
 class OffsetStore:
@@ -52,7 +52,7 @@ class OffsetStore:
         if offset > self._consumed.get(queue, -1):
             self._consumed[queue] = offset
 
-    def move(self, queue: MessageQueue, offset: int) -> None:
+    def seek(self, queue: MessageQueue, offset: int) -> None:
         """Set the offset, down as well."""
         self._consumed[queue] = offset
 
@@ -68,25 +68,25 @@ class OffsetStore:
         """Store what changed since the last commit. What a broker does not take stays due, and is logged."""
         await asyncio.gather(*map(self._commit, queues))
 
-    async def start(self, queue: MessageQueue, position: Start) -> int:
+    async def start_offset(self, queue: MessageQueue, position: StartPosition) -> int:
         """Where to begin to read `queue`: the stored offset, else the start position. An error means: ask again later."""
         stored = await self._stored(queue)
-        return stored if stored is not None else await self._first(queue, position)
+        return stored if stored is not None else await self._initial_offset(queue, position)
 
-    async def stored(self, queue: MessageQueue) -> int | None:
+    async def committed(self, queue: MessageQueue) -> int | None:
         """The stored offset; None when there is none."""
         return await self._stored(queue)
 
     async def bounds(self, queue: MessageQueue) -> tuple[int, int]:
         """The first offset that exists, and the one that the next message gets."""
         where = QueueRef(queue.topic, queue.queue_id)
-        first = await self._offset(queue, RequestCode.GET_MIN_OFFSET, where)
-        return first, await self._offset(queue, RequestCode.GET_MAX_OFFSET, where)
+        first = await self._request_offset(queue, RequestCode.GET_MIN_OFFSET, where)
+        return first, await self._request_offset(queue, RequestCode.GET_MAX_OFFSET, where)
 
-    async def at_time(self, queue: MessageQueue, ms: int) -> int:
+    async def offset_for_time(self, queue: MessageQueue, ms: int) -> int:
         """The offset of the message stored nearest to `ms`."""
         request = SearchOffset(queue.topic, queue.queue_id, ms)
-        return await self._offset(queue, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, request)
+        return await self._request_offset(queue, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, request)
 
     async def _commit(self, queue: MessageQueue) -> None:
         offset = self._consumed.get(queue)
@@ -95,7 +95,7 @@ class OffsetStore:
         request = UpdateConsumerOffset(self._group, queue.topic, queue.queue_id, offset)
         try:
             await self._peers.ask(
-                self._broker(queue), RequestCode.UPDATE_CONSUMER_OFFSET, request, timeout_ms=COMMIT_TIMEOUT_MS
+                self._broker_address(queue), RequestCode.UPDATE_CONSUMER_OFFSET, request, timeout_ms=COMMIT_TIMEOUT_MS
             )
         except ArianeError as error:
             log.warning("group %s: offset %d of %s is not stored yet: %s", self._group, offset, queue, error)
@@ -105,28 +105,28 @@ class OffsetStore:
     async def _stored(self, queue: MessageQueue) -> int | None:
         request = QueryConsumerOffset(self._group, queue.topic, queue.queue_id)
         try:
-            return await self._offset(queue, RequestCode.QUERY_CONSUMER_OFFSET, request)
+            return await self._request_offset(queue, RequestCode.QUERY_CONSUMER_OFFSET, request)
         except ReplyError as error:
             if error.code == ResponseCode.QUERY_NOT_FOUND:
                 return None
             raise
 
-    async def _first(self, queue: MessageQueue, position: Start) -> int:
+    async def _initial_offset(self, queue: MessageQueue, position: StartPosition) -> int:
         is_retry = queue.topic.startswith(RETRY_PREFIX)
         if position == "first" or (position == "last" and is_retry):
             return 0
         if position == "last" or is_retry:
-            return await self._offset(queue, RequestCode.GET_MAX_OFFSET, QueueRef(queue.topic, queue.queue_id))
-        return await self.at_time(queue, position)
+            return await self._request_offset(queue, RequestCode.GET_MAX_OFFSET, QueueRef(queue.topic, queue.queue_id))
+        return await self.offset_for_time(queue, position)
 
-    async def _offset(
+    async def _request_offset(
         self, queue: MessageQueue, code: RequestCode, header: QueryConsumerOffset | QueueRef | SearchOffset
     ) -> int:
-        answer = await self._peers.ask(self._broker(queue), code, header, timeout_ms=self._timeout_ms)
+        answer = await self._peers.ask(self._broker_address(queue), code, header, timeout_ms=self._timeout_ms)
         return typed(answer, OffsetAnswer).offset
 
-    def _broker(self, queue: MessageQueue) -> str:
-        address = self._routes.to_read(queue.broker, 0)
+    def _broker_address(self, queue: MessageQueue) -> str:
+        address = self._routes.pull_address(queue.broker, 0)
         if address is None:
             raise ConnectionLost(queue.broker, "is not in the routes that are known")
         return address.addr

@@ -42,7 +42,7 @@ class OffsetTracker:
         """The smallest waiting offset; where the next pull begins when none waits."""
         return self._order[0] if self._order else self.next_offset
 
-    def put(self, messages: Iterable[ReceivedMessage], next_offset: int) -> None:
+    def add(self, messages: Iterable[ReceivedMessage], next_offset: int) -> None:
         """What a pull brought; `next_offset` lies behind it, and behind what the filter left out."""
         for message in messages:
             offset = message.queue_offset
@@ -69,7 +69,7 @@ class OffsetTracker:
             if message.queue_offset in self._cached:
                 self._cached[message.queue_offset] = message
 
-    def done(self, messages: Iterable[ReceivedMessage]) -> int:
+    def mark_consumed(self, messages: Iterable[ReceivedMessage]) -> int:
         """These are consumed, or stored elsewhere for another attempt; the offset that may be committed now."""
         for message in messages:
             known = self._cached.pop(message.queue_offset, None)

@@ -31,11 +31,11 @@ from ariane.net.tasks import BackgroundTasks
 log = logging.getLogger("ariane.client")
 
 NO_LOCK_PAUSE_S = 0.1
-STILL_AT_WORK_S = 30.0  # between two warnings
+REVOKE_WARNING_S = 30.0  # between two warnings
 IDLE_S = 1.0  # an empty queue is looked at this often, besides each time messages came
 
 
-class OrderlyListeners:
+class OrderlyDelivery:
     """One task per queue; `concurrency` of them call the listener at once."""
 
     def __init__(
@@ -60,18 +60,18 @@ class OrderlyListeners:
     def start(self) -> None:
         """Nothing runs before the first queue."""
 
-    def begin(self, process_queue: ProcessQueue) -> None:
+    def on_assigned(self, process_queue: ProcessQueue) -> None:
         name = f"{process_queue.queue.topic} {process_queue.queue.broker}:{process_queue.queue.queue_id}"
         self._of_queue[process_queue] = self._tasks.start(self._run(process_queue), name)
 
-    def arrived(self, process_queue: ProcessQueue, messages: list[ReceivedMessage]) -> None:
+    def on_messages(self, process_queue: ProcessQueue, messages: list[ReceivedMessage]) -> None:
         process_queue.changed.set()
 
-    async def end(self, process_queue: ProcessQueue) -> None:
+    async def on_revoked(self, process_queue: ProcessQueue) -> None:
         """Wait until the call under way is over: nobody else may begin with the queue before."""
-        process_queue.end()
+        process_queue.revoke()
         task = self._of_queue.get(process_queue)
-        while task is not None and not await _ended([task], STILL_AT_WORK_S):
+        while task is not None and not await _ended([task], REVOKE_WARNING_S):
             log.warning("the listener still works on %s, which others wait for", process_queue.queue)
         self._of_queue.pop(process_queue, None)
         process_queue.drop()
@@ -79,25 +79,25 @@ class OrderlyListeners:
     async def close(self, wait_s: float) -> None:
         self._is_closing = True
         for process_queue in self._of_queue:
-            process_queue.end()
+            process_queue.revoke()
         if self._of_queue and not await _ended(list(self._of_queue.values()), wait_s):
             log.warning("calls of the listener did not end within %.1f s; they are cancelled", wait_s)
         await self._tasks.close()
         self._listening.close()
 
     async def _run(self, process_queue: ProcessQueue) -> None:
-        while not process_queue.is_ending:
-            messages = process_queue.window.first(self._settings.consume_batch_max)
+        while not process_queue.is_revoked:
+            messages = process_queue.tracker.first(self._settings.consume_batch_max)
             if not messages:
                 await process_queue.wait_change(IDLE_S)
             elif not self._may_consume(process_queue):
                 await self._clock.sleep(NO_LOCK_PAUSE_S)
             else:
                 async with self._room:
-                    if process_queue.is_ending or not self._may_consume(process_queue):
+                    if process_queue.is_revoked or not self._may_consume(process_queue):
                         continue
                     is_done = await self._consume(process_queue, messages)
-                if not is_done and not process_queue.is_ending:
+                if not is_done and not process_queue.is_revoked:
                     await self._clock.sleep(self._settings.suspend_queue_ms / 1000)
 
     def _may_consume(self, process_queue: ProcessQueue) -> bool:
@@ -112,7 +112,7 @@ class OrderlyListeners:
                 process_queue.consumed_at = self._clock.monotonic()
                 outcome = await self._call(process_queue, messages)
                 is_done = outcome.is_success or (
-                    self._may_consume(process_queue) and await self._given_up(process_queue, messages)
+                    self._may_consume(process_queue) and await self._count_failure(process_queue, messages)
                 )
             else:
                 messages = [unreadable]
@@ -121,26 +121,26 @@ class OrderlyListeners:
             log.exception("consuming of %s failed; its messages are tried again", process_queue.queue)
             return False
         if is_done and not process_queue.is_dropped and self._may_consume(process_queue):
-            self._offsets.update(process_queue.queue, process_queue.window.done(messages))
+            self._offsets.update(process_queue.queue, process_queue.tracker.mark_consumed(messages))
             process_queue.changed.set()
         return is_done
 
     async def _call(self, process_queue: ProcessQueue, messages: list[ReceivedMessage]) -> ListenerOutcome:
         try:
-            return await self._listening.call(
+            return await self._listening.invoke(
                 process_queue.queue, messages, may_begin=lambda: self._may_consume(process_queue)
             )
         except asyncio.CancelledError:
             process_queue.is_abandoned = self._listening.uses_threads
             raise
 
-    async def _given_up(self, process_queue: ProcessQueue, messages: list[ReceivedMessage]) -> bool:
+    async def _count_failure(self, process_queue: ProcessQueue, messages: list[ReceivedMessage]) -> bool:
         """Count the attempt; True when the messages had their last one and went to the retry topic, all of them."""
         times_max = self._settings.max_reconsume_times
         again = [msgspec.structs.replace(one, reconsume_times=one.reconsume_times + 1) for one in messages]
         if times_max >= 0 and all(one.reconsume_times > times_max for one in again):
             return all([await self._send_back.send_copy(one) for one in messages])
-        process_queue.window.replace(again)
+        process_queue.tracker.replace(again)
         return False
 
 

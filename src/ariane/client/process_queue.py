@@ -7,7 +7,7 @@ import asyncio
 from ariane.client.offset_tracker import OffsetTracker
 from ariane.model.message import MessageQueue
 
-LOCK_VALID_S = 30.0  # a lock last asked for so long ago is not relied on; the broker keeps it for 60 s
+LOCK_TRUSTED_S = 30.0  # a lock last asked for so long ago is not relied on; the broker keeps it for 60 s
 
 
 class ProcessQueue:
@@ -16,8 +16,8 @@ class ProcessQueue:
 
     def __init__(self, queue: MessageQueue, next_offset: int, now: float = 0.0) -> None:
         self.queue = queue
-        self.window = OffsetTracker(next_offset)
-        self.is_ending = False
+        self.tracker = OffsetTracker(next_offset)
+        self.is_revoked = False
         self.is_dropped = False
         self.changed = asyncio.Event()
         self.broker_id = 0  # which of the broker's servers it told us to read from
@@ -28,16 +28,16 @@ class ProcessQueue:
     def is_locked(self, now: float) -> bool:
         return now < self.locked_until
 
-    def locked(self, asked_at: float) -> None:
+    def set_locked(self, asked_at: float) -> None:
         """The lock was granted to a request of that time: the answer may have come much later."""
-        self.locked_until = asked_at + LOCK_VALID_S
+        self.locked_until = asked_at + LOCK_TRUSTED_S
 
-    def end(self) -> None:
-        self.is_ending = True
+    def revoke(self) -> None:
+        self.is_revoked = True
         self.changed.set()
 
     def drop(self) -> None:
-        self.is_ending = self.is_dropped = True
+        self.is_revoked = self.is_dropped = True
         self.changed.set()
 
     async def wait_change(self, timeout_s: float) -> None:

@@ -32,7 +32,7 @@ log = logging.getLogger("ariane.client")
 
 REPLY_TIMEOUT_S = 3.0
 
-Selector = Callable[[Sequence[MessageQueue], Message], MessageQueue]
+QueueSelector = Callable[[Sequence[MessageQueue], Message], MessageQueue]
 
 
 class Producer:
@@ -64,16 +64,16 @@ class Producer:
         async with AsyncExitStack() as opening:
             if self._owns_instance:
                 await opening.enter_async_context(self._instance)
-            self._instance.join_producer(self.group)
-            opening.push_async_callback(self._instance.leave, producer_group=self.group)
+            self._instance.register_producer(self.group)
+            opening.push_async_callback(self._instance.unregister, producer_group=self.group)
             hooks = self._hooks
             if self._trace_settings is not None:
                 tracer = TraceDispatcher.of_client(self._instance, self.group, "PRODUCE", self._trace_settings)
                 self.trace = await opening.enter_async_context(tracer)
-                hooks = (*hooks, self.trace.sent_message)
+                hooks = (*hooks, self.trace.on_send)
             self._sender = MessageSender(self._instance, self.group, self._settings, hooks)
-            opening.callback(self._closed)
-            await self._meet_brokers()
+            opening.callback(self._forget_sender)
+            await self._discover_brokers()
             self._open = opening.pop_all()
         return self
 
@@ -88,7 +88,7 @@ class Producer:
         *,
         queue: MessageQueue | None = None,
         order_key: str | None = None,
-        selector: Selector | None = None,
+        selector: QueueSelector | None = None,
     ) -> SendResult:
         """Send and wait until the broker has stored it.
 
@@ -97,9 +97,11 @@ class Producer:
         three there is one attempt, otherwise 1 + `retries`.
         """
         sender = self._running()
-        out = send_codec.outgoing(message, send_codec.id_of(message, self._instance.make_id), self._settings)
+        out = send_codec.prepare(
+            message, send_codec.message_id_of(message, self._instance.new_message_id), self._settings
+        )
         if queue is None and (order_key is not None or selector is not None):
-            queue = self._chosen(await sender.queues(message.topic), message, order_key, selector)
+            queue = self._select_queue(await sender.publish_queues(message.topic), message, order_key, selector)
         return await sender.send(out, queue)
 
     async def send_batch(
@@ -107,24 +109,27 @@ class Producer:
     ) -> SendResult:
         """Send messages of one topic in one request; they are stored next to each other in one queue, or not at all."""
         sender = self._running()
-        out = send_codec.outgoing_batch(messages, self._instance.make_id, self._settings)
+        out = send_codec.prepare_batch(messages, self._instance.new_message_id, self._settings)
         if queue is None and order_key is not None:
-            queue = send_codec.queue_of_key(await sender.queues(out.topic), order_key)
+            queue = send_codec.queue_for_key(await sender.publish_queues(out.topic), order_key)
         return await sender.send(out, queue)
 
     async def send_one_way(self, message: Message, *, queue: MessageQueue | None = None) -> None:
         """Send and do not wait for an answer: what goes wrong at the broker is not known here."""
         sender = self._running()
         await sender.send_one_way(
-            send_codec.outgoing(message, send_codec.id_of(message, self._instance.make_id), self._settings), queue
+            send_codec.prepare(
+                message, send_codec.message_id_of(message, self._instance.new_message_id), self._settings
+            ),
+            queue,
         )
 
     async def recall(self, sent: SendResult) -> None:
         """Take back a message that was sent with `deliver_at_ms` and is not delivered yet. ReplyError when it is, or was taken
         back before; brokers that do not know timers (Apache 4.x) answer 3."""
         sender = self._running()
-        await sender.queues(sent.queue.topic)  # so that the route is known
-        for addr in sender.addresses([sent.queue]):
+        await sender.publish_queues(sent.queue.topic)  # so that the route is known
+        for addr in sender.master_addresses([sent.queue]):
             header = RecallMessage(sent.recall_handle or sent.offset_message_id, sent.queue.topic, self.group)
             timeout_ms = self._settings.send_timeout_ms
             await self._instance.peers.ask(addr, RequestCode.RECALL_MESSAGE, header, timeout_ms=timeout_ms)
@@ -138,21 +143,21 @@ class Producer:
         timeout_s: float = REPLY_TIMEOUT_S,
         queue: MessageQueue | None = None,
         order_key: str | None = None,
-        selector: Selector | None = None,
+        selector: QueueSelector | None = None,
     ) -> ReceivedMessage:
         """Send, and wait for the message that a consumer replies with (`reply`). RequestTimeout when none comes in time."""
         sender, instance = self._running(), self._instance
         validation.seconds("timeout_s", timeout_s)
-        out = send_codec.outgoing(message, send_codec.id_of(message, instance.make_id), self._settings)
+        out = send_codec.prepare(message, send_codec.message_id_of(message, instance.new_message_id), self._settings)
         correlation_id = str(uuid.uuid4())
-        out = request_reply.request(out, correlation_id, instance.client_id, round(timeout_s * 1000))
+        out = request_reply.prepare_request(out, correlation_id, instance.client_id, round(timeout_s * 1000))
         answer = instance.replies.expect(correlation_id)
         try:
             async with asyncio.timeout(timeout_s):
-                queues = await sender.queues(message.topic)
+                queues = await sender.publish_queues(message.topic)
                 if queue is None and (order_key is not None or selector is not None):
-                    queue = self._chosen(queues, message, order_key, selector)
-                await self._be_known(sender.addresses([queue] if queue else queues))
+                    queue = self._select_queue(queues, message, order_key, selector)
+                await self._ensure_registered(sender.master_addresses([queue] if queue else queues))
                 try:
                     await sender.send(out, queue)
                 except ArianeError:
@@ -166,7 +171,7 @@ class Producer:
 
     async def reply(
         self,
-        asked: ReceivedMessage,
+        request: ReceivedMessage,
         body: bytes,
         *,
         tags: str = "",
@@ -178,36 +183,36 @@ class Producer:
         It goes through the broker that the request came by: who asked is connected to that one for sure.
         """
         sender = self._running()
-        answer = request_reply.answer_to(asked, body, tags=tags, keys=keys, properties=properties or {})
-        out = request_reply.reply(asked, answer, self._instance.make_id(), self._settings)
-        queues = await sender.queues(out.topic)
-        return await sender.send(out, next((one for one in queues if one.broker == asked.queue.broker), None))
+        answer = request_reply.build_reply(request, body, tags=tags, keys=keys, properties=properties or {})
+        out = request_reply.prepare_reply(request, answer, self._instance.new_message_id(), self._settings)
+        queues = await sender.publish_queues(out.topic)
+        return await sender.send(out, next((one for one in queues if one.broker == request.queue.broker), None))
 
     async def queues(self, topic: str) -> tuple[MessageQueue, ...]:
         """Queues that `topic` may be sent to."""
-        return await self._running().queues(topic)
+        return await self._running().publish_queues(topic)
 
     def _running(self) -> MessageSender:
         if self._sender is None:
             raise ClientClosed(f"producer {self.group} is not open: use it within `async with`")
         return self._sender
 
-    async def _be_known(self, addresses: Sequence[str]) -> None:
+    async def _ensure_registered(self, addresses: Sequence[str]) -> None:
         """Have these brokers know where to push a reply to."""
-        met = await asyncio.gather(*map(self._instance.meet, addresses), return_exceptions=True)
+        met = await asyncio.gather(*map(self._instance.send_initial_heartbeat, addresses), return_exceptions=True)
         for addr, error in zip(addresses, met, strict=True):
             if isinstance(error, ArianeError):
                 log.warning("producer %s: broker %s cannot push replies yet: %s", self.group, addr, error)
             elif error is not None:
                 raise error
 
-    def _closed(self) -> None:
+    def _forget_sender(self) -> None:
         self._sender = None
 
-    async def _meet_brokers(self) -> None:
+    async def _discover_brokers(self) -> None:
         """Learn the brokers from the default topic, so that they know this group before its first send."""
         try:
-            await self._instance.routes.find_queues_to_send(
+            await self._instance.routes.publish_queues(
                 self._settings.create_topic_key,
                 self._settings.create_topic_key,
                 self._settings.default_topic_queue_nums,
@@ -217,12 +222,12 @@ class Producer:
         await self._instance.heartbeat()
 
     @staticmethod
-    def _chosen(
-        queues: Sequence[MessageQueue], message: Message, order_key: str | None, selector: Selector | None
+    def _select_queue(
+        queues: Sequence[MessageQueue], message: Message, order_key: str | None, selector: QueueSelector | None
     ) -> MessageQueue:
         if selector is None:
             assert order_key is not None
-            return send_codec.queue_of_key(queues, order_key)
+            return send_codec.queue_for_key(queues, order_key)
         if order_key is not None:
             raise MessageRefused("give an order_key or a selector, not both")
         chosen = selector(queues, message)

@@ -20,15 +20,15 @@ from types import TracebackType
 from typing import NamedTuple, Self
 
 from ariane.client import admin_requests, validation
-from ariane.client.assignment_strategy import Strategy, average
-from ariane.client.client_instance import ClientInstance, GroupMembership
-from ariane.client.concurrent_delivery import ConcurrentListeners
+from ariane.client.assignment_strategy import AssignmentStrategy, average
+from ariane.client.client_instance import ClientInstance, GroupRegistration
+from ariane.client.concurrent_delivery import ConcurrentDelivery
 from ariane.client.fetcher import FetchContext
 from ariane.client.hooks import ConsumeHook
 from ariane.client.listener_invoker import Listener, ListenerInvoker
 from ariane.client.local_offsets import DropFailed, LocalOffsets, offsets_path
-from ariane.client.offset_store import OffsetStore, Start
-from ariane.client.orderly_delivery import OrderlyListeners
+from ariane.client.offset_store import OffsetStore, StartPosition
+from ariane.client.orderly_delivery import OrderlyDelivery
 from ariane.client.process_queue import ProcessQueue
 from ariane.client.queue_locks import QueueLockClient
 from ariane.client.rates import ConsumeRates
@@ -36,7 +36,7 @@ from ariane.client.rebalancer import RebalanceContext, Rebalancer
 from ariane.client.send_back import SendBack, SendBackStrategy
 from ariane.client.sender import MessageSender
 from ariane.client.settings import ClientSettings, ConsumerSettings, ProducerSettings, TraceSettings
-from ariane.client.subscriptions import by_tags, checked_topic
+from ariane.client.subscriptions import check_topic, tag_subscription
 from ariane.client.trace_dispatcher import TraceDispatcher, trace_settings
 from ariane.errors import ClientClosed, ConfigError
 from ariane.filter import tags
@@ -77,9 +77,9 @@ class PushConsumer:
         subscriptions: Mapping[str, str | Sql] | None = None,
         listener: Listener | None = None,
         *,
-        start: Start = "last",
+        start: StartPosition = "last",
         orderly: bool = False,
-        strategy: Strategy = average,
+        strategy: AssignmentStrategy = average,
         settings: ConsumerSettings | None = None,
         client: ClientSettings | None = None,
         trace: TraceSettings | bool = False,
@@ -96,7 +96,7 @@ class PushConsumer:
         self._listener = checked
         self._start = validation.start(start)
         self._is_orderly = orderly
-        self._strategy: Strategy = validation.callback("strategy", strategy, "me", "members", "queues")
+        self._strategy: AssignmentStrategy = validation.callback("strategy", strategy, "me", "members", "queues")
         self._trace_settings = trace_settings(trace)
         self._hooks: tuple[ConsumeHook, ...] = validation.callbacks("hooks", hooks, "event")
         self._subscriptions = {topic: self._subscription(topic, expression) for topic, expression in topics.items()}
@@ -115,20 +115,20 @@ class PushConsumer:
         async with AsyncExitStack() as opening:
             if self._owns_instance:
                 await opening.enter_async_context(self._instance)
-            part = GroupMembership(
+            part = GroupRegistration(
                 self._describe,
                 lambda: list(self._subscriptions),
                 self._wake,
                 lambda changed: self._wake(),
                 self._answers,
             )
-            self._instance.join_consumer(self.group, part)
-            opening.push_async_callback(self._instance.leave, consumer_group=self.group)
+            self._instance.register_consumer(self.group, part)
+            opening.push_async_callback(self._instance.unregister, consumer_group=self.group)
             hooks = self._hooks
             if self._trace_settings is not None:
                 tracer = TraceDispatcher.of_client(self._instance, self.group, "CONSUME", self._trace_settings)
                 self.trace = await opening.enter_async_context(tracer)
-                hooks = (*hooks, self.trace.consumed_messages)
+                hooks = (*hooks, self.trace.on_consume)
             await self._begin(hooks, opening)
             self._open = opening.pop_all()
         return self
@@ -149,7 +149,7 @@ class PushConsumer:
         subscription = self._subscription(topic, expression)
         if isinstance(expression, Sql):
             await self._instance.routes.refresh([topic])
-            await self._instance.check(self.group, subscription)
+            await self._instance.check_subscription(self.group, subscription)
         self._subscriptions[topic] = subscription
         await self._subscriptions_changed()
 
@@ -181,7 +181,7 @@ class PushConsumer:
                 settings=settings,
                 is_orderly=self._is_orderly,
                 subscription=self._subscriptions.get,
-                arrived=listeners.arrived,
+                arrived=listeners.on_messages,
                 moved=moved,
                 heartbeat_to=instance.heartbeat_to,
                 monotonic=instance.clock.monotonic,
@@ -213,7 +213,7 @@ class PushConsumer:
         await instance.routes.refresh(self._subscriptions)
         for subscription in self._subscriptions.values():
             if subscription.expression_type == SQL92:
-                await instance.check(self.group, subscription)
+                await instance.check_subscription(self.group, subscription)
         await instance.heartbeat()
         commits = BackgroundTasks("offsets")
 
@@ -276,14 +276,14 @@ class PushConsumer:
             self._listener,
             hooks,
             clock=self._instance.clock,
-            make_id=self._instance.make_id,
+            make_id=self._instance.new_message_id,
             timeout_ms=self.settings.consume_timeout_ms,
             threads=self.settings.concurrency,
             rates=rates,
             waits_for_threads=self._is_orderly,
         )
 
-    def _listeners(self, listening: ListenerInvoker, offsets: OffsetStore) -> ConcurrentListeners | OrderlyListeners:
+    def _listeners(self, listening: ListenerInvoker, offsets: OffsetStore) -> ConcurrentDelivery | OrderlyDelivery:
         instance, settings = self._instance, self.settings
         times_max = settings.max_reconsume_times
         if times_max < 0:
@@ -293,7 +293,7 @@ class PushConsumer:
         else:
             sender = MessageSender(instance, INNER_PRODUCER, ProducerSettings())
             send_back = SendBack(instance.peers, instance.routes, sender, self.group, times_max)
-        kind = OrderlyListeners if self._is_orderly else ConcurrentListeners
+        kind = OrderlyDelivery if self._is_orderly else ConcurrentDelivery
         return kind(listening, offsets, send_back, settings, instance.clock)
 
     # --- what the instance asks ---
@@ -302,8 +302,8 @@ class PushConsumer:
         """What running info says of this consumer."""
         threads, orderly = self.settings.concurrency, self._is_orderly
         return {
-            **admin_requests.settings_texts(self.settings),
-            **admin_requests.identity_texts(
+            **admin_requests.settings_properties(self.settings),
+            **admin_requests.identity_properties(
                 self._instance, self._describe(), started_ms, is_orderly=orderly, threads=threads
             ),
         }
@@ -326,7 +326,7 @@ class PushConsumer:
 
     def _subscription(self, topic: str, expression: str | Sql) -> SubscriptionData:
         if isinstance(expression, Sql):
-            checked_topic(topic)
+            check_topic(topic)
             if not expression.expression.strip():
                 raise ConfigError("subscriptions", topic, 'an SQL92 expression says something, like Sql("a > 5")')
             return SubscriptionData(
@@ -335,7 +335,7 @@ class PushConsumer:
                 sub_version=self._instance.clock.now_ms(),
                 topic=topic,
             )
-        return by_tags(topic, expression, self._instance.clock.now_ms())
+        return tag_subscription(topic, expression, self._instance.clock.now_ms())
 
     async def _subscriptions_changed(self) -> None:
         await self._instance.refresh_routes()

@@ -19,11 +19,11 @@ from ariane.protocol.requests.clients import LockBatch, LockBatchAnswer, WireQue
 
 log = logging.getLogger("ariane.client")
 
-LOCK_EVERY_S = 20.0
+LOCK_RENEWAL_S = 20.0
 TIMEOUT_MS = 1_000
 
 
-class QueueLock(NamedTuple):
+class LockResult(NamedTuple):
     """The queues that are ours now, and those whose broker did not say."""
 
     held: set[MessageQueue]
@@ -39,11 +39,11 @@ class QueueLockClient:
         self._group = group
         self._client_id = client_id
 
-    async def lock(self, queues: Iterable[MessageQueue]) -> QueueLock:
+    async def lock(self, queues: Iterable[MessageQueue]) -> LockResult:
         """Ask for the locks of `queues`."""
         by_broker = _by_broker(queues)
         answers = await asyncio.gather(*(self._lock_at(broker, some) for broker, some in by_broker.items()))
-        return QueueLock(set().union(*(one.held for one in answers)), set().union(*(one.unknown for one in answers)))
+        return LockResult(set().union(*(one.held for one in answers)), set().union(*(one.unknown for one in answers)))
 
     async def unlock(self, queues: Iterable[MessageQueue]) -> None:
         """Give the locks back, so that the next owner need not wait until they expire."""
@@ -53,16 +53,16 @@ class QueueLockClient:
             except ArianeError as error:
                 log.warning("group %s: queues at %s stay locked until the lock expires: %s", self._group, broker, error)
 
-    async def _lock_at(self, broker: str, queues: list[MessageQueue]) -> QueueLock:
+    async def _lock_at(self, broker: str, queues: list[MessageQueue]) -> LockResult:
         try:
             body = await self._ask(broker, RequestCode.LOCK_BATCH_MQ, queues)
-            return QueueLock({queue.queue() for queue in fastjson.decode(body, LockBatchAnswer).locked}, set())
+            return LockResult({queue.queue() for queue in fastjson.decode(body, LockBatchAnswer).locked}, set())
         except ArianeError as error:
             log.warning("group %s: no locks from %s: %s", self._group, broker, error)
-            return QueueLock(set(), set(queues))
+            return LockResult(set(), set(queues))
 
     async def _ask(self, broker: str, code: RequestCode, queues: list[MessageQueue]) -> bytes:
-        addr = self._routes.master(broker)
+        addr = self._routes.master_address(broker)
         if addr is None:
             raise ConnectionLost(broker, "has no master in the routes that are known")
         request = LockBatch(self._client_id, self._group, tuple(map(WireQueue.of, queues)))

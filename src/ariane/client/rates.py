@@ -10,12 +10,12 @@ from collections.abc import Callable
 
 from ariane.protocol.requests.callbacks import ConsumeStatus
 
-SPAN_S = 10.0
+BUCKET_S = 10.0
 MINUTE_S = 60.0
-SPANS_MAX = 360  # an hour
+BUCKETS_MAX = 360  # an hour
 
 
-class _Span:
+class _RateBucket:
     """Ten seconds of one topic."""
 
     __slots__ = ("call_ms", "calls", "consumed", "failed", "pull_ms", "pulled", "pulls", "since")
@@ -31,19 +31,19 @@ class ConsumeRates:
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
         self._monotonic = monotonic
-        self._begun = monotonic()
-        self._spans: dict[str, deque[_Span]] = {}
+        self._started_at = monotonic()
+        self._buckets: dict[str, deque[_RateBucket]] = {}
 
-    def pulled(self, topic: str, messages: int, took_s: float) -> None:
+    def record_pull(self, topic: str, messages: int, took_s: float) -> None:
         """A pull brought messages."""
-        span = self._now(topic)
+        span = self._current_bucket(topic)
         span.pulls += 1
         span.pulled += messages
         span.pull_ms += took_s * 1000
 
-    def consumed(self, topic: str, messages: int, took_s: float, *, ok: bool) -> None:
+    def record_consume(self, topic: str, messages: int, took_s: float, *, ok: bool) -> None:
         """A call of the listener ended."""
-        span = self._now(topic)
+        span = self._current_bucket(topic)
         span.calls += 1
         span.call_ms += took_s * 1000
         if ok:
@@ -54,12 +54,12 @@ class ConsumeRates:
     def status(self, topic: str) -> ConsumeStatus:
         """The last minute (what there is of it), and the failures of the last hour."""
         now = self._monotonic()
-        spans = self._spans.get(topic, ())
+        spans = self._buckets.get(topic, ())
         minute = [span for span in spans if now - span.since <= MINUTE_S]
-        seconds = max(1.0, min(MINUTE_S, now - self._begun))
+        seconds = max(1.0, min(MINUTE_S, now - self._started_at))
         pulls, calls = sum(span.pulls for span in minute), sum(span.calls for span in minute)
         return ConsumeStatus(
-            consume_failed_msgs=sum(span.failed for span in spans if now - span.since <= SPAN_S * SPANS_MAX),
+            consume_failed_msgs=sum(span.failed for span in spans if now - span.since <= BUCKET_S * BUCKETS_MAX),
             consume_failed_tps=sum(span.failed for span in minute) / seconds,
             consume_ok_tps=sum(span.consumed for span in minute) / seconds,
             consume_rt=sum(span.call_ms for span in minute) / calls if calls else 0.0,
@@ -67,11 +67,11 @@ class ConsumeRates:
             pull_tps=sum(span.pulled for span in minute) / seconds,
         )
 
-    def _now(self, topic: str) -> _Span:
-        spans = self._spans.get(topic)
+    def _current_bucket(self, topic: str) -> _RateBucket:
+        spans = self._buckets.get(topic)
         if spans is None:
-            spans = self._spans[topic] = deque(maxlen=SPANS_MAX)
+            spans = self._buckets[topic] = deque(maxlen=BUCKETS_MAX)
         now = self._monotonic()
-        if not spans or now - spans[-1].since >= SPAN_S:
-            spans.append(_Span(now))
+        if not spans or now - spans[-1].since >= BUCKET_S:
+            spans.append(_RateBucket(now))
         return spans[-1]

@@ -15,11 +15,11 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
-from ariane.client.assignment_strategy import Strategy, changes, share
-from ariane.client.fetcher import FetchContext, fetch
-from ariane.client.offset_store import OffsetStore, Start
+from ariane.client.assignment_strategy import AssignmentStrategy, assign, assignment_changes
+from ariane.client.fetcher import FetchContext, run_fetch_loop
+from ariane.client.offset_store import OffsetStore, StartPosition
 from ariane.client.process_queue import ProcessQueue
-from ariane.client.queue_locks import LOCK_EVERY_S, QueueLockClient
+from ariane.client.queue_locks import LOCK_RENEWAL_S, QueueLockClient
 from ariane.client.route_cache import Peers, RouteCache
 from ariane.errors import ArianeError, RouteNotFound
 from ariane.model.message import MessageQueue, ReceivedMessage
@@ -32,17 +32,17 @@ from ariane.protocol.requests.clients import ConsumerList, GroupRef
 log = logging.getLogger("ariane.client")
 
 LEAVE_WAIT_S = 5.0  # for queues that are being given up while the consumer closes; each is one or two requests
-SOON_S = 1.0  # when something is still missing: a topic's route, a lock that its former owner is about to give back
+RETRY_S = 1.0  # when something is still missing: a topic's route, a lock that its former owner is about to give back
 
 
 class DeliveryStrategy(Protocol):
     """Concurrent or orderly consumption."""
 
-    def begin(self, process_queue: ProcessQueue) -> None: ...
+    def on_assigned(self, process_queue: ProcessQueue) -> None: ...
 
-    def arrived(self, process_queue: ProcessQueue, messages: list[ReceivedMessage]) -> None: ...
+    def on_messages(self, process_queue: ProcessQueue, messages: list[ReceivedMessage]) -> None: ...
 
-    async def end(self, process_queue: ProcessQueue) -> None: ...
+    async def on_revoked(self, process_queue: ProcessQueue) -> None: ...
 
 
 class RebalanceContext(NamedTuple):
@@ -57,8 +57,8 @@ class RebalanceContext(NamedTuple):
     listeners: DeliveryStrategy
     group: str
     client_id: str
-    strategy: Strategy
-    start: Start
+    strategy: AssignmentStrategy
+    start: StartPosition
     topics: Callable[[], Iterable[str]]
     fetching: Callable[[Callable[[ProcessQueue, int], None]], FetchContext]
     timeout_ms: int
@@ -73,57 +73,57 @@ class Rebalancer:
 
     def __init__(self, parts: RebalanceContext) -> None:
         self._parts = parts
-        self._fetching = parts.fetching(self._moved)
-        self._owned: dict[MessageQueue, ProcessQueue] = {}
-        self._leaving: dict[MessageQueue, ProcessQueue] = {}
+        self._fetching = parts.fetching(self._on_offset_moved)
+        self._assigned: dict[MessageQueue, ProcessQueue] = {}
+        self._revoking: dict[MessageQueue, ProcessQueue] = {}
         self._fetches: dict[MessageQueue, asyncio.Task[None]] = {}
         self._woken = asyncio.Event()
         self._tasks = BackgroundTasks("allocation")
-        self._endings = BackgroundTasks("allocation")
-        self._ending: set[asyncio.Task[None]] = set()
-        self._is_quiet: set[str] = set()
+        self._revoke_tasks = BackgroundTasks("allocation")
+        self._revocations: set[asyncio.Task[None]] = set()
+        self._warned_topics: set[str] = set()
 
     @property
     def queues(self) -> list[MessageQueue]:
         """The queues that are read now."""
-        return sorted(self._owned)
+        return sorted(self._assigned)
 
     @property
     def committable(self) -> list[MessageQueue]:
         """Those whose offsets may be stored: without its lock a queue may be another member's, who is further already."""
-        return [queue for queue, process_queue in self._owned.items() if self._is_ours(process_queue)]
+        return [queue for queue, process_queue in self._assigned.items() if self._is_safe_to_commit(process_queue)]
 
     @property
     def process_queues(self) -> list[ProcessQueue]:
         """The same, with what is cached of them."""
-        return [self._owned[queue] for queue in self.queues]
+        return [self._assigned[queue] for queue in self.queues]
 
     def reset(self, offsets: Mapping[MessageQueue, int]) -> int:
         """Begin anew at `offsets` with those of these queues that are read here; how many there are. What was cached of
         them counts no more."""
-        mine = [(process_queue, offsets[queue]) for queue, process_queue in self._owned.items() if queue in offsets]
+        mine = [(process_queue, offsets[queue]) for queue, process_queue in self._assigned.items() if queue in offsets]
         for process_queue, offset in mine:
             task = self._fetches.get(process_queue.queue)
-            self._moved(process_queue, offset)
+            self._on_offset_moved(process_queue, offset)
             if task is not None:
                 task.cancel()
         return len(mine)
 
     def seek(self, queue: MessageQueue, offset: int) -> bool:
         """Read a queue from another offset on, at once and without the broker; False when it is not read here."""
-        process_queue = self._owned.get(queue)
+        process_queue = self._assigned.get(queue)
         if process_queue is None:
             return False
         process_queue.drop()
         self._fetches[queue].cancel()
-        self._parts.offsets.move(queue, offset)
-        self._own(ProcessQueue(queue, offset, self._parts.monotonic()))
+        self._parts.offsets.seek(queue, offset)
+        self._add_queue(ProcessQueue(queue, offset, self._parts.monotonic()))
         return True
 
     def start(self) -> None:
         self._tasks.start(self._run(), "rebalance")
         if self._parts.locks is not None:
-            self._endings.every(LOCK_EVERY_S, self._keep_locks, "renew locks")
+            self._revoke_tasks.every(LOCK_RENEWAL_S, self._keep_locks, "renew locks")
 
     def wake(self) -> None:
         self._woken.set()
@@ -136,16 +136,16 @@ class Rebalancer:
     async def leave(self) -> None:
         """Store all offsets and give the locks back, after the listeners have ended. The lock of a queue that a thread
         still works on is left to expire."""
-        if self._ending:
-            await asyncio.wait(self._ending, timeout=LEAVE_WAIT_S)
-        await self._endings.close()
-        for process_queue in self._owned.values():
+        if self._revocations:
+            await asyncio.wait(self._revocations, timeout=LEAVE_WAIT_S)
+        await self._revoke_tasks.close()
+        for process_queue in self._assigned.values():
             process_queue.drop()
         await self._parts.offsets.commit(self.committable)
-        unlocked = [queue for queue, process_queue in self._owned.items() if not process_queue.is_abandoned]
+        unlocked = [queue for queue, process_queue in self._assigned.items() if not process_queue.is_abandoned]
         if self._parts.locks is not None and unlocked:
             await self._parts.locks.unlock(unlocked)
-        self._owned.clear()
+        self._assigned.clear()
 
     async def _run(self) -> None:
         while True:
@@ -155,13 +155,13 @@ class Rebalancer:
                 try:
                     is_complete &= await self._rebalance(topic)
                 except ArianeError as error:
-                    self._say_once(topic, error)
+                    self._warn_once(topic, error)
                     is_complete &= topic.startswith(RETRY_PREFIX) and isinstance(error, RouteNotFound)
                 except Exception:
                     log.exception("group %s: allocating %s failed", self._parts.group, topic)
-            await self._give_up_topics()
+            await self._revoke_unsubscribed()
             try:
-                async with asyncio.timeout(self._parts.period_s if is_complete else SOON_S):
+                async with asyncio.timeout(self._parts.period_s if is_complete else RETRY_S):
                     await self._woken.wait()
             except TimeoutError:
                 continue
@@ -169,35 +169,35 @@ class Rebalancer:
     async def _rebalance(self, topic: str) -> bool:
         """Allocate one topic; False when something is missing that may be there soon."""
         parts = self._parts
-        queues = await parts.routes.queues_to_read(topic)
-        self._is_quiet.discard(topic)
+        queues = await parts.routes.subscribe_queues(topic)
+        self._warned_topics.discard(topic)
         if parts.own_share is not None:
             wanted = parts.own_share(queues)
         else:
             members = await self._members(topic)
             if members is None:
                 return False
-            wanted = share(parts.client_id, members, queues, parts.strategy)
-        owned = [queue for queue in self._owned if queue.topic == topic]
-        change = changes(owned, wanted)
-        for queue in change.end:
-            self._give_up(queue)
-        begin = [queue for queue in change.begin if queue not in self._leaving]
-        is_complete = len(begin) == len(change.begin)
+            wanted = assign(parts.client_id, members, queues, parts.strategy)
+        owned = [queue for queue in self._assigned if queue.topic == topic]
+        change = assignment_changes(owned, wanted)
+        for queue in change.revoked:
+            self._revoke(queue)
+        begin = [queue for queue in change.assigned if queue not in self._revoking]
+        is_complete = len(begin) == len(change.assigned)
         asked_at = parts.monotonic()
         if begin and parts.locks is not None:
             locked, _ = await parts.locks.lock(begin)
             is_complete &= len(locked) == len(begin)
             begin = [queue for queue in begin if queue in locked]
-        begun = await asyncio.gather(*(self._begin(queue, asked_at) for queue in begin))
-        if change.begin or change.end:
+        begun = await asyncio.gather(*(self._start_queue(queue, asked_at) for queue in begin))
+        if change.assigned or change.revoked:
             log.info("group %s reads %d of %d queues of %s", parts.group, len(wanted), len(queues), topic)
         return is_complete and all(begun)
 
     async def _members(self, topic: str) -> list[str] | None:
         """Client ids of the group; None when the broker does not (yet) count us among them."""
         parts = self._parts
-        addr = parts.routes.any_broker(topic)
+        addr = parts.routes.random_broker(topic)
         if addr is None:
             return None
         answer = await parts.peers.request(
@@ -211,93 +211,93 @@ class Rebalancer:
         await parts.heartbeat_to(addr)
         return None
 
-    async def _begin(self, queue: MessageQueue, locked_at: float) -> bool:
+    async def _start_queue(self, queue: MessageQueue, locked_at: float) -> bool:
         parts = self._parts
         parts.offsets.forget(queue)
         try:
-            offset = await parts.offsets.start(queue, parts.start)
+            offset = await parts.offsets.start_offset(queue, parts.start)
         except ArianeError as error:
             log.warning("group %s: %s is not begun yet, its start is unknown: %s", parts.group, queue, error)
             return False
         process_queue = ProcessQueue(queue, offset, parts.monotonic())
         if parts.locks is not None:
-            process_queue.locked(locked_at)
-        self._own(process_queue)
+            process_queue.set_locked(locked_at)
+        self._add_queue(process_queue)
         return True
 
-    def _own(self, process_queue: ProcessQueue) -> None:
+    def _add_queue(self, process_queue: ProcessQueue) -> None:
         queue = process_queue.queue
-        self._owned[queue] = process_queue
-        self._parts.listeners.begin(process_queue)
-        self._fetches[queue] = self._tasks.start(fetch(process_queue, self._fetching), f"fetch {queue}")
+        self._assigned[queue] = process_queue
+        self._parts.listeners.on_assigned(process_queue)
+        self._fetches[queue] = self._tasks.start(run_fetch_loop(process_queue, self._fetching), f"fetch {queue}")
 
-    def _give_up(self, queue: MessageQueue) -> None:
-        process_queue = self._owned.pop(queue)
+    def _revoke(self, queue: MessageQueue) -> None:
+        process_queue = self._assigned.pop(queue)
         task = self._fetches.pop(queue, None)
         if task is not None:
             task.cancel()
-        self._start_end(process_queue, None)
+        self._start_revoke(process_queue, None)
 
-    def _start_end(self, process_queue: ProcessQueue, moved_to: int | None) -> None:
-        self._leaving[process_queue.queue] = process_queue
-        task = self._endings.start(self._end(process_queue, moved_to), f"give up {process_queue.queue}")
-        self._ending.add(task)
-        task.add_done_callback(self._ending.discard)
+    def _start_revoke(self, process_queue: ProcessQueue, moved_to: int | None) -> None:
+        self._revoking[process_queue.queue] = process_queue
+        task = self._revoke_tasks.start(self._finish_revoke(process_queue, moved_to), f"give up {process_queue.queue}")
+        self._revocations.add(task)
+        task.add_done_callback(self._revocations.discard)
 
-    async def _end(self, process_queue: ProcessQueue, moved_to: int | None) -> None:
+    async def _finish_revoke(self, process_queue: ProcessQueue, moved_to: int | None) -> None:
         queue = process_queue.queue
         try:
-            await self._parts.listeners.end(process_queue)
+            await self._parts.listeners.on_revoked(process_queue)
             if moved_to is not None:
-                self._parts.offsets.move(queue, moved_to)
-            if self._is_ours(process_queue):
+                self._parts.offsets.seek(queue, moved_to)
+            if self._is_safe_to_commit(process_queue):
                 await self._parts.offsets.commit([queue])
             if self._parts.locks is not None and not process_queue.is_abandoned:
                 await self._parts.locks.unlock([queue])
         finally:
             self._parts.offsets.forget(queue)
-            self._leaving.pop(queue, None)
+            self._revoking.pop(queue, None)
             self._woken.set()
 
-    def _moved(self, process_queue: ProcessQueue, offset: int) -> None:
+    def _on_offset_moved(self, process_queue: ProcessQueue, offset: int) -> None:
         """The broker has nothing at our offset: store the one it names, and begin with the queue again."""
         queue = process_queue.queue
-        if self._owned.get(queue) is process_queue:
-            del self._owned[queue]
+        if self._assigned.get(queue) is process_queue:
+            del self._assigned[queue]
             self._fetches.pop(queue, None)
-            self._start_end(process_queue, offset)
+            self._start_revoke(process_queue, offset)
 
-    async def _give_up_topics(self) -> None:
+    async def _revoke_unsubscribed(self) -> None:
         topics = set(self._parts.topics())
-        for queue in [queue for queue in self._owned if queue.topic not in topics]:
-            self._give_up(queue)
+        for queue in [queue for queue in self._assigned if queue.topic not in topics]:
+            self._revoke(queue)
 
     async def _keep_locks(self) -> None:
         """A broker that did not answer is asked again soon: one lost answer must not cost its locks."""
         while await self._renew_locks():  # noqa: ASYNC110 - nobody tells when a broker is back
-            await asyncio.sleep(SOON_S)
+            await asyncio.sleep(RETRY_S)
 
     async def _renew_locks(self) -> bool:
         """A queue whose lock was lost may have been read by another member meanwhile: it begins anew. One that is being
         given up is kept from others while the listener is at work on it. True when a broker did not answer."""
         assert self._parts.locks is not None
-        at_work = {queue: leaving for queue, leaving in self._leaving.items() if not leaving.is_dropped}
-        queues = {**self._owned, **at_work}
+        at_work = {queue: leaving for queue, leaving in self._revoking.items() if not leaving.is_dropped}
+        queues = {**self._assigned, **at_work}
         asked_at = self._parts.monotonic()
         locked, unknown = await self._parts.locks.lock(queues)
         for queue, process_queue in queues.items():
             if queue in locked and process_queue.is_locked(self._parts.monotonic()):
-                process_queue.locked(asked_at)
-            elif queue not in unknown and self._owned.get(queue) is process_queue:
+                process_queue.set_locked(asked_at)
+            elif queue not in unknown and self._assigned.get(queue) is process_queue:
                 log.warning("group %s lost the lock of %s; it begins with it anew", self._parts.group, queue)
-                self._give_up(queue)
+                self._revoke(queue)
         return bool(unknown)
 
-    def _is_ours(self, process_queue: ProcessQueue) -> bool:
+    def _is_safe_to_commit(self, process_queue: ProcessQueue) -> bool:
         return self._parts.locks is None or process_queue.is_locked(self._parts.monotonic())
 
-    def _say_once(self, topic: str, error: ArianeError) -> None:
+    def _warn_once(self, topic: str, error: ArianeError) -> None:
         """A topic that is not there yet is looked for each second, but spoken of once."""
-        if topic not in self._is_quiet:
-            self._is_quiet.add(topic)
+        if topic not in self._warned_topics:
+            self._warned_topics.add(topic)
             log.warning("group %s cannot read %s yet: %s", self._parts.group, topic, error)

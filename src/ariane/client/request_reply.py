@@ -11,7 +11,7 @@ import logging
 from collections.abc import Mapping, Sequence
 
 from ariane.client import send_codec
-from ariane.client.fetcher import expanded
+from ariane.client.fetcher import expand_body
 from ariane.client.send_codec import PreparedMessage
 from ariane.client.settings import ProducerSettings
 from ariane.clock import Clock
@@ -29,36 +29,36 @@ from ariane.protocol.requests.callbacks import PushReply
 log = logging.getLogger("ariane.client")
 
 REPLY = "reply"  # MSG_TYPE
-WAITING_MAX = 65_536  # requests of one client that wait for their replies
+PENDING_MAX = 65_536  # requests of one client that wait for their replies
 UNKNOWN_OFFSET = -1  # a reply is pushed, whether or not it lies in a queue
 
 
-class ReplyTable:
+class PendingReplies:
     """The requests of one client that wait."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._waiting: dict[str, asyncio.Future[ReceivedMessage]] = {}
+        self._futures: dict[str, asyncio.Future[ReceivedMessage]] = {}
 
     def __len__(self) -> int:
-        return len(self._waiting)
+        return len(self._futures)
 
     def expect(self, correlation_id: str) -> asyncio.Future[ReceivedMessage]:
         """The reply to come. Who asks calls `forget` in any case."""
-        if len(self._waiting) >= WAITING_MAX:
-            raise MessageRefused(f"{WAITING_MAX} requests of this client wait for their replies: await some first")
+        if len(self._futures) >= PENDING_MAX:
+            raise MessageRefused(f"{PENDING_MAX} requests of this client wait for their replies: await some first")
         future: asyncio.Future[ReceivedMessage] = asyncio.get_running_loop().create_future()
-        self._waiting[correlation_id] = future
+        self._futures[correlation_id] = future
         return future
 
     def forget(self, correlation_id: str) -> None:
-        self._waiting.pop(correlation_id, None)
+        self._futures.pop(correlation_id, None)
 
-    def arrived(self, command: Command, peer: Peer) -> Reply:
+    def on_reply(self, command: Command, peer: Peer) -> Reply:
         """A broker pushes a reply (326). One that nobody waits for any more is refused, so that the replier knows."""
-        message = pushed(typed(command, PushReply), command.body, self._clock.now_ms())
+        message = parse_pushed_reply(typed(command, PushReply), command.body, self._clock.now_ms())
         correlation_id = message.properties.get(names.CORRELATION_ID, "")
-        future = self._waiting.pop(correlation_id, None)
+        future = self._futures.pop(correlation_id, None)
         if future is None or future.done():
             log.info("a reply from %s comes too late, or was never asked for: %s", message.born_host, correlation_id)
             return Reply(ResponseCode.SYSTEM_ERROR, remark=f"nobody waits for the reply {correlation_id}")
@@ -66,7 +66,7 @@ class ReplyTable:
         return Reply()
 
 
-def request(out: PreparedMessage, correlation_id: str, client_id: str, timeout_ms: int) -> PreparedMessage:
+def prepare_request(out: PreparedMessage, correlation_id: str, client_id: str, timeout_ms: int) -> PreparedMessage:
     """`out` as a request of `client_id`."""
     own = {
         names.CORRELATION_ID: correlation_id,
@@ -76,7 +76,7 @@ def request(out: PreparedMessage, correlation_id: str, client_id: str, timeout_m
     return send_codec.with_properties(out, own)
 
 
-def answer_to(
+def build_reply(
     asked: ReceivedMessage, body: bytes, *, tags: str, keys: Sequence[str], properties: Mapping[str, str]
 ) -> Message:
     """A message for the topic of replies; MessageRefused when `asked` does not ask for one."""
@@ -88,9 +88,11 @@ def answer_to(
     return Message(topic=topic, body=body, tags=tags, keys=keys, properties=properties)
 
 
-def reply(asked: ReceivedMessage, answer: Message, message_id: str, settings: ProducerSettings) -> PreparedMessage:
+def prepare_reply(
+    asked: ReceivedMessage, answer: Message, message_id: str, settings: ProducerSettings
+) -> PreparedMessage:
     """`answer` (made by `answer_to`) as the reply to `asked`."""
-    out = send_codec.outgoing(answer, message_id, settings)
+    out = send_codec.prepare(answer, message_id, settings)
     own = {
         names.MSG_TYPE: REPLY,
         names.CORRELATION_ID: asked.properties[names.CORRELATION_ID],
@@ -101,12 +103,12 @@ def reply(asked: ReceivedMessage, answer: Message, message_id: str, settings: Pr
     return send_codec.with_properties(out, own)._replace(is_reply=True)
 
 
-def pushed(header: PushReply, body: bytes, now_ms: int) -> ReceivedMessage:
+def parse_pushed_reply(header: PushReply, body: bytes, now_ms: int) -> ReceivedMessage:
     """A pushed reply as the application sees it. It has no place in a queue that anybody would know."""
     table = properties.decode(header.properties or "")
     table[names.ARRIVE_TIME] = str(now_ms)
     stored_size = len(body)
-    body, sys_flag, body_error = expanded(body, header.sys_flag)
+    body, sys_flag, body_error = expand_body(body, header.sys_flag)
     if body_error:
         log.error("Cannot read the body of a reply from %s: %s", header.born_host, body_error)
     return ReceivedMessage(

@@ -78,7 +78,7 @@ def subscribe_queues(topic: str, route: TopicRoute) -> tuple[MessageQueue, ...]:
     )
 
 
-def capped(route: TopicRoute, queue_nums: int) -> TopicRoute:
+def cap_queues(route: TopicRoute, queue_nums: int) -> TopicRoute:
     """The route that a topic will have when the first send creates it from `route`, the default topic's."""
     queues = []
     for data in route.queue_datas:
@@ -130,23 +130,23 @@ def _order_configuration(topic: str, text: str) -> list[tuple[str, int]]:
 class RouteCache:
     """Routes of the topics in use. `changed` topics are returned by `refresh`; nobody is called back."""
 
-    def __init__(self, peers: Peers, name_servers: tuple[str, ...], *, timeout_ms: int, chance: Random) -> None:
+    def __init__(self, peers: Peers, name_servers: tuple[str, ...], *, timeout_ms: int, rng: Random) -> None:
         self._peers = peers
         self._name_servers = name_servers
         self._timeout_ms = timeout_ms
-        self._at = chance.randrange(len(name_servers))
-        self._chance = chance
+        self._at = rng.randrange(len(name_servers))
+        self._rng = rng
         self._routes: dict[str, TopicRoute] = {}
         self._publish: dict[str, tuple[MessageQueue, ...]] = {}
         self._from_default: dict[str, tuple[str, int]] = {}
         self._fetching: dict[str, asyncio.Task[tuple[MessageQueue, ...]]] = {}
         self.addresses: dict[str, dict[int, str]] = {}
 
-    def queues_to_send(self, topic: str) -> tuple[MessageQueue, ...] | None:
+    def cached_publish_queues(self, topic: str) -> tuple[MessageQueue, ...] | None:
         """What `find_queues_to_send` gave, while it is known."""
         return self._publish.get(topic)
 
-    async def find_queues_to_send(self, topic: str, default_topic: str, queue_nums: int) -> tuple[MessageQueue, ...]:
+    async def publish_queues(self, topic: str, default_topic: str, queue_nums: int) -> tuple[MessageQueue, ...]:
         """Queues that `topic` may be sent to; RouteNotFound when there are none. All who ask at once wait for one
         answer."""
         task = self._fetching.get(topic)
@@ -156,7 +156,7 @@ class RouteCache:
             task.add_done_callback(lambda done: self._fetching.pop(topic, None))
         return await asyncio.shield(task)
 
-    async def queues_to_read(self, topic: str) -> tuple[MessageQueue, ...]:
+    async def subscribe_queues(self, topic: str) -> tuple[MessageQueue, ...]:
         """Queues that `topic` may be read from; RouteNotFound when no name server knows the topic."""
         route = self._routes.get(topic)
         if route is None or topic in self._from_default:
@@ -212,20 +212,20 @@ class RouteCache:
         assert error is not None
         raise error
 
-    def master(self, broker: str) -> str | None:
+    def master_address(self, broker: str) -> str | None:
         """Address of the master of `broker`."""
         return self.addresses.get(broker, {}).get(MASTER)
 
-    def to_read(self, broker: str, wanted: int) -> BrokerAddress | None:
+    def pull_address(self, broker: str, wanted: int) -> BrokerAddress | None:
         return read_address(self.addresses, broker, wanted)
 
-    def any_broker(self, topic: str) -> str | None:
+    def random_broker(self, topic: str) -> str | None:
         """Address of one broker of the topic, at random."""
         route = self._routes.get(topic)
         found = [addr for data in route.broker_datas for addr in data.broker_addrs.values()] if route else []
-        return self._chance.choice(found) if found else None
+        return self._rng.choice(found) if found else None
 
-    def every_address(self, *, masters_only: bool) -> list[str]:
+    def all_addresses(self, *, masters_only: bool) -> list[str]:
         return [
             addr
             for ids in self.addresses.values()
@@ -239,7 +239,7 @@ class RouteCache:
             self._from_default.pop(topic, None)
         except RouteNotFound as unknown:
             try:
-                route = capped(await self.fetch(default_topic), queue_nums)
+                route = cap_queues(await self.fetch(default_topic), queue_nums)
             except RouteNotFound:
                 raise unknown from None
             self._from_default[topic] = (default_topic, queue_nums)

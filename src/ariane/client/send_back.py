@@ -71,7 +71,7 @@ class SendBack:
             max_reconsume_times=self._max,
         )
         try:
-            addr = self._routes.master(message.queue.broker)
+            addr = self._routes.master_address(message.queue.broker)
             if addr is None:
                 raise ConnectionLost(message.queue.broker, "has no master in the routes that are known")
             await self._peers.ask(addr, RequestCode.CONSUMER_SEND_MSG_BACK, request, timeout_ms=TIMEOUT_MS)

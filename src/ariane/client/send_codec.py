@@ -73,7 +73,7 @@ class PreparedMessage(NamedTuple):
 
 
 # Answers after which another broker may do better (reference: client-behaviour 5.5).
-RETRY_ELSEWHERE = frozenset(
+RETRY_ELSEWHERE_CODES = frozenset(
     {
         ResponseCode.TOPIC_NOT_EXIST,
         ResponseCode.SERVICE_NOT_AVAILABLE,
@@ -85,7 +85,7 @@ RETRY_ELSEWHERE = frozenset(
 )
 
 
-def outgoing(message: Message, message_id: str, settings: ProducerSettings) -> PreparedMessage:
+def prepare(message: Message, message_id: str, settings: ProducerSettings) -> PreparedMessage:
     """`message` checked, its body compressed when it is large. MessageRefused says what to change."""
     _check_types(message)
     body = _checked_body(message, settings)
@@ -97,7 +97,7 @@ def outgoing(message: Message, message_id: str, settings: ProducerSettings) -> P
     return PreparedMessage(message.topic, body, text, sys_flag, message.flag, False, (message,), (message_id,))
 
 
-def outgoing_batch(
+def prepare_batch(
     messages: Sequence[Message], make_id: Callable[[], str], settings: ProducerSettings
 ) -> PreparedMessage:
     """`messages` as one request: stored together or not at all, in one queue, next to each other."""
@@ -141,13 +141,15 @@ def with_properties(out: PreparedMessage, own: Mapping[str, str]) -> PreparedMes
     return out._replace(properties=text)
 
 
-def code(out: PreparedMessage) -> RequestCode:
+def request_code(out: PreparedMessage) -> RequestCode:
     if out.is_reply:
         return RequestCode.SEND_REPLY_MESSAGE_V2
     return RequestCode.SEND_BATCH_MESSAGE if out.is_batch else RequestCode.SEND_MESSAGE_V2
 
 
-def header(out: PreparedMessage, group: str, queue_id: int, born_ms: int, settings: ProducerSettings) -> dict[str, str]:
+def request_fields(
+    out: PreparedMessage, group: str, queue_id: int, born_ms: int, settings: ProducerSettings
+) -> dict[str, str]:
     """extFields of the request: those of `requests.messaging.SendMessage`, written at once because every message pays."""
     names_and_values = {
         "a": group,
@@ -168,7 +170,7 @@ def header(out: PreparedMessage, group: str, queue_id: int, born_ms: int, settin
     return names_and_values
 
 
-def result(out: PreparedMessage, answer: Command, queue: MessageQueue, addr: str) -> SendResult:
+def parse_result(out: PreparedMessage, answer: Command, queue: MessageQueue, addr: str) -> SendResult:
     """What a broker's answer says; ReplyError when the message is not stored."""
     status = _STATUS.get(answer.code)  # type: ignore[call-overload]
     if status is None:
@@ -189,14 +191,14 @@ def result(out: PreparedMessage, answer: Command, queue: MessageQueue, addr: str
     )
 
 
-def may_go_elsewhere(error: Exception) -> bool:
+def can_retry_elsewhere(error: Exception) -> bool:
     """Whether another attempt makes sense after `error`."""
     if isinstance(error, ReplyError):
-        return error.code in RETRY_ELSEWHERE
+        return error.code in RETRY_ELSEWHERE_CODES
     return isinstance(error, ConnectionLost | RequestTimeout)
 
 
-def next_queue(queues: Sequence[MessageQueue], turn: int, avoid: str | None) -> MessageQueue:
+def select_queue(queues: Sequence[MessageQueue], turn: int, avoid: str | None) -> MessageQueue:
     """The queue whose turn it is; not one of broker `avoid` while another broker has queues."""
     count = len(queues)
     if avoid is not None:
@@ -207,7 +209,7 @@ def next_queue(queues: Sequence[MessageQueue], turn: int, avoid: str | None) -> 
     return queues[turn % count]
 
 
-def queue_of_key(queues: Sequence[MessageQueue], key: str) -> MessageQueue:
+def queue_for_key(queues: Sequence[MessageQueue], key: str) -> MessageQueue:
     """The queue that all messages with this ordering key go to: Java's SelectMessageQueueByHash for a String."""
     size = abs(java_hash(key))
     return queues[0 if size == 2**31 else size % len(queues)]
@@ -231,7 +233,7 @@ _TYPES = {"topic": str, "tags": str, "flag": int, "wait_stored": bool, "message_
 FLAG_MAX = 2**31
 
 
-def id_of(message: Message, make_id: Callable[[], str]) -> str:
+def message_id_of(message: Message, make_id: Callable[[], str]) -> str:
     """Return the id that the application gave the message, or a new one."""
     _check_class(message)
     return message.message_id or make_id()

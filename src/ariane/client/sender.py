@@ -39,29 +39,29 @@ class MessageSender:
         self._group = group
         self.settings = settings
         self._hooks = hooks
-        self._room = asyncio.Semaphore(settings.in_flight_max)
+        self._in_flight = asyncio.Semaphore(settings.in_flight_max)
         self._connections: dict[str, Connection] = {}
-        self._turn = instance.chance.randrange(65536)
+        self._next_index = instance.rng.randrange(65536)
 
-    async def queues(self, topic: str) -> tuple[MessageQueue, ...]:
+    async def publish_queues(self, topic: str) -> tuple[MessageQueue, ...]:
         """Queues that `topic` may be sent to."""
-        known = self._instance.routes.queues_to_send(topic)
+        known = self._instance.routes.cached_publish_queues(topic)
         if known is not None:
             return known
-        found = await self._instance.routes.find_queues_to_send(
+        found = await self._instance.routes.publish_queues(
             topic, self.settings.create_topic_key, self.settings.default_topic_queue_nums
         )
-        self._instance.meet_new_brokers()
+        self._instance.register_with_new_brokers()
         return found
 
-    def addresses(self, queues: Iterable[MessageQueue]) -> list[str]:
+    def master_addresses(self, queues: Iterable[MessageQueue]) -> list[str]:
         """Where the brokers of `queues` are."""
-        found = {self._instance.routes.master(queue.broker) for queue in queues}
+        found = {self._instance.routes.master_address(queue.broker) for queue in queues}
         return sorted(addr for addr in found if addr is not None)
 
     async def send(self, out: PreparedMessage, queue: MessageQueue | None = None) -> SendResult:
         """Send to `queue`, or to the queue whose turn it is. The last attempt's error when none succeeded."""
-        async with self._room:
+        async with self._in_flight:
             deadline = self._instance.clock.monotonic() + self.settings.send_timeout_ms / 1000
             if queue is not None:
                 return await self._attempt(out, queue, self.settings.send_timeout_ms)
@@ -70,13 +70,15 @@ class MessageSender:
     async def send_one_way(self, out: PreparedMessage, queue: MessageQueue | None = None) -> None:
         """Send without an answer; ConnectionLost when there is no connection to write to."""
         if queue is None:
-            queue = send_codec.next_queue(await self.queues(out.topic), self._next_turn(), None)
-        header = send_codec.header(out, self._group, queue.queue_id, self._instance.clock.now_ms(), self.settings)
+            queue = send_codec.select_queue(await self.publish_queues(out.topic), self._advance_index(), None)
+        header = send_codec.request_fields(
+            out, self._group, queue.queue_id, self._instance.clock.now_ms(), self.settings
+        )
         connection = await self._instance.peers.to(self._address(queue))
-        connection.one_way(send_codec.code(out), header, out.body)
+        connection.one_way(send_codec.request_code(out), header, out.body)
 
     async def _attempts(self, out: PreparedMessage, deadline: float) -> SendResult:
-        queues = await self.queues(out.topic)
+        queues = await self.publish_queues(out.topic)
         avoid: str | None = None
         failed: Exception | None = None
         late: SendResult | None = None
@@ -84,12 +86,12 @@ class MessageSender:
             left_ms = (deadline - self._instance.clock.monotonic()) * 1000
             if left_ms <= 0:
                 break
-            queue = send_codec.next_queue(queues, self._next_turn(), avoid)
+            queue = send_codec.select_queue(queues, self._advance_index(), avoid)
             avoid = queue.broker
             try:
                 stored = await self._attempt(out, queue, left_ms)
             except (ConnectionLost, RequestTimeout, ReplyError) as error:
-                if not send_codec.may_go_elsewhere(error):
+                if not send_codec.can_retry_elsewhere(error):
                     if late is not None:
                         return late
                     raise
@@ -106,10 +108,10 @@ class MessageSender:
         addr = self._address(queue)
         clock = self._instance.clock
         connection = await self._connection(addr, timeout_ms)
-        header = send_codec.header(out, self._group, queue.queue_id, clock.now_ms(), self.settings)
-        code = send_codec.code(out)
+        header = send_codec.request_fields(out, self._group, queue.queue_id, clock.now_ms(), self.settings)
+        code = send_codec.request_code(out)
         if not self._hooks:
-            return send_codec.result(
+            return send_codec.parse_result(
                 out, await connection.ask(code, header, out.body, timeout_ms=timeout_ms), queue, addr
             )
         refusal = stored = None
@@ -118,12 +120,12 @@ class MessageSender:
         answer = await connection.ask(code, header, out.body, timeout_ms=timeout_ms)
         answered = Instant.read(clock)
         try:
-            stored = send_codec.result(out, answer, queue, addr)
+            stored = send_codec.parse_result(out, answer, queue, addr)
         except ReplyError as error:
             refusal = error
         event = SendEvent(
             group=self._group,
-            outgoing=out,
+            prepared=out,
             queue=queue,
             broker_addr=addr,
             started_ms=started.wall_ms,
@@ -131,7 +133,7 @@ class MessageSender:
             result=stored,
             refusal=refusal,
         )
-        await hook_events.tell(self._hooks, event)
+        await hook_events.notify(self._hooks, event)
         if stored is None:
             assert refusal is not None
             raise refusal
@@ -150,11 +152,11 @@ class MessageSender:
         return connection
 
     def _address(self, queue: MessageQueue) -> str:
-        addr = self._instance.routes.master(queue.broker)
+        addr = self._instance.routes.master_address(queue.broker)
         if addr is None:
             raise ConnectionLost(queue.broker, "has no master in the routes that are known")
         return addr
 
-    def _next_turn(self) -> int:
-        self._turn += 1
-        return self._turn
+    def _advance_index(self) -> int:
+        self._next_index += 1
+        return self._next_index

@@ -9,7 +9,7 @@ from ariane.model.topic import topic_name_fault
 from ariane.protocol.requests.clients import SubscriptionData
 
 
-def checked_topic(topic: str) -> str:
+def check_topic(topic: str) -> str:
     """`topic`, or ConfigError saying why it can be none."""
     of_kind("subscriptions", topic, str)
     if fault := topic_name_fault(topic):
@@ -17,9 +17,9 @@ def checked_topic(topic: str) -> str:
     return topic
 
 
-def by_tags(topic: str, expression: str, version: int) -> SubscriptionData:
+def tag_subscription(topic: str, expression: str, version: int) -> SubscriptionData:
     """Messages of `topic` with one of the tags of `expression` (`a || b`, or `*` for all)."""
-    checked_topic(topic)
+    check_topic(topic)
     if not isinstance(expression, str):
         fix = f'expected tags as one text ("a || b", or "*" for every message) for topic {topic}'
         raise ConfigError("subscriptions", expression, fix)

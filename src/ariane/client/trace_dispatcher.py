@@ -42,7 +42,7 @@ from ariane.protocol import trace_codec as trace_text
 
 log = logging.getLogger("ariane.client.trace_dispatcher")
 
-SAY_EVERY_S = 60.0
+WARNING_INTERVAL_S = 60.0
 DEFAULT_REGION = "DefaultRegion"
 STATES = {
     LocalState.COMMIT: "COMMIT_MESSAGE",
@@ -65,9 +65,9 @@ def trace_settings(trace: TraceSettings | bool) -> TraceSettings | None:
 # --- from events to records --------------------------------------------------------------------------------------------
 
 
-def records_of_send(event: SendEvent, trace_topic: str) -> list[TraceEvent]:
+def events_of_send(event: SendEvent, trace_topic: str) -> list[TraceEvent]:
     """One Pub per message. Nothing for trace messages, and when the broker has traces switched off."""
-    out, result = event.outgoing, event.result
+    out, result = event.prepared, event.result
     if out.topic.startswith(trace_topic) or (result is not None and not result.trace_on):
         return []
     offset_ids = result.offset_message_id.split(",") if result is not None else []
@@ -100,13 +100,13 @@ def _type(out: PreparedMessage, message: Message) -> MessageType:
     return MessageType.DELAY if message.delay_level or message.deliver_at_ms else MessageType.NORMAL
 
 
-def record_of_end(event: TransactionEnd, trace_topic: str) -> list[TraceEvent]:
+def events_of_transaction_end(event: TransactionEnd, trace_topic: str) -> list[TraceEvent]:
     """One EndTransaction; nothing for trace messages. Its type is COMMIT whatever the state, as in 4.9.4."""
     if event.topic.startswith(trace_topic):
         return []
     return [
         EndTransactionEvent(
-            timestamp_ms=event.at_ms,
+            timestamp_ms=event.ended_ms,
             region=event.region,
             group=event.group,
             topic=event.topic,
@@ -122,9 +122,9 @@ def record_of_end(event: TransactionEnd, trace_topic: str) -> list[TraceEvent]:
     ]
 
 
-def records_of_consume(event: ConsumeStarted | ConsumeFinished) -> list[TraceEvent]:
+def events_of_consume(event: ConsumeStarted | ConsumeFinished) -> list[TraceEvent]:
     """One SubBefore or SubAfter per message, but for messages whose own switch is off."""
-    consuming = event.consuming if isinstance(event, ConsumeFinished) else event
+    consuming = event.started if isinstance(event, ConsumeFinished) else event
     messages = [one for one in consuming.messages if one.properties.get(names.TRACE_ON) != "false"]
     if isinstance(event, ConsumeFinished):
         return [_after(event, consuming, message) for message in messages]
@@ -174,10 +174,10 @@ class TraceBatch(NamedTuple):
     records: int
     body: bytes
     keys: tuple[str, ...]
-    keys_left_out: int
+    dropped_keys: int
 
 
-def entry(event: TraceEvent, now: float) -> TraceEntry:
+def to_entry(event: TraceEvent, now: float) -> TraceEntry:
     keys = trace_text.keys(event)
     return TraceEntry(trace_text.encode(event).encode(), keys, sum(len(key.encode()) + 1 for key in keys), now)
 
@@ -217,7 +217,7 @@ class TraceDispatcher:
         """Records that found the queue full."""
         self.failed = 0
         """Records that could not be sent, after all retries or when the client closed."""
-        self.keys_left_out = 0
+        self.dropped_keys = 0
         """Keys that records cannot be found by, because one message had more than fit."""
         self._send = send
         self._settings = settings
@@ -232,7 +232,7 @@ class TraceDispatcher:
         self._empty.set()
         self._is_closing = False
         self._tasks = BackgroundTasks("trace")
-        self._said: dict[str, float] = {}
+        self._last_warning: dict[str, float] = {}
 
     @classmethod
     def of_client(cls, instance: ClientInstance, group: str, kind: str, settings: TraceSettings) -> Self:
@@ -241,7 +241,7 @@ class TraceDispatcher:
         sender = MessageSender(instance, f"_INNER_TRACE_PRODUCER-{group}-{kind}-{next(_counter)}", own)
 
         async def send(message: Message) -> object:
-            return await sender.send(send_codec.outgoing(message, instance.make_id(), own))
+            return await sender.send(send_codec.prepare(message, instance.new_message_id(), own))
 
         return cls(send, settings, instance.clock)
 
@@ -269,14 +269,14 @@ class TraceDispatcher:
 
     # --- hooks ---
 
-    def sent_message(self, event: SendEvent) -> Awaitable[None] | None:
-        return self.record(records_of_send(event, self._settings.topic))
+    def on_send(self, event: SendEvent) -> Awaitable[None] | None:
+        return self.record(events_of_send(event, self._settings.topic))
 
-    def ended_transaction(self, event: TransactionEnd) -> Awaitable[None] | None:
-        return self.record(record_of_end(event, self._settings.topic))
+    def on_transaction_end(self, event: TransactionEnd) -> Awaitable[None] | None:
+        return self.record(events_of_transaction_end(event, self._settings.topic))
 
-    def consumed_messages(self, event: ConsumeStarted | ConsumeFinished) -> Awaitable[None] | None:
-        return self.record(records_of_consume(event))
+    def on_consume(self, event: ConsumeStarted | ConsumeFinished) -> Awaitable[None] | None:
+        return self.record(events_of_consume(event))
 
     def record(self, events: Sequence[TraceEvent]) -> Awaitable[None] | None:
         """Queue `events`. When the queue is full they are dropped, or what is returned waits until there is room."""
@@ -301,7 +301,7 @@ class TraceDispatcher:
             self._put(event)
 
     def _put(self, event: TraceEvent) -> None:
-        one = entry(event, self._clock.monotonic())
+        one = to_entry(event, self._clock.monotonic())
         self._entries.append(one)
         self._bytes += len(one.text)
         self._key_bytes += one.key_bytes
@@ -312,18 +312,20 @@ class TraceDispatcher:
 
     def _drop(self, count: int) -> None:
         self.dropped += count
-        self._say("dropped", "%d trace records dropped so far: more arise than are sent", self.dropped)
+        self._warn("dropped", "%d trace records dropped so far: more arise than are sent", self.dropped)
 
     # --- sending ---
 
     async def _run(self) -> None:
         while True:
             await self._arrived.wait()
-            await self._until_due()
+            await self._wait_until_due()
             batch = next_batch(self._entries, self._settings.body_max, self._settings.keys_max)
-            self.keys_left_out += batch.keys_left_out
+            self.dropped_keys += batch.dropped_keys
             # The records stay in the queue until their fate is known: closing counts what it finds there.
-            is_sent = await self._sent(Message(topic=self._settings.topic, body=batch.body, keys=batch.keys))
+            is_sent = await self._send_with_retries(
+                Message(topic=self._settings.topic, body=batch.body, keys=batch.keys)
+            )
             for _ in range(batch.records):
                 gone = self._entries.popleft()
                 self._bytes -= len(gone.text)
@@ -332,13 +334,13 @@ class TraceDispatcher:
                 self.sent += batch.records
             else:
                 self.failed += batch.records
-                self._say("failed", "%d trace records could not be sent so far", self.failed)
+                self._warn("failed", "%d trace records could not be sent so far", self.failed)
             self._room.set()
             if not self._entries:
                 self._arrived.clear()
                 self._empty.set()
 
-    async def _until_due(self) -> None:
+    async def _wait_until_due(self) -> None:
         """Return when a whole batch waits, when the oldest record is `flush_ms` old, or when the client closes."""
         if self._is_closing or self._bytes >= self._settings.body_max or self._key_bytes >= self._settings.keys_max:
             return
@@ -350,22 +352,22 @@ class TraceDispatcher:
         except TimeoutError:
             return
 
-    async def _sent(self, message: Message) -> bool:
+    async def _send_with_retries(self, message: Message) -> bool:
         for _ in range(1 + self._settings.retries):
             try:
                 await self._send(message)
             except MessageRefused as error:
-                self._say("error", "trace records cannot be sent: %s", error)
+                self._warn("error", "trace records cannot be sent: %s", error)
                 return False
             except ArianeError as error:
-                self._say("error", "trace records are not sent yet: %s", error)
+                self._warn("error", "trace records are not sent yet: %s", error)
                 await self._clock.sleep(self._settings.retry_ms / 1000)
             else:
                 return True
         return False
 
-    def _say(self, what: str, text: str, *facts: object) -> None:
+    def _warn(self, what: str, text: str, *facts: object) -> None:
         now = self._clock.monotonic()
-        if now - self._said.get(what, -SAY_EVERY_S) >= SAY_EVERY_S:
-            self._said[what] = now
+        if now - self._last_warning.get(what, -WARNING_INTERVAL_S) >= WARNING_INTERVAL_S:
+            self._last_warning[what] = now
             log.warning(text, *facts)

@@ -32,8 +32,8 @@ import msgspec
 from ariane.client import hooks as hook_events
 from ariane.client import send_codec, validation
 from ariane.client.client_instance import ClientInstance
-from ariane.client.fetcher import received
-from ariane.client.hooks import EndHook, LocalState, SendHook, TransactionEnd
+from ariane.client.fetcher import to_received_message
+from ariane.client.hooks import LocalState, SendHook, TransactionEnd, TransactionEndHook
 from ariane.client.producer import Producer
 from ariane.client.send_codec import PreparedMessage, SendResult, SendStatus
 from ariane.client.settings import ClientSettings, ProducerSettings, TraceSettings
@@ -54,7 +54,7 @@ log = logging.getLogger("ariane.client")
 Execute = Callable[[SendResult], Awaitable[LocalState] | LocalState]
 Check = Callable[[ReceivedMessage], Awaitable[LocalState] | LocalState]
 
-QUESTIONS_MAX = 2000  # that wait for `check`; the broker asks again about those that are dropped
+PENDING_CHECKS_MAX = 2000  # that wait for `check`; the broker asks again about those that are dropped
 DEFAULT_REGION = "DefaultRegion"
 
 
@@ -80,33 +80,33 @@ class TransactionProducer(Producer):
         client: ClientSettings | None = None,
         trace: TraceSettings | bool = False,
         hooks: Sequence[SendHook] = (),
-        end_hooks: Sequence[EndHook] = (),
+        end_hooks: Sequence[TransactionEndHook] = (),
         instance: ClientInstance | None = None,
     ) -> None:
         super().__init__(group, namesrv, settings=settings, client=client, trace=trace, hooks=hooks, instance=instance)
         self._check: Check = validation.callback("check", check, "message")
         self._checks_at_once = validation.whole("checks_at_once", checks_at_once, 1, 1_000)
-        self._end_hooks: tuple[EndHook, ...] = validation.callbacks("end_hooks", end_hooks, "event")
-        self._questions: asyncio.Queue[tuple[Command, Peer]] = asyncio.Queue(QUESTIONS_MAX)
-        self._answering = AsyncExitStack()
+        self._end_hooks: tuple[TransactionEndHook, ...] = validation.callbacks("end_hooks", end_hooks, "event")
+        self._check_requests: asyncio.Queue[tuple[Command, Peer]] = asyncio.Queue(PENDING_CHECKS_MAX)
+        self._open_checks = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
         async with AsyncExitStack() as opening:
             tasks = BackgroundTasks(f"producer {self.group}")
             opening.push_async_callback(tasks.close)
-            self._instance.answer_checks(self.group, self._asked)
-            opening.callback(self._instance.answer_checks, self.group, None)
+            self._instance.register_transaction_check(self.group, self._on_check_request)
+            opening.callback(self._instance.register_transaction_check, self.group, None)
             await super().__aenter__()
             opening.push_async_callback(super().__aexit__, None, None, None)
             for _ in range(self._checks_at_once):
-                tasks.start(self._answer(), "answer questions about transactions")
-            self._answering = opening.pop_all()
+                tasks.start(self._process_check_requests(), "answer questions about transactions")
+            self._open_checks = opening.pop_all()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._answering.aclose()
+        await self._open_checks.aclose()
 
     async def send_in_transaction(
         self, message: Message, execute: Execute, *, immunity_s: int | None = None
@@ -117,16 +117,24 @@ class TransactionProducer(Producer):
         or replica it is rolled back, and `execute` is not called. `immunity_s`: the broker does not ask before that time.
         """
         sender = self._running()
-        out = half(message, send_codec.id_of(message, self._instance.make_id), self.group, self._settings, immunity_s)
+        out = prepare_half_message(
+            message,
+            send_codec.message_id_of(message, self._instance.new_message_id),
+            self.group,
+            self._settings,
+            immunity_s,
+        )
         sent = await sender.send(out)
         state, error = LocalState.ROLLBACK, None
         if sent.status is SendStatus.SEND_OK:
-            state, error = await _state(execute, sent, f"the transaction of {sent.message_id}")
-        await self._end_first(message, sent, state, error)
+            state, error = await _local_state(execute, sent, f"the transaction of {sent.message_id}")
+        await self._end_after_execute(message, sent, state, error)
         return TransactionResult(sent=sent, state=state, error=error)
 
-    async def _end_first(self, message: Message, sent: SendResult, state: LocalState, error: Exception | None) -> None:
-        addr = self._instance.routes.master(sent.queue.broker)
+    async def _end_after_execute(
+        self, message: Message, sent: SendResult, state: LocalState, error: Exception | None
+    ) -> None:
+        addr = self._instance.routes.master_address(sent.queue.broker)
         if addr is None:
             log.warning(
                 "the end of transaction %s is not told: %s has no master now", sent.message_id, sent.queue.broker
@@ -141,9 +149,9 @@ class TransactionProducer(Producer):
             transaction_id=sent.transaction_id,
         )
         about = (message.topic, message.tags, " ".join(message.keys), sent.region)
-        await self._end(addr, end, about, state, error)
+        await self._send_end(addr, end, about, state, error)
 
-    async def _end(
+    async def _send_end(
         self,
         addr: str,
         end: EndTransactionHeader,
@@ -164,10 +172,10 @@ class TransactionProducer(Producer):
             state=state,
             from_check=end.from_transaction_check,
             broker_addr=addr,
-            at_ms=self._instance.clock.now_ms(),
+            ended_ms=self._instance.clock.now_ms(),
         )
-        hooks = self._end_hooks if self.trace is None else (*self._end_hooks, self.trace.ended_transaction)
-        await hook_events.tell(hooks, event)
+        hooks = self._end_hooks if self.trace is None else (*self._end_hooks, self.trace.on_transaction_end)
+        await hook_events.notify(hooks, event)
         remark = f"{type(error).__name__}: {error}" if error is not None else None
         try:
             connection = await self._instance.peers.to(addr)
@@ -177,28 +185,28 @@ class TransactionProducer(Producer):
 
     # --- questions of brokers ---
 
-    def _asked(self, command: Command, peer: Peer) -> None:
+    def _on_check_request(self, command: Command, peer: Peer) -> None:
         try:
-            self._questions.put_nowait((command, peer))
+            self._check_requests.put_nowait((command, peer))
         except asyncio.QueueFull:
             log.warning(
-                "group %s: %d questions wait already, one of %s is dropped", self.group, QUESTIONS_MAX, peer.addr
+                "group %s: %d questions wait already, one of %s is dropped", self.group, PENDING_CHECKS_MAX, peer.addr
             )
 
-    async def _answer(self) -> None:
+    async def _process_check_requests(self) -> None:
         while True:
-            command, peer = await self._questions.get()
+            command, peer = await self._check_requests.get()
             try:
-                await self._answer_one(command, peer)
+                await self._process_check_request(command, peer)
             except ArianeError as error:
                 log.warning("group %s: a question of %s is not answered: %s", self.group, peer.addr, error)
 
-    async def _answer_one(self, command: Command, peer: Peer) -> None:
+    async def _process_check_request(self, command: Command, peer: Peer) -> None:
         question = typed(command, CheckTransactionState)
         stored = record.decode(command.body)
         table = stored.property_map()
-        message = received(stored, table, MessageQueue(stored.topic, "", stored.queue_id))
-        state, error = await _state(self._check, message, f"the check of {message.message_id}")
+        message = to_received_message(stored, table, MessageQueue(stored.topic, "", stored.queue_id))
+        state, error = await _local_state(self._check, message, f"the check of {message.message_id}")
         end = EndTransactionHeader(
             producer_group=self.group,
             tran_state_table_offset=question.tran_state_table_offset,
@@ -209,10 +217,12 @@ class TransactionProducer(Producer):
             transaction_id=question.transaction_id,
         )
         region = table.get(names.MSG_REGION, DEFAULT_REGION)
-        await self._end(peer.addr, end, (message.topic, message.tags, " ".join(message.keys), region), state, error)
+        await self._send_end(
+            peer.addr, end, (message.topic, message.tags, " ".join(message.keys), region), state, error
+        )
 
 
-def half(
+def prepare_half_message(
     message: Message, message_id: str, group: str, settings: ProducerSettings, immunity_s: int | None = None
 ) -> PreparedMessage:
     """`message` as the half message of a transaction of `group`."""
@@ -225,7 +235,7 @@ def half(
                 f"immunity_s is {immunity_s}: give seconds, or None for the broker's transactionTimeOut"
             )
         own[names.CHECK_IMMUNITY_TIME] = str(immunity_s)
-    out = send_codec.outgoing(message, message_id, settings)
+    out = send_codec.prepare(message, message_id, settings)
     text = out.properties + properties.PAIR_END + properties.encode(own)
     if len(text.encode()) > properties.SIZE_MAX:
         raise MessageRefused(
@@ -234,7 +244,7 @@ def half(
     return out._replace(properties=text, sys_flag=out.sys_flag | names.TRANSACTION_PREPARED)
 
 
-async def _state(ask: Callable[[Any], Any], about: object, what: str) -> tuple[LocalState, Exception | None]:
+async def _local_state(ask: Callable[[Any], Any], about: object, what: str) -> tuple[LocalState, Exception | None]:
     """What the application says; UNKNOWN when it raises, or says nothing that is a state."""
     try:
         state = ask(about)

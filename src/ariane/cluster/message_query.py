@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from ariane.client.fetcher import received
+from ariane.client.fetcher import to_received_message
 from ariane.errors import ConnectionLost, ReplyError, RequestTimeout
 from ariane.model import ids
 from ariane.model.message import KEYS, UNIQ_KEY, MessageQueue, ReceivedMessage
@@ -133,7 +133,7 @@ def _has_key(one: record.Record, key: str) -> bool:
 
 
 def _message(one: record.Record, broker: str) -> ReceivedMessage:
-    return received(one, one.property_map(), MessageQueue(one.topic, broker, one.queue_id))
+    return to_received_message(one, one.property_map(), MessageQueue(one.topic, broker, one.queue_id))
 
 
 def _by_store_time(message: ReceivedMessage) -> tuple[int, str, int]:

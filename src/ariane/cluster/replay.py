@@ -362,7 +362,7 @@ class ProducerTarget:
         self._producer = producer
 
     def make_id(self) -> str:
-        return self._instance.make_id()
+        return self._instance.new_message_id()
 
     async def topic_fault(self, topic: str) -> str | None:
         """Brokers would make a topic that is not there, with their defaults; a replay is not to do that by a slip."""

@@ -113,7 +113,7 @@ class VirtualCluster:
     ) -> ClientInstance:
         """What the clients of `process` share; to be opened in it. `name` tells several of one machine apart."""
         given = settings or ClientSettings(client_ip=process.ip, instance_name=name or process.name)
-        return ClientInstance(self.namesrv, given, clock=self.clock, chance=Random(self.chance.random()))  # noqa: S311
+        return ClientInstance(self.namesrv, given, clock=self.clock, rng=Random(self.chance.random()))  # noqa: S311
 
     def close(self) -> None:
         """Kill what still runs."""

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ariane.client.send_codec import queue_of_key
+from ariane.client.send_codec import queue_for_key
 from ariane.errors import MessageRefused
 from ariane.model.message import MessageQueue
 from ariane.model.topic import RETRY_PREFIX
@@ -151,7 +151,7 @@ class Partitioner:
         if column is None:
             return np.empty(0, np.int64)
         given = column.take(pa.array(mine)).dictionary_encode()
-        lanes = [self._number(QueueLane(queue_of_key(queues, key), True)) for key in given.dictionary.to_pylist()]
+        lanes = [self._number(QueueLane(queue_for_key(queues, key), True)) for key in given.dictionary.to_pylist()]
         has = message_encoder.bools(given.is_valid())
         where[mine[has]] = np.array(lanes, np.int64)[message_encoder.ints(given.indices, 0)[has]]
         return mine[has]

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from ariane.client.route_cache import MASTER, publish_queues
-from ariane.client.send_codec import RETRY_ELSEWHERE, next_queue
+from ariane.client.send_codec import RETRY_ELSEWHERE_CODES, select_queue
 from ariane.errors import ArianeError, ConnectionLost, ReplyError, RequestTimeout, RouteNotFound
 from ariane.model.message import MessageQueue
 from ariane.model.topic import AUTO_CREATE_TOPIC
@@ -42,7 +42,7 @@ PENDING_BYTES = 32 * 1024 * 1024  # of bodies that wait for their answers or the
 FIRST_WAIT_S = 0.1  # before a chunk is sent again; doubled each time
 WAIT_MAX_S = 1.0
 REFRESH_S = 1.0  # routes are not asked for more often than this
-PASSING = RETRY_ELSEWHERE | {ResponseCode.SYSTEM_BUSY}
+PASSING = RETRY_ELSEWHERE_CODES | {ResponseCode.SYSTEM_BUSY}
 ACCESS_DENIED = "AclException"  # in the remark of SYSTEM_ERROR: asking again does not help
 
 
@@ -282,7 +282,7 @@ class ChunkSender:
         self._routes.refresh(queue.topic)
         if not chunk.lane.is_ordered:
             self._turn += 1
-            work.queue = next_queue(self._routes.queues(queue.topic), self._turn, queue.broker)
+            work.queue = select_queue(self._routes.queues(queue.topic), self._turn, queue.broker)
         heapq.heappush(self._later, (self._monotonic() + wait_s(work.attempts - 1), self.sent.retried, work))
 
 
