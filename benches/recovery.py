@@ -48,12 +48,12 @@ def fill(root: Path, messages: int, body: int, behind: int) -> None:
         ]
         store.put_batch(drafts)
         if number % STEP == 0:
-            store.step()
+            store.dispatch_pending()
         if number < messages - behind <= number + BATCH:
             store.flush()
-            store.step()
-            store.flush_derived()
-    store.step()
+            store.dispatch_pending()
+            store.write_checkpoint()
+    store.dispatch_pending()
     _die(store)
 
 
@@ -69,13 +69,13 @@ def opened(root: Path) -> dict[str, object]:
     began = time.perf_counter()
     store = open_store(StoreConfig(root=str(root)), store_host=HOST)
     seconds = time.perf_counter() - began
-    recovered = store.recovered
+    recovered = store.recovery_report
     began = time.perf_counter()
     counts = sum(store.max_offset("bench", queue_id) for queue_id in range(QUEUES))
     return {
         "seconds": round(seconds, 3),
         "first_use_of_queues_s": round(time.perf_counter() - began, 3),
-        "read_bytes": recovered.end - recovered.derive_from,
+        "read_bytes": recovered.end - recovered.dispatch_from,
         "log_bytes": recovered.end,
         "messages": counts,
         "notes": list(recovered.notes),

@@ -69,8 +69,8 @@ async def measured(home: Path, count: int, size: int) -> dict[str, object]:
     for number in range(count):
         put(transactions, number, size)
         if number % STEP == STEP - 1:
-            store.step()
-    store.step()
+            store.dispatch_pending()
+    store.dispatch_pending()
     result["stored"] = took(began, start_mib)
     assert transactions.halves.count == count
 
@@ -79,13 +79,13 @@ async def measured(home: Path, count: int, size: int) -> dict[str, object]:
         held = asyncio.ensure_future(longest_hold())
         began = time.perf_counter()
         await checks(transactions, producers).check_all()
-        store.step()
+        store.dispatch_pending()
         result[name] = {**took(began, start_mib), "asked": producers.asked, "longest_hold_ms": await stopped(held)}
     began = time.perf_counter()
     for one in producers.kept:
         transactions.end(EndTransactionHeader("P", one.tran_state_table_offset, one.commit_log_offset, COMMIT))
     result["commits"] = {**took(began, start_mib), "count": len(producers.kept)}
-    store.step()
+    store.dispatch_pending()
     left = transactions.halves.count
     transactions.close()
     store.close()
@@ -107,7 +107,7 @@ def made(store: MessageStore, offsets: ConsumerOffsets) -> TransactionService:
 
     topics = TopicRegistry(TopicTable(), BrokerConfig(broker_name="a"), now_ms)
     return TransactionService(
-        store, topics, offsets, HOST, flush=flush, stored=store.step, now_ms=now_ms  # type: ignore[arg-type]
+        store, topics, offsets, HOST, flush=flush, stored=store.dispatch_pending, now_ms=now_ms  # type: ignore[arg-type]
     )  # fmt: skip
 
 

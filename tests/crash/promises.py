@@ -90,9 +90,9 @@ def workload(store: MessageStore, sent: Sent, count: int = 20) -> None:
                 store.end_flush(flush, None)
             sent.acknowledged.update(waiting)
             waiting.clear()
-        store.step()
+        store.dispatch_pending()
         if number % 9 == 8:
-            store.flush_derived()
+            store.write_checkpoint()
 
 
 def stored(store: MessageStore) -> dict[int, bytes]:
@@ -124,17 +124,17 @@ def judge(disk: FakeDisk, sent: Sent, config: StoreConfig = CONFIG, *, is_damage
     require(not lost, f"acknowledged and not there: {lost}")
     require(set(found.values()) <= sent.put, f"nobody sent {set(found.values()) - sent.put}")
     for offset, body in sent.acknowledged.items():
-        data = store.record_at(offset)
+        data = store.read_record(offset)
         require(data is not None and record.decode(data).body == body, f"the record at {offset}")
     more = store.put(draft(b"after"))
     require(not any(offset >= more.offset for offset in found), "new records stand behind all others")
     store.flush()
-    store.step()
+    store.dispatch_pending()
     after = stored(store)
     require(after == {**found, more.offset: b"after"}, f"{after} is {found} and one more")
     store.close()
     again = opened(disk, config)
-    require(again.recovered.clean, "the store was closed in order")
+    require(again.recovery_report.clean, "the store was closed in order")
     require(stored(again) == after, "opened again it holds the same")
     again.close()
     unsound = [one for one in check.check(config.root, disk) if not _is_allowed(one)]
@@ -143,7 +143,7 @@ def judge(disk: FakeDisk, sent: Sent, config: StoreConfig = CONFIG, *, is_damage
 
 def _is_allowed(one: check.CheckFinding) -> bool:
     """What a store may keep of a crash: closed holes, and empty entries of queues that lost a record in them."""
-    return one.severity == check.NOTE or "passed over by a start" in one.what or "are empty" in one.what
+    return one.severity == check.NOTE or "passed over by a start" in one.message or "are empty" in one.message
 
 
 def power_lost_at_every_change(kept: SurvivingData, seed: int) -> int:
@@ -223,9 +223,9 @@ def numbers_torn() -> int:
                 sent.put.add(body)
                 sent.acknowledged[store.put(draft(body)).offset] = body
             store.flush()
-            store.step()
+            store.dispatch_pending()
             if has_checkpoint:
-                store.flush_derived()
+                store.write_checkpoint()
             sent.put.update(b"torn %d" % number for number in range(torn))
             queue_id = 1 if field == QUEUE_ID_AT else 0
             lost = [store.put(draft(b"torn %d" % number, queue_id)).offset for number in range(torn)]
@@ -250,7 +250,7 @@ def record_within_a_body() -> None:
     store = opened(disk)
     inner = store.put(draft(b"stored elsewhere"))
     store.flush()
-    store.step()
+    store.dispatch_pending()
     within = store.get("T", 0, 0, 1).records[0]
     outer = store.put(draft(within + b" and more"))
     last = store.put(draft(b"last"))
@@ -264,7 +264,7 @@ def record_within_a_body() -> None:
 
 def stored_log(store: MessageStore) -> dict[int, bytes]:
     """All that is flushed: what consumers may see after a step."""
-    store.step()
+    store.dispatch_pending()
     return stored(store)
 
 
@@ -384,7 +384,7 @@ def changes_failed_in_turn(kind: str, code: int = errno.EIO) -> int:
 
 def seen(sent: Sent, store: MessageStore) -> dict[int, bytes]:
     """What consumers must be able to read: acknowledged before the last step that worked (the last one may have failed)."""
-    behind = min(store.flushed, store._derived)
+    behind = min(store.flushed, store._dispatched)
     return {offset: body for offset, body in sent.acknowledged.items() if offset < behind}
 
 
@@ -419,7 +419,7 @@ def full_disk() -> None:
                 placed = store.put(draft(body))
                 store.flush()
                 sent.acknowledged[placed.offset] = body
-                store.step()
+                store.dispatch_pending()
             except StoreFull:
                 refused += 1
         require(refused, f"{room} bytes took six messages")
@@ -427,7 +427,7 @@ def full_disk() -> None:
         disk.room = None
         placed = store.put(draft(b"room again"))
         store.flush()
-        store.step()
+        store.dispatch_pending()
         sent.put.add(b"room again")
         sent.acknowledged[placed.offset] = b"room again"
         require(stored(store).items() >= sent.acknowledged.items(), "writes go on")
@@ -438,17 +438,17 @@ def unflushed_is_unread() -> None:
     """In sync mode nobody reads what is not flushed, by queue or by offset."""
     store = opened(FakeDisk())
     placed = store.put(draft(b"soon"))
-    require(store.step() == [], "nothing arrives before the flush")
+    require(store.dispatch_pending() == [], "nothing arrives before the flush")
     require(store.get("T", 0, 0, 32).status is GetStatus.NO_MESSAGE_IN_QUEUE, "nothing is in the queue")
-    require(store.record_at(placed.offset) is None, "nothing is at the offset")
+    require(store.read_record(placed.offset) is None, "nothing is at the offset")
     flush = store.begin_flush()
-    require(flush is not None and store.step() == [], "a flush that has only begun counts for nothing")
+    require(flush is not None and store.dispatch_pending() == [], "a flush that has only begun counts for nothing")
     if flush is not None:
         flush.run()
-        require(store.step() == [], "a flush whose end was not told counts for nothing")
+        require(store.dispatch_pending() == [], "a flush whose end was not told counts for nothing")
         store.end_flush(flush, None)
-    require([arrival.max_offset for arrival in store.step()] == [1], "it arrives")
-    require(store.record_at(placed.offset) is not None, "it is at its offset")
+    require([arrival.max_offset for arrival in store.dispatch_pending()] == [1], "it arrives")
+    require(store.read_record(placed.offset) is not None, "it is at its offset")
     store.close()
 
 
@@ -479,9 +479,14 @@ def damaged_in_the_middle() -> None:
 def judge_told(disk: FakeDisk, sent: Sent, place: int) -> None:
     """A start that reads over damage names it."""
     store = opened(disk.after_kill())
-    if store.recovered.derive_from <= place:
-        require(any(hole.offset == place for hole in store.recovered.holes), f"the hole at {place} is told")
-        require(any(str(place) in note for note in store.recovered.notes), f"{store.recovered.notes} name {place}")
+    if store.recovery_report.dispatch_from <= place:
+        require(
+            any(hole.offset == place for hole in store.recovery_report.corrupt_ranges), f"the hole at {place} is told"
+        )
+        require(
+            any(str(place) in note for note in store.recovery_report.notes),
+            f"{store.recovery_report.notes} name {place}",
+        )
     store.close()
 
 
@@ -528,7 +533,7 @@ class Flips:
         require(set(found.values()) <= self.sent.put, f"bit {bit}: something is read that nobody sent")
         for at, body in self.sent.acknowledged.items():
             if at != victim:
-                data = store.record_at(at)
+                data = store.read_record(at)
                 require(data is not None and record.decode(data).body == body, f"bit {bit}: the record at {at}")
         end = max(self.starts)
         require(store.commit_log_max == end + self.sizes[end], f"bit {bit}: the log ends at {store.commit_log_max}")
@@ -611,7 +616,7 @@ class Configured:
         if self.is_sync:
             self.tables.change_log.flush_blocking()
             self.store.flush()
-        self.store.step()
+        self.store.dispatch_pending()
 
     def create(self, topic: str, queues: int = 2) -> None:
         self.tables.topics.put(TopicConfig(topic_name=topic, read_queue_nums=queues, write_queue_nums=queues))
@@ -655,7 +660,7 @@ class Configured:
 
     def _records(self) -> Iterator[record.Record]:
         for offset in sorted(stored(self.store)):
-            data = self.store.record_at(offset)
+            data = self.store.read_record(offset)
             assert data is not None
             yield record.decode(data)
 
@@ -672,7 +677,7 @@ CONFIGURING: tuple[tuple[str, Callable[[Configured], object]], ...] = (
         "a group is created",
         lambda broker: broker.tables.groups.put(SubscriptionGroupConfig(group_name="G", retry_max_times=3)),
     ),
-    ("queue files are flushed before it is deleted", lambda broker: broker.store.flush_derived()),
+    ("queue files are flushed before it is deleted", lambda broker: broker.store.write_checkpoint()),
     ("a group is created by use", lambda broker: broker.tables.groups.get_or_create("H")),
     ("documents are saved", lambda broker: asyncio.run(broker.tables.save())),
     ("a queue is locked", lambda broker: broker.lock("one", 0)),
@@ -687,7 +692,7 @@ CONFIGURING: tuple[tuple[str, Callable[[Configured], object]], ...] = (
     ("a message is sent to it", lambda broker: broker.send("A", b"a2")),
     ("an offset in it is saved", lambda broker: (broker.commit("G", "A", 1), asyncio.run(broker.tables.save()))),
     ("a lock is given back", lambda broker: broker.unlock("one", 0)),
-    ("queue files and checkpoint are flushed", lambda broker: broker.store.flush_derived()),
+    ("queue files and checkpoint are flushed", lambda broker: broker.store.write_checkpoint()),
     (
         "a group is changed",
         lambda broker: broker.tables.groups.put(SubscriptionGroupConfig(group_name="G", retry_max_times=5)),

@@ -29,7 +29,7 @@ DELAYS_MS = (3, 20)
 
 @pytest.fixture(autouse=True)
 def small_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in (("RUN_MIN", 3), ("RUN_MAX", 4), ("BLOCK", 2), ("LONE_RUNS", 2), ("LONE_ENTRIES", 2)):
+    for name, value in (("RUN_MIN", 3), ("RUN_MAX", 4), ("BLOCK", 2), ("MERGE_THRESHOLD", 2), ("MERGE_ENTRIES_MAX", 2)):
         monkeypatch.setattr(pending_deliveries, name, value)
 
 
@@ -48,7 +48,7 @@ class World:
 
     def open(self, disk: FakeDisk) -> tuple[MessageStore, DeliveryLoop]:
         store = open_store(self.config, disk, now_ms=self.clock.now_ms, store_host=HOST)
-        store.step()
+        store.dispatch_pending()
         return store, DeliveryLoop(store, lambda: None, self.clock.now_ms)
 
 
@@ -81,7 +81,7 @@ def workload(world: World, store: MessageStore, deliveries: DeliveryLoop, seed: 
                 assert (
                     world.clock.now_ms() >= world.due_ms[victim] or victim in world.asked_to_cancel or victim in waiting
                 )
-        store.step()
+        store.dispatch_pending()
         deliveries.deliver(5)
         if step % 2:
             flush = store.begin_flush()
@@ -91,15 +91,15 @@ def workload(world: World, store: MessageStore, deliveries: DeliveryLoop, seed: 
             world.acknowledged |= waiting
             world.cancelled |= cancels
             waiting, cancels = set(), set()
-            store.step()
+            store.dispatch_pending()
         if step % 3 == 2:
-            store.flush_derived()
+            store.write_checkpoint()
 
 
 def bodies(store: MessageStore) -> Iterator[record.Record]:
-    store.step()
+    store.dispatch_pending()
     for at in range(store.max_offset("T", 0)):
-        data = store.record_of("T", 0, at)
+        data = store.read_queue_record("T", 0, at)
         if data is not None:  # else it was never flushed, and lost before one that was kept
             yield record.decode(data)
 
@@ -112,7 +112,7 @@ def check(world: World, disk: FakeDisk) -> None:
     store, deliveries = world.open(disk)
     world.clock.advance_ms(1000)
     store.flush()
-    store.step()
+    store.dispatch_pending()
     while deliveries.deliver(10):
         pass
     store.flush()

@@ -38,7 +38,7 @@ FATES = [
 @pytest.fixture(autouse=True)
 def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     """Index files are written while messages come, not at their end."""
-    monkeypatch.setattr(index_builder, "AT_ONCE", 2)
+    monkeypatch.setattr(index_builder, "BATCH_RECORDS", 2)
 
 
 def opened(disk: FakeDisk, config: StoreConfig = CONFIG) -> MessageStore:
@@ -63,9 +63,9 @@ def workload(store: MessageStore, sent: Messages, acknowledged: Messages, count:
             store.flush()
             acknowledged.update(waiting)
             waiting.clear()
-            store.step()
+            store.dispatch_pending()
         if number % 7 == 6:
-            store.flush_derived()
+            store.write_checkpoint()
 
 
 def in_log(store: MessageStore) -> Messages:
@@ -102,11 +102,11 @@ def check(disk: FakeDisk, acknowledged: Messages, config: StoreConfig = CONFIG) 
     check_index(store)
     store.put(draft("ID0400", "all"))
     store.flush()
-    store.step()
+    store.dispatch_pending()
     check_index(store)
     store.close()
     again = opened(disk, config)
-    assert again.recovered.notes == ()
+    assert again.recovery_report.notes == ()
     check_index(again)
     again.close()
 
@@ -180,11 +180,11 @@ def test_entries_torn_behind_the_flushed_ones(seed: int) -> None:
     sent: Messages = {}
     for number in range(30):
         if number == 3 + seed % 7:
-            store.flush_derived()
+            store.write_checkpoint()
         placed = store.put(draft(f"ID{number:04X}", "all even" if number % 4 == 0 else "Aa" if number % 4 == 1 else ""))
         sent[placed.offset] = f"ID{number:04X}"
         store.flush()
-        store.step()
+        store.dispatch_pending()
     acknowledged.update(sent)
     check(disk.after_power_loss(SurvivingData.TORN, random.Random(seed)), acknowledged, config)
 
@@ -200,8 +200,8 @@ def test_an_entry_torn_to_name_another_place(place: str) -> None:
         unique = f"ID{number:04X}"
         acknowledged[store.put(draft(unique)).offset] = unique
     store.flush()
-    store.step()
-    store.flush_derived()
+    store.dispatch_pending()
+    store.write_checkpoint()
     left = disk.after_power_loss(SurvivingData.NONE, random.Random(1))
     (path,) = [one for one in left.paths() if "/index/" in one]
     content = left.contents(path)
@@ -222,7 +222,7 @@ def test_an_entry_torn_to_name_another_place(place: str) -> None:
             disk.contents(new)[:] = torn_new
         opened(disk, config).close()
         again = opened(disk, config)
-        assert again.recovered.notes == ()
+        assert again.recovery_report.notes == ()
         for at, unique in acknowledged.items():
             assert by_key(again, unique) == [at]
         again.close()
@@ -245,7 +245,7 @@ def test_power_lost_while_a_damaged_file_is_made_again(kept: SurvivingData, seed
     if is_clean:
         store.close()
     else:
-        store.flush_derived()
+        store.write_checkpoint()
     files = [path for path in first.paths() if "/index/" in path]
     for damaged in files[::2]:
         left = first.after_kill()
@@ -270,14 +270,14 @@ def test_any_lost_file_is_made_again(is_clean: bool) -> None:
     if is_clean:
         store.close()
     else:
-        store.flush_derived()
+        store.write_checkpoint()
     files = [path for path in disk.paths() if "/index/" in path]
     for lost in [*([path] for path in files), files[:2], files[1:], files]:
         left = disk.after_kill()
         for path in lost:
             left.remove(path)
         store = opened(left)
-        assert "made anew" in "".join(store.recovered.notes)
+        assert "made anew" in "".join(store.recovery_report.notes)
         check_index(store)
         store.close()
         check(left, acknowledged)
@@ -344,7 +344,7 @@ def test_bit_flips_are_never_fatal() -> None:
             for number in range(10):
                 store.put(draft(f"ID1{number:03X}"))
             store.flush()
-            store.step()
+            store.dispatch_pending()
             for number in range(10):
                 assert len(by_key(store, f"ID1{number:03X}")) == 1
             store.close()
@@ -366,7 +366,7 @@ def test_an_index_that_stays_damaged_is_an_error_of_queries_alone() -> None:
         store.index.query(KeyQuery("T", "all", 10))
     placed = store.put(draft("ID0406"))
     store.flush()
-    store.step()
+    store.dispatch_pending()
     disk.pread = real  # type: ignore[method-assign]
     assert by_key(store, "ID0406") == [placed.offset]
     check_index(store)
@@ -382,7 +382,7 @@ def test_what_a_crash_cut_from_the_log_leaves_no_trace_in_the_index() -> None:
     store = opened(disk, config)
     for number in range(4, 24):
         store.put(draft(f"ID{number:04X}", f"{number * 7919:x}zz"))  # its slot is far from the others
-    store.step()
+    store.dispatch_pending()
     store.index.query(KeyQuery("T", "none", 1))
     store.index.complete(store.commit_log_max)  # the slots, too, as if it was about to stop
     (path,) = [one for one in disk.paths() if "/index/" in one]
@@ -407,14 +407,14 @@ def test_the_index_never_claims_more_than_the_log_has_flushed() -> None:
     store = opened(disk, config)
     for number in range(10):
         store.put(draft(f"ID{number:04X}", "all" if number % 4 == 0 else "Aa" if number % 4 == 1 else ""))
-    store.step()
-    store.flush_derived()
+    store.dispatch_pending()
+    store.write_checkpoint()
     disk = disk.after_power_loss(SurvivingData.NONE, random.Random(1))
     store = opened(disk, config)
     assert in_log(store) == {}
     for number in range(20, 30):
         store.put(draft(f"ID{number:04X}", "all" if number % 4 == 0 else "Aa" if number % 4 == 1 else ""))
-    store.step()
+    store.dispatch_pending()
     store.flush()
     store = opened(disk.after_power_loss(SurvivingData.NONE, random.Random(1)), config)
     assert len(in_log(store)) == 10

@@ -83,14 +83,14 @@ def configuration_killed() -> None:
 
 
 def no_fsync_of_the_log(patch: pytest.MonkeyPatch) -> None:
-    plain = commit_log.CommitLog.flush_now
-    patch.setattr(commit_log.CommitLog, "flush_now", lambda self: plain(self)._replace(handles=()))
+    plain = commit_log.CommitLog.new_flush_round
+    patch.setattr(commit_log.CommitLog, "new_flush_round", lambda self: plain(self)._replace(handles=()))
 
 
 def no_fsync_of_full_files(patch: pytest.MonkeyPatch) -> None:
-    plain = commit_log.CommitLog.flush_now
+    plain = commit_log.CommitLog.new_flush_round
     patch.setattr(
-        commit_log.CommitLog, "flush_now", lambda self: plain(self)._replace(handles=plain(self).handles[-1:])
+        commit_log.CommitLog, "new_flush_round", lambda self: plain(self)._replace(handles=plain(self).handles[-1:])
     )
 
 
@@ -107,8 +107,8 @@ def no_fsync_of_any_directory(patch: pytest.MonkeyPatch) -> None:
 
 
 def no_directory_in_a_flush_of_the_log(patch: pytest.MonkeyPatch) -> None:
-    plain = commit_log.CommitLog.flush_now
-    patch.setattr(commit_log.CommitLog, "flush_now", lambda self: plain(self)._replace(directories=()))
+    plain = commit_log.CommitLog.new_flush_round
+    patch.setattr(commit_log.CommitLog, "new_flush_round", lambda self: plain(self)._replace(directories=()))
 
 
 def flushed_before_the_fsync(patch: pytest.MonkeyPatch) -> None:
@@ -227,41 +227,41 @@ def failed_write_swallowed(patch: pytest.MonkeyPatch) -> None:
 
 
 def body_crc_skipped(patch: pytest.MonkeyPatch) -> None:
-    plain = record_scanner.look
+    plain = record_scanner.parse_record
 
-    def look(data: bytes, at: int, offset: int, room: int, *, check_crc: bool) -> record_scanner.ScannedRecord:
+    def parse_record(data: bytes, at: int, offset: int, room: int, *, check_crc: bool) -> record_scanner.ScannedRecord:
         return plain(data, at, offset, room, check_crc=False)
 
-    patch.setattr(record_scanner, "look", look)
+    patch.setattr(record_scanner, "parse_record", parse_record)
 
 
 def own_offset_skipped(patch: pytest.MonkeyPatch) -> None:
     """Whatever looks like a record is one, wherever it says that it lies."""
 
     def good(log: segments.Segments, offset: int, floor_ms: int) -> bool:
-        data = log.read(offset, record_scanner.CHUNK)
+        data = log.read(offset, record_scanner.CHUNK_BYTES)
         try:
-            record_scanner.look(data, 0, int.from_bytes(data[28:36], "big"), log.size, check_crc=True)
+            record_scanner.parse_record(data, 0, int.from_bytes(data[28:36], "big"), log.size, check_crc=True)
         except record_scanner.NotARecord:
             return False
         return True
 
-    plain = record_scanner.look
+    plain = record_scanner.parse_record
 
-    def look(data: bytes, at: int, offset: int, room: int, *, check_crc: bool) -> record_scanner.ScannedRecord:
+    def parse_record(data: bytes, at: int, offset: int, room: int, *, check_crc: bool) -> record_scanner.ScannedRecord:
         own = int.from_bytes(data[at + 28 : at + 36], "big")
         return plain(data, at, own, room, check_crc=check_crc)._replace(offset=offset)
 
     patch.setattr(record_scanner, "_is_good", good)
-    patch.setattr(record_scanner, "look", look)
+    patch.setattr(record_scanner, "parse_record", parse_record)
 
 
 def cut_does_not_clear(patch: pytest.MonkeyPatch) -> None:
-    def cut(self: segments.Segments, end: int) -> None:
+    def truncate(self: segments.Segments, end: int) -> None:
         while self.bases and self.bases[-1] > end:
             self.remove_file(self.bases[-1])
 
-    patch.setattr(segments.Segments, "cut", cut)
+    patch.setattr(segments.Segments, "truncate", truncate)
 
 
 def log_is_not_cut(patch: pytest.MonkeyPatch) -> None:
@@ -280,28 +280,30 @@ def log_is_not_flushed_by_a_start(patch: pytest.MonkeyPatch) -> None:
 
 
 def queues_are_not_cut(patch: pytest.MonkeyPatch) -> None:
-    plain = consume_queues.ConsumeQueues.use
+    plain = consume_queues.ConsumeQueues.allow_opening
 
-    def use(self: consume_queues.ConsumeQueues, limit: int, read: consume_queue.Read, *, trusted: bool = False) -> None:
-        plain(self, recovery.EVERYTHING, read, trusted=trusted)
+    def allow_opening(
+        self: consume_queues.ConsumeQueues, limit: int, read: consume_queue.Read, *, trusted: bool = False
+    ) -> None:
+        plain(self, recovery.END_OF_LOG, read, trusted=trusted)
 
-    patch.setattr(consume_queues.ConsumeQueues, "use", use)
+    patch.setattr(consume_queues.ConsumeQueues, "allow_opening", allow_opening)
 
 
 def last_entry_is_not_verified(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(consume_queue.ConsumeQueue, "_stands", lambda self, number, limit, read, *, trusted: True)
+    patch.setattr(consume_queue.ConsumeQueue, "_is_valid", lambda self, number, limit, read, *, trusted: True)
 
 
 def damage_ends_the_log(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(record_scanner.RecordScanner, "_next", lambda self, place: None)
+    patch.setattr(record_scanner.RecordScanner, "_find_resume", lambda self, place: None)
 
 
 def holes_are_not_told(patch: pytest.MonkeyPatch) -> None:
-    plain = recovery.RecoveredState._replace
+    plain = recovery.RecoveryReport._replace
     patch.setattr(
-        recovery.RecoveredState,
+        recovery.RecoveryReport,
         "_replace",
-        lambda self, **changed: plain(self, **{**changed, "holes": (), "notes": ()}),
+        lambda self, **changed: plain(self, **{**changed, "corrupt_ranges": (), "notes": ()}),
     )
 
 
@@ -311,22 +313,22 @@ def hole_closed_by_a_record_that_is_served(patch: pytest.MonkeyPatch) -> None:
 
 
 def hole_closed_beyond_its_end(patch: pytest.MonkeyPatch) -> None:
-    plain = recovery.close_hole
+    plain = recovery.overwrite
     patch.setattr(
         recovery,
-        "close_hole",
+        "overwrite",
         lambda files, log, hole, *rest: plain(files, log, hole._replace(size=hole.size + 8), *rest),
     )
 
 
 def numbers_are_believed(patch: pytest.MonkeyPatch) -> None:
     """What the numbers of records say is done at once, as in Java, without waiting for the next one."""
-    patch.setattr(dispatch._Deriving, "_out_of_order", dispatch._Deriving._place)
+    patch.setattr(dispatch._Dispatcher, "_out_of_order", dispatch._Dispatcher._place)
 
 
 def lost_numbers_are_closed_up(patch: pytest.MonkeyPatch) -> None:
     """A record behind a lost one gets the lost one's number."""
-    patch.setattr(consume_queue.ConsumeQueue, "fill", lambda self, *entry: None)
+    patch.setattr(consume_queue.ConsumeQueue, "fill_lost", lambda self, *entry: None)
 
 
 def torn_numbers_restart_queues(patch: pytest.MonkeyPatch) -> None:
@@ -335,20 +337,22 @@ def torn_numbers_restart_queues(patch: pytest.MonkeyPatch) -> None:
 
 
 def torn_numbers_stay_in_the_log(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(message_store, "withdraw", lambda files, log, refused, recovered: [str(one) for one in refused])
+    patch.setattr(
+        message_store, "withdraw_rejected", lambda files, log, refused, recovered: [str(one) for one in refused]
+    )
 
 
 def no_first_checkpoint(patch: pytest.MonkeyPatch) -> None:
-    plain = message_store.MessageStore.flush_derived
+    plain = message_store.MessageStore.write_checkpoint
     patch.setattr(
         message_store.MessageStore,
-        "flush_derived",
+        "write_checkpoint",
         lambda self: plain(self) if self._checkpoint.safe_offset is not None or self.puts else None,
     )
 
 
 def what_none_follows_is_refused(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(queue_numbering, "last_stays", lambda *args, **settings: False)
+    patch.setattr(queue_numbering, "is_last_placed", lambda *args, **settings: False)
 
 
 def entries_count_before_they_are_written(patch: pytest.MonkeyPatch) -> None:
@@ -358,7 +362,7 @@ def entries_count_before_they_are_written(patch: pytest.MonkeyPatch) -> None:
             notes.popleft()
         for note in taken:
             if note.queue is not None:
-                note.queue.advance(note.entry, note.end)
+                note.queue.commit_written(note.entry, note.end)
         for note in taken:
             if note.queue is not None:
                 note.queue.max -= 1
@@ -366,12 +370,12 @@ def entries_count_before_they_are_written(patch: pytest.MonkeyPatch) -> None:
                 note.queue.max += 1
         return [], taken[-1] if taken else None
 
-    patch.setattr(dispatch, "step", step)
+    patch.setattr(dispatch, "dispatch_pending", step)
 
 
 def unflushed_records_are_shown(patch: pytest.MonkeyPatch) -> None:
-    plain = dispatch.step
-    patch.setattr(dispatch, "step", lambda notes, up_to, queues: plain(notes, 1 << 62, queues))
+    plain = dispatch.dispatch_pending
+    patch.setattr(dispatch, "dispatch_pending", lambda notes, up_to, queues: plain(notes, 1 << 62, queues))
 
 
 def unflushed_records_are_found_by_offset(patch: pytest.MonkeyPatch) -> None:
@@ -392,7 +396,7 @@ def failed_write_is_not_wiped_and_counts(patch: pytest.MonkeyPatch) -> None:
 
 def filler_is_missing(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(commit_log, "filler", lambda room: b"")
-    patch.setattr(record_scanner.RecordScanner, "_next", lambda self, place: None)
+    patch.setattr(record_scanner.RecordScanner, "_find_resume", lambda self, place: None)
 
 
 def crc_of_another_kind(patch: pytest.MonkeyPatch) -> None:
@@ -433,7 +437,7 @@ def contents_of_documents_are_not_noted(patch: pytest.MonkeyPatch) -> None:
 
 
 def deletions_leave_messages(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(deletions.Deletions, "cover", lambda self, found: False)
+    patch.setattr(deletions.Deletions, "covers", lambda self, found: False)
 
 
 def deletions_are_recorded_after_the_queues_are_gone(patch: pytest.MonkeyPatch) -> None:

@@ -43,8 +43,8 @@ def workload(store: MessageStore, known: Known) -> None:
             waiting[placed.offset] = b"%d.%d" % (turn, number)
         store.flush()
         known.acknowledged.update(waiting)
-        store.step()
-        store.flush_derived()
+        store.dispatch_pending()
+        store.write_checkpoint()
         if turn >= 2:
             remove(store, known)
 
@@ -59,7 +59,7 @@ def remove(store: MessageStore, known: Known) -> None:
         removal.run()
         store.retention.end_log_removal(removal)
     while store.retention.plan_queue_files():
-        store.flush_derived()
+        store.write_checkpoint()
         store.retention.remove_queue_files()
 
 
@@ -87,11 +87,11 @@ def check(disk: FakeDisk, known: Known) -> None:
     assert store.commit_log_min <= known.removed_below or not known.acknowledged
     # A start that had to make all queues anew would say so; on a large store it would take minutes.
     if known.removing:
-        assert not [note for note in store.recovered.notes if "anew" in note]
+        assert not [note for note in store.recovery_report.notes if "anew" in note]
     more = store.put(draft(b"after", 0))
     store.flush()
-    store.step()
-    store.flush_derived()
+    store.dispatch_pending()
+    store.write_checkpoint()
     remove(store, known)
     after = stored(store)
     assert after[more.offset] == b"after"

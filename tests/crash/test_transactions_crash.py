@@ -91,7 +91,7 @@ class Broker:
         self.store.flush()
 
     def _stored(self) -> None:
-        self.store.step()
+        self.store.dispatch_pending()
 
     async def ready(self) -> Broker:
         await self.transactions.rebuild()
@@ -103,7 +103,7 @@ class Broker:
         draft = RecordDraft(topic="T", queue_id=0, body=name.encode(), born_ms=1, born_host=HOST, sys_flag=4)
         placed = self.store.put(self.transactions.redirect(draft, table))
         self.transactions.on_half_stored(placed.queue_offset)
-        self.store.step()
+        self.store.dispatch_pending()
         return CheckTransactionState(placed.queue_offset, placed.offset, name)
 
     def end(self, half: CheckTransactionState, decision: int) -> int | None:
@@ -240,7 +240,7 @@ async def workload(
             await broker.transactions.save_progress()
             saved.append(broker.saved())
         if number % 5 == 4:
-            broker.store.flush_derived()
+            broker.store.write_checkpoint()
 
 
 async def changes_of_workload() -> int:

@@ -116,7 +116,7 @@ def test_timers_outlive_the_files_they_were_stored_in(tmp_path: Path) -> None:
             disk.used = 88
             await broker._cleaner.run()
             assert store.commit_log_min > 4096
-            assert store.record_of("rmq_sys_wheel_timer", 0, 0) is None
+            assert store.read_queue_record("rmq_sys_wheel_timer", 0, 0) is None
             assert store.max_offset("rmq_sys_wheel_timer", 0) == 12
         # A start knows that the first six are delivered by the others, and only those.
         async with Broker(config(tmp_path), disk=disk) as broker:

@@ -57,7 +57,7 @@ def check(store: MessageStore) -> None:
 def test_a_clean_index_of_java_is_taken_over(root: Path) -> None:
     java = names(root)
     store = opened(root)
-    assert store.recovered.notes == ()
+    assert store.recovery_report.notes == ()
     assert set(names(root)) >= set(java)
     check(store)
     placed = store.put(
@@ -65,7 +65,7 @@ def test_a_clean_index_of_java_is_taken_over(root: Path) -> None:
             topic="T", queue_id=0, body=b"b", born_ms=1, born_host=HOST, properties="UNIQ_KEY\x01OURS\x02KEYS\x01K"
         )
     )
-    store.step()
+    store.dispatch_pending()
     store.close()
     again = opened(root)
     check(again)

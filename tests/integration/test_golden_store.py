@@ -72,7 +72,7 @@ def test_it_goes_on_where_java_stopped(root: Path) -> None:
     before = store.max_offset("T", 0)
     placed = store.put(RecordDraft(topic="T", queue_id=0, body=b"ours", born_ms=1, born_host=HOST))
     assert placed.queue_offset == before
-    store.step()
+    store.dispatch_pending()
     count = len(messages(store))
     store.close()
     again = opened(root)

@@ -122,7 +122,7 @@ def test_a_slave_that_was_killed_comes_back(tmp_path: Path) -> None:
                         target.write_bytes(path.read_bytes())
             assert (copy / "abort").exists()
             async with servers.slave("killed") as slave:
-                assert not slave._store.recovered.clean
+                assert not slave._store.recovery_report.clean
                 await until(lambda: slave._store.max_offset("T", 0) == 300)
 
     with_pair(tmp_path, work)

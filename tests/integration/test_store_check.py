@@ -39,7 +39,7 @@ def filled(disk: FakeDisk | None = None, root: str = "/store", count: int = 12) 
         )
         store.put(draft)
     store.flush()
-    store.step()
+    store.dispatch_pending()
     return store
 
 
@@ -68,7 +68,7 @@ def test_a_running_store_is_sound_while_entries_are_not_yet_there() -> None:
         store.put(RecordDraft(topic="T", queue_id=0, body=b"new", born_ms=1, born_host=HOST))
     found = list(check("/store", disk))
     assert {one.severity for one in found} == {NOTE}
-    assert any("3 new records have no entry yet" in one.what for one in found)
+    assert any("3 new records have no entry yet" in one.message for one in found)
     store.close()
 
 
@@ -118,7 +118,7 @@ def test_one_thing_wrong(
     disk.make_dirs("/store/index")
     disk.make_dirs("/store/consumequeue/T/x")
     change(disk)
-    found = [one for one in faults(disk) if one.severity == severity and one.file == file and what in one.what]
+    found = [one for one in faults(disk) if one.severity == severity and one.file == file and what in one.message]
     assert found, faults(disk)
     if offset:
         assert found[0].offset == offset
@@ -151,7 +151,7 @@ def indexed(disk: FakeDisk) -> MessageStore:
         )
         store.put(draft)
     store.flush()
-    store.step()
+    store.dispatch_pending()
     return store
 
 
@@ -162,14 +162,14 @@ def index_faults(disk: FakeDisk) -> list[CheckFinding]:
 def test_a_sound_key_index_has_no_finding() -> None:
     disk, summary = FakeDisk(), CheckSummary()
     store = indexed(disk)
-    store.flush_derived()
+    store.write_checkpoint()
     assert [one for one in index_faults(disk) if one.severity != NOTE] == []
     store.close()
     assert list(check("/store", disk, summary, index_sizes=INDEX_SIZES)) == []
     assert len([path for path in disk.paths() if "/index/" in path]) == 4
     found = list(check("/store", disk))
     assert [one.severity for one in found] == [NOTE] * 4
-    assert "its entries were not looked at" in found[0].what
+    assert "its entries were not looked at" in found[0].message
 
 
 @pytest.mark.parametrize(
@@ -191,7 +191,7 @@ def test_one_thing_wrong_in_the_key_index(at: int, data: bytes, offset: int, wha
     overwritten(path, at, data)(disk)
     (found,) = index_faults(disk)
     assert (found.severity, found.file, found.offset) == (WARNING, path, offset)
-    assert what in found.what
+    assert what in found.message
     assert found.fix
 
 
@@ -205,7 +205,7 @@ def test_a_slot_that_names_an_older_entry_is_found() -> None:
             content[40 + 4 * slot : 44 + 4 * slot] = pack(">i", unpack_from(">i", content, 40 + 4 * slot)[0] ^ 1)
             (found,) = index_faults(left)
             assert (found.severity, found.file, found.offset) == (WARNING, path, 40 + 4 * slot)
-            assert f"slot {slot} names entry" in found.what
+            assert f"slot {slot} names entry" in found.message
 
 
 def test_an_entry_for_a_key_that_its_record_has_not_is_found() -> None:
@@ -218,7 +218,7 @@ def test_an_entry_for_a_key_that_its_record_has_not_is_found() -> None:
     content[at : at + 4] = pack(">i", unpack_from(">i", content, at)[0] % 5)
     (found,) = index_faults(disk)
     assert (found.severity, found.file, found.offset) == (WARNING, path, at)
-    assert "has none such" in found.what
+    assert "has none such" in found.message
 
 
 def test_a_closed_hole_stays_known(disk: FakeDisk) -> None:
@@ -227,12 +227,12 @@ def test_a_closed_hole_stays_known(disk: FakeDisk) -> None:
     made("/store/abort", b"")(disk)
     overwritten(LOG, SIZE + 4, b"\0")(disk)
     store = open_store(CONFIG, disk, store_host=HOST)
-    assert [(hole.offset, hole.size) for hole in store.recovered.holes] == [(SIZE, SIZE)]
+    assert [(hole.offset, hole.size) for hole in store.recovery_report.corrupt_ranges] == [(SIZE, SIZE)]
     store.close()
     found = faults(disk)
     assert [one.severity for one in found] == [WARNING, WARNING]
-    assert f"{SIZE} bytes at {SIZE} were no record and were passed over by a start: magic" in found[0].what
-    assert "1 entries, the first of them 1, are empty" in found[1].what
+    assert f"{SIZE} bytes at {SIZE} were no record and were passed over by a start: magic" in found[0].message
+    assert "1 entries, the first of them 1, are empty" in found[1].message
     kept = bytes(disk.contents(f"/store/damaged/{SIZE:020d}"))
     assert kept[BODY_AT : BODY_AT + 6] == b"body 1"
 

@@ -33,7 +33,7 @@ def test_java_walks_over_a_closed_hole(tmp_path: Path) -> None:
     (store / "abort").touch()
     config = StoreConfig(root=str(store), commit_log_size=1 << 20, consume_queue_size=2000)
     opened = open_store(config, store_host=host.pack("127.0.0.1", 10911))
-    assert [hole.offset for hole in opened.recovered.holes] == [victim]
+    assert [hole.offset for hole in opened.recovery_report.corrupt_ranges] == [victim]
     opened.close()
     # As after a crash, so that Java reads the log again, from its beginning.
     (store / "checkpoint").unlink()

@@ -17,7 +17,7 @@ from ariane.protocol import properties as properties_text
 from ariane.store import index_builder
 from ariane.store.key_query import KeyQuery
 from ariane.store.message_store import MessageStore, RecordDraft, StoreConfig, open_store
-from ariane.store.record_scanner import look
+from ariane.store.record_scanner import parse_record
 from ariane.testing.clock import FakeClock
 from ariane.testing.disk import FakeDisk, SurvivingData
 
@@ -71,12 +71,12 @@ class IndexMachine(RuleBasedStateMachine):
 
     @rule()
     def step(self) -> None:
-        self.store.step()
+        self.store.dispatch_pending()
         self.seen = set(self.model)
 
     @rule()
     def flush_derived(self) -> None:
-        self.store.flush_derived()
+        self.store.write_checkpoint()
 
     @rule()
     def flush(self) -> None:
@@ -87,7 +87,7 @@ class IndexMachine(RuleBasedStateMachine):
         self.store.close()
         self.open()
         self.seen = set(self.model)
-        assert self.store.recovered.notes == ()
+        assert self.store.recovery_report.notes == ()
 
     @rule(kill=st.booleans(), kept=st.sampled_from(SurvivingData), seed=st.integers(0, 99))
     def crash(self, kill: bool, kept: SurvivingData, seed: int) -> None:
@@ -103,8 +103,8 @@ class IndexMachine(RuleBasedStateMachine):
 
     def stored_at(self, offset: int) -> Stored | None:
         """What the log has there: a write that was torn in its properties can leave some of the keys, or others."""
-        data = self.store.record_at(offset)
-        found = None if data is None else look(data, 0, offset, CONFIG.commit_log_size, check_crc=False)
+        data = self.store.read_record(offset)
+        found = None if data is None else parse_record(data, 0, offset, CONFIG.commit_log_size, check_crc=False)
         if found is None or found.sys_flag & TRANSACTION_MASK == TRANSACTION_ROLLBACK:
             return None  # nothing, or what closes a hole
         pairs = properties_text.decode(found.properties.decode("utf-8", "replace"))
@@ -157,7 +157,7 @@ class IndexMachine(RuleBasedStateMachine):
 
 @pytest.fixture(autouse=True)
 def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(index_builder, "AT_ONCE", 3)
+    monkeypatch.setattr(index_builder, "BATCH_RECORDS", 3)
 
 
 class TestIndex(IndexMachine.TestCase):  # type: ignore[name-defined, misc]

@@ -422,7 +422,7 @@ def test_a_deletion_is_forgotten_when_its_messages_have_left_the_log() -> None:
     deletions = Deletions({"A": TopicDeletion(below=100, store_ms=5), "B": TopicDeletion(below=300, store_ms=6)})
     assert deletions.drop_before(99) == 0
     assert deletions.drop_before(200) == 1
-    assert set(deletions.table()) == {"B"}
+    assert set(deletions.to_table()) == {"B"}
 
 
 def test_a_slave_deletes_what_its_master_deleted() -> None:
@@ -436,7 +436,7 @@ def test_a_slave_deletes_what_its_master_deleted() -> None:
         store_host=host_bytes,
         deletions=lambda: deletions,
     )
-    replica = slave.follow()
+    replica = slave.follow_master()
 
     def put(body: bytes) -> None:
         master.put(
@@ -444,10 +444,10 @@ def test_a_slave_deletes_what_its_master_deleted() -> None:
         )
 
     def copy() -> None:
-        data = master.source.read(replica.received, 4096)
+        data = master.replication_source.read(replica.received, 4096)
         if data:
             replica.append(replica.received, data)
-        slave.step()
+        slave.dispatch_pending()
 
     put(b"old")
     copy()

@@ -118,7 +118,7 @@ def test_queues_written_in_turn_keep_their_files_open():
                 disk.open = lambda path: opens.append(path) or disk_open(path)
             for queue in range(8):
                 store.put(RecordDraft(topic="T", queue_id=queue, body=b"x", born_ms=1, born_host=bytes(8)))
-                store.step()
+                store.dispatch_pending()
         store.close()
         return sum("consumequeue" in path for path in opens)
 

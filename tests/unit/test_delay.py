@@ -32,13 +32,13 @@ class Rig:
     def open(self) -> None:
         self.store: MessageStore = open_store(self.config, self.disk, now_ms=self.clock.now_ms, store_host=HOST)
         self.deliveries = DeliveryLoop(self.store, lambda: None, self.clock.now_ms)
-        self.store.step()
+        self.store.dispatch_pending()
 
     def send(self, body: str, **own: str) -> AppendResult:
         draft = RecordDraft(topic="T", queue_id=1, body=body.encode(), born_ms=1, born_host=HOST)
         floor_ms = max(self.store.last_ms, self.store.delayed.floor_ms)
         placed = self.store.put(schedule(draft, own, self.clock.now_ms(), LIMITS._replace(floor_ms=floor_ms)))
-        self.store.step()
+        self.store.dispatch_pending()
         return placed
 
     def deliver(self) -> list[str]:
@@ -46,11 +46,11 @@ class Rig:
         before = self.store.max_offset("T", 1)
         while self.deliveries.deliver(3):
             pass
-        self.store.step()
+        self.store.dispatch_pending()
         return [one.body.decode() for one in self.records()[before:]]
 
     def records(self) -> list[record.Record]:
-        found = [self.store.record_of("T", 1, at) for at in range(self.store.max_offset("T", 1))]
+        found = [self.store.read_queue_record("T", 1, at) for at in range(self.store.max_offset("T", 1))]
         return [record.decode(data) for data in found if data is not None]
 
 
@@ -184,7 +184,7 @@ def test_a_message_that_cannot_be_delivered_blocks_no_other() -> None:
             properties=properties.join(bad), tags_code=NOW_MS + 1,
         )
     )  # fmt: skip
-    rig.store.step()
+    rig.store.dispatch_pending()
     rig.send("good", TIMER_DELAY_MS="2")
     rig.clock.advance_ms(10)
     assert rig.deliver() == ["good"]
@@ -204,10 +204,10 @@ def test_a_cancelled_timer_is_never_delivered_also_after_a_restart() -> None:
     rig = Rig()
     placed = rig.send("no", TIMER_DELAY_MS="10")
     rig.send("yes", TIMER_DELAY_MS="11")
-    found = decode_timer(rig.store.record_at(placed.offset))
+    found = decode_timer(rig.store.read_record(placed.offset))
     assert found is not None
     rig.deliveries.cancel(found.number, found.due_ms, HOST)
-    rig.store.step()
+    rig.store.dispatch_pending()
     with pytest.raises(ReplyError, match="cancelled"):
         rig.deliveries.cancel(found.number, found.due_ms, HOST)
     rig.store.close()
@@ -248,7 +248,7 @@ def test_a_clock_that_is_set_back_holds_no_level_back() -> None:
 
 @pytest.fixture
 def small_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in (("RUN_MIN", 4), ("RUN_MAX", 6), ("BLOCK", 2), ("LONE_RUNS", 3), ("LONE_ENTRIES", 2)):
+    for name, value in (("RUN_MIN", 4), ("RUN_MAX", 6), ("BLOCK", 2), ("MERGE_THRESHOLD", 3), ("MERGE_ENTRIES_MAX", 2)):
         monkeypatch.setattr(pending_deliveries, name, value)
 
 
@@ -263,7 +263,7 @@ def test_many_timers_through_runs_and_restarts(restart: str) -> None:
         rig.send(wanted[-1], TIMER_DELAY_MS=str(after_ms))
         if number % 5 == 4:
             rig.store.flush()
-            rig.store.flush_derived()
+            rig.store.write_checkpoint()
     got = []
     for step in range(0, 121, 20):
         rig.clock.set_ms(NOW_MS + step)
@@ -290,7 +290,7 @@ def test_a_delivery_whose_number_was_torn_does_not_count() -> None:
     rig.send("first")
     rig.send("delayed", TIMER_DELAY_MS="10")
     rig.store.flush()
-    rig.store.flush_derived()
+    rig.store.write_checkpoint()
     end = rig.store.commit_log_max
     rig.clock.advance_ms(10)
     assert rig.deliver() == ["delayed"]
@@ -305,16 +305,16 @@ def test_used_up_runs_are_removed_and_lone_ones_joined() -> None:
     for number in range(100):
         rig.send("far" if number % 10 == 0 else "near", TIMER_DELAY_MS="100000" if number % 10 == 0 else "5")
         rig.store.flush()
-        rig.store.flush_derived()
+        rig.store.write_checkpoint()
     rig.clock.advance_ms(10)
     assert len(rig.deliver()) == 90
     for _ in range(40):
         rig.send("far", TIMER_DELAY_MS="100000")
         rig.store.flush()
-        rig.store.flush_derived()
+        rig.store.write_checkpoint()
     assert len(rig.disk.listdir("/store/timers")) < 16
     rig.clock.advance_ms(200_000)
     assert len(rig.deliver()) == 50
     rig.store.flush()
-    rig.store.flush_derived()
+    rig.store.write_checkpoint()
     assert rig.disk.listdir("/store/timers") == ["state"]

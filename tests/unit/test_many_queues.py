@@ -27,15 +27,15 @@ def test_the_number_of_queue_files_follows_creation_deletion_and_restart() -> No
     for number in range(120):
         topic, queue = f"T{number % 4}", number % 3
         store.put(RecordDraft(topic=topic, queue_id=queue, body=b"x", born_ms=1, born_host=host.pack("127.0.0.1", 1)))
-        store.step()
-    assert store._queues.files() == files_on_disk(disk) > 12  # several files of each queue
+        store.dispatch_pending()
+    assert store._queues.file_count() == files_on_disk(disk) > 12  # several files of each queue
     assert store.has_queue("T0", 0) and not store.has_queue("T0", 9) and not store.has_queue("none", 0)
     assert store.delete_topic("T0") == [0, 1, 2]
     assert not store.has_queue("T0", 0)
     assert sorted(store.topics()) == ["T1", "T2", "T3"]
-    assert store._queues.files() == files_on_disk(disk)
+    assert store._queues.file_count() == files_on_disk(disk)
     store.close()
     store = opened(disk)
-    assert store._queues.files() == files_on_disk(disk)
+    assert store._queues.file_count() == files_on_disk(disk)
     assert store.topics() == {"T1": [0, 1, 2], "T2": [0, 1, 2], "T3": [0, 1, 2]}
     store.close()

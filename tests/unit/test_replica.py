@@ -62,14 +62,14 @@ def master(count: int = 50) -> MessageStore:
     store = opened(FakeDisk())
     for number in range(count):
         store.put(draft(b"%d" % number * (1 + number % 30), number % 3))
-    store.step()
+    store.dispatch_pending()
     return store
 
 
 def pieces(store: MessageStore, at: int, size: int) -> list[ReplicationChunk]:
     """The master's log from `at` on as it is sent: cut at the ends of files."""
     found = []
-    while data := store.source.read(at, size):
+    while data := store.replication_source.read(at, size):
         found.append(ReplicationChunk(at, data))
         at += len(data)
     return found
@@ -90,16 +90,16 @@ def stored(store: MessageStore) -> dict[tuple[str, int, int], bytes]:
 def test_a_follower_has_the_same_records_however_they_are_cut(size: int) -> None:
     first = master()
     follower = opened(FakeDisk(), FOLLOWER)
-    replica = follower.follow()
+    replica = follower.follow_master()
     seen = 0
     for chunk in pieces(first, 0, size):
         replica.append(*chunk)
-        seen += len(follower.step())
+        seen += len(follower.dispatch_pending())
     assert replica.received == first.commit_log_max
     assert follower.commit_log_max == first.commit_log_max
     assert stored(follower) == stored(first)
     assert seen == 50
-    assert follower.source.read(0, 1024) == first.source.read(0, 1024)
+    assert follower.replication_source.read(0, 1024) == first.replication_source.read(0, 1024)
     with pytest.raises(StoreError, match="slave"):
         follower.put(draft(b"x"))
 
@@ -107,14 +107,14 @@ def test_a_follower_has_the_same_records_however_they_are_cut(size: int) -> None
 def test_a_record_is_not_read_before_its_end_has_come() -> None:
     store = opened(FakeDisk())
     placed = store.put(draft(b"x" * 50))
-    store.step()
+    store.dispatch_pending()
     follower = opened(FakeDisk(), FOLLOWER)
-    replica = follower.follow()
+    replica = follower.follow_master()
     for at in range(placed.size):
-        assert follower.step() == []
+        assert follower.dispatch_pending() == []
         assert follower.get("T", 0, 0, 32).status is GetStatus.NO_MESSAGE_IN_QUEUE
-        replica.append(at, store.source.read(at, 1))
-    assert len(follower.step()) == 1
+        replica.append(at, store.replication_source.read(at, 1))
+    assert len(follower.dispatch_pending()) == 1
     assert stored(follower) == stored(store)
 
 
@@ -123,12 +123,12 @@ def test_an_empty_follower_begins_where_the_master_does_and_nowhere_else() -> No
     base = 1024 * 3
     disk = FakeDisk()
     follower = opened(disk, FOLLOWER)
-    replica = follower.follow()
+    replica = follower.follow_master()
     with pytest.raises(StoreError, match="mappedFileSizeCommitLog"):
         replica.append(100, b"x")
     for chunk in pieces(first, base, 300):
         replica.append(*chunk)
-        follower.step()
+        follower.dispatch_pending()
     assert follower.commit_log_min == base
     everything = stored(first)
     kept = stored(follower)
@@ -144,14 +144,14 @@ def test_an_empty_follower_begins_where_the_master_does_and_nowhere_else() -> No
 def test_a_flush_in_flight_survives_the_move_of_an_empty_log_to_where_the_master_begins() -> None:
     source, disk = master(), FakeDisk()
     follower = opened(disk, FOLLOWER)
-    replica = follower.follow()
+    replica = follower.follow_master()
     flush = follower.begin_flush()  # of the new, empty file
     assert flush is not None
-    first = source.source.read(1024, 1024)
+    first = source.replication_source.read(1024, 1024)
     replica.append(1024, first)
     flush.run()
     follower.end_flush(flush, None)
-    follower.step()
+    follower.dispatch_pending()
     follower.flush()
     assert follower.failure is None
     assert follower.commit_log_min == 1024
@@ -161,7 +161,7 @@ def test_a_flush_in_flight_survives_the_move_of_an_empty_log_to_where_the_master
 def test_another_file_size_is_told() -> None:
     follower = opened(FakeDisk(), FOLLOWER)
     with pytest.raises(ConfigError, match="mappedFileSizeCommitLog"):
-        follower.follow().append(0, bytes(2000))
+        follower.follow_master().append(0, bytes(2000))
 
 
 def test_a_topic_deleted_and_made_anew_at_the_master_begins_anew_here() -> None:
@@ -170,12 +170,12 @@ def test_a_topic_deleted_and_made_anew_at_the_master_begins_anew_here() -> None:
     first.delete_topic("T")
     for number in range(4):
         first.put(draft(b"new %d" % number))
-    first.step()
+    first.dispatch_pending()
     follower = opened(FakeDisk(), FOLLOWER)
-    replica = follower.follow()
+    replica = follower.follow_master()
     for chunk in pieces(first, 0, 100):
         replica.append(*chunk)
-    follower.step()
+    follower.dispatch_pending()
     assert follower.max_offset("T", 0) == 4
     assert {key: data for key, data in stored(follower).items() if key[1] == 0} == stored(first)
 
@@ -184,11 +184,11 @@ def test_a_follower_whose_disk_is_full_goes_on_with_room() -> None:
     first = master()
     disk = FakeDisk()
     follower = opened(disk, FOLLOWER)
-    replica = follower.follow()
+    replica = follower.follow_master()
     chunks = pieces(first, 0, 200)
     for chunk in chunks[:5]:
         replica.append(*chunk)
-    follower.step()
+    follower.dispatch_pending()
     disk.room = 10
     for _ in range(2):
         with pytest.raises(StoreFull):
@@ -198,9 +198,9 @@ def test_a_follower_whose_disk_is_full_goes_on_with_room() -> None:
         replica.append(*chunk)
     disk.room = 10
     with pytest.raises(StoreFull):
-        follower.step()
+        follower.dispatch_pending()
     disk.room = None
-    follower.step()
+    follower.dispatch_pending()
     assert stored(follower) == stored(first)
 
 
@@ -217,15 +217,15 @@ def test_power_lost_at_every_change_of_a_follower(kept: SurvivingData, seed: int
 
     def follow(disk: FakeDisk, flushed: list[int]) -> None:
         store = opened(disk, config)
-        replica = store.follow()
+        replica = store.follow_master()
         for number, chunk in enumerate(chunks):
             replica.append(*chunk)
             if number % 5 == 2:
                 store.flush()
                 flushed[0] = store.flushed
-            store.step()
+            store.dispatch_pending()
             if number % 7 == 6:
-                store.flush_derived()
+                store.write_checkpoint()
         store.close()
 
     whole = FakeDisk()
@@ -240,11 +240,11 @@ def test_power_lost_at_every_change_of_a_follower(kept: SurvivingData, seed: int
         store = opened(left, config)
         assert store.commit_log_max >= flushed[0]
         assert stored(store).items() <= stored(first).items()
-        replica = store.follow()
+        replica = store.follow_master()
         for chunk in pieces(first, replica.received, 333):
             replica.append(*chunk)
         store.flush()
-        store.step()
+        store.dispatch_pending()
         assert stored(store) == stored(first)
         store.close()
 
@@ -364,6 +364,6 @@ def test_a_slave_ahead_of_its_master_is_let_go(reports: list[int]) -> None:
 def test_in_sync_mode_slaves_get_only_what_is_flushed() -> None:
     store = opened(FakeDisk(), StoreConfig(root="/store", commit_log_size=1024, consume_queue_size=100, flush="sync"))
     placed = store.put(draft(b"x"))
-    assert store.source.read(0, 100) == b""
+    assert store.replication_source.read(0, 100) == b""
     store.flush()
-    assert len(store.source.read(0, 1000)) == placed.size
+    assert len(store.replication_source.read(0, 1000)) == placed.size

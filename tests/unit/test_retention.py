@@ -20,12 +20,20 @@ from ariane.model.topic import TIMER_TOPIC
 from ariane.protocol import properties
 from ariane.store.files import SystemDisk, Usage
 from ariane.store.message_store import GetStatus, MessageStore, RecordDraft, StoreConfig, open_store
-from ariane.store.retention import FILES_MAX, RetainedFile, RetentionRule, RetentionTrigger, due, trigger, used_percent
+from ariane.store.retention import (
+    FILES_MAX,
+    RetainedFile,
+    RetentionRule,
+    RetentionTrigger,
+    count_removable,
+    removal_trigger,
+    used_percent,
+)
 from ariane.testing.clock import FakeClock
 from ariane.testing.disk import FakeDisk, SurvivingData
 
 HOST = host.pack("127.0.0.1", 10911)
-RULE = RetentionRule(reserved_ms=1000, hours=frozenset({4}), used_max=75, at_once=85)
+RULE = RetentionRule(reserved_ms=1000, hours=frozenset({4}), used_max=75, forced_above=85)
 CONFIG = StoreConfig(root="/store", commit_log_size=1024, consume_queue_size=100)
 
 
@@ -55,17 +63,17 @@ def test_use_is_rounded_up_and_unknown_is_not_zero(usage: Usage | None, percent:
     ],
 )
 def test_what_starts_a_removal(percent: int, hour: int, manual: bool, why: RetentionTrigger | None) -> None:
-    assert trigger(RULE, percent, hour, manual=manual) is why
+    assert removal_trigger(RULE, percent, hour, manual=manual) is why
 
 
 def test_files_go_oldest_first_until_one_has_not_expired() -> None:
     files = [RetainedFile(0, 100), RetainedFile(1, 200), RetainedFile(2, 900), RetainedFile(3, 150)]
-    assert due(files, RULE, 10, 1099) == 0
-    assert due(files, RULE, 10, 1200) == 2
-    assert due(files, RULE, 85, 1200) == 2
-    assert due(files, RULE, 86, 0) == 4
-    assert due(files, RULE._replace(at_once=None), 99, 1200) == 2
-    assert due([RetainedFile(n, 0) for n in range(99)], RULE, 99, 0) == FILES_MAX
+    assert count_removable(files, RULE, 10, 1099) == 0
+    assert count_removable(files, RULE, 10, 1200) == 2
+    assert count_removable(files, RULE, 85, 1200) == 2
+    assert count_removable(files, RULE, 86, 0) == 4
+    assert count_removable(files, RULE._replace(forced_above=None), 99, 1200) == 2
+    assert count_removable([RetainedFile(n, 0) for n in range(99)], RULE, 99, 0) == FILES_MAX
 
 
 def opened(disk: FakeDisk, config: StoreConfig = CONFIG) -> MessageStore:
@@ -84,8 +92,8 @@ def filled(count: int = 60) -> tuple[FakeDisk, MessageStore]:
     for number in range(count):
         store.put(draft(b"%03d" % number, number % 2))
     store.flush()
-    store.step()
-    store.flush_derived()
+    store.dispatch_pending()
+    store.write_checkpoint()
     return disk, store
 
 
@@ -99,7 +107,7 @@ def clean(store: MessageStore, count: int, *, before_each: Callable[[], None] = 
         store.retention.end_log_removal(removal)
     removed = 0
     while store.retention.plan_queue_files():
-        store.flush_derived()
+        store.write_checkpoint()
         removed += store.retention.remove_queue_files()
     return removed
 
@@ -133,13 +141,13 @@ def test_log_queues_and_minima_move_together() -> None:
     assert readable(store, 0) == list(range(first, 30))
     got = store.get("T", 0, first - 1, 32)
     assert (got.status, got.next_offset, got.min_offset) == (GetStatus.OFFSET_TOO_SMALL, first, first)
-    assert store.record_at(0) is None
+    assert store.read_record(0) is None
     earliest = store.earliest_ms("T", 0)
     assert earliest == store.store_time("T", 0, first) and earliest is not None
     store.close()
     again = opened(disk.after_kill())
     assert (again.min_offset("T", 0), again.max_offset("T", 0)) == (first, 30)
-    assert again.recovered.notes == ()
+    assert again.recovery_report.notes == ()
     assert readable(again, 0) == list(range(first, 30))
 
 
@@ -151,7 +159,7 @@ def test_the_last_file_of_log_and_queue_stay() -> None:
     assert store.retention.log_files() == []
     assert store.max_offset("T", 0) == 30
     placed = store.put(draft(b"next"))
-    store.step()
+    store.dispatch_pending()
     assert placed.queue_offset == 30
     assert readable(store, 0)[-1] == 30
 
@@ -161,8 +169,8 @@ def test_a_queue_without_messages_left_keeps_its_end() -> None:
     for number in range(60):
         store.put(draft(b"%d" % number, 1))
     store.flush()
-    store.step()
-    store.flush_derived()
+    store.dispatch_pending()
+    store.write_checkpoint()
     clean(store, 99)
     assert store.min_offset("T", 0) == store.max_offset("T", 0) == 5
     assert store.get("T", 0, 0, 32).status is GetStatus.OFFSET_TOO_SMALL
@@ -180,9 +188,9 @@ def test_what_a_start_would_need_stays() -> None:
     assert len(names(disk, "commitlog")) > 4
     assert store.retention.log_files() == []
     store.flush()
-    store.step()
+    store.dispatch_pending()
     assert store.retention.log_files() == []
-    store.flush_derived()
+    store.write_checkpoint()
     assert [file.base for file in store.retention.log_files()] == names(disk, "commitlog")[:-1]
     ages = [file.modified_ms for file in store.retention.log_files()]
     assert ages == sorted(ages) and ages[0] > 1_000_000
@@ -216,11 +224,11 @@ def test_a_topic_deleted_between_plan_and_removal_is_left_alone() -> None:
     removal.run()
     store.retention.end_log_removal(removal)
     assert store.retention.plan_queue_files() == 2
-    store.flush_derived()
+    store.write_checkpoint()
     store.delete_topic("T")
     store.put(draft(b"a new topic of the same name"))
     store.flush()
-    store.step()
+    store.dispatch_pending()
     assert store.retention.remove_queue_files() == 0
     assert readable(store, 0) == [0]
     store.close()
@@ -252,8 +260,8 @@ def with_timers(count: int) -> tuple[FakeDisk, MessageStore]:
     for number in range(40):
         store.put(draft(b"%d" % number))
     store.flush()
-    store.step()
-    store.flush_derived()
+    store.dispatch_pending()
+    store.write_checkpoint()
     return disk, store
 
 
@@ -275,8 +283,8 @@ def test_timers_in_a_file_that_goes_are_stored_once_more_and_due_once() -> None:
     assert store.delayed.below(end) == []
     assert move_timers(store, end) == 0
     store.flush()
-    store.step()
-    store.flush_derived()
+    store.dispatch_pending()
+    store.write_checkpoint()
     assert store.commit_log_max > end
     clean(store, 3)
     assert store.commit_log_min == end
@@ -289,7 +297,7 @@ def test_timers_in_a_file_that_goes_are_stored_once_more_and_due_once() -> None:
 def test_a_timer_counts_as_moved_only_once_its_new_record_is_on_the_disk() -> None:
     disk, store = with_timers(5)
     move_timers(store, 1024 * 3)
-    store.flush_derived()
+    store.write_checkpoint()
     left = disk.after_power_loss(SurvivingData.NONE, random.Random(0))
     left.now_ms = disk.now_ms
     assert due_numbers(opened(left)) == [0, 1, 2, 3, 4]

@@ -72,9 +72,9 @@ class Slave:
     def put(self, topic: str, count: int, queue_id: int = 0) -> None:
         for _ in range(count):
             self.store.put(RecordDraft(topic=topic, queue_id=queue_id, body=bytes(900), born_ms=1, born_host=bytes(8)))
-        self.store.step()
+        self.store.dispatch_pending()
         self.store.flush()
-        self.store.flush_derived()
+        self.store.write_checkpoint()
 
     def drop_oldest_file(self) -> None:
         removal = self.store.retention.begin_log_removal(self.store.retention.log_files()[0])

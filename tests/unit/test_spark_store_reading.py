@@ -60,7 +60,7 @@ def filled(root: Path, count: int = 600, seed: int = 1, *, nested: bool = True) 
             )
         )
         bodies.append(body)
-    store.step()
+    store.dispatch_pending()
     store.close()
     return bodies
 
@@ -85,7 +85,7 @@ def rows(root: Path, split: int = 1 << 40, columns: Sequence[str] = COLUMNS, **m
 
 
 def told(root: Path) -> list[record.Record]:
-    return [one for one in reader.of_log(str(root)) if isinstance(one, record.Record)]
+    return [one for one in reader.read_log(str(root)) if isinstance(one, record.Record)]
 
 
 @pytest.mark.parametrize("split", [1 << 40, 50_000, 9_000, 700, 97])
@@ -408,7 +408,7 @@ def test_a_log_that_is_written_while_it_is_read_shows_whole_records_only(tmp_pat
             body = chance.randbytes(chance.randrange(2000))
             store.put(RecordDraft(topic="T", queue_id=0, body=body, born_ms=5, born_host=HOST, properties="KEYS\x01k"))
             if n % 100 == 0:
-                store.step()
+                store.dispatch_pending()
         done.set()
 
     writer = threading.Thread(target=write)
@@ -441,7 +441,7 @@ def test_bodies_that_expand_to_more_than_a_batch_come_in_several(
         store.put(
             RecordDraft(topic="T", queue_id=0, body=packed, born_ms=1, born_host=born, sys_flag=compression.ZLIB_FLAGS)
         )
-    store.step()
+    store.dispatch_pending()
     store.close()
     found = commit_log.find(str(tmp_path))
     (part,) = log_task.plan(found, found.start, found.end, 1 << 40)

@@ -22,7 +22,7 @@ def store() -> MessageStore:
     for _ in range(1_000):
         opened.put(RecordDraft(topic="T", queue_id=0, body=b"x", born_ms=1, born_host=HOST))
     opened.flush()
-    opened.step()
+    opened.dispatch_pending()
     return opened
 
 

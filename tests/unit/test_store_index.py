@@ -16,7 +16,7 @@ from ariane.model.hashes import java_hash, string_hash
 from ariane.model.message import TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
 from ariane.protocol import record
 from ariane.store import index_builder, key_query
-from ariane.store.key_hashes import KeyHashes, key_hash, keys_of
+from ariane.store.key_hashes import KeyHashes, key_hash, parse_keys
 from ariane.store.key_query import KeyQuery, QueryPosition
 from ariane.store.message_store import MessageStore, RecordDraft, StoreConfig, open_store
 from ariane.testing.clock import FakeClock
@@ -95,15 +95,15 @@ def test_hashing_many_is_hashing_each(messages: list[tuple[str, list[tuple[str, 
         for number, (topic, pairs) in enumerate(messages)
     ]
     expected = [
-        (key_hash(topic, key), offset, ms) for topic, properties, offset, ms in noted for key in keys_of(properties)
+        (key_hash(topic, key), offset, ms) for topic, properties, offset, ms in noted for key in parse_keys(properties)
     ]
-    assert KeyHashes().of(noted) == expected
+    assert KeyHashes().hash_keys(noted) == expected
 
 
 def test_keys_are_the_unique_id_and_the_words() -> None:
-    assert keys_of("KEYS\x01b  a b\x02UNIQ_KEY\x01id") == ["id", "b", "a"]
-    assert keys_of("KEYS\x01a\tb") == ["a\tb"]
-    assert keys_of("TAGS\x01a") == []
+    assert parse_keys("KEYS\x01b  a b\x02UNIQ_KEY\x01id") == ["id", "b", "a"]
+    assert parse_keys("KEYS\x01a\tb") == ["a\tb"]
+    assert parse_keys("TAGS\x01a") == []
 
 
 # --- bytes ---
@@ -118,7 +118,7 @@ def test_the_bytes_of_a_file() -> None:
     first = store.put(draft(keys="k1"))
     clock.advance_ms(2999)
     second = store.put(draft(keys="k2 k5"))
-    store.step()
+    store.dispatch_pending()
     store.close()
     (path,) = index_files(disk)
     slots = [0, 0, 0, 0]
@@ -135,7 +135,7 @@ def test_no_file_is_made_without_a_key() -> None:
     disk = FakeDisk()
     store = opened(disk)
     store.put(draft())
-    store.step()
+    store.dispatch_pending()
     store.close()
     assert index_files(disk) == []
 
@@ -148,7 +148,7 @@ def test_a_collision_is_no_match() -> None:
     one = store.put(draft(keys="Aa"))
     other = store.put(draft(keys="BB"))
     elsewhere = store.put(draft(keys="Aa", topic="U"))
-    store.step()
+    store.dispatch_pending()
     assert key_hash("T", "Aa") == key_hash("T", "BB")
     assert found(store, "Aa") == [one.offset]
     assert found(store, "BB") == [other.offset]
@@ -160,20 +160,20 @@ def test_a_query_is_never_behind_the_consumers() -> None:
     store = opened(FakeDisk())
     placed = store.put(draft("ID1"))
     assert found(store, "ID1") == []
-    store.step()
+    store.dispatch_pending()
     assert found(store, "ID1") == [placed.offset]
     batch = store.put_batch([draft("ID2", "a"), draft("ID3", "a")])
-    store.step()
+    store.dispatch_pending()
     assert found(store, "a") == [one.offset for one in batch]
 
 
 def test_in_sync_mode_nothing_is_found_that_is_not_flushed() -> None:
     store = opened(FakeDisk(), config=replace(CONFIG, flush="sync"))
     placed = store.put(draft("ID1"))
-    store.step()
+    store.dispatch_pending()
     assert found(store, "ID1") == []
     store.flush()
-    store.step()
+    store.dispatch_pending()
     assert found(store, "ID1") == [placed.offset]
 
 
@@ -182,7 +182,7 @@ def test_half_messages_are_found_rolled_back_ones_are_not() -> None:
     store = opened(disk)
     half = store.put(draft("H", sys_flag=TRANSACTION_PREPARED))
     store.put(draft("R", sys_flag=TRANSACTION_ROLLBACK))
-    store.step()
+    store.dispatch_pending()
     assert (found(store, "H"), found(store, "R")) == ([half.offset], [])
     survivor = disk.after_kill()
     again = opened(survivor)
@@ -196,7 +196,7 @@ def test_the_keys_of_a_message_stay_in_one_file_and_times_are_right_after_a_roll
         store.put(draft(keys="x y"))  # 6 of 7
     clock.advance_ms(3_600_000)
     late = store.put(draft("ID", "late"))  # does not fit any more
-    store.step()
+    store.dispatch_pending()
     assert found(store, "late", begin_ms=T0 + 3_600_000, end_ms=T0 + 3_600_000) == [late.offset]
     store.close()
     first, second = index_files(disk)
@@ -206,7 +206,7 @@ def test_the_keys_of_a_message_stay_in_one_file_and_times_are_right_after_a_roll
     again = opened(disk, clock)
     assert found(again, "ID", begin_ms=T0 + 3_600_000, end_ms=T0 + 3_600_000) == [late.offset]
     assert len(found(again, "x")) == 3
-    assert again.recovered.notes == ()
+    assert again.recovery_report.notes == ()
 
 
 def test_a_message_with_more_keys_than_a_file_loses_none() -> None:
@@ -215,7 +215,7 @@ def test_a_message_with_more_keys_than_a_file_loses_none() -> None:
     store.put(draft(keys="before"))
     words = [f"w{number}" for number in range(30)]
     placed = store.put(draft("ID", " ".join(words)))
-    store.step()
+    store.dispatch_pending()
     for _ in range(2):
         assert all(found(store, word) == [placed.offset] for word in [*words, "ID"])
         store.close()
@@ -229,7 +229,7 @@ def test_names_of_files_grow_even_when_the_clock_does_not() -> None:
     for number in range(40):
         store.put(draft(f"ID{number}"))
         clock.advance_ms(-1000)
-    store.step()
+    store.dispatch_pending()
     assert all(len(found(store, f"ID{number}")) == 1 for number in range(40))
     store.close()
     assert len(index_files(disk)) == 6
@@ -244,7 +244,7 @@ def test_windows_are_exact_to_the_millisecond() -> None:
     for ms in (0, 1, 999, 1000, 1500, 2999, 3000, 60_000):
         clock.set_ms(T0 + ms)
         offsets[ms] = store.put(draft(keys="k")).offset
-    store.step()
+    store.dispatch_pending()
     for begin in (0, 1, 2, 999, 1000, 1001, 2500, 3000, 3001, 60_001):
         for end in (0, 998, 999, 1000, 1499, 2999, 3000, 59_999, 60_000):
             expected = [offset for ms, offset in offsets.items() if begin <= ms <= end]
@@ -255,7 +255,7 @@ def test_windows_are_exact_to_the_millisecond() -> None:
 def test_pages_go_on_to_the_oldest(max_count: int) -> None:
     store = opened(FakeDisk())
     offsets = [store.put(draft(f"ID{number}", "many")).offset for number in range(50)]
-    store.step()
+    store.dispatch_pending()
     assert pages(store, "many", max_count) == offsets
 
 
@@ -270,7 +270,7 @@ def pages(store: MessageStore, key: str, max_count: int) -> list[int]:
         assert page == sorted(page)
         collected = page + collected
         store.put(draft("new", key))
-        store.step()
+        store.dispatch_pending()
         if got.position is None:
             return collected
         position = QueryPosition.parse(got.position.text())
@@ -280,7 +280,7 @@ def test_a_page_ends_only_when_there_is_more() -> None:
     store = opened(FakeDisk())
     for number in range(3):
         store.put(draft(keys=f"k only{number}"))
-    store.step()
+    store.dispatch_pending()
     assert store.index.query(KeyQuery("T", "k", 3)).position is None
     assert store.index.query(KeyQuery("T", "k", 2)).position is not None
     nothing = store.index.query(KeyQuery("T", "k", 0))
@@ -292,14 +292,14 @@ def test_a_position_in_a_file_that_is_gone_goes_on_by_offset() -> None:
     disk = FakeDisk()
     store = opened(disk)
     offsets = [store.put(draft(f"ID{number}", "many")).offset for number in range(20)]
-    store.step()
+    store.dispatch_pending()
     first = store.index.query(KeyQuery("T", "many", 5))
     assert first.position is not None
     store.close()
     for path in index_files(disk):
         disk.remove(path)
     again = opened(disk)
-    assert "made anew" in again.recovered.notes[-1]
+    assert "made anew" in again.recovery_report.notes[-1]
     gone = first.position._replace(file="20010101000000000", number=99)
     rest = again.index.query(KeyQuery("T", "many", 64, position=gone))
     assert [record.decode(data).offset for data in rest.records] == offsets[:15]
@@ -316,8 +316,8 @@ def test_what_is_looked_at_is_bounded_and_said(monkeypatch: pytest.MonkeyPatch) 
     old = store.put(draft(keys="Aa"))
     for _ in range(30):
         store.put(draft(keys="BB"))
-    store.step()
-    monkeypatch.setattr(key_query, "LOOKED_MAX", 7)
+    store.dispatch_pending()
+    monkeypatch.setattr(key_query, "ENTRIES_SCANNED_MAX", 7)
     position, rounds = None, 0
     while True:
         got = store.index.query(KeyQuery("T", "Aa", 64, position=position))
@@ -333,7 +333,7 @@ def test_what_is_looked_at_is_bounded_and_said(monkeypatch: pytest.MonkeyPatch) 
 def test_an_answer_has_a_size(monkeypatch: pytest.MonkeyPatch) -> None:
     store = opened(FakeDisk())
     offsets = [store.put(draft(keys="k", body=b"x" * 1000)).offset for _ in range(10)]
-    store.step()
+    store.dispatch_pending()
     monkeypatch.setattr(key_query, "BYTES_MAX", 2500)
     assert found(store, "k") == offsets[-2:]
     assert pages(store, "k", 64) == offsets
@@ -348,7 +348,7 @@ def test_the_last_update_is_told() -> None:
     store.put(draft(keys="k"))
     clock.advance_ms(5)
     placed = store.put(draft(keys="k"))
-    store.step()
+    store.dispatch_pending()
     assert store.index.query(KeyQuery("T", "none", 1))[2:] == (T0 + 5, placed.offset)
 
 
@@ -359,7 +359,7 @@ def test_without_an_index_queries_are_refused_and_nothing_is_kept() -> None:
     disk = FakeDisk()
     store = opened(disk, config=replace(CONFIG, index=False))
     store.put(draft("ID"))
-    store.step()
+    store.dispatch_pending()
     with pytest.raises(StoreError, match="messageIndexEnable"):
         store.index.query(KeyQuery("T", "ID", 1))
     assert store.index.drop_before(100) == 0
@@ -374,7 +374,7 @@ def test_turned_off_for_a_while_it_is_completed() -> None:
     for number, is_on in enumerate((True, False, True, False, True)):
         store = opened(disk, config=replace(CONFIG, index=is_on))
         store.put(draft(f"ID{number}", "all"))
-        store.step()
+        store.dispatch_pending()
         if is_on:
             assert len(found(store, "all")) == number + 1
         store.close()
@@ -384,14 +384,14 @@ def test_files_of_other_sizes_are_made_anew() -> None:
     disk = FakeDisk()
     store = opened(disk)
     placed = [store.put(draft(f"ID{number}")).offset for number in range(20)]
-    store.step()
+    store.dispatch_pending()
     store.close()
     other = opened(disk, config=replace(CONFIG, index_slots=5))
-    assert "maxHashSlotNum" in other.recovered.notes[-1]
+    assert "maxHashSlotNum" in other.recovery_report.notes[-1]
     assert [found(other, f"ID{number}") for number in range(20)] == [[offset] for offset in placed]
     other.close()
     again = opened(disk, config=other.config)
-    assert again.recovered.notes == ()
+    assert again.recovery_report.notes == ()
 
 
 @pytest.mark.parametrize(("name", "value"), [("index_slots", 0), ("index_entries", 1), ("index_entries", 1 << 31)])
@@ -404,9 +404,9 @@ def test_retention_drops_the_files_below() -> None:
     disk = FakeDisk()
     store = opened(disk)
     placed = [store.put(draft(f"ID{number}")).offset for number in range(20)]
-    store.step()
+    store.dispatch_pending()
     store.flush()
-    store.flush_derived()
+    store.write_checkpoint()
     assert store.index.drop_before(placed[0]) == 0
     assert store.index.drop_before(placed[7]) == 1
     assert found(store, "ID6") == []
@@ -416,20 +416,20 @@ def test_retention_drops_the_files_below() -> None:
     for files in (3, 3, 1, 1):
         assert len(index_files(disk)) == files
         again = opened(disk.after_kill())
-        assert again.recovered.notes == ()
+        assert again.recovery_report.notes == ()
         assert [len(found(again, f"ID{number}")) for number in range(14, 20)] == [1] * 6
-        store.flush_derived()
+        store.write_checkpoint()
     assert [len(found(store, f"ID{number}")) for number in range(20)] == [0] * 14 + [1] * 6
     store.close()
-    assert opened(disk).recovered.notes == ()
+    assert opened(disk).recovery_report.notes == ()
 
 
 def test_a_full_disk_refuses_queries_not_messages(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(index_builder, "AT_ONCE", 2)
+    monkeypatch.setattr(index_builder, "BATCH_RECORDS", 2)
     disk = FakeDisk()
     store = opened(disk)
     offsets = [store.put(draft(f"ID{number}")).offset for number in range(5)]
-    store.step()
+    store.dispatch_pending()
 
     def fail(kind: str, path: str) -> None:
         if "/index/" in path and kind != "fsync":
@@ -437,9 +437,9 @@ def test_a_full_disk_refuses_queries_not_messages(monkeypatch: pytest.MonkeyPatc
 
     disk.fail = fail
     offsets += [store.put(draft(f"ID{number}")).offset for number in range(5, 12)]
-    assert [arrival.max_offset for arrival in store.step()] == list(range(6, 13))
+    assert [arrival.max_offset for arrival in store.dispatch_pending()] == list(range(6, 13))
     store.flush()
-    store.flush_derived()
+    store.write_checkpoint()
     for _ in range(2):
         with pytest.raises(StoreFull):
             store.index.query(KeyQuery("T", "ID0", 1))
@@ -455,4 +455,4 @@ def test_a_full_disk_refuses_queries_not_messages(monkeypatch: pytest.MonkeyPatc
     for left in (disk, survivor):
         again = opened(left)
         assert [found(again, f"ID{number}") for number in range(12)] == [[offset] for offset in offsets]
-        assert again.recovered.notes == ()
+        assert again.recovery_report.notes == ()

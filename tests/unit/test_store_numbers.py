@@ -7,7 +7,7 @@ import pytest
 from ariane.model.message import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
 from ariane.protocol import record
 from ariane.store.message_store import MessageStore, RecordDraft, StoreConfig, open_store
-from ariane.store.queue_numbering import NumberingRestarts, judge, last_stays
+from ariane.store.queue_numbering import NumberingRestarts, decide, is_last_placed
 from ariane.testing.disk import FakeDisk, PowerLost
 
 LOG = "/s/commitlog/" + "0" * 20
@@ -30,7 +30,7 @@ def tear_number(disk: FakeDisk, offset: int) -> None:
 
 
 def bodies(store: MessageStore) -> list[str]:
-    data = [store.record_of("T", 0, at) for at in range(store.max_offset("T", 0))]
+    data = [store.read_queue_record("T", 0, at) for at in range(store.max_offset("T", 0))]
     return [record.decode(one).body.decode() for one in data if one is not None]
 
 
@@ -51,7 +51,7 @@ def bodies(store: MessageStore) -> list[str]:
 def test_a_number_out_of_order_is_judged_with_the_next(
     restarts: NumberingRestarts, due: int, held: int, number: int, *, is_placed: bool
 ) -> None:
-    assert judge(due, held, number, restarts=restarts).held is is_placed
+    assert decide(due, held, number, restarts=restarts).place_held is is_placed
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_a_number_out_of_order_is_judged_with_the_next(
 def test_a_last_record_with_number_0_restarts_only_queues_of_java(
     restarts: NumberingRestarts, *, is_placed: bool
 ) -> None:
-    assert last_stays(5, 0, 0, restarts=restarts, is_new=False) is is_placed
+    assert is_last_placed(5, 0, 0, restarts=restarts, is_new=False) is is_placed
 
 
 @pytest.mark.parametrize("sys_flag", [0, TRANSACTION_COMMIT])
@@ -74,15 +74,15 @@ def test_a_torn_number_is_withdrawn_and_reported(sys_flag: int) -> None:
     tear_number(disk, torn)
     store = opened(disk)
     note = f"record at {torn} (T): its number 0 is out of order, 1 was due; it was withdrawn and stays readable"
-    assert any(one.startswith(note) for one in store.recovered.notes)
+    assert any(one.startswith(note) for one in store.recovery_report.notes)
     assert bodies(store) == ["acknowledged"]
-    left = store.record_at(torn)
+    left = store.read_record(torn)
     assert left is not None
     assert (record.decode(left).body, record.decode(left).sys_flag) == (b"torn", TRANSACTION_ROLLBACK)
     put(store, "next")
-    store.step()
+    store.dispatch_pending()
     assert bodies(store) == ["acknowledged", "next"]
-    assert opened(disk.after_kill()).recovered.notes == ()
+    assert opened(disk.after_kill()).recovery_report.notes == ()
 
 
 def test_a_new_queue_whose_first_file_was_lost_is_rebuilt() -> None:
@@ -91,7 +91,7 @@ def test_a_new_queue_whose_first_file_was_lost_is_rebuilt() -> None:
     store = opened(disk)
     for number in range(12):
         put(store, str(number))
-    store.step()
+    store.dispatch_pending()
     disk = disk.after_kill()
     disk.remove("/s/consumequeue/T/0/" + "0" * 20)
     assert bodies(opened(disk)) == [str(number) for number in range(12)]
@@ -111,7 +111,7 @@ def test_a_disk_that_refuses_the_withdrawal_is_reported() -> None:
 
     disk.fail = fail
     store = opened(disk)
-    assert any("it could not be withdrawn" in note for note in store.recovered.notes)
+    assert any("it could not be withdrawn" in note for note in store.recovery_report.notes)
     assert bodies(store) == ["acknowledged"]
 
 
@@ -134,7 +134,7 @@ def test_a_topic_that_java_deleted_and_created_again_has_its_new_record() -> Non
     store = opened(disk)
     for number in range(3):
         put(store, f"old {number}")
-    store.step()
+    store.dispatch_pending()
     store.delete_topic("T")
     put(store, "new")
     disk = disk.after_kill()
@@ -147,7 +147,7 @@ def test_a_rebuild_that_was_interrupted_stays_one_of_a_log_of_java() -> None:
     store = opened(disk)
     for number in range(3):
         put(store, f"old {number}")
-    store.step()
+    store.dispatch_pending()
     store.delete_topic("T")
     put(store, "new")
     java = disk.after_kill()

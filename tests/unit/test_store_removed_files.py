@@ -30,7 +30,7 @@ def draft(number: int) -> RecordDraft:
 def put(store: MessageStore, count: int, first: int = 0) -> None:
     for number in range(first, first + count):
         store.put(draft(number))
-    store.step()
+    store.dispatch_pending()
 
 
 def remove(disk: FakeDisk, part: str) -> None:
@@ -41,7 +41,7 @@ def remove(disk: FakeDisk, part: str) -> None:
 
 def flush(store: MessageStore) -> None:
     store.flush()
-    store.flush_derived()
+    store.write_checkpoint()
 
 
 def test_a_removed_queue_stops_writes_is_reported_once_and_rebuilt_by_a_start(caplog: pytest.LogCaptureFixture) -> None:
@@ -75,7 +75,7 @@ def test_a_removed_queue_whose_file_is_not_open_stops_writes_at_the_first_entry(
     store.put(draft(5))
     for _ in range(3):
         with pytest.raises(StoreError, match="cannot write"):
-            store.step()
+            store.dispatch_pending()
     with pytest.raises(StoreError, match="was removed"):
         store.put(draft(6))
     assert len([record for record in caplog.records if "was removed" in record.message]) == 1
@@ -100,11 +100,11 @@ def test_a_deleted_topic_is_no_removed_queue() -> None:
     store = opened(disk)
     put(store, 5)
     store.flush()
-    pending = store.begin_flush_derived()
+    pending = store.begin_checkpoint()
     assert pending is not None
     remove(disk, "/consumequeue/T")
     for queue in store._queues.all():
-        store._queues._leave(queue)
+        store._queues._unregister(queue)
     pending.run()
     store.end_flush(pending, None)
     put(store, 1)
@@ -115,7 +115,7 @@ def test_a_topic_that_is_deleted_and_created_again_during_a_flush_is_no_removed_
     store = opened(disk)
     put(store, 5)
     store.flush()
-    flush_in_flight = store.begin_flush_derived()
+    flush_in_flight = store.begin_checkpoint()
     assert flush_in_flight is not None
     store.delete_topic("T")
     flush_in_flight.run()  # finds no file of the queue
@@ -152,8 +152,8 @@ def test_a_removed_segment_stops_writes_while_its_messages_can_still_be_read(
     put(store, 60)
     flush(store)
     remove(disk, sorted(path for path in disk.paths() if "/commitlog/" in path)[which])
-    store.begin_flush_derived()
-    store.begin_flush_derived()
+    store.begin_checkpoint()
+    store.begin_checkpoint()
     with pytest.raises(StoreError, match="commitlog/[0-9]+ was removed while the broker runs"):
         store.put(draft(99))
     assert len([record for record in caplog.records if "was removed" in record.message]) == 1

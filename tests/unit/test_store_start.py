@@ -41,7 +41,7 @@ def filled(disk: FakeDisk, count: int = COUNT, **changes: object) -> None:
     store = opened(disk, **changes)
     for number in range(count):
         store.put(RecordDraft(topic="T", queue_id=number % 2, body=b"%090d" % number, born_ms=1, born_host=bytes(8)))
-    store.step()
+    store.dispatch_pending()
     store.close()
 
 
@@ -116,10 +116,10 @@ def test_a_missing_log_can_be_accepted() -> None:
     disk = FakeDisk()
     filled(disk)
     store = opened(disk, commit_log="/elsewhere", accept_empty_log=True)
-    assert any("/elsewhere" in note and "accepted" in note for note in store.recovered.notes)
+    assert any("/elsewhere" in note and "accepted" in note for note in store.recovery_report.notes)
     assert store.topics() == {}
     store.put(RecordDraft(topic="T", queue_id=0, body=b"%090d" % 7, born_ms=1, born_host=bytes(8)))
-    store.step()
+    store.dispatch_pending()
     store.close()
     assert bodies(opened(disk, commit_log="/elsewhere")) == [7]
 
@@ -128,7 +128,7 @@ def test_a_new_store_and_one_that_crashed_before_its_first_flush_start() -> None
     disk = FakeDisk()
     store = opened(disk)
     store.put(RecordDraft(topic="T", queue_id=0, body=b"%090d" % 7, born_ms=1, born_host=bytes(8)))
-    store.step()
+    store.dispatch_pending()
     again = disk.after_kill()
     opened(again).close()
 
@@ -152,7 +152,7 @@ def test_a_missing_end_of_the_log_stops_the_start(*, java_wrote_last: bool) -> N
     assert left == list(range(len(left)))
     assert COUNT // 2 < len(left) < COUNT
     store.put(RecordDraft(topic="T", queue_id=0, body=b"%090d" % 99, born_ms=1, born_host=bytes(8)))
-    store.step()
+    store.dispatch_pending()
     store.close()
     assert bodies(opened(disk)) == [*left, 99]
 
@@ -162,9 +162,9 @@ def test_a_removed_first_segment_is_reported() -> None:
     filled(disk)
     disk.remove(paths(disk, "/commitlog/")[0])
     store = opened(disk)
-    assert any("begins at 4096, the last run recorded 0" in note for note in store.recovered.notes)
+    assert any("begins at 4096, the last run recorded 0" in note for note in store.recovery_report.notes)
     store.close()
-    assert not any("recorded" in note for note in opened(disk).recovered.notes), "it is reported once"
+    assert not any("recorded" in note for note in opened(disk).recovery_report.notes), "it is reported once"
 
 
 def test_a_segment_that_the_broker_removed_is_not_reported() -> None:
@@ -174,10 +174,10 @@ def test_a_segment_that_the_broker_removed_is_not_reported() -> None:
     removal = store.retention.begin_log_removal(store.retention.log_files()[0])
     assert removal is not None
     assert not store.retention.is_recorded
-    store.flush_derived()
+    store.write_checkpoint()
     assert store.retention.is_recorded
     removal.run()
-    assert not any("recorded" in note for note in opened(disk.after_kill()).recovered.notes)
+    assert not any("recorded" in note for note in opened(disk.after_kill()).recovery_report.notes)
 
 
 def forget_checkpoint(disk: FakeDisk) -> None:
@@ -265,7 +265,7 @@ def test_a_queue_file_of_a_wrong_length_is_rebuilt(which: int, size: int, *, cra
         disk.close(disk.create("/s/abort", 0))
     store = opened(disk)
     assert bodies(store) == list(range(COUNT))
-    assert any("consume" in note or "consumequeue" in note for note in store.recovered.notes)
+    assert any("consume" in note or "consumequeue" in note for note in store.recovery_report.notes)
     store.close()
     assert {disk.size(path) for path in paths(disk, "/consumequeue/")} == {QUEUE_FILE}
 
@@ -275,7 +275,7 @@ def test_a_queue_file_of_a_wrong_length_is_rebuilt(which: int, size: int, *, cra
 def test_a_rebuild_that_was_interrupted_begins_again(
     fault: str, monkeypatch: pytest.MonkeyPatch, *, java_wrote_last: bool
 ) -> None:
-    monkeypatch.setattr(dispatch, "DERIVE_AT_ONCE", 3)  # entries reach the disk while records are still read
+    monkeypatch.setattr(dispatch, "BATCH_RECORDS", 3)  # entries reach the disk while records are still read
     disk = FakeDisk()
     filled(disk)
     if java_wrote_last:

@@ -205,7 +205,7 @@ class Broker:
             deletions=saved.load,
         )
         self._open.callback(self._store.close)
-        self._replica = self._store.follow() if config.is_slave else None
+        self._replica = self._store.follow_master() if config.is_slave else None
         self._tables = PersistentState(config, self._disk, saved, self._state_thread, now_ms, self._monotonic_ms)
         self._open.push_async_callback(self._tables.close)
         self._presence.members.on_group_empty = self._tables.filters.mark_group_dead

@@ -206,7 +206,7 @@ class DeliveryLoop:
 
     def _deliver(self, due: DueMessage, now_ms: int) -> None:
         counts = self.counts
-        data = self._store.record_of(due.topic, due.queue_id, due.number)
+        data = self._store.read_queue_record(due.topic, due.queue_id, due.number)
         try:
             if data is None:
                 raise ProtocolError("its record is gone or damaged")
@@ -261,7 +261,7 @@ def move_timers(store: MessageStore, log_offset: int) -> int:
     """
     end = 0
     for due_ms, number in store.delayed.below(log_offset):
-        data = store.record_of(TIMER_TOPIC, TIMERS, number)
+        data = store.read_queue_record(TIMER_TOPIC, TIMERS, number)
         if data is None:
             log.error("timer %d, due at %d, cannot be read: it is lost with the file that is removed", number, due_ms)
             continue

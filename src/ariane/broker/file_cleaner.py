@@ -18,7 +18,7 @@ from ariane.broker.flusher import Flusher
 from ariane.errors import StoreError, StoreFull
 from ariane.store.files import Disk
 from ariane.store.message_store import MessageStore
-from ariane.store.retention import Removal, RetentionRule, due, trigger, used_percent
+from ariane.store.retention import Removal, RetentionRule, count_removable, removal_trigger, used_percent
 
 log = logging.getLogger("ariane.broker.file_cleaner")
 
@@ -69,10 +69,10 @@ class FileCleaner:
         manual = self._manual_runs > 0
         self._manual_runs = max(0, self._manual_runs - 1)
         percent = self._used()
-        why = trigger(self._rule, percent, datetime.fromtimestamp(now_ms / 1000).hour, manual=manual)
+        why = removal_trigger(self._rule, percent, datetime.fromtimestamp(now_ms / 1000).hour, manual=manual)
         if why is not None:
             files = self._store.retention.log_files()
-            for file in files[: due(files, self._rule, percent, now_ms)]:
+            for file in files[: count_removable(files, self._rule, percent, now_ms)]:
                 if not await self._preserve_timers(file.base + self._store.config.commit_log_size):
                     break
                 await self._remove(self._store.retention.begin_log_removal(file))
@@ -155,7 +155,7 @@ def retention_rule(config: BrokerConfig) -> RetentionRule:
         reserved_ms=config.file_reserved_time * HOUR_MS,
         hours=config.delete_hours,
         used_max=max(low, min(config.disk_max_used_space_ratio, high)),
-        at_once=config.disk_space_clean_forcibly_ratio if config.clean_file_forcibly_enable else None,
+        forced_above=config.disk_space_clean_forcibly_ratio if config.clean_file_forcibly_enable else None,
     )
 
 

@@ -97,7 +97,7 @@ class Flusher:
     async def flush_derived(self) -> None:
         """Flush everything derived so far, consume queues and checkpoint: they spare the next start from reading the log."""
         async with self._derived:  # one that is in flight may have begun before the caller's changes
-            flush = self._store.begin_flush_derived()
+            flush = self._store.begin_checkpoint()
             if flush is not None:
                 await self._run(flush, self._derived_executor)
 

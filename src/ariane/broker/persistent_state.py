@@ -116,7 +116,7 @@ class PersistentState:
             json_documents.OFFSETS: self.offsets.view,
             json_documents.FILTERS: self.filters.table,
             json_documents.LOCKS: self.locks.table,
-            json_documents.DELETED: lambda: DeletedTopics(self.deletions.table()),
+            json_documents.DELETED: lambda: DeletedTopics(self.deletions.to_table()),
         }
         self._present = {
             name for name in (*self._document_sources, json_documents.DELAY_OFFSETS) if exists(disk, self._path(name))

@@ -66,7 +66,7 @@ class PostStoreDispatcher:
         self._dispatch_due = False
         self._feed.notify_appended()
         try:
-            arrivals = self._store.step()
+            arrivals = self._store.dispatch_pending()
         except StoreError as error:
             if str(error) != self._dispatch_fault:  # it is tried again every second
                 self._dispatch_fault = str(error)

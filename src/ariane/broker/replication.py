@@ -126,7 +126,7 @@ class ReplicationFeed:
                 heapq.heappop(self._waiting)  # timed out
             if at < store.commit_log_min:
                 raise ProtocolError(f"slave {stream.addr} is at {at}, which was removed: it needs an empty store")
-            data = store.source.read(at, batch)
+            data = store.replication_source.read(at, batch)
             if data:
                 await stream.write(frame_head(at, len(data)), data)
                 at += len(data)

@@ -143,7 +143,7 @@ class TransactionService:
         return half
 
     def _record(self, offset: int) -> Record | None:
-        data = self.store.record_at(offset)
+        data = self.store.read_record(offset)
         try:
             return record.decode(data) if data is not None else None
         except ProtocolError as error:
@@ -204,10 +204,10 @@ class TransactionService:
 
     async def _end_what_was_committed(self) -> None:
         """After a crash the log may end between a commit and its op message: the op message is written now."""
-        store, recovered = self.store, self.store.recovered
+        store, recovered = self.store, self.store.recovery_report
         if recovered.clean:
             return
-        for number, found in enumerate(store.records_between(recovered.read_from, recovered.end)):
+        for number, found in enumerate(store.scan_records(recovered.read_from, recovered.end)):
             await _breathe(number)
             if found.sys_flag & TRANSACTION_MASK != TRANSACTION_COMMIT:
                 continue

@@ -50,7 +50,7 @@ def check(
                 row = {name: getattr(finding, name) for name in finding.__struct_fields__}
                 typer.echo(json.dumps(row, ensure_ascii=False))
             else:
-                typer.echo(f"{finding.severity:<7} {finding.file} at {finding.offset}: {finding.what}")
+                typer.echo(f"{finding.severity:<7} {finding.file} at {finding.offset}: {finding.message}")
                 if finding.fix:
                     typer.echo(f"        {finding.fix}")
     except StoreError as error:
@@ -106,9 +106,9 @@ def cat(
     left = count
     try:
         found = (
-            reader.of_queue(_root(directory), topic, queue, start, commit_log=_log_root(commit_log))
+            reader.read_queue(_root(directory), topic, queue, start, commit_log=_log_root(commit_log))
             if topic is not None and queue is not None
-            else reader.of_log(_root(directory), start, commit_log=_log_root(commit_log))
+            else reader.read_log(_root(directory), start, commit_log=_log_root(commit_log))
         )
         for one in found:
             if isinstance(one, str):

@@ -23,11 +23,11 @@ from ariane.store import checkpoint as checkpoints
 from ariane.store import corrupt_ranges
 from ariane.store.check_index import check_index, index_files_of
 from ariane.store.check_queues import QueueChecks
-from ariane.store.check_report import ERROR, NOTE, WARNING, CheckFinding, files_of
+from ariane.store.check_report import ERROR, NOTE, WARNING, CheckFinding, inspect_files
 from ariane.store.checkpoint import Checkpoint
 from ariane.store.files import Disk, OpenFiles, ReadOnlyDisk, read_whole
 from ariane.store.index_file import IndexSizes
-from ariane.store.record_scanner import CHUNK, RecordScanner, ScannedRecord
+from ariane.store.record_scanner import CHUNK_BYTES, RecordScanner, ScannedRecord
 from ariane.store.segments import Segments
 from ariane.store.types import StoreConfig
 
@@ -72,12 +72,12 @@ def check(
             )
         checkpoint, found = _checkpoint(disk, root)
         yield from found
-        log, found = files_of(files, commit_log, "mappedFileSizeCommitLog")
+        log, found = inspect_files(files, commit_log, "mappedFileSizeCommitLog")
         yield from found
         queues = QueueChecks(files, f"{root}/consumequeue")
         yield from queues.load()
         yield from _log(root, log, queues, checkpoint, summary, is_running=is_running)
-        yield from queues.end()
+        yield from queues.finish()
         log_end = log.start + summary.bytes
         yield from check_index(files, root, log, log_end, index_sizes, is_running=is_running)
         yield from _config(disk, root)
@@ -123,21 +123,21 @@ def _log(
     while True:
         is_sure = safe is not None and end < safe <= log.stop
         stop = safe if is_sure and safe is not None else NOTHING
-        walk = RecordScanner(log, end, stop, check_crc=True, floor_ms=0, sure=is_sure)
+        walk = RecordScanner(log, end, stop, check_crc=True, min_store_ms=0, all_written=is_sure)
         told = 0
         for record in walk:
-            for hole in walk.holes[told:]:
-                yield _hole(log, hole.offset, hole.size, hole.why)
-            told = len(walk.holes)
+            for hole in walk.corrupt_ranges[told:]:
+                yield _hole(log, hole.offset, hole.size, hole.reason)
+            told = len(walk.corrupt_ranges)
             summary.records += 1
             times_back += record.store_ms < last_ms
             last_ms = record.store_ms
-            if corrupt_ranges.is_hole(record):
+            if corrupt_ranges.is_replacement(record):
                 yield _closed(log, record, root)
             else:
-                yield from queues.take(record, must_have=record.end <= complete_to)
-        for hole in walk.holes[told:]:
-            yield _hole(log, hole.offset, hole.size, hole.why)
+                yield from queues.check_record(record, must_have=record.end <= complete_to)
+        for hole in walk.corrupt_ranges[told:]:
+            yield _hole(log, hole.offset, hole.size, hole.reason)
         end = walk.end
         later = [base for base in log.bases if base >= end]
         if is_sure and end == safe:
@@ -154,7 +154,7 @@ def _log(
     if safe is not None and end < safe:
         what = f"the log ends at {end}, but everything below {safe} was on the disk"
         yield CheckFinding(ERROR, log.path(end - end % log.size), end % log.size, what, "take the files from a copy")
-    yield from _behind(log, end, walk.why, is_running=is_running)
+    yield from _behind(log, end, walk.stop_reason, is_running=is_running)
 
 
 def _hole(log: Segments, offset: int, size: int, why: str) -> CheckFinding:
@@ -166,7 +166,7 @@ def _hole(log: Segments, offset: int, size: int, why: str) -> CheckFinding:
 def _closed(log: Segments, record: ScannedRecord, root: str) -> CheckFinding:
     why = record.properties.decode("utf-8", "replace").partition("\x01")[2] or "unknown"
     what = f"{record.size} bytes at {record.offset} were no record and were passed over by a start: {why}"
-    fix = f"what was there, if anything, is kept below {corrupt_ranges.directory_of(root)}"
+    fix = f"what was there, if anything, is kept below {corrupt_ranges.backup_directory(root)}"
     return CheckFinding(
         WARNING, log.path(record.offset - record.offset % log.size), record.offset % log.size, what, fix
     )
@@ -178,11 +178,11 @@ def _behind(log: Segments, end: int, why: str, *, is_running: bool) -> Iterator[
     rest = 0
     while at is not None and log.has(at):
         following = at - at % log.size + log.size
-        at = log.next_data(at)
+        at = log.find_data(at)
         if at is None:
             at = following
             continue
-        data = log.read(at, CHUNK)
+        data = log.read(at, CHUNK_BYTES)
         rest += len(data) - data.count(0)
         at += len(data)
     if rest:

@@ -10,10 +10,10 @@ from array import array
 from collections.abc import Iterator
 
 from ariane.store.check_report import NOTE, WARNING, CheckFinding
-from ariane.store.corrupt_ranges import is_hole
+from ariane.store.corrupt_ranges import is_replacement
 from ariane.store.files import Disk, OpenFiles
 from ariane.store.index import NAME_DIGITS
-from ariane.store.index_builder import hashes_of
+from ariane.store.index_builder import hash_record_keys
 from ariane.store.index_file import (
     CHUNK_ENTRIES,
     ENTRY,
@@ -23,9 +23,9 @@ from ariane.store.index_file import (
     SLOT_SIZE,
     IndexHeader,
     IndexSizes,
-    other_order,
+    swap_byte_order,
 )
-from ariane.store.record_scanner import NotARecord, record_at
+from ariane.store.record_scanner import NotARecord, read_record
 from ariane.store.segments import Segments
 
 SAMPLE = 1000  # entries of a file whose records are looked up
@@ -147,10 +147,10 @@ class _FileCheck:
         if offset >= self._log_end:  # of a log that grows, more is there by now
             return "" if self._is_running else f"is for a record at {offset}, the log ends at {self._log_end}"
         try:
-            found, _ = record_at(self._log, offset)
+            found, _ = read_record(self._log, offset)
         except NotARecord as fault:
             return f"is for a record at {offset}, where none is: {fault}"
-        if value in hashes_of(found) or is_hole(found):
+        if value in hash_record_keys(found) or is_replacement(found):
             return ""
         return f"is for a key with the hash {value}, the record at {offset} has none such"
 
@@ -158,7 +158,7 @@ class _FileCheck:
         for first in range(0, self._sizes.slots, SLOTS_AT_ONCE):
             expected = self._slots[first : first + SLOTS_AT_ONCE]
             at = HEADER_SIZE + SLOT_SIZE * first
-            there = array("i", other_order(self._disk.pread(self._handle, SLOT_SIZE * len(expected), at)))
+            there = array("i", swap_byte_order(self._disk.pread(self._handle, SLOT_SIZE * len(expected), at)))
             if there != expected:
                 number = next(number for number, one in enumerate(expected) if there[number] != one)
                 what = f"slot {first + number} names entry {there[number]}, its newest is {expected[number]}"

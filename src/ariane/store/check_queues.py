@@ -9,16 +9,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ariane.model.topic import SCHEDULE_TOPIC
-from ariane.store.check_report import ERROR, NOTE, WARNING, CheckFinding, files_of
+from ariane.store.check_report import ERROR, NOTE, WARNING, CheckFinding, inspect_files
 from ariane.store.consume_queue import BLANK_SIZE, ENTRY, ENTRY_SIZE, LMQ_PREFIX, LOST_CODE
 from ariane.store.dispatch import has_entry
 from ariane.store.files import OpenFiles
-from ariane.store.record_scanner import ScannedRecord, tags_code
+from ariane.store.record_scanner import ScannedRecord, compute_tags_code
 from ariane.store.segments import Segments
 
 WINDOW = 256  # entries of a queue in memory
 WINDOWS_MAX = 4096  # queues with a window: 20 MB
-TOLD_MAX = 20  # findings of one queue that are told one by one; how many more there are is told, too
+FINDINGS_MAX = 20  # findings of one queue that are told one by one; how many more there are is told, too
 EXT_ADDRESS_MAX = -2147483649  # a tags code up to here is the address of an extended entry of Java's
 _SCHEDULE = SCHEDULE_TOPIC.encode()
 
@@ -34,8 +34,8 @@ class _Queue:
         "first_offset",
         "newest",
         "queue_id",
+        "reported",
         "segments",
-        "told",
         "topic",
         "window",
     )
@@ -47,7 +47,7 @@ class _Queue:
         self.window = b""
         self.at = 0  # number of the window's first entry
         self.claimed = 0  # entries that belong to a record
-        self.told = 0
+        self.reported = 0
         self.first, self.first_offset = _first(segments)
         self.newest = -1  # highest number a record had
         self.end = segments.stop // ENTRY_SIZE
@@ -69,7 +69,7 @@ class _Queue:
         offset, size, code = ENTRY.unpack_from(self.window, within * ENTRY_SIZE)
         return (offset, size, code) if size else None
 
-    def place(self, number: int) -> tuple[str, int]:
+    def locate(self, number: int) -> tuple[str, int]:
         """File and byte of an entry."""
         at = number * ENTRY_SIZE
         return self.segments.path(at - at % self.segments.size), at % self.segments.size
@@ -129,7 +129,7 @@ class QueueChecks:
         if not name.isdecimal() or not name.isascii():
             yield CheckFinding(ERROR, directory, 0, "is not a queue id", "move it out of the store directory")
             return
-        segments, found = files_of(self._files, directory, "mappedFileSizeConsumeQueue")
+        segments, found = inspect_files(self._files, directory, "mappedFileSizeConsumeQueue")
         yield from found
         if segments.size % ENTRY_SIZE and segments.bases:
             what = f"files of {segments.size} bytes do not hold whole entries"
@@ -143,7 +143,7 @@ class QueueChecks:
         self.files += len(segments.bases)
         self._table[topic, int(name)] = _Queue(topic, int(name), segments)
 
-    def take(self, record: ScannedRecord, *, must_have: bool) -> Iterator[CheckFinding]:
+    def check_record(self, record: ScannedRecord, *, must_have: bool) -> Iterator[CheckFinding]:
         """Look for the entry of `record`. Without `must_have` it may still come."""
         if self._log_start is None:
             self._log_start = record.offset
@@ -167,7 +167,7 @@ class QueueChecks:
         if entry is None and not must_have:
             self._pending += 1
         elif entry is None:
-            yield from self._tell(queue, number, ERROR, f"lacks entry {number}, of the record at {record.offset}")
+            yield from self._report(queue, number, ERROR, f"lacks entry {number}, of the record at {record.offset}")
         elif entry[:2] != (record.offset, record.size):
             there = (
                 "is empty"
@@ -175,13 +175,13 @@ class QueueChecks:
                 else f"points to {entry[1]} bytes at {entry[0]}"
             )
             what = f"entry {number} {there}, not to the record of {record.size} bytes at {record.offset}"
-            yield from self._tell(queue, number, ERROR if must_have else NOTE, what)
+            yield from self._report(queue, number, ERROR if must_have else NOTE, what)
         else:
             queue.claimed += 1
-            code = tags_code(record, ())
+            code = compute_tags_code(record, ())
             if entry[2] not in (code,) and entry[2] > EXT_ADDRESS_MAX and record.topic != _SCHEDULE:
                 what = f"entry {number} has the tags code {entry[2]}, its record's is {code}"
-                yield from self._tell(queue, number, WARNING, what)
+                yield from self._report(queue, number, WARNING, what)
 
     def _remember(self, queue: _Queue) -> None:
         if queue not in self._windows:
@@ -191,14 +191,14 @@ class QueueChecks:
                 del self._windows[oldest]
                 oldest.window = b""
 
-    def _tell(self, queue: _Queue, number: int, severity: str, what: str) -> Iterator[CheckFinding]:
-        queue.told += 1
-        if queue.told <= TOLD_MAX:
-            file, at = queue.place(number)
+    def _report(self, queue: _Queue, number: int, severity: str, what: str) -> Iterator[CheckFinding]:
+        queue.reported += 1
+        if queue.reported <= FINDINGS_MAX:
+            file, at = queue.locate(number)
             fix = "remove the queue's directory while no broker runs: it is made again from the log"
             yield CheckFinding(severity, file, at, f"{queue.name} {what}", fix)
 
-    def end(self) -> Iterator[CheckFinding]:
+    def finish(self) -> Iterator[CheckFinding]:
         """What the records did not claim."""
         for topic, count in sorted(self._without.items()):
             what = f"{count} records of {topic} have no queue: the topic was deleted, or its queues are lost"
@@ -212,12 +212,12 @@ class QueueChecks:
         if self._pending:
             yield CheckFinding(NOTE, self._root, 0, f"{self._pending} new records have no entry yet", "")
         for queue in self._table.values():
-            yield from self._rest(queue)
-            if queue.told > TOLD_MAX:
-                what = f"{queue.name} has {queue.told - TOLD_MAX} more findings of this kind"
+            yield from self._check_unclaimed(queue)
+            if queue.reported > FINDINGS_MAX:
+                what = f"{queue.name} has {queue.reported - FINDINGS_MAX} more findings of this kind"
                 yield CheckFinding(ERROR, queue.segments.directory, 0, what, "as above")
 
-    def _rest(self, queue: _Queue) -> Iterator[CheckFinding]:
+    def _check_unclaimed(self, queue: _Queue) -> Iterator[CheckFinding]:
         """Empty and stale entries, and those whose record is not there."""
         lost: list[int] = []  # number of the first, how many
         here = stale = 0
@@ -245,18 +245,20 @@ class QueueChecks:
             self.entries += 1
             here += offset >= (self._log_start or 0)
             if offset <= before:
-                yield from self._tell(queue, number, ERROR, f"entry {number} points back, to {offset} behind {before}")
+                yield from self._report(
+                    queue, number, ERROR, f"entry {number} points back, to {offset} behind {before}"
+                )
             before = max(before, offset)
         if lost:
             what = f"{lost[1]} entries, the first of them {lost[0]}, are empty: their records were lost in a hole of the log"
-            file, at = queue.place(lost[0])
+            file, at = queue.locate(lost[0])
             yield CheckFinding(WARNING, file, at, f"{queue.name}: {what}", "consumers are led past them; nothing to do")
         if stale:
-            file, at = queue.place(queue.newest + 1)
+            file, at = queue.locate(queue.newest + 1)
             what = f"{queue.name}: {stale} entries lie behind unwritten ones"
             yield CheckFinding(WARNING, file, at, what, "left by a crash or by Java; a start clears them")
         if here > queue.claimed and not queue.topic.startswith(LMQ_PREFIX):
-            file, at = queue.place(queue.newest)
+            file, at = queue.locate(queue.newest)
             what = f"{queue.name}: {here - queue.claimed} of {here} entries point to no good record of this queue"
             fix = "consumers are led past what cannot be read; a start clears entries behind the end of the log"
             yield CheckFinding(ERROR, file, at, what, fix)
@@ -267,7 +269,7 @@ class QueueChecks:
         at = number * ENTRY_SIZE
         while queue.segments.has(at):
             within_file = at - at % queue.segments.size + queue.segments.size
-            reached = queue.segments.next_data(at)
+            reached = queue.segments.find_data(at)
             if reached is not None and queue.segments.read(reached, within_file - reached).strip(b"\0"):
                 return False
             at = within_file

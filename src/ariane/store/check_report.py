@@ -20,11 +20,11 @@ class CheckFinding(msgspec.Struct, frozen=True):
     severity: str
     file: str
     offset: int
-    what: str
+    message: str
     fix: str
 
 
-def files_of(files: OpenFiles, directory: str, setting: str) -> tuple[Segments, list[CheckFinding]]:
+def inspect_files(files: OpenFiles, directory: str, setting: str) -> tuple[Segments, list[CheckFinding]]:
     """The files in `directory` as they lie there, and what is wrong with their names and lengths.
 
     Their size is that of most of them. Gaps are the caller's to find.

@@ -108,7 +108,7 @@ def _with_log(found: Checkpoint, data: bytes) -> Checkpoint:
     return found
 
 
-def make_room(files: OpenFiles, path: str) -> None:
+def reserve(files: OpenFiles, path: str) -> None:
     """Let the file be there in its full size, so that a full disk keeps no checkpoint from being written."""
     size = files.disk.size(path)
     if size is None:

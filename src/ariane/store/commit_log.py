@@ -20,7 +20,7 @@ from ariane.store.segments import Segments
 
 log = logging.getLogger("ariane.store")
 
-DAMAGED_MAX = 10_000  # damaged records that are remembered, so that each is told only once
+CORRUPT_RECORDS_MAX = 10_000  # damaged records that are remembered, so that each is told only once
 
 
 class CommitLog:
@@ -37,12 +37,14 @@ class CommitLog:
         self.flushed_ms = last_ms
         self.failure: StoreError | None = None
         self.write_failure: StoreError | None = None  # the first failed write that was reported, until it is cleared
-        self.damaged: dict[int, int] = {}  # offset and size of records that a queue points to and nobody can read
+        self.corrupt_records: dict[
+            int, int
+        ] = {}  # offset and size of records that a queue points to and nobody can read
         self._flushing: FlushRound | None = None
         self._filled: list[tuple[str, int]] = []  # files that are full and not flushed, with their handles
         self._directory_changed = False
         if not segments.has(end):
-            segments.add(end)
+            segments.create_file(end)
             self._directory_changed = True
         self._base = end - end % self.size
         self._path = segments.path(self._base)
@@ -58,10 +60,10 @@ class CommitLog:
         """Up to `length` bytes, not beyond the end of the file that holds `offset`."""
         return self.segments.read(offset, length)
 
-    def found_damaged(self, offset: int, size: int) -> None:
+    def report_corrupt_record(self, offset: int, size: int) -> None:
         """A queue points to a record of `size` bytes at `offset`, and none is there: told once."""
-        if offset not in self.damaged and len(self.damaged) < DAMAGED_MAX:
-            self.damaged[offset] = size
+        if offset not in self.corrupt_records and len(self.corrupt_records) < CORRUPT_RECORDS_MAX:
+            self.corrupt_records[offset] = size
             log.error(
                 "%s: the record of %d bytes at %d is damaged; consumers are led past it (see `ariane store check`)",
                 self.segments.path(offset - offset % self.size),
@@ -93,7 +95,7 @@ class CommitLog:
         try:
             # First the file, then the filler that points to it: a crash between leaves an empty file, which a start removes.
             if not self.segments.has(base):
-                self.segments.add(base)
+                self.segments.create_file(base)
             self._directory_changed = True
             handle = self._disk.open(self.segments.path(base))
         except OSError as error:
@@ -116,7 +118,7 @@ class CommitLog:
         try:
             if base != self._base:
                 if not self.segments.has(base):
-                    self.segments.add(base)
+                    self.segments.create_file(base)
                 self._directory_changed = True
                 handle = self._disk.open(self.segments.path(base))
                 self._filled.append((self._path, self._handle))
@@ -140,7 +142,7 @@ class CommitLog:
         for one in list(self.segments.bases):
             self.segments.remove_file(one)
         self._disk.fsync_dir(self.segments.directory)
-        self.segments.add(base)
+        self.segments.create_file(base)
         self._disk.fsync_dir(self.segments.directory)  # `flushed` says so below, and the checkpoint repeats it
         self._base, self._path = base, self.segments.path(base)
         self._handle = self._disk.open(self._path)
@@ -175,10 +177,10 @@ class CommitLog:
             return None
         if self.flushed == self.end and not self._directory_changed:
             return None
-        self._flushing = self.flush_now()
+        self._flushing = self.new_flush_round()
         return self._flushing
 
-    def flush_now(self) -> FlushRound:
+    def new_flush_round(self) -> FlushRound:
         """The same, whatever is under way."""
         return FlushRound(
             self._disk,

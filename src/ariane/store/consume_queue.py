@@ -20,7 +20,7 @@ from typing import NamedTuple
 from ariane.model.topic import SCHEDULE_TOPIC
 from ariane.protocol.record import FILLER_MAGIC, FILLER_SIZE, MAGIC
 from ariane.store.files import OpenFiles
-from ariane.store.record_scanner import NotARecord, look
+from ariane.store.record_scanner import NotARecord, parse_record
 from ariane.store.segments import Segments
 
 ENTRY = Struct(">qiq")
@@ -90,19 +90,19 @@ class ConsumeQueue:
         it), and one where no record can be read, too. Unless the queue is `trusted`: then that record may be what is damaged.
         """
         segments = self.segments
-        low = self._first(segments.stop // ENTRY_SIZE, lambda offset, size: size <= 0 or offset + size > limit)
+        low = self._find_first(segments.stop // ENTRY_SIZE, lambda offset, size: size <= 0 or offset + size > limit)
         # What was not flushed may be lost or torn entry by entry: the search can end behind such entries, never before good ones.
         first = segments.start // ENTRY_SIZE
         while True:
-            last = self.last_not_blank(first, low)
+            last = self.find_last_used(first, low)
             low = first if last is None else last + 1
-            if last is None or self._stands(last, limit, read, trusted=trusted):
+            if last is None or self._is_valid(last, limit, read, trusted=trusted):
                 break
             low = last
         if segments.bases:
             rest = segments.read(low * ENTRY_SIZE, ENTRY_SIZE)
             if segments.bases[-1] > low * ENTRY_SIZE or rest.strip(b"\0"):
-                segments.cut(low * ENTRY_SIZE)
+                segments.truncate(low * ENTRY_SIZE)
                 self.changed.directories.add(segments.directory)
                 if segments.has(low * ENTRY_SIZE):
                     self.changed.files.add(segments.path(low * ENTRY_SIZE // segments.size * segments.size))
@@ -111,14 +111,14 @@ class ConsumeQueue:
         self.last_end = offset + size
         self.opened = True
 
-    def claimed_end(self) -> int:
+    def end_by_entries(self) -> int:
         """Return where the record of the last written entry ends, without opening the queue or changing it."""
         segments = self.segments
-        low = self._first(segments.stop // ENTRY_SIZE, lambda offset, size: size <= 0)
-        last = self.last_not_blank(segments.start // ENTRY_SIZE, low)
+        low = self._find_first(segments.stop // ENTRY_SIZE, lambda offset, size: size <= 0)
+        last = self.find_last_used(segments.start // ENTRY_SIZE, low)
         return 0 if last is None else sum(self._entry(last)[:2])
 
-    def _first(self, high: int, is_behind: Callable[[int, int], bool]) -> int:
+    def _find_first(self, high: int, is_behind: Callable[[int, int], bool]) -> int:
         """Number of the first entry below `high` whose (offset, size) is `is_behind`, which holds for all after it.
 
         Blank entries name no place: one counts as the entry before it does.
@@ -126,14 +126,14 @@ class ConsumeQueue:
         low = self.segments.start // ENTRY_SIZE
         while low < high:
             middle = (low + high) // 2
-            known = self.last_not_blank(low, middle + 1)
+            known = self.find_last_used(low, middle + 1)
             if known is None or not is_behind(*self._entry(known)[:2]):
                 low = middle + 1
             else:
                 high = known
         return low
 
-    def last_not_blank(self, low: int, high: int) -> int | None:
+    def find_last_used(self, low: int, high: int) -> int | None:
         """Number of the last entry in [low, high) that is not blank."""
         step = 1
         while high > low:
@@ -151,7 +151,7 @@ class ConsumeQueue:
         data = self.segments.read(number * ENTRY_SIZE, ENTRY_SIZE)
         return ENTRY.unpack(data) if len(data) == ENTRY_SIZE else (0, 0, 0)
 
-    def _stands(self, number: int, limit: int, read: Read, *, trusted: bool) -> bool:
+    def _is_valid(self, number: int, limit: int, read: Read, *, trusted: bool) -> bool:
         """Whether entry `number` points to its record, below `limit`."""
         offset, size, _ = self._entry(number)
         if size <= 0 or offset < 0 or offset + size > limit:
@@ -160,16 +160,16 @@ class ConsumeQueue:
         if not data:
             return True  # the record is older than the log's first file
         try:
-            found = look(data, 0, offset, size + FILLER_SIZE, check_crc=False)
+            found = parse_record(data, 0, offset, size + FILLER_SIZE, check_crc=False)
         except NotARecord:
-            return trusted and self._pointed_to_a_record(number, offset + size, limit, read)
+            return trusted and self._fits_neighbours(number, offset + size, limit, read)
         same = (found.topic, found.queue_id, found.queue_offset) == (self.topic_bytes, self.queue_id, number)
         return found.size == size and (same or self.topic.startswith(LMQ_PREFIX))
 
-    def _pointed_to_a_record(self, number: int, end: int, limit: int, read: Read) -> bool:
+    def _fits_neighbours(self, number: int, end: int, limit: int, read: Read) -> bool:
         """Whether the record that cannot be read was one: it begins behind the one before, and the next begins where it ends."""
         offset = self._entry(number)[0]
-        before = self.last_not_blank(self.segments.start // ENTRY_SIZE, number)
+        before = self.find_last_used(self.segments.start // ENTRY_SIZE, number)
         if before is not None and sum(self._entry(before)[:2]) > offset:
             return False
         if end == limit:
@@ -181,7 +181,7 @@ class ConsumeQueue:
         if magic != MAGIC or size <= 0:
             return bool(magic == FILLER_MAGIC)
         try:
-            look(read(end, size), 0, end, size + FILLER_SIZE, check_crc=False)
+            parse_record(read(end, size), 0, end, size + FILLER_SIZE, check_crc=False)
         except NotARecord:
             return False
         return True
@@ -197,26 +197,26 @@ class ConsumeQueue:
     def min_offset(self, log_start: int) -> int:
         """Number of the first entry whose record is still in a log that starts at `log_start`."""
         if self._min_for != log_start:
-            self._min = self._first(self.max, lambda offset, size: offset >= log_start)
+            self._min = self._find_first(self.max, lambda offset, size: offset >= log_start)
             self._min_for = log_start
         return self._min
 
     def write(self, data: bytes) -> None:
         """Write entries behind `max` without counting them yet; after an OSError it can simply be done again."""
         segments = self.segments
-        if path := segments.write_whole(self.max * ENTRY_SIZE, data):
+        if path := segments.write_if_contained(self.max * ENTRY_SIZE, data):
             self.changed.files.add(path)
             return
         if not segments.bases:
-            self._begin()
-        for offset, piece in segments.pieces(self.max * ENTRY_SIZE, data):
+            self._create_first_file()
+        for offset, piece in segments.split(self.max * ENTRY_SIZE, data):
             if not segments.has(offset):
-                segments.add(offset)
+                segments.create_file(offset)
                 self.changed.directories.add(segments.directory)
             segments.write(offset, piece)
             self.changed.files.add(segments.path(offset - offset % segments.size))
 
-    def advance(self, data: bytes, last_end: int) -> None:
+    def commit_written(self, data: bytes, last_end: int) -> None:
         """Count the entries that were written; the last one's record ends at `last_end`."""
         self.max += len(data) // ENTRY_SIZE
         self.last_end = last_end
@@ -225,12 +225,12 @@ class ConsumeQueue:
             del self.tail[: len(self.tail) - TAIL_ENTRIES * ENTRY_SIZE]
             self.tail_at = self.max - TAIL_ENTRIES
 
-    def fill(self, number: int, offset: int, size: int, code: int) -> None:
+    def fill_lost(self, number: int, offset: int, size: int, code: int) -> None:
         """Entries up to `number` whose records are lost; that of `number` has `size` bytes at `offset`."""
         data = ENTRY.pack(offset, size, code if self.topic == SCHEDULE_TOPIC else LOST_CODE) * (number - self.max)
         self.write(data)
         self.max = self.next_offset = number
-        self.forget_tail()
+        self.clear_tail()
 
     def restart(self, number: int) -> None:
         """Drop everything and let the first entry be `number`: the topic was deleted and made again at this place."""
@@ -239,19 +239,19 @@ class ConsumeQueue:
         self.changed.directories.add(self.segments.directory)
         self.max = self.next_offset = number
         self._min_for = -1
-        self.forget_tail()
+        self.clear_tail()
 
-    def forget_tail(self) -> None:
+    def clear_tail(self) -> None:
         self.tail.clear()
         self.tail_at = self.max
 
-    def _begin(self) -> None:
+    def _create_first_file(self) -> None:
         """Make the directory and the first file, blank up to `max`."""
         segments = self.segments
         self.changed.directories.update(self._disk.make_dirs(segments.directory))
         offset = self.max * ENTRY_SIZE
         base = offset - offset % segments.size
-        segments.add(base)
+        segments.create_file(base)
         self.changed.directories.add(segments.directory)
         self.changed.files.add(segments.path(base))
         if offset > base:

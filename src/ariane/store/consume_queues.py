@@ -11,9 +11,9 @@ from ariane.errors import ConfigError, MessageRefused, StoreCorrupt
 from ariane.model.topic import topic_name_fault
 from ariane.protocol.record import FILLER_SIZE
 from ariane.store.consume_queue import ENTRY, ENTRY_SIZE, LMQ_PREFIX, ConsumeQueue, QueueFilesChanged, Read
-from ariane.store.file_loading import LoadedFiles, configured_otherwise, load
+from ariane.store.file_loading import LoadedFiles, find_common_length, load
 from ariane.store.files import OpenFiles
-from ariane.store.record_scanner import NotARecord, ScannedRecord, look
+from ariane.store.record_scanner import NotARecord, ScannedRecord, parse_record
 from ariane.store.segments import FileCount, Segments
 
 SETTING = "mappedFileSizeConsumeQueue"
@@ -37,8 +37,8 @@ class ConsumeQueues:
         self._trusted = False
         self._read: Read = _not_yet
         self.changed = QueueFilesChanged(set(), set())
-        self.broken: list[str] = []  # why queues have to be rebuilt: a file was missing or had a wrong length
-        self._broken_files: list[Segments] = []  # what is stored of them, until `drop_broken`
+        self.rebuild_reasons: list[str] = []  # why queues have to be rebuilt: a file was missing or had a wrong length
+        self._unusable_files: list[Segments] = []  # what is stored of them, until `drop_broken`
         self.get = self._table.get
         self._load(counted=counted)
 
@@ -51,7 +51,7 @@ class ConsumeQueues:
                     raise StoreCorrupt(f"{path}/{name}", 0, "not a queue id: move it out of the store directory")
                 self._names(f"{path}/{name}")
                 loaded.append((topic, int(name), load(self._files, f"{path}/{name}", self._size)))
-        other = configured_otherwise([length for _, _, queue in loaded for length in queue.lengths.values()])
+        other = find_common_length([length for _, _, queue in loaded for length in queue.lengths.values()])
         if other not in (None, self._size) and other % ENTRY_SIZE == 0:
             fix = f"all consume queue files of {self._root} have {other} bytes: set {SETTING} = {other}"
             raise ConfigError(SETTING, self._size, fix)
@@ -60,7 +60,7 @@ class ConsumeQueues:
 
     def _take(self, topic: str, queue_id: int, loaded: LoadedFiles, *, counted: bool) -> None:
         """Put a queue into the table; without its files, to be built again from the log, if one is not as it has to be."""
-        segments, wrong = loaded.segments, loaded.wrong()
+        segments, wrong = loaded.segments, loaded.wrong_lengths()
         if counted and wrong and wrong == {segments.bases[-1]: 0}:
             # A crash came between the creation of the file and its first entry: it was not counted yet.
             segments.remove_file(segments.bases[-1])
@@ -69,26 +69,26 @@ class ConsumeQueues:
         elif fault := self._fault(loaded, wrong):
             if topic.startswith(LMQ_PREFIX):
                 raise StoreCorrupt(segments.directory, 0, f"{fault}; a light queue is restored from a copy, or by Java")
-            self.broken.append(fault)
-            self._broken_files.append(segments)
+            self.rebuild_reasons.append(fault)
+            self._unusable_files.append(segments)
             segments = Segments(self._files, segments.directory, self._size, [])
-        self._enter(ConsumeQueue(self._files, topic, queue_id, segments, self.changed))
+        self._register(ConsumeQueue(self._files, topic, queue_id, segments, self.changed))
 
-    def drop_broken(self) -> None:
+    def drop_unusable(self) -> None:
         """Remove the files of broken queues, once the checkpoint says that the queues have to be rebuilt."""
-        for segments in self._broken_files:
+        for segments in self._unusable_files:
             for base in list(segments.bases):
                 segments.remove_file(base)
             self.changed.directories.add(segments.directory)
-        self._broken_files.clear()
+        self._unusable_files.clear()
 
     def _fault(self, loaded: LoadedFiles, wrong: dict[int, int]) -> str:
-        segments, gap = loaded.segments, loaded.gap()
+        segments, gap = loaded.segments, loaded.find_gap()
         if wrong:
             base, length = next(iter(wrong.items()))
             return f"{segments.path(base)} has {length} bytes instead of {segments.size}"
-        if loaded.misplaced() is not None:
-            return f"{segments.path(loaded.misplaced() or 0)} does not begin at a multiple of {segments.size}"
+        if loaded.find_misplaced() is not None:
+            return f"{segments.path(loaded.find_misplaced() or 0)} does not begin at a multiple of {segments.size}"
         return "" if gap is None else f"{segments.directory} lacks its file at {gap}"
 
     def _names(self, path: str) -> list[str]:
@@ -99,7 +99,7 @@ class ConsumeQueues:
                 path, 0, "a file where a directory should be: move it out of the store directory"
             ) from None
 
-    def use(self, limit: int, read: Read, *, trusted: bool = False) -> None:
+    def allow_opening(self, limit: int, read: Read, *, trusted: bool = False) -> None:
         """From now on queues may be opened: entries of records behind `limit` are cut, `read` reads the log.
 
         `trusted`: no stale entry can lie below `limit`, for this store wrote them and has always cleared what it cut.
@@ -108,16 +108,16 @@ class ConsumeQueues:
         self._trusted = trusted
         self._read = read
 
-    def existing(self, topic: str, queue_id: int) -> ConsumeQueue | None:
+    def get_opened(self, topic: str, queue_id: int) -> ConsumeQueue | None:
         """The queue, opened; None when nothing was ever put into it."""
         queue = self._table.get((topic, queue_id))
         if queue is not None and not queue.opened:
             queue.open(self._limit, self._read, trusted=self._trusted)
         return queue
 
-    def needed(self, topic: str, queue_id: int) -> ConsumeQueue:
+    def get_or_create(self, topic: str, queue_id: int) -> ConsumeQueue:
         """The queue, opened, and made if there is none (its files come with its first entry)."""
-        queue = self.existing(topic, queue_id)
+        queue = self.get_opened(topic, queue_id)
         if queue is None:
             fault = topic_name_fault(topic)
             if fault or not 0 <= queue_id < 1 << 31:
@@ -125,26 +125,26 @@ class ConsumeQueues:
             segments = Segments(self._files, f"{self._root}/{topic}/{queue_id}", self._size, [])
             queue = ConsumeQueue(self._files, topic, queue_id, segments, self.changed)
             queue.opened = True
-            self._enter(queue)
+            self._register(queue)
         return queue
 
-    def _enter(self, queue: ConsumeQueue) -> None:
+    def _register(self, queue: ConsumeQueue) -> None:
         self._table[queue.topic, queue.queue_id] = queue
         self._of_topic.setdefault(queue.topic, {})[queue.queue_id] = queue
-        queue.segments.count_in(self._count)
+        queue.segments.set_counter(self._count)
 
-    def _leave(self, queue: ConsumeQueue) -> None:
+    def _unregister(self, queue: ConsumeQueue) -> None:
         if self._table.pop((queue.topic, queue.queue_id), None) is not None:
             queues = self._of_topic[queue.topic]
             del queues[queue.queue_id]
             if not queues:
                 del self._of_topic[queue.topic]
-        queue.segments.count_in(None)
+        queue.segments.set_counter(None)
 
-    def of_record(self, found: ScannedRecord) -> tuple[str, ConsumeQueue | None]:
+    def queue_for_record(self, found: ScannedRecord) -> tuple[str, ConsumeQueue | None]:
         """The queue a record belongs to, or why it cannot have one."""
         try:
-            return "", self.needed(found.topic.decode("utf-8", "replace"), found.queue_id)
+            return "", self.get_or_create(found.topic.decode("utf-8", "replace"), found.queue_id)
         except MessageRefused as fault:
             return str(fault), None
 
@@ -161,7 +161,7 @@ class ConsumeQueues:
         queue = self._table.get((topic, int(queue_id))) if queue_id.isdecimal() and name.isdecimal() else None
         return queue is not None and queue.segments.directory == directory and int(name) in queue.segments.bases
 
-    def files(self) -> int:
+    def file_count(self) -> int:
         """Return the number of files of all queues. Asked for at each flush, so it is counted as files come and go."""
         return self._count.files
 
@@ -170,9 +170,9 @@ class ConsumeQueues:
         queue = self._table.get((topic, queue_id))
         return queue is not None and bool(queue.segments.bases)
 
-    def claimed_end(self) -> int:
+    def end_by_entries(self) -> int:
         """Return the end of the last record that a queue has an entry for, without opening any queue."""
-        return max((queue.claimed_end() for queue in self._table.values() if queue.segments.bases), default=0)
+        return max((queue.end_by_entries() for queue in self._table.values() if queue.segments.bases), default=0)
 
     def topics(self) -> dict[str, list[int]]:
         found: dict[str, list[int]] = {}
@@ -188,7 +188,7 @@ class ConsumeQueues:
             if len(self._tails) > TAILS_MAX:
                 oldest = next(iter(self._tails))
                 del self._tails[oldest]
-                oldest.forget_tail()
+                oldest.clear_tail()
 
     def take_changed(self) -> tuple[list[str], list[str]]:
         """Files, and directories (inner ones first), that the flush which begins now has to fsync."""
@@ -199,7 +199,7 @@ class ConsumeQueues:
 
     def entries(self, topic: str, queue_id: int, offset: int, count: int) -> list[tuple[int, int, int]]:
         """Entries of a queue from `offset` on: commit log offset, record size, tags code. Fewer at the queue's end."""
-        queue = self.existing(topic, queue_id)
+        queue = self.get_opened(topic, queue_id)
         found: list[tuple[int, int, int]] = []
         while queue is not None and len(found) < count and offset + len(found) < queue.max:
             found += ENTRY.iter_unpack(queue.entries(offset + len(found), count - len(found)))
@@ -212,23 +212,23 @@ class ConsumeQueues:
             return None
         offset, size, _ = ENTRY.unpack(data)
         try:
-            return look(self._read(offset, size), 0, offset, size + FILLER_SIZE, check_crc=False).store_ms
+            return parse_record(self._read(offset, size), 0, offset, size + FILLER_SIZE, check_crc=False).store_ms
         except NotARecord:
             return None
 
-    def expired(self, queues: list[ConsumeQueue], log_start: int) -> list[ConsumeQueue]:
+    def find_expired(self, queues: list[ConsumeQueue], log_start: int) -> list[ConsumeQueue]:
         """Those whose records all lie before the log's start, and that no put has been promised a place in."""
-        opened = [self.existing(queue.topic, queue.queue_id) for queue in queues]
+        opened = [self.get_opened(queue.topic, queue.queue_id) for queue in queues]
         return [q for q in opened if q is not None and 0 < q.last_end <= log_start and q.next_offset == q.max]
 
     def remove(self, queues: list[ConsumeQueue]) -> None:
         """Delete these queues with their files."""
         topics = set()
         for queue in queues:
-            self._leave(queue)
+            self._unregister(queue)
             self._tails.pop(queue, None)
             if self._disk.size(queue.segments.directory) is not None:
-                queue.segments.remove()
+                queue.segments.remove_all()
                 topics.add(queue.topic)
         for topic in sorted(topics):
             if not self._disk.listdir(f"{self._root}/{topic}"):

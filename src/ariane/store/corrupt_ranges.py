@@ -15,7 +15,7 @@ from __future__ import annotations
 from ariane.model.message import TRANSACTION_ROLLBACK
 from ariane.protocol.record import FIXED_SIZE, encode, filler
 from ariane.store.files import OpenFiles
-from ariane.store.record_scanner import CHUNK, CorruptRange, ScannedRecord
+from ariane.store.record_scanner import CHUNK_BYTES, CorruptRange, ScannedRecord
 from ariane.store.segments import NAME_DIGITS, Segments
 
 FLAG = int.from_bytes(b"HOLE", "big")
@@ -26,16 +26,16 @@ DIRECTORY = "damaged"
 _NOWHERE = bytes(8)
 
 
-def directory_of(root: str) -> str:
+def backup_directory(root: str) -> str:
     return f"{root}/{DIRECTORY}"
 
 
-def is_hole(found: ScannedRecord) -> bool:
+def is_replacement(found: ScannedRecord) -> bool:
     """Whether a record was written here to close a hole."""
     return found.sys_flag == TRANSACTION_ROLLBACK and found.queue_id == 0 and TOPIC.startswith(found.topic)
 
 
-def close(files: OpenFiles, log: Segments, hole: CorruptRange, store_ms: int, directory: str) -> str:
+def overwrite(files: OpenFiles, log: Segments, hole: CorruptRange, store_ms: int, directory: str) -> str:
     """Overwrite `hole`; the caller fsyncs the file. Return what was done, in words.
 
     `store_ms` is that of the record before; the former bytes are copied to `directory`.
@@ -52,7 +52,7 @@ def close(files: OpenFiles, log: Segments, hole: CorruptRange, store_ms: int, di
             while at < stop:
                 rest = stop - at
                 size = rest if rest <= PIECE_MAX else min(PIECE_MAX, rest - FIXED_SIZE)
-                log.write(at, _record(log.read(at, size), at, hole.why, store_ms))
+                log.write(at, _record(log.read(at, size), at, hole.reason, store_ms))
                 at += size
     except OSError as error:
         return f"{hole}: passed over, could not be overwritten: {error}"
@@ -88,7 +88,7 @@ def _copy(files: OpenFiles, log: Segments, hole: CorruptRange, directory: str) -
     """Copy the bytes of `hole` to a file of their own, durably; its path, or "" when there are only zeros."""
     disk = files.disk
     stop = hole.offset + hole.size
-    if not any(log.read(at, min(CHUNK, stop - at)).strip(b"\0") for at in range(hole.offset, stop, CHUNK)):
+    if not any(log.read(at, min(CHUNK_BYTES, stop - at)).strip(b"\0") for at in range(hole.offset, stop, CHUNK_BYTES)):
         return ""
     path = f"{directory}/{hole.offset:0{NAME_DIGITS}d}"
     for parent in disk.make_dirs(directory):
@@ -100,8 +100,8 @@ def _copy(files: OpenFiles, log: Segments, hole: CorruptRange, directory: str) -
         disk.remove(beside)
     handle = disk.create(beside, hole.size)
     try:
-        for at in range(hole.offset, stop, CHUNK):
-            disk.pwrite(handle, log.read(at, min(CHUNK, stop - at)), at - hole.offset)
+        for at in range(hole.offset, stop, CHUNK_BYTES):
+            disk.pwrite(handle, log.read(at, min(CHUNK_BYTES, stop - at)), at - hole.offset)
         disk.fsync(handle)
     finally:
         disk.close(handle)

@@ -28,8 +28,8 @@ from ariane.model.topic import SCHEDULE_TOPIC, TIMER_TOPIC
 from ariane.store.consume_queue import BLANK_SIZE, ENTRY, LOST_CODE, ConsumeQueue
 from ariane.store.consume_queues import ConsumeQueues
 from ariane.store.files import OpenFiles, read_whole
-from ariane.store.pending_deliveries import BEFORE_ALL, CorruptRun, Key, PendingDeliveries
-from ariane.store.record_scanner import NotARecord, RecordScanner, ScannedRecord, record_at, tags_code
+from ariane.store.pending_deliveries import LOWEST_KEY, CorruptRun, Key, PendingDeliveries
+from ariane.store.record_scanner import NotARecord, RecordScanner, ScannedRecord, compute_tags_code, read_record
 from ariane.store.segments import Segments
 
 log = logging.getLogger("ariane.store")
@@ -63,7 +63,7 @@ class DelayState(msgspec.Struct, frozen=True, rename="camel"):
     runs: list[int] = []
     next_run: int = 0
     position: int = 0
-    done: Key = BEFORE_ALL
+    done: Key = LOWEST_KEY
     seen: int = 0
     cancels: int = 0
     delivered: list[int] = []
@@ -153,8 +153,8 @@ class DelayedMessages:
     def _all_delivered(self, log_end: int) -> list[int]:
         at, found = self._segments.start, []
         while at < log_end:
-            walk = RecordScanner(self._segments, at, log_end, check_crc=False, floor_ms=0, sure=True)
-            found += [~one.prepared_offset for one in walk if delivers(one)]
+            walk = RecordScanner(self._segments, at, log_end, check_crc=False, min_store_ms=0, all_written=True)
+            found += [~one.prepared_offset for one in walk if is_delivery(one)]
             at = walk.end
             if at < log_end:
                 at += self._segments.size - at % self._segments.size
@@ -163,7 +163,7 @@ class DelayedMessages:
     def _take_delivered(self, offsets: Iterable[int]) -> None:
         for offset in offsets:
             try:
-                found = record_at(self._segments, offset)[0]
+                found = read_record(self._segments, offset)[0]
             except NotARecord:
                 continue
             topic = found.topic.decode("utf-8", "replace")
@@ -244,7 +244,7 @@ class DelayedMessages:
     def _due_of(self, offset: int, size: int) -> int:
         """Due time of a record whose entry does not tell it."""
         try:
-            return tags_code(record_at(self._segments, offset)[0], self._delays)
+            return compute_tags_code(read_record(self._segments, offset)[0], self._delays)
         except NotARecord:
             log.error("the timer at %d cannot be read (%d bytes): it is due at once, and reported then", offset, size)
             return 0
@@ -303,7 +303,7 @@ class DelayedMessages:
         """`due` was delivered, by a record that ends at or below `log_end`."""
         if due.topic == TIMER_TOPIC:
             self._late.discard(due.number)
-            self._pending.use((due.due_ms, due.number))
+            self._pending.advance((due.due_ms, due.number))
         else:
             self._levels[due.queue_id] = due.number + 1
             self._heads[due.queue_id] = None
@@ -323,7 +323,7 @@ class DelayedMessages:
             else:
                 return key
             self._late.discard(number)
-            self._pending.use(key)
+            self._pending.advance(key)
             self._mark(self._marks[-1].log_end)
 
     def _head(self, level: int) -> DueMessage | None:
@@ -390,11 +390,11 @@ class DelayedMessages:
         if self._saving is not None:
             return []
         mark = self._flushed_mark(flushed)
-        self._pending.drop_used_up()
+        self._pending.drop_exhausted()
         run = self._pending.begin_write(mark.seen)
         runs = set(self._pending.runs)
         if run is not None:
-            runs = runs - set(run.absorbed) | {run.number}
+            runs = runs - set(run.merged) | {run.number}
             self._written = run.up_to
         self._spent = {at: key for at, key in self._spent.items() if key > mark.done}
         self._ahead = {(level, number) for level, number in self._ahead if number >= mark.levels[level]}
@@ -428,7 +428,7 @@ class DelayedMessages:
         self._saving = None
         self._pending.end_write(written=written)
         if written:
-            self._pending.keep_only(self._saved.runs)
+            self._pending.remove_other_files(self._saved.runs)
 
     def _mark(self, log_end: int) -> None:
         marks = self._marks
@@ -446,17 +446,17 @@ class DelayedMessages:
         return marks[0]
 
     def _queue(self, topic: str, queue_id: int) -> ConsumeQueue | None:
-        return self._queues.existing(topic, queue_id)
+        return self._queues.get_opened(topic, queue_id)
 
 
-def delivers(found: ScannedRecord) -> bool:
+def is_delivery(found: ScannedRecord) -> bool:
     """Whether a record is the delivered form of a delayed one. A withdrawn one (`withdrawal`) delivered nothing."""
     return found.prepared_offset < 0 and found.sys_flag & TRANSACTION_MASK != TRANSACTION_ROLLBACK
 
 
-def watched(records: Iterable[ScannedRecord], delivered: dict[int, int]) -> Iterator[ScannedRecord]:
+def collect_deliveries(records: Iterable[ScannedRecord], delivered: dict[int, int]) -> Iterator[ScannedRecord]:
     """The same records. The offsets of those that deliver a delayed one are collected on the way, with the delayed one's."""
     for found in records:
-        if delivers(found):
+        if is_delivery(found):
             delivered[found.offset] = ~found.prepared_offset
         yield found

@@ -45,7 +45,7 @@ class Deletions:
         former = self._table.get(topic.encode())
         return former is None or former.store_ms < deletion.store_ms or former.below < deletion.below
 
-    def cover(self, record: ScannedRecord) -> bool:
+    def covers(self, record: ScannedRecord) -> bool:
         """Whether the record was deleted with its topic."""
         deletion = self._table.get(record.topic)
         return deletion is not None and record.offset < deletion.below and record.store_ms <= deletion.store_ms
@@ -60,6 +60,6 @@ class Deletions:
     def topics(self) -> Iterable[str]:
         return [topic.decode() for topic in self._table]
 
-    def table(self) -> dict[str, TopicDeletion]:
+    def to_table(self) -> dict[str, TopicDeletion]:
         """Return a copy for the document and for slaves."""
         return {topic.decode(): deletion for topic, deletion in self._table.items()}

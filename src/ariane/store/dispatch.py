@@ -19,10 +19,10 @@ from ariane.store.consume_queues import ConsumeQueues
 from ariane.store.deletions import Deletions
 from ariane.store.files import write_error
 from ariane.store.queue_numbering import NumberingRestarts
-from ariane.store.record_scanner import CorruptRange, ScannedRecord, tags_code
-from ariane.store.recovery import RecoveredState
+from ariane.store.record_scanner import CorruptRange, ScannedRecord, compute_tags_code
+from ariane.store.recovery import RecoveryReport
 
-DERIVE_AT_ONCE = 20_000  # records whose entries are gathered before they are written, when the log is read again
+BATCH_RECORDS = 20_000  # records whose entries are gathered before they are written, when the log is read again
 
 
 class Arrival(NamedTuple):
@@ -35,7 +35,7 @@ class Arrival(NamedTuple):
     store_ms: int
 
 
-class Refused(NamedTuple):
+class RejectedRecord(NamedTuple):
     """A record that gets no entry, and why."""
 
     record: ScannedRecord
@@ -48,8 +48,8 @@ class Refused(NamedTuple):
 class DispatchResult(NamedTuple):
     """What a rebuild of queue entries could not do."""
 
-    refused: list[Refused]
-    lost: list[str]  # entries without a record, in words
+    rejected: list[RejectedRecord]
+    lost_entries: list[str]  # entries without a record, in words
 
 
 class PendingEntry(NamedTuple):
@@ -68,7 +68,9 @@ def has_entry(sys_flag: int) -> bool:
     return sys_flag & TRANSACTION_MASK in (0, TRANSACTION_COMMIT)
 
 
-def step(notes: deque[PendingEntry], up_to: int, queues: ConsumeQueues) -> tuple[list[Arrival], PendingEntry | None]:
+def dispatch_pending(
+    notes: deque[PendingEntry], up_to: int, queues: ConsumeQueues
+) -> tuple[list[Arrival], PendingEntry | None]:
     """Derive the noted records that end at or below `up_to`; what arrived, and the last note taken.
 
     All entries are written before any counts: when a write fails the notes stay, and the next call writes the same again.
@@ -96,7 +98,7 @@ def step(notes: deque[PendingEntry], up_to: int, queues: ConsumeQueues) -> tuple
     for queue, data in joined:
         _write(queue, data)
     for queue, data in joined:
-        queue.advance(data, ends[queue])
+        queue.commit_written(data, ends[queue])
         queues.remember_tail(queue)
     if taken == len(notes):
         notes.clear()
@@ -113,13 +115,13 @@ def _write(queue: ConsumeQueue, data: bytes) -> None:
         raise write_error(error, queue.segments.directory) from error
 
 
-def derive(
+def dispatch_records(
     records: Iterable[ScannedRecord],
     queues: ConsumeQueues,
     delays_ms: Sequence[int],
-    lost: Sequence[CorruptRange] = (),
+    corrupt_ranges: Sequence[CorruptRange] = (),
     *,
-    recovered: RecoveredState,
+    recovered: RecoveryReport,
     deletions: Deletions,
 ) -> DispatchResult:
     """Make the entries of `records`, in the order of the log, that their queues lack.
@@ -127,15 +129,15 @@ def derive(
     `lost` are the holes of what is read, complete once all records were taken. Numbers out of order: see `numbering`. Records in
     `deletions` get no entry.
     """
-    deriving = _Deriving(queues, delays_ms, recovered, deletions)
+    deriving = _Dispatcher(queues, delays_ms, recovered, deletions)
     deriving.take(records)
-    deriving.end(sum(hole.size for hole in lost))
+    deriving.end(sum(hole.size for hole in corrupt_ranges))
     return DispatchResult(deriving.refused, deriving.lost)
 
 
-class _Deriving:
+class _Dispatcher:
     def __init__(
-        self, queues: ConsumeQueues, delays_ms: Sequence[int], recovered: RecoveredState, deletions: Deletions
+        self, queues: ConsumeQueues, delays_ms: Sequence[int], recovered: RecoveryReport, deletions: Deletions
     ) -> None:
         self._queues = queues
         self._deletions = deletions
@@ -144,16 +146,16 @@ class _Deriving:
         self._gathered: dict[ConsumeQueue, list[bytes]] = {}
         self._held: dict[ConsumeQueue, ScannedRecord] = {}
         self._count = 0
-        self.refused: list[Refused] = []
+        self.refused: list[RejectedRecord] = []
         self.lost: list[str] = []
 
     def take(self, records: Iterable[ScannedRecord]) -> None:
         """All of `records`, one after another."""
         queues = self._queues
         for found in records:
-            if not has_entry(found.sys_flag) or self._deletions.cover(found):
+            if not has_entry(found.sys_flag) or self._deletions.covers(found):
                 continue
-            fault, queue = queues.of_record(found)
+            fault, queue = queues.queue_for_record(found)
             if queue is None:
                 self._refuse(found, fault)
                 continue
@@ -168,9 +170,9 @@ class _Deriving:
         """Decide about what is still held, and write all."""
         missing_max = lost_bytes // FIXED_SIZE + len(self.refused)
         for queue, held in self._held.items():
-            is_new = self._recovered.rebuilds and not queue.segments.bases and not queue.max
+            is_new = self._recovered.is_rebuild and not queue.segments.bases and not queue.max
             restarts = self._restarts(queue, held)
-            stays = queue_numbering.last_stays(
+            stays = queue_numbering.is_last_placed(
                 queue.next_offset, held.queue_offset, missing_max, restarts=restarts, is_new=is_new
             )
             if stays:
@@ -185,12 +187,12 @@ class _Deriving:
         if held is not None:
             due = queue.next_offset
             restarts = self._restarts(queue, held)
-            verdict = queue_numbering.judge(due, held.queue_offset, found.queue_offset, restarts=restarts)
-            if verdict.held:
+            verdict = queue_numbering.decide(due, held.queue_offset, found.queue_offset, restarts=restarts)
+            if verdict.place_held:
                 self._place(queue, held)
             else:
                 self._refuse(held, f"its number {held.queue_offset} is out of order, {due} was due")
-            if verdict.follows:
+            if verdict.place_new:
                 self._place(queue, found)
                 return
         if found.queue_offset == queue.next_offset:
@@ -207,7 +209,7 @@ class _Deriving:
         if found.queue_offset != queue.next_offset:
             self._write(queue)
             due = queue.next_offset
-            fault = make_room(queue, found, tags_code(found, self._delays_ms))
+            fault = align_queue_end(queue, found, compute_tags_code(found, self._delays_ms))
             if fault:
                 self._refuse(found, fault)
                 return
@@ -219,16 +221,16 @@ class _Deriving:
         self._append(queue, found)
 
     def _append(self, queue: ConsumeQueue, found: ScannedRecord) -> None:
-        entry = ENTRY.pack(found.offset, found.size, tags_code(found, self._delays_ms))
+        entry = ENTRY.pack(found.offset, found.size, compute_tags_code(found, self._delays_ms))
         self._gathered.setdefault(queue, []).append(entry)
         queue.next_offset += 1
         queue.last_end = found.end
         self._count += 1
-        if self._count % DERIVE_AT_ONCE == 0:
+        if self._count % BATCH_RECORDS == 0:
             self._write_all()
 
     def _refuse(self, found: ScannedRecord, why: str) -> None:
-        self.refused.append(Refused(found, why))
+        self.refused.append(RejectedRecord(found, why))
 
     def _write_all(self) -> None:
         for queue in list(self._gathered):
@@ -238,11 +240,11 @@ class _Deriving:
         data = b"".join(self._gathered.pop(queue, ()))
         if data:
             _write(queue, data)
-            queue.advance(data, queue.last_end)
-            queue.forget_tail()
+            queue.commit_written(data, queue.last_end)
+            queue.clear_tail()
 
 
-def make_room(queue: ConsumeQueue, found: ScannedRecord, code: int) -> str:
+def align_queue_end(queue: ConsumeQueue, found: ScannedRecord, code: int) -> str:
     """Let `found` have the next entry of a queue that ends elsewhere; why it cannot, or ""."""
     number = found.queue_offset
     if not queue.segments.bases:
@@ -256,7 +258,7 @@ def make_room(queue: ConsumeQueue, found: ScannedRecord, code: int) -> str:
         )
     else:
         try:
-            queue.fill(number, found.offset, found.size, code)
+            queue.fill_lost(number, found.offset, found.size, code)
         except OSError as error:
             raise write_error(error, queue.segments.directory) from error
     return ""

@@ -8,11 +8,11 @@ from ariane.errors import MessageRefused
 from ariane.model.hashes import java_hash
 from ariane.protocol import properties as properties_text
 from ariane.protocol.record import encode, encode_v4
-from ariane.store.record_scanner import due_ms
+from ariane.store.record_scanner import compute_delivery_ms
 from ariane.store.types import RecordDraft
 
 
-def checked(draft: RecordDraft, body_max: int) -> bytes:
+def encode_properties(draft: RecordDraft, body_max: int) -> bytes:
     """Properties as bytes. Only what the format cannot hold is refused here; a topic that has a queue fits."""
     properties = draft.properties.encode()
     if len(properties) > properties_text.SIZE_MAX:
@@ -24,15 +24,15 @@ def checked(draft: RecordDraft, body_max: int) -> bytes:
     return properties
 
 
-def due_code(draft: RecordDraft, store_ms: int, delays_ms: Sequence[int]) -> int:
+def delay_tags_code(draft: RecordDraft, store_ms: int, delays_ms: Sequence[int]) -> int:
     """The tags code of a queue entry in a topic where it is a time: that of the draft, or when its delay level is over."""
     if draft.tags_code is not None:
         return draft.tags_code
-    due = due_ms(draft.properties, store_ms, delays_ms)
+    due = compute_delivery_ms(draft.properties, store_ms, delays_ms)
     return java_hash(draft.tags) if due is None else due
 
 
-def encoded(
+def encode_record(
     draft: RecordDraft,
     topic: bytes,
     properties: bytes,
@@ -66,13 +66,13 @@ def encoded(
     )
 
 
-def encoded_all(
+def encode_batch(
     parts: Sequence[tuple[RecordDraft, object, bool, bytes, bytes, int]], offset: int, store_ms: int, store_host: bytes
 ) -> list[bytes]:
     """The records of a batch, one after another from `offset` on."""
     records = []
     for draft, _, _, topic, properties, queue_offset in parts:
-        data = encoded(draft, topic, properties, queue_offset, offset, store_ms, store_host)
+        data = encode_record(draft, topic, properties, queue_offset, offset, store_ms, store_host)
         records.append(data)
         offset += len(data)
     return records

@@ -26,11 +26,11 @@ class LoadedFiles(NamedTuple):
     lengths: dict[int, int]
     """Length of each file, by its base offset."""
 
-    def wrong(self) -> dict[int, int]:
+    def wrong_lengths(self) -> dict[int, int]:
         """Return the lengths of the files that do not have the configured one."""
         return {base: length for base, length in self.lengths.items() if length != self.segments.size}
 
-    def gap(self) -> int | None:
+    def find_gap(self) -> int | None:
         """Return the offset of the first file that is missing between others, None if none is."""
         size = self.segments.size
         for base in self.segments.bases[:-1]:
@@ -38,7 +38,7 @@ class LoadedFiles(NamedTuple):
                 return base + size
         return None
 
-    def misplaced(self) -> int | None:
+    def find_misplaced(self) -> int | None:
         """Return the base of the first file whose name is no multiple of the configured length."""
         return next((base for base in self.segments.bases if base % self.segments.size), None)
 
@@ -74,7 +74,7 @@ def load_log(files: OpenFiles, directory: str, size: int, *, clean: bool, flushe
         StoreCorrupt: a file was truncated, extended or renamed.
     """
     loaded = load(files, directory, size)
-    wrong = loaded.wrong()
+    wrong = loaded.wrong_lengths()
     if wrong:
         last = loaded.segments.bases[-1]
         length = wrong.get(last, size)
@@ -83,7 +83,7 @@ def load_log(files: OpenFiles, directory: str, size: int, *, clean: bool, flushe
             files.disk.truncate(files.get(loaded.segments.path(last)), size)
         else:
             raise _log_fault(loaded, wrong)
-    misplaced = loaded.misplaced()
+    misplaced = loaded.find_misplaced()
     if misplaced is not None:
         raise StoreCorrupt(
             loaded.segments.path(misplaced),
@@ -93,14 +93,14 @@ def load_log(files: OpenFiles, directory: str, size: int, *, clean: bool, flushe
     return loaded
 
 
-def configured_otherwise(lengths: list[int]) -> int | None:
+def find_common_length(lengths: list[int]) -> int | None:
     """Return the length that all files have, if there are several and it is the same for all."""
     return lengths[0] if len(lengths) > 1 and len(set(lengths)) == 1 and lengths[0] else None
 
 
 def _log_fault(loaded: LoadedFiles, wrong: dict[int, int]) -> ConfigError | StoreCorrupt:
     size, lengths = loaded.segments.size, list(loaded.lengths.values())
-    other = configured_otherwise(lengths)
+    other = find_common_length(lengths)
     if other is not None:
         fix = f"all {len(lengths)} files of {loaded.segments.directory} have {other} bytes: set {LOG_SETTING} = {other}"
         return ConfigError(LOG_SETTING, size, fix)

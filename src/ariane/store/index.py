@@ -53,7 +53,7 @@ class KeyIndex:
         self._is_broken = False  # and not everything that seemed to be flushed could be kept
         self._changed: set[str] = set()
         self._names_changed = False
-        self._given_up: list[IndexFile] = []  # to be removed after the next flush
+        self._remove_after_next: list[IndexFile] = []  # to be removed after the next flush
         self._to_remove: list[IndexFile] = []
 
     def __len__(self) -> int:
@@ -80,11 +80,11 @@ class KeyIndex:
             why = f"{known.files - len(self._files)} key index files are missing"
             self._remove_from(0)
         elif crashed:
-            why = self._remove_not_begun(limit)
+            why = self._remove_unflushed(limit)
         elif not known.clean:
             # Java flushes a file when it is full, and says so; it may have crashed with others half on the disk.
-            self._remove_from(self._first(lambda file: file.last_ms() > known.full_ms or file.room > 0))
-        why = self._check(limit, recover=crashed) or why
+            self._remove_from(self._find_first(lambda file: file.last_ms() > known.full_ms or file.room > 0))
+        why = self._verify(limit, recover=crashed) or why
         if known.position is not None and not why and not self._is_broken:
             self.position = max(log_start, min(log_end, known.position))
         else:
@@ -94,17 +94,17 @@ class KeyIndex:
         if why:
             self.notes.append(f"{why}: the key index is made anew from {self.position} of the log")
 
-    def settle(self) -> None:
+    def write_recovered(self) -> None:
         """Bring to the disk how much of the last file counts after a crash."""
         if self._is_recovered and self._files:
-            self._files[-1].settle()
+            self._files[-1].write_recovered()
             self._changed.add(self._files[-1].path)
 
-    def _remove_not_begun(self, limit: int) -> str:
+    def _remove_unflushed(self, limit: int) -> str:
         """After a crash: remove the files from the first on in which nothing was flushed; why, if that should not be."""
         for number, file in enumerate(self._files):
             try:
-                if file.is_begun(limit, self._log):
+                if file.has_flushed_entries(limit, self._log):
                     continue
                 why = ""
             except IndexCorrupt as damage:
@@ -113,7 +113,7 @@ class KeyIndex:
             return why
         return ""
 
-    def _first(self, ends: Callable[[IndexFile], bool]) -> int:
+    def _find_first(self, ends: Callable[[IndexFile], bool]) -> int:
         """Number of the first file for which `ends`; damaged ones are left to `_check`."""
         for number, file in enumerate(self._files):
             try:
@@ -123,7 +123,7 @@ class KeyIndex:
                 continue
         return len(self._files)
 
-    def _check(self, limit: int, *, recover: bool) -> str:
+    def _verify(self, limit: int, *, recover: bool) -> str:
         """Have every file looked at, and the last one recovered; what was removed for what reason, or ""."""
         why = ""
         self._is_recovered = recover
@@ -136,7 +136,7 @@ class KeyIndex:
                 else:
                     self._files[-1].open(self._log.store_ms)
                 if self._files[-1].header.next_entry > 1:
-                    self._check_order(limit)
+                    self._verify_order(limit)
                     break
                 self._remove_from(len(self._files) - 1)
             except IndexCorrupt as damage:
@@ -144,7 +144,7 @@ class KeyIndex:
                 self._remove_from([file.path for file in self._files].index(damage.path))
         return why
 
-    def _check_order(self, limit: int) -> None:
+    def _verify_order(self, limit: int) -> None:
         end = -1
         for file in self._files:
             if file.header.next_entry > 1 and file.header.begin_offset < end:
@@ -177,14 +177,14 @@ class KeyIndex:
         written of it then comes twice, which no query shows)."""
         at = 0
         while at < len(hashed):
-            file = self._files[-1] if self._files else self._begin()
+            file = self._files[-1] if self._files else self._create_next()
             stop = min(len(hashed), at + file.room)
             if stop < len(hashed):
                 while stop > at and hashed[stop][1] == hashed[stop - 1][1]:
                     stop -= 1
                 if stop == at:
                     if file.header.next_entry > 1:
-                        self._begin()
+                        self._create_next()
                         continue
                     stop = at + file.room  # one message has more keys than a file: the only one that is split
             file.append(hashed[at:stop])
@@ -192,7 +192,7 @@ class KeyIndex:
             at = stop
         self.position = position
 
-    def _begin(self) -> IndexFile:
+    def _create_next(self) -> IndexFile:
         """Close the last file and make the next."""
         name = datetime.fromtimestamp(self._now_ms() / 1000).strftime("%Y%m%d%H%M%S%f")[:NAME_DIGITS]
         if self._files:
@@ -218,7 +218,7 @@ class KeyIndex:
         """Files, and directories, that the flush which begins now has to fsync."""
         for file in self._to_remove:
             self._remove(file)
-        self._to_remove, self._given_up = self._given_up, []
+        self._to_remove, self._remove_after_next = self._remove_after_next, []
         taken = QueueFilesChanged(self._changed, {self.root} if self._names_changed else set())
         self._changed, self._names_changed = set(), False
         return taken
@@ -229,12 +229,12 @@ class KeyIndex:
         """Whether `path` is a file of this index."""
         return any(file.path == path for file in self._files)
 
-    def begin_again(self) -> None:
+    def reset(self) -> None:
         """Give up all files, which may be gone, and create the directory if it is; `position` goes back to the log's start."""
         for directory in self._disk.make_dirs(self.root):
             self._disk.fsync_dir(directory)
         self._remove_from(0)
-        self._given_up, self._to_remove = [], []
+        self._remove_after_next, self._to_remove = [], []
         self.position = self._log.start
 
     def files(self) -> list[IndexFile]:
@@ -249,6 +249,6 @@ class KeyIndex:
         count = 0
         while count < len(self._files) - 1 and self._files[count].header.end_offset < min_offset:
             count += 1
-        self._given_up += self._files[:count]
+        self._remove_after_next += self._files[:count]
         del self._files[:count]
         return count

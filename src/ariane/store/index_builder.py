@@ -25,8 +25,8 @@ from ariane.store.index import IndexProgress, KeyIndex
 from ariane.store.index_file import IndexCorrupt, IndexSizes, LogView
 from ariane.store.key_hashes import Keyed, KeyHashes, is_indexed
 from ariane.store.key_query import KeyQuery, KeyQueryResult
-from ariane.store.queue_reader import store_ms_of
-from ariane.store.record_scanner import NotARecord, ScannedRecord, readable, record_at
+from ariane.store.queue_reader import read_store_ms
+from ariane.store.record_scanner import NotARecord, ScannedRecord, iter_readable_records, read_record
 from ariane.store.segments import Segments
 from ariane.store.types import StoreConfig
 
@@ -34,11 +34,11 @@ T = TypeVar("T")
 
 log = logging.getLogger("ariane.store")
 
-AT_ONCE = 1024  # records whose keys are indexed together: some 1.5 ms
-DAMAGE_MAX = 8  # times that one call finds damage and makes the index anew before it gives up
+BATCH_RECORDS = 1024  # records whose keys are indexed together: some 1.5 ms
+REBUILDS_MAX = 8  # times that one call finds damage and makes the index anew before it gives up
 
 
-def opened(
+def open_index(
     config: StoreConfig,
     files: OpenFiles,
     log: CommitLog,
@@ -61,16 +61,16 @@ def opened(
         IndexSizes(config.index_slots, config.index_entries),
         now_ms=now_ms,
         log=LogView(
-            log.start, lambda offset: store_ms_of(log, offset), lambda offset: _hashes_at(log.segments, offset)
+            log.start, lambda offset: read_store_ms(log, offset), lambda offset: _hashes_at(log.segments, offset)
         ),
     )
     known = IndexProgress(clean, checkpoint.indexed_offset, checkpoint.index_files, checkpoint.index_ms)
     index.open(known, log.end)
     indexing = IndexBuilder(index, log.segments, deletions)
     if known.position is not None and (index.position < known.position or len(index) < known.files):
-        lower(indexing.in_checkpoint(checkpoint, log.end))
-    index.settle()
-    indexing.read_up_to(log.end)
+        lower(indexing.add_to_checkpoint(checkpoint, log.end))
+    index.write_recovered()
+    indexing.index_log(log.end)
     return indexing
 
 
@@ -83,65 +83,65 @@ class IndexBuilder:
         self._index = index
         self._log = log
         self._hashes = KeyHashes()
-        self._waiting: deque[Keyed] = deque()
-        self._reading = False  # the index is behind what was noted: the log is read
-        self._derived = 0  # what has its queue entries, and may be indexed
-        self.note: Callable[[Keyed], None] = self._waiting.append if index is not None else _pass_over
+        self._pending: deque[Keyed] = deque()
+        self._is_reading_log = False  # the index is behind what was noted: the log is read
+        self._dispatched = 0  # what has its queue entries, and may be indexed
+        self.add_pending: Callable[[Keyed], None] = self._pending.append if index is not None else _discard
 
     @property
     def notes(self) -> list[str]:
         """What had to be made anew and why, in words."""
         return [] if self._index is None else self._index.notes
 
-    def read_up_to(self, derived: int) -> None:
+    def index_log(self, derived: int) -> None:
         """Index the log from where the index ends. A disk that does not let it keeps no broker from its start: only queries
         are refused until it does."""
-        self._reading, self._derived = True, derived
+        self._is_reading_log, self._dispatched = True, derived
         self._try_catch_up()
 
-    def step(self, derived: int) -> None:
+    def on_dispatched(self, derived: int) -> None:
         """Everything below `derived` may be indexed now; it is if it is much. A failure is left to the next query."""
-        self._derived = derived
-        if len(self._waiting) >= AT_ONCE:
+        self._dispatched = derived
+        if len(self._pending) >= BATCH_RECORDS:
             self._try_catch_up()
 
     def _try_catch_up(self) -> None:
         """Index what may be, unless the disk does not let it: puts and consumers do not need the index."""
         try:
-            self._undamaged(lambda index: None)
+            self._run_repairing(lambda index: None)
         except StoreError:
-            self._reading = True
+            self._is_reading_log = True
 
     def query(self, wanted: KeyQuery) -> KeyQueryResult:
         """Records by key, among all that consumers can see. StoreError when there is no index, or it cannot be brought up to
         that; the next call tries again."""
-        return self._undamaged(lambda index: key_query.find(index, self._log, wanted, self._deletions))
+        return self._run_repairing(lambda index: key_query.find_records(index, self._log, wanted, self._deletions))
 
     def complete(self, derived: int) -> None:
         """Index the rest and complete the files; they are the caller's to flush."""
-        self._derived = derived
+        self._dispatched = derived
         if self._index is not None:
-            self._undamaged(KeyIndex.write_slots)
+            self._run_repairing(KeyIndex.write_slots)
 
-    def _undamaged(self, work: Callable[[KeyIndex], T]) -> T:
+    def _run_repairing(self, work: Callable[[KeyIndex], T]) -> T:
         """Bring the index up and do `work` with it; a file that is found damaged is made anew first."""
         index = self._index
         if index is None:
             raise StoreError("this store keeps no key index: set messageIndexEnable to true")
         fault: IndexCorrupt | None = None
-        for _ in range(DAMAGE_MAX):
+        for _ in range(REBUILDS_MAX):
             try:
-                self._catch_up(index, self._derived)
+                self._catch_up(index, self._dispatched)
                 return work(index)
             except IndexCorrupt as damage:
                 fault = damage
                 index.remove_damaged(damage.path)
-                self._reading = True
+                self._is_reading_log = True
                 index.notes.append(f"{damage}: the key index is made anew from {index.position} of the log")
             except FileNotFoundError as error:
-                self._rebuild_missing(index, error)
+                self._restart(index, error)
             except OSError as error:
-                self._reading = True
+                self._is_reading_log = True
                 raise write_error(error, index.root) from error
         if fault is None:
             raise StoreError(f"{index.root} is removed again and again: look for what removes it")
@@ -153,23 +153,23 @@ class IndexBuilder:
         missing = [] if index is None else [path for path in paths if index.has_file(path)]
         if index is not None and missing:
             try:
-                self._rebuild_missing(index, FileNotFoundError(2, "No such file or directory", missing[0]))
+                self._restart(index, FileNotFoundError(2, "No such file or directory", missing[0]))
             except StoreError as error:
                 log.error("%s", error)
                 return
             self._try_catch_up()
 
-    def _rebuild_missing(self, index: KeyIndex, error: FileNotFoundError) -> None:
+    def _restart(self, index: KeyIndex, error: FileNotFoundError) -> None:
         """Begin with an empty index, because its files were removed while the store is open."""
-        self._reading = True
+        self._is_reading_log = True
         log.error("%s was removed while the broker runs: the key index is rebuilt from the log", error.filename)
         try:
-            index.begin_again()
+            index.reset()
         except OSError as fault:
             raise write_error(fault, index.root) from fault
 
     def _catch_up(self, index: KeyIndex, derived: int) -> None:
-        waiting = self._waiting
+        waiting = self._pending
         if waiting and waiting[-1][2] < derived:
             taken = list(waiting)
             waiting.clear()
@@ -177,14 +177,14 @@ class IndexBuilder:
             taken = []
             while waiting and waiting[0][2] < derived:
                 taken.append(waiting.popleft())
-        if self._reading:
+        if self._is_reading_log:
             position = max(index.position, self._log.start)
-            for batch in _batches(readable(self._log, position, derived)):
-                index.add(self._hashes.of([keyed(found) for found in batch]), batch[-1].end)
+            for batch in _batches(iter_readable_records(self._log, position, derived)):
+                index.add(self._hashes.hash_keys([to_keyed(found) for found in batch]), batch[-1].end)
         elif taken:
-            self._reading = True  # until it has succeeded
-            index.add(self._hashes.of(taken), derived)
-        self._reading = False
+            self._is_reading_log = True  # until it has succeeded
+            index.add(self._hashes.hash_keys(taken), derived)
+        self._is_reading_log = False
         index.position = max(index.position, derived)
 
     # --- for the flush ---
@@ -193,11 +193,11 @@ class IndexBuilder:
         """Index what waits; files, and directories, that the flush which begins now has to fsync."""
         if self._index is None:
             return QueueFilesChanged(set(), set())
-        self._derived = derived
+        self._dispatched = derived
         self._try_catch_up()
         return self._index.take_changed()
 
-    def in_checkpoint(self, checkpoint: Checkpoint, flushed: int) -> Checkpoint:
+    def add_to_checkpoint(self, checkpoint: Checkpoint, flushed: int) -> Checkpoint:
         """The checkpoint with what it says about the index, once what `take_changed` gave is flushed."""
         index = self._index
         if index is None:
@@ -215,11 +215,11 @@ class IndexBuilder:
         return 0 if self._index is None else self._index.drop_before(min_offset)
 
 
-def _pass_over(_: Keyed) -> None:
+def _discard(_: Keyed) -> None:
     """What a store without an index notes."""
 
 
-def keyed(found: ScannedRecord) -> Keyed:
+def to_keyed(found: ScannedRecord) -> Keyed:
     """What a put would have noted of a record; one that is not indexed has no properties."""
     properties = found.properties.decode("utf-8", "replace") if is_indexed(found.sys_flag) else ""
     return found.topic.decode("utf-8", "replace"), properties, found.offset, found.store_ms
@@ -228,22 +228,22 @@ def keyed(found: ScannedRecord) -> Keyed:
 def _hashes_at(log: Segments, offset: int) -> list[int]:
     """Hashes of the keys of the record at `offset`, in the order of their entries; none when no record lies there."""
     try:
-        found, _ = record_at(log, offset)
+        found, _ = read_record(log, offset)
     except NotARecord:
         return []
-    return hashes_of(found)
+    return hash_record_keys(found)
 
 
-def hashes_of(found: ScannedRecord) -> list[int]:
+def hash_record_keys(found: ScannedRecord) -> list[int]:
     """Hashes of the keys of a record, in the order of their entries."""
-    return [value for value, _, _ in KeyHashes().of([keyed(found)])]
+    return [value for value, _, _ in KeyHashes().hash_keys([to_keyed(found)])]
 
 
 def _batches(records: Iterable[ScannedRecord]) -> Iterable[list[ScannedRecord]]:
     batch: list[ScannedRecord] = []
     for found in records:
         batch.append(found)
-        if len(batch) >= AT_ONCE:
+        if len(batch) >= BATCH_RECORDS:
             yield batch
             batch = []
     if batch:

@@ -71,7 +71,7 @@ class LogView(NamedTuple):
     store_ms: Callable[[int], int | None]  # store time of the record at an offset; None when it is not there
     hashes: Callable[[int], list[int]]  # of all keys of the record at an offset; none when it is not there
 
-    def is_confirmed(self, offset: int, hashes: list[int], *, all_of_them: bool = False) -> bool:
+    def confirms(self, offset: int, hashes: list[int], *, all_of_them: bool = False) -> bool:
         """Whether the record at `offset` has keys of these hashes; of what the log has lost, nobody will ask."""
         if offset < self.start:
             return True
@@ -152,7 +152,7 @@ class IndexFile:
         for at in range(0, len(data), PAGE):
             page = bytes(data[at : at + PAGE])
             if page.strip(b"\0") or self._has_slots(handle, at, len(page)):
-                self._disk.pwrite(handle, other_order(page), HEADER_SIZE + at)
+                self._disk.pwrite(handle, swap_byte_order(page), HEADER_SIZE + at)
         self.slots_on_disk, self._slots_are_stale = True, False
 
     def _has_slots(self, handle: int, at: int, size: int) -> bool:
@@ -181,7 +181,7 @@ class IndexFile:
         while at < size:
             data = self._disk.pread(handle, min(_READ_AT_ONCE, size - at), HEADER_SIZE + at)
             if data.strip(b"\0"):
-                target[at : at + len(data)] = other_order(data)
+                target[at : at + len(data)] = swap_byte_order(data)
             at += max(len(data), 1)
 
     def _fill_from_entries(self, slots: memoryview) -> None:
@@ -211,7 +211,7 @@ class IndexFile:
             raise IndexCorrupt(self.path, f"it ends before entry {number}")
         return ENTRY.unpack(data)
 
-    def holds(self, value: int, number: int, offset: int) -> bool:
+    def has_entry(self, value: int, number: int, offset: int) -> bool:
         """Whether entry `number` belongs to the chain of a hash and is for the record at `offset`."""
         if not 0 < number < self.header.next_entry:
             return False
@@ -260,7 +260,7 @@ class IndexFile:
         if begin_offset > end_offset:
             raise IndexCorrupt(self.path, "it ends before it begins")
         if count > 1:
-            self._check_begin(store_ms)
+            self._verify_begin(store_ms)
             if self.entry(count - 1)[1] != end_offset:
                 raise IndexCorrupt(self.path, f"its last entry is not for the record at {end_offset}")
 
@@ -273,12 +273,12 @@ class IndexFile:
         """
         self._read_header()
         self._slots = memoryview(bytearray(SLOT_SIZE * self.sizes.slots)).cast("i")
-        low, is_broken = self._whole_entries(self._slots, limit, log)
+        low, is_broken = self._scan_valid_entries(self._slots, limit, log)
         whole = low
         while low > 1:
             start = self._first_of_record(low)
             hashes = [self.entry(number)[0] for number in range(start, low)]
-            if log.is_confirmed(self.entry(start)[1], hashes, all_of_them=True):
+            if log.confirms(self.entry(start)[1], hashes, all_of_them=True):
                 break
             low, is_broken = start, True
         self.header = self.header._replace(next_entry=low)
@@ -286,14 +286,14 @@ class IndexFile:
         if low < whole:
             self._slots = None
         if low > 1:
-            self._check_begin(log.store_ms)
+            self._verify_begin(log.store_ms)
             _, end_offset, seconds, _ = self.entry(low - 1)
             end_ms = log.store_ms(end_offset) or self.header.begin_ms + 1000 * seconds + 999
             self.header = self.header._replace(end_offset=end_offset, end_ms=end_ms)
             self.slots()
         return is_broken
 
-    def settle(self) -> None:
+    def write_recovered(self) -> None:
         """Bring what `recover` found to the disk. What lies behind would pass for entries at the next recovery."""
         handle = self._files.get(self.path)
         self._disk.truncate(handle, self.sizes.entries_at + ENTRY_SIZE * self.header.next_entry)
@@ -301,7 +301,7 @@ class IndexFile:
         self._disk.pwrite(handle, HEADER.pack(*self.header), 0)
         self._disk.fsync(handle)
 
-    def _whole_entries(self, slots: memoryview, limit: int, log: LogView) -> tuple[int, bool]:
+    def _scan_valid_entries(self, slots: memoryview, limit: int, log: LogView) -> tuple[int, bool]:
         """Number of the first entry that cannot be one of a record below `limit`, and whether it, or one behind it that is
         read with it, claims to be. `slots` are filled on the way, and counted."""
         slot_count, number, last, used = self.sizes.slots, 1, 0, 0
@@ -313,10 +313,10 @@ class IndexFile:
                 raise IndexCorrupt(self.path, f"it ends before entry {number + wanted}")
             for at, (value, offset, seconds, older) in enumerate(ENTRY.iter_unpack(data)):
                 slot = value % slot_count
-                is_blank = not (value or offset or seconds or older) and not log.is_confirmed(0, [0])
+                is_blank = not (value or offset or seconds or older) and not log.confirms(0, [0])
                 if value < 0 or not last <= offset < limit or slots[slot] != older or is_blank:
                     self.header = self.header._replace(slots_used=used)
-                    return number, _claims(data[ENTRY_SIZE * at :], limit)
+                    return number, _has_flushed_entry(data[ENTRY_SIZE * at :], limit)
                 slots[slot] = number
                 last = offset
                 used += not older
@@ -331,14 +331,14 @@ class IndexFile:
             start -= 1
         return start
 
-    def is_begun(self, limit: int, log: LogView) -> bool:
+    def has_flushed_entries(self, limit: int, log: LogView) -> bool:
         """After a crash: whether this file has entries of records below `limit`, so that it and all before it were flushed.
         Damaged when it only seems so."""
-        self._check_size()
+        self._verify_size()
         value, offset, seconds, older = self.entry(1)
-        if offset >= limit or (not (value or offset or seconds or older) and not log.is_confirmed(0, [0])):
+        if offset >= limit or (not (value or offset or seconds or older) and not log.confirms(0, [0])):
             return False
-        if offset < 0 or not log.is_confirmed(offset, [value]):
+        if offset < 0 or not log.confirms(offset, [value]):
             raise IndexCorrupt(
                 self.path, f"its first entry is for a record at {offset} that is not there, or has not its key"
             )
@@ -349,7 +349,7 @@ class IndexFile:
         self._read_header()
         return self.header.end_ms
 
-    def _check_size(self) -> None:
+    def _verify_size(self) -> None:
         size = self._disk.size(self.path)
         if size != self.sizes.file_size:
             raise IndexCorrupt(
@@ -359,10 +359,10 @@ class IndexFile:
             )
 
     def _read_header(self) -> None:
-        self._check_size()
+        self._verify_size()
         self.header = IndexHeader(*HEADER.unpack(self._disk.pread(self._files.get(self.path), HEADER_SIZE, 0)))
 
-    def _check_begin(self, store_ms: Callable[[int], int | None]) -> None:
+    def _verify_begin(self, store_ms: Callable[[int], int | None]) -> None:
         begin_ms, _, begin_offset, *_ = self.header
         if self.entry(1)[1] != begin_offset:
             raise IndexCorrupt(self.path, f"its first entry is not for the record at {begin_offset}")
@@ -373,14 +373,14 @@ class IndexFile:
             )
 
 
-def _claims(data: bytes, limit: int) -> bool:
+def _has_flushed_entry(data: bytes, limit: int) -> bool:
     """Whether among these entries, from the first that is not whole on, is one that says it was flushed."""
     if not data.strip(b"\0"):
         return False
     return any(one[1] < limit and any(one) for one in ENTRY.iter_unpack(data))
 
 
-def other_order(data: bytes) -> bytes:
+def swap_byte_order(data: bytes) -> bytes:
     """Slots from the order of the machine to that of the file, or back."""
     numbers = array("i")
     numbers.frombytes(data)

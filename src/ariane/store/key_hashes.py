@@ -19,7 +19,7 @@ Keyed = tuple[str, str, int, int]  # topic, properties, commit log offset, store
 Hashed = tuple[int, int, int]  # hash of a key, commit log offset, store time
 
 KEY_SEPARATOR = " "
-HEADS_MAX = 4096  # beginnings of ids whose hash is kept, for each topic, and topics with such
+PREFIXES_MAX = 4096  # beginnings of ids whose hash is kept, for each topic, and topics with such
 _UNIQUE = f"{UNIQ_KEY}{properties_text.NAME_END}"
 _UNIQUE_SIZE = len(_UNIQUE)
 _KEYS = f"{KEYS}{properties_text.NAME_END}"
@@ -36,7 +36,7 @@ def is_indexed(sys_flag: int) -> bool:
     return sys_flag & TRANSACTION_MASK != TRANSACTION_ROLLBACK
 
 
-def keys_of(properties: str) -> list[str]:
+def parse_keys(properties: str) -> list[str]:
     """The keys in a stored properties text, each once: the unique id first."""
     found = properties_text.decode(properties)
     unique, words = found.get(UNIQ_KEY, ""), found.get(KEYS, "").split(KEY_SEPARATOR)
@@ -55,17 +55,17 @@ class KeyHashes:
     def __init__(self) -> None:
         self._topics: dict[str, dict[str, int]] = {}
 
-    def of(self, records: Sequence[Keyed]) -> list[Hashed]:
+    def hash_keys(self, records: Sequence[Keyed]) -> list[Hashed]:
         """What `key_hash` gives for all `keys_of` all records, in their order."""
         topics = self._topics
-        if len(topics) > HEADS_MAX:
+        if len(topics) > PREFIXES_MAX:
             topics.clear()
         hashed: list[Hashed] = []
         for topic, properties, offset, store_ms in records:
             at = properties.rfind(_UNIQUE)
             if at < 0:
                 if _KEYS in properties:
-                    hashed += [(key_hash(topic, key), offset, store_ms) for key in keys_of(properties)]
+                    hashed += [(key_hash(topic, key), offset, store_ms) for key in parse_keys(properties)]
                 continue
             end = properties.find(_PAIR_END, at)
             key = properties[at + _UNIQUE_SIZE : end] if end > 0 else properties[at + _UNIQUE_SIZE :]
@@ -74,14 +74,14 @@ class KeyHashes:
                 heads = topics[topic] = {}
             head = heads.get(key[:-_TAIL])
             if head is None:
-                head = self._head(heads, topic, key)
+                head = self._prefix_hash(heads, topic, key)
             try:
                 value = head + _HIGH[key[-4:-2]] + _LOW[key[-2:]] & 0xFFFFFFFF
             except KeyError:  # no unique id as clients make them
-                hashed += [(key_hash(topic, key), offset, store_ms) for key in keys_of(properties)]
+                hashed += [(key_hash(topic, key), offset, store_ms) for key in parse_keys(properties)]
                 continue
             if at and properties[at - 1] != _PAIR_END:  # the end of another name
-                hashed += [(key_hash(topic, key), offset, store_ms) for key in keys_of(properties)]
+                hashed += [(key_hash(topic, key), offset, store_ms) for key in parse_keys(properties)]
                 continue
             if value >= 0x8000_0000:
                 value = 0x1_0000_0000 - value if value > 0x8000_0000 else 0
@@ -91,9 +91,9 @@ class KeyHashes:
         return hashed
 
     @staticmethod
-    def _head(heads: dict[str, int], topic: str, key: str) -> int:
+    def _prefix_hash(heads: dict[str, int], topic: str, key: str) -> int:
         """Hash of topic and all of `key` but its tail, as it counts for the whole."""
-        if len(heads) >= HEADS_MAX:
+        if len(heads) >= PREFIXES_MAX:
             heads.clear()
         start = key[:-_TAIL]
         value = heads[start] = (string_hash(f"{topic}#{start}") & 0xFFFFFFFF) * _31_4

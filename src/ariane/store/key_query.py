@@ -12,13 +12,13 @@ from ariane.errors import ProtocolError
 from ariane.store.deletions import Deletions
 from ariane.store.index import KeyIndex
 from ariane.store.index_file import IndexEntry, IndexFile
-from ariane.store.key_hashes import key_hash, keys_of
-from ariane.store.record_scanner import NotARecord, record_at
+from ariane.store.key_hashes import key_hash, parse_keys
+from ariane.store.record_scanner import NotARecord, read_record
 from ariane.store.segments import Segments
 
 BYTES_MAX = 8 << 20  # of one answer; a frame may have 16 MiB
-LOOKED_MAX = 50_000  # entries looked at for one answer, which holds up everything else: some 0.1 s
-EVER = (1 << 63) - 1
+ENTRIES_SCANNED_MAX = 50_000  # entries looked at for one answer, which holds up everything else: some 0.1 s
+NO_LIMIT = (1 << 63) - 1
 _SECOND = 999  # an entry's time may be that much earlier than its record's
 
 
@@ -48,7 +48,7 @@ class KeyQuery(NamedTuple):
     key: str
     max_count: int
     begin_ms: int = 0
-    end_ms: int = EVER
+    end_ms: int = NO_LIMIT
     position: QueryPosition | None = None
 
 
@@ -70,7 +70,9 @@ class _Full(Exception):
         self.position = position
 
 
-def find(index: KeyIndex, log: Segments, wanted: KeyQuery, deletions: Deletions | None = None) -> KeyQueryResult:
+def find_records(
+    index: KeyIndex, log: Segments, wanted: KeyQuery, deletions: Deletions | None = None
+) -> KeyQueryResult:
     """Records of a topic whose UNIQ_KEY, or a word of whose KEYS, is the key. Damaged when an index file is."""
     search = _Search(log, wanted, deletions or Deletions())
     files = index.files()
@@ -80,7 +82,7 @@ def find(index: KeyIndex, log: Segments, wanted: KeyQuery, deletions: Deletions 
     rest: QueryPosition | None = None
     try:
         for file in files:
-            search.through(file)
+            search.search_file(file)
             if file.header.begin_ms < wanted.begin_ms:
                 break
     except _Full as full:
@@ -98,20 +100,20 @@ class _Search:
         self._wanted = wanted
         self._topic = wanted.topic.encode()
         self._hash = key_hash(wanted.topic, wanted.key)
-        self._looked = 0
+        self._scanned = 0
         self._bytes = 0
         self.taken: dict[int, bytes] = {}
 
-    def through(self, file: IndexFile) -> None:
+    def search_file(self, file: IndexFile) -> None:
         """Take what matches in one file."""
         begin_ms, end_ms = self._wanted.begin_ms, self._wanted.end_ms
         if file.header.begin_ms > end_ms or file.header.end_ms < begin_ms:
             return
         position = self._wanted.position
-        last = EVER if position is None else position.offset
+        last = NO_LIMIT if position is None else position.offset
         for entry in file.chain(self._hash, self._start(file)):
-            self._looked += 1
-            if self._looked > LOOKED_MAX:
+            self._scanned += 1
+            if self._scanned > ENTRIES_SCANNED_MAX:
                 raise _Full(QueryPosition(entry.offset, file.name, entry.number))
             if entry.offset < self._log.start or entry.ms + _SECOND < begin_ms:
                 return
@@ -121,7 +123,7 @@ class _Search:
     def _start(self, file: IndexFile) -> int:
         position = self._wanted.position
         here = position is not None and position.file == file.name
-        if here and position and file.holds(self._hash, position.number, position.offset):
+        if here and position and file.has_entry(self._hash, position.number, position.offset):
             return position.number
         return file.newest(self._hash)
 
@@ -130,14 +132,14 @@ class _Search:
         if entry.offset in self.taken:
             return
         try:
-            found, data = record_at(self._log, entry.offset)
+            found, data = read_record(self._log, entry.offset)
         except NotARecord:
             return
         if found.topic != self._topic or not wanted.begin_ms <= found.store_ms <= wanted.end_ms:
             return
-        if self._deletions.cover(found):
+        if self._deletions.covers(found):
             return
-        if wanted.key not in keys_of(found.properties.decode("utf-8", "replace")):
+        if wanted.key not in parse_keys(found.properties.decode("utf-8", "replace")):
             return
         if len(self.taken) >= wanted.max_count or (self.taken and self._bytes + len(data) > BYTES_MAX):
             raise _Full(QueryPosition(entry.offset, file.name, entry.number))

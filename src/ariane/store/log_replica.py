@@ -19,16 +19,16 @@ from ariane.store import dispatch
 from ariane.store.commit_log import CommitLog
 from ariane.store.consume_queue import ENTRY, ConsumeQueue
 from ariane.store.consume_queues import ConsumeQueues
-from ariane.store.delayed import delivers
+from ariane.store.delayed import is_delivery
 from ariane.store.deletions import Deletions
 from ariane.store.dispatch import Arrival, PendingEntry
 from ariane.store.files import write_error
-from ariane.store.index_builder import keyed
+from ariane.store.index_builder import to_keyed
 from ariane.store.key_hashes import Keyed, is_indexed
-from ariane.store.record_scanner import RecordScanner, ScannedRecord, tags_code
+from ariane.store.record_scanner import RecordScanner, ScannedRecord, compute_tags_code
 
-NOTES_AT_ONCE = 20_000  # records taken between two writes of queue entries
-FOUND_MAX = 200_000  # records that wait for that; beyond, the log waits, too
+BATCH_RECORDS = 20_000  # records taken between two writes of queue entries
+RECEIVED_MAX = 200_000  # records that wait for that; beyond, the log waits, too
 
 
 class ReplicationSource:
@@ -63,19 +63,19 @@ class Replica:
     ) -> None:
         self._log = log
         self._deletions = deletions
-        self._note_keys = note_keys
+        self._add_keys = note_keys
         self._queues = queues
-        self._notes = notes
+        self._pending = notes
         self._delays_ms = delays_ms
         self.received = log.end
         self.file_size = log.size
-        self._found: deque[ScannedRecord] = deque()  # whole records that are not noted yet
+        self._received_records: deque[ScannedRecord] = deque()  # whole records that are not noted yet
         self.delivered: list[
             int
         ] = []  # where the delayed records lie that the master has delivered; emptied by the store
         self._arrivals: list[Arrival] = []  # of a step that failed half-way, too
-        self._last: PendingEntry | None = None
-        self._behind: ScannedRecord | None = (
+        self._last_pending: PendingEntry | None = None
+        self._out_of_order: ScannedRecord | None = (
             None  # the first of them, when it does not follow the last one of its queue
         )
 
@@ -84,15 +84,15 @@ class Replica:
         log = self._log
         if log.failure is not None:
             raise log.failure.with_traceback(None)
-        if len(self._found) >= FOUND_MAX:
-            raise StoreFull(f"{FOUND_MAX} records wait for their queue entries: the disk of the queues takes none")
+        if len(self._received_records) >= RECEIVED_MAX:
+            raise StoreFull(f"{RECEIVED_MAX} records wait for their queue entries: the disk of the queues takes none")
         if self.received == 0 and offset:
             if offset % log.size:
                 raise StoreError(
                     f"the master begins at {offset}, which is not where a commit log file of {log.size} bytes begins:"
                     f" set mappedFileSizeCommitLog as the master has it"
                 )
-            self._begin(offset)
+            self._begin_at(offset)
         if offset != self.received:
             raise StoreError(f"the master sends from {offset}, this log ends at {self.received}")
         if offset % log.size + len(data) > log.size:
@@ -105,7 +105,7 @@ class Replica:
         self.received += len(data)
         self._advance()
 
-    def _begin(self, offset: int) -> None:
+    def _begin_at(self, offset: int) -> None:
         try:
             self._log.begin_at(offset)
         except OSError as error:
@@ -121,63 +121,69 @@ class Replica:
             if found.end > self.received:
                 break
             end, last_ms = found.end, found.store_ms
-            self._found.append(found)
+            self._received_records.append(found)
         else:
             if walk.end <= self.received:
                 end = walk.end  # a filler, too, once its file is whole
         log.advance(end, last_ms)
         if self.received - end > log.size:
-            raise StoreCorrupt(log.segments.path(end - end % log.size), end % log.size, f"no record here: {walk.why}")
+            raise StoreCorrupt(
+                log.segments.path(end - end % log.size), end % log.size, f"no record here: {walk.stop_reason}"
+            )
 
-    def step(self, up_to: int) -> tuple[list[Arrival], PendingEntry | None]:
+    def dispatch_pending(self, up_to: int) -> tuple[list[Arrival], PendingEntry | None]:
         """Derive the entries of what has come, as far as `up_to`; as `dispatch.step`."""
         while True:
-            self._take(up_to)
-            some, note = dispatch.step(self._notes, up_to, self._queues)
+            self._take_received(up_to)
+            some, note = dispatch.dispatch_pending(self._pending, up_to, self._queues)
             self._arrivals += some
-            self._last = note or self._last
-            if self._behind is not None and not self._notes:
-                self._make_room(self._behind)
+            self._last_pending = note or self._last_pending
+            if self._out_of_order is not None and not self._pending:
+                self._align_queue(self._out_of_order)
             elif note is None:
                 arrivals, self._arrivals = self._arrivals, []
-                return arrivals, self._last
+                return arrivals, self._last_pending
 
-    def _take(self, up_to: int) -> None:
+    def _take_received(self, up_to: int) -> None:
         """Leave notes of the records that have come, as a put does."""
-        waiting = self._found
-        while waiting and waiting[0].end <= up_to and len(self._notes) < NOTES_AT_ONCE:
+        waiting = self._received_records
+        while waiting and waiting[0].end <= up_to and len(self._pending) < BATCH_RECORDS:
             found = waiting[0]
             queue = None
-            if dispatch.has_entry(found.sys_flag) and not self._deletions.cover(found):
-                fault, queue = self._queues.of_record(found)
+            if dispatch.has_entry(found.sys_flag) and not self._deletions.covers(found):
+                fault, queue = self._queues.queue_for_record(found)
                 if queue is None:
                     raise StoreError(f"the master's record at {found.offset} has no queue: {fault}")
                 if found.queue_offset != queue.next_offset:
-                    self._behind = found
+                    self._out_of_order = found
                     return
             waiting.popleft()
-            if delivers(found):
+            if is_delivery(found):
                 self.delivered.append(~found.prepared_offset)
             if is_indexed(found.sys_flag):
-                self._note_keys(keyed(found))
-            self._note(found, queue)
+                self._add_keys(to_keyed(found))
+            self._add_pending(found, queue)
 
-    def _note(self, found: ScannedRecord, queue: ConsumeQueue | None) -> None:
+    def _add_pending(self, found: ScannedRecord, queue: ConsumeQueue | None) -> None:
         if queue is None:
-            self._notes.append(PendingEntry(None, b"", 0, 0, found.store_ms, found.end))
+            self._pending.append(PendingEntry(None, b"", 0, 0, found.store_ms, found.end))
         else:
-            code = tags_code(found, self._delays_ms)
+            code = compute_tags_code(found, self._delays_ms)
             entry = ENTRY.pack(found.offset, found.size, code)
-            self._notes.append(PendingEntry(queue, entry, found.queue_offset, code, found.store_ms, found.end))
+            self._pending.append(PendingEntry(queue, entry, found.queue_offset, code, found.store_ms, found.end))
             queue.next_offset += 1
 
-    def _make_room(self, found: ScannedRecord) -> None:
+    def _align_queue(self, found: ScannedRecord) -> None:
         """The master deleted the topic of `found` and made it anew, or removed what came before."""
-        fault, queue = self._queues.of_record(found)
+        fault, queue = self._queues.queue_for_record(found)
         try:
-            fault = dispatch.make_room(queue, found, tags_code(found, self._delays_ms)) if queue is not None else fault
+            fault = (
+                dispatch.align_queue_end(queue, found, compute_tags_code(found, self._delays_ms))
+                if queue is not None
+                else fault
+            )
         except OSError as error:
             raise write_error(error, f"the queue of {found.topic!r}") from error
         if fault:
             raise StoreError(f"the master's record at {found.offset}: {fault}")
-        self._behind = None
+        self._out_of_order = None

@@ -30,13 +30,13 @@ Key = tuple[int, int]  # due ms, number
 RUN_MIN = 16_384  # young entries that make a run: few enough to be sorted in a few ms
 RUN_MAX = 65_536  # in one run; more wait for the next flush
 BLOCK = 256  # entries read from a run at once
-LONE_RUNS = 64  # from here on, runs that are nearly used up are taken into a new one
-LONE_ENTRIES = RUN_MIN // 4
+MERGE_THRESHOLD = 64  # from here on, runs that are nearly used up are taken into a new one
+MERGE_ENTRIES_MAX = RUN_MIN // 4
 
 _MARK = b"ariane01"
 _HEAD = Struct(">8sIIq")
 _ENTRY_SIZE = 16
-BEFORE_ALL: Key = (-(1 << 62), -1)
+LOWEST_KEY: Key = (-(1 << 62), -1)
 
 
 class CorruptRun(Exception):
@@ -56,7 +56,7 @@ class DeliveryRun:
         self._block_at = 0
 
     @property
-    def left(self) -> int:
+    def remaining(self) -> int:
         return self.count - self._at
 
     def head(self) -> Key | None:
@@ -68,7 +68,7 @@ class DeliveryRun:
         self._block, self._block_at = self._read(self._at, BLOCK), self._at
         return self._block[0]
 
-    def use(self) -> None:
+    def advance(self) -> None:
         self._at += 1
 
     def skip_to(self, done: Key) -> None:
@@ -82,7 +82,7 @@ class DeliveryRun:
                 high = middle
         self._at, self._block, self._block_at = low, [], 0
 
-    def rest(self) -> Iterator[Key]:
+    def iter_remaining(self) -> Iterator[Key]:
         at = self._at
         while at < self.count:
             block = self._read(at, RUN_MIN)
@@ -95,7 +95,7 @@ class DeliveryRun:
         data = self._files.disk.pread(handle, count * _ENTRY_SIZE, _HEAD.size + at * _ENTRY_SIZE)
         if len(data) < count * _ENTRY_SIZE:
             raise OSError(5, "a run of timers became shorter", self.path)
-        return _entries(data)
+        return _decode_entries(data)
 
 
 class WrittenRun(NamedTuple):
@@ -105,7 +105,7 @@ class WrittenRun(NamedTuple):
     path: str
     content: bytes
     keys: list[Key]
-    absorbed: list[int]  # runs whose rest is in it
+    merged: list[int]  # runs whose rest is in it
     up_to: int  # young entries below this number are in it
 
 
@@ -118,31 +118,31 @@ class PendingDeliveries:
         self.next_run = 0
         self._files = files
         self._disk = files.disk
-        self._young: list[Key] = []
+        self._in_memory: list[Key] = []
         self._heads: list[tuple[Key, int]] = []
-        self._last = BEFORE_ALL
+        self._last = LOWEST_KEY
         self._writing: WrittenRun | None = None
 
     def __len__(self) -> int:
         """How many, entries that stand in two runs counted twice."""
-        return len(self._young) + sum(run.left for run in self.runs.values())
+        return len(self._in_memory) + sum(run.remaining for run in self.runs.values())
 
     # --- in order ---
 
     def push(self, key: Key) -> None:
-        heappush(self._young, key)
+        heappush(self._in_memory, key)
 
     def head(self) -> Key | None:
         """The entry that is due first."""
         while True:
-            young = self._young[0] if self._young else None
+            young = self._in_memory[0] if self._in_memory else None
             old = self._heads[0][0] if self._heads else None
             key = young if old is None or (young is not None and young <= old) else old
             if key is None or key != self._last:
                 return key
             self._drop(key)
 
-    def use(self, key: Key) -> None:
+    def advance(self, key: Key) -> None:
         """Take `key`, which is the head, away."""
         self._drop(key)
         self._last = max(self._last, key)
@@ -153,29 +153,29 @@ class PendingDeliveries:
         return self._last
 
     def _drop(self, key: Key) -> None:
-        if self._young and self._young[0] == key:
-            heappop(self._young)
+        if self._in_memory and self._in_memory[0] == key:
+            heappop(self._in_memory)
             return
         _, number = heappop(self._heads)
         run = self.runs[number]
-        run.use()
+        run.advance()
         head = run.head()
         if head is not None:
             heappush(self._heads, (head, number))
 
     def below(self, number: int) -> Iterator[Key]:
         """Entries with a lower number, in no order; runs that have none are not read."""
-        yield from [key for key in self._young if key[1] < number]
+        yield from [key for key in self._in_memory if key[1] < number]
         for run in list(self.runs.values()):
             if run.lowest < number:
-                yield from (key for key in run.rest() if key[1] < number)
+                yield from (key for key in run.iter_remaining() if key[1] < number)
 
     # --- to the disk and back ---
 
     def load(self, numbers: list[int], next_run: int, done: Key) -> None:
         """Open these runs; what is at or before `done` in them is used. DamagedRun when one is not as it was written."""
         for number in numbers:
-            run = self._opened(number)
+            run = self._open_run(number)
             run.skip_to(done)
             head = run.head()
             if head is not None:
@@ -185,33 +185,33 @@ class PendingDeliveries:
         self._last = done
 
     def clear(self) -> None:
-        self.runs, self._young, self._heads, self._last = {}, [], [], BEFORE_ALL
+        self.runs, self._in_memory, self._heads, self._last = {}, [], [], LOWEST_KEY
 
     def begin_write(self, up_to: int) -> WrittenRun | None:
         """The next run, of young entries below `up_to`; None while there are too few of them."""
-        if self._writing is not None or len(self._young) < RUN_MIN:
+        if self._writing is not None or len(self._in_memory) < RUN_MIN:
             return None
-        keys = sorted(key for key in self._young if key[1] < up_to)
+        keys = sorted(key for key in self._in_memory if key[1] < up_to)
         if len(keys) < RUN_MIN:
             return None
         if len(keys) > RUN_MAX:
             up_to = sorted(number for _, number in keys)[RUN_MAX]
             keys = [key for key in keys if key[1] < up_to]
-        absorbed = self._lone() if len(self.runs) >= LONE_RUNS else []
+        absorbed = self._runs_to_merge() if len(self.runs) >= MERGE_THRESHOLD else []
         if absorbed:
-            keys = sorted([*keys, *(key for number in absorbed for key in self.runs[number].rest())])
+            keys = sorted([*keys, *(key for number in absorbed for key in self.runs[number].iter_remaining())])
         number = self.next_run
         self.next_run += 1
-        self._writing = WrittenRun(number, self.path(number), _content(keys), keys, absorbed, up_to)
+        self._writing = WrittenRun(number, self.path(number), _encode_run(keys), keys, absorbed, up_to)
         return self._writing
 
-    def _lone(self) -> list[int]:
+    def _runs_to_merge(self) -> list[int]:
         """Runs with few entries left, the emptiest first, as many as make one fuller run together."""
         taken: list[int] = []
         total = 0
-        for number, run in sorted(self.runs.items(), key=lambda item: item[1].left):
-            total += run.left
-            if run.left > LONE_ENTRIES or total > RUN_MIN:
+        for number, run in sorted(self.runs.items(), key=lambda item: item[1].remaining):
+            total += run.remaining
+            if run.remaining > MERGE_ENTRIES_MAX or total > RUN_MIN:
                 break
             taken.append(number)
         return taken
@@ -221,8 +221,8 @@ class PendingDeliveries:
         writing, self._writing = self._writing, None
         if writing is not None and written:
             number, path, _, keys, absorbed, up_to = writing
-            self._young = [key for key in self._young if key[1] >= up_to]
-            heapify(self._young)
+            self._in_memory = [key for key in self._in_memory if key[1] >= up_to]
+            heapify(self._in_memory)
             for one in absorbed:
                 self.runs.pop(one, None)
             run = DeliveryRun(self._files, path, len(keys), min(key[1] for key in keys))
@@ -232,12 +232,12 @@ class PendingDeliveries:
             self._heads = [(head, number) for number, run in self.runs.items() if (head := run.head()) is not None]
             heapify(self._heads)
 
-    def drop_used_up(self) -> None:
+    def drop_exhausted(self) -> None:
         """Forget the runs of which nothing is left."""
         for number in [number for number, run in self.runs.items() if run.head() is None]:
             del self.runs[number]
 
-    def keep_only(self, numbers: list[int]) -> None:
+    def remove_other_files(self, numbers: list[int]) -> None:
         """Remove the files of all other runs."""
         for name in self._disk.listdir(self.directory):
             if name.isdecimal() and len(name) == 20 and int(name) not in numbers:
@@ -248,7 +248,7 @@ class PendingDeliveries:
     def path(self, number: int) -> str:
         return f"{self.directory}/{number:020d}"
 
-    def _opened(self, number: int) -> DeliveryRun:
+    def _open_run(self, number: int) -> DeliveryRun:
         path = self.path(number)
         data = read_whole(self._disk, path)
         if data is None:
@@ -262,7 +262,7 @@ class PendingDeliveries:
         return DeliveryRun(self._files, path, count, lowest)
 
 
-def _content(keys: list[Key]) -> bytes:
+def _encode_run(keys: list[Key]) -> bytes:
     flat = array("q", [value for key in keys for value in key])
     if byteorder == "little":
         flat.byteswap()
@@ -270,7 +270,7 @@ def _content(keys: list[Key]) -> bytes:
     return _HEAD.pack(_MARK, len(keys), zlib.crc32(entries), min(number for _, number in keys)) + entries
 
 
-def _entries(data: bytes) -> list[Key]:
+def _decode_entries(data: bytes) -> list[Key]:
     flat = array("q", data)
     if byteorder == "little":
         flat.byteswap()

@@ -36,12 +36,12 @@ class NumberingRestarts(enum.Enum):
 class NumberingDecision(NamedTuple):
     """What becomes of a held record and of the one that follows it."""
 
-    held: bool  # the held record is placed, at its number
-    skip: int  # where the numbers go on when it is not
-    follows: bool  # the new one is placed, else it is held in turn
+    place_held: bool  # the held record is placed, at its number
+    next_number: int  # where the numbers go on when it is not
+    place_new: bool  # the new one is placed, else it is held in turn
 
 
-def judge(due: int, held: int, number: int, *, restarts: NumberingRestarts) -> NumberingDecision:
+def decide(due: int, held: int, number: int, *, restarts: NumberingRestarts) -> NumberingDecision:
     """Decide about a record numbered `held`, which came where `due` was expected, now that one numbered `number` comes."""
     is_likely = restarts is NumberingRestarts.LIKELY
     # 0 (0) 1: the second 0 may be the torn record 1, whose number was then given again.
@@ -55,7 +55,7 @@ def judge(due: int, held: int, number: int, *, restarts: NumberingRestarts) -> N
     return NumberingDecision(False, due, False)
 
 
-def last_stays(due: int, held: int, missing_max: int, *, restarts: NumberingRestarts, is_new: bool) -> bool:
+def is_last_placed(due: int, held: int, missing_max: int, *, restarts: NumberingRestarts, is_new: bool) -> bool:
     """Return whether to place a record out of order that none of its queue follows.
 
     Args:

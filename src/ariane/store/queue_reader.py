@@ -36,7 +36,7 @@ _ACCEPTED = frozenset((_TAKEN,))
 _BORN_HOST_AT = 48
 
 
-def get(
+def read_messages(
     queue: ConsumeQueue,
     log: CommitLog,
     config: StoreConfig,
@@ -159,7 +159,7 @@ def _read(log: CommitLog, taken: list[tuple[int, int]]) -> list[bytes | None]:
     while first < count:
         start, size = taken[first]
         if not FIXED_SIZE <= size <= SPAN_MAX and not _is_there(log, start, size):
-            log.found_damaged(start, size)  # a damaged entry must not make us read a gigabyte
+            log.report_corrupt_record(start, size)  # a damaged entry must not make us read a gigabyte
             records.append(None)
             first += 1
             continue
@@ -176,7 +176,7 @@ def _read(log: CommitLog, taken: list[tuple[int, int]]) -> list[bytes | None]:
         for at, size in taken[first:after]:
             within = at - start
             if within + size > len(data) or _HEAD.unpack_from(data, within) != (size, MAGIC, at):
-                log.found_damaged(at, size)
+                log.report_corrupt_record(at, size)
                 records.append(None)
             else:
                 records.append(data[within : within + size])
@@ -189,7 +189,7 @@ def _is_there(log: CommitLog, offset: int, size: int) -> bool:
     return len(data) == _HEAD.size and size >= FIXED_SIZE and _HEAD.unpack(data) == (size, MAGIC, offset)
 
 
-def store_ms_of(log: CommitLog, offset: int) -> int | None:
+def read_store_ms(log: CommitLog, offset: int) -> int | None:
     """Store time of the record at `offset`; None when no record lies there."""
     data = log.read(offset, _BORN_HOST_AT + 28)
     if len(data) < _BORN_HOST_AT + 28 or _HEAD.unpack_from(data)[1:] != (MAGIC, offset):
@@ -199,15 +199,15 @@ def store_ms_of(log: CommitLog, offset: int) -> int | None:
     return value
 
 
-def store_ms(queue: ConsumeQueue, log: CommitLog, number: int) -> int | None:
+def entry_store_ms(queue: ConsumeQueue, log: CommitLog, number: int) -> int | None:
     """Store time of entry `number`; None when there is no such entry, or its record is gone."""
     if not queue.min_offset(log.start) <= number < queue.max:
         return None
     offset, size, _ = ENTRY.unpack(queue.entries(number, 1))
-    return None if size == BLANK_SIZE else store_ms_of(log, offset)
+    return None if size == BLANK_SIZE else read_store_ms(log, offset)
 
 
-def offset_by_time(queue: ConsumeQueue, log: CommitLog, ms: int) -> int:
+def find_by_time(queue: ConsumeQueue, log: CommitLog, ms: int) -> int:
     """Number of the entry whose store time is nearest to `ms`, the earlier of two; of equals the first. Never `max`."""
     low, high = queue.min_offset(log.start), queue.max
     if low >= high:
@@ -224,7 +224,7 @@ def offset_by_time(queue: ConsumeQueue, log: CommitLog, ms: int) -> int:
         return low - 1
     if low == first:
         return low
-    before, behind = store_ms(queue, log, low - 1), store_ms(queue, log, low)
+    before, behind = entry_store_ms(queue, log, low - 1), entry_store_ms(queue, log, low)
     if before is None or behind is None:
         return low
     if behind == ms or behind - ms < ms - before:
@@ -236,9 +236,9 @@ def _known_ms(queue: ConsumeQueue, log: CommitLog, low: int, number: int) -> tup
     """The last entry in [low, number] that has a record, and its store time; (number, -1) when none has."""
     at: int | None = number
     while at is not None and at >= low:
-        at = queue.last_not_blank(low, at + 1)
+        at = queue.find_last_used(low, at + 1)
         if at is not None:
-            stored = store_ms_of(log, ENTRY.unpack(queue.entries(at, 1))[0])
+            stored = read_store_ms(log, ENTRY.unpack(queue.entries(at, 1))[0])
             if stored is not None:
                 return at, stored
             at -= 1

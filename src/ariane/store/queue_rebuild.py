@@ -17,13 +17,13 @@ from struct import Struct
 
 from ariane.model.message import TRANSACTION_MASK, TRANSACTION_ROLLBACK
 from ariane.store.consume_queues import ConsumeQueues
-from ariane.store.delayed import watched
+from ariane.store.delayed import collect_deliveries
 from ariane.store.deletions import Deletions
-from ariane.store.dispatch import DispatchResult, Refused, derive
+from ariane.store.dispatch import DispatchResult, RejectedRecord, dispatch_records
 from ariane.store.files import OpenFiles
 from ariane.store.queue_numbering import NumberingRestarts
 from ariane.store.record_scanner import CorruptRange
-from ariane.store.recovery import RecoveredState, records_again
+from ariane.store.recovery import RecoveryReport, iter_records_to_dispatch
 from ariane.store.segments import Segments
 
 SYS_FLAG_AT = 36  # of a record
@@ -33,7 +33,7 @@ _SYS_FLAG = Struct(">i")
 def rebuild_queues(
     log: Segments,
     queues: ConsumeQueues,
-    recovered: RecoveredState,
+    recovered: RecoveryReport,
     *,
     delays_ms: Sequence[int],
     deletions: Deletions,
@@ -43,16 +43,18 @@ def rebuild_queues(
     Returns what could not be done; the offsets of the delayed messages that the other records deliver (a refused delivery is
     repeated, or its message would be lost); all corrupt ranges of what was read, those of `recovered` first.
     """
-    passed = list(recovered.holes)
+    passed = list(recovered.corrupt_ranges)
     delivered: dict[int, int] = {}
-    records = watched(records_again(log, recovered, passed), delivered)
-    derived = derive(records, queues, delays_ms, passed, recovered=recovered, deletions=deletions)
-    for one in derived.refused:
+    records = collect_deliveries(iter_records_to_dispatch(log, recovered, passed), delivered)
+    derived = dispatch_records(records, queues, delays_ms, passed, recovered=recovered, deletions=deletions)
+    for one in derived.rejected:
         delivered.pop(one.record.offset, None)
     return derived, delivered.values(), passed
 
 
-def withdraw(files: OpenFiles, log: Segments, refused: Sequence[Refused], recovered: RecoveredState) -> list[str]:
+def withdraw_rejected(
+    files: OpenFiles, log: Segments, refused: Sequence[RejectedRecord], recovered: RecoveryReport
+) -> list[str]:
     """Withdraw the refused records that a torn write can have left, durably. Returns a line for each refused record.
 
     Records below `recovered.read_from` were flushed as they are, and those of a log that Java or a master wrote stay as they are.

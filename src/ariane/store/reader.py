@@ -10,16 +10,16 @@ from collections.abc import Iterator
 from ariane.errors import ProtocolError, StoreError
 from ariane.protocol.record import Record, decode
 from ariane.store import corrupt_ranges
-from ariane.store.check_report import files_of
+from ariane.store.check_report import inspect_files
 from ariane.store.consume_queue import BLANK_SIZE, ENTRY, ENTRY_SIZE, LOST_CODE
 from ariane.store.files import Disk, OpenFiles, ReadOnlyDisk
-from ariane.store.record_scanner import NotARecord, RecordScanner, record_at
+from ariane.store.record_scanner import NotARecord, RecordScanner, read_record
 from ariane.store.segments import Segments
 
 FOREVER = (1 << 63) - 1
 
 
-def of_log(
+def read_log(
     root: str, start: int = 0, disk: Disk | None = None, *, commit_log: str | None = None
 ) -> Iterator[Record | str]:
     """All messages from log offset `start` on, or from the first record behind it when none begins there."""
@@ -28,12 +28,12 @@ def of_log(
         log = _log(files, root, commit_log)
         at = max(start, log.start)
         while log.has(at):
-            walk = RecordScanner(log, at, FOREVER, check_crc=False, floor_ms=0)
+            walk = RecordScanner(log, at, FOREVER, check_crc=False, min_store_ms=0)
             told = 0
             for found in walk:
-                yield from (str(hole) for hole in walk.holes[told:])
-                told = len(walk.holes)
-                if not corrupt_ranges.is_hole(found):
+                yield from (str(hole) for hole in walk.corrupt_ranges[told:])
+                told = len(walk.corrupt_ranges)
+                if not corrupt_ranges.is_replacement(found):
                     yield _decoded(log.read(found.offset, found.size), found.offset)
             later = [base for base in log.bases if base > walk.end]
             if log.has(walk.end) or not later:
@@ -46,7 +46,7 @@ def of_log(
         files.close()
 
 
-def of_queue(
+def read_queue(
     root: str,
     topic: str,
     queue_id: int,
@@ -62,7 +62,7 @@ def of_queue(
         directory = f"{root}/consumequeue/{topic}/{queue_id}"
         if files.disk.size(directory) is None:
             raise StoreError(f"{root} has no queue {queue_id} of topic {topic}")
-        queue, _ = files_of(files, directory, "mappedFileSizeConsumeQueue")
+        queue, _ = inspect_files(files, directory, "mappedFileSizeConsumeQueue")
         for at in range(max(start * ENTRY_SIZE, queue.start), queue.stop, ENTRY_SIZE):
             data = queue.read(at, ENTRY_SIZE)
             offset, size, code = ENTRY.unpack(data) if len(data) == ENTRY_SIZE else (0, 0, 0)
@@ -71,7 +71,7 @@ def of_queue(
             if size == BLANK_SIZE or code == LOST_CODE or offset < log.start:
                 continue
             try:
-                yield _decoded(record_at(log, offset)[1], offset)
+                yield _decoded(read_record(log, offset)[1], offset)
             except NotARecord as fault:
                 yield f"entry {at // ENTRY_SIZE}: {size} bytes at {offset} are no record ({fault})"
     except OSError as error:
@@ -84,7 +84,7 @@ def _log(files: OpenFiles, root: str, commit_log: str | None) -> Segments:
     directory = commit_log or f"{root}/commitlog"
     if files.disk.size(directory) is None:
         raise StoreError(f"{root} is not a store directory: {directory} is missing (see --commit-log)")
-    return files_of(files, directory, "mappedFileSizeCommitLog")[0]
+    return inspect_files(files, directory, "mappedFileSizeCommitLog")[0]
 
 
 def _decoded(data: bytes, offset: int) -> Record | str:

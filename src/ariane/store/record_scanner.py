@@ -19,10 +19,10 @@ from ariane.protocol import properties as properties_text
 from ariane.protocol.record import FILLER_MAGIC, FILLER_SIZE, FIXED_SIZE, MAGIC
 from ariane.store.segments import Segments
 
-CHUNK = 1 << 20  # bytes read at once by a walk
-HEAD_MAX = 112  # bytes of a record up to its body, with two IPv6 hosts
-FIRST_LOOK = 4096  # bytes searched first: damage is mostly short, and there may be much of it
-SMALL = 1024  # bytes read for one record: most are no longer
+CHUNK_BYTES = 1 << 20  # bytes read at once by a walk
+PREFIX_MAX = 112  # bytes of a record up to its body, with two IPv6 hosts
+FIRST_SEARCH_BYTES = 4096  # bytes searched first: damage is mostly short, and there may be much of it
+SMALL_READ_BYTES = 1024  # bytes read for one record: most are no longer
 _HEAD = Struct(">iiiiiqqiq")
 _FILLER = Struct(">ii")
 _I64 = Struct(">q")
@@ -56,7 +56,7 @@ class NotARecord(Exception):
     """The bytes at a place are no record of that place; says why. Never leaves the store."""
 
 
-def look(data: bytes, at: int, offset: int, room: int, *, check_crc: bool) -> ScannedRecord:
+def parse_record(data: bytes, at: int, offset: int, room: int, *, check_crc: bool) -> ScannedRecord:
     """The record at `data[at:]`, which lies at `offset` with `room` bytes left in its file. NotARecord when it is none."""
     if len(data) - at < FIXED_SIZE:
         raise NotARecord(f"{len(data) - at} bytes are left, a record has at least {FIXED_SIZE}")
@@ -91,14 +91,14 @@ def look(data: bytes, at: int, offset: int, room: int, *, check_crc: bool) -> Sc
     return ScannedRecord(offset, size, topic, queue_id, queue_offset, sys_flag, store_ms, properties, prepared_offset)
 
 
-def record_at(segments: Segments, offset: int) -> tuple[ScannedRecord, bytes]:
+def read_record(segments: Segments, offset: int) -> tuple[ScannedRecord, bytes]:
     """The record at `offset` and its bytes; NotARecord when none lies there."""
     room = segments.size - offset % segments.size
-    data = segments.read(offset, SMALL)
+    data = segments.read(offset, SMALL_READ_BYTES)
     size = _record_size(data, 0)
     if size > len(data) and size <= room:
         data = segments.read(offset, size)
-    found = look(data, 0, offset, room, check_crc=False)
+    found = parse_record(data, 0, offset, room, check_crc=False)
     return found, data[: found.size]
 
 
@@ -107,10 +107,10 @@ class CorruptRange(NamedTuple):
 
     offset: int
     size: int
-    why: str
+    reason: str
 
     def __str__(self) -> str:
-        return f"{self.size} bytes at {self.offset} are no record ({self.why})"
+        return f"{self.size} bytes at {self.offset} are no record ({self.reason})"
 
 
 class RecordScanner:
@@ -129,22 +129,22 @@ class RecordScanner:
         stop: int,
         *,
         check_crc: bool,
-        floor_ms: int | None = None,
-        sure: bool = False,
+        min_store_ms: int | None = None,
+        all_written: bool = False,
     ) -> None:
         self.end = start
-        self.why = ""
-        self.holes: list[CorruptRange] = []
+        self.stop_reason = ""
+        self.corrupt_ranges: list[CorruptRange] = []
         self._segments = segments
         self._stop = stop
         self._check_crc = check_crc
-        self._floor_ms = floor_ms
-        self._sure = sure
+        self._min_store_ms = min_store_ms
+        self._all_written = all_written
 
     @property
-    def floor_ms(self) -> int:
+    def min_store_ms(self) -> int:
         """A time before which no record behind the last but one was stored."""
-        return self._floor_ms or 0
+        return self._min_store_ms or 0
 
     def __iter__(self) -> Iterator[ScannedRecord]:
         segments, size = self._segments, self._segments.size
@@ -155,7 +155,7 @@ class RecordScanner:
         while place < self._stop:
             room = size - place % size
             if len(data) - at < FIXED_SIZE:
-                data, at = segments.read(place, CHUNK), 0
+                data, at = segments.read(place, CHUNK_BYTES), 0
             wanted, magic = _FILLER.unpack_from(data, at) if len(data) - at >= FILLER_SIZE else (0, 0)
             if magic == FILLER_MAGIC and wanted == room:
                 place += room
@@ -163,64 +163,64 @@ class RecordScanner:
                 if not passed:
                     self.end = place
                 if not segments.has(place):
-                    self.why = self.why or "the last file is full"
+                    self.stop_reason = self.stop_reason or "the last file is full"
                     return
                 continue
             if wanted > len(data) - at and magic == MAGIC and wanted <= room:
-                data, at = segments.read(place, max(wanted, CHUNK)), 0
+                data, at = segments.read(place, max(wanted, CHUNK_BYTES)), 0
             try:
-                found = look(data, at, place, room, check_crc=self._check_crc or bool(passed))
-                if passed and found.store_ms < (self._floor_ms or 0):
+                found = parse_record(data, at, place, room, check_crc=self._check_crc or bool(passed))
+                if passed and found.store_ms < (self._min_store_ms or 0):
                     raise NotARecord("it is older than the records before it")
             except NotARecord as fault:
-                self.why = passed[0].why if passed else str(fault)
-                if self._floor_ms is None:
+                self.stop_reason = passed[0].reason if passed else str(fault)
+                if self._min_store_ms is None:
                     return
-                following = self._next(place)
+                following = self._find_resume(place)
                 if following is None:
                     return
                 passed.append(CorruptRange(place, following - place, str(fault)))
                 place = following
                 data, at = b"", 0
                 if place == self._stop:
-                    self.holes += passed
+                    self.corrupt_ranges += passed
                     self.end = place
                 continue
             at += found.size
             place += found.size
-            if self._floor_ms is not None:
+            if self._min_store_ms is not None:
                 # The lesser of two neighbours: nothing protects a store time, and a damaged one must not make the rest look old.
-                self._floor_ms = max(self._floor_ms, min(before_ms, found.store_ms))
+                self._min_store_ms = max(self._min_store_ms, min(before_ms, found.store_ms))
                 before_ms = found.store_ms
             if passed:
-                self.holes += passed
+                self.corrupt_ranges += passed
                 passed.clear()
-                self.why = ""
+                self.stop_reason = ""
             self.end = place
             yield found
 
-    def _next(self, place: int) -> int | None:
+    def _find_resume(self, place: int) -> int | None:
         """Where the walk can go on behind the bad `place`: at a record, at a filler, at the next file, at a sure `stop`."""
         segments, size = self._segments, self._segments.size
         following = place - place % size + size
         bound = min(following, self._stop)
-        found = first_good(segments, place + 1, bound, self._floor_ms or 0)
+        found = find_valid_record(segments, place + 1, bound, self._min_store_ms or 0)
         if found is not None:
             return found
-        if self._sure and bound == self._stop:
+        if self._all_written and bound == self._stop:
             return bound
         return following if following < self._stop and segments.has(following) else None
 
 
-def first_good(segments: Segments, start: int, stop: int, floor_ms: int) -> int | None:
+def find_valid_record(segments: Segments, start: int, stop: int, floor_ms: int) -> int | None:
     """The first place in [start, stop), all of one file, with a record that is right in all its parts, or the file's filler.
 
     Found by its magic, which must stand at the place the record itself names; a body is checked by its CRC. What was never
     written is not read.
     """
-    at, wanted = start, FIRST_LOOK
+    at, wanted = start, FIRST_SEARCH_BYTES
     while at < stop:
-        reached = segments.next_data(at)
+        reached = segments.find_data(at)
         if reached is None or reached >= stop:
             return None
         # The magic stands 4 bytes behind the beginning of a record: what was skipped as unwritten cannot hold one before.
@@ -234,7 +234,7 @@ def first_good(segments: Segments, start: int, stop: int, floor_ms: int) -> int 
         if len(data) < wanted:
             return None
         at += len(data) - 7  # a magic may lie across the border
-        wanted = min(4 * wanted, CHUNK)
+        wanted = min(4 * wanted, CHUNK_BYTES)
     return None
 
 
@@ -254,20 +254,20 @@ def _is_good(segments: Segments, offset: int, floor_ms: int) -> bool:
     data = segments.read(offset, FIXED_SIZE)
     if len(data) < FIXED_SIZE or _HEAD.unpack_from(data)[6] != offset:
         return False
-    if not spans(segments, offset, size):
+    if not has_matching_lengths(segments, offset, size):
         return False
     try:
-        return look(segments.read(offset, size), 0, offset, room, check_crc=True).store_ms >= floor_ms
+        return parse_record(segments.read(offset, size), 0, offset, room, check_crc=True).store_ms >= floor_ms
     except NotARecord:
         return False
 
 
-def spans(segments: Segments, offset: int, size: int) -> bool:
+def has_matching_lengths(segments: Segments, offset: int, size: int) -> bool:
     """Return whether the lengths of the record at `offset` lead to its end, by a few bytes where they are stored.
 
     Asked before a whole record is read: a broken size must not make a task read megabytes at each damaged place.
     """
-    head = segments.read(offset, HEAD_MAX)
+    head = segments.read(offset, PREFIX_MAX)
     if len(head) < FIXED_SIZE:
         return False
     (*_, own_offset, sys_flag, _) = _HEAD.unpack_from(head)
@@ -288,7 +288,7 @@ def spans(segments: Segments, offset: int, size: int) -> bool:
     return bool(length >= 0 and properties_at + 2 + length == size)
 
 
-def readable(segments: Segments, start: int, stop: int) -> Iterator[ScannedRecord]:
+def iter_readable_records(segments: Segments, start: int, stop: int) -> Iterator[ScannedRecord]:
     """The records between two record boundaries, the bodies unchecked. Over one that cannot be read, it goes on with the next
     file (nothing else tells where the next record begins)."""
     at = start
@@ -308,28 +308,28 @@ def _record_size(data: bytes, at: int) -> int:
     return int(size) if magic == MAGIC else 0
 
 
-def tags_code(found: ScannedRecord, delays_ms: Sequence[int]) -> int:
+def compute_tags_code(found: ScannedRecord, delays_ms: Sequence[int]) -> int:
     """The queue entry's tags code for a record: hash of its TAGS, or when it is due if it lies in the schedule topic."""
     if found.topic == _SCHEDULE:
-        due = due_ms(found.properties.decode("utf-8", "replace"), found.store_ms, delays_ms)
+        due = compute_delivery_ms(found.properties.decode("utf-8", "replace"), found.store_ms, delays_ms)
         if due is not None:
             return due
     if found.topic == _TIMER:
-        return timer_code(found.properties.decode("utf-8", "replace"))
+        return compute_timer_tags_code(found.properties.decode("utf-8", "replace"))
     if _TAGS not in found.properties:
         return 0
     tags = properties_text.decode(found.properties.decode("utf-8", "replace")).get(TAGS, "")
     return java_hash(tags) if tags else 0
 
 
-def timer_code(properties: str) -> int:
+def compute_timer_tags_code(properties: str) -> int:
     """The tags code of a record in the timer topic: when it is due, or which timer it cancels; 0 when it says neither."""
     own = properties_text.decode(properties)
     text = own.get(TIMER_OUT_MS) or own.get(TIMER_CANCELS, "")
     return int(text) if text.isdecimal() else 0
 
 
-def due_ms(properties: str, store_ms: int, delays_ms: Sequence[int]) -> int | None:
+def compute_delivery_ms(properties: str, store_ms: int, delays_ms: Sequence[int]) -> int | None:
     """When a record with these properties leaves the schedule topic; None without a delay level."""
     text = properties_text.decode(properties).get(DELAY, "")
     if not text.isdecimal() or not int(text) or not delays_ms:

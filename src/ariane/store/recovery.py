@@ -26,44 +26,44 @@ from ariane.errors import StoreCorrupt, StoreError
 from ariane.store.checkpoint import REBUILDING, REBUILDING_JAVA, Checkpoint
 from ariane.store.consume_queue import ConsumeQueue
 from ariane.store.consume_queues import ConsumeQueues
-from ariane.store.corrupt_ranges import close as close_hole
+from ariane.store.corrupt_ranges import overwrite
 from ariane.store.files import OpenFiles
 from ariane.store.queue_numbering import NumberingRestarts
 from ariane.store.record_scanner import (
-    CHUNK,
+    CHUNK_BYTES,
     CorruptRange,
     NotARecord,
     RecordScanner,
     ScannedRecord,
-    first_good,
-    record_at,
+    find_valid_record,
+    read_record,
 )
 from ariane.store.segments import Segments
 
 logger = logging.getLogger("ariane.store")
 
-EVERYTHING = (1 << 63) - 1
+END_OF_LOG = (1 << 63) - 1
 _ZEROS = bytes(8)  # where a record or a filler would have its size and magic
 _LOSS_FIX = (
     "Set storePathCommitLog to the directory that holds the log, mount its disk, or put the files back. To start"
     " without those messages, start the broker once with --accept-empty-log"
 )
-AHEAD_MAX_MS = 86_400_000  # a clock is hardly ever put back by more than a day; a flipped bit makes years
+CLOCK_SKEW_MAX_MS = 86_400_000  # a clock is hardly ever put back by more than a day; a flipped bit makes years
 
 
-class RecoveredState(NamedTuple):
+class RecoveryReport(NamedTuple):
     """What a start found and did, for the log of the program and for tests."""
 
     clean: bool  # the last process ended in order
     read_from: int  # the log was checked from here
-    derive_from: int  # queue entries were derived again from here
+    dispatch_from: int  # queue entries were derived again from here
     end: int
     last_ms: int  # store time of the last record
-    stopped_by: str  # why the record at `end` is none
+    stop_reason: str  # why the record at `end` is none
     cut_bytes: int  # written bytes behind `end` that were thrown away
     notes: tuple[str, ...] = ()  # anything else worth a line
-    holes: tuple[CorruptRange, ...] = ()  # what was passed over
-    rebuilds: bool = True  # queues may have been lost, so the first record of one may have any number
+    corrupt_ranges: tuple[CorruptRange, ...] = ()  # what was passed over
+    is_rebuild: bool = True  # queues may have been lost, so the first record of one may have any number
     restarts: NumberingRestarts = (
         NumberingRestarts.LIKELY
     )  # of topics that were deleted and created again, from `read_from` on
@@ -115,10 +115,10 @@ def recover_log(
     *,
     clean: bool,
     check_crc: bool,
-    pass_over: bool,
+    skip_corrupt: bool,
     damaged: str,
     lower: Callable[[Checkpoint], None],
-) -> RecoveredState:
+) -> RecoveryReport:
     """Find the end of the log, make it the end on the disk too, and let the queues be opened. `refuse_loss` comes before.
 
     Args:
@@ -127,7 +127,7 @@ def recover_log(
         damaged: directory for the bytes of corrupt ranges.
         lower: makes a checkpoint durable that vouches for less.
     """
-    notes = [f"{fault}: the queue is built again from the commit log" for fault in queues.broken]
+    notes = [f"{fault}: the queue is built again from the commit log" for fault in queues.rebuild_reasons]
     if gap is not None:
         notes.append(_drop_after_gap(log, gap))
     if checkpoint.log_start is not None and log.start > checkpoint.log_start and log.bases:
@@ -136,65 +136,67 @@ def recover_log(
             f" were not removed by the broker; their messages are lost unless the files are put back"
         )
     if _is_blank(log, log.stop):
-        queues.drop_broken()
+        queues.drop_unusable()
         removed = queues.all()
         if removed:
             queues.remove(removed)
             notes.append(f"the commit log is empty: {len(removed)} consume queues were removed")
         if log.bases:
             _cut(files, log, log.start, log.start)
-        queues.use(log.start, log.read)
-        return RecoveredState(clean, log.start, log.start, log.start, 0, "the log is empty", 0, tuple(notes))
+        queues.allow_opening(log.start, log.read)
+        return RecoveryReport(clean, log.start, log.start, log.start, 0, "the log is empty", 0, tuple(notes))
     read_from = _start(log, queues, checkpoint, clean=clean)
     ours = checkpoint.safe_offset is not None
-    missing = checkpoint.queue_files - queues.files() if ours else 0
+    missing = checkpoint.queue_files - queues.file_count() if ours else 0
     is_java = not ours or checkpoint.queue_files == REBUILDING_JAVA
     if checkpoint.queue_files >= REBUILDING:
         notes.append("the last start did not end: all consume queues are made anew from the commit log")
     elif missing > 0:
         notes.append(f"{missing} consume queue files are missing: all are made anew from the commit log")
     # No files are what the checkpoint expects after the last topic was deleted; else they are lost and must be rebuilt.
-    has_lost_files = missing > 0 or (not queues.files() and not (ours and checkpoint.queue_files == 0))
-    all_again = bool(queues.broken) or has_lost_files
+    has_lost_files = missing > 0 or (not queues.file_count() and not (ours and checkpoint.queue_files == 0))
+    all_again = bool(queues.rebuild_reasons) or has_lost_files
     if all_again:
         # Until the next checkpoint, the queues may look complete and lack entries.
         rebuilding = REBUILDING_JAVA if is_java else REBUILDING
         lower(checkpoint._replace(logics_ms=0, safe_offset=read_from, queue_files=rebuilding))
-        queues.drop_broken()
+        queues.drop_unusable()
     if missing > 0:
         queues.remove(queues.all())
     derive_from = log.start if all_again else read_from
-    floor_ms = _floor_ms(log, read_from, checkpoint) if pass_over else None
-    walk = RecordScanner(log, read_from, EVERYTHING, check_crc=check_crc, floor_ms=floor_ms)
+    floor_ms = _floor_ms(log, read_from, checkpoint) if skip_corrupt else None
+    walk = RecordScanner(log, read_from, END_OF_LOG, check_crc=check_crc, min_store_ms=floor_ms)
     holes: list[str] = []
     newest_ms = 0
     for found in walk:
         newest_ms = found.store_ms
-        if len(walk.holes) > len(holes):
-            fresh = walk.holes[len(holes) :]
-            holes += [close_hole(files, log, hole, max(walk.floor_ms, 1), damaged) for hole in fresh]
-    last_ms = max(checkpoint.physic_ms, walk.floor_ms, newest_ms)
+        if len(walk.corrupt_ranges) > len(holes):
+            fresh = walk.corrupt_ranges[len(holes) :]
+            holes += [overwrite(files, log, hole, max(walk.min_store_ms, 1), damaged) for hole in fresh]
+    last_ms = max(checkpoint.physic_ms, walk.min_store_ms, newest_ms)
     cut_bytes = _cut(files, log, read_from, walk.end)
     if cut_bytes:
-        notes.append(f"{cut_bytes} bytes at {walk.end} were thrown away: no good record follows there ({walk.why})")
-    queues.use(read_from, log.read, trusted=ours)
+        notes.append(
+            f"{cut_bytes} bytes at {walk.end} were thrown away: no good record follows there ({walk.stop_reason})"
+        )
+    queues.allow_opening(read_from, log.read, trusted=ours)
     if (
         not ours
     ):  # entries that Java left behind the end of a queue are cleared before a checkpoint of ours vouches for them
         for queue in queues.all():
             _opened(queues, queue)
-    return RecoveredState(
+    return RecoveryReport(
         clean,
         read_from,
         derive_from,
         walk.end,
         last_ms,
-        walk.why,
+        walk.stop_reason,
         cut_bytes,
         (*notes, *holes),
-        tuple(walk.holes),
+        tuple(walk.corrupt_ranges),
         all_again or not ours,
-        _restarts(is_java=is_java, is_slave=not pass_over),
+        _restarts(is_java=is_java, is_slave=not skip_corrupt),
     )
 
 
@@ -204,29 +206,35 @@ def _restarts(*, is_java: bool, is_slave: bool) -> NumberingRestarts:
     return NumberingRestarts.CONFIRMED if is_slave else NumberingRestarts.NEVER
 
 
-def records_again(log: Segments, recovered: RecoveredState, holes: list[CorruptRange]) -> Iterator[ScannedRecord]:
+def iter_records_to_dispatch(
+    log: Segments, recovered: RecoveryReport, holes: list[CorruptRange]
+) -> Iterator[ScannedRecord]:
     """The records whose queue entries have to be derived; what is passed over below what was recovered is put into `holes`.
 
     Everything below the end is known to have been written, and what the recovery walked over was checked in full."""
-    if recovered.derive_from < recovered.read_from:
-        walk = RecordScanner(log, recovered.derive_from, recovered.read_from, check_crc=False, floor_ms=0, sure=True)
+    if recovered.dispatch_from < recovered.read_from:
+        walk = RecordScanner(
+            log, recovered.dispatch_from, recovered.read_from, check_crc=False, min_store_ms=0, all_written=True
+        )
         yield from walk
-        holes += walk.holes
-    yield from RecordScanner(log, recovered.read_from, recovered.end, check_crc=False, floor_ms=0, sure=True)
+        holes += walk.corrupt_ranges
+    yield from RecordScanner(log, recovered.read_from, recovered.end, check_crc=False, min_store_ms=0, all_written=True)
 
 
-def reported(recovered: RecoveredState, holes: list[CorruptRange], notes: list[str]) -> RecoveredState:
+def merge_report(recovered: RecoveryReport, holes: list[CorruptRange], notes: list[str]) -> RecoveryReport:
     """With all that was met after the log itself was recovered; everything worth a line is logged."""
-    older = [f"{hole}: passed over" for hole in holes if hole not in recovered.holes]
-    made = recovered._replace(notes=(*recovered.notes, *older, *notes), holes=tuple(sorted({*holes, *recovered.holes})))
+    older = [f"{hole}: passed over" for hole in holes if hole not in recovered.corrupt_ranges]
+    made = recovered._replace(
+        notes=(*recovered.notes, *older, *notes), corrupt_ranges=tuple(sorted({*holes, *recovered.corrupt_ranges}))
+    )
     for note in made.notes:
         logger.warning("%s", note)
     return made
 
 
-def believed_ms(last_ms: int, now_ms: int) -> int:
+def clamp_last_timestamp(last_ms: int, now_ms: int) -> int:
     """The store time that new records may not go behind, unless it is so far ahead that it must be damaged."""
-    if last_ms <= now_ms + AHEAD_MAX_MS:
+    if last_ms <= now_ms + CLOCK_SKEW_MAX_MS:
         return last_ms
     logger.warning("the last store time is %d ms ahead of the clock: it is not believed", last_ms - now_ms)
     return now_ms
@@ -242,7 +250,7 @@ def _loss(log: Segments, gap: int | None, queues: ConsumeQueues, checkpoint: Che
     safe = flushed = checkpoint.safe_offset
     if flushed is None:
         # Java wrote last. What it had flushed before a crash is not known by offset; after an orderly stop all was.
-        flushed = queues.claimed_end() if clean or checkpoint.physic_ms > 0 else 0
+        flushed = queues.end_by_entries() if clean or checkpoint.physic_ms > 0 else 0
     stop = log.stop if gap is None else gap
     if _is_blank(log, stop):
         empty = f"{log.directory} holds no message, but this store had a commit log up to {flushed}"
@@ -259,35 +267,35 @@ def _is_blank(log: Segments, stop: int) -> bool:
     bases = [base for base in log.bases if base < stop]
     if any(log.read(base, len(_ZEROS)).strip(b"\0") for base in bases):
         return False
-    return all(first_good(log, base, base + log.size, 0) is None for base in bases)
+    return all(find_valid_record(log, base, base + log.size, 0) is None for base in bases)
 
 
 def _start(log: Segments, queues: ConsumeQueues, checkpoint: Checkpoint, *, clean: bool) -> int:
     safe_offset = checkpoint.safe_offset
     if safe_offset is not None and log.start <= safe_offset <= log.stop:
         return safe_offset
-    if (safe_offset or 0) > log.stop or (clean and queues.claimed_end() > log.stop):
+    if (safe_offset or 0) > log.stop or (clean and queues.end_by_entries() > log.stop):
         return log.bases[-1]  # the files behind it are lost
-    if clean and queues.files():
+    if clean and queues.file_count():
         return _end_of_queues(log, queues)
     return _file_before(log, checkpoint.min_ms())
 
 
 def _end_of_queues(log: Segments, queues: ConsumeQueues) -> int:
     """The end of the last record that a queue points to. Whoever stopped in order had derived all there was."""
-    queues.use(EVERYTHING, log.read)
+    queues.allow_opening(END_OF_LOG, log.read)
     return max(log.start, *(_opened(queues, queue).last_end for queue in queues.all()))
 
 
 def _opened(queues: ConsumeQueues, queue: ConsumeQueue) -> ConsumeQueue:
-    return queues.existing(queue.topic, queue.queue_id) or queue
+    return queues.get_opened(queue.topic, queue.queue_id) or queue
 
 
 def _file_before(log: Segments, min_ms: int) -> int:
     """The start of the newest file whose first record was stored at or before `min_ms`; else the first file."""
     for base in reversed(log.bases):
         try:
-            first = record_at(log, base)[0]
+            first = read_record(log, base)[0]
         except NotARecord:
             continue
         if 0 < first.store_ms <= min_ms:
@@ -309,14 +317,14 @@ def _cut(files: OpenFiles, log: Segments, read_from: int, end: int) -> int:
     at: int | None = end
     while at is not None and log.has(at):
         following = at - at % log.size + log.size
-        at = log.next_data(at)
+        at = log.find_data(at)
         if at is None:
             at = following
             continue
-        data = log.read(at, CHUNK)
+        data = log.read(at, CHUNK_BYTES)
         rest += len(data.rstrip(b"\0")) - (len(data) - len(data.lstrip(b"\0")) if data.strip(b"\0") else 0)
         at += len(data)
-    log.cut(end)
+    log.truncate(end)
     for base in log.bases:
         if base + log.size > read_from:
             files.disk.fsync(files.get(log.path(base)))

@@ -60,10 +60,10 @@ class RemovedFiles:
         # The topic may have been deleted and created again since the flush looked: then the file exists.
         missing = next((path for path in paths if self._queues.has_file(path) and self._disk.size(path) is None), None)
         if missing is not None:
-            self.report(missing)
+            self.report_removed(missing)
         index.check_missing(paths)
 
-    def report(self, path: str) -> StoreError:
+    def report_removed(self, path: str) -> StoreError:
         """Stop writes because `path`, a file of a queue or of the log, is gone. Return the error for the caller."""
         if path.startswith(f"{self._log.segments.directory}/"):
             self.check_log()

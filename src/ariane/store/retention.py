@@ -46,7 +46,7 @@ class RetentionRule(NamedTuple):
     """Local hours in which expired files are removed (deleteWhen)."""
     used_max: int
     """Percent of the disk in use above which they are removed at any hour (diskMaxUsedSpaceRatio)."""
-    at_once: int | None
+    forced_above: int | None
     """Percent above which files go that have not expired, too; None: never (cleanFileForciblyEnable)."""
 
 
@@ -62,7 +62,7 @@ def used_percent(usage: Usage | None) -> int:
     return -(-(usage.total - usage.free) * 100 // usage.total)
 
 
-def trigger(rule: RetentionRule, percent: int, hour: int, *, manual: bool) -> RetentionTrigger | None:
+def removal_trigger(rule: RetentionRule, percent: int, hour: int, *, manual: bool) -> RetentionTrigger | None:
     """Why expired files should be removed now; None when it is not the time. An unknown use counts as too much, as in Java."""
     if hour in rule.hours:
         return RetentionTrigger.HOUR
@@ -71,9 +71,9 @@ def trigger(rule: RetentionRule, percent: int, hour: int, *, manual: bool) -> Re
     return RetentionTrigger.MANUAL if manual else None
 
 
-def due(files: Sequence[RetainedFile], rule: RetentionRule, percent: int, now_ms: int) -> int:
+def count_removable(files: Sequence[RetainedFile], rule: RetentionRule, percent: int, now_ms: int) -> int:
     """How many of `files`, oldest first and without the last, go in this run: up to the first one that has not expired."""
-    at_once = rule.at_once is not None and percent > rule.at_once
+    at_once = rule.forced_above is not None and percent > rule.forced_above
     count = 0
     for file in files[:FILES_MAX]:
         if not at_once and now_ms - file.modified_ms < rule.reserved_ms:
@@ -104,19 +104,19 @@ class Retention:
         self._disk = disk
         self._log = log
         self._queues = queues
-        self._on_disk = on_disk
-        self._left: list[str] = []  # log files that are out of the table, and perhaps still on the disk
+        self._durable_checkpoint = on_disk
+        self._unlinked_later: list[str] = []  # log files that are out of the table, and perhaps still on the disk
         self._planned: list[tuple[ConsumeQueue, int]] = []
 
     @property
-    def leaving(self) -> int:
+    def planned_count(self) -> int:
         return len(self._planned)
 
     # --- commit log ---
 
     def log_files(self) -> list[RetainedFile]:
         """Those that could be removed, oldest first: all but the last, as far as the checkpoint on the disk goes."""
-        segments, safe = self._log.segments, self._on_disk().safe_offset
+        segments, safe = self._log.segments, self._durable_checkpoint().safe_offset
         if safe is None or self._log.failure is not None:
             return []
         found = []
@@ -134,19 +134,19 @@ class Retention:
         if file is not None:
             if file.base != self._log.segments.start or len(self._log.segments.bases) < 2:
                 raise AssertionError(f"{file} is not the oldest file of the log, or its last")
-            self._left.append(self._log.segments.forget(file.base))
-        if not self._left:
+            self._unlinked_later.append(self._log.segments.detach(file.base))
+        if not self._unlinked_later:
             return None
-        return Removal(self._disk, self._log.segments.directory, tuple(self._left))
+        return Removal(self._disk, self._log.segments.directory, tuple(self._unlinked_later))
 
     def end_log_removal(self, removal: Removal) -> None:
         """It has run. One that failed is not ended: the next one takes its files along."""
-        self._left = [path for path in self._left if path not in removal.paths]
+        self._unlinked_later = [path for path in self._unlinked_later if path not in removal.paths]
 
     @property
     def is_recorded(self) -> bool:
         """Whether the checkpoint on the disk says that the log begins where it does now; else no file may be unlinked yet."""
-        start = self._on_disk().log_start
+        start = self._durable_checkpoint().log_start
         return start is not None and start >= self._log.start
 
     # --- queues ---
@@ -163,9 +163,9 @@ class Retention:
         """Remove what was planned; how many went. Their directories are made durable by the next flush of the queues, before
         which no other file of the same queue may go."""
         removed = 0
-        left = self._queues.files() - self.leaving
+        left = self._queues.file_count() - self.planned_count
         planned, self._planned = self._planned, []
-        if self._on_disk().queue_files > left:
+        if self._durable_checkpoint().queue_files > left:
             return 0  # another flush was under way; the next run plans again
         for queue, base in planned:
             # Its topic may have been deleted since, or begun anew.

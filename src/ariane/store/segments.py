@@ -39,7 +39,7 @@ class Segments:
         self._paths = {base: self._name(base) for base in bases}
         self._count: FileCount | None = None
 
-    def count_in(self, count: FileCount | None) -> None:
+    def set_counter(self, count: FileCount | None) -> None:
         """Add these files to a count, which then follows each change; None: to no count any more."""
         if self._count is not None:
             self._count.files -= len(self.bases)
@@ -71,7 +71,7 @@ class Segments:
             return b""
         return self._disk.pread(self._files.get(path), min(length, self.size - within), within)
 
-    def next_data(self, offset: int) -> int | None:
+    def find_data(self, offset: int) -> int | None:
         """Where at or behind `offset` the file of `offset` was ever written; None when nowhere."""
         within = offset % self.size
         path = self._paths.get(offset - within)
@@ -83,7 +83,7 @@ class Segments:
         within = offset % self.size
         self._disk.pwrite(self._files.get(self._paths[offset - within]), data, within)
 
-    def write_whole(self, offset: int, data: bytes) -> str | None:
+    def write_if_contained(self, offset: int, data: bytes) -> str | None:
         """Write `data` if it lies within one file that is there; the path of that file."""
         within = offset % self.size
         path = self._paths.get(offset - within)
@@ -92,7 +92,7 @@ class Segments:
         self._disk.pwrite(self._files.get(path), data, within)
         return path
 
-    def pieces(self, offset: int, data: bytes) -> Iterator[tuple[int, bytes]]:
+    def split(self, offset: int, data: bytes) -> Iterator[tuple[int, bytes]]:
         """`data` cut at the ends of files."""
         at = 0
         while at < len(data):
@@ -103,7 +103,7 @@ class Segments:
     def has(self, offset: int) -> bool:
         return offset - offset % self.size in self._paths
 
-    def add(self, base: int) -> None:
+    def create_file(self, base: int) -> None:
         """Create the file at `base`; it must follow the last one. The directory is the caller's to fsync."""
         path = self._name(base)
         self._disk.close(self._disk.create(path, self.size))
@@ -112,7 +112,7 @@ class Segments:
         if self._count is not None:
             self._count.files += 1
 
-    def cut(self, end: int) -> None:
+    def truncate(self, end: int) -> None:
         """Zero everything from `end` on and remove the files behind it; the caller fsyncs what it needs.
 
         Zeroing matters: an old record that stayed behind the end would come back to life once newer ones reach it.
@@ -125,9 +125,9 @@ class Segments:
             self._disk.truncate(handle, self.size)
 
     def remove_file(self, base: int) -> None:
-        self._disk.remove(self.forget(base))
+        self._disk.remove(self.detach(base))
 
-    def forget(self, base: int) -> str:
+    def detach(self, base: int) -> str:
         """Take a file out of the table, so that nothing here reads or writes it any more; its path, for who removes it."""
         path = self._paths.pop(base)
         self.bases.remove(base)
@@ -136,7 +136,7 @@ class Segments:
         self._files.drop(path)
         return path
 
-    def remove(self) -> None:
+    def remove_all(self) -> None:
         """Remove all files and the directory."""
         for base in reversed(list(self.bases)):
             self.remove_file(base)

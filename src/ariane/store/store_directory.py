@@ -59,5 +59,5 @@ def mark_running(files: OpenFiles, root: str) -> None:
         disk.close(disk.create(abort, 0))
     else:
         disk.close(disk.open(abort))  # a directory in its place is noticed now, not at the stop
-    checkpoint.make_room(files, f"{root}/checkpoint")
+    checkpoint.reserve(files, f"{root}/checkpoint")
     disk.fsync_dir(root)

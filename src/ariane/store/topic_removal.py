@@ -15,7 +15,7 @@ from ariane.store.deletions import Deletions
 from ariane.store.files import write_error
 
 
-class Store(Protocol):
+class DispatchingStore(Protocol):
     """What a removal needs of a store."""
 
     deletions: Deletions
@@ -29,14 +29,14 @@ class Store(Protocol):
     @property
     def last_ms(self) -> int: ...
     def flush(self) -> None: ...
-    def step_and_hold(self) -> None: ...
-    def flush_derived(self) -> None: ...
+    def dispatch_and_defer_arrivals(self) -> None: ...
+    def write_checkpoint(self) -> None: ...
 
 
 class TopicRemoval:
     """The removals of one store."""
 
-    def __init__(self, store: Store, queues: ConsumeQueues) -> None:
+    def __init__(self, store: DispatchingStore, queues: ConsumeQueues) -> None:
         self._store = store
         self._queues = queues
 
@@ -54,13 +54,13 @@ class TopicRemoval:
         """
         queues = self._queues.of_topic(topic)
         if expired_only:
-            queues = self._queues.expired(queues, self._store.commit_log_min)
+            queues = self._queues.find_expired(queues, self._store.commit_log_min)
         if not queues:
             return []
         if self._store.failure is not None:
             raise self._store.failure.with_traceback(None)
         self._store.flush()
-        self._store.step_and_hold()
+        self._store.dispatch_and_defer_arrivals()
         self._remove(topic, queues)
         return sorted(queue.queue_id for queue in queues)
 
@@ -70,7 +70,7 @@ class TopicRemoval:
         if not self._queues.of_topic(topic):
             return
         self._store.flush()
-        self._store.step_and_hold()
+        self._store.dispatch_and_defer_arrivals()
         # Queues that reach beyond it began again with the topic that was created again.
         queues = [queue for queue in self._queues.of_topic(topic) if self._is_deleted(queue)]
         if queues:
@@ -81,7 +81,7 @@ class TopicRemoval:
             self._queues.remove(queues)
         except OSError as error:
             raise write_error(error, f"the consume queues of {topic}") from error
-        self._store.flush_derived()
+        self._store.write_checkpoint()
 
     def finish(self) -> None:
         """Remove, at a start, the queues that the last process recorded as deleted and did not get to."""
@@ -94,7 +94,7 @@ class TopicRemoval:
         deletion = self._store.deletions.get(queue.topic)
         if deletion is None:
             return False
-        opened = self._queues.existing(queue.topic, queue.queue_id) or queue
+        opened = self._queues.get_opened(queue.topic, queue.queue_id) or queue
         if opened.last_end > deletion.below:
             return False
         last_ms = self._queues.last_store_ms(opened)  # a later one: the deletion was of another log

@@ -149,4 +149,4 @@ class GetResult(NamedTuple):
     min_offset: int
     max_offset: int
     suggest_slave: bool
-    behind: int | None = None  # bytes of log from the last record looked at to the end; None: none was looked at
+    bytes_behind: int | None = None  # bytes of log from the last record looked at to the end; None: none was looked at

@@ -93,7 +93,7 @@ def consume_directly(parts: ConsumerAdminHandler, request: ConsumeDirectly, comm
         raise ReplyError(ResponseCode.SYSTEM_ERROR, "name the client (clientId) and the message (msgId, an offset id)")
     member = _member(parts, request.consumer_group, request.client_id)
     _, offset = ids.parse_offset_message_id(request.msg_id)
-    record = parts.store.record_at(offset)
+    record = parts.store.read_record(offset)
     if record is None:
         raise ReplyError(ResponseCode.SYSTEM_ERROR, f"no message {request.msg_id} on {parts.broker_name}")
     texts = {**command.field_map(), "brokerName": parts.broker_name}

@@ -51,7 +51,7 @@ def query_message(config: BrokerConfig, store: MessageStore, request: QueryMessa
 
 
 def view_message(store: MessageStore, request: ViewMessage) -> Reply:
-    record = store.record_at(request.offset)
+    record = store.read_record(request.offset)
     if record is None:
         return Reply(ResponseCode.SYSTEM_ERROR, remark=f"can not find message by the offset, {request.offset}")
     return Reply(body=record)

@@ -291,13 +291,13 @@ def _count(parts: PullHandler, request: PullMessage, got: GetResult, seconds: fl
             count=len(records),
             size=sum(map(len, records)),
             seconds=seconds,
-            behind=got.behind or 0,
+            behind=got.bytes_behind or 0,
             late_ms=max(0, parts.now_ms() - record.store_ms(records[-1])),
         )
     else:
         stats.record_miss(group)
-        if got.behind is not None:
-            stats.record_scan(topic, group, queue_id, got.behind)
+        if got.bytes_behind is not None:
+            stats.record_scan(topic, group, queue_id, got.bytes_behind)
 
 
 def _code(got: GetResult, request: PullMessage) -> ResponseCode:

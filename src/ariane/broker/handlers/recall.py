@@ -65,7 +65,7 @@ def _timer(parts: RecallHandler, name: str) -> delayed_delivery.DeliveryTimer:
     except ProtocolError:
         key = ids.recalled_key(name).rpartition("+")[2]  # in TIMER_DEL_UNIQKEY, 5.x puts the topic before it
     else:
-        timer = delayed_delivery.decode_timer(parts.store.record_at(offset))
+        timer = delayed_delivery.decode_timer(parts.store.read_record(offset))
         if timer is not None:
             return timer
         key = name

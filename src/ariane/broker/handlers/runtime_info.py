@@ -126,11 +126,11 @@ def _rates(stats: BrokerStats) -> dict[str, str]:
 def _log(parts: RuntimeInfoHandler) -> dict[str, str]:
     store = parts.store
     first, last = store.commit_log_min, store.commit_log_max
-    oldest = store.record_at(first) if last > first else None
+    oldest = store.read_record(first) if last > first else None
     return {
         "commitLogMinOffset": str(first),
         "commitLogMaxOffset": str(last),
-        "dispatchBehindBytes": str(last - store.derived),
+        "dispatchBehindBytes": str(last - store.dispatched),
         "remainHowManyDataToFlush": _size(last - store.flushed),
         "earliestMessageTimeStamp": "-1" if oldest is None else str(record.decode(oldest).store_ms),
     }

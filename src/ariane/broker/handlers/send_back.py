@@ -69,7 +69,7 @@ def send_back(parts: SendBackHandler, request: ConsumerSendMsgBack, version: int
         raise ReplyError(ResponseCode.NO_PERMISSION, f"the broker[{config.broker_name}] may not be written to")
     if group.retry_queue_nums <= 0:
         return Reply()  # the group was told to have no retries: what it fails on is given up
-    data = parts.store.record_at(request.offset)
+    data = parts.store.read_record(request.offset)
     if data is None:
         raise ReplyError(ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {request.offset}")
     most = group.retry_max_times

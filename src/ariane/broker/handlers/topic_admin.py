@@ -63,7 +63,7 @@ def handlers(parts: TopicAdminHandler) -> dict[int, Handler]:
 
     def all_topics(command: Command, peer: Peer) -> Handled:
         request = typed(command, TopicPageRequest)
-        return topic_pages.reply(parts.tables.topics, parts.tables.deletions.table(), request, shared)
+        return topic_pages.reply(parts.tables.topics, parts.tables.deletions.to_table(), request, shared)
 
     def all_groups(command: Command, peer: Peer) -> Reply:
         # Strict JSON is what fastjson prints of this table, at a hundredth of the time.

@@ -27,9 +27,15 @@ from ariane.protocol import record
 from ariane.spark.records import layout
 from ariane.spark.records.layout import RecordHeader
 from ariane.store import checkpoint as checkpoints
-from ariane.store.check_report import files_of
+from ariane.store.check_report import inspect_files
 from ariane.store.files import OpenFiles, ReadOnlyDisk, read_whole
-from ariane.store.record_scanner import SMALL, NotARecord, first_good, look, spans
+from ariane.store.record_scanner import (
+    SMALL_READ_BYTES,
+    NotARecord,
+    find_valid_record,
+    has_matching_lengths,
+    parse_record,
+)
 from ariane.store.segments import NAME_DIGITS, Segments
 
 log = logging.getLogger("ariane.spark")
@@ -85,13 +91,13 @@ def find(path: str, known: StoredLog | None = None, chunk: int = CHUNK) -> Store
     directory, root = _directory(path)
     files = OpenFiles(ReadOnlyDisk())
     try:
-        segments, strange = files_of(files, directory, "mappedFileSizeCommitLog")
+        segments, strange = inspect_files(files, directory, "mappedFileSizeCommitLog")
         for name in files.disk.listdir(directory):
             if len(name) == NAME_DIGITS and name.isdigit() and int(name) % segments.size:
                 fault = f"{name} does not begin at a multiple of {segments.size}, the length of most files"
                 raise StoreError(f"{directory}: {fault}: copy the files anew, in full length")
         for one in strange:
-            log.warning("%s %s", one.file, one.what)
+            log.warning("%s %s", one.file, one.message)
         if not segments.bases:
             raise StoreError(f"{directory} holds no commit-log file: no broker has stored a message there")
         kept = f"{root}/checkpoint"
@@ -127,10 +133,10 @@ def pieces(
         if is_filler:
             return
         is_cut = len(data) < size <= min(limit - place, RECORD_MAX) and len(data) == min(wanted, limit - place)
-        if is_cut and spans(segments, place, size):
+        if is_cut and has_matching_lengths(segments, place, size):
             wanted = size
             continue
-        following = first_good(segments, place + 1, limit, 0)
+        following = find_valid_record(segments, place + 1, limit, 0)
         if following is None:
             following = limit
         if place >= begin:
@@ -138,7 +144,7 @@ def pieces(
                 data = segments.read(place, min(following - place, chunk))
             yield LogDamage(place, following - place, _why(data, following - place, place, segments.size))
         # Where there is damage there may be much of it: what is read again of what follows stays small until records follow.
-        window = min(SMALL, chunk)
+        window = min(SMALL_READ_BYTES, chunk)
         place, wanted = following, window
 
 
@@ -191,7 +197,7 @@ def _chained(segments: Segments, begin: int, limit: int) -> int:
     place = max(base, begin - LOOK_BACK)
     if place == base:
         return base
-    found = first_good(segments, place, limit, 0)
+    found = find_valid_record(segments, place, limit, 0)
     return limit if found is None else found
 
 
@@ -208,7 +214,7 @@ def _why(data: bytes, size: int, place: int, file_size: int) -> str:
     if not data[:size].strip(b"\0"):
         return "nothing was written here"
     try:
-        look(data, 0, place, file_size - place % file_size, check_crc=False)
+        parse_record(data, 0, place, file_size - place % file_size, check_crc=False)
     except NotARecord as fault:
         return str(fault)
     # Both judge alike, so the bytes are others now: not a thing that damage does.
@@ -220,7 +226,7 @@ def _end(segments: Segments, safe: int, known: StoredLog | None, chunk: int) -> 
     floor_ms = 0
     if known is None and safe and segments.has(safe):
         # Our store flushed all below and clears what it cuts: what lies before needs no look, when a record or nothing is there.
-        base, data = safe - safe % segments.size, segments.read(safe, SMALL)
+        base, data = safe - safe % segments.size, segments.read(safe, SMALL_READ_BYTES)
         if safe > base and (not data.strip(b"\0") or chain(data, safe, segments.size)[1]):
             known = StoredLog("", segments.size, (), safe)
     for base in reversed(segments.bases):
@@ -255,17 +261,17 @@ def _end_within(segments: Segments, place: int, floor_ms: int, chunk: int) -> tu
         size, is_filler = _claim(data, place, segments.size)
         if is_filler:
             return stop, floor_ms
-        if len(data) < size <= min(stop - place, RECORD_MAX) and spans(segments, place, size):
+        if len(data) < size <= min(stop - place, RECORD_MAX) and has_matching_lengths(segments, place, size):
             wanted = size
             if len(segments.read(place, size)) == size:
                 continue
-        following = first_good(segments, place + 1, stop, floor_ms)
+        following = find_valid_record(segments, place + 1, stop, floor_ms)
         if following is None:
             break
         if again != place:
             again = place  # it may have been written since it was read, and what follows after it
             continue
-        window = min(SMALL, chunk)
+        window = min(SMALL_READ_BYTES, chunk)
         place, last, wanted = following, -1, window
     if last >= 0 and not _is_whole(segments, last, place):
         place = last
@@ -275,7 +281,9 @@ def _end_within(segments: Segments, place: int, floor_ms: int, chunk: int) -> tu
 def _is_whole(segments: Segments, place: int, stop: int) -> bool:
     """Whether the last record is written to its end: nothing tells it of one whose lengths came first but its CRC."""
     try:
-        look(segments.read(place, stop - place), 0, place, segments.size - place % segments.size, check_crc=True)
+        parse_record(
+            segments.read(place, stop - place), 0, place, segments.size - place % segments.size, check_crc=True
+        )
     except NotARecord:
         return False
     return True

@@ -27,7 +27,7 @@ from ariane.spark.store.commit_log import LogDamage, RecordRun, StoredLog
 from ariane.spark.store.store_options import StoreOptions
 from ariane.store import corrupt_ranges
 from ariane.store.files import OpenFiles, ReadOnlyDisk
-from ariane.store.record_scanner import look
+from ariane.store.record_scanner import parse_record
 from ariane.store.segments import NAME_DIGITS, Segments
 
 # A batch of Arrow rows: enough to share its cost, little enough to stay in the processor's cache.
@@ -131,8 +131,8 @@ class _Shape:
         at = 0
         for index in np.flatnonzero(closing).tolist():
             start, place = int(run.starts[index]), run.at + int(run.starts[index])
-            found = look(run.data, start, place, self._size - place % self._size, check_crc=False)
-            if not corrupt_ranges.is_hole(found):
+            found = parse_record(run.data, start, place, self._size - place % self._size, check_crc=False)
+            if not corrupt_ranges.is_replacement(found):
                 continue
             yield from self._good(run.part(slice(at, index)))
             why = found.properties.decode("utf-8", "replace").partition("\x01")[2] or "unknown"
