@@ -18,6 +18,17 @@ settings.load_profile("unhurried")
 
 ROOT = Path(__file__).resolve().parents[1]
 
+# Spark tests whose work happens in driver processes of their own, so a second session costs little alongside them. The
+# other Spark tests share one session: starting one takes longer than most tests, and two busy ones exceed two cores.
+SPARK_PROGRAMS = {
+    "test_connector_page.py",
+    "test_lag_end_to_end.py",
+    "test_notebook.py",
+    "test_pipeline_kills.py",
+    "test_source_kills.py",
+    "test_standalone_cluster.py",
+}
+
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling:
@@ -43,6 +54,6 @@ def group(nodeid: str) -> str:
 @functools.cache
 def _group_of_file(path: str) -> str | None:
     if path.startswith("tests/spark/"):
-        return "spark"  # two sessions on two cores take longer than one after the other
+        return "spark programs" if Path(path).name in SPARK_PROGRAMS else "spark"
     has_servers = path.startswith("tests/interop/") or 'scope="module"' in (ROOT / path).read_text(encoding="utf-8")
     return path if has_servers else None

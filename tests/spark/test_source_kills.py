@@ -33,7 +33,7 @@ from ariane.spark.read.source_options import parse
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-KILLS = int(os.environ.get("ARIANE_KILLS", "6"))
+KILLS = int(os.environ.get("ARIANE_KILLS", "4"))
 SEED = int(os.environ.get("ARIANE_SEED", "0")) or time.time_ns() % 1_000_000
 ROWS = 2000 + 300 * KILLS  # more than is read between the kills
 PATIENT = {"wait_time_mills_in_send_queue": 30_000}  # on a machine that is busy otherwise
