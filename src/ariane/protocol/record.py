@@ -1,11 +1,22 @@
-"""One stored message: the same bytes in the commit log, in a pull answer, and in the body of a check or a query.
+"""The stored record: one message as the same bytes in the commit log, in a pull response, and in a check or query body.
 
-    TOTALSIZE i32 | MAGIC i32 | BODYCRC i32 | QUEUEID i32 | FLAG i32 | QUEUEOFFSET i64 | PHYSICALOFFSET i64 | SYSFLAG i32
-    | BORNTIMESTAMP i64 | BORNHOST 8|20 | STORETIMESTAMP i64 | STOREHOST 8|20 | RECONSUMETIMES i32 | PREPAREDOFFSET i64
-    | BODY i32+n | TOPIC u8+n | PROPERTIES i16+n
+    offset  size  field               offset  size  field
+         0     4  TOTALSIZE               48  8|20  BORNHOST
+         4     4  MAGIC                  *56     8  STORETIMESTAMP
+         8     4  BODYCRC                *64  8|20  STOREHOST
+        12     4  QUEUEID                *72     4  RECONSUMETIMES
+        16     4  FLAG                   *76     8  PREPAREDOFFSET
+        20     8  QUEUEOFFSET            *84   4+n  BODY        (i32 length, bytes)
+        28     8  PHYSICALOFFSET                1+n  TOPIC       (u8 length, UTF-8)
+        36     4  SYSFLAG                       2+n  PROPERTIES  (i16 length, UTF-8)
+        40     8  BORNTIMESTAMP
 
-All integers big-endian; hosts have 20 bytes when SYSFLAG says IPv6 (0x10 born, 0x20 store). A commit-log file ends with a
-filler: `room left i32 | FILLER_MAGIC i32`, the rest as it was. [MessageDecoder, CommitLog.checkMessageAndReturnSize]
+All integers are signed and big-endian. A host has 20 bytes if SYSFLAG says IPv6 (0x10 born, 0x20 store); each such host moves
+the fields after it, marked *, by 12 bytes. A commit-log file ends with a filler: `remaining bytes i32 | FILLER_MAGIC i32`, then
+bytes without a meaning. [MessageDecoder, CommitLog.checkMessageAndReturnSize]
+
+This module is the only one that defines the layout: every other decoder (scanner, consume-queue reader, Arrow decoder) uses its
+constants, bound at import so that hot paths pay nothing for them.
 """
 
 from __future__ import annotations
@@ -18,56 +29,84 @@ from struct import error as StructError
 import msgspec
 
 from ariane.errors import ProtocolError
+from ariane.model.host import PACKED_V4, PACKED_V6
 from ariane.model.message import BORN_HOST_V6, STORE_HOST_V6
 from ariane.protocol import properties as properties_text
 
 MAGIC = -626843481  # 0xDAA320A7
 FILLER_MAGIC = -875286124  # 0xCBD43194
-FILLER_SIZE = 8
-FIXED_SIZE = 91  # all but body, topic and properties, with two IPv4 hosts
+
+# Offsets of the fields; from STORE_MS_AT on those of a record with two IPv4 hosts.
+SIZE_AT = 0
+MAGIC_AT = 4
+BODY_CRC_AT = 8
+QUEUE_ID_AT = 12
+FLAG_AT = 16
 QUEUE_OFFSET_AT = 20
 PHYSICAL_OFFSET_AT = 28
 SYS_FLAG_AT = 36
-TOPIC_MAX = 127
+BORN_MS_AT = 40
+BORN_HOST_AT = 48
+STORE_MS_AT = 56
+STORE_HOST_AT = 64
+RECONSUME_TIMES_AT = 72
+PREPARED_OFFSET_AT = 76
+BODY_SIZE_AT = 84
+BODY_AT = 88
 
-_START = Struct(">iiiiiqqiq")  # up to BORNTIMESTAMP
-_V4 = Struct(">iiiiiqqiq8sq8siqi")  # up to the body's length, both hosts IPv4
-_V6_HOSTS = BORN_HOST_V6 | STORE_HOST_V6
-_TIME = Struct(">q")
-_END = Struct(">iqi")  # RECONSUMETIMES, PREPAREDOFFSET, body length
-_I32 = Struct(">i")
-_I16 = Struct(">h")
+BODY_LENGTH_SIZE = BODY_AT - BODY_SIZE_AT  # bytes of the length in front of the body
+TOPIC_LENGTH_SIZE = 1
+PROPERTIES_LENGTH_SIZE = 2
+TAIL_SIZE = TOPIC_LENGTH_SIZE + PROPERTIES_LENGTH_SIZE  # what follows the body at least: two lengths
+FIXED_SIZE = BODY_AT + TAIL_SIZE  # 91: everything except body, topic and properties, with two IPv4 hosts
+V6_EXTRA = PACKED_V6 - PACKED_V4  # 12: by how much an IPv6 host moves the fields after it
+HEAD_MAX = BODY_AT + 2 * V6_EXTRA  # bytes in front of the body, with two IPv6 hosts
+TOPIC_MAX = 127  # bytes
+V6_HOSTS = BORN_HOST_V6 | STORE_HOST_V6
+
+I16 = Struct(">h")
+I32 = Struct(">i")
+I64 = Struct(">q")
+SIZE_AND_MAGIC = Struct(">ii")  # the start of a record, and a whole filler
+IDENTITY = Struct(">ii20xq")  # TOTALSIZE, MAGIC, PHYSICALOFFSET: enough to recognise the record at an offset
+HEAD = Struct(">iiiiiqqiq")  # TOTALSIZE to BORNTIMESTAMP: the fields in front of the hosts
+FILLER_SIZE = SIZE_AND_MAGIC.size
+
+_V4 = Struct(">iiiiiqqiq8sq8siqi")  # TOTALSIZE to the length of the body, both hosts IPv4
+_BEFORE_BODY = Struct(">iqi")  # RECONSUMETIMES, PREPAREDOFFSET, length of the body
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
-    """A decoded record. `born_host` and `store_host` are packed (`model.host`), `properties` is the stored text."""
+    """A decoded record."""
 
-    size: int
-    body_crc: int
+    size: int  # of the whole record, in bytes
+    body_crc: int  # as stored; compare with `crc_is_right`
     queue_id: int
-    flag: int
+    flag: int  # the application's, uninterpreted
     queue_offset: int
-    offset: int
-    sys_flag: int
-    born_ms: int
-    born_host: bytes
-    store_ms: int
-    store_host: bytes
+    offset: int  # in the commit log
+    sys_flag: int  # compression, transaction state, host sizes (`model.message`)
+    born_ms: int  # client's clock
+    born_host: bytes  # packed (`model.host`)
+    store_ms: int  # broker's clock
+    store_host: bytes  # packed; part of the offset message id
     reconsume_times: int
-    prepared_offset: int
-    body: bytes
+    prepared_offset: int  # of the half message, for the record of a decided transaction
+    body: bytes  # as stored, possibly compressed
     topic: str
-    properties: str
+    properties: str  # as stored; `property_map` decodes it
 
     def property_map(self) -> dict[str, str]:
+        """Return the properties by name."""
         return properties_text.decode(self.properties)
 
     def crc_is_right(self) -> bool:
+        """Return whether the body matches its stored CRC."""
         return self.body_crc == body_crc(self.body)
 
 
 def body_crc(body: bytes) -> int:
-    """CRC-32 with the top bit cleared; 0 for an empty body."""
+    """Return the CRC-32 of `body` with the top bit cleared; 0 for an empty body."""
     return zlib.crc32(body) & 0x7FFFFFFF
 
 
@@ -88,29 +127,34 @@ def encode(
     reconsume_times: int = 0,
     prepared_offset: int = 0,
 ) -> bytes:
-    """Bytes of a record. The host bits of `sys_flag` are set from the lengths of the hosts. `topic` ≤ 127 bytes and
-    `properties` ≤ 32,767 bytes are the caller's to check (both have an answer of their own in the protocol)."""
-    if len(born_host) == 8 and len(store_host) == 8:
+    """Return the bytes of a record. The host bits of `sys_flag` are set from the lengths of the hosts.
+
+    The caller checks that `topic` has at most 127 and `properties` at most 32,767 bytes: the protocol has a response code of
+    its own for each.
+    """
+    if len(born_host) == PACKED_V4 and len(store_host) == PACKED_V4:
         return encode_v4(
             topic, body, properties, queue_id, queue_offset, offset, born_ms, born_host, store_ms, store_host, flag,
             sys_flag, reconsume_times, prepared_offset,
         )  # fmt: skip
-    size = FIXED_SIZE - 16 + len(born_host) + len(store_host) + len(body) + len(topic) + len(properties)
-    sys_flag &= ~_V6_HOSTS
-    sys_flag |= (BORN_HOST_V6 if len(born_host) == 20 else 0) | (STORE_HOST_V6 if len(store_host) == 20 else 0)
+    size = FIXED_SIZE - 2 * PACKED_V4 + len(born_host) + len(store_host) + len(body) + len(topic) + len(properties)
+    sys_flag &= ~V6_HOSTS
+    sys_flag |= (BORN_HOST_V6 if len(born_host) == PACKED_V6 else 0) | (
+        STORE_HOST_V6 if len(store_host) == PACKED_V6 else 0
+    )
     start = b"".join(
         (
-            _START.pack(size, MAGIC, body_crc(body), queue_id, flag, queue_offset, offset, sys_flag, born_ms),
+            HEAD.pack(size, MAGIC, body_crc(body), queue_id, flag, queue_offset, offset, sys_flag, born_ms),
             born_host,
-            _TIME.pack(store_ms),
+            I64.pack(store_ms),
             store_host,
-            _END.pack(reconsume_times, prepared_offset, len(body)),
+            _BEFORE_BODY.pack(reconsume_times, prepared_offset, len(body)),
         )
     )
-    return b"".join((start, body, bytes((len(topic),)), topic, _I16.pack(len(properties)), properties))
+    return b"".join((start, body, bytes((len(topic),)), topic, I16.pack(len(properties)), properties))
 
 
-def encode_v4(  # positional, and one pack: this is done once for every message that is stored
+def encode_v4(  # positional arguments and a single pack: called once for every stored message
     topic: bytes,
     body: bytes,
     properties: bytes,
@@ -127,60 +171,65 @@ def encode_v4(  # positional, and one pack: this is done once for every message 
     prepared_offset: int,
     /,
 ) -> bytes:
-    """As `encode`, with two IPv4 hosts."""
+    """Return the bytes of a record with two IPv4 hosts, faster than `encode`."""
     topic_size, body_size, properties_size = len(topic), len(body), len(properties)
     start = _V4.pack(
         FIXED_SIZE + body_size + topic_size + properties_size, MAGIC, zlib.crc32(body) & 0x7FFFFFFF, queue_id, flag,
-        queue_offset, offset, sys_flag & ~_V6_HOSTS, born_ms, born_host, store_ms, store_host, reconsume_times,
+        queue_offset, offset, sys_flag & ~V6_HOSTS, born_ms, born_host, store_ms, store_host, reconsume_times,
         prepared_offset, body_size,
     )  # fmt: skip
-    return b"".join((start, body, bytes((topic_size,)), topic, _I16.pack(properties_size), properties))
+    return b"".join((start, body, bytes((topic_size,)), topic, I16.pack(properties_size), properties))
 
 
 def decode(data: bytes | memoryview, at: int = 0) -> Record:
-    """The record that begins at `at`. Every length is checked against TOTALSIZE and the data before it is believed.
+    """Decode the record at offset `at` of `data`. The body's CRC is not checked (`Record.crc_is_right`).
 
-    Raises ProtocolError naming the first field that is wrong. The CRC is not checked here (`Record.crc_is_right`).
+    Raises:
+        ProtocolError: a field is wrong; the first such field is named. Every length is checked against TOTALSIZE and
+            the data before it is used.
     """
-    room = len(data) - at
-    if room < FIXED_SIZE:
-        raise ProtocolError(f"a record has at least {FIXED_SIZE} bytes, {room} are there")
-    size, magic, crc, queue_id, flag, queue_offset, offset, sys_flag, born_ms = _START.unpack_from(data, at)
+    available = len(data) - at
+    if available < FIXED_SIZE:
+        raise ProtocolError(f"Truncated record: {available} bytes, expected at least {FIXED_SIZE}")
+    size, magic, crc, queue_id, flag, queue_offset, offset, sys_flag, born_ms = HEAD.unpack_from(data, at)
     if magic != MAGIC:
-        raise ProtocolError(f"no record at {at}: magic {magic & 0xFFFFFFFF:#x} instead of {MAGIC & 0xFFFFFFFF:#x}")
-    if not FIXED_SIZE <= size <= room:
-        raise ProtocolError(f"a record of {size} bytes cannot lie in the {room} bytes at {at}")
+        raise ProtocolError(f"No record at {at}: magic {magic & 0xFFFFFFFF:#x}, expected {MAGIC & 0xFFFFFFFF:#x}")
+    if not FIXED_SIZE <= size <= available:
+        raise ProtocolError(f"Invalid record size {size} at {at}: expected {FIXED_SIZE} to {available} bytes")
     end = at + size
-    pos = at + _START.size
-    born_size = 20 if sys_flag & BORN_HOST_V6 else 8
-    store_size = 20 if sys_flag & STORE_HOST_V6 else 8
-    if size < FIXED_SIZE - 16 + born_size + store_size:
-        raise ProtocolError(f"a record of {size} bytes is too short for its IPv6 hosts")
+    pos = at + HEAD.size
+    born_size = PACKED_V6 if sys_flag & BORN_HOST_V6 else PACKED_V4
+    store_size = PACKED_V6 if sys_flag & STORE_HOST_V6 else PACKED_V4
+    if size < FIXED_SIZE - 2 * PACKED_V4 + born_size + store_size:
+        raise ProtocolError(f"Invalid record size {size} at {at}: too short for its IPv6 hosts")
     born_host = bytes(data[pos : pos + born_size])
     pos += born_size
-    (store_ms,) = _TIME.unpack_from(data, pos)
-    store_host = bytes(data[pos + 8 : pos + 8 + store_size])
-    pos += 8 + store_size
-    reconsume_times, prepared_offset, body_size = _END.unpack_from(data, pos)
-    pos += _END.size
-    if body_size < 0 or pos + body_size + 3 > end:
-        raise ProtocolError(f"body length {body_size} does not fit into a record of {size} bytes")
+    (store_ms,) = I64.unpack_from(data, pos)
+    pos += I64.size
+    store_host = bytes(data[pos : pos + store_size])
+    pos += store_size
+    reconsume_times, prepared_offset, body_size = _BEFORE_BODY.unpack_from(data, pos)
+    pos += _BEFORE_BODY.size
+    if body_size < 0 or pos + body_size + TAIL_SIZE > end:
+        raise ProtocolError(f"Invalid body length {body_size} in a record of {size} bytes")
     body = bytes(data[pos : pos + body_size])
     pos += body_size
     topic_size = data[pos]
-    pos += 1
-    if pos + topic_size + 2 > end:
-        raise ProtocolError(f"topic length {topic_size} does not fit into a record of {size} bytes")
+    pos += TOPIC_LENGTH_SIZE
+    if pos + topic_size + PROPERTIES_LENGTH_SIZE > end:
+        raise ProtocolError(f"Invalid topic length {topic_size} in a record of {size} bytes")
     topic = bytes(data[pos : pos + topic_size])
     pos += topic_size
-    (properties_size,) = _I16.unpack_from(data, pos)
-    pos += 2
+    (properties_size,) = I16.unpack_from(data, pos)
+    pos += PROPERTIES_LENGTH_SIZE
     if properties_size < 0 or pos + properties_size != end:
-        raise ProtocolError(f"properties length {properties_size} does not end a record of {size} bytes")
+        raise ProtocolError(
+            f"Invalid properties length {properties_size} in a record of {size} bytes: {end - pos} bytes remain"
+        )
     try:
         topic_text, properties = topic.decode(), bytes(data[pos:end]).decode()
     except UnicodeDecodeError as error:
-        raise ProtocolError(f"topic or properties of the record at {at} are not UTF-8: {error}") from None
+        raise ProtocolError(f"Topic or properties of the record at {at} are not UTF-8: {error}") from None
     return Record(
         size=size,
         body_crc=crc,
@@ -202,34 +251,53 @@ def decode(data: bytes | memoryview, at: int = 0) -> Record:
 
 
 def property_map(data: bytes) -> dict[str, str]:
-    """Properties of a whole record, the rest not looked at. ProtocolError when they do not lie where its lengths say."""
+    """Decode only the properties of a whole record.
+
+    Raises:
+        ProtocolError: the lengths of body, topic and properties do not add up to the record.
+    """
     try:
-        (sys_flag,) = _I32.unpack_from(data, SYS_FLAG_AT)
-        hosts = (20 if sys_flag & BORN_HOST_V6 else 8) + (20 if sys_flag & STORE_HOST_V6 else 8)
-        at = _START.size + hosts + _TIME.size + _END.size
-        (body_size,) = _I32.unpack_from(data, at - 4)
-        at += body_size
-        at += 1 + data[at]
-        (size,) = _I16.unpack_from(data, at)
-        if body_size < 0 or at + 2 + size != len(data):
-            raise ProtocolError(f"properties of {size} bytes do not end a record of {len(data)} bytes")
-        return properties_text.decode(data[at + 2 :].decode())
+        (sys_flag,) = I32.unpack_from(data, SYS_FLAG_AT)
+        at = body_size_at(sys_flag)
+        (body_size,) = I32.unpack_from(data, at)
+        at += BODY_LENGTH_SIZE + body_size
+        at += TOPIC_LENGTH_SIZE + data[at]
+        (size,) = I16.unpack_from(data, at)
+        at += PROPERTIES_LENGTH_SIZE
+        if body_size < 0 or at + size != len(data):
+            raise ProtocolError(f"Invalid properties length {size} in a record of {len(data)} bytes")
+        return properties_text.decode(data[at:].decode())
     except (IndexError, StructError, UnicodeDecodeError) as error:
-        raise ProtocolError(f"no properties in a record of {len(data)} bytes: {error}") from None
+        raise ProtocolError(f"Cannot read the properties of a record of {len(data)} bytes: {error}") from None
+
+
+def body_size_at(sys_flag: int) -> int:
+    """Return the offset of the length of the body in a record with this SYSFLAG."""
+    at = BODY_SIZE_AT + V6_EXTRA if sys_flag & BORN_HOST_V6 else BODY_SIZE_AT
+    return at + V6_EXTRA if sys_flag & STORE_HOST_V6 else at
+
+
+def store_ms_at(sys_flag: int) -> int:
+    """Return the offset of the store timestamp in a record with this SYSFLAG."""
+    return STORE_MS_AT + V6_EXTRA if sys_flag & BORN_HOST_V6 else STORE_MS_AT
 
 
 def store_ms(data: bytes) -> int:
-    """Store time of a whole record, without decoding the rest."""
+    """Decode only the store timestamp of a record."""
     try:
-        (sys_flag,) = _I32.unpack_from(data, SYS_FLAG_AT)
-        value: int = _TIME.unpack_from(data, SYS_FLAG_AT + 12 + (20 if sys_flag & BORN_HOST_V6 else 8))[0]
+        (sys_flag,) = I32.unpack_from(data, SYS_FLAG_AT)
+        value: int = I64.unpack_from(data, store_ms_at(sys_flag))[0]
     except StructError as error:
-        raise ProtocolError(f"no store time in a record of {len(data)} bytes: {error}") from None
+        raise ProtocolError(f"Cannot read the store timestamp of a record of {len(data)} bytes: {error}") from None
     return value
 
 
 def decode_all(data: bytes | memoryview) -> Iterator[Record]:
-    """The records of a pull answer, one after another; ProtocolError at the first that is none (nothing is skipped)."""
+    """Yield the records of a pull response in order.
+
+    Raises:
+        ProtocolError: the next bytes are not a record; nothing is skipped.
+    """
     at = 0
     while at < len(data):
         record = decode(data, at)
@@ -237,6 +305,6 @@ def decode_all(data: bytes | memoryview) -> Iterator[Record]:
         at += record.size
 
 
-def filler(room: int) -> bytes:
-    """The 8 bytes that close a commit-log file with `room` bytes left (≥ 8)."""
-    return _I32.pack(room) + _I32.pack(FILLER_MAGIC)
+def filler(remaining: int) -> bytes:
+    """Return the 8 bytes that close a commit-log file with `remaining` bytes left (at least 8)."""
+    return SIZE_AND_MAGIC.pack(remaining, FILLER_MAGIC)
