@@ -17,7 +17,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterator
-from struct import Struct
 
 import msgspec
 
@@ -30,14 +29,13 @@ from ariane.model.message import CHECK_TIMES, PGROUP, PREPARED_QUEUE_OFFSET, TRA
 from ariane.model.topic import CHECK_MAX_TIME_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, TRANSACTION_GROUP
 from ariane.protocol import record
 from ariane.protocol.codes import ResponseCode
-from ariane.protocol.record import QUEUE_OFFSET_AT, Record
+from ariane.protocol.record import I64, QUEUE_OFFSET_AT, Record
 from ariane.protocol.requests.messaging import COMMIT, EndTransactionHeader
 from ariane.store.message_store import MessageStore, RecordDraft
 
 log = logging.getLogger("ariane.broker.transaction_service")
 
 READ_AT_ONCE = 32  # records between two turns of the event loop
-_I64 = Struct(">q")
 
 
 class TransactionService:
@@ -291,7 +289,7 @@ class TransactionService:
                 continue
             count = READ_AT_ONCE
             for data in got.records:
-                (offset,) = _I64.unpack_from(data, QUEUE_OFFSET_AT)
+                (offset,) = I64.unpack_from(data, QUEUE_OFFSET_AT)
                 for lost in range(start, offset):
                     yield lost, None
                 yield offset, data

@@ -18,14 +18,13 @@ from struct import Struct
 from typing import NamedTuple
 
 from ariane.model.topic import SCHEDULE_TOPIC
-from ariane.protocol.record import FILLER_MAGIC, FILLER_SIZE, MAGIC
+from ariane.protocol.record import FILLER_MAGIC, FILLER_SIZE, MAGIC, SIZE_AND_MAGIC
 from ariane.store.files import OpenFiles
 from ariane.store.record_scanner import NotARecord, parse_record
 from ariane.store.segments import Segments
 
 ENTRY = Struct(">qiq")
 ENTRY_SIZE = 20
-HEAD = Struct(">ii")  # of a record or a filler: size, magic
 BLANK_SIZE = 2147483647
 BLANK = ENTRY.pack(0, BLANK_SIZE, 0)
 LOST_CODE = int.from_bytes(b"LOST", "big") << 32  # no tag's hash, no extended address; its low half is no tag's, either
@@ -177,7 +176,7 @@ class ConsumeQueue:
         data = read(end, FILLER_SIZE)
         if len(data) < FILLER_SIZE:
             return False
-        size, magic = HEAD.unpack(data)
+        size, magic = SIZE_AND_MAGIC.unpack(data)
         if magic != MAGIC or size <= 0:
             return bool(magic == FILLER_MAGIC)
         try:

@@ -12,8 +12,9 @@ can make sense of them. Everything here is tried; a disk that refuses leaves the
 
 from __future__ import annotations
 
+from ariane.model.host import PACKED_V4
 from ariane.model.message import TRANSACTION_ROLLBACK
-from ariane.protocol.record import FIXED_SIZE, encode, filler
+from ariane.protocol.record import BODY_AT, FIXED_SIZE, encode, filler
 from ariane.store.files import OpenFiles
 from ariane.store.record_scanner import CHUNK_BYTES, CorruptRange, ScannedRecord
 from ariane.store.segments import NAME_DIGITS, Segments
@@ -23,7 +24,7 @@ TOPIC = b"rmq_sys_DAMAGED"
 WHY_MAX = 200  # bytes of the reason that are kept
 PIECE_MAX = 1 << 20  # Java reads a record whole
 DIRECTORY = "damaged"
-_NOWHERE = bytes(8)
+_NOWHERE = bytes(PACKED_V4)
 
 
 def backup_directory(root: str) -> str:
@@ -66,11 +67,10 @@ def _record(there: bytes, offset: int, why: str, store_ms: int) -> bytes:
     properties = f"DAMAGED\x01{why}".encode()[: min(WHY_MAX, room - len(topic))]
     if len(properties) < len(b"DAMAGED\x01magic"):
         properties = b""
-    body_at = FIXED_SIZE - 3  # all that stands before the body, its length included
     body_size = room - len(topic) - len(properties)
     return encode(
         topic,
-        there[body_at : body_at + body_size],
+        there[BODY_AT : BODY_AT + body_size],
         properties,
         queue_id=0,
         queue_offset=0,

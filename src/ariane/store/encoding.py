@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from ariane.errors import MessageRefused
 from ariane.model.hashes import java_hash
+from ariane.model.host import PACKED_V4
 from ariane.protocol import properties as properties_text
 from ariane.protocol.record import encode, encode_v4
 from ariane.store.record_scanner import compute_delivery_ms
@@ -43,7 +44,7 @@ def encode_record(
 ) -> bytes:
     """The record, as it lies at `offset` of the log."""
     born_host = draft.born_host
-    if len(born_host) == 8 and len(store_host) == 8:
+    if len(born_host) == PACKED_V4 and len(store_host) == PACKED_V4:
         return encode_v4(
             topic, draft.body, properties, draft.queue_id, queue_offset, offset, draft.born_ms, born_host, store_ms,
             store_host, draft.flag, draft.sys_flag, draft.reconsume_times, draft.prepared_offset,

@@ -11,10 +11,18 @@ looks at a bounded number of bytes.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from struct import Struct
 
-from ariane.model.message import BORN_HOST_V6
-from ariane.protocol.record import FIXED_SIZE, MAGIC, SYS_FLAG_AT
+from ariane.protocol.record import (
+    FIXED_SIZE,
+    I32,
+    I64,
+    IDENTITY,
+    MAGIC,
+    STORE_MS_AT,
+    SYS_FLAG_AT,
+    V6_EXTRA,
+    store_ms_at,
+)
 from ariane.store.commit_log import CommitLog
 from ariane.store.consume_queue import BLANK_SIZE, ENTRY, ENTRY_SIZE, LOST_CODE, ConsumeQueue
 from ariane.store.types import GetResult, GetStatus, StoreConfig
@@ -28,12 +36,9 @@ SPAN_MAX = 1 << 20
 SCAN_RECORD_BYTES = 4 << 20  # of records that a filter looks at in one read: the event loop waits meanwhile
 AHEAD_COUNT, AHEAD_BYTES = 32, 256 * 1024  # records read at once for a filter
 EXT_ADDRESS_MAX = -(2**31) - 1  # a tags code up to here is an address in a file of Java's: the tag is not known
-_HEAD = Struct(">ii20xq")  # size, magic, own offset
-_I32 = Struct(">i")
-_I64 = Struct(">q")
 _TAKEN, _REFUSED = 1, 0
 _ACCEPTED = frozenset((_TAKEN,))
-_BORN_HOST_AT = 48
+_STORE_MS_END = STORE_MS_AT + V6_EXTRA + I64.size  # bytes to read for the store time, whatever the born host
 
 
 def read_messages(
@@ -175,7 +180,7 @@ def _read(log: CommitLog, taken: list[tuple[int, int]]) -> list[bytes | None]:
         data = log.read(start, stop - start)
         for at, size in taken[first:after]:
             within = at - start
-            if within + size > len(data) or _HEAD.unpack_from(data, within) != (size, MAGIC, at):
+            if within + size > len(data) or IDENTITY.unpack_from(data, within) != (size, MAGIC, at):
                 log.report_corrupt_record(at, size)
                 records.append(None)
             else:
@@ -185,17 +190,17 @@ def _read(log: CommitLog, taken: list[tuple[int, int]]) -> list[bytes | None]:
 
 
 def _is_there(log: CommitLog, offset: int, size: int) -> bool:
-    data = log.read(offset, _HEAD.size)
-    return len(data) == _HEAD.size and size >= FIXED_SIZE and _HEAD.unpack(data) == (size, MAGIC, offset)
+    data = log.read(offset, IDENTITY.size)
+    return len(data) == IDENTITY.size and size >= FIXED_SIZE and IDENTITY.unpack(data) == (size, MAGIC, offset)
 
 
 def read_store_ms(log: CommitLog, offset: int) -> int | None:
     """Store time of the record at `offset`; None when no record lies there."""
-    data = log.read(offset, _BORN_HOST_AT + 28)
-    if len(data) < _BORN_HOST_AT + 28 or _HEAD.unpack_from(data)[1:] != (MAGIC, offset):
+    data = log.read(offset, _STORE_MS_END)
+    if len(data) < _STORE_MS_END or IDENTITY.unpack_from(data)[1:] != (MAGIC, offset):
         return None
-    (sys_flag,) = _I32.unpack_from(data, SYS_FLAG_AT)
-    value: int = _I64.unpack_from(data, _BORN_HOST_AT + (20 if sys_flag & BORN_HOST_V6 else 8))[0]
+    (sys_flag,) = I32.unpack_from(data, SYS_FLAG_AT)
+    value: int = I64.unpack_from(data, store_ms_at(sys_flag))[0]
     return value
 
 

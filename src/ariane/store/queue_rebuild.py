@@ -13,9 +13,9 @@ SYSFLAG change: the record stays readable by its offset.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from struct import Struct
 
 from ariane.model.message import TRANSACTION_MASK, TRANSACTION_ROLLBACK
+from ariane.protocol.record import I32, SYS_FLAG_AT
 from ariane.store.consume_queues import ConsumeQueues
 from ariane.store.delayed import collect_deliveries
 from ariane.store.deletions import Deletions
@@ -25,9 +25,6 @@ from ariane.store.queue_numbering import NumberingRestarts
 from ariane.store.record_scanner import CorruptRange
 from ariane.store.recovery import RecoveryReport, iter_records_to_dispatch
 from ariane.store.segments import Segments
-
-SYS_FLAG_AT = 36  # of a record
-_SYS_FLAG = Struct(">i")
 
 
 def rebuild_queues(
@@ -68,7 +65,7 @@ def withdraw_rejected(
             continue
         sys_flag = record.sys_flag & ~TRANSACTION_MASK | TRANSACTION_ROLLBACK
         try:
-            log.write(record.offset + SYS_FLAG_AT, _SYS_FLAG.pack(sys_flag))
+            log.write(record.offset + SYS_FLAG_AT, I32.pack(sys_flag))
         except OSError as error:
             notes.append(f"{one}; it could not be withdrawn: {error}")
             continue

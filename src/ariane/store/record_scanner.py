@@ -9,26 +9,41 @@ from __future__ import annotations
 import re
 import zlib
 from collections.abc import Iterator, Sequence
-from struct import Struct
 from typing import NamedTuple
 
 from ariane.model.hashes import java_hash
 from ariane.model.message import BORN_HOST_V6, DELAY, STORE_HOST_V6, TAGS, TIMER_CANCELS, TIMER_OUT_MS
 from ariane.model.topic import SCHEDULE_TOPIC, TIMER_TOPIC
 from ariane.protocol import properties as properties_text
-from ariane.protocol.record import FILLER_MAGIC, FILLER_SIZE, FIXED_SIZE, MAGIC
+from ariane.protocol.record import (
+    BODY_LENGTH_SIZE,
+    BODY_SIZE_AT,
+    FILLER_MAGIC,
+    FILLER_SIZE,
+    FIXED_SIZE,
+    HEAD,
+    HEAD_MAX,
+    I16,
+    I32,
+    I64,
+    MAGIC,
+    MAGIC_AT,
+    PREPARED_OFFSET_AT,
+    PROPERTIES_LENGTH_SIZE,
+    SIZE_AND_MAGIC,
+    STORE_MS_AT,
+    TAIL_SIZE,
+    TOPIC_LENGTH_SIZE,
+    V6_EXTRA,
+    body_size_at,
+)  # fmt: skip
 from ariane.store.segments import Segments
 
 CHUNK_BYTES = 1 << 20  # bytes read at once by a walk
-PREFIX_MAX = 112  # bytes of a record up to its body, with two IPv6 hosts
 FIRST_SEARCH_BYTES = 4096  # bytes searched first: damage is mostly short, and there may be much of it
 SMALL_READ_BYTES = 1024  # bytes read for one record: most are no longer
-_HEAD = Struct(">iiiiiqqiq")
-_FILLER = Struct(">ii")
-_I64 = Struct(">q")
-_I32 = Struct(">i")
-_I16 = Struct(">h")
-_ANY_MAGIC = re.compile(b"|".join(re.escape(Struct(">i").pack(magic)) for magic in (MAGIC, FILLER_MAGIC)))
+_BEFORE_BODY = BODY_SIZE_AT - PREPARED_OFFSET_AT  # by how much the prepared offset precedes the length of the body
+_ANY_MAGIC = re.compile(b"|".join(re.escape(I32.pack(magic)) for magic in (MAGIC, FILLER_MAGIC)))
 _SCHEDULE = SCHEDULE_TOPIC.encode()
 _TIMER = TIMER_TOPIC.encode()
 _TAGS = f"{TAGS}{properties_text.NAME_END}".encode()
@@ -60,34 +75,37 @@ def parse_record(data: bytes, at: int, offset: int, room: int, *, check_crc: boo
     """The record at `data[at:]`, which lies at `offset` with `room` bytes left in its file. NotARecord when it is none."""
     if len(data) - at < FIXED_SIZE:
         raise NotARecord(f"{len(data) - at} bytes are left, a record has at least {FIXED_SIZE}")
-    size, magic, crc, queue_id, _, queue_offset, own_offset, sys_flag, _ = _HEAD.unpack_from(data, at)
+    size, magic, crc, queue_id, _, queue_offset, own_offset, sys_flag, _ = HEAD.unpack_from(data, at)
     if magic != MAGIC:
         raise NotARecord(f"magic {magic & 0xFFFFFFFF:#x} instead of {MAGIC & 0xFFFFFFFF:#x}")
     if own_offset != offset:
         raise NotARecord(f"the record says it lies at {own_offset}")
-    pos = _HEAD.size + (20 if sys_flag & BORN_HOST_V6 else 8)
-    body_at = pos + 8 + (20 if sys_flag & STORE_HOST_V6 else 8) + 4 + 8
-    if size < body_at + 7 or size + FILLER_SIZE > room or at + size > len(data):
+    extra = V6_EXTRA if sys_flag & BORN_HOST_V6 else 0
+    store_ms_at = STORE_MS_AT + extra
+    size_at = BODY_SIZE_AT + extra + (V6_EXTRA if sys_flag & STORE_HOST_V6 else 0)  # length of the body
+    body_at = size_at + BODY_LENGTH_SIZE
+    if size < body_at + TAIL_SIZE or size + FILLER_SIZE > room or at + size > len(data):
         raise NotARecord(f"a size of {size} bytes does not fit")
-    (store_ms,) = _I64.unpack_from(data, at + pos)
-    (body_size,) = _I32.unpack_from(data, at + body_at)
-    topic_at = body_at + 4 + body_size
-    if body_size < 0 or topic_at + 3 > size:
+    (store_ms,) = I64.unpack_from(data, at + store_ms_at)
+    (body_size,) = I32.unpack_from(data, at + size_at)
+    topic_at = body_at + body_size
+    if body_size < 0 or topic_at + TAIL_SIZE > size:
         raise NotARecord(f"a body of {body_size} bytes does not fit into {size}")
-    properties_at = topic_at + 1 + data[at + topic_at]
-    if properties_at + 2 > size:
+    properties_at = topic_at + TOPIC_LENGTH_SIZE + data[at + topic_at]
+    text_at = properties_at + PROPERTIES_LENGTH_SIZE
+    if text_at > size:
         raise NotARecord("the topic does not fit")
-    (properties_size,) = _I16.unpack_from(data, at + properties_at)
-    if properties_size < 0 or properties_at + 2 + properties_size != size:
+    (properties_size,) = I16.unpack_from(data, at + properties_at)
+    if properties_size < 0 or text_at + properties_size != size:
         raise NotARecord(f"properties of {properties_size} bytes do not end the record")
-    if check_crc and body_size and crc != zlib.crc32(data[at + body_at + 4 : at + topic_at]) & 0x7FFFFFFF:
+    if check_crc and body_size and crc != zlib.crc32(data[at + body_at : at + topic_at]) & 0x7FFFFFFF:
         raise NotARecord("the body's CRC is wrong")
     if check_crc and properties_size and not data[at + size - 1]:
         # No checksum covers them, and no text ends so: the write was torn in them, the file held zeros before.
         raise NotARecord("its properties end in zeros")
-    topic = data[at + topic_at + 1 : at + properties_at]
-    properties = data[at + properties_at + 2 : at + size]
-    (prepared_offset,) = _I64.unpack_from(data, at + body_at - 8)
+    topic = data[at + topic_at + TOPIC_LENGTH_SIZE : at + properties_at]
+    properties = data[at + text_at : at + size]
+    (prepared_offset,) = I64.unpack_from(data, at + size_at - _BEFORE_BODY)
     return ScannedRecord(offset, size, topic, queue_id, queue_offset, sys_flag, store_ms, properties, prepared_offset)
 
 
@@ -156,7 +174,7 @@ class RecordScanner:
             room = size - place % size
             if len(data) - at < FIXED_SIZE:
                 data, at = segments.read(place, CHUNK_BYTES), 0
-            wanted, magic = _FILLER.unpack_from(data, at) if len(data) - at >= FILLER_SIZE else (0, 0)
+            wanted, magic = SIZE_AND_MAGIC.unpack_from(data, at) if len(data) - at >= FILLER_SIZE else (0, 0)
             if magic == FILLER_MAGIC and wanted == room:
                 place += room
                 data, at = b"", 0
@@ -224,7 +242,7 @@ def find_valid_record(segments: Segments, start: int, stop: int, floor_ms: int) 
         if reached is None or reached >= stop:
             return None
         # The magic stands 4 bytes behind the beginning of a record: what was skipped as unwritten cannot hold one before.
-        at = max(at, reached - 4)
+        at = max(at, reached - MAGIC_AT)
         data = segments.read(at, wanted)
         for place in _magics(data):
             if at + place >= stop:
@@ -233,26 +251,26 @@ def find_valid_record(segments: Segments, start: int, stop: int, floor_ms: int) 
                 return at + place
         if len(data) < wanted:
             return None
-        at += len(data) - 7  # a magic may lie across the border
+        at += len(data) - FILLER_SIZE + 1  # a magic may lie across the border
         wanted = min(4 * wanted, CHUNK_BYTES)
     return None
 
 
 def _magics(data: bytes) -> Iterator[int]:
     """Places in `data` whose bytes 4..7 are the magic of a record or of a filler."""
-    for hit in _ANY_MAGIC.finditer(data, 4):
-        yield hit.start() - 4
+    for hit in _ANY_MAGIC.finditer(data, MAGIC_AT):
+        yield hit.start() - MAGIC_AT
 
 
 def _is_good(segments: Segments, offset: int, floor_ms: int) -> bool:
     room = segments.size - offset % segments.size
-    size, magic = _FILLER.unpack(segments.read(offset, FILLER_SIZE))
+    size, magic = SIZE_AND_MAGIC.unpack(segments.read(offset, FILLER_SIZE))
     if magic == FILLER_MAGIC:
         return bool(size == room)
     if not FIXED_SIZE <= size <= room:
         return False
     data = segments.read(offset, FIXED_SIZE)
-    if len(data) < FIXED_SIZE or _HEAD.unpack_from(data)[6] != offset:
+    if len(data) < FIXED_SIZE or HEAD.unpack_from(data)[6] != offset:
         return False
     if not has_matching_lengths(segments, offset, size):
         return False
@@ -267,25 +285,25 @@ def has_matching_lengths(segments: Segments, offset: int, size: int) -> bool:
 
     Asked before a whole record is read: a broken size must not make a task read megabytes at each damaged place.
     """
-    head = segments.read(offset, PREFIX_MAX)
+    head = segments.read(offset, HEAD_MAX)
     if len(head) < FIXED_SIZE:
         return False
-    (*_, own_offset, sys_flag, _) = _HEAD.unpack_from(head)
-    hosts = (20 if sys_flag & BORN_HOST_V6 else 8) + (20 if sys_flag & STORE_HOST_V6 else 8)
-    body_at = _HEAD.size + hosts + 8 + 4 + 8
-    if own_offset != offset or body_at + 4 > len(head):
+    (*_, own_offset, sys_flag, _) = HEAD.unpack_from(head)
+    size_at = body_size_at(sys_flag)
+    body_at = size_at + BODY_LENGTH_SIZE
+    if own_offset != offset or body_at > len(head):
         return False
-    (body_size,) = _I32.unpack_from(head, body_at)
-    topic_at = body_at + 4 + body_size
-    if body_size < 0 or topic_at + 3 > size:
+    (body_size,) = I32.unpack_from(head, size_at)
+    topic_at = body_at + body_size
+    if body_size < 0 or topic_at + TAIL_SIZE > size:
         return False
-    topic_size = segments.read(offset + topic_at, 1)
-    properties_at = topic_at + 1 + (topic_size[0] if topic_size else 0)
-    properties_size = segments.read(offset + properties_at, 2)
-    if len(properties_size) < 2:
+    topic_size = segments.read(offset + topic_at, TOPIC_LENGTH_SIZE)
+    properties_at = topic_at + TOPIC_LENGTH_SIZE + (topic_size[0] if topic_size else 0)
+    properties_size = segments.read(offset + properties_at, PROPERTIES_LENGTH_SIZE)
+    if len(properties_size) < PROPERTIES_LENGTH_SIZE:
         return False
-    (length,) = _I16.unpack(properties_size)
-    return bool(length >= 0 and properties_at + 2 + length == size)
+    (length,) = I16.unpack(properties_size)
+    return bool(length >= 0 and properties_at + PROPERTIES_LENGTH_SIZE + length == size)
 
 
 def iter_readable_records(segments: Segments, start: int, stop: int) -> Iterator[ScannedRecord]:
@@ -304,7 +322,7 @@ def _record_size(data: bytes, at: int) -> int:
     """TOTALSIZE if a record may begin at `at`, else 0: garbage must not make us read a gigabyte."""
     if len(data) - at < FILLER_SIZE:
         return 0
-    size, magic = _FILLER.unpack_from(data, at)
+    size, magic = SIZE_AND_MAGIC.unpack_from(data, at)
     return int(size) if magic == MAGIC else 0
 
 

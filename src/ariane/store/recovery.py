@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from ariane.errors import StoreCorrupt, StoreError
+from ariane.protocol.record import SIZE_AND_MAGIC
 from ariane.store.checkpoint import REBUILDING, REBUILDING_JAVA, Checkpoint
 from ariane.store.consume_queue import ConsumeQueue
 from ariane.store.consume_queues import ConsumeQueues
@@ -43,7 +44,7 @@ from ariane.store.segments import Segments
 logger = logging.getLogger("ariane.store")
 
 END_OF_LOG = (1 << 63) - 1
-_ZEROS = bytes(8)  # where a record or a filler would have its size and magic
+_ZEROS = bytes(SIZE_AND_MAGIC.size)  # where a record or a filler would have its size and magic
 _LOSS_FIX = (
     "Set storePathCommitLog to the directory that holds the log, mount its disk, or put the files back. To start"
     " without those messages, start the broker once with --accept-empty-log"

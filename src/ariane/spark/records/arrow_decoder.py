@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import cache, cached_property
-from struct import unpack_from
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -146,7 +145,7 @@ def positions(data: bytes) -> np.ndarray[Any, np.dtype[np.int64]]:
     """Where the records of `data` begin."""
     found = layout.candidates(data)
     if len(found) and not found[0]:
-        ends = found + layout.gathered(data, ">i4", 0, found)
+        ends = found + layout.gathered(data, ">i4", record.SIZE_AT, found)
         if (found[1:] == ends[:-1]).all() and ends[-1] == len(data) and (ends - found >= record.FIXED_SIZE).all():
             return found
     return _positions_one_by_one(data)
@@ -159,7 +158,7 @@ def _positions_one_by_one(data: bytes) -> np.ndarray[Any, np.dtype[np.int64]]:
     while at < end:
         if end - at < record.FIXED_SIZE:
             raise ProtocolError(f"{end - at} bytes at {at} are no record")
-        size, magic = unpack_from(">ii", data, at)
+        size, magic = record.SIZE_AND_MAGIC.unpack_from(data, at)
         if magic != record.MAGIC or not record.FIXED_SIZE <= size <= end - at:
             raise ProtocolError(f"no record at {at}: magic {magic & 0xFFFFFFFF:#x}, size {size}")
         starts.append(at)

@@ -16,25 +16,23 @@ import numpy as np
 from ariane.model.message import BORN_HOST_V6, STORE_HOST_V6
 from ariane.protocol import record
 
-# name → type and place within a record; behind `born_host` only when no host is an IPv6 address
+# Field -> type and offset within a record; those after `born_host` only if neither host is an IPv6 address.
 _FIELDS = {
-    "size": (">i4", 0),
-    "crc": (">i4", 8),
-    "queue_id": (">i4", 12),
-    "flag": (">i4", 16),
+    "size": (">i4", record.SIZE_AT),
+    "crc": (">i4", record.BODY_CRC_AT),
+    "queue_id": (">i4", record.QUEUE_ID_AT),
+    "flag": (">i4", record.FLAG_AT),
     "queue_offset": (">i8", record.QUEUE_OFFSET_AT),
     "offset": (">i8", record.PHYSICAL_OFFSET_AT),
     "sys_flag": (">i4", record.SYS_FLAG_AT),
-    "born_ms": (">i8", 40),
-    "born_host": ("V8", 48),
-    "store_ms": (">i8", 56),
-    "store_host": ("V8", 64),
-    "reconsume_times": (">i4", 72),
-    "prepared": (">i8", 76),
-    "body_size": (">i4", 84),
+    "born_ms": (">i8", record.BORN_MS_AT),
+    "born_host": ("V8", record.BORN_HOST_AT),
+    "store_ms": (">i8", record.STORE_MS_AT),
+    "store_host": ("V8", record.STORE_HOST_AT),
+    "reconsume_times": (">i4", record.RECONSUME_TIMES_AT),
+    "prepared": (">i8", record.PREPARED_OFFSET_AT),
+    "body_size": (">i4", record.BODY_SIZE_AT),
 }
-_BODY_AT = 88
-_ODD = BORN_HOST_V6 | STORE_HOST_V6
 _MAGIC = np.frombuffer(record.MAGIC.to_bytes(4, "big", signed=True), np.uint8)
 
 
@@ -68,7 +66,7 @@ class RecordHeader:
     @property
     def is_odd(self) -> bool:
         """Whether a record among them has an IPv6 host."""
-        return bool((self["sys_flag"] & _ODD).any())
+        return bool((self["sys_flag"] & record.V6_HOSTS).any())
 
 
 def gathered(data: bytes, kind: str, at: int, starts: Any) -> Any:
@@ -79,9 +77,13 @@ def gathered(data: bytes, kind: str, at: int, starts: Any) -> Any:
 def candidates(data: bytes) -> np.ndarray[Any, np.dtype[np.int64]]:
     """Where records may begin: the magic stands 4 bytes behind each of these places."""
     octets = np.frombuffer(data, np.uint8)
-    hits = np.flatnonzero(octets[4:-3] == _MAGIC[0]) if len(octets) >= 8 else np.zeros(0, np.int64)
+    hits = (
+        np.flatnonzero(octets[record.MAGIC_AT : -3] == _MAGIC[0])
+        if len(octets) >= record.FILLER_SIZE
+        else np.zeros(0, np.int64)
+    )
     for at in (1, 2, 3):
-        hits = hits[octets[hits + 4 + at] == _MAGIC[at]]
+        hits = hits[octets[hits + record.MAGIC_AT + at] == _MAGIC[at]]
     return hits
 
 
@@ -92,27 +94,27 @@ def edges(data: bytes, starts: Any, header: RecordHeader) -> tuple[Any, Any]:
     """
     octets = np.frombuffer(data, np.uint8)
     stops = starts + header["size"]
-    body_start = starts + _BODY_AT
+    body_start = starts + record.BODY_AT
     if header.is_odd:
         flags = header["sys_flag"]
-        body_start += 12 * (flags & BORN_HOST_V6 != 0) + 12 * (flags & STORE_HOST_V6 != 0)
-        fits = body_start + 3 <= stops
-        body_start = np.where(fits, body_start, stops - 3)
-        body_size = gathered(data, ">i4", 0, body_start - 4)
+        body_start += record.V6_EXTRA * (flags & BORN_HOST_V6 != 0) + record.V6_EXTRA * (flags & STORE_HOST_V6 != 0)
+        fits = body_start + record.TAIL_SIZE <= stops
+        body_start = np.where(fits, body_start, stops - record.TAIL_SIZE)
+        body_size = gathered(data, ">i4", 0, body_start - record.BODY_LENGTH_SIZE)
     else:
         fits = np.ones(len(starts), bool)
         body_size = header["body_size"]
     body_end = body_start + body_size
-    fits &= (body_size >= 0) & (body_end + 3 <= stops)
+    fits &= (body_size >= 0) & (body_end + record.TAIL_SIZE <= stops)
     if not fits.all():
         body_end = np.where(fits, body_end, body_start)
-    topic_start = body_end + 1
+    topic_start = body_end + record.TOPIC_LENGTH_SIZE
     topic_end = topic_start + octets[body_end]
-    fits &= topic_end + 2 <= stops
+    fits &= topic_end + record.PROPERTIES_LENGTH_SIZE <= stops
     if not fits.all():
         topic_end = np.where(fits, topic_end, body_start)
     # The length is signed: from 128 on, the first octet says a negative one, which ends no record.
-    text_start = topic_end + 2
+    text_start = topic_end + record.PROPERTIES_LENGTH_SIZE
     fits &= text_start + gathered(data, ">i2", 0, topic_end) == stops
     found = np.empty((len(starts), 6), np.int32)
     for column, edge in enumerate((body_start, body_end, topic_start, topic_end, text_start, stops)):

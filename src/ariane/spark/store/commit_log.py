@@ -17,7 +17,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from pathlib import Path
-from struct import Struct
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -44,7 +43,6 @@ DIRECTORY = "commitlog"
 CHUNK = 1536 * 1024  # bytes read at once: what is decoded of them stays in the processor's cache
 LOOK_BACK = 8 * 1024 * 1024  # a record is no longer: maxMessageSize is 4 MiB
 RECORD_MAX = 64 * 1024 * 1024  # one that claims more is damage: a broken size must not make a task read a whole file
-_HEAD = Struct(">ii")
 _CUT_OFF = "the file is cut off here"
 
 
@@ -203,7 +201,7 @@ def _chained(segments: Segments, begin: int, limit: int) -> int:
 
 def _claim(data: bytes, place: int, file_size: int) -> tuple[int, bool]:
     """The size that a record at the beginning of `data` claims to have, 0 without its magic; whether it is the filler."""
-    size, magic = _HEAD.unpack_from(data) if len(data) >= _HEAD.size else (0, 0)
+    size, magic = record.SIZE_AND_MAGIC.unpack_from(data) if len(data) >= record.SIZE_AND_MAGIC.size else (0, 0)
     return size if magic == record.MAGIC else 0, magic == record.FILLER_MAGIC and size == file_size - place % file_size
 
 
