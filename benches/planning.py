@@ -43,16 +43,16 @@ def main() -> None:
         broker = multiprocessing.get_context("spawn").Process(target=serve, args=args)
         broker.start()
         options = parse({"namesrv": ours.recv(), "topicsPattern": "T[0-9]+"})
-        planner = pull_client.cluster(options)
+        planner = pull_client.shared_cluster(options)
         for number in range(ROUNDS):
             wall_s, cpu_s = time.perf_counter(), time.process_time()
-            chosen = queue_bounds.topics(planner, options)
-            found = queue_bounds.measured(planner, planner.queues(*chosen))
+            chosen = queue_bounds.select_topics(planner, options)
+            found = queue_bounds.fetch_bounds(planner, planner.queues(*chosen))
             asked_s = time.perf_counter() - wall_s
-            start = offset_ranges.initial(found.first)
-            more = {queue: last + 1 for queue, last in found.last.items()}
-            end = offset_ranges.advance(start, found.first, more)
-            parts = micro_batches.pieces(offset_ranges.planned(end), options)
+            start = offset_ranges.initial_offset(found.first)
+            more = {queue: last + 1 for queue, last in found.end.items()}
+            end = offset_ranges.next_offset(start, found.first, more)
+            parts = micro_batches.split_for_tasks(offset_ranges.batch_ranges(end), options)
             wall_s, cpu_s = time.perf_counter() - wall_s, time.process_time() - cpu_s
             print(
                 f"round {number}: {len(chosen)} topics, {len(parts)} queues: {wall_s:.2f} s "

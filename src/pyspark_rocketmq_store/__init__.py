@@ -16,6 +16,6 @@ __all__ = ["DefaultSource"]
 def __getattr__(name: str) -> object:
     if name != "DefaultSource":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from ariane.spark.availability import source
+    from ariane.spark.availability import load_source
 
-    return source("rocketmq-store", "ariane.spark.store.source", "StoreSource")
+    return load_source("rocketmq-store", "ariane.spark.store.source", "StoreSource")

@@ -34,13 +34,13 @@ COUNT = 40
 
 
 def bodies(cluster: pull_client.BlockingCluster, options: SourceOptions, found: queue_bounds.QueueBounds) -> list[int]:
-    parts = [OffsetRange(queue, found.first[queue], last) for queue, last in found.last.items()]
+    parts = [OffsetRange(queue, found.first[queue], last) for queue, last in found.end.items()]
     rows = (batch for part in parts for batch in read_task.read_range(cluster, part, options, ["body"]))
     return sorted(int(body) for batch in rows for body in batch["body"].to_pylist())
 
 
 def measured(cluster: pull_client.BlockingCluster) -> queue_bounds.QueueBounds:
-    return queue_bounds.measured(cluster, cluster.retry("routes", cluster.queues, "T"))
+    return queue_bounds.fetch_bounds(cluster, cluster.retry("routes", cluster.queues, "T"))
 
 
 async def send(namesrv: str, count: int) -> None:
@@ -80,13 +80,13 @@ def test_a_slave_is_read_when_its_master_is_gone(tmp_path: Path) -> None:
                 async with Broker(broker_config(tmp_path / "master", namesrv, **QUICK)):
                     await send(namesrv, COUNT)
                     before = await asyncio.to_thread(measured, cluster)
-                    assert before.by_slave == frozenset()
+                    assert before.from_slaves == frozenset()
                     # It copies the topics when it starts, and then only now and then.
                     slave = await slaves.enter_async_context(Broker(broker_config(tmp_path / "slave", namesrv, **own)))
-                    await copied(slave.addr, list(before.last))
+                    await copied(slave.addr, list(before.end))
                 after = await asyncio.to_thread(measured, cluster)
-                assert (after.first, after.last) == (before.first, before.last)
-                assert after.by_slave == frozenset(after.last)
+                assert (after.first, after.end) == (before.first, before.end)
+                assert after.from_slaves == frozenset(after.end)
                 assert await asyncio.to_thread(bodies, cluster, options, after) == list(range(COUNT))
             cluster.close()
 
@@ -108,8 +108,8 @@ def test_a_broker_lost_in_the_middle_of_a_read_is_waited_for_or_named(
             async with Broker(settings):
                 await send(namesrv, COUNT)
                 found = await asyncio.to_thread(measured, cluster)
-                queue = max(found.last, key=lambda one: found.last[one])
-                part = OffsetRange(queue, 0, found.last[queue])
+                queue = max(found.end, key=lambda one: found.end[one])
+                part = OffsetRange(queue, 0, found.end[queue])
                 rows = rows_of(cluster, patient, part)
                 first = await asyncio.to_thread(next, rows)
             rest = asyncio.create_task(asyncio.to_thread(list, rows))

@@ -86,7 +86,7 @@ def gather(wires: PipelinedConnectionPool, count: int) -> list[PipelinedResponse
     ends = time.monotonic() + 20
     while len(found) < count:
         assert time.monotonic() < ends
-        found += wires.answers(1.0)
+        found += wires.poll(1.0)
     return found
 
 
@@ -98,7 +98,7 @@ def test_answers_find_their_requests_whatever_their_order(peer: Any) -> None:
     wires = PipelinedConnectionPool(5000)
     addr = peer(3, backwards)
     large = b"x" * 3_000_000  # more than a socket takes at once
-    tokens = {wires.ask(addr, 310, {}, body): body for body in (b"a", large, b"c")}
+    tokens = {wires.send(addr, 310, {}, body): body for body in (b"a", large, b"c")}
     found = gather(wires, 3)
     assert {one.token: one.command.body for one in found if one.command} == tokens
     wires.close()
@@ -114,10 +114,10 @@ def test_a_connection_that_ends_fails_its_requests_and_the_next_has_a_new_one(pe
 
     wires = PipelinedConnectionPool(5000)
     addr = peer(1, first_closes)
-    wires.ask(addr, 310, {})
+    wires.send(addr, 310, {})
     (lost,) = gather(wires, 1)
     assert isinstance(lost.error, ConnectionLost)
-    again = wires.ask(addr, 310, {})
+    again = wires.send(addr, 310, {})
     (found,) = gather(wires, 1)
     assert (found.token, found.error) == (again, None)
     wires.close()
@@ -126,13 +126,13 @@ def test_a_connection_that_ends_fails_its_requests_and_the_next_has_a_new_one(pe
 def test_a_connection_that_was_closed_while_idle_is_noticed_before_it_is_used(peer: Any) -> None:
     wires = PipelinedConnectionPool(5000)
     addr = peer(1, lambda connection, found: answer(connection, found[0]))  # and closes
-    wires.ask(addr, 310, {})
+    wires.send(addr, 310, {})
     gather(wires, 1)
     ends = time.monotonic() + 20
-    while wires._wires:
-        assert wires.answers(0.05) == []
+    while wires._connections:
+        assert wires.poll(0.05) == []
         assert time.monotonic() < ends
-    wires.ask(addr, 310, {})
+    wires.send(addr, 310, {})
     (found,) = gather(wires, 1)
     assert found.error is None
     wires.close()
@@ -142,10 +142,10 @@ def test_a_silent_peer_is_given_up(peer: Any) -> None:
     wires = PipelinedConnectionPool(200)
     done = threading.Event()
     addr = peer(1, lambda connection, found: done.wait(10) and None)
-    wires.ask(addr, 310, {})
+    wires.send(addr, 310, {})
     (late,) = gather(wires, 1)
     assert isinstance(late.error, RequestTimeout)
-    assert not wires._wires  # who asks next has a new connection
+    assert not wires._connections  # who asks next has a new connection
     done.set()
     wires.close()
 
@@ -174,8 +174,8 @@ def test_requests_and_answers_are_encrypted(peer: Any, certificate: tuple[Path, 
     wires = PipelinedConnectionPool(20_000, tls=tls_context(said))
     addr = peer(40, backwards, server)
     large = b"x" * 3_000_000  # more than a socket takes at once, and many TLS records
-    tokens = {wires.ask(addr, 310, {}, body): body for body in (large, *(b"%d" % n for n in range(39)))}
-    assert wires.answers(0.0) == []  # part of the first is written, and more comes behind it
+    tokens = {wires.send(addr, 310, {}, body): body for body in (large, *(b"%d" % n for n in range(39)))}
+    assert wires.poll(0.0) == []  # part of the first is written, and more comes behind it
     found = gather(wires, 40)
     assert {one.token: one.command.body for one in found if one.command} == tokens
     wires.close()
@@ -186,10 +186,10 @@ def test_a_server_that_is_not_trusted_or_speaks_no_tls_is_told(peer: Any, certif
     server.load_cert_chain(*certificate)
     wires = PipelinedConnectionPool(5000, tls=tls_context(parse({"namesrv": "h:1", "topic": "T", "useTls": "true"})))
     with pytest.raises(ConnectionLost, match="TLS: .*certificate verify failed.*tlsCaFile"):
-        wires.ask(peer(1, lambda connection, found: None, server), 310, {})
+        wires.send(peer(1, lambda connection, found: None, server), 310, {})
     plain = peer(0, lambda connection, found: connection.sendall(b"no TLS here"))
     with pytest.raises(ConnectionLost, match="check useTls"):
-        wires.ask(plain, 310, {})
+        wires.send(plain, 310, {})
     wires.close()
 
 
@@ -198,7 +198,7 @@ def test_nobody_there() -> None:
         addr = f"127.0.0.1:{server.getsockname()[1]}"
     wires = PipelinedConnectionPool(200)
     with pytest.raises(ConnectionLost, match="refused"):
-        wires.ask(addr, 310, {})
+        wires.send(addr, 310, {})
     wires.close()
 
 

@@ -44,10 +44,10 @@ def cluster(namesrv: str, **options: str) -> pull_client.BlockingCluster:
 
 def stored(namesrv: str) -> dict[MessageQueue, list[int]]:
     asked = cluster(namesrv)
-    found = queue_bounds.measured(asked, asked.queues("T"))
+    found = queue_bounds.fetch_bounds(asked, asked.queues("T"))
     return {
         queue: [one.store_ms for at in range(0, last, 32) for one in record.decode_all(asked.pull(queue, [at])[0].body)]
-        for queue, last in found.last.items()
+        for queue, last in found.end.items()
     }
 
 
@@ -65,9 +65,9 @@ def peers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Peers]:
 def test_permissive_servers_are_read_over_tls(peers: Peers) -> None:
     """Java's default: plain and TLS at one port, with a certificate that it made for itself."""
     encrypted = cluster(peers.namesrv, useTls="true", tlsVerify="false")
-    found = queue_bounds.measured(encrypted, encrypted.queues("T"))
-    assert sum(found.last.values()) == 120
-    queue, last = next(iter(found.last.items()))
+    found = queue_bounds.fetch_bounds(encrypted, encrypted.queues("T"))
+    assert sum(found.end.values()) == 120
+    queue, last = next(iter(found.end.items()))
     options = parse({"namesrv": peers.namesrv, "topic": "T"})
     batches = list(read_task.read_range(encrypted, OffsetRange(queue, 0, last), options, ["queue_offset"]))
     assert [at for batch in batches for at in batch["queue_offset"].to_pylist()] == list(range(last))
@@ -99,13 +99,13 @@ def test_topics_that_the_broker_keeps_for_itself(peers: Peers) -> None:
     asked = cluster(peers.namesrv)
     queues = asked.queues("SCHEDULE_TOPIC_XXXX")
     assert len(queues) == 18
-    found = queue_bounds.measured(asked, queues)
-    assert {queue.queue_id: last for queue, last in found.last.items() if last} == {17: 3}
+    found = queue_bounds.fetch_bounds(asked, queues)
+    assert {queue.queue_id: last for queue, last in found.end.items() if last} == {17: 3}
     options = parse({"namesrv": peers.namesrv, "topic": "SCHEDULE_TOPIC_XXXX"})
     part = OffsetRange(MessageQueue("SCHEDULE_TOPIC_XXXX", "broker-a", 17), 0, 3)
     (batch,) = read_task.read_range(asked, part, options, ["properties"])
     assert [dict(one)["REAL_TOPIC"] for one in batch["properties"].to_pylist()] == ["T"] * 3
-    assert queue_bounds.matching(".*", False, asked.topics(), asked.brokers()) == ["T"]
+    assert queue_bounds.matching_topics(".*", False, asked.topics(), asked.brokers()) == ["T"]
 
 
 def test_half_messages_of_open_transactions(peers: Peers) -> None:
@@ -126,10 +126,10 @@ def test_half_messages_of_open_transactions(peers: Peers) -> None:
 
 def test_the_first_entry_at_a_time_is_exact(peers: Peers) -> None:
     asked = cluster(peers.namesrv)
-    found = queue_bounds.measured(asked, list(peers.stored))
+    found = queue_bounds.fetch_bounds(asked, list(peers.stored))
     every = sorted({ms for times in peers.stored.values() for ms in times})
     for ms in (0, every[0], every[0] + 1, every[len(every) // 2], every[len(every) // 2] + 1, every[-1], every[-1] + 1):
-        first = queue_bounds.first_at(asked, dict.fromkeys(peers.stored, ms), found)
+        first = queue_bounds.find_offsets_by_time(asked, dict.fromkeys(peers.stored, ms), found)
         assert first == {queue: sum(one < ms for one in times) for queue, times in peers.stored.items()}
 
 

@@ -261,9 +261,9 @@ def test_what_was_read_can_be_written_back(spark: SparkSession, servers: LocalCl
     make_topic(servers, 1, "To")
     send(servers, 0, 5, "From")
     frame = read(spark, servers, "From").select("body", "keys", "tags", "properties")
-    with pytest.raises(Exception, match="belongs to the protocol.*dropReserved"):
+    with pytest.raises(Exception, match="reserved by the protocol.*dropReservedProperties"):
         write(frame, servers, topic="To")
-    write(frame, servers, topic="To", dropReserved="true")
+    write(frame, servers, topic="To", dropReservedProperties="true")
     rows = read(spark, servers, "To").orderBy("queue_offset").collect()
     assert [(int(row.body), row["keys"], row.tags) for row in rows][:2] == [(0, "K0", "even"), (1, "K1", "odd")]
     assert json.dumps(rows[0]["properties"]).count("KEYS") == 1

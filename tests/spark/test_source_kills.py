@@ -58,7 +58,7 @@ def stored(servers: LocalCluster) -> list[tuple[int, int, bytes]]:
     """Queue, offset and body of each row of the input, as the broker holds it."""
     cluster = pull_client.BlockingCluster(parse({"namesrv": servers.namesrv, "topic": "T"}))
     found = []
-    for queue, end in queue_bounds.measured(cluster, cluster.queues("T")).last.items():
+    for queue, end in queue_bounds.fetch_bounds(cluster, cluster.queues("T")).end.items():
         at = 0
         while at < end:
             for one in record.decode_all(cluster.pull(queue, [at])[0].body):

@@ -85,8 +85,8 @@ def test_the_lag_is_in_the_progress_and_told_to_a_listener(
 
     make(servers, 1)
     send(servers, 50)
-    told: list[progress.Lags] = []
-    listener = progress.Lag(told.append, query="tested")
+    told: list[progress.LagTree] = []
+    listener = progress.LagListener(told.append, query="tested")
     spark.streams.addListener(listener)
     try:
         query = start(spark, servers, tmp_path, maxOffsetsPerTrigger=20)
@@ -94,7 +94,7 @@ def test_the_lag_is_in_the_progress_and_told_to_a_listener(
         until(lambda: len(told) >= 3)
     finally:
         spark.streams.removeListener(listener)
-    assert [progress.total(one) for one in told[:3]] == [30, 10, 0]
+    assert [progress.total_lag(one) for one in told[:3]] == [30, 10, 0]
     assert progress.lags(query.recentProgress[0].json) == {"T": {"broker-a": {"0": 30}}}
 
 
@@ -109,11 +109,11 @@ def test_offsets_are_committed_to_the_group_the_last_batch_too(
 
 
 def test_a_listener_commits_each_batch(spark: SparkSession, servers: LocalCluster, tmp_path: Path) -> None:
-    from ariane.spark import CommitOffsets
+    from ariane.spark import OffsetCommitter
 
     make(servers, 2)
     send(servers, 50)
-    listener = CommitOffsets({"namesrv": servers.namesrv, "groupId": "listened"}, query="tested")
+    listener = OffsetCommitter({"namesrv": servers.namesrv, "groupId": "listened"}, query="tested")
     spark.streams.addListener(listener)
     try:
         start(spark, servers, tmp_path, maxOffsetsPerTrigger=20).awaitTermination(60)

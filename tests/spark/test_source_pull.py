@@ -23,7 +23,7 @@ from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.command import Command
 from ariane.protocol.requests.messaging import PullMessage
 from ariane.protocol.requests.routing import BrokerData, QueueData, TopicRoute
-from ariane.spark.read.pull_client import BlockingCluster, QueueEnd
+from ariane.spark.read.pull_client import BlockingCluster, OffsetBounds
 from ariane.spark.read.source_options import parse
 
 QUEUE = MessageQueue("T", "broker-a", 0)
@@ -105,15 +105,15 @@ def cluster_at(*addrs: str, waits: list[float] | None = None, **options: str) ->
     return BlockingCluster(parse({"namesrv": ";".join(addrs), "topic": "T", **options}), sleep=slept.append)
 
 
-def asked(cluster: BlockingCluster) -> QueueEnd:
-    (one,) = cluster.ends([QUEUE]).values()
+def asked(cluster: BlockingCluster) -> OffsetBounds:
+    (one,) = cluster.queue_bounds([QUEUE]).values()
     if isinstance(one, ArianeError):
         raise one
     return one
 
 
 def end_of(cluster: BlockingCluster) -> int:
-    return asked(cluster).last
+    return asked(cluster).end
 
 
 def refused() -> str:
@@ -126,7 +126,7 @@ def refused() -> str:
 def test_readable_queues_ends_and_a_pull_over_one_connection(fake: Fake) -> None:
     with contextlib.closing(cluster_at(fake.addr, groupId="g", pullBatchSize="16")) as cluster:
         assert cluster.queues("T") == [QUEUE, MessageQueue("T", "broker-a", 1)]
-        assert cluster.ends([QUEUE]) == {QUEUE: QueueEnd(31, 30, from_master=True)}
+        assert cluster.queue_bounds([QUEUE]) == {QUEUE: OffsetBounds(31, 30, from_master=True)}
         assert cluster.pull(QUEUE, [7], "a || b")[0].removed
     code, fields = fake.asked[-1]
     request: Any = PullMessage("g", "T", 0, 7, 16, 4)
@@ -163,7 +163,7 @@ def test_a_connection_that_the_server_closed_while_idle_is_replaced_at_once() ->
         waits: list[float] = []
         with contextlib.closing(cluster_at(fake.addr, waits=waits)) as cluster:
             end_of(cluster)
-            closed = cluster._wires[fake.addr].socket
+            closed = cluster._connections[fake.addr].socket
             closed.settimeout(10)
             assert closed.recv(1, socket.MSG_PEEK) == b""  # the server has hung up
             assert end_of(cluster) == 30

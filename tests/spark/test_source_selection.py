@@ -173,7 +173,7 @@ def test_filters_reach_the_source(spark: SparkSession, servers: LocalCluster) ->
     send(servers, "pushed", *range(40))
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
     try:
-        frame = read(spark, servers, topic="pushed", pushdown="true")
+        frame = read(spark, servers, topic="pushed", pushDownPredicate="true")
         some = frame.where("queue_id in (1, 2) and queue_offset >= 3 and queue_offset < 5")
         assert some.rdd.getNumPartitions() == 2
         plain = read(spark, servers, topic="pushed")

@@ -51,7 +51,12 @@ def opened(root: Path) -> MessageStore:
 
 
 def test_any_message_is_found_by_any_predicate(reader: Any, java_store: Path) -> None:
-    frame = reader.read.format("rocketmq-store").option("splitBytes", 65536).option("broker", "b").load(str(java_store))
+    frame = (
+        reader.read.format("rocketmq-store")
+        .option("maxPartitionBytes", 65536)
+        .option("broker", "b")
+        .load(str(java_store))
+    )
     (row,) = frame.where("topic = 'T' and keys = 'K-3'").collect()
     assert (row.queue_id, row.queue_offset, row.tags, row.broker, row.valid) == (2, 0, "TagB", "b", True)
     assert row.offset_message_id == "7F00000100009F8F0000000000000CE1"

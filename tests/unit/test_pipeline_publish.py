@@ -174,7 +174,7 @@ class Query:
 
     def __init__(self, *, active: bool, ends: int | None = None, away: str | None = None) -> None:
         self.isActive = active
-        latest = {"ends": {"T": {"a": {"0": ends}}}, **({"away": {"a": away}} if away else {})}
+        latest = {"latest": {"T": {"a": {"0": ends}}}, **({"unavailable": {"a": away}} if away else {})}
         told = {"sources": [{"endOffset": {"to": {"T": {"a": {"0": 7}}}}, "latestOffset": latest}]}
         self.lastProgress = ends and SimpleNamespace(
             json=json.dumps(told), timestamp="2023-11-14T22:13:20.123Z", batchId=3, durationMs={"triggerExecution": 9}

@@ -47,7 +47,7 @@ def test_batches_and_writing_need_nothing_of_spark_4_2() -> None:
 import pyspark.sql.datasource
 sys.modules['pyspark.sql.streaming.datasource'] = None
 pyspark.__version__ = '4.1.4'
-from ariane.spark import CommitOffsets, RocketMQSource, StoreSource, drop_duplicates
+from ariane.spark import OffsetCommitter, RocketMQSource, StoreSource, drop_duplicates
 from pyspark.sql.types import StructType, StructField, BinaryType
 from ariane.errors import ConfigError
 schema = StructType([StructField('body', BinaryType())])
@@ -72,7 +72,7 @@ def test_a_package_that_is_missing_is_named_and_hides_no_other_source() -> None:
 
 
 def test_a_source_that_says_why_goes_to_other_processes() -> None:
-    found = availability.source("rocketmq", "no_such_module", "Source")
+    found = availability.load_source("rocketmq", "no_such_module", "Source")
     again = cloudpickle.loads(cloudpickle.dumps(found))
     assert again.name() == "rocketmq"
     with pytest.raises(ConfigError, match="no_such_module = .*is not installed"):
@@ -85,7 +85,7 @@ VENV = "/srv/venv/bin/python"
 
 
 def chosen(on_path: str | None, environ: dict[str, str], modules: dict[str, Any] | None = None) -> dict[str, str]:
-    interpreter.choose(environ, modules or {}, VENV, lambda name: on_path if name == "python3" else name)
+    interpreter.choose_python(environ, modules or {}, VENV, lambda name: on_path if name == "python3" else name)
     return environ
 
 
@@ -105,14 +105,14 @@ def test_another_version_in_the_same_directory_is_another_python(tmp_path: Path)
         return str(tmp_path / name)
 
     environ: dict[str, str] = {}
-    interpreter.choose(environ, {}, str(tmp_path / "python3.12"), which)
+    interpreter.choose_python(environ, {}, str(tmp_path / "python3.12"), which)
     assert environ == {"PYSPARK_PYTHON": str(tmp_path / "python3.12")}
     environ = {}
-    interpreter.choose(environ, {}, str(tmp_path / "python3.10"), which)
+    interpreter.choose_python(environ, {}, str(tmp_path / "python3.10"), which)
     assert environ == {}, "python3 is a link to it"
 
 
-@pytest.mark.parametrize("name", [*interpreter.DECIDED_BY, "PYTHON_WORKER_FACTORY_PORT"])
+@pytest.mark.parametrize("name", [*interpreter.EXPLICIT_SETTINGS, "PYTHON_WORKER_FACTORY_PORT"])
 def test_what_somebody_decided_stays(name: str) -> None:
     assert chosen("/usr/bin/python3", {name: "x"}) == {name: "x"}
 
@@ -143,7 +143,7 @@ def test_an_error_of_ours_is_shown_without_a_traceback_by_spark_alone(
     if in_worker:
         monkeypatch.setenv("PYTHON_WORKER_FACTORY_PORT", "1")
 
-    @reporting.readable
+    @reporting.hide_traceback
     def work(error: Exception) -> None:
         raise error
 

@@ -52,8 +52,8 @@ def encoded(row: dict, *, born: bytes | None = None, sys_flag: int = 0, body: by
 def test_both_ways_give_the_same_table(rows: list[dict]) -> None:  # type: ignore[type-arg]
     data = b"".join(map(as_asked, rows))
     columns = list(arrow_decoder.COLUMNS)
-    fast = arrow_decoder.batch(data, "broker-a", columns)
-    slow = arrow_decoder._slow(list(record.decode_all(data)), "broker-a", columns)
+    fast = arrow_decoder.decode(data, "broker-a", columns)
+    slow = arrow_decoder._decode_rows(list(record.decode_all(data)), "broker-a", columns)
     fast.validate(full=True)
     assert fast.equals(slow)  # as Arrow: Python's own times end with the year 9999
     assert fast["body"].to_pylist() == [row["body"] for row in rows]
@@ -63,9 +63,9 @@ def test_both_ways_give_the_same_table(rows: list[dict]) -> None:  # type: ignor
 @given(st.lists(ROWS, max_size=6), st.lists(st.sampled_from(list(arrow_decoder.COLUMNS)), min_size=1, unique=True))
 def test_some_columns_are_those_of_all(rows: list[dict], columns: list[str]) -> None:  # type: ignore[type-arg]
     data = b"".join(map(as_asked, rows))
-    every = arrow_decoder.batch(data, "b", list(arrow_decoder.COLUMNS))
-    assert arrow_decoder.batch(data, "b", columns).equals(every.select(columns))
-    assert arrow_decoder._slow(list(record.decode_all(data)), "b", columns).equals(every.select(columns))
+    every = arrow_decoder.decode(data, "b", list(arrow_decoder.COLUMNS))
+    assert arrow_decoder.decode(data, "b", columns).equals(every.select(columns))
+    assert arrow_decoder._decode_rows(list(record.decode_all(data)), "b", columns).equals(every.select(columns))
 
 
 def as_asked(row: dict) -> bytes:  # type: ignore[type-arg]
@@ -91,7 +91,7 @@ def one(**more: object) -> dict:  # type: ignore[type-arg]
 def test_odd_records_go_the_plain_way_and_stay_in_order() -> None:
     packed = encoded(one(offset=8), sys_flag=compression.ZLIB_FLAGS, body=compression.compress(b"large" * 1000))
     data = encoded(one(offset=7)) + packed + encoded(one(offset=9), born=V6)
-    rows = arrow_decoder.batch(data, "b", ["queue_offset", "body", "born_host"]).to_pylist()
+    rows = arrow_decoder.decode(data, "b", ["queue_offset", "body", "born_host"]).to_pylist()
     assert [row["queue_offset"] for row in rows] == [7, 8, 9]
     assert rows[1]["body"] == b"large" * 1000
     assert rows[2]["born_host"] == "[2001:db8::1]:10911"
@@ -99,7 +99,9 @@ def test_odd_records_go_the_plain_way_and_stay_in_order() -> None:
 
 def test_ids_keys_and_what_is_absent() -> None:
     data = encoded(one(own={"UNIQ_KEY": "U", "KEYS": "a b"})) + encoded(one(offset=8))
-    rows = arrow_decoder.batch(data, "b", ["message_id", "offset_message_id", "keys", "tags", "properties"]).to_pylist()
+    rows = arrow_decoder.decode(
+        data, "b", ["message_id", "offset_message_id", "keys", "tags", "properties"]
+    ).to_pylist()
     assert rows[0]["message_id"] == "U"
     assert (rows[0]["keys"], rows[0]["tags"]) == ("a b", None)
     assert rows[1]["message_id"] == rows[1]["offset_message_id"] == V4.hex().upper() + f"{8:016X}"
@@ -108,42 +110,44 @@ def test_ids_keys_and_what_is_absent() -> None:
 
 def test_what_lies_behind_the_end_is_left_out() -> None:
     data = b"".join(encoded(one(offset=n)) for n in range(5))
-    assert arrow_decoder.batch(data, "b", ["queue_offset"], end=3)["queue_offset"].to_pylist() == [0, 1, 2]
-    assert arrow_decoder.batch(data, "b", ["queue_offset"], end=0).num_rows == 0
-    assert arrow_decoder.batch(b"", "b", ["queue_offset"]).schema == pa.schema([("queue_offset", pa.int64())])
+    assert arrow_decoder.decode(data, "b", ["queue_offset"], end=3)["queue_offset"].to_pylist() == [0, 1, 2]
+    assert arrow_decoder.decode(data, "b", ["queue_offset"], end=0).num_rows == 0
+    assert arrow_decoder.decode(b"", "b", ["queue_offset"]).schema == pa.schema([("queue_offset", pa.int64())])
 
 
 def test_broken_bytes_are_an_error_and_never_fewer_rows() -> None:
     data = encoded(one())
     for broken in (data[:-1], data + b"x", b"\0" * 100, data[:84] + b"\x7f" + data[85:]):
         with pytest.raises(ProtocolError):
-            arrow_decoder.batch(broken, "b", list(arrow_decoder.COLUMNS))
+            arrow_decoder.decode(broken, "b", list(arrow_decoder.COLUMNS))
     compressed = encoded(one(), sys_flag=compression.ZLIB_FLAGS)
     for data in (compressed, compressed + encoded(one(offset=8), born=V6)):  # both ways
         with pytest.raises(ProtocolError, match="queue 1 offset 7"):
-            arrow_decoder.batch(data, "b", ["body"])
-        assert arrow_decoder.batch(data, "b", ["queue_offset"]).num_rows >= 1  # a body that nobody wants breaks nothing
+            arrow_decoder.decode(data, "b", ["body"])
+        assert (
+            arrow_decoder.decode(data, "b", ["queue_offset"]).num_rows >= 1
+        )  # a body that nobody wants breaks nothing
 
 
 def test_text_that_is_none_names_its_record() -> None:
     bad = encoded(one(topic="Txx")).replace(b"Txx", b"T\xff\xff")
     with pytest.raises(ProtocolError, match="queue 1 offset 7: .*UTF-8"):
-        arrow_decoder.batch(encoded(one(offset=6)) + bad, "b", ["topic"])
+        arrow_decoder.decode(encoded(one(offset=6)) + bad, "b", ["topic"])
 
 
 def test_a_negative_length_of_properties_ends_no_record() -> None:
     own = "x\x01" + "v" * 32765
     long = encoded(one(own={"x": own[2:]}))
-    assert arrow_decoder.batch(long, "b", ["properties"])["properties"].to_pylist() == [[("x", own[2:])]]
+    assert arrow_decoder.decode(long, "b", ["properties"])["properties"].to_pylist() == [[("x", own[2:])]]
     at = len(long) - len(own) - 2
     broken = (len(long) + 1).to_bytes(4, "big") + long[4:at] + b"\x80\x00" + long[at + 2 :] + b"v"
     with pytest.raises(ProtocolError):
-        arrow_decoder.batch(broken, "b", ["queue_offset"])
+        arrow_decoder.decode(broken, "b", ["queue_offset"])
 
 
 def test_a_time_that_no_timestamp_can_say_is_null() -> None:
     data = b"".join(encoded(one(ms=ms)) for ms in (5, 2**62, -(2**63), 2**63 - 1))
-    times = arrow_decoder.batch(data, "b", ["born_timestamp"])["born_timestamp"]
+    times = arrow_decoder.decode(data, "b", ["born_timestamp"])["born_timestamp"]
     assert times.cast(pa.int64()).to_pylist() == [5000, None, None, None]
 
 
@@ -175,10 +179,10 @@ def test_records_are_found_though_a_body_holds_records(rows: list[tuple[dict, bo
     inner = encoded(one())
     whole = [encoded(row, body=row["body"] + inner if nested else None) for row, nested in rows]
     data = b"".join(whole)
-    assert arrow_decoder.positions(data).tolist() == [sum(map(len, whole[:n])) for n in range(len(whole))]
+    assert arrow_decoder.find_records(data).tolist() == [sum(map(len, whole[:n])) for n in range(len(whole))]
     if cut % max(len(data), 1) not in {sum(map(len, whole[:n])) for n in range(len(whole) + 1)}:
         with pytest.raises(ProtocolError):
-            arrow_decoder.positions(data[: cut % len(data)])
+            arrow_decoder.find_records(data[: cut % len(data)])
 
 
 @pytest.mark.parametrize("how", ["zlib", "lz4", "zstd"])
@@ -187,8 +191,8 @@ def test_a_body_that_cannot_be_expanded_names_its_record_or_is_null_with_the_rea
     data = encoded(one(offset=6)) + broken
     for more in (b"", encoded(one(offset=8), born=V6)):  # both ways
         with pytest.raises(ProtocolError, match="queue 1 offset 7: .*body_error"):
-            arrow_decoder.batch(data + more, "b", ["body"])
-        rows = arrow_decoder.batch(data + more, "b", ["body", "body_error"]).to_pylist()
+            arrow_decoder.decode(data + more, "b", ["body"])
+        rows = arrow_decoder.decode(data + more, "b", ["body", "body_error"]).to_pylist()
         assert rows[0] == {"body": b"body", "body_error": None}
         assert rows[1]["body"] is None
         assert rows[1]["body_error"]
@@ -201,7 +205,7 @@ def test_what_a_delay_or_a_transaction_left_in_a_record() -> None:
             "delay_level", "deliver_at", "real_topic", "real_queue_id", "transaction_state", "transaction_id", "check_times",
             "producer_group", "unique_key",
         ]  # fmt: skip
-        (found,) = arrow_decoder.batch(
+        (found,) = arrow_decoder.decode(
             encoded(one(own=own, topic=topic, ms=1000), sys_flag=sys_flag), "b", columns
         ).to_pylist()
         return {name: value for name, value in found.items() if value is not None}

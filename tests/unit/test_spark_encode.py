@@ -21,7 +21,7 @@ from ariane.spark.write import message_encoder
 from ariane.spark.write.sink_options import parse
 
 NOW_MS = 1_760_000_000_123
-NAMES = message_encoder.names_of("run-1", 7, 3, NOW_MS)
+NAMES = message_encoder.row_ids("run-1", 7, 3, NOW_MS)
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 SCHEMA = pa.schema(
     [
@@ -32,7 +32,9 @@ SCHEMA = pa.schema(
 
 words = st.text(st.characters(exclude_characters="\x01\x02", exclude_categories=["Cs"]), max_size=8)
 own = st.dictionaries(
-    words.filter(lambda name: name and name not in message_encoder.OWNED), words.filter(bool) | st.none(), max_size=3
+    words.filter(lambda name: name and name not in message_encoder.RESERVED_PROPERTIES),
+    words.filter(bool) | st.none(),
+    max_size=3,
 )
 delays = st.one_of(
     st.just((None, None)), st.tuples(st.integers(0, 18), st.none()), st.tuples(st.none(), st.integers(10**13, 2**50))
@@ -82,24 +84,24 @@ def one(row: Any, sequence: int) -> batch.BatchEntry:
 def test_the_bytes_are_those_of_the_encoder_for_one_message(rows: list[Any], first: int, data: Any) -> None:
     padding = data.draw(st.integers(0, 3))  # a slice begins within its buffers
     table = frame([*rows[:1] * padding, *rows]).slice(padding)
-    found = message_encoder.messages(table, NAMES, first, options())
+    found = message_encoder.encode(table, NAMES, first, options())
     order = np.array(data.draw(st.permutations(range(len(rows)))), np.int64)
-    joined = b"".join(message_encoder.entries(found, order).to_pylist())
+    joined = b"".join(message_encoder.batch_entries(found, order).to_pylist())
     assert joined == batch.encode([one(rows[at], first + at) for at in order.tolist()])
-    assert [bool(level) or at is not None for *_, (level, at), _ in rows] == found.alone.tolist()
+    assert [bool(level) or at is not None for *_, (level, at), _ in rows] == found.single.tolist()
     assert found.sizes.sum() == len(joined)
 
 
 def test_a_text_column_is_a_body_and_large_bodies_go_alone() -> None:
     table = pa.RecordBatch.from_pydict({"body": ["ä", "x" * 10]})
-    found = message_encoder.messages(table, NAMES, 0, options(compressOver="10"))
+    found = message_encoder.encode(table, NAMES, 0, options(compressionThreshold="10"))
     assert found.bodies.to_pylist() == ["ä".encode(), b"x" * 10]
-    assert found.alone.tolist() == [False, True]
+    assert found.single.tolist() == [False, True]
 
 
 def test_ids_are_the_same_again_on_a_day_and_other_for_other_partitions() -> None:
-    assert message_encoder.names_of("run-1", 7, 3, NOW_MS + 3_600_000) == NAMES
-    others = [message_encoder.names_of(*where, NOW_MS) for where in (("run-2", 7, 3), ("run-1", 8, 3), ("run-1", 7, 4))]
+    assert message_encoder.row_ids("run-1", 7, 3, NOW_MS + 3_600_000) == NAMES
+    others = [message_encoder.row_ids(*where, NOW_MS) for where in (("run-2", 7, 3), ("run-1", 8, 3), ("run-1", 7, 4))]
     assert len({one.id_prefix for one in [NAMES, *others]}) == 4
 
 
@@ -109,7 +111,7 @@ def refused(column: str, value: Any, **given: str) -> str:
         [good, good | {column: value}], schema=pa.schema([SCHEMA.field(name) for name in {"body": 0, column: 0}])
     )
     with pytest.raises(MessageRefused) as caught:
-        message_encoder.messages(table, NAMES, 40, options(**given))
+        message_encoder.encode(table, NAMES, 40, options(**given))
     return str(caught.value)
 
 
@@ -118,7 +120,7 @@ def test_what_a_broker_would_refuse_or_change_is_refused_with_its_row() -> None:
     assert "maxMessageSize, 9 bytes" in refused("body", b"x" * 10, maxMessageSize="9")
     assert "row run-1/7/3/41: tags holds U+0001" in refused("tags", "a\x01b")
     assert "keys holds U+0001" in refused("keys", "a\x02b")
-    assert "the property UNIQ_KEY: it belongs to the protocol" in refused("properties", [("UNIQ_KEY", "1")])
+    assert "the property UNIQ_KEY: reserved by the protocol" in refused("properties", [("UNIQ_KEY", "1")])
     assert "the property ARIANE_DEDUP" in refused("properties", [("a", "1"), ("ARIANE_DEDUP", "1")])
     assert "empty value" in refused("properties", [("a", "")])
     assert "the name of a property holds" in refused("properties", [("a\x01", "b")])
@@ -132,14 +134,14 @@ def test_reserved_names_are_left_out_on_request() -> None:
         [{"body": b"x", "properties": [("WAIT", "false"), ("a", "1"), ("UNIQ_KEY", "2")]}],
         schema=pa.schema([SCHEMA.field("body"), SCHEMA.field("properties")]),
     )
-    (text,) = message_encoder.messages(table, NAMES, 0, options(dropReserved="true")).texts.to_pylist()
+    (text,) = message_encoder.encode(table, NAMES, 0, options(dropReservedProperties="true")).properties.to_pylist()
     found = properties.decode(text.decode())
     assert (found["WAIT"], found["a"], found["UNIQ_KEY"][:20]) == ("true", "1", NAMES.id_prefix)
 
 
 def test_a_large_record_batch_is_parted_and_nothing_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(message_encoder, "SLICE_BYTES", 100)
+    monkeypatch.setattr(message_encoder, "ENCODE_BYTES_MAX", 100)
     table = pa.RecordBatch.from_pydict({"body": [b"%d" % number * 20 for number in range(50)]})
-    parts = list(message_encoder.slices(table))
+    parts = list(message_encoder.split_batch(table))
     assert len(parts) > 10
     assert pa.Table.from_batches(parts).column("body").to_pylist() == table.column("body").to_pylist()

@@ -20,7 +20,7 @@ from ariane.protocol.command import Command
 from ariane.protocol.requests.routing import BrokerData, ClusterInfo
 from ariane.spark.read import offset_ranges, progress, pull_client
 from ariane.spark.read.micro_batches import StreamReader
-from ariane.spark.read.pull_client import BlockingCluster, PullAnswer, QueueEnd
+from ariane.spark.read.pull_client import BlockingCluster, BrokerResponse, OffsetBounds
 from ariane.spark.read.read_task import DataLoss
 from ariane.spark.read.source_options import parse
 from ariane.testing.clock import FakeClock
@@ -33,7 +33,10 @@ class Servers(BlockingCluster):
 
     def __init__(self) -> None:
         super().__init__(parse({"namesrv": "h:1", "topic": "T", "retries": "1"}), sleep=lambda _: None)
-        self.held: dict[MessageQueue, QueueEnd | ArianeError] = {A: QueueEnd(0, 10, True), B: QueueEnd(0, 30, True)}
+        self.held: dict[MessageQueue, OffsetBounds | ArianeError] = {
+            A: OffsetBounds(0, 10, True),
+            B: OffsetBounds(0, 30, True),
+        }
         self.names: ArianeError | None = None
         self.committed: dict[MessageQueue, int] = {}
         self.registered = {"a", "b"}
@@ -46,20 +49,20 @@ class Servers(BlockingCluster):
     def brokers(self) -> ClusterInfo:
         return ClusterInfo({name: BrokerData({0: "h:2"}, name) for name in self.registered})
 
-    def ends(self, queues: Any) -> dict[MessageQueue, QueueEnd | ArianeError]:
+    def queue_bounds(self, queues: Any) -> dict[MessageQueue, OffsetBounds | ArianeError]:
         return {queue: self.held[queue] for queue in queues}
 
-    def ask_all(self, asked: Any, accepted: Any = (0,)) -> list[PullAnswer | ArianeError]:
-        for queue, question in asked:
+    def request_all(self, requests: Any, accepted: Any = (0,)) -> list[BrokerResponse | ArianeError]:
+        for queue, question in requests:
             if question.code == RequestCode.UPDATE_CONSUMER_OFFSET:
                 self.committed[queue] = question.header.commit_offset
-        return [PullAnswer(Command(0), True) for _ in asked]
+        return [BrokerResponse(Command(0), True) for _ in requests]
 
 
 @pytest.fixture
 def servers(monkeypatch: pytest.MonkeyPatch) -> Iterator[Servers]:
     made = Servers()
-    monkeypatch.setattr(pull_client, "cluster", lambda options: made)
+    monkeypatch.setattr(pull_client, "shared_cluster", lambda options: made)
     yield made
 
 
@@ -75,16 +78,18 @@ def next_batch(one: StreamReader, start: dict[str, Any]) -> dict[str, Any]:
 def test_a_broker_that_is_away_keeps_its_position_and_its_lag_is_not_known(servers: Servers) -> None:
     one = reader()
     start = next_batch(one, one.initialOffset())
-    servers.held |= {A: ConnectionLost("h:2", "refused"), B: QueueEnd(0, 40, True)}
+    servers.held |= {A: ConnectionLost("h:2", "refused"), B: OffsetBounds(0, 40, True)}
     after = next_batch(one, start)
-    assert offset_ranges.planned(after) == [offset_ranges.OffsetRange(B, 30, 40)]
-    assert offset_ranges.reached(after)[A] == 10
+    assert offset_ranges.batch_ranges(after) == [offset_ranges.OffsetRange(B, 30, 40)]
+    assert offset_ranges.end_positions(after)[A] == 10
     why = "connection to h:2: refused"
-    assert one.reportLatestOffset() == {"ends": {"T": {"b": {"0": 40}}}, "away": {"a": why}}
-    assert progress.away({"sources": [{"latestOffset": json.dumps(one.reportLatestOffset())}]}) == {"a": why}
+    assert one.reportLatestOffset() == {"latest": {"T": {"b": {"0": 40}}}, "unavailable": {"a": why}}
+    assert progress.unavailable_servers({"sources": [{"latestOffset": json.dumps(one.reportLatestOffset())}]}) == {
+        "a": why
+    }
     servers.names = ConnectionLost("h:1", "refused")
     assert next_batch(one, after) is after
-    assert one.reportLatestOffset() == {"away": {"a": why, "every name server": "connection to h:1: refused"}}
+    assert one.reportLatestOffset() == {"unavailable": {"a": why, "every name server": "connection to h:1: refused"}}
 
 
 def test_what_goes_away_and_comes_back_is_told_of_once(servers: Servers, caplog: pytest.LogCaptureFixture) -> None:
@@ -93,7 +98,7 @@ def test_what_goes_away_and_comes_back_is_told_of_once(servers: Servers, caplog:
     servers.held[A] = ConnectionLost("h:2", "refused")
     for _ in range(3):
         assert next_batch(one, start) is start
-    servers.held[A] = QueueEnd(0, 10, True)
+    servers.held[A] = OffsetBounds(0, 10, True)
     for _ in range(2):
         assert next_batch(one, start) is start
     assert caplog.messages == ["a is away: connection to h:2: refused", "a is back"]
@@ -102,11 +107,11 @@ def test_what_goes_away_and_comes_back_is_told_of_once(servers: Servers, caplog:
     assert next_batch(one, start) is start
     servers.names = ConnectionLost("h:1", "refused")
     assert next_batch(one, start) is start
-    servers.held[A], servers.names = QueueEnd(0, 10, True), None
+    servers.held[A], servers.names = OffsetBounds(0, 10, True), None
     assert next_batch(one, start) is start
     away = ["a is away: connection to h:2: refused", "every name server is away: connection to h:1: refused"]
     assert caplog.messages == [*away, "a is back", "every name server is back"]
-    assert one.reportLatestOffset() == {"ends": {"T": {"a": {"0": 10}, "b": {"0": 30}}}}
+    assert one.reportLatestOffset() == {"latest": {"T": {"a": {"0": 10}, "b": {"0": 30}}}}
 
 
 def test_a_broker_that_refuses_ends_the_query(servers: Servers) -> None:
@@ -119,7 +124,7 @@ def test_a_broker_that_refuses_ends_the_query(servers: Servers) -> None:
 
 def lag_of(one: StreamReader, offset: dict[str, Any]) -> int | None:
     told = {"sources": [{"endOffset": offset, "latestOffset": one.reportLatestOffset()}]}
-    return progress.total(progress.lags(told))
+    return progress.total_lag(progress.lags(told))
 
 
 def test_a_broker_that_name_servers_have_dropped_is_away(servers: Servers, caplog: pytest.LogCaptureFixture) -> None:
@@ -131,11 +136,14 @@ def test_a_broker_that_name_servers_have_dropped_is_away(servers: Servers, caplo
     servers.registered.remove("a")
     for _ in range(2):
         assert next_batch(one, start) is start
-    assert one.reportLatestOffset() == {"ends": {"T": {"b": {"0": 30}}}, "away": {"a": "no name server knows it"}}
+    assert one.reportLatestOffset() == {
+        "latest": {"T": {"b": {"0": 30}}},
+        "unavailable": {"a": "no name server knows it"},
+    }
     assert lag_of(one, start) is None
     servers.registered.add("a")
-    servers.held[A] = QueueEnd(0, 12, True)
-    assert offset_ranges.planned(next_batch(one, start)) == [offset_ranges.OffsetRange(A, 10, 12)]
+    servers.held[A] = OffsetBounds(0, 12, True)
+    assert offset_ranges.batch_ranges(next_batch(one, start)) == [offset_ranges.OffsetRange(A, 10, 12)]
     assert caplog.messages == ["a is away: no answer from h:2 within 1000 ms", "a is back"]
 
 
@@ -149,8 +157,8 @@ def test_available_now_waits_for_brokers_that_were_dropped_and_then_fails(server
     with pytest.raises(ArianeError, match=r"what was read before: no route .* was read from.*tried 2 times"):
         next_batch(again, start)
     servers.registered = {"a", "b"}
-    servers.held[A] = QueueEnd(0, 12, True)
-    assert offset_ranges.planned(next_batch(again, start)) == [offset_ranges.OffsetRange(A, 10, 12)]
+    servers.held[A] = OffsetBounds(0, 12, True)
+    assert offset_ranges.batch_ranges(next_batch(again, start)) == [offset_ranges.OffsetRange(A, 10, 12)]
 
 
 def test_a_topic_that_vanishes_is_told_of_once_and_leaves_nothing_to_read(
@@ -163,12 +171,12 @@ def test_a_topic_that_vanishes_is_told_of_once_and_leaves_nothing_to_read(
         assert next_batch(one, start) is start
         assert next_batch(one, start) is start
     assert caplog.text.count("queues of T are not there any more") == 1
-    assert progress.away({"sources": [{"latestOffset": one.reportLatestOffset()}]}) == {}
+    assert progress.unavailable_servers({"sources": [{"latestOffset": one.reportLatestOffset()}]}) == {}
     assert lag_of(one, start) == 0
     again = reader()
     again.prepareForTriggerAvailableNow()
     assert next_batch(again, start) is start
-    servers.held = {**held, A: QueueEnd(0, 3, True)}  # made anew
+    servers.held = {**held, A: OffsetBounds(0, 3, True)}  # made anew
     with pytest.raises(DataLoss, match="offsets 3 to 9"):
         next_batch(one, start)
 
@@ -177,10 +185,10 @@ def test_a_new_queue_without_messages_has_a_position_and_nothing_to_read(servers
     one = reader()
     start = next_batch(one, one.initialOffset())
     new = MessageQueue("T", "a", 1)
-    servers.held[new] = QueueEnd(4, 4, True)
+    servers.held[new] = OffsetBounds(4, 4, True)
     after = next_batch(one, start)
-    assert offset_ranges.planned(after) == []
-    assert offset_ranges.reached(after)[new] == 4
+    assert offset_ranges.batch_ranges(after) == []
+    assert offset_ranges.end_positions(after)[new] == 4
     assert lag_of(one, after) == 0
     assert next_batch(one, after) is after
 
@@ -188,19 +196,19 @@ def test_a_new_queue_without_messages_has_a_position_and_nothing_to_read(servers
 def test_a_slave_that_answers_for_its_master_is_told(servers: Servers) -> None:
     one = reader()
     start = next_batch(one, one.initialOffset())
-    servers.held[A] = QueueEnd(0, 10, False)
+    servers.held[A] = OffsetBounds(0, 10, False)
     assert next_batch(one, start) is start
     report = one.reportLatestOffset()
     assert report is not None
-    assert report["away"] == {"the master of a": "a slave answers, and may lack the newest"}
+    assert report["unavailable"] == {"the master of a": "a slave answers, and may lack the newest"}
 
 
 def test_a_slave_behind_what_was_read_is_no_loss(servers: Servers) -> None:
     one = reader()
     start = next_batch(one, one.initialOffset())
-    servers.held[A] = QueueEnd(0, 7, False)
+    servers.held[A] = OffsetBounds(0, 7, False)
     assert next_batch(one, start) is start
-    servers.held[A] = QueueEnd(0, 7, True)
+    servers.held[A] = OffsetBounds(0, 7, True)
     with pytest.raises(DataLoss):
         next_batch(one, start)
 
@@ -208,9 +216,9 @@ def test_a_slave_behind_what_was_read_is_no_loss(servers: Servers) -> None:
 def test_the_initial_offset_is_asked_once(servers: Servers) -> None:
     one = reader(startingOffsets="latest")
     first = one.initialOffset()
-    servers.held[A] = QueueEnd(0, 99, True)
+    servers.held[A] = OffsetBounds(0, 99, True)
     assert one.initialOffset() is first
-    assert offset_ranges.planned(next_batch(one, first)) == [offset_ranges.OffsetRange(A, 10, 99)]
+    assert offset_ranges.batch_ranges(next_batch(one, first)) == [offset_ranges.OffsetRange(A, 10, 99)]
 
 
 def test_a_batch_waits_for_its_least_or_its_time(servers: Servers) -> None:
@@ -220,14 +228,14 @@ def test_a_batch_waits_for_its_least_or_its_time(servers: Servers) -> None:
     assert next_batch(one, start) is start
     clock.advance(10)
     after = next_batch(one, start)
-    assert offset_ranges.reached(after) == {A: 10, B: 30}
-    servers.held[A] = QueueEnd(0, 100, True)
-    assert offset_ranges.reached(next_batch(one, after))[A] == 100
+    assert offset_ranges.end_positions(after) == {A: 10, B: 30}
+    servers.held[A] = OffsetBounds(0, 100, True)
+    assert offset_ranges.end_positions(next_batch(one, after))[A] == 100
     one = reader(minOffsetsPerTrigger="50")
     assert one.latestOffset(start, ReadAllAvailable()) != start
     one.prepareForTriggerAvailableNow()
-    servers.held[A] = QueueEnd(0, 1000, True)
-    assert offset_ranges.reached(next_batch(one, start))[A] == 100  # as it was when the query began
+    servers.held[A] = OffsetBounds(0, 1000, True)
+    assert offset_ranges.end_positions(next_batch(one, start))[A] == 100  # as it was when the query began
 
 
 def test_the_limit_that_spark_is_told() -> None:
@@ -243,7 +251,7 @@ def test_finished_batches_are_committed_when_the_next_is_asked_for(servers: Serv
     after = next_batch(one, start)
     assert servers.committed == {}
     next_batch(one, after)
-    assert servers.committed == offset_ranges.reached(after) == {A: 2, B: 6}
+    assert servers.committed == offset_ranges.end_positions(after) == {A: 2, B: 6}
     assert reader().latestOffset(after, ReadAllAvailable()) != after
     assert servers.committed == {A: 2, B: 6}
 

@@ -11,65 +11,68 @@ from hypothesis import strategies as st
 from ariane.errors import ConfigError
 from ariane.model.message import MessageQueue
 from ariane.spark.read import offset_ranges
-from ariane.spark.read.source_options import access, listed_topics, parse, time_of
+from ariane.spark.read.source_options import listed_topics, parse, pull_access, time_for_queue
 
 A, B, NEW = MessageQueue("T", "a", 0), MessageQueue("T", "b", 1), MessageQueue("T", "c", 0)
 MINIMAL = {"namesrv": "h:9876", "topic": "T"}
 
 
 def test_a_batch_carries_its_start_and_is_planned_from_its_end_alone() -> None:
-    start = offset_ranges.initial({A: 5, B: 0})
-    end = offset_ranges.advance(start, {A: 0, B: 0}, {A: 9, B: 0})
-    assert offset_ranges.planned(end) == [offset_ranges.OffsetRange(A, 5, 9)]
-    assert offset_ranges.reached(end) == {A: 9, B: 0}
-    assert offset_ranges.planned(start) == []
+    start = offset_ranges.initial_offset({A: 5, B: 0})
+    end = offset_ranges.next_offset(start, {A: 0, B: 0}, {A: 9, B: 0})
+    assert offset_ranges.batch_ranges(end) == [offset_ranges.OffsetRange(A, 5, 9)]
+    assert offset_ranges.end_positions(end) == {A: 9, B: 0}
+    assert offset_ranges.batch_ranges(start) == []
 
 
 def test_nothing_new_is_the_very_same_offset() -> None:
-    start = offset_ranges.initial({A: 5})
-    assert offset_ranges.advance(start, {A: 0}, {A: 5}) is start
-    assert offset_ranges.advance(start, {}, {}) is start
+    start = offset_ranges.initial_offset({A: 5})
+    assert offset_ranges.next_offset(start, {A: 0}, {A: 5}) is start
+    assert offset_ranges.next_offset(start, {}, {}) is start
 
 
 def test_a_new_queue_is_read_from_its_beginning_and_an_absent_one_keeps_its_place() -> None:
-    start = offset_ranges.initial({A: 5, B: 7})
-    end = offset_ranges.advance(start, {A: 0, NEW: 2}, {A: 6, NEW: 4})
-    assert offset_ranges.planned(end) == [offset_ranges.OffsetRange(A, 5, 6), offset_ranges.OffsetRange(NEW, 2, 4)]
-    assert offset_ranges.reached(end)[B] == 7
+    start = offset_ranges.initial_offset({A: 5, B: 7})
+    end = offset_ranges.next_offset(start, {A: 0, NEW: 2}, {A: 6, NEW: 4})
+    assert offset_ranges.batch_ranges(end) == [offset_ranges.OffsetRange(A, 5, 6), offset_ranges.OffsetRange(NEW, 2, 4)]
+    assert offset_ranges.end_positions(end)[B] == 7
 
 
 def test_the_text_of_an_offset_does_not_depend_on_the_order_of_queues() -> None:
-    one = offset_ranges.advance(offset_ranges.initial({A: 0, B: 0}), {A: 0, B: 0}, {A: 1, B: 1})
-    other = offset_ranges.advance(offset_ranges.initial({B: 0, A: 0}), {B: 0, A: 0}, {B: 1, A: 1})
+    one = offset_ranges.next_offset(offset_ranges.initial_offset({A: 0, B: 0}), {A: 0, B: 0}, {A: 1, B: 1})
+    other = offset_ranges.next_offset(offset_ranges.initial_offset({B: 0, A: 0}), {B: 0, A: 0}, {B: 1, A: 1})
     assert json.dumps(one) == json.dumps(other)
 
 
 def test_positions_that_their_queue_no_longer_has_are_told_of_and_put_right() -> None:
-    start = offset_ranges.initial({A: 5, B: 40, NEW: 3})
+    start = offset_ranges.initial_offset({A: 5, B: 40, NEW: 3})
     first, ends = {A: 8, B: 0, NEW: 0}, {A: 8, B: 30, NEW: 4}
-    below, beyond = offset_ranges.losses(start, first, ends)
+    below, beyond = offset_ranges.find_losses(start, first, ends)
     assert (below.queue, below.position, below.resume) == (A, 5, 8)
     assert (beyond.queue, beyond.position, beyond.resume) == (B, 40, 30)
     assert "T queue 0 of a: offsets 5 to 7 are gone (the queue holds nothing)" in str(below)
     assert "T queue 1 of b: offsets 30 to 39" in str(beyond)
-    after = offset_ranges.advance(start, first, ends)
-    assert offset_ranges.planned(after) == [offset_ranges.OffsetRange(NEW, 3, 4)]
-    assert offset_ranges.reached(after) == {A: 8, B: 30, NEW: 4}
-    assert offset_ranges.losses(after, first, ends) == []
-    assert offset_ranges.advance(after, first, ends) is after
+    after = offset_ranges.next_offset(start, first, ends)
+    assert offset_ranges.batch_ranges(after) == [offset_ranges.OffsetRange(NEW, 3, 4)]
+    assert offset_ranges.end_positions(after) == {A: 8, B: 30, NEW: 4}
+    assert offset_ranges.find_losses(after, first, ends) == []
+    assert offset_ranges.next_offset(after, first, ends) is after
 
 
 def test_a_queue_that_nothing_is_known_of_is_no_loss() -> None:
-    assert offset_ranges.losses(offset_ranges.initial({A: 5}), {}, {}) == []
+    assert offset_ranges.find_losses(offset_ranges.initial_offset({A: 5}), {}, {}) == []
 
 
 def test_what_the_options_ask_for() -> None:
     first, last = {A: 2, B: 3}, {A: 20, B: 30}
-    assert offset_ranges.asked("earliest", first, last) == first
-    assert offset_ranges.asked("latest", first, last) == last
-    assert offset_ranges.asked({A: 7}, first, last) == {A: 7, B: 3}
-    assert offset_ranges.asked({A: offset_ranges.LATEST, B: offset_ranges.EARLIEST}, first, last) == {A: 20, B: 3}
-    assert offset_ranges.asked({A: 7, B: offset_ranges.LATEST}, {}, {}) == {A: 7}
+    assert offset_ranges.resolve_offsets("earliest", first, last) == first
+    assert offset_ranges.resolve_offsets("latest", first, last) == last
+    assert offset_ranges.resolve_offsets({A: 7}, first, last) == {A: 7, B: 3}
+    assert offset_ranges.resolve_offsets({A: offset_ranges.LATEST, B: offset_ranges.EARLIEST}, first, last) == {
+        A: 20,
+        B: 3,
+    }
+    assert offset_ranges.resolve_offsets({A: 7, B: offset_ranges.LATEST}, {}, {}) == {A: 7}
 
 
 QUEUES = st.builds(MessageQueue, st.just("T"), st.sampled_from("abc"), st.integers(0, 3))
@@ -78,10 +81,10 @@ QUEUES = st.builds(MessageQueue, st.just("T"), st.sampled_from("abc"), st.intege
 @given(st.dictionaries(QUEUES, st.integers(0, 1000), min_size=1), st.integers(1, 50))
 def test_limited_batches_add_up_to_everything_once(ends: dict[MessageQueue, int], most: int) -> None:
     first = dict.fromkeys(ends, 0)
-    offset = offset_ranges.initial(first)
+    offset = offset_ranges.initial_offset(first)
     read: dict[MessageQueue, int] = dict.fromkeys(ends, 0)
-    while (after := offset_ranges.advance(offset, first, ends, offset_ranges.ReadLimits(most))) is not offset:
-        parts = offset_ranges.planned(json.loads(json.dumps(after)))
+    while (after := offset_ranges.next_offset(offset, first, ends, offset_ranges.ReadLimits(most))) is not offset:
+        parts = offset_ranges.batch_ranges(json.loads(json.dumps(after)))
         assert 0 < sum(part.end - part.start for part in parts) <= most + len(ends)  # at least one of each queue
         for part in parts:
             assert part.start == read[part.queue]
@@ -133,9 +136,9 @@ def test_a_wrong_option_is_named(wrong: dict[str, str]) -> None:
 def test_topics_by_list_and_times() -> None:
     options = parse({"namesrv": "h:1", "topics": "b, a,b", "startingTimestamp": "1700000000000", "keys": "k1, k2"})
     assert (listed_topics(options), options.keys) == (("a", "b"), ("k1", "k2"))
-    assert time_of(options.starting_timestamp, A) == 1_700_000_000_000
+    assert time_for_queue(options.starting_timestamp, A) == 1_700_000_000_000
     times = parse({**MINIMAL, "startingTimestamp": '{"T":{"a":{"0":"2023-11-14T22:13:20+00:00"}}}'}).starting_timestamp
-    assert (time_of(times, A), time_of(times, B)) == (1_700_000_000_000, None)
+    assert (time_for_queue(times, A), time_for_queue(times, B)) == (1_700_000_000_000, None)
     assert parse({**MINIMAL, "endingTimestamp": "2023-11-14T22:13:20.0001"}).ending_timestamp == 1_700_000_000_001
 
 
@@ -161,10 +164,10 @@ def test_sizes_and_durations_have_units() -> None:
 
 def test_sources_that_differ_in_what_they_read_share_connections() -> None:
     one, other = parse(MINIMAL), parse({"namesrv": "h:9876", "topics": "a,b", "tags": "x", "minPartitions": "9"})
-    assert access(one) == access(other)
-    assert hash(access(one)) == hash(access(other))
+    assert pull_access(one) == pull_access(other)
+    assert hash(pull_access(one)) == hash(pull_access(other))
     for more in ({"groupId": "g"}, {"useTls": "true"}, {"pullBatchSize": "8"}, {"accessKey": "a", "secretKey": "s"}):
-        assert access(parse({**MINIMAL, **more})) != access(one)
+        assert pull_access(parse({**MINIMAL, **more})) != pull_access(one)
 
 
 @pytest.mark.parametrize(

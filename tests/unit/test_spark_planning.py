@@ -30,7 +30,7 @@ from ariane.protocol.requests.routing import BrokerData, ClusterInfo
 from ariane.spark.read import offset_ranges, pushdown
 from ariane.spark.read.offset_ranges import OffsetRange, ReadLimits
 from ariane.spark.read.pull_client import BlockingCluster
-from ariane.spark.read.queue_bounds import matching
+from ariane.spark.read.queue_bounds import matching_topics
 from ariane.spark.read.source_options import parse
 from ariane.spark.wire.blocking_connection import Request
 
@@ -44,23 +44,23 @@ KNOWN = [
 
 
 def test_a_pattern_matches_whole_names_of_topics_that_are_no_systems() -> None:
-    assert matching("orders.*", False, KNOWN, BROKERS) == ["orders", "orders-eu"]
-    assert matching(".*", False, KNOWN, BROKERS) == ["orders", "orders-eu", "xorders"]
-    assert matching("order", False, KNOWN, BROKERS) == []
+    assert matching_topics("orders.*", False, KNOWN, BROKERS) == ["orders", "orders-eu"]
+    assert matching_topics(".*", False, KNOWN, BROKERS) == ["orders", "orders-eu", "xorders"]
+    assert matching_topics("order", False, KNOWN, BROKERS) == []
 
 
 def test_system_topics_are_matched_when_they_are_asked_for() -> None:
-    assert matching("%(RETRY|DLQ)%.*", True, KNOWN, BROKERS) == ["%DLQ%g", "%RETRY%g"]
-    assert set(matching(".*", True, KNOWN, BROKERS)) >= {*KNOWN, "RMQ_SYS_TRANS_HALF_TOPIC"}
+    assert matching_topics("%(RETRY|DLQ)%.*", True, KNOWN, BROKERS) == ["%DLQ%g", "%RETRY%g"]
+    assert set(matching_topics(".*", True, KNOWN, BROKERS)) >= {*KNOWN, "RMQ_SYS_TRANS_HALF_TOPIC"}
 
 
 @pytest.mark.parametrize("error", [ConnectionLost("h:1", "refused"), RequestTimeout("h:1", 5)])
 def test_a_broker_that_is_away_is_named_when_it_alone_knows_its_queues(error: ArianeError) -> None:
     class Servers(BlockingCluster):
-        def _calls(self, addr: str, questions: Sequence[Request]) -> list[Command]:
+        def _call_server(self, addr: str, requests: Sequence[Request]) -> list[Command]:
             if addr == "h:1":
                 raise error
-            if questions[0].code == RequestCode.GET_BROKER_CLUSTER_INFO:
+            if requests[0].code == RequestCode.GET_BROKER_CLUSTER_INFO:
                 return [Command(ResponseCode.SUCCESS, body=fastjson.write(BROKERS))]
             return [Command(ResponseCode.TOPIC_NOT_EXIST)]
 
@@ -80,20 +80,20 @@ def test_pieces_are_the_same_entries_in_as_many_ranges_as_asked(
     spans: list[tuple[int, int]], at_least: int, most: int | None
 ) -> None:
     parts = [OffsetRange(MessageQueue("T", "a", n), start, start + count) for n, (start, count) in enumerate(spans)]
-    pieces = offset_ranges.split(parts, at_least, most)
+    pieces = offset_ranges.split_ranges(parts, at_least, most)
     entries = [(one.queue, at) for one in parts for at in range(one.start, one.end)]
     assert [(one.queue, at) for one in pieces for at in range(one.start, one.end)] == entries
     assert all(one.start < one.end for one in pieces)
     assert len(pieces) >= min(at_least, len(entries))
     assert most is None or all(one.end - one.start <= most for one in pieces)
-    assert offset_ranges.split(parts, at_least, most) == pieces
+    assert offset_ranges.split_ranges(parts, at_least, most) == pieces
 
 
 def test_ranges_that_are_enough_stay_whole() -> None:
     parts = [OffsetRange(A, 0, 100), OffsetRange(B, 5, 6)]
-    assert offset_ranges.split(parts) == parts
-    assert offset_ranges.split(parts, 2) == parts
-    assert offset_ranges.split(parts, 4) == [
+    assert offset_ranges.split_ranges(parts) == parts
+    assert offset_ranges.split_ranges(parts, 2) == parts
+    assert offset_ranges.split_ranges(parts, 4) == [
         OffsetRange(A, 0, 33),
         OffsetRange(A, 33, 66),
         OffsetRange(A, 66, 100),
@@ -102,37 +102,37 @@ def test_ranges_that_are_enough_stay_whole() -> None:
 
 
 def taken(limits: ReadLimits) -> dict[MessageQueue, int]:
-    start = offset_ranges.initial({A: 0, B: 0})
-    after = offset_ranges.advance(start, {A: 0, B: 0}, {A: 100, B: 300}, limits)
-    return {part.queue: part.end - part.start for part in offset_ranges.planned(after)}
+    start = offset_ranges.initial_offset({A: 0, B: 0})
+    after = offset_ranges.next_offset(start, {A: 0, B: 0}, {A: 100, B: 300}, limits)
+    return {part.queue: part.end - part.start for part in offset_ranges.batch_ranges(after)}
 
 
 def test_bytes_are_shared_by_what_waits_and_both_limits_count() -> None:
     sizes = {A: 1000.0, B: 100.0}  # 100,000 and 30,000 bytes wait
-    assert taken(ReadLimits(size=13_000, sizes=sizes)) == {A: 10, B: 30}
-    assert taken(ReadLimits(size=130_000, sizes=sizes)) == {A: 100, B: 300}
-    assert taken(ReadLimits(entries=40, size=6_500, sizes=sizes)) == {A: 5, B: 15}
-    assert taken(ReadLimits(size=1, sizes=sizes)) == {A: 1, B: 1}
+    assert taken(ReadLimits(max_bytes=13_000, entry_sizes=sizes)) == {A: 10, B: 30}
+    assert taken(ReadLimits(max_bytes=130_000, entry_sizes=sizes)) == {A: 100, B: 300}
+    assert taken(ReadLimits(max_entries=40, max_bytes=6_500, entry_sizes=sizes)) == {A: 5, B: 15}
+    assert taken(ReadLimits(max_bytes=1, entry_sizes=sizes)) == {A: 1, B: 1}
 
 
 def test_what_waits_is_counted_from_where_the_next_batch_begins() -> None:
-    start = offset_ranges.initial({A: 5, B: 40})
-    assert offset_ranges.waiting(start, {A: 8, B: 0, C: 2}, {A: 10, B: 40, C: 4}) == {A: 2, C: 2}
+    start = offset_ranges.initial_offset({A: 5, B: 40})
+    assert offset_ranges.pending_counts(start, {A: 8, B: 0, C: 2}, {A: 10, B: 40, C: 4}) == {A: 2, C: 2}
 
 
 def test_filters_leave_queues_and_offsets() -> None:
-    wanted = pushdown.wanted(
+    wanted = pushdown.parse_filters(
         [
             IsNotNull(("topic",)), EqualTo(("topic",), "T"), In(("queue_id",), (0, 1)), In(("queue_id",), (1, 2)),
             GreaterThan(("queue_offset",), 9), LessThanOrEqual(("queue_offset",), 19), LessThan(("queue_offset",), 30),
             EqualTo(("body",), b"x"), Not(EqualTo(("broker",), "b")),
         ]
     )  # fmt: skip
-    assert [wanted.has(queue) for queue in (A, B, C)] == [False, True, False]
-    assert wanted.cut(OffsetRange(B, 0, 100)) == OffsetRange(B, 10, 20)
-    assert wanted.cut(OffsetRange(B, 12, 15)) == OffsetRange(B, 12, 15)
+    assert [wanted.matches(queue) for queue in (A, B, C)] == [False, True, False]
+    assert wanted.clip(OffsetRange(B, 0, 100)) == OffsetRange(B, 10, 20)
+    assert wanted.clip(OffsetRange(B, 12, 15)) == OffsetRange(B, 12, 15)
     for other in (OffsetRange(B, 0, 5), OffsetRange(B, 40, 50)):
-        cut = wanted.cut(other)
+        cut = wanted.clip(other)
         assert cut.start == cut.end
 
 
@@ -144,7 +144,7 @@ def test_filters_leave_queues_and_offsets() -> None:
     ],
 )  # fmt: skip
 def test_store_times_between_whole_ms_leave_no_ms_out(one: type, bounds: tuple[int | None, int | None]) -> None:
-    wanted = pushdown.wanted([one(("store_timestamp",), datetime.fromtimestamp(1.000_500, UTC))])
+    wanted = pushdown.parse_filters([one(("store_timestamp",), datetime.fromtimestamp(1.000_500, UTC))])
     assert (wanted.first_ms, wanted.end_ms) == bounds
 
 
@@ -156,10 +156,10 @@ def test_store_times_between_whole_ms_leave_no_ms_out(one: type, bounds: tuple[i
     ],
 )  # fmt: skip
 def test_store_times_of_whole_ms(one: type, bounds: tuple[int | None, int | None]) -> None:
-    wanted = pushdown.wanted([one(("store_timestamp",), datetime.fromtimestamp(1, UTC))])
+    wanted = pushdown.parse_filters([one(("store_timestamp",), datetime.fromtimestamp(1, UTC))])
     assert (wanted.first_ms, wanted.end_ms) == bounds
 
 
 def test_a_time_without_zone_and_a_part_of_a_column_are_not_understood() -> None:
     naive = LessThan(("store_timestamp",), datetime(2026, 1, 1))
-    assert pushdown.wanted([naive, EqualTo(("properties", "topic"), "T")]) == pushdown.PushedFilters()
+    assert pushdown.parse_filters([naive, EqualTo(("properties", "topic"), "T")]) == pushdown.PushedFilters()

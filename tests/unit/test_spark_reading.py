@@ -297,7 +297,7 @@ def test_a_broken_body_names_the_broker_the_queue_and_the_offset() -> None:
 
 @pytest.mark.parametrize("born", [HOST, V6])
 def test_bodies_that_expand_to_more_than_a_batch_come_in_several(monkeypatch: pytest.MonkeyPatch, born: bytes) -> None:
-    monkeypatch.setattr(bodies, "BATCH_MAX", 1000)
+    monkeypatch.setattr(bodies, "EXPANDED_BYTES_MAX", 1000)
     made = [b"%d" % number * size for number, size in enumerate([400, 1, 400, 900, 100, 1000])]
     data = b"".join(
         record.encode(

@@ -16,12 +16,12 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 
 from ariane.errors import ArianeError, ConfigError, MessageRefused
 from ariane.model.message import MessageQueue
-from ariane.spark.option_parsing import camel
+from ariane.spark.option_parsing import camel_case
 from ariane.spark.read import progress, pull_client
 from ariane.spark.read import source_options as source
 from ariane.spark.read.batch import BatchReader
 from ariane.spark.read.micro_batches import StreamReader
-from ariane.spark.read.pull_client import BlockingCluster, QueueEnd
+from ariane.spark.read.pull_client import BlockingCluster, OffsetBounds
 from ariane.spark.read.read_task import DataLoss
 from ariane.spark.read.source_options import SourceOptions
 from ariane.spark.store import store_options as store
@@ -54,7 +54,7 @@ def of_source(**given: str) -> str:
 )
 def test_an_empty_text_is_refused_for_every_option(parse: Any, kind: Any) -> None:
     needed = {"path": "/store"} if kind is StoreOptions else NEEDED
-    for name in map(camel, kind.__struct_fields__):
+    for name in map(camel_case, kind.__struct_fields__):
         others = {key: value for key, value in needed.items() if key != name}
         for empty in ("", " "):
             assert fault(parse, others, **{name: empty}).startswith(f"{name} = '': is empty"), name
@@ -141,7 +141,7 @@ def test_options_of_streams_are_refused_in_a_batch(name: str, value: str) -> Non
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("endingOffsets", '{"T":{"a":{"0":5}}}'), ("endingTimestamp", "2026-01-01"), ("pushdown", "true")],
+    [("endingOffsets", '{"T":{"a":{"0":5}}}'), ("endingTimestamp", "2026-01-01"), ("pushDownPredicate", "true")],
 )
 def test_options_of_batches_are_refused_in_a_stream(name: str, value: str) -> None:
     options = source.parse({**NEEDED, name: value})
@@ -171,20 +171,20 @@ class Servers(BlockingCluster):
     def queues(self, *topics: str) -> list[MessageQueue]:
         return [queue for queue in (A, B) if queue.topic in topics]
 
-    def ends(self, queues: Any) -> Any:
-        return {queue: QueueEnd(10, 100, self.from_master) for queue in queues}
+    def queue_bounds(self, queues: Any) -> Any:
+        return {queue: OffsetBounds(10, 100, self.from_master) for queue in queues}
 
 
 @pytest.fixture
 def servers(monkeypatch: pytest.MonkeyPatch) -> Iterator[Servers]:
     made = Servers()
-    monkeypatch.setattr(pull_client, "cluster", lambda options: made)
+    monkeypatch.setattr(pull_client, "shared_cluster", lambda options: made)
     yield made
 
 
 def planned(**given: str) -> list[tuple[int, int]]:
     parts = BatchReader(source.parse({**NEEDED, **given}), ["body"]).partitions()
-    return [(one.part.start, one.part.end) for one in parts]
+    return [(one.offset_range.start, one.offset_range.end) for one in parts]
 
 
 def at(offset: int) -> str:
@@ -251,8 +251,8 @@ def test_options_of_streams_of_store_files_are_refused_in_a_batch(name: str, val
 
 def test_a_starting_position_that_the_log_does_not_hold(monkeypatch: pytest.MonkeyPatch) -> None:
     log = StoredLog("/store/commitlog", 1024, (1024, 2048), 2500)
-    monkeypatch.setattr("ariane.spark.store.commit_log.find", lambda *_: log)
-    monkeypatch.setattr("ariane.spark.store.micro_batches._boundary", lambda _, place: place)
+    monkeypatch.setattr("ariane.spark.store.commit_log.find_log", lambda *_: log)
+    monkeypatch.setattr("ariane.spark.store.micro_batches._align_offset", lambda _, place: place)
 
     def initial(**given: str) -> int:
         return StoreStreamReader(store.parse({"path": "/store", **given}), ["body"]).initialOffset()["to"]
@@ -286,17 +286,17 @@ def test_options_that_a_sink_cannot_follow() -> None:
         stream_writer({**NEEDED, name: "/c"}, BODY, False)
     assert "is more than maxMessageSize, 1000" in fault(sink.parse, NEEDED, batchBytes="1001", maxMessageSize="1000")
     assert sink.parse({**NEEDED, "maxMessageSize": "1000"}).batch_bytes > 1000
-    assert "did you mean compressOver?" in fault(sink.parse, NEEDED, compresOver="5")
+    assert "did you mean compressionThreshold?" in fault(sink.parse, NEEDED, compresionThreshold="5")
 
 
 def test_a_row_with_a_broker_and_no_queue_is_refused() -> None:
     columns = {"body": pa.array([b"x"]), "queue_id": pa.array([None], pa.int32()), "broker": pa.array(["a"])}
     batch = pa.record_batch(list(columns.values()), list(columns))
     options = sink.parse(NEEDED)
-    called = message_encoder.names_of("run", 0, 0, NOW_MS)
-    rows = message_encoder.messages(batch, called, 0, options)
+    called = message_encoder.row_ids("run", 0, 0, NOW_MS)
+    rows = message_encoder.encode(batch, called, 0, options)
     with pytest.raises(MessageRefused, match="row run/0/0/0: has a broker and no queue_id"):
-        list(Partitioner(options, called, 0, lambda _: [A, B]).chunks(batch, rows))
+        list(Partitioner(options, called, 0, lambda _: [A, B]).requests(batch, rows))
 
 
 def test_seconds_that_were_taken_for_ms_are_no_delivery_time() -> None:
@@ -304,7 +304,7 @@ def test_seconds_that_were_taken_for_ms_are_no_delivery_time() -> None:
     columns = {"body": pa.array([b"x"]), "deliver_at": pa.array([seconds_as_ms], pa.timestamp("us", "UTC"))}
     batch = pa.record_batch(list(columns.values()), list(columns))
     with pytest.raises(MessageRefused, match="deliver_at lies before 1970-04-26"):
-        message_encoder.messages(batch, message_encoder.names_of("run", 0, 0, NOW_MS), 0, sink.parse(NEEDED))
+        message_encoder.encode(batch, message_encoder.row_ids("run", 0, 0, NOW_MS), 0, sink.parse(NEEDED))
 
 
 # --- functions ---

@@ -26,7 +26,7 @@ from ariane.spark.write.partitioner import Partitioner, SendRequest
 from ariane.spark.write.sink_options import SinkOptions, parse
 from ariane.testing.clock import FakeClock
 
-CALLED = message_encoder.names_of("run-1", 0, 1, 1_760_000_000_000)
+CALLED = message_encoder.row_ids("run-1", 0, 1, 1_760_000_000_000)
 ADDRS = {"broker-a": "10.0.0.1:10911", "broker-b": "10.0.0.2:10911"}
 NO = ResponseCode.SYSTEM_BUSY
 
@@ -49,7 +49,7 @@ class Cluster:
         self._chance = random.Random(seed)
         self._tokens = 0
 
-    def ask(self, addr: str, code: int, fields: dict[str, str], body: bytes = b"") -> int:
+    def send(self, addr: str, code: int, fields: dict[str, str], body: bytes = b"") -> int:
         self._tokens += 1
         self.requests.append((addr, code, fields))
         outcome = self.behave(len(self.requests), addr)
@@ -64,7 +64,7 @@ class Cluster:
         self.most_in_flight = max(self.most_in_flight, self.in_flight)
         return self._tokens
 
-    def answers(self, wait_s: float) -> list[PipelinedResponse]:
+    def poll(self, wait_s: float) -> list[PipelinedResponse]:
         if not self._waiting:
             self.clock.advance(wait_s)
             return []
@@ -103,12 +103,12 @@ class NameServer:
         self._cluster = cluster
         self._answers: list[PipelinedResponse] = []
 
-    def ask(self, addr: str, code: int, fields: dict[str, str], body: bytes = b"") -> int:
+    def send(self, addr: str, code: int, fields: dict[str, str], body: bytes = b"") -> int:
         assert code == RequestCode.GET_ROUTEINFO_BY_TOPIC
         self._answers.append(PipelinedResponse(1, self._cluster.route(fields["topic"])))
         return 1
 
-    def answers(self, wait_s: float) -> list[PipelinedResponse]:
+    def poll(self, wait_s: float) -> list[PipelinedResponse]:
         found, self._answers = self._answers, []
         self._cluster.clock.advance(0 if found else wait_s)
         return found
@@ -121,16 +121,16 @@ def options(**given: str) -> SinkOptions:
     return parse({"namesrv": "10.0.0.9:9876", "topic": "T", "retries": "5", **given})
 
 
-def write(cluster: Cluster, rows: dict[str, list[Any]], record_batch: int = 50, **given: str) -> send_client.SentChunk:
+def write(cluster: Cluster, rows: dict[str, list[Any]], record_batch: int = 50, **given: str) -> send_client.SendStats:
     said = options(**given)
     routes = send_client.WriteRoutes(said, NameServer(cluster), cluster.clock.monotonic)
     spread = Partitioner(said, CALLED, 1, routes.queues)
-    sender = send_client.ChunkSender(said, routes, cluster, now_ms=lambda: 5, monotonic=cluster.clock.monotonic)
+    sender = send_client.RequestSender(said, routes, cluster, now_ms=lambda: 5, monotonic=cluster.clock.monotonic)
     types = {"queue_id": pa.int32(), "delay_level": pa.int32(), "flag": pa.int32(), "body": pa.binary()}
     table = pa.table({name: pa.array(values, types.get(name, pa.string())) for name, values in rows.items()})
     first = 0
     for part in table.to_batches(record_batch):
-        for chunk in spread.chunks(part, message_encoder.messages(part, CALLED, first, said)):
+        for chunk in spread.requests(part, message_encoder.encode(part, CALLED, first, said)):
             sender.put(chunk)
         first += part.num_rows
     return sender.finish()
@@ -151,7 +151,7 @@ def test_rows_go_round_the_queues_and_each_is_stored_once() -> None:
     assert {key: len(one) for key, one in cluster.stored.items()} == {
         (ADDRS["broker-a"], 0): 20, (ADDRS["broker-a"], 1): 30, (ADDRS["broker-b"], 0): 30, (ADDRS["broker-b"], 1): 20
     }  # fmt: skip
-    assert (sent.messages, sent.requests, sent.retried, sent.unsafe) == (100, 10, 0, 0)
+    assert (sent.messages, sent.requests, sent.retried, sent.not_durable) == (100, 10, 0, 0)
     assert {fields["i"] for _, _, fields in cluster.requests} == {"WAIT\x01true"}
 
 
@@ -231,8 +231,8 @@ def test_a_broker_that_moved_is_found() -> None:
 )
 def test_what_asking_again_does_not_change_is_not_asked_again(code: int, remark: str) -> None:
     class Refusing(Cluster):
-        def answers(self, wait_s: float) -> list[PipelinedResponse]:
-            found = super().answers(wait_s)
+        def poll(self, wait_s: float) -> list[PipelinedResponse]:
+            found = super().poll(wait_s)
             return [
                 PipelinedResponse(one.token, Command(one.command.code, remark=remark, body=one.command.body))
                 for one in found
@@ -246,7 +246,7 @@ def test_what_asking_again_does_not_change_is_not_asked_again(code: int, remark:
 
 def test_a_message_that_is_stored_but_not_flushed_counts_as_unsafe() -> None:
     sent = write(Cluster(lambda number, addr: 10), {"body": numbers(3)})
-    assert (sent.messages, sent.unsafe, sent.retried) == (3, 3, 0)
+    assert (sent.messages, sent.not_durable, sent.retried) == (3, 3, 0)
 
 
 def test_large_delayed_and_retry_messages_go_alone() -> None:
@@ -268,8 +268,8 @@ def test_no_request_is_larger_than_it_may_be() -> None:
     said = options(batchBytes="1000", batchSize="100")
     table = pa.record_batch({"body": pa.array([b"x" * (number * 7 % 900 + 1) for number in range(200)])})
     spread = Partitioner(said, CALLED, 0, lambda topic: [MessageQueue(topic, "broker-a", 0)])
-    chunks: list[SendRequest] = list(spread.chunks(table, message_encoder.messages(table, CALLED, 0, said)))
-    assert sum(chunk.messages for chunk in chunks) == 200
+    chunks: list[SendRequest] = list(spread.requests(table, message_encoder.encode(table, CALLED, 0, said)))
+    assert sum(chunk.message_count for chunk in chunks) == 200
     assert all(len(chunk.body) <= 1000 for chunk in chunks)
     assert max(len(chunk.body) for chunk in chunks if chunk.is_batch) > 700
 
@@ -296,8 +296,8 @@ def test_an_unknown_topic_or_queue_is_named_with_what_to_do() -> None:
 def test_a_job_tells_its_counts_and_a_failed_one_that_nothing_is_taken_back(caplog: pytest.LogCaptureFixture) -> None:
     done = [sink.TaskCommit(10, 2, 500, 1, 3, partition=0), None, sink.TaskCommit(5, 1, 100, partition=2)]
     counts = "15 messages, 600 bytes in 3 requests by 2 of 3 tasks"
-    assert sink.told(done).startswith(counts)
-    assert "1 requests sent again (their messages may be there twice), 3 messages stored before" in sink.told(done)
+    assert sink.summarize(done).startswith(counts)
+    assert "1 requests sent again (their messages may be there twice), 3 messages stored before" in sink.summarize(done)
     with caplog.at_level(logging.INFO, "ariane.spark"):
         sink.BatchWriter(options(), "run-1").abort(done)
         sink.StreamWriter(options()).commit(done[2:], 7)

@@ -46,7 +46,7 @@ def test_mistakes_are_named() -> None:
     )
     assert fault(batchSize="0").startswith("batchSize = '0': it has to be a whole number from 1 to")
     assert "maxInFlight" in fault(maxInFlight="many")
-    assert fault(dropReserved="yes") == "dropReserved = 'yes': use true or false"
+    assert fault(dropReservedProperties="yes") == "dropReservedProperties = 'yes': use true or false"
     assert "belongs to the broker" in fault(topic="SCHEDULE_TOPIC_XXXX")
     assert "characters other than" in fault(topic="a b")
     assert fault(namesrv="") == "namesrv = '': is empty: give it a value, or leave it out if it is optional"

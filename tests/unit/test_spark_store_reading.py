@@ -37,7 +37,7 @@ COLUMNS = ["topic", "queue_offset", "commit_log_offset", "body", "segment", "pos
 @pytest.fixture(autouse=True)
 def look_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """Files of the tests are small: so is what lies before a part."""
-    monkeypatch.setattr(commit_log, "LOOK_BACK", 8 * 1024)
+    monkeypatch.setattr(commit_log, "LOOK_BACK_BYTES", 8 * 1024)
 
 
 def opened(root: Path) -> MessageStore:
@@ -75,10 +75,10 @@ def inner(place: int) -> bytes:
 
 def rows(root: Path, split: int = 1 << 40, columns: Sequence[str] = COLUMNS, **more: Any) -> list[dict[str, Any]]:
     options = StoreOptions(path=str(root), **more)
-    found = commit_log.find(str(root))
+    found = commit_log.find_log(str(root))
     made = []
-    for part in log_task.plan(found, found.start, found.end, split):
-        for batch in log_task.rows(part, options, columns, found.size):
+    for part in log_task.plan_ranges(found, found.start, found.end, split):
+        for batch in log_task.read_rows(part, options, columns, found.file_size):
             batch.validate(full=True)
             made += batch.to_pylist()
     return made
@@ -303,11 +303,11 @@ def test_a_log_that_grows_is_read_up_to_its_end_each_time(tmp_path: Path) -> Non
             store.put(
                 RecordDraft(topic="T", queue_id=0, body=b"%d" % n * 300, born_ms=5, born_host=HOST, properties="")
             )
-        known = commit_log.find(str(tmp_path), known)
+        known = commit_log.find_log(str(tmp_path), known)
         assert known.end == store.commit_log_max
-        assert known.end == commit_log.find(str(tmp_path)).end
-        for part in log_task.plan(known, at, known.end, 10_000):
-            for batch in log_task.rows(part, options, ["position", "valid"], known.size):
+        assert known.end == commit_log.find_log(str(tmp_path)).end
+        for part in log_task.plan_ranges(known, at, known.end, 10_000):
+            for batch in log_task.read_rows(part, options, ["position", "valid"], known.file_size):
                 seen += batch.to_pylist()
         at = known.end
     store.close()
@@ -318,11 +318,11 @@ def test_a_log_that_grows_is_read_up_to_its_end_each_time(tmp_path: Path) -> Non
 def test_boundaries_are_places_of_records(tmp_path: Path) -> None:
     filled(tmp_path, 100)
     places = [one.offset for one in told(tmp_path)]
-    found = commit_log.find(str(tmp_path))
+    found = commit_log.find_log(str(tmp_path))
     files = OpenFiles(ReadOnlyDisk())
     for place in range(0, FILE, 501):
-        log = Segments(files, found.directory, found.size, [0])
-        assert commit_log.boundary(log, place, FILE) == next(
+        log = Segments(files, found.directory, found.file_size, [0])
+        assert commit_log.next_boundary(log, place, FILE) == next(
             (one for one in places if one >= place and one < FILE), FILE
         )
     files.close()
@@ -330,45 +330,50 @@ def test_boundaries_are_places_of_records(tmp_path: Path) -> None:
 
 def test_what_is_no_store_says_so(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="is no directory"):
-        commit_log.find(str(tmp_path / "none"))
+        commit_log.find_log(str(tmp_path / "none"))
     with pytest.raises(StoreError, match="it has no commitlog"):
-        commit_log.find(str(tmp_path))
+        commit_log.find_log(str(tmp_path))
     (tmp_path / "commitlog").mkdir()
     with pytest.raises(StoreError, match="no broker has stored a message"):
-        commit_log.find(str(tmp_path))
+        commit_log.find_log(str(tmp_path))
     filled(tmp_path / "store", 100)
     files = sorted((tmp_path / "store" / "commitlog").iterdir())
     files[1].rename(files[1].with_name(f"{FILE + 1:020d}"))
     with pytest.raises(StoreError, match="multiple"):
-        commit_log.find(str(tmp_path / "store"))
+        commit_log.find_log(str(tmp_path / "store"))
 
 
 def test_a_file_removed_after_planning_is_an_error(tmp_path: Path) -> None:
     filled(tmp_path, 300)
-    found = commit_log.find(str(tmp_path))
-    parts = log_task.plan(found, found.start, found.end, 1 << 40)
+    found = commit_log.find_log(str(tmp_path))
+    parts = log_task.plan_ranges(found, found.start, found.end, 1 << 40)
     shutil.rmtree(tmp_path / "commitlog")
     with pytest.raises(StoreError, match="removed after this read was planned"):
-        list(log_task.rows(parts[0], StoreOptions(path=str(tmp_path)), COLUMNS, found.size))
+        list(log_task.read_rows(parts[0], StoreOptions(path=str(tmp_path)), COLUMNS, found.file_size))
 
 
 def test_parts_cover_the_log_without_overlap() -> None:
     found = commit_log.StoredLog("d", 1000, (1000, 2000, 4000), 4321)
-    parts = log_task.plan(found, 1000, 4321, 300)
+    parts = log_task.plan_ranges(found, 1000, 4321, 300)
     assert parts[0] == log_task.LogRange("d", 1000, 1000, 1300, 2000, True)
     assert LogDamage(3000, 1000, "this file is missing") in parts
     edges = [(p.offset, p.offset + p.size) if isinstance(p, LogDamage) else (p.begin, p.end) for p in parts]
     assert edges[0][0] == 1000
     assert edges[-1][1] == 4321
     assert all(low[1] == high[0] for low, high in itertools.pairwise(edges))
-    assert log_task.plan(found, 4321, 4321, 300) == []
+    assert log_task.plan_ranges(found, 4321, 4321, 300) == []
 
 
 def test_options_are_checked() -> None:
-    parsed = parse({"path": "file:///a%20b", "TOPIC": "T, U", "splitBytes": "65536", "checkcrc": "False"})
-    assert (parsed.path, parsed.topic, parsed.split_bytes, parsed.check_crc) == ("/a b", ("T", "U"), 65536, False)
+    parsed = parse({"path": "file:///a%20b", "TOPIC": "T, U", "maxPartitionBytes": "65536", "checkcrc": "False"})
+    assert (parsed.path, parsed.topic, parsed.max_partition_bytes, parsed.check_crc) == (
+        "/a b",
+        ("T", "U"),
+        65536,
+        False,
+    )
     for wrong in (
-        {}, {"path": "hdfs://host/x"}, {"path": "x", "topics": "T"}, {"path": "x", "splitBytes": "1"},
+        {}, {"path": "hdfs://host/x"}, {"path": "x", "topics": "T"}, {"path": "x", "maxPartitionBytes": "1"},
         {"path": "x", "topic": "a b"},
         {"path": "x", "checkCrc": "maybe"}, {"path": "x", "startingPosition": "soon"},
     ):  # fmt: skip
@@ -417,9 +422,9 @@ def test_a_log_that_is_written_while_it_is_read_shows_whole_records_only(tmp_pat
     known, at, seen, is_last = None, 0, [], False
     while not is_last:
         is_last = done.is_set()
-        known = commit_log.find(str(tmp_path), known)
-        for part in log_task.plan(known, at, known.end, 1 << 40):
-            for batch in log_task.rows(part, options, ["position", "valid"], known.size):
+        known = commit_log.find_log(str(tmp_path), known)
+        for part in log_task.plan_ranges(known, at, known.end, 1 << 40):
+            for batch in log_task.read_rows(part, options, ["position", "valid"], known.file_size):
                 seen += batch.to_pylist()
         at = known.end
     writer.join()
@@ -433,7 +438,7 @@ def test_a_log_that_is_written_while_it_is_read_shows_whole_records_only(tmp_pat
 def test_bodies_that_expand_to_more_than_a_batch_come_in_several(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, born: bytes
 ) -> None:
-    monkeypatch.setattr(bodies, "BATCH_MAX", 1000)
+    monkeypatch.setattr(bodies, "EXPANDED_BYTES_MAX", 1000)
     made = [b"%d" % number * size for number, size in enumerate([400, 1, 400, 900, 100, 1000])]
     store = opened(tmp_path)
     for body in made:
@@ -443,9 +448,9 @@ def test_bodies_that_expand_to_more_than_a_batch_come_in_several(
         )
     store.dispatch_pending()
     store.close()
-    found = commit_log.find(str(tmp_path))
-    (part,) = log_task.plan(found, found.start, found.end, 1 << 40)
-    batches = list(log_task.rows(part, StoreOptions(path=str(tmp_path)), ["body", "valid"], found.size))
+    found = commit_log.find_log(str(tmp_path))
+    (part,) = log_task.plan_ranges(found, found.start, found.end, 1 << 40)
+    batches = list(log_task.read_rows(part, StoreOptions(path=str(tmp_path)), ["body", "valid"], found.file_size))
     assert [body for batch in batches for body in batch["body"].to_pylist()] == made
     assert all(all(batch["valid"].to_pylist()) for batch in batches)
     assert max(sum(map(len, batch["body"].to_pylist())) for batch in batches) <= 1000

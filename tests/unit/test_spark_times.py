@@ -40,7 +40,7 @@ class Stored(BlockingCluster):
         lasts = {queue: self.first + len(times) for queue, times in self.times.items()}
         return queue_bounds.QueueBounds(dict.fromkeys(self.times, self.first), lasts)
 
-    def offsets_at(self, times: Any) -> Any:
+    def search_offsets(self, times: Any) -> Any:
         return {queue: self.first + self._nearest(self.times[queue], ms) for queue, ms in times.items()}
 
     def _nearest(self, stored: list[int], ms: int) -> int:
@@ -51,14 +51,17 @@ class Stored(BlockingCluster):
             return low - 1
         return low - 1 if low and ms - stored[low - 1] <= stored[low] - ms else low
 
-    def pulls(self, at: Any, most: int) -> Any:
+    def pull_each(self, offsets: Any, max_messages: int) -> Any:
         if self.faults:
-            return dict.fromkeys(at, self.faults.pop())
+            return dict.fromkeys(offsets, self.faults.pop())
         self.pulled += 1
         if self.behind:
             end = self.first + self.behind.pop()
-            return {queue: self._of_a_slave(self.times[queue], offset, most, end) for queue, offset in at.items()}
-        return {queue: self._pulled(self.times[queue], offset, most) for queue, offset in at.items()}
+            return {
+                queue: self._of_a_slave(self.times[queue], offset, max_messages, end)
+                for queue, offset in offsets.items()
+            }
+        return {queue: self._pulled(self.times[queue], offset, max_messages) for queue, offset in offsets.items()}
 
     def _pulled(self, stored: list[int], offset: int, most: int) -> PulledRecords:
         there = stored[offset - self.first :][:most]
@@ -85,7 +88,7 @@ def test_the_first_entry_at_a_time_is_found_among_equal_times_and_gaps(first: in
         stored = sorted(chance.choices(range(100, 160), k=chance.randrange(60)))
         for ms in (0, 100, 101, chance.randrange(90, 170), 159, 160, 500):
             cluster = Stored({QUEUE: stored, OTHER: [130] * 30}, first)
-            found = queue_bounds.first_at(cluster, {QUEUE: ms, OTHER: ms}, cluster.ends())
+            found = queue_bounds.find_offsets_by_time(cluster, {QUEUE: ms, OTHER: ms}, cluster.ends())
             assert found[QUEUE] == first + bisect.bisect_left(stored, ms), (stored, ms)
             assert found[OTHER] == first + (0 if ms <= 130 else 30)
 
@@ -93,29 +96,29 @@ def test_the_first_entry_at_a_time_is_found_among_equal_times_and_gaps(first: in
 def test_a_long_row_of_equal_times_costs_few_pulls() -> None:
     stored = [1000] * 20_000 + [1001] * 20_000
     cluster = Stored({QUEUE: stored})
-    assert queue_bounds.first_at(cluster, {QUEUE: 1001}, cluster.ends()) == {QUEUE: 20_000}
+    assert queue_bounds.find_offsets_by_time(cluster, {QUEUE: 1001}, cluster.ends()) == {QUEUE: 20_000}
     assert cluster.pulled <= 24
 
 
 def test_a_broker_that_is_away_is_asked_again() -> None:
     cluster = Stored({QUEUE: [1, 2, 3]})
     cluster.faults = [RequestTimeout("h:2", 5)]
-    assert queue_bounds.first_at(cluster, {QUEUE: 2}, cluster.ends()) == {QUEUE: 1}
+    assert queue_bounds.find_offsets_by_time(cluster, {QUEUE: 2}, cluster.ends()) == {QUEUE: 1}
     cluster.faults = [RequestTimeout("h:2", 5)] * 2
     with pytest.raises(ArianeError, match="offsets by time of T: no answer from h:2.*tried 2 times"):
-        queue_bounds.first_at(cluster, {QUEUE: 2}, cluster.ends())
+        queue_bounds.find_offsets_by_time(cluster, {QUEUE: 2}, cluster.ends())
 
 
 @pytest.mark.parametrize("first", [0, 40])
 def test_a_slave_that_is_behind_is_no_end(first: int) -> None:
     cluster = Stored({QUEUE: list(range(100, 160))}, first)
     cluster.behind = [3]
-    assert queue_bounds.first_at(cluster, {QUEUE: 130}, cluster.ends()) == {QUEUE: first + 30}
+    assert queue_bounds.find_offsets_by_time(cluster, {QUEUE: 130}, cluster.ends()) == {QUEUE: first + 30}
     cluster.behind = [3, 3]
     with pytest.raises(ArianeError, match=f"a has nothing at {first + 28} yet .it holds {first} to {first + 2}"):
-        queue_bounds.first_at(cluster, {QUEUE: 130}, cluster.ends())
+        queue_bounds.find_offsets_by_time(cluster, {QUEUE: 130}, cluster.ends())
     cluster.behind = [50, 50]
-    assert queue_bounds.first_at(cluster, {QUEUE: 130}, cluster.ends()) == {QUEUE: first + 30}, (
+    assert queue_bounds.find_offsets_by_time(cluster, {QUEUE: 130}, cluster.ends()) == {QUEUE: first + 30}, (
         "what it holds is believed"
     )
 
@@ -125,7 +128,7 @@ def test_sizes_are_those_of_a_few_entries() -> None:
                              store_ms=1, store_host=HOST))  # fmt: skip
     many = {MessageQueue("T", "a", number): [1] * 20 for number in range(600)}
     cluster = Stored(many, body=b"y" * 500)
-    found = queue_bounds.sizes(cluster, dict.fromkeys(many, 3))
+    found = queue_bounds.estimate_entry_sizes(cluster, dict.fromkeys(many, 3))
     assert found == dict.fromkeys(many, size)
 
 
@@ -134,7 +137,7 @@ def progressed(reached: dict[MessageQueue, int], there: dict[MessageQueue, int])
     return {
         "sources": [
             {"description": "other", "endOffset": {"logOffset": 3}, "latestOffset": 5},
-            {"endOffset": end, "latestOffset": json.dumps({"ends": offset_ranges.positions_to_json(there)})},
+            {"endOffset": end, "latestOffset": json.dumps({"latest": offset_ranges.positions_to_json(there)})},
         ]
     }
 
@@ -143,14 +146,14 @@ def test_the_lag_of_a_query_and_what_is_not_known_is_none() -> None:
     told = progressed({QUEUE: 5, OTHER: 9}, {QUEUE: 12})
     assert progress.lags(told) == {"T": {"a": {"0": 7}, "b": {"0": None}}}
     assert progress.lags(json.dumps(told)) == progress.lags(told)
-    assert progress.total(progress.lags(told)) is None
-    assert progress.total(progress.lags(progressed({QUEUE: 5}, {QUEUE: 12}))) == 7
+    assert progress.total_lag(progress.lags(told)) is None
+    assert progress.total_lag(progress.lags(progressed({QUEUE: 5}, {QUEUE: 12}))) == 7
     files = {"endOffset": {"from": 0, "to": 4096}, "latestOffset": None}
     assert progress.lags({"sources": [files]}) == {}, "store files have places in a log"
     sources = [
         one["sources"][1] for one in (progressed({QUEUE: 10}, {QUEUE: 100}), progressed({QUEUE: 90}, {QUEUE: 100}))
     ]
     for order in (sources, sources[::-1]):
-        assert progress.total(progress.lags({"sources": order})) == 90
-        assert progress.reached({"sources": order}) == {QUEUE: 10}
+        assert progress.total_lag(progress.lags({"sources": order})) == 90
+        assert progress.processed_positions({"sources": order}) == {QUEUE: 10}
     assert progress.lags({"sources": [{"endOffset": None}]}) == {}

@@ -307,8 +307,8 @@ def _status(source: TopicSource, reading: RunningQuery) -> SourceStatus:
             source.name, now_ms, None, None, 0 if is_done else None, away, caught_up_ms=until_ms if is_done else None
         )
     known = lag.lags(progress.json)
-    away = away or _absent(lag.away(progress.json))
-    behind = lag.total(known) if known else 0 if is_done else None
+    away = away or _absent(lag.unavailable_servers(progress.json))
+    behind = lag.total_lag(known) if known else 0 if is_done else None
     # A batch asks what there is when it begins.
     asked_ms = until_ms if is_done else ms_of(datetime.fromisoformat(progress.timestamp))
     is_all = behind == 0 and away is None

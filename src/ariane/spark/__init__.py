@@ -17,15 +17,15 @@ from ariane.spark import interpreter
 
 if TYPE_CHECKING:
     from ariane.spark.read.dedup import drop_duplicates
-    from ariane.spark.read.progress import CommitOffsets, Lag, lags
+    from ariane.spark.read.progress import LagListener, OffsetCommitter, lags
     from ariane.spark.source import RocketMQSource
     from ariane.spark.store.source import StoreSource
 
-__all__ = ["CommitOffsets", "Lag", "RocketMQSource", "StoreSource", "drop_duplicates", "lags"]
+__all__ = ["LagListener", "OffsetCommitter", "RocketMQSource", "StoreSource", "drop_duplicates", "lags"]
 
-_FROM = {
-    "CommitOffsets": "read.progress",
-    "Lag": "read.progress",
+_MODULES = {
+    "LagListener": "read.progress",
+    "OffsetCommitter": "read.progress",
     "RocketMQSource": "source",
     "StoreSource": "store.source",
     "drop_duplicates": "read.dedup",
@@ -34,10 +34,10 @@ _FROM = {
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _FROM:
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import_module(f"{__name__}.availability").require_connector()
-    return getattr(import_module(f"{__name__}.{_FROM[name]}"), name)
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
 
 
-interpreter.choose()
+interpreter.choose_python()

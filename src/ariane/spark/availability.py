@@ -19,44 +19,44 @@ from pyspark.sql.datasource import DataSource
 
 from ariane.errors import ConfigError
 
-LEAST = (4, 1)
-LEAST_FOR_STREAM_READS = (4, 2)
+MIN_SPARK = (4, 1)
+MIN_SPARK_FOR_STREAM_READS = (4, 2)
 
 
-def require(least: tuple[int, int], what: str, version: str = spark_version) -> None:
+def require_spark(minimum: tuple[int, int], feature: str, version: str = spark_version) -> None:
     """Raise ConfigError when Spark is older than `least`, which `what` needs."""
-    found = re.match(r"(\d+)\.(\d+)", version)
-    if found is None or (int(found[1]), int(found[2])) < least:
-        needed = ".".join(map(str, least))
-        raise ConfigError("Spark", version, f"{what} needs Spark {needed} or newer: pip install 'pyspark>=4.2'")
+    match = re.match(r"(\d+)\.(\d+)", version)
+    if match is None or (int(match[1]), int(match[2])) < minimum:
+        needed = ".".join(map(str, minimum))
+        raise ConfigError("Spark", version, f"{feature} needs Spark {needed} or newer: pip install 'pyspark>=4.2'")
 
 
 def require_connector(version: str = spark_version) -> None:
     """Raise ConfigError when no part of the connector runs on this Spark."""
-    require(LEAST, "the RocketMQ connector", version)
+    require_spark(MIN_SPARK, "the RocketMQ connector", version)
 
 
 def require_stream_reads(version: str = spark_version) -> None:
     """Raise ConfigError when this Spark cannot read streams from the connector."""
-    require(LEAST_FOR_STREAM_READS, "reading a stream of RocketMQ", version)
+    require_spark(MIN_SPARK_FOR_STREAM_READS, "reading a stream of RocketMQ", version)
 
 
-def source(name: str, module: str, class_name: str) -> type[DataSource]:
+def load_source(name: str, module: str, class_name: str) -> type[DataSource]:
     """Return the source `class_name` of `module`, or a source of the same name that raises ConfigError when it is used."""
     try:
         require_connector()
-        found: type[DataSource] = getattr(import_module(module), class_name)
-        return found
+        source_class: type[DataSource] = getattr(import_module(module), class_name)
+        return source_class
     except ConfigError as error:
-        return _unavailable(name, error)
+        return _unavailable_source(name, error)
     except ModuleNotFoundError as error:
         fix = (
             "is not installed for the Python that Spark runs: pip install 'ariane[spark]' there, or set PYSPARK_PYTHON"
         )
-        return _unavailable(name, ConfigError(error.name or str(error), sys.executable, fix))
+        return _unavailable_source(name, ConfigError(error.name or str(error), sys.executable, fix))
 
 
-def _unavailable(source_name: str, error: ConfigError) -> type[DataSource]:
+def _unavailable_source(source_name: str, error: ConfigError) -> type[DataSource]:
     # Spark sends the class to other processes: it holds texts only.
     key, value, fix = error.key, str(error.value), error.fix
 

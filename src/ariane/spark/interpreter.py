@@ -18,7 +18,7 @@ from typing import Any
 log = logging.getLogger("ariane.spark")
 
 # Where one of these is set, somebody has decided how Spark runs, mostly for executors on other machines.
-DECIDED_BY = (
+EXPLICIT_SETTINGS = (
     "PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON",
     "PYSPARK_GATEWAY_PORT",  # spark-submit and pyspark
     "SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED",
@@ -28,7 +28,7 @@ DECIDED_BY = (
 WORKER_PREFIX = "PYTHON_WORKER_FACTORY_"  # of variables that Spark sets in the Python processes that it starts
 
 
-def choose(
+def choose_python(
     environ: MutableMapping[str, str] = os.environ,
     modules: Mapping[str, Any] = sys.modules,
     executable: str = sys.executable,
@@ -39,8 +39,10 @@ def choose(
         return
     context = getattr(modules.get("pyspark.core.context"), "SparkContext", None)
     if getattr(context, "_gateway", None) is not None:
-        _warn_of_other(getattr(context, "_active_spark_context", None), executable, which)
-    elif not any(name in environ for name in DECIDED_BY) and not _is_same("python3", executable, which):
+        _warn_if_different(getattr(context, "_active_spark_context", None), executable, which)
+    elif not any(name in environ for name in EXPLICIT_SETTINGS) and not _is_same_environment(
+        "python3", executable, which
+    ):
         environ["PYSPARK_PYTHON"] = executable
         log.info("Setting PYSPARK_PYTHON to %s: python3 of the PATH is another one", executable)
 
@@ -50,12 +52,12 @@ def is_worker(environ: Mapping[str, str] = os.environ) -> bool:
     return any(name.startswith(WORKER_PREFIX) for name in environ)
 
 
-def _warn_of_other(context: Any, executable: str, which: Callable[[str], str | None]) -> None:
+def _warn_if_different(context: Any, executable: str, which: Callable[[str], str | None]) -> None:
     """Only of local masters: executors on other machines have a Python of their own."""
     if (
         context is None
         or not str(context.master).startswith("local")
-        or _is_same(context.pythonExec, executable, which)
+        or _is_same_environment(context.pythonExec, executable, which)
     ):
         return
     log.warning(
@@ -65,12 +67,12 @@ def _warn_of_other(context: Any, executable: str, which: Callable[[str], str | N
     )  # fmt: skip
 
 
-def _is_same(name: str, executable: str, which: Callable[[str], str | None]) -> bool:
+def _is_same_environment(name: str, executable: str, which: Callable[[str], str | None]) -> bool:
     """Whether `name` is an interpreter of the same environment, and of the same version.
 
     Environments link to one interpreter, so the directory tells them apart; /usr/bin has several interpreters.
     """
-    found, ours = which(name), Path(executable)
-    if found is None or Path(found).parent != ours.parent:
+    path, own_path = which(name), Path(executable)
+    if path is None or Path(path).parent != own_path.parent:
         return False
-    return not (Path(found).exists() and ours.exists()) or ours.samefile(found)
+    return not (Path(path).exists() and own_path.exists()) or own_path.samefile(path)

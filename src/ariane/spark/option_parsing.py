@@ -32,46 +32,46 @@ class Secret(str):
         return "..." if self else "''"
 
 
-def values(
+def parse_options(
     options: Mapping[str, str],
-    what: str,
-    kind: type[msgspec.Struct],
+    format_name: str,
+    option_struct: type[msgspec.Struct],
     readers: Readers,
     aliases: Mapping[str, str] | None = None,
-    passed_over: Collection[str] = (),
+    ignored: Collection[str] = (),
 ) -> dict[str, Any]:
     """The members of `kind` that are given. Unknown options are refused, as they are mistyped ones, but for `passed_over`.
 
     `readers` has the options in lower case that are no plain texts, `aliases` other names, in lower case both.
     """
-    known = {name.replace("_", ""): name for name in kind.__struct_fields__}
-    found: dict[str, Any] = {}
+    members = {name.replace("_", ""): name for name in option_struct.__struct_fields__}
+    parsed: dict[str, Any] = {}
     for given, text in options.items():
         lower = given.lower()
-        if lower in passed_over:
+        if lower in ignored:
             continue
         name = (aliases or {}).get(lower, lower)
-        if name not in known:
+        if name not in members:
             # Its value is not shown: an unknown option may hold a secret.
-            options_there = f"it has {', '.join(map(camel, known.values()))}"
+            options_there = f"it has {', '.join(map(camel_case, members.values()))}"
             raise ConfigError(
-                given, Secret("..."), f"is no option of the {what}; {_similar(lower, known)}{options_there}"
+                given, Secret("..."), f"is no option of the {format_name}; {_suggestion(lower, members)}{options_there}"
             )
-        member = known[name]
+        member = members[name]
         if not text.strip():
             raise ConfigError(
-                camel(member) if name == lower else given,
+                camel_case(member) if name == lower else given,
                 "",
                 "is empty: give it a value, or leave it out if it is optional",
             )
-        if member in found:
+        if member in parsed:
             shown = "" if "secret" in name or "token" in name else text
-            raise ConfigError(given, shown, f"is another name of {camel(member)}, which is given too: keep one")
-        found[member] = readers.get(name, plain)(camel(member) if name == lower else given, text.strip())
-    return found
+            raise ConfigError(given, shown, f"is another name of {camel_case(member)}, which is given too: keep one")
+        parsed[member] = readers.get(name, text_option)(camel_case(member) if name == lower else given, text.strip())
+    return parsed
 
 
-def refuse_changed(values: msgspec.Struct, reasons: Mapping[str, str]) -> None:
+def reject_changed(values: msgspec.Struct, reasons: Mapping[str, str]) -> None:
     """Raise ConfigError for the first member in `reasons` whose value differs from its default.
 
     Args:
@@ -82,15 +82,15 @@ def refuse_changed(values: msgspec.Struct, reasons: Mapping[str, str]) -> None:
         value = getattr(values, field.name)
         if field.name in reasons and value != field.default:
             shown = value if isinstance(value, str) else str(value).lower() if isinstance(value, int) else ""
-            raise ConfigError(camel(field.name), shown, reasons[field.name])
+            raise ConfigError(camel_case(field.name), shown, reasons[field.name])
 
 
-def _similar(given: str, known: Mapping[str, str]) -> str:
-    close = difflib.get_close_matches(given, known, n=1)
-    return f"did you mean {camel(known[close[0]])}? " if close else ""
+def _suggestion(given: str, members: Mapping[str, str]) -> str:
+    close = difflib.get_close_matches(given, members, n=1)
+    return f"did you mean {camel_case(members[close[0]])}? " if close else ""
 
 
-def camel(member: str) -> str:
+def camel_case(member: str) -> str:
     first, *others = member.split("_")
     return first + "".join(part.capitalize() for part in others)
 
@@ -98,15 +98,15 @@ def camel(member: str) -> str:
 # --- readers ---
 
 
-def plain(name: str, text: str) -> str:
+def text_option(name: str, text: str) -> str:
     return text
 
 
-def secret(name: str, text: str) -> Secret:
+def secret_option(name: str, text: str) -> Secret:
     return Secret(text)
 
 
-def listed(separator: str) -> Callable[[str, str], tuple[str, ...]]:
+def list_option(separator: str) -> Callable[[str, str], tuple[str, ...]]:
     def read(name: str, text: str) -> tuple[str, ...]:
         values = tuple(one.strip() for one in text.split(separator) if one.strip())
         if not values:
@@ -116,32 +116,32 @@ def listed(separator: str) -> Callable[[str, str], tuple[str, ...]]:
     return read
 
 
-def flag(name: str, text: str) -> bool:
+def boolean_option(name: str, text: str) -> bool:
     if text.lower() not in ("true", "false"):
         raise ConfigError(name, text, "use true or false")
     return text.lower() == "true"
 
 
-def number(least: int, most: int = INT_MAX, or_else: str = "") -> Callable[[str, str], int]:
+def integer_option(minimum: int, maximum: int = INT_MAX, alternatives: str = "") -> Callable[[str, str], int]:
     """A whole number; `or_else` says what might stand there instead."""
 
     def read(name: str, text: str) -> int:
         is_one = text.isascii() and text.isdigit() and len(text) <= _DIGITS_MAX
-        if not is_one or not least <= int(text) <= most:
-            raise ConfigError(name, text, f"it has to be {or_else}a whole number from {least} to {most}")
+        if not is_one or not minimum <= int(text) <= maximum:
+            raise ConfigError(name, text, f"it has to be {alternatives}a whole number from {minimum} to {maximum}")
         return int(text)
 
     return read
 
 
-def duration_ms(name: str, text: str) -> int:
+def duration_option(name: str, text: str) -> int:
     found = re.fullmatch(r"([0-9]{1,12})\s*(ms|s|m|h|d|)", text)
     if found is None:
         raise ConfigError(name, text, "use a number of ms, or 30s, 15m, 1h")
     return int(found[1]) * _UNITS_MS[found[2]]
 
 
-def size(name: str, text: str) -> int:
+def size_option(name: str, text: str) -> int:
     """Bytes, with k, m, g for powers of 1024 as Spark has them."""
     found = re.fullmatch(r"([0-9]{1,15})\s*([kmg]?)b?", text.lower())
     count = int(found[1]) << 10 * " kmg".index(found[2] or " ") if found else 0

@@ -36,7 +36,7 @@ def message_only() -> Iterator[None]:
         raise
 
 
-def readable(method: Callable[P, T]) -> Callable[P, T]:
+def hide_traceback(method: Callable[P, T]) -> Callable[P, T]:
     """Decorate a method that Spark calls: Spark shows its ArianeErrors by their message alone."""
 
     @functools.wraps(method)
@@ -47,32 +47,32 @@ def readable(method: Callable[P, T]) -> Callable[P, T]:
     return call
 
 
-def or_refusal(make: Callable[[], DataSourceStreamReader]) -> DataSourceStreamReader:
+def reader_or_error(factory: Callable[[], DataSourceStreamReader]) -> DataSourceStreamReader:
     """Return what `make` returns, or a reader whose first call raises the ArianeError of `make`.
 
     Spark hides an error of streamReader() behind an UnboundLocalError of its own; those of the reader's methods it shows.
     """
     try:
-        return make()
+        return factory()
     except ArianeError as error:
-        return RefusingReader(error)
+        return ErrorReader(error)
 
 
-class RefusingReader(DataSourceStreamReader):
+class ErrorReader(DataSourceStreamReader):
     """Raises an error as soon as Spark wants to know anything."""
 
     def __init__(self, error: ArianeError) -> None:
         self._error = error
 
-    @readable
+    @hide_traceback
     def initialOffset(self) -> dict[str, Any]:
         raise self._error
 
-    @readable
+    @hide_traceback
     def latestOffset(self, start: dict[str, Any] | None = None, limit: Any = None) -> dict[str, Any]:
         raise self._error
 
-    @readable
+    @hide_traceback
     def getDefaultReadLimit(self) -> Any:
         raise self._error
 

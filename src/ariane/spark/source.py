@@ -26,8 +26,8 @@ from ariane.spark.availability import require_stream_reads
 from ariane.spark.read.batch import BatchReader, FilteredReader
 from ariane.spark.read.source_options import parse
 from ariane.spark.records import arrow_decoder
-from ariane.spark.records.schema import asked
-from ariane.spark.reporting import or_refusal, readable
+from ariane.spark.records.schema import requested_columns
+from ariane.spark.reporting import hide_traceback, reader_or_error
 
 
 class RocketMQSource(DataSource):
@@ -37,36 +37,36 @@ class RocketMQSource(DataSource):
     def name(cls) -> str:
         return "rocketmq"
 
-    @readable
+    @hide_traceback
     def schema(self) -> str:
         parse(
             self.options
         )  # Spark asks for the schema when a frame is made: mistakes are reported there, not when it is used
         return arrow_decoder.DDL
 
-    @readable
+    @hide_traceback
     def reader(self, schema: StructType) -> DataSourceReader:
         options = parse(self.options)
         # Spark refuses a reader that has pushFilters unless its setting allows it: so it is one of two classes.
-        kind = FilteredReader if options.pushdown else BatchReader
-        return kind(options, asked(schema, arrow_decoder.COLUMNS))
+        kind = FilteredReader if options.push_down_predicate else BatchReader
+        return kind(options, requested_columns(schema, arrow_decoder.COLUMNS))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         def reader() -> DataSourceStreamReader:
             require_stream_reads()
             from ariane.spark.read.micro_batches import StreamReader
 
-            return StreamReader(parse(self.options), asked(schema, arrow_decoder.COLUMNS))
+            return StreamReader(parse(self.options), requested_columns(schema, arrow_decoder.COLUMNS))
 
-        return or_refusal(reader)
+        return reader_or_error(reader)
 
-    @readable
+    @hide_traceback
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         from ariane.spark.write.sink import batch_writer
 
         return batch_writer(self.options, schema, overwrite)
 
-    @readable
+    @hide_traceback
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
         from ariane.spark.write.sink import stream_writer
 

@@ -13,11 +13,17 @@ from ariane.model.message import MessageQueue
 from ariane.spark.read import offset_ranges, pull_client, pushdown
 from ariane.spark.read import queue_bounds as queue_ends
 from ariane.spark.read.offset_ranges import Positions
-from ariane.spark.read.partitions import QueuePartition, begin_of, pieces, read_partition, refuse_unknown
+from ariane.spark.read.partitions import (
+    QueuePartition,
+    read_partition,
+    reject_unknown_queues,
+    split_for_tasks,
+    start_positions,
+)
 from ariane.spark.read.queue_bounds import QueueBounds
 from ariane.spark.read.read_task import DataLoss
-from ariane.spark.read.source_options import SourceOptions, listed_topics, refuse_stream_options, time_of
-from ariane.spark.reporting import message_only, readable
+from ariane.spark.read.source_options import SourceOptions, listed_topics, reject_stream_options, time_for_queue
+from ariane.spark.reporting import hide_traceback, message_only
 
 log = logging.getLogger("ariane.spark")
 
@@ -26,38 +32,40 @@ class BatchReader(DataSourceReader):
     """What is between the starting and ending offsets or times."""
 
     def __init__(self, options: SourceOptions, columns: list[str]) -> None:
-        refuse_stream_options(options)
+        reject_stream_options(options)
         self._options = options
         self._columns = columns
-        self._wanted = pushdown.PushedFilters()
+        self._filters = pushdown.PushedFilters()
 
-    @readable
+    @hide_traceback
     def partitions(self) -> list[QueuePartition]:
         options = self._options
-        cluster = pull_client.cluster(options)
-        chosen = cluster.retry("topics", queue_ends.topics, cluster, options)
+        cluster = pull_client.shared_cluster(options)
+        chosen = cluster.retry("topics", queue_ends.select_topics, cluster, options)
         queues = cluster.retry(f"routes of {', '.join(chosen[:3])}", cluster.queues, *chosen) if chosen else []
         missing = sorted(set(listed_topics(options)) - {queue.topic for queue in queues})
         if missing:
             raise RouteNotFound(missing[0], f"none of {', '.join(options.namesrv)} knows it")
         if not chosen:
             log.warning("topicsPattern %r matches no topic: the batch has no rows", options.topics_pattern)
-        self._refuse_unknown(queues)
-        ends = queue_ends.measured(cluster, [queue for queue in queues if self._wanted.has(queue)])
-        if ends.by_slave:
-            log.warning("slaves answered for %d queues: what they have not copied yet is not read", len(ends.by_slave))
-        begin = begin_of(cluster, options, queues, ends)
-        end = self._end_of(cluster, ends)
-        self._check_held(begin, end, ends)
-        parts = offset_ranges.ranges(begin, end)
-        parts = [part for part in self._cut(cluster, parts) if part.start < part.end]
-        return [QueuePartition(part, by_time=True) for part in pieces(parts, options)]
+        self._reject_unknown_queues(queues)
+        ends = queue_ends.fetch_bounds(cluster, [queue for queue in queues if self._filters.matches(queue)])
+        if ends.from_slaves:
+            log.warning(
+                "slaves answered for %d queues: what they have not copied yet is not read", len(ends.from_slaves)
+            )
+        begin = start_positions(cluster, options, queues, ends)
+        end = self._end_positions(cluster, ends)
+        self._check_bounds(begin, end, ends)
+        parts = offset_ranges.ranges_between(begin, end)
+        parts = [part for part in self._apply_filters(cluster, parts) if part.start < part.end]
+        return [QueuePartition(part, by_time=True) for part in split_for_tasks(parts, options)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         with message_only():
             yield from read_partition(partition, self._options, self._columns)
 
-    def _refuse_unknown(self, queues: list[MessageQueue]) -> None:
+    def _reject_unknown_queues(self, queues: list[MessageQueue]) -> None:
         """Raise ConfigError when an option names a queue that is not read. A stream waits for it, a batch cannot."""
         options = self._options
         for name, wanted in (
@@ -66,12 +74,12 @@ class BatchReader(DataSourceReader):
             ("endingOffsets", options.ending_offsets),
             ("endingTimestamp", options.ending_timestamp),
         ):
-            refuse_unknown(name, wanted, queues)
+            reject_unknown_queues(name, wanted, queues)
             topics = {queue.topic for queue in wanted} if isinstance(wanted, dict) else set()
             if missing := sorted(topics - {queue.topic for queue in queues}):
                 raise ConfigError(name, missing[0], "no such topic: leave it out, or create it")
 
-    def _check_held(self, begin: Positions, end: Positions, ends: QueueBounds) -> None:
+    def _check_bounds(self, begin: Positions, end: Positions, bounds: QueueBounds) -> None:
         """Compare what the options name with what the queues hold.
 
         Raises:
@@ -80,42 +88,42 @@ class BatchReader(DataSourceReader):
         """
         options = self._options
         starting, ending = options.starting_offsets, options.ending_offsets
-        low = {queue: begin[queue] for queue in ends.last if isinstance(starting, dict) and queue in starting}
-        high = {queue: end[queue] for queue in ends.last if isinstance(ending, dict) and queue in ending}
-        for fault in offset_ranges.unreadable(low, high, ends.first, ends.last):
+        low = {queue: begin[queue] for queue in bounds.end if isinstance(starting, dict) and queue in starting}
+        high = {queue: end[queue] for queue in bounds.end if isinstance(ending, dict) and queue in ending}
+        for fault in offset_ranges.find_out_of_range(low, high, bounds.first, bounds.end):
             if options.fail_on_data_loss:
-                slave = "" if not ends.by_slave else " (slaves answered, and may lack the newest messages)"
+                slave = "" if not bounds.from_slaves else " (slaves answered, and may lack the newest messages)"
                 raise DataLoss(f"{fault}{slave}; set failOnDataLoss to false to read what there is")
             log.warning("%s; reading what there is", fault)
         for queue in sorted(high):
             if (queue in low or starting == "latest") and high[queue] < begin[queue]:
-                why = f"{offset_ranges.named(queue)}: lies before the start, {begin[queue]}"
+                why = f"{offset_ranges.describe_queue(queue)}: lies before the start, {begin[queue]}"
                 raise ConfigError("endingOffsets", high[queue], why)
 
-    def _end_of(self, cluster: pull_client.BlockingCluster, ends: QueueBounds) -> Positions:
+    def _end_positions(self, cluster: pull_client.BlockingCluster, bounds: QueueBounds) -> Positions:
         """Where to stop, of the queues in `ends`; those that an option does not name are read to their last."""
         options = self._options
         if options.ending_timestamp is not None:
-            times = {queue: time_of(options.ending_timestamp, queue) for queue in ends.last}
-            return {**ends.last, **queue_ends.first_at(cluster, _said(times), ends)}
+            times = {queue: time_for_queue(options.ending_timestamp, queue) for queue in bounds.end}
+            return {**bounds.end, **queue_ends.find_offsets_by_time(cluster, _without_none(times), bounds)}
         wanted = options.ending_offsets
-        until = offset_ranges.asked(wanted, ends.first, ends.last)
+        until = offset_ranges.resolve_offsets(wanted, bounds.first, bounds.end)
         named = wanted if isinstance(wanted, dict) else {}
-        return {queue: until[queue] if queue in named else last for queue, last in ends.last.items()}
+        return {queue: until[queue] if queue in named else last for queue, last in bounds.end.items()}
 
-    def _cut(
+    def _apply_filters(
         self, cluster: pull_client.BlockingCluster, parts: list[offset_ranges.OffsetRange]
     ) -> list[offset_ranges.OffsetRange]:
         """What pushed filters leave of the ranges."""
-        wanted = self._wanted
-        cut = [wanted.cut(part) for part in parts]
+        wanted = self._filters
+        cut = [wanted.clip(part) for part in parts]
         cut = [part for part in cut if part.start < part.end]
         within = QueueBounds({part.queue: part.start for part in cut}, {part.queue: part.end for part in cut})
-        first, last = within.first, within.last
+        first, last = within.first, within.end
         if wanted.first_ms is not None:
-            first = queue_ends.first_at(cluster, dict.fromkeys(first, wanted.first_ms), within)
+            first = queue_ends.find_offsets_by_time(cluster, dict.fromkeys(first, wanted.first_ms), within)
         if wanted.end_ms is not None:
-            last = queue_ends.first_at(cluster, dict.fromkeys(last, wanted.end_ms), within)
+            last = queue_ends.find_offsets_by_time(cluster, dict.fromkeys(last, wanted.end_ms), within)
         return [offset_ranges.OffsetRange(part.queue, first[part.queue], last[part.queue]) for part in cut]
 
 
@@ -123,9 +131,9 @@ class FilteredReader(BatchReader):
     """The same, for sessions that push filters down. Spark applies all of them again."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        self._wanted = pushdown.wanted(filters)
+        self._filters = pushdown.parse_filters(filters)
         return filters
 
 
-def _said(times: Mapping[MessageQueue, int | None]) -> dict[MessageQueue, int]:
+def _without_none(times: Mapping[MessageQueue, int | None]) -> dict[MessageQueue, int]:
     return {queue: ms for queue, ms in times.items() if ms is not None}

@@ -15,8 +15,8 @@ from pyspark.sql import functions as F
 from ariane.errors import ConfigError
 from ariane.model.dedup import DEDUP
 
-NEEDED = ("topic", "broker", "queue_id", "queue_offset", "properties")
-NAME, AT = "_ariane_row", "_ariane_read_at"  # columns that live only within
+REQUIRED_COLUMNS = ("topic", "broker", "queue_id", "queue_offset", "properties")
+DEDUP_COLUMN, READ_AT_COLUMN = "_ariane_row", "_ariane_read_at"  # columns that live only within
 
 
 def drop_duplicates(frame: DataFrame, within: str = "") -> DataFrame:
@@ -26,17 +26,17 @@ def drop_duplicates(frame: DataFrame, within: str = "") -> DataFrame:
     The time is that of the reading. By the time of storing, rows of a queue that lags behind another would be late for Spark,
     and it drops late rows whether they are copies or not.
     """
-    if missing := [name for name in NEEDED if name not in frame.columns]:
+    if missing := [name for name in REQUIRED_COLUMNS if name not in frame.columns]:
         fix = f"are needed to tell messages apart; the frame has {', '.join(frame.columns)}"
         raise ConfigError("columns", ", ".join(missing), fix)
     if within and not frame.isStreaming:
         raise ConfigError("within", within, "is for streams: a batch leaves out all copies in the frame")
     if frame.isStreaming and not within.strip():
         raise ConfigError("within", within, 'a stream cannot remember for ever: give a time, such as "1 hour"')
-    stored = F.to_json(F.struct("topic", "broker", "queue_id", "queue_offset"))
-    row = F.coalesce(F.concat(F.lit(f"{DEDUP} "), F.col("properties")[DEDUP]), stored)
-    named = frame.withColumn(NAME, row)
+    stored_position = F.to_json(F.struct("topic", "broker", "queue_id", "queue_offset"))
+    dedup_key = F.coalesce(F.concat(F.lit(f"{DEDUP} "), F.col("properties")[DEDUP]), stored_position)
+    keyed = frame.withColumn(DEDUP_COLUMN, dedup_key)
     if frame.isStreaming:
-        timed = named.withColumn(AT, F.current_timestamp()).withWatermark(AT, within)
-        return timed.dropDuplicatesWithinWatermark([NAME]).drop(NAME, AT)
-    return named.dropDuplicates([NAME]).drop(NAME)
+        timed = keyed.withColumn(READ_AT_COLUMN, F.current_timestamp()).withWatermark(READ_AT_COLUMN, within)
+        return timed.dropDuplicatesWithinWatermark([DEDUP_COLUMN]).drop(DEDUP_COLUMN, READ_AT_COLUMN)
+    return keyed.dropDuplicates([DEDUP_COLUMN]).drop(DEDUP_COLUMN)

@@ -19,7 +19,7 @@ from ariane.protocol.codes import RequestCode
 from ariane.protocol.requests.clients import ConsumerData, HeartbeatData, UnregisterClient
 from ariane.protocol.requests.messaging import UpdateConsumerOffset
 from ariane.spark.read.offset_ranges import Positions
-from ariane.spark.read.pull_client import BlockingCluster, EmptyPull
+from ariane.spark.read.pull_client import BlockingCluster, EmptyHeader
 from ariane.spark.wire.blocking_connection import Request
 
 log = logging.getLogger("ariane.spark")
@@ -33,13 +33,13 @@ class GroupOffsets:
     def __init__(self, group: str) -> None:
         self._group = group
         self._committed: Positions = {}
-        self._is_introduced = False
+        self._is_registered = False
 
-    def commit(self, cluster: BlockingCluster, reached: Positions) -> dict[MessageQueue, ArianeError]:
+    def commit(self, cluster: BlockingCluster, positions: Positions) -> dict[MessageQueue, ArianeError]:
         """Commit what has changed since the last time; what failed, which is tried again with the next call."""
-        new = {queue: at for queue, at in reached.items() if self._committed.get(queue) != at}
-        if new and not self._is_introduced:
-            self._introduce(cluster, list(new))
+        changed = {queue: at for queue, at in positions.items() if self._committed.get(queue) != at}
+        if changed and not self._is_registered:
+            self._register_group(cluster, list(changed))
         asked = [
             (
                 queue,
@@ -48,30 +48,30 @@ class GroupOffsets:
                     UpdateConsumerOffset(self._group, queue.topic, queue.queue_id, at),
                 ),
             )
-            for queue, at in new.items()
+            for queue, at in changed.items()
         ]
-        answers = zip(new, cluster.ask_all(asked), strict=True)
+        answers = zip(changed, cluster.request_all(asked), strict=True)
         failed = {queue: one for queue, one in answers if isinstance(one, ArianeError)}
-        self._committed |= {queue: at for queue, at in new.items() if queue not in failed}
+        self._committed |= {queue: at for queue, at in changed.items() if queue not in failed}
         return failed
 
-    def _introduce(self, cluster: BlockingCluster, queues: Sequence[MessageQueue]) -> None:
+    def _register_group(self, cluster: BlockingCluster, queues: Sequence[MessageQueue]) -> None:
         consumer = ConsumerData(consume_type="CONSUME_ACTIVELY", group_name=self._group)
         hello = HeartbeatData(CLIENT_ID, (consumer,))
         questions = (
-            Request(RequestCode.HEART_BEAT, EmptyPull(), fastjson.write(hello)),
+            Request(RequestCode.HEART_BEAT, EmptyHeader(), fastjson.write(hello)),
             Request(RequestCode.UNREGISTER_CLIENT, UnregisterClient(CLIENT_ID, consumer_group=self._group)),
         )
         one_of_each = {queue.broker: queue for queue in queues}.values()
         try:
             if cluster.queues(retry_topic(self._group)):
-                self._is_introduced = True
+                self._is_registered = True
                 return
             for question in questions:
-                for one in cluster.ask_all([(queue, question) for queue in one_of_each]):
+                for one in cluster.request_all([(queue, question) for queue in one_of_each]):
                     if isinstance(one, ArianeError):
                         raise one
-            self._is_introduced = True
+            self._is_registered = True
         except ArianeError as error:
-            self._is_introduced = isinstance(error, ReplyError)  # a refusal stays one
+            self._is_registered = isinstance(error, ReplyError)  # a refusal stays one
             log.warning("group %s: tools that look for its retry topic may not find it: %s", self._group, error)

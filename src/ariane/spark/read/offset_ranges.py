@@ -33,9 +33,9 @@ class OffsetRange(NamedTuple):
 class ReadLimits(NamedTuple):
     """How much a micro-batch may take: entries, and bytes by the mean size of the entries of each queue."""
 
-    entries: int | None = None
-    size: int | None = None
-    sizes: Mapping[MessageQueue, float] = {}
+    max_entries: int | None = None
+    max_bytes: int | None = None
+    entry_sizes: Mapping[MessageQueue, float] = {}
 
 
 class OffsetLoss(NamedTuple):
@@ -53,20 +53,20 @@ class OffsetLoss(NamedTuple):
             if self.resume > self.position
             else f"{self.end} to {self.position - 1}, which were there or were asked for, are gone"
         )
-        return f"{named(self.queue)}: offsets {gone} (the queue holds {held(self.first, self.end)})"
+        return f"{describe_queue(self.queue)}: offsets {gone} (the queue holds {describe_bounds(self.first, self.end)})"
 
 
-def named(queue: MessageQueue) -> str:
+def describe_queue(queue: MessageQueue) -> str:
     """A queue in messages for people."""
     return f"{queue.topic} queue {queue.queue_id} of {queue.broker}"
 
 
-def held(first: int, end: int) -> str:
+def describe_bounds(first: int, end: int) -> str:
     return f"{first} to {end - 1}" if end > first else "nothing"
 
 
-def _offsets_held(first: int, end: int) -> str:
-    return f"offsets {held(first, end)}" if end > first else "nothing"
+def _describe_offsets(first: int, end: int) -> str:
+    return f"offsets {describe_bounds(first, end)}" if end > first else "nothing"
 
 
 def positions_to_json(positions: Positions) -> dict[str, Any]:
@@ -86,44 +86,44 @@ def positions_from_json(tree: Mapping[str, Any]) -> Positions:
     }
 
 
-def initial(positions: Positions) -> dict[str, Any]:
+def initial_offset(positions: Positions) -> dict[str, Any]:
     return {"initial": positions_to_json(positions)}
 
 
-def reached(offset: Mapping[str, Any]) -> Positions:
+def end_positions(offset: Mapping[str, Any]) -> Positions:
     """Where the batch after `offset` begins."""
     return positions_from_json(offset["to"] if "to" in offset else offset["initial"])
 
 
-def asked(wanted: str | Positions, first: Positions, last: Positions) -> Positions:
+def resolve_offsets(option: str | Positions, first: Positions, last: Positions) -> Positions:
     """Positions that an option means, for every queue there is; `wanted` is earliest, latest, or positions of some queues.
 
     A queue that `wanted` names and that is not there (yet) keeps its offset, but for EARLIEST and LATEST: a queue that
     comes later is read from its beginning anyway.
     """
-    if not isinstance(wanted, dict):
-        return dict(last if wanted == "latest" else first)
+    if not isinstance(option, dict):
+        return dict(last if option == "latest" else first)
     named_ends = {EARLIEST: first, LATEST: last}
-    found = {
-        queue: named_ends[offset].get(queue) if offset in named_ends else offset for queue, offset in wanted.items()
+    resolved = {
+        queue: named_ends[offset].get(queue) if offset in named_ends else offset for queue, offset in option.items()
     }
-    return {**first, **{queue: offset for queue, offset in found.items() if offset is not None}}
+    return {**first, **{queue: offset for queue, offset in resolved.items() if offset is not None}}
 
 
-def losses(offset: Mapping[str, Any], first: Positions, ends: Positions) -> list[OffsetLoss]:
+def find_losses(offset: Mapping[str, Any], first: Positions, ends: Positions) -> list[OffsetLoss]:
     """Positions before the beginning of their queue (retention), and beyond its end (a broker lost its last entries).
 
     The first go on at the beginning; the others at the end, since what is before it was read.
     """
-    found = []
-    for queue, position in sorted(reached(offset).items()):
+    result = []
+    for queue, position in sorted(end_positions(offset).items()):
         if queue in ends and not first[queue] <= position <= ends[queue]:
             resume = first[queue] if position < first[queue] else ends[queue]
-            found.append(OffsetLoss(queue, position, resume, first[queue], ends[queue]))
-    return found
+            result.append(OffsetLoss(queue, position, resume, first[queue], ends[queue]))
+    return result
 
 
-def unreadable(begin: Positions, until: Positions, first: Positions, last: Positions) -> list[str]:
+def find_out_of_range(begin: Positions, until: Positions, first: Positions, last: Positions) -> list[str]:
     """Describe what a batch from `begin` to `until` names that its queues do not hold; queues missing in `last` are omitted.
 
     `begin` and `until` hold the queues that options name; the others begin at `first` and end at `last`.
@@ -131,25 +131,25 @@ def unreadable(begin: Positions, until: Positions, first: Positions, last: Posit
     faults = []
     for queue in sorted(last):
         low, high = begin.get(queue, first[queue]), until.get(queue, last[queue])
-        there = f"{named(queue)} holds {_offsets_held(first[queue], last[queue])}"
+        bounds = f"{describe_queue(queue)} holds {_describe_offsets(first[queue], last[queue])}"
         if low < first[queue]:
-            faults.append(f"{there}: startingOffsets {low} lies before its first offset {first[queue]}")
+            faults.append(f"{bounds}: startingOffsets {low} lies before its first offset {first[queue]}")
         if low > last[queue]:
-            faults.append(f"{there}: startingOffsets {low} lies beyond its end {last[queue]}")
+            faults.append(f"{bounds}: startingOffsets {low} lies beyond its end {last[queue]}")
         if high > last[queue]:
-            faults.append(f"{there}: endingOffsets {high} lies beyond its end {last[queue]}")
+            faults.append(f"{bounds}: endingOffsets {high} lies beyond its end {last[queue]}")
         if high < first[queue]:
-            faults.append(f"{there}: endingOffsets {high} lies before its first offset {first[queue]}")
+            faults.append(f"{bounds}: endingOffsets {high} lies before its first offset {first[queue]}")
     return faults
 
 
-def waiting(offset: Mapping[str, Any], first: Positions, ends: Positions) -> Positions:
+def pending_counts(offset: Mapping[str, Any], first: Positions, ends: Positions) -> Positions:
     """How many entries of each queue are there to be read after `offset`; queues without any are left out."""
-    begin = _begin(offset, first, ends)
+    begin = _start_positions(offset, first, ends)
     return {queue: end - begin[queue] for queue, end in ends.items() if end > begin[queue]}
 
 
-def advance(
+def next_offset(
     offset: dict[str, Any],
     first: Positions,
     ends: Positions,
@@ -161,20 +161,20 @@ def advance(
     in `ends` (its broker is away) keeps its position. What `losses` tells of is left out, and queues that were not known have a
     position from now on: a batch, if need be one without rows, sees to both.
     """
-    there = waiting(offset, first, ends)
-    if not there and not losses(offset, first, ends) and reached(offset).keys() >= ends.keys():
+    pending = pending_counts(offset, first, ends)
+    if not pending and not find_losses(offset, first, ends) and end_positions(offset).keys() >= ends.keys():
         return offset
-    begin = _begin(offset, first, ends)
-    end = {**begin, **{queue: begin[queue] + take for queue, take in _shares(there, limits).items()}}
+    begin = _start_positions(offset, first, ends)
+    end = {**begin, **{queue: begin[queue] + take for queue, take in _apportion(pending, limits).items()}}
     return {"from": positions_to_json(begin), "to": positions_to_json(end)}
 
 
-def _begin(offset: Mapping[str, Any], first: Positions, ends: Positions) -> Positions:
-    right = {loss.queue: loss.resume for loss in losses(offset, first, ends)}
-    return {**{queue: first[queue] for queue in ends}, **reached(offset), **right}
+def _start_positions(offset: Mapping[str, Any], first: Positions, ends: Positions) -> Positions:
+    resumed = {loss.queue: loss.resume for loss in find_losses(offset, first, ends)}
+    return {**{queue: first[queue] for queue in ends}, **end_positions(offset), **resumed}
 
 
-def ranges(begin: Positions, end: Positions) -> list[OffsetRange]:
+def ranges_between(begin: Positions, end: Positions) -> list[OffsetRange]:
     """What lies between two positions, one range per queue with something to read."""
     return [
         OffsetRange(queue, begin[queue], end[queue])
@@ -183,45 +183,51 @@ def ranges(begin: Positions, end: Positions) -> list[OffsetRange]:
     ]
 
 
-def planned(offset: Mapping[str, Any]) -> list[OffsetRange]:
+def batch_ranges(offset: Mapping[str, Any]) -> list[OffsetRange]:
     """The ranges of a batch that ends at `offset`."""
     if "from" not in offset:
         return []
-    return ranges(positions_from_json(offset["from"]), positions_from_json(offset["to"]))
+    return ranges_between(positions_from_json(offset["from"]), positions_from_json(offset["to"]))
 
 
-def split(parts: list[OffsetRange], at_least: int = 1, most: int | None = None) -> list[OffsetRange]:
+def split_ranges(
+    offset_ranges: list[OffsetRange], min_count: int = 1, max_entries: int | None = None
+) -> list[OffsetRange]:
     """The same entries in at least `at_least` ranges (as far as there are so many entries), none of more than `most`.
 
     Larger ranges are split into more, all pieces of one range are of nearly the same length, and the same parts always
     give the same pieces.
     """
-    total = sum(part.end - part.start for part in parts)
-    low, high = 1, min(most or total, total)
+    total = sum(part.end - part.start for part in offset_ranges)
+    low, high = 1, min(max_entries or total, total)
     while low < high:  # the largest length that gives enough pieces: fewer entries in each never give fewer pieces
         middle = (low + high + 1) // 2
-        low, high = (middle, high) if sum(_pieces(part, middle) for part in parts) >= at_least else (low, middle - 1)
-    return [piece for part in parts for piece in _cut(part, _pieces(part, low))]
+        low, high = (
+            (middle, high)
+            if sum(_piece_count(part, middle) for part in offset_ranges) >= min_count
+            else (low, middle - 1)
+        )
+    return [piece for part in offset_ranges for piece in _split_evenly(part, _piece_count(part, low))]
 
 
-def _pieces(part: OffsetRange, largest: int) -> int:
-    return -(-(part.end - part.start) // largest)
+def _piece_count(offset_range: OffsetRange, max_entries: int) -> int:
+    return -(-(offset_range.end - offset_range.start) // max_entries)
 
 
-def _cut(part: OffsetRange, pieces: int) -> list[OffsetRange]:
-    count = part.end - part.start
-    edges = [part.start + count * number // pieces for number in range(pieces + 1)]
-    return [OffsetRange(part.queue, low, high) for low, high in pairwise(edges)]
+def _split_evenly(offset_range: OffsetRange, piece_count: int) -> list[OffsetRange]:
+    count = offset_range.end - offset_range.start
+    edges = [offset_range.start + count * number // piece_count for number in range(piece_count + 1)]
+    return [OffsetRange(offset_range.queue, low, high) for low, high in pairwise(edges)]
 
 
-def _shares(there: Positions, limits: ReadLimits) -> Positions:
+def _apportion(pending: Positions, limits: ReadLimits) -> Positions:
     """How much of each queue to take: all, or within the limits, after what each has waiting and at least 1."""
-    shares = _within(there, limits.entries, {})
-    return shares if limits.size is None else _within(shares, limits.size, limits.sizes)
+    shares = _scale_to_limit(pending, limits.max_entries, {})
+    return shares if limits.max_bytes is None else _scale_to_limit(shares, limits.max_bytes, limits.entry_sizes)
 
 
-def _within(there: Positions, most: int | None, costs: Mapping[MessageQueue, float]) -> Positions:
-    total = sum(count * costs.get(queue, 1) for queue, count in there.items())
-    if most is None or total <= most:
-        return there
-    return {queue: max(1, int(count * most // total)) for queue, count in there.items()}
+def _scale_to_limit(pending: Positions, limit: int | None, costs: Mapping[MessageQueue, float]) -> Positions:
+    total = sum(count * costs.get(queue, 1) for queue, count in pending.items())
+    if limit is None or total <= limit:
+        return pending
+    return {queue: max(1, int(count * limit // total)) for queue, count in pending.items()}

@@ -26,7 +26,7 @@ from ariane.clock import EPOCH
 from ariane.model.message import MessageQueue
 from ariane.spark.read.offset_ranges import OffsetRange
 
-_MS = timedelta(milliseconds=1)
+_ONE_MS = timedelta(milliseconds=1)
 
 
 class PushedFilters(NamedTuple):
@@ -42,76 +42,79 @@ class PushedFilters(NamedTuple):
     end_ms: int | None = None
     """… and before this."""
 
-    def has(self, queue: MessageQueue) -> bool:
+    def matches(self, queue: MessageQueue) -> bool:
         return (
             (self.topics is None or queue.topic in self.topics)
             and (self.brokers is None or queue.broker in self.brokers)
             and (self.queue_ids is None or queue.queue_id in self.queue_ids)
         )
 
-    def cut(self, part: OffsetRange) -> OffsetRange:
+    def clip(self, offset_range: OffsetRange) -> OffsetRange:
         """What of a range is wanted; it may be empty."""
-        start = part.start if self.first_offset is None else min(max(part.start, self.first_offset), part.end)
-        end = part.end if self.end_offset is None else max(min(part.end, self.end_offset), start)
-        return OffsetRange(part.queue, start, end)
+        queue, start, end = offset_range
+        if self.first_offset is not None:
+            start = min(max(start, self.first_offset), end)
+        if self.end_offset is not None:
+            end = max(min(end, self.end_offset), start)
+        return OffsetRange(queue, start, end)
 
 
-def wanted(filters: Iterable[Filter]) -> PushedFilters:
+def parse_filters(filters: Iterable[Filter]) -> PushedFilters:
     """What all `filters` leave together."""
-    left = PushedFilters()
-    for one in filters:
-        attribute: tuple[str, ...] = getattr(one, "attribute", ())
+    pushed = PushedFilters()
+    for filter_ in filters:
+        attribute: tuple[str, ...] = getattr(filter_, "attribute", ())
         if len(attribute) == 1:
-            left = _with(left, attribute[0], one)
-    return left
+            pushed = _add_filter(pushed, attribute[0], filter_)
+    return pushed
 
 
 _SETS = {"topic": "topics", "broker": "brokers", "queue_id": "queue_ids"}
 
 
-def _with(left: PushedFilters, column: str, one: Any) -> PushedFilters:
+def _add_filter(pushed: PushedFilters, column: str, filter_: Any) -> PushedFilters:
     if column in _SETS:
-        if isinstance(one, EqualTo | EqualNullSafe | In):
-            values = frozenset(one.value if isinstance(one, In) else (one.value,))
-            before = getattr(left, _SETS[column])
-            return _replaced(left, {_SETS[column]: values if before is None else before & values})
-        return left
+        if isinstance(filter_, EqualTo | EqualNullSafe | In):
+            values = frozenset(filter_.value if isinstance(filter_, In) else (filter_.value,))
+            before = getattr(pushed, _SETS[column])
+            return _replaced(pushed, {_SETS[column]: values if before is None else before & values})
+        return pushed
     if column == "queue_offset":
-        return _between(left, "first_offset", "end_offset", one, _whole)
+        return _add_range(pushed, "first_offset", "end_offset", filter_, _integer_bound)
     if column == "store_timestamp":
-        return _between(left, "first_ms", "end_ms", one, _ms)
-    return left
+        return _add_range(pushed, "first_ms", "end_ms", filter_, _time_bound_ms)
+    return pushed
 
 
 Bound = Callable[[Any, bool], int | None]
 
 
-def _between(left: PushedFilters, first: str, end: str, one: Any, bound: Bound) -> PushedFilters:
+def _add_range(pushed: PushedFilters, low_field: str, high_field: str, filter_: Any, bound: Bound) -> PushedFilters:
     """`bound(value, beyond)` is the first whole number that is at the value, or beyond it."""
     lows, highs = [], []
-    if isinstance(one, EqualTo | EqualNullSafe | GreaterThan | GreaterThanOrEqual):
-        lows = [getattr(left, first), bound(one.value, isinstance(one, GreaterThan))]
-    if isinstance(one, EqualTo | EqualNullSafe | LessThan | LessThanOrEqual):
-        highs = [getattr(left, end), bound(one.value, not isinstance(one, LessThan))]
+    if isinstance(filter_, EqualTo | EqualNullSafe | GreaterThan | GreaterThanOrEqual):
+        lows = [getattr(pushed, low_field), bound(filter_.value, isinstance(filter_, GreaterThan))]
+    if isinstance(filter_, EqualTo | EqualNullSafe | LessThan | LessThanOrEqual):
+        highs = [getattr(pushed, high_field), bound(filter_.value, not isinstance(filter_, LessThan))]
     changes: dict[str, Any] = {}
     if any(low is not None for low in lows):
-        changes[first] = max(low for low in lows if low is not None)
+        changes[low_field] = max(low for low in lows if low is not None)
     if any(high is not None for high in highs):
-        changes[end] = min(high for high in highs if high is not None)
-    return _replaced(left, changes)
+        changes[high_field] = min(high for high in highs if high is not None)
+    return _replaced(pushed, changes)
 
 
 def _replaced(left: PushedFilters, changes: dict[str, Any]) -> PushedFilters:
     return left._replace(**changes)
 
 
-def _whole(value: Any, beyond: bool) -> int | None:
+def _integer_bound(value: Any, beyond: bool) -> int | None:
     return value + beyond if isinstance(value, int) and not isinstance(value, bool) else None
 
 
-def _ms(value: Any, beyond: bool) -> int | None:
+def _time_bound_ms(value: Any, beyond: bool) -> int | None:
     """Store times are whole ms: the first at `value`, or the first beyond it."""
     if not isinstance(value, datetime) or value.tzinfo is None:
         return None
     since = value - EPOCH
-    return since // _MS + 1 if beyond else -(-since // _MS)
+    return since // _ONE_MS + 1 if beyond else -(-since // _ONE_MS)

@@ -23,30 +23,30 @@ from ariane.model.topic import topic_name_fault
 from ariane.spark.option_parsing import (
     LONG_MAX,
     Readers,
-    duration_ms,
-    flag,
-    listed,
-    number,
-    refuse_changed,
-    size,
-    values,
+    boolean_option,
+    duration_option,
+    integer_option,
+    list_option,
+    parse_options,
+    reject_changed,
+    size_option,
 )
-from ariane.spark.read.offset_ranges import EARLIEST, Positions, named, positions_from_json
+from ariane.spark.read.offset_ranges import EARLIEST, Positions, describe_queue, positions_from_json
 from ariane.spark.wire import access as reaching
-from ariane.spark.wire.access import GROUP, ClusterAccess
+from ariane.spark.wire.access import DEFAULT_GROUP, ClusterAccess
 
-Start = Literal["earliest", "latest"] | Positions
-Times = int | dict[MessageQueue, int]
+OffsetOption = Literal["earliest", "latest"] | Positions
+TimeOption = int | dict[MessageQueue, int]
 Offset = Annotated[int, msgspec.Meta(ge=EARLIEST, le=LONG_MAX)]
 QueueId = Annotated[str, msgspec.Meta(pattern=r"^(0|[1-9][0-9]{0,9})\Z")]  # one text for each queue
 
 TIME_DIGITS_MIN = 11  # of ms since 1970: fewer are a date (20260131) or seconds
 TIME_MS_MAX = 253_402_300_799_999  # the end of the year 9999: more are µs or ns
-AHEAD_MS_MAX = 5 * 60_000  # how far the clock of a broker may be ahead of this machine's
+CLOCK_AHEAD_MS_MAX = 5 * 60_000  # how far the clock of a broker may be ahead of this machine's
 
 BATCH_ONLY = dict.fromkeys(
     ("ending_offsets", "ending_timestamp"), "a stream has no end: leave it out, or use spark.read"
-) | {"pushdown": "filters reach the source in batches only: leave it out, or use spark.read"}
+) | {"push_down_predicate": "filters reach the source in batches only: leave it out, or use spark.read"}
 STREAM_ONLY = dict.fromkeys(
     ("max_offsets_per_trigger", "max_bytes_per_trigger", "min_offsets_per_trigger", "max_trigger_delay"),
     "limits the micro-batches of spark.readStream, and a batch has none: leave it out, or use endingOffsets",
@@ -73,15 +73,15 @@ class SourceOptions(PullAccess, frozen=True, kw_only=True):
     """Python regular expression that the whole name of a topic has to match."""
     include_system_topics: bool = False
     """Whether a pattern takes the topics that brokers keep for themselves as well, and those of retries and dead letters."""
-    starting_offsets: Start = "earliest"
+    starting_offsets: OffsetOption = "earliest"
     """earliest, latest, or JSON {topic: {broker: {queue id: offset}}} with -2 for earliest and -1 for latest; queues that it
     does not name begin at the earliest. A query that has a checkpoint goes on from there."""
-    ending_offsets: Start = "latest"
+    ending_offsets: OffsetOption = "latest"
     """Batch only: latest, or JSON as above (exclusive); queues that it does not name end at the latest."""
-    starting_timestamp: Times | None = None
+    starting_timestamp: TimeOption | None = None
     """Messages stored at this time or later: ms since 1970, ISO 8601 (UTC unless it says otherwise), or JSON
     {topic: {broker: {queue id: time}}}; queues that it does not name begin at the earliest."""
-    ending_timestamp: Times | None = None
+    ending_timestamp: TimeOption | None = None
     """Batch only: messages stored before this time, written as above."""
     tags: str = "*"
     """Tag expression, `a || b`."""
@@ -103,7 +103,7 @@ class SourceOptions(PullAccess, frozen=True, kw_only=True):
     """Whether offsets that are gone (retention, a lost disk) end the query, or are skipped with a warning."""
     commit_offsets: bool = False
     """Streaming: whether the offsets of finished micro-batches are committed to `groupId`, for tools to see."""
-    pushdown: bool = False
+    push_down_predicate: bool = False
     """Batch: whether filters reach the source; Spark has to allow it: spark.sql.python.filterPushdown.enabled."""
 
 
@@ -112,32 +112,32 @@ def parse(options: Mapping[str, str], now_ms: int | None = None) -> SourceOption
 
     `now_ms` is the current time, for tests: a start in the future is refused.
     """
-    made = SourceOptions(**values(options, "rocketmq source", SourceOptions, READ, ALIASES))
-    reaching.check(made)
+    parsed = SourceOptions(**parse_options(options, "rocketmq source", SourceOptions, READERS, ALIASES))
+    reaching.validate(parsed)
     texts = {name.lower(): text.strip() for name, text in options.items()}
-    selecting = [name for name in ("topic", "topics", "topicsPattern") if texts.get(name.lower())]
-    if len(selecting) != 1:
+    selectors = [name for name in ("topic", "topics", "topicsPattern") if texts.get(name.lower())]
+    if len(selectors) != 1:
         raise ConfigError(
-            "topic", ", ".join(selecting) or "none", "exactly one of topic, topics, topicsPattern is needed"
+            "topic", ", ".join(selectors) or "none", "exactly one of topic, topics, topicsPattern is needed"
         )
     for offsets, times in (("startingOffsets", "startingTimestamp"), ("endingOffsets", "endingTimestamp")):
         if offsets.lower() in texts and times.lower() in texts:
             raise ConfigError(times, texts[times.lower()], f"{offsets} is given too: keep one")
-    _check_times(made, time.time_ns() // 1_000_000 if now_ms is None else now_ms)
-    return _checked(made)
+    _check_times(parsed, time.time_ns() // 1_000_000 if now_ms is None else now_ms)
+    return _validate(parsed)
 
 
-def refuse_batch_options(options: SourceOptions) -> None:
+def reject_batch_options(options: SourceOptions) -> None:
     """Raise ConfigError for an option that has no effect in a stream."""
-    refuse_changed(options, BATCH_ONLY)
+    reject_changed(options, BATCH_ONLY)
 
 
-def refuse_stream_options(options: SourceOptions) -> None:
+def reject_stream_options(options: SourceOptions) -> None:
     """Raise ConfigError for an option that has no effect in a batch."""
-    refuse_changed(options, STREAM_ONLY)
+    reject_changed(options, STREAM_ONLY)
 
 
-def access(options: PullAccess) -> PullAccess:
+def pull_access(options: PullAccess) -> PullAccess:
     """What of the options reaches servers; equal for sources that may share connections."""
     return PullAccess(**{name: getattr(options, name) for name in PullAccess.__struct_fields__})
 
@@ -147,9 +147,9 @@ def listed_topics(options: SourceOptions) -> tuple[str, ...]:
     return (options.topic,) if options.topic else tuple(sorted(set(options.topics)))
 
 
-def time_of(wanted: Times | None, queue: MessageQueue) -> int | None:
+def time_for_queue(times: TimeOption | None, queue: MessageQueue) -> int | None:
     """The time that an option says for a queue."""
-    return wanted.get(queue) if isinstance(wanted, dict) else wanted
+    return times.get(queue) if isinstance(times, dict) else times
 
 
 def _offsets(name: str, text: str) -> object:
@@ -164,7 +164,7 @@ def _offsets(name: str, text: str) -> object:
         raise ConfigError(name, text, fix) from None
 
 
-def _times(name: str, text: str) -> Times:
+def _times(name: str, text: str) -> TimeOption:
     fix = 'use ms since 1970, 2026-01-31T12:00:00, or JSON such as {"T": {"broker-a": {"0": 1700000000000}}}'
     try:
         if not text.startswith("{"):
@@ -212,7 +212,7 @@ def _check_complete(name: str, text: str, tree: Mapping[str, Mapping[str, Mappin
 
 
 def _keys(name: str, text: str) -> tuple[str, ...]:
-    keys = listed(",")(name, text)
+    keys = list_option(",")(name, text)
     for key in keys:
         if len(key.split()) > 1:
             raise ConfigError(name, key, "no key of a message holds white space: join several keys by ','")
@@ -236,30 +236,30 @@ def _tags(name: str, text: str) -> str:
     return text
 
 
-READ: Readers = {
-    **reaching.READ,
-    "pullbatchsize": number(1),
-    "topics": listed(","),
+READERS: Readers = {
+    **reaching.READERS,
+    "pullbatchsize": integer_option(1),
+    "topics": list_option(","),
     "keys": _keys,
     "tags": _tags,
     "startingoffsets": _offsets,
     "endingoffsets": _offsets,
     "startingtimestamp": _times,
     "endingtimestamp": _times,
-    "failondataloss": flag,
-    "includesystemtopics": flag,
-    "commitoffsets": flag,
-    "pushdown": flag,
-    "maxoffsetspertrigger": number(1),
-    "minoffsetspertrigger": number(1),
-    "maxbytespertrigger": size,
-    "maxtriggerdelay": duration_ms,
-    "minpartitions": number(1),
-    "maxrecordsperpartition": number(1),
+    "failondataloss": boolean_option,
+    "includesystemtopics": boolean_option,
+    "commitoffsets": boolean_option,
+    "pushdownpredicate": boolean_option,
+    "maxoffsetspertrigger": integer_option(1),
+    "minoffsetspertrigger": integer_option(1),
+    "maxbytespertrigger": size_option,
+    "maxtriggerdelay": duration_option,
+    "minpartitions": integer_option(1),
+    "maxrecordsperpartition": integer_option(1),
 }
 
 
-def _checked(options: SourceOptions) -> SourceOptions:
+def _validate(options: SourceOptions) -> SourceOptions:
     _check_topics(options)
     if options.ending_offsets == "earliest":
         raise ConfigError(
@@ -277,8 +277,8 @@ def _checked(options: SourceOptions) -> SourceOptions:
         raise ConfigError("minOffsetsPerTrigger", least, f"is more than maxOffsetsPerTrigger, {most}")
     if least is None:
         reason = "has an effect together with minOffsetsPerTrigger only: add it, or leave this out"
-        refuse_changed(options, {"max_trigger_delay": reason})
-    if options.commit_offsets and options.group_id == GROUP:
+        reject_changed(options, {"max_trigger_delay": reason})
+    if options.commit_offsets and options.group_id == DEFAULT_GROUP:
         raise ConfigError("commitOffsets", "true", "groupId says which group, one of this query's own")
     return options
 
@@ -308,9 +308,9 @@ def _check_topics(options: SourceOptions) -> None:
 
 def _check_times(options: SourceOptions, now_ms: int) -> None:
     """ConfigError for a start in the future: no message was stored then, and a stream would begin now instead."""
-    wanted = options.starting_timestamp
-    latest = max(wanted.values()) if isinstance(wanted, dict) else wanted
-    if latest is not None and latest > now_ms + AHEAD_MS_MAX:
+    times = options.starting_timestamp
+    latest = max(times.values()) if isinstance(times, dict) else times
+    if latest is not None and latest > now_ms + CLOCK_AHEAD_MS_MAX:
         shown = (EPOCH + timedelta(milliseconds=latest)).isoformat()
         raise ConfigError("startingTimestamp", shown, "lies in the future (times without a zone are UTC)")
 
@@ -322,11 +322,11 @@ def _check_order(options: SourceOptions) -> None:
     for queue in sorted(queues) or [None]:
         begin_ms, end_ms = (one.get(queue) if isinstance(one, dict) else one for one in (start, end))
         if begin_ms is not None and end_ms is not None and begin_ms > end_ms:
-            where = f"{named(queue)}: " if queue else ""
+            where = f"{describe_queue(queue)}: " if queue else ""
             raise ConfigError("endingTimestamp", end_ms, f"{where}lies before startingTimestamp, {begin_ms}")
     first, last = options.starting_offsets, options.ending_offsets
     if isinstance(first, dict) and isinstance(last, dict):
         for queue in sorted(first.keys() & last.keys()):
             if 0 <= last[queue] < first[queue]:
-                why = f"{named(queue)}: lies before startingOffsets, {first[queue]}"
+                why = f"{describe_queue(queue)}: lies before startingOffsets, {first[queue]}"
                 raise ConfigError("endingOffsets", last[queue], why)

@@ -81,7 +81,7 @@ COLUMNS: dict[str, tuple[pa.DataType, str]] = {
 DDL = ", ".join(f"{name} {ddl}" for name, (_, ddl) in COLUMNS.items() if name != bodies.ERROR_COLUMN)
 
 _HEX = np.frombuffer("".join(f"{octet:02X}" for octet in range(256)).encode(), np.uint16)
-HEAP_KEPT = 60 * 1024 * 1024  # glibc knows 64 MiB at most
+HEAP_RETAINED_BYTES = 60 * 1024 * 1024  # glibc knows 64 MiB at most
 _STATES = pa.array(row_decoder.TRANSACTION_STATES, pa.string())
 
 
@@ -95,63 +95,65 @@ class RecordScan(NamedTuple):
 
 def scan(data: bytes) -> RecordScan:
     """The records of `data`, found but not yet decoded. ProtocolError when it holds anything else."""
-    settle_heap()
-    starts = positions(data)
+    retain_heap()
+    starts = find_records(data)
     if not len(starts):
         return RecordScan(data, starts, starts)
     return RecordScan(data, starts, RecordHeader(data, starts)["queue_offset"])
 
 
-def batch(data: bytes, broker: str | None, columns: Sequence[str], end: int | None = None) -> pa.RecordBatch:
+def decode(data: bytes, broker: str | None, columns: Sequence[str], end: int | None = None) -> pa.RecordBatch:
     """Records back to back as a batch with `columns`; those at queue offset `end` and beyond are left out.
 
     ProtocolError when the bytes are no records, or a compressed body is broken: nothing is skipped.
     """
-    return columns_of(scan(data), broker, columns, end)
+    return decode_scan(scan(data), broker, columns, end)
 
 
-def batches_of(
-    found: RecordScan, broker: str | None, columns: Sequence[str], end: int | None = None
+def decode_in_batches(
+    scanned: RecordScan, broker: str | None, columns: Sequence[str], end: int | None = None
 ) -> Iterator[pa.RecordBatch]:
     """As `columns_of`, in several batches where compressed bodies expand to more than one may hold."""
-    with suppress(bodies.TooMuch):
-        yield columns_of(found, broker, columns, end)
+    with suppress(bodies.BatchTooLarge):
+        yield decode_scan(scanned, broker, columns, end)
         return
-    half = len(found.starts) // 2
+    half = len(scanned.starts) // 2
     for some in (slice(0, half), slice(half, None)):
-        part = RecordScan(found.data, found.starts[some], found.queue_offsets[some])
-        yield from batches_of(part, broker, columns, end)
+        part = RecordScan(scanned.data, scanned.starts[some], scanned.queue_offsets[some])
+        yield from decode_in_batches(part, broker, columns, end)
 
 
-def columns_of(found: RecordScan, broker: str | None, columns: Sequence[str], end: int | None = None) -> pa.RecordBatch:
+def decode_scan(
+    scanned: RecordScan, broker: str | None, columns: Sequence[str], end: int | None = None
+) -> pa.RecordBatch:
     """As `batch`, of records that were found. TooMuch when their bodies have no room in one batch."""
-    data, starts, _ = found
+    data, starts, _ = scanned
     if end is not None:
-        starts = starts[found.queue_offsets < end]
+        starts = starts[scanned.queue_offsets < end]
     if len(starts):
         header = RecordHeader(data, starts)
-        bounds, fits = layout.edges(data, starts, header)
+        bounds, fits = layout.find_parts(data, starts, header)
         if not fits.all():
             at = int(starts[np.argmin(fits)])
             record.decode(data, at)  # says what is wrong
             raise ProtocolError(f"the lengths of the record at {at} do not fit")
-        if not header.is_odd:
+        if not header.has_ipv6:
             records = RecordColumns(data, header, bounds, broker, tolerant=bodies.ERROR_COLUMN in columns)
             return records.batch(columns)
-    return _slow([record.decode(data, int(at)) for at in starts], broker, columns)
+    return _decode_rows([record.decode(data, int(at)) for at in starts], broker, columns)
 
 
-def positions(data: bytes) -> np.ndarray[Any, np.dtype[np.int64]]:
+def find_records(data: bytes) -> np.ndarray[Any, np.dtype[np.int64]]:
     """Where the records of `data` begin."""
-    found = layout.candidates(data)
+    found = layout.find_candidates(data)
     if len(found) and not found[0]:
-        ends = found + layout.gathered(data, ">i4", record.SIZE_AT, found)
+        ends = found + layout.gather(data, ">i4", record.SIZE_AT, found)
         if (found[1:] == ends[:-1]).all() and ends[-1] == len(data) and (ends - found >= record.FIXED_SIZE).all():
             return found
-    return _positions_one_by_one(data)
+    return _find_records_one_by_one(data)
 
 
-def _positions_one_by_one(data: bytes) -> np.ndarray[Any, np.dtype[np.int64]]:
+def _find_records_one_by_one(data: bytes) -> np.ndarray[Any, np.dtype[np.int64]]:
     """As `positions` where the magic also stands elsewhere, in a body; it names what is no record."""
     starts = []
     at, end = 0, len(data)
@@ -167,13 +169,13 @@ def _positions_one_by_one(data: bytes) -> np.ndarray[Any, np.dtype[np.int64]]:
 
 
 @cache
-def settle_heap() -> None:
+def retain_heap() -> None:
     """Let glibc keep freed memory of this process, up to twice what is freed here at once.
 
     It gives buffers of a chunk's size back to the kernel each time and gets them anew, a page fault for every 4 KiB: a
     quarter of the time that a task takes. Its limit for that follows the largest block that was freed.
     """
-    np.empty(HEAP_KEPT // 2, np.uint8)
+    np.empty(HEAP_RETAINED_BYTES // 2, np.uint8)
 
 
 class RecordColumns:
@@ -189,43 +191,43 @@ class RecordColumns:
         # Every boundary in ascending order: all parts are slices of one buffer, and what lies between them is skipped by `take`.
         packed = pa.py_buffer(np.ascontiguousarray(bounds).ravel())
         self._parts = pa.Array.from_buffers(pa.binary(), max(bounds.size - 1, 0), [None, packed, pa.py_buffer(data)])
-        self._every = np.arange(0, bounds.size, 6)
+        self._rows = np.arange(0, bounds.size, 6)
 
     def __len__(self) -> int:
-        return len(self._every)
+        return len(self._rows)
 
     def batch(self, columns: Sequence[str]) -> pa.RecordBatch:
-        return pa.record_batch([MADE[name](self) for name in columns], schema=_schema(columns))
+        return pa.record_batch([DECODERS[name](self) for name in columns], schema=_schema(columns))
 
     @cached_property
     def topics(self) -> pa.Array:
-        return _texts(self._parts.take(pa.array(self._every + 2)), self.header)
+        return _to_strings(self._parts.take(pa.array(self._rows + 2)), self.header)
 
     @cached_property
     def properties(self) -> PropertyTexts:
-        return PropertyTexts(_texts(self._parts.take(pa.array(self._every + 4)), self.header))
+        return PropertyTexts(_to_strings(self._parts.take(pa.array(self._rows + 4)), self.header))
 
     @cached_property
     def stored_bodies(self) -> pa.Array:
         """As they lie there: their CRCs are of these."""
-        return self._parts.take(pa.array(self._every))
+        return self._parts.take(pa.array(self._rows))
 
     @cached_property
     def bodies(self) -> tuple[pa.Array, pa.Array]:
-        return bodies.bodies(self.stored_bodies, self.header, tolerant=self.tolerant)
+        return bodies.expand_bodies(self.stored_bodies, self.header, tolerant=self.tolerant)
 
     @cached_property
     def unique_keys(self) -> pa.Array:
         return self.properties.values(UNIQ_KEY)
 
 
-def _slow(records: list[Record], broker: str | None, columns: Sequence[str]) -> pa.RecordBatch:
+def _decode_rows(records: list[Record], broker: str | None, columns: Sequence[str]) -> pa.RecordBatch:
     return pa.record_batch(
-        row_decoder.columns(records, broker, {name: COLUMNS[name][0] for name in columns}), list(columns)
+        row_decoder.decode_columns(records, broker, {name: COLUMNS[name][0] for name in columns}), list(columns)
     )
 
 
-def _field(name: str) -> Callable[[RecordColumns], pa.Array]:
+def _header_field(name: str) -> Callable[[RecordColumns], pa.Array]:
     return lambda records: pa.array(records.header[name])
 
 
@@ -233,14 +235,14 @@ def _property(name: str) -> Callable[[RecordColumns], pa.Array]:
     return lambda records: records.properties.values(name)
 
 
-def _number(name: str) -> Callable[[RecordColumns], pa.Array]:
+def _integer_property(name: str) -> Callable[[RecordColumns], pa.Array]:
     """A property that says a number; null where it says none."""
 
     def made(records: RecordColumns) -> pa.Array:
         texts = records.properties.values(name)
         if texts.null_count == len(texts):
             return pa.nulls(len(texts), pa.int32())
-        return pa.array([row_decoder.number(text) for text in texts.to_pylist()], pa.int32())
+        return pa.array([row_decoder.parse_integer(text) for text in texts.to_pylist()], pa.int32())
 
     return made
 
@@ -265,13 +267,13 @@ def _message_ids(records: RecordColumns) -> pa.Array:
 
 
 def _deliver_at(records: RecordColumns) -> pa.Array:
-    asked = {name: records.properties.values(name) for name in row_decoder.TIMES}
-    rows = {name: texts.to_pylist() for name, texts in asked.items() if texts.null_count < len(texts)}
+    texts_by_name = {name: records.properties.values(name) for name in row_decoder.DELIVERY_PROPERTIES}
+    rows = {name: texts.to_pylist() for name, texts in texts_by_name.items() if texts.null_count < len(texts)}
     if not rows:
         return pa.nulls(len(records), _TIME)
     stored = records.header["store_ms"].tolist()
-    return row_decoder.times(
-        [row_decoder.deliver_ms({name: rows[name][at] for name in rows}, ms) for at, ms in enumerate(stored)]
+    return row_decoder.timestamps(
+        [row_decoder.delivery_time_ms({name: rows[name][at] for name in rows}, ms) for at, ms in enumerate(stored)]
     )
 
 
@@ -287,35 +289,35 @@ def _transaction_ids(records: RecordColumns) -> pa.Array:
 
 
 # column → how it is made
-MADE: dict[str, Callable[[RecordColumns], pa.Array]] = {
+DECODERS: dict[str, Callable[[RecordColumns], pa.Array]] = {
     "topic": lambda records: records.topics,
     "broker": _broker,
-    "queue_id": _field("queue_id"),
-    "queue_offset": _field("queue_offset"),
-    "commit_log_offset": _field("offset"),
+    "queue_id": _header_field("queue_id"),
+    "queue_offset": _header_field("queue_offset"),
+    "commit_log_offset": _header_field("offset"),
     "message_id": _message_ids,
     "offset_message_id": _offset_ids,
     "keys": _property(KEYS),
     "tags": _property(TAGS),
     "properties": lambda records: records.properties.maps(),
     "body": lambda records: records.bodies[0],
-    "born_timestamp": lambda records: _times(records.header["born_ms"]),
-    "store_timestamp": lambda records: _times(records.header["store_ms"]),
+    "born_timestamp": lambda records: _timestamps(records.header["born_ms"]),
+    "store_timestamp": lambda records: _timestamps(records.header["store_ms"]),
     "born_host": lambda records: _hosts(records.header["born_host"]),
     "store_host": lambda records: _hosts(records.header["store_host"]),
-    "reconsume_times": _field("reconsume_times"),
-    "sys_flag": _field("sys_flag"),
-    "flag": _field("flag"),
+    "reconsume_times": _header_field("reconsume_times"),
+    "sys_flag": _header_field("sys_flag"),
+    "flag": _header_field("flag"),
     "unique_key": lambda records: records.unique_keys,
-    "store_size": _field("size"),
-    "delay_level": _number(DELAY),
+    "store_size": _header_field("size"),
+    "delay_level": _integer_property(DELAY),
     "deliver_at": _deliver_at,
     "real_topic": _property(REAL_TOPIC),
-    "real_queue_id": _number(REAL_QID),
+    "real_queue_id": _integer_property(REAL_QID),
     "transaction_state": _transaction_states,
     "transaction_id": _transaction_ids,
-    "prepared_transaction_offset": _field("prepared"),
-    "check_times": _number(CHECK_TIMES),
+    "prepared_transaction_offset": _header_field("prepared"),
+    "check_times": _integer_property(CHECK_TIMES),
     "producer_group": _property(PGROUP),
     "retry_topic": _property(RETRY_TOPIC),
     "origin_message_id": _property(ORIGIN_MESSAGE_ID),
@@ -323,7 +325,7 @@ MADE: dict[str, Callable[[RecordColumns], pa.Array]] = {
 }
 
 
-def _texts(packed: pa.Array, header: RecordHeader) -> pa.Array:
+def _to_strings(packed: pa.Array, header: RecordHeader) -> pa.Array:
     """UTF-8 as strings; ProtocolError names the record whose text is none."""
     try:
         return packed.cast(pa.string())
@@ -337,7 +339,7 @@ def _texts(packed: pa.Array, header: RecordHeader) -> pa.Array:
         raise
 
 
-def _times(ms: Any) -> pa.Array:
+def _timestamps(ms: Any) -> pa.Array:
     unsayable = np.abs(ms.astype(np.float64)) >= row_decoder.MS_MAX
     if not unsayable.any():
         return pa.array(ms * 1000).view(_TIME)

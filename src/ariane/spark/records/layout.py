@@ -39,42 +39,42 @@ _MAGIC = np.frombuffer(record.MAGIC.to_bytes(4, "big", signed=True), np.uint8)
 class RecordHeader:
     """Fixed fields of the records of `data` that begin at `starts`, each of which has at least FIXED_SIZE bytes there."""
 
-    __slots__ = ("_data", "_found", "_starts")
+    __slots__ = ("_data", "_fields", "_starts")
 
-    def __init__(self, data: bytes, starts: Any, found: dict[str, Any] | None = None) -> None:
+    def __init__(self, data: bytes, starts: Any, fields: dict[str, Any] | None = None) -> None:
         self._data = data
         self._starts = starts
-        self._found = found or {}
+        self._fields = fields or {}
 
     def __len__(self) -> int:
         return len(self._starts)
 
     def __getitem__(self, name: str) -> Any:
         """The field `name` of all, integers in the machine's order of bytes."""
-        found = self._found.get(name)
+        found = self._fields.get(name)
         if found is None:
             kind, at = _FIELDS[name]
-            places = gathered(self._data, kind, at, self._starts)
-            found = self._found[name] = places if kind == "V8" else places.astype(places.dtype.newbyteorder("="))
+            places = gather(self._data, kind, at, self._starts)
+            found = self._fields[name] = places if kind == "V8" else places.astype(places.dtype.newbyteorder("="))
         return found
 
-    def part(self, which: Any) -> RecordHeader:
+    def select(self, which: Any) -> RecordHeader:
         return RecordHeader(
-            self._data, self._starts[which], {name: field[which] for name, field in self._found.items()}
+            self._data, self._starts[which], {name: field[which] for name, field in self._fields.items()}
         )
 
     @property
-    def is_odd(self) -> bool:
+    def has_ipv6(self) -> bool:
         """Whether a record among them has an IPv6 host."""
         return bool((self["sys_flag"] & record.V6_HOSTS).any())
 
 
-def gathered(data: bytes, kind: str, at: int, starts: Any) -> Any:
+def gather(data: bytes, kind: str, at: int, starts: Any) -> Any:
     """What lies `at` bytes behind each of `starts`."""
     return np.ndarray((len(data) - at - np.dtype(kind).itemsize + 1,), kind, data, at, (1,))[starts]
 
 
-def candidates(data: bytes) -> np.ndarray[Any, np.dtype[np.int64]]:
+def find_candidates(data: bytes) -> np.ndarray[Any, np.dtype[np.int64]]:
     """Where records may begin: the magic stands 4 bytes behind each of these places."""
     octets = np.frombuffer(data, np.uint8)
     hits = (
@@ -87,7 +87,7 @@ def candidates(data: bytes) -> np.ndarray[Any, np.dtype[np.int64]]:
     return hits
 
 
-def edges(data: bytes, starts: Any, header: RecordHeader) -> tuple[Any, Any]:
+def find_parts(data: bytes, starts: Any, header: RecordHeader) -> tuple[Any, Any]:
     """Where body, topic and properties begin and end in `data`: six columns; and which records these lengths fit.
 
     Each record has to lie within `data` by its size. IPv6 hosts are reckoned with.
@@ -95,12 +95,12 @@ def edges(data: bytes, starts: Any, header: RecordHeader) -> tuple[Any, Any]:
     octets = np.frombuffer(data, np.uint8)
     stops = starts + header["size"]
     body_start = starts + record.BODY_AT
-    if header.is_odd:
+    if header.has_ipv6:
         flags = header["sys_flag"]
         body_start += record.V6_EXTRA * (flags & BORN_HOST_V6 != 0) + record.V6_EXTRA * (flags & STORE_HOST_V6 != 0)
         fits = body_start + record.TAIL_SIZE <= stops
         body_start = np.where(fits, body_start, stops - record.TAIL_SIZE)
-        body_size = gathered(data, ">i4", 0, body_start - record.BODY_LENGTH_SIZE)
+        body_size = gather(data, ">i4", 0, body_start - record.BODY_LENGTH_SIZE)
     else:
         fits = np.ones(len(starts), bool)
         body_size = header["body_size"]
@@ -115,8 +115,8 @@ def edges(data: bytes, starts: Any, header: RecordHeader) -> tuple[Any, Any]:
         topic_end = np.where(fits, topic_end, body_start)
     # The length is signed: from 128 on, the first octet says a negative one, which ends no record.
     text_start = topic_end + record.PROPERTIES_LENGTH_SIZE
-    fits &= text_start + gathered(data, ">i2", 0, topic_end) == stops
-    found = np.empty((len(starts), 6), np.int32)
+    fits &= text_start + gather(data, ">i2", 0, topic_end) == stops
+    parts = np.empty((len(starts), 6), np.int32)
     for column, edge in enumerate((body_start, body_end, topic_start, topic_end, text_start, stops)):
-        found[:, column] = edge
-    return found, fits
+        parts[:, column] = edge
+    return parts, fits

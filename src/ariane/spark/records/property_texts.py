@@ -18,7 +18,7 @@ from ariane.protocol import properties
 _NAME_END, _PAIR_END = ord(properties.NAME_END), ord(properties.PAIR_END)
 _MAP = pa.map_(pa.string(), pa.string())
 # Names of a batch that are told apart by one bit each when equal ones within a record are looked for; their sums fit 64 bits.
-_NAMES_MAX = 40
+_BITMASK_NAMES_MAX = 40
 
 
 class PropertyTexts:
@@ -45,10 +45,10 @@ class PropertyTexts:
             starts[0] = ends[0]
             starts[1:] = stops[:-1] + ~last[:-1]
         rows = np.cumsum(last) - last
-        self._pairs(starts, stops, rows)
+        self._keep_pairs(starts, stops, rows)
         self._count = count
 
-    def _pairs(self, starts: Any, stops: Any, rows: Any) -> None:
+    def _keep_pairs(self, starts: Any, stops: Any, rows: Any) -> None:
         """Keep the segments that are pairs."""
         cut = self._name_ends
         if len(cut) != len(starts) or not ((starts < cut) & (cut + 1 < stops)).all():
@@ -56,7 +56,7 @@ class PropertyTexts:
             cut = np.append(cut, len(self._octets))[at]
             is_pair = (starts < cut) & (cut + 1 < stops)
             starts, stops, rows, cut = starts[is_pair], stops[is_pair], rows[is_pair], cut[is_pair]
-        self._starts, self._cut, self._stops, self._rows = starts, cut, stops, rows
+        self._starts, self._name_stops, self._stops, self._rows = starts, cut, stops, rows
         self._lengths = cut - starts
 
     def values(self, name: str) -> pa.Array:
@@ -72,7 +72,7 @@ class PropertyTexts:
             found, rows = found[is_last], rows[is_last]
         if not len(rows):
             return pa.nulls(self._count, pa.string())
-        slices = self._slices(np.stack([self._cut[found] + 1, self._stops[found]], 1))
+        slices = self._slices(np.stack([self._name_stops[found] + 1, self._stops[found]], 1))
         which = np.zeros(self._count, np.int64)
         which[rows] = np.arange(0, 2 * len(rows), 2)
         absent = None
@@ -84,7 +84,7 @@ class PropertyTexts:
     def maps(self) -> pa.Array:
         """All properties of each record."""
         every = np.arange(0, 4 * len(self._starts), 4)
-        slices = self._slices(np.stack([self._starts, self._cut, self._cut + 1, self._stops], 1))
+        slices = self._slices(np.stack([self._starts, self._name_stops, self._name_stops + 1, self._stops], 1))
         names = slices.take(pa.array(every))
         if self._may_repeat(names):
             return pa.array([list(properties.decode(text).items()) for text in self._texts.to_pylist()], _MAP)
@@ -97,7 +97,7 @@ class PropertyTexts:
         if not len(names):
             return False
         encoded = names.dictionary_encode()
-        if len(encoded.dictionary) > _NAMES_MAX:
+        if len(encoded.dictionary) > _BITMASK_NAMES_MAX:
             pairs = np.stack([self._rows, encoded.indices.to_numpy()], 1)
             return len(np.unique(pairs, axis=0)) < len(pairs)
         bits = np.left_shift(np.int64(1), encoded.indices.to_numpy().astype(np.int64))

@@ -45,7 +45,7 @@ PREPARED = TRANSACTION_STATES.index("prepared")
 
 # Properties that say a time of delivery, and how many ms their unit has when it counts from the time the message was stored;
 # None: ms since the epoch. Earlier ones win: a broker writes down TIMER_OUT_MS, the others are what a producer asked for.
-TIMES = {
+DELIVERY_PROPERTIES = {
     TIMER_OUT_MS: None,
     START_DELIVER_TIME: None,
     TIMER_DELAY_SEC: 1000,
@@ -55,7 +55,7 @@ TIMES = {
 _DIGITS_MAX = 15
 
 
-def columns(records: list[Record], broker: str | None, kinds: Mapping[str, pa.DataType]) -> list[pa.Array]:
+def decode_columns(records: list[Record], broker: str | None, kinds: Mapping[str, pa.DataType]) -> list[pa.Array]:
     """The columns named in `kinds`. ProtocolError for a body that cannot be expanded, unless `body_error` is among them;
     TooMuch as `bodies.bodies`."""
     maps = [one.property_map() for one in records]
@@ -67,13 +67,13 @@ def columns(records: list[Record], broker: str | None, kinds: Mapping[str, pa.Da
             both = _bodies(records, tolerant=bodies.ERROR_COLUMN in kinds)
             made.append(pa.array([pair[name != "body"] for pair in both], kind))
         elif kind == _TIME:
-            made.append(times([_TIMES[name](one, own) for one, own in zip(records, maps, strict=True)]))
+            made.append(timestamps([_TIMES[name](one, own) for one, own in zip(records, maps, strict=True)]))
         else:
             made.append(pa.array([_VALUES[name](one, own) for one, own in zip(records, maps, strict=True)], kind))
     return made
 
 
-def number(text: str | None) -> int | None:
+def parse_integer(text: str | None) -> int | None:
     """A whole number ≥ 0 that an INT can say, else None."""
     if text is None or not (text.isascii() and text.isdecimal() and len(text) <= 10):
         return None
@@ -81,16 +81,16 @@ def number(text: str | None) -> int | None:
     return value if value <= _INT_MAX else None
 
 
-def deliver_ms(own: Mapping[str, str | None], store_ms: int) -> int | None:
+def delivery_time_ms(properties: Mapping[str, str | None], store_ms: int) -> int | None:
     """When a message is to be delivered, by the properties that say a time; None when none does."""
-    for name, unit in TIMES.items():
-        text = own.get(name)
+    for name, unit in DELIVERY_PROPERTIES.items():
+        text = properties.get(name)
         if text is not None and text.isascii() and text.isdecimal() and len(text) <= _DIGITS_MAX:
             return int(text) if unit is None else store_ms + int(text) * unit
     return None
 
 
-def times(ms: list[int | None]) -> pa.Array:
+def timestamps(ms: list[int | None]) -> pa.Array:
     sayable = [None if one is None or abs(one) >= MS_MAX else one * 1000 for one in ms]
     return pa.array(sayable, pa.int64()).cast(_TIME)
 
@@ -111,23 +111,23 @@ def _body(one: Record, *, tolerant: bool) -> tuple[bytes | None, str | None]:
     except ProtocolError as error:
         if tolerant:
             return None, str(error)
-        raise bodies.named(error, one.queue_id, one.queue_offset) from None
+        raise bodies.locate_error(error, one.queue_id, one.queue_offset) from None
 
 
-def _state(one: Record) -> str:
+def _transaction_state(one: Record) -> str:
     state = one.sys_flag >> 2 & 3
     return TRANSACTION_STATES[PREPARED if not state and one.topic == HALF_TOPIC else state]
 
 
-_Made = Callable[[Record, dict[str, str]], Any]
+_ValueOf = Callable[[Record, dict[str, str]], Any]
 
-_TIMES: dict[str, _Made] = {
+_TIMES: dict[str, _ValueOf] = {
     "born_timestamp": lambda one, own: one.born_ms,
     "store_timestamp": lambda one, own: one.store_ms,
-    "deliver_at": lambda one, own: deliver_ms(own, one.store_ms),
+    "deliver_at": lambda one, own: delivery_time_ms(own, one.store_ms),
 }
 
-_VALUES: dict[str, _Made] = {
+_VALUES: dict[str, _ValueOf] = {
     "topic": lambda one, own: one.topic,
     "queue_id": lambda one, own: one.queue_id,
     "queue_offset": lambda one, own: one.queue_offset,
@@ -144,13 +144,13 @@ _VALUES: dict[str, _Made] = {
     "flag": lambda one, own: one.flag,
     "unique_key": lambda one, own: own.get(UNIQ_KEY),
     "store_size": lambda one, own: one.size,
-    "delay_level": lambda one, own: number(own.get(DELAY)),
+    "delay_level": lambda one, own: parse_integer(own.get(DELAY)),
     "real_topic": lambda one, own: own.get(REAL_TOPIC),
-    "real_queue_id": lambda one, own: number(own.get(REAL_QID)),
-    "transaction_state": lambda one, own: _state(one),
+    "real_queue_id": lambda one, own: parse_integer(own.get(REAL_QID)),
+    "transaction_state": lambda one, own: _transaction_state(one),
     "transaction_id": lambda one, own: own.get(UNIQ_KEY) if own.get(TRAN_MSG) == "true" else None,
     "prepared_transaction_offset": lambda one, own: one.prepared_offset,
-    "check_times": lambda one, own: number(own.get(CHECK_TIMES)),
+    "check_times": lambda one, own: parse_integer(own.get(CHECK_TIMES)),
     "producer_group": lambda one, own: own.get(PGROUP),
     "retry_topic": lambda one, own: own.get(RETRY_TOPIC),
     "origin_message_id": lambda one, own: own.get(ORIGIN_MESSAGE_ID),

@@ -39,10 +39,12 @@ from ariane.store.segments import NAME_DIGITS, Segments
 
 log = logging.getLogger("ariane.spark")
 
-DIRECTORY = "commitlog"
-CHUNK = 1536 * 1024  # bytes read at once: what is decoded of them stays in the processor's cache
-LOOK_BACK = 8 * 1024 * 1024  # a record is no longer: maxMessageSize is 4 MiB
-RECORD_MAX = 64 * 1024 * 1024  # one that claims more is damage: a broken size must not make a task read a whole file
+COMMITLOG = "commitlog"
+CHUNK_BYTES = 1536 * 1024  # bytes read at once: what is decoded of them stays in the processor's cache
+LOOK_BACK_BYTES = 8 * 1024 * 1024  # a record is no longer: maxMessageSize is 4 MiB
+RECORD_BYTES_MAX = (
+    64 * 1024 * 1024
+)  # problem that claims more is damage: a broken size must not make a task read a whole file
 _CUT_OFF = "the file is cut off here"
 
 
@@ -50,7 +52,7 @@ class StoredLog(NamedTuple):
     """Files of `size` bytes that begin at `bases`; records lie below `end`. `floor_ms`: none behind it was stored earlier."""
 
     directory: str
-    size: int
+    file_size: int
     bases: tuple[int, ...]
     end: int
     floor_ms: int = 0
@@ -72,37 +74,37 @@ class RecordRun(NamedTuple):
     """Records in `data`, whose first byte lies at log offset `at`."""
 
     data: bytes
-    at: int
+    offset: int
     starts: Any
     header: RecordHeader
     bounds: Any
 
-    def part(self, which: Any) -> RecordRun:
-        return RecordRun(self.data, self.at, self.starts[which], self.header.part(which), self.bounds[which])
+    def select(self, which: Any) -> RecordRun:
+        return RecordRun(self.data, self.offset, self.starts[which], self.header.select(which), self.bounds[which])
 
 
-def find(path: str, known: StoredLog | None = None, chunk: int = CHUNK) -> StoredLog:
+def find_log(path: str, previous: StoredLog | None = None, chunk: int = CHUNK_BYTES) -> StoredLog:
     """The log below the store directory `path`, or in it. `known`: what an earlier call gave, to look only at what came since.
 
     StoreError when there is none, or one that cannot be read.
     """
-    directory, root = _directory(path)
+    directory, root = _locate(path)
     files = OpenFiles(ReadOnlyDisk())
     try:
-        segments, strange = inspect_files(files, directory, "mappedFileSizeCommitLog")
+        segments, problems = inspect_files(files, directory, "mappedFileSizeCommitLog")
         for name in files.disk.listdir(directory):
             if len(name) == NAME_DIGITS and name.isdigit() and int(name) % segments.size:
                 fault = f"{name} does not begin at a multiple of {segments.size}, the length of most files"
                 raise StoreError(f"{directory}: {fault}: copy the files anew, in full length")
-        for one in strange:
-            log.warning("%s %s", one.file, one.message)
+        for problem in problems:
+            log.warning("%s %s", problem.file, problem.message)
         if not segments.bases:
             raise StoreError(f"{directory} holds no commit-log file: no broker has stored a message there")
         kept = f"{root}/checkpoint"
         safe = 0
         if Path(kept).is_file():  # a directory of that name is Spark's, beside a copied commit log
             safe = checkpoints.decode(read_whole(files.disk, kept) or b"").safe_offset or 0
-        end, floor_ms = _end(segments, safe, known, chunk)
+        end, floor_ms = _find_end(segments, safe, previous, chunk)
         return StoredLog(directory, segments.size, tuple(segments.bases), end, floor_ms)
     except OSError as error:
         raise StoreError(f"cannot read {error.filename or path}: {error.strerror or error}") from error
@@ -110,69 +112,69 @@ def find(path: str, known: StoredLog | None = None, chunk: int = CHUNK) -> Store
         files.close()
 
 
-def pieces(
-    segments: Segments, begin: int, end: int, limit: int, chunk: int = CHUNK, *, exact: bool = False
+def scan_range(
+    segments: Segments, begin: int, end: int, limit: int, chunk: int = CHUNK_BYTES, *, exact: bool = False
 ) -> Iterator[RecordRun | LogDamage]:
     """What begins in [begin, end), all of one file, in which records lie below `limit`. `exact`: a record begins at `begin`."""
-    place = begin if exact else _chained(segments, begin, limit)
+    offset = begin if exact else _chain_start(segments, begin, limit)
     wanted = window = chunk
-    while place < end:
-        data = segments.read(place, min(wanted, limit - place))
-        run, length = chain(data, place, segments.size)
+    while offset < end:
+        data = segments.read(offset, min(wanted, limit - offset))
+        run, length = read_chain(data, offset, segments.size)
         if length:
             if length > window // 2:
                 window = min(2 * window, chunk)
-            inside = slice(*np.searchsorted(run.starts, (begin - place, end - place)))
+            inside = slice(*np.searchsorted(run.starts, (begin - offset, end - offset)))
             if inside.start < inside.stop:
-                yield run.part(inside)
-            place, wanted = place + length, window
+                yield run.select(inside)
+            offset, wanted = offset + length, window
             continue
-        size, is_filler = _claim(data, place, segments.size)
+        size, is_filler = _claimed_size(data, offset, segments.size)
         if is_filler:
             return
-        is_cut = len(data) < size <= min(limit - place, RECORD_MAX) and len(data) == min(wanted, limit - place)
-        if is_cut and has_matching_lengths(segments, place, size):
+        is_cut = len(data) < size <= min(limit - offset, RECORD_BYTES_MAX) and len(data) == min(wanted, limit - offset)
+        if is_cut and has_matching_lengths(segments, offset, size):
             wanted = size
             continue
-        following = find_valid_record(segments, place + 1, limit, 0)
+        following = find_valid_record(segments, offset + 1, limit, 0)
         if following is None:
             following = limit
-        if place >= begin:
+        if offset >= begin:
             if is_cut:  # a reason is told by all that is there of it
-                data = segments.read(place, min(following - place, chunk))
-            yield LogDamage(place, following - place, _why(data, following - place, place, segments.size))
+                data = segments.read(offset, min(following - offset, chunk))
+            yield LogDamage(offset, following - offset, _damage_reason(data, following - offset, offset, segments.size))
         # Where there is damage there may be much of it: what is read again of what follows stays small until records follow.
         window = min(SMALL_READ_BYTES, chunk)
-        place, wanted = following, window
+        offset, wanted = following, window
 
 
-def boundary(segments: Segments, place: int, limit: int, chunk: int = CHUNK) -> int:
+def next_boundary(segments: Segments, offset: int, limit: int, chunk: int = CHUNK_BYTES) -> int:
     """The first place at or behind `place` where a record begins; `limit`, the end of what its file holds, when none does."""
-    for piece in pieces(segments, place, limit, limit, chunk):
-        return piece.offset if isinstance(piece, LogDamage) else piece.at + int(piece.starts[0])
+    for piece in scan_range(segments, offset, limit, limit, chunk):
+        return piece.offset if isinstance(piece, LogDamage) else piece.offset + int(piece.starts[0])
     return limit
 
 
-def chain(data: bytes, place: int, file_size: int) -> tuple[RecordRun, int]:
+def read_chain(data: bytes, offset: int, file_size: int) -> tuple[RecordRun, int]:
     """The records at the beginning of `data`, each behind the one before, and their length together."""
-    starts = layout.candidates(data)
+    starts = layout.find_candidates(data)
     starts = starts[starts + record.FIXED_SIZE <= len(data)]
     if not len(starts) or starts[0]:
         none = np.zeros(0, np.int64)
-        return RecordRun(data, place, none, RecordHeader(data, none), np.zeros((0, 6), np.int32)), 0
+        return RecordRun(data, offset, none, RecordHeader(data, none), np.zeros((0, 6), np.int32)), 0
     header = RecordHeader(data, starts)
-    room = file_size - place % file_size - record.FILLER_SIZE
+    room = file_size - offset % file_size - record.FILLER_SIZE
     sizes = header["size"]
     stops = starts + sizes
-    right = (header["offset"] == starts + place) & (sizes >= record.FIXED_SIZE) & (stops <= min(len(data), room))
+    right = (header["offset"] == starts + offset) & (sizes >= record.FIXED_SIZE) & (stops <= min(len(data), room))
     if not right.all():
-        starts, header, stops = starts[right], header.part(right), stops[right]
-    bounds, fits = layout.edges(data, starts, header)
+        starts, header, stops = starts[right], header.select(right), stops[right]
+    bounds, fits = layout.find_parts(data, starts, header)
     count = len(starts)
     if not (fits.all() and count and not starts[0] and (starts[1:] == stops[:-1]).all()):
         keep = _linked(starts, stops, fits)
-        starts, header, bounds, stops = starts[keep], header.part(keep), bounds[keep], stops[keep]
-    return RecordRun(data, place, starts, header, bounds), int(stops[-1]) if len(stops) else 0
+        starts, header, bounds, stops = starts[keep], header.select(keep), bounds[keep], stops[keep]
+    return RecordRun(data, offset, starts, header, bounds), int(stops[-1]) if len(stops) else 0
 
 
 def _linked(starts: Any, stops: Any, fits: Any) -> list[int]:
@@ -188,24 +190,24 @@ def _linked(starts: Any, stops: Any, fits: Any) -> list[int]:
     return keep
 
 
-def _chained(segments: Segments, begin: int, limit: int) -> int:
+def _chain_start(segments: Segments, begin: int, limit: int) -> int:
     """A place, not behind `begin` if records reach it, from which records lead to it: the beginning of its file, or the first
     record within LOOK_BACK."""
     base = begin - begin % segments.size
-    place = max(base, begin - LOOK_BACK)
+    place = max(base, begin - LOOK_BACK_BYTES)
     if place == base:
         return base
     found = find_valid_record(segments, place, limit, 0)
     return limit if found is None else found
 
 
-def _claim(data: bytes, place: int, file_size: int) -> tuple[int, bool]:
+def _claimed_size(data: bytes, place: int, file_size: int) -> tuple[int, bool]:
     """The size that a record at the beginning of `data` claims to have, 0 without its magic; whether it is the filler."""
     size, magic = record.SIZE_AND_MAGIC.unpack_from(data) if len(data) >= record.SIZE_AND_MAGIC.size else (0, 0)
     return size if magic == record.MAGIC else 0, magic == record.FILLER_MAGIC and size == file_size - place % file_size
 
 
-def _why(data: bytes, size: int, place: int, file_size: int) -> str:
+def _damage_reason(data: bytes, size: int, place: int, file_size: int) -> str:
     """Why the first `size` bytes at `place`, of which `data` are those that were read, hold no record."""
     if not data:
         return _CUT_OFF
@@ -219,36 +221,36 @@ def _why(data: bytes, size: int, place: int, file_size: int) -> str:
     raise StoreError(f"the record at {place} changed while it was read: read again")
 
 
-def _end(segments: Segments, safe: int, known: StoredLog | None, chunk: int) -> tuple[int, int]:
+def _find_end(segments: Segments, safe_offset: int, previous: StoredLog | None, chunk: int) -> tuple[int, int]:
     """Where the log ends, and the store time that nothing behind it undercuts."""
     floor_ms = 0
-    if known is None and safe and segments.has(safe):
+    if previous is None and safe_offset and segments.has(safe_offset):
         # Our store flushed all below and clears what it cuts: what lies before needs no look, when a record or nothing is there.
-        base, data = safe - safe % segments.size, segments.read(safe, SMALL_READ_BYTES)
-        if safe > base and (not data.strip(b"\0") or chain(data, safe, segments.size)[1]):
-            known = StoredLog("", segments.size, (), safe)
+        base, data = safe_offset - safe_offset % segments.size, segments.read(safe_offset, SMALL_READ_BYTES)
+        if safe_offset > base and (not data.strip(b"\0") or read_chain(data, safe_offset, segments.size)[1]):
+            previous = StoredLog("", segments.size, (), safe_offset)
     for base in reversed(segments.bases):
-        if known is not None and known.end == base + segments.size:
-            return known.end, known.floor_ms
+        if previous is not None and previous.end == base + segments.size:
+            return previous.end, previous.floor_ms
         place = base
-        if known is not None and base <= known.end < base + segments.size:
-            place, floor_ms = known.end, known.floor_ms
-        end, floor_ms = _end_within(segments, place, floor_ms, chunk)
-        end = max(end, min(safe, base + segments.size))
+        if previous is not None and base <= previous.end < base + segments.size:
+            place, floor_ms = previous.end, previous.floor_ms
+        end, floor_ms = _find_end_in_file(segments, place, floor_ms, chunk)
+        end = max(end, min(safe_offset, base + segments.size))
         # Files are made before they are needed: an empty one says nothing of where the one before it ends.
         if end > base or place > base or base == segments.bases[0] or not segments.has(base - 1):
             return end, floor_ms
     return segments.start, floor_ms
 
 
-def _end_within(segments: Segments, place: int, floor_ms: int, chunk: int) -> tuple[int, int]:
+def _find_end_in_file(segments: Segments, place: int, floor_ms: int, chunk: int) -> tuple[int, int]:
     """As `_end`, of the file that holds `place`, where a record begins or may begin."""
     stop = place - place % segments.size + segments.size
     wanted = window = chunk
     last = again = -1
     while place < stop:
         data = segments.read(place, wanted)
-        run, length = chain(data, place, segments.size)
+        run, length = read_chain(data, place, segments.size)
         if length:
             floor_ms = max(floor_ms, min(_store_ms(run, -1), _store_ms(run, -2 if len(run.starts) > 1 else -1)))
             last = place + int(run.starts[-1])
@@ -256,10 +258,10 @@ def _end_within(segments: Segments, place: int, floor_ms: int, chunk: int) -> tu
                 window = min(2 * window, chunk)
             place, wanted = place + length, window
             continue
-        size, is_filler = _claim(data, place, segments.size)
+        size, is_filler = _claimed_size(data, place, segments.size)
         if is_filler:
             return stop, floor_ms
-        if len(data) < size <= min(stop - place, RECORD_MAX) and has_matching_lengths(segments, place, size):
+        if len(data) < size <= min(stop - place, RECORD_BYTES_MAX) and has_matching_lengths(segments, place, size):
             wanted = size
             if len(segments.read(place, size)) == size:
                 continue
@@ -271,12 +273,12 @@ def _end_within(segments: Segments, place: int, floor_ms: int, chunk: int) -> tu
             continue
         window = min(SMALL_READ_BYTES, chunk)
         place, last, wanted = following, -1, window
-    if last >= 0 and not _is_whole(segments, last, place):
+    if last >= 0 and not _is_complete(segments, last, place):
         place = last
     return place, floor_ms
 
 
-def _is_whole(segments: Segments, place: int, stop: int) -> bool:
+def _is_complete(segments: Segments, place: int, stop: int) -> bool:
     """Whether the last record is written to its end: nothing tells it of one whose lengths came first but its CRC."""
     try:
         parse_record(
@@ -292,15 +294,15 @@ def _store_ms(run: RecordRun, index: int) -> int:
     return record.store_ms(run.data[at : at + record.FIXED_SIZE])
 
 
-def _directory(path: str) -> tuple[str, str]:
+def _locate(path: str) -> tuple[str, str]:
     """The directory of the commit log that `path` means, and that of its store."""
     given = Path(path)
-    if (given / DIRECTORY).is_dir():
-        return str(given / DIRECTORY), str(given)
+    if (given / COMMITLOG).is_dir():
+        return str(given / COMMITLOG), str(given)
     if not given.is_dir():
         raise StoreError(
-            f"{path} is no directory: give the one that holds {DIRECTORY}, as the driver and executors see it"
+            f"{path} is no directory: give the one that holds {COMMITLOG}, as the driver and executors see it"
         )
-    if given.name == DIRECTORY or any(len(one.name) == NAME_DIGITS and one.name.isdigit() for one in given.iterdir()):
+    if given.name == COMMITLOG or any(len(one.name) == NAME_DIGITS and one.name.isdigit() for one in given.iterdir()):
         return str(given), str(given.absolute().parent)
-    raise StoreError(f"{path} is no store directory: it has no {DIRECTORY}")
+    raise StoreError(f"{path} is no store directory: it has no {COMMITLOG}")

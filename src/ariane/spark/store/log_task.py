@@ -35,13 +35,13 @@ BATCH_ROWS = 8192
 CRC_ROWS = 512  # bodies that are objects at a time: they stay in the cache, and their memory is used again
 
 # What store files have besides the columns of a record: name → Arrow type, Spark DDL
-OWN: dict[str, tuple[pa.DataType, str]] = {
+STORE_COLUMNS: dict[str, tuple[pa.DataType, str]] = {
     "segment": (pa.string(), "STRING"),
     "position": (pa.int64(), "BIGINT"),
     "valid": (pa.bool_(), "BOOLEAN"),
     "damage": (pa.string(), "STRING"),
 }
-COLUMNS = {name: kind for name, kind in arrow_decoder.COLUMNS.items() if name != bodies.ERROR_COLUMN} | OWN
+COLUMNS = {name: kind for name, kind in arrow_decoder.COLUMNS.items() if name != bodies.ERROR_COLUMN} | STORE_COLUMNS
 DDL = ", ".join(f"{name} {ddl}" for name, (_, ddl) in COLUMNS.items())
 
 
@@ -49,21 +49,21 @@ class LogRange(NamedTuple):
     """What begins in [begin, end) of one file, whose records lie below `limit`. `exact`: a record begins at `begin`."""
 
     directory: str
-    size: int
+    file_size: int
     begin: int
     end: int
     limit: int
     exact: bool
 
 
-def plan(found: StoredLog, begin: int, end: int, split_bytes: int) -> list[LogRange | LogDamage]:
+def plan_ranges(stored_log: StoredLog, begin: int, end: int, split_bytes: int) -> list[LogRange | LogDamage]:
     """The log from `begin`, where a record or a file begins, to `end`, in parts; missing files are damage."""
     parts: list[LogRange | LogDamage] = []
-    there = set(found.bases)
-    base = begin - begin % found.size
+    existing = set(stored_log.bases)
+    base = begin - begin % stored_log.file_size
     while base < end:
-        limit = min(base + found.size, end)
-        if base not in there:
+        limit = min(base + stored_log.file_size, end)
+        if base not in existing:
             parts.append(LogDamage(max(base, begin), limit - max(base, begin), "this file is missing"))
         else:
             edges = [*range(max(base, begin), limit, split_bytes), limit]
@@ -71,58 +71,60 @@ def plan(found: StoredLog, begin: int, end: int, split_bytes: int) -> list[LogRa
             if len(edges) > 2 and edges[-1] - edges[-2] < split_bytes // 4:
                 del edges[-2]
             parts += [
-                LogRange(found.directory, found.size, low, high, limit, exact=low == edges[0])
+                LogRange(stored_log.directory, stored_log.file_size, low, high, limit, exact=low == edges[0])
                 for low, high in itertools.pairwise(edges)
             ]
-        base += found.size
+        base += stored_log.file_size
     return parts
 
 
-def rows(
-    part: LogRange | LogDamage, options: StoreOptions, columns: Sequence[str], size: int
+def read_rows(
+    log_range: LogRange | LogDamage, options: StoreOptions, columns: Sequence[str], file_size: int
 ) -> Iterator[pa.RecordBatch]:
     """The rows of a part, in the order of the log. `size`: that of its files."""
-    shape = _Shape(options, columns, size)
-    if isinstance(part, LogDamage):
-        yield shape.damaged(part)
+    builder = _RowBuilder(options, columns, file_size)
+    if isinstance(log_range, LogDamage):
+        yield builder.damage_row(log_range)
         return
-    arrow_decoder.settle_heap()
-    base = part.begin - part.begin % part.size
+    arrow_decoder.retain_heap()
+    base = log_range.begin - log_range.begin % log_range.file_size
     files = OpenFiles(ReadOnlyDisk())
-    segments = Segments(files, part.directory, part.size, [base])
+    segments = Segments(files, log_range.directory, log_range.file_size, [base])
     try:
-        found = commit_log.pieces(segments, part.begin, part.end, part.limit, options.chunk_bytes, exact=part.exact)
+        found = commit_log.scan_range(
+            segments, log_range.begin, log_range.end, log_range.limit, options.chunk_bytes, exact=log_range.exact
+        )
         for piece in found:
             if isinstance(piece, LogDamage):
-                yield shape.damaged(piece)
+                yield builder.damage_row(piece)
             else:
-                yield from shape.rows(piece)
+                yield from builder.rows(piece)
     except FileNotFoundError:
         name = Path(segments.path(base)).name
-        gone = f"{part.directory}/{name} was removed after this read was planned (retention?): read again"
+        gone = f"{log_range.directory}/{name} was removed after this read was planned (retention?): read again"
         raise StoreError(gone) from None
     except OSError as error:
-        raise StoreError(f"cannot read {error.filename or part.directory}: {error.strerror or error}") from error
+        raise StoreError(f"cannot read {error.filename or log_range.directory}: {error.strerror or error}") from error
     finally:
         files.close()
 
 
-class _Shape:
+class _RowBuilder:
     """How the rows of a task look."""
 
-    def __init__(self, options: StoreOptions, columns: Sequence[str], size: int) -> None:
+    def __init__(self, options: StoreOptions, columns: Sequence[str], file_size: int) -> None:
         self._options = options
         self._columns = list(columns)
-        self._size = size
+        self._file_size = file_size
         self._topics = [topic.encode() for topic in options.topic]
-        self._decoded = [name for name in columns if name not in OWN]
+        self._decoded = [name for name in columns if name not in STORE_COLUMNS]
         if "body" in columns:
             self._decoded.append(bodies.ERROR_COLUMN)
         self._schema = pa.schema([(name, COLUMNS[name][0]) for name in columns])
 
     def rows(self, run: RecordRun) -> Iterator[pa.RecordBatch]:
         for at in range(0, len(run.starts), BATCH_ROWS):
-            yield from self._batches(run.part(slice(at, at + BATCH_ROWS)))
+            yield from self._batches(run.select(slice(at, at + BATCH_ROWS)))
 
     def _batches(self, run: RecordRun) -> Iterator[pa.RecordBatch]:
         """Records as batches, those that close a hole apart."""
@@ -130,44 +132,46 @@ class _Shape:
         closing = (header["sys_flag"] == TRANSACTION_ROLLBACK) & (header["flag"] == corrupt_ranges.FLAG)
         at = 0
         for index in np.flatnonzero(closing).tolist():
-            start, place = int(run.starts[index]), run.at + int(run.starts[index])
-            found = parse_record(run.data, start, place, self._size - place % self._size, check_crc=False)
+            start, place = int(run.starts[index]), run.offset + int(run.starts[index])
+            found = parse_record(run.data, start, place, self._file_size - place % self._file_size, check_crc=False)
             if not corrupt_ranges.is_replacement(found):
                 continue
-            yield from self._good(run.part(slice(at, index)))
+            yield from self._intact_rows(run.select(slice(at, index)))
             why = found.properties.decode("utf-8", "replace").partition("\x01")[2] or "unknown"
-            yield self.damaged(LogDamage(place, found.size, f"a start of the broker closed a hole here: {why}"))
+            yield self.damage_row(LogDamage(place, found.size, f"a start of the broker closed a hole here: {why}"))
             at = index + 1
-        yield from self._good(run.part(slice(at, None)) if at else run)
+        yield from self._intact_rows(run.select(slice(at, None)) if at else run)
 
-    def _good(self, run: RecordRun) -> Iterator[pa.RecordBatch]:
+    def _intact_rows(self, run: RecordRun) -> Iterator[pa.RecordBatch]:
         if self._topics:
-            run = run.part(np.flatnonzero(_of_topics(run, self._topics)))
+            run = run.select(np.flatnonzero(_topic_mask(run, self._topics)))
         count = len(run.starts)
         if not count:
             return
         try:
-            with suppress(bodies.TooMuch):
+            with suppress(bodies.BatchTooLarge):
                 yield self._batch(run)
                 return
         except ProtocolError as error:  # a text that is no UTF-8, or a host that is none: nothing checked them
             if count == 1:
-                yield self.damaged(LogDamage(run.at + int(run.starts[0]), int(run.header["size"][0]), str(error)))
+                yield self.damage_row(
+                    LogDamage(run.offset + int(run.starts[0]), int(run.header["size"][0]), str(error))
+                )
                 return
-        yield from self._good(run.part(slice(0, count // 2)))
-        yield from self._good(run.part(slice(count // 2, None)))
+        yield from self._intact_rows(run.select(slice(0, count // 2)))
+        yield from self._intact_rows(run.select(slice(count // 2, None)))
 
     def _batch(self, run: RecordRun) -> pa.RecordBatch:
         broker = self._options.broker
         records = arrow_decoder.RecordColumns(run.data, run.header, run.bounds, broker, tolerant=True)
-        if run.header.is_odd:
+        if run.header.has_ipv6:
             found = arrow_decoder.RecordScan(run.data, run.starts, run.header["queue_offset"])
-            decoded = arrow_decoder.columns_of(found, broker, self._decoded)
+            decoded = arrow_decoder.decode_scan(found, broker, self._decoded)
         else:
             decoded = records.batch(self._decoded)
         made = dict(zip(self._decoded, decoded.columns, strict=True))
         damage = made.pop(bodies.ERROR_COLUMN, None)
-        wrong = _wrong(run, records) if self._options.check_crc else {}
+        wrong = _find_damaged(run, records) if self._options.check_crc else {}
         if wrong:
             texts: list[str | None] = [None] * len(run.starts) if damage is None else damage.to_pylist()
             for index, why in wrong.items():
@@ -177,12 +181,12 @@ class _Shape:
                 is_wrong = np.zeros(len(run.starts), bool)
                 is_wrong[list(wrong)] = True
                 made["body"] = pc.if_else(pa.array(is_wrong), pa.scalar(None, pa.binary()), made["body"])
-        return self._assembled(made, run.at + run.starts, damage)
+        return self._assemble(made, run.offset + run.starts, damage)
 
-    def _assembled(self, made: dict[str, pa.Array], positions: Any, damage: pa.Array | None) -> pa.RecordBatch:
+    def _assemble(self, made: dict[str, pa.Array], positions: Any, damage: pa.Array | None) -> pa.RecordBatch:
         count = len(positions)
         own = {
-            "segment": lambda: pa.repeat(pa.scalar(self._name(int(positions[0]))), count),
+            "segment": lambda: pa.repeat(pa.scalar(self._segment_name(int(positions[0]))), count),
             "position": lambda: pa.array(positions.astype(np.int64)),
             "valid": lambda: pa.repeat(pa.scalar(True), count) if damage is None else damage.is_null(),
             "damage": lambda: pa.nulls(count, pa.string()) if damage is None else damage,
@@ -190,12 +194,12 @@ class _Shape:
         arrays = [own[name]() if name in own else made[name] for name in self._columns]
         return pa.record_batch(arrays, schema=self._schema)
 
-    def damaged(self, damage: LogDamage) -> pa.RecordBatch:
+    def damage_row(self, damage: LogDamage) -> pa.RecordBatch:
         """The row of what is no record."""
         row: dict[str, Any] = {
             "broker": self._options.broker,
             "store_size": damage.size if damage.size < 2**31 else None,
-            "segment": self._name(damage.offset),
+            "segment": self._segment_name(damage.offset),
             "position": damage.offset,
             "valid": False,
             "damage": f"{damage.size} bytes are no record: {damage.why}",
@@ -203,11 +207,11 @@ class _Shape:
         arrays = [pa.array([row.get(field.name)], field.type) for field in self._schema]
         return pa.record_batch(arrays, schema=self._schema)
 
-    def _name(self, place: int) -> str:
-        return f"{place - place % self._size:0{NAME_DIGITS}d}"
+    def _segment_name(self, place: int) -> str:
+        return f"{place - place % self._file_size:0{NAME_DIGITS}d}"
 
 
-def _wrong(run: RecordRun, records: arrow_decoder.RecordColumns) -> dict[int, str]:
+def _find_damaged(run: RecordRun, records: arrow_decoder.RecordColumns) -> dict[int, str]:
     """Which records of a run are damaged within, and how."""
     stored = records.stored_bodies
     crcs = np.empty(len(stored), np.int64)
@@ -215,20 +219,20 @@ def _wrong(run: RecordRun, records: arrow_decoder.RecordColumns) -> dict[int, st
         some = stored.slice(at, CRC_ROWS)
         crcs[at : at + len(some)] = np.fromiter(map(zlib.crc32, some.to_pylist()), np.int64, len(some))
     differ = ((crcs & 0x7FFFFFFF) != run.header["crc"]) & (run.bounds[:, 1] > run.bounds[:, 0])
-    wrong = dict.fromkeys(np.flatnonzero(differ).tolist(), "the body's CRC is wrong")
+    damaged = dict.fromkeys(np.flatnonzero(differ).tolist(), "the body's CRC is wrong")
     # No checksum covers properties, and no text ends so: the write was torn in them, the file held zeros before.
     text_start, text_end = run.bounds[:, 4], run.bounds[:, 5]
     torn = (np.frombuffer(run.data, np.uint8)[text_end - 1] == 0) & (text_end > text_start)
-    return wrong | dict.fromkeys(np.flatnonzero(torn).tolist(), "its properties end in zeros")
+    return damaged | dict.fromkeys(np.flatnonzero(torn).tolist(), "its properties end in zeros")
 
 
-def _of_topics(run: RecordRun, topics: list[bytes]) -> Any:
+def _topic_mask(run: RecordRun, topics: list[bytes]) -> Any:
     """Which records are of one of the topics."""
     start, lengths = run.bounds[:, 2].astype(np.int64), run.bounds[:, 3] - run.bounds[:, 2]
-    found = np.zeros(len(start), bool)
+    is_match = np.zeros(len(start), bool)
     for topic in topics:
         alike = np.flatnonzero(lengths == len(topic))
         if len(alike):
             texts = np.ndarray((len(run.data) - len(topic) + 1,), f"S{len(topic)}", run.data, 0, (1,))
-            found[alike[texts[start[alike]] == topic]] = True
-    return found
+            is_match[alike[texts[start[alike]] == topic]] = True
+    return is_match

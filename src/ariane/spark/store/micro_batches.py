@@ -13,10 +13,10 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, SupportsTriggerAvailableNow
 
 from ariane.errors import ConfigError, StoreError
-from ariane.spark.reporting import message_only, readable
+from ariane.spark.reporting import hide_traceback, message_only
 from ariane.spark.store import commit_log
 from ariane.spark.store.commit_log import StoredLog
-from ariane.spark.store.source import planned, read_part
+from ariane.spark.store.source import plan_partitions, read_partition
 from ariane.spark.store.store_options import StoreOptions
 from ariane.store.files import OpenFiles, ReadOnlyDisk
 from ariane.store.segments import Segments
@@ -30,22 +30,22 @@ class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._columns = columns
         self._log: StoredLog | None = None  # as far as it was looked at
         self._initial: int | None = None
-        self._at_stop: int | None = None  # AvailableNow: the end when it began
+        self._stop_offset: int | None = None  # AvailableNow: the end when it began
 
-    @readable
+    @hide_traceback
     def initialOffset(self) -> dict[str, int]:
         # Spark asks again in the first batch: the answer has to be the same.
         if self._initial is None:
-            found, wanted = self._look(), self._options.starting_position
+            found, wanted = self._refresh_log(), self._options.starting_position
             if wanted == "earliest":
                 self._initial = found.start
             elif wanted == "latest":
                 self._initial = found.end
             else:
-                self._initial = _boundary(found, self._held(found, int(wanted)))
+                self._initial = _align_offset(found, self._resolve_start(found, int(wanted)))
         return {"from": self._initial, "to": self._initial}
 
-    def _held(self, found: StoredLog, position: int) -> int:
+    def _resolve_start(self, found: StoredLog, position: int) -> int:
         """The option startingPosition, as far as the log holds it."""
         held = f"the log holds {found.start} to {found.end}"
         if position > found.end:
@@ -55,9 +55,9 @@ class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             raise ConfigError("startingPosition", position, fix)
         return max(position, found.start)
 
-    @readable
+    @hide_traceback
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
-        found, begin = self._look(), start["to"]
+        found, begin = self._refresh_log(), start["to"]
         if begin > found.end:
             lost = f"{self._options.path} ends at {found.end}, and {begin} was read before: it is another store, or an older copy"
             raise StoreError(f"{lost}; start a new query with a new checkpoint")
@@ -66,43 +66,45 @@ class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 f"{self._options.path} begins at {found.start}, what lay from {begin} on was removed before it was read"
             )
             raise StoreError(f"{lost}; set failOnDataLoss to false to go on, with a row for it")
-        end = found.end if self._at_stop is None else min(found.end, self._at_stop)
+        end = found.end if self._stop_offset is None else min(found.end, self._stop_offset)
         if isinstance(limit, ReadMaxBytes) and end - begin > limit.max_bytes:
-            end = min(end, _boundary(found, begin + limit.max_bytes))
+            end = min(end, _align_offset(found, begin + limit.max_bytes))
         return start if end <= begin else {"from": begin, "to": end}
 
     def getDefaultReadLimit(self) -> ReadLimit:
         most = self._options.max_bytes_per_trigger
         return ReadAllAvailable() if most is None else ReadMaxBytes(most)
 
-    @readable
+    @hide_traceback
     def prepareForTriggerAvailableNow(self) -> None:
-        self._at_stop = self._look().end
+        self._stop_offset = self._refresh_log().end
 
-    @readable
+    @hide_traceback
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
-        return planned(self._look(), end["from"], end["to"], self._options)
+        return plan_partitions(self._refresh_log(), end["from"], end["to"], self._options)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         with message_only():
-            yield from read_part(partition, self._options, self._columns)
+            yield from read_partition(partition, self._options, self._columns)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Nothing: offsets live in the checkpoint."""
 
-    def _look(self) -> StoredLog:
-        self._log = commit_log.find(self._options.path, self._log)
+    def _refresh_log(self) -> StoredLog:
+        self._log = commit_log.find_log(self._options.path, self._log)
         return self._log
 
 
-def _boundary(found: StoredLog, place: int) -> int:
+def _align_offset(stored_log: StoredLog, offset: int) -> int:
     """The first place at or behind `place` where a record begins or a file does."""
-    base = place - place % found.size
-    limit = min(base + found.size, found.end)
-    if base not in found.bases:
+    base = offset - offset % stored_log.file_size
+    limit = min(base + stored_log.file_size, stored_log.end)
+    if base not in stored_log.bases:
         return limit
     files = OpenFiles(ReadOnlyDisk())
     try:
-        return commit_log.boundary(Segments(files, found.directory, found.size, [base]), place, limit)
+        return commit_log.next_boundary(
+            Segments(files, stored_log.directory, stored_log.file_size, [base]), offset, limit
+        )
     finally:
         files.close()

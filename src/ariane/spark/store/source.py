@@ -16,21 +16,21 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.types import StructType
 
 from ariane.spark.availability import require_stream_reads
-from ariane.spark.records.schema import asked
-from ariane.spark.reporting import message_only, or_refusal, readable
+from ariane.spark.records.schema import requested_columns
+from ariane.spark.reporting import hide_traceback, message_only, reader_or_error
 from ariane.spark.store import commit_log, log_task
 from ariane.spark.store.commit_log import LogDamage, StoredLog
 from ariane.spark.store.log_task import LogRange
-from ariane.spark.store.store_options import StoreOptions, parse, refuse_stream_options
+from ariane.spark.store.store_options import StoreOptions, parse, reject_stream_options
 
 
 class LogPartition(InputPartition):
     """A part of the log: one task. `size` is that of the log's files."""
 
-    def __init__(self, part: LogRange | LogDamage, size: int) -> None:
-        super().__init__(part)
-        self.part = part
-        self.size = size
+    def __init__(self, log_range: LogRange | LogDamage, file_size: int) -> None:
+        super().__init__(log_range)
+        self.log_range = log_range
+        self.file_size = file_size
 
 
 class StoreSource(DataSource):
@@ -40,51 +40,51 @@ class StoreSource(DataSource):
     def name(cls) -> str:
         return "rocketmq-store"
 
-    @readable
+    @hide_traceback
     def schema(self) -> str:
         parse(
             self.options
         )  # Spark asks for the schema when a frame is made: mistakes are reported there, not when it is used
         return log_task.DDL
 
-    @readable
+    @hide_traceback
     def reader(self, schema: StructType) -> DataSourceReader:
-        return StoreReader(parse(self.options), asked(schema, log_task.COLUMNS))
+        return StoreReader(parse(self.options), requested_columns(schema, log_task.COLUMNS))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         def reader() -> DataSourceStreamReader:
             require_stream_reads()
             from ariane.spark.store.micro_batches import StoreStreamReader
 
-            return StoreStreamReader(parse(self.options), asked(schema, log_task.COLUMNS))
+            return StoreStreamReader(parse(self.options), requested_columns(schema, log_task.COLUMNS))
 
-        return or_refusal(reader)
+        return reader_or_error(reader)
 
 
 class StoreReader(DataSourceReader):
     """The whole log."""
 
     def __init__(self, options: StoreOptions, columns: list[str]) -> None:
-        refuse_stream_options(options)
+        reject_stream_options(options)
         self._options = options
         self._columns = columns
 
-    @readable
+    @hide_traceback
     def partitions(self) -> list[InputPartition]:
-        found = commit_log.find(self._options.path)
-        return planned(found, found.start, found.end, self._options)
+        found = commit_log.find_log(self._options.path)
+        return plan_partitions(found, found.start, found.end, self._options)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         with message_only():
-            yield from read_part(partition, self._options, self._columns)
+            yield from read_partition(partition, self._options, self._columns)
 
 
-def planned(found: StoredLog, begin: int, end: int, options: StoreOptions) -> list[InputPartition]:
-    parts = log_task.plan(found, begin, end, options.split_bytes)
-    return [LogPartition(part, found.size) for part in parts]
+def plan_partitions(stored_log: StoredLog, begin: int, end: int, options: StoreOptions) -> list[InputPartition]:
+    parts = log_task.plan_ranges(stored_log, begin, end, options.max_partition_bytes)
+    return [LogPartition(part, stored_log.file_size) for part in parts]
 
 
-def read_part(partition: InputPartition, options: StoreOptions, columns: list[str]) -> Iterator[pa.RecordBatch]:
+def read_partition(partition: InputPartition, options: StoreOptions, columns: list[str]) -> Iterator[pa.RecordBatch]:
     """The rows of a task. Spark makes one task of its own when there is nothing to read: it has none."""
     if isinstance(partition, LogPartition):
-        yield from log_task.rows(partition.part, options, columns, partition.size)
+        yield from log_task.read_rows(partition.log_range, options, columns, partition.file_size)

@@ -9,7 +9,16 @@ import msgspec
 
 from ariane.errors import ConfigError
 from ariane.model.topic import topic_name_fault
-from ariane.spark.option_parsing import INT_MAX, LONG_MAX, Readers, flag, listed, number, refuse_changed, values
+from ariane.spark.option_parsing import (
+    INT_MAX,
+    LONG_MAX,
+    Readers,
+    boolean_option,
+    integer_option,
+    list_option,
+    parse_options,
+    reject_changed,
+)
 
 CHUNK_MIN = 64 * 1024
 STREAM_ONLY = dict.fromkeys(
@@ -29,7 +38,7 @@ class StoreOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Topics to read, joined by commas; empty: all. Damage is told whatever the topic."""
     check_crc: bool = True
     """Whether the CRC of every body is computed."""
-    split_bytes: int = 128 * 1024 * 1024
+    max_partition_bytes: int = 128 * 1024 * 1024
     """Bytes of the log that one task reads."""
     chunk_bytes: int = 1536 * 1024
     """Bytes that a task has in memory undecoded; a larger record is read whole."""
@@ -43,18 +52,18 @@ class StoreOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 def parse(options: Mapping[str, str]) -> StoreOptions:
     """ConfigError names the option and what to write instead. Unknown options are refused: they are mistyped ones."""
-    made = StoreOptions(**values(options, "rocketmq-store source", StoreOptions, READ))
-    if not made.path:
+    parsed = StoreOptions(**parse_options(options, "rocketmq-store source", StoreOptions, READERS))
+    if not parsed.path:
         raise ConfigError("path", "", 'is needed: .load("/path/of/the/store")')
-    return made
+    return parsed
 
 
-def refuse_stream_options(options: StoreOptions) -> None:
+def reject_stream_options(options: StoreOptions) -> None:
     """Raise ConfigError for an option that has no effect in a batch."""
-    refuse_changed(options, STREAM_ONLY)
+    reject_changed(options, STREAM_ONLY)
 
 
-def _local(name: str, text: str) -> str:
+def _local_path(name: str, text: str) -> str:
     """A path of this machine's file system; `file:` URIs are such."""
     if "://" not in text and not text.startswith("file:"):
         return text
@@ -65,7 +74,7 @@ def _local(name: str, text: str) -> str:
 
 
 def _topics(name: str, text: str) -> tuple[str, ...]:
-    topics = listed(",")(name, text)
+    topics = list_option(",")(name, text)
     for one in topics:
         if fault := topic_name_fault(one):
             raise ConfigError(name, one, fault)
@@ -75,16 +84,16 @@ def _topics(name: str, text: str) -> tuple[str, ...]:
 def _position(name: str, text: str) -> str | int:
     if text in ("earliest", "latest"):
         return text
-    return number(0, LONG_MAX, "earliest, latest or ")(name, text)
+    return integer_option(0, LONG_MAX, "earliest, latest or ")(name, text)
 
 
-READ: Readers = {
-    "path": _local,
+READERS: Readers = {
+    "path": _local_path,
     "topic": _topics,
-    "checkcrc": flag,
-    "splitbytes": number(CHUNK_MIN, LONG_MAX),
-    "chunkbytes": number(CHUNK_MIN, INT_MAX),  # a chunk is addressed with 32 bits
-    "maxbytespertrigger": number(CHUNK_MIN, LONG_MAX),
+    "checkcrc": boolean_option,
+    "maxpartitionbytes": integer_option(CHUNK_MIN, LONG_MAX),
+    "chunkbytes": integer_option(CHUNK_MIN, INT_MAX),  # a chunk is addressed with 32 bits
+    "maxbytespertrigger": integer_option(CHUNK_MIN, LONG_MAX),
     "startingposition": _position,
-    "failondataloss": flag,
+    "failondataloss": boolean_option,
 }

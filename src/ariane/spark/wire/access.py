@@ -11,9 +11,9 @@ from ariane.errors import ConfigError, ProtocolError
 from ariane.model import host
 from ariane.model.topic import group_name_fault
 from ariane.protocol.signing import Credentials
-from ariane.spark.option_parsing import Readers, Secret, flag, listed, number, secret
+from ariane.spark.option_parsing import Readers, Secret, boolean_option, integer_option, list_option, secret_option
 
-GROUP = "ariane-spark"
+DEFAULT_GROUP = "ariane-spark"
 
 
 class ClusterAccess(msgspec.Struct, frozen=True, kw_only=True):
@@ -21,7 +21,7 @@ class ClusterAccess(msgspec.Struct, frozen=True, kw_only=True):
 
     namesrv: tuple[str, ...] = ()
     """Name servers, `host:port` joined by `;`. Needed."""
-    group_id: str = GROUP
+    group_id: str = DEFAULT_GROUP
     """Group that the brokers see: in pulls, whose offsets `commitOffsets` commits; the producer group in what is sent."""
     timeout_ms: int = 10_000
     """ms to wait for an answer."""
@@ -53,18 +53,18 @@ def _verify(name: str, text: str) -> str:
 
 
 ALIASES = {"nameserver": "namesrv", "group": "groupid"}
-READ: Readers = {
-    "namesrv": listed(";"),
-    "timeoutms": number(1),
-    "retries": number(0),
-    "secretkey": secret,
-    "securitytoken": secret,
-    "usetls": flag,
+READERS: Readers = {
+    "namesrv": list_option(";"),
+    "timeoutms": integer_option(1),
+    "retries": integer_option(0),
+    "secretkey": secret_option,
+    "securitytoken": secret_option,
+    "usetls": boolean_option,
     "tlsverify": _verify,
 }
 
 
-def check(access: ClusterAccess) -> None:
+def validate(access: ClusterAccess) -> None:
     """ConfigError for what does not go together, or cannot be."""
     if not access.namesrv:
         raise ConfigError("namesrv", "", 'is needed: .option("namesrv", "host:port")')

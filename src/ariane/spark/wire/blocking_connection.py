@@ -32,10 +32,10 @@ from ariane.protocol.signing import Credentials, signed
 
 CONNECT_TIMEOUT_S = 3.0
 READ_SIZE = 262_144  # more than a TLS record: none is left in part within the socket's own memory, where nobody sees it
-UNDER_WAY_MAX = 256  # of some 250 bytes each: they fit into the buffers of both kernels, so neither side waits to write
-REFILL = 128  # requests are written in lots of this size
+IN_FLIGHT_MAX = 256  # of some 250 bytes each: they fit into the buffers of both kernels, so neither side waits to write
+WRITE_LOT = 128  # requests are written in lots of this size
 NEVER = float("inf")
-_NOT_NOW = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)  # of a socket that does not wait
+_WOULD_BLOCK = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)  # of a socket that does not wait
 
 
 class Request(NamedTuple):
@@ -58,29 +58,29 @@ class BlockingConnection:
         self._timeout_ms = timeout_ms
         self._credentials = credentials
         self._frames = FrameReader()
-        self.socket = _connected(addr, tls)
+        self.socket = _connect(addr, tls)
 
-    def calls(self, questions: Sequence[Request]) -> list[Command]:
+    def call_all(self, requests: Sequence[Request]) -> list[Command]:
         """The answers in the order of the questions. RequestTimeout when for its time none of them comes."""
-        answers: dict[int, Command] = {}
-        asked = 0
+        responses: dict[int, Command] = {}
+        sent = 0
         try:
-            while len(answers) < len(questions):
-                if asked < len(questions) and asked - len(answers) <= UNDER_WAY_MAX - REFILL:
-                    for question in questions[asked : asked + REFILL]:
-                        self.ask(asked, question.code, fields(question.header), question.body)
-                        asked += 1
+            while len(responses) < len(requests):
+                if sent < len(requests) and sent - len(responses) <= IN_FLIGHT_MAX - WRITE_LOT:
+                    for request in requests[sent : sent + WRITE_LOT]:
+                        self.enqueue(sent, request.code, fields(request.header), request.body)
+                        sent += 1
                     self.socket.settimeout(self._timeout_ms / 1000)
                     self.socket.sendall(self.unsent)
                     self.unsent.clear()
-                answers.update(self._some())
+                responses.update(self._receive())
         except TimeoutError:
             raise RequestTimeout(self.addr, self._timeout_ms) from None
         except OSError as error:
             raise ConnectionLost(self.addr, error.strerror or str(error)) from error
-        return [answers[number] for number in range(len(questions))]
+        return [responses[number] for number in range(len(requests))]
 
-    def ask(self, number: int, code: int, fields: dict[str, str], body: bytes, deadline_s: float = NEVER) -> None:
+    def enqueue(self, number: int, code: int, fields: dict[str, str], body: bytes, deadline_s: float = NEVER) -> None:
         """Put a request where `write` finds it; its answer will have `number`."""
         if self._credentials is not None:
             fields = signed(self._credentials, fields, body)
@@ -95,50 +95,50 @@ class BlockingConnection:
 
     def write(self) -> None:
         """As much as the socket takes."""
-        with contextlib.suppress(*_NOT_NOW):
+        with contextlib.suppress(*_WOULD_BLOCK):
             del self.unsent[: self.socket.send(self.unsent)]
 
     def read(self) -> list[tuple[int, Command]]:
         """Numbers and answers in what the socket has; ConnectionLost when it has ended. What nobody waits for is dropped."""
         try:
             data = self.socket.recv(READ_SIZE)
-        except _NOT_NOW:
+        except _WOULD_BLOCK:
             return []
         if not data:
             raise ConnectionLost(self.addr, "was closed by the other side")
-        found = []
+        responses = []
         for frame in self._frames.feed(data):
-            answer = commands.decode(frame)
-            number = self.session.answered(answer.opaque) if answer.is_response else None
+            response = commands.decode(frame)
+            number = self.session.answered(response.opaque) if response.is_response else None
             if number is not None:
-                found.append((number, answer))
-        return found
+                responses.append((number, response))
+        return responses
 
     def close(self) -> None:
         self.socket.close()
 
-    def _some(self) -> list[tuple[int, Command]]:
+    def _receive(self) -> list[tuple[int, Command]]:
         """At least one answer."""
-        ends_s = time.monotonic() + self._timeout_ms / 1000
-        while (left_s := ends_s - time.monotonic()) > 0:
-            self.socket.settimeout(left_s)
-            if found := self.read():
-                return found
+        deadline_s = time.monotonic() + self._timeout_ms / 1000
+        while (remaining_s := deadline_s - time.monotonic()) > 0:
+            self.socket.settimeout(remaining_s)
+            if responses := self.read():
+                return responses
         raise TimeoutError
 
 
-def _connected(addr: str, tls: ssl.SSLContext | None) -> socket.socket:
+def _connect(addr: str, tls: ssl.SSLContext | None) -> socket.socket:
     name, port = host.parse(addr)
     try:
-        with contextlib.ExitStack() as opened:
-            made = opened.enter_context(socket.create_connection((name, port), CONNECT_TIMEOUT_S))
-            made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        with contextlib.ExitStack() as stack:
+            connection = stack.enter_context(socket.create_connection((name, port), CONNECT_TIMEOUT_S))
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if tls is not None:
-                made = tls.wrap_socket(made, server_hostname=name)
-            opened.pop_all()
+                connection = tls.wrap_socket(connection, server_hostname=name)
+            stack.pop_all()
     except ssl.SSLError as error:
         fix = "check useTls, tlsCaFile and tlsVerify, and that the server speaks TLS"
         raise ConnectionLost(addr, f"TLS: {error.strerror or error}; {fix}") from error
     except OSError as error:
         raise ConnectionLost(addr, error.strerror or str(error)) from error
-    return made
+    return connection

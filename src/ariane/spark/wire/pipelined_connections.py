@@ -17,7 +17,7 @@ from ariane.protocol.command import Command
 from ariane.protocol.signing import Credentials
 from ariane.spark.wire.blocking_connection import BlockingConnection
 
-WAIT_MAX_S = 1.0
+POLL_MAX_S = 1.0
 
 
 class PipelinedResponse(NamedTuple):
@@ -42,32 +42,36 @@ class PipelinedConnectionPool:
         self._credentials = credentials
         self._tls = tls
         self._monotonic = monotonic
-        self._wires: dict[str, BlockingConnection] = {}
+        self._connections: dict[str, BlockingConnection] = {}
         self._read_at: dict[str, float] = {}  # address → when something last came
         self._selector = selectors.DefaultSelector()
-        self._tokens = 0
+        self._last_token = 0
 
-    def ask(self, addr: str, code: int, fields: dict[str, str], body: bytes = b"") -> int:
+    def send(self, addr: str, code: int, fields: dict[str, str], body: bytes = b"") -> int:
         """Number of the request, which its Answer names; ConnectionLost when there is no connection."""
-        wire = self._wires.get(addr)
-        if wire is None:
-            wire = self._wires[addr] = BlockingConnection(addr, self._timeout_ms, self._credentials, self._tls)
-            wire.socket.setblocking(False)
+        connection = self._connections.get(addr)
+        if connection is None:
+            connection = self._connections[addr] = BlockingConnection(
+                addr, self._timeout_ms, self._credentials, self._tls
+            )
+            connection.socket.setblocking(False)
             self._read_at[addr] = self._monotonic()
-            self._selector.register(wire.socket, selectors.EVENT_READ, wire)
-        self._tokens += 1
-        wire.ask(self._tokens, code, fields, body, self._monotonic() + self._timeout_ms / 1000)
-        self._selector.modify(wire.socket, selectors.EVENT_READ | selectors.EVENT_WRITE, wire)
-        return self._tokens
+            self._selector.register(connection.socket, selectors.EVENT_READ, connection)
+        self._last_token += 1
+        connection.enqueue(self._last_token, code, fields, body, self._monotonic() + self._timeout_ms / 1000)
+        self._selector.modify(connection.socket, selectors.EVENT_READ | selectors.EVENT_WRITE, connection)
+        return self._last_token
 
-    def answers(self, wait_s: float) -> list[PipelinedResponse]:
+    def poll(self, wait_s: float) -> list[PipelinedResponse]:
         """What was answered by now, or failed; waits for something at most `wait_s`."""
-        deadlines = [at for wire in self._wires.values() if (at := wire.session.next_deadline()) is not None]
-        wait_s = max(0.0, min([wait_s, WAIT_MAX_S, *(at - self._monotonic() for at in deadlines)]))
-        if not self._wires:
+        deadlines = [
+            at for connection in self._connections.values() if (at := connection.session.next_deadline()) is not None
+        ]
+        wait_s = max(0.0, min([wait_s, POLL_MAX_S, *(at - self._monotonic() for at in deadlines)]))
+        if not self._connections:
             time.sleep(wait_s)
             return []
-        found: list[PipelinedResponse] = []
+        responses: list[PipelinedResponse] = []
         for key, events in self._selector.select(wait_s):
             wire: BlockingConnection = key.data
             try:
@@ -76,33 +80,37 @@ class PipelinedConnectionPool:
                     if not wire.unsent:
                         self._selector.modify(wire.socket, selectors.EVENT_READ, wire)
                 if events & selectors.EVENT_READ:
-                    found += [PipelinedResponse(token, command) for token, command in wire.read()]
+                    responses += [PipelinedResponse(token, command) for token, command in wire.read()]
                     self._read_at[wire.addr] = self._monotonic()
             except (OSError, ProtocolError) as error:
-                found += self._end(wire, getattr(error, "strerror", None) or str(error))
+                responses += self._close_connection(wire, getattr(error, "strerror", None) or str(error))
             except ConnectionLost as error:
-                found += self._end(wire, error.why)
-        return found + self._late()
+                responses += self._close_connection(wire, error.why)
+        return responses + self._expire()
 
     def close(self) -> None:
-        for wire in self._wires.values():
+        for wire in self._connections.values():
             wire.close()
-        self._wires.clear()
+        self._connections.clear()
         self._selector.close()
 
-    def _late(self) -> list[PipelinedResponse]:
+    def _expire(self) -> list[PipelinedResponse]:
         """Requests whose time is up."""
-        found: list[PipelinedResponse] = []
+        responses: list[PipelinedResponse] = []
         now = self._monotonic()
-        for wire in list(self._wires.values()):
-            late = wire.session.expired(now)
-            found += [PipelinedResponse(token, None, RequestTimeout(wire.addr, self._timeout_ms)) for token in late]
-            if late and self._read_at[wire.addr] <= now - self._timeout_ms / 1000:
-                found += self._end(wire, f"nothing came for {self._timeout_ms} ms")
-        return found
+        for connection in list(self._connections.values()):
+            late = connection.session.expired(now)
+            responses += [
+                PipelinedResponse(token, None, RequestTimeout(connection.addr, self._timeout_ms)) for token in late
+            ]
+            if late and self._read_at[connection.addr] <= now - self._timeout_ms / 1000:
+                responses += self._close_connection(connection, f"nothing came for {self._timeout_ms} ms")
+        return responses
 
-    def _end(self, wire: BlockingConnection, why: str) -> list[PipelinedResponse]:
-        del self._wires[wire.addr], self._read_at[wire.addr]
-        self._selector.unregister(wire.socket)
-        wire.close()
-        return [PipelinedResponse(token, None, ConnectionLost(wire.addr, why)) for token in wire.session.end()]
+    def _close_connection(self, connection: BlockingConnection, why: str) -> list[PipelinedResponse]:
+        del self._connections[connection.addr], self._read_at[connection.addr]
+        self._selector.unregister(connection.socket)
+        connection.close()
+        return [
+            PipelinedResponse(token, None, ConnectionLost(connection.addr, why)) for token in connection.session.end()
+        ]

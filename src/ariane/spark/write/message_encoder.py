@@ -36,10 +36,10 @@ Bools = npt.NDArray[np.bool_]
 
 DAY_MS = 86_400_000
 DELIVER_AT_MIN_US = 10**13  # 1970-04-26: where seconds of today end up that were read as ms
-SLICE_BYTES = 32 * 1024 * 1024  # of a record batch; what is encoded at once, several times as much in memory
+ENCODE_BYTES_MAX = 32 * 1024 * 1024  # of a record batch; what is encoded at once, several times as much in memory
 
 # What `properties` may not say: columns, the client or the broker do.
-OWNED = names.RESERVED | {
+RESERVED_PROPERTIES = names.RESERVED | {
     dedup.DEDUP, names.START_DELIVER_TIME, names.TIMER_DELIVER_MS, names.TIMER_DELAY_MS, names.TIMER_DELAY_SEC,
     names.TIMER_DEL_UNIQKEY, names.TIMER_OUT_MS, names.TIMER_CANCELS, names.PREPARED_QUEUE_OFFSET, names.CHECK_TIMES,
     names.CHECK_IMMUNITY_TIME,
@@ -50,14 +50,14 @@ HEX = np.frombuffer(b"0123456789ABCDEF", np.uint8)
 SHIFTS = np.arange(44, -1, -4, dtype=np.int64)  # of the twelve hex digits that differ within a partition
 
 
-class ColumnNames(NamedTuple):
+class RowIds(NamedTuple):
     """What the rows of a partition are called: the dedup property without its sequence, and the parts of unique ids."""
 
     prefix: str
     id_prefix: str
     id_base: int
 
-    def of(self, sequence: int) -> str:
+    def dedup_id(self, sequence: int) -> str:
         return f"{self.prefix}{sequence}"
 
 
@@ -65,97 +65,98 @@ class EncodedMessages(NamedTuple):
     """The rows of a record batch as messages. `alone`: those that no batch request may hold."""
 
     bodies: pa.BinaryArray
-    texts: pa.BinaryArray
+    properties: pa.BinaryArray
     flags: Ints
     sizes: Ints
     """Bytes of the batch entry."""
-    alone: Bools
-    first: int
+    single: Bools
+    first_sequence: int
     """Sequence of the first row."""
 
 
-def names_of(run: str, batch: int, partition: int, now_ms: int) -> ColumnNames:
+def row_ids(run: str, batch: int, partition: int, now_ms: int) -> RowIds:
     prefix = dedup.prefix(run, batch, partition)
     day_ms = now_ms - now_ms % DAY_MS
     elapsed_ms = max(day_ms - ids.month_start_ms(day_ms), 0)
-    return ColumnNames(prefix, hashlib.blake2b(prefix.encode(), digest_size=10).hexdigest().upper(), elapsed_ms << 16)
+    return RowIds(prefix, hashlib.blake2b(prefix.encode(), digest_size=10).hexdigest().upper(), elapsed_ms << 16)
 
 
-def slices(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+def split_batch(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     """`batch` in parts of SLICE_BYTES, as far as rows can be parted."""
-    if batch.num_rows > 1 and batch.nbytes > SLICE_BYTES:
+    if batch.num_rows > 1 and batch.nbytes > ENCODE_BYTES_MAX:
         half = batch.num_rows // 2
-        yield from slices(batch.slice(0, half))
-        yield from slices(batch.slice(half))
+        yield from split_batch(batch.slice(0, half))
+        yield from split_batch(batch.slice(half))
     elif batch.num_rows:
         yield batch
 
 
-def messages(batch: pa.RecordBatch, called: ColumnNames, first: int, options: SinkOptions) -> EncodedMessages:
+def encode(batch: pa.RecordBatch, ids: RowIds, first_sequence: int, options: SinkOptions) -> EncodedMessages:
     """The rows of `batch`, the first of which has the sequence `first`. MessageRefused names a row and what to change."""
     columns = dict(zip(batch.schema.names, batch.columns, strict=True))
     count = batch.num_rows
 
-    def refuse(bad: Any, why: str) -> None:
+    def reject(bad: Any, why: str) -> None:
         rows = np.flatnonzero(bools(bad))
         if len(rows):
             more = f" (and {len(rows) - 1} more rows)" if len(rows) > 1 else ""
-            raise MessageRefused(f"row {called.of(first + int(rows[0]))}{more}: {why}")
+            raise MessageRefused(f"row {ids.dedup_id(first_sequence + int(rows[0]))}{more}: {why}")
 
     bodies = columns["body"].cast(pa.binary())
     body_sizes = ints(pc.binary_length(bodies), 0)
-    refuse(body_sizes == 0, "the body is null or empty, which brokers refuse")
-    refuse(
+    reject(body_sizes == 0, "the body is null or empty, which brokers refuse")
+    reject(
         body_sizes > options.max_message_size,
         f"the body has more than maxMessageSize, {options.max_message_size} bytes",
     )
-    pieces, delayed = _delays(columns, count, refuse)
-    own = _own(columns.get("properties"), count, refuse, options)
-    texts = _join(
-        b"UNIQ_KEY\x01", _unique_ids(called, first, count),
-        f"\x02{names.WAIT}\x01true\x02{dedup.DEDUP}\x01{called.prefix}".encode(), _decimals(first + np.arange(count)),
-        *_named(names.TAGS, columns.get("tags"), refuse), *_named(names.KEYS, columns.get("keys"), refuse), *pieces, *own,
+    pieces, delayed = _delay_pieces(columns, count, reject)
+    own = _application_pieces(columns.get("properties"), count, reject, options)
+    encoded = _join(
+        b"UNIQ_KEY\x01", _unique_ids(ids, first_sequence, count),
+        f"\x02{names.WAIT}\x01true\x02{dedup.DEDUP}\x01{ids.prefix}".encode(), _decimals(first_sequence + np.arange(count)),
+        *_property_piece(names.TAGS, columns.get("tags"), reject), *_property_piece(names.KEYS, columns.get("keys"), reject),
+        *pieces, *own,
     )  # fmt: skip
-    text_sizes = ints(pc.binary_length(texts), 0)
-    refuse(text_sizes > SIZE_MAX, f"the properties have more than {SIZE_MAX} bytes")
+    text_sizes = ints(pc.binary_length(encoded), 0)
+    reject(text_sizes > SIZE_MAX, f"the properties have more than {SIZE_MAX} bytes")
     sizes = body_sizes + text_sizes + batch_form.OVERHEAD
-    alone = delayed | (body_sizes >= options.compress_over)
+    alone = delayed | (body_sizes >= options.compression_threshold)
     flags = ints(columns["flag"], 0) if "flag" in columns else np.zeros(count, np.int64)
-    return EncodedMessages(bodies, texts, flags, sizes, alone, first)
+    return EncodedMessages(bodies, encoded, flags, sizes, alone, first_sequence)
 
 
-def entries(rows: EncodedMessages, order: Ints) -> pa.BinaryArray:
+def batch_entries(messages: EncodedMessages, order: Ints) -> pa.BinaryArray:
     """Batch entries of the rows in `order`; entries that follow each other follow each other in the buffer too."""
-    bodies, texts = rows.bodies.take(pa.array(order)), rows.texts.take(pa.array(order))
+    bodies, texts = messages.bodies.take(pa.array(order)), messages.properties.take(pa.array(order))
     starts = np.zeros(len(order), ENTRY_START)
-    starts["size"] = rows.sizes[order]
-    starts["flag"] = rows.flags[order]
+    starts["size"] = messages.sizes[order]
+    starts["flag"] = messages.flags[order]
     starts["body"] = ints(pc.binary_length(bodies), 0)
     text_sizes = ints(pc.binary_length(texts), 0).astype(">i2")
-    return _join(_fixed(starts, ENTRY_START.itemsize), bodies, _fixed(text_sizes, 2), texts)
+    return _join(_fixed_width(starts, ENTRY_START.itemsize), bodies, _fixed_width(text_sizes, 2), texts)
 
 
-Refuse = Callable[[Any, str], None]
+Reject = Callable[[Any, str], None]
 
 
-def _unique_ids(called: ColumnNames, first: int, count: int) -> pa.BinaryArray:
+def _unique_ids(ids: RowIds, first: int, count: int) -> pa.BinaryArray:
     """Twenty hex digits for the partition, twelve for the row: 65,536 rows, then the next ms."""
-    numbers = called.id_base + first + np.arange(count, dtype=np.int64)
+    numbers = ids.id_base + first + np.arange(count, dtype=np.int64)
     digits = HEX[(numbers[:, None] >> SHIFTS) & 15]
-    return _join(called.id_prefix.encode(), _fixed(np.ascontiguousarray(digits), len(SHIFTS)))
+    return _join(ids.id_prefix.encode(), _fixed_width(np.ascontiguousarray(digits), len(SHIFTS)))
 
 
-def _named(name: str, column: pa.Array | None, refuse: Refuse) -> list[pa.Array]:
+def _property_piece(name: str, column: pa.Array | None, refuse: Reject) -> list[pa.Array]:
     """The piece of a property that a column gives; empty for rows without."""
     if column is None:
         return []
-    _refuse_separators(column, name.lower(), refuse)
+    _reject_separators(column, name.lower(), refuse)
     values = column.cast(pa.binary())
     has = pc.fill_null(pc.greater(pc.binary_length(values), 0), False)
-    return [_where(has, _join(f"\x02{name}\x01".encode(), pc.fill_null(values, b"")))]
+    return [_or_empty(has, _join(f"\x02{name}\x01".encode(), pc.fill_null(values, b"")))]
 
 
-def _delays(columns: dict[str, pa.Array], count: int, refuse: Refuse) -> tuple[list[pa.Array], Bools]:
+def _delay_pieces(columns: dict[str, pa.Array], count: int, refuse: Reject) -> tuple[list[pa.Array], Bools]:
     """Pieces of delay_level and deliver_at, and which rows have one."""
     pieces: list[pa.Array] = []
     levels, due_ms = np.zeros(count, np.int64), np.zeros(count, np.int64)
@@ -163,7 +164,7 @@ def _delays(columns: dict[str, pa.Array], count: int, refuse: Refuse) -> tuple[l
         levels = ints(columns["delay_level"], 0)
         refuse(levels < 0, "delay_level is negative: 0 or null is at once, 1 the broker's first level")
         text = _join(f"\x02{names.DELAY}\x01".encode(), _decimals(levels))
-        pieces.append(_where(pa.array(levels > 0), text))
+        pieces.append(_or_empty(pa.array(levels > 0), text))
     if "deliver_at" in columns:
         column = columns["deliver_at"].cast(pa.timestamp("us", "UTC")).cast(pa.int64())
         due_ms = ints(column, 0) // 1000
@@ -172,11 +173,11 @@ def _delays(columns: dict[str, pa.Array], count: int, refuse: Refuse) -> tuple[l
         refuse((levels > 0) & (due_ms > 0), "has a delay_level and deliver_at: keep one of them")
         at = _decimals(due_ms)
         first, second = f"\x02{names.START_DELIVER_TIME}\x01", f"\x02{names.TIMER_DELIVER_MS}\x01"
-        pieces.append(_where(pa.array(due_ms > 0), _join(first.encode(), at, second.encode(), at)))
+        pieces.append(_or_empty(pa.array(due_ms > 0), _join(first.encode(), at, second.encode(), at)))
     return pieces, (levels > 0) | (due_ms > 0)
 
 
-def _own(column: pa.MapArray | None, count: int, refuse: Refuse, options: SinkOptions) -> list[pa.Array]:
+def _application_pieces(column: pa.MapArray | None, count: int, refuse: Reject, options: SinkOptions) -> list[pa.Array]:
     """The piece of the application's properties: pairs with a value, in the order of the map."""
     if column is None:
         return []
@@ -185,18 +186,18 @@ def _own(column: pa.MapArray | None, count: int, refuse: Refuse, options: SinkOp
     keys, values = column.keys.slice(start, size), column.items.slice(start, size)
     row = np.repeat(np.arange(count), np.diff(offsets))
     keep = bools(column.is_valid())[row] & bools(values.is_valid())
-    reserved = bools(pc.is_in(keys, value_set=pa.array(sorted(OWNED), keys.type)))
-    if options.drop_reserved:
+    reserved = bools(pc.is_in(keys, value_set=pa.array(sorted(RESERVED_PROPERTIES), keys.type)))
+    if options.drop_reserved_properties:
         keep &= ~reserved
     elif (reserved & keep).any():
         bad = int(np.flatnonzero(reserved & keep)[0])
-        fix = "it belongs to the protocol; use the column for it, or leave such names out with the option dropReserved = true"
-        refuse(_marks(count, row[bad]), f"the property {keys[bad].as_py()}: {fix}")
+        fix = "reserved by the protocol; use the column for it, or drop such properties with dropReservedProperties = true"
+        refuse(_mask(count, row[bad]), f"the property {keys[bad].as_py()}: {fix}")
     keys, values, row = keys.filter(pa.array(keep)), values.filter(pa.array(keep)), row[keep]
     for what, texts in (("name", keys), ("value", values)):
         empty = bools(pc.equal(pc.binary_length(texts), 0))
-        refuse(_marks(count, row[empty]), f"a property has an empty {what}, which does not arrive: leave it out")
-        refuse(_marks(count, row[_separators(texts)]), f"the {what} of a property {SEPARATED}")
+        refuse(_mask(count, row[empty]), f"a property has an empty {what}, which does not arrive: leave it out")
+        refuse(_mask(count, row[_separators(texts)]), f"the {what} of a property {SEPARATED}")
     pairs = _join(b"\x02", keys.cast(pa.binary()), b"\x01", values.cast(pa.binary()))
     bounds = np.concatenate([[0], np.cumsum(np.bincount(row, minlength=count))]).astype(np.int32)
     return [pc.binary_join(pa.ListArray.from_arrays(pa.array(bounds), pairs), b"")]
@@ -205,7 +206,7 @@ def _own(column: pa.MapArray | None, count: int, refuse: Refuse, options: SinkOp
 SEPARATED = "holds U+0001 or U+0002, which separate properties on the wire"
 
 
-def _refuse_separators(column: pa.Array, name: str, refuse: Refuse) -> None:
+def _reject_separators(column: pa.Array, name: str, refuse: Reject) -> None:
     refuse(_separators(column), f"{name} {SEPARATED}")
 
 
@@ -213,7 +214,7 @@ def _separators(texts: pa.Array) -> Bools:
     return bools(pc.fill_null(pc.match_substring_regex(texts, "[\x01\x02]"), False))
 
 
-def _marks(count: int, rows: Ints) -> Bools:
+def _mask(count: int, rows: Ints) -> Bools:
     marked = np.zeros(count, np.bool_)
     marked[rows] = True
     return marked
@@ -225,7 +226,7 @@ def _join(*pieces: pa.Array | bytes) -> pa.BinaryArray:
     return pc.binary_join_element_wise(*arrays, pa.scalar(b"", pa.binary()))
 
 
-def _where(has: pa.Array, values: pa.Array) -> pa.Array:
+def _or_empty(has: pa.Array, values: pa.Array) -> pa.Array:
     return pc.if_else(has, values, pa.scalar(b"", pa.binary()))
 
 
@@ -233,7 +234,7 @@ def _decimals(numbers: Ints) -> pa.Array:
     return pa.array(numbers).cast(pa.string()).cast(pa.binary())
 
 
-def _fixed(data: npt.NDArray[Any], size: int) -> pa.BinaryArray:
+def _fixed_width(data: npt.NDArray[Any], size: int) -> pa.BinaryArray:
     """Values of `size` bytes that lie one after another, without a copy."""
     count = data.nbytes // size
     ends = np.arange(0, (count + 1) * size, size, dtype=np.int32)

@@ -24,7 +24,7 @@ from ariane.model.message import MessageQueue
 from ariane.model.topic import RETRY_PREFIX
 from ariane.protocol import compression
 from ariane.spark.write import message_encoder
-from ariane.spark.write.message_encoder import Bools, ColumnNames, EncodedMessages, Ints
+from ariane.spark.write.message_encoder import Bools, EncodedMessages, Ints, RowIds
 from ariane.spark.write.sink_options import SinkOptions, topic_fault
 
 Queues = Callable[[str], Sequence[MessageQueue]]
@@ -44,11 +44,11 @@ class SendRequest(NamedTuple):
     body: bytes
     properties: str
     """Of the message; of a batch, what the request says about all of it."""
-    messages: int
+    message_count: int
     is_batch: bool
     flag: int
     sys_flag: int
-    first: str
+    first_row: str
     """The dedup name of its first row, for messages to people."""
 
 
@@ -58,36 +58,38 @@ BATCH_PROPERTIES = "WAIT\x01true"
 class Partitioner:
     """The rows of one partition. `queues` gives the writable queues of a topic, the same for as long as it is asked."""
 
-    def __init__(self, options: SinkOptions, called: ColumnNames, partition: int, queues: Queues) -> None:
+    def __init__(self, options: SinkOptions, ids: RowIds, partition: int, queues: Queues) -> None:
         self._options = options
-        self._called = called
+        self._ids = ids
         self._partition = partition
         self._queues = queues
-        self._numbers: dict[QueueLane, int] = {}
+        self._lane_numbers: dict[QueueLane, int] = {}
         self._lanes: list[QueueLane] = []
 
-    def chunks(self, batch: pa.RecordBatch, rows: EncodedMessages) -> Iterator[SendRequest]:
+    def requests(self, batch: pa.RecordBatch, messages: EncodedMessages) -> Iterator[SendRequest]:
         """Requests for the rows of `batch`, which `rows` are; those of a lane in the order of the rows."""
-        where = self._where(batch, rows)
-        order = np.argsort(where, kind="stable").astype(np.int64)
-        alone = self._alone(where, rows)
-        encoded = _BatchEntries(rows, order[~alone[order]])
-        starts = np.flatnonzero(np.diff(where[order], prepend=-1))
+        lanes = self._assign_lanes(batch, messages)
+        order = np.argsort(lanes, kind="stable").astype(np.int64)
+        alone = self._is_single(lanes, messages)
+        encoded = _BatchEntries(messages, order[~alone[order]])
+        starts = np.flatnonzero(np.diff(lanes[order], prepend=-1))
         for start, stop in zip(starts.tolist(), [*starts[1:].tolist(), len(order)], strict=True):
-            mine = order[start:stop]
-            yield from self._of_lane(self._lanes[int(where[mine[0]])], mine, alone[mine], rows, encoded)
+            indexes = order[start:stop]
+            yield from self._lane_requests(
+                self._lanes[int(lanes[indexes[0]])], indexes, alone[indexes], messages, encoded
+            )
 
-    def _of_lane(
-        self, lane: QueueLane, mine: Ints, alone: Bools, rows: EncodedMessages, encoded: _BatchEntries
+    def _lane_requests(
+        self, lane: QueueLane, indexes: Ints, alone: Bools, messages: EncodedMessages, entries: _BatchEntries
     ) -> Iterator[SendRequest]:
         options = self._options
-        ends = np.cumsum(np.where(alone, 0, rows.sizes[mine]))
+        ends = np.cumsum(np.where(alone, 0, messages.sizes[indexes]))
         borders = np.flatnonzero(alone)
         most_bytes = min(options.batch_bytes, options.max_message_size)
         at = 0
-        while at < len(mine):
+        while at < len(indexes):
             if alone[at]:
-                yield self._single(lane, int(mine[at]), rows)
+                yield self._single_request(lane, int(indexes[at]), messages)
                 at += 1
                 continue
             before = int(ends[at - 1]) if at else 0
@@ -96,42 +98,42 @@ class Partitioner:
             if next_alone < len(borders):
                 stop = min(stop, int(borders[next_alone]))
             stop = max(stop, at + 1)
-            body = encoded.next(stop - at)
-            first = self._called.of(rows.first + int(mine[at]))
+            body = entries.next(stop - at)
+            first = self._ids.dedup_id(messages.first_sequence + int(indexes[at]))
             yield SendRequest(lane, body, BATCH_PROPERTIES, stop - at, True, 0, 0, first)
             at = stop
 
-    def _alone(self, where: Ints, rows: EncodedMessages) -> Bools:
+    def _is_single(self, lanes: Ints, messages: EncodedMessages) -> Bools:
         """Rows that get a request of their own, by what they are, where they go, or because all do."""
         lanes_alone = np.array([lane.queue.topic.startswith(RETRY_PREFIX) for lane in self._lanes], np.bool_)
-        too_large = rows.sizes > min(self._options.batch_bytes, self._options.max_message_size)
-        return rows.alone | too_large | lanes_alone[where] | (self._options.batch_size == 1)
+        too_large = messages.sizes > min(self._options.batch_bytes, self._options.max_message_size)
+        return messages.single | too_large | lanes_alone[lanes] | (self._options.batch_size == 1)
 
-    def _single(self, lane: QueueLane, row: int, rows: EncodedMessages) -> SendRequest:
-        body: bytes = rows.bodies[row].as_py()
+    def _single_request(self, lane: QueueLane, row: int, messages: EncodedMessages) -> SendRequest:
+        body: bytes = messages.bodies[row].as_py()
         sys_flag = 0
-        if len(body) >= self._options.compress_over:
+        if len(body) >= self._options.compression_threshold:
             body, sys_flag = compression.compress(body), compression.ZLIB_FLAGS
-        text = rows.texts[row].as_py().decode()
-        first = self._called.of(rows.first + row)
-        return SendRequest(lane, body, text, 1, False, int(rows.flags[row]), sys_flag, first)
+        text = messages.properties[row].as_py().decode()
+        first = self._ids.dedup_id(messages.first_sequence + row)
+        return SendRequest(lane, body, text, 1, False, int(messages.flags[row]), sys_flag, first)
 
     # --- lanes ---
 
-    def _where(self, batch: pa.RecordBatch, rows: EncodedMessages) -> Ints:
+    def _assign_lanes(self, batch: pa.RecordBatch, messages: EncodedMessages) -> Ints:
         """Number of each row's lane."""
         columns = dict(zip(batch.schema.names, batch.columns, strict=True))
-        where = np.zeros(batch.num_rows, np.int64)
-        for topic, mine in self._topics(columns.get("topic"), rows):
+        lanes = np.zeros(batch.num_rows, np.int64)
+        for topic, mine in self._rows_by_topic(columns.get("topic"), messages):
             queues = self._queues(topic)
-            turns = ((rows.first + mine) // self._options.batch_size + self._partition) % len(queues)
-            free = np.array([self._number(QueueLane(queue, False)) for queue in queues], np.int64)
-            where[mine] = free[turns]
-            keyed = self._keyed(columns.get("ordering_key"), mine, where, queues)
-            self._chosen(columns, mine, where, queues, rows, keyed)
-        return where
+            turns = ((messages.first_sequence + mine) // self._options.batch_size + self._partition) % len(queues)
+            free = np.array([self._lane_number(QueueLane(queue, False)) for queue in queues], np.int64)
+            lanes[mine] = free[turns]
+            keyed = self._assign_by_key(columns.get("ordering_key"), mine, lanes, queues)
+            self._assign_by_queue(columns, mine, lanes, queues, messages, keyed)
+        return lanes
 
-    def _topics(self, column: pa.Array | None, rows: EncodedMessages) -> Iterator[tuple[str, Ints]]:
+    def _rows_by_topic(self, column: pa.Array | None, rows: EncodedMessages) -> Iterator[tuple[str, Ints]]:
         """Each topic with its rows."""
         everything = np.arange(len(rows.sizes), dtype=np.int64)
         if column is None:
@@ -143,20 +145,20 @@ class Partitioner:
             mine = np.flatnonzero(numbers == number)
             if fault := topic_fault(topic):
                 fix = "" if topic else "; give the column topic a value, or set the option topic for rows without"
-                raise MessageRefused(f"row {self._called.of(rows.first + int(mine[0]))}: {fault}{fix}")
+                raise MessageRefused(f"row {self._ids.dedup_id(rows.first_sequence + int(mine[0]))}: {fault}{fix}")
             yield topic, mine
 
-    def _keyed(self, column: pa.Array | None, mine: Ints, where: Ints, queues: Sequence[MessageQueue]) -> Ints:
+    def _assign_by_key(self, column: pa.Array | None, mine: Ints, where: Ints, queues: Sequence[MessageQueue]) -> Ints:
         """Puts rows with an ordering key into its lane; gives those rows."""
         if column is None:
             return np.empty(0, np.int64)
         given = column.take(pa.array(mine)).dictionary_encode()
-        lanes = [self._number(QueueLane(queue_for_key(queues, key), True)) for key in given.dictionary.to_pylist()]
+        lanes = [self._lane_number(QueueLane(queue_for_key(queues, key), True)) for key in given.dictionary.to_pylist()]
         has = message_encoder.bools(given.is_valid())
         where[mine[has]] = np.array(lanes, np.int64)[message_encoder.ints(given.indices, 0)[has]]
         return mine[has]
 
-    def _chosen(
+    def _assign_by_queue(
         self, columns: dict[str, pa.Array], mine: Ints, where: Ints, queues: Sequence[MessageQueue], rows: EncodedMessages,
         keyed: Ints,
     ) -> None:  # fmt: skip
@@ -171,24 +173,24 @@ class Partitioner:
             wanted = (brokers[row], queue_ids[row])
             if wanted[1] is None:
                 if wanted[0] is not None:
-                    name = self._called.of(rows.first + row)
+                    name = self._ids.dedup_id(rows.first_sequence + row)
                     raise MessageRefused(
                         f"row {name}: has a broker and no queue_id, which names no queue: set both or none"
                     )
                 continue
             if row in has_key:
                 raise MessageRefused(
-                    f"row {self._called.of(rows.first + row)}: has a queue_id and an ordering_key: keep one"
+                    f"row {self._ids.dedup_id(rows.first_sequence + row)}: has a queue_id and an ordering_key: keep one"
                 )
             if wanted not in known:
                 try:
-                    known[wanted] = self._number(QueueLane(_queue(queues, *wanted), True))
+                    known[wanted] = self._lane_number(QueueLane(_resolve_queue(queues, *wanted), True))
                 except MessageRefused as error:
-                    raise MessageRefused(f"row {self._called.of(rows.first + row)}: {error}") from None
+                    raise MessageRefused(f"row {self._ids.dedup_id(rows.first_sequence + row)}: {error}") from None
             where[row] = known[wanted]
 
-    def _number(self, lane: QueueLane) -> int:
-        number = self._numbers.setdefault(lane, len(self._lanes))
+    def _lane_number(self, lane: QueueLane) -> int:
+        number = self._lane_numbers.setdefault(lane, len(self._lanes))
         if number == len(self._lanes):
             self._lanes.append(lane)
         return number
@@ -202,7 +204,7 @@ class _BatchEntries:
         self._buffer: pa.Buffer | None = None
         self._at = 0
         if len(order):
-            found = message_encoder.entries(rows, order)
+            found = message_encoder.batch_entries(rows, order)
             self._ends = np.frombuffer(found.buffers()[1], np.int32)[: len(order) + 1].tolist()
             self._buffer = found.buffers()[2]
 
@@ -214,7 +216,7 @@ class _BatchEntries:
         return data
 
 
-def _queue(queues: Sequence[MessageQueue], broker: str | None, queue_id: int) -> MessageQueue:
+def _resolve_queue(queues: Sequence[MessageQueue], broker: str | None, queue_id: int) -> MessageQueue:
     """The queue that is meant; MessageRefused when there is none, or more than one."""
     found = [queue for queue in queues if queue.queue_id == queue_id and broker in (None, queue.broker)]
     if len(found) == 1:

@@ -38,26 +38,26 @@ from ariane.spark.write.sink_options import SinkOptions
 
 log = logging.getLogger("ariane.spark")
 
-PENDING_BYTES = 32 * 1024 * 1024  # of bodies that wait for their answers or their turn, per task
-FIRST_WAIT_S = 0.1  # before a chunk is sent again; doubled each time
-WAIT_MAX_S = 1.0
+PENDING_BYTES_MAX = 32 * 1024 * 1024  # of bodies that wait for their answers or their turn, per task
+BACKOFF_MIN_S = 0.1  # before a chunk is sent again; doubled each time
+BACKOFF_MAX_S = 1.0
 REFRESH_S = 1.0  # routes are not asked for more often than this
-PASSING = RETRY_ELSEWHERE_CODES | {ResponseCode.SYSTEM_BUSY}
+TRANSIENT_CODES = RETRY_ELSEWHERE_CODES | {ResponseCode.SYSTEM_BUSY}
 ACCESS_DENIED = "AclException"  # in the remark of SYSTEM_ERROR: asking again does not help
 
 
 class SendConnections(Protocol):
     """What requests go through: `wire.connections.Wires`, or a script in tests."""
 
-    def ask(self, addr: str, code: int, fields: dict[str, str], body: bytes = b"") -> int: ...
+    def send(self, addr: str, code: int, fields: dict[str, str], body: bytes = b"") -> int: ...
 
-    def answers(self, wait_s: float) -> list[PipelinedResponse]: ...
+    def poll(self, wait_s: float) -> list[PipelinedResponse]: ...
 
     def close(self) -> None: ...
 
 
 @dataclass
-class SentChunk:
+class SendStats:
     """What a task stored."""
 
     messages: int = 0
@@ -65,7 +65,7 @@ class SentChunk:
     bytes: int = 0
     retried: int = 0
     """Requests that were sent again: each may have stored its messages twice."""
-    unsafe: int = 0
+    not_durable: int = 0
     """Messages that were stored before a flush or a replica answered."""
 
 
@@ -73,30 +73,30 @@ class WriteRoutes:
     """Queues and addresses of topics. A topic's queues stay as they were first seen: keys keep their queues within a task."""
 
     def __init__(
-        self, options: SinkOptions, names: SendConnections, monotonic: Callable[[], float] = time.monotonic
+        self, options: SinkOptions, connections: SendConnections, monotonic: Callable[[], float] = time.monotonic
     ) -> None:
         self._options = options
-        self._names = names
+        self._connections = connections
         self._monotonic = monotonic
         self._queues: dict[str, tuple[MessageQueue, ...]] = {}
         self._masters: dict[str, str] = {}
-        self._asked_at = float("-inf")
+        self._refreshed_at = float("-inf")
 
     def queues(self, topic: str) -> tuple[MessageQueue, ...]:
         """Writable queues of `topic`. Name servers that are away, and a topic that none of them knows, are waited for."""
         if topic not in self._queues:
             for attempt in range(self._options.retries + 1):
                 try:
-                    self._queues[topic] = self.find(topic)
+                    self._queues[topic] = self.find_queues(topic)
                     break
                 except (ConnectionLost, RequestTimeout, RouteNotFound) as error:
                     if attempt == self._options.retries:
                         raise
                     log.warning("%s; trying again", error)
-                    _wait(self._names, wait_s(attempt), self._monotonic)
+                    _sleep(self._connections, backoff_s(attempt), self._monotonic)
         return self._queues[topic]
 
-    def find(self, topic: str) -> tuple[MessageQueue, ...]:
+    def find_queues(self, topic: str) -> tuple[MessageQueue, ...]:
         """Writable queues of `topic` now; RouteNotFound when there are none."""
         route = self._fetch(topic)
         queues = publish_queues(topic, route) if route else ()
@@ -115,9 +115,9 @@ class WriteRoutes:
     def refresh(self, topic: str) -> None:
         """Look for moved brokers; what cannot be asked stays as it is."""
         now = self._monotonic()
-        if now - self._asked_at < REFRESH_S:
+        if now - self._refreshed_at < REFRESH_S:
             return
-        self._asked_at = now
+        self._refreshed_at = now
         try:
             self._fetch(topic)
         except ArianeError as error:
@@ -148,9 +148,9 @@ class WriteRoutes:
         raise failed or ConnectionLost(";".join(self._options.namesrv), "no name server is given")
 
     def _call(self, addr: str, header: RouteRequest) -> Command:
-        token = self._names.ask(addr, RequestCode.GET_ROUTEINFO_BY_TOPIC, fields(header))
+        token = self._connections.send(addr, RequestCode.GET_ROUTEINFO_BY_TOPIC, fields(header))
         while True:
-            for answer in self._names.answers(WAIT_MAX_S):
+            for answer in self._connections.poll(BACKOFF_MAX_S):
                 if answer.token == token and answer.error:
                     raise answer.error
                 if answer.token == token and answer.command:
@@ -158,147 +158,148 @@ class WriteRoutes:
 
 
 @dataclass
-class _Work:
+class _PendingRequest:
     """A chunk on its way."""
 
-    chunk: SendRequest
+    request: SendRequest
     queue: MessageQueue
     attempts: int = 0
 
 
-class ChunkSender:
+class RequestSender:
     """The requests of one task. `put` chunks, then `finish`."""
 
     def __init__(
         self,
         options: SinkOptions,
         routes: WriteRoutes,
-        wires: SendConnections,
+        connections: SendConnections,
         *,
         now_ms: Callable[[], int],
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._options = options
         self._routes = routes
-        self._wires = wires
+        self._connections = connections
         self._now_ms = now_ms
         self._monotonic = monotonic
-        self._ready: deque[_Work] = deque()
-        self._behind: dict[MessageQueue, deque[_Work]] = {}  # ordered lanes that are busy: what has to wait
-        self._later: list[tuple[float, int, _Work]] = []
-        self._asked: dict[int, _Work] = {}
+        self._ready: deque[_PendingRequest] = deque()
+        self._blocked: dict[MessageQueue, deque[_PendingRequest]] = {}  # ordered lanes that are busy: what has to wait
+        self._retries: list[tuple[float, int, _PendingRequest]] = []
+        self._in_flight: dict[int, _PendingRequest] = {}
         self._pending_bytes = 0
-        self._turn = 0
-        self.sent = SentChunk()
+        self._broker_turn = 0
+        self.stats = SendStats()
 
-    def put(self, chunk: SendRequest) -> None:
+    def put(self, request: SendRequest) -> None:
         """Take a chunk; waits while PENDING_BYTES are under way. ArianeError when one that was taken before cannot be sent."""
-        if not self._asked:  # a connection that was closed while it was idle is noticed before it is used
-            self._wires.answers(0.0)
-        work = _Work(chunk, chunk.lane.queue)
-        self._pending_bytes += len(chunk.body)
-        if not chunk.lane.is_ordered:
-            self._ready.append(work)
-        elif work.queue in self._behind:
-            self._behind[work.queue].append(work)
+        if not self._in_flight:  # a connection that was closed while it was idle is noticed before it is used
+            self._connections.poll(0.0)
+        pending = _PendingRequest(request, request.lane.queue)
+        self._pending_bytes += len(request.body)
+        if not request.lane.is_ordered:
+            self._ready.append(pending)
+        elif pending.queue in self._blocked:
+            self._blocked[pending.queue].append(pending)
         else:
-            self._behind[work.queue] = deque()
-            self._ready.append(work)
-        self._step(0.0)
-        while self._pending_bytes > PENDING_BYTES:
-            self._step(WAIT_MAX_S)
+            self._blocked[pending.queue] = deque()
+            self._ready.append(pending)
+        self._process(0.0)
+        while self._pending_bytes > PENDING_BYTES_MAX:
+            self._process(BACKOFF_MAX_S)
 
-    def finish(self) -> SentChunk:
+    def finish(self) -> SendStats:
         """What was sent, when all of it is stored."""
-        while self._ready or self._later or self._asked:
-            self._step(WAIT_MAX_S)
-        return self.sent
+        while self._ready or self._retries or self._in_flight:
+            self._process(BACKOFF_MAX_S)
+        return self.stats
 
-    def _step(self, most_s: float) -> None:
+    def _process(self, most_s: float) -> None:
         now = self._monotonic()
-        while self._later and self._later[0][0] <= now:
-            self._ready.append(heapq.heappop(self._later)[2])
-        while self._ready and len(self._asked) < self._options.max_in_flight:
+        while self._retries and self._retries[0][0] <= now:
+            self._ready.append(heapq.heappop(self._retries)[2])
+        while self._ready and len(self._in_flight) < self._options.max_in_flight:
             self._send(self._ready.popleft())
-        if self._later:
-            most_s = min(most_s, max(0.0, self._later[0][0] - now))
-        for answer in self._wires.answers(most_s):
-            work = self._asked.pop(answer.token, None)
+        if self._retries:
+            most_s = min(most_s, max(0.0, self._retries[0][0] - now))
+        for answer in self._connections.poll(most_s):
+            work = self._in_flight.pop(answer.token, None)
             if work is not None:
-                self._answered(work, answer)
+                self._on_response(work, answer)
 
-    def _send(self, work: _Work) -> None:
-        chunk, addr = work.chunk, self._routes.master(work.queue.broker)
+    def _send(self, pending: _PendingRequest) -> None:
+        request, addr = pending.request, self._routes.master(pending.queue.broker)
         header = SendMessage(
-            self._options.group_id, work.queue.topic, AUTO_CREATE_TOPIC, 4, work.queue.queue_id, chunk.sys_flag,
-            self._now_ms(), chunk.flag, chunk.properties, reconsume_times=0, batch=chunk.is_batch,
+            self._options.group_id, pending.queue.topic, AUTO_CREATE_TOPIC, 4, pending.queue.queue_id, request.sys_flag,
+            self._now_ms(), request.flag, request.properties, reconsume_times=0, batch=request.is_batch,
         )  # fmt: skip
-        code = RequestCode.SEND_BATCH_MESSAGE if chunk.is_batch else RequestCode.SEND_MESSAGE_V2
-        self.sent.requests += 1
+        code = RequestCode.SEND_BATCH_MESSAGE if request.is_batch else RequestCode.SEND_MESSAGE_V2
+        self.stats.requests += 1
         try:
             if addr is None:
-                raise ConnectionLost(work.queue.broker, "has no master in the routes that are known")
-            self._asked[self._wires.ask(addr, code, fields(header), chunk.body)] = work
+                raise ConnectionLost(pending.queue.broker, "has no master in the routes that are known")
+            self._in_flight[self._connections.send(addr, code, fields(header), request.body)] = pending
         except ConnectionLost as error:
-            self._failed(work, error)
+            self._on_error(pending, error)
 
-    def _answered(self, work: _Work, answer: PipelinedResponse) -> None:
+    def _on_response(self, pending: _PendingRequest, answer: PipelinedResponse) -> None:
         if answer.command is None:
             assert answer.error is not None
-            self._failed(work, answer.error)
+            self._on_error(pending, answer.error)
         elif answer.command.code not in STORED_CODES:
-            addr = self._routes.master(work.queue.broker) or ""
-            self._failed(work, ReplyError(answer.command.code, answer.command.remark, addr))
+            addr = self._routes.master(pending.queue.broker) or ""
+            self._on_error(pending, ReplyError(answer.command.code, answer.command.remark, addr))
         else:
-            self._stored(work, answer.command)
+            self._on_stored(pending, answer.command)
 
-    def _stored(self, work: _Work, answer: Command) -> None:
-        chunk = work.chunk
-        self._pending_bytes -= len(chunk.body)
-        self.sent.messages += chunk.messages
-        self.sent.bytes += len(chunk.body)
+    def _on_stored(self, pending: _PendingRequest, answer: Command) -> None:
+        request = pending.request
+        self._pending_bytes -= len(request.body)
+        self.stats.messages += request.message_count
+        self.stats.bytes += len(request.body)
         if answer.code != ResponseCode.SUCCESS:
-            self.sent.unsafe += chunk.messages
-        if chunk.lane.is_ordered:
-            behind = self._behind[chunk.lane.queue]
+            self.stats.not_durable += request.message_count
+        if request.lane.is_ordered:
+            behind = self._blocked[request.lane.queue]
             if behind:
                 self._ready.append(behind.popleft())
             else:
-                del self._behind[chunk.lane.queue]
+                del self._blocked[request.lane.queue]
 
-    def _failed(self, work: _Work, error: ArianeError) -> None:
+    def _on_error(self, pending: _PendingRequest, error: ArianeError) -> None:
         """Another attempt later, or the end of the task."""
-        work.attempts += 1
-        queue, chunk = work.queue, work.chunk
-        what = (
-            f"{queue.topic} queue {queue.queue_id} of {queue.broker}: {chunk.messages} messages from {chunk.first} on"
-        )
-        if not passes(error):
-            raise ArianeError(f"{what}: {error}") from error
-        if work.attempts > self._options.retries:
-            raise ArianeError(f"{what}: {error} (tried {work.attempts} times)") from error
-        log.warning("%s: %s; trying again", what, error)
-        self.sent.retried += 1
+        pending.attempts += 1
+        queue, request = pending.queue, pending.request
+        target = f"{queue.topic} queue {queue.queue_id} of {queue.broker}"
+        description = f"{target}: {request.message_count} messages from {request.first_row} on"
+        if not is_transient(error):
+            raise ArianeError(f"{description}: {error}") from error
+        if pending.attempts > self._options.retries:
+            raise ArianeError(f"{description}: {error} (tried {pending.attempts} times)") from error
+        log.warning("%s: %s; trying again", description, error)
+        self.stats.retried += 1
         self._routes.refresh(queue.topic)
-        if not chunk.lane.is_ordered:
-            self._turn += 1
-            work.queue = select_queue(self._routes.queues(queue.topic), self._turn, queue.broker)
-        heapq.heappush(self._later, (self._monotonic() + wait_s(work.attempts - 1), self.sent.retried, work))
+        if not request.lane.is_ordered:
+            self._broker_turn += 1
+            pending.queue = select_queue(self._routes.queues(queue.topic), self._broker_turn, queue.broker)
+        heapq.heappush(
+            self._retries, (self._monotonic() + backoff_s(pending.attempts - 1), self.stats.retried, pending)
+        )
 
 
-def passes(error: ArianeError) -> bool:
+def is_transient(error: ArianeError) -> bool:
     """Whether another attempt may succeed."""
     if isinstance(error, ReplyError):
-        return error.code in PASSING and ACCESS_DENIED not in (error.remark or "")
+        return error.code in TRANSIENT_CODES and ACCESS_DENIED not in (error.remark or "")
     return isinstance(error, ConnectionLost | RequestTimeout)
 
 
-def wait_s(attempt: int) -> float:
+def backoff_s(attempt: int) -> float:
     """How long to wait before the attempt after this one."""
-    return float(min(FIRST_WAIT_S * 2 ** min(attempt, 10), WAIT_MAX_S))
+    return float(min(BACKOFF_MIN_S * 2 ** min(attempt, 10), BACKOFF_MAX_S))
 
 
-def _wait(wires: SendConnections, seconds: float, monotonic: Callable[[], float]) -> None:
+def _sleep(connections: SendConnections, seconds: float, monotonic: Callable[[], float]) -> None:
     ends = monotonic() + seconds
     while (left := ends - monotonic()) > 0:
-        wires.answers(left)
+        connections.poll(left)

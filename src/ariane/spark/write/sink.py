@@ -23,12 +23,12 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.types import StructType
 
 from ariane.errors import ConfigError
-from ariane.spark.reporting import readable
+from ariane.spark.reporting import hide_traceback
 from ariane.spark.wire.access import credentials, tls_context
 from ariane.spark.wire.pipelined_connections import PipelinedConnectionPool
 from ariane.spark.write import message_encoder, send_client
 from ariane.spark.write.partitioner import Partitioner
-from ariane.spark.write.send_client import SentChunk
+from ariane.spark.write.send_client import SendStats
 from ariane.spark.write.sink_options import SinkOptions, check_columns, parse
 
 log = logging.getLogger("ariane.spark")
@@ -38,7 +38,7 @@ QUERY_ID = "sql.streaming.queryId"
 
 
 @dataclass
-class TaskCommit(SentChunk, WriterCommitMessage):
+class TaskCommit(SendStats, WriterCommitMessage):
     """What one task stored."""
 
     partition: int = 0
@@ -46,11 +46,13 @@ class TaskCommit(SentChunk, WriterCommitMessage):
 
 def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> BatchWriter:
     """The writer of a batch job; ConfigError, or RouteNotFound, says why it cannot begin."""
-    checked = _checked(options, schema, overwrite, 'a topic cannot be overwritten: .mode("append")', is_stream=False)
+    checked = _parse_and_check(
+        options, schema, overwrite, 'a topic cannot be overwritten: .mode("append")', is_stream=False
+    )
     if checked.topic:  # a mistyped one is told now, and not by each task after its retries
-        wires = _wires(checked)
+        wires = _connect(checked)
         try:
-            send_client.WriteRoutes(checked, wires).find(checked.topic)
+            send_client.WriteRoutes(checked, wires).find_queues(checked.topic)
         finally:
             wires.close()
     return BatchWriter(checked, checked.run_id or secrets.token_hex(16))
@@ -59,7 +61,7 @@ def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool
 def stream_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> StreamWriter:
     """The writer of a micro-batch."""
     fix = 'a topic cannot be overwritten: .outputMode("append") or "update"'
-    checked = _checked(options, schema, overwrite, fix, is_stream=True)
+    checked = _parse_and_check(options, schema, overwrite, fix, is_stream=True)
     if checked.run_id:
         raise ConfigError("runId", checked.run_id, "is for batch writes: a streaming query is named by its query id")
     return StreamWriter(checked)
@@ -68,19 +70,19 @@ def stream_writer(options: Mapping[str, str], schema: StructType, overwrite: boo
 class BatchWriter(DataSourceArrowWriter):
     """Tasks of one job. `run` is the same for all of them, and for those that run again."""
 
-    def __init__(self, options: SinkOptions, run: str) -> None:
+    def __init__(self, options: SinkOptions, run_id: str) -> None:
         self._options = options
-        self._run = run
+        self._run_id = run_id
 
-    @readable
+    @hide_traceback
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskCommit:
-        return write_partition(iterator, self._options, self._run, 0, _task().partitionId())
+        return write_partition(iterator, self._options, self._run_id, 0, _task_context().partitionId())
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        log.info("run %s: %s", self._run, told(messages))
+        log.info("run %s: %s", self._run_id, summarize(messages))
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        log.error("run %s failed: %s; %s", self._run, told(messages), STAYS)
+        log.error("run %s failed: %s; %s", self._run_id, summarize(messages), NOT_ROLLED_BACK)
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
@@ -89,9 +91,9 @@ class StreamWriter(DataSourceStreamArrowWriter):
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
 
-    @readable
+    @hide_traceback
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskCommit:
-        task = _task()
+        task = _task_context()
         query, batch = task.getLocalProperty(QUERY_ID), task.getLocalProperty(BATCH_ID)
         if query is None or batch is None:
             raise ConfigError(
@@ -100,73 +102,73 @@ class StreamWriter(DataSourceStreamArrowWriter):
         return write_partition(iterator, self._options, query, int(batch), task.partitionId())
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        log.info("batch %d: %s", batchId, told(messages))
+        log.info("batch %d: %s", batchId, summarize(messages))
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        log.error("batch %d failed: %s; %s", batchId, told(messages), STAYS)
+        log.error("batch %d failed: %s; %s", batchId, summarize(messages), NOT_ROLLED_BACK)
 
 
 def write_partition(
     iterator: Iterator[pa.RecordBatch],
     options: SinkOptions,
-    run: str,
-    batch: int,
+    run_id: str,
+    batch_id: int,
     partition: int,
     now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
 ) -> TaskCommit:
     """Send the rows of a partition; returns when all of them are stored."""
-    called = message_encoder.names_of(run, batch, partition, now_ms())
-    names, wires = _wires(options), _wires(options)
+    ids = message_encoder.row_ids(run_id, batch_id, partition, now_ms())
+    route_connections, connections = _connect(options), _connect(options)
     try:
-        routes = send_client.WriteRoutes(options, names)
-        spread = Partitioner(options, called, partition, routes.queues)
-        sender = send_client.ChunkSender(options, routes, wires, now_ms=now_ms)
-        first = 0
-        for whole in iterator:
-            for part in message_encoder.slices(whole):
-                rows = message_encoder.messages(part, called, first, options)
-                for chunk in spread.chunks(part, rows):
-                    sender.put(chunk)
-                first += part.num_rows
+        routes = send_client.WriteRoutes(options, route_connections)
+        partitioner = Partitioner(options, ids, partition, routes.queues)
+        sender = send_client.RequestSender(options, routes, connections, now_ms=now_ms)
+        first_sequence = 0
+        for batch in iterator:
+            for part in message_encoder.split_batch(batch):
+                rows = message_encoder.encode(part, ids, first_sequence, options)
+                for request in partitioner.requests(part, rows):
+                    sender.put(request)
+                first_sequence += part.num_rows
         sent = sender.finish()
     finally:
-        wires.close()
-        names.close()
-    return TaskCommit(**{field.name: getattr(sent, field.name) for field in fields(SentChunk)}, partition=partition)
+        connections.close()
+        route_connections.close()
+    return TaskCommit(**{field.name: getattr(sent, field.name) for field in fields(SendStats)}, partition=partition)
 
 
-STAYS = "what was sent stays in its topics: no message is taken back, and a run again sends it again"
+NOT_ROLLED_BACK = "what was sent stays in its topics: no message is taken back, and a run again sends it again"
 
 
-def told(messages: list[WriterCommitMessage | None]) -> str:
+def summarize(messages: list[WriterCommitMessage | None]) -> str:
     """The counts of a job for people. A task that failed has no counts."""
-    done = [one for one in messages if isinstance(one, TaskCommit)]
+    commits = [one for one in messages if isinstance(one, TaskCommit)]
     text = (
-        f"{sum(one.messages for one in done)} messages, {sum(one.bytes for one in done)} bytes "
-        f"in {sum(one.requests for one in done)} requests by {len(done)} of {len(messages)} tasks"
+        f"{sum(one.messages for one in commits)} messages, {sum(one.bytes for one in commits)} bytes "
+        f"in {sum(one.requests for one in commits)} requests by {len(commits)} of {len(messages)} tasks"
     )
-    if retried := sum(one.retried for one in done):
+    if retried := sum(one.retried for one in commits):
         text += f", {retried} requests sent again (their messages may be there twice)"
-    if unsafe := sum(one.unsafe for one in done):
+    if unsafe := sum(one.not_durable for one in commits):
         text += f", {unsafe} messages stored before flush or replica answered"
     return text
 
 
-def _checked(
+def _parse_and_check(
     options: Mapping[str, str], schema: StructType, overwrite: bool, fix: str, *, is_stream: bool
 ) -> SinkOptions:
     if overwrite:
         raise ConfigError("mode", "overwrite", fix)
-    checked = parse(options, is_stream=is_stream)
-    check_columns(schema, checked)
-    return checked
+    parsed = parse(options, is_stream=is_stream)
+    check_columns(schema, parsed)
+    return parsed
 
 
-def _task() -> TaskContext:
+def _task_context() -> TaskContext:
     task = TaskContext.get()
     assert task is not None, "write() runs in a task"
     return task
 
 
-def _wires(options: SinkOptions) -> PipelinedConnectionPool:
+def _connect(options: SinkOptions) -> PipelinedConnectionPool:
     return PipelinedConnectionPool(options.timeout_ms, credentials(options), tls_context(options))

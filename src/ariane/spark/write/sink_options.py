@@ -13,11 +13,11 @@ from ariane.errors import ConfigError
 from ariane.model import dedup
 from ariane.model.topic import SEND_FORBIDDEN, topic_name_fault
 from ariane.protocol import compression
-from ariane.spark.option_parsing import Readers, flag, number, values
+from ariane.spark.option_parsing import Readers, boolean_option, integer_option, parse_options
 from ariane.spark.wire import access
 from ariane.spark.wire.access import ClusterAccess
 
-MESSAGE_MAX = 4 * 1024 * 1024  # maxMessageSize of a broker that nobody configured
+MAX_MESSAGE_SIZE = 4 * 1024 * 1024  # maxMessageSize of a broker that nobody configured
 BATCH_BYTES = 256 * 1024
 
 # column → types that it may have
@@ -36,7 +36,7 @@ COLUMNS = {
 }
 
 # Spark gives the sink of a stream the options that are its own, too.
-SPARKS_OWN = frozenset({"checkpointlocation", "queryname"})
+SPARK_OPTIONS = frozenset({"checkpointlocation", "queryname"})
 
 
 class SinkOptions(ClusterAccess, frozen=True, kw_only=True):
@@ -50,27 +50,27 @@ class SinkOptions(ClusterAccess, frozen=True, kw_only=True):
     """Most messages of one request; 1: each message has a request of its own."""
     batch_bytes: int = BATCH_BYTES
     """Most bytes of one request with several messages; never more than max_message_size, which brokers hold against it too."""
-    compress_over: int = compression.COMPRESS_FROM
+    compression_threshold: int = compression.COMPRESS_FROM
     """Bodies of so many bytes and more are compressed (zlib), each in a request of its own; brokers take no compressed bodies in
     a batch."""
-    max_message_size: int = MESSAGE_MAX
+    max_message_size: int = MAX_MESSAGE_SIZE
     """Most bytes of a body, as the brokers' maxMessageSize."""
     run_id: str = ""
     """Batch only: names the run in ARIANE_DEDUP, so that the same job under the same name can be recognised; empty: a new
     name for each write."""
-    drop_reserved: bool = False
+    drop_reserved_properties: bool = False
     """Whether names in `properties` that belong to the protocol are left out (a frame that was read from a topic has them)
     rather than refused."""
 
 
-READ: Readers = {
-    **access.READ,
-    "maxinflight": number(1, 1024),
-    "batchsize": number(1, 100_000),
-    "batchbytes": number(1, 15 * 1024 * 1024),  # a frame has at most 16 MiB
-    "compressover": number(1),
-    "maxmessagesize": number(1, 15 * 1024 * 1024),
-    "dropreserved": flag,
+READERS: Readers = {
+    **access.READERS,
+    "maxinflight": integer_option(1, 1024),
+    "batchsize": integer_option(1, 100_000),
+    "batchbytes": integer_option(1, 15 * 1024 * 1024),  # a frame has at most 16 MiB
+    "compressionthreshold": integer_option(1),
+    "maxmessagesize": integer_option(1, 15 * 1024 * 1024),
+    "dropreservedproperties": boolean_option,
 }
 
 
@@ -79,18 +79,18 @@ def parse(options: Mapping[str, str], *, is_stream: bool = True) -> SinkOptions:
     for name in options:
         if name.lower() == "path":
             raise ConfigError("path", options[name], 'a sink of messages has no path: .option("topic", …) and .save()')
-        if not is_stream and name.lower() in SPARKS_OWN:
+        if not is_stream and name.lower() in SPARK_OPTIONS:
             raise ConfigError(name, options[name], "is for streams (writeStream): leave it out")
-    made = SinkOptions(**values(options, "rocketmq sink", SinkOptions, READ, access.ALIASES, SPARKS_OWN))
-    access.check(made)
-    if made.batch_bytes > made.max_message_size and "batchbytes" in {name.lower() for name in options}:
-        fix = f"is more than maxMessageSize, {made.max_message_size}, which brokers hold against a request too"
-        raise ConfigError("batchBytes", made.batch_bytes, fix)
-    if made.topic and (fault := topic_fault(made.topic)):
-        raise ConfigError("topic", made.topic, fault)
-    if made.run_id and (fault := dedup.run_fault(made.run_id)):
-        raise ConfigError("runId", made.run_id, fault)
-    return made
+    parsed = SinkOptions(**parse_options(options, "rocketmq sink", SinkOptions, READERS, access.ALIASES, SPARK_OPTIONS))
+    access.validate(parsed)
+    if parsed.batch_bytes > parsed.max_message_size and "batchbytes" in {name.lower() for name in options}:
+        fix = f"is more than maxMessageSize, {parsed.max_message_size}, which brokers hold against a request too"
+        raise ConfigError("batchBytes", parsed.batch_bytes, fix)
+    if parsed.topic and (fault := topic_fault(parsed.topic)):
+        raise ConfigError("topic", parsed.topic, fault)
+    if parsed.run_id and (fault := dedup.run_fault(parsed.run_id)):
+        raise ConfigError("runId", parsed.run_id, fault)
+    return parsed
 
 
 def check_columns(schema: StructType, options: SinkOptions) -> None:
@@ -105,7 +105,7 @@ def check_columns(schema: StructType, options: SinkOptions) -> None:
             raise ConfigError("column", field.name, "is there twice: keep one")
         given = field.dataType.simpleString()
         if given not in types:
-            fix = f'has to be {" or ".join(types)}: .withColumn("{field.name}", {_mended(field.name, types[0])})'
+            fix = f'has to be {" or ".join(types)}: .withColumn("{field.name}", {_cast_hint(field.name, types[0])})'
             raise ConfigError("column", f"{field.name} {given}", fix)
     if "body" not in names:
         raise ConfigError(
@@ -117,7 +117,7 @@ def check_columns(schema: StructType, options: SinkOptions) -> None:
         raise ConfigError("column", "broker", 'names no queue without a column queue_id: .drop("broker"), or add it')
 
 
-def _mended(name: str, wanted: str) -> str:
+def _cast_hint(name: str, wanted: str) -> str:
     return f'col("{name}").cast("{wanted}")'
 
 
