@@ -63,7 +63,7 @@ def workload(world: World, store: MessageStore, deliveries: DeliveryLoop, seed: 
         level = step % 5 == 4
         delay_ms = DELAYS_MS[step % 2] if level else chance.randrange(1, 30)
         own = {"DELAY": str(step % 2 + 1)} if level else {"TIMER_DELAY_MS": str(delay_ms)}
-        floor_ms = max(store.last_ms, store.delayed.floor_ms)
+        floor_ms = max(store.last_ms, store.delayed.min_due_ms)
         draft = RecordDraft(topic="T", queue_id=0, body=body, born_ms=1, born_host=HOST)
         draft = schedule(draft, own, world.clock.now_ms(), DelayLimits(2, floor_ms, 10**9))
         world.due_ms[body] = world.clock.now_ms() + delay_ms
@@ -122,7 +122,7 @@ def check(world: World, disk: FakeDisk) -> None:
     assert not {body: count for body, count in found.items() if count > 1}
     assert set(found) <= set(world.due_ms)
     assert world.acknowledged - world.asked_to_cancel <= set(found)
-    assert store.delayed.next_ms() is None
+    assert store.delayed.next_due_ms() is None
     assert not world.cancelled & set(found)
 
 

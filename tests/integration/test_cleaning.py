@@ -127,7 +127,7 @@ def test_timers_outlive_the_files_they_were_stored_in(tmp_path: Path) -> None:
             await asyncio.sleep(0.3)
             late = [record.decode(data).body for data in store.get("T", 0, 60, 32).records]
             assert late == [b"%d" % number for number in range(6)]
-            assert store.delayed.timers == 0
+            assert store.delayed.timer_count == 0
 
     asyncio.run(asyncio.wait_for(run(), 60))
 

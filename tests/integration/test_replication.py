@@ -311,7 +311,7 @@ def test_a_slave_that_becomes_the_master_delivers_what_is_left_and_nothing_twice
                 assert await servers.send(master.addr, b"late %d" % number, TIMER_DELAY_MS="6000") == 0
             await until(lambda: master._store.max_offset("T", 0) == 40)
             await until(lambda: slave._store.max_offset("T", 0) == 40)
-            assert slave._store.delayed.timers == 5
+            assert slave._store.delayed.timer_count == 5
         async with servers.broker("slave") as promoted:
             assert promoted._store.max_offset("T", 0) == 40
             await until(lambda: promoted._store.max_offset("T", 0) >= 45)

@@ -36,7 +36,7 @@ class Rig:
 
     def send(self, body: str, **own: str) -> AppendResult:
         draft = RecordDraft(topic="T", queue_id=1, body=body.encode(), born_ms=1, born_host=HOST)
-        floor_ms = max(self.store.last_ms, self.store.delayed.floor_ms)
+        floor_ms = max(self.store.last_ms, self.store.delayed.min_due_ms)
         placed = self.store.put(schedule(draft, own, self.clock.now_ms(), LIMITS._replace(floor_ms=floor_ms)))
         self.store.dispatch_pending()
         return placed
@@ -135,14 +135,14 @@ def test_timers_are_delivered_in_the_order_they_are_due_and_never_early() -> Non
     rig = Rig()
     for body, after_ms in (("c", 300), ("a", 100), ("b", 200)):
         rig.send(body, TIMER_DELAY_MS=str(after_ms))
-    assert rig.store.delayed.next_ms() == NOW_MS + 100
+    assert rig.store.delayed.next_due_ms() == NOW_MS + 100
     rig.clock.set_ms(NOW_MS + 99)
     assert rig.deliver() == []
     rig.clock.set_ms(NOW_MS + 100)
     assert rig.deliver() == ["a"]
     rig.clock.set_ms(NOW_MS + 300)
     assert rig.deliver() == ["b", "c"]
-    assert rig.store.delayed.next_ms() is None
+    assert rig.store.delayed.next_due_ms() is None
 
 
 def test_a_delivered_message_has_its_own_topic_queue_and_properties() -> None:

@@ -268,19 +268,19 @@ def with_timers(count: int) -> tuple[FakeDisk, MessageStore]:
 def due_numbers(store: MessageStore) -> list[int]:
     """Timers in the order in which they are due, all marked as delivered."""
     found = []
-    while (due := store.delayed.due(DUE_MS + 1000)) is not None:
+    while (due := store.delayed.next_due(DUE_MS + 1000)) is not None:
         found.append(due.number)
-        store.delayed.done(due, store.commit_log_max)
+        store.delayed.mark_delivered(due, store.commit_log_max)
     return found
 
 
 def test_timers_in_a_file_that_goes_are_stored_once_more_and_due_once() -> None:
     disk, store = with_timers(5)
     end = 3 * 1024
-    assert len(store.delayed.below(end)) == 5
+    assert len(store.delayed.timers_before(end)) == 5
     moved = move_timers(store, end)
     assert moved == store.commit_log_max
-    assert store.delayed.below(end) == []
+    assert store.delayed.timers_before(end) == []
     assert move_timers(store, end) == 0
     store.flush()
     store.dispatch_pending()

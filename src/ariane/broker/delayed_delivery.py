@@ -33,7 +33,8 @@ from ariane.model.message import (
 from ariane.model.topic import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC, topic_name_fault
 from ariane.protocol import properties, record
 from ariane.protocol.codes import ResponseCode
-from ariane.store.delayed import CANCELS, TIMERS, DueMessage
+from ariane.store.delay_levels import DueMessage
+from ariane.store.delay_queues import CANCEL_QUEUE, TIMER_QUEUE
 from ariane.store.message_store import AppendResult, MessageStore, RecordDraft
 
 log = logging.getLogger("ariane.broker.delayed_delivery")
@@ -97,7 +98,7 @@ def delay_target(
         )
     due_ms = max(due_ms, limits.floor_ms + 1)
     own[REAL_TOPIC], own[REAL_QID], own[TIMER_OUT_MS] = topic, str(queue_id), str(due_ms)
-    return DelayTarget(TIMER_TOPIC, TIMERS, due_ms)
+    return DelayTarget(TIMER_TOPIC, TIMER_QUEUE, due_ms)
 
 
 def schedule(draft: RecordDraft, property_map: dict[str, str], now_ms: int, limits: DelayLimits) -> RecordDraft:
@@ -181,7 +182,7 @@ class DeliveryLoop:
             await self._sleep()
 
     async def _sleep(self) -> None:
-        next_ms = self._store.delayed.next_ms()
+        next_ms = self._store.delayed.next_due_ms()
         wait_s = IDLE_S if next_ms is None else min(max(next_ms - self._now_ms(), 0) / 1000, IDLE_S)
         timer = asyncio.get_running_loop().call_later(wait_s, self._woken.set)
         try:
@@ -194,13 +195,13 @@ class DeliveryLoop:
         store, waiting = self._store, self._store.delayed
         for at in range(count):
             now_ms = self._now_ms()
-            due = waiting.due(now_ms)
+            due = waiting.next_due(now_ms)
             if due is None:
                 if at:
                     self._stored()
                 return at
             self._deliver(due, now_ms)
-            waiting.done(due, store.commit_log_max)
+            waiting.mark_delivered(due, store.commit_log_max)
         self._stored()
         return count
 
@@ -240,7 +241,7 @@ class DeliveryLoop:
         placed = self._store.put(
             RecordDraft(
                 topic=TIMER_TOPIC,
-                queue_id=CANCELS,
+                queue_id=CANCEL_QUEUE,
                 body=b"",
                 born_ms=now_ms,
                 born_host=born_host,
@@ -260,15 +261,15 @@ def move_timers(store: MessageStore, log_offset: int) -> int:
     Each names the record that it stands for, as a delivery does: whatever happens, it is delivered once.
     """
     end = 0
-    for due_ms, number in store.delayed.below(log_offset):
-        data = store.read_queue_record(TIMER_TOPIC, TIMERS, number)
+    for due_ms, number in store.delayed.timers_before(log_offset):
+        data = store.read_queue_record(TIMER_TOPIC, TIMER_QUEUE, number)
         if data is None:
             log.error("timer %d, due at %d, cannot be read: it is lost with the file that is removed", number, due_ms)
             continue
         kept = record.decode(data)
         draft = RecordDraft(
             topic=TIMER_TOPIC,
-            queue_id=TIMERS,
+            queue_id=TIMER_QUEUE,
             body=kept.body,
             properties=kept.properties,
             flag=kept.flag,
@@ -281,7 +282,7 @@ def move_timers(store: MessageStore, log_offset: int) -> int:
         )
         placed = store.put(draft)
         end = placed.offset + placed.size
-        store.delayed.moved(number, end)
+        store.delayed.mark_restored(number, end)
     return end
 
 
@@ -330,6 +331,6 @@ def decode_timer(data: bytes | None) -> DeliveryTimer | None:
         return None
     kept = record.decode(data)
     due = kept.property_map().get(TIMER_OUT_MS, "")
-    if kept.topic != TIMER_TOPIC or kept.queue_id != TIMERS or not due.isdecimal():
+    if kept.topic != TIMER_TOPIC or kept.queue_id != TIMER_QUEUE or not due.isdecimal():
         return None
     return DeliveryTimer(kept.queue_offset, int(due), kept.property_map().get(UNIQ_KEY, ""))

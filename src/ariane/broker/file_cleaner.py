@@ -84,7 +84,7 @@ class FileCleaner:
     async def _preserve_timers(self, end: int) -> bool:
         """Whether no timer is lost when the log below `end` goes: a master stores those once more, a slave waits for that."""
         if not self._reject_writes:
-            return not self._store.delayed.below(end)
+            return not self._store.delayed.timers_before(end)
         refusal, self._store.refusal = self._store.refusal, None  # what frees a gigabyte may take a little
         try:
             moved = move_timers(self._store, end)

@@ -21,7 +21,7 @@ from ariane.errors import StoreError
 from ariane.model.message import DELAY, RETRY_TOPIC
 from ariane.model.topic import DLQ_PREFIX, RETRY_PREFIX, SCHEDULE_TOPIC
 from ariane.protocol import properties
-from ariane.store.delayed import DueMessage
+from ariane.store.delay_levels import DueMessage
 from ariane.store.message_store import AppendResult, MessageStore, RecordDraft
 
 log = logging.getLogger("ariane.broker")
@@ -75,8 +75,8 @@ class PostStoreDispatcher:
             return
         self._dispatch_fault = ""
         self.pull_waiters.notify(arrivals)
-        if self._store.delayed.arrived:
-            self._store.delayed.arrived = False
+        if self._store.delayed.has_arrivals:
+            self._store.delayed.has_arrivals = False
             self.deliveries.wake()
 
     def schedule(self, draft: RecordDraft, own: dict[str, str]) -> RecordDraft:
@@ -84,7 +84,7 @@ class PostStoreDispatcher:
         if delayed_delivery.DELAY_PROPERTIES.isdisjoint(own):
             return draft
         store = self._store
-        floor_ms = max(store.last_ms, store.delayed.floor_ms)
+        floor_ms = max(store.last_ms, store.delayed.min_due_ms)
         longest_ms = self._settings.current.timer_max_delay_sec * 1000
         limits = delayed_delivery.DelayLimits(len(store.config.delays_ms), floor_ms, longest_ms)
         return delayed_delivery.schedule(draft, own, self._now_ms(), limits)

@@ -1,51 +1,47 @@
-"""What is delayed, and what of it is due: the levels of 4.9.4 and any-time timers, both derived from queues of the log.
+"""Delayed messages of a store: delay levels and timers, and the state that survives a restart.
 
-    SCHEDULE_TOPIC_XXXX, queue = level - 1    due times ascend by themselves: a position per level says what is delivered
-    rmq_sys_wheel_timer, queue 0              due in any order: entries go through `pending`
-    rmq_sys_wheel_timer, queue 1              cancellations: the tags code is the number of the entry in queue 0
+    DelayLevels   (`delay_levels`)   positions of the delay levels
+    Timers        (`timers`)         pending timers in order of their due times
+    DeliveryLog   (`delivery_log`)   timers that are delivered or cancelled already
 
-The tags code of an entry is its due time. A delivered record carries the complement (~) of the delayed one's commit log offset
-as its prepared offset, so what was delivered since `timers/state` was written is found when the log is read at start:
+States of a delayed message; a message is delivered exactly once, also across crashes:
 
-    timers/state   JSON: runs, next run, position in queue 0 up to which the runs reach; and a mark: the entries below `seen`
-                   and at or before `done` are delivered, as are those of each level below its position
+    state       | event                                | next state | recorded by
+    ------------+--------------------------------------+------------+--------------------------------------------------------
+    (none)      | put with a delay                     | pending    | record in a delay topic; its queue entry, once dispatched
+    pending     | delivered                            | delivered  | delivered record with prepared offset ~(its own offset)
+    pending     | cancelled (timers only)              | cancelled  | entry of the cancel queue
+    pending     | its log file is about to be removed  | restored   | copy in the timer queue with prepared offset ~(its own)
+    delivered,  | its turn comes, and the log is       | forgotten  | mark in `timers/state`: level position, or `done`, which
+    cancelled,  | flushed beyond the record that       |            | covers it
+    restored    | recorded it                          |            |
+    delivered,  | power loss before that record was    | pending    | the record is not in the log: delivery is repeated
+    restored    | flushed                              |            |
 
-A mark counts only once the log is flushed beyond it: nothing is called delivered that a loss of power could take back. When
-the state is lost, all of it is found again from the log. [ScheduleMessageService, TimerMessageStore of 5.x]
+    timers/state   JSON (`DelayState`): runs, next run, position in the timer queue up to which the runs reach; and a mark: the
+                   timers below number `seen` and at or before `done` are delivered, as are those of each level below its position
+
+A mark counts only once the log is flushed beyond it: nothing is called delivered that a loss of power could take back. If the
+state is lost, it is rebuilt from the log. [ScheduleMessageService, TimerMessageStore of 5.x]
 """
 
 from __future__ import annotations
 
-import logging
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
 
-from ariane.model.message import TRANSACTION_MASK, TRANSACTION_ROLLBACK
 from ariane.model.topic import SCHEDULE_TOPIC, TIMER_TOPIC
-from ariane.store.consume_queue import BLANK_SIZE, ENTRY, LOST_CODE, ConsumeQueue
 from ariane.store.consume_queues import ConsumeQueues
+from ariane.store.delay_levels import DelayLevels, DueMessage
+from ariane.store.delay_queues import TIMER_QUEUE, DelayQueues
+from ariane.store.delivery_log import DeliveryLog, read_delayed_records, scan_deliveries
 from ariane.store.files import OpenFiles, read_whole
-from ariane.store.pending_deliveries import LOWEST_KEY, CorruptRun, Key, PendingDeliveries
-from ariane.store.record_scanner import NotARecord, RecordScanner, ScannedRecord, compute_tags_code, read_record
+from ariane.store.pending_deliveries import LOWEST_KEY, CorruptRun, Key
 from ariane.store.segments import Segments
-
-log = logging.getLogger("ariane.store")
-
-TIMERS, CANCELS = 0, 1  # queues of the timer topic
-AT_ONCE = 1000  # entries read in one go
-DUE_MIN_MS = 10**12  # a tags code below is no time of this century: Java made the entry, and hashed the tags
-
-
-class DueMessage(NamedTuple):
-    """An entry that is due: its queue and number there, and since when."""
-
-    topic: str
-    queue_id: int
-    number: int
-    due_ms: int
+from ariane.store.timers import Timers
 
 
 class DelayMark(NamedTuple):
@@ -58,89 +54,92 @@ class DelayMark(NamedTuple):
 
 
 class DelayState(msgspec.Struct, frozen=True, rename="camel"):
-    """timers/state."""
+    """Content of timers/state."""
 
     runs: list[int] = []
+    """Runs of pending timers, by number."""
     next_run: int = 0
+    """Number of the next run: none is used twice, so a leftover file is never read as a newer run."""
     position: int = 0
+    """Timers from this number on are in no run; a start reads them from the queue."""
     done: Key = LOWEST_KEY
+    """Timers below `seen` are delivered if they are due at or before this key."""
     seen: int = 0
+    """Timers from this number on are pending, whatever their due time."""
     cancels: int = 0
+    """A start reads the cancel queue from this number on."""
     delivered: list[int] = []
+    """Timers after `done` that are delivered."""
     levels: list[int] = []
-    ahead: list[tuple[int, int]] = []
+    """Position of each delay level."""
+    delivered_out_of_order: list[tuple[int, int]] = msgspec.field(default_factory=list, name="ahead")
+    """Level and number of deliveries at or after their level's position."""
 
 
 class DelayedMessages:
-    """`due`, then `done`, one after the other. One thread, as the store."""
+    """Delivery order of delayed messages: `next_due`, then `mark_delivered`, in turn. One thread, like the store."""
 
-    def __init__(self, files: OpenFiles, root: str, queues: ConsumeQueues, segments: Segments, delays: Sequence[int]):
+    def __init__(
+        self, files: OpenFiles, root: str, queues: ConsumeQueues, log: Segments, delays_ms: Sequence[int]
+    ) -> None:
         self.directory = f"{root}/timers"
-        self.arrived = False  # something was delayed since this was last set to False
+        # Messages were delayed since the caller last set this to False: the delivery loop may have to wake earlier.
+        self.has_arrivals = False
         self._disk = files.disk
-        self._queues = queues
-        self._segments = segments
-        self._delays = delays
-        self._pending = PendingDeliveries(files, self.directory)
-        self._levels = [0] * len(delays)
-        self._heads: list[DueMessage | None] = [None] * len(
-            delays
-        )  # next entry of each level, as far as it was looked up
-        self._first_seen: dict[int, tuple[int, int]] = {}  # level: its head, and when it was met too far ahead
-        self._position = 0  # entries of the timer queue below it are pending or done
-        self._written = 0  # those below it are in runs
-        self._cancel_position = 0
-        self._cancels: dict[int, int] = {}  # cancelled timer: its number in the cancel queue
-        self._spent: dict[int, Key] = {}  # cancellations that were obeyed, until a mark behind them is written
-        self._late: set[int] = set()  # came with a due time that others had passed already
-        self._delivered: set[int] = set()  # found in the log, not yet met in order
-        self._ahead: set[tuple[int, int]] = (
-            set()
-        )  # level and number of what was delivered at or behind the level's mark
-        self._moved: dict[int, int] = {}  # of those: moved by a record that ends there, perhaps not flushed yet
+        self._log = log
+        delay_queues = DelayQueues(queues, log, delays_ms)
+        self._levels = DelayLevels(delay_queues)
+        self._deliveries = DeliveryLog(delay_queues)
+        self._timers = Timers(files, self.directory, delay_queues, self._deliveries)
+        # Marks that the flushed part of the log does not cover yet, after one that it covers.
         self._marks: deque[DelayMark] = deque()
+        # State on disk, and the one that a flush is writing.
         self._saved = DelayState()
         self._saving: DelayState | None = None
 
     # --- at start ---
 
     def load(self, delivered: Iterable[int], log_end: int, java_levels: Mapping[int, int]) -> list[str]:
-        """Take up where the last process was. `delivered`: commit log offsets of what the log says was delivered since;
-        `java_levels`: positions by level that Java's delayOffset.json knows. What had to be mended, in words."""
-        state, notes = self._state()
-        timers = self._queue(TIMER_TOPIC, TIMERS)
-        low, high = (0, 0) if timers is None else (timers.min_offset(self._segments.start), timers.max)
+        """Resume from the saved state and the log.
+
+        Args:
+            delivered: offsets of delayed records that the recovered part of the log delivers.
+            log_end: end of the recovered log.
+            java_levels: positions by level, counted from 1, of Java's delayOffset.json.
+
+        Returns:
+            Repairs, in words.
+        """
+        state, notes = self._read_state()
+        low, high = self._timers.queue_bounds()
         if state is not None and max(state.position, state.seen) > high:
-            notes.append(f"{self.directory} knows of timers that the log lost")
+            notes.append(f"{self.directory} covers timers that the log lost")
             state = None
         if state is not None:
             try:
-                self._pending.load(state.runs, state.next_run, state.done)
+                self._timers.load_runs(state.runs, state.next_run, state.done)
             except CorruptRun as fault:
                 notes.append(str(fault))
                 state = None
-                self._pending.clear()
-        if state is None and (high > low or (self._levels_used() and not java_levels)):
-            notes.append("what is delayed, and what of it was delivered, is derived again from the whole commit log")
-            delivered = self._all_delivered(log_end)
+                self._timers.clear()
+        # A store that Java wrote has no state, but its delayOffset.json says what the levels delivered.
+        if state is None and (high > low or (self._levels.is_used() and not java_levels)):
+            notes.append("delayed messages and their deliveries are rebuilt from the whole commit log")
+            delivered = scan_deliveries(self._log, log_end)
         state = state or DelayState(position=low, seen=low)
         self._saved = state
-        self._levels = [
-            max(state.levels[at] if at < len(state.levels) else 0, java_levels.get(at + 1, 0))
-            for at in range(len(self._delays))
-        ]
-        self._delivered.update(state.delivered)
-        self._ahead.update(state.ahead)
-        self._take_delivered(delivered)
-        self._clamp_levels()
-        self._position = self._written = max(low, state.position)
-        self._cancel_position = state.cancels
-        self._read_cancels()
-        self._read_timers(done=state.done, seen=state.seen)
+        self._levels.load(state.levels, java_levels, state.delivered_out_of_order)
+        self._deliveries.delivered.update(state.delivered)
+        self._add_delivered(delivered)
+        self._levels.clamp_to_queues()
+        self._timers.position = self._timers.written_position = max(low, state.position)
+        self._deliveries.cancel_position = state.cancels
+        self._deliveries.read_cancels()
+        self._timers.read_queue(done=state.done, seen=state.seen)
         self._mark(log_end)
         return notes
 
-    def _state(self) -> tuple[DelayState | None, list[str]]:
+    def _read_state(self) -> tuple[DelayState | None, list[str]]:
         path = f"{self.directory}/state"
         data = read_whole(self._disk, path)
         if not data:
@@ -150,313 +149,159 @@ class DelayedMessages:
         except msgspec.DecodeError as error:
             return None, [f"{path} cannot be read ({error})"]
 
-    def _all_delivered(self, log_end: int) -> list[int]:
-        at, found = self._segments.start, []
-        while at < log_end:
-            walk = RecordScanner(self._segments, at, log_end, check_crc=False, min_store_ms=0, all_written=True)
-            found += [~one.prepared_offset for one in walk if is_delivery(one)]
-            at = walk.end
-            if at < log_end:
-                at += self._segments.size - at % self._segments.size
-        return found
-
-    def _take_delivered(self, offsets: Iterable[int]) -> None:
-        for offset in offsets:
-            try:
-                found = read_record(self._segments, offset)[0]
-            except NotARecord:
-                continue
-            topic = found.topic.decode("utf-8", "replace")
+    def _add_delivered(self, offsets: Iterable[int]) -> None:
+        for record in read_delayed_records(self._log, offsets):
+            topic = record.topic.decode("utf-8", "replace")
             if topic == TIMER_TOPIC:
-                self._delivered.add(found.queue_offset)
-            elif topic == SCHEDULE_TOPIC and found.queue_id < len(self._levels):
-                self._ahead.add((found.queue_id, found.queue_offset))
+                self._deliveries.delivered.add(record.queue_offset)
+            elif topic == SCHEDULE_TOPIC:
+                self._levels.add_delivered(record.queue_id, record.queue_offset)
 
-    def _levels_used(self) -> bool:
-        return any(self._queue(SCHEDULE_TOPIC, level) is not None for level in range(len(self._delays)))
+    # --- arrivals ---
 
-    def _clamp_levels(self) -> None:
-        for level in range(len(self._levels)):
-            queue = self._queue(SCHEDULE_TOPIC, level)
-            high = 0 if queue is None else queue.max
-            self._levels[level] = min(self._levels[level], high)
-
-    # --- what arrives ---
-
-    def catch_up(self, log_end: int) -> None:
-        """Take in the entries that were derived since the last time."""
-        self._read_cancels()
-        timers = self._queues.get((TIMER_TOPIC, TIMERS))
-        if timers is not None and timers.max > self._position:
-            self._read_timers(done=self._pending.last, seen=0)
+    def read_arrivals(self, log_end: int) -> None:
+        """Read the queue entries that were dispatched since the last call."""
+        self._deliveries.read_cancels()
+        self._timers.read_queue(done=self._timers.last, seen=0)
         self._mark(log_end)
-        self.arrived = True
+        self.has_arrivals = True
 
-    def follow(self, delivered: Iterable[int], log_end: int) -> None:
-        """As `catch_up`, on a slave: its master delivered what lies at these commit log offsets."""
-        self.catch_up(log_end)
-        self._take_delivered(delivered)
-        self._heads = [None] * len(self._levels)
-        self._timer()  # puts aside what was delivered, up to the first that was not
+    def apply_master_deliveries(self, delivered: Iterable[int], log_end: int) -> None:
+        """Read arrivals on a slave, whose master delivered the records at the offsets `delivered`."""
+        self.read_arrivals(log_end)
+        self._add_delivered(delivered)
+        self._levels.forget_heads()
+        self._next_timer()  # settles what was delivered, up to the first pending timer
         self._mark(log_end)
 
-    def _read_timers(self, *, done: Key, seen: int) -> None:
-        """Push what is pending of the timer queue from the position on. Entries below `seen` are done if at or before `done`."""
-        queue = self._queue(TIMER_TOPIC, TIMERS)
-        if queue is None:
-            return
-        last = self._pending.last
-        for number, offset, size, code in self._entries(queue, self._position):
-            key = (code if code >= DUE_MIN_MS else self._due_of(offset, size), number)
-            # One that was delivered, too, when others before it were not (their delivery may be lost in a hole of the log): it is
-            # known as delivered until it is met in its order.
-            if number >= seen or key > done:
-                self._pending.push(key)
-                if key <= last:
-                    self._late.add(number)
-            else:
-                self._delivered.discard(number)
-        self._position = queue.max
+    def cancel(self, number: int, cancel_entry: int, log_end: int) -> None:
+        """Cancel a pending timer at once, although its cancel entry may be dispatched only after a flush.
 
-    def _read_cancels(self) -> None:
-        queue = self._queue(TIMER_TOPIC, CANCELS)
-        if queue is None or queue.max <= self._cancel_position:
-            return
-        for at, _, _, code in self._entries(queue, self._cancel_position):
-            if at not in self._spent:
-                self._cancels[code] = at
-        self._cancel_position = queue.max
-
-    def _entries(self, queue: ConsumeQueue, start: int) -> Iterator[tuple[int, int, int, int]]:
-        """Number, commit log offset, size and tags code of each entry from `start` on whose record is still there."""
-        log_start = self._segments.start
-        at = max(start, queue.min_offset(log_start))
-        while at < queue.max:
-            entries = queue.entries(at, AT_ONCE)
-            if not entries:
-                log.error("%s-%d: entries from %d on cannot be read", queue.topic, queue.queue_id, at)
-                return
-            for offset, size, code in ENTRY.iter_unpack(entries):
-                if size != BLANK_SIZE and code != LOST_CODE and offset >= log_start:
-                    yield at, offset, size, code
-                at += 1
-
-    def _due_of(self, offset: int, size: int) -> int:
-        """Due time of a record whose entry does not tell it."""
-        try:
-            return compute_tags_code(read_record(self._segments, offset)[0], self._delays)
-        except NotARecord:
-            log.error("the timer at %d cannot be read (%d bytes): it is due at once, and reported then", offset, size)
-            return 0
-
-    def cancel(self, number: int, note: int, log_end: int) -> None:
-        """Entry `note` of the cancel queue, which ends at or below `log_end`, says that timer `number` is not to be delivered.
-
-        It counts at once, though the note may not be derived before it is flushed.
+        Args:
+            number: number of the timer.
+            cancel_entry: number of the cancellation in the cancel queue.
+            log_end: end of the log, at or after the cancellation.
         """
-        self._cancels[number] = note
+        self._deliveries.cancels[number] = cancel_entry
         self._mark(log_end)
 
-    def below(self, log_offset: int) -> list[Key]:
-        """Pending timers whose records end before `log_offset`, where the log is about to begin."""
-        queue = self._queue(TIMER_TOPIC, TIMERS)
-        if queue is None:
-            return []
-        low, high = queue.min_offset(self._segments.start), queue.min_offset(log_offset)
-        if high <= low:
-            return []
-        found = {key for key in self._pending.below(high) if self.is_pending(key[1], key[0])}
-        return sorted(found, key=lambda key: key[1])
+    def timers_before(self, log_offset: int) -> list[Key]:
+        """Return the pending timers whose records end before `log_offset`, where the log is about to start."""
+        return self._timers.before(log_offset)
 
-    def moved(self, number: int, log_end: int) -> None:
-        """Timer `number` was stored once more, by a record that ends at `log_end`: that one is delivered in its place."""
-        self._delivered.add(number)
-        self._moved[number] = log_end
+    def mark_restored(self, number: int, log_end: int) -> None:
+        """Deliver a timer by its copy, a record that ends at `log_end`, because its own record is about to be removed."""
+        self._deliveries.add_restored(number, log_end)
         self._mark(log_end)
 
-    # --- what is due ---
+    # --- delivery ---
 
-    def next_ms(self) -> int | None:
-        """When something is due next; None when nothing is delayed."""
-        timer = self._timer()
-        times = [head.due_ms for level in range(len(self._levels)) if (head := self._head(level)) is not None]
-        if timer is not None:
-            times.append(timer[0])
-        return min(times, default=None)
+    def next_due_ms(self) -> int | None:
+        """Return when the next message is due; None if nothing is delayed."""
+        timer = self._next_timer()
+        level_ms = self._levels.next_due_ms()
+        if timer is None or level_ms is None:
+            return level_ms if timer is None else timer[0]
+        return min(timer[0], level_ms)
 
-    def due(self, now_ms: int) -> DueMessage | None:
-        """The entry that is due for the longest time; it stays there until it is `done`."""
-        timer = self._timer()
-        first = (
-            DueMessage(TIMER_TOPIC, TIMERS, timer[1], timer[0]) if timer is not None and timer[0] <= now_ms else None
-        )
-        for level in range(len(self._levels)):
-            head = self._head(level)
-            if head is None:
-                continue
-            due_ms = self._level_due_ms(level, head, now_ms)
-            if due_ms <= now_ms and (first is None or due_ms < first.due_ms):
-                first = head
-        return first
+    def next_due(self, now_ms: int) -> DueMessage | None:
+        """Return the message that has been due longest, until `mark_delivered` is called with it; None if none is due."""
+        timer = self._next_timer()
+        due_timer = None
+        if timer is not None and timer[0] <= now_ms:
+            due_timer = DueMessage(TIMER_TOPIC, TIMER_QUEUE, timer[1], timer[0])
+        return self._levels.next_due(now_ms, due_timer)
 
-    def done(self, due: DueMessage, log_end: int) -> None:
-        """`due` was delivered, by a record that ends at or below `log_end`."""
+    def mark_delivered(self, due: DueMessage, log_end: int) -> None:
+        """Count `due` as delivered, by a record that ends at or before `log_end`."""
         if due.topic == TIMER_TOPIC:
-            self._late.discard(due.number)
-            self._pending.advance((due.due_ms, due.number))
+            self._timers.advance((due.due_ms, due.number))
         else:
-            self._levels[due.queue_id] = due.number + 1
-            self._heads[due.queue_id] = None
+            self._levels.mark_delivered(due)
         self._mark(log_end)
 
-    def _timer(self) -> Key | None:
-        """The timer that is due first, cancelled ones put aside."""
-        while True:
-            key = self._pending.head()
-            if key is None:
-                return None
-            number = key[1]
-            if number in self._cancels:
-                self._spent[self._cancels.pop(number)] = key
-            elif number in self._delivered:
-                self._delivered.discard(number)
-            else:
-                return key
-            self._late.discard(number)
-            self._pending.advance(key)
+    def _next_timer(self) -> Key | None:
+        """Return the first timer that is not settled, and remove those before it."""
+        while (key := self._timers.head()) is not None and self._deliveries.settle(key):
+            self._timers.advance(key)
             self._mark(self._marks[-1].log_end)
-
-    def _head(self, level: int) -> DueMessage | None:
-        head = self._heads[level]
-        if head is not None:
-            return head
-        while (level, self._levels[level]) in self._ahead:
-            self._levels[level] += 1
-        queue = self._queue(SCHEDULE_TOPIC, level)
-        if queue is None or queue.max <= self._levels[level]:
-            return None
-        low = queue.min_offset(self._segments.start)
-        if self._levels[level] < low:
-            log.error("delay level %d: entries %d to %d were removed undelivered", level + 1, self._levels[level], low)
-            self._levels[level] = low
-            return self._head(level)
-        number = self._levels[level]
-        offset, size, code = ENTRY.unpack(queue.entries(number, 1))
-        due_ms = code if code >= DUE_MIN_MS else self._due_of(offset, size)
-        self._heads[level] = DueMessage(SCHEDULE_TOPIC, level, number, due_ms)
-        return self._heads[level]
-
-    def _level_due_ms(self, level: int, head: DueMessage, now_ms: int) -> int:
-        """A clock that was set back must not hold a level back: no entry waits longer than its delay once it is met."""
-        latest = now_ms + self._delays[level]
-        if head.due_ms <= latest:
-            return head.due_ms
-        number, capped_ms = self._first_seen.get(level, (-1, 0))
-        if number != head.number or capped_ms > latest:
-            capped_ms = latest
-            self._first_seen[level] = (head.number, capped_ms)
-        return capped_ms
-
-    # --- for operators, and for who makes timers ---
+        return key
 
     @property
-    def floor_ms(self) -> int:
-        """A new timer must be due after this time."""
-        return self._pending.last[0]
+    def min_due_ms(self) -> int:
+        """Time that the due time of a new timer must exceed, so that timers stay in order."""
+        return self._timers.last[0]
 
     @property
-    def timers(self) -> int:
-        """Pending timers, cancelled ones counted until their time comes."""
-        return len(self._pending)
+    def timer_count(self) -> int:
+        """Number of pending timers, including cancelled ones that are not due yet."""
+        return len(self._timers)
 
     def is_pending(self, number: int, due_ms: int) -> bool:
-        """Whether the timer with this number and due time is still to be delivered."""
-        if number in self._cancels or number in self._delivered or number >= self._position:
-            return False
-        return (due_ms, number) > self._pending.last or number in self._late
+        """Return whether the timer with this number and due time will be delivered."""
+        return self._timers.is_pending(number, due_ms)
 
     def level_positions(self) -> dict[int, int]:
-        """Level: number of its next entry; levels that were never used are left out."""
-        return {level + 1: number for level, number in enumerate(self._levels) if number}
+        """Return the number of the next entry of each level, counted from 1, that was ever used."""
+        return {level + 1: number for level, number in enumerate(self._levels.positions) if number}
 
     def saved_level_positions(self) -> dict[int, int]:
-        """The same as far as a loss of power cannot take it back: for delayOffset.json."""
+        """Return the level positions that a loss of power cannot take back, for delayOffset.json."""
         return {level + 1: number for level, number in enumerate(self._saved.levels) if number}
 
     # --- the state on disk ---
 
     def begin_save(self, flushed: int) -> list[tuple[str, bytes]]:
-        """Files to be written, in this order, before a checkpoint; empty when nothing changed."""
+        """Return the files to write before the next checkpoint, in order; none if nothing changed.
+
+        Args:
+            flushed: the log is durable below this offset.
+        """
         if self._saving is not None:
             return []
-        mark = self._flushed_mark(flushed)
-        self._pending.drop_exhausted()
-        run = self._pending.begin_write(mark.seen)
-        runs = set(self._pending.runs)
-        if run is not None:
-            runs = runs - set(run.merged) | {run.number}
-            self._written = run.up_to
-        self._spent = {at: key for at, key in self._spent.items() if key > mark.done}
-        self._ahead = {(level, number) for level, number in self._ahead if number >= mark.levels[level]}
-        self._moved = {number: end for number, end in self._moved.items() if end > flushed}
-        cancels = min([*self._cancels.values(), *self._spent], default=self._cancel_position)
+        mark = self._durable_mark(flushed)
+        run = self._timers.begin_write(mark.seen)
+        self._deliveries.drop_obsolete(mark.done, flushed)
+        self._levels.drop_obsolete(mark.levels)
         state = DelayState(
-            runs=sorted(runs),
-            next_run=self._pending.next_run,
-            position=self._written,
+            runs=self._timers.listed_runs(run),
+            next_run=self._timers.next_run,
+            position=self._timers.written_position,
             done=mark.done,
             seen=mark.seen,
-            cancels=cancels,
-            delivered=sorted(number for number in self._delivered if number not in self._moved),
+            cancels=self._deliveries.oldest_cancel,
+            delivered=self._deliveries.durable_deliveries(),
             levels=list(mark.levels),
-            ahead=sorted(self._ahead),
+            delivered_out_of_order=sorted(self._levels.delivered_out_of_order),
         )
         if state == self._saved:
             return []
         self._saving = state
+        # The run before the state that lists it: a crash between leaves a file that the next save removes.
         files = [] if run is None else [(run.path, run.content)]
         return [*files, (f"{self.directory}/state", msgspec.json.encode(state))]
 
     def end_save(self, *, written: bool) -> None:
-        """What `begin_save` gave is on disk, or is not."""
+        """Finish `begin_save`: its files are durable, or were not written."""
         if self._saving is None:
             return
         if written:
             self._saved = self._saving
-        else:
-            self._written = self._saved.position
         self._saving = None
-        self._pending.end_write(written=written)
-        if written:
-            self._pending.remove_other_files(self._saved.runs)
+        self._timers.end_write(self._saved.runs, written=written, position=self._saved.position)
 
     def _mark(self, log_end: int) -> None:
+        """Note what is delivered now, to be saved once the log is flushed up to `log_end`."""
         marks = self._marks
         if marks and marks[-1].log_end == log_end:
             marks.pop()
-        marks.append(
-            DelayMark(log_end, self._pending.last, min(self._late, default=self._position), tuple(self._levels))
-        )
+        # Late timers are not covered by `last`, so the mark covers no number from the first of them on.
+        seen = min(self._timers.late_entries, default=self._timers.position)
+        marks.append(DelayMark(log_end, self._timers.last, seen, tuple(self._levels.positions)))
 
-    def _flushed_mark(self, flushed: int) -> DelayMark:
-        """The last mark that the flushed part of the log covers. The first one, made at start, always is."""
+    def _durable_mark(self, flushed: int) -> DelayMark:
+        """Return the last mark that the flushed part of the log covers; it always covers the first one, of the start."""
         marks = self._marks
         while len(marks) > 1 and marks[1].log_end <= flushed:
             marks.popleft()
         return marks[0]
-
-    def _queue(self, topic: str, queue_id: int) -> ConsumeQueue | None:
-        return self._queues.get_opened(topic, queue_id)
-
-
-def is_delivery(found: ScannedRecord) -> bool:
-    """Whether a record is the delivered form of a delayed one. A withdrawn one (`withdrawal`) delivered nothing."""
-    return found.prepared_offset < 0 and found.sys_flag & TRANSACTION_MASK != TRANSACTION_ROLLBACK
-
-
-def collect_deliveries(records: Iterable[ScannedRecord], delivered: dict[int, int]) -> Iterator[ScannedRecord]:
-    """The same records. The offsets of those that deliver a delayed one are collected on the way, with the delayed one's."""
-    for found in records:
-        if is_delivery(found):
-            delivered[found.offset] = ~found.prepared_offset
-        yield found

@@ -19,8 +19,8 @@ from ariane.store import dispatch
 from ariane.store.commit_log import CommitLog
 from ariane.store.consume_queue import ENTRY, ConsumeQueue
 from ariane.store.consume_queues import ConsumeQueues
-from ariane.store.delayed import is_delivery
 from ariane.store.deletions import Deletions
+from ariane.store.delivery_log import is_delivery
 from ariane.store.dispatch import Arrival, PendingEntry
 from ariane.store.files import write_error
 from ariane.store.index_builder import to_keyed

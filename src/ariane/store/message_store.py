@@ -305,11 +305,11 @@ class MessageStore:
             self._dispatched, self._dispatched_ms = last.end, last.store_ms
             self.index.on_dispatched(self._dispatched)
             if self.replica is not None:
-                self.delayed.follow(self.replica.delivered, self._log.end)
+                self.delayed.apply_master_deliveries(self.replica.delivered, self._log.end)
                 self.replica.delivered.clear()
             elif self._delays_put:
                 self._delays_put = bool(self._pending)
-                self.delayed.catch_up(self._log.end)
+                self.delayed.read_arrivals(self._log.end)
         return held + arrivals if held else arrivals
 
     def get(

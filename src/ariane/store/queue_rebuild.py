@@ -17,8 +17,8 @@ from collections.abc import Iterable, Sequence
 from ariane.model.message import TRANSACTION_MASK, TRANSACTION_ROLLBACK
 from ariane.protocol.record import I32, SYS_FLAG_AT
 from ariane.store.consume_queues import ConsumeQueues
-from ariane.store.delayed import collect_deliveries
 from ariane.store.deletions import Deletions
+from ariane.store.delivery_log import collect_deliveries
 from ariane.store.dispatch import DispatchResult, RejectedRecord, dispatch_records
 from ariane.store.files import OpenFiles
 from ariane.store.queue_numbering import NumberingRestarts
