@@ -36,6 +36,7 @@ from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.command import Command
 from ariane.protocol.requests import fields, typed
 from ariane.protocol.requests.routing import (
+    MASTER_ID,
     BrokerRef,
     KvTableBody,
     RegisterBroker,
@@ -48,7 +49,6 @@ log = logging.getLogger("ariane.broker.registration")
 
 PERIOD_MIN_MS = 10_000
 PERIOD_MAX_MS = 60_000
-MASTER = 0
 # A part of 1,000 topics is about 180 kB of JSON: 1 ms to encode and a few ms to apply, so neither side delays other requests.
 PART_TOPICS = 1_000
 
@@ -216,7 +216,7 @@ class Registration:
         names = list(link.pending) if is_complete else self._topics.names()
         link.pending.clear()
         link.needs_full_table = False
-        if self._config.broker_id != MASTER:
+        if self._config.broker_id != MASTER_ID:
             names = []  # name servers ignore the topics of slaves
         parts = [names[at : at + PART_TOPICS] for at in range(0, len(names), PART_TOPICS)]
         # The version of pending topics is new to the name server, that of the whole table may be the recorded one.

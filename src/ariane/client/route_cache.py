@@ -23,11 +23,10 @@ from ariane.model.topic import PERM_READ, PERM_WRITE
 from ariane.protocol import fastjson
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.command import Command
-from ariane.protocol.requests.routing import RouteRequest, TopicRoute
+from ariane.protocol.requests.routing import MASTER_ID, RouteRequest, TopicRoute
 
 log = logging.getLogger("ariane.client")
 
-MASTER = 0
 
 Addresses = Mapping[str, Mapping[int, str]]
 
@@ -57,7 +56,7 @@ def publish_queues(topic: str, route: TopicRoute) -> tuple[MessageQueue, ...]:
             for broker, count in _order_configuration(topic, route.order_topic_conf)
             for queue_id in range(count)
         )
-    masters = {data.broker_name for data in route.broker_datas if MASTER in data.broker_addrs}
+    masters = {data.broker_name for data in route.broker_datas if data.master}
     return tuple(
         MessageQueue(topic, data.broker_name, queue_id)
         for data in sorted(route.queue_datas, key=lambda data: data.broker_name)
@@ -107,11 +106,11 @@ def read_address(table: Addresses, broker: str, wanted: int) -> BrokerAddress | 
     if not ids:
         return None
     broker_id = wanted
-    if broker_id not in ids and wanted != MASTER:
+    if broker_id not in ids and wanted != MASTER_ID:
         broker_id = wanted + 1
     if broker_id not in ids:
         broker_id = min(ids)
-    return BrokerAddress(ids[broker_id], broker_id != MASTER)
+    return BrokerAddress(ids[broker_id], broker_id != MASTER_ID)
 
 
 def _order_configuration(topic: str, text: str) -> list[tuple[str, int]]:
@@ -214,7 +213,7 @@ class RouteCache:
 
     def master_address(self, broker: str) -> str | None:
         """Address of the master of `broker`."""
-        return self.addresses.get(broker, {}).get(MASTER)
+        return self.addresses.get(broker, {}).get(MASTER_ID)
 
     def pull_address(self, broker: str, wanted: int) -> BrokerAddress | None:
         return read_address(self.addresses, broker, wanted)
@@ -230,7 +229,7 @@ class RouteCache:
             addr
             for ids in self.addresses.values()
             for number, addr in ids.items()
-            if number == MASTER or not masters_only
+            if number == MASTER_ID or not masters_only
         ]
 
     async def _find(self, topic: str, default_topic: str, queue_nums: int) -> tuple[MessageQueue, ...]:

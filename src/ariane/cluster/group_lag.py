@@ -23,7 +23,6 @@ from ariane.protocol.requests.stats import ConsumeStats, GetConsumeStats, GroupO
 
 T = TypeVar("T")
 
-MASTER = 0
 STATS_TIMEOUT_MS = 15_000  # three times an ordinary request's, as Java's tools have it: every queue is looked at
 CONCURRENT_QUEUES = 64  # questions to one broker about single queues
 _TOTALS = ("msgPutTotalTodayNow", "msgPutTotalTodayMorning", "msgGetTotalTodayNow", "msgGetTotalTodayMorning")
@@ -129,8 +128,8 @@ async def list_masters(peers: ConnectionPool, namesrv: str) -> tuple[dict[str, s
     answer = await peers.ask(namesrv, RequestCode.GET_BROKER_CLUSTER_INFO)
     found, without = {}, []
     for name, broker in sorted(fastjson.decode(answer.body, ClusterInfo).broker_addr_table.items()):
-        if MASTER in broker.broker_addrs:
-            found[name] = broker.broker_addrs[MASTER]
+        if broker.master:
+            found[name] = broker.master
         else:
             without.append(BrokerUnavailable(name, "", "no master of it is registered"))
     if not found and not without:

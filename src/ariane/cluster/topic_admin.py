@@ -10,8 +10,6 @@ from ariane.protocol.codes import RequestCode
 from ariane.protocol.requests.admin import CreateTopic
 from ariane.protocol.requests.routing import ClusterInfo
 
-MASTER = 0
-
 
 async def create_topic(peers: ConnectionPool, namesrv: str, topic: str, queues: int) -> list[str]:
     """Make `topic` with `queues` readable and writable queues on every master that `namesrv` knows; their addresses.
@@ -20,7 +18,7 @@ async def create_topic(peers: ConnectionPool, namesrv: str, topic: str, queues: 
     """
     answer = await peers.ask(namesrv, RequestCode.GET_BROKER_CLUSTER_INFO)
     brokers = fastjson.decode(answer.body, ClusterInfo).broker_addr_table.values()
-    masters = [broker.broker_addrs[MASTER] for broker in brokers if MASTER in broker.broker_addrs]
+    masters = [broker.master for broker in brokers if broker.master]
     if not masters:
         raise RouteNotFound(topic, f"no broker is registered with {namesrv} that it could be made on")
     header = CreateTopic(topic, AUTO_CREATE_TOPIC, queues, queues, PERM_READ | PERM_WRITE)

@@ -42,7 +42,6 @@ from ariane.protocol.requests.routing import ClusterInfo
 
 TOOLS_GROUP = "TOOLS_CONSUMER"  # every broker has it
 AT_ONCE = 32
-MASTER = 0
 
 
 class HalfMessage(NamedTuple):
@@ -165,9 +164,7 @@ async def _masters(peers: ConnectionPool, namesrv: str, cluster: str | None) -> 
     info = fastjson.decode(answer.body, ClusterInfo)
     names = set(info.broker_addr_table) if cluster is None else set(info.cluster_addr_table.get(cluster, ()))
     found = [
-        (name, data.broker_addrs[MASTER])
-        for name, data in sorted(info.broker_addr_table.items())
-        if name in names and MASTER in data.broker_addrs
+        (name, data.master) for name, data in sorted(info.broker_addr_table.items()) if name in names and data.master
     ]
     if not found:
         where = f"cluster {cluster}" if cluster is not None else "any cluster"

@@ -40,7 +40,7 @@ from ariane.protocol import fastjson
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.command import Command
 from ariane.protocol.requests.admin import ConsumerOffsetTable, TopicRef
-from ariane.protocol.requests.routing import ClusterInfo, KvTableBody, TopicTable
+from ariane.protocol.requests.routing import MASTER_ID, ClusterInfo, KvTableBody, TopicTable
 from ariane.protocol.requests.stats import (
     BrokerStatsData,
     ConsumeTimeSpans,
@@ -52,7 +52,6 @@ from ariane.protocol.requests.stats import (
 
 T = TypeVar("T")
 
-MASTER = 0
 AT_ONCE = 16  # questions to one broker under way at once: it serves clients beside
 TOPICS_EVERY = 12  # rounds after which the topics of a master are asked for again; earlier when a group has a new one
 FORGET_MS = 600_000  # a broker that no name server names any more is asked for so long
@@ -190,8 +189,8 @@ class BrokerPoller:
         for broker in self._masters.keys() - {broker for broker, _ in self._places}:
             del self._masters[broker]
         places = [place for place, _ in self._places.values()]
-        masters = [place for place in places if place.broker_id == MASTER]
-        slaves = [place for place in places if place.broker_id != MASTER]
+        masters = [place for place in places if place.broker_id == MASTER_ID]
+        slaves = [place for place in places if place.broker_id != MASTER_ID]
         # Slaves are asked for the groups that their master has just told.
         samples = await asyncio.gather(*(self._sample(place, now_ms) for place in masters))
         return samples + await asyncio.gather(*(self._sample(place, now_ms) for place in slaves))
@@ -221,7 +220,7 @@ class BrokerPoller:
         began = self._clock.monotonic()
         try:
             runtime = await self._runtime(questions)
-            if place.broker_id == MASTER:
+            if place.broker_id == MASTER_ID:
                 topics, groups, left = await self._offsets(questions, place, master)
             else:
                 topics, groups, left = (), (), OmittedPart(groups=master.left_pairs, counters=master.left_pairs)
@@ -346,7 +345,7 @@ class BrokerPoller:
         self, questions: _PollRequests, pairs: Sequence[Pair], topics: Sequence[str], broker_id: int
     ) -> tuple[StatsCounter, ...]:
         wanted: list[tuple[str, str, str | None]] = [("GROUP_GET_NUMS", *pair) for pair in pairs]
-        if broker_id == MASTER:
+        if broker_id == MASTER_ID:
             wanted += [("TOPIC_PUT_NUMS", topic, None) for topic in topics]
             wanted += [("SNDBCK_PUT_NUMS", *pair) for pair in pairs if not pair[0].startswith(RETRY_PREFIX)]
         counted = await _all(self._counter(questions, *one) for one in wanted)

@@ -19,6 +19,7 @@ import msgspec
 
 from ariane.model.topic import PERM_READ, PERM_WRITE, DataVersion, TopicConfig
 from ariane.protocol.requests.routing import (
+    MASTER_ID,
     BrokerData,
     BrokerRef,
     ClusterInfo,
@@ -30,7 +31,6 @@ from ariane.protocol.requests.routing import (
 )
 
 BROKER_LIVE_MS = 120_000
-MASTER = 0
 UNIT = 1
 UNIT_SUB = 2
 TOPICS_PER_SLICE = 2_000
@@ -73,7 +73,7 @@ class RouteTable:
         table = body.topic_config_serialize_wrapper
         known = self._live.get(addr)
         queues = self._queues.setdefault(name, {})
-        if header.broker_id == MASTER and (is_new or known is None or known.version != table.data_version):
+        if header.broker_id == MASTER_ID and (is_new or known is None or known.version != table.data_version):
             for topic, config in table.topic_config_table.items():
                 queues[topic] = _queue_data(name, config)
         self._live[addr] = _Live(name, now_ms, table.data_version, peer_id, header.ha_server_addr)
@@ -81,8 +81,8 @@ class RouteTable:
             self._filters[addr] = body.filter_server_list
         else:
             self._filters.pop(addr, None)
-        master = broker.addrs.get(MASTER)
-        if header.broker_id == MASTER or master is None or master not in self._live:
+        master = broker.addrs.get(MASTER_ID)
+        if header.broker_id == MASTER_ID or master is None or master not in self._live:
             return RegisterBrokerAnswer()
         return RegisterBrokerAnswer(self._live[master].ha_addr, master)
 
@@ -90,7 +90,7 @@ class RouteTable:
         """Return whether the topics of a registration with this version have been taken over already."""
         broker, live = self._brokers.get(header.broker_name), self._live.get(header.broker_addr)
         has_id = broker is not None and header.broker_id in broker.addrs
-        return header.broker_id != MASTER or (has_id and live is not None and live.version == version)
+        return header.broker_id != MASTER_ID or (has_id and live is not None and live.version == version)
 
     def unregister(self, header: BrokerRef) -> None:
         self._live.pop(header.broker_addr, None)

@@ -11,6 +11,8 @@ import msgspec
 
 from ariane.model.topic import DataVersion, TopicConfig, TopicDeletion
 
+MASTER_ID = 0  # broker id of a master; slaves have higher ones
+
 
 class KvKey(msgspec.Struct, frozen=True):
     """GET_KV_CONFIG (101), DELETE_KV_CONFIG (102)."""
@@ -116,9 +118,16 @@ class RouteRequest(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class BrokerData(msgspec.Struct, frozen=True, rename="camel"):
+    """A broker in a route: its servers by broker id."""
+
     broker_addrs: dict[int, str]
     broker_name: str
     cluster: str = ""
+
+    @property
+    def master(self) -> str | None:
+        """Address of the master, or None if no master is registered."""
+        return self.broker_addrs.get(MASTER_ID)
 
 
 class QueueData(msgspec.Struct, frozen=True, rename="camel", gc=False):

@@ -35,6 +35,7 @@ from ariane.protocol.requests.messaging import (
     SearchOffset,
 )
 from ariane.protocol.requests.routing import (
+    MASTER_ID,
     BrokerData,
     ClusterInfo,
     QueueData,
@@ -54,7 +55,6 @@ P = ParamSpec("P")
 
 RETRY_S = 1.0
 AVOID_SERVER_S = 5.0  # so long a server that could not be reached is passed over, where another has the same queues
-MASTER_ID = 0
 PULL_CODES = (
     ResponseCode.SUCCESS,
     ResponseCode.PULL_NOT_FOUND,

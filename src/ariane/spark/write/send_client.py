@@ -21,7 +21,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from ariane.client.route_cache import MASTER, publish_queues
+from ariane.client.route_cache import publish_queues
 from ariane.client.send_codec import RETRY_ELSEWHERE_CODES, select_queue
 from ariane.errors import ArianeError, ConnectionLost, ReplyError, RequestTimeout, RouteNotFound
 from ariane.model.message import MessageQueue
@@ -136,8 +136,8 @@ class WriteRoutes:
             if answer.code == ResponseCode.SUCCESS:
                 route = fastjson.decode(answer.body, TopicRoute)
                 for data in route.broker_datas:
-                    if MASTER in data.broker_addrs:
-                        self._masters[data.broker_name] = data.broker_addrs[MASTER]
+                    if data.master:
+                        self._masters[data.broker_name] = data.master
                 return route
             if answer.code == ResponseCode.TOPIC_NOT_EXIST:
                 unknown = True

@@ -1,0 +1,99 @@
+"""Client of name servers for asyncio: asks one after another until one has the answer. [MQClientAPIImpl]
+
+    NameServerClient(connections, ["ns1:9876", "ns2:9876"]) ─→ fetch_route(topic), fetch_cluster(), request(code, header)
+
+Policy: `ariane.protocol.name_server_lookup`. A name server that did not respond is asked last from then on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import msgspec
+
+from ariane.errors import ReplyError, RouteNotFound
+from ariane.protocol import fastjson
+from ariane.protocol.codes import RequestCode
+from ariane.protocol.command import Command
+from ariane.protocol.name_server_lookup import NameServerLookup, is_unknown_topic, rotated
+from ariane.protocol.requests.routing import ClusterInfo, RouteRequest, TopicRoute
+from ariane.protocol.transient import NO_RESPONSE
+
+TIMEOUT_MS = 3000
+
+
+class Requester(Protocol):
+    """Sends requests to addresses: `net.connection_pool.ConnectionPool`, or a script in tests."""
+
+    async def request(
+        self, addr: str, code: int, header: msgspec.Struct | None = None, body: bytes = b"", *, timeout_ms: float = 3000
+    ) -> Command:
+        """Return the response of `addr`, whatever its code."""
+        ...
+
+
+class NameServerClient:
+    """Sends requests to the first of several name servers that can answer them.
+
+    Args:
+        connections: Sends the requests.
+        addrs: Addresses, `host:port`, in the order in which they are tried.
+        first: Index of the address to start with; clients choose it at random to spread the load.
+        timeout_ms: Time limit of one attempt at one name server.
+        is_first_final: Take the first response as final even if it is an error, as Java's clients do.
+    """
+
+    def __init__(
+        self,
+        connections: Requester,
+        addrs: Sequence[str],
+        *,
+        first: int = 0,
+        timeout_ms: float = TIMEOUT_MS,
+        is_first_final: bool = False,
+    ) -> None:
+        self._connections = connections
+        self._addrs = tuple(addrs)
+        self._first = first
+        self._timeout_ms = timeout_ms
+        self._is_first_final = is_first_final
+
+    async def request(self, code: int, header: msgspec.Struct | None = None) -> Command:
+        """Return the first successful response.
+
+        Raises:
+            ReplyError: the name servers rejected the request.
+            ConnectionLost, RequestTimeout: no name server responded.
+        """
+        lookup = NameServerLookup(is_first_final=self._is_first_final)
+        for addr in rotated(self._addrs, self._first):
+            try:
+                lookup.on_response(
+                    addr, await self._connections.request(addr, code, header, timeout_ms=self._timeout_ms)
+                )
+            except NO_RESPONSE as error:
+                self._first = (self._addrs.index(addr) + 1) % len(self._addrs)
+                lookup.on_error(error)
+            if lookup.is_finished:
+                break
+        return lookup.result()
+
+    async def fetch_route(self, topic: str) -> TopicRoute:
+        """Return the route of `topic`.
+
+        Raises:
+            RouteNotFound: no name server has the topic.
+            ReplyError, ConnectionLost, RequestTimeout: as `request`.
+        """
+        try:
+            response = await self.request(RequestCode.GET_ROUTEINFO_BY_TOPIC, RouteRequest(topic))
+        except ReplyError as error:
+            if is_unknown_topic(error):
+                raise RouteNotFound(topic, f"no such topic on {', '.join(self._addrs)}") from None
+            raise
+        return fastjson.decode(response.body, TopicRoute)
+
+    async def fetch_cluster(self) -> ClusterInfo:
+        """Return the brokers that are registered, by name and by cluster."""
+        return fastjson.decode((await self.request(RequestCode.GET_BROKER_CLUSTER_INFO)).body, ClusterInfo)

@@ -1,0 +1,80 @@
+"""Blocking client of name servers: asks one after another until one has the answer.
+
+Policy: `ariane.protocol.name_server_lookup`; the asyncio adapter is `ariane.net.name_servers`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from ariane.errors import ReplyError
+from ariane.protocol import fastjson
+from ariane.protocol.codes import RequestCode
+from ariane.protocol.command import Command
+from ariane.protocol.name_server_lookup import NameServerLookup, is_unknown_topic
+from ariane.protocol.requests.routing import RouteRequest, TopicRoute
+from ariane.protocol.transient import NO_RESPONSE
+from ariane.spark.wire.blocking_connection import Request
+
+
+class BlockingRequester(Protocol):
+    """Sends requests to one address and waits for all responses."""
+
+    def __call__(self, addr: str, requests: Sequence[Request], /) -> Sequence[Command]:
+        """Return the responses in the order of the requests."""
+        ...
+
+
+class BlockingNameServerClient:
+    """Sends requests to the first of several name servers that can answer them.
+
+    Args:
+        send: Sends requests to one address.
+        addrs: Addresses, `host:port`, in the order in which they are tried.
+    """
+
+    def __init__(self, send: BlockingRequester, addrs: Sequence[str]) -> None:
+        self._send = send
+        self._addrs = tuple(addrs)
+
+    def request(self, request: Request) -> Command:
+        """Return the first successful response.
+
+        Raises:
+            ReplyError: the name servers rejected the request.
+            ConnectionLost, RequestTimeout: no name server responded.
+        """
+        return self._request_all([request])[0].result()
+
+    def fetch_routes(self, topics: Sequence[str]) -> dict[str, TopicRoute]:
+        """Return the route of each topic, without those that no name server has.
+
+        Raises:
+            ReplyError, ConnectionLost, RequestTimeout: as `request`, for the first topic that could not be looked up.
+        """
+        requests = [Request(RequestCode.GET_ROUTEINFO_BY_TOPIC, RouteRequest(topic, True)) for topic in topics]
+        routes: dict[str, TopicRoute] = {}
+        for topic, lookup in zip(topics, self._request_all(requests), strict=True):
+            try:
+                routes[topic] = fastjson.decode(lookup.result().body, TopicRoute)
+            except ReplyError as error:
+                if not is_unknown_topic(error):
+                    raise
+        return routes
+
+    def _request_all(self, requests: Sequence[Request]) -> list[NameServerLookup]:
+        lookups = [NameServerLookup() for _ in requests]
+        for addr in self._addrs:
+            pending = [number for number, lookup in enumerate(lookups) if not lookup.is_finished]
+            if not pending:
+                break
+            try:
+                responses = self._send(addr, [requests[number] for number in pending])
+            except NO_RESPONSE as error:
+                for number in pending:
+                    lookups[number].on_error(error)
+                continue
+            for number, response in zip(pending, responses, strict=True):
+                lookups[number].on_response(addr, response)
+        return lookups

@@ -1,0 +1,145 @@
+"""Which errors are transient, how long to wait, and how several name servers are asked (asyncio and blocking)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import msgspec
+import pytest
+
+from ariane.errors import (
+    ArianeError,
+    ConnectionLost,
+    MessageRefused,
+    ReplyError,
+    RequestTimeout,
+    RouteNotFound,
+    ServerUnavailable,
+)
+from ariane.model.backoff import Backoff
+from ariane.net.name_servers import NameServerClient
+from ariane.protocol import fastjson
+from ariane.protocol.codes import RequestCode, ResponseCode
+from ariane.protocol.command import Command
+from ariane.protocol.requests.routing import BrokerData, ClusterInfo, TopicRoute
+from ariane.protocol.transient import ACCESS_DENIED, RETRY_SEND_CODES, is_transient
+from ariane.spark.wire.blocking_connection import Request
+from ariane.spark.wire.name_servers import BlockingNameServerClient
+
+ROUTE = TopicRoute(broker_datas=(BrokerData({0: "10.0.0.1:10911"}, "broker-a"),))
+FOUND = Command(ResponseCode.SUCCESS, body=fastjson.write(ROUTE))
+UNKNOWN = Command(ResponseCode.TOPIC_NOT_EXIST, remark="no such topic")
+BUSY = Command(ResponseCode.SYSTEM_BUSY, remark="busy")
+LOST = ConnectionLost("ns:1", "refused")
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (ConnectionLost("b:1", "refused"), True),
+        (RequestTimeout("b:1", 3000), True),
+        (RouteNotFound("T", "no broker"), True),
+        (ServerUnavailable("tried 3 times"), True),
+        (ReplyError(ResponseCode.SYSTEM_BUSY, "busy"), True),
+        (ReplyError(ResponseCode.SYSTEM_ERROR, None), True),
+        (ReplyError(ResponseCode.SYSTEM_ERROR, f"{ACCESS_DENIED}: no permission"), False),
+        (ReplyError(ResponseCode.NO_PERMISSION, "read only"), False),
+        (MessageRefused("too large"), False),
+    ],
+)
+def test_an_error_is_transient_or_permanent(error: ArianeError, expected: bool) -> None:
+    assert is_transient(error) is expected
+
+
+def test_a_sender_retries_after_more_response_codes() -> None:
+    assert is_transient(ReplyError(ResponseCode.NO_PERMISSION, "read only"), RETRY_SEND_CODES)
+
+
+def test_a_back_off_doubles_up_to_its_limit() -> None:
+    backoff = Backoff(0.5, 3.0)
+    assert [backoff.delay_s(failures) for failures in (1, 2, 3, 4, 10**9)] == [0.5, 1.0, 2.0, 3.0, 3.0]
+
+
+class Script:
+    """Name servers that give prepared responses, one list per address; records who was asked."""
+
+    def __init__(self, **answers: list[Command | Exception]) -> None:
+        self.answers = answers
+        self.requested: list[str] = []
+
+    async def request(
+        self, addr: str, code: int, header: msgspec.Struct | None = None, body: bytes = b"", *, timeout_ms: float = 3000
+    ) -> Command:
+        return self.respond(addr)
+
+    def __call__(self, addr: str, requests: Sequence[Request], /) -> list[Command]:
+        return [self.respond(addr) for _ in requests]
+
+    def respond(self, addr: str) -> Command:
+        self.requested.append(addr)
+        answer = self.answers[addr].pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+def fetch(script: Script, **settings: bool) -> TopicRoute:
+    return asyncio.run(NameServerClient(script, ["a", "b"], **settings).fetch_route("T"))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("first", [LOST, RequestTimeout("a", 3000), UNKNOWN, BUSY])
+def test_the_next_name_server_is_asked_until_one_has_the_route(first: Command | Exception) -> None:
+    script = Script(a=[first], b=[FOUND])
+    assert fetch(script) == ROUTE
+    assert script.requested == ["a", "b"]
+    assert BlockingNameServerClient(Script(a=[first], b=[FOUND]), ["a", "b"]).fetch_routes(["T"]) == {"T": ROUTE}
+
+
+@pytest.mark.parametrize(("first", "error"), [(UNKNOWN, RouteNotFound), (BUSY, ReplyError)])
+def test_the_first_response_can_be_final(first: Command, error: type[ArianeError]) -> None:
+    script = Script(a=[first], b=[FOUND])
+    with pytest.raises(error):
+        fetch(script, is_first_final=True)
+    assert script.requested == ["a"]
+    assert fetch(Script(a=[LOST], b=[FOUND]), is_first_final=True) == ROUTE
+
+
+@pytest.mark.parametrize("answers", [(UNKNOWN, LOST), (LOST, UNKNOWN), (UNKNOWN, BUSY)])
+def test_an_unknown_topic_wins_over_name_servers_that_failed(answers: tuple[Command | Exception, ...]) -> None:
+    with pytest.raises(RouteNotFound, match="no such topic on a, b"):
+        fetch(Script(a=[answers[0]], b=[answers[1]]))
+    assert BlockingNameServerClient(Script(a=[answers[0]], b=[answers[1]]), ["a", "b"]).fetch_routes(["T"]) == {}
+
+
+def test_without_a_response_the_last_error_is_raised() -> None:
+    with pytest.raises(ConnectionLost, match="refused"):
+        fetch(Script(a=[RequestTimeout("a", 3000)], b=[LOST]))
+    with pytest.raises(ConnectionLost, match="refused"):
+        BlockingNameServerClient(Script(a=[BUSY], b=[LOST]), ["a", "b"]).fetch_routes(["T"])
+    with pytest.raises(ConnectionLost, match="none is configured"):
+        asyncio.run(NameServerClient(Script(), []).request(RequestCode.GET_BROKER_CLUSTER_INFO))
+
+
+def test_a_name_server_that_did_not_respond_is_asked_last_from_then_on() -> None:
+    async def run() -> None:
+        script = Script(a=[LOST, FOUND], b=[FOUND, FOUND, LOST])
+        client = NameServerClient(script, ["a", "b"])
+        for _ in range(3):
+            await client.fetch_route("T")
+        assert script.requested == ["a", "b", "b", "b", "a"]
+
+    asyncio.run(run())
+
+
+def test_only_topics_without_a_route_are_asked_for_at_the_next_name_server() -> None:
+    script = Script(a=[FOUND, UNKNOWN], b=[FOUND])
+    assert BlockingNameServerClient(script, ["a", "b"]).fetch_routes(["T", "U"]) == {"T": ROUTE, "U": ROUTE}
+    assert script.requested == ["a", "a", "b"]
+
+
+def test_the_registered_brokers_are_fetched() -> None:
+    info = ClusterInfo({"broker-a": ROUTE.broker_datas[0]})
+    script = Script(a=[LOST], b=[Command(ResponseCode.SUCCESS, body=fastjson.write(info))])
+    fetched = asyncio.run(NameServerClient(script, ["a", "b"]).fetch_cluster())
+    assert fetched.broker_addr_table["broker-a"].master == "10.0.0.1:10911"
