@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ariane.broker.broker import Broker
-from ariane.broker.config import BrokerConfig, parse
+from ariane.broker.config import BROKER_SETTINGS, BrokerConfig
 from ariane.cluster import message_query
 from ariane.errors import ConfigError, ConnectionLost, ReplyError
 from ariane.net.connection_pool import ConnectionPool
@@ -149,8 +149,8 @@ def test_limits_are_settings(tmp_path: Path) -> None:
     against_broker(tmp_path, work, max_msgs_num_batch=7, default_query_max_num=3)
     for key in ("maxMsgsNumBatch", "defaultQueryMaxNum"):
         with pytest.raises(ConfigError, match=key):
-            parse({key: "0"})
-    assert "always indexes again" in parse({"messageIndexSafe": "true"})[1][0]
+            BROKER_SETTINGS.parse({key: "0"})
+    assert "always indexes again" in BROKER_SETTINGS.parse({"messageIndexSafe": "true"})[1][0]
 
 
 def test_without_an_index_the_answer_says_why(tmp_path: Path) -> None:

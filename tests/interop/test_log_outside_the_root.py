@@ -35,7 +35,7 @@ def by_java(home: Path) -> tuple[set[tuple[object, ...]], set[tuple[object, ...]
 
 def own_settings(home: Path) -> dict[str, Any]:
     """The settings of the broker.conf that the Java broker was started with, by field of BrokerConfig."""
-    config, remarks = broker_config.load(home / "conf" / "server.conf")
+    config, remarks = broker_config.BROKER_SETTINGS.load(home / "conf" / "server.conf")
     assert not [remark for remark in remarks if "nknown" in remark]
     return {
         field.name: getattr(config, field.name)

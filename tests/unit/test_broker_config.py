@@ -27,10 +27,10 @@ checkCRCOnRecover=false
 """
 
 
-def test_a_file_is_read_as_it_is_and_what_changes_nothing_is_reported(tmp_path: Path) -> None:
+def test_the_sample_file_of_java_is_read_and_keys_without_effect_are_reported(tmp_path: Path) -> None:
     path = tmp_path / "broker.conf"
     path.write_text(SAMPLE)
-    config, remarks = configs.load(path)
+    config, remarks = configs.BROKER_SETTINGS.load(path)
     assert (config.broker_name, config.broker_ip1, config.sync_flush) == ("broker-a", "10.1.2.3", True)
     assert config.check_crc_on_recover is False
     assert [remark.split()[0] for remark in remarks] == ["sendMessageThreadPoolNums"]
@@ -38,8 +38,10 @@ def test_a_file_is_read_as_it_is_and_what_changes_nothing_is_reported(tmp_path: 
 
 
 def test_texts_read_back_to_the_same_settings() -> None:
-    config, _ = configs.parse({"brokerName": "b", "listenPort": "0", "brokerIP2": "10.0.0.1", "traceOn": "FALSE"})
-    again, remarks = configs.parse(configs.texts(config))
+    config, _ = configs.BROKER_SETTINGS.parse(
+        {"brokerName": "b", "listenPort": "0", "brokerIP2": "10.0.0.1", "traceOn": "FALSE"}
+    )
+    again, remarks = configs.BROKER_SETTINGS.parse(configs.BROKER_SETTINGS.texts(config))
     assert (again, remarks) == (config, [])
 
 
@@ -62,39 +64,41 @@ def test_texts_read_back_to_the_same_settings() -> None:
         ("msgTraceTopicName", "a/b"),
     ],
 )
-def test_a_value_that_cannot_be_used_is_named(key: str, value: str) -> None:
+def test_an_invalid_value_is_rejected_with_its_key(key: str, value: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        configs.parse({"brokerName": "b", key: value})
+        configs.BROKER_SETTINGS.parse({"brokerName": "b", key: value})
     assert key in str(caught.value)
 
 
-def test_roles_and_ids_go_together() -> None:
+def test_a_slave_needs_a_positive_broker_id_and_a_master_is_0() -> None:
     with pytest.raises(ConfigError, match="brokerId"):
-        configs.parse({"brokerName": "b", "brokerRole": "SLAVE"})
-    slave, _ = configs.parse({"brokerName": "b", "brokerRole": "SLAVE", "brokerId": "1"})
+        configs.BROKER_SETTINGS.parse({"brokerName": "b", "brokerRole": "SLAVE"})
+    slave, _ = configs.BROKER_SETTINGS.parse({"brokerName": "b", "brokerRole": "SLAVE", "brokerId": "1"})
     assert slave.is_slave and slave.broker_id == 1
-    master, _ = configs.parse({"brokerName": "b", "brokerRole": "SYNC_MASTER", "brokerId": "3"})
+    master, _ = configs.BROKER_SETTINGS.parse({"brokerName": "b", "brokerRole": "SYNC_MASTER", "brokerId": "3"})
     assert master.broker_id == 0
     with pytest.raises(ConfigError, match="haMasterAddress"):
-        configs.parse({"brokerName": "b", "haMasterAddress": "somewhere"})
+        configs.BROKER_SETTINGS.parse({"brokerName": "b", "haMasterAddress": "somewhere"})
 
 
-def test_access_control_needs_to_know_where_its_accounts_are() -> None:
+def test_access_control_requires_rocketmq_home() -> None:
     with pytest.raises(ConfigError, match="rocketmqHome"):
-        configs.parse({"brokerName": "b", "aclEnable": "true", "rocketmqHome": ""})
-    assert configs.parse({"brokerName": "b", "aclEnable": "true", "rocketmqHome": "/rocketmq"})[0].acl_enable
+        configs.BROKER_SETTINGS.parse({"brokerName": "b", "aclEnable": "true", "rocketmqHome": ""})
+    assert configs.BROKER_SETTINGS.parse({"brokerName": "b", "aclEnable": "true", "rocketmqHome": "/rocketmq"})[
+        0
+    ].acl_enable
 
 
-def test_a_missing_file_is_named(tmp_path: Path) -> None:
+def test_a_missing_file_is_reported_by_name(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"none\.conf"):
-        configs.load(tmp_path / "none.conf")
+        configs.BROKER_SETTINGS.load(tmp_path / "none.conf")
 
 
-def test_no_key_that_is_served_is_said_to_be_without_effect() -> None:
-    assert not set(configs.texts(configs.BrokerConfig())) & (set(WITHOUT_EFFECT) | set(UNSUPPORTED))
+def test_no_setting_is_listed_as_without_effect_or_unsupported() -> None:
+    assert not set(configs.BROKER_SETTINGS.texts(configs.BrokerConfig())) & (set(WITHOUT_EFFECT) | set(UNSUPPORTED))
 
 
-def test_store_keeps_half_of_what_the_process_may_open(monkeypatch):
+def test_the_store_may_open_half_of_the_process_limit(monkeypatch):
     for soft, expected in (
         (1024, 512),
         (20_000, 10_000),

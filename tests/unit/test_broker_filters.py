@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from ariane.broker.config import BrokerConfig, parse, validate
+from ariane.broker.config import BROKER_SETTINGS, BrokerConfig
 from ariane.broker.handlers import pull
 from ariane.broker.state import consumer_filters as filters_module
 from ariane.broker.state import json_documents
@@ -199,7 +199,7 @@ def test_the_file_has_javas_form():
 )
 def test_settings_that_cannot_be_used(key, value):
     with pytest.raises(ConfigError):
-        validate(BrokerConfig(broker_name="b", **{key: value}))
+        BrokerConfig(broker_name="b", **{key: value}).validate()
 
 
 def test_keys_of_broker_conf():
@@ -211,7 +211,7 @@ def test_keys_of_broker_conf():
         "enableCalcFilterBitMap": "true",
         "enableConsumeQueueExt": "true",
     }
-    config, remarks = parse(texts)
+    config, remarks = BROKER_SETTINGS.parse(texts)
     assert config.enable_property_filter and config.filter_support_retry and config.filter_data_clean_time_span == 5
     assert [remark.split(":")[0] for remark in remarks] == [
         "enableCalcFilterBitMap, enableConsumeQueueExt have no effect"

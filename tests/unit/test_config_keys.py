@@ -8,12 +8,12 @@ from typing import NamedTuple
 
 import pytest
 
-from ariane.broker import config as broker_config
 from ariane.broker import config_keys
-from ariane.broker.dynamic_config import changed
+from ariane.broker.config import BROKER_SETTINGS, BrokerConfig
 from ariane.errors import ConfigError
-from ariane.nameserver import config as nameserver_config
-from ariane.protocol.setting_keys import Unsupported
+from ariane.nameserver.config import NAME_SERVER_SETTINGS, NameServerConfig
+from ariane.settings.schema import SettingsSchema
+from ariane.settings.unknown_keys import Unsupported
 
 FILE = Path(__file__).parent.parent / "data" / "config-keys-4.9.4.tsv"
 MACHINE = "(machine)"
@@ -38,37 +38,31 @@ def defaults(classes: set[str]) -> dict[str, str]:
     return {key.name: key.default for key in keys(classes) if key.default != MACHINE}
 
 
-SERVERS = {
-    "broker": (BROKER_CLASSES, broker_config, config_keys.WITHOUT_EFFECT, config_keys.UNSUPPORTED),
-    "nameserver": (
-        NAMESERVER_CLASSES,
-        nameserver_config,
-        nameserver_config.WITHOUT_EFFECT,
-        nameserver_config.UNSUPPORTED,
-    ),
+SERVERS: dict[str, tuple[set[str], SettingsSchema]] = {
+    "broker": (BROKER_CLASSES, BROKER_SETTINGS),
+    "nameserver": (NAMESERVER_CLASSES, NAME_SERVER_SETTINGS),
 }
 
 
-def settings_of(server: str) -> dict[str, str]:
+def default_texts(server: str) -> dict[str, str]:
     if server == "broker":
-        return broker_config.texts(broker_config.BrokerConfig())
-    return nameserver_config.texts(nameserver_config.NameServerConfig())
+        return BROKER_SETTINGS.texts(BrokerConfig())
+    return NAME_SERVER_SETTINGS.texts(NameServerConfig())
 
 
 @pytest.mark.parametrize("server", SERVERS)
 def test_every_key_of_java_is_in_exactly_one_table(server: str) -> None:
-    classes, _, without_effect, unsupported = SERVERS[server]
-    settings = settings_of(server)
+    classes, schema = SERVERS[server]
     for key in keys(classes):
-        tables = [name for name, table in (("setting", settings), ("without effect", without_effect),
-                  ("unsupported", unsupported)) if key.name in table]  # fmt: skip
+        tables = [name for name, table in (("setting", schema.settings), ("without effect", schema.without_effect),
+                  ("unsupported", schema.unsupported)) if key.name in table]  # fmt: skip
         assert len(tables) == 1, (key.name, tables)
 
 
 @pytest.mark.parametrize("server", SERVERS)
 def test_settings_have_the_defaults_of_java(server: str) -> None:
-    classes, _, _, _ = SERVERS[server]
-    settings = settings_of(server)
+    classes, _ = SERVERS[server]
+    settings = default_texts(server)
     different = {
         key.name: (settings[key.name], key.default)
         for key in keys(classes)
@@ -79,9 +73,9 @@ def test_settings_have_the_defaults_of_java(server: str) -> None:
 
 @pytest.mark.parametrize("server", SERVERS)
 def test_a_file_with_all_of_javas_defaults_is_accepted(server: str) -> None:
-    classes, module, _, _ = SERVERS[server]
+    classes, schema = SERVERS[server]
     properties = {key: text for key, text in defaults(classes).items() if text}
-    _, remarks = module.parse(properties)
+    _, remarks = schema.parse(properties)
     assert not [remark for remark in remarks if "nknown" in remark]
 
 
@@ -90,15 +84,15 @@ def refused_values(table: Mapping[str, Unsupported]) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize(("key", "value"), refused_values(config_keys.UNSUPPORTED))
-def test_a_broker_refuses_what_would_change_what_it_stores_or_serves(key: str, value: str) -> None:
+def test_a_broker_rejects_unsupported_values(key: str, value: str) -> None:
     with pytest.raises(ConfigError, match=key) as caught:
-        broker_config.parse({"brokerName": "b", "namesrvAddr": "", key: value})
+        BROKER_SETTINGS.parse({"brokerName": "b", "namesrvAddr": "", key: value})
     assert len(str(caught.value)) > len(key) + 40, "the message says what to do"
     with pytest.raises(ConfigError, match=key):
-        changed(broker_config.BrokerConfig(), {key: value})
+        BROKER_SETTINGS.change(BrokerConfig(), {key: value})
 
 
-def test_dledger_is_refused_with_its_other_keys() -> None:
+def test_dledger_is_rejected_and_its_other_keys_have_no_effect() -> None:
     properties = {
         "enableDLegerCommitLog": "true",
         "dLegerGroup": "g",
@@ -106,26 +100,26 @@ def test_dledger_is_refused_with_its_other_keys() -> None:
         "dLegerSelfId": "n0",
     }
     with pytest.raises(ConfigError, match="enableDLegerCommitLog"):
-        broker_config.parse(properties)
+        BROKER_SETTINGS.parse(properties)
     without = {**properties, "enableDLegerCommitLog": "false"}
-    assert "enableDLegerCommitLog" in broker_config.parse(without)[1][0]
+    assert "enableDLegerCommitLog" in BROKER_SETTINGS.parse(without)[1][0]
 
 
-def test_an_address_server_is_only_needed_without_name_servers() -> None:
+def test_the_address_server_is_ignored_if_name_servers_are_set() -> None:
     key = "fetchNamesrvAddrByAddressServer"
-    _, remarks = broker_config.parse({key: "true", "namesrvAddr": "h:9876"})
+    _, remarks = BROKER_SETTINGS.parse({key: "true", "namesrvAddr": "h:9876"})
     assert remarks[0].startswith(f"{key} has no effect: namesrvAddr")
 
 
-def test_a_name_server_refuses_cluster_test() -> None:
+def test_a_name_server_rejects_cluster_test() -> None:
     with pytest.raises(ConfigError, match="clusterTest"):
-        nameserver_config.parse({"clusterTest": "TRUE"})
+        NAME_SERVER_SETTINGS.parse({"clusterTest": "TRUE"})
 
 
 @pytest.mark.parametrize("path", ["/a/commitlog,/b/commitlog", "/a/commitlog:/b/commitlog"])
-def test_several_commit_log_directories_are_refused(path: str) -> None:
+def test_several_commit_log_directories_are_rejected(path: str) -> None:
     with pytest.raises(ConfigError, match="one directory"):
-        broker_config.parse({"storePathCommitLog": path})
+        BROKER_SETTINGS.parse({"storePathCommitLog": path})
 
 
 @pytest.mark.parametrize(
@@ -137,35 +131,35 @@ def test_several_commit_log_directories_are_refused(path: str) -> None:
         ("flushDisktype", "flushDiskType"),
     ],
 )
-def test_a_typing_error_is_reported_with_the_key_that_was_meant(key: str, meant: str) -> None:
-    _, remarks = broker_config.parse({"brokerName": "b", key: "x"})
+def test_a_typing_error_is_reported_with_the_most_similar_key(key: str, meant: str) -> None:
+    _, remarks = BROKER_SETTINGS.parse({"brokerName": "b", key: "x"})
     assert remarks == [f"Unknown key '{key}' has no effect. Did you mean '{meant}'?"]
     with pytest.raises(ConfigError, match=f"Did you mean '{meant}'"):
-        changed(broker_config.BrokerConfig(), {key: "x"})
+        BROKER_SETTINGS.change(BrokerConfig(), {key: "x"})
 
 
-def test_a_key_that_resembles_none_is_reported_without_a_guess() -> None:
-    assert nameserver_config.parse({"zzz": "1"})[1] == ["Unknown key 'zzz' has no effect."]
+def test_a_key_unlike_all_others_is_reported_without_a_suggestion() -> None:
+    assert NAME_SERVER_SETTINGS.parse({"zzz": "1"})[1] == ["Unknown key 'zzz' has no effect."]
 
 
 def test_keys_without_effect_are_grouped_by_reason() -> None:
-    _, remarks = broker_config.parse({"sendMessageThreadPoolNums": "4", "pullMessageThreadPoolNums": "8"})
+    _, remarks = BROKER_SETTINGS.parse({"sendMessageThreadPoolNums": "4", "pullMessageThreadPoolNums": "8"})
     assert len(remarks) == 1
     assert remarks[0].startswith("sendMessageThreadPoolNums, pullMessageThreadPoolNums have no effect: ")
 
 
-def test_options_of_the_command_line_come_before_the_file(tmp_path: Path) -> None:
+def test_command_line_options_override_the_file(tmp_path: Path) -> None:
     path = tmp_path / "broker.conf"
     path.write_text("brokerName=b\nlistenPort=1\nfetchNamesrvAddrByAddressServer=true\n")
-    config, _ = broker_config.load(path, {"listenPort": "2", "namesrvAddr": "h:9876"})
+    config, _ = BROKER_SETTINGS.load(path, {"listenPort": "2", "namesrvAddr": "h:9876"})
     assert (config.listen_port, config.namesrv_addr) == (2, "h:9876")
     with pytest.raises(ConfigError, match="listenPort"):
-        broker_config.load(path, {"listenPort": "70000", "namesrvAddr": "h:9876"})
+        BROKER_SETTINGS.load(path, {"listenPort": "70000", "namesrvAddr": "h:9876"})
 
 
-@pytest.mark.parametrize("module", [broker_config, nameserver_config])
-def test_a_file_that_is_not_utf_8_is_refused(module: object, tmp_path: Path) -> None:
+@pytest.mark.parametrize("server", SERVERS)
+def test_a_file_that_is_not_utf_8_is_rejected(server: str, tmp_path: Path) -> None:
     path = tmp_path / "server.conf"
     path.write_bytes(b"brokerName=\xff\n")
     with pytest.raises(ConfigError, match="UTF-8"):
-        module.load(path)  # type: ignore[attr-defined]
+        SERVERS[server][1].load(path)

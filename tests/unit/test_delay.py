@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ariane.broker.config import BrokerConfig, validate
+from ariane.broker.config import BrokerConfig
 from ariane.broker.delayed_delivery import DelayLimits, DeliveryLoop, decode_timer, delay_target, remove_delay, schedule
 from ariane.errors import ConfigError, ProtocolError, ReplyError
 from ariane.model import host
@@ -125,7 +125,7 @@ def test_bad_levels_are_refused_by_name() -> None:
     assert BrokerConfig(message_delay_level="1s 2m 3h 4d").delays_ms == (1000, 120_000, 10_800_000, 345_600_000)
     for text in ("1s x", "", "0s", "1.5s", "5"):
         with pytest.raises(ConfigError, match="messageDelayLevel"):
-            validate(BrokerConfig(broker_name="b", message_delay_level=text))
+            BrokerConfig(broker_name="b", message_delay_level=text).validate()
 
 
 # --- delivery ---

@@ -10,9 +10,8 @@ import pytest
 
 from ariane.errors import ConfigError, ProtocolError
 from ariane.model.topic import DataVersion, TopicConfig
-from ariane.nameserver import config as settings
 from ariane.nameserver import registration
-from ariane.nameserver.config import NameServerConfig
+from ariane.nameserver.config import NAME_SERVER_SETTINGS, NameServerConfig
 from ariane.nameserver.route_table import BROKER_LIVE_MS, TOPICS_PER_SLICE, RouteTable
 from ariane.protocol import fastjson
 from ariane.protocol.requests.routing import BrokerRef, RegisterBroker, RegisterBrokerBody, TopicTable
@@ -212,10 +211,10 @@ def test_a_registration_that_cannot_be_is_refused(data: bytes, compressed: bool,
 
 def test_only_harmless_settings_change_at_run_time() -> None:
     config = NameServerConfig()
-    assert settings.changed(config, {"orderMessageEnable": "true"}).order_message_enable
-    assert settings.changed(config, {"listenPort": str(config.listen_port)}) == config
+    assert NAME_SERVER_SETTINGS.change(config, {"orderMessageEnable": "true"})[0].order_message_enable
+    assert NAME_SERVER_SETTINGS.change(config, {"listenPort": str(config.listen_port)})[0] == config
     with pytest.raises(ConfigError, match="kvConfigPath"):
-        settings.changed(config, {"kvConfigPath": "/etc/passwd"})
+        NAME_SERVER_SETTINGS.change(config, {"kvConfigPath": "/etc/passwd"})
 
 
 def test_every_address_of_a_broker_counts() -> None:

@@ -245,9 +245,11 @@ def test_corrupt_ranges_of_a_log_outside_the_root_are_copied_below_the_root() ->
 
 
 def test_broker_conf_names_the_directory_of_the_log() -> None:
-    settings, _ = broker_config.parse({"brokerName": "b", "storePathRootDir": "/s", "storePathCommitLog": "/l/"})
+    settings, _ = broker_config.BROKER_SETTINGS.parse(
+        {"brokerName": "b", "storePathRootDir": "/s", "storePathCommitLog": "/l/"}
+    )
     assert broker_config.to_store_config(settings).log_directory == "/l"
-    settings, _ = broker_config.parse({"brokerName": "b", "storePathRootDir": "/s"})
+    settings, _ = broker_config.BROKER_SETTINGS.parse({"brokerName": "b", "storePathRootDir": "/s"})
     assert broker_config.to_store_config(settings).log_directory == "/s/commitlog"
 
 

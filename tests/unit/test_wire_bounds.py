@@ -8,9 +8,8 @@ import msgspec
 import pytest
 
 from ariane.errors import ConfigError, ProtocolError
-from ariane.nameserver import config as nameserver_config
 from ariane.nameserver import registration
-from ariane.nameserver.config import NameServerConfig
+from ariane.nameserver.config import NAME_SERVER_SETTINGS, NameServerConfig
 from ariane.protocol import command, fastjson, java_properties, properties, trace_codec
 from ariane.protocol.codes import RequestCode
 from ariane.protocol.command import Command
@@ -207,7 +206,7 @@ def test_settings_that_do_not_exist_or_have_no_effect_are_refused() -> None:
         ("orderMessageEnable", "yes"),
     ):
         with pytest.raises(ConfigError, match=key):
-            nameserver_config.changed(config, {"orderMessageEnable": "true", key: text})
-    assert nameserver_config.changed(
-        config, {**nameserver_config.texts(config), "orderMessageEnable": "true"}
-    ).order_message_enable
+            NAME_SERVER_SETTINGS.change(config, {"orderMessageEnable": "true", key: text})
+    assert NAME_SERVER_SETTINGS.change(config, {**NAME_SERVER_SETTINGS.texts(config), "orderMessageEnable": "true"})[
+        0
+    ].order_message_enable

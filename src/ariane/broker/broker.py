@@ -23,7 +23,7 @@ import msgspec
 from ariane.broker import request_routing, slave_sync
 from ariane.broker.access_control import POLL_INTERVAL_S, AccessControl
 from ariane.broker.client_registry import ClientRegistry
-from ariane.broker.config import BrokerConfig, to_store_config, validate
+from ariane.broker.config import BrokerConfig, to_store_config
 from ariane.broker.dynamic_config import DynamicConfig, update_file
 from ariane.broker.file_cleaner import CHECK_INTERVAL_S, FIRST_CHECK_S, FIRST_RUN_S, FileCleaner
 from ariane.broker.flusher import Flusher
@@ -76,7 +76,7 @@ class Broker:
         """`config_file` is where `config` came from: settings that tools change are kept there. `accept_empty_log`: start
         although the commit log, or its end, is missing."""
         self._accept_empty_log = accept_empty_log
-        self._settings = DynamicConfig(validate(config), clock.now_ms())
+        self._settings = DynamicConfig(config.validate(), clock.now_ms())
         self._config_file = config_file
         self.addr = ""
         self._disk = disk or SystemDisk()

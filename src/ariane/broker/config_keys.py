@@ -5,9 +5,9 @@ Each key of 4.9.4 is in exactly one of: the fields of `config.BrokerConfig`, WIT
 
 from __future__ import annotations
 
-from ariane.protocol.setting_keys import Unsupported
+from ariane.settings.unknown_keys import Unsupported
 
-_NO_POOLS = "one event loop serves every request; there are no thread pools to size"
+_NO_POOLS = "one event loop handles every request, without thread pools"
 _NOT_MAPPED = "files are written and read, not mapped into memory"
 _UNUSED = "4.9.4 does not read it either"
 _FLUSHES_ALL = "a flush writes everything that is not on the disk yet, at every interval"
@@ -106,9 +106,6 @@ WITHOUT_EFFECT: dict[str, str] = {
     "isolateLogEnable": "each process has one log: standard error, or the file of --log",
 }  # fmt: skip
 
-ADDRESS_SERVER_KEY = "fetchNamesrvAddrByAddressServer"
-ADDRESS_SERVER_UNUSED = "namesrvAddr names the name servers, and comes first in 4.9.4 too"
-
 UNSUPPORTED: dict[str, Unsupported] = {
     "enableDLegerCommitLog": Unsupported(
         "false",
@@ -136,9 +133,11 @@ UNSUPPORTED: dict[str, Unsupported] = {
     "messageStorePlugIn": Unsupported(
         "", "this broker loads no Java classes, and would store messages without what they add; remove the key"
     ),
-    ADDRESS_SERVER_KEY: Unsupported(
+    "fetchNamesrvAddrByAddressServer": Unsupported(
         "false",
-        "this broker asks no address server, so no client would find it; name the name servers with namesrvAddr or -n",
+        "this broker queries no address server, so no client would find it. Set the name servers with namesrvAddr or -n",
+        unless_set="namesrvAddr",
+        unless_reason="namesrvAddr sets the name servers, and takes precedence in 4.9.4, too",
     ),
     "useTLS": Unsupported(
         "false", "this broker has no TLS, and would talk to name servers and its master in clear; remove the key"

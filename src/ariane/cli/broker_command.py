@@ -45,16 +45,16 @@ def broker(
     until_stdin_closes: Annotated[bool, typer.Option(hidden=True)] = False,
 ) -> None:
     """Run a broker until SIGINT or SIGTERM. Keys of the file that have no effect are reported on stderr."""
-    from ariane.broker import config as settings
     from ariane.broker.broker import Broker
+    from ariane.broker.config import BROKER_SETTINGS
     from ariane.cli import run_server
 
     given = {"namesrvAddr": namesrv, "listenPort": None if port is None else str(port)}
     texts = {key: text for key, text in given.items() if text is not None}
-    config, remarks = settings.load(config_file, texts) if config_file else settings.parse(texts)
+    config, remarks = BROKER_SETTINGS.load(config_file, texts) if config_file else BROKER_SETTINGS.parse(texts)
     run_server.report_remarks(remarks, config_file)
     if print_config:
-        run_server.print_settings(settings.texts(config))
+        run_server.print_settings(BROKER_SETTINGS.texts(config))
         return
     path = str(config_file.resolve()) if config_file else None
     run_server.serve(

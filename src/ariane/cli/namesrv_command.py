@@ -29,13 +29,15 @@ def namesrv(
 ) -> None:
     """Run a name server until SIGINT or SIGTERM. Keys of the file that have no effect are reported on stderr."""
     from ariane.cli import run_server
-    from ariane.nameserver import config as settings
+    from ariane.nameserver.config import NAME_SERVER_SETTINGS
     from ariane.nameserver.server import NameServer
 
     given = {} if port is None else {"listenPort": str(port)}
-    config, remarks = settings.load(config_file, given) if config_file else settings.parse(given)
+    config, remarks = (
+        NAME_SERVER_SETTINGS.load(config_file, given) if config_file else NAME_SERVER_SETTINGS.parse(given)
+    )
     run_server.report_remarks(remarks, config_file)
     if print_config:
-        run_server.print_settings(settings.texts(config))
+        run_server.print_settings(NAME_SERVER_SETTINGS.texts(config))
         return
     run_server.serve(lambda: NameServer(config), log_file=log_file, until_stdin_closes=until_stdin_closes)

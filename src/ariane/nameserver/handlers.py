@@ -12,9 +12,8 @@ import msgspec
 from ariane.errors import ConfigError, ProtocolError, ReplyError
 from ariane.model import host
 from ariane.model.topic import DataVersion
-from ariane.nameserver import config as settings
 from ariane.nameserver import registration
-from ariane.nameserver.config import NameServerConfig
+from ariane.nameserver.config import NAME_SERVER_SETTINGS, NameServerConfig
 from ariane.nameserver.kv_store import ORDER_TOPIC_CONFIG, KvStore
 from ariane.nameserver.route_table import TOPICS_PER_SLICE, UNIT, UNIT_SUB, RouteTable
 from ariane.net.connection import Handler, Peer, Reply
@@ -243,14 +242,14 @@ class NameServerHandlers:
 
     def update_config(self, command: Command, peer: Peer) -> Reply:
         try:
-            wanted = java_properties.parse_body(command.body)
-            self._config = settings.changed(self._config, wanted)
+            changes = java_properties.parse_body(command.body)
+            self._config, _ = NAME_SERVER_SETTINGS.change(self._config, changes)
         except (ConfigError, ProtocolError) as error:
             return Reply(ResponseCode.SYSTEM_ERROR, remark=str(error))
         return Reply()
 
     def get_config(self, command: Command, peer: Peer) -> Reply:
-        return Reply(body=java_properties.write(settings.texts(self._config)).encode())
+        return Reply(body=java_properties.write(NAME_SERVER_SETTINGS.texts(self._config)).encode())
 
 
 def _kv_body(values: dict[str, str]) -> bytes:

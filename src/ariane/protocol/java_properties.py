@@ -10,13 +10,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any, TypeVar
 
-import msgspec
-
-from ariane.errors import ConfigError, ProtocolError
-
-Settings = TypeVar("Settings", bound=msgspec.Struct)
+from ariane.errors import ProtocolError
 
 BODY_MAX = 64 * 1024  # of a request; all keys of a broker take some 10 KiB
 
@@ -55,7 +50,7 @@ def write(properties: Mapping[str, str]) -> str:
     return "".join(f"{key}={value}\n" for key, value in properties.items())
 
 
-def edited(text: str, changes: Mapping[str, str]) -> str:
+def edit(text: str, changes: Mapping[str, str]) -> str:
     """`text` with other values for some keys: every other line, comments too, stays as it is and where it is. A key that is
     not there yet comes at the end; of equal keys the last one, which counts, is changed."""
     pieces = list(_lines(text))
@@ -70,41 +65,6 @@ def edited(text: str, changes: Mapping[str, str]) -> str:
         else:
             raws.append(entry)
     return "".join(raws)
-
-
-def settings(kind: type[Settings], properties: Mapping[str, str]) -> tuple[Settings, dict[str, str]]:
-    """A `kind` (members bool, int or str, named on the wire by its `rename`) and the properties that it has no member for.
-
-    Booleans as Java reads them: only `true`, in any case, is true. ConfigError for a number that is none.
-    """
-    fields = {field.encode_name: field for field in msgspec.structs.fields(kind)}
-    values = {
-        fields[key].name: _typed(key, text.strip(), fields[key].type)
-        for key, text in properties.items()
-        if key in fields
-    }
-    return kind(**values), {key: text for key, text in properties.items() if key not in fields}
-
-
-def texts(config: msgspec.Struct) -> dict[str, str]:
-    """Key and text of every setting, as a file writes them."""
-    fields = msgspec.structs.fields(type(config))
-    return {field.encode_name: _text(getattr(config, field.name)) for field in fields}
-
-
-def _typed(key: str, text: str, kind: Any) -> Any:
-    if kind is bool:
-        return text.lower() == "true"
-    if kind is int:
-        try:
-            return int(text)
-        except ValueError:
-            raise ConfigError(key, text, "it has to be a whole number") from None
-    return text
-
-
-def _text(value: Any) -> str:
-    return ("true" if value else "false") if isinstance(value, bool) else str(value)
 
 
 def _logical_lines(text: str) -> Iterator[str]:

@@ -8,8 +8,8 @@ import os
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any, NamedTuple
 
-from ariane.broker.config import BrokerConfig, texts, to_store_config
-from ariane.broker.dynamic_config import DynamicConfig, changed
+from ariane.broker.config import BROKER_SETTINGS, BrokerConfig, to_store_config
+from ariane.broker.dynamic_config import DynamicConfig
 from ariane.broker.state.group_registry import GroupRegistry
 from ariane.broker.state.topic_registry import TopicRegistry
 from ariane.broker.write_protection import set_limits
@@ -62,7 +62,7 @@ def handlers(parts: ConfigAdminHandler) -> dict[int, Handler]:
 
     def get(command: Command, peer: Peer) -> Reply:
         version = fastjson.write(parts.settings.version).decode()
-        text = java_properties.write({**texts(parts.settings.current), **TOLD_TO_TOOLS})
+        text = java_properties.write({**BROKER_SETTINGS.texts(parts.settings.current), **TOLD_TO_TOOLS})
         return Reply(fields=fields(ConfigVersion(version)), body=text.encode())
 
     return {RequestCode.UPDATE_BROKER_CONFIG: update, RequestCode.GET_BROKER_CONFIG: get}
@@ -72,7 +72,7 @@ async def update_config(parts: ConfigAdminHandler, body: bytes, peer: Peer) -> R
     """Take all that is wanted, or nothing: the file is written first, and only what it holds comes into force."""
     try:
         wanted = java_properties.parse_body(body)
-        after, changes = changed(parts.settings.current, wanted)
+        after, changes = BROKER_SETTINGS.change(parts.settings.current, wanted)
     except (ConfigError, ProtocolError) as error:
         return Reply(ResponseCode.SYSTEM_ERROR, remark=str(error))
     if not changes:

@@ -1,0 +1,152 @@
+"""All settings of a server: its configuration file is read, checked and changed by one `SettingsSchema`.
+
+broker.conf ── properties ── options of the command line ──► parse ──► struct, remarks about keys without effect
+                                                              │
+                      unknown or refused keys, bad values     └──► ConfigError names the key and what is expected
+
+request of a tool ──► change ──► struct, texts of the changed keys
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Generic, Self, TypeVar
+
+import msgspec
+
+from ariane.errors import ConfigError, ProtocolError
+from ariane.protocol import java_properties
+from ariane.settings.definitions import Setting, settings_of, to_text
+from ariane.settings.unknown_keys import Unsupported, check_unknown_keys, describe_unknown_key
+
+
+class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """Base of a server's configuration. A subclass adds the rules that concern several settings."""
+
+    def validate(self) -> Self:
+        """Return the configuration that the server runs with.
+
+        Raises:
+            ConfigError: a value violates the constraint of its field. The message names the first one.
+        """
+        for setting in settings_of(type(self)):
+            setting.check(getattr(self, setting.name))
+        return self
+
+
+C = TypeVar("C", bound=ServerConfig)
+
+
+class SettingsSchema(Generic[C]):
+    """The settings of one kind of server, and the keys of RocketMQ that it does not have.
+
+    Args:
+        kind: The struct that holds the settings.
+        server: The server in messages, for example `broker`.
+        file_name: Its configuration file in messages, for example `broker.conf`.
+        list_command: The command of mqadmin that lists all keys.
+        without_effect: Reasons by key.
+        unsupported: Keys that are refused.
+        changeable: Keys that requests may change; None: all fields marked `Changeable`.
+    """
+
+    def __init__(
+        self,
+        kind: type[C],
+        *,
+        server: str,
+        file_name: str,
+        list_command: str,
+        without_effect: Mapping[str, str],
+        unsupported: Mapping[str, Unsupported],
+        changeable: Collection[str] | None = None,
+    ) -> None:
+        self.kind = kind
+        self.server = server
+        self.file_name = file_name
+        self.settings: dict[str, Setting] = {setting.key: setting for setting in settings_of(kind)}
+        """The settings by key, in the order of their groups."""
+        self.without_effect = without_effect
+        self.unsupported = unsupported
+        self.changeable = frozenset(
+            key
+            for key, setting in self.settings.items()
+            if setting.changeable is not None and (changeable is None or key in changeable)
+        )
+        self._list_command = list_command
+
+    def load(self, path: Path, options: Mapping[str, str] | None = None) -> tuple[C, list[str]]:
+        """Return the settings of a file, and a line for each group of keys that have no effect.
+
+        Args:
+            path: The file.
+            options: Keys and texts of the command line, which replace those of the file.
+
+        Raises:
+            ConfigError: the file cannot be read, a value is invalid, or a key is unsupported.
+        """
+        try:
+            text = path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            reason = error.strerror if isinstance(error, OSError) else f"it is not UTF-8: {error}"
+            raise ConfigError("-c", str(path), f"cannot read the file: {reason}") from error
+        try:
+            return self.parse({**java_properties.parse(text), **(options or {})})
+        except ProtocolError as error:
+            raise ConfigError("-c", str(path), str(error)) from error
+
+    def parse(self, properties: Mapping[str, str]) -> tuple[C, list[str]]:
+        """Return the settings of texts by key, and a line for each group of keys that have no effect.
+
+        Raises:
+            ConfigError: a value is invalid, or a key is unsupported.
+        """
+        values = {
+            setting.name: setting.read(properties[key]) for key, setting in self.settings.items() if key in properties
+        }
+        config = self.kind(**values)
+        unknown = {key: text for key, text in properties.items() if key not in self.settings}
+        without_effect, unsupported = dict(self.without_effect), dict(self.unsupported)
+        for key, entry in self.unsupported.items():
+            if entry.unless_set and getattr(config, self.settings[entry.unless_set].name):
+                del unsupported[key]
+                without_effect[key] = entry.unless_reason
+        remarks = check_unknown_keys(unknown, self.settings, without_effect, unsupported)
+        return config.validate(), remarks
+
+    def texts(self, config: C) -> dict[str, str]:
+        """Return key and text of every setting, as a configuration file holds them."""
+        return {key: to_text(getattr(config, setting.name)) for key, setting in self.settings.items()}
+
+    def change(self, config: C, changes: Mapping[str, str]) -> tuple[C, dict[str, str]]:
+        """Return the configuration after the changes of a request, and the texts of the keys that differ.
+
+        A key with the value that it already has counts as absent, so that tools can send back all keys they were given.
+        Either all changes are applied or none.
+
+        Raises:
+            ConfigError: a key cannot be changed, or does not exist; names the first one and what to do.
+        """
+        before = self.texts(config)
+        different = {key: text.strip() for key, text in changes.items() if before.get(key) != text.strip()}
+        for key, text in different.items():
+            self._check_change(key, text)
+        changed, _ = self.parse({**before, **different})
+        after = self.texts(changed)
+        return changed, {key: after[key] for key in different}
+
+    def _check_change(self, key: str, text: str) -> None:
+        if key in self.changeable:
+            self.settings[key].check_change(text)
+        elif key in self.settings:
+            raise ConfigError(
+                key, text, f"cannot be changed while the {self.server} runs; edit {self.file_name} and restart it"
+            )
+        elif key in self.without_effect:
+            raise ConfigError(key, text, f"has no effect here ({self.without_effect[key]}); remove the key")
+        elif key in self.unsupported:
+            raise ConfigError(key, text, self.unsupported[key].fix)
+        else:
+            line = describe_unknown_key(key, [*self.settings, *self.without_effect, *self.unsupported])
+            raise ConfigError(key, text, f"{line} `mqadmin {self._list_command}` lists all keys.")

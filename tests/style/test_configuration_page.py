@@ -1,0 +1,28 @@
+"""docs/configuration.md lists every key of broker.conf and namesrv.conf as the code defines it.
+
+To write the page again after a change: `python tests/style/test_configuration_page.py`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ariane.broker.config import BROKER_SETTINGS
+from ariane.nameserver.config import NAME_SERVER_SETTINGS
+from ariane.settings.reference import configuration_page
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "configuration.md"
+SCHEMAS = (BROKER_SETTINGS, NAME_SERVER_SETTINGS)
+
+
+def test_the_page_is_generated_from_the_definitions() -> None:
+    assert PAGE.read_text(encoding="utf-8") == configuration_page(SCHEMAS), f"run: python {Path(__file__).name}"
+
+
+def test_every_setting_has_a_meaning() -> None:
+    for schema in SCHEMAS:
+        assert [key for key, setting in schema.settings.items() if not setting.description] == []
+
+
+if __name__ == "__main__":
+    PAGE.write_text(configuration_page(SCHEMAS), encoding="utf-8")
