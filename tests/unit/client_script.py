@@ -4,18 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from random import Random
+from types import SimpleNamespace
 from typing import NamedTuple
 
 import msgspec
 
 from ariane.client.client_instance import ClientInstance
+from ariane.client.fetcher import FetchContext
+from ariane.client.group_options import GroupOptions
+from ariane.client.listener_invoker import ListenerInvoker
+from ariane.client.offset_store import OffsetStore
+from ariane.client.rates import ConsumeRates
 from ariane.client.route_cache import RouteCache
+from ariane.client.settings import ConsumerSettings
 from ariane.errors import ReplyError
 from ariane.model.message import MessageQueue, ReceivedMessage
 from ariane.protocol import fastjson
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.command import Command
 from ariane.protocol.requests import fields
+from ariane.protocol.requests.clients import SubscriptionData
 from ariane.protocol.requests.routing import BrokerData, QueueData, TopicRoute
 from ariane.testing.clock import EPOCH_MS, FakeClock
 
@@ -128,6 +136,26 @@ def instance(script: Script, clock: FakeClock | None = None) -> ClientInstance:
     made._routes = RouteCache(script, ("ns:1", "ns2:1"), timeout_ms=3000, rng=Random(1))
     script.answers.setdefault(RequestCode.HEART_BEAT, lambda asked: Command(0))
     return made
+
+
+def invoker(listener, hooks=(), *, clock=None, is_orderly: bool = False, **settings) -> ListenerInvoker:
+    """Return an invoker of group g; `settings` are those of the consumer."""
+    services = SimpleNamespace(clock=clock or FakeClock(is_auto=True), new_message_id=lambda: "R")
+    limits = ConsumerSettings(**({"consume_timeout_ms": 60_000, "concurrency": 1} | settings))
+    options = GroupOptions(group="g", settings=limits, is_orderly=is_orderly)
+    return ListenerInvoker(listener, options=options, instance=services, hooks=hooks)
+
+
+def fetch_context(open_instance: ClientInstance, **more) -> FetchContext:
+    """Return the context of fetch loops of group g, which is subscribed to every message of T."""
+    values = {
+        "options": GroupOptions(group="g"),
+        "subscriptions": {"T": SubscriptionData(topic="T")},
+        "offsets": OffsetStore(open_instance.peers, open_instance.routes, "g", timeout_ms=3000),
+        "delivery": None,
+        "rates": ConsumeRates(open_instance.clock.monotonic),
+    }
+    return FetchContext(instance=open_instance, **(values | more))
 
 
 QUEUE = MessageQueue("T", "a", 0)

@@ -135,10 +135,10 @@ def test_a_second_member_takes_half_and_what_it_gave_up_is_stored():
     async def act(consumer):
         await until(lambda: len(consumer.queues) == 5)
         cluster.members.append("you")
-        consumer._wake()
+        consumer._membership.on_members_changed()
         await until(lambda: ids(consumer) == [0, 1])
         cluster.members.remove("you")
-        consumer._wake()
+        consumer._membership.on_members_changed()
         await until(lambda: ids(consumer) == [0, 1, 2, 3])
 
     cluster.play(act)
@@ -152,7 +152,7 @@ def test_a_broker_that_forgot_this_member_is_told_and_nothing_is_given_up():
         cluster.members[:] = ["you"]
         beats = len(cluster.peers.of(RequestCode.HEART_BEAT))
         cluster.peers.answers[RequestCode.HEART_BEAT] = lambda asked: Command(0)  # it does not learn
-        consumer._wake()
+        consumer._membership.on_members_changed()
         await until(lambda: len(cluster.peers.of(RequestCode.HEART_BEAT)) > beats)
         assert len(consumer.queues) == 5
 
@@ -178,7 +178,7 @@ def test_an_orderly_member_begins_only_with_queues_that_it_locked():
     async def act(consumer):
         await until(lambda: ids(consumer) == [0, 2])
         cluster.held_by_others.clear()
-        consumer._wake()
+        consumer._membership.on_members_changed()
         await until(lambda: ids(consumer) == [0, 1, 2, 3])
 
     cluster.play(act, orderly=True)
@@ -192,7 +192,7 @@ def test_a_queue_whose_lock_was_lost_begins_anew():
     async def act(consumer):
         await until(lambda: len(consumer.queues) == 5)
         cluster.held_by_others = {0}
-        await consumer._allocation._renew_locks()
+        await consumer._membership.rebalancer._renew_locks()
         await until(lambda: ids(consumer) == [1, 2, 3])
 
     cluster.play(act, orderly=True)
@@ -240,7 +240,7 @@ def test_a_topic_that_appears_later_is_found():
     async def act(consumer):
         await until(lambda: len(consumer.queues) == 1)
         cluster.topics["T"] = found
-        consumer._wake()
+        consumer._membership.on_members_changed()
         await until(lambda: len(consumer.queues) == 5)
 
     cluster.play(act)
@@ -270,7 +270,7 @@ def test_a_lock_counts_from_when_it_was_asked_for_not_from_the_answer():
     async def act(consumer):
         await until(lambda: len(consumer.queues) == 5)
         now = cluster.instance.clock.monotonic()
-        assert not any(process_queue.is_locked(now) for process_queue in consumer._allocation.process_queues)
+        assert not any(process_queue.is_locked(now) for process_queue in consumer._membership.rebalancer.process_queues)
 
     cluster.play(act, orderly=True)
 
@@ -295,13 +295,13 @@ def test_the_lock_of_a_queue_that_is_given_up_is_kept_while_the_listener_works(m
     async def act(consumer):
         await until(lambda: len(consumer.queues) == 5)
         cluster.members.append("you")
-        consumer._wake()
+        consumer._membership.on_members_changed()
         await until(lambda: ids(consumer) == [0, 1])
-        await consumer._allocation._renew_locks()
+        await consumer._membership.rebalancer._renew_locks()
         assert locked_now(cluster) == [0, 1, 2, 3]
         at_work.set()
         await until(lambda: len(cluster.peers.of(RequestCode.UNLOCK_BATCH_MQ)) == 2)
-        await consumer._allocation._renew_locks()
+        await consumer._membership.rebalancer._renew_locks()
         assert locked_now(cluster) == [0, 1]
 
     cluster.play(act, orderly=True)
@@ -312,10 +312,10 @@ def test_no_offset_is_stored_without_the_lock():
 
     async def act(consumer):
         await until(lambda: len(consumer.queues) == 5)
-        allocation = consumer._allocation
+        allocation = consumer._membership.rebalancer
         queue = MessageQueue("T", "a", 0)
         assert queue in allocation.committable
-        allocation._parts.offsets.update(queue, 7)
+        allocation._context.offsets.update(queue, 7)
         cluster.instance.clock.advance_ms(31_000)
         assert allocation.committable == []
         cluster.members.append("you")
@@ -332,7 +332,7 @@ def test_a_queue_that_a_thread_still_works_on_is_not_unlocked():
 
     async def act(consumer):
         await until(lambda: len(consumer.queues) == 5)
-        first = consumer._allocation.process_queues[1]
+        first = consumer._membership.rebalancer.process_queues[1]
         assert first.queue.topic == "T"
         first.is_abandoned = True
 

@@ -8,17 +8,19 @@ import zlib
 import lz4.frame
 import pytest
 import zstandard
-from client_script import QUEUE, Script, instance, message, name_server, route
+from client_script import QUEUE, Script, fetch_context, instance, message, name_server, route
 
 from ariane.client import fetcher as fetching
-from ariane.client.fetcher import FetchContext, run_fetch_loop
+from ariane.client.fetcher import run_fetch_loop
+from ariane.client.group_options import GroupOptions
 from ariane.client.offset_store import OffsetStore
 from ariane.client.process_queue import ProcessQueue
+from ariane.client.received_messages import is_unreadable
 from ariane.client.settings import ConsumerSettings
 from ariane.errors import ConnectionLost, ProtocolError, RequestTimeout
 from ariane.model import host
 from ariane.protocol import properties, record
-from ariane.protocol.codes import RequestCode
+from ariane.protocol.codes import VERSION, RequestCode
 from ariane.protocol.command import Command
 from ariane.protocol.requests.clients import SubscriptionData
 from ariane.testing.clock import FakeClock
@@ -48,7 +50,6 @@ class Play:
         self.rest = list(answers)
         self.arrived: list[int] = []
         self.moved: list[int] = []
-        self.heartbeats: list[str] = []
         self.clock = FakeClock(is_auto=True)
         self.peers = Script({RequestCode.GET_ROUTEINFO_BY_TOPIC: name_server({"T": route("a")}), PULL: self._answer})
         self.queue = ProcessQueue(QUEUE, 5)
@@ -74,25 +75,25 @@ class Play:
         if self.consumed is not None:
             self.offsets.update(QUEUE, self.consumed)
 
-        async def heartbeat_to(addr):
-            self.heartbeats.append(addr)
-
-        parts = FetchContext(
-            peers=self.peers,
-            routes=made.routes,
+        made.broker_version = lambda addr: VERSION  # known, so no heartbeat is needed to learn it
+        context = fetch_context(
+            made,
+            options=GroupOptions(group="g", settings=self.settings, is_orderly=self.orderly),
+            subscriptions={"T": self.subscription} if self.subscription else {},
             offsets=self.offsets,
-            group="g",
-            settings=self.settings,
-            is_orderly=self.orderly,
-            subscription=lambda topic: self.subscription,
-            arrived=lambda queue, messages: self.arrived.extend(one.queue_offset for one in messages),
-            moved=lambda queue, offset: self.moved.append(offset),
-            heartbeat_to=heartbeat_to,
-            monotonic=self.clock.monotonic,
-            sleep=self.clock.sleep,
+            delivery=self,
         )
         async with asyncio.timeout(5):
-            await run_fetch_loop(self.queue, parts)
+            restart_at = await run_fetch_loop(self.queue, context)
+        if restart_at is not None:
+            self.moved.append(restart_at)
+
+    def on_messages(self, process_queue, messages) -> None:
+        self.arrived.extend(one.queue_offset for one in messages)
+
+    @property
+    def heartbeats(self) -> list[str]:
+        return [one.addr for one in self.peers.of(RequestCode.HEART_BEAT)]
 
     @property
     def asked(self) -> list[int]:
@@ -205,7 +206,7 @@ def test_compressed_bodies_are_expanded():
         answer(0, 1, stored(0, body=zlib.compress(b"hello"), sys_flag=0x301)), QUEUE, frozenset()
     )
     assert pulled.messages[0].body == b"hello"
-    assert not fetching.is_unreadable(pulled.messages[0])
+    assert not is_unreadable(pulled.messages[0])
 
 
 @pytest.mark.parametrize(("body", "sys_flag"), [(b"broken", 0x301), (b"lz4", 0x101), (b"zstd", 0x201)])
@@ -215,7 +216,7 @@ def test_a_body_that_cannot_be_expanded_is_kept_as_it_is_and_says_why(body, sys_
     )
     (got,) = pulled.messages
     assert got.body == body
-    assert fetching.is_unreadable(got)
+    assert is_unreadable(got)
     assert "body compressed with" in got.body_error
     assert f"Cannot read the body of message ID7 at offset 0 of {QUEUE}: {got.body_error}" in caplog.text
 
@@ -251,20 +252,16 @@ def test_a_full_window_is_not_pulled_until_there_is_room():
         queue.tracker.add([message(0), message(1)], 2)
         asked = 0
 
-        class Peers:
-            async def request(self, *args, **more):
-                nonlocal asked
-                asked += 1
-                queue.revoke()
-                return END
+        def pull(_):
+            nonlocal asked
+            asked += 1
+            queue.revoke()
+            return END
 
-        made = instance(Script({RequestCode.GET_ROUTEINFO_BY_TOPIC: name_server({"T": route("a")})}))
+        made = instance(Script({RequestCode.GET_ROUTEINFO_BY_TOPIC: name_server({"T": route("a")}), PULL: pull}))
         await made.routes.subscribe_queues("T")
-        parts = FetchContext(
-            Peers(), made.routes, OffsetStore(Peers(), made.routes, "g", timeout_ms=1), "g", ConsumerSettings(cached_max=1),
-            False, lambda topic: SubscriptionData(topic="T"), lambda *_: None, lambda *_: None, None, lambda: 0.0, None,
-        )  # fmt: skip
-        task = asyncio.ensure_future(run_fetch_loop(queue, parts))
+        context = fetch_context(made, options=GroupOptions(group="g", settings=ConsumerSettings(cached_max=1)))
+        task = asyncio.ensure_future(run_fetch_loop(queue, context))
         for _ in range(5):
             await asyncio.sleep(0)
         assert asked == 0

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from client_script import invoker
 
 from ariane.client import idempotent
 from ariane.client.hooks import ConsumeReturn
@@ -20,7 +21,6 @@ from ariane.errors import ConfigError
 from ariane.model import dedup
 from ariane.model.dedup import Row
 from ariane.model.message import MessageQueue, ReceivedMessage
-from ariane.testing.clock import FakeClock
 
 QUEUE = MessageQueue("T", "broker-a", 0)
 
@@ -150,9 +150,7 @@ class Held:
 
 
 def listening_to(once: Idempotent, timeout_ms: int = 20, **settings: Any) -> ListenerInvoker:
-    return ListenerInvoker(
-        "g", once, (), clock=FakeClock(is_auto=True), make_id=lambda: "R", timeout_ms=timeout_ms, threads=4, **settings
-    )
+    return invoker(once, consume_timeout_ms=timeout_ms, concurrency=4, **settings)
 
 
 @pytest.mark.parametrize("fails", [False, True])
@@ -209,9 +207,7 @@ def test_a_call_that_no_thread_has_taken_is_free_at_once() -> None:
 
     async def work() -> None:
         once = Idempotent(listener)
-        listening = ListenerInvoker(
-            "g", once, (), clock=FakeClock(is_auto=True), make_id=lambda: "R", timeout_ms=60_000, threads=1
-        )
+        listening = invoker(once)
         try:
             first, second = (asyncio.ensure_future(listening.invoke_once(QUEUE, rows(number))) for number in (0, 1))
             while not listener.threads:
@@ -233,7 +229,7 @@ def test_the_consumers_rules_for_threads_hold_through_it() -> None:
     listener = Held()
 
     async def work() -> None:
-        listening = listening_to(Idempotent(listener), timeout_ms=1, waits_for_threads=True)
+        listening = listening_to(Idempotent(listener), timeout_ms=1, is_orderly=True)
         assert listening.uses_threads
         call = asyncio.ensure_future(listening.invoke_once(QUEUE, rows(0)))
         try:

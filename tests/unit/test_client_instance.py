@@ -8,7 +8,7 @@ import json
 import pytest
 from client_script import Script, instance, name_server, raising, route
 
-from ariane.client.client_instance import ClientInstance, GroupRegistration
+from ariane.client.client_instance import ClientInstance
 from ariane.errors import ClientClosed, ConnectionLost, HeaderError, ReplyError
 from ariane.net.connection import Peer, Reply
 from ariane.protocol.codes import RequestCode
@@ -36,13 +36,29 @@ async def beats() -> None:
         await asyncio.sleep(0)
 
 
-def part(group: str, woken: list[str]) -> GroupRegistration:
-    return GroupRegistration(
-        describe=lambda: ConsumerData(group_name=group),
-        topics=lambda: ["T"],
-        members_changed=lambda: woken.append(group),
-        routes_changed=woken.extend,
-    )
+class Group:
+    """A consumer group that records what wakes it and handles the admin requests in `answers`."""
+
+    def __init__(self, group: str, woken: list[str], answers=None) -> None:
+        self._group = group
+        self._woken = woken
+        self._answers = answers or {}
+
+    def describe(self) -> ConsumerData:
+        return ConsumerData(group_name=self._group)
+
+    def topics(self) -> list[str]:
+        return ["T"]
+
+    def on_members_changed(self) -> None:
+        self._woken.append(self._group)
+
+    def on_routes_changed(self, topics: list[str]) -> None:
+        self._woken.extend(topics)
+
+    def handle_admin_request(self, command: Command):
+        handler = self._answers.get(command.code)
+        return handler(command) if handler else None
 
 
 def test_producers_beat_to_masters_and_consumers_to_all():
@@ -56,7 +72,7 @@ def test_producers_beat_to_masters_and_consumers_to_all():
         made.register_producer("p")
         await made.heartbeat()
         assert [one.addr for one in peers.of(BEAT)] == ["m:1"]
-        made.register_consumer("c", part("c", []))
+        made.register_consumer("c", Group("c", []))
         await made.heartbeat()
         assert sorted(one.addr for one in peers.of(BEAT)[1:]) == ["m:1", "s:1"]
         data = json.loads(peers.of(BEAT)[-1].body)
@@ -93,7 +109,7 @@ def test_a_refresh_tells_of_changes_and_meets_new_brokers_once():
 
     async def play():
         made = instance(peers)
-        made.register_consumer("c", part("c", woken))
+        made.register_consumer("c", Group("c", woken))
         for _ in range(3):
             await made.refresh_routes()
             await beats()
@@ -111,8 +127,8 @@ def test_a_refresh_tells_of_changes_and_meets_new_brokers_once():
 def test_a_notification_wakes_its_group_and_no_other():
     woken: list[str] = []
     made = instance(script())
-    made.register_consumer("one", part("one", woken))
-    made.register_consumer("two", part("two", woken))
+    made.register_consumer("one", Group("one", woken))
+    made.register_consumer("two", Group("two", woken))
     peer = Peer(1, "127.0.0.1", 1, b"\x7f\0\0\1\0\0\0\1")
     for group in ("two", "unknown"):
         command = Command(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, fields={"consumerGroup": group})
@@ -143,7 +159,7 @@ def test_what_a_broker_asks_goes_to_the_group_it_names():
             return Reply(7)
 
         codes = (RequestCode.GET_CONSUMER_RUNNING_INFO, RequestCode.RESET_CONSUMER_CLIENT_OFFSET)
-        made.register_consumer("c", part("c", [])._replace(answers=dict.fromkeys(codes, answer)))
+        made.register_consumer("c", Group("c", [], dict.fromkeys(codes, answer)))
         peer = Peer(1, "127.0.0.1", 1, b"")
         assert made._handle_group_request(Command(codes[0], fields={"consumerGroup": "c"}), peer) == Reply(7)
         assert made._handle_group_request(Command(codes[1], fields={"group": "c"}), peer) == Reply(7)

@@ -6,11 +6,11 @@ import asyncio
 import threading
 
 import pytest
-from client_script import QUEUE, PausingClock, Script, instance, message, name_server, route
+from client_script import QUEUE, PausingClock, Script, instance, invoker, message, name_server, route
 
 from ariane.client.concurrent_delivery import ConcurrentDelivery
 from ariane.client.hooks import ConsumeFinished, ConsumeReturn, ConsumeStarted
-from ariane.client.listener_invoker import ListenerInvoker, ReconsumeLater
+from ariane.client.listener_invoker import ReconsumeLater
 from ariane.client.offset_store import OffsetStore
 from ariane.client.orderly_delivery import OrderlyDelivery
 from ariane.client.process_queue import ProcessQueue
@@ -29,9 +29,7 @@ BACK, SEND = RequestCode.CONSUMER_SEND_MSG_BACK, RequestCode.SEND_MESSAGE_V2
 
 def outcome_of(listener, *, hooks=(), timeout_ms=60_000):
     async def play():
-        listening = ListenerInvoker(
-            "g", listener, hooks, clock=FakeClock(is_auto=True), make_id=lambda: "R", timeout_ms=timeout_ms, threads=2
-        )
+        listening = invoker(listener, hooks, consume_timeout_ms=timeout_ms, concurrency=2)
         try:
             return await listening.invoke(QUEUE, [message(0), message(1)])
         finally:
@@ -92,9 +90,7 @@ def test_the_times_of_a_call_enclose_it_wherever_the_process_pauses(pause_at):
         called.append(clock.time_ms)
 
     async def play():
-        listening = ListenerInvoker(
-            "g", listener, (events.append,), clock=clock, make_id=lambda: "R", timeout_ms=1000, threads=1
-        )
+        listening = invoker(listener, (events.append,), clock=clock, consume_timeout_ms=1000)
         await listening.invoke(QUEUE, [message(0)])
 
     asyncio.run(play())
@@ -120,9 +116,7 @@ def test_a_call_that_waits_for_a_thread_has_not_failed():
             assert held.wait(30)
 
     async def play():
-        listening = ListenerInvoker(
-            "g", listener, (), clock=FakeClock(is_auto=True), make_id=lambda: "R", timeout_ms=20, threads=1
-        )
+        listening = invoker(listener, consume_timeout_ms=20)
         try:
             first = asyncio.ensure_future(listening.invoke(QUEUE, [message(0)]))
             second = asyncio.ensure_future(listening.invoke(QUEUE, [message(1)]))
@@ -187,9 +181,7 @@ class Stage:
             made = instance(self.peers, self.clock)
             await made.routes.subscribe_queues("T")
             self.offsets = OffsetStore(self.peers, made.routes, "g", timeout_ms=1)
-            listening = ListenerInvoker(
-                "g", self.listener, (), clock=self.clock, make_id=lambda: "R", timeout_ms=60_000, threads=1
-            )
+            listening = invoker(self.listener, clock=self.clock)
             sender = MessageSender(made, "CLIENT_INNER_PRODUCER", ProducerSettings())
             back = SendBack(self.peers, made.routes, sender, "g", max(self.settings.max_reconsume_times, 0))
             listeners = self.kind(listening, self.offsets, back, self.settings, self.clock)
@@ -307,9 +299,7 @@ def test_what_ends_after_the_queue_was_given_up_counts_no_more():
 
         stage = Stage(ConcurrentDelivery, listener)
         offsets = OffsetStore(stage.peers, None, "g", timeout_ms=1)
-        listening = ListenerInvoker(
-            "g", listener, (), clock=stage.clock, make_id=lambda: "R", timeout_ms=60_000, threads=1
-        )
+        listening = invoker(listener, clock=stage.clock)
         listeners = ConcurrentDelivery(listening, offsets, None, ConsumerSettings(), stage.clock)
         listeners.start()
         stage.queue.tracker.add([message(0)], 1)
@@ -334,9 +324,7 @@ def test_closing_waits_for_calls_under_way_and_begins_none():
 
         stage = Stage(ConcurrentDelivery, listener)
         offsets = OffsetStore(stage.peers, None, "g", timeout_ms=1)
-        listening = ListenerInvoker(
-            "g", listener, (), clock=stage.clock, make_id=lambda: "R", timeout_ms=60_000, threads=1
-        )
+        listening = invoker(listener, clock=stage.clock)
         listeners = ConcurrentDelivery(listening, offsets, None, ConsumerSettings(concurrency=1), stage.clock)
         listeners.start()
         stage.queue.tracker.add([message(0), message(1)], 2)
@@ -379,7 +367,7 @@ def test_an_orderly_queue_without_its_lock_calls_nobody():
         clock = FakeClock(is_auto=True)
         queue = ProcessQueue(QUEUE, 0)
         queue.tracker.add([message(0)], 1)
-        listening = ListenerInvoker("g", listener, (), clock=clock, make_id=lambda: "R", timeout_ms=1000, threads=1)
+        listening = invoker(listener, clock=clock, consume_timeout_ms=1000)
         offsets = OffsetStore(Script({}), None, "g", timeout_ms=1)
         listeners = OrderlyDelivery(listening, offsets, None, ConsumerSettings(), clock)
         listeners.on_assigned(queue)
@@ -426,9 +414,7 @@ class Orderly:
         self.queue.tracker.add([message(0)], 1)
         self.queue.set_locked(0.0)
         self.offsets = OffsetStore(Script({}), None, "g", timeout_ms=1)
-        self.listening = ListenerInvoker(
-            "g", listener, hooks, clock=clock, make_id=lambda: "R", timeout_ms=3_600_000, threads=1, **settings
-        )
+        self.listening = invoker(listener, hooks, clock=clock, consume_timeout_ms=3_600_000, **settings)
         self.listeners = OrderlyDelivery(self.listening, self.offsets, None, ConsumerSettings(), clock)
 
     def play(self, act) -> Orderly:
@@ -486,16 +472,7 @@ def test_an_orderly_listener_in_a_thread_is_waited_for():
     held = threading.Event()
 
     async def play():
-        listening = ListenerInvoker(
-            "g",
-            lambda messages: held.wait(30),
-            (),
-            clock=FakeClock(is_auto=True),
-            make_id=lambda: "R",
-            timeout_ms=1,
-            threads=1,
-            waits_for_threads=True,
-        )
+        listening = invoker(lambda messages: held.wait(30), consume_timeout_ms=1, is_orderly=True)
         call = asyncio.ensure_future(listening.invoke_once(QUEUE, [message(0)]))
         try:
             done, _ = await asyncio.wait([call], timeout=0.05)
@@ -521,9 +498,7 @@ def test_a_thread_that_closing_does_not_wait_for_keeps_its_queue():
             begun.set()
             held.wait(30)
 
-        listening = ListenerInvoker(
-            "g", listener, (), clock=FakeClock(is_auto=True), make_id=lambda: "R", timeout_ms=60_000, threads=1
-        )
+        listening = invoker(listener)
         offsets = OffsetStore(Script({}), None, "g", timeout_ms=1)
         queue.set_locked(FakeClock(is_auto=True).monotonic())
         listeners = OrderlyDelivery(listening, offsets, None, ConsumerSettings(), FakeClock(is_auto=True))

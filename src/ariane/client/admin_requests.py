@@ -1,29 +1,27 @@
-"""What brokers and tools ask a consumer, and what it answers. [ClientRemotingProcessor, ConsumerRunningInfo]
+"""Requests that brokers and tools send to a consumer. [ClientRemotingProcessor, ConsumerRunningInfo]
 
-220 reset offset     its queues are given up, the offsets that are named are stored, and they are begun with again
-221 status           its offsets of a topic
-307 running info     settings, subscriptions, queues, rates; on request what its tasks are doing
-309 consume one      the listener is called once with the message; nothing is acknowledged or sent back by that
+220 reset offset       revoke the queues, commit the given offsets, assign the queues again
+221 status             return the consumed offsets of a topic
+307 running info       return settings, subscriptions, queues and rates; on request the stacks of all tasks
+309 consume directly   call the listener once with the message, without acknowledging it or sending it back
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping
-from typing import NamedTuple
+from collections.abc import Callable
 
 import msgspec
 
 from ariane.client.client_instance import ClientInstance
-from ariane.client.fetcher import is_unreadable, to_received_message
+from ariane.client.fetcher import FetchContext
 from ariane.client.hooks import ConsumeReturn
 from ariane.client.listener_invoker import ListenerInvoker
 from ariane.client.offset_store import OffsetStore
 from ariane.client.process_queue import LOCK_TRUSTED_S, ProcessQueue
-from ariane.client.rates import ConsumeRates
 from ariane.client.rebalancer import Rebalancer
-from ariane.clock import Clock
+from ariane.client.received_messages import is_unreadable, to_received_message
 from ariane.errors import ReplyError
 from ariane.model.message import MessageQueue
 from ariane.net.connection import Handled, Reply
@@ -42,16 +40,16 @@ from ariane.protocol.requests.callbacks import (
     reset_table,
     status_body,
 )
-from ariane.protocol.requests.clients import ConsumerData, SubscriptionData, WireQueue
+from ariane.protocol.requests.clients import ConsumerData, WireQueue
 
 log = logging.getLogger("ariane.client")
 
 MIB = 1024 * 1024
 PROTOCOL_VERSION = "V4_9_4"
-TASKS_MAX = 200  # of the tasks in an answer to 307 with stacks
-REMARK_MAX = 4_000  # characters of a listener's error in an answer to 309
+TASKS_MAX = 200  # tasks in a response to 307 with stacks
+REMARK_MAX = 4_000  # characters of a listener's error in a response to 309
 
-# How a call of the listener ended, as tools show it.
+# How tools name the outcome of a listener call.
 RESULTS = {
     ConsumeReturn.SUCCESS: "CR_SUCCESS",
     ConsumeReturn.TIME_OUT: "CR_LATER",
@@ -61,100 +59,113 @@ RESULTS = {
 }
 
 
-class AdminRequestHandler(NamedTuple):
-    """What the answers are made of. `settings` are the consumer's as texts, by the names that Java gives them; without a
-    listener (`listening` None) nothing can be consumed for a tool."""
+class AdminRequestHandler:
+    """Handles the admin requests of one group member."""
 
-    group: str
-    settings: Callable[[], Mapping[str, str]]
-    subscriptions: Callable[[], Iterable[SubscriptionData]]
-    is_orderly: bool
-    allocation: Rebalancer
-    offsets: OffsetStore
-    listening: ListenerInvoker | None
-    rates: ConsumeRates
-    clock: Clock
+    def __init__(self, context: FetchContext, rebalancer: Rebalancer) -> None:
+        self._context = context
+        self._rebalancer = rebalancer
+        self._started_ms = context.instance.clock.now_ms()
 
+    def handle(self, command: Command) -> Handled | None:
+        """Handle a request; None if its code is not supported.
 
-Answer = Callable[[Command], Handled]
+        Raises:
+            ReplyError: the request cannot be fulfilled; the remark says why.
+        """
+        match command.code:
+            case RequestCode.RESET_CONSUMER_CLIENT_OFFSET:
+                return self._reset_offsets(typed(command, ResetOffset), command.body)
+            case RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT:
+                return self._status(typed(command, ConsumerStatus))
+            case RequestCode.GET_CONSUMER_RUNNING_INFO:
+                stacks = task_stacks() if typed(command, RunningInfoRequest).jstack_enable else None
+                return Reply(body=fastjson.write(self._running_info(stacks)))
+            case RequestCode.CONSUME_MESSAGE_DIRECTLY:
+                return self._consume_directly(typed(command, ConsumeDirectly), command.body)
+            case _:
+                return None
 
+    def _reset_offsets(self, request: ResetOffset, body: bytes) -> Reply:
+        """Restart the assigned queues at the given offsets. Other members receive the same request for theirs."""
+        offsets = {queue: offset for queue, offset in reset_table(body).items() if queue.topic == request.topic}
+        count = self._rebalancer.reset(offsets)
+        group = self._context.options.group
+        log.warning(
+            "A tool resets offsets of %s for group %s; %d of %d queues are assigned to this member",
+            request.topic,
+            group,
+            count,
+            len(offsets),
+        )
+        return Reply()
 
-def answers(parts: AdminRequestHandler) -> dict[int, Answer]:
-    def reset(command: Command) -> Handled:
-        return reset_offsets(parts, typed(command, ResetOffset), command.body)
-
-    def status(command: Command) -> Handled:
-        request = typed(command, ConsumerStatus)
-        offsets = {one: parts.offsets.consumed(one) for one in parts.allocation.queues if one.topic == request.topic}
+    def _status(self, request: ConsumerStatus) -> Reply:
+        queues = [queue for queue in self._rebalancer.queues if queue.topic == request.topic]
+        offsets = {queue: self._context.offsets.consumed(queue) for queue in queues}
         return Reply(body=status_body({queue: offset for queue, offset in offsets.items() if offset is not None}))
 
-    def info(command: Command) -> Handled:
-        stacks = typed(command, RunningInfoRequest).jstack_enable
-        return Reply(body=fastjson.write(running_info(parts, task_stacks() if stacks else None)))
-
-    def consume(command: Command) -> Handled:
-        if parts.listening is None:
+    def _consume_directly(self, request: ConsumeDirectly, body: bytes) -> Handled:
+        invoker = self._context.delivery.invoker
+        if invoker is None:
+            group = self._context.options.group
             raise ReplyError(
-                ResponseCode.SYSTEM_ERROR, f"the members of {parts.group} poll: they have no listener to call"
+                ResponseCode.SYSTEM_ERROR, f"group {group} polls its messages: there is no listener to call"
             )
-        return consume_directly(parts, parts.listening, typed(command, ConsumeDirectly), command.body)
+        return self._call_listener(invoker, request, body)
 
-    return {
-        RequestCode.RESET_CONSUMER_CLIENT_OFFSET: reset,
-        RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT: status,
-        RequestCode.GET_CONSUMER_RUNNING_INFO: info,
-        RequestCode.CONSUME_MESSAGE_DIRECTLY: consume,
-    }
-
-
-def reset_offsets(parts: AdminRequestHandler, request: ResetOffset, body: bytes) -> Reply:
-    """Begin anew where a tool says. Queues of other members are theirs to reset: they are told the same."""
-    table = {queue: offset for queue, offset in reset_table(body).items() if queue.topic == request.topic}
-    mine = parts.allocation.reset(table)
-    log.warning("group %s: a tool resets %s; %d of %d queues are here", parts.group, request.topic, mine, len(table))
-    return Reply()
-
-
-async def consume_directly(
-    parts: AdminRequestHandler, listening: ListenerInvoker, request: ConsumeDirectly, body: bytes
-) -> Reply:
-    """Call the listener once with the record in `body`, whatever was consumed before."""
-    stored = record.decode(body)
-    queue = MessageQueue(stored.topic, request.broker_name or "", stored.queue_id)
-    message = to_received_message(stored, stored.property_map(), queue)
-    if is_unreadable(message):
-        raise ReplyError(
-            ResponseCode.SYSTEM_ERROR, f"the body of {message.message_id} cannot be read: {message.body_error}"
+    async def _call_listener(self, invoker: ListenerInvoker, request: ConsumeDirectly, body: bytes) -> Reply:
+        """Call the listener once with the record in `body`, whether or not it was consumed before."""
+        stored = record.decode(body)
+        queue = MessageQueue(stored.topic, request.broker_name or "", stored.queue_id)
+        message = to_received_message(stored, stored.property_map(), queue)
+        if is_unreadable(message):
+            raise ReplyError(
+                ResponseCode.SYSTEM_ERROR, f"the body of {message.message_id} cannot be read: {message.body_error}"
+            )
+        clock = self._context.instance.clock
+        started = clock.monotonic()
+        outcome = await invoker.invoke_once(queue, [message])
+        result = DirectResult(
+            consume_result=RESULTS[outcome.status],
+            order=self._context.options.is_orderly,
+            remark=outcome.reason[:REMARK_MAX] or None,
+            spent_time_mills=round((clock.monotonic() - started) * 1000),
         )
-    started = parts.clock.monotonic()
-    outcome = await listening.invoke_once(queue, [message])
-    result = DirectResult(
-        consume_result=RESULTS[outcome.status],
-        order=parts.is_orderly,
-        remark=outcome.reason[:REMARK_MAX] or None,
-        spent_time_mills=round((parts.clock.monotonic() - started) * 1000),
-    )
-    return Reply(body=fastjson.write(result))
+        return Reply(body=fastjson.write(result))
 
+    def _running_info(self, stacks: str | None) -> RunningInfo:
+        context = self._context
+        clock = context.instance.clock
+        now, now_ms = clock.monotonic(), clock.now_ms()
 
-def running_info(parts: AdminRequestHandler, stacks: str | None) -> RunningInfo:
-    """This consumer as tools see it."""
-    now, now_ms = parts.clock.monotonic(), parts.clock.now_ms()
+        def wall_ms(monotonic_s: float) -> int:
+            return now_ms - round((now - monotonic_s) * 1000)
 
-    def wall_ms(then: float) -> int:
-        return now_ms - round((now - then) * 1000)
+        return RunningInfo(
+            jstack=stacks,
+            mq_table={
+                WireQueue.of(process_queue.queue): _queue_info(process_queue, context.offsets, now, wall_ms)
+                for process_queue in self._rebalancer.process_queues
+            },
+            properties=self._properties(),
+            status_table={topic: context.rates.status(topic) for topic in context.subscriptions},
+            subscription_set=tuple(context.subscriptions.values()),
+        )
 
-    topics = [one.topic for one in parts.subscriptions()]
-    return RunningInfo(
-        jstack=stacks,
-        mq_table={
-            WireQueue.of(one.queue): _queue_info(one, parts.offsets, now, wall_ms)
-            for one in parts.allocation.process_queues
-        },
-        properties=dict(parts.settings()),
-        status_table={topic: parts.rates.status(topic) for topic in topics},
-        subscription_set=tuple(parts.subscriptions()),
-    )
+    def _properties(self) -> dict[str, str]:
+        context, options = self._context, self._context.options
+        return {
+            **settings_properties(options.settings),
+            **identity_properties(
+                context.instance,
+                options.describe(context.subscriptions.values()),
+                self._started_ms,
+                is_orderly=options.is_orderly,
+                # A consumer that polls calls no listener, so its concurrency is the application's: one caller.
+                threads=1 if options.is_polled else options.settings.concurrency,
+            ),
+        }
 
 
 def _queue_info(
@@ -178,7 +189,7 @@ def _queue_info(
 
 
 def settings_properties(settings: msgspec.Struct) -> dict[str, str]:
-    """Members of a settings object as texts, in camelCase."""
+    """Return the fields of a settings object as texts, with camelCase names."""
     texts = {}
     for name in settings.__struct_fields__:
         first, *rest = name.split("_")
@@ -192,7 +203,7 @@ def settings_properties(settings: msgspec.Struct) -> dict[str, str]:
 def identity_properties(
     instance: ClientInstance, described: ConsumerData, started_ms: int, *, is_orderly: bool, threads: int = 1
 ) -> dict[str, str]:
-    """What tools need to know of a consumer, by the names that they know."""
+    """Return the properties that tools expect of every consumer, under Java's names."""
     return {
         "consumerGroup": described.group_name,
         "messageModel": str(described.message_model),
@@ -208,7 +219,7 @@ def identity_properties(
 
 
 def task_stacks() -> str:
-    """Where each task of the running loop waits, for people. [jstack]"""
+    """Return the stack of each task of the running loop as text. [jstack]"""
     lines = []
     tasks = sorted(asyncio.all_tasks(), key=lambda task: task.get_name())
     for task in tasks[:TASKS_MAX]:

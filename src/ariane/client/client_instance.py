@@ -16,10 +16,10 @@ import itertools
 import logging
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from random import Random
 from types import TracebackType
-from typing import NamedTuple, Self
+from typing import Protocol, Self
 
 from ariane.client import validation
 from ariane.client.request_reply import PendingReplies
@@ -54,8 +54,8 @@ TransactionCheckHandler = Callable[[Command, Peer], None]
 
 _numbers = itertools.count(1)
 
-# What brokers ask a consumer group.
-GROUP_REQUESTS = (
+# Requests that name a consumer group and are handled by it.
+ADMIN_REQUESTS = (
     RequestCode.RESET_CONSUMER_CLIENT_OFFSET,
     RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT,
     RequestCode.GET_CONSUMER_RUNNING_INFO,
@@ -63,15 +63,28 @@ GROUP_REQUESTS = (
 )
 
 
-class GroupRegistration(NamedTuple):
-    """One consumer group at this client: its part of a heartbeat, and what to call when members or routes changed."""
+class GroupRegistration(Protocol):
+    """A consumer group of this client, as its instance sees it: implemented by `GroupMembership`."""
 
-    describe: Callable[[], ConsumerData]
-    topics: Callable[[], Iterable[str]]
-    members_changed: Callable[[], None]
-    routes_changed: Callable[[list[str]], None]
-    answers: Mapping[int, Callable[[Command], Handled]] = {}
-    """What brokers may ask this group, by code (GROUP_REQUESTS)."""
+    def describe(self) -> ConsumerData:
+        """Return the group's entry in heartbeats."""
+        ...
+
+    def topics(self) -> Iterable[str]:
+        """Return the topics whose routes have to be current."""
+        ...
+
+    def on_members_changed(self) -> None:
+        """Rebalance: a member joined or left."""
+        ...
+
+    def on_routes_changed(self, topics: list[str]) -> None:
+        """Rebalance: queues or brokers of `topics` changed."""
+        ...
+
+    def handle_admin_request(self, command: Command) -> Handled | None:
+        """Handle one of ADMIN_REQUESTS; None if it is not supported or the consumer is not running."""
+        ...
 
 
 class ClientInstance:
@@ -126,7 +139,7 @@ class ClientInstance:
             RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: self._on_members_changed,
             RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT: self.replies.on_reply,
             RequestCode.CHECK_TRANSACTION_STATE: self._on_transaction_check,
-            **dict.fromkeys(GROUP_REQUESTS, self._handle_group_request),
+            **dict.fromkeys(ADMIN_REQUESTS, self._handle_group_request),
         }
         self._peers = ConnectionPool(
             handlers, sign=functools.partial(signing.signed, credentials) if credentials else None
@@ -175,10 +188,10 @@ class ClientInstance:
             raise ConfigError("group", group, "this instance has a producer of the group already: share that one")
         self._checks[group] = answer
 
-    def register_consumer(self, group: str, part: GroupRegistration) -> None:
+    def register_consumer(self, group: str, registration: GroupRegistration) -> None:
         if group in self._consumers:
             raise ConfigError("group", group, "this instance has a consumer of the group already: use another instance")
-        self._consumers[group] = part
+        self._consumers[group] = registration
 
     async def unregister(self, *, producer_group: str | None = None, consumer_group: str | None = None) -> None:
         """A group is no longer here: tell the brokers, so that they need not wait for a heartbeat that does not come."""
@@ -224,11 +237,11 @@ class ClientInstance:
         self._registered_brokers.add(addr)
 
     async def refresh_routes(self) -> None:
-        topics = {topic for part in self._consumers.values() for topic in part.topics()}
+        topics = {topic for registration in self._consumers.values() for topic in registration.topics()}
         changed = await self.routes.refresh(topics)
         if changed:
-            for part in list(self._consumers.values()):
-                part.routes_changed(changed)
+            for registration in list(self._consumers.values()):
+                registration.on_routes_changed(changed)
         self.register_with_new_brokers()
 
     def register_with_new_brokers(self) -> None:
@@ -249,7 +262,7 @@ class ClientInstance:
             self._registered_brokers.add(addr)
 
     def _heartbeat_body(self) -> bytes:
-        consumers = tuple(part.describe() for part in self._consumers.values())
+        consumers = tuple(registration.describe() for registration in self._consumers.values())
         producers = tuple(ProducerData(group) for group in sorted(self._producers))
         return fastjson.write(HeartbeatData(self.client_id, consumers, producers))
 
@@ -276,16 +289,17 @@ class ClientInstance:
         return None
 
     def _on_members_changed(self, command: Command, peer: Peer) -> Reply | None:
-        part = self._consumers.get(typed(command, GroupRef).consumer_group)
-        if part is not None:
-            part.members_changed()
+        registration = self._consumers.get(typed(command, GroupRef).consumer_group)
+        if registration is not None:
+            registration.on_members_changed()
         return None
 
     def _handle_group_request(self, command: Command, peer: Peer) -> Handled:
-        about = typed(command, OfGroup)
-        group = about.consumer_group or about.group or ""
-        part = self._consumers.get(group)
-        answer = part.answers.get(command.code) if part is not None else None
+        request = typed(command, OfGroup)
+        group = request.consumer_group or request.group or ""
+        registration = self._consumers.get(group)
+        answer = registration.handle_admin_request(command) if registration is not None else None
         if answer is None:
+            # Java's wording, which tools show as it is.
             raise ReplyError(ResponseCode.SYSTEM_ERROR, f"The Consumer Group <{group}> not exist in this consumer")
-        return answer(command)
+        return answer

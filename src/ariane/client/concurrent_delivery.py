@@ -14,10 +14,10 @@ import logging
 
 import msgspec
 
-from ariane.client.fetcher import is_unreadable
 from ariane.client.listener_invoker import ListenerInvoker
 from ariane.client.offset_store import OffsetStore
 from ariane.client.process_queue import ProcessQueue
+from ariane.client.received_messages import is_unreadable
 from ariane.client.send_back import DEAD_LETTER, SendBackStrategy
 from ariane.client.settings import ConsumerSettings
 from ariane.clock import Clock
@@ -34,13 +34,14 @@ class ConcurrentDelivery:
 
     def __init__(
         self,
-        listening: ListenerInvoker,
+        invoker: ListenerInvoker,
         offsets: OffsetStore,
         send_back: SendBackStrategy,
         settings: ConsumerSettings,
         clock: Clock,
     ) -> None:
-        self._listening = listening
+        self.invoker = invoker
+        """Calls the application's listener."""
         self._offsets = offsets
         self._send_back = send_back
         self._settings = settings
@@ -78,7 +79,7 @@ class ConcurrentDelivery:
             except TimeoutError:
                 log.warning("%d calls of the listener did not end within %.1f s; cancelled", self._running, wait_s)
         await self._tasks.close()
-        self._listening.close()
+        self.invoker.close()
 
     async def _work(self) -> None:
         while True:
@@ -101,7 +102,7 @@ class ConcurrentDelivery:
         failed = [(message, DEAD_LETTER) for message in messages if is_unreadable(message)]
         if readable:
             process_queue.consumed_at = self._clock.monotonic()
-            outcome = await self._listening.invoke(process_queue.queue, readable)
+            outcome = await self.invoker.invoke(process_queue.queue, readable)
             if not outcome.is_success:
                 failed += [(message, outcome.delay_level) for message in readable]
         if process_queue.is_dropped:

@@ -19,10 +19,11 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 from ariane.client import hooks as hook_events
+from ariane.client.client_instance import ClientInstance
+from ariane.client.group_options import GroupOptions
 from ariane.client.hooks import ConsumeFinished, ConsumeHook, ConsumeReturn, ConsumeStarted
 from ariane.client.instants import Instant
 from ariane.client.rates import ConsumeRates
-from ariane.clock import Clock
 from ariane.errors import ArianeError
 from ariane.model.message import MessageQueue, ReceivedMessage
 
@@ -79,32 +80,27 @@ class ListenerInvoker:
 
     def __init__(
         self,
-        group: str,
         listener: Listener,
-        hooks: Sequence[ConsumeHook],
         *,
-        clock: Clock,
-        make_id: Callable[[], str],
-        timeout_ms: int,
-        threads: int,
+        options: GroupOptions,
+        instance: ClientInstance,
+        hooks: Sequence[ConsumeHook] = (),
         rates: ConsumeRates | None = None,
-        waits_for_threads: bool = False,
     ) -> None:
-        """`waits_for_threads`: a thread, which cannot be cancelled, may take as long as it does (one call at a time)."""
-        self._group = group
+        settings = options.settings
+        self._group = options.group
         self._rates = rates
         self._hooks = hooks
-        self._clock = clock
-        self._make_id = make_id
-        self._timeout_s = timeout_ms / 1000
-        self._waits_for_threads = waits_for_threads
-        self._around = listener if isinstance(listener, ListenerMiddleware) else None
+        self._clock = instance.clock
+        self._new_request_id = instance.new_message_id
+        self._timeout_s = settings.consume_timeout_ms / 1000
+        # A thread cannot be cancelled. An orderly queue must not start its next call while one runs, so it has no timeout.
+        self._waits_for_threads = options.is_orderly
+        self._middleware = listener if isinstance(listener, ListenerMiddleware) else None
         self._listener = listener.listener if isinstance(listener, ListenerMiddleware) else listener
-        self._pool = (
-            None
-            if is_coroutine_listener(self._listener)
-            else ThreadPoolExecutor(threads, thread_name_prefix=f"listener-{group}")
-        )
+        self._pool: ThreadPoolExecutor | None = None
+        if not is_coroutine_listener(self._listener):
+            self._pool = ThreadPoolExecutor(settings.concurrency, thread_name_prefix=f"listener-{self._group}")
 
     @property
     def uses_threads(self) -> bool:
@@ -120,7 +116,7 @@ class ListenerInvoker:
             group=self._group,
             queue=queue,
             messages=messages,
-            request_id=self._make_id(),
+            request_id=self._new_request_id(),
             started_ms=self._clock.now_ms(),
         )
         await hook_events.notify(self._hooks, consuming)
@@ -193,10 +189,10 @@ class ListenerInvoker:
             if waiting is not None:
                 await waiting
 
-        if self._around is None:
+        if self._middleware is None:
             await run(self._listener, messages)
         else:
-            await self._around.invoke(messages, run)
+            await self._middleware.invoke(messages, run)
 
     async def _in_thread(
         self,

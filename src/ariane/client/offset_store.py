@@ -47,6 +47,9 @@ class OffsetStore:
         self._consumed: dict[MessageQueue, int] = {}
         self._committed: dict[MessageQueue, int] = {}
 
+    async def load(self) -> None:
+        """Read offsets that are stored locally. Offsets at the brokers are read queue by queue, when it is assigned."""
+
     def update(self, queue: MessageQueue, offset: int) -> None:
         """Everything below `offset` is consumed."""
         if offset > self._consumed.get(queue, -1):

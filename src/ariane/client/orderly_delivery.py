@@ -18,10 +18,10 @@ from collections.abc import Sequence
 
 import msgspec
 
-from ariane.client.fetcher import is_unreadable
 from ariane.client.listener_invoker import ListenerInvoker, ListenerOutcome
 from ariane.client.offset_store import OffsetStore
 from ariane.client.process_queue import ProcessQueue
+from ariane.client.received_messages import is_unreadable
 from ariane.client.send_back import DEAD_LETTER, SendBackStrategy
 from ariane.client.settings import ConsumerSettings
 from ariane.clock import Clock
@@ -40,14 +40,15 @@ class OrderlyDelivery:
 
     def __init__(
         self,
-        listening: ListenerInvoker,
+        invoker: ListenerInvoker,
         offsets: OffsetStore,
         send_back: SendBackStrategy,
         settings: ConsumerSettings,
         clock: Clock,
     ) -> None:
         self._needs_lock = settings.message_model == "clustering"
-        self._listening = listening
+        self.invoker = invoker
+        """Calls the application's listener."""
         self._offsets = offsets
         self._send_back = send_back
         self._settings = settings
@@ -83,7 +84,7 @@ class OrderlyDelivery:
         if self._of_queue and not await _ended(list(self._of_queue.values()), wait_s):
             log.warning("calls of the listener did not end within %.1f s; they are cancelled", wait_s)
         await self._tasks.close()
-        self._listening.close()
+        self.invoker.close()
 
     async def _run(self, process_queue: ProcessQueue) -> None:
         while not process_queue.is_revoked:
@@ -127,11 +128,11 @@ class OrderlyDelivery:
 
     async def _call(self, process_queue: ProcessQueue, messages: list[ReceivedMessage]) -> ListenerOutcome:
         try:
-            return await self._listening.invoke(
+            return await self.invoker.invoke(
                 process_queue.queue, messages, may_begin=lambda: self._may_consume(process_queue)
             )
         except asyncio.CancelledError:
-            process_queue.is_abandoned = self._listening.uses_threads
+            process_queue.is_abandoned = self.invoker.uses_threads
             raise
 
     async def _count_failure(self, process_queue: ProcessQueue, messages: list[ReceivedMessage]) -> bool:

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Mapping, Sequence
 
 from ariane.client import send_codec
-from ariane.client.fetcher import expand_body
+from ariane.client.received_messages import expand_body
 from ariane.client.send_codec import PreparedMessage
 from ariane.client.settings import ProducerSettings
 from ariane.clock import Clock

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 from typing import Protocol
 
-from ariane.client.fetcher import is_unreadable
+from ariane.client.received_messages import is_unreadable
 from ariane.client.route_cache import Peers, RouteCache
 from ariane.client.send_codec import PreparedMessage
 from ariane.client.sender import MessageSender

@@ -32,9 +32,9 @@ import msgspec
 from ariane.client import hooks as hook_events
 from ariane.client import send_codec, validation
 from ariane.client.client_instance import ClientInstance
-from ariane.client.fetcher import to_received_message
 from ariane.client.hooks import LocalState, SendHook, TransactionEnd, TransactionEndHook
 from ariane.client.producer import Producer
+from ariane.client.received_messages import to_received_message
 from ariane.client.send_codec import PreparedMessage, SendResult, SendStatus
 from ariane.client.settings import ClientSettings, ProducerSettings, TraceSettings
 from ariane.errors import ArianeError, ConnectionLost, MessageRefused, ProtocolError

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from ariane.client.fetcher import to_received_message
+from ariane.client.received_messages import to_received_message
 from ariane.errors import ConnectionLost, ReplyError, RequestTimeout
 from ariane.model import ids
 from ariane.model.message import KEYS, UNIQ_KEY, MessageQueue, ReceivedMessage
