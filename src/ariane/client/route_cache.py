@@ -17,13 +17,13 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
-from ariane.errors import ConnectionLost, ProtocolError, ReplyError, RequestTimeout, RouteNotFound
+from ariane.errors import ProtocolError, ReplyError, RouteNotFound
 from ariane.model.message import MessageQueue
 from ariane.model.topic import PERM_READ, PERM_WRITE
-from ariane.protocol import fastjson
-from ariane.protocol.codes import RequestCode, ResponseCode
+from ariane.net.name_servers import NameServerClient
 from ariane.protocol.command import Command
-from ariane.protocol.requests.routing import MASTER_ID, RouteRequest, TopicRoute
+from ariane.protocol.requests.routing import MASTER_ID, TopicRoute
+from ariane.protocol.transient import NO_RESPONSE
 
 log = logging.getLogger("ariane.client")
 
@@ -130,10 +130,9 @@ class RouteCache:
     """Routes of the topics in use. `changed` topics are returned by `refresh`; nobody is called back."""
 
     def __init__(self, peers: Peers, name_servers: tuple[str, ...], *, timeout_ms: int, rng: Random) -> None:
-        self._peers = peers
-        self._name_servers = name_servers
-        self._timeout_ms = timeout_ms
-        self._at = rng.randrange(len(name_servers))
+        self._name_servers = NameServerClient(
+            peers, name_servers, first=rng.randrange(len(name_servers)), timeout_ms=timeout_ms, is_first_final=True
+        )
         self._rng = rng
         self._routes: dict[str, TopicRoute] = {}
         self._publish: dict[str, tuple[MessageQueue, ...]] = {}
@@ -178,7 +177,7 @@ class RouteCache:
                     self._keep(topic, await self.fetch(topic))
             except RouteNotFound as error:
                 log.debug("%s", error)
-            except (ConnectionLost, RequestTimeout) as error:
+            except NO_RESPONSE as error:
                 # No name server responds. The other topics would wait for the same timeouts, a thousand of them for an hour.
                 count = len(wanted) - number
                 log.warning("Could not refresh the routes of %d topics, keeping the cached ones: %s", count, error)
@@ -192,24 +191,7 @@ class RouteCache:
 
     async def fetch(self, topic: str) -> TopicRoute:
         """The route of `topic` as a name server tells it now; the next name server is asked when one is silent."""
-        error: Exception | None = None
-        for _ in range(len(self._name_servers)):
-            addr = self._name_servers[self._at]
-            try:
-                answer = await self._peers.request(
-                    addr, RequestCode.GET_ROUTEINFO_BY_TOPIC, RouteRequest(topic), timeout_ms=self._timeout_ms
-                )
-            except (ConnectionLost, RequestTimeout) as failed:
-                error = failed
-                self._at = (self._at + 1) % len(self._name_servers)
-                continue
-            if answer.code == ResponseCode.TOPIC_NOT_EXIST:
-                raise RouteNotFound(topic, f"name server {addr} does not know it")
-            if answer.code != ResponseCode.SUCCESS:
-                raise ReplyError(answer.code, answer.remark, addr)
-            return fastjson.decode(answer.body, TopicRoute)
-        assert error is not None
-        raise error
+        return await self._name_servers.fetch_route(topic)
 
     def master_address(self, broker: str) -> str | None:
         """Address of the master of `broker`."""

@@ -17,7 +17,7 @@ import msgspec
 
 from ariane.client import validation
 from ariane.client.settings import ProducerSettings
-from ariane.errors import ConnectionLost, MessageRefused, ProtocolError, ReplyError, RequestTimeout
+from ariane.errors import MessageRefused, ProtocolError, ReplyError
 from ariane.model import message as names
 from ariane.model.hashes import java_hash
 from ariane.model.message import Message, MessageQueue
@@ -27,6 +27,7 @@ from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.command import Command
 from ariane.protocol.requests import typed
 from ariane.protocol.requests.messaging import SendMessageAnswer
+from ariane.protocol.transient import NO_RESPONSE, RETRY_ELSEWHERE_CODES
 
 
 class SendStatus(Enum):
@@ -70,19 +71,6 @@ class PreparedMessage(NamedTuple):
     reconsume_times: int = 0
     max_reconsume_times: int | None = None
     is_reply: bool = False
-
-
-# Answers after which another broker may do better (reference: client-behaviour 5.5).
-RETRY_ELSEWHERE_CODES = frozenset(
-    {
-        ResponseCode.TOPIC_NOT_EXIST,
-        ResponseCode.SERVICE_NOT_AVAILABLE,
-        ResponseCode.SYSTEM_ERROR,
-        ResponseCode.NO_PERMISSION,
-        ResponseCode.NO_BUYER_ID,
-        ResponseCode.NOT_IN_CURRENT_UNIT,
-    }
-)
 
 
 def prepare(message: Message, message_id: str, settings: ProducerSettings) -> PreparedMessage:
@@ -195,7 +183,7 @@ def can_retry_elsewhere(error: Exception) -> bool:
     """Whether another attempt makes sense after `error`."""
     if isinstance(error, ReplyError):
         return error.code in RETRY_ELSEWHERE_CODES
-    return isinstance(error, ConnectionLost | RequestTimeout)
+    return isinstance(error, NO_RESPONSE)
 
 
 def select_queue(queues: Sequence[MessageQueue], turn: int, avoid: str | None) -> MessageQueue:

@@ -13,12 +13,13 @@ from typing import NamedTuple, TypeVar
 
 from ariane.errors import ArianeError, ProtocolError, ReplyError, RouteNotFound
 from ariane.net.connection_pool import ConnectionPool
+from ariane.net.name_servers import NameServerClient
 from ariane.protocol import fastjson
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.command import Command
 from ariane.protocol.requests.admin import TopicRef
 from ariane.protocol.requests.messaging import QueryConsumerOffset
-from ariane.protocol.requests.routing import ClusterInfo, KvTableBody
+from ariane.protocol.requests.routing import KvTableBody
 from ariane.protocol.requests.stats import ConsumeStats, GetConsumeStats, GroupOffset, TopicStats, by_queue
 
 T = TypeVar("T")
@@ -125,9 +126,8 @@ class RuntimeInfo(NamedTuple):
 
 async def list_masters(peers: ConnectionPool, namesrv: str) -> tuple[dict[str, str], tuple[BrokerUnavailable, ...]]:
     """Broker name -> address of its master, and the brokers that have none now. RouteNotFound when none is registered."""
-    answer = await peers.ask(namesrv, RequestCode.GET_BROKER_CLUSTER_INFO)
     found, without = {}, []
-    for name, broker in sorted(fastjson.decode(answer.body, ClusterInfo).broker_addr_table.items()):
+    for name, broker in sorted((await NameServerClient(peers, [namesrv]).fetch_cluster()).broker_addr_table.items()):
         if broker.master:
             found[name] = broker.master
         else:

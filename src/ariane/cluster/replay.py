@@ -27,17 +27,14 @@ from ariane.clock import SYSTEM_CLOCK, Clock
 from ariane.errors import (
     ArianeError,
     ConfigError,
-    ConnectionLost,
     MessageRefused,
-    ReplyError,
-    RequestTimeout,
     RouteNotFound,
 )
 from ariane.model import message as names
 from ariane.model.message import COMPRESSED, RESERVED, Message
 from ariane.model.topic import DLQ_PREFIX, RETRY_PREFIX, topic_name_fault
-from ariane.protocol.codes import RequestCode, ResponseCode
-from ariane.protocol.requests.routing import RouteRequest
+from ariane.net.name_servers import NameServerClient
+from ariane.protocol.transient import UNAVAILABLE
 
 REPLAYED_FROM = "REPLAYED_FROM"  # topic, broker, queue id, queue offset and message id, joined by "/"
 SHARDING_KEY = "__SHARDINGKEY"
@@ -62,8 +59,6 @@ DROPPED_PROPERTIES = RESERVED | {
     "DLQ_ORIGIN_MESSAGE_ID",
     REPLAYED_FROM,
 }
-
-UNAVAILABLE = (ConnectionLost, RequestTimeout, RouteNotFound)
 
 
 class RecordId(NamedTuple):
@@ -368,23 +363,11 @@ class ProducerTarget:
         """Brokers would make a topic that is not there, with their defaults; a replay is not to do that by a slip."""
         if reason := topic_name_fault(topic):
             return reason
-        failed: ArianeError | None = None
-        for addr in self._instance.name_servers:
-            try:
-                answer = await self._instance.peers.request(
-                    addr, RequestCode.GET_ROUTEINFO_BY_TOPIC, RouteRequest(topic)
-                )
-            except UNAVAILABLE as error:
-                failed = error
-                continue
-            if answer.code == ResponseCode.SUCCESS:
-                return None
-            if answer.code != ResponseCode.TOPIC_NOT_EXIST:
-                raise ReplyError(answer.code, answer.remark, addr)
-            failed = None
-        if failed is not None:
-            raise failed
-        return "no such topic: create it first"
+        try:
+            await NameServerClient(self._instance.peers, self._instance.name_servers).fetch_route(topic)
+        except RouteNotFound:
+            return "no such topic: create it first"
+        return None
 
     async def send(self, message: Message, order_key: str | None) -> SendResult:
         return await self._producer.send(message, order_key=order_key)

@@ -23,6 +23,7 @@ from ariane.model import ids
 from ariane.model.message import CHECK_IMMUNITY_TIME, CHECK_TIMES, KEYS, PGROUP, REAL_QID, REAL_TOPIC, UNIQ_KEY
 from ariane.model.topic import CHECK_MAX_TIME_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, TRANSACTION_GROUP
 from ariane.net.connection_pool import ConnectionPool
+from ariane.net.name_servers import NameServerClient
 from ariane.protocol import fastjson, record
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.record import Record
@@ -38,7 +39,6 @@ from ariane.protocol.requests.messaging import (
     ResumeCheckHalfMessage,
     ViewMessage,
 )
-from ariane.protocol.requests.routing import ClusterInfo
 
 TOOLS_GROUP = "TOOLS_CONSUMER"  # every broker has it
 AT_ONCE = 32
@@ -160,8 +160,7 @@ def _described(name: str, addr: str, half: Record, first: Record | None) -> Half
 
 
 async def _masters(peers: ConnectionPool, namesrv: str, cluster: str | None) -> list[tuple[str, str]]:
-    answer = await peers.ask(namesrv, RequestCode.GET_BROKER_CLUSTER_INFO)
-    info = fastjson.decode(answer.body, ClusterInfo)
+    info = await NameServerClient(peers, [namesrv]).fetch_cluster()
     names = set(info.broker_addr_table) if cluster is None else set(info.cluster_addr_table.get(cluster, ()))
     found = [
         (name, data.master) for name, data in sorted(info.broker_addr_table.items()) if name in names and data.master

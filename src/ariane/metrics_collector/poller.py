@@ -36,11 +36,12 @@ from ariane.metrics_collector.sample import (
 )
 from ariane.model.topic import AUTO_CREATE_TOPIC, RETRY_PREFIX, SYSTEM_GROUP_PREFIX, is_system_topic, reply_topic
 from ariane.net.connection_pool import ConnectionPool
+from ariane.net.name_servers import NameServerClient
 from ariane.protocol import fastjson
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.command import Command
 from ariane.protocol.requests.admin import ConsumerOffsetTable, TopicRef
-from ariane.protocol.requests.routing import MASTER_ID, ClusterInfo, KvTableBody, TopicTable
+from ariane.protocol.requests.routing import MASTER_ID, KvTableBody, TopicTable
 from ariane.protocol.requests.stats import (
     BrokerStatsData,
     ConsumeTimeSpans,
@@ -163,7 +164,7 @@ class BrokerPoller:
             if most < 1:
                 raise ConfigError(f"{key} in a round", most, "give at least 1, or nothing would ever have its turn")
         self._peers = peers
-        self._name_servers = tuple(name_servers)
+        self._name_servers = NameServerClient(peers, name_servers, timeout_ms=timeout_ms)
         self._collector = collector
         self._interval_ms = interval_ms
         self._limits = limits
@@ -196,23 +197,18 @@ class BrokerPoller:
         return samples + await asyncio.gather(*(self._sample(place, now_ms) for place in slaves))
 
     async def _named(self) -> tuple[list[PolledBroker], str | None]:
-        """The brokers that the first name server that answers names; else those named before, and why."""
-        errors: list[ArianeError] = []
-        for addr in self._name_servers:
-            try:
-                answer = await self._peers.ask(addr, RequestCode.GET_BROKER_CLUSTER_INFO, timeout_ms=self._timeout_ms)
-                table = fastjson.decode(answer.body, ClusterInfo).broker_addr_table
-            except ArianeError as error:
-                errors.append(error)
-                continue
-            return [
-                PolledBroker(broker.cluster, name, broker_id, place)
-                for name, broker in sorted(table.items())
-                for broker_id, place in sorted(broker.broker_addrs.items())
-            ], None
-        if not self._places:
-            raise errors[0]
-        return [], str(errors[0])
+        """Return the brokers of the first name server that responds; if none does, no brokers and the reason."""
+        try:
+            table = (await self._name_servers.fetch_cluster()).broker_addr_table
+        except ArianeError as error:
+            if not self._places:
+                raise
+            return [], str(error)
+        return [
+            PolledBroker(broker.cluster, name, broker_id, addr)
+            for name, broker in sorted(table.items())
+            for broker_id, addr in sorted(broker.broker_addrs.items())
+        ], None
 
     async def _sample(self, place: PolledBroker, now_ms: int) -> Sample:
         questions = _PollRequests(self._peers, place.addr, self._timeout_ms)

@@ -20,15 +20,14 @@ from ariane.client.producer import Producer
 from ariane.client.settings import ClientSettings
 from ariane.clock import SYSTEM_CLOCK, Clock
 from ariane.cluster import topic_admin
-from ariane.errors import ArianeError, ConfigError, ReplyError
+from ariane.errors import ArianeError, ConfigError, RouteNotFound
 from ariane.metrics_collector.poller import USUAL, BrokerPoller, PollLimits
 from ariane.metrics_collector.sample import Sample, bodies
 from ariane.model.message import Message
 from ariane.model.topic import SAMPLES_TOPIC
 from ariane.net.connection_pool import ConnectionPool
+from ariane.net.name_servers import NameServerClient
 from ariane.protocol import signing
-from ariane.protocol.codes import RequestCode, ResponseCode
-from ariane.protocol.requests.routing import RouteRequest
 
 log = logging.getLogger("ariane.metrics_collector")
 
@@ -139,19 +138,9 @@ async def _stopped(stop: asyncio.Event, seconds: float, clock: Clock) -> bool:
 
 
 async def _topic_made(peers: ConnectionPool, servers: Sequence[str], topic: str) -> None:
-    """Make the topic, unless a name server knows it."""
-    errors: list[ArianeError] = []
-    for addr in servers:
-        try:
-            answer = await peers.request(addr, RequestCode.GET_ROUTEINFO_BY_TOPIC, RouteRequest(topic))
-            if answer.code == ResponseCode.SUCCESS:
-                return
-            if answer.code != ResponseCode.TOPIC_NOT_EXIST:
-                raise ReplyError(answer.code, answer.remark, addr)
-            made = await topic_admin.create_topic(peers, addr, topic, QUEUES)
-        except ArianeError as error:
-            errors.append(error)
-            continue
-        log.info("made the topic %s on %s", topic, ", ".join(made))
-        return
-    raise errors[0]
+    """Create the topic unless a name server has it."""
+    try:
+        await NameServerClient(peers, servers).fetch_route(topic)
+    except RouteNotFound:
+        brokers = await topic_admin.create_topic(peers, servers, topic, QUEUES)
+        log.info("Created topic %s on %s", topic, ", ".join(brokers))

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 from ariane.errors import ArianeError
+from ariane.model.backoff import Backoff
 
 log = logging.getLogger("ariane.tasks")
 
@@ -66,7 +67,7 @@ class BackgroundTasks:
                 await work()
             except (OSError, ArianeError) as error:
                 failures += 1
-                pause_s = max(seconds, min(seconds * 2 ** min(failures, 32), BACK_OFF_MAX_S))
+                pause_s = max(seconds, Backoff(2 * seconds, BACK_OFF_MAX_S).delay_s(failures))
                 log.error("%s: %s failed, trying again in %.0f s: %s", self._owner, name, pause_s, error)
                 continue
             except Exception:

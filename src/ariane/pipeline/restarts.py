@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import TypeVar
 
 from ariane.errors import ArianeError
+from ariane.model.backoff import Backoff
 
 T = TypeVar("T")
 
-FIRST_S = 5.0
-LONGEST_S = 60.0
+BACKOFF = Backoff(first_s=5.0, longest_s=60.0)
 FAILURES_MAX = 8  # in a row, some five minutes
 TRANSIENT = re.compile(
     r"Python worker failed to connect back|Python worker exited unexpectedly \(crashed\)|"
@@ -52,7 +52,7 @@ class RestartBackoff:
         self._failures += 1
         if self._failures >= FAILURES_MAX:
             raise ArianeError(f"{self._what} failed {self._failures} times in a row: {fault}")
-        return float(min(LONGEST_S, FIRST_S * 2 ** (self._failures - 1)))
+        return BACKOFF.delay_s(self._failures)
 
     def succeeded(self) -> None:
         self._failures = 0

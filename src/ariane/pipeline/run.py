@@ -30,6 +30,7 @@ from ariane.errors import ArianeError, ConfigError
 from ariane.pipeline import incremental, restarts, table_publisher
 from ariane.pipeline.jobs import PipelineJob, TopicSource
 from ariane.pipeline.spark_session import running
+from ariane.protocol.transient import UNAVAILABLE
 from ariane.reports.pipeline_status import SourceStatus, read_statuses, write_status
 from ariane.spark.read import progress as lag
 from ariane.tables.time_buckets import of_time
@@ -41,9 +42,9 @@ if TYPE_CHECKING:
 # Our own errors in what a query ended with: Spark passes on the text of a Python error only, at the start of a line after a
 # traceback, or within Spark's own line where the connector hides the traceback.
 FAULT = re.compile(r"(?:^|: )ariane\.[a-z_.]+\.((\w+): [^\n]*)", re.MULTILINE)
-AWAY = frozenset(
-    {"ConnectionLost", "RequestTimeout", "RouteNotFound", "ServerUnavailable"}
-)  # those of servers that stay away
+UNAVAILABLE_NAMES = frozenset(
+    error.__name__ for error in UNAVAILABLE
+)  # the JVM passes on only the names of Python errors
 LOOK_S = 1  # between looks whether to stop, while a query does what there is
 BATCH_S = 15.0  # for a batch that is under way when the jobs are told to stop; a busy machine takes some seconds
 INTERVAL_MIN_S = 0.1
@@ -371,7 +372,7 @@ def _why_away(query: StreamingQuery) -> str | None:
     said = FAULT.search(str(error))
     if said is None:
         raise error
-    if said[2] not in AWAY:
+    if said[2] not in UNAVAILABLE_NAMES:
         raise ArianeError(f"{query.name}: {said[1]}") from error
     return said[1]
 

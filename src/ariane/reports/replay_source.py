@@ -11,10 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ariane.cluster.replay import OriginalMessage, RecordId
 from ariane.errors import (
-    ConnectionLost,
     ProtocolError,
     ReplyError,
-    RequestTimeout,
     RouteNotFound,
     StoreError,
     UsageError,
@@ -23,12 +21,12 @@ from ariane.model import host, ids
 from ariane.model.message import COMPRESSED, COMPRESSION_MASK, KEYS, TAGS, UNIQ_KEY
 from ariane.model.topic import PERM_READ
 from ariane.net.connection_pool import ConnectionPool
-from ariane.protocol import compression, fastjson, record
+from ariane.net.name_servers import NameServerClient
+from ariane.protocol import compression, record
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.record import Record
 from ariane.protocol.requests import typed
 from ariane.protocol.requests.messaging import SUBSCRIPTION, OffsetAnswer, PullMessage, PullMessageAnswer, QueueRef
-from ariane.protocol.requests.routing import RouteRequest, TopicRoute
 from ariane.reports import table_views
 from ariane.tables import ARCHIVE
 from ariane.tables.archive import topic_of
@@ -97,7 +95,7 @@ async def topic_messages(
     RouteNotFound when no name server knows it; any server that is away ends it.
     """
     assert wanted.topic is not None
-    route = await _route(peers, name_servers, wanted.topic)
+    route = await NameServerClient(peers, name_servers).fetch_route(wanted.topic)
     addresses = {one.broker_name: one.broker_addrs for one in route.broker_datas if one.broker_addrs}
     queues = [(one.broker_name, queue) for one in route.queue_datas for queue in range(one.read_queue_nums)]
     if not any(one.perm & PERM_READ for one in route.queue_datas):
@@ -162,22 +160,6 @@ def _of_row(row: dict[str, Any]) -> OriginalMessage:
 
 
 # --- a topic ---
-
-
-async def _route(peers: ConnectionPool, name_servers: tuple[str, ...], topic: str) -> TopicRoute:
-    failed: Exception | None = None
-    for addr in name_servers:
-        try:
-            answer = await peers.request(addr, RequestCode.GET_ROUTEINFO_BY_TOPIC, RouteRequest(topic))
-        except (ConnectionLost, RequestTimeout) as error:
-            failed = error
-            continue
-        if answer.code == ResponseCode.SUCCESS:
-            return fastjson.decode(answer.body, TopicRoute)
-        failed = RouteNotFound(topic, f"{addr} does not know it")
-        if answer.code != ResponseCode.TOPIC_NOT_EXIST:
-            failed = ReplyError(answer.code, answer.remark, addr)
-    raise failed or RouteNotFound(topic, "no name server is given")
 
 
 async def _bounds(peers: ConnectionPool, addr: str, topic: str, queue_id: int) -> tuple[int, int]:

@@ -137,7 +137,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             queues = cluster.queues(*queue_ends.select_topics(cluster, self._options))
             missing = sorted(positions.keys() - set(queues))
             brokers = cluster.brokers().broker_addr_table if missing else {}
-        except pull_client.UNAVAILABLE as error:
+        except pull_client.RETRYABLE_ERRORS as error:
             pull_client.raise_unless_transient(error)
             self._log_availability({**self._unavailable, "every name server": str(error)})
             return QueueBounds({}, {})

@@ -39,14 +39,15 @@ from ariane.protocol.requests.routing import (
     BrokerData,
     ClusterInfo,
     QueueData,
-    RouteRequest,
     TopicList,
     TopicRoute,
     TopicTable,
 )
+from ariane.protocol.transient import UNAVAILABLE, is_transient
 from ariane.spark.read.source_options import PullAccess, pull_access
 from ariane.spark.wire.access import credentials, tls_context
 from ariane.spark.wire.blocking_connection import BlockingConnection, Request
+from ariane.spark.wire.name_servers import BlockingNameServerClient
 
 log = logging.getLogger("ariane.spark")
 
@@ -61,40 +62,20 @@ PULL_CODES = (
     ResponseCode.PULL_RETRY_IMMEDIATELY,
     ResponseCode.PULL_OFFSET_MOVED,
 )
-# What a broker answers while it starts, stops or is overloaded, or when the route is older than a move of the topic.
-TRANSIENT_CODES = frozenset(
-    {
-        ResponseCode.SYSTEM_ERROR,
-        ResponseCode.SYSTEM_BUSY,
-        ResponseCode.SERVICE_NOT_AVAILABLE,
-        ResponseCode.TOPIC_NOT_EXIST,
-    }
-)
-ACCESS_DENIED = "AclException"  # in the remark of SYSTEM_ERROR: asking again does not help
 REMARK_REMOVING = "MESSAGE_WAS_REMOVING"  # the store's status, which brokers put into the remark
 
 
-class OffsetNotAvailable(ArianeError):
+class OffsetNotAvailable(ServerUnavailable):
     """A broker, mostly a slave, has not the entries that the master told of: to be asked again."""
 
 
-UNAVAILABLE = (
-    ConnectionLost,
-    RequestTimeout,
-    RouteNotFound,
-    OffsetNotAvailable,
-    ReplyError,
-)  # what `retry` tries again
+RETRYABLE_ERRORS = (*UNAVAILABLE, ReplyError)  # what `retry` catches; of ReplyError only transient ones are retried
 
 
 def raise_unless_transient(error: ArianeError) -> None:
     """A refusal that asking again does not change is raised."""
-    if isinstance(error, ReplyError) and not _is_transient(error):
+    if not is_transient(error):
         raise error
-
-
-def _is_transient(error: ReplyError) -> bool:
-    return error.code in TRANSIENT_CODES and ACCESS_DENIED not in (error.remark or "")
 
 
 class PulledRecords(NamedTuple):
@@ -144,6 +125,7 @@ class BlockingCluster:
         self._credentials = credentials(access)
         self._tls = tls_context(access)
         self._connections: dict[str, BlockingConnection] = {}
+        self._name_servers = BlockingNameServerClient(self._call_server, access.namesrv)
         self._routes: dict[str, TopicRoute] = {}
         self._avoid_until: dict[str, float] = {}  # address → until when (monotonic) another is asked first
 
@@ -235,8 +217,8 @@ class BlockingCluster:
         for left in range(self._access.retries, -1, -1):
             try:
                 return operation(*args, **kwargs)
-            except UNAVAILABLE as error:
-                if isinstance(error, ReplyError) and not _is_transient(error):
+            except RETRYABLE_ERRORS as error:
+                if not is_transient(error):
                     raise ArianeError(f"{description}: {error}") from error
                 if left == 0:
                     raise ServerUnavailable(
@@ -269,7 +251,7 @@ class BlockingCluster:
         for number, (queue, _) in enumerate(requests):
             try:
                 by_server.setdefault(self._server_of(queue), []).append(number)
-            except UNAVAILABLE as error:
+            except RETRYABLE_ERRORS as error:
                 responses[number] = error
         for (broker_id, addr), numbers in by_server.items():
             try:
@@ -305,14 +287,7 @@ class BlockingCluster:
     # --- asking name servers ---
 
     def _request_name_server(self, code: int) -> Command:
-        """The answer of the first name server that gives one."""
-        failed: ArianeError | None = None
-        for addr in self._access.namesrv:
-            try:
-                return self._request_ok(addr, code)
-            except (ConnectionLost, RequestTimeout, ReplyError) as error:
-                failed = error
-        raise failed or ConnectionLost(";".join(self._access.namesrv), "no name server is given")
+        return self._name_servers.request(Request(code, EmptyHeader()))
 
     def _request_ok(self, addr: str, code: int) -> Command:
         (answer,) = self._call_server(addr, [Request(code, EmptyHeader())])
@@ -321,32 +296,9 @@ class BlockingCluster:
         return answer
 
     def _fetch_routes(self, topics: Sequence[str]) -> dict[str, TopicRoute]:
-        """The route of each topic from the first name server that has one; without those that are unknown to all that
-        answer."""
-        failed: dict[str, ArianeError] = {}
-        unknown: set[str] = set()
-        found: dict[str, TopicRoute] = {}
-        for addr in self._access.namesrv:
-            left = [topic for topic in topics if topic not in found]
-            if not left:
-                break
-            code = RequestCode.GET_ROUTEINFO_BY_TOPIC
-            try:
-                answers = self._call_server(addr, [Request(code, RouteRequest(topic, True)) for topic in left])
-            except (ConnectionLost, RequestTimeout) as error:
-                failed |= dict.fromkeys(left, error)
-                continue
-            for topic, answer in zip(left, answers, strict=True):
-                if answer.code == ResponseCode.SUCCESS:
-                    found[topic] = fastjson.decode(answer.body, TopicRoute)
-                elif answer.code == ResponseCode.TOPIC_NOT_EXIST:
-                    unknown.add(topic)
-                else:
-                    failed[topic] = ReplyError(answer.code, answer.remark, addr)
-        for topic in topics:
-            self._routes.pop(topic, None)
-            if topic not in found and topic not in unknown:
-                raise failed.get(topic) or ConnectionLost(";".join(self._access.namesrv), "no name server is given")
+        """Fetch and cache the route of each topic; topics that no name server has are omitted."""
+        self.forget_routes(*topics)
+        found = self._name_servers.fetch_routes(topics)
         own = [topic for topic in topics if topic in SEND_FORBIDDEN]
         found |= (
             self._fetch_routes_from_brokers({topic: found.get(topic, TopicRoute()) for topic in own}) if own else {}

@@ -17,21 +17,24 @@ import heapq
 import logging
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from ariane.client.route_cache import publish_queues
-from ariane.client.send_codec import RETRY_ELSEWHERE_CODES, select_queue
+from ariane.client.send_codec import select_queue
 from ariane.errors import ArianeError, ConnectionLost, ReplyError, RequestTimeout, RouteNotFound
+from ariane.model.backoff import Backoff
 from ariane.model.message import MessageQueue
 from ariane.model.topic import AUTO_CREATE_TOPIC
-from ariane.protocol import fastjson
 from ariane.protocol.codes import STORED_CODES, RequestCode, ResponseCode
 from ariane.protocol.command import Command
 from ariane.protocol.requests import fields
 from ariane.protocol.requests.messaging import SendMessage
-from ariane.protocol.requests.routing import RouteRequest, TopicRoute
+from ariane.protocol.requests.routing import TopicRoute
+from ariane.protocol.transient import RETRY_SEND_CODES, is_transient
+from ariane.spark.wire.blocking_connection import Request
+from ariane.spark.wire.name_servers import BlockingNameServerClient
 from ariane.spark.wire.pipelined_connections import PipelinedResponse
 from ariane.spark.write.partitioner import SendRequest
 from ariane.spark.write.sink_options import SinkOptions
@@ -39,11 +42,8 @@ from ariane.spark.write.sink_options import SinkOptions
 log = logging.getLogger("ariane.spark")
 
 PENDING_BYTES_MAX = 32 * 1024 * 1024  # of bodies that wait for their answers or their turn, per task
-BACKOFF_MIN_S = 0.1  # before a chunk is sent again; doubled each time
-BACKOFF_MAX_S = 1.0
+BACKOFF = Backoff(first_s=0.1, longest_s=1.0)  # before a chunk is sent again
 REFRESH_S = 1.0  # routes are not asked for more often than this
-TRANSIENT_CODES = RETRY_ELSEWHERE_CODES | {ResponseCode.SYSTEM_BUSY}
-ACCESS_DENIED = "AclException"  # in the remark of SYSTEM_ERROR: asking again does not help
 
 
 class SendConnections(Protocol):
@@ -78,6 +78,7 @@ class WriteRoutes:
         self._options = options
         self._connections = connections
         self._monotonic = monotonic
+        self._name_servers = BlockingNameServerClient(self._call_all, options.namesrv)
         self._queues: dict[str, tuple[MessageQueue, ...]] = {}
         self._masters: dict[str, str] = {}
         self._refreshed_at = float("-inf")
@@ -93,7 +94,7 @@ class WriteRoutes:
                     if attempt == self._options.retries:
                         raise
                     log.warning("%s; trying again", error)
-                    _sleep(self._connections, backoff_s(attempt), self._monotonic)
+                    _sleep(self._connections, BACKOFF.delay_s(attempt + 1), self._monotonic)
         return self._queues[topic]
 
     def find_queues(self, topic: str) -> tuple[MessageQueue, ...]:
@@ -125,32 +126,19 @@ class WriteRoutes:
 
     def _fetch(self, topic: str) -> TopicRoute | None:
         """The route from the first name server that has one; None when those that answer know no such topic."""
-        failed: ArianeError | None = None
-        unknown = False
-        for addr in self._options.namesrv:
-            try:
-                answer = self._call(addr, RouteRequest(topic, True))
-            except (ConnectionLost, RequestTimeout) as error:
-                failed = error
-                continue
-            if answer.code == ResponseCode.SUCCESS:
-                route = fastjson.decode(answer.body, TopicRoute)
-                for data in route.broker_datas:
-                    if data.master:
-                        self._masters[data.broker_name] = data.master
-                return route
-            if answer.code == ResponseCode.TOPIC_NOT_EXIST:
-                unknown = True
-            else:
-                failed = ReplyError(answer.code, answer.remark, addr)
-        if unknown:
-            return None
-        raise failed or ConnectionLost(";".join(self._options.namesrv), "no name server is given")
+        route = self._name_servers.fetch_routes([topic]).get(topic)
+        for data in route.broker_datas if route else ():
+            if data.master:
+                self._masters[data.broker_name] = data.master
+        return route
 
-    def _call(self, addr: str, header: RouteRequest) -> Command:
-        token = self._connections.send(addr, RequestCode.GET_ROUTEINFO_BY_TOPIC, fields(header))
+    def _call_all(self, addr: str, requests: Sequence[Request]) -> list[Command]:
+        return [self._call(addr, request) for request in requests]
+
+    def _call(self, addr: str, request: Request) -> Command:
+        token = self._connections.send(addr, request.code, fields(request.header))
         while True:
-            for answer in self._connections.poll(BACKOFF_MAX_S):
+            for answer in self._connections.poll(BACKOFF.longest_s):
                 if answer.token == token and answer.error:
                     raise answer.error
                 if answer.token == token and answer.command:
@@ -206,12 +194,12 @@ class RequestSender:
             self._ready.append(pending)
         self._process(0.0)
         while self._pending_bytes > PENDING_BYTES_MAX:
-            self._process(BACKOFF_MAX_S)
+            self._process(BACKOFF.longest_s)
 
     def finish(self) -> SendStats:
         """What was sent, when all of it is stored."""
         while self._ready or self._retries or self._in_flight:
-            self._process(BACKOFF_MAX_S)
+            self._process(BACKOFF.longest_s)
         return self.stats
 
     def _process(self, most_s: float) -> None:
@@ -272,7 +260,7 @@ class RequestSender:
         queue, request = pending.queue, pending.request
         target = f"{queue.topic} queue {queue.queue_id} of {queue.broker}"
         description = f"{target}: {request.message_count} messages from {request.first_row} on"
-        if not is_transient(error):
+        if not is_transient(error, RETRY_SEND_CODES):
             raise ArianeError(f"{description}: {error}") from error
         if pending.attempts > self._options.retries:
             raise ArianeError(f"{description}: {error} (tried {pending.attempts} times)") from error
@@ -283,20 +271,8 @@ class RequestSender:
             self._broker_turn += 1
             pending.queue = select_queue(self._routes.queues(queue.topic), self._broker_turn, queue.broker)
         heapq.heappush(
-            self._retries, (self._monotonic() + backoff_s(pending.attempts - 1), self.stats.retried, pending)
+            self._retries, (self._monotonic() + BACKOFF.delay_s(pending.attempts), self.stats.retried, pending)
         )
-
-
-def is_transient(error: ArianeError) -> bool:
-    """Whether another attempt may succeed."""
-    if isinstance(error, ReplyError):
-        return error.code in TRANSIENT_CODES and ACCESS_DENIED not in (error.remark or "")
-    return isinstance(error, ConnectionLost | RequestTimeout)
-
-
-def backoff_s(attempt: int) -> float:
-    """How long to wait before the attempt after this one."""
-    return float(min(BACKOFF_MIN_S * 2 ** min(attempt, 10), BACKOFF_MAX_S))
 
 
 def _sleep(connections: SendConnections, seconds: float, monotonic: Callable[[], float]) -> None:
