@@ -16,6 +16,7 @@ import os
 import tempfile
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 from ariane.broker.config import BrokerConfig
 from ariane.broker.state.consumer_offsets import ConsumerOffsets
@@ -41,7 +42,7 @@ class Producers:
     def pick(self, group: str) -> int:
         return 1
 
-    def ask(self, peer_id: int, header: CheckTransactionState, body: bytes) -> None:
+    def send_check(self, peer_id: int, header: CheckTransactionState, body: bytes) -> None:
         self.asked += 1
         if self.asked % 10 == 0:
             self.kept.append(header)
@@ -113,8 +114,13 @@ def made(store: MessageStore, offsets: ConsumerOffsets) -> TransactionService:
 
 def checks(transactions: TransactionService, producers: Producers) -> TransactionChecker:
     return TransactionChecker(
-        transactions, producers, time_out_ms=1, checks_max=15, durable=None, now_ms=now_ms  # type: ignore[arg-type]
-    )  # fmt: skip
+        transactions,
+        producers,  # type: ignore[arg-type]
+        time_out_ms=1,
+        checks_max=15,
+        durability=SimpleNamespace(wait_flushed=lambda end_offset: None),
+        now_ms=now_ms,
+    )
 
 
 def put(transactions: TransactionService, number: int, size: int) -> None:

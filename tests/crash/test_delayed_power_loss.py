@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pytest
 
@@ -49,7 +50,11 @@ class World:
     def open(self, disk: FakeDisk) -> tuple[MessageStore, DeliveryLoop]:
         store = open_store(self.config, disk, now_ms=self.clock.now_ms, store_host=HOST)
         store.dispatch_pending()
-        return store, DeliveryLoop(store, lambda: None, self.clock.now_ms)
+        return store, DeliveryLoop(
+            store=store,
+            listener=SimpleNamespace(on_stored=lambda: None, on_delivered=lambda due, draft, size: None),
+            clock=self.clock,
+        )
 
 
 def workload(world: World, store: MessageStore, deliveries: DeliveryLoop, seed: int) -> None:

@@ -7,6 +7,7 @@ import errno
 import random
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
@@ -47,7 +48,7 @@ class Asked:
     def pick(self, group: str) -> int | None:
         return self.peer
 
-    def ask(self, peer_id: int, header: CheckTransactionState, body: bytes) -> None:
+    def send_check(self, peer_id: int, header: CheckTransactionState, body: bytes) -> None:
         decoded = record.decode(body)
         assert (decoded.topic, decoded.offset, decoded.queue_offset) == (
             "T", header.commit_log_offset, header.tran_state_table_offset,
@@ -78,7 +79,7 @@ class Broker:
             self.producers,  # type: ignore[arg-type]
             time_out_ms=1000,
             checks_max=CHECKS_MAX,
-            durable=None,
+            durability=SimpleNamespace(wait_flushed=lambda end_offset: None),
             now_ms=self.clock.now_ms,
             sleep=self._sleep,
         )
@@ -425,11 +426,11 @@ def test_a_half_that_is_ended_while_its_copy_is_flushed_is_not_asked_about() -> 
         broker = await Broker(FakeDisk()).ready()
         half = broker.half("U1")
 
-        async def durable(offset: int) -> bool:
+        async def wait_flushed(end_offset: int) -> bool:
             assert broker.end(half, COMMIT) is not None
             return True
 
-        broker.checks._durable = durable
+        broker.checks._durability = SimpleNamespace(wait_flushed=wait_flushed)
         assert await broker.round() == []
         assert broker.names("T") == ["U1"]
 

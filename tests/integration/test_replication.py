@@ -169,13 +169,13 @@ def test_a_slave_says_no_to_what_is_its_masters(tmp_path: Path) -> None:
     async def work(servers: Pair) -> None:
         async with servers.broker("master") as master, servers.slave() as slave:
             await servers.send(master.addr)
-            topics = slave._tables.topics.table()
+            topics = slave._state.topics.table()
             assert await servers.send(slave.addr) == ResponseCode.SERVICE_NOT_AVAILABLE
             ask = servers.peers.request
             assert (await ask(slave.addr, RequestCode.END_TRANSACTION)).code == ResponseCode.SLAVE_NOT_AVAILABLE
             made = await ask(slave.addr, RequestCode.UPDATE_AND_CREATE_TOPIC, CreateTopic("New", "TBW102", 1, 1, 6))
             assert made.code == ResponseCode.SYSTEM_ERROR
-            assert slave._tables.topics.table() == topics
+            assert slave._state.topics.table() == topics
             # An offset that is wrong is not corrected by a slave, and told to nobody.
             await slave_copies(slave, servers)
             await until(lambda: slave._store.max_offset("T", 0) == 1)
@@ -184,14 +184,14 @@ def test_a_slave_says_no_to_what_is_its_masters(tmp_path: Path) -> None:
             answer = await servers.pull(master.addr, 99)
             assert (answer.code, typed(answer, PullMessageAnswer).next_begin_offset) == (21, 1)
             await servers.pull(slave.addr, 0, SUBSCRIPTION | COMMIT_OFFSET, 1)
-            assert slave._tables.offsets.get("G", "T", 0) is None
+            assert slave._state.offsets.get("G", "T", 0) is None
 
     with_pair(tmp_path, work)
 
 
 async def slave_copies(slave: Broker, servers: Pair) -> None:
     """Until the slave has copied its master's tables once; its topics tell."""
-    await until(lambda: slave._tables.topics.get("T") is not None)
+    await until(lambda: slave._state.topics.get("T") is not None)
 
 
 def test_a_slave_copies_topics_groups_and_offsets(tmp_path: Path) -> None:
@@ -202,10 +202,10 @@ def test_a_slave_copies_topics_groups_and_offsets(tmp_path: Path) -> None:
                 master.addr, RequestCode.UPDATE_CONSUMER_OFFSET, UpdateConsumerOffset("G", "T", 0, 1)
             )
             await servers.pull(master.addr)
-            await until(lambda: slave._tables.topics.get("T") is not None)
-            await until(lambda: slave._tables.groups.get("G") is not None)
-            assert slave._tables.topics.table() == master._tables.topics.table()
-            assert slave._tables.groups.table() == master._tables.groups.table()
+            await until(lambda: slave._state.topics.get("T") is not None)
+            await until(lambda: slave._state.groups.get("G") is not None)
+            assert slave._state.topics.table() == master._state.topics.table()
+            assert slave._state.groups.table() == master._state.groups.table()
             answer = await servers.peers.ask(slave.addr, RequestCode.GET_ALL_CONSUMER_OFFSET)
             assert fastjson.decode(answer.body, ConsumerOffsetTable).offset_table == {"T@G": {0: 1}}
 
@@ -231,9 +231,9 @@ def test_a_topic_is_deleted_through_a_slave_at_its_master_first(tmp_path: Path) 
                     )
                     assert answer.code == code, answer.remark
                 for broker in (master, slave):
-                    assert broker._tables.topics.get("T") is None
+                    assert broker._state.topics.get("T") is None
                     assert "T" not in broker._store.topics()
-                assert "TBW102" in master._tables.topics.table().topic_config_table
+                assert "TBW102" in master._state.topics.table().topic_config_table
 
     with_pair(tmp_path, work)
 

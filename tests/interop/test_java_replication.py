@@ -72,7 +72,7 @@ def test_a_java_master_and_our_slave(tmp_path: Path) -> None:
             await asyncio.to_thread(consume, namesrv, "G", "*", COUNT)
             await until(lambda: sum(store.max_offset("T", queue) for queue in range(4)) == first + COUNT)
             # Its topics, groups and offsets follow within two rounds.
-            await until(lambda: slave._tables.topics.get("T") is not None and slave._tables.groups.get("G") is not None)
+            await until(lambda: slave._state.topics.get("T") is not None and slave._state.groups.get("G") is not None)
             assert same_log(tmp_path / "master" / "store", tmp_path / "slave") >= 3 * SIZE
             await asyncio.to_thread(stop_master)
             got = await asyncio.to_thread(consume, namesrv, "G2", "*", COUNT)
@@ -141,10 +141,10 @@ def test_java_tools_delete_a_topic_of_a_cluster_with_a_slave(tmp_path: Path) -> 
             async with Broker(settings) as slave:
                 header = SendMessage("P", "T", "TBW102", 1, 0, 0, 1, 0, None)
                 assert (await peers.request(servers.broker, RequestCode.SEND_MESSAGE_V2, header, b"x")).code == 0
-                await until(lambda: slave._tables.topics.get("T") is not None)
+                await until(lambda: slave._state.topics.get("T") is not None)
                 (said,) = await asyncio.to_thread(mqadmin, servers.namesrv, "deleteTopic -c DefaultCluster -t T")
                 assert "delete topic [T] from NameServer success" in said, said
-                assert slave._tables.topics.get("T") is None
+                assert slave._state.topics.get("T") is None
                 route = await peers.request(servers.namesrv, RequestCode.GET_ROUTEINFO_BY_TOPIC, RouteRequest("T"))
                 assert route.code == ResponseCode.TOPIC_NOT_EXIST
 

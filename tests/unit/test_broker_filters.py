@@ -9,7 +9,8 @@ from types import SimpleNamespace
 import pytest
 
 from ariane.broker.config import BROKER_SETTINGS, BrokerConfig
-from ariane.broker.handlers import pull
+from ariane.broker.dynamic_config import DynamicConfig
+from ariane.broker.handlers.pull_query import PullQueryBuilder
 from ariane.broker.state import consumer_filters as filters_module
 from ariane.broker.state import json_documents
 from ariane.broker.state.consumer_filters import ConsumerFilters, FilterTable
@@ -222,13 +223,17 @@ def test_keys_of_broker_conf():
 def test_a_pull_needs_a_filter_as_new_as_its_subscription(version, code):
     filters = made()
     filters.register("G", [sql("a > 5", 2)])
-    parts = SimpleNamespace(filters=filters, config=BrokerConfig(broker_name="b", enable_property_filter=True))
+    config = BrokerConfig(broker_name="b", enable_property_filter=True)
+    nothing = SimpleNamespace()
+    queries = PullQueryBuilder(
+        settings=DynamicConfig(config, 0), topics=nothing, groups=nothing, members=nothing, filters=filters
+    )
     request = PullMessage("G", "T", 0, 0, 32, 0, 0, 0, None, version, "SQL92")
     if code is None:
-        assert pull._registered(parts, request, "SQL92").expression == "a > 5"
+        assert queries.registered_filter(request, "SQL92").expression == "a > 5"
     else:
         with pytest.raises(ReplyError, match="2 < 3") as refused:
-            pull._registered(parts, request, "SQL92")
+            queries.registered_filter(request, "SQL92")
         assert refused.value.code == code
 
 

@@ -1,4 +1,4 @@
-"""What a send-back makes of a stored message: the next attempt, its delay, and what it remembers. No socket, no disk."""
+"""What a send-back stores: the next attempt, its delay, and its origin. No socket, no disk."""
 
 from __future__ import annotations
 
@@ -9,15 +9,18 @@ import pytest
 
 from ariane.broker.config import BrokerConfig
 from ariane.broker.dynamic_config import DynamicConfig
-from ariane.broker.handlers.send_back import SendBackHandler, send_back
+from ariane.broker.handlers.send_back import SendBackHandler
 from ariane.broker.state.group_registry import GroupRegistry
 from ariane.broker.state.topic_registry import TopicRegistry
 from ariane.errors import ReplyError
 from ariane.model import host, ids
 from ariane.model.topic import TopicConfig
 from ariane.net.connection import Reply
+from ariane.net.replies import peer_of
 from ariane.protocol import properties, record
-from ariane.protocol.codes import VERSION, ResponseCode
+from ariane.protocol.codes import VERSION, RequestCode, ResponseCode
+from ariane.protocol.command import Command
+from ariane.protocol.requests import fields
 from ariane.protocol.requests.admin import SubscriptionGroupTable
 from ariane.protocol.requests.messaging import ConsumerSendMsgBack
 from ariane.protocol.requests.routing import TopicTable
@@ -28,8 +31,8 @@ HERE = host.pack("127.0.0.1", 10911)
 BORN = host.pack("10.0.0.1", 5)
 
 
-class Stage:
-    """A broker's tables, one stored message, and a list of what was put."""
+class SendBackRig:
+    """A handler over one stored message; collects the drafts that it stores."""
 
     def __init__(self, *, times: int = 0, **own: str) -> None:
         self.topics = TopicRegistry(TopicTable(), CONFIG, now_ms=lambda: 1)
@@ -39,22 +42,34 @@ class Stage:
             born_host=BORN, store_ms=34, store_host=HERE, flag=7, sys_flag=1, reconsume_times=times,
         )  # fmt: skip
         groups = GroupRegistry(SubscriptionGroupTable(), auto_create=True, now_ms=lambda: 1)
-        store = SimpleNamespace(record_at=lambda offset: stored if offset == 77 else None)
+        store = SimpleNamespace(read_record=lambda offset: stored if offset == 77 else None)
         self.settings = DynamicConfig(CONFIG, 0)
-        self.parts = SendBackHandler(self.settings, self.topics, groups, store, self.put, None, lambda: None)  # type: ignore[arg-type]
+        self.handler = SendBackHandler(
+            settings=self.settings,
+            topics=self.topics,
+            groups=groups,
+            store=store,  # type: ignore[arg-type]
+            returned=self,
+            durability=SimpleNamespace(wait_flushed=lambda end_offset: None),
+        )
 
-    def put(self, draft: RecordDraft) -> AppendResult:
+    def on_stored(self) -> None:
+        pass
+
+    def store_returned(self, draft: RecordDraft) -> AppendResult:
         self.drafts.append(draft)
         return AppendResult(0, 1, 0, 0)
 
     def back(self, level: int = 0, most: int | None = 16, version: int = VERSION) -> tuple[RecordDraft, dict[str, str]]:
-        assert send_back(self.parts, ConsumerSendMsgBack(77, "G", level, None, None, False, most), version) == Reply()
+        header = fields(ConsumerSendMsgBack(77, "G", level, None, None, False, most))
+        command = Command(RequestCode.CONSUMER_SEND_MSG_BACK, version=version, fields=header)
+        assert self.handler.send_back(command, peer_of(1, ("127.0.0.1", 1))) == Reply()
         (draft,) = self.drafts
         return draft, properties.decode(draft.properties)
 
 
 def test_the_next_attempt_is_the_same_message_and_remembers_its_first() -> None:
-    draft, own = Stage(KEYS="k", TAGS="a", UNIQ_KEY="U", mine="1").back()
+    draft, own = SendBackRig(KEYS="k", TAGS="a", UNIQ_KEY="U", mine="1").back()
     assert (draft.topic, draft.queue_id, draft.reconsume_times, draft.tags) == ("%RETRY%G", 0, 1, "a")
     assert (draft.body, draft.flag, draft.sys_flag, draft.born_ms, draft.born_host) == (b"body", 7, 1, 12, BORN)
     first = ids.offset_message_id(HERE, 77)
@@ -65,12 +80,12 @@ def test_the_next_attempt_is_the_same_message_and_remembers_its_first() -> None:
 
 
 def test_a_later_attempt_keeps_where_the_first_came_from() -> None:
-    _, own = Stage(times=4, RETRY_TOPIC="First", ORIGIN_MESSAGE_ID="ID", DELAY="6").back()
+    _, own = SendBackRig(times=4, RETRY_TOPIC="First", ORIGIN_MESSAGE_ID="ID", DELAY="6").back()
     assert (own["RETRY_TOPIC"], own["ORIGIN_MESSAGE_ID"], own["DELAY"]) == ("First", "ID", "7")
 
 
 def test_the_listener_may_choose_the_level() -> None:
-    assert Stage(times=4).back(level=2)[1]["DELAY"] == "2"
+    assert SendBackRig(times=4).back(level=2)[1]["DELAY"] == "2"
 
 
 @pytest.mark.parametrize(
@@ -85,13 +100,13 @@ def test_the_listener_may_choose_the_level() -> None:
     ],
 )
 def test_when_it_is_a_dead_letter(times: int, level: int, most: int | None, version: int, topic: str) -> None:
-    draft, own = Stage(times=times).back(level, most, version)
+    draft, own = SendBackRig(times=times).back(level, most, version)
     assert draft.topic == topic
     assert (own["DELAY"] == "0") is (topic == "%DLQ%G")
 
 
 def test_a_retry_topic_that_may_not_be_written_refuses() -> None:
-    stage = Stage()
+    stage = SendBackRig()
     stage.topics.put(TopicConfig(topic_name="%RETRY%G", perm=4))
     with pytest.raises(ReplyError) as refused:
         stage.back()
@@ -99,7 +114,7 @@ def test_a_retry_topic_that_may_not_be_written_refuses() -> None:
 
 
 def test_a_permission_that_is_taken_while_the_broker_runs_counts() -> None:
-    stage = Stage()
+    stage = SendBackRig()
     stage.settings.apply(msgspec.structs.replace(CONFIG, broker_permission=4), 1)
     with pytest.raises(ReplyError) as refused:
         stage.back()

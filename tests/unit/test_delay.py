@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 from ariane.broker.config import BrokerConfig
@@ -31,7 +33,11 @@ class Rig:
 
     def open(self) -> None:
         self.store: MessageStore = open_store(self.config, self.disk, now_ms=self.clock.now_ms, store_host=HOST)
-        self.deliveries = DeliveryLoop(self.store, lambda: None, self.clock.now_ms)
+        self.deliveries = DeliveryLoop(
+            store=self.store,
+            listener=SimpleNamespace(on_stored=lambda: None, on_delivered=lambda due, draft, size: None),
+            clock=self.clock,
+        )
         self.store.dispatch_pending()
 
     def send(self, body: str, **own: str) -> AppendResult:

@@ -1,10 +1,11 @@
-"""A flush that is cancelled while it runs: a broker that stops must not leave one under way behind it."""
+"""Flushes: waiters and deadlines, and cancellation, after which no flush may still run while the store is closed."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -32,18 +33,41 @@ class Store:
         self.flush = Slow()
         self.ended: list[tuple[Slow, Any]] = []
 
-    def begin_flush_derived(self) -> Slow:
+    def begin_checkpoint(self) -> Slow:
         return self.flush
 
     def end_flush(self, flush: Slow, error: Any) -> None:
         self.ended.append((flush, error))
 
 
+def flusher_of(store: object, executor: Executor, derived: Executor, timeout_s: float | None = None) -> Flusher:
+    """Return a flusher without a listener; `timeout_s` is that of synchronous mode."""
+    return Flusher(
+        store=cast(MessageStore, store),
+        executor=executor,
+        derived_executor=derived,
+        listener=SimpleNamespace(on_flushed=lambda: None),
+        sync_timeout_s=timeout_s,
+    )
+
+
+def test_only_synchronous_mode_waits_for_the_disk() -> None:
+    async def play() -> None:
+        log = Log()
+        nothing = cast(ThreadPoolExecutor, None)
+        assert flusher_of(log, nothing, nothing).wait_flushed(10) is None
+        waiter = flusher_of(log, nothing, nothing, timeout_s=0.01).wait_flushed(10)
+        assert waiter is not None
+        assert await waiter is False
+
+    asyncio.run(play())
+
+
 def test_a_cancelled_flush_ends_before_its_task_does() -> None:
     store = Store()
 
     async def play(executor: ThreadPoolExecutor) -> None:
-        flusher = Flusher(cast(MessageStore, store), executor, executor, lambda: None)
+        flusher = flusher_of(store, executor, executor)
         task = asyncio.create_task(flusher.flush_derived())
         assert await asyncio.to_thread(store.flush.began.wait, 30)
         for _ in range(2):
@@ -73,7 +97,7 @@ def test_a_flush_of_derived_files_does_not_delay_the_log() -> None:
 
     async def play(executor: ThreadPoolExecutor, derived: ThreadPoolExecutor) -> None:
         store = Both()
-        flusher = Flusher(cast(MessageStore, store), executor, derived, lambda: None)
+        flusher = flusher_of(store, executor, derived)
         task = asyncio.create_task(flusher.flush_derived())
         assert await asyncio.to_thread(store.flush.began.wait, 30)
         await asyncio.wait_for(flusher.flush_once(), 30)
@@ -103,14 +127,14 @@ class Log:
         self.flushed = 0
 
 
-def test_who_waits_is_answered_by_its_own_deadline_or_by_the_flush() -> None:
+def test_a_waiter_is_resolved_by_its_own_deadline_or_by_the_flush() -> None:
     async def play() -> None:
         log = Log()
         nothing = cast(ThreadPoolExecutor, None)
-        flusher = Flusher(cast(MessageStore, log), nothing, nothing, lambda: None)
-        assert await flusher.wait_flushed(0, 60) is True
-        short, long = flusher.wait_flushed(10, 0.01), flusher.wait_flushed(20, 60)
-        later = flusher.wait_flushed(30, 0.02)
+        flusher = flusher_of(log, nothing, nothing)
+        assert await flusher.wait_on_disk(0, 60) is True
+        short, long = flusher.wait_on_disk(10, 0.01), flusher.wait_on_disk(20, 60)
+        later = flusher.wait_on_disk(30, 0.02)
         assert await short is False
         assert not long.done()
         assert await later is False

@@ -1,16 +1,20 @@
-"""Which consumer groups a heartbeat may name. No socket."""
+"""Group names that a heartbeat may contain. No socket."""
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
+from ariane.broker.client_registry import ClientRegistry
 from ariane.broker.config import BrokerConfig
-from ariane.broker.handlers.client_sessions import ClientSessionHandler, heartbeat
+from ariane.broker.dynamic_config import DynamicConfig
+from ariane.broker.handlers.client_sessions import ClientSessionHandler
 from ariane.broker.state.consumer_filters import ConsumerFilters, FilterTable
-from ariane.broker.state.group_members import GroupMembers
 from ariane.broker.state.group_registry import GroupRegistry
 from ariane.broker.state.queue_locks import QueueLocks
 from ariane.broker.state.topic_registry import TopicRegistry
+from ariane.clock import SYSTEM_CLOCK
 from ariane.errors import ProtocolError
 from ariane.filter.bloom import Bloom
 from ariane.model.topic import SubscriptionGroupConfig
@@ -23,42 +27,42 @@ from ariane.protocol.requests.clients import ConsumerData, HeartbeatData
 from ariane.protocol.requests.routing import TopicTable
 
 
-def parts(*stored: str) -> ClientSessionHandler:
+def session_handler(*stored: str) -> ClientSessionHandler:
     groups = SubscriptionGroupTable(
         subscription_group_table={name: SubscriptionGroupConfig(group_name=name) for name in stored}
     )
+    settings = DynamicConfig(BrokerConfig(broker_name="broker-a"), 0)
     return ClientSessionHandler(
-        topics=TopicRegistry(TopicTable(), BrokerConfig(broker_name="broker-a"), now_ms=lambda: 0),
+        settings=settings,
+        topics=TopicRegistry(TopicTable(), settings.current, now_ms=lambda: 0),
         groups=GroupRegistry(groups, auto_create=True, now_ms=lambda: 0),
-        members=GroupMembers(),
-        locks=QueueLocks(),
-        changed=lambda group: None,
-        monotonic_ms=lambda: 0.0,
+        clients=ClientRegistry(settings, lambda: 0.0),
         filters=ConsumerFilters(FilterTable(), Bloom.sized(20, 32), keep_ms=1, now_ms=lambda: 0),
-        sql=False,
-        durable=lambda: None,
+        locks=QueueLocks(),
+        lock_durability=SimpleNamespace(wait_locks_durable=lambda: None),
+        clock=SYSTEM_CLOCK,
     )
 
 
 def beat(broker: ClientSessionHandler, group: str) -> None:
     body = fastjson.write(HeartbeatData("c", (ConsumerData(group_name=group),)))
-    heartbeat(broker, Command(RequestCode.HEART_BEAT, body=body), peer_of(1, ("127.0.0.1", 1)))
+    broker.heartbeat(Command(RequestCode.HEART_BEAT, body=body), peer_of(1, ("127.0.0.1", 1)))
 
 
 @pytest.mark.parametrize(
     "group", ["G", "%RETRY%ns%G", "GID_a|b", "CID_RMQ_SYS_TRANS", "g" * 255, "team.service", "a:b", "组"]
 )
-def test_a_consumer_group_has_any_name_that_4_9_4_takes(group: str) -> None:
+def test_a_heartbeat_accepts_each_group_name_that_4_9_4_accepts(group: str) -> None:
     """Java clients allow fewer characters than brokers; other clients check no names."""
-    broker = parts()
+    broker = session_handler()
     beat(broker, group)
-    assert broker.members.client_ids(group) == ["c"]
-    assert broker.groups.get(group) is not None
+    assert broker._members.client_ids(group) == ["c"]
+    assert broker._groups.get(group) is not None
 
 
 @pytest.mark.parametrize("group", ["", " ", "a@b", "a/b", "a\nb", "g" * 256])
-def test_a_name_that_files_and_tables_cannot_hold_is_refused(group: str) -> None:
-    broker = parts()
+def test_a_heartbeat_rejects_names_that_files_and_tables_cannot_store(group: str) -> None:
+    broker = session_handler()
     with pytest.raises(ProtocolError, match="groupName"):
         beat(broker, group)
-    assert not broker.members.consumers
+    assert not broker._members.consumers

@@ -309,7 +309,5 @@ def test_the_size_of_a_disk_includes_what_only_root_may_use(monkeypatch: pytest.
     monkeypatch.setattr(os, "statvfs", lambda path: state)
     usage = SystemDisk().usage("/")
     assert usage == Usage(950 * 4_096, 250 * 4_096, 50 * 4_096)
-    store = SimpleNamespace(config=SimpleNamespace(log_directory="/commitlog"))
-    parts = SimpleNamespace(config=SimpleNamespace(store_path_root_dir="/"), disk=SystemDisk(), store=store)
-    capacity = runtime_info._space(parts)["commitLogDirCapacity"]
+    capacity = runtime_info._disk_usage(SystemDisk(), "/commitlog", "/")["commitLogDirCapacity"]
     assert capacity == "Total : 3.9 MiB, Free : 1000.0 KiB."

@@ -1,20 +1,22 @@
-"""Statistics of topics with many queues: others are served meanwhile, and one list is made for all who ask. No socket."""
+"""Statistics of topics with many queues: other requests are served meanwhile, and identical requests share one reply. No socket."""
 
 from __future__ import annotations
 
 import asyncio
 import inspect
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from ariane.broker.config import BrokerConfig
-from ariane.broker.handlers.statistics import StatisticsHandler, handlers
+from ariane.broker.handlers.statistics import StatisticsHandler
 from ariane.broker.state.consumer_offsets import ConsumerOffsets
 from ariane.broker.state.group_members import GroupMembers
 from ariane.broker.state.group_registry import GroupRegistry
 from ariane.broker.state.topic_registry import TopicRegistry
 from ariane.broker.stats.broker_stats import BrokerStats
+from ariane.clock import Clock
 from ariane.model.topic import SubscriptionGroupConfig, TopicConfig
 from ariane.net.connection import Reply
 from ariane.net.replies import peer_of
@@ -30,7 +32,7 @@ from ariane.store.message_store import MessageStore
 QUEUES = 3000
 
 
-class TenEach:
+class TenMessagesPerQueue:
     """A store with ten messages in each queue."""
 
     def max_offset(self, topic: str, queue_id: int) -> int:
@@ -48,30 +50,41 @@ class NoStatistics:
         return None
 
 
-def parts() -> StatisticsHandler:
+def group_registry() -> GroupRegistry:
+    groups = SubscriptionGroupTable(subscription_group_table={"G": SubscriptionGroupConfig(group_name="G")})
+    return GroupRegistry(groups, auto_create=False, now_ms=lambda: 0)
+
+
+def statistics_handler() -> StatisticsHandler:
     config = BrokerConfig(broker_name="b")
     topic = TopicConfig(topic_name="T", read_queue_nums=QUEUES, write_queue_nums=QUEUES)
     offsets = ConsumerOffsets()
     offsets.commit("G", "T", 0, 4)
-    groups = SubscriptionGroupTable(subscription_group_table={"G": SubscriptionGroupConfig(group_name="G")})
     return StatisticsHandler(
         config=config,
         addr="h:1",
         topics=TopicRegistry(TopicTable(topic_config_table={"T": topic}), config, now_ms=lambda: 0),
-        groups=GroupRegistry(groups, auto_create=False, now_ms=lambda: 0),
+        groups=group_registry(),
         members=GroupMembers(),
         offsets=offsets,
-        store=cast(MessageStore, TenEach()),
+        store=cast(MessageStore, TenMessagesPerQueue()),
         stats=cast(BrokerStats, NoStatistics()),
-        now_ms=lambda: 0,
+        clock=cast(Clock, SimpleNamespace(now_ms=lambda: 0)),
     )
 
 
-def ask(code: RequestCode, header: dict[str, str], count: int = 1) -> tuple[list[Reply], int]:
-    """The replies to `count` requests that come together, and how often others had their turn meanwhile."""
+def request(code: RequestCode, header: dict[str, str], count: int = 1) -> tuple[list[Reply], int]:
+    """Return the replies to `count` simultaneous requests, and how often another task ran meanwhile."""
 
     async def run() -> tuple[list[Reply], int]:
-        serve, turns = handlers(parts())[code], 0
+        handler = statistics_handler()
+        methods = {
+            RequestCode.GET_TOPIC_STATS_INFO: handler.topic_stats,
+            RequestCode.GET_CONSUME_STATS: handler.consume_stats,
+            RequestCode.GET_BROKER_CONSUME_STATS: handler.all_consume_stats,
+            RequestCode.QUERY_CONSUME_TIME_SPAN: handler.time_spans,
+        }
+        serve, turns = methods[code], 0
 
         async def others() -> None:
             nonlocal turns
@@ -102,27 +115,27 @@ def ask(code: RequestCode, header: dict[str, str], count: int = 1) -> tuple[list
         (RequestCode.QUERY_CONSUME_TIME_SPAN, {"topic": "T", "group": "G"}),
     ],
 )
-def test_a_topic_with_many_queues_does_not_hold_the_loop(code: RequestCode, header: dict[str, str]) -> None:
-    replies, turns = ask(code, header, count=50)
+def test_a_topic_with_many_queues_does_not_block_the_loop(code: RequestCode, header: dict[str, str]) -> None:
+    replies, turns = request(code, header, count=50)
     assert turns >= QUEUES // 100
     assert len({id(reply.body) for reply in replies}) == 1
 
 
-def test_the_answers_are_as_java_prints_them() -> None:
+def test_replies_are_encoded_as_java_encodes_them() -> None:
     def body(code: RequestCode, header: dict[str, str]) -> bytes:
-        ((reply,), _) = ask(code, header)
+        ((reply,), _) = request(code, header)
         assert isinstance(reply.body, bytes)
         return reply.body
 
     queues = [WireQueue("b", number, "T") for number in range(QUEUES)]
-    time_ms = TenEach().store_time("T", 0, 0)
+    time_ms = TenMessagesPerQueue().store_time("T", 0, 0)
     ends = {queue: TopicOffset(time_ms, 10, 0) for queue in queues}
     assert body(RequestCode.GET_TOPIC_STATS_INFO, {"topic": "T"}) == fastjson.write(TopicStats(ends))
     stats = ConsumeStats(
         0.0, {queue: GroupOffset(10, 0, 0) for queue in queues} | {queues[0]: GroupOffset(10, 4, time_ms)}
     )
     assert body(RequestCode.GET_CONSUME_STATS, {"consumerGroup": "G"}) == fastjson.write(stats)
-    groups = parts().groups.table().subscription_group_table
+    groups = group_registry().table().subscription_group_table
     listed = tuple({name: [stats] if name == "G" else []} for name in groups)
     whole = ConsumeStatsList("h:1", listed, 10 * QUEUES - 4)
     assert body(RequestCode.GET_BROKER_CONSUME_STATS, {"isOrder": "false"}) == fastjson.write(whole)

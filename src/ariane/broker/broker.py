@@ -9,9 +9,7 @@ reverse, so that what was acknowledged is on disk before the store closes. [Brok
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import functools
 import logging
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -22,9 +20,11 @@ import msgspec
 
 from ariane.broker import request_routing, slave_sync
 from ariane.broker.access_control import POLL_INTERVAL_S, AccessControl
+from ariane.broker.broker_handlers import BrokerHandlers, BrokerServices
 from ariane.broker.client_registry import ClientRegistry
 from ariane.broker.config import BrokerConfig, to_store_config
-from ariane.broker.dynamic_config import DynamicConfig, update_file
+from ariane.broker.config_file import BrokerConfigFile
+from ariane.broker.dynamic_config import DynamicConfig
 from ariane.broker.file_cleaner import CHECK_INTERVAL_S, FIRST_CHECK_S, FIRST_RUN_S, FileCleaner
 from ariane.broker.flusher import Flusher
 from ariane.broker.persistent_state import PersistentState, load_delay_offsets
@@ -87,7 +87,7 @@ class Broker:
         self._state_thread = ThreadPoolExecutor(max_workers=2, thread_name_prefix="ariane-state")
         self._derived_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="ariane-derived")
         self._open = contextlib.AsyncExitStack()
-        self._presence = ClientRegistry(self._settings, self._monotonic_ms)
+        self._clients = ClientRegistry(self._settings, self._monotonic_ms)
 
     @property
     def config(self) -> BrokerConfig:
@@ -124,11 +124,11 @@ class Broker:
             config,
             handlers,
             vip_handlers,
-            self._presence.on_connection_lost,
+            self._clients.on_connection_lost,
             self._serve_slave,
             ServerLimits(exempt=EXEMPT_CODES),
         )
-        self._presence.server = self._server
+        self._clients.server = self._server
         set_limits(self._server.limits, config)
         self._open.push_async_callback(self._server.__aexit__, None, None, None)
         self._open.push_async_callback(self._ha_server.__aexit__, None, None, None)
@@ -136,7 +136,7 @@ class Broker:
         self.addr = f"{ip}:{self._server.port}"
         store_host = host.pack(ip, self._server.port)
         self._open_store(store_host)
-        self._make_parts(store_host)
+        self._build_services(store_host)
 
         peers = await self._open.enter_async_context(ConnectionPool())
         self._open.push_async_callback(self._tasks.close)
@@ -144,11 +144,11 @@ class Broker:
             self._settings,
             self.addr,
             f"{config.broker_ip2 or ip}:{self._ha_server.port}",
-            self._tables.topics,
+            self._state.topics,
             peers,
             self._tasks,
             self._clock.now_ms,
-            lambda: self._presence.filter_servers.addresses(self._monotonic_ms()),
+            lambda: self._clients.filter_servers.addresses(self._monotonic_ms()),
         )
         handlers.update(self._handlers(store_host, peers))
         vip_handlers.update({code: one for code, one in handlers.items() if code not in VIP_EXCLUDED_CODES})
@@ -162,7 +162,7 @@ class Broker:
         if self._replica is not None:
             copied = self._copied()
             slave_sync.start(
-                config, self._registration, peers, self._tasks, copied, self._replica, self._messages.on_stored
+                config, self._registration, peers, self._tasks, copied, self._replica, self._dispatcher.on_stored
             )
         log.info("broker %s serves at %s, store %s", config.broker_name, self.addr, config.store_path_root_dir)
         if not is_loopback(config.bind_address):
@@ -184,7 +184,7 @@ class Broker:
         log.warning("%s", text, extra={"notice": True})
 
     def _copied(self) -> slave_sync.Copied:
-        tables = self._tables
+        tables = self._state
         return slave_sync.Copied(
             tables.topics,
             tables.groups,
@@ -206,30 +206,38 @@ class Broker:
         )
         self._open.callback(self._store.close)
         self._replica = self._store.follow_master() if config.is_slave else None
-        self._tables = PersistentState(config, self._disk, saved, self._state_thread, now_ms, self._monotonic_ms)
-        self._open.push_async_callback(self._tables.close)
-        self._presence.members.on_group_empty = self._tables.filters.mark_group_dead
+        self._state = PersistentState(config, self._disk, saved, self._state_thread, now_ms, self._monotonic_ms)
+        self._open.push_async_callback(self._state.close)
+        self._clients.members.on_group_empty = self._state.filters.mark_group_dead
 
-    def _make_parts(self, store_host: bytes) -> None:
+    def _build_services(self, store_host: bytes) -> None:
         config, store, now_ms = self.config, self._store, self._clock.now_ms
-        self._make_statistics()
-        self._remover = TopicRemover(tables=self._tables, store=store, stats=self._stats)
+        self._build_statistics()
+        self._remover = TopicRemover(tables=self._state, store=store, stats=self._stats)
         self._access = AccessControl(Path(config.rocketmq_home), self._thread, now_ms) if config.acl_enable else None
         self._protection = WriteProtection(
             self._settings, lambda: store.commit_log_max - store.flushed, self._clock.monotonic
         )
         self._feed = ReplicationFeed(config, store)
-        self._messages = PostStoreDispatcher(self._settings, store, self._stats, self._feed, now_ms)
-        self._flusher = Flusher(store, self._thread, self._derived_thread, self._messages.on_flushed)
+        self._dispatcher = PostStoreDispatcher(
+            settings=self._settings, store=store, stats=self._stats, feed=self._feed, clock=self._clock
+        )
+        self._flusher = Flusher(
+            store=store,
+            executor=self._thread,
+            derived_executor=self._derived_thread,
+            listener=self._dispatcher,
+            sync_timeout_s=config.sync_flush_timeout / 1000 if config.sync_flush else None,
+        )
         if config.sync_flush:
-            self._messages.wake_flusher = self._flusher.request_flush
+            self._dispatcher.flush_before_dispatch(self._flusher)
         self._transactions = TransactionService(
             store,
-            self._tables.topics,
-            self._tables.offsets,
+            self._state.topics,
+            self._state.offsets,
             store_host,
             flush=self._flusher.flush_once,
-            stored=self._messages.on_stored,
+            stored=self._dispatcher.on_stored,
             now_ms=now_ms,
         )
         self._open.callback(self._transactions.close)
@@ -239,14 +247,14 @@ class Broker:
             self._disk,
             self._flusher,
             self._thread,
-            self._messages.on_stored,
+            self._dispatcher.on_stored,
             now_ms,
             reject_writes=not config.is_slave,
         )
         if not config.is_slave:
             self._open.push_async_callback(self._save_delays_at_last)
 
-    def _make_statistics(self) -> None:
+    def _build_statistics(self) -> None:
         config, store = self.config, self._store
         self._stats = BrokerStats(
             config.broker_cluster_name,
@@ -257,41 +265,40 @@ class Broker:
         )
         protection = None
         if config.disable_consume_if_consumer_read_slowly:
-            protection = Protection(config.consumer_fallbehind_threshold, self._tables.groups.disable_consuming)
+            protection = Protection(config.consumer_fallbehind_threshold, self._state.groups.disable_consuming)
         journal = StatsLogFile(config.stats_dir)
         self._recorder = StatsRecorder(self._stats, lambda: store.puts, journal, self._clock, protection)
 
     def _handlers(self, store_host: bytes, peers: ConnectionPool) -> dict[int, Handler]:
-        aside = functools.partial(asyncio.get_running_loop().run_in_executor, self._thread)
-        table = request_routing.handlers(
-            request_routing.BrokerServices(
-                self._settings,
-                self.addr,
-                store_host,
-                self._clock.now_ms(),
-                self._disk,
-                self._store,
-                self._tables,
-                self._remover,
-                self._presence,
-                self._messages,
-                self._flusher,
-                self._feed,
-                self._transactions,
-                self._cleaner,
-                self._stats,
-                self._recorder,
-                self._registration,
-                self._access,
-                self._server,
-                self._tasks,
-                functools.partial(aside, update_file, self._disk, self._config_file) if self._config_file else None,
-                self._clock.now_ms,
-                self._monotonic_ms,
-            )
+        config_file = None
+        if self._config_file:
+            config_file = BrokerConfigFile(disk=self._disk, path=self._config_file, executor=self._thread)
+        services = BrokerServices(
+            settings=self._settings,
+            addr=self.addr,
+            store_host=store_host,
+            clock=self._clock,
+            disk=self._disk,
+            store=self._store,
+            state=self._state,
+            stats=self._stats,
+            recorder=self._recorder,
+            dispatcher=self._dispatcher,
+            flusher=self._flusher,
+            feed=self._feed,
+            transactions=self._transactions,
+            cleaner=self._cleaner,
+            remover=self._remover,
+            clients=self._clients,
+            server=self._server,
+            registration=self._registration,
+            access=self._access,
+            config_file=config_file,
+            tasks=self._tasks,
         )
+        table = request_routing.routes(BrokerHandlers(services))
         if self.config.sync_flush:
-            table = self._tables.with_durable_replies(table)
+            table = self._state.with_durable_replies(table)
         table = self._protection.with_checks(table)
         if self.config.is_slave:
             table.update(slave_sync.reject_handlers())
@@ -301,7 +308,7 @@ class Broker:
         return self._access.with_checks(table) if self._access else table
 
     def _start_tasks(self) -> None:
-        config, every, tables = self.config, self._tasks.every, self._tables
+        config, every, tables = self.config, self._tasks.every, self._state
         if config.sync_flush:
             self._tasks.start(self._flusher.run_group_commit(), "flush the commit log for those who wait")
         else:
@@ -317,7 +324,7 @@ class Broker:
         every(PROTECTION_LOOK_S, self._protection.update_backlog, "see how much of the log waits for the disk")
         if self._access:
             every(POLL_INTERVAL_S, self._access.reload_if_changed, "read changed access control files")
-        every(MEMBER_SCAN_S, self._presence.evict_idle, "drop silent clients")
+        every(MEMBER_SCAN_S, self._clients.evict_idle, "drop silent clients")
         every(LOCK_SCAN_S, tables.remove_expired_locks, "forget expired queue locks")
         self._tasks.start(self._recorder.run(), "count")
         tables.start(self._tasks, self._registration.register_soon)
@@ -327,23 +334,23 @@ class Broker:
         config, every = self.config, self._tasks.every
 
         every(config.flush_delay_offset_interval / 1000, self._save_delays, "save the positions of delay levels")
-        self._tasks.start(self._messages.deliveries.run(), "deliver what is due")
+        self._tasks.start(self._dispatcher.deliveries.run(), "deliver what is due")
         check_back = TransactionChecker(
             self._transactions,
-            ProducerSelector(self._presence.members, self._server),
+            ProducerSelector(self._clients.members, self._server),
             time_out_ms=config.transaction_time_out,
             checks_max=config.transaction_check_max,
-            durable=self._flusher.waiting(config),
+            durability=self._flusher,
             now_ms=self._clock.now_ms,
         )
         self._tasks.start(self._transactions.rebuild(), "learn which transactions are open")
         every(config.transaction_check_interval / 1000, check_back.check_all, "check open transactions")
 
     async def _drop_obsolete_deletions(self) -> None:
-        self._tables.drop_obsolete_deletions(self._store.commit_log_min)
+        self._state.drop_obsolete_deletions(self._store.commit_log_min)
 
     async def _save_delays(self) -> None:
-        await self._tables.save_delay_offsets(self._store.delayed.saved_level_positions())
+        await self._state.save_delay_offsets(self._store.delayed.saved_level_positions())
 
     async def _save_delays_at_last(self) -> None:
         """Nothing is delivered any more. A Java broker that opens this store next knows of deliveries from that file alone."""

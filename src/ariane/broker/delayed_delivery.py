@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import msgspec
 
+from ariane.clock import Clock
 from ariane.errors import MessageRefused, ProtocolError, ReplyError, StoreError
 from ariane.model.message import (
     DELAY,
@@ -142,21 +142,26 @@ class DelayCounters(msgspec.Struct):
     cancelled: int = 0
 
 
-class DeliveryLoop:
-    """Delivers what is due. `stored` is told after puts; `wake` must be called when something was delayed."""
+class DeliveryListener(Protocol):
+    """Continues with delivered messages. [PostStoreDispatcher]"""
 
-    def __init__(
-        self,
-        store: MessageStore,
-        stored: Callable[[], None],
-        now_ms: Callable[[], int],
-        delivered: Callable[[DueMessage, RecordDraft, int], None] = lambda due, draft, size: None,
-    ) -> None:
+    def on_stored(self) -> None:
+        """Schedule the dispatch of stored messages."""
+        ...
+
+    def on_delivered(self, due: DueMessage, draft: RecordDraft, size: int) -> None:
+        """Count a delayed message that was delivered to its topic."""
+        ...
+
+
+class DeliveryLoop:
+    """Delivers due messages. Call `wake` after a message was scheduled."""
+
+    def __init__(self, *, store: MessageStore, listener: DeliveryListener, clock: Clock) -> None:
         self.counts = DelayCounters()
         self._store = store
-        self._stored = stored
-        self._now_ms = now_ms
-        self._delivered = delivered
+        self._listener = listener
+        self._clock = clock
         self._woken = asyncio.Event()
 
     def wake(self) -> None:
@@ -183,7 +188,7 @@ class DeliveryLoop:
 
     async def _sleep(self) -> None:
         next_ms = self._store.delayed.next_due_ms()
-        wait_s = IDLE_S if next_ms is None else min(max(next_ms - self._now_ms(), 0) / 1000, IDLE_S)
+        wait_s = IDLE_S if next_ms is None else min(max(next_ms - self._clock.now_ms(), 0) / 1000, IDLE_S)
         timer = asyncio.get_running_loop().call_later(wait_s, self._woken.set)
         try:
             await self._woken.wait()
@@ -194,15 +199,15 @@ class DeliveryLoop:
         """Deliver up to `count` messages that are due; how many entries were done. StoreError: the store takes no write."""
         store, waiting = self._store, self._store.delayed
         for at in range(count):
-            now_ms = self._now_ms()
+            now_ms = self._clock.now_ms()
             due = waiting.next_due(now_ms)
             if due is None:
                 if at:
-                    self._stored()
+                    self._listener.on_stored()
                 return at
             self._deliver(due, now_ms)
             waiting.mark_delivered(due, store.commit_log_max)
-        self._stored()
+        self._listener.on_stored()
         return count
 
     def _deliver(self, due: DueMessage, now_ms: int) -> None:
@@ -228,7 +233,7 @@ class DeliveryLoop:
         counts.delivered += 1
         counts.late += late_ms >= LATE_MS
         counts.max_late_ms = max(counts.max_late_ms, late_ms)
-        self._delivered(due, draft, placed.size)
+        self._listener.on_delivered(due, draft, placed.size)
 
     def cancel(self, number: int, due_ms: int, born_host: bytes) -> AppendResult:
         """Write down that a pending timer is not to be delivered; where that note lies.
@@ -237,7 +242,7 @@ class DeliveryLoop:
         """
         if not self._store.delayed.is_pending(number, due_ms):
             raise ReplyError(ResponseCode.SYSTEM_ERROR, "it was delivered or cancelled before")
-        now_ms = self._now_ms()
+        now_ms = self._clock.now_ms()
         placed = self._store.put(
             RecordDraft(
                 topic=TIMER_TOPIC,
@@ -251,7 +256,7 @@ class DeliveryLoop:
         )
         self._store.delayed.cancel(number, placed.queue_offset, self._store.commit_log_max)
         self.counts.cancelled += 1
-        self._stored()
+        self._listener.on_stored()
         return placed
 
 

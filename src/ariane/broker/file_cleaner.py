@@ -96,7 +96,7 @@ class FileCleaner:
         if not moved:
             return True
         self._stored()
-        return await self._flusher.wait_flushed(moved, MOVED_TIMEOUT_S)
+        return await self._flusher.wait_on_disk(moved, MOVED_TIMEOUT_S)
 
     async def check_disk_space(self) -> None:
         """Refuse messages while the disk is nearly full."""

@@ -1,19 +1,20 @@
-"""When messages reach the disk: group commit and the timed flush. [GroupCommitService, FlushRealTimeService]
+"""Flushes of the log and of derived files: group commit and timed flush. [GroupCommitService, FlushRealTimeService]
 
-fsync runs in worker threads, one for the log and another for derived files: with many queues a flush of those takes seconds,
-and sends do not wait for it. Everything else stays in the loop. Sends that wait are served in groups: whatever was
-stored when an fsync began is settled by it.
+    send → append → wait_flushed ─┐
+    send → append → wait_flushed ─┴→ one fsync in a worker thread → both futures resolved
+
+fsync runs in two worker threads, one for the log and one for derived files: with many queues a flush of the latter takes
+seconds, and sends must not wait for it. Everything else runs in the event loop. An fsync covers everything that was appended
+when it began, so any number of waiting sends costs one.
 """
 
 from __future__ import annotations
 
 import asyncio
-import functools
 import logging
-from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
+from typing import Protocol
 
-from ariane.broker.config import BrokerConfig
 from ariane.errors import FlushFailed
 from ariane.net.tasks import ended
 from ariane.store.message_store import FlushPostponed, FlushRound, MessageStore
@@ -21,89 +22,110 @@ from ariane.store.message_store import FlushPostponed, FlushRound, MessageStore
 log = logging.getLogger("ariane.broker.flusher")
 
 
+class FlushListener(Protocol):
+    """Continues after a flush of the log. [PostStoreDispatcher]"""
+
+    def on_flushed(self) -> None:
+        """Called after each flush of the log: consumers may read more."""
+        ...
+
+
 class Flusher:
-    """Flushes `store`. `flushed` is called after each flush of the log: more may be readable."""
+    """Flushes a store, and wakes the requests that wait for it."""
 
     def __init__(
-        self, store: MessageStore, executor: Executor, derived_executor: Executor, flushed: Callable[[], None]
+        self,
+        *,
+        store: MessageStore,
+        executor: Executor,
+        derived_executor: Executor,
+        listener: FlushListener,
+        sync_timeout_s: float | None = None,
     ) -> None:
         self._store = store
-        self._executor = executor
-        self._derived_executor = derived_executor
-        self._flushed = flushed
-        self._waiting: dict[asyncio.Future[bool], tuple[int, float]] = {}  # offset, and until when
-        self._timer: asyncio.TimerHandle | None = None
+        self._executor = executor  # flushes the log
+        self._derived_executor = derived_executor  # flushes consume queues and checkpoint
+        self._listener = listener
+        self._sync_timeout_s = sync_timeout_s  # None in asynchronous mode
+        self._waiters: dict[asyncio.Future[bool], tuple[int, float]] = {}  # end offset and deadline
+        self._timer: asyncio.TimerHandle | None = None  # for the earliest deadline of `_waiters`
         self._wanted = asyncio.Event()
-        self._derived = asyncio.Lock()
-        self._failure: FlushFailed | None = None
+        self._derived_lock = asyncio.Lock()
+        self._failure: FlushFailed | None = None  # permanent: after a failed fsync the kernel may have dropped the data
 
-    def waiting(self, config: BrokerConfig) -> Callable[[int], Awaitable[bool]] | None:
-        """`durable` with the time-out of the settings; None when nobody has to wait for the disk."""
-        if not config.sync_flush:
+    def wait_flushed(self, end_offset: int) -> asyncio.Future[bool] | None:
+        """Return None in asynchronous mode; otherwise a future that is False if the flush timed out.
+
+        The future raises FlushFailed if the log cannot reach the disk any more.
+        """
+        if self._sync_timeout_s is None:
             return None
-        return functools.partial(self.wait_flushed, timeout_s=config.sync_flush_timeout / 1000)
+        return self.wait_on_disk(end_offset, self._sync_timeout_s)
 
-    def wait_flushed(self, offset: int, timeout_s: float) -> asyncio.Future[bool]:
-        """True once the log is on disk up to `offset`, False after `timeout_s`; FlushFailed when it never will be."""
+    def wait_on_disk(self, end_offset: int, timeout_s: float) -> asyncio.Future[bool]:
+        """Return a future that is True once the log is on the disk up to `end_offset`, whatever the flush mode.
+
+        It is False after `timeout_s`, and raises FlushFailed if the log cannot reach the disk any more.
+        """
         loop = asyncio.get_running_loop()
         waiter: asyncio.Future[bool] = loop.create_future()
-        if self._store.flushed >= offset:
+        if self._store.flushed >= end_offset:
             waiter.set_result(True)
         elif self._failure is not None:
             waiter.set_exception(self._failure)
         else:
-            self._waiting[waiter] = (offset, loop.time() + timeout_s)
+            self._waiters[waiter] = (end_offset, loop.time() + timeout_s)
             self._wanted.set()
-            if self._timer is None:  # one for all that wait: a flush takes milliseconds, and they are many
+            if self._timer is None:  # one for all waiters: there are many, and a flush takes milliseconds
                 self._timer = loop.call_later(timeout_s, self._expire)
         return waiter
 
     def _expire(self) -> None:
-        """Answer those for whom the disk took too long."""
+        """Resolve the waiters whose deadline has passed."""
         loop = asyncio.get_running_loop()
         now = loop.time()
-        for waiter in [waiter for waiter, (_, deadline) in self._waiting.items() if deadline <= now]:
-            del self._waiting[waiter]
+        for waiter in [waiter for waiter, (_, deadline) in self._waiters.items() if deadline <= now]:
+            del self._waiters[waiter]
             _settle(waiter, False)
-        deadlines = [deadline for _, deadline in self._waiting.values()]
+        deadlines = [deadline for _, deadline in self._waiters.values()]
         self._timer = loop.call_at(min(deadlines), self._expire) if deadlines else None
 
     def request_flush(self) -> None:
-        """Something was stored that nobody waits for."""
+        """Flush soon, without a waiter."""
         self._wanted.set()
 
     async def run_group_commit(self) -> None:
-        """SYNC_FLUSH: flush whenever somebody waits. Runs until cancelled."""
+        """Flush whenever requests wait (SYNC_FLUSH). Runs until cancelled."""
         while True:
             await self._wanted.wait()
             self._wanted.clear()
             await self.flush_once()
 
     async def flush_once(self) -> None:
-        """Flush the log as far as it has been written, and settle who waits for it."""
+        """Flush the log as far as it is written, and resolve the waiters of that part."""
         flush = self._store.begin_flush()
         if flush is None:
             return
         await self._run(flush, self._executor)
         flushed, failure = self._store.flushed, self._failure
-        for waiter in [one for one, (offset, _) in self._waiting.items() if failure is not None or offset <= flushed]:
-            del self._waiting[waiter]
+        done = [waiter for waiter, (end, _) in self._waiters.items() if failure is not None or end <= flushed]
+        for waiter in done:
+            del self._waiters[waiter]
             if failure is not None:
                 _fail(waiter, failure)
             else:
                 _settle(waiter, True)
-        self._flushed()
+        self._listener.on_flushed()
 
     async def flush_derived(self) -> None:
-        """Flush everything derived so far, consume queues and checkpoint: they spare the next start from reading the log."""
-        async with self._derived:  # one that is in flight may have begun before the caller's changes
+        """Flush consume queues and checkpoint, so that the next start reads less of the log."""
+        async with self._derived_lock:  # a flush in flight may have started before the caller's changes
             flush = self._store.begin_checkpoint()
             if flush is not None:
                 await self._run(flush, self._derived_executor)
 
     async def _run(self, flush: FlushRound, executor: Executor) -> None:
-        """Do it, and take its outcome even when cancelled meanwhile: the store has one flush at a time, and none goes on
-        while it is closed."""
+        # Finished even if cancelled: the store runs one flush at a time and must not be closed during it.
         running = asyncio.get_running_loop().run_in_executor(executor, flush.run)
         cancelled = await ended(running)
         error: OSError | FlushPostponed | None = None

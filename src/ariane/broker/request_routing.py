@@ -1,234 +1,85 @@
-"""Which request code is served by whom, and with which parts: the broker's table of contents.
-
-[BrokerController.registerProcessor]
-"""
+"""The request codes of the broker and the methods that handle them. [BrokerController.registerProcessor]"""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
-from typing import Any, NamedTuple
-
-from ariane.broker.access_control import AccessControl
-from ariane.broker.client_registry import ClientRegistry
-from ariane.broker.dynamic_config import DynamicConfig
-from ariane.broker.file_cleaner import FileCleaner
-from ariane.broker.flusher import Flusher
-from ariane.broker.handlers import (
-    acl_admin,
-    broker_admin,
-    client_sessions,
-    config_admin,
-    consumer_admin,
-    end_transaction,
-    file_expiry,
-    message_query,
-    offset_requests,
-    pull,
-    recall,
-    reply_message,
-    runtime_info,
-    send,
-    send_back,
-    statistics,
-    topic_admin,
-)
-from ariane.broker.persistent_state import PersistentState
-from ariane.broker.post_store import PostStoreDispatcher
-from ariane.broker.registration import Registration
-from ariane.broker.replication import ReplicationFeed
-from ariane.broker.stats.broker_stats import BrokerStats
-from ariane.broker.stats.stats_recorder import StatsRecorder
-from ariane.broker.topic_deletion import TopicRemover
-from ariane.broker.transaction_service import TransactionService
-from ariane.model.topic import TIMER_TOPIC
+from ariane.broker.broker_handlers import BrokerHandlers
 from ariane.net.connection import Handler
-from ariane.net.server import RemotingServer
-from ariane.net.tasks import BackgroundTasks
-from ariane.protocol.requests.admin import DelayOffsetTable
-from ariane.store.files import Disk
-from ariane.store.key_query import KeyQuery
-from ariane.store.message_store import MessageStore
-
-RECALL_MAX = 32  # timers of one unique key that are looked at: a message that is sent again has it twice
+from ariane.protocol.codes import RequestCode
 
 
-class BrokerServices(NamedTuple):
-    """All there is to serve with. A handler is given the few of it that it needs."""
-
-    settings: DynamicConfig
-    addr: str
-    store_host: bytes
-    boot_ms: int
-    disk: Disk
-    store: MessageStore
-    tables: PersistentState
-    remover: TopicRemover
-    presence: ClientRegistry
-    messages: PostStoreDispatcher
-    flusher: Flusher
-    feed: ReplicationFeed
-    transactions: TransactionService
-    cleaner: FileCleaner
-    stats: BrokerStats
-    recorder: StatsRecorder
-    registration: Registration
-    access: AccessControl | None
-    server: RemotingServer
-    tasks: BackgroundTasks
-    write_settings: Callable[..., Awaitable[Any]] | None
-    now_ms: Callable[[], int]
-    monotonic_ms: Callable[[], float]
-
-
-def handlers(parts: BrokerServices) -> dict[int, Handler]:
-    """The whole table."""
-    config, store, now_ms = parts.settings.current, parts.store, parts.now_ms
-    tables, presence, messages = parts.tables, parts.presence, parts.messages
-    durable = parts.flusher.waiting(config)
-    recalling = recall.RecallHandler(store, messages.deliveries, lambda key: _timers_of(store, key), durable)
-    sending = send.SendHandler(
-        parts.settings,
-        tables.topics,
-        tables.groups,
-        store,
-        parts.store_host,
-        durable,
-        messages.on_stored,
-        now_ms,
-        messages.schedule,
-        parts.stats,
-        parts.transactions,
-        lambda name, peer: recall.cancel(recalling, name, peer.packed)[1],
-        parts.feed.wait_replicated if config.broker_role == "SYNC_MASTER" else None,
-    )
+def routes(handlers: BrokerHandlers) -> dict[int, Handler]:
+    """Return the handler of each request code."""
+    code = RequestCode
     return {
-        **send.handlers(sending),
-        **send_back.handlers(
-            send_back.SendBackHandler(
-                parts.settings,
-                tables.topics,
-                tables.groups,
-                store,
-                messages.store_returned,
-                durable,
-                messages.on_stored,
-            )
-        ),
-        **recall.handlers(recalling),
-        **reply_message.handlers(reply_message.ReplyMessageHandler(sending, presence.members, parts.server.request)),
-        **end_transaction.handlers(parts.transactions, durable, is_slave=config.is_slave),
-        **consumer_admin.handlers(
-            consumer_admin.ConsumerAdminHandler(
-                config.broker_name,
-                tables.topics,
-                presence.members,
-                tables.offsets,
-                store,
-                parts.server.request,
-                parts.server.one_way,
-            )
-        ),
-        **pull.handlers(
-            pull.PullHandler(
-                parts.settings,
-                tables.topics,
-                tables.groups,
-                presence.members,
-                tables.offsets,
-                store,
-                parts.store_host,
-                messages.pull_waiters,
-                messages.on_stored,
-                now_ms,
-                tables.filters,
-                parts.stats,
-            )
-        ),
-        **message_query.handlers(config, store),
-        **offset_requests.handlers(tables.offsets, tables.topics, store),
-        **client_sessions.handlers(
-            client_sessions.ClientSessionHandler(
-                tables.topics,
-                tables.groups,
-                presence.members,
-                tables.locks,
-                presence.notify_group_changed,
-                parts.monotonic_ms,
-                tables.filters,
-                config.enable_property_filter,
-                tables.wait_locks_durable,
-            )
-        ),
-        **_administration(parts),
+        # Messages
+        code.SEND_MESSAGE: handlers.send.send_v1,
+        code.SEND_MESSAGE_V2: handlers.send.send,
+        code.SEND_BATCH_MESSAGE: handlers.send.send,
+        code.CONSUMER_SEND_MSG_BACK: handlers.send_back.send_back,
+        code.SEND_REPLY_MESSAGE: handlers.reply_message.reply_v1,
+        code.SEND_REPLY_MESSAGE_V2: handlers.reply_message.reply,
+        code.RECALL_MESSAGE: handlers.recall.recall,
+        code.END_TRANSACTION: handlers.transactions.end,
+        code.RESUME_CHECK_HALF_MESSAGE: handlers.transactions.resume,
+        code.PULL_MESSAGE: handlers.pull.pull,
+        code.LITE_PULL_MESSAGE: handlers.pull.pull,
+        code.QUERY_MESSAGE: handlers.message_query.query,
+        code.VIEW_MESSAGE_BY_ID: handlers.message_query.view,
+        # Offsets
+        code.QUERY_CONSUMER_OFFSET: handlers.offsets.query_consumer_offset,
+        code.UPDATE_CONSUMER_OFFSET: handlers.offsets.update_consumer_offset,
+        code.GET_ALL_CONSUMER_OFFSET: handlers.offsets.all_consumer_offsets,
+        code.GET_MAX_OFFSET: handlers.offsets.max_offset,
+        code.GET_MIN_OFFSET: handlers.offsets.min_offset,
+        code.GET_EARLIEST_MSG_STORETIME: handlers.offsets.earliest_time,
+        code.SEARCH_OFFSET_BY_TIMESTAMP: handlers.offsets.search_by_time,
+        # Clients
+        code.HEART_BEAT: handlers.client_sessions.heartbeat,
+        code.UNREGISTER_CLIENT: handlers.client_sessions.unregister,
+        code.CHECK_CLIENT_CONFIG: handlers.client_sessions.check_client,
+        code.GET_CONSUMER_LIST_BY_GROUP: handlers.client_sessions.consumer_list,
+        code.LOCK_BATCH_MQ: handlers.client_sessions.lock,
+        code.UNLOCK_BATCH_MQ: handlers.client_sessions.unlock,
+        code.GET_CONSUMER_CONNECTION_LIST: handlers.client_sessions.consumer_connections,
+        code.GET_PRODUCER_CONNECTION_LIST: handlers.client_sessions.producer_connections,
+        code.INVOKE_BROKER_TO_RESET_OFFSET: handlers.consumer_admin.reset_offsets,
+        code.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: handlers.consumer_admin.consumer_status,
+        code.GET_CONSUMER_RUNNING_INFO: handlers.consumer_admin.running_info,
+        code.CONSUME_MESSAGE_DIRECTLY: handlers.consumer_admin.consume_directly,
+        # Topics and groups
+        code.UPDATE_AND_CREATE_TOPIC: handlers.topic_admin.create_topic,
+        code.DELETE_TOPIC_IN_BROKER: handlers.topic_admin.delete_topic,
+        code.GET_ALL_TOPIC_CONFIG: handlers.topic_admin.all_topics,
+        code.GET_TOPIC_CONFIG: handlers.topic_admin.topic_config,
+        code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: handlers.topic_admin.put_group,
+        code.DELETE_SUBSCRIPTIONGROUP: handlers.topic_admin.delete_group,
+        code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: handlers.topic_admin.all_groups,
+        code.GET_SUBSCRIPTIONGROUP_CONFIG: handlers.topic_admin.group_config,
+        # Statistics
+        code.GET_TOPIC_STATS_INFO: handlers.statistics.topic_stats,
+        code.GET_CONSUME_STATS: handlers.statistics.consume_stats,
+        code.GET_BROKER_CONSUME_STATS: handlers.statistics.all_consume_stats,
+        code.QUERY_CONSUME_TIME_SPAN: handlers.statistics.time_spans,
+        code.VIEW_BROKER_STATS_DATA: handlers.statistics.view,
+        code.GET_BROKER_RUNTIME_INFO: handlers.runtime_info.runtime_info,
+        # The broker as a whole
+        code.GET_ALL_DELAY_OFFSET: handlers.broker_admin.delay_offsets,
+        code.QUERY_TOPIC_CONSUME_BY_WHO: handlers.broker_admin.consumer_groups,
+        code.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: handlers.broker_admin.system_topics,
+        code.GET_ALL_PRODUCER_INFO: handlers.broker_admin.producers,
+        code.REGISTER_FILTER_SERVER: handlers.broker_admin.register_filter_server,
+        code.CLONE_GROUP_OFFSET: handlers.broker_admin.clone_offsets,
+        code.QUERY_CORRECTION_OFFSET: handlers.broker_admin.correction,
+        code.QUERY_CONSUME_QUEUE: handlers.broker_admin.query_queue,
+        code.CLEAN_UNUSED_TOPIC: handlers.broker_admin.clean_unused_topics,
+        code.CLEAN_EXPIRED_CONSUMEQUEUE: handlers.broker_admin.clean_expired_queues,
+        code.DELETE_EXPIRED_COMMITLOG: handlers.file_expiry.delete_expired,
+        code.UPDATE_BROKER_CONFIG: handlers.config_admin.update_config,
+        code.GET_BROKER_CONFIG: handlers.config_admin.get_config,
+        # Access control
+        code.UPDATE_AND_CREATE_ACL_CONFIG: handlers.acl_admin.update_account,
+        code.DELETE_ACL_CONFIG: handlers.acl_admin.delete_account,
+        code.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG: handlers.acl_admin.update_white_addresses,
+        code.GET_BROKER_CLUSTER_ACL_INFO: handlers.acl_admin.version,
+        code.GET_BROKER_CLUSTER_ACL_CONFIG: handlers.acl_admin.config,
     }
-
-
-def _administration(parts: BrokerServices) -> dict[int, Handler]:
-    config, store, now_ms = parts.settings.current, parts.store, parts.now_ms
-    tables, presence = parts.tables, parts.presence
-    return {
-        **topic_admin.handlers(
-            topic_admin.TopicAdminHandler(
-                config, tables, parts.remover, parts.registration.wait_registered, parts.stats
-            )
-        ),
-        **statistics.handlers(
-            statistics.StatisticsHandler(
-                config,
-                parts.addr,
-                tables.topics,
-                tables.groups,
-                presence.members,
-                tables.offsets,
-                store,
-                parts.stats,
-                now_ms,
-            )
-        ),
-        **runtime_info.handlers(
-            runtime_info.RuntimeInfoHandler(
-                parts.settings,
-                store,
-                parts.disk,
-                parts.stats,
-                lambda: parts.recorder.loop_lag_ms,
-                now_ms,
-                parts.boot_ms,
-                parts.messages.delay_level_positions,
-            )
-        ),
-        **broker_admin.handlers(
-            broker_admin.BrokerAdminHandler(
-                parts.settings,
-                tables.topics,
-                presence.members,
-                tables.offsets,
-                store,
-                parts.remover,
-                presence.filter_servers,
-                lambda: DelayOffsetTable(store.delayed.level_positions()),
-                now_ms,
-                parts.monotonic_ms,
-            )
-        ),
-        **file_expiry.handlers(parts.cleaner.request_cleaning),
-        **acl_admin.handlers(acl_admin.AclAdminHandler(config, parts.addr, parts.access)),
-        **config_admin.handlers(
-            config_admin.ConfigAdminHandler(
-                parts.settings,
-                tables.topics,
-                tables.groups,
-                store,
-                parts.server.limits,
-                now_ms,
-                parts.write_settings,
-                parts.registration.wait_registered,
-                lambda work: parts.tasks.start(work, "change the settings"),
-            )
-        ),
-    }
-
-
-def _timers_of(store: MessageStore, unique_key: str) -> Iterable[bytes]:
-    """Records of the timer topic with this unique key."""
-    return store.index.query(KeyQuery(TIMER_TOPIC, unique_key, RECALL_MAX)).records

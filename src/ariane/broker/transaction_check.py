@@ -18,6 +18,7 @@ from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
 from ariane.broker import half_messages
+from ariane.broker.handlers.collaborators import Durability
 from ariane.broker.producer_selection import BUSY, ProducerSelector
 from ariane.broker.state.open_transactions import CheckDecision, HalfMessageState, decide_check, first_check_ms
 from ariane.broker.transaction_service import READ_AT_ONCE, TransactionService
@@ -63,7 +64,7 @@ class TransactionChecker:
         *,
         time_out_ms: int,
         checks_max: int,
-        durable: Callable[[int], Awaitable[bool]] | None,
+        durability: Durability,
         now_ms: Callable[[], int],
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
@@ -73,7 +74,7 @@ class TransactionChecker:
         self._producers = producers
         self._time_out_ms = time_out_ms
         self._checks_max = checks_max
-        self._durable = durable
+        self._durability = durability
         self._now_ms = now_ms
         self._sleep = sleep
         self._unreadable: dict[int, int] = {}
@@ -117,8 +118,8 @@ class TransactionChecker:
                     continue
                 if until_ms is not None:
                     due.append(until_ms)
-            if questions and self._durable is not None:
-                await self._durable(self._store.commit_log_max)
+            if questions and (flushed := self._durability.wait_flushed(self._store.commit_log_max)) is not None:
+                await flushed
             for question in questions:
                 if self._halves.is_open(question.header.tran_state_table_offset):  # it may have been ended meanwhile
                     self._producers.send_check(*question)

@@ -1,5 +1,5 @@
-"""One request, one function: from the typed header to a Reply. A handler is given the few parts it needs.
+"""Request handlers: a class per group of request codes, a method per code.
 
-A handler returns its Reply, or an awaitable of it when the answer has to wait (a held pull, a flush); it never sees the
-connection. Tables at the end of each module say which code is served by which function.
+A method gets the command and its peer, and returns a Reply, or an awaitable of it if the reply has to wait (a held pull, a
+flush). Handlers never see the connection. `request_routing` maps each code to its method, `broker_handlers` builds the objects.
 """

@@ -1,4 +1,4 @@
-"""Clients: heartbeats, leaving, who is there, queue locks (34, 35, 38, 41, 42, 46, 203, 204).
+"""Client sessions: heartbeats, unregistering, group members, queue locks (34, 35, 38, 41, 42, 46, 203, 204).
 
 [ClientManageProcessor, ConsumerManageProcessor]
 """
@@ -6,20 +6,23 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Iterable
-from typing import NamedTuple
+from collections.abc import Awaitable, Iterable
 
+from ariane.broker.client_registry import ClientRegistry
+from ariane.broker.dynamic_config import DynamicConfig
+from ariane.broker.handlers.collaborators import LockDurability
 from ariane.broker.state.consumer_filters import ConsumerFilters, unsupported_remark
-from ariane.broker.state.group_members import GroupMembers, Member
+from ariane.broker.state.group_members import Member
 from ariane.broker.state.group_registry import GroupRegistry
 from ariane.broker.state.queue_locks import QueueLocks
 from ariane.broker.state.topic_registry import TopicRegistry
+from ariane.clock import Clock
 from ariane.errors import FilterError, FlushFailed, StoreError
 from ariane.filter.sql import compile_sql
 from ariane.model.topic import retry_topic, topic_name_fault
-from ariane.net.connection import Handled, Handler, Peer, Reply
+from ariane.net.connection import Handled, Peer, Reply
 from ariane.protocol import fastjson
-from ariane.protocol.codes import RequestCode, ResponseCode
+from ariane.protocol.codes import ResponseCode
 from ariane.protocol.command import Command
 from ariane.protocol.requests import typed, typed_body
 from ariane.protocol.requests.admin import (
@@ -43,146 +46,150 @@ from ariane.protocol.requests.messaging import SQL92, TAG
 log = logging.getLogger("ariane.broker")
 
 
-class ClientSessionHandler(NamedTuple):
-    """What these handlers need. `changed` tells the members of a group that one came or went; `monotonic_ms` is the
-    time that memberships and locks live by; `sql` says whether SQL92 is served; `durable` waits until a change of locks is as
-    safe as the flush mode promises, None when it is."""
+class ClientSessionHandler:
+    """Maintains the members of groups and the queue locks of orderly consumers."""
 
-    topics: TopicRegistry
-    groups: GroupRegistry
-    members: GroupMembers
-    locks: QueueLocks
-    changed: Callable[[str], None]
-    monotonic_ms: Callable[[], float]
-    filters: ConsumerFilters
-    sql: bool
-    durable: Callable[[], Awaitable[None] | None]
+    def __init__(
+        self,
+        *,
+        settings: DynamicConfig,
+        topics: TopicRegistry,
+        groups: GroupRegistry,
+        clients: ClientRegistry,
+        filters: ConsumerFilters,
+        locks: QueueLocks,
+        lock_durability: LockDurability,
+        clock: Clock,
+    ) -> None:
+        self._settings = settings
+        self._topics = topics
+        self._groups = groups
+        self._clients = clients
+        self._members = clients.members
+        self._filters = filters  # compiled SQL92 expressions of heartbeats
+        self._locks = locks
+        self._lock_durability = lock_durability
+        self._clock = clock
+
+    # --- membership ---
+
+    def heartbeat(self, command: Command, peer: Peer) -> Reply:
+        """Handle HEART_BEAT: refresh the membership of a client in its groups, and create missing retry topics.
+
+        Clients read the broker's version from the response.
+        """
+        data = typed_body(command, HeartbeatData)
+        member = Member(data.client_id, peer.id, peer.addr, command.language, command.version, self._monotonic_ms())
+        for consumer in data.consumers:
+            group = self._groups.get_or_create(consumer.group_name)
+            notify = True
+            if group is not None:
+                notify = group.notify_consumer_ids_changed_enable
+                retry = retry_topic(consumer.group_name)
+                if topic_name_fault(retry) is None and self._topics.get(retry) is None:
+                    self._create_retry_topic(retry, group.retry_queue_nums)
+            if self._members.heartbeat_consumer(consumer, member) and notify:
+                self._clients.notify_group_changed(consumer.group_name)
+            self._filters.register(consumer.group_name, consumer.subscription_data_set)
+        for producer in data.producers:
+            self._members.heartbeat_producer(producer.group_name, member)
+        return Reply()
+
+    def _create_retry_topic(self, name: str, queues: int) -> None:
+        try:
+            self._topics.get_or_create_internal(name, queues)
+        except StoreError as error:  # consuming goes on with a full disk: the next heartbeat tries again
+            log.warning("Could not create topic %s, retrying with the next heartbeat: %s", name, error)
+
+    def unregister(self, command: Command, peer: Peer) -> Reply:
+        """Handle UNREGISTER_CLIENT: remove a client from its groups."""
+        request = typed(command, UnregisterClient)
+        if request.producer_group:
+            self._members.remove_producer(request.producer_group, peer.id)
+        if request.consumer_group and self._members.remove_consumer(request.consumer_group, peer.id):
+            group = self._groups.get(request.consumer_group)
+            if group is None or group.notify_consumer_ids_changed_enable:
+                self._clients.notify_group_changed(request.consumer_group)
+        return Reply(fields={})
+
+    def consumer_list(self, command: Command, peer: Peer) -> Reply:
+        """Handle GET_CONSUMER_LIST_BY_GROUP: the client ids that share the queues of a group."""
+        group = typed(command, GroupRef).consumer_group
+        ids = self._members.client_ids(group)
+        if not ids:
+            return Reply(ResponseCode.SYSTEM_ERROR, {}, f"no consumer for this group, {group}")
+        return Reply(fields={}, body=fastjson.write(ConsumerList(tuple(ids))))
+
+    # --- queue locks ---
+
+    def lock(self, command: Command, peer: Peer) -> Handled:
+        """Handle LOCK_BATCH_MQ: the requested queues that the client owns from now on.
+
+        The response waits until the locks survive a restart: otherwise two clients could own a queue after it.
+        """
+        request = typed_body(command, LockBatch)
+        queues = [queue.queue() for queue in request.mq_set]
+        locked = self._locks.lock(request.consumer_group, request.client_id, queues, self._monotonic_ms())
+        reply = Reply(body=fastjson.write(LockBatchAnswer(tuple(map(WireQueue.of, locked)))))
+        durable = self._lock_durability.wait_locks_durable()
+        return reply if durable is None else _reply_when_durable(durable, reply)
+
+    def unlock(self, command: Command, peer: Peer) -> Reply:
+        """Handle UNLOCK_BATCH_MQ."""
+        request = typed_body(command, LockBatch)
+        self._locks.unlock(request.consumer_group, request.client_id, [queue.queue() for queue in request.mq_set])
+        return Reply()
+
+    # --- checks and connections ---
+
+    def check_client(self, command: Command, peer: Peer) -> Reply:
+        """Handle CHECK_CLIENT_CONFIG: report whether this broker can evaluate a consumer's filter expression."""
+        subscription = typed_body(command, CheckClient).subscription_data
+        if subscription is None or subscription.expression_type in (None, "", TAG):
+            return Reply()
+        is_enabled = self._settings.current.enable_property_filter
+        if not is_enabled or subscription.expression_type != SQL92:
+            return Reply(ResponseCode.SYSTEM_ERROR, remark=unsupported_remark(subscription.expression_type, is_enabled))
+        try:
+            compile_sql(subscription.sub_string or "")
+        except FilterError as error:
+            return Reply(ResponseCode.SUBSCRIPTION_PARSE_FAILED, remark=str(error))
+        return Reply()
+
+    def consumer_connections(self, command: Command, peer: Peer) -> Reply:
+        """Handle GET_CONSUMER_CONNECTION_LIST: the members and subscriptions of a consumer group."""
+        name = typed(command, GroupRef).consumer_group
+        group = self._members.consumers.get(name)
+        if group is None:
+            return Reply(ResponseCode.CONSUMER_NOT_ONLINE, remark=f"the consumer group[{name}] not online")
+        body = ConsumerConnection(
+            connection_set=_connections(group.members.values()),
+            consume_from_where=group.consume_from_where,
+            consume_type=group.consume_type,
+            message_model=group.message_model,
+            subscription_table=group.subscriptions,
+        )
+        return Reply(body=fastjson.write(body))
+
+    def producer_connections(self, command: Command, peer: Peer) -> Reply:
+        """Handle GET_PRODUCER_CONNECTION_LIST: the members of a producer group."""
+        name = typed(command, ProducerGroupRef).producer_group
+        members = self._members.producers.get(name)
+        if not members:
+            return Reply(ResponseCode.SYSTEM_ERROR, remark=f"the producer group[{name}] not exist")
+        return Reply(body=fastjson.write(ProducerConnection(_connections(members.values()))))
+
+    def _monotonic_ms(self) -> float:
+        return self._clock.monotonic() * 1000
 
 
-def handlers(parts: ClientSessionHandler) -> dict[int, Handler]:
-    table: dict[RequestCode, Callable[[ClientSessionHandler, Command, Peer], Handled]] = {
-        RequestCode.HEART_BEAT: heartbeat,
-        RequestCode.UNREGISTER_CLIENT: unregister,
-        RequestCode.GET_CONSUMER_LIST_BY_GROUP: consumer_list,
-        RequestCode.LOCK_BATCH_MQ: lock,
-        RequestCode.UNLOCK_BATCH_MQ: unlock,
-        RequestCode.CHECK_CLIENT_CONFIG: check_client,
-        RequestCode.GET_CONSUMER_CONNECTION_LIST: consumer_connections,
-        RequestCode.GET_PRODUCER_CONNECTION_LIST: producer_connections,
-    }
-
-    def bound(serve: Callable[[ClientSessionHandler, Command, Peer], Handled]) -> Handler:
-        return lambda command, peer: serve(parts, command, peer)
-
-    return {code: bound(serve) for code, serve in table.items()}
-
-
-def heartbeat(parts: ClientSessionHandler, command: Command, peer: Peer) -> Reply:
-    """Keep the groups of a client alive; each consumer group gets its retry topic. The answer's version counts."""
-    data = typed_body(command, HeartbeatData)
-    member = Member(data.client_id, peer.id, peer.addr, command.language, command.version, parts.monotonic_ms())
-    for consumer in data.consumers:
-        settings = parts.groups.get_or_create(consumer.group_name)
-        notify = True
-        if settings is not None:
-            notify = settings.notify_consumer_ids_changed_enable
-            retry = retry_topic(consumer.group_name)
-            if topic_name_fault(retry) is None and parts.topics.get(retry) is None:
-                _create_retry_topic(parts, retry, settings.retry_queue_nums)
-        if parts.members.heartbeat_consumer(consumer, member) and notify:
-            parts.changed(consumer.group_name)
-        parts.filters.register(consumer.group_name, consumer.subscription_data_set)
-    for producer in data.producers:
-        parts.members.heartbeat_producer(producer.group_name, member)
-    return Reply()
-
-
-def _create_retry_topic(parts: ClientSessionHandler, name: str, queues: int) -> None:
-    try:
-        parts.topics.get_or_create_internal(name, queues)
-    except StoreError as error:  # a full disk keeps nobody from reading: the next heartbeat tries again
-        log.warning("topic %s is not created yet: %s", name, error)
-
-
-def unregister(parts: ClientSessionHandler, command: Command, peer: Peer) -> Reply:
-    request = typed(command, UnregisterClient)
-    if request.producer_group:
-        parts.members.remove_producer(request.producer_group, peer.id)
-    if request.consumer_group and parts.members.remove_consumer(request.consumer_group, peer.id):
-        settings = parts.groups.get(request.consumer_group)
-        if settings is None or settings.notify_consumer_ids_changed_enable:
-            parts.changed(request.consumer_group)
-    return Reply(fields={})
-
-
-def consumer_list(parts: ClientSessionHandler, command: Command, peer: Peer) -> Reply:
-    group = typed(command, GroupRef).consumer_group
-    ids = parts.members.client_ids(group)
-    if not ids:
-        return Reply(ResponseCode.SYSTEM_ERROR, {}, f"no consumer for this group, {group}")
-    return Reply(fields={}, body=fastjson.write(ConsumerList(tuple(ids))))
-
-
-def lock(parts: ClientSessionHandler, command: Command, peer: Peer) -> Handled:
-    """The queues that are the client's from now on. A new owner is not told before the next start would know it, too."""
-    request = typed_body(command, LockBatch)
-    queues = [queue.queue() for queue in request.mq_set]
-    mine = parts.locks.lock(request.consumer_group, request.client_id, queues, parts.monotonic_ms())
-    answer = Reply(body=fastjson.write(LockBatchAnswer(tuple(map(WireQueue.of, mine)))))
-    durable = parts.durable()
-    return answer if durable is None else _when_durable(durable, answer)
-
-
-async def _when_durable(durable: Awaitable[None], answer: Reply) -> Reply:
+async def _reply_when_durable(durable: Awaitable[None], reply: Reply) -> Reply:
     try:
         await durable
-    except FlushFailed as error:  # a broken disk keeps nobody from reading
-        log.error("queue locks are not saved, a restart of this broker would forget them: %s", error)
-    return answer
-
-
-def unlock(parts: ClientSessionHandler, command: Command, peer: Peer) -> Reply:
-    request = typed_body(command, LockBatch)
-    parts.locks.unlock(request.consumer_group, request.client_id, [queue.queue() for queue in request.mq_set])
-    return Reply()
-
-
-def check_client(parts: ClientSessionHandler, command: Command, peer: Peer) -> Reply:
-    """Whether the broker can filter as a consumer wants to."""
-    subscription = typed_body(command, CheckClient).subscription_data
-    if subscription is None or subscription.expression_type in (None, "", TAG):
-        return Reply()
-    if not parts.sql or subscription.expression_type != SQL92:
-        return Reply(ResponseCode.SYSTEM_ERROR, remark=unsupported_remark(subscription.expression_type, parts.sql))
-    try:
-        compile_sql(subscription.sub_string or "")
-    except FilterError as error:
-        return Reply(ResponseCode.SUBSCRIPTION_PARSE_FAILED, remark=str(error))
-    return Reply()
-
-
-def consumer_connections(parts: ClientSessionHandler, command: Command, peer: Peer) -> Reply:
-    name = typed(command, GroupRef).consumer_group
-    group = parts.members.consumers.get(name)
-    if group is None:
-        return Reply(ResponseCode.CONSUMER_NOT_ONLINE, remark=f"the consumer group[{name}] not online")
-    body = ConsumerConnection(
-        connection_set=_connections(group.members.values()),
-        consume_from_where=group.consume_from_where,
-        consume_type=group.consume_type,
-        message_model=group.message_model,
-        subscription_table=group.subscriptions,
-    )
-    return Reply(body=fastjson.write(body))
-
-
-def producer_connections(parts: ClientSessionHandler, command: Command, peer: Peer) -> Reply:
-    name = typed(command, ProducerGroupRef).producer_group
-    members = parts.members.producers.get(name)
-    if not members:
-        return Reply(ResponseCode.SYSTEM_ERROR, remark=f"the producer group[{name}] not exist")
-    return Reply(body=fastjson.write(ProducerConnection(_connections(members.values()))))
+    except FlushFailed as error:  # consuming goes on with a broken disk
+        log.error("Could not save queue locks, a restart of this broker would lose them: %s", error)
+    return reply
 
 
 def _connections(members: Iterable[Member]) -> tuple[ClientConnection, ...]:
-    return tuple(ClientConnection(one.addr, one.client_id, one.language, one.version) for one in members)
+    return tuple(ClientConnection(member.addr, member.client_id, member.language, member.version) for member in members)

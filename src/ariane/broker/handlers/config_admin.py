@@ -1,23 +1,26 @@
-"""The settings of this broker, read and changed by tools (25, 26). [AdminBrokerProcessor]"""
+"""UPDATE_BROKER_CONFIG (25) and GET_BROKER_CONFIG (26): settings of a running broker. [AdminBrokerProcessor]"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import os
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import Protocol
 
 from ariane.broker.config import BROKER_SETTINGS, BrokerConfig, to_store_config
 from ariane.broker.dynamic_config import DynamicConfig
+from ariane.broker.registration import Registration
 from ariane.broker.state.group_registry import GroupRegistry
 from ariane.broker.state.topic_registry import TopicRegistry
 from ariane.broker.write_protection import set_limits
+from ariane.clock import Clock
 from ariane.errors import ConfigError, ProtocolError
-from ariane.net.connection import Handled, Handler, Peer, Reply
+from ariane.net.connection import Handled, Peer, Reply
 from ariane.net.flow_limits import ServerLimits
+from ariane.net.tasks import BackgroundTasks
 from ariane.protocol import fastjson, java_properties
-from ariane.protocol.codes import RequestCode, ResponseCode
+from ariane.protocol.codes import ResponseCode
 from ariane.protocol.command import Command
 from ariane.protocol.requests import fields
 from ariane.protocol.requests.brokers import ConfigVersion
@@ -25,80 +28,97 @@ from ariane.store.message_store import MessageStore
 
 log = logging.getLogger("ariane.broker.dynamic_config")
 
-# Keys that are no settings here and that `mqadmin exportConfigs` and `exportMetrics` of 4.9.4 fail without, or tell as cpuNum.
-TOLD_TO_TOOLS = {
+# `mqadmin exportConfigs` and `exportMetrics` of 4.9.4 fail without these keys, which are no settings of this broker.
+KEYS_FOR_TOOLS = {
     "filterServerNums": "0",
     "useTLS": "false",
     "clientCallbackExecutorThreads": str(os.cpu_count() or 1),
 }
 
 
-class ConfigAdminHandler(NamedTuple):
-    """What these handlers need. `write` puts changed texts into the configuration file, None when the broker has none;
-    `registered` waits until the name servers know of the change; `start` gives work to the broker, which does it even when
-    the connection that asked for it is lost."""
+class ConfigFile(Protocol):
+    """The configuration file that a broker was started with. [BrokerConfigFile]"""
 
-    settings: DynamicConfig
-    topics: TopicRegistry
-    groups: GroupRegistry
-    store: MessageStore
-    limits: ServerLimits
-    now_ms: Callable[[], int]
-    write: Callable[[Mapping[str, str]], Awaitable[None]] | None
-    registered: Callable[[], Awaitable[None]]
-    start: Callable[[Coroutine[Any, Any, Reply]], asyncio.Task[Reply]]
+    async def write(self, changes: Mapping[str, str]) -> None:
+        """Replace the values of the changed keys."""
+        ...
 
 
-def handlers(parts: ConfigAdminHandler) -> dict[int, Handler]:
-    one_at_a_time = asyncio.Lock()
+class ConfigAdminHandler:
+    """Reads and changes the settings of this broker."""
 
-    async def change(body: bytes, peer: Peer) -> Reply:
-        async with one_at_a_time:
-            return await update_config(parts, body, peer)
+    def __init__(
+        self,
+        *,
+        settings: DynamicConfig,
+        config_file: ConfigFile | None,
+        topics: TopicRegistry,
+        groups: GroupRegistry,
+        store: MessageStore,
+        limits: ServerLimits,
+        registration: Registration,
+        tasks: BackgroundTasks,
+        clock: Clock,
+    ) -> None:
+        self._settings = settings
+        self._config_file = config_file  # None if the broker was started without one
+        # Copies of single settings, updated by `apply`:
+        self._topics = topics
+        self._groups = groups
+        self._store = store
+        self._limits = limits
+        self._registration = registration
+        self._tasks = tasks
+        self._clock = clock
+        self._lock = asyncio.Lock()  # one change at a time
 
-    def update(command: Command, peer: Peer) -> Handled:
-        # Half a change, kept in the file and not in force, is what must not come of a lost connection.
-        return asyncio.shield(parts.start(change(command.body, peer)))
+    def update_config(self, command: Command, peer: Peer) -> Handled:
+        """Handle UPDATE_BROKER_CONFIG."""
+        # Owned by the broker and shielded: a lost connection must not leave a change in the file that is not in force.
+        work = self._update_config(command.body, peer)
+        return asyncio.shield(self._tasks.start(work, "change the settings"))
 
-    def get(command: Command, peer: Peer) -> Reply:
-        version = fastjson.write(parts.settings.version).decode()
-        text = java_properties.write({**BROKER_SETTINGS.texts(parts.settings.current), **TOLD_TO_TOOLS})
+    def get_config(self, command: Command, peer: Peer) -> Reply:
+        """Handle GET_BROKER_CONFIG."""
+        version = fastjson.write(self._settings.version).decode()
+        text = java_properties.write({**BROKER_SETTINGS.texts(self._settings.current), **KEYS_FOR_TOOLS})
         return Reply(fields=fields(ConfigVersion(version)), body=text.encode())
 
-    return {RequestCode.UPDATE_BROKER_CONFIG: update, RequestCode.GET_BROKER_CONFIG: get}
+    async def _update_config(self, body: bytes, peer: Peer) -> Reply:
+        async with self._lock:
+            return await self._update_file_and_apply(body, peer)
 
-
-async def update_config(parts: ConfigAdminHandler, body: bytes, peer: Peer) -> Reply:
-    """Take all that is wanted, or nothing: the file is written first, and only what it holds comes into force."""
-    try:
-        wanted = java_properties.parse_body(body)
-        after, changes = BROKER_SETTINGS.change(parts.settings.current, wanted)
-    except (ConfigError, ProtocolError) as error:
-        return Reply(ResponseCode.SYSTEM_ERROR, remark=str(error))
-    if not changes:
-        return Reply(remark="nothing differs from what is in force")
-    remark = None
-    if parts.write is None:
-        remark = "in force until the broker stops: it was started without a configuration file (-c) to keep it in"
-    else:
+    async def _update_file_and_apply(self, body: bytes, peer: Peer) -> Reply:
+        """Apply all requested settings or none. The file is written first, so that a restart keeps what is in force."""
         try:
-            await parts.write(changes)
-        except (OSError, UnicodeDecodeError) as error:
-            remark = f"nothing was changed: the configuration file cannot be rewritten: {error}"
-            return Reply(ResponseCode.SYSTEM_ERROR, remark=remark)
-    log.warning("%s changed the settings: %s", peer.addr, " ".join(f"{key}={text}" for key, text in changes.items()))
-    take(parts, after)
-    await parts.registered()
-    return Reply(remark=remark)
+            requested = java_properties.parse_body(body)
+            config, changes = BROKER_SETTINGS.change(self._settings.current, requested)
+        except (ConfigError, ProtocolError) as error:
+            return Reply(ResponseCode.SYSTEM_ERROR, remark=str(error))
+        if not changes:
+            return Reply(remark="no setting differs from its current value")
+        remark = None
+        if self._config_file is None:
+            remark = "in force until the broker stops: it was started without a configuration file (-c) to store the change in"
+        else:
+            try:
+                await self._config_file.write(changes)
+            except (OSError, UnicodeDecodeError) as error:
+                remark = f"no setting was changed: the configuration file cannot be rewritten: {error}"
+                return Reply(ResponseCode.SYSTEM_ERROR, remark=remark)
+        change = " ".join(f"{key}={text}" for key, text in changes.items())
+        log.warning("Settings changed by %s: %s", peer.addr, change)
+        self.apply(config)
+        await self._registration.wait_registered()
+        return Reply(remark=remark)
 
-
-def take(parts: ConfigAdminHandler, after: BrokerConfig) -> None:
-    """Put settings in force: most parts read them at each use, the others are told here."""
-    before = parts.settings.current
-    parts.settings.apply(after, parts.now_ms())
-    parts.store.config = to_store_config(after)
-    parts.groups.auto_create = after.auto_create_subscription_group
-    set_limits(parts.limits, after)
-    parts.topics.set_auto_create(after)
-    if before.broker_permission != after.broker_permission:
-        parts.topics.bump_version()
+    def apply(self, config: BrokerConfig) -> None:
+        """Put settings in force. Most components read them at each use; the others are updated here."""
+        before = self._settings.current
+        self._settings.apply(config, self._clock.now_ms())
+        self._store.config = to_store_config(config)
+        self._groups.auto_create = config.auto_create_subscription_group
+        set_limits(self._limits, config)
+        self._topics.set_auto_create(config)
+        if before.broker_permission != config.broker_permission:
+            self._topics.bump_version()  # name servers list topics with the broker's permission

@@ -1,17 +1,19 @@
-"""DELETE_EXPIRED_COMMITLOG (329): remove expired files without waiting for the hour. [AdminBrokerProcessor]"""
+"""DELETE_EXPIRED_COMMITLOG (329): remove expired files without waiting for the configured hour. [AdminBrokerProcessor]"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from ariane.net.connection import Handler, Peer, Reply
-from ariane.protocol.codes import RequestCode
+from ariane.broker.file_cleaner import FileCleaner
+from ariane.net.connection import Peer, Reply
 from ariane.protocol.command import Command
 
 
-def handlers(clean_soon: Callable[[], None]) -> dict[int, Handler]:
-    def delete_expired(command: Command, peer: Peer) -> Reply:
-        clean_soon()
-        return Reply()
+class FileExpiryHandler:
+    """Starts the file cleaner on request."""
 
-    return {RequestCode.DELETE_EXPIRED_COMMITLOG: delete_expired}
+    def __init__(self, *, cleaner: FileCleaner) -> None:
+        self._cleaner = cleaner
+
+    def delete_expired(self, command: Command, peer: Peer) -> Reply:
+        """Handle DELETE_EXPIRED_COMMITLOG. The next runs of the cleaner remove the files; the reply does not wait for them."""
+        self._cleaner.request_cleaning()
+        return Reply()

@@ -1,78 +1,88 @@
-"""RECALL_MESSAGE (370) of 5.x: take back a message that waits for its time. [RecallMessageProcessor of 5.x]
+"""RECALL_MESSAGE (370) of 5.x: cancel a message that is pending in the timer topic. [RecallMessageProcessor of 5.x]
 
-A message is named by what its send was answered: the message id, or the handle that 5.x clients get. Its unique key works too,
-and is what names a message that waits so long that it was moved to a newer part of the log. Clients that do not know the code
-send any message to the same topic with the name in its property TIMER_DEL_UNIQKEY (see `send`).
+A message is named by the response to its send: the message id, or the recall handle that 5.x clients get. Its unique key works
+too, and is the only name of a timer that was moved to a newer part of the log. Clients without this code send any message to the
+same topic with the name in its property TIMER_DEL_UNIQKEY (see `send`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
-from typing import NamedTuple
+from collections.abc import Awaitable
 
 from ariane.broker import delayed_delivery
+from ariane.broker.handlers.collaborators import Durability
 from ariane.errors import FlushFailed, ProtocolError, ReplyError, StoreError
 from ariane.model import ids
-from ariane.net.connection import Handled, Handler, Peer, Reply
-from ariane.protocol.codes import RequestCode, ResponseCode
+from ariane.model.topic import TIMER_TOPIC
+from ariane.net.connection import Handled, Peer, Reply
+from ariane.protocol.codes import ResponseCode
 from ariane.protocol.command import Command
 from ariane.protocol.requests import fields, typed
 from ariane.protocol.requests.messaging import RecallMessage, RecallMessageAnswer
+from ariane.store.key_query import KeyQuery
 from ariane.store.message_store import AppendResult, MessageStore
 
-
-class RecallHandler(NamedTuple):
-    """What a recall needs. `timers_of` gives the records of the timer topic that have a unique key."""
-
-    store: MessageStore
-    deliveries: delayed_delivery.DeliveryLoop
-    timers_of: Callable[[str], Iterable[bytes]]
-    durable: Callable[[int], Awaitable[bool]] | None
+SAME_KEY_MAX = 32  # timers looked up by one unique key: a message that is sent again has the same one
 
 
-def handlers(parts: RecallHandler) -> dict[int, Handler]:
-    return {RequestCode.RECALL_MESSAGE: lambda command, peer: recall(parts, command, peer)}
+class RecallHandler:
+    """Cancels timers before they are due."""
+
+    def __init__(
+        self, *, store: MessageStore, deliveries: delayed_delivery.DeliveryLoop, durability: Durability
+    ) -> None:
+        self._store = store
+        self._deliveries = deliveries
+        self._durability = durability
+
+    def recall(self, command: Command, peer: Peer) -> Handled:
+        """Handle RECALL_MESSAGE. An unknown or delivered timer is answered with code 1 and the reason."""
+        request = typed(command, RecallMessage)
+        try:
+            timer, result = self.cancel(request.recall_handle, peer.packed)
+        except StoreError as error:
+            return Reply(ResponseCode.SERVICE_NOT_AVAILABLE, remark=str(error))
+        reply = Reply(fields=fields(RecallMessageAnswer(timer.unique_key or request.recall_handle)))
+        flushed = self._durability.wait_flushed(result.offset + result.size)
+        return reply if flushed is None else _reply_when_flushed(flushed, reply)
+
+    def cancel(self, name: str, born_host: bytes) -> tuple[delayed_delivery.DeliveryTimer, AppendResult]:
+        """Cancel a timer.
+
+        Args:
+            name: Message id, unique key or recall handle.
+            born_host: Packed address of the client.
+
+        Returns:
+            The timer, and where its cancellation is stored.
+
+        Raises:
+            ReplyError: no pending timer has this name.
+        """
+        timer = self._find_timer(name)
+        return timer, self._deliveries.cancel(timer.number, timer.due_ms, born_host)
+
+    def _find_timer(self, name: str) -> delayed_delivery.DeliveryTimer:
+        try:
+            offset = ids.parse_offset_message_id(name)[1]
+        except ProtocolError:
+            key = ids.recalled_key(name).rpartition("+")[2]  # in TIMER_DEL_UNIQKEY, 5.x puts the topic before it
+        else:
+            timer = delayed_delivery.decode_timer(self._store.read_record(offset))
+            if timer is not None:
+                return timer
+            key = name  # a unique key may have the length of a message id
+        records = self._store.index.query(KeyQuery(TIMER_TOPIC, key, SAME_KEY_MAX)).records
+        timers = [timer for data in records if (timer := delayed_delivery.decode_timer(data)) is not None]
+        if not timers:
+            remark = f"no pending timer is named {name}: use its message id, unique key or recall handle"
+            raise ReplyError(ResponseCode.SYSTEM_ERROR, remark)
+        return max(timers)  # a timer that was moved to a newer part of the log has the higher number
 
 
-def recall(parts: RecallHandler, command: Command, peer: Peer) -> Handled:
-    """Cancel a timer. What cannot be found, or waits no more, is answered with 1 and the reason."""
-    request = typed(command, RecallMessage)
+async def _reply_when_flushed(flushed: Awaitable[bool], reply: Reply) -> Reply:
     try:
-        timer, placed = cancel(parts, request.recall_handle, peer.packed)
-    except StoreError as error:
-        return Reply(ResponseCode.SERVICE_NOT_AVAILABLE, remark=str(error))
-    reply = Reply(fields=fields(RecallMessageAnswer(timer.unique_key or request.recall_handle)))
-    return reply if parts.durable is None else _when_durable(parts.durable, placed, reply)
-
-
-def cancel(parts: RecallHandler, name: str, born_host: bytes) -> tuple[delayed_delivery.DeliveryTimer, AppendResult]:
-    """Cancel the timer that `name` means; it, and the note of that. ReplyError when none waits under that name."""
-    timer = _timer(parts, name)
-    return timer, parts.deliveries.cancel(timer.number, timer.due_ms, born_host)
-
-
-async def _when_durable(durable: Callable[[int], Awaitable[bool]], placed: AppendResult, reply: Reply) -> Reply:
-    try:
-        flushed = await durable(placed.offset + placed.size)
+        is_flushed = await flushed
     except FlushFailed as error:
         return Reply(ResponseCode.SERVICE_NOT_AVAILABLE, remark=str(error))
-    return reply if flushed else Reply(ResponseCode.FLUSH_DISK_TIMEOUT, reply.fields)
-
-
-def _timer(parts: RecallHandler, name: str) -> delayed_delivery.DeliveryTimer:
-    try:
-        offset = ids.parse_offset_message_id(name)[1]
-    except ProtocolError:
-        key = ids.recalled_key(name).rpartition("+")[2]  # in TIMER_DEL_UNIQKEY, 5.x puts the topic before it
-    else:
-        timer = delayed_delivery.decode_timer(parts.store.read_record(offset))
-        if timer is not None:
-            return timer
-        key = name
-    found = [timer for data in parts.timers_of(key) if (timer := delayed_delivery.decode_timer(data)) is not None]
-    if not found:
-        raise ReplyError(
-            ResponseCode.SYSTEM_ERROR,
-            f"no message that waits for its time is named {name}: give its message id, unique key or recall handle",
-        )
-    return max(found)  # moved ones have the higher number
+    return reply if is_flushed else Reply(ResponseCode.FLUSH_DISK_TIMEOUT, reply.fields)

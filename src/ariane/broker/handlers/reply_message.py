@@ -1,144 +1,153 @@
-"""SEND_REPLY_MESSAGE (324), _V2 (325): the answer to a message, pushed to the client that waits for it. [ReplyMessageProcessor]
+"""SEND_REPLY_MESSAGE (324), _V2 (325): the reply to a request message, pushed to the waiting client. [ReplyMessageProcessor]
 
     replier ─ 325, topic <cluster>_REPLY_TOPIC ─→ checks of a send ─ 326 ─→ the producer named by REPLY_TO_CLIENT
                                                                    └ stored too (storeReplyMessageEnable)
 
-The replier is answered 0 when the requester took the reply, 1 when not; it is stored in both cases. msgId "0" tells that it
-is not stored. Stored replies are a record of what was said, nobody reads them to deliver them: they are not waited for.
+The replier gets code 0 if the requester received the reply, otherwise 1; it is stored in both cases. msgId "0" means that it is
+not stored. Stored replies are a log only; no consumer delivers them, so responses do not wait for their flush.
 """
 
 from __future__ import annotations
 
 import logging
-from typing import NamedTuple
 
-from ariane.broker.handlers import send
-from ariane.broker.handlers.consumer_admin import Ask
-from ariane.broker.handlers.send import SendHandler
+from ariane.broker.dynamic_config import DynamicConfig
+from ariane.broker.handlers.collaborators import ClientRequests, StoreListener
+from ariane.broker.handlers.send import IncomingMessage
+from ariane.broker.handlers.send_target import SendTargets
 from ariane.broker.state.group_members import GroupMembers
+from ariane.clock import Clock
 from ariane.errors import ArianeError, ReplyError
 from ariane.model import host, ids
 from ariane.model import message as names
-from ariane.net.connection import Handled, Handler, Peer, Reply
+from ariane.net.connection import Handled, Peer, Reply
 from ariane.protocol import properties
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.command import Command
 from ariane.protocol.requests import fields, typed
 from ariane.protocol.requests.callbacks import PushReply
 from ariane.protocol.requests.messaging import LONG_NAMES, SendMessage
-from ariane.store.message_store import RecordDraft
+from ariane.store.message_store import MessageStore, RecordDraft
 
 log = logging.getLogger("ariane.broker")
 
-PUSH_MS = 10_000  # how long a requester may take to answer that it has the reply
+PUSH_MS = 10_000  # timeout of a push to the requester
 
 
-class ReplyMessageHandler(NamedTuple):
-    """What a reply needs: the parts of a send, and a way to the producers."""
+class ReplyMessageHandler:
+    """Pushes replies to the clients that wait for them."""
 
-    sending: SendHandler
-    members: GroupMembers
-    ask: Ask
+    def __init__(
+        self,
+        *,
+        settings: DynamicConfig,
+        targets: SendTargets,
+        members: GroupMembers,
+        clients: ClientRequests,
+        store: MessageStore,
+        store_host: bytes,
+        listener: StoreListener,
+        clock: Clock,
+    ) -> None:
+        self._settings = settings
+        self._targets = targets
+        self._members = members  # finds the requester by its client id
+        self._clients = clients
+        self._store = store
+        self._store_host = store_host  # packed address of this broker
+        self._listener = listener
+        self._clock = clock
 
+    def reply(self, command: Command, peer: Peer) -> Handled:
+        """Handle SEND_REPLY_MESSAGE_V2."""
+        return self._reply(typed(command, SendMessage), command.body, peer)
 
-def handlers(parts: ReplyMessageHandler) -> dict[int, Handler]:
-    return {
-        RequestCode.SEND_REPLY_MESSAGE: lambda command, peer: reply(
-            parts, typed(command, SendMessage, LONG_NAMES), command, peer
-        ),
-        RequestCode.SEND_REPLY_MESSAGE_V2: lambda command, peer: reply(
-            parts, typed(command, SendMessage), command, peer
-        ),
-    }
+    def reply_v1(self, command: Command, peer: Peer) -> Handled:
+        """Handle SEND_REPLY_MESSAGE: the same header with long field names."""
+        return self._reply(typed(command, SendMessage, LONG_NAMES), command.body, peer)
 
-
-def reply(parts: ReplyMessageHandler, request: SendMessage, command: Command, peer: Peer) -> Handled:
-    """Push a reply to who waits for it, and store it."""
-    config = parts.sending.config
-    context = {"MSG_REGION": config.region_id, "TRACE_ON": "true" if config.trace_on else "false"}
-    try:
-        topic, queue_id = send.target(parts.sending, request)
-    except ReplyError as error:
-        return Reply(error.code, context, error.remark)
-    return _pushed_and_stored(parts, request, command.body, peer, topic.topic_name, queue_id, context)
-
-
-async def _pushed_and_stored(
-    parts: ReplyMessageHandler,
-    request: SendMessage,
-    body: bytes,
-    peer: Peer,
-    topic: str,
-    queue_id: int,
-    context: dict[str, str],
-) -> Reply:
-    own = properties.decode(request.properties) if request.properties else {}
-    fault = await _push(parts, request, body, peer, queue_id, own)
-    stored = {"msgId": "0", "queueId": str(queue_id), "queueOffset": "0"}
-    if parts.sending.config.store_reply_message_enable:
+    def _reply(self, request: SendMessage, body: bytes, peer: Peer) -> Handled:
+        config = self._settings.current
+        context = {"MSG_REGION": config.region_id, "TRACE_ON": "true" if config.trace_on else "false"}
         try:
-            placed = parts.sending.store.put(_draft(request, body, peer, topic, queue_id, own))
+            topic = self._targets.topic(request)
+            queue_id = self._targets.queue_id(request, topic)
+        except ReplyError as error:
+            return Reply(error.code, context, error.remark)
+        property_map = properties.decode(request.properties) if request.properties else {}
+        return self._push_and_store(IncomingMessage(request, topic, queue_id, property_map, body, peer), context)
+
+    async def _push_and_store(self, message: IncomingMessage, context: dict[str, str]) -> Reply:
+        fault = await self._push(message)
+        stored = {"msgId": "0", "queueId": str(message.queue_id), "queueOffset": "0"}
+        if self._settings.current.store_reply_message_enable:
+            try:
+                result = self._store.put(_draft(message))
+            except ArianeError as error:
+                requester = message.properties.get(names.REPLY_TO_CLIENT)
+                log.warning("Could not store a reply to %s: %s", requester, error)
+            else:
+                self._listener.on_stored()
+                stored["msgId"] = ids.offset_message_id(self._store_host, result.offset)
+                stored["queueOffset"] = str(result.queue_offset)
+        if fault:
+            return Reply(ResponseCode.SYSTEM_ERROR, context | stored, fault)
+        return Reply(ResponseCode.SUCCESS, context | stored)
+
+    async def _push(self, message: IncomingMessage) -> str | None:
+        """Push a reply to its requester; add PUSH_REPLY_TIME to its properties.
+
+        Returns:
+            Why the requester did not get the reply; None if it did.
+        """
+        request, property_map = message.request, message.properties
+        client_id = property_map.get(names.REPLY_TO_CLIENT)
+        if not client_id:
+            return f"reply message property[{names.REPLY_TO_CLIENT}] is null"
+        member = self._members.find_producer(client_id)
+        if member is None:
+            return f"push reply message fail, channel of <{client_id}> not found."
+        now_ms = self._clock.now_ms()
+        property_map[names.PUSH_REPLY_TIME] = str(now_ms)
+        header = PushReply(
+            producer_group=request.producer_group,
+            topic=request.topic,
+            default_topic=request.default_topic,
+            default_topic_queue_nums=request.default_topic_queue_nums,
+            queue_id=message.queue_id,
+            sys_flag=request.sys_flag,
+            born_ms=request.born_ms,
+            flag=request.flag,
+            born_host=message.peer.addr,
+            store_host=host.text(self._store_host),
+            store_ms=now_ms,
+            properties=properties.join(property_map),
+            reconsume_times=request.reconsume_times,
+            unit_mode=request.unit_mode,
+        )
+        code = RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT
+        try:
+            response = await self._clients.request(
+                member.peer_id, code, fields(header), message.body, timeout_ms=PUSH_MS
+            )
         except ArianeError as error:
-            log.warning("a reply to %s is not stored: %s", own.get(names.REPLY_TO_CLIENT), error)
-        else:
-            parts.sending.stored()
-            stored["msgId"] = ids.offset_message_id(parts.sending.store_host, placed.offset)
-            stored["queueOffset"] = str(placed.queue_offset)
-    if fault:
-        return Reply(ResponseCode.SYSTEM_ERROR, context | stored, fault)
-    return Reply(ResponseCode.SUCCESS, context | stored)
+            return f"push reply message to {client_id} fail: {error}"
+        if response.code != ResponseCode.SUCCESS:
+            return f"push reply message to {client_id} fail: it answered code {response.code}, {response.remark}"
+        return None
 
 
-async def _push(
-    parts: ReplyMessageHandler, request: SendMessage, body: bytes, peer: Peer, queue_id: int, own: dict[str, str]
-) -> str | None:
-    """Why the requester did not get the reply, or None. PUSH_REPLY_TIME is put into `own`."""
-    client_id = own.get(names.REPLY_TO_CLIENT)
-    if not client_id:
-        return f"reply message property[{names.REPLY_TO_CLIENT}] is null"
-    member = parts.members.find_producer(client_id)
-    if member is None:
-        return f"push reply message fail, channel of <{client_id}> not found."
-    now = parts.sending.now_ms()
-    own[names.PUSH_REPLY_TIME] = str(now)
-    header = PushReply(
-        producer_group=request.producer_group,
-        topic=request.topic,
-        default_topic=request.default_topic,
-        default_topic_queue_nums=request.default_topic_queue_nums,
-        queue_id=queue_id,
-        sys_flag=request.sys_flag,
-        born_ms=request.born_ms,
-        flag=request.flag,
-        born_host=peer.addr,
-        store_host=host.text(parts.sending.store_host),
-        store_ms=now,
-        properties=properties.join(own),
-        reconsume_times=request.reconsume_times,
-        unit_mode=request.unit_mode,
-    )
-    code = RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT
-    try:
-        answer = await parts.ask(member.peer_id, code, fields(header), body, timeout_ms=PUSH_MS)
-    except ArianeError as error:
-        return f"push reply message to {client_id} fail: {error}"
-    if answer.code != ResponseCode.SUCCESS:
-        return f"push reply message to {client_id} fail: it answered code {answer.code}, {answer.remark}"
-    return None
-
-
-def _draft(
-    request: SendMessage, body: bytes, peer: Peer, topic: str, queue_id: int, own: dict[str, str]
-) -> RecordDraft:
+def _draft(message: IncomingMessage) -> RecordDraft:
+    request, property_map = message.request, message.properties
     return RecordDraft(
-        topic=topic,
-        queue_id=queue_id,
-        body=body,
-        properties=properties.join(own),
-        tags=own.get(names.TAGS, ""),
+        topic=message.topic.topic_name,
+        queue_id=message.queue_id,
+        body=message.body,
+        properties=properties.join(property_map),
+        tags=property_map.get(names.TAGS, ""),
         flag=request.flag,
-        sys_flag=request.sys_flag & ~names.TRANSACTION_MASK,  # a reply is no half message, whatever it says
+        sys_flag=request.sys_flag & ~names.TRANSACTION_MASK,  # a reply is never a half message
         born_ms=request.born_ms,
-        born_host=peer.packed,
+        born_host=message.peer.packed,
         reconsume_times=request.reconsume_times or 0,
     )

@@ -1,29 +1,28 @@
-"""GET_BROKER_RUNTIME_INFO (28): what the broker says of itself, as texts by key. [AdminBrokerProcessor.prepareRuntimeInfo]
+"""GET_BROKER_RUNTIME_INFO (28): what the broker reports about itself, as texts by key. [AdminBrokerProcessor.prepareRuntimeInfo]
 
-Every key of 4.9.4 is there. One event loop serves all requests, so pools have 0 waiting and room for 0; the head of each
-waits as long as the loop came late last time. Nothing locks a page cache, and no buffer is lent out.
+All keys of 4.9.4 are present. One event loop serves all requests, so thread pools have a size and capacity of 0; the wait time
+of their heads is the latest delay of the loop. There is no page-cache lock, and no buffer pool.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import NamedTuple
-
-from ariane.broker.config import BrokerConfig
 from ariane.broker.dynamic_config import DynamicConfig
+from ariane.broker.post_store import PostStoreDispatcher
 from ariane.broker.stats import stats_log_format
 from ariane.broker.stats.broker_stats import BrokerStats
+from ariane.broker.stats.stats_recorder import StatsRecorder
 from ariane.broker.stats.store_stats import RATE_S
-from ariane.net.connection import Handler, Peer, Reply
+from ariane.clock import Clock
+from ariane.net.connection import Peer, Reply
 from ariane.protocol import fastjson, record
-from ariane.protocol.codes import VERSION, RequestCode
+from ariane.protocol.codes import VERSION
 from ariane.protocol.command import Command
 from ariane.protocol.requests.routing import KvTableBody
 from ariane.store.files import Disk, Usage
 from ariane.store.message_store import MessageStore
 
 VERSION_NAME = "V4_9_4"
-NO_BUFFER_POOL = (1 << 31) - 1  # what 4.9.4 says when transientStorePoolEnable is false
+NO_BUFFER_POOL = (1 << 31) - 1  # value of 4.9.4 if transientStorePoolEnable is false
 _POOLS = (
     ("sendThreadPoolQueueSize", "sendThreadPoolQueueCapacity"),
     ("pullThreadPoolQueueSize", "pullThreadPoolQueueCapacity"),
@@ -37,72 +36,83 @@ _HEADS = (
 )
 
 
-class RuntimeInfoHandler(NamedTuple):
-    """What this handler needs. `late_ms`: how late the loop is. `delays`: level -> (offset delivered, last offset), of the
-    levels that have a stored offset."""
+class RuntimeInfoHandler:
+    """Reports versions, rates, log positions and disk usage."""
 
-    settings: DynamicConfig
-    store: MessageStore
-    disk: Disk
-    stats: BrokerStats
-    late_ms: Callable[[], float]
-    now_ms: Callable[[], int]
-    boot_ms: int
-    delays: Callable[[], Mapping[int, tuple[int, int]]]
+    def __init__(
+        self,
+        *,
+        settings: DynamicConfig,
+        store: MessageStore,
+        dispatcher: PostStoreDispatcher,
+        disk: Disk,
+        stats: BrokerStats,
+        recorder: StatsRecorder,
+        clock: Clock,
+    ) -> None:
+        self._settings = settings
+        self._store = store
+        self._dispatcher = dispatcher  # positions of the delay levels
+        self._disk = disk
+        self._stats = stats
+        self._recorder = recorder  # delay of the event loop
+        self._clock = clock
+        self._boot_ms = clock.now_ms()
 
-    @property
-    def config(self) -> BrokerConfig:
-        """What is in force now."""
-        return self.settings.current
+    def runtime_info(self, command: Command, peer: Peer) -> Reply:
+        """Handle GET_BROKER_RUNTIME_INFO."""
+        return Reply(body=fastjson.write(KvTableBody(self._table())))
 
+    def _table(self) -> dict[str, str]:
+        positions = self._dispatcher.delay_level_positions()
+        late_ms = str(round(self._recorder.loop_lag_ms))
+        return {
+            "brokerVersion": str(VERSION),
+            "brokerVersionDesc": VERSION_NAME,
+            "bootTimestamp": str(self._boot_ms),
+            "runtime": _runtime(self._clock.now_ms() - self._boot_ms),
+            "startAcceptSendRequestTimeStamp": str(self._settings.current.start_accept_send_request_time_stamp),
+            **self._totals(),
+            **_rates(self._stats),
+            **self._log(),
+            **_disk_usage(self._disk, self._store.config.log_directory, self._settings.current.store_path_root_dir),
+            **dict.fromkeys((key for pool in _POOLS for key in pool), "0"),
+            **dict.fromkeys(_HEADS, late_ms),
+            "pageCacheLockTimeMills": "0",
+            "dispatchMaxBuffer": "0",
+            "remainTransientStoreBufferNumbs": str(NO_BUFFER_POOL),
+            **{f"scheduleMessageOffset_{level}": f"{next_},{end}" for level, (next_, end) in positions.items()},
+        }
 
-def handlers(parts: RuntimeInfoHandler) -> dict[int, Handler]:
-    def runtime(command: Command, peer: Peer) -> Reply:
-        return Reply(body=fastjson.write(KvTableBody(table(parts))))
+    def _totals(self) -> dict[str, str]:
+        puts, store = self._stats.store_stats, self._store
+        morning, total, size = puts.daily_totals, store.puts, store.put_bytes
+        return {
+            "msgPutTotalYesterdayMorning": str(morning.put_yesterday),
+            "msgPutTotalTodayMorning": str(morning.put_today),
+            "msgPutTotalTodayNow": str(total),
+            "msgGetTotalYesterdayMorning": str(morning.got_yesterday),
+            "msgGetTotalTodayMorning": str(morning.got_today),
+            "msgGetTotalTodayNow": str(puts.transferred),
+            "putMessageTimesTotal": str(total),
+            "putMessageFailedTimes": str(puts.failed_puts),
+            "putMessageSizeTotal": str(size),
+            "putMessageAverageSize": stats_log_format.format_double(size / total if total else 0.0),
+            "putMessageEntireTimeMax": str(int(puts.put_max_ms)),
+            "getMessageEntireTimeMax": str(int(puts.get_max_ms)),
+        }
 
-    return {RequestCode.GET_BROKER_RUNTIME_INFO: runtime}
-
-
-def table(parts: RuntimeInfoHandler) -> dict[str, str]:
-    """Every key and its text."""
-    delays = {f"scheduleMessageOffset_{level}": f"{at},{last}" for level, (at, last) in parts.delays().items()}
-    late = str(round(parts.late_ms()))
-    return {
-        "brokerVersion": str(VERSION),
-        "brokerVersionDesc": VERSION_NAME,
-        "bootTimestamp": str(parts.boot_ms),
-        "runtime": _runtime(parts.now_ms() - parts.boot_ms),
-        "startAcceptSendRequestTimeStamp": str(parts.config.start_accept_send_request_time_stamp),
-        **_totals(parts),
-        **_rates(parts.stats),
-        **_log(parts),
-        **_space(parts),
-        **dict.fromkeys((key for pool in _POOLS for key in pool), "0"),
-        **dict.fromkeys(_HEADS, late),
-        "pageCacheLockTimeMills": "0",
-        "dispatchMaxBuffer": "0",
-        "remainTransientStoreBufferNumbs": str(NO_BUFFER_POOL),
-        **delays,
-    }
-
-
-def _totals(parts: RuntimeInfoHandler) -> dict[str, str]:
-    puts, store = parts.stats.store_stats, parts.store
-    morning, total, size = puts.daily_totals, store.puts, store.put_bytes
-    return {
-        "msgPutTotalYesterdayMorning": str(morning.put_yesterday),
-        "msgPutTotalTodayMorning": str(morning.put_today),
-        "msgPutTotalTodayNow": str(total),
-        "msgGetTotalYesterdayMorning": str(morning.got_yesterday),
-        "msgGetTotalTodayMorning": str(morning.got_today),
-        "msgGetTotalTodayNow": str(puts.transferred),
-        "putMessageTimesTotal": str(total),
-        "putMessageFailedTimes": str(puts.failed_puts),
-        "putMessageSizeTotal": str(size),
-        "putMessageAverageSize": stats_log_format.format_double(size / total if total else 0.0),
-        "putMessageEntireTimeMax": str(int(puts.put_max_ms)),
-        "getMessageEntireTimeMax": str(int(puts.get_max_ms)),
-    }
+    def _log(self) -> dict[str, str]:
+        store = self._store
+        first, last = store.commit_log_min, store.commit_log_max
+        oldest = store.read_record(first) if last > first else None
+        return {
+            "commitLogMinOffset": str(first),
+            "commitLogMaxOffset": str(last),
+            "dispatchBehindBytes": str(last - store.dispatched),
+            "remainHowManyDataToFlush": _size(last - store.flushed),
+            "earliestMessageTimeStamp": "-1" if oldest is None else str(record.decode(oldest).store_ms),
+        }
 
 
 def _rates(stats: BrokerStats) -> dict[str, str]:
@@ -123,33 +133,8 @@ def _rates(stats: BrokerStats) -> dict[str, str]:
     }
 
 
-def _log(parts: RuntimeInfoHandler) -> dict[str, str]:
-    store = parts.store
-    first, last = store.commit_log_min, store.commit_log_max
-    oldest = store.read_record(first) if last > first else None
-    return {
-        "commitLogMinOffset": str(first),
-        "commitLogMaxOffset": str(last),
-        "dispatchBehindBytes": str(last - store.dispatched),
-        "remainHowManyDataToFlush": _size(last - store.flushed),
-        "earliestMessageTimeStamp": "-1" if oldest is None else str(record.decode(oldest).store_ms),
-    }
-
-
-def _space(parts: RuntimeInfoHandler) -> dict[str, str]:
-    """How full the disk is: a share of 1 in whole percent, rounded up."""
-    directory = parts.store.config.log_directory
-    usage = parts.disk.usage(directory)
-    ratio = _ratio(usage)
-    return {
-        "commitLogDirCapacity": f"Total : {_size(usage.total + usage.reserved)}, Free : {_size(usage.free)}.",
-        "commitLogDiskRatio": ratio,
-        f"commitLogDiskRatio_{directory}": ratio,
-        "consumeQueueDiskRatio": _ratio(parts.disk.usage(parts.config.store_path_root_dir)),
-    }
-
-
 def _ratio(usage: Usage) -> str:
+    """Return the used share of a disk, rounded up to whole percent."""
     return stats_log_format.format_double(
         -((usage.free - usage.total) * 100 // usage.total) / 100 if usage.total else -1.0
     )
@@ -162,7 +147,7 @@ def _runtime(ms: int) -> str:
 
 
 def _size(count: int) -> str:
-    """Bytes as 4.9.4 shows them to people: `177 B`, `1.5 KiB`."""
+    """Return a number of bytes as 4.9.4 prints it: `177 B`, `1.5 KiB`."""
     if count < 1024:
         return f"{count} B"
     value, unit = count / 1024, "K"
@@ -171,3 +156,14 @@ def _size(count: int) -> str:
             break
         value, unit = value / 1024, larger
     return f"{value:.1f} {unit}iB"
+
+
+def _disk_usage(disk: Disk, log_directory: str, root_directory: str) -> dict[str, str]:
+    usage = disk.usage(log_directory)
+    ratio = _ratio(usage)
+    return {
+        "commitLogDirCapacity": f"Total : {_size(usage.total + usage.reserved)}, Free : {_size(usage.free)}.",
+        "commitLogDiskRatio": ratio,
+        f"commitLogDiskRatio_{log_directory}": ratio,
+        "consumeQueueDiskRatio": _ratio(disk.usage(root_directory)),
+    }

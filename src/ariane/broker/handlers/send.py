@@ -1,22 +1,24 @@
 """SEND_MESSAGE (10), SEND_MESSAGE_V2 (310), SEND_BATCH_MESSAGE (320). [SendMessageProcessor]
 
-Checks come in the order of reference remoting-protocol 4.1; every answer, also a refusal, tells region and trace switch.
-A message that asks for a delay is kept until it is due (`delay`), a transactional one becomes a half message (`transactions`).
-Sizes are the store's to check.
+    frame → IncomingMessage → draft: delayed, half message, dead letter or as sent → append → wait until flushed → reply
+
+Checks come in the order of reference remoting-protocol 4.1. Every response, including errors, carries region and trace switch.
+A delayed message is redirected to a delay topic (`delayed_delivery`), a transactional one becomes a half message
+(`transaction_service`). The store checks sizes.
 """
 
 from __future__ import annotations
 
 import asyncio
-import random
-from collections.abc import Awaitable, Callable
-from typing import NamedTuple
+from collections.abc import Awaitable
+from typing import Protocol
+
+import msgspec
 
 from ariane.broker import delayed_delivery
-from ariane.broker.config import BrokerConfig
 from ariane.broker.dynamic_config import DynamicConfig
-from ariane.broker.state.group_registry import GroupRegistry
-from ariane.broker.state.topic_registry import TopicRegistry
+from ariane.broker.handlers.collaborators import DelayScheduler, Durability, SlaveAcknowledgement
+from ariane.broker.handlers.send_target import SendTargets
 from ariane.broker.stats.broker_stats import BrokerStats
 from ariane.broker.transaction_service import TransactionService
 from ariane.errors import FlushFailed, MessageRefused, ProtocolError, ReplyError, StoreError
@@ -32,21 +34,10 @@ from ariane.model.message import (
     UNIQ_KEY,
     WAIT,
 )
-from ariane.model.topic import (
-    AUTO_CREATE_TOPIC,
-    HALF_TOPIC,
-    PERM_WRITE,
-    RETRY_PREFIX,
-    SCHEDULE_TOPIC,
-    SEND_FORBIDDEN,
-    TIMER_TOPIC,
-    TopicConfig,
-    dlq_topic,
-    topic_name_fault,
-)
-from ariane.net.connection import Handled, Handler, Peer, Reply
+from ariane.model.topic import HALF_TOPIC, RETRY_PREFIX, SCHEDULE_TOPIC, TIMER_TOPIC, TopicConfig
+from ariane.net.connection import Handled, Peer, Reply
 from ariane.protocol import batch, properties
-from ariane.protocol.codes import RequestCode, ResponseCode
+from ariane.protocol.codes import ResponseCode
 from ariane.protocol.command import Command
 from ariane.protocol.requests import rules, typed
 from ariane.protocol.requests.messaging import LONG_NAMES, SendMessage
@@ -55,329 +46,300 @@ from ariane.store.message_store import AppendResult, MessageStore, RecordDraft
 MULTI_TAGS = 0x2
 
 
-class SendHandler(NamedTuple):
-    """What a send needs. `durable` waits until the log is flushed up to an offset (False: not in time); None when sends
-    are answered without waiting. `stored` is told after each put, to have it dispatched. `kept` gives a draft with these
-    properties the place where it waits for its time, if it has to."""
+class IncomingMessage(msgspec.Struct, frozen=True, gc=False):
+    """A send request whose target is resolved: what the handler passes from step to step."""
 
-    settings: DynamicConfig
-    topics: TopicRegistry
-    groups: GroupRegistry
-    store: MessageStore
-    store_host: bytes
-    durable: Callable[[int], Awaitable[bool]] | None
-    stored: Callable[[], None]
-    now_ms: Callable[[], int]
-    kept: Callable[[RecordDraft, dict[str, str]], RecordDraft]
-    stats: BrokerStats
-    transactions: TransactionService
-    recalled: Callable[[str, Peer], AppendResult]
-    """Takes back the message of this name that waits for its time, and tells where that was noted."""
-    replicated: Callable[[int], Awaitable[ResponseCode]] | None = None
-    """Waits for a slave (SYNC_MASTER); None when nobody does."""
+    request: SendMessage
+    topic: TopicConfig
+    queue_id: int
+    properties: dict[str, str]
+    """Properties of the request; WAIT is removed from those of a single message."""
+    body: bytes
+    peer: Peer
+
+
+class StoredMessages(msgspec.Struct, frozen=True, gc=False):
+    """What one send appended, and what its statistics need."""
+
+    first: RecordDraft
+    results: list[AppendResult]
+    started: float
 
     @property
-    def config(self) -> BrokerConfig:
-        """What is in force now."""
-        return self.settings.current
+    def end_offset(self) -> int:
+        """Return the end of the last record in the commit log."""
+        last = self.results[-1]
+        return last.offset + last.size
 
 
-def handlers(parts: SendHandler) -> dict[int, Handler]:
-    return {
-        RequestCode.SEND_MESSAGE: lambda command, peer: send(
-            parts, typed(command, SendMessage, LONG_NAMES), command, peer
-        ),
-        RequestCode.SEND_MESSAGE_V2: lambda command, peer: send(parts, typed(command, SendMessage), command, peer),
-        RequestCode.SEND_BATCH_MESSAGE: lambda command, peer: send(parts, typed(command, SendMessage), command, peer),
-    }
+class TimerRecall(Protocol):
+    """Cancels timers. [RecallHandler]"""
+
+    def cancel(self, name: str, born_host: bytes) -> tuple[delayed_delivery.DeliveryTimer, AppendResult]:
+        """Cancel the timer with this message id, unique key or recall handle.
+
+        Raises:
+            ReplyError: no pending timer has this name.
+        """
+        ...
 
 
-def send(parts: SendHandler, request: SendMessage, command: Command, peer: Peer) -> Handled:
-    """Store one message or a batch, and say where."""
-    config = parts.config
-    context = {"MSG_REGION": config.region_id, "TRACE_ON": "true" if config.trace_on else "false"}
-    try:
-        topic = _topic(parts, config, request)
-        queue_id = _queue_id(request, topic)
-        outer = properties.decode(request.properties) if request.properties else {}
-        wait = outer.get(WAIT, "true") != "false"
-        if not request.batch:  # 4.9.4 keeps it in the records of a batch
-            outer.pop(WAIT, None)
-        if request.batch:
-            drafts = _batch(parts, request, topic, queue_id, outer, command.body, peer)
-            draft, began = drafts[0], parts.stats.timer()
-            placed = parts.store.put_batch(drafts)
-        else:
-            draft = _single(parts, request, topic, queue_id, outer, command.body, peer)
-            began = parts.stats.timer()
-            placed = [_put(parts, draft, outer, request, peer, context)]
-    except ReplyError as error:
-        return Reply(error.code, context, error.remark)
-    except StoreError as error:
-        parts.stats.record_put_failure()
-        return Reply(ResponseCode.SERVICE_NOT_AVAILABLE, context, str(error))
-    except (ProtocolError, MessageRefused) as error:
-        return Reply(ResponseCode.MESSAGE_ILLEGAL, context, str(error))
-    parts.stored()
-    host = parts.store_host
-    context["msgId"] = (
-        ids.offset_message_id(host, placed[0].offset)
-        if len(placed) == 1
-        else ",".join([ids.offset_message_id(host, one.offset) for one in placed])
-    )
-    context["queueId"] = str(queue_id)
-    context["queueOffset"] = str(placed[0].queue_offset)
-    if parts.durable is None or not wait:
-        _count(parts.stats, draft, placed, began)
-        answered: Reply | Awaitable[Reply] = Reply(0, context)
-    else:
-        answered = _when_durable(parts.durable, parts.stats, draft, placed, began, context)
-    if parts.replicated is None or not wait:
-        return answered
-    return _when_replicated(parts.replicated(placed[-1].offset + placed[-1].size), answered, context)
+class SendHandler:
+    """Stores single messages and batches, and replies with their ids."""
 
+    def __init__(
+        self,
+        *,
+        settings: DynamicConfig,
+        targets: SendTargets,
+        store: MessageStore,
+        store_host: bytes,
+        delays: DelayScheduler,
+        durability: Durability,
+        transactions: TransactionService,
+        recalls: TimerRecall,
+        stats: BrokerStats,
+        slaves: SlaveAcknowledgement | None = None,
+    ) -> None:
+        self._settings = settings
+        self._targets = targets
+        self._store = store
+        self._store_host = store_host  # packed address of this broker: the first half of each message id
+        self._delays = delays
+        self._durability = durability
+        self._transactions = transactions
+        self._recalls = recalls  # for sends that cancel a timer (TIMER_DEL_UNIQKEY)
+        self._stats = stats
+        self._slaves = slaves  # None unless this is a SYNC_MASTER
 
-def _put(
-    parts: SendHandler,
-    draft: RecordDraft,
-    own: dict[str, str],
-    request: SendMessage,
-    peer: Peer,
-    context: dict[str, str],
-) -> AppendResult:
-    """Store one message, and do what its kind asks for."""
-    if TIMER_DEL_UNIQKEY in own:  # not a message, but the end of one
-        return parts.recalled(own[TIMER_DEL_UNIQKEY], peer)
-    placed = parts.store.put(draft)
-    if draft.topic == HALF_TOPIC:
-        parts.transactions.on_half_stored(placed.queue_offset)
-    elif draft.topic == TIMER_TOPIC and UNIQ_KEY in own:
-        broker, due_ms = parts.config.broker_name, draft.tags_code or 0
-        context["recallHandle"] = ids.recall_handle(request.topic, broker, due_ms, own[UNIQ_KEY])
-    return placed
+    def send(self, command: Command, peer: Peer) -> Handled:
+        """Handle SEND_MESSAGE_V2 and SEND_BATCH_MESSAGE.
 
+        Returns:
+            The reply, or an awaitable of it in synchronous flush mode.
+        """
+        return self._send(typed(command, SendMessage), command.body, peer)
 
-def target(parts: SendHandler, request: SendMessage) -> tuple[TopicConfig, int]:
-    """The topic and the queue that a send goes to, for replies too; ReplyError for every refusal."""
-    topic = _topic(parts, parts.config, request)
-    return topic, _queue_id(request, topic)
+    def send_v1(self, command: Command, peer: Peer) -> Handled:
+        """Handle SEND_MESSAGE: the same header with long field names."""
+        return self._send(typed(command, SendMessage, LONG_NAMES), command.body, peer)
 
+    def _send(self, request: SendMessage, body: bytes, peer: Peer) -> Handled:
+        config = self._settings.current
+        context = {"MSG_REGION": config.region_id, "TRACE_ON": "true" if config.trace_on else "false"}
+        try:
+            topic = self._targets.topic(request)
+            queue_id = self._targets.queue_id(request, topic)
+            property_map = properties.decode(request.properties) if request.properties else {}
+            waits = property_map.get(WAIT, "true") != "false"
+            if not request.batch:  # 4.9.4 stores it in the records of a batch
+                property_map.pop(WAIT, None)
+            message = IncomingMessage(request, topic, queue_id, property_map, body, peer)
+            stored = self._store_batch(message) if request.batch else self._store_single(message, context)
+        except ReplyError as error:
+            return Reply(error.code, context, error.remark)
+        except StoreError as error:
+            self._stats.record_put_failure()
+            return Reply(ResponseCode.SERVICE_NOT_AVAILABLE, context, str(error))
+        except (ProtocolError, MessageRefused) as error:
+            return Reply(ResponseCode.MESSAGE_ILLEGAL, context, str(error))
+        self._delays.on_stored()
 
-def _count(stats: BrokerStats, first: RecordDraft, placed: list[AppendResult], began: float) -> None:
-    size = placed[-1].offset + placed[-1].size - placed[0].offset
-    if first.topic == SCHEDULE_TOPIC:
-        stats.record_delayed_send(first.queue_id, len(placed), size)
-    else:
-        stats.record_send(first.topic, len(placed), size)
-    stats.record_put_time(stats.timer() - began)
-
-
-async def _when_durable(
-    durable: Callable[[int], Awaitable[bool]],
-    stats: BrokerStats,
-    first: RecordDraft,
-    placed: list[AppendResult],
-    began: float,
-    fields: dict[str, str],
-) -> Reply:
-    try:
-        flushed = await durable(placed[-1].offset + placed[-1].size)
-    except FlushFailed as error:
-        stats.record_put_failure()
-        fields = {name: fields[name] for name in ("MSG_REGION", "TRACE_ON")}
-        return Reply(ResponseCode.SERVICE_NOT_AVAILABLE, fields, str(error))
-    _count(stats, first, placed, began)
-    return Reply(ResponseCode.SUCCESS if flushed else ResponseCode.FLUSH_DISK_TIMEOUT, fields)
-
-
-async def _when_replicated(
-    replicated: Awaitable[ResponseCode], answered: Reply | Awaitable[Reply], fields: dict[str, str]
-) -> Reply:
-    """Disk and slave are waited for side by side; what is wrong with the slave is told before a slow disk, as in Java."""
-    copied = asyncio.ensure_future(replicated)
-    try:
-        answer = answered if isinstance(answered, Reply) else await answered
-        if answer.code == ResponseCode.SERVICE_NOT_AVAILABLE:
-            return answer
-        code = await copied
-    finally:
-        copied.cancel()
-    return answer if code == ResponseCode.SUCCESS else Reply(code, fields)
-
-
-def _topic(parts: SendHandler, config: BrokerConfig, request: SendMessage) -> TopicConfig:
-    """The topic to store to, made when it may be; every refusal that does not depend on the message."""
-    name = request.topic
-    since = config.start_accept_send_request_time_stamp
-    if since and since > parts.now_ms():
-        raise ReplyError(ResponseCode.SYSTEM_ERROR, f"broker unable to service, until {since}")
-    topic = parts.topics.get(name)
-    if topic is not None and topic.order and not config.broker_permission & PERM_WRITE:
-        raise ReplyError(ResponseCode.NO_PERMISSION, f"the broker {config.broker_name} may not be written to")
-    if name in SEND_FORBIDDEN:
-        raise ReplyError(ResponseCode.NO_PERMISSION, f"sending to topic {name} is forbidden: it is the broker's own")
-    if topic is not None:
-        return topic
-    if fault := topic_name_fault(name):
-        raise ReplyError(ResponseCode.SYSTEM_ERROR, fault)
-    topic = parts.topics.create_from_template(request.default_topic, name, request.default_topic_queue_nums)
-    if topic is None and name.startswith(RETRY_PREFIX):
-        topic = parts.topics.get_or_create_internal(name, 1)
-    if topic is None:
-        how = (
-            f"create it, or send with the default topic {AUTO_CREATE_TOPIC}"
-            if config.auto_create_topic_enable
-            else "create it: autoCreateTopicEnable is false"
+        results, host = stored.results, self._store_host
+        context["msgId"] = (
+            ids.offset_message_id(host, results[0].offset)
+            if len(results) == 1
+            else ",".join([ids.offset_message_id(host, result.offset) for result in results])
         )
-        raise ReplyError(ResponseCode.TOPIC_NOT_EXIST, f"topic[{name}] not exist on {config.broker_name}; {how}")
-    return topic
+        context["queueId"] = str(queue_id)
+        context["queueOffset"] = str(results[0].queue_offset)
+        flushed = self._durability.wait_flushed(stored.end_offset) if waits else None
+        if flushed is None:
+            self._count(stored)
+            reply: Reply | Awaitable[Reply] = Reply(0, context)
+        else:
+            reply = self._reply_when_flushed(flushed, stored, context)
+        if self._slaves is None or not waits:
+            return reply
+        return _reply_when_replicated(self._slaves.wait_replicated(stored.end_offset), reply, context)
+
+    # --- storing ---
+
+    def _store_single(self, message: IncomingMessage, context: dict[str, str]) -> StoredMessages:
+        """Append one message; add its recall handle to the response if it is a timer."""
+        draft = self._draft_single(message)
+        started = self._stats.timer()
+        property_map = message.properties
+        if TIMER_DEL_UNIQKEY in property_map:
+            # A client without RECALL_MESSAGE cancels a timer this way: the send itself is not stored as a message.
+            _, result = self._recalls.cancel(property_map[TIMER_DEL_UNIQKEY], message.peer.packed)
+            return StoredMessages(draft, [result], started)
+        result = self._store.put(draft)
+        if draft.topic == HALF_TOPIC:
+            self._transactions.on_half_stored(result.queue_offset)
+        elif draft.topic == TIMER_TOPIC and UNIQ_KEY in property_map:
+            broker, due_ms = self._settings.current.broker_name, draft.tags_code or 0
+            topic, unique_key = message.request.topic, property_map[UNIQ_KEY]
+            context["recallHandle"] = ids.recall_handle(topic, broker, due_ms, unique_key)
+        return StoredMessages(draft, [result], started)
+
+    def _store_batch(self, message: IncomingMessage) -> StoredMessages:
+        drafts = self._draft_batch(message)
+        started = self._stats.timer()
+        return StoredMessages(drafts[0], self._store.put_batch(drafts), started)
+
+    def _draft_single(self, message: IncomingMessage) -> RecordDraft:
+        """Return the record to append: as sent, delayed, as a half message, or as a dead letter."""
+        request, topic, property_map = message.request, message.topic, message.properties
+        name, queue_id = topic.topic_name, message.queue_id
+        reconsume_times = request.reconsume_times or 0
+        if name.startswith(RETRY_PREFIX):
+            name, queue_id = self._targets.retry_target(request, queue_id)
+            if name != topic.topic_name:
+                delayed_delivery.remove_delay(property_map)  # a dead letter is stored without a further delay
+        is_half = _is_half_message(property_map, request.topic, reconsume_times)
+        if is_half:
+            self._check_half_message(message)
+        else:
+            _check_transaction_bits(property_map, request.sys_flag)
+        draft = RecordDraft(
+            topic=name,
+            queue_id=queue_id,
+            body=message.body,
+            properties=self._stored_properties(property_map),
+            tags=property_map.get(TAGS, ""),
+            flag=request.flag,
+            sys_flag=_stored_sys_flag(message),
+            born_ms=request.born_ms,
+            born_host=message.peer.packed,
+            reconsume_times=reconsume_times,
+        )
+        if is_half:
+            return self._transactions.redirect(draft, property_map)
+        return self._delays.schedule(draft, property_map)
+
+    def _draft_batch(self, message: IncomingMessage) -> list[RecordDraft]:
+        request, topic = message.request, message.topic
+        if topic.topic_name.startswith(RETRY_PREFIX):
+            raise ProtocolError("a batch cannot be sent to a retry topic")
+        max_bytes = self._settings.current.max_message_size
+        if len(message.body) > max_bytes:
+            raise ProtocolError(f"a batch of {len(message.body)} bytes, at most {max_bytes} are allowed")
+        _check_batch_entry(message.properties, request.sys_flag)
+        sys_flag, drafts = _stored_sys_flag(message), []
+        for entry in batch.decode(message.body):
+            # The properties of the request hold for each message of the batch and win over its own.
+            property_map = properties.decode(entry.properties)
+            property_map.update(message.properties)
+            _check_batch_entry(property_map, request.sys_flag)
+            if delays := delayed_delivery.delay_properties(property_map):
+                names = ", ".join(sorted(delays))
+                raise ProtocolError(f"{names}: the messages of a batch cannot be delayed; send them one by one")
+            drafts.append(
+                RecordDraft(
+                    topic=topic.topic_name,
+                    queue_id=message.queue_id,
+                    body=entry.body,
+                    properties=self._stored_properties(property_map),
+                    tags=property_map.get(TAGS, ""),
+                    flag=entry.flag,
+                    sys_flag=sys_flag,
+                    born_ms=request.born_ms,
+                    born_host=message.peer.packed,
+                    reconsume_times=0,
+                )
+            )
+        if not drafts:
+            raise ProtocolError("the batch contains no messages")
+        return drafts
+
+    def _check_half_message(self, message: IncomingMessage) -> None:
+        """Validate a half message and add to its properties what its commit needs."""
+        config, request, property_map = self._settings.current, message.request, message.properties
+        if config.reject_transaction_message:
+            remark = (
+                f"the broker[{config.broker_ip1}] sending transaction message is forbidden: rejectTransactionMessage"
+            )
+            raise ReplyError(ResponseCode.NO_PERMISSION, remark)
+        if delays := delayed_delivery.delay_properties(property_map):
+            raise ProtocolError(f"{', '.join(sorted(delays))}: a transactional message cannot be delayed")
+        rules.PRODUCER_GROUP.check("producerGroup", request.producer_group)
+        property_map.setdefault(PGROUP, request.producer_group)
+        wait = properties.decode(request.properties or "").get(WAIT)
+        if wait is not None:
+            property_map[WAIT] = wait  # of single messages, 4.9.4 stores it in half messages only
+
+    def _stored_properties(self, property_map: dict[str, str]) -> str:
+        property_map[CLUSTER] = self._settings.current.broker_cluster_name
+        return properties.join(property_map)
+
+    # --- replying ---
+
+    async def _reply_when_flushed(
+        self, flushed: Awaitable[bool], stored: StoredMessages, context: dict[str, str]
+    ) -> Reply:
+        try:
+            is_flushed = await flushed
+        except FlushFailed as error:
+            # The record may be lost with the disk: the response must not carry the id of a message that may not exist.
+            self._stats.record_put_failure()
+            context = {name: context[name] for name in ("MSG_REGION", "TRACE_ON")}
+            return Reply(ResponseCode.SERVICE_NOT_AVAILABLE, context, str(error))
+        self._count(stored)
+        # A timeout is not a failure: the record is in the file and may still reach the disk, so the client learns
+        # FLUSH_DISK_TIMEOUT together with the message id and decides for itself whether to resend.
+        return Reply(ResponseCode.SUCCESS if is_flushed else ResponseCode.FLUSH_DISK_TIMEOUT, context)
+
+    def _count(self, stored: StoredMessages) -> None:
+        stats, first, results = self._stats, stored.first, stored.results
+        size = stored.end_offset - results[0].offset
+        if first.topic == SCHEDULE_TOPIC:
+            stats.record_delayed_send(first.queue_id, len(results), size)
+        else:
+            stats.record_send(first.topic, len(results), size)
+        stats.record_put_time(stats.timer() - stored.started)
 
 
-def _queue_id(request: SendMessage, topic: TopicConfig) -> int:
-    queues = max(topic.read_queue_nums, topic.write_queue_nums)
-    if request.queue_id >= queues:
-        remark = f"request queueId[{request.queue_id}] is illegal, {topic.topic_name} has {queues} queues"
-        raise ReplyError(ResponseCode.SYSTEM_ERROR, remark)
-    if request.queue_id >= 0:
-        return request.queue_id
-    return random.randrange(max(1, topic.write_queue_nums))  # noqa: S311 - spreads load, hides nothing
+async def _reply_when_replicated(
+    replicated: Awaitable[ResponseCode], reply: Reply | Awaitable[Reply], context: dict[str, str]
+) -> Reply:
+    """Wait for disk and slave in parallel. A slave's failure wins over a flush timeout, as in Java."""
+    acknowledged = asyncio.ensure_future(replicated)
+    try:
+        flushed = reply if isinstance(reply, Reply) else await reply
+        if flushed.code == ResponseCode.SERVICE_NOT_AVAILABLE:
+            return flushed
+        code = await acknowledged
+    finally:
+        acknowledged.cancel()
+    return flushed if code == ResponseCode.SUCCESS else Reply(code, context)
 
 
-def _single(
-    parts: SendHandler,
-    request: SendMessage,
-    topic: TopicConfig,
-    queue_id: int,
-    outer: dict[str, str],
-    body: bytes,
-    peer: Peer,
-) -> RecordDraft:
-    name = topic.topic_name
-    reconsume_times = request.reconsume_times or 0
-    if name.startswith(RETRY_PREFIX):
-        name, queue_id = _retry_target(parts, request, reconsume_times, queue_id)
-        if name != topic.topic_name:
-            delayed_delivery.remove_delay(outer)  # a dead letter is not delayed once more
-    if _is_half(outer, request.topic, reconsume_times):
-        return _half(parts, request, name, topic, queue_id, outer, body, peer)
-    _refuse_transaction_bits(outer, request.sys_flag)
-    draft = _draft(parts, request, name, topic, queue_id, outer, body, request.flag, reconsume_times, peer)
-    return parts.kept(draft, outer)
+def _stored_sys_flag(message: IncomingMessage) -> int:
+    sys_flag = message.request.sys_flag
+    return sys_flag | MULTI_TAGS if message.topic.topic_filter_type == "MULTI_TAG" else sys_flag
 
 
-def _is_half(own: dict[str, str], topic: str, reconsume_times: int) -> bool:
-    """Whether a message begins a transaction. Clients before 4.6.1 leave TRAN_MSG on the messages that they send to a retry
-    topic; these are ordinary messages, also if they end as dead letters."""
-    mark = own.get(TRAN_MSG)
+def _is_half_message(property_map: dict[str, str], topic: str, reconsume_times: int) -> bool:
+    """Return True if a message begins a transaction.
+
+    Clients before 4.6.1 leave TRAN_MSG on the messages that they send to a retry topic; these are ordinary messages, also
+    if they end as dead letters.
+    """
+    mark = property_map.get(TRAN_MSG)
     if mark is None or mark.lower() != "true":
         return False
-    return reconsume_times == 0 or not (topic.startswith(RETRY_PREFIX) or own.get(DELAY, "0") != "0")
+    return reconsume_times == 0 or not (topic.startswith(RETRY_PREFIX) or property_map.get(DELAY, "0") != "0")
 
 
-def _half(
-    parts: SendHandler,
-    request: SendMessage,
-    name: str,
-    topic: TopicConfig,
-    queue_id: int,
-    own: dict[str, str],
-    body: bytes,
-    peer: Peer,
-) -> RecordDraft:
-    """The half message of a transaction; it goes to the broker's own topic."""
-    config = parts.config
-    if config.reject_transaction_message:
-        remark = f"the broker[{config.broker_ip1}] sending transaction message is forbidden: rejectTransactionMessage"
-        raise ReplyError(ResponseCode.NO_PERMISSION, remark)
-    delays = delayed_delivery.delay_properties(own)
-    if delays:
-        raise ProtocolError(f"{', '.join(sorted(delays))}: a transactional message cannot be delayed")
-    rules.PRODUCER_GROUP.check("producerGroup", request.producer_group)
-    own.setdefault(PGROUP, request.producer_group)
-    wait = properties.decode(request.properties or "").get(WAIT)
-    if wait is not None:
-        own[WAIT] = wait  # 4.9.4 keeps it in half messages only
-    reconsume_times = request.reconsume_times or 0
-    draft = _draft(parts, request, name, topic, queue_id, own, body, request.flag, reconsume_times, peer)
-    return parts.transactions.redirect(draft, own)
+def _check_transaction_bits(property_map: dict[str, str], sys_flag: int) -> None:
+    # The bits alone would mark the record as prepared or committed without a half message that checks could find.
+    if sys_flag & TRANSACTION_MASK and property_map.get(TRAN_MSG, "").lower() != "true":
+        raise ProtocolError(f"sysFlag {sys_flag:#x} has transaction bits, but the message has no {TRAN_MSG} property")
 
 
-def _batch(
-    parts: SendHandler,
-    request: SendMessage,
-    topic: TopicConfig,
-    queue_id: int,
-    outer: dict[str, str],
-    body: bytes,
-    peer: Peer,
-) -> list[RecordDraft]:
-    if topic.topic_name.startswith(RETRY_PREFIX):
-        raise ProtocolError("a batch cannot be sent to a retry topic")
-    if len(body) > parts.config.max_message_size:
-        raise ProtocolError(f"a batch of {len(body)} bytes, at most {parts.config.max_message_size} are allowed")
-    _refuse_bad_transactions(outer, request.sys_flag)
-    drafts = []
-    for entry in batch.decode(body):
-        own = properties.decode(entry.properties)
-        own.update(outer)
-        _refuse_bad_transactions(own, request.sys_flag)
-        if delays := delayed_delivery.delay_properties(own):
-            raise ProtocolError(
-                f"{', '.join(sorted(delays))}: the messages of a batch cannot be delayed; send them one by one"
-            )
-        drafts.append(_draft(parts, request, topic.topic_name, topic, queue_id, own, entry.body, entry.flag, 0, peer))
-    if not drafts:
-        raise ProtocolError("the batch holds no message")
-    return drafts
-
-
-def _draft(
-    parts: SendHandler,
-    request: SendMessage,
-    name: str,
-    topic: TopicConfig,
-    queue_id: int,
-    own: dict[str, str],
-    body: bytes,
-    flag: int,
-    reconsume_times: int,
-    peer: Peer,
-) -> RecordDraft:
-    own[CLUSTER] = parts.config.broker_cluster_name
-    return RecordDraft(
-        topic=name,
-        queue_id=queue_id,
-        body=body,
-        properties=properties.join(own),
-        tags=own.get(TAGS, ""),
-        flag=flag,
-        sys_flag=request.sys_flag | MULTI_TAGS if topic.topic_filter_type == "MULTI_TAG" else request.sys_flag,
-        born_ms=request.born_ms,
-        born_host=peer.packed,
-        reconsume_times=reconsume_times,
-    )
-
-
-def _retry_target(parts: SendHandler, request: SendMessage, reconsume_times: int, queue_id: int) -> tuple[str, int]:
-    """A message sent to %RETRY%group directly: it stays there, or goes to %DLQ%group when it was retried enough."""
-    group = request.topic.removeprefix(RETRY_PREFIX)
-    config = parts.groups.get_or_create(group)
-    if config is None:
-        remark = f"subscription group not exist, {group}; create it"
-        raise ReplyError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
-    most = config.retry_max_times if request.max_reconsume_times is None else request.max_reconsume_times
-    if reconsume_times < most:
-        return request.topic, queue_id
-    return parts.topics.get_or_create_internal(dlq_topic(group), 1).topic_name, 0
-
-
-def _refuse_transaction_bits(own: dict[str, str], sys_flag: int) -> None:
-    if sys_flag & TRANSACTION_MASK and own.get(TRAN_MSG, "").lower() != "true":
-        raise ProtocolError(f"sysFlag {sys_flag:#x} has transaction bits, and the message no {TRAN_MSG}")
-
-
-def _refuse_bad_transactions(own: dict[str, str], sys_flag: int) -> None:
-    """Refuse what no message of a batch may be: part of a transaction."""
-    _refuse_transaction_bits(own, sys_flag)
-    if own.get(TRAN_MSG, "").lower() == "true":
+def _check_batch_entry(property_map: dict[str, str], sys_flag: int) -> None:
+    """Raise ProtocolError if a message of a batch is transactional."""
+    _check_transaction_bits(property_map, sys_flag)
+    if property_map.get(TRAN_MSG, "").lower() == "true":
         raise ProtocolError(f"{TRAN_MSG}: a batch cannot be transactional, send its messages one by one")

@@ -1,0 +1,224 @@
+"""The handler objects of one broker, each built with the few services that it uses.
+
+`request_routing.routes` maps the request codes to their methods.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ariane.broker.access_control import AccessControl
+from ariane.broker.client_registry import ClientRegistry
+from ariane.broker.config_file import BrokerConfigFile
+from ariane.broker.dynamic_config import DynamicConfig
+from ariane.broker.file_cleaner import FileCleaner
+from ariane.broker.flusher import Flusher
+from ariane.broker.handlers.acl_admin import AclAdminHandler
+from ariane.broker.handlers.broker_admin import BrokerAdminHandler
+from ariane.broker.handlers.client_sessions import ClientSessionHandler
+from ariane.broker.handlers.config_admin import ConfigAdminHandler
+from ariane.broker.handlers.consumer_admin import ConsumerAdminHandler
+from ariane.broker.handlers.end_transaction import TransactionHandler
+from ariane.broker.handlers.file_expiry import FileExpiryHandler
+from ariane.broker.handlers.message_query import MessageQueryHandler
+from ariane.broker.handlers.offset_requests import OffsetHandler
+from ariane.broker.handlers.pull import PullHandler
+from ariane.broker.handlers.pull_query import PullQueryBuilder
+from ariane.broker.handlers.recall import RecallHandler
+from ariane.broker.handlers.reply_message import ReplyMessageHandler
+from ariane.broker.handlers.runtime_info import RuntimeInfoHandler
+from ariane.broker.handlers.send import SendHandler
+from ariane.broker.handlers.send_back import SendBackHandler
+from ariane.broker.handlers.send_target import SendTargets
+from ariane.broker.handlers.statistics import StatisticsHandler
+from ariane.broker.handlers.topic_admin import TopicAdminHandler
+from ariane.broker.persistent_state import PersistentState
+from ariane.broker.post_store import PostStoreDispatcher
+from ariane.broker.registration import Registration
+from ariane.broker.replication import ReplicationFeed
+from ariane.broker.stats.broker_stats import BrokerStats
+from ariane.broker.stats.stats_recorder import StatsRecorder
+from ariane.broker.topic_deletion import TopicRemover
+from ariane.broker.transaction_service import TransactionService
+from ariane.clock import Clock
+from ariane.net.server import RemotingServer
+from ariane.net.tasks import BackgroundTasks
+from ariane.store.files import Disk
+from ariane.store.message_store import MessageStore
+
+
+@dataclass(frozen=True, kw_only=True)
+class BrokerServices:
+    """The services of one broker, as `Broker` has started them."""
+
+    settings: DynamicConfig
+    addr: str
+    """Public address, ip:port."""
+    store_host: bytes
+    """The same, packed as in records."""
+    clock: Clock
+    disk: Disk
+    store: MessageStore
+    state: PersistentState
+    """Topics, groups, offsets, filters, locks."""
+    stats: BrokerStats
+    recorder: StatsRecorder
+    dispatcher: PostStoreDispatcher
+    flusher: Flusher
+    feed: ReplicationFeed
+    """Feeds the slaves."""
+    transactions: TransactionService
+    cleaner: FileCleaner
+    remover: TopicRemover
+    clients: ClientRegistry
+    server: RemotingServer
+    """Reaches connected clients."""
+    registration: Registration
+    """Registers with the name servers."""
+    access: AccessControl | None
+    """None if access control is disabled."""
+    config_file: BrokerConfigFile | None
+    """None if the broker was started without one."""
+    tasks: BackgroundTasks
+
+
+class BrokerHandlers:
+    """One handler object per group of request codes."""
+
+    def __init__(self, services: BrokerServices) -> None:
+        self._build_message_handlers(services)
+        self._build_client_handlers(services)
+        self._build_admin_handlers(services)
+
+    def _build_message_handlers(self, services: BrokerServices) -> None:
+        settings, config, state = services.settings, services.settings.current, services.state
+        store, dispatcher, clock = services.store, services.dispatcher, services.clock
+        targets = SendTargets(settings=settings, topics=state.topics, groups=state.groups, clock=clock)
+        self.recall = RecallHandler(store=store, deliveries=dispatcher.deliveries, durability=services.flusher)
+        self.send = SendHandler(
+            settings=settings,
+            targets=targets,
+            store=store,
+            store_host=services.store_host,
+            delays=dispatcher,
+            durability=services.flusher,
+            transactions=services.transactions,
+            recalls=self.recall,
+            stats=services.stats,
+            slaves=services.feed if config.broker_role == "SYNC_MASTER" else None,
+        )
+        self.send_back = SendBackHandler(
+            settings=settings,
+            topics=state.topics,
+            groups=state.groups,
+            store=store,
+            returned=dispatcher,
+            durability=services.flusher,
+        )
+        self.reply_message = ReplyMessageHandler(
+            settings=settings,
+            targets=targets,
+            members=services.clients.members,
+            clients=services.server,
+            store=store,
+            store_host=services.store_host,
+            listener=dispatcher,
+            clock=clock,
+        )
+        self.transactions = TransactionHandler(
+            transactions=services.transactions, durability=services.flusher, is_slave=config.is_slave
+        )
+        self.pull = PullHandler(
+            settings=settings,
+            queries=PullQueryBuilder(
+                settings=settings,
+                topics=state.topics,
+                groups=state.groups,
+                members=services.clients.members,
+                filters=state.filters,
+            ),
+            groups=state.groups,
+            offsets=state.offsets,
+            store=store,
+            store_host=services.store_host,
+            waiters=dispatcher.pull_waiters,
+            listener=dispatcher,
+            stats=services.stats,
+            clock=clock,
+        )
+        self.message_query = MessageQueryHandler(config=config, store=store)
+
+    def _build_client_handlers(self, services: BrokerServices) -> None:
+        state = services.state
+        self.offsets = OffsetHandler(offsets=state.offsets, topics=state.topics, store=services.store)
+        self.client_sessions = ClientSessionHandler(
+            settings=services.settings,
+            topics=state.topics,
+            groups=state.groups,
+            clients=services.clients,
+            filters=state.filters,
+            locks=state.locks,
+            lock_durability=state,
+            clock=services.clock,
+        )
+        self.consumer_admin = ConsumerAdminHandler(
+            broker_name=services.settings.current.broker_name,
+            topics=state.topics,
+            members=services.clients.members,
+            offsets=state.offsets,
+            store=services.store,
+            clients=services.server,
+        )
+
+    def _build_admin_handlers(self, services: BrokerServices) -> None:
+        settings, config, state = services.settings, services.settings.current, services.state
+        store, stats, clock = services.store, services.stats, services.clock
+        self.topic_admin = TopicAdminHandler(
+            config=config,
+            state=state,
+            remover=services.remover,
+            registration=services.registration,
+            stats=stats,
+        )
+        self.statistics = StatisticsHandler(
+            config=config,
+            addr=services.addr,
+            topics=state.topics,
+            groups=state.groups,
+            members=services.clients.members,
+            offsets=state.offsets,
+            store=store,
+            stats=stats,
+            clock=clock,
+        )
+        self.runtime_info = RuntimeInfoHandler(
+            settings=settings,
+            store=store,
+            dispatcher=services.dispatcher,
+            disk=services.disk,
+            stats=stats,
+            recorder=services.recorder,
+            clock=clock,
+        )
+        self.broker_admin = BrokerAdminHandler(
+            settings=settings,
+            topics=state.topics,
+            offsets=state.offsets,
+            clients=services.clients,
+            store=store,
+            remover=services.remover,
+            clock=clock,
+        )
+        self.file_expiry = FileExpiryHandler(cleaner=services.cleaner)
+        self.config_admin = ConfigAdminHandler(
+            settings=settings,
+            config_file=services.config_file,
+            topics=state.topics,
+            groups=state.groups,
+            store=store,
+            limits=services.server.limits,
+            registration=services.registration,
+            tasks=services.tasks,
+            clock=clock,
+        )
+        self.acl_admin = AclAdminHandler(config=config, addr=services.addr, access=services.access)
