@@ -19,6 +19,7 @@ from ariane.broker.state import change_log, saved_state
 from ariane.errors import ArianeError
 from ariane.store import (
     checkpoint,
+    checkpoint_writer,
     commit_log,
     consume_queue,
     consume_queues,
@@ -30,9 +31,9 @@ from ariane.store import (
     message_store,
     queue_numbering,
     record_scanner,
+    recovered_state,
     recovery,
     segments,
-    topic_removal,
 )
 from ariane.testing.disk import FakeDisk
 
@@ -143,9 +144,11 @@ def checkpoint_before_the_data(patch: pytest.MonkeyPatch) -> None:
 
 
 def checkpoint_speaks_of_what_is_not_flushed(patch: pytest.MonkeyPatch) -> None:
-    plain = message_store.MessageStore._checkpoint_now
+    plain = checkpoint_writer.CheckpointWriter._build
     patch.setattr(
-        message_store.MessageStore, "_checkpoint_now", lambda self: plain(self)._replace(safe_offset=self._log.end)
+        checkpoint_writer.CheckpointWriter,
+        "_build",
+        lambda self, *dispatched: plain(self, *dispatched)._replace(safe_offset=self._log.end),
     )
 
 
@@ -160,8 +163,12 @@ def checkpoint_without_crc(patch: pytest.MonkeyPatch) -> None:
 
 
 def checkpoint_does_not_count_queue_files(patch: pytest.MonkeyPatch) -> None:
-    plain = message_store.MessageStore._checkpoint_now
-    patch.setattr(message_store.MessageStore, "_checkpoint_now", lambda self: plain(self)._replace(queue_files=0))
+    plain = checkpoint_writer.CheckpointWriter._build
+    patch.setattr(
+        checkpoint_writer.CheckpointWriter,
+        "_build",
+        lambda self, *dispatched: plain(self, *dispatched)._replace(queue_files=0),
+    )
 
 
 def no_abort_file(patch: pytest.MonkeyPatch) -> None:
@@ -338,7 +345,7 @@ def torn_numbers_restart_queues(patch: pytest.MonkeyPatch) -> None:
 
 def torn_numbers_stay_in_the_log(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(
-        message_store, "withdraw_rejected", lambda files, log, refused, recovered: [str(one) for one in refused]
+        recovered_state, "withdraw_rejected", lambda files, log, refused, recovered: [str(one) for one in refused]
     )
 
 
@@ -347,7 +354,7 @@ def no_first_checkpoint(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(
         message_store.MessageStore,
         "write_checkpoint",
-        lambda self: plain(self) if self._checkpoint.safe_offset is not None or self.puts else None,
+        lambda self: plain(self) if self._checkpoints._file.latest.safe_offset is not None or self.puts else None,
     )
 
 
@@ -451,7 +458,7 @@ def deletions_are_recorded_after_the_queues_are_gone(patch: pytest.MonkeyPatch) 
 
 
 def queues_of_deleted_topics_stay(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(topic_removal.TopicRemoval, "finish", lambda self: None)
+    patch.setattr(recovered_state, "remove_deleted_queues", lambda queues, deletions: None)
 
 
 FAULTS: list[tuple[Plant, Check]] = [

@@ -55,7 +55,7 @@ def config(path: Path, **settings: object) -> BrokerConfig:
 async def recorded(broker: Broker) -> None:
     """Wait until the checkpoint says that everything is on the disk, so that all files but the last may go."""
     async with asyncio.timeout(30):
-        while broker._store._checkpoint_on_disk.safe_offset != broker._store.commit_log_max:
+        while broker._store._checkpoints._file.durable.safe_offset != broker._store.commit_log_max:
             await asyncio.sleep(0.01)
 
 

@@ -253,7 +253,7 @@ def test_cli_on_a_sound_and_on_a_damaged_store(tmp_path: Path) -> None:
     result = runner.invoke(app, ["store", "check", str(root), "--json"])
     assert result.exit_code == 1
     *rows, last = map(json.loads, result.stdout.splitlines())
-    assert {"severity", "file", "offset", "what", "fix"} == set(rows[0])
+    assert {"severity", "file", "offset", "message", "fix"} == set(rows[0])
     assert last["errors"] == len([row for row in rows if row["severity"] == ERROR])
     assert runner.invoke(app, ["store", "check", str(tmp_path / "nothing")]).exit_code == 2
     assert runner.invoke(app, ["store", "cat", str(tmp_path)]).exit_code == 2

@@ -26,7 +26,7 @@ import zlib
 from struct import Struct
 from typing import NamedTuple
 
-from ariane.store.files import OpenFiles
+from ariane.store.files import OpenFiles, read_whole
 
 SIZE = 4096
 REBUILDING = 1 << 62  # number of queue files while all queues are rebuilt: a start that finds it rebuilds them again
@@ -117,8 +117,21 @@ def reserve(files: OpenFiles, path: str) -> None:
         files.disk.truncate(files.get(path), SIZE)
 
 
-def replace(files: OpenFiles, path: str, checkpoint: Checkpoint) -> None:
-    """Write a checkpoint and make it durable, here and now."""
-    handle = files.get(path)
-    files.disk.pwrite(handle, encode(checkpoint), 0)
-    files.disk.fsync(handle)
+class CheckpointFile:
+    """The checkpoint of an open store: what is on the disk, and what the next flush will have written."""
+
+    def __init__(self, files: OpenFiles, path: str) -> None:
+        """Read the checkpoint at `path`; a missing or damaged one counts as empty."""
+        self.path = path
+        self._files = files
+        # Passed to the last flush, or read at start: a flush that would write the same again is not needed.
+        self.latest = decode(read_whole(files.disk, path) or b"")
+        # Known to be on the disk: only this one allows files to be removed.
+        self.durable = self.latest
+
+    def lower(self, checkpoint: Checkpoint) -> None:
+        """Write a checkpoint that covers less, durably, before what it no longer covers is changed."""
+        handle = self._files.get(self.path)
+        self._files.disk.pwrite(handle, encode(checkpoint), 0)
+        self._files.disk.fsync(handle)
+        self.latest = self.durable = checkpoint

@@ -20,13 +20,14 @@ from ariane.store.checkpoint import Checkpoint
 from ariane.store.commit_log import CommitLog
 from ariane.store.consume_queue import QueueFilesChanged
 from ariane.store.deletions import Deletions
-from ariane.store.files import OpenFiles, write_error
+from ariane.store.files import write_error
 from ariane.store.index import IndexProgress, KeyIndex
 from ariane.store.index_file import IndexCorrupt, IndexSizes, LogView
 from ariane.store.key_hashes import Keyed, KeyHashes, is_indexed
 from ariane.store.key_query import KeyQuery, KeyQueryResult
 from ariane.store.queue_reader import read_store_ms
 from ariane.store.record_scanner import NotARecord, ScannedRecord, iter_readable_records, read_record
+from ariane.store.recovery import LoadedStore
 from ariane.store.segments import Segments
 from ariane.store.types import StoreConfig
 
@@ -39,20 +40,19 @@ REBUILDS_MAX = 8  # times that one call finds damage and makes the index anew be
 
 
 def open_index(
+    loaded: LoadedStore,
     config: StoreConfig,
-    files: OpenFiles,
     log: CommitLog,
     now_ms: Callable[[], int],
-    checkpoint: Checkpoint,
-    *,
-    clean: bool,
-    lower: Callable[[Checkpoint], None],
     deletions: Deletions | None = None,
 ) -> IndexBuilder:
-    """The index of a store whose log is in order: what the directory holds is taken over, the rest of the log indexed.
+    """Open the key index of a store whose log is recovered, and index the part of the log that it lacks.
 
-    `lower` is to make a checkpoint durable that vouches for less: what is made anew is no more flushed than what is new.
+    Args:
+        now_ms: clock that names new index files.
+        deletions: records in it are omitted from all answers.
     """
+    files, checkpoint = loaded.files, loaded.checkpoint.latest
     if not config.index:
         return IndexBuilder(None, log.segments)
     index = KeyIndex(
@@ -64,11 +64,12 @@ def open_index(
             log.start, lambda offset: read_store_ms(log, offset), lambda offset: _hashes_at(log.segments, offset)
         ),
     )
-    known = IndexProgress(clean, checkpoint.indexed_offset, checkpoint.index_files, checkpoint.index_ms)
+    known = IndexProgress(loaded.clean, checkpoint.indexed_offset, checkpoint.index_files, checkpoint.index_ms)
     index.open(known, log.end)
     indexing = IndexBuilder(index, log.segments, deletions)
     if known.position is not None and (index.position < known.position or len(index) < known.files):
-        lower(indexing.add_to_checkpoint(checkpoint, log.end))
+        # Rebuilt entries are not flushed, so the checkpoint must not cover them.
+        loaded.checkpoint.lower(indexing.add_to_checkpoint(checkpoint, log.end))
     index.write_recovered()
     indexing.index_log(log.end)
     return indexing

@@ -1,12 +1,14 @@
-"""The store of a broker: one commit log, the queues derived from it, and their life from start to stop.
+"""The store of a broker: one commit log, the queues that are dispatched from it, and their life from start to stop.
 
-    root/commitlog/<20 digits>                 every record, in the order of their arrival
-    root/consumequeue/<topic>/<id>/<20 digits> their places, queue by queue
-    root/index/<17 digits>                     which records have a key (`StoreConfig.index`)
-    root/checkpoint  abort  lock               how far the disk has it; there while running; one process at a time
+    root/commitlog/<20 digits>                 every record, in order of arrival
+    root/consumequeue/<topic>/<id>/<20 digits> offsets of these records, queue by queue
+    root/index/<17 digits>                     offsets of records by key (`StoreConfig.index`)
+    root/checkpoint  abort  lock               what is durable; exists while running; one process at a time
 
-Synchronous and used by one thread, save `Flush.run`, which a worker thread may run between `begin_...` and `end_flush`. The rhythm:
-put, put, put ... `step()` for what consumers may see now; `begin_flush` when there is something to wait for. [DefaultMessageStore]
+    put, put, put ... -> `dispatch_pending`: consumers see the messages -> `begin_flush`, run, `end_flush`: they are durable
+
+Synchronous and used by one thread, except `FlushRound.run`, which a worker thread may run between `begin_flush` and `end_flush`.
+[DefaultMessageStore]
 """
 
 from __future__ import annotations
@@ -14,33 +16,27 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from functools import partial
 
 from ariane.clock import SYSTEM_CLOCK
 from ariane.errors import StoreError, StoreFull
 from ariane.model.hashes import java_hash
-from ariane.model.topic import SCHEDULE_TOPIC
-from ariane.store import checkpoint as checkpoints
-from ariane.store import corrupt_ranges, dispatch, index_builder, queue_reader, recovery
-from ariane.store.checkpoint import Checkpoint
-from ariane.store.commit_log import CommitLog
+from ariane.model.topic import SCHEDULE_TOPIC, TopicDeletion
+from ariane.store import dispatch, queue_reader
+from ariane.store.checkpoint_writer import CheckpointWriter
 from ariane.store.consume_queue import ENTRY, ConsumeQueue
-from ariane.store.consume_queues import ConsumeQueues
-from ariane.store.delayed import DelayedMessages
 from ariane.store.deletions import Deletions
 from ariane.store.dispatch import Arrival, PendingEntry
 from ariane.store.encoding import delay_tags_code, encode_batch, encode_properties, encode_record
-from ariane.store.file_loading import load_log
-from ariane.store.files import Disk, OpenFiles, SystemDisk, open_error, read_whole
+from ariane.store.files import Disk, OpenFiles, SystemDisk, open_error
 from ariane.store.flush import FlushPostponed, FlushRound
 from ariane.store.key_hashes import is_indexed
 from ariane.store.log_replica import Replica, ReplicationSource
-from ariane.store.queue_rebuild import rebuild_queues, withdraw_rejected
 from ariane.store.record_scanner import NotARecord, RecordScanner, ScannedRecord, read_record
+from ariane.store.recovered_state import RecoveredState, recover_store
 from ariane.store.recovery import RecoveryReport
 from ariane.store.removed_files import RemovedFiles
 from ariane.store.retention import Retention
-from ariane.store.store_directory import claim, mark_running, release
+from ariane.store.store_directory import claim, mark_stopped, release
 from ariane.store.topic_removal import TopicRemoval
 from ariane.store.types import AppendResult, GetResult, GetStatus, RecordDraft, StoreConfig
 
@@ -60,7 +56,7 @@ __all__ = [
     "open_store",
 ]
 
-PENDING_MAX = 1_000_000  # records that wait for their queue entries; beyond, that disk is failing and puts are refused
+PENDING_MAX = 1_000_000  # records without queue entries; beyond, the disk of the queues fails and puts are refused
 
 
 def open_store(
@@ -72,18 +68,25 @@ def open_store(
     delay_positions: Mapping[int, int] | None = None,
     deletions: Callable[[], Deletions] = Deletions,
 ) -> MessageStore:
-    """Lock the directory, bring it into order, and open it. `store_host` is this broker's packed address,
-    `delay_positions` what Java's delayOffset.json says of each delay level, `deletions` loads the topics that were deleted
-    (called once the directory is locked).
+    """Lock a store directory, recover it, and open it.
 
-    StoreLocked when another process has it, StoreCorrupt or ConfigError naming the path when it cannot be used as it is.
+    Args:
+        now_ms: clock for store times, in ms since 1970.
+        store_host: packed address of this broker, stored with each record.
+        delay_positions: positions by delay level from Java's delayOffset.json.
+        deletions: loads the table of deleted topics, once the directory is locked.
+
+    Raises:
+        StoreLocked: another process has the directory open.
+        StoreCorrupt, ConfigError, StoreError: it cannot be used as it is; the message names the path and what to do.
     """
     config.check()
     disk = disk or SystemDisk()
     locks = claim(config, disk)
     files = OpenFiles(disk, config.open_files_max)
     try:
-        store = MessageStore(config, files, now_ms, store_host, locks, delay_positions or {}, deletions())
+        state = recover_store(config, files, now_ms, delay_positions or {}, deletions())
+        store = MessageStore(config, state, now_ms=now_ms, store_host=store_host, locks=locks)
         store.write_first_checkpoint()
         return store
     except BaseException as error:
@@ -95,100 +98,74 @@ def open_store(
 
 
 class MessageStore:
-    """Made by `open_store`. `recovered` tells what the start found; `index` is asked by key."""
+    """Appends messages, dispatches them to queues, and reads them. Opened by `open_store`."""
 
     def __init__(
         self,
         config: StoreConfig,
-        files: OpenFiles,
+        state: RecoveredState,
+        *,
         now_ms: Callable[[], int],
         store_host: bytes,
         locks: tuple[int, ...],
-        delay_positions: Mapping[int, int],
-        deletions: Deletions,
     ) -> None:
+        """Run the recovered `state`; `locks` are released by `close`."""
         self.config = config
-        self.deletions = deletions
-        self._files = files
-        self._disk = disk = files.disk
+        # What the start found and repaired, for logs and tests.
+        self.recovery_report = state.report
         self._now_ms = now_ms
         self._store_host = store_host
+
+        # The disk: all handles are in `_files`, except those of the log, which a flush may be using.
+        self._files = state.files
+        self._disk = state.files.disk
         self._locks = locks
-        root = config.root
-        self._abort, self._checkpoint_path = f"{root}/abort", f"{root}/checkpoint"
-        clean = disk.size(self._abort) is None
-        self._checkpoint = self._checkpoint_on_disk = checkpoints.decode(read_whole(disk, self._checkpoint_path) or b"")
-        flushed = self._checkpoint.safe_offset
-        loaded = load_log(files, config.log_directory, config.commit_log_size, clean=clean, flushed=flushed)
-        segments, gap = loaded.segments, loaded.find_gap()
-        queues = f"{root}/consumequeue"
-        self._queues = ConsumeQueues(files, queues, config.consume_queue_size, counted=flushed is not None)
-        self.entries = self._queues.entries  # of a queue, as they stand there
-        accepted = recovery.refuse_loss(
-            segments, gap, self._queues, self._checkpoint, clean=clean, accept_loss=config.accept_empty_log
-        )
-        mark_running(files, root)
-        self.recovery_report = recovery.recover_log(
-            files,
-            segments,
-            gap,
-            self._queues,
-            self._checkpoint,
-            clean=clean,
-            check_crc=config.check_crc_on_recover,
-            skip_corrupt=not config.follower,
-            damaged=corrupt_ranges.backup_directory(root),
-            lower=self._lower,
-        )
-        removal = TopicRemoval(self, self._queues)
-        self.delete_topic, self.deletion_of, self.apply_deletion = removal.delete, removal.deletion_of, removal.apply
-        removal.finish()
-        derived, delivered, passed = rebuild_queues(
-            segments, self._queues, self.recovery_report, delays_ms=config.delays_ms, deletions=deletions
-        )
-        notes = [*withdraw_rejected(files, segments, derived.rejected, self.recovery_report), *derived.lost_entries]
-        self._log = CommitLog(
-            files,
-            segments,
-            self.recovery_report.end,
-            recovery.clamp_last_timestamp(self.recovery_report.last_ms, now_ms()),
-        )
-        self.clear_write_failure = self._log.clear_write_failure
-        self.delayed = DelayedMessages(files, root, self._queues, segments, config.delays_ms)
-        mended = self.delayed.load(delivered, self._log.end, delay_positions)
-        self.index = index_builder.open_index(
-            config, files, self._log, now_ms, self._checkpoint, clean=clean, lower=self._lower, deletions=deletions
-        )
-        self.recovery_report = recovery.merge_report(
-            self.recovery_report, passed, [*accepted, *notes, *mended, *self.index.notes]
-        )
-        self._delays_put = False  # since all was derived
-        self._pending: deque[PendingEntry] = deque()
-        self._deferred_arrivals: list[Arrival] = []  # arrivals of a step that was not the caller's, for the next one
-        self._dispatched, self._dispatched_ms = self._log.end, self._log.last_ms
-        self._checkpoint_in_flight: FlushRound | None = None
-        self.refusal: StoreError | None = None  # why no message may be put: a nearly full disk, the role of a slave
-        self._removed = RemovedFiles(disk, self._log, self._queues, partial(setattr, self, "refusal"))
-        self.replica: Replica | None = None  # set by `follow`
-        self.replication_source = ReplicationSource(self._log, sync=config.flush == "sync")
-        self.retention = Retention(disk, self._log, self._queues, lambda: self._checkpoint_on_disk)
-        self.has_queue = self._queues.has_files
-        self.puts = self.put_bytes = 0  # messages taken since the start
         self._closed = False
 
+        # The log and what is derived from it.
+        self._log = state.log
+        self._queues = state.queues
+        self.index = state.index
+        self.delayed = state.delayed
+        self.deletions = state.deletions
+
+        # Records that were put but not dispatched, oldest first.
+        self._pending: deque[PendingEntry] = deque()
+        # Arrivals that a topic removal dispatched; the next caller of `dispatch_pending` notifies consumers of them.
+        self._deferred_arrivals: list[Arrival] = []
+        # All records that end at or before `_dispatched` have their queue entries; the store time of the last of them.
+        self._dispatched, self._dispatched_ms = state.log.end, state.log.last_ms
+        # A delayed message was put and not dispatched yet: spares all other dispatches the look into the delay queues.
+        self._has_delayed_puts = False
+
+        # Why puts are refused although the log could take them: a nearly full disk, a removed file, the role of a slave.
+        self.refusal: StoreError | None = None
+        self._removed_files = RemovedFiles(self._disk, state.log, state.queues, self)
+        # Messages and bytes that were put since the start, for statistics.
+        self.puts = self.put_bytes = 0
+
+        # Parts that act on the store for the broker.
+        self.replica: Replica | None = None  # set by `follow_master`
+        self.replication_source = ReplicationSource(state.log, sync=config.flush == "sync")
+        self.retention = Retention(self._disk, state.log, state.queues, state.checkpoint)
+        self._checkpoints = CheckpointWriter(state, retention=self.retention, removed_files=self._removed_files)
+        self._topic_removal = TopicRemoval(self, state.queues)
+
     def write_first_checkpoint(self) -> None:
-        """Replace a checkpoint of Java or of a rebuild, so that a crash before the next one is not taken for one of Java's."""
-        if self._checkpoint.safe_offset is None or self._checkpoint.queue_files >= checkpoints.REBUILDING:
-            with suppress(StoreFull):  # no room for the state of delays: the next flush writes all of it
+        """Replace a checkpoint of Java or of a rebuild, so that a crash before the next one is not attributed to Java."""
+        if self._checkpoints.is_first_needed:
+            with suppress(StoreFull):  # no room for the state of delays: the next checkpoint writes all of it
                 self.write_checkpoint()
 
-    def _lower(self, checkpoint: Checkpoint) -> None:
-        """Make a checkpoint durable that says less than the one there, before what it no longer speaks of is changed."""
-        checkpoints.replace(self._files, self._checkpoint_path, checkpoint)
-        self._checkpoint = self._checkpoint_on_disk = checkpoint
+    # --- writing ---
 
     def put(self, draft: RecordDraft) -> AppendResult:
-        """Append one message. Once this has returned, the record survives the death of the process."""
+        """Append one message. Once this returns, the record survives the death of the process.
+
+        Raises:
+            MessageRefused: the format cannot hold the message.
+            StoreFull, StoreError: the disk failed, or `refusal` is set.
+        """
         log = self._log
         if log.failure is not None or self.refusal is not None or len(self._pending) >= PENDING_MAX:
             self._raise_refusal()
@@ -196,29 +173,30 @@ class MessageStore:
         if queue is None or not queue.opened:
             queue = self._queues.get_or_create(draft.topic, draft.queue_id)
         topic, properties = queue.topic_bytes, encode_properties(draft, self.config.max_message_size)
-        now = self._now_ms()
-        store_ms = now if now > log.last_ms else log.last_ms
+        now_ms = self._now_ms()
+        # Store times never go back, or a search by time would miss records.
+        store_ms = now_ms if now_ms > log.last_ms else log.last_ms
         listed = dispatch.has_entry(draft.sys_flag)
         queue_offset = queue.next_offset if listed else 0
         data = encode_record(draft, topic, properties, queue_offset, log.end, store_ms, self._store_host)
         if len(data) > log.room:
+            # The record contains its own offset, so it is encoded again for the next file.
             rolled = log.roll(len(data))
             data = encode_record(draft, topic, properties, queue_offset, rolled, store_ms, self._store_host)
         offset = log.end
         log.append(data, store_ms)
-        size = len(data)
         if listed:
             queue.next_offset += 1
-        self._add_pending(draft, queue, listed, offset, size, queue_offset, store_ms)
-        return AppendResult(offset, size, queue_offset, store_ms)
+        self._add_pending(draft, queue, listed, offset, len(data), queue_offset, store_ms)
+        return AppendResult(offset, len(data), queue_offset, store_ms)
 
     def put_batch(self, drafts: list[RecordDraft]) -> list[AppendResult]:
-        """Append messages side by side in one file with one write: all of them or none."""
+        """Append messages next to each other in one file with one write: all of them or none."""
         log = self._log
         if log.failure is not None or self.refusal is not None or len(self._pending) >= PENDING_MAX:
             self._raise_refusal()
-        now = self._now_ms()
-        store_ms = now if now > log.last_ms else log.last_ms
+        now_ms = self._now_ms()
+        store_ms = now_ms if now_ms > log.last_ms else log.last_ms
         next_offsets: dict[ConsumeQueue, int] = {}
         parts: list[tuple[RecordDraft, ConsumeQueue, bool, bytes, bytes, int]] = []
         for draft in drafts:
@@ -237,18 +215,17 @@ class MessageStore:
             return []
         offset = log.end
         log.append(b"".join(records), store_ms)
-        placed = []
+        results = []
         for (draft, queue, listed, _, _, queue_offset), data in zip(parts, records, strict=True):
             self._add_pending(draft, queue, listed, offset, len(data), queue_offset, store_ms)
-            placed.append(AppendResult(offset, len(data), queue_offset, store_ms))
+            results.append(AppendResult(offset, len(data), queue_offset, store_ms))
             offset += len(data)
         for queue, number in next_offsets.items():
             queue.next_offset = number
-        return placed
+        return results
 
     def _raise_refusal(self) -> None:
-        reason = self._log.failure or self.refusal
-        if reason is not None:
+        if (reason := self._log.failure or self.refusal) is not None:
             raise reason.with_traceback(None)
         raise StoreFull(f"{PENDING_MAX} records are pending: queue entries cannot be written below {self.config.root}")
 
@@ -273,33 +250,33 @@ class MessageStore:
             code = java_hash(draft.tags) if draft.tags else 0
         else:
             code = delay_tags_code(draft, store_ms, self.config.delays_ms)
-            self._delays_put = True
-        self._pending.append(
-            PendingEntry(queue, ENTRY.pack(offset, size, code), queue_offset, code, store_ms, offset + size)
-        )
+            self._has_delayed_puts = True
+        entry = ENTRY.pack(offset, size, code)
+        self._pending.append(PendingEntry(queue, entry, queue_offset, code, store_ms, offset + size))
 
     def dispatch_and_defer_arrivals(self) -> None:
-        """As `step`, whose arrivals the next call returns."""
+        """Dispatch like `dispatch_pending`, whose next call returns the arrivals of this one."""
         self._deferred_arrivals = self.dispatch_pending()
 
     def dispatch_pending(self) -> list[Arrival]:
-        """Derive the queue entries of what was appended since the last step (in sync mode: of what is flushed).
+        """Write the queue entries of the records that were appended since the last call (in sync mode: flushed).
 
-        StoreFull or StoreError when the entries cannot be written; nothing is lost, the next step tries again.
+        Raises:
+            StoreFull, StoreError: the entries cannot be written. Nothing is lost; the next call tries again.
         """
-        held, self._deferred_arrivals = self._deferred_arrivals, []
+        deferred, self._deferred_arrivals = self._deferred_arrivals, []
         if not self._pending and self.replica is None:
-            return held
+            return deferred
         try:
-            up_to, follow = self.replication_source.end, self.replica
-            if follow is not None:
-                arrivals, last = follow.dispatch_pending(up_to)
+            up_to, replica = self.replication_source.end, self.replica
+            if replica is not None:
+                arrivals, last = replica.dispatch_pending(up_to)
             else:
                 arrivals, last = dispatch.dispatch_pending(self._pending, up_to, self._queues)
         except StoreError as error:
-            self._deferred_arrivals = held
+            self._deferred_arrivals = deferred
             if isinstance(error.__cause__, FileNotFoundError):
-                self._removed.report_removed(str(error.__cause__.filename))
+                self._removed_files.report_removed(str(error.__cause__.filename))
             raise
         if last is not None:
             self._dispatched, self._dispatched_ms = last.end, last.store_ms
@@ -307,10 +284,17 @@ class MessageStore:
             if self.replica is not None:
                 self.delayed.apply_master_deliveries(self.replica.delivered, self._log.end)
                 self.replica.delivered.clear()
-            elif self._delays_put:
-                self._delays_put = bool(self._pending)
+            elif self._has_delayed_puts:
+                self._has_delayed_puts = bool(self._pending)
                 self.delayed.read_arrivals(self._log.end)
-        return held + arrivals if held else arrivals
+        return deferred + arrivals if deferred else arrivals
+
+    @property
+    def dispatched(self) -> int:
+        """All records that end at or before this offset have their queue entries."""
+        return self._dispatched if self._pending else self._log.end
+
+    # --- reading ---
 
     def get(
         self,
@@ -322,19 +306,26 @@ class MessageStore:
         max_bytes: int | None = None,
         accept: Callable[[bytes], bool] | None = None,
     ) -> GetResult:
-        """Records of a queue from entry `offset` on, at most one answer full; `codes` None takes all tags, `accept` sees
-        each record that has one of them."""
+        """Return records of a queue.
+
+        Args:
+            offset: number of the first entry.
+            max_count: most records; the limits of `StoreConfig` count, too.
+            codes: tags codes to accept; None accepts all.
+            max_bytes: most bytes of records.
+            accept: decides about each record whose tags code is accepted (SQL92 filters).
+        """
         queue = self._queues.get_opened(topic, queue_id)
         if queue is None:
             return GetResult(GetStatus.NO_MESSAGE_IN_QUEUE, [], 0, 0, 0, False)
+        wanted = (offset, max_count, codes, max_bytes, accept)
         try:
-            wanted = (offset, max_count, codes, max_bytes, accept)
             return queue_reader.read_messages(queue, self._log, self.config, *wanted)
         except FileNotFoundError as error:
-            raise self._removed.report_removed(str(error.filename)) from error
+            raise self._removed_files.report_removed(str(error.filename)) from error
 
     def read_record(self, offset: int) -> bytes | None:
-        """The record at a commit log offset, as an id names it; None when none begins there."""
+        """Return the record at a commit log offset, as a message id names it; None if no record begins there."""
         if not self._log.start <= offset < self.replication_source.end:
             return None
         try:
@@ -343,56 +334,76 @@ class MessageStore:
             return None
 
     def scan_records(self, start: int, stop: int) -> Iterator[ScannedRecord]:
-        """What lies in the log from `start`, where a record begins, up to `stop`; what cannot be read is passed over."""
-        log, start = self._log.segments, max(start, self._log.start)
-        return iter(RecordScanner(log, start, stop, check_crc=False, min_store_ms=0, all_written=True))
+        """Yield the records of the log from `start`, a record boundary, up to `stop`; corrupt ranges are skipped."""
+        start = max(start, self._log.start)
+        return iter(RecordScanner(self._log.segments, start, stop, check_crc=False, min_store_ms=0, all_written=True))
 
     def read_queue_record(self, topic: str, queue_id: int, number: int) -> bytes | None:
-        """The record of one queue entry; None when there is no such entry, or its record is gone, lost or damaged."""
+        """Return the record of a queue entry; None if there is no such entry, or its record is removed or corrupt."""
         queue = self._queues.get_opened(topic, queue_id)
         if queue is None or not queue.min_offset(self._log.start) <= number < queue.max:
             return None
         try:
-            found, data = read_record(self._log.segments, ENTRY.unpack(queue.entries(number, 1))[0])
+            record, data = read_record(self._log.segments, ENTRY.unpack(queue.entries(number, 1))[0])
         except NotARecord:
             return None
-        return data if found.queue_offset == number else None  # else that of the next entry: its own was lost
+        # The entry of a lost record points to the record of the entry after it.
+        return data if record.queue_offset == number else None
 
-    @property
-    def last_ms(self) -> int:
-        """Store time of the last record; no later one is stored before it."""
-        return self._log.last_ms
+    def entries(self, topic: str, queue_id: int, offset: int, count: int) -> list[tuple[int, int, int]]:
+        """Return queue entries from `offset` on: commit log offset, record size, tags code. Fewer at the queue's end."""
+        return self._queues.entries(topic, queue_id, offset, count)
 
     def min_offset(self, topic: str, queue_id: int) -> int:
+        """Return the number of the oldest entry whose record is still in the log; 0 for an unknown queue."""
         queue = self._queues.get_opened(topic, queue_id)
         return 0 if queue is None else queue.min_offset(self._log.start)
 
     def max_offset(self, topic: str, queue_id: int) -> int:
-        """Number the next entry will have; 0 for an unknown queue."""
+        """Return the number of the next entry; 0 for an unknown queue."""
         queue = self._queues.get_opened(topic, queue_id)
         return 0 if queue is None else queue.max
 
     def offset_by_time(self, topic: str, queue_id: int, ms: int) -> int:
-        """The entry stored nearest to `ms`; the last one for a later time, 0 for an unknown queue."""
+        """Return the entry stored nearest to `ms`; the last one for a later time, 0 for an unknown queue."""
         queue = self._queues.get_opened(topic, queue_id)
         return 0 if queue is None else queue_reader.find_by_time(queue, self._log, ms)
 
     def store_time(self, topic: str, queue_id: int, offset: int) -> int | None:
+        """Return the store time of an entry's record in ms; None if there is no such record."""
         queue = self._queues.get_opened(topic, queue_id)
         return None if queue is None else queue_reader.entry_store_ms(queue, self._log, offset)
 
     def earliest_ms(self, topic: str, queue_id: int) -> int | None:
-        """Store time of the oldest message of a queue; None when it has none."""
+        """Return the store time of the oldest message of a queue; None if it has none."""
         return self.store_time(topic, queue_id, self.min_offset(topic, queue_id))
 
+    # --- topics and roles ---
+
     def topics(self) -> dict[str, list[int]]:
-        """Topics with the ids of their queues that hold, or held, messages."""
+        """Return the topics with the ids of their queues that contain, or contained, messages."""
         return self._queues.topics()
 
+    def has_queue(self, topic: str, queue_id: int) -> bool:
+        """Return whether anything is stored in a queue."""
+        return self._queues.has_files(topic, queue_id)
+
+    def deletion_of(self, topic: str) -> TopicDeletion | None:
+        """Return the deletion to record before `delete_topic`; None if there is nothing to delete."""
+        return self._topic_removal.deletion_of(topic)
+
+    def delete_topic(self, topic: str, *, expired_only: bool = False) -> list[int]:
+        """Remove the queues of a topic, or only those without a record in the log; return their ids."""
+        return self._topic_removal.delete(topic, expired_only=expired_only)
+
+    def apply_deletion(self, topic: str, deletion: TopicDeletion) -> None:
+        """Apply a deletion that the master recorded."""
+        self._topic_removal.apply(topic, deletion)
+
     def follow_master(self) -> Replica:
-        """From now on take no messages, but the log of a master."""
+        """Refuse puts from now on, and return the replica that appends the log of a master instead."""
         assert self.config.follower
-        self.refusal = StoreError(f"{self.config.root} belongs to a slave: messages are put at its master")
+        self.refusal = StoreError(f"{self.config.root} is the store of a slave: send messages to its master")
         self.replica = Replica(
             self._log, self._queues, self._pending, self.config.delays_ms, self.index.add_pending, self.deletions
         )
@@ -400,80 +411,58 @@ class MessageStore:
 
     @property
     def failure(self) -> StoreError | None:
-        """Why nothing can be written any more."""
+        """Why nothing can be written until a restart; None while writes work."""
         return self._log.failure
 
     @property
+    def last_ms(self) -> int:
+        """Store time of the last record; later records are not stored before it."""
+        return self._log.last_ms
+
+    @property
     def commit_log_min(self) -> int:
+        """Offset of the oldest record in the log."""
         return self._log.start
 
     @property
     def commit_log_max(self) -> int:
+        """End of the log: offset of the next record."""
         return self._log.end
 
     @property
-    def dispatched(self) -> int:
-        """All records that end at or below this offset have their queue entries."""
-        return self._dispatched if self._pending else self._log.end
-
-    @property
     def flushed(self) -> int:
-        """All records that end at or below this offset are on the disk."""
+        """All records that end at or before this offset are on the disk."""
         return self._log.flushed
 
+    def clear_write_failure(self) -> bool:
+        """Report the next failed write again; return whether one was reported."""
+        return self._log.clear_write_failure()
+
+    # --- flushing ---
+
     def begin_flush(self) -> FlushRound | None:
-        """The work that makes all puts so far durable; None when there is none, or one is under way."""
+        """Return the work that makes all puts so far durable; None if there is none, or a flush is in flight."""
         return self._log.begin_flush()
 
     def begin_checkpoint(self) -> FlushRound | None:
-        """The same for queue files and checkpoint, which only spare a start from reading the log."""
-        self._removed.check_log()
-        if self._checkpoint_in_flight is not None or self._log.failure is not None:
-            return None
-        keys = self.index.take_changed(self._dispatched)
-        checkpoint = self._checkpoint_now()
-        delays = self.delayed.begin_save(self._log.flushed)
-        if checkpoint == self._checkpoint and not any((*self._queues.changed, delays, *keys)):
-            return None
-        files, directories = self._queues.take_changed()
-        self._checkpoint = checkpoint
-        paths, directories = [*files, *keys.files], [*directories, *keys.directories]
-        written = (self._checkpoint_path, checkpoints.encode(checkpoint))
-        flush = FlushRound(self._disk, 0, 0, (), tuple(paths), tuple(directories), tuple(delays), written, [])
-        self._checkpoint_in_flight = flush
-        return flush
-
-    def _checkpoint_now(self) -> Checkpoint:
-        safe = min(self._log.flushed, self._dispatched)
-        files = self._queues.file_count() - self.retention.planned_count
-        log, index_ms = self._log, self._checkpoint.index_ms
-        start = log.start if log.end > log.start else None  # a slave's empty log begins where its master's does
-        found = Checkpoint(log.flushed_ms, self._dispatched_ms, index_ms, safe, files, log_start=start)
-        return self.index.add_to_checkpoint(found, self._log.flushed)
+        """Return the work that makes queues, index, delays and checkpoint durable; None if there is none."""
+        self._removed_files.check_log()
+        return self._checkpoints.begin(self._dispatched, self._dispatched_ms)
 
     def end_flush(self, flush: FlushRound, error: OSError | FlushPostponed | None) -> None:
         """Take the outcome of `flush.run()`. After an OSError all later writes are refused with FlushFailed."""
-        if flush is self._checkpoint_in_flight:
-            self._checkpoint_in_flight = None
-            self.delayed.end_save(written=error is None)
-            self._removed.check_flushed(flush.missing or [], self.index)
-            if isinstance(error, OSError):
-                self._log.fail(error)
-            elif error is not None:
-                self._checkpoint = self._checkpoint._replace(safe_offset=None)  # not what is on disk: written next time
-            else:
-                self._checkpoint_on_disk = self._checkpoint
+        if flush is self._checkpoints.in_flight:
+            self._checkpoints.end(flush, error)
         elif not isinstance(error, FlushPostponed):
             self._log.end_flush(flush, error)
 
     def flush(self) -> None:
-        """Make all puts so far durable, here and now."""
+        """Make all puts so far durable before this returns."""
         self._run(self._log.new_flush_round())
 
     def write_checkpoint(self) -> None:
-        """Make queue files and checkpoint durable, here and now."""
-        flush = self.begin_checkpoint()
-        if flush is not None:
+        """Make queues, index, delays and checkpoint durable before this returns."""
+        if (flush := self.begin_checkpoint()) is not None:
             self._run(flush)
 
     def _run(self, flush: FlushRound) -> None:
@@ -488,7 +477,7 @@ class MessageStore:
         self.end_flush(flush, None)
 
     def close(self) -> None:
-        """Stop in order: flush everything, write the checkpoint, remove `abort`, release the lock. No flush may be under way.
+        """Flush everything, write the checkpoint, remove `abort`, and release the lock. No flush may be in flight.
 
         After a failed flush only the lock is released, and the next start recovers.
         """
@@ -501,8 +490,7 @@ class MessageStore:
                 self.dispatch_pending()
                 self.index.complete(self._dispatched)
                 self.write_checkpoint()
-                self._disk.remove(self._abort)
-                self._disk.fsync_dir(self.config.root)
+                mark_stopped(self._disk, self.config.root)
         finally:
             if self._log.failure is None:
                 self._log.failure = StoreError(f"the store in {self.config.root} is closed")

@@ -19,15 +19,15 @@ the start is refused before anything is changed.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from ariane.errors import StoreCorrupt, StoreError
 from ariane.protocol.record import SIZE_AND_MAGIC
-from ariane.store.checkpoint import REBUILDING, REBUILDING_JAVA, Checkpoint
+from ariane.store.checkpoint import REBUILDING, REBUILDING_JAVA, Checkpoint, CheckpointFile
 from ariane.store.consume_queue import ConsumeQueue
 from ariane.store.consume_queues import ConsumeQueues
-from ariane.store.corrupt_ranges import overwrite
+from ariane.store.corrupt_ranges import backup_directory, overwrite
 from ariane.store.files import OpenFiles
 from ariane.store.queue_numbering import NumberingRestarts
 from ariane.store.record_scanner import (
@@ -40,6 +40,7 @@ from ariane.store.record_scanner import (
     read_record,
 )
 from ariane.store.segments import Segments
+from ariane.store.types import StoreConfig
 
 logger = logging.getLogger("ariane.store")
 
@@ -50,6 +51,19 @@ _LOSS_FIX = (
     " without those messages, start the broker once with --accept-empty-log"
 )
 CLOCK_SKEW_MAX_MS = 86_400_000  # a clock is hardly ever put back by more than a day; a flipped bit makes years
+
+
+class LoadedStore(NamedTuple):
+    """A store directory whose files are listed but not recovered."""
+
+    files: OpenFiles
+    log: Segments
+    gap: int | None
+    """Offset of the first commit log file that is missing between others."""
+    queues: ConsumeQueues
+    checkpoint: CheckpointFile
+    clean: bool
+    """The last process stopped in order."""
 
 
 class RecoveryReport(NamedTuple):
@@ -77,128 +91,132 @@ class RecoveryReport(NamedTuple):
         return self.restarts if offset >= self.read_from else NumberingRestarts.LIKELY
 
 
-def refuse_loss(
-    log: Segments,
-    gap: int | None,
-    queues: ConsumeQueues,
-    checkpoint: Checkpoint,
-    *,
-    clean: bool,
-    accept_loss: bool,
-) -> list[str]:
-    """Check that the log has all files it should have, before the start changes anything. Return what is worth a line.
+def refuse_loss(loaded: LoadedStore, *, accept_loss: bool) -> list[str]:
+    """Check that the log has all files it should have, before the start changes anything.
 
     Args:
-        gap: offset of a commit log file that is missing between others.
-        accept_loss: start although messages that were on the disk are not there any more.
+        accept_loss: start although messages that were on the disk are missing.
+
+    Returns:
+        Lines to report.
 
     Raises:
         StoreError: the log, or its end, is missing.
         StoreCorrupt: a file between others is missing.
     """
+    log, gap, clean, checkpoint = loaded.log, loaded.gap, loaded.clean, loaded.checkpoint.latest
     # A crash can take a file that no flush had reached; anything else is a loss.
     if gap is not None and (clean or checkpoint.safe_offset is None or gap < checkpoint.safe_offset):
         raise StoreCorrupt(
             log.path(gap), 0, "this commit log file is missing between others: put it back, or move the later ones away"
         )
-    loss = _loss(log, gap, queues, checkpoint, clean=clean)
+    loss = _loss(log, gap, loaded.queues, checkpoint, clean=clean)
     if loss and not accept_loss:
         raise StoreError(f"{loss}. {_LOSS_FIX}")
     return [f"{loss}. The loss was accepted"] if loss else []
 
 
-def recover_log(
-    files: OpenFiles,
-    log: Segments,
-    gap: int | None,
-    queues: ConsumeQueues,
-    checkpoint: Checkpoint,
-    *,
-    clean: bool,
-    check_crc: bool,
-    skip_corrupt: bool,
-    damaged: str,
-    lower: Callable[[Checkpoint], None],
-) -> RecoveryReport:
-    """Find the end of the log, make it the end on the disk too, and let the queues be opened. `refuse_loss` comes before.
+def recover_log(loaded: LoadedStore, config: StoreConfig) -> RecoveryReport:
+    """Find the end of the log, make it the end on the disk too, and let the queues be opened.
 
-    Args:
-        gap: offset of a commit log file that is missing between others.
-        pass_over: skip damage below good records; else the log ends there (a slave's: its master sends the bytes again).
-        damaged: directory for the bytes of corrupt ranges.
-        lower: makes a checkpoint durable that vouches for less.
+    Call `refuse_loss` first: this function removes and overwrites files.
     """
-    notes = [f"{fault}: the queue is built again from the commit log" for fault in queues.rebuild_reasons]
-    if gap is not None:
-        notes.append(_drop_after_gap(log, gap))
+    log, queues, checkpoint = loaded.log, loaded.queues, loaded.checkpoint.latest
+    notes = [f"{reason}: rebuilding the queue from the commit log" for reason in queues.rebuild_reasons]
+    if loaded.gap is not None:
+        notes.append(_drop_after_gap(log, loaded.gap))
     if checkpoint.log_start is not None and log.start > checkpoint.log_start and log.bases:
         notes.append(
             f"{log.directory} begins at {log.start}, the last run recorded {checkpoint.log_start}: files at its beginning"
             f" were not removed by the broker; their messages are lost unless the files are put back"
         )
     if _is_blank(log, log.stop):
-        queues.drop_unusable()
-        removed = queues.all()
-        if removed:
-            queues.remove(removed)
-            notes.append(f"the commit log is empty: {len(removed)} consume queues were removed")
-        if log.bases:
-            _cut(files, log, log.start, log.start)
-        queues.allow_opening(log.start, log.read)
-        return RecoveryReport(clean, log.start, log.start, log.start, 0, "the log is empty", 0, tuple(notes))
-    read_from = _start(log, queues, checkpoint, clean=clean)
-    ours = checkpoint.safe_offset is not None
-    missing = checkpoint.queue_files - queues.file_count() if ours else 0
-    is_java = not ours or checkpoint.queue_files == REBUILDING_JAVA
+        return _recover_empty(loaded, notes)
+
+    read_from = _start(log, queues, checkpoint, clean=loaded.clean)
+    is_ours = checkpoint.safe_offset is not None
+    is_java = not is_ours or checkpoint.queue_files == REBUILDING_JAVA
+    rebuilds_all = _prepare_rebuild(loaded, read_from, notes, is_java=is_java)
+    # On a slave the log ends at the first corrupt range: its master sends the bytes again.
+    min_store_ms = None if config.follower else _min_store_ms(log, read_from, checkpoint)
+    scanner = RecordScanner(
+        log, read_from, END_OF_LOG, check_crc=config.check_crc_on_recover, min_store_ms=min_store_ms
+    )
+    newest_ms, overwritten = _scan(loaded.files, log, scanner, backup_directory(config.root))
+    cut_bytes = _cut(loaded.files, log, read_from, scanner.end)
+    if cut_bytes:
+        notes.append(
+            f"Removed {cut_bytes} bytes at {scanner.end}: no valid record follows there ({scanner.stop_reason})"
+        )
+    queues.allow_opening(read_from, log.read, trusted=is_ours)
+    if not is_ours:
+        # Opening clears entries that Java left after the end of a queue, before a checkpoint of ours vouches for them.
+        for queue in queues.all():
+            _open_queue(queues, queue)
+    return RecoveryReport(
+        clean=loaded.clean,
+        read_from=read_from,
+        dispatch_from=log.start if rebuilds_all else read_from,
+        end=scanner.end,
+        last_ms=max(checkpoint.physic_ms, scanner.min_store_ms, newest_ms),
+        stop_reason=scanner.stop_reason,
+        cut_bytes=cut_bytes,
+        notes=(*notes, *overwritten),
+        corrupt_ranges=tuple(scanner.corrupt_ranges),
+        is_rebuild=rebuilds_all or not is_ours,
+        restarts=_restarts(is_java=is_java, is_slave=config.follower),
+    )
+
+
+def _recover_empty(loaded: LoadedStore, notes: list[str]) -> RecoveryReport:
+    """Remove all queues of a log without a record, and clear what is left of the log."""
+    log, queues = loaded.log, loaded.queues
+    queues.drop_unusable()
+    removed = queues.all()
+    if removed:
+        queues.remove(removed)
+        notes.append(f"The commit log is empty: removed {len(removed)} consume queues")
+    if log.bases:
+        _cut(loaded.files, log, log.start, log.start)
+    queues.allow_opening(log.start, log.read)
+    return RecoveryReport(loaded.clean, log.start, log.start, log.start, 0, "the log is empty", 0, tuple(notes))
+
+
+def _prepare_rebuild(loaded: LoadedStore, read_from: int, notes: list[str], *, is_java: bool) -> bool:
+    """Decide whether all queues must be rebuilt, and if so make the checkpoint say it before files are removed."""
+    queues, checkpoint = loaded.queues, loaded.checkpoint.latest
+    is_ours = checkpoint.safe_offset is not None
+    missing = checkpoint.queue_files - queues.file_count() if is_ours else 0
     if checkpoint.queue_files >= REBUILDING:
-        notes.append("the last start did not end: all consume queues are made anew from the commit log")
+        notes.append("The last start did not finish: rebuilding all consume queues from the commit log")
     elif missing > 0:
-        notes.append(f"{missing} consume queue files are missing: all are made anew from the commit log")
-    # No files are what the checkpoint expects after the last topic was deleted; else they are lost and must be rebuilt.
-    has_lost_files = missing > 0 or (not queues.file_count() and not (ours and checkpoint.queue_files == 0))
-    all_again = bool(queues.rebuild_reasons) or has_lost_files
-    if all_again:
-        # Until the next checkpoint, the queues may look complete and lack entries.
+        notes.append(f"{missing} consume queue files are missing: rebuilding all consume queues from the commit log")
+    # After the last topic was deleted the checkpoint expects no files; otherwise no files means that they were lost.
+    has_lost_files = missing > 0 or (not queues.file_count() and not (is_ours and checkpoint.queue_files == 0))
+    rebuilds_all = bool(queues.rebuild_reasons) or has_lost_files
+    if rebuilds_all:
+        # Until the next checkpoint the queues may look complete and lack entries.
         rebuilding = REBUILDING_JAVA if is_java else REBUILDING
-        lower(checkpoint._replace(logics_ms=0, safe_offset=read_from, queue_files=rebuilding))
+        loaded.checkpoint.lower(checkpoint._replace(logics_ms=0, safe_offset=read_from, queue_files=rebuilding))
         queues.drop_unusable()
     if missing > 0:
         queues.remove(queues.all())
-    derive_from = log.start if all_again else read_from
-    floor_ms = _floor_ms(log, read_from, checkpoint) if skip_corrupt else None
-    walk = RecordScanner(log, read_from, END_OF_LOG, check_crc=check_crc, min_store_ms=floor_ms)
-    holes: list[str] = []
+    return rebuilds_all
+
+
+def _scan(files: OpenFiles, log: Segments, scanner: RecordScanner, damaged_directory: str) -> tuple[int, list[str]]:
+    """Scan to the end of the log, and overwrite corrupt ranges as they are found.
+
+    Returns:
+        Store time of the last record, and a line for each corrupt range.
+    """
+    notes: list[str] = []
     newest_ms = 0
-    for found in walk:
-        newest_ms = found.store_ms
-        if len(walk.corrupt_ranges) > len(holes):
-            fresh = walk.corrupt_ranges[len(holes) :]
-            holes += [overwrite(files, log, hole, max(walk.min_store_ms, 1), damaged) for hole in fresh]
-    last_ms = max(checkpoint.physic_ms, walk.min_store_ms, newest_ms)
-    cut_bytes = _cut(files, log, read_from, walk.end)
-    if cut_bytes:
-        notes.append(
-            f"{cut_bytes} bytes at {walk.end} were thrown away: no good record follows there ({walk.stop_reason})"
-        )
-    queues.allow_opening(read_from, log.read, trusted=ours)
-    if (
-        not ours
-    ):  # entries that Java left behind the end of a queue are cleared before a checkpoint of ours vouches for them
-        for queue in queues.all():
-            _opened(queues, queue)
-    return RecoveryReport(
-        clean,
-        read_from,
-        derive_from,
-        walk.end,
-        last_ms,
-        walk.stop_reason,
-        cut_bytes,
-        (*notes, *holes),
-        tuple(walk.corrupt_ranges),
-        all_again or not ours,
-        _restarts(is_java=is_java, is_slave=not skip_corrupt),
-    )
+    for record in scanner:
+        newest_ms = record.store_ms
+        for corrupt in scanner.corrupt_ranges[len(notes) :]:
+            notes.append(overwrite(files, log, corrupt, max(scanner.min_store_ms, 1), damaged_directory))
+    return newest_ms, notes
 
 
 def _restarts(*, is_java: bool, is_slave: bool) -> NumberingRestarts:
@@ -241,7 +259,7 @@ def clamp_last_timestamp(last_ms: int, now_ms: int) -> int:
     return now_ms
 
 
-def _floor_ms(log: Segments, read_from: int, checkpoint: Checkpoint) -> int:
+def _min_store_ms(log: Segments, read_from: int, checkpoint: Checkpoint) -> int:
     """The store time of the record before `read_from`, as far as it is known: no record behind can be older."""
     return min(checkpoint.physic_ms, checkpoint.logics_ms) if checkpoint.safe_offset == read_from > log.start else 0
 
@@ -285,10 +303,10 @@ def _start(log: Segments, queues: ConsumeQueues, checkpoint: Checkpoint, *, clea
 def _end_of_queues(log: Segments, queues: ConsumeQueues) -> int:
     """The end of the last record that a queue points to. Whoever stopped in order had derived all there was."""
     queues.allow_opening(END_OF_LOG, log.read)
-    return max(log.start, *(_opened(queues, queue).last_end for queue in queues.all()))
+    return max(log.start, *(_open_queue(queues, queue).last_end for queue in queues.all()))
 
 
-def _opened(queues: ConsumeQueues, queue: ConsumeQueue) -> ConsumeQueue:
+def _open_queue(queues: ConsumeQueues, queue: ConsumeQueue) -> ConsumeQueue:
     return queues.get_opened(queue.topic, queue.queue_id) or queue
 
 

@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from typing import Protocol
 
 from ariane.errors import StoreError
 from ariane.store.commit_log import CommitLog
@@ -24,15 +24,20 @@ LOG_FIX = "copy the messages that can still be read to another broker, or put th
 QUEUE_FIX = "restart the broker, which rebuilds it from the commit log"
 
 
+class WritableStore(Protocol):
+    """The part of a store that refuses writes."""
+
+    refusal: StoreError | None
+
+
 class RemovedFiles:
     """Notices files of one store that were removed from outside."""
 
-    def __init__(self, disk: Disk, log: CommitLog, queues: ConsumeQueues, refuse: Callable[[StoreError], None]) -> None:
-        """`refuse` stops all writes with an error."""
+    def __init__(self, disk: Disk, log: CommitLog, queues: ConsumeQueues, store: WritableStore) -> None:
         self._disk = disk
         self._log = log
         self._queues = queues
-        self._refuse = refuse
+        self._store = store
         self._queue_fault: StoreError | None = None
 
     def check_log(self) -> None:
@@ -70,7 +75,7 @@ class RemovedFiles:
             return self._log.failure or StoreError(f"{path} was removed and is there again: try again")
         if self._queue_fault is None:
             self._queue_fault = _removed(path, QUEUE_FIX)
-            self._refuse(self._queue_fault)
+            self._store.refusal = self._queue_fault
         return self._queue_fault
 
 

@@ -16,10 +16,10 @@ from __future__ import annotations
 
 import contextlib
 import enum
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
-from ariane.store.checkpoint import Checkpoint
+from ariane.store.checkpoint import CheckpointFile
 from ariane.store.commit_log import CommitLog
 from ariane.store.consume_queue import ENTRY, ENTRY_SIZE, ConsumeQueue
 from ariane.store.consume_queues import ConsumeQueues
@@ -99,12 +99,11 @@ class Removal(NamedTuple):
 class Retention:
     """The removals of one store. `leaving` queue files are still there, and no longer counted by the next checkpoint."""
 
-    def __init__(self, disk: Disk, log: CommitLog, queues: ConsumeQueues, on_disk: Callable[[], Checkpoint]) -> None:
-        """`on_disk` tells the checkpoint that is on the disk."""
+    def __init__(self, disk: Disk, log: CommitLog, queues: ConsumeQueues, checkpoint: CheckpointFile) -> None:
         self._disk = disk
         self._log = log
         self._queues = queues
-        self._durable_checkpoint = on_disk
+        self._checkpoint = checkpoint
         self._unlinked_later: list[str] = []  # log files that are out of the table, and perhaps still on the disk
         self._planned: list[tuple[ConsumeQueue, int]] = []
 
@@ -116,7 +115,7 @@ class Retention:
 
     def log_files(self) -> list[RetainedFile]:
         """Those that could be removed, oldest first: all but the last, as far as the checkpoint on the disk goes."""
-        segments, safe = self._log.segments, self._durable_checkpoint().safe_offset
+        segments, safe = self._log.segments, self._checkpoint.durable.safe_offset
         if safe is None or self._log.failure is not None:
             return []
         found = []
@@ -146,7 +145,7 @@ class Retention:
     @property
     def is_recorded(self) -> bool:
         """Whether the checkpoint on the disk says that the log begins where it does now; else no file may be unlinked yet."""
-        start = self._durable_checkpoint().log_start
+        start = self._checkpoint.durable.log_start
         return start is not None and start >= self._log.start
 
     # --- queues ---
@@ -165,7 +164,7 @@ class Retention:
         removed = 0
         left = self._queues.file_count() - self.planned_count
         planned, self._planned = self._planned, []
-        if self._durable_checkpoint().queue_files > left:
+        if self._checkpoint.durable.queue_files > left:
             return 0  # another flush was under way; the next run plans again
         for queue, base in planned:
             # Its topic may have been deleted since, or begun anew.

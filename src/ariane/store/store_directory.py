@@ -52,6 +52,17 @@ def release(disk: Disk, locks: tuple[int, ...]) -> None:
         disk.unlock(lock)
 
 
+def is_running_or_crashed(disk: Disk, root: str) -> bool:
+    """Return whether `abort` exists: a process has the store, or the last one did not stop in order."""
+    return disk.size(f"{root}/abort") is not None
+
+
+def mark_stopped(disk: Disk, root: str) -> None:
+    """Remove `abort`, after everything is flushed: the next start need not recover."""
+    disk.remove(f"{root}/abort")
+    disk.fsync_dir(root)
+
+
 def mark_running(files: OpenFiles, root: str) -> None:
     """Create `abort`, which an orderly stop removes, and the checkpoint at its full size."""
     disk, abort = files.disk, f"{root}/abort"

@@ -72,7 +72,9 @@ class TopicRemoval:
         self._store.flush()
         self._store.dispatch_and_defer_arrivals()
         # Queues that reach beyond it began again with the topic that was created again.
-        queues = [queue for queue in self._queues.of_topic(topic) if self._is_deleted(queue)]
+        queues = [
+            queue for queue in self._queues.of_topic(topic) if _is_deleted(queue, self._queues, self._store.deletions)
+        ]
         if queues:
             self._remove(topic, queues)
 
@@ -83,19 +85,22 @@ class TopicRemoval:
             raise write_error(error, f"the consume queues of {topic}") from error
         self._store.write_checkpoint()
 
-    def finish(self) -> None:
-        """Remove, at a start, the queues that the last process recorded as deleted and did not get to."""
-        left = [queue for queue in self._queues.all() if self._is_deleted(queue)]
-        if left:
-            self._queues.remove(left)
 
-    def _is_deleted(self, queue: ConsumeQueue) -> bool:
-        """Whether the queue holds only records of a deleted topic."""
-        deletion = self._store.deletions.get(queue.topic)
-        if deletion is None:
-            return False
-        opened = self._queues.get_opened(queue.topic, queue.queue_id) or queue
-        if opened.last_end > deletion.below:
-            return False
-        last_ms = self._queues.last_store_ms(opened)  # a later one: the deletion was of another log
-        return opened.last_end == 0 or (last_ms is not None and last_ms <= deletion.store_ms)
+def remove_deleted_queues(queues: ConsumeQueues, deletions: Deletions) -> None:
+    """Remove, at a start, the queues whose deletion the last process recorded but did not finish."""
+    deleted = [queue for queue in queues.all() if _is_deleted(queue, queues, deletions)]
+    if deleted:
+        queues.remove(deleted)
+
+
+def _is_deleted(queue: ConsumeQueue, queues: ConsumeQueues, deletions: Deletions) -> bool:
+    """Return whether a queue holds only records of a deleted topic."""
+    deletion = deletions.get(queue.topic)
+    if deletion is None:
+        return False
+    opened = queues.get_opened(queue.topic, queue.queue_id) or queue
+    if opened.last_end > deletion.below:
+        return False
+    # A record that is newer than the deletion shows that the deletion was made for another log.
+    last_ms = queues.last_store_ms(opened)
+    return opened.last_end == 0 or (last_ms is not None and last_ms <= deletion.store_ms)
