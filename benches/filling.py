@@ -68,7 +68,9 @@ async def until_readable(addr: str, topic: str, queues: int, count: int) -> None
         for _ in range(PATIENCE_S * 10):
             there = 0
             for queue in range(queues):
-                answer = await peers.ask(addr, RequestCode.GET_MAX_OFFSET, QueueRef(topic, queue), timeout_ms=30_000)
+                answer = await peers.request_ok(
+                    addr, RequestCode.GET_MAX_OFFSET, QueueRef(topic, queue), timeout_ms=30_000
+                )
                 there += typed(answer, OffsetAnswer).offset
             if there >= count:
                 return

@@ -130,7 +130,7 @@ def cheapest(name: str, rounds: list[tuple[float, float]], count: int) -> dict[s
 
 def connected(broker: Broker) -> tuple[Connection, Nowhere]:
     """A connection of the broker's server that no socket belongs to."""
-    connection = Connection(1 << 40, broker._server._handlers, serving=True, limits=broker._server.limits)
+    connection = Connection(1 << 40, broker._server._handlers, is_server=True, limits=broker._server.limits)
     transport = Nowhere()
     connection.connection_made(transport)
     return connection, transport

@@ -81,7 +81,7 @@ async def progress(
 async def committed(peers: ConnectionPool, addr: str, topic: str, group: str, queue: int) -> int:
     header = QueryConsumerOffset(group, topic, queue)
     try:
-        answer = await peers.ask(addr, RequestCode.QUERY_CONSUMER_OFFSET, header, timeout_ms=10_000)
+        answer = await peers.request_ok(addr, RequestCode.QUERY_CONSUMER_OFFSET, header, timeout_ms=10_000)
     except ReplyError as error:
         if error.code == ResponseCode.QUERY_NOT_FOUND:  # nothing committed yet
             return 0

@@ -78,7 +78,7 @@ def first_message(addr: str, began: float) -> float:
 
     async def attempt() -> None:
         async with ConnectionPool() as peers:
-            await peers.ask(addr, RequestCode.SEND_MESSAGE_V2, header, b"first", timeout_ms=1000)
+            await peers.request_ok(addr, RequestCode.SEND_MESSAGE_V2, header, b"first", timeout_ms=1000)
 
     while time.perf_counter() - began < START_S:
         try:
@@ -94,7 +94,7 @@ def make_topic(addr: str, topic: str, queues: int) -> None:
 
     async def make() -> None:
         async with ConnectionPool() as peers:
-            await peers.ask(addr, RequestCode.UPDATE_AND_CREATE_TOPIC, header, timeout_ms=30_000)
+            await peers.request_ok(addr, RequestCode.UPDATE_AND_CREATE_TOPIC, header, timeout_ms=30_000)
 
     asyncio.run(make())
 

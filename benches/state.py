@@ -85,7 +85,7 @@ async def locks(running: Running, offsets: int, count: int, *, load: bool) -> di
         for number in range(count):
             body = LockBatch("one", "billing", (WireQueue("broker-a", number, "orders"),))
             began = time.perf_counter()
-            await peers.ask(running.addr, RequestCode.LOCK_BATCH_MQ, None, fastjson.write(body))
+            await peers.request_ok(running.addr, RequestCode.LOCK_BATCH_MQ, None, fastjson.write(body))
             took.append((time.perf_counter() - began) * 1000)
             await asyncio.sleep(0.01)
         await _stop(others)
@@ -102,7 +102,7 @@ async def topics(running: Running, count: int) -> dict[str, float]:
         for number in range(count):
             header = CreateTopic(f"new-{number:06d}", "TBW102", 4, 4, 6)
             started_at = time.perf_counter()
-            await peers.ask(running.addr, RequestCode.UPDATE_AND_CREATE_TOPIC, header, timeout_ms=60_000)
+            await peers.request_ok(running.addr, RequestCode.UPDATE_AND_CREATE_TOPIC, header, timeout_ms=60_000)
             took.append((time.perf_counter() - started_at) * 1000)
         all_s = time.perf_counter() - began
         await asyncio.sleep(1)
@@ -112,7 +112,7 @@ async def topics(running: Running, count: int) -> dict[str, float]:
 
 async def _commit(peers: ConnectionPool, addr: str, number: int) -> None:
     header = UpdateConsumerOffset(f"group-{number % 100}", f"topic-{number // 100}", 0, number + int(time.time()))
-    await peers.ask(addr, RequestCode.UPDATE_CONSUMER_OFFSET, header, timeout_ms=60_000)
+    await peers.request_ok(addr, RequestCode.UPDATE_CONSUMER_OFFSET, header, timeout_ms=60_000)
 
 
 async def _commit_on(peers: ConnectionPool, addr: str, offsets: int) -> None:
@@ -126,13 +126,13 @@ async def _commit_on(peers: ConnectionPool, addr: str, offsets: int) -> None:
 async def _send_on(peers: ConnectionPool, addr: str) -> None:
     while True:
         header = SendMessage("bench", "orders", "TBW102", 4, 0, 0, int(time.time() * 1000), 0)
-        await peers.ask(addr, RequestCode.SEND_MESSAGE_V2, header, b"x" * 128, timeout_ms=60_000)
+        await peers.request_ok(addr, RequestCode.SEND_MESSAGE_V2, header, b"x" * 128, timeout_ms=60_000)
 
 
 async def _ping_on(peers: ConnectionPool, addr: str, pings: list[float]) -> None:
     while True:
         began = time.perf_counter()
-        await peers.ask(addr, RequestCode.GET_MAX_OFFSET, QueueRef("bench-000000", 0), timeout_ms=60_000)
+        await peers.request_ok(addr, RequestCode.GET_MAX_OFFSET, QueueRef("bench-000000", 0), timeout_ms=60_000)
         pings.append((time.perf_counter() - began) * 1000)
         await asyncio.sleep(PING_PAUSE_S)
 

@@ -117,7 +117,7 @@ async def burst(peers: ConnectionPool, addr: str, count: int) -> dict[str, float
 
 async def send(peers: ConnectionPool, addr: str, topic: str, due: list[int]) -> None:
     """One message for each time, the time as its body too; 0: at once."""
-    connection = await peers.to(addr)
+    connection = await peers.connect(addr)
     numbers = iter(due)
 
     async def one_after_another() -> None:
@@ -136,14 +136,14 @@ async def send(peers: ConnectionPool, addr: str, topic: str, due: list[int]) -> 
 async def delivered(peers: ConnectionPool, addr: str, topic: str, count: int) -> list[tuple[int, int]]:
     """Store time and due time of every message, once all are there. Nothing is pulled before: the machine is the broker's."""
     while True:
-        answer = await peers.ask(addr, RequestCode.GET_MAX_OFFSET, QueueRef(topic, 0), timeout_ms=60_000)
+        answer = await peers.request_ok(addr, RequestCode.GET_MAX_OFFSET, QueueRef(topic, 0), timeout_ms=60_000)
         if typed(answer, OffsetAnswer).offset >= count:
             break
         await asyncio.sleep(0.5)
     found: list[tuple[int, int]] = []
     while len(found) < count:
         header = PullMessage("G", topic, 0, len(found), 32, SUBSCRIPTION, 0, 0, "*", 0, None)
-        answer = await peers.ask(addr, RequestCode.PULL_MESSAGE, header, timeout_ms=60_000)
+        answer = await peers.request_ok(addr, RequestCode.PULL_MESSAGE, header, timeout_ms=60_000)
         found += [(one.store_ms, int(one.body[:13])) for one in record.decode_all(answer.body)]
     return found
 
@@ -151,7 +151,7 @@ async def delivered(peers: ConnectionPool, addr: str, topic: str, count: int) ->
 async def ready(peers: ConnectionPool, addr: str) -> None:
     for _ in range(200):
         try:
-            await peers.to(addr)
+            await peers.connect(addr)
             return
         except ArianeError:
             await asyncio.sleep(0.1)

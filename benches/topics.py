@@ -101,11 +101,11 @@ async def load(addr: str, namesrv: str, args: argparse.Namespace, result: dict[s
 
         async def create(number: int) -> None:
             header = CreateTopic(f"T{number}", AUTO_CREATE_TOPIC, args.queues, args.queues, PERM_READ | PERM_WRITE)
-            await peers.ask(addr, RequestCode.UPDATE_AND_CREATE_TOPIC, header, timeout_ms=TIMEOUT_MS)
+            await peers.request_ok(addr, RequestCode.UPDATE_AND_CREATE_TOPIC, header, timeout_ms=TIMEOUT_MS)
 
         async def send(number: int) -> None:
             header = SendMessage("bench", f"T{number}", "TBW102", args.queues, 0, 0, int(time.time() * 1000), 0)
-            await peers.ask(addr, RequestCode.SEND_MESSAGE_V2, header, b"x" * 128, timeout_ms=TIMEOUT_MS)
+            await peers.request_ok(addr, RequestCode.SEND_MESSAGE_V2, header, b"x" * 128, timeout_ms=TIMEOUT_MS)
 
         began = time.perf_counter()
         await in_flight(create, range(args.topics), CREATING)
@@ -180,7 +180,7 @@ async def routed(namesrv: str, topic: str) -> None:
     async with ConnectionPool() as peers:
         while True:
             with contextlib.suppress(ArianeError):
-                await peers.ask(namesrv, RequestCode.GET_ROUTEINFO_BY_TOPIC, RouteRequest(topic))
+                await peers.request_ok(namesrv, RequestCode.GET_ROUTEINFO_BY_TOPIC, RouteRequest(topic))
                 return
             await asyncio.sleep(0.02)
 

@@ -127,7 +127,7 @@ def test_a_message_is_stored_and_pulled_as_it_was_sent(tmp_path: Path) -> None:
 
 def test_the_long_names_of_code_10_say_the_same(tmp_path: Path) -> None:
     async def work(client: Client) -> None:
-        connection = await client._peers.to(client.addr)
+        connection = await client._peers.connect(client.addr)
         header = {
             "producerGroup": "P", "topic": "T", "defaultTopic": "TBW102", "defaultTopicQueueNums": "4", "queueId": "3",
             "sysFlag": "0", "bornTimestamp": "5", "flag": "0", "properties": "TAGS\x01x",

@@ -140,8 +140,8 @@ def test_a_change_is_whole_even_when_the_one_who_asked_is_gone(tmp_path: Path) -
 
     async def work(client: Client) -> None:
         async with ConnectionPool() as others:
-            connection = await others.to(client.addr)
-            asked = connection.ask(RequestCode.UPDATE_BROKER_CONFIG, body=b"traceOn=false", timeout_ms=1000)
+            connection = await others.connect(client.addr)
+            asked = connection.request_nowait(RequestCode.UPDATE_BROKER_CONFIG, body=b"traceOn=false", timeout_ms=1000)
             connection.close()
             with pytest.raises(ConnectionLost):
                 await asked

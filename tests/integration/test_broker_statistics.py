@@ -91,7 +91,7 @@ class Client:
         self.peers, self.addr, self.clock = peers, addr, clock
 
     async def ask(self, code: int, header: msgspec.Struct | None = None, body: bytes = b"") -> Command:
-        return await self.peers.ask(self.addr, code, header, body)
+        return await self.peers.request_ok(self.addr, code, header, body)
 
     async def topic(self, name: str = "T", queues: int = 2, readable: int | None = None) -> None:
         header = CreateTopic(name, "TBW102", queues if readable is None else readable, queues, 6)

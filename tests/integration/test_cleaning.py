@@ -87,12 +87,12 @@ def test_expired_files_go_on_request_and_offsets_move(tmp_path: Path) -> None:
                 os.utime(path, (state.st_atime, state.st_mtime - 2 * HOUR_S))
             await broker._cleaner.run()
             assert files(tmp_path, "commitlog") == logs, "it is not the hour"
-            await peers.ask(broker.addr, RequestCode.DELETE_EXPIRED_COMMITLOG)
+            await peers.request_ok(broker.addr, RequestCode.DELETE_EXPIRED_COMMITLOG)
             await broker._cleaner.run()
             assert files(tmp_path, "commitlog") == logs[4:]
             assert files(tmp_path, "consumequeue/T/0")[0].name != "0" * 20
             queue = QueueRef("T", 0)
-            first = typed(await peers.ask(broker.addr, RequestCode.GET_MIN_OFFSET, queue), OffsetAnswer).offset
+            first = typed(await peers.request_ok(broker.addr, RequestCode.GET_MIN_OFFSET, queue), OffsetAnswer).offset
             assert first > 0
             code, answer = await pull(peers, broker.addr, 0)
             assert (code, answer.next_begin_offset, answer.min_offset) == (21, first, first)
@@ -150,7 +150,7 @@ def test_a_nearly_full_disk_forgets_early_refuses_sends_serves_pulls_and_goes_on
             assert await send(peers, broker.addr) == ResponseCode.SERVICE_NOT_AVAILABLE
             header = SendMessage("P", "T", "TBW102", 1, 0, 0, 1, 0, None)
             try:
-                await peers.ask(broker.addr, RequestCode.SEND_MESSAGE_V2, header, b"x")
+                await peers.request_ok(broker.addr, RequestCode.SEND_MESSAGE_V2, header, b"x")
                 raise AssertionError("it was taken")
             except ReplyError as error:
                 assert "CL:  0.91 CQ:  0.91 INDEX:  0.91" in str(error)

@@ -53,7 +53,7 @@ def test_once(tmp_path: Path) -> None:
 
     async def queues(namesrv: str) -> int:
         async with ConnectionPool() as peers:
-            answer = await peers.ask(namesrv, RequestCode.GET_ROUTEINFO_BY_TOPIC, RouteRequest(SAMPLES_TOPIC))
+            answer = await peers.request_ok(namesrv, RequestCode.GET_ROUTEINFO_BY_TOPIC, RouteRequest(SAMPLES_TOPIC))
         return sum(one.write_queue_nums for one in fastjson.decode(answer.body, TopicRoute).queue_datas)
 
     with cluster_in_thread(tmp_path) as servers:

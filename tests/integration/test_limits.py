@@ -44,7 +44,7 @@ def test_beyond_the_limit_requests_are_refused_until_others_are_answered() -> No
     async def work(addr: str, release: asyncio.Event) -> None:
         async with ConnectionPool() as peers, ConnectionPool() as others:
             held = [asyncio.ensure_future(peers.request(addr, HELD)) for _ in range(2)]
-            while limits.under_way < 2:
+            while limits.in_flight < 2:
                 await asyncio.sleep(0.01)
             refused = await others.request(addr, ECHO)
             assert refused.code == 2
@@ -52,7 +52,7 @@ def test_beyond_the_limit_requests_are_refused_until_others_are_answered() -> No
             assert (await others.request(addr, EXEMPT)).code == 0
             release.set()
             assert [(await one).code for one in held] == [0, 0]
-            assert limits.under_way == 0
+            assert limits.in_flight == 0
             assert (await others.request(addr, ECHO)).code == 0
 
     limits = ServerLimits(requests_max=2, exempt=frozenset({EXEMPT}))
@@ -63,7 +63,7 @@ def test_one_connection_has_a_limit_of_its_own() -> None:
     async def work(addr: str, release: asyncio.Event) -> None:
         async with ConnectionPool() as peers, ConnectionPool() as others:
             held = asyncio.ensure_future(peers.request(addr, HELD))
-            while limits.under_way < 1:
+            while limits.in_flight < 1:
                 await asyncio.sleep(0.01)
             assert (await peers.request(addr, ECHO)).code == 2
             assert (await others.request(addr, ECHO)).code == 0
@@ -78,11 +78,11 @@ def test_requests_of_a_connection_that_is_lost_are_no_longer_under_way() -> None
     async def work(addr: str, release: asyncio.Event) -> None:
         async with ConnectionPool() as peers:
             held = asyncio.ensure_future(peers.request(addr, HELD))
-            while limits.under_way < 1:
+            while limits.in_flight < 1:
                 await asyncio.sleep(0.01)
         with pytest.raises(ConnectionLost):
             await held
-        while limits.under_way:
+        while limits.in_flight:
             await asyncio.sleep(0.01)
 
     limits = ServerLimits()
@@ -92,15 +92,17 @@ def test_requests_of_a_connection_that_is_lost_are_no_longer_under_way() -> None
 def test_a_request_that_waited_too_long_for_its_turn_is_told_so() -> None:
     async def work(addr: str, release: asyncio.Event) -> None:
         async with ConnectionPool() as peers:
-            connection = await peers.to(addr)
-            answers = [connection.ask(SLOW, timeout_ms=9000) for _ in range(100)]  # one write: turns of 32, 64 ms each
+            connection = await peers.connect(addr)
+            answers = [
+                connection.request_nowait(SLOW, timeout_ms=9000) for _ in range(100)
+            ]  # one write: turns of 32, 64 ms each
             codes = [(await one).code for one in answers]
             assert codes[:32] == [0] * 32  # the first turn has waited for nothing
             assert codes[-1] == 2
             assert str((await answers[-1]).remark).startswith("[TIMEOUT_CLEAN_QUEUE]")
             assert (await peers.request(addr, SLOW)).code == 0
 
-    with_server(ServerLimits(waits_s={SLOW: 0.03}), work)
+    with_server(ServerLimits(queue_time_limits_s={SLOW: 0.03}), work)
 
 
 def test_one_connection_too_many_is_closed() -> None:

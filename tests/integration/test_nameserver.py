@@ -57,7 +57,7 @@ def registration(version: int = 1) -> bytes:
 def test_registered_found_and_gone_with_its_connection(tmp_path: Path) -> None:
     async def work(call: Call, addr: str) -> None:
         async with ConnectionPool() as broker:
-            await broker.ask(addr, RequestCode.REGISTER_BROKER, REGISTER, registration())
+            await broker.request_ok(addr, RequestCode.REGISTER_BROKER, REGISTER, registration())
             answer = await call(RequestCode.GET_ROUTEINFO_BY_TOPIC, RouteRequest("T"))
             assert json.loads(answer.body)["brokerDatas"][0]["brokerAddrs"] == {"0": "10.0.0.1:10911"}
         while (await call(RequestCode.GET_ROUTEINFO_BY_TOPIC, RouteRequest("T"))).code == 0:

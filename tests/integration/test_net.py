@@ -155,7 +155,7 @@ def test_answers_come_in_the_form_of_the_request() -> None:
 def test_many_requests_overtake_each_other_on_one_connection() -> None:
     async def work(server: RemotingServer) -> None:
         async with ConnectionPool() as peers:
-            connection = await peers.to(f"127.0.0.1:{server.port}")
+            connection = await peers.connect(f"127.0.0.1:{server.port}")
             late = asyncio.ensure_future(connection.request(LATER, None, b"late", timeout_ms=1000))
             early = await connection.request(ECHO, None, b"early", timeout_ms=1000)
             assert (early.body, late.done()) == (b"early", False)
@@ -284,8 +284,8 @@ def test_one_connection_that_asks_much_does_not_hold_up_another() -> None:
         ):
             addr = f"127.0.0.1:{server.port}"
             await other.request(addr, ECHO)
-            connection = await one.to(addr)
-            asks = [connection.ask(ECHO, timeout_ms=5000) for _ in range(1000)]
+            connection = await one.connect(addr)
+            asks = [connection.request_nowait(ECHO, timeout_ms=5000) for _ in range(1000)]
             await asyncio.sleep(0)
             await other.request(addr, ECHO)
             await asyncio.gather(*asks)

@@ -43,7 +43,7 @@ def against_broker(path: Path, work: Callable[[ConnectionPool, str], Awaitable[N
 
 async def send(peers: ConnectionPool, addr: str, body: bytes = b"b", topic: str = "T", **own: str) -> SendMessageAnswer:
     header = SendMessage("P", topic, "TBW102", 4, 0, 0, 1234, 0, properties.encode(own))
-    return typed(await peers.ask(addr, RequestCode.SEND_MESSAGE_V2, header, body), SendMessageAnswer)
+    return typed(await peers.request_ok(addr, RequestCode.SEND_MESSAGE_V2, header, body), SendMessageAnswer)
 
 
 async def query(peers: ConnectionPool, addr: str, key: str, most: int = 64, **more: object) -> Command:
@@ -87,7 +87,7 @@ def test_the_records_of_a_batch_are_found(tmp_path: Path) -> None:
             for number in range(3)
         ]
         header = SendMessage("P", "T", "TBW102", 4, 0, 0, 1234, 0, "WAIT\x01true", batch=True)
-        await peers.ask(addr, RequestCode.SEND_BATCH_MESSAGE, header, batch.encode(entries))
+        await peers.request_ok(addr, RequestCode.SEND_BATCH_MESSAGE, header, batch.encode(entries))
         assert len(ids_of(await query(peers, addr, "k"))) == 3
 
     against_broker(tmp_path, work)

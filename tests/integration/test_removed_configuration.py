@@ -50,12 +50,12 @@ def put_a_file(directory: Path) -> None:
 
 
 async def create(peers: ConnectionPool, broker: Broker, name: str) -> None:
-    await peers.ask(broker.addr, RequestCode.UPDATE_AND_CREATE_TOPIC, CreateTopic(name, "TBW102", 16, 16, 6))
+    await peers.request_ok(broker.addr, RequestCode.UPDATE_AND_CREATE_TOPIC, CreateTopic(name, "TBW102", 16, 16, 6))
 
 
 async def start_with_state(peers: ConnectionPool, broker: Broker, config: Path) -> None:
     await create(peers, broker, "A")
-    await peers.ask(broker.addr, RequestCode.UPDATE_CONSUMER_OFFSET, UpdateConsumerOffset("G", "A", 0, 0))
+    await peers.request_ok(broker.addr, RequestCode.UPDATE_CONSUMER_OFFSET, UpdateConsumerOffset("G", "A", 0, 0))
     async with asyncio.timeout(20):
         while not all((config / name).exists() for name in DOCUMENTS):
             await asyncio.sleep(0.05)
@@ -78,7 +78,7 @@ def test_a_removed_config_directory_is_written_again(
                     assert any('"B"' in file.read_text() for file in config.iterdir())
             assert all((config / name).exists() for name in DOCUMENTS)
             async with Broker(settings(tmp_path)) as broker:
-                offset = await peers.ask(
+                offset = await peers.request_ok(
                     broker.addr, RequestCode.QUERY_CONSUMER_OFFSET, QueryConsumerOffset("G", "A", 0)
                 )
                 assert offset.field_map()["offset"] == "0"

@@ -44,7 +44,7 @@ async def dead_letters(servers: LocalCluster, count: int) -> None:
             sent = await producer.send(message)
             _, offset = ids.parse_offset_message_id(sent.offset_message_id)
             header = ConsumerSendMsgBack(offset, "G", -1, sent.message_id, "orders", False, 16)
-            await instance.peers.ask(servers.broker, RequestCode.CONSUMER_SEND_MSG_BACK, header)
+            await instance.peers.request_ok(servers.broker, RequestCode.CONSUMER_SEND_MSG_BACK, header)
 
 
 async def stored(servers: LocalCluster, topic: str) -> list[OriginalMessage]:

@@ -198,7 +198,7 @@ def test_a_slave_copies_topics_groups_and_offsets(tmp_path: Path) -> None:
     async def work(servers: Pair) -> None:
         async with servers.broker("master") as master, servers.slave() as slave:
             await servers.send(master.addr)
-            await servers.peers.ask(
+            await servers.peers.request_ok(
                 master.addr, RequestCode.UPDATE_CONSUMER_OFFSET, UpdateConsumerOffset("G", "T", 0, 1)
             )
             await servers.pull(master.addr)
@@ -206,7 +206,7 @@ def test_a_slave_copies_topics_groups_and_offsets(tmp_path: Path) -> None:
             await until(lambda: slave._state.groups.get("G") is not None)
             assert slave._state.topics.table() == master._state.topics.table()
             assert slave._state.groups.table() == master._state.groups.table()
-            answer = await servers.peers.ask(slave.addr, RequestCode.GET_ALL_CONSUMER_OFFSET)
+            answer = await servers.peers.request_ok(slave.addr, RequestCode.GET_ALL_CONSUMER_OFFSET)
             assert fastjson.decode(answer.body, ConsumerOffsetTable).offset_table == {"T@G": {0: 1}}
 
     with_pair(tmp_path, work)
@@ -244,7 +244,7 @@ def test_the_fast_port_serves_everything_but_pulls(tmp_path: Path) -> None:
             ip, _, port = master.addr.rpartition(":")
             fast = f"{ip}:{int(port) - 2}"
             assert await servers.send(fast) == 0
-            table = await servers.peers.ask(fast, RequestCode.GET_ALL_TOPIC_CONFIG)
+            table = await servers.peers.request_ok(fast, RequestCode.GET_ALL_TOPIC_CONFIG)
             assert "T" in fastjson.decode(table.body, TopicTable).topic_config_table
             assert (await servers.pull(fast)).code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
             assert [one.body for one in record.decode_all((await servers.pull(master.addr)).body)] == [b"hello"]

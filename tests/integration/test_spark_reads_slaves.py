@@ -58,7 +58,7 @@ async def copied(addr: str, queues: list[MessageQueue]) -> None:
             return typed(answer, OffsetAnswer).offset if answer.code == ResponseCode.SUCCESS else 0
 
         async def knows() -> bool:
-            answer = await peers.ask(addr, RequestCode.GET_ALL_TOPIC_CONFIG)
+            answer = await peers.request_ok(addr, RequestCode.GET_ALL_TOPIC_CONFIG)
             return "T" in fastjson.decode(answer.body, TopicTable).topic_config_table
 
         while not await knows() or sum([await end(one) for one in queues]) < COUNT:

@@ -208,11 +208,11 @@ async def stored(broker: str, queues: int) -> list[list[int]]:
     async with ConnectionPool() as peers:
         for queue_id in range(queues):
             mine: list[int] = []
-            answer = await peers.ask(broker, RequestCode.GET_MAX_OFFSET, QueueRef("T", queue_id))
+            answer = await peers.request_ok(broker, RequestCode.GET_MAX_OFFSET, QueueRef("T", queue_id))
             at, end = 0, typed(answer, OffsetAnswer).offset
             while at < end:
                 header = PullMessage("G", "T", queue_id, at, 32, SUBSCRIPTION, subscription="*")
-                pulled = await peers.ask(broker, RequestCode.PULL_MESSAGE, header)
+                pulled = await peers.request_ok(broker, RequestCode.PULL_MESSAGE, header)
                 mine += [int(one.body) for one in record.decode_all(pulled.body)]
                 at = typed(pulled, PullMessageAnswer).next_begin_offset
             found.append(mine)

@@ -44,7 +44,7 @@ REFUSED: list[tuple[int, dict[str, str], Credentials | None]] = [
 
 async def ask(addr: str, code: int, fields: dict[str, str], who: Credentials | None = ADMIN) -> Command:
     async with ConnectionPool() as peers:
-        connection = await peers.to(addr)
+        connection = await peers.connect(addr)
         signed = signing.signed(who, fields, b"") if who else fields
         return await connection.request(code, signed, timeout_ms=5000)
 
@@ -85,10 +85,10 @@ def test_our_clients_and_answers_with_access_control(tmp_path: Path) -> None:
             topics, accounts = [], []
             for broker in (addr, servers.broker):
                 async with ConnectionPool(sign=lambda fields, body: signing.signed(ADMIN, fields, body)) as peers:
-                    await peers.ask(broker, RequestCode.UPDATE_AND_CREATE_ACL_CONFIG, made)
-                    shown = await peers.ask(broker, RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG)
+                    await peers.request_ok(broker, RequestCode.UPDATE_AND_CREATE_ACL_CONFIG, made)
+                    shown = await peers.request_ok(broker, RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG)
                     accounts.append(fastjson.decode(shown.body, AclConfig).plain_access_configs)
-                    system = await peers.ask(broker, RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER)
+                    system = await peers.request_ok(broker, RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER)
                     topics.append(set(fastjson.decode(system.body, TopicList).topic_list))
             keys = [[(one.access_key, one.secret_key, one.admin) for one in of] for of in accounts]
             assert keys[0] == keys[1]

@@ -89,7 +89,7 @@ async def prepare(connection: Connection) -> None:
 def test_administration_answers_as_java(tmp_path: Path) -> None:
     async def work(addr: str) -> None:
         async with cluster(tmp_path / "ours") as servers, ConnectionPool() as peers:
-            theirs, ours = await peers.to(addr), await peers.to(servers.broker)
+            theirs, ours = await peers.connect(addr), await peers.connect(servers.broker)
             await prepare(theirs)
             await prepare(ours)
             for code, header, shape in QUESTIONS:

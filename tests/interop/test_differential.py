@@ -357,7 +357,7 @@ async def answers(addr: str) -> dict[str, Answer]:
 
 
 async def answer(peers: ConnectionPool, addr: str, step: Step) -> Answer:
-    connection = await peers.to(addr)
+    connection = await peers.connect(addr)
     try:
         got = await connection.request(step.code, dict(step.fields), step.body, timeout_ms=5000)
     except RequestTimeout:

@@ -98,7 +98,7 @@ def test_our_master_and_a_java_slave(tmp_path: Path) -> None:
                 assert same_log(tmp_path / "store", tmp_path / "slave" / "store") >= 3 * SIZE
                 keys = await until_served(peers, slave.addr)
                 assert keys > 0
-                await peers.ask(
+                await peers.request_ok(
                     servers.broker, RequestCode.UPDATE_CONSUMER_OFFSET, UpdateConsumerOffset("G", "T", 0, 7)
                 )
                 assert await until_offset(peers, slave.addr) == 7

@@ -104,15 +104,15 @@ def test_both_brokers_answer_in_the_same_form(tmp_path: Path) -> None:
 async def used_and_asked(addr: str) -> dict[str, Any]:
     """Twelve messages to four queues, all read, two of one queue consumed; what the broker tells after its next sample."""
     async with ConnectionPool() as peers:
-        await peers.ask(addr, RequestCode.UPDATE_AND_CREATE_TOPIC, CreateTopic("T", "TBW102", 4, 4, 6))
+        await peers.request_ok(addr, RequestCode.UPDATE_AND_CREATE_TOPIC, CreateTopic("T", "TBW102", 4, 4, 6))
         for number in range(SENT):
             header = SendMessage("P", "T", "TBW102", 4, number % 4, 0, 1234, 0)
-            await peers.ask(addr, RequestCode.SEND_MESSAGE_V2, header, b"hello")
+            await peers.request_ok(addr, RequestCode.SEND_MESSAGE_V2, header, b"hello")
         await asyncio.sleep(0.5)  # Java makes queue entries in a thread of its own
         for queue in range(4):
             header = PullMessage("G", "T", queue, 0, 32, SUBSCRIPTION, 0, 0, "*", 0, None)
-            await peers.ask(addr, RequestCode.PULL_MESSAGE, header)
-        await peers.ask(addr, RequestCode.UPDATE_CONSUMER_OFFSET, UpdateConsumerOffset("G", "T", 0, 2))
+            await peers.request_ok(addr, RequestCode.PULL_MESSAGE, header)
+        await peers.request_ok(addr, RequestCode.UPDATE_CONSUMER_OFFSET, UpdateConsumerOffset("G", "T", 0, 2))
         await asyncio.sleep(SAMPLED_S)
     return await answers(addr)
 

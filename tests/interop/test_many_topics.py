@@ -56,16 +56,18 @@ class Broker:
         for addr in self.addrs:
             pending = iter(names)
             await asyncio.gather(*(self._assert_routes(addr, pending) for _ in range(WINDOW)))
-            answer = await self._peers.ask(addr, RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, timeout_ms=20_000)
+            answer = await self._peers.request_ok(
+                addr, RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, timeout_ms=20_000
+            )
             assert set(json.loads(answer.body)["topicList"]) == set(self.topics.names())
             ref = BrokerRef("broker-a", "127.0.0.1:1", "DefaultCluster", 0)
             version = fastjson.write(self.topics.version)
-            recorded = await self._peers.ask(addr, RequestCode.QUERY_DATA_VERSION, ref, version)
+            recorded = await self._peers.request_ok(addr, RequestCode.QUERY_DATA_VERSION, ref, version)
             assert recorded.body == version
 
     async def _assert_routes(self, addr: str, names: Iterator[str]) -> None:
         for name in names:
-            answer = await self._peers.ask(
+            answer = await self._peers.request_ok(
                 addr, RequestCode.GET_ROUTEINFO_BY_TOPIC, RouteRequest(name, True), timeout_ms=20_000
             )
             config = self.topics.get(name)
@@ -82,7 +84,9 @@ class Broker:
         self.topics.delete(name)
         await self.registration.wait_registered()
         for addr in self.addrs:
-            await self._peers.ask(addr, RequestCode.DELETE_TOPIC_IN_NAMESRV, DeleteTopicRoute(name, "DefaultCluster"))
+            await self._peers.request_ok(
+                addr, RequestCode.DELETE_TOPIC_IN_NAMESRV, DeleteTopicRoute(name, "DefaultCluster")
+            )
 
 
 @asynccontextmanager
@@ -174,7 +178,7 @@ def test_the_whole_table_of_a_java_broker_is_taken_at_once(tmp_path: Path, count
             header = RegisterBroker("broker-a", "127.0.0.1:1", "DefaultCluster", "127.0.0.1:2", 0)
             body = fastjson.write(RegisterBrokerBody((), sender.topics.table()))
             for _ in range(3):
-                await peers.ask(ours.addr, RequestCode.REGISTER_BROKER, header, body)
+                await peers.request_ok(ours.addr, RequestCode.REGISTER_BROKER, header, body)
                 await sender.assert_routed()
 
     asyncio.run(asyncio.wait_for(work(), 120))

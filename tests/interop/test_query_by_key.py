@@ -85,7 +85,7 @@ async def asked_ahead(namesrv: str, addr: str) -> tuple[str, int, message_query.
     ahead = f"7F0000011A2B18B4AAC2{now_ms + AHEAD_MS - ids.month_start_ms(now_ms):08X}0007"
     async with ConnectionPool() as peers:
         header = SendMessage("P", "T", "TBW102", 4, 0, 0, now_ms + AHEAD_MS, 0, properties.encode({"UNIQ_KEY": ahead}))
-        await peers.ask(addr, RequestCode.SEND_MESSAGE_V2, header, b"b")
+        await peers.request_ok(addr, RequestCode.SEND_MESSAGE_V2, header, b"b")
         await asyncio.sleep(0.3)  # Java's broker indexes a moment later
         found = await message_query.query_by_unique_key(peers, namesrv, "T", ahead)
         assert found.message is not None
@@ -147,7 +147,7 @@ def test_after_java_was_killed_its_index_is_completed(tmp_path: Path) -> None:
 def test_a_java_broker_that_cuts_in_silence_is_found_out(tmp_path: Path) -> None:
     async def run(namesrv: str, addr: str, offset_id: str) -> message_query.QueryResult:
         async with ConnectionPool() as peers:
-            answer = await peers.ask(addr, RequestCode.QUERY_MESSAGE, QueryMessage("T", "K-0", 1000, 0, 1 << 62))
+            answer = await peers.request_ok(addr, RequestCode.QUERY_MESSAGE, QueryMessage("T", "K-0", 1000, 0, 1 << 62))
             assert len(list(record.decode_all(answer.body))) == 64
             one = await message_query.view_by_offset_id(peers, offset_id)
             assert (one.offset_message_id, one.keys) == (offset_id, ("K-0",))

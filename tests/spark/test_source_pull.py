@@ -16,7 +16,7 @@ pytest.importorskip("pyarrow", reason="the extra spark is not installed")
 
 from ariane.errors import ArianeError, ConnectionLost, ReplyError, RequestTimeout
 from ariane.model.message import MessageQueue
-from ariane.net.connection import Handled, Peer, Reply
+from ariane.net.connection import HandlerResult, Peer, Reply
 from ariane.net.server import RemotingServer
 from ariane.protocol import fastjson
 from ariane.protocol.codes import RequestCode, ResponseCode
@@ -37,14 +37,14 @@ class Fake:
         self.port = 0
         self.asked: list[tuple[int, dict[str, str]]] = []
         self.connections: set[int] = set()
-        self.answers: dict[int, Handled] = {}
+        self.answers: dict[int, HandlerResult] = {}
         self.broker_id = 0
 
     @property
     def addr(self) -> str:
         return f"127.0.0.1:{self.port}"
 
-    def handler(self, command: Command, peer: Peer) -> Handled:
+    def handler(self, command: Command, peer: Peer) -> HandlerResult:
         self.asked.append((command.code, command.field_map()))
         self.connections.add(peer.id)
         if command.code in self.answers:

@@ -56,7 +56,7 @@ class Script:
     async def request(self, addr, code, header=None, body=b"", *, timeout_ms=3000.0) -> Command:
         return self._answer(Asked(addr, code, _texts(header), body, timeout_ms))
 
-    async def ask(self, addr, code, header=None, body=b"", *, timeout_ms=3000.0) -> Command:
+    async def request_ok(self, addr, code, header=None, body=b"", *, timeout_ms=3000.0) -> Command:
         answer = await self.request(addr, code, header, body, timeout_ms=timeout_ms)
         if answer.code != ResponseCode.SUCCESS:
             raise ReplyError(answer.code, answer.remark, addr)
@@ -65,13 +65,13 @@ class Script:
     async def one_way(self, addr, code, header=None, body=b"") -> None:
         self._answer(Asked(addr, code, _texts(header), body, 0))
 
-    async def to(self, addr):
+    async def connect(self, addr):
         script = self
 
         class To:
             is_open = True
 
-            async def ask(self, code, fields=None, body=b"", *, timeout_ms):
+            async def request_nowait(self, code, fields=None, body=b"", *, timeout_ms):
                 return await script.request(addr, code, fields, body, timeout_ms=timeout_ms)
 
             def one_way(self, code, fields=None, body=b""):

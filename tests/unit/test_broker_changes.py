@@ -82,7 +82,7 @@ async def ask(world: VirtualCluster, code: int, header: msgspec.Struct | None, b
 
     async def send_request() -> Command:
         async with ConnectionPool() as peers:
-            return await peers.ask(BROKER, code, header, body)
+            return await peers.request_ok(BROKER, code, header, body)
 
     return await world.process("tool").start(send_request())
 
@@ -332,7 +332,7 @@ def test_a_repeated_save_that_fails_is_one_line_and_comes_less_and_less_often(ca
 
     async def scenario() -> None:
         tasks = BackgroundTasks("broker")
-        tasks.every(5, save, "save the consumer offsets")
+        tasks.repeat(5, save, "save the consumer offsets")
         await asyncio.sleep(600)
         await tasks.close()
 

@@ -16,10 +16,10 @@ class Server:
         self.reading = set(connected)
         self.sent: list[tuple[int, int]] = []
 
-    def connected(self, peer_id: int) -> bool:
+    def is_connected(self, peer_id: int) -> bool:
         return peer_id in self.peers
 
-    def is_reading(self, peer_id: int) -> bool:
+    def is_writable(self, peer_id: int) -> bool:
         return peer_id in self.reading
 
     def one_way(self, peer_id: int, code: int, fields: object, body: bytes) -> None:

@@ -9,7 +9,7 @@ import msgspec
 from ariane.broker.config import BrokerConfig
 from ariane.broker.dynamic_config import DynamicConfig
 from ariane.broker.write_protection import REJECT_MAX_S, WriteProtection
-from ariane.net.connection import Handled, Peer, Reply
+from ariane.net.connection import HandlerResult, Peer, Reply
 from ariane.net.flow_limits import ServerLimits
 from ariane.protocol.codes import RequestCode
 from ariane.protocol.command import Command
@@ -29,7 +29,7 @@ class Scene:
         codes = (RequestCode.SEND_MESSAGE_V2, RequestCode.PULL_MESSAGE)
         self.handlers = self.protection.with_checks(dict.fromkeys(codes, self._serve))
 
-    def _serve(self, command: Command, peer: Peer) -> Handled:
+    def _serve(self, command: Command, peer: Peer) -> HandlerResult:
         self.now += self.takes_s
         return Reply(body=b"served")
 
@@ -78,12 +78,12 @@ def test_too_much_that_waits_for_the_disk_refuses_sends_until_it_is_flushed() ->
 
 
 def test_limits_say_what_is_too_much() -> None:
-    limits = ServerLimits(requests_max=3, connection_requests_max=2, waits_s={10: 0.2})
-    limits.under_way = 2
-    assert limits.overload(1) is None
-    assert str(limits.overload(2)).startswith("[OVERLOAD]")
-    limits.under_way = 3
-    assert "3 are allowed" in str(limits.overload(0))
-    assert limits.waited_too_long(10, 0.2) is None
-    assert str(limits.waited_too_long(10, 0.25)).startswith("[TIMEOUT_CLEAN_QUEUE]")
-    assert limits.waited_too_long(11, 9.0) is None
+    limits = ServerLimits(requests_max=3, connection_requests_max=2, queue_time_limits_s={10: 0.2})
+    limits.in_flight = 2
+    assert limits.overload_reason(1) is None
+    assert str(limits.overload_reason(2)).startswith("[OVERLOAD]")
+    limits.in_flight = 3
+    assert "3 are allowed" in str(limits.overload_reason(0))
+    assert limits.exceeds_queue_time(10, 0.2) is None
+    assert str(limits.exceeds_queue_time(10, 0.25)).startswith("[TIMEOUT_CLEAN_QUEUE]")
+    assert limits.exceeds_queue_time(11, 9.0) is None

@@ -16,7 +16,7 @@ from ariane.errors import ReplyError
 from ariane.model import host, ids
 from ariane.model.topic import TopicConfig
 from ariane.net.connection import Reply
-from ariane.net.replies import peer_of
+from ariane.net.replies import make_peer
 from ariane.protocol import properties, record
 from ariane.protocol.codes import VERSION, RequestCode, ResponseCode
 from ariane.protocol.command import Command
@@ -63,7 +63,7 @@ class SendBackRig:
     def back(self, level: int = 0, most: int | None = 16, version: int = VERSION) -> tuple[RecordDraft, dict[str, str]]:
         header = fields(ConsumerSendMsgBack(77, "G", level, None, None, False, most))
         command = Command(RequestCode.CONSUMER_SEND_MSG_BACK, version=version, fields=header)
-        assert self.handler.send_back(command, peer_of(1, ("127.0.0.1", 1))) == Reply()
+        assert self.handler.send_back(command, make_peer(1, ("127.0.0.1", 1))) == Reply()
         (draft,) = self.drafts
         return draft, properties.decode(draft.properties)
 

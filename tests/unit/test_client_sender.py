@@ -127,7 +127,7 @@ def test_in_flight_sends_are_bounded():
         class Slow:
             is_open = True
 
-            async def ask(self, *args, **more):
+            async def request_nowait(self, *args, **more):
                 nonlocal under_way, most
                 under_way += 1
                 most = max(most, under_way)
@@ -135,10 +135,10 @@ def test_in_flight_sends_are_bounded():
                 under_way -= 1
                 return STORED
 
-        async def to(addr):
+        async def connect(addr):
             return Slow()
 
-        peers.to = to
+        peers.connect = connect
         sender = MessageSender(made, "g", settings)
         out = send_codec.prepare(Message(topic="T", body=b"x"), "ID", settings)
         results = await asyncio.gather(*(sender.send(out) for _ in range(20)))

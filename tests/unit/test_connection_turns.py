@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ariane.net.connection import TURN_FRAMES, Connection, Reply
+from ariane.net.connection import FRAMES_PER_TICK, Connection, Reply
 from ariane.protocol import command as commands
 
 
@@ -30,7 +30,7 @@ class Collected:
         self.written.append(data)
 
 
-@pytest.mark.parametrize(("pieces", "in_first_turn"), [(1, TURN_FRAMES), (32, 2), (100, 1)])
+@pytest.mark.parametrize(("pieces", "in_first_turn"), [(1, FRAMES_PER_TICK), (32, 2), (100, 1)])
 def test_large_answers_end_a_turn_sooner_and_all_are_served_in_the_end(pieces: int, in_first_turn: int) -> None:
     async def run() -> None:
         served = []
@@ -39,10 +39,10 @@ def test_large_answers_end_a_turn_sooner_and_all_are_served_in_the_end(pieces: i
             served.append(command.opaque)
             return Reply(body=[b"x"] * pieces)
 
-        connection = Connection(1, {7: handler}, serving=True)
+        connection = Connection(1, {7: handler}, is_server=True)
         transport = Collected()
         connection.connection_made(transport)  # type: ignore[arg-type]
-        asked = list(range(3 * TURN_FRAMES))
+        asked = list(range(3 * FRAMES_PER_TICK))
         connection.data_received(b"".join(b"".join(commands.encode(7, opaque=one, flag=0)) for one in asked))
         assert len(served) == in_first_turn
         assert len(transport.written) == 1

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from ariane.errors import ProtocolError
-from ariane.net.connection import TURN_BYTES, Connection, Handler, LateReply, Reply
+from ariane.net.connection import BYTES_PER_TICK, Connection, Handler, LateReply, Reply
 from ariane.net.flow_limits import ServerLimits
-from ariane.net.peer_log import ALL_LINES, LINES, WINDOW_S, PeerLog
+from ariane.net.peer_log import LINES_IN_ALL, LINES_PER_ADDRESS, WINDOW_S, PeerLog
 from ariane.protocol import command as commands
 from ariane.protocol.command import Command
 from ariane.protocol.frame import FRAME_MAX, FrameReader
@@ -84,7 +84,7 @@ def connect(
     handlers: dict[int, Handler], limits: ServerLimits | None = None, number: int = 1
 ) -> tuple[Connection, SlowTransport]:
     transport = SlowTransport()
-    connection = Connection(number, handlers, serving=True, limits=limits)
+    connection = Connection(number, handlers, is_server=True, limits=limits)
     transport.protocol = connection
     connection.connection_made(transport)  # type: ignore[arg-type]
     return connection, transport
@@ -121,7 +121,7 @@ def test_requests_of_a_peer_that_does_not_read_wait_until_it_does() -> None:
         connection, transport = connect({7: large})
         connection.data_received(request(7, 1000))
         await turns()
-        most = 4 * MIB + TURN_BYTES + MIB
+        most = 4 * MIB + BYTES_PER_TICK + MIB
         assert 4 * MIB < transport.unread < most
         assert not transport.is_reading
         while transport.total < 1000 * MIB // 2:
@@ -154,7 +154,7 @@ def test_held_requests_are_answered_when_there_is_room_for_their_answers() -> No
         await turns()
         arrived.set()
         await turns()
-        assert transport.unread < 4 * MIB + TURN_BYTES + MIB
+        assert transport.unread < 4 * MIB + BYTES_PER_TICK + MIB
         assert len(made) < 20
         while len(made) < 500:
             transport.read()
@@ -208,7 +208,7 @@ def test_answers_that_are_ready_together_are_written_when_there_is_room() -> Non
         await turns()
         arrived.set()
         await turns()
-        assert transport.unread < 4 * MIB + TURN_BYTES + MIB
+        assert transport.unread < 4 * MIB + BYTES_PER_TICK + MIB
         while transport.total < 500 * len(body):
             before = transport.total
             transport.read()
@@ -225,7 +225,7 @@ def test_a_client_answers_all_requests_whose_answers_are_ready_together() -> Non
             return Reply(body=bytes(MIB))
 
         transport = SlowTransport()
-        connection = Connection(1, {7: relayed}, serving=False)
+        connection = Connection(1, {7: relayed}, is_server=False)
         transport.protocol = connection
         connection.connection_made(transport)  # type: ignore[arg-type]
         connection.data_received(request(7, 20))
@@ -247,7 +247,7 @@ def test_beyond_the_bound_of_all_a_connection_is_served_when_it_has_read_everyth
         connection, transport = connections[2]
         connection.data_received(request(7, 100))
         await turns()
-        assert transport.total <= TURN_BYTES + MIB
+        assert transport.total <= BYTES_PER_TICK + MIB
         total = transport.total
         transport.read(MIB // 2)
         await turns()
@@ -268,7 +268,9 @@ def test_far_beyond_the_bound_of_all_the_connection_with_most_is_closed(caplog: 
             await turns(20)
         closed = [transport for _, transport in connections if transport.is_over]
         assert connections[0][1] in closed
-        assert sum(transport.unread for _, transport in connections if not transport.is_over) <= 4 * MIB + TURN_BYTES
+        assert (
+            sum(transport.unread for _, transport in connections if not transport.is_over) <= 4 * MIB + BYTES_PER_TICK
+        )
 
     with caplog.at_level(logging.WARNING):
         in_loop(work)
@@ -348,7 +350,7 @@ def test_a_request_that_no_frame_holds_is_refused_and_nothing_waits_for_it() -> 
     async def work() -> None:
         connection, transport = connect({})
         with pytest.raises(ProtocolError, match=f"SEND_MESSAGE.*{FRAME_MAX}"):
-            connection.ask(10, body=bytes(FRAME_MAX), timeout_ms=1000)
+            connection.request_nowait(10, body=bytes(FRAME_MAX), timeout_ms=1000)
         assert len(connection._session) == 0
         assert transport.total == 0
 
@@ -409,23 +411,27 @@ def test_failing_requests_write_few_log_lines(caplog: pytest.LogCaptureFixture) 
 
     with caplog.at_level(logging.WARNING):
         in_loop(work)
-    assert len(caplog.records) == LINES
+    assert len(caplog.records) == LINES_PER_ADDRESS
     assert "suppressed" in caplog.records[-1].getMessage()
 
 
 def test_suppressed_lines_are_counted_and_addresses_and_lines_bounded(caplog: pytest.LogCaptureFixture) -> None:
     lines = PeerLog(logging.getLogger("test"))
     with caplog.at_level(logging.WARNING):
-        for _ in range(LINES + 5):
+        for _ in range(LINES_PER_ADDRESS + 5):
             lines.warning("10.0.0.1", 1.0, "line of %s", "x")
         lines.warning("10.0.0.2", 1.0, "another")
         lines.warning("10.0.0.1", 1.0 + WINDOW_S, "later")
     texts = [record.getMessage() for record in caplog.records]
-    assert texts[LINES - 1] == "line of x (further lines about 10.0.0.1 are suppressed for a minute)"
-    assert texts[LINES:] == ["another", "5 log lines about 10.0.0.1 were suppressed in the last minutes", "later"]
+    assert texts[LINES_PER_ADDRESS - 1] == "line of x (further lines about 10.0.0.1 are suppressed for a minute)"
+    assert texts[LINES_PER_ADDRESS:] == [
+        "another",
+        "5 log lines about 10.0.0.1 were suppressed in the last minutes",
+        "later",
+    ]
     caplog.clear()
     with caplog.at_level(logging.WARNING):
         for number in range(10_000):
             lines.warning(f"10.1.{number // 250}.{number % 250}", 500.0, "line")
-    assert len(caplog.records) == ALL_LINES
+    assert len(caplog.records) == LINES_IN_ALL
     assert "any peer" in caplog.records[-1].getMessage()

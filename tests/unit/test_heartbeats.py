@@ -18,7 +18,7 @@ from ariane.clock import SYSTEM_CLOCK
 from ariane.errors import ProtocolError
 from ariane.filter.bloom import Bloom
 from ariane.model.topic import SubscriptionGroupConfig
-from ariane.net.replies import peer_of
+from ariane.net.replies import make_peer
 from ariane.protocol import fastjson
 from ariane.protocol.codes import RequestCode
 from ariane.protocol.command import Command
@@ -46,7 +46,7 @@ def session_handler(*stored: str) -> ClientSessionHandler:
 
 def beat(broker: ClientSessionHandler, group: str) -> None:
     body = fastjson.write(HeartbeatData("c", (ConsumerData(group_name=group),)))
-    broker.heartbeat(Command(RequestCode.HEART_BEAT, body=body), peer_of(1, ("127.0.0.1", 1)))
+    broker.heartbeat(Command(RequestCode.HEART_BEAT, body=body), make_peer(1, ("127.0.0.1", 1)))
 
 
 @pytest.mark.parametrize(

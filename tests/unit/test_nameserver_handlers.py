@@ -21,14 +21,14 @@ from ariane.nameserver.handlers import NameServerHandlers
 from ariane.nameserver.kv_store import KvStore
 from ariane.nameserver.route_table import RouteTable
 from ariane.net.connection import Reply
-from ariane.net.replies import peer_of
+from ariane.net.replies import make_peer
 from ariane.protocol import fastjson
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.command import Command
 from ariane.protocol.requests import fields
 from ariane.protocol.requests.routing import RegisterBroker
 
-PEER = peer_of(1, ("127.0.0.1", 1))
+PEER = make_peer(1, ("127.0.0.1", 1))
 I32 = Struct(">i")
 
 

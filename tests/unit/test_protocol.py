@@ -477,17 +477,17 @@ def test_properties_files_are_read_as_java_reads_them() -> None:
 
 def test_a_session_knows_who_waits_and_until_when() -> None:
     session: Session[str] = Session(pending_max=2)
-    first, second = session.ask("a", 10.0), session.ask("b", 5.0)
+    first, second = session.register("a", 10.0), session.register("b", 5.0)
     assert first != second
     with pytest.raises(TooManyRequests):
-        session.ask("c", 1.0)
+        session.register("c", 1.0)
     assert session.next_deadline() == 5.0
-    assert session.expired(5.0) == ["b"]
-    assert session.answered(second) is None
-    assert session.answered(first) == "a"
-    assert session.answered(first) is None
-    session.ask("d", 1.0)
-    assert session.end() == ["d"]
+    assert session.pop_expired(5.0) == ["b"]
+    assert session.resolve(second) is None
+    assert session.resolve(first) == "a"
+    assert session.resolve(first) is None
+    session.register("d", 1.0)
+    assert session.close() == ["d"]
     assert len(session) == 0
     assert session.next_deadline() is None
 
@@ -495,13 +495,13 @@ def test_a_session_knows_who_waits_and_until_when() -> None:
 def test_expiry_looks_at_no_request_that_is_not_due(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ariane.protocol.session.DEADLINES_SPARE", 10)
     session: Session[int] = Session()
-    opaques = [session.ask(number, float(number)) for number in range(1000)]
+    opaques = [session.register(number, float(number)) for number in range(1000)]
     for number in range(0, 1000, 2):
-        assert session.answered(opaques[number]) == number
+        assert session.resolve(opaques[number]) == number
     for number in range(1, 1000, 2):
         assert session.next_deadline() == number
-        assert session.expired(float(number)) == [number]
+        assert session.pop_expired(float(number)) == [number]
         assert len(session._deadlines) <= 1000 - number
     for number in range(1000):  # answered at once: nothing of them stays
-        session.answered(session.ask(number, 5000.0 - number))
+        session.resolve(session.register(number, 5000.0 - number))
     assert len(session._deadlines) <= 11

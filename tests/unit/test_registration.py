@@ -86,13 +86,13 @@ class FakePeers:
     def __init__(self, servers: Mapping[str, FakeNameServer]) -> None:
         self._servers = servers
 
-    async def to(self, addr: str) -> FakeConnection:
+    async def connect(self, addr: str) -> FakeConnection:
         if self._servers[addr].is_down:
             raise ConnectionLost(addr, "refused")
         return self._servers[addr].connection
 
-    async def ask(self, addr: str, code: int, header: msgspec.Struct) -> Command:
-        return await (await self.to(addr)).request(code, fields(header), b"", timeout_ms=1)
+    async def request_ok(self, addr: str, code: int, header: msgspec.Struct) -> Command:
+        return await (await self.connect(addr)).request(code, fields(header), b"", timeout_ms=1)
 
 
 class Setup:

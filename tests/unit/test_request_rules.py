@@ -290,7 +290,7 @@ OWN_ANSWERS = {
 
 
 async def ask(peers: ConnectionPool, addr: str, code: int, header: dict[str, str] | None, body: bytes) -> Command:
-    connection = await peers.to(addr)
+    connection = await peers.connect(addr)
     return await connection.request(code, header, body, timeout_ms=30_000)
 
 

@@ -36,7 +36,7 @@ class Master:
         for name in names:
             self.topics.put(TopicConfig(topic_name=name))
 
-    async def ask(self, addr: str, code: int, header: object = None) -> Command:
+    async def request_ok(self, addr: str, code: int, header: object = None) -> Command:
         if code != RequestCode.GET_ALL_TOPIC_CONFIG:
             raise ReplyError(1, "not asked for here", addr)
         handled = topic_pages.reply(self.topics, self.deletions, header, SharedReplies())  # type: ignore[arg-type]

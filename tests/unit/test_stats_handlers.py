@@ -19,7 +19,7 @@ from ariane.broker.stats.broker_stats import BrokerStats
 from ariane.clock import Clock
 from ariane.model.topic import SubscriptionGroupConfig, TopicConfig
 from ariane.net.connection import Reply
-from ariane.net.replies import peer_of
+from ariane.net.replies import make_peer
 from ariane.protocol import fastjson
 from ariane.protocol.codes import RequestCode
 from ariane.protocol.command import Command
@@ -93,7 +93,7 @@ def request(code: RequestCode, header: dict[str, str], count: int = 1) -> tuple[
                 await asyncio.sleep(0)
 
         async def served() -> Reply:
-            handled = serve(Command(code, fields=header), peer_of(1, ("127.0.0.1", 1)))
+            handled = serve(Command(code, fields=header), make_peer(1, ("127.0.0.1", 1)))
             reply = await handled if inspect.isawaitable(handled) else handled
             assert isinstance(reply, Reply)
             return reply

@@ -11,7 +11,7 @@ from ariane.broker import replication
 from ariane.broker.config import BrokerConfig
 from ariane.broker.replication import ReplicationFeed
 from ariane.errors import ConnectionLost
-from ariane.net.streams import ADDRESS_CONNECTIONS_MAX, CLOSE_S, CONNECTIONS_MAX, Stream, displaced_by
+from ariane.net.streams import ADDRESS_CONNECTIONS_MAX, CLOSE_S, CONNECTIONS_MAX, Stream, select_displaced
 from ariane.store.message_store import MessageStore
 from ariane.testing.virtual_time import VirtualLoop
 
@@ -30,7 +30,7 @@ def test_a_slave_gets_in_whatever_others_have_opened() -> None:
         attackers = [Connected(f"10.0.0.{number % 4}", is_slave=is_slave) for number in range(CONNECTIONS_MAX)]
         slave = Connected("10.0.1.1")
         streams = cast(list[Stream], [*attackers, slave])
-        displaced = displaced_by(streams[-1], streams)
+        displaced = select_displaced(streams[-1], streams)
         assert displaced in attackers
 
 
@@ -41,7 +41,7 @@ def test_a_host_with_many_ipv6_addresses_shuts_no_slave_out() -> None:
     for number in range(1000):
         newest = Connected(f"2001:db8:0:2:{number:x}::1")
         streams.append(newest)
-        displaced = displaced_by(cast(Stream, newest), cast(list[Stream], streams))
+        displaced = select_displaced(cast(Stream, newest), cast(list[Stream], streams))
         if displaced is not None:
             streams.remove(cast(Connected, displaced))
     assert slave in streams
@@ -51,7 +51,7 @@ def test_a_host_with_many_ipv6_addresses_shuts_no_slave_out() -> None:
 @pytest.mark.parametrize("ip", ["::ffff:10.0.{}.1", "10.0.{}.1"])
 def test_ipv4_addresses_count_one_by_one(ip: str) -> None:
     streams = [Connected(ip.format(number)) for number in range(CONNECTIONS_MAX)]
-    assert displaced_by(cast(Stream, streams[-1]), cast(list[Stream], streams)) is None
+    assert select_displaced(cast(Stream, streams[-1]), cast(list[Stream], streams)) is None
 
 
 def test_slaves_stay_while_connections_that_do_not_report_come_and_go() -> None:
@@ -60,7 +60,7 @@ def test_slaves_stay_while_connections_that_do_not_report_come_and_go() -> None:
     for number in range(1000):
         newest = Connected(f"10.0.{number // 250}.{number % 250}")
         streams.append(newest)
-        displaced = displaced_by(cast(Stream, newest), cast(list[Stream], streams))
+        displaced = select_displaced(cast(Stream, newest), cast(list[Stream], streams))
         if displaced is not None:
             streams.remove(cast(Connected, displaced))
     assert slave in streams
@@ -70,10 +70,10 @@ def test_slaves_stay_while_connections_that_do_not_report_come_and_go() -> None:
 def test_an_address_has_a_bound_of_its_own() -> None:
     slave = Connected("10.0.0.1", is_slave=True)
     streams = [slave, *(Connected("10.0.0.1") for _ in range(ADDRESS_CONNECTIONS_MAX))]
-    assert displaced_by(cast(Stream, streams[-1]), cast(list[Stream], streams)) is streams[1]
+    assert select_displaced(cast(Stream, streams[-1]), cast(list[Stream], streams)) is streams[1]
     full = [Connected("10.0.0.1", is_slave=True) for _ in range(ADDRESS_CONNECTIONS_MAX + 1)]
-    assert displaced_by(cast(Stream, full[-1]), cast(list[Stream], full)) is full[-1]
-    assert displaced_by(cast(Stream, full[0]), cast(list[Stream], full[:3])) is None
+    assert select_displaced(cast(Stream, full[-1]), cast(list[Stream], full)) is full[-1]
+    assert select_displaced(cast(Stream, full[0]), cast(list[Stream], full[:3])) is None
 
 
 class Silent:

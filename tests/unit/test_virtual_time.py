@@ -232,15 +232,15 @@ def test_who_does_not_read_stops_who_writes():
 
         async def flood():
             async with ConnectionPool() as peers:
-                connection = await peers.to(f"{SERVER}:1000")
+                connection = await peers.connect(f"{SERVER}:1000")
                 loop.call_later(5, server.pause)
                 await asyncio.sleep(6)
-                asked = [connection.ask(1, body=bytes(1_000_000), timeout_ms=90_000) for _ in range(6)]
+                asked = [connection.request_nowait(1, body=bytes(1_000_000), timeout_ms=90_000) for _ in range(6)]
                 await asyncio.sleep(1)
-                is_full = not connection._may_write.is_set()
+                is_full = not connection._writable.is_set()
                 loop.call_later(1, server.resume)
                 await asyncio.gather(*asked)
-                return is_full, connection._may_write.is_set()
+                return is_full, connection._writable.is_set()
 
         assert await client.start(flood()) == (True, True)
 

@@ -21,7 +21,7 @@ import yaml
 
 from ariane.broker.acl import Acl, AclFile, parse_acl_file
 from ariane.errors import ConfigError
-from ariane.net.connection import Handled, Handler, Peer, Reply
+from ariane.net.connection import Handler, HandlerResult, Peer, Reply
 from ariane.net.peer_log import PeerLog
 from ariane.protocol.codes import ResponseCode, code_name
 from ariane.protocol.command import Command
@@ -104,7 +104,7 @@ class AccessControl:
         return asyncio.get_running_loop().run_in_executor(self._executor, work, *args)
 
     def _guard(self, serve: Handler) -> Handler:
-        def guarded(command: Command, peer: Peer) -> Handled:
+        def guarded(command: Command, peer: Peer) -> HandlerResult:
             denial = self._state.acl.denial_reason(command.code, command.field_map(), command.body, peer.ip)
             if denial is None:
                 return serve(command, peer)

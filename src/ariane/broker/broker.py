@@ -308,7 +308,7 @@ class Broker:
         return self._access.with_checks(table) if self._access else table
 
     def _start_tasks(self) -> None:
-        config, every, tables = self.config, self._tasks.every, self._state
+        config, every, tables = self.config, self._tasks.repeat, self._state
         if config.sync_flush:
             self._tasks.start(self._flusher.run_group_commit(), "flush the commit log for those who wait")
         else:
@@ -331,7 +331,7 @@ class Broker:
 
     def _start_masters_tasks(self) -> None:
         """What a slave leaves to its master: deliveries, and asking about transactions."""
-        config, every = self.config, self._tasks.every
+        config, every = self.config, self._tasks.repeat
 
         every(config.flush_delay_offset_interval / 1000, self._save_delays, "save the positions of delay levels")
         self._tasks.start(self._dispatcher.deliveries.run(), "deliver what is due")

@@ -16,7 +16,7 @@ from concurrent.futures import Executor
 from typing import Protocol
 
 from ariane.errors import FlushFailed
-from ariane.net.tasks import ended
+from ariane.net.tasks import wait_done
 from ariane.store.message_store import FlushPostponed, FlushRound, MessageStore
 
 log = logging.getLogger("ariane.broker.flusher")
@@ -127,7 +127,7 @@ class Flusher:
     async def _run(self, flush: FlushRound, executor: Executor) -> None:
         # Finished even if cancelled: the store runs one flush at a time and must not be closed during it.
         running = asyncio.get_running_loop().run_in_executor(executor, flush.run)
-        cancelled = await ended(running)
+        cancelled = await wait_done(running)
         error: OSError | FlushPostponed | None = None
         try:
             running.result()

@@ -35,8 +35,8 @@ from ariane.broker.write_protection import SEND_CODES
 from ariane.errors import FlushFailed, StoreError
 from ariane.filter.bloom import Bloom
 from ariane.model.topic import TopicDeletion
-from ariane.net.connection import Handled, Handler, LateReply, Peer, Reply
-from ariane.net.tasks import BackgroundTasks, ended
+from ariane.net.connection import Handler, HandlerResult, LateReply, Peer, Reply
+from ariane.net.tasks import BackgroundTasks, wait_done
 from ariane.protocol import fastjson
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.command import Command
@@ -132,7 +132,7 @@ class PersistentState:
             topics_changed()
 
         self.topics.on_table_change = changed
-        tasks.every(SAVE_INTERVAL_S, self._save_paced, "save topics and groups")
+        tasks.repeat(SAVE_INTERVAL_S, self._save_paced, "save topics and groups")
 
     # --- changes ---
 
@@ -187,7 +187,7 @@ class PersistentState:
         """
 
         def guard(serve: Handler, *, is_read: bool) -> Handler:
-            def guarded(command: Command, peer: Peer) -> Handled:
+            def guarded(command: Command, peer: Peer) -> HandlerResult:
                 handled = serve(command, peer)
                 if is_read and self.change_log.has_failed:
                     return handled
@@ -323,7 +323,7 @@ class PersistentState:
     async def _in_thread(self, write: Callable[..., None], *args: object) -> asyncio.CancelledError | None:
         """Write a document, to the end even if cancelled: two writes of one would use the same temporary file."""
         running = asyncio.get_running_loop().run_in_executor(self._executor, write, *args)
-        cancelled = await ended(running)
+        cancelled = await wait_done(running)
         running.result()
         return cancelled
 
@@ -346,7 +346,9 @@ async def _encoded(document: msgspec.Struct) -> list[bytes]:
     return slices
 
 
-async def _reply_when_durable(durable: Awaitable[None], handled: Handled, *, is_read: bool) -> Reply | LateReply | None:
+async def _reply_when_durable(
+    durable: Awaitable[None], handled: HandlerResult, *, is_read: bool
+) -> Reply | LateReply | None:
     """The answer, once it may leave."""
     reply = handled if handled is None or isinstance(handled, Reply) else await handled
     try:

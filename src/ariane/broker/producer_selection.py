@@ -28,7 +28,7 @@ class ProducerSelector:
 
     def pick(self, group: str) -> int | None:
         """A connection of the group whose turn it is; None when nobody is online, BUSY when nobody reads what is sent."""
-        online = [peer_id for peer_id in self._members.producers.get(group, ()) if self._server.connected(peer_id)]
+        online = [peer_id for peer_id in self._members.producers.get(group, ()) if self._server.is_connected(peer_id)]
         if not online:
             return None
         if len(self._turns) >= GROUPS_MAX:
@@ -36,7 +36,7 @@ class ProducerSelector:
         turn = self._turns[group] = self._turns.get(group, -1) + 1
         for step in range(len(online)):
             peer_id = online[(turn + step) % len(online)]
-            if self._server.is_reading(peer_id):
+            if self._server.is_writable(peer_id):
                 return peer_id
         return BUSY
 

@@ -127,7 +127,7 @@ class Registration:
         """Register now, then periodically."""
         await self.register_now()
         period_ms = max(PERIOD_MIN_MS, min(self._config.register_name_server_period, PERIOD_MAX_MS))
-        self._tasks.every(period_ms / 1000, self.register_now, "register with the name servers")
+        self._tasks.repeat(period_ms / 1000, self.register_now, "register with the name servers")
 
     def mark_changed(self, names: Collection[str] | None) -> None:
         """Record that these topics changed; None: all topics."""
@@ -168,7 +168,7 @@ class Registration:
         async def unregister(link: NameServerLink) -> None:
             async with link.lock:  # a registration in flight would bring the broker back
                 try:
-                    await self._peers.ask(link.addr, RequestCode.UNREGISTER_BROKER, header)
+                    await self._peers.request_ok(link.addr, RequestCode.UNREGISTER_BROKER, header)
                 except ArianeError as error:
                     log.warning("cannot unregister from %s: %s", link.addr, error)
 
@@ -203,7 +203,7 @@ class Registration:
 
     async def _send(self, link: NameServerLink) -> Mapping[str, str] | None:
         """Send what the name server lacks. Returns its ORDER_TOPIC_CONFIG."""
-        connection = await self._peers.to(link.addr)
+        connection = await self._peers.connect(link.addr)
         is_complete = (
             not link.needs_full_table
             and link.confirmed_version is not None

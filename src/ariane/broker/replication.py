@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from ariane.broker.config import BrokerConfig
 from ariane.errors import ArianeError, ConnectionLost, ProtocolError
-from ariane.net.streams import Stream, connected
+from ariane.net.streams import Stream, open_stream
 from ariane.protocol.codes import ResponseCode
 from ariane.protocol.replication import AckReader, ReplicationChunk, ReplicationChunkReader, frame_head, report
 from ariane.store.log_replica import Replica
@@ -88,7 +88,7 @@ class ReplicationFeed:
                 f"the slave {stream.addr} asks for the log from {start}, this master has {self._store.commit_log_min} to"
                 f" {self._store.commit_log_max}: a slave that does not fit its master needs an empty store"
             )
-        stream.identified()
+        stream.set_identified()
         log.info("slave %s follows from %d", stream.addr, start)
         self._slaves[stream] = first
         both = {
@@ -175,7 +175,7 @@ async def follow_master(
                 raise ConnectionLost(
                     config.broker_name, "no name server knows the master yet, and haMasterAddress is not set"
                 )
-            async with connected(addr) as stream:
+            async with open_stream(addr) as stream:
                 log.info("following the master at %s from %d", addr, replica.received)
                 said = ""
                 await _follow_once(config, replica, stream, on_stored)

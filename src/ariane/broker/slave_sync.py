@@ -84,7 +84,7 @@ def delete_topic_handler(peers: ConnectionPool, master: Callable[[], str | None]
             return Reply(ResponseCode.SYSTEM_ERROR, {}, remark)
         try:
             # As it came: the account that signed the request needs the permission of the master, too.
-            connection = await peers.to(addr)
+            connection = await peers.connect(addr)
             answer = await connection.request(command.code, command.field_map(), command.body, timeout_ms=MASTER_MS)
         except ArianeError as error:
             return Reply(ResponseCode.SYSTEM_ERROR, {}, f"the master of this slave does not delete the topic: {error}")
@@ -129,7 +129,7 @@ def start(
             await copy_tables(peers, master, tables)
 
     tasks.start(follow_master(config, replica, ha_master, ask_again, stored), "follow the master")
-    tasks.every(COPY_EVERY_S, copy, "copy the master's tables", first_s=COPY_FIRST_S)
+    tasks.repeat(COPY_EVERY_S, copy, "copy the master's tables", first_s=COPY_FIRST_S)
 
 
 async def copy_tables(peers: ConnectionPool, master: str, tables: Copied) -> None:
@@ -140,13 +140,13 @@ async def copy_tables(peers: ConnectionPool, master: str, tables: Copied) -> Non
         fast = f"[{ip}]" if ":" in ip else ip
         fast_addr = f"{fast}:{port - VIP_PORT_OFFSET}"
         table = await topic_pages.fetch(
-            tables.topics, lambda page: peers.ask(fast_addr, RequestCode.GET_ALL_TOPIC_CONFIG, page)
+            tables.topics, lambda page: peers.request_ok(fast_addr, RequestCode.GET_ALL_TOPIC_CONFIG, page)
         )
         tables.take_deletions(table.deleted_topics or {})
         tables.topics.replace(table)
 
     async def offsets() -> None:
-        answer = await peers.ask(master, RequestCode.GET_ALL_CONSUMER_OFFSET)
+        answer = await peers.request_ok(master, RequestCode.GET_ALL_CONSUMER_OFFSET)
         # Java's dialect, some 20 bytes for each queue of each group: it is read outside the loop.
         tables.offsets.merge(await asyncio.to_thread(fastjson.decode, answer.body, ConsumerOffsetTable))
 
@@ -158,7 +158,7 @@ async def copy_tables(peers: ConnectionPool, master: str, tables: Copied) -> Non
             log.warning("the master %s does not tell its delay offsets: %s", master, answer.remark)
 
     async def groups() -> None:
-        answer = await peers.ask(master, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
+        answer = await peers.request_ok(master, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
         tables.groups.replace(fastjson.decode(answer.body, SubscriptionGroupTable))
 
     for name, copy in (("topics", topics), ("offsets", offsets), ("delay offsets", delays), ("groups", groups)):

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 
 from ariane.broker.config import BrokerConfig
 from ariane.broker.dynamic_config import DynamicConfig
-from ariane.net.connection import Handled, Handler, Peer, Reply
+from ariane.net.connection import Handler, HandlerResult, Peer, Reply
 from ariane.net.flow_limits import ServerLimits
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.command import Command
@@ -93,7 +93,7 @@ class WriteProtection:
     def _with_check(self, serve: Handler) -> Handler:
         monotonic = self._monotonic
 
-        def checked(command: Command, peer: Peer) -> Handled:
+        def checked(command: Command, peer: Peer) -> HandlerResult:
             began = monotonic()
             if self._is_backlog_full or began < self._reject_until:
                 return Reply(ResponseCode.SYSTEM_BUSY, remark=self.refusal(began))
@@ -124,4 +124,4 @@ def set_limits(limits: ServerLimits, config: BrokerConfig) -> None:
         RequestCode.END_TRANSACTION: config.wait_time_mills_in_transaction_queue,
     }
     waits_s = {int(code): ms / 1000 for code, ms in waits_ms.items()}
-    limits.waits_s = waits_s if config.broker_fast_failure_enable else {}
+    limits.queue_time_limits_s = waits_s if config.broker_fast_failure_enable else {}

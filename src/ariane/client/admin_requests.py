@@ -24,7 +24,7 @@ from ariane.client.rebalancer import Rebalancer
 from ariane.client.received_messages import is_unreadable, to_received_message
 from ariane.errors import ReplyError
 from ariane.model.message import MessageQueue
-from ariane.net.connection import Handled, Reply
+from ariane.net.connection import HandlerResult, Reply
 from ariane.protocol import fastjson, record
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.command import Command
@@ -67,7 +67,7 @@ class AdminRequestHandler:
         self._rebalancer = rebalancer
         self._started_ms = context.instance.clock.now_ms()
 
-    def handle(self, command: Command) -> Handled | None:
+    def handle(self, command: Command) -> HandlerResult | None:
         """Handle a request; None if its code is not supported.
 
         Raises:
@@ -105,7 +105,7 @@ class AdminRequestHandler:
         offsets = {queue: self._context.offsets.consumed(queue) for queue in queues}
         return Reply(body=status_body({queue: offset for queue, offset in offsets.items() if offset is not None}))
 
-    def _consume_directly(self, request: ConsumeDirectly, body: bytes) -> Handled:
+    def _consume_directly(self, request: ConsumeDirectly, body: bytes) -> HandlerResult:
         invoker = self._context.delivery.invoker
         if invoker is None:
             group = self._context.options.group

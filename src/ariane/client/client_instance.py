@@ -29,7 +29,7 @@ from ariane.clock import SYSTEM_CLOCK, Clock
 from ariane.errors import ArianeError, ClientClosed, ConfigError, ConnectionLost, ReplyError, RequestTimeout
 from ariane.model.ids import unique_ids
 from ariane.model.message import PGROUP
-from ariane.net.connection import Handled, Handler, Peer, Reply
+from ariane.net.connection import Handler, HandlerResult, Peer, Reply
 from ariane.net.connection_pool import ConnectionPool
 from ariane.net.interfaces import local_ip
 from ariane.net.tasks import BackgroundTasks
@@ -82,7 +82,7 @@ class GroupRegistration(Protocol):
         """Rebalance: queues or brokers of `topics` changed."""
         ...
 
-    def handle_admin_request(self, command: Command) -> Handled | None:
+    def handle_admin_request(self, command: Command) -> HandlerResult | None:
         """Handle one of ADMIN_REQUESTS; None if it is not supported or the consumer is not running."""
         ...
 
@@ -147,8 +147,8 @@ class ClientInstance:
         self._routes = RouteCache(
             self._peers, self.name_servers, timeout_ms=self.settings.request_timeout_ms, rng=self.rng
         )
-        self._tasks.every(self.settings.route_refresh_ms / 1000, self.refresh_routes, "refresh routes")
-        self._tasks.every(self.settings.heartbeat_ms / 1000, self.heartbeat, "heartbeat")
+        self._tasks.repeat(self.settings.route_refresh_ms / 1000, self.refresh_routes, "refresh routes")
+        self._tasks.repeat(self.settings.heartbeat_ms / 1000, self.heartbeat, "heartbeat")
         return self
 
     async def __aexit__(
@@ -212,7 +212,7 @@ class ClientInstance:
             return
         body = fastjson.write(CheckClient(self.client_id, group, subscription))
         try:
-            await self.peers.ask(
+            await self.peers.request_ok(
                 addr, RequestCode.CHECK_CLIENT_CONFIG, body=body, timeout_ms=self.settings.request_timeout_ms
             )
         except (ConnectionLost, RequestTimeout) as error:
@@ -254,10 +254,12 @@ class ClientInstance:
 
     async def send_initial_heartbeat(self, addr: str) -> None:
         """Be sure that a broker knows this client on the connection that is open now; ArianeError when it cannot be told."""
-        connection = await self.peers.to(addr)
+        connection = await self.peers.connect(addr)
         if self._greeted_connections.get(addr) != connection.peer.id:
             timeout_ms = self.settings.request_timeout_ms
-            await self.peers.ask(addr, RequestCode.HEART_BEAT, body=self._heartbeat_body(), timeout_ms=timeout_ms)
+            await self.peers.request_ok(
+                addr, RequestCode.HEART_BEAT, body=self._heartbeat_body(), timeout_ms=timeout_ms
+            )
             self._greeted_connections[addr] = connection.peer.id
             self._registered_brokers.add(addr)
 
@@ -271,7 +273,9 @@ class ClientInstance:
     ) -> None:
         async def tell(addr: str) -> None:
             try:
-                answer = await self.peers.ask(addr, code, header, body, timeout_ms=self.settings.request_timeout_ms)
+                answer = await self.peers.request_ok(
+                    addr, code, header, body, timeout_ms=self.settings.request_timeout_ms
+                )
                 self._versions[addr] = answer.version
             except ArianeError as error:
                 log.warning("%s: %s", code.name, error)
@@ -294,7 +298,7 @@ class ClientInstance:
             registration.on_members_changed()
         return None
 
-    def _handle_group_request(self, command: Command, peer: Peer) -> Handled:
+    def _handle_group_request(self, command: Command, peer: Peer) -> HandlerResult:
         request = typed(command, OfGroup)
         group = request.consumer_group or request.group or ""
         registration = self._consumers.get(group)

@@ -24,7 +24,7 @@ from ariane.client.queue_locks import QueueLockClient
 from ariane.client.rates import ConsumeRates
 from ariane.client.rebalancer import RebalanceContext, Rebalancer
 from ariane.model.message import MessageQueue
-from ariane.net.connection import Handled
+from ariane.net.connection import HandlerResult
 from ariane.net.tasks import BackgroundTasks
 from ariane.protocol.command import Command
 from ariane.protocol.requests.clients import ConsumerData, SubscriptionData
@@ -85,7 +85,7 @@ class GroupMembership:
             opening.push_async_callback(self._close)
             self._delivery.start()
             self.rebalancer.start()
-            self._commits.every(settings.commit_ms / 1000, self._commit, "commit")
+            self._commits.repeat(settings.commit_ms / 1000, self._commit, "commit")
             self._is_active = True
             self._open = opening.pop_all()
         return self
@@ -149,7 +149,7 @@ class GroupMembership:
         """Rebalance: queues or brokers of `topics` changed."""
         self.rebalancer.wake()
 
-    def handle_admin_request(self, command: Command) -> Handled | None:
+    def handle_admin_request(self, command: Command) -> HandlerResult | None:
         """Handle a request of a broker or tool; None if it is not supported or the consumer is not running."""
         return self._admin_requests.handle(command) if self._is_active else None
 

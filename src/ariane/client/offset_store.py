@@ -97,7 +97,7 @@ class OffsetStore:
             return
         request = UpdateConsumerOffset(self._group, queue.topic, queue.queue_id, offset)
         try:
-            await self._peers.ask(
+            await self._peers.request_ok(
                 self._broker_address(queue), RequestCode.UPDATE_CONSUMER_OFFSET, request, timeout_ms=COMMIT_TIMEOUT_MS
             )
         except ArianeError as error:
@@ -125,7 +125,7 @@ class OffsetStore:
     async def _request_offset(
         self, queue: MessageQueue, code: RequestCode, header: QueryConsumerOffset | QueueRef | SearchOffset
     ) -> int:
-        answer = await self._peers.ask(self._broker_address(queue), code, header, timeout_ms=self._timeout_ms)
+        answer = await self._peers.request_ok(self._broker_address(queue), code, header, timeout_ms=self._timeout_ms)
         return typed(answer, OffsetAnswer).offset
 
     def _broker_address(self, queue: MessageQueue) -> str:

@@ -132,7 +132,7 @@ class Producer:
         for addr in sender.master_addresses([sent.queue]):
             header = RecallMessage(sent.recall_handle or sent.offset_message_id, sent.queue.topic, self.group)
             timeout_ms = self._settings.send_timeout_ms
-            await self._instance.peers.ask(addr, RequestCode.RECALL_MESSAGE, header, timeout_ms=timeout_ms)
+            await self._instance.peers.request_ok(addr, RequestCode.RECALL_MESSAGE, header, timeout_ms=timeout_ms)
             return
         raise RouteNotFound(sent.queue.topic, f"no address of {sent.queue.broker} is known, which has the message")
 

@@ -66,7 +66,7 @@ class QueueLockClient:
         if addr is None:
             raise ConnectionLost(broker, "has no master in the routes that are known")
         request = LockBatch(self._client_id, self._group, tuple(map(WireQueue.of, queues)))
-        return (await self._peers.ask(addr, code, body=fastjson.write(request), timeout_ms=TIMEOUT_MS)).body
+        return (await self._peers.request_ok(addr, code, body=fastjson.write(request), timeout_ms=TIMEOUT_MS)).body
 
 
 def _by_broker(queues: Iterable[MessageQueue]) -> dict[str, list[MessageQueue]]:

@@ -121,7 +121,7 @@ class Rebalancer:
         """Start rebalancing, and renewing locks if queues are locked."""
         self._tasks.start(self._run(), "rebalance")
         if self._context.locks is not None:
-            self._revoke_tasks.every(LOCK_RENEWAL_S, self._renew_locks_until_answered, "renew locks")
+            self._revoke_tasks.repeat(LOCK_RENEWAL_S, self._renew_locks_until_answered, "renew locks")
 
     def wake(self) -> None:
         """Rebalance at once."""

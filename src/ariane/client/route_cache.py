@@ -38,7 +38,7 @@ class Peers(Protocol):
         self, addr: str, code: int, header: msgspec.Struct | None = None, body: bytes = b"", *, timeout_ms: float = 3000
     ) -> Command: ...
 
-    async def ask(
+    async def request_ok(
         self, addr: str, code: int, header: msgspec.Struct | None = None, body: bytes = b"", *, timeout_ms: float = 3000
     ) -> Command: ...
 

@@ -74,7 +74,7 @@ class SendBack:
             addr = self._routes.master_address(message.queue.broker)
             if addr is None:
                 raise ConnectionLost(message.queue.broker, "has no master in the routes that are known")
-            await self._peers.ask(addr, RequestCode.CONSUMER_SEND_MSG_BACK, request, timeout_ms=TIMEOUT_MS)
+            await self._peers.request_ok(addr, RequestCode.CONSUMER_SEND_MSG_BACK, request, timeout_ms=TIMEOUT_MS)
         except ArianeError as error:
             log.warning("group %s: %s is not sent back: %s", self._group, message.message_id, error)
             if isinstance(error, ReplyError) and error.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:

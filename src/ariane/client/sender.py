@@ -74,7 +74,7 @@ class MessageSender:
         header = send_codec.request_fields(
             out, self._group, queue.queue_id, self._instance.clock.now_ms(), self.settings
         )
-        connection = await self._instance.peers.to(self._address(queue))
+        connection = await self._instance.peers.connect(self._address(queue))
         connection.one_way(send_codec.request_code(out), header, out.body)
 
     async def _attempts(self, out: PreparedMessage, deadline: float) -> SendResult:
@@ -112,12 +112,12 @@ class MessageSender:
         code = send_codec.request_code(out)
         if not self._hooks:
             return send_codec.parse_result(
-                out, await connection.ask(code, header, out.body, timeout_ms=timeout_ms), queue, addr
+                out, await connection.request_nowait(code, header, out.body, timeout_ms=timeout_ms), queue, addr
             )
         refusal = stored = None
         # Only the request lies between the two readings, so that the broker's store time is between them, too.
         started = Instant.read(clock)
-        answer = await connection.ask(code, header, out.body, timeout_ms=timeout_ms)
+        answer = await connection.request_nowait(code, header, out.body, timeout_ms=timeout_ms)
         answered = Instant.read(clock)
         try:
             stored = send_codec.parse_result(out, answer, queue, addr)
@@ -146,7 +146,7 @@ class MessageSender:
         if connection is None or not connection.is_open:
             try:
                 async with asyncio.timeout(timeout_ms / 1000):
-                    connection = self._connections[addr] = await self._instance.peers.to(addr)
+                    connection = self._connections[addr] = await self._instance.peers.connect(addr)
             except TimeoutError:
                 raise RequestTimeout(addr, timeout_ms) from None
         return connection

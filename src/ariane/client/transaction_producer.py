@@ -178,7 +178,7 @@ class TransactionProducer(Producer):
         await hook_events.notify(hooks, event)
         remark = f"{type(error).__name__}: {error}" if error is not None else None
         try:
-            connection = await self._instance.peers.to(addr)
+            connection = await self._instance.peers.connect(addr)
             connection.one_way(RequestCode.END_TRANSACTION, fields(end), remark=remark)
         except (ConnectionLost, ProtocolError, OSError) as failure:
             log.warning("the end of transaction %s is not told, the broker will ask: %s", end.msg_id, failure)

@@ -142,7 +142,7 @@ async def group_lag(peers: ConnectionPool, namesrv: str, group: str, topic: str 
 
     async def ask(broker: str, addr: str) -> tuple[float, list[QueueLag]]:
         header = GetConsumeStats(group, topic)
-        answer = await peers.ask(addr, RequestCode.GET_CONSUME_STATS, header, timeout_ms=STATS_TIMEOUT_MS)
+        answer = await peers.request_ok(addr, RequestCode.GET_CONSUME_STATS, header, timeout_ms=STATS_TIMEOUT_MS)
         stats = fastjson.decode(answer.body, ConsumeStats)
         limit = asyncio.Semaphore(CONCURRENT_QUEUES)
         queues = by_queue(stats.offset_table).items()
@@ -200,7 +200,7 @@ async def topic_bounds(peers: ConnectionPool, namesrv: str, topic: str) -> Topic
 
 async def broker_runtime(peers: ConnectionPool, addr: str) -> RuntimeInfo:
     """What the broker at `addr` says of itself."""
-    answer = await peers.ask(addr, RequestCode.GET_BROKER_RUNTIME_INFO)
+    answer = await peers.request_ok(addr, RequestCode.GET_BROKER_RUNTIME_INFO)
     table = fastjson.decode(answer.body, KvTableBody).table
     if lacking := sorted(_NEEDED - table.keys()):
         raise ProtocolError(f"{addr} tells no {', '.join(lacking)} of its runtime: is it a broker of RocketMQ 4 or 5?")

@@ -56,7 +56,7 @@ async def query_by_key(
 
     ReplyError when the name server does not know the topic.
     """
-    answer = await peers.ask(namesrv, RequestCode.GET_ROUTEINFO_BY_TOPIC, RouteRequest(topic))
+    answer = await peers.request_ok(namesrv, RequestCode.GET_ROUTEINFO_BY_TOPIC, RouteRequest(topic))
     route = fastjson.decode(answer.body, TopicRoute)
     query = QueryMessage(topic, key, PAGE_MESSAGES, begin_ms, end_ms)
     messages: list[ReceivedMessage] = []
@@ -86,7 +86,7 @@ async def view_by_offset_id(peers: ConnectionPool, message_id: str) -> ReceivedM
     ProtocolError when the id can be none, ReplyError when that broker has no such message.
     """
     addr, offset = ids.parse_offset_message_id(message_id)
-    answer = await peers.ask(addr, RequestCode.VIEW_MESSAGE_BY_ID, ViewMessage(offset), timeout_ms=TIMEOUT_MS)
+    answer = await peers.request_ok(addr, RequestCode.VIEW_MESSAGE_BY_ID, ViewMessage(offset), timeout_ms=TIMEOUT_MS)
     return _message(record.decode(answer.body), addr)
 
 

@@ -24,5 +24,5 @@ async def create_topic(peers: ConnectionPool, namesrv: str | Sequence[str], topi
         raise RouteNotFound(topic, f"no broker is registered with {', '.join(name_servers)} that it could be made on")
     header = CreateTopic(topic, AUTO_CREATE_TOPIC, queues, queues, PERM_READ | PERM_WRITE)
     for addr in masters:
-        await peers.ask(addr, RequestCode.UPDATE_AND_CREATE_TOPIC, header)
+        await peers.request_ok(addr, RequestCode.UPDATE_AND_CREATE_TOPIC, header)
     return masters

@@ -102,7 +102,7 @@ async def list_check_limit_exceeded(
 async def resume_checks(peers: ConnectionPool, addr: str, offset_message_id: str) -> None:
     """Have the broker at `addr` ask again, from the first time on. ReplyError when it cannot."""
     header = ResumeCheckHalfMessage(offset_message_id)
-    await peers.ask(addr, RequestCode.RESUME_CHECK_HALF_MESSAGE, header)
+    await peers.request_ok(addr, RequestCode.RESUME_CHECK_HALF_MESSAGE, header)
 
 
 # --- one broker ---
@@ -173,8 +173,8 @@ async def _masters(peers: ConnectionPool, namesrv: str, cluster: str | None) -> 
 
 async def _bounds(peers: ConnectionPool, addr: str, topic: str) -> tuple[int, int]:
     header = QueueRef(topic, 0)
-    first = typed(await peers.ask(addr, RequestCode.GET_MIN_OFFSET, header), OffsetAnswer).offset
-    stop = typed(await peers.ask(addr, RequestCode.GET_MAX_OFFSET, header), OffsetAnswer).offset
+    first = typed(await peers.request_ok(addr, RequestCode.GET_MIN_OFFSET, header), OffsetAnswer).offset
+    stop = typed(await peers.request_ok(addr, RequestCode.GET_MAX_OFFSET, header), OffsetAnswer).offset
     return max(first, 0), max(stop, 0)
 
 
@@ -234,7 +234,7 @@ async def _read_by_entries(
     """The same on a broker that has the queue but not the topic."""
     while start < stop:
         header = QueryConsumeQueue(topic, 0, start, min(AT_ONCE, stop - start))
-        answer = await peers.ask(addr, RequestCode.QUERY_CONSUME_QUEUE, header)
+        answer = await peers.request_ok(addr, RequestCode.QUERY_CONSUME_QUEUE, header)
         entries = fastjson.decode(answer.body, _PagedEntries).queue_data if answer.body else ()
         if not entries:
             return

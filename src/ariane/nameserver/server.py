@@ -59,7 +59,7 @@ class NameServer:
         await self._server.__aenter__()
         port = self._server.port
         self.addr = local_addr(config.bind_address, port)
-        self._tasks.every(SCAN_INTERVAL_S, self._expire, "forget silent brokers", first_s=FIRST_SCAN_S)
+        self._tasks.repeat(SCAN_INTERVAL_S, self._expire, "forget silent brokers", first_s=FIRST_SCAN_S)
         if config.bind_address in ANY_ADDRESSES:
             log.info(
                 "Listening on all addresses: clients on this machine use %s, others the address at which they reach it, "

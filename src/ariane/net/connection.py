@@ -24,31 +24,31 @@ from typing import NamedTuple, cast
 from ariane.errors import ArianeError, ConnectionLost, ProtocolError, ReplyError, RequestTimeout
 from ariane.net import replies
 from ariane.net.flow_limits import ServerLimits
-from ariane.net.replies import Handled, Handler, LateReply, Peer, Reply, Sign, peer_of
-from ariane.net.unread_responses import NOTED_FROM
+from ariane.net.replies import Handler, HandlerResult, LateReply, Peer, Reply, Sign, make_peer
+from ariane.net.unread_responses import NOTE_MIN_BYTES
 from ariane.protocol import command as commands
 from ariane.protocol.codes import ResponseCode, code_name
 from ariane.protocol.command import ONE_WAY, RESPONSE, Command
 from ariane.protocol.frame import FRAME_MAX, Frame, FrameReader
 from ariane.protocol.session import Session
 
-__all__ = ["Connection", "Handled", "Handler", "LateReply", "Peer", "Reply", "Sign"]
+__all__ = ["Connection", "Handler", "HandlerResult", "LateReply", "Peer", "Reply", "Sign"]
 
 log = logging.getLogger("ariane.net")
 
 # Requests of one connection served in one turn of the loop: others get their turn, and the peer has its first answers while
 # the last of what it sent is still being served.
-TURN_FRAMES = 32
+FRAMES_PER_TICK = 32
 # Pieces of answers that end a turn: a pull is answered in one piece for each message, so its reader's turns end sooner, and
 # those who send do not wait for thousands of messages that somebody reads.
-TURN_PIECES = 2 * TURN_FRAMES
-TURN_BYTES = 1024 * 1024  # of answers that end a turn: so much more than allowed may be unread, and one answer
+PIECES_PER_TICK = 2 * FRAMES_PER_TICK
+BYTES_PER_TICK = 1024 * 1024  # of answers that end a turn: so much more than allowed may be unread, and one answer
 WRITE_HIGH_WATER = 4 * 1024 * 1024  # of a client's requests
 CLOSE_S = 10.0  # that a connection may take to write what is due when it is closed
-UNSERVED_CODES_MAX = 64  # of one connection that are remembered as logged
+UNSUPPORTED_CODES_MAX = 64  # of one connection that are remembered as logged
 
 
-class _Waiting(NamedTuple):
+class _AwaitedResponse(NamedTuple):
     answer: asyncio.Future[Command]
     timeout_ms: float
 
@@ -61,41 +61,41 @@ class Connection(asyncio.Protocol):
         number: int,
         handlers: Mapping[int, Handler],
         *,
-        serving: bool,
+        is_server: bool,
         limits: ServerLimits | None = None,
         sign: Sign | None = None,
-        made: Callable[[Connection], None] | None = None,
-        lost: Callable[[Connection], None] | None = None,
+        on_made: Callable[[Connection], None] | None = None,
+        on_lost: Callable[[Connection], None] | None = None,
     ) -> None:
-        self.peer = peer_of(number, ("0.0.0.0", 0))  # noqa: S104 - not an address to listen on: unknown until connected
+        self.peer = make_peer(number, ("0.0.0.0", 0))  # noqa: S104 - not an address to listen on: unknown until connected
         self.last_active = 0.0
         self._handlers = handlers
-        self._serving = serving
+        self._is_server = is_server
         self._limits = limits or ServerLimits()
         self._sign = sign
-        self._made = made
-        self._lost = lost
+        self._on_made = on_made
+        self._on_lost = on_lost
         self._loop = asyncio.get_running_loop()
         self._reader = FrameReader()
-        self._session: Session[_Waiting] = Session()
+        self._session: Session[_AwaitedResponse] = Session()
         self._transport: asyncio.Transport | None = None
         self._out: list[bytes] = []
         self._out_bytes = 0  # of answers in _out
         self._noted_bytes = 0  # written since they were last noted in the limits
-        self._taken = 0  # bytes that the peer had taken when its answers were last looked at
+        self._read_by_peer = 0  # bytes that the peer had taken when its answers were last looked at
         self._written = 0
-        self._write_due = False
-        self._may_write = asyncio.Event()
-        self._may_write.set()
-        self._under_way: set[asyncio.Future[Reply | LateReply | None]] = set()
-        self._late: collections.deque[tuple[Command, LateReply]] = collections.deque()  # they wait for room
+        self._is_write_scheduled = False
+        self._writable = asyncio.Event()
+        self._writable.set()
+        self._in_flight: set[asyncio.Future[Reply | LateReply | None]] = set()
+        self._late_replies: collections.deque[tuple[Command, LateReply]] = collections.deque()  # they wait for room
         self._timer: asyncio.TimerHandle | None = None
         self._unread_timer: asyncio.TimerHandle | None = None
-        self._turn_due = False
+        self._is_batch_scheduled = False
         self._has_unfinished = False  # part of a large frame has come and is noted in the limits
-        self._unserved: set[int] = set()  # codes that are not served here and were logged
-        self._turn_frames = TURN_FRAMES if serving else None
-        self._frames: Iterator[Frame] | None = None  # left over from this turn
+        self._unsupported_codes: set[int] = set()  # codes that are not served here and were logged
+        self._frames_per_tick = FRAMES_PER_TICK if is_server else None
+        self._pending_frames: Iterator[Frame] | None = None  # left over from this turn
         self._read_at = 0.0  # when they were read
         self._waited_s = 0.0  # how long the requests of this turn have waited since
         self._overload: str | None = None  # why nothing more is taken on in this turn
@@ -111,15 +111,15 @@ class Connection(asyncio.Protocol):
         timeout_ms: float,
     ) -> Command:
         """The answer to a request, whatever its code. RequestTimeout or ConnectionLost when none comes."""
-        if not self._may_write.is_set():
+        if not self._writable.is_set():
             try:
                 async with asyncio.timeout(timeout_ms / 1000):
-                    await self._may_write.wait()
+                    await self._writable.wait()
             except TimeoutError:
                 raise RequestTimeout(self.peer.addr, timeout_ms) from None
-        return await self.ask(code, fields, body, timeout_ms=timeout_ms)
+        return await self.request_nowait(code, fields, body, timeout_ms=timeout_ms)
 
-    def ask(
+    def request_nowait(
         self, code: int, fields: Mapping[str, str] | None = None, body: bytes = b"", *, timeout_ms: float
     ) -> asyncio.Future[Command]:
         """As `request`, without waiting for room in the write buffer: the caller keeps its own bound."""
@@ -129,15 +129,15 @@ class Connection(asyncio.Protocol):
             fields = self._sign(fields, body)
         answer: asyncio.Future[Command] = self._loop.create_future()
         deadline = self._loop.time() + timeout_ms / 1000
-        opaque = self._session.ask(_Waiting(answer, timeout_ms), deadline)
+        opaque = self._session.register(_AwaitedResponse(answer, timeout_ms), deadline)
         try:
             pieces = commands.encode(code, opaque=opaque, flag=0, fields=fields, body=body)
         except ProtocolError as error:
-            self._session.answered(opaque)
+            self._session.resolve(opaque)
             raise ProtocolError(f"request {code_name(code)} cannot be sent to {self.peer.addr}: {error}") from None
         self._write(pieces)
         if self._timer is None or self._timer.when() > deadline:
-            self._arm(deadline)
+            self._schedule_expiry(deadline)
         return answer
 
     def one_way(
@@ -156,9 +156,9 @@ class Connection(asyncio.Protocol):
         return self._transport is not None and not self._transport.is_closing()
 
     @property
-    def has_room(self) -> bool:
+    def is_writable(self) -> bool:
         """Open, and the other side reads what it is sent."""
-        return self.is_open and self._may_write.is_set()
+        return self.is_open and self._writable.is_set()
 
     def close(self) -> None:
         """Write what is due, then close; a peer that does not take it within CLOSE_S loses it."""
@@ -177,131 +177,129 @@ class Connection(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
         self._set_high_water()
         name = transport.get_extra_info("peername") or ("0.0.0.0", 0)  # noqa: S104 - the peer left already
-        self.peer = peer_of(self.peer.id, name)
+        self.peer = make_peer(self.peer.id, name)
         self.last_active = self._loop.time()
-        if self._made:
-            self._made(self)
+        if self._on_made:
+            self._on_made(self)
 
     def data_received(self, data: bytes) -> None:
         self.last_active = self._loop.time()
         frames = self._reader.feed(data)
-        if self._frames is not None:
-            self._frames = itertools.chain(self._frames, frames)
+        if self._pending_frames is not None:
+            self._pending_frames = itertools.chain(self._pending_frames, frames)
             return
         self._read_at = self.last_active
-        if self._serving and not self._may_write.is_set():
-            self._frames = frames  # served when the peer has read its answers
+        if self._is_server and not self._writable.is_set():
+            self._pending_frames = frames  # served when the peer has read its answers
         else:
-            self._take_turn(frames)
+            self._process_batch(frames)
 
-    def _take_turn(self, frames: Iterator[Frame], waited_s: float = 0.0) -> None:
+    def _process_batch(self, frames: Iterator[Frame], waited_s: float = 0.0) -> None:
         """Serve the next frames and write what they were answered; what is left over waits for the next turn of the loop,
         and nothing is read until then."""
-        self._write_due = True  # what is answered here leaves together, below
+        self._is_write_scheduled = True  # what is answered here leaves together, below
         self._waited_s = waited_s
-        self._overload = self._limits.overload(len(self._under_way))
+        self._overload = self._limits.overload_reason(len(self._in_flight))
         count, is_over = 0, False
-        header_max = self._limits.header_max if self._serving else FRAME_MAX
+        header_max = self._limits.header_max if self._is_server else FRAME_MAX
         try:
-            for frame in itertools.islice(frames, self._turn_frames):
+            for frame in itertools.islice(frames, self._frames_per_tick):
                 count += 1
                 if len(frame.header) > header_max:
                     self._refuse_header(frame, header_max)
                     continue
                 command = commands.decode(frame)
                 if command.flag & RESPONSE:
-                    self._answered(command)
+                    self._on_response(command)
                 else:
                     self._serve(command)
-                    if len(self._out) >= TURN_PIECES or self._out_bytes >= TURN_BYTES:
+                    if len(self._out) >= PIECES_PER_TICK or self._out_bytes >= BYTES_PER_TICK:
                         is_over = True
                         break
         except ProtocolError as error:
             self._log_closing(error)
-            self._frames = None
+            self._pending_frames = None
             self.close()
             return
         self._write_out()
-        if is_over or count == self._turn_frames:
-            self._frames = frames
-            self._read_when_ready()
-            self._call_next_turn()
+        if is_over or count == self._frames_per_tick:
+            self._pending_frames = frames
+            self._update_reading()
+            self._schedule_batch()
             return
         waiting = 0 if self._transport is None else self._reader.waiting  # a lost connection finishes no frame
-        if self._serving and (self._has_unfinished or waiting >= NOTED_FROM):
-            self._has_unfinished = waiting >= NOTED_FROM
+        if self._is_server and (self._has_unfinished or waiting >= NOTE_MIN_BYTES):
+            self._has_unfinished = waiting >= NOTE_MIN_BYTES
             self._limits.unfinished.note(self, waiting if self._has_unfinished else 0)
-        if self._frames is not None:
-            self._frames = None
-            self._read_when_ready()
+        if self._pending_frames is not None:
+            self._pending_frames = None
+            self._update_reading()
 
-    def _call_next_turn(self) -> None:
+    def _schedule_batch(self) -> None:
         """Serve what is left over in the next turn of the loop, or when the peer has read its answers."""
-        if not self._turn_due and (self._may_write.is_set() or not self._serving):
-            self._turn_due = True
-            self._loop.call_soon(self._next_turn)
+        if not self._is_batch_scheduled and (self._writable.is_set() or not self._is_server):
+            self._is_batch_scheduled = True
+            self._loop.call_soon(self._process_next_batch)
 
-    def _next_turn(self) -> None:
-        self._turn_due = False
-        self._answer_late()
-        if self._frames is not None:
-            self._take_turn(self._frames, self._loop.time() - self._read_at)
+    def _process_next_batch(self) -> None:
+        self._is_batch_scheduled = False
+        self._send_late_replies()
+        if self._pending_frames is not None:
+            self._process_batch(self._pending_frames, self._loop.time() - self._read_at)
 
-    def _read_when_ready(self) -> None:
+    def _update_reading(self) -> None:
         """Read on, unless frames wait for their turn or (a server) answers wait to be read."""
         if self._transport is None:
             return
-        if self._frames is not None or (self._serving and not self._may_write.is_set()):
+        if self._pending_frames is not None or (self._is_server and not self._writable.is_set()):
             self._transport.pause_reading()
         else:
             self._transport.resume_reading()
 
     def pause_writing(self) -> None:
-        self._may_write.clear()
-        self._read_when_ready()
-        if self._serving and self._unread_timer is None:
-            self._taken = self._written - self.unread()
-            self._unread_timer = self._loop.call_later(self._limits.unread_timeout_s, self._look_for_progress)
+        self._writable.clear()
+        self._update_reading()
+        if self._is_server and self._unread_timer is None:
+            self._read_by_peer = self._written - self.unread_bytes()
+            self._unread_timer = self._loop.call_later(self._limits.unread_timeout_s, self._check_progress)
 
     def resume_writing(self) -> None:
-        self._may_write.set()
+        self._writable.set()
         if self._unread_timer is not None:
             self._unread_timer.cancel()
             self._unread_timer = None
         if self._transport is not None:
             self._set_high_water()
-        self._read_when_ready()
-        if self._frames is not None or self._late:
-            self._call_next_turn()
+        self._update_reading()
+        if self._pending_frames is not None or self._late_replies:
+            self._schedule_batch()
 
     def _set_high_water(self) -> None:
         assert self._transport is not None
-        high = self._limits.connection_unread_max if self._serving else WRITE_HIGH_WATER
+        high = self._limits.connection_unread_max if self._is_server else WRITE_HIGH_WATER
         self._transport.set_write_buffer_limits(high=high)
 
-    def _look_for_progress(self) -> None:
+    def _check_progress(self) -> None:
         """Close a connection whose peer has read nothing of its answers for `unread_timeout_s`."""
         self._unread_timer = None
         if self._transport is None:
             return
-        unread = self.unread()
-        if self._written - unread <= self._taken:
-            self.give_up(
-                f"it has {unread} bytes of unread answers, none read for {self._limits.unread_timeout_s:.0f} s"
-            )
+        unread = self.unread_bytes()
+        if self._written - unread <= self._read_by_peer:
+            self.drop(f"it has {unread} bytes of unread answers, none read for {self._limits.unread_timeout_s:.0f} s")
             return
-        self._taken = self._written - unread
-        self._unread_timer = self._loop.call_later(self._limits.unread_timeout_s, self._look_for_progress)
+        self._read_by_peer = self._written - unread
+        self._unread_timer = self._loop.call_later(self._limits.unread_timeout_s, self._check_progress)
 
     def _log_closing(self, why: object) -> None:
         now = self._loop.time()
         self._limits.log.warning(self.peer.ip, now, "Closing the connection of %s: %s", self.peer.addr, why)
 
-    def unread(self) -> int:
+    def unread_bytes(self) -> int:
         """Return the bytes that were written and not taken by the peer yet."""
         return 0 if self._transport is None else self._transport.get_write_buffer_size()
 
-    def give_up(self, why: str) -> None:
+    def drop(self, why: str) -> None:
         """Close the connection at once; answers that its peer has not read are lost."""
         self._log_closing(why)
         self._limits.unread.forget(self)
@@ -310,30 +308,30 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         self._transport = None
         self._out.clear()
-        self._late.clear()
-        self._may_write.set()
+        self._late_replies.clear()
+        self._writable.set()
         self._limits.unread.forget(self)
         self._limits.unfinished.note(self, 0)
         for timer in (self._timer, self._unread_timer):
             if timer is not None:
                 timer.cancel()
-        if self._frames is not None:  # one-way requests are served although nobody is left to be answered
-            self._call_next_turn()
+        if self._pending_frames is not None:  # one-way requests are served although nobody is left to be answered
+            self._schedule_batch()
         why = str(error) if error else "was closed by the other side"
-        for answer, _ in self._session.end():
+        for answer, _ in self._session.close():
             if not answer.done():
                 answer.set_exception(ConnectionLost(self.peer.addr, why))
-        for task in list(self._under_way):
+        for task in list(self._in_flight):
             task.cancel()
-        if self._lost:
-            self._lost(self)
+        if self._on_lost:
+            self._on_lost(self)
 
     # --- serving ---
 
     def _serve(self, command: Command) -> None:
         handler = self._handlers.get(command.code)
         if handler is None:
-            self._log_unserved(command.code)
+            self._log_unsupported(command.code)
             self._reply(command, replies.not_supported(command.code))
             return
         if (self._overload is not None or self._waited_s) and (remark := self._busy(command.code)) is not None:
@@ -342,16 +340,16 @@ class Connection(asyncio.Protocol):
         try:
             handled = handler(command, self.peer)
         except Exception as error:  # noqa: BLE001 - whatever one request does, the connection serves the next
-            handled = self._failure(command, error)
+            handled = self._error_reply(command, error)
         if handled is None or isinstance(handled, Reply):
             self._reply(command, handled)
             return
         future = asyncio.ensure_future(handled)
-        self._under_way.add(future)
-        self._limits.under_way += 1
+        self._in_flight.add(future)
+        self._limits.in_flight += 1
         # Enough to answer it: the body of a request is not kept while it waits.
         asked = Command(command.code, command.opaque, command.flag, form=command.form)
-        future.add_done_callback(lambda done: self._finished(asked, done))
+        future.add_done_callback(lambda done: self._on_handler_done(asked, done))
 
     def _refuse_header(self, frame: Frame, header_max: int) -> None:
         """Answer a request whose header is too large; its fields are not looked at."""
@@ -359,11 +357,11 @@ class Connection(asyncio.Protocol):
         if not command.flag & RESPONSE:
             self._reply(command, replies.header_too_large(command.code, len(frame.header), header_max))
 
-    def _log_unserved(self, code: int) -> None:
+    def _log_unsupported(self, code: int) -> None:
         """Log a code that is not served here, once for each connection: clients of later versions ask again and again."""
-        if code in self._unserved or len(self._unserved) >= UNSERVED_CODES_MAX:
+        if code in self._unsupported_codes or len(self._unsupported_codes) >= UNSUPPORTED_CODES_MAX:
             return
-        self._unserved.add(code)
+        self._unsupported_codes.add(code)
         peer, name = self.peer, code_name(code)
         text = "%s asked for %s, which is not served here"
         self._limits.log.warning(peer.ip, self._loop.time(), text, peer.addr, name)
@@ -372,33 +370,33 @@ class Connection(asyncio.Protocol):
         """Why a request of this turn is not served; None: it is."""
         if self._overload is not None and code not in self._limits.exempt:
             return self._overload
-        return self._limits.waited_too_long(code, self._waited_s)
+        return self._limits.exceeds_queue_time(code, self._waited_s)
 
-    def _finished(self, command: Command, done: asyncio.Future[Reply | LateReply | None]) -> None:
-        self._limits.under_way -= 1
-        self._under_way.discard(done)
+    def _on_handler_done(self, command: Command, done: asyncio.Future[Reply | LateReply | None]) -> None:
+        self._limits.in_flight -= 1
+        self._in_flight.discard(done)
         if done.cancelled():
             return
         error = done.exception()
-        reply = self._failure(command, error) if error else done.result()
+        reply = self._error_reply(command, error) if error else done.result()
         if isinstance(reply, LateReply):
             late = reply
-        elif not self._late and self._out_bytes < TURN_BYTES and self._may_write.is_set():
+        elif not self._late_replies and self._out_bytes < BYTES_PER_TICK and self._writable.is_set():
             self._reply(command, reply)
             return
         else:
-            late = replies.ready(reply)  # many may finish at once
-        self._late.append((command, late))
-        self._answer_late()
+            late = replies.completed(reply)  # many may finish at once
+        self._late_replies.append((command, late))
+        self._send_late_replies()
 
-    def _answer_late(self) -> None:
+    def _send_late_replies(self) -> None:
         """Make the answers that wait for room, as long as there is room."""
-        while self._late and self._may_write.is_set() and self._out_bytes < TURN_BYTES:
-            command, late = self._late.popleft()
+        while self._late_replies and self._writable.is_set() and self._out_bytes < BYTES_PER_TICK:
+            command, late = self._late_replies.popleft()
             try:
-                reply = late.make()
+                reply = late.build()
             except Exception as error:  # noqa: BLE001 - as in _serve
-                reply = self._failure(command, error)
+                reply = self._error_reply(command, error)
             self._reply(command, reply)
 
     def _reply(self, command: Command, reply: Reply | None) -> None:
@@ -415,14 +413,14 @@ class Connection(asyncio.Protocol):
                 form=command.form,
             )
         except ProtocolError as error:
-            refusal = replies.answer_too_large(command.code, error)
+            refusal = replies.response_too_large(command.code, error)
             self._limits.log.warning(self.peer.ip, self._loop.time(), "%s: %s", self.peer.addr, refusal.remark)
             self._reply(command, refusal)
             return
         self._out_bytes += len(pieces[0]) if len(pieces) == 1 else sum(map(len, pieces))
         self._write(pieces)
 
-    def _failure(self, command: Command, error: BaseException) -> Reply:
+    def _error_reply(self, command: Command, error: BaseException) -> Reply:
         """The answer to a request whose handler raised."""
         if isinstance(error, ReplyError):
             return Reply(error.code, remark=error.remark)
@@ -436,37 +434,37 @@ class Connection(asyncio.Protocol):
 
     # --- answers to our requests ---
 
-    def _answered(self, command: Command) -> None:
-        waiting = self._session.answered(command.opaque)
+    def _on_response(self, command: Command) -> None:
+        waiting = self._session.resolve(command.opaque)
         if waiting is None:
             log.debug("%s answered %d, for which nobody waits", self.peer.addr, command.opaque)
         elif not waiting.answer.done():
             waiting.answer.set_result(command)
 
-    def _arm(self, deadline: float) -> None:
+    def _schedule_expiry(self, deadline: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
         self._timer = self._loop.call_at(deadline, self._expire)
 
     def _expire(self) -> None:
         self._timer = None
-        for answer, timeout_ms in self._session.expired(self._loop.time()):
+        for answer, timeout_ms in self._session.pop_expired(self._loop.time()):
             if not answer.done():
                 answer.set_exception(RequestTimeout(self.peer.addr, timeout_ms))
         deadline = self._session.next_deadline()
         if deadline is not None:
-            self._arm(deadline)
+            self._schedule_expiry(deadline)
 
     # --- writing ---
 
     def _write(self, pieces: list[bytes]) -> None:
         self._out += pieces
-        if not self._write_due:
-            self._write_due = True
+        if not self._is_write_scheduled:
+            self._is_write_scheduled = True
             self._loop.call_soon(self._write_out)
 
     def _write_out(self) -> None:
-        self._write_due = False
+        self._is_write_scheduled = False
         if self._out and self._transport is not None:
             self.last_active = self._loop.time()
             # One copy costs less than handing over many small pieces.
@@ -475,25 +473,25 @@ class Connection(asyncio.Protocol):
             self._out_bytes = 0
             self._written += len(data)
             self._transport.write(data)
-            if self._serving:
+            if self._is_server:
                 self._noted_bytes += len(data)
-                if self._noted_bytes >= NOTED_FROM:
+                if self._noted_bytes >= NOTE_MIN_BYTES:
                     self._note_unread()
-            if self._late:
-                self._call_next_turn()
+            if self._late_replies:
+                self._schedule_batch()
 
     def _note_unread(self) -> None:
         """Count what the peer has not read yet; beyond the bound of all connections it is served again when it has read
         everything."""
         size, self._noted_bytes = self._noted_bytes, 0
-        if self._transport is None or not self.unread():
+        if self._transport is None or not self.unread_bytes():
             return
         limits, now = self._limits, self.last_active
         if limits.unread.note(self, size, now):
             self._transport.set_write_buffer_limits(high=0)
             excess = limits.unread.excess(now)
             if isinstance(excess, Connection):
-                excess.give_up(
+                excess.drop(
                     f"all connections together have more than twice {limits.unread.total_max} bytes of unread answers,"
-                    f" this one {excess.unread()}"
+                    f" this one {excess.unread_bytes()}"
                 )

@@ -57,10 +57,10 @@ class ConnectionPool:
         timeout_ms: float = REQUEST_TIMEOUT_MS,
     ) -> Command:
         """The answer of `addr`, whatever its code. RequestTimeout or ConnectionLost when there is none."""
-        connection = await self.to(addr)
+        connection = await self.connect(addr)
         return await connection.request(code, fields_of(header) if header else None, body, timeout_ms=timeout_ms)
 
-    async def ask(
+    async def request_ok(
         self,
         addr: str,
         code: int,
@@ -77,10 +77,10 @@ class ConnectionPool:
 
     async def one_way(self, addr: str, code: int, header: msgspec.Struct | None = None, body: bytes = b"") -> None:
         """Send a request that gets no answer; it is written, or ConnectionLost is raised."""
-        connection = await self.to(addr)
+        connection = await self.connect(addr)
         connection.one_way(code, fields_of(header) if header else None, body)
 
-    async def to(self, addr: str) -> Connection:
+    async def connect(self, addr: str) -> Connection:
         """The open connection to `addr`."""
         connection = self._connections.get(addr)
         if connection is not None and connection.is_open:
@@ -98,7 +98,11 @@ class ConnectionPool:
         ip, port = host.parse(addr)
         loop = asyncio.get_running_loop()
         connection = Connection(
-            next(self._numbers), self._handlers, serving=False, sign=self._sign, lost=lambda _: self._lost(addr)
+            next(self._numbers),
+            self._handlers,
+            is_server=False,
+            sign=self._sign,
+            on_lost=lambda _: self._on_connection_lost(addr),
         )
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_MS / 1000):
@@ -110,7 +114,7 @@ class ConnectionPool:
         self._connections[addr] = connection
         return connection
 
-    def _lost(self, addr: str) -> None:
+    def _on_connection_lost(self, addr: str) -> None:
         connection = self._connections.get(addr)
         if connection is not None and not connection.is_open:
             del self._connections[addr]

@@ -27,7 +27,7 @@ UNFINISHED_MAX = 512 * 1024 * 1024
 class PeerQuota(Protocol):
     """A connection that has received a part of a frame."""
 
-    def give_up(self, why: str) -> None:
+    def drop(self, why: str) -> None:
         """Close the connection at once."""
         ...
 
@@ -53,7 +53,7 @@ class UnfinishedFrames:
         while self.total > self.total_max and self._sizes:
             oldest = next(iter(self._sizes))
             self.total -= self._sizes.pop(oldest)
-            oldest.give_up(f"all connections together have more than {self.total_max} bytes of unfinished frames")
+            oldest.drop(f"all connections together have more than {self.total_max} bytes of unfinished frames")
 
 
 class ServerLimits:
@@ -78,7 +78,7 @@ class ServerLimits:
         unread_max: int = UNREAD_MAX,
         unread_timeout_s: float = UNREAD_TIMEOUT_S,
         unfinished_max: int = UNFINISHED_MAX,
-        waits_s: Mapping[int, float] | None = None,
+        queue_time_limits_s: Mapping[int, float] | None = None,
         exempt: frozenset[int] = frozenset(),
     ) -> None:
         self.connections_max = connections_max
@@ -90,14 +90,14 @@ class ServerLimits:
         self.unread = UnreadResponses(unread_max)
         self.unfinished = UnfinishedFrames(unfinished_max)
         self.log = PeerLog(logging.getLogger("ariane.net"))
-        self.waits_s: Mapping[int, float] = waits_s or {}
+        self.queue_time_limits_s: Mapping[int, float] = queue_time_limits_s or {}
         self.exempt = exempt
-        self.under_way = 0  # requests of all connections that a handler has not answered yet
+        self.in_flight = 0  # requests of all connections that a handler has not answered yet
 
-    def overload(self, of_connection: int) -> str | None:
+    def overload_reason(self, of_connection: int) -> str | None:
         """Why no further request is taken on by a connection that has `of_connection` under way; None: it is."""
-        if self.under_way >= self.requests_max:
-            return f"[OVERLOAD]system busy, {self.under_way} requests are under way, {self.requests_max} are allowed"
+        if self.in_flight >= self.requests_max:
+            return f"[OVERLOAD]system busy, {self.in_flight} requests are under way, {self.requests_max} are allowed"
         if of_connection >= self.connection_requests_max:
             most = self.connection_requests_max
             return (
@@ -105,12 +105,12 @@ class ServerLimits:
             )
         return None
 
-    def waited_too_long(self, code: int, waited_s: float) -> str | None:
+    def exceeds_queue_time(self, code: int, waited_s: float) -> str | None:
         """Why a request that waited so long for its turn is not served any more; None: it is."""
-        limit_s = self.waits_s.get(code)
+        limit_s = self.queue_time_limits_s.get(code)
         if limit_s is None or waited_s <= limit_s:
             return None
         return (
             f"[TIMEOUT_CLEAN_QUEUE]broker busy, period in queue: {waited_s * 1000:.0f}ms "
-            f"({limit_s * 1000:.0f}ms are allowed), size of queue: {self.under_way}"
+            f"({limit_s * 1000:.0f}ms are allowed), size of queue: {self.in_flight}"
         )

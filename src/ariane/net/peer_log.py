@@ -9,8 +9,8 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-LINES = 10  # of one address in a window
-ALL_LINES = 200  # of all addresses in a window
+LINES_PER_ADDRESS = 10  # of one address in a window
+LINES_IN_ALL = 200  # of all addresses in a window
 WINDOW_S = 60.0
 ADDRESSES_MAX = 4096
 
@@ -48,16 +48,15 @@ class PeerLog:
         window = self._window(ip, now)
         if self._all.is_over(now):
             self._all = _LogWindow(now)
-        if window.lines >= LINES or self._all.lines >= ALL_LINES:
+        if window.lines >= LINES_PER_ADDRESS or self._all.lines >= LINES_IN_ALL:
             window.suppressed += 1
             return
         window.lines += 1
         self._all.lines += 1
-        if window.lines == LINES or self._all.lines == ALL_LINES:
-            text += (
-                f" (further lines about {'%s' if window.lines == LINES else 'any peer'} are suppressed for a minute)"
-            )
-            args = (*args, ip) if window.lines == LINES else args
+        is_of_address = window.lines == LINES_PER_ADDRESS
+        if is_of_address or self._all.lines == LINES_IN_ALL:
+            text += f" (further lines about {'%s' if is_of_address else 'any peer'} are suppressed for a minute)"
+            args = (*args, ip) if is_of_address else args
         self._log.log(level, text, *args, **kwargs)
 
     def _window(self, ip: str, now: float) -> _LogWindow:

@@ -42,14 +42,14 @@ Sign = Callable[[Mapping[str, str] | None, bytes], Mapping[str, str]]
 class LateReply(NamedTuple):
     """What an awaitable handler gives when its answer is large: `make` is called when there is room to write the answer."""
 
-    make: Callable[[], Reply | None]
+    build: Callable[[], Reply | None]
 
 
-Handled = Reply | None | Awaitable[Reply | LateReply | None]
-Handler = Callable[[Command, Peer], Handled]
+HandlerResult = Reply | None | Awaitable[Reply | LateReply | None]
+Handler = Callable[[Command, Peer], HandlerResult]
 
 
-def peer_of(number: int, name: Sequence[Any]) -> Peer:
+def make_peer(number: int, name: Sequence[Any]) -> Peer:
     """The peer behind a socket name."""
     return Peer(number, name[0], name[1], host.pack(name[0], name[1]))
 
@@ -65,11 +65,11 @@ def header_too_large(code: int, size: int, header_max: int) -> Reply:
     return Reply(ResponseCode.SYSTEM_ERROR, remark=f"{remark} (maxRequestHeaderSize)")
 
 
-def answer_too_large(code: int, error: ProtocolError) -> Reply:
+def response_too_large(code: int, error: ProtocolError) -> Reply:
     """The answer instead of one that no peer would read."""
     return Reply(ResponseCode.SYSTEM_ERROR, remark=f"the answer to {code_name(code)} cannot be sent: {error}")
 
 
-def ready(reply: Reply | None) -> LateReply:
+def completed(reply: Reply | None) -> LateReply:
     """An answer that was made already, and is written when there is room."""
     return LateReply(lambda: reply)

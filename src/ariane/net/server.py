@@ -50,9 +50,9 @@ class RemotingServer:
         self._connections: dict[int, Connection] = {}
         self._numbers = itertools.count(1)
         self._server: asyncio.Server | None = None
-        self._beside: list[asyncio.Server] = []
+        self._additional_servers: list[asyncio.Server] = []
         self._tasks = BackgroundTasks("server")
-        self._all_gone = asyncio.Event()
+        self._all_closed = asyncio.Event()
 
     async def bind(self) -> None:
         """Take the port, and let nobody in yet."""
@@ -61,7 +61,7 @@ class RemotingServer:
 
     async def bind_additional(self, port: int, handlers: Mapping[int, Handler]) -> None:
         """Listen at another port, too, with handlers of its own; peers are numbered together."""
-        self._beside.append(await self._listen(port, handlers))
+        self._additional_servers.append(await self._listen(port, handlers))
 
     async def _listen(self, port: int, handlers: Mapping[int, Handler]) -> asyncio.Server:
         try:
@@ -76,25 +76,25 @@ class RemotingServer:
         if self._server is None:
             await self.bind()
         assert self._server is not None
-        for one in (self._server, *self._beside):
+        for one in (self._server, *self._additional_servers):
             await one.start_serving()
-        self._tasks.every(min(IDLE_SCAN_S, self._idle_s), self._close_idle, "close idle connections")
+        self._tasks.repeat(min(IDLE_SCAN_S, self._idle_s), self._close_idle, "close idle connections")
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self._tasks.close()
-        listening = [self._server, *self._beside] if self._server is not None else []
+        listening = [self._server, *self._additional_servers] if self._server is not None else []
         for one in listening:
             one.close()
         for connection in list(self._connections.values()):
             connection.close()
-        await self._until_closed()
+        await self._wait_closed()
         for one in listening:
             await one.wait_closed()
 
-    def connected(self, peer_id: int) -> bool:
+    def is_connected(self, peer_id: int) -> bool:
         return peer_id in self._connections
 
     def one_way(self, peer_id: int, code: int, fields: Mapping[str, str] | None = None, body: bytes = b"") -> None:
@@ -107,23 +107,23 @@ class RemotingServer:
         """Send a request to a peer that is connected, and wait for its answer."""
         return await self._connection(peer_id).request(code, fields, body, timeout_ms=timeout_ms)
 
-    def is_reading(self, peer_id: int) -> bool:
+    def is_writable(self, peer_id: int) -> bool:
         """Whether a peer is connected and reads what it is sent: nothing more than usual waits to be written to it."""
         connection = self._connections.get(peer_id)
-        return connection is not None and connection.has_room
+        return connection is not None and connection.is_writable
 
     def close_peer(self, peer_id: int) -> None:
         connection = self._connections.get(peer_id)
         if connection is not None:
             connection.close()
 
-    async def _until_closed(self) -> None:
+    async def _wait_closed(self) -> None:
         """Until all connections have written what was due, but no longer than CLOSE_S: some peers never read it."""
         if self._connections:
-            self._all_gone.clear()
+            self._all_closed.clear()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(CLOSE_S):
-                    await self._all_gone.wait()
+                    await self._all_closed.wait()
         for connection in list(self._connections.values()):
             connection.abort()
 
@@ -135,10 +135,15 @@ class RemotingServer:
 
     def _accept(self, handlers: Mapping[int, Handler]) -> Connection:
         return Connection(
-            next(self._numbers), handlers, serving=True, limits=self.limits, made=self._made, lost=self._lost
+            next(self._numbers),
+            handlers,
+            is_server=True,
+            limits=self.limits,
+            on_made=self._on_connection_made,
+            on_lost=self._on_connection_lost,
         )
 
-    def _made(self, connection: Connection) -> None:
+    def _on_connection_made(self, connection: Connection) -> None:
         if len(self._connections) >= self.limits.connections_max:
             now = asyncio.get_running_loop().time()
             open_now = len(self._connections)
@@ -149,11 +154,11 @@ class RemotingServer:
             return
         self._connections[connection.peer.id] = connection
 
-    def _lost(self, connection: Connection) -> None:
+    def _on_connection_lost(self, connection: Connection) -> None:
         if self._connections.pop(connection.peer.id, None) is not None and self._on_lost:
             self._on_lost(connection.peer)
         if not self._connections:
-            self._all_gone.set()
+            self._all_closed.set()
 
     async def _close_idle(self) -> None:
         now = asyncio.get_running_loop().time()

@@ -65,7 +65,7 @@ class Stream:
         except OSError as error:
             raise ConnectionLost(self.addr, error.strerror or str(error)) from error
 
-    def identified(self) -> None:
+    def set_identified(self) -> None:
         """Note that the other side is one that this port is for."""
         self.is_identified = True
 
@@ -127,7 +127,7 @@ class StreamServer:
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         stream = Stream(reader, writer)
         self._open.append(stream)
-        displaced = displaced_by(stream, self._open)
+        displaced = select_displaced(stream, self._open)
         if displaced is not None:
             self._open.remove(displaced)
             now = asyncio.get_running_loop().time()
@@ -155,7 +155,7 @@ class StreamServer:
                     self._open.remove(stream)
 
 
-def displaced_by(newest: Stream, streams: Sequence[Stream]) -> Stream | None:
+def select_displaced(newest: Stream, streams: Sequence[Stream]) -> Stream | None:
     """Return which of `streams` (the oldest first, `newest` among them) is one too many; None if none is."""
     networks = {stream: _network(stream.ip) for stream in streams}
     same_address = [stream for stream in streams if networks[stream] == networks[newest]]
@@ -182,7 +182,7 @@ def _network(ip: str) -> str:
 
 
 @contextlib.asynccontextmanager
-async def connected(addr: str) -> AsyncIterator[Stream]:
+async def open_stream(addr: str) -> AsyncIterator[Stream]:
     """A connection to `addr`, closed at the end of the block. ConnectionLost when none can be made."""
     ip, port = host.parse(addr)
     try:

@@ -15,7 +15,7 @@ log = logging.getLogger("ariane.tasks")
 BACK_OFF_MAX_S = 60.0
 
 
-async def ended(running: asyncio.Future[Any]) -> asyncio.CancelledError | None:
+async def wait_done(running: asyncio.Future[Any]) -> asyncio.CancelledError | None:
     """Wait until `running`, work of a thread, has ended, even if the caller is cancelled meanwhile.
 
     Returns:
@@ -43,7 +43,7 @@ class BackgroundTasks:
         task.add_done_callback(self._ended)
         return task
 
-    def every(
+    def repeat(
         self, seconds: float, work: Callable[[], Awaitable[object]], name: str, *, first_s: float | None = None
     ) -> None:
         """Call `work` every `seconds`, first after `first_s`; an error is logged and the next round comes all the same.

@@ -11,14 +11,14 @@ from __future__ import annotations
 
 from typing import Protocol
 
-NOTED_FROM = 16 * 1024
+NOTE_MIN_BYTES = 16 * 1024
 RECOUNT_S = 0.05
 
 
 class Holder(Protocol):
     """A connection with unread answers."""
 
-    def unread(self) -> int:
+    def unread_bytes(self) -> int:
         """Return the bytes that were written and not read yet."""
         ...
 
@@ -59,9 +59,9 @@ class UnreadResponses:
         self._recount(now)
         if self.total <= 2 * self.total_max:
             return None
-        return max(self._holders, key=lambda holder: holder.unread())
+        return max(self._holders, key=lambda holder: holder.unread_bytes())
 
     def _recount(self, now: float) -> None:
-        sizes = {holder: holder.unread() for holder in self._holders}
+        sizes = {holder: holder.unread_bytes() for holder in self._holders}
         self._holders = {holder for holder, size in sizes.items() if size}
         self._counted, self._noted, self._counted_at = sum(sizes.values()), 0, now

@@ -39,7 +39,7 @@ class Session(Generic[Token]):
         self._opaque = self._opaque + 1 if self._opaque < OPAQUE_MAX else 1
         return self._opaque
 
-    def ask(self, token: Token, deadline: float) -> int:
+    def register(self, token: Token, deadline: float) -> int:
         """Register a request whose answer `token` waits for until `deadline` (the caller's clock); gives its opaque."""
         if len(self._pending) >= self._pending_max:
             raise TooManyRequests(f"{len(self._pending)} requests are unanswered on this connection")
@@ -53,12 +53,12 @@ class Session(Generic[Token]):
             heapq.heapify(self._deadlines)
         return opaque
 
-    def answered(self, opaque: int) -> Token | None:
+    def resolve(self, opaque: int) -> Token | None:
         """Who waits for `opaque`; None when nobody does (late, or never asked)."""
         entry = self._pending.pop(opaque, None)
         return entry[0] if entry else None
 
-    def expired(self, now: float) -> list[Token]:
+    def pop_expired(self, now: float) -> list[Token]:
         """Those whose deadline has passed; they wait no longer."""
         late = []
         while self._deadlines and self._deadlines[0][0] <= now:
@@ -80,7 +80,7 @@ class Session(Generic[Token]):
         entry = self._pending.get(opaque)
         return entry is not None and entry[1] == deadline
 
-    def end(self) -> list[Token]:
+    def close(self) -> list[Token]:
         """The connection is gone: all that still wait."""
         tokens = [token for token, _ in self._pending.values()]
         self._pending.clear()

@@ -164,8 +164,8 @@ def _of_row(row: dict[str, Any]) -> OriginalMessage:
 
 async def _bounds(peers: ConnectionPool, addr: str, topic: str, queue_id: int) -> tuple[int, int]:
     header = QueueRef(topic, queue_id)
-    first = typed(await peers.ask(addr, RequestCode.GET_MIN_OFFSET, header), OffsetAnswer).offset
-    end = typed(await peers.ask(addr, RequestCode.GET_MAX_OFFSET, header), OffsetAnswer).offset
+    first = typed(await peers.request_ok(addr, RequestCode.GET_MIN_OFFSET, header), OffsetAnswer).offset
+    end = typed(await peers.request_ok(addr, RequestCode.GET_MAX_OFFSET, header), OffsetAnswer).offset
     return max(0, first), end
 
 

@@ -14,7 +14,7 @@ from ariane.broker.access_control import AccessControl
 from ariane.broker.acl import PERMISSIONS, AclFile
 from ariane.broker.config import BrokerConfig
 from ariane.errors import ConfigError, ProtocolError, ReplyError
-from ariane.net.connection import Handled, Peer, Reply
+from ariane.net.connection import HandlerResult, Peer, Reply
 from ariane.protocol import fastjson
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.command import Command
@@ -52,18 +52,18 @@ class AclAdminHandler:
         self._addr = addr
         self._access = access  # None if access control is disabled
 
-    def update_account(self, command: Command, peer: Peer) -> Handled:
+    def update_account(self, command: Command, peer: Peer) -> HandlerResult:
         """Handle UPDATE_AND_CREATE_ACL_CONFIG: create an account in the default file, or change it where it is defined.
 
         Of an existing account, fields missing in the request stay unchanged; `admin` is always set.
         """
         return self._edit(_update_account, command, peer)
 
-    def delete_account(self, command: Command, peer: Peer) -> Handled:
+    def delete_account(self, command: Command, peer: Peer) -> HandlerResult:
         """Handle DELETE_ACL_CONFIG."""
         return self._edit(_delete_account, command, peer)
 
-    def update_white_addresses(self, command: Command, peer: Peer) -> Handled:
+    def update_white_addresses(self, command: Command, peer: Peer) -> HandlerResult:
         """Handle UPDATE_GLOBAL_WHITE_ADDRS_CONFIG: replace the allowed addresses of one file, by default of the default file."""
         return self._edit(_update_white_addresses, command, peer)
 
@@ -107,7 +107,7 @@ class AclAdminHandler:
         addresses = [address for file in files for address in file.global_white_remote_addresses or ()]
         return Reply(fields={}, body=fastjson.write(AclConfig(tuple(addresses), tuple(accounts.values()))))
 
-    def _edit(self, edit: AclEdit, command: Command, peer: Peer) -> Handled:
+    def _edit(self, edit: AclEdit, command: Command, peer: Peer) -> HandlerResult:
         if self._access is None:
             return _disabled(command)
         return _run_edit(edit, self._access, command, peer)

@@ -20,7 +20,7 @@ from ariane.clock import Clock
 from ariane.errors import FilterError, FlushFailed, StoreError
 from ariane.filter.sql import compile_sql
 from ariane.model.topic import retry_topic, topic_name_fault
-from ariane.net.connection import Handled, Peer, Reply
+from ariane.net.connection import HandlerResult, Peer, Reply
 from ariane.protocol import fastjson
 from ariane.protocol.codes import ResponseCode
 from ariane.protocol.command import Command
@@ -122,7 +122,7 @@ class ClientSessionHandler:
 
     # --- queue locks ---
 
-    def lock(self, command: Command, peer: Peer) -> Handled:
+    def lock(self, command: Command, peer: Peer) -> HandlerResult:
         """Handle LOCK_BATCH_MQ: the requested queues that the client owns from now on.
 
         The response waits until the locks survive a restart: otherwise two clients could own a queue after it.

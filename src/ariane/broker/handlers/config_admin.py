@@ -16,7 +16,7 @@ from ariane.broker.state.topic_registry import TopicRegistry
 from ariane.broker.write_protection import set_limits
 from ariane.clock import Clock
 from ariane.errors import ConfigError, ProtocolError
-from ariane.net.connection import Handled, Peer, Reply
+from ariane.net.connection import HandlerResult, Peer, Reply
 from ariane.net.flow_limits import ServerLimits
 from ariane.net.tasks import BackgroundTasks
 from ariane.protocol import fastjson, java_properties
@@ -72,7 +72,7 @@ class ConfigAdminHandler:
         self._clock = clock
         self._lock = asyncio.Lock()  # one change at a time
 
-    def update_config(self, command: Command, peer: Peer) -> Handled:
+    def update_config(self, command: Command, peer: Peer) -> HandlerResult:
         """Handle UPDATE_BROKER_CONFIG."""
         # Owned by the broker and shielded: a lost connection must not leave a change in the file that is not in force.
         work = self._update_config(command.body, peer)

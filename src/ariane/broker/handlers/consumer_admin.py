@@ -19,7 +19,7 @@ from ariane.broker.state.topic_registry import TopicRegistry
 from ariane.errors import ArianeError, ConnectionLost, ProtocolError, ReplyError, RequestTimeout
 from ariane.model import ids
 from ariane.model.message import MessageQueue
-from ariane.net.connection import Handled, Peer, Reply
+from ariane.net.connection import HandlerResult, Peer, Reply
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.command import Command
 from ariane.protocol.requests import fields, typed
@@ -63,13 +63,13 @@ class ConsumerAdminHandler:
 
     # --- one member ---
 
-    def running_info(self, command: Command, peer: Peer) -> Handled:
+    def running_info(self, command: Command, peer: Peer) -> HandlerResult:
         """Handle GET_CONSUMER_RUNNING_INFO."""
         request = typed(command, RunningInfoRequest)
         member = self._member(request.consumer_group, request.client_id)
         return self._relay(member, request.consumer_group, command, command.field_map(), command.body)
 
-    def consume_directly(self, command: Command, peer: Peer) -> Handled:
+    def consume_directly(self, command: Command, peer: Peer) -> HandlerResult:
         """Handle CONSUME_MESSAGE_DIRECTLY: let one member consume a stored message; no offset changes."""
         request = typed(command, ConsumeDirectly)
         if not request.client_id or not request.msg_id:
@@ -102,7 +102,7 @@ class ConsumerAdminHandler:
 
     # --- all members ---
 
-    def reset_offsets(self, command: Command, peer: Peer) -> Handled:
+    def reset_offsets(self, command: Command, peer: Peer) -> HandlerResult:
         """Handle INVOKE_BROKER_TO_RESET_OFFSET: send the members of a group the offsets to continue from.
 
         The members commit these offsets themselves; without an online member nothing changes.

@@ -10,7 +10,7 @@ from ariane.broker.handlers.collaborators import Durability
 from ariane.broker.transaction_service import TransactionService
 from ariane.errors import FlushFailed, MessageRefused, ProtocolError, ReplyError, StoreError
 from ariane.model import ids
-from ariane.net.connection import Handled, Peer, Reply
+from ariane.net.connection import HandlerResult, Peer, Reply
 from ariane.net.peer_log import PeerLog
 from ariane.protocol.codes import ResponseCode
 from ariane.protocol.command import Command
@@ -31,7 +31,7 @@ class TransactionHandler:
         self._durability = durability
         self._is_slave = is_slave
 
-    def end(self, command: Command, peer: Peer) -> Handled:
+    def end(self, command: Command, peer: Peer) -> HandlerResult:
         """Handle END_TRANSACTION.
 
         Returns:
@@ -50,7 +50,7 @@ class TransactionHandler:
             return self._end_when_ready(request)
         return self._end(request)
 
-    def resume(self, command: Command, peer: Peer) -> Handled:
+    def resume(self, command: Command, peer: Peer) -> HandlerResult:
         """Handle RESUME_CHECK_HALF_MESSAGE: check a half message again from its first attempt on."""
         if self._is_slave:
             return _REFUSAL

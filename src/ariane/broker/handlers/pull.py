@@ -23,7 +23,7 @@ from ariane.broker.stats.broker_stats import BrokerStats
 from ariane.clock import Clock
 from ariane.errors import ReplyError, StoreError
 from ariane.model.topic import OFFSET_MOVED_TOPIC
-from ariane.net.connection import Handled, LateReply, Peer, Reply
+from ariane.net.connection import HandlerResult, LateReply, Peer, Reply
 from ariane.protocol import fastjson, properties, record
 from ariane.protocol.codes import ResponseCode
 from ariane.protocol.command import Command
@@ -88,7 +88,7 @@ class PullHandler:
         self._stats = stats
         self._clock = clock
 
-    def pull(self, command: Command, peer: Peer) -> Handled:
+    def pull(self, command: Command, peer: Peer) -> HandlerResult:
         """Handle PULL_MESSAGE and LITE_PULL_MESSAGE.
 
         Returns:

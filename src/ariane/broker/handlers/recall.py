@@ -14,7 +14,7 @@ from ariane.broker.handlers.collaborators import Durability
 from ariane.errors import FlushFailed, ProtocolError, ReplyError, StoreError
 from ariane.model import ids
 from ariane.model.topic import TIMER_TOPIC
-from ariane.net.connection import Handled, Peer, Reply
+from ariane.net.connection import HandlerResult, Peer, Reply
 from ariane.protocol.codes import ResponseCode
 from ariane.protocol.command import Command
 from ariane.protocol.requests import fields, typed
@@ -35,7 +35,7 @@ class RecallHandler:
         self._deliveries = deliveries
         self._durability = durability
 
-    def recall(self, command: Command, peer: Peer) -> Handled:
+    def recall(self, command: Command, peer: Peer) -> HandlerResult:
         """Handle RECALL_MESSAGE. An unknown or delivered timer is answered with code 1 and the reason."""
         request = typed(command, RecallMessage)
         try:

@@ -20,7 +20,7 @@ from ariane.clock import Clock
 from ariane.errors import ArianeError, ReplyError
 from ariane.model import host, ids
 from ariane.model import message as names
-from ariane.net.connection import Handled, Peer, Reply
+from ariane.net.connection import HandlerResult, Peer, Reply
 from ariane.protocol import properties
 from ariane.protocol.codes import RequestCode, ResponseCode
 from ariane.protocol.command import Command
@@ -58,15 +58,15 @@ class ReplyMessageHandler:
         self._listener = listener
         self._clock = clock
 
-    def reply(self, command: Command, peer: Peer) -> Handled:
+    def reply(self, command: Command, peer: Peer) -> HandlerResult:
         """Handle SEND_REPLY_MESSAGE_V2."""
         return self._reply(typed(command, SendMessage), command.body, peer)
 
-    def reply_v1(self, command: Command, peer: Peer) -> Handled:
+    def reply_v1(self, command: Command, peer: Peer) -> HandlerResult:
         """Handle SEND_REPLY_MESSAGE: the same header with long field names."""
         return self._reply(typed(command, SendMessage, LONG_NAMES), command.body, peer)
 
-    def _reply(self, request: SendMessage, body: bytes, peer: Peer) -> Handled:
+    def _reply(self, request: SendMessage, body: bytes, peer: Peer) -> HandlerResult:
         config = self._settings.current
         context = {"MSG_REGION": config.region_id, "TRACE_ON": "true" if config.trace_on else "false"}
         try:

@@ -35,7 +35,7 @@ from ariane.model.message import (
     WAIT,
 )
 from ariane.model.topic import HALF_TOPIC, RETRY_PREFIX, SCHEDULE_TOPIC, TIMER_TOPIC, TopicConfig
-from ariane.net.connection import Handled, Peer, Reply
+from ariane.net.connection import HandlerResult, Peer, Reply
 from ariane.protocol import batch, properties
 from ariane.protocol.codes import ResponseCode
 from ariane.protocol.command import Command
@@ -112,7 +112,7 @@ class SendHandler:
         self._stats = stats
         self._slaves = slaves  # None unless this is a SYNC_MASTER
 
-    def send(self, command: Command, peer: Peer) -> Handled:
+    def send(self, command: Command, peer: Peer) -> HandlerResult:
         """Handle SEND_MESSAGE_V2 and SEND_BATCH_MESSAGE.
 
         Returns:
@@ -120,11 +120,11 @@ class SendHandler:
         """
         return self._send(typed(command, SendMessage), command.body, peer)
 
-    def send_v1(self, command: Command, peer: Peer) -> Handled:
+    def send_v1(self, command: Command, peer: Peer) -> HandlerResult:
         """Handle SEND_MESSAGE: the same header with long field names."""
         return self._send(typed(command, SendMessage, LONG_NAMES), command.body, peer)
 
-    def _send(self, request: SendMessage, body: bytes, peer: Peer) -> Handled:
+    def _send(self, request: SendMessage, body: bytes, peer: Peer) -> HandlerResult:
         config = self._settings.current
         context = {"MSG_REGION": config.region_id, "TRACE_ON": "true" if config.trace_on else "false"}
         try:

@@ -28,7 +28,7 @@ from ariane.model.topic import (
     group_name_fault,
     retry_topic,
 )
-from ariane.net.connection import Handled, Peer, Reply
+from ariane.net.connection import HandlerResult, Peer, Reply
 from ariane.protocol import properties, record
 from ariane.protocol.codes import ResponseCode
 from ariane.protocol.command import Command
@@ -61,7 +61,7 @@ class SendBackHandler:
         self._returned = returned  # where its successor is stored
         self._durability = durability
 
-    def send_back(self, command: Command, peer: Peer) -> Handled:
+    def send_back(self, command: Command, peer: Peer) -> HandlerResult:
         """Handle CONSUMER_SEND_MSG_BACK. The reply is as durable as that of a send."""
         request = typed(command, ConsumerSendMsgBack)
         group = self._group(request.group)

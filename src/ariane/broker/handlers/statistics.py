@@ -22,7 +22,7 @@ from ariane.broker.stats.stats_items import DAY, HOUR, MINUTE, StatsSnapshot
 from ariane.clock import Clock
 from ariane.errors import ReplyError
 from ariane.model.topic import TopicConfig
-from ariane.net.connection import Handled, Peer, Reply
+from ariane.net.connection import HandlerResult, Peer, Reply
 from ariane.net.shared_replies import SharedReplies
 from ariane.protocol import fastjson
 from ariane.protocol.codes import ResponseCode
@@ -78,22 +78,22 @@ class StatisticsHandler:
         # By request code: a large list of one code does not delay those of the others.
         self._shared: defaultdict[int, SharedReplies] = defaultdict(SharedReplies)
 
-    def topic_stats(self, command: Command, peer: Peer) -> Handled:
+    def topic_stats(self, command: Command, peer: Peer) -> HandlerResult:
         """Handle GET_TOPIC_STATS_INFO: offsets and last store time of each writable queue."""
         request = typed(command, TopicRef)
         return self._shared[command.code].get(request, lambda: self._topic_stats(request))
 
-    def consume_stats(self, command: Command, peer: Peer) -> Handled:
+    def consume_stats(self, command: Command, peer: Peer) -> HandlerResult:
         """Handle GET_CONSUME_STATS: the progress of a group, in one topic or in all topics that it has offsets of."""
         request = typed(command, GetConsumeStats)
         return self._shared[command.code].get(request, lambda: self._consume_stats(request))
 
-    def all_consume_stats(self, command: Command, peer: Peer) -> Handled:
+    def all_consume_stats(self, command: Command, peer: Peer) -> HandlerResult:
         """Handle GET_BROKER_CONSUME_STATS: the progress of every group, topic by topic."""
         request = typed(command, GetBrokerConsumeStats)
         return self._shared[command.code].get(request, lambda: self._all_consume_stats(request))
 
-    def time_spans(self, command: Command, peer: Peer) -> Handled:
+    def time_spans(self, command: Command, peer: Peer) -> HandlerResult:
         """Handle QUERY_CONSUME_TIME_SPAN: store times of the first, last and last consumed message of each queue, and its delay."""
         request = typed(command, QueryConsumeTimeSpan)
         return self._shared[command.code].get(request, lambda: self._time_spans(request))

@@ -14,7 +14,7 @@ from ariane.broker.stats.broker_stats import BrokerStats
 from ariane.broker.topic_deletion import TopicRemover
 from ariane.errors import ReplyError
 from ariane.model.topic import SubscriptionGroupConfig, TopicConfig, group_name_fault, is_system_topic, topic_name_fault
-from ariane.net.connection import Handled, Peer, Reply
+from ariane.net.connection import HandlerResult, Peer, Reply
 from ariane.net.shared_replies import SharedReplies
 from ariane.protocol import fastjson
 from ariane.protocol.codes import ResponseCode
@@ -74,7 +74,7 @@ class TopicAdminHandler:
         await self._registration.wait_registered()
         return Reply()
 
-    def all_topics(self, command: Command, peer: Peer) -> Handled:
+    def all_topics(self, command: Command, peer: Peer) -> HandlerResult:
         """Handle GET_ALL_TOPIC_CONFIG: all topics, or a page of them for a slave."""
         request = typed(command, TopicPageRequest)
         return topic_pages.reply(self._state.topics, self._state.deletions.to_table(), request, self._shared)

@@ -84,11 +84,11 @@ class BlockingConnection:
         """Put a request where `write` finds it; its answer will have `number`."""
         if self._credentials is not None:
             fields = signed(self._credentials, fields, body)
-        opaque = self.session.ask(number, deadline_s)
+        opaque = self.session.register(number, deadline_s)
         try:
             pieces = commands.encode(code, opaque=opaque, flag=0, fields=fields, body=body)
         except ProtocolError as error:
-            self.session.answered(opaque)
+            self.session.resolve(opaque)
             raise ProtocolError(f"request {code_name(code)} cannot be sent to {self.addr}: {error}") from None
         for piece in pieces:
             self.unsent += piece
@@ -109,7 +109,7 @@ class BlockingConnection:
         responses = []
         for frame in self._frames.feed(data):
             response = commands.decode(frame)
-            number = self.session.answered(response.opaque) if response.is_response else None
+            number = self.session.resolve(response.opaque) if response.is_response else None
             if number is not None:
                 responses.append((number, response))
         return responses

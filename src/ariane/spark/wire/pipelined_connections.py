@@ -99,7 +99,7 @@ class PipelinedConnectionPool:
         responses: list[PipelinedResponse] = []
         now = self._monotonic()
         for connection in list(self._connections.values()):
-            late = connection.session.expired(now)
+            late = connection.session.pop_expired(now)
             responses += [
                 PipelinedResponse(token, None, RequestTimeout(connection.addr, self._timeout_ms)) for token in late
             ]
@@ -112,5 +112,5 @@ class PipelinedConnectionPool:
         self._selector.unregister(connection.socket)
         connection.close()
         return [
-            PipelinedResponse(token, None, ConnectionLost(connection.addr, why)) for token in connection.session.end()
+            PipelinedResponse(token, None, ConnectionLost(connection.addr, why)) for token in connection.session.close()
         ]
