@@ -67,10 +67,10 @@ def test_a_killed_broker_is_back_at_the_same_port_and_term_stops_everything(home
         until(lambda: "ready     namesrv" in said(home))
         first = pid(home, "broker")
         os.kill(first, signal.SIGKILL)
-        until(lambda: "broker is back" in said(home))
+        until(lambda: "broker restarted" in said(home))
         second = pid(home, "broker")
         assert second != first
-        assert f"broker (pid {first}) ended: SIGKILL; starting it again" in said(home)
+        assert f"broker (pid {first}) ended: SIGKILL; restarting" in said(home)
         socket.create_connection(("127.0.0.1", ports[1]), timeout=5).close()
         name_server = pid(home, "namesrv")
         process.terminate()

@@ -45,7 +45,7 @@ def test_the_table_of_commands_loads_nothing_heavy():
 def test_a_home_is_held_by_one_at_a_time(tmp_path: Path):
     with (
         homes.locked_home(tmp_path / "h"),
-        pytest.raises(ConfigError, match="runs there already"),
+        pytest.raises(ConfigError, match="already running there"),
         homes.locked_home(tmp_path / "h"),
     ):
         pass

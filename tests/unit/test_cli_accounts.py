@@ -18,7 +18,7 @@ def test_both_or_neither() -> None:
     assert settings is not None
     assert settings.credentials is not None
     for one in (("a", ""), ("", "s")):
-        with pytest.raises(ConfigError, match="given together"):
+        with pytest.raises(ConfigError, match="specify both"):
             auth_options.client_settings(*one)
 
 

@@ -55,41 +55,41 @@ class Told:
 def test_a_line_has_the_news_of_ten_seconds_and_the_largest_tables_by_name() -> None:
     told = Told()
     told.screen.on_tables_published(done(source(behind=1234), folds=(folded(JOURNEYS, 12345),)))
-    assert told.new() == ["traces 1,234 behind, 812 ms  |  rows: journeys 12,345"]
+    assert told.new() == ["traces 1,234 pending, 812 ms  |  rows: journeys 12,345"]
     for table, rows in ((JOURNEYS, 12346), (TRAFFIC, 960), (CLOCKS, 2), (DELAYS, 1)):
         told.clock.advance(2)
         told.screen.on_tables_published(done(source(), folds=(folded(table, rows),)))
     assert told.new() == []
     told.clock.advance(2)
     told.screen.on_tables_published(done(source(behind=None), folds=(folded(TRAFFIC, 961),)))
-    assert told.new() == ["traces ? behind, 812 ms  |  rows: journeys 12,346  traffic 961  clocks 2  1 more"]
+    assert told.new() == ["traces ? pending, 812 ms  |  rows: journeys 12,346  traffic 961  clocks 2  1 more"]
 
 
 def test_without_news_a_line_a_minute_says_that_it_runs() -> None:
     told = Told()
     told.screen.on_round(done(source(batch=None, batch_ms=None)))
-    assert told.new() == ["traces 0 behind  |  no news"]
+    assert told.new() == ["traces 0 pending  |  no changes"]
     told.clock.advance(59)
     told.screen.on_round(done(source()))
     assert told.new() == []
     told.clock.advance(1)
     told.screen.on_round(done(source()))
-    assert told.new() == ["traces 0 behind, 812 ms  |  no news"]
+    assert told.new() == ["traces 0 pending, 812 ms  |  no changes"]
 
 
 def test_what_a_source_waits_for_is_said_when_it_changes() -> None:
     told = Told()
     told.screen.on_round(done(source(topics=0), source("samples")))
     assert told.new() == [
-        "traces waits: none of its topics is there yet",
-        "traces waits  samples 0 behind, 812 ms  |  no news",
+        "traces waiting: none of its topics exists yet",
+        "traces waiting  samples 0 pending, 812 ms  |  no changes",
     ]
     for why in ("broker-a is away: refused", "broker-a is away: refused", "broker-b is away: refused", None):
         told.screen.on_round(done(source(unavailable=why), source("samples")))
     assert told.new() == [
-        "traces waits: broker-a is away: refused",
-        "traces waits: broker-b is away: refused",
-        "traces goes on",
+        "traces waiting: broker-a is away: refused",
+        "traces waiting: broker-b is away: refused",
+        "traces resumed",
     ]
 
 
@@ -100,13 +100,13 @@ def test_the_table_fits_a_terminal_of_eighty_columns_and_keeps_what_was_folded()
         drawn = progress.LiveProgress(live)
         drawn.on_tables_published(done(source(behind=1_234_567), folds=(folded(JOURNEYS, 123_456_789),)))
         drawn.on_round(done(source(behind=9), source("samples", unavailable="broker-a is away: refused")))
-    last = shown.getvalue().rpartition("Ctrl-C stops")[2].splitlines()
+    last = shown.getvalue().rpartition("Ctrl-C to stop")[2].splitlines()
     assert [line.split()[:5] for line in last[2:5]] == [
         ["traces", "9", "7", "812"],
-        ["samples", "waits", "7", "812"],
+        ["samples", "waiting", "7", "812"],
         ["journeys", "123,456,789", last[4].split()[-1]],
     ]
-    assert "samples waits: broker-a is away: refused" in shown.getvalue()
+    assert "samples waiting: broker-a is away: refused" in shown.getvalue()
     assert all(len(line.rstrip()) <= 80 for line in last)
 
 
@@ -115,11 +115,11 @@ def test_the_end_of_once_lists_sources_and_tables(capsys: pytest.CaptureFixture[
         done(source(), source("samples", topics=0), folds=(folded(JOURNEYS, 12), folded(TRAFFIC, 3)))
     )
     assert [line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines()] == [
-        ["traces", "0 behind, 812 ms"],
-        ["samples", "waits: none of its topics is there yet"],
-        ["journeys", "rows 12  1 slot folded"],
-        ["traffic", "rows 3  1 slot folded"],
-        ["2", "tables folded in 0.5 s"],
+        ["traces", "0 pending, 812 ms"],
+        ["samples", "waiting: none of its topics exists yet"],
+        ["journeys", "rows 12  1 time bucket updated"],
+        ["traffic", "rows 3  1 time bucket updated"],
+        ["2", "tables updated in 0.5 s"],
     ]
 
 
@@ -138,10 +138,10 @@ def test_the_collector_speaks_when_brokers_come_or_go_and_of_each_fault_once() -
         collected.on_fault(lost)
     collected.on_round(seen(None, None))
     assert lines == [
-        "collector samples 2 of 2 brokers",
-        "collector samples 1 of 2 brokers; away: b1/0: refused",
-        "collector samples 1 of 2 brokers; away: b1/0: refused",
-        "collector has 3 samples that no broker takes: connection to h:1: refused",
-        "collector waits: connection to h:1: refused",
-        "collector samples 2 of 2 brokers",
+        "collector: polled 2 of 2 brokers",
+        "collector: polled 1 of 2 brokers; b1/0 unavailable: refused",
+        "collector: polled 1 of 2 brokers; b1/0 unavailable: refused",
+        "collector: 3 samples pending, no broker accepts them: connection to h:1: refused",
+        "collector waiting: connection to h:1: refused",
+        "collector: polled 2 of 2 brokers",
     ]

@@ -47,7 +47,7 @@ def test_a_timeline_by_the_brokers_clock_with_its_errors(home: Path) -> None:
     assert " ".join(lines[4][4:6]) == "consumed: failed"
     assert lines[5][:2] == ["22:13:21.009", "4"]
     assert lines[5][-2:] == ["retry", "1"]
-    assert lines[-2][:2] == ["traces", "until"]
+    assert lines[-2][:2] == ["as", "of"]
     assert lines[-1] == ["tables:", str(home)]
 
 
@@ -68,7 +68,7 @@ def test_json_has_a_row_a_line(home: Path) -> None:
 
 
 def test_what_is_not_there_is_said(home: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
-    assert "no message with key nobody" in said(home, "--key", "nobody", status=1)
+    assert "no traced message with key nobody" in said(home, "--key", "nobody", status=1)
     with pytest.raises(StoreError, match="no traced message of topic V"):
         said(home, "--topic", "V")
     empty = tmp_path_factory.mktemp("empty")

@@ -28,76 +28,76 @@ WRONG: list[tuple[str, str]] = [
     ("up --broker-port 65535", "also listens on 65533 and 65536"),
     ("up --broker-port 2", "also listens on 0 and 3"),
     ("up --namesrv-port 10909", "--namesrv-port = 10909: the broker listens on 10909, 10911 and 10912"),
-    ("up --exit", "--exit: works with --demo only"),
+    ("up --exit", "--exit: requires --demo"),
     ("up --home s3://b/t", "'s3://b/t' is a URI (s3)"),
-    ("up --home=", "the path is empty"),
+    ("up --home=", "empty path"),
     ("up more", "unexpected extra argument"),
     ("namesrv --port 70000", "expected a port from 0 to 65535"),
     ("namesrv -c hdfs:///x", "is a URI (hdfs)"),
     ("namesrv --log file:///x", "is a URI (file)"),
     ("broker --port -5", "expected a port from 0 to 65535"),
-    ("broker -n nonsense -p", "'nonsense': expected host:port"),
-    ("broker --configFile=", "the path is empty"),
-    ("trace", "give exactly one of --key KEY, --id ID and --topic TOPIC"),
-    ("trace --key a --id b", "give exactly one of"),
-    ("trace --key=", "the value is empty"),
-    ("trace --key a --slowest", "--slowest: works with --topic TOPIC only"),
-    ("trace --key a --since 1h", "works with --topic TOPIC only"),
+    ("broker -n nonsense -p", "'nonsense': expected HOST:PORT"),
+    ("broker --configFile=", "empty path"),
+    ("trace", "specify exactly one of --key, --id and --topic"),
+    ("trace --key a --id b", "specify exactly one of"),
+    ("trace --key=", "empty value"),
+    ("trace --key a --slowest", "--slowest: requires --topic"),
+    ("trace --key a --since 1h", "requires --topic"),
     ("trace --key a --limit 0", "'0': expected a whole number from 1 to 10000"),
     ("trace --topic a.b", "characters other than"),
-    ("trace --topic a --since x", "--since = 'x': expected how long ago"),
+    ("trace --topic a --since x", "--since = 'x': expected a duration before now"),
     ("trace --key a --home s3a://b", "is a URI (s3a)"),
-    ("report", "name a report:\n  tps "),
+    ("report", "expected a report:\n  tps "),
     ("report latncy", "Did you mean 'latency'?"),
     ("report lag --watch nan", "'nan': expected a number of seconds of at least 1"),
     ("report lag --watch inf", "'inf': expected a number of seconds"),
     ("report lag --html s3://b/x.html", "is a URI (s3)"),
-    ("report lag --json --html x.html", "give either --json or --html"),
+    ("report lag --json --html x.html", "cannot be combined with --json"),
     ("report lag --group=", "the group is blank"),
-    ("report lag --since 1h --until 2h", "is not before --until 2h"),
-    ("pipeline run", "name one or more jobs:\n  trace "),
-    ("pipeline run nothing", "JOB = 'nothing': no such job"),
-    ("pipeline run all nothing", "JOB = 'nothing': no such job"),
-    ("pipeline run trace -n a:b", "'a:b': expected host:port"),
-    ("pipeline run trace -n ;", "the list is empty"),
-    ("pipeline run trace -n http://a:1", "'http://a:1': expected host:port"),
+    ("report lag --since 1h --until 2h", "not before --until 2h"),
+    ("pipeline run", "expected one or more jobs:\n  trace "),
+    ("pipeline run nothing", "JOB = 'nothing': unknown job"),
+    ("pipeline run all nothing", "JOB = 'nothing': unknown job"),
+    ("pipeline run trace -n a:b", "'a:b': expected HOST:PORT"),
+    ("pipeline run trace -n ;", "empty list"),
+    ("pipeline run trace -n http://a:1", "'http://a:1': expected HOST:PORT"),
     ("pipeline run trace --home s3://b/t", "is a URI (s3)"),
     ("pipeline run trace --keep-days 0", "'0': expected a whole number of at least 1"),
     ("pipeline run trace --interval 0", "'0': expected a number of seconds of at least 0.1"),
     ("pipeline run trace --interval nan", "'nan': expected a number of seconds"),
     ("pipeline run trace --topic=", "the topic is blank"),
     ("pipeline run trace --delay-levels 1x", "--delay-levels = '1x'"),
-    ("pipeline run trace --master=", "the value is empty"),
+    ("pipeline run trace --master=", "empty value"),
     ("pipeline run trace --conf x", "--conf = 'x': expected KEY=VALUE"),
     ("pipeline run trace --conf spark.a=", "expected KEY=VALUE"),
     ("pipeline run trace --conf driver.memory=1g", "settings of Spark begin with spark."),
     ("pipeline run trace --conf spark.master=yarn", "give --master"),
     ("pipeline run trace --conf spark.sql.session.timeZone=CET", "tables are in UTC"),
-    ("pipeline run trace --conf spark.a=1 --conf spark.a=2", "--conf = 'spark.a': is given twice"),
-    ("pipeline run trace --option useTls", "write NAME=VALUE"),
-    ("pipeline run trace --access-key a", "--secret-key: an access key and a secret key are given together"),
-    ("pipeline tables nothing", "TABLE = 'nothing': no such table"),
+    ("pipeline run trace --conf spark.a=1 --conf spark.a=2", "--conf = 'spark.a': given twice"),
+    ("pipeline run trace --option useTls", "expected NAME=VALUE"),
+    ("pipeline run trace --access-key a", "--secret-key: missing; specify both"),
+    ("pipeline tables nothing", "TABLE = 'nothing': unknown table"),
     ("pipeline status --home gs://b", "is a URI (gs)"),
     ("collect --interval -1", "expected a number of seconds of at least 1"),
     ("collect --groups-max 0", "expected a whole number of at least 1"),
     ("collect --topic a.b", "characters other than"),
-    ("archive run", "give either --topics or --topics-pattern"),
-    ("archive run --topics a --topics-pattern b", "give either --topics or --topics-pattern"),
+    ("archive run", "specify exactly one of --topics and --topics-pattern"),
+    ("archive run --topics a --topics-pattern b", "specify exactly one of --topics and --topics-pattern"),
     ("archive run --topics a,b.c", "characters other than"),
-    ("archive run --topics-pattern (", "is no regular expression"),
+    ("archive run --topics-pattern (", "expected a regular expression"),
     ("archive run --topics a --home s3://b", "is a URI (s3)"),
-    ("replay", "give --from DIR (an archive), --from-topic TOPIC, or both"),
+    ("replay", "specify --from DIR (an archive), --from-topic TOPIC, or both"),
     ("replay --from s3://b --dry-run", "is a URI (s3)"),
-    ("replay --from-topic a", "--topic: name the topic to send to"),
-    ("replay --from-topic a --topic b", "--result: name a file"),
+    ("replay --from-topic a", "--topic: missing; messages of a have no original topic"),
+    ("replay --from-topic a --topic b", "--result: missing; specify a file"),
     ("replay --from-topic a --topic b --result x.csv", "ends in .parquet or .jsonl"),
     ("replay --from-topic a --topic b --result s3://b/x.jsonl", "is a URI (s3)"),
     ("replay --from-topic a --topic b --dry-run --rate 0", "--rate = '0': expected messages per second"),
     (f"replay --from-topic a --topic b --dry-run --rate {HUGE}", "expected messages per second"),
-    ("replay --from-topic a --topic b --dry-run --since 1h --until 2h", "is not before --until 2h"),
+    ("replay --from-topic a --topic b --dry-run --since 1h --until 2h", "not before --until 2h"),
     ("store check", "Missing argument 'DIR'"),
     ("store check s3://b", "is a URI (s3)"),
-    ("store cat . --queue 1", "--queue = 1: give --topic, too"),
+    ("store cat . --queue 1", "--queue = 1: requires --topic"),
     ("store cat . --topic a --queue -1", "'-1': expected a whole number of at least 0"),
     ("store cat . --from x", "'x': expected a whole number of at least 0"),
     ("store cat . --body xml", "--body = 'xml': expected text, hex or none"),
@@ -137,14 +137,14 @@ def test_a_failure_is_one_line(
     monkeypatch.chdir(tmp_path)
     status, told = called(arguments, capsys, monkeypatch)
     assert status == (2 if arguments[0] == "store" else 1)  # documented: 2, it cannot be read
-    assert told.startswith("ariane: ")
+    assert told.startswith("Error: ")
     assert said in told
     assert len(told.splitlines()) == 1
 
 
 def test_a_log_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(ConfigError, match="--log = .*cannot be written"):
+    with pytest.raises(ConfigError, match="--log = .*not writable"):
         run_server.log_to(tmp_path / "file" / "broker.log")
 
 
@@ -153,7 +153,7 @@ def test_errors_of_the_operating_system_are_one_line(capsys: Any, monkeypatch: p
         raise OSError(28, "No space left on device", "/data/x")
 
     monkeypatch.setattr(main, "app", full)
-    assert called([], capsys, monkeypatch) == (1, "ariane: /data/x: No space left on device\n")
+    assert called([], capsys, monkeypatch) == (1, "Error: /data/x: No space left on device\n")
 
 
 def test_an_interrupted_command_says_so(capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -161,7 +161,7 @@ def test_an_interrupted_command_says_so(capsys: Any, monkeypatch: pytest.MonkeyP
         raise KeyboardInterrupt
 
     monkeypatch.setattr("ariane.cli.store_command._root", interrupted)
-    assert called(["store", "check", "."], capsys, monkeypatch) == (130, "ariane: interrupted\n")
+    assert called(["store", "check", "."], capsys, monkeypatch) == (130, "Interrupted.\n")
 
 
 def test_the_version_is_printed() -> None:
@@ -209,9 +209,9 @@ def test_jobs_are_expanded_once() -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("pipeline run nothing -n a:1", "no such job"),
+        ("pipeline run nothing -n a:1", "unknown job"),
         ("pipelin run all", "Did you mean 'pipeline'?"),
-        ("report nothing", "no such report"),
+        ("report nothing", "unknown report"),
     ],
 )
 def test_names_are_checked_without_anything_installed(words: str, said: str) -> None:
@@ -285,7 +285,7 @@ def test_the_second_signal_ends_a_command_that_is_stopping(monkeypatch: pytest.M
     stop = signals.thread_stop_event(said.append)
     handlers[signal.SIGINT](signal.SIGINT, None)
     assert stop.is_set()
-    assert said == ["stopping after the current batch; once more to stop at once"]
+    assert said == ["stopping after the current batch; press Ctrl-C again to stop immediately"]
     assert set(handlers.values()) == {signal.default_int_handler}
 
 
@@ -302,7 +302,7 @@ def test_what_is_starting_is_cancelled_when_told_to_stop(capsys: Any) -> None:
         stop = asyncio.Event()
         asyncio.get_running_loop().call_soon(stop.set)
         with pytest.raises(upping.Interrupted):
-            await upping._unless(stop, start())
+            await upping._run_unless(stop, start())
 
     asyncio.run(main_task())
     assert ended == ["in order"]
@@ -314,7 +314,7 @@ def test_what_has_started_before_is_returned() -> None:
         return 7
 
     async def main_task() -> int:
-        return await upping._unless(asyncio.Event(), start())
+        return await upping._run_unless(asyncio.Event(), start())
 
     assert asyncio.run(main_task()) == 7
 
@@ -351,16 +351,16 @@ def test_the_demo_writes_the_tables_that_the_command_it_prints_reads(
 
 
 def test_a_port_that_may_not_be_listened_on_is_not_called_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(upping, "_fault", lambda port, offsets: (80, PermissionError(13, "Permission denied")))
+    monkeypatch.setattr(upping, "_port_fault", lambda port, offsets: (80, PermissionError(13, "Permission denied")))
     for demo in (False, True):
-        with pytest.raises(ConfigError, match="this program may not listen on 80"):
-            upping._free("--broker-port", 82, demo)
+        with pytest.raises(ConfigError, match="port 80 is not permitted"):
+            upping._choose_port("--broker-port", 82, demo)
 
 
 def test_a_neighbour_of_the_brokers_port_that_is_taken_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(upping, "_fault", lambda port, offsets: (10909, OSError(98, "Address already in use")))
-    with pytest.raises(ConfigError, match="--broker-port = 10911: another program listens on 10909"):
-        upping._free("--broker-port", 10911, False)
+    monkeypatch.setattr(upping, "_port_fault", lambda port, offsets: (10909, OSError(98, "Address already in use")))
+    with pytest.raises(ConfigError, match="--broker-port = 10911: port 10909 is in use by another program"):
+        upping._choose_port("--broker-port", 10911, False)
 
 
 @pytest.mark.parametrize(("bound", "addr"), [("0.0.0.0", "127.0.0.1:9876"), ("10.0.0.7", "10.0.0.7:9876")])

@@ -1,1 +1,1 @@
-"""`ariane …`: the commands, one module per noun. What a command needs is imported when it runs, so that servers start fast."""
+"""The command line `ariane`: one module per command. Commands import their dependencies when they run: servers start fast."""

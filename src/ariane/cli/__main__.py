@@ -1,4 +1,4 @@
-"""`python -m ariane.cli`, what `./ariane` runs."""
+"""Entry point of `python -m ariane.cli`, which the script `./ariane` runs."""
 
 import sys
 
@@ -6,8 +6,8 @@ INTERRUPTED = 130
 
 try:
     from ariane.cli.main import run
-except KeyboardInterrupt:  # while modules load
-    sys.stderr.write("ariane: interrupted\n")
+except KeyboardInterrupt:  # Ctrl-C while modules load
+    sys.stderr.write("Interrupted.\n")
     sys.exit(INTERRUPTED)
 
 run()

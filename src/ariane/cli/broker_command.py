@@ -1,4 +1,4 @@
-"""`ariane broker`: one broker in the foreground. [mqbroker]"""
+"""`ariane broker`: runs a broker in the foreground. [mqbroker]"""
 
 from __future__ import annotations
 
@@ -14,7 +14,11 @@ def broker(
     config_file: Annotated[
         Path | None,
         typer.Option(
-            "-c", "--configFile", parser=shared_options.local_path, metavar="FILE", help="broker.conf of RocketMQ."
+            "-c",
+            "--configFile",
+            parser=shared_options.local_path,
+            metavar="FILE",
+            help="Configuration file in RocketMQ's format (broker.conf).",
         ),
     ] = None,
     namesrv: Annotated[
@@ -24,33 +28,41 @@ def broker(
             "--namesrvAddr",
             parser=shared_options.name_servers,
             metavar="HOST:PORT",
-            help="Name server addresses, separated by ';'.",
+            help="Name server addresses, separated by ';'; overrides namesrvAddr.",
         ),
     ] = None,
     port: Annotated[
         int | None,
-        typer.Option("--port", parser=shared_options.port, metavar="PORT", help="Port in place of listenPort; 0: any."),
+        typer.Option(
+            "--port",
+            parser=shared_options.port,
+            metavar="PORT",
+            help="Listen port; 0 selects a free one; overrides listenPort.",
+        ),
     ] = None,
     print_config: Annotated[
-        bool, typer.Option("-p", "--printConfigItem", help="Print the settings, then exit.")
+        bool, typer.Option("-p", "--printConfigItem", help="Print the effective settings, then exit.")
     ] = False,
     log_file: shared_options.LogFile = None,
     accept_empty_log: Annotated[
         bool,
         typer.Option(
             "--accept-empty-log",
-            help="Start although the commit log, or its end, is missing. The messages of the missing files are lost.",
+            help="Start even if commit log files are missing; their messages are lost.",
         ),
     ] = False,
     until_stdin_closes: Annotated[bool, typer.Option(hidden=True)] = False,
 ) -> None:
-    """Run a broker until SIGINT or SIGTERM. Keys of the file that have no effect are reported on stderr."""
+    """Run a broker.
+
+    Runs until SIGINT or SIGTERM. Unknown or unsupported configuration keys are reported on stderr.
+    """
     from ariane.broker.broker import Broker
     from ariane.broker.config import BROKER_SETTINGS
     from ariane.cli import run_server
 
-    given = {"namesrvAddr": namesrv, "listenPort": None if port is None else str(port)}
-    texts = {key: text for key, text in given.items() if text is not None}
+    overrides = {"namesrvAddr": namesrv, "listenPort": None if port is None else str(port)}
+    texts = {key: text for key, text in overrides.items() if text is not None}
     config, remarks = BROKER_SETTINGS.load(config_file, texts) if config_file else BROKER_SETTINGS.parse(texts)
     run_server.report_remarks(remarks, config_file)
     if print_config:

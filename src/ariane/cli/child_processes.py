@@ -1,17 +1,17 @@
-"""Programs in processes of their own: started, watched, started again when they die, stopped in reverse order.
+"""Supervises child processes: starts them, restarts those that die, stops them in reverse order.
 
-    async with Programs(home, say) as programs:
-        addr = await programs.start(Program("broker", ("broker", "-c", ...)))
+    async with ChildProcesses(home, print_line) as processes:
+        addr = await processes.start(ChildProcess("broker", ("broker", "-c", ...)))
         ...
-        await programs.failed          # raises when one cannot be kept running
+        await processes.failed          # raises if a process cannot be kept running
 
-    standard input    a pipe that only we hold: it closes when we die, however we die, and the program stops
-    standard output   the line `ready ADDR`, for which `start` waits; then lines `notice TEXT`, which are said
-    standard error    HOME/logs/NAME.err, written anew at each start
-    session           its own, so that Ctrl-C reaches us alone and we stop things in order
+    standard input    a pipe that only the parent holds: it closes when the parent dies, however it dies, and the child stops
+    standard output   the line `ready ADDR`, for which `start` waits; then lines `notice TEXT`, which are printed
+    standard error    HOME/logs/NAME.err, truncated at each start
+    session           its own, so that Ctrl-C reaches only the parent, which stops the children in order
 
-A program that ends unasked, by `kill -9` for example, is started again with the same arguments; its new pid is said and
-written to HOME/NAME.pid. RESTARTS_MAX ends within RESTARTS_WITHIN_S are too many: then `failed` tells.
+A child that dies, for example of `kill -9`, is restarted with the same arguments; its new pid is printed and written to
+HOME/NAME.pid. More than RESTARTS_MAX deaths within RESTARTS_WITHIN_S are fatal: `failed` raises.
 """
 
 from __future__ import annotations
@@ -30,25 +30,25 @@ from typing import Self
 from ariane.cli.run_server import NOTICE, READY
 from ariane.errors import ArianeError
 
-START_S = 120.0  # an unclean store of many files is read through before the broker is ready
-STOP_S = 15.0  # then SIGKILL
+START_S = 120.0  # recovery after a crash reads the files of a large store
+STOP_S = 15.0  # before SIGKILL
 RESTARTS_MAX = 5
 RESTARTS_WITHIN_S = 60.0
 RESTART_PAUSE_S = 0.1
-LAST_LINES = 15
+LAST_LINES = 15  # of logs, in the error message
 
 
 class ChildProcessFailed(ArianeError):
-    """A program that we started could not be kept running."""
+    """A child process could not be started or kept running."""
 
-    def __init__(self, name: str, why: str, last_lines: str) -> None:
-        super().__init__(f"{name} {why}" + (f"; its last lines:\n{last_lines}" if last_lines else ""))
+    def __init__(self, name: str, reason: str, last_lines: str) -> None:
+        super().__init__(f"{name} {reason}" + (f"; last log lines:\n{last_lines}" if last_lines else ""))
         self.name = name
 
 
 @dataclass(frozen=True)
 class ChildProcess:
-    """`ariane` with these arguments. `ready`: it says so on standard output; else it counts as started at once."""
+    """The program `ariane` with arguments. With `ready`, `start` waits for the line `ready ADDR`."""
 
     name: str
     arguments: tuple[str, ...]
@@ -59,16 +59,16 @@ class ChildProcess:
 class _Running:
     program: ChildProcess
     process: Process
-    ends: list[float] = field(default_factory=list)
+    death_times_s: list[float] = field(default_factory=list)
     watcher: asyncio.Task[None] | None = None
 
 
 class ChildProcesses:
-    """The programs of one home."""
+    """The child processes of one home."""
 
-    def __init__(self, home: Path, say: Callable[[str], None]) -> None:
+    def __init__(self, home: Path, print_line: Callable[[str], None]) -> None:
         self._home = home
-        self._say = say
+        self._print_line = print_line
         self._running: list[_Running] = []
         self._stopping = False
         self._relays: set[asyncio.Task[None]] = set()
@@ -84,28 +84,35 @@ class ChildProcesses:
         self._stopping = True
         while self._running:
             await self._stop(self._running.pop())
-        for relay in list(self._relays):  # each ended with its program, unless that left a child with its output
+        for relay in list(self._relays):  # still open only if a child left its output to another process
             relay.cancel()
         await asyncio.gather(*self._relays, return_exceptions=True)
         if self.failed.done():
-            self.failed.exception()  # seen, whether somebody awaited it or not
+            self.failed.exception()  # mark it as retrieved: asyncio would log it otherwise
         else:
             self.failed.cancel()
 
     async def start(self, program: ChildProcess) -> str:
-        """Start `program` and keep it running. Returns the address it serves at, "" if it serves none."""
-        began = time.monotonic()
+        """Start a program and keep it running.
+
+        Returns:
+            The address that it listens on; "" if it does not listen.
+
+        Raises:
+            ChildProcessFailed: it ended or was not ready within START_S.
+        """
+        started_s = time.monotonic()
         process, addr = await self._spawn(program)
         running = _Running(program, process)
         running.watcher = asyncio.create_task(self._watch(running), name=f"watch {program.name}")
         self._running.append(running)
-        took = f", ready after {time.monotonic() - began:.2f} s" if addr else ""
-        self._say(f"{program.name:<9} pid {process.pid}  {addr}{took}")
+        ready = f", ready in {time.monotonic() - started_s:.2f} s" if addr else ""
+        self._print_line(f"{program.name:<9} pid {process.pid}  {addr}{ready}")
         return addr
 
     async def stop(self, name: str) -> None:
-        """Stop one program before the others."""
-        for running in [r for r in self._running if r.program.name == name]:
+        """Stop one program before the others end."""
+        for running in [child for child in self._running if child.program.name == name]:
             self._running.remove(running)
             await self._stop(running)
 
@@ -137,7 +144,7 @@ class ChildProcesses:
         return process, addr
 
     async def _relay(self, program: ChildProcess, process: Process) -> None:
-        """Pass on the notices of a program until it ends."""
+        """Print the notices of a program until it ends."""
         assert process.stdout is not None
         while line := await process.stdout.readline():
             self._notice(program, line.decode(errors="replace"))
@@ -145,7 +152,7 @@ class ChildProcesses:
     def _notice(self, program: ChildProcess, line: str) -> bool:
         kind, _, text = line.strip().partition(" ")
         if kind == NOTICE:
-            self._say(f"{program.name:<9} {text}")
+            self._print_line(f"{program.name:<9} {text}")
         return kind == NOTICE
 
     async def _address(self, program: ChildProcess, process: Process) -> str:
@@ -158,43 +165,49 @@ class ChildProcesses:
                 line = text.split()
         except TimeoutError:
             raise ChildProcessFailed(
-                program.name, f"was not ready after {START_S:.0f} s", self._tail(program.name)
+                program.name, f"not ready within {START_S:.0f} s", self._tail(program.name)
             ) from None
         if len(line) != 2 or line[0] != READY:
             await process.wait()
-            why = f"did not start ({_ending(process)})"
-            raise ChildProcessFailed(program.name, why, self._tail(program.name))
+            reason = f"failed to start ({_exit_reason(process)})"
+            raise ChildProcessFailed(program.name, reason, self._tail(program.name))
         return line[1]
 
     async def _watch(self, running: _Running) -> None:
-        """Start the program again whenever it ends, until that happens too often."""
+        """Restart the program whenever it ends, until that happens too often."""
         name = running.program.name
         try:
             while True:
                 await running.process.wait()
                 if self._stopping:
                     return
-                now = time.monotonic()
-                self._say(f"{name} (pid {running.process.pid}) ended: {_ending(running.process)}; starting it again")
-                addr = await self._again(running)
-                self._say(f"{name} is back: pid {running.process.pid}  {addr}, {time.monotonic() - now:.2f} s later")
+                died_s = time.monotonic()
+                reason = _exit_reason(running.process)
+                self._print_line(f"{name} (pid {running.process.pid}) ended: {reason}; restarting")
+                addr = await self._restart(running)
+                self._print_line(
+                    f"{name} restarted: pid {running.process.pid}  {addr}, after {time.monotonic() - died_s:.2f} s"
+                )
         except (ArianeError, OSError) as error:
             if not self.failed.done():
                 self.failed.set_exception(error)
 
-    async def _again(self, running: _Running) -> str:
-        """Start a program that ended, as often as it takes and RESTARTS_MAX allows."""
+    async def _restart(self, running: _Running) -> str:
+        """Restart a program that ended, as often as RESTARTS_MAX allows."""
         name = running.program.name
         while True:
-            now = time.monotonic()
-            running.ends = [t for t in running.ends if now - t < RESTARTS_WITHIN_S] + [now]
-            if len(running.ends) > RESTARTS_MAX:
-                raise ChildProcessFailed(name, f"ended {len(running.ends)} times in a minute", self._tail(name))
+            now_s = time.monotonic()
+            recent = [death_s for death_s in running.death_times_s if now_s - death_s < RESTARTS_WITHIN_S]
+            running.death_times_s = [*recent, now_s]
+            if len(running.death_times_s) > RESTARTS_MAX:
+                raise ChildProcessFailed(
+                    name, f"ended {len(running.death_times_s)} times within {RESTARTS_WITHIN_S:.0f} s", self._tail(name)
+                )
             await asyncio.sleep(RESTART_PAUSE_S)
             try:
                 running.process, addr = await self._spawn(running.program)
             except ChildProcessFailed as error:
-                self._say(f"{error}; starting it again")
+                self._print_line(f"{error}; restarting")
                 continue
             return addr
 
@@ -209,7 +222,7 @@ class ChildProcesses:
                 async with asyncio.timeout(STOP_S):
                     await process.wait()
             except TimeoutError:
-                self._say(f"{running.program.name} did not stop within {STOP_S:.0f} s and is killed")
+                self._print_line(f"{running.program.name} did not stop within {STOP_S:.0f} s, killing it")
                 process.kill()
                 await process.wait()
         (self._home / f"{running.program.name}.pid").unlink(missing_ok=True)
@@ -218,7 +231,7 @@ class ChildProcesses:
         return self._home / "logs" / f"{name}.err"
 
     def _tail(self, name: str) -> str:
-        """The end of what the program said before it could log, and of its log."""
+        """Return the last lines of the program's log and of its standard error."""
         lines: list[str] = []
         for file in (self._home / "logs" / f"{name}.log", self._error_file(name)):
             if file.exists():
@@ -226,7 +239,7 @@ class ChildProcesses:
         return "\n".join(f"  {line}" for line in lines)
 
 
-def _ending(process: Process) -> str:
+def _exit_reason(process: Process) -> str:
     code = process.returncode or 0
     if code >= 0:
         return f"exit status {code}"

@@ -1,4 +1,4 @@
-"""`ariane collect`: samples of all brokers, slaves included, to a topic, for `ariane pipeline run lag`."""
+"""`ariane collect`: publishes statistics of all brokers, slaves included, to a topic for `ariane pipeline run lag`."""
 
 from __future__ import annotations
 
@@ -15,41 +15,46 @@ from ariane.model.topic import SAMPLES_TOPIC
 if TYPE_CHECKING:
     from ariane.metrics_collector.publisher import PollingRound
 
-SAY_EVERY_S = 60.0
+LINE_INTERVAL_S = 60.0  # an unchanged state is printed this often
 
 
-def _most(what: str) -> Any:
-    text = f"Maximum number of {what} in one round; others take turns."
-    return typer.Option(parser=shared_options.whole_number(1), metavar="N", help=text)
+def _limit(items: str) -> Any:
+    text = f"Maximum number of {items} per round; the others follow in later rounds."
+    return typer.Option(parser=shared_options.whole_number(1), metavar="N", help=text, rich_help_panel="Load limits")
 
 
 def collect(
     namesrv: shared_options.NameServers = shared_options.NAMESRV_DEFAULT,
     interval: Annotated[
-        float, typer.Option(parser=shared_options.seconds(1), metavar="SECONDS", help="Time between rounds.")
+        float, typer.Option(parser=shared_options.seconds(1), metavar="SECONDS", help="Seconds between rounds.")
     ] = 5.0,
     topic: Annotated[
         str,
         typer.Option(
-            parser=shared_options.topic_name, metavar="TOPIC", help="Topic of the samples; created if missing."
+            parser=shared_options.topic_name, metavar="TOPIC", help="Topic for the samples; created if missing."
         ),
     ] = SAMPLES_TOPIC,
     name: Annotated[
         str | None,
         typer.Option(
-            parser=shared_options.some_text, metavar="NAME", help="Name in the samples. Default: the host's name."
+            parser=shared_options.non_blank,
+            metavar="NAME",
+            help="Name of this collector in the samples.  [default: host name]",
         ),
     ] = None,
-    once: Annotated[bool, typer.Option("--once", help="Take one round of samples, then exit.")] = False,
-    topics_max: Annotated[int, _most("topics of a broker")] = 500,
-    groups_max: Annotated[int, _most("pairs of topic and group")] = 500,
-    ages_max: Annotated[int, _most("pairs whose oldest message is looked up")] = 50,
+    once: Annotated[bool, typer.Option("--once", help="Poll all brokers once, then exit.")] = False,
+    topics_max: Annotated[int, _limit("topics per broker")] = 500,
+    groups_max: Annotated[int, _limit("pairs of topic and group")] = 500,
+    ages_max: Annotated[int, _limit("pairs whose oldest pending message is looked up")] = 50,
     access_key: auth_options.AccessKey = "",
     secret_key: auth_options.SecretKey = "",
 ) -> None:
-    """Sample all groups at all brokers to a topic. Runs until SIGINT or SIGTERM."""
+    """Poll statistics of all brokers and publish them to a topic.
+
+    Runs until SIGINT or SIGTERM. `ariane pipeline run lag` computes lag and TPS from the samples.
+    """
     from ariane.metrics_collector.poller import PollLimits
-    from ariane.metrics_collector.publisher import collect as collecting
+    from ariane.metrics_collector.publisher import collect as run_collector
 
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)-7s %(name)s  %(message)s")
     limits = PollLimits(topics_max, groups_max, ages_max)
@@ -57,7 +62,7 @@ def collect(
 
     async def run() -> None:
         with signals.loop_stop_event() as stop:
-            await collecting(
+            await run_collector(
                 namesrv,
                 interval_s=interval,
                 topic=topic,
@@ -65,7 +70,7 @@ def collect(
                 collector=name or "",
                 limits=limits,
                 settings=settings,
-                on_round=CollectorStatus().say,
+                on_round=CollectorStatus().on_round,
                 stop=stop,
             )
 
@@ -73,24 +78,30 @@ def collect(
 
 
 class CollectorStatus:
-    """A line for the first round, for each in which something is otherwise than before, and for one in a minute."""
+    """Prints a line for the first round, for each change, and otherwise once a minute."""
 
     def __init__(self) -> None:
-        self._before: tuple[object, ...] | None = None
-        self._at_s = 0.0
+        self._previous: tuple[object, ...] | None = None
+        self._printed_at_s = 0.0
 
-    def say(self, done: PollingRound) -> None:
-        away = {f"{one.broker}/{one.broker_id}": one.away for one in done.samples if one.away is not None}
-        full = any(any((one.left_out.topics, one.left_out.groups, one.left_out.ages)) for one in done.samples)
-        now = (tuple(sorted(away)), len(done.samples), full, done.fault is None, done.lost)
-        if now == self._before and time.monotonic() - self._at_s < SAY_EVERY_S:
+    def on_round(self, polled: PollingRound) -> None:
+        """Print the state after a round, if it is due."""
+        samples = polled.samples
+        unavailable = {
+            f"{sample.broker}/{sample.broker_id}": sample.away for sample in samples if sample.away is not None
+        }
+        is_limited = any(
+            any((sample.left_out.topics, sample.left_out.groups, sample.left_out.ages)) for sample in samples
+        )
+        state = (tuple(sorted(unavailable)), len(samples), is_limited, polled.fault is None, polled.lost)
+        if state == self._previous and time.monotonic() - self._printed_at_s < LINE_INTERVAL_S:
             return
-        self._before, self._at_s = now, time.monotonic()
-        requests = sum(one.requests for one in done.samples)
-        groups = len({group.group for one in done.samples for group in one.groups})
-        line = f"{time.strftime('%H:%M:%S')} brokers {len(done.samples)}  groups {groups}  requests {requests:,}"
-        typer.echo(line + ("  full: what had no turn comes in the next rounds" if full else ""))
-        for broker, why in sorted(away.items()):
-            typer.echo(f"         away: {broker}: {why}")
-        if done.fault is not None:
-            typer.echo(f"         {done.waiting:,} samples wait, {done.lost:,} are lost: {done.fault}")
+        self._previous, self._printed_at_s = state, time.monotonic()
+        requests = sum(sample.requests for sample in samples)
+        groups = len({group.group for sample in samples for group in sample.groups})
+        line = f"{time.strftime('%H:%M:%S')} brokers {len(samples)}  groups {groups}  requests {requests:,}"
+        typer.echo(line + ("  limit reached: the rest follows in the next rounds" if is_limited else ""))
+        for broker, reason in sorted(unavailable.items()):
+            typer.echo(f"         unavailable: {broker}: {reason}")
+        if polled.fault is not None:
+            typer.echo(f"         {polled.waiting:,} samples pending, {polled.lost:,} lost: {polled.fault}")

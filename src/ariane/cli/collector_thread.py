@@ -1,6 +1,7 @@
-"""The collector beside the jobs, in a thread and an event loop of its own: what fails in it is said, and never ends the jobs.
+"""Runs the collector in a thread with its own event loop, next to pipeline jobs. Its faults are reported and never end the jobs.
 
-with beside(namesrv, …, on_fault=…, on_round=…): the jobs run, rounds of samples go to their topic
+with poll_in_background(namesrv, topic, settings, on_fault=…, on_round=…):
+    run_jobs()
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("ariane.cli")
 
-AGAIN_S = 5.0  # after which it begins anew when it ended with a fault
-STOP_S = 10.0  # a round under way is finished, and its samples sent
+RESTART_S = 5.0  # pause before the collector restarts after a fault
+STOP_S = 10.0  # time to finish the current round and to send its samples
 
 
 def poll_once(
@@ -32,7 +33,7 @@ def poll_once(
     on_fault: Callable[[Exception], None],
     on_round: Callable[[PollingRound], None],
 ) -> None:
-    """One round."""
+    """Poll all brokers once."""
     from ariane.metrics_collector.publisher import collect
 
     try:
@@ -49,9 +50,9 @@ def poll_in_background(
     *,
     on_fault: Callable[[Exception], None],
     on_round: Callable[[PollingRound], None],
-    again_s: float = AGAIN_S,
+    restart_s: float = RESTART_S,
 ) -> Iterator[None]:
-    """Rounds until the block ends."""
+    """Poll all brokers periodically until the block ends."""
     loop = asyncio.new_event_loop()
     stop = asyncio.Event()
 
@@ -63,20 +64,20 @@ def poll_in_background(
                 await collect(namesrv, topic=topic, settings=settings, on_round=on_round, stop=stop)
             except Exception as error:
                 if not isinstance(error, ArianeError | OSError):
-                    log.debug("the collector failed", exc_info=error)
+                    log.debug("collector failed", exc_info=error)
                 on_fault(error)
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(stop.wait(), again_s)
+                    await asyncio.wait_for(stop.wait(), restart_s)
 
-    def work() -> None:
+    def run() -> None:
         with contextlib.closing(loop):
             loop.run_until_complete(rounds())
 
-    thread = threading.Thread(target=work, name="ariane-collector", daemon=True)
+    thread = threading.Thread(target=run, name="ariane-collector", daemon=True)
     thread.start()
     try:
         yield
     finally:
-        with contextlib.suppress(RuntimeError):  # its loop is closed: it ended by itself
+        with contextlib.suppress(RuntimeError):  # the thread has already ended and closed its loop
             loop.call_soon_threadsafe(stop.set)
         thread.join(STOP_S)

@@ -1,6 +1,6 @@
-"""The names of commands, reports and jobs. Needs only the standard library, so `./ariane` checks them before it installs anything.
+"""Names of commands, reports and jobs, with suggestions for misspelt ones.
 
-python -m ariane.cli.command_names pipeline run nothing    prints what is wrong, exit status 2
+Uses the standard library only: the script `./ariane` checks names with it before it installs anything. Exit status 2: unknown name.
 """
 
 from __future__ import annotations
@@ -14,49 +14,50 @@ from ariane.errors import UsageError
 ALL = "all"
 
 COMMANDS = {
-    "up": "name server and broker on this machine, a demo",
-    "namesrv": "one name server",
-    "broker": "one broker",
-    "trace": "where a message is",
-    "report": "throughput, latency, lag, health, delays, transactions",
-    "pipeline": "Spark jobs: topics to tables",
-    "collect": "samples of all brokers",
-    "archive": "whole messages as Parquet",
-    "replay": "send messages again",
-    "store": "check and read a store directory",
+    "up": "run a name server and a broker on this machine",
+    "namesrv": "run a name server",
+    "broker": "run a broker",
+    "trace": "print the timeline of messages",
+    "report": "print a report: tps, latency, lag, health, delay, transactions",
+    "pipeline": "run Spark jobs that compute tables from topics",
+    "collect": "poll statistics of all brokers",
+    "archive": "archive messages as Parquet files",
+    "replay": "resend archived or dead-letter messages",
+    "store": "check and print a store directory",
 }
-# Of the script `./ariane` only.
-SCRIPT_COMMANDS = {"install": "install only", "test": "run the test suite"}
+# Commands of the script `./ariane`, which the Python program does not have.
+SCRIPT_COMMANDS = {"install": "install dependencies only", "test": "run the test suite"}
 
 JOBS = {
-    "trace": "message traces → journeys of messages",
-    "traffic": "message traces → rates, latencies, the slowest messages",
-    "lag": "samples of all brokers → true TPS and lag of groups",
-    "health": "traces and messages → duplicates, disorder, dead letters",
-    "delay": "delayed messages → asked against real delivery times",
-    "transactions": "half messages, their checks and ends → transactions",
+    "trace": "message traces to journeys of messages",
+    "traffic": "message traces to rates, latencies and the slowest messages",
+    "lag": "broker statistics to true TPS and lag of groups",
+    "health": "traces and messages to duplicates, disorder and dead letters",
+    "delay": "delayed messages to requested and actual delivery times",
+    "transactions": "half messages, checks and decisions to transactions",
 }
+JOB_CHOICES = {**JOBS, ALL: "all of these jobs"}
 REPORTS = {
     "tps": "messages sent and consumed per second, failures",
-    "latency": "how long sends, queueing and listeners take",
-    "lag": "lag and true TPS of groups, and which brokers serve them",
-    "health": "duplicates, disorder, clocks, lost and dead messages",
-    "delay": "delayed messages: how early or late, pending, overdue",
-    "transactions": "half messages, their decisions and checks, open ones",
+    "latency": "duration of sends, queueing and consumption",
+    "lag": "lag and true TPS of consumer groups, state of brokers",
+    "health": "duplicates, disorder, clock errors, lost and dead messages",
+    "delay": "punctuality of delayed messages; pending and overdue ones",
+    "transactions": "transactions by decision, checks, open transactions",
 }
 
 
 def parse_jobs(names: Sequence[str] | None) -> tuple[str, ...]:
-    """Return the jobs that a command line names, `all` expanded, each once.
+    """Return the jobs named on a command line, without duplicates; `all` stands for every job.
 
     Raises:
-        UsageError: no job is named, or one that does not exist. Lists them.
+        UsageError: no job is given, or an unknown one. Lists all jobs.
     """
     if not names:
-        raise UsageError("JOB", None, f"name one or more jobs:{_listed({**JOBS, ALL: 'all of them'})}")
+        raise UsageError("JOB", None, f"expected one or more jobs:{_format_list(JOB_CHOICES)}")
     for name in names:
         if name not in JOBS and name != ALL:
-            raise UsageError("JOB", name, _unknown("job", name, {**JOBS, ALL: "all of them"}))
+            raise UsageError("JOB", name, _unknown_name("job", name, JOB_CHOICES))
     return tuple(JOBS) if ALL in names else tuple(dict.fromkeys(names))
 
 
@@ -64,23 +65,27 @@ def parse_report(name: str | None) -> str:
     """Return the name of a report.
 
     Raises:
-        UsageError: no report is named, or one that does not exist. Lists them.
+        UsageError: no report is given, or an unknown one. Lists all reports.
     """
     if name is None:
-        raise UsageError("NAME", None, f"name a report:{_listed(REPORTS)}")
+        raise UsageError("NAME", None, f"expected a report:{_format_list(REPORTS)}")
     if name not in REPORTS:
-        raise UsageError("NAME", name, _unknown("report", name, REPORTS))
+        raise UsageError("NAME", name, _unknown_name("report", name, REPORTS))
     return name
 
 
 def check(arguments: Sequence[str]) -> None:
-    """Check the names that stand before the first option; those after it are checked by the command itself."""
+    """Check the names before the first option; the command itself checks the rest.
+
+    Raises:
+        UsageError: a command, job or report is unknown.
+    """
     words = list(_before_options(arguments))
     if not words:
         return
-    known = {**COMMANDS, **SCRIPT_COMMANDS}
-    if words[0] not in known:
-        raise UsageError("COMMAND", words[0], _unknown("command", words[0], known))
+    commands = {**COMMANDS, **SCRIPT_COMMANDS}
+    if words[0] not in commands:
+        raise UsageError("COMMAND", words[0], _unknown_name("command", words[0], commands))
     if words[:2] == ["pipeline", "run"] and len(words) > 2:
         parse_jobs(words[2:])
     if words[0] == "report" and len(words) > 1:
@@ -94,19 +99,19 @@ def _before_options(arguments: Iterable[str]) -> Iterable[str]:
         yield word
 
 
-def _unknown(what: str, name: str, known: Mapping[str, str]) -> str:
-    close = difflib.get_close_matches(name, known, 1)
-    hint = f" Did you mean {close[0]!r}?" if close else ""
-    return f"no such {what}.{hint} The {what}s are:{_listed(known)}"
+def _unknown_name(kind: str, name: str, choices: Mapping[str, str]) -> str:
+    matches = difflib.get_close_matches(name, choices, 1)
+    hint = f" Did you mean {matches[0]!r}?" if matches else ""
+    return f"unknown {kind}.{hint} Expected one of:{_format_list(choices)}"
 
 
-def _listed(meanings: Mapping[str, str]) -> str:
-    return "".join(f"\n  {name:14} {meaning}" for name, meaning in meanings.items())
+def _format_list(choices: Mapping[str, str]) -> str:
+    return "".join(f"\n  {name:14} {meaning}" for name, meaning in choices.items())
 
 
 if __name__ == "__main__":
     try:
         check(sys.argv[1:])
     except UsageError as error:
-        print(f"ariane: {error}", file=sys.stderr)
+        print(f"Error: {error}", file=sys.stderr)
         sys.exit(2)

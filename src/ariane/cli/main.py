@@ -1,13 +1,14 @@
-"""The table of commands. [mqnamesrv, mqbroker and their shell scripts]
+"""Registers all commands and turns errors into one line and an exit status. [mqnamesrv, mqbroker and their shell scripts]
 
-A command's module imports what it needs when it runs: the broker's start loads neither Spark nor a table renderer.
+Command modules import their dependencies when they run: starting a broker loads neither Spark nor rich.
 
-exit status   0 done   1 failed   2 the command line cannot be run   130 interrupted
+exit status   0 success   1 failure   2 invalid command line   130 interrupted
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from typing import Annotated
 
 import typer
@@ -25,62 +26,115 @@ from ariane.cli import (
     trace_command,
     up_command,
 )
+from ariane.cli.help_format import HelpCommand, create_app, examples
 from ariane.errors import ArianeError, UsageError
 
 FAILED, MISUSED, INTERRUPTED = 1, 2, 130
 
-app = typer.Typer(
-    help="RocketMQ in Python: name server, broker, clients, and Spark over message traces.",
-    no_args_is_help=True,
-    add_completion=False,
+SUMMARY = "Run RocketMQ name servers and brokers, and find out where messages are and why they are late."
+SERVERS, MESSAGES, PIPELINE = "Servers", "Messages", "Pipeline"  # sections of `ariane --help`
+EXAMPLES = examples(
+    "ariane up --demo  # run everything on this machine, with traffic",
+    "ariane trace --key ORDER-17  # find out where a message is",
+    "ariane report lag --since 1h  # check whether consumers keep up",
+)
+
+app = create_app(
+    SUMMARY,
+    epilog=EXAMPLES,
     pretty_exceptions_enable=False,
-    rich_markup_mode=None,  # boxes of 80 columns cut texts that are to be copied
+    rich_markup_mode=None,  # rich's boxes of 80 columns cut names and addresses that users copy
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command("up")(up_command.up)
-app.command("namesrv")(namesrv_command.namesrv)
-app.command("broker")(broker_command.broker)
-app.command("trace")(trace_command.trace)
-app.command("collect")(collect_command.collect)
-app.command("replay")(replay_command.replay)
-app.add_typer(archive_command.app, name="archive")
-app.command("report")(report_command.report)
-app.add_typer(pipeline_command.app, name="pipeline")
-app.add_typer(store_command.app, name="store")
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
+def _add(name: str, command: Callable[..., None], section: str, *lines: str) -> None:
+    app.command(name, cls=HelpCommand, rich_help_panel=section, epilog=examples(*lines))(command)
+
+
+_add(
+    "up",
+    up_command.up,
+    SERVERS,
+    "ariane up --demo  # with traffic and the pipeline",
+    "ariane up --demo --exit  # send 1,000 orders, verify the outcome",
+)
+_add("namesrv", namesrv_command.namesrv, SERVERS, "ariane namesrv -c conf/namesrv.conf", "ariane namesrv --port 9876")
+_add(
+    "broker",
+    broker_command.broker,
+    SERVERS,
+    "ariane broker -c conf/broker.conf -n 10.0.0.1:9876",
+    "ariane broker -c conf/broker.conf --printConfigItem",
+)
+_add(
+    "trace",
+    trace_command.trace,
+    MESSAGES,
+    "ariane trace --key ORDER-17",
+    "ariane trace --topic orders --since 10m --slowest",
+    "ariane trace --id 7F00000100002A139A5A3C0000000004 --json",
+)
+_add(
+    "report",
+    report_command.report,
+    MESSAGES,
+    "ariane report lag",
+    "ariane report latency --since 2d --topic orders",
+    "ariane report health --html health.html",
+)
+_add(
+    "replay",
+    replay_command.replay,
+    MESSAGES,
+    "ariane replay --from-topic %DLQ%billing --dry-run",
+    "ariane replay --from-topic %DLQ%billing --rate 100/s --result replay.jsonl",
+    "ariane replay --from ~/archive --topic orders2 --result replay.parquet",
+)
+app.add_typer(store_command.app, name="store", rich_help_panel=MESSAGES)
+app.add_typer(pipeline_command.app, name="pipeline", rich_help_panel=PIPELINE)
+_add(
+    "collect",
+    collect_command.collect,
+    PIPELINE,
+    "ariane collect -n 10.0.0.1:9876 --interval 10",
+    "ariane collect --once",
+)
+app.add_typer(archive_command.app, name="archive", rich_help_panel=PIPELINE)
+
+
+def _print_version(is_requested: bool) -> None:
+    if is_requested:
         typer.echo(f"ariane {ariane.__version__}")
         raise typer.Exit
 
 
-@app.callback()
+@app.callback(help=SUMMARY, epilog=EXAMPLES)
 def _options(
     version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
-    """RocketMQ in Python: name server, broker, clients, and Spark over message traces."""
+    """Hold the options of `ariane` itself; its help text is that of the application."""
 
 
 def run() -> None:
-    """Run the command of sys.argv. Errors of ours and of the operating system are one line for people."""
+    """Run the command of `sys.argv`. Print expected errors as one line, without a traceback."""
     try:
         app(prog_name="ariane")
     except UsageError as error:
-        _end(str(error), MISUSED)
+        _fail(str(error), MISUSED)
     except ArianeError as error:
-        _end(str(error), FAILED)
+        _fail(str(error), FAILED)
     except OSError as error:
-        # The disk or the network: its message names the file, and a traceback adds nothing that its reader can use.
-        _end(f"{error.filename}: {error.strerror}" if error.filename else str(error), FAILED)
-    except SystemExit as ended:
-        if ended.code == INTERRUPTED:
-            typer.echo("ariane: interrupted", err=True)
+        # Disk and network errors are the user's to solve: the message names the file, a traceback adds nothing.
+        _fail(f"{error.filename}: {error.strerror}" if error.filename else str(error), FAILED)
+    except SystemExit as exit_request:
+        if exit_request.code == INTERRUPTED:
+            typer.echo("Interrupted.", err=True)
         raise
 
 
-def _end(message: str, status: int) -> None:
-    typer.echo(f"ariane: {message}", err=True)
+def _fail(message: str, status: int) -> None:
+    typer.echo(f"Error: {message}", err=True)
     sys.exit(status)

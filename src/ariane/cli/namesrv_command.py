@@ -1,4 +1,4 @@
-"""`ariane namesrv`: one name server in the foreground. [mqnamesrv]"""
+"""`ariane namesrv`: runs a name server in the foreground. [mqnamesrv]"""
 
 from __future__ import annotations
 
@@ -14,27 +14,39 @@ def namesrv(
     config_file: Annotated[
         Path | None,
         typer.Option(
-            "-c", "--configFile", parser=shared_options.local_path, metavar="FILE", help="namesrv.conf of RocketMQ."
+            "-c",
+            "--configFile",
+            parser=shared_options.local_path,
+            metavar="FILE",
+            help="Configuration file in RocketMQ's format (namesrv.conf).",
         ),
     ] = None,
     port: Annotated[
         int | None,
-        typer.Option("--port", parser=shared_options.port, metavar="PORT", help="Port in place of listenPort; 0: any."),
+        typer.Option(
+            "--port",
+            parser=shared_options.port,
+            metavar="PORT",
+            help="Listen port; 0 selects a free one; overrides listenPort.",
+        ),
     ] = None,
     print_config: Annotated[
-        bool, typer.Option("-p", "--printConfigItem", help="Print the settings, then exit.")
+        bool, typer.Option("-p", "--printConfigItem", help="Print the effective settings, then exit.")
     ] = False,
     log_file: shared_options.LogFile = None,
     until_stdin_closes: Annotated[bool, typer.Option(hidden=True)] = False,
 ) -> None:
-    """Run a name server until SIGINT or SIGTERM. Keys of the file that have no effect are reported on stderr."""
+    """Run a name server.
+
+    Runs until SIGINT or SIGTERM. Unknown or unsupported configuration keys are reported on stderr.
+    """
     from ariane.cli import run_server
     from ariane.nameserver.config import NAME_SERVER_SETTINGS
     from ariane.nameserver.server import NameServer
 
-    given = {} if port is None else {"listenPort": str(port)}
+    overrides = {} if port is None else {"listenPort": str(port)}
     config, remarks = (
-        NAME_SERVER_SETTINGS.load(config_file, given) if config_file else NAME_SERVER_SETTINGS.parse(given)
+        NAME_SERVER_SETTINGS.load(config_file, overrides) if config_file else NAME_SERVER_SETTINGS.parse(overrides)
     )
     run_server.report_remarks(remarks, config_file)
     if print_config:

@@ -1,4 +1,4 @@
-"""`ariane pipeline run JOB…` keeps Spark jobs going in the foreground; `ariane pipeline status` tells how far they are."""
+"""`ariane pipeline`: runs Spark jobs in the foreground; prints how fresh their tables are, and the tables' schemas."""
 
 from __future__ import annotations
 
@@ -8,25 +8,42 @@ import logging
 import os
 import sys
 import threading
+from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
 from ariane.cli import auth_options, command_names, shared_options, signals, spark_options
 from ariane.cli import paths as homes
+from ariane.cli.help_format import HelpCommand, create_app, examples
 from ariane.errors import StoreError, UsageError
 from ariane.model.topic import SAMPLES_TOPIC, TRACE_TOPIC
 
-app = typer.Typer(help="Spark jobs over traces, messages and statistics.", no_args_is_help=True)
+if TYPE_CHECKING:
+    from ariane.reports.pipeline_status import Freshness
+    from ariane.tables.published import TableVersion
+
+app = create_app("Run Spark jobs over traces, messages and statistics.")
 
 
-@app.command("run")
+@app.command(
+    "run",
+    cls=HelpCommand,
+    epilog=examples(
+        "ariane pipeline run all -n 10.0.0.1:9876",
+        "ariane pipeline run trace traffic --once",
+        "ariane pipeline run lag --master spark://10.0.0.7:7077 --no-collect",
+    ),
+)
 def run(
     jobs: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="JOB", help="all, trace, traffic, lag, health, delay or transactions.", show_default=False
+            metavar="JOB",
+            help="Jobs: trace, traffic, lag, health, delay, transactions, or all of them.",
+            show_default=False,
         ),
     ] = None,
     namesrv: shared_options.NameServers = shared_options.NAMESRV_DEFAULT,
@@ -35,30 +52,38 @@ def run(
     conf: spark_options.ConfOption = None,
     once: shared_options.Once = False,
     interval: Annotated[
-        float, typer.Option(parser=shared_options.seconds(0.1), metavar="SECONDS", help="Pause between rounds.")
+        float, typer.Option(parser=shared_options.seconds(0.1), metavar="SECONDS", help="Seconds between rounds.")
     ] = 2.0,
     keep_days: Annotated[
         int,
-        typer.Option(parser=shared_options.whole_number(1), metavar="DAYS", help="Remove older rows from the tables."),
+        typer.Option(parser=shared_options.whole_number(1), metavar="DAYS", help="Retention of table rows in days."),
     ] = 30,
     topic: Annotated[
-        str, typer.Option(parser=shared_options.topic_name, metavar="TOPIC", help="Topic that clients trace to.")
+        str, typer.Option(parser=shared_options.topic_name, metavar="TOPIC", help="Topic of message traces.")
     ] = TRACE_TOPIC,
     samples_topic: Annotated[
-        str, typer.Option(parser=shared_options.topic_name, metavar="TOPIC", help="Topic of `ariane collect`.")
+        str,
+        typer.Option(
+            parser=shared_options.topic_name, metavar="TOPIC", help="Topic of the samples of `ariane collect`."
+        ),
     ] = SAMPLES_TOPIC,
     delay_levels: Annotated[
-        str, typer.Option(metavar="LEVELS", help="The brokers' messageDelayLevel, if changed.")
+        str,
+        typer.Option(metavar="LEVELS", help="messageDelayLevel of the brokers, if it differs from RocketMQ's default."),
     ] = "",
     collect: Annotated[
-        bool, typer.Option(help="Sample the brokers if a job reads samples, unless `ariane collect` does it.")
+        bool,
+        typer.Option(help="Poll the brokers if a job reads samples; --no-collect if `ariane collect` runs elsewhere."),
     ] = True,
     access_key: auth_options.AccessKey = "",
     secret_key: auth_options.SecretKey = "",
     source_options: auth_options.SourceOption = None,
     until_stdin_closes: Annotated[bool, typer.Option(hidden=True)] = False,
 ) -> None:
-    """Compute tables from topics, until SIGINT or SIGTERM."""
+    """Run jobs that compute tables from topics.
+
+    Runs until SIGINT or SIGTERM. A restarted job resumes where it stopped.
+    """
     job_names = command_names.parse_jobs(jobs)
     delays_ms = _delays_ms(delay_levels) if delay_levels else None
     settings = spark_options.parse_conf(conf)
@@ -68,31 +93,33 @@ def run(
     spark_options.require_spark()
 
     from ariane.cli import collector_thread, progress
-    from ariane.pipeline import jobs as known
-    from ariane.pipeline import run as running
+    from ariane.pipeline import jobs as catalog
+    from ariane.pipeline import run as runner
 
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)-7s %(name)s  %(message)s")
-    logging.getLogger("py4j").setLevel(logging.CRITICAL)  # what fails in a batch is raised by its query, and told once
-    job = known.with_topics(known.joined(job_names), topic, samples_topic)
+    logging.getLogger("py4j").setLevel(
+        logging.CRITICAL
+    )  # the query reports a failed batch; py4j would log its stack again
+    job = catalog.with_topics(catalog.joined(job_names), topic, samples_topic)
     if delays_ms is not None:
-        job = known.with_delay_levels(job, delays_ms)
-    with progress.progress_reporter(once=once) as screen, contextlib.ExitStack() as beside:
-        stop = signals.thread_stop_event(screen.print_line)
+        job = catalog.with_delay_levels(job, delays_ms)
+    with progress.progress_reporter(once=once) as reporter, contextlib.ExitStack() as background:
+        stop = signals.thread_stop_event(reporter.print_line)
         if until_stdin_closes:
             threading.Thread(target=_stop_at_end_of_stdin, args=(stop,), daemon=True).start()
-        screen.print_line(f"tables in {tables}; starting Spark")
-        if collect and known.SAMPLES.name in {source.name for source in job.sources}:
-            said = progress.CollectorProgress(screen.print_line)
+        reporter.print_line(f"tables in {tables}; starting Spark")
+        if collect and catalog.SAMPLES.name in {source.name for source in job.sources}:
+            collector = progress.CollectorProgress(reporter.print_line)
             if once:
                 collector_thread.poll_once(
-                    namesrv, samples_topic, client, on_fault=said.on_fault, on_round=said.on_round
+                    namesrv, samples_topic, client, on_fault=collector.on_fault, on_round=collector.on_round
                 )
             else:
                 rounds = collector_thread.poll_in_background(
-                    namesrv, samples_topic, client, on_fault=said.on_fault, on_round=said.on_round
+                    namesrv, samples_topic, client, on_fault=collector.on_fault, on_round=collector.on_round
                 )
-                beside.enter_context(rounds)
-        running.run(
+                background.enter_context(rounds)
+        runner.run(
             job,
             source,
             tables,
@@ -101,81 +128,114 @@ def run(
             once=once,
             interval_s=interval,
             keep_days=keep_days,
-            on_progress=screen.on_round,
-            on_step=screen.on_tables_published,
-            on_fault=screen.print_line,
+            on_progress=reporter.on_round,
+            on_step=reporter.on_tables_published,
+            on_fault=reporter.print_line,
             stop=stop,
         )
 
 
-@app.command("status")
+@app.command("status", cls=HelpCommand, epilog=examples("ariane pipeline status --home ~/.ariane"))
 def status(
     home: shared_options.TablesHome = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per table.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object per table.", rich_help_panel=shared_options.OUTPUT)
+    ] = False,
 ) -> None:
-    """Print how fresh each table is. Exits with status 1 if one is not complete."""
-    from rich.console import Console
-    from rich.padding import Padding
-    from rich.table import Table
-    from rich.text import Text
+    """Print the freshness of each table.
 
+    Exits with status 1 if a table is incomplete.
+    """
     from ariane import tables
     from ariane.clock import SYSTEM_CLOCK
     from ariane.reports.pipeline_status import freshness
     from ariane.tables import published
 
-    place = homes.existing_tables_dir(home)
+    tables_dir = homes.existing_tables_dir(home)
     now_ms = SYSTEM_CLOCK.now_ms()
-    lines = []
+    states = []
     for table in tables.ALL:
-        if (now := published.current(place, table)) is None:
-            continue
-        fresh = freshness(place, table, now_ms)
-        size = sum(file.bytes for file in now.files)
-        lines.append((table.name, now.rows, len(now.files), size, fresh))
-    if not lines:
-        raise StoreError(f"no tables in {place}: run `ariane pipeline run all --home {place}`")
+        version = published.current(tables_dir, table)
+        if version is not None:
+            states.append(_TableState(table.name, version, freshness(tables_dir, table, now_ms)))
+    if not states:
+        raise StoreError(f"no tables in {tables_dir}: run `ariane pipeline run all --home {tables_dir}`")
     if as_json:
-        for name, count, files, size, fresh in lines:
-            row = {"table": name, "home": str(place), "rows": count, "files": files, "bytes": size}
-            row |= {"as_of_ms": fresh.as_of_ms}
-            typer.echo(json.dumps(row | {"complete": fresh.is_complete, "gaps": fresh.warnings}))
+        for state in states:
+            typer.echo(json.dumps(state.as_dict(tables_dir)))
     else:
-        drawn = Table(box=None, pad_edge=False, header_style="bold")
-        for name in ("table", "rows", "files", "MB", "as of (UTC)", "age", "complete"):
-            drawn.add_column(name, justify="right" if name in ("rows", "files", "MB", "age") else "left", no_wrap=True)
-        for name, count, files, size, fresh in lines:
-            as_of = age = "unknown"
-            if fresh.as_of_ms is not None:
-                as_of = f"{datetime.fromtimestamp(fresh.as_of_ms / 1000, UTC):%m-%d %H:%M:%S}"
-                age = _age(now_ms - fresh.as_of_ms)
-            whole = "yes" if fresh.is_complete else "no"
-            drawn.add_row(name, f"{count:,}", f"{files:,}", f"{size / 1e6:,.1f}", as_of, age, whole)
-        console = Console()
-        console.print(f"tables in {place}", markup=False, highlight=False, soft_wrap=True)
-        console.print(drawn)
-        if why := list(dict.fromkeys(warning for *_, fresh in lines for warning in fresh.warnings)):
-            console.print("\nNot complete:")
-            for gap in why:
-                console.print(Padding(Text(gap), (0, 0, 0, 2)))
-    raise typer.Exit(0 if all(fresh.is_complete for *_, fresh in lines) else 1)
+        _print_status(states, tables_dir, now_ms)
+    raise typer.Exit(0 if all(state.fresh.is_complete for state in states) else 1)
 
 
-@app.command("tables")
+class _TableState(NamedTuple):
+    name: str
+    version: TableVersion
+    fresh: Freshness
+
+    @property
+    def size(self) -> int:
+        """Bytes of its files."""
+        return sum(file.bytes for file in self.version.files)
+
+    def as_dict(self, tables_dir: Path) -> dict[str, Any]:
+        return {
+            "table": self.name,
+            "home": str(tables_dir),
+            "rows": self.version.rows,
+            "files": len(self.version.files),
+            "bytes": self.size,
+            "as_of_ms": self.fresh.as_of_ms,
+            "complete": self.fresh.is_complete,
+            "warnings": self.fresh.warnings,
+        }
+
+
+def _print_status(states: Sequence[_TableState], tables_dir: Path, now_ms: int) -> None:
+    from rich.padding import Padding
+    from rich.table import Table
+    from rich.text import Text
+
+    from ariane.cli.terminal import create_console
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in ("TABLE", "ROWS", "FILES", "MB", "AS OF (UTC)", "AGE", "COMPLETE"):
+        table.add_column(name, justify="right" if name in ("ROWS", "FILES", "MB", "AGE") else "left", no_wrap=True)
+    for state in states:
+        as_of = age = "unknown"
+        if state.fresh.as_of_ms is not None:
+            as_of = f"{datetime.fromtimestamp(state.fresh.as_of_ms / 1000, UTC):%m-%d %H:%M:%S}"
+            age = _format_age(now_ms - state.fresh.as_of_ms)
+        complete = "yes" if state.fresh.is_complete else "no"
+        files, size = f"{len(state.version.files):,}", f"{state.size / 1e6:,.1f}"
+        table.add_row(state.name, f"{state.version.rows:,}", files, size, as_of, age, complete)
+    console = create_console()
+    console.print(f"tables: {tables_dir}", soft_wrap=True)
+    console.print(table)
+    # One reason usually affects many tables: print it once.
+    if warnings := list(dict.fromkeys(warning for state in states for warning in state.fresh.warnings)):
+        console.print("\nIncomplete because:")
+        for warning in warnings:
+            console.print(Padding(Text(warning), (0, 0, 0, 2)))
+
+
+@app.command("tables", cls=HelpCommand, epilog=examples("ariane pipeline tables journeys"))
 def show_tables(
-    name: Annotated[str | None, typer.Argument(metavar="TABLE", help="One of them; default: all.")] = None,
+    name: Annotated[str | None, typer.Argument(metavar="TABLE", help="Only this table.", show_default=False)] = None,
 ) -> None:
-    """Print the tables' columns as Markdown."""
+    """Print the schemas of the tables as Markdown."""
     from ariane import tables
 
-    chosen = [table for table in tables.ALL if name in (None, table.name)]
-    if not chosen:
-        raise UsageError("TABLE", name, f"no such table; there are {', '.join(table.name for table in tables.ALL)}")
-    typer.echo("\n".join(map(tables.page, chosen)), nl=False)
+    selected = [table for table in tables.ALL if name in (None, table.name)]
+    if not selected:
+        raise UsageError(
+            "TABLE", name, f"unknown table; expected one of {', '.join(table.name for table in tables.ALL)}"
+        )
+    typer.echo("\n".join(map(tables.page, selected)), nl=False)
 
 
 def _delays_ms(text: str) -> tuple[int, ...]:
-    """messageDelayLevel, as it is written in broker.conf."""
+    """Return the delays of messageDelayLevel as broker.conf writes it, in ms."""
     from ariane.broker.config import parse_delay_levels
     from ariane.errors import ProtocolError
 
@@ -185,11 +245,11 @@ def _delays_ms(text: str) -> tuple[int, ...]:
         raise UsageError("--delay-levels", text, str(error)) from error
 
 
-def _age(ms: int) -> str:
-    """A span in the unit that fits it."""
-    for unit, span_ms in (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000)):
-        if abs(ms) >= 2 * span_ms:
-            return f"{ms // span_ms:,} {unit}"
+def _format_age(ms: int) -> str:
+    """Return a duration in a readable unit."""
+    for unit, unit_ms in (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000)):
+        if abs(ms) >= 2 * unit_ms:
+            return f"{ms // unit_ms:,} {unit}"
     return f"{ms / 1000:,.0f} s"
 
 

@@ -1,10 +1,9 @@
-"""How the jobs are, while they run: a table that is drawn anew on a terminal, else a line for the news of some seconds.
+"""Reports the progress of pipeline jobs: a live table in a terminal, lines in a pipe, a summary with --once.
 
-    12:10:05  traces 35 behind, 812 ms  samples 0 behind, 300 ms  messages waits  |  rows: journeys 12,345  traffic 960  3 more
+    12:10:05  traces 35 pending, 812 ms  samples 0 pending, 300 ms  messages waiting  |  rows: journeys 12,345  3 more
 
-`ms` is what the source's last batch took; rows are those of tables that were published since the line before.
-
-What a source waits for, and what the collector says, are lines of their own, when they change. `--once` lists all in the end.
+`ms` is the duration of the source's last micro-batch. Rows are those of tables that were published since the previous line.
+A source that starts or stops waiting for a server, and faults of the collector, get lines of their own.
 """
 
 from __future__ import annotations
@@ -25,34 +24,36 @@ if TYPE_CHECKING:
     from ariane.pipeline.run import JobProgress
     from ariane.reports.pipeline_status import SourceStatus
 
-APART_S = 10.0  # between lines
-QUIET_S = 60.0  # without news a line comes this often all the same: it runs
-NAMED = 3  # tables that a line names, those with most rows
-WIDTH = 14  # of names: rejects have the longest
+LINE_INTERVAL_S = 10.0  # shortest time between two lines
+HEARTBEAT_S = 60.0  # without changes a line is printed this often, to show that the pipeline runs
+TABLES_SHOWN = 3  # tables that a line names: those with the most rows
+NAME_WIDTH = 14  # the longest name of a source or table is that of the rejects
 
-Say = Callable[[str], None]
+PrintLine = Callable[[str], None]
 
 
 class ProgressReporter(Protocol):
-    """Where it is shown."""
+    """Shows the progress of jobs on standard output."""
 
     def on_tables_published(self, progress: JobProgress) -> None:
-        """A table is published, in the middle of a round."""
+        """Report tables that were published in the middle of a round."""
         ...
 
     def on_round(self, progress: JobProgress) -> None:
-        """A round is done."""
+        """Report the end of a round."""
         ...
 
-    def print_line(self, line: str) -> None: ...
+    def print_line(self, line: str) -> None:
+        """Print a line without disturbing the display."""
+        ...
 
 
 @contextlib.contextmanager
 def progress_reporter(*, once: bool) -> Iterator[ProgressReporter]:
-    """What fits standard output."""
-    from rich.console import Console
+    """Provide the reporter that suits standard output."""
+    from ariane.cli.terminal import create_console
 
-    console = Console()
+    console = create_console()
     if once:
         yield SummaryProgress()
     elif not console.is_terminal:
@@ -60,150 +61,164 @@ def progress_reporter(*, once: bool) -> Iterator[ProgressReporter]:
     else:
         from rich.live import Live
 
+        # The reporter refreshes after each event; a timer would only redraw the same table.
         with Live(console=console, auto_refresh=False) as live:
             yield LiveProgress(live)
 
 
 def wait_reason(status: SourceStatus) -> str | None:
-    """What a source waits for."""
+    """Return why a source waits; None if it reads."""
     if status.unavailable is not None:
         return status.unavailable
-    return "none of its topics is there yet" if status.topics == 0 else None
+    return "none of its topics exists yet" if status.topics == 0 else None
 
 
 class JobWaiting:
-    """Says what a source waits for when it begins to, waits for something else, or goes on."""
+    """Detects when a source starts to wait, waits for another reason, or resumes."""
 
     def __init__(self) -> None:
-        self._before: dict[str, str | None] = {}
+        self._reasons: dict[str, str | None] = {}
 
     def changes(self, progress: JobProgress) -> Iterator[str]:
+        """Yield a line for each source whose state changed since the previous call."""
         for status in progress.sources:
-            why, before = wait_reason(status), self._before.get(status.source)
-            self._before[status.source] = why
-            if why != before:
-                yield f"{status.source} waits: {why}" if why else f"{status.source} goes on"
+            reason, previous = wait_reason(status), self._reasons.get(status.source)
+            self._reasons[status.source] = reason
+            if reason != previous:
+                yield f"{status.source} waiting: {reason}" if reason else f"{status.source} resumed"
 
 
 class SummaryProgress:
-    """All of it, once."""
+    """Prints one summary at the end (`--once`)."""
 
     def on_tables_published(self, progress: JobProgress) -> None:
-        """The end lists it."""
+        """Print nothing: the summary lists all tables."""
 
     def on_round(self, progress: JobProgress) -> None:
         for status in progress.sources:
-            why = wait_reason(status)
-            typer.echo(f"{status.source:{WIDTH}} {f'waits: {why}' if why else _source(status)}")
-        for one in progress.folded:
-            slots = f"{one.slots:,} slot{'' if one.slots == 1 else 's'}"
-            typer.echo(f"{one.table.name:{WIDTH}} rows {one.published.rows:,}  {slots} folded")
-        typer.echo(f"{len(progress.folded)} tables folded in {progress.seconds:.1f} s")
+            reason = wait_reason(status)
+            typer.echo(f"{status.source:{NAME_WIDTH}} {f'waiting: {reason}' if reason else _source_state(status)}")
+        for result in progress.folded:
+            buckets = f"{result.slots:,} time bucket{'' if result.slots == 1 else 's'}"
+            typer.echo(f"{result.table.name:{NAME_WIDTH}} rows {result.published.rows:,}  {buckets} updated")
+        typer.echo(f"{len(progress.folded)} tables updated in {progress.seconds:.1f} s")
 
     def print_line(self, line: str) -> None:
         typer.echo(line)
 
 
 class PlainProgress:
-    """A line for the news of ten seconds, of a round or a part of it."""
+    """Prints a line per ten seconds with changes, for pipes and log files."""
 
-    def __init__(self, echo: Say = typer.echo, monotonic: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, echo: PrintLine = typer.echo, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._echo = echo
         self._monotonic = monotonic
         self._waiting = JobWaiting()
-        self._at_s = -math.inf
-        self._folded: dict[str, int] = {}  # rows of the tables that no line has named yet
+        self._printed_at_s = -math.inf
+        self._published: dict[str, int] = {}  # table -> rows, for tables that no line has named yet
 
     def on_tables_published(self, progress: JobProgress) -> None:
         for line in self._waiting.changes(progress):
             self.print_line(line)
-        self._folded |= {one.table.name: one.published.rows for one in progress.folded}
-        if self._folded and self._monotonic() - self._at_s >= APART_S:
-            self._line(progress)
+        self._published |= {result.table.name: result.published.rows for result in progress.folded}
+        if self._published and self._monotonic() - self._printed_at_s >= LINE_INTERVAL_S:
+            self._print_progress(progress)
 
     def on_round(self, progress: JobProgress) -> None:
-        self.on_tables_published(progress._replace(folded=()))  # they were told one by one
-        if self._monotonic() - self._at_s >= QUIET_S:
-            self._line(progress)
+        # The tables of the round were already reported one by one.
+        self.on_tables_published(progress._replace(folded=()))
+        if self._monotonic() - self._printed_at_s >= HEARTBEAT_S:
+            self._print_progress(progress)
 
     def print_line(self, line: str) -> None:
         self._echo(f"{time.strftime('%H:%M:%S')}  {line}")
 
-    def _line(self, progress: JobProgress) -> None:
-        self._at_s = self._monotonic()
-        sources = "  ".join(f"{one.source} {'waits' if wait_reason(one) else _source(one)}" for one in progress.sources)
-        most = sorted(self._folded.items(), key=lambda one: -one[1])
-        named = "  ".join(f"{name} {rows:,}" for name, rows in most[:NAMED])
-        more = f"  {len(most) - NAMED} more" if len(most) > NAMED else ""
-        self.print_line(f"{sources}  |  rows: {named}{more}" if most else f"{sources}  |  no news")
-        self._folded = {}
+    def _print_progress(self, progress: JobProgress) -> None:
+        self._printed_at_s = self._monotonic()
+        sources = "  ".join(
+            f"{status.source} {'waiting' if wait_reason(status) else _source_state(status)}"
+            for status in progress.sources
+        )
+        tables = sorted(self._published.items(), key=lambda item: -item[1])
+        names = "  ".join(f"{name} {rows:,}" for name, rows in tables[:TABLES_SHOWN])
+        more = f"  {len(tables) - TABLES_SHOWN} more" if len(tables) > TABLES_SHOWN else ""
+        self.print_line(f"{sources}  |  rows: {names}{more}" if tables else f"{sources}  |  no changes")
+        self._published = {}
 
 
 class LiveProgress:
-    """A table that is drawn anew with each round; lines stay above it."""
+    """Redraws a table with each event; lines scroll above it."""
 
     def __init__(self, live: Live) -> None:
         self._live = live
         self._waiting = JobWaiting()
-        self._tables: dict[str, tuple[int, str]] = {}  # rows, and when they were folded
+        self._tables: dict[str, tuple[int, str]] = {}  # table -> rows, time of the last update
 
     def on_tables_published(self, progress: JobProgress) -> None:
         for line in self._waiting.changes(progress):
             self.print_line(line)
         at = time.strftime("%H:%M:%S")
-        self._tables |= {one.table.name: (one.published.rows, at) for one in progress.folded}
-        self._live.update(self._table(progress, at), refresh=True)
+        self._tables |= {result.table.name: (result.published.rows, at) for result in progress.folded}
+        self._live.update(self._build_table(progress, at), refresh=True)
 
     def on_round(self, progress: JobProgress) -> None:
-        self.on_tables_published(progress._replace(folded=()))  # they were told one by one
+        # The tables of the round were already reported one by one.
+        self.on_tables_published(progress._replace(folded=()))
 
     def print_line(self, line: str) -> None:
         self._live.console.print(f"{time.strftime('%H:%M:%S')}  {line}", markup=False, highlight=False, soft_wrap=True)
 
-    def _table(self, progress: JobProgress, at: str) -> Table:
+    def _build_table(self, progress: JobProgress, at: str) -> Table:
         from rich.table import Table
 
-        drawn = Table(box=None, pad_edge=False, header_style="bold", title=f"{at}  Ctrl-C stops", title_justify="left")
-        drawn.add_column("source, table", no_wrap=True)
-        for name in ("behind", "batch", "took ms", "rows", "folded at"):
-            drawn.add_column(name, justify="right", no_wrap=True)
+        table = Table(
+            box=None, pad_edge=False, header_style="bold", title=f"{at}  Ctrl-C to stop", title_justify="left"
+        )
+        table.add_column("source, table", no_wrap=True)
+        for name in ("pending", "batch", "batch ms", "rows", "updated at"):
+            table.add_column(name, justify="right", no_wrap=True)
         for status in progress.sources:
-            took = "" if status.batch_ms is None else f"{status.batch_ms:,}"
+            batch_ms = "" if status.batch_ms is None else f"{status.batch_ms:,}"
             batch = "" if status.batch is None else f"{status.batch:,}"
-            drawn.add_row(status.source, "waits" if wait_reason(status) else _behind(status), batch, took, style="cyan")
-        for name, (rows, folded_at) in sorted(self._tables.items()):
-            drawn.add_row(name, "", "", "", f"{rows:,}", folded_at)
-        return drawn
+            pending = "waiting" if wait_reason(status) else _pending(status)
+            table.add_row(status.source, pending, batch, batch_ms, style="cyan")
+        for name, (rows, updated_at) in sorted(self._tables.items()):
+            table.add_row(name, "", "", "", f"{rows:,}", updated_at)
+        return table
 
 
 class CollectorProgress:
-    """What the collector says beside the jobs: when brokers come or go, and its faults, once each."""
+    """Reports changes of the collector that runs in the same process: brokers that come and go, and each fault once."""
 
-    def __init__(self, say: Say) -> None:
-        self._say = say
-        self._before: object = None
+    def __init__(self, print_line: PrintLine) -> None:
+        self._print_line = print_line
+        self._previous: object = None
 
-    def on_round(self, done: PollingRound) -> None:
-        away = {f"{one.broker}/{one.broker_id}": one.away for one in done.samples if one.away is not None}
-        now = (len(done.samples), tuple(away), done.fault is None)
-        if now == self._before:
+    def on_round(self, polled: PollingRound) -> None:
+        unavailable = {
+            f"{sample.broker}/{sample.broker_id}": sample.away for sample in polled.samples if sample.away is not None
+        }
+        state = (len(polled.samples), tuple(unavailable), polled.fault is None)
+        if state == self._previous:
             return
-        self._before = now
-        line = f"collector samples {len(done.samples) - len(away)} of {len(done.samples)} brokers"
-        self._say(line + "".join(f"; away: {broker}: {why}" for broker, why in sorted(away.items())))
-        if done.fault is not None:
-            self._say(f"collector has {done.waiting:,} samples that no broker takes: {done.fault}")
+        self._previous = state
+        line = f"collector: polled {len(polled.samples) - len(unavailable)} of {len(polled.samples)} brokers"
+        self._print_line(
+            line + "".join(f"; {broker} unavailable: {reason}" for broker, reason in sorted(unavailable.items()))
+        )
+        if polled.fault is not None:
+            self._print_line(f"collector: {polled.waiting:,} samples pending, no broker accepts them: {polled.fault}")
 
     def on_fault(self, error: Exception) -> None:
-        if str(error) != self._before:
-            self._before = str(error)
-            self._say(f"collector waits: {error}")
+        if str(error) != self._previous:
+            self._previous = str(error)
+            self._print_line(f"collector waiting: {error}")
 
 
-def _source(status: SourceStatus) -> str:
-    behind = f"{_behind(status)} behind"
-    return behind if status.batch_ms is None else f"{behind}, {status.batch_ms:,} ms"
+def _source_state(status: SourceStatus) -> str:
+    pending = f"{_pending(status)} pending"
+    return pending if status.batch_ms is None else f"{pending}, {status.batch_ms:,} ms"
 
 
-def _behind(status: SourceStatus) -> str:
+def _pending(status: SourceStatus) -> str:
     return "?" if status.pending is None else f"{status.pending:,}"

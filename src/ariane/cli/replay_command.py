@@ -1,10 +1,11 @@
-"""`ariane replay`: send messages of an archive, of a dead-letter topic, or of any other once more."""
+"""`ariane replay`: resends messages of an archive, of a dead-letter topic, or of any other topic."""
 
 from __future__ import annotations
 
 import asyncio
 import re
 import time
+from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -23,21 +24,28 @@ if TYPE_CHECKING:
     from ariane.cluster.replay import OriginalMessage, ReplayResult
     from ariane.reports.replay_source import ReplayFilter
 
-RATE_MAX = 1e9  # more than any cluster takes
-SHOWN = 5  # messages that a dry run shows
+RATE_MAX = 1e9  # messages per second: more than any cluster accepts
+PREVIEW_MESSAGES = 5  # shown by --dry-run
+PROGRESS_INTERVAL_S = 1.0
 
 
 def replay(
     namesrv: shared_options.NameServers = shared_options.NAMESRV_DEFAULT,
     archive: Annotated[
-        Path | None, typer.Option("--from", parser=shared_options.local_path, metavar="DIR", help="Home of an archive.")
+        Path | None,
+        typer.Option(
+            "--from",
+            parser=shared_options.local_path,
+            metavar="DIR",
+            help="Directory of an archive (`ariane archive run`).",
+        ),
     ] = None,
     from_topic: Annotated[
         str | None,
         typer.Option(
             parser=shared_options.topic_name,
             metavar="TOPIC",
-            help="Topic to read, such as %DLQ%group; with --from: that topic of the archive.",
+            help="Source topic, for example %DLQ%GROUP; with --from, a topic of the archive.",
         ),
     ] = None,
     topic: Annotated[
@@ -45,114 +53,143 @@ def replay(
         typer.Option(
             parser=shared_options.topic_name,
             metavar="TOPIC",
-            help="Topic to send to. Default for dead letters: the topic they were first sent to.",
+            help="Target topic.  [default: the original topic of dead letters]",
         ),
     ] = None,
     since: Annotated[
         str | None,
-        typer.Option(metavar="TIME", help="Stored since: how long ago (15m, 2d), or a time in UTC (2026-11-21T10:00)."),
+        typer.Option(
+            metavar="DURATION|TIME",
+            help="Stored since: a duration before now (15m, 2d) or a UTC time (2026-11-21T10:00).",
+            rich_help_panel=shared_options.FILTERS,
+        ),
     ] = None,
-    until: Annotated[str | None, typer.Option(metavar="TIME", help="Stored before this time.")] = None,
+    until: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DURATION|TIME", help="Stored before, in the same forms.", rich_help_panel=shared_options.FILTERS
+        ),
+    ] = None,
     key: Annotated[
         str | None,
-        typer.Option(parser=shared_options.some_text, metavar="KEY", help="Only messages with this business key."),
+        typer.Option(
+            parser=shared_options.non_blank,
+            metavar="KEY",
+            help="Only messages with this business key.",
+            rich_help_panel=shared_options.FILTERS,
+        ),
     ] = None,
     where: Annotated[
         str | None,
         typer.Option(
-            parser=shared_options.some_text,
+            parser=shared_options.non_blank,
             metavar="SQL",
-            help="Only messages that match: a condition over the archive's columns.",
+            help="Only messages that match a SQL condition over the columns of the archive.",
+            rich_help_panel=shared_options.FILTERS,
         ),
     ] = None,
-    rate: Annotated[str, typer.Option(metavar="N/s", help="Maximum rate: 500/s, 30/m.")] = "500/s",
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be sent, send nothing.")] = False,
+    rate: Annotated[str, typer.Option(metavar="RATE", help="Maximum rate, for example 500/s or 30/m.")] = "500/s",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be sent without sending it.")] = False,
     result: Annotated[
         Path | None,
         typer.Option(
             parser=shared_options.local_path,
             metavar="FILE",
-            help="Outcome of each message, .parquet or .jsonl; a replay with the same file resumes.",
+            help="File for the outcome of each message (.parquet or .jsonl); the same file resumes a replay.",
         ),
     ] = None,
     access_key: auth_options.AccessKey = "",
     secret_key: auth_options.SecretKey = "",
 ) -> None:
-    """Send messages again, with a rate limit and a result for each. At least once; needs no Spark."""
+    """Resend messages of an archive or a topic, at a limited rate.
+
+    Writes the outcome of each message to a file. Delivery is at least once. Needs no Spark.
+    """
     from ariane.client.client_instance import ClientInstance
     from ariane.reports.replay_result import SUFFIXES
     from ariane.reports.replay_source import ReplayFilter
 
     if archive is None and from_topic is None:
-        raise UsageError("--from", None, "give --from DIR (an archive), --from-topic TOPIC, or both")
+        raise UsageError("--from", None, "specify --from DIR (an archive), --from-topic TOPIC, or both")
     if topic is None and from_topic is not None and not from_topic.startswith((DLQ_PREFIX, RETRY_PREFIX)):
-        raise UsageError("--topic", None, f"name the topic to send to: messages of {from_topic} name no other")
+        raise UsageError(
+            "--topic", None, f"missing; messages of {from_topic} have no original topic: specify the target topic"
+        )
     if not dry_run and result is None:
-        raise UsageError("--result", None, "name a file for the outcome of each message, .jsonl or .parquet")
+        raise UsageError(
+            "--result", None, "missing; specify a file (.jsonl or .parquet) for the outcome of each message"
+        )
     if result is not None and result.suffix not in SUFFIXES:
-        raise UsageError("--result", str(result), f"name a file that ends in {' or '.join(SUFFIXES)}")
+        raise UsageError("--result", str(result), f"expected a file name that ends in {' or '.join(SUFFIXES)}")
     now_ms = SYSTEM_CLOCK.now_ms()
     since_ms = None if since is None else parse_time(since, now_ms, "--since")
     until_ms = None if until is None else parse_time(until, now_ms, "--until")
     if since_ms is not None and until_ms is not None and since_ms >= until_ms:
-        raise UsageError("--since", since, f"is not before --until {until}")
+        raise UsageError("--since", since, f"not before --until {until}; specify an earlier time")
     if archive is not None:
         archive = homes.archive_dir(archive)
-    wanted = ReplayFilter(from_topic, since_ms, until_ms, key, where)
+    selection = ReplayFilter(from_topic, since_ms, until_ms, key, where)
     per_second = parse_rate(rate)
     client = auth_options.client_settings(access_key, secret_key)
 
     async def work() -> None:
         async with ClientInstance(namesrv, client) as instance:
             if dry_run:
-                await _show(_originals(archive, wanted, instance), topic)
+                await _preview(_originals(archive, selection, instance), topic)
             else:
                 assert result is not None
-                await _send(_originals(archive, wanted, instance), instance, topic, per_second, result)
+                await _send(_originals(archive, selection, instance), instance, topic, per_second, result)
 
     asyncio.run(work())
 
 
 def parse_rate(text: str) -> float:
-    """Messages a second, of `500/s`, `500`, `30/m`."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)(?:/(s|m))?", text.strip())
-    if found is None or not 0 < float(found[1]) <= RATE_MAX:
+    """Return messages per second of `500/s`, `500` or `30/m`.
+
+    Raises:
+        UsageError: the text has another form, or the rate is not positive.
+    """
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)(?:/(s|m))?", text.strip())
+    if match is None or not 0 < float(match[1]) <= RATE_MAX:
         shown = text if len(text) <= shared_options.NAME_MAX else f"{text[:40]}…"
-        raise UsageError("--rate", shown, "expected messages per second, such as 500/s, or per minute, such as 30/m")
-    return float(found[1]) / (60 if found[2] == "m" else 1)
+        raise UsageError("--rate", shown, "expected messages per second (500/s) or per minute (30/m)")
+    return float(match[1]) / (60 if match[2] == "m" else 1)
 
 
-def _originals(archive: Path | None, wanted: ReplayFilter, instance: ClientInstance) -> AsyncIterator[OriginalMessage]:
+def _originals(
+    archive: Path | None, selection: ReplayFilter, instance: ClientInstance
+) -> AsyncIterator[OriginalMessage]:
     from ariane.reports import replay_source
 
     if archive is not None:
-        return replay_source.archived_messages(archive, wanted)
-    return replay_source.topic_messages(instance.peers, instance.name_servers, wanted)
+        return replay_source.archived_messages(archive, selection)
+    return replay_source.topic_messages(instance.peers, instance.name_servers, selection)
 
 
-async def _show(originals: AsyncIterator[OriginalMessage], topic: str | None) -> None:
-    """What would be sent: how many to which topic, and the first few."""
+async def _preview(originals: AsyncIterator[OriginalMessage], topic: str | None) -> None:
+    """Print the first messages that would be sent, and how many go to each topic."""
     from ariane.cluster.replay import build_message
     from ariane.errors import MessageRefused
 
-    to: dict[str, int] = {}
-    shown = 0
-    async for one in originals:
+    counts: Counter[str] = Counter()
+    previewed = 0
+    async for original in originals:
         try:
-            message = build_message(one, topic, "")
+            message = build_message(original, topic, "")
         except MessageRefused as error:
-            to[f"cannot be sent: {error}"] = to.get(f"cannot be sent: {error}", 0) + 1
+            counts[f"cannot be sent: {error}"] += 1
             continue
-        to[message.topic] = to.get(message.topic, 0) + 1
-        if shown < SHOWN:
-            shown += 1
-            about = f"keys {' '.join(message.keys) or '-'}  tag {message.tags or '-'}  {len(message.body):,} bytes"
-            typer.echo(f"{'/'.join(map(str, one.record_id))}  {one.message_id}  →  {message.topic}  {about}")
-    if not to:
-        raise _nothing()
-    for name, count in sorted(to.items()):
+        counts[message.topic] += 1
+        if previewed < PREVIEW_MESSAGES:
+            previewed += 1
+            details = f"keys {' '.join(message.keys) or '-'}  tag {message.tags or '-'}  {len(message.body):,} bytes"
+            source = "/".join(map(str, original.record_id))
+            typer.echo(f"{source}  {original.message_id}  →  {message.topic}  {details}")
+    if not counts:
+        raise _no_match()
+    for name, count in sorted(counts.items()):
         typer.echo(f"{count:,} messages  →  {name}")
-    typer.echo("nothing was sent (--dry-run)")
+    typer.echo("Nothing sent (--dry-run).")
 
 
 async def _send(
@@ -165,29 +202,36 @@ async def _send(
     from ariane.cluster.replay import ReplayResult
     from ariane.reports.replay_result import replay_into
 
-    told_s = time.monotonic()
+    printed_at_s = time.monotonic()
 
-    def tell(done: ReplayResult) -> None:
-        nonlocal told_s
-        if time.monotonic() - told_s > 1:
-            told_s = time.monotonic()
-            typer.echo(_said(done))
+    def on_progress(done: ReplayResult) -> None:
+        nonlocal printed_at_s
+        if time.monotonic() - printed_at_s > PROGRESS_INTERVAL_S:
+            printed_at_s = time.monotonic()
+            typer.echo(_summary(done))
 
     with signals.loop_stop_event() as stop:
-        done = await replay_into(result, originals, instance, topic=topic, rate=per_second, stop=stop, on_progress=tell)
+        done = await replay_into(
+            result, originals, instance, topic=topic, rate=per_second, stop=stop, on_progress=on_progress
+        )
     if done == ReplayResult(0, 0, 0, 0):
-        raise _nothing()
-    typer.echo(f"{_said(done)}; each in {result}")
+        raise _no_match()
+    typer.echo(f"{_summary(done)}; outcomes in {result}")
     if done.stop_reason is not None or done.failed:
         why = f"{done.stop_reason}: " if done.stop_reason else ""
-        typer.echo(f"{why}{done.failed + done.unsent:,} were not sent; run it again with the same --result", err=True)
+        typer.echo(
+            f"{why}{done.failed + done.unsent:,} messages not sent; run again with the same --result to retry them",
+            err=True,
+        )
         raise typer.Exit(1)
 
 
-def _nothing() -> ArianeError:
-    return ArianeError("no message matches --from, --from-topic, --since, --until, --key and --where")
+def _no_match() -> ArianeError:
+    return ArianeError(
+        "no message matches --from, --from-topic, --since, --until, --key and --where; widen the selection"
+    )
 
 
-def _said(done: ReplayResult) -> str:
-    earlier = f", {done.already_sent:,} were sent before" if done.already_sent else ""
+def _summary(done: ReplayResult) -> str:
+    earlier = f", {done.already_sent:,} already sent" if done.already_sent else ""
     return f"{done.ok:,} sent, {done.failed:,} failed, {done.unsent:,} unsent{earlier}"

@@ -1,6 +1,6 @@
-"""`ariane report NAME`: throughput, latency, … in the terminal, as JSON, or as one page of HTML.
+"""`ariane report`: prints a report of `ariane.reports` as text or JSON, or writes it as an HTML page.
 
-The reports themselves are in `ariane.reports`; here any of them is shown.
+command line ─→ reports.REPORTS[name] (SQL over the tables) ─→ Report ─→ terminal | as_dict (JSON) | html
 """
 
 from __future__ import annotations
@@ -23,102 +23,145 @@ if TYPE_CHECKING:
     from ariane.reports import ReportKind
     from ariane.reports.report import Plot, Report, Table
 
-WATCH_MIN_S = 1.0
+WATCH_MIN_S = 1.0  # shorter periods would only repeat the same query
 
 
 def report(
     name: Annotated[
         str | None,
-        typer.Argument(metavar="NAME", help="tps, latency, lag, health, delay or transactions.", show_default=False),
+        typer.Argument(
+            metavar="NAME",
+            help="Report: tps, latency, lag, health, delay or transactions.",
+            show_default=False,
+        ),
     ] = None,
     since: Annotated[
-        str, typer.Option(metavar="TIME", help="How long ago (30s, 15m, 1h, 2d), or a time in UTC (2026-01-31T10:00).")
+        str,
+        typer.Option(
+            metavar="DURATION|TIME",
+            help="Start: a duration before now (30s, 15m, 1h, 2d) or a UTC time (2026-01-31T10:00).",
+            rich_help_panel=shared_options.FILTERS,
+        ),
     ] = "1h",
-    until: Annotated[str | None, typer.Option(metavar="TIME", help="The same; default: now.")] = None,
+    until: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DURATION|TIME",
+            help="End, in the same forms.  [default: now]",
+            rich_help_panel=shared_options.FILTERS,
+        ),
+    ] = None,
     topic: shared_options.Topic = None,
     group: Annotated[
         str | None,
-        typer.Option(parser=shared_options.group_name, metavar="GROUP", help="Only this producer or consumer group."),
+        typer.Option(
+            parser=shared_options.group_name,
+            metavar="GROUP",
+            help="Only this producer or consumer group.",
+            rich_help_panel=shared_options.FILTERS,
+        ),
     ] = None,
     home: shared_options.TablesHome = None,
     as_json: shared_options.AsJson = False,
     html: Annotated[
         Path | None,
         typer.Option(
-            parser=shared_options.local_path, metavar="FILE", help="Write a self-contained HTML page to this file."
+            parser=shared_options.local_path,
+            metavar="FILE",
+            help="Write a self-contained HTML page to this file.",
+            rich_help_panel=shared_options.OUTPUT,
         ),
     ] = None,
     watch: Annotated[
         float | None,
-        typer.Option(parser=shared_options.seconds(WATCH_MIN_S), metavar="SECONDS", help="Refresh until Ctrl-C."),
+        typer.Option(
+            parser=shared_options.seconds(WATCH_MIN_S),
+            metavar="SECONDS",
+            help="Seconds between refreshes; runs until Ctrl-C.",
+            rich_help_panel=shared_options.OUTPUT,
+        ),
     ] = None,
 ) -> None:
-    """Print a report from the pipeline's tables. Exits with status 1 if no data is available yet."""
+    """Print a report from the pipeline's tables.
+
+    Exits with status 1 if no data is available yet. Needs neither Spark nor a running broker.
+    """
     name = command_names.parse_report(name)
     kind = _kind(name)
     filters = {"topic": topic, "group": group}
     for option, value in filters.items():
         if value is not None and option not in kind.filters:
-            raise UsageError(f"--{option}", value, f"report {name} cannot be narrowed by it")
+            raise UsageError(f"--{option}", value, f"not supported by report {name}; remove it")
     if watch is not None and (as_json or html):
-        raise UsageError("--watch", None, "give it without --json and --html")
+        raise UsageError("--watch", None, "cannot be combined with --json or --html")
     if as_json and html:
-        raise UsageError("--html", str(html), "give either --json or --html")
+        raise UsageError("--html", str(html), "cannot be combined with --json")
     _times(since, until)
-    place = homes.existing_tables_dir(home)
-    own = {option: value for option, value in filters.items() if option in kind.filters}
+    tables_dir = homes.existing_tables_dir(home)
+    selected = {option: value for option, value in filters.items() if option in kind.filters}
 
-    def ask() -> Report:
+    def create_report() -> Report:
         since_ms, until_ms, now_ms = _times(since, until)
-        return kind.function(place, since_ms=since_ms, until_ms=until_ms, now_ms=now_ms, **own)
+        return kind.function(tables_dir, since_ms=since_ms, until_ms=until_ms, now_ms=now_ms, **selected)
 
     if watch is not None:
-        _watch(ask, watch, place)
+        _watch(create_report, watch, tables_dir)
         return
-    answer = ask()
+    result = create_report()
     if as_json:
-        typer.echo(json.dumps(as_dict(answer, place), ensure_ascii=False))
+        typer.echo(json.dumps(as_dict(result, tables_dir), ensure_ascii=False))
     elif html:
-        _write(html, answer, place)
+        _write(html, result, tables_dir)
     else:
-        _print(answer, place)
-    raise typer.Exit(1 if answer.as_of is None else 0)
+        _print(result, tables_dir)
+    raise typer.Exit(1 if result.as_of is None else 0)
 
 
 def _times(since: str, until: str | None) -> tuple[int, int, int]:
-    """Return since, until and now, in ms."""
+    """Return since, until and now in ms.
+
+    Raises:
+        UsageError: a time is malformed, or the range is empty.
+    """
     from ariane.clock import SYSTEM_CLOCK
 
     now_ms = SYSTEM_CLOCK.now_ms()
     since_ms = parse_time(since, now_ms, "--since")
     until_ms = now_ms if until is None else parse_time(until, now_ms, "--until")
     if since_ms >= until_ms:
-        raise UsageError("--since", since, f"is not before {'now' if until is None else f'--until {until}'}")
+        raise UsageError(
+            "--since", since, f"not before {'now' if until is None else f'--until {until}'}; specify an earlier time"
+        )
     return since_ms, until_ms, now_ms
 
 
-def as_dict(report: Report, home: Path) -> dict[str, Any]:
-    """Return the report as values of JSON. Times are ISO 8601; null is what is not known; `home` is where its tables are."""
+def as_dict(report: Report, tables_dir: Path) -> dict[str, Any]:
+    """Return a report as JSON values. Times are ISO 8601, unknown values null.
+
+    Args:
+        report: the report.
+        tables_dir: the directory that it was read from.
+    """
     from ariane.reports.report import Plot, Table
 
     return {
         "title": report.title,
-        "home": str(home),
+        "home": str(tables_dir),
         "as_of": _iso(report.as_of),
         "complete": report.as_of is not None and not report.warnings,
-        "gaps": list(report.warnings),
-        "sheets": [_sheet_dict(part) for part in report.sections if isinstance(part, Table)],
-        "plots": [_plot_dict(part) for part in report.sections if isinstance(part, Plot)],
+        "warnings": list(report.warnings),
+        "tables": [_table_dict(section) for section in report.sections if isinstance(section, Table)],
+        "plots": [_plot_dict(section) for section in report.sections if isinstance(section, Plot)],
     }
 
 
-def _sheet_dict(sheet: Table) -> dict[str, Any]:
+def _table_dict(table: Table) -> dict[str, Any]:
     return {
-        "title": sheet.title,
-        "note": sheet.note,
-        "left_out": sheet.omitted_rows,
-        "fields": [field._asdict() for field in sheet.columns],
-        "rows": [[_iso(cell) for cell in row] for row in sheet.rows],
+        "title": table.title,
+        "note": table.note,
+        "omitted_rows": table.omitted_rows,
+        "columns": [column._asdict() for column in table.columns],
+        "rows": [[_iso(cell) for cell in row] for row in table.rows],
     }
 
 
@@ -137,33 +180,30 @@ def _kind(name: str) -> ReportKind:
     return REPORTS[name]
 
 
-def _write(path: Path, answer: Report, home: Path) -> None:
+def _write(path: Path, result: Report, tables_dir: Path) -> None:
     from ariane.cli import html
 
     try:
-        path.write_text(html.render(answer, str(home)), encoding="utf-8")
+        path.write_text(html.render(result, str(tables_dir)), encoding="utf-8")
     except OSError as error:
-        raise ConfigError("--html", str(path), f"cannot be written: {error.strerror}") from error
-    typer.echo(f"{path}: {answer.title} (tables in {home})", err=True)
+        raise ConfigError("--html", str(path), f"not writable: {error.strerror}") from error
+    typer.echo(f"{path}: {result.title} (tables in {tables_dir})", err=True)
 
 
-def _print(answer: Report, home: Path, *, clear: bool = False) -> None:
-    from rich.console import Console
-
+def _print(result: Report, tables_dir: Path, *, clear: bool = False) -> None:
     from ariane.cli import terminal
 
-    console = Console()
+    console = terminal.create_console()
     if clear:
-        console.clear()  # does nothing where there is no terminal
-    for line in terminal.render(answer, console.width, str(home)):
-        console.print(line, soft_wrap=True)
+        console.clear()  # no effect in a pipe
+    terminal.print_report(console, result, str(tables_dir))
 
 
-def _watch(ask: Callable[[], Report], every_s: float, home: Path) -> None:
+def _watch(create_report: Callable[[], Report], every_s: float, tables_dir: Path) -> None:
     try:
         while True:
-            answer = ask()
-            _print(answer, home, clear=True)
+            result = create_report()
+            _print(result, tables_dir, clear=True)
             time.sleep(every_s)
     except KeyboardInterrupt:
         return

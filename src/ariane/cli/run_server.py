@@ -1,9 +1,9 @@
-"""One server in this process, until it is told to stop. [the main methods of BrokerStartup and NamesrvStartup]
+"""Runs one server in this process until it is stopped. [the main methods of BrokerStartup and NamesrvStartup]
 
-standard output   one line when it serves: `ready 127.0.0.1:10911`; under `ariane up` also `notice TEXT` for each log record
-                  that people have to see (`extra={"notice": True}`)
-standard error    the log, or, with --log FILE (LOG_BYTES_MAX a file, LOG_FILES kept), only these notices
-stops             at SIGINT or SIGTERM, and, under `ariane up`, when standard input closes: its parent has gone
+standard output   one line when the server is ready: `ready 127.0.0.1:10911`; under `ariane up` also `notice TEXT` for each
+                  log record that the user must see (`extra={"notice": True}`)
+standard error    the log; with --log FILE (rotated at LOG_BYTES_MAX, LOG_FILES files) only the notices
+stop              SIGINT or SIGTERM; under `ariane up` also the end of standard input: the parent process has ended
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ LOG_FORMAT = "%(asctime)s %(levelname)-7s %(name)s  %(message)s"
 
 
 class RunningServer(Protocol):
-    """What a started server tells about itself."""
+    """A started server."""
 
     @property
     def addr(self) -> str: ...
@@ -43,7 +43,7 @@ def serve(
     log_file: Path | None,
     until_stdin_closes: bool,
 ) -> None:
-    """Run the server that `make` makes. Returns once it has stopped in order."""
+    """Run the server that `create_server` returns. Return after an orderly stop."""
     log_to(log_file)
     if log_file is not None:
         logging.getLogger().addHandler(_StderrNotices(until_stdin_closes))
@@ -51,7 +51,7 @@ def serve(
 
 
 def run_loop(main: Coroutine[Any, Any, None]) -> None:
-    """On uvloop where there is one (not on Windows)."""
+    """Run a coroutine on uvloop, or on asyncio's loop where uvloop is not available (Windows)."""
     try:
         import uvloop
     except ImportError:
@@ -61,22 +61,22 @@ def run_loop(main: Coroutine[Any, Any, None]) -> None:
 
 
 def report_remarks(remarks: list[str], path: Path | None) -> None:
-    """Tell what a configuration file holds that changes nothing."""
+    """Print configuration keys without effect to stderr."""
     for remark in remarks:
         typer.echo(f"{path}: {remark}", err=True)
 
 
 def print_settings(texts: dict[str, str]) -> None:
-    """Settings as a configuration file writes them. [-p]"""
+    """Print settings in the form of a configuration file. [-p]"""
     for key, text in texts.items():
         typer.echo(f"{key}={text}")
 
 
 class _StderrNotices(logging.Handler):
-    """Prints the log records that people have to see, for a server whose log goes to a file."""
+    """Prints the log records that the user must see, for a server that logs to a file."""
 
     def __init__(self, supervised: bool) -> None:
-        """`supervised`: the reader of standard output passes them on; else they go to standard error as they are."""
+        """With `supervised`, print to standard output for the parent process to relay; otherwise to standard error."""
         super().__init__(logging.WARNING)
         self._supervised = supervised
 
@@ -90,17 +90,17 @@ class _StderrNotices(logging.Handler):
             else:
                 print(text, file=sys.stderr, flush=True)
         except OSError:
-            self.handleError(record)  # the parent died: the log has the record too
+            self.handleError(record)  # the parent has died; the log file contains the record, too
 
 
 async def _serve(make: Callable[[], AbstractAsyncContextManager[RunningServer]], until_stdin_closes: bool) -> None:
     loop = asyncio.get_running_loop()
-    told_to_stop = asyncio.Event()
+    stop_requested = asyncio.Event()
 
     def stop() -> None:
-        told_to_stop.set()
+        stop_requested.set()
         for number in (signal.SIGINT, signal.SIGTERM):
-            loop.remove_signal_handler(number)  # a second one ends a stop that hangs
+            loop.remove_signal_handler(number)  # a second signal ends a shutdown that hangs
 
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop)
@@ -108,7 +108,7 @@ async def _serve(make: Callable[[], AbstractAsyncContextManager[RunningServer]],
         loop.add_reader(sys.stdin.fileno(), _stop_at_end_of_stdin, loop, stop)
     async with make() as server:
         print(READY, server.addr, flush=True)
-        await told_to_stop.wait()
+        await stop_requested.wait()
 
 
 def _stop_at_end_of_stdin(loop: asyncio.AbstractEventLoop, stop: Callable[[], None]) -> None:
@@ -118,12 +118,16 @@ def _stop_at_end_of_stdin(loop: asyncio.AbstractEventLoop, stop: Callable[[], No
 
 
 def log_to(file: Path | None) -> None:
-    """Have this process log to `file`, or to standard error."""
+    """Configure logging to `file`, or to standard error.
+
+    Raises:
+        ConfigError: the file cannot be written.
+    """
     handler: logging.Handler = logging.StreamHandler(sys.stderr)
     if file is not None:
         try:
             file.parent.mkdir(parents=True, exist_ok=True)
             handler = logging.handlers.RotatingFileHandler(file, maxBytes=LOG_BYTES_MAX, backupCount=LOG_FILES - 1)
         except OSError as error:
-            raise ConfigError("--log", str(file), f"cannot be written: {error.strerror}") from error
+            raise ConfigError("--log", str(file), f"not writable: {error.strerror}") from error
     logging.basicConfig(level=logging.INFO, format=LOG_FORMAT, handlers=[handler])

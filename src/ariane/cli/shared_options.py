@@ -1,9 +1,9 @@
-"""Types of the options that several commands share. A value that cannot be used is refused while the command line is parsed.
+"""Types of the options that several commands share. Invalid values are rejected while the command line is parsed.
 
     Usage: ariane up [OPTIONS]
     Error: Invalid value for '--namesrv-port': 70000: expected a port from 0 (any free port) to 65535.    exit status 2
 
-Each parser takes the text of the command line, or the default, and returns the value or raises `typer.BadParameter`.
+Each parser takes the text of an option, or its default, and returns the value or raises `typer.BadParameter`.
 """
 
 from __future__ import annotations
@@ -20,30 +20,36 @@ from ariane.errors import ProtocolError
 from ariane.model import host
 from ariane.model.topic import group_name_fault, topic_name_fault
 
-NAMESRV_DEFAULT = "127.0.0.1:9876"  # where `ariane up` serves
-PORT_MAX = 65_535
-NAME_MAX = 255  # of a key, an id or a table: longer texts name nothing
+# Sections of the help.
+CONNECTION, FILTERS, OUTPUT = "Connection options", "Filter options", "Output options"
 
-_URI = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")  # one letter is a drive of Windows
+NAMESRV_DEFAULT = "127.0.0.1:9876"  # where `ariane up` listens
+PORT_MAX = 65_535
+NAME_MAX = 255  # characters of a value that an error message shows in full
+
+_URI = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")  # a single letter is a drive on Windows
 
 
 def local_path(text: object) -> Path:
-    """Return a path of this machine, with `~` expanded. URIs would silently become directories below the current one."""
+    """Return a local path with `~` expanded.
+
+    URIs are rejected: `s3://bucket` would silently become a directory below the current one.
+    """
     value = str(text)
     if not value.strip():
-        raise typer.BadParameter("the path is empty: expected a local file or directory.")
+        raise typer.BadParameter("empty path: expected a local file or directory.")
     if "\0" in value:
         raise typer.BadParameter(f"{value!r} contains a NUL byte: expected a local file or directory.")
     if scheme := _URI.match(value):
-        raise typer.BadParameter(f"{value!r} is a URI ({scheme[1]}): expected a path on this machine.")
+        raise typer.BadParameter(f"{value!r} is a URI ({scheme[1]}): expected a local path.")
     try:
         return Path(value).expanduser()
     except RuntimeError as error:
         raise typer.BadParameter(f"{value!r}: {error}.") from None
 
 
-def whole_number(least: int, most: int | None = None, what: str = "a whole number") -> Callable[[object], int]:
-    """Return a parser of whole numbers within bounds."""
+def whole_number(least: int, most: int | None = None, kind: str = "a whole number") -> Callable[[object], int]:
+    """Return a parser of whole numbers from `least` to `most`."""
     bounds = f"of at least {least:,}" if most is None else f"from {least} to {most}"
 
     def parse(text: object) -> int:
@@ -53,14 +59,14 @@ def whole_number(least: int, most: int | None = None, what: str = "a whole numbe
         except ValueError:
             number = least - 1
         if not value.isascii() or number < least or (most is not None and number > most):
-            raise typer.BadParameter(f"{_shortened(value)}: expected {what} {bounds}.")
+            raise typer.BadParameter(f"{_shortened(value)}: expected {kind} {bounds}.")
         return number
 
     return parse
 
 
 def seconds(least: float) -> Callable[[object], float]:
-    """Return a parser of finite numbers of seconds."""
+    """Return a parser of finite durations in seconds."""
 
     def parse(text: object) -> float:
         value = str(text).strip()
@@ -76,42 +82,44 @@ def seconds(least: float) -> Callable[[object], float]:
 
 
 def name_servers(text: object) -> str:
-    """Return name server addresses joined by ';', each host:port."""
+    """Return name server addresses (HOST:PORT) joined by ';'."""
     addresses = [part for address in str(text).split(";") if (part := address.strip())]
     if not addresses:
-        raise typer.BadParameter("the list is empty: expected host:port, several joined by ';'.")
+        raise typer.BadParameter("empty list: expected HOST:PORT, several separated by ';'.")
     for address in addresses:
         try:
-            host.parse("" if "/" in address else address)  # a URL
+            host.parse("" if "/" in address else address)  # reject URLs
         except ProtocolError:
-            message = f"{_shortened(address)}: expected host:port, several joined by ';', such as {NAMESRV_DEFAULT}."
+            message = (
+                f"{_shortened(address)}: expected HOST:PORT, several separated by ';', for example {NAMESRV_DEFAULT}."
+            )
             raise typer.BadParameter(message) from None
     return ";".join(addresses)
 
 
 def topic_name(text: object) -> str:
-    """Return the name of a topic."""
+    """Return a valid topic name."""
     if fault := topic_name_fault(str(text)):
         raise typer.BadParameter(f"{fault}.")
     return str(text)
 
 
 def group_name(text: object) -> str:
-    """Return the name of a producer or consumer group."""
+    """Return a valid name of a producer or consumer group."""
     if fault := group_name_fault(str(text)):
         raise typer.BadParameter(f"{fault}.")
     return str(text)
 
 
-def some_text(text: object) -> str:
+def non_blank(text: object) -> str:
     """Return a text that is not blank: a key, an id, a condition."""
     if not str(text).strip():
-        raise typer.BadParameter("the value is empty.")
+        raise typer.BadParameter("empty value: expected a text.")
     return str(text)
 
 
 def _shortened(value: str) -> str:
-    """The value as a message shows it."""
+    """Return the value as an error message shows it."""
     return repr(value) if len(value) <= NAME_MAX else f"{value[:40]!r}… ({len(value):,} characters)"
 
 
@@ -126,6 +134,7 @@ NameServers = Annotated[
         metavar="HOST:PORT",
         envvar="NAMESRV_ADDR",
         help="Name server addresses, separated by ';'.",
+        rich_help_panel=CONNECTION,
     ),
 ]
 TablesHome = Annotated[
@@ -134,15 +143,29 @@ TablesHome = Annotated[
         "--home",
         parser=local_path,
         metavar="DIR",
-        help="Home of `ariane up`, or a directory of tables. Default: $ARIANE_HOME or ~/.ariane.",
+        help="Home directory of `ariane up`, or a directory of tables.  [default: $ARIANE_HOME or ~/.ariane]",
     ),
 ]
-Topic = Annotated[str | None, typer.Option(parser=topic_name, metavar="TOPIC", help="Only this topic.")]
-Once = Annotated[bool, typer.Option("--once", help="Process everything available, then exit.")]
-Master = Annotated[
-    str, typer.Option(parser=some_text, metavar="URL", help="Spark master: local[2], spark://host:port.")
+Topic = Annotated[
+    str | None,
+    typer.Option(parser=topic_name, metavar="TOPIC", help="Only this topic.", rich_help_panel=FILTERS),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Once = Annotated[bool, typer.Option("--once", help="Process everything available, then exit.")]
+Group = Annotated[
+    str | None,
+    typer.Option(parser=group_name, metavar="GROUP", help="Only this consumer group.", rich_help_panel=FILTERS),
+]
+Master = Annotated[
+    str,
+    typer.Option(
+        parser=non_blank,
+        metavar="URL",
+        help="Spark master, for example local[2] or spark://HOST:PORT.",
+        rich_help_panel="Spark options",
+    ),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.", rich_help_panel=OUTPUT)]
 LogFile = Annotated[
-    Path | None, typer.Option("--log", parser=local_path, metavar="FILE", help="Log to this file, not to stderr.")
+    Path | None,
+    typer.Option("--log", parser=local_path, metavar="FILE", help="Log file, instead of stderr; rotated at 10 MiB."),
 ]

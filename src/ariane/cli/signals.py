@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM as an event: how commands that keep going are told to stop."""
+"""Turns SIGINT and SIGTERM into an event, for commands that run until they are interrupted."""
 
 from __future__ import annotations
 
@@ -18,28 +18,29 @@ def _print(line: str) -> None:
     typer.echo(line, err=True)
 
 
-def thread_stop_event(say: Callable[[str], None] = _print) -> threading.Event:
-    """Set when the main thread, which has to call this, is told to stop. The second signal ends the program at once."""
+def thread_stop_event(print_line: Callable[[str], None] = _print) -> threading.Event:
+    """Return an event that the first signal sets; the second one ends the program. Call it in the main thread."""
     stop = threading.Event()
 
-    def told(number: int, frame: FrameType | None) -> None:
-        for one in NUMBERS:
-            signal.signal(one, signal.default_int_handler)
+    def on_signal(number: int, frame: FrameType | None) -> None:
+        # A batch may take minutes: the second Ctrl-C does not wait for it.
+        for stop_signal in NUMBERS:
+            signal.signal(stop_signal, signal.default_int_handler)
         stop.set()
-        say("stopping after the current batch; once more to stop at once")
+        print_line("stopping after the current batch; press Ctrl-C again to stop immediately")
 
     for number in NUMBERS:
-        signal.signal(number, told)
+        signal.signal(number, on_signal)
     return stop
 
 
 @contextlib.contextmanager
 def loop_stop_event() -> Iterator[asyncio.Event]:
-    """Set when the running loop is told to stop. Afterwards the signals mean what they mean to Python."""
+    """Provide an event that a signal sets. Afterwards the signals have their default effect again."""
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
-    with contextlib.ExitStack() as known:
+    with contextlib.ExitStack() as handlers:
         for number in NUMBERS:
-            with contextlib.suppress(NotImplementedError):  # Windows has none of them: the program is killed
+            with contextlib.suppress(NotImplementedError):  # Windows: no such handlers
                 loop.add_signal_handler(number, stop.set)
-                known.callback(loop.remove_signal_handler, number)
+                handlers.callback(loop.remove_signal_handler, number)
         yield stop

@@ -1,7 +1,7 @@
-"""What the commands that start Spark share: its settings, and whether it is there.
+"""Options and checks of the commands that start Spark.
 
-`./ariane` installs Spark when a command first needs it. It runs the command with ARIANE_SPARK_PROBE set: a command line that can be
-run ends with the status NEEDED where Spark would start, any other reports what is wrong with it, before anything is installed.
+The script `./ariane` installs Spark when a command first needs it. It runs the command with ARIANE_SPARK_PROBE set: a valid
+command line exits with status NEEDED where Spark would start, an invalid one reports its error before anything is installed.
 """
 
 from __future__ import annotations
@@ -19,15 +19,20 @@ PROBE = "ARIANE_SPARK_PROBE"
 
 ConfOption = Annotated[
     list[str] | None,
-    typer.Option("--conf", metavar="KEY=VALUE", help="Setting of Spark, such as spark.driver.memory=4g; repeatable."),
+    typer.Option(
+        "--conf",
+        metavar="KEY=VALUE",
+        help="Spark setting, for example spark.driver.memory=4g; repeatable.",
+        rich_help_panel="Spark options",
+    ),
 ]
 
 
 def require_spark() -> None:
-    """Return if Spark can be started here.
+    """Check that Spark can start on this machine.
 
     Raises:
-        ConfigError: pyspark or Java is missing. Says how to install it.
+        ConfigError: pyspark or Java is missing. Explains how to install it.
     """
     from ariane.pipeline.spark_session import spark_fault
 
@@ -38,22 +43,22 @@ def require_spark() -> None:
 
 
 def parse_conf(texts: Sequence[str] | None) -> dict[str, str]:
-    """Return the settings that `--conf` names. Errors show keys only, as a value may be a password.
+    """Return the settings of `--conf`. Errors show keys only, because a value may be a password.
 
     Raises:
-        UsageError: a text is not KEY=VALUE, a key is repeated, or it is one that the jobs choose themselves.
+        UsageError: a text is not KEY=VALUE, a key is repeated, or the jobs set it themselves.
     """
     from ariane.pipeline.spark_session import setting_fault
 
-    found: dict[str, str] = {}
+    settings: dict[str, str] = {}
     for text in texts or ():
         key, sign, value = text.partition("=")
         key = key.strip()
         if not sign or not key or not value.strip():
-            raise UsageError("--conf", key, "expected KEY=VALUE, such as spark.driver.memory=4g")
+            raise UsageError("--conf", key, "expected KEY=VALUE, for example spark.driver.memory=4g")
         if fault := setting_fault(key):
             raise UsageError("--conf", key, fault)
-        if key in found:
-            raise UsageError("--conf", key, "is given twice: keep one")
-        found[key] = value.strip()
-    return found
+        if key in settings:
+            raise UsageError("--conf", key, "given twice; remove one")
+        settings[key] = value.strip()
+    return settings

@@ -1,4 +1,4 @@
-"""`ariane store`: what lies in a store directory. Reads only; a broker may be running on it."""
+"""`ariane store`: checks and prints a store directory. Only reads; a broker may be running on it."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from typing import Annotated
 
 import typer
 
-from ariane.cli import shared_options
+from ariane.cli import shared_options, value_format
+from ariane.cli.help_format import HelpCommand, create_app, examples
 
-app = typer.Typer(help="Check and read a store directory without changing it.", no_args_is_help=True)
+app = create_app("Check and print a store directory without changing it.")
 
-UNREADABLE = 2
+UNREADABLE = 2  # exit status
 
 Directory = Annotated[
     Path, typer.Argument(parser=shared_options.local_path, metavar="DIR", help="Store directory (storePathRootDir).")
@@ -24,20 +25,28 @@ CommitLog = Annotated[
     typer.Option(
         parser=shared_options.local_path,
         metavar="DIR",
-        help="Directory of the commit log, if storePathCommitLog is set.",
+        help="Directory of the commit log, if storePathCommitLog is set in broker.conf.",
     ),
 ]
 
 
-@app.command("check")
+@app.command("check", cls=HelpCommand, epilog=examples("ariane store check ~/.ariane/store"))
 def check(
     directory: Directory,
     commit_log: CommitLog = None,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print JSON, one object a line; the last is the summary.")
+        bool,
+        typer.Option(
+            "--json",
+            help="Print one JSON object per finding; the last line is the summary.",
+            rich_help_panel=shared_options.OUTPUT,
+        ),
     ] = False,
 ) -> None:
-    """Check every invariant of a store directory. Exit status 0: sound, 1: findings, 2: unreadable."""
+    """Check all invariants of a store directory.
+
+    Exit status: 0 without findings, 1 with findings, 2 if the directory is unreadable.
+    """
     from ariane.errors import StoreError
     from ariane.store import check as checks
 
@@ -54,31 +63,41 @@ def check(
                 if finding.fix:
                     typer.echo(f"        {finding.fix}")
     except StoreError as error:
-        typer.echo(f"ariane: {error}", err=True)
+        typer.echo(f"Error: {error}", err=True)
         raise typer.Exit(UNREADABLE) from None
     faults = counts[checks.ERROR] + counts[checks.WARNING]
     if as_json:
-        looked_at = {name: getattr(summary, name) for name in summary.__struct_fields__}
-        typer.echo(
-            json.dumps({"summary": looked_at, "errors": counts[checks.ERROR], "warnings": counts[checks.WARNING]})
-        )
+        totals = {name: getattr(summary, name) for name in summary.__struct_fields__}
+        typer.echo(json.dumps({"summary": totals, "errors": counts[checks.ERROR], "warnings": counts[checks.WARNING]}))
     else:
         typer.echo(
             f"{summary.records:,} records ({summary.bytes:,} bytes), {summary.entries:,} entries of {summary.queues:,} queues, "
             f"{summary.files:,} files: "
-            + (f"{counts[checks.ERROR]} errors, {counts[checks.WARNING]} warnings" if faults else "sound")
+            + (f"{counts[checks.ERROR]} errors, {counts[checks.WARNING]} warnings" if faults else "no errors")
         )
     raise typer.Exit(1 if faults else 0)
 
 
-@app.command("cat")
+@app.command(
+    "cat",
+    cls=HelpCommand,
+    epilog=examples(
+        "ariane store cat ~/.ariane/store --topic orders --count 10",
+        "ariane store cat ~/.ariane/store --topic orders --queue 0 --from 4120 --json",
+    ),
+)
 def cat(
     directory: Directory,
     commit_log: CommitLog = None,
     topic: shared_options.Topic = None,
     queue: Annotated[
         int | None,
-        typer.Option(parser=shared_options.whole_number(0), metavar="N", help="Only this queue; needs --topic."),
+        typer.Option(
+            parser=shared_options.whole_number(0),
+            metavar="N",
+            help="Only this queue; requires --topic.",
+            rich_help_panel=shared_options.FILTERS,
+        ),
     ] = None,
     start: Annotated[
         int,
@@ -86,44 +105,60 @@ def cat(
             "--from",
             parser=shared_options.whole_number(0),
             metavar="OFFSET",
-            help="First offset in the queue, or, without --queue, in the log.",
+            help="First offset: of the queue, or without --queue of the commit log.",
+            rich_help_panel=shared_options.FILTERS,
         ),
     ] = 0,
     count: Annotated[
-        int | None, typer.Option(parser=shared_options.whole_number(1), metavar="N", help="Maximum number of messages.")
+        int | None,
+        typer.Option(
+            parser=shared_options.whole_number(1),
+            metavar="N",
+            help="Maximum number of messages.",
+            rich_help_panel=shared_options.FILTERS,
+        ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, one object a line.")] = False,
-    body: Annotated[str, typer.Option(metavar="FORM", help="Form of the body: text, hex or none.")] = "text",
+    as_json: Annotated[
+        bool,
+        typer.Option("--json", help="Print one JSON object per message.", rich_help_panel=shared_options.OUTPUT),
+    ] = False,
+    body: Annotated[
+        str,
+        typer.Option(
+            metavar="FORMAT", help="Format of the body: text, hex or none.", rich_help_panel=shared_options.OUTPUT
+        ),
+    ] = "text",
 ) -> None:
-    """Print messages of the log. With --topic and --queue: in the order of that queue."""
+    """Print messages of the commit log, or of one queue in its order."""
     from ariane.errors import StoreError, UsageError
     from ariane.store import reader
 
     if body not in ("text", "hex", "none"):
         raise UsageError("--body", body, "expected text, hex or none")
     if queue is not None and topic is None:
-        raise UsageError("--queue", queue, "give --topic, too")
-    left = count
+        raise UsageError("--queue", queue, "requires --topic; specify both")
+    remaining = count
     try:
-        found = (
+        records = (
             reader.read_queue(_root(directory), topic, queue, start, commit_log=_log_root(commit_log))
             if topic is not None and queue is not None
             else reader.read_log(_root(directory), start, commit_log=_log_root(commit_log))
         )
-        for one in found:
-            if isinstance(one, str):
-                typer.echo(f"ariane: {one}", err=True)
+        for item in records:
+            if isinstance(item, str):
+                # A corrupt range: report it and continue with the next record.
+                typer.echo(f"Warning: {item}", err=True)
                 continue
-            if topic is not None and one.topic != topic:
+            if topic is not None and item.topic != topic:
                 continue
-            row = _row(one, body)
+            row = _row(item, body)
             typer.echo(json.dumps(row, ensure_ascii=False) if as_json else _line(row))
-            if left is not None:
-                left -= 1
-                if left == 0:
+            if remaining is not None:
+                remaining -= 1
+                if remaining == 0:
                     break
     except StoreError as error:
-        typer.echo(f"ariane: {error}", err=True)
+        typer.echo(f"Error: {error}", err=True)
         raise typer.Exit(UNREADABLE) from None
 
 
@@ -135,33 +170,33 @@ def _log_root(directory: Path | None) -> str | None:
     return None if directory is None else str(directory.resolve())
 
 
-def _row(one: object, body: str) -> dict[str, object]:
-    """A record's fields for printing; the body expanded when it is compressed and can be expanded."""
+def _row(item: object, body: str) -> dict[str, object]:
+    """Return the fields of a record for printing. A compressed body is decompressed, if possible."""
     from ariane.errors import ProtocolError
     from ariane.model import host, ids
     from ariane.protocol import compression
     from ariane.protocol.record import Record
 
-    assert isinstance(one, Record)
+    assert isinstance(item, Record)
     row: dict[str, object] = {
-        "offset": one.offset,
-        "size": one.size,
-        "topic": one.topic,
-        "queue": one.queue_id,
-        "number": one.queue_offset,
-        "message_id": ids.offset_message_id(one.store_host, one.offset),
-        "born_ms": one.born_ms,
-        "store_ms": one.store_ms,
-        "born_host": host.text(one.born_host),
-        "sys_flag": one.sys_flag,
-        "reconsume_times": one.reconsume_times,
-        "crc_is_right": one.crc_is_right(),
-        "properties": one.property_map(),
+        "offset": item.offset,
+        "size": item.size,
+        "topic": item.topic,
+        "queue": item.queue_id,
+        "number": item.queue_offset,
+        "message_id": ids.offset_message_id(item.store_host, item.offset),
+        "born_ms": item.born_ms,
+        "store_ms": item.store_ms,
+        "born_host": host.text(item.born_host),
+        "sys_flag": item.sys_flag,
+        "reconsume_times": item.reconsume_times,
+        "crc_is_right": item.crc_is_right(),
+        "properties": item.property_map(),
     }
     if body != "none":
-        data = one.body
+        data = item.body
         try:
-            data = compression.expand(data, one.sys_flag)
+            data = compression.expand(data, item.sys_flag)
         except ProtocolError as error:
             row["body_error"] = str(error)
         row["body"] = data.hex() if body == "hex" else data.decode("utf-8", "backslashreplace")
@@ -169,7 +204,7 @@ def _row(one: object, body: str) -> dict[str, object]:
 
 
 def _line(row: dict[str, object]) -> str:
-    """For people: one line a message; what a terminal would act on is escaped."""
+    """Return one line of text for a message, with control characters escaped."""
     store_ms = row["store_ms"]
     assert isinstance(store_ms, int)
     try:
@@ -178,10 +213,10 @@ def _line(row: dict[str, object]) -> str:
         stored = f"{store_ms} ms"
     text = f"{row['offset']} {row['topic']}-{row['queue']} #{row['number']} {stored} {row['size']} B"
     if not row["crc_is_right"]:
-        text += " (the body's CRC is wrong)"
+        text += " (body CRC mismatch)"
     properties = row["properties"]
     if properties:
         text += f" {json.dumps(properties, ensure_ascii=False)}"
     if "body" in row:
         text += f" {row['body']}"
-    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+    return value_format.escape_control(text)

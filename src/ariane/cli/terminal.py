@@ -1,233 +1,255 @@
-"""A report in a terminal, within its width and readable without colour.
+"""Renders a report in a terminal or a pipe, readable without colour.
 
-    Messages sent per second                  a plot: each line has a scale of its own, so that small ones are seen
-    orders · shop          0.2 to 12.4 /s
-    12.4 ┤  ▂▅█▆▃      ▁▃▅▂                   ▁ to █: a value; _ is zero, · is not known
+    Messages sent per second                  plot: each series has its own scale, so that small ones remain visible
+    orders · shop  0.2 to 12.4 /s
+    12.4 ┤  ▂▅█▆▃      ▁▃▅▂                   ▁ to █: a value; _ is zero, · is unknown
        0 ┤▃▆█████▇▅__··████▆
           10:00           10:59
 
-A sheet that is wider than the terminal has its longest texts on a second line under each row; no value is ever cut.
+In a terminal, a table that is too wide has its longest texts on a second line under each row; no value is ever cut.
+In a pipe each row is one line, whatever its length, so that `grep` and `awk` find whole rows (unless COLUMNS is set).
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from datetime import UTC
-from typing import TYPE_CHECKING
+
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
+from rich.table import Table as RichTable
+from rich.text import Text
 
 from ariane.cli import value_format
 from ariane.reports.report import Line, Plot, Report, Table
 
-if TYPE_CHECKING:
-    from rich.text import Text
-
 BLOCKS = "▁▂▃▄▅▆▇█"
-ZERO, NOT_KNOWN = "_", "·"
-GAP, NARROW_GAP = "  ", " "  # between columns: the narrow one where the other makes a sheet too wide
-# A page of a terminal; how many more rows there are is said, and where to find them.
+ZERO, UNKNOWN = "_", "·"
+GAP, NARROW_GAP = 2, 1  # columns between cells; the narrow gap is used where the other one makes a table too wide
+# One screen; --json and --html contain all rows.
 ROWS_MAX = 60
-ALONE_HEIGHT, BESIDE_HEIGHT = 6, 3  # rows of a plot's only line, and of each of several
-COLUMNS_MAX = 120  # of a plot: wider ones tell no more
+SINGLE_HEIGHT, SHARED_HEIGHT = 6, 3  # rows of the only series of a plot, and of each of several
+COLUMNS_MAX = 120  # of a plot: wider ones show no more detail
+DETAIL_INDENT = "    "
 
 
-def render(report: Report, width: int, home: str = "") -> Iterator[Text]:
-    """Return the lines of the report. `home` is the directory of the tables that it is made of."""
-    from rich.text import Text
-
-    yield from _wrapped(report.title, width, "bold")
-    yield from _wrapped(value_format.freshness_line(report), width, "")
-    if home:
-        yield from _wrapped(value_format.source_line(home), width, "")
-    for gap in report.warnings:
-        yield from _wrapped(f"! {gap}", width, "bold yellow")
-    for part in report.sections:
-        yield Text()
-        yield Text(f"{part.title}{_unit(part)}", style="bold underline")
-        yield from _sheet(part, width) if isinstance(part, Table) else _plot(part, width)
-        if part.note:
-            yield from _wrapped(part.note, width, "italic")
+def create_console() -> Console:
+    """Return a console for standard output. Colours are off in a pipe and if NO_COLOR is set."""
+    return Console(highlight=False, markup=False)
 
 
-def _unit(part: Table | Plot) -> str:
-    return f" ({part.unit})" if isinstance(part, Plot) and part.unit else ""
+def is_width_bound(console: Console) -> bool:
+    """Return whether output must fit the width of the console: in a terminal, or if COLUMNS is set."""
+    return console.is_terminal or "COLUMNS" in os.environ
 
 
-def _sheet(sheet: Table, width: int) -> Iterator[Text]:
-    from rich.text import Text
-
-    if not sheet.rows:
-        yield Text("nothing")
-        return
-    rows = sheet.rows[:ROWS_MAX]
-    columns = [
-        [value_format.format_value(row[place], field.unit) for row in sheet.rows[:ROWS_MAX]]
-        for place, field in enumerate(sheet.columns)
-    ]
-    right = [value_format.is_number(row[place] for row in sheet.rows) for place in range(len(columns))]
-    # The unit stands under the name: short names keep columns narrow.
-    has_units = any(field.unit for field in sheet.columns)
-    wide = [
-        max(_long(field.name), _long(field.unit), *map(_long, column))
-        for field, column in zip(sheet.columns, columns, strict=True)
-    ]
-    gap = GAP if _width(wide, GAP) <= width else NARROW_GAP
-    below = _below(
-        wide,
-        [kind or value_format.is_time(row[place] for row in sheet.rows) for place, kind in enumerate(right)],
-        width,
-    )
-    line = [place for place in range(len(columns)) if place not in below]
-
-    def laid(texts: Sequence[str]) -> str:
-        return gap.join(_set(texts[place], wide[place], right[place]) for place in line).rstrip()
-
-    yield Text(laid([field.name for field in sheet.columns]), style="bold")
-    if has_units:
-        yield Text(laid([field.unit for field in sheet.columns]), style="dim")
-    for number in range(len(rows)):
-        yield Text(laid([column[number] for column in columns]))
-        named = [f"{sheet.columns[place].name}: {columns[place][number]}" for place in below]
-        yield from _filled(named, width, "    ")
-    if any(value_format.UNKNOWN in column for column in columns):
-        yield Text(value_format.LEGEND, style="dim")
-    if more := len(sheet.rows) - len(rows):
-        yield Text(f"{more:,} more rows: --json and --html show them", style="bold")
-    if sheet.omitted_rows:
-        yield Text(f"{sheet.omitted_rows:,} more are left out: narrow the question (--topic, --group)", style="bold")
+def print_report(console: Console, report: Report, tables_dir: str = "") -> None:
+    """Print a report. `tables_dir` is the directory that it was read from."""
+    for part in render(report, tables_dir):
+        # Rich would fold the lines of tables in a pipe at 80 columns.
+        is_table = isinstance(part, ReportTable | ReportPlot)
+        console.print(part, soft_wrap=is_table)
 
 
-def _below(wide: Sequence[int], stays: Sequence[bool], width: int) -> list[int]:
-    """The columns that have to stand on a second line: texts, the longest first, until the others fit."""
-    below: list[int] = []
-    texts = sorted((place for place in range(len(wide)) if not stays[place]), key=lambda place: (-wide[place], -place))
-    for place in texts:
-        left = [size for number, size in enumerate(wide) if number not in below]
-        if _width(left, NARROW_GAP) <= width:
-            break
-        below.append(place)
-    return sorted(below)
+def render(report: Report, tables_dir: str = "") -> Iterator[RenderableType]:
+    """Yield the parts of a report for `Console.print`."""
+    yield Text(report.title, style="bold")
+    yield Text(value_format.freshness_line(report))
+    if tables_dir:
+        yield Text(value_format.source_line(tables_dir), overflow="fold")
+    for warning in report.warnings:
+        yield Text(f"! {warning}", style="bold yellow")
+    for section in report.sections:
+        unit = f" ({section.unit})" if isinstance(section, Plot) and section.unit else ""
+        yield Text(f"\n{section.title}{unit}", style="bold underline")
+        yield ReportTable(section) if isinstance(section, Table) else ReportPlot(section)
+        if section.note:
+            yield Text(section.note, style="italic")
 
 
-def _width(columns: Sequence[int], gap: str) -> int:
-    return sum(columns) + len(gap) * (len(columns) - 1)
+class ReportTable:
+    """A table of a report within the width of the console."""
+
+    def __init__(self, table: Table) -> None:
+        self._table = table
+        self._rows = table.rows[:ROWS_MAX]
+        # Cells by column, because widths and alignment are decided per column.
+        self._cells = [
+            [value_format.format_value(row[index], column.unit) for row in self._rows]
+            for index, column in enumerate(table.columns)
+        ]
+        self._is_number = [
+            value_format.is_number(row[index] for row in table.rows) for index in range(len(self._cells))
+        ]
+        self._widths = [
+            max(cell_len(column.name), cell_len(column.unit), *map(cell_len, cells), 0)
+            for column, cells in zip(table.columns, self._cells, strict=True)
+        ]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
+        if not self._rows:
+            yield Text("no rows")
+            return
+        width = options.max_width if is_width_bound(console) else None
+        details = [] if width is None else self._detail_columns(width)
+        shown = [index for index in range(len(self._cells)) if index not in details]
+        lines = self._render_lines(console, options, shown, width)
+        header_lines = len(lines) - len(self._rows)
+        yield from lines[:header_lines]
+        for number, line in enumerate(lines[header_lines:]):
+            yield line
+            texts = [f"{self._table.columns[index].name}: {self._cells[index][number]}" for index in details]
+            yield from (Text(DETAIL_INDENT + text) for text in _pack(texts, (width or 0) - len(DETAIL_INDENT)))
+        if any(value_format.UNKNOWN in cells for cells in self._cells):
+            yield Text(value_format.LEGEND, style="dim")
+        if hidden := len(self._table.rows) - len(self._rows):
+            yield Text(f"{hidden:,} more rows: use --json or --html", style="bold")
+        if self._table.omitted_rows:
+            yield Text(f"{self._table.omitted_rows:,} rows omitted: narrow by --topic or --group", style="bold")
+
+    def _render_lines(
+        self, console: Console, options: ConsoleOptions, shown: Sequence[int], width: int | None
+    ) -> list[Text]:
+        """Return the header (with a line of units, if any) and one line per row, without trailing blanks."""
+        gap = GAP if width is None or self._total_width(shown, GAP) <= width else NARROW_GAP
+        grid = RichTable(box=None, pad_edge=False, padding=(0, gap, 0, 0), header_style="")
+        has_units = any(column.unit for column in self._table.columns)
+        for index in shown:
+            column = self._table.columns[index]
+            header = Text(column.name, style="bold")
+            if has_units:
+                # The unit has a line of its own: short names keep columns narrow.
+                header.append(f"\n{column.unit}", style="not bold dim")
+            grid.add_column(header, justify="right" if self._is_number[index] else "left", no_wrap=True)
+        for number in range(len(self._rows)):
+            grid.add_row(*(Text(self._cells[index][number]) for index in shown))
+        wide = options.update(width=max(self._total_width(shown, gap) + gap, 1))
+        return [_to_text(line) for line in console.render_lines(grid, wide, pad=False)]
+
+    def _detail_columns(self, width: int) -> list[int]:
+        """Return the columns that move to a second line: the longest texts, until the others fit."""
+        # Numbers and times stay in their columns: they are compared from row to row.
+        texts = [
+            index
+            for index in range(len(self._cells))
+            if not self._is_number[index] and not value_format.is_time(row[index] for row in self._table.rows)
+        ]
+        shown = list(range(len(self._cells)))
+        for index in sorted(texts, key=lambda index: (-self._widths[index], -index)):
+            if self._total_width(shown, NARROW_GAP) <= width:
+                break
+            shown.remove(index)
+        return [index for index in range(len(self._cells)) if index not in shown]
+
+    def _total_width(self, shown: Sequence[int], gap: int) -> int:
+        return sum(self._widths[index] for index in shown) + gap * (len(shown) - 1)
 
 
-def _plot(plot: Plot, width: int) -> Iterator[Text]:
-    from rich.text import Text
+class ReportPlot:
+    """The plot of a report as block characters, one chart per series."""
 
-    if not plot.lines:
-        yield Text("nothing")
-        return
-    labels = [
-        value_format.format_number(most, plot.unit) for line in plot.lines if (most := max(_known(line), default=0))
-    ]
-    margin = max(map(len, (*labels, "0")))
-    room = min(COLUMNS_MAX, width - margin - 3)
-    height = ALONE_HEIGHT if len(plot.lines) == 1 else BESIDE_HEIGHT
-    for line in plot.lines:
-        yield from _filled([line.name, _range(line, plot.unit)], width, "")
-        yield from (Text(row) for row in _line(line, plot.unit, room, height, margin))
-    first = plot.lines[0].points
-    if first:
-        begin, end = (f"{time.astimezone(UTC):%m-%d %H:%M}" for time in (first[0][0], first[-1][0]))
-        used = len(_columns(line, room))
-        yield Text(f"{'':{margin + 2}}{begin}{end:>{max(len(end) + 1, used - len(begin))}}", style="dim")
-    many = -(-len(first) // room)
-    told = [f"each column is the greatest of {many} points"] if many > 1 else []
-    if len(plot.lines) > 1:
-        told.append("each line has a scale of its own")
-    marks = {mark for line in plot.lines for mark in _marks(line)}
-    told += [
-        text for mark, text in ((ZERO, f"{ZERO} is zero"), (NOT_KNOWN, f"{NOT_KNOWN} is not known")) if mark in marks
-    ]
-    if told:
-        yield from _wrapped("; ".join(told), width, "dim")
+    def __init__(self, plot: Plot) -> None:
+        self._plot = plot
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
+        plot = self._plot
+        if not plot.lines:
+            yield Text("no data")
+            return
+        tops = [
+            value_format.format_number(top, plot.unit) for line in plot.lines if (top := max(_present(line), default=0))
+        ]
+        margin = max(map(len, (*tops, "0")))
+        width = min(COLUMNS_MAX, options.max_width - margin - 3)
+        height = SINGLE_HEIGHT if len(plot.lines) == 1 else SHARED_HEIGHT
+        for line in plot.lines:
+            yield from (Text(text) for text in _pack([line.name, _value_range(line, plot.unit)], options.max_width))
+            yield from (Text(row) for row in _chart_rows(line, plot.unit, width, height, margin))
+        points = plot.lines[0].points
+        if points:
+            start, end = (f"{time.astimezone(UTC):%m-%d %H:%M}" for time in (points[0][0], points[-1][0]))
+            drawn_width = len(_fit_columns(line, width))
+            yield Text(f"{'':{margin + 2}}{start}{end:>{max(len(end) + 1, drawn_width - len(start))}}", style="dim")
+        yield from (Text(text, style="dim") for text in _pack(self._legend(width), options.max_width))
+
+    def _legend(self, width: int) -> list[str]:
+        """Return the remarks that a reader of this plot needs."""
+        remarks = []
+        points_per_column = -(-len(self._plot.lines[0].points) // width)
+        if points_per_column > 1:
+            remarks.append(f"each column is the maximum of {points_per_column} points")
+        if len(self._plot.lines) > 1:
+            remarks.append("each series has its own scale")
+        marks = {mark for line in self._plot.lines for mark in _special_marks(line)}
+        remarks += [
+            text for mark, text in ((ZERO, f"{ZERO} is zero"), (UNKNOWN, f"{UNKNOWN} is unknown")) if mark in marks
+        ]
+        return [f"{remark};" for remark in remarks[:-1]] + remarks[-1:]
 
 
-def _line(line: Line, unit: str, room: int, height: int, margin: int) -> Iterator[str]:
-    """The rows of a line, from the top."""
-    values = _columns(line, room)
-    most = max((value for value in values if value is not None), default=0) or 1
+def _chart_rows(line: Line, unit: str, width: int, height: int, margin: int) -> Iterator[str]:
+    """Yield the rows of a chart, from the top."""
+    values = _fit_columns(line, width)
+    top = max((value for value in values if value is not None), default=0) or 1
     for row in reversed(range(height)):
-        label = (
-            value_format.format_number(most, unit) if row == height - 1 and _known(line) else "0" if row == 0 else ""
-        )
-        yield f"{label:>{margin}} ┤{''.join(_mark(value, most, height, row) for value in values)}".rstrip()
+        label = ""
+        if row == height - 1 and _present(line):
+            label = value_format.format_number(top, unit)
+        elif row == 0:
+            label = "0"
+        yield f"{label:>{margin}} ┤{''.join(_mark(value, top, height, row) for value in values)}".rstrip()
 
 
-def _mark(value: float | None, most: float, height: int, row: int) -> str:
-    """What stands in a row (0: the lowest) of a column."""
+def _mark(value: float | None, top: float, height: int, row: int) -> str:
+    """Return the character of a value in a row (0: the lowest)."""
     if value is None or value <= 0:
-        return " " if row else NOT_KNOWN if value is None else ZERO
-    eighths = max(1, round(value / most * height * len(BLOCKS))) - row * len(BLOCKS)
+        return " " if row else UNKNOWN if value is None else ZERO
+    eighths = max(1, round(value / top * height * len(BLOCKS))) - row * len(BLOCKS)
     return " " if eighths <= 0 else BLOCKS[min(eighths, len(BLOCKS)) - 1]
 
 
-def _columns(line: Line, room: int) -> list[float | None]:
-    """A value per column: of several points the greatest that is known; a point may take several columns."""
+def _fit_columns(line: Line, width: int) -> list[float | None]:
+    """Return one value per column: the maximum of several points, or a point repeated over several columns."""
     values = [value for _, value in line.points]
-    if len(values) <= room:
-        return [value for value in values for _ in range(max(1, room // max(1, len(values))))]
-    many = -(-len(values) // room)
-    parts = (values[place : place + many] for place in range(0, len(values), many))
+    if len(values) <= width:
+        return [value for value in values for _ in range(max(1, width // max(1, len(values))))]
+    size = -(-len(values) // width)
+    parts = (values[start : start + size] for start in range(0, len(values), size))
     return [max((value for value in part if value is not None), default=None) for part in parts]
 
 
-def _known(line: Line) -> list[float]:
+def _present(line: Line) -> list[float]:
     return [value for _, value in line.points if value is not None]
 
 
-def _marks(line: Line) -> set[str]:
-    return {NOT_KNOWN if value is None else ZERO for _, value in line.points if value is None or value <= 0}
+def _special_marks(line: Line) -> set[str]:
+    return {UNKNOWN if value is None else ZERO for _, value in line.points if value is None or value <= 0}
 
 
-def _range(line: Line, unit: str) -> str:
-    known = _known(line)
-    if not known:
-        return "not known"
-    return f"{value_format.format_number(min(known), unit)} to {value_format.format_number(max(known), unit)} {unit}".rstrip()
+def _value_range(line: Line, unit: str) -> str:
+    values = _present(line)
+    if not values:
+        return "unknown"
+    least, most = (value_format.format_number(value, unit) for value in (min(values), max(values)))
+    return f"{least} to {most} {unit}".rstrip()
 
 
-def _filled(texts: Sequence[str], width: int, indent: str) -> Iterator[Text]:
-    """Texts side by side, as many as go on a line."""
-    from rich.text import Text
-
-    text = ""
-    for one in texts:
-        if text and _long(indent) + _long(text) + len(GAP) + _long(one) > width:
-            yield Text(indent + text)
-            text = one
-        else:
-            text = f"{text}{GAP}{one}" if text else one
-    if text:
-        yield Text(indent + text)
-
-
-def _wrapped(text: str, width: int, style: str) -> Iterator[Text]:
-    from rich.text import Text
-
-    for line in _filled_words(text, width):
-        yield Text(line, style=style)
-
-
-def _filled_words(text: str, width: int) -> Iterator[str]:
+def _pack(texts: Sequence[str], width: int) -> Iterator[str]:
+    """Yield lines with as many of the texts as fit. A text is never broken: ids stay searchable."""
     line = ""
-    for word in text.split():
-        if line and _long(line) + 1 + _long(word) > width:
+    for text in texts:
+        if line and cell_len(line) + GAP + cell_len(text) > width:
             yield line
-            line = word
+            line = text
         else:
-            line = f"{line} {word}" if line else word
-    yield line
+            line = f"{line}{' ' * GAP}{text}" if line else text
+    if line:
+        yield line
 
 
-def _set(text: str, size: int, right: bool) -> str:
-    fill = " " * (size - _long(text))
-    return fill + text if right else text + fill
-
-
-def _long(text: str) -> int:
-    """Columns that a text takes."""
-    from rich.cells import cell_len
-
-    return cell_len(text)
+def _to_text(segments: Sequence[Segment]) -> Text:
+    text = Text.assemble(*((segment.text, segment.style or "") for segment in segments))
+    text.rstrip()
+    return text

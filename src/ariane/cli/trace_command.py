@@ -1,4 +1,4 @@
-"""`ariane trace`: where is my message? The timeline of the messages with a key or an id; the journeys of a topic."""
+"""`ariane trace`: prints the timeline of the messages with a key or an id, or lists the journeys of a topic."""
 
 from __future__ import annotations
 
@@ -25,126 +25,142 @@ if TYPE_CHECKING:
 
 
 SINCE = "10m"
+PIPE_WIDTH = 1000  # more than any row needs
+# Events of a delivery without problems; all others are highlighted.
+NORMAL_EVENTS = ("sent", "stored", "available", "delivered", "consumed", "decided: COMMIT_MESSAGE")
 
 
 def trace(
     key: Annotated[
         str | None,
-        typer.Option(parser=shared_options.some_text, metavar="KEY", help="A business key, such as an order's id."),
+        typer.Option(parser=shared_options.non_blank, metavar="KEY", help="Business key, for example an order number."),
     ] = None,
     message_id: Annotated[
         str | None,
-        typer.Option(
-            "--id", parser=shared_options.some_text, metavar="ID", help="A message id: the unique one or the broker's."
-        ),
+        typer.Option("--id", parser=shared_options.non_blank, metavar="ID", help="Message id: unique id or offset id."),
     ] = None,
     topic: Annotated[
         str | None,
         typer.Option(
-            parser=shared_options.topic_name, metavar="TOPIC", help="List the journeys of this topic's messages."
+            parser=shared_options.topic_name, metavar="TOPIC", help="List the journeys of messages of this topic."
         ),
     ] = None,
     since: Annotated[
         str | None,
         typer.Option(
-            metavar="TIME",
-            help="With --topic: how long ago (30s, 10m, 2h, 1d), or a time in UTC (2026-01-31T10:00). Default: 10m.",
+            metavar="DURATION|TIME",
+            help="With --topic: a duration before now (30s, 10m, 2h) or a UTC time (2026-01-31T10:00).  [default: 10m]",
+            rich_help_panel=shared_options.FILTERS,
         ),
     ] = None,
-    slowest: Annotated[bool, typer.Option("--slowest", help="With --topic: the slowest first.")] = False,
-    group: Annotated[
-        str | None, typer.Option(parser=shared_options.group_name, metavar="GROUP", help="Only this consumer group.")
-    ] = None,
+    slowest: Annotated[
+        bool,
+        typer.Option("--slowest", help="With --topic: slowest messages first.", rich_help_panel=shared_options.OUTPUT),
+    ] = False,
+    group: shared_options.Group = None,
     limit: Annotated[
         int,
-        typer.Option(parser=shared_options.whole_number(1, 10_000), metavar="N", help="Maximum number of messages."),
+        typer.Option(
+            parser=shared_options.whole_number(1, 10_000),
+            metavar="N",
+            help="Maximum number of messages.",
+            rich_help_panel=shared_options.FILTERS,
+        ),
     ] = 20,
     home: shared_options.TablesHome = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per journey.")] = False,
+    as_json: Annotated[
+        bool,
+        typer.Option("--json", help="Print one JSON object per journey.", rich_help_panel=shared_options.OUTPUT),
+    ] = False,
 ) -> None:
-    """Print what happened to messages. Times are by the broker's clock where it is known."""
+    """Print the timeline of messages: sent, stored, delivered, consumed.
+
+    Times are converted to the broker's clock where the offset of the client's clock could be estimated.
+    """
     from ariane.reports import trace_lookup
     from ariane.reports.pipeline_status import freshness
     from ariane.tables import JOURNEYS
 
-    if sum(one is not None for one in (key, message_id, topic)) != 1:
-        raise UsageError("trace", None, "give exactly one of --key KEY, --id ID and --topic TOPIC")
+    if sum(value is not None for value in (key, message_id, topic)) != 1:
+        raise UsageError("trace", None, "specify exactly one of --key, --id and --topic")
     if topic is None and (slowest or since is not None):
-        raise UsageError("--slowest" if slowest else "--since", since, "works with --topic TOPIC only")
+        raise UsageError("--slowest" if slowest else "--since", since, "requires --topic; remove it or specify a topic")
     now_ms = SYSTEM_CLOCK.now_ms()
     since_ms = parse_time(since or SINCE, now_ms, "--since")
-    place = homes.existing_tables_dir(home)
-    fresh = freshness(place, JOURNEYS, now_ms)
+    tables_dir = homes.existing_tables_dir(home)
+    fresh = freshness(tables_dir, JOURNEYS, now_ms)
     if topic is None:
-        found = trace_lookup.find_journeys(place, key=key, message_id=message_id, group=group, limit=limit)
+        result = trace_lookup.find_journeys(tables_dir, key=key, message_id=message_id, group=group, limit=limit)
     else:
-        found = trace_lookup.journeys_of_topic(
-            place, topic, since_ms=since_ms, until_ms=now_ms, group=group, is_slowest_first=slowest, limit=limit,
+        result = trace_lookup.journeys_of_topic(
+            tables_dir, topic, since_ms=since_ms, until_ms=now_ms, group=group, is_slowest_first=slowest, limit=limit,
         )  # fmt: skip
-    trust = _trust(fresh, found.omitted, place)
+    remarks = _remarks(fresh, result.omitted, tables_dir)
     if as_json:
-        _say_json(found, trust)
+        _print_json(result, remarks)
     else:
-        wanted = f"key {key}" if key else f"id {message_id}" if message_id else f"topic {topic}"
-        _say(found, trust, wanted, topic is not None)
+        selection = f"key {key}" if key else f"id {message_id}" if message_id else f"topic {topic}"
+        _print(result, remarks, selection, is_list=topic is not None)
 
 
-def _say_json(found: LookupResult, trust: list[str]) -> None:
-    """The journeys, one a line; what a reader of them must know goes to stderr."""
-    for row in found.rows:
+def _print_json(result: LookupResult, remarks: list[str]) -> None:
+    """Print one journey per line; the remarks go to stderr, so that stdout remains JSON."""
+    for row in result.rows:
         typer.echo(json.dumps(row, default=_json_value))
-    for line in trust:
-        typer.echo(line, err=True)
+    for remark in remarks:
+        typer.echo(remark, err=True)
 
 
-def _say(found: LookupResult, trust: list[str], wanted: str, is_list: bool) -> None:
-    from rich.console import Console
-
+def _print(result: LookupResult, remarks: list[str], selection: str, *, is_list: bool) -> None:
+    from ariane.cli.terminal import create_console
     from ariane.reports import trace_lookup
 
-    console = Console(highlight=False)
-    if not found.rows:
-        console.print(f"no message with {wanted} in the traces", markup=False)
-        _say_lines(console, trust)
-        raise typer.Exit(1)
-    if is_list:
-        console.print(_listed(found.rows))
+    console = create_console()
+    if result.rows and is_list:
+        _print_table(console, _journey_table(result.rows))
+    elif result.rows:
+        events = trace_lookup.timeline(result.rows)
+        _print_table(console, _timeline_table(events))
+        for message_id, number in _message_numbers(events).items():
+            console.print(f"#{number} {message_id}")
+        messages = len({row["message_id"] for row in result.rows})
+        groups = len({row["consumer_group"] for row in result.rows if row["consumer_group"]})
+        counts = ", ".join((_count(messages, "message"), _count(groups, "consumer group")))
+        console.print(f"{counts}; ±: error of the time in ms, ?: clock offset unknown")
     else:
-        moments = trace_lookup.timeline(found.rows)
-        console.print(_drawn(moments))
-        for one, number in _numbers(moments).items():
-            console.print(f"#{number} {one}", markup=False)
-        messages = len({row["message_id"] for row in found.rows})
-        groups = len({row["consumer_group"] for row in found.rows if row["consumer_group"]})
-        of = " and ".join((_count(messages, "message"), _count(groups, "consumer group")))
-        console.print(f"{of}; ± how far off by the broker's clock, ? not known")
-    _say_lines(console, trust)
+        console.print(f"no traced message with {selection}", soft_wrap=True)
+    for remark in remarks:
+        console.print(remark, soft_wrap=True)
+    if not result.rows:
+        raise typer.Exit(1)
 
 
-def _say_lines(console: Console, lines: list[str]) -> None:
-    for line in lines:
-        console.print(line, markup=False, soft_wrap=True)
+def _print_table(console: Console, table: Table) -> None:
+    """Print a table within the width of a terminal; in a pipe with one line per row, for grep."""
+    from ariane.cli.terminal import is_width_bound
+
+    console.print(table, width=None if is_width_bound(console) else PIPE_WIDTH, crop=False)
 
 
-def _trust(fresh: Freshness, left_out: int, home: Path) -> list[str]:
-    """What is left out, as of when the answer is, and why it may lack something."""
+def _remarks(fresh: Freshness, omitted: int, tables_dir: Path) -> list[str]:
+    """Return how many results are omitted, the as-of time, the source, and the reasons for missing data."""
     from ariane.reports.report import utc_time
 
     as_of = utc_time(fresh.as_of_ms)
-    known_until = f"{as_of:%Y-%m-%d %H:%M:%S} UTC" if as_of else "unknown"
-    more = [f"{left_out:,} more results omitted; raise --limit to see them"] if left_out else []
-    complete = "" if fresh.warnings else ", complete"
-    lines = [*more, f"traces until {known_until}{complete}; times in UTC", value_format.source_line(str(home))]
-    return [*lines, *(f"may lack: {gap}" for gap in fresh.warnings)]
+    as_of_text = f"{as_of:%Y-%m-%d %H:%M:%S} UTC" if as_of else "unknown"
+    more = [f"{omitted:,} more results omitted; raise --limit to see them"] if omitted else []
+    state = "INCOMPLETE" if fresh.warnings else "complete"
+    lines = [*more, f"as of {as_of_text}, {state}; times are UTC", value_format.source_line(str(tables_dir))]
+    return [*lines, *(f"! {warning}" for warning in fresh.warnings)]
 
 
-def _listed(rows: list[dict[str, Any]]) -> Table:
-    """One line per journey."""
+def _journey_table(rows: list[dict[str, Any]]) -> Table:
+    """Return a table with one row per journey."""
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 1, 0, 0))
-    for name in ("message", "group", "sent", "stored", "delivered", "queued", "took", "tries", "result"):
-        table.add_column(name, justify="right" if name in ("queued", "took", "tries") else "left", overflow="fold")
+    for name in ("MESSAGE", "GROUP", "SENT", "STORED", "DELIVERED", "QUEUED", "TOOK", "TRIES", "RESULT"):
+        table.add_column(name, justify="right" if name in ("QUEUED", "TOOK", "TRIES") else "left", overflow="fold")
     for row in rows:
         error = row["queueing_error_ms"]
         queued = "?" if row["queueing_ms"] is None else f"{row['queueing_ms']:,}ms" + (f"±{error}" if error else "")
@@ -154,9 +170,9 @@ def _listed(rows: list[dict[str, Any]]) -> Table:
         table.add_row(
             row["message_id"],
             row["consumer_group"] or "",
-            _clock(row["sent_corrected_at"] or row["sent_at"]),
-            _clock(row["stored_at"]),
-            _clock(row["delivered_corrected_at"] or row["delivered_at"]),
+            _time_of_day(row["sent_corrected_at"] or row["sent_at"]),
+            _time_of_day(row["stored_at"]),
+            _time_of_day(row["delivered_corrected_at"] or row["delivered_at"]),
             queued if row["delivered_at"] is not None else "",
             "" if row["took_ms"] is None else f"{row['took_ms']:,}ms",
             "" if row["attempts"] is None else str(row["attempts"]),
@@ -165,45 +181,44 @@ def _listed(rows: list[dict[str, Any]]) -> Table:
     return table
 
 
-def _clock(time: datetime | None) -> str:
+def _time_of_day(time: datetime | None) -> str:
     return "?" if time is None else f"{time:%H:%M:%S.%f}"[:-3]
 
 
-def _drawn(moments: list[TimelineEvent]) -> Table:
-    """One line per moment, within 80 columns, without columns that say nothing; messages are numbered, their ids stand below."""
+def _timeline_table(events: list[TimelineEvent]) -> Table:
+    """Return a table with one row per event, without empty columns. Messages are numbered, because ids are long."""
     from rich.table import Table
     from rich.text import Text
 
-    numbers = _numbers(moments)
-    good = ("sent", "stored", "available", "delivered", "consumed", "decided: COMMIT_MESSAGE")
-    lines = [
+    numbers = _message_numbers(events)
+    rows = [
         (
-            f"{moment.at:%H:%M:%S.%f}"[:-3],
-            "?" if moment.error_ms is None else "" if moment.error_ms == 0 else str(moment.error_ms),
-            _ms(moment.at - moments[0].at),
-            str(numbers[moment.message_id]),
-            Text(moment.event, style="" if moment.event in good else "bold red"),
-            moment.group or "",
-            "" if moment.duration is None else _ms(moment.duration),
-            moment.host or "",
-            moment.tags or "",
-            "" if moment.event == "stored" else moment.note,
+            f"{event.at:%H:%M:%S.%f}"[:-3],
+            "?" if event.error_ms is None else "" if event.error_ms == 0 else str(event.error_ms),
+            _ms(event.at - events[0].at),
+            str(numbers[event.message_id]),
+            Text(event.event, style="" if event.event in NORMAL_EVENTS else "bold red"),
+            event.group or "",
+            "" if event.duration is None else _ms(event.duration),
+            event.host or "",
+            event.tags or "",
+            "" if event.event == "stored" else event.note,
         )
-        for moment in moments
+        for event in events
     ]
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 1, 0, 0))
-    names = ("time", "±", "after", "#", "what", "group", "took", "where", "tag", "")
-    told = [number for number in range(len(names)) if any(line[number] for line in lines)]
-    for name in (names[number] for number in told):
-        table.add_column(name, justify="right" if name in ("±", "after", "took") else "left", no_wrap=name != "")
-    for line in lines:
-        table.add_row(*(line[number] for number in told))
+    names = ("TIME", "±", "ELAPSED", "#", "EVENT", "GROUP", "TOOK", "HOST", "TAG", "")
+    used = [index for index in range(len(names)) if any(row[index] for row in rows)]
+    for name in (names[index] for index in used):
+        table.add_column(name, justify="right" if name in ("±", "ELAPSED", "TOOK") else "left", no_wrap=name != "")
+    for row in rows:
+        table.add_row(*(row[index] for index in used))
     return table
 
 
-def _numbers(moments: Iterable[TimelineEvent]) -> dict[str, int]:
-    """Messages by number, in the order of their first moments."""
-    ids = dict.fromkeys(moment.message_id for moment in moments)
+def _message_numbers(events: Iterable[TimelineEvent]) -> dict[str, int]:
+    """Return a number for each message id, in the order of the first events."""
+    ids = dict.fromkeys(event.message_id for event in events)
     return {message_id: number for number, message_id in enumerate(ids, 1)}
 
 
@@ -211,8 +226,8 @@ def _count(number: int, name: str) -> str:
     return f"{number} {name}{'' if number == 1 else 's'}"
 
 
-def _ms(span: timedelta) -> str:
-    return f"{span / timedelta(milliseconds=1):,.0f}ms"
+def _ms(duration: timedelta) -> str:
+    return f"{duration / timedelta(milliseconds=1):,.0f}ms"
 
 
 def _json_value(value: object) -> object:
