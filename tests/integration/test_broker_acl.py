@@ -37,7 +37,7 @@ class Tool:
 
     def __init__(self, addr: str, who: Credentials | None) -> None:
         self._addr = addr
-        self._sign = (lambda fields, body: signing.signed(who, fields, body)) if who else None
+        self._sign = (lambda fields, body: signing.sign(who, fields, body)) if who else None
 
     async def call(self, code: int, header: object = None, body: bytes = b"") -> Command:
         async with ConnectionPool(sign=self._sign) as peers:

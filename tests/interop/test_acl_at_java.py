@@ -45,7 +45,7 @@ REFUSED: list[tuple[int, dict[str, str], Credentials | None]] = [
 async def ask(addr: str, code: int, fields: dict[str, str], who: Credentials | None = ADMIN) -> Command:
     async with ConnectionPool() as peers:
         connection = await peers.connect(addr)
-        signed = signing.signed(who, fields, b"") if who else fields
+        signed = signing.sign(who, fields, b"") if who else fields
         return await connection.request(code, signed, timeout_ms=5000)
 
 
@@ -84,7 +84,7 @@ def test_our_clients_and_answers_with_access_control(tmp_path: Path) -> None:
             made = UpdateAccount("new-account", "new-secret", admin=False, topic_perms="T=PUB")
             topics, accounts = [], []
             for broker in (addr, servers.broker):
-                async with ConnectionPool(sign=lambda fields, body: signing.signed(ADMIN, fields, body)) as peers:
+                async with ConnectionPool(sign=lambda fields, body: signing.sign(ADMIN, fields, body)) as peers:
                     await peers.request_ok(broker, RequestCode.UPDATE_AND_CREATE_ACL_CONFIG, made)
                     shown = await peers.request_ok(broker, RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG)
                     accounts.append(fastjson.decode(shown.body, AclConfig).plain_access_configs)

@@ -135,7 +135,7 @@ class Member:
 
     async def _consume(self) -> None:
         world = self._world
-        settings = ConsumerSettings(consume_batch_max=world.chance.choice((1, 1, 4)))
+        settings = ConsumerSettings(consume_batch_max=world.rng.choice((1, 1, 4)))
         async with world.instance(self.process) as instance:
             while not self._told.is_set():
                 try:
@@ -153,7 +153,7 @@ class Member:
                     await asyncio.sleep(1)
 
     async def _listen(self, messages: list[ReceivedMessage]) -> None:
-        loop, chance = asyncio.get_running_loop(), self._world.chance
+        loop, chance = asyncio.get_running_loop(), self._world.rng
         call = self._ledger.enter(self, messages, loop.time())
         lot = chance.random()
         try:
@@ -175,7 +175,7 @@ class Scenario:
 
     def __init__(self, world: VirtualCluster) -> None:
         self.world = world
-        self.chance = world.chance
+        self.chance = world.rng
         self.ledger = Ledger()
         self.members: list[Member] = []
         self._number = 0

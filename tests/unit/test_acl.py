@@ -63,7 +63,7 @@ def acl() -> Acl:
 
 
 def denial(who: Credentials | None, code: int, body: bytes = b"", ip: str = FAR, **fields: str) -> str | None:
-    return acl().denial_reason(code, signing.signed(who, fields, body) if who else fields, body, ip)
+    return acl().denial_reason(code, signing.sign(who, fields, body) if who else fields, body, ip)
 
 
 # --- signatures ---
@@ -74,28 +74,28 @@ def test_the_signature_is_over_sorted_values_and_the_body() -> None:
     content = "AK1tä2".encode() + b"body"  # AccessKey B SecurityToken a b
     expected = base64.b64encode(hmac.new(b"SK", content, hashlib.sha1).digest()).decode()
     assert signing.signature("SK", fields, b"body") == expected
-    signed = signing.signed(Credentials("AK", "SK", "t"), {"b": "2", "B": "1", "a": "ä"}, b"body")
+    signed = signing.sign(Credentials("AK", "SK", "t"), {"b": "2", "B": "1", "a": "ä"}, b"body")
     assert signed == {**fields, "Signature": expected}
-    assert signing.verified("SK", signed, b"body")
+    assert signing.verify("SK", signed, b"body")
 
 
 @pytest.mark.parametrize(
     "change", [{"a": "y"}, {"new": "1"}, {"Signature": ""}, {"Signature": "é"}, {"AccessKey": "C"}]
 )
 def test_a_changed_request_is_not_verified(change: dict[str, str]) -> None:
-    signed = {**signing.signed(Credentials("AK", "SK"), {"a": "x"}, b"body"), **change}
-    assert not signing.verified("SK", signed, b"body")
+    signed = {**signing.sign(Credentials("AK", "SK"), {"a": "x"}, b"body"), **change}
+    assert not signing.verify("SK", signed, b"body")
 
 
 def test_a_query_by_unique_key_is_verified_with_the_mark_signed_or_not() -> None:
     mark = {signing.UNIQUE_KEY_QUERY: "true"}
-    ours = signing.signed(Credentials("AK", "SK"), {"key": "k", **mark}, b"")
-    assert ours["Signature"] == signing.signed(Credentials("AK", "SK"), {"key": "k"}, b"")["Signature"]
-    assert signing.verified("SK", ours, b"")
+    ours = signing.sign(Credentials("AK", "SK"), {"key": "k", **mark}, b"")
+    assert ours["Signature"] == signing.sign(Credentials("AK", "SK"), {"key": "k"}, b"")["Signature"]
+    assert signing.verify("SK", ours, b"")
     javas = {"AccessKey": "AK", "key": "k", **mark}
     text = base64.b64encode(hmac.new(b"SK", b"AKtruek", hashlib.sha1).digest()).decode()
-    assert signing.verified("SK", {**javas, "Signature": text}, b"")
-    assert not signing.verified("SK", {**javas, "Signature": text[::-1]}, b"")
+    assert signing.verify("SK", {**javas, "Signature": text}, b"")
+    assert not signing.verify("SK", {**javas, "Signature": text[::-1]}, b"")
 
 
 def test_keys_do_not_show() -> None:
@@ -245,7 +245,7 @@ def test_of_two_accounts_with_one_key_the_first_counts() -> None:
 
     both = Acl([("a", file("first-secret")), ("b", file("second-secret"))])
     for secret, reason in (("first-secret", None), ("second-secret", "Check signature failed for accessKey=account-1")):
-        assert both.denial_reason(30, signing.signed(Credentials("account-1", secret), {}, b""), b"", FAR) == reason
+        assert both.denial_reason(30, signing.sign(Credentials("account-1", secret), {}, b""), b"", FAR) == reason
 
 
 # --- files ---
@@ -269,9 +269,7 @@ def written(home: Path, text: str, name: str = "plain_acl.yml") -> Path:
 def test_the_default_file_is_made_and_only_its_owner_reads_it(tmp_path: Path) -> None:
     async def work(access: AccessControl) -> None:
         assert access.default.stat().st_mode & 0o777 == 0o600
-        assert (
-            access.state.acl.denial_reason(30, signing.signed(USER, {}, b""), b"", FAR) == "No acl config for RocketMQ"
-        )
+        assert access.state.acl.denial_reason(30, signing.sign(USER, {}, b""), b"", FAR) == "No acl config for RocketMQ"
 
     with_access(tmp_path, work)
 
@@ -280,7 +278,7 @@ def test_all_files_count_and_a_change_is_seen(tmp_path: Path) -> None:
     written(tmp_path, FILE)
     more = written(tmp_path, 'accounts: [{accessKey: "account-2", secretKey: "1234567"}]', "acl/team/more.yaml")
     written(tmp_path, "accessKey: tool\nsecretKey: x", "acl/tools.yml")
-    second = signing.signed(Credentials("account-2", "1234567"), {}, b"")
+    second = signing.sign(Credentials("account-2", "1234567"), {}, b"")
 
     async def work(access: AccessControl) -> None:
         assert access.state.acl.denial_reason(30, second, b"", FAR) is None
@@ -302,7 +300,7 @@ def test_a_file_that_was_broken_changes_nothing_and_shows_nothing(
         await access.reload_if_changed()
         assert "line 2" in caplog.text
         assert SECRET not in caplog.text
-        assert access.state.acl.denial_reason(30, signing.signed(USER, {}, b""), b"", FAR) is None
+        assert access.state.acl.denial_reason(30, signing.sign(USER, {}, b""), b"", FAR) is None
 
     with caplog.at_level(logging.DEBUG):
         with_access(tmp_path, work)
@@ -348,7 +346,7 @@ def test_a_guarded_handler_serves_only_what_is_permitted(tmp_path: Path) -> None
             assert isinstance(reply, Reply)
             return reply
 
-        assert ask(signing.signed(USER, {"topic": "T"}, b"")).body == b"served"
+        assert ask(signing.sign(USER, {"topic": "T"}, b"")).body == b"served"
         refused = ask({"topic": "T"})
         assert (refused.code, refused.remark) == (
             1, "org.apache.rocketmq.acl.common.AclException: No accessKey is configured",

@@ -87,7 +87,7 @@ class Cluster:
         if fields["m"] == "true":
             queue += [(entry.body, properties.decode(entry.properties)) for entry in batch.decode(body)]
         else:
-            queue.append((compression.expand(body, int(fields["f"])), properties.decode(fields["i"])))
+            queue.append((compression.decompress(body, int(fields["f"])), properties.decode(fields["i"])))
 
     def bodies(self, addr: str, queue_id: int) -> list[bytes]:
         return [body for body, _ in self.stored.get((addr, queue_id), [])]

@@ -23,7 +23,7 @@ from ariane.model.topic import RETRY_PREFIX, TRACE_TOPIC, DataVersion
 from ariane.protocol.codes import RequestCode
 from ariane.protocol.requests import decode_body
 from ariane.protocol.requests.clients import HeartbeatData
-from ariane.protocol.signing import ACCESS_KEY, verified
+from ariane.protocol.signing import ACCESS_KEY, verify
 
 KEY_CHARACTERS_MIN = 7
 ACCOUNTS_MAX = 10_000
@@ -203,7 +203,7 @@ class Acl:
             return f"No acl config for {_shown(access_key)}"
         if ip_allowlist.matches(known.white, ip):
             return None
-        if not verified(known.entry.secret_key, fields, body):
+        if not verify(known.entry.secret_key, fields, body):
             return f"Check signature failed for accessKey={access_key}"
         return _missing_permission(known, code, fields, body)
 

@@ -196,7 +196,7 @@ def _row(item: object, body: str) -> dict[str, object]:
     if body != "none":
         data = item.body
         try:
-            data = compression.expand(data, item.sys_flag)
+            data = compression.decompress(data, item.sys_flag)
         except ProtocolError as error:
             row["body_error"] = str(error)
         row["body"] = data.hex() if body == "hex" else data.decode("utf-8", "backslashreplace")

@@ -142,7 +142,7 @@ class ClientInstance:
             **dict.fromkeys(ADMIN_REQUESTS, self._handle_group_request),
         }
         self._peers = ConnectionPool(
-            handlers, sign=functools.partial(signing.signed, credentials) if credentials else None
+            handlers, sign=functools.partial(signing.sign, credentials) if credentials else None
         )
         self._routes = RouteCache(
             self._peers, self.name_servers, timeout_ms=self.settings.request_timeout_ms, rng=self.rng

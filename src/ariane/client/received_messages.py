@@ -63,7 +63,7 @@ def expand_body(body: bytes, sys_flag: int) -> tuple[bytes, int, str]:
     if not sys_flag & names.COMPRESSED:
         return body, sys_flag, ""
     try:
-        return compression.expand(body, sys_flag), sys_flag & ~(names.COMPRESSED | names.COMPRESSION_MASK), ""
+        return compression.decompress(body, sys_flag), sys_flag & ~(names.COMPRESSED | names.COMPRESSION_MASK), ""
     except ProtocolError as error:
         return body, sys_flag, str(error)
 

@@ -12,7 +12,7 @@ import msgspec
 from ariane.client.validation import of_kind, within
 from ariane.errors import ConfigError
 from ariane.model.topic import AUTO_CREATE_TOPIC, TRACE_TOPIC, topic_name_fault
-from ariane.protocol.compression import COMPRESS_FROM
+from ariane.protocol.compression import COMPRESS_MIN_BYTES
 from ariane.protocol.signing import Credentials
 
 MIB = 1024 * 1024
@@ -57,7 +57,7 @@ class ProducerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Queues of a topic that the first send creates."""
     send_timeout_ms: int = 3_000
     """Budget of one send over all its attempts, from the moment it is among the `in_flight_max`."""
-    compress_from: int = COMPRESS_FROM
+    compress_from: int = COMPRESS_MIN_BYTES
     """Bodies of this many bytes and more are compressed (zlib); batches are not."""
     retries: int = 2
     """Further attempts, at another broker where there is one, after a send that failed."""

@@ -22,7 +22,7 @@ from ariane.filter.tree import (
     LESS,
     LESS_EQUAL,
     NUMBERS,
-    All,
+    And,
     Cast,
     Compare,
     Constant,
@@ -30,8 +30,8 @@ from ariane.filter.tree import (
     Negate,
     Node,
     Not,
+    Or,
     Property,
-    Some,
     ValueKind,
     kind_of,
 )
@@ -116,7 +116,7 @@ def _(node: In) -> Value:
 
 
 @value_of.register
-def _(node: All) -> Value:
+def _(node: And) -> Value:
     parts = tuple(map(value_of, node.parts))
 
     def all_of(properties: Properties) -> Truth:
@@ -133,7 +133,7 @@ def _(node: All) -> Value:
 
 
 @value_of.register
-def _(node: Some) -> Value:
+def _(node: Or) -> Value:
     parts = tuple(map(value_of, node.parts))
 
     def some_of(properties: Properties) -> Truth:

@@ -26,7 +26,7 @@ from ariane.filter.tree import (
     LESS,
     LESS_EQUAL,
     NUMBERS,
-    All,
+    And,
     Cast,
     Compare,
     Constant,
@@ -34,8 +34,8 @@ from ariane.filter.tree import (
     Negate,
     Node,
     Not,
+    Or,
     Property,
-    Some,
     ValueKind,
     is_boolean,
 )
@@ -66,7 +66,7 @@ class _Parser:
 
     def parse(self) -> Node:
         first = self._token.at
-        root = self._boolean(self._some(), first)
+        root = self._boolean(self._or(), first)
         token = self._token
         if token.kind != lexer.END and not self._expression.startswith("--", token.at):
             raise self._error(token.at, self._why_no_end(token))
@@ -79,11 +79,11 @@ class _Parser:
 
     # --- grammar, from what binds least to what binds most ---
 
-    def _some(self) -> Node:
-        return self._joined("OR", self._all, Some)
+    def _or(self) -> Node:
+        return self._joined("OR", self._and, Or)
 
-    def _all(self) -> Node:
-        return self._joined("AND", self._equality, All)
+    def _and(self) -> Node:
+        return self._joined("AND", self._equality, And)
 
     def _joined(self, word: str, part: Callable[[], Node], join: Callable[[tuple[Node, ...], int], Node]) -> Node:
         at = self._token.at
@@ -155,10 +155,10 @@ class _Parser:
         above, below = (LESS, GREATER) if negated else (GREATER_EQUAL, LESS_EQUAL)
         parts = (self._ordered(above, value, at, low, low_at), self._ordered(below, value, at, high, high_at))
         if negated:
-            return Some(parts, self._depth(*parts))
+            return Or(parts, self._depth(*parts))
         if isinstance(low, Constant) and isinstance(high, Constant) and _number(low) > _number(high):
             raise self._error(low_at, f"BETWEEN names the smaller value first: {low.value} > {high.value}")
-        return All(parts, self._depth(*parts))
+        return And(parts, self._depth(*parts))
 
     def _in(self, left: Node, at: int, negated: bool) -> Node:
         if not isinstance(left, Property):
@@ -185,7 +185,7 @@ class _Parser:
     def _primary(self) -> Node:
         token = self._token
         if self._take("("):
-            inner = self._nested(self._some)
+            inner = self._nested(self._or)
             self._expect(")")
             return inner
         if token.kind == lexer.KEYWORD and token.text in LITERALS:

@@ -80,7 +80,7 @@ class In:
 
 
 @dataclass(frozen=True, slots=True)
-class All:
+class And:
     """Parts joined by AND."""
 
     parts: tuple[Node, ...]
@@ -88,14 +88,14 @@ class All:
 
 
 @dataclass(frozen=True, slots=True)
-class Some:
+class Or:
     """Parts joined by OR."""
 
     parts: tuple[Node, ...]
     depth: int
 
 
-Node = Property | Constant | Negate | Not | Cast | Compare | In | All | Some
+Node = Property | Constant | Negate | Not | Cast | Compare | In | And | Or
 
 
 def is_boolean(node: Node) -> bool:

@@ -69,7 +69,7 @@ async def collect(
         raise ConfigError("interval", interval_s, fix)
     settings = settings or ClientSettings()
     credentials = settings.credentials
-    sign = functools.partial(signing.signed, credentials) if credentials else None
+    sign = functools.partial(signing.sign, credentials) if credentials else None
     servers = validation.name_servers(namesrv)
     async with ConnectionPool(sign=sign) as peers:
         await _topic_made(peers, servers, topic)

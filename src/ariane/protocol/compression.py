@@ -22,9 +22,9 @@ from ariane.model.message import (
     COMPRESSION_ZSTD,
 )
 
-COMPRESS_FROM = 4096  # bytes; below that Java clients leave a body as it is
+COMPRESS_MIN_BYTES = 4096  # bytes; below that Java clients leave a body as it is
 LEVEL = 5
-EXPANDED_MAX = 64 * 1024 * 1024  # a 4 MiB body of zeros expands a thousand times; more than this is an attack
+DECOMPRESSED_MAX = 64 * 1024 * 1024  # a 4 MiB body of zeros expands a thousand times; more than this is an attack
 FRAMES_MAX = 1024  # of one body: LZ4 and ZSTD streams may consist of several frames; producers write one
 PIECE = 1024 * 1024  # bytes that an LZ4 frame is expanded to in one step
 LZ4_INPUT = 256 * 1024  # bytes of a body that are expanded in one step
@@ -41,7 +41,7 @@ def compress(body: bytes) -> bytes:
     return zlib.compress(body, LEVEL)
 
 
-def expand(body: bytes, sys_flag: int, expanded_max: int = EXPANDED_MAX) -> bytes:
+def decompress(body: bytes, sys_flag: int, expanded_max: int = DECOMPRESSED_MAX) -> bytes:
     """Return the body as the producer gave it.
 
     Raises:

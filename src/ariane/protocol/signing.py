@@ -38,7 +38,7 @@ class Credentials(msgspec.Struct, frozen=True):
         return [("access_key", self.access_key)]
 
 
-def signed(credentials: Credentials, fields: Mapping[str, str] | None, body: bytes) -> dict[str, str]:
+def sign(credentials: Credentials, fields: Mapping[str, str] | None, body: bytes) -> dict[str, str]:
     """`fields` with access key and signature."""
     all_fields = {**(fields or {}), ACCESS_KEY: credentials.access_key}
     if credentials.security_token:
@@ -47,7 +47,7 @@ def signed(credentials: Credentials, fields: Mapping[str, str] | None, body: byt
     return all_fields
 
 
-def verified(secret_key: str, fields: Mapping[str, str], body: bytes) -> bool:
+def verify(secret_key: str, fields: Mapping[str, str], body: bytes) -> bool:
     """Whether the fields carry the signature of this key. A Java 4.9.4 client signs the mark of a query by unique key as
     well, and a 4.9.4 broker refuses that: here both ways count."""
     given = fields.get(SIGNATURE, "").encode()

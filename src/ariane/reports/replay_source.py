@@ -252,7 +252,7 @@ def _of_record(one: Record, broker: str) -> OriginalMessage:
     body, sys_flag = one.body, one.sys_flag
     if sys_flag & COMPRESSED:
         with contextlib.suppress(ProtocolError):
-            body = compression.expand(body, sys_flag)
+            body = compression.decompress(body, sys_flag)
             sys_flag &= ~(COMPRESSED | COMPRESSION_MASK)
     message_id = own.get(UNIQ_KEY) or ids.offset_message_id(one.store_host, one.offset)
     return OriginalMessage(

@@ -63,14 +63,14 @@ def _apply(data: bytearray, change: Change) -> None:
     data[offset : offset + len(written)] = written
 
 
-def _parts(change: Change, chance: random.Random) -> list[Change]:
+def _parts(change: Change, rng: random.Random) -> list[Change]:
     """One time in three a write in up to four parts, in any order; else as it is."""
-    if isinstance(change, int) or chance.random() < 2 / 3:
+    if isinstance(change, int) or rng.random() < 2 / 3:
         return [change]
     offset, written = change
-    cuts = sorted({0, len(written), *(chance.randrange(len(written) + 1) for _ in range(3))})
+    cuts = sorted({0, len(written), *(rng.randrange(len(written) + 1) for _ in range(3))})
     parts: list[Change] = [(offset + start, written[start:stop]) for start, stop in itertools.pairwise(cuts)]
-    chance.shuffle(parts)
+    rng.shuffle(parts)
     return parts
 
 
@@ -251,23 +251,23 @@ class FakeDisk:
 
     # --- what a test does ---
 
-    def after_power_loss(self, kept: SurvivingData, chance: random.Random) -> FakeDisk:
+    def after_power_loss(self, surviving: SurvivingData, rng: random.Random) -> FakeDisk:
         """The disk as the next start finds it. With Kept.SOME `chance` decides of each change that was not flushed."""
         survivor = FakeDisk()
         survivor.now_ms = self.now_ms
         survivor._directories = set(self._directories)
 
         def stays() -> bool:
-            return kept is SurvivingData.ALL or (kept is not SurvivingData.NONE and chance.random() < 0.5)
+            return surviving is SurvivingData.ALL or (surviving is not SurvivingData.NONE and rng.random() < 0.5)
 
         names = dict(self._durable_names)
         for name, file in self._names_pending:
             if stays():
                 _relink(names, name, file)
         for name, file in names.items():
-            data = bytearray(file.data if kept is SurvivingData.ALL else file.durable)
-            for change in () if kept is SurvivingData.ALL else file.pending:
-                for part in _parts(change, chance) if kept is SurvivingData.TORN else (change,):
+            data = bytearray(file.data if surviving is SurvivingData.ALL else file.durable)
+            for change in () if surviving is SurvivingData.ALL else file.pending:
+                for part in _parts(change, rng) if surviving is SurvivingData.TORN else (change,):
                     if stays():
                         _apply(data, part)
             survivor._files[name] = _FakeFile(data, bytes(data), modified_ms=file.modified_ms)

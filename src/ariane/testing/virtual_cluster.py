@@ -73,9 +73,9 @@ class VirtualCluster:
     """Made by `virtual_cluster`."""
 
     def __init__(self, seed: int, home: Path, settings: dict[str, Any]) -> None:
-        self.chance = Random(seed)  # noqa: S311 - repeats a run, guards nothing
+        self.rng = Random(seed)  # noqa: S311 - repeats a run, guards nothing
         self.loop = VirtualLoop()
-        self.network = VirtualNetwork(self.loop, Random(self.chance.random()))  # noqa: S311
+        self.network = VirtualNetwork(self.loop, Random(self.rng.random()))  # noqa: S311
         self.loop.network = self.network
         self.clock = VirtualClock(self.loop)
         self.disk = FakeDisk()
@@ -113,7 +113,7 @@ class VirtualCluster:
     ) -> ClientInstance:
         """What the clients of `process` share; to be opened in it. `name` tells several of one machine apart."""
         given = settings or ClientSettings(client_ip=process.ip, instance_name=name or process.name)
-        return ClientInstance(self.namesrv, given, clock=self.clock, rng=Random(self.chance.random()))  # noqa: S311
+        return ClientInstance(self.namesrv, given, clock=self.clock, rng=Random(self.rng.random()))  # noqa: S311
 
     def close(self) -> None:
         """Kill what still runs."""
@@ -145,14 +145,14 @@ class VirtualProgram:
         self._name = name
         self._ip = ip
         self._make = make
-        self._told: asyncio.Event | None = None
-        self._served: asyncio.Future[None] | None = None
+        self._stop_requested: asyncio.Event | None = None
+        self._is_serving: asyncio.Future[None] | None = None
 
     async def start(self) -> None:
         """Returns when it serves."""
         self.process = self._world.loop.process(self._name, self._ip)
         opened = self._world.loop.create_future()
-        told = self._told = asyncio.Event()
+        told = self._stop_requested = asyncio.Event()
 
         async def serve() -> None:
             try:
@@ -164,14 +164,14 @@ class VirtualProgram:
                     opened.set_exception(error)
                 raise
 
-        self._served = self.process.start(serve())
+        self._is_serving = self.process.start(serve())
         await opened
 
     async def stop(self) -> None:
         """In order: it says goodbye, and saves what it has to."""
-        assert self._told is not None and self._served is not None
-        self._told.set()
-        await self._served
+        assert self._stop_requested is not None and self._is_serving is not None
+        self._stop_requested.set()
+        await self._is_serving
 
     def kill(self) -> None:
         """SIGKILL: what it wrote is there."""
@@ -179,8 +179,8 @@ class VirtualProgram:
             self._world.disk = self._world.disk.after_kill()
             self.process.kill()
 
-    def lose_power(self, kept: SurvivingData = SurvivingData.SOME) -> None:
+    def lose_power(self, surviving: SurvivingData = SurvivingData.SOME) -> None:
         """Its machine is gone: nobody is told, and what was not flushed is lost in part (`kept`)."""
         if self.process is not None:
-            self._world.disk = self._world.disk.after_power_loss(kept, self._world.chance)
+            self._world.disk = self._world.disk.after_power_loss(surviving, self._world.rng)
             self._world.network.vanish(self.process)

@@ -31,8 +31,8 @@ class VirtualNetwork:
     `delay_s(from_ip, to_ip)` is the way of one write; `is_lost(frame)` may drop frames (length-prefixed, as RocketMQ's).
     """
 
-    def __init__(self, loop: VirtualLoop, chance: Random) -> None:
-        self.delay_s: Callable[[str, str], float] = lambda from_ip, to_ip: chance.uniform(*DELAY_MS) / 1000
+    def __init__(self, loop: VirtualLoop, rng: Random) -> None:
+        self.delay_s: Callable[[str, str], float] = lambda from_ip, to_ip: rng.uniform(*DELAY_MS) / 1000
         self.is_lost: Callable[[bytes], bool] | None = None
         self._loop = loop
         self._listeners: dict[tuple[str, int], VirtualListener] = {}
@@ -111,7 +111,7 @@ class VirtualNetwork:
         for end in list(self._ends.pop(process, {})):
             end.is_over = True
             if process.ip not in self._vanished:
-                end.tell_end(ConnectionResetError(errno.ECONNRESET, "connection reset by peer"))
+                end.notify_end(ConnectionResetError(errno.ECONNRESET, "connection reset by peer"))
 
     def forget(self, end: VirtualEndpoint) -> None:
         self._ends.get(end.process, {}).pop(end, None)
@@ -120,7 +120,7 @@ class VirtualNetwork:
         if self._listeners.get((listener.ip, listener.port)) is listener:
             del self._listeners[listener.ip, listener.port]
 
-    def arriving(self, data: bytes) -> bytes:
+    def pieces_of(self, data: bytes) -> bytes:
         """What is left of `data` when frames were lost."""
         if self.is_lost is None:
             return data
@@ -210,7 +210,7 @@ class VirtualEndpoint(asyncio.Transport):
     def write(self, data: bytes | bytearray | memoryview) -> None:
         if self.is_over:
             return
-        sent = self._network.arriving(bytes(data))
+        sent = self._network.pieces_of(bytes(data))
         self._unread += len(sent)
         self._deliver(self.other._arrive, sent)
         if self._unread > self._high and not self._is_full and self.protocol is not None:
@@ -242,7 +242,7 @@ class VirtualEndpoint(asyncio.Transport):
 
     # --- the way to the other end ---
 
-    def tell_end(self, error: Exception | None) -> None:
+    def notify_end(self, error: Exception | None) -> None:
         """The other end learns that this one is closed, behind all that was written."""
         self._deliver(self.other._ended, error)
 
@@ -255,7 +255,7 @@ class VirtualEndpoint(asyncio.Transport):
     def _end(self, error: Exception | None) -> None:
         if not self.is_over:
             self.is_over = True
-            self.tell_end(error)
+            self.notify_end(error)
             self._loop.call_soon(self._lost, None, context=self.context)
 
     # --- what comes from it ---

@@ -68,7 +68,7 @@ class VirtualProcess:
         self.killed: list[Callable[[], None]] = []
         """Called when it is killed, before what it held is thrown away."""
         self._loop = loop
-        self._held: list[asyncio.Handle] = []
+        self._deferred: list[asyncio.Handle] = []
         self._tasks: weakref.WeakSet[asyncio.Task[Any]] = weakref.WeakSet()
         self._awaited: dict[asyncio.Future[Any], None] = {}
         self._context = copy_context()
@@ -103,7 +103,7 @@ class VirtualProcess:
     def resume(self) -> None:
         """Everything that was due meanwhile happens now, in its order."""
         self.is_paused = False
-        held, self._held = self._held, []
+        held, self._deferred = self._deferred, []
         self._loop.run_soon(self, held)
 
     def kill(self) -> None:
@@ -112,7 +112,7 @@ class VirtualProcess:
         if not self.is_alive:
             return
         self.is_alive = False
-        self._held.clear()
+        self._deferred.clear()
         for cut in self.killed:
             cut()
         self.killed.clear()
@@ -123,10 +123,10 @@ class VirtualProcess:
                 outcome.exception()  # nobody has to look
         self._awaited.clear()
 
-    def takes(self, handle: asyncio.Handle) -> bool:
+    def admits(self, handle: asyncio.Handle) -> bool:
         """Whether the callback may run now; otherwise it is kept for later, or forgotten with the process."""
         if self.is_alive and self.is_paused:
-            self._held.append(handle)
+            self._deferred.append(handle)
         return self.is_alive and not self.is_paused
 
     def owns(self, task: asyncio.Task[Any]) -> None:
@@ -270,7 +270,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
             due.append((owner, timer))
         for _ in range(len(due)):
             owner, handle = due.popleft()
-            if handle.cancelled() or not (owner is None or owner.takes(handle)):
+            if handle.cancelled() or not (owner is None or owner.admits(handle)):
                 continue
             self.callbacks += 1
             handle._run()

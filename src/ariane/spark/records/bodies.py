@@ -14,7 +14,7 @@ from ariane.spark.records.layout import RecordHeader
 
 ERROR_COLUMN = "body_error"
 EXPANDED_BYTES_MAX = (
-    compression.EXPANDED_MAX
+    compression.DECOMPRESSED_MAX
 )  # bytes that compressed bodies of a batch expand to; one body has room in any case
 _ADVICE = (
     f"leave body out of the schema, or add `{ERROR_COLUMN} STRING` to it: then such a body is null and this says why"
@@ -35,7 +35,7 @@ def expand_bodies(stored: pa.Array, header: RecordHeader, *, tolerant: bool) -> 
     size = 0
     for row in (header["sys_flag"] & COMPRESSED).nonzero()[0].tolist():
         try:
-            expanded[row] = compression.expand(expanded[row] or b"", int(header["sys_flag"][row]))
+            expanded[row] = compression.decompress(expanded[row] or b"", int(header["sys_flag"][row]))
         except ProtocolError as error:
             if not tolerant:
                 raise locate_error(error, header["queue_id"][row], header["queue_offset"][row]) from None

@@ -107,7 +107,7 @@ def _bodies(records: list[Record], *, tolerant: bool) -> list[tuple[bytes | None
 
 def _body(one: Record, *, tolerant: bool) -> tuple[bytes | None, str | None]:
     try:
-        return compression.expand(one.body, one.sys_flag), None
+        return compression.decompress(one.body, one.sys_flag), None
     except ProtocolError as error:
         if tolerant:
             return None, str(error)

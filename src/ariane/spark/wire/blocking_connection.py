@@ -28,7 +28,7 @@ from ariane.protocol.command import Command
 from ariane.protocol.frame import FrameReader
 from ariane.protocol.requests import fields
 from ariane.protocol.session import Session
-from ariane.protocol.signing import Credentials, signed
+from ariane.protocol.signing import Credentials, sign
 
 CONNECT_TIMEOUT_S = 3.0
 READ_SIZE = 262_144  # more than a TLS record: none is left in part within the socket's own memory, where nobody sees it
@@ -83,7 +83,7 @@ class BlockingConnection:
     def enqueue(self, number: int, code: int, fields: dict[str, str], body: bytes, deadline_s: float = NEVER) -> None:
         """Put a request where `write` finds it; its answer will have `number`."""
         if self._credentials is not None:
-            fields = signed(self._credentials, fields, body)
+            fields = sign(self._credentials, fields, body)
         opaque = self.session.register(number, deadline_s)
         try:
             pieces = commands.encode(code, opaque=opaque, flag=0, fields=fields, body=body)

@@ -50,7 +50,7 @@ class SinkOptions(ClusterAccess, frozen=True, kw_only=True):
     """Most messages of one request; 1: each message has a request of its own."""
     batch_bytes: int = BATCH_BYTES
     """Most bytes of one request with several messages; never more than max_message_size, which brokers hold against it too."""
-    compression_threshold: int = compression.COMPRESS_FROM
+    compression_threshold: int = compression.COMPRESS_MIN_BYTES
     """Bodies of so many bytes and more are compressed (zlib), each in a request of its own; brokers take no compressed bodies in
     a batch."""
     max_message_size: int = MAX_MESSAGE_SIZE
