@@ -144,7 +144,7 @@ def test_a_line_that_was_cut_off_is_ignored_and_a_damaged_one_takes_no_other_wit
     lines[1] = lines[1].replace(b"T2", b"T7")
     write(disk, f"{CONFIG_DIR}/changes.{1:020d}", b"".join(lines)[:-5])
     assert topics_of(disk) == {"T1", "T3"}
-    assert f"{len(lines[1])} bytes at {len(lines[0])}" in caplog.text
+    assert f"{len(lines[1])} bytes at offset {len(lines[0])}" in caplog.text
     assert "its write was cut off" in caplog.text
 
 
@@ -252,14 +252,14 @@ def test_without_a_whole_bak_an_empty_document_is_a_refusal(name: str, bak: byte
     write(disk, f"{CONFIG_DIR}/{name}", b"")
     if bak is not None:
         write(disk, f"{CONFIG_DIR}/{name}.bak", bak)
-    with pytest.raises(StoreError, match=f"{name}.*is empty.*put back a copy"):
+    with pytest.raises(StoreError, match=f"{name}.*is empty.*restore a copy"):
         SavedState(disk, CONFIG_DIR).load()
 
 
 def test_a_directory_in_place_of_a_document_is_a_refusal() -> None:
     disk = FakeDisk()
     disk.make_dirs(TOPICS)
-    with pytest.raises(StoreError, match=r"topics\.json is a directory: move it away"):
+    with pytest.raises(StoreError, match=r"topics\.json is a directory, .*move the directory away"):
         SavedState(disk, CONFIG_DIR).load()
 
 
@@ -301,7 +301,7 @@ def test_a_log_whose_documents_cannot_be_written_is_bounded(monkeypatch) -> None
     monkeypatch.setattr(change_log, "LOG_BYTES_MAX", 2_000)
     disk = FakeDisk()
     log = change_log.ChangeLog(disk, CONFIG_DIR, change_records.load(disk, CONFIG_DIR), None, is_sync=False)  # type: ignore[arg-type]
-    with pytest.raises(StoreFull, match="wait in /store/config"):
+    with pytest.raises(StoreFull, match="change log in /store/config has"):
         for number in range(100):
             log.append(TopicPut(TopicConfig(topic_name=f"T{number}"), DataVersion()))
     content = change_records.SavedDocument(crc=1, n=log.last_n)

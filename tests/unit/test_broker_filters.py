@@ -138,7 +138,7 @@ def test_what_is_long_dead_is_forgotten():
 def test_there_is_a_bound(monkeypatch):
     monkeypatch.setattr(filters_module, "FILTERS_MAX", 2)
     filters = made()
-    with pytest.raises(ReplyError, match="2 topics and groups"):
+    with pytest.raises(ReplyError, match="2 filters, the maximum"):
         filters.register("G", [sql("a > 5", topic=f"T{number}") for number in range(3)])
 
 

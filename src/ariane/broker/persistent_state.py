@@ -1,12 +1,12 @@
-"""The broker's state that survives a restart: topics, groups, offsets, filters, queue locks, positions of delays.
+"""State of the broker that survives a restart: topics, groups, offsets, filters, queue locks, delay offsets.
 
-    topics, groups, deletions   in the change log before the answer (on the disk in synchronous mode)
-    queue locks                 the same; a full disk does not keep a client from its queues
+    topics, groups, deletions   in the change log before the response (on the disk in synchronous mode)
+    queue locks                 the same, but a full disk does not refuse a lock
     offsets                     every flushConsumerOffsetInterval, as in Java; set or deleted by a tool: in the change log
-    filters, delays             every 10 s
+    filters, delay offsets      every 10 s
 
-What the change log holds is written to the documents of config/ within a second or so, in the background: the loop encodes a
-document in slices, a worker thread writes it. [ConfigManager and its heirs]
+The documents of config/ follow the change log within about a second, in the background: the event loop encodes a document in
+slices, and a worker thread writes it. [ConfigManager and its subclasses]
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ from ariane.store.files import Disk, exists, read_whole
 log = logging.getLogger("ariane.broker.state")
 
 SAVE_INTERVAL_S = 1.0
-SAVE_PACE = 10  # a document is written again after this many times the time that it took: 100,000 topics take a second
-ENTRIES_PER_SLICE = 64  # entries encoded at once: about 0.5 ms
+SAVE_PACE = 10  # a save pauses for this many times its own duration: with 100,000 topics, it takes a second
+ENTRIES_PER_SLICE = 64  # entries encoded without yielding to the loop: about 0.5 ms
 
 
-# Requests that store or change something; heartbeats and locks are not among them, so that consumers go on.
+# Requests that store or change something. Heartbeats and locks are not among them, so that consumers go on.
 WRITE_CODES = SEND_CODES | {
     RequestCode.CONSUMER_SEND_MSG_BACK,
     RequestCode.END_TRANSACTION,
@@ -65,12 +65,12 @@ WRITE_CODES = SEND_CODES | {
 
 
 def load_delay_offsets(disk: Disk, config: BrokerConfig) -> dict[int, int]:
-    """What delayOffset.json says of each level: the store wants to know it when it is opened."""
+    """Return the offsets of delayOffset.json by level, which the store needs when it is opened."""
     return json_documents.load(disk, config.config_dir, json_documents.DELAY_OFFSETS, DelayOffsetTable).offset_table
 
 
 class PersistentState:
-    """The tables, loaded. `save` writes what changed, `start` does so from now on.
+    """The tables of the broker, and the files that store them.
 
     Args:
         saved: The loaded state of the last process.
@@ -101,15 +101,16 @@ class PersistentState:
         self._disk = disk
         self._directory = config.config_dir
         self._executor = executor
-        self._unsaved = set(saved.unsaved)
+        self._unsaved = set(saved.unsaved)  # names of documents that lack changes
         self._good_crcs = {name: contents[0].crc for name, contents in saved.contents.items()}
-        self._lacks_room = False
-        self._saving = asyncio.Lock()
-        self._next_save_ms = 0.0
-        self._saved_delays = DelayOffsetTable()
+        self._lacks_room = False  # the last lock could not be saved, which is logged once
+        self._saving = asyncio.Lock()  # held while documents are written
+        self._next_save_ms = 0.0  # earliest time of the next background save
+        self._saved_delays = DelayOffsetTable()  # what delayOffset.json holds, to write it only when it changes
         self._delays = read_whole(disk, self._path(json_documents.DELAY_OFFSETS))
         self.change_log = ChangeLog(disk, config.config_dir, saved.log, executor, is_sync=config.sync_flush)
         self.change_log.start(saved.contents)
+        # Functions that return each document as it has to be written now.
         self._document_sources: dict[str, Callable[[], msgspec.Struct]] = {
             json_documents.TOPICS: self.topics.table,
             json_documents.GROUPS: self.groups.table,
@@ -125,7 +126,7 @@ class PersistentState:
         self.groups.on_table_change = lambda: self._unsaved.add(json_documents.GROUPS)
 
     def start(self, tasks: BackgroundTasks, topics_changed: Callable[[], None]) -> None:
-        """Write documents as they change, from now on; call `topics_changed` after each change of a topic."""
+        """Write documents periodically when they change; call `topics_changed` after each change of a topic."""
 
         def changed() -> None:
             self._unsaved.add(json_documents.TOPICS)
@@ -137,30 +138,34 @@ class PersistentState:
     # --- changes ---
 
     def record(self, change: Change) -> None:
-        """Store a change. Raises StoreError if it cannot be; then it must not be made."""
+        """Store a change in the log.
+
+        Raises:
+            StoreError: it cannot be stored; the caller must not make the change.
+        """
         if isinstance(change, TopicDeleted):  # the caller removes the queues of the topic next
             self._check_removed()
         self.change_log.append(change)
         self._unsaved.update(DOCUMENTS[type(change)])
 
     def _record_lock(self, change: Change) -> None:
-        # Consuming in order goes on while the disk is full: only a restart would forget who holds what.
+        # A full disk does not stop ordered consumers: the locks are valid in memory, and only a restart would lose them.
         self._unsaved.update(DOCUMENTS[type(change)])
         try:
             self.change_log.append(change)
         except StoreError as error:
             if not self._lacks_room:
-                log.error("queue locks are not saved, a restart of this broker would forget them: %s", error)
+                log.error("Cannot save queue locks; they are lost if this broker restarts: %s", error)
             self._lacks_room = True
         else:
             self._lacks_room = False
 
     def wait_locks_durable(self) -> Awaitable[None] | None:
-        """Wait until all changes of locks so far are as safe as the flush mode promises; None when they are."""
+        """Wait until all changes of locks are as safe as the flush mode promises; None if they are."""
         return self.change_log.wait_durable(self.change_log.last_n)
 
     def delete_topic(self, name: str, deletion: TopicDeletion | None) -> None:
-        """Delete a topic with its offsets, durably in every mode: the caller removes the queues of its messages next."""
+        """Delete a topic with its offsets, durably in either flush mode: the caller removes its queues next."""
         self.topics.delete(name, deletion)
         self.offsets.remove_topic(name)
         if deletion is not None:
@@ -168,7 +173,10 @@ class PersistentState:
         self.change_log.flush_blocking()
 
     def apply_master_deletions(self, deletions: Mapping[str, TopicDeletion]) -> None:
-        """Record deletions of the master, durably in every mode (a slave). Its topic table is copied, so ours stays."""
+        """Record deletions of the master, durably in either flush mode (on a slave).
+
+        The table of topics is copied from the master, so it does not change here.
+        """
         for name, deletion in deletions.items():
             self.record(TopicDeleted(name, None, deletion))
             self.offsets.remove_topic(name)
@@ -176,14 +184,14 @@ class PersistentState:
         self.change_log.flush_blocking()
 
     def drop_obsolete_deletions(self, log_start: int) -> None:
-        """Forget the deletions of messages that have left the log."""
+        """Remove the deletions of messages that the log no longer holds."""
         if self.deletions.drop_before(log_start):
             self._unsaved.add(json_documents.DELETED)
 
     def with_durable_replies(self, handlers: Mapping[int, Handler]) -> dict[int, Handler]:
-        """The same handlers. In synchronous mode no answer leaves before the changes that it may depend on are on the disk.
+        """Return handlers whose responses wait, in synchronous mode, until the changes that they may depend on are on the disk.
 
-        After a failed fsync what is stored or changed is answered with an error, and reads go on.
+        After a failed fsync, requests that store or change something are answered with an error, and reads go on.
         """
 
         def guard(serve: Handler, *, is_read: bool) -> Handler:
@@ -205,17 +213,17 @@ class PersistentState:
             await self.save()
 
     async def flush(self) -> None:
-        """Bring the change log to the disk. Write config/ again if somebody removed it, or a file of it."""
+        """Flush the change log. Write config/ again if it, or a file in it, was removed from outside."""
         self._check_removed()
         try:
             if self.change_log.needs_restore:
                 await self.save()
             await self.change_log.flush()
         except FlushFailed as error:
-            log.debug("%s", error)  # told when it happened; changes are refused since
+            log.debug("%s", error)  # reported when it happened; changes are refused since then
 
     def _check_removed(self) -> None:
-        """Begin to write config/ again if a file that belongs there is missing; `flush` and `save` write the documents."""
+        """Restart the change log if a file of config/ is missing. `flush` and `save` write the documents again."""
         missing = (self._path(name) for name in sorted(self._present) if not exists(self._disk, self._path(name)))
         removed = self.change_log.find_removed() or next(missing, None)
         if removed is None:
@@ -230,7 +238,7 @@ class PersistentState:
         """Write the documents that changed.
 
         Raises:
-            FlushFailed: Removed documents cannot be written again. Changes are refused from now on.
+            FlushFailed: removed documents cannot be written again; changes are refused from now on.
         """
         async with self._saving:
             is_restoring, n = self.change_log.needs_restore, self.change_log.last_n
@@ -257,25 +265,25 @@ class PersistentState:
             return
         names = sorted(self._unsaved)
         self.change_log.rotate()
-        # All are taken now, before the loop runs on: together they hold exactly the changes so far.
-        n, taken = self.change_log.last_n, {name: self._document_sources[name]() for name in names}
+        # Take all documents without yielding to the loop: together they hold exactly the changes so far.
+        n, documents = self.change_log.last_n, {name: self._document_sources[name]() for name in names}
         for name in names:
             self._unsaved.discard(name)
-        while taken:
-            name = next(iter(taken))
+        while documents:
+            name = next(iter(documents))
             try:
-                await self._save(name, taken[name], n)
+                await self._save(name, documents[name], n)
             except BaseException:
-                self._unsaved.update(taken)  # cancelled, too: the next save has to write them
+                self._unsaved.update(documents)  # also if cancelled: the next save has to write them
                 raise
-            del taken[name]
+            del documents[name]
         ended_ms = self._monotonic_ms()
         self._next_save_ms = ended_ms + (ended_ms - began_ms) * SAVE_PACE
 
     async def _save(self, name: str, document: msgspec.Struct, n: int) -> None:
         text = b"".join(await _encoded(document))
         content = SavedDocument(zlib.crc32(text), n)
-        if not self.change_log.has_failed:  # else the document is all that is left to store the state in
+        if not self.change_log.has_failed:  # otherwise only the document can still store the state
             self.change_log.record_document(name, content)
             await self.change_log.flush()
         write = functools.partial(json_documents.save, good_crc=self._good_crcs.get(name))
@@ -290,21 +298,23 @@ class PersistentState:
             raise cancelled
 
     async def save_filters(self) -> None:
-        """Drop the filters that died long ago, and save the others."""
+        """Remove filters that died long ago, and save the others."""
         self.filters.remove_dead()
         await self.save()
 
     async def remove_expired_locks(self) -> None:
+        """Remove queue locks that were not renewed in time."""
         self.locks.remove_expired(self._monotonic_ms())
 
     async def save_delay_offsets(self, positions: dict[int, int]) -> None:
+        """Write delayOffset.json if the offsets by level changed."""
         table = DelayOffsetTable(positions)
         if table != self._saved_delays:
             await self.save_delay_document(json_documents.encode(table))
             self._saved_delays = table
 
     async def save_delay_document(self, text: bytes) -> None:
-        """The text of delayOffset.json, as a slave copies it."""
+        """Write delayOffset.json with this text, as a slave copies it."""
         async with self._saving:
             await self._save_delay_document(text)
 
@@ -321,14 +331,17 @@ class PersistentState:
         return f"{self._directory}/{name}"
 
     async def _in_thread(self, write: Callable[..., None], *args: object) -> asyncio.CancelledError | None:
-        """Write a document, to the end even if cancelled: two writes of one would use the same temporary file."""
+        """Write a document in the worker thread, to the end even if cancelled.
+
+        Two concurrent writes of one document would use the same temporary file.
+        """
         running = asyncio.get_running_loop().run_in_executor(self._executor, write, *args)
         cancelled = await wait_done(running)
         running.result()
         return cancelled
 
     async def close(self) -> None:
-        """Write everything; afterwards the documents alone hold the state, as Java reads it."""
+        """Write everything. Afterwards the documents alone hold the state, in the form that Java reads."""
         try:
             self._check_removed()
             await self.save()
@@ -338,10 +351,10 @@ class PersistentState:
 
 
 async def _encoded(document: msgspec.Struct) -> list[bytes]:
-    """The text of a document, encoded in slices between which the loop serves others."""
+    """Return the encoded document in pieces. The loop serves requests between the slices."""
     pieces, slices = fastjson.pieces(document), []
-    while taken := b"".join(itertools.islice(pieces, ENTRIES_PER_SLICE)):
-        slices.append(taken)
+    while documents := b"".join(itertools.islice(pieces, ENTRIES_PER_SLICE)):
+        slices.append(documents)
         await asyncio.sleep(0)
     return slices
 
@@ -349,7 +362,7 @@ async def _encoded(document: msgspec.Struct) -> list[bytes]:
 async def _reply_when_durable(
     durable: Awaitable[None], handled: HandlerResult, *, is_read: bool
 ) -> Reply | LateReply | None:
-    """The answer, once it may leave."""
+    """Return the response when the changes that it depends on are durable."""
     reply = handled if handled is None or isinstance(handled, Reply) else await handled
     try:
         await durable

@@ -1,5 +1,5 @@
-"""What the broker knows besides messages, one kind a file: topics, groups, offsets, members, locks.
+"""State of the broker other than messages, one kind per module: topics, groups, offsets, members, locks.
 
-Each is a table with rules, given the time where it needs it; those that survive a restart are read and written as Java's
-config/*.json (`documents`).
+Each is a table with rules, and receives the time where it needs it. Tables that survive a restart are stored in Java's
+config/*.json (`json_documents`), and their changes in between in a log (`change_log`).
 """

@@ -1,7 +1,7 @@
-"""The writer of the change log: appends, flushes, and files that are begun and removed (`changes` has the format).
+"""The writer of the change log: appends, flushes, rotates and removes files (`change_records` describes the format).
 
-Files that somebody removes while the broker runs are noticed at each flush. Then a new file begins, all documents are written again
-from memory (`begin_again`, `restored`), and changes of removed files are durable only when the documents hold them.
+Each flush checks whether files were removed from outside. If so, a new file is started and all documents are written again from
+memory (`restart`, `mark_restored`); changes of removed files are durable only when the documents hold them.
 
 [no counterpart in Java, which rewrites the whole document before it answers]
 """
@@ -39,7 +39,7 @@ LOG_BYTES_MAX = 256 << 20  # of all files; reached only while the documents cann
 
 
 class _Flush(NamedTuple):
-    """What a worker thread has to fsync so that all changes up to number `up_to` are on the disk."""
+    """The files that a worker thread has to fsync to make all changes up to number `up_to` durable."""
 
     disk: Disk
     up_to: int
@@ -51,28 +51,32 @@ class _Flush(NamedTuple):
             try:
                 handle = self.disk.open(path)
             except (FileNotFoundError, NotADirectoryError):
-                continue  # by this process, if documents hold its changes; else the loop notices it (`find_removed`)
+                continue  # removed by this process, if documents hold its changes; else `find_removed` notices it
             try:
                 self.disk.fsync(handle)
             except OSError as error:
                 raise OSError(error.errno, error.strerror, path) from error
             finally:
                 self.disk.close(handle)
+        # A new file is durable only with its entry in the directory.
         for directory in {path.rpartition("/")[0] for path in self.new_paths}:
-            with contextlib.suppress(FileNotFoundError, NotADirectoryError):  # the loop checks what was removed
+            with contextlib.suppress(FileNotFoundError, NotADirectoryError):  # `find_removed` notices it
                 self.disk.fsync_dir(directory)
 
 
-def _retrieved(waiter: asyncio.Future[None]) -> None:
+def _mark_retrieved(waiter: asyncio.Future[None]) -> None:
+    """Keep asyncio from reporting an exception that is never retrieved."""
     if not waiter.cancelled():
         waiter.exception()
 
 
 class ChangeLog:
-    """The writer. `append` from the loop only; what it returned from survives the death of the process.
+    """The writer of the change log.
+
+    `append` is called from the event loop only. A change that it returned from survives the death of the process.
 
     Args:
-        is_sync: Whether answers wait for the disk (`durable`); otherwise the caller flushes now and then.
+        is_sync: Whether responses wait for the disk (`wait_durable`); otherwise the caller flushes periodically.
         executor: Runs fsyncs.
     """
 
@@ -83,37 +87,38 @@ class ChangeLog:
         self._is_sync = is_sync
         self._files = list(loaded.files)  # oldest first
         self._handle: int | None = None  # of the last file; None before the first append of this process
-        self._last_n = loaded.last_n
-        self._shared_n = loaded.last_n  # last change that answers to others depend on: all but locks
-        self._flushed_n = loaded.last_n
-        self._documents: dict[str, tuple[SavedDocument, ...]] = {}
-        self._unflushed: dict[str, int] = {}  # files with changes that are not on the disk, and the last such change
-        self._new_paths: set[str] = set()
+        self._last_n = loaded.last_n  # number of the last appended change
+        self._shared_n = loaded.last_n  # last change that responses to other clients depend on: all but locks
+        self._flushed_n = loaded.last_n  # all changes up to this number are durable
+        self._documents: dict[str, tuple[SavedDocument, ...]] = {}  # contents of each document and of its .bak
+        self._unflushed: dict[str, int] = {}  # files with changes that are not on the disk → the last of these changes
+        self._new_paths: set[str] = set()  # files whose directory entry is not on the disk
         self._is_flushing = False
-        self._waiters: list[tuple[int, asyncio.Future[None]]] = []
-        self._failure: FlushFailed | None = None
-        self._removed: str | None = None  # a file that a flush did not find at its path, until `begin_again`
-        self._lost_n: int | None = None  # last change that removed files held, until `restored`
+        self._waiters: list[tuple[int, asyncio.Future[None]]] = []  # with the number of the change that each waits for
+        self._failure: FlushFailed | None = None  # of the first fsync that failed; the log is read-only since then
+        self._removed: str | None = None  # a file that a flush did not find at its path, until `restart`
+        self._lost_n: int | None = None  # last change in removed files, until `mark_restored`
 
     @property
     def last_n(self) -> int:
+        """Number of the last change."""
         return self._last_n
 
     @property
     def has_failed(self) -> bool:
-        """Whether an fsync failed: no change is taken any more."""
+        """Whether an fsync failed: all changes are refused from then on."""
         return self._failure is not None
 
     @property
     def needs_restore(self) -> bool:
-        """Whether changes are in memory alone, because files were removed: the documents have to be written again."""
+        """Whether files were removed, so that some changes are only in memory until the documents are written again."""
         return self._lost_n is not None
 
     def start(self, contents: Mapping[str, tuple[SavedDocument, ...]]) -> None:
-        """Begin a file that extends these contents of the documents. Later appends try again if the disk is full now.
+        """Start a file that extends these contents of the documents. If the disk is full, later appends try again.
 
         Raises:
-            StoreError: The directory cannot be created or written.
+            StoreError: the directory cannot be created or written.
         """
         self._documents = dict(contents)
         try:
@@ -121,22 +126,24 @@ class ChangeLog:
         except OSError as error:
             if error.errno not in NO_ROOM:
                 raise open_error(error, self._directory) from error
-            log.error("cannot begin a change log, changes are refused until it can be: %s", error)
+            log.error("Cannot start a change log; changes are refused until there is room: %s", error)
 
     # --- writing ---
 
     def append(self, change: Change) -> int:
-        """Write a change. Returns its number.
+        """Write a change. Return its number.
 
         Raises:
-            StoreFull: There is no room; the caller must not make the change.
-            StoreError: The file cannot be written, or an fsync failed before.
+            StoreFull: no room is left; the caller must not make the change.
+            StoreError: the file cannot be written, or an fsync failed before.
         """
         if sum(file.size for file in self._files) > LOG_BYTES_MAX:
             raise StoreFull(
-                f"{LOG_BYTES_MAX} bytes of changes wait in {self._directory}: its documents cannot be written"
+                f"the change log in {self._directory} has {LOG_BYTES_MAX} bytes, the maximum, because the documents cannot be"
+                " written; see the log for the reason"
             )
         n = self._append(change)
+        # No response but that of the lock request depends on a lock, and that one waits for its number.
         if not isinstance(change, QueuesLocked | QueuesUnlocked):
             self._shared_n = n
         return n
@@ -163,17 +170,17 @@ class ChangeLog:
             self._disk.pwrite(handle, data, file.size)
         except OSError:
             try:
-                self._disk.truncate(handle, file.size)  # a part of the line may be there
+                self._disk.truncate(handle, file.size)  # a part of the line may have been written
             except OSError as error:
-                log.warning("%s ends with a part of a change: %s", file.path, error)
+                log.warning("Cannot remove a partly written change at the end of %s: %s", file.path, error)
             raise
         file.size += len(data)
 
     def _start_file(self) -> None:
         path = f"{self._directory}/{PREFIX}{self._last_n + 1:0{NAME_DIGITS}d}"
         for parent in self._disk.make_dirs(self._directory):
-            self._disk.fsync_dir(parent)  # else a loss of power could take the directory with all that is flushed in it
-        if self._disk.size(path) is not None:  # begun by a process that died before its first change
+            self._disk.fsync_dir(parent)  # otherwise a power loss could remove the directory with all flushed changes
+        if self._disk.size(path) is not None:  # started by a process that died before its first change
             self._disk.remove(path)
             self._files = [file for file in self._files if file.path != path]
         handle = self._disk.create(path, 0)
@@ -190,12 +197,12 @@ class ChangeLog:
         self._unflushed[path] = self._last_n
         self._new_paths.add(path)
 
-    # --- files that are removed from outside ---
+    # --- files removed from outside ---
 
     def find_removed(self) -> str | None:
-        """Return the path of a file of the log that is not at its path any more, None if there is none.
+        """Return the path of a file of the log that is missing at its path, None if all are in place.
 
-        The file that is open can still be written, but no start would find it.
+        The open file can still be written when its path is gone, but the next start would not find it.
         """
         if self._failure is not None:
             return None
@@ -209,9 +216,9 @@ class ChangeLog:
         return exists(self._disk, file.path)
 
     def restart(self, removed: str, names: Iterable[str]) -> None:
-        """Begin a new file because `removed`, a file of the log or a document, was removed.
+        """Start a new file because `removed`, a file of the log or a document, is missing.
 
-        The changes so far are durable once all documents (`names`) hold them: write these, then call `restored`. A start
+        The changes so far are durable once all documents (`names`) hold them: write these, then call `mark_restored`. A start
         before that misses documents that this file names, and is refused. If no file can be created, all later changes are
         refused.
         """
@@ -229,13 +236,13 @@ class ChangeLog:
             self._unflushed = {path: n for path, n in self._unflushed.items() if path in paths}
             self._new_paths &= paths
         log.error(
-            "%s was removed while the broker runs: topics, groups and offsets are written to %s again from memory."
-            " Look for what removed it",
+            "%s was removed while the broker runs: writing topics, groups and offsets to %s again from memory."
+            " Find out what removed it",
             removed, self._directory, extra={"notice": True},
         )  # fmt: skip
 
     def mark_restored(self, n: int) -> None:
-        """All documents were written again; they hold the changes up to number `n`."""
+        """Record that all documents were written again and hold the changes up to number `n`."""
         if self._lost_n is not None and n >= self._lost_n:
             self._lost_n = None
             self._flushed_n = max(self._flushed_n, n)
@@ -248,7 +255,7 @@ class ChangeLog:
         failure = self._refuse(
             self._directory,
             f"files in it were removed while the broker runs, and cannot be written again ({why}). Correct that before you"
-            " stop the broker: a stop writes them once more",
+            " stop the broker: it writes them once more when it stops",
         )
         self._resolve_waiters()
         return failure
@@ -261,27 +268,29 @@ class ChangeLog:
     # --- the disk ---
 
     def wait_durable(self, n: int | None = None) -> Awaitable[None] | None:
-        """Wait until changes are as safe as the flush mode promises: up to number `n`, or all that answers depend on.
+        """Wait until changes are as safe as the flush mode promises: up to number `n`, or all that responses depend on.
 
-        Returns None if they are; otherwise an awaitable, which raises FlushFailed if they never will be.
+        Returns:
+            None if they are; otherwise an awaitable, which raises FlushFailed if they never will be.
         """
         n = self._shared_n if n is None else n
         if not self._is_sync or n <= self._flushed_n:
             return None
         loop = asyncio.get_running_loop()
         waiter: asyncio.Future[None] = loop.create_future()
-        waiter.add_done_callback(_retrieved)  # a request that failed by itself no longer waits
+        waiter.add_done_callback(_mark_retrieved)  # it is never awaited if the request failed for another reason
         if self._failure is not None:
             waiter.set_exception(self._failure)
             return waiter
         if not self._waiters:
-            loop.call_soon(self._flush_for_waiters)  # together with what else this turn of the loop changes
+            loop.call_soon(self._flush_for_waiters)  # one fsync for all changes of this iteration of the loop
         self._waiters.append((n, waiter))
         return waiter
 
     def _flush_for_waiters(self) -> None:
         if self._is_flushing or not self._waiters or self._removed is not None or self._lost_n is not None:
             return
+        # Changes that arrive during this fsync wait for the next one, which `_resolve_waiters` starts.
         flush = self._plan_flush()
         self._is_flushing = True
         running = asyncio.get_running_loop().run_in_executor(self._executor, flush.run)
@@ -307,7 +316,11 @@ class ChangeLog:
         self._flush_for_waiters()
 
     async def flush(self) -> None:
-        """Bring everything to the disk, in the worker thread. Raises FlushFailed."""
+        """Flush all changes to the disk in the worker thread.
+
+        Raises:
+            FlushFailed: an fsync failed, now or before.
+        """
         if self._failure is not None:
             raise self._failure.with_traceback(None)
         if not self._unflushed:
@@ -322,7 +335,11 @@ class ChangeLog:
         self._finish_flush(flush, None)
 
     def flush_blocking(self) -> None:
-        """Bring everything to the disk, here and now. Raises FlushFailed."""
+        """Flush all changes to the disk, blocking.
+
+        Raises:
+            FlushFailed: an fsync failed, now or before.
+        """
         if self._failure is not None:
             raise self._failure.with_traceback(None)
         flush = self._plan_flush()
@@ -340,14 +357,14 @@ class ChangeLog:
     def _finish_flush(self, flush: _Flush, error: BaseException | None) -> None:
         try:
             self.find_removed()
-        except OSError as caught:
-            error = error or caught
+        except OSError as removal_error:
+            error = error or removal_error
         if error is not None:
             if not isinstance(error, OSError):
                 raise error
             self._refuse(str(error.filename or self._directory), error.strerror or str(error))
             return
-        if self._removed is None and self._lost_n is None:  # else the documents have to hold the changes first
+        if self._removed is None and self._lost_n is None:  # otherwise the documents have to hold the changes first
             self._flushed_n = max(self._flushed_n, flush.up_to)
         self._unflushed = {path: n for path, n in self._unflushed.items() if n > flush.up_to}
         self._new_paths -= flush.new_paths
@@ -355,7 +372,7 @@ class ChangeLog:
     # --- documents ---
 
     def rotate(self) -> None:
-        """Begin a new file, so that the changes so far can be removed once the documents hold them."""
+        """Start a new file, so that the former ones can be removed once the documents hold their changes."""
         if (
             self.has_failed
             or self._handle is None
@@ -365,12 +382,12 @@ class ChangeLog:
         self._start_file()
 
     def record_document(self, name: str, content: SavedDocument) -> None:
-        """Note that a document is about to be replaced by this content, or that its first one was written."""
+        """Append that a document is about to be replaced by this content, or that its first one was written."""
         self._append(DocumentSaved(name, content, name in self._documents))
 
     def remove_covered(self, name: str, content: SavedDocument) -> None:
-        """The document was replaced by this content: remove the files whose changes are in documents."""
-        former = [one for one in self._documents.get(name, ()) if one.crc != content.crc]
+        """Remove the files whose changes all documents hold, after the document was replaced by this content."""
+        former = [saved for saved in self._documents.get(name, ()) if saved.crc != content.crc]
         self._documents[name] = (content, *former[:1])
         while len(self._files) > 1 and self._is_covered(self._files[0]):
             file = self._files.pop(0)
@@ -379,10 +396,11 @@ class ChangeLog:
                 self._disk.remove(file.path)
 
     def _is_covered(self, file: ChangeLogFile) -> bool:
-        held = {name: contents[0].n for name, contents in self._documents.items() if contents}
-        return all(n <= held.get(name, -1) for name, n in file.last.items())
+        saved_n = {name: contents[0].n for name, contents in self._documents.items() if contents}
+        return all(n <= saved_n.get(name, -1) for name, n in file.last.items())
 
     def close(self) -> None:
+        """Close the open file."""
         if self._handle is not None:
             self._disk.close(self._handle)
             self._handle = None

@@ -1,14 +1,14 @@
-"""config/changes.*: the change log, which makes a change of the broker's state durable before it is answered.
+"""The change log config/changes.*: makes a change of the broker's state durable before it is answered.
 
-    topics, groups, locks, … --append--> changes.00000000000000000018      one line a change, one write
-                                              |  fsync before the answer in synchronous mode, soon in asynchronous mode
+    topics, groups, locks, … --append--> changes.00000000000000000018      one line per change, one write
+                                              |  fsync before the response in synchronous mode, soon after in asynchronous mode
                                               v
-    topics.json, subscriptionGroup.json, …    written whole in the background; files of changes that all of them hold are removed
+    topics.json, subscriptionGroup.json, …    written whole in the background; files whose changes they all hold are removed
 
-A start loads the documents and applies the changes that they do not hold. Documents stay in Java's form, so which changes one
-holds is in the change log: before a document is replaced, the checksum of its new content is appended (`DocumentSaved`), and a new
-file begins with the checksums of all documents (`Begin`). A document with another checksum was written by somebody else since (a
-Java broker, a person): then the changes of the log are older than it and are not applied to it.
+A start loads the documents and applies the changes that they do not hold. Documents stay in Java's form, so the log records which
+changes each one holds: before a document is replaced, the checksum of its new content is appended (`DocumentSaved`), and a new file
+starts with the checksums of all documents (`ChangeLogStart`). A document with another checksum was written by another program (a
+Java broker, an editor) later: the changes of the log are older and are not applied to it.
 
     5f1e0a3c {"n":19,"change":{"type":"topic","config":{…},"version":{…}}}      CRC-32 of the JSON text, the JSON text, newline
 
@@ -37,12 +37,14 @@ CRC_DIGITS = 8
 
 
 class TopicPut(msgspec.Struct, frozen=True, tag="topic"):
+    """A created or changed topic, and the version of the table after it."""
+
     config: TopicConfig
     version: DataVersion
 
 
 class TopicDeleted(msgspec.Struct, frozen=True, tag="topicDeleted"):
-    """A topic, its offsets and, with `deletion`, its messages. `version` None: the topic was not in the table."""
+    """A deleted topic, with its offsets and, if `deletion` is set, its messages. `version` None: it was not in the table."""
 
     name: str
     version: DataVersion | None
@@ -50,18 +52,22 @@ class TopicDeleted(msgspec.Struct, frozen=True, tag="topicDeleted"):
 
 
 class GroupPut(msgspec.Struct, frozen=True, tag="group"):
+    """A created or changed consumer group, and the version of the table after it."""
+
     config: SubscriptionGroupConfig
     version: DataVersion
 
 
 class GroupDeleted(msgspec.Struct, frozen=True, tag="groupDeleted"):
+    """A deleted consumer group. `version` None: it was not in the table; `offsets`: its offsets are deleted, too."""
+
     name: str
     version: DataVersion | None
     offsets: bool
 
 
 class OffsetsPut(msgspec.Struct, frozen=True, tag="offsets"):
-    """All offsets of a group in a topic, set by a tool. What consumers commit is in no change: it is saved now and then."""
+    """All offsets of a group in a topic, set by a tool. Commits of consumers are not logged but saved periodically."""
 
     group: str
     topic: str
@@ -69,25 +75,29 @@ class OffsetsPut(msgspec.Struct, frozen=True, tag="offsets"):
 
 
 class QueuesLocked(msgspec.Struct, frozen=True, tag="locked"):
+    """Queues with a new owner."""
+
     group: str
     client_id: str
     queues: tuple[WireQueue, ...]
 
 
 class QueuesUnlocked(msgspec.Struct, frozen=True, tag="unlocked"):
+    """Queues without an owner from now on."""
+
     group: str
     queues: tuple[WireQueue, ...]
 
 
 class SavedDocument(msgspec.Struct, frozen=True, array_like=True):
-    """A document with this content holds all changes up to number `n`."""
+    """A content of a document, which holds all changes up to number `n`."""
 
     crc: int
     n: int
 
 
 class DocumentSaved(msgspec.Struct, frozen=True, tag="saved"):
-    """The document is about to be replaced; `exists`: a former one is there, so a start that finds none has lost it."""
+    """A document that is about to be replaced. `exists`: it had a content before, so a start that finds none has lost it."""
 
     name: str
     saved: SavedDocument
@@ -95,14 +105,14 @@ class DocumentSaved(msgspec.Struct, frozen=True, tag="saved"):
 
 
 class ChangeLogStart(msgspec.Struct, frozen=True, tag="begin"):
-    """First line of a file: the documents that its changes extend, each with its `.bak`."""
+    """The first line of a file: the documents that its changes extend, each with its `.bak`."""
 
     documents: dict[str, tuple[SavedDocument, ...]]
 
 
 Change = TopicPut | TopicDeleted | GroupPut | GroupDeleted | OffsetsPut | QueuesLocked | QueuesUnlocked
 
-# The documents that hold a change.
+# Documents that a change affects.
 DOCUMENTS: dict[type, tuple[str, ...]] = {
     TopicPut: (json_documents.TOPICS,),
     TopicDeleted: (json_documents.TOPICS, json_documents.OFFSETS, json_documents.DELETED),
@@ -115,7 +125,7 @@ DOCUMENTS: dict[type, tuple[str, ...]] = {
 
 
 class ChangeEntry(msgspec.Struct, frozen=True):
-    """One line."""
+    """One line of the log."""
 
     n: int
     change: (
@@ -132,35 +142,41 @@ class ChangeEntry(msgspec.Struct, frozen=True):
 
 
 def encode(entry: ChangeEntry) -> bytes:
+    """Return the line of an entry."""
     data = msgspec.json.encode(entry)
     return b"%08x %s\n" % (zlib.crc32(data), data)
 
 
 class ChangeLogFile(msgspec.Struct):
-    """A file of the log: its size, and the number of the last change in it that each document has to hold."""
+    """A file of the log: its size, and for each document the number of the last change that the document has to hold."""
 
     path: str
     size: int = 0
     last: dict[str, int] = msgspec.field(default_factory=dict)
 
     def add(self, n: int, change: object) -> None:
+        """Note change number `n` for the documents that it affects."""
         for name in DOCUMENTS.get(type(change), ()):
             self.last[name] = n
 
 
 class LoadedChanges(NamedTuple):
-    """The log as a start finds it. `saved`: the contents of documents that it has seen, as checksum → number; `existing`: the
-    documents that must be there."""
+    """The log as a start reads it."""
 
     entries: list[ChangeEntry]
+    """The changes, in order."""
     saved: dict[str, dict[int, int]]
+    """The known contents of each document: checksum → number of the last change that the content holds."""
     files: list[ChangeLogFile]
+    """The files, oldest first."""
     last_n: int
+    """Number of the last change, 0 without any."""
     existing: set[str]
+    """Documents that must exist."""
 
 
 def load(disk: Disk, directory: str) -> LoadedChanges:
-    """Read all files. What is no line is reported: after a crash a line at the end, which nobody was answered for."""
+    """Read all files. Damaged lines are reported; an incomplete last line is normal after a crash and was never answered."""
     loaded = LoadedChanges([], {}, [], 0, set())
     for path in _paths(disk, directory):
         try:
@@ -172,10 +188,13 @@ def load(disk: Disk, directory: str) -> LoadedChanges:
         for entry in _entries(path, data):
             loaded = loaded._replace(last_n=max(loaded.last_n, entry.n))
             match entry.change:
-                case ChangeLogStart(known):
+                case ChangeLogStart(documents):
+                    # Earlier contents were superseded before this file was started.
                     loaded.saved.clear()
-                    loaded.saved.update({name: {one.crc: one.n for one in each} for name, each in known.items()})
-                    loaded.existing.update(known)
+                    loaded.saved.update(
+                        {name: {saved.crc: saved.n for saved in contents} for name, contents in documents.items()}
+                    )
+                    loaded.existing.update(documents)
                 case DocumentSaved(name, content, exists):
                     loaded.saved.setdefault(name, {})[content.crc] = content.n
                     if exists:
@@ -197,25 +216,30 @@ def _paths(disk: Disk, directory: str) -> list[str]:
 
 
 def _entries(path: str, data: bytes) -> Iterable[ChangeEntry]:
-    """The lines that can be read. One damaged line takes no other with it: each change stands for itself."""
+    """Yield the readable lines. A damaged line does not affect others, since each change is complete in itself."""
     *lines, rest = data.split(b"\n")
-    at, bad, bad_at = 0, 0, 0
+    offset, damaged_bytes, damaged_at = 0, 0, 0
     for line in lines:
         entry = _entry(line)
         if entry is None:
-            bad_at = bad_at if bad else at
-            bad += len(line) + 1
+            damaged_at = damaged_at if damaged_bytes else offset
+            damaged_bytes += len(line) + 1
         else:
-            if bad:
+            if damaged_bytes:
                 log.error(
-                    "%s: %d bytes at %d are no changes: they are lost (damage, or a loss of power)", path, bad, bad_at
+                    "Lost changes in %s: cannot read %d bytes at offset %d (damage or power loss)",
+                    path,
+                    damaged_bytes,
+                    damaged_at,
                 )
-                bad = 0
+                damaged_bytes = 0
             yield entry
-        at += len(line) + 1
-    if bad or rest:
+        offset += len(line) + 1
+    if damaged_bytes or rest:
         log.warning(
-            "%s: the last %d bytes are no whole change, and are ignored: its write was cut off", path, bad + len(rest)
+            "Ignoring an incomplete change at the end of %s: the write of its last %d bytes was interrupted",
+            path,
+            damaged_bytes + len(rest),
         )
 
 

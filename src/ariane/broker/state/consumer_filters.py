@@ -1,10 +1,10 @@
-"""SQL92 filters of consumer groups, by topic: registered by heartbeats, dead when the group is gone, kept in
-consumerFilter.json. [ConsumerFilterManager, ConsumerFilterData]
+"""SQL92 filters of consumer groups, stored in consumerFilter.json. [ConsumerFilterManager, ConsumerFilterData]
 
-    topic → group → expression, version (the subscription's), born, dead since, bloom positions of `group#topic`
+    topic → group → expression, version (of the subscription), born, dead since, bloom positions of `group#topic`
 
-A newer version with another expression takes the place of the old one; a dead filter lives again when the group comes back,
-and is forgotten `keep_ms` after its death. The bloom positions are for Java brokers that open the same directory.
+Heartbeats register filters. A newer version with another expression replaces the former one. When the last member of a group
+leaves, its filters are dead; they revive with the group, and are removed `keep_ms` after their death. The bloom positions are for
+Java brokers that open the same directory.
 """
 
 from __future__ import annotations
@@ -25,26 +25,26 @@ from ariane.protocol.requests.messaging import SQL92, TAG
 
 log = logging.getLogger("ariane.broker.state")
 
-FILTERS_MAX = 100_000  # of a topic and a group
-EXPRESSIONS_MAX = 4 * 1024 * 1024  # characters of all of them together; compiled, one takes about 80 bytes
-DEAD_AT_LOAD_MS = 30_000  # after a start every group counts as gone since this long
+FILTERS_MAX = 100_000  # pairs of topic and group
+EXPRESSIONS_MAX = 4 * 1024 * 1024  # characters of all expressions; a compiled one takes about 80 bytes per character
+DEAD_AT_LOAD_MS = 30_000  # at a start, every filter counts as dead since this long
 
 
 def unsupported_remark(expression_type: str | None, sql: bool) -> str:
-    """Why a broker does not filter by an expression of this type."""
+    """Return the error message for an expression type that the broker cannot filter by."""
     fix = f"use {TAG} or {SQL92}" if sql else "set enablePropertyFilter=true to allow it"
     return f"The broker does not support consumer to filter message by {expression_type}; {fix}"
 
 
 class BloomData(msgspec.Struct, frozen=True, rename="camel"):
-    """`bloomFilterData` of the file."""
+    """The member `bloomFilterData` of consumerFilter.json."""
 
     bit_num: int = 0
     bit_pos: tuple[int, ...] = ()
 
 
 class FilterData(msgspec.Struct, frozen=True, rename="camel"):
-    """One filter as consumerFilter.json holds it. `client_version` is the version of the subscription."""
+    """One filter as consumerFilter.json stores it. `client_version` is the version of the subscription."""
 
     bloom_filter_data: BloomData | None = None
     born_time: int = 0
@@ -63,13 +63,13 @@ class TopicFilters(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class FilterTable(msgspec.Struct, frozen=True, rename="camel"):
-    """consumerFilter.json."""
+    """The document consumerFilter.json."""
 
     filter_data_by_topic: dict[str, TopicFilters] = {}
 
 
 class ConsumerFilter(NamedTuple):
-    """A filter, ready to use."""
+    """A filter with its compiled expression."""
 
     data: FilterData
     sql: SqlFilter
@@ -84,16 +84,23 @@ class ConsumerFilter(NamedTuple):
 
 
 class ConsumerFilters:
-    """`changed` since it was last saved; `now_ms` is the time of day, which the file holds."""
+    """The filters of all groups, and whether they changed since the last save (`is_changed`).
+
+    Args:
+        table: The stored filters.
+        bloom: Sizes the bloom positions of the file.
+        keep_ms: How long a dead filter is retained.
+        now_ms: Wall-clock time, which the file holds.
+    """
 
     def __init__(self, table: FilterTable, bloom: Bloom, *, keep_ms: int, now_ms: Callable[[], int]) -> None:
         self._bloom = bloom
         self._keep_ms = keep_ms
         self._now_ms = now_ms
-        self._log = PeerLog(log)
+        self._log = PeerLog(log)  # clients repeat an invalid subscription with each heartbeat
         self._filters: dict[tuple[str, str], ConsumerFilter] = {}  # by group and topic
-        self._topics: dict[str, set[str]] = {}  # of a group
-        self._chars = 0
+        self._topics: dict[str, set[str]] = {}  # topics with a filter, by group
+        self._chars = 0  # of all expressions
         self.is_changed = False
         self._load(table)
 
@@ -101,7 +108,7 @@ class ConsumerFilters:
         return self._filters.get((group, topic))
 
     def register(self, group: str, subscriptions: Iterable[SubscriptionData]) -> None:
-        """What a heartbeat says that `group` wants; filters of topics that it does not name die."""
+        """Apply the subscriptions of a heartbeat. Filters of topics that it does not name become dead."""
         named = set()
         for subscription in subscriptions:
             named.add(subscription.topic)
@@ -111,76 +118,97 @@ class ConsumerFilters:
             self._mark_dead(group, topic)
 
     def mark_group_dead(self, group: str) -> None:
-        """The last member of the group left: its filters die."""
+        """Mark all filters of a group dead, after its last member left."""
         for topic in self._topics.get(group, ()):
             self._mark_dead(group, topic)
 
     def remove_dead(self) -> None:
-        """Drop what has been dead for long."""
+        """Remove filters that died more than `keep_ms` ago."""
         limit = self._now_ms() - self._keep_ms
-        for (group, topic), known in list(self._filters.items()):
-            if known.is_dead and known.data.dead_time <= limit:
-                log.info("filter of group %s on %s is forgotten: the group is gone", group, topic)
+        for (group, topic), current in list(self._filters.items()):
+            if current.is_dead and current.data.dead_time <= limit:
+                log.info("Removed the filter of group %s on topic %s: the group has no members any more", group, topic)
                 self._remove(group, topic)
 
     def table(self) -> FilterTable:
-        """What consumerFilter.json holds."""
+        """Return the document for consumerFilter.json."""
         topics: dict[str, TopicFilters] = {}
-        for (group, topic), known in self._filters.items():
-            topics.setdefault(topic, TopicFilters({}, topic)).group_filter_data[group] = known.data
+        for (group, topic), current in self._filters.items():
+            topics.setdefault(topic, TopicFilters({}, topic)).group_filter_data[group] = current.data
         return FilterTable(topics)
 
     # --- one filter ---
 
-    def _register(self, group: str, wanted: SubscriptionData) -> None:
-        topic, version = wanted.topic, wanted.sub_version
-        known = self._filters.get((group, topic))
-        if known is None:
-            self._add(group, wanted)
-        elif version < known.data.client_version:
-            return
-        elif known.data.expression == wanted.sub_string and known.data.expression_type == wanted.expression_type:
-            if version != known.data.client_version or known.is_dead:
-                self._put(known.with_changes(client_version=version, dead_time=0))
-        elif version > known.data.client_version:
-            self._remove(group, topic)  # a new one that cannot be compiled leaves none: its pulls are told so
-            self._add(group, wanted)
-        elif known.is_dead:
-            self._put(known.with_changes(dead_time=0))
+    def _register(self, group: str, subscription: SubscriptionData) -> None:
+        topic, version = subscription.topic, subscription.sub_version
+        current = self._filters.get((group, topic))
+        if current is None:
+            self._add(group, subscription)
+        elif version < current.data.client_version:
+            return  # a delayed heartbeat of a member with an older subscription
+        elif (
+            current.data.expression == subscription.sub_string
+            and current.data.expression_type == subscription.expression_type
+        ):
+            if version != current.data.client_version or current.is_dead:
+                self._put(current.with_changes(client_version=version, dead_time=0))
+        elif version > current.data.client_version:
+            self._remove(
+                group, topic
+            )  # if the new one does not compile, pulls have to fail instead of using the old one
+            self._add(group, subscription)
+        elif current.is_dead:
+            self._put(current.with_changes(dead_time=0))
 
-    def _add(self, group: str, wanted: SubscriptionData) -> None:
+    def _add(self, group: str, subscription: SubscriptionData) -> None:
         if len(self._filters) >= FILTERS_MAX:
-            remark = f"filters of {FILTERS_MAX} topics and groups are kept already; delete groups first"
+            remark = (
+                f"cannot add a filter: this broker has {FILTERS_MAX} filters, the maximum; delete unused groups first"
+            )
             raise ReplyError(ResponseCode.SYSTEM_ERROR, remark)
-        if self._chars + len(wanted.sub_string or "") > EXPRESSIONS_MAX:
-            remark = f"the filters of all groups hold {EXPRESSIONS_MAX} characters, which is the maximum"
+        if self._chars + len(subscription.sub_string or "") > EXPRESSIONS_MAX:
+            remark = (
+                f"cannot add a filter: the expressions of all groups have {EXPRESSIONS_MAX} characters, the maximum"
+            )
             raise ReplyError(ResponseCode.SYSTEM_ERROR, remark)
-        if wanted.expression_type != SQL92:
-            kind = wanted.expression_type
+        if subscription.expression_type != SQL92:
+            kind = subscription.expression_type
             self._log.error(
-                group, self._now_ms() / 1000, "group %s on %s: no expression type %s", group, wanted.topic, kind
+                group,
+                self._now_ms() / 1000,
+                "Ignoring the subscription of group %s to %s: unsupported expression type %s",
+                group,
+                subscription.topic,
+                kind,
             )
             return
         try:
-            sql = compile_sql(wanted.sub_string or "")
+            sql = compile_sql(subscription.sub_string or "")
         except FilterError as error:
-            self._log.error(group, self._now_ms() / 1000, "group %s on %s: %s", group, wanted.topic, error)
+            self._log.error(
+                group,
+                self._now_ms() / 1000,
+                "Ignoring the subscription of group %s to %s: %s",
+                group,
+                subscription.topic,
+                error,
+            )
             return
         data = FilterData(
-            bloom_filter_data=BloomData(self._bloom.bits, self._bloom.positions(f"{group}#{wanted.topic}")),
+            bloom_filter_data=BloomData(self._bloom.bits, self._bloom.positions(f"{group}#{subscription.topic}")),
             born_time=self._now_ms(),
-            client_version=wanted.sub_version,
+            client_version=subscription.sub_version,
             consumer_group=group,
             expression=sql.expression,
             expression_type=SQL92,
-            topic=wanted.topic,
+            topic=subscription.topic,
         )
         self._put(ConsumerFilter(data, sql))
 
     def _mark_dead(self, group: str, topic: str) -> None:
-        known = self._filters[group, topic]
-        if not known.is_dead:
-            self._put(known.with_changes(dead_time=self._now_ms()))
+        current = self._filters[group, topic]
+        if not current.is_dead:
+            self._put(current.with_changes(dead_time=self._now_ms()))
 
     def _put(self, new: ConsumerFilter) -> None:
         group, topic = new.data.consumer_group, new.data.topic
@@ -201,21 +229,31 @@ class ConsumerFilters:
     # --- the file ---
 
     def _load(self, table: FilterTable) -> None:
-        """All die at a start; none are taken when the bloom filter was sized otherwise, as in 4.9.4: heartbeats bring them."""
+        """Load the stored filters as dead: the heartbeats of their groups revive them.
+
+        If the bloom filter was sized differently, nothing is loaded, as in 4.9.4.
+        """
         stored = [data for topic in table.filter_data_by_topic.values() for data in topic.group_filter_data.values()]
         if any(not self._fits(data.bloom_filter_data) for data in stored):
-            log.warning("consumerFilter.json was written with other bloom settings; heartbeats fill it anew")
+            log.warning(
+                "Ignoring consumerFilter.json: it was written with other bloom filter settings; heartbeats restore the filters"
+            )
             self.is_changed = True
             return
         dead_ms = self._now_ms() - DEAD_AT_LOAD_MS
         for data in stored:
             try:
-                known = ConsumerFilter(data, compile_sql(data.expression))
+                current = ConsumerFilter(data, compile_sql(data.expression))
             except FilterError as error:
-                log.error("consumerFilter.json: group %s on %s: %s", data.consumer_group, data.topic, error)
+                log.error(
+                    "Ignoring the filter of group %s on topic %s in consumerFilter.json: %s",
+                    data.consumer_group,
+                    data.topic,
+                    error,
+                )
                 continue
             dead_time = data.dead_time or max(data.born_time, dead_ms)
-            self._put(known.with_changes(dead_time=dead_time))
+            self._put(current.with_changes(dead_time=dead_time))
 
     def _fits(self, bloom: BloomData | None) -> bool:
         return bloom is not None and (bloom.bit_num, len(bloom.bit_pos)) == (self._bloom.bits, self._bloom.hashes)

@@ -1,4 +1,4 @@
-"""Consumer offsets: how far each group has come in each queue. [ConsumerOffsetManager]"""
+"""Consumer offsets: the committed offset of each group in each queue. [ConsumerOffsetManager]"""
 
 from __future__ import annotations
 
@@ -9,36 +9,46 @@ from ariane.errors import ReplyError
 from ariane.protocol.codes import ResponseCode
 from ariane.protocol.requests.admin import ConsumerOffsetTable
 
-PAIRS_MAX = 500_000  # of a topic and a group; one takes up to 700 bytes
-QUEUES_MAX = 2_000_000  # of all pairs together; one takes about 100 bytes
+PAIRS_MAX = 500_000  # pairs of topic and group; one takes up to 700 bytes
+QUEUES_MAX = 2_000_000  # queues of all pairs; one takes about 100 bytes
 
 
 class ConsumerOffsets:
-    """`topic@group` → queue id → offset of the next message to consume; `changed` since it was last saved."""
+    """The table `topic@group` → queue id → offset of the next message to consume.
+
+    `is_changed` says whether it changed since the last save.
+    """
 
     def __init__(
         self,
         table: ConsumerOffsetTable | None = None,
         record: Callable[[OffsetsPut], object] = lambda change: None,
     ) -> None:
-        """`record` stores what a tool sets (`clone`), which is not made if it raises."""
+        """Load a table.
+
+        Args:
+            table: The stored offsets.
+            record: Stores offsets that a tool sets (`clone`). If it raises, they do not change.
+        """
         self._record = record
         self._table: dict[str, dict[int, int]] = dict(table.offset_table) if table else {}
-        self._queues = sum(map(len, self._table.values()))
+        self._queues = sum(map(len, self._table.values()))  # of all pairs, compared with QUEUES_MAX
         self.is_changed = False
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Takes any offset, backwards too, as 4.9.4 does: tools reset with the same request."""
+        """Set the offset of a group in a queue. It may go backwards, as in 4.9.4: tools reset offsets with the same request."""
         key = f"{topic}@{group}"
         queues = self._table.get(key)
         if queues is None:
             if len(self._table) >= PAIRS_MAX:
-                remark = f"offsets of {PAIRS_MAX} topics and groups are kept already; delete groups first"
+                remark = (
+                    f"this broker has offsets of {PAIRS_MAX} topics and groups, the maximum; delete unused groups first"
+                )
                 raise ReplyError(ResponseCode.SYSTEM_ERROR, remark)
-            queues = {}
+            queues = {}  # added below, once the other bound is checked
         if queue_id not in queues:
             if self._queues >= QUEUES_MAX:
-                remark = f"offsets of {QUEUES_MAX} queues are kept already; delete groups first"
+                remark = f"this broker has offsets of {QUEUES_MAX} queues, the maximum; delete unused groups first"
                 raise ReplyError(ResponseCode.SYSTEM_ERROR, remark)
             self._queues += 1
             self._table[key] = queues
@@ -50,21 +60,21 @@ class ConsumerOffsets:
         return queues.get(queue_id) if queues else None
 
     def queue_offsets(self, group: str, topic: str) -> dict[int, int]:
-        """Offsets of a group in all queues of a topic: a copy."""
+        """Return a copy of the offsets of a group in all queues of a topic."""
         return dict(self._table.get(f"{topic}@{group}", {}))
 
     def groups_of(self, topic: str) -> set[str]:
-        """Groups that have committed offsets of a topic."""
+        """Return the groups with committed offsets in a topic."""
         prefix = f"{topic}@"
         return {key[len(prefix) :] for key in self._table if key.startswith(prefix)}
 
     def topics_of(self, group: str) -> set[str]:
-        """Topics of which a group has committed offsets."""
+        """Return the topics in which a group has committed offsets."""
         suffix = f"@{group}"
         return {key[: -len(suffix)] for key in self._table if key.endswith(suffix)}
 
     def clone(self, source: str, target: str, topic: str) -> bool:
-        """Let `target` stand where `source` does; False when that has no offsets of the topic."""
+        """Set the offsets of `target` in a topic to those of `source`. Return False if `source` has none."""
         offsets = self.queue_offsets(source, topic)
         if offsets:
             self._record(OffsetsPut(target, topic, offsets))
@@ -73,18 +83,19 @@ class ConsumerOffsets:
 
     def put(self, group: str, topic: str, offsets: Mapping[int, int]) -> None:
         """Replace all offsets of a group in a topic."""
+        # Queues that the new offsets do not name must not keep their old ones.
         if f"{topic}@{group}" in self._table:
             self._remove([f"{topic}@{group}"])
         for queue_id, offset in offsets.items():
             self.commit(group, topic, queue_id, offset)
 
     def topics_by_group(self) -> dict[str, list[str]]:
-        """Topics of which each group has committed offsets, in one pass."""
-        found: dict[str, list[str]] = {}
+        """Return the topics with committed offsets of every group, in one pass."""
+        topics: dict[str, list[str]] = {}
         for key in self._table:
             topic, _, group = key.partition("@")
-            found.setdefault(group, []).append(topic)
-        return found
+            topics.setdefault(group, []).append(topic)
+        return topics
 
     def remove_group(self, group: str) -> None:
         suffix = f"@{group}"
@@ -95,26 +106,27 @@ class ConsumerOffsets:
         self._remove([key for key in self._table if key.startswith(prefix)])
 
     def merge(self, table: ConsumerOffsetTable) -> None:
-        """Take over a master's offsets; what only this broker knows stays (a slave)."""
+        """Apply the offsets of the master (on a slave). Offsets that only this broker has are retained."""
         for key, queues in table.offset_table.items():
-            known = self._table.get(key)
-            if known is None:
+            offsets = self._table.get(key)
+            if offsets is None:
                 if len(self._table) >= PAIRS_MAX:
                     raise ReplyError(
-                        ResponseCode.SYSTEM_ERROR, f"the master has offsets of more than {PAIRS_MAX} pairs"
+                        ResponseCode.SYSTEM_ERROR,
+                        f"cannot copy consumer offsets: the master has more than {PAIRS_MAX} pairs of topic and group",
                     )
-                known = self._table[key] = {}
-            if any(known.get(queue_id) != offset for queue_id, offset in queues.items()):
-                self._queues += len(queues.keys() - known.keys())
-                known.update(queues)
+                offsets = self._table[key] = {}
+            if any(offsets.get(queue_id) != offset for queue_id, offset in queues.items()):
+                self._queues += len(queues.keys() - offsets.keys())
+                offsets.update(queues)
                 self.is_changed = True
 
     def view(self) -> ConsumerOffsetTable:
-        """Return the table for consumerOffset.json: a copy of the pairs, whose offsets go on changing."""
+        """Return the table for consumerOffset.json: the pairs are copied, their offsets keep changing."""
         return ConsumerOffsetTable(dict(self._table))
 
     def table(self) -> ConsumerOffsetTable:
-        """What consumerOffset.json and code 43 hold: a copy."""
+        """Return a copy of the table, for consumerOffset.json and code 43."""
         return ConsumerOffsetTable({key: dict(queues) for key, queues in self._table.items()})
 
     def _remove(self, keys: list[str]) -> None:

@@ -1,4 +1,4 @@
-"""Consumer groups of this broker and their settings. [SubscriptionGroupManager]"""
+"""Consumer groups of this broker, with their settings. [SubscriptionGroupManager]"""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ariane.protocol.requests.admin import SubscriptionGroupTable
 
 log = logging.getLogger("ariane.broker.state")
 
-# There from the start, as in 4.9.4.
+# Groups that exist from the start, as in 4.9.4.
 DEFAULT_GROUPS = (
     "TOOLS_CONSUMER",
     "FILTERSRV_CONSUMER",
@@ -33,7 +33,8 @@ GROUPS_MAX = 100_000
 class GroupRegistry:
     """The table of consumer groups.
 
-    A group is put or deleted after `record` has stored the change, and not if it raises. `changed` is called after each change.
+    `record` stores each change before it is made; if it raises, the table does not change. `on_table_change` is called after
+    each change.
     """
 
     def __init__(
@@ -45,53 +46,66 @@ class GroupRegistry:
         record: Callable[[GroupPut | GroupDeleted], object] = lambda change: None,
     ) -> None:
         self._record = record
+        # Stored settings of a default group replace the built-in ones.
         self._groups = {name: SubscriptionGroupConfig(group_name=name) for name in DEFAULT_GROUPS}
         self._groups.update(table.subscription_group_table)
         self._version = table.data_version
-        self.auto_create = auto_create
+        self.auto_create = auto_create  # create groups on first use
         self._now_ms = now_ms
         self.on_table_change: Callable[[], None] = lambda: None
 
     def get(self, name: str) -> SubscriptionGroupConfig | None:
+        """Return a group, None if it does not exist."""
         return self._groups.get(name)
 
     def get_or_create(self, name: str) -> SubscriptionGroupConfig | None:
-        """The group, created when groups may be created by use."""
+        """Return a group, None if it does not exist and must not be created automatically."""
         config = self._groups.get(name)
         if config is None and (self.auto_create or name.startswith(SYSTEM_GROUP_PREFIX)):
             rules.GROUP.check("consumerGroup", name)
             config = SubscriptionGroupConfig(group_name=name)
             try:
                 self.put(config)
-            except StoreError as error:  # a full disk keeps nobody from reading, and the next use creates it again
-                log.warning("consumer group %s is used without being stored: %s", name, error)
+            except StoreError as error:  # consumers can go on while the disk is full; the next use stores the group
+                log.warning("Using consumer group %s without storing it: %s", name, error)
                 self._apply(config, self._version)
         return config
 
     def replace(self, table: SubscriptionGroupTable) -> None:
-        """Take over a master's table, when it is another one (a slave)."""
+        """Replace the table by the master's if the versions differ (on a slave)."""
         if table.data_version != self._version:
             self._groups = dict(table.subscription_group_table)
             self._version = table.data_version
             self.on_table_change()
 
     def put(self, config: SubscriptionGroupConfig) -> None:
+        """Create or change a group.
+
+        Raises:
+            ReplyError: there are too many groups.
+            StoreError: the change cannot be stored.
+        """
         if config.group_name not in self._groups and len(self._groups) >= GROUPS_MAX:
-            remark = f"this broker has {GROUPS_MAX} consumer groups already; delete some first"
+            remark = f"cannot create the consumer group: this broker has {GROUPS_MAX}, the maximum; delete unused groups first"
             raise ReplyError(ResponseCode.SYSTEM_ERROR, remark)
         version = self._version.next(self._now_ms())
         self._record(GroupPut(config, version))
         self._apply(config, version)
 
     def disable_consuming(self, name: str) -> None:
-        """Let a group consume no more until somebody allows it again. In memory only, as in 4.9.4: a restart forgets it."""
+        """Set consumeEnable of a group to false, in memory only: as in 4.9.4, a restart sets it back."""
         config = self._groups.get(name)
         if config is not None and config.consume_enable:
             self._groups[name] = msgspec.structs.replace(config, consume_enable=False)
             self._version = self._version.next(self._now_ms())
 
     def delete(self, name: str, *, offsets: bool = False) -> None:
-        """Delete a group; `offsets`: the caller deletes its offsets, which is recorded with it."""
+        """Delete a group.
+
+        Args:
+            name: The group.
+            offsets: Whether the caller also deletes its offsets, which is recorded in the same change.
+        """
         version = self._version.next(self._now_ms()) if name in self._groups else None
         if version is None and not offsets:
             return
@@ -102,6 +116,7 @@ class GroupRegistry:
             self.on_table_change()
 
     def table(self) -> SubscriptionGroupTable:
+        """Return the document for subscriptionGroup.json."""
         return SubscriptionGroupTable(self._version, dict(self._groups))
 
     def _apply(self, config: SubscriptionGroupConfig, version: DataVersion) -> None:

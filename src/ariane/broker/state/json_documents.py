@@ -1,12 +1,12 @@
-"""config/*.json: the state that survives a restart, in Java's form, read and written whole. [ConfigManager]
+"""The documents config/*.json: state that survives a restart, in Java's form, read and written whole. [ConfigManager]
 
-A write replaces the file atomically and keeps the former one as `.bak`. What a start makes of a file:
+A write replaces the file atomically and retains the former content as `.bak`. What a start does with a file:
 
-    whole                                  it is read
-    missing, a whole .bak                  the .bak is read, with a warning (Java replaces a file in two steps)
-    empty or damaged, a whole .bak         the .bak is read, with an error; the file is kept as .damaged
-    missing, and so is its .bak            an empty document, if the change log has never seen it; else refused
-    empty or damaged, no whole .bak        refused: state is never dropped silently
+    complete                               it is read
+    missing, complete .bak                 the .bak is read, with a warning (Java replaces a file in two steps)
+    empty or damaged, complete .bak        the .bak is read, with an error; the file is retained as .damaged
+    missing, and so is its .bak            an empty document, unless the change log mentions it; then refused
+    empty or damaged, no complete .bak     refused: state is never dropped silently
     a directory, or not readable           refused
 """
 
@@ -37,14 +37,14 @@ DELETED = "deletedTopics.json"
 
 
 class LoadedDocument(NamedTuple, Generic[T]):
-    """A document and the checksum of the content it was read from; None when neither it nor its `.bak` exists."""
+    """A document and the checksum of its content; None if neither the file nor its `.bak` exists."""
 
     document: T
     crc: int | None
 
 
 def load(disk: Disk, directory: str, name: str, kind: type[T]) -> T:
-    """Return the document, or an empty one when neither it nor its `.bak` exists."""
+    """Return the document, an empty one if neither the file nor its `.bak` exists."""
     return read(disk, directory, name, kind).document
 
 
@@ -52,12 +52,13 @@ def read(disk: Disk, directory: str, name: str, kind: type[T], *, is_expendable:
     """Return the document with the checksum of its content.
 
     Args:
-        is_expendable: Clients bring its content again: a damaged one is an empty one, with an error in the log.
+        is_expendable: Whether clients send the content again: then a damaged document counts as empty, with an error in the log.
 
     Raises:
-        StoreError: It exists and cannot be used, and neither can its `.bak`.
+        StoreError: neither the file nor its `.bak` can be read, although one exists.
     """
     path = str(PurePath(directory) / name)
+    # An error about the file itself outranks a readable .bak: it says that the content may be older.
     faults: list[str] = []
     for candidate in (path, f"{path}.bak"):
         data = _content(disk, candidate)
@@ -77,7 +78,7 @@ def read(disk: Disk, directory: str, name: str, kind: type[T], *, is_expendable:
         log.error("%s; starting without its content", "; ".join(faults))
     elif faults:
         raise StoreError(
-            f"{'; '.join(faults)}; put back a copy, or remove it with its .bak and {directory}/changes.* to start without"
+            f"{'; '.join(faults)}; restore a copy, or remove it with its .bak and {directory}/changes.* to start without"
         )
     return LoadedDocument(kind(), None)
 
@@ -86,20 +87,28 @@ def _content(disk: Disk, path: str) -> bytes | None:
     try:
         return read_whole(disk, path)
     except IsADirectoryError as error:
-        raise StoreError(f"{path} is a directory: move it away; the broker keeps its state in a file there") from error
+        raise StoreError(
+            f"{path} is a directory, but the broker stores its state in a file of that name: move the directory away"
+        ) from error
     except OSError as error:
         raise read_error(disk, error, path) from error
 
 
 def _decoded(data: bytes, kind: type[T]) -> T:
     if not data.strip(b"\0 \t\r\n"):
-        raise ProtocolError(f"it is empty ({len(data)} bytes without content)")
+        raise ProtocolError(f"the document is empty ({len(data)} bytes without content)")
     return fastjson.decode(data, kind)
 
 
 def save(disk: Disk, directory: str, name: str, data: bytes, *, good_crc: int | None = None) -> None:
-    """Replace the document; blocks until it is on disk. The former content becomes the `.bak` if it has the checksum
-    `good_crc` or can be read; else it is kept as `.damaged`, and a whole `.bak` stays."""
+    """Replace the document; blocks until it is on the disk.
+
+    The former content becomes the `.bak` if it can be read. Otherwise it is retained as `.damaged`, and the `.bak` stays.
+
+    Args:
+        good_crc: Checksum of a content that is known to be readable, which saves decoding it.
+    """
+    # The directory may have been removed while the broker runs.
     for parent in disk.make_dirs(directory):
         disk.fsync_dir(parent)
     path = str(PurePath(directory) / name)
@@ -121,9 +130,9 @@ def _is_whole(data: bytes) -> bool:
 
 
 class _Anything(msgspec.Struct):
-    """Any object."""
+    """Any JSON object."""
 
 
 def encode(document: msgspec.Struct) -> bytes:
-    """Return the document as its file holds it."""
+    """Return the document as its file stores it."""
     return b"".join(fastjson.pieces(document))

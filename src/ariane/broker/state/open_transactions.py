@@ -1,14 +1,14 @@
-"""Which half messages are open, by their place in the half queue: pure, it reads no record, no clock and no disk.
+"""Open transactions: which half messages are undecided, by queue offset. Pure: no record, clock or disk is read.
 
-A half message is known by its root, the queue offset of its first copy. Each check-back appends a copy (Java does, and counts
-on the copy), and the newest copy stands for it; an end that names any copy ends the root, once. So:
+A half message is identified by its root, the queue offset of its first copy. Each check of a transaction appends a copy, as in
+Java, and the newest copy represents the half message. END_TRANSACTION may name any copy, and ends the root once. The tables:
 
-    open    queue offset of a newest copy → 1
-    moved   root → queue offset of its newest copy, once it has one      (neither: ended, put aside, or never there)
-    ops     what each op message from `op_low` on ended: it may be forgotten once that lies below every open half
+    open            queue offset of a newest copy → 1
+    newest copies   root → queue offset of its newest copy, if it has one    (in neither table: ended, discarded or unknown)
+    ops             for each op message from `op_low` on, the copy that it ends; dropped once that is below every open half
 
-Kept in pieces of 512 offsets, each dropped when nothing in it is open: an open half costs 1 to 9 bytes where they are dense,
-and what was ended costs nothing. That an ended half is in no table is what makes every later end of it do nothing, for ever.
+Tables are stored in pieces of 512 offsets, and a piece is dropped when it is empty: where half messages are dense, an open one
+costs 1 to 9 bytes. Completed transactions are in no table, so later END_TRANSACTION requests for them are no-ops.
 [TransactionalMessageServiceImpl, the removal map and the done list]
 """
 
@@ -23,7 +23,7 @@ PIECE_OFFSETS = 512
 
 
 class CheckDecision(enum.Enum):
-    """What a round of checks does with an open half."""
+    """The result of a round of checks for one open half message."""
 
     WAIT = enum.auto()
     CHECK = enum.auto()
@@ -31,16 +31,27 @@ class CheckDecision(enum.Enum):
 
 
 class HalfMessageState(NamedTuple):
-    """What decides about an open half. `first_ms`: the broker's time when its first copy was stored; `immunity_s`: the
-    message's own wish, None or not a number when it has none."""
+    """The facts that decide whether the transaction of a half message is checked."""
 
     first_ms: int
+    """The broker's time when the first copy was stored."""
     checks: int
+    """Checks so far."""
     immunity_s: str | None
+    """Age at the first check that the message asks for, in s; None or not a number: the broker's setting applies."""
 
 
 def decide_check(half: HalfMessageState, now_ms: int, time_out_ms: int, checks_max: int) -> CheckDecision:
-    """A half that was asked about once is past its immunity, whatever the clock says."""
+    """Decide what a round of checks does with a half message.
+
+    The immunity only delays the first check: a half message that was checked once is checked in every round.
+
+    Args:
+        half: The half message.
+        now_ms: The broker's time.
+        time_out_ms: Age at the first check, for messages without an immunity of their own.
+        checks_max: Checks after which a half message is discarded.
+    """
     if half.checks >= checks_max:
         return CheckDecision.DISCARD
     return (
@@ -49,29 +60,34 @@ def decide_check(half: HalfMessageState, now_ms: int, time_out_ms: int, checks_m
 
 
 def first_check_ms(half: HalfMessageState, time_out_ms: int) -> int:
-    """When the first question about a half is due."""
+    """Return the time of the first check of a half message."""
     seconds = half.immunity_s
     is_number = seconds is not None and seconds.isascii() and seconds.isdecimal() and len(seconds) <= 12
     return half.first_ms + (int(seconds) * 1000 if is_number and seconds is not None else time_out_ms)
 
 
 class OpenTransactions:
-    """`low`: no half below it is open. `op_low`: the op message that `ops` begins with."""
+    """The tables of open half messages.
+
+    Args:
+        low: No half message below this queue offset is open.
+        op_low: Queue offset of the first op message that may still be needed.
+    """
 
     def __init__(self, low: int = 0, op_low: int = 0) -> None:
         self.count = 0
-        """Open halves."""
-        self._low = self._next = low
-        self._op_low = op_low
-        self._open = _SparseTable("B")
+        """Number of open half messages."""
+        self._low = self._next = low  # open half messages are between `_low` and `_next`
+        self._op_low = op_low  # queue offset of the op message that `_ops` starts with
+        self._open = _SparseTable("B")  # the tables of the module's docstring
         self._newest_copies = _SparseTable("q")
         self._ops = array("q")
-        self._deferred_until: dict[int, int] = {}
+        self._deferred_until: dict[int, int] = {}  # number of a piece → ms until which rounds skip it
 
-    # --- what happens ---
+    # --- changes ---
 
     def add_half(self, offset: int, root: int | None = None) -> None:
-        """A first copy lies at `offset`, or a newer one of `root`."""
+        """Add a stored half message: a first copy at `offset`, or a newer copy of `root`."""
         root = offset if root is None else root
         before = self.newest_copy(root)
         if before is None:
@@ -82,10 +98,11 @@ class OpenTransactions:
         if root != offset:
             self._newest_copies.set(root, offset)
         self._next = max(self._next, offset + 1)
+        # The new copy may be due before the others of its piece.
         self._deferred_until.pop(offset // PIECE_OFFSETS, None)
 
     def complete(self, root: int) -> None:
-        """The half is committed, rolled back or put aside."""
+        """Remove a half message that was committed, rolled back or discarded."""
         newest = self.newest_copy(root)
         if newest is not None:
             self._open.clear(newest)
@@ -93,64 +110,75 @@ class OpenTransactions:
         self._newest_copies.clear(root)
 
     def add_op(self, op_offset: int, half_offset: int) -> None:
-        """An op message at `op_offset` ends the copy at `half_offset` (-1: it ends nothing)."""
+        """Add the op message at `op_offset`, which ends the copy at `half_offset` (-1: it ends none)."""
+        # Op messages that cannot be read leave a gap; -1 keeps the array aligned with the offsets of the queue.
         gap = op_offset - self._op_low - len(self._ops)
         self._ops.extend([-1] * gap)
         self._ops.append(half_offset)
 
-    # --- what is so ---
+    # --- queries ---
 
     def newest_copy(self, root: int) -> int | None:
-        """The newest copy of an open half; None when it is not open."""
+        """Return the queue offset of the newest copy of a half message, None if it is not open."""
+        # A half message without a check has no entry: its first copy is the newest one.
         offset = self._newest_copies.get(root) or root
         return offset if self._open.get(offset) else None
 
     def is_open(self, offset: int) -> bool:
-        """Whether the copy at `offset` is the newest one of an open half."""
+        """Return whether the newest copy of an open half message is stored at `offset`."""
         return bool(self._open.get(offset))
 
     def trim(self) -> tuple[int, int]:
-        """From where on half and op queue have to be read to know all this again. Forgets the ops before."""
+        """Return the offsets of the half queue and the op queue from which a start can rebuild the tables.
+
+        Drops everything below these offsets.
+        """
         self._low = next(self._open.offsets(self._low, self._next), self._next)
-        past = 0
-        while past < len(self._ops) and self._ops[past] < self._low:
-            past += 1
-        del self._ops[:past]
-        self._op_low += past
-        for number in [one for one in self._deferred_until if one < self._low // PIECE_OFFSETS]:
+        # An op message is needed as long as the copy that it ends would be read again: without it, that would be open.
+        obsolete = 0
+        while obsolete < len(self._ops) and self._ops[obsolete] < self._low:
+            obsolete += 1
+        del self._ops[:obsolete]
+        self._op_low += obsolete
+        for number in [piece for piece in self._deferred_until if piece < self._low // PIECE_OFFSETS]:
             del self._deferred_until[number]
         return self._low, self._op_low
 
-    # --- going over them ---
+    # --- rounds of checks ---
 
     def open_batches(self, stop: int, now_ms: int, wake_below: int = 0) -> Iterator[list[int]]:
-        """The open halves below `stop` in order, some hundred at a time, without those that rest (but for what lies below
-        `wake_below`). Halves may be stored and ended meanwhile."""
+        """Yield the offsets of the open half messages below `stop`, in order and a few hundred at a time.
+
+        Half messages may be added and completed between the batches. Deferred pieces are skipped, except those below
+        `wake_below`.
+        """
         number = self._low // PIECE_OFFSETS
         while number * PIECE_OFFSETS < stop:
             if self._deferred_until.get(number, now_ms) <= now_ms or number * PIECE_OFFSETS < wake_below:
                 self._deferred_until.pop(number, None)
-                begin = number * PIECE_OFFSETS
-                offsets = list(self._open.offsets(begin, min(begin + PIECE_OFFSETS, stop)))
+                start = number * PIECE_OFFSETS
+                offsets = list(self._open.offsets(start, min(start + PIECE_OFFSETS, stop)))
                 if offsets:
                     yield offsets
             number += 1
 
     def defer(self, offset: int, until_ms: int, stop: int) -> None:
-        """Nothing below `stop` of the piece around `offset` is due before `until_ms`. What lies behind that was not looked
-        at, so such a piece does not rest."""
+        """Skip the piece around `offset` until `until_ms`: no half message in it is due before.
+
+        A piece that extends beyond `stop` is not deferred, because its half messages from `stop` on were not examined.
+        """
         if (offset // PIECE_OFFSETS + 1) * PIECE_OFFSETS <= stop:
             self._deferred_until[offset // PIECE_OFFSETS] = until_ms
 
 
 class OpenTransactionsBuilder:
-    """Tells `halves` what the queues hold: first every op message from `op_low` on, then every half from `low` on."""
+    """Rebuilds the tables from the queues: first from every op message from `op_low` on, then from every half from `low` on."""
 
     def __init__(self, halves: OpenTransactions) -> None:
         self._halves = halves
         self._ended = _SparseTable("B")
         self.unmarked: list[int] = []
-        """Copies that are ended by the op message of another copy: they need one of their own before that is forgotten."""
+        """Copies that the op message of another copy ended. Each needs an op message of its own before that one is dropped."""
 
     def add_op(self, op_offset: int, ended: list[int]) -> None:
         self._halves.add_op(op_offset, max(ended, default=-1))
@@ -159,6 +187,7 @@ class OpenTransactionsBuilder:
                 self._ended.set(offset, 1)
 
     def add_half(self, offset: int, root: int) -> None:
+        # All op messages were read before the first half message, so an end is known when its half message is read.
         if self._ended.get(offset):
             self._halves.complete(root)
             self._ended.set(root, 1)
@@ -169,12 +198,12 @@ class OpenTransactionsBuilder:
 
 
 class _SparseTable:
-    """A sparse table of numbers by offset; 0 is nothing."""
+    """A sparse table of numbers by offset; an absent number is 0."""
 
     def __init__(self, kind: str) -> None:
-        self._kind = kind
-        self._pieces: dict[int, array[int]] = {}
-        self._used: dict[int, int] = {}
+        self._kind = kind  # type code of the arrays
+        self._pieces: dict[int, array[int]] = {}  # by number: offset // PIECE_OFFSETS
+        self._used: dict[int, int] = {}  # numbers that are not 0, by piece; at 0 the piece is dropped
 
     def get(self, offset: int) -> int:
         piece = self._pieces.get(offset // PIECE_OFFSETS)
@@ -200,7 +229,7 @@ class _SparseTable:
                 del self._pieces[number], self._used[number]
 
     def offsets(self, start: int, stop: int) -> Iterator[int]:
-        """Where something is, from `start` up to `stop`."""
+        """Yield the offsets from `start` to `stop` whose number is not 0."""
         while start < stop:
             number, at = divmod(start, PIECE_OFFSETS)
             piece = self._pieces.get(number)

@@ -1,8 +1,8 @@
 """Queue locks: one client of a group owns a queue while it consumes in order. [RebalanceLockManager]
 
-A lock lives LOCK_LIVE_MS from its last renewal and is known to this broker only; `now_ms` is the broker's monotonic time.
-Who holds what is stored in the change log and in queueLocks.json (no file of 4.9.4, which forgets it): after a restart a member
-would otherwise get a queue in which another one is still at work. A lock that was loaded counts as renewed just then.
+A lock expires LOCK_LIVE_MS after its last renewal. Locks are local to a broker; `now_ms` is monotonic time. The owners are
+stored in the change log and in queueLocks.json, unlike in 4.9.4: otherwise another member could get a queue after a restart
+while its owner is still consuming it. A loaded lock counts as renewed at the start.
 
     {"lockTable": {group: {clientId: [queue, …]}}}
 """
@@ -21,11 +21,11 @@ from ariane.protocol.codes import ResponseCode
 from ariane.protocol.requests.clients import WireQueue
 
 LOCK_LIVE_MS = 60_000
-LOCKS_MAX = 500_000  # of all groups; one takes about 400 bytes
+LOCKS_MAX = 500_000  # locks of all groups; one takes about 400 bytes
 
 
 class LockTable(msgspec.Struct, frozen=True, rename="camel"):
-    """queueLocks.json: group → client id → queues."""
+    """The document queueLocks.json: group → client id → queues."""
 
     lock_table: dict[str, dict[str, tuple[WireQueue, ...]]] = {}
 
@@ -36,7 +36,7 @@ class _Lock(NamedTuple):
 
 
 class QueueLocks:
-    """group → queue → owner. `record` is called with each change of owners."""
+    """The table group → queue → owner. `record` is called with each change of owners."""
 
     def __init__(
         self,
@@ -46,64 +46,68 @@ class QueueLocks:
         record: Callable[[QueuesLocked | QueuesUnlocked], object] = lambda change: None,
     ) -> None:
         self._record = record
-        self._live_ms = live_ms
+        self._live_ms = live_ms  # a lock expires this long after its last renewal
         self._groups: dict[str, dict[MessageQueue, _Lock]] = {
             group: {queue.queue(): _Lock(client_id, now_ms) for client_id, queues in owners.items() for queue in queues}
             for group, owners in (saved or LockTable()).lock_table.items()
         }
-        self._count = sum(map(len, self._groups.values()))
+        self._count = sum(map(len, self._groups.values()))  # compared with LOCKS_MAX
 
     def table(self) -> LockTable:
-        """Who holds what, to be saved."""
+        """Return the document for queueLocks.json."""
         owners: dict[str, dict[str, list[WireQueue]]] = {}
-        for group, held in self._groups.items():
-            for queue, lock in held.items():
+        for group, locks in self._groups.items():
+            for queue, lock in locks.items():
                 owners.setdefault(group, {}).setdefault(lock.client_id, []).append(WireQueue.of(queue))
         return LockTable(
-            {group: {one: tuple(queues) for one, queues in held.items()} for group, held in owners.items()}
+            {
+                group: {client_id: tuple(queues) for client_id, queues in locked.items()}
+                for group, locked in owners.items()
+            }
         )
 
     def lock(self, group: str, client_id: str, queues: Iterable[MessageQueue], now_ms: float) -> list[MessageQueue]:
-        """Those of `queues` that the client owns from now on: free, expired, or already its own."""
-        held = self._groups.get(group, {})
-        mine: list[MessageQueue] = []
+        """Lock the queues that are free, expired, or already owned by the client. Return those that it owns now."""
+        locks = self._groups.get(group, {})
+        owned: list[MessageQueue] = []
         new: list[WireQueue] = []
+        # Locks that were taken before an error stay taken, so they are recorded in any case.
         try:
             for queue in queues:
-                lock = held.get(queue)
+                lock = locks.get(queue)
                 if lock is None:
                     if self._count >= LOCKS_MAX:
-                        remark = f"this broker holds {LOCKS_MAX} queue locks, which is the maximum"
+                        remark = f"cannot lock the queues: this broker has {LOCKS_MAX} queue locks, the maximum"
                         raise ReplyError(ResponseCode.SYSTEM_ERROR, remark)
-                    self._groups[group] = held
+                    self._groups[group] = locks
                     self._count += 1
                 if lock is None or lock.client_id == client_id or now_ms - lock.renewed_ms > self._live_ms:
                     if lock is None or lock.client_id != client_id:
                         new.append(WireQueue.of(queue))
-                    held[queue] = _Lock(client_id, now_ms)
-                    mine.append(queue)
+                    locks[queue] = _Lock(client_id, now_ms)
+                    owned.append(queue)
         finally:
             if new:
                 self._record(QueuesLocked(group, client_id, tuple(new)))
-        return mine
+        return owned
 
     def unlock(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> None:
-        """Give up those of `queues` that the client owns; foreign locks stay."""
-        held = self._groups.get(group, {})
+        """Release those of the queues that the client owns. Locks of other clients stay."""
+        locks = self._groups.get(group, {})
         self._release(
-            group, [queue for queue in queues if (lock := held.get(queue)) is not None and lock.client_id == client_id]
+            group, [queue for queue in queues if (lock := locks.get(queue)) is not None and lock.client_id == client_id]
         )
 
     def _release(self, group: str, queues: Iterable[MessageQueue]) -> None:
-        held = self._groups.get(group, {})
-        released = [queue for queue in dict.fromkeys(queues) if held.pop(queue, None) is not None]
+        locks = self._groups.get(group, {})
+        released = [queue for queue in dict.fromkeys(queues) if locks.pop(queue, None) is not None]
         self._count -= len(released)
         if released:
             self._record(QueuesUnlocked(group, tuple(map(WireQueue.of, released))))
 
     def remove_expired(self, now_ms: float) -> None:
-        """Drop what nobody renewed, so that groups that went away do not stay for ever."""
-        for group, held in list(self._groups.items()):
-            self._release(group, [queue for queue, lock in held.items() if now_ms - lock.renewed_ms > self._live_ms])
-            if not held:
+        """Remove locks that were not renewed in time, so that the table does not grow with groups that are gone."""
+        for group, locks in list(self._groups.items()):
+            self._release(group, [queue for queue, lock in locks.items() if now_ms - lock.renewed_ms > self._live_ms])
+            if not locks:
                 del self._groups[group]

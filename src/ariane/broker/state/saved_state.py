@@ -1,11 +1,11 @@
-"""What a start finds in config/: the documents, with the changes of the log applied that they do not hold.
+"""The state that a start loads from config/: the documents, with the changes of the log that they do not hold.
 
-document               in the log                what is applied to it
+document               in the log                applied to it
 ---------------------  ------------------------  -----------------------------------------------------------
 checksum is known      holds changes up to n     the changes above n
-checksum is unknown    written by others since   none; those that are newer than what the log knows are reported
-missing                never seen                all
-missing                seen                      refused: its content is lost
+checksum is unknown    written by other_contents since   none; changes newer than the last known content are reported
+missing                never mentioned           all
+missing                mentioned                 refused: its content is lost
 """
 
 from __future__ import annotations
@@ -41,32 +41,32 @@ from ariane.store.files import Disk
 log = logging.getLogger("ariane.broker.state")
 
 T = TypeVar("T", bound=msgspec.Struct)
-REPORTED_MAX = 10  # changes that a warning names
+REPORTED_MAX = 10  # changes in one warning
 
 
 class DeletedTopics(msgspec.Struct, frozen=True, rename="camel"):
-    """deletedTopics.json (no file of 4.9.4)."""
+    """The document deletedTopics.json, which 4.9.4 does not have."""
 
     deleted_topics: dict[str, TopicDeletion] = {}
 
 
 class SavedState:
-    """The state of the last process. `load` before anything else, once the store directory is locked."""
+    """The state that the last process left. Call `load` first, once the store directory is locked."""
 
     def __init__(self, disk: Disk, directory: str) -> None:
         self._disk = disk
         self._directory = directory
-        self.topics = TopicTable()
+        self.topics = TopicTable()  # this and the following are filled by `load`
         self.groups = SubscriptionGroupTable()
         self.offsets = ConsumerOffsetTable()
         self.locks: dict[str, dict[WireQueue, str]] = {}  # group → queue → client id
         self.deletions = Deletions()
         self.unsaved: set[str] = set()  # documents that lack changes of the log
-        self.contents: dict[str, tuple[SavedDocument, ...]] = {}
+        self.contents: dict[str, tuple[SavedDocument, ...]] = {}  # by document: its content, and that of its .bak
         self.log = change_records.LoadedChanges([], {}, [], 0, set())
 
     def load(self) -> Deletions:
-        """Read everything. Returns the deletions, which the store needs to recover."""
+        """Read everything. Return the deletions, which the recovery of the store needs."""
         self.log = change_records.load(self._disk, self._directory)
         self.topics = self._read(json_documents.TOPICS, TopicTable)
         self.groups = self._read(json_documents.GROUPS, SubscriptionGroupTable)
@@ -78,78 +78,85 @@ class SavedState:
         return self.deletions
 
     def lock_table(self) -> LockTable:
+        """Return the owners of queues in the form of queueLocks.json."""
         owners: dict[str, dict[str, list[WireQueue]]] = {}
-        for group, held in self.locks.items():
-            for queue, client_id in held.items():
+        for group, locks in self.locks.items():
+            for queue, client_id in locks.items():
                 owners.setdefault(group, {}).setdefault(client_id, []).append(queue)
         return LockTable(
-            {group: {one: tuple(queues) for one, queues in held.items()} for group, held in owners.items()}
+            {
+                group: {client_id: tuple(queues) for client_id, queues in owned.items()}
+                for group, owned in owners.items()
+            }
         )
 
     def _read(self, name: str, kind: type[T], *, is_expendable: bool = False) -> T:
         document, crc = json_documents.read(self._disk, self._directory, name, kind, is_expendable=is_expendable)
-        seen = self.log.saved.get(name, {})
+        known = self.log.saved.get(name, {})
         if crc is None:
             if name in self.log.existing and not is_expendable:
                 raise StoreError(
-                    f"{self._directory}/{name} is missing, and so is its .bak, but a broker stored it here: put back a copy,"
+                    f"{self._directory}/{name} is missing, and so is its .bak, but a broker stored it before: restore a copy,"
                     f" or remove {self._directory}/changes.* to start without its content"
                 )
         else:
-            n = seen.get(crc, self.log.last_n)
-            others = [SavedDocument(*content) for content in seen.items() if content[0] != crc]
-            newest = sorted(others, key=lambda content: content.n)[-1:]  # the .bak
+            n = known.get(crc, self.log.last_n)
+            other_contents = [SavedDocument(*content) for content in known.items() if content[0] != crc]
+            newest = sorted(other_contents, key=lambda content: content.n)[-1:]  # the .bak
             self.contents[name] = (SavedDocument(crc, n), *newest)
-            if crc not in seen:
-                self._report_ignored(name, max(seen.values(), default=-1))
+            if crc not in known:
+                self._report_ignored(name, max(known.values(), default=-1))
         return document
 
     def _report_ignored(self, name: str, newest: int) -> None:
-        """Another program wrote the document: name the changes that it does not know of."""
+        """Report the changes that a document lacks because another program wrote it."""
         ignored = [entry for entry in self.log.entries if entry.n > newest and name in DOCUMENTS[type(entry.change)]]
         if ignored:
             shown = ", ".join(msgspec.json.encode(entry.change).decode()[:200] for entry in ignored[:REPORTED_MAX])
             log.error(
-                "%s/%s was written by another program after this broker died: %d changes are not applied to it: %s%s",
+                "%s/%s was written by another program after this broker died: not applying %d changes to it: %s%s",
                 self._directory, name, len(ignored), shown, ", …" if len(ignored) > REPORTED_MAX else "",
             )  # fmt: skip
 
     # --- the log ---
 
     def _apply_log(self) -> None:
+        # A document may be newer than another one, so each change is applied only to the documents that lack it.
         offsets = ConsumerOffsets(self.offsets)
         for entry in self.log.entries:
-            lacking = [name for name in DOCUMENTS[type(entry.change)] if entry.n > self._holds(name)]
-            if lacking:
-                self.unsaved.update(lacking)
-                self._apply(entry.change, lacking, offsets)
+            stale = [name for name in DOCUMENTS[type(entry.change)] if entry.n > self._holds(name)]
+            if stale:
+                self.unsaved.update(stale)
+                self._apply(entry.change, stale, offsets)
         self.offsets = offsets.view()
 
     def _holds(self, name: str) -> int:
+        """Return the number of the last change that a document holds, -1 if it does not exist."""
         contents = self.contents.get(name)
         return contents[0].n if contents else -1
 
-    def _apply(self, change: object, lacking: Sequence[str], offsets: ConsumerOffsets) -> None:
+    # Applies a change to the tables of the `stale` documents.
+    def _apply(self, change: object, stale: Sequence[str], offsets: ConsumerOffsets) -> None:
         match change:
             case TopicPut(config, version):
                 self.topics.topic_config_table[config.topic_name] = config
                 self.topics = TopicTable(version, self.topics.topic_config_table)
             case TopicDeleted(name, version, deletion):
-                if json_documents.TOPICS in lacking and version is not None:
+                if json_documents.TOPICS in stale and version is not None:
                     self.topics.topic_config_table.pop(name, None)
                     self.topics = TopicTable(version, self.topics.topic_config_table)
-                if json_documents.OFFSETS in lacking:
+                if json_documents.OFFSETS in stale:
                     offsets.remove_topic(name)
-                if json_documents.DELETED in lacking and deletion is not None:
+                if json_documents.DELETED in stale and deletion is not None:
                     self.deletions.add(name, deletion)
             case GroupPut(config, version):
                 self.groups.subscription_group_table[config.group_name] = config
                 self.groups = SubscriptionGroupTable(version, self.groups.subscription_group_table)
             case GroupDeleted(name, version, with_offsets):
-                if json_documents.GROUPS in lacking and version is not None:
+                if json_documents.GROUPS in stale and version is not None:
                     self.groups.subscription_group_table.pop(name, None)
                     self.groups = SubscriptionGroupTable(version, self.groups.subscription_group_table)
-                if json_documents.OFFSETS in lacking and with_offsets:
+                if json_documents.OFFSETS in stale and with_offsets:
                     offsets.remove_group(name)
             case OffsetsPut(group, topic, queues):
                 offsets.put(group, topic, queues)
@@ -159,4 +166,4 @@ class SavedState:
                 for queue in queues:
                     self.locks.get(group, {}).pop(queue, None)
             case _:
-                raise AssertionError(f"no change: {change!r}")
+                raise AssertionError(f"unknown change: {change!r}")

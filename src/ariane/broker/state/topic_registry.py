@@ -1,4 +1,4 @@
-"""Topics of this broker: those that are always there, created ones, and creation by the first send. [TopicConfigManager]"""
+"""Topics of this broker: built-in ones, created ones, and creation by the first send. [TopicConfigManager]"""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ from ariane.protocol.codes import ResponseCode
 from ariane.protocol.requests.routing import TopicTable
 
 TOPICS_MAX = 200_000
-INTERNAL_TOPICS_MAX = 250_000  # with retry and dead letter topics: a full table does not stop consumers
-AUTO_CREATE_MAX = 150_000  # topics beyond which no send creates another one; tools still can
+INTERNAL_TOPICS_MAX = 250_000  # with retry and dead-letter topics: consumers go on when TOPICS_MAX is reached
+AUTO_CREATE_MAX = 150_000  # topics above which sends create no further ones; tools still can
 
 READ_WRITE = PERM_READ | PERM_WRITE
 
 
 def builtin_topics(config: BrokerConfig) -> dict[str, TopicConfig]:
-    """Topics that every broker has from its start."""
+    """Return the topics that every broker has from its start."""
 
     def topic(name: str, queues: int, perm: int = READ_WRITE) -> TopicConfig:
         return TopicConfig(topic_name=name, read_queue_nums=queues, write_queue_nums=queues, perm=perm)
@@ -61,18 +61,18 @@ def builtin_topics(config: BrokerConfig) -> dict[str, TopicConfig]:
 
 
 def protected_topics(config: BrokerConfig) -> frozenset[str]:
-    """Names that tools may neither make nor remove here."""
-    own = {config.broker_cluster_name, config.broker_name, f"{config.broker_cluster_name}_REPLY_TOPIC"}
+    """Return the names of topics that tools may neither create nor delete."""
+    names = {config.broker_cluster_name, config.broker_name, f"{config.broker_cluster_name}_REPLY_TOPIC"}
     if config.trace_topic_enable:
-        own.add(config.msg_trace_topic_name)
-    return SYSTEM_TOPICS | own
+        names.add(config.msg_trace_topic_name)
+    return SYSTEM_TOPICS | names
 
 
 class TopicRegistry:
-    """The topic table.
+    """The table of topics.
 
-    A topic is put or deleted after `record` has stored the change, and not if it raises. After each change `on_change` receives the
-    names (None: all topics), then `changed` is called.
+    `record` stores each change before it is made; if it raises, the table does not change. After each change `on_topics_change`
+    is called with the names (None: all topics), then `on_table_change`.
     """
 
     def __init__(
@@ -83,31 +83,37 @@ class TopicRegistry:
         record: Callable[[TopicPut | TopicDeleted], object] = lambda change: None,
     ) -> None:
         self._record = record
+        # Built-in topics follow the configuration, whatever was stored.
         self._topics = {**table.topic_config_table, **builtin_topics(config)}
         if not config.auto_create_topic_enable and AUTO_CREATE_TOPIC in self._topics:
             del self._topics[AUTO_CREATE_TOPIC]
         self._version = table.data_version
         self._now_ms = now_ms
-        self._ordered = {name for name, topic in self._topics.items() if topic.order}
+        self._ordered = {
+            name for name, topic in self._topics.items() if topic.order
+        }  # names, to compare with a new list
         self.on_table_change: Callable[[], None] = lambda: None
         self.on_topics_change: Callable[[Collection[str] | None], None] = lambda names: None
 
     @property
     def version(self) -> DataVersion:
-        """The version of the table."""
+        """Version of the table, which changes with each topic."""
         return self._version
 
     def names(self) -> list[str]:
+        """Return the names of all topics."""
         return list(self._topics)
 
     def get(self, name: str) -> TopicConfig | None:
+        """Return a topic, None if it does not exist."""
         return self._topics.get(name)
 
     def table(self) -> TopicTable:
+        """Return the document for topics.json."""
         return TopicTable(self._version, dict(self._topics))
 
     def replace(self, table: TopicTable) -> None:
-        """Take over a master's table, when it is another one (a slave)."""
+        """Replace the table by the master's if the versions differ (on a slave)."""
         if table.data_version != self._version:
             self._topics = dict(table.topic_config_table)
             self._ordered = {name for name, topic in self._topics.items() if topic.order}
@@ -116,14 +122,18 @@ class TopicRegistry:
             self.on_table_change()
 
     def put(self, config: TopicConfig, topics_max: int = TOPICS_MAX) -> None:
-        """Create or change a topic. Raises ReplyError if its name or numbers are invalid, or there are too many topics."""
+        """Create or change a topic.
+
+        Raises:
+            ReplyError: the name or a number is invalid, or there are too many topics.
+        """
         name = config.topic_name
         if fault := topic_name_fault(name):
             raise ReplyError(ResponseCode.SYSTEM_ERROR, fault)
-        for what, queues in (("readQueueNums", config.read_queue_nums), ("writeQueueNums", config.write_queue_nums)):
+        for key, queues in (("readQueueNums", config.read_queue_nums), ("writeQueueNums", config.write_queue_nums)):
             if not 0 <= queues <= QUEUES_MAX:
                 raise ReplyError(
-                    ResponseCode.SYSTEM_ERROR, f"{what} {queues} of {name} is not within 0 and {QUEUES_MAX}"
+                    ResponseCode.SYSTEM_ERROR, f"{key} of topic {name} is {queues}: expected 0 to {QUEUES_MAX}"
                 )
         if name not in self._topics and len(self._topics) >= topics_max:
             remark = f"topic {name} not created: this broker has {len(self._topics)} topics; delete unused topics first"
@@ -135,15 +145,18 @@ class TopicRegistry:
         self._publish([name], version)
 
     def create_from_template(self, template_name: str, name: str, queues: int) -> TopicConfig | None:
-        """The topic `name` made after the model of another, with at most its number of queues; None when it is no model.
+        """Create a topic with the settings of a template, and with at most its number of queues.
 
-        Never fewer than one queue: 4.9.4 makes a topic with none when asked for none, and nobody can write to it.
+        The topic has at least one queue: 4.9.4 creates one without queues on request, which cannot be written to.
+
+        Returns:
+            The topic; None if the template does not exist or must not be inherited from.
         """
         template = self._topics.get(template_name)
         if template is None or not template.perm & PERM_INHERIT:
             return None
         if len(self._topics) >= AUTO_CREATE_MAX:
-            remark = f"topic[{name}] is not created: this broker has {len(self._topics)} topics, and sends create none beyond"
+            remark = f"topic[{name}] not created: this broker has {len(self._topics)} topics, and sends create at most"
             raise ReplyError(ResponseCode.SYSTEM_ERROR, f"{remark} {AUTO_CREATE_MAX}; create it with updateTopic")
         nums = max(1, min(queues, template.write_queue_nums))
         config = TopicConfig(
@@ -157,18 +170,18 @@ class TopicRegistry:
         return config
 
     def get_or_create_internal(self, name: str, queues: int, perm: int = READ_WRITE) -> TopicConfig:
-        """A topic that the broker needs by itself (%RETRY%group); the one that is there when there is one."""
-        known = self._topics.get(name)
-        if known is not None:
-            return known
+        """Return a topic that the broker itself needs, such as %RETRY%group; create it if it does not exist."""
+        existing = self._topics.get(name)
+        if existing is not None:
+            return existing
         config = TopicConfig(topic_name=name, read_queue_nums=queues, write_queue_nums=queues, perm=perm)
         self.put(config, INTERNAL_TOPICS_MAX)
         return config
 
     def delete(self, name: str, deletion: TopicDeletion | None = None) -> None:
-        """Delete a topic with all that is stored of it; `deletion` says which messages.
+        """Delete a topic with its messages, which `deletion` identifies.
 
-        One that is not in the table may still have messages and offsets, so its deletion is recorded as well.
+        A topic that is not in the table may still have messages and offsets, so its deletion is recorded, too.
         """
         version = self._next_version() if name in self._topics else None
         self._record(TopicDeleted(name, version, deletion))
@@ -178,11 +191,11 @@ class TopicRegistry:
             self._publish([name], version)
 
     def bump_version(self) -> None:
-        """The table means something else than before: name servers take a permission over with a new version only."""
+        """Increase the version: name servers apply a changed broker permission only with a new version."""
         self._publish_change(None)
 
     def set_auto_create(self, config: BrokerConfig) -> None:
-        """Have the model for topics that are made by their first send, or have it no longer."""
+        """Add or remove TBW102, the template of automatically created topics, as the configuration says."""
         model = builtin_topics(config).get(AUTO_CREATE_TOPIC)
         if model is None:
             self.delete(AUTO_CREATE_TOPIC)
@@ -190,7 +203,7 @@ class TopicRegistry:
             self.put(model)
 
     def mark_ordered(self, ordered: Mapping[str, str]) -> None:
-        """Mark the topics that the name server's ORDER_TOPIC_CONFIG lists as ordered, all others not."""
+        """Mark the topics in the name server's ORDER_TOPIC_CONFIG as ordered, all others as not."""
         listed = {name for name in ordered if name in self._topics}
         changed = sorted(listed ^ self._ordered)
         for name in changed:
