@@ -96,7 +96,7 @@ def test_a_full_disk_keeps_nobody_from_consuming_in_order(caplog):
         clients = Clients(world)
         world.disk.fail = full
         assert await clients.lock("one") == {QUEUE}
-        assert "would forget them" in caplog.text
+        assert "lost if this broker restarts" in caplog.text
         assert await clients.lock("two") == set()
         world.disk.fail = lambda kind, path: None
         await asyncio.sleep(6)  # saved with the rest, once there is room
